@@ -1,0 +1,74 @@
+# The commands a person types. Everything a command needs is installed by it, into .venv and build/.
+#   make demo    train a real model over the transport, with losses (report in demo-report/)
+#   make test    every test, C++ and Python
+#   make bench   the benchmarks
+#   make lint    ruff, mypy, clang-format
+PYTHON ?= python3
+TORCH ?= torch==2.13.0
+VENV := .venv
+BIN := $(VENV)/bin
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+CPP_SOURCES := $(shell git ls-files 'src/*' CMakeLists.txt 2>/dev/null)
+PY_SOURCES := $(shell git ls-files 'python/*' 'plugins/*' 'switch_configs/*' pyproject.toml 2>/dev/null)
+
+.PHONY: demo test test-cpp test-python bench lint format wheel system clean help
+help:
+	@sed -n 's/^#   //p' Makefile
+
+# System packages (compiler, doctest, the demo's images): installed where apt and the right to use it are there.
+system: build/.system
+build/.system: tools/install_system_packages.sh
+	@mkdir -p build
+	bash tools/install_system_packages.sh
+	@touch $@
+
+$(VENV)/.created: | build/.system
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --upgrade pip
+	@touch $@
+
+# torch comes first: any later requirement is then satisfied by this build and fetches no other one.
+$(VENV)/.torch: $(VENV)/.created
+	$(BIN)/python -m pip install -q "$(TORCH)" numpy
+	@touch $@
+
+$(VENV)/.tools: pyproject.toml tools/extra_requirements.py $(VENV)/.torch
+	$(BIN)/python tools/extra_requirements.py dev demo plan switch > build/requirements.txt
+	$(BIN)/python -m pip install -q -r build/requirements.txt "scikit-build-core>=0.10" "pybind11>=2.12"
+	@touch $@
+
+wheel: $(VENV)/.wheel
+$(VENV)/.wheel: $(VENV)/.tools $(CPP_SOURCES) $(PY_SOURCES)
+	$(BIN)/python -m pip install -q --no-deps --no-build-isolation --force-reinstall .
+	@touch $@
+
+demo: $(VENV)/.wheel
+	$(BIN)/mlt demo $(DEMO_ARGS)
+
+test: test-cpp test-python
+
+test-cpp: $(VENV)/.tools
+	$(BIN)/cmake --preset default
+	$(BIN)/cmake --build --preset default
+	$(BIN)/ctest --preset default
+
+test-python: $(VENV)/.wheel
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+bench: $(VENV)/.wheel
+	$(BIN)/python -m pytest tests/bench --benchmark-only --benchmark-disable-gc -p no:timeout -s
+
+lint: $(VENV)/.wheel
+	$(BIN)/ruff check python plugins switch_configs tests tools
+	$(BIN)/ruff format --check python plugins switch_configs tests tools
+	$(BIN)/python tools/run_mypy.py
+	$(BIN)/clang-format --dry-run --Werror $$(git ls-files '*.h' '*.cc' '*.c')
+
+format: $(VENV)/.tools
+	$(BIN)/ruff check --fix-only python plugins switch_configs tests tools
+	$(BIN)/ruff format python plugins switch_configs tests tools
+	$(BIN)/clang-format -i $$(git ls-files '*.h' '*.cc' '*.c')
+
+clean:
+	rm -rf build $(VENV) demo-report bench-report
