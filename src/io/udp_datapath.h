@@ -38,17 +38,17 @@ enum class UdpCounter : std::size_t {
   kRunsReceived,
   kBytesReceived,
   kSendWouldBlock,
-  kSendNoBuffers,           // ENOBUFS, ENOMEM: the kernel had no memory for the run
-  kSendTooLarge,            // EMSGSIZE: the path's MTU is smaller than the interface's
-  kSendForbidden,           // EPERM: a packet filter refused it
-  kSendFailed,              // any other errno; see last_error()
-  kIcmpErrors,              // ECONNREFUSED and the like, reported for an earlier datagram; the run was sent again
-  kPartialRuns,             // without offload: only a part fitted, the rest waited here
+  kSendNoBuffers,       // ENOBUFS, ENOMEM: the kernel had no memory for the run
+  kSendTooLarge,        // EMSGSIZE: the path's MTU is smaller than the interface's
+  kSendForbidden,       // EPERM: a packet filter refused it
+  kSendFailed,          // any other errno; see last_error()
+  kIcmpErrors,          // ECONNREFUSED and the like, reported for an earlier datagram; the run was sent again
+  kPartialRuns,         // without offload: only a part fitted, the rest waited here
   kDatagramsAbandoned,  // without offload: the rest of a run that was refused for good after a part was sent
-  kOffloadGivenUp,          // 1 after the interface refused UDP_SEGMENT
-  kReceiveTruncated,        // larger than any run can be; dropped
-  kReceiveEmpty,            // zero bytes; dropped
-  kReceiveFailed,           // errno other than EAGAIN and pending ICMP errors
+  kOffloadGivenUp,      // 1 after the interface refused UDP_SEGMENT
+  kReceiveTruncated,    // larger than any run can be; dropped
+  kReceiveEmpty,        // zero bytes; dropped
+  kReceiveFailed,       // errno other than EAGAIN and pending ICMP errors
   kCount
 };
 
