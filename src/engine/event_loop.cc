@@ -59,7 +59,30 @@ std::uint32_t choose_segment_bytes(const Options& options, const io::Capabilitie
   return options.segment_bytes;
 }
 
-io::FaultOptions fault_options(const FaultOptions& faults, std::uint16_t rank);
+bool is_data(std::span<const std::byte> first_bytes) {
+  return !first_bytes.empty() && (static_cast<std::uint8_t>(first_bytes[0]) & 0x0F) == MLT_TYPE_DATA;
+}
+
+io::FaultOptions fault_options(const FaultOptions& faults, std::uint16_t rank) {
+  io::FaultOptions options;
+  // Every rank has faults of its own, all of them from one seed.
+  options.seed = faults.seed * 0x9E3779B97F4A7C15ULL + rank;
+  options.drop = faults.drop;
+  options.duplicate = faults.duplicate;
+  options.reorder = faults.reorder;
+  options.corrupt = faults.corrupt;
+  // A checksum that failed to catch it is the rare case; what this exercises is our own reading of headers.
+  options.corrupt_first_bytes = MLT_DATA_HEADER_BYTES;
+  if (faults.delay_ns > 0 || faults.jitter_ns > 0) {
+    options.delay = 1;
+    options.delay_ns = faults.delay_ns;
+    options.delay_jitter_ns = faults.jitter_ns;
+    options.holding_datagrams = 8'192;
+  }
+  options.holding_datagram_bytes = core::EndpointConfig{}.max_segment_bytes + MLT_DATA_HEADER_BYTES;
+  if (!faults.control) options.eligible = &is_data;
+  return options;
+}
 
 std::optional<SteadyTime> deadline_after(std::int64_t timeout_ns) {
   if (timeout_ns < 0) return std::nullopt;
@@ -79,18 +102,19 @@ void EventLoop::open_datapath() {
   const auto address = io::SocketAddress::from_host(options_.host, options_.udp_port);
   if (!address) throw Error(ErrorCode::kConfig, "host '" + options_.host + "' is not an IPv4 or IPv6 address");
   io::UdpOptions udp;
-  udp.socket.bind_address = *address;
+  udp.socket.bind = *address;
   udp.socket.receive_buffer_bytes =
       options_.receive_buffer_bytes > 0 ? options_.receive_buffer_bytes : kReceiveBufferBytes;
   udp.socket.send_buffer_bytes = udp.socket.receive_buffer_bytes;
   udp.peer_count = options_.ranks;
   io::OsError error;
-  udp_ = io::UdpDatapath::open(udp, error);
-  if (!udp_) throw_os_error(error, options_.rank);
-  datapath_ = udp_.get();
+  std::unique_ptr<io::UdpDatapath> opened = io::UdpDatapath::open(udp, error);
+  if (!opened) throw_os_error(error, options_.rank);
+  udp_ = opened.get();
+  datapath_ = std::move(opened);
   if (options_.faults.any()) {
-    fault_ = std::make_unique<io::FaultDatapath>(*udp_, fault_options(options_.faults, options_.rank));
-    datapath_ = fault_.get();
+    datapath_ = io::FaultDatapath::wrap(std::move(datapath_), fault_options(options_.faults, options_.rank), error);
+    if (!datapath_) throw_os_error(error, options_.rank);
   }
 
   const io::Capabilities& capabilities = datapath_->capabilities();
@@ -564,7 +588,7 @@ void EventLoop::snapshot_counters() {
     }
   };
   add("udp_", udp_->counters());
-  if (fault_) add("fault_", fault_->counters());
+  if (datapath_.get() != udp_) add("fault_", datapath_->counters());
   values.push_back({"engine_send_failures", send_failures_});
   values.push_back({"engine_loops", loops_});
   values.push_back({"engine_sleeps", sleeps_});

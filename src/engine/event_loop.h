@@ -112,9 +112,8 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink, privat
   std::uint32_t segment_bytes(std::uint16_t peer) const override { return segment_bytes_of(peer); }
 
   Options options_;
-  std::unique_ptr<io::UdpDatapath> udp_;
-  std::unique_ptr<io::Datapath> fault_;  // wraps udp_; null without faults
-  io::Datapath* datapath_ = nullptr;     // fault_ or udp_
+  std::unique_ptr<io::Datapath> datapath_;  // the UDP datapath, or faults around it
+  io::UdpDatapath* udp_ = nullptr;          // the one inside
   core::TransmitCapabilities transmit_capabilities_;
   std::unique_ptr<io::ControlChannel> channel_;
   std::unique_ptr<core::Endpoint> endpoint_;
