@@ -145,6 +145,8 @@ void Endpoint::on_control(TimeNs now, const ControlInput& input) {
   } else if (const auto* cancel = std::get_if<Cancel>(&input)) {
     cancel->kind == CompletionKind::kSend ? sender_.cancel(now, cancel->operation)
                                           : receiver_.cancel(now, cancel->operation);
+  } else if (std::holds_alternative<Closing>(input)) {
+    receiver_.on_closing(now);
   }
 }
 

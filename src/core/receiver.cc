@@ -18,6 +18,9 @@ constexpr DurationNs kMultiPathGraceNs = 100 * base::kMicrosecond;
 constexpr DurationNs kMaxGraceNs = 20 * base::kMillisecond;
 // "Enough later packets on the same path": as many as TCP's three duplicate ACKs.
 constexpr std::uint32_t kLaterPackets = 3;
+// A sender repeats its probe every RttEstimator::kMaxTimeoutNs at least: after this long it has had its answer, or has
+// gone over to the control connection.
+constexpr DurationNs kRecentNs = 2 * base::kSecond;
 
 wire::StopStatus stop_status(CompletionStatus status) {
   switch (status) {
@@ -425,6 +428,7 @@ void Receiver::finish(TimeNs now, ReceiveState& state, CompletionStatus status, 
   finished.element = state.request.element;
   finished.missing_bytes = static_cast<std::uint32_t>(state.missing_bytes());
   finished.total_bytes = state.grid.total_bytes();
+  finished.finished_ns = now;
   finished_.put(finished);
   const bool prompt = state.round_over && now == state.round_over_ns;
   answer_finished(state.request.peer, state.transfer(), prompt ? state.probe_timestamp_ns : 0, state.answer_by_control);
@@ -445,6 +449,14 @@ void Receiver::answer_finished(std::uint16_t peer, const wire::TransferId& trans
     reply.total_bytes = finished->total_bytes;
   }
   (by_control ? control_replies_ : replies_).push(reply);
+}
+
+// A STOP lost now would never be sent again, and the sender would take a finished transfer for a failed one: say over
+// the control connection, which is closed in order, how the latest receives ended.
+void Receiver::on_closing(TimeNs now) {
+  finished_.each_since(now - kRecentNs, [&](const FinishedReceive& finished) {
+    answer_finished(finished.peer, finished.transfer, 0, true);
+  });
 }
 
 void Receiver::on_peer_up(std::uint16_t peer) {

@@ -14,8 +14,8 @@
 namespace mlt::io {
 
 struct Capabilities {
-  std::uint32_t max_run_segments = 1;  // datagrams in one send(); 1 where there is no segmentation offload
-  std::uint32_t max_run_bytes = 1'500; // bytes in one send()
+  std::uint32_t max_run_segments = 1;        // datagrams in one send(); 1 where there is no segmentation offload
+  std::uint32_t max_run_bytes = 1'500;       // bytes in one send()
   std::uint32_t max_datagram_bytes = 1'472;  // largest single datagram that the interface carries unfragmented
   std::uint32_t receive_buffer_bytes = 0;    // what the kernel granted for unread datagrams
   bool sets_dscp = false;                    // DSCP and ECN are written per run
