@@ -66,7 +66,6 @@ struct Peer {
   std::uint32_t acks_due = 0;  // bit per path
   wire::TransferId ack_transfer;
   bool ack_posted = false;
-  std::uint32_t ack_probe_timestamp_ns = 0;
   DurationNs reorder_window_ns = 0;  // how late a packet was seen to arrive after a later one
 };
 

@@ -299,12 +299,12 @@ void Receiver::take_probe(TimeNs now, ReceiveState& state, const wire::Probe& pr
     state.critical_total = probe.critical_segments;
   }
   if ((probe.prefix.flags & MLT_PROBE_FLAG_ACK_ONLY) != 0) {
-    Peer& peer = shared_.peers[state.request.peer];
-    peer.acks_due |= peer.paths_seen == 0 ? 1U : peer.paths_seen;
-    peer.ack_transfer = state.transfer();
-    peer.ack_posted = true;
-    peer.ack_probe_timestamp_ns = probe.timestamp_ns;
-    acks_due_.set(state.request.peer);
+    Reply reply;
+    reply.kind = ReplyKind::kAck;
+    reply.peer = state.request.peer;
+    reply.transfer = state.transfer();
+    reply.probe_timestamp_ns = probe.timestamp_ns;
+    (by_control ? control_replies_ : replies_).push(reply);
     return judge(now, state);
   }
   const bool newer = !state.round_over || static_cast<std::int8_t>(probe.prefix.round - state.round) > 0;
@@ -515,12 +515,10 @@ wire::AckBlock Receiver::block_of(TimeNs now, std::uint16_t rank, std::uint8_t p
   fresh = in.echo_fresh;
   in.echo_fresh = false;
   in.since_ack = 0;
-  // Whatever carries this block is an ACK of the path; a probe that wants one still gets its own.
+  // Whatever carries this block is an ACK of the path.
   Peer& peer = shared_.peers[rank];
-  if (peer.ack_probe_timestamp_ns == 0) {
-    peer.acks_due &= ~(1U << path);
-    if (peer.acks_due == 0) acks_due_.clear(rank);
-  }
+  peer.acks_due &= ~(1U << path);
+  if (peer.acks_due == 0) acks_due_.clear(rank);
   return block;
 }
 
@@ -529,16 +527,12 @@ std::size_t Receiver::encode_ack_of(TimeNs now, std::uint16_t rank, std::byte* o
   wire::Ack ack;
   ack.prefix.type = wire::PacketType::kAck;
   ack.prefix.path = static_cast<std::uint8_t>(std::countr_zero(peer.acks_due));
-  peer.acks_due &= peer.acks_due - 1;
   ack.prefix.cookie = peer.remote_cookie;
   bool fresh = false;
   ack.block = block_of(now, rank, ack.prefix.path, fresh);
   if (fresh) ack.prefix.flags |= MLT_ACK_FLAG_ECHO;
   if (peer.ack_posted) ack.prefix.flags |= MLT_ACK_FLAG_POSTED;
   ack.transfer = peer.ack_transfer;
-  ack.probe_timestamp_ns = peer.ack_probe_timestamp_ns;
-  peer.ack_probe_timestamp_ns = 0;
-  if (peer.acks_due == 0) acks_due_.clear(rank);
   shared_.counters.add(Counter::k_acks_sent);
   return wire::encode_ack(ack, out);
 }
@@ -565,6 +559,19 @@ std::size_t Receiver::encode_reply(TimeNs now, Reply& reply, std::byte* out, boo
     stop.receiver_total_bytes = reply.total_bytes;
     shared_.counters.add(Counter::k_stops_sent);
     return wire::encode_stop(stop, out);
+  }
+  if (reply.kind == ReplyKind::kAck) {
+    wire::Ack ack;
+    ack.prefix.type = wire::PacketType::kAck;
+    ack.prefix.path = path;
+    ack.prefix.flags = MLT_ACK_FLAG_POSTED;
+    ack.prefix.cookie = peer.remote_cookie;
+    ack.block = block_of(now, reply.peer, path, fresh);
+    if (fresh) ack.prefix.flags |= MLT_ACK_FLAG_ECHO;
+    ack.transfer = reply.transfer;
+    ack.probe_timestamp_ns = reply.probe_timestamp_ns;
+    shared_.counters.add(Counter::k_acks_sent);
+    return wire::encode_ack(ack, out);
   }
   wire::BitmapMessage bitmap;
   bitmap.prefix.type = wire::PacketType::kBitmap;
