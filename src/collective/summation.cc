@@ -59,6 +59,7 @@ void Summation::on_register(TimeNs now, std::uint16_t from, const Register& shap
         std::max<std::size_t>(1, (shape.elements * sizeof(float) + shape.segment_bytes - 1) / shape.segment_bytes));
     made->registered.resize(config_.workers);
     made->receiving.resize(config_.workers);
+    made->failed_rank = gone_worker_;
     partitions_.push_back(std::move(made));
   }
   Partition& partition = *partitions_[found->second];
@@ -206,12 +207,11 @@ void Summation::announce_failure(Partition& partition) {
   }
 }
 
-// Operations with the peer fail by themselves; what needs saying is a partition with none under way.
+// Every sum needs every worker, also one that has not registered for it yet.
 void Summation::on_peer_down(TimeNs now, std::uint16_t peer) {
   if (peer >= config_.workers) return;
-  for (const auto& partition : partitions_) {
-    if (partition->registered[peer]) fail(now, *partition, peer);
-  }
+  if (gone_worker_ < 0) gone_worker_ = peer;
+  for (const auto& partition : partitions_) fail(now, *partition, peer);
 }
 
 }  // namespace mlt::collective

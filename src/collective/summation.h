@@ -69,6 +69,7 @@ class Summation {
   std::vector<std::unique_ptr<Partition>> partitions_;
   std::vector<Unposted> unposted_;
   std::vector<std::byte> scratch_;
+  int gone_worker_ = -1;  // the first that died or left: no sum can be made any more
   std::uint64_t rounds_summed_ = 0;
   std::uint64_t bytes_held_ = 0;
 };

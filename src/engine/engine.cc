@@ -45,14 +45,16 @@ class Engine::Impl {
   // Everything about a transfer that can be judged before it is handed over.
   void check(const std::string& what, std::uint16_t peer, std::uint64_t tag, std::size_t bytes, Element element) {
     if (peer >= loop.options().ranks || peer == loop.options().rank) {
-      fail(ErrorCode::kUnknownPeer, what + " was refused: the job has ranks 0 to " +
-                                        std::to_string(loop.options().ranks - 1) + ", and a rank has no transfers with itself",
+      fail(ErrorCode::kUnknownPeer,
+           what + " was refused: the job has ranks 0 to " + std::to_string(loop.options().ranks - 1) +
+               ", and a rank has no transfers with itself",
            peer);
     }
     if (closed) fail(ErrorCode::kClosed, what + " was refused: the context is closed");
     if (loop.peer_state(peer) != engine::PeerState::kUp) {
       const std::string cause = loop.peer_error(peer);
-      fail(ErrorCode::kPeerFailed, what + " was refused: " + (cause.empty() ? "the peer is not connected" : cause), peer);
+      fail(ErrorCode::kPeerFailed, what + " was refused: " + (cause.empty() ? "the peer is not connected" : cause),
+           peer);
     }
     if (tag >= collective::kCollectiveTagBit) fail(ErrorCode::kConfig, what + " was refused: a tag is below 2^63");
     if (bytes > 0xFFFF'FFFFULL) {
@@ -94,7 +96,8 @@ Engine::Engine(const Options& options) {
   if (options.ranks < 1 || options.rank >= options.ranks) {
     refuse("rank must be below the number of ranks, which is " + std::to_string(options.ranks));
   }
-  for (const double p : {options.faults.drop, options.faults.duplicate, options.faults.reorder, options.faults.corrupt}) {
+  for (const double p :
+       {options.faults.drop, options.faults.duplicate, options.faults.reorder, options.faults.corrupt}) {
     if (!(p >= 0.0 && p <= 1.0)) refuse("a fault's probability must lie between 0 and 1");
   }
   if (options.faults.delay_ns < 0 || options.faults.jitter_ns < 0) refuse("a fault's delay must not be negative");
@@ -137,25 +140,23 @@ std::uint32_t Engine::segment_count(std::uint16_t peer, std::uint64_t total_byte
 OperationId Engine::post_send(const SendOptions& options) {
   Impl& impl = *impl_;
   engine::Operation operation;
-  operation.what =
-      engine::describe("send", options.tag, options.data.size(), options.element, "to", options.to);
+  operation.what = engine::describe("send", options.tag, options.data.size(), options.element, "to", options.to);
   const std::string what = operation.what;
   impl.check(what, options.to, options.tag, options.data.size(), options.element);
   if (options.layers == 0 || options.layer >= options.layers) {
     impl.fail(ErrorCode::kConfig, what + " was refused: layer must be below layers, and layers positive");
   }
-  const std::uint8_t traffic_class =
-      core::class_of_layer(options.layer, options.layers, impl.loop.dscp().data_classes);
+  const std::uint8_t traffic_class = core::class_of_layer(options.layer, options.layers, impl.loop.dscp().data_classes);
   if (!options.tags.empty()) {
     if (options.tags.size() != segment_count(options.to, options.data.size())) {
-      impl.fail(ErrorCode::kConfig, what + " was refused: " +
-                                        engine::refusal_text(core::PostStatus::kBadTagCount, "") + " (" +
-                                        std::to_string(options.tags.size()) + " for " +
+      impl.fail(ErrorCode::kConfig, what + " was refused: " + engine::refusal_text(core::PostStatus::kBadTagCount, "") +
+                                        " (" + std::to_string(options.tags.size()) + " for " +
                                         std::to_string(segment_count(options.to, options.data.size())) + ")");
     }
     operation.tags.reserve(options.tags.size());
     for (const SegmentTag tag : options.tags) {
-      if ((tag & ~core::SegmentTag::kAllBits) != 0 || (tag & core::SegmentTag::kClassMask) >= impl.loop.dscp().data_classes) {
+      if ((tag & ~core::SegmentTag::kAllBits) != 0 ||
+          (tag & core::SegmentTag::kClassMask) >= impl.loop.dscp().data_classes) {
         impl.fail(ErrorCode::kConfig, what + " was refused: segment tag " + std::to_string(tag) +
                                           " has unknown bits or a class beyond " +
                                           std::to_string(impl.loop.dscp().data_classes - 1));
@@ -163,7 +164,8 @@ OperationId Engine::post_send(const SendOptions& options) {
       operation.tags.push_back(core::SegmentTag{tag});
     }
   } else if (options.by_magnitude && wire::is_floating_point(wire_element(options.element))) {
-    operation.tags = magnitude_tags(options.data, options.element, segment_bytes(options.to), traffic_class, options.tag);
+    operation.tags =
+        magnitude_tags(options.data, options.element, segment_bytes(options.to), traffic_class, options.tag);
   }
   const OperationId id = impl.next_operation.fetch_add(1);
   engine::Operation* kept = impl.begin(id, std::move(operation));
@@ -184,8 +186,7 @@ OperationId Engine::post_send(const SendOptions& options) {
 OperationId Engine::post_recv(const ReceiveOptions& options) {
   Impl& impl = *impl_;
   engine::Operation operation;
-  operation.what =
-      engine::describe("receive", options.tag, options.data.size(), options.element, "from", options.from);
+  operation.what = engine::describe("receive", options.tag, options.data.size(), options.element, "from", options.from);
   const std::string what = operation.what;
   impl.check(what, options.from, options.tag, options.data.size(), options.element);
   if (!(options.loss_bound >= 0.0 && options.loss_bound < 1.0)) {
@@ -272,8 +273,9 @@ void Engine::use_services(std::span<const std::uint16_t> service_ranks, std::uin
   }
   for (const std::uint16_t service : service_ranks) {
     if (service >= impl.loop.options().ranks || service < workers) {
-      impl.fail(ErrorCode::kUnknownPeer, "rank " + std::to_string(service) + " can't be a summation service: services are ranks " +
-                                             std::to_string(workers) + " to " + std::to_string(impl.loop.options().ranks - 1));
+      impl.fail(ErrorCode::kUnknownPeer,
+                "rank " + std::to_string(service) + " can't be a summation service: services are ranks " +
+                    std::to_string(workers) + " to " + std::to_string(impl.loop.options().ranks - 1));
     }
   }
   impl.services.assign(service_ranks.begin(), service_ranks.end());
@@ -303,20 +305,22 @@ OperationId Engine::push_pull(const PushPullOptions& options) {
   }
   for (const std::uint16_t service : impl.services) {
     if (impl.loop.peer_state(service) == engine::PeerState::kUp) continue;
-    impl.fail(ErrorCode::kPeerFailed, what + " was refused: summation service: " + impl.loop.peer_error(service), service);
+    impl.fail(ErrorCode::kPeerFailed, what + " was refused: summation service: " + impl.loop.peer_error(service),
+              service);
   }
   engine::Operation operation;
   operation.what = what;
-  const std::uint8_t traffic_class =
-      core::class_of_layer(options.layer, options.layers, impl.loop.dscp().data_classes);
+  const std::uint8_t traffic_class = core::class_of_layer(options.layer, options.layers, impl.loop.dscp().data_classes);
   if (options.loss_bound > 0) {
     const std::size_t count = std::max<std::size_t>(
         1, (options.input.size() + collective::kPartitionElements - 1) / collective::kPartitionElements);
     for (std::size_t i = 0; i < count; ++i) {
-      const auto part = options.input.subspan(
-          i * collective::kPartitionElements,
-          std::min<std::size_t>(collective::kPartitionElements, options.input.size() - i * collective::kPartitionElements));
-      const std::size_t at = collective::PushPull::service_index(options.key, static_cast<std::uint32_t>(i), impl.services.size());
+      const auto part =
+          options.input.subspan(i * collective::kPartitionElements,
+                                std::min<std::size_t>(collective::kPartitionElements,
+                                                      options.input.size() - i * collective::kPartitionElements));
+      const std::size_t at =
+          collective::PushPull::service_index(options.key, static_cast<std::uint32_t>(i), impl.services.size());
       const auto tags = magnitude_tags(std::as_bytes(part), Element::kFloat32,
                                        impl.loop.segment_bytes_of(impl.services[at]), traffic_class, options.key);
       operation.tags.insert(operation.tags.end(), tags.begin(), tags.end());

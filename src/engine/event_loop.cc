@@ -18,8 +18,8 @@ namespace {
 using SteadyTime = std::chrono::steady_clock::time_point;
 
 // Message types on the control connection.
-constexpr std::uint8_t kBackstopMessage = io::kFirstUserMessage;         // a control datagram's bytes
-constexpr std::uint8_t kCollectiveMessage = io::kFirstUserMessage + 1;   // collective/messages.h
+constexpr std::uint8_t kBackstopMessage = io::kFirstMessageType;        // a control datagram's bytes
+constexpr std::uint8_t kCollectiveMessage = io::kFirstMessageType + 1;  // collective/messages.h
 
 // Runs handled before the loop looks at the other side again: enough to amortise the calls, short enough that an ACK
 // never waits for more than a few of them.
@@ -29,6 +29,9 @@ constexpr std::size_t kTransmitBudget = 16;
 constexpr std::size_t kMaxEarlyMessages = 65'536;
 // A kernel that takes no datagram for this long has lost its interface: the run counts as lost.
 constexpr int kSendWaitMs = 20;
+// How long the last messages get to leave when the context is closed.
+constexpr base::DurationNs kGoodbyeNs = base::kSecond;
+constexpr base::DurationNs kChannelPollNs = 50 * base::kMicrosecond;
 // The socket buffer to ask for: a window of 2 MB and the rest for bursts of others.
 constexpr std::uint32_t kReceiveBufferBytes = 8U << 20;
 // Ethernet's payload, less IPv4 and UDP headers and ours, in whole 8 bytes: used where the interface has no such limit.
@@ -138,14 +141,17 @@ void EventLoop::open_datapath() {
 void EventLoop::open_control_channel() {
   const io::Capabilities& capabilities = datapath_->capabilities();
   io::ControlOptions control;
+  control.version = MLT_PROTOCOL_VERSION;
   control.rank = options_.rank;
-  control.ranks = options_.ranks;
-  control.job = options_.job;
-  control.bind_address = *io::SocketAddress::from_host(options_.host, options_.control_port);
-  control.silence_timeout_ns = options_.peer_timeout_ns;
+  control.world_size = options_.ranks;
+  control.job_id = options_.job;
+  control.listen = *io::SocketAddress::from_host(options_.host, options_.control_port);
+  control.dead_after_ns = options_.peer_timeout_ns;
+  control.heartbeat_ns = std::min(control.heartbeat_ns, options_.peer_timeout_ns / 4);
   control.incarnation = random_u64();
   control.udp_port = udp_->local_port();
-  control.segment_bytes = choose_segment_bytes(options_, capabilities);
+  own_segment_bytes_ = choose_segment_bytes(options_, capabilities);
+  control.segment_bytes = own_segment_bytes_;
   // What all peers send at once must fit the socket buffer, in which a small packet weighs more than its bytes.
   const std::uint32_t senders = std::clamp<std::uint32_t>(options_.ranks - 1U, 1, 8);
   control.window_bytes = std::max(capabilities.receive_buffer_bytes / 3 / senders, 16 * control.segment_bytes);
@@ -161,7 +167,7 @@ void EventLoop::open_control_channel() {
 }
 
 std::uint16_t EventLoop::udp_port() const { return udp_->local_port(); }
-std::uint16_t EventLoop::control_port() const { return channel_->local_port(); }
+std::uint16_t EventLoop::control_port() const { return channel_->listen_address().port(); }
 
 // ---- connecting ----------------------------------------------------------------------------------------------------
 
@@ -176,8 +182,11 @@ void EventLoop::connect(std::span<const PeerAddress> peers, std::int64_t timeout
     io::OsError error;
     const auto address = io::SocketAddress::resolve(peer.host, peer.control_port, error);
     if (!address) throw_os_error(error, options_.rank);
-    // The higher rank connects to the lower, which listens.
-    if (peer.rank < options_.rank) channel_->connect(now, peer.rank, *address, base::after(now, timeout_ns));
+    // The higher rank connects to the lower, which listens. Whoever does not come up by then is named by the channel.
+    const TimeNs deadline = timeout_ns < 0 ? base::kNever : base::after(now, timeout_ns);
+    const bool known = peer.rank < options_.rank ? channel_->connect_to(now, peer.rank, *address, deadline, error)
+                                                 : channel_->expect(now, peer.rank, deadline, error);
+    if (!known) throw_os_error(error, options_.rank);
   }
   thread_ = std::thread([this] { run(); });
 
@@ -213,29 +222,29 @@ void EventLoop::connect(std::span<const PeerAddress> peers, std::int64_t timeout
     throw Error(ErrorCode::kRendezvous,
                 "rank " + std::to_string(options_.rank) + ": no connection with rank " + missing + " within " +
                     std::to_string(timeout_ns / base::kMillisecond) +
-                    " ms: is it running, and does a firewall between the hosts let TCP and UDP through?",
+                    " ms: is it running, and does a firewall between the hosts let TCP and UDP through?" +
+                    (last_refusal_.empty() ? "" : " Turned away meanwhile: " + last_refusal_),
                 first_missing);
   }
 }
 
-void EventLoop::on_peer_up(const io::PeerHello& hello) {
+void EventLoop::on_peer_up(const io::PeerHello& peer) {
+  const io::Hello& hello = peer.hello;
   PeerRecord& record = peers_[hello.rank];
   io::OsError error;
-  if (!udp_->set_peer(hello.rank, hello.address.with_port(hello.udp_port), error)) {
-    on_peer_down(hello.rank, io::PeerDownCause::kMismatch, error.text());
-    return;
+  if (!udp_->set_peer(hello.rank, peer.udp_address, error)) {
+    return on_peer_down(hello.rank, io::PeerDownCause::kRefused, error.text);
   }
   core::PeerUp up;
   up.peer = hello.rank;
   up.local_cookie = record.local_cookie;
   up.remote_cookie = hello.cookie;
-  up.segment_bytes = std::min(hello.segment_bytes, channel_->options().segment_bytes) / 8 * 8;
+  up.segment_bytes = std::min(hello.segment_bytes, own_segment_bytes_) / 8 * 8;
   up.window_bytes = hello.window_bytes;
   up.early_segments = hello.early_segments;
   if (up.segment_bytes == 0 || wire::cookie_rank(up.remote_cookie) != options_.rank) {
-    on_peer_down(hello.rank, io::PeerDownCause::kMismatch,
-                 "rank " + std::to_string(hello.rank) + " sent a hello that makes no sense");
-    return;
+    return on_peer_down(hello.rank, io::PeerDownCause::kMalformed,
+                        "rank " + std::to_string(hello.rank) + " sent a hello with a cookie or segment size of no use");
   }
   endpoint_->on_control(now_, up);
   record.segment_bytes.store(up.segment_bytes, std::memory_order_release);
@@ -244,6 +253,11 @@ void EventLoop::on_peer_up(const io::PeerHello& hello) {
     record.state.store(PeerState::kUp, std::memory_order_release);
   }
   peers_changed_.notify_all();
+}
+
+void EventLoop::on_refused(const io::SocketAddress&, const std::string& text) {
+  const std::lock_guard lock(peers_mutex_);
+  last_refusal_ = text;
 }
 
 void EventLoop::on_peer_down(std::uint16_t peer, io::PeerDownCause cause, const std::string& text) {
@@ -322,19 +336,36 @@ void EventLoop::run() {
 bool EventLoop::step(TimeNs now) {
   bool busy = commands_.run(now);
   busy |= datapath_->receive(now, kReceiveBudget, *this) > 0;
-  busy |= channel_->service(now, *this);
+  busy |= service_channel(now);
   if (endpoint_->next_timeout() <= now) {
     endpoint_->on_timeout(now);
     busy = true;
   }
   busy |= drain_completions(now);
   busy |= transmit();
-  while (endpoint_->poll_control(now, control_output_)) {
-    channel_->send(now, control_output_.peer, kBackstopMessage, {control_output_.bytes, control_output_.size});
-    busy = true;
-  }
+  send_backstop();
   busy |= drain_completions(now);
   return busy;
+}
+
+// A message that can't be queued is lost like a datagram: the peer is failing, and the channel says so by itself.
+void EventLoop::send_backstop() {
+  while (endpoint_->poll_control(now_, control_output_)) {
+    channel_->send(control_output_.peer, kBackstopMessage, {control_output_.bytes, control_output_.size});
+  }
+}
+
+// The control connections are quiet most of the time: they are looked at when they are readable or due, and that is
+// asked no more often than every kChannelPollNs while data flows.
+bool EventLoop::service_channel(TimeNs now) {
+  if (now < channel_->next_timeout()) {
+    if (now - channel_polled_ns_ < kChannelPollNs) return false;
+    channel_polled_ns_ = now;
+    pollfd readable{channel_->poll_fd(), POLLIN, 0};
+    if (::poll(&readable, 1, 0) <= 0) return false;
+  }
+  channel_->service(now, *this);
+  return true;
 }
 
 bool EventLoop::transmit() {
@@ -371,7 +402,8 @@ void EventLoop::on_run(const base::ReceivedRun& run) {
 void EventLoop::sleep_until(TimeNs at) {
   if (!commands_.about_to_sleep()) return;
   if (stopping_.load(std::memory_order_acquire)) return commands_.awake();
-  pollfd fds[3] = {{datapath_->readable_fd(), POLLIN, 0}, {channel_->poll_fd(), POLLIN, 0}, {commands_.wake_fd(), POLLIN, 0}};
+  pollfd fds[3] = {
+      {datapath_->readable_fd(), POLLIN, 0}, {channel_->poll_fd(), POLLIN, 0}, {commands_.wake_fd(), POLLIN, 0}};
   timespec timeout{};
   timespec* limit = nullptr;
   if (at != base::kNever) {
@@ -397,10 +429,15 @@ void EventLoop::say_goodbye() {
   now_ = io::monotonic_now();
   commands_.run(now_);
   endpoint_->on_control(now_, core::Closing{});
-  while (endpoint_->poll_control(now_, control_output_)) {
-    channel_->send(now_, control_output_.peer, kBackstopMessage, {control_output_.bytes, control_output_.size});
+  send_backstop();
+  channel_->say_goodbye();
+  const TimeNs until = now_ + kGoodbyeNs;
+  while (!channel_->finished() && now_ < until) {
+    pollfd ready{channel_->poll_fd(), POLLIN, 0};
+    ::poll(&ready, 1, 10);
+    now_ = io::monotonic_now();
+    channel_->service(now_, *this);
   }
-  channel_->close(now_);
 }
 
 // ---- completions ---------------------------------------------------------------------------------------------------
@@ -450,8 +487,8 @@ void EventLoop::finish_user(const core::Completion& completion) {
     }
   }
   if (core::is_failure(completion.status)) {
-    done.error = failure_text(options_.rank, operations_.what(completion.operation), completion,
-                              peer_error(completion.peer));
+    done.error =
+        failure_text(options_.rank, operations_.what(completion.operation), completion, peer_error(completion.peer));
   }
   operations_.finish(std::move(done));
 }
@@ -464,8 +501,8 @@ void EventLoop::finish_refused(OperationId operation, bool is_send, std::uint16_
   done.peer = peer;
   done.tag = tag;
   done.status = status == core::PostStatus::kPeerNotConnected ? Status::kPeerFailed : Status::kCancelled;
-  done.error = "rank " + std::to_string(options_.rank) + ": " + operations_.what(operation) + " was refused: " +
-               refusal_text(status, peer_error(peer));
+  done.error = "rank " + std::to_string(options_.rank) + ": " + operations_.what(operation) +
+               " was refused: " + refusal_text(status, peer_error(peer));
   operations_.finish(std::move(done));
 }
 
@@ -503,13 +540,15 @@ void EventLoop::cancel_user(TimeNs now, OperationId operation) {
 // ---- collectives ---------------------------------------------------------------------------------------------------
 
 void EventLoop::use_services(std::vector<std::uint16_t> services) {
-  push_pull_ = std::make_unique<collective::PushPull>(std::move(services), *this);
+  collective::Verbs& verbs = *this;
+  push_pull_ = std::make_unique<collective::PushPull>(std::move(services), verbs);
 }
 
 void EventLoop::serve(TimeNs now, std::uint16_t workers) {
   collective::SummationConfig config;
   config.workers = workers;
-  summation_ = std::make_unique<collective::Summation>(config, *this);
+  collective::Verbs& verbs = *this;
+  summation_ = std::make_unique<collective::Summation>(config, verbs);
   for (const auto& [from, bytes] : early_messages_) {
     if (const auto message = collective::decode(bytes)) summation_->on_message(now, from, *message);
   }
@@ -534,8 +573,8 @@ void EventLoop::finish_push_pulls() {
     result.status = static_cast<Status>(done.status);
     result.failed_peer = done.failed_peer;
     if (!done.error.empty()) {
-      result.error = "rank " + std::to_string(options_.rank) + ": " + push_pulls_.what(done.operation) +
-                     " failed: " + done.error;
+      result.error =
+          "rank " + std::to_string(options_.rank) + ": " + push_pulls_.what(done.operation) + " failed: " + done.error;
       if (done.failed_peer >= 0 && done.failed_peer < options_.ranks) {
         const std::string cause = peer_error(static_cast<std::uint16_t>(done.failed_peer));
         if (!cause.empty()) result.error += " (" + cause + ")";
@@ -572,7 +611,7 @@ void EventLoop::cancel(TimeNs now, OperationId operation, core::CompletionKind k
   endpoint_->on_control(now, core::Cancel{operation, kind});
 }
 bool EventLoop::send_message(std::uint16_t peer, std::span<const std::byte> bytes) {
-  return channel_->send(now_, peer, kCollectiveMessage, bytes);
+  return channel_->send(peer, kCollectiveMessage, bytes) == io::ControlSendStatus::kQueued;
 }
 
 // ---- questions -----------------------------------------------------------------------------------------------------
@@ -603,11 +642,11 @@ std::vector<CounterValue> EventLoop::counters() {
   std::condition_variable ready;
   bool done = false;
   const bool queued = thread_.joinable() && run_command([&](TimeNs) {
-    snapshot_counters();
-    const std::lock_guard lock(mutex);
-    done = true;
-    ready.notify_all();
-  });
+                        snapshot_counters();
+                        const std::lock_guard lock(mutex);
+                        done = true;
+                        ready.notify_all();
+                      });
   if (queued) {
     std::unique_lock lock(mutex);
     ready.wait(lock, [&] { return done; });

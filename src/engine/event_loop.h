@@ -28,6 +28,8 @@
 
 namespace mlt::engine {
 
+using base::TimeNs;
+
 // Operations of user threads that are under way or done and not taken. More than the endpoint's slots: the rest waits
 // here in order.
 inline constexpr std::size_t kMaxOperations = 65'536;
@@ -87,9 +89,12 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink, privat
   bool step(TimeNs now);
   bool transmit();
   bool send_run(const core::Transmit& run);
+  bool service_channel(TimeNs now);
+  void send_backstop();
   bool drain_completions(TimeNs now);
   void finish_user(const core::Completion& completion);
-  void finish_refused(OperationId operation, bool is_send, std::uint16_t peer, std::uint64_t tag, core::PostStatus status);
+  void finish_refused(OperationId operation, bool is_send, std::uint16_t peer, std::uint64_t tag,
+                      core::PostStatus status);
   void retry_deferred(TimeNs now);
   bool try_post(TimeNs now, const Deferred& request);
   void finish_push_pulls();
@@ -104,6 +109,7 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink, privat
   void on_peer_up(const io::PeerHello& hello) override;
   void on_message(std::uint16_t from, std::uint8_t type, std::span<const std::byte> bytes) override;
   void on_peer_down(std::uint16_t peer, io::PeerDownCause cause, const std::string& text) override;
+  void on_refused(const io::SocketAddress& from, const std::string& text) override;
   // collective::Verbs
   core::PostStatus post_send(TimeNs now, const core::SendRequest& request) override;
   core::PostStatus post_recv(TimeNs now, const core::ReceiveRequest& request) override;
@@ -116,6 +122,7 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink, privat
   io::UdpDatapath* udp_ = nullptr;          // the one inside
   core::TransmitCapabilities transmit_capabilities_;
   std::unique_ptr<io::ControlChannel> channel_;
+  std::uint32_t own_segment_bytes_ = 0;
   std::unique_ptr<core::Endpoint> endpoint_;
   core::Transmit transmit_;
   core::ControlOutput control_output_;
@@ -129,11 +136,13 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink, privat
   std::uint64_t sleeps_ = 0;
   TimeNs now_ = 0;
   TimeNs idle_since_ = 0;
+  TimeNs channel_polled_ns_ = 0;
 
   CommandQueue commands_{kMaxCommands};
   OperationTable<Completion> operations_{kMaxOperations};
   OperationTable<PushPullResult> push_pulls_{kMaxOperations};
   std::vector<PeerRecord> peers_;
+  std::string last_refusal_;  // guarded by peers_mutex_: somebody turned away while connecting
   std::mutex peers_mutex_;
   std::condition_variable peers_changed_;
   std::vector<CounterValue> snapshot_;  // guarded by peers_mutex_; the last one, once stopped

@@ -26,9 +26,8 @@ std::string failure_text(std::uint16_t rank, const std::string& what, const core
     case core::CompletionStatus::kPeerFailed:
       return text + (peer_error.empty() ? other + " is gone" : peer_error);
     case core::CompletionStatus::kTimedOut:
-      return text + "not finished within its timeout (" +
-             std::to_string(completion.elapsed_ns / base::kMillisecond) + " ms); did " + other + " post the matching " +
-             (is_send ? "receive?" : "send?");
+      return text + "not finished within its timeout (" + std::to_string(completion.elapsed_ns / base::kMillisecond) +
+             " ms); did " + other + " post the matching " + (is_send ? "receive?" : "send?");
     case core::CompletionStatus::kCancelled:
       return text + "cancelled, here or by " + other + " (whose " + (is_send ? "receive" : "send") +
              " was cancelled or ran out of time)";
@@ -70,13 +69,9 @@ std::string refusal_text(core::PostStatus status, const std::string& peer_error)
 
 ErrorCode down_code(io::PeerDownCause cause) {
   switch (cause) {
-    case io::PeerDownCause::kVersionMismatch:
-    case io::PeerDownCause::kJobMismatch:
-    case io::PeerDownCause::kWorldMismatch:
-    case io::PeerDownCause::kRankConflict:
+    case io::PeerDownCause::kRefused:
       return ErrorCode::kPeerMismatch;
-    case io::PeerDownCause::kConnectFailed:
-    case io::PeerDownCause::kHelloTimeout:
+    case io::PeerDownCause::kUnreachable:
       return ErrorCode::kRendezvous;
     default:
       return ErrorCode::kPeerFailed;
