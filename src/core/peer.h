@@ -54,9 +54,8 @@ struct Peer {
   std::uint32_t work_head = kNil;  // sends with segments to go, in send order
   std::uint8_t next_path = 0;
   bool window_blocked = false;
-  std::uint32_t stall_repeats = 0;
-  std::uint32_t stall_timestamp_ns = 0;  // of the newest ACK-only probe; 0 if none
-  std::array<std::uint32_t, MLT_MAX_PATHS> stall_sequence{};
+  std::uint32_t stall_repeats = 0;        // timeouts that the window stayed full
+  TimeNs stall_probe_ns = base::kNever;  // when the first probe because of that was sent; nothing was sent after it
   std::array<PathOut, MLT_MAX_PATHS> out;
 
   // Receiving. Owned by Receiver.
