@@ -155,7 +155,8 @@ void Sender::on_ack_block(TimeNs now, std::uint16_t from, std::uint8_t path, con
 
 void Sender::on_alive(SendState& state) {
   state.unanswered_probes = 0;
-  state.backstop_due = false;
+  // A question that is not out yet may be the wrong one by now: a round that goes on must not be asked for its end.
+  backstops_due_.clear(slot_of(state));
 }
 
 void Sender::mark_ready(TimeNs now, SendState& state) {
@@ -271,7 +272,6 @@ void Sender::on_send_timer(TimeNs now, std::uint32_t slot) {
   ask(state, state.phase == SendPhase::kSending);
   ++state.unanswered_probes;
   if (state.unanswered_probes > kBackstopAfterProbes) {
-    state.backstop_due = true;
     backstops_due_.set(slot);
   }
   await_answer(now, state);
@@ -597,7 +597,6 @@ bool Sender::fill_backstop(TimeNs now, ControlOutput& output) {
   if (slot >= states_.size()) return false;
   backstops_due_.clear(slot);
   SendState& state = states_[slot];
-  state.backstop_due = false;
   output.peer = state.request.peer;
   output.size = encode_probe_of(now, state, output.bytes);
   shared_.counters.add(Counter::k_backstop_messages_sent);
