@@ -459,11 +459,6 @@ void Receiver::on_closing(TimeNs now) {
   });
 }
 
-void Receiver::on_peer_up(std::uint16_t peer) {
-  early_.forget(peer);
-  finished_.forget(peer);
-}
-
 void Receiver::on_peer_down(TimeNs now, std::uint16_t peer) {
   for (ReceiveState& state : states_) {
     if (state.phase == ReceivePhase::kActive && state.request.peer == peer) {
@@ -471,6 +466,9 @@ void Receiver::on_peer_down(TimeNs now, std::uint16_t peer) {
     }
   }
   early_.forget(peer);
+  finished_.forget(peer);
+  replies_.forget(peer);
+  control_replies_.forget(peer);
   acks_due_.clear(peer);
 }
 
@@ -541,7 +539,6 @@ std::size_t Receiver::encode_ack_of(TimeNs now, std::uint16_t rank, std::byte* o
 std::size_t Receiver::encode_reply(TimeNs now, Reply& reply, std::byte* out, bool& more) {
   more = false;
   Peer& peer = shared_.peers[reply.peer];
-  if (!peer.up) return 0;
   bool fresh = false;
   const std::uint8_t path = peer.last_path;
   if (reply.kind == ReplyKind::kStop) {
