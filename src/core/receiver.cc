@@ -12,8 +12,6 @@ namespace mlt::core {
 
 namespace {
 
-// With several paths, packets overtake each other as a matter of course, before any was seen to.
-constexpr DurationNs kMultiPathGraceNs = 100 * base::kMicrosecond;
 // Longest that an answer waits for packets that may only be late.
 constexpr DurationNs kMaxGraceNs = 20 * base::kMillisecond;
 // "Enough later packets on the same path": as many as TCP's three duplicate ACKs.
@@ -110,7 +108,6 @@ PostStatus Receiver::post(TimeNs now, const ReceiveRequest& request) {
   ready.peer = request.peer;
   ready.transfer = state.transfer();
   if (probed && (probe.prefix.flags & MLT_PROBE_FLAG_ACK_ONLY) == 0) {
-    // Nothing of that round is still on its way: it was probed before this receive was posted.
     take_probe(now, state, probe, false);
   } else {
     replies_.push(ready);
@@ -167,7 +164,6 @@ void Receiver::count_arrival(TimeNs now, std::uint16_t from, const wire::DataHea
     ++in.ce_packets;
     shared_.counters.add(Counter::k_ce_marks_received);
   }
-  peer.paths_seen |= 1U << path;
   peer.last_path = path;
   if (++in.since_ack >= shared_.config.packets_per_ack) {
     peer.acks_due |= 1U << path;
@@ -263,9 +259,7 @@ bool Receiver::place(TimeNs now, ReceiveState& state, const wire::DataHeader& he
     state.path_count = 0;
     state.probe_timestamp_ns = 0;
     state.answer_by_control = false;
-    const Peer& peer = shared_.peers[state.request.peer];
-    state.grace_ns = std::popcount(peer.paths_seen) > 1 ? std::max(kMultiPathGraceNs, peer.reorder_window_ns)
-                                                        : peer.reorder_window_ns;
+    state.grace_ns = shared_.peers[state.request.peer].reorder_window_ns;
   }
   return true;
 }
@@ -311,7 +305,8 @@ void Receiver::take_probe(TimeNs now, ReceiveState& state, const wire::Probe& pr
   if (!newer && probe.prefix.round != state.round) return shared_.counters.add(Counter::k_stale_control);
   if (newer || !state.round_answered) {
     if (newer) state.round_over_ns = now;
-    state.grace_ns = probe.path_count == 0 ? 0 : std::min<DurationNs>(probe.grace_ns, kMaxGraceNs);
+    state.grace_ns = probe.path_count == 0 ? shared_.peers[state.request.peer].reorder_window_ns
+                                           : std::min<DurationNs>(probe.grace_ns, kMaxGraceNs);
   }
   state.round_over = true;
   state.round = probe.prefix.round;

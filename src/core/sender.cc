@@ -520,7 +520,8 @@ void Sender::fill_run(TimeNs now, SendState& state, std::uint32_t limit, base::D
     header.prefix.sequence = ++out.last_sequence;
     header.prefix.flags = common_flags;
     if (tag.is_critical()) header.prefix.flags |= MLT_FLAG_CRITICAL;
-    if (state.pending_count == 0) header.prefix.flags |= MLT_FLAG_END_OF_ROUND;
+    // Seen on one path the marker says nothing about the others: with several, a probe names the newest packet of each.
+    if (state.pending_count == 0 && shared_.config.paths == 1) header.prefix.flags |= MLT_FLAG_END_OF_ROUND;
     header.offset_bytes = state.grid.offset(segment);
     std::byte* at = run.scratch.data() + std::size_t{run.datagram_count} * MLT_DATA_HEADER_BYTES;
     wire::encode_data_header(header, at);
@@ -546,7 +547,7 @@ void Sender::fill_run(TimeNs now, SendState& state, std::uint32_t limit, base::D
     unlink_work(state);
     state.phase = SendPhase::kAwaiting;
     // The marker in the last packet asks already. Critical segments need their number told, which only a probe does.
-    if (state.critical_segments > 0) ask(state, false);
+    if (state.critical_segments > 0 || shared_.config.paths > 1) ask(state, false);
     await_answer(now, state);
   }
 }
