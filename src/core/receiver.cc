@@ -348,7 +348,8 @@ TimeNs Receiver::known_lost_ns(const ReceiveState& state) const {
 }
 
 void Receiver::judge(TimeNs now, ReceiveState& state) {
-  if (state.received_segments == state.grid.count()) return finish(now, state, CompletionStatus::kComplete, true);
+  // Of an empty tensor nothing can be missing, not even when its one packet was lost.
+  if (state.missing_bytes() == 0) return finish(now, state, CompletionStatus::kComplete, true);
   if (state.request.stop == StopPolicy::kEager && state.allowed_missing_bytes > 0 && within_bound(state)) {
     return finish(now, state, CompletionStatus::kWithinBound, true);
   }
@@ -404,7 +405,7 @@ void Receiver::finish(TimeNs now, ReceiveState& state, CompletionStatus status, 
   while (*link != slot) link = &states_[*link].next_same_tag;
   *link = state.next_same_tag;
   shared_.timers.cancel(shared_.receive_timer(slot));
-  if (!is_failure(status) && state.received_segments < state.grid.count()) {
+  if (!is_failure(status) && state.missing_bytes() > 0) {
     fill_missing(state);
     shared_.counters.add(Counter::k_segments_lost_within_bound, state.grid.count() - state.received_segments);
   }
@@ -484,7 +485,7 @@ void Receiver::complete(std::uint32_t slot, Completion& completion) const {
   completion.segment_count = state.grid.count();
   completion.segment_bytes = state.grid.segment_bytes();
   completion.received_bitmap = {};
-  if (state.received_segments < state.grid.count()) {
+  if (state.missing_bytes() > 0) {
     completion.received_bitmap = state.words.first(base::words_for_bits(state.grid.count()));
   }
 }

@@ -119,6 +119,7 @@ TEST_CASE("blind_sends__many_at_once_all_learn_that_they_are_posted") {
   NetworkConfig config;
   config.early_segments = 4;
   config.endpoint.early_transfers = 4;
+  config.wake_up_ns = 50 * kMicrosecond;  // so that questions and answers come in batches
   VirtualNetwork network(config);
   std::vector<std::unique_ptr<Transfer>> transfers;
   for (std::uint64_t i = 0; i < 64; ++i) {
