@@ -124,7 +124,6 @@ void Endpoint::bring_up(const PeerUp& up) {
   peer.early_segments = up.early_segments;
   peer.rate.emplace(shared_.config.timely);
   shared_.tags.restart_generations(up.peer);
-  receiver_.on_peer_up(up.peer);
 }
 
 void Endpoint::on_control(TimeNs now, const ControlInput& input) {

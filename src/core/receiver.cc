@@ -12,8 +12,6 @@ namespace mlt::core {
 
 namespace {
 
-// With several paths, packets overtake each other as a matter of course, before any was seen to.
-constexpr DurationNs kMultiPathGraceNs = 100 * base::kMicrosecond;
 // Longest that an answer waits for packets that may only be late.
 constexpr DurationNs kMaxGraceNs = 20 * base::kMillisecond;
 // "Enough later packets on the same path": as many as TCP's three duplicate ACKs.
@@ -110,7 +108,6 @@ PostStatus Receiver::post(TimeNs now, const ReceiveRequest& request) {
   ready.peer = request.peer;
   ready.transfer = state.transfer();
   if (probed && (probe.prefix.flags & MLT_PROBE_FLAG_ACK_ONLY) == 0) {
-    // Nothing of that round is still on its way: it was probed before this receive was posted.
     take_probe(now, state, probe, false);
   } else {
     replies_.push(ready);
@@ -167,7 +164,6 @@ void Receiver::count_arrival(TimeNs now, std::uint16_t from, const wire::DataHea
     ++in.ce_packets;
     shared_.counters.add(Counter::k_ce_marks_received);
   }
-  peer.paths_seen |= 1U << path;
   peer.last_path = path;
   if (++in.since_ack >= shared_.config.packets_per_ack) {
     peer.acks_due |= 1U << path;
@@ -263,9 +259,7 @@ bool Receiver::place(TimeNs now, ReceiveState& state, const wire::DataHeader& he
     state.path_count = 0;
     state.probe_timestamp_ns = 0;
     state.answer_by_control = false;
-    const Peer& peer = shared_.peers[state.request.peer];
-    state.grace_ns = std::popcount(peer.paths_seen) > 1 ? std::max(kMultiPathGraceNs, peer.reorder_window_ns)
-                                                        : peer.reorder_window_ns;
+    state.grace_ns = shared_.peers[state.request.peer].reorder_window_ns;
   }
   return true;
 }
@@ -311,7 +305,8 @@ void Receiver::take_probe(TimeNs now, ReceiveState& state, const wire::Probe& pr
   if (!newer && probe.prefix.round != state.round) return shared_.counters.add(Counter::k_stale_control);
   if (newer || !state.round_answered) {
     if (newer) state.round_over_ns = now;
-    state.grace_ns = probe.path_count == 0 ? 0 : std::min<DurationNs>(probe.grace_ns, kMaxGraceNs);
+    state.grace_ns = probe.path_count == 0 ? shared_.peers[state.request.peer].reorder_window_ns
+                                           : std::min<DurationNs>(probe.grace_ns, kMaxGraceNs);
   }
   state.round_over = true;
   state.round = probe.prefix.round;
@@ -353,7 +348,8 @@ TimeNs Receiver::known_lost_ns(const ReceiveState& state) const {
 }
 
 void Receiver::judge(TimeNs now, ReceiveState& state) {
-  if (state.received_segments == state.grid.count()) return finish(now, state, CompletionStatus::kComplete, true);
+  // Of an empty tensor nothing can be missing, not even when its one packet was lost.
+  if (state.missing_bytes() == 0) return finish(now, state, CompletionStatus::kComplete, true);
   if (state.request.stop == StopPolicy::kEager && state.allowed_missing_bytes > 0 && within_bound(state)) {
     return finish(now, state, CompletionStatus::kWithinBound, true);
   }
@@ -409,7 +405,7 @@ void Receiver::finish(TimeNs now, ReceiveState& state, CompletionStatus status, 
   while (*link != slot) link = &states_[*link].next_same_tag;
   *link = state.next_same_tag;
   shared_.timers.cancel(shared_.receive_timer(slot));
-  if (!is_failure(status) && state.received_segments < state.grid.count()) {
+  if (!is_failure(status) && state.missing_bytes() > 0) {
     fill_missing(state);
     shared_.counters.add(Counter::k_segments_lost_within_bound, state.grid.count() - state.received_segments);
   }
@@ -459,11 +455,6 @@ void Receiver::on_closing(TimeNs now) {
   });
 }
 
-void Receiver::on_peer_up(std::uint16_t peer) {
-  early_.forget(peer);
-  finished_.forget(peer);
-}
-
 void Receiver::on_peer_down(TimeNs now, std::uint16_t peer) {
   for (ReceiveState& state : states_) {
     if (state.phase == ReceivePhase::kActive && state.request.peer == peer) {
@@ -471,6 +462,9 @@ void Receiver::on_peer_down(TimeNs now, std::uint16_t peer) {
     }
   }
   early_.forget(peer);
+  finished_.forget(peer);
+  replies_.forget(peer);
+  control_replies_.forget(peer);
   acks_due_.clear(peer);
 }
 
@@ -491,7 +485,7 @@ void Receiver::complete(std::uint32_t slot, Completion& completion) const {
   completion.segment_count = state.grid.count();
   completion.segment_bytes = state.grid.segment_bytes();
   completion.received_bitmap = {};
-  if (state.received_segments < state.grid.count()) {
+  if (state.missing_bytes() > 0) {
     completion.received_bitmap = state.words.first(base::words_for_bits(state.grid.count()));
   }
 }
@@ -541,7 +535,6 @@ std::size_t Receiver::encode_ack_of(TimeNs now, std::uint16_t rank, std::byte* o
 std::size_t Receiver::encode_reply(TimeNs now, Reply& reply, std::byte* out, bool& more) {
   more = false;
   Peer& peer = shared_.peers[reply.peer];
-  if (!peer.up) return 0;
   bool fresh = false;
   const std::uint8_t path = peer.last_path;
   if (reply.kind == ReplyKind::kStop) {

@@ -40,6 +40,15 @@ class ReplyQueue {
     head_ = (head_ + 1) % ring_.size();
     --size_;
   }
+  // Answers of one connection must not reach the next one, where the same transfer id names another transfer.
+  void forget(std::uint16_t peer) {
+    std::size_t kept = 0;
+    for (std::size_t i = 0; i < size_; ++i) {
+      const Reply reply = ring_[(head_ + i) % ring_.size()];
+      if (reply.peer != peer) ring_[(head_ + kept++) % ring_.size()] = reply;
+    }
+    size_ = kept;
+  }
 
  private:
   std::vector<Reply> ring_;

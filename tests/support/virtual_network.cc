@@ -296,7 +296,13 @@ void VirtualNetwork::dispatch(Event& event) {
     if (host.wake_at != event.at) return;
     host.wake_at = base::kNever;
   }
-  turn(event.host);
+  if (config_.wake_up_ns == 0) return turn(event.host);
+  if (host.turn_scheduled) return;
+  host.turn_scheduled = true;
+  at(now_ + config_.wake_up_ns, [this, rank = event.host] {
+    hosts_[rank].turn_scheduled = false;
+    turn(rank);
+  });
 }
 
 bool VirtualNetwork::step(TimeNs until) {

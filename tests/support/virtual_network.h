@@ -71,6 +71,8 @@ struct NetworkConfig {
   std::optional<std::uint32_t> early_segments;  // default: what the endpoint's configuration says
   core::TransmitCapabilities capabilities;
   Link link;
+  // Between an arrival and the host's next turn: it then finds a batch, as a thread does that must first be woken.
+  DurationNs wake_up_ns = 0;
   TimeNs start_ns = 1'000'000'000;
   bool connect_all = true;
 };
@@ -155,6 +157,7 @@ class VirtualNetwork {
     std::size_t pause_buffer = 0;
     std::size_t waiting = 0;
     TimeNs wake_at = base::kNever;
+    bool turn_scheduled = false;
   };
   struct LinkState {
     Link link;

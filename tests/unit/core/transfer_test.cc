@@ -48,3 +48,13 @@ TEST_CASE("transfer__patient_loses_nothing_on_a_clean_network") {
     }
   }
 }
+
+TEST_CASE("transfer__an_empty_tensor_is_complete_even_if_its_packet_was_lost") {
+  VirtualNetwork network(NetworkConfig{});
+  network.link(0, 1).data.drop = 1.0;
+  Transfer transfer(network, 0);
+  transfer.post();
+  REQUIRE(transfer.run());
+  CHECK(transfer.received()->status == CompletionStatus::kComplete);
+  CHECK(transfer.sent()->status == CompletionStatus::kComplete);
+}
