@@ -61,6 +61,11 @@ bool Endpoint::identify(std::span<const std::byte> datagram, wire::Prefix& prefi
     shared_.counters.add(Counter::k_drop_bad_cookie);
     return false;
   }
+  // Answers go back on the path that they speak of: it must be one that the driver has.
+  if (prefix.path >= shared_.config.paths) {
+    shared_.counters.add(Counter::k_drop_bad_path);
+    return false;
+  }
   return true;
 }
 
@@ -143,9 +148,9 @@ void Endpoint::on_control(TimeNs now, const ControlInput& input) {
   } else if (const auto* message = std::get_if<PeerMessage>(&input)) {
     wire::Prefix prefix;
     std::uint16_t from = 0;
-    if (identify(message->bytes, prefix, from) && from == message->peer) {
-      on_control_datagram(now, now, from, message->bytes, prefix, true);
-    }
+    if (!identify(message->bytes, prefix, from)) return;
+    if (from != message->peer) return shared_.counters.add(Counter::k_drop_bad_cookie);
+    on_control_datagram(now, now, from, message->bytes, prefix, true);
   } else if (const auto* cancel = std::get_if<Cancel>(&input)) {
     cancel->kind == CompletionKind::kSend ? sender_.cancel(now, cancel->operation)
                                           : receiver_.cancel(now, cancel->operation);
