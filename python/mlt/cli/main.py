@@ -9,7 +9,9 @@ import click
 import typer
 
 # command -> (module with a ``command: click.Command`` or ``app: typer.Typer``, one-line help)
-COMMANDS: dict[str, tuple[str, str]] = {}
+COMMANDS: dict[str, tuple[str, str]] = {
+    "serve": ("mlt.cli.serve", "run a summation service until every worker is gone"),
+}
 
 
 class LazyGroup(click.Group):
