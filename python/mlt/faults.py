@@ -46,7 +46,7 @@ class Faults:
     def parse(cls, text: str) -> Faults:
         """Read ``"drop=0.01,seed=7"``: names and values of this class, separated by commas. Raises ConfigError."""
         kinds: dict[str, type[float] | type[int] | type[bool]] = {
-            field.name: type(field.default) for field in fields(cls)
+            field.name: {"float": float, "int": int, "bool": bool}[str(field.type)] for field in fields(cls)
         }
         values: dict[str, float | int | bool] = {}
         for item in filter(None, (part.strip() for part in text.split(","))):

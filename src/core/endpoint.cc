@@ -124,7 +124,6 @@ void Endpoint::bring_up(const PeerUp& up) {
   peer.early_segments = up.early_segments;
   peer.rate.emplace(shared_.config.timely);
   shared_.tags.restart_generations(up.peer);
-  receiver_.on_peer_up(up.peer);
 }
 
 void Endpoint::on_control(TimeNs now, const ControlInput& input) {
@@ -145,6 +144,8 @@ void Endpoint::on_control(TimeNs now, const ControlInput& input) {
   } else if (const auto* cancel = std::get_if<Cancel>(&input)) {
     cancel->kind == CompletionKind::kSend ? sender_.cancel(now, cancel->operation)
                                           : receiver_.cancel(now, cancel->operation);
+  } else if (std::holds_alternative<Closing>(input)) {
+    receiver_.on_closing(now);
   }
 }
 

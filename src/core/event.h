@@ -132,6 +132,10 @@ struct Cancel {
   CompletionKind kind = CompletionKind::kSend;
 };
 
+// This endpoint is about to leave: poll_control() then yields what the peers must still learn. The driver sends that
+// before its goodbye.
+struct Closing {};
+
 // What the endpoint wants sent over the TCP connection (the backstop of unanswered control datagrams).
 struct ControlOutput {
   std::uint16_t peer = 0;

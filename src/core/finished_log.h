@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/time.h"
 #include "core/tag_table.h"
 #include "wire/control.h"
 
@@ -18,6 +19,7 @@ struct FinishedReceive {
   wire::ElementType element = wire::ElementType::kUint8;
   std::uint32_t missing_bytes = 0;
   std::uint32_t total_bytes = 0;
+  base::TimeNs finished_ns = 0;
 };
 
 class FinishedLog {
@@ -29,6 +31,14 @@ class FinishedLog {
   const FinishedReceive* find(std::uint16_t peer, const wire::TransferId& transfer) {
     const FinishedReceive& entry = at(peer, transfer);
     return entry.used && entry.peer == peer && entry.transfer == transfer ? &entry : nullptr;
+  }
+
+  // Calls `visit` for every entry that ended at `since_ns` or later.
+  template <typename Visit>
+  void each_since(base::TimeNs since_ns, Visit&& visit) const {
+    for (const FinishedReceive& entry : entries_) {
+      if (entry.used && entry.finished_ns >= since_ns) visit(entry);
+    }
   }
 
   void forget(std::uint16_t peer) {

@@ -54,19 +54,16 @@ struct Peer {
   std::uint32_t work_head = kNil;  // sends with segments to go, in send order
   std::uint8_t next_path = 0;
   bool window_blocked = false;
-  std::uint32_t stall_repeats = 0;
-  std::uint32_t stall_timestamp_ns = 0;  // of the newest ACK-only probe; 0 if none
-  std::array<std::uint32_t, MLT_MAX_PATHS> stall_sequence{};
+  std::uint32_t stall_repeats = 0;       // timeouts that the window stayed full
+  TimeNs stall_probe_ns = base::kNever;  // when the first probe because of that was sent; nothing was sent after it
   std::array<PathOut, MLT_MAX_PATHS> out;
 
   // Receiving. Owned by Receiver.
   std::array<PathIn, MLT_MAX_PATHS> in;
-  std::uint32_t paths_seen = 0;  // bit per path
   std::uint8_t last_path = 0;
   std::uint32_t acks_due = 0;  // bit per path
   wire::TransferId ack_transfer;
   bool ack_posted = false;
-  std::uint32_t ack_probe_timestamp_ns = 0;
   DurationNs reorder_window_ns = 0;  // how late a packet was seen to arrive after a later one
 };
 

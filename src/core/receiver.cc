@@ -12,12 +12,13 @@ namespace mlt::core {
 
 namespace {
 
-// With several paths, packets overtake each other as a matter of course, before any was seen to.
-constexpr DurationNs kMultiPathGraceNs = 100 * base::kMicrosecond;
 // Longest that an answer waits for packets that may only be late.
 constexpr DurationNs kMaxGraceNs = 20 * base::kMillisecond;
 // "Enough later packets on the same path": as many as TCP's three duplicate ACKs.
 constexpr std::uint32_t kLaterPackets = 3;
+// A sender repeats its probe every RttEstimator::kMaxTimeoutNs at least: after this long it has had its answer, or has
+// gone over to the control connection.
+constexpr DurationNs kRecentNs = 2 * base::kSecond;
 
 wire::StopStatus stop_status(CompletionStatus status) {
   switch (status) {
@@ -107,7 +108,6 @@ PostStatus Receiver::post(TimeNs now, const ReceiveRequest& request) {
   ready.peer = request.peer;
   ready.transfer = state.transfer();
   if (probed && (probe.prefix.flags & MLT_PROBE_FLAG_ACK_ONLY) == 0) {
-    // Nothing of that round is still on its way: it was probed before this receive was posted.
     take_probe(now, state, probe, false);
   } else {
     replies_.push(ready);
@@ -164,7 +164,6 @@ void Receiver::count_arrival(TimeNs now, std::uint16_t from, const wire::DataHea
     ++in.ce_packets;
     shared_.counters.add(Counter::k_ce_marks_received);
   }
-  peer.paths_seen |= 1U << path;
   peer.last_path = path;
   if (++in.since_ack >= shared_.config.packets_per_ack) {
     peer.acks_due |= 1U << path;
@@ -260,9 +259,7 @@ bool Receiver::place(TimeNs now, ReceiveState& state, const wire::DataHeader& he
     state.path_count = 0;
     state.probe_timestamp_ns = 0;
     state.answer_by_control = false;
-    const Peer& peer = shared_.peers[state.request.peer];
-    state.grace_ns = std::popcount(peer.paths_seen) > 1 ? std::max(kMultiPathGraceNs, peer.reorder_window_ns)
-                                                        : peer.reorder_window_ns;
+    state.grace_ns = shared_.peers[state.request.peer].reorder_window_ns;
   }
   return true;
 }
@@ -296,19 +293,20 @@ void Receiver::take_probe(TimeNs now, ReceiveState& state, const wire::Probe& pr
     state.critical_total = probe.critical_segments;
   }
   if ((probe.prefix.flags & MLT_PROBE_FLAG_ACK_ONLY) != 0) {
-    Peer& peer = shared_.peers[state.request.peer];
-    peer.acks_due |= peer.paths_seen == 0 ? 1U : peer.paths_seen;
-    peer.ack_transfer = state.transfer();
-    peer.ack_posted = true;
-    peer.ack_probe_timestamp_ns = probe.timestamp_ns;
-    acks_due_.set(state.request.peer);
+    Reply reply;
+    reply.kind = ReplyKind::kAck;
+    reply.peer = state.request.peer;
+    reply.transfer = state.transfer();
+    reply.probe_timestamp_ns = probe.timestamp_ns;
+    (by_control ? control_replies_ : replies_).push(reply);
     return judge(now, state);
   }
   const bool newer = !state.round_over || static_cast<std::int8_t>(probe.prefix.round - state.round) > 0;
   if (!newer && probe.prefix.round != state.round) return shared_.counters.add(Counter::k_stale_control);
   if (newer || !state.round_answered) {
     if (newer) state.round_over_ns = now;
-    state.grace_ns = probe.path_count == 0 ? 0 : std::min<DurationNs>(probe.grace_ns, kMaxGraceNs);
+    state.grace_ns = probe.path_count == 0 ? shared_.peers[state.request.peer].reorder_window_ns
+                                           : std::min<DurationNs>(probe.grace_ns, kMaxGraceNs);
   }
   state.round_over = true;
   state.round = probe.prefix.round;
@@ -350,7 +348,8 @@ TimeNs Receiver::known_lost_ns(const ReceiveState& state) const {
 }
 
 void Receiver::judge(TimeNs now, ReceiveState& state) {
-  if (state.received_segments == state.grid.count()) return finish(now, state, CompletionStatus::kComplete, true);
+  // Of an empty tensor nothing can be missing, not even when its one packet was lost.
+  if (state.missing_bytes() == 0) return finish(now, state, CompletionStatus::kComplete, true);
   if (state.request.stop == StopPolicy::kEager && state.allowed_missing_bytes > 0 && within_bound(state)) {
     return finish(now, state, CompletionStatus::kWithinBound, true);
   }
@@ -406,7 +405,7 @@ void Receiver::finish(TimeNs now, ReceiveState& state, CompletionStatus status, 
   while (*link != slot) link = &states_[*link].next_same_tag;
   *link = state.next_same_tag;
   shared_.timers.cancel(shared_.receive_timer(slot));
-  if (!is_failure(status) && state.received_segments < state.grid.count()) {
+  if (!is_failure(status) && state.missing_bytes() > 0) {
     fill_missing(state);
     shared_.counters.add(Counter::k_segments_lost_within_bound, state.grid.count() - state.received_segments);
   }
@@ -425,6 +424,7 @@ void Receiver::finish(TimeNs now, ReceiveState& state, CompletionStatus status, 
   finished.element = state.request.element;
   finished.missing_bytes = static_cast<std::uint32_t>(state.missing_bytes());
   finished.total_bytes = state.grid.total_bytes();
+  finished.finished_ns = now;
   finished_.put(finished);
   const bool prompt = state.round_over && now == state.round_over_ns;
   answer_finished(state.request.peer, state.transfer(), prompt ? state.probe_timestamp_ns : 0, state.answer_by_control);
@@ -447,9 +447,12 @@ void Receiver::answer_finished(std::uint16_t peer, const wire::TransferId& trans
   (by_control ? control_replies_ : replies_).push(reply);
 }
 
-void Receiver::on_peer_up(std::uint16_t peer) {
-  early_.forget(peer);
-  finished_.forget(peer);
+// A STOP lost now would never be sent again, and the sender would take a finished transfer for a failed one: say over
+// the control connection, which is closed in order, how the latest receives ended.
+void Receiver::on_closing(TimeNs now) {
+  finished_.each_since(now - kRecentNs, [&](const FinishedReceive& finished) {
+    answer_finished(finished.peer, finished.transfer, 0, true);
+  });
 }
 
 void Receiver::on_peer_down(TimeNs now, std::uint16_t peer) {
@@ -459,6 +462,9 @@ void Receiver::on_peer_down(TimeNs now, std::uint16_t peer) {
     }
   }
   early_.forget(peer);
+  finished_.forget(peer);
+  replies_.forget(peer);
+  control_replies_.forget(peer);
   acks_due_.clear(peer);
 }
 
@@ -479,7 +485,7 @@ void Receiver::complete(std::uint32_t slot, Completion& completion) const {
   completion.segment_count = state.grid.count();
   completion.segment_bytes = state.grid.segment_bytes();
   completion.received_bitmap = {};
-  if (state.received_segments < state.grid.count()) {
+  if (state.missing_bytes() > 0) {
     completion.received_bitmap = state.words.first(base::words_for_bits(state.grid.count()));
   }
 }
@@ -503,12 +509,10 @@ wire::AckBlock Receiver::block_of(TimeNs now, std::uint16_t rank, std::uint8_t p
   fresh = in.echo_fresh;
   in.echo_fresh = false;
   in.since_ack = 0;
-  // Whatever carries this block is an ACK of the path; a probe that wants one still gets its own.
+  // Whatever carries this block is an ACK of the path.
   Peer& peer = shared_.peers[rank];
-  if (peer.ack_probe_timestamp_ns == 0) {
-    peer.acks_due &= ~(1U << path);
-    if (peer.acks_due == 0) acks_due_.clear(rank);
-  }
+  peer.acks_due &= ~(1U << path);
+  if (peer.acks_due == 0) acks_due_.clear(rank);
   return block;
 }
 
@@ -517,16 +521,12 @@ std::size_t Receiver::encode_ack_of(TimeNs now, std::uint16_t rank, std::byte* o
   wire::Ack ack;
   ack.prefix.type = wire::PacketType::kAck;
   ack.prefix.path = static_cast<std::uint8_t>(std::countr_zero(peer.acks_due));
-  peer.acks_due &= peer.acks_due - 1;
   ack.prefix.cookie = peer.remote_cookie;
   bool fresh = false;
   ack.block = block_of(now, rank, ack.prefix.path, fresh);
   if (fresh) ack.prefix.flags |= MLT_ACK_FLAG_ECHO;
   if (peer.ack_posted) ack.prefix.flags |= MLT_ACK_FLAG_POSTED;
   ack.transfer = peer.ack_transfer;
-  ack.probe_timestamp_ns = peer.ack_probe_timestamp_ns;
-  peer.ack_probe_timestamp_ns = 0;
-  if (peer.acks_due == 0) acks_due_.clear(rank);
   shared_.counters.add(Counter::k_acks_sent);
   return wire::encode_ack(ack, out);
 }
@@ -535,7 +535,6 @@ std::size_t Receiver::encode_ack_of(TimeNs now, std::uint16_t rank, std::byte* o
 std::size_t Receiver::encode_reply(TimeNs now, Reply& reply, std::byte* out, bool& more) {
   more = false;
   Peer& peer = shared_.peers[reply.peer];
-  if (!peer.up) return 0;
   bool fresh = false;
   const std::uint8_t path = peer.last_path;
   if (reply.kind == ReplyKind::kStop) {
@@ -553,6 +552,19 @@ std::size_t Receiver::encode_reply(TimeNs now, Reply& reply, std::byte* out, boo
     stop.receiver_total_bytes = reply.total_bytes;
     shared_.counters.add(Counter::k_stops_sent);
     return wire::encode_stop(stop, out);
+  }
+  if (reply.kind == ReplyKind::kAck) {
+    wire::Ack ack;
+    ack.prefix.type = wire::PacketType::kAck;
+    ack.prefix.path = path;
+    ack.prefix.flags = MLT_ACK_FLAG_POSTED;
+    ack.prefix.cookie = peer.remote_cookie;
+    ack.block = block_of(now, reply.peer, path, fresh);
+    if (fresh) ack.prefix.flags |= MLT_ACK_FLAG_ECHO;
+    ack.transfer = reply.transfer;
+    ack.probe_timestamp_ns = reply.probe_timestamp_ns;
+    shared_.counters.add(Counter::k_acks_sent);
+    return wire::encode_ack(ack, out);
   }
   wire::BitmapMessage bitmap;
   bitmap.prefix.type = wire::PacketType::kBitmap;

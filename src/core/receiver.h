@@ -27,7 +27,7 @@ class Receiver {
                base::Ecn ecn);
   void on_probe(TimeNs now, std::uint16_t from, const wire::Probe& probe, bool by_control);
   void on_receive_timer(TimeNs now, std::uint32_t slot);
-  void on_peer_up(std::uint16_t peer);
+  void on_closing(TimeNs now);
   void on_peer_down(TimeNs now, std::uint16_t peer);
 
   // Builds the next answer (BITMAP, STOP) or ACK; false if there is none.

@@ -8,7 +8,9 @@
 
 namespace mlt::core {
 
-enum class ReplyKind : std::uint8_t { kBitmap, kNotPosted, kReady, kStop };
+// kAck answers an ACK-only probe. It has a place of its own, because an ACK that is merely due is one per peer: of two
+// transfers that ask at the same time, the second would take the first one's answer, and neither could go over TCP.
+enum class ReplyKind : std::uint8_t { kBitmap, kNotPosted, kReady, kStop, kAck };
 
 struct Reply {
   ReplyKind kind = ReplyKind::kBitmap;
@@ -37,6 +39,15 @@ class ReplyQueue {
   void pop() {
     head_ = (head_ + 1) % ring_.size();
     --size_;
+  }
+  // Answers of one connection must not reach the next one, where the same transfer id names another transfer.
+  void forget(std::uint16_t peer) {
+    std::size_t kept = 0;
+    for (std::size_t i = 0; i < size_; ++i) {
+      const Reply reply = ring_[(head_ + i) % ring_.size()];
+      if (reply.peer != peer) ring_[(head_ + kept++) % ring_.size()] = reply;
+    }
+    size_ = kept;
   }
 
  private:

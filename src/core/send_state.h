@@ -42,7 +42,6 @@ struct SendState {
   bool probe_due = false;
   bool probe_ack_only = false;
   std::uint32_t unanswered_probes = 0;
-  bool backstop_due = false;  // the next probe goes over TCP as well
 
   TimeNs posted_ns = 0;
   TimeNs expires_ns = base::kNever;

@@ -136,17 +136,16 @@ void Sender::on_ack_block(TimeNs now, std::uint16_t from, std::uint8_t path, con
   if (probe_timestamp_ns != 0) {
     const std::uint32_t rtt = now_low - probe_timestamp_ns;
     if (rtt < 0x8000'0000U && rtt > 0) peer.rtt.on_sample(rtt);
-    if (probe_timestamp_ns == peer.stall_timestamp_ns) {
-      // The window was full for a whole timeout and the peer answers: what it has not seen by now is lost.
-      for (std::uint8_t i = 0; i < MLT_MAX_PATHS; ++i) {
-        if (is_after(peer.stall_sequence[i], peer.out[i].resolved)) peer.out[i].resolved = peer.stall_sequence[i];
-      }
-      peer.stall_timestamp_ns = 0;
+    if (peer.stall_probe_ns != base::kNever && rtt <= static_cast<std::uint64_t>(now - peer.stall_probe_ns)) {
+      // The window was full for a whole timeout, nothing was sent since, and the peer answers a question asked after
+      // that: what it has not seen by now is lost.
+      for (PathOut& path_out : peer.out) path_out.resolved = path_out.last_sequence;
       progress = true;
     }
   }
   if (progress) {
     peer.stall_repeats = 0;
+    peer.stall_probe_ns = base::kNever;
     if (peer.window_blocked) {
       peer.window_blocked = false;
       shared_.timers.cancel(shared_.peer_timer(from));
@@ -156,7 +155,8 @@ void Sender::on_ack_block(TimeNs now, std::uint16_t from, std::uint8_t path, con
 
 void Sender::on_alive(SendState& state) {
   state.unanswered_probes = 0;
-  state.backstop_due = false;
+  // A question that is not out yet may be the wrong one by now: a round that goes on must not be asked for its end.
+  backstops_due_.clear(slot_of(state));
 }
 
 void Sender::mark_ready(TimeNs now, SendState& state) {
@@ -272,7 +272,6 @@ void Sender::on_send_timer(TimeNs now, std::uint32_t slot) {
   ask(state, state.phase == SendPhase::kSending);
   ++state.unanswered_probes;
   if (state.unanswered_probes > kBackstopAfterProbes) {
-    state.backstop_due = true;
     backstops_due_.set(slot);
   }
   await_answer(now, state);
@@ -280,12 +279,15 @@ void Sender::on_send_timer(TimeNs now, std::uint32_t slot) {
 
 void Sender::on_peer_timer(TimeNs now, std::uint16_t rank) {
   Peer& peer = shared_.peers[rank];
-  if (!peer.up || !peer.window_blocked || peer.work_head == kNil)
-    return;  // a pacing timer: poll_transmit does the rest
+  if (!peer.up || !peer.window_blocked) return;  // a pacing timer: poll_transmit does the rest
+  if (peer.work_head == kNil) {
+    // Whoever waited for the window is gone, and nobody asks for it any more: the next send finds out for itself.
+    peer.window_blocked = false;
+    return;
+  }
   shared_.counters.add(Counter::k_window_stalls);
   ask(states_[peer.work_head], true);
-  peer.stall_timestamp_ns = 0;  // set when the probe is built
-  ++peer.stall_repeats;
+  if (++peer.stall_repeats > kBackstopAfterProbes) backstops_due_.set(peer.work_head);
   shared_.timers.set(shared_.peer_timer(rank), base::after(now, peer.rtt.timeout_ns(peer.stall_repeats)));
 }
 
@@ -518,7 +520,8 @@ void Sender::fill_run(TimeNs now, SendState& state, std::uint32_t limit, base::D
     header.prefix.sequence = ++out.last_sequence;
     header.prefix.flags = common_flags;
     if (tag.is_critical()) header.prefix.flags |= MLT_FLAG_CRITICAL;
-    if (state.pending_count == 0) header.prefix.flags |= MLT_FLAG_END_OF_ROUND;
+    // Seen on one path the marker says nothing about the others: with several, a probe names the newest packet of each.
+    if (state.pending_count == 0 && shared_.config.paths == 1) header.prefix.flags |= MLT_FLAG_END_OF_ROUND;
     header.offset_bytes = state.grid.offset(segment);
     std::byte* at = run.scratch.data() + std::size_t{run.datagram_count} * MLT_DATA_HEADER_BYTES;
     wire::encode_data_header(header, at);
@@ -544,7 +547,7 @@ void Sender::fill_run(TimeNs now, SendState& state, std::uint32_t limit, base::D
     unlink_work(state);
     state.phase = SendPhase::kAwaiting;
     // The marker in the last packet asks already. Critical segments need their number told, which only a probe does.
-    if (state.critical_segments > 0) ask(state, false);
+    if (state.critical_segments > 0 || shared_.config.paths > 1) ask(state, false);
     await_answer(now, state);
   }
 }
@@ -565,9 +568,8 @@ std::size_t Sender::encode_probe_of(TimeNs now, SendState& state, std::byte* out
   probe.grace_ns = static_cast<std::uint32_t>(peer.rtt.grace_ns());
   probe.path_count = shared_.config.paths;
   for (std::uint8_t path = 0; path < probe.path_count; ++path) probe.last_sequence[path] = peer.out[path].last_sequence;
-  if (state.probe_ack_only && peer.window_blocked) {
-    peer.stall_timestamp_ns = probe.timestamp_ns;
-    for (std::uint8_t path = 0; path < probe.path_count; ++path) peer.stall_sequence[path] = probe.last_sequence[path];
+  if (state.probe_ack_only && peer.window_blocked && peer.stall_repeats > 0 && peer.stall_probe_ns == base::kNever) {
+    peer.stall_probe_ns = now;
   }
   shared_.counters.add(Counter::k_probes_sent);
   return wire::encode_probe(probe, out);
@@ -596,7 +598,6 @@ bool Sender::fill_backstop(TimeNs now, ControlOutput& output) {
   if (slot >= states_.size()) return false;
   backstops_due_.clear(slot);
   SendState& state = states_[slot];
-  state.backstop_due = false;
   output.peer = state.request.peer;
   output.size = encode_probe_of(now, state, output.bytes);
   shared_.counters.add(Counter::k_backstop_messages_sent);
