@@ -86,15 +86,16 @@ class Completion:
         raise error
 
 
-def completion_of(context: Context, native: _core.Completion) -> Completion:
-    """The public form of a completion taken from the native library."""
-    kind: Kind = "send" if native.is_send else "recv"
+def completion_of(context: Context, native: _core.Completion, op: Operation | None = None) -> Completion:
+    """The public form of a completion taken from the native library; ``op`` where the caller has it."""
+    if op is None:
+        op = Operation(native.operation, "send" if native.is_send else "recv", native.peer, native.tag, context)
     return Completion(
-        op=Operation(native.operation, kind, native.peer, native.tag, context),
-        kind=kind,
+        op=op,
+        kind=op.kind,
         status=native.status,
-        peer=native.peer,
-        tag=native.tag,
+        peer=op.peer,
+        tag=op.tag,
         bytes=native.total_bytes,
         missing=native.missing,
         missing_bytes=native.missing_bytes,

@@ -223,7 +223,7 @@ class Context:
                 f"tag {op.tag}, is not done after {timeout:g} s; it goes on (wait again, or cancel it)",
                 peer=op.peer,
             )
-        completion = completion_of(self, native)
+        completion = completion_of(self, native, op)
         completion.raise_if_failed()
         return completion
 
@@ -275,7 +275,7 @@ class Context:
             segment_elements=self._engine.segment_bytes(to) // info.element_bytes,
             elements=info.elements,
             dtype=info.dtype,
-            traffic_class=layer * _core.DATA_CLASSES // layers,
+            traffic_class=self._engine.traffic_class(layer, layers),
         )
 
     def _segment_tags(

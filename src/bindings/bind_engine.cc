@@ -47,7 +47,7 @@ void connect(EngineHandle& self, const std::vector<std::tuple<std::uint16_t, std
 
 py::dict counters(const EngineHandle& self) {
   py::dict values;
-  for (const CounterValue& counter : self.engine().counters()) values[py::str(counter.name)] = counter.value;
+  for (const CounterValue& counter : self.counters()) values[py::str(counter.name)] = counter.value;
   return values;
 }
 
@@ -81,7 +81,6 @@ void register_transfers(py::class_<EngineHandle>& engine) {
 }  // namespace
 
 void register_engine(py::module_& module) {
-  module.attr("DATA_CLASSES") = 7;
   py::class_<EngineHandle> engine(module, "Engine", "One rank's transport; mlt.Context wraps it.");
   engine
       .def(py::init(&make_engine), py::kw_only(), py::arg("rank"), py::arg("ranks"), py::arg("job"), py::arg("host"),
@@ -98,6 +97,12 @@ void register_engine(py::module_& module) {
       .def("segment_bytes", &EngineHandle::segment_bytes, py::arg("peer"))
       .def("is_peer_up", &EngineHandle::is_peer_up, py::arg("peer"))
       .def("rate_bits_per_second", &EngineHandle::rate_bits_per_second, py::arg("peer"))
+      .def(
+          "traffic_class",
+          [](const EngineHandle& self, std::uint32_t layer, std::uint32_t layers) {
+            return self.engine().traffic_class(layer, layers);
+          },
+          py::arg("layer"), py::arg("layers"))
       .def("counters", &counters);
   register_transfers(engine);
   register_push_pull(engine);

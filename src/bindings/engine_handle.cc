@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <utility>
 
 namespace mlt::bindings {
@@ -14,15 +15,14 @@ namespace {
 constexpr std::int64_t kSignalSliceNs = 100'000'000;
 // Below this, computing importance is cheaper than giving the GIL away and taking it back.
 constexpr std::size_t kReleaseGilBytes = 64 * 1024;
-constexpr SegmentTag kTagBits = 0x07 | kImportant | kCritical;
 
-// Runs `post`, and says in front of what it throws which operation on which tensor it was.
+// Runs `post`, and says which tensor it was about in what it throws. The engine names rank, peer and tag.
 template <typename Post>
-auto annotated(const std::string& operation, Post&& post) {
+auto naming_tensor(const TensorView& view, Post&& post) {
   try {
     return std::forward<Post>(post)();
   } catch (const Error& error) {
-    throw Error(error.code(), operation + ": " + error.what(), error.peer());
+    throw Error(error.code(), error.what() + (" (tensor " + view.description() + ")"), error.peer());
   }
 }
 
@@ -54,13 +54,7 @@ std::vector<SegmentTag> copy_tags(py::handle tags) {
     throw Error(ErrorCode::kBuffer, "segment tags must be uint8, one per segment, not " + view.description());
   }
   std::vector<SegmentTag> copy(view.bytes());
-  for (std::size_t i = 0; i < copy.size(); ++i) {
-    copy[i] = std::to_integer<SegmentTag>(view.data()[i]);
-    if ((copy[i] & ~kTagBits) != 0) {
-      throw Error(ErrorCode::kBuffer, "tag of segment " + std::to_string(i) + " is " + std::to_string(copy[i]) +
-                                          ", which has bits besides class (0x07), important (0x08), critical (0x10)");
-    }
-  }
+  if (!copy.empty()) std::memcpy(copy.data(), view.data(), copy.size());
   return copy;
 }
 
@@ -107,12 +101,20 @@ Engine& EngineHandle::engine() const {
 
 std::uint16_t EngineHandle::peer_rank(std::int64_t rank) const {
   if (rank < 0 || rank >= ranks_ || rank == rank_) {
-    throw Error(ErrorCode::kUnknownPeer, rank == rank_
-                                             ? "a rank has no transfers with itself"
-                                             : "there is no rank " + std::to_string(rank) +
-                                                   " in this job of ranks 0 to " + std::to_string(ranks_ - 1));
+    throw Error(ErrorCode::kUnknownPeer, name() + ": rank " + std::to_string(rank) +
+                                             " is no peer: the job has ranks 0 to " + std::to_string(ranks_ - 1) +
+                                             ", and a rank has no transfers with itself");
   }
   return static_cast<std::uint16_t>(rank);
+}
+
+TensorView EngineHandle::lend(const std::string& operation, py::handle tensor, bool writable,
+                              const std::string& dtype) const {
+  try {
+    return TensorView(tensor, writable, dtype);
+  } catch (const Error& error) {
+    throw Error(error.code(), name() + ": " + operation + " was refused: " + error.what(), error.peer());
+  }
 }
 
 void EngineHandle::connect(const std::vector<PeerAddress>& peers, std::int64_t timeout_ns) {
@@ -140,71 +142,100 @@ std::uint32_t EngineHandle::segment_bytes(std::int64_t peer) const { return engi
 bool EngineHandle::is_peer_up(std::int64_t peer) const { return engine().is_peer_up(peer_rank(peer)); }
 
 double EngineHandle::rate_bits_per_second(std::int64_t peer) const {
-  return engine().rate_bits_per_second(peer_rank(peer));
+  const Engine& target = engine();
+  const std::uint16_t rank = peer_rank(peer);
+  const py::gil_scoped_release release;
+  return target.rate_bits_per_second(rank);
+}
+
+std::vector<CounterValue> EngineHandle::counters() const {
+  const Engine& target = engine();
+  const py::gil_scoped_release release;
+  return target.counters();
 }
 
 OperationId EngineHandle::post_send(py::handle tensor, const SendArguments& arguments) {
-  std::string what =
-      name() + ", send to rank " + std::to_string(arguments.to) + ", tag " + std::to_string(arguments.tag);
-  return annotated(what, [&] {
-    Engine& target = engine();
-    const std::uint16_t to = peer_rank(arguments.to);
-    TensorView view(tensor, false, arguments.dtype);
-    what += ", tensor " + view.description();
-    SendOptions options{.to = to,
-                        .tag = arguments.tag,
-                        .data = {view.data(), view.bytes()},
-                        .element = view.element(),
-                        .layer = arguments.layer,
-                        .layers = arguments.layers,
-                        .tags = copy_tags(arguments.tags),
-                        .by_magnitude = arguments.by_magnitude && is_floating_point(view.element()),
-                        .timeout_ns = arguments.timeout_ns};
-    OperationId operation = 0;
-    if (options.by_magnitude && view.bytes() >= kReleaseGilBytes) {
-      const py::gil_scoped_release release;
-      operation = target.post_send(options);
-    } else {
-      operation = target.post_send(options);
-    }
-    pins_.add(operation, make_pin(std::move(view)));
-    return operation;
+  Engine& target = engine();
+  const std::uint16_t to = peer_rank(arguments.to);
+  TensorView view = lend("send of tag " + std::to_string(arguments.tag) + " to rank " + std::to_string(to), tensor,
+                         false, arguments.dtype);
+  const OperationId operation = naming_tensor(view, [&] {
+    const SendOptions options{.to = to,
+                              .tag = arguments.tag,
+                              .data = {view.data(), view.bytes()},
+                              .element = view.element(),
+                              .layer = arguments.layer,
+                              .layers = arguments.layers,
+                              .tags = copy_tags(arguments.tags),
+                              .by_magnitude = arguments.by_magnitude && is_floating_point(view.element()),
+                              .timeout_ns = arguments.timeout_ns};
+    if (!options.by_magnitude || view.bytes() < kReleaseGilBytes) return target.post_send(options);
+    const py::gil_scoped_release release;
+    return target.post_send(options);
   });
+  pins_.add(operation, make_pin(std::move(view)));
+  return operation;
 }
 
 OperationId EngineHandle::post_recv(py::handle tensor, const ReceiveArguments& arguments) {
-  std::string what =
-      name() + ", receive from rank " + std::to_string(arguments.from) + ", tag " + std::to_string(arguments.tag);
-  return annotated(what, [&] {
-    Engine& target = engine();
-    const std::uint16_t from = peer_rank(arguments.from);
-    TensorView view(tensor, true, arguments.dtype);
-    what += ", tensor " + view.description();
-    const OperationId operation = target.post_recv(ReceiveOptions{.from = from,
-                                                                  .tag = arguments.tag,
-                                                                  .data = {view.data(), view.bytes()},
-                                                                  .element = view.element(),
-                                                                  .loss_bound = arguments.loss_bound,
-                                                                  .keep_missing = arguments.keep_missing,
-                                                                  .eager = arguments.eager,
-                                                                  .deadline_ns = arguments.deadline_ns,
-                                                                  .timeout_ns = arguments.timeout_ns});
-    pins_.add(operation, make_pin(std::move(view)));
-    return operation;
+  Engine& target = engine();
+  const std::uint16_t from = peer_rank(arguments.from);
+  TensorView view = lend("receive of tag " + std::to_string(arguments.tag) + " from rank " + std::to_string(from),
+                         tensor, true, arguments.dtype);
+  const OperationId operation = naming_tensor(view, [&] {
+    return target.post_recv(ReceiveOptions{.from = from,
+                                           .tag = arguments.tag,
+                                           .data = {view.data(), view.bytes()},
+                                           .element = view.element(),
+                                           .loss_bound = arguments.loss_bound,
+                                           .keep_missing = arguments.keep_missing,
+                                           .eager = arguments.eager,
+                                           .deadline_ns = arguments.deadline_ns,
+                                           .timeout_ns = arguments.timeout_ns});
   });
+  pins_.add(operation, make_pin(std::move(view)));
+  return operation;
 }
 
 std::vector<Completion> EngineHandle::poll(std::size_t max_completions) {
-  std::vector<Completion> completions = engine().poll(max_completions);
-  for (Completion& completion : completions) hand_back(completion, pins_.take(completion.operation));
-  return completions;
+  std::vector<Completion> taken;
+  for (Completion& completion : engine().poll(max_completions)) {
+    hand_back(completion, pins_.take(completion.operation));
+    const auto waiter = waited_.find(completion.operation);
+    if (waiter == waited_.end()) {
+      taken.push_back(std::move(completion));
+    } else {
+      waiter->second = std::move(completion);
+    }
+  }
+  return taken;
 }
 
 std::optional<Completion> EngineHandle::wait(OperationId operation, std::int64_t timeout_ns) {
   Engine& target = engine();
-  std::optional<Completion> completion =
-      wait_in_slices(timeout_ns, [&](std::int64_t slice_ns) { return target.wait(operation, slice_ns); });
-  if (completion) hand_back(*completion, pins_.take(operation));
+  const auto [entry, is_first] = waited_.try_emplace(operation);
+  if (!is_first) {
+    throw Error(ErrorCode::kUnknownOperation,
+                name() + ": another thread waits for operation " + std::to_string(operation));
+  }
+  // Node-based: the reference survives other waits that come and go meanwhile.
+  std::optional<Completion>& met_by_poll = entry->second;
+  struct Leave {
+    std::unordered_map<OperationId, std::optional<Completion>>& waited;
+    OperationId operation;
+    ~Leave() { waited.erase(operation); }
+  } const leave{waited_, operation};
+  std::optional<Completion> completion;
+  try {
+    completion = wait_in_slices(timeout_ns, [&](std::int64_t slice_ns) { return target.wait(operation, slice_ns); });
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kUnknownOperation || !met_by_poll) throw;
+  }
+  if (completion) {
+    hand_back(*completion, pins_.take(operation));
+  } else {
+    completion = std::move(met_by_poll);
+  }
   return completion;
 }
 
@@ -213,49 +244,38 @@ void EngineHandle::use_services(const std::vector<std::uint16_t>& ranks, std::ui
 }
 
 OperationId EngineHandle::push_pull(py::handle tensor, const PushPullArguments& arguments) {
-  std::string what = name() + ", push-pull of key " + std::to_string(arguments.key);
-  return annotated(what, [&] {
-    Engine& target = engine();
-    const bool in_place = arguments.output.is_none() || arguments.output.is(tensor);
-    TensorView input(tensor, in_place, {});
-    what += ", tensor " + input.description();
-    Pin pin;
-    pin.description = input.description();
-    std::byte* output = input.data();
-    if (input.element() != Element::kFloat32) {
-      throw Error(ErrorCode::kBuffer, "the services sum float32; convert the tensor");
+  Engine& target = engine();
+  const std::string what = "push-pull of key " + std::to_string(arguments.key);
+  const bool in_place = arguments.output.is_none() || arguments.output.is(tensor);
+  Pin pin = make_pin(lend(what, tensor, in_place, {}));
+  if (!in_place) pin.views.push_back(lend(what, arguments.output, true, {}));
+  const TensorView& input = pin.views.front();
+  const TensorView& output = pin.views.back();
+  const OperationId operation = naming_tensor(input, [&] {
+    const auto refuse = [&](const std::string& why) {
+      throw Error(ErrorCode::kBuffer, name() + ": " + what + " was refused: " + why);
+    };
+    if (input.element() != Element::kFloat32) refuse("the services sum float32; convert the tensor");
+    if (output.element() != Element::kFloat32 || output.bytes() != input.bytes()) {
+      refuse("`out` is " + output.description() + "; it must be float32 and hold as many elements as the input");
     }
-    if (!in_place) {
-      TensorView result(arguments.output, true, {});
-      if (result.element() != Element::kFloat32 || result.bytes() != input.bytes()) {
-        throw Error(ErrorCode::kBuffer,
-                    "`out` is " + result.description() + "; it must be float32 and hold as many elements as the input");
-      }
-      if (overlap(input, result) && result.data() != input.data()) {
-        throw Error(ErrorCode::kBuffer, "`out` overlaps the input in part; pass the same memory or separate memory");
-      }
-      output = result.data();
-      pin.views.push_back(std::move(result));
+    if (overlap(input, output) && output.data() != input.data()) {
+      refuse("`out` overlaps the input in part; pass the same memory or separate memory");
     }
     const PushPullOptions options{.key = arguments.key,
                                   .input = {reinterpret_cast<const float*>(input.data()), input.element_count()},
-                                  .output = {reinterpret_cast<float*>(output), input.element_count()},
+                                  .output = {reinterpret_cast<float*>(output.data()), output.element_count()},
                                   .loss_bound = arguments.loss_bound,
                                   .average = arguments.average,
                                   .layer = arguments.layer,
                                   .layers = arguments.layers,
                                   .timeout_ns = arguments.timeout_ns};
-    OperationId operation = 0;
-    if (input.bytes() >= kReleaseGilBytes) {
-      const py::gil_scoped_release release;
-      operation = target.push_pull(options);
-    } else {
-      operation = target.push_pull(options);
-    }
-    pin.views.push_back(std::move(input));
-    pins_.add(operation, std::move(pin));
-    return operation;
+    if (arguments.loss_bound == 0 || input.bytes() < kReleaseGilBytes) return target.push_pull(options);
+    const py::gil_scoped_release release;
+    return target.push_pull(options);
   });
+  pins_.add(operation, std::move(pin));
+  return operation;
 }
 
 std::optional<PushPullResult> EngineHandle::next_push_pull(std::int64_t timeout_ns) {

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "bindings/pin_table.h"
@@ -66,6 +67,7 @@ class EngineHandle {
   std::uint32_t segment_bytes(std::int64_t peer) const;
   bool is_peer_up(std::int64_t peer) const;
   double rate_bits_per_second(std::int64_t peer) const;
+  std::vector<CounterValue> counters() const;
 
   OperationId post_send(py::handle tensor, const SendArguments& arguments);
   OperationId post_recv(py::handle tensor, const ReceiveArguments& arguments);
@@ -81,9 +83,13 @@ class EngineHandle {
  private:
   std::uint16_t peer_rank(std::int64_t rank) const;
   std::string name() const { return "rank " + std::to_string(rank_); }
+  // Lends the tensor; a refusal says which operation it was for.
+  TensorView lend(const std::string& operation, py::handle tensor, bool writable, const std::string& dtype) const;
 
   std::unique_ptr<Engine> engine_;
   PinTable pins_;
+  // Operations that a thread waits for in slices, and the completions that poll() met between two slices.
+  std::unordered_map<OperationId, std::optional<Completion>> waited_;
   std::uint16_t rank_;
   std::uint16_t ranks_;
   pid_t owner_;
