@@ -207,6 +207,8 @@ class Engine {
   // Segments of a tensor of `total_bytes` to `peer`, and the payload of a full one.
   std::uint32_t segment_count(std::uint16_t peer, std::uint64_t total_bytes) const;
   std::uint32_t segment_bytes(std::uint16_t peer) const;
+  // Class that layer `layer` (0: the front) of `layers` travels in; for priority functions that set classes themselves.
+  std::uint8_t traffic_class(std::uint32_t layer, std::uint32_t layers) const;
 
   OperationId post_send(const SendOptions& options);
   OperationId post_recv(const ReceiveOptions& options);

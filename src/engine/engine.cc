@@ -137,6 +137,10 @@ std::uint32_t Engine::segment_count(std::uint16_t peer, std::uint64_t total_byte
   return core::SegmentGrid(static_cast<std::uint32_t>(total_bytes), bytes).count();
 }
 
+std::uint8_t Engine::traffic_class(std::uint32_t layer, std::uint32_t layers) const {
+  return core::class_of_layer(layer, layers, impl_->loop.dscp().data_classes);
+}
+
 OperationId Engine::post_send(const SendOptions& options) {
   Impl& impl = *impl_;
   engine::Operation operation;
