@@ -210,7 +210,7 @@ void Sender::on_bitmap(TimeNs now, std::uint16_t from, const wire::BitmapMessage
   if (merged.test(chunk)) return;  // the answer to a repeated probe
   std::uint32_t added = 0;
   for (std::uint32_t i = 0; i < bitmap.segment_count; ++i) {
-    const bool received = ((static_cast<std::uint8_t>(bitmap.bits[i / 8]) >> (i % 8)) & 1U) != 0;
+    const bool received = ((std::to_integer<std::uint32_t>(bitmap.bits[i / 8]) >> (i % 8)) & 1U) != 0;
     if (received || state.pending.test(bitmap.first_segment + i)) continue;
     state.pending.set(bitmap.first_segment + i);
     ++added;
