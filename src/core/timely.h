@@ -3,14 +3,19 @@
 //  - above T_high, whatever the gradient: rate * (1 - beta * (1 - T_high / rtt));
 //  - between, with a rising round-trip time: rate * (1 - beta * gradient), gradient normalised by the base RTT.
 // Thresholds are offsets from the smallest round trip seen, and never below a few packets' serialisation time at the
-// current rate. Starts at line rate. A decrease is made at most once per round trip: the samples of one flight tell of
-// the same queue. Source: Mittal et al., "TIMELY", SIGCOMM 2015, algorithm 1.
+// current rate. Our own runs make a queue that is no congestion: packets of one run wait for each other wherever they
+// are serialised. Their length in time is added to the thresholds and bounds what the gradient is measured by (TIMELY
+// subtracts a segment's serialisation time from its round trip for the same reason). Starts at line rate. A decrease is
+// made at most once per round trip: the samples of one flight tell of the same queue. Source: Mittal et al., "TIMELY",
+// SIGCOMM 2015, algorithm 1.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 
+#include "base/datagram.h"
 #include "base/time.h"
+#include "core/pacer.h"
 
 namespace mlt::core {
 
@@ -25,6 +30,8 @@ struct TimelyConfig {
   double low_packets = 3;
   double high_packets = 30;
   std::uint32_t packet_bytes = 1'500;
+  base::DurationNs run_ns = Pacer::kRunNs;  // longest run in time and in bytes
+  std::uint32_t run_bytes = base::kMaxRunBytes;
   base::DurationNs base_window_ns = 10 * base::kSecond;  // the smallest round trip of this long counts as base
 };
 
@@ -47,7 +54,8 @@ class Timely {
     const double difference = static_cast<double>(rtt_ns - previous_rtt_ns_);
     previous_rtt_ns_ = rtt_ns;
     smoothed_difference_ns_ += config_.gradient_weight * (difference - smoothed_difference_ns_);
-    const double gradient = smoothed_difference_ns_ / static_cast<double>(std::max<base::DurationNs>(1, base_rtt_ns_));
+    const double gradient =
+        smoothed_difference_ns_ / static_cast<double>(std::max<base::DurationNs>(base_rtt_ns_, run_ns()));
 
     const base::DurationNs low = low_threshold_ns();
     const base::DurationNs high = high_threshold_ns();
@@ -63,8 +71,12 @@ class Timely {
  private:
   base::DurationNs threshold(base::DurationNs offset_ns, double packets) const {
     const double bytes = packets * config_.packet_bytes;
-    return base_rtt_ns_ + std::max(offset_ns, base::serialisation_ns(static_cast<std::uint64_t>(bytes), rate_));
+    const base::DurationNs serialised = base::serialisation_ns(static_cast<std::uint64_t>(bytes), rate_);
+    return base_rtt_ns_ + run_ns() + std::max(offset_ns, serialised);
   }
+
+  // How long the packets of one run stand in line behind each other, on an idle network too.
+  base::DurationNs run_ns() const { return std::min(config_.run_ns, base::serialisation_ns(config_.run_bytes, rate_)); }
 
   // The minimum over the last one to two windows: two buckets, the older one dropped when the newer is full.
   void update_base(base::TimeNs now, base::DurationNs rtt_ns) {

@@ -210,7 +210,7 @@ TEST_CASE("run__a_uniform_tensor_goes_out_in_few_long_runs") {
   transfer.post();
   REQUIRE(transfer.run());
   const std::uint64_t most = base::kMaxRunBytes / kDatagram;
-  CHECK(network.counter(0, Counter::k_runs_sent) <= 1'000 / most * 6 / 5);
+  CHECK(network.counter(0, Counter::k_runs_sent) <= 1'000 / most + 3);
 }
 
 TEST_CASE("packets__are_self_describing_and_numbered_per_path") {
@@ -321,6 +321,28 @@ TEST_CASE("rate__is_kept_on_average_and_starts_at_the_line") {
   }
 }
 
+TEST_CASE("rate__an_idle_path_is_used_in_full") {
+  // The queue that one's own runs make is no congestion: once a 10 Gbit/s path was used to 18 %.
+  for (const double line : {1.25e8, 1.25e9, 5e9}) {
+    for (const base::DurationNs delay : {5 * kMicrosecond, 50 * kMicrosecond, 500 * kMicrosecond}) {
+      CAPTURE(line);
+      CAPTURE(delay);
+      NetworkConfig config;
+      config.endpoint.timely.line_rate_bytes_per_second = line;
+      config.link.rate_bytes_per_second = line;
+      config.link.delay_ns = delay;
+      config.window_bytes = 16U << 20;
+      VirtualNetwork network(config);
+      const double bytes = line * 0.015 > 2e7 ? 2e7 : line * 0.015;
+      Transfer transfer(network, static_cast<std::size_t>(bytes) / 4 * 4);
+      transfer.post();
+      REQUIRE(transfer.run());
+      const double sending_ns = static_cast<double>(transfer.received()->elapsed_ns - delay);
+      CHECK(bytes / sending_ns * 1e9 > 0.85 * line);
+    }
+  }
+}
+
 TEST_CASE("rate__falls_towards_a_slow_link_and_is_remembered_by_the_next_transfer") {
   NetworkConfig config;
   config.endpoint.timely.line_rate_bytes_per_second = 1.25e9;
@@ -352,7 +374,6 @@ TEST_CASE("rate__a_slow_link_is_shared_without_collapse") {
   REQUIRE(transfer.run());
   CHECK(transfer.fault() == "");
   const double goodput = 2e7 / (static_cast<double>(transfer.received()->elapsed_ns) * 1e-9);
-  MESSAGE("goodput " << goodput / 1.25e8 << " of the link, sent " << network.counter(0, Counter::k_data_packets_sent));
   CHECK(goodput > 0.5 * 1.25e8);
 }
 
