@@ -1,5 +1,7 @@
 #include "core/endpoint.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 
 namespace mlt::core {
@@ -59,24 +61,32 @@ bool Endpoint::identify(std::span<const std::byte> datagram, wire::Prefix& prefi
     shared_.counters.add(Counter::k_drop_bad_cookie);
     return false;
   }
+  // Answers go back on the path that they speak of: it must be one that the driver has.
+  if (prefix.path >= shared_.config.paths) {
+    shared_.counters.add(Counter::k_drop_bad_path);
+    return false;
+  }
   return true;
 }
 
-void Endpoint::on_datagram(TimeNs now, std::span<const std::byte> datagram, base::Ecn ecn) {
+void Endpoint::on_datagram(TimeNs now, std::span<const std::byte> datagram, base::Ecn ecn, TimeNs arrival_ns) {
   release_polled();
+  arrival_ns = std::min(arrival_ns, now);
   wire::Prefix prefix;
   std::uint16_t from = 0;
   if (!identify(datagram, prefix, from)) return;
-  if (prefix.type != wire::PacketType::kData) return on_control_datagram(now, from, datagram, prefix, false);
+  if (prefix.type != wire::PacketType::kData) {
+    return on_control_datagram(now, arrival_ns, from, datagram, prefix, false);
+  }
   wire::DataHeader header;
   std::span<const std::byte> payload;
   const wire::DropReason reason = wire::decode_data(datagram, prefix, header, payload);
   if (reason != wire::DropReason::kNone) return count_drop(reason);
-  receiver_.on_data(now, from, header, payload, ecn);
+  receiver_.on_data(now, arrival_ns, from, header, payload, ecn);
 }
 
-void Endpoint::on_control_datagram(TimeNs now, std::uint16_t from, std::span<const std::byte> datagram,
-                                   const wire::Prefix& prefix, bool by_control) {
+void Endpoint::on_control_datagram(TimeNs now, TimeNs arrival_ns, std::uint16_t from,
+                                   std::span<const std::byte> datagram, const wire::Prefix& prefix, bool by_control) {
   wire::DropReason reason = wire::DropReason::kUnknownType;
   switch (prefix.type) {
     case wire::PacketType::kData:  // never over the control connection
@@ -84,7 +94,7 @@ void Endpoint::on_control_datagram(TimeNs now, std::uint16_t from, std::span<con
     case wire::PacketType::kAck: {
       wire::Ack ack;
       reason = wire::decode_ack(datagram, prefix, ack);
-      if (reason == wire::DropReason::kNone) sender_.on_ack(now, from, ack);
+      if (reason == wire::DropReason::kNone) sender_.on_ack(now, arrival_ns, from, ack);
       break;
     }
     case wire::PacketType::kProbe: {
@@ -96,13 +106,13 @@ void Endpoint::on_control_datagram(TimeNs now, std::uint16_t from, std::span<con
     case wire::PacketType::kBitmap: {
       wire::BitmapMessage bitmap;
       reason = wire::decode_bitmap(datagram, prefix, bitmap);
-      if (reason == wire::DropReason::kNone) sender_.on_bitmap(now, from, bitmap);
+      if (reason == wire::DropReason::kNone) sender_.on_bitmap(now, arrival_ns, from, bitmap);
       break;
     }
     case wire::PacketType::kStop: {
       wire::Stop stop;
       reason = wire::decode_stop(datagram, prefix, stop);
-      if (reason == wire::DropReason::kNone) sender_.on_stop(now, from, stop);
+      if (reason == wire::DropReason::kNone) sender_.on_stop(now, arrival_ns, from, stop);
       break;
     }
   }
@@ -138,9 +148,9 @@ void Endpoint::on_control(TimeNs now, const ControlInput& input) {
   } else if (const auto* message = std::get_if<PeerMessage>(&input)) {
     wire::Prefix prefix;
     std::uint16_t from = 0;
-    if (identify(message->bytes, prefix, from) && from == message->peer) {
-      on_control_datagram(now, from, message->bytes, prefix, true);
-    }
+    if (!identify(message->bytes, prefix, from)) return;
+    if (from != message->peer) return shared_.counters.add(Counter::k_drop_bad_cookie);
+    on_control_datagram(now, now, from, message->bytes, prefix, true);
   } else if (const auto* cancel = std::get_if<Cancel>(&input)) {
     cancel->kind == CompletionKind::kSend ? sender_.cancel(now, cancel->operation)
                                           : receiver_.cancel(now, cancel->operation);

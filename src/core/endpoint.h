@@ -32,7 +32,8 @@ class Endpoint {
   PostStatus post_send(TimeNs now, const SendRequest& request);
   PostStatus post_recv(TimeNs now, const ReceiveRequest& request);
 
-  void on_datagram(TimeNs now, std::span<const std::byte> datagram, base::Ecn ecn);
+  // `arrival_ns`: when the network delivered it, if the driver knows; it may have waited for this thread since.
+  void on_datagram(TimeNs now, std::span<const std::byte> datagram, base::Ecn ecn, TimeNs arrival_ns = base::kNever);
   void on_control(TimeNs now, const ControlInput& input);
   void on_timeout(TimeNs now);
 
@@ -53,7 +54,7 @@ class Endpoint {
   std::uint64_t in_flight_bytes(std::uint16_t peer) const { return sender_.in_flight_bytes(peer); }
 
  private:
-  void on_control_datagram(TimeNs now, std::uint16_t from, std::span<const std::byte> datagram,
+  void on_control_datagram(TimeNs now, TimeNs arrival_ns, std::uint16_t from, std::span<const std::byte> datagram,
                            const wire::Prefix& prefix, bool by_control);
   bool identify(std::span<const std::byte> datagram, wire::Prefix& prefix, std::uint16_t& from);
   void count_drop(wire::DropReason reason);

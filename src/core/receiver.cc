@@ -143,7 +143,7 @@ bool Receiver::is_over(std::uint16_t peer, const wire::TransferId& transfer) {
 
 // ---- arrivals ------------------------------------------------------------------------------------------------------
 
-void Receiver::count_arrival(TimeNs now, std::uint16_t from, const wire::DataHeader& header, base::Ecn ecn,
+void Receiver::count_arrival(TimeNs arrival_ns, std::uint16_t from, const wire::DataHeader& header, base::Ecn ecn,
                              bool posted) {
   Peer& peer = shared_.peers[from];
   const std::uint8_t path = header.prefix.path;
@@ -151,12 +151,12 @@ void Receiver::count_arrival(TimeNs now, std::uint16_t from, const wire::DataHea
   if (in.received_packets == 0 || is_after(header.prefix.sequence, in.highest_sequence)) {
     in.highest_sequence = header.prefix.sequence;
     in.echo_timestamp_ns = header.timestamp_ns;
-    in.echo_arrival_ns = now;
+    in.echo_arrival_ns = arrival_ns;
     in.echo_fresh = true;
   } else {
     // Later than one sent after it: learn how late packets can be. Doubled, because the next may be later still.
     shared_.counters.add(Counter::k_reordered_packets);
-    const DurationNs late = 2 * (now - in.echo_arrival_ns) + 50 * base::kMicrosecond;
+    const DurationNs late = 2 * (arrival_ns - in.echo_arrival_ns) + 50 * base::kMicrosecond;
     peer.reorder_window_ns = std::clamp(late, peer.reorder_window_ns, kMaxGraceNs);
   }
   ++in.received_packets;
@@ -173,13 +173,13 @@ void Receiver::count_arrival(TimeNs now, std::uint16_t from, const wire::DataHea
   }
 }
 
-void Receiver::on_data(TimeNs now, std::uint16_t from, const wire::DataHeader& header,
+void Receiver::on_data(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wire::DataHeader& header,
                        std::span<const std::byte> payload, base::Ecn ecn) {
   shared_.counters.add(Counter::k_data_packets_received);
   shared_.counters.add(Counter::k_data_bytes_received, payload.size());
   const wire::TransferId transfer{header.tag, header.generation};
   ReceiveState* state = find(from, transfer);
-  count_arrival(now, from, header, ecn, state != nullptr);
+  count_arrival(arrival_ns, from, header, ecn, state != nullptr);
   if (state != nullptr) {
     if (place(now, *state, header, payload)) judge(now, *state);
     return;

@@ -23,8 +23,8 @@ class Receiver {
   PostStatus post(TimeNs now, const ReceiveRequest& request);
   bool cancel(TimeNs now, OperationId operation);
 
-  void on_data(TimeNs now, std::uint16_t from, const wire::DataHeader& header, std::span<const std::byte> payload,
-               base::Ecn ecn);
+  void on_data(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wire::DataHeader& header,
+               std::span<const std::byte> payload, base::Ecn ecn);
   void on_probe(TimeNs now, std::uint16_t from, const wire::Probe& probe, bool by_control);
   void on_receive_timer(TimeNs now, std::uint32_t slot);
   void on_closing(TimeNs now);
@@ -42,7 +42,7 @@ class Receiver {
   std::uint32_t slot_of(const ReceiveState& state) const { return static_cast<std::uint32_t>(&state - states_.data()); }
   bool is_over(std::uint16_t peer, const wire::TransferId& transfer);
 
-  void count_arrival(TimeNs now, std::uint16_t from, const wire::DataHeader& header, base::Ecn ecn, bool posted);
+  void count_arrival(TimeNs arrival_ns, std::uint16_t from, const wire::DataHeader& header, base::Ecn ecn, bool posted);
   void on_early_data(TimeNs now, std::uint16_t from, const wire::DataHeader& header,
                      std::span<const std::byte> payload);
   // False if the state ended (mismatch).

@@ -115,8 +115,8 @@ SendState* Sender::find(std::uint16_t peer, const wire::TransferId& transfer) {
 
 // ---- answers -------------------------------------------------------------------------------------------------------
 
-void Sender::on_ack_block(TimeNs now, std::uint16_t from, std::uint8_t path, const wire::AckBlock& block, bool fresh,
-                          std::uint32_t probe_timestamp_ns) {
+void Sender::on_ack_block(TimeNs now, TimeNs arrival_ns, std::uint16_t from, std::uint8_t path,
+                          const wire::AckBlock& block, bool fresh, std::uint32_t probe_timestamp_ns) {
   Peer& peer = shared_.peers[from];
   PathOut& out = peer.out[path];
   bool progress = false;
@@ -127,10 +127,13 @@ void Sender::on_ack_block(TimeNs now, std::uint16_t from, std::uint8_t path, con
   }
   const auto now_low = static_cast<std::uint32_t>(now);
   if (fresh) {
-    const std::uint32_t rtt = now_low - block.echo_timestamp_ns - block.hold_ns;
-    if (rtt < 0x8000'0000U && rtt > 0) {  // anything else is a stale echo or a clock that jumped
-      peer.rtt.on_sample(rtt);
-      peer.rate->on_rtt_sample(now, rtt);
+    // Two round trips: how long an answer takes, both hosts' threads included, for the timers; and how long the network
+    // takes, from arrival stamps, for the rate. A host that is slow to look is no congestion; the window bounds it.
+    const std::uint32_t answer = now_low - block.echo_timestamp_ns;
+    const std::uint32_t network = static_cast<std::uint32_t>(arrival_ns) - block.echo_timestamp_ns - block.hold_ns;
+    if (answer < 0x8000'0000U && network < 0x8000'0000U) {  // else a stale echo, or a clock that jumped
+      peer.rtt.on_sample(answer);
+      peer.rate->on_rtt_sample(now, std::max<DurationNs>(1, network));
     }
   }
   if (probe_timestamp_ns != 0) {
@@ -172,9 +175,9 @@ void Sender::mark_ready(TimeNs now, SendState& state) {
   (void)now;
 }
 
-void Sender::on_ack(TimeNs now, std::uint16_t from, const wire::Ack& ack) {
+void Sender::on_ack(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wire::Ack& ack) {
   shared_.counters.add(Counter::k_acks_received);
-  on_ack_block(now, from, ack.prefix.path, ack.block, (ack.prefix.flags & MLT_ACK_FLAG_ECHO) != 0,
+  on_ack_block(now, arrival_ns, from, ack.prefix.path, ack.block, (ack.prefix.flags & MLT_ACK_FLAG_ECHO) != 0,
                ack.probe_timestamp_ns);
   SendState* state = find(from, ack.transfer);
   if (state == nullptr) return;  // ACKs are per peer: the transfer that made this one due may be over
@@ -182,10 +185,10 @@ void Sender::on_ack(TimeNs now, std::uint16_t from, const wire::Ack& ack) {
   if ((ack.prefix.flags & MLT_ACK_FLAG_POSTED) != 0) mark_ready(now, *state);
 }
 
-void Sender::on_bitmap(TimeNs now, std::uint16_t from, const wire::BitmapMessage& bitmap) {
+void Sender::on_bitmap(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wire::BitmapMessage& bitmap) {
   shared_.counters.add(Counter::k_bitmaps_received);
-  on_ack_block(now, from, bitmap.prefix.path, bitmap.block, (bitmap.prefix.flags & MLT_BITMAP_FLAG_ECHO) != 0,
-               bitmap.probe_timestamp_ns);
+  on_ack_block(now, arrival_ns, from, bitmap.prefix.path, bitmap.block,
+               (bitmap.prefix.flags & MLT_BITMAP_FLAG_ECHO) != 0, bitmap.probe_timestamp_ns);
   SendState* found = find(from, bitmap.transfer);
   if (found == nullptr) return shared_.counters.add(Counter::k_stale_control);
   SendState& state = *found;
@@ -231,9 +234,9 @@ void Sender::on_bitmap(TimeNs now, std::uint16_t from, const wire::BitmapMessage
   arm(state);
 }
 
-void Sender::on_stop(TimeNs now, std::uint16_t from, const wire::Stop& stop) {
+void Sender::on_stop(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wire::Stop& stop) {
   shared_.counters.add(Counter::k_stops_received);
-  on_ack_block(now, from, stop.prefix.path, stop.block, (stop.prefix.flags & MLT_STOP_FLAG_ECHO) != 0,
+  on_ack_block(now, arrival_ns, from, stop.prefix.path, stop.block, (stop.prefix.flags & MLT_STOP_FLAG_ECHO) != 0,
                stop.probe_timestamp_ns);
   SendState* state = find(from, stop.transfer);
   if (state == nullptr) return shared_.counters.add(Counter::k_stale_control);

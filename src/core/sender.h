@@ -26,9 +26,9 @@ class Sender {
   PostStatus post(TimeNs now, const SendRequest& request);
   bool cancel(TimeNs now, OperationId operation);
 
-  void on_ack(TimeNs now, std::uint16_t from, const wire::Ack& ack);
-  void on_bitmap(TimeNs now, std::uint16_t from, const wire::BitmapMessage& bitmap);
-  void on_stop(TimeNs now, std::uint16_t from, const wire::Stop& stop);
+  void on_ack(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wire::Ack& ack);
+  void on_bitmap(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wire::BitmapMessage& bitmap);
+  void on_stop(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wire::Stop& stop);
   void on_send_timer(TimeNs now, std::uint32_t slot);
   void on_peer_timer(TimeNs now, std::uint16_t peer);
   void on_peer_down(TimeNs now, std::uint16_t peer);
@@ -46,8 +46,8 @@ class Sender {
  private:
   SendState* find(std::uint16_t peer, const wire::TransferId& transfer);
   std::uint32_t slot_of(const SendState& state) const { return static_cast<std::uint32_t>(&state - states_.data()); }
-  void on_ack_block(TimeNs now, std::uint16_t from, std::uint8_t path, const wire::AckBlock& block, bool fresh,
-                    std::uint32_t probe_timestamp_ns);
+  void on_ack_block(TimeNs now, TimeNs arrival_ns, std::uint16_t from, std::uint8_t path, const wire::AckBlock& block,
+                    bool fresh, std::uint32_t probe_timestamp_ns);
   void on_alive(SendState& state);
   void mark_ready(TimeNs now, SendState& state);
   void finish(TimeNs now, SendState& state, CompletionStatus status);

@@ -2,15 +2,17 @@
 //  - below T_low, or with a falling round-trip time: rate + alpha;
 //  - above T_high, whatever the gradient: rate * (1 - beta * (1 - T_high / rtt));
 //  - between, with a rising round-trip time: rate * (1 - beta * gradient), gradient normalised by the base RTT.
-// Thresholds are offsets from the smallest round trip seen, and never below a few packets' serialisation time at the
-// current rate. Starts at line rate. A decrease is made at most once per round trip: the samples of one flight tell of
-// the same queue. Source: Mittal et al., "TIMELY", SIGCOMM 2015, algorithm 1.
+// Thresholds are offsets from the smallest round trip seen, and never below the time that a few packets, or our own
+// runs, take at the current rate: a burst that we send ourselves is no congestion. Starts at line rate. A decrease is
+// made at most once per round trip: the samples of one flight tell of the same queue. Source: Mittal et al., "TIMELY",
+// SIGCOMM 2015, algorithm 1.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 
 #include "base/time.h"
+#include "core/pacer.h"
 
 namespace mlt::core {
 
@@ -24,7 +26,10 @@ struct TimelyConfig {
   base::DurationNs high_offset_ns = 125'000;
   double low_packets = 3;
   double high_packets = 30;
+  double low_runs = 2;  // and never below this many of our own runs at the current rate
+  double high_runs = 6;
   std::uint32_t packet_bytes = 1'500;
+  std::uint32_t max_run_bytes = 65'507;  // longest run; shorter where Pacer::kRunNs at the current rate is less
   base::DurationNs base_window_ns = 10 * base::kSecond;  // the smallest round trip of this long counts as base
 };
 
@@ -38,8 +43,12 @@ class Timely {
 
   double rate_bytes_per_second() const { return rate_; }
   base::DurationNs base_rtt_ns() const { return base_rtt_ns_; }
-  base::DurationNs low_threshold_ns() const { return threshold(config_.low_offset_ns, config_.low_packets); }
-  base::DurationNs high_threshold_ns() const { return threshold(config_.high_offset_ns, config_.high_packets); }
+  base::DurationNs low_threshold_ns() const {
+    return threshold(config_.low_offset_ns, config_.low_packets, config_.low_runs);
+  }
+  base::DurationNs high_threshold_ns() const {
+    return threshold(config_.high_offset_ns, config_.high_packets, config_.high_runs);
+  }
 
   void on_rtt_sample(base::TimeNs now, base::DurationNs rtt_ns) {
     update_base(now, rtt_ns);
@@ -61,8 +70,9 @@ class Timely {
   }
 
  private:
-  base::DurationNs threshold(base::DurationNs offset_ns, double packets) const {
-    const double bytes = packets * config_.packet_bytes;
+  base::DurationNs threshold(base::DurationNs offset_ns, double packets, double runs) const {
+    const double run = std::min<double>(config_.max_run_bytes, static_cast<double>(Pacer::run_bytes(rate_)));
+    const double bytes = std::max(packets * config_.packet_bytes, runs * run);
     return base_rtt_ns_ + std::max(offset_ns, base::serialisation_ns(static_cast<std::uint64_t>(bytes), rate_));
   }
 

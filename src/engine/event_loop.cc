@@ -138,6 +138,7 @@ void EventLoop::open_datapath() {
   }
   config.timely.line_rate_bytes_per_second = bits / 8;
   config.timely.packet_bytes = choose_segment_bytes(options_, capabilities) + MLT_DATA_HEADER_BYTES;
+  config.timely.max_run_bytes = capabilities.max_run_bytes;
   endpoint_ = std::make_unique<core::Endpoint>(config);
 }
 
@@ -398,7 +399,7 @@ bool EventLoop::send_run(const core::Transmit& run) {
 void EventLoop::on_run(const base::ReceivedRun& run) {
   for (std::size_t at = 0; at < run.bytes.size(); at += run.datagram_bytes) {
     const std::size_t size = std::min<std::size_t>(run.datagram_bytes, run.bytes.size() - at);
-    endpoint_->on_datagram(now_, run.bytes.subspan(at, size), run.ecn);
+    endpoint_->on_datagram(now_, run.bytes.subspan(at, size), run.ecn, run.arrival_ns);
   }
 }
 
@@ -624,13 +625,11 @@ void EventLoop::snapshot_counters() {
   for (std::size_t i = 0; i < core::kCounterNames.size(); ++i) {
     values.push_back({core::kCounterNames[i], endpoint_->counters().values()[i]});
   }
-  const auto add = [&](std::string_view prefix, std::span<const io::NamedCounter> counters) {
-    for (const io::NamedCounter& counter : counters) {
-      values.push_back({std::string(prefix) + std::string(counter.name), counter.value});
-    }
+  const auto add = [&](std::span<const io::NamedCounter> counters) {
+    for (const io::NamedCounter& counter : counters) values.push_back({std::string(counter.name), counter.value});
   };
-  add("udp_", udp_->counters());
-  if (datapath_.get() != udp_) add("fault_", datapath_->counters());
+  add(udp_->counters());
+  if (datapath_.get() != udp_) add(datapath_->counters());
   values.push_back({"engine_send_failures", send_failures_});
   values.push_back({"engine_loops", loops_});
   values.push_back({"engine_sleeps", sleeps_});

@@ -8,10 +8,21 @@
 
 namespace mlt::io {
 
+inline base::TimeNs nanoseconds(const timespec& t) {
+  return static_cast<base::TimeNs>(t.tv_sec) * base::kSecond + static_cast<base::TimeNs>(t.tv_nsec);
+}
+
 inline base::TimeNs monotonic_now() {
   timespec t{};
   clock_gettime(CLOCK_MONOTONIC, &t);  // cannot fail: the clock exists and the pointer is valid
-  return static_cast<base::TimeNs>(t.tv_sec) * base::kSecond + static_cast<base::TimeNs>(t.tv_nsec);
+  return nanoseconds(t);
+}
+
+// The kernel stamps arrivals in wall-clock time, which may be set at any moment: asked anew for every batch.
+inline base::DurationNs monotonic_minus_realtime_ns() {
+  timespec t{};
+  clock_gettime(CLOCK_REALTIME, &t);
+  return monotonic_now() - nanoseconds(t);
 }
 
 }  // namespace mlt::io

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "io/clock.h"
 #include "io/interface.h"
 
 namespace mlt::io {
@@ -263,17 +264,19 @@ std::string UdpDatapath::last_error() const {
 std::size_t UdpDatapath::receive(base::TimeNs now, std::size_t budget_runs, ReceiveSink& sink) {
   if (!backlog_.empty()) flush_backlog(now);
   std::size_t handed_up = 0;
+  const base::DurationNs realtime_offset_ns = monotonic_minus_realtime_ns();
   // What is dropped here costs budget too: a flood of empty datagrams must not keep the owner's thread.
   for (std::size_t attempt = 0; attempt < budget_runs; ++attempt) {
     bool delivered = false;
-    if (!receive_one(sink, delivered)) break;
+    if (!receive_one(now, realtime_offset_ns, sink, delivered)) break;
     if (delivered) ++handed_up;
   }
   return handed_up;
 }
 
 // False when nothing is left to read.
-bool UdpDatapath::receive_one(ReceiveSink& sink, bool& delivered) {
+bool UdpDatapath::receive_one(base::TimeNs now, base::DurationNs realtime_offset_ns, ReceiveSink& sink,
+                              bool& delivered) {
   iovec vector{receive_buffer_.data(), receive_buffer_.size()};
   msghdr message{};
   message.msg_iov = &vector;
@@ -311,6 +314,10 @@ bool UdpDatapath::receive_one(ReceiveSink& sink, bool& delivered) {
       std::uint8_t traffic_class = 0;  // this one message is a byte, not an int
       std::memcpy(&traffic_class, CMSG_DATA(header), sizeof traffic_class);
       run.ecn = static_cast<base::Ecn>(traffic_class & 3);
+    } else if (header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_TIMESTAMPNS) {
+      timespec arrival{};
+      std::memcpy(&arrival, CMSG_DATA(header), sizeof arrival);
+      run.arrival_ns = std::min(now, nanoseconds(arrival) + realtime_offset_ns);
     } else if (header->cmsg_level == IPPROTO_IPV6 && header->cmsg_type == IPV6_TCLASS) {
       std::memcpy(&value, CMSG_DATA(header), sizeof value);
       run.ecn = static_cast<base::Ecn>(value & 3);

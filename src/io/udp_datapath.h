@@ -82,7 +82,7 @@ class UdpDatapath final : public Datapath {
   SendStatus send_parts(base::TimeNs now, const base::DatagramRun& run);
   bool flush_backlog(base::TimeNs now);
   SendStatus refused(int number, std::uint16_t peer);
-  bool receive_one(ReceiveSink& sink, bool& delivered);
+  bool receive_one(base::TimeNs now, base::DurationNs realtime_offset_ns, ReceiveSink& sink, bool& delivered);
 
   UdpSocket socket_;
   Capabilities capabilities_;

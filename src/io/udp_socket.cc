@@ -65,6 +65,8 @@ std::optional<UdpSocket> UdpSocket::open(const UdpSocketOptions& options, OsErro
     set_option(fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_DO);
     socket.reads_ecn_ = set_option(fd, IPPROTO_IPV6, IPV6_RECVTCLASS, 1);
   }
+  // When a datagram arrived, as opposed to when this process got round to it: the round trip of the network alone.
+  set_option(fd, SOL_SOCKET, SO_TIMESTAMPNS, 1);
   if (options.receive_offload) socket.receive_offload_ = set_option(fd, IPPROTO_UDP, UDP_GRO, 1);
   return socket;
 }

@@ -130,6 +130,11 @@ void VirtualNetwork::inject(std::uint16_t to, std::span<const std::byte> bytes, 
   turn(to);
 }
 
+void VirtualNetwork::message(std::uint16_t to, std::uint16_t from, std::span<const std::byte> bytes) {
+  enter([&] { hosts_[to].endpoint->on_control(now_, core::PeerMessage{from, bytes}); });
+  turn(to);
+}
+
 void VirtualNetwork::schedule(Event event) {
   event.number = events_++;
   heap_.push(std::move(event));

@@ -128,6 +128,9 @@ class VirtualNetwork {
   // Hands a datagram to `to` as if the network had carried it, now.
   void inject(std::uint16_t to, std::span<const std::byte> bytes, base::Ecn ecn = base::Ecn::kNotEct);
 
+  // The same over the control connection from `from`.
+  void message(std::uint16_t to, std::uint16_t from, std::span<const std::byte> bytes);
+
   void run_for(DurationNs duration);
   // Until `host` has completed `count` operations or `limit` has passed; true if it has.
   bool run_until_completed(std::uint16_t host, std::size_t count, DurationNs limit = 10 * base::kSecond);
