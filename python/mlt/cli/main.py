@@ -9,7 +9,9 @@ import click
 import typer
 
 # command -> (module with a ``command: click.Command`` or ``app: typer.Typer``, one-line help)
-COMMANDS: dict[str, tuple[str, str]] = {}
+COMMANDS: dict[str, tuple[str, str]] = {
+    "demo": ("mlt.cli.demo", "train a real model over the transport, with losses, and compare"),
+}
 
 
 class LazyGroup(click.Group):
