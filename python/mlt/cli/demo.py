@@ -72,10 +72,10 @@ def demo(
             _run(console, settings)
     except DemoError as error:
         Console(stderr=True).print(f"error: {error}", markup=False, highlight=False, soft_wrap=True)
-        raise typer.Exit(FAILED) from None
+        raise SystemExit(FAILED) from None
     except KeyboardInterrupt:
         Console(stderr=True).print("interrupted: all processes of the demo were ended", markup=False)
-        raise typer.Exit(INTERRUPTED) from None
+        raise SystemExit(INTERRUPTED) from None
 
 
 def _run(console: Console, settings: DemoSettings) -> None:
