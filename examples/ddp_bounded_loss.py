@@ -10,11 +10,11 @@ Compared with any DDP script: the backend's name, and the hook. Up to a tenth of
 way to the service; all replicas stay equal to the last bit.
 """
 
-import torch
+import mlt.torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-import mlt.torch
+import torch
 
 
 def main() -> None:

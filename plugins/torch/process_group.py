@@ -10,7 +10,6 @@ a send or receive gets a thread of its own for as long as it lasts, since its co
 from __future__ import annotations
 
 import atexit
-import os
 import queue
 import threading
 import weakref
@@ -372,8 +371,8 @@ def _create(options: Any, _backend_options: object) -> MltProcessGroup:
     if _shared_context is None:
         from mlt import Context
 
-        services = int(os.environ.get("MLT_SERVICES", "0"))
-        use_context(Context(options.group_rank, options.group_size, services))
+        # How many services there are, and where rank 0 listens, comes from the environment.
+        use_context(Context(options.group_rank, options.group_size))
         owns_context = True
     context = current_context()
     if context.world_size < len(ranks):
