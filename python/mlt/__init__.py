@@ -10,16 +10,126 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    pass
+    from mlt import errors, priority
+    from mlt.collectives import (
+        PushPull,
+        PushPullHandle,
+        PushPullResult,
+    )
+    from mlt.completion import (
+        Completion,
+        Operation,
+    )
+    from mlt.context import (
+        Context,
+    )
+    from mlt.errors import (
+        CancelledError,
+        ClosedError,
+        ConfigError,
+        ErrorCode,
+        InvalidBufferError,
+        LimitError,
+        MltError,
+        OperationTimeoutError,
+        PeerFailedError,
+        PeerMismatchError,
+        PortInUseError,
+        RendezvousError,
+        SizeMismatchError,
+        SystemCallError,
+        TransferError,
+        TypeMismatchError,
+        UnknownOperationError,
+        UnknownPeerError,
+        WaitTimeoutError,
+    )
+    from mlt.faults import (
+        Faults,
+    )
+    from mlt.priority import (
+        SegmentGrid,
+        SegmentTags,
+    )
+    from mlt.summation import (
+        SummationService,
+    )
 
 __version__ = "0.1.0"
 
-_LAZY: dict[str, str] = {}
+# name -> module it is imported from on first use
+_LAZY: dict[str, str] = {
+    "CancelledError": "mlt.errors",
+    "ClosedError": "mlt.errors",
+    "Completion": "mlt.completion",
+    "ConfigError": "mlt.errors",
+    "Context": "mlt.context",
+    "ErrorCode": "mlt.errors",
+    "Faults": "mlt.faults",
+    "InvalidBufferError": "mlt.errors",
+    "LimitError": "mlt.errors",
+    "MltError": "mlt.errors",
+    "Operation": "mlt.completion",
+    "OperationTimeoutError": "mlt.errors",
+    "PeerFailedError": "mlt.errors",
+    "PeerMismatchError": "mlt.errors",
+    "PortInUseError": "mlt.errors",
+    "PushPull": "mlt.collectives",
+    "PushPullHandle": "mlt.collectives",
+    "PushPullResult": "mlt.collectives",
+    "RendezvousError": "mlt.errors",
+    "SegmentGrid": "mlt.priority",
+    "SegmentTags": "mlt.priority",
+    "SizeMismatchError": "mlt.errors",
+    "SummationService": "mlt.summation",
+    "SystemCallError": "mlt.errors",
+    "TransferError": "mlt.errors",
+    "TypeMismatchError": "mlt.errors",
+    "UnknownOperationError": "mlt.errors",
+    "UnknownPeerError": "mlt.errors",
+    "WaitTimeoutError": "mlt.errors",
+}
+_SUBMODULES = ("errors", "priority")
 
-__all__ = ["__version__"]
+__all__ = [
+    "CancelledError",
+    "ClosedError",
+    "Completion",
+    "ConfigError",
+    "Context",
+    "ErrorCode",
+    "Faults",
+    "InvalidBufferError",
+    "LimitError",
+    "MltError",
+    "Operation",
+    "OperationTimeoutError",
+    "PeerFailedError",
+    "PeerMismatchError",
+    "PortInUseError",
+    "PushPull",
+    "PushPullHandle",
+    "PushPullResult",
+    "RendezvousError",
+    "SegmentGrid",
+    "SegmentTags",
+    "SizeMismatchError",
+    "SummationService",
+    "SystemCallError",
+    "TransferError",
+    "TypeMismatchError",
+    "UnknownOperationError",
+    "UnknownPeerError",
+    "WaitTimeoutError",
+    "__version__",
+    "errors",
+    "priority",
+]
 
 
 def __getattr__(name: str) -> Any:
+    if name in _SUBMODULES:
+        return import_module(f"mlt.{name}")
     module = _LAZY.get(name)
     if module is None:
         raise AttributeError(f"module 'mlt' has no attribute {name!r}")
@@ -29,4 +139,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY})
+    return sorted({*globals(), *_LAZY, *_SUBMODULES})

@@ -1,7 +1,7 @@
 // Assertions that ship: what the code relies on is checked in release builds too.
 //
-// MLT_CHECK is for programming errors only (a broken invariant, a violated precondition of an internal call). Input from
-// a network or a user is never checked with it: that is answered with a typed result.
+// MLT_CHECK is for programming errors only (a broken invariant, a violated precondition of an internal call). Input
+// from a network or a user is never checked with it: that is answered with a typed result.
 #pragma once
 
 namespace mlt::base {

@@ -10,6 +10,8 @@
 #include <cstdint>
 #include <span>
 
+#include "base/time.h"
+
 namespace mlt::base {
 
 // Linux takes 64 segments in one UDP_SEGMENT call on every kernel that has it (UDP_MAX_SEGMENTS was 64 until 6.9).
@@ -52,6 +54,9 @@ struct ReceivedRun {
   std::span<const std::byte> bytes;
   std::uint32_t datagram_bytes = 0;
   Ecn ecn = Ecn::kNotEct;
+  // When the network delivered it, on the driver's clock: before it waited for this process to read it. kNever where
+  // the datapath can't tell.
+  TimeNs arrival_ns = kNever;
 };
 
 }  // namespace mlt::base

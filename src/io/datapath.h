@@ -6,20 +6,24 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 
 #include "base/datagram.h"
 #include "base/time.h"
+#include "io/counters.h"
 
 namespace mlt::io {
 
 struct Capabilities {
-  std::uint32_t max_run_segments = 1;  // datagrams in one send(); 1 where there is no segmentation offload
-  std::uint32_t max_run_bytes = 1'500; // bytes in one send()
+  std::uint32_t max_run_segments = 1;        // datagrams in one send()
+  std::uint32_t max_run_bytes = 1'500;       // bytes in one send()
   std::uint32_t max_datagram_bytes = 1'472;  // largest single datagram that the interface carries unfragmented
   std::uint32_t receive_buffer_bytes = 0;    // what the kernel granted for unread datagrams
   bool sets_dscp = false;                    // DSCP and ECN are written per run
   bool reads_ecn = false;                    // ReceivedRun::ecn is real
+  bool segmentation_offload = false;         // a run is one system call and one walk through the stack, not one each
+  bool receive_offload = false;              // neighbours arrive merged into one ReceivedRun
   std::string name;                          // "udp", "memory", "fault(udp)", ...
 };
 
@@ -60,6 +64,9 @@ class Datapath {
 
   // Text of the last kFailed, with errno's name; empty if none.
   virtual std::string last_error() const { return {}; }
+
+  // Everything this layer counted, by name; a wrapper reports its own only. Names are stable, order is not.
+  virtual std::span<const NamedCounter> counters() const { return {}; }
 };
 
 }  // namespace mlt::io

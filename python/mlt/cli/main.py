@@ -3,43 +3,71 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import Annotated, Any
 
-import click
 import typer
+from typer.core import TyperGroup
+from typer.main import get_command
 
-# command -> (module with a ``command: click.Command`` or ``app: typer.Typer``, one-line help)
+from mlt import __version__
+
+# command -> (module with an ``app: typer.Typer``, one-line help)
 COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("mlt.cli.demo", "train a real model over the transport, with losses, and compare"),
+    "serve": ("mlt.cli.serve", "run a summation service until every worker is gone"),
 }
 
 
-class LazyGroup(click.Group):
-    """A click group whose members are looked up in COMMANDS, so ``mlt --help`` imports none of them."""
+class LazyGroup(TyperGroup):
+    """A group whose members are looked up in COMMANDS, so ``mlt --help`` imports none of them.
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    Only typer's own classes are used: whether they are click's, or a copy that typer carries, depends on its version.
+    """
+
+    def list_commands(self, ctx: Any) -> list[str]:
         return sorted(COMMANDS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
         entry = COMMANDS.get(cmd_name)
         if entry is None:
             return None
-        module: Any = import_module(entry[0])
-        command: click.Command = (
-            typer.main.get_command(module.app) if isinstance(module.app, typer.Typer) else module.app
-        )
+        command: Any = get_command(import_module(entry[0]).app)
         command.name = cmd_name
         return command
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in sorted(COMMANDS.items())])
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="mlt")
-def main() -> None:
+# Without rich's help pages: they would import every command to list it.
+app = typer.Typer(
+    cls=LazyGroup,
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"mlt, version {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _mlt(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
     """mlt: a network transport that knows it carries gradients."""
+
+
+def main() -> None:
+    """What the ``mlt`` script calls."""
+    app(prog_name="mlt")
 
 
 if __name__ == "__main__":

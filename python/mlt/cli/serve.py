@@ -1,0 +1,81 @@
+"""``mlt serve``: run a summation service until every worker is gone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def serve(
+    world_size: Annotated[
+        int | None, typer.Option(envvar="WORLD_SIZE", help="Number of workers.", show_default=False)
+    ] = None,
+    services: Annotated[int, typer.Option(envvar="MLT_SERVICES", help="Number of summation services in the job.")] = 1,
+    index: Annotated[int, typer.Option(help="Which of them this is: its rank is WORLD_SIZE + index.")] = 0,
+    rank: Annotated[
+        int | None, typer.Option(envvar="RANK", help="Its rank, instead of --index.", show_default=False)
+    ] = None,
+    master_addr: Annotated[
+        str | None, typer.Option(envvar="MASTER_ADDR", help="Address of rank 0's machine.", show_default=False)
+    ] = None,
+    rendezvous_port: Annotated[
+        int | None,
+        typer.Option(
+            envvar="MLT_RENDEZVOUS_PORT", help="Where rank 0 listens; default MASTER_PORT + 1.", show_default=False
+        ),
+    ] = None,
+    job: Annotated[str, typer.Option(envvar="MLT_JOB", help="Name of the job.")] = "default",
+    host: Annotated[
+        str | None,
+        typer.Option(envvar="MLT_HOST", help="Address to bind; default: the one towards rank 0.", show_default=False),
+    ] = None,
+    faults: Annotated[str, typer.Option(help="Faults to inject on purpose, for example drop=0.01,seed=7.")] = "",
+    connect_timeout: Annotated[float, typer.Option(help="Seconds until all ranks must be there.")] = 60.0,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.")] = False,
+) -> None:
+    """Sum what the workers of a job push, average it by what arrived, and hand the results back.
+
+    Ends when every worker said goodbye or failed.
+    """
+    # Here, so that the help needs no native library.
+    from mlt.context import Context
+    from mlt.errors import MltError
+    from mlt.faults import Faults
+    from mlt.summation import SummationService
+
+    output = Console(stderr=True, quiet=quiet, highlight=False)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        with Context(
+            rank=rank if rank is not None else _rank_of(index, world_size),
+            world_size=world_size,
+            services=services,
+            job=job,
+            master_addr=master_addr,
+            rendezvous_port=rendezvous_port,
+            host=host,
+            faults=Faults.parse(faults),
+            connect_timeout=connect_timeout,
+        ) as context:
+            service = SummationService(context)
+            output.print(
+                f"mlt serve: rank {context.rank} of job {job!r} serves {context.world_size} workers "
+                f"(process {os.getpid()})"
+            )
+            service.run()
+            output.print("mlt serve: every worker is gone")
+    except MltError as error:
+        Console(stderr=True, highlight=False).print(f"mlt serve: {error}", markup=False, soft_wrap=True)
+        raise typer.Exit(1) from None
+
+
+def _rank_of(index: int, world_size: int | None) -> int | None:
+    return None if world_size is None else world_size + index

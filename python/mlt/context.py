@@ -1,0 +1,336 @@
+"""``Context``: one rank's place in a job, and the transfers it posts."""
+
+from __future__ import annotations
+
+import atexit
+import math
+import time
+import weakref
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal
+
+from mlt import _core, priority, rendezvous
+from mlt.completion import Completion, Operation, completion_of
+from mlt.config import JobConfig
+from mlt.errors import ConfigError, InvalidBufferError, WaitTimeoutError
+from mlt.faults import Faults
+
+if TYPE_CHECKING:
+    from mlt.collectives import Dispatcher
+
+Fill = Literal["zero", "keep"]
+Stop = Literal["patient", "eager"]
+
+_open_contexts: weakref.WeakSet[Context] = weakref.WeakSet()
+
+
+class Context:
+    """The transport of one rank. Blocks until all ranks of the job are connected; safe to use from any thread.
+
+    Arguments left None come from the environment (``JobConfig.resolve``). ``services`` counts the summation services
+    that follow the workers. ``faults`` injects losses and more on purpose. ``segment_bytes`` is a packet's payload (a
+    multiple of 8; None: from the interface's MTU), ``line_rate_gbps`` the interface's speed (None: what it reports).
+    ``operation_timeout``, ``connect_timeout`` and ``peer_timeout`` are seconds: the longest an operation may take
+    unless it says otherwise, the longest the job may take to come up, and the silence after which a peer counts as
+    dead.
+
+    Raises ConfigError, PortInUseError, PeerMismatchError or RendezvousError; nothing stays open then.
+    """
+
+    def __init__(
+        self,
+        rank: int | None = None,
+        world_size: int | None = None,
+        services: int | None = None,
+        *,
+        job: str | None = None,
+        master_addr: str | None = None,
+        rendezvous_port: int | None = None,
+        host: str | None = None,
+        faults: Faults | None = None,
+        segment_bytes: int | None = None,
+        line_rate_gbps: float | None = None,
+        operation_timeout: float = 300.0,
+        connect_timeout: float = 60.0,
+        peer_timeout: float = 3.0,
+        spin_us: int = 0,
+    ) -> None:
+        self._config = config = JobConfig.resolve(
+            rank=rank,
+            world_size=world_size,
+            services=services,
+            job=job,
+            master_addr=master_addr,
+            rendezvous_port=rendezvous_port,
+            host=host,
+        )
+        self._dispatcher: Dispatcher | None = None
+        connect_ns = _nanoseconds(connect_timeout, "connect_timeout")
+        deadline = time.monotonic() + connect_timeout
+        address = rendezvous.local_host(config)
+        self._engine = _core.Engine(
+            rank=config.rank,
+            ranks=config.size,
+            job=config.job_id,
+            host=address,
+            udp_port=0,
+            control_port=0,
+            segment_bytes=_at_least(segment_bytes, 8, "segment_bytes"),
+            line_rate_bits_per_second=_line_rate(line_rate_gbps),
+            receive_buffer_bytes=0,
+            operation_timeout_ns=_nanoseconds(operation_timeout, "operation_timeout"),
+            peer_timeout_ns=_nanoseconds(peer_timeout, "peer_timeout"),
+            spin_us=spin_us,
+            faults=(faults if faults is not None else Faults()).to_native(),
+        )
+        try:
+            own = rendezvous.Endpoint(config.rank, address, self._engine.control_port)
+            table = rendezvous.meet(config, own, connect_timeout)
+            left_ns = max(round((deadline - time.monotonic()) * 1e9), min(connect_ns, 1_000_000_000))
+            self._engine.connect([(one.rank, one.host, one.port) for one in table if one != own], left_ns)
+        except BaseException:
+            self._engine.close()
+            raise
+        _open_contexts.add(self)
+
+    @property
+    def rank(self) -> int:
+        """This process's rank: workers come first, then the services."""
+        return self._config.rank
+
+    @property
+    def world_size(self) -> int:
+        """Number of workers."""
+        return self._config.world_size
+
+    @property
+    def services(self) -> int:
+        """Number of summation services; their ranks follow the workers'."""
+        return self._config.services
+
+    @property
+    def size(self) -> int:
+        """Number of ranks: workers and services."""
+        return self._config.size
+
+    @property
+    def config(self) -> JobConfig:
+        """What the arguments and the environment came to."""
+        return self._config
+
+    @property
+    def engine(self) -> _core.Engine:
+        """The native engine, for the modules of this package."""
+        return self._engine
+
+    @property
+    def closed(self) -> bool:
+        """Whether ``close`` was called."""
+        return self._engine.closed
+
+    def post_send(
+        self,
+        tensor: Any,
+        prio_func: priority.PriorityFunction | None = None,
+        *,
+        to: int,
+        tag: int = 0,
+        layer: int = 0,
+        layers: int = 1,
+        timeout: float | None = None,
+        dtype: str | None = None,
+    ) -> Operation:
+        """Start sending ``tensor`` to rank ``to``; its receive there names this rank and the same ``tag``.
+
+        ``tensor``: a C-contiguous numpy array, torch CPU tensor or object with the buffer protocol. It is not copied:
+        leave it unchanged until the completion was taken; the context keeps it alive until then. ``dtype`` reads its
+        bytes as another element type ("bfloat16", which numpy lacks). ``prio_func`` says which segments matter
+        (``mlt.priority``; None: the paper's policy by magnitude for floating point, all important otherwise).
+        ``layer`` of ``layers`` is the tensor's place in the model, 0 in front: front layers go first. ``timeout`` in
+        seconds bounds the operation. Raises InvalidBufferError, UnknownPeerError, PeerFailedError, LimitError.
+        """
+        if layers < 1 or not 0 <= layer < layers:
+            raise ConfigError(f"layer {layer} of {layers}: give 0 <= layer < layers (tensor to rank {to}, tag {tag})")
+        by_magnitude = prio_func is None or prio_func is priority.magnitude
+        tags = None
+        if prio_func is not None and not by_magnitude and prio_func is not priority.all_important:
+            tags = self._segment_tags(tensor, prio_func, to, layer, layers, dtype)
+        operation = self._engine.post_send(
+            tensor,
+            to=to,
+            tag=_tag(tag),
+            layer=layer,
+            layers=layers,
+            tags=tags,
+            by_magnitude=by_magnitude,
+            timeout_ns=_optional_nanoseconds(timeout, "timeout"),
+            dtype=dtype or "",
+        )
+        return Operation(operation, "send", to, tag, self)
+
+    def post_recv(
+        self,
+        tensor: Any,
+        loss_bound: float = 0.0,
+        *,
+        from_: int,
+        tag: int = 0,
+        fill: Fill = "zero",
+        stop: Stop = "patient",
+        deadline: float | None = None,
+        timeout: float | None = None,
+        dtype: str | None = None,
+    ) -> Operation:
+        """Start receiving into ``tensor`` from rank ``from_`` what is sent with ``tag``.
+
+        ``tensor``: as for ``post_send``, and writable; leave it alone until the completion was taken. ``loss_bound`` in
+        [0, 1): at most ``floor(loss_bound * elements)`` elements may be missing at completion (floating point only
+        unless 0). ``fill``: missing ranges become zero, or keep what the tensor held. ``stop``: "patient" ends when all
+        that is missing is known to be lost, "eager" the moment ``1 - loss_bound`` has arrived. ``deadline`` seconds
+        after the post the receive completes with what it has (status "deadline"); after ``timeout`` it fails. Raises
+        as ``post_send`` does.
+        """
+        operation = self._engine.post_recv(
+            tensor,
+            from_=from_,
+            tag=_tag(tag),
+            loss_bound=loss_bound,
+            keep_missing=_choice(fill, "fill", "zero", "keep"),
+            eager=_choice(stop, "stop", "patient", "eager"),
+            deadline_ns=_optional_nanoseconds(deadline, "deadline"),
+            timeout_ns=_optional_nanoseconds(timeout, "timeout"),
+            dtype=dtype or "",
+        )
+        return Operation(operation, "recv", from_, tag, self)
+
+    def poll_cq(self, max_completions: int = 64) -> list[Completion]:
+        """Take up to ``max_completions`` finished operations that nobody waits for, oldest first. Never blocks.
+
+        Failed operations are among them: see ``Completion.failed`` and ``Completion.raise_if_failed``.
+        """
+        return [completion_of(self, native) for native in self._engine.poll(max_completions)]
+
+    def wait(self, op: Operation, timeout: float | None = None) -> Completion:
+        """Block until ``op`` is done; other Python threads run meanwhile.
+
+        Raises the TransferError of a failed operation, WaitTimeoutError if ``timeout`` seconds passed first (the
+        operation goes on), UnknownOperationError if its completion was taken before.
+        """
+        native = self._engine.wait(op.id, -1 if timeout is None else max(round(timeout * 1e9), 0))
+        if native is None:
+            raise WaitTimeoutError(
+                f"rank {self.rank}: the {op.kind} {'to' if op.kind == 'send' else 'from'} rank {op.peer}, "
+                f"tag {op.tag}, is not done after {timeout:g} s; it goes on (wait again, or cancel it)",
+                peer=op.peer,
+            )
+        completion = completion_of(self, native, op)
+        completion.raise_if_failed()
+        return completion
+
+    def cancel(self, op: Operation) -> None:
+        """Ask for ``op`` to be given up. It still completes: "cancelled", or as it ended before."""
+        self._engine.cancel(op.id)
+
+    def counters(self) -> dict[str, int]:
+        """Everything the endpoint and the datapath count, by name."""
+        return self._engine.counters()
+
+    def segment_grid(self, tensor: Any, *, to: int, layer: int = 0, layers: int = 1) -> priority.SegmentGrid:
+        """How ``tensor`` would be cut into segments on its way to rank ``to``."""
+        return self._grid(_core.tensor_info(tensor), to, layer, layers)
+
+    def rate_gbps(self, peer: int) -> float:
+        """What the rate controller now allows towards ``peer``, in Gbit/s."""
+        return self._engine.rate_bits_per_second(peer) / 1e9
+
+    def is_peer_up(self, peer: int) -> bool:
+        """Whether ``peer`` is connected and neither said goodbye nor failed."""
+        return self._engine.is_peer_up(peer)
+
+    def close(self) -> None:
+        """Say goodbye to all peers and give every tensor back; what is under way fails. Harmless when repeated."""
+        _open_contexts.discard(self)
+        dispatcher = self._dispatcher
+        if dispatcher is not None:
+            dispatcher.stop()
+        self._engine.close()
+        if dispatcher is not None:
+            dispatcher.join()
+
+    def __enter__(self) -> Context:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else f"job {self._config.job!r}"
+        return f"<mlt.Context rank {self.rank} of {self.size}, {state}>"
+
+    def _grid(self, info: _core.TensorInfo, to: int, layer: int, layers: int) -> priority.SegmentGrid:
+        return priority.SegmentGrid(
+            segment_count=self._engine.segment_count(to, info.bytes),
+            segment_elements=self._engine.segment_bytes(to) // info.element_bytes,
+            elements=info.elements,
+            dtype=info.dtype,
+            traffic_class=self._engine.traffic_class(layer, layers),
+        )
+
+    def _segment_tags(
+        self, tensor: Any, prio_func: priority.PriorityFunction, to: int, layer: int, layers: int, dtype: str | None
+    ) -> Any:
+        info = _core.tensor_info(tensor, dtype or "")
+        grid = self._grid(info, to, layer, layers)
+        try:
+            return priority.tag_bits(prio_func(priority.flat(tensor, info.dtype, info.elements), grid), grid)
+        except InvalidBufferError as error:
+            text = f"rank {self.rank}, send to rank {to}, tensor {info.dtype}{list(info.shape)}: priority function: "
+            raise InvalidBufferError(text + str(error)) from None
+
+
+def _nanoseconds(seconds: float, name: str) -> int:
+    if not (math.isfinite(seconds) and seconds > 0):
+        raise ConfigError(f"{name} is {seconds!r}; it is a time in seconds, above 0")
+    return max(round(seconds * 1e9), 1)
+
+
+def _optional_nanoseconds(seconds: float | None, name: str) -> int:
+    return 0 if seconds is None else _nanoseconds(seconds, name)
+
+
+def _at_least(value: int | None, least: int, name: str) -> int:
+    if value is None:
+        return 0
+    if value < least:
+        raise ConfigError(f"{name} is {value}; give {least} or more, or None")
+    return value
+
+
+def _line_rate(gbps: float | None) -> float:
+    if gbps is None:
+        return 0.0
+    if not (math.isfinite(gbps) and gbps > 0):
+        raise ConfigError(f"line_rate_gbps is {gbps!r}; it is a speed in Gbit/s, above 0")
+    return gbps * 1e9
+
+
+def _tag(tag: int) -> int:
+    if not 0 <= tag < 2**64:
+        raise ConfigError(f"tag is {tag}; tags are integers in [0, 2**64)")
+    return tag
+
+
+def _choice(value: str, name: str, off: str, on: str) -> bool:
+    if value not in (off, on):
+        raise ConfigError(f"{name} is {value!r}; give {off!r} or {on!r}")
+    return value == on
+
+
+@atexit.register
+def _close_all() -> None:
+    # A daemon thread that comes back from the native library while the interpreter ends would be killed in the middle
+    # of it, and the peers would hear no goodbye.
+    for context in list(_open_contexts):
+        context.close()

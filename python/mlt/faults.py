@@ -1,0 +1,83 @@
+"""Faults injected on purpose between the protocol and the network, to see what they do."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+from mlt.errors import ConfigError
+
+if TYPE_CHECKING:
+    from mlt import _core
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Faults:
+    """What the fault datapath does to the datagrams this rank sends.
+
+    ``drop``, ``duplicate``, ``reorder`` and ``corrupt`` are probabilities per datagram in [0, 1]; ``delay_us`` is added
+    to each, ``jitter_us`` is the width of a uniform extra delay. The same ``seed`` makes the same decisions.
+    ``control``: datagrams of the control class suffer too. Raises ConfigError for values out of range.
+    """
+
+    drop: float = 0.0
+    duplicate: float = 0.0
+    reorder: float = 0.0
+    corrupt: float = 0.0
+    delay_us: float = 0.0
+    jitter_us: float = 0.0
+    seed: int = 1
+    control: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("drop", "duplicate", "reorder", "corrupt"):
+            value = getattr(self, name)
+            if not 0.0 <= value <= 1.0:
+                raise ConfigError(f"Faults.{name} is {value!r}; it is a probability in [0, 1]")
+        for name in ("delay_us", "jitter_us"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value >= 0.0):
+                raise ConfigError(f"Faults.{name} is {value!r}; it is a time in microseconds, 0 or more")
+        if not 0 <= self.seed < 2**64:
+            raise ConfigError(f"Faults.seed is {self.seed!r}; it is an integer in [0, 2**64)")
+
+    @classmethod
+    def parse(cls, text: str) -> Faults:
+        """Read ``"drop=0.01,seed=7"``: names and values of this class, separated by commas. Raises ConfigError."""
+        kinds: dict[str, type[float] | type[int] | type[bool]] = {
+            field.name: {"float": float, "int": int, "bool": bool}[str(field.type)] for field in fields(cls)
+        }
+        values: dict[str, float | int | bool] = {}
+        for item in filter(None, (part.strip() for part in text.split(","))):
+            name, equals, value = (piece.strip() for piece in item.partition("="))
+            if not equals or name not in kinds:
+                raise ConfigError(f"faults: {item!r} is not name=value with a name of {', '.join(kinds)}")
+            try:
+                values[name] = _boolean(value) if kinds[name] is bool else kinds[name](value)
+            except ValueError as error:
+                raise ConfigError(f"faults: {item!r}: {value!r} is not a {kinds[name].__name__}") from error
+        return cls(**values)  # type: ignore[arg-type]  # each value was built with its field's type
+
+    def to_native(self) -> _core.FaultOptions:
+        """The options of the native library."""
+        from mlt import _core
+
+        return _core.FaultOptions(
+            drop=self.drop,
+            duplicate=self.duplicate,
+            reorder=self.reorder,
+            corrupt=self.corrupt,
+            delay_ns=round(self.delay_us * 1_000),
+            jitter_ns=round(self.jitter_us * 1_000),
+            seed=self.seed,
+            control=self.control,
+        )
+
+
+def _boolean(text: str) -> bool:
+    known = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+    try:
+        return known[text.lower()]
+    except KeyError:
+        raise ValueError(text) from None

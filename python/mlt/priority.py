@@ -1,0 +1,158 @@
+"""Priority functions: which segments of a tensor matter (paper section 4.2.2).
+
+A priority function is called once per post with the flat tensor and its ``SegmentGrid``, and answers one of
+
+- a ``SegmentTags``,
+- an array of ``bool``, one per segment: important or not,
+- an array of ``uint8``, one per segment: class (0x07) | ``IMPORTANT`` | ``CRITICAL``.
+
+Important segments go first and are marked so that switches drop them last; critical ones are never lost, whatever the
+loss bound. Built in: ``magnitude``, ``all_important`` and ``random``.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mlt.errors import InvalidBufferError
+
+IMPORTANT = 0x08
+CRITICAL = 0x10
+CLASS_MASK = 0x07
+# The paper estimates magnitudes from 5 % of the elements.
+SAMPLE_STRIDE = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentGrid:
+    """How a tensor is cut: ``segment_count`` segments of ``segment_elements`` elements, the last one shorter.
+
+    ``traffic_class``: the class of the tensor's layer, 0 to 7, 0 the most urgent.
+    """
+
+    segment_count: int
+    segment_elements: int
+    elements: int
+    dtype: str
+    traffic_class: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentTags:
+    """What a priority function decides, per segment: arrays of ``segment_count``.
+
+    ``important`` and ``critical`` are bool; ``traffic_class`` is 0 to 7 (None: the class of the tensor's layer).
+    """
+
+    important: npt.NDArray[np.bool_]
+    critical: npt.NDArray[np.bool_] | None = None
+    traffic_class: npt.NDArray[np.uint8] | None = None
+
+
+PriorityFunction = Callable[[Any, SegmentGrid], SegmentTags | npt.NDArray[Any]]
+
+
+class Magnitude:
+    """Important: segments whose mean magnitude is at or above the tensor's median magnitude.
+
+    Passed to ``post_send`` it runs in the native library on a 5 % sample. Called, it answers the same from every
+    element's magnitude and a sampled median, to build other functions on. Types that are not floating point, and
+    segments with values that are not numbers, are important.
+    """
+
+    def __call__(self, tensor: Any, grid: SegmentGrid) -> SegmentTags:
+        important = np.ones(grid.segment_count, np.bool_)
+        values = _magnitudes(tensor, grid)
+        if values is not None and grid.segment_count > 1:
+            starts = np.arange(grid.segment_count) * grid.segment_elements
+            sums = np.add.reduceat(values, starts, dtype=np.float64)
+            means = sums / np.diff(np.append(starts, grid.elements))
+            sample = values[::SAMPLE_STRIDE]
+            sample = sample[np.isfinite(sample)]
+            if sample.size:
+                important = ~(means < np.median(sample))
+        return SegmentTags(important=important)
+
+
+def all_important(tensor: Any, grid: SegmentGrid) -> SegmentTags:
+    """Every segment important: for tensors whose parts all matter the same, such as parameters."""
+    return SegmentTags(important=np.ones(grid.segment_count, np.bool_))
+
+
+magnitude = Magnitude()
+
+
+def random(seed: int, *, fraction: float = 0.5) -> PriorityFunction:
+    """A function that calls each segment important with probability ``fraction``; the baseline to compare with.
+
+    Each call draws anew, the same sequence for the same seed.
+    """
+    if not 0.0 <= fraction <= 1.0:
+        raise InvalidBufferError(f"fraction is {fraction!r}; it is a probability in [0, 1]")
+    calls = itertools.count()
+
+    def tag_randomly(tensor: Any, grid: SegmentGrid) -> SegmentTags:
+        draws = np.random.default_rng((seed, next(calls))).random(grid.segment_count)
+        return SegmentTags(important=draws < fraction)
+
+    return tag_randomly
+
+
+def tag_bits(tags: SegmentTags | npt.NDArray[Any], grid: SegmentGrid) -> npt.NDArray[np.uint8]:
+    """The bytes that the native library takes, from what a priority function answered. Raises InvalidBufferError."""
+    if not isinstance(tags, SegmentTags):
+        array = np.asarray(tags)
+        if array.dtype == np.uint8:
+            return np.ascontiguousarray(_one_per_segment(array, grid, "tags"))
+        if array.dtype != np.bool_:
+            raise InvalidBufferError(f"it answered {array.dtype}; answer SegmentTags, or an array of bool or uint8")
+        tags = SegmentTags(important=array)
+    bits = np.full(grid.segment_count, grid.traffic_class, np.uint8)
+    if tags.traffic_class is not None:
+        classes = _one_per_segment(np.asarray(tags.traffic_class), grid, "traffic_class")
+        if classes.size and not (classes.min() >= 0 and classes.max() <= CLASS_MASK):
+            raise InvalidBufferError(f"traffic_class runs from {classes.min()} to {classes.max()}; classes are 0 to 7")
+        bits = classes.astype(np.uint8)
+    bits[_one_per_segment(np.asarray(tags.important, np.bool_), grid, "important")] |= IMPORTANT
+    if tags.critical is not None:
+        bits[_one_per_segment(np.asarray(tags.critical, np.bool_), grid, "critical")] |= CRITICAL
+    return bits
+
+
+def flat(tensor: Any, dtype: str, elements: int) -> Any:
+    """``tensor`` as a one-dimensional array that shares its memory: torch's for a torch tensor, else numpy's.
+
+    bfloat16 from anything but torch comes as uint16, numpy having no such type.
+    """
+    if hasattr(tensor, "data_ptr"):
+        return tensor.detach().reshape(-1)
+    kind = np.dtype("uint16" if dtype == "bfloat16" else dtype)
+    if elements == 0:
+        return np.empty(0, kind)
+    return np.frombuffer(memoryview(tensor).cast("B"), kind)
+
+
+def _one_per_segment(array: npt.NDArray[Any], grid: SegmentGrid, what: str) -> npt.NDArray[Any]:
+    if array.shape != (grid.segment_count,):
+        raise InvalidBufferError(f"{what} has shape {list(array.shape)}; the tensor has {grid.segment_count} segments")
+    return array
+
+
+def _magnitudes(tensor: Any, grid: SegmentGrid) -> npt.NDArray[np.float32] | None:
+    """Absolute values as float32; None for types that are not floating point."""
+    if "float" not in grid.dtype:
+        return None
+    if hasattr(tensor, "data_ptr"):
+        values = tensor.detach().float().numpy()
+    elif grid.dtype == "bfloat16":
+        values = (np.asarray(tensor).astype(np.uint32) << 16).view(np.float32)
+    else:
+        values = np.asarray(tensor).astype(np.float32)
+    magnitudes: npt.NDArray[np.float32] = np.abs(values)
+    return magnitudes

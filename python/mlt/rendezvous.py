@@ -1,0 +1,326 @@
+"""How the ranks of a job find each other: each tells rank 0 where it listens, and rank 0 tells all of them.
+
+One TCP connection per rank, one JSON line each way. Rank 0 listens at MASTER_ADDR:MLT_RENDEZVOUS_PORT. Everything is
+bounded: in time by ``timeout``, in memory by the line length and the number of callers. Nothing here carries tensors,
+and nothing needs the native library.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import ipaddress
+import json
+import selectors
+import socket
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from mlt.config import JobConfig
+from mlt.errors import ConfigError, MltError, PeerMismatchError, PortInUseError, RendezvousError, from_code
+
+VERSION = 1
+MAX_HELLO_BYTES = 4_096
+# A table entry is an address and two numbers.
+MAX_ENTRY_BYTES = 256
+RETRY_SECONDS = 0.05
+# Connections that never become a rank (port scanners, ranks of other jobs) that rank 0 holds at a time.
+MAX_STRANGERS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a rank's engine listens for control connections."""
+
+    rank: int
+    host: str
+    port: int
+
+
+def local_host(config: JobConfig) -> str:
+    """The address to bind and announce: ``config.host``, else the one this machine uses towards rank 0.
+
+    Raises ConfigError if MASTER_ADDR does not resolve or no route leads there.
+    """
+    if config.host is not None:
+        return config.host
+    for family, kind, protocol, _, address in _resolve(config, socket.SOCK_DGRAM):
+        # Connecting a UDP socket sends nothing: it only asks the routing table.
+        with contextlib.suppress(OSError), socket.socket(family, kind, protocol) as probe:
+            probe.connect(address)
+            return str(probe.getsockname()[0])
+    raise ConfigError(
+        f"rank {config.rank}: no route to MASTER_ADDR {config.master_addr!r}; set MLT_HOST (host=) to the address of "
+        "the interface to use"
+    )
+
+
+def meet(config: JobConfig, own: Endpoint, timeout: float) -> list[Endpoint]:
+    """Exchange endpoints with all ranks; returns those of all ranks in rank order.
+
+    Raises PortInUseError (rank 0 cannot listen), PeerMismatchError (another job, size or version), or RendezvousError
+    naming the ranks that did not come within ``timeout`` seconds.
+    """
+    deadline = time.monotonic() + timeout
+    if config.size == 1:
+        return [own]
+    if config.rank == 0:
+        with _Host(config, own) as host:
+            return host.run(deadline, timeout)
+    return _join(config, own, deadline, timeout)
+
+
+def _resolve(config: JobConfig, kind: socket.SocketKind) -> list[tuple[Any, ...]]:
+    try:
+        return list(socket.getaddrinfo(config.master_addr, config.rendezvous_port, type=kind))
+    except OSError as error:
+        raise ConfigError(
+            f"rank {config.rank}: MASTER_ADDR {config.master_addr!r} does not resolve ({error}); set it to the address "
+            "of rank 0's machine"
+        ) from error
+
+
+def _where(config: JobConfig) -> str:
+    return f"{config.master_addr}:{config.rendezvous_port}"
+
+
+def _line(message: dict[str, Any]) -> bytes:
+    return json.dumps(message, separators=(",", ":")).encode() + b"\n"
+
+
+class _Caller:
+    """One connection to rank 0: its socket, what was read of its line, and the endpoint it announced."""
+
+    def __init__(self, connection: socket.socket, address: str) -> None:
+        self.connection = connection
+        self.address = address
+        self.received = b""
+        self.endpoint: Endpoint | None = None
+
+
+class _Host:
+    """Rank 0's side. Single-threaded; no caller can block it."""
+
+    def __init__(self, config: JobConfig, own: Endpoint) -> None:
+        self._config = config
+        self._ranks: dict[int, Endpoint] = {own.rank: own}
+        self._callers: dict[int, _Caller] = {}
+        self._refused: list[str] = []
+        self._selector = selectors.DefaultSelector()
+        self._listener = self._listen()
+        self._selector.register(self._listener, selectors.EVENT_READ)
+
+    def __enter__(self) -> _Host:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for caller in list(self._callers.values()):
+            self._drop(caller)
+        self._selector.close()
+        self._listener.close()
+
+    def _listen(self) -> socket.socket:
+        config = self._config
+        family, kind, protocol, _, address = _resolve(config, socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind, protocol)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen(min(config.size + MAX_STRANGERS, socket.SOMAXCONN))
+            listener.setblocking(False)
+        except OSError as error:
+            listener.close()
+            if error.errno == errno.EADDRINUSE:
+                raise PortInUseError(
+                    f"rank 0: rendezvous port {_where(config)} is taken by another process; set MLT_RENDEZVOUS_PORT "
+                    "(the same on all ranks) to a free one, or end the job that holds it"
+                ) from error
+            raise PortInUseError(
+                f"rank 0: cannot listen at {_where(config)} ({error.strerror}); MASTER_ADDR must be an address of rank "
+                "0's machine, and the port one that this user may bind"
+            ) from error
+        return listener
+
+    def run(self, deadline: float, timeout: float) -> list[Endpoint]:
+        while len(self._ranks) < self._config.size:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                self._give_up(timeout)
+            for key, _ in self._selector.select(left):
+                if key.fileobj is self._listener:
+                    self._accept()
+                else:
+                    self._read(key.data)
+        table = [self._ranks[rank] for rank in range(self._config.size)]
+        self._answer_all({"ranks": [[one.rank, one.host, one.port] for one in table]}, deadline)
+        return table
+
+    def _accept(self) -> None:
+        try:
+            connection, address = self._listener.accept()
+        except OSError:
+            return
+        strangers = sum(caller.endpoint is None for caller in self._callers.values())
+        if strangers >= self._config.size + MAX_STRANGERS:
+            connection.close()
+            return
+        connection.setblocking(False)
+        caller = _Caller(connection, str(address[0]))
+        self._callers[connection.fileno()] = caller
+        self._selector.register(connection, selectors.EVENT_READ, caller)
+
+    def _read(self, caller: _Caller) -> None:
+        try:
+            piece = caller.connection.recv(MAX_HELLO_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            piece = b""
+        if not piece:
+            # It may come again: a rank that restarts announces itself anew.
+            self._drop(caller)
+            return
+        caller.received += piece
+        if caller.endpoint is not None or len(caller.received) > MAX_HELLO_BYTES:
+            self._refuse(caller, "sent more than one announcement")
+        elif b"\n" in caller.received:
+            self._admit(caller)
+
+    def _admit(self, caller: _Caller) -> None:
+        config = self._config
+        try:
+            hello = json.loads(caller.received.partition(b"\n")[0])
+            version = hello["mlt_rendezvous"]
+            rank, job, size, services = (
+                int(hello["rank"]),
+                str(hello["job"]),
+                int(hello["size"]),
+                int(hello["services"]),
+            )
+            endpoint = Endpoint(rank, str(hello["host"]), int(hello["port"]))
+        except (ValueError, KeyError, TypeError):
+            self._refuse(caller, "did not announce itself as a rank of mlt")
+            return
+        if version != VERSION:
+            self._refuse(caller, f"rank {rank} has rendezvous version {version}; rank 0 has {VERSION}")
+        elif job != config.job:
+            self._refuse(caller, f"rank {rank} belongs to job {job!r}; this is job {config.job!r} (set MLT_JOB)")
+        elif (size, services) != (config.size, config.services):
+            self._refuse(
+                caller,
+                f"rank {rank} expects {size - services} workers and {services} services; rank 0 expects "
+                f"{config.world_size} and {config.services} (WORLD_SIZE, MLT_SERVICES)",
+            )
+        elif not 0 < rank < config.size:
+            self._refuse(caller, f"rank {rank} is not one of 1 to {config.size - 1}")
+        elif rank in self._ranks:
+            self._refuse(caller, f"rank {rank} was already announced, from {self._ranks[rank].host}")
+        else:
+            caller.endpoint = endpoint
+            self._ranks[rank] = endpoint
+
+    def _refuse(self, caller: _Caller, why: str) -> None:
+        self._refused.append(f"{why} [{caller.address}]")
+        # A few bytes into an empty socket buffer: this does not block, and a caller that is gone does not matter.
+        with contextlib.suppress(OSError):
+            caller.connection.send(_line({"error": "peer_mismatch", "text": why}))
+        self._drop(caller)
+
+    def _drop(self, caller: _Caller) -> None:
+        self._callers.pop(caller.connection.fileno(), None)
+        self._selector.unregister(caller.connection)
+        caller.connection.close()
+        if caller.endpoint is not None and len(self._ranks) < self._config.size:
+            self._ranks.pop(caller.endpoint.rank, None)
+
+    def _answer_all(self, message: dict[str, Any], deadline: float) -> None:
+        line = _line(message)
+        for caller in [one for one in self._callers.values() if one.endpoint is not None]:
+            # A rank that vanished meanwhile is reported by the engine, which connects to every rank next.
+            with contextlib.suppress(OSError):
+                caller.connection.settimeout(max(deadline - time.monotonic(), 1.0))
+                caller.connection.sendall(line)
+
+    def _give_up(self, timeout: float) -> None:
+        missing = [rank for rank in range(self._config.size) if rank not in self._ranks]
+        text = (
+            f"job {self._config.job!r}: of {self._config.size} ranks, {_ranks_text(missing)} did not come to rank 0 "
+            f"at {_where(self._config)} within {timeout:g} s"
+        )
+        if self._refused:
+            text += "; refused: " + "; ".join(self._refused[-5:])
+        if ipaddress.ip_address(self._listener.getsockname()[0]).is_loopback:
+            text += " (a loopback address: ranks on other machines cannot reach it)"
+        self._answer_all({"error": "rendezvous", "text": text}, time.monotonic())
+        raise RendezvousError(f"rank 0: {text}", peer=missing[0])
+
+
+def _ranks_text(ranks: list[int]) -> str:
+    shown = ", ".join(str(rank) for rank in ranks[:8]) + (", ..." if len(ranks) > 8 else "")
+    return f"rank {shown}" if len(ranks) == 1 else f"ranks {shown}"
+
+
+def _join(config: JobConfig, own: Endpoint, deadline: float, timeout: float) -> list[Endpoint]:
+    """The side of every rank but 0."""
+    hello = _line(
+        {
+            "mlt_rendezvous": VERSION,
+            "job": config.job,
+            "rank": config.rank,
+            "size": config.size,
+            "services": config.services,
+            "host": own.host,
+            "port": own.port,
+        }
+    )
+    cause = "no answer"
+    while (left := deadline - time.monotonic()) > 0:
+        try:
+            with socket.create_connection((config.master_addr, config.rendezvous_port), timeout=left) as connection:
+                connection.sendall(hello)
+                answer = _read_line(connection, deadline, config.size * MAX_ENTRY_BYTES + MAX_HELLO_BYTES)
+                return _table(config, answer)
+        except OSError as error:
+            # A timeout has no strerror.
+            cause = error.strerror or str(error)
+            if isinstance(error, MltError):
+                raise
+        time.sleep(min(RETRY_SECONDS, max(deadline - time.monotonic(), 0.0)))
+    raise RendezvousError(
+        f"rank {config.rank}: no rendezvous with rank 0 at {_where(config)} within {timeout:g} s (last: {cause}); is "
+        "rank 0 running, and are MASTER_ADDR and MLT_RENDEZVOUS_PORT the same on all ranks?",
+        peer=0,
+    )
+
+
+def _read_line(connection: socket.socket, deadline: float, limit: int) -> bytes:
+    received = bytearray()
+    while b"\n" not in received:
+        connection.settimeout(max(deadline - time.monotonic(), 1e-3))
+        try:
+            piece = connection.recv(65_536)
+        except TimeoutError:
+            raise TimeoutError("rank 0 took the announcement, but not every rank had come") from None
+        if not piece:
+            raise ConnectionResetError(errno.ECONNRESET, "rank 0 closed the connection without an answer")
+        received += piece
+        if len(received) > limit:
+            raise OSError(errno.EPROTO, "what listens there is not an mlt rendezvous")
+    return bytes(received.partition(b"\n")[0])
+
+
+def _table(config: JobConfig, answer: bytes) -> list[Endpoint]:
+    try:
+        message = json.loads(answer)
+        if "error" in message:
+            text = f"rank {config.rank}: refused by rank 0 at {_where(config)}: {message['text']}"
+            raise from_code(str(message["error"]), text, 0)
+        table = [Endpoint(int(rank), str(host), int(port)) for rank, host, port in message["ranks"]]
+    except (ValueError, KeyError, TypeError) as error:
+        if isinstance(error, MltError):
+            raise
+        raise OSError(errno.EPROTO, "what listens there is not an mlt rendezvous") from error
+    if [one.rank for one in table] != list(range(config.size)):
+        raise PeerMismatchError(f"rank {config.rank}: rank 0 sent a table of other ranks than 0 to {config.size - 1}")
+    return table

@@ -1,0 +1,111 @@
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <cstdint>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "bindings/engine_handle.h"
+#include "bindings/register.h"
+#include "mlt.h"
+
+namespace mlt::bindings {
+
+namespace {
+
+std::unique_ptr<EngineHandle> make_engine(std::uint16_t rank, std::uint16_t ranks, std::uint64_t job,
+                                          const std::string& host, std::uint16_t udp_port, std::uint16_t control_port,
+                                          std::uint32_t segment_bytes, double line_rate_bits_per_second,
+                                          std::uint32_t receive_buffer_bytes, std::int64_t operation_timeout_ns,
+                                          std::int64_t peer_timeout_ns, std::uint32_t spin_us,
+                                          const FaultOptions& faults) {
+  return std::make_unique<EngineHandle>(Options{.rank = rank,
+                                                .ranks = ranks,
+                                                .job = job,
+                                                .host = host,
+                                                .udp_port = udp_port,
+                                                .control_port = control_port,
+                                                .segment_bytes = segment_bytes,
+                                                .line_rate_bits_per_second = line_rate_bits_per_second,
+                                                .receive_buffer_bytes = receive_buffer_bytes,
+                                                .operation_timeout_ns = operation_timeout_ns,
+                                                .peer_timeout_ns = peer_timeout_ns,
+                                                .spin_us = spin_us,
+                                                .faults = faults});
+}
+
+void connect(EngineHandle& self, const std::vector<std::tuple<std::uint16_t, std::string, std::uint16_t>>& peers,
+             std::int64_t timeout_ns) {
+  std::vector<PeerAddress> addresses;
+  addresses.reserve(peers.size());
+  for (const auto& [rank, host, port] : peers) {
+    addresses.push_back(PeerAddress{.rank = rank, .host = host, .control_port = port});
+  }
+  self.connect(addresses, timeout_ns);
+}
+
+py::dict counters(const EngineHandle& self) {
+  py::dict values;
+  for (const CounterValue& counter : self.counters()) values[py::str(counter.name)] = counter.value;
+  return values;
+}
+
+void register_transfers(py::class_<EngineHandle>& engine) {
+  engine
+      .def(
+          "post_send",
+          [](EngineHandle& self, py::handle tensor, std::int64_t to, std::uint64_t tag, std::uint32_t layer,
+             std::uint32_t layers, py::object tags, bool by_magnitude, std::int64_t timeout_ns, std::string dtype) {
+            return self.post_send(tensor, SendArguments{to, tag, layer, layers, std::move(tags), by_magnitude,
+                                                        timeout_ns, std::move(dtype)});
+          },
+          py::arg("tensor"), py::kw_only(), py::arg("to"), py::arg("tag"), py::arg("layer"), py::arg("layers"),
+          py::arg("tags"), py::arg("by_magnitude"), py::arg("timeout_ns"), py::arg("dtype"))
+      .def(
+          "post_recv",
+          [](EngineHandle& self, py::handle tensor, std::int64_t from, std::uint64_t tag, double loss_bound,
+             bool keep_missing, bool eager, std::int64_t deadline_ns, std::int64_t timeout_ns, std::string dtype) {
+            return self.post_recv(tensor, ReceiveArguments{from, tag, loss_bound, keep_missing, eager, deadline_ns,
+                                                           timeout_ns, std::move(dtype)});
+          },
+          py::arg("tensor"), py::kw_only(), py::arg("from_"), py::arg("tag"), py::arg("loss_bound"),
+          py::arg("keep_missing"), py::arg("eager"), py::arg("deadline_ns"), py::arg("timeout_ns"), py::arg("dtype"))
+      .def(
+          "cancel", [](EngineHandle& self, OperationId operation) { self.engine().cancel(operation); },
+          py::arg("operation"))
+      .def("poll", &EngineHandle::poll, py::arg("max_completions"))
+      .def("wait", &EngineHandle::wait, py::arg("operation"), py::arg("timeout_ns"));
+}
+
+}  // namespace
+
+void register_engine(py::module_& module) {
+  py::class_<EngineHandle> engine(module, "Engine", "One rank's transport; mlt.Context wraps it.");
+  engine
+      .def(py::init(&make_engine), py::kw_only(), py::arg("rank"), py::arg("ranks"), py::arg("job"), py::arg("host"),
+           py::arg("udp_port"), py::arg("control_port"), py::arg("segment_bytes"), py::arg("line_rate_bits_per_second"),
+           py::arg("receive_buffer_bytes"), py::arg("operation_timeout_ns"), py::arg("peer_timeout_ns"),
+           py::arg("spin_us"), py::arg("faults"))
+      .def_property_readonly("control_port", [](const EngineHandle& self) { return self.engine().control_port(); })
+      .def_property_readonly("udp_port", [](const EngineHandle& self) { return self.engine().udp_port(); })
+      .def_property_readonly("closed", &EngineHandle::is_closed)
+      .def_property_readonly("pinned", &EngineHandle::pinned)
+      .def("connect", &connect, py::arg("peers"), py::arg("timeout_ns"))
+      .def("close", &EngineHandle::close)
+      .def("segment_count", &EngineHandle::segment_count, py::arg("peer"), py::arg("total_bytes"))
+      .def("segment_bytes", &EngineHandle::segment_bytes, py::arg("peer"))
+      .def("is_peer_up", &EngineHandle::is_peer_up, py::arg("peer"))
+      .def("rate_bits_per_second", &EngineHandle::rate_bits_per_second, py::arg("peer"))
+      .def(
+          "traffic_class",
+          [](const EngineHandle& self, std::uint32_t layer, std::uint32_t layers) {
+            return self.engine().traffic_class(layer, layers);
+          },
+          py::arg("layer"), py::arg("layers"))
+      .def("counters", &counters);
+  register_transfers(engine);
+  register_push_pull(engine);
+}
+
+}  // namespace mlt::bindings

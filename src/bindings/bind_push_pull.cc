@@ -1,0 +1,29 @@
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <cstdint>
+#include <utility>
+
+#include "bindings/engine_handle.h"
+#include "bindings/register.h"
+#include "mlt.h"
+
+namespace mlt::bindings {
+
+void register_push_pull(py::class_<EngineHandle>& engine) {
+  engine.def("use_services", &EngineHandle::use_services, py::arg("ranks"), py::arg("workers"))
+      .def(
+          "push_pull",
+          [](EngineHandle& self, py::handle tensor, py::object out, std::uint64_t key, double loss_bound, bool average,
+             std::uint32_t layer, std::uint32_t layers, std::int64_t timeout_ns) {
+            return self.push_pull(
+                tensor, PushPullArguments{std::move(out), key, loss_bound, average, layer, layers, timeout_ns});
+          },
+          py::arg("tensor"), py::kw_only(), py::arg("out"), py::arg("key"), py::arg("loss_bound"), py::arg("average"),
+          py::arg("layer"), py::arg("layers"), py::arg("timeout_ns"))
+      .def("next_push_pull", &EngineHandle::next_push_pull, py::arg("timeout_ns"))
+      .def("serve", &EngineHandle::serve, py::arg("workers"))
+      .def("wait_workers_gone", &EngineHandle::wait_workers_gone, py::arg("timeout_ns"));
+}
+
+}  // namespace mlt::bindings

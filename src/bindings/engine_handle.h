@@ -1,0 +1,99 @@
+// An mlt::Engine as Python holds it: pins the tensors of operations under way, releases the GIL where a call may take
+// long, lets Ctrl-C through while it waits, and stays out of the way in forked children.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "bindings/pin_table.h"
+#include "bindings/tensor_view.h"
+#include "mlt.h"
+
+namespace mlt::bindings {
+
+struct SendArguments {
+  std::int64_t to;
+  std::uint64_t tag;
+  std::uint32_t layer;
+  std::uint32_t layers;
+  py::object tags;  // None, or one uint8 per segment
+  bool by_magnitude;
+  std::int64_t timeout_ns;
+  std::string dtype;
+};
+
+struct ReceiveArguments {
+  std::int64_t from;
+  std::uint64_t tag;
+  double loss_bound;
+  bool keep_missing;
+  bool eager;
+  std::int64_t deadline_ns;
+  std::int64_t timeout_ns;
+  std::string dtype;
+};
+
+struct PushPullArguments {
+  py::object output;  // None: in place
+  std::uint64_t key;
+  double loss_bound;
+  bool average;
+  std::uint32_t layer;
+  std::uint32_t layers;
+  std::int64_t timeout_ns;
+};
+
+class EngineHandle {
+ public:
+  explicit EngineHandle(const Options& options);
+  ~EngineHandle();
+  EngineHandle(const EngineHandle&) = delete;
+  EngineHandle& operator=(const EngineHandle&) = delete;
+
+  // The engine, unless this process is a fork of the one that owns it (throws Error(kClosed)).
+  Engine& engine() const;
+  void connect(const std::vector<PeerAddress>& peers, std::int64_t timeout_ns);
+  void close();
+  bool is_closed() const { return closed_; }
+  std::size_t pinned() const { return pins_.size(); }
+
+  std::uint32_t segment_count(std::int64_t peer, std::uint64_t total_bytes) const;
+  std::uint32_t segment_bytes(std::int64_t peer) const;
+  bool is_peer_up(std::int64_t peer) const;
+  double rate_bits_per_second(std::int64_t peer) const;
+  std::vector<CounterValue> counters() const;
+
+  OperationId post_send(py::handle tensor, const SendArguments& arguments);
+  OperationId post_recv(py::handle tensor, const ReceiveArguments& arguments);
+  std::vector<Completion> poll(std::size_t max_completions);
+  std::optional<Completion> wait(OperationId operation, std::int64_t timeout_ns);
+
+  void use_services(const std::vector<std::uint16_t>& ranks, std::uint16_t workers);
+  OperationId push_pull(py::handle tensor, const PushPullArguments& arguments);
+  std::optional<PushPullResult> next_push_pull(std::int64_t timeout_ns);
+  void serve(std::uint16_t workers);
+  bool wait_workers_gone(std::int64_t timeout_ns);
+
+ private:
+  std::uint16_t peer_rank(std::int64_t rank) const;
+  std::string name() const { return "rank " + std::to_string(rank_); }
+  // Lends the tensor; a refusal says which operation it was for.
+  TensorView lend(const std::string& operation, py::handle tensor, bool writable, const std::string& dtype) const;
+
+  std::unique_ptr<Engine> engine_;
+  PinTable pins_;
+  // Operations that a thread waits for in slices, and the completions that poll() met between two slices.
+  std::unordered_map<OperationId, std::optional<Completion>> waited_;
+  std::uint16_t rank_;
+  std::uint16_t ranks_;
+  pid_t owner_;
+  bool closed_ = false;
+};
+
+}  // namespace mlt::bindings

@@ -1,0 +1,13 @@
+// The extension module mlt._core: thin, exact wrappers of mlt.h. Everything a user reads is in python/mlt.
+#include <pybind11/pybind11.h>
+
+#include "bindings/register.h"
+
+PYBIND11_MODULE(_core, module) {
+  module.doc() = "Native part of mlt; use the names of the package mlt instead.";
+  mlt::bindings::register_errors(module);
+  mlt::bindings::register_tensor(module);
+  mlt::bindings::register_completion(module);
+  mlt::bindings::register_faults(module);
+  mlt::bindings::register_engine(module);
+}

@@ -1,0 +1,18 @@
+// One function per noun; each adds its names to the extension module.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace mlt::bindings {
+
+class EngineHandle;
+
+void register_errors(pybind11::module_& module);
+void register_tensor(pybind11::module_& module);
+void register_completion(pybind11::module_& module);
+void register_faults(pybind11::module_& module);
+void register_engine(pybind11::module_& module);
+// The push-pull part of class Engine; called by register_engine.
+void register_push_pull(pybind11::class_<EngineHandle>& engine);
+
+}  // namespace mlt::bindings

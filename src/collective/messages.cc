@@ -1,0 +1,152 @@
+#include "collective/messages.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "base/bytes.h"
+
+namespace mlt::collective {
+
+namespace {
+
+constexpr std::uint8_t kRegister = 1, kRegistered = 2, kRefused = 3, kAborted = 4;
+constexpr std::size_t kMaxText = 1'000;
+
+template <typename... Ts>
+struct Overloaded : Ts... {
+  using Ts::operator()...;
+};
+
+class Writer {
+ public:
+  explicit Writer(std::vector<std::byte>& out) : out_(out) { out_.clear(); }
+  void u8(std::uint8_t v) { out_.push_back(static_cast<std::byte>(v)); }
+  void u32(std::uint32_t v) {
+    out_.resize(out_.size() + 4);
+    base::store_le32(out_.data() + out_.size() - 4, v);
+  }
+  void u64(std::uint64_t v) {
+    out_.resize(out_.size() + 8);
+    base::store_le64(out_.data() + out_.size() - 8, v);
+  }
+  void text(const std::string& s) {
+    const auto n = std::min(s.size(), kMaxText);
+    u32(static_cast<std::uint32_t>(n));
+    for (std::size_t i = 0; i < n; ++i) out_.push_back(static_cast<std::byte>(s[i]));
+  }
+
+ private:
+  std::vector<std::byte>& out_;
+};
+
+// Reads past the end give zero and are remembered.
+class Reader {
+ public:
+  explicit Reader(std::span<const std::byte> in) : in_(in) {}
+  std::uint8_t u8() {
+    const std::byte* at = take(1);
+    return at == nullptr ? std::uint8_t{0} : static_cast<std::uint8_t>(*at);
+  }
+  std::uint32_t u32() {
+    const std::byte* at = take(4);
+    return at == nullptr ? 0 : base::load_le32(at);
+  }
+  std::uint64_t u64() {
+    const std::byte* at = take(8);
+    return at == nullptr ? 0 : base::load_le64(at);
+  }
+  std::string text() {
+    const std::uint32_t n = u32();
+    if (n > kMaxText) ok_ = false;
+    const std::byte* at = ok_ ? take(n) : nullptr;
+    return at == nullptr ? std::string() : std::string(reinterpret_cast<const char*>(at), n);
+  }
+  bool finished() const { return ok_ && in_.empty(); }
+
+ private:
+  const std::byte* take(std::size_t n) {
+    if (n > in_.size()) {
+      ok_ = false;
+      return nullptr;
+    }
+    const std::byte* at = in_.data();
+    in_ = in_.subspan(n);
+    return at;
+  }
+  std::span<const std::byte> in_;
+  bool ok_ = true;
+};
+
+}  // namespace
+
+void encode(const Message& message, std::vector<std::byte>& out) {
+  Writer w(out);
+  std::visit(Overloaded{[&](const Register& m) {
+                          w.u8(kRegister);
+                          w.u64(m.key);
+                          w.u32(m.partition);
+                          w.u32(m.elements);
+                          w.u32(m.segment_bytes);
+                          w.u64(std::bit_cast<std::uint64_t>(m.loss_bound));
+                          w.u8(m.average ? 1 : 0);
+                          w.u32(m.order);
+                          w.u8(m.traffic_class);
+                        },
+                        [&](const Registered& m) {
+                          w.u8(kRegistered);
+                          w.u64(m.key);
+                          w.u32(m.partition);
+                        },
+                        [&](const Refused& m) {
+                          w.u8(kRefused);
+                          w.u64(m.key);
+                          w.u32(m.partition);
+                          w.text(m.text);
+                        },
+                        [&](const Aborted& m) {
+                          w.u8(kAborted);
+                          w.u64(m.key);
+                          w.u32(m.partition);
+                          w.u32(m.failed_rank);
+                        }},
+             message);
+}
+
+std::optional<Message> decode(std::span<const std::byte> bytes) {
+  Reader r(bytes);
+  std::optional<Message> message;
+  const std::uint8_t kind = r.u8();
+  const std::uint64_t key = r.u64();
+  const std::uint32_t partition = r.u32();
+  switch (kind) {
+    case kRegister: {
+      Register m;
+      m.key = key;
+      m.partition = partition;
+      m.elements = r.u32();
+      m.segment_bytes = r.u32();
+      m.loss_bound = std::bit_cast<double>(r.u64());
+      m.average = r.u8() != 0;
+      m.order = r.u32();
+      m.traffic_class = r.u8();
+      message = m;
+      break;
+    }
+    case kRegistered:
+      message = Registered{key, partition};
+      break;
+    case kRefused:
+      message = Refused{key, partition, r.text()};
+      break;
+    case kAborted:
+      message = Aborted{key, partition, static_cast<std::uint16_t>(r.u32())};
+      break;
+    default:
+      return std::nullopt;
+  }
+  if (!r.finished()) return std::nullopt;
+  return message;
+}
+
+}  // namespace mlt::collective

@@ -1,0 +1,52 @@
+// What workers and services tell each other over the control connection before and around push-pull.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace mlt::collective {
+
+// Worker -> service: I will push and pull this partition.
+struct Register {
+  std::uint64_t key = 0;
+  std::uint32_t partition = 0;
+  std::uint32_t elements = 0;       // float32
+  std::uint32_t segment_bytes = 0;  // the grid that contributions are counted on
+  double loss_bound = 0;            // of each push
+  bool average = true;
+  std::uint32_t order = 0;  // send order and class of the result
+  std::uint8_t traffic_class = 0;
+};
+
+// Service -> worker: pushes may begin.
+struct Registered {
+  std::uint64_t key = 0;
+  std::uint32_t partition = 0;
+};
+
+// Service -> worker: this partition can't be summed; `text` says why.
+struct Refused {
+  std::uint64_t key = 0;
+  std::uint32_t partition = 0;
+  std::string text;
+};
+
+// Service -> worker: a worker of this partition failed; no result will come.
+struct Aborted {
+  std::uint64_t key = 0;
+  std::uint32_t partition = 0;
+  std::uint16_t failed_rank = 0;
+};
+
+using Message = std::variant<Register, Registered, Refused, Aborted>;
+
+void encode(const Message& message, std::vector<std::byte>& out);
+// Nothing if the bytes are not exactly one message.
+std::optional<Message> decode(std::span<const std::byte> bytes);
+
+}  // namespace mlt::collective

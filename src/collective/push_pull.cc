@@ -1,0 +1,290 @@
+#include "collective/push_pull.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "core/segmenter.h"
+
+namespace mlt::collective {
+
+OperationId PushPull::operation(const Key& key, std::uint32_t partition, bool is_send) const {
+  return machine_operation(MachineId::kPushPull,
+                           (std::uint64_t{key.index} << 17) | (std::uint64_t{partition} << 1) | (is_send ? 1U : 0U));
+}
+
+void PushPull::fail_at_once(const PushPullRequest& request, core::CompletionStatus status, int peer,
+                            const std::string& text) {
+  PushPullDone done;
+  done.operation = request.operation;
+  done.key = request.key;
+  done.total_bytes = request.input.size_bytes();
+  done.status = status;
+  done.failed_peer = peer;
+  done.error = text;
+  finished_.push_back(std::move(done));
+}
+
+PushPull::Key& PushPull::key_of(const PushPullRequest& request) {
+  auto [found, is_new] = by_key_.try_emplace(request.key, static_cast<std::uint32_t>(keys_.size()));
+  if (!is_new) return *keys_[found->second];
+  auto key = std::make_unique<Key>();
+  key->index = found->second;
+  key->key = request.key;
+  key->elements = request.input.size();
+  key->loss_bound = request.loss_bound;
+  key->average = request.average;
+  const std::size_t count =
+      std::max<std::size_t>(1, (request.input.size() + kPartitionElements - 1) / kPartitionElements);
+  std::size_t segment = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    Partition partition;
+    partition.service = services_[service_index(request.key, static_cast<std::uint32_t>(i), services_.size())];
+    partition.first = i * kPartitionElements;
+    partition.count = std::min<std::size_t>(kPartitionElements, request.input.size() - partition.first);
+    partition.first_segment = segment;
+    partition.segments = core::SegmentGrid(static_cast<std::uint32_t>(partition.count * sizeof(float)),
+                                           verbs_.segment_bytes(partition.service))
+                             .count();
+    segment += partition.segments;
+    key->partitions.push_back(partition);
+  }
+  keys_.push_back(std::move(key));
+  return *keys_.back();
+}
+
+void PushPull::start(TimeNs now, const PushPullRequest& request) {
+  Key& key = key_of(request);
+  if (!key.broken.empty()) {
+    return fail_at_once(request, core::CompletionStatus::kPeerFailed, key.broken_by,
+                        "key " + std::to_string(request.key) + " failed before: " + key.broken);
+  }
+  if (key.active) {
+    return fail_at_once(request, core::CompletionStatus::kCancelled, -1,
+                        "key " + std::to_string(request.key) + " is being push-pulled already: wait for it first");
+  }
+  if (key.elements != request.input.size() || key.loss_bound != request.loss_bound || key.average != request.average) {
+    return fail_at_once(request, core::CompletionStatus::kSizeMismatch, -1,
+                        "key " + std::to_string(request.key) + " was used with " + std::to_string(key.elements) +
+                            " elements and bound " + std::to_string(key.loss_bound) + " before, now with " +
+                            std::to_string(request.input.size()) + " and " + std::to_string(request.loss_bound) +
+                            ": use another key");
+  }
+  key.active = true;
+  key.posted = false;
+  key.request = request;
+  key.started_ns = now;
+  key.done = PushPullDone{};
+  key.done.operation = request.operation;
+  key.done.key = request.key;
+  key.done.total_bytes = request.input.size_bytes();
+  key.outstanding = 0;
+  if (!key.partitions.front().registered) {
+    register_partitions(key);
+  } else {
+    post_all(now, key);
+  }
+  finish_if_over(now, key);
+}
+
+void PushPull::register_partitions(Key& key) {
+  key.unregistered = key.partitions.size();
+  for (std::uint32_t i = 0; i < key.partitions.size(); ++i) {
+    const Partition& partition = key.partitions[i];
+    Register shape;
+    shape.key = key.key;
+    shape.partition = i;
+    shape.elements = static_cast<std::uint32_t>(partition.count);
+    shape.segment_bytes = verbs_.segment_bytes(partition.service);
+    shape.loss_bound = key.loss_bound;
+    shape.average = key.average;
+    shape.order = key.request.order;
+    shape.traffic_class = key.request.traffic_class;
+    encode(shape, scratch_);
+    if (!verbs_.send_message(partition.service, scratch_)) {
+      key.broken = "summation service rank " + std::to_string(partition.service) + " is gone";
+      key.broken_by = partition.service;
+      key.done.status = core::CompletionStatus::kPeerFailed;
+      key.done.failed_peer = partition.service;
+      key.done.error = key.broken;
+      return;
+    }
+  }
+}
+
+void PushPull::post_all(TimeNs now, Key& key) {
+  key.posted = true;
+  key.outstanding = 2 * key.partitions.size();
+  for (Partition& partition : key.partitions) {
+    partition.pushing = partition.pulling = true;
+    partition.push_posted = partition.pull_posted = false;
+  }
+  for (std::uint32_t i = 0; i < key.partitions.size() && key.broken.empty(); ++i) post_partition(now, key, i);
+}
+
+void PushPull::post_partition(TimeNs now, Key& key, std::uint32_t index) {
+  Partition& partition = key.partitions[index];
+  const PushPullRequest& request = key.request;
+  core::PostStatus status = core::PostStatus::kPosted;
+  if (!partition.pull_posted) {  // before the push, so that the result never arrives early
+    core::ReceiveRequest pull;
+    pull.operation = operation(key, index, false);
+    pull.peer = partition.service;
+    pull.tag = partition_tag(key.key, index);
+    pull.data = std::as_writable_bytes(request.output.subspan(partition.first, partition.count));
+    pull.element = wire::ElementType::kFloat32;
+    pull.timeout_ns = request.timeout_ns;
+    status = verbs_.post_recv(now, pull);
+    partition.pull_posted = status == core::PostStatus::kPosted;
+  }
+  if (status == core::PostStatus::kPosted) {
+    core::SendRequest push;
+    push.operation = operation(key, index, true);
+    push.peer = partition.service;
+    push.tag = partition_tag(key.key, index);
+    push.data = std::as_bytes(request.input.subspan(partition.first, partition.count));
+    push.element = wire::ElementType::kFloat32;
+    push.order = request.order;
+    push.uniform_tag = core::SegmentTag::important(request.traffic_class);
+    if (request.tags != nullptr) push.tags = {request.tags + partition.first_segment, partition.segments};
+    push.timeout_ns = request.timeout_ns;
+    status = verbs_.post_send(now, push);
+    partition.push_posted = status == core::PostStatus::kPosted;
+  }
+  switch (status) {
+    case core::PostStatus::kPosted:
+      return;
+    case core::PostStatus::kTooManyOperations:
+    case core::PostStatus::kOutOfBitmaps:
+      unposted_.push_back({key.index, index});
+      return;
+    case core::PostStatus::kTooManyTags:
+      return break_key(now, key, core::CompletionStatus::kCancelled, -1,
+                       "too many distinct keys: reuse keys from iteration to iteration");
+    default:
+      return break_key(now, key, core::CompletionStatus::kPeerFailed, partition.service,
+                       "summation service rank " + std::to_string(partition.service) + " is not connected");
+  }
+}
+
+void PushPull::retry(TimeNs now) {
+  if (unposted_.empty()) return;
+  std::vector<Unposted> waiting;
+  waiting.swap(unposted_);
+  for (const Unposted& one : waiting) {
+    Key& key = *keys_[one.key];
+    if (key.broken.empty()) post_partition(now, key, one.partition);
+    finish_if_over(now, key);
+  }
+}
+
+PushPull::Key* PushPull::find(std::uint64_t key, std::uint32_t partition) {
+  const auto found = by_key_.find(key);
+  if (found == by_key_.end()) return nullptr;
+  Key& state = *keys_[found->second];
+  return partition < state.partitions.size() ? &state : nullptr;
+}
+
+void PushPull::on_message(TimeNs now, std::uint16_t from, const Message& message) {
+  Key* key = nullptr;
+  if (const auto* registered = std::get_if<Registered>(&message)) {
+    key = find(registered->key, registered->partition);
+    if (key == nullptr) return;
+    Partition& partition = key->partitions[registered->partition];
+    if (partition.registered || partition.service != from) return;
+    partition.registered = true;
+    if (--key->unregistered == 0 && key->active && !key->posted && key->broken.empty()) post_all(now, *key);
+  } else if (const auto* refused = std::get_if<Refused>(&message)) {
+    key = find(refused->key, refused->partition);
+    if (key == nullptr) return;
+    break_key(now, *key, core::CompletionStatus::kSizeMismatch, -1,
+              "summation service rank " + std::to_string(from) + " refuses key " + std::to_string(key->key) + ": " +
+                  refused->text);
+  } else if (const auto* aborted = std::get_if<Aborted>(&message)) {
+    key = find(aborted->key, aborted->partition);
+    if (key == nullptr) return;
+    break_key(now, *key, core::CompletionStatus::kPeerFailed, aborted->failed_rank,
+              "worker rank " + std::to_string(aborted->failed_rank) + " failed, so that no sum of key " +
+                  std::to_string(key->key) + " can be made");
+  }
+  if (key != nullptr) finish_if_over(now, *key);
+}
+
+void PushPull::on_completion(TimeNs now, const core::Completion& completion) {
+  const std::uint64_t local = local_of(completion.operation);
+  Key& key = *keys_[local >> 17];
+  Partition& partition = key.partitions[(local >> 1) & 0xFFFF];
+  const bool is_send = (local & 1U) != 0;
+  bool& under_way = is_send ? partition.pushing : partition.pulling;
+  MLT_CHECK(under_way);
+  under_way = false;
+  --key.outstanding;
+  key.done.repaired_segments += completion.repaired_segments;
+  if (is_send) key.done.missing_bytes += completion.missing_bytes;
+  if (core::is_failure(completion.status)) {
+    std::string text = is_send ? "the push of partition " : "the pull of partition ";
+    text += std::to_string((local >> 1) & 0xFFFF) + " of key " + std::to_string(key.key) +
+            " with summation service rank " + std::to_string(partition.service);
+    text += completion.status == core::CompletionStatus::kPeerFailed ? " failed: the service died or left"
+            : completion.status == core::CompletionStatus::kTimedOut ? " ran out of time"
+                                                                     : " was cancelled";
+    break_key(now, key, completion.status, partition.service, text);
+  }
+  finish_if_over(now, key);
+}
+
+void PushPull::on_peer_down(TimeNs now, std::uint16_t peer) {
+  for (const auto& key : keys_) {
+    const bool uses = std::any_of(key->partitions.begin(), key->partitions.end(),
+                                  [&](const Partition& partition) { return partition.service == peer; });
+    if (!uses) continue;
+    break_key(now, *key, core::CompletionStatus::kPeerFailed, peer,
+              "summation service rank " + std::to_string(peer) + " died or left");
+    finish_if_over(now, *key);
+  }
+}
+
+// The first cause stands. What is under way is cancelled and awaited, so that the buffers come back untouched.
+void PushPull::break_key(TimeNs now, Key& key, core::CompletionStatus status, int peer, const std::string& text) {
+  if (!key.broken.empty()) return;
+  key.broken = text;
+  key.broken_by = peer;
+  if (!key.active) return;
+  key.done.status = status;
+  key.done.failed_peer = peer;
+  key.done.error = text;
+  std::erase_if(unposted_, [&](const Unposted& one) { return one.key == key.index; });
+  if (!key.posted) return;
+  for (std::uint32_t i = 0; i < key.partitions.size(); ++i) {
+    Partition& partition = key.partitions[i];
+    if (partition.pushing && !partition.push_posted) {
+      partition.pushing = false;
+      --key.outstanding;
+    } else if (partition.pushing) {
+      verbs_.cancel(now, operation(key, i, true), core::CompletionKind::kSend);
+    }
+    if (partition.pulling && !partition.pull_posted) {
+      partition.pulling = false;
+      --key.outstanding;
+    } else if (partition.pulling) {
+      verbs_.cancel(now, operation(key, i, false), core::CompletionKind::kReceive);
+    }
+  }
+}
+
+void PushPull::finish_if_over(TimeNs now, Key& key) {
+  if (!key.active || key.outstanding > 0) return;
+  if (key.broken.empty() && !key.posted) return;  // waiting for registrations
+  key.active = false;
+  key.done.elapsed_ns = now - key.started_ns;
+  if (key.broken.empty() && key.done.missing_bytes > 0) key.done.status = core::CompletionStatus::kWithinBound;
+  finished_.push_back(std::move(key.done));
+}
+
+bool PushPull::poll_done(PushPullDone& done) {
+  if (finished_.empty()) return false;
+  done = std::move(finished_.front());
+  finished_.pop_front();
+  return true;
+}
+
+}  // namespace mlt::collective

@@ -1,0 +1,120 @@
+// The worker's half of push-pull: cuts tensors into partitions over the services, pushes them, pulls the results.
+//
+// A state machine over Verbs: no thread, no socket. A key names a tensor for the life of the job; one push-pull of a
+// key is under way at a time. Pushes may lose up to the bound, pulls never do, so every worker ends with the same bits
+// (DESIGN.md section 6). Owned by the driver's thread.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "collective/messages.h"
+#include "collective/verbs.h"
+
+namespace mlt::collective {
+
+struct PushPullRequest {
+  OperationId operation = 0;
+  std::uint64_t key = 0;
+  std::span<const float> input;
+  std::span<float> output;  // as long as input; may be the same memory
+  double loss_bound = 0;
+  bool average = true;
+  std::uint32_t order = 0;
+  std::uint8_t traffic_class = 0;
+  // Tags of all partitions' segments one after another (partition_segments() each), or null: all important. Valid until
+  // the operation is done.
+  const core::SegmentTag* tags = nullptr;
+  base::DurationNs timeout_ns = 0;
+};
+
+struct PushPullDone {
+  OperationId operation = 0;
+  std::uint64_t key = 0;
+  core::CompletionStatus status = core::CompletionStatus::kComplete;
+  std::uint64_t total_bytes = 0;
+  std::uint64_t missing_bytes = 0;  // of this worker's pushes
+  std::uint64_t repaired_segments = 0;
+  base::DurationNs elapsed_ns = 0;
+  int failed_peer = -1;
+  std::string error;  // empty unless it failed
+};
+
+// Elements of one partition of `elements`: all 4 MB but the last.
+constexpr std::uint32_t kPartitionElements = kPartitionBytes / sizeof(float);
+
+class PushPull {
+ public:
+  PushPull(std::vector<std::uint16_t> services, Verbs& verbs) : services_(std::move(services)), verbs_(verbs) {}
+
+  void start(TimeNs now, const PushPullRequest& request);
+  void on_message(TimeNs now, std::uint16_t from, const Message& message);
+  void on_completion(TimeNs now, const core::Completion& completion);
+  void on_peer_down(TimeNs now, std::uint16_t peer);
+  void retry(TimeNs now);
+  bool poll_done(PushPullDone& done);
+
+  // Partition `i` of a key is summed by this service.
+  static std::size_t service_index(std::uint64_t key, std::uint32_t partition, std::size_t services) {
+    return (key + partition) % services;
+  }
+
+ private:
+  struct Partition {
+    std::uint16_t service = 0;
+    std::size_t first = 0;  // element
+    std::size_t count = 0;
+    std::size_t first_segment = 0;  // in the request's tags
+    std::size_t segments = 0;
+    bool registered = false;
+    bool pushing = false;
+    bool pulling = false;
+    bool push_posted = false;
+    bool pull_posted = false;
+  };
+  struct Key {
+    std::uint32_t index = 0;
+    std::uint64_t key = 0;
+    std::size_t elements = 0;
+    double loss_bound = 0;
+    bool average = true;
+    std::vector<Partition> partitions;
+    std::size_t unregistered = 0;
+    bool active = false;
+    bool posted = false;
+    PushPullRequest request;
+    TimeNs started_ns = 0;
+    std::size_t outstanding = 0;  // pushes and pulls not done
+    PushPullDone done;
+    std::string broken;  // why the key can't be used any more
+    int broken_by = -1;
+  };
+  struct Unposted {
+    std::uint32_t key;
+    std::uint32_t partition;
+  };
+
+  Key& key_of(const PushPullRequest& request);
+  void register_partitions(Key& key);
+  void post_all(TimeNs now, Key& key);
+  void post_partition(TimeNs now, Key& key, std::uint32_t partition);
+  void break_key(TimeNs now, Key& key, core::CompletionStatus status, int peer, const std::string& text);
+  void finish_if_over(TimeNs now, Key& key);
+  void fail_at_once(const PushPullRequest& request, core::CompletionStatus status, int peer, const std::string& text);
+  OperationId operation(const Key& key, std::uint32_t partition, bool is_send) const;
+  Key* find(std::uint64_t key, std::uint32_t partition);
+
+  std::vector<std::uint16_t> services_;
+  Verbs& verbs_;
+  std::unordered_map<std::uint64_t, std::uint32_t> by_key_;
+  std::vector<std::unique_ptr<Key>> keys_;
+  std::vector<Unposted> unposted_;
+  std::deque<PushPullDone> finished_;
+  std::vector<std::byte> scratch_;
+};
+
+}  // namespace mlt::collective

@@ -1,0 +1,27 @@
+#include "collective/reduce.h"
+
+#include <cstring>
+
+namespace mlt::collective {
+
+void add_float32(std::span<float> accumulator, const std::byte* source) {
+  float* __restrict to = accumulator.data();
+  const std::size_t n = accumulator.size();
+  for (std::size_t i = 0; i < n; ++i) {
+    float value;
+    std::memcpy(&value, source + 4 * i, sizeof value);
+    to[i] += value;
+  }
+}
+
+void scale_and_clear(std::span<float> accumulator, std::span<float> result, float scale) {
+  float* __restrict from = accumulator.data();
+  float* __restrict to = result.data();
+  const std::size_t n = accumulator.size();
+  for (std::size_t i = 0; i < n; ++i) {
+    to[i] = from[i] * scale;
+    from[i] = 0.0F;
+  }
+}
+
+}  // namespace mlt::collective

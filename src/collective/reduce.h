@@ -1,0 +1,17 @@
+// Sums of float32 where they land, written so that the compiler vectorises them. Sources may be unaligned: they are
+// packet payloads.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace mlt::collective {
+
+// accumulator[i] += source[i]; source is accumulator.size() little-endian float32 at any alignment.
+void add_float32(std::span<float> accumulator, const std::byte* source);
+
+// result[i] = accumulator[i] * scale, and accumulator[i] = 0 for the next round, in one pass.
+void scale_and_clear(std::span<float> accumulator, std::span<float> result, float scale);
+
+}  // namespace mlt::collective

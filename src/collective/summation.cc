@@ -1,0 +1,217 @@
+#include "collective/summation.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "collective/reduce.h"
+
+namespace mlt::collective {
+
+namespace {
+
+// Only want of room is worth another try; anything else would be a bug here or a peer that is gone.
+bool may_retry(core::PostStatus status) {
+  return status == core::PostStatus::kTooManyOperations || status == core::PostStatus::kOutOfBitmaps;
+}
+
+}  // namespace
+
+// Local id: partition, worker, direction.
+OperationId Summation::operation(const Partition& partition, std::uint16_t worker, bool is_send) const {
+  return machine_operation(MachineId::kSummation,
+                           (std::uint64_t{partition.index} << 17) | (std::uint64_t{worker} << 1) | (is_send ? 1U : 0U));
+}
+
+void Summation::on_message(TimeNs now, std::uint16_t from, const Message& message) {
+  if (const auto* shape = std::get_if<Register>(&message)) on_register(now, from, *shape);
+}
+
+void Summation::refuse(std::uint16_t to, const Register& shape, const std::string& text) {
+  encode(Refused{shape.key, shape.partition, text}, scratch_);
+  verbs_.send_message(to, scratch_);
+}
+
+void Summation::on_register(TimeNs now, std::uint16_t from, const Register& shape) {
+  if (from >= config_.workers) {
+    return refuse(from, shape, "rank " + std::to_string(from) + " is not a worker of this service");
+  }
+  if (!(shape.loss_bound >= 0.0 && shape.loss_bound < 1.0) || shape.elements > kPartitionBytes / sizeof(float) ||
+      shape.segment_bytes == 0 || shape.segment_bytes % sizeof(float) != 0) {
+    return refuse(from, shape, "a field of the registration is out of range");
+  }
+  auto [found, is_new] = by_key_.try_emplace({shape.key, shape.partition}, 0);
+  if (is_new) {
+    const std::uint64_t bytes = 2 * std::uint64_t{shape.elements} * sizeof(float);
+    if (bytes_held_ + bytes > config_.max_bytes) {
+      by_key_.erase(found);
+      return refuse(from, shape,
+                    "the service's memory limit of " + std::to_string(config_.max_bytes) +
+                        " bytes is reached: start more services or raise the limit");
+    }
+    bytes_held_ += bytes;
+    found->second = static_cast<std::uint32_t>(partitions_.size());
+    auto made = std::make_unique<Partition>();
+    made->shape = shape;
+    made->index = found->second;
+    made->sum.resize(shape.elements);
+    made->result.resize(shape.elements);
+    made->contributors.resize(
+        std::max<std::size_t>(1, (shape.elements * sizeof(float) + shape.segment_bytes - 1) / shape.segment_bytes));
+    made->registered.resize(config_.workers);
+    made->receiving.resize(config_.workers);
+    made->failed_rank = gone_worker_;
+    partitions_.push_back(std::move(made));
+  }
+  Partition& partition = *partitions_[found->second];
+  const Register& first = partition.shape;
+  if (first.elements != shape.elements || first.loss_bound != shape.loss_bound || first.average != shape.average ||
+      first.segment_bytes != shape.segment_bytes) {
+    return refuse(from, shape,
+                  "rank " + std::to_string(from) + " names " + std::to_string(shape.elements) + " elements, bound " +
+                      std::to_string(shape.loss_bound) + ", segments of " + std::to_string(shape.segment_bytes) +
+                      " bytes; another worker named " + std::to_string(first.elements) + ", " +
+                      std::to_string(first.loss_bound) + ", " + std::to_string(first.segment_bytes) +
+                      ": every worker must name the same");
+  }
+  if (partition.failed_rank >= 0) {
+    encode(Aborted{shape.key, shape.partition, static_cast<std::uint16_t>(partition.failed_rank)}, scratch_);
+    verbs_.send_message(from, scratch_);
+    return;
+  }
+  if (!partition.registered[from]) {
+    partition.registered[from] = true;
+    post_push(now, partition, from);
+  }
+  encode(Registered{shape.key, shape.partition}, scratch_);
+  verbs_.send_message(from, scratch_);
+}
+
+void Summation::add_segment(void* context, std::uint64_t offset_bytes, std::span<const std::byte> payload) {
+  auto& partition = *static_cast<Partition*>(context);
+  const std::span<float> sum(partition.sum);
+  add_float32(sum.subspan(offset_bytes / sizeof(float), payload.size() / sizeof(float)), payload.data());
+  ++partition.contributors[offset_bytes / partition.shape.segment_bytes];
+}
+
+void Summation::post_push(TimeNs now, Partition& partition, std::uint16_t worker) {
+  core::ReceiveRequest request;
+  request.operation = operation(partition, worker, false);
+  request.peer = worker;
+  request.tag = partition_tag(partition.shape.key, partition.shape.partition);
+  request.data = std::as_writable_bytes(std::span(partition.sum));
+  request.element = wire::ElementType::kFloat32;
+  request.loss_bound = partition.shape.loss_bound;
+  request.place = &Summation::add_segment;
+  request.place_context = &partition;
+  // A worker may take as long as it likes between two iterations; its death is noticed by its connection.
+  request.timeout_ns = base::kNever;
+  const core::PostStatus status = verbs_.post_recv(now, request);
+  if (may_retry(status)) {
+    unposted_.push_back({partition.index, worker, false});
+  } else if (status == core::PostStatus::kPosted) {
+    partition.receiving[worker] = true;
+  } else {
+    fail(now, partition, worker);
+  }
+}
+
+void Summation::post_result(TimeNs now, Partition& partition, std::uint16_t worker) {
+  core::SendRequest request;
+  request.operation = operation(partition, worker, true);
+  request.peer = worker;
+  request.tag = partition_tag(partition.shape.key, partition.shape.partition);
+  request.data = std::as_bytes(std::span(partition.result));
+  request.element = wire::ElementType::kFloat32;
+  request.order = partition.shape.order;
+  request.uniform_tag = core::SegmentTag::important(partition.shape.traffic_class & core::SegmentTag::kClassMask);
+  request.timeout_ns = base::kNever;
+  const core::PostStatus status = verbs_.post_send(now, request);
+  if (may_retry(status)) {
+    unposted_.push_back({partition.index, worker, true});
+  } else if (status != core::PostStatus::kPosted) {
+    --partition.sending;
+    fail(now, partition, worker);
+  }
+}
+
+void Summation::retry(TimeNs now) {
+  if (unposted_.empty()) return;
+  std::vector<Unposted> waiting;
+  waiting.swap(unposted_);
+  for (const Unposted& one : waiting) {
+    Partition& partition = *partitions_[one.partition];
+    if (one.is_send) {
+      post_result(now, partition, one.worker);
+    } else if (partition.failed_rank < 0) {
+      post_push(now, partition, one.worker);
+    }
+  }
+}
+
+void Summation::on_completion(TimeNs now, const core::Completion& completion) {
+  const std::uint64_t local = local_of(completion.operation);
+  Partition& partition = *partitions_[local >> 17];
+  const auto worker = static_cast<std::uint16_t>((local >> 1) & 0xFFFF);
+  if ((local & 1U) != 0) {
+    MLT_CHECK(partition.sending > 0);
+    --partition.sending;
+    if (partition.sending == 0 && partition.failed_rank >= 0) announce_failure(partition);
+  } else {
+    partition.receiving[worker] = false;
+  }
+  if (core::is_failure(completion.status)) return fail(now, partition, worker);
+  if (partition.failed_rank >= 0) return;
+  if ((local & 1U) == 0) ++partition.arrived;
+  // The result buffer must have left for every worker before it is written again.
+  if (partition.arrived == config_.workers && partition.sending == 0) finish_round(now, partition);
+}
+
+void Summation::finish_round(TimeNs now, Partition& partition) {
+  const std::size_t segment_elements = partition.shape.segment_bytes / sizeof(float);
+  const std::span<float> sum(partition.sum);
+  const std::span<float> result(partition.result);
+  for (std::size_t segment = 0; segment < partition.contributors.size(); ++segment) {
+    const std::size_t at = segment * segment_elements;
+    const std::size_t n = std::min(segment_elements, sum.size() - std::min(at, sum.size()));
+    const std::uint16_t contributors = partition.contributors[segment];
+    // Appendix A: the mean of what arrived. A segment that nobody's push brought is zero, as no gradient.
+    const float scale = partition.shape.average && contributors > 0 ? 1.0F / static_cast<float>(contributors) : 1.0F;
+    scale_and_clear(sum.subspan(at, n), result.subspan(at, n), scale);
+    partition.contributors[segment] = 0;
+  }
+  ++rounds_summed_;
+  partition.arrived = 0;
+  partition.sending = config_.workers;
+  for (std::uint16_t worker = 0; worker < config_.workers; ++worker) post_push(now, partition, worker);
+  for (std::uint16_t worker = 0; worker < config_.workers; ++worker) post_result(now, partition, worker);
+}
+
+void Summation::fail(TimeNs now, Partition& partition, std::uint16_t rank) {
+  if (partition.failed_rank >= 0) return;
+  partition.failed_rank = rank;
+  for (std::uint16_t worker = 0; worker < config_.workers; ++worker) {
+    if (partition.receiving[worker]) {
+      verbs_.cancel(now, operation(partition, worker, false), core::CompletionKind::kReceive);
+    }
+  }
+  if (partition.sending == 0) announce_failure(partition);
+}
+
+// Only once the results that are still going out have arrived: a worker that leaves after the last iteration must not
+// take it from the others.
+void Summation::announce_failure(Partition& partition) {
+  const auto rank = static_cast<std::uint16_t>(partition.failed_rank);
+  encode(Aborted{partition.shape.key, partition.shape.partition, rank}, scratch_);
+  for (std::uint16_t worker = 0; worker < config_.workers; ++worker) {
+    if (worker != rank && partition.registered[worker]) verbs_.send_message(worker, scratch_);
+  }
+}
+
+// Every sum needs every worker, also one that has not registered for it yet.
+void Summation::on_peer_down(TimeNs now, std::uint16_t peer) {
+  if (peer >= config_.workers) return;
+  if (gone_worker_ < 0) gone_worker_ = peer;
+  for (const auto& partition : partitions_) fail(now, *partition, peer);
+}
+
+}  // namespace mlt::collective

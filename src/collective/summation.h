@@ -1,0 +1,77 @@
+// A summation service: sums what workers push where it lands, averages by what arrived, hands the result out reliably.
+//
+// BytePS (OSDI'20) section 5 for the service, MLT appendix A for the average. A state machine over Verbs: no thread, no
+// socket. Two buffers per partition: pushes of the next iteration may land while results of this one are still going
+// out. Owned by the driver's thread.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "collective/messages.h"
+#include "collective/verbs.h"
+
+namespace mlt::collective {
+
+struct SummationConfig {
+  std::uint16_t workers = 0;                          // ranks 0 .. workers-1
+  std::uint64_t max_bytes = std::uint64_t{16} << 30;  // of all partitions' buffers together
+};
+
+class Summation {
+ public:
+  Summation(const SummationConfig& config, Verbs& verbs) : config_(config), verbs_(verbs) {}
+
+  void on_message(TimeNs now, std::uint16_t from, const Message& message);
+  void on_completion(TimeNs now, const core::Completion& completion);
+  void on_peer_down(TimeNs now, std::uint16_t peer);
+  // Posts what found no room before; called after completions were taken.
+  void retry(TimeNs now);
+
+  std::uint64_t rounds_summed() const { return rounds_summed_; }
+  std::uint64_t bytes_held() const { return bytes_held_; }
+
+ private:
+  struct Partition {
+    Register shape;
+    std::uint32_t index = 0;
+    std::vector<float> sum;
+    std::vector<float> result;
+    std::vector<std::uint16_t> contributors;  // per segment: workers whose segment arrived
+    std::vector<bool> registered;             // per worker
+    std::vector<bool> receiving;              // per worker: a push is posted and not done
+    std::uint16_t arrived = 0;                // pushes of this round that are done
+    std::uint16_t sending = 0;                // results of the round before that are still going out
+    int failed_rank = -1;                     // no further rounds
+  };
+  struct Unposted {
+    std::uint32_t partition;
+    std::uint16_t worker;
+    bool is_send;
+  };
+
+  void on_register(TimeNs now, std::uint16_t from, const Register& shape);
+  void refuse(std::uint16_t to, const Register& shape, const std::string& text);
+  void post_push(TimeNs now, Partition& partition, std::uint16_t worker);
+  void post_result(TimeNs now, Partition& partition, std::uint16_t worker);
+  void finish_round(TimeNs now, Partition& partition);
+  void fail(TimeNs now, Partition& partition, std::uint16_t rank);
+  void announce_failure(Partition& partition);
+  OperationId operation(const Partition& partition, std::uint16_t worker, bool is_send) const;
+  static void add_segment(void* context, std::uint64_t offset_bytes, std::span<const std::byte> payload);
+
+  SummationConfig config_;
+  Verbs& verbs_;
+  std::map<std::pair<std::uint64_t, std::uint32_t>, std::uint32_t> by_key_;
+  std::vector<std::unique_ptr<Partition>> partitions_;
+  std::vector<Unposted> unposted_;
+  std::vector<std::byte> scratch_;
+  int gone_worker_ = -1;  // the first that died or left: no sum can be made any more
+  std::uint64_t rounds_summed_ = 0;
+  std::uint64_t bytes_held_ = 0;
+};
+
+}  // namespace mlt::collective

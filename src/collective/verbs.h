@@ -1,0 +1,53 @@
+// What a collective may ask of its driver, and what the driver tells it: the endpoint's post/poll, plus small reliable
+// messages. Collectives are state machines over this, so that they run in the engine and in the simulator alike.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "base/time.h"
+#include "core/event.h"
+
+namespace mlt::collective {
+
+using base::TimeNs;
+using core::OperationId;
+
+class Verbs {
+ public:
+  virtual core::PostStatus post_send(TimeNs now, const core::SendRequest& request) = 0;
+  virtual core::PostStatus post_recv(TimeNs now, const core::ReceiveRequest& request) = 0;
+  virtual void cancel(TimeNs now, OperationId operation, core::CompletionKind kind) = 0;
+  // Reliable and in order, over the control connection; false if the peer is gone or its queue is full.
+  virtual bool send_message(std::uint16_t peer, std::span<const std::byte> bytes) = 0;
+  // Payload of a full packet to or from `peer`.
+  virtual std::uint32_t segment_bytes(std::uint16_t peer) const = 0;
+
+ protected:
+  ~Verbs() = default;
+};
+
+// Operation ids of machines have the top bit set; the next bits tell the driver whose they are. Users' ids never do.
+inline constexpr OperationId kMachineBit = OperationId{1} << 63;
+enum class MachineId : std::uint8_t { kPushPull = 0, kSummation = 1 };
+
+constexpr OperationId machine_operation(MachineId machine, std::uint64_t local) {
+  return kMachineBit | (OperationId{static_cast<std::uint8_t>(machine)} << 56) | local;
+}
+constexpr bool is_machine_operation(OperationId operation) { return (operation & kMachineBit) != 0; }
+constexpr MachineId machine_of(OperationId operation) { return static_cast<MachineId>((operation >> 56) & 0x7F); }
+constexpr std::uint64_t local_of(OperationId operation) { return operation & ((OperationId{1} << 56) - 1); }
+
+// Tags of collectives have the top bit set too; a user's tag is below 2^63.
+inline constexpr std::uint64_t kCollectiveTagBit = std::uint64_t{1} << 63;
+inline constexpr std::uint64_t kMaxKey = (std::uint64_t{1} << 40) - 1;
+inline constexpr std::uint32_t kMaxPartitions = 1U << 16;
+
+constexpr std::uint64_t partition_tag(std::uint64_t key, std::uint32_t partition) {
+  return kCollectiveTagBit | (key << 16) | partition;
+}
+
+// BytePS (OSDI'20, section 4.1) cuts tensors into partitions of at most 4 MB.
+inline constexpr std::uint32_t kPartitionBytes = 4U << 20;
+
+}  // namespace mlt::collective

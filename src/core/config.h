@@ -1,0 +1,35 @@
+// Sizes and defaults of one endpoint. Every queue and table gets its limit here, once; nothing grows afterwards.
+#pragma once
+
+#include <cstdint>
+
+#include "base/time.h"
+#include "core/priority.h"
+#include "core/timely.h"
+
+namespace mlt::core {
+
+struct EndpointConfig {
+  std::uint16_t rank = 0;
+  std::uint16_t peers = 2;             // ranks in the job, this one included
+  std::uint8_t paths = 1;              // to each peer, up to MLT_MAX_PATHS
+  std::uint32_t max_sends = 1'024;     // under way or completed and not yet polled
+  std::uint32_t max_receives = 1'024;  //
+  std::uint32_t max_tags = 32'768;     // distinct (peer, tag) pairs
+  // Bitmaps of everything under way: 2^18 words = 16.8 M segments = 24 GB of tensors at 1,432 bytes each.
+  std::uint32_t bitmap_words = 1U << 18;
+  std::uint32_t max_segment_bytes = 8'960;  // payload; a jumbo frame's worth
+  std::uint32_t early_segments = 2'048;     // kept for receives that are not posted yet, over all peers
+  std::uint32_t early_transfers = 256;
+  std::uint32_t finished_log = 4'096;  // outcomes remembered for senders whose STOP was lost
+  std::uint32_t reply_queue = 4'096;   // answers waiting to be sent; a full queue drops one, and the probe asks again
+  std::uint32_t packets_per_ack = 10;  // paper section 4.2.3
+  base::DurationNs operation_timeout_ns = 300 * base::kSecond;
+  TimelyConfig timely;
+  DscpMap dscp;
+
+  // This peer's share of the early buffer, announced in hello.
+  std::uint32_t early_segments_per_peer() const { return early_segments / (peers > 1 ? peers - 1U : 1U); }
+};
+
+}  // namespace mlt::core

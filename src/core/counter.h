@@ -1,0 +1,76 @@
+// Everything the endpoint counts, by name. Nothing is dropped, repeated or ignored without a counter here.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+namespace mlt::core {
+
+#define MLT_CORE_COUNTERS(X)                                                                         \
+  X(data_packets_sent)      /* first sends and repairs */                                            \
+  X(data_bytes_sent)        /* payload of these */                                                   \
+  X(segments_repaired)      /* of these: sent in a later round than the first */                     \
+  X(runs_sent)              /* GSO runs of data */                                                   \
+  X(data_packets_received)  /* valid, for this connection */                                         \
+  X(data_bytes_received)    /* payload of these */                                                   \
+  X(segments_placed)        /* arrived first and were written */                                     \
+  X(duplicate_segments)     /* arrived again; not written */                                         \
+  X(stale_packets)          /* of a transfer that is over; not written */                            \
+  X(early_segments_kept)    /* arrived before their receive was posted, and were kept */             \
+  X(early_segments_dropped) /* arrived before their receive was posted; no room */                   \
+  X(ce_marks_received)      /* data packets that a switch marked CE */                               \
+  X(reordered_packets)      /* arrived after a later one of the same path */                         \
+  X(acks_sent)                                                                                       \
+  X(acks_received)                                                                                   \
+  X(probes_sent)                                                                                     \
+  X(probes_received)                                                                                 \
+  X(bitmaps_sent)                                                                                    \
+  X(bitmaps_received)                                                                                \
+  X(stops_sent)                                                                                      \
+  X(stops_received)                                                                                  \
+  X(stale_control)          /* control datagrams for a transfer or round that is over */             \
+  X(control_resent)         /* probes repeated because no answer came in time */                     \
+  X(backstop_messages_sent) /* control messages moved to the TCP connection */                       \
+  X(backstop_messages_received)                                                                      \
+  X(window_stalls)              /* a peer's window stayed full for a whole retransmission timeout */ \
+  X(segments_lost_within_bound) /* missing at completion, allowed by the caller */                   \
+  X(sends_completed)                                                                                 \
+  X(receives_completed)                                                                              \
+  X(operations_failed)                                                                               \
+  X(drop_too_short) /* datagrams refused by the codec, by reason */                                  \
+  X(drop_bad_version)                                                                                \
+  X(drop_unknown_type)                                                                               \
+  X(drop_unknown_flags)                                                                              \
+  X(drop_unknown_element)                                                                            \
+  X(drop_bad_length)                                                                                 \
+  X(drop_bad_cookie)  /* not of this connection: stray, forged, or an earlier incarnation */         \
+  X(drop_bad_path)    /* path number beyond what was agreed */                                       \
+  X(drop_bad_segment) /* not on the segment grid, or beyond the tensor */                            \
+  X(drop_mismatch)    /* size or element type differs from the posted receive */
+
+enum class Counter : std::size_t {
+#define MLT_X(name) k_##name,
+  MLT_CORE_COUNTERS(MLT_X)
+#undef MLT_X
+      kCount
+};
+
+inline constexpr std::array<const char*, static_cast<std::size_t>(Counter::kCount)> kCounterNames = {
+#define MLT_X(name) #name,
+    MLT_CORE_COUNTERS(MLT_X)
+#undef MLT_X
+};
+
+// Owned by the endpoint's thread.
+class Counters {
+ public:
+  void add(Counter which, std::uint64_t amount = 1) { values_[static_cast<std::size_t>(which)] += amount; }
+  std::uint64_t value(Counter which) const { return values_[static_cast<std::size_t>(which)]; }
+  const std::array<std::uint64_t, static_cast<std::size_t>(Counter::kCount)>& values() const { return values_; }
+
+ private:
+  std::array<std::uint64_t, static_cast<std::size_t>(Counter::kCount)> values_{};
+};
+
+}  // namespace mlt::core

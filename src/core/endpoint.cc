@@ -1,0 +1,211 @@
+#include "core/endpoint.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace mlt::core {
+
+Endpoint::Endpoint(const EndpointConfig& config)
+    : shared_(config), arena_(config.bitmap_words), sender_(shared_, arena_), receiver_(shared_, arena_) {
+  MLT_CHECK(config.paths >= 1 && config.paths <= MLT_MAX_PATHS);
+  MLT_CHECK(config.rank < config.peers);
+  MLT_CHECK(config.dscp.data_classes >= 1 && config.dscp.data_classes <= kMaxClasses);
+  MLT_CHECK(config.timely.line_rate_bytes_per_second > 0);
+}
+
+// A polled completion's slot stays untouched until the driver comes back, so that the bitmap it was shown holds.
+void Endpoint::release_polled() {
+  if (!has_polled_) return;
+  has_polled_ = false;
+  polled_.kind == CompletionKind::kSend ? sender_.release(polled_.slot) : receiver_.release(polled_.slot);
+}
+
+PostStatus Endpoint::post_send(TimeNs now, const SendRequest& request) {
+  release_polled();
+  return sender_.post(now, request);
+}
+
+PostStatus Endpoint::post_recv(TimeNs now, const ReceiveRequest& request) {
+  release_polled();
+  return receiver_.post(now, request);
+}
+
+void Endpoint::count_drop(wire::DropReason reason) {
+  switch (reason) {
+    case wire::DropReason::kNone:
+      return;
+    case wire::DropReason::kTooShort:
+      return shared_.counters.add(Counter::k_drop_too_short);
+    case wire::DropReason::kBadVersion:
+      return shared_.counters.add(Counter::k_drop_bad_version);
+    case wire::DropReason::kUnknownType:
+      return shared_.counters.add(Counter::k_drop_unknown_type);
+    case wire::DropReason::kUnknownFlags:
+      return shared_.counters.add(Counter::k_drop_unknown_flags);
+    case wire::DropReason::kUnknownElement:
+      return shared_.counters.add(Counter::k_drop_unknown_element);
+    case wire::DropReason::kBadLength:
+      return shared_.counters.add(Counter::k_drop_bad_length);
+  }
+}
+
+// Whose datagram is it? The low bits of the cookie name a connection, all 64 bits prove it.
+bool Endpoint::identify(std::span<const std::byte> datagram, wire::Prefix& prefix, std::uint16_t& from) {
+  if (const wire::DropReason reason = wire::decode_prefix(datagram, prefix); reason != wire::DropReason::kNone) {
+    count_drop(reason);
+    return false;
+  }
+  from = wire::cookie_rank(prefix.cookie);
+  if (from >= shared_.config.peers || !shared_.peers[from].up || shared_.peers[from].local_cookie != prefix.cookie) {
+    shared_.counters.add(Counter::k_drop_bad_cookie);
+    return false;
+  }
+  // Answers go back on the path that they speak of: it must be one that the driver has.
+  if (prefix.path >= shared_.config.paths) {
+    shared_.counters.add(Counter::k_drop_bad_path);
+    return false;
+  }
+  return true;
+}
+
+void Endpoint::on_datagram(TimeNs now, std::span<const std::byte> datagram, base::Ecn ecn, TimeNs arrival_ns) {
+  release_polled();
+  arrival_ns = std::min(arrival_ns, now);
+  wire::Prefix prefix;
+  std::uint16_t from = 0;
+  if (!identify(datagram, prefix, from)) return;
+  if (prefix.type != wire::PacketType::kData) {
+    return on_control_datagram(now, arrival_ns, from, datagram, prefix, false);
+  }
+  wire::DataHeader header;
+  std::span<const std::byte> payload;
+  const wire::DropReason reason = wire::decode_data(datagram, prefix, header, payload);
+  if (reason != wire::DropReason::kNone) return count_drop(reason);
+  receiver_.on_data(now, arrival_ns, from, header, payload, ecn);
+}
+
+void Endpoint::on_control_datagram(TimeNs now, TimeNs arrival_ns, std::uint16_t from,
+                                   std::span<const std::byte> datagram, const wire::Prefix& prefix, bool by_control) {
+  wire::DropReason reason = wire::DropReason::kUnknownType;
+  switch (prefix.type) {
+    case wire::PacketType::kData:  // never over the control connection
+      break;
+    case wire::PacketType::kAck: {
+      wire::Ack ack;
+      reason = wire::decode_ack(datagram, prefix, ack);
+      if (reason == wire::DropReason::kNone) sender_.on_ack(now, arrival_ns, from, ack);
+      break;
+    }
+    case wire::PacketType::kProbe: {
+      wire::Probe probe;
+      reason = wire::decode_probe(datagram, prefix, probe);
+      if (reason == wire::DropReason::kNone) receiver_.on_probe(now, from, probe, by_control);
+      break;
+    }
+    case wire::PacketType::kBitmap: {
+      wire::BitmapMessage bitmap;
+      reason = wire::decode_bitmap(datagram, prefix, bitmap);
+      if (reason == wire::DropReason::kNone) sender_.on_bitmap(now, arrival_ns, from, bitmap);
+      break;
+    }
+    case wire::PacketType::kStop: {
+      wire::Stop stop;
+      reason = wire::decode_stop(datagram, prefix, stop);
+      if (reason == wire::DropReason::kNone) sender_.on_stop(now, arrival_ns, from, stop);
+      break;
+    }
+  }
+  count_drop(reason);
+}
+
+void Endpoint::bring_up(const PeerUp& up) {
+  MLT_CHECK(up.peer < shared_.config.peers && up.peer != shared_.config.rank);
+  MLT_CHECK(up.segment_bytes > 0 && up.segment_bytes % 8 == 0 && up.segment_bytes <= shared_.config.max_segment_bytes);
+  MLT_CHECK(wire::cookie_rank(up.local_cookie) == up.peer && wire::cookie_rank(up.remote_cookie) == config().rank);
+  Peer& peer = shared_.peers[up.peer];
+  MLT_CHECK(!peer.up);
+  peer = Peer{};
+  peer.up = true;
+  peer.local_cookie = up.local_cookie;
+  peer.remote_cookie = up.remote_cookie;
+  peer.segment_bytes = up.segment_bytes;
+  peer.window_bytes = up.window_bytes;
+  peer.early_segments = up.early_segments;
+  peer.rate.emplace(shared_.config.timely);
+  shared_.tags.restart_generations(up.peer);
+}
+
+void Endpoint::on_control(TimeNs now, const ControlInput& input) {
+  release_polled();
+  if (const auto* up = std::get_if<PeerUp>(&input)) {
+    bring_up(*up);
+  } else if (const auto* down = std::get_if<PeerDown>(&input)) {
+    if (down->peer >= shared_.config.peers || !shared_.peers[down->peer].up) return;
+    shared_.peers[down->peer].up = false;
+    sender_.on_peer_down(now, down->peer);
+    receiver_.on_peer_down(now, down->peer);
+  } else if (const auto* message = std::get_if<PeerMessage>(&input)) {
+    wire::Prefix prefix;
+    std::uint16_t from = 0;
+    if (!identify(message->bytes, prefix, from)) return;
+    if (from != message->peer) return shared_.counters.add(Counter::k_drop_bad_cookie);
+    on_control_datagram(now, now, from, message->bytes, prefix, true);
+  } else if (const auto* cancel = std::get_if<Cancel>(&input)) {
+    cancel->kind == CompletionKind::kSend ? sender_.cancel(now, cancel->operation)
+                                          : receiver_.cancel(now, cancel->operation);
+  } else if (std::holds_alternative<Closing>(input)) {
+    receiver_.on_closing(now);
+  }
+}
+
+void Endpoint::on_timeout(TimeNs now) {
+  release_polled();
+  std::uint32_t slot = 0;
+  const std::uint32_t sends = shared_.config.max_sends;
+  const std::uint32_t receives = shared_.config.max_receives;
+  while (shared_.timers.pop_due(now, slot)) {
+    if (slot < sends) {
+      sender_.on_send_timer(now, slot);
+    } else if (slot < sends + receives) {
+      receiver_.on_receive_timer(now, slot - sends);
+    } else {
+      sender_.on_peer_timer(now, static_cast<std::uint16_t>(slot - sends - receives));
+    }
+  }
+}
+
+// Answers first, then questions, then data: what the other side waits for is small and urgent.
+bool Endpoint::poll_transmit(TimeNs now, const TransmitCapabilities& capabilities, Transmit& transmit) {
+  release_polled();
+  return receiver_.fill_answer(now, transmit) || sender_.fill_probe(now, transmit) ||
+         sender_.fill_data(now, capabilities, transmit);
+}
+
+bool Endpoint::poll_control(TimeNs now, ControlOutput& output) {
+  release_polled();
+  return receiver_.fill_backstop(now, output) || sender_.fill_backstop(now, output);
+}
+
+bool Endpoint::poll_completion(Completion& completion) {
+  release_polled();
+  if (!shared_.completions.pop(polled_)) return false;
+  has_polled_ = true;
+  polled_.kind == CompletionKind::kSend ? sender_.complete(polled_.slot, completion)
+                                        : receiver_.complete(polled_.slot, completion);
+  return true;
+}
+
+TimeNs Endpoint::next_timeout() const { return shared_.timers.next(); }
+
+std::uint32_t Endpoint::segment_count(std::uint16_t peer, std::uint64_t total_bytes) const {
+  if (peer >= shared_.config.peers || !shared_.peers[peer].up || total_bytes > ~std::uint32_t{0}) return 0;
+  return SegmentGrid(static_cast<std::uint32_t>(total_bytes), shared_.peers[peer].segment_bytes).count();
+}
+
+double Endpoint::rate_bytes_per_second(std::uint16_t peer) const {
+  return peer < shared_.config.peers && shared_.peers[peer].rate ? shared_.peers[peer].rate->rate_bytes_per_second()
+                                                                 : 0.0;
+}
+
+}  // namespace mlt::core

@@ -1,0 +1,72 @@
+// The protocol endpoint of one rank: tensors in and out, datagrams in and out, and nothing else.
+//
+// Nine entry points. No socket, clock, thread or allocation after construction: the driver brings time as an argument,
+// hands in what it received and takes out what is to be sent. engine/event_loop and sim/host are the two drivers.
+// Paper: section 4.2 (mechanisms) and 5.1 (end-host stack); departures in DESIGN.md sections 2 to 5.
+#pragma once
+
+#include <span>
+#include <variant>
+
+#include "base/datagram.h"
+#include "core/config.h"
+#include "core/counter.h"
+#include "core/event.h"
+#include "core/receiver.h"
+#include "core/sender.h"
+
+namespace mlt::core {
+
+// One GSO run: one peer, one DSCP, one ECN mark, one path. Slices point into the tensor and into the run itself, and
+// are valid until the driver has sent it, which it does before the next call.
+using Transmit = base::DatagramRun;
+
+// What reaches an endpoint beside datagrams: the control connection's news, and a caller's second thoughts.
+using ControlInput = std::variant<PeerUp, PeerDown, PeerMessage, Cancel, Closing>;
+
+// Owned by the driver's thread; no other thread may call it.
+class Endpoint {
+ public:
+  explicit Endpoint(const EndpointConfig& config);
+
+  PostStatus post_send(TimeNs now, const SendRequest& request);
+  PostStatus post_recv(TimeNs now, const ReceiveRequest& request);
+
+  // `arrival_ns`: when the network delivered it, if the driver knows; it may have waited for this thread since.
+  void on_datagram(TimeNs now, std::span<const std::byte> datagram, base::Ecn ecn, TimeNs arrival_ns = base::kNever);
+  void on_control(TimeNs now, const ControlInput& input);
+  void on_timeout(TimeNs now);
+
+  // True if `transmit` was filled. Call until it answers false, sending each run in between.
+  bool poll_transmit(TimeNs now, const TransmitCapabilities& capabilities, Transmit& transmit);
+  bool poll_control(TimeNs now, ControlOutput& output);
+  // The completion's bitmap is valid until the next call of any entry point.
+  bool poll_completion(Completion& completion);
+
+  TimeNs next_timeout() const;
+
+  // Pure questions.
+  const Counters& counters() const { return shared_.counters; }
+  const EndpointConfig& config() const { return shared_.config; }
+  // Segments of a tensor of `total_bytes` for this peer; 0 if the peer is not up. The length of SendRequest::tags.
+  std::uint32_t segment_count(std::uint16_t peer, std::uint64_t total_bytes) const;
+  double rate_bytes_per_second(std::uint16_t peer) const;
+  std::uint64_t in_flight_bytes(std::uint16_t peer) const { return sender_.in_flight_bytes(peer); }
+
+ private:
+  void on_control_datagram(TimeNs now, TimeNs arrival_ns, std::uint16_t from, std::span<const std::byte> datagram,
+                           const wire::Prefix& prefix, bool by_control);
+  bool identify(std::span<const std::byte> datagram, wire::Prefix& prefix, std::uint16_t& from);
+  void count_drop(wire::DropReason reason);
+  void bring_up(const PeerUp& up);
+  void release_polled();
+
+  Shared shared_;
+  base::WordArena arena_;
+  Sender sender_;
+  Receiver receiver_;
+  bool has_polled_ = false;  // a completion handed out whose slot is freed at the next call
+  CompletedSlot polled_;
+};
+
+}  // namespace mlt::core

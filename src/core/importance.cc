@@ -1,0 +1,94 @@
+#include "core/importance.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+#include "base/check.h"
+#include "base/prng.h"
+
+namespace mlt::core {
+
+namespace {
+
+float load_half(std::uint16_t h) {
+  const int exponent = (h >> 10) & 0x1F;
+  const int mantissa = h & 0x3FF;
+  if (exponent == 0x1F) return mantissa == 0 ? INFINITY : NAN;
+  if (exponent == 0) return std::ldexp(static_cast<float>(mantissa), -24);
+  return std::ldexp(static_cast<float>(mantissa + 1024), exponent - 25);
+}
+
+float magnitude(const std::byte* at, wire::ElementType element) {
+  switch (element) {
+    case wire::ElementType::kFloat32: {
+      float value;
+      std::memcpy(&value, at, sizeof value);
+      return std::fabs(value);
+    }
+    case wire::ElementType::kFloat64: {
+      double value;
+      std::memcpy(&value, at, sizeof value);
+      return static_cast<float>(std::fabs(value));
+    }
+    case wire::ElementType::kFloat16: {
+      std::uint16_t bits;
+      std::memcpy(&bits, at, sizeof bits);
+      return load_half(bits);
+    }
+    case wire::ElementType::kBfloat16: {
+      std::uint16_t bits;
+      std::memcpy(&bits, at, sizeof bits);
+      return std::fabs(std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16));
+    }
+    default:
+      return 0.0F;
+  }
+}
+
+}  // namespace
+
+void tag_by_magnitude(std::span<const std::byte> data, wire::ElementType element, const SegmentGrid& grid,
+                      std::uint8_t traffic_class, std::uint64_t seed, std::vector<float>& scratch,
+                      std::span<SegmentTag> tags) {
+  MLT_CHECK(tags.size() == grid.count() && data.size() == grid.total_bytes());
+  const SegmentTag important = SegmentTag::important(traffic_class);
+  const SegmentTag other{traffic_class};
+  if (!wire::is_floating_point(element) || grid.count() < 2) {
+    std::fill(tags.begin(), tags.end(), important);
+    return;
+  }
+  // Every twentieth element from a random start: 5 % of each segment, however the tensor is laid out.
+  const std::uint32_t size = wire::element_bytes(element);
+  const auto stride = static_cast<std::uint32_t>(1.0 / kSampleFraction);
+  base::Prng prng(seed);
+  scratch.clear();
+  scratch.resize(grid.count());  // means first, samples behind them
+  for (std::uint32_t segment = 0; segment < grid.count(); ++segment) {
+    const std::uint32_t elements = grid.length(segment) / size;
+    const std::byte* base = data.data() + grid.offset(segment);
+    float sum = 0;
+    std::uint32_t samples = 0;
+    for (auto i = static_cast<std::uint32_t>(prng.below(std::min(stride, elements))); i < elements; i += stride) {
+      const float value = magnitude(base + std::size_t{i} * size, element);
+      sum += value;
+      ++samples;
+      if (std::isfinite(value)) scratch.push_back(value);
+    }
+    scratch[segment] = sum / static_cast<float>(samples);
+  }
+  float median = 0;
+  const auto first_sample = scratch.begin() + grid.count();
+  if (first_sample != scratch.end()) {
+    const auto middle = first_sample + (scratch.end() - first_sample) / 2;
+    std::nth_element(first_sample, middle, scratch.end());
+    median = *middle;
+  }
+  for (std::uint32_t segment = 0; segment < grid.count(); ++segment) {
+    // Written so that a mean that is not a number counts as important.
+    tags[segment] = scratch[segment] < median ? other : important;
+  }
+}
+
+}  // namespace mlt::core

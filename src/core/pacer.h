@@ -1,0 +1,35 @@
+// Turns a rate into times: when may the next run leave? A driver that wakes late is given back at most `kCreditNs` of
+// unused time, so that the mean rate holds without ever sending a longer burst.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "base/time.h"
+
+namespace mlt::core {
+
+class Pacer {
+ public:
+  // Waking a thread costs tens of microseconds; twice a run's length covers it.
+  static constexpr base::DurationNs kCreditNs = 200 * base::kMicrosecond;
+  // A run is never longer than what the rate sends in this time (DESIGN.md section 4).
+  static constexpr base::DurationNs kRunNs = 100 * base::kMicrosecond;
+
+  base::TimeNs next_ns() const { return next_ns_; }
+  bool may_send(base::TimeNs now) const { return now >= next_ns_; }
+
+  void on_sent(base::TimeNs now, std::uint64_t bytes, double rate_bytes_per_second) {
+    next_ns_ = std::max(next_ns_, now - kCreditNs) + base::serialisation_ns(bytes, rate_bytes_per_second);
+  }
+
+  // Longest run in bytes at this rate; the caller rounds to whole datagrams, one at least.
+  static std::uint64_t run_bytes(double rate_bytes_per_second) {
+    return static_cast<std::uint64_t>(rate_bytes_per_second * static_cast<double>(kRunNs) * 1e-9);
+  }
+
+ private:
+  base::TimeNs next_ns_ = 0;
+};
+
+}  // namespace mlt::core

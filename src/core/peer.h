@@ -1,0 +1,98 @@
+// What an endpoint keeps of one peer between transfers: cookies, rate, round trip, sequence numbers per path.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "core/completion_queue.h"
+#include "core/config.h"
+#include "core/counter.h"
+#include "core/event.h"
+#include "core/pacer.h"
+#include "core/rate_controller.h"
+#include "core/rtt_estimator.h"
+#include "core/tag_table.h"
+#include "core/timely.h"
+#include "core/timer_table.h"
+
+namespace mlt::core {
+
+static_assert(RateController<Timely>);
+
+// Sequence numbers wrap: a is after b if it lies within half the circle ahead of it.
+constexpr bool is_after(std::uint32_t a, std::uint32_t b) { return static_cast<std::int32_t>(a - b) > 0; }
+
+struct PathOut {
+  std::uint32_t last_sequence = 0;  // newest sent; the first packet is 1
+  std::uint32_t resolved = 0;       // everything up to here arrived or is given up: not in flight
+};
+
+struct PathIn {
+  std::uint32_t highest_sequence = 0;
+  std::uint32_t received_packets = 0;
+  std::uint32_t ce_packets = 0;
+  std::uint32_t echo_timestamp_ns = 0;
+  TimeNs echo_arrival_ns = 0;
+  std::uint32_t since_ack = 0;
+  bool echo_fresh = false;
+};
+
+struct Peer {
+  bool up = false;
+  std::uint64_t local_cookie = 0;
+  std::uint64_t remote_cookie = 0;
+  std::uint32_t segment_bytes = 0;
+  std::uint32_t window_bytes = 0;
+  std::uint32_t early_segments = 0;
+
+  // Sending. Owned by Sender.
+  std::optional<Timely> rate;  // made when the peer comes up
+  Pacer pacer;
+  RttEstimator rtt;
+  std::uint32_t work_head = kNil;  // sends with segments to go, in send order
+  std::uint8_t next_path = 0;
+  bool window_blocked = false;
+  std::uint32_t stall_repeats = 0;       // timeouts that the window stayed full
+  TimeNs stall_probe_ns = base::kNever;  // when the first probe because of that was sent; nothing was sent after it
+  std::array<PathOut, MLT_MAX_PATHS> out;
+
+  // Receiving. Owned by Receiver.
+  std::array<PathIn, MLT_MAX_PATHS> in;
+  std::uint8_t last_path = 0;
+  std::uint32_t acks_due = 0;  // bit per path
+  wire::TransferId ack_transfer;
+  bool ack_posted = false;
+  DurationNs reorder_window_ns = 0;  // how late a packet was seen to arrive after a later one
+};
+
+// What sender and receiver share. Owned by the endpoint.
+struct Shared {
+  explicit Shared(const EndpointConfig& endpoint_config)
+      : config(endpoint_config),
+        peers(endpoint_config.peers),
+        tags(endpoint_config.max_tags),
+        timers(endpoint_config.max_sends + endpoint_config.max_receives + endpoint_config.peers),
+        completions(endpoint_config.max_sends + endpoint_config.max_receives) {}
+
+  // Timer slots: sends, then receives, then peers.
+  std::uint32_t send_timer(std::uint32_t slot) const { return slot; }
+  std::uint32_t receive_timer(std::uint32_t slot) const { return config.max_sends + slot; }
+  std::uint32_t peer_timer(std::uint16_t peer) const { return config.max_sends + config.max_receives + peer; }
+
+  // kPosted, or why nothing can be posted for this peer.
+  PostStatus check_peer(std::uint16_t peer) const {
+    if (peer >= config.peers || peer == config.rank) return PostStatus::kUnknownPeer;
+    return peers[peer].up ? PostStatus::kPosted : PostStatus::kPeerNotConnected;
+  }
+
+  EndpointConfig config;
+  std::vector<Peer> peers;
+  TagTable tags;
+  TimerTable timers;
+  CompletionQueue completions;
+  Counters counters;
+};
+
+}  // namespace mlt::core

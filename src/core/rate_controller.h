@@ -1,0 +1,20 @@
+// What a rate controller is: one object per peer, told of every round-trip sample, asked for a rate. One file per
+// algorithm; none reads a clock. Rates are payload-plus-header bytes per second.
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+
+#include "base/time.h"
+
+namespace mlt::core {
+
+template <typename T>
+concept RateController = requires(T controller, const T& constant, base::TimeNs now, base::DurationNs rtt_ns) {
+  // A round-trip sample of a data packet.
+  { controller.on_rtt_sample(now, rtt_ns) } -> std::same_as<void>;
+  // Current sending rate; positive.
+  { constant.rate_bytes_per_second() } -> std::convertible_to<double>;
+};
+
+}  // namespace mlt::core

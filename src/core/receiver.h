@@ -1,0 +1,80 @@
+// The receiving half of an endpoint: placement in any order, known loss, bitmap, stop. Paper sections 4.2.1 and 4.2.3.
+//
+// Absent on purpose: sockets, clocks, threads, allocation after set-up. Owned by the endpoint, used by one thread.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/datagram.h"
+#include "base/word_arena.h"
+#include "core/early_buffer.h"
+#include "core/finished_log.h"
+#include "core/peer.h"
+#include "core/receive_state.h"
+#include "core/reply_queue.h"
+
+namespace mlt::core {
+
+class Receiver {
+ public:
+  Receiver(Shared& shared, base::WordArena& arena);
+
+  PostStatus post(TimeNs now, const ReceiveRequest& request);
+  bool cancel(TimeNs now, OperationId operation);
+
+  void on_data(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wire::DataHeader& header,
+               std::span<const std::byte> payload, base::Ecn ecn);
+  void on_probe(TimeNs now, std::uint16_t from, const wire::Probe& probe, bool by_control);
+  void on_receive_timer(TimeNs now, std::uint32_t slot);
+  void on_closing(TimeNs now);
+  void on_peer_down(TimeNs now, std::uint16_t peer);
+
+  // Builds the next answer (BITMAP, STOP) or ACK; false if there is none.
+  bool fill_answer(TimeNs now, base::DatagramRun& run);
+  bool fill_backstop(TimeNs now, ControlOutput& output);
+
+  void complete(std::uint32_t slot, Completion& completion) const;
+  void release(std::uint32_t slot);
+
+ private:
+  ReceiveState* find(std::uint16_t peer, const wire::TransferId& transfer);
+  std::uint32_t slot_of(const ReceiveState& state) const { return static_cast<std::uint32_t>(&state - states_.data()); }
+  bool is_over(std::uint16_t peer, const wire::TransferId& transfer);
+
+  void count_arrival(TimeNs arrival_ns, std::uint16_t from, const wire::DataHeader& header, base::Ecn ecn, bool posted);
+  void on_early_data(TimeNs now, std::uint16_t from, const wire::DataHeader& header,
+                     std::span<const std::byte> payload);
+  // False if the state ended (mismatch).
+  bool place(TimeNs now, ReceiveState& state, const wire::DataHeader& header, std::span<const std::byte> payload);
+  bool matches(TimeNs now, ReceiveState& state, std::uint64_t total_bytes, wire::ElementType element);
+  void take_probe(TimeNs now, ReceiveState& state, const wire::Probe& probe, bool by_control);
+
+  bool critical_complete(const ReceiveState& state) const;
+  bool within_bound(const ReceiveState& state) const;
+  TimeNs known_lost_ns(const ReceiveState& state) const;
+  void judge(TimeNs now, ReceiveState& state);
+  void finish(TimeNs now, ReceiveState& state, CompletionStatus status, bool tell_sender);
+  void fill_missing(ReceiveState& state);
+  void arm(ReceiveState& state);
+  void answer_finished(std::uint16_t peer, const wire::TransferId& transfer, std::uint32_t probe_timestamp_ns,
+                       bool by_control);
+
+  std::size_t encode_reply(TimeNs now, Reply& reply, std::byte* out, bool& more);
+  std::size_t encode_ack_of(TimeNs now, std::uint16_t rank, std::byte* out);
+  wire::AckBlock block_of(TimeNs now, std::uint16_t rank, std::uint8_t path, bool& fresh);
+  void fill_control_run(std::uint16_t peer, std::size_t size, base::DatagramRun& run) const;
+
+  Shared& shared_;
+  base::WordArena& arena_;
+  std::vector<ReceiveState> states_;
+  std::vector<std::uint32_t> free_;
+  EarlyBuffer early_;
+  FinishedLog finished_;
+  ReplyQueue replies_;
+  ReplyQueue control_replies_;
+  std::vector<std::uint64_t> ack_words_;
+  base::BitmapView acks_due_;  // peers
+};
+
+}  // namespace mlt::core

@@ -1,0 +1,59 @@
+// Answers that wait to be sent, in order. A full queue refuses; the sender's next probe asks again.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "wire/control.h"
+
+namespace mlt::core {
+
+// kAck answers an ACK-only probe. It has a place of its own, because an ACK that is merely due is one per peer: of two
+// transfers that ask at the same time, the second would take the first one's answer, and neither could go over TCP.
+enum class ReplyKind : std::uint8_t { kBitmap, kNotPosted, kReady, kStop, kAck };
+
+struct Reply {
+  ReplyKind kind = ReplyKind::kBitmap;
+  std::uint16_t peer = 0;
+  wire::TransferId transfer;
+  std::uint8_t round = 0;
+  std::uint32_t probe_timestamp_ns = 0;  // echoed only when the answer was not held back; 0: none
+  std::uint32_t next_segment = 0;        // kBitmap: where the next chunk starts
+  wire::StopStatus status = wire::StopStatus::kComplete;
+  wire::ElementType element = wire::ElementType::kUint8;
+  std::uint32_t missing_bytes = 0;
+  std::uint32_t total_bytes = 0;
+};
+
+class ReplyQueue {
+ public:
+  explicit ReplyQueue(std::uint32_t capacity) : ring_(capacity) {}
+
+  bool push(const Reply& reply) {
+    if (size_ == ring_.size()) return false;
+    ring_[(head_ + size_) % ring_.size()] = reply;
+    ++size_;
+    return true;
+  }
+  Reply* front() { return size_ == 0 ? nullptr : &ring_[head_]; }
+  void pop() {
+    head_ = (head_ + 1) % ring_.size();
+    --size_;
+  }
+  // Answers of one connection must not reach the next one, where the same transfer id names another transfer.
+  void forget(std::uint16_t peer) {
+    std::size_t kept = 0;
+    for (std::size_t i = 0; i < size_; ++i) {
+      const Reply reply = ring_[(head_ + i) % ring_.size()];
+      if (reply.peer != peer) ring_[(head_ + kept++) % ring_.size()] = reply;
+    }
+    size_ = kept;
+  }
+
+ private:
+  std::vector<Reply> ring_;
+  std::size_t head_ = 0;
+  std::size_t size_ = 0;
+};
+
+}  // namespace mlt::core

@@ -1,0 +1,66 @@
+// One send under way, and the slots that hold them.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+
+#include "base/bitmap.h"
+#include "core/event.h"
+#include "core/segmenter.h"
+#include "core/tag_table.h"
+
+namespace mlt::core {
+
+// Transitions (events in brackets):
+//   free --[post]--> sending --[last segment of the round sent]--> awaiting
+//   awaiting --[BITMAP of this round]--> sending      awaiting --[timer]--> awaiting, PROBE again
+//   sending | awaiting --[STOP, timeout, cancel, peer down]--> done --[completion polled]--> free
+enum class SendPhase : std::uint8_t { kFree, kSending, kAwaiting, kDone };
+
+// Chunks of a bitmap that one round may consist of; bounds a transfer to 4.2 M segments.
+inline constexpr std::uint32_t kMaxBitmapChunks = 512;
+
+struct SendState {
+  SendPhase phase = SendPhase::kFree;
+  SendRequest request;
+  std::uint32_t generation = 0;
+  SegmentGrid grid;
+  std::span<std::uint64_t> words;  // the arena's block behind `pending`
+  base::BitmapView pending;        // 1: to be sent in this round
+  std::uint32_t pending_count = 0;
+  std::uint32_t cursor = 0;  // where the current pass goes on
+  std::uint8_t pass = 0;     // 0 critical, 1 important, 2 the rest
+  std::uint8_t round = 0;
+  std::uint32_t critical_segments = 0;
+  std::uint64_t repaired_segments = 0;
+  std::array<std::uint64_t, kMaxBitmapChunks / 64> merged_chunks{};  // of the bitmap that started this round
+
+  bool receiver_ready = false;       // known to be posted: no limit on what is sent blindly
+  std::uint32_t blind_segments = 0;  // sent before that was known
+  bool in_work = false;              // linked into its peer's work list
+  bool probe_due = false;
+  bool probe_ack_only = false;
+  std::uint32_t unanswered_probes = 0;
+
+  TimeNs posted_ns = 0;
+  TimeNs expires_ns = base::kNever;
+  TimeNs probe_ns = base::kNever;  // when to ask (again)
+
+  CompletionStatus status = CompletionStatus::kComplete;
+  std::uint64_t missing_bytes = 0;
+  std::uint64_t remote_total_bytes = 0;
+  wire::ElementType remote_element = wire::ElementType::kUint8;
+  DurationNs elapsed_ns = 0;
+
+  std::uint32_t next_same_tag = kNil;
+  std::uint32_t next_work = kNil;
+  std::uint64_t post_number = 0;  // breaks ties of `order`
+
+  SegmentTag tag_of(std::uint32_t segment) const {
+    return request.tags.empty() ? request.uniform_tag : request.tags[segment];
+  }
+  wire::TransferId transfer() const { return {request.tag, generation}; }
+};
+
+}  // namespace mlt::core

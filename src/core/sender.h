@@ -1,0 +1,81 @@
+// The sending half of an endpoint: segments, rounds, probes, repair, rate. Paper sections 4.2.1 to 4.2.3.
+//
+// Absent on purpose: sockets, clocks, threads, allocation after set-up. Owned by the endpoint, used by one thread.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/datagram.h"
+#include "base/word_arena.h"
+#include "core/peer.h"
+#include "core/send_state.h"
+
+namespace mlt::core {
+
+// What the driver's datapath can take in one run.
+struct TransmitCapabilities {
+  std::uint32_t max_run_segments = base::kMaxRunSegments;
+  std::uint32_t max_run_bytes = base::kMaxRunBytes;
+};
+
+class Sender {
+ public:
+  Sender(Shared& shared, base::WordArena& arena);
+
+  PostStatus post(TimeNs now, const SendRequest& request);
+  bool cancel(TimeNs now, OperationId operation);
+
+  void on_ack(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wire::Ack& ack);
+  void on_bitmap(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wire::BitmapMessage& bitmap);
+  void on_stop(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wire::Stop& stop);
+  void on_send_timer(TimeNs now, std::uint32_t slot);
+  void on_peer_timer(TimeNs now, std::uint16_t peer);
+  void on_peer_down(TimeNs now, std::uint16_t peer);
+
+  // Builds the next probe, or the next run of data; false if there is none at `now`.
+  bool fill_probe(TimeNs now, base::DatagramRun& run);
+  bool fill_data(TimeNs now, const TransmitCapabilities& capabilities, base::DatagramRun& run);
+  bool fill_backstop(TimeNs now, ControlOutput& output);
+
+  void complete(std::uint32_t slot, Completion& completion) const;
+  void release(std::uint32_t slot);
+
+  std::uint64_t in_flight_bytes(std::uint16_t peer) const;
+
+ private:
+  SendState* find(std::uint16_t peer, const wire::TransferId& transfer);
+  std::uint32_t slot_of(const SendState& state) const { return static_cast<std::uint32_t>(&state - states_.data()); }
+  void on_ack_block(TimeNs now, TimeNs arrival_ns, std::uint16_t from, std::uint8_t path, const wire::AckBlock& block,
+                    bool fresh, std::uint32_t probe_timestamp_ns);
+  void on_alive(SendState& state);
+  void mark_ready(TimeNs now, SendState& state);
+  void finish(TimeNs now, SendState& state, CompletionStatus status);
+  void arm(SendState& state);
+  void await_answer(TimeNs now, SendState& state);
+  void ask(SendState& state, bool ack_only);
+  void link_work(SendState& state);
+  void unlink_work(SendState& state);
+
+  bool next_segment(SendState& state, std::uint32_t& segment);
+  std::uint32_t datagrams_allowed(TimeNs now, std::uint16_t peer, const SendState& state,
+                                  const TransmitCapabilities& capabilities);
+  bool fill_from_peer(TimeNs now, std::uint16_t peer, const TransmitCapabilities& capabilities, base::DatagramRun& run);
+  void fill_run(TimeNs now, SendState& state, std::uint32_t limit, base::DatagramRun& run);
+  std::size_t encode_probe_of(TimeNs now, SendState& state, std::byte* out);
+
+  Shared& shared_;
+  base::WordArena& arena_;
+  std::vector<SendState> states_;
+  std::vector<std::uint32_t> free_;
+  std::vector<std::uint64_t> work_words_;
+  base::BitmapView peers_with_work_;
+  std::vector<std::uint64_t> probe_words_;
+  base::BitmapView probes_due_;  // send slots
+  std::vector<std::uint64_t> backstop_words_;
+  base::BitmapView backstops_due_;  // send slots
+  std::uint16_t next_peer_ = 0;     // where the round robin over peers goes on
+  std::uint64_t posts_ = 0;
+};
+
+}  // namespace mlt::core

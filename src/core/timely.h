@@ -1,0 +1,110 @@
+// TIMELY-like rate control, paper section 4.2.3, with the holes of its text filled (DESIGN.md section 4):
+//  - below T_low, or with a falling round-trip time: rate + alpha;
+//  - above T_high, whatever the gradient: rate * (1 - beta * (1 - T_high / rtt));
+//  - between, with a rising round-trip time: rate * (1 - beta * gradient), gradient normalised by the base RTT.
+// Thresholds are offsets from the smallest round trip seen, and never below the time that a few packets, or our own
+// runs, take at the current rate: a burst that we send ourselves is no congestion. Starts at line rate. A decrease is
+// made at most once per round trip: the samples of one flight tell of the same queue. Source: Mittal et al., "TIMELY",
+// SIGCOMM 2015, algorithm 1.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "base/time.h"
+#include "core/pacer.h"
+
+namespace mlt::core {
+
+struct TimelyConfig {
+  double line_rate_bytes_per_second = 1.25e9;
+  double min_rate_bytes_per_second = 0;  // 0: a thousandth of the line rate
+  double alpha_bytes_per_second = 5e6;   // 40 Mbit/s
+  double beta = 0.8;
+  double gradient_weight = 0.3;             // of the newest difference in the smoothed one
+  base::DurationNs low_offset_ns = 12'500;  // T_low  = base + max(this, low_packets at the current rate)
+  base::DurationNs high_offset_ns = 125'000;
+  double low_packets = 3;
+  double high_packets = 30;
+  double low_runs = 2;  // and never below this many of our own runs at the current rate
+  double high_runs = 6;
+  std::uint32_t packet_bytes = 1'500;
+  std::uint32_t max_run_bytes = 65'507;  // longest run; shorter where Pacer::kRunNs at the current rate is less
+  base::DurationNs base_window_ns = 10 * base::kSecond;  // the smallest round trip of this long counts as base
+};
+
+class Timely {
+ public:
+  explicit Timely(const TimelyConfig& config)
+      : config_(config),
+        min_rate_(config.min_rate_bytes_per_second > 0 ? config.min_rate_bytes_per_second
+                                                       : config.line_rate_bytes_per_second / 1'000),
+        rate_(config.line_rate_bytes_per_second) {}
+
+  double rate_bytes_per_second() const { return rate_; }
+  base::DurationNs base_rtt_ns() const { return base_rtt_ns_; }
+  base::DurationNs low_threshold_ns() const {
+    return threshold(config_.low_offset_ns, config_.low_packets, config_.low_runs);
+  }
+  base::DurationNs high_threshold_ns() const {
+    return threshold(config_.high_offset_ns, config_.high_packets, config_.high_runs);
+  }
+
+  void on_rtt_sample(base::TimeNs now, base::DurationNs rtt_ns) {
+    update_base(now, rtt_ns);
+    if (previous_rtt_ns_ == 0) previous_rtt_ns_ = rtt_ns;
+    const double difference = static_cast<double>(rtt_ns - previous_rtt_ns_);
+    previous_rtt_ns_ = rtt_ns;
+    smoothed_difference_ns_ += config_.gradient_weight * (difference - smoothed_difference_ns_);
+    const double gradient = smoothed_difference_ns_ / static_cast<double>(std::max<base::DurationNs>(1, base_rtt_ns_));
+
+    const base::DurationNs low = low_threshold_ns();
+    const base::DurationNs high = high_threshold_ns();
+    if (rtt_ns > high) {
+      decrease(now, rtt_ns, 1.0 - config_.beta * (1.0 - static_cast<double>(high) / static_cast<double>(rtt_ns)));
+    } else if (rtt_ns < low || gradient < 0) {
+      set_rate(rate_ + config_.alpha_bytes_per_second);
+    } else if (gradient > 0) {
+      decrease(now, rtt_ns, 1.0 - config_.beta * std::min(gradient, 1.0));
+    }
+  }
+
+ private:
+  base::DurationNs threshold(base::DurationNs offset_ns, double packets, double runs) const {
+    const double run = std::min<double>(config_.max_run_bytes, static_cast<double>(Pacer::run_bytes(rate_)));
+    const double bytes = std::max(packets * config_.packet_bytes, runs * run);
+    return base_rtt_ns_ + std::max(offset_ns, base::serialisation_ns(static_cast<std::uint64_t>(bytes), rate_));
+  }
+
+  // The minimum over the last one to two windows: two buckets, the older one dropped when the newer is full.
+  void update_base(base::TimeNs now, base::DurationNs rtt_ns) {
+    if (now - bucket_start_ns_ > config_.base_window_ns) {
+      older_min_ns_ = newer_min_ns_;
+      newer_min_ns_ = rtt_ns;
+      bucket_start_ns_ = now;
+    }
+    newer_min_ns_ = newer_min_ns_ == 0 ? rtt_ns : std::min(newer_min_ns_, rtt_ns);
+    base_rtt_ns_ = older_min_ns_ == 0 ? newer_min_ns_ : std::min(older_min_ns_, newer_min_ns_);
+  }
+
+  void decrease(base::TimeNs now, base::DurationNs rtt_ns, double factor) {
+    if (now < no_decrease_before_ns_) return;
+    no_decrease_before_ns_ = now + rtt_ns;
+    set_rate(rate_ * factor);
+  }
+
+  void set_rate(double rate) { rate_ = std::clamp(rate, min_rate_, config_.line_rate_bytes_per_second); }
+
+  TimelyConfig config_;
+  double min_rate_;
+  double rate_;
+  double smoothed_difference_ns_ = 0;
+  base::DurationNs previous_rtt_ns_ = 0;
+  base::DurationNs base_rtt_ns_ = 0;
+  base::DurationNs newer_min_ns_ = 0;
+  base::DurationNs older_min_ns_ = 0;
+  base::TimeNs bucket_start_ns_ = 0;
+  base::TimeNs no_decrease_before_ns_ = 0;
+};
+
+}  // namespace mlt::core

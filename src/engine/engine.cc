@@ -1,0 +1,376 @@
+// The public API over the event loop: checks what can be checked on the caller's thread, then hands a command over.
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "core/importance.h"
+#include "engine/event_loop.h"
+#include "engine/words.h"
+#include "mlt.h"
+#include "wire/element.h"
+
+namespace mlt {
+
+namespace {
+
+using SteadyTime = std::chrono::steady_clock::time_point;
+
+std::optional<SteadyTime> deadline_after(std::int64_t timeout_ns) {
+  if (timeout_ns < 0) return std::nullopt;
+  return std::chrono::steady_clock::now() + std::chrono::nanoseconds(timeout_ns);
+}
+
+wire::ElementType wire_element(Element element) { return static_cast<wire::ElementType>(element); }
+
+std::vector<core::SegmentTag> magnitude_tags(std::span<const std::byte> data, Element element,
+                                             std::uint32_t segment_bytes, std::uint8_t traffic_class,
+                                             std::uint64_t seed) {
+  thread_local std::vector<float> scratch;
+  const core::SegmentGrid grid(static_cast<std::uint32_t>(data.size()), segment_bytes);
+  std::vector<core::SegmentTag> tags(grid.count());
+  core::tag_by_magnitude(data, wire_element(element), grid, traffic_class, seed, scratch, tags);
+  return tags;
+}
+
+}  // namespace
+
+class Engine::Impl {
+ public:
+  explicit Impl(const Options& options) : loop(options) {}
+
+  [[noreturn]] void fail(ErrorCode code, const std::string& text, int peer = -1) const {
+    throw Error(code, "rank " + std::to_string(loop.options().rank) + ": " + text, peer);
+  }
+
+  // Everything about a transfer that can be judged before it is handed over.
+  void check(const std::string& what, std::uint16_t peer, std::uint64_t tag, std::size_t bytes, Element element) {
+    if (peer >= loop.options().ranks || peer == loop.options().rank) {
+      fail(ErrorCode::kUnknownPeer,
+           what + " was refused: the job has ranks 0 to " + std::to_string(loop.options().ranks - 1) +
+               ", and a rank has no transfers with itself",
+           peer);
+    }
+    if (closed) fail(ErrorCode::kClosed, what + " was refused: the context is closed");
+    if (loop.peer_state(peer) != engine::PeerState::kUp) {
+      const std::string cause = loop.peer_error(peer);
+      fail(ErrorCode::kPeerFailed, what + " was refused: " + (cause.empty() ? "the peer is not connected" : cause),
+           peer);
+    }
+    if (tag >= collective::kCollectiveTagBit) fail(ErrorCode::kConfig, what + " was refused: a tag is below 2^63");
+    if (bytes > 0xFFFF'FFFFULL) {
+      fail(ErrorCode::kBuffer, what + " was refused: " + engine::refusal_text(core::PostStatus::kTooLarge, ""));
+    }
+    if (bytes % wire::element_bytes(wire_element(element)) != 0) {
+      fail(ErrorCode::kBuffer, what + " was refused: " + engine::refusal_text(core::PostStatus::kBadElementCount, ""));
+    }
+  }
+
+  void submit(OperationId id, const std::string& what, engine::CommandQueue::Command command) {
+    if (loop.run_command(std::move(command))) return;
+    loop.operations().forget(id);
+    if (closed) fail(ErrorCode::kClosed, what + " was refused: the context is closed");
+    fail(ErrorCode::kLimit, what + " was refused: " + std::to_string(engine::kMaxCommands) +
+                                " commands wait for the I/O thread; take completions before posting more");
+  }
+
+  engine::Operation* begin(OperationId id, engine::Operation operation) {
+    const std::string what = operation.what;
+    engine::Operation* kept = loop.operations().begin(id, std::move(operation));
+    if (kept == nullptr) {
+      fail(ErrorCode::kLimit, what + " was refused: " + std::to_string(engine::kMaxOperations) +
+                                  " operations are under way or done and not taken; poll or wait for some");
+    }
+    return kept;
+  }
+
+  engine::EventLoop loop;
+  std::atomic<OperationId> next_operation{1};
+  std::atomic<bool> closed{false};
+  std::vector<std::uint16_t> services;
+};
+
+Engine::Engine(const Options& options) {
+  const auto refuse = [&](const std::string& text) {
+    throw Error(ErrorCode::kConfig, "rank " + std::to_string(options.rank) + ": " + text);
+  };
+  if (options.ranks < 1 || options.rank >= options.ranks) {
+    refuse("rank must be below the number of ranks, which is " + std::to_string(options.ranks));
+  }
+  for (const double p :
+       {options.faults.drop, options.faults.duplicate, options.faults.reorder, options.faults.corrupt}) {
+    if (!(p >= 0.0 && p <= 1.0)) refuse("a fault's probability must lie between 0 and 1");
+  }
+  if (options.faults.delay_ns < 0 || options.faults.jitter_ns < 0) refuse("a fault's delay must not be negative");
+  if (options.operation_timeout_ns <= 0 || options.peer_timeout_ns <= 0) refuse("a timeout must be positive");
+  if (!std::isfinite(options.line_rate_bits_per_second) || options.line_rate_bits_per_second < 0) {
+    refuse("the line rate must be positive, or 0 for the interface's own");
+  }
+  impl_ = std::make_unique<Impl>(options);
+}
+
+Engine::~Engine() { close(); }
+
+std::uint16_t Engine::control_port() const { return impl_->loop.control_port(); }
+std::uint16_t Engine::udp_port() const { return impl_->loop.udp_port(); }
+
+void Engine::connect(std::span<const PeerAddress> peers, std::int64_t timeout_ns) {
+  try {
+    impl_->loop.connect(peers, timeout_ns);
+  } catch (...) {
+    close();
+    throw;
+  }
+}
+
+void Engine::close() {
+  impl_->closed = true;
+  impl_->loop.stop();
+}
+
+std::uint32_t Engine::segment_bytes(std::uint16_t peer) const {
+  return peer < impl_->loop.options().ranks ? impl_->loop.segment_bytes_of(peer) : 0;
+}
+
+std::uint32_t Engine::segment_count(std::uint16_t peer, std::uint64_t total_bytes) const {
+  const std::uint32_t bytes = segment_bytes(peer);
+  if (bytes == 0 || total_bytes > 0xFFFF'FFFFULL) return 0;
+  return core::SegmentGrid(static_cast<std::uint32_t>(total_bytes), bytes).count();
+}
+
+std::uint8_t Engine::traffic_class(std::uint32_t layer, std::uint32_t layers) const {
+  return core::class_of_layer(layer, layers, impl_->loop.dscp().data_classes);
+}
+
+OperationId Engine::post_send(const SendOptions& options) {
+  Impl& impl = *impl_;
+  engine::Operation operation;
+  operation.what = engine::describe("send", options.tag, options.data.size(), options.element, "to", options.to);
+  const std::string what = operation.what;
+  impl.check(what, options.to, options.tag, options.data.size(), options.element);
+  if (options.layers == 0 || options.layer >= options.layers) {
+    impl.fail(ErrorCode::kConfig, what + " was refused: layer must be below layers, and layers positive");
+  }
+  const std::uint8_t traffic_class = core::class_of_layer(options.layer, options.layers, impl.loop.dscp().data_classes);
+  if (!options.tags.empty()) {
+    if (options.tags.size() != segment_count(options.to, options.data.size())) {
+      impl.fail(ErrorCode::kConfig, what + " was refused: " + engine::refusal_text(core::PostStatus::kBadTagCount, "") +
+                                        " (" + std::to_string(options.tags.size()) + " for " +
+                                        std::to_string(segment_count(options.to, options.data.size())) + ")");
+    }
+    operation.tags.reserve(options.tags.size());
+    for (const SegmentTag tag : options.tags) {
+      if ((tag & ~core::SegmentTag::kAllBits) != 0 ||
+          (tag & core::SegmentTag::kClassMask) >= impl.loop.dscp().data_classes) {
+        impl.fail(ErrorCode::kConfig, what + " was refused: segment tag " + std::to_string(tag) +
+                                          " has unknown bits or a class beyond " +
+                                          std::to_string(impl.loop.dscp().data_classes - 1));
+      }
+      operation.tags.push_back(core::SegmentTag{tag});
+    }
+  } else if (options.by_magnitude && wire::is_floating_point(wire_element(options.element))) {
+    operation.tags =
+        magnitude_tags(options.data, options.element, segment_bytes(options.to), traffic_class, options.tag);
+  }
+  const OperationId id = impl.next_operation.fetch_add(1);
+  engine::Operation* kept = impl.begin(id, std::move(operation));
+  core::SendRequest request;
+  request.operation = id;
+  request.peer = options.to;
+  request.tag = options.tag;
+  request.data = options.data;
+  request.element = wire_element(options.element);
+  request.order = options.layer;
+  request.tags = kept->tags;
+  request.uniform_tag = core::SegmentTag::important(traffic_class);
+  request.timeout_ns = options.timeout_ns;
+  impl.submit(id, what, [&impl, request](base::TimeNs now) { impl.loop.post(now, request); });
+  return id;
+}
+
+OperationId Engine::post_recv(const ReceiveOptions& options) {
+  Impl& impl = *impl_;
+  engine::Operation operation;
+  operation.what = engine::describe("receive", options.tag, options.data.size(), options.element, "from", options.from);
+  const std::string what = operation.what;
+  impl.check(what, options.from, options.tag, options.data.size(), options.element);
+  if (!(options.loss_bound >= 0.0 && options.loss_bound < 1.0)) {
+    impl.fail(ErrorCode::kConfig, what + " was refused: loss bound " + std::to_string(options.loss_bound) +
+                                      ": it must be at least 0 and below 1");
+  }
+  if (options.loss_bound > 0 && !wire::is_floating_point(wire_element(options.element))) {
+    impl.fail(ErrorCode::kBuffer, what + " was refused: " + engine::refusal_text(core::PostStatus::kLossyInteger, ""));
+  }
+  if (options.deadline_ns < 0 || options.timeout_ns < 0) {
+    impl.fail(ErrorCode::kConfig, what + " was refused: a deadline or timeout must not be negative");
+  }
+  const OperationId id = impl.next_operation.fetch_add(1);
+  impl.begin(id, std::move(operation));
+  core::ReceiveRequest request;
+  request.operation = id;
+  request.peer = options.from;
+  request.tag = options.tag;
+  request.data = options.data;
+  request.element = wire_element(options.element);
+  request.loss_bound = options.loss_bound;
+  request.stop = options.eager ? core::StopPolicy::kEager : core::StopPolicy::kPatient;
+  request.fill = options.keep_missing ? core::Fill::kKeep : core::Fill::kZero;
+  request.deadline_ns = options.deadline_ns;
+  request.timeout_ns = options.timeout_ns;
+  impl.submit(id, what, [&impl, request](base::TimeNs now) { impl.loop.post(now, request); });
+  return id;
+}
+
+void Engine::cancel(OperationId operation) {
+  impl_->loop.run_command([this, operation](base::TimeNs now) { impl_->loop.cancel_user(now, operation); });
+}
+
+std::vector<Completion> Engine::poll(std::size_t max_completions) {
+  std::vector<Completion> taken;
+  while (taken.size() < max_completions) {
+    std::optional<Completion> one = impl_->loop.operations().take_any();
+    if (!one) break;
+    taken.push_back(std::move(*one));
+  }
+  return taken;
+}
+
+namespace {
+
+template <typename Done>
+std::optional<Done> wait_in(engine::OperationTable<Done>& table, OperationId operation, std::int64_t timeout_ns,
+                            std::uint16_t rank) {
+  Done done;
+  using Result = typename engine::OperationTable<Done>::WaitResult;
+  switch (table.wait(operation, deadline_after(timeout_ns), done)) {
+    case Result::kDone:
+      return done;
+    case Result::kTimeout:
+      return std::nullopt;
+    case Result::kUnknown:
+      break;
+  }
+  throw Error(ErrorCode::kUnknownOperation, "rank " + std::to_string(rank) + ": operation " +
+                                                std::to_string(operation) +
+                                                " was never posted, or its completion was taken already, or another "
+                                                "thread waits for it");
+}
+
+}  // namespace
+
+std::optional<Completion> Engine::wait(OperationId operation, std::int64_t timeout_ns) {
+  return wait_in(impl_->loop.operations(), operation, timeout_ns, impl_->loop.options().rank);
+}
+
+std::optional<PushPullResult> Engine::wait_push_pull(OperationId operation, std::int64_t timeout_ns) {
+  return wait_in(impl_->loop.push_pulls(), operation, timeout_ns, impl_->loop.options().rank);
+}
+
+std::optional<PushPullResult> Engine::next_push_pull(std::int64_t timeout_ns) {
+  return impl_->loop.push_pulls().wait_any(deadline_after(timeout_ns));
+}
+
+void Engine::use_services(std::span<const std::uint16_t> service_ranks, std::uint16_t workers) {
+  Impl& impl = *impl_;
+  if (service_ranks.empty()) impl.fail(ErrorCode::kConfig, "push-pull needs at least one summation service");
+  if (impl.loop.options().rank >= workers) {
+    impl.fail(ErrorCode::kConfig, "push-pull is for workers, which are ranks 0 to " + std::to_string(workers - 1));
+  }
+  for (const std::uint16_t service : service_ranks) {
+    if (service >= impl.loop.options().ranks || service < workers) {
+      impl.fail(ErrorCode::kUnknownPeer,
+                "rank " + std::to_string(service) + " can't be a summation service: services are ranks " +
+                    std::to_string(workers) + " to " + std::to_string(impl.loop.options().ranks - 1));
+    }
+  }
+  impl.services.assign(service_ranks.begin(), service_ranks.end());
+  impl.loop.run_command([&impl, services = impl.services](base::TimeNs) { impl.loop.use_services(services); });
+}
+
+OperationId Engine::push_pull(const PushPullOptions& options) {
+  Impl& impl = *impl_;
+  const std::string what = "push-pull of key " + std::to_string(options.key) + " (" +
+                           std::to_string(options.input.size_bytes()) + " bytes of float32)";
+  if (impl.services.empty()) impl.fail(ErrorCode::kConfig, what + " was refused: call use_services() first");
+  if (impl.closed) impl.fail(ErrorCode::kClosed, what + " was refused: the context is closed");
+  if (options.key > collective::kMaxKey) impl.fail(ErrorCode::kConfig, what + " was refused: a key is below 2^40");
+  if (options.output.size() != options.input.size()) {
+    impl.fail(ErrorCode::kBuffer, what + " was refused: output has " + std::to_string(options.output.size()) +
+                                      " elements, input " + std::to_string(options.input.size()));
+  }
+  if (options.input.size() / collective::kPartitionElements >= collective::kMaxPartitions) {
+    impl.fail(ErrorCode::kBuffer, what + " was refused: too large for one key");
+  }
+  if (!(options.loss_bound >= 0.0 && options.loss_bound < 1.0)) {
+    impl.fail(ErrorCode::kConfig, what + " was refused: loss bound " + std::to_string(options.loss_bound) +
+                                      ": it must be at least 0 and below 1");
+  }
+  if (options.layers == 0 || options.layer >= options.layers) {
+    impl.fail(ErrorCode::kConfig, what + " was refused: layer must be below layers, and layers positive");
+  }
+  for (const std::uint16_t service : impl.services) {
+    if (impl.loop.peer_state(service) == engine::PeerState::kUp) continue;
+    impl.fail(ErrorCode::kPeerFailed, what + " was refused: summation service: " + impl.loop.peer_error(service),
+              service);
+  }
+  engine::Operation operation;
+  operation.what = what;
+  const std::uint8_t traffic_class = core::class_of_layer(options.layer, options.layers, impl.loop.dscp().data_classes);
+  if (options.loss_bound > 0) {
+    const std::size_t count = std::max<std::size_t>(
+        1, (options.input.size() + collective::kPartitionElements - 1) / collective::kPartitionElements);
+    for (std::size_t i = 0; i < count; ++i) {
+      const auto part =
+          options.input.subspan(i * collective::kPartitionElements,
+                                std::min<std::size_t>(collective::kPartitionElements,
+                                                      options.input.size() - i * collective::kPartitionElements));
+      const std::size_t at =
+          collective::PushPull::service_index(options.key, static_cast<std::uint32_t>(i), impl.services.size());
+      const auto tags = magnitude_tags(std::as_bytes(part), Element::kFloat32,
+                                       impl.loop.segment_bytes_of(impl.services[at]), traffic_class, options.key);
+      operation.tags.insert(operation.tags.end(), tags.begin(), tags.end());
+    }
+  }
+  const OperationId id = impl.next_operation.fetch_add(1);
+  engine::Operation* kept = impl.loop.push_pulls().begin(id, std::move(operation));
+  if (kept == nullptr) {
+    impl.fail(ErrorCode::kLimit, what + " was refused: too many push-pulls are under way or done and not taken");
+  }
+  collective::PushPullRequest request;
+  request.operation = id;
+  request.key = options.key;
+  request.input = options.input;
+  request.output = options.output;
+  request.loss_bound = options.loss_bound;
+  request.average = options.average;
+  request.order = options.layer;
+  request.traffic_class = traffic_class;
+  request.tags = kept->tags.empty() ? nullptr : kept->tags.data();
+  request.timeout_ns = options.timeout_ns;
+  if (!impl.loop.run_command([&impl, request](base::TimeNs now) { impl.loop.start_push_pull(now, request); })) {
+    impl.loop.push_pulls().forget(id);
+    impl.fail(ErrorCode::kClosed, what + " was refused: the context is closed, or its command queue full");
+  }
+  return id;
+}
+
+void Engine::serve(std::uint16_t workers) {
+  Impl& impl = *impl_;
+  if (workers == 0 || impl.loop.options().rank < workers) {
+    impl.fail(ErrorCode::kConfig, "a summation service's rank comes after those of the workers, which are 0 to " +
+                                      std::to_string(workers - 1));
+  }
+  impl.loop.run_command([&impl, workers](base::TimeNs now) { impl.loop.serve(now, workers); });
+}
+
+bool Engine::wait_workers_gone(std::int64_t timeout_ns) {
+  const std::uint16_t rank = impl_->loop.options().rank;
+  return impl_->loop.wait_ranks_gone(0, rank, timeout_ns);
+}
+
+std::vector<CounterValue> Engine::counters() const { return impl_->loop.counters(); }
+double Engine::rate_bits_per_second(std::uint16_t peer) const { return 8 * impl_->loop.rate_bytes_per_second(peer); }
+bool Engine::is_peer_up(std::uint16_t peer) const {
+  return peer < impl_->loop.options().ranks && impl_->loop.peer_state(peer) == engine::PeerState::kUp;
+}
+
+}  // namespace mlt

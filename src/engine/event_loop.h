@@ -1,0 +1,154 @@
+// The real driver of an endpoint: one thread that moves datagrams, control messages, timers, commands and completions
+// between core::Endpoint, a datapath, the control channel and the collectives.
+//
+// Everything private here belongs to that thread, apart from what is named atomic or guarded. sim/host is the other
+// driver; the two share only what lies below both.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "collective/push_pull.h"
+#include "collective/summation.h"
+#include "core/endpoint.h"
+#include "engine/command_queue.h"
+#include "engine/operation_table.h"
+#include "io/control_channel.h"
+#include "io/datapath.h"
+#include "io/udp_datapath.h"
+#include "mlt.h"
+
+namespace mlt::engine {
+
+using base::TimeNs;
+
+// Operations of user threads that are under way or done and not taken. More than the endpoint's slots: the rest waits
+// here in order.
+inline constexpr std::size_t kMaxOperations = 65'536;
+inline constexpr std::size_t kMaxCommands = 65'536;
+
+enum class PeerState : std::uint8_t { kConnecting, kUp, kLeft, kFailed };
+
+class EventLoop final : private io::ReceiveSink, private io::ControlSink, private collective::Verbs {
+ public:
+  // Binds UDP and TCP ports; throws mlt::Error.
+  explicit EventLoop(const Options& options);
+  ~EventLoop();
+  EventLoop(const EventLoop&) = delete;
+  EventLoop& operator=(const EventLoop&) = delete;
+
+  // Any thread.
+  std::uint16_t udp_port() const;
+  std::uint16_t control_port() const;
+  void connect(std::span<const PeerAddress> peers, std::int64_t timeout_ns);
+  void stop();
+  bool run_command(CommandQueue::Command command) { return commands_.push(std::move(command)); }
+  PeerState peer_state(std::uint16_t peer) const { return peers_[peer].state.load(std::memory_order_acquire); }
+  std::string peer_error(std::uint16_t peer);
+  std::uint32_t segment_bytes_of(std::uint16_t peer) const {
+    return peers_[peer].segment_bytes.load(std::memory_order_acquire);
+  }
+  const core::DscpMap& dscp() const { return endpoint_->config().dscp; }
+  std::vector<CounterValue> counters();
+  double rate_bytes_per_second(std::uint16_t peer);
+  bool wait_ranks_gone(std::uint16_t first, std::uint16_t count, std::int64_t timeout_ns);
+
+  OperationTable<Completion>& operations() { return operations_; }
+  OperationTable<PushPullResult>& push_pulls() { return push_pulls_; }
+  const Options& options() const { return options_; }
+
+  // I/O thread, from commands.
+  void post(TimeNs now, const core::SendRequest& request);
+  void post(TimeNs now, const core::ReceiveRequest& request);
+  void cancel_user(TimeNs now, OperationId operation);
+  void start_push_pull(TimeNs now, const collective::PushPullRequest& request);
+  void use_services(std::vector<std::uint16_t> services);
+  void serve(TimeNs now, std::uint16_t workers);
+
+ private:
+  struct PeerRecord {
+    std::atomic<PeerState> state{PeerState::kConnecting};
+    std::atomic<std::uint32_t> segment_bytes{0};
+    std::uint64_t local_cookie = 0;
+    std::string error;  // guarded by peers_mutex_
+    ErrorCode error_code = ErrorCode::kPeerFailed;
+  };
+  using Deferred = std::variant<core::SendRequest, core::ReceiveRequest>;
+
+  void open_datapath();
+  void open_control_channel();
+  void run();
+  bool step(TimeNs now);
+  bool transmit();
+  bool send_run(const core::Transmit& run);
+  bool service_channel(TimeNs now);
+  void send_backstop();
+  bool drain_completions(TimeNs now);
+  void finish_user(const core::Completion& completion);
+  void finish_refused(OperationId operation, bool is_send, std::uint16_t peer, std::uint64_t tag,
+                      core::PostStatus status);
+  void retry_deferred(TimeNs now);
+  bool try_post(TimeNs now, const Deferred& request);
+  void finish_push_pulls();
+  void sleep_until(TimeNs at);
+  void say_goodbye();
+  void snapshot_counters();
+  std::string who(OperationId operation);
+
+  // io::ReceiveSink
+  void on_run(const base::ReceivedRun& run) override;
+  // io::ControlSink
+  void on_peer_up(const io::PeerHello& hello) override;
+  void on_message(std::uint16_t from, std::uint8_t type, std::span<const std::byte> bytes) override;
+  void on_peer_down(std::uint16_t peer, io::PeerDownCause cause, const std::string& text) override;
+  void on_refused(const io::SocketAddress& from, const std::string& text) override;
+  // collective::Verbs
+  core::PostStatus post_send(TimeNs now, const core::SendRequest& request) override;
+  core::PostStatus post_recv(TimeNs now, const core::ReceiveRequest& request) override;
+  void cancel(TimeNs now, OperationId operation, core::CompletionKind kind) override;
+  bool send_message(std::uint16_t peer, std::span<const std::byte> bytes) override;
+  std::uint32_t segment_bytes(std::uint16_t peer) const override { return segment_bytes_of(peer); }
+
+  Options options_;
+  std::unique_ptr<io::Datapath> datapath_;  // the UDP datapath, or faults around it
+  io::UdpDatapath* udp_ = nullptr;          // the one inside
+  core::TransmitCapabilities transmit_capabilities_;
+  std::unique_ptr<io::ControlChannel> channel_;
+  std::uint32_t own_segment_bytes_ = 0;
+  std::unique_ptr<core::Endpoint> endpoint_;
+  core::Transmit transmit_;
+  core::ControlOutput control_output_;
+  core::Completion completion_;
+  std::unique_ptr<collective::PushPull> push_pull_;
+  std::unique_ptr<collective::Summation> summation_;
+  std::deque<std::pair<std::uint16_t, std::vector<std::byte>>> early_messages_;  // before serve()
+  std::deque<Deferred> deferred_;
+  std::uint64_t send_failures_ = 0;
+  std::uint64_t loops_ = 0;
+  std::uint64_t sleeps_ = 0;
+  TimeNs now_ = 0;
+  TimeNs idle_since_ = 0;
+  TimeNs channel_polled_ns_ = 0;
+
+  CommandQueue commands_{kMaxCommands};
+  OperationTable<Completion> operations_{kMaxOperations};
+  OperationTable<PushPullResult> push_pulls_{kMaxOperations};
+  std::vector<PeerRecord> peers_;
+  std::string last_refusal_;  // guarded by peers_mutex_: somebody turned away while connecting
+  std::mutex peers_mutex_;
+  std::condition_variable peers_changed_;
+  std::vector<CounterValue> snapshot_;  // guarded by peers_mutex_; the last one, once stopped
+  std::atomic<bool> stopping_{false};
+  bool stopped_ = false;  // guarded by peers_mutex_: the thread has ended
+  std::thread thread_;
+};
+
+}  // namespace mlt::engine

@@ -1,0 +1,90 @@
+#include "engine/words.h"
+
+#include "wire/element.h"
+
+namespace mlt::engine {
+
+std::string describe(const char* verb, std::uint64_t tag, std::uint64_t bytes, Element element, const char* preposition,
+                     std::uint16_t peer) {
+  return std::string(verb) + " of tag " + std::to_string(tag) + " (" + std::to_string(bytes) + " bytes of " +
+         wire::element_name(static_cast<wire::ElementType>(element)) + ") " + preposition + " rank " +
+         std::to_string(peer);
+}
+
+std::string failure_text(std::uint16_t rank, const std::string& what, const core::Completion& completion,
+                         const std::string& peer_error) {
+  std::string text = "rank " + std::to_string(rank) + ": " + what + " failed: ";
+  const std::string other = "rank " + std::to_string(completion.peer);
+  const bool is_send = completion.kind == core::CompletionKind::kSend;
+  switch (completion.status) {
+    case core::CompletionStatus::kSizeMismatch:
+      return text + other + (is_send ? " receives " : " sends ") + std::to_string(completion.remote_total_bytes) +
+             " bytes; both sides must name the same size";
+    case core::CompletionStatus::kTypeMismatch:
+      return text + other + (is_send ? " receives " : " sends ") + wire::element_name(completion.remote_element) +
+             "; both sides must name the same element type";
+    case core::CompletionStatus::kPeerFailed:
+      return text + (peer_error.empty() ? other + " is gone" : peer_error);
+    case core::CompletionStatus::kTimedOut:
+      return text + "not finished within its timeout (" + std::to_string(completion.elapsed_ns / base::kMillisecond) +
+             " ms); did " + other + " post the matching " + (is_send ? "receive?" : "send?");
+    case core::CompletionStatus::kCancelled:
+      return text + "cancelled, here or by " + other + " (whose " + (is_send ? "receive" : "send") +
+             " was cancelled or ran out of time)";
+    case core::CompletionStatus::kComplete:
+    case core::CompletionStatus::kWithinBound:
+    case core::CompletionStatus::kDeadline:
+      break;
+  }
+  return text + "for no reason that has a name";
+}
+
+std::string refusal_text(core::PostStatus status, const std::string& peer_error) {
+  switch (status) {
+    case core::PostStatus::kPosted:
+      return "posted";
+    case core::PostStatus::kUnknownPeer:
+      return "no such peer";
+    case core::PostStatus::kPeerNotConnected:
+      return peer_error.empty() ? "the peer is not connected" : peer_error;
+    case core::PostStatus::kTooLarge:
+      return "a transfer carries less than 4 GiB: split the tensor";
+    case core::PostStatus::kBadElementCount:
+      return "its size is not a multiple of the element size";
+    case core::PostStatus::kBadTagCount:
+      return "the priority function gave another number of tags than there are segments";
+    case core::PostStatus::kBadLossBound:
+      return "the loss bound must be at least 0 and below 1";
+    case core::PostStatus::kLossyInteger:
+      return "only floating-point tensors may be lossy: use a loss bound of 0";
+    case core::PostStatus::kTooManyOperations:
+    case core::PostStatus::kOutOfBitmaps:
+      return "too much is under way: take completions first";
+    case core::PostStatus::kTooManyTags:
+      return "too many distinct tags were used with the ranks of this job: reuse tags (the same tag may be used again "
+             "and again; sends and receives of a tag match in order)";
+  }
+  return "refused";
+}
+
+ErrorCode down_code(io::PeerDownCause cause) {
+  switch (cause) {
+    case io::PeerDownCause::kRefused:
+      return ErrorCode::kPeerMismatch;
+    case io::PeerDownCause::kUnreachable:
+      return ErrorCode::kRendezvous;
+    default:
+      return ErrorCode::kPeerFailed;
+  }
+}
+
+void throw_os_error(const io::OsError& error, std::uint16_t rank) {
+  ErrorCode code = ErrorCode::kSystem;
+  if (error.code == io::OsErrorCode::kAddressInUse) code = ErrorCode::kPortInUse;
+  if (error.code == io::OsErrorCode::kBadArgument || error.code == io::OsErrorCode::kAddressNotAvailable) {
+    code = ErrorCode::kConfig;
+  }
+  throw Error(code, "rank " + std::to_string(rank) + ": " + error.text);
+}
+
+}  // namespace mlt::engine

@@ -1,0 +1,23 @@
+// Errors in words: which rank, which operation, what happened, what to do.
+#pragma once
+
+#include <string>
+
+#include "core/event.h"
+#include "io/control_channel.h"
+#include "io/os_error.h"
+#include "mlt.h"
+
+namespace mlt::engine {
+
+// "rank 0: receive of tag 7 (4096 bytes of float32) from rank 1 failed: ...".
+std::string failure_text(std::uint16_t rank, const std::string& what, const core::Completion& completion,
+                         const std::string& peer_error);
+std::string refusal_text(core::PostStatus status, const std::string& peer_error);
+std::string describe(const char* verb, std::uint64_t tag, std::uint64_t bytes, Element element, const char* preposition,
+                     std::uint16_t peer);
+ErrorCode down_code(io::PeerDownCause cause);
+ErrorCode status_code(Status status);
+[[noreturn]] void throw_os_error(const io::OsError& error, std::uint16_t rank);
+
+}  // namespace mlt::engine

@@ -1,0 +1,205 @@
+// The TCP mesh between ranks: who is there, with which settings, and whether they still are. It also carries the
+// caller's messages (registration, backstop, ...), which are opaque here.
+//
+// One listener per process and one connection per pair: the higher rank connects to the lower. A connection opens with
+//
+//     connecting side                         listening side
+//     hello ------------------------------->  judges it; refuse and end, or
+//     judges it; refuse and end, or  <------  hello
+//     confirm, up -------------------------->  up
+//
+// so that a connection given up half-way (a retry, a time-out) never looks like a peer that came and died. Each peer
+// that comes up goes down exactly once; a rank that went down stays down, because operations with it have failed.
+//
+// Absent on purpose: reconnection, encryption, and any timer of its own: service() is called when poll_fd() is readable
+// or next_timeout() has come. One thread owns a channel; a sink may call send(), connect_to(), expect() and
+// say_goodbye() from inside service().
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/time.h"
+#include "io/control_frame.h"
+#include "io/counters.h"
+#include "io/frame_stream.h"
+#include "io/os_error.h"
+#include "io/socket_address.h"
+#include "io/unique_fd.h"
+
+namespace mlt::io {
+
+struct ControlOptions {
+  SocketAddress listen;  // port 0: the system chooses
+  std::uint16_t version = 1;
+  std::uint16_t rank = 0;
+  std::uint16_t world_size = 0;
+  std::uint64_t job_id = 0;
+  std::uint64_t incarnation = 0;
+  std::vector<std::uint64_t> cookies;  // [r]: what rank r must put into its datagrams to us; world_size entries
+  std::uint16_t udp_port = 0;
+  std::uint32_t segment_bytes = 0;
+  std::uint32_t window_bytes = 0;
+  std::uint32_t early_segments = 0;
+
+  base::DurationNs hello_timeout_ns = 5 * base::kSecond;
+  base::DurationNs heartbeat_ns = 500 * base::kMillisecond;  // sent when nothing else was for this long
+  base::DurationNs dead_after_ns = 3 * base::kSecond;        // of silence
+  base::DurationNs connect_backoff_ns = 10 * base::kMillisecond;
+  base::DurationNs connect_backoff_max_ns = 500 * base::kMillisecond;
+  std::uint32_t max_message_bytes = 1U << 20;
+  std::uint32_t outgoing_limit_bytes = 4U << 20;  // per peer; exceeding it is that peer's failure
+};
+
+struct PeerHello {
+  Hello hello;                    // hello.rank is whose; hello.cookie goes into our datagrams to it
+  SocketAddress control_address;  // where it listens: its host as this connection sees it, its control port
+  SocketAddress udp_address;      // the same host, its UDP port
+};
+
+enum class PeerDownCause : std::uint8_t {
+  kGoodbye,      // orderly, by either side
+  kLost,         // the connection ended without goodbye: the process died
+  kSilent,       // nothing heard for dead_after_ns: stopped, or the network is down
+  kMalformed,    // it sent bytes that are no protocol of ours
+  kOverflow,     // it does not read: more than outgoing_limit_bytes waited for it
+  kRefused,      // it refused us, or we refused it; the settings differ
+  kUnreachable,  // it did not come up before the deadline
+};
+std::string_view cause_name(PeerDownCause cause);
+
+class ControlSink {
+ public:
+  virtual void on_peer_up(const PeerHello& peer) = 0;
+  virtual void on_message(std::uint16_t rank, std::uint8_t type, std::span<const std::byte> payload) = 0;
+  // `text` names both ranks, the address, the cause and what to do.
+  virtual void on_peer_down(std::uint16_t rank, PeerDownCause cause, const std::string& text) = 0;
+  // Somebody connected and was turned away without having been a peer: another job, another version, a rank that is
+  // taken, a port scanner. Peers are not affected; who waits for a rank in vain gets this text again at the deadline.
+  virtual void on_refused(const SocketAddress& from, const std::string& text) = 0;
+
+ protected:
+  ~ControlSink() = default;
+};
+
+enum class ControlSendStatus : std::uint8_t {
+  kQueued,
+  kNotConnected,  // not up, or already failing
+  kTooLarge,      // above max_message_bytes
+  kOverflow,      // nothing queued; the peer is failed for it and on_peer_down follows
+};
+
+enum class ControlCounter : std::size_t {
+  kMessagesSent,
+  kMessagesReceived,
+  kHeartbeatsSent,
+  kHeartbeatsReceived,
+  kConnectAttempts,
+  kAccepted,
+  kRefusals,        // sent or received
+  kStrangers,       // connections that ended before a valid hello
+  kAbandoned,       // said hello and left before confirming: a retry will follow
+  kTooManyPending,  // connections closed at once because too many were still without a hello
+  kMalformed,
+  kCount
+};
+
+class ControlChannel {
+ public:
+  // Null on failure (port taken, bad options), with `error` filled.
+  static std::unique_ptr<ControlChannel> open(const ControlOptions& options, OsError& error);
+  ~ControlChannel();
+  ControlChannel(const ControlChannel&) = delete;
+  ControlChannel& operator=(const ControlChannel&) = delete;
+
+  const SocketAddress& listen_address() const { return listen_address_; }
+  int poll_fd() const { return epoll_.get(); }
+  base::TimeNs next_timeout() const { return next_timeout_; }
+
+  // Keeps trying until `deadline`, then on_peer_down(kUnreachable). `rank` is below ours. False, with `error` filled,
+  // if it is not, or if it was given before.
+  bool connect_to(base::TimeNs now, std::uint16_t rank, const SocketAddress& address, base::TimeNs deadline,
+                  OsError& error);
+  // Rank `rank`, above ours, is expected to connect before `deadline`; else on_peer_down(kUnreachable). It may connect
+  // without being expected, too.
+  bool expect(base::TimeNs now, std::uint16_t rank, base::TimeNs deadline, OsError& error);
+
+  // `type` is kFirstMessageType or above. Delivered in order, or the peer goes down.
+  ControlSendStatus send(std::uint16_t rank, std::uint8_t type, std::span<const std::byte> payload);
+
+  // Tells every peer that nothing follows, and stops listening and connecting. Keep calling service() until
+  // finished(), or for as long as you care.
+  void say_goodbye();
+  bool finished() const;
+
+  bool is_up(std::uint16_t rank) const;
+  void service(base::TimeNs now, ControlSink& sink);
+  std::span<const NamedCounter> counters() const { return counters_.all(); }
+
+ private:
+  enum class State : std::uint8_t { kConnecting, kAwaitHello, kAwaitConfirm, kUp, kClosing, kClosed };
+  struct Connection;
+  enum class PeerState : std::uint8_t { kUnknown, kConnecting, kExpected, kUp, kGone };
+  struct Peer {
+    PeerState state = PeerState::kUnknown;
+    SocketAddress address;
+    base::TimeNs asked_at = 0;
+    base::TimeNs deadline = base::kNever;
+    base::TimeNs next_attempt = base::kNever;
+    base::DurationNs backoff_ns = 0;
+    std::uint64_t incarnation = 0;
+    std::string last_cause;            // why it is not up yet
+    Connection* connection = nullptr;  // kUp, or the attempt in progress
+  };
+
+  ControlChannel(const ControlOptions& options, UniqueFd listener, UniqueFd epoll);
+
+  // Connections and their events.
+  Connection& add_connection(UniqueFd fd, State state, base::TimeNs now);
+  void watch(Connection& connection);
+  void accept_all(base::TimeNs now, ControlSink& sink);
+  void on_ready(Connection& connection, std::uint32_t events, base::TimeNs now, ControlSink& sink);
+  void read_frames(Connection& connection, base::TimeNs now, ControlSink& sink);
+  void on_frame(Connection& connection, std::uint8_t type, std::span<const std::byte> payload, base::TimeNs now,
+                ControlSink& sink);
+  void on_ended(Connection& connection, int number, base::TimeNs now, ControlSink& sink);
+  void malformed(Connection& connection, const std::string& what, base::TimeNs now, ControlSink& sink);
+  void close(Connection& connection);
+  void sweep();
+
+  // The opening (control_handshake.cc).
+  void send_hello(Connection& connection, std::uint16_t to);
+  void on_hello(Connection& connection, std::span<const std::byte> payload, base::TimeNs now, ControlSink& sink);
+  bool judge(const Connection& connection, const Hello& hello, bool other_version, Refusal& refusal) const;
+  void refuse(Connection& connection, const Hello& hello, const Refusal& refusal, ControlSink& sink);
+  void on_refusal(Connection& connection, std::span<const std::byte> payload, base::TimeNs now, ControlSink& sink);
+  void come_up(Connection& connection, base::TimeNs now, ControlSink& sink);
+
+  // Peers and their timers (control_peer.cc).
+  void attempt(std::uint16_t rank, base::TimeNs now, ControlSink& sink);
+  void attempt_failed(std::uint16_t rank, const std::string& cause, base::TimeNs now);
+  void go_down(std::uint16_t rank, PeerDownCause cause, const std::string& text, ControlSink& sink);
+  void run_connection_timers(Connection& connection, base::TimeNs now, ControlSink& sink);
+  void run_peer_timers(std::uint16_t rank, base::TimeNs now, ControlSink& sink);
+  base::TimeNs compute_next_timeout() const;
+  std::string peer_text(std::uint16_t rank, const SocketAddress& address) const;
+  bool check_rank(std::uint16_t rank, bool below, OsError& error) const;
+
+  ControlOptions options_;
+  UniqueFd listener_;
+  UniqueFd epoll_;
+  SocketAddress listen_address_;
+  base::TimeNs listener_paused_until_ = base::kNever;  // out of descriptors: kNever means not paused
+  base::TimeNs next_timeout_ = base::kNever;
+  bool goodbye_ = false;
+  std::vector<Peer> peers_;
+  std::vector<std::unique_ptr<Connection>> connections_;
+  CounterTable<ControlCounter> counters_;
+};
+
+}  // namespace mlt::io

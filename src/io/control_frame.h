@@ -1,0 +1,87 @@
+// The bytes of the control channel: frames, the hello that opens a connection, and the refusal that may answer it.
+//
+// A frame is u32 payload length, u8 type, three zero bytes, payload; little-endian. Types below kFirstMessageType
+// belong to the channel itself; the others are the caller's and opaque here. Pure functions over bytes: no sockets.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace mlt::io {
+
+enum class FrameType : std::uint8_t {
+  kHello = 1,      // both ways, before anything else
+  kRefuse = 2,     // instead of a hello, or after one: why not; the connection ends
+  kConfirm = 3,    // from the side that connected: hello received, the connection is up
+  kHeartbeat = 4,  // nothing to say, still here
+  kGoodbye = 5,    // orderly end: nothing follows
+};
+inline constexpr std::uint8_t kFirstMessageType = 16;
+
+inline constexpr std::size_t kFrameHeaderBytes = 8;
+
+struct FrameHeader {
+  std::uint32_t payload_bytes = 0;
+  std::uint8_t type = 0;
+};
+void encode_frame_header(const FrameHeader& header, std::byte* out);
+// False if the reserved bytes are not zero.
+bool decode_frame_header(const std::byte* bytes, FrameHeader& header);
+
+// What each side tells the other. The first kHelloPrefixBytes never change between protocol versions, so that two
+// versions can at least tell each other apart.
+struct Hello {
+  std::uint16_t version = 0;
+  std::uint16_t rank = 0;           // the speaker's
+  std::uint16_t expected_rank = 0;  // whom the speaker believes to talk to
+  std::uint16_t world_size = 0;
+  std::uint64_t job_id = 0;
+  std::uint64_t incarnation = 0;  // differs between two starts of the same rank
+  std::uint64_t cookie = 0;       // what the listener must put into its datagrams to the speaker
+  std::uint16_t udp_port = 0;
+  std::uint16_t control_port = 0;
+  std::uint32_t segment_bytes = 0;
+  std::uint32_t window_bytes = 0;
+  std::uint32_t early_segments = 0;
+};
+inline constexpr std::uint32_t kHelloMagic = 0x31544C4D;  // "MLT1"
+inline constexpr std::size_t kHelloPrefixBytes = 8;       // magic, version, rank
+inline constexpr std::size_t kHelloBytes = 56;
+
+enum class HelloError : std::uint8_t { kNone, kTooShort, kBadMagic, kOtherVersion, kBadLength };
+
+void encode_hello(const Hello& hello, std::byte* out);
+// With kOtherVersion, version and rank are filled and nothing else.
+HelloError decode_hello(std::span<const std::byte> payload, std::uint16_t own_version, Hello& hello);
+
+enum class RefusalReason : std::uint8_t {
+  kVersion = 1,    // values: protocol versions
+  kJob = 2,        // values: job ids
+  kWorldSize = 3,  // values: world sizes
+  kRankRange = 4,  // values: refuser's world size, the rank given
+  kRankTaken = 5,  // values: refuser's rank, the rank given (another process has it)
+  kRankGone = 6,   // values: incarnation that went away, the one given
+  kWrongRank = 7,  // values: refuser's rank, the rank that was meant
+};
+inline constexpr std::uint8_t kLastRefusalReason = 7;
+
+struct Refusal {
+  RefusalReason reason = RefusalReason::kVersion;
+  std::uint16_t refuser_rank = 0;
+  std::uint64_t refuser_value = 0;
+  std::uint64_t refused_value = 0;
+};
+inline constexpr std::size_t kRefusalBytes = 20;
+
+void encode_refusal(const Refusal& refusal, std::byte* out);
+bool decode_refusal(std::span<const std::byte> payload, Refusal& refusal);
+
+// The same refusal for either side: both ranks, both values, and what to change. `other_address` is the reader's peer.
+std::string describe_refusal(const Refusal& refusal, std::uint16_t refused_rank, bool for_refuser,
+                             std::string_view other_address);
+
+}  // namespace mlt::io

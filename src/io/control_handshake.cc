@@ -1,0 +1,153 @@
+// How a connection of the control channel opens: hello, judgement, refusal, confirmation.
+#include <array>
+#include <utility>
+
+#include "base/check.h"
+#include "io/control_connection.h"
+
+namespace mlt::io {
+
+void ControlChannel::send_hello(Connection& connection, std::uint16_t to) {
+  Hello hello;
+  hello.version = options_.version;
+  hello.rank = options_.rank;
+  hello.expected_rank = to;
+  hello.world_size = options_.world_size;
+  hello.job_id = options_.job_id;
+  hello.incarnation = options_.incarnation;
+  hello.cookie = options_.cookies[to];
+  hello.udp_port = options_.udp_port;
+  hello.control_port = listen_address_.port();
+  hello.segment_bytes = options_.segment_bytes;
+  hello.window_bytes = options_.window_bytes;
+  hello.early_segments = options_.early_segments;
+  std::array<std::byte, kHelloBytes> bytes;
+  encode_hello(hello, bytes.data());
+  MLT_CHECK(connection.stream.queue(static_cast<std::uint8_t>(FrameType::kHello), bytes));
+  connection.stream.flush();
+  watch(connection);
+}
+
+// False, with the refusal filled, if we cannot work with whoever says this hello.
+bool ControlChannel::judge(const Connection& connection, const Hello& hello, bool other_version,
+                           Refusal& refusal) const {
+  const auto differs = [&](RefusalReason reason, std::uint64_t ours, std::uint64_t theirs) {
+    refusal = {reason, options_.rank, ours, theirs};
+    return false;
+  };
+  if (other_version) return differs(RefusalReason::kVersion, options_.version, hello.version);
+  if (hello.job_id != options_.job_id) return differs(RefusalReason::kJob, options_.job_id, hello.job_id);
+  if (hello.world_size != options_.world_size) {
+    return differs(RefusalReason::kWorldSize, options_.world_size, hello.world_size);
+  }
+  if (hello.rank >= options_.world_size) {
+    return differs(RefusalReason::kRankRange, options_.world_size, hello.rank);
+  }
+  if (hello.expected_rank != options_.rank) {
+    return differs(RefusalReason::kWrongRank, options_.rank, hello.expected_rank);
+  }
+  if (hello.rank == options_.rank) return differs(RefusalReason::kRankTaken, options_.rank, hello.rank);
+  if (connection.outgoing) {
+    return hello.rank == *connection.rank || differs(RefusalReason::kWrongRank, hello.rank, *connection.rank);
+  }
+  const Peer& peer = peers_[hello.rank];
+  if (peer.state == PeerState::kGone) {
+    return differs(RefusalReason::kRankGone, peer.incarnation, hello.incarnation);
+  }
+  const bool held_by_other = peer.connection != nullptr && peer.incarnation != hello.incarnation;
+  if (peer.state == PeerState::kUp || held_by_other) {
+    return differs(RefusalReason::kRankTaken, options_.rank, hello.rank);
+  }
+  return true;
+}
+
+void ControlChannel::on_hello(Connection& connection, std::span<const std::byte> payload, base::TimeNs now,
+                              ControlSink& sink) {
+  Hello hello;
+  const HelloError error = decode_hello(payload, options_.version, hello);
+  if (error != HelloError::kNone && error != HelloError::kOtherVersion) {
+    return malformed(connection, "no valid hello", now, sink);
+  }
+  Refusal refusal;
+  if (!judge(connection, hello, error == HelloError::kOtherVersion, refusal)) {
+    return refuse(connection, hello, refusal, sink);
+  }
+  if (!connection.outgoing && hello.rank < options_.rank) {
+    return malformed(connection, "a hello as rank " + std::to_string(hello.rank) + ", which has to be connected to",
+                     now, sink);
+  }
+  connection.hello = hello;
+  if (connection.outgoing) {
+    connection.stream.queue(static_cast<std::uint8_t>(FrameType::kConfirm), {});
+    connection.stream.flush();
+    watch(connection);
+    return come_up(connection, now, sink);
+  }
+  Peer& peer = peers_[hello.rank];
+  // The same process tried before and gave that attempt up.
+  if (peer.connection != nullptr) {
+    counters_.add(ControlCounter::kAbandoned);
+    close(*peer.connection);
+  }
+  connection.rank = hello.rank;
+  connection.state = State::kAwaitConfirm;
+  peer.connection = &connection;
+  peer.incarnation = hello.incarnation;
+  send_hello(connection, hello.rank);
+}
+
+void ControlChannel::refuse(Connection& connection, const Hello& hello, const Refusal& refusal, ControlSink& sink) {
+  counters_.add(ControlCounter::kRefusals);
+  std::array<std::byte, kRefusalBytes> bytes;
+  encode_refusal(refusal, bytes.data());
+  connection.stream.queue(static_cast<std::uint8_t>(FrameType::kRefuse), bytes);
+  const SocketAddress from = connection.remote;
+  const std::string text =
+      "rank " + std::to_string(options_.rank) + " " + describe_refusal(refusal, hello.rank, true, from.format());
+  const bool outgoing = connection.outgoing;
+  if (outgoing) peers_[*connection.rank].connection = nullptr;  // so that going down leaves it open for the refusal
+  connection.state = State::kClosing;
+  connection.stream.end_output();
+  watch(connection);
+  if (outgoing) return go_down(*connection.rank, PeerDownCause::kRefused, text, sink);
+  const bool waits_for_it = hello.rank < peers_.size() && peers_[hello.rank].state == PeerState::kExpected;
+  if (waits_for_it) peers_[hello.rank].last_cause = text;
+  sink.on_refused(from, text);
+}
+
+void ControlChannel::on_refusal(Connection& connection, std::span<const std::byte> payload, base::TimeNs now,
+                                ControlSink& sink) {
+  Refusal refusal;
+  if (!decode_refusal(payload, refusal)) return malformed(connection, "a refusal without a known reason", now, sink);
+  counters_.add(ControlCounter::kRefusals);
+  const std::string text = describe_refusal(refusal, options_.rank, false, connection.remote.format());
+  if (connection.outgoing) {
+    go_down(*connection.rank, PeerDownCause::kRefused, text, sink);
+    return;
+  }
+  Peer& peer = peers_[*connection.rank];
+  if (peer.state == PeerState::kExpected) peer.last_cause = text;
+  const SocketAddress from = connection.remote;
+  close(connection);
+  sink.on_refused(from, text);
+}
+
+void ControlChannel::come_up(Connection& connection, base::TimeNs now, ControlSink& sink) {
+  Peer& peer = peers_[*connection.rank];
+  connection.state = State::kUp;
+  connection.last_heard = now;
+  connection.next_heartbeat = base::after(now, options_.heartbeat_ns);
+  connection.stream.set_max_payload(options_.max_message_bytes);
+  peer.state = PeerState::kUp;
+  peer.connection = &connection;
+  peer.incarnation = connection.hello.incarnation;
+  peer.deadline = base::kNever;
+  peer.next_attempt = base::kNever;
+  PeerHello event;
+  event.hello = connection.hello;
+  event.control_address = connection.remote.with_port(connection.hello.control_port);
+  event.udp_address = connection.remote.with_port(connection.hello.udp_port);
+  sink.on_peer_up(event);
+}
+
+}  // namespace mlt::io

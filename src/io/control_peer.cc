@@ -1,0 +1,199 @@
+// The peers of the control channel and their timers: attempts to connect, deadlines, heartbeats, silence.
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+#include "io/control_connection.h"
+#include "io/tcp_socket.h"
+
+namespace mlt::io {
+
+namespace {
+
+std::string seconds_text(base::DurationNs duration) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f s", static_cast<double>(duration) / static_cast<double>(base::kSecond));
+  return text;
+}
+
+}  // namespace
+
+// "rank 1 at 192.0.2.1:5000, seen from rank 0,": the start of every text about a peer.
+std::string ControlChannel::peer_text(std::uint16_t rank, const SocketAddress& address) const {
+  return "rank " + std::to_string(rank) + " at " + address.format() + ", seen from rank " +
+         std::to_string(options_.rank) + ",";
+}
+
+bool ControlChannel::check_rank(std::uint16_t rank, bool below, OsError& error) const {
+  if (rank >= peers_.size() || (below ? rank >= options_.rank : rank <= options_.rank)) {
+    error = bad_argument("rank " + std::to_string(options_.rank) + " of " + std::to_string(peers_.size()) + " cannot " +
+                         (below ? "connect to" : "wait for") + " rank " + std::to_string(rank) +
+                         ": the higher rank connects to the lower.");
+    return false;
+  }
+  if (peers_[rank].state != PeerState::kUnknown && !(peers_[rank].state == PeerState::kUp && !below)) {
+    error = bad_argument("rank " + std::to_string(rank) + " was already given to the control channel.");
+    return false;
+  }
+  return true;
+}
+
+bool ControlChannel::connect_to(base::TimeNs now, std::uint16_t rank, const SocketAddress& address,
+                                base::TimeNs deadline, OsError& error) {
+  if (!check_rank(rank, true, error)) return false;
+  if (address.family() != AF_INET && address.family() != AF_INET6) {
+    error = bad_argument("rank " + std::to_string(rank) + " has no IPv4 or IPv6 address to connect to.");
+    return false;
+  }
+  Peer& peer = peers_[rank];
+  peer.state = PeerState::kConnecting;
+  peer.address = address;
+  peer.asked_at = now;
+  peer.deadline = deadline;
+  peer.next_attempt = now;
+  peer.backoff_ns = options_.connect_backoff_ns;
+  next_timeout_ = std::min(next_timeout_, now);
+  return true;
+}
+
+bool ControlChannel::expect(base::TimeNs now, std::uint16_t rank, base::TimeNs deadline, OsError& error) {
+  if (!check_rank(rank, false, error)) return false;
+  Peer& peer = peers_[rank];
+  if (peer.state == PeerState::kUp) return true;
+  peer.state = PeerState::kExpected;
+  peer.asked_at = now;
+  peer.deadline = deadline;
+  next_timeout_ = std::min(next_timeout_, deadline);
+  return true;
+}
+
+void ControlChannel::attempt(std::uint16_t rank, base::TimeNs now, ControlSink&) {
+  Peer& peer = peers_[rank];
+  counters_.add(ControlCounter::kConnectAttempts);
+  OsError error;
+  auto fd = start_connect_tcp(peer.address, error);
+  if (!fd) {
+    attempt_failed(rank, errno_text(error.number), now);
+    return;
+  }
+  Connection& connection = add_connection(std::move(*fd), State::kConnecting, now);
+  connection.outgoing = true;
+  connection.rank = rank;
+  connection.remote = peer.address;
+  peer.connection = &connection;
+}
+
+void ControlChannel::attempt_failed(std::uint16_t rank, const std::string& cause, base::TimeNs now) {
+  Peer& peer = peers_[rank];
+  peer.last_cause = cause;
+  peer.next_attempt = base::after(now, peer.backoff_ns);
+  peer.backoff_ns = std::min(2 * peer.backoff_ns, options_.connect_backoff_max_ns);
+}
+
+void ControlChannel::go_down(std::uint16_t rank, PeerDownCause cause, const std::string& text, ControlSink& sink) {
+  Peer& peer = peers_[rank];
+  peer.state = PeerState::kGone;
+  peer.deadline = base::kNever;
+  peer.next_attempt = base::kNever;
+  if (peer.connection != nullptr) close(*peer.connection);
+  sink.on_peer_down(rank, cause, text);
+}
+
+void ControlChannel::run_connection_timers(Connection& connection, base::TimeNs now, ControlSink& sink) {
+  const bool overdue = now >= base::after(connection.opened_at, options_.hello_timeout_ns);
+  switch (connection.state) {
+    case State::kClosed:
+      return;
+    case State::kClosing:
+      if (overdue) close(connection);
+      return;
+    case State::kConnecting:
+    case State::kAwaitHello:
+    case State::kAwaitConfirm:
+      if (!overdue) return;
+      if (connection.outgoing) {
+        attempt_failed(*connection.rank, "no hello within " + seconds_text(options_.hello_timeout_ns), now);
+        close(connection);
+        return;
+      }
+      {
+        counters_.add(ControlCounter::kStrangers);
+        const SocketAddress from = connection.remote;
+        close(connection);
+        sink.on_refused(from, "turned away a connection to rank " + std::to_string(options_.rank) + ": " +
+                                  from.format() + " did not complete a hello within " +
+                                  seconds_text(options_.hello_timeout_ns) + ".");
+      }
+      return;
+    case State::kUp:
+      break;
+  }
+  const std::uint16_t rank = *connection.rank;
+  if (connection.overflowed) {
+    go_down(rank, PeerDownCause::kOverflow,
+            peer_text(rank, connection.remote) + " does not read: more than " +
+                std::to_string(options_.outgoing_limit_bytes) +
+                " bytes of control messages waited for it. It hangs, or its machine is overloaded.",
+            sink);
+    return;
+  }
+  if (now >= base::after(connection.last_heard, options_.dead_after_ns)) {
+    go_down(rank, connection.goodbye_sent ? PeerDownCause::kGoodbye : PeerDownCause::kSilent,
+            peer_text(rank, connection.remote) + " has been silent for " + seconds_text(now - connection.last_heard) +
+                ". Its process is stopped, its machine hangs, or the network between is down.",
+            sink);
+    return;
+  }
+  if (now < connection.next_heartbeat) return;
+  connection.next_heartbeat = base::after(now, options_.heartbeat_ns);
+  if (std::exchange(connection.spoke, false)) return;
+  // Full only when it does not read; its silence will say so.
+  if (!connection.stream.queue(static_cast<std::uint8_t>(FrameType::kHeartbeat), {})) return;
+  counters_.add(ControlCounter::kHeartbeatsSent);
+  connection.stream.flush();
+  watch(connection);
+}
+
+void ControlChannel::run_peer_timers(std::uint16_t rank, base::TimeNs now, ControlSink& sink) {
+  Peer& peer = peers_[rank];
+  if (peer.state != PeerState::kConnecting && peer.state != PeerState::kExpected) return;
+  if (now >= peer.deadline) {
+    const std::string waited = seconds_text(peer.deadline - peer.asked_at);
+    std::string text;
+    if (peer.state == PeerState::kConnecting) {
+      text = "rank " + std::to_string(options_.rank) + " could not reach rank " + std::to_string(rank) + " at " +
+             peer.address.format() + " within " + waited + ": " +
+             (peer.last_cause.empty() ? "no answer" : peer.last_cause) + ". Check that rank " + std::to_string(rank) +
+             " was started, that it listens there, and that no firewall stands between.";
+    } else {
+      text = "rank " + std::to_string(rank) + " did not connect to rank " + std::to_string(options_.rank) + " at " +
+             listen_address_.format() + " within " + waited + ". " +
+             (peer.last_cause.empty() ? "Check that it was started and that it uses this address."
+                                      : "The last attempt: " + peer.last_cause);
+    }
+    return go_down(rank, PeerDownCause::kUnreachable, text, sink);
+  }
+  if (peer.state == PeerState::kConnecting && peer.connection == nullptr && now >= peer.next_attempt) {
+    attempt(rank, now, sink);
+  }
+}
+
+base::TimeNs ControlChannel::compute_next_timeout() const {
+  base::TimeNs next = listener_paused_until_;
+  for (const Peer& peer : peers_) {
+    if (peer.state != PeerState::kConnecting && peer.state != PeerState::kExpected) continue;
+    next = std::min(next, peer.deadline);
+    if (peer.state == PeerState::kConnecting && peer.connection == nullptr) next = std::min(next, peer.next_attempt);
+  }
+  for (const auto& connection : connections_) {
+    if (connection->overflowed) return 0;
+    if (connection->state == State::kUp) {
+      next = std::min({next, connection->next_heartbeat, base::after(connection->last_heard, options_.dead_after_ns)});
+    } else {
+      next = std::min(next, base::after(connection->opened_at, options_.hello_timeout_ns));
+    }
+  }
+  return next;
+}
+
+}  // namespace mlt::io

@@ -1,0 +1,85 @@
+#include "io/interface.h"
+
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <sys/ioctl.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+
+#include "io/unique_fd.h"
+
+namespace mlt::io {
+
+namespace {
+
+SocketAddress address_of(const ifaddrs& entry) {
+  sockaddr_storage storage{};
+  const std::size_t size = entry.ifa_addr->sa_family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+  std::memcpy(&storage, entry.ifa_addr, size);
+  return SocketAddress::from_raw(storage);
+}
+
+// Every address of 127.0.0.0/8 belongs to the loopback interface, though only one is listed.
+bool in_loopback_net(const SocketAddress& address) {
+  return address.family() == AF_INET && address.host().starts_with("127.");
+}
+
+std::uint64_t read_speed(const std::string& name) {
+  // Megabits per second; -1 where the driver does not know, and an error (EINVAL) where it does not answer.
+  std::ifstream file("/sys/class/net/" + name + "/speed");
+  long long megabits = 0;
+  if (!(file >> megabits) || megabits <= 0) return 0;
+  return static_cast<std::uint64_t>(megabits) * 1'000'000;
+}
+
+std::optional<InterfaceInfo> describe(const char* name, unsigned flags, OsError& error) {
+  const UniqueFd fd(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  if (!fd) {
+    error = os_error(errno, "open a socket to ask about interface", name);
+    return std::nullopt;
+  }
+  ifreq request{};
+  std::strncpy(request.ifr_name, name, IFNAMSIZ - 1);
+  if (::ioctl(fd.get(), SIOCGIFMTU, &request) != 0) {
+    error = os_error(errno, "read the MTU of interface", name);
+    return std::nullopt;
+  }
+  InterfaceInfo info;
+  info.name = name;
+  info.mtu_bytes = static_cast<std::uint32_t>(request.ifr_mtu);
+  info.is_loopback = (flags & IFF_LOOPBACK) != 0;
+  info.speed_bits_per_second = read_speed(info.name);
+  return info;
+}
+
+}  // namespace
+
+std::optional<InterfaceInfo> find_interface(const SocketAddress& local, OsError& error) {
+  ifaddrs* list = nullptr;
+  if (::getifaddrs(&list) != 0) {
+    error = os_error(errno, "list the network interfaces", "");
+    return std::nullopt;
+  }
+  std::optional<InterfaceInfo> best;
+  for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
+    if (entry->ifa_addr == nullptr || entry->ifa_addr->sa_family != local.family()) continue;
+    if ((entry->ifa_flags & IFF_UP) == 0) continue;
+    const bool matches = local.is_wildcard() || address_of(*entry).host() == local.host() ||
+                         (in_loopback_net(local) && (entry->ifa_flags & IFF_LOOPBACK) != 0);
+    if (!matches) continue;
+    const auto info = describe(entry->ifa_name, entry->ifa_flags, error);
+    if (info && (!best || info->mtu_bytes < best->mtu_bytes)) best = info;
+  }
+  ::freeifaddrs(list);
+  if (best) {
+    error = {};
+  } else if (!error) {
+    error = os_error(EADDRNOTAVAIL, "find the network interface of", local.host());
+  }
+  return best;
+}
+
+}  // namespace mlt::io

@@ -1,0 +1,42 @@
+// What the operating system refused, as a code to branch on and a text that names the object, the cause and the way
+// out.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace mlt::io {
+
+enum class OsErrorCode : std::uint8_t {
+  kNone,
+  kBadArgument,          // refused before the system was asked
+  kAddressInUse,         // port taken
+  kAddressNotAvailable,  // no interface has this address
+  kPermission,           // needs a right this process lacks, or a firewall rule
+  kUnreachable,          // no route, host or network down
+  kNoResources,          // descriptors or memory used up
+  kUnsupported,          // this kernel does not have it
+  kSystem,               // anything else; `number` says what
+};
+
+struct OsError {
+  OsErrorCode code = OsErrorCode::kNone;
+  int number = 0;  // errno; 0 where the system was not asked
+  std::string text;
+
+  explicit operator bool() const { return code != OsErrorCode::kNone; }
+};
+
+OsErrorCode classify_errno(int number);
+
+// "EADDRINUSE (Address already in use)".
+std::string errno_text(int number);
+
+// `action` reads after "cannot": os_error(EADDRINUSE, "bind a UDP socket", "127.0.0.1:5000").
+OsError os_error(int number, std::string_view action, std::string_view object);
+
+// For input that is refused without asking the system; `text` is complete.
+OsError bad_argument(std::string text);
+
+}  // namespace mlt::io

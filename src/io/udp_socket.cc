@@ -1,0 +1,109 @@
+#include "io/udp_socket.h"
+
+#include <netinet/in.h>
+#include <netinet/udp.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+#include <limits>
+
+namespace mlt::io {
+
+namespace {
+
+bool set_option(int fd, int level, int name, int value) {
+  return ::setsockopt(fd, level, name, &value, sizeof value) == 0;
+}
+
+int get_option(int fd, int level, int name) {
+  int value = 0;
+  socklen_t size = sizeof value;
+  return ::getsockopt(fd, level, name, &value, &size) == 0 ? value : 0;
+}
+
+}  // namespace
+
+std::uint32_t UdpSocket::size_buffer(int force_option, int plain_option, std::uint32_t bytes) {
+  const int asked = static_cast<int>(std::min<std::uint32_t>(bytes, std::numeric_limits<int>::max() / 2));
+  // FORCE passes the system's limit (net.core.rmem_max) and needs CAP_NET_ADMIN; the plain option is cut to the limit.
+  if (!set_option(fd_.get(), SOL_SOCKET, force_option, asked)) set_option(fd_.get(), SOL_SOCKET, plain_option, asked);
+  return static_cast<std::uint32_t>(get_option(fd_.get(), SOL_SOCKET, plain_option)) / 2;
+}
+
+std::optional<UdpSocket> UdpSocket::open(const UdpSocketOptions& options, OsError& error) {
+  const int family = options.bind.family();
+  if (family != AF_INET && family != AF_INET6) {
+    error = bad_argument(
+        "cannot open a UDP socket without an IPv4 or IPv6 address to bind to; give one, such as "
+        "127.0.0.1:0.");
+    return std::nullopt;
+  }
+  UdpSocket socket;
+  socket.fd_ = UniqueFd(::socket(family, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  const int fd = socket.fd_.get();
+  if (fd < 0) {
+    error = os_error(errno, "open a UDP socket for", options.bind.format());
+    return std::nullopt;
+  }
+  if (family == AF_INET6) set_option(fd, IPPROTO_IPV6, IPV6_V6ONLY, 1);
+  if (::bind(fd, options.bind.raw(), options.bind.raw_size()) != 0) {
+    error = os_error(errno, "bind a UDP socket to", options.bind.format());
+    return std::nullopt;
+  }
+  socket.local_ = SocketAddress::local_of(fd);
+  socket.granted_receive_bytes_ = socket.size_buffer(SO_RCVBUFFORCE, SO_RCVBUF, options.receive_buffer_bytes);
+  socket.granted_send_bytes_ = socket.size_buffer(SO_SNDBUFFORCE, SO_SNDBUF, options.send_buffer_bytes);
+  if (family == AF_INET) {
+    set_option(fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO);
+    socket.reads_ecn_ = set_option(fd, IPPROTO_IP, IP_RECVTOS, 1);
+  } else {
+    set_option(fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_DO);
+    socket.reads_ecn_ = set_option(fd, IPPROTO_IPV6, IPV6_RECVTCLASS, 1);
+  }
+  // When a datagram arrived, as opposed to when this process got round to it: the round trip of the network alone.
+  set_option(fd, SOL_SOCKET, SO_TIMESTAMPNS, 1);
+  if (options.receive_offload) socket.receive_offload_ = set_option(fd, IPPROTO_UDP, UDP_GRO, 1);
+  return socket;
+}
+
+bool UdpSocket::probe_segmentation_offload() {
+  SocketAddress self = local_;
+  if (self.is_wildcard()) self = SocketAddress::loopback(local_.family(), local_.port());
+  std::array<std::byte, 2> payload{};
+  iovec vector{payload.data(), payload.size()};
+  alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(std::uint16_t))> control{};
+  msghdr message{};
+  message.msg_name = const_cast<sockaddr*>(self.raw());
+  message.msg_namelen = self.raw_size();
+  message.msg_iov = &vector;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  cmsghdr* header = CMSG_FIRSTHDR(&message);
+  header->cmsg_level = IPPROTO_UDP;
+  header->cmsg_type = UDP_SEGMENT;
+  header->cmsg_len = CMSG_LEN(sizeof(std::uint16_t));
+  const std::uint16_t one_byte_each = 1;
+  std::memcpy(CMSG_DATA(header), &one_byte_each, sizeof one_byte_each);
+  if (::sendmsg(fd_.get(), &message, 0) != static_cast<ssize_t>(payload.size())) return false;
+  // Read the probe back, so that nobody mistakes it for traffic. It is already queued on any loopback path; where a
+  // packet filter ate it, two short datagrams that never come harm nobody.
+  std::size_t seen = 0;
+  while (seen < payload.size()) {
+    pollfd ready{fd_.get(), POLLIN, 0};
+    constexpr int kProbeWaitMs = 50;
+    if (::poll(&ready, 1, kProbeWaitMs) <= 0) break;
+    std::array<std::byte, 64> sink;
+    const ssize_t got = ::recv(fd_.get(), sink.data(), sink.size(), 0);
+    if (got < 0 && errno != EINTR && errno != EAGAIN) break;
+    if (got > 0) seen += static_cast<std::size_t>(got);
+  }
+  return true;
+}
+
+}  // namespace mlt::io

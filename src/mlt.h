@@ -1,0 +1,247 @@
+// The public C++ API of mlt: one Engine per process and job, safe to call from any thread.
+//
+// A rank posts sends and receives of tensors, polls or waits for their completions, and may push-pull tensors through
+// summation services or be one. Buffers stay the caller's and must stay valid and, for receives, untouched until the
+// operation's completion was taken. Everything here throws mlt::Error, and nothing else, when it can't be done.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace mlt {
+
+enum class ErrorCode : std::uint8_t {
+  kConfig,            // an option or argument is out of range
+  kPortInUse,         // the address or port can't be bound
+  kRendezvous,        // not every rank came up in time
+  kPeerMismatch,      // a peer has another protocol version, job or world size
+  kUnknownPeer,       // no such rank, or this rank itself
+  kPeerFailed,        // the peer died, left, or was never there
+  kBuffer,            // size, element type or loss bound don't fit the operation
+  kSizeMismatch,      // the two sides named different sizes
+  kTypeMismatch,      // the two sides named different element types
+  kTimeout,           // an operation or a wait ran out of time
+  kCancelled,         //
+  kLimit,             // a queue or table is full; the text says which and what to do
+  kUnknownOperation,  // waited for twice, or never posted
+  kClosed,            // the engine was closed
+  kSystem,            // the operating system refused something
+};
+
+class Error : public std::runtime_error {
+ public:
+  Error(ErrorCode code, const std::string& text, int peer = -1) : std::runtime_error(text), code_(code), peer_(peer) {}
+  ErrorCode code() const { return code_; }
+  int peer() const { return peer_; }  // the rank at fault; -1 if none
+
+ private:
+  ErrorCode code_;
+  int peer_;
+};
+
+// Four-bit codes of the wire; see wire/element.h.
+enum class Element : std::uint8_t {
+  kUint8,
+  kInt8,
+  kInt16,
+  kInt32,
+  kInt64,
+  kFloat16,
+  kBfloat16,
+  kFloat32,
+  kFloat64,
+  kUint16,
+  kUint32,
+  kUint64,
+  kBool
+};
+
+// Faults injected between the protocol and the network, to see what they do. Probabilities are per datagram, in [0, 1].
+struct FaultOptions {
+  double drop = 0;
+  double duplicate = 0;
+  double reorder = 0;
+  double corrupt = 0;
+  std::int64_t delay_ns = 0;
+  std::int64_t jitter_ns = 0;
+  std::uint64_t seed = 1;
+  bool control = true;  // control datagrams suffer too
+  bool any() const { return drop > 0 || duplicate > 0 || reorder > 0 || corrupt > 0 || delay_ns > 0 || jitter_ns > 0; }
+};
+
+struct Options {
+  std::uint16_t rank = 0;
+  std::uint16_t ranks = 1;                 // workers and services together
+  std::uint64_t job = 0;                   // hash of the job's name; ranks of another job are refused
+  std::string host = "127.0.0.1";          // address to bind, IPv4 or IPv6
+  std::uint16_t udp_port = 0;              // 0: any
+  std::uint16_t control_port = 0;          // TCP; 0: any
+  std::uint32_t segment_bytes = 0;         // payload of a packet, a multiple of 8; 0: from the interface's MTU
+  double line_rate_bits_per_second = 0;    // 0: the interface's speed
+  std::uint32_t receive_buffer_bytes = 0;  // asked of the kernel; 0: a default
+  std::int64_t operation_timeout_ns = 300'000'000'000;
+  std::int64_t peer_timeout_ns = 3'000'000'000;  // silence after which a peer counts as dead
+  std::uint32_t spin_us = 0;                     // how long the I/O thread polls before it sleeps
+  FaultOptions faults;
+};
+
+struct PeerAddress {
+  std::uint16_t rank = 0;
+  std::string host;
+  std::uint16_t control_port = 0;
+};
+
+using OperationId = std::uint64_t;
+
+// Class (bits 0-2, 0 = most urgent), important (0x08) and critical (0x10: never lost) of one segment.
+using SegmentTag = std::uint8_t;
+inline constexpr SegmentTag kImportant = 0x08;
+inline constexpr SegmentTag kCritical = 0x10;
+
+struct SendOptions {
+  std::uint16_t to = 0;
+  std::uint64_t tag = 0;
+  std::span<const std::byte> data;
+  Element element = Element::kUint8;
+  std::uint32_t layer = 0;  // of `layers`; 0 is the front. Decides class and order
+  std::uint32_t layers = 1;
+  std::vector<SegmentTag> tags;  // one per segment (Engine::segment_count), or empty: then all important
+  bool by_magnitude = false;     // compute the tags from the values (needs an empty `tags`)
+  std::int64_t timeout_ns = 0;   // 0: Options::operation_timeout_ns
+};
+
+struct ReceiveOptions {
+  std::uint16_t from = 0;
+  std::uint64_t tag = 0;
+  std::span<std::byte> data;
+  Element element = Element::kUint8;
+  double loss_bound = 0;      // [0, 1)
+  bool keep_missing = false;  // false: missing ranges become zero
+  bool eager = false;         // stop the moment 1 - loss_bound has arrived
+  std::int64_t deadline_ns = 0;
+  std::int64_t timeout_ns = 0;
+};
+
+enum class Status : std::uint8_t {
+  kComplete,
+  kWithinBound,
+  kDeadline,
+  kSizeMismatch,
+  kTypeMismatch,
+  kPeerFailed,
+  kTimedOut,
+  kCancelled
+};
+
+struct Range {
+  std::uint64_t offset_bytes = 0;
+  std::uint64_t length_bytes = 0;
+};
+
+struct Completion {
+  OperationId operation = 0;
+  bool is_send = false;
+  Status status = Status::kComplete;
+  std::uint16_t peer = 0;
+  std::uint64_t tag = 0;
+  std::uint64_t total_bytes = 0;
+  std::uint64_t missing_bytes = 0;
+  std::uint64_t allowed_missing_bytes = 0;
+  std::uint64_t repaired_segments = 0;
+  std::int64_t elapsed_ns = 0;
+  std::vector<Range> missing;  // receive only; ascending, merged
+  std::string error;           // empty unless the operation failed: rank, peer, tag and cause
+  bool failed() const { return !error.empty(); }
+};
+
+struct PushPullOptions {
+  std::uint64_t key = 0;  // names the tensor; below 2^40
+  std::span<const float> input;
+  std::span<float> output;  // as long as input; may be the same memory
+  double loss_bound = 0;    // of what this worker pushes; the same on every worker
+  bool average = true;      // by the number of workers whose segment arrived; false: the plain sum
+  std::uint32_t layer = 0;
+  std::uint32_t layers = 1;
+  std::int64_t timeout_ns = 0;
+};
+
+struct PushPullResult {
+  OperationId operation = 0;
+  std::uint64_t key = 0;
+  std::uint64_t total_bytes = 0;
+  std::uint64_t missing_bytes = 0;      // of this worker's push
+  std::uint64_t repaired_segments = 0;  // both ways
+  std::int64_t elapsed_ns = 0;
+  Status status = Status::kComplete;
+  std::string error;
+  int failed_peer = -1;
+};
+
+struct CounterValue {
+  std::string name;
+  std::uint64_t value = 0;
+};
+
+class Engine {
+ public:
+  // Binds the ports. Ranks are connected by connect().
+  explicit Engine(const Options& options);
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  std::uint16_t control_port() const;
+  std::uint16_t udp_port() const;
+
+  // Starts the I/O thread and connects to every peer; returns when all are up, or throws what went wrong with which.
+  void connect(std::span<const PeerAddress> peers, std::int64_t timeout_ns);
+
+  // Segments of a tensor of `total_bytes` to `peer`, and the payload of a full one.
+  std::uint32_t segment_count(std::uint16_t peer, std::uint64_t total_bytes) const;
+  std::uint32_t segment_bytes(std::uint16_t peer) const;
+  // Class that layer `layer` (0: the front) of `layers` travels in; for priority functions that set classes themselves.
+  std::uint8_t traffic_class(std::uint32_t layer, std::uint32_t layers) const;
+
+  OperationId post_send(const SendOptions& options);
+  OperationId post_recv(const ReceiveOptions& options);
+  void cancel(OperationId operation);
+
+  // Takes finished operations that nobody waits for, oldest first; never blocks.
+  std::vector<Completion> poll(std::size_t max_completions);
+  // Blocks until the operation is done; nothing if timeout_ns (< 0: none) passed first.
+  std::optional<Completion> wait(OperationId operation, std::int64_t timeout_ns);
+
+  // Push-pull of float32 tensors: cut into partitions of at most 4 MB over the services, summed there, averaged.
+  void use_services(std::span<const std::uint16_t> service_ranks, std::uint16_t workers);
+  OperationId push_pull(const PushPullOptions& options);
+  std::optional<PushPullResult> wait_push_pull(OperationId operation, std::int64_t timeout_ns);
+  // Blocks until any push-pull is done that nobody waited for yet; nothing if the time passed or the engine was closed.
+  std::optional<PushPullResult> next_push_pull(std::int64_t timeout_ns);
+
+  // Makes this rank a summation service for the workers 0 .. workers-1.
+  void serve(std::uint16_t workers);
+  // Blocks until every worker said goodbye or failed; false if timeout_ns passed first.
+  bool wait_workers_gone(std::int64_t timeout_ns);
+
+  std::vector<CounterValue> counters() const;
+  // The rate controller's current sending rate towards `peer`.
+  double rate_bits_per_second(std::uint16_t peer) const;
+  bool is_peer_up(std::uint16_t peer) const;
+
+  // Says goodbye, fails what is under way with kClosed semantics, joins the I/O thread. Idempotent.
+  void close();
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace mlt

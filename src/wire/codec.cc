@@ -1,0 +1,121 @@
+#include "wire/codec.h"
+
+#include "base/bytes.h"
+
+namespace mlt::wire {
+
+using base::load_le32;
+using base::load_le64;
+using base::store_le32;
+using base::store_le64;
+
+namespace {
+
+std::uint8_t allowed_flags(PacketType type);
+
+constexpr std::uint8_t byte_at(std::span<const std::byte> bytes, std::size_t i) {
+  return static_cast<std::uint8_t>(bytes[i]);
+}
+
+}  // namespace
+
+std::uint16_t cookie_rank(std::uint64_t cookie) { return static_cast<std::uint16_t>(cookie & MLT_COOKIE_RANK_MASK); }
+
+void encode_prefix(const Prefix& prefix, std::byte* out) {
+  out[MLT_OFFSET_VERSION_TYPE] =
+      static_cast<std::byte>((MLT_PROTOCOL_VERSION << 4) | static_cast<std::uint8_t>(prefix.type));
+  out[MLT_OFFSET_FLAGS] = static_cast<std::byte>(prefix.flags);
+  out[MLT_OFFSET_PATH_ELEMENT] = static_cast<std::byte>((prefix.path << 4) | static_cast<std::uint8_t>(prefix.element));
+  out[MLT_OFFSET_ROUND] = static_cast<std::byte>(prefix.round);
+  store_le32(out + MLT_OFFSET_SEQUENCE, prefix.sequence);
+  store_le64(out + MLT_OFFSET_COOKIE, prefix.cookie);
+}
+
+void encode_data_header(const DataHeader& header, std::byte* out) {
+  encode_prefix(header.prefix, out);
+  store_le64(out + MLT_OFFSET_TAG, header.tag);
+  store_le32(out + MLT_OFFSET_GENERATION, header.generation);
+  store_le32(out + MLT_OFFSET_TOTAL_BYTES, header.total_bytes);
+  store_le32(out + MLT_OFFSET_OFFSET, header.offset_bytes);
+  store_le32(out + MLT_OFFSET_TIMESTAMP, header.timestamp_ns);
+}
+
+DropReason decode_prefix(std::span<const std::byte> datagram, Prefix& prefix) {
+  if (datagram.size() < MLT_PREFIX_BYTES) return DropReason::kTooShort;
+  const std::uint8_t version_type = byte_at(datagram, MLT_OFFSET_VERSION_TYPE);
+  if ((version_type >> 4) != MLT_PROTOCOL_VERSION) return DropReason::kBadVersion;
+  const std::uint8_t type = version_type & 0x0F;
+  if (type < MLT_TYPE_DATA || type > MLT_TYPE_STOP) return DropReason::kUnknownType;
+  prefix.type = static_cast<PacketType>(type);
+  prefix.flags = byte_at(datagram, MLT_OFFSET_FLAGS);
+  if ((prefix.flags & ~allowed_flags(prefix.type)) != 0) return DropReason::kUnknownFlags;
+  const std::uint8_t path_element = byte_at(datagram, MLT_OFFSET_PATH_ELEMENT);
+  prefix.path = path_element >> 4;
+  if ((path_element & 0x0F) >= kElementTypeCount) return DropReason::kUnknownElement;
+  prefix.element = static_cast<ElementType>(path_element & 0x0F);
+  prefix.round = byte_at(datagram, MLT_OFFSET_ROUND);
+  prefix.sequence = load_le32(datagram.data() + MLT_OFFSET_SEQUENCE);
+  prefix.cookie = load_le64(datagram.data() + MLT_OFFSET_COOKIE);
+  return DropReason::kNone;
+}
+
+DropReason decode_data(std::span<const std::byte> datagram, const Prefix& prefix, DataHeader& header,
+                       std::span<const std::byte>& payload) {
+  if (datagram.size() < MLT_DATA_HEADER_BYTES) return DropReason::kTooShort;
+  const std::byte* in = datagram.data();
+  header.prefix = prefix;
+  header.tag = load_le64(in + MLT_OFFSET_TAG);
+  header.generation = load_le32(in + MLT_OFFSET_GENERATION);
+  header.total_bytes = load_le32(in + MLT_OFFSET_TOTAL_BYTES);
+  header.offset_bytes = load_le32(in + MLT_OFFSET_OFFSET);
+  header.timestamp_ns = load_le32(in + MLT_OFFSET_TIMESTAMP);
+  payload = datagram.subspan(MLT_DATA_HEADER_BYTES);
+  // Only an empty tensor is carried by an empty packet.
+  if (payload.empty() && header.total_bytes != 0) return DropReason::kBadLength;
+  if (header.offset_bytes > header.total_bytes) return DropReason::kBadLength;
+  if (payload.size() > header.total_bytes - header.offset_bytes) return DropReason::kBadLength;
+  if (header.total_bytes % element_bytes(prefix.element) != 0) return DropReason::kBadLength;
+  return DropReason::kNone;
+}
+
+const char* drop_reason_name(DropReason reason) {
+  switch (reason) {
+    case DropReason::kNone:
+      return "none";
+    case DropReason::kTooShort:
+      return "too_short";
+    case DropReason::kBadVersion:
+      return "bad_version";
+    case DropReason::kUnknownType:
+      return "unknown_type";
+    case DropReason::kUnknownFlags:
+      return "unknown_flags";
+    case DropReason::kUnknownElement:
+      return "unknown_element";
+    case DropReason::kBadLength:
+      return "bad_length";
+  }
+  return "unknown";
+}
+
+namespace {
+
+std::uint8_t allowed_flags(PacketType type) {
+  switch (type) {
+    case PacketType::kData:
+      return MLT_DATA_FLAGS;
+    case PacketType::kAck:
+      return MLT_ACK_FLAGS;
+    case PacketType::kProbe:
+      return MLT_PROBE_FLAGS;
+    case PacketType::kBitmap:
+      return MLT_BITMAP_FLAGS;
+    case PacketType::kStop:
+      return MLT_STOP_FLAGS;
+  }
+  return 0;
+}
+
+}  // namespace
+
+}  // namespace mlt::wire

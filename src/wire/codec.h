@@ -1,0 +1,72 @@
+// Data packets: header <-> bytes, exact and bounds-checked.
+//
+// Decoding reads nothing past the input and answers a typed reason when a datagram is not for us. What can be judged
+// without state is judged here (length, version, flags, ranges); cookie, transfer and grid are the endpoint's part.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "wire/element.h"
+#include "wire/packet.h"
+
+namespace mlt::wire {
+
+// Why a datagram was not taken. Each has a counter of its own; none is ever silent.
+enum class DropReason : std::uint8_t {
+  kNone = 0,
+  kTooShort,        // shorter than the header of its type
+  kBadVersion,      // another protocol version
+  kUnknownType,     //
+  kUnknownFlags,    // a flag bit that this version does not define
+  kUnknownElement,  // element type code out of range
+  kBadLength,       // payload or counts disagree with the header's own lengths
+};
+
+enum class PacketType : std::uint8_t {
+  kData = MLT_TYPE_DATA,
+  kAck = MLT_TYPE_ACK,
+  kProbe = MLT_TYPE_PROBE,
+  kBitmap = MLT_TYPE_BITMAP,
+  kStop = MLT_TYPE_STOP,
+};
+
+// The first 16 bytes of every datagram.
+struct Prefix {
+  PacketType type = PacketType::kData;
+  std::uint8_t flags = 0;
+  std::uint8_t path = 0;
+  ElementType element = ElementType::kUint8;  // of the transfer; zero where a message names none
+  std::uint8_t round = 0;                     // sending round of the transfer; wraps
+  std::uint32_t sequence = 0;                 // per peer and path, data packets only
+  std::uint64_t cookie = 0;
+};
+
+struct DataHeader {
+  Prefix prefix;
+  std::uint64_t tag = 0;
+  std::uint32_t generation = 0;    // how often this tag was used before, in this direction, on this connection
+  std::uint32_t total_bytes = 0;   // of the tensor
+  std::uint32_t offset_bytes = 0;  // of the payload's first byte in the tensor
+  std::uint32_t timestamp_ns = 0;  // sender's clock, low 32 bits
+};
+
+std::uint16_t cookie_rank(std::uint64_t cookie);
+
+// `out` holds at least MLT_DATA_HEADER_BYTES.
+void encode_data_header(const DataHeader& header, std::byte* out);
+
+// Reads the prefix of any datagram; kNone on success.
+DropReason decode_prefix(std::span<const std::byte> datagram, Prefix& prefix);
+
+// Reads a data packet whose prefix was read already; on kNone `payload` is the part behind the header.
+DropReason decode_data(std::span<const std::byte> datagram, const Prefix& prefix, DataHeader& header,
+                       std::span<const std::byte>& payload);
+
+const char* drop_reason_name(DropReason reason);
+
+// Shared with control.cc.
+void encode_prefix(const Prefix& prefix, std::byte* out);
+
+}  // namespace mlt::wire

@@ -1,0 +1,206 @@
+#include "wire/control.h"
+
+#include <cstring>
+
+#include "base/bytes.h"
+
+namespace mlt::wire {
+
+using base::load_le32;
+using base::load_le64;
+using base::store_le32;
+using base::store_le64;
+
+namespace {
+
+// Writes fields one after another; the caller guarantees the room (kMaxControlBytes).
+class Writer {
+ public:
+  explicit Writer(std::byte* out) : begin_(out), at_(out) {}
+  void u8(std::uint8_t v) { *at_++ = static_cast<std::byte>(v); }
+  void u32(std::uint32_t v) {
+    store_le32(at_, v);
+    at_ += 4;
+  }
+  void u64(std::uint64_t v) {
+    store_le64(at_, v);
+    at_ += 8;
+  }
+  void bytes(std::span<const std::byte> b) {
+    if (!b.empty()) std::memcpy(at_, b.data(), b.size());
+    at_ += b.size();
+  }
+  void prefix(const Prefix& p) {
+    encode_prefix(p, at_);
+    at_ += MLT_PREFIX_BYTES;
+  }
+  void block(const AckBlock& b) {
+    u32(b.highest_sequence);
+    u32(b.received_packets);
+    u32(b.ce_packets);
+    u32(b.echo_timestamp_ns);
+    u32(b.hold_ns);
+  }
+  void transfer(const TransferId& t) {
+    u64(t.tag);
+    u32(t.generation);
+  }
+  std::size_t size() const { return static_cast<std::size_t>(at_ - begin_); }
+
+ private:
+  std::byte* begin_;
+  std::byte* at_;
+};
+
+// Reads fields one after another; the caller checked the length before.
+class Reader {
+ public:
+  explicit Reader(std::span<const std::byte> in) : at_(in.data() + MLT_PREFIX_BYTES) {}
+  std::uint8_t u8() { return static_cast<std::uint8_t>(*at_++); }
+  std::uint32_t u32() {
+    at_ += 4;
+    return load_le32(at_ - 4);
+  }
+  std::uint64_t u64() {
+    at_ += 8;
+    return load_le64(at_ - 8);
+  }
+  AckBlock block() {
+    AckBlock b;
+    b.highest_sequence = u32();
+    b.received_packets = u32();
+    b.ce_packets = u32();
+    b.echo_timestamp_ns = u32();
+    b.hold_ns = u32();
+    return b;
+  }
+  TransferId transfer() {
+    TransferId t;
+    t.tag = u64();
+    t.generation = u32();
+    return t;
+  }
+
+ private:
+  const std::byte* at_;
+};
+
+constexpr std::size_t kAckBytes = MLT_PREFIX_BYTES + kAckBlockBytes + kTransferIdBytes + 4;
+constexpr std::size_t kProbeBytes = MLT_PREFIX_BYTES + kTransferIdBytes + 4 * 4 + 4;
+constexpr std::size_t kBitmapBytes = MLT_PREFIX_BYTES + kAckBlockBytes + kTransferIdBytes + 12;
+constexpr std::size_t kStopBytes = MLT_PREFIX_BYTES + kAckBlockBytes + kTransferIdBytes + 4 + 4 + 8;
+static_assert(kBitmapBytes + MLT_BITMAP_CHUNK_SEGMENTS / 8 == kMaxControlBytes);
+
+}  // namespace
+
+std::size_t encode_ack(const Ack& message, std::byte* out) {
+  Writer w(out);
+  w.prefix(message.prefix);
+  w.block(message.block);
+  w.transfer(message.transfer);
+  w.u32(message.probe_timestamp_ns);
+  return w.size();
+}
+
+std::size_t encode_probe(const Probe& message, std::byte* out) {
+  Writer w(out);
+  w.prefix(message.prefix);
+  w.transfer(message.transfer);
+  w.u32(message.total_bytes);
+  w.u32(message.critical_segments);
+  w.u32(message.timestamp_ns);
+  w.u32(message.grace_ns);
+  w.u8(message.path_count);
+  for (int i = 0; i < 3; ++i) w.u8(0);
+  for (std::uint8_t i = 0; i < message.path_count; ++i) w.u32(message.last_sequence[i]);
+  return w.size();
+}
+
+std::size_t encode_bitmap(const BitmapMessage& message, std::byte* out) {
+  Writer w(out);
+  w.prefix(message.prefix);
+  w.block(message.block);
+  w.transfer(message.transfer);
+  w.u32(message.probe_timestamp_ns);
+  w.u32(message.first_segment);
+  w.u32(message.segment_count);
+  w.bytes(message.bits);
+  return w.size();
+}
+
+std::size_t encode_stop(const Stop& message, std::byte* out) {
+  Writer w(out);
+  w.prefix(message.prefix);
+  w.block(message.block);
+  w.transfer(message.transfer);
+  w.u32(message.probe_timestamp_ns);
+  w.u8(static_cast<std::uint8_t>(message.status));
+  for (int i = 0; i < 3; ++i) w.u8(0);
+  w.u32(message.missing_bytes);
+  w.u32(message.receiver_total_bytes);
+  return w.size();
+}
+
+DropReason decode_ack(std::span<const std::byte> datagram, const Prefix& prefix, Ack& message) {
+  if (datagram.size() < kAckBytes) return DropReason::kTooShort;
+  if (datagram.size() != kAckBytes) return DropReason::kBadLength;
+  Reader r(datagram);
+  message.prefix = prefix;
+  message.block = r.block();
+  message.transfer = r.transfer();
+  message.probe_timestamp_ns = r.u32();
+  return DropReason::kNone;
+}
+
+DropReason decode_probe(std::span<const std::byte> datagram, const Prefix& prefix, Probe& message) {
+  if (datagram.size() < kProbeBytes) return DropReason::kTooShort;
+  Reader r(datagram);
+  message.prefix = prefix;
+  message.transfer = r.transfer();
+  message.total_bytes = r.u32();
+  message.critical_segments = r.u32();
+  message.timestamp_ns = r.u32();
+  message.grace_ns = r.u32();
+  message.path_count = r.u8();
+  for (int i = 0; i < 3; ++i) r.u8();
+  if (message.path_count > MLT_MAX_PATHS) return DropReason::kBadLength;
+  if (datagram.size() != kProbeBytes + 4U * message.path_count) return DropReason::kBadLength;
+  for (std::uint8_t i = 0; i < message.path_count; ++i) message.last_sequence[i] = r.u32();
+  if (message.total_bytes % element_bytes(prefix.element) != 0) return DropReason::kBadLength;
+  return DropReason::kNone;
+}
+
+DropReason decode_bitmap(std::span<const std::byte> datagram, const Prefix& prefix, BitmapMessage& message) {
+  if (datagram.size() < kBitmapBytes) return DropReason::kTooShort;
+  Reader r(datagram);
+  message.prefix = prefix;
+  message.block = r.block();
+  message.transfer = r.transfer();
+  message.probe_timestamp_ns = r.u32();
+  message.first_segment = r.u32();
+  message.segment_count = r.u32();
+  if (message.segment_count > MLT_BITMAP_CHUNK_SEGMENTS) return DropReason::kBadLength;
+  if (message.first_segment % MLT_BITMAP_CHUNK_SEGMENTS != 0) return DropReason::kBadLength;
+  message.bits = datagram.subspan(kBitmapBytes);
+  if (message.bits.size() != (message.segment_count + 7) / 8) return DropReason::kBadLength;
+  return DropReason::kNone;
+}
+
+DropReason decode_stop(std::span<const std::byte> datagram, const Prefix& prefix, Stop& message) {
+  if (datagram.size() < kStopBytes) return DropReason::kTooShort;
+  if (datagram.size() != kStopBytes) return DropReason::kBadLength;
+  Reader r(datagram);
+  message.prefix = prefix;
+  message.block = r.block();
+  message.transfer = r.transfer();
+  message.probe_timestamp_ns = r.u32();
+  const std::uint8_t status = r.u8();
+  if (status >= kStopStatusCount) return DropReason::kBadLength;
+  message.status = static_cast<StopStatus>(status);
+  for (int i = 0; i < 3; ++i) r.u8();
+  message.missing_bytes = r.u32();
+  message.receiver_total_bytes = r.u32();
+  return DropReason::kNone;
+}
+
+}  // namespace mlt::wire

@@ -1,0 +1,96 @@
+// Control messages: ACK, PROBE, BITMAP, STOP. Each is one datagram in the control class, or, when datagrams stay
+// unanswered, the same bytes over the TCP connection.
+//
+// Every answer carries an acknowledgement block, so that a BITMAP or STOP is an ACK too. Paper section 4.2.3; the
+// paper sends these over TCP, we do not (a lost segment there costs 200 ms).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "wire/codec.h"
+
+namespace mlt::wire {
+
+// What the receiver knows of one path, echoed to the sender.
+struct AckBlock {
+  std::uint32_t highest_sequence = 0;   // largest data sequence seen on the path; 0 before the first
+  std::uint32_t received_packets = 0;   // data packets seen on the path, wraps
+  std::uint32_t ce_packets = 0;         // of these, how many were marked CE, wraps
+  std::uint32_t echo_timestamp_ns = 0;  // timestamp of the newest data packet
+  std::uint32_t hold_ns = 0;            // how long the receiver held that echo; saturates
+};
+inline constexpr std::size_t kAckBlockBytes = 20;
+
+struct TransferId {
+  std::uint64_t tag = 0;
+  std::uint32_t generation = 0;
+  bool operator==(const TransferId&) const = default;
+};
+inline constexpr std::size_t kTransferIdBytes = 12;
+
+struct Ack {
+  Prefix prefix;
+  AckBlock block;
+  TransferId transfer;                   // of the packet that made this ACK due
+  std::uint32_t probe_timestamp_ns = 0;  // of the probe it answers; 0 if none
+};
+
+struct Probe {
+  Prefix prefix;  // element and round of the transfer
+  TransferId transfer;
+  std::uint32_t total_bytes = 0;
+  std::uint32_t critical_segments = 0;
+  std::uint32_t timestamp_ns = 0;  // never 0: 0 means "no probe" in answers
+  std::uint32_t grace_ns = 0;      // how long a packet sent before the probe may still arrive after it
+  std::uint8_t path_count = 0;
+  std::uint32_t last_sequence[MLT_MAX_PATHS] = {};  // newest data sequence sent on each path
+};
+
+struct BitmapMessage {
+  Prefix prefix;
+  AckBlock block;
+  TransferId transfer;
+  std::uint32_t probe_timestamp_ns = 0;
+  std::uint32_t first_segment = 0;  // a multiple of MLT_BITMAP_CHUNK_SEGMENTS
+  std::uint32_t segment_count = 0;  // bits that follow
+  std::span<const std::byte> bits;  // 1 = received; bit i is byte i / 8, bit i % 8
+};
+
+enum class StopStatus : std::uint8_t {
+  kComplete = 0,       // everything arrived
+  kWithinBound = 1,    // ended with a loss that the receiver allowed
+  kDeadline = 2,       // the receiver's deadline passed first
+  kSizeMismatch = 3,   // the two sides named different sizes
+  kTypeMismatch = 4,   // the two sides named different element types
+  kCancelled = 5,      // the receiver gave up (cancelled or timed out)
+  kFinishedBefore = 6  // finished so long ago that the outcome is forgotten
+};
+inline constexpr std::uint8_t kStopStatusCount = 7;
+
+struct Stop {
+  Prefix prefix;  // element: the receiver's element type
+  AckBlock block;
+  TransferId transfer;
+  std::uint32_t probe_timestamp_ns = 0;
+  StopStatus status = StopStatus::kComplete;
+  std::uint32_t missing_bytes = 0;
+  std::uint32_t receiver_total_bytes = 0;
+};
+
+inline constexpr std::size_t kMaxControlBytes = MLT_PREFIX_BYTES + kAckBlockBytes + kTransferIdBytes + 12 + 1024;
+
+// Encoders write to `out`, which holds kMaxControlBytes, and return the size.
+std::size_t encode_ack(const Ack& message, std::byte* out);
+std::size_t encode_probe(const Probe& message, std::byte* out);
+std::size_t encode_bitmap(const BitmapMessage& message, std::byte* out);
+std::size_t encode_stop(const Stop& message, std::byte* out);
+
+// Decoders take the datagram whose prefix was read already; kNone on success.
+DropReason decode_ack(std::span<const std::byte> datagram, const Prefix& prefix, Ack& message);
+DropReason decode_probe(std::span<const std::byte> datagram, const Prefix& prefix, Probe& message);
+DropReason decode_bitmap(std::span<const std::byte> datagram, const Prefix& prefix, BitmapMessage& message);
+DropReason decode_stop(std::span<const std::byte> datagram, const Prefix& prefix, Stop& message);
+
+}  // namespace mlt::wire

@@ -1,0 +1,82 @@
+/* The bytes of a data packet. Plain C and only <stdint.h>, because the XDP programs in bpf/ share it.
+ *
+ * All integers are little-endian, like the payload: gradients are copied to and from memory as they are. Offsets are
+ * spelled out instead of a packed struct, so that every access is an explicit load. The layout follows the paper's
+ * section 5.1 (tensor identifier, length, offset, sequence number); cookie, timestamp, round and version are ours.
+ *
+ *   0        1        2        3        4                 7
+ *  +--------+--------+--------+--------+-----------------+
+ *  |ver|type| flags  |path|elt| round  |    sequence     |
+ *  +--------+--------+--------+--------+-----------------+
+ *  |                      cookie                         |
+ *  +-----------------------------------------------------+
+ *  |                       tag                           |
+ *  +--------------------------+--------------------------+
+ *  |       generation         |       total bytes        |
+ *  +--------------------------+--------------------------+
+ *  |       offset             |       timestamp          |
+ *  +--------------------------+--------------------------+
+ *  |  payload: bytes offset .. of the tensor ...         |
+ */
+#ifndef MLT_WIRE_PACKET_H
+#define MLT_WIRE_PACKET_H
+
+#include <stdint.h>
+
+#define MLT_PROTOCOL_VERSION 1
+
+/* byte 0: version in the high half, type in the low half */
+#define MLT_TYPE_DATA 1
+#define MLT_TYPE_ACK 2
+#define MLT_TYPE_PROBE 3
+#define MLT_TYPE_BITMAP 4
+#define MLT_TYPE_STOP 5
+
+/* byte 1 of a data packet */
+#define MLT_FLAG_CRITICAL 0x01     /* this segment may never be lost */
+#define MLT_FLAG_HAS_CRITICAL 0x02 /* some segment of this transfer is critical */
+#define MLT_FLAG_END_OF_ROUND 0x04 /* nothing more of this round follows: read it as a probe too */
+#define MLT_FLAG_REPAIR 0x08       /* sent before, in an earlier round */
+#define MLT_DATA_FLAGS 0x0F
+
+/* byte 1 of the control datagrams */
+#define MLT_ACK_FLAG_POSTED 0x01 /* the receive that this ACK names is posted: the sender may go on */
+#define MLT_ACK_FLAG_ECHO 0x02   /* the echoed timestamp is new: it is a round-trip sample */
+#define MLT_ACK_FLAGS 0x03
+#define MLT_PROBE_FLAG_ACK_ONLY 0x01 /* the round is not over: answer with an ACK, not with a bitmap */
+#define MLT_PROBE_FLAG_CRITICAL 0x02 /* some segment of this transfer is critical */
+#define MLT_PROBE_FLAGS 0x03
+#define MLT_BITMAP_FLAG_NOT_POSTED 0x01 /* no receive is posted yet; no bits follow */
+#define MLT_BITMAP_FLAG_READY 0x02      /* the receive was posted just now; no bits follow */
+#define MLT_BITMAP_FLAG_ECHO 0x04
+#define MLT_BITMAP_FLAGS 0x07
+#define MLT_STOP_FLAG_ECHO 0x04
+#define MLT_STOP_FLAGS 0x04
+
+/* byte offsets in a data packet */
+#define MLT_OFFSET_VERSION_TYPE 0
+#define MLT_OFFSET_FLAGS 1
+#define MLT_OFFSET_PATH_ELEMENT 2
+#define MLT_OFFSET_ROUND 3
+#define MLT_OFFSET_SEQUENCE 4
+#define MLT_OFFSET_COOKIE 8
+#define MLT_OFFSET_TAG 16
+#define MLT_OFFSET_GENERATION 24
+#define MLT_OFFSET_TOTAL_BYTES 28
+#define MLT_OFFSET_OFFSET 32
+#define MLT_OFFSET_TIMESTAMP 36
+#define MLT_DATA_HEADER_BYTES 40
+
+/* Every datagram starts with the first 16 bytes above (version, type, flags, path, sequence, cookie). */
+#define MLT_PREFIX_BYTES 16
+
+/* The low 16 bits of a cookie are the sender's rank: the receiver finds the connection by an index, then compares
+ * all 64. */
+#define MLT_COOKIE_RANK_MASK 0xFFFFu
+
+/* Bits of one BITMAP datagram: 1 KiB, so that it fits any Ethernet MTU. Chunks start at multiples of it. */
+#define MLT_BITMAP_CHUNK_SEGMENTS 8192u
+
+#define MLT_MAX_PATHS 16
+
+#endif /* MLT_WIRE_PACKET_H */

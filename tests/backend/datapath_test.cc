@@ -1,0 +1,291 @@
+// The same checks over every datapath: what src/io/datapath.h promises, whoever implements it.
+#include "io/datapath.h"
+
+#include <doctest/doctest.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+
+#include "allocation_counter.h"
+#include "io/fault_datapath.h"
+#include "io/memory_datapath.h"
+#include "io/udp_datapath.h"
+#include "unit/io/datagrams.h"
+
+using namespace mlt;
+using io_test::CollectingSink;
+using io_test::TestRun;
+
+namespace {
+
+// Two endpoints, rank 0 and rank 1, that reach each other.
+struct Pair {
+  std::shared_ptr<void> keep;  // what both stand on
+  std::unique_ptr<io::Datapath> zero, one;
+};
+
+Pair memory_pair() {
+  auto network = std::make_shared<io::MemoryNetwork>(io::MemoryOptions{});
+  auto zero = network->endpoint(0);
+  auto one = network->endpoint(1);
+  return {network, std::move(zero), std::move(one)};
+}
+
+Pair udp_pair(const char* host, bool offload) {
+  std::array<std::unique_ptr<io::UdpDatapath>, 2> ends;
+  for (auto& end : ends) {
+    io::UdpOptions options;
+    options.socket.bind = *io::SocketAddress::from_host(host, 0);
+    options.socket.receive_offload = offload;
+    options.peer_count = 2;
+    options.segmentation_offload = offload;
+    io::OsError error;
+    end = io::UdpDatapath::open(options, error);
+    REQUIRE_MESSAGE(end != nullptr, error.text);
+  }
+  io::OsError error;
+  REQUIRE(ends[0]->set_peer(1, ends[1]->local_address(), error));
+  REQUIRE(ends[1]->set_peer(0, ends[0]->local_address(), error));
+  return {nullptr, std::move(ends[0]), std::move(ends[1])};
+}
+
+// Wrapped on both sides with every kind of fault armed, none of which may hit: nothing is eligible.
+Pair wrapped(Pair pair) {
+  io::FaultOptions options;
+  options.drop = options.duplicate = options.reorder = options.corrupt = options.delay = 1;
+  options.eligible = [](std::span<const std::byte>) { return false; };
+  for (auto* end : {&pair.zero, &pair.one}) {
+    for (const io::FaultSide side : {io::FaultSide::kSend, io::FaultSide::kReceive}) {
+      options.side = side;
+      io::OsError error;
+      *end = io::FaultDatapath::wrap(std::move(*end), options, error);
+      REQUIRE_MESSAGE(*end != nullptr, error.text);
+    }
+  }
+  return pair;
+}
+
+struct Backend {
+  const char* name;
+  std::function<Pair()> make;
+};
+
+bool has_ipv6() {
+  io::UdpSocketOptions options;
+  options.bind = io::SocketAddress::loopback(AF_INET6, 0);
+  io::OsError error;
+  return io::UdpSocket::open(options, error).has_value();
+}
+
+std::vector<Backend> backends() {
+  std::vector<Backend> all = {
+      {"memory", memory_pair},
+      {"udp", [] { return udp_pair("127.0.0.1", true); }},
+      {"udp without offload", [] { return udp_pair("127.0.0.1", false); }},
+      {"fault over memory", [] { return wrapped(memory_pair()); }},
+      {"fault over udp", [] { return wrapped(udp_pair("127.0.0.1", true)); }},
+      {"fault over udp without offload", [] { return wrapped(udp_pair("127.0.0.1", false)); }},
+  };
+  if (has_ipv6()) {
+    all.push_back({"udp over IPv6", [] { return udp_pair("::1", true); }});
+    all.push_back({"udp over IPv6 without offload", [] { return udp_pair("::1", false); }});
+  } else {
+    MESSAGE("no IPv6 on this machine: its backends are left out");
+  }
+  return all;
+}
+
+void for_each_backend(const std::function<void(Pair&)>& check) {
+  for (const Backend& backend : backends()) {
+    CAPTURE(backend.name);
+    Pair pair = backend.make();
+    check(pair);
+  }
+}
+
+std::vector<std::uint32_t> sequence(std::uint32_t first, std::uint32_t count) {
+  std::vector<std::uint32_t> numbers(count);
+  std::iota(numbers.begin(), numbers.end(), first);
+  return numbers;
+}
+
+void check_all_intact(const CollectingSink& sink) {
+  for (const auto& datagram : sink.datagrams) {
+    CAPTURE(datagram.number);
+    CHECK(datagram.intact);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("send__one_datagram_arrives_whole") {
+  for_each_backend([](Pair& pair) {
+    for (const std::uint32_t bytes : {12U, 13U, 500U, 1'472U}) {
+      CAPTURE(bytes);
+      if (bytes > pair.zero->capabilities().max_datagram_bytes) continue;  // IPv6 takes 20 bytes more of a packet
+      CollectingSink sink;
+      const TestRun run(1, bytes, 1, bytes);
+      REQUIRE(pair.zero->send(0, run.get()) == io::SendStatus::kSent);
+      io_test::receive_until(*pair.one, sink, 1);
+      REQUIRE(sink.numbers() == sequence(bytes, 1));
+      CHECK(sink.datagrams[0].bytes == bytes);
+      check_all_intact(sink);
+    }
+  });
+}
+
+TEST_CASE("send__run_arrives_datagram_by_datagram_with_a_shorter_last_one") {
+  for_each_backend([](Pair& pair) {
+    for (const std::uint32_t count : {2U, 3U, 44U}) {
+      for (const std::uint32_t last : {12U, 700U, 1'440U}) {
+        CAPTURE(count);
+        CAPTURE(last);
+        CollectingSink sink;
+        const TestRun run(1, 100, count, 1'440, last);
+        REQUIRE(pair.zero->send(0, run.get()) == io::SendStatus::kSent);
+        io_test::receive_until(*pair.one, sink, count);
+        REQUIRE(sink.numbers() == sequence(100, count));
+        CHECK(sink.datagrams.front().bytes == 1'440);
+        CHECK(sink.datagrams.back().bytes == last);
+        check_all_intact(sink);
+      }
+    }
+  });
+}
+
+TEST_CASE("send__a_run_of_the_most_datagrams_and_one_of_the_most_bytes") {
+  for_each_backend([](Pair& pair) {
+    const io::Capabilities& can = pair.zero->capabilities();
+    CHECK(can.max_run_segments == base::kMaxRunSegments);
+    CollectingSink sink;
+    const TestRun many(1, 0, can.max_run_segments, 64);
+    REQUIRE(pair.zero->send(0, many.get()) == io::SendStatus::kSent);
+    const std::uint32_t bytes = 1'440;
+    const std::uint32_t count = can.max_run_bytes / bytes;
+    const TestRun large(1, 1'000, count + 1, bytes, can.max_run_bytes - count * bytes);
+    REQUIRE(large.get().total_bytes == can.max_run_bytes);
+    REQUIRE(pair.zero->send(0, large.get()) == io::SendStatus::kSent);
+    io_test::receive_until(*pair.one, sink, can.max_run_segments + count + 1);
+    std::vector<std::uint32_t> expected = sequence(0, can.max_run_segments);
+    const auto rest = sequence(1'000, count + 1);
+    expected.insert(expected.end(), rest.begin(), rest.end());
+    CHECK(sink.numbers() == expected);
+    check_all_intact(sink);
+  });
+}
+
+TEST_CASE("send__both_ways_at_once") {
+  for_each_backend([](Pair& pair) {
+    CollectingSink at_zero, at_one;
+    const TestRun out(1, 0, 20, 1'000), back(0, 500, 30, 900);
+    REQUIRE(pair.zero->send(0, out.get()) == io::SendStatus::kSent);
+    REQUIRE(pair.one->send(0, back.get()) == io::SendStatus::kSent);
+    io_test::receive_until(*pair.one, at_one, 20);
+    io_test::receive_until(*pair.zero, at_zero, 30);
+    CHECK(at_one.numbers() == sequence(0, 20));
+    CHECK(at_zero.numbers() == sequence(500, 30));
+  });
+}
+
+TEST_CASE("send__ecn_mark_reaches_the_receiver") {
+  for_each_backend([](Pair& pair) {
+    REQUIRE(pair.zero->capabilities().sets_dscp);
+    REQUIRE(pair.one->capabilities().reads_ecn);
+    for (const base::Ecn ecn : {base::Ecn::kNotEct, base::Ecn::kEct0, base::Ecn::kEct1, base::Ecn::kCe}) {
+      for (const std::uint32_t count : {1U, 8U}) {
+        CollectingSink sink;
+        TestRun run(1, 0, count, 200);
+        run.get().dscp = 46;
+        run.get().ecn = ecn;
+        REQUIRE(pair.zero->send(0, run.get()) == io::SendStatus::kSent);
+        io_test::receive_until(*pair.one, sink, count);
+        REQUIRE(sink.datagrams.size() == count);
+        for (const auto& datagram : sink.datagrams) CHECK(datagram.ecn == ecn);
+      }
+    }
+  });
+}
+
+TEST_CASE("send__refuses_what_is_too_large_and_whom_it_does_not_know") {
+  for_each_backend([](Pair& pair) {
+    const io::Capabilities& can = pair.zero->capabilities();
+    const TestRun to_stranger(7, 0, 1, 100);
+    CHECK(pair.zero->send(0, to_stranger.get()) == io::SendStatus::kNoPeer);
+    TestRun other_path(1, 0, 1, 100);
+    other_path.get().path = 1;
+    CHECK(pair.zero->send(0, other_path.get()) == io::SendStatus::kNoPeer);
+    const TestRun too_long_datagram(1, 0, 1, can.max_datagram_bytes + 1);
+    CHECK(pair.zero->send(0, too_long_datagram.get()) == io::SendStatus::kTooLarge);
+    const TestRun too_long_run(1, 0, can.max_run_bytes / 1'440 + 1, 1'440);
+    CHECK(pair.zero->send(0, too_long_run.get()) == io::SendStatus::kTooLarge);
+    CollectingSink sink;
+    pair.one->receive(io::monotonic_now(), 16, sink);
+    CHECK(sink.datagrams.empty());
+  });
+}
+
+TEST_CASE("receive__keeps_to_its_budget_and_polls_readable_while_there_is_more") {
+  for_each_backend([](Pair& pair) {
+    // Different marks, so that no receive offload can merge them.
+    for (std::uint32_t i = 0; i < 4; ++i) {
+      TestRun run(1, i, 1, 100 + i);
+      run.get().ecn = static_cast<base::Ecn>(i);
+      REQUIRE(pair.zero->send(0, run.get()) == io::SendStatus::kSent);
+    }
+    CollectingSink sink;
+    CHECK(pair.one->receive(io::monotonic_now(), 0, sink) == 0);
+    for (std::size_t i = 1; i <= 4; ++i) {
+      if (pair.one->readable_fd() >= 0) {
+        pollfd ready{pair.one->readable_fd(), POLLIN, 0};
+        REQUIRE(::poll(&ready, 1, 1'000) == 1);
+      } else {
+        CHECK(pair.one->next_timeout() < base::kNever);
+      }
+      CHECK(pair.one->receive(io::monotonic_now(), 1, sink) == 1);
+      CHECK(sink.datagrams.size() == i);
+    }
+    CHECK(pair.one->receive(io::monotonic_now(), 1, sink) == 0);
+    CHECK(pair.one->next_timeout() == base::kNever);
+    CHECK(sink.numbers() == sequence(0, 4));
+  });
+}
+
+TEST_CASE("counters__have_unique_names") {
+  for_each_backend([](Pair& pair) {
+    const auto counters = pair.zero->counters();
+    REQUIRE(!counters.empty());
+    for (std::size_t i = 0; i < counters.size(); ++i) {
+      CHECK(!counters[i].name.empty());
+      for (std::size_t j = 0; j < i; ++j) CHECK(counters[i].name != counters[j].name);
+    }
+    CHECK(!pair.zero->capabilities().name.empty());
+  });
+}
+
+namespace {
+// Touches what it gets without keeping it.
+class CountingSink final : public io::ReceiveSink {
+ public:
+  void on_run(const base::ReceivedRun& run) override { bytes += run.bytes.size(); }
+  std::size_t bytes = 0;
+};
+}  // namespace
+
+TEST_CASE("send__and_receive_allocate_nothing") {
+  for_each_backend([](Pair& pair) {
+    const TestRun data(1, 0, 44, 1'440);
+    const TestRun control(1, 0, 1, 60);
+    CountingSink sink;
+    const std::uint64_t before = io_test::allocations();
+    for (int i = 0; i < 50; ++i) {
+      pair.zero->send(io::monotonic_now(), data.get());
+      pair.zero->send(io::monotonic_now(), control.get());
+      pair.one->receive(io::monotonic_now(), 16, sink);
+      pair.one->next_timeout();
+    }
+    CHECK(io_test::allocations() == before);
+    CHECK(sink.bytes > 10 * data.get().total_bytes);
+  });
+}

@@ -1,0 +1,258 @@
+// Random networks, random transfers, random accidents: whatever happens, every operation ends, keeps its promise and
+// leaves the memory of ended operations alone. MLT_SOAK_SEEDS=<n> runs n seeds instead of the short default;
+// MLT_SOAK_FIRST=<seed> starts elsewhere (the seed that a failure prints, to see it again).
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "support/transfer.h"
+
+using namespace mlt;
+using base::DurationNs;
+using base::kMicrosecond;
+using base::kMillisecond;
+using base::kSecond;
+using base::Prng;
+using core::CompletionKind;
+using core::CompletionStatus;
+using test::Completed;
+using test::Link;
+using test::NetworkConfig;
+using test::Transfer;
+using test::TransferOptions;
+using test::VirtualNetwork;
+
+namespace {
+
+std::uint64_t from_environment(const char* name, std::uint64_t otherwise) {
+  const char* text = std::getenv(name);
+  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
+}
+
+template <typename T>
+T pick(Prng& prng, std::initializer_list<T> values) {
+  return values.begin()[prng.below(values.size())];
+}
+
+// Log-uniform in [1, most].
+std::uint64_t spread(Prng& prng, double most) {
+  return static_cast<std::uint64_t>(std::exp(prng.uniform() * std::log(most)));
+}
+
+NetworkConfig random_config(std::uint64_t seed, Prng& prng) {
+  NetworkConfig config;
+  config.seed = seed;
+  config.hosts = static_cast<std::uint16_t>(2 + prng.below(3));
+  config.endpoint.paths = pick<std::uint8_t>(prng, {1, 1, 1, 2, 5, 16});
+  config.endpoint.max_sends = config.endpoint.max_receives = 256;
+  config.endpoint.bitmap_words = 1U << 16;
+  config.endpoint.early_segments = static_cast<std::uint32_t>(spread(prng, 512));
+  config.endpoint.early_transfers = static_cast<std::uint32_t>(spread(prng, 64));
+  config.endpoint.finished_log = pick<std::uint32_t>(prng, {64, 4'096});
+  config.endpoint.reply_queue = pick<std::uint32_t>(prng, {4, 64, 4'096});
+  config.endpoint.operation_timeout_ns = 30 * kSecond;
+  config.endpoint.timely.line_rate_bytes_per_second = pick(prng, {1.25e8, 1.25e9, 1.25e10});
+  config.segment_bytes = pick<std::uint32_t>(prng, {64, 256, 1'432, 1'432, 8'960});
+  config.window_bytes = std::max(static_cast<std::uint32_t>(16'384 << prng.below(8)), 4 * config.segment_bytes);
+  config.capabilities.max_run_segments = pick<std::uint32_t>(prng, {1, 7, 64});
+  config.capabilities.max_run_bytes = pick<std::uint32_t>(prng, {1'500, 16'000, 65'507});
+  config.wake_up_ns = pick<DurationNs>(prng, {0, 0, 5 * kMicrosecond, 100 * kMicrosecond});
+  Link& link = config.link;
+  link.delay_ns = static_cast<DurationNs>(spread(prng, 2e6));
+  link.rate_bytes_per_second = pick(prng, {2.5e7, 1.25e9, 1.25e10});
+  if (prng.chance(0.3)) link.queue_bytes = 65'536;
+  if (prng.chance(0.3)) link.mark_above_bytes = 8'192;
+  for (DurationNs& delay : link.path_delay_ns) delay = static_cast<DurationNs>(spread(prng, 3e5));
+  const auto faults = [&] {
+    test::Faults f;
+    if (prng.chance(0.7)) f.drop = 0.3 * prng.uniform() * prng.uniform();
+    if (prng.chance(0.3)) f.duplicate = 0.2 * prng.uniform();
+    if (prng.chance(0.4)) f.reorder = 0.3 * prng.uniform();
+    return f;
+  };
+  link.data = faults();
+  link.control = faults();
+  return config;
+}
+
+struct Planned {
+  std::unique_ptr<Transfer> transfer;
+  bool disturbed = false;  // cancelled or of a connection that was cut: may end in any way
+  bool checked = false;
+  std::vector<std::byte> other_use;  // what the application does with the memory once it has it back
+};
+
+class Soak {
+ public:
+  explicit Soak(std::uint64_t seed) : prng_(seed * 7'919 + 1), network_(random_config(seed, prng_)) {}
+
+  void run() {
+    plan_transfers();
+    plan_accidents();
+    const bool ended = network_.run_until([this] { return take_completions(); }, 120 * kSecond);
+    CHECK_MESSAGE(ended, unfinished());
+    network_.run_for(kSecond);  // stragglers and stale repeats
+    for (const Planned& planned : plans_) {
+      CHECK(planned.transfer->buffer().intact());
+      if (!planned.checked) continue;
+      const auto bytes = planned.transfer->buffer().bytes();
+      CHECK_MESSAGE(std::equal(bytes.begin(), bytes.end(), planned.other_use.begin(), planned.other_use.end()),
+                    "memory of an ended receive was written");
+    }
+  }
+
+ private:
+  void plan_transfers() {
+    const auto hosts = network_.endpoint(0).config().peers;
+    const std::uint64_t count = 4 + prng_.below(40);
+    for (std::uint64_t i = 0; i < count; ++i) {
+      TransferOptions options;
+      options.operation = i + 1;
+      options.from = static_cast<std::uint16_t>(prng_.below(hosts));
+      options.to = static_cast<std::uint16_t>((options.from + 1 + prng_.below(hosts - 1U)) % hosts);
+      // The operation's number keeps pairs apart; a few tags are used again and again, in order.
+      reuse_ = prng_.chance(0.3);
+      options.tag = reuse_ ? 1'000 + std::uint64_t{options.from} * 10 + options.to : i;
+      options.loss_bound = prng_.chance(0.4) ? 0.0 : prng_.uniform() * 0.9;
+      options.stop = pick(prng_, {core::StopPolicy::kPatient, core::StopPolicy::kEager});
+      options.fill = pick(prng_, {core::Fill::kZero, core::Fill::kKeep});
+      options.order = static_cast<std::uint32_t>(prng_.below(4));
+      if (prng_.chance(0.1)) options.deadline_ns = static_cast<DurationNs>(spread(prng_, 2e7));
+      const std::size_t bytes = prng_.chance(0.05) ? 0 : 4 * spread(prng_, 60'000);
+      const std::uint32_t segments = network_.endpoint(options.from).segment_count(options.to, bytes);
+      if (prng_.chance(0.5)) {
+        const double critical = prng_.chance(0.5) ? 0.0 : 0.1;
+        for (std::uint32_t s = 0; s < segments; ++s) {
+          core::SegmentTag tag{static_cast<std::uint8_t>(prng_.below(8))};
+          if (prng_.chance(0.5)) tag.bits |= core::SegmentTag::kImportant;
+          if (prng_.chance(critical)) tag.bits |= core::SegmentTag::kCritical;
+          options.tags.push_back(tag);
+        }
+      }
+      Planned planned;
+      planned.transfer = std::make_unique<Transfer>(network_, bytes, options);
+      plans_.push_back(std::move(planned));
+      post_at_some_time(plans_.size() - 1, bytes);
+    }
+  }
+
+  void post_at_some_time(std::size_t index, std::size_t) {
+    // Of one tag the order of posts is the order of meeting: those stay in the order of the plan.
+    const DurationNs slot = 200 * kMicrosecond * static_cast<DurationNs>(index);
+    const auto jitter = [&]() -> DurationNs { return reuse_ ? 0 : static_cast<DurationNs>(prng_.below(5'000'000)); };
+    const base::TimeNs start = network_.now() + slot;
+    const DurationNs early = reuse_ ? 0 : jitter();
+    const DurationNs late = reuse_ ? 0 : jitter();
+    network_.at(start + early,
+                [this, index] { REQUIRE(plans_[index].transfer->post_receive() == core::PostStatus::kPosted); });
+    network_.at(start + late,
+                [this, index] { REQUIRE(plans_[index].transfer->post_send() == core::PostStatus::kPosted); });
+  }
+
+  void plan_accidents() {
+    const auto hosts = network_.endpoint(0).config().peers;
+    const auto when = [&] { return network_.now() + static_cast<DurationNs>(prng_.below(20'000'000)); };
+    if (prng_.chance(0.3)) {
+      const auto host = static_cast<std::uint16_t>(prng_.below(hosts));
+      const auto length = static_cast<DurationNs>(spread(prng_, 1e8));
+      const std::size_t buffer = pick<std::size_t>(prng_, {10, 1'000, ~std::size_t{0}});
+      network_.at(when(), [this, host, length, buffer] { network_.pause(host, network_.now() + length, buffer); });
+    }
+    if (prng_.chance(0.3)) {  // a black hole, of data, of control datagrams or of both
+      const std::uint64_t kind = 1 + prng_.below(3);
+      const base::TimeNs start = when();
+      const base::TimeNs end = start + static_cast<DurationNs>(spread(prng_, 3e8));
+      network_.drop_if = [this, kind, start, end](const test::Flight& f) {
+        if (f.by_control_connection || network_.now() < start || network_.now() >= end) return false;
+        return (f.type == wire::PacketType::kData ? kind & 1U : kind & 2U) != 0;
+      };
+    }
+    for (Planned& planned : plans_) {
+      if (!prng_.chance(0.03)) continue;
+      planned.disturbed = true;
+      Transfer* transfer = planned.transfer.get();
+      const bool sender = prng_.chance(0.5);
+      network_.at(when() + 10 * kMillisecond, [this, transfer, sender] {
+        // A sender that gives up tells nobody: whoever cancels one side cancels the other, here as in the engine.
+        network_.cancel(sender ? transfer->options().from : transfer->options().to, transfer->options().operation,
+                        sender ? CompletionKind::kSend : CompletionKind::kReceive);
+        if (sender) network_.cancel(transfer->options().to, transfer->options().operation, CompletionKind::kReceive);
+      });
+    }
+  }
+
+  // Checks each receive once it has ended, and puts its memory to another use; true when everything has ended.
+  bool take_completions() {
+    bool all = true;
+    for (Planned& planned : plans_) {
+      all = all && planned.transfer->ended();
+      const Completed* done = planned.transfer->received();
+      if (planned.checked || done == nullptr) continue;
+      planned.checked = true;
+      CHECK(planned.transfer->fault() == "");
+      check_status(planned, *done);
+      check_critical(planned, *done);
+      planned.other_use = test::pattern(done->total_bytes, done->operation + 12'345);
+      std::copy(planned.other_use.begin(), planned.other_use.end(), planned.transfer->buffer().bytes().begin());
+    }
+    if (all) check_senders();
+    return all;
+  }
+
+  static void check_status(const Planned& planned, const Completed& done) {
+    if (planned.disturbed) return;
+    CHECK_FALSE(core::is_failure(done.status));
+    if (done.status == CompletionStatus::kDeadline) CHECK(planned.transfer->options().deadline_ns > 0);
+  }
+
+  static void check_critical(const Planned& planned, const Completed& done) {
+    if (done.status != CompletionStatus::kWithinBound) return;
+    const auto& tags = planned.transfer->options().tags;
+    for (std::uint32_t s = 0; s < tags.size(); ++s) {
+      if (tags[s].is_critical()) CHECK_MESSAGE(done.arrived(s), "a critical segment is missing");
+    }
+  }
+
+  void check_senders() {
+    for (const Planned& planned : plans_) {
+      if (planned.disturbed) continue;
+      const Completed& sent = *planned.transfer->sent();
+      const Completed& received = *planned.transfer->received();
+      // "Finished before, outcome forgotten" reads as complete.
+      if (sent.status == CompletionStatus::kComplete) continue;
+      CHECK(sent.status == received.status);
+      CHECK(sent.missing_bytes == received.missing_bytes);
+    }
+  }
+
+  std::string unfinished() const {
+    std::string text = "never ended:";
+    for (const Planned& planned : plans_) {
+      const TransferOptions& o = planned.transfer->options();
+      if (!planned.transfer->sent()) text += " send " + std::to_string(o.operation);
+      if (!planned.transfer->received()) text += " receive " + std::to_string(o.operation);
+    }
+    return text;
+  }
+
+  Prng prng_;
+  VirtualNetwork network_;
+  std::vector<Planned> plans_;
+  bool reuse_ = false;
+};
+
+}  // namespace
+
+TEST_CASE("endpoint__every_operation_ends_and_keeps_its_promise_on_random_networks") {
+  const std::uint64_t first = from_environment("MLT_SOAK_FIRST", 1);
+  const std::uint64_t seeds = from_environment("MLT_SOAK_SEEDS", 60);
+  for (std::uint64_t seed = first; seed < first + seeds; ++seed) {
+    CAPTURE(seed);
+    Soak soak(seed);
+    soak.run();
+  }
+}

@@ -1,0 +1,63 @@
+// One tensor on its way from one host of a virtual network to another, and the check of everything a completion
+// promises.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "support/virtual_network.h"
+
+namespace mlt::test {
+
+struct TransferOptions {
+  std::uint16_t from = 0;
+  std::uint16_t to = 1;
+  std::uint64_t tag = 7;
+  core::OperationId operation = 1;
+  wire::ElementType element = wire::ElementType::kFloat32;
+  double loss_bound = 0;
+  core::StopPolicy stop = core::StopPolicy::kPatient;
+  core::Fill fill = core::Fill::kZero;
+  DurationNs deadline_ns = 0;
+  DurationNs send_timeout_ns = 0;
+  DurationNs receive_timeout_ns = 0;
+  std::uint32_t order = 0;
+  core::SegmentTag uniform_tag = core::SegmentTag::important(0);
+  std::vector<core::SegmentTag> tags;
+};
+
+// Owns both buffers; outlives the operations.
+class Transfer {
+ public:
+  static constexpr std::byte kOld{0x5A};  // what the receive buffer holds before
+
+  Transfer(VirtualNetwork& network, std::size_t bytes, const TransferOptions& options = {});
+
+  core::SendRequest send_request() const;
+  core::ReceiveRequest receive_request();
+  core::PostStatus post_send();
+  core::PostStatus post_receive();
+  // Both, the receive first.
+  void post();
+
+  const Completed* sent() const;
+  const Completed* received() const;
+  bool ended() const { return sent() != nullptr && received() != nullptr; }
+  bool run(DurationNs limit = 30 * base::kSecond);
+
+  // Bytes, fill, bound, bitmap and canaries of a receive that has ended. "" if all holds, else what does not.
+  std::string fault() const;
+
+  const TransferOptions& options() const { return options_; }
+  std::vector<std::byte>& data() { return data_; }
+  GuardedBuffer& buffer() { return buffer_; }
+
+ private:
+  VirtualNetwork& network_;
+  TransferOptions options_;
+  std::vector<std::byte> data_;
+  GuardedBuffer buffer_;
+};
+
+}  // namespace mlt::test

@@ -1,0 +1,60 @@
+#include "collective/messages.h"
+
+#include <doctest/doctest.h>
+
+#include "base/prng.h"
+
+using namespace mlt::collective;
+
+TEST_CASE("decode__gives_back_what_encode_wrote") {
+  std::vector<std::byte> bytes;
+  Register shape;
+  shape.key = 0x1234567890;
+  shape.partition = 77;
+  shape.elements = 1'000'000;
+  shape.segment_bytes = 1'432;
+  shape.loss_bound = 0.1;
+  shape.average = false;
+  shape.order = 5;
+  shape.traffic_class = 6;
+  encode(shape, bytes);
+  const auto decoded = decode(bytes);
+  REQUIRE(decoded.has_value());
+  const auto& back = std::get<Register>(*decoded);
+  CHECK(back.key == shape.key);
+  CHECK(back.partition == shape.partition);
+  CHECK(back.elements == shape.elements);
+  CHECK(back.segment_bytes == shape.segment_bytes);
+  CHECK(back.loss_bound == shape.loss_bound);
+  CHECK(back.average == shape.average);
+  CHECK(back.order == shape.order);
+  CHECK(back.traffic_class == shape.traffic_class);
+  encode(Refused{3, 4, "no room"}, bytes);
+  CHECK(std::get<Refused>(*decode(bytes)).text == "no room");
+  encode(Aborted{3, 4, 5}, bytes);
+  CHECK(std::get<Aborted>(*decode(bytes)).failed_rank == 5);
+  encode(Registered{3, 4}, bytes);
+  CHECK(std::get<Registered>(*decode(bytes)).partition == 4);
+}
+
+TEST_CASE("decode__refuses_every_truncation_and_anything_longer") {
+  std::vector<std::byte> bytes;
+  for (const Message& message :
+       {Message{Register{}}, Message{Registered{1, 2}}, Message{Refused{1, 2, "because"}}, Message{Aborted{1, 2, 3}}}) {
+    encode(message, bytes);
+    for (std::size_t n = 0; n < bytes.size(); ++n) CHECK_FALSE(decode(std::span(bytes).first(n)).has_value());
+    bytes.push_back(std::byte{0});
+    CHECK_FALSE(decode(bytes).has_value());
+  }
+}
+
+TEST_CASE("decode__survives_random_bytes") {
+  mlt::base::Prng prng(7);
+  std::size_t accepted = 0;
+  for (int i = 0; i < 20'000; ++i) {
+    std::vector<std::byte> bytes(prng.below(64));
+    for (std::byte& byte : bytes) byte = static_cast<std::byte>(prng.next());
+    accepted += decode(bytes).has_value() ? 1U : 0U;
+  }
+  CHECK(accepted < 200);  // only the bare kinds of the right length
+}

@@ -1,0 +1,323 @@
+// Push-pull and summation over production endpoints under virtual time: workers and services on one virtual network.
+#include "collective/push_pull.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <memory>
+#include <optional>
+
+#include "collective/summation.h"
+#include "support/virtual_network.h"
+
+namespace {
+
+using mlt::base::TimeNs;
+using namespace mlt::collective;
+using mlt::test::NetworkConfig;
+using mlt::test::VirtualNetwork;
+
+// Drives the two machines as the engine does: completions in, posts and messages out.
+class Job {
+ public:
+  Job(const NetworkConfig& network_config, std::uint16_t workers, std::uint16_t services)
+      : workers_(workers), network_(with_hosts(network_config, static_cast<std::uint16_t>(workers + services))) {
+    std::vector<std::uint16_t> service_ranks;
+    for (std::uint16_t i = 0; i < services; ++i) service_ranks.push_back(static_cast<std::uint16_t>(workers + i));
+    for (std::uint16_t rank = 0; rank < workers + services; ++rank) {
+      hosts_.push_back(std::make_unique<Host>(*this, rank));
+      if (rank < workers) {
+        hosts_.back()->push_pull = std::make_unique<PushPull>(service_ranks, *hosts_.back());
+      } else {
+        hosts_.back()->summation = std::make_unique<Summation>(SummationConfig{.workers = workers}, *hosts_.back());
+      }
+    }
+  }
+
+  VirtualNetwork& network() { return network_; }
+  void start(std::uint16_t worker, const PushPullRequest& request) {
+    hosts_[worker]->push_pull->start(network_.now(), request);
+    pump();
+  }
+  // Until `worker` has finished `count` push-pulls in all.
+  bool run_until_done(std::uint16_t worker, std::size_t count) {
+    return network_.run_until([&] {
+      pump();
+      return hosts_[worker]->done.size() >= count;
+    });
+  }
+  void run_for(mlt::base::DurationNs duration) {
+    const TimeNs until = network_.now() + duration;
+    network_.run_until(
+        [&] {
+          pump();
+          return network_.now() >= until;
+        },
+        duration);
+  }
+  // The connection between every rank and `rank` ends, as when its process dies.
+  void kill(std::uint16_t rank) {
+    dead_ = rank;
+    for (std::uint16_t other = 0; other < hosts_.size(); ++other) {
+      if (other == rank) continue;
+      network_.disconnect(other, rank);
+      if (hosts_[other]->push_pull) hosts_[other]->push_pull->on_peer_down(network_.now(), rank);
+      if (hosts_[other]->summation) hosts_[other]->summation->on_peer_down(network_.now(), rank);
+    }
+    pump();
+  }
+  const std::vector<PushPullDone>& done(std::uint16_t worker) const { return hosts_[worker]->done; }
+  Summation& summation(std::uint16_t rank) { return *hosts_[rank]->summation; }
+
+ private:
+  struct Host final : Verbs {
+    Host(Job& owner, std::uint16_t own_rank) : job(owner), rank(own_rank) {}
+    mlt::core::PostStatus post_send(TimeNs, const mlt::core::SendRequest& request) override {
+      return job.network_.send(rank, request);
+    }
+    mlt::core::PostStatus post_recv(TimeNs, const mlt::core::ReceiveRequest& request) override {
+      return job.network_.receive(rank, request);
+    }
+    void cancel(TimeNs, OperationId operation, mlt::core::CompletionKind kind) override {
+      job.network_.cancel(rank, operation, kind);
+    }
+    bool send_message(std::uint16_t peer, std::span<const std::byte> bytes) override {
+      if (job.dead_ == peer || job.dead_ == rank) return false;
+      const auto message = decode(bytes);
+      REQUIRE(message.has_value());
+      job.network_.at(job.network_.now() + 100'000, [this, peer, copy = *message] {
+        Host& to = *job.hosts_[peer];
+        if (job.dead_ == peer) return;
+        if (to.push_pull) to.push_pull->on_message(job.network_.now(), rank, copy);
+        if (to.summation) to.summation->on_message(job.network_.now(), rank, copy);
+      });
+      return true;
+    }
+    std::uint32_t segment_bytes(std::uint16_t) const override { return 1'432; }
+
+    Job& job;
+    std::uint16_t rank;
+    std::unique_ptr<PushPull> push_pull;
+    std::unique_ptr<Summation> summation;
+    std::size_t taken = 0;
+    std::vector<PushPullDone> done;
+  };
+
+  static NetworkConfig with_hosts(NetworkConfig config, std::uint16_t hosts) {
+    config.hosts = hosts;
+    return config;
+  }
+
+  void pump() {
+    bool any = true;
+    while (any) {
+      any = false;
+      for (const auto& host : hosts_) {
+        while (host->taken < network_.completed(host->rank).size()) {
+          const mlt::core::Completion completion = network_.completed(host->rank)[host->taken++];
+          any = true;
+          if (host->push_pull) host->push_pull->on_completion(network_.now(), completion);
+          if (host->summation) host->summation->on_completion(network_.now(), completion);
+        }
+        if (host->summation) host->summation->retry(network_.now());
+        if (!host->push_pull) continue;
+        host->push_pull->retry(network_.now());
+        PushPullDone done;
+        while (host->push_pull->poll_done(done)) host->done.push_back(done);
+      }
+    }
+  }
+
+  std::uint16_t workers_;
+  VirtualNetwork network_;
+  std::vector<std::unique_ptr<Host>> hosts_;
+  std::optional<std::uint16_t> dead_;
+};
+
+// Small integers: their sums and halves are exact, whatever the order.
+std::vector<float> gradient(std::size_t elements, std::uint16_t worker, std::size_t iteration) {
+  std::vector<float> values(elements);
+  for (std::size_t i = 0; i < elements; ++i) {
+    values[i] = static_cast<float>((i * 7 + worker * 13 + iteration * 5) % 97) + 1.0F;
+  }
+  return values;
+}
+
+PushPullRequest request_of(std::uint64_t key, std::vector<float>& values, double bound) {
+  PushPullRequest request;
+  request.operation = key + 1;
+  request.key = key;
+  request.input = values;
+  request.output = values;
+  request.loss_bound = bound;
+  return request;
+}
+
+}  // namespace
+
+TEST_CASE("push_pull__averages_exactly_without_loss_over_partitions_and_services") {
+  // 2.5 partitions over 2 services, 3 iterations, in place.
+  const std::size_t elements = kPartitionElements * 5 / 2;
+  Job job(NetworkConfig{}, 3, 2);
+  for (std::size_t iteration = 0; iteration < 3; ++iteration) {
+    std::vector<std::vector<float>> tensors;
+    for (std::uint16_t worker = 0; worker < 3; ++worker) tensors.push_back(gradient(elements, worker, iteration));
+    for (std::uint16_t worker = 0; worker < 3; ++worker) job.start(worker, request_of(9, tensors[worker], 0.0));
+    for (std::uint16_t worker = 0; worker < 3; ++worker) REQUIRE(job.run_until_done(worker, iteration + 1));
+    bool exact = true;
+    for (std::size_t i = 0; i < elements; ++i) {
+      float sum = 0;
+      for (std::uint16_t worker = 0; worker < 3; ++worker) {
+        sum += static_cast<float>((i * 7 + worker * 13 + iteration * 5) % 97) + 1.0F;
+      }
+      exact = exact && tensors[0][i] == sum * (1.0F / 3.0F);
+    }
+    CHECK(exact);
+    CHECK(tensors[0] == tensors[1]);
+    CHECK(tensors[0] == tensors[2]);
+  }
+  CHECK(job.summation(3).rounds_summed() + job.summation(4).rounds_summed() == 9);
+}
+
+TEST_CASE("push_pull__under_loss_all_workers_get_the_same_bits_averaged_by_what_arrived") {
+  for (std::uint64_t seed = 1; seed <= 10; ++seed) {
+    CAPTURE(seed);
+    NetworkConfig config;
+    config.seed = seed;
+    config.link.data.drop = 0.05;
+    config.link.control.drop = 0.05;
+    Job job(config, 2, 1);
+    const std::size_t elements = 40'000;
+    for (std::size_t iteration = 0; iteration < 5; ++iteration) {
+      std::vector<std::vector<float>> tensors{gradient(elements, 0, iteration), gradient(elements, 1, iteration)};
+      const auto pushed = tensors;
+      for (std::uint16_t worker = 0; worker < 2; ++worker) job.start(worker, request_of(1, tensors[worker], 0.2));
+      for (std::uint16_t worker = 0; worker < 2; ++worker) REQUIRE(job.run_until_done(worker, iteration + 1));
+      CHECK(tensors[0] == tensors[1]);
+      // Each element is the mean of both, one worker's own, or, where both lost it, zero.
+      std::size_t mean = 0, single = 0, neither = 0, wrong = 0;
+      for (std::size_t i = 0; i < elements; ++i) {
+        const float got = tensors[0][i];
+        if (got == (pushed[0][i] + pushed[1][i]) * 0.5F) {
+          ++mean;
+        } else if (got == pushed[0][i] || got == pushed[1][i]) {
+          ++single;
+        } else if (got == 0.0F) {
+          ++neither;
+        } else {
+          ++wrong;
+        }
+      }
+      CHECK(wrong == 0);
+      const std::uint64_t missing = job.done(0)[iteration].missing_bytes + job.done(1)[iteration].missing_bytes;
+      CHECK(missing <= 2 * static_cast<std::uint64_t>(0.2 * elements) * sizeof(float));
+      CHECK((single + 2 * neither) * sizeof(float) <= missing);
+      CHECK(mean > elements / 2);
+    }
+  }
+}
+
+TEST_CASE("push_pull__bound_zero_under_loss_is_exact") {
+  NetworkConfig config;
+  config.link.data.drop = 0.1;
+  config.link.control.drop = 0.1;
+  config.link.data.duplicate = 0.05;
+  config.link.data.reorder = 0.05;
+  Job job(config, 2, 1);
+  std::vector<std::vector<float>> tensors{gradient(100'000, 0, 0), gradient(100'000, 1, 0)};
+  const auto pushed = tensors;
+  for (std::uint16_t worker = 0; worker < 2; ++worker) job.start(worker, request_of(1, tensors[worker], 0.0));
+  for (std::uint16_t worker = 0; worker < 2; ++worker) REQUIRE(job.run_until_done(worker, 1));
+  bool exact = true;
+  for (std::size_t i = 0; i < 100'000; ++i) exact = exact && tensors[0][i] == (pushed[0][i] + pushed[1][i]) * 0.5F;
+  CHECK(exact);
+  CHECK(tensors[0] == tensors[1]);
+  CHECK(job.done(0)[0].missing_bytes == 0);
+}
+
+TEST_CASE("push_pull__sum_without_average_and_empty_tensor") {
+  Job job(NetworkConfig{}, 2, 1);
+  std::vector<std::vector<float>> tensors{{1, 2, 3}, {10, 20, 30}};
+  std::vector<float> nothing[2];
+  for (std::uint16_t worker = 0; worker < 2; ++worker) {
+    PushPullRequest request = request_of(1, tensors[worker], 0.0);
+    request.average = false;
+    job.start(worker, request);
+    job.start(worker, request_of(2, nothing[worker], 0.0));
+  }
+  for (std::uint16_t worker = 0; worker < 2; ++worker) REQUIRE(job.run_until_done(worker, 2));
+  CHECK(tensors[0] == std::vector<float>{11, 22, 33});
+  CHECK(tensors[1] == tensors[0]);
+}
+
+TEST_CASE("push_pull__different_sizes_are_refused_with_both_named") {
+  Job job(NetworkConfig{}, 2, 1);
+  std::vector<float> small(10), large(20);
+  job.start(0, request_of(4, small, 0.0));
+  job.start(1, request_of(4, large, 0.0));
+  REQUIRE(job.run_until_done(1, 1));
+  const std::string& error = job.done(1)[0].error;
+  CHECK(error.find("10") != std::string::npos);
+  CHECK(error.find("20") != std::string::npos);
+  // The key stays refused, at once and with the cause.
+  job.start(1, request_of(4, large, 0.0));
+  REQUIRE(job.run_until_done(1, 2));
+  CHECK(job.done(1)[1].error.find("failed before") != std::string::npos);
+}
+
+TEST_CASE("push_pull__a_dead_worker_fails_the_others_with_its_rank") {
+  Job job(NetworkConfig{}, 3, 1);
+  std::vector<std::vector<float>> tensors(3, std::vector<float>(5'000, 1.0F));
+  job.start(0, request_of(1, tensors[0], 0.0));
+  job.start(1, request_of(1, tensors[1], 0.0));
+  job.run_for(5'000'000);
+  CHECK(job.done(0).empty());
+  job.kill(2);
+  REQUIRE(job.run_until_done(0, 1));
+  REQUIRE(job.run_until_done(1, 1));
+  for (std::uint16_t worker = 0; worker < 2; ++worker) {
+    CHECK(job.done(worker)[0].failed_peer == 2);
+    CHECK(job.done(worker)[0].error.find("rank 2") != std::string::npos);
+  }
+}
+
+TEST_CASE("push_pull__a_dead_service_fails_the_worker_with_its_rank") {
+  Job job(NetworkConfig{}, 2, 1);
+  std::vector<float> tensor(5'000, 1.0F);
+  job.start(0, request_of(1, tensor, 0.0));
+  job.run_for(5'000'000);
+  job.kill(2);
+  REQUIRE(job.run_until_done(0, 1));
+  CHECK(job.done(0)[0].failed_peer == 2);
+}
+
+TEST_CASE("push_pull__a_worker_that_leaves_after_the_last_round_takes_nothing_from_the_others") {
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    CAPTURE(seed);
+    NetworkConfig config;
+    config.seed = seed;
+    config.link.data.drop = 0.1;
+    config.link.control.drop = 0.1;
+    Job job(config, 2, 1);
+    std::vector<std::vector<float>> tensors{gradient(50'000, 0, 0), gradient(50'000, 1, 0)};
+    for (std::uint16_t worker = 0; worker < 2; ++worker) job.start(worker, request_of(1, tensors[worker], 0.1));
+    REQUIRE(job.run_until_done(0, 1));
+    job.kill(0);
+    REQUIRE(job.run_until_done(1, 1));
+    CHECK(job.done(1)[0].error == "");
+    CHECK(tensors[0] == tensors[1]);
+  }
+}
+
+TEST_CASE("push_pull__one_key_twice_at_a_time_is_refused") {
+  Job job(NetworkConfig{}, 2, 1);
+  std::vector<float> tensor(100, 1.0F), other(100, 1.0F);
+  job.start(0, request_of(1, tensor, 0.0));
+  job.start(0, request_of(1, other, 0.0));
+  REQUIRE(job.run_until_done(0, 1));
+  CHECK(job.done(0)[0].error.find("already") != std::string::npos);
+  job.start(1, request_of(1, other, 0.0));
+  CHECK(job.run_until_done(1, 1));
+  CHECK(job.run_until_done(0, 2));
+  CHECK(job.done(0)[1].error == "");
+}

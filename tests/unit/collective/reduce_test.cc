@@ -1,0 +1,28 @@
+#include "collective/reduce.h"
+
+#include <doctest/doctest.h>
+
+#include <cstring>
+#include <vector>
+
+using namespace mlt::collective;
+
+TEST_CASE("add_float32__adds_from_any_alignment") {
+  for (const std::size_t n : {0U, 1U, 3U, 8U, 17U, 358U, 1000U}) {
+    for (std::size_t shift = 0; shift < 4; ++shift) {
+      std::vector<float> source(n), sum(n, 0.5F);
+      for (std::size_t i = 0; i < n; ++i) source[i] = static_cast<float>(i) - 3.25F;
+      std::vector<std::byte> bytes(4 * n + shift);
+      if (n > 0) std::memcpy(bytes.data() + shift, source.data(), 4 * n);
+      add_float32(sum, bytes.data() + shift);
+      for (std::size_t i = 0; i < n; ++i) CHECK(sum[i] == 0.5F + source[i]);
+    }
+  }
+}
+
+TEST_CASE("scale_and_clear__scales_into_the_result_and_zeroes_the_sum") {
+  std::vector<float> sum{2, 4, -6}, result(3, 99.0F);
+  scale_and_clear(sum, result, 0.5F);
+  CHECK(result == std::vector<float>{1, 2, -3});
+  CHECK(sum == std::vector<float>{0, 0, 0});
+}

@@ -1,0 +1,32 @@
+#include "support/allocation_counter.h"
+
+#include <atomic>
+#include <cstdlib>
+#include <new>
+
+namespace {
+
+std::atomic<std::uint64_t> count{0};
+
+void* allocate(std::size_t size, std::size_t alignment) {
+  count.fetch_add(1, std::memory_order_relaxed);
+  void* memory = alignment <= __STDCPP_DEFAULT_NEW_ALIGNMENT__
+                     ? std::malloc(size == 0 ? 1 : size)
+                     : std::aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment);
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+
+}  // namespace
+
+namespace mlt::test {
+std::uint64_t allocations() { return count.load(std::memory_order_relaxed); }
+}  // namespace mlt::test
+
+// The array and nothrow forms call these by default.
+void* operator new(std::size_t size) { return allocate(size, __STDCPP_DEFAULT_NEW_ALIGNMENT__); }
+void* operator new(std::size_t size, std::align_val_t align) { return allocate(size, static_cast<std::size_t>(align)); }
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }

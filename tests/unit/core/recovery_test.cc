@@ -1,0 +1,233 @@
+// What happens when control datagrams, whole windows or whole connections are lost: every operation still ends, in
+// time.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <memory>
+#include <vector>
+
+#include "support/transfer.h"
+
+using namespace mlt;
+using base::kMicrosecond;
+using base::kMillisecond;
+using base::kSecond;
+using core::CompletionKind;
+using core::CompletionStatus;
+using core::Counter;
+using test::Flight;
+using test::Link;
+using test::NetworkConfig;
+using test::Transfer;
+using test::TransferOptions;
+using test::VirtualNetwork;
+
+namespace {
+
+bool is_control_datagram(const Flight& flight) {
+  return flight.type != wire::PacketType::kData && !flight.by_control_connection;
+}
+
+}  // namespace
+
+TEST_CASE("backstop__carries_a_transfer_when_every_control_datagram_is_lost") {
+  for (const std::size_t bytes : {0UL, 10'000UL, 500'000UL, 5'000'000UL}) {
+    for (const double loss : {0.0, 0.05}) {
+      CAPTURE(bytes);
+      CAPTURE(loss);
+      NetworkConfig config;
+      config.window_bytes = 256 << 10;
+      config.link.data.drop = loss;
+      VirtualNetwork network(config);
+      network.drop_if = is_control_datagram;
+      Transfer transfer(network, bytes);
+      transfer.post();
+      REQUIRE(transfer.run(60 * kSecond));
+      CHECK(transfer.fault() == "");
+      CHECK(transfer.received()->status == CompletionStatus::kComplete);
+      CHECK(transfer.sent()->status == CompletionStatus::kComplete);
+      CHECK(network.counter(0, Counter::k_backstop_messages_sent) > 0);
+      CHECK(network.counter(1, Counter::k_backstop_messages_sent) > 0);
+    }
+  }
+}
+
+TEST_CASE("backstop__carries_answers_when_only_answers_are_lost") {
+  NetworkConfig config;
+  config.link.data.drop = 0.05;
+  config.link.control_connection_ns = 5 * kMicrosecond;  // faster than the datagrams: the TCP probe comes first
+  config.link.delay_ns = 40 * kMicrosecond;
+  config.window_bytes = 256 << 10;
+  VirtualNetwork network(config);
+  network.drop_if = [](const Flight& f) { return is_control_datagram(f) && f.from == 1; };
+  Transfer transfer(network, 1'000'000);
+  transfer.post();
+  REQUIRE(transfer.run(60 * kSecond));
+  CHECK(transfer.fault() == "");
+}
+
+TEST_CASE("backstop__tells_a_blind_sender_that_the_receive_is_posted") {
+  NetworkConfig config;
+  config.early_segments = 16;  // far fewer than the tensor's segments
+  VirtualNetwork network(config);
+  network.drop_if = is_control_datagram;
+  Transfer transfer(network, 1'000'000);
+  transfer.post();
+  REQUIRE(transfer.run(60 * kSecond));
+  CHECK(transfer.fault() == "");
+}
+
+TEST_CASE("window__opens_again_when_the_blocked_send_is_cancelled") {
+  NetworkConfig config;
+  config.window_bytes = 64 << 10;
+  VirtualNetwork network(config);
+  network.every_link([](Link& link) { link.data.drop = link.control.drop = 1.0; });
+  TransferOptions first;
+  first.operation = 1;
+  Transfer lost(network, 1'000'000, first);
+  lost.post();
+  network.run_for(5 * kMillisecond);
+  network.cancel(0, 1, CompletionKind::kSend);
+  REQUIRE(lost.sent() != nullptr);
+  CHECK(lost.sent()->status == CompletionStatus::kCancelled);
+  network.run_for(kSecond);  // every timer of the blocked window passes
+  network.every_link([](Link& link) { link.data.drop = link.control.drop = 0.0; });
+  TransferOptions second;
+  second.operation = 2;
+  second.tag = 8;
+  Transfer next(network, 1'000'000, second);
+  next.post();
+  REQUIRE(next.run(kSecond));
+  CHECK(next.fault() == "");
+}
+
+TEST_CASE("window__opens_again_after_a_black_hole") {
+  NetworkConfig config;
+  config.window_bytes = 64 << 10;
+  VirtualNetwork network(config);
+  Transfer transfer(network, 1'000'000);
+  transfer.post();
+  network.run_for(100 * kMicrosecond);
+  network.every_link([](Link& link) { link.data.drop = link.control.drop = 1.0; });
+  network.run_for(200 * kMillisecond);
+  network.every_link([](Link& link) { link.data.drop = link.control.drop = 0.0; });
+  REQUIRE(transfer.run(500 * kMillisecond));
+  CHECK(transfer.fault() == "");
+}
+
+TEST_CASE("blind_sends__many_at_once_all_learn_that_they_are_posted") {
+  NetworkConfig config;
+  config.early_segments = 4;
+  config.endpoint.early_transfers = 4;
+  config.wake_up_ns = 50 * kMicrosecond;  // so that questions and answers come in batches
+  VirtualNetwork network(config);
+  std::vector<std::unique_ptr<Transfer>> transfers;
+  for (std::uint64_t i = 0; i < 64; ++i) {
+    TransferOptions options;
+    options.tag = options.operation = i + 1;
+    transfers.push_back(std::make_unique<Transfer>(network, 40'000, options));
+    REQUIRE(transfers.back()->post_send() == core::PostStatus::kPosted);
+  }
+  network.run_for(10 * kMillisecond);
+  for (auto& transfer : transfers) REQUIRE(transfer->post_receive() == core::PostStatus::kPosted);
+  const auto posted_ns = network.now();
+  REQUIRE(network.run_until_completed(0, 64, 20 * kSecond));
+  for (auto& transfer : transfers) CHECK(transfer->fault() == "");
+  // One slow probe interval (50 ms), and the transfers themselves (2.5 MB).
+  CHECK(network.now() - posted_ns < 120 * kMillisecond);
+}
+
+TEST_CASE("reconnect__answers_of_the_earlier_incarnation_are_not_sent_to_the_new_one") {
+  // A finished receive has its STOP queued when the connection ends and comes back: the same (tag, generation) names
+  // another transfer now.
+  core::EndpointConfig endpoint_config;
+  endpoint_config.rank = 1;
+  core::Endpoint receiver(endpoint_config);
+  core::PeerUp up;
+  up.peer = 0;
+  up.segment_bytes = 1'432;
+  up.window_bytes = 1 << 20;
+  up.early_segments = 64;
+  up.local_cookie = 0xAAAA'0000;
+  up.remote_cookie = 0xBBBB'0001;
+  receiver.on_control(0, up);
+  std::vector<std::byte> buffer(8);
+  core::ReceiveRequest request;
+  request.data = buffer;
+  request.tag = 3;
+  REQUIRE(receiver.post_recv(0, request) == core::PostStatus::kPosted);
+  wire::DataHeader header;
+  header.prefix.cookie = up.local_cookie;
+  header.prefix.sequence = 1;
+  header.tag = 3;
+  header.total_bytes = 8;
+  std::vector<std::byte> datagram(MLT_DATA_HEADER_BYTES + 8);
+  wire::encode_data_header(header, datagram.data());
+  // A second transfer is probed and makes an answer, too; and a probe wants an ACK.
+  wire::Probe probe;
+  probe.prefix.type = wire::PacketType::kProbe;
+  probe.prefix.cookie = up.local_cookie;
+  probe.transfer = {99, 0};
+  probe.total_bytes = 8;
+  probe.timestamp_ns = 5;
+  std::vector<std::byte> probe_bytes(wire::kMaxControlBytes);
+  probe_bytes.resize(wire::encode_probe(probe, probe_bytes.data()));
+  receiver.on_datagram(10, datagram, base::Ecn::kNotEct);
+  receiver.on_datagram(10, probe_bytes, base::Ecn::kNotEct);
+  receiver.on_control(10, core::PeerMessage{0, probe_bytes});
+
+  receiver.on_control(20, core::PeerDown{0});
+  up.local_cookie = 0xCCCC'0000;
+  up.remote_cookie = 0xDDDD'0001;
+  receiver.on_control(30, up);
+  auto run = std::make_unique<core::Transmit>();
+  CHECK_FALSE(receiver.poll_transmit(40, {}, *run));
+  auto output = std::make_unique<core::ControlOutput>();
+  CHECK_FALSE(receiver.poll_control(40, *output));
+}
+
+TEST_CASE("patient__waits_for_slow_paths_on_a_clean_network") {
+  for (const base::DurationNs slow : {20 * kMicrosecond, 200 * kMicrosecond, 500 * kMicrosecond}) {
+    for (const bool early : {false, true}) {
+      for (const std::size_t bytes : {6'000UL, 60'000UL, 600'000UL}) {
+        CAPTURE(slow);
+        CAPTURE(early);
+        CAPTURE(bytes);
+        NetworkConfig config;
+        config.endpoint.paths = 2;
+        config.link.path_delay_ns[1] = slow;
+        VirtualNetwork network(config);
+        TransferOptions options;
+        options.loss_bound = 0.9;
+        Transfer transfer(network, bytes, options);
+        if (early) {
+          REQUIRE(transfer.post_send() == core::PostStatus::kPosted);
+          network.run_for(15 * kMicrosecond + static_cast<base::DurationNs>(bytes));
+          REQUIRE(transfer.post_receive() == core::PostStatus::kPosted);
+        } else {
+          transfer.post();
+        }
+        REQUIRE(transfer.run());
+        CHECK(transfer.fault() == "");
+        CHECK(transfer.received()->status == CompletionStatus::kComplete);
+        CHECK(network.counter(0, Counter::k_segments_repaired) == 0);
+      }
+    }
+  }
+}
+
+TEST_CASE("loss_bound__just_below_one_still_asks_for_an_element") {
+  NetworkConfig config;
+  VirtualNetwork network(config);
+  TransferOptions options;
+  options.loss_bound = std::nextafter(1.0, 0.0);
+  options.element = wire::ElementType::kFloat16;
+  Transfer transfer(network, 4'000'000, options);
+  network.every_link([](Link& link) { link.data.drop = 1.0; });
+  transfer.post();
+  network.run_for(500 * kMillisecond);
+  CHECK(transfer.received() == nullptr);
+  network.every_link([](Link& link) { link.data.drop = 0.0; });
+  REQUIRE(transfer.run());
+  CHECK(transfer.received()->missing_bytes < 4'000'000);
+}

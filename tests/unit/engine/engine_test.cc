@@ -1,0 +1,342 @@
+// Engines of several ranks in one process, over real sockets on loopback.
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <thread>
+
+#include "mlt.h"
+
+namespace {
+
+using namespace mlt;
+
+constexpr std::int64_t kSecond = 1'000'000'000;
+
+struct Job {
+  explicit Job(std::uint16_t ranks, FaultOptions faults = {}, std::int64_t operation_timeout_ns = 20 * kSecond) {
+    std::vector<PeerAddress> addresses;
+    for (std::uint16_t rank = 0; rank < ranks; ++rank) {
+      Options options;
+      options.rank = rank;
+      options.ranks = ranks;
+      options.job = 42;
+      options.faults = faults;
+      options.operation_timeout_ns = operation_timeout_ns;
+      engines.push_back(std::make_unique<Engine>(options));
+      addresses.push_back({rank, "127.0.0.1", engines.back()->control_port()});
+    }
+    std::vector<std::thread> threads;
+    for (std::uint16_t rank = 0; rank < ranks; ++rank) {
+      threads.emplace_back([&, rank] {
+        std::vector<PeerAddress> peers;
+        for (const PeerAddress& address : addresses) {
+          if (address.rank != rank) peers.push_back(address);
+        }
+        engines[rank]->connect(peers, 10 * kSecond);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+  Engine& operator[](std::size_t rank) { return *engines[rank]; }
+  std::vector<std::unique_ptr<Engine>> engines;
+};
+
+std::vector<std::byte> pattern(std::size_t size, unsigned seed) {
+  std::vector<std::byte> bytes(size);
+  for (std::size_t i = 0; i < size; ++i) bytes[i] = static_cast<std::byte>((i * 31 + seed * 17 + (i >> 8)) | 1U);
+  return bytes;
+}
+
+Completion finish(Engine& engine, OperationId operation) {
+  auto done = engine.wait(operation, 20 * kSecond);
+  REQUIRE(done.has_value());
+  return *done;
+}
+
+SendOptions to(std::uint16_t rank, std::uint64_t tag, std::span<const std::byte> data) {
+  SendOptions options;
+  options.to = rank;
+  options.tag = tag;
+  options.data = data;
+  options.element = Element::kFloat32;
+  return options;
+}
+
+ReceiveOptions from(std::uint16_t rank, std::uint64_t tag, std::span<std::byte> data, double bound = 0) {
+  ReceiveOptions options;
+  options.from = rank;
+  options.tag = tag;
+  options.data = data;
+  options.element = Element::kFloat32;
+  options.loss_bound = bound;
+  return options;
+}
+
+}  // namespace
+
+TEST_CASE("engine__sends_and_receives_many_sizes_both_ways") {
+  Job job(2);
+  for (const std::size_t size : {0U, 4U, 1'432U, 1'436U, 65'536U, 1'000'000U, 20'000'000U}) {
+    CAPTURE(size);
+    const auto a = pattern(size, 1), b = pattern(size, 2);
+    std::vector<std::byte> at0(size), at1(size);
+    const auto r1 = job[1].post_recv(from(0, 7, at1));
+    const auto r0 = job[0].post_recv(from(1, 7, at0));
+    const auto s0 = job[0].post_send(to(1, 7, a));
+    const auto s1 = job[1].post_send(to(0, 7, b));
+    CHECK(finish(job[0], s0).status == Status::kComplete);
+    CHECK(finish(job[1], s1).status == Status::kComplete);
+    CHECK(finish(job[0], r0).missing_bytes == 0);
+    CHECK(finish(job[1], r1).missing_bytes == 0);
+    CHECK(at1 == a);
+    CHECK(at0 == b);
+  }
+}
+
+TEST_CASE("engine__a_send_before_its_receive_arrives_whole") {
+  Job job(2);
+  const auto data = pattern(3'000'000, 5);
+  std::vector<std::byte> got(data.size());
+  const auto sent = job[0].post_send(to(1, 1, data));
+  std::this_thread::sleep_for(std::chrono::milliseconds(30));
+  const auto received = job[1].post_recv(from(0, 1, got));
+  CHECK(finish(job[1], received).status == Status::kComplete);
+  CHECK(finish(job[0], sent).status == Status::kComplete);
+  CHECK(got == data);
+}
+
+TEST_CASE("engine__loss_stays_within_the_bound_and_is_reported") {
+  FaultOptions faults;
+  faults.drop = 0.03;
+  faults.seed = 11;
+  Job job(2, faults);
+  const auto data = pattern(4'000'000, 3);
+  for (const double bound : {0.0, 0.1}) {
+    CAPTURE(bound);
+    std::vector<std::byte> got(data.size(), std::byte{0xEE});
+    const auto received = job[1].post_recv(from(0, 9, got, bound));
+    const auto sent = job[0].post_send(to(1, 9, data));
+    const Completion done = finish(job[1], received);
+    const Completion send_done = finish(job[0], sent);
+    CHECK_FALSE(done.failed());
+    std::uint64_t missing = 0;
+    for (const Range& range : done.missing) {
+      missing += range.length_bytes;
+      for (std::uint64_t i = 0; i < range.length_bytes; ++i) REQUIRE(got[range.offset_bytes + i] == std::byte{0});
+    }
+    CHECK(missing == done.missing_bytes);
+    CHECK(missing <= static_cast<std::uint64_t>(bound * 1'000'000) * 4);
+    std::uint64_t wrong = 0;
+    for (std::size_t i = 0; i < data.size(); ++i) wrong += got[i] != data[i] ? 1U : 0U;
+    CHECK(wrong == missing);
+    if (bound == 0.0) {
+      CHECK(done.status == Status::kComplete);
+      CHECK(send_done.repaired_segments > 0);
+    } else {
+      CHECK(done.status == Status::kWithinBound);
+      CHECK(missing > 0);
+      CHECK(send_done.missing_bytes == missing);
+    }
+  }
+}
+
+TEST_CASE("engine__everything_arrives_under_every_fault") {
+  FaultOptions faults;
+  faults.drop = 0.1;
+  faults.duplicate = 0.05;
+  faults.reorder = 0.05;
+  faults.corrupt = 0;
+  faults.seed = 3;
+  Job job(3, faults);
+  std::vector<std::vector<std::byte>> data, got;
+  struct Pair {
+    std::size_t rank;
+    OperationId operation;
+  };
+  std::vector<Pair> operations;
+  for (unsigned i = 0; i < 60; ++i) data.push_back(pattern(4 * (i * i * 37 % 50'000), i));
+  for (const auto& tensor : data) got.emplace_back(tensor.size());
+  for (unsigned i = 0; i < 60; ++i) {
+    const auto source = static_cast<std::uint16_t>(i % 3), target = static_cast<std::uint16_t>((i + 1 + i / 3 % 2) % 3);
+    operations.push_back({target, job[target].post_recv(from(source, i, got[i]))});
+    operations.push_back({source, job[source].post_send(to(target, i, data[i]))});
+  }
+  for (const Pair& pair : operations) CHECK_FALSE(finish(job[pair.rank], pair.operation).failed());
+  CHECK(got == data);
+}
+
+TEST_CASE("engine__a_mismatch_fails_both_sides_and_nothing_else") {
+  Job job(2);
+  const auto data = pattern(8'000, 1);
+  std::vector<std::byte> small(4'000), same(8'000);
+  const auto bad_receive = job[1].post_recv(from(0, 1, small));
+  const auto bad_send = job[0].post_send(to(1, 1, data));
+  ReceiveOptions integers = from(0, 2, same);
+  integers.element = Element::kInt32;
+  const auto typed_receive = job[1].post_recv(integers);
+  const auto typed_send = job[0].post_send(to(1, 2, data));
+  std::vector<std::byte> good(8'000);
+  const auto good_receive = job[1].post_recv(from(0, 3, good));
+  const auto good_send = job[0].post_send(to(1, 3, data));
+
+  const Completion size_error = finish(job[1], bad_receive);
+  CHECK(size_error.status == Status::kSizeMismatch);
+  CHECK(size_error.error.find("8000") != std::string::npos);
+  CHECK(size_error.error.find("4000") != std::string::npos);
+  CHECK(finish(job[0], bad_send).status == Status::kSizeMismatch);
+  const Completion type_error = finish(job[1], typed_receive);
+  CHECK(type_error.status == Status::kTypeMismatch);
+  CHECK(type_error.error.find("float32") != std::string::npos);
+  CHECK(type_error.error.find("int32") != std::string::npos);
+  CHECK(finish(job[0], typed_send).status == Status::kTypeMismatch);
+  CHECK_FALSE(finish(job[1], good_receive).failed());
+  CHECK_FALSE(finish(job[0], good_send).failed());
+  CHECK(good == data);
+}
+
+TEST_CASE("engine__bad_arguments_are_refused_at_once") {
+  Job job(2);
+  std::vector<std::byte> bytes(400);
+  const auto code_of = [](const auto& call) {
+    try {
+      call();
+    } catch (const Error& error) {
+      return error.code();
+    }
+    return ErrorCode::kSystem;
+  };
+  CHECK(code_of([&] { job[0].post_send(to(0, 1, bytes)); }) == ErrorCode::kUnknownPeer);
+  CHECK(code_of([&] { job[0].post_send(to(5, 1, bytes)); }) == ErrorCode::kUnknownPeer);
+  CHECK(code_of([&] { job[0].post_recv(from(1, 1, bytes, 1.0)); }) == ErrorCode::kConfig);
+  CHECK(code_of([&] { job[0].post_recv(from(1, 1, bytes, -0.1)); }) == ErrorCode::kConfig);
+  CHECK(code_of([&] {
+          ReceiveOptions lossy = from(1, 1, bytes, 0.1);
+          lossy.element = Element::kInt64;
+          job[0].post_recv(lossy);
+        }) == ErrorCode::kBuffer);
+  CHECK(code_of([&] { job[0].wait(99, 0); }) == ErrorCode::kUnknownOperation);
+}
+
+TEST_CASE("engine__port_in_use_is_named") {
+  Options options;
+  options.ranks = 2;
+  Engine first(options);
+  options.control_port = first.control_port();
+  try {
+    Engine second(options);
+    FAIL("the second engine took the same port");
+  } catch (const Error& error) {
+    CHECK(error.code() == ErrorCode::kPortInUse);
+    CHECK(std::string(error.what()).find(std::to_string(options.control_port)) != std::string::npos);
+  }
+}
+
+TEST_CASE("engine__another_job_is_refused_on_both_sides") {
+  Options options;
+  options.ranks = 2;
+  options.job = 1;
+  Engine zero(options);
+  options.rank = 1;
+  options.job = 2;
+  Engine one(options);
+  std::string texts[2];
+  std::thread other([&] {
+    try {
+      zero.connect(std::vector<PeerAddress>{{1, "127.0.0.1", one.control_port()}}, 2 * kSecond);
+    } catch (const Error& error) {
+      texts[0] = error.what();
+    }
+  });
+  try {
+    one.connect(std::vector<PeerAddress>{{0, "127.0.0.1", zero.control_port()}}, 2 * kSecond);
+  } catch (const Error& error) {
+    texts[1] = error.what();
+  }
+  other.join();
+  CHECK(texts[0].find("job") != std::string::npos);
+  CHECK(texts[1].find("job") != std::string::npos);
+}
+
+TEST_CASE("engine__a_peer_that_leaves_fails_what_is_under_way_with_it_only") {
+  Job job(3);
+  std::vector<std::byte> never(4'000), got(4'000);
+  const auto data = pattern(4'000, 2);
+  const auto hanging = job[0].post_recv(from(2, 1, never));
+  const auto received = job[0].post_recv(from(1, 1, got));
+  job[2].close();
+  const Completion failed = finish(job[0], hanging);
+  CHECK(failed.status == Status::kPeerFailed);
+  CHECK(failed.error.find("rank 2") != std::string::npos);
+  const auto sent = job[1].post_send(to(0, 1, data));
+  CHECK_FALSE(finish(job[0], received).failed());
+  CHECK_FALSE(finish(job[1], sent).failed());
+  CHECK(got == data);
+  CHECK_THROWS_AS(job[0].post_send(to(2, 2, data)), Error);
+}
+
+TEST_CASE("engine__closing_right_after_the_last_receive_loses_nothing_even_if_every_stop_is_lost") {
+  for (std::uint64_t seed = 1; seed <= 5; ++seed) {
+    FaultOptions faults;
+    faults.drop = 0.3;
+    faults.seed = seed;
+    Job job(2, faults);
+    const auto data = pattern(30'000, 2);
+    std::vector<std::byte> got(data.size());
+    const auto received = job[1].post_recv(from(0, 1, got));
+    const auto sent = job[0].post_send(to(1, 1, data));
+    CHECK_FALSE(finish(job[1], received).failed());
+    job[1].close();
+    CHECK(finish(job[0], sent).status == Status::kComplete);
+    CHECK(got == data);
+  }
+}
+
+TEST_CASE("engine__an_unmatched_receive_times_out_and_a_cancel_ends_one") {
+  Job job(2, {}, kSecond / 5);
+  std::vector<std::byte> never(400);
+  const auto lonely = job[0].post_recv(from(1, 1, never));
+  const Completion done = finish(job[0], lonely);
+  CHECK(done.status == Status::kTimedOut);
+  ReceiveOptions patient = from(1, 2, never);
+  patient.timeout_ns = 100 * kSecond;
+  const auto cancelled = job[0].post_recv(patient);
+  CHECK_FALSE(job[0].wait(cancelled, kSecond / 50).has_value());
+  job[0].cancel(cancelled);
+  CHECK(finish(job[0], cancelled).status == Status::kCancelled);
+}
+
+TEST_CASE("engine__push_pull_gives_every_worker_the_same_bits_under_loss") {
+  FaultOptions faults;
+  faults.drop = 0.02;
+  faults.seed = 5;
+  Job job(3, faults);
+  const std::uint16_t service = 2;
+  job[2].serve(2);
+  for (std::size_t worker = 0; worker < 2; ++worker) job[worker].use_services({&service, 1}, 2);
+  std::vector<float> tensors[2];
+  for (int iteration = 0; iteration < 10; ++iteration) {
+    OperationId operations[2];
+    for (std::size_t worker = 0; worker < 2; ++worker) {
+      tensors[worker].assign(1'500'000, static_cast<float>(worker + 1));
+      PushPullOptions options;
+      options.key = 3;
+      options.input = tensors[worker];
+      options.output = tensors[worker];
+      options.loss_bound = 0.1;
+      operations[worker] = job[worker].push_pull(options);
+    }
+    for (std::size_t worker = 0; worker < 2; ++worker) {
+      const auto done = job[worker].wait_push_pull(operations[worker], 20 * kSecond);
+      REQUIRE(done.has_value());
+      CHECK(done->error == "");
+      CHECK(done->missing_bytes <= done->total_bytes / 10);
+    }
+    CHECK(tensors[0] == tensors[1]);
+    CHECK(std::count(tensors[0].begin(), tensors[0].end(), 1.5F) > 1'200'000);
+  }
+  job[0].close();
+  job[1].close();
+  CHECK(job[2].wait_workers_gone(5 * kSecond));
+}
