@@ -138,7 +138,7 @@ void EventLoop::open_datapath() {
   }
   config.timely.line_rate_bytes_per_second = bits / 8;
   config.timely.packet_bytes = choose_segment_bytes(options_, capabilities) + MLT_DATA_HEADER_BYTES;
-  config.timely.max_run_bytes = capabilities.max_run_bytes;
+  config.timely.run_bytes = capabilities.max_run_bytes;
   endpoint_ = std::make_unique<core::Endpoint>(config);
 }
 

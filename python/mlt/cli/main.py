@@ -13,6 +13,7 @@ from mlt import __version__
 
 # command -> (module with an ``app: typer.Typer``, one-line help)
 COMMANDS: dict[str, tuple[str, str]] = {
+    "demo": ("mlt.cli.demo", "train a real model over the transport, with losses, and compare"),
     "serve": ("mlt.cli.serve", "run a summation service until every worker is gone"),
 }
 

@@ -1,0 +1,157 @@
+"""DDP communication hook: gradient buckets pushed to the summation services as they become ready, averages pulled back.
+
+``DistributedDataParallel.register_comm_hook(BoundedLossState(loss_bound=0.1), bounded_loss_hook)``. The training loop
+stays as it is. What a bucket loses on its way in is bounded by ``loss_bound``; averages come back reliably, so every
+replica applies the same bits (MLT, NSDI 2024, section 4.1 and appendix A; push-pull after BytePS, OSDI 2020).
+
+This module has no ``from __future__ import annotations``: DDP compares the hook's annotations with the real types.
+"""
+
+from collections.abc import Hashable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Union
+
+from mlt.torch.process_group import current_context
+from mlt.torch.statistics import OpenStep, StepLog, StepStatistics
+
+import torch
+from torch._C._distributed_c10d import GradBucket
+
+if TYPE_CHECKING:
+    from mlt import Context, PushPull
+
+DEFAULT_HISTORY = 100_000
+
+
+class BoundedLossState:
+    """What the hook keeps between steps: the push-pull client, the keys of the buckets, the statistics.
+
+    ``transport``: a ``PushPull``, or the ``Context`` to make one from; default: the context of the process group
+    "mlt". ``loss_bound`` in [0, 1): largest fraction of a bucket's elements this worker may lose per step; 0 is fully
+    reliable. ``first_key``: where this state's push-pull keys begin (two states that share one ``PushPull`` need
+    ranges of their own). ``history``: how many steps of statistics are kept.
+
+    Used from the thread that runs the backward pass; ``steps`` and ``latest`` may be read from any thread.
+    """
+
+    def __init__(
+        self,
+        transport: Union["Context", "PushPull"] | None = None,
+        *,
+        loss_bound: float = 0.1,
+        first_key: int = 0,
+        history: int = DEFAULT_HISTORY,
+    ) -> None:
+        if not 0.0 <= loss_bound < 1.0:
+            raise ValueError(
+                f"loss_bound is {loss_bound}; it must lie in [0, 1), e.g. 0.1 for at most 10 % of a bucket"
+            )
+        if history < 1:
+            raise ValueError(f"history is {history}; keep at least one step")
+        self.loss_bound = loss_bound
+        self._push_pull = _as_push_pull(transport if transport is not None else current_context())
+        self._next_key = first_key
+        self._keys: dict[Hashable, int] = {}
+        self._bucket_count = 0
+        self._log = StepLog(history)
+
+    @property
+    def steps(self) -> tuple[StepStatistics, ...]:
+        """Statistics of the finished steps, oldest first."""
+        return self._log.finished()
+
+    @property
+    def latest(self) -> StepStatistics | None:
+        """Statistics of the last finished step; None before the first."""
+        return self._log.latest()
+
+    def synchronise(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+        """Push one bucket; the returned future gives its average over the workers (the bucket's own buffer).
+
+        Raises TypeError for a bucket that is not float32 on the CPU; a failed transfer raises from the backward pass.
+        """
+        buffer = bucket.buffer()
+        index = bucket.index()
+        if buffer.dtype != torch.float32 or buffer.device.type != "cpu":
+            raise TypeError(
+                f"gradient bucket {index} is {buffer.dtype} on {buffer.device}; the summation service sums float32 in "
+                "host memory: keep these parameters in float32 on the CPU, or synchronise them without this hook"
+            )
+        key = self._key(bucket)
+        layer, layers = self._layer(index, bucket.is_last())
+        step = self._log.push(first=index == 0, last=bucket.is_last())
+        future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        # An exception set on a Python future reaches DDP's C++ side as a malformed result; one raised inside then()
+        # becomes a real error of the chained future, with its text.
+        result: torch.futures.Future[torch.Tensor] = future.then(_value)
+        handle = self._push_pull.push_pull(
+            buffer,
+            key=key,
+            loss_bound=self.loss_bound,
+            layer=layer,
+            layers=layers,
+            average=True,
+            name=f"gradient bucket {index} of step {step.step}",
+        )
+        handle.add_done_callback(partial(self._finish, handle, step, future, buffer))
+        return result
+
+    def _key(self, bucket: GradBucket) -> int:
+        """A key per set of parameters, numbered in order of first appearance.
+
+        DDP regroups the parameters after the first backward pass, so a bucket's index alone does not tell what is in
+        it, and the service must see the same element count under a key every time. Every rank meets the same buckets
+        in the same order, hence gives them the same keys.
+        """
+        parameters = tuple(id(parameter) for parameter in bucket.parameters())
+        key = self._keys.get(parameters)
+        if key is None:
+            key = self._keys[parameters] = self._next_key
+            self._next_key += 1
+        return key
+
+    def _layer(self, index: int, is_last: bool) -> tuple[int, int]:
+        """Bucket index to (layer, layers): the last bucket holds the front layers, which the next forward needs first.
+
+        How many buckets there are shows with the last one; until then the count of the step before is used.
+        """
+        if is_last:
+            self._bucket_count = index + 1
+        layers = max(self._bucket_count, index + 1)
+        return layers - 1 - index, layers
+
+    def _finish(
+        self,
+        handle: Any,
+        step: OpenStep,
+        future: torch.futures.Future[torch.Tensor],
+        buffer: torch.Tensor,
+        *_: object,
+    ) -> None:
+        """Completion callback, on a thread of the library: hand the result or the failure to the future."""
+        try:
+            done = handle.wait(timeout=0)
+        except Exception as error:
+            # (torch's annotation repeats the result's type here; the method takes any exception.)
+            future.set_exception(error)  # type: ignore[arg-type]
+            return
+        self._log.result(step, pushed_bytes=done.bytes, missing_bytes=done.missing_bytes, repairs=done.repairs)
+        future.set_result(buffer)
+
+
+def bounded_loss_hook(state: BoundedLossState, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """The hook for ``DistributedDataParallel.register_comm_hook(state, bounded_loss_hook)``.
+
+    Returns a future of the bucket's flat float32 buffer, averaged over the workers that contributed to each element.
+    """
+    return state.synchronise(bucket)
+
+
+def _as_push_pull(transport: Union["Context", "PushPull"]) -> "PushPull":
+    from mlt import PushPull
+
+    return transport if isinstance(transport, PushPull) else PushPull(transport)
+
+
+def _value(future: torch.futures.Future[torch.Tensor]) -> torch.Tensor:
+    return future.value()

@@ -1,0 +1,104 @@
+"""What one gradient synchronisation cost, per training step, as the communication hook saw it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class StepStatistics:
+    """One step's gradient synchronisation on this worker.
+
+    ``bytes`` are what this worker pushed and ``missing_bytes`` the part of it that was given up within the loss bound;
+    ``repairs`` counts segments sent again. ``sync_seconds`` runs from the first bucket's push to the last bucket's
+    result, so it overlaps with the backward pass; ``exposed_seconds`` runs from the last push to the last result: the
+    part no computation can hide.
+    """
+
+    step: int
+    buckets: int
+    bytes: int
+    missing_bytes: int
+    repairs: int
+    sync_seconds: float
+    exposed_seconds: float
+
+    @property
+    def loss_fraction(self) -> float:
+        """Share of this worker's gradient bytes that did not arrive, in [0, 1)."""
+        return self.missing_bytes / self.bytes if self.bytes else 0.0
+
+
+class OpenStep:
+    """A step whose buckets are still being pushed or on their way; guarded by the log's lock."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+        self.first_push_ns = time.monotonic_ns()
+        self.last_push_ns = self.first_push_ns
+        self.buckets = 0
+        self.outstanding = 0
+        self.all_pushed = False
+        self.bytes = 0
+        self.missing_bytes = 0
+        self.repairs = 0
+
+
+class StepLog:
+    """Collects steps from the backward pass (pushes) and the library's completion thread (results).
+
+    Keeps the last ``history`` finished steps. Any thread may call any method.
+    """
+
+    def __init__(self, history: int) -> None:
+        self._lock = threading.Lock()
+        self._open: OpenStep | None = None
+        self._started = 0
+        self._finished: deque[StepStatistics] = deque(maxlen=history)
+
+    def push(self, *, first: bool, last: bool) -> OpenStep:
+        """Note that a bucket is about to be pushed; ``first`` opens a new step, ``last`` completes its bucket list."""
+        with self._lock:
+            step = self._open
+            if step is None or first:
+                step = self._open = OpenStep(self._started)
+                self._started += 1
+            step.last_push_ns = time.monotonic_ns()
+            step.buckets += 1
+            step.outstanding += 1
+            step.all_pushed = last
+            return step
+
+    def result(self, step: OpenStep, *, pushed_bytes: int, missing_bytes: int, repairs: int) -> None:
+        """Note that one bucket of ``step`` came back averaged; the last one closes the step."""
+        now_ns = time.monotonic_ns()
+        with self._lock:
+            step.outstanding -= 1
+            step.bytes += pushed_bytes
+            step.missing_bytes += missing_bytes
+            step.repairs += repairs
+            if step.all_pushed and step.outstanding == 0:
+                self._finished.append(
+                    StepStatistics(
+                        step=step.step,
+                        buckets=step.buckets,
+                        bytes=step.bytes,
+                        missing_bytes=step.missing_bytes,
+                        repairs=step.repairs,
+                        sync_seconds=(now_ns - step.first_push_ns) / 1e9,
+                        exposed_seconds=(now_ns - step.last_push_ns) / 1e9,
+                    )
+                )
+
+    def finished(self) -> tuple[StepStatistics, ...]:
+        """The finished steps that are still kept, oldest first."""
+        with self._lock:
+            return tuple(self._finished)
+
+    def latest(self) -> StepStatistics | None:
+        """The last finished step; None before the first."""
+        with self._lock:
+            return self._finished[-1] if self._finished else None

@@ -1,0 +1,127 @@
+"""``mlt demo``: train a real model over the transport, with losses, and compare."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import Enum
+from importlib.util import find_spec
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from mlt.demo.problem import DemoError
+
+if TYPE_CHECKING:
+    from mlt.demo.settings import DemoSettings
+
+app = typer.Typer(add_completion=False)
+
+INTERRUPTED = 130
+FAILED = 1
+
+
+class DataChoice(str, Enum):
+    auto = "auto"
+    fashion_mnist = "fashion-mnist"
+    mnist = "mnist"
+
+
+@app.command()
+def demo(
+    *,
+    steps: Annotated[int, typer.Option(help="Training steps per run.")] = 480,
+    loss: Annotated[float, typer.Option(help="Fraction of packets lost on purpose in the lossy runs.")] = 0.01,
+    bound: Annotated[float, typer.Option(help="Largest fraction of a gradient tensor that may be given up.")] = 0.1,
+    seed: Annotated[int, typer.Option(help="First seed; it sets the weights, the order of images and the losses.")] = 1,
+    seeds: Annotated[int, typer.Option(help="Repeat all three runs with this many seeds, to show the noise.")] = 1,
+    output: Annotated[Path, typer.Option(help="Folder of report.json, report.png and logs.")] = Path("demo-report"),
+    live: Annotated[bool, typer.Option(help="Redraw a live table (on a terminal only).")] = True,
+    workers: Annotated[int, typer.Option(help="Worker processes.")] = 2,
+    data: Annotated[DataChoice, typer.Option(help="Images to learn.")] = DataChoice.auto,
+    timeout: Annotated[float, typer.Option(help="Give up after this many seconds without any progress.")] = 120.0,
+) -> None:
+    """Train a small residual network three times over the transport: without loss, with a loss bound, fully reliable.
+
+    Worker processes and one summation service process talk over real UDP sockets of this machine; packets are dropped
+    on purpose. Ends with a table, a plot and a JSON file with every number.
+    """
+    console = Console()
+    try:
+        with _terminate_as_interrupt():
+            from mlt.demo.settings import DemoSettings
+
+            settings = DemoSettings(
+                steps=steps,
+                loss=loss,
+                bound=bound,
+                seed=seed,
+                seeds=seeds,
+                workers=workers,
+                data=data.value,
+                output=output,
+                live=live,
+                stall_seconds=timeout,
+            )
+            _require(("torch", "matplotlib"))
+            _run(console, settings)
+    except DemoError as error:
+        Console(stderr=True).print(f"error: {error}", markup=False, highlight=False, soft_wrap=True)
+        raise SystemExit(FAILED) from None
+    except KeyboardInterrupt:
+        Console(stderr=True).print("interrupted: all processes of the demo were ended", markup=False)
+        raise SystemExit(INTERRUPTED) from None
+
+
+def _run(console: Console, settings: DemoSettings) -> None:
+    from mlt.demo import data, plot, report, table
+    from mlt.demo.display import make_display
+    from mlt.demo.runner import execute
+    from mlt.demo.settings import run_specs
+
+    began = time.monotonic()
+    images = data.load(settings.data)
+    settings.output.mkdir(parents=True, exist_ok=True)
+    console.print(
+        f"data: {images.name}, {len(images.train_labels):,} images to learn and {len(images.test_labels):,} to test; "
+        f"{images.origin}; licence: {images.licence}",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
+    runs = run_specs(settings)
+    records = []
+    with make_display(console, runs, steps=settings.steps, live=settings.live) as display:
+        for run in runs:
+            display.begin(run)
+            logs = settings.output / "logs" / f"{run.name}-seed-{run.seed}"
+            records.append(execute(settings, run, logs=logs, observe=display.observe))
+    result = report.build(settings, images, records, seconds=time.monotonic() - began)
+    console.print(table.comparison(result))
+    written = [report.write_json(result, settings.output), plot.write_png(result, settings.output)]
+    console.print(f"{result.seconds:.0f} s in all; written: {', '.join(map(str, written))}", markup=False)
+
+
+def _require(modules: tuple[str, ...]) -> None:
+    missing = [module for module in modules if find_spec(module) is None]
+    if missing:
+        raise DemoError(f"{' and '.join(missing)} not installed: pip install 'mlt[demo]' (torch first, see the README)")
+
+
+@contextmanager
+def _terminate_as_interrupt() -> Iterator[None]:
+    """Let SIGTERM take the way of Ctrl-C, so that the processes are ended then too."""
+
+    def interrupt(_signal: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)

@@ -1,0 +1,167 @@
+"""Progress while the demo runs: a live table on a terminal, plain lines anywhere else."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, Protocol
+
+from rich.console import Console
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+
+from mlt.demo.events import Evaluated, Event, StepDone
+from mlt.demo.runner import RunRecord
+from mlt.demo.settings import RunSpec
+
+REFRESHES_PER_SECOND: Final = 4
+PLAIN_LINES_PER_RUN: Final = 10
+# Shown figures are means over this many of the latest steps: single batches jump too much to be read.
+WINDOW_STEPS: Final = 20
+
+
+class Display(Protocol):
+    """What the runner shows progress on; a context manager."""
+
+    def __enter__(self) -> Display: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+    def begin(self, run: RunSpec) -> None: ...
+    def observe(self, record: RunRecord, event: Event) -> None: ...
+
+
+@dataclass
+class Progress:
+    """The figures of one run as of now, from rank 0's reports (all workers' for the gradient loss)."""
+
+    run: RunSpec
+    steps: int
+    started: float | None = None
+    ended: float | None = None
+    done: int = 0
+    loss: float | None = None
+    train_accuracy: float | None = None
+    test_accuracy: float | None = None
+    step_seconds: float | None = None
+    sync_seconds: float | None = None
+    gradient_loss: float | None = None
+
+    def update(self, record: RunRecord, event: Event) -> None:
+        if isinstance(event, Evaluated):
+            self.test_accuracy = event.accuracy
+        if not isinstance(event, StepDone) or event.rank != 0:
+            return
+        self.done = event.step + 1
+        recent = record.steps[-WINDOW_STEPS * (1 + max(step.rank for step in record.steps[-8:])) :]
+        own = [step for step in recent if step.rank == 0]
+        self.loss = sum(step.loss for step in own) / len(own)
+        self.train_accuracy = sum(step.accuracy for step in own) / len(own)
+        self.step_seconds = sum(step.seconds for step in own) / len(own)
+        self.sync_seconds = sum(step.sync_seconds for step in own) / len(own)
+        self.gradient_loss = sum(step.missing_bytes for step in recent) / sum(step.bytes for step in recent)
+        if self.done == self.steps:
+            self.ended = time.monotonic()
+
+    def cells(self) -> list[str]:
+        """step, loss, accuracies, step time, synchronisation time and gradient loss, as text."""
+        return [
+            f"{self.done}/{self.steps}",
+            _shown(self.loss, "{:.3f}"),
+            _shown(self.train_accuracy, "{:.1%}"),
+            _shown(self.test_accuracy, "{:.1%}"),
+            _shown(self.step_seconds, "{:.0f} ms", 1e3),
+            _shown(self.sync_seconds, "{:.1f} ms", 1e3),
+            _shown(self.gradient_loss, "{:.2f} %", 100.0),
+        ]
+
+
+COLUMNS: Final = ("step", "loss", "train accuracy", "test accuracy", "step time", "sync time", "gradient loss")
+
+
+class LiveDisplay:
+    """A table that is redrawn in place: one row per run, with a bar for the progress."""
+
+    def __init__(self, console: Console, runs: Sequence[RunSpec], *, steps: int) -> None:
+        self._progress = [Progress(run, steps) for run in runs]
+        self._several_seeds = len({run.seed for run in runs}) > 1
+        self._current = self._progress[0]
+        self._live = Live(
+            console=console, get_renderable=self._render, refresh_per_second=REFRESHES_PER_SECOND, transient=True
+        )
+
+    def __enter__(self) -> LiveDisplay:
+        self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.stop()
+
+    def begin(self, run: RunSpec) -> None:
+        self._current = next(progress for progress in self._progress if progress.run == run)
+        self._current.started = time.monotonic()
+
+    def observe(self, record: RunRecord, event: Event) -> None:
+        self._current.update(record, event)
+
+    def _render(self) -> Table:
+        table = Table(title="mlt demo: a residual network learns over the transport", title_justify="left")
+        table.add_column("run")
+        table.add_column("progress", width=18)
+        for column in COLUMNS:
+            table.add_column(column, justify="right")
+        for progress in self._progress:
+            title = f"{progress.run.title}, seed {progress.run.seed}" if self._several_seeds else progress.run.title
+            bar = ProgressBar(total=progress.steps, completed=progress.done, width=18)
+            style = "bold" if progress is self._current else None
+            table.add_row(title, bar, *progress.cells(), style=style)
+        return table
+
+
+class PlainDisplay:
+    """Lines for logs and pipes: a few per run."""
+
+    def __init__(self, console: Console, *, steps: int) -> None:
+        self._console = console
+        self._steps = steps
+        self._every = max(1, steps // PLAIN_LINES_PER_RUN)
+        self._progress: Progress | None = None
+
+    def __enter__(self) -> PlainDisplay:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
+
+    def begin(self, run: RunSpec) -> None:
+        self._progress = Progress(run, self._steps)
+        self._print(f"run: {run.title}, seed {run.seed}")
+
+    def observe(self, record: RunRecord, event: Event) -> None:
+        if self._progress is None:
+            return
+        self._progress.update(record, event)
+        if isinstance(event, StepDone) and event.rank == 0 and (event.step + 1) % self._every == 0:
+            cells = zip(COLUMNS, self._progress.cells(), strict=True)
+            self._print("  " + ", ".join(f"{name} {value}" for name, value in cells))
+
+    def _print(self, text: str) -> None:
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def make_display(console: Console, runs: Sequence[RunSpec], *, steps: int, live: bool) -> Display:
+    """The live table where ``live`` is wanted and the console is a terminal, else plain lines."""
+    if live and console.is_terminal:
+        return LiveDisplay(console, runs, steps=steps)
+    return PlainDisplay(console, steps=steps)
+
+
+def _shown(value: float | None, form: str, scale: float = 1.0) -> str:
+    return "-" if value is None else form.format(value * scale)

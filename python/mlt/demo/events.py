@@ -1,0 +1,80 @@
+"""What the processes of a run tell their parent: one JSON object per line on a pipe of their own.
+
+These lines are for the display and the report only; everything the training needs goes over the transport.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+
+class _Event(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    rank: int
+
+
+class Ready(_Event):
+    """Connected to everyone and about to train (or to serve)."""
+
+    kind: Literal["ready"] = "ready"
+    parameters: int = 0
+
+
+class StepDone(_Event):
+    """One training step of one worker.
+
+    ``loss`` and ``accuracy`` are those of this worker's batch. ``seconds`` is the whole step;
+    ``sync_seconds`` runs from the first bucket pushed to the last averaged one back, ``exposed_seconds`` from the last
+    one pushed. ``bytes`` were pushed by this worker, ``missing_bytes`` of them given up; ``repairs`` counts segments
+    sent again.
+    """
+
+    kind: Literal["step"] = "step"
+    step: int
+    loss: float
+    accuracy: float
+    seconds: float
+    sync_seconds: float
+    exposed_seconds: float
+    buckets: int
+    bytes: int
+    missing_bytes: int
+    repairs: int
+
+
+class Evaluated(_Event):
+    """Accuracy on ``images`` test images after ``step`` steps, over all workers."""
+
+    kind: Literal["evaluated"] = "evaluated"
+    step: int
+    images: int
+    accuracy: float
+
+
+class Finished(_Event):
+    """The process is done. ``counters`` are those of its endpoint and datapath, by name.
+
+    ``parameters_sha256`` is the digest of a worker's final parameters: equal digests are equal bits.
+    """
+
+    kind: Literal["finished"] = "finished"
+    counters: dict[str, int]
+    parameters_sha256: str | None = None
+    test_accuracy: float | None = None
+
+
+Event = Annotated[Ready | StepDone | Evaluated | Finished, Field(discriminator="kind")]
+_ADAPTER: TypeAdapter[Event] = TypeAdapter(Event)
+
+
+def encode(event: Event) -> bytes:
+    """One line, newline included."""
+    return event.model_dump_json().encode() + b"\n"
+
+
+def decode(line: bytes) -> Event:
+    """The event of one line; raises pydantic.ValidationError when it is none."""
+    return _ADAPTER.validate_json(line)

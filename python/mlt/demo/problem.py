@@ -1,0 +1,7 @@
+"""The demo's one error type."""
+
+from __future__ import annotations
+
+
+class DemoError(RuntimeError):
+    """The demo cannot go on; the message names the object, the cause and the way out."""

@@ -1,0 +1,100 @@
+"""Runs one training: two kinds of processes around the transport, their events to the display and the record."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mlt.demo.events import Evaluated, Event, Finished, Ready, StepDone
+from mlt.demo.processes import ProcessGroup, ProcessSpec, free_port_pair
+from mlt.demo.settings import SERVICES, DemoSettings, ProcessJob, RunSpec
+
+HOST = "127.0.0.1"
+
+
+@dataclass
+class RunRecord:
+    """Everything the processes of one run reported; ``seconds`` is the whole run, start of the processes included."""
+
+    spec: RunSpec
+    parameters: int = 0
+    seconds: float = 0.0
+    steps: list[StepDone] = field(default_factory=list)
+    evaluations: list[Evaluated] = field(default_factory=list)
+    finished: dict[str, Finished] = field(default_factory=dict)
+
+    def add(self, event: Event, names: dict[int, str]) -> None:
+        if isinstance(event, Ready):
+            self.parameters = max(self.parameters, event.parameters)
+        elif isinstance(event, StepDone):
+            self.steps.append(event)
+        elif isinstance(event, Evaluated):
+            # Every worker reports the same shared count; one is enough.
+            if event.rank == 0:
+                self.evaluations.append(event)
+        else:
+            self.finished[names[event.rank]] = event
+
+
+def process_specs(settings: DemoSettings, run: RunSpec) -> list[ProcessSpec]:
+    """The workers, then the summation services, in rank order."""
+
+    def job(rank: int) -> Callable[[int], str]:
+        def describe(events_fd: int) -> str:
+            return ProcessJob(
+                events_fd=events_fd,
+                rank=rank,
+                workers=settings.workers,
+                drop=run.drop,
+                # Each sender loses packets of its own, the same ones whenever the demo is run with this seed.
+                fault_seed=run.seed * 1000 + rank + 1,
+                bound=run.bound,
+                seed=run.seed,
+                steps=settings.steps,
+                data=settings.data,
+            ).model_dump_json()
+
+        return describe
+
+    workers = [ProcessSpec(f"worker-{rank}", rank, "mlt.demo.worker", job(rank)) for rank in range(settings.workers)]
+    services = [
+        ProcessSpec(f"service-{number}", rank, "mlt.demo.service", job(rank))
+        for number, rank in enumerate(range(settings.workers, settings.workers + SERVICES))
+    ]
+    return workers + services
+
+
+def execute(
+    settings: DemoSettings,
+    run: RunSpec,
+    *,
+    logs: Path,
+    observe: Callable[[RunRecord, Event], None],
+    started: Callable[[dict[str, int]], None] = lambda pids: None,
+) -> RunRecord:
+    """Run one training to its end and return its record.
+
+    ``observe`` is called after each event, ``started`` once with the process ids by name. Raises DemoError when a
+    process fails; no process is left running either way.
+    """
+    specs = process_specs(settings, run)
+    names = {spec.rank: spec.name for spec in specs}
+    environment = {
+        "WORLD_SIZE": str(settings.workers),
+        "MASTER_ADDR": HOST,
+        "MASTER_PORT": str(free_port_pair(HOST)),
+        # One computing thread per worker; the cores left over carry the transport.
+        "OMP_NUM_THREADS": "1",
+        "MKL_NUM_THREADS": "1",
+    }
+    record = RunRecord(run)
+    began = time.monotonic()
+    with ProcessGroup(specs, environment=environment, logs=logs, stall_seconds=settings.stall_seconds) as group:
+        started(group.pids)
+        for event in group.events():
+            record.add(event, names)
+            observe(record, event)
+    record.seconds = time.monotonic() - began
+    return record

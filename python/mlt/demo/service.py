@@ -1,0 +1,22 @@
+"""The summation service process of a run: ``python -m mlt.demo.service JOB``."""
+
+from __future__ import annotations
+
+import sys
+
+import mlt
+from mlt.demo.child import start
+from mlt.demo.events import Finished, Ready
+
+
+def main(argument: str) -> None:
+    job, reporter = start(argument)
+    faults = mlt.Faults(drop=job.drop, seed=job.fault_seed)
+    with mlt.Context(job.rank, job.workers, job.services, faults=faults) as context:
+        reporter.report(Ready(rank=job.rank))
+        mlt.SummationService(context).run()
+        reporter.report(Finished(rank=job.rank, counters=context.counters()))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

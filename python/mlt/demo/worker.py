@@ -1,0 +1,71 @@
+"""A training process of a run: ``python -m mlt.demo.worker JOB``, with the rendezvous in the environment.
+
+An ordinary DDP program: the backend "mlt" carries the exact collectives, the bounded-loss hook the gradients.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+import mlt
+import mlt.torch
+import torch
+from mlt.demo import data, training
+from mlt.demo.child import Reporter, start
+from mlt.demo.events import Finished, Ready
+from mlt.demo.model import SmallResNet
+from mlt.demo.settings import ProcessJob
+
+# Megabytes per gradient bucket: small enough that the front layers' gradients travel apart from the back layers'.
+BUCKET_MEGABYTES = 0.25
+
+
+def digest(module: torch.nn.Module) -> str:
+    """SHA-256 of all parameters' bytes, in order: equal on two ranks only if every bit is."""
+    sha = hashlib.sha256()
+    for parameter in module.parameters():
+        sha.update(parameter.detach().contiguous().numpy().tobytes())
+    return sha.hexdigest()
+
+
+def train(job: ProcessJob, reporter: Reporter, context: mlt.Context) -> None:
+    """Train this rank's replica for ``job.steps`` steps and report every one of them."""
+    images = data.load(job.data)
+    torch.manual_seed(job.seed)
+    network = SmallResNet(classes=data.CLASSES)
+    replica = DistributedDataParallel(network, bucket_cap_mb=BUCKET_MEGABYTES)
+    state = mlt.torch.BoundedLossState(context, loss_bound=job.bound)
+    replica.register_comm_hook(state, mlt.torch.bounded_loss_hook)
+    reporter.report(Ready(rank=job.rank, parameters=sum(parameter.numel() for parameter in network.parameters())))
+    accuracy = training.run(
+        replica, images, state, steps=job.steps, batch=job.batch, seed=job.seed, report=reporter.report
+    )
+    # Counted before the goodbyes, so that the numbers are those of the training.
+    dist.barrier()
+    reporter.report(
+        Finished(
+            rank=job.rank,
+            counters=context.counters(),
+            parameters_sha256=digest(network),
+            test_accuracy=accuracy,
+        )
+    )
+
+
+def main(argument: str) -> None:
+    job, reporter = start(argument)
+    torch.set_num_threads(1)
+    faults = mlt.Faults(drop=job.drop, seed=job.fault_seed)
+    with mlt.Context(job.rank, job.workers, job.services, faults=faults) as context:
+        mlt.torch.use_context(context)
+        dist.init_process_group("mlt")
+        train(job, reporter, context)
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

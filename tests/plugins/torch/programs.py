@@ -1,0 +1,193 @@
+"""The programs of the multi-process tests; ``job.run_job`` runs one of them per process: programs.py NAME OPTIONS."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import time
+import warnings
+from typing import Any
+
+import mlt
+
+SERVICES = int(os.environ["MLT_SERVICES"])
+WORKERS = int(os.environ["WORLD_SIZE"])
+RANK = int(os.environ["RANK"])
+
+
+def service(options: dict[str, Any]) -> None:
+    faults = mlt.Faults(drop=options.get("drop", 0.0), seed=options.get("seed", 1) + RANK)
+    with mlt.Context(RANK, WORKERS, SERVICES, faults=faults) as context:
+        mlt.SummationService(context).run()
+
+
+def worker(name: str, options: dict[str, Any]) -> None:
+    import mlt.torch
+    import torch.distributed as dist
+
+    import torch
+
+    warnings.simplefilter("ignore", FutureWarning)
+    torch.set_num_threads(1)
+    faults = mlt.Faults(drop=options.get("drop", 0.0), seed=options.get("seed", 1) + RANK)
+    with mlt.Context(RANK, WORKERS, SERVICES, faults=faults) as context:
+        mlt.torch.use_context(context)
+        dist.init_process_group("mlt")
+        answer = PROGRAMS[name](context, options)
+        dist.destroy_process_group()
+    print(json.dumps(answer))
+
+
+def collectives(context: mlt.Context, options: dict[str, Any]) -> Any:
+    """Every operation of the backend against its definition; each element type that models use."""
+    import torch.distributed as dist
+
+    import torch
+
+    rank, size = dist.get_rank(), dist.get_world_size()
+    everyone = range(size)
+    for count in (1, 7, 100_003):
+        for dtype in (torch.float32, torch.float64, torch.int64, torch.bfloat16):
+            x = torch.full((count,), rank + 1, dtype=dtype)
+            dist.all_reduce(x)
+            assert torch.equal(x, torch.full((count,), sum(r + 1 for r in everyone), dtype=dtype)), (count, dtype)
+    scalar = torch.tensor(float(rank))
+    dist.all_reduce(scalar, op=dist.ReduceOp.AVG)
+    assert scalar.item() == (size - 1) / 2
+    strided = torch.zeros(6, 4).t()
+    strided += rank
+    dist.all_reduce(strided, op=dist.ReduceOp.MAX)
+    assert torch.equal(strided, torch.full((4, 6), float(size - 1)))
+    x = torch.full((5,), float(rank))
+    dist.broadcast(x, src=size - 1)
+    assert torch.equal(x, torch.full((5,), float(size - 1)))
+    gathered = [torch.zeros(3, dtype=torch.int32) for _ in everyone]
+    dist.all_gather(gathered, torch.full((3,), rank, dtype=torch.int32))
+    assert [int(t[2]) for t in gathered] == list(everyone)
+    flat = torch.zeros(2 * size)
+    dist.all_gather_into_tensor(flat, torch.full((2,), float(rank)))
+    assert flat.tolist() == [float(r) for r in everyone for _ in range(2)]
+    mine = torch.zeros(3)
+    dist.reduce_scatter_tensor(mine, torch.arange(3.0 * size) + rank)
+    assert torch.equal(mine, (torch.arange(3.0) + 3 * rank) * size + sum(everyone))
+    objects: list[Any] = [None] * size
+    dist.all_gather_object(objects, {"rank": rank})
+    assert [o["rank"] for o in objects] == list(everyone)
+    empty = torch.zeros(0)
+    dist.all_reduce(empty)
+    return collectives_in_groups(rank, size)
+
+
+def collectives_in_groups(rank: int, size: int) -> Any:
+    import torch.distributed as dist
+
+    import torch
+
+    # An unfinished send may not hold up a collective that is called after it, nor one receive another.
+    token = torch.full((4,), float(rank))
+    if rank == 0:
+        sent = [dist.isend(token + tag, 1, tag=tag) for tag in (0, 1)]
+    dist.barrier()
+    if rank == 1:
+        received = [torch.zeros(4), torch.zeros(4)]
+        waits = [dist.irecv(received[tag], 0, tag=tag) for tag in (0, 1)]
+        for wait in reversed(waits):
+            wait.wait()
+        assert [t[0].item() for t in received] == [0.0, 1.0]
+    elif rank == 0:
+        for work in sent:
+            work.wait()
+    group = dist.new_group([0, 1])
+    if rank < 2:
+        x = torch.ones(1)
+        dist.all_reduce(x, group=group)
+        assert x.item() == 2.0
+    # Rank order decides the sum, so floating-point sums agree to the last bit.
+    torch.manual_seed(rank)
+    x = torch.randn(50_000) * 1e3
+    dist.all_reduce(x)
+    return {"sha256": hashlib.sha256(x.numpy().tobytes()).hexdigest(), "size": size}
+
+
+def straggler(context: mlt.Context, options: dict[str, Any]) -> Any:
+    """A barrier waits for the last rank."""
+    import torch.distributed as dist
+
+    started = time.monotonic()
+    if dist.get_rank() == 1:
+        time.sleep(options["seconds"])
+    dist.barrier()
+    return time.monotonic() - started
+
+
+def network(seed: int) -> Any:
+    import torch
+
+    torch.manual_seed(seed)
+    layers = [torch.nn.Linear(64, 256), torch.nn.BatchNorm1d(256), torch.nn.ReLU(), torch.nn.Linear(256, 256)]
+    return torch.nn.Sequential(*layers, torch.nn.ReLU(), torch.nn.Linear(256, 10))
+
+
+def ddp(context: mlt.Context, options: dict[str, Any]) -> Any:
+    """Train a small model with DDP and the hook; answers a digest of the parameters and the hook's statistics."""
+    import mlt.torch
+
+    import torch
+
+    calls: list[dict[str, Any]] = []
+
+    class Recording(mlt.PushPull):
+        def push_pull(self, tensor: Any, **arguments: Any) -> Any:
+            seen = {name: arguments[name] for name in ("key", "layer", "layers", "loss_bound")}
+            calls.append({"elements": tensor.numel(), **seen})
+            return super().push_pull(tensor, **arguments)
+
+    model = network(seed=0)
+    replica = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=0.1)
+    state = mlt.torch.BoundedLossState(Recording(context), loss_bound=options["bound"])
+    replica.register_comm_hook(state, mlt.torch.bounded_loss_hook)
+    optimizer = torch.optim.SGD(replica.parameters(), lr=0.05)
+    torch.manual_seed(100 + RANK)
+    for step in range(options["steps"]):
+        if options.get("die_at") == step:
+            if options["victim"] == RANK:
+                print("kill me", flush=True)
+                time.sleep(60)
+            return failing_step(replica)
+        optimizer.zero_grad()
+        replica(torch.randn(16, 64)).square().mean().backward()
+        optimizer.step()
+    digest = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest()
+    return {
+        "sha256": digest,
+        "gradient_bytes": 4 * sum(p.numel() for p in model.parameters()),
+        "steps": [{**vars(s), "loss_fraction": s.loss_fraction} for s in state.steps],
+        "calls": [
+            {name: call[name] for name in ("key", "layer", "layers", "elements", "loss_bound")} for call in calls
+        ],
+        "counters": context.counters(),
+    }
+
+
+def failing_step(replica: Any) -> Any:
+    import torch
+
+    started = time.monotonic()
+    try:
+        replica(torch.randn(16, 64)).square().mean().backward()
+    except RuntimeError as error:
+        print(json.dumps({"error": str(error), "seconds": time.monotonic() - started}), flush=True)
+        os._exit(0)
+    return {"error": None}
+
+
+PROGRAMS = {"collectives": collectives, "straggler": straggler, "ddp": ddp}
+
+if __name__ == "__main__":
+    chosen, arguments = sys.argv[1], json.loads(sys.argv[2])
+    if chosen == "service":
+        service(arguments)
+    else:
+        worker(chosen, arguments)

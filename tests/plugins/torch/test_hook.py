@@ -1,0 +1,86 @@
+"""The DDP communication hook: two workers and a summation service as real processes, packets lost on purpose."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from job import answers, run_job
+from mlt.torch import BoundedLossState
+
+STEPS = 8
+
+
+@pytest.fixture(scope="module")
+def lossless() -> list[Any]:
+    return answers(run_job("ddp", services=1, steps=STEPS, bound=0.0))
+
+
+@pytest.fixture(scope="module")
+def bounded() -> list[Any]:
+    return answers(run_job("ddp", services=1, steps=STEPS, bound=0.1, drop=0.03, seed=11))
+
+
+def test_hook__replicas_bit_identical_after_losses(lossless: list[Any], bounded: list[Any]) -> None:
+    assert bounded[0]["sha256"] == bounded[1]["sha256"]
+    assert sum(step["missing_bytes"] for answer in bounded for step in answer["steps"]) > 0
+    assert bounded[0]["sha256"] != lossless[0]["sha256"]
+
+
+def test_hook__bound_zero_repairs_everything(lossless: list[Any]) -> None:
+    lossy = answers(run_job("ddp", services=1, steps=STEPS, bound=0.0, drop=0.03, seed=11))
+    assert sum(step["repairs"] for answer in lossy for step in answer["steps"]) > 0
+    assert {answer["sha256"] for answer in lossy} == {lossless[0]["sha256"], lossless[1]["sha256"]}
+    assert len({answer["sha256"] for answer in lossy}) == 1
+
+
+def test_hook__loss_stays_within_the_bound(bounded: list[Any]) -> None:
+    for answer in bounded:
+        assert all(0 <= step["loss_fraction"] <= 0.1 for step in answer["steps"])
+        assert {call["loss_bound"] for call in answer["calls"]} == {0.1}
+
+
+def test_hook__statistics_cover_every_step_and_byte(lossless: list[Any]) -> None:
+    for answer in lossless:
+        assert [step["step"] for step in answer["steps"]] == list(range(STEPS))
+        for step in answer["steps"]:
+            assert step["bytes"] == answer["gradient_bytes"]
+            assert step["missing_bytes"] == 0
+            assert 0 < step["exposed_seconds"] <= step["sync_seconds"]
+
+
+def test_hook__keys_follow_the_parameters_when_buckets_are_rebuilt(lossless: list[Any]) -> None:
+    for answer in lossless:
+        first = answer["steps"][0]["buckets"]
+        sizes: dict[int, set[int]] = {}
+        for call in answer["calls"]:
+            sizes.setdefault(call["key"], set()).add(call["elements"])
+        assert all(len(elements) == 1 for elements in sizes.values())
+        # DDP groups anew after the first step: the keys of later steps are the same from step to step.
+        rest = [call["key"] for call in answer["calls"][first:]]
+        per_step = answer["steps"][1]["buckets"]
+        assert rest == rest[:per_step] * (STEPS - 1)
+        assert per_step > 1
+    assert [call["key"] for call in lossless[0]["calls"]] == [call["key"] for call in lossless[1]["calls"]]
+
+
+def test_hook__last_bucket_is_the_front_layer(lossless: list[Any]) -> None:
+    last_step = lossless[0]["calls"][-lossless[0]["steps"][-1]["buckets"] :]
+    assert [call["layer"] for call in last_step] == list(reversed(range(len(last_step))))
+    assert {call["layers"] for call in last_step} == {len(last_step)}
+
+
+def test_hook__killed_worker_fails_the_backward_pass_with_its_rank() -> None:
+    outcomes = run_job("ddp", services=1, steps=4, bound=0.1, die_at=2, victim=1, kill=1)
+    told = outcomes[0].answer
+    assert told["error"] is not None, outcomes[0].output
+    assert "rank 1" in told["error"]
+    assert told["seconds"] < 15
+
+
+def test_state__refuses_a_bound_outside_its_range() -> None:
+    for bound in (-0.1, 1.0):
+        with pytest.raises(ValueError, match=r"\[0, 1\)"):
+            BoundedLossState(loss_bound=bound)
+    with pytest.raises(ValueError, match="history"):
+        BoundedLossState(history=0)

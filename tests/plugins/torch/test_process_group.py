@@ -1,0 +1,60 @@
+"""The backend "mlt" of torch.distributed, between real processes."""
+
+from __future__ import annotations
+
+import mlt.torch
+import pytest
+import torch.distributed as dist
+from job import answers, run_job
+from mlt.torch.process_group import BACKEND
+from mlt.torch.work import MltWork
+
+import torch
+
+
+@pytest.mark.parametrize(("workers", "drop"), [(2, 0.0), (3, 0.02)])
+def test_collectives__exact_on_every_rank(workers: int, drop: float) -> None:
+    told = answers(run_job("collectives", workers=workers, drop=drop), workers=workers)
+    assert {answer["size"] for answer in told} == {workers}
+    assert len({answer["sha256"] for answer in told}) == 1
+
+
+def test_barrier__waits_for_the_last_rank() -> None:
+    seconds = answers(run_job("straggler", seconds=1.0))
+    # Rank 0 came at once and stayed for (nearly) as long as rank 1 slept.
+    assert seconds[0] > 0.8
+
+
+def test_current_context__says_what_to_call_first() -> None:
+    with pytest.raises(RuntimeError, match="init_process_group"):
+        mlt.torch.current_context()
+
+
+def test_register_backend__is_known_to_torch_and_may_be_repeated() -> None:
+    mlt.torch.register_backend()
+    assert BACKEND in dist.Backend.backend_list
+
+
+def test_work__wait_raises_what_failed() -> None:
+    def fail() -> None:
+        raise ConnectionError("rank 1 died")
+
+    work = MltWork()
+    assert not work.is_completed()
+    work.complete(fail, [torch.ones(1)], "mlt allreduce (call 3)")
+    with pytest.raises(RuntimeError, match=r"allreduce \(call 3\): rank 1 died") as caught:
+        work.wait()
+    assert isinstance(caught.value.__cause__, ConnectionError)
+    assert work.is_completed()
+    assert not work.is_success()
+    with pytest.raises(RuntimeError, match="rank 1 died"):
+        work.get_future().wait()
+
+
+def test_work__wait_returns_once_completed() -> None:
+    result = [torch.ones(1)]
+    work = MltWork()
+    work.complete(lambda: None, result, "mlt barrier")
+    assert work.wait()
+    assert work.is_success()
+    assert work.get_future().wait() is result
