@@ -57,6 +57,8 @@ test-python: $(VENV)/.wheel
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 bench: $(VENV)/.wheel
+	$(BIN)/cmake --preset perf
+	$(BIN)/cmake --build --preset perf
 	$(BIN)/python -m pytest tests/bench --benchmark-only --benchmark-disable-gc -p no:timeout -s
 
 lint: $(VENV)/.wheel

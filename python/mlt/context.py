@@ -154,7 +154,8 @@ class Context:
         by_magnitude = prio_func is None or prio_func is priority.magnitude
         tags = None
         if prio_func is not None and not by_magnitude and prio_func is not priority.all_important:
-            tags = self._segment_tags(tensor, prio_func, to, layer, layers, dtype)
+            grid = self._grid(_core.tensor_info(tensor, dtype or ""), to, layer, layers)
+            tags = self._segment_tags(tensor, prio_func, grid, f"send of tag {tag} to rank {to}")
         operation = self._engine.post_send(
             tensor,
             to=to,
@@ -279,15 +280,15 @@ class Context:
         )
 
     def _segment_tags(
-        self, tensor: Any, prio_func: priority.PriorityFunction, to: int, layer: int, layers: int, dtype: str | None
+        self, tensor: Any, prio_func: priority.PriorityFunction, grid: priority.SegmentGrid, operation: str
     ) -> Any:
-        info = _core.tensor_info(tensor, dtype or "")
-        grid = self._grid(info, to, layer, layers)
         try:
-            return priority.tag_bits(prio_func(priority.flat(tensor, info.dtype, info.elements), grid), grid)
+            return priority.tag_bits(prio_func(priority.flat(tensor, grid.dtype, grid.elements), grid), grid)
         except InvalidBufferError as error:
-            text = f"rank {self.rank}, send to rank {to}, tensor {info.dtype}{list(info.shape)}: priority function: "
-            raise InvalidBufferError(text + str(error)) from None
+            raise InvalidBufferError(
+                f"rank {self.rank}: {operation} was refused: priority function: {error} (tensor of {grid.elements} "
+                f"{grid.dtype})"
+            ) from None
 
 
 def _nanoseconds(seconds: float, name: str) -> int:

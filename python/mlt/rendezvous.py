@@ -25,6 +25,8 @@ MAX_HELLO_BYTES = 4_096
 # A table entry is an address and two numbers.
 MAX_ENTRY_BYTES = 256
 RETRY_SECONDS = 0.05
+# After the deadline, a rank listens this much longer for what rank 0, whose deadline is about the same, has to say.
+GRACE_SECONDS = 0.5
 # Connections that never become a rank (port scanners, ranks of other jobs) that rank 0 holds at a time.
 MAX_STRANGERS = 64
 
@@ -107,6 +109,7 @@ class _Host:
         self._ranks: dict[int, Endpoint] = {own.rank: own}
         self._callers: dict[int, _Caller] = {}
         self._refused: list[str] = []
+        self._left: set[int] = set()
         self._selector = selectors.DefaultSelector()
         self._listener = self._listen()
         self._selector.register(self._listener, selectors.EVENT_READ)
@@ -233,6 +236,7 @@ class _Host:
         caller.connection.close()
         if caller.endpoint is not None and len(self._ranks) < self._config.size:
             self._ranks.pop(caller.endpoint.rank, None)
+            self._left.add(caller.endpoint.rank)
 
     def _answer_all(self, message: dict[str, Any], deadline: float) -> None:
         line = _line(message)
@@ -244,14 +248,18 @@ class _Host:
 
     def _give_up(self, timeout: float) -> None:
         missing = [rank for rank in range(self._config.size) if rank not in self._ranks]
+        never = [rank for rank in missing if rank not in self._left]
+        left = [rank for rank in missing if rank in self._left]
+        absence = [f"{_ranks_text(never)} did not come"] if never else []
+        absence += [f"{_ranks_text(left)} came and left"] if left else []
         text = (
-            f"job {self._config.job!r}: of {self._config.size} ranks, {_ranks_text(missing)} did not come to rank 0 "
-            f"at {_where(self._config)} within {timeout:g} s"
+            f"job {self._config.job!r}: of {self._config.size} ranks, {' and '.join(absence)} "
+            f"(rank 0 at {_where(self._config)} waited {timeout:g} s)"
         )
         if self._refused:
             text += "; refused: " + "; ".join(self._refused[-5:])
         if ipaddress.ip_address(self._listener.getsockname()[0]).is_loopback:
-            text += " (a loopback address: ranks on other machines cannot reach it)"
+            text += "; this is a loopback address, which ranks on other machines cannot reach"
         self._answer_all({"error": "rendezvous", "text": text}, time.monotonic())
         raise RendezvousError(f"rank 0: {text}", peer=missing[0])
 
@@ -279,7 +287,9 @@ def _join(config: JobConfig, own: Endpoint, deadline: float, timeout: float) -> 
         try:
             with socket.create_connection((config.master_addr, config.rendezvous_port), timeout=left) as connection:
                 connection.sendall(hello)
-                answer = _read_line(connection, deadline, config.size * MAX_ENTRY_BYTES + MAX_HELLO_BYTES)
+                answer = _read_line(
+                    connection, deadline + GRACE_SECONDS, config.size * MAX_ENTRY_BYTES + MAX_HELLO_BYTES
+                )
                 return _table(config, answer)
         except OSError as error:
             # A timeout has no strerror.

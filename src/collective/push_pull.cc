@@ -7,6 +7,15 @@
 
 namespace mlt::collective {
 
+namespace {
+
+std::string abort_text(std::uint64_t key, int failed_rank) {
+  return "worker rank " + std::to_string(failed_rank) + " failed or left, so that no sum of key " +
+         std::to_string(key) + " can be made";
+}
+
+}  // namespace
+
 OperationId PushPull::operation(const Key& key, std::uint32_t partition, bool is_send) const {
   return machine_operation(MachineId::kPushPull,
                            (std::uint64_t{key.index} << 17) | (std::uint64_t{partition} << 1) | (is_send ? 1U : 0U));
@@ -202,11 +211,20 @@ void PushPull::on_message(TimeNs now, std::uint16_t from, const Message& message
   } else if (const auto* aborted = std::get_if<Aborted>(&message)) {
     key = find(aborted->key, aborted->partition);
     if (key == nullptr) return;
-    break_key(now, *key, core::CompletionStatus::kPeerFailed, aborted->failed_rank,
-              "worker rank " + std::to_string(aborted->failed_rank) + " failed, so that no sum of key " +
-                  std::to_string(key->key) + " can be made");
+    abort(now, *key, *aborted);
   }
   if (key != nullptr) finish_if_over(now, *key);
+}
+
+// A service says this of each partition by itself, once the results that were still going out have arrived. One whose
+// result is here has nothing to lose any more; the others of this round may still be on their way.
+void PushPull::abort(TimeNs now, Key& key, const Aborted& aborted) {
+  if (key.active && key.posted && !key.partitions[aborted.partition].pulling) {
+    key.next_broken_by = aborted.failed_rank;
+    return;
+  }
+  break_key(now, key, core::CompletionStatus::kPeerFailed, aborted.failed_rank,
+            abort_text(key.key, aborted.failed_rank));
 }
 
 void PushPull::on_completion(TimeNs now, const core::Completion& completion) {
@@ -220,7 +238,10 @@ void PushPull::on_completion(TimeNs now, const core::Completion& completion) {
   --key.outstanding;
   key.done.repaired_segments += completion.repaired_segments;
   if (is_send) key.done.missing_bytes += completion.missing_bytes;
-  if (core::is_failure(completion.status)) {
+  // A service gives up a push only because a worker is gone, and says which one in a message of its own: that is the
+  // cause to report. Until it comes, or the pull ends for another reason, the pull is still under way.
+  const bool explained_elsewhere = is_send && completion.status == core::CompletionStatus::kCancelled;
+  if (core::is_failure(completion.status) && !explained_elsewhere) {
     std::string text = is_send ? "the push of partition " : "the pull of partition ";
     text += std::to_string((local >> 1) & 0xFFFF) + " of key " + std::to_string(key.key) +
             " with summation service rank " + std::to_string(partition.service);
@@ -278,6 +299,10 @@ void PushPull::finish_if_over(TimeNs now, Key& key) {
   key.done.elapsed_ns = now - key.started_ns;
   if (key.broken.empty() && key.done.missing_bytes > 0) key.done.status = core::CompletionStatus::kWithinBound;
   finished_.push_back(std::move(key.done));
+  if (key.next_broken_by >= 0) {
+    break_key(now, key, core::CompletionStatus::kPeerFailed, key.next_broken_by,
+              abort_text(key.key, key.next_broken_by));
+  }
 }
 
 bool PushPull::poll_done(PushPullDone& done) {

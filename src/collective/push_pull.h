@@ -92,6 +92,7 @@ class PushPull {
     PushPullDone done;
     std::string broken;  // why the key can't be used any more
     int broken_by = -1;
+    int next_broken_by = -1;  // the worker whose loss ends the key after the round under way
   };
   struct Unposted {
     std::uint32_t key;
@@ -103,6 +104,7 @@ class PushPull {
   void post_all(TimeNs now, Key& key);
   void post_partition(TimeNs now, Key& key, std::uint32_t partition);
   void break_key(TimeNs now, Key& key, core::CompletionStatus status, int peer, const std::string& text);
+  void abort(TimeNs now, Key& key, const Aborted& aborted);
   void finish_if_over(TimeNs now, Key& key);
   void fail_at_once(const PushPullRequest& request, core::CompletionStatus status, int peer, const std::string& text);
   OperationId operation(const Key& key, std::uint32_t partition, bool is_send) const;

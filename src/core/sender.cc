@@ -213,7 +213,7 @@ void Sender::on_bitmap(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const 
   if (merged.test(chunk)) return;  // the answer to a repeated probe
   std::uint32_t added = 0;
   for (std::uint32_t i = 0; i < bitmap.segment_count; ++i) {
-    const bool received = ((static_cast<std::uint8_t>(bitmap.bits[i / 8]) >> (i % 8)) & 1U) != 0;
+    const bool received = ((std::to_integer<std::uint32_t>(bitmap.bits[i / 8]) >> (i % 8)) & 1U) != 0;
     if (received || state.pending.test(bitmap.first_segment + i)) continue;
     state.pending.set(bitmap.first_segment + i);
     ++added;
@@ -414,8 +414,8 @@ std::uint32_t Sender::datagrams_allowed(TimeNs now, std::uint16_t rank, const Se
   limit = std::min(limit, Pacer::run_bytes(peer.rate->rate_bytes_per_second()) / datagram);
   limit = std::max<std::uint64_t>(limit, 1);
   const std::uint64_t in_flight = in_flight_bytes(rank);
+  const std::uint64_t room = peer.window_bytes > in_flight ? peer.window_bytes - in_flight : 0;
   if (in_flight > 0) {
-    const std::uint64_t room = peer.window_bytes > in_flight ? peer.window_bytes - in_flight : 0;
     // Runs are cheap only when they are long: wait for a quarter of the window rather than dribble.
     const std::uint64_t worthwhile = std::min<std::uint64_t>(limit * datagram, peer.window_bytes / 4);
     if (room < datagram || room < worthwhile) {
@@ -425,8 +425,9 @@ std::uint32_t Sender::datagrams_allowed(TimeNs now, std::uint16_t rank, const Se
       }
       return 0;
     }
-    limit = std::min(limit, room / datagram);
   }
+  // One datagram at least, even into a window that is smaller than it.
+  limit = std::max<std::uint64_t>(1, std::min(limit, room / datagram));
   if (!state.receiver_ready) {
     const std::uint32_t blind = std::max<std::uint32_t>(peer.early_segments, 1);
     if (state.blind_segments >= blind) return 0;

@@ -2,8 +2,10 @@
 //  - below T_low, or with a falling round-trip time: rate + alpha;
 //  - above T_high, whatever the gradient: rate * (1 - beta * (1 - T_high / rtt));
 //  - between, with a rising round-trip time: rate * (1 - beta * gradient), gradient normalised by the base RTT.
-// Thresholds are offsets from the smallest round trip seen, and never below the time that a few packets, or our own
-// runs, take at the current rate: a burst that we send ourselves is no congestion. Starts at line rate. A decrease is
+// Thresholds are offsets from the smallest round trip seen, and never below a few packets' serialisation time at the
+// current rate. Our own runs make a queue that is no congestion: packets of one run wait for each other wherever they
+// are serialised. Their length in time is added to the thresholds and bounds what the gradient is measured by (TIMELY
+// subtracts a segment's serialisation time from its round trip for the same reason). Starts at line rate. A decrease is
 // made at most once per round trip: the samples of one flight tell of the same queue. Source: Mittal et al., "TIMELY",
 // SIGCOMM 2015, algorithm 1.
 #pragma once
@@ -11,6 +13,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "base/datagram.h"
 #include "base/time.h"
 #include "core/pacer.h"
 
@@ -26,10 +29,9 @@ struct TimelyConfig {
   base::DurationNs high_offset_ns = 125'000;
   double low_packets = 3;
   double high_packets = 30;
-  double low_runs = 2;  // and never below this many of our own runs at the current rate
-  double high_runs = 6;
   std::uint32_t packet_bytes = 1'500;
-  std::uint32_t max_run_bytes = 65'507;  // longest run; shorter where Pacer::kRunNs at the current rate is less
+  base::DurationNs run_ns = Pacer::kRunNs;  // longest run in time and in bytes
+  std::uint32_t run_bytes = base::kMaxRunBytes;
   base::DurationNs base_window_ns = 10 * base::kSecond;  // the smallest round trip of this long counts as base
 };
 
@@ -43,12 +45,8 @@ class Timely {
 
   double rate_bytes_per_second() const { return rate_; }
   base::DurationNs base_rtt_ns() const { return base_rtt_ns_; }
-  base::DurationNs low_threshold_ns() const {
-    return threshold(config_.low_offset_ns, config_.low_packets, config_.low_runs);
-  }
-  base::DurationNs high_threshold_ns() const {
-    return threshold(config_.high_offset_ns, config_.high_packets, config_.high_runs);
-  }
+  base::DurationNs low_threshold_ns() const { return threshold(config_.low_offset_ns, config_.low_packets); }
+  base::DurationNs high_threshold_ns() const { return threshold(config_.high_offset_ns, config_.high_packets); }
 
   void on_rtt_sample(base::TimeNs now, base::DurationNs rtt_ns) {
     update_base(now, rtt_ns);
@@ -56,7 +54,8 @@ class Timely {
     const double difference = static_cast<double>(rtt_ns - previous_rtt_ns_);
     previous_rtt_ns_ = rtt_ns;
     smoothed_difference_ns_ += config_.gradient_weight * (difference - smoothed_difference_ns_);
-    const double gradient = smoothed_difference_ns_ / static_cast<double>(std::max<base::DurationNs>(1, base_rtt_ns_));
+    const double gradient =
+        smoothed_difference_ns_ / static_cast<double>(std::max<base::DurationNs>(base_rtt_ns_, run_ns()));
 
     const base::DurationNs low = low_threshold_ns();
     const base::DurationNs high = high_threshold_ns();
@@ -70,11 +69,14 @@ class Timely {
   }
 
  private:
-  base::DurationNs threshold(base::DurationNs offset_ns, double packets, double runs) const {
-    const double run = std::min<double>(config_.max_run_bytes, static_cast<double>(Pacer::run_bytes(rate_)));
-    const double bytes = std::max(packets * config_.packet_bytes, runs * run);
-    return base_rtt_ns_ + std::max(offset_ns, base::serialisation_ns(static_cast<std::uint64_t>(bytes), rate_));
+  base::DurationNs threshold(base::DurationNs offset_ns, double packets) const {
+    const double bytes = packets * config_.packet_bytes;
+    const base::DurationNs serialised = base::serialisation_ns(static_cast<std::uint64_t>(bytes), rate_);
+    return base_rtt_ns_ + run_ns() + std::max(offset_ns, serialised);
   }
+
+  // How long the packets of one run stand in line behind each other, on an idle network too.
+  base::DurationNs run_ns() const { return std::min(config_.run_ns, base::serialisation_ns(config_.run_bytes, rate_)); }
 
   // The minimum over the last one to two windows: two buckets, the older one dropped when the newer is full.
   void update_base(base::TimeNs now, base::DurationNs rtt_ns) {

@@ -55,9 +55,9 @@ std::uint32_t choose_segment_bytes(const Options& options, const io::Capabilitie
     return room > core::EndpointConfig{}.max_segment_bytes ? kEthernetSegmentBytes : limit;
   }
   if (options.segment_bytes % 8 != 0 || options.segment_bytes > limit) {
-    throw Error(ErrorCode::kConfig, "segment_bytes is " + std::to_string(options.segment_bytes) +
-                                        ": it must be a multiple of 8 and at most " + std::to_string(limit) +
-                                        " on this interface");
+    throw Error(ErrorCode::kConfig,
+                "rank " + std::to_string(options.rank) + ": segment_bytes is " + std::to_string(options.segment_bytes) +
+                    ": it must be a multiple of 8 and at most " + std::to_string(limit) + " on this interface");
   }
   return options.segment_bytes;
 }
@@ -103,7 +103,10 @@ EventLoop::~EventLoop() { stop(); }
 
 void EventLoop::open_datapath() {
   const auto address = io::SocketAddress::from_host(options_.host, options_.udp_port);
-  if (!address) throw Error(ErrorCode::kConfig, "host '" + options_.host + "' is not an IPv4 or IPv6 address");
+  if (!address) {
+    throw Error(ErrorCode::kConfig, "rank " + std::to_string(options_.rank) + ": host '" + options_.host +
+                                        "' is not an IPv4 or IPv6 address");
+  }
   io::UdpOptions udp;
   udp.socket.bind = *address;
   udp.socket.receive_buffer_bytes =
@@ -135,7 +138,7 @@ void EventLoop::open_datapath() {
   }
   config.timely.line_rate_bytes_per_second = bits / 8;
   config.timely.packet_bytes = choose_segment_bytes(options_, capabilities) + MLT_DATA_HEADER_BYTES;
-  config.timely.max_run_bytes = capabilities.max_run_bytes;
+  config.timely.run_bytes = capabilities.max_run_bytes;
   endpoint_ = std::make_unique<core::Endpoint>(config);
 }
 

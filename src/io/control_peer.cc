@@ -12,7 +12,7 @@ namespace {
 
 std::string seconds_text(base::DurationNs duration) {
   char text[32];
-  std::snprintf(text, sizeof text, "%.1f s", static_cast<double>(duration) / static_cast<double>(base::kSecond));
+  std::snprintf(text, sizeof text, "%.3g s", static_cast<double>(duration) / static_cast<double>(base::kSecond));
   return text;
 }
 

@@ -289,3 +289,34 @@ TEST_CASE("send__and_receive_allocate_nothing") {
     CHECK(sink.bytes > 10 * data.get().total_bytes);
   });
 }
+
+TEST_CASE("send__and_receive_allocate_nothing_while_every_fault_hits") {
+  for (const io::FaultSide side : {io::FaultSide::kSend, io::FaultSide::kReceive}) {
+    Pair pair = memory_pair();
+    io::FaultOptions options;
+    options.side = side;
+    options.drop = options.duplicate = options.reorder = options.corrupt = options.delay = 0.2;
+    options.burst_enter = 0.01;
+    options.burst_leave = 0.5;
+    io::OsError error;
+    auto& end = side == io::FaultSide::kSend ? pair.zero : pair.one;
+    end = io::FaultDatapath::wrap(std::move(end), options, error);
+    REQUIRE(end != nullptr);
+    const TestRun data(1, 0, 44, 1'440);
+    CountingSink sink;
+    const std::uint64_t before = io_test::allocations();
+    for (int i = 0; i < 200; ++i) {
+      const base::TimeNs now = i * 100 * base::kMicrosecond;
+      pair.zero->send(now, data.get());
+      pair.zero->receive(now, 16, sink);
+      pair.one->receive(now, 64, sink);
+      pair.one->next_timeout();
+    }
+    CHECK(io_test::allocations() == before);
+    for (const char* name :
+         {"fault_dropped", "fault_duplicated", "fault_reordered", "fault_corrupted", "fault_delayed"}) {
+      CAPTURE(name);
+      CHECK(io::counter_value(end->counters(), name) > 0);
+    }
+  }
+}

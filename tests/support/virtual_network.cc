@@ -41,6 +41,7 @@ VirtualNetwork::VirtualNetwork(const NetworkConfig& config)
     core::EndpointConfig endpoint = config.endpoint;
     endpoint.rank = rank;
     endpoint.peers = config.hosts;
+    endpoint.max_segment_bytes = config.segment_bytes;  // early buffers of the size that is used
     hosts_[rank].endpoint = std::make_unique<core::Endpoint>(endpoint);
     hosts_[rank].run = std::make_unique<core::Transmit>();
     hosts_[rank].control = std::make_unique<core::ControlOutput>();

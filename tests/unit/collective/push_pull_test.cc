@@ -309,6 +309,29 @@ TEST_CASE("push_pull__a_worker_that_leaves_after_the_last_round_takes_nothing_fr
   }
 }
 
+TEST_CASE("push_pull__a_partition_that_is_over_does_not_end_the_others_when_a_worker_leaves") {
+  for (std::uint64_t seed = 1; seed <= 5; ++seed) {
+    CAPTURE(seed);
+    NetworkConfig config;
+    config.seed = seed;
+    config.link.data.drop = 0.1;
+    config.link.control.drop = 0.1;
+    Job job(config, 2, 1);
+    const std::size_t elements = kPartitionElements * 2 + 50'000;
+    std::vector<std::vector<float>> tensors{gradient(elements, 0, 0), gradient(elements, 1, 0)};
+    for (std::uint16_t worker = 0; worker < 2; ++worker) job.start(worker, request_of(1, tensors[worker], 0.1));
+    REQUIRE(job.run_until_done(0, 1));
+    job.kill(0);
+    REQUIRE(job.run_until_done(1, 1));
+    CHECK(job.done(1)[0].error == "");
+    CHECK(tensors[0] == tensors[1]);
+    // The next round can't be: it says so when it is started.
+    job.start(1, request_of(1, tensors[1], 0.1));
+    REQUIRE(job.run_until_done(1, 2));
+    CHECK(job.done(1)[1].failed_peer == 0);
+  }
+}
+
 TEST_CASE("push_pull__one_key_twice_at_a_time_is_refused") {
   Job job(NetworkConfig{}, 2, 1);
   std::vector<float> tensor(100, 1.0F), other(100, 1.0F);

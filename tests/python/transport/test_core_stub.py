@@ -1,0 +1,53 @@
+"""The stub of the native module names exactly what the module has."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import mlt
+from mlt import _core
+
+
+def stub() -> ast.Module:
+    return ast.parse((Path(mlt.__file__).parent / "_core" / "__init__.pyi").read_text(encoding="utf-8"))
+
+
+def public(names: list[str]) -> set[str]:
+    return {name for name in names if not name.startswith("_")}
+
+
+def test_stub__names_what_the_module_has() -> None:
+    names = [node.name for node in stub().body if isinstance(node, (ast.ClassDef, ast.FunctionDef))]
+    names += [node.target.id for node in stub().body if isinstance(node, ast.AnnAssign) and hasattr(node.target, "id")]
+    assert public(names) == public(dir(_core))
+
+
+def test_stub__classes_have_the_same_members_and_kinds() -> None:
+    for node in stub().body:
+        if not isinstance(node, ast.ClassDef):
+            continue
+        native = getattr(_core, node.name)
+        functions = [item for item in node.body if isinstance(item, ast.FunctionDef)]
+        assert public([item.name for item in functions]) == public(dir(native)), node.name
+        for item in functions:
+            declared = any(isinstance(mark, ast.Name) and mark.id == "property" for mark in item.decorator_list)
+            if not item.name.startswith("_"):
+                assert declared == isinstance(getattr(native, item.name), property), f"{node.name}.{item.name}"
+
+
+def test_stub__methods_take_the_same_arguments() -> None:
+    for node in stub().body:
+        for item in node.body if isinstance(node, ast.ClassDef) else [node]:
+            if not isinstance(item, ast.FunctionDef) or any(isinstance(mark, ast.Name) for mark in item.decorator_list):
+                continue
+            owner = getattr(_core, node.name) if isinstance(node, ast.ClassDef) else _core
+            if item.name == "__init__" and owner in (_core.Completion, _core.PushPullResult):
+                continue
+            # pybind11 writes the signature into the docstring's first line.
+            signature = str(getattr(owner, item.name).__doc__).splitlines()[0]
+            arguments = [one.arg for one in [*item.args.args, *item.args.kwonlyargs] if one.arg != "self"]
+            positions = [signature.find(f"{name}:") for name in arguments]
+            assert -1 not in positions, f"{item.name}{arguments} is not {signature}"
+            assert positions == sorted(positions), f"{item.name}{arguments} is not {signature}"
+            assert signature.count(": ") - ("self: " in signature) == len(arguments), signature

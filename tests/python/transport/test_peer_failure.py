@@ -1,0 +1,205 @@
+"""A rank that dies, hangs or leaves: operations with it fail in time and name it, all others go on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from multiprocessing.connection import Connection
+
+import numpy as np
+import pytest
+from jobs import START_SECONDS, process_job, takes
+
+import mlt
+
+# A killed process closes its connections at once; a stopped one is noticed by its silence.
+PEER_TIMEOUT = 1.0
+KILLED_SECONDS = 1.0
+SILENT_SECONDS = PEER_TIMEOUT + 1.5
+# Slow enough that a transfer is under way for many seconds.
+LINE_RATE_GBPS = 0.05
+MANY = 16_000_000
+
+
+def worker(pipe: Connection, rank: int, port: int) -> None:
+    """Ranks 0 and 1 each send to and receive from rank 2, and to and from each other, until rank 2 has failed."""
+    context = mlt.Context(
+        rank,
+        3,
+        master_addr="127.0.0.1",
+        rendezvous_port=port,
+        peer_timeout=PEER_TIMEOUT,
+        line_rate_gbps=LINE_RATE_GBPS,
+        connect_timeout=START_SECONDS,
+    )
+    with context:
+        if rank == 2:
+            for peer in (0, 1):
+                context.post_send(np.ones(MANY, np.float32), to=peer, tag=7)
+                context.post_recv(np.ones(MANY, np.float32), from_=peer, tag=7)
+            pipe.send("ready")
+            time.sleep(60)
+            return
+        landing = bytearray(4 * MANY)
+        receive = context.post_recv(landing, 0.5, from_=2, tag=7, dtype="float32")
+        send = context.post_send(np.ones(MANY, np.float32), to=2, tag=7)
+        pipe.send("ready")
+        pipe.recv()
+        failures = []
+        for operation in (receive, send):
+            try:
+                operation.wait(20)
+            except mlt.MltError as error:
+                failures.append((error, time.monotonic()))
+        landing.extend(b"ours again")
+        try:
+            context.post_send(np.ones(4), to=2)
+        except mlt.MltError as error:
+            failures.append((error, time.monotonic()))
+        pipe.send(failures)
+        other, into = 1 - rank, np.zeros(10_000, np.float32)
+        exchange = [context.post_recv(into, from_=other, tag=8), context.post_send(np.ones_like(into), to=other, tag=8)]
+        for operation in exchange:
+            operation.wait(20)
+        pipe.send((bool(into.all()), context.is_peer_up(2), context.is_peer_up(other)))
+
+
+@pytest.mark.parametrize(("blow", "seconds"), [(signal.SIGKILL, KILLED_SECONDS), (signal.SIGSTOP, SILENT_SECONDS)])
+def test_transfer__with_a_rank_that_dies_or_hangs_fails_in_time(blow: signal.Signals, seconds: float) -> None:
+    with process_job(worker, 3) as ranks:
+        assert [one.hear() for one in ranks] == ["ready"] * 3
+        time.sleep(0.3)
+        pid = ranks[2].process.pid
+        assert pid is not None
+        struck = time.monotonic()
+        os.kill(pid, blow)
+        for one in ranks[:2]:
+            one.say("go")
+        for one in ranks[:2]:
+            failures = one.hear()
+            assert len(failures) == 3
+            for error, at in failures:
+                assert isinstance(error, mlt.PeerFailedError)
+                assert error.peer == 2
+                assert str(error).startswith(f"rank {one.rank}: ")
+                assert "rank 2" in str(error)
+                assert at - struck < seconds
+            assert "receive of tag 7" in str(failures[0][0])
+            assert f"float32[{MANY}]" in str(failures[0][0])
+        for one in ranks[:2]:
+            assert one.hear() == (True, False, True)
+
+
+def member(pipe: Connection, rank: int, port: int) -> None:
+    """Two workers and a service; every worker's push-pull is under way when the blow falls."""
+    context = mlt.Context(
+        rank,
+        2,
+        1,
+        master_addr="127.0.0.1",
+        rendezvous_port=port,
+        peer_timeout=PEER_TIMEOUT,
+        connect_timeout=START_SECONDS,
+    )
+    with context:
+        if rank == 2:
+            service = mlt.SummationService(context)
+            pipe.send("ready")
+            service.run()
+            pipe.send("served")
+            return
+        push_pull = mlt.PushPull(context)
+        tensor = np.ones(1_000_000, np.float32)
+        push_pull.push_pull(tensor, key=1).wait(20)
+        pipe.send("ready")
+        if pipe.recv() == "wait":
+            time.sleep(60)
+        try:
+            push_pull.push_pull(tensor, key=1, name="weights").wait(20)
+        except mlt.MltError as error:
+            pipe.send((error, time.monotonic()))
+
+
+def test_push_pull__fails_in_time_when_the_service_is_killed() -> None:
+    with process_job(member, 3) as ranks:
+        assert [one.hear() for one in ranks] == ["ready"] * 3
+        # Rank 0 pushes; rank 1 never does, so that the round stays open.
+        ranks[0].say("push")
+        time.sleep(0.3)
+        struck = time.monotonic()
+        ranks[2].process.kill()
+        error, at = ranks[0].hear()
+        assert isinstance(error, mlt.PeerFailedError)
+        assert error.peer == 2
+        assert "key 1 (weights)" in str(error)
+        assert "rank 2" in str(error)
+        assert at - struck < KILLED_SECONDS
+
+
+def test_push_pull__ends_in_time_when_another_worker_is_killed() -> None:
+    with process_job(member, 3) as ranks:
+        assert [one.hear() for one in ranks] == ["ready"] * 3
+        ranks[1].say("wait")
+        ranks[0].say("push")
+        time.sleep(0.3)
+        struck = time.monotonic()
+        ranks[1].process.kill()
+        error, at = ranks[0].hear()
+        assert isinstance(error, mlt.PeerFailedError)
+        assert error.peer == 1
+        assert "rank 1" in str(error)
+        assert at - struck < KILLED_SECONDS
+        with takes(at_most=5.0):
+            assert ranks[2].hear() == "served"
+
+
+def closer(pipe: Connection, rank: int, port: int) -> None:
+    """Rank 1 ends without closing its context: the interpreter's exit says goodbye for it."""
+    context = mlt.Context(rank, 2, master_addr="127.0.0.1", rendezvous_port=port, connect_timeout=START_SECONDS)
+    if rank == 0:
+        start = time.monotonic()
+        try:
+            context.post_recv(np.zeros(4), from_=1).wait(20)
+        except mlt.PeerFailedError as error:
+            pipe.send((str(error), time.monotonic() - start))
+        context.close()
+
+
+def test_exit__without_close_still_says_goodbye() -> None:
+    with process_job(closer, 2) as ranks:
+        text, seconds = ranks[0].hear()
+        assert "rank 1" in text
+        assert seconds < START_SECONDS
+        for one in ranks:
+            one.process.join(10)
+            assert one.process.exitcode == 0
+
+
+def forker(pipe: Connection, rank: int, port: int) -> None:
+    """Forks with an open context; the child may not use it, and its exit disturbs nothing."""
+    with mlt.Context(rank, 2, master_addr="127.0.0.1", rendezvous_port=port) as context:
+        if rank == 0:
+            child = os.fork()
+            if child == 0:
+                status = 1
+                try:
+                    context.post_send(np.zeros(4), to=1)
+                except mlt.ClosedError:
+                    context.close()
+                    del context
+                    status = 0
+                os._exit(status)
+            pipe.send(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        tensor = np.full(10, rank, np.float32)
+        receive = context.post_recv(into := np.zeros(10, np.float32), from_=1 - rank)
+        context.post_send(tensor, to=1 - rank).wait(10)
+        receive.wait(10)
+        pipe.send(float(into[0]))
+
+
+def test_fork__the_child_is_refused_and_the_parent_goes_on() -> None:
+    with process_job(forker, 2) as ranks:
+        assert ranks[0].hear() == 0
+        assert ranks[0].hear() == 1.0
+        assert ranks[1].hear() == 0.0

@@ -1,0 +1,239 @@
+"""Push-pull through summation services: exact averages of what arrived, the same bits on every worker."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import threading
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+
+import numpy as np
+import pytest
+from jobs import START_SECONDS, local_job, process_job, takes
+
+import mlt
+
+# Two and a half partitions of 4 MB, the last one with an odd number of elements.
+MANY = 2_621_443
+WORKERS = 2
+FAULTS = mlt.Faults(drop=0.03, duplicate=0.01, reorder=0.02, seed=23)
+
+
+@pytest.fixture(scope="module")
+def lossy() -> Iterator[list[mlt.Context]]:
+    with local_job(WORKERS, services=1, faults=FAULTS) as contexts:
+        yield contexts
+
+
+def run_together(
+    contexts: list[mlt.Context], tensors: list[np.ndarray], key: int, **options: object
+) -> list[mlt.PushPullResult]:
+    """One push-pull of each worker's tensor under the same key, in place."""
+    handles = [
+        mlt.PushPull(context).push_pull(tensor, key=key, **options)  # type: ignore[arg-type]
+        for context, tensor in zip(contexts, tensors, strict=False)
+    ]
+    return [handle.wait(30) for handle in handles]
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 357, 358, 359, 100_003, MANY])
+@pytest.mark.parametrize("average", [True, False])
+def test_push_pull__without_loss_is_the_exact_mean_or_sum(lossy: list[mlt.Context], count: int, average: bool) -> None:
+    rng = np.random.default_rng(count)
+    tensors = [rng.standard_normal(count).astype(np.float32) for _ in range(WORKERS)]
+    total = tensors[0] + tensors[1]
+    results = run_together(lossy, tensors, key=count * 2 + average, average=average)
+    for tensor, result in zip(tensors, results, strict=True):
+        # Two float32 add the same in either order, and halving is exact.
+        np.testing.assert_array_equal(tensor, total / 2 if average else total)
+        assert (result.bytes, result.missing_bytes, result.loss_fraction) == (4 * count, 0, 0.0)
+
+
+@pytest.mark.parametrize("average", [True, False])
+def test_push_pull__divides_by_the_workers_whose_segment_arrived(lossy: list[mlt.Context], average: bool) -> None:
+    tensors = [np.full(MANY, 1, np.float32), np.full(MANY, 2, np.float32)]
+    results = run_together(lossy, tensors, key=10_000 + average, average=average, loss_bound=0.1)
+    assert tensors[0].tobytes() == tensors[1].tobytes()
+    both = 1.5 if average else 3.0
+    values, counts = np.unique(tensors[0], return_counts=True)
+    found = {float(value): int(count) for value, count in zip(values, counts, strict=True)}
+    assert set(found) <= {0.0, 1.0, 2.0, both}
+    nobody, only_first, only_second = found.get(0.0, 0), found.get(1.0, 0), found.get(2.0, 0)
+    # What each worker was told it lost is what is missing from the sum.
+    assert results[0].missing_bytes == 4 * (only_second + nobody)
+    assert results[1].missing_bytes == 4 * (only_first + nobody)
+    for result in results:
+        assert 0 < result.missing_bytes <= 0.1 * 4 * MANY
+        assert result.loss_fraction == result.missing_bytes / (4 * MANY)
+
+
+def test_push_pull__writes_to_out_and_leaves_the_input(lossy: list[mlt.Context]) -> None:
+    inputs = [np.full((30, 70), 1 + rank, np.float32) for rank in range(WORKERS)]
+    outputs = [np.zeros((70, 30), np.float32) for _ in range(WORKERS)]
+    handles = [
+        mlt.PushPull(lossy[rank]).push_pull(inputs[rank], key=20_000, out=outputs[rank]) for rank in range(WORKERS)
+    ]
+    for rank, handle in enumerate(handles):
+        handle.wait(30)
+        assert (inputs[rank] == 1 + rank).all()
+        assert (outputs[rank] == 1.5).all()
+
+
+def test_push_pull__many_keys_at_once(lossy: list[mlt.Context]) -> None:
+    tensors = [[np.full(5_000 + key, rank + key, np.float32) for key in range(40)] for rank in range(WORKERS)]
+    handles = [
+        mlt.PushPull(lossy[rank]).push_pull(tensor, key=30_000 + key, layer=key, layers=40)
+        for rank in range(WORKERS)
+        for key, tensor in enumerate(tensors[rank])
+    ]
+    for handle in handles:
+        handle.wait(30)
+    for per_worker in tensors:
+        for key, tensor in enumerate(per_worker):
+            assert (tensor == key + 0.5).all()
+
+
+def test_push_pull__takes_torch_tensors_in_place(lossy: list[mlt.Context]) -> None:
+    torch = pytest.importorskip("torch")
+    tensors = [torch.full((100, 100), float(rank)) for rank in range(WORKERS)]
+    pointers = [tensor.data_ptr() for tensor in tensors]
+    handles = [mlt.PushPull(lossy[rank]).push_pull(tensors[rank], key=21_000) for rank in range(WORKERS)]
+    for handle in handles:
+        handle.wait(30)
+    assert [tensor.data_ptr() for tensor in tensors] == pointers
+    assert all(bool((tensor == 0.5).all()) for tensor in tensors)
+
+
+def test_callback__is_called_once_on_a_thread_of_the_library(lossy: list[mlt.Context]) -> None:
+    calls: list[tuple[str, mlt.PushPullHandle]] = []
+    called = threading.Event()
+
+    def note(handle: mlt.PushPullHandle) -> None:
+        assert handle.wait(timeout=0).bytes == 40
+        calls.append((threading.current_thread().name, handle))
+        called.set()
+
+    first = mlt.PushPull(lossy[0]).push_pull(np.zeros(10, np.float32), key=22_000, name="bias")
+    first.add_done_callback(note)
+    assert not first.done()
+    assert calls == []
+    mlt.PushPull(lossy[1]).push_pull(np.zeros(10, np.float32), key=22_000).wait(30)
+    assert called.wait(30)
+    assert calls == [("mlt-push-pull", first)]
+    assert first.done()
+    first.add_done_callback(note)
+    assert len(calls) == 2
+    assert "key 22000 (bias)" in repr(first)
+
+
+def test_callback__that_raises_is_logged_and_stops_nobody(
+    lossy: list[mlt.Context], caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_handle: mlt.PushPullHandle) -> None:
+        raise ZeroDivisionError("the user's own")
+
+    called = threading.Event()
+    handle = mlt.PushPull(lossy[0]).push_pull(np.zeros(10, np.float32), key=22_001)
+    handle.add_done_callback(fail)
+    handle.add_done_callback(lambda _: called.set())
+    with caplog.at_level(logging.ERROR, logger="mlt"):
+        mlt.PushPull(lossy[1]).push_pull(np.zeros(10, np.float32), key=22_001).wait(30)
+        assert called.wait(30)
+    assert "push-pull of key 22001: a completion callback raised" in caplog.text
+
+
+def test_callback__that_would_wait_for_ever_is_told(lossy: list[mlt.Context]) -> None:
+    raised: list[BaseException] = []
+    called = threading.Event()
+    push_pull = mlt.PushPull(lossy[0])
+    pending = push_pull.push_pull(np.zeros(10, np.float32), key=22_003)
+
+    def wait_for_another(_handle: mlt.PushPullHandle) -> None:
+        try:
+            pending.wait(5)
+        except mlt.MltError as error:
+            raised.append(error)
+        called.set()
+
+    push_pull.push_pull(np.zeros(10, np.float32), key=22_002).add_done_callback(wait_for_another)
+    other = mlt.PushPull(lossy[1])
+    other.push_pull(np.zeros(10, np.float32), key=22_002)
+    assert called.wait(30)
+    assert "inside a completion callback" in str(raised[0])
+    other.push_pull(np.zeros(10, np.float32), key=22_003).wait(30)
+    pending.wait(30)
+
+
+def test_wait__timeout_leaves_it_running(lossy: list[mlt.Context]) -> None:
+    handle = mlt.PushPull(lossy[0]).push_pull(np.zeros(10, np.float32), key=22_004)
+    with takes(at_least=0.2, at_most=1.0), pytest.raises(mlt.WaitTimeoutError, match="key 22004"):
+        handle.wait(0.2)
+    mlt.PushPull(lossy[1]).push_pull(np.zeros(10, np.float32), key=22_004).wait(30)
+    assert handle.wait(30).bytes == 40
+
+
+def test_push_pull__of_a_worker_that_never_pushes_times_out(lossy: list[mlt.Context]) -> None:
+    tensor = bytearray(40)
+    handle = mlt.PushPull(lossy[0]).push_pull(memoryview(tensor).cast("f"), key=22_005, timeout=0.5)
+    with takes(at_most=2.0), pytest.raises(mlt.TransferError, match=r"rank 0.*key 22005"):
+        handle.wait(10)
+    with takes(at_most=2.0):
+        while lossy[0].engine.pinned:
+            pass
+    # Other keys go on.
+    tensors = [np.full(10, rank, np.float32) for rank in range(WORKERS)]
+    run_together(lossy, tensors, key=22_006)
+    assert (tensors[0] == 0.5).all()
+
+
+def test_close__fails_what_is_under_way() -> None:
+    with local_job(WORKERS, services=1) as contexts:
+        handle = mlt.PushPull(contexts[0]).push_pull(np.zeros(10, np.float32), key=1)
+        contexts[0].close()
+        with takes(at_most=1.0), pytest.raises(mlt.MltError, match="rank 0"):
+            handle.wait(5)
+        assert contexts[0].engine.pinned == 0
+
+
+def train(pipe: Connection, rank: int, port: int, services: int, steps: int) -> None:
+    """A worker or service of a job in processes; a worker sends a digest of each step's result, and what it lost."""
+    context = mlt.Context(
+        rank, WORKERS, services, master_addr="127.0.0.1", rendezvous_port=port, faults=FAULTS, operation_timeout=60
+    )
+    with context:
+        if rank >= WORKERS:
+            mlt.SummationService(context).run()
+            pipe.send("served")
+            return
+        push_pull = mlt.PushPull(context)
+        sizes = [MANY, 40_001, 10]
+        tensors = [np.zeros(size, np.float32) for size in sizes]
+        rng = np.random.default_rng(rank)
+        for step in range(steps):
+            for tensor in tensors:
+                tensor += rng.standard_normal(tensor.size).astype(np.float32)
+            handles = [
+                push_pull.push_pull(tensor, key=key, loss_bound=0.1, layer=key, layers=len(sizes))
+                for key, tensor in enumerate(tensors)
+            ]
+            lost = sum(handle.wait(60).missing_bytes for handle in handles)
+            pipe.send((step, [hashlib.sha256(tensor.tobytes()).hexdigest() for tensor in tensors], lost))
+
+
+@pytest.mark.parametrize("services", [1, 2])
+def test_push_pull__replicas_in_processes_stay_bit_identical_under_loss(services: int) -> None:
+    steps = 5
+    with process_job(train, WORKERS + services, services, steps) as ranks:
+        lost = 0
+        for step in range(steps):
+            reports = [ranks[worker].hear(60) for worker in range(WORKERS)]
+            assert [report[0] for report in reports] == [step] * WORKERS
+            assert reports[0][1] == reports[1][1]
+            lost += sum(report[2] for report in reports)
+        assert lost > 0
+        for service in ranks[WORKERS:]:
+            assert service.hear(START_SECONDS) == "served"
+        for one in ranks:
+            one.process.join(START_SECONDS)
+            assert one.process.exitcode == 0

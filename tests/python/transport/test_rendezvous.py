@@ -1,0 +1,237 @@
+"""Ranks find each other, or say who is missing, within a stated time."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from jobs import free_port, takes
+
+import mlt
+from mlt.config import JobConfig
+from mlt.rendezvous import VERSION, Endpoint, local_host, meet
+
+TIMEOUT = 1.0
+
+
+def config(rank: int, size: int, port: int, **changes: Any) -> JobConfig:
+    fields = {"services": 0, "job": "test", "master_addr": "127.0.0.1", "host": None, **changes}
+    return JobConfig(rank=rank, world_size=size, rendezvous_port=port, **fields)
+
+
+class Ranks:
+    """Runs ``meet`` for several configs in threads and keeps what each returned or raised."""
+
+    def __init__(self, *configs: JobConfig, timeout: float = TIMEOUT) -> None:
+        self.outcomes: dict[int, Any] = {}
+        self._threads = [threading.Thread(target=self._one, args=(i, c, timeout)) for i, c in enumerate(configs)]
+        for thread in self._threads:
+            thread.start()
+
+    def _one(self, index: int, one: JobConfig, timeout: float) -> None:
+        try:
+            self.outcomes[index] = meet(one, Endpoint(one.rank, "127.0.0.1", 1_000 + one.rank), timeout)
+        except mlt.MltError as error:
+            self.outcomes[index] = error
+
+    def join(self) -> list[Any]:
+        for thread in self._threads:
+            thread.join()
+        return [self.outcomes[index] for index in range(len(self._threads))]
+
+
+def test_meet__all_ranks_get_the_same_table() -> None:
+    port = free_port()
+    with takes(at_most=2.0):
+        tables = Ranks(*(config(rank, 5, port) for rank in (3, 1, 4, 0, 2)), timeout=10).join()
+    expected = [Endpoint(rank, "127.0.0.1", 1_000 + rank) for rank in range(5)]
+    assert tables == [expected] * 5
+
+
+def test_meet__rank_0_may_come_last() -> None:
+    port = free_port()
+    early = Ranks(config(1, 2, port), timeout=10)
+    time.sleep(0.3)
+    table = meet(config(0, 2, port), Endpoint(0, "127.0.0.1", 1_000), 10)
+    assert early.join() == [table]
+
+
+def test_meet__names_the_ranks_that_are_missing() -> None:
+    port = free_port()
+    with takes(at_least=TIMEOUT - 0.1, at_most=TIMEOUT + 1):
+        zero, two = Ranks(config(0, 4, port), config(2, 4, port)).join()
+    assert isinstance(zero, mlt.RendezvousError)
+    assert f"of 4 ranks, ranks 1, 3 did not come (rank 0 at 127.0.0.1:{port} waited 1 s)" in str(zero)
+    assert zero.peer == 1
+    assert isinstance(two, mlt.RendezvousError)
+    # Rank 2 hears it from rank 0.
+    assert str(two).startswith(f"rank 2: refused by rank 0 at 127.0.0.1:{port}: job 'test': of 4 ranks, ranks 1, 3 did")
+
+
+def test_meet__tells_a_rank_that_left_from_one_that_never_came() -> None:
+    port = free_port()
+    zero = Ranks(config(0, 3, port))
+    hello = {"mlt_rendezvous": VERSION, "job": "test", "rank": 1, "size": 3, "services": 0, "host": "h", "port": 1}
+    with pytest.raises(TimeoutError):
+        call(port, json.dumps(hello).encode() + b"\n", patience=0.2)
+    assert "rank 2 did not come" in str(text := zero.join()[0])
+    assert "rank 1 came and left" in str(text)
+
+
+def test_meet__says_that_rank_0_is_missing() -> None:
+    port = free_port()
+    with takes(at_least=TIMEOUT - 0.1, at_most=TIMEOUT + 1):
+        (one,) = Ranks(config(1, 2, port)).join()
+    assert isinstance(one, mlt.RendezvousError)
+    assert f"rank 1: no rendezvous with rank 0 at 127.0.0.1:{port} within 1 s (last: Connection refused)" in str(one)
+
+
+def test_meet__a_taken_port_is_named_at_once() -> None:
+    port = free_port()
+    refused = pytest.raises(mlt.PortInUseError, match=rf"rank 0: .*127.0.0.1:{port} is taken.*MLT_RENDEZVOUS_PORT")
+    with socket.create_server(("127.0.0.1", port)), takes(at_most=0.5), refused:
+        meet(config(0, 2, port), Endpoint(0, "127.0.0.1", 1), TIMEOUT)
+
+
+def test_meet__an_address_of_another_machine_cannot_be_listened_at() -> None:
+    # 192.0.2.0/24 is reserved for documentation.
+    with pytest.raises(mlt.PortInUseError, match="MASTER_ADDR must be an address of rank 0's machine"):
+        meet(config(0, 2, free_port(), master_addr="192.0.2.1"), Endpoint(0, "127.0.0.1", 1), TIMEOUT)
+
+
+@pytest.mark.parametrize(
+    ("stranger", "cause"),
+    [
+        ({"job": "other"}, "rank 1 belongs to job 'other'; this is job 'test'"),
+        ({"world_size": 3}, "rank 1 expects 3 workers and 0 services; rank 0 expects 2 and 0"),
+        ({"services": 1}, "rank 1 expects 2 workers and 1 services; rank 0 expects 2 and 0"),
+    ],
+)
+def test_meet__a_rank_of_another_job_is_refused_and_the_right_one_served(stranger: dict[str, Any], cause: str) -> None:
+    port = free_port()
+    zero = Ranks(config(0, 2, port), timeout=10)
+    with takes(at_most=1.0):
+        (refused,) = Ranks(dataclasses.replace(config(1, 2, port), **stranger), timeout=10).join()
+    assert isinstance(refused, mlt.PeerMismatchError)
+    assert cause in str(refused)
+    (table,) = Ranks(config(1, 2, port), timeout=10).join()
+    assert zero.join() == [table]
+
+
+def test_meet__two_processes_with_one_rank_are_told() -> None:
+    port = free_port()
+    outcomes = Ranks(config(0, 3, port), config(1, 3, port), config(1, 3, port)).join()
+    mismatches = [one for one in outcomes if isinstance(one, mlt.PeerMismatchError)]
+    assert len(mismatches) == 1
+    assert "rank 1 was already announced" in str(mismatches[0])
+    assert "refused: rank 1 was already announced" in str(outcomes[0])
+
+
+def test_meet__another_version_is_refused() -> None:
+    port = free_port()
+    zero = Ranks(config(0, 2, port))
+    hello = {"mlt_rendezvous": VERSION + 1, "job": "test", "rank": 1, "size": 2, "services": 0, "host": "h", "port": 1}
+    answer = call(port, json.dumps(hello).encode() + b"\n")
+    assert json.loads(answer) == {
+        "error": "peer_mismatch",
+        "text": f"rank 1 has rendezvous version {VERSION + 1}; rank 0 has {VERSION}",
+    }
+    assert "rendezvous version" in str(zero.join()[0])
+
+
+def call(port: int, data: bytes, *, patience: float = TIMEOUT) -> bytes:
+    """Say ``data`` to rank 0 once it listens, and return its answer."""
+    until = time.monotonic() + TIMEOUT
+    while True:
+        try:
+            with socket.create_connection(("127.0.0.1", port), timeout=patience) as caller:
+                caller.sendall(data)
+                return caller.recv(4_096)
+        except ConnectionRefusedError:
+            assert time.monotonic() < until
+            time.sleep(0.01)
+
+
+@pytest.mark.parametrize("noise", [b"GET / HTTP/1.1\r\n\r\n", b"[]\n", b'{"mlt_rendezvous":1}\n', b"\xff" * 9_000])
+def test_meet__strangers_are_turned_away(noise: bytes) -> None:
+    port = free_port()
+    zero = Ranks(config(0, 2, port), timeout=10)
+    assert b"error" in call(port, noise)
+    (table,) = Ranks(config(1, 2, port), timeout=10).join()
+    assert zero.join() == [table]
+
+
+def test_meet__a_silent_caller_holds_nobody_up() -> None:
+    port = free_port()
+    zero = Ranks(config(0, 2, port), timeout=10)
+    time.sleep(0.2)
+    with socket.create_connection(("127.0.0.1", port)), takes(at_most=1.0):
+        (table,) = Ranks(config(1, 2, port), timeout=10).join()
+        assert zero.join() == [table]
+
+
+def answering(reply: bytes) -> tuple[int, Callable[[], None]]:
+    """A server that answers every caller with ``reply``; its port, and a function that ends it."""
+    server = socket.create_server(("127.0.0.1", 0))
+    stop = threading.Event()
+
+    def serve() -> None:
+        while not stop.is_set():
+            try:
+                connection, _ = server.accept()
+            except OSError:
+                return
+            with connection:
+                connection.recv(4_096)
+                connection.sendall(reply)
+
+    threading.Thread(target=serve, daemon=True).start()
+
+    def end() -> None:
+        stop.set()
+        server.shutdown(socket.SHUT_RDWR)
+        server.close()
+
+    return server.getsockname()[1], end
+
+
+@pytest.mark.parametrize("reply", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", b'{"ranks":7}\n', b"x" * 20_000])
+def test_meet__whatever_else_listens_there_is_reported_in_time(reply: bytes) -> None:
+    port, end = answering(reply)
+    try:
+        with takes(at_most=TIMEOUT + 1), pytest.raises(mlt.RendezvousError, match="rank 1: no rendezvous"):
+            meet(config(1, 2, port), Endpoint(1, "127.0.0.1", 1), TIMEOUT)
+    finally:
+        end()
+
+
+def test_meet__a_table_of_other_ranks_is_refused() -> None:
+    port, end = answering(b'{"ranks":[[0,"127.0.0.1",1]]}\n')
+    try:
+        with pytest.raises(mlt.PeerMismatchError, match="rank 1: rank 0 sent a table"):
+            meet(config(1, 2, port), Endpoint(1, "127.0.0.1", 1), TIMEOUT)
+    finally:
+        end()
+
+
+def test_local_host__is_the_one_towards_rank_0() -> None:
+    assert local_host(config(1, 2, 29_500)) == "127.0.0.1"
+    assert local_host(config(1, 2, 29_500, host="10.1.2.3")) == "10.1.2.3"
+    with pytest.raises(mlt.ConfigError, match=r"rank 1: MASTER_ADDR 'no\.such\.host\.invalid' does not resolve"):
+        local_host(config(1, 2, 29_500, master_addr="no.such.host.invalid"))
+
+
+def test_context__reports_what_went_wrong_and_leaves_nothing_open() -> None:
+    port = free_port()
+    with takes(at_most=3.0), pytest.raises(mlt.RendezvousError, match="rank 1 did not come"):
+        mlt.Context(0, 2, master_addr="127.0.0.1", rendezvous_port=port, connect_timeout=TIMEOUT)
+    with socket.create_server(("127.0.0.1", port)):
+        pass
+    with pytest.raises(mlt.ConfigError, match="rank 0: host 'nonsense' is not an IPv4 or IPv6 address"):
+        mlt.Context(0, 1, host="nonsense")

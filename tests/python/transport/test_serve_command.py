@@ -1,0 +1,142 @@
+"""``mlt serve`` as a person types it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from jobs import START_SECONDS, free_port, takes
+
+import mlt
+
+COMMAND = [sys.executable, "-m", "mlt.cli.main"]
+
+
+def environment(port: int, **changes: str) -> dict[str, str]:
+    """This process's environment as a member of a job; rich and typer are told not to wrap lines."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith("MLT_") and name != "RANK"}
+    return {
+        **own,
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port - 1),
+        "COLUMNS": "200",
+        **changes,
+    }
+
+
+@pytest.fixture
+def port() -> int:
+    return free_port()
+
+
+@pytest.fixture
+def service(port: int) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [*COMMAND, "serve", "--job", "lecture", "--faults", "drop=0.02,seed=4"],
+        env=environment(port),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def work(port: int, steps: int) -> list[np.ndarray]:
+    """Two workers that push and pull; their last results."""
+    results = [np.full(100_000, rank + 1, np.float32) for rank in range(2)]
+
+    def one(rank: int) -> None:
+        with mlt.Context(
+            rank, 2, 1, job="lecture", master_addr="127.0.0.1", rendezvous_port=port, connect_timeout=START_SECONDS
+        ) as context:
+            for _ in range(steps):
+                mlt.PushPull(context).push_pull(results[rank], key=0, loss_bound=0.05).wait(30)
+
+    threads = [threading.Thread(target=one, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return results
+
+
+def test_serve__serves_and_ends_when_the_workers_left(service: subprocess.Popen[str], port: int) -> None:
+    first, second = work(port, steps=3)
+    np.testing.assert_array_equal(first, second)
+    with takes(at_most=5.0):
+        output, errors = service.communicate(timeout=10)
+    assert (service.returncode, output) == (0, "")
+    assert "rank 2 of job 'lecture' serves 2 workers" in errors
+    assert "every worker is gone" in errors
+
+
+def test_serve__ends_on_sigterm(service: subprocess.Popen[str], port: int) -> None:
+    contexts: list[mlt.Context] = []
+
+    def join(rank: int) -> None:
+        contexts.append(mlt.Context(rank, 2, 1, job="lecture", master_addr="127.0.0.1", rendezvous_port=port))
+
+    threads = [threading.Thread(target=join, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert service.stderr is not None
+    assert "serves 2 workers" in service.stderr.readline()
+    with takes(at_most=5.0):
+        service.terminate()
+        assert service.wait(timeout=10) == 128 + signal.SIGTERM
+    for context in contexts:
+        context.close()
+
+
+def run(*arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, "serve", *arguments],
+        env=environment(free_port(), **changes),
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+
+def test_serve__says_in_time_that_nobody_is_there() -> None:
+    done = run("--connect-timeout", "1")
+    assert done.returncode == 1
+    assert "mlt serve: rank 2: no rendezvous with rank 0 at 127.0.0.1:" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "changes", "cause"),
+    [
+        (("--index", "1"), {}, "rank (RANK) is 3"),
+        (("--rank", "0"), {}, "mlt serve: rank 0"),
+        (("--faults", "drop=2"), {}, "Faults.drop is 2.0"),
+        ((), {"MASTER_PORT": "many"}, "MASTER_PORT is 'many'"),
+    ],
+)
+def test_serve__refuses_bad_options(arguments: tuple[str, ...], changes: dict[str, str], cause: str) -> None:
+    done = run("--connect-timeout", "0.5", *arguments, **changes)
+    assert done.returncode == 1
+    assert cause in done.stderr
+
+
+def test_mlt__lists_its_commands_and_version() -> None:
+    listed = subprocess.run([*COMMAND, "--help"], capture_output=True, text=True, timeout=30, check=True).stdout
+    assert "serve" in listed
+    version = subprocess.run([*COMMAND, "--version"], capture_output=True, text=True, timeout=30, check=True).stdout
+    assert mlt.__version__ in version
+    wrong = subprocess.run([*COMMAND, "sevre"], capture_output=True, text=True, timeout=30, check=False)
+    assert wrong.returncode == 2
+    assert "sevre" in wrong.stderr

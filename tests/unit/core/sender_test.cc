@@ -1,0 +1,440 @@
+// The sending half behind an endpoint: order, runs, tags, window, rate, probes.
+#include "core/sender.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "base/bytes.h"
+#include "support/transfer.h"
+
+using namespace mlt;
+using base::kMicrosecond;
+using base::kMillisecond;
+using base::kSecond;
+using core::Counter;
+using core::SegmentTag;
+using test::Flight;
+using test::Link;
+using test::NetworkConfig;
+using test::Transfer;
+using test::TransferOptions;
+using test::VirtualNetwork;
+
+namespace {
+
+constexpr std::uint32_t kSegment = 1'432;
+constexpr std::uint32_t kDatagram = kSegment + MLT_DATA_HEADER_BYTES;
+
+struct Packet {
+  wire::DataHeader header;
+  std::uint8_t dscp = 0;
+  base::Ecn ecn = base::Ecn::kNotEct;
+  std::uint32_t segment() const { return header.offset_bytes / kSegment; }
+};
+
+// Every data packet that leaves host 0, in the order in which it leaves.
+std::vector<Packet>& record(VirtualNetwork& network, std::vector<Packet>& packets) {
+  network.drop_if = [&packets](const Flight& f) {
+    if (f.type != wire::PacketType::kData || f.from != 0) return false;
+    Packet packet;
+    std::span<const std::byte> payload;
+    REQUIRE(wire::decode_prefix(f.bytes, packet.header.prefix) == wire::DropReason::kNone);
+    REQUIRE(wire::decode_data(f.bytes, packet.header.prefix, packet.header, payload) == wire::DropReason::kNone);
+    packet.dscp = f.dscp;
+    packet.ecn = f.ecn;
+    packets.push_back(packet);
+    return false;
+  };
+  return packets;
+}
+
+bool is_data(const core::Transmit& run) {
+  return (static_cast<std::uint8_t>(run.slices[0].data[0]) & 0x0FU) == MLT_TYPE_DATA;
+}
+
+}  // namespace
+
+// ---- order ---------------------------------------------------------------------------------------------------------
+
+TEST_CASE("send_order__critical_then_important_then_the_rest") {
+  VirtualNetwork network(NetworkConfig{});
+  std::vector<Packet> packets;
+  record(network, packets);
+  TransferOptions options;
+  base::Prng prng(5);
+  for (int i = 0; i < 200; ++i) {
+    SegmentTag tag{static_cast<std::uint8_t>(prng.below(2))};
+    if (prng.chance(0.4)) tag.bits |= SegmentTag::kImportant;
+    if (prng.chance(0.1)) tag.bits |= SegmentTag::kCritical;
+    options.tags.push_back(tag);
+  }
+  Transfer transfer(network, 200 * kSegment, options);
+  transfer.post();
+  REQUIRE(transfer.run());
+  REQUIRE(packets.size() == 200);
+  for (std::size_t i = 1; i < packets.size(); ++i) {
+    const auto before = options.tags[packets[i - 1].segment()].pass();
+    const auto after = options.tags[packets[i].segment()].pass();
+    CHECK(before <= after);
+    if (before == after) CHECK(packets[i - 1].segment() < packets[i].segment());
+  }
+}
+
+TEST_CASE("send_order__front_layers_before_back_layers_then_in_order_of_posting") {
+  NetworkConfig config;
+  config.endpoint.timely.line_rate_bytes_per_second = 1.25e8;
+  VirtualNetwork network(config);
+  std::vector<Packet> packets;
+  record(network, packets);
+  std::vector<std::unique_ptr<Transfer>> transfers;
+  const std::uint32_t orders[] = {3, 1, 2, 1, 0};
+  for (std::uint64_t i = 0; i < 5; ++i) {
+    TransferOptions options;
+    options.tag = options.operation = i + 1;
+    options.order = orders[i];
+    transfers.push_back(std::make_unique<Transfer>(network, 100 * kSegment, options));
+  }
+  for (auto& transfer : transfers) transfer->post();
+  REQUIRE(network.run_until_completed(0, 5));
+  // The first post may have left one run before the others came; all else follows the order.
+  std::vector<std::uint64_t> tags;
+  for (const Packet& packet : packets) {
+    if (tags.empty() || tags.back() != packet.header.tag) tags.push_back(packet.header.tag);
+  }
+  REQUIRE(tags.size() >= 5);
+  const std::vector<std::uint64_t> tail(tags.end() - 5, tags.end());
+  // 2 may have been under way when 5, more urgent, was posted; each then goes on in its place.
+  CHECK(tail == std::vector<std::uint64_t>{5, 2, 4, 3, 1});
+}
+
+TEST_CASE("send_order__a_repair_follows_it_too") {
+  VirtualNetwork network(NetworkConfig{});
+  std::vector<Packet> packets;
+  record(network, packets);
+  const auto watch = network.drop_if;
+  network.drop_if = [&, watch](const Flight& f) {
+    watch(f);
+    return f.type == wire::PacketType::kData && packets.back().header.prefix.round == 0;
+  };
+  TransferOptions options;
+  for (std::uint32_t i = 0; i < 60; ++i)
+    options.tags.push_back(SegmentTag{i % 3 == 0 ? SegmentTag::kImportant : std::uint8_t{0}});
+  Transfer transfer(network, 60 * kSegment, options);
+  transfer.post();
+  REQUIRE(transfer.run());
+  REQUIRE(packets.size() == 120);
+  for (std::size_t i = 61; i < 120; ++i) {
+    CHECK(options.tags[packets[i - 1].segment()].pass() <= options.tags[packets[i].segment()].pass());
+    CHECK((packets[i].header.prefix.flags & MLT_FLAG_REPAIR) != 0);
+  }
+}
+
+// ---- runs and tags -------------------------------------------------------------------------------------------------
+
+TEST_CASE("run__one_peer_class_mark_and_path_equal_sizes_and_no_longer_than_100_us") {
+  for (const double rate : {1.25e6, 2.5e7, 1.25e9, 1.25e10}) {
+    for (const std::uint32_t most : {1U, 16U, 64U}) {
+      CAPTURE(rate);
+      CAPTURE(most);
+      NetworkConfig config;
+      config.endpoint.paths = 2;
+      config.endpoint.timely.line_rate_bytes_per_second = rate;
+      config.capabilities.max_run_segments = most;
+      config.capabilities.max_run_bytes = 30'000;
+      VirtualNetwork network(config);
+      TransferOptions options;
+      base::Prng prng(9);
+      SegmentTag tag;
+      for (int i = 0; i < 300; ++i) {
+        if (prng.chance(0.1)) tag.bits = static_cast<std::uint8_t>(prng.below(16));
+        options.tags.push_back(tag);
+      }
+      std::uint64_t runs = 0;
+      std::uint64_t longest = 0;
+      network.on_run = [&](std::uint16_t from, const core::Transmit& run) {
+        if (from != 0 || !is_data(run)) return;
+        ++runs;
+        longest = std::max<std::uint64_t>(longest, run.datagram_count);
+        const double allowed = network.endpoint(0).rate_bytes_per_second(1) * 100e-6;
+        if (run.datagram_count > 1) CHECK(static_cast<double>(run.total_bytes) <= allowed * 1.0001);
+        std::uint32_t slice = 0;
+        for (std::uint32_t i = 0; i < run.datagram_count; ++i, slice += 2) {
+          wire::DataHeader header;
+          const auto head = std::span(run.slices[slice].data, run.slices[slice].size);
+          REQUIRE(head.size() == MLT_DATA_HEADER_BYTES);
+          REQUIRE(wire::decode_prefix(head, header.prefix) == wire::DropReason::kNone);
+          header.offset_bytes = base::load_le32(head.data() + MLT_OFFSET_OFFSET);
+          const SegmentTag expected = options.tags[header.offset_bytes / kSegment];
+          CHECK(header.prefix.path == run.path);
+          CHECK(run.dscp == network.endpoint(0).config().dscp.data[expected.traffic_class()]);
+          CHECK(run.ecn == expected.ecn());
+          const std::size_t size = head.size() + run.slices[slice + 1].size;
+          if (i + 1 < run.datagram_count) CHECK(size == run.datagram_bytes);
+        }
+      };
+      Transfer transfer(network, 299 * kSegment + 12, options);
+      transfer.post();
+      REQUIRE(transfer.run());
+      CHECK(transfer.fault() == "");
+      CHECK(runs > 0);
+      if (rate >= 1.25e9 && most > 1) CHECK(longest > 5);
+      if (rate < 1e7) CHECK(longest == 1);
+    }
+  }
+}
+
+TEST_CASE("run__payload_slices_point_into_the_tensor") {
+  VirtualNetwork network(NetworkConfig{});
+  Transfer transfer(network, 100'000);
+  const std::byte* begin = transfer.data().data();
+  std::uint64_t payload = 0;
+  network.on_run = [&](std::uint16_t from, const core::Transmit& run) {
+    if (from != 0) return;
+    for (std::uint32_t i = 1; i < run.slice_count; i += 2) {
+      CHECK(run.slices[i].data >= begin);
+      CHECK(run.slices[i].data + run.slices[i].size <= begin + 100'000);
+      payload += run.slices[i].size;
+    }
+  };
+  transfer.post();
+  REQUIRE(transfer.run());
+  CHECK(payload == 100'000);
+}
+
+TEST_CASE("run__a_uniform_tensor_goes_out_in_few_long_runs") {
+  VirtualNetwork network(NetworkConfig{});  // 10 Gbit/s: 125 kB in 100 us, so the datapath's limit decides
+  Transfer transfer(network, 1'000 * kSegment);
+  transfer.post();
+  REQUIRE(transfer.run());
+  const std::uint64_t most = base::kMaxRunBytes / kDatagram;
+  CHECK(network.counter(0, Counter::k_runs_sent) <= 1'000 / most + 3);
+}
+
+TEST_CASE("packets__are_self_describing_and_numbered_per_path") {
+  NetworkConfig config;
+  config.endpoint.paths = 3;
+  VirtualNetwork network(config);
+  std::vector<Packet> packets;
+  record(network, packets);
+  Transfer transfer(network, 300 * kSegment);
+  transfer.post();
+  REQUIRE(transfer.run());
+  std::uint32_t next[3] = {1, 1, 1};
+  for (const Packet& packet : packets) {
+    CHECK(packet.header.tag == 7);
+    CHECK(packet.header.generation == 0);
+    CHECK(packet.header.total_bytes == 300 * kSegment);
+    CHECK(packet.header.prefix.element == wire::ElementType::kFloat32);
+    CHECK(packet.header.prefix.sequence == next[packet.header.prefix.path]++);
+    CHECK((packet.header.prefix.flags & MLT_FLAG_END_OF_ROUND) == 0);  // with several paths a probe tells it
+  }
+  for (const std::uint32_t n : next) CHECK(n > 50);  // sprayed over all of them
+}
+
+// ---- window --------------------------------------------------------------------------------------------------------
+
+TEST_CASE("window__is_never_exceeded") {
+  for (const std::uint32_t window : {20'000U, 64'000U, 300'000U}) {
+    for (const double drop : {0.0, 0.05}) {
+      CAPTURE(window);
+      CAPTURE(drop);
+      NetworkConfig config;
+      config.window_bytes = window;
+      config.link.data.drop = drop;
+      config.link.delay_ns = 300 * kMicrosecond;
+      VirtualNetwork network(config);
+      std::uint64_t largest = 0;
+      network.on_run = [&](std::uint16_t from, const core::Transmit&) {
+        if (from == 0) largest = std::max(largest, network.endpoint(0).in_flight_bytes(1));
+      };
+      Transfer transfer(network, 2'000'000);
+      transfer.post();
+      REQUIRE(transfer.run());
+      CHECK(transfer.fault() == "");
+      CHECK(largest <= window);
+      CHECK(largest > window / 2);
+    }
+  }
+}
+
+TEST_CASE("window__smaller_than_a_packet_still_moves") {
+  NetworkConfig config;
+  config.window_bytes = 500;
+  VirtualNetwork network(config);
+  Transfer transfer(network, 20 * kSegment);
+  transfer.post();
+  REQUIRE(transfer.run());
+  CHECK(transfer.fault() == "");
+}
+
+TEST_CASE("window__answers_slower_than_any_timeout_still_open_it") {
+  NetworkConfig config;
+  config.window_bytes = 30'000;
+  config.link.delay_ns = 120 * kMillisecond;  // a round trip is five of the longest timeouts
+  config.link.data.drop = 0.1;
+  VirtualNetwork network(config);
+  Transfer transfer(network, 200'000);
+  transfer.post();
+  REQUIRE(transfer.run(60 * kSecond));
+  CHECK(transfer.fault() == "");
+}
+
+TEST_CASE("window__one_blocked_peer_does_not_hold_up_another") {
+  NetworkConfig config;
+  config.hosts = 3;
+  config.window_bytes = 64'000;
+  VirtualNetwork network(config);
+  network.link(0, 1).data.drop = 1.0;
+  network.link(0, 1).control.drop = 1.0;
+  TransferOptions options;
+  Transfer stuck(network, 1'000'000, options);
+  options.to = 2;
+  options.operation = 2;
+  Transfer free(network, 1'000'000, options);
+  stuck.post();
+  free.post();
+  REQUIRE(free.run(50 * kMillisecond));
+  CHECK(free.fault() == "");
+  CHECK_FALSE(stuck.ended());
+}
+
+// ---- rate ----------------------------------------------------------------------------------------------------------
+
+TEST_CASE("rate__is_kept_on_average_and_starts_at_the_line") {
+  for (const double line : {1.25e7, 1.25e8, 1.25e9}) {
+    CAPTURE(line);
+    NetworkConfig config;
+    config.endpoint.timely.line_rate_bytes_per_second = line;
+    config.link.rate_bytes_per_second = 1.25e10;
+    VirtualNetwork network(config);
+    Transfer transfer(network, 4'000'000);
+    transfer.post();
+    CHECK(network.endpoint(0).rate_bytes_per_second(1) == doctest::Approx(line));
+    REQUIRE(transfer.run());
+    const double wire_bytes = 4'000'000.0 * kDatagram / kSegment;
+    const double seconds = static_cast<double>(transfer.received()->elapsed_ns) * 1e-9;
+    CHECK(wire_bytes / seconds < line * 1.1);
+    CHECK(wire_bytes / seconds > line * 0.85);
+  }
+}
+
+TEST_CASE("rate__an_idle_path_is_used_in_full") {
+  // The queue that one's own runs make is no congestion: once a 10 Gbit/s path was used to 18 %.
+  for (const double line : {1.25e8, 1.25e9, 5e9}) {
+    for (const base::DurationNs delay : {5 * kMicrosecond, 50 * kMicrosecond, 500 * kMicrosecond}) {
+      CAPTURE(line);
+      CAPTURE(delay);
+      NetworkConfig config;
+      config.endpoint.timely.line_rate_bytes_per_second = line;
+      config.link.rate_bytes_per_second = line;
+      config.link.delay_ns = delay;
+      config.window_bytes = 16U << 20;
+      VirtualNetwork network(config);
+      const double bytes = line * 0.015 > 2e7 ? 2e7 : line * 0.015;
+      Transfer transfer(network, static_cast<std::size_t>(bytes) / 4 * 4);
+      transfer.post();
+      REQUIRE(transfer.run());
+      const double sending_ns = static_cast<double>(transfer.received()->elapsed_ns - delay);
+      CHECK(bytes / sending_ns * 1e9 > 0.85 * line);
+    }
+  }
+}
+
+TEST_CASE("rate__falls_towards_a_slow_link_and_is_remembered_by_the_next_transfer") {
+  NetworkConfig config;
+  config.endpoint.timely.line_rate_bytes_per_second = 1.25e9;
+  config.link.rate_bytes_per_second = 1.25e8;
+  VirtualNetwork network(config);
+  Transfer first(network, 4'000'000);
+  first.post();
+  REQUIRE(first.run());
+  CHECK(first.fault() == "");
+  const double learnt = network.endpoint(0).rate_bytes_per_second(1);
+  CHECK(learnt < 0.6 * 1.25e9);
+  TransferOptions options;
+  options.operation = 2;
+  Transfer second(network, 1'000, options);
+  second.post();
+  CHECK(network.endpoint(0).rate_bytes_per_second(1) <= learnt + 1);
+  REQUIRE(second.run());
+}
+
+TEST_CASE("rate__a_slow_link_is_shared_without_collapse") {
+  // Goodput over a link of a tenth of the line rate with a finite queue: repairs and pauses must not eat it.
+  NetworkConfig config;
+  config.endpoint.timely.line_rate_bytes_per_second = 1.25e9;
+  config.link.rate_bytes_per_second = 1.25e8;
+  config.link.queue_bytes = 200'000;
+  VirtualNetwork network(config);
+  Transfer transfer(network, 20'000'000);
+  transfer.post();
+  REQUIRE(transfer.run());
+  CHECK(transfer.fault() == "");
+  const double goodput = 2e7 / (static_cast<double>(transfer.received()->elapsed_ns) * 1e-9);
+  CHECK(goodput > 0.5 * 1.25e8);
+}
+
+// ---- probes --------------------------------------------------------------------------------------------------------
+
+TEST_CASE("probe__is_repeated_ever_more_slowly_while_nobody_answers") {
+  VirtualNetwork network(NetworkConfig{});
+  network.every_link([](Link& link) {
+    link.data.drop = link.control.drop = 1.0;
+    link.control_connection_up = false;
+  });
+  Transfer transfer(network, 1'000);
+  REQUIRE(transfer.post_send() == core::PostStatus::kPosted);
+  network.run_for(10 * kSecond);
+  const auto probes = network.counter(0, Counter::k_probes_sent);
+  CHECK(probes > 100);  // at least every 50 ms, by both ways
+  CHECK(probes < 1'000);
+  CHECK(network.counter(0, Counter::k_backstop_messages_sent) > 0);
+}
+
+TEST_CASE("probe__waits_at_the_slowest_pace_for_a_receive_that_is_not_posted") {
+  VirtualNetwork network(NetworkConfig{});
+  Transfer transfer(network, 1'000);
+  REQUIRE(transfer.post_send() == core::PostStatus::kPosted);
+  network.run_for(5 * kSecond);
+  CHECK(network.counter(0, Counter::k_probes_sent) < 5'000 / 50 + 10);
+  CHECK(network.counter(0, Counter::k_backstop_messages_sent) == 0);
+  CHECK(network.counter(0, Counter::k_data_packets_sent) == 1);
+}
+
+TEST_CASE("probe__asks_again_within_a_few_round_trips_when_the_marker_is_lost") {
+  VirtualNetwork network(NetworkConfig{});
+  Transfer warm(network, 100'000);
+  warm.post();
+  REQUIRE(warm.run());
+  int lost = 0;
+  network.drop_if = [&](const Flight& f) {
+    return f.type == wire::PacketType::kData && (static_cast<unsigned>(f.bytes[1]) & MLT_FLAG_END_OF_ROUND) != 0 &&
+           lost++ == 0;
+  };
+  TransferOptions options;
+  options.operation = 2;
+  Transfer transfer(network, 10 * kSegment, options);
+  transfer.post();
+  REQUIRE(transfer.run(2 * kMillisecond));
+  CHECK(transfer.fault() == "");
+}
+
+TEST_CASE("cancel__of_a_send_gives_the_tensor_back_at_once") {
+  NetworkConfig config;
+  config.endpoint.timely.line_rate_bytes_per_second = 1.25e7;
+  VirtualNetwork network(config);
+  Transfer transfer(network, 1'000'000);
+  transfer.post();
+  network.run_for(kMillisecond);
+  network.cancel(0, 1, core::CompletionKind::kSend);
+  REQUIRE(transfer.sent() != nullptr);
+  CHECK(transfer.sent()->status == core::CompletionStatus::kCancelled);
+  const auto sent = network.counter(0, Counter::k_data_packets_sent);
+  transfer.data().clear();
+  transfer.data().shrink_to_fit();  // a read of it from now on is an error that the address sanitizer sees
+  network.run_for(100 * kMillisecond);
+  CHECK(network.counter(0, Counter::k_data_packets_sent) == sent);
+}
