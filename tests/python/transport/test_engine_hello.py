@@ -94,7 +94,7 @@ def test_connect__another_job_or_size_is_refused(
     assert cause in str(connecting)
     assert connecting.peer == 0
     assert isinstance(listening, mlt.RendezvousError)
-    assert str(listening).startswith("rank 0: no connection with rank 1")
+    assert str(listening).startswith("rank 0: rank 1 did not connect")
     assert cause in str(listening)
     assert listening.peer == 1
 
