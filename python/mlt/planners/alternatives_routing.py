@@ -82,10 +82,7 @@ def _solve(aro: _Aro, cluster: Cluster, job: Job, heads: tuple[str, ...], seed: 
     Raises:
         ArithmeticError: the verifier found a fault, which is a bug of the routing planner and never passed on.
     """
-    alone = job.model_copy(update={"workers": heads})
-    jobs = tuple(alone if other.name == job.name else other for other in cluster.jobs)
-    reduced = cluster.model_copy(update={"jobs": jobs})
-    reduced.__dict__.pop("job_by_name", None)  # a cached answer about the jobs before
+    reduced = cluster.with_job(job.model_copy(update={"workers": heads}))
     instance = aro.instance_of(reduced, jobs=[job.name])
     solution = aro.plan_routes(instance, effort=aro.effort(seconds=_SEARCH_SECONDS, seed=seed))
     report = aro.verify(instance, solution.plans)
@@ -104,7 +101,9 @@ def _timed(cluster: Cluster, job: Job, name: str, entry: JobPlan) -> Alternative
     if time is None:
         return Skipped(name, "a task's routes have rate 0")
     total = sum(task.rate for task in entry.routing.tasks)
-    proven = all(task.rate_bound is not None and task.rate_bound <= task.rate * (1 + 1e-6) for task in entry.routing.tasks)
+    proven = all(
+        task.rate_bound is not None and task.rate_bound <= task.rate * (1 + 1e-6) for task in entry.routing.tasks
+    )
     reason = f"routes carry {format_rate(total)} per worker, {'proven optimal' if proven else 'not proven optimal'}"
     if entry.aggregation is not None and entry.aggregation.time >= time * (1 - 1e-9):
         reason = f"the aggregation tree; its {reason}"
