@@ -5,6 +5,7 @@ from __future__ import annotations
 from mlt.planners.aggregation import job_resources
 from mlt.planners.aggregation_model import direct_clustering, hierarchical_time
 from mlt.planners.cluster import Cluster, Job
+from mlt.planners.effective import effective_cluster, has_circuit_switches
 from mlt.planners.link_load import (
     Demand,
     Loads,
@@ -44,6 +45,13 @@ def job_loads(cluster: Cluster, entry: JobPlan) -> Loads:
             for worker in workers
         ]
     return with_results(spread_over_shortest_paths(cluster, demands, job=entry.job))
+
+
+def planned_network(cluster: Cluster, plan: Plan) -> Cluster | None:
+    """The network under the plan's circuits; None when circuit switches wait for circuits that nobody planned."""
+    if has_circuit_switches(cluster) and not plan.circuits:
+        return None
+    return effective_cluster(cluster, plan.circuits)
 
 
 def _gain(before: float | None, after: float | None) -> str:
@@ -144,7 +152,7 @@ def planned_time(entry: JobPlan, job: Job) -> float | None:
     return entry.placement.time if entry.placement is not None else None
 
 
-def _job_lines(cluster: Cluster, entry: JobPlan) -> list[str]:
+def _job_lines(cluster: Cluster, network: Cluster | None, entry: JobPlan) -> list[str]:
     job = cluster.job_by_name[entry.job]
     lines = [f"Job {job.name}: {len(job.workers)} workers, {len(job.servers)} servers, {format_size(job.model_size)}"]
     body: list[str] = []
@@ -161,7 +169,9 @@ def _job_lines(cluster: Cluster, entry: JobPlan) -> list[str]:
         body.append(f"One iteration's communication: {format_time(time)}")
     for name, before in baselines(cluster, job).items():
         body.append(f"  {name} would take {format_time(before)}{_gain(before, time)}")
-    busiest = most_loaded(job_loads(cluster, entry), arc_bandwidths(cluster))
+    busiest = None
+    if network is not None:
+        busiest = most_loaded(job_loads(network, entry), arc_bandwidths(network))
     if busiest is not None:
         (a, b), utilisation = busiest
         body.append(f"Busiest link: {a} to {b}, {utilisation:.0%} of its bandwidth")
@@ -172,8 +182,9 @@ def _job_lines(cluster: Cluster, entry: JobPlan) -> list[str]:
 def explain_plan(cluster: Cluster, plan: Plan) -> str:
     """The whole plan as text, one paragraph per job."""
     lines: list[str] = []
+    network = planned_network(cluster, plan)
     for entry in plan.jobs:
-        lines += [*_job_lines(cluster, entry), ""]
+        lines += [*_job_lines(cluster, network, entry), ""]
     if plan.circuits:
         lines.append(f"{len(plan.circuits)} circuits")
     if plan.thresholds:
