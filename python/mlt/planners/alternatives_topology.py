@@ -48,6 +48,6 @@ def prepare_ground(cluster: Cluster, job: Job, plan: Plan) -> Ground:
         name=_NAME,
         time=time,
         reason="the busiest link of the planned circuits and routes, all jobs at once",
-        sections=planned.job(job.name),
+        sections=planned.job(job.name).model_copy(update={"strategy": "circuits"}),
     )
     return Ground(effective_cluster(cluster, planned.circuits), planned, alternative)
