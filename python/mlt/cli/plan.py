@@ -43,6 +43,9 @@ def refusals(function: F) -> F:
         except InputError as error:
             click.echo(str(error), err=True)
             raise SystemExit(2) from None
+        except ImportError as error:
+            click.echo(f"error: this needs {error.name}, which is not installed; pip install 'mlt[plan]'", err=True)
+            raise SystemExit(3) from None
         except (InfeasibleError, ValueError) as error:
             click.echo(f"error: {error}", err=True)
             raise SystemExit(3) from None
