@@ -1,0 +1,108 @@
+"""The open solver HiGHS behind two questions: a linear programme with some integers, and its status in our words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+import highspy
+import numpy as np
+from scipy.sparse import csr_array
+
+from mlt.planners.routing.flow import BoolArray
+from mlt.planners.routing.graph import FloatArray, IntArray
+
+
+class Verdict(Enum):
+    """What a solver can say."""
+
+    OPTIMAL = "optimal"
+    FEASIBLE = "feasible"
+    INFEASIBLE = "infeasible"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Verdict, values (None without a solution), objective value and proven bound."""
+
+    verdict: Verdict
+    x: FloatArray | None
+    objective: float
+    bound: float
+
+
+class Rows:
+    """Collects sparse rows ``low <= a x <= high``."""
+
+    def __init__(self) -> None:
+        self._columns: list[IntArray] = []
+        self._values: list[FloatArray] = []
+        self._row: list[IntArray] = []
+        self.low: list[float] = []
+        self.high: list[float] = []
+
+    def add(self, columns: IntArray, values: FloatArray, low: float, high: float) -> None:
+        self._columns.append(np.asarray(columns, dtype=np.int64))
+        self._values.append(np.asarray(values, dtype=np.float64))
+        self._row.append(np.full(len(columns), len(self.low), dtype=np.int64))
+        self.low.append(low)
+        self.high.append(high)
+
+    def matrix(self, columns: int) -> csr_array:
+        if not self.low:
+            return csr_array((0, columns))
+        data = (np.concatenate(self._values), (np.concatenate(self._row), np.concatenate(self._columns)))
+        return csr_array(data, shape=(len(self.low), columns))
+
+
+def solve(
+    cost: FloatArray,
+    lower: FloatArray,
+    upper: FloatArray,
+    integer: BoolArray,
+    rows: Rows,
+    *,
+    seconds: float,
+    gap: float = 0.0,
+    start: FloatArray | None = None,
+) -> Answer:
+    """Minimise ``cost @ x``. ``start`` is a feasible point to begin from; ``seconds`` limits the search."""
+    solver = highspy.Highs()
+    solver.setOptionValue("output_flag", False)
+    solver.setOptionValue("time_limit", float(seconds))
+    solver.setOptionValue("mip_rel_gap", float(gap))
+    solver.setOptionValue("threads", 1)
+    matrix = rows.matrix(len(cost))
+    model = highspy.HighsLp()
+    model.num_col_, model.num_row_ = len(cost), len(rows.low)
+    model.col_cost_, model.col_lower_, model.col_upper_ = cost, lower, upper
+    model.row_lower_, model.row_upper_ = np.array(rows.low), np.array(rows.high)
+    model.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
+    model.a_matrix_.start_ = matrix.indptr
+    model.a_matrix_.index_ = matrix.indices
+    model.a_matrix_.value_ = matrix.data
+    if integer.any():
+        kinds = (highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger)
+        model.integrality_ = [kinds[int(flag)] for flag in integer]
+    solver.passModel(model)
+    if start is not None:
+        solution = highspy.HighsSolution()
+        solution.col_value = list(start)
+        solver.setSolution(solution)
+    solver.run()
+    return _answer(solver, bool(integer.any()))
+
+
+def _answer(solver: highspy.Highs, mixed: bool) -> Answer:
+    status = solver.getModelStatus()
+    info = solver.getInfo()
+    if status == highspy.HighsModelStatus.kInfeasible:
+        return Answer(Verdict.INFEASIBLE, None, float("inf"), float("inf"))
+    found = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
+    bound = info.mip_dual_bound if mixed else info.objective_function_value
+    if not found:
+        return Answer(Verdict.UNKNOWN, None, float("inf"), bound)
+    x = np.array(solver.getSolution().col_value)
+    verdict = Verdict.OPTIMAL if status == highspy.HighsModelStatus.kOptimal else Verdict.FEASIBLE
+    return Answer(verdict, x, info.objective_function_value, bound)

@@ -1,0 +1,66 @@
+"""Which input pipelines to open in a two-tier (leaf-spine) network: good guesses, tried before any integer programme.
+
+At the PS's leaf the number of open INPs is what fits its link; the spines behind closed INPs are out. A programmable
+spine may open as many INPs as flows fit its link to that leaf, and takes those that unload most of what is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import combinations
+
+import numpy as np
+
+from mlt.planners.routing.flow import BoolArray
+from mlt.planners.routing.graph import IntArray, Kind, TaskGraph
+
+
+def guesses(graph: TaskGraph, fits: IntArray, *, limit: int = 24) -> Iterator[BoolArray]:
+    """Yield sets of INPs to open, most promising first; nothing if the graph is not two-tier with a programmable PS leaf.
+
+    ``fits[e]`` is the number of flows edge ``e`` may carry at the rate in question.
+    """
+    last_edges = graph.edges_in[graph.ps]
+    if len(last_edges) != 1:
+        return
+    exit_node = int(graph.tail[last_edges[0]])
+    if graph.nodes[exit_node].kind is not Kind.OP:
+        return
+    gates = [int(graph.tail[e]) for e in graph.edges_in[exit_node]]
+    forced = [v for v in gates if graph.forced[v]]
+    free = [v for v in gates if not graph.forced[v]]
+    room = int(fits[last_edges[0]]) - len(forced)
+    if room < 0:
+        return
+    options = [(*forced, *extra) for extra in combinations(free, min(room, len(free)))]
+    ranked = sorted(options, key=lambda option: -sum(_weight(graph, gate) for gate in option))
+    for option in ranked[:limit]:
+        yield _open_spines(graph, fits, set(option), set(gates))
+
+
+def _weight(graph: TaskGraph, gate: int) -> int:
+    """Programmable spines behind a gate count most, then plain ones."""
+    tails = graph.tail[graph.edges_in[gate]]
+    return int(sum(1000 if graph.nodes[v].kind is Kind.OP else 1 for v in tails))
+
+
+def _open_spines(graph: TaskGraph, fits: IntArray, gates: set[int], all_gates: set[int]) -> BoolArray:
+    opened = graph.forced.copy()
+    opened[list(gates)] = True
+    left = graph.sources.astype(np.int64).copy()
+    reachable = {int(graph.tail[e]): int(fits[e]) for gate in gates for e in graph.edges_in[gate]}
+    for op, budget in reachable.items():
+        if graph.nodes[op].kind is not Kind.OP:
+            continue
+        inputs = [int(graph.tail[e]) for e in graph.edges_in[op] if graph.virtual[e]]
+        inputs = [v for v in inputs if v not in all_gates and not graph.forced[v]]
+        relief = {
+            v: int(np.minimum(fits[graph.edges_in[v]], left[graph.tail[graph.edges_in[v]]]).sum()) for v in inputs
+        }
+        for v in sorted(inputs, key=lambda v: -relief[v])[:budget]:
+            if relief[v] == 0:
+                continue
+            opened[v] = True
+            into = graph.edges_in[v]
+            left[graph.tail[into]] -= np.minimum(fits[into], left[graph.tail[into]])
+    return opened
