@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import maximum_flow
 
 from mlt.planners.routing.graph import FloatArray, IntArray, TaskGraph
+from mlt.planners.routing.maxflow import maximum_flow
 
 BoolArray = NDArray[np.bool_]
 _SLACK = 1e-9  # relative; capacities that are an exact multiple of the rate must not lose a flow to rounding
@@ -47,12 +46,11 @@ def route_flow(graph: TaskGraph, fits: IntArray, opened: BoolArray, *, relaxed: 
     rows = np.concatenate([graph.tail[used], np.full(len(fed), source), ends, [graph.ps]])
     columns = np.concatenate([graph.head[used], fed, np.full(len(ends), sink), [sink]])
     limits = np.concatenate([np.minimum(fits[used], total), supply[fed], np.full(len(ends) + 1, total)])
-    network = csr_array((limits.astype(np.int32), (rows, columns)), shape=(size + 2, size + 2))
-    result = maximum_flow(network, source, sink)
-    if result.flow_value < total:
+    value, flow = maximum_flow(rows, columns, limits, nodes=size + 2, source=source, sink=sink)
+    if value < total:
         return None
     y = np.zeros(len(graph.tail), dtype=np.int64)
-    y[used] = result.flow.tocsr()[graph.tail[used], graph.head[used]]
+    y[used] = flow[: len(used)]
     y[emitting] = 1
     return y
 

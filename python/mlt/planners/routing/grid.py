@@ -17,12 +17,11 @@ from random import Random
 from typing import Literal
 
 import numpy as np
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import maximum_flow
 
 from mlt.planners.routing.baselines import fair_rates
 from mlt.planners.routing.highs import Rows, solve
 from mlt.planners.routing.instance import Instance, InstanceError, Job, Task
+from mlt.planners.routing.maxflow import maximum_flow
 from mlt.planners.routing.routes import TaskPlan, WorkerRoute
 
 Reading = Literal["rate", "line-rate"]
@@ -58,7 +57,7 @@ def plan_grid(instance: Instance, *, seed: int, reading: Reading = "rate") -> li
     plans = []
     for job, task in instance.tasks:
         fabric = _fabric(instance, job, task)
-        chosen = _round(instance, fabric, _relaxation(instance, fabric, task, reading), random)
+        chosen = _round(fabric, _relaxation(instance, fabric, task, reading), random)
         routes = _routes(instance, fabric, task, chosen)
         plans.append(TaskPlan(job.name, task.name, task.ps, 1.0, routes))
     return fair_rates(instance, plans)
@@ -112,7 +111,7 @@ def _relaxation(instance: Instance, fabric: _Fabric, task: Task, reading: Readin
     return shares
 
 
-def _round(instance: Instance, fabric: _Fabric, shares: dict[str, dict[str, float]], random: Random) -> dict[str, str]:
+def _round(fabric: _Fabric, shares: dict[str, dict[str, float]], random: Random) -> dict[str, str]:
     """Worker -> aggregator, drawn with the relaxed fractions as probabilities."""
     return {
         worker: random.choices(list(shares[leaf]), weights=list(shares[leaf].values()))[0]
@@ -159,26 +158,23 @@ def _balance(
     """Smallest worst link load for the movable flows, as an integral flow; exact, since capacities are equal."""
     leaves, spines = list(movable), fabric.spines
     total = sum(len(groups) for groups in movable.values())
+    up = [(i, len(leaves) + j) for i in range(len(leaves)) for j in range(len(spines))]
     source, sink = len(leaves) + len(spines), len(leaves) + len(spines) + 1
+    arcs = [*((source, i) for i in range(len(leaves))), *((v, sink) for v in range(len(leaves), source)), *up]
+    tails, heads = (np.array(side) for side in zip(*arcs, strict=True))
     level = max([1, *preset.values()])
-    while total:
-        limits = np.zeros((sink + 1, sink + 1), dtype=np.int32)
-        for i, leaf in enumerate(leaves):
-            limits[source, i] = len(movable[leaf])
-            for j, spine in enumerate(spines):
-                limits[i, len(leaves) + j] = level - preset[leaf, spine]
-        for j, spine in enumerate(spines):
-            limits[len(leaves) + j, sink] = level - (spine in merged_at)
-        result = maximum_flow(csr_array(limits), source, sink)
-        if result.flow_value == total:
+    while True:
+        limits = [len(movable[leaf]) for leaf in leaves]
+        limits += [level - (spine in merged_at) for spine in spines]
+        limits += [level - preset[leaves[i], spines[j - len(leaves)]] for i, j in up]
+        value, flow = maximum_flow(tails, heads, np.array(limits), nodes=sink + 1, source=source, sink=sink)
+        if value == total:
             break
         level += 1
-    else:
-        return {}
-    flow = result.flow.toarray()
+    sent = dict(zip(arcs, flow, strict=True))
     found: dict[str, str] = {}
     for i, leaf in enumerate(leaves):
-        slots = [spine for j, spine in enumerate(spines) for _ in range(max(0, int(flow[i, len(leaves) + j])))]
+        slots = [spine for j, spine in enumerate(spines) for _ in range(int(sent[i, len(leaves) + j]))]
         for group, spine in zip(movable[leaf], slots, strict=True):
             found.update(dict.fromkeys(group, spine))
     return found

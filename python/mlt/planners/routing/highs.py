@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from importlib import import_module
+from typing import Any
 
-import highspy
 import numpy as np
-from scipy.sparse import csr_array
 
 from mlt.planners.routing.flow import BoolArray
 from mlt.planners.routing.graph import FloatArray, IntArray
+
+highspy: Any = import_module("highspy")  # its Python half is untyped
 
 
 class Verdict(Enum):
@@ -38,22 +40,19 @@ class Rows:
     def __init__(self) -> None:
         self._columns: list[IntArray] = []
         self._values: list[FloatArray] = []
-        self._row: list[IntArray] = []
         self.low: list[float] = []
         self.high: list[float] = []
 
     def add(self, columns: IntArray, values: FloatArray, low: float, high: float) -> None:
         self._columns.append(np.asarray(columns, dtype=np.int64))
         self._values.append(np.asarray(values, dtype=np.float64))
-        self._row.append(np.full(len(columns), len(self.low), dtype=np.int64))
         self.low.append(low)
         self.high.append(high)
 
-    def matrix(self, columns: int) -> csr_array:
-        if not self.low:
-            return csr_array((0, columns))
-        data = (np.concatenate(self._values), (np.concatenate(self._row), np.concatenate(self._columns)))
-        return csr_array(data, shape=(len(self.low), columns))
+    def compressed(self) -> tuple[IntArray, IntArray, FloatArray]:
+        """Row starts, column indices and values, row by row."""
+        starts = np.cumsum([0, *(len(columns) for columns in self._columns)])
+        return starts, np.concatenate([*self._columns, []]).astype(np.int64), np.concatenate([*self._values, []])
 
 
 def solve(
@@ -73,15 +72,12 @@ def solve(
     solver.setOptionValue("time_limit", float(seconds))
     solver.setOptionValue("mip_rel_gap", float(gap))
     solver.setOptionValue("threads", 1)
-    matrix = rows.matrix(len(cost))
     model = highspy.HighsLp()
     model.num_col_, model.num_row_ = len(cost), len(rows.low)
     model.col_cost_, model.col_lower_, model.col_upper_ = cost, lower, upper
     model.row_lower_, model.row_upper_ = np.array(rows.low), np.array(rows.high)
     model.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
-    model.a_matrix_.start_ = matrix.indptr
-    model.a_matrix_.index_ = matrix.indices
-    model.a_matrix_.value_ = matrix.data
+    model.a_matrix_.start_, model.a_matrix_.index_, model.a_matrix_.value_ = rows.compressed()
     if integer.any():
         kinds = (highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger)
         model.integrality_ = [kinds[int(flag)] for flag in integer]
@@ -94,7 +90,7 @@ def solve(
     return _answer(solver, bool(integer.any()))
 
 
-def _answer(solver: highspy.Highs, mixed: bool) -> Answer:
+def _answer(solver: Any, mixed: bool) -> Answer:
     status = solver.getModelStatus()
     info = solver.getInfo()
     if status == highspy.HighsModelStatus.kInfeasible:

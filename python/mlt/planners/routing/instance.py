@@ -136,7 +136,7 @@ def _check_names(instance: Instance) -> None:
 
 def _check_links(instance: Instance) -> None:
     tiers = {switch.name: switch.tier for switch in instance.switches}
-    tiers.update({host: -1 for host in instance.hosts})
+    tiers.update(dict.fromkeys(instance.hosts, -1))
     pairs: set[frozenset[str]] = set()
     uplinks = dict.fromkeys(instance.hosts, 0)
     for link in instance.links:

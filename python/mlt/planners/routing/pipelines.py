@@ -16,7 +16,7 @@ from mlt.planners.routing.graph import IntArray, Kind, TaskGraph
 
 
 def guesses(graph: TaskGraph, fits: IntArray, *, limit: int = 24) -> Iterator[BoolArray]:
-    """Yield sets of INPs to open, most promising first; nothing if the graph is not two-tier with a programmable PS leaf.
+    """Yield sets of INPs to open, most promising first; none unless the PS leaf is programmable.
 
     ``fits[e]`` is the number of flows edge ``e`` may carry at the rate in question.
     """
@@ -45,7 +45,7 @@ def _weight(graph: TaskGraph, gate: int) -> int:
 
 
 def _open_spines(graph: TaskGraph, fits: IntArray, gates: set[int], all_gates: set[int]) -> BoolArray:
-    opened = graph.forced.copy()
+    opened: BoolArray = graph.forced.copy()
     opened[list(gates)] = True
     left = graph.sources.astype(np.int64).copy()
     reachable = {int(graph.tail[e]): int(fits[e]) for gate in gates for e in graph.edges_in[gate]}

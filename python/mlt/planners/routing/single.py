@@ -17,6 +17,7 @@ import numpy as np
 from mlt.planners.routing.flow import drop_idle, flows_that_fit, route_flow
 from mlt.planners.routing.graph import FloatArray, IntArray, TaskGraph
 from mlt.planners.routing.highs import Rows, Verdict, solve
+from mlt.planners.routing.joint import add_task, edge_limits
 from mlt.planners.routing.pipelines import guesses
 
 
@@ -53,7 +54,7 @@ def candidate_rates(graph: TaskGraph, quantisation: Quantisation | None = None) 
     if quantisation is not None:
         step = quantisation.fastest / quantisation.levels
         top = int(np.floor(min(graph.access_gbps, capacities.max()) / step + 1e-9))
-        return np.arange(top, 0, -1) * step
+        return np.arange(top, 0, -1).astype(np.float64) * step
     most = int(graph.sources.sum())
     capacities = capacities[capacities > 1e-9]
     rates = np.unique((capacities[:, None] / np.arange(1, most + 1)).ravel())[::-1]
@@ -89,26 +90,12 @@ def routes_at(
 
 def _programme(graph: TaskGraph, fits: IntArray, seconds: float) -> tuple[Verdict, IntArray | None]:
     """Choose the open INPs by mixed-integer programme; the flows are then integral by themselves."""
-    edges = len(graph.tail)
     free = graph.is_inp & ~graph.forced
-    total = int(graph.supply.sum())
-    upper = np.minimum(fits, total).astype(np.float64)
-    upper[graph.virtual] = 1.0
-    lower = np.zeros(edges)
-    lower[graph.virtual & graph.forced[graph.tail]] = 1.0
+    lower, upper = edge_limits(graph, fits)
     rows = Rows()
-    for v, node_supply in enumerate(np.where(graph.is_inp, 0, graph.supply)):
-        if v == graph.ps or graph.is_inp[v]:
-            continue
-        into, out = graph.edges_in[v], graph.edges_out[v]
-        values = np.concatenate([np.ones(len(out)), -np.ones(len(into))])
-        rows.add(np.concatenate([out, into]), values, float(node_supply), float(node_supply))
-    for v in np.flatnonzero(free):
-        gate = graph.edges_out[v][0]
-        for e in graph.edges_in[v]:
-            rows.add(np.array([e, gate]), np.array([1.0, -upper[e]]), -np.inf, 0.0)
+    add_task(rows, graph, upper, 0)
     integer = graph.virtual & free[graph.tail]
-    answer = solve(np.zeros(edges), lower, upper, integer, rows, seconds=seconds)
+    answer = solve(np.zeros(len(lower)), lower, upper, integer, rows, seconds=seconds)
     if answer.x is None:
         return answer.verdict, None
     opened = graph.forced.copy()

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from mlt.planners.routing.instance import Instance
 from mlt.planners.routing.routes import TaskPlan
@@ -81,13 +82,13 @@ def _path(instance: Instance, worker: str, path: Sequence[str], plan: TaskPlan) 
     """Faults of one path: ends, links, up-down order, length."""
     if len(path) < 3 or path[0] != worker or path[-1] != plan.ps:
         return [f"path {'-'.join(path)} does not lead from {worker} to {plan.ps}"]
-    for a, b in zip(path, path[1:], strict=False):
+    for a, b in pairwise(path):
         if (a, b) not in instance.capacity:
             return [f"worker {worker}: there is no link {a}-{b}"]
     tiers = [_tier(instance, name) for name in path]
     top = tiers.index(max(tiers))
-    climbs = all(x < y for x, y in zip(tiers[:top], tiers[1 : top + 1], strict=True))
-    descends = all(x > y for x, y in zip(tiers[top:-1], tiers[top + 1 :], strict=True))
+    climbs = all(x < y for x, y in pairwise(tiers[: top + 1]))
+    descends = all(x > y for x, y in pairwise(tiers[top:]))
     if not (climbs and descends):
         return [f"worker {worker}: path {'-'.join(path)} is not up-down"]
     shortest = 2 * _meeting_tier(instance, worker, plan.ps) + 3

@@ -1,0 +1,121 @@
+"""Upper bounds for several tasks together: a small programme over the rates alone.
+
+Its rows are necessary for any routes: each task's proven optimum when alone, what every worker's link carries, what
+the forced flows put on each PS's link, and what leaves each switch that workers or forced INPs feed. Its optimum
+bounds equations 2 and 3, and its rates are what ``multiple`` then tries to route.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from mlt.planners.routing.graph import FloatArray, TaskGraph
+from mlt.planners.routing.highs import Rows, solve
+from mlt.planners.routing.instance import Instance
+from mlt.planners.routing.single import Quantisation
+
+
+@dataclass(frozen=True)
+class Objective:
+    """Equation 3: ``min_s beta_s sum r + mu sum_s beta_s sum r``; with one job, equation 2 up to a factor."""
+
+    mu: float = 0.001
+
+    def value(self, instance: Instance, rates: Sequence[float]) -> float:
+        """Of rates listed in the order of ``instance.tasks``."""
+        totals = job_totals(instance, rates)
+        weighted = [job.weight * total for job, total in zip(instance.jobs, totals, strict=True)]
+        return min(weighted) + self.mu * sum(weighted)
+
+
+def job_totals(instance: Instance, rates: Sequence[float]) -> list[float]:
+    """Sum of the task rates of each job."""
+    totals = dict.fromkeys((job.name for job in instance.jobs), 0.0)
+    for (job, _), rate in zip(instance.tasks, rates, strict=True):
+        totals[job.name] += rate
+    return list(totals.values())
+
+
+@dataclass(frozen=True)
+class RateBound:
+    """Proven upper bound of the objective and one vector of rates that attains it in the relaxation."""
+
+    value: float
+    rates: FloatArray
+
+
+def rate_rows(instance: Instance, graphs: Sequence[TaskGraph]) -> list[tuple[dict[int, float], float]]:
+    """Necessary conditions ``sum_i a_i r_i <= b`` as (coefficients by task index, b)."""
+    found: list[tuple[dict[int, float], float]] = []
+    at_worker: dict[str, list[int]] = defaultdict(list)
+    at_ps: dict[str, dict[int, float]] = defaultdict(dict)
+    leaving: dict[str, dict[int, float]] = defaultdict(dict)
+    room: dict[str, dict[int, float]] = defaultdict(dict)
+    for i, graph in enumerate(graphs):
+        for worker in graph.entry:
+            at_worker[worker].append(i)
+        last = graph.edges_in[graph.ps]
+        at_ps[graph.nodes[graph.ps].name][i] = float(max(1, graph.sources[graph.tail[last]].sum()))
+        for v in np.flatnonzero(graph.sources).tolist():
+            name = graph.nodes[v].name
+            if v not in graph.tail[last]:
+                leaving[name][i] = float(graph.sources[v])
+                room[name].update((int(graph.link[e]), float(graph.capacity[e])) for e in graph.edges_out[v])
+    narrowest: dict[tuple[int, ...], float] = {}
+    for worker, tasks in at_worker.items():
+        gbps = instance.capacity[worker, instance.leaf_of[worker]]
+        narrowest[tuple(tasks)] = min(gbps, narrowest.get(tuple(tasks), gbps))
+    found += [(dict.fromkeys(tasks, 1.0), gbps) for tasks, gbps in narrowest.items()]
+    for host, loads in at_ps.items():
+        found.append((loads, instance.capacity[instance.leaf_of[host], host]))
+    for name, loads in leaving.items():
+        found.append((loads, sum(room[name].values())))
+    return found
+
+
+def bound_rates(
+    instance: Instance,
+    graphs: Sequence[TaskGraph],
+    alone: Sequence[float],
+    objective: Objective,
+    quantisation: Quantisation | None = None,
+) -> RateBound:
+    """Solve the relaxation. ``alone[i]`` is a proven upper bound of task i's rate.
+
+    Of the optimal rate vectors the one whose largest share of ``alone`` is smallest is returned, as it leaves the
+    most room for routing.
+    """
+    tasks = len(alone)
+    step = 1.0 if quantisation is None else quantisation.fastest / quantisation.levels
+    rows = Rows()
+    for coefficients, limit in rate_rows(instance, graphs):
+        rows.add(np.array(list(coefficients)), np.array(list(coefficients.values())) * step, -np.inf, limit)
+    worst, share = tasks, tasks + 1  # columns: rates in steps, the smallest weighted job, the largest share of alone
+    cost = np.zeros(tasks + 2)
+    for job in instance.jobs:
+        members = np.array([i for i, (owner, _) in enumerate(instance.tasks) if owner.name == job.name])
+        cost[members] = -objective.mu * job.weight * step
+        values = np.append(np.full(len(members), job.weight * step), -1.0)
+        rows.add(np.append(members, worst), values, 0.0, np.inf)
+    cost[worst] = -1.0
+    upper = np.append(np.array(alone) / step, [np.inf, np.inf])
+    integer = np.zeros(tasks + 2, dtype=bool)
+    if quantisation is not None:
+        upper[:tasks] = np.floor(upper[:tasks] + 1e-9)
+        integer[:tasks] = True
+    first = solve(cost, np.zeros(tasks + 2), upper, integer, rows, seconds=60.0)
+    if first.x is None:
+        raise RuntimeError("the relaxation over rates has no solution; zero rates always fit, so this is a defect")
+    value = -first.bound
+    rows.add(np.arange(tasks + 1), cost[: tasks + 1], -np.inf, -value + 1e-9 * max(1.0, abs(value)))
+    for i in range(tasks):
+        rows.add(np.array([i, share]), np.array([step / alone[i], -1.0]), -np.inf, 0.0)
+    tie = np.zeros(tasks + 2)
+    tie[share] = 1.0
+    second = solve(tie, np.zeros(tasks + 2), upper, integer, rows, seconds=60.0)
+    x = first.x if second.x is None else second.x
+    return RateBound(value, np.maximum(x[:tasks], 0.0) * step)

@@ -1,0 +1,198 @@
+"""Several tasks and jobs together (SJMT, MJMT): routes, rates and a proven bound of the objective.
+
+The bound comes first: every task alone (exact), then ``bounds`` over the rates. Its rates are the target; tasks are
+routed one after another in the capacity that is left, each spread as thinly as it can be over links that others
+need. If all fit, the objective equals the bound and the plan is proven optimal. If not, other orders are tried, then
+the joint integer programme at the target rates, then lower targets; what remains is reported as the gap.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from random import Random
+
+import numpy as np
+
+from mlt.planners.routing.bounds import Objective, RateBound, bound_rates
+from mlt.planners.routing.flow import flows_that_fit
+from mlt.planners.routing.graph import FloatArray, IntArray, TaskGraph, unfold
+from mlt.planners.routing.highs import Verdict
+from mlt.planners.routing.instance import Instance
+from mlt.planners.routing.joint import route_jointly
+from mlt.planners.routing.routes import TaskPlan, generate_routes
+from mlt.planners.routing.single import Quantisation, TaskSolution, quantised, routes_at, solve_task
+
+
+@dataclass(frozen=True)
+class Effort:
+    """Limits of the search: total seconds, orders tried per target, seconds of one joint programme."""
+
+    seconds: float = 60.0
+    orders: int = 8
+    joint_seconds: float = 20.0
+    seed: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """Plans in the order of ``instance.tasks``; ``value`` and ``bound`` are of the objective."""
+
+    plans: tuple[TaskPlan, ...]
+    value: float
+    bound: float
+    seconds: float
+    found_by: str
+
+    @property
+    def gap(self) -> float:
+        """Relative distance to the proven bound."""
+        return max(0.0, 1.0 - self.value / self.bound)
+
+    @property
+    def proven(self) -> bool:
+        return self.gap <= 1e-6
+
+
+class _Router:
+    """Routes all tasks at given rates in the capacities of one instance."""
+
+    def __init__(self, graphs: Sequence[TaskGraph], quantisation: Quantisation | None, effort: Effort) -> None:
+        self.graphs = [replace(graph, capacity=quantised(graph.capacity, quantisation)) for graph in graphs]
+        self.effort = effort
+        self.random = Random(effort.seed)
+        self.deadline = time.monotonic() + effort.seconds
+        size = len(graphs[0].links)
+        users = np.zeros(size, dtype=np.int64)
+        self.free = np.full(size, np.inf)
+        for graph in self.graphs:
+            real = ~graph.virtual
+            np.add.at(users, graph.link[real], 1)
+            self.free[graph.link[real]] = graph.capacity[real]
+        self.shared = users > 1
+
+    @property
+    def left(self) -> float:
+        return self.deadline - time.monotonic()
+
+    def in_turn(self, rates: FloatArray, *, exact: bool) -> list[IntArray] | None:
+        """Try several orders, the highest rates first, then at random."""
+        order = sorted(range(len(self.graphs)), key=lambda i: -rates[i])
+        for _ in range(self.effort.orders):
+            found = self._one_order(rates, order, exact=exact)
+            if found is not None or self.left <= 0:
+                return found
+            self.random.shuffle(order)
+        return None
+
+    def _one_order(self, rates: FloatArray, order: Sequence[int], *, exact: bool) -> list[IntArray] | None:
+        free = self.free.copy()
+        found: dict[int, IntArray] = {}
+        for i in order:
+            graph, rate = self.graphs[i], float(rates[i])
+            capacity = np.where(graph.virtual, np.inf, free[graph.link])
+            y = self._spread(graph, flows_that_fit(capacity, rate), exact=exact)
+            if y is None:
+                return None
+            real = np.flatnonzero(~graph.virtual & (y > 0))
+            free[graph.link[real]] -= y[real] * rate
+            found[i] = y
+        return [found[i] for i in range(len(self.graphs))]
+
+    def _spread(self, graph: TaskGraph, fits: IntArray, *, exact: bool) -> IntArray | None:
+        """Routes with the fewest flows on any shared link."""
+        shared = ~graph.virtual & self.shared[graph.link]
+        most = int(fits[shared].max()) if shared.any() else 0
+        for cap in range(1, most):
+            verdict, y = routes_at(graph, np.where(shared, np.minimum(fits, cap), fits), seconds=0.0, exact=False)
+            if y is not None:
+                return y
+            if cap > 8:
+                break
+        verdict, y = routes_at(graph, fits, seconds=min(10.0, max(self.left, 0.0)), exact=exact)
+        return y
+
+    def jointly(self, rates: FloatArray) -> tuple[Verdict, list[IntArray] | None]:
+        """All tasks in one integer programme."""
+        return route_jointly(self.graphs, rates, seconds=max(0.0, min(self.left, self.effort.joint_seconds)))
+
+
+def solve_tasks(
+    instance: Instance,
+    *,
+    objective: Objective | None = None,
+    quantisation: Quantisation | None = None,
+    effort: Effort | None = None,
+    graphs: Sequence[TaskGraph] | None = None,
+) -> Solution:
+    """Route every task of ``instance`` for the objective of equation 3 (equation 2 with one job).
+
+    Args:
+        graphs: pruned graphs to use instead of the unfolded ones (APP, SRO); the bound then holds for those only.
+
+    Raises:
+        Infeasible: some task has no routes at all.
+    """
+    begin = time.monotonic()
+    objective = objective or Objective()
+    effort = effort or Effort()
+    graphs = graphs or [unfold(instance, job, task) for job, task in instance.tasks]
+    alone = [solve_task(graph, quantisation=quantisation, seconds=effort.seconds / 4) for graph in graphs]
+    tops = [solution.bound for solution in alone]
+    target = bound_rates(instance, graphs, tops, objective, quantisation)
+    router = _Router(graphs, quantisation, effort)
+    rates, flows, how, bound = _search(instance, router, target, objective, alone, quantisation)
+    plans = tuple(
+        TaskPlan(job.name, task.name, task.ps, float(rate), generate_routes(graph, y), bound=top)
+        for (job, task), graph, rate, y, top in zip(instance.tasks, graphs, rates, flows, tops, strict=True)
+    )
+    value = objective.value(instance, [plan.rate for plan in plans])
+    return Solution(plans, value, max(bound, value), time.monotonic() - begin, how)
+
+
+def _search(
+    instance: Instance,
+    router: _Router,
+    target: RateBound,
+    objective: Objective,
+    alone: Sequence[TaskSolution],
+    quantisation: Quantisation | None,
+) -> tuple[FloatArray, list[IntArray], str, float]:
+    """Rates and flows, how they were found, and the bound (lowered if the target was proven out of reach)."""
+    if len(alone) == 1:
+        return np.array([alone[0].rate]), [alone[0].y], "alone", target.value
+    flows = router.in_turn(target.rates, exact=False)
+    if flows is not None:
+        return target.rates, flows, "in turn", target.value
+    flows = router.in_turn(target.rates, exact=True)
+    if flows is not None:
+        return target.rates, flows, "in turn, exact", target.value
+    _, flows = router.jointly(target.rates)
+    if flows is not None:
+        return target.rates, flows, "jointly", target.value
+    return _lower(router, target, quantisation)
+
+
+def _lower(
+    router: _Router, target: RateBound, quantisation: Quantisation | None
+) -> tuple[FloatArray, list[IntArray], str, float]:
+    """The target scaled down until its routes are found, then each task raised alone as far as it goes."""
+    step = 0.0 if quantisation is None else quantisation.fastest / quantisation.levels
+
+    def scaled(factor: float) -> FloatArray:
+        rates = target.rates * factor
+        return rates if step == 0.0 else np.maximum(np.floor(rates / step + 1e-9), 1.0) * step
+
+    low, high = 0.0, 1.0
+    best: tuple[FloatArray, list[IntArray]] | None = None
+    while high - low > 0.002 or best is None:
+        middle = (low + high) / 2
+        flows = router.in_turn(scaled(middle), exact=router.left > 0)
+        if flows is None:
+            high = middle
+        else:
+            low, best = middle, (scaled(middle), flows)
+        if router.left <= 0 and best is not None:
+            break
+    return best[0], best[1], "scaled", target.value
