@@ -118,4 +118,6 @@ def bound_rates(
     tie[share] = 1.0
     second = solve(tie, np.zeros(tasks + 2), upper, integer, rows, seconds=60.0)
     x = first.x if second.x is None else second.x
-    return RateBound(value, np.maximum(x[:tasks], 0.0) * step)
+    rates = np.maximum(x[:tasks], 0.0) * step
+    tops = np.array(alone)
+    return RateBound(value, np.where(rates > tops * (1 - 1e-7), tops, rates))

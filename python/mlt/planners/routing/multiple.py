@@ -37,9 +37,10 @@ class Effort:
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """Plans in the order of ``instance.tasks``; ``value`` and ``bound`` are of the objective."""
+    """Plans and flows per edge in the order of ``instance.tasks``; ``value`` and ``bound`` are of the objective."""
 
     plans: tuple[TaskPlan, ...]
+    flows: tuple[IntArray, ...]
     value: float
     bound: float
     seconds: float
@@ -105,13 +106,12 @@ class _Router:
         shared = ~graph.virtual & self.shared[graph.link]
         most = int(fits[shared].max()) if shared.any() else 0
         for cap in range(1, most):
-            verdict, y = routes_at(graph, np.where(shared, np.minimum(fits, cap), fits), seconds=0.0, exact=False)
+            _, y = routes_at(graph, np.where(shared, np.minimum(fits, cap), fits), seconds=0.0, exact=False)
             if y is not None:
                 return y
             if cap > 8:
                 break
-        verdict, y = routes_at(graph, fits, seconds=min(10.0, max(self.left, 0.0)), exact=exact)
-        return y
+        return routes_at(graph, fits, seconds=min(10.0, max(self.left, 0.0)), exact=exact)[1]
 
     def jointly(self, rates: FloatArray) -> tuple[Verdict, list[IntArray] | None]:
         """All tasks in one integer programme."""
@@ -148,7 +148,7 @@ def solve_tasks(
         for (job, task), graph, rate, y, top in zip(instance.tasks, graphs, rates, flows, tops, strict=True)
     )
     value = objective.value(instance, [plan.rate for plan in plans])
-    return Solution(plans, value, max(bound, value), time.monotonic() - begin, how)
+    return Solution(plans, tuple(flows), value, max(bound, value), time.monotonic() - begin, how)
 
 
 def _search(
