@@ -86,37 +86,40 @@ def bound_rates(
 ) -> RateBound:
     """Solve the relaxation. ``alone[i]`` is a proven upper bound of task i's rate.
 
-    Of the optimal rate vectors the one whose largest share of ``alone`` is smallest is returned, as it leaves the
-    most room for routing.
+    Of the optimal rate vectors one is returned in which each job's largest share of ``alone`` is small: it treats the
+    servers of a job alike and leaves the most room for routing. A rate may be zero if another server can take it all.
     """
     tasks = len(alone)
     step = 1.0 if quantisation is None else quantisation.fastest / quantisation.levels
     rows = Rows()
     for coefficients, limit in rate_rows(instance, graphs):
         rows.add(np.array(list(coefficients)), np.array(list(coefficients.values())) * step, -np.inf, limit)
-    worst, share = tasks, tasks + 1  # columns: rates in steps, the smallest weighted job, the largest share of alone
-    cost = np.zeros(tasks + 2)
-    for job in instance.jobs:
-        members = np.array([i for i, (owner, _) in enumerate(instance.tasks) if owner.name == job.name])
+    worst, share = tasks, tasks + 1  # columns: rates in steps, the smallest weighted job, each job's largest share
+    size = tasks + 1 + len(instance.jobs)
+    owners = [[i for i, (owner, _) in enumerate(instance.tasks) if owner.name == job.name] for job in instance.jobs]
+    cost = np.zeros(size)
+    for job, owned in zip(instance.jobs, owners, strict=True):
+        members = np.array(owned)
         cost[members] = -objective.mu * job.weight * step
         values = np.append(np.full(len(members), job.weight * step), -1.0)
         rows.add(np.append(members, worst), values, 0.0, np.inf)
     cost[worst] = -1.0
-    upper = np.append(np.array(alone) / step, [np.inf, np.inf])
-    integer = np.zeros(tasks + 2, dtype=bool)
+    upper = np.append(np.array(alone) / step, np.full(size - tasks, np.inf))
+    integer = np.zeros(size, dtype=bool)
     if quantisation is not None:
         upper[:tasks] = np.floor(upper[:tasks] + 1e-9)
         integer[:tasks] = True
-    first = solve(cost, np.zeros(tasks + 2), upper, integer, rows, seconds=60.0)
+    first = solve(cost, np.zeros(size), upper, integer, rows, seconds=60.0)
     if first.x is None:
         raise RuntimeError("the relaxation over rates has no solution; zero rates always fit, so this is a defect")
     value = -first.bound
     rows.add(np.arange(tasks + 1), cost[: tasks + 1], -np.inf, -value + 1e-9 * max(1.0, abs(value)))
-    for i in range(tasks):
-        rows.add(np.array([i, share]), np.array([step / alone[i], -1.0]), -np.inf, 0.0)
-    tie = np.zeros(tasks + 2)
-    tie[share] = 1.0
-    second = solve(tie, np.zeros(tasks + 2), upper, integer, rows, seconds=60.0)
+    for j, owned in enumerate(owners):
+        for i in owned:
+            rows.add(np.array([i, share + j]), np.array([step / alone[i], -1.0]), -np.inf, 0.0)
+    tie = np.zeros(size)
+    tie[share:] = 1.0
+    second = solve(tie, np.zeros(size), upper, integer, rows, seconds=60.0)
     x = first.x if second.x is None else second.x
     rates = np.maximum(x[:tasks], 0.0) * step
     tops = np.array(alone)

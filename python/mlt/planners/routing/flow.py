@@ -18,8 +18,8 @@ _SLACK = 1e-9  # relative; capacities that are an exact multiple of the rate mus
 
 
 def flows_that_fit(capacity: FloatArray, rate: float) -> IntArray:
-    """How many flows of ``rate`` fit each capacity: ``floor(b / r)``; infinite capacities give a large number."""
-    with np.errstate(invalid="ignore"):
+    """How many flows of ``rate`` fit each capacity: ``floor(b / r)``; many where that is unbounded."""
+    with np.errstate(invalid="ignore", divide="ignore"):
         count = np.floor(capacity / rate * (1 + _SLACK))
     return np.where(np.isfinite(count), count, 2**30).clip(0, 2**30).astype(np.int64)
 

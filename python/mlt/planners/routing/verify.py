@@ -68,8 +68,8 @@ def _coverage(instance: Instance, plans: Sequence[TaskPlan]) -> list[str]:
             faults.append(f"{key[0]}/{key[1]}: routes and workers disagree about {', '.join(odd[:5])}")
         if plan.ps != ps:
             faults.append(f"{key[0]}/{key[1]}: routes lead to {plan.ps}, but the server is {ps}")
-        if not plan.rate > 0:
-            faults.append(f"{key[0]}/{key[1]}: rate {plan.rate} is not positive")
+        if not plan.rate >= 0:
+            faults.append(f"{key[0]}/{key[1]}: rate {plan.rate} is negative")
     return faults
 
 
