@@ -24,6 +24,7 @@ from mlt.planners.aggregation_model import (
 from mlt.planners.cluster import Cluster, Job
 from mlt.planners.clustering import Clustering, best_of_seeds
 from mlt.planners.clustering_baselines import balanced_clustering, exact_clustering, greedy_clustering
+from mlt.planners.clustering_locality import localise
 from mlt.planners.load_assignment import ring_all_reduce_time
 from mlt.planners.plan import Aggregation, Estimate, InfeasibleError, ServerShare, WorkerCluster
 from mlt.planners.worker_graph import Reach, WorkerGraph, worker_graph
@@ -77,7 +78,7 @@ def run_method(method: Method, *, graph: WorkerGraph, resources: Resources, seed
     }
     if method not in run:
         raise ValueError(f"no clustering method {method!r}; expected one of {', '.join(METHODS)}")
-    return run[method]()
+    return localise(run[method](), graph)
 
 
 def _explain(found: Bottleneck, job: Job) -> str:
