@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from mlt.cli.plan_routing import app
 from mlt.planners.cluster import Cluster, dump_cluster, parse_cluster
@@ -85,7 +85,7 @@ def test_route_command__writes_plan_and_exports(tmp_path: Path) -> None:
     arguments = [str(cluster_file), "-o", str(plan_file), "--openflow", str(rules), "--srv6", str(segments)]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
-    assert "proven optimal" in result.output
+    assert "Proven optimal" in result.output
     assert read_plan(plan_file).job("job0").routing is not None
     assert len(segments.read_text().splitlines()) == 16
     assert "actions=aggregate:" in rules.read_text()
