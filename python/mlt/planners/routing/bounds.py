@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mlt.planners.routing.graph import FloatArray, TaskGraph
+from mlt.planners.routing.graph import FloatArray, IntArray, TaskGraph
 from mlt.planners.routing.highs import Rows, solve
 from mlt.planners.routing.instance import Instance
 from mlt.planners.routing.single import Quantisation
@@ -48,8 +48,13 @@ class RateBound:
     rates: FloatArray
 
 
-def rate_rows(instance: Instance, graphs: Sequence[TaskGraph]) -> list[tuple[dict[int, float], float]]:
-    """Necessary conditions ``sum_i a_i r_i <= b`` as (coefficients by task index, b)."""
+def rate_rows(
+    instance: Instance, graphs: Sequence[TaskGraph], width: IntArray | None = None
+) -> list[tuple[dict[int, float], float]]:
+    """Necessary conditions ``sum_i a_i r_i <= b`` as (coefficients by task index, b).
+
+    ``width`` gives the number of parallel links behind each link of bundled graphs.
+    """
     found: list[tuple[dict[int, float], float]] = []
     at_worker: dict[str, list[int]] = defaultdict(list)
     at_ps: dict[str, dict[int, float]] = defaultdict(dict)
@@ -64,7 +69,9 @@ def rate_rows(instance: Instance, graphs: Sequence[TaskGraph]) -> list[tuple[dic
             name = graph.nodes[v].name
             if v not in graph.tail[last]:
                 leaving[name][i] = float(graph.sources[v])
-                room[name].update((int(graph.link[e]), float(graph.capacity[e])) for e in graph.edges_out[v])
+                for e in graph.edges_out[v].tolist():
+                    link = int(graph.link[e])
+                    room[name][link] = float(graph.capacity[e]) * (1 if width is None else int(width[link]))
     narrowest: dict[tuple[int, ...], float] = {}
     for worker, tasks in at_worker.items():
         gbps = instance.capacity[worker, instance.leaf_of[worker]]
@@ -124,3 +131,33 @@ def bound_rates(
     rates = np.maximum(x[:tasks], 0.0) * step
     tops = np.array(alone)
     return RateBound(value, np.where(rates > tops * (1 - 1e-7), tops, rates))
+
+
+def best_rates(
+    instance: Instance, graphs: Sequence[TaskGraph], flows: Sequence[IntArray], objective: Objective
+) -> FloatArray:
+    """The best rates for given flows: a linear programme over what every link carries."""
+    tasks = len(graphs)
+    load: dict[int, dict[int, float]] = defaultdict(dict)
+    room: dict[int, float] = {}
+    rows = Rows()
+    upper = np.full(tasks + 1, np.inf)
+    for i, (graph, y) in enumerate(zip(graphs, flows, strict=True)):
+        upper[i] = graph.access_gbps
+        for e in np.flatnonzero(~graph.virtual & (y > 0)).tolist():
+            load[int(graph.link[e])][i] = float(y[e])
+            room[int(graph.link[e])] = float(graph.capacity[e])
+    for link, loads in load.items():
+        rows.add(np.array(list(loads)), np.array(list(loads.values())), -np.inf, room[link])
+    for coefficients, limit in rate_rows(instance, graphs):  # holds the workers' own links
+        rows.add(np.array(list(coefficients)), np.array(list(coefficients.values())), -np.inf, limit)
+    cost = np.zeros(tasks + 1)
+    cost[tasks] = -1.0
+    for job in instance.jobs:
+        members = [i for i, (owner, _) in enumerate(instance.tasks) if owner.name == job.name]
+        cost[members] = -objective.mu * job.weight
+        rows.add(np.array([*members, tasks]), np.array([job.weight] * len(members) + [-1.0]), 0.0, np.inf)
+    answer = solve(cost, np.zeros(tasks + 1), upper, np.zeros(tasks + 1, dtype=bool), rows, seconds=60.0)
+    if answer.x is None:
+        raise RuntimeError("no rates fit the flows; zero rates always do, so this is a defect")
+    return np.maximum(answer.x[:tasks], 0.0)

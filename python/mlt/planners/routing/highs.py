@@ -12,7 +12,10 @@ import numpy as np
 from mlt.planners.routing.flow import BoolArray
 from mlt.planners.routing.graph import FloatArray, IntArray
 
-highspy: Any = import_module("highspy")  # its Python half is untyped
+
+def _highspy() -> Any:
+    """Loaded on first use: its wheel and OR-Tools' carry HiGHS libraries of one name, and a process bears only one."""
+    return import_module("highspy")
 
 
 class Verdict(Enum):
@@ -67,6 +70,7 @@ def solve(
     start: FloatArray | None = None,
 ) -> Answer:
     """Minimise ``cost @ x``. ``start`` is a feasible point to begin from; ``seconds`` limits the search."""
+    highspy = _highspy()
     solver = highspy.Highs()
     solver.setOptionValue("output_flag", False)
     solver.setOptionValue("time_limit", float(seconds))
@@ -91,6 +95,7 @@ def solve(
 
 
 def _answer(solver: Any, mixed: bool) -> Answer:
+    highspy = _highspy()
     status = solver.getModelStatus()
     info = solver.getInfo()
     if status == highspy.HighsModelStatus.kInfeasible:
