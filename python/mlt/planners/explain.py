@@ -5,6 +5,7 @@ from __future__ import annotations
 from mlt.planners.aggregation import job_resources
 from mlt.planners.aggregation_model import direct_clustering, hierarchical_time
 from mlt.planners.cluster import Cluster, Job
+from mlt.planners.effective import effective_cluster, has_circuit_switches
 from mlt.planners.link_load import (
     Demand,
     Loads,
@@ -23,7 +24,13 @@ from mlt.planners.quantities import format_rate, format_size, format_time
 def job_loads(cluster: Cluster, entry: JobPlan) -> Loads:
     """Load of every link under one job's plan, results included: its routes where planned, else shortest paths."""
     if entry.routing is not None:
-        return with_results(routed_loads(entry.routing))
+        loads = routed_loads(entry.routing)
+        if entry.aggregation is not None and tree_feeds_routes(entry):
+            rate = sum(task.rate for task in entry.routing.tasks)
+            inner = [Demand(m, c.aggregator, rate) for c in entry.aggregation.clusters for m in c.members]
+            for arc, load in spread_over_shortest_paths(cluster, inner, job=entry.job).items():
+                loads[arc] = loads.get(arc, 0.0) + load
+        return with_results(loads)
     if not cluster.links:
         return {}
     demands: list[Demand] = []
@@ -38,6 +45,13 @@ def job_loads(cluster: Cluster, entry: JobPlan) -> Loads:
             for worker in workers
         ]
     return with_results(spread_over_shortest_paths(cluster, demands, job=entry.job))
+
+
+def planned_network(cluster: Cluster, plan: Plan) -> Cluster | None:
+    """The network under the plan's circuits; None when circuit switches wait for circuits that nobody planned."""
+    if has_circuit_switches(cluster) and not plan.circuits:
+        return None
+    return effective_cluster(cluster, plan.circuits)
 
 
 def _gain(before: float | None, after: float | None) -> str:
@@ -111,11 +125,26 @@ def _placement_lines(section: Placement) -> list[str]:
     return [f"Placement ({section.method}): {len(section.tor_of)} hosts over {len(tors)} ToRs{modules}"]
 
 
+def tree_feeds_routes(entry: JobPlan) -> bool:
+    """Whether the routes start at the tree's aggregators and direct workers, so that both are in force."""
+    if entry.routing is None or entry.aggregation is None:
+        return False
+    members = {member for group in entry.aggregation.clusters for member in group.members}
+    return not any(route.source in members for task in entry.routing.tasks for route in task.routes)
+
+
 def planned_time(entry: JobPlan, job: Job) -> float | None:
-    """Communication time of one iteration under the sections present: routes, then the tree, then the loads."""
+    """Communication time of one iteration under the sections present: routes, then the tree, then the loads.
+
+    Tasks of one job run at once, each with a part of the model in proportion to its rate. Where the routes start at the
+    tree's heads, the slower of the two counts; routes from every worker replace the tree.
+    """
     if entry.routing is not None and entry.routing.tasks:
-        slowest = min(task.rate for task in entry.routing.tasks)
-        return job.model_size / len(entry.routing.tasks) * 8 / slowest if slowest > 0 else None
+        total = sum(task.rate for task in entry.routing.tasks)
+        time = job.model_size * 8 / total if total > 0 else None
+        if time is not None and entry.aggregation is not None and tree_feeds_routes(entry):
+            return max(time, entry.aggregation.time)
+        return time
     if entry.aggregation is not None:
         return entry.aggregation.time
     if entry.assignment is not None:
@@ -123,7 +152,7 @@ def planned_time(entry: JobPlan, job: Job) -> float | None:
     return entry.placement.time if entry.placement is not None else None
 
 
-def _job_lines(cluster: Cluster, entry: JobPlan) -> list[str]:
+def _job_lines(cluster: Cluster, network: Cluster | None, entry: JobPlan) -> list[str]:
     job = cluster.job_by_name[entry.job]
     lines = [f"Job {job.name}: {len(job.workers)} workers, {len(job.servers)} servers, {format_size(job.model_size)}"]
     body: list[str] = []
@@ -140,7 +169,9 @@ def _job_lines(cluster: Cluster, entry: JobPlan) -> list[str]:
         body.append(f"One iteration's communication: {format_time(time)}")
     for name, before in baselines(cluster, job).items():
         body.append(f"  {name} would take {format_time(before)}{_gain(before, time)}")
-    busiest = most_loaded(job_loads(cluster, entry), arc_bandwidths(cluster))
+    busiest = None
+    if network is not None:
+        busiest = most_loaded(job_loads(network, entry), arc_bandwidths(network))
     if busiest is not None:
         (a, b), utilisation = busiest
         body.append(f"Busiest link: {a} to {b}, {utilisation:.0%} of its bandwidth")
@@ -151,8 +182,9 @@ def _job_lines(cluster: Cluster, entry: JobPlan) -> list[str]:
 def explain_plan(cluster: Cluster, plan: Plan) -> str:
     """The whole plan as text, one paragraph per job."""
     lines: list[str] = []
+    network = planned_network(cluster, plan)
     for entry in plan.jobs:
-        lines += [*_job_lines(cluster, entry), ""]
+        lines += [*_job_lines(cluster, network, entry), ""]
     if plan.circuits:
         lines.append(f"{len(plan.circuits)} circuits")
     if plan.thresholds:
