@@ -35,7 +35,7 @@ _GAP = 5e-4  # relative distance to the bound at which the search stops
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """Rates (Gbit/s) and flows, None if nothing was found; ``bound`` of the objective over quantised rates."""
+    """Rates (Gbit/s) and flows, None if nothing was found; ``bound`` of the objective, infinite if nothing is proven."""
 
     verdict: Verdict
     rates: FloatArray | None
@@ -208,11 +208,9 @@ def _solve(
     solver.parameters.relative_gap_limit = _GAP
     solver.parameters.random_seed = seed
     status = solver.solve(model)
-    if status == build.cp.INFEASIBLE:
-        return Outcome(Verdict.INFEASIBLE, None, None, 0.0)
+    if status not in (build.cp.OPTIMAL, build.cp.FEASIBLE):  # its bound may then be a mere initial value
+        return Outcome(Verdict.UNKNOWN, None, None, float("inf"))
     bound = float(solver.best_objective_bound) * unit
-    if status not in (build.cp.OPTIMAL, build.cp.FEASIBLE):
-        return Outcome(Verdict.UNKNOWN, None, None, bound)
     rates = np.array([solver.value(variable) for variable in build.rates], dtype=np.float64) * step
     flows = [np.array([solver.value(variable) for variable in variables], dtype=np.int64) for variables in build.flows]
     verdict = Verdict.OPTIMAL if status == build.cp.OPTIMAL else Verdict.FEASIBLE

@@ -31,7 +31,7 @@ from mlt.planners.routing.single import Quantisation, TaskSolution, quantised, r
 
 @dataclass(frozen=True)
 class Effort:
-    """Limits of the search: seconds in all, of one joint programme, of CP-SAT; orders tried per target."""
+    """Limits of the search: seconds in all, of one joint programme, of CP-SAT (0: without it); orders per target."""
 
     seconds: float = 60.0
     joint_seconds: float = 10.0
@@ -182,7 +182,8 @@ def _search(
         return found, target.value
     candidates = [_lower(router, target.rates, quantisation)]
     bound = target.value
-    if router.left > 1.0 and available():
+    seconds = min(router.left / 2, router.effort.cpsat_seconds)
+    if seconds > 0.5 and available():
         grid = quantisation or Quantisation(FINE_LEVELS, instance.fastest_gbps)
         outcome = solve_quantised(
             instance,
@@ -190,7 +191,7 @@ def _search(
             objective=objective,
             quantisation=grid,
             alone=[solution.bound for solution in alone],
-            seconds=min(router.left / 2, router.effort.cpsat_seconds),
+            seconds=seconds,
             seed=router.effort.seed,
         )
         bound = min(bound, outcome.bound + (0.0 if quantisation else _rounding(instance, grid, objective)))

@@ -102,7 +102,7 @@ def _summary(rows: Sequence[Row]) -> dict[str, Any]:
 def run_scale(out: Path, *, seeds: int, effort: Effort, progress: Callable[[str], None]) -> None:
     """Figure 11: 48 lambda switches, 5 jobs, 100 lambda workers each (and 500 in all for the largest)."""
     summary: dict[str, Any] = {}
-    for scale, workers in ((1, 100), (2, 200), (3, 300), (4, 400), (5, 500), (5, 100)):
+    for scale, workers in ((5, 500), (5, 100), (4, 400), (3, 300), (2, 200), (1, 100)):
         for inside in (True, False):
             hardware, workload = Hardware(ps_leaf_in_share=inside), Workload(jobs=5, workers=workers)
             rows: dict[str, list[Row]] = {name: [] for name in VARIANTS}
