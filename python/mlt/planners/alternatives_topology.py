@@ -1,8 +1,7 @@
 """PSNet in ``mlt plan auto``: circuits first, since they decide which links every other alternative has.
 
 The topology planner needs the extra ``mlt[plan]`` and is imported when the cluster has circuit switches. Its time is
-T_push + T_pull of PSNet's equations; here push and pull overlap on full-duplex links, as in every other alternative, so
-half of it counts.
+T_push of PSNet's equations: push and pull overlap on full-duplex links, as in every other alternative.
 """
 
 from __future__ import annotations
@@ -44,11 +43,11 @@ def prepare_ground(cluster: Cluster, job: Job, plan: Plan) -> Ground:
     except (InputError, refused) as error:
         reason = f"{str(error).splitlines()[0]}; links are left out of all times"
         return Ground(without_links(cluster), plan, Skipped(_NAME, reason))
-    time = float(made.seconds[job.name]) / 2
+    time = float(made.seconds[job.name])
     alternative = Alternative(
         name=_NAME,
         time=time,
         reason="the busiest link of the planned circuits and routes, all jobs at once",
-        sections=planned.job(job.name),
+        sections=planned.job(job.name).model_copy(update={"strategy": "circuits"}),
     )
     return Ground(effective_cluster(cluster, planned.circuits), planned, alternative)
