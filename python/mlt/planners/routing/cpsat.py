@@ -35,7 +35,7 @@ _GAP = 5e-4  # relative distance to the bound at which the search stops
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """Rates (Gbit/s) and flows, None if nothing was found; ``bound`` of the objective, infinite if nothing is proven."""
+    """Rates (Gbit/s) and flows, None if none were found; ``bound`` of the objective, infinite if none is proven."""
 
     verdict: Verdict
     rates: FloatArray | None
