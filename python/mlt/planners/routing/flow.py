@@ -24,16 +24,18 @@ def flows_that_fit(capacity: FloatArray, rate: float) -> IntArray:
     return np.where(np.isfinite(count), count, 2**30).clip(0, 2**30).astype(np.int64)
 
 
-def route_flow(graph: TaskGraph, fits: IntArray, opened: BoolArray, *, relaxed: bool = False) -> IntArray | None:
+def route_flow(
+    graph: TaskGraph, fits: IntArray, opened: BoolArray, *, takes: BoolArray | None = None
+) -> IntArray | None:
     """Flows per edge when exactly the INPs ``opened`` aggregate, or None if the sources do not fit.
 
-    ``fits[e]`` is the number of flows edge ``e`` may carry. With ``relaxed`` the INPs that no worker forces open are
-    free sinks that send nothing on; None then proves that no choice of INPs fits.
+    ``fits[e]`` is the number of flows edge ``e`` may carry. ``takes`` relaxes: INPs in it but not in ``opened``
+    swallow flows and send nothing on. If even ``relaxed_flow`` is None, no choice of INPs fits.
     """
     size = len(graph.nodes)
     source, sink = size, size + 1
-    emits = graph.forced if relaxed else opened
-    takes = graph.is_inp if relaxed else opened
+    emits = opened
+    takes = opened if takes is None else takes
     supply = np.where(graph.is_inp, 0, graph.supply)
     virtual = np.flatnonzero(graph.virtual)
     emitting = virtual[emits[graph.tail[virtual]]]
@@ -53,6 +55,11 @@ def route_flow(graph: TaskGraph, fits: IntArray, opened: BoolArray, *, relaxed: 
     y[used] = flow[: len(used)]
     y[emitting] = 1
     return y
+
+
+def relaxed_flow(graph: TaskGraph, fits: IntArray) -> IntArray | None:
+    """Flows when every INP may swallow but only those that workers force open send on; None proves infeasibility."""
+    return route_flow(graph, fits, graph.forced, takes=graph.is_inp)
 
 
 def drop_idle(graph: TaskGraph, y: IntArray) -> IntArray:

@@ -17,7 +17,7 @@ from random import Random
 
 import numpy as np
 
-from mlt.planners.routing.bounds import Objective, RateBound, best_rates, bound_rates
+from mlt.planners.routing.bounds import Objective, RateBound, best_rates, bound_rates, job_totals, rate_rows
 from mlt.planners.routing.contract import contract
 from mlt.planners.routing.cpsat import available, solve_quantised
 from mlt.planners.routing.flow import flows_that_fit
@@ -40,6 +40,7 @@ class Effort:
     seed: int = 0
 
 
+_LAST_SHARE = 0.2  # of the time, kept for raising single tasks at the end
 FINE_LEVELS = 840  # every b/k up to k = 8 is a whole number of steps
 
 
@@ -71,7 +72,7 @@ class _Router:
         self.graphs = [replace(graph, capacity=quantised(graph.capacity, quantisation)) for graph in graphs]
         self.effort = effort
         self.random = Random(effort.seed)
-        self.deadline = time.monotonic() + effort.seconds
+        self.deadline = time.monotonic() + (1 - _LAST_SHARE) * effort.seconds
         size = len(graphs[0].links)
         users = np.zeros(size, dtype=np.int64)
         self.free = np.full(size, np.inf)
@@ -198,6 +199,8 @@ def _search(
         if outcome.rates is not None:
             better = _at(router, outcome.rates)
             candidates.append(better or _lower(router, outcome.rates, quantisation))
+    router.deadline = max(router.deadline, time.monotonic()) + _LAST_SHARE * router.effort.seconds
+    candidates = [_raise(instance, router, c, [solution.bound for solution in alone], quantisation) for c in candidates]
     if quantisation is None:
         candidates = [replace(c, rates=best_rates(instance, router.graphs, c.flows, objective)) for c in candidates]
     return max(candidates, key=lambda c: objective.value(instance, c.rates.tolist())), bound
@@ -239,3 +242,30 @@ def _lower(router: _Router, rates: FloatArray, quantisation: Quantisation | None
         if router.left <= 0 and best is not None:
             break
     return best
+
+
+def _raise(
+    instance: Instance, router: _Router, found: _Found, tops: Sequence[float], quantisation: Quantisation | None
+) -> _Found:
+    """Raise one task after another, those of the poorest jobs first, to the highest rate whose routes are found."""
+    step = 0.0 if quantisation is None else quantisation.fastest / quantisation.levels
+    rows = rate_rows(instance, router.graphs)
+    owners = [job.name for job, _ in instance.tasks]
+    changed = True
+    while changed and router.left > 0:
+        changed = False
+        totals = dict(zip((job.name for job in instance.jobs), job_totals(instance, found.rates.tolist()), strict=True))
+        for i in sorted(range(len(tops)), key=lambda i: (totals[owners[i]], found.rates[i])):
+            levels = [tops[i]] + [instance.fastest_gbps / k for k in range(1, 13)]
+            levels = [rate if step == 0.0 else np.floor(rate / step + 1e-9) * step for rate in levels]
+            for rate in sorted({r for r in levels if found.rates[i] * 1.005 < r <= tops[i] * (1 + 1e-9)}, reverse=True):
+                trial = found.rates.copy()
+                trial[i] = rate
+                fits = all(sum(a * trial[j] for j, a in row.items()) <= limit * (1 + 1e-9) for row, limit in rows)
+                flows = router.in_turn(trial, exact=False) if fits and router.left > 0 else None
+                if flows is not None:
+                    found, changed = _Found(trial, flows, "raised"), True
+                    break
+            if changed:
+                break
+    return found

@@ -1,7 +1,8 @@
-"""Which input pipelines to open in a two-tier (leaf-spine) network: good guesses, tried before any integer programme.
+"""Which input pipelines to open: good guesses, tried before any integer programme.
 
-At the PS's leaf the number of open INPs is what fits its link; the spines behind closed INPs are out. A programmable
-spine may open as many INPs as flows fit its link to that leaf, and takes those that unload most of what is left.
+In a two-tier network, at the PS's leaf the number of open INPs is what fits its link; the spines behind closed INPs
+are out. A programmable spine may open as many INPs as flows fit its link to that leaf, and takes those that unload
+most of what is left. In any network, INPs may be opened as flows reach them (``grow``).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from itertools import combinations
 
 import numpy as np
 
-from mlt.planners.routing.flow import BoolArray
+from mlt.planners.routing.flow import BoolArray, route_flow
 from mlt.planners.routing.graph import IntArray, Kind, TaskGraph
 
 
@@ -64,3 +65,29 @@ def _open_spines(graph: TaskGraph, fits: IntArray, gates: set[int], all_gates: s
             into = graph.edges_in[v]
             left[graph.tail[into]] -= np.minimum(fits[into], left[graph.tail[into]])
     return opened
+
+
+def grow(graph: TaskGraph, fits: IntArray, *, rounds: int = 16) -> IntArray | None:
+    """Open INPs as flows reach them, for any number of tiers: each round lets closed ones swallow, then opens those.
+
+    A switch whose outgoing links are spoken for opens no more; of too many candidates the fullest stay. Returns flows
+    once a round opens nothing new, None if the flows stop fitting.
+    """
+    opened: BoolArray = graph.forced.copy()
+    takes: BoolArray = graph.is_inp.copy()
+    for _ in range(rounds):
+        y = route_flow(graph, fits, opened, takes=takes)
+        if y is None:
+            return None
+        inflow = np.bincount(graph.head, weights=y, minlength=len(graph.nodes))
+        fresh = np.flatnonzero(graph.is_inp & ~opened & (inflow > 0)).tolist()
+        if not fresh:
+            return y
+        for op in {graph.op_of[v] for v in fresh}:
+            inputs = [int(graph.tail[e]) for e in graph.edges_in[op] if graph.virtual[e]]
+            room = int(fits[graph.edges_out[op]].sum()) - sum(bool(opened[v]) for v in inputs)
+            wanted = sorted((v for v in inputs if v in fresh), key=lambda v: -inflow[v])
+            opened[wanted[: max(room, 0)]] = True
+            if len(wanted) >= room:
+                takes[[v for v in inputs if not opened[v]]] = False
+    return None

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mlt.planners.routing.flow import drop_idle, flows_that_fit, route_flow
+from mlt.planners.routing.flow import drop_idle, flows_that_fit, relaxed_flow, route_flow
 from mlt.planners.routing.graph import FloatArray, IntArray, TaskGraph
 from mlt.planners.routing.highs import Rows, Verdict, solve
 from mlt.planners.routing.joint import add_task, edge_limits
-from mlt.planners.routing.pipelines import guesses
+from mlt.planners.routing.pipelines import grow, guesses
 
 
 @dataclass(frozen=True)
@@ -77,12 +77,15 @@ def routes_at(
 
     Without ``exact`` only guesses are tried and their failure is UNKNOWN.
     """
-    if route_flow(graph, fits, graph.forced, relaxed=True) is None:
+    if relaxed_flow(graph, fits) is None:
         return Verdict.INFEASIBLE, None
     for opened in guesses(graph, fits):
         y = route_flow(graph, fits, opened)
         if y is not None:
             return Verdict.FEASIBLE, drop_idle(graph, y)
+    y = grow(graph, fits)
+    if y is not None:
+        return Verdict.FEASIBLE, drop_idle(graph, y)
     if not exact:
         return Verdict.UNKNOWN, None
     return _programme(graph, fits, seconds)
@@ -128,7 +131,7 @@ def solve_task(
     while low < high:  # first rate the relaxation allows
         middle = (low + high) // 2
         fits = flows_that_fit(capacity, float(rates[middle]))
-        if route_flow(graph, fits, graph.forced, relaxed=True) is None:
+        if relaxed_flow(graph, fits) is None:
             low = middle + 1
         else:
             high = middle

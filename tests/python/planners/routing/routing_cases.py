@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from hypothesis import assume
 from hypothesis import strategies as st
 
 from mlt.planners.routing.generate import Hardware, Workload, fat_tree, leaf_spine
@@ -43,7 +44,8 @@ def instances(draw: st.DrawFn, *, jobs: int = 1, tasks: int = 1) -> Instance:
     leaves, spines, per_leaf = draw(st.integers(2, 5)), draw(st.integers(1, 5)), draw(st.integers(3, 6))
     servers = -(-jobs * tasks // leaves) * leaves
     free = leaves * per_leaf - servers
-    workload = Workload(jobs=jobs, tasks=tasks, workers=draw(st.integers(1, max(1, free // jobs))))
+    assume(free >= jobs)
+    workload = Workload(jobs=jobs, tasks=tasks, workers=draw(st.integers(1, free // jobs)))
     return leaf_spine(
         leaves=leaves, spines=spines, hosts_per_leaf=per_leaf, hardware=hardware, workload=workload, seed=seed
     )
