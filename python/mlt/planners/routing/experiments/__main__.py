@@ -50,9 +50,10 @@ def many_command(out: Path, seeds: int, seconds: float) -> None:
 @_OUT
 @click.option("--seeds", default=5, show_default=True)
 @click.option("--seconds", default=60.0, show_default=True, help="Limit of each search.")
-def scale_command(out: Path, seeds: int, seconds: float) -> None:
+@click.option("--lambda", "scales", type=click.IntRange(1, 5), multiple=True, default=(5, 4, 3), show_default=True)
+def scale_command(out: Path, seeds: int, seconds: float, scales: tuple[int, ...]) -> None:
     """Figure 11: up to 240 switches and five jobs, with and without SRO, APP and QSR."""
-    many.run_scale(out, seeds=seeds, effort=Effort(seconds=seconds), progress=click.echo)
+    many.run_scale(out, seeds=seeds, scales=scales, effort=Effort(seconds=seconds), progress=click.echo)
 
 
 @main.command("reductions")

@@ -99,10 +99,12 @@ def _summary(rows: Sequence[Row]) -> dict[str, Any]:
     return found
 
 
-def run_scale(out: Path, *, seeds: int, effort: Effort, progress: Callable[[str], None]) -> None:
+def run_scale(out: Path, *, seeds: int, scales: Sequence[int], effort: Effort, progress: Callable[[str], None]) -> None:
     """Figure 11: 48 lambda switches, 5 jobs, 100 lambda workers each (and 500 in all for the largest)."""
     summary: dict[str, Any] = {}
     for scale, workers in ((5, 500), (5, 100), (4, 400), (3, 300), (2, 200), (1, 100)):
+        if scale not in scales:
+            continue
         for inside in (True, False):
             hardware, workload = Hardware(ps_leaf_in_share=inside), Workload(jobs=5, workers=workers)
             rows: dict[str, list[Row]] = {name: [] for name in VARIANTS}
