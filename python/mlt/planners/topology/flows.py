@@ -1,0 +1,107 @@
+"""Link loads of worker-server flows on a graph: C of equation 7, and times that use none of equations 5 to 7.
+
+Two ways to use equal-cost shortest paths: ``fluid`` splits every flow evenly over all of them (packet spraying, or the
+best that balanced routes can do on a symmetric network); ``hashed`` puts each flow on one of them at random (ECMP).
+
+A load is directed: (from, to) -> amount. The time to drain loads in bytes is that of the fullest link.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from random import Random
+
+import networkx as nx
+
+from mlt.planners.topology.graph import Graph, TopologyError, bandwidth
+
+Loads = dict[tuple[str, str], float]
+Demands = Mapping[tuple[str, str], float]
+
+
+@dataclass(frozen=True)
+class Drain:
+    """How long the fullest link needs, seconds, and which one it is (None when nothing is sent)."""
+
+    seconds: float
+    link: tuple[str, str] | None
+
+
+def push_demands(workers: Iterable[str], servers: Iterable[str], size_bytes: float) -> dict[tuple[str, str], float]:
+    """Every worker sends S/P bytes to every server."""
+    targets = list(servers)
+    return {(worker, server): size_bytes / len(targets) for worker in workers for server in targets}
+
+
+def fluid_loads(graph: Graph, demands: Demands) -> Loads:
+    """Loads when each demand is split evenly over all its shortest paths."""
+    return _loads(graph, demands, lambda paths: [(path, 1 / len(paths)) for path in paths])
+
+
+def hashed_loads(graph: Graph, demands: Demands, *, seed: int) -> Loads:
+    """Loads when each demand takes one of its shortest paths, drawn from ``seed``."""
+    rng = Random(seed)
+    return _loads(graph, demands, lambda paths: [(paths[rng.randrange(len(paths))], 1.0)])
+
+
+def most_concurrent(graph: Graph, loads: Loads) -> float:
+    """C of equation 7: the most that any link between two switches carries (loads made from demands of 1 per flow)."""
+    between = [load for (a, b), load in loads.items() if "host" not in (graph.nodes[a]["kind"], graph.nodes[b]["kind"])]
+    return max(between, default=0.0)
+
+
+def drain(graph: Graph, loads: Loads) -> Drain:
+    """Time of the fullest link for loads in bytes."""
+    if not loads:
+        return Drain(0.0, None)
+    seconds, link = max((8 * load / bandwidth(graph, a, b), (a, b)) for (a, b), load in loads.items())
+    return Drain(seconds, link)
+
+
+def most_hops(graph: Graph, demands: Demands) -> int:
+    """The longest shortest path among the demands, in links."""
+    targets_of: dict[str, set[str]] = defaultdict(set)
+    for source, target in demands:
+        targets_of[source].add(target)
+    longest = 0
+    for source, targets in targets_of.items():
+        distance = nx.single_source_shortest_path_length(graph, source)
+        longest = max(longest, *(distance[target] for target in targets))
+    return longest
+
+
+Split = Callable[[list[list[str]]], list[tuple[list[str], float]]]
+
+
+def _loads(graph: Graph, demands: Demands, split: Split) -> Loads:
+    loads: defaultdict[tuple[str, str], float] = defaultdict(float)
+    known: dict[tuple[str, str], list[list[str]]] = {}
+    for (source, target), amount in demands.items():
+        # Hosts with the same neighbours have the same paths between their switches: find those once.
+        ends = (_attachment(graph, source), _attachment(graph, target))
+        key = ("|".join(ends[0]), "|".join(ends[1]))
+        if key not in known:
+            known[key] = _switch_paths(graph, source, target)
+        for middle, share in split(known[key]):
+            for a, b in pairwise([source, *middle, target]):
+                loads[a, b] += amount * share
+    return dict(loads)
+
+
+def _attachment(graph: Graph, host: str) -> tuple[str, ...]:
+    if host not in graph:
+        raise TopologyError(f"no node {host!r} in the {graph.graph.get('name', 'network')} graph")
+    return tuple(sorted(graph.neighbors(host)))
+
+
+def _switch_paths(graph: Graph, source: str, target: str) -> list[list[str]]:
+    """All shortest paths without their two ends, sorted; hosts never forward for others."""
+    others = [n for n, d in graph.nodes(data=True) if d["kind"] == "host" and n not in (source, target)]
+    view = nx.restricted_view(graph, others, [])
+    try:
+        return sorted(path[1:-1] for path in nx.all_shortest_paths(view, source, target))
+    except nx.NetworkXNoPath:
+        raise TopologyError(f"no path of switches joins {source} and {target}; a link or circuit is missing") from None
