@@ -38,13 +38,24 @@ def push_demands(workers: Iterable[str], servers: Iterable[str], size_bytes: flo
 
 def fluid_loads(graph: Graph, demands: Demands) -> Loads:
     """Loads when each demand is split evenly over all its shortest paths."""
-    return _loads(graph, demands, lambda paths: [(path, 1 / len(paths)) for path in paths])
+
+    def split(paths: list[list[str]], amounts: list[float]) -> list[float]:
+        return [sum(amounts) / len(paths)] * len(paths)
+
+    return _loads(graph, demands, split)
 
 
 def hashed_loads(graph: Graph, demands: Demands, *, seed: int) -> Loads:
     """Loads when each demand takes one of its shortest paths, drawn from ``seed``."""
     rng = Random(seed)
-    return _loads(graph, demands, lambda paths: [(paths[rng.randrange(len(paths))], 1.0)])
+
+    def split(paths: list[list[str]], amounts: list[float]) -> list[float]:
+        shares = [0.0] * len(paths)
+        for amount in amounts:
+            shares[rng.randrange(len(paths))] += amount
+        return shares
+
+    return _loads(graph, demands, split)
 
 
 def most_concurrent(graph: Graph, loads: Loads) -> float:
@@ -73,22 +84,36 @@ def most_hops(graph: Graph, demands: Demands) -> int:
     return longest
 
 
-Split = Callable[[list[list[str]]], list[tuple[list[str], float]]]
+#: (paths, amounts of the demands that may use them) -> load of each path
+Split = Callable[[list[list[str]], list[float]], list[float]]
 
 
 def _loads(graph: Graph, demands: Demands, split: Split) -> Loads:
     loads: defaultdict[tuple[str, str], float] = defaultdict(float)
-    known: dict[tuple[str, str], list[list[str]]] = {}
-    for (source, target), amount in demands.items():
-        # Hosts with the same neighbours have the same paths between their switches: find those once.
-        ends = (_attachment(graph, source), _attachment(graph, target))
-        key = ("|".join(ends[0]), "|".join(ends[1]))
-        if key not in known:
-            known[key] = _switch_paths(graph, source, target)
-        for middle, share in split(known[key]):
-            for a, b in pairwise([source, *middle, target]):
-                loads[a, b] += amount * share
+    # Hosts on the same switches have the same paths between those switches: find and load them once.
+    together: defaultdict[tuple[tuple[str, ...], tuple[str, ...]], list[tuple[str, str]]] = defaultdict(list)
+    for source, target in demands:
+        together[_attachment(graph, source), _attachment(graph, target)].append((source, target))
+    for pairs in together.values():
+        paths = _switch_paths(graph, *pairs[0])
+        single = {node: len({path[place] for path in paths}) == 1 for node, place in (("first", 0), ("last", -1))}
+        if single["first"] and single["last"]:
+            amounts = [demands[pair] for pair in pairs]
+            for (source, target), amount in zip(pairs, amounts, strict=True):
+                loads[source, paths[0][0]] += amount
+                loads[paths[0][-1], target] += amount
+            _add(loads, paths, split(paths, amounts), [(), ()])
+        else:  # a host with several links: which of them it uses depends on the path
+            for pair in pairs:
+                _add(loads, paths, split(paths, [demands[pair]]), [(pair[0],), (pair[1],)])
     return dict(loads)
+
+
+def _add(loads: Loads, paths: list[list[str]], shares: list[float], ends: list[tuple[str, ...]]) -> None:
+    for path, share in zip(paths, shares, strict=True):
+        if share:
+            for link in pairwise([*ends[0], *path, *ends[1]]):
+                loads[link] = loads.get(link, 0.0) + share
 
 
 def _attachment(graph: Graph, host: str) -> tuple[str, ...]:
