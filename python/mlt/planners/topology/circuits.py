@@ -48,11 +48,16 @@ class Circuits:
 
 @dataclass(frozen=True, kw_only=True)
 class ModuleJob:
-    """A job's part in one module. ``tors``: the ToRs it may use, all when None."""
+    """A job's part in one module.
+
+    tors: the ToRs it may use, all when None. counts: exactly how many workers each ToR is to have (``routing`` decides
+    so for jobs that cross modules); as even as possible when None.
+    """
 
     name: str
     workers: tuple[int, ...]
     tors: frozenset[int] | None = None
+    counts: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +106,8 @@ def assign_circuits(
     allowed = {j: _tors(job, module.tors) for j, job in enumerate(jobs)}
     allowed[_IDLE] = frozenset(range(module.tors))
     have = {g: Counter(live[w][0] for w in members if live[w] is not None) for g, members in groups.items()}  # type: ignore[index]
-    want = _solve(groups, allowed, have, [len(p) for p in ports])
+    counts = {j: job.counts for j, job in enumerate(jobs)}
+    want = _solve(groups, allowed, counts, have, [len(p) for p in ports])
 
     chosen = _choose_workers(groups, live, want)
     circuits = _choose_ports(module, live, chosen, ports)
@@ -128,6 +134,13 @@ def _check(module: Module, jobs: Sequence[ModuleJob], current: Circuits) -> None
             raise TopologyError(
                 f"job {job.name!r} may use ToRs {sorted(job.tors)}; the module has 0..{module.tors - 1}"
             )
+        if job.counts is not None:
+            outside = [t for t, n in enumerate(job.counts) if n and t not in _tors(job, module.tors)]
+            if len(job.counts) != module.tors or sum(job.counts) != len(job.workers) or min(job.counts) < 0 or outside:
+                raise TopologyError(
+                    f"job {job.name!r}: counts {job.counts} do not place {len(job.workers)} workers on ToRs "
+                    f"{sorted(_tors(job, module.tors))}"
+                )
         for worker in job.workers:
             if not 0 <= worker < module.worker_count:
                 raise TopologyError(f"job {job.name!r}: no worker {worker} in a module of {module.worker_count}")
@@ -158,6 +171,7 @@ def _tors(job: ModuleJob, tors: int) -> frozenset[int]:
 def _solve(
     groups: Mapping[int, Sequence[int]],
     allowed: Mapping[int, frozenset[int]],
+    counts: Mapping[int, tuple[int, ...] | None],
     have: Mapping[int, Counter[int]],
     room: Sequence[int],
 ) -> dict[int, Counter[int]]:
@@ -177,6 +191,11 @@ def _solve(
             if group == _IDLE:
                 flow.add_edge(("group", group), ("tor", tor), weight=0, capacity=stay)
                 flow.add_edge(("group", group), ("tor", tor), weight=1, capacity=room[tor])
+                continue
+            given = counts[group]
+            if given is not None:
+                flow.add_edge(("group", group), ("tor", tor), weight=0, capacity=min(stay, given[tor]))
+                flow.add_edge(("group", group), ("tor", tor), weight=1, capacity=given[tor] - min(stay, given[tor]))
                 continue
             for nth in range(1, min(len(members), room[tor]) + 1):
                 cost = (2 * nth - 1) * uneven + (nth > stay)

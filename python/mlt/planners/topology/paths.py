@@ -1,0 +1,57 @@
+"""Link-disjoint paths between modules.
+
+Source: PSNet, section 3.1 (data between two SuperNodes is spread over R parallel paths that share no link). The R paths
+of least total length are found as a minimum-cost flow of R units, each link carrying one unit; a trunk carries as many
+as it has links.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import networkx as nx
+
+from mlt.planners.topology.graph import TopologyError
+from mlt.planners.topology.wiring import Pair, Wiring
+
+ModulePath = tuple[int, ...]
+
+
+def remaining_trunks(wiring: Wiring, lost: dict[Pair, int] | None = None) -> dict[Pair, int]:
+    """Links left of each trunk after ``lost`` of them failed; trunks with none left are not listed."""
+    trunks = wiring.trunks()
+    for pair, count in (lost or {}).items():
+        if not 0 <= count <= trunks.get(pair, 0):
+            raise TopologyError(f"{count} links lost between modules {pair}, which have {trunks.get(pair, 0)}")
+        trunks[pair] -= count
+    return {pair: links for pair, links in trunks.items() if links}
+
+
+def disjoint_paths(trunks: dict[Pair, int], source: int, target: int) -> dict[ModulePath, int]:
+    """As many link-disjoint paths as exist, of least total length: path (module numbers) -> how many run in parallel.
+
+    Raises:
+        TopologyError: no path is left.
+    """
+    graph: nx.DiGraph[int] = nx.DiGraph()
+    graph.add_nodes_from((source, target))
+    for (a, b), links in sorted(trunks.items()):
+        graph.add_edge(a, b, capacity=links, weight=1)
+        graph.add_edge(b, a, capacity=links, weight=1)
+    flow = nx.max_flow_min_cost(graph, source, target)
+    left = {(a, b): amount for a, targets in flow.items() for b, amount in targets.items() if amount > 0}
+    paths: dict[ModulePath, int] = {}
+    while any(a == source for a, _ in left):
+        walk = [source]
+        while walk[-1] != target:
+            step = min(b for a, b in left if a == walk[-1])
+            walk.append(step)
+        width = min(left[link] for link in pairwise(walk))
+        for link in pairwise(walk):
+            left[link] -= width
+            if not left[link]:
+                del left[link]
+        paths[tuple(walk)] = paths.get(tuple(walk), 0) + int(width)
+    if not paths:
+        raise TopologyError(f"no link is left on any way from module {source} to module {target}")
+    return dict(sorted(paths.items(), key=lambda item: (len(item[0]), item[0])))
