@@ -9,7 +9,9 @@ import click
 import typer
 
 # command -> (module with a ``command: click.Command`` or ``app: typer.Typer``, one-line help)
-COMMANDS: dict[str, tuple[str, str]] = {}
+COMMANDS: dict[str, tuple[str, str]] = {
+    "plan": ("mlt.cli.plan", "Plan who holds, who aggregates and which route, from one cluster file."),
+}
 
 
 class LazyGroup(click.Group):

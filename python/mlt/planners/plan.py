@@ -19,6 +19,15 @@ Share = Annotated[float, Field(ge=0, le=1)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
+class InfeasibleError(Exception):
+    """No plan exists: ``constraint`` names what binds, the message says the way out."""
+
+    def __init__(self, *, job: str, constraint: str, message: str) -> None:
+        self.job = job
+        self.constraint = constraint
+        super().__init__(f"job {job!r} cannot be planned: {constraint}: {message}")
+
+
 class ServiceLoad(Document):
     """One summation service: what it sums and which hash values lead to it (BytePS section 4.1)."""
 

@@ -1,0 +1,62 @@
+"""``mlt plan auto``: every planner tried on one job, the alternatives ranked, the best one kept.
+
+Planners that are not installed are named, not guessed. Absent: the simulator (``--simulate`` is refused until it is
+there).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mlt.planners.alternatives import Alternative, Skipped, host_alternatives
+from mlt.planners.cluster import Cluster, Job
+from mlt.planners.plan import InfeasibleError, JobPlan, Plan, new_plan
+from mlt.planners.quantities import format_time
+
+
+@dataclass(frozen=True, kw_only=True)
+class AutoResult:
+    """Alternatives from fastest to slowest, what was left out and why, and the plan that holds the fastest."""
+
+    ranked: tuple[Alternative, ...]
+    skipped: tuple[Skipped, ...]
+    plan: Plan
+    reason: str
+
+
+def plan_auto(cluster: Cluster, job: Job, *, seed: int = 0) -> AutoResult:
+    """Rank every alternative for ``job`` by the analytic model.
+
+    Raises:
+        InfeasibleError: no alternative is possible; the message says what binds.
+    """
+    ranked: list[Alternative] = []
+    skipped: list[Skipped] = []
+    for run in host_alternatives(cluster, job, seed=seed):
+        outcome = run()
+        if isinstance(outcome, Skipped):
+            skipped.append(outcome)
+        else:
+            ranked.append(outcome)
+    if not ranked:
+        raise InfeasibleError(job=job.name, constraint="nothing fits", message="; ".join(s.reason for s in skipped))
+    # A stable sort: on equal times the simpler way, which comes first, wins.
+    ranked.sort(key=lambda alternative: round(alternative.time, 9))
+    best = ranked[0]
+    entry: JobPlan = best.sections.model_copy(update={"estimates": tuple(a.estimate() for a in ranked)})
+    plan = new_plan(cluster, seed=seed).with_job(entry)
+    return AutoResult(ranked=tuple(ranked), skipped=tuple(skipped), plan=plan, reason=explain_choice(ranked))
+
+
+def explain_choice(ranked: list[Alternative]) -> str:
+    """Why the first one is first, in a sentence or two."""
+    best = ranked[0]
+    if len(ranked) == 1:
+        return f"{best.name} is the only way; it takes {format_time(best.time)}, bound by {best.reason}."
+    second = ranked[1]
+    if second.time <= best.time * (1 + 1e-9):
+        lead = f"{best.name} and {second.name} tie at {format_time(best.time)}; the simpler one is kept"
+    else:
+        factor = second.time / best.time if best.time > 0 else float("inf")
+        lead = f"{best.name} takes {format_time(best.time)}, {factor:.2f} times faster than {second.name}"
+    return f"{lead}. {best.name} is bound by: {best.reason}; {second.name} by: {second.reason}."
