@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from functools import wraps
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
+from mlt.cli.delegate import Delegate
 from mlt.planners.aggregation import METHODS, plan_aggregation
 from mlt.planners.auto import AutoResult, plan_auto
 from mlt.planners.cluster import Cluster, Job, read_cluster
@@ -20,6 +22,11 @@ from mlt.planners.plan import InfeasibleError, JobPlan, Plan, dump_plan, new_pla
 from mlt.planners.quantities import format_time
 
 F = TypeVar("F", bound=Callable[..., Any])
+# command -> (module with an ``app``, one-line help)
+_ELSEWHERE = {
+    "route": ("mlt.cli.plan_routing", "ARO: routes through aggregating switches."),
+    "topology": ("mlt.cli.plan_topology", "PSNet, fat-tree and leaf-spine: build, place, grow, break."),
+}
 _CLUSTER = click.argument("cluster_file", metavar="CLUSTER", type=click.Path(path_type=Path))
 _JOB = click.option("--job", "job_name", metavar="NAME", help="Plan this job only; default: every job of the file.")
 _OUT = click.option("-o", "--out", type=click.Path(path_type=Path), help="Write the plan here, keeping other sections.")
@@ -77,7 +84,24 @@ def _finish(cluster: Cluster, plan: Plan, out: Path | None) -> None:
         click.echo(f"\nwritten to {out}")
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class _Group(click.Group):
+    """The commands below, and those of other modules that are there (planners come as separate extras)."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted([*super().list_commands(ctx), *(name for name in _ELSEWHERE if _is_there(name))])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in _ELSEWHERE and _is_there(cmd_name):
+            module, text = _ELSEWHERE[cmd_name]
+            return Delegate(cmd_name, module=module, short_help=text)
+        return super().get_command(ctx, cmd_name)
+
+
+def _is_there(name: str) -> bool:
+    return find_spec(_ELSEWHERE[name][0]) is not None
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
 def app() -> None:
     """Plan who holds, who aggregates and which route: CLUSTER is the cluster file (YAML), a plan file is JSON."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mlt.planners.alternatives import Alternative, Skipped, host_alternatives
+from mlt.planners.alternatives_routing import routed
 from mlt.planners.cluster import Cluster, Job
 from mlt.planners.plan import InfeasibleError, JobPlan, Plan, new_plan
 from mlt.planners.quantities import format_time
@@ -33,11 +34,12 @@ def plan_auto(cluster: Cluster, job: Job, *, seed: int = 0) -> AutoResult:
     ranked: list[Alternative] = []
     skipped: list[Skipped] = []
     for run in host_alternatives(cluster, job, seed=seed):
-        outcome = run()
-        if isinstance(outcome, Skipped):
-            skipped.append(outcome)
-        else:
-            ranked.append(outcome)
+        _sort(run(), ranked, skipped)
+    _sort(routed(cluster, job, seed=seed), ranked, skipped)
+    trees = [alternative for alternative in ranked if alternative.sections.aggregation is not None]
+    if trees and any(switch.aggregates for switch in cluster.switches):
+        # One tree is enough: the fastest leaves the fewest or widest streams to route.
+        _sort(routed(cluster, job, seed=seed, tree=min(trees, key=lambda tree: tree.time)), ranked, skipped)
     if not ranked:
         raise InfeasibleError(job=job.name, constraint="nothing fits", message="; ".join(s.reason for s in skipped))
     # A stable sort: on equal times the simpler way, which comes first, wins.
@@ -46,6 +48,13 @@ def plan_auto(cluster: Cluster, job: Job, *, seed: int = 0) -> AutoResult:
     entry: JobPlan = best.sections.model_copy(update={"estimates": tuple(a.estimate() for a in ranked)})
     plan = new_plan(cluster, seed=seed).with_job(entry)
     return AutoResult(ranked=tuple(ranked), skipped=tuple(skipped), plan=plan, reason=explain_choice(ranked))
+
+
+def _sort(outcome: Alternative | Skipped, ranked: list[Alternative], skipped: list[Skipped]) -> None:
+    if isinstance(outcome, Skipped):
+        skipped.append(outcome)
+    else:
+        ranked.append(outcome)
 
 
 def explain_choice(ranked: list[Alternative]) -> str:

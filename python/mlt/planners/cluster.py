@@ -173,9 +173,12 @@ class Cluster(Document):
     def with_explicit_pipelines(self) -> Cluster:
         """The same cluster with every switch's port-to-pipeline map written out."""
         switches = [s.model_copy(update={"port_pipelines": self.port_pipelines(s.name)}) for s in self.switches]
-        return Cluster(
-            version=1, name=self.name, hosts=self.hosts, switches=tuple(switches), links=self.links, jobs=self.jobs
-        )
+        return Cluster(name=self.name, hosts=self.hosts, switches=tuple(switches), links=self.links, jobs=self.jobs)
+
+    def with_job(self, job: Job) -> Cluster:
+        """The same cluster with ``job`` in place of the job of that name."""
+        jobs = tuple(job if other.name == job.name else other for other in self.jobs)
+        return Cluster(name=self.name, hosts=self.hosts, switches=self.switches, links=self.links, jobs=jobs)
 
     def digest(self) -> str:
         """SHA-256 of the contents, so that a plan can say which cluster it was made for."""

@@ -23,7 +23,13 @@ from mlt.planners.quantities import format_rate, format_size, format_time
 def job_loads(cluster: Cluster, entry: JobPlan) -> Loads:
     """Load of every link under one job's plan, results included: its routes where planned, else shortest paths."""
     if entry.routing is not None:
-        return with_results(routed_loads(entry.routing))
+        loads = routed_loads(entry.routing)
+        if entry.aggregation is not None and tree_feeds_routes(entry):
+            rate = sum(task.rate for task in entry.routing.tasks)
+            inner = [Demand(m, c.aggregator, rate) for c in entry.aggregation.clusters for m in c.members]
+            for arc, load in spread_over_shortest_paths(cluster, inner, job=entry.job).items():
+                loads[arc] = loads.get(arc, 0.0) + load
+        return with_results(loads)
     if not cluster.links:
         return {}
     demands: list[Demand] = []
@@ -111,11 +117,26 @@ def _placement_lines(section: Placement) -> list[str]:
     return [f"Placement ({section.method}): {len(section.tor_of)} hosts over {len(tors)} ToRs{modules}"]
 
 
+def tree_feeds_routes(entry: JobPlan) -> bool:
+    """Whether the routes start at the tree's aggregators and direct workers, so that both are in force."""
+    if entry.routing is None or entry.aggregation is None:
+        return False
+    members = {member for group in entry.aggregation.clusters for member in group.members}
+    return not any(route.source in members for task in entry.routing.tasks for route in task.routes)
+
+
 def planned_time(entry: JobPlan, job: Job) -> float | None:
-    """Communication time of one iteration under the sections present: routes, then the tree, then the loads."""
+    """Communication time of one iteration under the sections present: routes, then the tree, then the loads.
+
+    Tasks of one job run at once, each with a part of the model in proportion to its rate. Where the routes start at the
+    tree's heads, the slower of the two counts; routes from every worker replace the tree.
+    """
     if entry.routing is not None and entry.routing.tasks:
-        slowest = min(task.rate for task in entry.routing.tasks)
-        return job.model_size / len(entry.routing.tasks) * 8 / slowest if slowest > 0 else None
+        total = sum(task.rate for task in entry.routing.tasks)
+        time = job.model_size * 8 / total if total > 0 else None
+        if time is not None and entry.aggregation is not None and tree_feeds_routes(entry):
+            return max(time, entry.aggregation.time)
+        return time
     if entry.aggregation is not None:
         return entry.aggregation.time
     if entry.assignment is not None:
