@@ -94,8 +94,9 @@ def _loads(graph: Graph, demands: Demands, split: Split) -> Loads:
     together: defaultdict[tuple[tuple[str, ...], tuple[str, ...]], list[tuple[str, str]]] = defaultdict(list)
     for source, target in demands:
         together[_attachment(graph, source), _attachment(graph, target)].append((source, target))
-    for pairs in together.values():
-        paths = _switch_paths(graph, *pairs[0])
+    fabric: Graph = nx.Graph(graph.subgraph([n for n, d in graph.nodes(data=True) if d["kind"] == "switch"]))
+    for ends, pairs in together.items():
+        paths = _switch_paths(fabric, *ends)
         single = {node: len({path[place] for path in paths}) == 1 for node, place in (("first", 0), ("last", -1))}
         if single["first"] and single["last"]:
             amounts = [demands[pair] for pair in pairs]
@@ -119,14 +120,25 @@ def _add(loads: Loads, paths: list[list[str]], shares: list[float], ends: list[t
 def _attachment(graph: Graph, host: str) -> tuple[str, ...]:
     if host not in graph:
         raise TopologyError(f"no node {host!r} in the {graph.graph.get('name', 'network')} graph")
-    return tuple(sorted(graph.neighbors(host)))
+    switches = sorted(node for node in graph.neighbors(host) if graph.nodes[node]["kind"] == "switch")
+    if not switches:
+        raise TopologyError(f"{host} hangs on no switch; a link or circuit is missing")
+    return tuple(switches)
 
 
-def _switch_paths(graph: Graph, source: str, target: str) -> list[list[str]]:
-    """All shortest paths without their two ends, sorted; hosts never forward for others."""
-    others = [n for n, d in graph.nodes(data=True) if d["kind"] == "host" and n not in (source, target)]
-    view = nx.restricted_view(graph, others, [])
-    try:
-        return sorted(path[1:-1] for path in nx.all_shortest_paths(view, source, target))
-    except nx.NetworkXNoPath:
-        raise TopologyError(f"no path of switches joins {source} and {target}; a link or circuit is missing") from None
+def _switch_paths(fabric: Graph, source: tuple[str, ...], target: tuple[str, ...]) -> list[list[str]]:
+    """All shortest paths of switches from one host's switches to another's, sorted; hosts never forward for others."""
+    best: list[list[str]] = []
+    for first in source:
+        for last in target:
+            try:
+                length = nx.shortest_path_length(fabric, first, last) + 1
+            except nx.NetworkXNoPath:
+                continue
+            if not best or length < len(best[0]):
+                best = []
+            if not best or length == len(best[0]):
+                best += nx.all_shortest_paths(fabric, first, last)
+    if not best:
+        raise TopologyError(f"no path of switches joins {source} and {target}; a link or circuit is missing")
+    return sorted(best)

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mlt.planners.cluster import Cluster
+from mlt.planners.cluster import Cluster, Job
 from mlt.planners.documents import InputError, Problem
-from mlt.planners.plan import Circuit, Placement, Plan
+from mlt.planners.plan import Circuit, JobPlan, Placement, Plan, new_plan
 from mlt.planners.quantities import format_time
 from mlt.planners.topology.addressing import supernode_address
 from mlt.planners.topology.circuits import CircuitPlan
@@ -22,7 +22,7 @@ from mlt.planners.topology.cluster_psnet import NamedPSNet, read_psnet
 from mlt.planners.topology.flows import Loads, fluid_loads, push_demands
 from mlt.planners.topology.graph import bandwidth
 from mlt.planners.topology.jobs import PlacedJob, check_jobs
-from mlt.planners.topology.psnet import PSNet
+from mlt.planners.topology.psnet import PSNet, supernode_name, tor_name
 from mlt.planners.topology.psnet_graph import logical_graph
 from mlt.planners.topology.routing import RoutePlan, circuits_of, route_jobs
 from mlt.planners.topology.verify import verify_routes
@@ -30,7 +30,8 @@ from mlt.planners.topology.verify import verify_routes
 
 @dataclass(frozen=True)
 class TopologyPlan:
-    """What was decided, before it becomes a plan file. ``seconds`` and ``as_cabled``: T_push by job."""
+    """What was decided, before it becomes a plan file. ``seconds`` and ``as_cabled``: T_push by job;
+    ``fullest``: the link that needs longest, by the file's names."""
 
     named: NamedPSNet
     jobs: tuple[PlacedJob, ...]
@@ -38,6 +39,7 @@ class TopologyPlan:
     circuits: Mapping[int, CircuitPlan]
     seconds: Mapping[str, float]
     as_cabled: Mapping[str, float]
+    fullest: tuple[str, str]
 
 
 def plan_topology(cluster: Cluster) -> TopologyPlan:
@@ -61,7 +63,7 @@ def plan_topology(cluster: Cluster) -> TopologyPlan:
     latency = {job.name: _hops(job, routes) * network.latency_seconds for job in jobs}
     seconds = {name: time + latency[name] for name, time in verdict.job_seconds.items()}
     as_cabled = {name: time + latency[name] for name, time in _as_cabled(network, jobs).items()}
-    return TopologyPlan(named, jobs, routes, circuits, seconds, as_cabled)
+    return TopologyPlan(named, jobs, routes, circuits, seconds, as_cabled, _in_file(named, verdict.fullest))
 
 
 def with_topology(plan: Plan, made: TopologyPlan) -> Plan:
@@ -77,6 +79,16 @@ def with_topology(plan: Plan, made: TopologyPlan) -> Plan:
         notes = (*(old for old in entry.notes if not old.startswith("PSNet: ")), note)
         plan = plan.with_job(entry.model_copy(update={"placement": section, "notes": notes}))
     return plan.model_copy(update={"circuits": _circuits(made)})
+
+
+def _in_file(named: NamedPSNet, link: tuple[str, str]) -> tuple[str, str]:
+    """A link of the graph under the file's names."""
+    network = named.network
+    names = {supernode_name(mid): name for mid, name in named.supernode_names.items()}
+    names |= {tor_name(mid, t): name for (mid, t), name in named.tor_names.items()}
+    names |= {network.worker_name(mid, w): name for (mid, w), name in named.worker_names.items()}
+    names |= {network.server_name(mid, s): name for (mid, s), name in named.server_names.items()}
+    return names[link[0]], names[link[1]]
 
 
 def _circuits(made: TopologyPlan) -> tuple[Circuit, ...]:
@@ -153,3 +165,28 @@ def _as_cabled(network: PSNet, jobs: tuple[PlacedJob, ...]) -> dict[str, float]:
         for link, load in of_job[job.name].items():
             total[link] = total.get(link, 0.0) + load
     return {name: max(8 * total[link] / bandwidth(graph, *link) for link in loads) for name, loads in of_job.items()}
+
+
+@dataclass(frozen=True)
+class TopologyAlternative:
+    """One job planned alone on its PSNet, for ``mlt plan auto`` to rank: time of a push, why, and what to write."""
+
+    time: float
+    reason: str
+    sections: JobPlan
+    circuits: tuple[Circuit, ...]
+
+
+def topology_alternative(cluster: Cluster, job: Job) -> TopologyAlternative:
+    """The plan of ``job`` as if it were alone, circuits set for it.
+
+    Raises:
+        InputError: the cluster is not a PSNet, or the job does not fit it; the message is the reason to skip it.
+    """
+    alone = cluster.model_copy(update={"jobs": (job,)})
+    made = plan_topology(alone)
+    plan = with_topology(new_plan(alone), made)
+    moved = sum(len(of_module.moved) for of_module in made.circuits.values())
+    a, b = made.fullest
+    reason = f"link {a} to {b} is fullest with {moved} circuits changed"
+    return TopologyAlternative(made.seconds[job.name], reason, plan.job(job.name), plan.circuits)

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlt.planners.topology.bct import (
@@ -60,6 +60,7 @@ def test_batch_time__bounds_are_equations_1_and_2() -> None:
     assert batch_time(job, transfer) == BatchTime(least=pytest.approx(1.1), most=pytest.approx(2.7))
 
 
+@settings(deadline=None, max_examples=60)
 @given(
     per_tor=st.integers(1, 6), tors=st.integers(1, 4), servers=st.integers(1, 5), ratio=st.sampled_from([0.5, 1.0, 3.0])
 )
@@ -80,6 +81,7 @@ def test_one_module_time__equation_5_is_the_fullest_link_of_the_graph(
     assert drain(logical_graph(network), loads).seconds == pytest.approx(model.seconds)
 
 
+@settings(deadline=None, max_examples=60)
 @given(workers=st.integers(1, 12), data=st.data())
 def test_one_module_time__spread_is_the_fullest_card(workers: int, data: st.DataObject) -> None:
     module = Module(ecs_ports=36, tor_downlinks=12, tor_uplinks=3, worker_bits_per_second=GBIT)
@@ -100,6 +102,7 @@ def test_one_module_time__spread_is_the_fullest_card(workers: int, data: st.Data
     assert drain(graph, fluid_loads(graph, demands)).seconds == pytest.approx(model.seconds)
 
 
+@settings(deadline=None, max_examples=60)
 @given(first_workers=st.integers(0, 12), first_servers=st.integers(0, 4), ratio=st.sampled_from([0.5, 1.0, 2.0]))
 def test_two_module_time__equation_6_is_the_fullest_link_of_the_graph(
     first_workers: int, first_servers: int, ratio: float
@@ -153,6 +156,7 @@ def test_fat_tree_time__equation_7_is_the_fullest_link_of_the_graph() -> None:
 rates = st.floats(1e8, 1e11)
 
 
+@settings(deadline=None, max_examples=60)
 @given(rate=rates, faster=st.floats(1, 10), ratio=st.floats(0.25, 8), more=st.floats(1, 4), tors=st.integers(1, 6))
 def test_times__more_bandwidth_is_never_slower(
     rate: float, faster: float, ratio: float, more: float, tors: int

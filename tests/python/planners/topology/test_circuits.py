@@ -4,7 +4,7 @@ from itertools import product
 from math import ceil, floor
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlt.planners.topology.circuits import (
@@ -35,6 +35,7 @@ def used_ports(plan: CircuitPlan) -> list[tuple[int, int]]:
     return [circuit for circuit in plan.circuits.of if circuit is not None]
 
 
+@settings(deadline=None, max_examples=60)
 @given(jobs=job_lists())
 def test_assign_circuits__spreads_every_job_evenly_when_nothing_failed(jobs: list[ModuleJob]) -> None:
     plan = assign_circuits(MODULE, jobs)
@@ -46,6 +47,7 @@ def test_assign_circuits__spreads_every_job_evenly_when_nothing_failed(jobs: lis
         assert sum(plan.spread[job.name]) == len(job.workers)
 
 
+@settings(deadline=None, max_examples=60)
 @given(jobs=job_lists())
 def test_assign_circuits__a_good_state_is_left_alone(jobs: list[ModuleJob]) -> None:
     plan = assign_circuits(MODULE, jobs)
@@ -54,6 +56,7 @@ def test_assign_circuits__a_good_state_is_left_alone(jobs: list[ModuleJob]) -> N
     assert again.circuits == plan.circuits
 
 
+@settings(deadline=None, max_examples=60)
 @given(
     jobs=job_lists(),
     dead=st.sets(st.tuples(st.integers(0, 3), st.integers(0, 5)), max_size=12),

@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import networkx as nx
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlt.planners.topology import graph as g
 from mlt.planners.topology.clos import fat_tree, leaf_spine
 
 
+@settings(deadline=None, max_examples=60)
 @given(half=st.integers(1, 4))
 def test_fat_tree__has_the_counts_of_the_k_ary_construction(half: int) -> None:
     k = 2 * half
@@ -43,6 +44,7 @@ def test_fat_tree__paths_between_pods_are_disjoint_over_all_cores() -> None:
     assert nx.edge_connectivity(tree, "edge-0-0", "edge-3-1") == 2
 
 
+@settings(deadline=None, max_examples=60)
 @given(leaves=st.integers(1, 5), spines=st.integers(1, 5), per_leaf=st.integers(1, 4))
 def test_leaf_spine__every_leaf_sees_every_spine(leaves: int, spines: int, per_leaf: int) -> None:
     net = leaf_spine(leaves, spines, hosts_per_leaf=per_leaf)

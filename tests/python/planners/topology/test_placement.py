@@ -61,6 +61,7 @@ def test_place_jobs__keeps_as_many_bytes_inside_modules_as_brute_force(requests:
     assert result.kept_bytes == pytest.approx(most)
 
 
+@settings(deadline=None, max_examples=60)
 @given(workers=st.integers(2, 20), servers=st.integers(1, 6), data=st.data())
 def test_best_split__over_two_modules_is_the_best_of_all(workers: int, servers: int, data: st.DataObject) -> None:
     request = JobRequest(name="job", workers=workers, servers=servers, size_bytes=1e8)
@@ -75,6 +76,7 @@ def test_best_split__over_two_modules_is_the_best_of_all(workers: int, servers: 
     assert inter_load(request, split) == min(loads)
 
 
+@settings(deadline=None, max_examples=60)
 @given(seed=st.integers(0, 20), data=st.data())
 def test_best_split__uses_adjacent_modules_whenever_two_of_them_have_room(seed: int, data: st.DataObject) -> None:
     graph = build_psnet(MODULE, modules=6, seed=seed).wiring.graph()

@@ -4,7 +4,7 @@ from ipaddress import IPv4Address
 
 import networkx as nx
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlt.planners.topology import graph as g
@@ -33,6 +33,7 @@ def test_module__figure_2_and_the_two_examples_of_the_paper() -> None:
     assert (large.tors, large.worker_count * 8, large.server_count * large.tors * 8) == (4, 1536, 224)
 
 
+@settings(deadline=None, max_examples=60)
 @given(module=modules, count=st.integers(1, 6), seed=st.integers(0, 99))
 def test_logical_graph__every_worker_is_two_hops_from_every_server_of_its_module(
     module: Module, count: int, seed: int
@@ -48,6 +49,7 @@ def test_logical_graph__every_worker_is_two_hops_from_every_server_of_its_module
     assert nx.is_connected(graph)
 
 
+@settings(deadline=None, max_examples=60)
 @given(module=modules, count=st.integers(1, 6))
 def test_physical_graph__uses_no_more_ports_than_there_are(module: Module, count: int) -> None:
     network = build_psnet(module, modules=count)
@@ -63,6 +65,7 @@ def test_physical_graph__uses_no_more_ports_than_there_are(module: Module, count
             assert ports(f"tor-{mid}-{t + 1}") <= module.tor_downlinks + module.tor_uplinks
 
 
+@settings(deadline=None, max_examples=60)
 @given(module=modules, count=st.integers(1, 6))
 def test_address_table__every_node_has_its_own_and_reads_back(module: Module, count: int) -> None:
     network = build_psnet(module, modules=count)

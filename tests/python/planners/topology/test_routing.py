@@ -128,6 +128,7 @@ def test_route_jobs__lost_links_slow_it_down_and_all_lost_is_an_error() -> None:
         route_jobs(network, [job], lost_links={(1, 2): 4})
 
 
+@settings(deadline=None, max_examples=60)
 @given(modules=st.integers(2, 16), seed=st.integers(0, 99))
 def test_disjoint_paths__r_of_them_share_no_link(modules: int, seed: int) -> None:
     wiring = build_psnet(Module(ecs_ports=16, tor_downlinks=4, tor_uplinks=3), modules=modules, seed=seed).wiring

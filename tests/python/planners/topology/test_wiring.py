@@ -5,7 +5,7 @@ from itertools import combinations
 
 import networkx as nx
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlt.planners.topology.graph import TopologyError
@@ -14,6 +14,7 @@ from mlt.planners.topology.wiring import Wiring, best_connectivity, grow_wiring,
 sizes = st.tuples(st.integers(2, 24), st.integers(2, 6))
 
 
+@settings(deadline=None, max_examples=60)
 @given(size=sizes, seed=st.integers(0, 999))
 def test_regular_wiring__uses_every_port_but_one_at_odd_parity(size: tuple[int, int], seed: int) -> None:
     modules, ports = size
@@ -24,6 +25,7 @@ def test_regular_wiring__uses_every_port_but_one_at_odd_parity(size: tuple[int, 
         assert set(wiring.trunks().values()) == {1}
 
 
+@settings(deadline=None, max_examples=60)
 @given(size=sizes, seed=st.integers(0, 999))
 def test_regular_wiring__is_the_same_for_the_same_seed(size: tuple[int, int], seed: int) -> None:
     assert regular_wiring(*size, seed=seed) == regular_wiring(*size, seed=seed)
@@ -33,6 +35,7 @@ def test_regular_wiring__differs_between_seeds() -> None:
     assert len({regular_wiring(20, 4, seed=seed) for seed in range(10)}) == 10
 
 
+@settings(deadline=None, max_examples=60)
 @given(size=sizes, seed=st.integers(0, 999))
 def test_grow_wiring__rewires_only_the_links_it_must(size: tuple[int, int], seed: int) -> None:
     modules, ports = size
@@ -50,6 +53,7 @@ def test_grow_wiring__rewires_only_the_links_it_must(size: tuple[int, int], seed
         assert max(growth.wiring.trunks().values()) == 1
 
 
+@settings(deadline=None, max_examples=60)
 @given(seed=st.integers(0, 99), data=st.data())
 def test_grow_wiring__cuts_cost_the_least_possible(seed: int, data: st.DataObject) -> None:
     wiring = regular_wiring(8, 4, seed=seed)

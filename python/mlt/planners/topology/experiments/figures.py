@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
 from mlt.planners.topology.bct import JobProfile, fat_tree_time, one_module_time, two_module_time
@@ -75,6 +76,7 @@ def figure_6b(gbits: Sequence[float] = GBITS) -> list[Series]:
     return out
 
 
+@cache
 def fat_tree_concurrency(workers: int, servers: int, *, where: Where, pods: int = 2) -> tuple[float, int, int]:
     """(C, hops, k) for a job in ``pods`` pods of the smallest fat-tree that holds it, flows balanced over paths.
 
