@@ -150,7 +150,13 @@ def build_psnet_command(
 
 
 @app.command()
-def circuits(cluster_file: ClusterFile, out: PlanOut = None) -> None:
+def circuits(
+    cluster_file: ClusterFile,
+    extra_paths: Annotated[
+        int, typer.Option(min=0, help="Shortest paths to use between modules besides the R link-disjoint ones")
+    ] = 0,
+    out: PlanOut = None,
+) -> None:
     """Set the circuits and routes for all jobs of a cluster file that describes a PSNet."""
     from mlt.planners.topology.plan_section import plan_topology, with_topology
 
@@ -162,7 +168,7 @@ def circuits(cluster_file: ClusterFile, out: PlanOut = None) -> None:
             problems = plan.mismatches(cluster)
             if problems:
                 raise InputError(problems, source=str(out))
-        made = plan_topology(cluster)
+        made = plan_topology(cluster, extra_paths=extra_paths)
         plan = with_topology(plan, made)
         for job in made.jobs:
             typer.echo(f"{job.name}: {plan.job(job.name).notes[-1]}")

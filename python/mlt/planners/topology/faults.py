@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import combinations
 from math import comb
 from random import Random
@@ -70,7 +71,7 @@ def elements(network: PSNet, kind: Kind) -> list[Element]:
     """Everything of one kind that can fail. ``link`` is every cable; the other link kinds are parts of it."""
     if kind not in get_args(Kind):
         raise TopologyError(f"no kind of element {kind!r}; expected one of {', '.join(get_args(Kind))}")
-    graph = physical_graph(network)
+    graph = _cables(network)
     roles: dict[str, str] = {name: data["role"] for name, data in graph.nodes(data=True)}
     if kind in ("tor", "server", "worker", "supernode", "ecs"):
         return [name for name, role in roles.items() if role == kind]
@@ -87,6 +88,12 @@ def elements(network: PSNet, kind: Kind) -> list[Element]:
         if wanted is None or frozenset((roles[a], roles[b])) in wanted
         for n in range(data["links"])
     ]
+
+
+@lru_cache(maxsize=8)
+def _cables(network: PSNet) -> Graph:
+    """The physical graph, built once per network; not to be changed."""
+    return physical_graph(network)
 
 
 def repair(
@@ -244,7 +251,7 @@ class _Broken:
     @classmethod
     def of(cls, network: PSNet, failed: Iterable[Element]) -> _Broken:
         failed = set(failed)
-        graph = physical_graph(network)
+        graph = _cables(network)
         ports: dict[int, set[tuple[int, int]]] = {}
         cut_workers: set[str] = set()
         trunks: Counter[tuple[str, str]] = Counter()

@@ -60,6 +60,26 @@ def disjoint_paths(trunks: dict[Pair, int], source: int, target: int) -> dict[Mo
     return dict(sorted(paths.items(), key=lambda item: (len(item[0]), item[0])))
 
 
+def shortest_paths(trunks: dict[Pair, int], source: int, target: int, *, count: int) -> list[ModulePath]:
+    """The ``count`` shortest simple paths (fewer when there are no more), shortest first, ties in module order."""
+    if count == 0:
+        return []
+    graph: nx.Graph[int] = nx.Graph()
+    graph.add_nodes_from((source, target))
+    graph.add_edges_from(sorted(trunks))
+    found: list[ModulePath] = []
+    try:
+        for path in nx.shortest_simple_paths(graph, source, target):
+            if len(found) >= count and len(path) > len(found[-1]):
+                break
+            found.append(tuple(path))
+            if len(found) >= 16 * count:  # many equal ones: enough to choose from
+                break
+    except nx.NetworkXNoPath:
+        return []
+    return sorted(found, key=lambda path: (len(path), path))[:count]
+
+
 def any_path_seconds(trunks: dict[Pair, int], demand_bytes: dict[Pair, float], *, link_bits_per_second: float) -> float:
     """Time of the fullest inter-module link when bytes may take any ways at all, not only R shortest disjoint ones.
 

@@ -42,8 +42,10 @@ class TopologyPlan:
     fullest: tuple[str, str]
 
 
-def plan_topology(cluster: Cluster) -> TopologyPlan:
+def plan_topology(cluster: Cluster, *, extra_paths: int = 0) -> TopologyPlan:
     """Circuits and routes for all jobs of a cluster file that describes a PSNet.
+
+    extra_paths: shortest paths to use between two modules besides the R link-disjoint ones.
 
     Raises:
         InputError: the cluster is not a PSNet, or a job does not fit it.
@@ -57,7 +59,7 @@ def plan_topology(cluster: Cluster) -> TopologyPlan:
     network = named.network
     jobs = tuple(named.placed(job) for job in cluster.jobs)
     check_jobs(network, jobs)
-    routes = route_jobs(network, jobs)
+    routes = route_jobs(network, jobs, extra_paths=extra_paths)
     circuits = circuits_of(network, jobs, routes)
     verdict = verify_routes(network, jobs, routes, {mid: plan.circuits for mid, plan in circuits.items()})
     latency = {job.name: _hops(job, routes) * network.latency_seconds for job in jobs}

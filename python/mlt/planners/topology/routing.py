@@ -38,7 +38,7 @@ from scipy.sparse import csr_array
 from mlt.planners.topology.circuits import CircuitPlan, Circuits, ModuleJob, assign_circuits
 from mlt.planners.topology.graph import TopologyError, require_count
 from mlt.planners.topology.jobs import PlacedJob, check_jobs
-from mlt.planners.topology.paths import ModulePath, disjoint_paths, remaining_trunks
+from mlt.planners.topology.paths import ModulePath, disjoint_paths, remaining_trunks, shortest_paths
 from mlt.planners.topology.psnet import PSNet
 from mlt.planners.topology.wiring import Pair
 
@@ -110,11 +110,14 @@ def route_jobs(
     jobs: Sequence[PlacedJob],
     *,
     lost_links: Mapping[Pair, int] | None = None,
+    extra_paths: int = 0,
     node_limit: int = 5000,
 ) -> RoutePlan:
     """Circuits, entry ToRs and paths for all jobs together.
 
-    lost_links: failed links of each inter-module trunk. All paths are link-disjoint, R of them when nothing failed.
+    lost_links: failed links of each inter-module trunk. The paths between two modules are link-disjoint, R of them when
+        nothing failed.
+    extra_paths: this many shortest paths are added for every pair of modules, disjoint or not.
     node_limit: branch-and-bound nodes; a count, not a time, so that the same input gives the same plan on any machine.
 
     Raises:
@@ -122,13 +125,15 @@ def route_jobs(
     """
     check_jobs(network, jobs)
     require_count("node_limit", node_limit)
+    require_count("extra_paths", extra_paths, at_least=0)
     if not jobs:
         raise TopologyError("no job to route")
     trunks = remaining_trunks(network.wiring, dict(lost_links or {}))
     # Bytes in units of the largest job and seconds in units of its worker link keep the numbers near 1.
     unit_bytes = max(job.size_bytes for job in jobs)
     unit_rate = max(network.module(mid).worker_bits_per_second for mid in network.mids) / 8
-    model, paths = _build(network, jobs, trunks, unit_bytes, unit_rate)
+    model = _build(network, jobs, unit_bytes, unit_rate)
+    paths = _add_paths(network, jobs, trunks, model, extra_paths, unit_bytes, unit_rate)
     low = _bounds(network, jobs, model, unit_bytes, unit_rate)
 
     # Even circuits are nearly always optimal, and the relaxation proves it; only otherwise is the integer model solved.
@@ -184,9 +189,7 @@ def demands(jobs: Sequence[PlacedJob]) -> dict[Pair, float]:
     return dict(sorted(out.items()))
 
 
-def _build(
-    network: PSNet, jobs: Sequence[PlacedJob], trunks: dict[Pair, int], unit_bytes: float, unit_rate: float
-) -> tuple[_Model, dict[Pair, dict[ModulePath, int]]]:
+def _build(network: PSNet, jobs: Sequence[PlacedJob], unit_bytes: float, unit_rate: float) -> _Model:
     model = _Model()
     tors = range(network.tors)
     into: dict[tuple[int, int], dict[int, float]] = {}
@@ -220,7 +223,7 @@ def _build(
         model.row(terms, high=0.0)
     for (mid, _), terms in ports.items():
         model.row(terms, high=network.module(mid).tor_downlinks)
-    return model, _add_paths(network, jobs, trunks, model, unit_bytes, unit_rate)
+    return model
 
 
 def _add_paths(
@@ -228,13 +231,15 @@ def _add_paths(
     jobs: Sequence[PlacedJob],
     trunks: dict[Pair, int],
     model: _Model,
+    extra_paths: int,
     unit_bytes: float,
     unit_rate: float,
-) -> dict[Pair, dict[ModulePath, int]]:
-    paths: dict[Pair, dict[ModulePath, int]] = {}
+) -> dict[Pair, list[ModulePath]]:
+    paths: dict[Pair, list[ModulePath]] = {}
     on_link: dict[Pair, dict[int, float]] = {}
     for (a, b), amount in demands(jobs).items():
-        paths[a, b] = disjoint_paths(trunks, a, b)
+        extra = shortest_paths(trunks, a, b, count=extra_paths)
+        paths[a, b] = list(dict.fromkeys([*disjoint_paths(trunks, a, b), *extra]))
         columns = {path: model.column("x", a, b, path) for path in paths[a, b]}
         model.row(dict.fromkeys(columns.values(), 1.0), low=amount / unit_bytes, high=amount / unit_bytes)
         for path, column in columns.items():
@@ -350,7 +355,7 @@ def _entry(
 
 
 def _path_shares(
-    paths: Mapping[Pair, Mapping[ModulePath, int]], model: _Model, solution: Array
+    paths: Mapping[Pair, Sequence[ModulePath]], model: _Model, solution: Array
 ) -> dict[Pair, dict[ModulePath, float]]:
     out: dict[Pair, dict[ModulePath, float]] = {}
     for (a, b), choices in paths.items():

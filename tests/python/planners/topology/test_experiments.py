@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from mlt.planners.topology.experiments import figures, testbed
+from mlt.planners.topology.experiments import figures, study, testbed
 from mlt.planners.topology.experiments.__main__ import app
 
 RESULTS = Path(__file__).resolve().parents[4] / "docs" / "results" / "psnet"
@@ -93,6 +93,28 @@ def test_command__draws_every_figure(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     for name in ("figure6a", "figure6b", "figure7", "figure13"):
         assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_growth_study__cuts_half_of_r_and_stays_connected() -> None:
+    for age in study.growth_study(ports=4, up_to=9):
+        assert (age.links_cut, age.connectivity) == (2, 4)
+        assert age.diameter >= age.mean_hops >= 1
+
+
+def test_fault_study__covers_every_kind_and_repair_helps_where_ports_are_free() -> None:
+    found = {(name, s.kind): s for name, s in study.fault_study(failures=(1,), draws=20)}
+    assert {kind for _, kind in found} == set(study.KINDS)
+    assert found["quarter free", "tor"].repaired == (1.0, 1.0)
+    assert found["full", "tor"].repaired[0] == found["full", "tor"].as_is[0] == pytest.approx(0.95)
+    assert found["full", "server-link"].any_way == (1.0, 1.0)
+
+
+def test_routing_study__planned_is_between_the_best_of_any_paths_and_doing_nothing() -> None:
+    for gain in study.routing_study(seeds=range(3)):
+        assert gain.any_path <= gain.with_extra_paths * (1 + 1e-6)
+        assert gain.with_extra_paths <= gain.planned * (1 + 1e-6)
+        assert gain.planned <= min(gain.one_path, gain.as_cabled) * (1 + 1e-6)
+        assert gain.planned == pytest.approx(gain.bound, rel=1e-6)
 
 
 def _cells(path: Path) -> list[list[float | str]]:

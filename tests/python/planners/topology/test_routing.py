@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mlt.planners.topology.bct import JobProfile, two_module_time
 from mlt.planners.topology.graph import TopologyError
 from mlt.planners.topology.jobs import PlacedJob
-from mlt.planners.topology.paths import any_path_seconds, disjoint_paths, remaining_trunks
+from mlt.planners.topology.paths import any_path_seconds, disjoint_paths, remaining_trunks, shortest_paths
 from mlt.planners.topology.psnet import Module, PSNet, build_psnet
 from mlt.planners.topology.routing import RoutePlan, circuits_of, demands, route_jobs
 from mlt.planners.topology.verify import Verdict, verify_routes
@@ -161,6 +161,27 @@ def test_any_path_seconds__bounds_the_inter_module_time_from_below(
     ]
     bound = any_path_seconds(remaining_trunks(network.wiring), crossing, link_bits_per_second=network.inter_rate)
     assert bound <= max(inter) * (1 + 1e-6)
+
+
+@settings(deadline=None, max_examples=15)
+@given(data=st.data(), seed=st.integers(0, 50))
+def test_route_jobs__extra_paths_are_never_slower(data: st.DataObject, seed: int) -> None:
+    network = build_psnet(MODULE, modules=8, seed=seed)
+    jobs = data.draw(placed_jobs(8))
+    if not jobs:
+        return
+    few, many = route_jobs(network, jobs), route_jobs(network, jobs, extra_paths=8)
+    assert many.transfer_seconds <= few.transfer_seconds * (1 + 1e-6)
+    assert checked(network, jobs, many).seconds == pytest.approx(many.transfer_seconds, rel=1e-6)
+
+
+def test_shortest_paths__come_in_order_of_length() -> None:
+    trunks = remaining_trunks(build_psnet(MODULE, modules=8, seed=1).wiring)
+    paths = shortest_paths(trunks, 1, 8, count=6)
+    assert len(set(paths)) == 6
+    assert [len(path) for path in paths] == sorted(len(path) for path in paths)
+    assert all((path[0], path[-1]) == (1, 8) and len(set(path)) == len(path) for path in paths)
+    assert shortest_paths({(1, 2): 1}, 1, 2, count=5) == [(1, 2)]
 
 
 def _link_bytes(plan: RoutePlan, crossing: dict[tuple[int, int], float]) -> dict[tuple[int, int], float]:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import csv
 import json
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from mlt.planners.topology.experiments import figures, testbed
+from mlt.planners.topology.experiments import figures, study, testbed
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
 Out = Annotated[Path, typer.Option(help="Folder for the results; created when missing")]
 Pictures = Annotated[bool, typer.Option(help="Draw PNG files too (needs matplotlib)")]
-Seeds = Annotated[int, typer.Option(min=2, help="Draws of hashed routes for the confidence interval of C")]
+Draws = Annotated[int, typer.Option(min=1, help="Random cases where not all can be tried")]
+Seeds = Annotated[int, typer.Option(min=2, help="Random draws behind the confidence intervals")]
 _DEFAULT_OUT = Path("docs/results/psnet")
 
 
@@ -78,11 +80,66 @@ def figure_13_command(out: Out = _DEFAULT_OUT, pictures: Pictures = True, seeds:
         typer.echo(f"{model}: one P_s = {rate / 1e6:.1f} MB/s gives {ratio:.3f} x, printed {testbed.PRINTED[model]} x")
 
 
+@app.command("faults")
+def faults_command(out: Out = _DEFAULT_OUT, draws: Draws = 100) -> None:
+    """Shares of worker-server pairs that survive failures, before and after the circuits are set anew."""
+    out.mkdir(parents=True, exist_ok=True)
+    shares = ("as_is", "repaired", "any_way", "modules_joined")
+    rows = [
+        [name, found.kind, found.failures, found.cases, "all" if found.exhaustive else "random"]
+        + [f"{value:.4f}" for share in shares for value in getattr(found, share)]
+        for name, found in study.fault_study(draws=draws)
+    ]
+    columns = [f"{share}_{end}" for share in shares for end in ("mean", "worst")]
+    _write_rows(out / "faults.csv", ["ports", "kind", "failures", "cases", "drawn", *columns], rows)
+    typer.echo(f"{len(rows)} surveys in {out / 'faults.csv'}")
+
+
+@app.command("growth")
+def growth_command(out: Out = _DEFAULT_OUT) -> None:
+    """A PSNet grown module by module against fresh ones."""
+    out.mkdir(parents=True, exist_ok=True)
+    ages = [age for ports in (3, 4, 6) for age in study.growth_study(ports=ports)]
+    names = [field.name for field in fields(study.Age)]
+    _write_rows(out / "growth.csv", names, [[f"{value:.6g}" for value in asdict(age).values()] for age in ages])
+    for ports in (3, 4, 6):
+        last = [age for age in ages if age.ports == ports][-1]
+        typer.echo(
+            f"R = {ports}: {last.links_cut} links cut per step; at {last.modules} modules {last.connectivity} disjoint "
+            f"paths, mean distance {last.mean_hops:.3f} grown, {last.fresh_mean_hops:.3f} fresh"
+        )
+
+
+@app.command("routing")
+def routing_command(out: Out = _DEFAULT_OUT, seeds: Seeds = 20) -> None:
+    """Cross-module routing against the best of all paths, one path, and doing nothing."""
+    out.mkdir(parents=True, exist_ok=True)
+    gains = study.routing_study(seeds=range(seeds))
+    names = [field.name for field in fields(study.Gain)]
+    _write_rows(out / "routing.csv", names, [[f"{value:.6g}" for value in asdict(gain).values()] for gain in gains])
+    for label, values in (
+        ("as cabled / planned", [gain.as_cabled / gain.planned for gain in gains]),
+        ("planned / proven bound", [gain.planned / gain.bound for gain in gains]),
+        ("planned / best of any paths", [gain.planned / gain.any_path for gain in gains]),
+        ("with 16 more paths / best of any paths", [gain.with_extra_paths / gain.any_path for gain in gains]),
+        ("one path / best of any paths", [gain.one_path / gain.any_path for gain in gains]),
+    ):
+        middle, half = study.interval(values)
+        typer.echo(f"{label}: {middle:.3f} +- {half:.3f} (worst {max(values):.3f})")
+
+
 @app.command("all")
 def all_command(out: Out = _DEFAULT_OUT, pictures: Pictures = True, seeds: Seeds = 1000) -> None:
-    """Everything above."""
+    """The paper's figures: ``figures`` and ``testbed``."""
     figures_command(out, pictures)
     figure_13_command(out, pictures, seeds)
+
+
+def _write_rows(path: Path, names: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(names)
+        writer.writerows(rows)
 
 
 def _write_series(path: Path, series: list[figures.Series]) -> None:
