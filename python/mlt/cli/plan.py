@@ -18,7 +18,7 @@ from mlt.planners.cluster import Cluster, Job, read_cluster
 from mlt.planners.documents import InputError, Problem, suggest
 from mlt.planners.explain import explain_plan
 from mlt.planners.load_assignment import plan_assignment
-from mlt.planners.plan import InfeasibleError, JobPlan, Plan, dump_plan, new_plan, read_plan
+from mlt.planners.plan import InfeasibleError, Plan, dump_plan, new_plan, read_plan
 from mlt.planners.quantities import format_time
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -220,10 +220,12 @@ def auto(cluster_file: Path, job_name: str, simulate: bool, seed: int, out: Path
     before = _plan_to_extend(cluster, out, seed)
     result = plan_auto(cluster, job, seed=seed)
     _print_ranking(result)
-    entry: JobPlan = result.plan.job(job.name)
-    plan = before.with_job(entry).model_copy(
-        update={"seed": seed, "circuits": result.plan.circuits or before.circuits, "notes": result.plan.notes}
-    )
+    plan = before.with_job(result.plan.job(job.name))
+    for other in result.plan.jobs:  # circuits are shared, so the other jobs' placements move with them
+        if other.job != job.name:
+            plan = plan.with_job(plan.job(other.job).model_copy(update={"placement": other.placement}))
+    changes = {"seed": seed, "circuits": result.plan.circuits or before.circuits, "notes": result.plan.notes}
+    plan = plan.model_copy(update=changes)
     if out is not None:
         out.write_text(dump_plan(plan), encoding="utf-8")
         click.echo(f"written to {out}")

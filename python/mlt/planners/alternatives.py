@@ -82,7 +82,9 @@ def ring(cluster: Cluster, job: Job) -> Alternative:
     links = link_time(cluster, job, ring_demands(job, rate=2 * (n - 1) / n * bits), results=False)
     slowest = min(job.workers, key=lambda name: cluster.host_by_name[name].bandwidth)
     time, reason = _combined(cards, f"the slowest worker, {slowest}, sends and receives everything twice", links)
-    return Alternative(name="all-reduce", time=time, reason=reason, sections=JobPlan(job=job.name))
+    return Alternative(
+        name="all-reduce", time=time, reason=reason, sections=JobPlan(job=job.name, strategy="all-reduce")
+    )
 
 
 def parameter_server(cluster: Cluster, job: Job) -> Alternative | Skipped:
@@ -101,7 +103,8 @@ def parameter_server(cluster: Cluster, job: Job) -> Alternative | Skipped:
     full = len(job.workers) * bits / total >= cards * (1 - 1e-9)
     why = "the servers' bandwidth, shared by all workers" if full else "the slowest worker's bandwidth"
     time, reason = _combined(cards, why, links)
-    return Alternative(name="parameter server", time=time, reason=reason, sections=JobPlan(job=job.name))
+    sections = JobPlan(job=job.name, strategy="parameter-server")
+    return Alternative(name="parameter server", time=time, reason=reason, sections=sections)
 
 
 def byteps(cluster: Cluster, job: Job) -> Alternative:
@@ -121,7 +124,12 @@ def byteps(cluster: Cluster, job: Job) -> Alternative:
         why = f"the slowest worker, {slowest}, sends the whole model once, which no assignment avoids"
     time, reason = _combined(section.time, why, link_time(cluster, job, demands))
     section = section.model_copy(update={"time": time})
-    return Alternative(name="byteps", time=time, reason=reason, sections=JobPlan(job=job.name, assignment=section))
+    return Alternative(
+        name="byteps",
+        time=time,
+        reason=reason,
+        sections=JobPlan(job=job.name, strategy="load-assignment", assignment=section),
+    )
 
 
 def aleph(
@@ -136,7 +144,9 @@ def aleph(
     links = link_time(cluster, job, aggregation_demands(section, rate=job.model_size * 8))
     time, reason = _combined(section.time, result.binding, links)
     section = section.model_copy(update={"time": time, "rate": job.model_size * 8 / time})
-    return Alternative(name=name, time=time, reason=reason, sections=JobPlan(job=job.name, aggregation=section))
+    return Alternative(
+        name=name, time=time, reason=reason, sections=JobPlan(job=job.name, strategy="tree", aggregation=section)
+    )
 
 
 def host_alternatives(cluster: Cluster, job: Job, *, seed: int = 0) -> list[Callable[[], Alternative | Skipped]]:

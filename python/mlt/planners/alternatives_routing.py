@@ -17,7 +17,7 @@ from mlt.planners.cluster import Cluster, Job
 from mlt.planners.documents import InputError
 from mlt.planners.explain import job_loads, planned_time
 from mlt.planners.link_load import arc_bandwidths, most_loaded
-from mlt.planners.plan import JobPlan, Routing, new_plan
+from mlt.planners.plan import JobPlan, Routing, Strategy, new_plan
 from mlt.planners.quantities import format_rate
 
 _SEARCH_SECONDS = 20.0
@@ -69,11 +69,12 @@ def routed(cluster: Cluster, job: Job, *, seed: int, tree: Alternative | None = 
     heads = job.workers
     if section is not None:
         heads = (*(group.aggregator for group in section.clusters), *section.direct)
+    strategy: Strategy = "routes" if section is None else "tree-and-routes"
     try:
         routing = _solve(aro, cluster, job, heads, seed)
     except (InputError, aro.infeasible) as error:
         return Skipped(name, str(error).splitlines()[0])
-    return _timed(cluster, job, name, JobPlan(job=job.name, aggregation=section, routing=routing))
+    return _timed(cluster, job, name, JobPlan(job=job.name, strategy=strategy, aggregation=section, routing=routing))
 
 
 def _solve(aro: _Aro, cluster: Cluster, job: Job, heads: tuple[str, ...], seed: int) -> Routing:

@@ -7,11 +7,13 @@ there).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 from mlt.planners.alternatives import Alternative, Skipped, host_alternatives
 from mlt.planners.alternatives_routing import routed
+from mlt.planners.alternatives_topology import Ground, prepare_ground
 from mlt.planners.cluster import Cluster, Job
-from mlt.planners.plan import InfeasibleError, JobPlan, Plan, new_plan
+from mlt.planners.plan import InfeasibleError, Plan, new_plan
 from mlt.planners.quantities import format_time
 
 
@@ -33,21 +35,42 @@ def plan_auto(cluster: Cluster, job: Job, *, seed: int = 0) -> AutoResult:
     """
     ranked: list[Alternative] = []
     skipped: list[Skipped] = []
-    for run in host_alternatives(cluster, job, seed=seed):
+    ground = prepare_ground(cluster, job, new_plan(cluster, seed=seed))
+    if ground.outcome is not None:
+        _sort(ground.outcome, ranked, skipped)
+    network = ground.cluster
+    for run in host_alternatives(network, job, seed=seed):
         _sort(run(), ranked, skipped)
-    _sort(routed(cluster, job, seed=seed), ranked, skipped)
+    _sort(routed(network, job, seed=seed), ranked, skipped)
     trees = [alternative for alternative in ranked if alternative.sections.aggregation is not None]
-    if trees and any(switch.aggregates for switch in cluster.switches):
+    if trees and any(switch.aggregates for switch in network.switches):
         # One tree is enough: the fastest leaves the fewest or widest streams to route.
-        _sort(routed(cluster, job, seed=seed, tree=min(trees, key=lambda tree: tree.time)), ranked, skipped)
+        _sort(routed(network, job, seed=seed, tree=min(trees, key=lambda tree: tree.time)), ranked, skipped)
     if not ranked:
         raise InfeasibleError(job=job.name, constraint="nothing fits", message="; ".join(s.reason for s in skipped))
     # A stable sort: on equal times the simpler way, which comes first, wins.
     ranked.sort(key=lambda alternative: round(alternative.time, 9))
-    best = ranked[0]
-    entry: JobPlan = best.sections.model_copy(update={"estimates": tuple(a.estimate() for a in ranked)})
-    plan = new_plan(cluster, seed=seed).with_job(entry)
-    return AutoResult(ranked=tuple(ranked), skipped=tuple(skipped), plan=plan, reason=explain_choice(ranked))
+    return AutoResult(
+        ranked=tuple(ranked), skipped=tuple(skipped), plan=_keep(ground, ranked), reason=explain_choice(ranked)
+    )
+
+
+def _keep(ground: Ground, ranked: list[Alternative]) -> Plan:
+    """The ground's plan with the best alternative's sections in it."""
+    best = ranked[0].sections
+    placed = ground.plan.job(best.job)
+    entry = best.model_copy(
+        update={
+            "placement": best.placement or placed.placement,
+            "notes": best.notes or placed.notes,
+            "estimates": tuple(alternative.estimate() for alternative in ranked),
+        }
+    )
+    plan = ground.plan.with_job(entry)
+    if find_spec("mlt.switch_configs") is None:
+        missing = "thresholds and switch policy are not planned: mlt.switch_configs is not installed"
+        plan = plan.model_copy(update={"notes": (*plan.notes, missing)})
+    return plan
 
 
 def _sort(outcome: Alternative | Skipped, ranked: list[Alternative], skipped: list[Skipped]) -> None:

@@ -10,8 +10,8 @@ import heapq
 import math
 
 import numpy as np
-from scipy import sparse  # type: ignore[import-untyped]
-from scipy.optimize import Bounds, LinearConstraint, milp  # type: ignore[import-untyped]
+from scipy import sparse
+from scipy.optimize import Bounds, LinearConstraint, milp
 
 from mlt.planners.clustering import Clustering, admission_order
 from mlt.planners.worker_graph import Ints, WorkerGraph
@@ -107,7 +107,7 @@ def exact_clustering(*, graph: WorkerGraph, capacity: Ints, time_limit: float = 
         objective,
         constraints=constraints,
         bounds=Bounds(0, 1),
-        integrality=np.ones(n + count),
+        integrality=np.ones(n + count, dtype=np.int64),
         options={"time_limit": time_limit, "mip_rel_gap": 0.0},
     )
     if result.x is None:

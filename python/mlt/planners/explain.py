@@ -5,12 +5,15 @@ from __future__ import annotations
 from mlt.planners.aggregation import job_resources
 from mlt.planners.aggregation_model import direct_clustering, hierarchical_time
 from mlt.planners.cluster import Cluster, Job
+from mlt.planners.effective import effective_cluster, has_circuit_switches
 from mlt.planners.link_load import (
     Demand,
     Loads,
     aggregation_demands,
     arc_bandwidths,
     most_loaded,
+    parameter_server_demands,
+    ring_demands,
     routed_loads,
     spread_over_shortest_paths,
     with_results,
@@ -18,6 +21,8 @@ from mlt.planners.link_load import (
 from mlt.planners.load_assignment import ring_all_reduce_time
 from mlt.planners.plan import Aggregation, Assignment, JobPlan, Placement, Plan, Routing
 from mlt.planners.quantities import format_rate, format_size, format_time
+
+_BARE = ("all-reduce", "parameter-server")  # strategies without a section
 
 
 def job_loads(cluster: Cluster, entry: JobPlan) -> Loads:
@@ -33,17 +38,30 @@ def job_loads(cluster: Cluster, entry: JobPlan) -> Loads:
     if not cluster.links:
         return {}
     demands: list[Demand] = []
-    if entry.aggregation is not None:
+    job = cluster.job_by_name[entry.job]
+    if entry.strategy in _BARE and entry.estimates:
+        rate = job.model_size * 8 / entry.estimates[0].iteration_time
+        if entry.strategy == "all-reduce":  # both phases are on their way already
+            n = len(job.workers)
+            return spread_over_shortest_paths(cluster, ring_demands(job, rate=2 * (n - 1) / n * rate), job=job.name)
+        demands = parameter_server_demands(cluster, job, rate=rate)
+    elif entry.aggregation is not None:
         demands = aggregation_demands(entry.aggregation, rate=entry.aggregation.rate)
     elif entry.assignment is not None and entry.assignment.time > 0:
-        workers = cluster.job_by_name[entry.job].workers
         demands = [
             Demand(worker, service.host, service.load_bytes * 8 / entry.assignment.time)
             for service in entry.assignment.services
             if service.load_bytes > 0
-            for worker in workers
+            for worker in job.workers
         ]
     return with_results(spread_over_shortest_paths(cluster, demands, job=entry.job))
+
+
+def planned_network(cluster: Cluster, plan: Plan) -> Cluster | None:
+    """The network under the plan's circuits; None when circuit switches wait for circuits that nobody planned."""
+    if has_circuit_switches(cluster) and not plan.circuits:
+        return None
+    return effective_cluster(cluster, plan.circuits)
 
 
 def _gain(before: float | None, after: float | None) -> str:
@@ -129,8 +147,11 @@ def planned_time(entry: JobPlan, job: Job) -> float | None:
     """Communication time of one iteration under the sections present: routes, then the tree, then the loads.
 
     Tasks of one job run at once, each with a part of the model in proportion to its rate. Where the routes start at the
-    tree's heads, the slower of the two counts; routes from every worker replace the tree.
+    tree's heads, the slower of the two counts; routes from every worker replace the tree. A strategy that has no
+    section of its own is as fast as its estimate.
     """
+    if entry.strategy in _BARE and entry.estimates:
+        return entry.estimates[0].iteration_time
     if entry.routing is not None and entry.routing.tasks:
         total = sum(task.rate for task in entry.routing.tasks)
         time = job.model_size * 8 / total if total > 0 else None
@@ -144,10 +165,10 @@ def planned_time(entry: JobPlan, job: Job) -> float | None:
     return entry.placement.time if entry.placement is not None else None
 
 
-def _job_lines(cluster: Cluster, entry: JobPlan) -> list[str]:
+def _job_lines(cluster: Cluster, network: Cluster | None, entry: JobPlan) -> list[str]:
     job = cluster.job_by_name[entry.job]
     lines = [f"Job {job.name}: {len(job.workers)} workers, {len(job.servers)} servers, {format_size(job.model_size)}"]
-    body: list[str] = []
+    body: list[str] = [f"Strategy: {entry.strategy}"] if entry.strategy is not None else []
     if entry.placement is not None:
         body += _placement_lines(entry.placement)
     if entry.assignment is not None:
@@ -161,7 +182,9 @@ def _job_lines(cluster: Cluster, entry: JobPlan) -> list[str]:
         body.append(f"One iteration's communication: {format_time(time)}")
     for name, before in baselines(cluster, job).items():
         body.append(f"  {name} would take {format_time(before)}{_gain(before, time)}")
-    busiest = most_loaded(job_loads(cluster, entry), arc_bandwidths(cluster))
+    busiest = None
+    if network is not None:
+        busiest = most_loaded(job_loads(network, entry), arc_bandwidths(network))
     if busiest is not None:
         (a, b), utilisation = busiest
         body.append(f"Busiest link: {a} to {b}, {utilisation:.0%} of its bandwidth")
@@ -172,8 +195,9 @@ def _job_lines(cluster: Cluster, entry: JobPlan) -> list[str]:
 def explain_plan(cluster: Cluster, plan: Plan) -> str:
     """The whole plan as text, one paragraph per job."""
     lines: list[str] = []
+    network = planned_network(cluster, plan)
     for entry in plan.jobs:
-        lines += [*_job_lines(cluster, entry), ""]
+        lines += [*_job_lines(cluster, network, entry), ""]
     if plan.circuits:
         lines.append(f"{len(plan.circuits)} circuits")
     if plan.thresholds:

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse  # type: ignore[import-untyped]
-from scipy.optimize import linprog  # type: ignore[import-untyped]
+from scipy import sparse
+from scipy.optimize import linprog
 
 from mlt.planners.cluster import Cluster, Job
 from mlt.planners.partition_hash import DEFAULT_PARTITION_BYTES, closed_form_hash_space, hash_ranges
@@ -128,7 +128,7 @@ def _linear_programme_time(bits: float, workers: Loads, servers: Loads) -> float
     objective[-1] = 1.0
     total = 1.0 - objective[None, :]
     result = linprog(objective, A_ub=rows, b_ub=limits, A_eq=total, b_eq=[1.0], method="highs")
-    if not result.success:  # a feasible point always exists: one service holding everything
+    if not result.success or result.x is None:  # a feasible point always exists: one service holding everything
         raise ArithmeticError(f"the load-assignment programme was not solved: {result.message}")
     return float(result.x[-1]) * bits / float(scale)
 

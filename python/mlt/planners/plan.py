@@ -176,10 +176,16 @@ class Estimate(Document):
     reason: str = ""
 
 
+Strategy = Literal["all-reduce", "parameter-server", "load-assignment", "tree", "routes", "tree-and-routes", "circuits"]
+
+
 class JobPlan(Document):
     """Everything decided for one job."""
 
     job: Name
+    strategy: Strategy | None = Field(
+        default=None, description="How gradients are aggregated; by default what the sections present say"
+    )
     assignment: Assignment | None = None
     aggregation: Aggregation | None = None
     routing: Routing | None = None

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from mlt.planners.cluster import Cluster
-from mlt.planners.explain import job_loads, planned_time
+from mlt.planners.explain import job_loads, planned_network, planned_time
 from mlt.planners.link_load import Loads, arc_bandwidths
 from mlt.planners.plan import JobPlan, Plan
 from mlt.planners.quantities import format_time
@@ -136,10 +136,11 @@ def draw_plan(cluster: Cluster, plan: Plan, *, job: str, path: Path) -> None:
     from matplotlib import pyplot
 
     entry = plan.job(job)
-    used = utilisations(cluster, job_loads(cluster, entry))
+    network = planned_network(cluster, plan)
+    used = utilisations(network, job_loads(network, entry)) if network is not None else {}
     canvas = pyplot.figure(figsize=(13, 8))
     grid = canvas.add_gridspec(2, 2, height_ratios=[1.3, 1])
-    scale = _draw_graph(canvas.add_subplot(grid[0, :]), cluster, entry, used)
+    scale = _draw_graph(canvas.add_subplot(grid[0, :]), network or cluster, entry, used)
     _draw_tree(canvas.add_subplot(grid[1, 0]), cluster, entry)
     bars = canvas.add_subplot(grid[1, 1])
     if used:

@@ -8,7 +8,7 @@ from mlt.planners.aggregation import plan_aggregation
 from mlt.planners.cluster import Cluster, Host, Job, Link, Switch
 from mlt.planners.explain import explain_plan, job_loads, planned_time
 from mlt.planners.load_assignment import plan_assignment
-from mlt.planners.plan import Circuit, JobPlan, Placement, Route, Routing, TaskRoutes, Threshold, new_plan
+from mlt.planners.plan import Circuit, Estimate, JobPlan, Placement, Route, Routing, TaskRoutes, Threshold, new_plan
 
 
 @pytest.fixture
@@ -85,3 +85,17 @@ def test_job_loads__follow_the_tree(cluster: Cluster) -> None:
     loads = job_loads(cluster, JobPlan(job="j", aggregation=plan_aggregation(cluster, cluster.jobs[0]).section))
     assert loads["w3", "leaf"] == pytest.approx(30e9)  # one up, two results down to members
     assert loads["leaf", "ps0"] == pytest.approx(20e9)
+
+
+@pytest.mark.parametrize(("strategy", "time", "arc", "load"), [
+    ("all-reduce", 0.63, ("w0", "leaf"), 10e9),
+    ("parameter-server", 0.84, ("leaf", "ps0"), 20e9),
+])  # fmt: skip
+def test_strategy_without_a_section__takes_its_estimate(
+    cluster: Cluster, strategy: str, time: float, arc: tuple[str, str], load: float
+) -> None:
+    estimate = Estimate(name=strategy, iteration_time=time)
+    entry = JobPlan.model_validate({"job": "j", "strategy": strategy, "estimates": (estimate,)})
+    assert planned_time(entry, cluster.jobs[0]) == time
+    assert job_loads(cluster, entry)[arc] == pytest.approx(load)
+    assert f"Strategy: {strategy}" in explain_plan(cluster, new_plan(cluster).with_job(entry))

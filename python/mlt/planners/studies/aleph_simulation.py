@@ -8,7 +8,8 @@ computed here. Readings that the text leaves open, each chosen because it meets 
 * Workers are the first n servers in rack order and servers of parameters the last ten (another pod): the printed
   85.3 GB of BytePS for 150 workers is 150 * 97 MB over exactly six links, with 1 GB = 1,024 MB.
 * Anyone may aggregate for anyone (figure 13's 12 aggregators over 100 workers in racks of 10), but members go to the
-  nearest aggregator with a free seat (figure 14's "one gradient hop").
+  nearest aggregator with a free seat. The text on figure 14 ("workers with one gradient hop") can also mean that only
+  workers of one rack aggregate for each other; that is "ALEPH in racks", which cannot reach figure 13's 12 streams.
 * Overhead counts gradients towards aggregation only; Horovod counts both of its phases.
 * Hops of a gradient are the switches it crosses until something aggregates it: Horovod's nine steps for ten workers of
   one rack, three switches for BytePS in a leaf-spine network.
@@ -24,7 +25,7 @@ import numpy as np
 from mlt.planners.aggregation_model import Resources, bottleneck, capacities, fastest_clustering, usage
 from mlt.planners.clustering import Clustering, best_of_seeds
 from mlt.planners.clustering_locality import localise
-from mlt.planners.worker_graph import Floats, Ints, complete_graph
+from mlt.planners.worker_graph import Floats, Ints, complete_graph, grouped_graph
 
 LINE_RATE = 10e9
 MODEL_BYTES = 97e6
@@ -143,8 +144,10 @@ def simulate(fabric: Fabric, *, workers: int, deviation: float, seed: int) -> di
     graph = complete_graph(workers, nearness=[racks, racks // fabric.racks_per_pod])
     capacity = capacities(resources, rate=resources.slowest_worker)
     aleph = best_of_seeds(graph=graph, capacity=capacity, seed=seed)
+    in_racks = best_of_seeds(graph=grouped_graph(racks), capacity=capacity, seed=seed)
     outcomes = [
         clustered_outcome("ALEPH", localise(aleph, graph), resources, fabric),
+        clustered_outcome("ALEPH in racks", in_racks, resources, fabric),
         clustered_outcome("rate search", localise(fastest_clustering(graph, resources), graph), resources, fabric),
         clustered_outcome("BytePS", Clustering(head=np.arange(workers), method="direct"), resources, fabric),
         ring_outcome(resources, fabric),
