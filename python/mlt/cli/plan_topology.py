@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, cast, get_args
+from typing import Annotated, cast, get_args
 
 import typer
+from pydantic import TypeAdapter, ValidationError
 
 from mlt.planners.cluster import Cluster, dump_cluster, read_cluster
 from mlt.planners.documents import InputError
 from mlt.planners.plan import dump_plan, new_plan, read_plan
-from mlt.planners.quantities import BIT_RATES, SIZES, format_rate, format_time
+from mlt.planners.quantities import BitsPerSecond, Bytes, format_rate, format_time
 from mlt.planners.topology.graph import Graph, TopologyError, dumps
 
 app = typer.Typer(
@@ -44,14 +45,14 @@ def _refusals(source: Path | None = None) -> Iterator[None]:
         raise typer.Exit(3) from None
 
 
-def _quantity(text: str, units: Mapping[str, float], what: str) -> float:
-    from pydantic import TypeAdapter, ValidationError
+_RATE: TypeAdapter[float] = TypeAdapter(BitsPerSecond)
+_SIZE: TypeAdapter[float] = TypeAdapter(Bytes)
 
-    from mlt.planners.quantities import BitsPerSecond, Bytes
 
-    kind: Any = BitsPerSecond if units is BIT_RATES else Bytes
+def _quantity(kind: TypeAdapter[float], text: str, what: str) -> float:
+    """A bandwidth or size as people write it; ``what`` names the option in a refusal."""
     try:
-        return float(TypeAdapter(kind).validate_python(text))
+        return kind.validate_python(text)
     except ValidationError as error:
         raise TopologyError(f"{what}: {error.errors()[0]['msg']}") from None
 
@@ -77,7 +78,7 @@ def build_fat_tree(
     from mlt.planners.topology.cluster_io import clos_cluster
 
     with _refusals():
-        rate = _quantity(bandwidth, BIT_RATES, "--bandwidth")
+        rate = _quantity(_RATE, bandwidth, "--bandwidth")
         graph = fat_tree(
             k,
             hosts_per_edge=hosts_per_edge,
@@ -101,7 +102,7 @@ def build_leaf_spine(
     from mlt.planners.topology.cluster_io import clos_cluster
 
     with _refusals():
-        rate = _quantity(bandwidth, BIT_RATES, "--bandwidth")
+        rate = _quantity(_RATE, bandwidth, "--bandwidth")
         graph = leaf_spine(
             leaves,
             spines,
@@ -137,7 +138,7 @@ def build_psnet_command(
             tor_uplinks=tor_uplinks,
             workers=workers,
             servers=servers,
-            worker_bits_per_second=_quantity(bandwidth, BIT_RATES, "--bandwidth"),
+            worker_bits_per_second=_quantity(_RATE, bandwidth, "--bandwidth"),
             server_ratio=ratio,
         )
         network = build_psnet(module, modules=modules, seed=seed)
@@ -173,7 +174,9 @@ def circuits(
         for job in made.jobs:
             typer.echo(f"{job.name}: {plan.job(job.name).notes[-1]}")
         moved = sum(len(of_module.moved) for of_module in made.circuits.values())
-        typer.echo(f"{moved} circuits change; {len(plan.circuits)} in all; optimal to {made.routes.gap:.1e}")
+        typer.echo(f"{moved} circuits change; {len(plan.circuits)} in all; fullest link: {' to '.join(made.fullest)}")
+        if made.routes.gap > 1e-6:
+            typer.echo(f"not proven optimal: up to {made.routes.gap:.2%} faster may be possible")
         if out is not None:
             out.write_text(dump_plan(plan), encoding="utf-8")
             typer.echo(f"written to {out}")
@@ -199,7 +202,7 @@ def place(
             parts = numbers.split(",")
             if not name or len(parts) != 3 or not (parts[0].strip().isdigit() and parts[1].strip().isdigit()):
                 raise TopologyError(f"--job {text!r}: expected NAME=WORKERS,SERVERS,SIZE such as vgg=24,4,528MB")
-            size = _quantity(parts[2].strip(), SIZES, f"--job {text!r}")
+            size = _quantity(_SIZE, parts[2].strip(), f"--job {text!r}")
             requests.append(JobRequest(name=name, workers=int(parts[0]), servers=int(parts[1]), size_bytes=size))
         running = [named.placed(old) for old in cluster.jobs]
         result = place_jobs(named.network, requests, placed=running)
@@ -285,8 +288,8 @@ def time(
     from mlt.planners.topology.bct import JobProfile, fat_tree_time, one_module_time
 
     with _refusals():
-        rate = _quantity(bandwidth, BIT_RATES, "--bandwidth")
-        job = JobProfile(workers=workers, servers=servers, size_bytes=_quantity(size, SIZES, "--size"))
+        rate = _quantity(_RATE, bandwidth, "--bandwidth")
+        job = JobProfile(workers=workers, servers=servers, size_bytes=_quantity(_SIZE, size, "--size"))
         module = one_module_time(job, tors=tors, worker_bits_per_second=rate, server_ratio=ratio)
         tree = fat_tree_time(job, host_bits_per_second=rate, oversubscription=1.0, concurrency=0, hops=6)
         share = format_rate(min(module.shares.values()))

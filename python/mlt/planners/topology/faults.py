@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import combinations
 from math import comb
@@ -102,7 +102,9 @@ def repair(
     """New circuits for every module, around what failed.
 
     All workers of a module count as one job. They go to ToRs that still reach every live server; those for whom no port
-    is left there go to any other live ToR, from where the SuperNode switch leads on.
+    is left there go to any other live ToR, from where the SuperNode switch leads on. Where that leaves fewer pairs two
+    hops apart than moving only the workers whose circuit is dead (every ToR may have lost another server), those alone
+    are moved.
     """
     broken = _Broken.of(network, failed)
     plans = {}
@@ -134,6 +136,19 @@ def repair(
                 dead_tors=dead_tors,
                 dead_workers=dead_workers,
             )
+        fewest = assign_circuits(
+            module,
+            [],
+            current=state,
+            dead_ports=broken.ports.get(mid, ()),
+            dead_tors=dead_tors,
+            dead_workers=dead_workers,
+        )
+        served = [broken.served(network, mid, t) for t in range(network.tors)]
+        pairs = [sum(served[end[0]] for end in plan.circuits.of if end is not None) for plan in (first, fewest)]
+        if pairs[1] > pairs[0]:
+            lost = tuple(w for w in live if fewest.circuits.of[w] is None)
+            first = replace(fewest, stranded=lost)
         plans[mid] = first
     return plans
 
@@ -280,13 +295,18 @@ class _Broken:
             w for w, name in enumerate(names) if all_dead or name in self.nodes or name in self.cut_workers
         )
 
-    def serves_all(self, network: PSNet, mid: int, tor: int) -> bool:
-        """Whether a ToR is alive and linked to every live server of its module."""
+    def served(self, network: PSNet, mid: int, tor: int) -> int:
+        """Live servers of the module that a ToR still has a link to."""
         name = tor_name(mid, tor)
         if name in self.nodes:
-            return False
+            return 0
         live = [server for server in network.servers(mid) if server not in self.nodes]
-        return all(not self.trunks.get((server, name)) and not self.trunks.get((name, server)) for server in live)
+        return sum(1 for s in live if not self.trunks.get((s, name)) and not self.trunks.get((name, s)))
+
+    def serves_all(self, network: PSNet, mid: int, tor: int) -> bool:
+        """Whether a ToR is alive and linked to every live server of its module."""
+        live = sum(1 for server in network.servers(mid) if server not in self.nodes)
+        return tor_name(mid, tor) not in self.nodes and self.served(network, mid, tor) == live
 
 
 def _direct_pairs(network: PSNet, graph: Graph) -> int:

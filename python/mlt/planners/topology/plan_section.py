@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mlt.planners.cluster import Cluster, Job
+from mlt.planners.cluster import Cluster
 from mlt.planners.documents import InputError, Problem
-from mlt.planners.plan import Circuit, JobPlan, Placement, Plan, new_plan
+from mlt.planners.plan import Circuit, Placement, Plan
 from mlt.planners.quantities import format_time
 from mlt.planners.topology.addressing import supernode_address
 from mlt.planners.topology.circuits import CircuitPlan
@@ -167,28 +167,3 @@ def _as_cabled(network: PSNet, jobs: tuple[PlacedJob, ...]) -> dict[str, float]:
         for link, load in of_job[job.name].items():
             total[link] = total.get(link, 0.0) + load
     return {name: max(8 * total[link] / bandwidth(graph, *link) for link in loads) for name, loads in of_job.items()}
-
-
-@dataclass(frozen=True)
-class TopologyAlternative:
-    """One job planned alone on its PSNet, for ``mlt plan auto`` to rank: time of a push, why, and what to write."""
-
-    time: float
-    reason: str
-    sections: JobPlan
-    circuits: tuple[Circuit, ...]
-
-
-def topology_alternative(cluster: Cluster, job: Job) -> TopologyAlternative:
-    """The plan of ``job`` as if it were alone, circuits set for it.
-
-    Raises:
-        InputError: the cluster is not a PSNet, or the job does not fit it; the message is the reason to skip it.
-    """
-    alone = cluster.model_copy(update={"jobs": (job,)})
-    made = plan_topology(alone)
-    plan = with_topology(new_plan(alone), made)
-    moved = sum(len(of_module.moved) for of_module in made.circuits.values())
-    a, b = made.fullest
-    reason = f"link {a} to {b} is fullest with {moved} circuits changed"
-    return TopologyAlternative(made.seconds[job.name], reason, plan.job(job.name), plan.circuits)

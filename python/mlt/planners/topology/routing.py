@@ -28,6 +28,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from math import ceil
 from typing import TypeAlias
 
 import numpy as np
@@ -47,7 +48,7 @@ Array: TypeAlias = NDArray[np.float64]
 IntArray: TypeAlias = NDArray[np.int64]
 
 #: Relative difference below which two times are the same.
-_SAME = 1e-9
+_SAME = 1e-7
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,13 +253,19 @@ def _add_paths(
 
 
 def _bounds(network: PSNet, jobs: Sequence[PlacedJob], model: _Model, unit_bytes: float, unit_rate: float) -> Array:
-    """Lower bounds of the columns; theta is at least what the slowest worker's link needs."""
+    """Lower bounds of the columns.
+
+    theta is at least what a worker's link needs, and what the ToR needs that has the most workers of a job: whole ones,
+    so ceil(w / R) of them. The latter is what the relaxed model lacks to be tight where R does not divide w.
+    """
     low = np.zeros(len(model.columns))
-    low[0] = max(
-        job.size_bytes / unit_bytes / (network.module(mid).worker_bits_per_second / 8 / unit_rate)
-        for job in jobs
-        for mid in job.workers
-    )
+    for job in jobs:
+        for mid in job.workers:
+            link = network.module(mid).worker_bits_per_second / 8 / unit_rate
+            card = network.module(mid).server_bits_per_second / 8 / unit_rate
+            most = ceil(job.workers_in(mid) / network.tors) * job.share_bytes / unit_bytes
+            local, remote = bool(job.servers_in(mid)), job.server_count - job.servers_in(mid)
+            low[0] = max(low[0], job.size_bytes / unit_bytes / link, most * local / card, most * remote / card)
     return low
 
 
@@ -288,7 +295,7 @@ def _milp(model: _Model, low: Array, node_limit: int) -> OptimizeResult:
         integrality=_integrality(model),
         bounds=Bounds(low, np.inf),
         constraints=model.constraint(),
-        options={"node_limit": node_limit, "mip_rel_gap": 1e-9},
+        options={"node_limit": node_limit, "mip_rel_gap": _SAME},
     )
 
 

@@ -44,6 +44,12 @@ def verify_routes(
         twice = [end for end, uses in Counter(c for c in state.of if c is not None).items() if uses > 1]
         if twice:
             raise TopologyError(f"module {mid}: two circuits lead to ToR and port {twice[0]}")
+        module = network.module(mid)
+        for worker, end in enumerate(state.of):
+            if end is not None and not (0 <= end[0] < module.tors and 0 <= end[1] < module.tor_downlinks):
+                raise TopologyError(
+                    f"module {mid}: the circuit of worker {worker} leads to {end}, which does not exist"
+                )
     graph = logical_graph(network, circuits)
     loads: defaultdict[tuple[str, str], float] = defaultdict(float)
     links_of: dict[str, set[tuple[str, str]]] = {}

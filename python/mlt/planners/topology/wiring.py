@@ -16,7 +16,7 @@ Module numbers count from 1, as in the addresses.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from random import Random
 
@@ -158,8 +158,7 @@ def grow_wiring(wiring: Wiring, *, seed: int, disturbance: Mapping[Pair, float] 
     return best[1]
 
 
-def _wiring(modules: int, ports: int, pairs: object) -> Wiring:
-    assert hasattr(pairs, "__iter__")
+def _wiring(modules: int, ports: int, pairs: Iterable[Pair]) -> Wiring:
     return Wiring(modules, ports, tuple(sorted((min(a, b), max(a, b)) for a, b in pairs)))
 
 

@@ -78,18 +78,27 @@ def test_survey__r_trunks_can_cut_a_module_off() -> None:
 @given(data=st.data(), full=st.booleans())
 def test_reach__repair_never_loses_and_detours_never_lose(data: st.DataObject, full: bool) -> None:
     net = network(FULL if full else SPARE, modules=3)
-    pool = [e for kind in ("tor", "server", "link", "supernode") for e in elements(net, kind)]  # type: ignore[arg-type]
+    pool = [e for kind in ("tor", "server", "link", "server-link", "supernode") for e in elements(net, kind)]  # type: ignore[arg-type]
     failed = data.draw(st.lists(st.sampled_from(pool), max_size=6, unique=True))
     result = reach(net, failed)
     assert result.repaired <= result.any_way <= result.pairs
-    if not any(isinstance(e, tuple) and "server" in e[0] + e[1] for e in failed):
-        assert result.as_is <= result.repaired
+    assert result.as_is <= result.repaired
     plans = repair(net, failed)
     graph = degraded_graph(net, failed, circuits={mid: plan.circuits for mid, plan in plans.items()})
     for mid, plan in plans.items():
         for worker, circuit in enumerate(plan.circuits.of):
             name = net.worker_name(mid, worker)
             assert (circuit is not None) == (name in graph and graph.degree(name) == 1)
+
+
+def test_repair__stays_where_every_tor_has_lost_another_server() -> None:
+    net = network(FULL, modules=1)
+    links = [e for e in elements(net, "server-link") if isinstance(e, tuple)]
+    failed = [e for e in links if {e[0], e[1]} in ({"tor-1-1", "server-1-1"}, {"tor-1-2", "server-1-2"})]
+    failed += [e for e in links if "tor-1-3" in e[:2]]
+    result = reach(net, failed)
+    assert result.as_is == result.repaired == 4 + 4
+    assert result.circuits_moved == 0
 
 
 def test_reach__any_way_agrees_with_paths_in_the_graph() -> None:

@@ -11,7 +11,7 @@ from mlt.planners.topology.bct import JobProfile, one_module_time
 from mlt.planners.topology.cluster_io import psnet_cluster
 from mlt.planners.topology.jobs import JobRequest, PlacedJob
 from mlt.planners.topology.placement import place_jobs
-from mlt.planners.topology.plan_section import plan_topology, topology_alternative, with_topology
+from mlt.planners.topology.plan_section import plan_topology, with_topology
 from mlt.planners.topology.psnet import Module, build_psnet
 
 MODULE = Module(ecs_ports=12, tor_downlinks=4, tor_uplinks=4)
@@ -75,14 +75,6 @@ def test_with_topology__keeps_other_sections_and_replaces_its_own_note() -> None
     assert len(once.job("job-0").notes) == 2
 
 
-def test_topology_alternative__plans_one_job_as_if_alone() -> None:
-    cluster = cluster_of((6, 2), (6, 1))
-    alternative = topology_alternative(cluster, cluster.jobs[0])
-    assert alternative.time == pytest.approx(plan_topology(cluster).seconds["job-0"])
-    assert alternative.sections.placement is not None
-    assert "is fullest" in alternative.reason
-
-
 def test_plan_topology__refuses_a_cluster_without_jobs_and_jobs_without_servers() -> None:
     network = build_psnet(MODULE, modules=1)
     with pytest.raises(InputError, match="there is no job to plan"):
@@ -91,3 +83,10 @@ def test_plan_topology__refuses_a_cluster_without_jobs_and_jobs_without_servers(
     bare = cluster.model_copy(update={"jobs": (cluster.jobs[0].model_copy(update={"servers": ()}),)})
     with pytest.raises(InputError, match="has no servers"):
         plan_topology(bare)
+
+
+def test_plan_topology__names_the_fullest_link_as_the_file_does() -> None:
+    cluster = cluster_of((9, 1))  # three workers share each of the server's cards, their own links are a third full
+    tor, server = plan_topology(cluster).fullest
+    assert server == cluster.jobs[0].servers[0]
+    assert cluster.tier(tor) == 1

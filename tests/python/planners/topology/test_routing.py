@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlt.planners.topology.bct import JobProfile, two_module_time
+from mlt.planners.topology.circuits import Circuits
 from mlt.planners.topology.graph import TopologyError
 from mlt.planners.topology.jobs import PlacedJob
 from mlt.planners.topology.paths import any_path_seconds, disjoint_paths, remaining_trunks, shortest_paths
@@ -206,3 +207,19 @@ def test_verify_routes__catches_a_plan_that_lies() -> None:
     ):
         with pytest.raises(TopologyError, match=message):
             verify_routes(network, [job], replace(plan, **lie), circuits)  # type: ignore[arg-type]
+    beyond = list(circuits[1].of)
+    beyond[0] = (3, 0)
+    with pytest.raises(TopologyError, match=r"leads to \(3, 0\), which does not exist"):
+        verify_routes(network, [job], plan, {**circuits, 1: Circuits(tuple(beyond))})
+
+
+def test_route_jobs__awkward_sizes_are_still_proven_optimal() -> None:
+    # 3 does not divide any of these; the relaxation alone would leave a gap of a third.
+    network = build_psnet(MODULE, modules=6, seed=2)
+    jobs = [
+        PlacedJob(name=f"job-{n}", size_bytes=1e8, workers={n: (0, 1, 2, 3), n + 1: (4, 5)}, servers={n: (0,)})
+        for n in range(1, 6)
+    ]
+    plan = route_jobs(network, jobs)
+    assert plan.gap < 1e-6
+    checked(network, jobs, plan)
