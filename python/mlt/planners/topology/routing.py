@@ -17,38 +17,44 @@ and p its workers and servers in a module, W and P in all:
     worker's link          S                           <= theta B_w
     ToR's ports            sum over jobs of n          <= M_d
 
-Pull is the same with every arrow reversed. Among the optima, one whose bytes travel the fewest inter-module links is
-taken, with circuits as even as they can be. Equation 6 is the special case of one job, two adjacent modules and workers
-that R divides in both; otherwise the ToR with one worker more takes longer than the equation says.
+Pull is the same with every arrow reversed. Of the optima, one with circuits as even as they can be is taken in which
+the second fullest link is as little loaded as possible, then the third, and so on (``routing_fair``): a job that shares
+no link with the slowest one is as fast as its paths allow. At last, bytes travel as few inter-module links as they can.
+Equation 6 is the special case of one job, two adjacent modules and workers that R divides in both; otherwise the ToR
+with one worker more takes longer than the equation says.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
-from math import ceil
-from typing import TypeAlias
+from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.optimize import Bounds, LinearConstraint, OptimizeResult, milp
-from scipy.sparse import csr_array
 
 from mlt.planners.topology.circuits import CircuitPlan, Circuits, ModuleJob, assign_circuits
 from mlt.planners.topology.graph import TopologyError, require_count
 from mlt.planners.topology.jobs import PlacedJob, check_jobs
-from mlt.planners.topology.paths import ModulePath, disjoint_paths, remaining_trunks, shortest_paths
+from mlt.planners.topology.paths import ModulePath, remaining_trunks
 from mlt.planners.topology.psnet import PSNet
+from mlt.planners.topology.routing_fair import settle
+from mlt.planners.topology.routing_model import (
+    SAME,
+    Array,
+    Model,
+    add_paths,
+    build_model,
+    demands,
+    even_counts,
+    lower_bounds,
+    solve,
+    solve_integer,
+    theta_of,
+)
 from mlt.planners.topology.wiring import Pair
 
-JobModule = tuple[str, int]
-Array: TypeAlias = NDArray[np.float64]
-IntArray: TypeAlias = NDArray[np.int64]
+__all__ = ["JobModule", "RoutePlan", "circuits_of", "demands", "route_jobs"]
 
-#: Relative difference below which two times are the same.
-_SAME = 1e-7
+JobModule = tuple[str, int]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,30 +88,6 @@ class RoutePlan:
         return 4 + self.longest_path if self.longest_path else 2
 
 
-@dataclass
-class _Model:
-    """Columns and rows of the programme, by name. Column 0 is theta."""
-
-    columns: dict[object, int] = field(default_factory=lambda: {"theta": 0})
-    rows: list[dict[int, float]] = field(default_factory=list)
-    low: list[float] = field(default_factory=list)
-    high: list[float] = field(default_factory=list)
-
-    def column(self, *key: object) -> int:
-        return self.columns.setdefault(key, len(self.columns))
-
-    def row(self, terms: Mapping[int, float], *, low: float = -np.inf, high: float = np.inf) -> None:
-        self.rows.append(dict(terms))
-        self.low.append(low)
-        self.high.append(high)
-
-    def constraint(self) -> LinearConstraint:
-        cells = [(r, c, v) for r, terms in enumerate(self.rows) for c, v in terms.items()]
-        rows, columns, values = zip(*cells, strict=True)
-        shape = (len(self.rows), len(self.columns))
-        return LinearConstraint(csr_array((values, (rows, columns)), shape=shape), self.low, self.high)
-
-
 def route_jobs(
     network: PSNet,
     jobs: Sequence[PlacedJob],
@@ -133,27 +115,29 @@ def route_jobs(
     # Bytes in units of the largest job and seconds in units of its worker link keep the numbers near 1.
     unit_bytes = max(job.size_bytes for job in jobs)
     unit_rate = max(network.module(mid).worker_bits_per_second for mid in network.mids) / 8
-    model = _build(network, jobs, unit_bytes, unit_rate)
-    paths = _add_paths(network, jobs, trunks, model, extra_paths, unit_bytes, unit_rate)
-    low = _bounds(network, jobs, model, unit_bytes, unit_rate)
+    unit_seconds = unit_bytes / unit_rate
+    model = build_model(network, jobs, unit_bytes, unit_rate)
+    paths = add_paths(network, jobs, trunks, model, extra_paths, unit_bytes, unit_rate)
+    low = lower_bounds(network, jobs, model, unit_bytes, unit_rate)
 
     # Even circuits are nearly always optimal, and the relaxation proves it; only otherwise is the integer model solved.
-    bound = _theta(_solve(model, low))
-    even = _solve(model, low, fixed=_even_counts(network, jobs, model))
+    bound = theta_of(solve(model, low))
+    even = solve(model, low, fixed=even_counts(network, jobs, model))
     best = even
-    if even is None or _theta(even) > bound * (1 + _SAME):
-        result = _milp(model, low, node_limit)
+    if even is None or theta_of(even) > bound * (1 + SAME):
+        result = solve_integer(model, low, node_limit)
         if result.mip_dual_bound is not None:
             bound = max(bound, float(result.mip_dual_bound))
-        if result.x is not None and (even is None or _theta(even) > float(result.x[0]) * (1 + _SAME)):
+        if result.x is not None and (even is None or theta_of(even) > float(result.x[0]) * (1 + SAME)):
             best = np.asarray(result.x)
     if best is None:
         raise TopologyError(f"no routing found within {node_limit} nodes; raise node_limit")
-    solution = _shortest(model, low, best)
-    scale = unit_bytes / unit_rate
+    crossing = [job for job in jobs if any(job.workers_in(mid) < job.worker_count for mid in job.servers)]
+    enough = min((_worker_seconds(network, job) / unit_seconds for job in crossing), default=np.inf)
+    solution = settle(model, best, enough=enough)
     return RoutePlan(
-        transfer_seconds=float(solution[0]) * scale,
-        bound_seconds=min(bound, float(solution[0])) * scale,
+        transfer_seconds=float(solution[0]) * unit_seconds,
+        bound_seconds=min(bound, float(solution[0])) * unit_seconds,
         counts=_counts(network, jobs, model, solution),
         entry=_entry(network, jobs, model, solution),
         paths=_path_shares(paths, model, solution),
@@ -179,165 +163,13 @@ def circuits_of(
     return out
 
 
-def demands(jobs: Sequence[PlacedJob]) -> dict[Pair, float]:
-    """Bytes that all jobs push from one module to another, by (from, to)."""
-    out: dict[Pair, float] = {}
-    for job in jobs:
-        for a in job.workers:
-            for b in job.servers:
-                if a != b:
-                    out[a, b] = out.get((a, b), 0.0) + job.sent_bytes(a, b)
-    return dict(sorted(out.items()))
-
-
-def _build(network: PSNet, jobs: Sequence[PlacedJob], unit_bytes: float, unit_rate: float) -> _Model:
-    model = _Model()
-    tors = range(network.tors)
-    into: dict[tuple[int, int], dict[int, float]] = {}
-    out_of: dict[tuple[int, int], dict[int, float]] = {}
-    ports: dict[tuple[int, int], dict[int, float]] = {}
-    for job in jobs:
-        u = job.share_bytes / unit_bytes
-        for mid in job.modules:
-            card = network.module(mid).server_bits_per_second / 8 / unit_rate
-            workers, servers = job.workers_in(mid), job.servers_in(mid)
-            here = [model.column("n", job.name, mid, t) for t in tors] if workers else []
-            coming = job.worker_count - workers
-            entering = [model.column("r", job.name, mid, t) for t in tors] if servers and coming else []
-            if here:
-                model.row(dict.fromkeys(here, 1.0), low=workers, high=workers)
-            if entering:
-                model.row(dict.fromkeys(entering, 1.0), low=coming * u, high=coming * u)
-            for t in tors:
-                if servers:
-                    terms = {0: -card}
-                    terms |= {here[t]: u} if here else {}
-                    terms |= {entering[t]: 1.0} if entering else {}
-                    model.row(terms, high=0.0)
-                if entering:
-                    into.setdefault((mid, t), {0: -card})[entering[t]] = float(servers)
-                if here:
-                    ports.setdefault((mid, t), {})[here[t]] = 1.0
-                    if job.server_count > servers:
-                        out_of.setdefault((mid, t), {0: -card})[here[t]] = (job.server_count - servers) * u
-    for terms in (*into.values(), *out_of.values()):
-        model.row(terms, high=0.0)
-    for (mid, _), terms in ports.items():
-        model.row(terms, high=network.module(mid).tor_downlinks)
-    return model
-
-
-def _add_paths(
-    network: PSNet,
-    jobs: Sequence[PlacedJob],
-    trunks: dict[Pair, int],
-    model: _Model,
-    extra_paths: int,
-    unit_bytes: float,
-    unit_rate: float,
-) -> dict[Pair, list[ModulePath]]:
-    paths: dict[Pair, list[ModulePath]] = {}
-    on_link: dict[Pair, dict[int, float]] = {}
-    for (a, b), amount in demands(jobs).items():
-        extra = shortest_paths(trunks, a, b, count=extra_paths)
-        paths[a, b] = list(dict.fromkeys([*disjoint_paths(trunks, a, b), *extra]))
-        columns = {path: model.column("x", a, b, path) for path in paths[a, b]}
-        model.row(dict.fromkeys(columns.values(), 1.0), low=amount / unit_bytes, high=amount / unit_bytes)
-        for path, column in columns.items():
-            for link in pairwise(path):
-                on_link.setdefault(link, {})[column] = 1.0
-    for (a, b), terms in on_link.items():
-        capacity = trunks[min(a, b), max(a, b)] * network.inter_rate / 8 / unit_rate
-        model.row({0: -capacity, **terms}, high=0.0)
-    return paths
-
-
-def _bounds(network: PSNet, jobs: Sequence[PlacedJob], model: _Model, unit_bytes: float, unit_rate: float) -> Array:
-    """Lower bounds of the columns.
-
-    theta is at least what a worker's link needs, and what the ToR needs that has the most workers of a job: whole ones,
-    so ceil(w / R) of them. The latter is what the relaxed model lacks to be tight where R does not divide w.
-    """
-    low = np.zeros(len(model.columns))
-    for job in jobs:
-        for mid in job.workers:
-            link = network.module(mid).worker_bits_per_second / 8 / unit_rate
-            card = network.module(mid).server_bits_per_second / 8 / unit_rate
-            most = ceil(job.workers_in(mid) / network.tors) * job.share_bytes / unit_bytes
-            local, remote = bool(job.servers_in(mid)), job.server_count - job.servers_in(mid)
-            low[0] = max(low[0], job.size_bytes / unit_bytes / link, most * local / card, most * remote / card)
-    return low
-
-
-def _even_counts(network: PSNet, jobs: Sequence[PlacedJob], model: _Model) -> dict[int, float]:
-    """Workers dealt to the ToRs in turn, each job beginning where the one before ended: even for each and for all."""
-    fixed = {}
-    for mid in network.mids:
-        dealt = 0
-        for job in jobs:
-            workers = job.workers_in(mid)
-            places = Counter((dealt + n) % network.tors for n in range(workers))
-            dealt += workers
-            for t in range(network.tors if workers else 0):
-                fixed[model.columns["n", job.name, mid, t]] = float(places[t])
-    return fixed
-
-
-def _integrality(model: _Model) -> IntArray:
-    return np.array([int(isinstance(key, tuple) and key[0] == "n") for key in model.columns], dtype=np.int64)
-
-
-def _milp(model: _Model, low: Array, node_limit: int) -> OptimizeResult:
-    cost = np.zeros(len(model.columns))
-    cost[0] = 1.0
-    return milp(
-        cost,
-        integrality=_integrality(model),
-        bounds=Bounds(low, np.inf),
-        constraints=model.constraint(),
-        options={"node_limit": node_limit, "mip_rel_gap": _SAME},
-    )
-
-
-def _solve(
-    model: _Model,
-    low: Array,
-    *,
-    fixed: Mapping[int, float] | None = None,
-    cost: Array | None = None,
-    theta: float = np.inf,
-) -> Array | None:
-    """The linear programme with some columns fixed and theta bounded; least theta unless another cost is given."""
-    below, above = low.copy(), np.full(len(model.columns), np.inf)
-    above[0] = theta
-    for column, value in (fixed or {}).items():
-        below[column] = above[column] = value
-    if cost is None:
-        cost = np.zeros(len(model.columns))
-        cost[0] = 1.0
-    result = milp(cost, bounds=Bounds(below, above), constraints=model.constraint())
-    return None if result.x is None else np.asarray(result.x)
-
-
-def _theta(solution: Array | None) -> float:
-    if solution is None:
-        raise AssertionError("the relaxed programme always has a solution: a large enough theta")
-    return float(solution[0])
-
-
-def _shortest(model: _Model, low: Array, best: Array) -> Array:
-    """Keep theta and the circuits; send the bytes over as few inter-module links as that allows."""
-    fixed = {int(c): float(np.round(best[c])) for c in np.flatnonzero(_integrality(model))}
-    cost = np.zeros(len(model.columns))
-    for key, column in model.columns.items():
-        if isinstance(key, tuple) and key[0] == "x":
-            cost[column] = len(key[3]) - 1
-    shortest = _solve(model, low, fixed=fixed, cost=cost, theta=float(best[0]) * (1 + _SAME))
-    return best if shortest is None else shortest
+def _worker_seconds(network: PSNet, job: PlacedJob) -> float:
+    """What the slowest worker's own link needs: no job is faster, however empty the rest."""
+    return max(8 * job.size_bytes / network.module(mid).worker_bits_per_second for mid in job.workers)
 
 
 def _counts(
-    network: PSNet, jobs: Sequence[PlacedJob], model: _Model, solution: Array
+    network: PSNet, jobs: Sequence[PlacedJob], model: Model, solution: Array
 ) -> dict[JobModule, tuple[int, ...]]:
     return {
         (job.name, mid): tuple(
@@ -349,7 +181,7 @@ def _counts(
 
 
 def _entry(
-    network: PSNet, jobs: Sequence[PlacedJob], model: _Model, solution: Array
+    network: PSNet, jobs: Sequence[PlacedJob], model: Model, solution: Array
 ) -> dict[JobModule, tuple[float, ...]]:
     out = {}
     for job in jobs:
@@ -362,7 +194,7 @@ def _entry(
 
 
 def _path_shares(
-    paths: Mapping[Pair, Sequence[ModulePath]], model: _Model, solution: Array
+    paths: Mapping[Pair, Sequence[ModulePath]], model: Model, solution: Array
 ) -> dict[Pair, dict[ModulePath, float]]:
     out: dict[Pair, dict[ModulePath, float]] = {}
     for (a, b), choices in paths.items():
