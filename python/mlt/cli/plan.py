@@ -43,6 +43,9 @@ def refusals(function: F) -> F:
         except InputError as error:
             click.echo(str(error), err=True)
             raise SystemExit(2) from None
+        except ImportError as error:
+            click.echo(f"error: this needs {error.name}, which is not installed; pip install 'mlt[plan]'", err=True)
+            raise SystemExit(3) from None
         except (InfeasibleError, ValueError) as error:
             click.echo(f"error: {error}", err=True)
             raise SystemExit(3) from None
@@ -208,23 +211,32 @@ def _print_ranking(result: AutoResult) -> None:
 @_CLUSTER
 @click.argument("job_name", metavar="JOB")
 @click.option("--simulate", is_flag=True, help="Time the alternatives in the simulator as well.")
+@click.option("--layers", type=click.Path(path_type=Path), help="The model's layers (JSON): plan queue thresholds too.")
 @_SEED
 @_OUT
 @refusals
-def auto(cluster_file: Path, job_name: str, simulate: bool, seed: int, out: Path | None) -> None:
+def auto(cluster_file: Path, job_name: str, simulate: bool, layers: Path | None, seed: int, out: Path | None) -> None:
     """Try every planner on JOB, rank the alternatives, keep the best."""
     if simulate:
         raise ValueError("--simulate: the simulator is not part of this build; run without it to rank by the model")
     cluster = read_cluster(cluster_file)
     (job,) = _jobs(cluster, cluster_file, job_name)
     before = _plan_to_extend(cluster, out, seed)
-    result = plan_auto(cluster, job, seed=seed)
+    result = plan_auto(cluster, job, seed=seed, layers_file=layers)
     _print_ranking(result)
     plan = before.with_job(result.plan.job(job.name))
     for other in result.plan.jobs:  # circuits are shared, so the other jobs' placements move with them
         if other.job != job.name:
             plan = plan.with_job(plan.job(other.job).model_copy(update={"placement": other.placement}))
-    changes = {"seed": seed, "circuits": result.plan.circuits or before.circuits, "notes": result.plan.notes}
+    for note in result.plan.notes:
+        click.echo(note)
+    changes = {
+        "seed": seed,
+        "circuits": result.plan.circuits or before.circuits,
+        "thresholds": result.plan.thresholds or before.thresholds,
+        "switch_policy": result.plan.switch_policy or before.switch_policy,
+        "notes": result.plan.notes,
+    }
     plan = plan.model_copy(update=changes)
     if out is not None:
         out.write_text(dump_plan(plan), encoding="utf-8")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -124,3 +126,30 @@ def test_schema__committed_copy_is_current(kind: str, model: type[Cluster] | typ
     committed = ROOT / "docs" / "schemas" / f"{kind}.schema.json"
     now, then = json.loads(result.output), json.loads(committed.read_text())
     assert shape(now) == shape(then), f"run: mlt plan schema {kind} > docs/schemas/{kind}.schema.json"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "missing"), [(("assign", TESTBED), "scipy"), (("auto", TESTBED, "vgg19"), "scipy")]
+)
+def test_base_install__says_which_extra_is_missing(
+    arguments: tuple[object, ...], missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("scipy", "scipy.optimize"):
+        monkeypatch.setitem(sys.modules, module, None)
+    result = mlt_plan(*arguments)
+    assert result.exit_code == 3
+    assert f"needs {missing}" in result.output
+    assert "pip install 'mlt[plan]'" in result.output
+
+
+def test_base_install__aggregates_and_explains_without_extras() -> None:
+    # A fresh interpreter, because here scipy and matplotlib may long be imported.
+    script = (
+        "import sys\n"
+        "for name in ('scipy', 'scipy.optimize', 'networkx', 'matplotlib', 'highspy'): sys.modules[name] = None\n"
+        "from mlt.cli.plan import app\n"
+        f"app(['aggregate', {str(TESTBED)!r}], standalone_mode=False)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "3 aggregators take in 4 workers" in done.stdout
