@@ -9,7 +9,9 @@ import click
 import typer
 
 # command -> (module with a ``command: click.Command`` or ``app: typer.Typer``, one-line help)
-COMMANDS: dict[str, tuple[str, str]] = {}
+COMMANDS: dict[str, tuple[str, str]] = {
+    "switch": ("mlt.cli.switch", "QoS configurations for switches, from one policy file"),
+}
 
 
 class LazyGroup(click.Group):
