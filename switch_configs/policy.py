@@ -206,7 +206,7 @@ def load(path: str | Path) -> Policy:
 
 def dump(policy: Policy) -> str:
     """YAML text that ``parse`` reads back into an equal policy."""
-    body = policy.model_dump(mode="json", exclude_defaults=False)
+    body = policy.model_dump(mode="json")
     return yaml.safe_dump(body, sort_keys=False, allow_unicode=True, width=120)
 
 
