@@ -139,4 +139,4 @@ int mlt_switch_port(struct __sk_buff *skb) {
   return TC_ACT_OK;
 }
 
-char license[] SEC("license") = "GPL";
+char _license[] SEC("license") = "GPL";

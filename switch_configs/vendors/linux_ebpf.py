@@ -27,7 +27,7 @@ set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 hex() { n=$1; i=0; while [ $i -lt "$2" ]; do printf '%02x ' $((n & 255)); n=$((n >> 8)); i=$((i + 1)); done; }
 dscp() { bpftool map update pinned "$MLT_BPF/maps/queue_of_dscp" key hex $(hex "$1" 4) value hex $(hex "$2" 4); }
-begin() { dev=$1; rate=$2; index=$(cat "/sys/class/net/$1/ifindex"); values=""; }
+begin() { dev=$1; rate=$2; index=$(ip -o link show dev "$1" | cut -d: -f1); values=""; }
 queue() { values="$values $(hex "$3" 8)$(hex "$4" 8)"; tc class add dev "$1" parent 1:1 classid 1:1$2 htb \\
   rate 8kbit ceil "${rate}bit" prio $((7 - $2)) burst 1600 cburst 16k quantum 1514
   tc qdisc add dev "$1" parent 1:1$2 handle 2$2: bfifo limit "$5"; }

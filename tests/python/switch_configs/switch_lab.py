@@ -25,7 +25,8 @@ def text(**edits: str) -> str:
         "rate": "20000000", "extra": "", "probability": "100", "ports": "[2]",
     } | edits  # fmt: skip
     return (
-        "switch: {{queues: {queues}, shared_buffer_bytes: {buffer}, link_rate_bits_per_second: {rate}, ports: {ports}}}\n"
+        "switch: {{queues: {queues}, shared_buffer_bytes: {buffer},"
+        " link_rate_bits_per_second: {rate}, ports: {ports}}}\n"
         "control: {control}\n"
         "data:\n"
         "  - name: front\n"

@@ -24,8 +24,9 @@ def test_capabilities__every_target_states_every_feature_with_a_reason(name: str
 
 
 @pytest.mark.parametrize(
-    ("name", "feature"), [("eos", "queue-limit"), ("eos", "step-threshold"), ("junos", "ecn-on-strict"), ("os10", "step-threshold")]
-)  # fmt: skip
+    ("name", "feature"),
+    [("eos", "queue-limit"), ("eos", "step-threshold"), ("junos", "ecn-on-strict"), ("os10", "step-threshold")],
+)
 def test_plan__a_refusal_names_feature_target_and_way_out(name: str, feature: str) -> None:
     bare = example().model_copy(update={"accept": {}})
     with pytest.raises(CannotExpressError) as caught:

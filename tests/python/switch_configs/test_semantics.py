@@ -36,8 +36,12 @@ def test_findings__one_broken_rule_is_named(edits: dict[str, str], rule: str) ->
 
 @pytest.mark.parametrize(
     ("edits", "rule"),
-    [({"probability": "90"}, "certain-drop"), ({"sharing": "weighted"}, "no-strict-priority"), ({"buffer": "270000"}, "l-oversubscribed")],
-)  # fmt: skip
+    [
+        ({"probability": "90"}, "certain-drop"),
+        ({"sharing": "weighted"}, "no-strict-priority"),
+        ({"buffer": "270000"}, "l-oversubscribed"),
+    ],
+)
 def test_findings__warnings_pass(edits: dict[str, str], rule: str) -> None:
     policy = small(**edits)
     assert [finding.rule for finding in findings(policy)] == [rule]

@@ -6,6 +6,7 @@ usage: traffic.py receive SECONDS PORT...            prints {"port": {"received"
 
 from __future__ import annotations
 
+import contextlib
 import json
 import select
 import socket
@@ -52,7 +53,8 @@ def send(seconds: float, address: str, flows: list[str]) -> None:
         for entry in sockets:
             # At most four at once: a stall of this process must not become one burst.
             for _ in range(min(4, int(now * entry[2]) - entry[3])):
-                entry[0].send(body)
+                with contextlib.suppress(ConnectionRefusedError):  # an answer to an earlier packet
+                    entry[0].send(body)
                 entry[3] += 1
         time.sleep(0.0005)
     print(json.dumps({str(port): sent for _, port, _, sent in sockets}), flush=True)
