@@ -107,6 +107,9 @@ class Policy(_Strict):
             for feature, why in features.items():
                 if not why.strip():
                     raise ValueError(f"accept.{target}.{feature}: write the reason, it goes into the output's header")
+                # A line break would end the comment and turn the rest into commands.
+                if not (why.isascii() and why.isprintable()):
+                    raise ValueError(f"accept.{target}.{feature}: one line of plain ASCII, it becomes a comment")
         return value
 
     def class_to_dscp(self) -> tuple[int, ...]:

@@ -35,6 +35,7 @@ def test_digest__ignores_words_and_order_but_no_number() -> None:
         (text(queues="9"), "switch.queues"),
         (text(extra="queue: 3"), "queue: no such key"),
         (text(extra="accept: {onyx: {fair: ' '}}"), "write the reason"),
+        (text(extra='accept: {onyx: {fair: "x\\nreload"}}'), "one line of plain ASCII"),
         ("a: [", "not YAML"),
         ("- 1", "expected a mapping"),
         (text(extra="default: {sharing: fair}"), "appears twice"),

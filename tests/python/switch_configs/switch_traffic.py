@@ -1,7 +1,7 @@
 """Two paced UDP flows and a receiver that counts them, for namespaces and user-mode-linux. Plain Python, no mlt.
 
-usage: traffic.py receive SECONDS PORT...            prints {"port": {"received": n, "marked": n}}
-       traffic.py send SECONDS ADDRESS PORT:TOS:BITS_PER_SECOND...   prints {"port": sent}
+usage: switch_traffic.py receive SECONDS PORT...            prints {"port": {"received": n, "marked": n}}
+       switch_traffic.py send SECONDS ADDRESS PORT:TOS:BITS_PER_SECOND...   prints {"port": sent}
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ import pytest
 from mlt.switch_configs.generator import generate
 from switch_lab import small
 
-TRAFFIC = Path(__file__).with_name("traffic.py")
+TRAFFIC = Path(__file__).with_name("switch_traffic.py")
 SECONDS = 3
 FRONT, BACK, CONTROL = 46 << 2, 10 << 2, 48 << 2
 ECT = 2
@@ -46,16 +46,17 @@ def judge(name: str, sent: dict[str, int], got: dict[str, dict[str, int]]) -> No
     (first, n_first), (second, n_second) = sent.items()
     lost_first = 1 - got[first]["received"] / n_first
     lost_second = 1 - got[second]["received"] / n_second
-    print(
-        f"{name}: lost {lost_first:.2%} and {lost_second:.2%} (fluid {EXPECTED_LOSS:.2%}), marked {got[first]['marked']}"
-    )
+    marked = got[first]["marked"]
+    losses = f"{lost_first:.2%} and {lost_second:.2%}"
+    print(f"{name}: lost {losses} (fluid {EXPECTED_LOSS:.2%}), marked {marked}")
     assert n_first > 100
     if name == "control":
         assert lost_first < 0.02
         assert got[first]["marked"] == 0
         return
     assert lost_first < 0.05, f"{name}: the favoured flow lost {lost_first:.1%}"
-    assert lost_second == pytest.approx(EXPECTED_LOSS, rel=0.2), f"{name}: lost {lost_second:.1%}"
+    # Without priority or selection both flows would lose alike, (2 x 0.7 - 1) / (2 x 0.7) = 29 %.
+    assert lost_second == pytest.approx(EXPECTED_LOSS, rel=0.3), f"{name}: lost {lost_second:.1%}"
     if name == "selective":
         assert got[first]["marked"] > 50
         assert got[second]["marked"] == 0
