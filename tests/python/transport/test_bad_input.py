@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from jobs import exchange, local_job, takes
+from transport_jobs import exchange, local_job, takes
 
 import mlt
 

@@ -9,7 +9,7 @@ from multiprocessing.connection import Connection
 
 import numpy as np
 import pytest
-from jobs import START_SECONDS, process_job, takes
+from transport_jobs import START_SECONDS, process_job, takes
 
 import mlt
 
