@@ -15,8 +15,8 @@ from transport_jobs import exchange, local_job, takes
 
 import mlt
 
-REFUSAL_SECONDS = 0.2
-MISMATCH_SECONDS = 1.0
+REFUSAL_SECONDS = 0.5
+MISMATCH_SECONDS = 2.0
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ import mlt
 
 # A killed process closes its connections at once; a stopped one is noticed by its silence.
 PEER_TIMEOUT = 1.0
-KILLED_SECONDS = 1.0
+KILLED_SECONDS = 2.0
 SILENT_SECONDS = PEER_TIMEOUT + 1.5
 # Slow enough that a transfer is under way for many seconds.
 LINE_RATE_GBPS = 0.05
