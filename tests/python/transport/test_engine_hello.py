@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from jobs import takes
+from transport_jobs import takes
 
 import mlt
 from mlt import _core
@@ -94,7 +94,8 @@ def test_connect__another_job_or_size_is_refused(
     assert cause in str(connecting)
     assert connecting.peer == 0
     assert isinstance(listening, mlt.RendezvousError)
-    assert str(listening).startswith("rank 0: rank 1 did not connect")
+    assert str(listening).startswith("rank 0: ")
+    assert "rank 1" in str(listening)
     assert cause in str(listening)
     assert listening.peer == 1
 

@@ -9,13 +9,13 @@ from multiprocessing.connection import Connection
 
 import numpy as np
 import pytest
-from jobs import START_SECONDS, process_job, takes
+from transport_jobs import START_SECONDS, process_job, takes
 
 import mlt
 
 # A killed process closes its connections at once; a stopped one is noticed by its silence.
 PEER_TIMEOUT = 1.0
-KILLED_SECONDS = 1.0
+KILLED_SECONDS = 2.0
 SILENT_SECONDS = PEER_TIMEOUT + 1.5
 # Slow enough that a transfer is under way for many seconds.
 LINE_RATE_GBPS = 0.05
