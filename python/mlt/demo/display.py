@@ -124,7 +124,7 @@ class LiveDisplay:
 
 
 class PlainDisplay:
-    """Lines for logs and pipes: a few per run."""
+    """Lines for logs and pipes: the first step and then a few per run."""
 
     def __init__(self, console: Console, *, steps: int) -> None:
         self._console = console
@@ -148,7 +148,9 @@ class PlainDisplay:
         if self._progress is None:
             return
         self._progress.update(record, event)
-        if isinstance(event, StepDone) and event.rank == 0 and (event.step + 1) % self._every == 0:
+        if not isinstance(event, StepDone) or event.rank != 0:
+            return
+        if event.step == 0 or (event.step + 1) % self._every == 0:
             cells = zip(COLUMNS, self._progress.cells(), strict=True)
             self._print("  " + ", ".join(f"{name} {value}" for name, value in cells))
 
