@@ -74,10 +74,13 @@ def test_demo__losses_happen_where_they_were_asked_for(finished: tuple[Path, str
     no_loss, bounded, reliable = told.runs
     assert no_loss.packets_dropped == 0
     assert no_loss.gradient_loss == 0
+    assert no_loss.segments_lost == 0
     assert bounded.packets_dropped > 0
     assert 0 < bounded.gradient_loss <= told.settings.bound
     assert reliable.packets_dropped > 0
     assert reliable.segments_repaired > 0
+    assert bounded.segments_lost > 0
+    assert reliable.segments_lost == 0
     assert reliable.gradient_loss == 0
     assert told.equals_no_loss["reliable"] == [True]
     assert told.equals_no_loss["bounded"] == [False]

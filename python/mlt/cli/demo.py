@@ -35,7 +35,7 @@ class DataChoice(str, Enum):
 @app.command()
 def demo(
     *,
-    steps: Annotated[int, typer.Option(help="Training steps per run.")] = 480,
+    steps: Annotated[int, typer.Option(help="Training steps per run.")] = 360,
     loss: Annotated[float, typer.Option(help="Fraction of packets lost on purpose in the lossy runs.")] = 0.01,
     bound: Annotated[float, typer.Option(help="Largest fraction of a gradient tensor that may be given up.")] = 0.1,
     seed: Annotated[int, typer.Option(help="First seed; it sets the weights, the order of images and the losses.")] = 1,

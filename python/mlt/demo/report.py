@@ -20,10 +20,11 @@ from mlt.demo.settings import BATCH_PER_WORKER, SERVICES, DemoSettings, RunName
 FORMAT_VERSION: Final = 1
 REPORT_FILE: Final = "report.json"
 
-# Counters of the transport, summed over the processes of a run.
+# Counters of the transport, summed over the processes of a run. (The first exists only where faults are injected.)
 PACKETS_DROPPED: Final = "fault_dropped"
+SEGMENTS_LOST: Final = "segments_lost_within_bound"
 SEGMENTS_REPAIRED: Final = "segments_repaired"
-BYTES_SENT: Final = "bytes_sent"
+BYTES_SENT: Final = "udp_bytes_sent"
 
 
 class _Model(BaseModel):
@@ -59,7 +60,9 @@ class RunReport(_Model):
     """One training. Times in seconds, sizes in bytes, ``drop`` and ``bound`` and the loss as fractions.
 
     ``sync_*`` and ``exposed_*`` are quantiles over all workers' steps but the first (it includes the start-up skew);
-    ``gradient_loss`` is the share of all pushed gradient bytes given up. ``counters``: the transport's, by process.
+    ``gradient_loss`` is the share of all pushed gradient bytes given up. ``packets_dropped`` on purpose, whose segments
+    were given up within the bound (``segments_lost``) or sent again (``segments_repaired``). ``counters``: the
+    transport's own, by process.
     """
 
     name: RunName
@@ -80,6 +83,7 @@ class RunReport(_Model):
     gradient_bytes: int
     gradient_bytes_missing: int
     packets_dropped: int
+    segments_lost: int
     segments_repaired: int
     bytes_sent: int
     replicas_identical: bool
@@ -144,7 +148,8 @@ def summarise_run(record: RunRecord) -> RunReport:
         gradient_loss=missing / pushed,
         gradient_bytes=pushed,
         gradient_bytes_missing=missing,
-        packets_dropped=_total(record.finished, PACKETS_DROPPED),
+        packets_dropped=_total(record.finished, PACKETS_DROPPED) if record.spec.drop > 0 else 0,
+        segments_lost=_total(record.finished, SEGMENTS_LOST),
         segments_repaired=_total(record.finished, SEGMENTS_REPAIRED),
         bytes_sent=_total(record.finished, BYTES_SENT),
         replicas_identical=len(digests) == 1,
@@ -206,7 +211,7 @@ def _slowest_per_step(steps: Sequence[StepDone]) -> list[float]:
 
 
 def _total(finished: dict[str, Finished], counter: str) -> int:
-    return sum(done.counters.get(counter, 0) for done in finished.values())
+    return sum(done.counters[counter] for done in finished.values())
 
 
 def _accuracy(runs: Sequence[RunReport]) -> AccuracySummary:

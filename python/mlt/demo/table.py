@@ -26,6 +26,7 @@ def comparison(report: DemoReport) -> Table:
         ("  exposed p99", lambda run: 1e3 * run.exposed_p99, "{:.2f} ms"),
         ("gradients given up", lambda run: 100 * run.gradient_loss, "{:.3f} %"),
         ("packets lost on purpose", lambda run: run.packets_dropped, "{:,.0f}"),
+        ("segments lost for good", lambda run: run.segments_lost, "{:,.0f}"),
         ("segments repaired", lambda run: run.segments_repaired, "{:,.0f}"),
         ("bytes sent", lambda run: run.bytes_sent / 1e6, "{:,.1f} MB"),
     ):
