@@ -5,12 +5,11 @@
 // a packet that finds its queue above the limit L is dropped, above the threshold S it is marked if ECN-capable and
 // dropped if not. The class also becomes skb->priority, which htb below takes as its leaf. GPL is what the kernel asks
 // of a program that uses these helpers. Deliberately absent: averaging, ramps, random loss. Units: bytes, nanoseconds.
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
 #include <linux/pkt_cls.h>
-
-#include <bpf/bpf_endian.h>
-#include <bpf/bpf_helpers.h>
 
 #define QUEUES 8
 #define CONTROL_QUEUE (QUEUES - 1)
@@ -68,7 +67,7 @@ struct {
 enum verdict { PASS, MARK, DROP_EARLY, DROP_AT_LIMIT };
 
 // The IPv4 TOS or IPv6 traffic class byte; -1 for anything else.
-static __always_inline int traffic_class(struct __sk_buff *skb) {
+static __always_inline int traffic_class(struct __sk_buff* skb) {
   __u8 head[2];
   if (skb->protocol == bpf_htons(ETH_P_IP)) {
     return bpf_skb_load_bytes(skb, ETH_HLEN, head, 2) ? -1 : head[1];
@@ -79,7 +78,7 @@ static __always_inline int traffic_class(struct __sk_buff *skb) {
   return -1;
 }
 
-static __always_inline void drain(struct port *port, __u64 now) {
+static __always_inline void drain(struct port* port, __u64 now) {
   __u64 elapsed = now - port->drained_at_ns;
   if (elapsed > NS_PER_SECOND) elapsed = NS_PER_SECOND;  // keeps the product below 64 bits
   __u64 credit = port->rate_bytes_per_second * elapsed / NS_PER_SECOND;
@@ -92,16 +91,16 @@ static __always_inline void drain(struct port *port, __u64 now) {
 }
 
 SEC("tc")
-int mlt_switch_port(struct __sk_buff *skb) {
+int mlt_switch_port(struct __sk_buff* skb) {
   __u32 ifindex = skb->ifindex;
-  struct port *port = bpf_map_lookup_elem(&port_of_ifindex, &ifindex);
+  struct port* port = bpf_map_lookup_elem(&port_of_ifindex, &ifindex);
   if (!port) return TC_ACT_OK;
 
   int tos = traffic_class(skb);
   __u32 queue = CONTROL_QUEUE;  // address resolution goes with control
   if (tos >= 0) {
     __u32 dscp = (tos >> 2) & 63;
-    __u32 *mapped = bpf_map_lookup_elem(&queue_of_dscp, &dscp);
+    __u32* mapped = bpf_map_lookup_elem(&queue_of_dscp, &dscp);
     queue = mapped ? *mapped : 0;
   }
   queue &= QUEUES - 1;
@@ -122,7 +121,7 @@ int mlt_switch_port(struct __sk_buff *skb) {
 
   struct counter_key key = {.ifindex = ifindex, .queue = queue};
   struct counter zero = {};
-  struct counter *counter = bpf_map_lookup_elem(&counters, &key);
+  struct counter* counter = bpf_map_lookup_elem(&counters, &key);
   if (!counter) {
     bpf_map_update_elem(&counters, &key, &zero, BPF_NOEXIST);
     counter = bpf_map_lookup_elem(&counters, &key);
