@@ -285,6 +285,8 @@ void Sender::on_peer_timer(TimeNs now, std::uint16_t rank) {
   if (peer.work_head == kNil) {
     // Whoever waited for the window is gone, and nobody asks for it any more: the next send finds out for itself.
     peer.window_blocked = false;
+    peer.stall_repeats = 0;
+    peer.stall_probe_ns = base::kNever;
     return;
   }
   shared_.counters.add(Counter::k_window_stalls);

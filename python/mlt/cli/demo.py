@@ -103,6 +103,8 @@ def _run(console: Console, settings: DemoSettings) -> None:
             records.append(execute(settings, run, logs=logs, observe=display.observe))
     result = report.build(settings, images, records, seconds=time.monotonic() - began)
     console.print(table.comparison(result))
+    if settings.seeds > 1:
+        console.print(table.accuracy_by_seed(result))
     written = [report.write_json(result, settings.output), plot.write_png(result, settings.output)]
     console.print(f"{result.seconds:.0f} s in all; written: {', '.join(map(str, written))}", markup=False)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Protocol
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.live import Live
 from rich.progress_bar import ProgressBar
@@ -18,6 +19,8 @@ from mlt.demo.runner import RunRecord
 from mlt.demo.settings import RunSpec
 
 REFRESHES_PER_SECOND: Final = 4
+BAR_WIDTH: Final = 8
+TITLE: Final = "mlt demo: a residual network learns over the transport"
 PLAIN_LINES_PER_RUN: Final = 10
 # Shown figures are means over this many of the latest steps: single batches jump too much to be read.
 WINDOW_STEPS: Final = 20
@@ -71,15 +74,15 @@ class Progress:
         return [
             f"{self.done}/{self.steps}",
             _shown(self.loss, "{:.3f}"),
-            _shown(self.train_accuracy, "{:.1%}"),
-            _shown(self.test_accuracy, "{:.1%}"),
-            _shown(self.step_seconds, "{:.0f} ms", 1e3),
-            _shown(self.sync_seconds, "{:.1f} ms", 1e3),
-            _shown(self.gradient_loss, "{:.2f} %", 100.0),
+            _shown(self.train_accuracy, "{:.1f}", 100.0),
+            _shown(self.test_accuracy, "{:.1f}", 100.0),
+            _shown(self.step_seconds, "{:.0f}", 1e3),
+            _shown(self.sync_seconds, "{:.1f}", 1e3),
+            _shown(self.gradient_loss, "{:.2f}", 100.0),
         ]
 
 
-COLUMNS: Final = ("step", "loss", "train accuracy", "test accuracy", "step time", "sync time", "gradient loss")
+COLUMNS: Final = ("step", "loss", "train acc. %", "test acc. %", "step ms", "sync ms", "grad. loss %")
 
 
 class LiveDisplay:
@@ -110,21 +113,21 @@ class LiveDisplay:
         self._current.update(record, event)
 
     def _render(self) -> Table:
-        table = Table(title="mlt demo: a residual network learns over the transport", title_justify="left")
-        table.add_column("run")
-        table.add_column("progress", width=18)
+        table = Table(title=TITLE, box=SIMPLE_HEAD, padding=(0, 0))
+        table.add_column("run", no_wrap=True)
+        table.add_column("", width=BAR_WIDTH)
         for column in COLUMNS:
-            table.add_column(column, justify="right")
+            table.add_column(column, justify="right", min_width=len(max(column.split(), key=len)))
         for progress in self._progress:
             title = f"{progress.run.title}, seed {progress.run.seed}" if self._several_seeds else progress.run.title
-            bar = ProgressBar(total=progress.steps, completed=progress.done, width=18)
+            bar = ProgressBar(total=progress.steps, completed=progress.done, width=BAR_WIDTH)
             style = "bold" if progress is self._current else None
             table.add_row(title, bar, *progress.cells(), style=style)
         return table
 
 
 class PlainDisplay:
-    """Lines for logs and pipes: a few per run."""
+    """Lines for logs and pipes: the first step and then a few per run."""
 
     def __init__(self, console: Console, *, steps: int) -> None:
         self._console = console
@@ -148,7 +151,9 @@ class PlainDisplay:
         if self._progress is None:
             return
         self._progress.update(record, event)
-        if isinstance(event, StepDone) and event.rank == 0 and (event.step + 1) % self._every == 0:
+        if not isinstance(event, StepDone) or event.rank != 0:
+            return
+        if event.step == 0 or (event.step + 1) % self._every == 0:
             cells = zip(COLUMNS, self._progress.cells(), strict=True)
             self._print("  " + ", ".join(f"{name} {value}" for name, value in cells))
 

@@ -1,0 +1,182 @@
+"""What the demo shows: progress, comparison table and plot, from made-up runs."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from mlt.demo import plot, report, table
+from mlt.demo.data import Images
+from mlt.demo.display import LiveDisplay, PlainDisplay, make_display
+from mlt.demo.events import Evaluated, Event, Finished, Ready, StepDone
+from mlt.demo.runner import RunRecord
+from mlt.demo.settings import DemoSettings, RunSpec, run_specs
+
+STEPS = 20
+WORKERS = 2
+NAMES = {0: "worker-0", 1: "worker-1", 2: "service-0"}
+
+
+def settings(tmp_path: Path, *, seeds: int = 1) -> DemoSettings:
+    return DemoSettings(
+        steps=STEPS,
+        loss=0.01,
+        bound=0.1,
+        seed=1,
+        seeds=seeds,
+        workers=WORKERS,
+        data="auto",
+        output=tmp_path,
+        live=True,
+    )
+
+
+def events(run: RunSpec) -> list[Event]:
+    """What the processes of a run could have reported; the sums are easy to check."""
+    told: list[Event] = [Ready(rank=rank, parameters=100) for rank in range(WORKERS)]
+    for step in range(STEPS):
+        told += [
+            StepDone(
+                rank=rank,
+                step=step,
+                loss=2.0 / (1 + step),
+                accuracy=step / STEPS,
+                seconds=0.1,
+                sync_seconds=0.001 * (1 + step),
+                exposed_seconds=0.0005 * (1 + step),
+                buckets=2,
+                bytes=400,
+                missing_bytes=40 if run.name == "bounded" else 0,
+                repairs=1,
+            )
+            for rank in range(WORKERS)
+        ]
+    counters = {"fault_dropped": 5, "segments_lost_within_bound": 2, "segments_repaired": 3, "udp_bytes_sent": 1000}
+    digest = {"no-loss": "same", "reliable": "same", "bounded": "other"}[run.name] + str(run.seed)
+    told += [Evaluated(rank=rank, step=STEPS, images=10, accuracy=0.8 + 0.01 * run.seed) for rank in range(WORKERS)]
+    told += [
+        Finished(rank=rank, counters=counters, parameters_sha256=digest, test_accuracy=0.8 + 0.01 * run.seed)
+        for rank in range(WORKERS)
+    ]
+    return [*told, Finished(rank=WORKERS, counters=counters)]
+
+
+def record_of(run: RunSpec) -> RunRecord:
+    record = RunRecord(run, seconds=3.0)
+    for event in events(run):
+        record.add(event, NAMES)
+    return record
+
+
+def report_of(tmp_path: Path, *, seeds: int) -> report.DemoReport:
+    chosen = settings(tmp_path, seeds=seeds)
+    none = np.zeros((1, 28, 28), np.uint8)
+    label = np.zeros(1, np.int64)
+    images = Images("Images", "a package", "MIT", none, label, none, label)
+    return report.build(chosen, images, [record_of(run) for run in run_specs(chosen)], seconds=9.0)
+
+
+def shown(console_width: int, thing: object) -> str:
+    console = Console(file=io.StringIO(), width=console_width)
+    console.print(thing)
+    output = console.file
+    assert isinstance(output, io.StringIO)
+    return output.getvalue()
+
+
+def test_report__sums_and_quantiles(tmp_path: Path) -> None:
+    told = report_of(tmp_path, seeds=1)
+    no_loss, bounded, _ = told.runs
+    assert no_loss.packets_dropped == 0
+    assert bounded.packets_dropped == 3 * 5
+    assert bounded.segments_lost == 3 * 2
+    assert bounded.bytes_sent == 3 * 1000
+    assert bounded.gradient_bytes == STEPS * WORKERS * 400
+    assert bounded.gradient_loss == pytest.approx(0.1)
+    assert no_loss.steps_per_second == pytest.approx(10)
+    # Steps 1 to 19 count (2 to 20 ms); the first one is left out.
+    assert no_loss.sync_p50 == pytest.approx(0.011)
+    assert len(no_loss.evaluations) == 1
+    assert told.equals_no_loss == {"no-loss": [True], "bounded": [False], "reliable": [True]}
+
+
+def test_report__spread_over_seeds(tmp_path: Path) -> None:
+    accuracy = report_of(tmp_path, seeds=3).accuracy
+    assert [summary.name for summary in accuracy] == ["no-loss", "bounded", "reliable"]
+    for summary in accuracy:
+        assert (summary.least, summary.greatest) == pytest.approx((0.81, 0.83))
+        assert summary.mean == pytest.approx(0.82)
+        assert summary.deviation == pytest.approx(0.01)
+
+
+def test_report__json_round_trip(tmp_path: Path) -> None:
+    told = report_of(tmp_path, seeds=1)
+    path = report.write_json(told, tmp_path)
+    assert report.DemoReport.model_validate_json(path.read_text()) == told
+
+
+def test_comparison__one_column_per_kind_of_run(tmp_path: Path) -> None:
+    text = shown(100, table.comparison(report_of(tmp_path, seeds=1)))
+    assert "1 % loss, bound 10 %" in text
+    for figures in (["81.00"] * 3, ["0.000", "10.000", "0.000"], ["yes", "no", "yes"]):
+        assert figures in [line.replace("│", " ").split()[-3:] for line in text.splitlines()]
+
+
+def test_accuracy_by_seed__shows_each_seed_and_the_spread(tmp_path: Path) -> None:
+    told = report_of(tmp_path, seeds=3)
+    text = shown(80, table.accuracy_by_seed(told))
+    rows = [line.replace("│", " ").split() for line in text.splitlines()]
+    for row in (["seed", "3", "83.00"], ["mean", "82.00"], ["standard", "deviation", "1.00"]):
+        assert [*row, row[-1], row[-1]] in rows
+    assert "mean of 3 seeds" in shown(80, table.comparison(told))
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_plot__is_a_picture(seeds: int, tmp_path: Path) -> None:
+    from matplotlib import image
+
+    picture = image.imread(plot.write_png(report_of(tmp_path, seeds=seeds), tmp_path))
+    assert min(picture.shape[:2]) > 300
+    assert picture.std() > 0.05
+
+
+@pytest.mark.parametrize("width", [80, 140])
+def test_live_display__fits_the_terminal_and_shows_the_latest(width: int, tmp_path: Path) -> None:
+    runs = run_specs(settings(tmp_path))
+    output = io.StringIO()
+    console = Console(file=output, width=width, force_terminal=True)
+    display = make_display(console, runs, steps=STEPS, live=True)
+    assert isinstance(display, LiveDisplay)
+    with display:
+        display.begin(runs[1])
+        record = RunRecord(runs[1])
+        for event in events(runs[1]):
+            record.add(event, NAMES)
+            display.observe(record, event)
+    text = shown(width, display._render())
+    assert all(len(line) <= width for line in text.splitlines())
+    row = next(line for line in text.splitlines() if "bound 10 %" in line)
+    for figure in ("20/20", "81.0", "100", "10.5", "10.00"):
+        assert figure in row
+
+
+def test_plain_display__a_few_lines_per_run(tmp_path: Path) -> None:
+    runs = run_specs(settings(tmp_path))
+    output = io.StringIO()
+    display = make_display(Console(file=output, width=60), runs, steps=STEPS, live=True)
+    assert isinstance(display, PlainDisplay)
+    with display:
+        display.begin(runs[0])
+        record = RunRecord(runs[0])
+        for event in events(runs[0]):
+            record.add(event, NAMES)
+            display.observe(record, event)
+    lines = output.getvalue().splitlines()
+    assert lines[0] == "run: no loss, seed 1"
+    assert lines[1].startswith("  step 1/20, loss 2.000")
+    assert lines[-1].startswith("  step 20/20")
+    assert len(lines) <= 12
