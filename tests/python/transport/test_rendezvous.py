@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import socket
 import threading
 import time
 from collections.abc import Callable
+from multiprocessing.connection import Connection
 from typing import Any
 
 import pytest
-from transport_jobs import free_port, takes
+from transport_jobs import free_port, process_job, takes
 
 import mlt
 from mlt.config import JobConfig
@@ -225,6 +227,25 @@ def test_local_host__is_the_one_towards_rank_0() -> None:
     assert local_host(config(1, 2, 29_500, host="10.1.2.3")) == "10.1.2.3"
     with pytest.raises(mlt.ConfigError, match=r"rank 1: MASTER_ADDR 'no\.such\.host\.invalid' does not resolve"):
         local_host(config(1, 2, 29_500, master_addr="no.such.host.invalid"))
+
+
+def from_environment(pipe: Connection, rank: int, port: int) -> None:
+    """A rank that knows nothing but what torchrun would have set."""
+    for name in [name for name in os.environ if name.startswith("MLT_")]:
+        del os.environ[name]
+    os.environ.update(RANK=str(rank), WORLD_SIZE="3", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port - 1))
+    with mlt.Context() as context:
+        right, left = (rank + 1) % 3, (rank - 1) % 3
+        into = bytearray(1)
+        receive = context.post_recv(into, from_=left)
+        context.post_send(bytes([rank]), to=right).wait(10)
+        receive.wait(10)
+        pipe.send((context.rank, context.size, into[0]))
+
+
+def test_context__the_four_variables_of_torchrun_are_enough() -> None:
+    with process_job(from_environment, 3) as ranks:
+        assert [one.hear() for one in ranks] == [(0, 3, 2), (1, 3, 0), (2, 3, 1)]
 
 
 def test_context__reports_what_went_wrong_and_leaves_nothing_open() -> None:

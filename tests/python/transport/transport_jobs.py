@@ -14,6 +14,8 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
 
+import numpy as np
+
 import mlt
 
 # Below the kernel's range for outgoing connections, so that nothing else is given one of them meanwhile.
@@ -143,3 +145,15 @@ def exchange(sender: mlt.Context, receiver: mlt.Context, tensor: Any, into: Any,
     done = receiver.wait(receive, timeout=30)
     sender.wait(send, timeout=30)
     return done
+
+
+def exchange_pending(contexts: list[mlt.Context], receive: mlt.Operation, tag: int) -> None:
+    """Satisfy a 4-element receive that a test left open."""
+    send = contexts[0].post_send(np.ones(4, np.float32), to=1, tag=tag)
+    receive.wait(10)
+    send.wait(10)
+
+
+def floats(megabytes: int) -> np.ndarray:
+    """Float32 in [1, 2): none is the zero of a missing range."""
+    return (np.random.default_rng(megabytes).random(megabytes * 2**18) + 1).astype(np.float32)

@@ -1,0 +1,136 @@
+"""Completions: polled, waited for, timed out, cancelled; other threads and signals get their turn meanwhile."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+from transport_jobs import exchange_pending, takes
+
+import mlt
+
+
+def test_poll_cq__takes_what_is_done_and_never_blocks(clean: list[mlt.Context]) -> None:
+    a, b = clean
+    with takes(at_most=0.2):
+        assert b.poll_cq() == []
+    landings = [np.zeros(10, np.float32) for _ in range(10)]
+    receives = {b.post_recv(landing, from_=0, tag=100 + i) for i, landing in enumerate(landings)}
+    for i in range(10):
+        a.post_send(np.full(10, i, np.float32), to=1, tag=100 + i)
+    done: list[mlt.Completion] = []
+    until = time.monotonic() + 10
+    while len(done) < 10 and time.monotonic() < until:
+        batch = b.poll_cq(max_completions=3)
+        assert len(batch) <= 3
+        done += batch
+        time.sleep(0.001)
+    assert {one.op for one in done} == receives
+    assert [landing[0] for landing in landings] == list(range(10))
+    while len(a.poll_cq()) + a.engine.pinned and time.monotonic() < until:
+        time.sleep(0.001)
+    assert a.engine.pinned == b.engine.pinned == 0
+
+
+def test_wait__timeout_leaves_the_operation_running(clean: list[mlt.Context]) -> None:
+    into = np.zeros(100, np.float32)
+    receive = clean[1].post_recv(into, from_=0, tag=31)
+    with takes(at_least=0.25, at_most=1.0), pytest.raises(mlt.WaitTimeoutError, match=r"rank 1.*rank 0, tag 31"):
+        clean[1].wait(receive, timeout=0.25)
+    send = clean[0].post_send(np.ones(100, np.float32), to=1, tag=31)
+    assert clean[1].wait(receive, timeout=10).status == "complete"
+    clean[0].wait(send)
+    assert into.all()
+
+
+def test_wait__lets_other_threads_run(clean: list[mlt.Context]) -> None:
+    turns = 0
+    stop = threading.Event()
+
+    def count() -> None:
+        nonlocal turns
+        while not stop.is_set():
+            turns += 1
+
+    receive = clean[1].post_recv(np.zeros(4, np.float32), from_=0, tag=32)
+    thread = threading.Thread(target=count)
+    thread.start()
+    before = turns
+    with pytest.raises(mlt.WaitTimeoutError):
+        clean[1].wait(receive, timeout=0.4)
+    after = turns
+    stop.set()
+    thread.join()
+    # Had the wait held the GIL, the other thread would not have had one turn in its 0.4 s.
+    assert after - before > 1_000
+    exchange_pending(clean, receive, 32)
+
+
+def test_wait__gives_way_to_signals(clean: list[mlt.Context]) -> None:
+    class Interrupted(Exception):
+        pass
+
+    def interrupt(*_: object) -> None:
+        raise Interrupted
+
+    receive = clean[1].post_recv(np.zeros(4, np.float32), from_=0, tag=33)
+    previous = signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+        with takes(at_most=2.0), pytest.raises(Interrupted):
+            clean[1].wait(receive, timeout=20)
+    finally:
+        signal.signal(signal.SIGUSR1, previous)
+    exchange_pending(clean, receive, 33)
+
+
+def test_wait__gets_its_completion_although_another_thread_polls(clean: list[mlt.Context]) -> None:
+    stop = threading.Event()
+    polled: list[mlt.Completion] = []
+
+    def poll() -> None:
+        while not stop.is_set():
+            polled.extend(clean[1].poll_cq())
+
+    thread = threading.Thread(target=poll)
+    thread.start()
+    try:
+        for _ in range(20):
+            receive = clean[1].post_recv(np.zeros(4, np.float32), from_=0, tag=34)
+            # Around the 100 ms after which a wait on the main thread looks for signals.
+            timer = threading.Timer(0.1, clean[0].post_send, (np.ones(4, np.float32),), {"to": 1, "tag": 34})
+            timer.start()
+            assert receive.wait(10).status == "complete"
+            timer.join()
+    finally:
+        stop.set()
+        thread.join()
+    assert polled == []
+
+
+def test_wait__twice_is_refused(clean: list[mlt.Context]) -> None:
+    receive = clean[1].post_recv(np.zeros(4, np.float32), from_=0, tag=35)
+    exchange_pending(clean, receive, 35)
+    with pytest.raises(mlt.UnknownOperationError, match="rank 1"):
+        receive.wait()
+
+
+def test_operation__timeout_fails_it_in_time(clean: list[mlt.Context]) -> None:
+    landing = bytearray(400)
+    receive = clean[1].post_recv(landing, from_=0, tag=36, timeout=0.3)
+    with takes(at_least=0.25, at_most=1.5), pytest.raises(mlt.OperationTimeoutError, match=r"rank 1.*tag 36") as caught:
+        receive.wait()
+    assert caught.value.completion is not None
+    assert (caught.value.completion.status, caught.value.peer) == ("timed_out", 0)
+    landing.extend(b"ours again")
+
+
+def test_operation__cancel_ends_it(clean: list[mlt.Context]) -> None:
+    receive = clean[1].post_recv(bytearray(400), from_=0, tag=37)
+    receive.cancel()
+    with takes(at_most=1.0), pytest.raises(mlt.CancelledError, match="tag 37"):
+        receive.wait(5)
