@@ -7,7 +7,7 @@ transfers (``TransferError``) also carry their ``completion``. After any of them
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mlt.completion import Completion
@@ -140,6 +140,10 @@ class TransferError(MltError):
     """An operation failed. ``completion`` says what had arrived, where that is known."""
 
     completion: Completion | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # To another process goes the error alone: a completion belongs to a context of this one.
+        return type(self), self.args, {"code": self.code, "peer": self.peer}
 
 
 class PeerFailedError(TransferError):

@@ -46,6 +46,7 @@ Receiver::Receiver(Shared& shared, base::WordArena& arena)
     : shared_(shared),
       arena_(arena),
       states_(shared.config.max_receives),
+      free_(shared.config.max_receives),
       early_(shared.config.early_segments, shared.config.max_segment_bytes, shared.config.early_transfers,
              shared.config.early_segments_per_peer(), shared.config.peers),
       finished_(shared.config.finished_log),
@@ -53,8 +54,7 @@ Receiver::Receiver(Shared& shared, base::WordArena& arena)
       control_replies_(shared.config.reply_queue),
       ack_words_(base::words_for_bits(shared.config.peers)),
       acks_due_(ack_words_.data(), shared.config.peers) {
-  free_.reserve(states_.size());
-  for (std::uint32_t slot = shared.config.max_receives; slot-- > 0;) free_.push_back(slot);
+  for (std::uint32_t slot = shared.config.max_receives; slot-- > 0;) free_.push(slot);
 }
 
 // ---- posting -------------------------------------------------------------------------------------------------------
@@ -74,8 +74,7 @@ PostStatus Receiver::post(TimeNs now, const ReceiveRequest& request) {
   const std::span<std::uint64_t> words = arena_.take(base::words_for_bits(grid.count()));
   if (words.empty()) return PostStatus::kOutOfBitmaps;
 
-  const std::uint32_t slot = free_.back();
-  free_.pop_back();
+  const std::uint32_t slot = free_.pop();
   ReceiveState& state = states_[slot];
   state = ReceiveState{};
   state.phase = ReceivePhase::kActive;
@@ -493,7 +492,7 @@ void Receiver::complete(std::uint32_t slot, Completion& completion) const {
 void Receiver::release(std::uint32_t slot) {
   arena_.give(states_[slot].words);
   states_[slot].phase = ReceivePhase::kFree;
-  free_.push_back(slot);
+  free_.push(slot);
 }
 
 // ---- what goes out -------------------------------------------------------------------------------------------------

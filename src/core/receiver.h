@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/datagram.h"
+#include "base/fixed_stack.h"
 #include "base/word_arena.h"
 #include "core/early_buffer.h"
 #include "core/finished_log.h"
@@ -68,7 +69,7 @@ class Receiver {
   Shared& shared_;
   base::WordArena& arena_;
   std::vector<ReceiveState> states_;
-  std::vector<std::uint32_t> free_;
+  base::FixedStack<std::uint32_t> free_;  // slots
   EarlyBuffer early_;
   FinishedLog finished_;
   ReplyQueue replies_;

@@ -41,14 +41,14 @@ Sender::Sender(Shared& shared, base::WordArena& arena)
     : shared_(shared),
       arena_(arena),
       states_(shared.config.max_sends),
+      free_(shared.config.max_sends),
       work_words_(base::words_for_bits(shared.config.peers)),
       peers_with_work_(work_words_.data(), shared.config.peers),
       probe_words_(base::words_for_bits(shared.config.max_sends)),
       probes_due_(probe_words_.data(), shared.config.max_sends),
       backstop_words_(base::words_for_bits(shared.config.max_sends)),
       backstops_due_(backstop_words_.data(), shared.config.max_sends) {
-  free_.reserve(states_.size());
-  for (std::uint32_t slot = shared.config.max_sends; slot-- > 0;) free_.push_back(slot);
+  for (std::uint32_t slot = shared.config.max_sends; slot-- > 0;) free_.push(slot);
 }
 
 PostStatus Sender::post(TimeNs now, const SendRequest& request) {
@@ -65,8 +65,7 @@ PostStatus Sender::post(TimeNs now, const SendRequest& request) {
   const std::span<std::uint64_t> words = arena_.take(base::words_for_bits(grid.count()));
   if (words.empty()) return PostStatus::kOutOfBitmaps;
 
-  const std::uint32_t slot = free_.back();
-  free_.pop_back();
+  const std::uint32_t slot = free_.pop();
   SendState& state = states_[slot];
   state = SendState{};
   state.phase = SendPhase::kSending;
@@ -286,6 +285,8 @@ void Sender::on_peer_timer(TimeNs now, std::uint16_t rank) {
   if (peer.work_head == kNil) {
     // Whoever waited for the window is gone, and nobody asks for it any more: the next send finds out for itself.
     peer.window_blocked = false;
+    peer.stall_repeats = 0;
+    peer.stall_probe_ns = base::kNever;
     return;
   }
   shared_.counters.add(Counter::k_window_stalls);
@@ -344,7 +345,7 @@ void Sender::complete(std::uint32_t slot, Completion& completion) const {
 
 void Sender::release(std::uint32_t slot) {
   states_[slot].phase = SendPhase::kFree;
-  free_.push_back(slot);
+  free_.push(slot);
 }
 
 // ---- what goes out -------------------------------------------------------------------------------------------------

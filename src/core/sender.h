@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/datagram.h"
+#include "base/fixed_stack.h"
 #include "base/word_arena.h"
 #include "core/peer.h"
 #include "core/send_state.h"
@@ -67,7 +68,7 @@ class Sender {
   Shared& shared_;
   base::WordArena& arena_;
   std::vector<SendState> states_;
-  std::vector<std::uint32_t> free_;
+  base::FixedStack<std::uint32_t> free_;  // slots
   std::vector<std::uint64_t> work_words_;
   base::BitmapView peers_with_work_;
   std::vector<std::uint64_t> probe_words_;

@@ -5,14 +5,14 @@
 #include <utility>
 #include <vector>
 
-#include "base/check.h"
+#include "base/fixed_stack.h"
 #include "base/time.h"
 
 namespace mlt::core {
 
 class TimerTable {
  public:
-  explicit TimerTable(std::uint32_t slots) : place_(slots, kNone) { heap_.reserve(slots); }
+  explicit TimerTable(std::uint32_t slots) : heap_(slots), place_(slots, kNone) {}
 
   // Arms, moves or, with kNever, cancels the timer of `slot`.
   void set(std::uint32_t slot, base::TimeNs at) {
@@ -20,7 +20,7 @@ class TimerTable {
     std::uint32_t where = place_[slot];
     if (where == kNone) {
       where = static_cast<std::uint32_t>(heap_.size());
-      heap_.push_back({at, slot});
+      heap_.push({at, slot});
       place_[slot] = where;
       sift_up(where);
       return;
@@ -34,8 +34,7 @@ class TimerTable {
     const std::uint32_t where = place_[slot];
     if (where == kNone) return;
     place_[slot] = kNone;
-    const Entry last = heap_.back();
-    heap_.pop_back();
+    const Entry last = heap_.pop();
     if (where == heap_.size()) return;
     heap_[where] = last;
     place_[last.slot] = where;
@@ -43,20 +42,20 @@ class TimerTable {
     sift_down(place_[last.slot]);
   }
 
-  base::TimeNs next() const { return heap_.empty() ? base::kNever : heap_.front().at; }
+  base::TimeNs next() const { return heap_.empty() ? base::kNever : heap_[0].at; }
 
   // Removes and returns the slot of one timer that is due at `now`; false if there is none.
   bool pop_due(base::TimeNs now, std::uint32_t& slot) {
     if (next() > now) return false;
-    slot = heap_.front().slot;
+    slot = heap_[0].slot;
     cancel(slot);
     return true;
   }
 
  private:
   struct Entry {
-    base::TimeNs at;
-    std::uint32_t slot;
+    base::TimeNs at = 0;
+    std::uint32_t slot = 0;
   };
   static constexpr std::uint32_t kNone = ~std::uint32_t{0};
 
@@ -87,7 +86,7 @@ class TimerTable {
     }
   }
 
-  std::vector<Entry> heap_;
+  base::FixedStack<Entry> heap_;
   std::vector<std::uint32_t> place_;
 };
 

@@ -29,6 +29,7 @@ constexpr std::size_t kTransmitBudget = 16;
 constexpr std::size_t kMaxEarlyMessages = 65'536;
 // A kernel that takes no datagram for this long has lost its interface: the run counts as lost.
 constexpr int kSendWaitMs = 20;
+constexpr base::DurationNs kConnectGraceNs = 500 * base::kMillisecond;
 // How long the last messages get to leave when the context is closed.
 constexpr base::DurationNs kGoodbyeNs = base::kSecond;
 constexpr base::DurationNs kChannelPollNs = 50 * base::kMicrosecond;
@@ -176,7 +177,8 @@ std::uint16_t EventLoop::control_port() const { return channel_->listen_address(
 // ---- connecting ----------------------------------------------------------------------------------------------------
 
 void EventLoop::connect(std::span<const PeerAddress> peers, std::int64_t timeout_ns) {
-  const auto until = deadline_after(timeout_ns);
+  // The channel gives up at the deadline and says why; this thread waits a little longer, to hear it.
+  const auto until = deadline_after(timeout_ns < 0 ? timeout_ns : timeout_ns + kConnectGraceNs);
   const TimeNs now = io::monotonic_now();
   for (const PeerAddress& peer : peers) {
     if (peer.rank >= options_.ranks || peer.rank == options_.rank) {

@@ -43,7 +43,13 @@ std::uint64_t spread(Prng& prng, double most) {
   return static_cast<std::uint64_t>(std::exp(prng.uniform() * std::log(most)));
 }
 
-NetworkConfig random_config(std::uint64_t seed, Prng& prng) {
+// What may happen beyond loss, repetition, delay, pauses and cancellation.
+struct Trouble {
+  bool corruption = false;     // bits flip unseen: contents are anything, but memory stays whole and everything ends
+  bool reconnections = false;  // connections are cut and made again
+};
+
+NetworkConfig random_config(std::uint64_t seed, Prng& prng, Trouble trouble) {
   NetworkConfig config;
   config.seed = seed;
   config.hosts = static_cast<std::uint16_t>(2 + prng.below(3));
@@ -76,19 +82,23 @@ NetworkConfig random_config(std::uint64_t seed, Prng& prng) {
   };
   link.data = faults();
   link.control = faults();
+  if (trouble.corruption) link.data.corrupt = link.control.corrupt = 0.1 * prng.uniform();
   return config;
 }
 
 struct Planned {
   std::unique_ptr<Transfer> transfer;
   bool disturbed = false;  // cancelled or of a connection that was cut: may end in any way
+  bool send_refused = false;
+  bool receive_refused = false;
   bool checked = false;
   std::vector<std::byte> other_use;  // what the application does with the memory once it has it back
 };
 
 class Soak {
  public:
-  explicit Soak(std::uint64_t seed) : prng_(seed * 7'919 + 1), network_(random_config(seed, prng_)) {}
+  explicit Soak(std::uint64_t seed, Trouble trouble = {})
+      : trouble_(trouble), prng_(seed * 7'919 + 1), network_(random_config(seed, prng_, trouble)) {}
 
   void run() {
     plan_transfers();
@@ -136,21 +146,34 @@ class Soak {
       Planned planned;
       planned.transfer = std::make_unique<Transfer>(network_, bytes, options);
       plans_.push_back(std::move(planned));
-      post_at_some_time(plans_.size() - 1, bytes);
+      post_at_some_time(plans_.size() - 1);
     }
   }
 
-  void post_at_some_time(std::size_t index, std::size_t) {
+  void post_at_some_time(std::size_t index) {
     // Of one tag the order of posts is the order of meeting: those stay in the order of the plan.
     const DurationNs slot = 200 * kMicrosecond * static_cast<DurationNs>(index);
     const auto jitter = [&]() -> DurationNs { return reuse_ ? 0 : static_cast<DurationNs>(prng_.below(5'000'000)); };
     const base::TimeNs start = network_.now() + slot;
     const DurationNs early = reuse_ ? 0 : jitter();
     const DurationNs late = reuse_ ? 0 : jitter();
-    network_.at(start + early,
-                [this, index] { REQUIRE(plans_[index].transfer->post_receive() == core::PostStatus::kPosted); });
-    network_.at(start + late,
-                [this, index] { REQUIRE(plans_[index].transfer->post_send() == core::PostStatus::kPosted); });
+    network_.at(start + early, [this, index] {
+      Planned& planned = plans_[index];
+      planned.receive_refused = refused(planned, planned.transfer->post_receive());
+    });
+    network_.at(start + late, [this, index] {
+      Planned& planned = plans_[index];
+      planned.send_refused = refused(planned, planned.transfer->post_send());
+    });
+  }
+
+  // Only a cut connection may refuse.
+  bool refused(Planned& planned, core::PostStatus status) const {
+    if (status == core::PostStatus::kPosted) return false;
+    REQUIRE(trouble_.reconnections);
+    REQUIRE(status == core::PostStatus::kPeerNotConnected);
+    planned.disturbed = true;
+    return true;
   }
 
   void plan_accidents() {
@@ -171,6 +194,7 @@ class Soak {
         return (f.type == wire::PacketType::kData ? kind & 1U : kind & 2U) != 0;
       };
     }
+    if (trouble_.reconnections) plan_reconnections();
     for (Planned& planned : plans_) {
       if (!prng_.chance(0.03)) continue;
       planned.disturbed = true;
@@ -185,21 +209,41 @@ class Soak {
     }
   }
 
+  void plan_reconnections() {
+    const auto hosts = network_.endpoint(0).config().peers;
+    base::TimeNs when = network_.now();
+    for (std::uint64_t cuts = 1 + prng_.below(3); cuts > 0; --cuts) {
+      const auto a = static_cast<std::uint16_t>(prng_.below(hosts));
+      const auto b = static_cast<std::uint16_t>((a + 1 + prng_.below(hosts - 1U)) % hosts);
+      when += static_cast<DurationNs>(prng_.below(8'000'000));
+      network_.at(when, [this, a, b] { network_.disconnect(a, b); });
+      when += prng_.chance(0.3) ? 0 : static_cast<DurationNs>(prng_.below(2'000'000));
+      network_.at(when, [this, a, b] { network_.connect(a, b); });
+      when += 1;
+    }
+    for (Planned& planned : plans_) planned.disturbed = true;
+  }
+
   // Checks each receive once it has ended, and puts its memory to another use; true when everything has ended.
   bool take_completions() {
     bool all = true;
     for (Planned& planned : plans_) {
-      all = all && planned.transfer->ended();
+      all = all && (planned.send_refused || planned.transfer->sent() != nullptr) &&
+            (planned.receive_refused || planned.transfer->received() != nullptr);
       const Completed* done = planned.transfer->received();
       if (planned.checked || done == nullptr) continue;
       planned.checked = true;
-      CHECK(planned.transfer->fault() == "");
-      check_status(planned, *done);
-      check_critical(planned, *done);
+      if (trouble_.corruption) {
+        CHECK(planned.transfer->buffer().intact());
+      } else {
+        CHECK(planned.transfer->fault() == "");
+        check_status(planned, *done);
+        check_critical(planned, *done);
+      }
       planned.other_use = test::pattern(done->total_bytes, done->operation + 12'345);
       std::copy(planned.other_use.begin(), planned.other_use.end(), planned.transfer->buffer().bytes().begin());
     }
-    if (all) check_senders();
+    if (all && !trouble_.corruption) check_senders();
     return all;
   }
 
@@ -220,6 +264,7 @@ class Soak {
   void check_senders() {
     for (const Planned& planned : plans_) {
       if (planned.disturbed) continue;
+      REQUIRE(planned.transfer->ended());
       const Completed& sent = *planned.transfer->sent();
       const Completed& received = *planned.transfer->received();
       // "Finished before, outcome forgotten" reads as complete.
@@ -239,20 +284,26 @@ class Soak {
     return text;
   }
 
+  Trouble trouble_;
   Prng prng_;
   VirtualNetwork network_;
   std::vector<Planned> plans_;
   bool reuse_ = false;
 };
 
-}  // namespace
-
-TEST_CASE("endpoint__every_operation_ends_and_keeps_its_promise_on_random_networks") {
+void soak(Trouble trouble, std::uint64_t seeds) {
   const std::uint64_t first = from_environment("MLT_SOAK_FIRST", 1);
-  const std::uint64_t seeds = from_environment("MLT_SOAK_SEEDS", 60);
+  seeds = from_environment("MLT_SOAK_SEEDS", seeds);
   for (std::uint64_t seed = first; seed < first + seeds; ++seed) {
     CAPTURE(seed);
-    Soak soak(seed);
-    soak.run();
+    Soak(seed, trouble).run();
   }
 }
+
+}  // namespace
+
+TEST_CASE("endpoint__every_operation_ends_and_keeps_its_promise_on_random_networks") { soak({}, 60); }
+
+TEST_CASE("endpoint__survives_cut_connections") { soak({.corruption = false, .reconnections = true}, 40); }
+
+TEST_CASE("endpoint__survives_corrupted_datagrams") { soak({.corruption = true, .reconnections = false}, 40); }

@@ -15,6 +15,8 @@ from mlt import __version__
 COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("mlt.cli.demo", "train a real model over the transport, with losses, and compare"),
     "serve": ("mlt.cli.serve", "run a summation service until every worker is gone"),
+    "plan": ("mlt.cli.plan", "plan who holds, who aggregates and which route, from one cluster file"),
+    "switch": ("mlt.cli.switch", "QoS configurations for switches, from one policy file"),
 }
 
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from jobs import exchange, local_job, takes
+from transport_jobs import exchange, local_job, takes
 
 import mlt
 
-REFUSAL_SECONDS = 0.2
-MISMATCH_SECONDS = 1.0
+REFUSAL_SECONDS = 0.5
+MISMATCH_SECONDS = 2.0
 
 
 @pytest.fixture(scope="module")

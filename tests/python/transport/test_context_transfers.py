@@ -5,6 +5,8 @@ from __future__ import annotations
 import array
 import os
 import signal
+import socket
+import sys
 import threading
 import time
 import weakref
@@ -12,7 +14,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from jobs import exchange, local_job, takes
+from transport_jobs import exchange, local_job, takes
 
 import mlt
 from mlt import _core
@@ -371,6 +373,18 @@ def test_tensor__is_kept_until_its_completion_is_taken(clean: list[mlt.Context])
     assert gone() is None
 
 
+def test_tensor__references_are_given_back_exactly(clean: list[mlt.Context]) -> None:
+    sent, into = np.ones(4, np.float32), bytearray(16)
+    before = sys.getrefcount(sent), sys.getrefcount(into)
+    for _ in range(50):
+        exchange(clean[0], clean[1], sent, into, tag=42, dtype="float32")
+        with pytest.raises(mlt.InvalidBufferError):
+            clean[1].post_recv(sent[::2], from_=0)
+        with pytest.raises(mlt.ConfigError):
+            clean[1].post_recv(into, 2.0, from_=0, dtype="float32")
+    assert (sys.getrefcount(sent), sys.getrefcount(into)) == before
+
+
 def test_tensor__cannot_be_resized_while_lent(clean: list[mlt.Context]) -> None:
     landing = bytearray(16)
     receive = clean[1].post_recv(landing, from_=0, tag=41, dtype="float32")
@@ -427,6 +441,18 @@ def test_context__close_gives_everything_back() -> None:
             b.post_recv(landing, from_=0)
         with takes(at_most=2.0), pytest.raises(mlt.PeerFailedError, match="rank 1"):
             a.post_recv(landing, from_=1, timeout=5).wait()
+
+
+def test_context__over_ipv6() -> None:
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            pass
+    except OSError:
+        pytest.skip("this machine has no IPv6 loopback")
+    into = np.zeros(1_000, np.float32)
+    with local_job(2, master_addr="::1") as (a, b):
+        assert exchange(a, b, np.ones(1_000, np.float32), into).status == "complete"
+    assert into.all()
 
 
 def test_context__alone_needs_nobody() -> None:

@@ -23,6 +23,8 @@ def test_errors__survive_a_process_boundary(code: errors.ErrorCode) -> None:
     error = errors.from_code(code.value, "rank 1: it broke", 3)
     copy = pickle.loads(pickle.dumps(error))
     assert (type(copy), copy.code, copy.peer, str(copy)) == (type(error), code, 3, "rank 1: it broke")
+    if isinstance(copy, mlt.TransferError):
+        assert copy.completion is None
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,27 @@ def test_magnitude__judges_every_floating_point_type_alike(dtype: str) -> None:
     assert priority.magnitude(tensor, grid).important.tolist() == [False, True, False, True]
 
 
+def test_magnitude__judges_torch_tensors_alike() -> None:
+    torch = pytest.importorskip("torch")
+    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        name = str(dtype).removeprefix("torch.")
+        grid = mlt.SegmentGrid(segment_count=4, segment_elements=100, elements=400, dtype=name)
+        tensor = torch.repeat_interleave(torch.tensor([1, 8, 2, 16]), 100).to(dtype)
+        assert priority.magnitude(tensor, grid).important.tolist() == [False, True, False, True]
+
+
+def test_flat__shares_the_memory() -> None:
+    array = np.arange(6, dtype=np.float32).reshape(2, 3)
+    view = priority.flat(array, "float32", 6)
+    assert np.shares_memory(view, array)
+    assert view.tolist() == [0, 1, 2, 3, 4, 5]
+    assert priority.flat(b"", "uint8", 0).shape == (0,)
+    assert priority.flat(np.zeros(3, np.uint16), "bfloat16", 3).dtype == np.uint16
+    torch = pytest.importorskip("torch")
+    tensor = torch.zeros(2, 3, requires_grad=True)
+    assert priority.flat(tensor, "float32", 6).data_ptr() == tensor.data_ptr()
+
+
 def test_random__draws_its_fraction_and_repeats_by_seed() -> None:
     grid = mlt.SegmentGrid(segment_count=10_000, segment_elements=1, elements=10_000, dtype="float32")
     first, again, other = priority.random(1), priority.random(1), priority.random(2)

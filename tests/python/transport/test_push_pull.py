@@ -10,7 +10,7 @@ from multiprocessing.connection import Connection
 
 import numpy as np
 import pytest
-from jobs import START_SECONDS, local_job, process_job, takes
+from transport_jobs import START_SECONDS, local_job, process_job, takes
 
 import mlt
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from jobs import free_port, takes
+from transport_jobs import free_port, takes
 
 import mlt
 from mlt.config import JobConfig

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from jobs import START_SECONDS, free_port, takes
+from transport_jobs import START_SECONDS, free_port, takes
 
 import mlt
 

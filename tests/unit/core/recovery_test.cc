@@ -2,7 +2,9 @@
 // time.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <memory>
 #include <vector>
 
@@ -99,6 +101,38 @@ TEST_CASE("window__opens_again_when_the_blocked_send_is_cancelled") {
   next.post();
   REQUIRE(next.run(kSecond));
   CHECK(next.fault() == "");
+}
+
+TEST_CASE("window__an_old_stall_does_not_count_for_later_packets") {
+  NetworkConfig config;
+  config.window_bytes = 64 << 10;
+  config.link.delay_ns = kMillisecond;
+  VirtualNetwork network(config);
+  network.every_link([](Link& link) { link.data.drop = link.control.drop = 1.0; });
+  TransferOptions options;
+  Transfer lost(network, 1'000'000, options);
+  lost.post();
+  network.run_for(20 * kMillisecond);  // stalled, and asked in vain
+  network.cancel(0, 1, CompletionKind::kSend);
+  network.run_for(kSecond);
+  network.every_link([](Link& link) { link.data.drop = link.control.drop = 0.0; });
+  // What is really on the wire, by counting what leaves and what arrives.
+  std::int64_t outstanding = 0;
+  std::int64_t largest = 0;
+  network.drop_if = [&](const Flight& f) {
+    if (f.type == wire::PacketType::kData) largest = std::max(largest, outstanding += std::ssize(f.bytes));
+    return false;
+  };
+  network.on_delivery = [&](std::uint16_t, const Flight& f) {
+    if (f.type == wire::PacketType::kData) outstanding -= std::ssize(f.bytes);
+  };
+  options.operation = 2;
+  options.tag = 8;
+  Transfer next(network, 1'000'000, options);
+  next.post();
+  REQUIRE(next.run(kSecond));
+  CHECK(next.fault() == "");
+  CHECK(largest <= (64 << 10));
 }
 
 TEST_CASE("window__opens_again_after_a_black_hole") {

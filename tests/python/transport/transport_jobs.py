@@ -45,9 +45,13 @@ def local_job(world_size: int = 2, *, services: int = 0, **options: Any) -> Iter
                 rank,
                 world_size,
                 services,
-                master_addr="127.0.0.1",
                 rendezvous_port=port,
-                **{"operation_timeout": 30.0, "connect_timeout": START_SECONDS, **options},
+                **{
+                    "master_addr": "127.0.0.1",
+                    "operation_timeout": 30.0,
+                    "connect_timeout": START_SECONDS,
+                    **options,
+                },
             )
             if rank >= world_size:
                 mlt.SummationService(context)

@@ -1,0 +1,243 @@
+"""``mlt plan``: from a cluster file to a plan file, and what the plan means."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import wraps
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from mlt.cli.delegate import Delegate
+from mlt.planners.aggregation import METHODS, plan_aggregation
+from mlt.planners.auto import AutoResult, plan_auto
+from mlt.planners.cluster import Cluster, Job, read_cluster
+from mlt.planners.documents import InputError, Problem, suggest
+from mlt.planners.explain import explain_plan
+from mlt.planners.load_assignment import plan_assignment
+from mlt.planners.plan import InfeasibleError, Plan, dump_plan, new_plan, read_plan
+from mlt.planners.quantities import format_time
+
+F = TypeVar("F", bound=Callable[..., Any])
+# command -> (module with an ``app``, one-line help)
+_ELSEWHERE = {
+    "route": ("mlt.cli.plan_routing", "ARO: routes through aggregating switches."),
+    "topology": ("mlt.cli.plan_topology", "PSNet, fat-tree and leaf-spine: build, place, grow, break."),
+}
+_CLUSTER = click.argument("cluster_file", metavar="CLUSTER", type=click.Path(path_type=Path))
+_JOB = click.option("--job", "job_name", metavar="NAME", help="Plan this job only; default: every job of the file.")
+_OUT = click.option("-o", "--out", type=click.Path(path_type=Path), help="Write the plan here, keeping other sections.")
+_SEED = click.option("--seed", default=0, show_default=True, help="The same seed gives the same plan.")
+
+
+def refusals(function: F) -> F:
+    """Turn refused input and infeasible plans into one clear message and exit status 2 or 3."""
+
+    @wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except InputError as error:
+            click.echo(str(error), err=True)
+            raise SystemExit(2) from None
+        except ImportError as error:
+            click.echo(f"error: this needs {error.name}, which is not installed; pip install 'mlt[plan]'", err=True)
+            raise SystemExit(3) from None
+        except (InfeasibleError, ValueError) as error:
+            click.echo(f"error: {error}", err=True)
+            raise SystemExit(3) from None
+
+    return run  # type: ignore[return-value]
+
+
+def _jobs(cluster: Cluster, source: Path, name: str | None) -> list[Job]:
+    known = list(cluster.job_by_name)
+    if name is not None and name not in known:
+        message = f"no job is named {name!r}; {suggest(name, known)}"
+        raise InputError([Problem(where=("jobs",), message=message)], source=str(source))
+    if not known:
+        raise InputError([Problem(where=("jobs",), message="there is no job to plan")], source=str(source))
+    return [cluster.job_by_name[name]] if name is not None else list(cluster.jobs)
+
+
+def _plan_to_extend(cluster: Cluster, out: Path | None, seed: int) -> Plan:
+    """The plan already in ``out`` when it was made for this cluster, else an empty one.
+
+    Raises:
+        InputError: ``out`` holds something else, which is then not overwritten.
+    """
+    if out is None or not out.exists():
+        return new_plan(cluster, seed=seed)
+    plan = read_plan(out)
+    problems = plan.mismatches(cluster)
+    if problems:
+        raise InputError(
+            [*problems, Problem(where=(), message="remove the file or write to another one")], source=str(out)
+        )
+    return plan
+
+
+def _finish(cluster: Cluster, plan: Plan, out: Path | None) -> None:
+    click.echo(explain_plan(cluster, plan))
+    if out is not None:
+        out.write_text(dump_plan(plan), encoding="utf-8")
+        click.echo(f"\nwritten to {out}")
+
+
+class _Group(click.Group):
+    """The commands below, and those of other modules that are there (planners come as separate extras)."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted([*super().list_commands(ctx), *(name for name in _ELSEWHERE if _is_there(name))])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in _ELSEWHERE and _is_there(cmd_name):
+            module, text = _ELSEWHERE[cmd_name]
+            return Delegate(cmd_name, module=module, short_help=text)
+        return super().get_command(ctx, cmd_name)
+
+
+def _is_there(name: str) -> bool:
+    return find_spec(_ELSEWHERE[name][0]) is not None
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
+def app() -> None:
+    """Plan who holds, who aggregates and which route: CLUSTER is the cluster file (YAML), a plan file is JSON."""
+
+
+@app.command()
+@_CLUSTER
+@_JOB
+@_OUT
+@refusals
+def assign(cluster_file: Path, job_name: str | None, out: Path | None) -> None:
+    """BytePS: which summation service holds which bytes."""
+    cluster = read_cluster(cluster_file)
+    plan = _plan_to_extend(cluster, out, 0)
+    for job in _jobs(cluster, cluster_file, job_name):
+        plan = plan.with_job(plan.job(job.name).model_copy(update={"assignment": plan_assignment(cluster, job)}))
+    _finish(cluster, plan, out)
+
+
+@app.command()
+@_CLUSTER
+@_JOB
+@click.option("--method", type=click.Choice(METHODS), default="best", show_default=True)
+@click.option("--reach", type=click.Choice(["rack", "module", "cluster"]), default="cluster", show_default=True,
+              help="Who may aggregate for whom.")  # fmt: skip
+@_SEED
+@_OUT
+@refusals
+def aggregate(cluster_file: Path, job_name: str | None, method: str, reach: str, seed: int, out: Path | None) -> None:
+    """ALEPH: which workers aggregate for which."""
+    cluster = read_cluster(cluster_file)
+    plan = _plan_to_extend(cluster, out, seed)
+    for job in _jobs(cluster, cluster_file, job_name):
+        result = plan_aggregation(cluster, job, method=method, reach=reach, seed=seed)  # type: ignore[arg-type]
+        changes = {"aggregation": result.section, "estimates": result.estimates}
+        plan = plan.with_job(plan.job(job.name).model_copy(update=changes))
+    _finish(cluster, plan, out)
+
+
+@app.command()
+@_CLUSTER
+@click.argument("plan_file", metavar="PLAN", type=click.Path(path_type=Path))
+@click.option("--draw", type=click.Path(path_type=Path), help="Draw it here (png, svg or pdf); one image per job.")
+@_JOB
+@refusals
+def show(cluster_file: Path, plan_file: Path, draw: Path | None, job_name: str | None) -> None:
+    """Say a plan in words and draw it: graph, aggregation tree, load of every link."""
+    cluster, plan = read_cluster(cluster_file), read_plan(plan_file)
+    problems = plan.mismatches(cluster)
+    if problems:
+        raise InputError(problems, source=str(plan_file))
+    click.echo(explain_plan(cluster, plan))
+    if draw is None:
+        return
+    from mlt.planners.show import draw_plan
+
+    jobs = [job.name for job in _jobs(cluster, cluster_file, job_name)]
+    for name in jobs:
+        path = draw if len(jobs) == 1 else draw.with_name(f"{draw.stem}-{name}{draw.suffix}")
+        draw_plan(cluster, plan, job=name, path=path)
+        click.echo(f"drawn in {path}")
+
+
+@app.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--against", type=click.Path(path_type=Path), help="For a plan: the cluster file it must fit.")
+@refusals
+def check(file: Path, against: Path | None) -> None:
+    """Check a cluster file, or a plan file (.json with --against)."""
+    if against is None:
+        cluster = read_cluster(file)
+        counts = ((len(cluster.hosts), "hosts"), (len(cluster.switches), "switches"), (len(cluster.links), "links"))
+        click.echo(f"{file}: {', '.join(f'{count} {what}' for count, what in counts)}, {len(cluster.jobs)} jobs: fine")
+        return
+    problems = read_plan(file).mismatches(read_cluster(against))
+    if problems:
+        raise InputError(problems, source=str(file))
+    click.echo(f"{file}: fits {against}")
+
+
+@app.command()
+@click.argument("kind", type=click.Choice(["cluster", "plan"]))
+def schema(kind: str) -> None:
+    """Print the JSON schema of the cluster or plan file."""
+    model = Cluster if kind == "cluster" else Plan
+    click.echo(json.dumps(model.model_json_schema(by_alias=True), indent=2))
+
+
+def _print_ranking(result: AutoResult) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("#", "alternative", "iteration", "slower by", "bound by", title="communication of one iteration")
+    best = result.ranked[0].time
+    for place, alternative in enumerate(result.ranked, start=1):
+        behind = f"{alternative.time / best:.2f} x" if best > 0 and place > 1 else ""
+        table.add_row(str(place), alternative.name, format_time(alternative.time), behind, alternative.reason)
+    Console(soft_wrap=False).print(table)
+    for skipped in result.skipped:
+        click.echo(f"not tried: {skipped.name}: {skipped.reason}")
+    click.echo(result.reason)
+
+
+@app.command()
+@_CLUSTER
+@click.argument("job_name", metavar="JOB")
+@click.option("--simulate", is_flag=True, help="Time the alternatives in the simulator as well.")
+@click.option("--layers", type=click.Path(path_type=Path), help="The model's layers (JSON): plan queue thresholds too.")
+@_SEED
+@_OUT
+@refusals
+def auto(cluster_file: Path, job_name: str, simulate: bool, layers: Path | None, seed: int, out: Path | None) -> None:
+    """Try every planner on JOB, rank the alternatives, keep the best."""
+    if simulate:
+        raise ValueError("--simulate: the simulator is not part of this build; run without it to rank by the model")
+    cluster = read_cluster(cluster_file)
+    (job,) = _jobs(cluster, cluster_file, job_name)
+    before = _plan_to_extend(cluster, out, seed)
+    result = plan_auto(cluster, job, seed=seed, layers_file=layers)
+    _print_ranking(result)
+    plan = before.with_job(result.plan.job(job.name))
+    for other in result.plan.jobs:  # circuits are shared, so the other jobs' placements move with them
+        if other.job != job.name:
+            plan = plan.with_job(plan.job(other.job).model_copy(update={"placement": other.placement}))
+    for note in result.plan.notes:
+        click.echo(note)
+    changes = {
+        "seed": seed,
+        "circuits": result.plan.circuits or before.circuits,
+        "thresholds": result.plan.thresholds or before.thresholds,
+        "switch_policy": result.plan.switch_policy or before.switch_policy,
+        "notes": result.plan.notes,
+    }
+    plan = plan.model_copy(update=changes)
+    if out is not None:
+        out.write_text(dump_plan(plan), encoding="utf-8")
+        click.echo(f"written to {out}")

@@ -1,0 +1,297 @@
+"""``mlt plan topology``: build network graphs, set PSNet's circuits, place jobs, grow, and count what failures cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, cast, get_args
+
+import typer
+from pydantic import TypeAdapter, ValidationError
+
+from mlt.planners.cluster import Cluster, dump_cluster, read_cluster
+from mlt.planners.documents import InputError
+from mlt.planners.plan import dump_plan, new_plan, read_plan
+from mlt.planners.quantities import BitsPerSecond, Bytes, format_rate, format_time
+from mlt.planners.topology.graph import Graph, TopologyError, dumps
+
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, help="Network graphs: PSNet, fat-tree, leaf-spine, and plans on them."
+)
+build = typer.Typer(no_args_is_help=True, help="Build a network and write it as a cluster file or a JSON graph.")
+app.add_typer(build, name="build")
+
+ClusterFile = Annotated[Path, typer.Argument(metavar="CLUSTER", help="Cluster file (YAML) that describes a PSNet")]
+Out = Annotated[Path | None, typer.Option("-o", "--out", help="Write here; .json is a graph, else a cluster file")]
+ClusterOut = Annotated[Path | None, typer.Option("-o", "--out", help="Write the new cluster file here")]
+PlanOut = Annotated[Path | None, typer.Option("-o", "--out", help="Write the plan here, keeping its other sections")]
+Seed = Annotated[int, typer.Option(help="The same seed gives the same result")]
+Rate = Annotated[str, typer.Option(help="Bandwidth of a host's link, such as '25 Gbit/s'")]
+Over = Annotated[float, typer.Option(min=1e-9, help="Links between switches are this many times slower")]
+
+
+@contextmanager
+def _refusals(source: Path | None = None) -> Iterator[None]:
+    """One clear message instead of a traceback: exit status 2 for a refused file, 3 for a request it cannot serve."""
+    try:
+        yield
+    except InputError as error:
+        where = "" if source is None or error.source else f"{source}: "
+        typer.echo(f"{where}{error}", err=True)
+        raise typer.Exit(2) from None
+    except (TopologyError, OSError) as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(3) from None
+
+
+_RATE: TypeAdapter[float] = TypeAdapter(BitsPerSecond)
+_SIZE: TypeAdapter[float] = TypeAdapter(Bytes)
+
+
+def _quantity(kind: TypeAdapter[float], text: str, what: str) -> float:
+    """A bandwidth or size as people write it; ``what`` names the option in a refusal."""
+    try:
+        return kind.validate_python(text)
+    except ValidationError as error:
+        raise TopologyError(f"{what}: {error.errors()[0]['msg']}") from None
+
+
+def _write(out: Path | None, graph: Graph, cluster: Cluster) -> None:
+    typer.echo(f"{len(cluster.hosts)} hosts, {len(cluster.switches)} switches, {len(cluster.links)} links")
+    if out is None:
+        return
+    out.write_text(dumps(graph) + "\n" if out.suffix == ".json" else dump_cluster(cluster), encoding="utf-8")
+    typer.echo(f"written to {out}")
+
+
+@build.command("fat-tree")
+def build_fat_tree(
+    k: Annotated[int, typer.Argument(help="Ports per switch, even")],
+    hosts_per_edge: Annotated[int | None, typer.Option(help="k/2 when not given")] = None,
+    bandwidth: Rate = "10 Gbit/s",
+    oversubscription: Over = 1.0,
+    out: Out = None,
+) -> None:
+    """The k-ary fat-tree."""
+    from mlt.planners.topology.clos import fat_tree
+    from mlt.planners.topology.cluster_io import clos_cluster
+
+    with _refusals():
+        rate = _quantity(_RATE, bandwidth, "--bandwidth")
+        graph = fat_tree(
+            k,
+            hosts_per_edge=hosts_per_edge,
+            host_bits_per_second=rate,
+            fabric_bits_per_second=rate / oversubscription,
+        )
+        _write(out, graph, clos_cluster(graph))
+
+
+@build.command("leaf-spine")
+def build_leaf_spine(
+    leaves: Annotated[int, typer.Argument()],
+    spines: Annotated[int, typer.Argument()],
+    hosts_per_leaf: Annotated[int, typer.Argument()],
+    bandwidth: Rate = "10 Gbit/s",
+    oversubscription: Over = 1.0,
+    out: Out = None,
+) -> None:
+    """Every leaf joined to every spine."""
+    from mlt.planners.topology.clos import leaf_spine
+    from mlt.planners.topology.cluster_io import clos_cluster
+
+    with _refusals():
+        rate = _quantity(_RATE, bandwidth, "--bandwidth")
+        graph = leaf_spine(
+            leaves,
+            spines,
+            hosts_per_leaf=hosts_per_leaf,
+            host_bits_per_second=rate,
+            fabric_bits_per_second=rate / oversubscription,
+        )
+        _write(out, graph, clos_cluster(graph))
+
+
+@build.command("psnet")
+def build_psnet_command(
+    modules: Annotated[int, typer.Argument(help="SuperNodes, H")],
+    ecs_ports: Annotated[int, typer.Option(help="Ports of the circuit switch on each side, W'")] = 12,
+    tor_downlinks: Annotated[int, typer.Option(help="M_d; R = W' / M_d ToRs")] = 4,
+    tor_uplinks: Annotated[int, typer.Option(help="M_u; one for the SuperNode switch, one per server")] = 4,
+    workers: Annotated[int | None, typer.Option(help="Per module; all that fit when not given")] = None,
+    servers: Annotated[int | None, typer.Option(help="Per module; all that fit when not given")] = None,
+    bandwidth: Rate = "10 Gbit/s",
+    ratio: Annotated[float, typer.Option(help="K = B_s / B_w, a server card over a worker link")] = 1.0,
+    seed: Seed = 0,
+    out: Out = None,
+) -> None:
+    """PSNet: modules with a circuit switch, joined into an R-regular graph."""
+    from mlt.planners.topology.cluster_io import psnet_cluster
+    from mlt.planners.topology.psnet import Module, build_psnet
+    from mlt.planners.topology.psnet_graph import physical_graph
+
+    with _refusals():
+        module = Module(
+            ecs_ports=ecs_ports,
+            tor_downlinks=tor_downlinks,
+            tor_uplinks=tor_uplinks,
+            workers=workers,
+            servers=servers,
+            worker_bits_per_second=_quantity(_RATE, bandwidth, "--bandwidth"),
+            server_ratio=ratio,
+        )
+        network = build_psnet(module, modules=modules, seed=seed)
+        typer.echo(
+            f"{modules} modules of R = {module.tors} ToRs, {module.worker_count} workers, {module.server_count} servers"
+        )
+        if modules > 1:
+            typer.echo(f"{network.wiring.edge_connectivity()} link-disjoint paths between any two modules")
+        _write(out, physical_graph(network), psnet_cluster(network))
+
+
+@app.command()
+def circuits(
+    cluster_file: ClusterFile,
+    extra_paths: Annotated[
+        int, typer.Option(min=0, help="Shortest paths to use between modules besides the R link-disjoint ones")
+    ] = 0,
+    out: PlanOut = None,
+) -> None:
+    """Set the circuits and routes for all jobs of a cluster file that describes a PSNet."""
+    from mlt.planners.topology.plan_section import plan_topology, with_topology
+
+    with _refusals(cluster_file):
+        cluster = read_cluster(cluster_file)
+        plan = new_plan(cluster)
+        if out is not None and out.exists():
+            plan = read_plan(out)
+            problems = plan.mismatches(cluster)
+            if problems:
+                raise InputError(problems, source=str(out))
+        made = plan_topology(cluster, extra_paths=extra_paths)
+        plan = with_topology(plan, made)
+        for job in made.jobs:
+            typer.echo(f"{job.name}: {plan.job(job.name).notes[-1]}")
+        moved = sum(len(of_module.moved) for of_module in made.circuits.values())
+        typer.echo(f"{moved} circuits change; {len(plan.circuits)} in all; fullest link: {' to '.join(made.fullest)}")
+        if made.routes.gap > 1e-6:
+            typer.echo(f"not proven optimal: up to {made.routes.gap:.2%} faster may be possible")
+        if out is not None:
+            out.write_text(dump_plan(plan), encoding="utf-8")
+            typer.echo(f"written to {out}")
+
+
+@app.command()
+def place(
+    cluster_file: ClusterFile,
+    job: Annotated[list[str], typer.Option(help="NAME=WORKERS,SERVERS,SIZE, such as vgg=24,4,528MB; repeatable")],
+    out: ClusterOut = None,
+) -> None:
+    """Give new jobs their machines: inside one module where possible, else on adjacent ones."""
+    from mlt.planners.topology.cluster_psnet import read_psnet
+    from mlt.planners.topology.jobs import JobRequest, PlacedJob
+    from mlt.planners.topology.placement import place_jobs
+
+    with _refusals(cluster_file):
+        cluster = read_cluster(cluster_file)
+        named = read_psnet(cluster)
+        requests = []
+        for text in job:
+            name, _, numbers = text.partition("=")
+            parts = numbers.split(",")
+            if not name or len(parts) != 3 or not (parts[0].strip().isdigit() and parts[1].strip().isdigit()):
+                raise TopologyError(f"--job {text!r}: expected NAME=WORKERS,SERVERS,SIZE such as vgg=24,4,528MB")
+            size = _quantity(_SIZE, parts[2].strip(), f"--job {text!r}")
+            requests.append(JobRequest(name=name, workers=int(parts[0]), servers=int(parts[1]), size_bytes=size))
+        running = [named.placed(old) for old in cluster.jobs]
+        result = place_jobs(named.network, requests, placed=running)
+        for placed in result.jobs:
+            parts = [
+                f"{named.file_module[mid]} ({placed.workers_in(mid)} workers, {placed.servers_in(mid)} servers)"
+                for mid in placed.modules
+            ]
+            typer.echo(f"{placed.name}: module {', '.join(parts)}")
+        if out is not None:
+            from mlt.planners.cluster import Job
+
+            def entry(placed: PlacedJob) -> Job:
+                return Job(
+                    name=placed.name,
+                    workers=tuple(named.worker_names[m, w] for m, ws in placed.workers.items() for w in ws),
+                    servers=tuple(named.server_names[m, s] for m, ss in placed.servers.items() for s in ss),
+                    model_size=placed.size_bytes,
+                )
+
+            jobs = (*cluster.jobs, *(entry(placed) for placed in result.jobs))
+            fields = {name: getattr(cluster, name) for name in ("version", "name", "hosts", "switches", "links")}
+            out.write_text(dump_cluster(Cluster(**fields, jobs=jobs)), encoding="utf-8")
+            typer.echo(f"written to {out}")
+
+
+@app.command()
+def grow(cluster_file: ClusterFile, seed: Seed = 0, out: ClusterOut = None) -> None:
+    """Add a module like the first one: which inter-module cables to unplug and plug in."""
+    from mlt.planners.topology.cluster_growth import grow_cluster
+
+    with _refusals(cluster_file):
+        grown = grow_cluster(read_cluster(cluster_file), seed=seed)
+        for link in grown.unplug:
+            typer.echo(f"unplug {link.a} port {link.a_port} - {link.b} port {link.b_port}")
+        for link in grown.plug:
+            typer.echo(f"plug   {link.a} port {link.a_port} - {link.b} port {link.b_port}")
+        jobs = ", ".join(grown.growth.disturbed_jobs) or "none"
+        typer.echo(f"jobs with traffic on an unplugged cable: {jobs}")
+        if out is not None:
+            out.write_text(dump_cluster(grown.cluster), encoding="utf-8")
+            typer.echo(f"written to {out}")
+
+
+@app.command()
+def faults(
+    cluster_file: ClusterFile,
+    kind: Annotated[str, typer.Option(help="tor, server, worker, supernode, ecs, link, server-link, tor-port, trunk")],
+    failures: Annotated[int, typer.Option("-k", "--failures", min=0, help="How many fail at once")] = 1,
+    draws: Annotated[int, typer.Option(min=1, help="Random cases where not all can be tried")] = 200,
+    seed: Seed = 0,
+) -> None:
+    """Count which workers still reach which servers when parts fail, before and after the circuits are set anew."""
+    from mlt.planners.topology.cluster_psnet import read_psnet
+    from mlt.planners.topology.faults import Kind, survey
+
+    with _refusals(cluster_file):
+        if kind not in get_args(Kind):
+            raise TopologyError(f"--kind {kind!r}: expected one of {', '.join(get_args(Kind))}")
+        network = read_psnet(read_cluster(cluster_file)).network
+        result = survey(network, cast(Kind, kind), failures, draws=draws, seed=seed)
+        how = "all" if result.exhaustive else "random"
+        typer.echo(f"{failures} failed of kind {kind}, {result.cases} {how} cases; mean (worst) share of pairs:")
+        for label, shares in (
+            ("reached directly by the old circuits", result.as_is),
+            ("reached directly by new circuits", result.repaired),
+            ("reached by any way after that", result.any_way),
+            ("pairs of modules joined", result.modules_joined),
+        ):
+            typer.echo(f"  {label}: {shares[0]:.2%} ({shares[1]:.2%})")
+
+
+@app.command()
+def time(
+    workers: Annotated[int, typer.Option()],
+    servers: Annotated[int, typer.Option()],
+    size: Annotated[str, typer.Option(help="Model size, such as '528 MB'")],
+    tors: Annotated[int, typer.Option(help="R")] = 3,
+    bandwidth: Rate = "10 Gbit/s",
+    ratio: Annotated[float, typer.Option(help="K = B_s / B_w")] = 1.0,
+) -> None:
+    """Push time of a job in one PSNet module (equation 5) and on a plain tree with one card per server (equation 7)."""
+    from mlt.planners.topology.bct import JobProfile, fat_tree_time, one_module_time
+
+    with _refusals():
+        rate = _quantity(_RATE, bandwidth, "--bandwidth")
+        job = JobProfile(workers=workers, servers=servers, size_bytes=_quantity(_SIZE, size, "--size"))
+        module = one_module_time(job, tors=tors, worker_bits_per_second=rate, server_ratio=ratio)
+        tree = fat_tree_time(job, host_bits_per_second=rate, oversubscription=1.0, concurrency=0, hops=6)
+        share = format_rate(min(module.shares.values()))
+        typer.echo(f"PSNet: {format_time(module.seconds)}, limited by {module.bottleneck} ({share} per flow)")
+        typer.echo(f"fat-tree, not oversubscribed: {format_time(tree.seconds)}, limited by {tree.bottleneck}")

@@ -1,0 +1,373 @@
+"""``mlt switch``: from one QoS policy file to an applied and verified switch."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from mlt.switch_configs import check as checking
+from mlt.switch_configs import generator
+from mlt.switch_configs.behaviour import differences
+from mlt.switch_configs.capabilities import Feature
+from mlt.switch_configs.derive import derive
+from mlt.switch_configs.errors import SwitchConfigError
+from mlt.switch_configs.model_layers import load_layers
+from mlt.switch_configs.policy import Policy, Switch, dump, expand_ports, json_schema, parse
+from mlt.switch_configs.policy import load as load_policy
+from mlt.switch_configs.registry import target as find_target
+from mlt.switch_configs.registry import targets as all_targets
+from mlt.switch_configs.semantics import require_sound
+from mlt.switch_configs.thresholds import Model
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def app() -> None:
+    """Switch QoS for bounded-loss traffic: one policy file, every switch.
+
+    \b
+    1. policy    derive a policy from a model's layers (or copy one from examples/switch)
+    2. check     the rules, then every target written, read back and compared
+    3. generate  one target's files; each file's header says how to apply it
+    4. verify    the show commands; their pasted output becomes marks and drops per class
+    5. rollback  the exact undo
+
+    The whole way, with an example: docs/switch.md.
+    """
+
+
+_POLICY = click.argument("policy", type=click.Path(path_type=Path), metavar="POLICY")
+_TARGET = click.option("--target", "-t", required=True, help="Switch system; 'mlt switch targets' lists them.")
+_PORTS = click.option(
+    "--ports", help="Comma-separated numbers, ranges or the device's own names. Default: those of the policy."
+)
+_OUTPUT = click.option(
+    "--output", "-o", type=click.Path(path_type=Path), help="Write the files into this folder instead of printing them."
+)
+
+
+def _common(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def wrap(function: Any) -> Any:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return wrap
+
+
+def _fail(error: Exception) -> NoReturn:
+    click.echo(f"error: {error}", err=True)
+    raise SystemExit(1) from error
+
+
+def _load(path: Path) -> Policy:
+    try:
+        return load_policy(path)
+    except SwitchConfigError as error:
+        _fail(error)
+
+
+def _ports(text: str | None) -> tuple[str, ...] | None:
+    if text is None:
+        return None
+    try:
+        return expand_ports(tuple(text.split(",")))
+    except ValueError as error:
+        _fail(error)
+
+
+def _generate(policy: Policy, target: str, ports: str | None) -> generator.Generated:
+    try:
+        return generator.generate(policy, target, ports=_ports(ports))
+    except SwitchConfigError as error:
+        _fail(error)
+
+
+def _emit(files: dict[str, str], directory: Path | None) -> None:
+    if directory is None:
+        for name, text in files.items():
+            if len(files) > 1:
+                click.echo(f"==> {name} <==")
+            click.echo(text, nl=False)
+        return
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            (directory / name).write_text(text, encoding="utf-8")
+            click.echo(str(directory / name))
+    except OSError as error:
+        _fail(error)
+
+
+@app.command()
+@_common(
+    click.option("--from-model", "layers", type=click.Path(path_type=Path), required=True, help="JSON list of layers."),
+    click.option("--queues", type=click.IntRange(3, 8), default=8, show_default=True, help="Queues per port."),
+    click.option("--buffer-bytes", type=click.IntRange(min=1), required=True, help="The switch's shared buffer."),
+    click.option("--link-rate", type=click.IntRange(min=1), required=True, help="Port rate in bits per second."),
+    click.option(
+        "--packet-bytes", type=click.IntRange(min=64), default=1500, show_default=True, help="Largest packet."
+    ),
+    click.option("--ports", required=True, help="Comma-separated numbers, ranges or the device's own names."),
+    click.option("--load", type=float, default=1.0, show_default=True, help="Data's arrival over the port's rate."),
+    click.option("--small-ratio", type=float, default=0.5, show_default=True, help="Share of small gradients (theta)."),
+    click.option(
+        "--granularity-bytes", type=click.IntRange(min=1), default=8192, show_default=True, help="Step of S, L."
+    ),
+    click.option(
+        "--model", type=click.Choice(["shared", "split"]), default="shared", show_default=True, help="Losses."
+    ),
+    click.option("--output", "-o", type=click.Path(path_type=Path), help="Policy file to write. Default: print it."),
+)
+def policy(
+    layers: Path,
+    queues: int,
+    buffer_bytes: int,
+    link_rate: int,
+    packet_bytes: int,
+    ports: str,
+    load: float,
+    small_ratio: float,
+    granularity_bytes: int,
+    model: Model,
+    output: Path | None,
+) -> None:
+    """Derive a policy from a model: classes, code points, and the thresholds that cost the fewest extra rounds.
+
+    The predicted losses go to standard error. How: docs/switch-thresholds.md.
+    """
+    try:
+        switch = Switch(
+            queues=queues,
+            shared_buffer_bytes=buffer_bytes,
+            link_rate_bits_per_second=link_rate,
+            packet_bytes=packet_bytes,
+            ports=tuple(ports.split(",")),
+        )
+        derived, predicted = derive(
+            load_layers(layers),
+            switch,
+            load=load,
+            small_ratio=small_ratio,
+            granularity_bytes=granularity_bytes,
+            model=model,
+            description=f"derived from {layers.name} at load {load}",
+        )
+        require_sound(derived, source=str(layers))
+        if output is not None:
+            output.write_text(dump(derived), encoding="utf-8")
+    except (SwitchConfigError, ValueError, OSError) as error:
+        _fail(error)
+    table = Table("class", "S bytes", "L bytes", "load", "small lost", "large lost", "extra rounds")
+    for data, row in zip(derived.data, predicted, strict=True):
+        losses = (f"{row.small_loss:.2e}", f"{row.large_loss:.2e}", f"{row.extra_rounds:.2e}")
+        table.add_row(data.name, str(row.threshold_bytes), str(row.limit_bytes), f"{row.load:.3g}", *losses)
+    Console(stderr=True, width=None if sys.stderr.isatty() else 120).print(table)
+    if output is None:
+        click.echo(dump(derived), nl=False)
+
+
+@app.command()
+@_common(_POLICY, _TARGET, _PORTS, _OUTPUT)
+def generate(policy: Path, target: str, ports: str | None, output: Path | None) -> None:
+    """Write one switch's configuration; refuses what the switch cannot express."""
+    _emit(_generate(_load(policy), target, ports).apply, output)
+
+
+@app.command()
+@_common(_POLICY, _TARGET, _PORTS, _OUTPUT)
+def rollback(policy: Path, target: str, ports: str | None, output: Path | None) -> None:
+    """Print the exact undo of what generate wrote for the same policy, target and ports."""
+    _emit(_generate(_load(policy), target, ports).undo, output)
+
+
+@app.command()
+@_common(
+    _POLICY,
+    click.option("--target", "-t", multiple=True, help="Only these targets; may be given again. Default: all."),
+    _PORTS,
+    click.option("--validators", is_flag=True, help="Also run every third-party validator that is installed."),
+)
+def check(policy: Path, target: tuple[str, ...], ports: str | None, validators: bool) -> None:
+    """Check the rules, write for every target, read each text back and compare all targets pairwise."""
+    try:
+        names = None if not target else [find_target(name).name for name in target]
+        parsed = parse(policy.read_text(encoding="utf-8"), source=str(policy))
+        report = checking.check(parsed, names=names, ports=_ports(ports))
+    except (SwitchConfigError, OSError) as error:
+        _fail(error)
+    for finding in report.findings:
+        click.echo(f"{finding.severity}: {policy}: {finding}")
+    ok = report.ok
+    table = Table("target", "result", "note", title="targets")
+    for result in report.results:
+        table.add_row(result.target, result.status, result.detail)
+    _print(table)
+    for pair in report.pairs:
+        for difference in pair.unexplained:
+            click.echo(f"difference: {pair.left} against {pair.right}: {difference}")
+    click.echo(
+        f"{len(report.pairs)} pairs compared, {sum(bool(pair.unexplained) for pair in report.pairs)} disagree, "
+        f"{sum(pair.explained for pair in report.pairs)} differences explained by what the policy accepts"
+    )
+    if validators and report.results:
+        ok = _validate(parsed, report) and ok
+    raise SystemExit(0 if ok else 1)
+
+
+def _validate(policy: Policy, report: checking.Report) -> bool:
+    from mlt.switch_configs.validators import validate_all
+
+    table = Table("target", "validator", "result", title="third-party validators")
+    ok = True
+    for verdict in validate_all(policy, [r.generated for r in report.results if r.generated is not None]):
+        ok = ok and verdict.problems == ()
+        outcome = verdict.skipped or ("accepts" if not verdict.problems else "; ".join(verdict.problems))
+        table.add_row(verdict.target, verdict.validator, outcome if not verdict.skipped else f"skipped: {outcome}")
+    _print(table)
+    return ok
+
+
+@app.command()
+@_common(_POLICY, click.argument("other", type=click.Path(path_type=Path)), _TARGET, _PORTS)
+def diff(policy: Path, other: Path, target: str, ports: str | None) -> None:
+    """Compare with OTHER, a policy (.yaml) or text taken from the device: in meaning, then line by line.
+
+    Ends with 1 if the meaning differs.
+    """
+    ours = _generate(_load(policy), target, ports)
+    system = ours.target
+    if other.suffix in (".yaml", ".yml"):
+        theirs = _generate(_load(other), target, ports).apply
+    else:
+        # SONiC's tables are known by one name whatever the file is called.
+        name = "config_db.json" if target == "sonic" else other.name
+        try:
+            theirs = {name: other.read_text(encoding="utf-8")}
+        except OSError as error:
+            _fail(error)
+    try:
+        found = differences(ours.behaviour, system.parse(theirs))
+    except SwitchConfigError as error:
+        _fail(error)
+    for difference in found:
+        click.echo(f"meaning: {difference}")
+    left, right = (_body(files, system.comment) for files in (ours.apply, theirs))
+    for line in difflib.unified_diff(left, right, str(policy), str(other), lineterm="", n=1):
+        click.echo(line)
+    click.echo(f"{len(found)} differences in meaning", err=True)
+    raise SystemExit(1 if found else 0)
+
+
+def _body(files: dict[str, str], comment: str) -> list[str]:
+    """Lines without headers and marks."""
+    return [
+        line
+        for name, text in files.items()
+        if name not in ("README.txt", "patch.json")
+        for line in text.splitlines()
+        if not line.lstrip().startswith(comment)
+    ]
+
+
+@app.command()
+@_common(
+    _POLICY,
+    _TARGET,
+    _PORTS,
+    click.option(
+        "--output",
+        "-o",
+        type=click.Path(path_type=Path, allow_dash=True),
+        help="What those commands printed, to be read ('-' for standard input).",
+    ),
+)
+def verify(policy: Path, target: str, ports: str | None, output: Path | None) -> None:
+    """Print the show commands; or turn their pasted output into marks and drops per class and judge them."""
+    generated = _generate(_load(policy), target, ports)
+    system, plan = generated.target, generated.plan
+    if output is None:
+        click.echo("\n".join(system.verify_commands(plan)))
+        click.echo("then: mlt switch verify ... --output FILE with what they print", err=True)
+        return
+    try:
+        text = sys.stdin.read() if str(output) == "-" else output.read_text(encoding="utf-8")
+    except OSError as error:
+        _fail(error)
+    rows = system.parse_counters(text)
+    if not rows:
+        _fail(
+            SwitchConfigError(f"{output}: no queue counters of {system.title} in it; paste the commands' whole output")
+        )
+    names = {queue.number: queue for queue in plan.queues}
+    table = Table("port", "queue", "class", "sent", "marked", "dropped early", "dropped at limit")
+    wrong = []
+    for row in rows:
+        queue = names.get(row.queue)
+        cells = [row.sent, row.marked, row.dropped_early, row.dropped_at_limit]
+        table.add_row(
+            row.port, str(row.queue), queue.name if queue else "?", *("?" if c is None else str(c) for c in cells)
+        )
+        if queue is not None and queue.random_detect is None and (row.marked or row.dropped_early):
+            wrong.append(f"{row.port} queue {row.queue} ({queue.name}) has marks or early drops; it must have no RED")
+    _print(table)
+    for line in wrong:
+        click.echo(f"error: {line}", err=True)
+    data = [row for row in rows if row.queue in names and names[row.queue].role == "data"]
+    if any(row.marked for row in data) and not any(row.dropped_early for row in data):
+        click.echo("note: marks but no early drops: either no Not-ECT packet came, or the switch only marks", err=True)
+    raise SystemExit(1 if wrong else 0)
+
+
+@app.command("targets")
+def list_targets() -> None:
+    """List the targets and what each can express."""
+    table = Table("target", *[feature.value for feature in Feature], "ECT above max", "thresholds")
+    for name, system in all_targets().items():
+        caps = system.capabilities
+        unit = "whole percent" if caps.threshold_unit_bytes is None else f"{caps.threshold_unit_bytes} B"
+        table.add_row(name, *[caps.of(feature).level for feature in Feature], caps.above_max_ect, unit)
+    _print(table)
+
+
+@app.command("faults")
+@_common(_POLICY, click.option("--target", "-t", multiple=True, help="Only these targets. Default: all."))
+def show_faults(policy: Path, target: tuple[str, ...]) -> None:
+    """Seed faults into correct configurations and print who catches each; ends with 1 if we miss one."""
+    from mlt.switch_configs import faults
+
+    try:
+        names = tuple(find_target(name).name for name in target) or tuple(all_targets())
+        rows, notes = faults.table(load_policy(policy), names)
+    except SwitchConfigError as error:
+        _fail(error)
+    judges = list(dict.fromkeys(judge for row in rows for judge in row.caught_by))
+    table = Table("target", "fault", *judges)
+    for row in rows:
+        table.add_row(
+            row.target, row.what, *({True: "caught", False: "-", None: ""}[row.caught_by.get(j)] for j in judges)
+        )
+    _print(table)
+    for judge in judges:
+        seen = [row.caught_by[judge] for row in rows if judge in row.caught_by]
+        click.echo(f"{judge}: {sum(seen)} of {len(seen)}")
+    for note in notes:
+        click.echo(f"skipped {note}")
+    raise SystemExit(0 if all(row.ours for row in rows) else 1)
+
+
+@app.command()
+def schema() -> None:
+    """Print the policy file's JSON schema, for editors."""
+    click.echo(json.dumps(json_schema(), indent=2))
+
+
+def _print(table: Any) -> None:
+    Console(width=None if sys.stdout.isatty() else 160).print(table)

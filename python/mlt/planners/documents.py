@@ -1,0 +1,193 @@
+"""Reading the files people write (YAML, JSON) so that a refusal names the file, the line and what was expected.
+
+Absent on purpose: anything about clusters or plans. A pydantic model says what a document may hold; this module turns
+its complaints, and a model's own cross-reference checks (``Problem``), into lines of the file.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+Location = tuple[str | int, ...]
+M = TypeVar("M", bound="Document")
+
+
+class Document(BaseModel):
+    """Base of every model in a cluster or plan file: unknown keys are refused, values never change after reading."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """One thing wrong with a document: where (keys and list positions from the top) and what was expected."""
+
+    where: Location
+    message: str
+    line: int | None = None  # counted from 1; None when the document did not come from a file
+
+    def text(self, source: str | None) -> str:
+        place = f"{source}:{self.line}: " if source and self.line else f"{source}: " if source else ""
+        path = format_location(self.where)
+        return f"{place}{path}: {self.message}" if path else f"{place}{self.message}"
+
+
+class InputError(Exception):
+    """A file or document is refused; ``problems`` lists every reason, in the order of their lines."""
+
+    def __init__(self, problems: Sequence[Problem], *, source: str | None = None) -> None:
+        self.problems = tuple(sorted(problems, key=lambda problem: problem.line or 0))
+        self.source = source
+        super().__init__("\n".join(problem.text(source) for problem in self.problems))
+
+
+def format_location(where: Location) -> str:
+    """``("jobs", 0, "workers", 3)`` as ``jobs[0].workers[3]``."""
+    out = ""
+    for step in where:
+        out += f"[{step}]" if isinstance(step, int) else f".{step}" if out else str(step)
+    return out
+
+
+def suggest(name: str, known: Sequence[str]) -> str:
+    """What was expected in place of ``name``: the nearest known names, else the first few of them."""
+    close = difflib.get_close_matches(name, known, n=1)
+    if close:
+        return f"did you mean {close[0]!r}?"
+    shown = ", ".join(sorted(known)[:8])
+    return f"expected one of {shown}{', ...' if len(known) > 8 else ''}" if known else "none is defined"
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """The safe loader, except that a key written twice is an error instead of the last one winning in silence."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen: set[Hashable] = set()
+        for key_node, _ in node.value:
+            if key_node.tag == "tag:yaml.org,2002:merge":
+                continue
+            key = self.construct_object(key_node, deep=True)
+            if isinstance(key, Hashable) and key in seen:
+                raise yaml.MarkedYAMLError(problem=f"key {key!r} is written twice", problem_mark=key_node.start_mark)
+            seen.add(key)
+        mapping: dict[Hashable, Any] = super().construct_mapping(node, deep=deep)
+        return mapping
+
+
+def _line_of(root: yaml.Node | None, where: Location) -> int | None:
+    """The line where the deepest part of ``where`` that exists in the file begins."""
+    node, line = root, None if root is None else root.start_mark.line + 1
+    for step in where:
+        if isinstance(node, yaml.MappingNode):
+            match = next(((k, v) for k, v in node.value if str(k.value) == str(step)), None)
+            if match is None:
+                break
+            line, node = match[0].start_mark.line + 1, match[1]
+        elif isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
+            node = node.value[step]
+            line = node.start_mark.line + 1
+        else:
+            break
+    return line
+
+
+def _explain(error: dict[str, Any], model: type[BaseModel]) -> Problem:
+    where: Location = tuple(error["loc"])
+    kind, given = error["type"], error.get("input")
+    message = str(error["msg"])
+    if kind == "extra_forbidden":
+        fields = _fields_at(model, where[:-1])
+        message = f"unknown key {where[-1]!r}; {suggest(str(where[-1]), fields)}"
+    elif kind == "missing":
+        message = f"the key {where[-1]!r} is missing"
+        where = where[:-1]
+    elif kind != "quantity" and isinstance(given, (str, int, float, bool, type(None))):
+        message = f"{message[:1].lower()}{message[1:]}, got {given!r}"
+    return Problem(where=where, message=message)
+
+
+def _fields_at(model: type[BaseModel], where: Location) -> list[str]:
+    """Field names of the sub-model at ``where``, found by walking the annotations."""
+    current: type[BaseModel] = model
+    for step in where:
+        if isinstance(step, int) or step not in current.model_fields:
+            continue
+        found = _model_in(current.model_fields[step].annotation)
+        if found is not None:
+            current = found
+    return [field.alias or name for name, field in current.model_fields.items()]
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    for argument in getattr(annotation, "__args__", ()):
+        found = _model_in(argument)
+        if found is not None:
+            return found
+    return None
+
+
+def _parse(text: str, *, as_json: bool, source: str) -> Any:
+    try:
+        if as_json:
+            return json.loads(text)
+        return yaml.load(text, Loader=_Loader)
+    except json.JSONDecodeError as error:
+        raise InputError(
+            [Problem(where=(), message=f"not JSON: {error.msg}", line=error.lineno)], source=source
+        ) from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        detail = " ".join(part for part in (error.context, error.problem) if part)
+        line = mark.line + 1 if mark else None
+        raise InputError([Problem(where=(), message=f"not YAML: {detail}", line=line)], source=source) from None
+    except yaml.YAMLError as error:
+        raise InputError([Problem(where=(), message=f"not YAML: {error}")], source=source) from None
+
+
+def parse_document(model: type[M], text: str, *, source: str, as_json: bool = False) -> M:
+    """Read ``text`` as ``model``.
+
+    Raises:
+        InputError: every problem found, each with its line in ``source``.
+    """
+    data = _parse(text, as_json=as_json, source=source)
+    if not isinstance(data, dict):
+        raise InputError([Problem(where=(), message="expected a mapping of keys at the top", line=1)], source=source)
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        problems = [_explain(dict(item), model) for item in error.errors()]
+    except InputError as error:
+        problems = list(error.problems)
+    # JSON is YAML, so one walk over YAML nodes finds the line in either; only a refused file pays for it.
+    try:
+        root = yaml.compose(text, Loader=_Loader)
+    except yaml.YAMLError:  # JSON may be indented by tabs, which YAML forbids: better no line than no explanation
+        root = None
+    located = [Problem(where=p.where, message=p.message, line=_line_of(root, p.where)) for p in problems]
+    raise InputError(located, source=source)
+
+
+def read_document(model: type[M], path: Path | str) -> M:
+    """Read the file at ``path`` as ``model``; a name ending in ``.json`` is JSON, any other YAML.
+
+    Raises:
+        InputError: the file cannot be read, or is refused.
+    """
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else f"not UTF-8 text ({error.reason})"
+        raise InputError([Problem(where=(), message=f"cannot be read: {reason}")], source=str(path)) from None
+    return parse_document(model, text, source=str(path), as_json=path.suffix == ".json")

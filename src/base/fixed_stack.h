@@ -1,0 +1,36 @@
+// A stack whose capacity is settled when it is made: push() can never allocate, which a reserved std::vector promises
+// too but no test can see in the compiled code. Owned by one thread.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "base/check.h"
+
+namespace mlt::base {
+
+template <typename T>
+class FixedStack {
+ public:
+  explicit FixedStack(std::size_t capacity) : items_(capacity) {}
+
+  std::size_t size() const { return size_; }
+  bool empty() const { return size_ == 0; }
+  T& operator[](std::size_t i) { return items_[i]; }
+  const T& operator[](std::size_t i) const { return items_[i]; }
+
+  void push(const T& item) {
+    MLT_CHECK(size_ < items_.size());
+    items_[size_++] = item;
+  }
+  T pop() {
+    MLT_CHECK(size_ > 0);
+    return items_[--size_];
+  }
+
+ private:
+  std::vector<T> items_;
+  std::size_t size_ = 0;
+};
+
+}  // namespace mlt::base

@@ -1,0 +1,134 @@
+"""What a port does with a packet, free of any vendor: the meaning two configurations are compared by.
+
+Source: paper, sections 4.2.2 and 5.2. Queue numbers rise with priority on every target; sizes in bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+Role = Literal["control", "data", "default"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomDetect:
+    """One queue's early detection: probability rises from 0 at ``min_bytes`` to the full one at ``max_bytes``."""
+
+    min_bytes: int
+    max_bytes: int
+    probability_percent: int
+    mark_ect: bool
+    drop_not_ect: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueueBehaviour:
+    """One egress queue. ``weight_percent`` None means strict priority; otherwise a share of ``group``'s bandwidth.
+
+    ``group`` names the scheduler level: "port" for the single level most switches have; "dnn" for queues that sit in
+    a second level below it (see ``PortBehaviour.group_weights``).
+    """
+
+    queue: int
+    weight_percent: int | None = None
+    group: str = "port"
+    random_detect: RandomDetect | None = None
+    limit_bytes: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PortBehaviour:
+    """One port: 64 code points to queues, then the queues from 0 up."""
+
+    dscp_to_queue: tuple[int, ...]
+    queues: tuple[QueueBehaviour, ...]
+    group_weights: Mapping[str, int] = field(default_factory=dict)
+
+    def queue(self, number: int) -> QueueBehaviour | None:
+        return next((queue for queue in self.queues if queue.queue == number), None)
+
+
+Behaviour = Mapping[str, PortBehaviour]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One disagreement: where, which feature, and what each side says."""
+
+    where: str
+    feature: str
+    left: str
+    right: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.feature}: {self.left} against {self.right}"
+
+
+def _off(left: int, right: int, tolerance_percent: float) -> bool:
+    return abs(left - right) * 100 > tolerance_percent * max(abs(left), abs(right))
+
+
+def _random_detect(
+    where: str, left: RandomDetect | None, right: RandomDetect | None, tolerance_percent: float
+) -> list[Difference]:
+    if left is None or right is None:
+        if left is right:
+            return []
+        return [Difference(where, "random-detect", *("none" if side is None else "set" for side in (left, right)))]
+    found = []
+    if _off(left.min_bytes, right.min_bytes, tolerance_percent):
+        found.append(Difference(where, "min-threshold", f"{left.min_bytes} B", f"{right.min_bytes} B"))
+    if _off(left.max_bytes, right.max_bytes, tolerance_percent):
+        found.append(Difference(where, "max-threshold", f"{left.max_bytes} B", f"{right.max_bytes} B"))
+    for feature in ("probability_percent", "mark_ect", "drop_not_ect"):
+        one, other = getattr(left, feature), getattr(right, feature)
+        if one != other:
+            found.append(Difference(where, feature.replace("_", "-"), str(one), str(other)))
+    return found
+
+
+def _port(where: str, left: PortBehaviour, right: PortBehaviour, tolerance_percent: float) -> list[Difference]:
+    found = []
+    for dscp, (one, other) in enumerate(zip(left.dscp_to_queue, right.dscp_to_queue, strict=True)):
+        if one != other:
+            found.append(Difference(f"{where} dscp {dscp}", "queue", str(one), str(other)))
+    for number in sorted({queue.queue for queue in (*left.queues, *right.queues)}):
+        one_queue, other_queue = left.queue(number), right.queue(number)
+        at = f"{where} queue {number}"
+        if one_queue is None or other_queue is None:
+            found.append(
+                Difference(at, "queue", *("absent" if q is None else "present" for q in (one_queue, other_queue)))
+            )
+            continue
+        found += _random_detect(at, one_queue.random_detect, other_queue.random_detect, tolerance_percent)
+        scheduling = [
+            "strict" if q.weight_percent is None else f"weight {q.weight_percent}%" for q in (one_queue, other_queue)
+        ]
+        if scheduling[0] != scheduling[1]:
+            found.append(Difference(at, "scheduling", *scheduling))
+        if one_queue.group != other_queue.group:
+            found.append(Difference(at, "scheduler-group", one_queue.group, other_queue.group))
+        if one_queue.limit_bytes is None or other_queue.limit_bytes is None:
+            if one_queue.limit_bytes != other_queue.limit_bytes:
+                limits = ["none" if q.limit_bytes is None else f"{q.limit_bytes} B" for q in (one_queue, other_queue)]
+                found.append(Difference(at, "queue-limit", *limits))
+        elif _off(one_queue.limit_bytes, other_queue.limit_bytes, tolerance_percent):
+            found.append(Difference(at, "queue-limit", f"{one_queue.limit_bytes} B", f"{other_queue.limit_bytes} B"))
+    if dict(left.group_weights) != dict(right.group_weights):
+        found.append(Difference(where, "group-weights", str(dict(left.group_weights)), str(dict(right.group_weights))))
+    return found
+
+
+def differences(left: Behaviour, right: Behaviour, *, tolerance_percent: float = 0.0) -> list[Difference]:
+    """Every way in which two behaviours differ, port by port; an empty list means they forward alike."""
+    found = []
+    for port in dict.fromkeys((*left, *right)):
+        if port not in left or port not in right:
+            found.append(
+                Difference(f"port {port}", "port", *("present" if port in side else "absent" for side in (left, right)))
+            )
+            continue
+        found += _port(f"port {port}", left[port], right[port], tolerance_percent)
+    return found

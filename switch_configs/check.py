@@ -1,0 +1,87 @@
+"""``mlt switch check``: the policy's rules, each target's refusals, and all targets against each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import combinations
+
+from mlt.switch_configs.behaviour import Difference
+from mlt.switch_configs.errors import CannotExpressError, MissingToolError, SwitchConfigError
+from mlt.switch_configs.generator import Generated, compare, generate
+from mlt.switch_configs.policy import Policy
+from mlt.switch_configs.registry import targets
+from mlt.switch_configs.semantics import Finding, findings
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetResult:
+    """``status``: written, refused (the target cannot), skipped (a tool is missing) or broken (a defect)."""
+
+    target: str
+    status: str
+    detail: str = ""
+    generated: Generated | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """Two targets' readings of one policy."""
+
+    left: str
+    right: str
+    unexplained: tuple[Difference, ...]
+    explained: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """The whole check. ``ok`` is False on any broken rule, refusal, defect or unexplained difference."""
+
+    findings: tuple[Finding, ...]
+    results: tuple[TargetResult, ...]
+    pairs: tuple[Pair, ...]
+
+    @property
+    def ok(self) -> bool:
+        return (
+            not any(finding.severity == "error" for finding in self.findings)
+            and not any(result.status in ("refused", "broken") for result in self.results)
+            and not any(pair.unexplained for pair in self.pairs)
+        )
+
+
+def check(policy: Policy, *, names: Iterable[str] | None = None, ports: tuple[str, ...] | None = None) -> Report:
+    """Check the policy for the named targets (all by default)."""
+    found = tuple(findings(policy))
+    if any(finding.severity == "error" for finding in found):
+        return Report(findings=found, results=(), pairs=())
+    results = [_one(policy, name, ports) for name in (targets() if names is None else names)]
+    written = [result.generated for result in results if result.generated is not None]
+    pairs = []
+    for left, right in combinations(written, 2):
+        unexplained, explained = compare(left, right)
+        pairs.append(
+            Pair(
+                left=left.target.name,
+                right=right.target.name,
+                unexplained=tuple(unexplained),
+                explained=len(explained),
+            )
+        )
+    return Report(findings=found, results=tuple(results), pairs=tuple(pairs))
+
+
+def _one(policy: Policy, name: str, ports: tuple[str, ...] | None) -> TargetResult:
+    try:
+        generated = generate(policy, name, ports=ports)
+    except CannotExpressError as error:
+        return TargetResult(target=name, status="refused", detail=str(error))
+    except MissingToolError as error:
+        return TargetResult(target=name, status="skipped", detail=str(error))
+    except SwitchConfigError as error:
+        return TargetResult(target=name, status="broken", detail=str(error))
+    accepted = ", ".join(str(feature) for feature, _ in generated.plan.accepted)
+    return TargetResult(
+        target=name, status="written", detail=f"without {accepted}" if accepted else "", generated=generated
+    )

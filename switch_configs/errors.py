@@ -1,0 +1,40 @@
+"""What can go wrong between a policy and a switch; every message names the object, the cause and the way out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class SwitchConfigError(Exception):
+    """Base of every error this package raises on purpose."""
+
+
+class PolicyError(SwitchConfigError):
+    """The policy file cannot be read, or breaks a rule of ``semantics``."""
+
+    def __init__(self, source: str, problems: Sequence[str]) -> None:
+        self.source = source
+        self.problems = tuple(problems)
+        super().__init__("\n".join(f"{source}: {problem}" for problem in self.problems))
+
+
+class CannotExpressError(SwitchConfigError):
+    """A target has no way to do what the policy asks, and the policy does not accept that."""
+
+    def __init__(self, target: str, problems: Sequence[str]) -> None:
+        self.target = target
+        self.problems = tuple(problems)
+        super().__init__("\n".join(f"{target}: {problem}" for problem in self.problems))
+
+
+class ParseError(SwitchConfigError):
+    """A configuration text is not what the target's parser understands."""
+
+    def __init__(self, target: str, where: str, cause: str) -> None:
+        self.target = target
+        self.where = where
+        super().__init__(f"{target}: {where}: {cause}")
+
+
+class MissingToolError(SwitchConfigError):
+    """A generator or validator needs a package or program that is not installed."""

@@ -1,0 +1,122 @@
+"""Policy in, files out: check, plan, render, read back, compare; only then is anything returned."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mlt.switch_configs.behaviour import Behaviour, Difference, differences
+from mlt.switch_configs.capabilities import Feature
+from mlt.switch_configs.errors import SwitchConfigError
+from mlt.switch_configs.plan import Plan, plan_for
+from mlt.switch_configs.policy import Policy
+from mlt.switch_configs.registry import target as find_target
+from mlt.switch_configs.semantics import require_sound
+from mlt.switch_configs.target import Target, decorate, header_lines
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generated:
+    """One target's files. ``apply`` and ``undo``: name -> text, headers included."""
+
+    target: Target
+    plan: Plan
+    apply: dict[str, str]
+    undo: dict[str, str]
+
+    @property
+    def behaviour(self) -> Behaviour:
+        """What the written text means, read back from it."""
+        return self.target.parse(self.apply)
+
+
+def plan(policy: Policy, target: Target, *, ports: tuple[str, ...] | None = None) -> Plan:
+    """The policy resolved for one target; raises CannotExpressError."""
+    return plan_for(
+        policy, target=target.name, capabilities=target.capabilities, native_port=target.native_port, ports=ports
+    )
+
+
+def generate(policy: Policy, target_name: str, *, ports: tuple[str, ...] | None = None) -> Generated:
+    """Write one target's configuration. Raises PolicyError or CannotExpressError before anything is written, and
+    SwitchConfigError if the text does not mean what was asked (a defect of the generator)."""
+    require_sound(policy, source=f"policy {policy.name}")
+    target = find_target(target_name)
+    resolved = plan(policy, target, ports=ports)
+    generated = Generated(
+        target=target,
+        plan=resolved,
+        apply=_with_headers(target, resolved, target.render(resolved)),
+        undo=_with_headers(target, resolved, target.undo(resolved)),
+    )
+    wrong = differences(resolved.intended(), generated.behaviour)
+    if wrong:
+        details = "; ".join(str(difference) for difference in wrong[:5])
+        raise SwitchConfigError(f"{target.name}: generated text does not mean the policy (please report): {details}")
+    return generated
+
+
+def _with_headers(target: Target, resolved: Plan, files: dict[str, str]) -> dict[str, str]:
+    """Headers as comments; JSON has none, so there the header is a file of its own."""
+    written = {}
+    plain = ""
+    for name, text in files.items():
+        if name.endswith(".json"):
+            plain += text
+            written[name] = text
+        elif name.endswith(".c"):
+            written[name] = text
+        else:
+            written[name] = decorate(target, resolved, text)
+    if plain:
+        written["README.txt"] = "\n".join(header_lines(target, resolved, plain)) + "\n"
+    return written
+
+
+def neutral(generated: Generated) -> Behaviour:
+    """The behaviour under the policy's own port labels, comparable between targets."""
+    native = generated.behaviour
+    return {label: native[port] for label, port in zip(generated.plan.labels, generated.plan.ports, strict=True)}
+
+
+_EXCUSES = {
+    Feature.QUEUE_LIMIT: {"queue-limit"},
+    Feature.STEP_THRESHOLD: {"max-threshold"},
+    Feature.SELECTIVE_DROP: {"mark-ect", "drop-not-ect"},
+    Feature.STRICT_PRIORITY: {"scheduling"},
+    Feature.WEIGHTED: {"scheduling"},
+    Feature.FAIR: {"scheduler-group", "group-weights", "scheduling"},
+}
+
+
+def compare(left: Generated, right: Generated) -> tuple[list[Difference], list[Difference]]:
+    """(unexplained, explained) differences between two targets.
+
+    Explained are those the policy accepted for either target, and thresholds within twice the rounding tolerance (each
+    side may have moved once) or within the least gap a target needs between min and max.
+    """
+    excused: set[str] = set()
+    for generated in (left, right):
+        for feature, _ in generated.plan.accepted:
+            excused |= _EXCUSES.get(feature, set())
+    tolerance = 2 * left.plan.policy.rounding_tolerance_percent
+    unexplained: list[Difference] = []
+    explained: list[Difference] = []
+    gap = max(left.target.capabilities.step_gap_bytes, right.target.capabilities.step_gap_bytes)
+    for difference in differences(neutral(left), neutral(right), tolerance_percent=tolerance):
+        near = difference.feature == "max-threshold" and _bytes_apart(difference) <= gap + _slack(left, right)
+        (explained if difference.feature in excused or near else unexplained).append(difference)
+    return unexplained, explained
+
+
+def _bytes_apart(difference: Difference) -> int:
+    return abs(int(difference.left.split()[0]) - int(difference.right.split()[0]))
+
+
+def _slack(left: Generated, right: Generated) -> float:
+    lows = [
+        queue.random_detect.min_bytes
+        for generated in (left, right)
+        for queue in generated.plan.queues
+        if queue.random_detect is not None
+    ]
+    return max(lows, default=0) * 2 * left.plan.policy.rounding_tolerance_percent / 100

@@ -1,0 +1,218 @@
+"""The policy: which DSCP goes to which queue, and when each queue marks and drops.
+
+Paper: sections 4.2.2 and 5.2 (priority by DSCP, selective drop by ECN), appendix D (other traffic). The fields of
+``wred`` carry OpenConfig QoS's names and meaning: ``enable_ecn`` marks ECN-capable packets, ``drop`` drops the others,
+and both true at once is what makes the drop selective.
+
+Units: thresholds and limits in bytes, rates in bits per second, shares in percent.
+Absent on purpose: anything one vendor only understands (see ``vendors``), and rules that span fields (``semantics``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from mlt.switch_configs.errors import PolicyError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+DSCP_VALUES = 64
+Dscp = Annotated[int, Field(ge=0, lt=DSCP_VALUES, strict=True)]
+PositiveInt = Annotated[int, Field(gt=0, strict=True)]
+Percent = Annotated[int, Field(gt=0, le=100, strict=True)]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9-]{0,15}$")]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Wred(_Strict):
+    """One queue's random early detection, as OpenConfig's ``wred/uniform/config``."""
+
+    min_threshold_bytes: PositiveInt = Field(description="S_i: above this depth ECT is marked and Not-ECT dropped")
+    enable_ecn: bool = Field(default=True, strict=True, description="mark ECN-capable packets above S_i")
+    drop: bool = Field(default=True, strict=True, description="drop packets that are not ECN-capable above S_i")
+    max_drop_probability_percent: Percent = Field(default=100, description="probability at and above the threshold")
+
+
+class DataClass(_Strict):
+    """One of the P priority classes of model data."""
+
+    name: Name
+    dscp: Dscp
+    wred: Wred
+    limit_bytes: PositiveInt = Field(description="L_i: at this depth every packet is dropped")
+
+
+class ControlClass(_Strict):
+    """The reserved class of ACK, PROBE, BITMAP, STOP and the TCP control connection. It has no RED, ever."""
+
+    dscp: Dscp = Field(default=48, description="what our hosts send")
+    extra_dscp: tuple[Dscp, ...] = Field(default=(), description="other code points served here, for example routing")
+
+
+class DefaultClass(_Strict):
+    """Traffic that is not ours: every code point no other class names. Appendix D of the paper."""
+
+    sharing: Literal["lowest", "fair", "weighted"] = Field(
+        default="lowest",
+        description=(
+            "lowest: what data leaves over. fair: data as a whole and other traffic share by weight, strict priority "
+            "stays inside data (needs two scheduler levels). weighted: one level, data classes too share by weight"
+        ),
+    )
+    dnn_share_percent: Annotated[int, Field(gt=0, lt=100, strict=True)] = Field(
+        default=50, description="the data classes' share when sharing is fair or weighted"
+    )
+
+
+class Switch(_Strict):
+    """What the switch is, for checks and for units; no size here is ever written to a device by itself."""
+
+    queues: Annotated[int, Field(ge=3, le=8, strict=True)] = 8
+    shared_buffer_bytes: PositiveInt
+    link_rate_bits_per_second: PositiveInt
+    packet_bytes: PositiveInt = Field(default=1500, description="the largest packet of model data")
+    ports: tuple[str | int, ...] = Field(
+        min_length=1, description='numbers, ranges ("1-16") or the device\'s own names'
+    )
+
+
+class Policy(_Strict):
+    """The whole file. ``load`` is the usual way to get one."""
+
+    version: Literal[1] = 1
+    name: Name = "mlt"
+    description: str = ""
+    switch: Switch
+    control: ControlClass = ControlClass()
+    data: tuple[DataClass, ...] = Field(min_length=1, description="highest priority (front layers) first")
+    default: DefaultClass = DefaultClass()
+    rounding_tolerance_percent: Annotated[float, Field(ge=0, lt=50)] = Field(
+        default=0.0, description="how far a threshold may move where a target has coarser units; 0 refuses any move"
+    )
+    accept: dict[str, dict[str, str]] = Field(
+        default_factory=dict, description="target -> feature -> why it may be missing there; anything else is an error"
+    )
+
+    @field_validator("accept")
+    @classmethod
+    def _reasons(cls, value: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
+        for target, features in value.items():
+            for feature, why in features.items():
+                if not why.strip():
+                    raise ValueError(f"accept.{target}.{feature}: write the reason, it goes into the output's header")
+                # A line break would end the comment and turn the rest into commands.
+                if not (why.isascii() and why.isprintable()):
+                    raise ValueError(f"accept.{target}.{feature}: one line of plain ASCII, it becomes a comment")
+        return value
+
+    def class_to_dscp(self) -> tuple[int, ...]:
+        """The code point of each data class, highest priority first: what the transport stamps on class i."""
+        return tuple(data.dscp for data in self.data)
+
+    @property
+    def control_dscp(self) -> int:
+        """The code point of the control class."""
+        return self.control.dscp
+
+    def digest(self) -> str:
+        """Hash of the meaning, not of the text: comments, order of keys and descriptions do not change it."""
+        body = self.model_dump(mode="json", exclude={"description"})
+        return hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()[:16]
+
+    def ports(self) -> tuple[str, ...]:
+        """The ports with ranges written out, in file order."""
+        return expand_ports(self.switch.ports)
+
+
+def expand_ports(ports: tuple[str | int, ...]) -> tuple[str, ...]:
+    """``(1, "3-5", "swp9")`` -> ``("1", "3", "4", "5", "swp9")``; raises ValueError on a reversed range or a repeat."""
+    found: list[str] = []
+    for port in ports:
+        text = str(port).strip()
+        match = re.fullmatch(r"(\d+)-(\d+)", text)
+        if match is None:
+            if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9/_.:-]{0,31}", text):
+                raise ValueError(f"port {text!r}: a name is letters, digits and / _ . : -")
+            found.append(text)
+            continue
+        first, last = int(match[1]), int(match[2])
+        if last < first:
+            raise ValueError(f"port range {text!r} runs backwards; write {last}-{first}")
+        found += [str(number) for number in range(first, last + 1)]
+    repeated = sorted({port for port in found if found.count(port) > 1})
+    if repeated:
+        raise ValueError(f"ports named twice: {', '.join(repeated)}")
+    return tuple(found)
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    """YAML silently keeps the last of two equal keys; a policy must not."""
+
+
+def _mapping(loader: _UniqueKeys, node: yaml.MappingNode) -> dict[Any, Any]:
+    seen: dict[Any, Any] = {}
+    for key_node, value_node in node.value:
+        key = loader.construct_object(key_node, deep=True)
+        if key in seen:
+            raise yaml.constructor.ConstructorError(None, None, f"key {key!r} appears twice", key_node.start_mark)
+        seen[key] = loader.construct_object(value_node, deep=True)
+    return seen
+
+
+_UniqueKeys.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
+
+
+def parse(text: str, *, source: str = "policy") -> Policy:
+    """Read YAML text into a Policy without the rules of ``semantics``; raises PolicyError naming every bad field."""
+    try:
+        raw = yaml.load(text, Loader=_UniqueKeys)
+    except yaml.YAMLError as error:
+        raise PolicyError(source, [f"not YAML: {error}"]) from error
+    if not isinstance(raw, dict):
+        raise PolicyError(source, ["expected a mapping with switch, data, ...; see examples/switch"])
+    try:
+        return Policy.model_validate(raw)
+    except ValidationError as error:
+        raise PolicyError(source, [_explain(problem) for problem in error.errors()]) from error
+
+
+def _explain(problem: Any) -> str:
+    where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in problem["loc"]).lstrip(".")
+    message = str(problem["msg"])
+    if problem["type"] == "extra_forbidden":
+        message = "no such key"
+        if where.startswith("control."):
+            message += "; the control class has no RED and no limit, its packets are never dropped early"
+    return f"{where or 'policy'}: {message} (got {problem['input']!r})"
+
+
+def load(path: str | Path) -> Policy:
+    """Read and check a policy file; raises PolicyError listing every problem it found."""
+    from mlt.switch_configs.semantics import require_sound
+
+    source = str(path)
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise PolicyError(source, [f"cannot be read: {error}"]) from error
+    policy = parse(text, source=source)
+    require_sound(policy, source=source)
+    return policy
+
+
+def dump(policy: Policy) -> str:
+    """YAML text that ``parse`` reads back into an equal policy."""
+    body = policy.model_dump(mode="json")
+    return yaml.safe_dump(body, sort_keys=False, allow_unicode=True, width=120)
+
+
+def json_schema() -> dict[str, Any]:
+    """JSON schema of the file, for editors."""
+    return Policy.model_json_schema()

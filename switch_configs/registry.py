@@ -1,0 +1,32 @@
+"""Finds the vendors: every module in ``vendors`` that has a ``TARGET``. Nothing is listed by hand."""
+
+from __future__ import annotations
+
+import pkgutil
+from functools import lru_cache
+from importlib import import_module
+
+from mlt.switch_configs import vendors
+from mlt.switch_configs.errors import SwitchConfigError
+from mlt.switch_configs.target import Target
+
+
+@lru_cache(maxsize=1)
+def targets() -> dict[str, Target]:
+    """Name -> target, sorted by name."""
+    found: dict[str, Target] = {}
+    for module in pkgutil.iter_modules(vendors.__path__):
+        target = getattr(import_module(f"{vendors.__name__}.{module.name}"), "TARGET", None)
+        if isinstance(target, Target):
+            if target.name in found:
+                raise SwitchConfigError(f"two vendor modules call themselves {target.name!r}")
+            found[target.name] = target
+    return dict(sorted(found.items()))
+
+
+def target(name: str) -> Target:
+    """One target by name; the error lists the names there are."""
+    try:
+        return targets()[name]
+    except KeyError:
+        raise SwitchConfigError(f"no target {name!r}; there are: {', '.join(targets())}") from None

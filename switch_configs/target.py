@@ -1,0 +1,177 @@
+"""What every vendor module provides, and the header every generated file carries.
+
+A vendor is one module in ``vendors`` with a ``TARGET``; the registry finds it. It writes (``render``, ``undo``), reads
+its own language back without help from what it wrote (``parse``), and reads counters (``parse_counters``).
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from mlt.switch_configs.behaviour import Behaviour, PortBehaviour, QueueBehaviour, RandomDetect
+from mlt.switch_configs.capabilities import Capabilities
+from mlt.switch_configs.counters import QueueCounters
+from mlt.switch_configs.errors import ParseError
+from mlt.switch_configs.plan import Plan
+from mlt.switch_configs.policy import DSCP_VALUES
+
+UNCONFIRMED = "UNCONFIRMED"
+
+
+@dataclass(frozen=True)
+class Unconfirmed:
+    """A syntax or behaviour no vendor document or device confirmed: a regular expression over lines, and why."""
+
+    pattern: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Procedure:
+    """How a person uses the files; ``{ports}``-free text, one command or sentence per entry."""
+
+    apply: tuple[str, ...]
+    verify: tuple[str, ...]
+    undo: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+
+class Target(ABC):
+    """One switch system. Stateless; one instance per module."""
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    comment: ClassVar[str]
+    capabilities: ClassVar[Capabilities]
+    procedure: ClassVar[Procedure]
+    unconfirmed: ClassVar[tuple[Unconfirmed, ...]] = ()
+
+    @abstractmethod
+    def native_port(self, label: str) -> str:
+        """A port number of the policy as this system calls it; a name that is no number passes unchanged."""
+
+    @abstractmethod
+    def render(self, plan: Plan) -> dict[str, str]:
+        """File name -> text without header."""
+
+    @abstractmethod
+    def undo(self, plan: Plan) -> dict[str, str]:
+        """File name -> text that removes exactly what ``render`` adds, bindings before what they bind."""
+
+    @abstractmethod
+    def parse(self, files: Mapping[str, str]) -> Behaviour:
+        """The meaning of a configuration in this system's language; raises ParseError naming file and line."""
+
+    @abstractmethod
+    def parse_counters(self, text: str) -> list[QueueCounters]:
+        """Counters from the pasted output of the ``verify`` commands."""
+
+    def verify_commands(self, plan: Plan) -> tuple[str, ...]:
+        """The verify procedure with the first port filled in."""
+        return tuple(command.replace("PORT", plan.ports[0]) for command in self.procedure.verify)
+
+    def fail(self, where: str, cause: str) -> ParseError:
+        return ParseError(self.name, where, cause)
+
+
+def header_lines(target: Target, plan: Plan, body: str) -> list[str]:
+    """The header: whose policy, how to apply, verify and undo, what is unconfirmed or accepted. No dates."""
+    lines = [
+        f"{plan.name}: QoS for bounded-loss training traffic on {target.title}",
+        f"policy {plan.name} sha256:{plan.policy.digest()}  by mlt switch generate; edit the policy, not this",
+        "",
+        "apply:",
+        *[f"  {step}" for step in target.procedure.apply],
+        "verify:",
+        *[f"  {step}" for step in target.verify_commands(plan)],
+        "undo:",
+        *[f"  {step}" for step in target.procedure.undo],
+    ]
+    if target.procedure.notes:
+        lines += ["notes:", *[f"  {note}" for note in target.procedure.notes]]
+    marked = [item for item in target.unconfirmed if _first_match(item, body) is not None]
+    if marked:
+        lines.append(f"{UNCONFIRMED} (no vendor document or device confirmed it; try it on one port first):")
+        lines += [f"  {item.why}" for item in marked]
+    if plan.accepted:
+        lines.append("NOT EXPRESSED here, accepted by the policy:")
+        lines += [f"  {feature}: {why}" for feature, why in plan.accepted]
+    return [piece for line in lines for piece in _wrap(line)]
+
+
+def _wrap(line: str) -> list[str]:
+    if len(line) <= 116:
+        return [line]
+    indent = " " * (len(line) - len(line.lstrip()) + 2)
+    return textwrap.wrap(line, 116, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
+def _first_match(item: Unconfirmed, body: str) -> int | None:
+    for index, line in enumerate(body.splitlines()):
+        if re.search(item.pattern, line):
+            return index
+    return None
+
+
+def decorate(target: Target, plan: Plan, body: str) -> str:
+    """``body`` with the header on top and a mark above the first line of each unconfirmed kind."""
+    lines = body.splitlines()
+    marks: dict[int, list[str]] = {}
+    for item in target.unconfirmed:
+        index = _first_match(item, body)
+        if index is not None:
+            marks.setdefault(index, []).append(item.why)
+    written = []
+    start = 1 if lines and lines[0].startswith("#!") else 0
+    written += lines[:start]
+    written += [f"{target.comment} {line}".rstrip() for line in header_lines(target, plan, body)]
+    for index, line in enumerate(lines[start:], start=start):
+        indent = line[: len(line) - len(line.lstrip())]
+        for why in marks.get(index, []):
+            written += [f"{indent}{target.comment} {piece}" for piece in _wrap(f"{UNCONFIRMED}: {why}")]
+        written.append(line)
+    return "\n".join(written) + "\n"
+
+
+def code_lines(text: str, comment: str) -> list[tuple[int, str]]:
+    """(line number from 1, line without trailing blanks) of every line that is not blank or a comment."""
+    return [
+        (number, line.rstrip())
+        for number, line in enumerate(text.splitlines(), start=1)
+        if line.strip() and not line.lstrip().startswith(comment)
+    ]
+
+
+class PortBuilder:
+    """Gathers what a parser reads about one port and turns it into a PortBehaviour."""
+
+    def __init__(self, queues: int = 8) -> None:
+        self.queues = queues
+        self.dscp: dict[int, int] = {}
+        self.weights: dict[int, int] = {}
+        self.random_detect: dict[int, RandomDetect] = {}
+        self.limits: dict[int, int] = {}
+        self.groups: dict[int, str] = {}
+        self.group_weights: dict[str, int] = {}
+        self.present: set[int] = set()
+
+    def build(self, *, default_queue: int = 0) -> PortBehaviour:
+        return PortBehaviour(
+            dscp_to_queue=tuple(self.dscp.get(dscp, default_queue) for dscp in range(DSCP_VALUES)),
+            queues=tuple(
+                QueueBehaviour(
+                    queue=number,
+                    weight_percent=self.weights.get(number),
+                    group=self.groups.get(number, "port"),
+                    random_detect=self.random_detect.get(number),
+                    limit_bytes=self.limits.get(number),
+                )
+                for number in sorted(self.present)
+            ),
+            group_weights=self.group_weights,
+        )

@@ -1,0 +1,188 @@
+"""Finds S_i and L_i that minimise the extra convergence rounds of the losses they cause (paper, appendix B).
+
+Exact on a grid: for a price per byte of limit, a dynamic programme over the classes finds the best thresholds with S
+and L rising; bisection on the price meets the buffer. Loads of lower classes follow from what the classes above really
+carry, found by repeating until it stands still. Sizes in bytes, loads as arrival over service rate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from mlt.switch_configs.model_layers import ModelClass
+from mlt.switch_configs.queue_model import Loss, shared_loss, split_loss
+from numpy.typing import NDArray
+
+Model = Literal["shared", "split"]
+_ROUNDS_OF_REPETITION = 20
+_BISECTIONS = 60
+# A class below an overloaded one is still served now and then; its load must stay finite for the formulas.
+_LEAST_SERVICE = 1e-6
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassThresholds:
+    """One class's result: thresholds, its offered load, and the losses the model predicts."""
+
+    threshold_bytes: int
+    limit_bytes: int
+    load: float
+    small_loss: float
+    large_loss: float
+    extra_rounds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """What to optimise for. ``load`` is all data's arrival over the port's service rate; above 1 is congestion."""
+
+    classes: tuple[ModelClass, ...]
+    buffer_bytes: int
+    packet_bytes: int
+    load: float
+    small_ratio: float = 0.5
+    granularity_bytes: int = 8192
+    model: Model = "shared"
+
+    def __post_init__(self) -> None:
+        steps = self.buffer_bytes // self.granularity_bytes
+        if self.granularity_bytes < self.packet_bytes:
+            raise ValueError(f"granularity {self.granularity_bytes} B must hold a packet of {self.packet_bytes} B")
+        if steps < 2 * len(self.classes):
+            raise ValueError(
+                f"{self.buffer_bytes} B in steps of {self.granularity_bytes} B leave {steps} values for "
+                f"{len(self.classes)} classes; use a smaller granularity"
+            )
+        if self.load <= 0 or not 0 < self.small_ratio < 1:
+            raise ValueError(f"load {self.load} must be positive and small_ratio {self.small_ratio} in (0, 1)")
+
+
+def _offered(problem: Problem) -> list[float]:
+    total = sum(entry.size_bytes for entry in problem.classes)
+    return [problem.load * entry.size_bytes / total for entry in problem.classes]
+
+
+def class_loads(offered: Sequence[float], carried: Sequence[float]) -> list[float]:
+    """Each class's load on the service its betters leave: 1 less what they really carry."""
+    loads, used = [], 0.0
+    for own, served in zip(offered, carried, strict=True):
+        loads.append(own / max(_LEAST_SERVICE, 1 - used))
+        used += served
+    return loads
+
+
+def predict(problem: Problem, load: float, threshold_bytes: NDArray[np.int64], limit_bytes: NDArray[np.int64]) -> Loss:
+    """The model's losses for one class at the given load; arrays of one shape."""
+    s, limit = threshold_bytes // problem.packet_bytes, limit_bytes // problem.packet_bytes
+    function = shared_loss if problem.model == "shared" else split_loss
+    return function(load, problem.small_ratio, s, limit)
+
+
+def _costs(problem: Problem, loads: Sequence[float], grid: NDArray[np.int64]) -> list[NDArray[np.float64]]:
+    """Per class an array [S index, L index] of extra rounds; infinite where S >= L."""
+    s, limit = np.meshgrid(grid, grid, indexing="ij")
+    allowed = s < limit
+    costs = []
+    for entry, load in zip(problem.classes, loads, strict=True):
+        table = np.full(s.shape, np.inf)
+        loss = predict(problem, load, s[allowed], limit[allowed])
+        table[allowed] = 100 * (
+            entry.rounds_per_percent_small * problem.small_ratio * loss.small
+            + entry.rounds_per_percent_large * (1 - problem.small_ratio) * loss.large
+        )
+        costs.append(table)
+    return costs
+
+
+def _chain(costs: list[NDArray[np.float64]], grid: NDArray[np.int64], price: float) -> list[tuple[int, int]]:
+    """Cheapest (S, L) indices per class with S strictly rising and L not falling, limits priced per byte."""
+    tables = [costs[0] + price * grid]
+    for cost in costs[1:]:
+        best = np.minimum.accumulate(np.minimum.accumulate(tables[-1], axis=0), axis=1)
+        before = np.full_like(best, np.inf)
+        before[1:, :] = best[:-1, :]
+        tables.append(cost + price * grid + before)
+    s, limit = (int(i) for i in np.unravel_index(np.argmin(tables[-1]), tables[-1].shape))
+    chosen = [(s, limit)]
+    for table in reversed(tables[:-1]):
+        window = table[:s, : limit + 1]
+        s, limit = (int(i) for i in np.unravel_index(np.argmin(window), window.shape))
+        chosen.append((s, limit))
+    return chosen[::-1]
+
+
+def _within_buffer(
+    problem: Problem, costs: list[NDArray[np.float64]], grid: NDArray[np.int64]
+) -> list[tuple[int, int]]:
+    def total(chosen: list[tuple[int, int]]) -> int:
+        return int(sum(grid[limit] for _, limit in chosen))
+
+    free = _chain(costs, grid, 0.0)
+    if total(free) <= problem.buffer_bytes:
+        return free
+    low, high = 0.0, 1.0
+    while total(_chain(costs, grid, high)) > problem.buffer_bytes:
+        high *= 4
+        if high > 1e12:
+            raise ValueError("the buffer cannot hold the least thresholds; use a smaller granularity")
+    best = _chain(costs, grid, high)
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        tried = _chain(costs, grid, middle)
+        if total(tried) <= problem.buffer_bytes:
+            high, best = middle, tried
+        else:
+            low = middle
+    return best
+
+
+def optimise(problem: Problem) -> tuple[ClassThresholds, ...]:
+    """Thresholds for each class, highest priority first; raises ValueError where the buffer is too small."""
+    steps = problem.buffer_bytes // problem.granularity_bytes
+    grid = np.arange(1, steps + 1, dtype=np.int64) * problem.granularity_bytes
+    offered = _offered(problem)
+    carried = [min(own, 1.0) for own in offered]
+    chosen: list[tuple[int, int]] = []
+    loads: list[float] = []
+    for _ in range(_ROUNDS_OF_REPETITION):
+        loads = class_loads(offered, carried)
+        previous, chosen = chosen, _within_buffer(problem, _costs(problem, loads, grid), grid)
+        losses = [
+            predict(problem, load, grid[s : s + 1], grid[limit : limit + 1])
+            for load, (s, limit) in zip(loads, chosen, strict=True)
+        ]
+        theta = problem.small_ratio
+        carried = [
+            own * (theta * (1 - float(loss.small[0])) + (1 - theta) * (1 - float(loss.large[0])))
+            for own, loss in zip(offered, losses, strict=True)
+        ]
+        if chosen == previous:
+            break
+    return _result(problem, grid, chosen, loads)
+
+
+def _result(
+    problem: Problem, grid: NDArray[np.int64], chosen: list[tuple[int, int]], loads: list[float]
+) -> tuple[ClassThresholds, ...]:
+    found = []
+    for entry, load, (s, limit) in zip(problem.classes, loads, chosen, strict=True):
+        loss = predict(problem, load, grid[s : s + 1], grid[limit : limit + 1])
+        small, large = float(loss.small[0]), float(loss.large[0])
+        rounds = 100 * (
+            entry.rounds_per_percent_small * problem.small_ratio * small
+            + entry.rounds_per_percent_large * (1 - problem.small_ratio) * large
+        )
+        found.append(
+            ClassThresholds(
+                threshold_bytes=int(grid[s]),
+                limit_bytes=int(grid[limit]),
+                load=load,
+                small_loss=small,
+                large_loss=large,
+                extra_rounds=rounds,
+            )
+        )
+    return tuple(found)

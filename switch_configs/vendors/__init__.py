@@ -1,0 +1,1 @@
+"""One module per switch system; each has a ``TARGET`` and the registry finds it."""

@@ -1,0 +1,219 @@
+"""Arista EOS, written by Arista's own renderer (pyavd) from validated structured configuration; no templates here.
+
+Source of behaviour: AVD's schema, where letting Not-ECT through is an opt-in (``ecn allow non-ect``); that the default
+drops it is inferred. ``random-detect drop`` drops ECN-capable packets too and is never written.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any, ClassVar
+
+from mlt.switch_configs.behaviour import Behaviour, RandomDetect
+from mlt.switch_configs.capabilities import Capabilities, Feature, Support
+from mlt.switch_configs.counters import QueueCounters, integer, merge
+from mlt.switch_configs.errors import MissingToolError
+from mlt.switch_configs.plan import Plan
+from mlt.switch_configs.target import PortBuilder, Procedure, Target, Unconfirmed, code_lines
+
+_UNITS = {"bytes": 1, "kbytes": 1000, "mbytes": 1_000_000}
+_DETECT = re.compile(
+    r"random-detect ecn minimum-threshold (\d+) (\w+) maximum-threshold (\d+) (\w+) max-mark-probability (\d+) weight 0"
+)
+
+
+class Eos(Target):
+    """A qos profile with one uc-tx-queue per class, bound to interfaces; queue 7 is served first."""
+
+    name: ClassVar[str] = "eos"
+    title: ClassVar[str] = "Arista EOS"
+    comment: ClassVar[str] = "!"
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        above_max_ect="unknown",
+        above_max_source="no document found says what happens to ECT above the maximum",
+        support={
+            Feature.SELECTIVE_DROP: Support("unconfirmed", "the default without 'ecn allow non-ect', by inference"),
+            Feature.STRICT_PRIORITY: Support("yes", "priority strict"),
+            Feature.ECN_ON_STRICT: Support("yes", "random-detect belongs to the queue, not to the scheduler"),
+            Feature.WEIGHTED: Support("yes", "no priority with bandwidth percent"),
+            Feature.STEP_THRESHOLD: Support(
+                "no", "what happens to ECT above the maximum is not documented, so the ramp ends at L"
+            ),
+            Feature.QUEUE_LIMIT: Support(
+                "no", "AVD's schema has no per-queue limit; buffer profiles differ per platform"
+            ),
+            Feature.FAIR: Support("no", "one scheduler level", "set default.sharing: weighted"),
+        },
+    )
+    procedure: ClassVar[Procedure] = Procedure(
+        apply=(
+            "configure session mlt; paste this file; show session-config diffs; commit timer 00:05:00",
+            "verify, then: configure session mlt commit   (without it everything returns by itself)",
+        ),
+        verify=(
+            "show qos maps",
+            "show qos interfaces PORT",
+            "show qos interfaces PORT ecn counters queue",
+            "show interfaces PORT counters queue detail",
+        ),
+        undo=(
+            "configure session mlt-undo; paste the undo file; commit",
+            "or, for whatever was configured before: configure replace checkpoint:<name>  (UNCONFIRMED)",
+        ),
+        notes=("queues are called uc-tx-queue or tx-queue, and units differ, by platform: see 'show qos profile'",),
+    )
+    unconfirmed: ClassVar[tuple[Unconfirmed, ...]] = (
+        Unconfirmed(
+            r"random-detect ecn minimum", "that Not-ECT packets are dropped here (inferred from AVD's opt-out)"
+        ),
+        Unconfirmed(r"^no qos map dscp", "the negated form of qos map dscp"),
+    )
+
+    def native_port(self, label: str) -> str:
+        return f"Ethernet{label}" if label.isdigit() else label
+
+    def structured(self, plan: Plan) -> dict[str, Any]:
+        """AVD's structured configuration (what its schema judges)."""
+        queues = []
+        for queue in plan.queues:
+            entry: dict[str, Any] = {"id": queue.number}
+            if queue.weight_percent is None:
+                entry["priority"] = "priority strict"
+            else:
+                entry |= {"priority": "no priority", "bandwidth_percent": queue.weight_percent}
+            detect = queue.random_detect
+            if detect is not None:
+                threshold = {
+                    "units": "bytes",
+                    "min": detect.min_bytes,
+                    "max": detect.max_bytes,
+                    "max_probability": detect.probability_percent,
+                    "weight": 0,
+                }
+                entry["random_detect"] = {"ecn": {"count": True, "threshold": threshold}}
+            queues.append(entry)
+        return {
+            "hostname": "switch",
+            "qos": {"map": {"dscp": [f"{dscp} to traffic-class {q}" for q, dscp in _dscp_groups(plan)]}},
+            "qos_profiles": [{"name": plan.name, "trust": "dscp", "uc_tx_queues": queues}],
+            "ethernet_interfaces": [{"name": port, "service_profile": plan.name} for port in plan.ports],
+        }
+
+    def render(self, plan: Plan) -> dict[str, str]:
+        try:
+            pyavd: Any = import_module("pyavd")
+        except ImportError as error:
+            raise MissingToolError(
+                "target eos is written by Arista's pyavd, which is not installed; pip install 'mlt[switch]'"
+            ) from error
+        checked = pyavd.validate_structured_config(self.structured(plan))
+        violations = checked.validation_result.violations
+        if violations or checked.validated_data is None:
+            raise self.fail("structured configuration", "; ".join(f"{v.path}: {v.message}" for v in violations))
+        text = pyavd.get_device_config(checked.validated_data)
+        kept = [line for line in text.splitlines() if line.strip() not in ("hostname switch", "end")]
+        while kept and kept[0] == "!":
+            kept.pop(0)
+        return {"eos.apply.txt": "\n".join(kept).rstrip("\n!") + "\n"}
+
+    def undo(self, plan: Plan) -> dict[str, str]:
+        lines = []
+        for port in plan.ports:
+            lines += [f"interface {port}", f"   no service-profile {plan.name}"]
+        lines.append(f"no qos profile {plan.name}")
+        lines += [f"no qos map dscp {dscp}" for _, dscp in _dscp_groups(plan)]
+        return {"eos.undo.txt": "\n".join(lines) + "\n"}
+
+    def parse(self, files: Mapping[str, str]) -> Behaviour:
+        profiles: dict[str, PortBuilder] = {}
+        bound: dict[str, str] = {}
+        dscp_map: dict[int, int] = {}
+        section, queue = "", -1
+        for name, text in files.items():
+            for number, line in code_lines(text, self.comment):
+                where, words = f"{name}:{number}", line.strip()
+                if not line.startswith(" "):
+                    section, queue = words, -1
+                    if match := re.fullmatch(r"qos map dscp ([\d ]+) to traffic-class (\d)", words):
+                        for value in map(int, match[1].split()):
+                            if value > 63 or value in dscp_map:
+                                raise self.fail(where, f"dscp {value} is out of range or mapped twice")
+                            dscp_map[value] = int(match[2])
+                    elif match := re.fullmatch(r"qos profile (\S+)", words):
+                        profiles[match[1]] = PortBuilder()
+                    elif not words.startswith("interface "):
+                        raise self.fail(where, f"not a command this target writes: {words!r}")
+                elif section.startswith("interface "):
+                    match = re.fullmatch(r"service-profile (\S+)", words)
+                    if match is None:
+                        raise self.fail(where, f"not a command this target writes: {words!r}")
+                    bound[section.removeprefix("interface ")] = match[1]
+                elif match := re.fullmatch(r"uc-tx-queue (\d)", words):
+                    queue = int(match[1])
+                    profiles[section.split()[-1]].present.add(queue)
+                elif words == "qos trust dscp":
+                    profiles[section.split()[-1]].dscp = dscp_map
+                elif section.startswith("qos profile "):
+                    self._queue_line(where, profiles[section.split()[-1]], queue, words)
+        result = {}
+        for port, profile in bound.items():
+            if profile not in profiles:
+                raise self.fail(f"interface {port}", f"service-profile {profile!r} is not defined")
+            if not profiles[profile].dscp:
+                raise self.fail(f"qos profile {profile}", "qos trust dscp is missing, so DSCP is ignored")
+            result[port] = profiles[profile].build()
+        return result
+
+    def _queue_line(self, where: str, built: PortBuilder, queue: int, words: str) -> None:
+        if match := re.fullmatch(r"bandwidth percent (\d+)", words):
+            built.weights[queue] = int(match[1])
+        elif match := _DETECT.fullmatch(words):
+            if match[2] not in _UNITS or match[4] not in _UNITS:
+                raise self.fail(where, f"unit {match[2]!r} or {match[4]!r} is not one of {', '.join(_UNITS)}")
+            low, high = int(match[1]) * _UNITS[match[2]], int(match[3]) * _UNITS[match[4]]
+            if low > high or not 0 < int(match[5]) <= 100:
+                raise self.fail(where, f"thresholds {low}..{high} at {match[5]}% make no sense")
+            built.random_detect[queue] = RandomDetect(
+                min_bytes=low, max_bytes=high, probability_percent=int(match[5]), mark_ect=True, drop_not_ect=True
+            )
+        elif words == "qos random-detect ecn allow non-ect":
+            raise self.fail(where, "this lets Not-ECT through: drops are no longer selective")
+        elif words not in ("priority strict", "no priority", "random-detect ecn count"):
+            raise self.fail(where, f"not a command this target writes: {words!r}")
+
+    def parse_counters(self, text: str) -> list[QueueCounters]:
+        rows, port, columns = [], "", []
+        for line in text.splitlines():
+            cells = line.split()
+            if match := re.match(r"\s*((?:Ethernet|Et)\S+?):?\s*$", line):
+                port = match[1]
+            elif "Marked" in line and "Queue" in line:
+                columns = ["queue", "marked"]
+            elif "DropPkts" in line or "Dropped" in line:
+                columns = ["queue", "sent", "bytes", "dropped_at_limit"]
+            elif cells and columns and (match := re.fullmatch(r"(?:UC|uc-?)?(\d)", cells[0])):
+                values = dict(zip(columns[1:], cells[1:], strict=False))
+                counted = {name: integer(value) for name, value in values.items() if name != "bytes"}
+                rows.append(QueueCounters(port=port, queue=int(match[1]), **counted))
+            elif len(cells) >= 4 and re.match(r"Et", cells[0]) and (match := re.fullmatch(r"UC(\d)", cells[1])):
+                port = cells[0]
+                rows.append(
+                    QueueCounters(
+                        port=port, queue=int(match[1]), sent=integer(cells[2]), dropped_at_limit=integer(cells[-2])
+                    )
+                )
+        return merge(rows)
+
+
+def _dscp_groups(plan: Plan) -> list[tuple[int, str]]:
+    """(queue, "46 47 ...") for each queue that any code point leads to."""
+    table = plan.dscp_to_queue()
+    return [
+        (number, " ".join(str(dscp) for dscp, queue in enumerate(table) if queue == number))
+        for number in sorted(set(table))
+    ]
+
+
+TARGET = Eos()

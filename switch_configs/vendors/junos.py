@@ -1,0 +1,252 @@
+"""Juniper Junos on QFX, as ``set`` lines.
+
+Syntax: Junos 24.4R1 YANG. Not equivalent to the other targets, and it says so: thresholds are whole percent of the
+queue's buffer, one ECN page advises against ECN on strict-high queues, and two pages disagree on whether the drop
+profile drops Not-ECT packets on an ECN queue or a full buffer does.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import ClassVar
+
+from mlt.switch_configs.behaviour import Behaviour, RandomDetect
+from mlt.switch_configs.capabilities import Capabilities, Feature, Support
+from mlt.switch_configs.counters import QueueCounters, integer, merge
+from mlt.switch_configs.plan import Plan
+from mlt.switch_configs.target import PortBuilder, Procedure, Target, Unconfirmed, code_lines
+
+PREFIX = "set class-of-service "
+BUFFER = re.compile(r"shared buffer of (\d+) bytes")
+
+
+class Junos(Target):
+    """Forwarding class per queue, drop profile and scheduler per class, one scheduler map bound to the ports."""
+
+    name: ClassVar[str] = "junos"
+    title: ClassVar[str] = "Juniper Junos (QFX)"
+    comment: ClassVar[str] = "#"
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        threshold_unit_bytes=None,
+        above_max_ect="unknown",
+        above_max_source="Juniper's pages describe marking only between the fill levels",
+        support={
+            Feature.SELECTIVE_DROP: Support(
+                "unconfirmed", "one page says the profile drops Not-ECT, another that only a full buffer does"
+            ),
+            Feature.STRICT_PRIORITY: Support("unconfirmed", "several strict-high queues at once"),
+            Feature.ECN_ON_STRICT: Support(
+                "no", "Juniper's ECN page advises against ECN on strict-high queues", "set default.sharing: weighted"
+            ),
+            Feature.WEIGHTED: Support("yes", "transmit-rate percent"),
+            Feature.STEP_THRESHOLD: Support(
+                "no", "ECT above the top fill level is undocumented, so the ramp ends at L"
+            ),
+            Feature.QUEUE_LIMIT: Support("no", "buffer-size reserves a share; a queue may grow into the shared pool"),
+            Feature.FAIR: Support("no", "no two-level scheduling is written here", "set default.sharing: weighted"),
+        },
+    )
+    procedure: ClassVar[Procedure] = Procedure(
+        apply=(
+            "configure; load set terminal; paste this file; show | compare; commit confirmed 5",
+            "verify, then: commit",
+        ),
+        verify=("show class-of-service interface PORT", "show interfaces queue PORT"),
+        undo=(
+            "configure; load set terminal; paste the undo file; commit",
+            "or, for whatever was configured before: rollback 1; commit  (UNCONFIRMED)",
+        ),
+        notes=(
+            "not equivalent to byte-exact targets: read ECN-CE and drops under load before trusting it",
+            "fill levels are percent of what the policy calls the shared buffer; check the queue's own buffer first",
+        ),
+    )
+    unconfirmed: ClassVar[tuple[Unconfirmed, ...]] = (
+        Unconfirmed(r"priority strict-high", "more than one strict-high queue, highest queue number first"),
+        Unconfirmed(r"explicit-congestion-notification", "that Not-ECT is dropped by the profile on an ECN queue"),
+    )
+
+    def native_port(self, label: str) -> str:
+        return f"et-0/0/{int(label) - 1}" if label.isdigit() else label
+
+    def lines(self, plan: Plan) -> list[str]:
+        name, buffer = plan.name, plan.policy.switch.shared_buffer_bytes
+        table = plan.dscp_to_queue()
+        lines = []
+        for queue in plan.queues:
+            forwarding = f"{name}-{queue.name}"
+            points = " ".join(f"{dscp:06b}" for dscp in range(len(table)) if table[dscp] == queue.number)
+            lines.append(f"forwarding-classes class {forwarding} queue-num {queue.number}")
+            lines.append(
+                f"classifiers dscp {name} forwarding-class {forwarding} loss-priority low code-points [ {points} ]"
+            )
+            scheduler = f"schedulers {forwarding}"
+            if queue.weight_percent is not None:
+                lines += [f"{scheduler} transmit-rate percent {queue.weight_percent}", f"{scheduler} priority low"]
+            elif queue.role == "default":
+                lines.append(f"{scheduler} priority low")
+            else:
+                lines.append(f"{scheduler} priority strict-high")
+            detect = queue.random_detect
+            if detect is not None:
+                low, high = (round(value * 100 / buffer) for value in (detect.min_bytes, detect.max_bytes))
+                lines.append(
+                    f"drop-profiles {forwarding} interpolate fill-level {low} fill-level {high} "
+                    f"drop-probability 0 drop-probability {detect.probability_percent}"
+                )
+                lines += [
+                    f"{scheduler} drop-profile-map loss-priority any protocol any drop-profile {forwarding}",
+                    f"{scheduler} explicit-congestion-notification",
+                ]
+            lines.append(f"scheduler-maps {name} forwarding-class {forwarding} scheduler {forwarding}")
+        for port in plan.ports:
+            lines += [f"interfaces {port} scheduler-map {name}", f"interfaces {port} unit 0 classifiers dscp {name}"]
+        return lines
+
+    def render(self, plan: Plan) -> dict[str, str]:
+        basis = f"# fill levels are percent of a shared buffer of {plan.policy.switch.shared_buffer_bytes} bytes"
+        return {"junos.apply.set": "\n".join([basis, *(PREFIX + line for line in self.lines(plan))]) + "\n"}
+
+    def undo(self, plan: Plan) -> dict[str, str]:
+        lines = ["delete class-of-service " + line.replace(" [", "").replace(" ]", "") for line in self.lines(plan)]
+        shorter = [re.sub(r" (code-points|interpolate) .*", "", line) for line in lines]
+        return {"junos.undo.set": "\n".join(dict.fromkeys(reversed(shorter))) + "\n"}
+
+    def parse(self, files: Mapping[str, str]) -> Behaviour:
+        reader = _Reader(self)
+        for name, text in files.items():
+            basis = BUFFER.search(text)
+            if basis is None:
+                raise self.fail(name, "the comment naming the shared buffer is gone: percent cannot become bytes")
+            reader.buffer = int(basis[1])
+            for number, line in code_lines(text, self.comment):
+                if not line.startswith(PREFIX):
+                    raise self.fail(f"{name}:{number}", f"not a class-of-service line: {line!r}")
+                reader.line(f"{name}:{number}", line.removeprefix(PREFIX))
+        return reader.behaviour()
+
+    def parse_counters(self, text: str) -> list[QueueCounters]:
+        rows, port, queue, part = [], "", -1, ""
+        fields = {"Packets": "sent", "Tail-dropped packets": "dropped_at_limit", "RED-dropped packets": "dropped_early",
+                  "ECN-CE packets": "marked"}  # fmt: skip
+        for line in text.splitlines():
+            if match := re.match(r"Physical interface: (\S+?),", line):
+                port = match[1]
+            elif match := re.match(r"\s*Queue(?: number)?: (\d)", line):
+                queue = int(match[1])
+            elif match := re.match(r"\s*(Queued|Transmitted):\s*$", line):
+                part = match[1]
+            elif (
+                queue >= 0
+                and (match := re.match(r"\s*([A-Za-z-]+(?: packets)?)\s*:\s+(\d+)", line))
+                and match[1] in fields
+                and (match[1] != "Packets" or part == "Transmitted")
+            ):
+                rows.append(QueueCounters(port=port, queue=queue, **{fields[match[1]]: integer(match[2])}))
+        return merge(rows)
+
+
+class _Reader:
+    """Collects the class-of-service statements and joins them per interface."""
+
+    def __init__(self, target: Junos) -> None:
+        self.target = target
+        self.buffer = 0
+        self.queue_of: dict[str, int] = {}
+        self.points: dict[str, dict[int, str]] = {}
+        self.profiles: dict[str, RandomDetect] = {}
+        self.priority: dict[str, str] = {}
+        self.rate: dict[str, int] = {}
+        self.profile_of: dict[str, str] = {}
+        self.ecn: set[str] = set()
+        self.maps: dict[str, dict[str, str]] = {}
+        self.bound: dict[str, dict[str, str]] = {}
+
+    def line(self, where: str, words: str) -> None:
+        name = r"(\S+)"
+        if m := re.fullmatch(rf"forwarding-classes class {name} queue-num ([0-7])", words):
+            self.queue_of[m[1]] = int(m[2])
+        elif m := re.fullmatch(
+            rf"classifiers dscp {name} forwarding-class {name} loss-priority low code-points \[ ([01 ]+) \]", words
+        ):
+            for bits in m[3].split():
+                if len(bits) != 6 or int(bits, 2) in self.points.setdefault(m[1], {}):
+                    raise self.target.fail(where, f"code point {bits} is malformed or mapped twice")
+                self.points[m[1]][int(bits, 2)] = m[2]
+        elif m := re.fullmatch(
+            rf"drop-profiles {name} interpolate fill-level (\d+) fill-level (\d+) "
+            r"drop-probability 0 drop-probability (\d+)",
+            words,
+        ):
+            low, high, chance = int(m[2]), int(m[3]), int(m[4])
+            if not 0 < low <= high <= 100 or not 0 < chance <= 100:
+                raise self.target.fail(where, f"fill levels {low}..{high} at {chance}% make no sense")
+            self.profiles[m[1]] = RandomDetect(
+                min_bytes=round(low * self.buffer / 100),
+                max_bytes=round(high * self.buffer / 100),
+                probability_percent=chance,
+                mark_ect=False,
+                drop_not_ect=True,
+            )
+        elif m := re.fullmatch(rf"schedulers {name} priority (strict-high|low)", words):
+            self.priority[m[1]] = m[2]
+        elif m := re.fullmatch(rf"schedulers {name} transmit-rate percent (\d+)", words):
+            self.rate[m[1]] = int(m[2])
+        elif m := re.fullmatch(
+            rf"schedulers {name} drop-profile-map loss-priority any protocol any drop-profile {name}", words
+        ):
+            self.profile_of[m[1]] = m[2]
+        elif m := re.fullmatch(rf"schedulers {name} explicit-congestion-notification", words):
+            self.ecn.add(m[1])
+        elif m := re.fullmatch(rf"scheduler-maps {name} forwarding-class {name} scheduler {name}", words):
+            self.maps.setdefault(m[1], {})[m[2]] = m[3]
+        elif m := re.fullmatch(rf"interfaces {name} scheduler-map {name}", words):
+            self.bound.setdefault(m[1], {})["map"] = m[2]
+        elif m := re.fullmatch(rf"interfaces {name} unit 0 classifiers dscp {name}", words):
+            self.bound.setdefault(m[1], {})["classifier"] = m[2]
+        else:
+            raise self.target.fail(where, f"not a statement this target writes: {words!r}")
+
+    def behaviour(self) -> Behaviour:
+        result = {}
+        for port, binding in self.bound.items():
+            where = f"interfaces {port}"
+            if binding.get("map") not in self.maps or binding.get("classifier") not in self.points:
+                raise self.target.fail(where, f"needs a defined scheduler-map and classifier; has {binding}")
+            built = PortBuilder()
+            for dscp, forwarding in self.points[binding["classifier"]].items():
+                if forwarding not in self.queue_of:
+                    raise self.target.fail(where, f"forwarding class {forwarding!r} is not defined")
+                built.dscp[dscp] = self.queue_of[forwarding]
+            for forwarding, scheduler in self.maps[binding["map"]].items():
+                self._scheduler(where, built, self.queue_of.get(forwarding, -1), scheduler)
+            if -1 in built.present:
+                raise self.target.fail(where, "the scheduler map names a forwarding class that is not defined")
+            result[port] = built.build()
+        return result
+
+    def _scheduler(self, where: str, built: PortBuilder, queue: int, scheduler: str) -> None:
+        built.present.add(queue)
+        if scheduler not in self.priority:
+            raise self.target.fail(where, f"scheduler {scheduler!r} is not defined")
+        if scheduler in self.rate:
+            built.weights[queue] = self.rate[scheduler]
+        elif self.priority[scheduler] == "low" and queue != min(self.queue_of.values()):
+            raise self.target.fail(where, f"scheduler {scheduler!r} is neither strict nor has it a rate")
+        profile = self.profile_of.get(scheduler)
+        if profile is None:
+            return
+        if profile not in self.profiles:
+            raise self.target.fail(where, f"drop profile {profile!r} is not defined")
+        known = self.profiles[profile]
+        built.random_detect[queue] = RandomDetect(
+            min_bytes=known.min_bytes,
+            max_bytes=known.max_bytes,
+            probability_percent=known.probability_percent,
+            mark_ect=scheduler in self.ecn,
+            drop_not_ect=True,
+        )
+
+
+TARGET = Junos()

@@ -1,0 +1,155 @@
+"""``mlt plan``: commands, exit codes and messages."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from mlt.cli.plan import app
+from mlt.planners.cluster import Cluster
+from mlt.planners.plan import Plan, read_plan
+
+ROOT = Path(__file__).resolve().parents[3]
+TESTBED = ROOT / "examples" / "planners" / "testbed.yaml"
+
+
+def mlt_plan(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def test_check__the_example_is_fine() -> None:
+    result = mlt_plan("check", TESTBED)
+    assert result.exit_code == 0
+    assert "9 hosts, 5 switches, 15 links, 1 jobs: fine" in result.output
+
+
+def test_check__bad_file_is_refused_with_line_and_expectation(tmp_path: Path) -> None:
+    bad = tmp_path / "bad.yaml"
+    bad.write_text(TESTBED.read_text().replace("servers: [ps0]", "servers: [ps1]"))
+    line = 1 + bad.read_text().splitlines().index("    servers: [ps1]")
+    result = mlt_plan("check", bad)
+    assert result.exit_code == 2
+    assert f"bad.yaml:{line}: jobs[0].servers[0]: no host is named 'ps1'; did you mean 'ps0'?" in result.output
+
+
+def test_assign_then_aggregate__share_one_plan_file(tmp_path: Path) -> None:
+    out = tmp_path / "plan.json"
+    assert mlt_plan("assign", TESTBED, "-o", out).exit_code == 0
+    assert mlt_plan("aggregate", TESTBED, "--method", "m-wcha", "-o", out).exit_code == 0
+    entry = read_plan(out).job("vgg19")
+    assert entry.assignment is not None
+    assert entry.aggregation is not None
+    assert entry.aggregation.method == "m-wcha"
+    assert mlt_plan("check", out, "--against", TESTBED).exit_code == 0
+
+
+def test_out__a_plan_of_another_cluster_is_not_overwritten(tmp_path: Path) -> None:
+    out = tmp_path / "plan.json"
+    assert mlt_plan("assign", TESTBED, "-o", out).exit_code == 0
+    other = tmp_path / "other.yaml"
+    other.write_text(TESTBED.read_text().replace("cpu_cores: 16", "cpu_cores: 17"))
+    before = out.read_text()
+    result = mlt_plan("assign", other, "-o", out)
+    assert result.exit_code == 2
+    assert "another version" in result.output
+    assert out.read_text() == before
+    out.write_text("my notes")
+    assert mlt_plan("assign", TESTBED, "-o", out).exit_code == 2
+    assert out.read_text() == "my notes"
+
+
+def test_show__words_and_picture(tmp_path: Path) -> None:
+    out, picture = tmp_path / "plan.json", tmp_path / "plan.png"
+    assert mlt_plan("aggregate", TESTBED, "-o", out).exit_code == 0
+    result = mlt_plan("show", TESTBED, out, "--draw", picture)
+    assert result.exit_code == 0
+    assert "times faster" in result.output
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_show__refuses_a_plan_for_another_cluster(tmp_path: Path) -> None:
+    out = tmp_path / "plan.json"
+    assert mlt_plan("aggregate", TESTBED, "-o", out).exit_code == 0
+    document = json.loads(out.read_text())
+    document["jobs"][0]["aggregation"]["clusters"][0]["members"][0] = "w99"
+    out.write_text(json.dumps(document))
+    result = mlt_plan("show", TESTBED, out)
+    assert result.exit_code == 2
+    assert "no node 'w99'" in result.output
+
+
+def test_auto__ranks_and_writes(tmp_path: Path) -> None:
+    out = tmp_path / "plan.json"
+    result = mlt_plan("auto", TESTBED, "vgg19", "-o", out)
+    assert result.exit_code == 0, result.output
+    assert "all-reduce" in result.output
+    assert read_plan(out).job("vgg19").estimates[0].iteration_time == pytest.approx(0.4384)
+
+
+def test_auto__simulate_is_refused_until_there_is_a_simulator() -> None:
+    result = mlt_plan("auto", TESTBED, "vgg19", "--simulate")
+    assert result.exit_code == 3
+    assert "the simulator is not part of this build" in result.output
+
+
+def test_auto__unknown_job() -> None:
+    result = mlt_plan("auto", TESTBED, "vgg")
+    assert result.exit_code == 2
+    assert "did you mean 'vgg19'?" in result.output
+
+
+def test_aggregate__infeasible_names_the_constraint(tmp_path: Path) -> None:
+    lonely = tmp_path / "lonely.yaml"
+    lonely.write_text(TESTBED.read_text().replace("servers: [ps0]", "servers: []"))
+    result = mlt_plan("aggregate", lonely)
+    assert result.exit_code == 3
+    assert "no server" in result.output
+
+
+def shape(schema: dict[str, Any]) -> dict[str, tuple[list[str], list[str]]]:
+    """Each model's keys and required keys: what may not drift; wording differs between pydantic versions."""
+    models = {schema["title"]: schema, **schema["$defs"]}
+    return {name: (sorted(m.get("properties", {})), sorted(m.get("required", []))) for name, m in models.items()}
+
+
+@pytest.mark.parametrize(("kind", "model"), [("cluster", Cluster), ("plan", Plan)])
+def test_schema__committed_copy_is_current(kind: str, model: type[Cluster] | type[Plan]) -> None:
+    result = mlt_plan("schema", kind)
+    assert result.exit_code == 0
+    assert json.loads(result.output)["title"] == model.__name__
+    committed = ROOT / "docs" / "schemas" / f"{kind}.schema.json"
+    now, then = json.loads(result.output), json.loads(committed.read_text())
+    assert shape(now) == shape(then), f"run: mlt plan schema {kind} > docs/schemas/{kind}.schema.json"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "missing"), [(("assign", TESTBED), "scipy"), (("auto", TESTBED, "vgg19"), "scipy")]
+)
+def test_base_install__says_which_extra_is_missing(
+    arguments: tuple[object, ...], missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("scipy", "scipy.optimize"):
+        monkeypatch.setitem(sys.modules, module, None)
+    result = mlt_plan(*arguments)
+    assert result.exit_code == 3
+    assert f"needs {missing}" in result.output
+    assert "pip install 'mlt[plan]'" in result.output
+
+
+def test_base_install__aggregates_and_explains_without_extras() -> None:
+    # A fresh interpreter, because here scipy and matplotlib may long be imported.
+    script = (
+        "import sys\n"
+        "for name in ('scipy', 'scipy.optimize', 'networkx', 'matplotlib', 'highspy'): sys.modules[name] = None\n"
+        "from mlt.cli.plan import app\n"
+        f"app(['aggregate', {str(TESTBED)!r}], standalone_mode=False)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "3 aggregators take in 4 workers" in done.stdout

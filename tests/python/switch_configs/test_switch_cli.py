@@ -1,0 +1,103 @@
+"""``mlt switch``: from nothing to an applied and verified file, by the command line alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from switch_lab import EXAMPLE, LAYERS, text
+from test_switch_counters import OUTPUTS
+
+from mlt.cli.switch import app
+
+
+def mlt(*arguments: str | Path, stdin: str = "") -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments], input=stdin)
+
+
+def test_help__lists_the_way() -> None:
+    done = mlt("--help")
+    assert done.exit_code == 0
+    for command in ("policy", "check", "generate", "verify", "rollback", "diff", "targets", "faults", "schema"):
+        assert f"  {command}" in done.output
+
+
+def test_policy__derives_a_file_that_check_accepts(tmp_path: Path) -> None:
+    file = tmp_path / "p.yaml"
+    sizes = ("--buffer-bytes", "4194304", "--link-rate", "100000000000", "--ports", "1,2")
+    done = mlt("policy", "--from-model", LAYERS, *sizes, "-o", file)
+    assert done.exit_code == 0, done.output
+    assert "layers-6" in done.stderr
+    assert mlt("check", file, "-t", "sonic", "-t", "onyx").exit_code == 0
+
+
+def test_generate__writes_files_and_refuses_in_words(tmp_path: Path) -> None:
+    done = mlt("generate", EXAMPLE, "-t", "nxos", "--ports", "3-4", "-o", tmp_path)
+    assert done.exit_code == 0
+    written = (tmp_path / "nxos.apply.txt").read_text(encoding="utf-8")
+    assert "interface ethernet1/4" in written
+    bare = tmp_path / "bare.yaml"
+    bare.write_text(text(), encoding="utf-8")
+    refused = mlt("generate", bare, "-t", "os10")
+    assert refused.exit_code == 1
+    assert "os10: cannot express step-threshold" in refused.output
+    assert mlt("generate", bare, "-t", "vax").exit_code == 1
+    assert "no target 'vax'" in mlt("generate", bare, "-t", "vax").output
+    assert "runs backwards" in mlt("generate", bare, "-t", "onyx", "--ports", "4-3").output
+
+
+def test_check__ends_with_one_and_names_the_rule(tmp_path: Path) -> None:
+    bad = tmp_path / "bad.yaml"
+    bad.write_text(text(s1="65536"), encoding="utf-8")
+    done = mlt("check", bad)
+    assert done.exit_code == 1
+    assert "[s-rising]" in done.output
+    assert mlt("check", tmp_path / "none.yaml").exit_code == 1
+
+
+def test_diff__meaning_against_policy_and_against_device_text(tmp_path: Path) -> None:
+    ours, other = tmp_path / "a.yaml", tmp_path / "b.yaml"
+    ours.write_text(text(), encoding="utf-8")
+    other.write_text(text(s1="40960"), encoding="utf-8")
+    done = mlt("diff", ours, other, "-t", "onyx")
+    assert done.exit_code == 1
+    assert "port 1/2 queue 6: min-threshold: 32768 B against 40960 B" in done.output
+    device = tmp_path / "running.txt"
+    device.write_text(mlt("generate", ours, "-t", "onyx").output, encoding="utf-8")
+    assert mlt("diff", ours, device, "-t", "onyx").exit_code == 0
+    device.write_text("hostname x\n", encoding="utf-8")
+    assert "running.txt:1" in mlt("diff", ours, device, "-t", "onyx").output
+
+
+def test_rollback__prints_the_undo() -> None:
+    done = mlt("rollback", EXAMPLE, "-t", "nxos", "--ports", "1")
+    assert done.exit_code == 0
+    assert "no policy-map type queuing mlt-out" in done.output
+
+
+def test_verify__prints_commands_then_reads_their_output() -> None:
+    commands = mlt("verify", EXAMPLE, "-t", "sonic", "--ports", "1")
+    assert "show queue wredcounters Ethernet0" in commands.output
+    read = mlt("verify", EXAMPLE, "-t", "sonic", "--ports", "1", "-o", "-", stdin=OUTPUTS["sonic"][0])
+    assert read.exit_code == 0, read.output
+    assert "layers-1" in read.output
+    assert "4321" in read.output
+    broken = OUTPUTS["sonic"][0].replace("UC6", "UC7", 1)
+    wrong = mlt("verify", EXAMPLE, "-t", "sonic", "--ports", "1", "-o", "-", stdin=broken)
+    assert wrong.exit_code == 1
+    assert "must have no RED" in wrong.output
+    assert mlt("verify", EXAMPLE, "-t", "sonic", "-o", "-", stdin="nothing").exit_code == 1
+
+
+def test_faults__prints_the_table_of_one_target() -> None:
+    done = mlt("faults", EXAMPLE, "-t", "os10")
+    assert done.exit_code == 0, done.output
+    assert "mlt: 13 of 13" in done.output
+
+
+@pytest.mark.parametrize("command", ["targets", "schema"])
+def test_listings__print(command: str) -> None:
+    done = mlt(command)
+    assert done.exit_code == 0
+    assert "accept" in done.output or "selective-drop" in done.output

@@ -1,0 +1,38 @@
+"""A vendor is one file: put one into the folder, and it is a target."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from mlt.switch_configs import vendors
+from mlt.switch_configs.errors import SwitchConfigError
+from mlt.switch_configs.generator import generate
+from mlt.switch_configs.registry import target, targets
+from switch_lab import example
+
+
+@pytest.fixture
+def extra_vendor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    body = Path(vendors.__path__[0], "sonic.py").read_text(encoding="utf-8")
+    (tmp_path / "acme_os.py").write_text(body.replace('= "sonic"', '= "acme"'), encoding="utf-8")
+    monkeypatch.setattr(vendors, "__path__", [*vendors.__path__, str(tmp_path)])
+    targets.cache_clear()
+    yield "acme"
+    targets.cache_clear()
+
+
+def test_targets__all_eight_systems_and_the_ebpf_port() -> None:
+    wanted = {"onyx", "sonic", "cumulus", "eos", "nxos", "junos", "os10", "linux", "linux-ebpf"}
+    assert set(targets()) == wanted
+
+
+def test_targets__a_new_file_is_a_new_target(extra_vendor: str) -> None:
+    assert extra_vendor in targets()
+    assert generate(example(), extra_vendor).plan.ports[1] == "Ethernet4"
+
+
+def test_target__an_unknown_name_lists_the_known() -> None:
+    with pytest.raises(SwitchConfigError, match="cumulus, eos"):
+        target("vax")

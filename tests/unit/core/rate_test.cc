@@ -1,0 +1,224 @@
+// Round trip, rate and pacing, each alone: plain arithmetic over time that the test makes up.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+
+#include "base/prng.h"
+#include "core/pacer.h"
+#include "core/peer.h"
+#include "core/rtt_estimator.h"
+#include "core/timely.h"
+
+using namespace mlt;
+using base::DurationNs;
+using base::kMicrosecond;
+using base::kMillisecond;
+using base::kSecond;
+using base::TimeNs;
+
+// ---- round trip ----------------------------------------------------------------------------------------------------
+
+TEST_CASE("rtt_estimator__timeout_before_the_first_sample_and_after_steady_ones") {
+  core::RttEstimator rtt;
+  CHECK(rtt.timeout_ns(0) == core::RttEstimator::kInitialNs);
+  CHECK(rtt.grace_ns() == core::RttEstimator::kInitialNs);
+  for (int i = 0; i < 100; ++i) rtt.on_sample(kMillisecond);
+  CHECK(rtt.smoothed_ns() == kMillisecond);
+  CHECK(rtt.timeout_ns(0) >= kMillisecond);
+  CHECK(rtt.timeout_ns(0) < kMillisecond + 100 * kMicrosecond);
+  CHECK(rtt.grace_ns() == 50 * kMicrosecond);  // no queue, no jitter
+}
+
+TEST_CASE("rtt_estimator__timeout_doubles_within_its_limits") {
+  core::RttEstimator rtt;
+  rtt.on_sample(10 * kMicrosecond);
+  CHECK(rtt.timeout_ns(0) == core::RttEstimator::kMinTimeoutNs);
+  DurationNs last = 0;
+  for (std::uint32_t repeats = 0; repeats < 100; ++repeats) {
+    const DurationNs now = rtt.timeout_ns(repeats);
+    CHECK(now >= last);
+    CHECK(now <= core::RttEstimator::kMaxTimeoutNs);
+    last = now;
+  }
+  CHECK(rtt.timeout_ns(1) == 2 * core::RttEstimator::kMinTimeoutNs);
+  CHECK(last == core::RttEstimator::kMaxTimeoutNs);
+  CHECK(rtt.timeout_ns(~std::uint32_t{0}) == core::RttEstimator::kMaxTimeoutNs);
+}
+
+TEST_CASE("rtt_estimator__grace_grows_with_the_queue_and_is_bounded") {
+  core::RttEstimator rtt;
+  rtt.on_sample(50 * kMicrosecond);
+  for (int i = 0; i < 200; ++i) rtt.on_sample(2 * kMillisecond);
+  CHECK(rtt.grace_ns() > kMillisecond);
+  for (int i = 0; i < 200; ++i) rtt.on_sample(kSecond);
+  CHECK(rtt.grace_ns() == 20 * kMillisecond);
+}
+
+// ---- TIMELY --------------------------------------------------------------------------------------------------------
+
+namespace {
+
+core::TimelyConfig config_of(double line) {
+  core::TimelyConfig config;
+  config.line_rate_bytes_per_second = line;
+  config.alpha_bytes_per_second = line / 100;
+  return config;
+}
+
+}  // namespace
+
+TEST_CASE("timely__starts_at_line_rate_and_never_exceeds_it") {
+  core::Timely timely(config_of(1.25e9));
+  CHECK(timely.rate_bytes_per_second() == 1.25e9);
+  for (TimeNs now = 0; now < kMillisecond; now += 20 * kMicrosecond) timely.on_rtt_sample(now, 20 * kMicrosecond);
+  CHECK(timely.rate_bytes_per_second() == 1.25e9);
+}
+
+TEST_CASE("timely__above_the_high_threshold_decreases_whatever_the_gradient") {
+  core::Timely timely(config_of(1.25e9));
+  timely.on_rtt_sample(0, 20 * kMicrosecond);
+  // Rising to a peak, then falling: negative gradient, still far too high.
+  TimeNs now = 10 * kMillisecond;
+  timely.on_rtt_sample(now, 600 * kMicrosecond);
+  const double after_peak = timely.rate_bytes_per_second();
+  CHECK(after_peak < 1.25e9);
+  for (DurationNs rtt = 590 * kMicrosecond; rtt > 550 * kMicrosecond; rtt -= 10 * kMicrosecond) {
+    const double before = timely.rate_bytes_per_second();
+    REQUIRE(rtt > timely.high_threshold_ns());  // it moves with the rate
+    now += 10 * kMillisecond;
+    timely.on_rtt_sample(now, rtt);
+    CHECK(timely.rate_bytes_per_second() < before);
+    // rate * (1 - beta * (1 - T_high / rtt)), never below 1 - beta of it.
+    CHECK(timely.rate_bytes_per_second() >= before * 0.2 * 0.999);
+  }
+}
+
+TEST_CASE("timely__below_the_low_threshold_increases_by_alpha") {
+  core::Timely timely(config_of(1.25e9));
+  timely.on_rtt_sample(0, 20 * kMicrosecond);
+  timely.on_rtt_sample(10 * kMillisecond, 10 * kMillisecond);
+  timely.on_rtt_sample(20 * kMillisecond, 20 * kMicrosecond);
+  const double low = timely.rate_bytes_per_second();
+  timely.on_rtt_sample(21 * kMillisecond, 20 * kMicrosecond);
+  CHECK(timely.rate_bytes_per_second() == doctest::Approx(low + 1.25e7));
+}
+
+TEST_CASE("timely__between_the_thresholds_follows_the_gradient") {
+  core::Timely timely(config_of(1.25e9));
+  timely.on_rtt_sample(0, 100 * kMicrosecond);
+  const DurationNs middle = (timely.low_threshold_ns() + timely.high_threshold_ns()) / 2;
+  // Rising.
+  timely.on_rtt_sample(kMillisecond, middle);
+  const double risen = timely.rate_bytes_per_second();
+  CHECK(risen < 1.25e9);
+  // Falling, for long enough to turn the smoothed gradient.
+  TimeNs now = kMillisecond;
+  DurationNs rtt = middle;
+  while (rtt > timely.low_threshold_ns() + 8 * kMicrosecond) {
+    rtt -= 4 * kMicrosecond;
+    now += kMillisecond;
+    timely.on_rtt_sample(now, rtt);
+  }
+  const double before = timely.rate_bytes_per_second();
+  timely.on_rtt_sample(now + kMillisecond, rtt - 2 * kMicrosecond);
+  CHECK(timely.rate_bytes_per_second() > before);
+}
+
+TEST_CASE("timely__decreases_at_most_once_per_round_trip") {
+  core::Timely timely(config_of(1.25e9));
+  timely.on_rtt_sample(0, 20 * kMicrosecond);
+  const TimeNs now = 5 * kMillisecond;
+  timely.on_rtt_sample(now, 2 * kMillisecond);
+  const double once = timely.rate_bytes_per_second();
+  for (TimeNs later = now; later < now + 2 * kMillisecond; later += 10 * kMicrosecond) {
+    timely.on_rtt_sample(later, 2 * kMillisecond);
+  }
+  CHECK(timely.rate_bytes_per_second() == once);
+  timely.on_rtt_sample(now + 2 * kMillisecond, 2 * kMillisecond);
+  CHECK(timely.rate_bytes_per_second() < once);
+}
+
+TEST_CASE("timely__never_falls_below_its_floor") {
+  core::Timely timely(config_of(1.25e9));
+  timely.on_rtt_sample(0, 20 * kMicrosecond);
+  for (TimeNs now = kSecond; now < 9 * kSecond; now += 40 * kMillisecond) timely.on_rtt_sample(now, 30 * kMillisecond);
+  CHECK(timely.rate_bytes_per_second() >= 1.25e6);
+  core::TimelyConfig config = config_of(1.25e9);
+  config.min_rate_bytes_per_second = 5e8;
+  core::Timely bounded(config);
+  bounded.on_rtt_sample(0, 20 * kMicrosecond);
+  for (TimeNs now = kSecond; now < 9 * kSecond; now += 40 * kMillisecond) bounded.on_rtt_sample(now, 30 * kMillisecond);
+  CHECK(bounded.rate_bytes_per_second() == 5e8);
+}
+
+TEST_CASE("timely__thresholds_are_never_below_a_few_packets_and_a_run") {
+  // 200 Mbit/s: a packet takes 60 us, and thresholds of 12.5 and 125 us would mean nothing.
+  core::Timely slow(config_of(2.5e7));
+  slow.on_rtt_sample(0, 100 * kMicrosecond);
+  CHECK(slow.low_threshold_ns() - slow.base_rtt_ns() >= 3 * 60 * kMicrosecond);
+  CHECK(slow.high_threshold_ns() - slow.base_rtt_ns() >= 30 * 60 * kMicrosecond);
+  core::Timely fast(config_of(1.25e10));
+  fast.on_rtt_sample(0, 100 * kMicrosecond);
+  const DurationNs run = base::serialisation_ns(base::kMaxRunBytes, 1.25e10);
+  CHECK(fast.low_threshold_ns() == fast.base_rtt_ns() + run + 12'500);
+  CHECK(fast.high_threshold_ns() == fast.base_rtt_ns() + run + 125'000);
+}
+
+TEST_CASE("timely__base_is_the_smallest_of_the_last_windows_and_forgets_older_ones") {
+  core::Timely timely(config_of(1.25e9));
+  timely.on_rtt_sample(0, 10 * kMicrosecond);
+  timely.on_rtt_sample(kSecond, 50 * kMicrosecond);
+  CHECK(timely.base_rtt_ns() == 10 * kMicrosecond);
+  // The route changed for good: after two windows the old minimum is gone.
+  for (TimeNs now = 2 * kSecond; now < 25 * kSecond; now += 100 * kMillisecond) {
+    timely.on_rtt_sample(now, 80 * kMicrosecond);
+  }
+  CHECK(timely.base_rtt_ns() == 80 * kMicrosecond);
+}
+
+// ---- pacer ---------------------------------------------------------------------------------------------------------
+
+TEST_CASE("pacer__keeps_the_mean_rate_even_if_woken_late") {
+  base::Prng prng(4);
+  core::Pacer pacer;
+  const double rate = 1.25e8;
+  TimeNs now = kSecond;
+  const TimeNs start = now;
+  std::uint64_t sent = 0;
+  while (now < start + 100 * kMillisecond) {
+    while (pacer.may_send(now)) {
+      pacer.on_sent(now, 1'500, rate);
+      sent += 1'500;
+    }
+    now = pacer.next_ns() + static_cast<TimeNs>(prng.below(100'000));  // late by up to 100 us
+  }
+  const double mean = static_cast<double>(sent) / (static_cast<double>(now - start) * 1e-9);
+  CHECK(mean > 0.97 * rate);
+  CHECK(mean < 1.03 * rate);
+}
+
+TEST_CASE("pacer__idle_time_is_not_saved_up") {
+  core::Pacer pacer;
+  const double rate = 1.25e8;
+  pacer.on_sent(0, 1'500, rate);
+  const TimeNs now = 10 * kSecond;
+  std::uint64_t burst = 0;
+  while (pacer.may_send(now)) {
+    pacer.on_sent(now, 1'500, rate);
+    burst += 1'500;
+  }
+  CHECK(static_cast<double>(burst) <= rate * static_cast<double>(core::Pacer::kCreditNs) * 1e-9 + 2 * 1'500);
+}
+
+TEST_CASE("run_bytes__is_what_the_rate_sends_in_100_us") {
+  CHECK(core::Pacer::run_bytes(1.25e9) == 125'000);
+  CHECK(core::Pacer::run_bytes(1.25e6) == 125);
+}
+
+TEST_CASE("is_after__holds_across_the_wrap") {
+  CHECK(core::is_after(1, 0));
+  CHECK(core::is_after(0, 0xFFFF'FFFF));
+  CHECK(core::is_after(5, 0xFFFF'FFF0));
+  CHECK_FALSE(core::is_after(0, 0));
+  CHECK_FALSE(core::is_after(0xFFFF'FFFF, 0));
+}

@@ -1,0 +1,256 @@
+// The endpoint's fixed-size tables: timers, tags, early segments, outcomes, replies, completions.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <map>
+#include <vector>
+
+#include "base/prng.h"
+#include "core/completion_queue.h"
+#include "core/early_buffer.h"
+#include "core/finished_log.h"
+#include "core/reply_queue.h"
+#include "core/segmenter.h"
+#include "core/tag_table.h"
+#include "core/timer_table.h"
+
+using namespace mlt;
+using base::kNever;
+
+// ---- timers --------------------------------------------------------------------------------------------------------
+
+TEST_CASE("timer_table__agrees_with_a_map") {
+  constexpr std::uint32_t kSlots = 37;
+  core::TimerTable timers(kSlots);
+  std::map<std::uint32_t, base::TimeNs> model;
+  base::Prng prng(1);
+  for (int step = 0; step < 50'000; ++step) {
+    const auto slot = static_cast<std::uint32_t>(prng.below(kSlots));
+    switch (prng.below(5)) {
+      case 0:
+        timers.cancel(slot);
+        model.erase(slot);
+        break;
+      case 1:
+        timers.set(slot, kNever);
+        model.erase(slot);
+        break;
+      case 2: {
+        const auto now = static_cast<base::TimeNs>(prng.below(100));
+        std::uint32_t due = 0;
+        // Earliest first; among equals the smallest slot.
+        const auto first = std::min_element(model.begin(), model.end(), [](const auto& a, const auto& b) {
+          return a.second != b.second ? a.second < b.second : a.first < b.first;
+        });
+        const bool expected = first != model.end() && first->second <= now;
+        REQUIRE(timers.pop_due(now, due) == expected);
+        if (expected) {
+          REQUIRE(due == first->first);
+          model.erase(first);
+        }
+        break;
+      }
+      default: {
+        const auto at = static_cast<base::TimeNs>(prng.below(100));
+        timers.set(slot, at);
+        model[slot] = at;
+      }
+    }
+    base::TimeNs next = kNever;
+    for (const auto& [s, at] : model) next = std::min(next, at);
+    REQUIRE(timers.next() == next);
+  }
+}
+
+// ---- tags ----------------------------------------------------------------------------------------------------------
+
+TEST_CASE("tag_table__agrees_with_a_map_up_to_its_limit") {
+  core::TagTable table(500);
+  std::map<std::pair<std::uint16_t, std::uint64_t>, std::uint32_t> model;
+  base::Prng prng(2);
+  for (int step = 0; step < 20'000; ++step) {
+    const auto peer = static_cast<std::uint16_t>(prng.below(5));
+    // Tags that differ in few bits only, as partition numbers do.
+    const std::uint64_t tag = prng.below(200) << (16 * prng.below(3));
+    const auto known = model.find({peer, tag});
+    core::TagEntry* found = table.find(peer, tag);
+    REQUIRE((found != nullptr) == (known != model.end()));
+    if (found != nullptr) REQUIRE(found->send_generation == known->second);
+    core::TagEntry* entry = table.find_or_insert(peer, tag);
+    if (known == model.end() && model.size() == 500) {
+      REQUIRE(entry == nullptr);
+      continue;
+    }
+    REQUIRE(entry != nullptr);
+    REQUIRE(entry->tag == tag);
+    REQUIRE(entry->peer == peer);
+    model[{peer, tag}] = ++entry->send_generation;
+    REQUIRE(table.used() == model.size());
+  }
+  CHECK(model.size() == 500);
+}
+
+TEST_CASE("restart_generations__touches_one_peer_only") {
+  core::TagTable table(8);
+  for (const std::uint16_t peer : {std::uint16_t{1}, std::uint16_t{2}}) {
+    core::TagEntry* entry = table.find_or_insert(peer, 9);
+    entry->send_generation = 3;
+    entry->receive_generation = 4;
+  }
+  table.restart_generations(1);
+  CHECK(table.find(1, 9)->send_generation == 0);
+  CHECK(table.find(1, 9)->receive_generation == 0);
+  CHECK(table.find(2, 9)->send_generation == 3);
+}
+
+// ---- early segments ------------------------------------------------------------------------------------------------
+
+TEST_CASE("early_buffer__keeps_copies_and_hands_each_out_once") {
+  core::EarlyBuffer early(10, 64, 8, 10, 3);
+  core::EarlyTransfer* transfer = early.find_or_insert(1, {7, 2});
+  REQUIRE(transfer != nullptr);
+  CHECK(early.find(1, {7, 2}) == transfer);
+  CHECK(early.find(1, {7, 3}) == nullptr);
+  CHECK(early.find(2, {7, 2}) == nullptr);
+  std::vector<std::byte> payload(64);
+  for (std::uint32_t i = 0; i < 5; ++i) {
+    wire::DataHeader header;
+    header.offset_bytes = i * 64;
+    std::fill(payload.begin(), payload.end(), static_cast<std::byte>(i));
+    REQUIRE(early.keep(*transfer, header, std::span(payload).first(i == 4 ? 0 : 64)));
+  }
+  std::fill(payload.begin(), payload.end(), std::byte{0xEE});
+  std::uint32_t seen = 0;
+  early.release(*transfer, [&](const wire::DataHeader& header, std::span<const std::byte> kept) {
+    const std::uint32_t i = header.offset_bytes / 64;
+    seen |= 1U << i;
+    CHECK(kept.size() == (i == 4 ? 0 : 64));
+    for (const std::byte b : kept) CHECK(b == static_cast<std::byte>(i));
+  });
+  CHECK(seen == 0x1F);
+  CHECK(early.find(1, {7, 2}) == nullptr);
+}
+
+TEST_CASE("early_buffer__one_peer_cannot_use_up_the_share_of_another") {
+  core::EarlyBuffer early(10, 64, 16, 5, 3);
+  const std::vector<std::byte> payload(64);
+  core::EarlyTransfer* greedy = early.find_or_insert(1, {1, 0});
+  int kept = 0;
+  for (int i = 0; i < 20; ++i) kept += early.keep(*greedy, {}, payload) ? 1 : 0;
+  CHECK(kept == 5);
+  int records = 1;
+  for (std::uint64_t tag = 2; tag < 20; ++tag) records += early.find_or_insert(1, {tag, 0}) != nullptr ? 1 : 0;
+  CHECK(records < 16);
+  core::EarlyTransfer* other = early.find_or_insert(2, {1, 0});
+  REQUIRE(other != nullptr);
+  CHECK(early.keep(*other, {}, payload));
+  early.forget(1);
+  greedy = early.find_or_insert(1, {1, 0});
+  REQUIRE(greedy != nullptr);
+  CHECK(early.keep(*greedy, {}, payload));
+}
+
+TEST_CASE("early_buffer__refuses_a_payload_larger_than_its_cells") {
+  core::EarlyBuffer early(2, 64, 2, 2, 2);
+  core::EarlyTransfer* transfer = early.find_or_insert(1, {1, 0});
+  const std::vector<std::byte> payload(65);
+  CHECK_FALSE(early.keep(*transfer, {}, payload));
+  CHECK(early.keep(*transfer, {}, std::span(payload).first(64)));
+  CHECK(early.keep(*transfer, {}, std::span(payload).first(64)));  // the refusal cost no cell
+  CHECK_FALSE(early.keep(*transfer, {}, std::span(payload).first(64)));
+}
+
+// ---- outcomes, replies, completions --------------------------------------------------------------------------------
+
+TEST_CASE("finished_log__finds_what_was_put_until_it_is_replaced") {
+  core::FinishedLog log(4);
+  core::FinishedReceive entry;
+  entry.used = true;
+  entry.peer = 3;
+  entry.status = wire::StopStatus::kWithinBound;
+  for (std::uint32_t generation = 0; generation < 10; ++generation) {
+    entry.transfer = {5, generation};
+    entry.missing_bytes = generation;
+    entry.finished_ns = generation;
+    log.put(entry);
+    const core::FinishedReceive* found = log.find(3, {5, generation});
+    REQUIRE(found != nullptr);
+    CHECK(found->missing_bytes == generation);
+  }
+  CHECK(log.find(3, {5, 0}) == nullptr);  // four entries, ten outcomes
+  CHECK(log.find(2, {5, 9}) == nullptr);
+  int recent = 0;
+  log.each_since(8, [&](const core::FinishedReceive& finished) {
+    CHECK(finished.finished_ns >= 8);
+    ++recent;
+  });
+  CHECK(recent == 2);
+  log.forget(3);
+  CHECK(log.find(3, {5, 9}) == nullptr);
+}
+
+TEST_CASE("reply_queue__is_first_in_first_out_refuses_when_full_and_forgets_a_peer") {
+  core::ReplyQueue queue(5);
+  core::Reply reply;
+  for (std::uint32_t turn = 0; turn < 7; ++turn) {  // so that the ring wraps
+    for (std::uint16_t i = 0; i < 5; ++i) {
+      reply.peer = i % 2;
+      reply.missing_bytes = i;
+      CHECK(queue.push(reply));
+    }
+    CHECK_FALSE(queue.push(reply));
+    queue.forget(1);
+    for (const std::uint32_t expected : {0U, 2U, 4U}) {
+      REQUIRE(queue.front() != nullptr);
+      CHECK(queue.front()->missing_bytes == expected);
+      queue.pop();
+    }
+    CHECK(queue.front() == nullptr);
+  }
+}
+
+TEST_CASE("completion_queue__is_first_in_first_out") {
+  core::CompletionQueue queue(3);
+  core::CompletedSlot slot;
+  CHECK_FALSE(queue.pop(slot));
+  for (std::uint32_t turn = 0; turn < 5; ++turn) {
+    queue.push({core::CompletionKind::kReceive, turn});
+    queue.push({core::CompletionKind::kSend, turn + 1});
+    CHECK(queue.size() == 2);
+    REQUIRE(queue.pop(slot));
+    CHECK(slot.slot == turn);
+    CHECK(slot.kind == core::CompletionKind::kReceive);
+    REQUIRE(queue.pop(slot));
+    CHECK(slot.slot == turn + 1);
+  }
+}
+
+// ---- the grid ------------------------------------------------------------------------------------------------------
+
+TEST_CASE("segment_grid__covers_every_byte_once") {
+  for (const std::uint32_t size : {8U, 64U, 1'432U, 8'960U}) {
+    for (const std::uint32_t total : {0U, 1U, 7U, 8U, 9U, 1'431U, 1'432U, 1'433U, 100'000U}) {
+      CAPTURE(size);
+      CAPTURE(total);
+      const core::SegmentGrid grid(total, size);
+      std::uint32_t at = 0;
+      for (std::uint32_t s = 0; s < grid.count(); ++s) {
+        REQUIRE(grid.offset(s) == at);
+        REQUIRE(grid.fits(at, grid.length(s)));
+        REQUIRE_FALSE(grid.fits(at, std::uint64_t{grid.length(s)} + 1));
+        REQUIRE_FALSE(grid.fits(at + 1, grid.length(s)));
+        at += grid.length(s);
+      }
+      CHECK(at == total);
+      CHECK_FALSE(grid.fits(grid.count() * size, 0));
+      CHECK_FALSE(grid.fits(grid.count() * size, size));
+    }
+  }
+}
+
+TEST_CASE("segment_grid__reaches_the_largest_tensor") {
+  const core::SegmentGrid grid(~std::uint32_t{0}, 8);
+  CHECK(grid.count() == 1U << 29);
+  CHECK(grid.offset(grid.count() - 1) == ~std::uint32_t{0} - 7 + 0U);
+  CHECK(grid.length(grid.count() - 1) == 7);
+}

@@ -1,0 +1,256 @@
+#include "wire/control.h"
+
+#include <doctest/doctest.h>
+
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "base/prng.h"
+
+using namespace mlt;
+using wire::DropReason;
+using wire::PacketType;
+
+namespace {
+
+wire::Prefix prefix_of(PacketType type, std::uint8_t flags) {
+  wire::Prefix prefix;
+  prefix.type = type;
+  prefix.flags = flags;
+  prefix.path = 9;
+  prefix.element = wire::ElementType::kFloat64;
+  prefix.round = 200;
+  prefix.sequence = 0xDEADBEEF;
+  prefix.cookie = 0x0123456789ABCDEF;
+  return prefix;
+}
+
+constexpr wire::AckBlock kBlock{1, 0xFFFF'FFFF, 3, 0x8000'0001, 5};
+constexpr wire::TransferId kTransfer{0xFEDC'BA98'7654'3210, 77};
+
+bool same(const wire::AckBlock& a, const wire::AckBlock& b) {
+  return a.highest_sequence == b.highest_sequence && a.received_packets == b.received_packets &&
+         a.ce_packets == b.ce_packets && a.echo_timestamp_ns == b.echo_timestamp_ns && a.hold_ns == b.hold_ns;
+}
+
+std::vector<std::byte> ack_bytes() {
+  std::vector<std::byte> bytes(wire::kMaxControlBytes);
+  bytes.resize(wire::encode_ack({prefix_of(PacketType::kAck, MLT_ACK_FLAGS), kBlock, kTransfer, 123}, bytes.data()));
+  return bytes;
+}
+
+wire::Probe example_probe(std::uint8_t paths) {
+  wire::Probe probe;
+  probe.prefix = prefix_of(PacketType::kProbe, MLT_PROBE_FLAGS);
+  probe.transfer = kTransfer;
+  probe.total_bytes = 8'000;
+  probe.critical_segments = 12;
+  probe.timestamp_ns = 34;
+  probe.grace_ns = 56;
+  probe.path_count = paths;
+  for (std::uint8_t i = 0; i < paths; ++i) probe.last_sequence[i] = 1'000U + i;
+  return probe;
+}
+
+std::vector<std::byte> probe_bytes(std::uint8_t paths) {
+  std::vector<std::byte> bytes(wire::kMaxControlBytes);
+  bytes.resize(wire::encode_probe(example_probe(paths), bytes.data()));
+  return bytes;
+}
+
+std::vector<std::byte> bitmap_bytes(std::uint32_t first, std::uint32_t count, std::size_t payload) {
+  const std::vector<std::byte> bits(payload, std::byte{0xA5});
+  std::vector<std::byte> bytes(wire::kMaxControlBytes + 64);
+  wire::BitmapMessage message;
+  message.prefix = prefix_of(PacketType::kBitmap, 0);
+  message.block = kBlock;
+  message.transfer = kTransfer;
+  message.probe_timestamp_ns = 9;
+  message.first_segment = first;
+  message.segment_count = count;
+  message.bits = bits;
+  bytes.resize(wire::encode_bitmap(message, bytes.data()));
+  return bytes;
+}
+
+std::vector<std::byte> stop_bytes() {
+  std::vector<std::byte> bytes(wire::kMaxControlBytes);
+  wire::Stop stop;
+  stop.prefix = prefix_of(PacketType::kStop, MLT_STOP_FLAG_ECHO);
+  stop.block = kBlock;
+  stop.transfer = kTransfer;
+  stop.probe_timestamp_ns = 4;
+  stop.status = wire::StopStatus::kTypeMismatch;
+  stop.missing_bytes = 1'234'567;
+  stop.receiver_total_bytes = 0xFFFF'FFFF;
+  bytes.resize(wire::encode_stop(stop, bytes.data()));
+  return bytes;
+}
+
+// Any control datagram, from a copy of exactly its size.
+DropReason decode(const std::vector<std::byte>& bytes) {
+  const std::unique_ptr<std::byte[]> exact(new std::byte[bytes.size()]);
+  if (!bytes.empty()) std::memcpy(exact.get(), bytes.data(), bytes.size());
+  const std::span<const std::byte> view(exact.get(), bytes.size());
+  wire::Prefix prefix;
+  if (const DropReason reason = wire::decode_prefix(view, prefix); reason != DropReason::kNone) return reason;
+  switch (prefix.type) {
+    case PacketType::kData:
+      return DropReason::kUnknownType;
+    case PacketType::kAck: {
+      wire::Ack ack;
+      return wire::decode_ack(view, prefix, ack);
+    }
+    case PacketType::kProbe: {
+      wire::Probe probe;
+      const DropReason reason = wire::decode_probe(view, prefix, probe);
+      if (reason == DropReason::kNone) CHECK(probe.path_count <= MLT_MAX_PATHS);
+      return reason;
+    }
+    case PacketType::kBitmap: {
+      wire::BitmapMessage bitmap;
+      const DropReason reason = wire::decode_bitmap(view, prefix, bitmap);
+      if (reason == DropReason::kNone) CHECK(bitmap.bits.size() == (bitmap.segment_count + 7) / 8);
+      return reason;
+    }
+    case PacketType::kStop: {
+      wire::Stop stop;
+      return wire::decode_stop(view, prefix, stop);
+    }
+  }
+  return DropReason::kUnknownType;
+}
+
+}  // namespace
+
+TEST_CASE("ack__round_trip") {
+  const auto bytes = ack_bytes();
+  wire::Prefix prefix;
+  wire::Ack ack;
+  REQUIRE(wire::decode_prefix(bytes, prefix) == DropReason::kNone);
+  REQUIRE(wire::decode_ack(bytes, prefix, ack) == DropReason::kNone);
+  CHECK(ack.prefix.flags == MLT_ACK_FLAGS);
+  CHECK(ack.prefix.path == 9);
+  CHECK(same(ack.block, kBlock));
+  CHECK(ack.transfer == kTransfer);
+  CHECK(ack.probe_timestamp_ns == 123);
+}
+
+TEST_CASE("probe__round_trip_with_every_number_of_paths") {
+  for (std::uint8_t paths = 0; paths <= MLT_MAX_PATHS; ++paths) {
+    const auto bytes = probe_bytes(paths);
+    wire::Prefix prefix;
+    wire::Probe probe;
+    REQUIRE(wire::decode_prefix(bytes, prefix) == DropReason::kNone);
+    REQUIRE(wire::decode_probe(bytes, prefix, probe) == DropReason::kNone);
+    CHECK(probe.prefix.element == wire::ElementType::kFloat64);
+    CHECK(probe.prefix.round == 200);
+    CHECK(probe.transfer == kTransfer);
+    CHECK(probe.total_bytes == 8'000);
+    CHECK(probe.critical_segments == 12);
+    CHECK(probe.timestamp_ns == 34);
+    CHECK(probe.grace_ns == 56);
+    REQUIRE(probe.path_count == paths);
+    for (std::uint8_t i = 0; i < paths; ++i) CHECK(probe.last_sequence[i] == 1'000U + i);
+  }
+}
+
+TEST_CASE("bitmap__round_trip_of_empty_odd_and_largest") {
+  for (const std::uint32_t count : {0U, 1U, 7U, 8U, 9U, 8'191U, 8'192U}) {
+    CAPTURE(count);
+    const auto bytes = bitmap_bytes(2 * MLT_BITMAP_CHUNK_SEGMENTS, count, (count + 7) / 8);
+    CHECK(bytes.size() <= wire::kMaxControlBytes);
+    wire::Prefix prefix;
+    wire::BitmapMessage bitmap;
+    REQUIRE(wire::decode_prefix(bytes, prefix) == DropReason::kNone);
+    REQUIRE(wire::decode_bitmap(bytes, prefix, bitmap) == DropReason::kNone);
+    CHECK(same(bitmap.block, kBlock));
+    CHECK(bitmap.transfer == kTransfer);
+    CHECK(bitmap.probe_timestamp_ns == 9);
+    CHECK(bitmap.first_segment == 2 * MLT_BITMAP_CHUNK_SEGMENTS);
+    CHECK(bitmap.segment_count == count);
+    for (const std::byte b : bitmap.bits) CHECK(b == std::byte{0xA5});
+  }
+}
+
+TEST_CASE("stop__round_trip") {
+  const auto bytes = stop_bytes();
+  wire::Prefix prefix;
+  wire::Stop stop;
+  REQUIRE(wire::decode_prefix(bytes, prefix) == DropReason::kNone);
+  REQUIRE(wire::decode_stop(bytes, prefix, stop) == DropReason::kNone);
+  CHECK(stop.prefix.flags == MLT_STOP_FLAG_ECHO);
+  CHECK(same(stop.block, kBlock));
+  CHECK(stop.transfer == kTransfer);
+  CHECK(stop.probe_timestamp_ns == 4);
+  CHECK(stop.status == wire::StopStatus::kTypeMismatch);
+  CHECK(stop.missing_bytes == 1'234'567);
+  CHECK(stop.receiver_total_bytes == 0xFFFF'FFFF);
+}
+
+TEST_CASE("decode__truncated_or_longer_at_every_length_is_refused") {
+  for (const auto& whole : {ack_bytes(), probe_bytes(0), probe_bytes(5), bitmap_bytes(0, 100, 13), stop_bytes()}) {
+    for (std::size_t length = 0; length < whole.size() + 20; ++length) {
+      CAPTURE(length);
+      auto bytes = whole;
+      bytes.resize(length);
+      const DropReason reason = decode(bytes);
+      if (length == whole.size()) {
+        CHECK(reason == DropReason::kNone);
+      } else {
+        CHECK((reason == DropReason::kTooShort || reason == DropReason::kBadLength));
+      }
+    }
+  }
+}
+
+TEST_CASE("decode__counts_that_disagree_with_the_length_are_refused") {
+  CHECK(decode(bitmap_bytes(0, 100, 12)) == DropReason::kBadLength);
+  CHECK(decode(bitmap_bytes(0, 100, 14)) == DropReason::kBadLength);
+  CHECK(decode(bitmap_bytes(0, MLT_BITMAP_CHUNK_SEGMENTS + 1, 1'025)) == DropReason::kBadLength);
+  CHECK(decode(bitmap_bytes(64, 100, 13)) == DropReason::kBadLength);  // not the start of a chunk
+  CHECK(decode(bitmap_bytes(0, 0xFFFF'FFFF, 13)) == DropReason::kBadLength);
+  auto probe = probe_bytes(3);
+  probe[MLT_PREFIX_BYTES + wire::kTransferIdBytes + 16] = std::byte{17};  // more paths than there can be
+  CHECK(decode(probe) == DropReason::kBadLength);
+  probe[MLT_PREFIX_BYTES + wire::kTransferIdBytes + 16] = std::byte{4};
+  CHECK(decode(probe) == DropReason::kBadLength);
+  auto odd = probe_bytes(1);
+  odd[MLT_PREFIX_BYTES + wire::kTransferIdBytes] = std::byte{0x41};  // 8,001 bytes of float64
+  CHECK(decode(odd) == DropReason::kBadLength);
+  auto stop = stop_bytes();
+  stop[stop.size() - 12] = std::byte{7};  // a status that does not exist
+  CHECK(decode(stop) == DropReason::kBadLength);
+}
+
+TEST_CASE("decode__flags_of_other_types_are_refused") {
+  const auto with_flags = [](std::vector<std::byte> bytes, unsigned flags) {
+    bytes[1] = static_cast<std::byte>(flags);
+    return bytes;
+  };
+  CHECK(decode(with_flags(ack_bytes(), 0x04)) == DropReason::kUnknownFlags);
+  CHECK(decode(with_flags(probe_bytes(1), 0x04)) == DropReason::kUnknownFlags);
+  CHECK(decode(with_flags(bitmap_bytes(0, 8, 1), 0x08)) == DropReason::kUnknownFlags);
+  CHECK(decode(with_flags(stop_bytes(), 0x01)) == DropReason::kUnknownFlags);
+}
+
+TEST_CASE("decode__mutations_of_every_byte_and_random_bytes_stay_inside") {
+  for (const auto& whole : {ack_bytes(), probe_bytes(2), bitmap_bytes(0, 40, 5), stop_bytes()}) {
+    for (std::size_t at = 0; at < whole.size(); ++at) {
+      for (unsigned value = 0; value < 256; ++value) {
+        auto bytes = whole;
+        bytes[at] = static_cast<std::byte>(value);
+        decode(bytes);
+      }
+    }
+  }
+  base::Prng prng(8);
+  for (int i = 0; i < 50'000; ++i) {
+    std::vector<std::byte> bytes(prng.below(120));
+    for (std::byte& b : bytes) b = static_cast<std::byte>(prng.next());
+    if (!bytes.empty()) bytes[0] = static_cast<std::byte>(0x10 | prng.below(7));
+    if (bytes.size() > 2) bytes[1] = std::byte{0};
+    decode(bytes);
+  }
+}
