@@ -72,8 +72,9 @@ class Progress:
     def line(self) -> str:
         """The same as ``cells``, as one line to be read on its own."""
         step, loss, train, test, milliseconds, sync, lost = self.cells()
+        tested = "" if self.test_accuracy is None else f"test accuracy {test} %, "
         return (
-            f"step {step}: loss {loss}, train accuracy {train} %, test accuracy {test} %, "
+            f"step {step}: loss {loss}, train accuracy {train} %, {tested}"
             f"step {milliseconds} ms, sync {sync} ms, gradient loss {lost} %"
         )
 
