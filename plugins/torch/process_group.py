@@ -55,7 +55,11 @@ _shared_context: Context | None = None
 
 
 def use_context(context: Context | None) -> None:
-    """Choose the context that ``init_process_group("mlt")`` takes; it stays the caller's to close. None forgets it."""
+    """Choose the context that ``init_process_group("mlt")`` takes; it stays the caller's to close. None forgets it.
+
+    Others may post transfers on it too, but wait for them by operation: ``poll_cq`` would take a collective's
+    completions away from it.
+    """
     global _shared_context
     _shared_context = context
 
@@ -115,7 +119,7 @@ class MltProcessGroup(dist.ProcessGroup):
         self._thread = threading.Thread(target=serve, args=(self._queue,), name=f"mlt-group-{group_id}", daemon=True)
         self._thread.start()
         # Left running at interpreter exit, a thread inside torch ends the process with std::terminate.
-        atexit.register(_shutdown_if_alive, weakref.ref(self))
+        atexit.register(_end_at_exit, weakref.ref(self))
 
     # -- identity, as torch asks for it ------------------------------------------------------------------------------
 
@@ -287,6 +291,12 @@ class MltProcessGroup(dist.ProcessGroup):
                 use_context(None)
             self._context.close()
 
+    def end(self) -> None:
+        """Shut down without waiting for calls that are under way: the context is closed first, which fails them."""
+        if not self._closed:
+            self._context.close()
+            self.shutdown()
+
     # -- inside ------------------------------------------------------------------------------------------------------
 
     def _seconds(self, opts: Any) -> float:
@@ -358,10 +368,10 @@ def _check(tensors: Sequence[torch.Tensor], name: str) -> None:
             )
 
 
-def _shutdown_if_alive(reference: weakref.ref[MltProcessGroup]) -> None:
+def _end_at_exit(reference: weakref.ref[MltProcessGroup]) -> None:
     group = reference()
     if group is not None:
-        group.shutdown()
+        group.end()
 
 
 def _create(options: Any, _backend_options: object) -> MltProcessGroup:

@@ -13,9 +13,9 @@ class StepStatistics:
     """One step's gradient synchronisation on this worker.
 
     ``bytes`` are what this worker pushed and ``missing_bytes`` the part of it that was given up within the loss bound;
-    ``repairs`` counts segments sent again. ``sync_seconds`` runs from the first bucket's push to the last bucket's
-    result, so it overlaps with the backward pass; ``exposed_seconds`` runs from the last push to the last result: the
-    part no computation can hide.
+    ``repairs`` counts segments sent again, both ways. ``sync_seconds`` runs from the first bucket's push to the last
+    bucket's result, so it overlaps with the backward pass; ``exposed_seconds`` runs from the last push to the last
+    result: the part no computation can hide.
     """
 
     step: int

@@ -177,6 +177,6 @@ def test_plain_display__a_few_lines_per_run(tmp_path: Path) -> None:
             display.observe(record, event)
     lines = output.getvalue().splitlines()
     assert lines[0] == "run: no loss, seed 1"
-    assert lines[1].startswith("  step 1/20, loss 2.000")
+    assert lines[1].startswith("  step 1/20: loss 2.000, train accuracy 0.0 %")
     assert lines[-1].startswith("  step 20/20")
     assert len(lines) <= 12

@@ -69,6 +69,15 @@ class Progress:
         if self.done == self.steps:
             self.ended = time.monotonic()
 
+    def line(self) -> str:
+        """The same as ``cells``, as one line to be read on its own."""
+        step, loss, train, test, milliseconds, sync, lost = self.cells()
+        tested = "" if self.test_accuracy is None else f"test accuracy {test} %, "
+        return (
+            f"step {step}: loss {loss}, train accuracy {train} %, {tested}"
+            f"step {milliseconds} ms, sync {sync} ms, gradient loss {lost} %"
+        )
+
     def cells(self) -> list[str]:
         """step, loss, accuracies, step time, synchronisation time and gradient loss, as text."""
         return [
@@ -154,8 +163,7 @@ class PlainDisplay:
         if not isinstance(event, StepDone) or event.rank != 0:
             return
         if event.step == 0 or (event.step + 1) % self._every == 0:
-            cells = zip(COLUMNS, self._progress.cells(), strict=True)
-            self._print("  " + ", ".join(f"{name} {value}" for name, value in cells))
+            self._print("  " + self._progress.line())
 
     def _print(self, text: str) -> None:
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)

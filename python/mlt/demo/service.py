@@ -1,4 +1,7 @@
-"""The summation service process of a run: ``python -m mlt.demo.service JOB``."""
+"""The summation service process of a run: ``python -m mlt.demo.service JOB``.
+
+Serves as ``mlt serve`` does, and reports the transport's counters to the demo at the end.
+"""
 
 from __future__ import annotations
 

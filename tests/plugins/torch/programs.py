@@ -122,6 +122,25 @@ def straggler(context: mlt.Context, options: dict[str, Any]) -> Any:
     return time.monotonic() - started
 
 
+def unanswered() -> None:
+    """Rank 0's program fails while one of its collectives waits for rank 1, which lives on and watches how it goes."""
+    import mlt.torch
+    import torch.distributed as dist
+
+    import torch
+
+    dist.init_process_group("mlt")
+    if RANK == 0:
+        dist.all_reduce(torch.ones(1), async_op=True)
+        raise RuntimeError("the program failed")
+    context = mlt.torch.current_context()
+    started = time.monotonic()
+    while context.is_peer_up(0) and time.monotonic() - started < 40:
+        time.sleep(0.1)
+    print(json.dumps({"gone_after": time.monotonic() - started}), flush=True)
+    dist.destroy_process_group()
+
+
 def network(seed: int) -> Any:
     import torch
 
@@ -147,7 +166,8 @@ def ddp(context: mlt.Context, options: dict[str, Any]) -> Any:
     model = network(seed=0)
     replica = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=0.1)
     state = mlt.torch.BoundedLossState(Recording(context), loss_bound=options["bound"])
-    replica.register_comm_hook(state, mlt.torch.bounded_loss_hook)
+    if options.get("hook", True):
+        replica.register_comm_hook(state, mlt.torch.bounded_loss_hook)
     optimizer = torch.optim.SGD(replica.parameters(), lr=0.05)
     torch.manual_seed(100 + RANK)
     for step in range(options["steps"]):
@@ -189,5 +209,7 @@ if __name__ == "__main__":
     chosen, arguments = sys.argv[1], json.loads(sys.argv[2])
     if chosen == "service":
         service(arguments)
+    elif chosen == "unanswered":
+        unanswered()
     else:
         worker(chosen, arguments)

@@ -19,6 +19,19 @@ def test_collectives__exact_on_every_rank(workers: int, drop: float) -> None:
     assert len({answer["sha256"] for answer in told}) == 1
 
 
+def test_ddp__trains_over_the_exact_collectives_without_the_hook() -> None:
+    told = answers(run_job("ddp", services=1, steps=3, bound=0.0, drop=0.02, hook=False))
+    assert told[0]["sha256"] == told[1]["sha256"]
+    assert told[0]["calls"] == []
+
+
+def test_pending_collective__does_not_hold_up_the_end_of_a_failed_process() -> None:
+    failed, watching = run_job("unanswered")
+    assert failed.status == 1
+    assert "the program failed" in failed.output
+    assert watching.answer["gone_after"] < 20
+
+
 def test_barrier__waits_for_the_last_rank() -> None:
     seconds = answers(run_job("straggler", seconds=1.0))
     # Rank 0 came at once and stayed for (nearly) as long as rank 1 slept.
