@@ -36,17 +36,26 @@ def plan(policy: Policy, target: Target, *, ports: tuple[str, ...] | None = None
     )
 
 
-def generate(policy: Policy, target_name: str, *, ports: tuple[str, ...] | None = None) -> Generated:
-    """Write one target's configuration. Raises PolicyError or CannotExpressError before anything is written, and
-    SwitchConfigError if the text does not mean what was asked (a defect of the generator)."""
+def generate(
+    policy: Policy, target_name: str, *, ports: tuple[str, ...] | None = None, running: str | None = None
+) -> Generated:
+    """Write one target's configuration, for one device's ``running`` configuration if that is given.
+
+    Raises PolicyError or CannotExpressError before anything is written, and SwitchConfigError if the text does not mean
+    what was asked (a defect of the generator).
+    """
     require_sound(policy, source=f"policy {policy.name}")
     target = find_target(target_name)
     resolved = plan(policy, target, ports=ports)
+    if running is None:
+        apply, undo = target.render(resolved), target.undo(resolved)
+    else:
+        apply, undo = target.against(resolved, running)
     generated = Generated(
         target=target,
         plan=resolved,
-        apply=_with_headers(target, resolved, target.render(resolved)),
-        undo=_with_headers(target, resolved, target.undo(resolved)),
+        apply=_with_headers(target, resolved, apply),
+        undo=_with_headers(target, resolved, undo),
     )
     wrong = differences(resolved.intended(), generated.behaviour)
     if wrong:

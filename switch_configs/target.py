@@ -16,7 +16,7 @@ from typing import ClassVar
 from mlt.switch_configs.behaviour import Behaviour, PortBehaviour, QueueBehaviour, RandomDetect
 from mlt.switch_configs.capabilities import Capabilities
 from mlt.switch_configs.counters import QueueCounters
-from mlt.switch_configs.errors import ParseError
+from mlt.switch_configs.errors import ParseError, SwitchConfigError
 from mlt.switch_configs.plan import Plan
 from mlt.switch_configs.policy import DSCP_VALUES
 
@@ -62,6 +62,13 @@ class Target(ABC):
     @abstractmethod
     def undo(self, plan: Plan) -> dict[str, str]:
         """File name -> text that removes exactly what ``render`` adds, bindings before what they bind."""
+
+    def against(self, plan: Plan, running: str) -> tuple[dict[str, str], dict[str, str]]:
+        """(apply, undo) files made for one device's running configuration, so that the undo restores even what was
+        replaced; raises SwitchConfigError where this system's own checkpoint does that."""
+        raise SwitchConfigError(
+            f"{self.name}: takes no running configuration; the checkpoint its header names restores what was replaced"
+        )
 
     @abstractmethod
     def parse(self, files: Mapping[str, str]) -> Behaviour:

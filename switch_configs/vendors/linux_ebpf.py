@@ -20,6 +20,8 @@ from mlt.switch_configs.target import PortBuilder, Procedure, Target, code_lines
 
 SOURCE = "switch_port.bpf.c"
 QUEUES = 8
+# Tokens for one millisecond, which timers always meet.
+LEAST_BURST_BYTES = 16384
 # Shell functions of the script: little-endian hex for bpftool's map keys and values.
 _PRELUDE = """#!/bin/sh
 set -eu
@@ -27,9 +29,10 @@ set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 hex() { n=$1; i=0; while [ $i -lt "$2" ]; do printf '%02x ' $((n & 255)); n=$((n >> 8)); i=$((i + 1)); done; }
 dscp() { bpftool map update pinned "$MLT_BPF/maps/queue_of_dscp" key hex $(hex "$1" 4) value hex $(hex "$2" 4); }
-begin() { dev=$1; rate=$2; index=$(ip -o link show dev "$1" | cut -d: -f1); values=""; }
+begin() { dev=$1; rate=$2; index=$(ip -o link show dev "$1" | cut -d: -f1); values=""
+  burst=$((rate / 8000)); if [ "$burst" -lt 16384 ]; then burst=16384; fi; }
 queue() { values="$values $(hex "$3" 8)$(hex "$4" 8)"; tc class add dev "$1" parent 1:1 classid 1:1$2 htb \\
-  rate 8kbit ceil "${rate}bit" prio $((7 - $2)) burst 1600 cburst 16k quantum 1514
+  rate 8kbit ceil "${rate}bit" prio $((7 - $2)) burst 1600 cburst "$burst" quantum 1514
   tc qdisc add dev "$1" parent 1:1$2 handle 2$2: bfifo limit "$5"; }
 commit() { bpftool map update pinned "$MLT_BPF/maps/port_of_ifindex" key hex $(hex "$index" 4) value hex $(hex 0 8) \\
   $(hex $((rate / 8)) 8)$(hex 0 8)$(hex 0 64)$values
@@ -81,10 +84,11 @@ class LinuxEbpf(Target):
         lines += [f"dscp {dscp} {queue}" for dscp, queue in enumerate(plan.dscp_to_queue())]
         for port in plan.ports:
             rate = switch.link_rate_bits_per_second
+            burst = max(LEAST_BURST_BYTES, rate // 8000)
             lines += [
                 f"begin {port} {rate}",
                 f"tc qdisc add dev {port} root handle 1: htb default 10 r2q 10",
-                f"tc class add dev {port} parent 1: classid 1:1 htb rate {rate}bit burst 16k cburst 16k quantum 1514",
+                f"tc class add dev {port} parent 1: classid 1:1 htb rate {rate}bit burst {burst} cburst {burst} quantum 1514",
             ]
             by_number = {queue.number: queue for queue in plan.queues}
             for number in range(QUEUES):

@@ -19,6 +19,19 @@ from mlt.switch_configs.target import PortBuilder, Procedure, Target, Unconfirme
 COLOURS = ("green", "yellow", "red")
 LANES_PER_PORT = 4
 RESERVED_BYTES = 1024
+# Order matters to apply-patch: what is referred to comes before what refers to it.
+ORDER = (
+    "DSCP_TO_TC_MAP",
+    "TC_TO_QUEUE_MAP",
+    "TC_TO_PRIORITY_GROUP_MAP",
+    "SCHEDULER",
+    "WRED_PROFILE",
+    "BUFFER_POOL",
+    "BUFFER_PROFILE",
+    "BUFFER_QUEUE",
+    "QUEUE",
+    "PORT_QOS_MAP",
+)
 Table = dict[str, dict[str, str]]
 
 
@@ -47,8 +60,9 @@ class Sonic(Target):
     procedure: ClassVar[Procedure] = Procedure(
         apply=(
             "sudo config checkpoint mlt-before",
-            "sudo config apply-patch patch.json      (tables that exist already must hold none of these keys; or:)",
-            "sudo config load -y config_db.json      (merges the same content)",
+            "sudo config apply-patch patch.json      (where the tables exist without these keys;",
+            "  for one switch's own state: mlt switch generate ... --running /etc/sonic/config_db.json)",
+            "or: sudo config load -y config_db.json  (merges the same content)",
         ),
         verify=(
             "show ecn",
@@ -136,12 +150,9 @@ class Sonic(Target):
 
     def render(self, plan: Plan) -> dict[str, str]:
         tables = self.tables(plan)
-        # Order matters to apply-patch: what is referred to comes before what refers to it.
-        order = ("DSCP_TO_TC_MAP", "TC_TO_QUEUE_MAP", "TC_TO_PRIORITY_GROUP_MAP", "SCHEDULER", "WRED_PROFILE",
-                 "BUFFER_POOL", "BUFFER_PROFILE", "BUFFER_QUEUE", "QUEUE", "PORT_QOS_MAP")  # fmt: skip
         patch = [
             {"op": "add", "path": f"/{table}/{_pointer(key)}", "value": value}
-            for table in order
+            for table in ORDER
             for key, value in tables.get(table, {}).items()
         ]
         return {"config_db.json": _json(tables), "patch.json": _json(patch)}
@@ -149,6 +160,36 @@ class Sonic(Target):
     def undo(self, plan: Plan) -> dict[str, str]:
         patch = json.loads(self.render(plan)["patch.json"])
         return {"undo-patch.json": _json([{"op": "remove", "path": step["path"]} for step in reversed(patch)])}
+
+    def against(self, plan: Plan, running: str) -> tuple[dict[str, str], dict[str, str]]:
+        """Patch and inverse for one CONFIG_DB: a missing table is added whole, an existing key replaced, and the
+        undo puts back what stood there."""
+        try:
+            before = json.loads(running)
+        except json.JSONDecodeError as error:
+            raise self.fail(f"running configuration:{error.lineno}", f"not JSON: {error.msg}") from error
+        if not isinstance(before, dict) or not all(isinstance(table, dict) for table in before.values()):
+            raise self.fail("running configuration", "not a CONFIG_DB: expected tables of keys")
+        patch: list[dict[str, Any]] = []
+        undo: list[dict[str, Any]] = []
+        tables = self.tables(plan)
+        for table in ORDER:
+            keys = tables.get(table, {})
+            if keys and table not in before:
+                patch.append({"op": "add", "path": f"/{table}", "value": keys})
+                undo.append({"op": "remove", "path": f"/{table}"})
+                continue
+            for key, value in keys.items():
+                path = f"/{table}/{_pointer(key)}"
+                known = before[table].get(key)
+                if known == value:
+                    continue
+                patch.append({"op": "add" if known is None else "replace", "path": path, "value": value})
+                undo.append(
+                    {"op": "remove", "path": path} if known is None else {"op": "replace", "path": path, "value": known}
+                )
+        apply = {"config_db.json": _json(tables), "patch.json": _json(patch)}
+        return apply, {"undo-patch.json": _json(undo[::-1])}
 
     def parse(self, files: Mapping[str, str]) -> Behaviour:
         if "config_db.json" not in files:
@@ -220,12 +261,17 @@ class Sonic(Target):
         )
 
     def _patch_agrees(self, tables: dict[str, Table], patch: list[dict[str, Any]]) -> None:
-        built: dict[str, Table] = {}
+        """Every key the patch sets must be the table's; a patch for a running configuration may leave keys out."""
         for step in patch:
-            table, key = step["path"].lstrip("/").split("/", 1)
-            built.setdefault(table, {})[key.replace("~1", "/").replace("~0", "~")] = step["value"]
-        if {table: keys for table, keys in tables.items() if keys} != built:
-            raise self.fail("patch.json", "does not add the same tables as config_db.json")
+            table, _, key = step["path"].lstrip("/").partition("/")
+            name = key.replace("~1", "/").replace("~0", "~")
+            wanted = tables.get(table) if not key else tables.get(table, {}).get(name)
+            if step.get("value") != wanted:
+                raise self.fail("patch.json", f"{step['path']} is not what config_db.json has")
+        if patch and all(step["op"] == "add" and step["path"].count("/") > 1 for step in patch):
+            count = sum(len(keys) for keys in tables.values())
+            if len(patch) != count:
+                raise self.fail("patch.json", f"adds {len(patch)} keys, config_db.json has {count}")
 
     def parse_counters(self, text: str) -> list[QueueCounters]:
         rows: list[QueueCounters] = []

@@ -53,6 +53,13 @@ _OUTPUT = click.option(
 )
 
 
+_RUNNING = click.option(
+    "--running",
+    type=click.Path(path_type=Path),
+    help="The device's own configuration (sonic: config_db.json): the undo then restores what was replaced.",
+)
+
+
 def _common(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def wrap(function: Any) -> Any:
         for option in reversed(options):
@@ -83,10 +90,11 @@ def _ports(text: str | None) -> tuple[str, ...] | None:
         _fail(error)
 
 
-def _generate(policy: Policy, target: str, ports: str | None) -> generator.Generated:
+def _generate(policy: Policy, target: str, ports: str | None, running: Path | None = None) -> generator.Generated:
     try:
-        return generator.generate(policy, target, ports=_ports(ports))
-    except SwitchConfigError as error:
+        text = None if running is None else running.read_text(encoding="utf-8")
+        return generator.generate(policy, target, ports=_ports(ports), running=text)
+    except (SwitchConfigError, OSError) as error:
         _fail(error)
 
 
@@ -175,17 +183,17 @@ def policy(
 
 
 @app.command()
-@_common(_POLICY, _TARGET, _PORTS, _OUTPUT)
-def generate(policy: Path, target: str, ports: str | None, output: Path | None) -> None:
+@_common(_POLICY, _TARGET, _PORTS, _RUNNING, _OUTPUT)
+def generate(policy: Path, target: str, ports: str | None, running: Path | None, output: Path | None) -> None:
     """Write one switch's configuration; refuses what the switch cannot express."""
-    _emit(_generate(_load(policy), target, ports).apply, output)
+    _emit(_generate(_load(policy), target, ports, running).apply, output)
 
 
 @app.command()
-@_common(_POLICY, _TARGET, _PORTS, _OUTPUT)
-def rollback(policy: Path, target: str, ports: str | None, output: Path | None) -> None:
+@_common(_POLICY, _TARGET, _PORTS, _RUNNING, _OUTPUT)
+def rollback(policy: Path, target: str, ports: str | None, running: Path | None, output: Path | None) -> None:
     """Print the exact undo of what generate wrote for the same policy, target and ports."""
-    _emit(_generate(_load(policy), target, ports).undo, output)
+    _emit(_generate(_load(policy), target, ports, running).undo, output)
 
 
 @app.command()

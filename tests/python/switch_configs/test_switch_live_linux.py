@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 from mlt.switch_configs.generator import generate
-from switch_lab import small
+from switch_lab import example, small
 
 TRAFFIC = Path(__file__).with_name("switch_traffic.py")
 SECONDS = 3
@@ -168,6 +168,10 @@ def test_linux_tc__drops_selectively_and_keeps_priority_in_user_mode_linux(tmp_p
     generated = generate(small(rate=str(RATE_UML), **POLICY), "linux")
     for name, text in {**generated.apply, **generated.undo}.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
+    # The example and the two-level form, at their own rates: tc must take every line.
+    for name, policy in (("example", example()), ("fair", small(sharing="fair"))):
+        script = generate(policy, "linux", ports=("9",)).apply["linux.apply.sh"]
+        (tmp_path / f"{name}.sh").write_text(script, encoding="utf-8")
     modules = tmp_path / "modules/lib/modules"
     modules.mkdir(parents=True)
     (modules / uml_kernel().name).symlink_to(uml_kernel())
@@ -193,6 +197,8 @@ def test_linux_tc__drops_selectively_and_keeps_priority_in_user_mode_linux(tmp_p
     assert rows[6].dropped_early
     assert rows[7].marked is None
     assert "undone: 0" in output
+    assert "example: 0" in output, output
+    assert "fair: 0" in output, output
 
 
 def _init(folder: Path) -> str:
@@ -220,6 +226,9 @@ def _init(folder: Path) -> str:
             "tc -n sw -s qdisc show dev swp2",
             f"nsenter --net=/run/netns/sw sh {folder}/linux.undo.sh",
             'echo "undone: $(tc -n sw qdisc show dev swp2 | grep -c red)"',
+            "ip -n tx link add swp9 type veth peer name swp8",
+            f"for f in example fair; do nsenter --net=/run/netns/tx sh {folder}/$f.sh 2>&1",
+            '  echo "$f: $?"; tc -n tx qdisc del dev swp9 root; done',
             "busybox poweroff -f",
         ]
     )
