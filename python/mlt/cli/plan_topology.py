@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, cast, get_args
+from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 import typer
 from pydantic import TypeAdapter, ValidationError
@@ -15,6 +15,9 @@ from mlt.planners.documents import InputError
 from mlt.planners.plan import dump_plan, new_plan, read_plan
 from mlt.planners.quantities import BitsPerSecond, Bytes, format_rate, format_time
 from mlt.planners.topology.graph import Graph, TopologyError, dumps
+
+if TYPE_CHECKING:
+    from mlt.planners.topology.cluster_psnet import NamedPSNet
 
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, help="Network graphs: PSNet, fat-tree, leaf-spine, and plans on them."
@@ -250,20 +253,31 @@ def grow(cluster_file: ClusterFile, seed: Seed = 0, out: ClusterOut = None) -> N
 @app.command()
 def faults(
     cluster_file: ClusterFile,
-    kind: Annotated[str, typer.Option(help="tor, server, worker, supernode, ecs, link, server-link, tor-port, trunk")],
-    failures: Annotated[int, typer.Option("-k", "--failures", min=0, help="How many fail at once")] = 1,
+    kind: Annotated[
+        str | None,
+        typer.Option(help="tor, server, worker, supernode, ecs, link, server-link, tor-port, worker-link, trunk"),
+    ] = None,
+    failures: Annotated[int, typer.Option("-k", "--failures", min=0, help="How many of that kind fail at once")] = 1,
+    failed: Annotated[
+        list[str] | None, typer.Option(help="This node fails, or this cable: A,B or A,B,N of parallel ones; repeatable")
+    ] = None,
     draws: Annotated[int, typer.Option(min=1, help="Random cases where not all can be tried")] = 200,
     seed: Seed = 0,
 ) -> None:
-    """Count which workers still reach which servers when parts fail, before and after the circuits are set anew."""
+    """What still reaches what when parts fail (named ones, or K of a kind), before and after setting circuits anew."""
     from mlt.planners.topology.cluster_psnet import read_psnet
     from mlt.planners.topology.faults import Kind, survey
 
     with _refusals(cluster_file):
+        if (kind is None) == (not failed):
+            raise TopologyError("expected either --kind with --failures, or --failed")
+        named = read_psnet(read_cluster(cluster_file))
+        if kind is None:
+            _report_failed(named, failed or [])
+            return
         if kind not in get_args(Kind):
             raise TopologyError(f"--kind {kind!r}: expected one of {', '.join(get_args(Kind))}")
-        network = read_psnet(read_cluster(cluster_file)).network
-        result = survey(network, cast(Kind, kind), failures, draws=draws, seed=seed)
+        result = survey(named.network, cast(Kind, kind), failures, draws=draws, seed=seed)
         how = "all" if result.exhaustive else "random"
         typer.echo(f"{failures} failed of kind {kind}, {result.cases} {how} cases; mean (worst) share of pairs:")
         for label, shares in (
@@ -273,6 +287,33 @@ def faults(
             ("pairs of modules joined", result.modules_joined),
         ):
             typer.echo(f"  {label}: {shares[0]:.2%} ({shares[1]:.2%})")
+
+
+def _report_failed(named: NamedPSNet, texts: list[str]) -> None:
+    """Counts, and who lost whom, for parts given by the file's names."""
+    from mlt.planners.topology.faults import Element, reach, unreached
+
+    names = named.file_names()
+    own = {name: node for node, name in names.items()}
+    elements: list[Element] = []
+    for text in texts:
+        parts = [part.strip() for part in text.split(",")]
+        unknown = [part for part in parts[:2] if part not in own]
+        if unknown or len(parts) > 3 or (len(parts) == 3 and not parts[2].isdigit()):
+            why = f"no node is named {unknown[0]!r}" if unknown else "expected NODE, A,B or A,B,N"
+            raise TopologyError(f"--failed {text!r}: {why}")
+        if len(parts) == 1:
+            elements.append(own[parts[0]])
+        else:
+            elements.append((own[parts[0]], own[parts[1]], int(parts[2]) if len(parts) == 3 else 0))
+    result = reach(named.network, elements)
+    typer.echo(
+        f"of {result.pairs} worker-server pairs, directly: {result.as_is} by the old circuits, {result.repaired} "
+        f"by new ones ({result.circuits_moved} moved); by any way: {result.any_way}; "
+        f"modules joined: {result.modules_joined} of {result.module_pairs} pairs"
+    )
+    for worker, servers in unreached(named.network, elements).items():
+        typer.echo(f"{names[worker]} no longer reaches {', '.join(names[server] for server in servers)}")
 
 
 @app.command()

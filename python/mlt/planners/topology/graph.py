@@ -85,7 +85,7 @@ def access_switch(graph: Graph, host: str) -> str:
     neighbours = list(graph.neighbors(host))
     if len(neighbours) != 1:
         raise TopologyError(f"{host} has {len(neighbours)} links; a single access switch is defined for one link only")
-    return neighbours[0]
+    return str(neighbours[0])
 
 
 def up_down_paths(graph: Graph, source: str, target: str) -> list[list[str]]:
