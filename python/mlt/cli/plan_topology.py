@@ -14,10 +14,11 @@ from mlt.planners.cluster import Cluster, dump_cluster, read_cluster
 from mlt.planners.documents import InputError
 from mlt.planners.plan import dump_plan, new_plan, read_plan
 from mlt.planners.quantities import BitsPerSecond, Bytes, format_rate, format_time
-from mlt.planners.topology.graph import Graph, TopologyError, dumps
+from mlt.planners.topology.checks import TopologyError
 
 if TYPE_CHECKING:
     from mlt.planners.topology.cluster_psnet import NamedPSNet
+    from mlt.planners.topology.graph import Graph
 
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, help="Network graphs: PSNet, fat-tree, leaf-spine, and plans on them."
@@ -43,6 +44,11 @@ def _refusals(source: Path | None = None) -> Iterator[None]:
         where = "" if source is None or error.source else f"{source}: "
         typer.echo(f"{where}{error}", err=True)
         raise typer.Exit(2) from None
+    except ModuleNotFoundError as error:
+        if str(error.name).startswith("mlt"):  # not a missing extra but a broken installation
+            raise
+        typer.echo(f"error: this command needs {error.name}; pip install 'mlt[plan]'", err=True)
+        raise typer.Exit(3) from None
     except (TopologyError, OSError) as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(3) from None
@@ -64,6 +70,8 @@ def _write(out: Path | None, graph: Graph, cluster: Cluster) -> None:
     typer.echo(f"{len(cluster.hosts)} hosts, {len(cluster.switches)} switches, {len(cluster.links)} links")
     if out is None:
         return
+    from mlt.planners.topology.graph import dumps
+
     out.write_text(dumps(graph) + "\n" if out.suffix == ".json" else dump_cluster(cluster), encoding="utf-8")
     typer.echo(f"written to {out}")
 
@@ -77,10 +85,10 @@ def build_fat_tree(
     out: Out = None,
 ) -> None:
     """The k-ary fat-tree."""
-    from mlt.planners.topology.clos import fat_tree
-    from mlt.planners.topology.cluster_io import clos_cluster
-
     with _refusals():
+        from mlt.planners.topology.clos import fat_tree
+        from mlt.planners.topology.cluster_io import clos_cluster
+
         rate = _quantity(_RATE, bandwidth, "--bandwidth")
         graph = fat_tree(
             k,
@@ -101,10 +109,10 @@ def build_leaf_spine(
     out: Out = None,
 ) -> None:
     """Every leaf joined to every spine."""
-    from mlt.planners.topology.clos import leaf_spine
-    from mlt.planners.topology.cluster_io import clos_cluster
-
     with _refusals():
+        from mlt.planners.topology.clos import leaf_spine
+        from mlt.planners.topology.cluster_io import clos_cluster
+
         rate = _quantity(_RATE, bandwidth, "--bandwidth")
         graph = leaf_spine(
             leaves,
@@ -130,11 +138,11 @@ def build_psnet_command(
     out: Out = None,
 ) -> None:
     """PSNet: modules with a circuit switch, joined into an R-regular graph."""
-    from mlt.planners.topology.cluster_io import psnet_cluster
-    from mlt.planners.topology.psnet import Module, build_psnet
-    from mlt.planners.topology.psnet_graph import physical_graph
-
     with _refusals():
+        from mlt.planners.topology.cluster_io import psnet_cluster
+        from mlt.planners.topology.psnet import Module, build_psnet
+        from mlt.planners.topology.psnet_graph import physical_graph
+
         module = Module(
             ecs_ports=ecs_ports,
             tor_downlinks=tor_downlinks,
@@ -162,9 +170,9 @@ def circuits(
     out: PlanOut = None,
 ) -> None:
     """Set the circuits and routes for all jobs of a cluster file that describes a PSNet."""
-    from mlt.planners.topology.plan_section import plan_topology, with_topology
-
     with _refusals(cluster_file):
+        from mlt.planners.topology.plan_section import plan_topology, with_topology
+
         cluster = read_cluster(cluster_file)
         plan = new_plan(cluster)
         if out is not None and out.exists():
@@ -192,11 +200,11 @@ def place(
     out: ClusterOut = None,
 ) -> None:
     """Give new jobs their machines: inside one module where possible, else on adjacent ones."""
-    from mlt.planners.topology.cluster_psnet import read_psnet
-    from mlt.planners.topology.jobs import JobRequest, PlacedJob
-    from mlt.planners.topology.placement import place_jobs
-
     with _refusals(cluster_file):
+        from mlt.planners.topology.cluster_psnet import read_psnet
+        from mlt.planners.topology.jobs import JobRequest, PlacedJob
+        from mlt.planners.topology.placement import place_jobs
+
         cluster = read_cluster(cluster_file)
         named = read_psnet(cluster)
         requests = []
@@ -235,9 +243,9 @@ def place(
 @app.command()
 def grow(cluster_file: ClusterFile, seed: Seed = 0, out: ClusterOut = None) -> None:
     """Add a module like the first one: which inter-module cables to unplug and plug in."""
-    from mlt.planners.topology.cluster_growth import grow_cluster
-
     with _refusals(cluster_file):
+        from mlt.planners.topology.cluster_growth import grow_cluster
+
         grown = grow_cluster(read_cluster(cluster_file), seed=seed)
         for link in grown.unplug:
             typer.echo(f"unplug {link.a} port {link.a_port} - {link.b} port {link.b_port}")
@@ -265,10 +273,10 @@ def faults(
     seed: Seed = 0,
 ) -> None:
     """What still reaches what when parts fail (named ones, or K of a kind), before and after setting circuits anew."""
-    from mlt.planners.topology.cluster_psnet import read_psnet
-    from mlt.planners.topology.faults import Kind, survey
-
     with _refusals(cluster_file):
+        from mlt.planners.topology.cluster_psnet import read_psnet
+        from mlt.planners.topology.faults import Kind, survey
+
         if (kind is None) == (not failed):
             raise TopologyError("expected either --kind with --failures, or --failed")
         named = read_psnet(read_cluster(cluster_file))
@@ -326,9 +334,9 @@ def time(
     ratio: Annotated[float, typer.Option(help="K = B_s / B_w")] = 1.0,
 ) -> None:
     """Push time of a job in one PSNet module (equation 5) and on a plain tree with one card per server (equation 7)."""
-    from mlt.planners.topology.bct import JobProfile, fat_tree_time, one_module_time
-
     with _refusals():
+        from mlt.planners.topology.bct import JobProfile, fat_tree_time, one_module_time
+
         rate = _quantity(_RATE, bandwidth, "--bandwidth")
         job = JobProfile(workers=workers, servers=servers, size_bytes=_quantity(_SIZE, size, "--size"))
         module = one_module_time(job, tors=tors, worker_bits_per_second=rate, server_ratio=ratio)

@@ -25,8 +25,9 @@ from typing import Literal, get_args
 
 import networkx as nx
 
+from mlt.planners.topology.checks import TopologyError, require_count
 from mlt.planners.topology.circuits import CircuitPlan, Circuits, ModuleJob, assign_circuits, default_circuits
-from mlt.planners.topology.graph import Graph, TopologyError, require_count
+from mlt.planners.topology.graph import Graph
 from mlt.planners.topology.psnet import PSNet, ecs_name, supernode_name, tor_name
 from mlt.planners.topology.psnet_graph import logical_graph, physical_graph
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -96,3 +97,11 @@ def test_commands__refuse_in_one_clear_line(
     output = run(*(files.get(str(argument), argument) for argument in arguments), code=code)
     assert message in output.replace("\n", " ")
     assert "Traceback" not in output
+
+
+def test_commands__name_the_extra_they_lack(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("mlt.planners.topology.")]:
+        if not name.endswith(".checks"):
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "networkx", None)
+    assert "this command needs networkx; pip install 'mlt[plan]'" in run("build", "fat-tree", 4, code=3)
