@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, cast, get_args
+from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 import typer
 from pydantic import TypeAdapter, ValidationError
@@ -14,7 +14,11 @@ from mlt.planners.cluster import Cluster, dump_cluster, read_cluster
 from mlt.planners.documents import InputError
 from mlt.planners.plan import dump_plan, new_plan, read_plan
 from mlt.planners.quantities import BitsPerSecond, Bytes, format_rate, format_time
-from mlt.planners.topology.graph import Graph, TopologyError, dumps
+from mlt.planners.topology.checks import TopologyError
+
+if TYPE_CHECKING:
+    from mlt.planners.topology.cluster_psnet import NamedPSNet
+    from mlt.planners.topology.graph import Graph
 
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, help="Network graphs: PSNet, fat-tree, leaf-spine, and plans on them."
@@ -40,6 +44,11 @@ def _refusals(source: Path | None = None) -> Iterator[None]:
         where = "" if source is None or error.source else f"{source}: "
         typer.echo(f"{where}{error}", err=True)
         raise typer.Exit(2) from None
+    except ModuleNotFoundError as error:
+        if str(error.name).startswith("mlt"):  # not a missing extra but a broken installation
+            raise
+        typer.echo(f"error: this command needs {error.name}; pip install 'mlt[plan]'", err=True)
+        raise typer.Exit(3) from None
     except (TopologyError, OSError) as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(3) from None
@@ -61,6 +70,8 @@ def _write(out: Path | None, graph: Graph, cluster: Cluster) -> None:
     typer.echo(f"{len(cluster.hosts)} hosts, {len(cluster.switches)} switches, {len(cluster.links)} links")
     if out is None:
         return
+    from mlt.planners.topology.graph import dumps
+
     out.write_text(dumps(graph) + "\n" if out.suffix == ".json" else dump_cluster(cluster), encoding="utf-8")
     typer.echo(f"written to {out}")
 
@@ -74,10 +85,10 @@ def build_fat_tree(
     out: Out = None,
 ) -> None:
     """The k-ary fat-tree."""
-    from mlt.planners.topology.clos import fat_tree
-    from mlt.planners.topology.cluster_io import clos_cluster
-
     with _refusals():
+        from mlt.planners.topology.clos import fat_tree
+        from mlt.planners.topology.cluster_io import clos_cluster
+
         rate = _quantity(_RATE, bandwidth, "--bandwidth")
         graph = fat_tree(
             k,
@@ -98,10 +109,10 @@ def build_leaf_spine(
     out: Out = None,
 ) -> None:
     """Every leaf joined to every spine."""
-    from mlt.planners.topology.clos import leaf_spine
-    from mlt.planners.topology.cluster_io import clos_cluster
-
     with _refusals():
+        from mlt.planners.topology.clos import leaf_spine
+        from mlt.planners.topology.cluster_io import clos_cluster
+
         rate = _quantity(_RATE, bandwidth, "--bandwidth")
         graph = leaf_spine(
             leaves,
@@ -127,11 +138,11 @@ def build_psnet_command(
     out: Out = None,
 ) -> None:
     """PSNet: modules with a circuit switch, joined into an R-regular graph."""
-    from mlt.planners.topology.cluster_io import psnet_cluster
-    from mlt.planners.topology.psnet import Module, build_psnet
-    from mlt.planners.topology.psnet_graph import physical_graph
-
     with _refusals():
+        from mlt.planners.topology.cluster_io import psnet_cluster
+        from mlt.planners.topology.psnet import Module, build_psnet
+        from mlt.planners.topology.psnet_graph import physical_graph
+
         module = Module(
             ecs_ports=ecs_ports,
             tor_downlinks=tor_downlinks,
@@ -159,9 +170,9 @@ def circuits(
     out: PlanOut = None,
 ) -> None:
     """Set the circuits and routes for all jobs of a cluster file that describes a PSNet."""
-    from mlt.planners.topology.plan_section import plan_topology, with_topology
-
     with _refusals(cluster_file):
+        from mlt.planners.topology.plan_section import plan_topology, with_topology
+
         cluster = read_cluster(cluster_file)
         plan = new_plan(cluster)
         if out is not None and out.exists():
@@ -189,11 +200,11 @@ def place(
     out: ClusterOut = None,
 ) -> None:
     """Give new jobs their machines: inside one module where possible, else on adjacent ones."""
-    from mlt.planners.topology.cluster_psnet import read_psnet
-    from mlt.planners.topology.jobs import JobRequest, PlacedJob
-    from mlt.planners.topology.placement import place_jobs
-
     with _refusals(cluster_file):
+        from mlt.planners.topology.cluster_psnet import read_psnet
+        from mlt.planners.topology.jobs import JobRequest, PlacedJob
+        from mlt.planners.topology.placement import place_jobs
+
         cluster = read_cluster(cluster_file)
         named = read_psnet(cluster)
         requests = []
@@ -232,9 +243,9 @@ def place(
 @app.command()
 def grow(cluster_file: ClusterFile, seed: Seed = 0, out: ClusterOut = None) -> None:
     """Add a module like the first one: which inter-module cables to unplug and plug in."""
-    from mlt.planners.topology.cluster_growth import grow_cluster
-
     with _refusals(cluster_file):
+        from mlt.planners.topology.cluster_growth import grow_cluster
+
         grown = grow_cluster(read_cluster(cluster_file), seed=seed)
         for link in grown.unplug:
             typer.echo(f"unplug {link.a} port {link.a_port} - {link.b} port {link.b_port}")
@@ -250,20 +261,31 @@ def grow(cluster_file: ClusterFile, seed: Seed = 0, out: ClusterOut = None) -> N
 @app.command()
 def faults(
     cluster_file: ClusterFile,
-    kind: Annotated[str, typer.Option(help="tor, server, worker, supernode, ecs, link, server-link, tor-port, trunk")],
-    failures: Annotated[int, typer.Option("-k", "--failures", min=0, help="How many fail at once")] = 1,
+    kind: Annotated[
+        str | None,
+        typer.Option(help="tor, server, worker, supernode, ecs, link, server-link, tor-port, worker-link, trunk"),
+    ] = None,
+    failures: Annotated[int, typer.Option("-k", "--failures", min=0, help="How many of that kind fail at once")] = 1,
+    failed: Annotated[
+        list[str] | None, typer.Option(help="This node fails, or this cable: A,B or A,B,N of parallel ones; repeatable")
+    ] = None,
     draws: Annotated[int, typer.Option(min=1, help="Random cases where not all can be tried")] = 200,
     seed: Seed = 0,
 ) -> None:
-    """Count which workers still reach which servers when parts fail, before and after the circuits are set anew."""
-    from mlt.planners.topology.cluster_psnet import read_psnet
-    from mlt.planners.topology.faults import Kind, survey
-
+    """What still reaches what when parts fail (named ones, or K of a kind), before and after setting circuits anew."""
     with _refusals(cluster_file):
+        from mlt.planners.topology.cluster_psnet import read_psnet
+        from mlt.planners.topology.faults import Kind, survey
+
+        if (kind is None) == (not failed):
+            raise TopologyError("expected either --kind with --failures, or --failed")
+        named = read_psnet(read_cluster(cluster_file))
+        if kind is None:
+            _report_failed(named, failed or [])
+            return
         if kind not in get_args(Kind):
             raise TopologyError(f"--kind {kind!r}: expected one of {', '.join(get_args(Kind))}")
-        network = read_psnet(read_cluster(cluster_file)).network
-        result = survey(network, cast(Kind, kind), failures, draws=draws, seed=seed)
+        result = survey(named.network, cast(Kind, kind), failures, draws=draws, seed=seed)
         how = "all" if result.exhaustive else "random"
         typer.echo(f"{failures} failed of kind {kind}, {result.cases} {how} cases; mean (worst) share of pairs:")
         for label, shares in (
@@ -273,6 +295,33 @@ def faults(
             ("pairs of modules joined", result.modules_joined),
         ):
             typer.echo(f"  {label}: {shares[0]:.2%} ({shares[1]:.2%})")
+
+
+def _report_failed(named: NamedPSNet, texts: list[str]) -> None:
+    """Counts, and who lost whom, for parts given by the file's names."""
+    from mlt.planners.topology.faults import Element, reach, unreached
+
+    names = named.file_names()
+    own = {name: node for node, name in names.items()}
+    elements: list[Element] = []
+    for text in texts:
+        parts = [part.strip() for part in text.split(",")]
+        unknown = [part for part in parts[:2] if part not in own]
+        if unknown or len(parts) > 3 or (len(parts) == 3 and not parts[2].isdigit()):
+            why = f"no node is named {unknown[0]!r}" if unknown else "expected NODE, A,B or A,B,N"
+            raise TopologyError(f"--failed {text!r}: {why}")
+        if len(parts) == 1:
+            elements.append(own[parts[0]])
+        else:
+            elements.append((own[parts[0]], own[parts[1]], int(parts[2]) if len(parts) == 3 else 0))
+    result = reach(named.network, elements)
+    typer.echo(
+        f"of {result.pairs} worker-server pairs, directly: {result.as_is} by the old circuits, {result.repaired} "
+        f"by new ones ({result.circuits_moved} moved); by any way: {result.any_way}; "
+        f"modules joined: {result.modules_joined} of {result.module_pairs} pairs"
+    )
+    for worker, servers in unreached(named.network, elements).items():
+        typer.echo(f"{names[worker]} no longer reaches {', '.join(names[server] for server in servers)}")
 
 
 @app.command()
@@ -285,9 +334,9 @@ def time(
     ratio: Annotated[float, typer.Option(help="K = B_s / B_w")] = 1.0,
 ) -> None:
     """Push time of a job in one PSNet module (equation 5) and on a plain tree with one card per server (equation 7)."""
-    from mlt.planners.topology.bct import JobProfile, fat_tree_time, one_module_time
-
     with _refusals():
+        from mlt.planners.topology.bct import JobProfile, fat_tree_time, one_module_time
+
         rate = _quantity(_RATE, bandwidth, "--bandwidth")
         job = JobProfile(workers=workers, servers=servers, size_bytes=_quantity(_SIZE, size, "--size"))
         module = one_module_time(job, tors=tors, worker_bits_per_second=rate, server_ratio=ratio)

@@ -20,7 +20,7 @@ from __future__ import annotations
 from ipaddress import AddressValueError, IPv4Address
 from typing import Literal, NamedTuple
 
-from mlt.planners.topology.graph import TopologyError
+from mlt.planners.topology.checks import TopologyError
 from mlt.planners.topology.psnet import PSNet, supernode_name, tor_name
 
 Kind = Literal["tor", "supernode", "server", "worker"]

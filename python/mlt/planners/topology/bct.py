@@ -21,13 +21,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from mlt.planners.topology.graph import (
-    DEFAULT_LATENCY_SECONDS,
-    TopologyError,
-    require_count,
-    require_not_negative,
-    require_positive,
-)
+from mlt.planners.topology.checks import TopologyError, require_count, require_not_negative, require_positive
+from mlt.planners.topology.graph import DEFAULT_LATENCY_SECONDS
 
 #: Links between a worker and a server: in one module (section 3.1), and to an adjacent one (worker, ToR, SuperNode
 #: switch, SuperNode switch, ToR, server). Each further module on the way adds one.

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 
 import networkx as nx
 
-from mlt.planners.topology.graph import TopologyError
+from mlt.planners.topology.checks import TopologyError
 from mlt.planners.topology.psnet import Module
 
 CircuitPort = tuple[int, int]

@@ -11,17 +11,14 @@ from __future__ import annotations
 
 import networkx as nx
 
+from mlt.planners.topology.checks import TopologyError, require_count, require_not_negative, require_positive
 from mlt.planners.topology.graph import (
     DEFAULT_BITS_PER_SECOND,
     DEFAULT_LATENCY_SECONDS,
     Graph,
-    TopologyError,
     add_host,
     add_link,
     add_switch,
-    require_count,
-    require_not_negative,
-    require_positive,
 )
 
 

@@ -16,7 +16,8 @@ from collections.abc import Sequence
 
 from mlt.planners.cluster import Cluster, Host, Job, Link, Switch
 from mlt.planners.topology.addressing import address_table
-from mlt.planners.topology.graph import Graph, TopologyError
+from mlt.planners.topology.checks import TopologyError
+from mlt.planners.topology.graph import Graph
 from mlt.planners.topology.jobs import PlacedJob, check_jobs
 from mlt.planners.topology.psnet import PSNet, ecs_name, supernode_name, tor_name
 

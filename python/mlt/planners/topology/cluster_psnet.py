@@ -14,7 +14,7 @@ from mlt.planners.cluster import Cluster, Job, Link, Switch
 from mlt.planners.documents import InputError, Location, Problem
 from mlt.planners.topology.circuits import CircuitPort
 from mlt.planners.topology.jobs import PlacedJob
-from mlt.planners.topology.psnet import Module, PSNet
+from mlt.planners.topology.psnet import Module, PSNet, ecs_name, supernode_name, tor_name
 from mlt.planners.topology.wiring import Wiring
 
 #: Relative difference below which two bandwidths are the same.
@@ -38,6 +38,15 @@ class NamedPSNet:
     server_names: Mapping[tuple[int, int], str]
     worker_ports: Mapping[tuple[int, int], int]
     tor_ports: Mapping[tuple[int, CircuitPort], int]
+
+    def file_names(self) -> dict[str, str]:
+        """The file's name of every node, by the name the network's graphs give it."""
+        network = self.network
+        names = {supernode_name(mid): name for mid, name in self.supernode_names.items()}
+        names |= {ecs_name(mid): name for mid, name in self.ecs_names.items()}
+        names |= {tor_name(mid, t): name for (mid, t), name in self.tor_names.items()}
+        names |= {network.worker_name(mid, w): name for (mid, w), name in self.worker_names.items()}
+        return names | {network.server_name(mid, s): name for (mid, s), name in self.server_names.items()}
 
     def placed(self, job: Job) -> PlacedJob:
         """A job of the file on this network.

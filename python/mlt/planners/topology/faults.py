@@ -25,8 +25,9 @@ from typing import Literal, get_args
 
 import networkx as nx
 
+from mlt.planners.topology.checks import TopologyError, require_count
 from mlt.planners.topology.circuits import CircuitPlan, Circuits, ModuleJob, assign_circuits, default_circuits
-from mlt.planners.topology.graph import Graph, TopologyError, require_count
+from mlt.planners.topology.graph import Graph
 from mlt.planners.topology.psnet import PSNet, ecs_name, supernode_name, tor_name
 from mlt.planners.topology.psnet_graph import logical_graph, physical_graph
 
@@ -196,6 +197,26 @@ def reach(network: PSNet, failed: Iterable[Element], *, circuits: Mapping[int, C
     )
 
 
+def unreached(network: PSNet, failed: Iterable[Element]) -> dict[str, tuple[str, ...]]:
+    """What no longer reaches what: worker -> servers of its module it has no way to, the circuits being set anew.
+
+    Workers that still reach all of them are left out; failed ends count as unreached.
+    """
+    failed = tuple(failed)
+    plans = repair(network, failed)
+    graph = degraded_graph(network, failed, circuits={mid: plan.circuits for mid, plan in plans.items()})
+    parts = _fabric_parts(graph)
+    out = {}
+    for mid in network.mids:
+        servers = {server: _parts_of(graph, parts, server) for server in network.servers(mid)}
+        for worker in network.workers(mid):
+            mine = _parts_of(graph, parts, worker)
+            lost = tuple(server for server, theirs in servers.items() if not mine & theirs)
+            if lost:
+                out[worker] = lost
+    return out
+
+
 def survey(network: PSNet, kind: Kind, failures: int, *, draws: int = 200, seed: int = 0) -> Survey:
     """``reach`` over all sets of ``failures`` elements of a kind, or over ``draws`` random ones where there are many.
 
@@ -327,19 +348,25 @@ def _direct_pairs(network: PSNet, graph: Graph) -> int:
 
 def _joined_pairs(network: PSNet, graph: Graph) -> int:
     """Worker-server pairs of one module with any way of switches between them."""
-    fabric = nx.Graph(graph.subgraph([n for n, d in graph.nodes(data=True) if d["kind"] == "switch"]))
-    part_of = {node: n for n, part in enumerate(nx.connected_components(fabric)) for node in part}
-
-    def parts(host: str) -> set[int]:
-        return {part_of[node] for node in graph.neighbors(host)} if host in graph else set()
-
+    parts = _fabric_parts(graph)
     total = 0
     for mid in network.mids:
-        servers = [parts(server) for server in network.servers(mid)]
+        servers = [_parts_of(graph, parts, server) for server in network.servers(mid)]
         seen: dict[frozenset[int], int] = {}
         for worker in network.workers(mid):
-            mine = frozenset(parts(worker))
+            mine = frozenset(_parts_of(graph, parts, worker))
             if mine not in seen:
                 seen[mine] = sum(1 for server in servers if server & mine)
             total += seen[mine]
     return total
+
+
+def _fabric_parts(graph: Graph) -> dict[str, int]:
+    """Which connected part of the switches each switch is in."""
+    fabric = nx.Graph(graph.subgraph([n for n, d in graph.nodes(data=True) if d["kind"] == "switch"]))
+    return {node: n for n, part in enumerate(nx.connected_components(fabric)) for node in part}
+
+
+def _parts_of(graph: Graph, parts: Mapping[str, int], host: str) -> set[int]:
+    """The parts of the fabric a host hangs on; none when it failed."""
+    return {parts[node] for node in graph.neighbors(host)} if host in graph else set()

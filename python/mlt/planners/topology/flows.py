@@ -16,7 +16,8 @@ from random import Random
 
 import networkx as nx
 
-from mlt.planners.topology.graph import Graph, TopologyError, bandwidth
+from mlt.planners.topology.checks import TopologyError
+from mlt.planners.topology.graph import Graph, bandwidth
 
 Loads = dict[tuple[str, str], float]
 Demands = Mapping[tuple[str, str], float]

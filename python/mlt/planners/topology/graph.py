@@ -21,21 +21,18 @@ Graph attributes: ``name`` of the family and the parameters it was built from.
 from __future__ import annotations
 
 import json
-import math
 from itertools import pairwise
 from typing import Any, TypeAlias
 
 import networkx as nx
+
+from mlt.planners.topology.checks import TopologyError, require_positive
 
 Graph: TypeAlias = "nx.Graph[str]"
 
 #: One way, per link; section 4.2 of the PSNet paper.
 DEFAULT_LATENCY_SECONDS = 20e-6
 DEFAULT_BITS_PER_SECOND = 10e9
-
-
-class TopologyError(ValueError):
-    """A network that cannot be built, or a request it cannot serve. The message names the object, cause and way out."""
 
 
 def add_host(graph: Graph, name: str, *, role: str = "host", group: int = -1, index: int) -> str:
@@ -85,7 +82,7 @@ def access_switch(graph: Graph, host: str) -> str:
     neighbours = list(graph.neighbors(host))
     if len(neighbours) != 1:
         raise TopologyError(f"{host} has {len(neighbours)} links; a single access switch is defined for one link only")
-    return neighbours[0]
+    return str(neighbours[0])
 
 
 def up_down_paths(graph: Graph, source: str, target: str) -> list[list[str]]:
@@ -103,27 +100,6 @@ def up_down_paths(graph: Graph, source: str, target: str) -> list[list[str]]:
         if not (climbing and descending):
             raise TopologyError(f"{source} and {target} are joined by {path}, which is not up-down: not a Clos network")
     return paths
-
-
-def require_count(name: str, value: int, *, at_least: int = 1) -> int:
-    """Check a count that shapes a network; returns it."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
-        raise TopologyError(f"{name} must be an integer of at least {at_least}, got {value!r}")
-    return value
-
-
-def require_positive(name: str, value: float) -> float:
-    """Check a rate, size or duration that must be finite and above zero; returns it as a float."""
-    if not (isinstance(value, (int, float)) and math.isfinite(value) and value > 0):
-        raise TopologyError(f"{name} must be a finite number above zero, got {value!r}")
-    return float(value)
-
-
-def require_not_negative(name: str, value: float) -> float:
-    """Check a quantity that must be finite and may be zero; returns it as a float."""
-    if not (isinstance(value, (int, float)) and math.isfinite(value) and value >= 0):
-        raise TopologyError(f"{name} must be a finite number of at least zero, got {value!r}")
-    return float(value)
 
 
 def to_document(graph: Graph) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from mlt.planners.topology.graph import TopologyError, require_count, require_positive
+from mlt.planners.topology.checks import TopologyError, require_count, require_positive
 from mlt.planners.topology.psnet import PSNet
 
 

@@ -23,7 +23,7 @@ import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import lil_array
 
-from mlt.planners.topology.graph import TopologyError
+from mlt.planners.topology.checks import TopologyError
 from mlt.planners.topology.jobs import JobRequest, PlacedJob, check_jobs
 from mlt.planners.topology.psnet import PSNet
 

@@ -22,7 +22,7 @@ from mlt.planners.topology.cluster_psnet import NamedPSNet, read_psnet
 from mlt.planners.topology.flows import Loads, fluid_loads, push_demands
 from mlt.planners.topology.graph import bandwidth
 from mlt.planners.topology.jobs import PlacedJob, check_jobs
-from mlt.planners.topology.psnet import PSNet, supernode_name, tor_name
+from mlt.planners.topology.psnet import PSNet
 from mlt.planners.topology.psnet_graph import logical_graph
 from mlt.planners.topology.routing import RoutePlan, circuits_of, route_jobs
 from mlt.planners.topology.verify import verify_routes
@@ -65,7 +65,9 @@ def plan_topology(cluster: Cluster, *, extra_paths: int = 0) -> TopologyPlan:
     latency = {job.name: _hops(job, routes) * network.latency_seconds for job in jobs}
     seconds = {name: time + latency[name] for name, time in verdict.job_seconds.items()}
     as_cabled = {name: time + latency[name] for name, time in _as_cabled(network, jobs).items()}
-    return TopologyPlan(named, jobs, routes, circuits, seconds, as_cabled, _in_file(named, verdict.fullest))
+    names = named.file_names()
+    fullest = (names[verdict.fullest[0]], names[verdict.fullest[1]])
+    return TopologyPlan(named, jobs, routes, circuits, seconds, as_cabled, fullest)
 
 
 def with_topology(plan: Plan, made: TopologyPlan) -> Plan:
@@ -81,16 +83,6 @@ def with_topology(plan: Plan, made: TopologyPlan) -> Plan:
         notes = (*(old for old in entry.notes if not old.startswith("PSNet: ")), note)
         plan = plan.with_job(entry.model_copy(update={"placement": section, "notes": notes}))
     return plan.model_copy(update={"circuits": _circuits(made)})
-
-
-def _in_file(named: NamedPSNet, link: tuple[str, str]) -> tuple[str, str]:
-    """A link of the graph under the file's names."""
-    network = named.network
-    names = {supernode_name(mid): name for mid, name in named.supernode_names.items()}
-    names |= {tor_name(mid, t): name for (mid, t), name in named.tor_names.items()}
-    names |= {network.worker_name(mid, w): name for (mid, w), name in named.worker_names.items()}
-    names |= {network.server_name(mid, s): name for (mid, s), name in named.server_names.items()}
-    return names[link[0]], names[link[1]]
 
 
 def _circuits(made: TopologyPlan) -> tuple[Circuit, ...]:

@@ -24,14 +24,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from mlt.planners.topology.graph import (
-    DEFAULT_BITS_PER_SECOND,
-    DEFAULT_LATENCY_SECONDS,
-    TopologyError,
-    require_count,
-    require_not_negative,
-    require_positive,
-)
+from mlt.planners.topology.checks import TopologyError, require_count, require_not_negative, require_positive
+from mlt.planners.topology.graph import DEFAULT_BITS_PER_SECOND, DEFAULT_LATENCY_SECONDS
 from mlt.planners.topology.wiring import Wiring, regular_wiring
 
 #: 10.mid.swid.x: each number is one byte; 0 and 255 in the last one are the subnet's own addresses.

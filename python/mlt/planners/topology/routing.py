@@ -31,8 +31,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from mlt.planners.topology.checks import TopologyError, require_count
 from mlt.planners.topology.circuits import CircuitPlan, Circuits, ModuleJob, assign_circuits
-from mlt.planners.topology.graph import TopologyError, require_count
 from mlt.planners.topology.jobs import PlacedJob, check_jobs
 from mlt.planners.topology.paths import ModulePath, remaining_trunks
 from mlt.planners.topology.psnet import PSNet

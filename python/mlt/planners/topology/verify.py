@@ -12,8 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from mlt.planners.topology.checks import TopologyError
 from mlt.planners.topology.circuits import Circuits
-from mlt.planners.topology.graph import Graph, TopologyError
+from mlt.planners.topology.graph import Graph
 from mlt.planners.topology.jobs import PlacedJob
 from mlt.planners.topology.psnet import PSNet
 from mlt.planners.topology.psnet_graph import logical_graph

@@ -24,7 +24,7 @@ import networkx as nx
 import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 
-from mlt.planners.topology.graph import TopologyError, require_count
+from mlt.planners.topology.checks import TopologyError, require_count
 
 Pair = tuple[int, int]
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,19 @@ def test_faults__prints_shares(tmp_path: Path) -> None:
     assert "reached directly by the old circuits: 83.33% (83.33%)" in output
 
 
+def test_faults__says_who_lost_whom(tmp_path: Path) -> None:
+    run("build", "psnet", 2, "--servers", 2, "-o", tmp_path / "net.yaml")
+    output = run("faults", tmp_path / "net.yaml", "--failed", "server-1-1", "--failed", "worker-2-1-1,ecs-2")
+    lines = output.splitlines()
+    assert lines[0].startswith("of 48 worker-server pairs, directly: 34 by the old circuits, 34 by new ones (0 moved)")
+    lost = [line for line in lines if "no longer reaches" in line]
+    assert len(lost) == 12 + 1
+    assert lost[-1] == "worker-2-1-1 no longer reaches server-2-1, server-2-2"
+    assert "expected either" in run("faults", tmp_path / "net.yaml", code=3)
+    assert "no node is named 'tor-9'" in run("faults", tmp_path / "net.yaml", "--failed", "tor-9", code=3)
+    assert "no cable 7 between" in run("faults", tmp_path / "net.yaml", "--failed", "tor-1-1,ecs-1,7", code=3)
+
+
 def test_time__shows_the_testbed_s_three_to_one() -> None:
     output = run("time", "--workers", 6, "--servers", 2, "--size", "528 MB", "--bandwidth", "1 Gbit/s")
     assert "PSNet: 4.224 s, limited by server cards" in output
@@ -83,3 +97,11 @@ def test_commands__refuse_in_one_clear_line(
     output = run(*(files.get(str(argument), argument) for argument in arguments), code=code)
     assert message in output.replace("\n", " ")
     assert "Traceback" not in output
+
+
+def test_commands__name_the_extra_they_lack(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("mlt.planners.topology.")]:
+        if not name.endswith(".checks"):
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "networkx", None)
+    assert "this command needs networkx; pip install 'mlt[plan]'" in run("build", "fat-tree", 4, code=3)

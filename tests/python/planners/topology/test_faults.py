@@ -5,7 +5,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlt.planners.topology.faults import Element, degraded_graph, elements, fewest_cuts, reach, repair, survey
+from mlt.planners.topology.faults import (
+    Element,
+    degraded_graph,
+    elements,
+    fewest_cuts,
+    reach,
+    repair,
+    survey,
+    unreached,
+)
 from mlt.planners.topology.graph import TopologyError
 from mlt.planners.topology.psnet import Module, PSNet, build_psnet
 
@@ -82,6 +91,7 @@ def test_reach__repair_never_loses_and_detours_never_lose(data: st.DataObject, f
     failed = data.draw(st.lists(st.sampled_from(pool), max_size=6, unique=True))
     result = reach(net, failed)
     assert result.repaired <= result.any_way <= result.pairs
+    assert sum(len(servers) for servers in unreached(net, failed).values()) == result.pairs - result.any_way
     assert result.as_is <= result.repaired
     plans = repair(net, failed)
     graph = degraded_graph(net, failed, circuits={mid: plan.circuits for mid, plan in plans.items()})

@@ -20,9 +20,9 @@ from functools import cache
 from typing import Literal
 
 from mlt.planners.topology.bct import JobProfile, fat_tree_time, one_module_time, two_module_time
+from mlt.planners.topology.checks import TopologyError
 from mlt.planners.topology.clos import fat_tree
 from mlt.planners.topology.flows import fluid_loads, most_concurrent, most_hops, push_demands
-from mlt.planners.topology.graph import TopologyError
 
 TORS = 3
 JOB = JobProfile(workers=192, servers=32, size_bytes=200e6)

@@ -1,0 +1,30 @@
+"""The error of this package and the checks of single numbers; needs nothing installed."""
+
+from __future__ import annotations
+
+import math
+
+
+class TopologyError(ValueError):
+    """A network that cannot be built, or a request it cannot serve. The message names the object, cause and way out."""
+
+
+def require_count(name: str, value: int, *, at_least: int = 1) -> int:
+    """Check a count that shapes a network; returns it."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
+        raise TopologyError(f"{name} must be an integer of at least {at_least}, got {value!r}")
+    return value
+
+
+def require_positive(name: str, value: float) -> float:
+    """Check a rate, size or duration that must be finite and above zero; returns it as a float."""
+    if not (isinstance(value, (int, float)) and math.isfinite(value) and value > 0):
+        raise TopologyError(f"{name} must be a finite number above zero, got {value!r}")
+    return float(value)
+
+
+def require_not_negative(name: str, value: float) -> float:
+    """Check a quantity that must be finite and may be zero; returns it as a float."""
+    if not (isinstance(value, (int, float)) and math.isfinite(value) and value >= 0):
+        raise TopologyError(f"{name} must be a finite number of at least zero, got {value!r}")
+    return float(value)
