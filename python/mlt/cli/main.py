@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
-from typer.main import get_command
 
 from mlt import __version__
+from mlt.cli.delegate import Delegate
 
 # command -> (module with an ``app: typer.Typer``, one-line help)
 COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("mlt.cli.demo", "train a real model over the transport, with losses, and compare"),
     "serve": ("mlt.cli.serve", "run a summation service until every worker is gone"),
-    "plan": ("mlt.cli.plan", "plan who holds, who aggregates and which route, from one cluster file"),
+    "plan": ("mlt.cli.plan", "who holds, who aggregates, which route: plans from one cluster file"),
     "switch": ("mlt.cli.switch", "QoS configurations for switches, from one policy file"),
 }
 
@@ -33,9 +32,7 @@ class LazyGroup(TyperGroup):
         entry = COMMANDS.get(cmd_name)
         if entry is None:
             return None
-        command: Any = get_command(import_module(entry[0]).app)
-        command.name = cmd_name
-        return command
+        return Delegate(cmd_name, module=entry[0], short_help=entry[1])
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Commands"):
