@@ -18,7 +18,7 @@ def derive(
     *,
     load: float,
     small_ratio: float = 0.5,
-    granularity_bytes: int = 8192,
+    granularity_bytes: int = 32768,
     model: Model = "shared",
     description: str = "",
 ) -> tuple[Policy, tuple[ClassThresholds, ...]]:

@@ -44,7 +44,7 @@ class Problem:
     packet_bytes: int
     load: float
     small_ratio: float = 0.5
-    granularity_bytes: int = 8192
+    granularity_bytes: int = 32768
     model: Model = "shared"
 
     def __post_init__(self) -> None:

@@ -88,7 +88,8 @@ class LinuxEbpf(Target):
             lines += [
                 f"begin {port} {rate}",
                 f"tc qdisc add dev {port} root handle 1: htb default 10 r2q 10",
-                f"tc class add dev {port} parent 1: classid 1:1 htb rate {rate}bit burst {burst} cburst {burst} quantum 1514",
+                f"tc class add dev {port} parent 1: classid 1:1 htb rate {rate}bit burst {burst} cburst {burst} "
+                "quantum 1514",
             ]
             by_number = {queue.number: queue for queue in plan.queues}
             for number in range(QUEUES):

@@ -127,7 +127,7 @@ def _emit(files: dict[str, str], directory: Path | None) -> None:
     click.option("--load", type=float, default=1.0, show_default=True, help="Data's arrival over the port's rate."),
     click.option("--small-ratio", type=float, default=0.5, show_default=True, help="Share of small gradients (theta)."),
     click.option(
-        "--granularity-bytes", type=click.IntRange(min=1), default=8192, show_default=True, help="Step of S, L."
+        "--granularity-bytes", type=click.IntRange(min=1), default=32768, show_default=True, help="Step of S, L."
     ),
     click.option(
         "--model", type=click.Choice(["shared", "split"]), default="shared", show_default=True, help="Losses."
