@@ -17,6 +17,7 @@ from mlt.planners.link_load import (
     Demand,
     Loads,
     aggregation_demands,
+    all_to_all_loads,
     arc_bandwidths,
     most_loaded,
     parameter_server_demands,
@@ -61,8 +62,12 @@ def link_time(
     """
     if not cluster.links:
         return 0.0, None
-    loads: Loads = spread_over_shortest_paths(cluster, demands_bits, job=job.name)
-    found = most_loaded(with_results(loads) if results else loads, arc_bandwidths(cluster))
+    loads = spread_over_shortest_paths(cluster, demands_bits, job=job.name)
+    return _busiest(cluster, with_results(loads) if results else loads)
+
+
+def _busiest(cluster: Cluster, loads: Loads) -> tuple[float, Arc | None]:
+    found = most_loaded(loads, arc_bandwidths(cluster))
     return (found[1], found[0]) if found else (0.0, None)
 
 
@@ -110,19 +115,17 @@ def parameter_server(cluster: Cluster, job: Job) -> Alternative | Skipped:
 def byteps(cluster: Cluster, job: Job) -> Alternative:
     """BytePS: every machine sums a part."""
     section = plan_assignment(cluster, job)
-    demands = [
-        Demand(worker, service.host, service.load_bytes * 8)
-        for service in section.services
-        if service.load_bytes > 0
-        for worker in job.workers
-    ]
+    links: tuple[float, Arc | None] = (0.0, None)
+    if cluster.links:
+        bits = {service.host: service.load_bytes * 8 for service in section.services if service.load_bytes > 0}
+        links = _busiest(cluster, with_results(all_to_all_loads(cluster, job.workers, bits, job=job.name)))
     held = sum(1 for service in section.services if service.load_bytes > 0)
     slowest = min(job.workers, key=lambda name: cluster.host_by_name[name].bandwidth)
     once = job.model_size * 8 / cluster.host_by_name[slowest].bandwidth
     why = f"all {held} services finish together"
     if len(job.workers) > 1 and section.time <= once * (1 + 1e-9):
         why = f"the slowest worker, {slowest}, sends the whole model once, which no assignment avoids"
-    time, reason = _combined(section.time, why, link_time(cluster, job, demands))
+    time, reason = _combined(section.time, why, links)
     section = section.model_copy(update={"time": time})
     return Alternative(
         name="byteps",

@@ -7,7 +7,7 @@ there).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib.util import find_spec
+from pathlib import Path
 
 from mlt.planners.alternatives import Alternative, Skipped, host_alternatives
 from mlt.planners.alternatives_routing import routed
@@ -15,6 +15,7 @@ from mlt.planners.alternatives_topology import Ground, prepare_ground
 from mlt.planners.cluster import Cluster, Job
 from mlt.planners.plan import InfeasibleError, Plan, new_plan
 from mlt.planners.quantities import format_time
+from mlt.planners.switch_thresholds import plan_thresholds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,8 +28,11 @@ class AutoResult:
     reason: str
 
 
-def plan_auto(cluster: Cluster, job: Job, *, seed: int = 0) -> AutoResult:
+def plan_auto(cluster: Cluster, job: Job, *, seed: int = 0, layers_file: Path | None = None) -> AutoResult:
     """Rank every alternative for ``job`` by the analytic model.
+
+    Args:
+        layers_file: The model's layers (JSON, as ``mlt.switch_configs`` reads them), from which thresholds follow.
 
     Raises:
         InfeasibleError: no alternative is possible; the message says what binds.
@@ -51,11 +55,14 @@ def plan_auto(cluster: Cluster, job: Job, *, seed: int = 0) -> AutoResult:
     # A stable sort: on equal times the simpler way, which comes first, wins.
     ranked.sort(key=lambda alternative: round(alternative.time, 9))
     return AutoResult(
-        ranked=tuple(ranked), skipped=tuple(skipped), plan=_keep(ground, ranked), reason=explain_choice(ranked)
+        ranked=tuple(ranked),
+        skipped=tuple(skipped),
+        plan=_keep(cluster, ground, ranked, layers_file),
+        reason=explain_choice(ranked),
     )
 
 
-def _keep(ground: Ground, ranked: list[Alternative]) -> Plan:
+def _keep(cluster: Cluster, ground: Ground, ranked: list[Alternative], layers_file: Path | None) -> Plan:
     """The ground's plan with the best alternative's sections in it."""
     best = ranked[0].sections
     placed = ground.plan.job(best.job)
@@ -67,10 +74,11 @@ def _keep(ground: Ground, ranked: list[Alternative]) -> Plan:
         }
     )
     plan = ground.plan.with_job(entry)
-    if find_spec("mlt.switch_configs") is None:
-        missing = "thresholds and switch policy are not planned: mlt.switch_configs is not installed"
-        plan = plan.model_copy(update={"notes": (*plan.notes, missing)})
-    return plan
+    found = plan_thresholds(cluster, layers_file)
+    if isinstance(found, str):
+        note = f"thresholds and switch policy are not planned: {found}"
+        return plan.model_copy(update={"notes": (*plan.notes, note)})
+    return plan.model_copy(update={"thresholds": found.thresholds, "switch_policy": found.policy})
 
 
 def _sort(outcome: Alternative | Skipped, ranked: list[Alternative], skipped: list[Skipped]) -> None:

@@ -56,6 +56,8 @@ class Switch(Named):
         description="Pipeline of each port; by default each class of ports (towards hosts, towards each other tier) "
         "is split in port order over the pipelines",
     )
+    buffer: Bytes | None = Field(default=None, description="Packet memory shared by its ports; thresholds need it")
+    queues: int = Field(default=8, ge=3, le=8, description="Per port")
     address: Address | None = None
     sid: SegmentId | None = Field(default=None, description="SRv6 segment identifier")
     module: int | None = Field(default=None, ge=0, description="Pod or SuperNode it belongs to")

@@ -10,8 +10,6 @@ import heapq
 import math
 
 import numpy as np
-from scipy import sparse
-from scipy.optimize import Bounds, LinearConstraint, milp
 
 from mlt.planners.clustering import Clustering, admission_order
 from mlt.planners.worker_graph import Ints, WorkerGraph
@@ -85,6 +83,9 @@ def exact_clustering(*, graph: WorkerGraph, capacity: Ints, time_limit: float = 
         ValueError: more than ``EXACT_LIMIT`` workers.
         ArithmeticError: no clustering was found within ``time_limit`` seconds.
     """
+    from scipy import sparse  # of the extra mlt[plan]; the other methods do without
+    from scipy.optimize import Bounds, LinearConstraint, milp
+
     capacity = np.asarray(capacity, dtype=np.int64)
     n = graph.size
     if n > EXACT_LIMIT:

@@ -170,7 +170,10 @@ def parse_document(model: type[M], text: str, *, source: str, as_json: bool = Fa
     except InputError as error:
         problems = list(error.problems)
     # JSON is YAML, so one walk over YAML nodes finds the line in either; only a refused file pays for it.
-    root = yaml.compose(text, Loader=yaml.SafeLoader)
+    try:
+        root = yaml.compose(text, Loader=_Loader)
+    except yaml.YAMLError:  # JSON may be indented by tabs, which YAML forbids: better no line than no explanation
+        root = None
     located = [Problem(where=p.where, message=p.message, line=_line_of(root, p.where)) for p in problems]
     raise InputError(located, source=source)
 

@@ -10,6 +10,7 @@ from mlt.planners.link_load import (
     Demand,
     Loads,
     aggregation_demands,
+    all_to_all_loads,
     arc_bandwidths,
     most_loaded,
     parameter_server_demands,
@@ -48,12 +49,9 @@ def job_loads(cluster: Cluster, entry: JobPlan) -> Loads:
     elif entry.aggregation is not None:
         demands = aggregation_demands(entry.aggregation, rate=entry.aggregation.rate)
     elif entry.assignment is not None and entry.assignment.time > 0:
-        demands = [
-            Demand(worker, service.host, service.load_bytes * 8 / entry.assignment.time)
-            for service in entry.assignment.services
-            if service.load_bytes > 0
-            for worker in job.workers
-        ]
+        held = [service for service in entry.assignment.services if service.load_bytes > 0]
+        rates = {service.host: service.load_bytes * 8 / entry.assignment.time for service in held}
+        return with_results(all_to_all_loads(cluster, job.workers, rates, job=job.name))
     return with_results(spread_over_shortest_paths(cluster, demands, job=entry.job))
 
 

@@ -9,11 +9,11 @@ A link here is a directed pair of node names; parallel cables between two nodes 
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from mlt.planners.cluster import Cluster, Job
+from mlt.planners.cluster import Cluster, Host, Job
 from mlt.planners.plan import Aggregation, InfeasibleError, Routing
 
 Arc = tuple[str, str]
@@ -43,16 +43,18 @@ def arc_bandwidths(cluster: Cluster) -> dict[Arc, float]:
     return out
 
 
-def _distances(neighbours: Mapping[str, Sequence[str]], hosts: Iterable[str], target: str) -> dict[str, int]:
-    """Hops to ``target``; other hosts do not forward."""
-    ends = set(hosts) - {target}
-    distance, queue = {target: 0}, deque([target])
-    while queue:
+def _distances(
+    neighbours: Mapping[str, Sequence[str]], hosts: Mapping[str, Host], target: str, wanted: Iterable[str]
+) -> dict[str, int]:
+    """Hops to ``target``, as far as it takes to find all ``wanted`` nodes; hosts do not forward."""
+    distance, queue, missing = {target: 0}, deque([target]), set(wanted)
+    while queue and missing:
         node = queue.popleft()
         for near in neighbours[node]:
             if near not in distance:
                 distance[near] = distance[node] + 1
-                if near not in ends:
+                missing.discard(near)
+                if near not in hosts:
                     queue.append(near)
     return distance
 
@@ -73,7 +75,7 @@ def spread_over_shortest_paths(cluster: Cluster, demands: Iterable[Demand], *, j
             sources[demand.source] = sources.get(demand.source, 0.0) + demand.rate
     loads: Loads = {}
     for target, sources in by_target.items():
-        distance = _distances(neighbours, cluster.host_by_name, target)
+        distance = _distances(neighbours, cluster.host_by_name, target, sources)
         lost = [source for source in sources if source not in distance]
         if lost:
             message = f"no path leads from {lost[0]!r} to {target!r}; add a link, or name hosts that are connected"
@@ -93,6 +95,39 @@ def spread_over_shortest_paths(cluster: Cluster, demands: Iterable[Demand], *, j
                     carried[near] = carried.get(near, 0.0) + part
                     levels.setdefault(level - 1, set()).add(near)
     return loads
+
+
+def all_to_all_loads(cluster: Cluster, workers: Sequence[str], loads: Mapping[str, float], *, job: str = "") -> Loads:
+    """Load of each link when every worker sends ``loads[service]`` to every service but itself.
+
+    n workers and n services are n^2 streams; hosts with one uplink are counted per switch instead, which gives the same
+    loads, since what leaves one switch for another takes the same paths. Other hosts are counted one by one.
+
+    Raises:
+        InfeasibleError: a service cannot be reached.
+    """
+    uplink = {name: cluster.peer(links[0], name) for name, links in cluster.links_of.items() if len(links) == 1}
+    uplink = {name: switch for name, switch in uplink.items() if switch in cluster.switch_by_name}
+    out: Loads = {}
+    demands: list[Demand] = []
+    total, senders = sum(loads.values()), Counter(uplink[worker] for worker in workers if worker in uplink)
+    arriving: dict[str, float] = {}
+    members = set(workers)
+    for service, load in loads.items():
+        if service in uplink:
+            out[uplink[service], service] = load * (len(members) - (service in members))
+            arriving[uplink[service]] = arriving.get(uplink[service], 0.0) + load
+            demands += [Demand(worker, uplink[service], load) for worker in workers if worker not in uplink]
+        else:
+            demands += [Demand(switch, service, load * count) for switch, count in senders.items()]
+            demands += [Demand(worker, service, load) for worker in workers if worker not in uplink]
+    for worker in workers:
+        if worker in uplink:
+            out[worker, uplink[worker]] = total - loads.get(worker, 0.0)
+    demands += [Demand(a, b, count * load) for a, count in senders.items() for b, load in arriving.items()]
+    for arc, load in spread_over_shortest_paths(cluster, demands, job=job).items():
+        out[arc] = out.get(arc, 0.0) + load
+    return out
 
 
 def aggregation_demands(aggregation: Aggregation, *, rate: float) -> list[Demand]:

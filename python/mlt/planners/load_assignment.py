@@ -20,8 +20,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
-from scipy.optimize import linprog
 
 from mlt.planners.cluster import Cluster, Job
 from mlt.planners.partition_hash import DEFAULT_PARTITION_BYTES, closed_form_hash_space, hash_ranges
@@ -118,6 +116,9 @@ def _linear_programme_time(bits: float, workers: Loads, servers: Loads) -> float
 
     Solved in units of the model and of the fastest link, so that the solver's tolerances are relative.
     """
+    from scipy import sparse  # of the extra mlt[plan]; equal bandwidths do without
+    from scipy.optimize import linprog
+
     n, k = len(workers), len(servers)
     scale = max(workers.max(), servers.max(initial=0.0))
     traffic = np.concatenate([np.full(n, n - 2.0), np.full(k, float(n))])

@@ -11,6 +11,8 @@ The hash is FNV-1a (64 bits) followed by the splitmix64 finaliser, so that any l
 from __future__ import annotations
 
 import bisect
+import heapq
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -112,3 +114,42 @@ def achieved_loads(assignment: Assignment, parts: Iterable[Partition]) -> list[i
         value = stable_hash(f"{part.tensor}:{part.index}") % assignment.hash_space
         loads[bisect.bisect_right(ends, value)] += part.size
     return loads
+
+
+def place_evenly(assignment: Assignment, parts: Iterable[Partition]) -> dict[tuple[str, int], int]:
+    """Service of each part, (tensor, index) -> position in ``assignment.services``, with loads as planned.
+
+    Hashing spreads few parts unevenly: a model of a hundred parts over fifty services leaves one of them with twice its
+    share. Where every worker knows all tensors beforehand, this rule needs no message either: parts from the largest to
+    the smallest (then by name and index), each to the service that it fills least beyond its planned load.
+
+    Raises:
+        ValueError: no service has a load above zero.
+    """
+    planned = [service.load_bytes for service in assignment.services]
+    if not any(load > 0 for load in planned):
+        raise ValueError("no service has a load above zero")
+    ordered = sorted(parts, key=lambda part: (-part.size, part.tensor, part.index))
+    held = [0.0] * len(planned)
+    out: dict[tuple[str, int], int] = {}
+    # Parts of one size fill services in the order of (held + size) / planned, so a heap per size serves all of them.
+    for size, group in itertools.groupby(ordered, key=lambda part: part.size):
+        heap = [((held[i] + size) / load, i) for i, load in enumerate(planned) if load > 0]
+        heapq.heapify(heap)
+        for part in group:
+            _, best = heap[0]
+            held[best] += size
+            out[part.tensor, part.index] = best
+            heapq.heapreplace(heap, ((held[best] + size) / planned[best], best))
+    return out
+
+
+def overload(assignment: Assignment, loads: Sequence[float]) -> float:
+    """How much longer than planned the fullest service takes: the largest ratio of its load to its planned share."""
+    total, whole = math.fsum(loads), math.fsum(service.load_bytes for service in assignment.services)
+    ratios = [
+        load / total * whole / service.load_bytes if service.load_bytes > 0 else math.inf
+        for load, service in zip(loads, assignment.services, strict=True)
+        if load > 0
+    ]
+    return max(ratios, default=0.0)

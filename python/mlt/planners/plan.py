@@ -157,7 +157,10 @@ class Placement(Document):
 
 
 class Threshold(Document):
-    """RED/ECN and shared-buffer limits of one queue (MLT appendix B); ``switch`` or ``port`` absent means all."""
+    """RED/ECN thresholds and the hard limit of one class of model data (MLT appendix B), class 0 highest.
+
+    ``switch`` or ``port`` absent means all of them.
+    """
 
     switch: Name | None = None
     port: int | None = Field(default=None, ge=0)
@@ -165,6 +168,7 @@ class Threshold(Document):
     red_min_bytes: NonNegative
     red_max_bytes: NonNegative
     drop_probability: Share = 1.0
+    limit_bytes: NonNegative | None = Field(default=None, description="Depth at which every packet is dropped")
 
 
 class Estimate(Document):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from typer.testing import CliRunner
 
 from mlt.cli.plan import app
 from mlt.planners.cluster import Cluster
@@ -17,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[3]
 TESTBED = ROOT / "examples" / "planners" / "testbed.yaml"
 
 
-def mlt_plan(*arguments: object) -> Result:
+def mlt_plan(*arguments: object) -> Any:
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
@@ -124,3 +126,37 @@ def test_schema__committed_copy_is_current(kind: str, model: type[Cluster] | typ
     committed = ROOT / "docs" / "schemas" / f"{kind}.schema.json"
     now, then = json.loads(result.output), json.loads(committed.read_text())
     assert shape(now) == shape(then), f"run: mlt plan schema {kind} > docs/schemas/{kind}.schema.json"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "missing"), [(("assign", TESTBED), "scipy"), (("auto", TESTBED, "vgg19"), "scipy")]
+)
+def test_base_install__says_which_extra_is_missing(
+    arguments: tuple[object, ...], missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("scipy", "scipy.optimize"):
+        monkeypatch.setitem(sys.modules, module, None)
+    result = mlt_plan(*arguments)
+    assert result.exit_code == 3
+    assert f"needs {missing}" in result.output
+    assert "pip install 'mlt[plan]'" in result.output
+
+
+def test_base_install__aggregates_and_explains_without_extras() -> None:
+    # A fresh interpreter, because here scipy and matplotlib may long be imported.
+    script = (
+        "import sys\n"
+        "for name in ('scipy', 'scipy.optimize', 'networkx', 'matplotlib', 'highspy'): sys.modules[name] = None\n"
+        "from mlt.cli.plan import app\n"
+        f"app(['aggregate', {str(TESTBED)!r}])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "3 aggregators take in 4 workers" in done.stdout
+
+
+@pytest.mark.parametrize("arguments", [("aggregate", TESTBED, "--method", "bset"), ("schema", "plann")])
+def test_choices__an_unknown_one_gets_a_suggestion(arguments: tuple[object, ...]) -> None:
+    result = mlt_plan(*arguments)
+    assert result.exit_code == 2
+    assert "did you mean" in result.output

@@ -82,3 +82,10 @@ def test_read_document__json_syntax_has_a_line(tmp_path: Path) -> None:
 def test_suggest__lists_names_when_none_is_near() -> None:
     assert suggest("zzz", ["a", "b"]) == "expected one of a, b"
     assert suggest("x", []) == "none is defined"
+
+
+def test_read_document__json_indented_by_tabs_is_still_explained(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.json"
+    path.write_text('{\n\t"hosts": [\n\t\t{"name": "h0", "bandwidth": "fast"}\n\t]\n}\n')
+    with pytest.raises(InputError, match="such as '25 Gbit/s'"):
+        read_document(Cluster, path)

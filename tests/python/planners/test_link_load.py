@@ -14,6 +14,7 @@ from mlt.planners.cluster import Cluster, Host, Job, Link, Switch
 from mlt.planners.link_load import (
     Demand,
     aggregation_demands,
+    all_to_all_loads,
     arc_bandwidths,
     most_loaded,
     parameter_server_demands,
@@ -132,3 +133,20 @@ def test_with_results__adds_the_way_back() -> None:
 def test_most_loaded__by_utilisation() -> None:
     assert most_loaded({("a", "b"): 5.0, ("b", "c"): 6.0}, {("a", "b"): 5.0, ("b", "c"): 60.0}) == (("a", "b"), 1.0)
     assert most_loaded({}, {}) is None
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), leaves=st.integers(1, 4), double_homed=st.booleans())
+def test_all_to_all__equals_its_streams_one_by_one(seed: int, leaves: int, double_homed: bool) -> None:
+    cluster = leaf_spine(leaves=leaves, per_leaf=3)
+    if double_homed and leaves > 1:  # like a PSNet server: a card on two leaves
+        extra = (Link(a="h0", b="leaf1", bandwidth=10e9), Link(a="h4", b="leaf0", bandwidth=10e9))
+        cluster = Cluster(hosts=cluster.hosts, switches=cluster.switches, links=(*cluster.links, *extra))
+    rng = np.random.default_rng(seed)
+    names = list(cluster.host_by_name)
+    workers = [name for name in names if rng.random() < 0.7] or names[:1]
+    loads = {name: float(rng.integers(1, 9)) for name in names if rng.random() < 0.7}
+    streams = [Demand(worker, service, load) for worker in workers for service, load in loads.items()]
+    expected = spread_over_shortest_paths(cluster, streams)
+    found = {arc: load for arc, load in all_to_all_loads(cluster, workers, loads).items() if load > 0}
+    assert found == pytest.approx(expected)

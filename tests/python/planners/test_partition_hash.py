@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -15,7 +16,9 @@ from mlt.planners.partition_hash import (
     achieved_loads,
     closed_form_hash_space,
     hash_ranges,
+    overload,
     partitions,
+    place_evenly,
     rendezvous_service,
     service_of,
     stable_hash,
@@ -93,3 +96,38 @@ def test_rendezvous__follows_the_loads_and_moves_only_what_it_must() -> None:
 def test_rendezvous__refuses_no_load() -> None:
     with pytest.raises(ValueError, match="load above zero"):
         rendezvous_service({"a": 0.0}, Partition(tensor="t", index=0, size=1))
+
+
+def loads_of(section: Assignment, parts: list[Partition]) -> list[float]:
+    placed, loads = place_evenly(section, parts), [0.0] * len(section.services)
+    for part in parts:
+        loads[placed[part.tensor, part.index]] += part.size
+    return loads
+
+
+def test_place_evenly__few_parts_stay_near_their_planned_loads() -> None:
+    section = assignment(32, 16)
+    parts = list(partitions({f"layer{i}": 33 * 10**6 for i in range(16)}))  # VGG-16's 528 MB in equal layers
+    hashed, even = overload(section, achieved_loads(section, parts)), overload(section, loads_of(section, parts))
+    assert hashed > 2  # the reason why this rule exists
+    assert even < 1.4
+    finer = list(partitions({f"layer{i}": 33 * 10**6 for i in range(16)}, partition_bytes=MIB))
+    assert overload(section, loads_of(section, finer)) < 1.12
+
+
+@given(st.lists(st.integers(1, 20 * MIB), min_size=1, max_size=30), st.randoms(use_true_random=False))
+def test_place_evenly__does_not_depend_on_the_order_of_tensors(sizes: list[int], random: Random) -> None:
+    section = assignment(5, 3)
+    parts = list(partitions({f"t{i}": size for i, size in enumerate(sizes)}))
+    shuffled = parts.copy()
+    random.shuffle(shuffled)
+    assert place_evenly(section, parts) == place_evenly(section, shuffled)
+
+
+def test_place_evenly__services_without_load_get_nothing() -> None:
+    section = assignment(4, 4)
+    loads = loads_of(section, list(partitions({"t": 100 * MIB})))
+    assert all(load == 0 for load, service in zip(loads, section.services, strict=True) if service.colocated)
+    empty = section.model_copy(update={"services": section.services[:4]})
+    with pytest.raises(ValueError, match="load above zero"):
+        place_evenly(empty, [])
