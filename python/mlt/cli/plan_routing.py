@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
-import click
+import typer
 
 from mlt.planners.cluster import Cluster, read_cluster
 from mlt.planners.documents import InputError
@@ -19,31 +20,29 @@ from mlt.planners.routing.multiple import Effort, Solution
 from mlt.planners.routing.solve import plan_routes
 from mlt.planners.routing.verify import verify
 
-_FILE = click.Path(path_type=Path)
+app = typer.Typer(add_completion=False, context_settings={"help_option_names": ["-h", "--help"]})
 
 
-@click.command(name="route", context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("cluster_file", metavar="CLUSTER", type=_FILE)
-@click.option("--job", "jobs", metavar="NAME", multiple=True, help="Route this job only; default: all with servers.")
-@click.option("-o", "--out", type=_FILE, help="Write the plan here, keeping other sections.")
-@click.option("--sro", is_flag=True, help="Staged routing optimisation.")
-@click.option("--app", "app_share", type=float, metavar="ALPHA", help="Keep this share of alternative aggregators.")
-@click.option("--qsr", "qsr_levels", type=int, metavar="N", help="Quantise rates to N levels of the fastest link.")
-@click.option("--seconds", type=click.FloatRange(min=0.1), default=60.0, show_default=True, help="Limit of the search.")
-@click.option("--seed", default=0, show_default=True, help="Of the search order and of the baselines.")
-@click.option("--openflow", type=_FILE, help="Write OpenFlow rules here, one per line.")
-@click.option("--srv6", type=_FILE, help="Write SRv6 segment lists here, one per line.")
-def app(
-    cluster_file: Path,
-    jobs: tuple[str, ...],
-    out: Path | None,
-    sro: bool,
-    app_share: float | None,
-    qsr_levels: int | None,
-    seconds: float,
-    seed: int,
-    openflow: Path | None,
-    srv6: Path | None,
+@app.command(name="route")
+def route(
+    cluster_file: Annotated[Path, typer.Argument(metavar="CLUSTER", help="The cluster file (YAML).")],
+    jobs: Annotated[
+        list[str] | None, typer.Option("--job", metavar="NAME", help="Route this job only; default: all with servers.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Write the plan here, keeping other sections.")
+    ] = None,
+    sro: Annotated[bool, typer.Option("--sro", help="Staged routing optimisation.")] = False,
+    app_share: Annotated[
+        float | None, typer.Option("--app", metavar="ALPHA", help="Keep this share of alternative aggregators.")
+    ] = None,
+    qsr_levels: Annotated[
+        int | None, typer.Option("--qsr", metavar="N", help="Quantise rates to N levels of the fastest link.")
+    ] = None,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Limit of the search.")] = 60.0,
+    seed: Annotated[int, typer.Option(help="Of the search order and of the baselines.")] = 0,
+    openflow: Annotated[Path | None, typer.Option(help="Write OpenFlow rules here, one per line.")] = None,
+    srv6: Annotated[Path | None, typer.Option(help="Write SRv6 segment lists here, one per line.")] = None,
 ) -> None:
     """ARO: which route every worker's gradients take, and through which aggregators."""
     try:
@@ -53,21 +52,21 @@ def app(
         accelerations = Accelerations(sro=sro, app_share=app_share, qsr_levels=qsr_levels)
         solution = plan_routes(instance, accelerations=accelerations, effort=Effort(seconds=seconds, seed=seed))
     except InputError as error:
-        click.echo(str(error), err=True)
-        raise SystemExit(2) from None
+        typer.echo(str(error), err=True)
+        raise typer.Exit(2) from None
     except (ValueError, OSError) as error:
-        click.echo(f"error: {error}", err=True)
-        raise SystemExit(3) from None
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(3) from None
     report = verify(instance, solution.plans)
     if not report.ok:
-        click.echo("\n".join(["error: the routes failed their independent check", *report.faults[:10]]), err=True)
-        raise SystemExit(1)
-    click.echo(summary(instance, solution, seed=seed))
+        typer.echo("\n".join(["error: the routes failed their independent check", *report.faults[:10]]), err=True)
+        raise typer.Exit(1)
+    typer.echo(summary(instance, solution, seed=seed))
     if out is not None:
         options = {"sro": sro, "app": app_share, "qsr": qsr_levels, "seed": seed}
         updated = add_to_plan(plan, instance, solution, cluster=cluster, options=options)
         out.write_text(dump_plan(updated), encoding="utf-8")
-        click.echo(f"written to {out}")
+        typer.echo(f"written to {out}")
     addresses = Addresses.of_cluster(cluster)
     if openflow is not None:
         _write(openflow, rule_lines(openflow_rules(instance, solution.plans, addresses)))
@@ -87,7 +86,7 @@ def _plan_to_extend(cluster: Cluster, out: Path | None, seed: int) -> Plan:
 
 def _write(path: Path, lines: Sequence[str]) -> None:
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    click.echo(f"written to {path}")
+    typer.echo(f"written to {path}")
 
 
 def summary(instance: Instance, solution: Solution, *, seed: int) -> str:

@@ -9,6 +9,9 @@ from hypothesis import strategies as st
 
 from mlt.planners.routing.generate import Hardware, Workload, fat_tree, leaf_spine
 from mlt.planners.routing.instance import Instance, Job, Link, Port, Switch, Task
+from mlt.planners.routing.multiple import Effort
+
+QUICK = Effort(seconds=2.0, joint_seconds=0.5, cpsat_seconds=0.0, orders=3)
 
 
 def figure_1(programmable: Sequence[str]) -> Instance:

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from routing_cases import figure_1, instances
+from routing_cases import QUICK, figure_1, instances
 
 from mlt.planners.routing.baselines import fair_rates, plan_aggtree, plan_random
 from mlt.planners.routing.generate import Hardware, Workload, fat_tree, leaf_spine
@@ -48,7 +48,7 @@ def test_plan_aggtree__spreads_each_leaf_over_distinct_spines() -> None:
 @settings(max_examples=25, deadline=None)
 @given(instances(jobs=2), st.integers(0, 100))
 def test_baselines__are_valid_reproducible_and_never_beat_the_bound(instance: Instance, seed: int) -> None:
-    solution = plan_routes(instance)
+    solution = plan_routes(instance, effort=QUICK)
     for plan in (plan_random, plan_aggtree):
         plans = plan(instance, seed=seed)
         report = verify(instance, plans)
@@ -63,7 +63,7 @@ def test_plan_grid__merges_each_flow_at_most_once(reading: str) -> None:
     (plan,) = plan_grid(instance, seed=6, reading=reading)  # type: ignore[arg-type]
     assert verify(instance, [plan]).ok
     assert all(route.aggregators is not None and len(route.aggregators) <= 1 for route in plan.routes.values())
-    assert plan.rate <= plan_routes(instance).plans[0].rate
+    assert plan.rate <= plan_routes(instance, effort=QUICK).plans[0].rate
 
 
 def test_plan_grid__flat_pipelines_are_faster() -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from typer.testing import CliRunner
 
 from mlt.cli.plan_routing import app
 from mlt.planners.cluster import Cluster, dump_cluster, parse_cluster

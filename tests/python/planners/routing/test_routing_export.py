@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from hypothesis import given, settings
-from routing_cases import figure_1, instances
+from routing_cases import QUICK, figure_1, instances
 
 from mlt.planners.routing.export import (
     MERGED_PORT,
@@ -45,7 +45,7 @@ def _forward(instance: Instance, rules: list[Rule], fields: dict[str, str | int]
 @settings(max_examples=30, deadline=None)
 @given(instances(jobs=2))
 def test_openflow_rules__forward_every_flow_along_its_route(instance: Instance) -> None:
-    plans = plan_routes(instance).plans
+    plans = plan_routes(instance, effort=QUICK).plans
     addresses = Addresses.of_instance(instance)
     rules = openflow_rules(instance, plans, addresses)
     for number, plan in enumerate(plans):
@@ -76,7 +76,7 @@ def _shortest(instance: Instance, start: str, end: str) -> list[tuple[str, ...]]
 @settings(max_examples=20, deadline=None)
 @given(instances())
 def test_segment_list__pins_the_path_by_shortest_paths_between_segments(instance: Instance) -> None:
-    (plan,) = plan_routes(instance).plans
+    (plan,) = plan_routes(instance, effort=QUICK).plans
     addresses = Addresses.of_instance(instance)
     name_of = {sid: name for name, sid in addresses.sid.items()}
     for worker, route in list(plan.routes.items())[:4]:
@@ -92,7 +92,7 @@ def test_segment_list__pins_the_path_by_shortest_paths_between_segments(instance
 @settings(max_examples=20, deadline=None)
 @given(instances(jobs=2))
 def test_ecmp_overrides__agree_with_the_routes(instance: Instance) -> None:
-    plans = plan_routes(instance).plans
+    plans = plan_routes(instance, effort=QUICK).plans
     overrides = ecmp_overrides(instance, plans)
     keys = [(o.switch, o.source, o.destination) for o in overrides]
     assert len(set(keys)) == len(keys)
@@ -108,14 +108,14 @@ def test_ecmp_overrides__agree_with_the_routes(instance: Instance) -> None:
 
 def test_merging_places__of_figure_1() -> None:
     instance = figure_1(["L1", "L2", "S1"])
-    (plan,) = plan_routes(instance).plans
+    (plan,) = plan_routes(instance, effort=QUICK).plans
     assert merging_places(instance, plan.routes["W0"]) == (("L1", 0), ("S1", 0))
     assert merging_places(instance, plan.routes["W4"]) == (("S1", 0),)
 
 
 def test_lines__are_readable() -> None:
     instance = figure_1(["L1", "L2", "S1"])
-    plans = plan_routes(instance).plans
+    plans = plan_routes(instance, effort=QUICK).plans
     addresses = Addresses.of_instance(instance)
     assert "W4: ps via fc00:0:6::" in srv6_lines(instance, plans, addresses)
     expected = (

@@ -6,19 +6,17 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from routing_cases import instances
+from routing_cases import QUICK, instances
 
 from mlt.planners.routing.accelerate import Accelerations
 from mlt.planners.routing.bounds import Objective, bound_rates, job_totals, rate_rows
 from mlt.planners.routing.generate import Hardware, Workload, leaf_spine
 from mlt.planners.routing.graph import unfold
 from mlt.planners.routing.instance import Instance
-from mlt.planners.routing.multiple import Effort, solve_tasks
+from mlt.planners.routing.multiple import solve_tasks
 from mlt.planners.routing.single import Infeasible, solve_task
 from mlt.planners.routing.solve import plan_routes
 from mlt.planners.routing.verify import verify
-
-QUICK = Effort(seconds=5.0, joint_seconds=1.0, cpsat_seconds=0.0, orders=4)
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from hypothesis import given, settings
 from routing_cases import figure_1, instances
+from typer.testing import CliRunner
 
 from mlt.planners.cluster import parse_cluster
 from mlt.planners.routing import cpsat
