@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-import click
+import typer
+from typer.core import TyperGroup
 
 from mlt.cli.delegate import Delegate
 from mlt.planners.aggregation import METHODS, plan_aggregation
@@ -27,10 +28,14 @@ _ELSEWHERE = {
     "route": ("mlt.cli.plan_routing", "ARO: routes through aggregating switches."),
     "topology": ("mlt.cli.plan_topology", "PSNet, fat-tree and leaf-spine: build, place, grow, break."),
 }
-_CLUSTER = click.argument("cluster_file", metavar="CLUSTER", type=click.Path(path_type=Path))
-_JOB = click.option("--job", "job_name", metavar="NAME", help="Plan this job only; default: every job of the file.")
-_OUT = click.option("-o", "--out", type=click.Path(path_type=Path), help="Write the plan here, keeping other sections.")
-_SEED = click.option("--seed", default=0, show_default=True, help="The same seed gives the same plan.")
+_REACHES = ("rack", "module", "cluster")
+
+ClusterFile = Annotated[Path, typer.Argument(metavar="CLUSTER", help="The cluster file (YAML).")]
+JobOption = Annotated[
+    str | None, typer.Option("--job", metavar="NAME", help="Plan this job only; default: every job of the file.")
+]
+Out = Annotated[Path | None, typer.Option("--out", "-o", help="Write the plan here, keeping other sections.")]
+Seed = Annotated[int, typer.Option(help="The same seed gives the same plan.")]
 
 
 def refusals(function: F) -> F:
@@ -41,14 +46,14 @@ def refusals(function: F) -> F:
         try:
             return function(*args, **kwargs)
         except InputError as error:
-            click.echo(str(error), err=True)
-            raise SystemExit(2) from None
+            typer.echo(str(error), err=True)
+            raise typer.Exit(2) from None
         except ImportError as error:
-            click.echo(f"error: this needs {error.name}, which is not installed; pip install 'mlt[plan]'", err=True)
-            raise SystemExit(3) from None
+            typer.echo(f"error: this needs {error.name}, which is not installed; pip install 'mlt[plan]'", err=True)
+            raise typer.Exit(3) from None
         except (InfeasibleError, ValueError) as error:
-            click.echo(f"error: {error}", err=True)
-            raise SystemExit(3) from None
+            typer.echo(f"error: {error}", err=True)
+            raise typer.Exit(3) from None
 
     return run  # type: ignore[return-value]
 
@@ -81,19 +86,19 @@ def _plan_to_extend(cluster: Cluster, out: Path | None, seed: int) -> Plan:
 
 
 def _finish(cluster: Cluster, plan: Plan, out: Path | None) -> None:
-    click.echo(explain_plan(cluster, plan))
+    typer.echo(explain_plan(cluster, plan))
     if out is not None:
         out.write_text(dump_plan(plan), encoding="utf-8")
-        click.echo(f"\nwritten to {out}")
+        typer.echo(f"\nwritten to {out}")
 
 
-class _Group(click.Group):
+class _Group(TyperGroup):
     """The commands below, and those of other modules that are there (planners come as separate extras)."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    def list_commands(self, ctx: Any) -> list[str]:
         return sorted([*super().list_commands(ctx), *(name for name in _ELSEWHERE if _is_there(name))])
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name in _ELSEWHERE and _is_there(cmd_name):
             module, text = _ELSEWHERE[cmd_name]
             return Delegate(cmd_name, module=module, short_help=text)
@@ -104,17 +109,29 @@ def _is_there(name: str) -> bool:
     return find_spec(_ELSEWHERE[name][0]) is not None
 
 
-@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
-def app() -> None:
+def _one_of(value: str, known: Sequence[str], what: str) -> None:
+    if value not in known:
+        message = f"no {what} is named {value!r}; {suggest(value, known)}"
+        raise InputError([Problem(where=(f"--{what}",), message=message)])
+
+
+app = typer.Typer(
+    cls=_Group,
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback()
+def _plan() -> None:
     """Plan who holds, who aggregates and which route: CLUSTER is the cluster file (YAML), a plan file is JSON."""
 
 
 @app.command()
-@_CLUSTER
-@_JOB
-@_OUT
 @refusals
-def assign(cluster_file: Path, job_name: str | None, out: Path | None) -> None:
+def assign(cluster_file: ClusterFile, job_name: JobOption = None, out: Out = None) -> None:
     """BytePS: which summation service holds which bytes."""
     cluster = read_cluster(cluster_file)
     plan = _plan_to_extend(cluster, out, 0)
@@ -124,16 +141,18 @@ def assign(cluster_file: Path, job_name: str | None, out: Path | None) -> None:
 
 
 @app.command()
-@_CLUSTER
-@_JOB
-@click.option("--method", type=click.Choice(METHODS), default="best", show_default=True)
-@click.option("--reach", type=click.Choice(["rack", "module", "cluster"]), default="cluster", show_default=True,
-              help="Who may aggregate for whom.")  # fmt: skip
-@_SEED
-@_OUT
 @refusals
-def aggregate(cluster_file: Path, job_name: str | None, method: str, reach: str, seed: int, out: Path | None) -> None:
+def aggregate(
+    cluster_file: ClusterFile,
+    job_name: JobOption = None,
+    method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")] = "best",
+    reach: Annotated[str, typer.Option(help=f"Who may aggregate for whom: {', '.join(_REACHES)}.")] = "cluster",
+    seed: Seed = 0,
+    out: Out = None,
+) -> None:
     """ALEPH: which workers aggregate for which."""
+    _one_of(method, METHODS, "method")
+    _one_of(reach, _REACHES, "reach")
     cluster = read_cluster(cluster_file)
     plan = _plan_to_extend(cluster, out, seed)
     for job in _jobs(cluster, cluster_file, job_name):
@@ -144,18 +163,19 @@ def aggregate(cluster_file: Path, job_name: str | None, method: str, reach: str,
 
 
 @app.command()
-@_CLUSTER
-@click.argument("plan_file", metavar="PLAN", type=click.Path(path_type=Path))
-@click.option("--draw", type=click.Path(path_type=Path), help="Draw it here (png, svg or pdf); one image per job.")
-@_JOB
 @refusals
-def show(cluster_file: Path, plan_file: Path, draw: Path | None, job_name: str | None) -> None:
+def show(
+    cluster_file: ClusterFile,
+    plan_file: Annotated[Path, typer.Argument(metavar="PLAN", help="The plan file (JSON).")],
+    draw: Annotated[Path | None, typer.Option(help="Draw it here (png, svg or pdf); one image per job.")] = None,
+    job_name: JobOption = None,
+) -> None:
     """Say a plan in words and draw it: graph, aggregation tree, load of every link."""
     cluster, plan = read_cluster(cluster_file), read_plan(plan_file)
     problems = plan.mismatches(cluster)
     if problems:
         raise InputError(problems, source=str(plan_file))
-    click.echo(explain_plan(cluster, plan))
+    typer.echo(explain_plan(cluster, plan))
     if draw is None:
         return
     from mlt.planners.show import draw_plan
@@ -164,32 +184,34 @@ def show(cluster_file: Path, plan_file: Path, draw: Path | None, job_name: str |
     for name in jobs:
         path = draw if len(jobs) == 1 else draw.with_name(f"{draw.stem}-{name}{draw.suffix}")
         draw_plan(cluster, plan, job=name, path=path)
-        click.echo(f"drawn in {path}")
+        typer.echo(f"drawn in {path}")
 
 
 @app.command()
-@click.argument("file", type=click.Path(path_type=Path))
-@click.option("--against", type=click.Path(path_type=Path), help="For a plan: the cluster file it must fit.")
 @refusals
-def check(file: Path, against: Path | None) -> None:
+def check(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A cluster file, or with --against a plan file.")],
+    against: Annotated[Path | None, typer.Option(help="For a plan: the cluster file it must fit.")] = None,
+) -> None:
     """Check a cluster file, or a plan file (.json with --against)."""
     if against is None:
         cluster = read_cluster(file)
         counts = ((len(cluster.hosts), "hosts"), (len(cluster.switches), "switches"), (len(cluster.links), "links"))
-        click.echo(f"{file}: {', '.join(f'{count} {what}' for count, what in counts)}, {len(cluster.jobs)} jobs: fine")
+        typer.echo(f"{file}: {', '.join(f'{count} {what}' for count, what in counts)}, {len(cluster.jobs)} jobs: fine")
         return
     problems = read_plan(file).mismatches(read_cluster(against))
     if problems:
         raise InputError(problems, source=str(file))
-    click.echo(f"{file}: fits {against}")
+    typer.echo(f"{file}: fits {against}")
 
 
 @app.command()
-@click.argument("kind", type=click.Choice(["cluster", "plan"]))
-def schema(kind: str) -> None:
+@refusals
+def schema(kind: Annotated[str, typer.Argument(metavar="cluster|plan", help="Which file.")]) -> None:
     """Print the JSON schema of the cluster or plan file."""
+    _one_of(kind, ("cluster", "plan"), "kind")
     model = Cluster if kind == "cluster" else Plan
-    click.echo(json.dumps(model.model_json_schema(by_alias=True), indent=2))
+    typer.echo(json.dumps(model.model_json_schema(by_alias=True), indent=2))
 
 
 def _print_ranking(result: AutoResult) -> None:
@@ -203,19 +225,22 @@ def _print_ranking(result: AutoResult) -> None:
         table.add_row(str(place), alternative.name, format_time(alternative.time), behind, alternative.reason)
     Console(soft_wrap=False).print(table)
     for skipped in result.skipped:
-        click.echo(f"not tried: {skipped.name}: {skipped.reason}")
-    click.echo(result.reason)
+        typer.echo(f"not tried: {skipped.name}: {skipped.reason}")
+    typer.echo(result.reason)
 
 
 @app.command()
-@_CLUSTER
-@click.argument("job_name", metavar="JOB")
-@click.option("--simulate", is_flag=True, help="Time the alternatives in the simulator as well.")
-@click.option("--layers", type=click.Path(path_type=Path), help="The model's layers (JSON): plan queue thresholds too.")
-@_SEED
-@_OUT
 @refusals
-def auto(cluster_file: Path, job_name: str, simulate: bool, layers: Path | None, seed: int, out: Path | None) -> None:
+def auto(
+    cluster_file: ClusterFile,
+    job_name: Annotated[str, typer.Argument(metavar="JOB", help="A job of the cluster file.")],
+    simulate: Annotated[
+        bool, typer.Option("--simulate", help="Time the alternatives in the simulator as well.")
+    ] = False,
+    layers: Annotated[Path | None, typer.Option(help="The model's layers (JSON): plan queue thresholds too.")] = None,
+    seed: Seed = 0,
+    out: Out = None,
+) -> None:
     """Try every planner on JOB, rank the alternatives, keep the best."""
     if simulate:
         raise ValueError("--simulate: the simulator is not part of this build; run without it to rank by the model")
@@ -229,7 +254,7 @@ def auto(cluster_file: Path, job_name: str, simulate: bool, layers: Path | None,
         if other.job != job.name:
             plan = plan.with_job(plan.job(other.job).model_copy(update={"placement": other.placement}))
     for note in result.plan.notes:
-        click.echo(note)
+        typer.echo(note)
     changes = {
         "seed": seed,
         "circuits": result.plan.circuits or before.circuits,
@@ -240,4 +265,4 @@ def auto(cluster_file: Path, job_name: str, simulate: bool, layers: Path | None,
     plan = plan.model_copy(update=changes)
     if out is not None:
         out.write_text(dump_plan(plan), encoding="utf-8")
-        click.echo(f"written to {out}")
+        typer.echo(f"written to {out}")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from typer.testing import CliRunner
 
 from mlt.cli.plan import app
 from mlt.planners.cluster import Cluster
@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[3]
 TESTBED = ROOT / "examples" / "planners" / "testbed.yaml"
 
 
-def mlt_plan(*arguments: object) -> Result:
+def mlt_plan(*arguments: object) -> Any:
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
@@ -148,8 +148,15 @@ def test_base_install__aggregates_and_explains_without_extras() -> None:
         "import sys\n"
         "for name in ('scipy', 'scipy.optimize', 'networkx', 'matplotlib', 'highspy'): sys.modules[name] = None\n"
         "from mlt.cli.plan import app\n"
-        f"app(['aggregate', {str(TESTBED)!r}], standalone_mode=False)\n"
+        f"app(['aggregate', {str(TESTBED)!r}])\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "3 aggregators take in 4 workers" in done.stdout
+
+
+@pytest.mark.parametrize("arguments", [("aggregate", TESTBED, "--method", "bset"), ("schema", "plann")])
+def test_choices__an_unknown_one_gets_a_suggestion(arguments: tuple[object, ...]) -> None:
+    result = mlt_plan(*arguments)
+    assert result.exit_code == 2
+    assert "did you mean" in result.output
