@@ -1,5 +1,5 @@
-// Counts calls of the global operator new in this process. A test binary that uses it lists allocation_counter.cc among its
-// sources, because replacing operator new is a property of a program.
+// Counts calls of the global operator new in this process. A test binary that uses it lists allocation_counter.cc among
+// its sources, because replacing operator new is a property of a program.
 #pragma once
 
 #include <cstdint>
