@@ -145,20 +145,25 @@ def call_graph(objdump: str, archives: Iterable[Path]) -> dict[str, set[str]]:
     direct = re.compile(r"\s<([^>]*(?:<.*>)?[^>]*)>\s*$")
     for archive in archives:
         function = ""
-        for line in run(
-            objdump, "--disassemble", "--reloc", "--demangle", "--no-show-raw-insn", str(archive)
-        ).splitlines():
+        target = (
+            ""  # of the instruction before, if no relocation says better: it then is where the operand is still zero
+        )
+        options = ("--disassemble", "--reloc", "--demangle", "--no-show-raw-insn")
+        for line in [*run(objdump, *options, str(archive)).splitlines(), ""]:
+            if match := relocation.match(line):
+                graph[function].add(base_name(re.sub(r"[-+]0x[0-9a-f]+$", "", match.group(1))))
+                target = ""
+                continue
+            if target and target != function:
+                graph[function].add(target)
+            target = ""
             if match := function_line.match(line):
                 function = match.group(1)
                 if function.endswith(".cold]"):  # the unlikely half of a function belongs to it
                     graph[re.sub(r" \[clone \.cold\]$", "", function)].add(function)
                 graph[function]  # known even if it calls nothing
-            elif match := relocation.match(line):
-                graph[function].add(base_name(re.sub(r"[-+]0x[0-9a-f]+$", "", match.group(1))))
             elif match := direct.search(line):
                 target = re.sub(r"\+0x[0-9a-f]+$", "", match.group(1))
-                if target != function:
-                    graph[function].add(target)
     return graph
 
 
