@@ -12,7 +12,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 CPP_SOURCES := $(shell git ls-files 'src/*' CMakeLists.txt 2>/dev/null)
 PY_SOURCES := $(shell git ls-files 'python/*' 'plugins/*' 'switch_configs/*' pyproject.toml 2>/dev/null)
 
-.PHONY: demo test test-cpp test-python bench lint format wheel system clean help
+.PHONY: demo test test-cpp test-python test-live bench lint format wheel system clean help
 help:
 	@sed -n 's/^#   //p' Makefile
 
@@ -55,6 +55,9 @@ test-cpp: $(VENV)/.tools
 
 test-python: $(VENV)/.wheel
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+test-live: $(VENV)/.wheel
+	$(BIN)/python -m pytest -m live tests/python
 
 bench: $(VENV)/.wheel
 	$(BIN)/cmake --preset perf

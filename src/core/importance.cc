@@ -12,6 +12,9 @@ namespace mlt::core {
 
 namespace {
 
+constexpr std::uint32_t kGroup = 8;
+constexpr std::uint64_t kMaxMedianSamples = 65'536;
+
 float load_half(std::uint16_t h) {
   const int exponent = (h >> 10) & 0x1F;
   const int mantissa = h & 0x3FF;
@@ -59,22 +62,32 @@ void tag_by_magnitude(std::span<const std::byte> data, wire::ElementType element
     std::fill(tags.begin(), tags.end(), important);
     return;
   }
-  // Every twentieth element from a random start: 5 % of each segment, however the tensor is laid out.
+  // Groups of eight neighbours, one cache line, at every hundred-and-sixtieth element from a random start: 5 % of each
+  // segment, however the tensor is laid out, for an eighth of its memory traffic.
   const std::uint32_t size = wire::element_bytes(element);
-  const auto stride = static_cast<std::uint32_t>(1.0 / kSampleFraction);
+  const auto stride = static_cast<std::uint32_t>(kGroup / kSampleFraction);
   base::Prng prng(seed);
   scratch.clear();
   scratch.resize(grid.count());  // means first, samples behind them
+  // The median needs no more than so many samples: its rank is then right to within 0.4 % (two standard deviations).
+  const std::uint64_t samples_expected = data.size() / size * kGroup / stride;
+  const std::uint64_t keep_every = samples_expected / kMaxMedianSamples + 1;
+  std::uint64_t until_kept = 0;
   for (std::uint32_t segment = 0; segment < grid.count(); ++segment) {
     const std::uint32_t elements = grid.length(segment) / size;
     const std::byte* base = data.data() + grid.offset(segment);
     float sum = 0;
     std::uint32_t samples = 0;
-    for (auto i = static_cast<std::uint32_t>(prng.below(std::min(stride, elements))); i < elements; i += stride) {
-      const float value = magnitude(base + std::size_t{i} * size, element);
-      sum += value;
-      ++samples;
-      if (std::isfinite(value)) scratch.push_back(value);
+    for (auto at = static_cast<std::uint32_t>(prng.below(std::min(stride, elements))); at < elements; at += stride) {
+      for (std::uint32_t i = at; i < std::min(at + kGroup, elements); ++i) {
+        const float value = magnitude(base + std::size_t{i} * size, element);
+        sum += value;
+        ++samples;
+        if (until_kept-- == 0) {
+          until_kept = keep_every - 1;
+          if (std::isfinite(value)) scratch.push_back(value);
+        }
+      }
     }
     scratch[segment] = sum / static_cast<float>(samples);
   }

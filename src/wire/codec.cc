@@ -1,5 +1,8 @@
 #include "wire/codec.h"
 
+#include <algorithm>
+#include <array>
+
 #include "base/bytes.h"
 
 namespace mlt::wire {
@@ -12,6 +15,25 @@ using base::store_le64;
 namespace {
 
 std::uint8_t allowed_flags(PacketType type);
+
+// The part of the check that is XORed into the cookie: never the rank in its low bits.
+std::uint64_t check_of(std::span<const std::byte> message) {
+  std::uint64_t check = MLT_CHECK_SEED;
+  const auto mix = [&check](std::uint64_t word) {
+    check = (check ^ word) * MLT_CHECK_FACTOR;
+    check ^= check >> 32;
+  };
+  std::size_t at = 0;
+  for (; at + 8 <= message.size(); at += 8) {
+    if (at != MLT_OFFSET_COOKIE) mix(load_le64(message.data() + at));
+  }
+  if (at < message.size()) {
+    std::array<std::byte, 8> last{};
+    std::copy(message.begin() + static_cast<std::ptrdiff_t>(at), message.end(), last.begin());
+    mix(load_le64(last.data()));
+  }
+  return check & ~std::uint64_t{MLT_COOKIE_RANK_MASK};
+}
 
 constexpr std::uint8_t byte_at(std::span<const std::byte> bytes, std::size_t i) {
   return static_cast<std::uint8_t>(bytes[i]);
@@ -31,6 +53,11 @@ void encode_prefix(const Prefix& prefix, std::byte* out) {
   store_le64(out + MLT_OFFSET_COOKIE, prefix.cookie);
 }
 
+void seal(std::span<std::byte> message) {
+  std::byte* cookie = message.data() + MLT_OFFSET_COOKIE;
+  store_le64(cookie, load_le64(cookie) ^ check_of(message));
+}
+
 void encode_data_header(const DataHeader& header, std::byte* out) {
   encode_prefix(header.prefix, out);
   store_le64(out + MLT_OFFSET_TAG, header.tag);
@@ -38,6 +65,7 @@ void encode_data_header(const DataHeader& header, std::byte* out) {
   store_le32(out + MLT_OFFSET_TOTAL_BYTES, header.total_bytes);
   store_le32(out + MLT_OFFSET_OFFSET, header.offset_bytes);
   store_le32(out + MLT_OFFSET_TIMESTAMP, header.timestamp_ns);
+  seal({out, MLT_DATA_HEADER_BYTES});
 }
 
 DropReason decode_prefix(std::span<const std::byte> datagram, Prefix& prefix) {
@@ -55,7 +83,10 @@ DropReason decode_prefix(std::span<const std::byte> datagram, Prefix& prefix) {
   prefix.element = static_cast<ElementType>(path_element & 0x0F);
   prefix.round = byte_at(datagram, MLT_OFFSET_ROUND);
   prefix.sequence = load_le32(datagram.data() + MLT_OFFSET_SEQUENCE);
-  prefix.cookie = load_le64(datagram.data() + MLT_OFFSET_COOKIE);
+  const bool is_data = prefix.type == PacketType::kData;
+  if (is_data && datagram.size() < MLT_DATA_HEADER_BYTES) return DropReason::kTooShort;
+  prefix.cookie = load_le64(datagram.data() + MLT_OFFSET_COOKIE) ^
+                  check_of(is_data ? datagram.first(MLT_DATA_HEADER_BYTES) : datagram);
   return DropReason::kNone;
 }
 

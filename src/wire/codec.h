@@ -57,7 +57,8 @@ std::uint16_t cookie_rank(std::uint64_t cookie);
 // `out` holds at least MLT_DATA_HEADER_BYTES.
 void encode_data_header(const DataHeader& header, std::byte* out);
 
-// Reads the prefix of any datagram; kNone on success.
+// Reads the prefix of any datagram; kNone on success. The cookie comes out as the secret one only if the header, or
+// the whole control message, is what was sent.
 DropReason decode_prefix(std::span<const std::byte> datagram, Prefix& prefix);
 
 // Reads a data packet whose prefix was read already; on kNone `payload` is the part behind the header.
@@ -68,5 +69,7 @@ const char* drop_reason_name(DropReason reason);
 
 // Shared with control.cc.
 void encode_prefix(const Prefix& prefix, std::byte* out);
+// Last step of every encoder: folds the check of the message (packet.h) into its cookie.
+void seal(std::span<std::byte> message);
 
 }  // namespace mlt::wire

@@ -45,7 +45,12 @@ class Writer {
     u64(t.tag);
     u32(t.generation);
   }
-  std::size_t size() const { return static_cast<std::size_t>(at_ - begin_); }
+  // The message is complete: folds its check into the cookie and returns its size.
+  std::size_t sealed() const {
+    const auto size = static_cast<std::size_t>(at_ - begin_);
+    seal({begin_, size});
+    return size;
+  }
 
  private:
   std::byte* begin_;
@@ -99,7 +104,7 @@ std::size_t encode_ack(const Ack& message, std::byte* out) {
   w.block(message.block);
   w.transfer(message.transfer);
   w.u32(message.probe_timestamp_ns);
-  return w.size();
+  return w.sealed();
 }
 
 std::size_t encode_probe(const Probe& message, std::byte* out) {
@@ -113,7 +118,7 @@ std::size_t encode_probe(const Probe& message, std::byte* out) {
   w.u8(message.path_count);
   for (int i = 0; i < 3; ++i) w.u8(0);
   for (std::uint8_t i = 0; i < message.path_count; ++i) w.u32(message.last_sequence[i]);
-  return w.size();
+  return w.sealed();
 }
 
 std::size_t encode_bitmap(const BitmapMessage& message, std::byte* out) {
@@ -125,7 +130,7 @@ std::size_t encode_bitmap(const BitmapMessage& message, std::byte* out) {
   w.u32(message.first_segment);
   w.u32(message.segment_count);
   w.bytes(message.bits);
-  return w.size();
+  return w.sealed();
 }
 
 std::size_t encode_stop(const Stop& message, std::byte* out) {
@@ -138,7 +143,7 @@ std::size_t encode_stop(const Stop& message, std::byte* out) {
   for (int i = 0; i < 3; ++i) w.u8(0);
   w.u32(message.missing_bytes);
   w.u32(message.receiver_total_bytes);
-  return w.size();
+  return w.sealed();
 }
 
 DropReason decode_ack(std::span<const std::byte> datagram, const Prefix& prefix, Ack& message) {

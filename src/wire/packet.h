@@ -70,6 +70,15 @@
 /* Every datagram starts with the first 16 bytes above (version, type, flags, path, sequence, cookie). */
 #define MLT_PREFIX_BYTES 16
 
+/* The cookie on the wire is the connection's secret cookie, its upper 48 bits XORed with a check of the rest of the
+ * message: of the header of a data packet (its payload is what UDP's checksum covers), of all of a control message. So
+ * one comparison tells stray, forged and damaged packets from ours. The check takes the message as 64-bit little-endian
+ * words, the last padded with zeros, the cookie's own word left out:
+ *     c = MLT_CHECK_SEED;  for every word w:  c = (c ^ w) * MLT_CHECK_FACTOR;  c ^= c >> 32
+ */
+#define MLT_CHECK_SEED 0x6D6C742D63686563ull
+#define MLT_CHECK_FACTOR 0x9E3779B97F4A7C15ull
+
 /* The low 16 bits of a cookie are the sender's rank: the receiver finds the connection by an index, then compares
  * all 64. */
 #define MLT_COOKIE_RANK_MASK 0xFFFFu

@@ -190,7 +190,12 @@ TEST_CASE("on_datagram__counts_each_reason_and_writes_nothing") {
   expect(Counter::k_drop_bad_cookie, with(MLT_OFFSET_COOKIE + 5, 0x5A));  // all 64 bits count
   expect(Counter::k_drop_bad_cookie, with(MLT_OFFSET_COOKIE, 0x01));      // our own rank
   expect(Counter::k_drop_bad_cookie, with(MLT_OFFSET_COOKIE, 0x77));      // a rank outside the job
-  expect(Counter::k_drop_bad_path, with(MLT_OFFSET_PATH_ELEMENT, 0x17));  // path 1 of one path
+  expect(Counter::k_drop_bad_cookie, with(MLT_OFFSET_OFFSET, 0x98));      // a damaged header, wherever it is damaged
+  auto other_path = good;
+  wire::seal(std::span(other_path).first(MLT_DATA_HEADER_BYTES));  // takes the check out, and puts the new one in
+  other_path[MLT_OFFSET_PATH_ELEMENT] = std::byte{0x17};
+  wire::seal(std::span(other_path).first(MLT_DATA_HEADER_BYTES));
+  expect(Counter::k_drop_bad_path, other_path);  // path 1 of one path
   expect(Counter::k_drop_bad_segment, data_packet(network, 7, 4'000, 8, 1'432));
   expect(Counter::k_drop_bad_segment, data_packet(network, 7, 4'000, 0, 1'428));
   expect(Counter::k_drop_bad_segment, data_packet(network, 7, 4'000, 2'864, 1'000));
@@ -223,7 +228,13 @@ TEST_CASE("on_control__refuses_messages_that_are_not_of_their_connection") {
   network.message(0, 2, bytes);
   CHECK(network.counter(0, Counter::k_stops_received) == 0);
   CHECK(network.counter(0, Counter::k_drop_bad_cookie) == dropped + 1);
-  network.message(0, 1, std::span(bytes).first(20));
+  network.message(0, 1, std::span(bytes).first(20));  // cut off: its check is wrong
+  CHECK(network.counter(0, Counter::k_drop_bad_cookie) == dropped + 2);
+  auto cut = bytes;
+  wire::seal(cut);
+  cut.resize(20);
+  wire::seal(cut);
+  network.message(0, 1, cut);
   CHECK(network.counter(0, Counter::k_drop_too_short) == 1);
   // A data packet never comes this way.
   auto data = data_packet(network, 7, 1'000, 0, 1'000);

@@ -147,7 +147,7 @@ TEST_CASE("engine__everything_arrives_under_every_fault") {
   faults.drop = 0.1;
   faults.duplicate = 0.05;
   faults.reorder = 0.05;
-  faults.corrupt = 0;
+  faults.corrupt = 0.05;
   faults.seed = 3;
   Job job(3, faults);
   std::vector<std::vector<std::byte>> data, got;
