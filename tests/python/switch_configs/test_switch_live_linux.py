@@ -53,14 +53,14 @@ def judge(name: str, sent: dict[str, int], got: dict[str, dict[str, int]]) -> No
     if name == "control":
         assert lost_first < 0.02
         assert got[first]["marked"] == 0
+        # Here one ECT flow overloads its queue, so it is marked whatever the interleaving.
+        assert got[second]["marked"] > 50
         return
     # A stalled machine bunches packets up to the limit; a favoured flow still loses far less than an equal one.
     assert lost_first < 0.12, f"{name}: the favoured flow lost {lost_first:.1%}"
     # Without priority or selection both flows would lose alike, (2 x 0.7 - 1) / (2 x 0.7) = 29 %.
     assert lost_second == pytest.approx(EXPECTED_LOSS, rel=0.3), f"{name}: lost {lost_second:.1%}"
     if name == "selective":
-        # How many depends on how the flows interleave: the queue hovers at S.
-        assert got[first]["marked"] > 0
         assert got[second]["marked"] == 0
 
 
