@@ -25,8 +25,9 @@ struct EarlyTransfer {
   std::uint16_t peer = 0;
   wire::TransferId transfer;
   std::uint32_t first_segment = kNil;
-  bool probed = false;  // the sender has asked: answer as soon as the receive is posted
-  wire::Probe probe;    // its newest probe, or one made from the end-of-round marker
+  bool probed = false;   // the sender has asked: answer as soon as the receive is posted
+  bool aborted = false;  // the sender gave up: the receive fails as soon as it is posted
+  wire::Probe probe;     // its newest probe, or one made from the end-of-round marker
 };
 
 class EarlyBuffer {

@@ -115,6 +115,13 @@ void Endpoint::on_control_datagram(TimeNs now, TimeNs arrival_ns, std::uint16_t 
       if (reason == wire::DropReason::kNone) sender_.on_stop(now, arrival_ns, from, stop);
       break;
     }
+    case wire::PacketType::kAbort: {
+      if (!by_control) break;  // it never comes as a datagram
+      wire::Abort abort;
+      reason = wire::decode_abort(datagram, prefix, abort);
+      if (reason == wire::DropReason::kNone) receiver_.on_abort(now, from, abort);
+      break;
+    }
   }
   count_drop(reason);
 }

@@ -96,12 +96,17 @@ PostStatus Receiver::post(TimeNs now, const ReceiveRequest& request) {
 
   EarlyTransfer* early = early_.find(request.peer, state.transfer());
   if (early == nullptr) return PostStatus::kPosted;
+  const bool aborted = early->aborted;
   const bool probed = early->probed;
   const wire::Probe probe = early->probe;
   early_.release(*early, [&](const wire::DataHeader& header, std::span<const std::byte> payload) {
     if (state.phase == ReceivePhase::kActive) place(now, state, header, payload);
   });
   if (state.phase != ReceivePhase::kActive) return PostStatus::kPosted;
+  if (aborted) {  // the sender gave up before this receive was posted
+    finish(now, state, CompletionStatus::kCancelled, false);
+    return PostStatus::kPosted;
+  }
   Reply ready;
   ready.kind = ReplyKind::kReady;
   ready.peer = request.peer;
@@ -285,6 +290,15 @@ void Receiver::on_probe(TimeNs now, std::uint16_t from, const wire::Probe& probe
   (by_control ? control_replies_ : replies_).push(reply);
 }
 
+void Receiver::on_abort(TimeNs now, std::uint16_t from, const wire::Abort& abort) {
+  shared_.counters.add(Counter::k_aborts_received);
+  if (ReceiveState* state = find(from, abort.transfer)) {
+    return finish(now, *state, CompletionStatus::kCancelled, false);
+  }
+  if (is_over(from, abort.transfer)) return shared_.counters.add(Counter::k_stale_control);
+  if (EarlyTransfer* early = early_.find_or_insert(from, abort.transfer)) early->aborted = true;
+}
+
 void Receiver::take_probe(TimeNs now, ReceiveState& state, const wire::Probe& probe, bool by_control) {
   if ((probe.prefix.flags & MLT_PROBE_FLAG_CRITICAL) != 0) {
     state.has_critical = true;
@@ -425,6 +439,12 @@ void Receiver::finish(TimeNs now, ReceiveState& state, CompletionStatus status, 
   finished.total_bytes = state.grid.total_bytes();
   finished.finished_ns = now;
   finished_.put(finished);
+  entry->has_outcome = true;
+  entry->outcome_generation = state.generation;
+  entry->outcome_status = finished.status;
+  entry->outcome_element = finished.element;
+  entry->outcome_missing_bytes = finished.missing_bytes;
+  entry->outcome_total_bytes = finished.total_bytes;
   const bool prompt = state.round_over && now == state.round_over_ns;
   answer_finished(state.request.peer, state.transfer(), prompt ? state.probe_timestamp_ns : 0, state.answer_by_control);
 }
@@ -437,7 +457,13 @@ void Receiver::answer_finished(std::uint16_t peer, const wire::TransferId& trans
   reply.transfer = transfer;
   reply.probe_timestamp_ns = probe_timestamp_ns;
   reply.status = wire::StopStatus::kFinishedBefore;
-  if (const FinishedReceive* finished = finished_.find(peer, transfer)) {
+  const TagEntry* entry = shared_.tags.find(peer, transfer.tag);
+  if (entry != nullptr && entry->has_outcome && entry->outcome_generation == transfer.generation) {
+    reply.status = entry->outcome_status;
+    reply.element = entry->outcome_element;
+    reply.missing_bytes = entry->outcome_missing_bytes;
+    reply.total_bytes = entry->outcome_total_bytes;
+  } else if (const FinishedReceive* finished = finished_.find(peer, transfer)) {
     reply.status = finished->status;
     reply.element = finished->element;
     reply.missing_bytes = finished->missing_bytes;

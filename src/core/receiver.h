@@ -27,6 +27,7 @@ class Receiver {
   void on_data(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wire::DataHeader& header,
                std::span<const std::byte> payload, base::Ecn ecn);
   void on_probe(TimeNs now, std::uint16_t from, const wire::Probe& probe, bool by_control);
+  void on_abort(TimeNs now, std::uint16_t from, const wire::Abort& abort);
   void on_receive_timer(TimeNs now, std::uint32_t slot);
   void on_closing(TimeNs now);
   void on_peer_down(TimeNs now, std::uint16_t peer);

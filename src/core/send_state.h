@@ -42,6 +42,7 @@ struct SendState {
   bool probe_due = false;
   bool probe_ack_only = false;
   std::uint32_t unanswered_probes = 0;
+  std::uint32_t not_posted_answers = 0;
 
   TimeNs posted_ns = 0;
   TimeNs expires_ns = base::kNever;

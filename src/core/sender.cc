@@ -14,7 +14,6 @@ constexpr std::uint32_t kBackstopAfterProbes = 6;
 CompletionStatus completion_status(wire::StopStatus status) {
   switch (status) {
     case wire::StopStatus::kComplete:
-    case wire::StopStatus::kFinishedBefore:
       return CompletionStatus::kComplete;
     case wire::StopStatus::kWithinBound:
       return CompletionStatus::kWithinBound;
@@ -25,6 +24,7 @@ CompletionStatus completion_status(wire::StopStatus status) {
     case wire::StopStatus::kTypeMismatch:
       return CompletionStatus::kTypeMismatch;
     case wire::StopStatus::kCancelled:
+    case wire::StopStatus::kFinishedBefore:  // it may have failed or lost something: no success is claimed
       return CompletionStatus::kCancelled;
   }
   return CompletionStatus::kCancelled;
@@ -47,7 +47,8 @@ Sender::Sender(Shared& shared, base::WordArena& arena)
       probe_words_(base::words_for_bits(shared.config.max_sends)),
       probes_due_(probe_words_.data(), shared.config.max_sends),
       backstop_words_(base::words_for_bits(shared.config.max_sends)),
-      backstops_due_(backstop_words_.data(), shared.config.max_sends) {
+      backstops_due_(backstop_words_.data(), shared.config.max_sends),
+      aborts_(shared.config.max_sends) {
   for (std::uint32_t slot = shared.config.max_sends; slot-- > 0;) free_.push(slot);
 }
 
@@ -96,7 +97,7 @@ bool Sender::cancel(TimeNs now, OperationId operation) {
   for (SendState& state : states_) {
     if ((state.phase == SendPhase::kSending || state.phase == SendPhase::kAwaiting) &&
         state.request.operation == operation) {
-      finish(now, state, CompletionStatus::kCancelled);
+      give_up(now, state, CompletionStatus::kCancelled);
       return true;
     }
   }
@@ -193,8 +194,9 @@ void Sender::on_bitmap(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const 
   SendState& state = *found;
   on_alive(state);
   if ((bitmap.prefix.flags & MLT_BITMAP_FLAG_NOT_POSTED) != 0) {
-    // It will speak up when it is posted; until then ask at the slowest pace.
-    state.probe_ns = base::after(now, RttEstimator::kMaxTimeoutNs);
+    // It will speak up when it is posted; until then ask ever more slowly, in case that word is lost.
+    const DurationNs wait = shared_.peers[from].rtt.timeout_ns(++state.not_posted_answers);
+    state.probe_ns = base::after(now, wait);
     return arm(state);
   }
   mark_ready(now, state);
@@ -268,7 +270,7 @@ void Sender::await_answer(TimeNs now, SendState& state) {
 void Sender::on_send_timer(TimeNs now, std::uint32_t slot) {
   SendState& state = states_[slot];
   if (state.phase != SendPhase::kSending && state.phase != SendPhase::kAwaiting) return;
-  if (now >= state.expires_ns) return finish(now, state, CompletionStatus::kTimedOut);
+  if (now >= state.expires_ns) return give_up(now, state, CompletionStatus::kTimedOut);
   if (now < state.probe_ns) return arm(state);
   if (state.unanswered_probes > 0) shared_.counters.add(Counter::k_control_resent);
   ask(state, state.phase == SendPhase::kSending);
@@ -302,6 +304,18 @@ void Sender::on_peer_down(TimeNs now, std::uint16_t rank) {
     }
   }
   shared_.timers.cancel(shared_.peer_timer(rank));
+  aborts_.forget(rank);
+}
+
+// The receiver would otherwise wait for its own timeout, and the next transfer of this tag would meet the wrong
+// receive.
+void Sender::give_up(TimeNs now, SendState& state, CompletionStatus status) {
+  Reply abort;
+  abort.kind = ReplyKind::kAbort;
+  abort.peer = state.request.peer;
+  abort.transfer = state.transfer();
+  aborts_.push(abort);
+  finish(now, state, status);
 }
 
 void Sender::finish(TimeNs now, SendState& state, CompletionStatus status) {
@@ -599,6 +613,17 @@ bool Sender::fill_probe(TimeNs now, base::DatagramRun& run) {
 }
 
 bool Sender::fill_backstop(TimeNs now, ControlOutput& output) {
+  if (const Reply* due = aborts_.front()) {
+    wire::Abort abort;
+    abort.prefix.type = wire::PacketType::kAbort;
+    abort.prefix.cookie = shared_.peers[due->peer].remote_cookie;
+    abort.transfer = due->transfer;
+    output.peer = due->peer;
+    output.size = wire::encode_abort(abort, output.bytes);
+    aborts_.pop();
+    shared_.counters.add(Counter::k_aborts_sent);
+    return true;
+  }
   const std::size_t slot = backstops_due_.find_set(0);
   if (slot >= states_.size()) return false;
   backstops_due_.clear(slot);

@@ -10,6 +10,7 @@
 #include "base/fixed_stack.h"
 #include "base/word_arena.h"
 #include "core/peer.h"
+#include "core/reply_queue.h"
 #include "core/send_state.h"
 
 namespace mlt::core {
@@ -52,6 +53,7 @@ class Sender {
   void on_alive(SendState& state);
   void mark_ready(TimeNs now, SendState& state);
   void finish(TimeNs now, SendState& state, CompletionStatus status);
+  void give_up(TimeNs now, SendState& state, CompletionStatus status);
   void arm(SendState& state);
   void await_answer(TimeNs now, SendState& state);
   void ask(SendState& state, bool ack_only);
@@ -75,7 +77,8 @@ class Sender {
   base::BitmapView probes_due_;  // send slots
   std::vector<std::uint64_t> backstop_words_;
   base::BitmapView backstops_due_;  // send slots
-  std::uint16_t next_peer_ = 0;     // where the round robin over peers goes on
+  ReplyQueue aborts_;
+  std::uint16_t next_peer_ = 0;  // where the round robin over peers goes on
   std::uint64_t posts_ = 0;
 };
 

@@ -9,6 +9,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "wire/control.h"
+
 namespace mlt::core {
 
 inline constexpr std::uint32_t kNil = ~std::uint32_t{0};
@@ -21,6 +23,13 @@ struct TagEntry {
   std::uint32_t receive_generation = 0;  // of the next receive to be posted
   std::uint32_t send_head = kNil;        // slots under way, newest first
   std::uint32_t receive_head = kNil;
+  // How the newest receive of this tag ended, for a sender whose STOP was lost. Never evicted, unlike FinishedLog.
+  bool has_outcome = false;
+  std::uint32_t outcome_generation = 0;
+  wire::StopStatus outcome_status = wire::StopStatus::kFinishedBefore;
+  wire::ElementType outcome_element = wire::ElementType::kUint8;
+  std::uint32_t outcome_missing_bytes = 0;
+  std::uint32_t outcome_total_bytes = 0;
 };
 
 // Mixes all bits of a tag and a peer (SplitMix64's finaliser).
@@ -57,7 +66,10 @@ class TagTable {
   // A peer came back as a new incarnation: it counts from zero again.
   void restart_generations(std::uint16_t peer) {
     for (TagEntry& entry : entries_) {
-      if (entry.used && entry.peer == peer) entry.send_generation = entry.receive_generation = 0;
+      if (entry.used && entry.peer == peer) {
+        entry.send_generation = entry.receive_generation = 0;
+        entry.has_outcome = false;
+      }
     }
   }
 

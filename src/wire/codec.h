@@ -30,6 +30,7 @@ enum class PacketType : std::uint8_t {
   kProbe = MLT_TYPE_PROBE,
   kBitmap = MLT_TYPE_BITMAP,
   kStop = MLT_TYPE_STOP,
+  kAbort = MLT_TYPE_ABORT,
 };
 
 // The first 16 bytes of every datagram.

@@ -94,6 +94,7 @@ constexpr std::size_t kAckBytes = MLT_PREFIX_BYTES + kAckBlockBytes + kTransferI
 constexpr std::size_t kProbeBytes = MLT_PREFIX_BYTES + kTransferIdBytes + 4 * 4 + 4;
 constexpr std::size_t kBitmapBytes = MLT_PREFIX_BYTES + kAckBlockBytes + kTransferIdBytes + 12;
 constexpr std::size_t kStopBytes = MLT_PREFIX_BYTES + kAckBlockBytes + kTransferIdBytes + 4 + 4 + 8;
+constexpr std::size_t kAbortBytes = MLT_PREFIX_BYTES + kTransferIdBytes;
 static_assert(kBitmapBytes + MLT_BITMAP_CHUNK_SEGMENTS / 8 == kMaxControlBytes);
 
 }  // namespace
@@ -143,6 +144,13 @@ std::size_t encode_stop(const Stop& message, std::byte* out) {
   for (int i = 0; i < 3; ++i) w.u8(0);
   w.u32(message.missing_bytes);
   w.u32(message.receiver_total_bytes);
+  return w.sealed();
+}
+
+std::size_t encode_abort(const Abort& message, std::byte* out) {
+  Writer w(out);
+  w.prefix(message.prefix);
+  w.transfer(message.transfer);
   return w.sealed();
 }
 
@@ -205,6 +213,15 @@ DropReason decode_stop(std::span<const std::byte> datagram, const Prefix& prefix
   for (int i = 0; i < 3; ++i) r.u8();
   message.missing_bytes = r.u32();
   message.receiver_total_bytes = r.u32();
+  return DropReason::kNone;
+}
+
+DropReason decode_abort(std::span<const std::byte> datagram, const Prefix& prefix, Abort& message) {
+  if (datagram.size() < kAbortBytes) return DropReason::kTooShort;
+  if (datagram.size() != kAbortBytes) return DropReason::kBadLength;
+  Reader r(datagram);
+  message.prefix = prefix;
+  message.transfer = r.transfer();
   return DropReason::kNone;
 }
 

@@ -1,5 +1,5 @@
-// Control messages: ACK, PROBE, BITMAP, STOP. Each is one datagram in the control class, or, when datagrams stay
-// unanswered, the same bytes over the TCP connection.
+// Control messages: ACK, PROBE, BITMAP, STOP, ABORT. Each but the last is one datagram in the control class, or, when
+// datagrams stay unanswered, the same bytes over the TCP connection.
 //
 // Every answer carries an acknowledgement block, so that a BITMAP or STOP is an ACK too. Paper section 4.2.3; the
 // paper sends these over TCP, we do not (a lost segment there costs 200 ms).
@@ -79,6 +79,13 @@ struct Stop {
   std::uint32_t receiver_total_bytes = 0;
 };
 
+// The sender gave up (cancelled or timed out): nothing more of this transfer comes. Rare, and final, so that it goes
+// over the control connection, which delivers it.
+struct Abort {
+  Prefix prefix;
+  TransferId transfer;
+};
+
 inline constexpr std::size_t kMaxControlBytes = MLT_PREFIX_BYTES + kAckBlockBytes + kTransferIdBytes + 12 + 1024;
 
 // Encoders write to `out`, which holds kMaxControlBytes, and return the size.
@@ -86,11 +93,13 @@ std::size_t encode_ack(const Ack& message, std::byte* out);
 std::size_t encode_probe(const Probe& message, std::byte* out);
 std::size_t encode_bitmap(const BitmapMessage& message, std::byte* out);
 std::size_t encode_stop(const Stop& message, std::byte* out);
+std::size_t encode_abort(const Abort& message, std::byte* out);
 
 // Decoders take the datagram whose prefix was read already; kNone on success.
 DropReason decode_ack(std::span<const std::byte> datagram, const Prefix& prefix, Ack& message);
 DropReason decode_probe(std::span<const std::byte> datagram, const Prefix& prefix, Probe& message);
 DropReason decode_bitmap(std::span<const std::byte> datagram, const Prefix& prefix, BitmapMessage& message);
 DropReason decode_stop(std::span<const std::byte> datagram, const Prefix& prefix, Stop& message);
+DropReason decode_abort(std::span<const std::byte> datagram, const Prefix& prefix, Abort& message);
 
 }  // namespace mlt::wire

@@ -31,6 +31,7 @@
 #define MLT_TYPE_PROBE 3
 #define MLT_TYPE_BITMAP 4
 #define MLT_TYPE_STOP 5
+#define MLT_TYPE_ABORT 6 /* over the control connection only */
 
 /* byte 1 of a data packet */
 #define MLT_FLAG_CRITICAL 0x01     /* this segment may never be lost */

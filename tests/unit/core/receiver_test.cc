@@ -708,3 +708,30 @@ TEST_CASE("answers__travel_in_the_control_class") {
   REQUIRE(transfer.run());
   CHECK(answers > 0);
 }
+
+TEST_CASE("stop__that_was_lost_is_repeated_with_the_outcome_however_many_transfers_ended_since") {
+  NetworkConfig config;
+  config.endpoint.finished_log = 1;  // forgets at once: what remains is the tag's own memory
+  VirtualNetwork network(config);
+  TransferOptions options;
+  options.operation = 1;
+  options.tag = 1;
+  Transfer transfer(network, 10'000, options);
+  network.drop_if = [](const Flight& flight) { return flight.type == wire::PacketType::kStop; };
+  transfer.post();
+  network.run_for(kMillisecond / 10);
+  network.cancel(1, 1, CompletionKind::kReceive);
+  network.drop_if = nullptr;
+  for (std::uint64_t other = 2; other < 20; ++other) {
+    TransferOptions more;
+    more.operation = more.tag = other;
+    Transfer ended(network, 1'000, more);
+    ended.post();
+    REQUIRE(ended.run());
+  }
+  REQUIRE(network.run_until([&] { return transfer.sent() != nullptr; }));
+  REQUIRE(transfer.received() != nullptr);
+  // Both sides tell the same story, whichever it was.
+  CHECK(transfer.sent()->status == transfer.received()->status);
+  CHECK(transfer.sent()->missing_bytes == transfer.received()->missing_bytes);
+}

@@ -438,3 +438,31 @@ TEST_CASE("cancel__of_a_send_gives_the_tensor_back_at_once") {
   network.run_for(100 * kMillisecond);
   CHECK(network.counter(0, Counter::k_data_packets_sent) == sent);
 }
+
+TEST_CASE("cancel__of_a_send_ends_its_receive_posted_before_or_after_and_the_next_of_the_tag_is_whole") {
+  for (const bool posted_before : {true, false}) {
+    CAPTURE(posted_before);
+    NetworkConfig config;
+    config.endpoint.timely.line_rate_bytes_per_second = 1.25e7;
+    VirtualNetwork network(config);
+    TransferOptions options;
+    options.operation = 1;
+    options.tag = 5;
+    Transfer given_up(network, 1'000'000, options);
+    if (posted_before) REQUIRE(given_up.post_receive() == core::PostStatus::kPosted);
+    REQUIRE(given_up.post_send() == core::PostStatus::kPosted);
+    network.run_for(kMillisecond);
+    network.cancel(0, 1, core::CompletionKind::kSend);
+    network.run_for(10 * kMillisecond);
+    if (!posted_before) REQUIRE(given_up.post_receive() == core::PostStatus::kPosted);
+    network.run_for(kMillisecond);
+    REQUIRE(given_up.received() != nullptr);
+    CHECK(given_up.received()->status == core::CompletionStatus::kCancelled);
+    CHECK(network.counter(1, Counter::k_aborts_received) == 1);
+    options.operation = 2;
+    Transfer next(network, 5'000, options);
+    next.post();
+    REQUIRE(next.run());
+    CHECK(next.fault() == "");
+  }
+}

@@ -102,7 +102,7 @@ TEST_CASE("decode__every_reason_by_name") {
   CHECK(decode(changed(0, 0x01)) == DropReason::kBadVersion);
   CHECK(decode(changed(0, 0x21)) == DropReason::kBadVersion);
   CHECK(decode(changed(0, 0x10)) == DropReason::kUnknownType);
-  CHECK(decode(changed(0, 0x16)) == DropReason::kUnknownType);
+  CHECK(decode(changed(0, 0x17)) == DropReason::kUnknownType);
   CHECK(decode(changed(0, 0x1F)) == DropReason::kUnknownType);
   for (const unsigned flag : {0x10U, 0x20U, 0x40U, 0x80U}) CHECK(decode(changed(1, flag)) == DropReason::kUnknownFlags);
   for (const unsigned element : {13U, 14U, 15U}) CHECK(decode(changed(2, element)) == DropReason::kUnknownElement);

@@ -118,11 +118,30 @@ DropReason decode(const std::vector<std::byte>& bytes) {
       wire::Stop stop;
       return wire::decode_stop(view, prefix, stop);
     }
+    case PacketType::kAbort: {
+      wire::Abort abort;
+      return wire::decode_abort(view, prefix, abort);
+    }
   }
   return DropReason::kUnknownType;
 }
 
 }  // namespace
+
+TEST_CASE("abort__round_trip_and_exact_length") {
+  std::vector<std::byte> bytes(wire::kMaxControlBytes);
+  bytes.resize(wire::encode_abort({prefix_of(PacketType::kAbort, 0), kTransfer}, bytes.data()));
+  wire::Prefix prefix;
+  wire::Abort abort;
+  REQUIRE(wire::decode_prefix(bytes, prefix) == DropReason::kNone);
+  REQUIRE(wire::decode_abort(bytes, prefix, abort) == DropReason::kNone);
+  CHECK(abort.transfer == kTransfer);
+  for (std::size_t length = 0; length < bytes.size(); ++length) {
+    CHECK(decode({bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(length)}) == DropReason::kTooShort);
+  }
+  bytes.push_back(std::byte{0});
+  CHECK(decode(bytes) == DropReason::kBadLength);
+}
 
 TEST_CASE("ack__round_trip") {
   const auto bytes = ack_bytes();
