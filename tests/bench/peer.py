@@ -1,7 +1,9 @@
 """The far side of the benchmarks: a child process that answers each transfer with a short reply.
 
-Run as ``python peer.py mlt|gloo SIZE ROUNDS LOSS_BOUND`` with RANK=1 and the usual environment. The tensor is received
-whole, touched before, and compared with what must have come before the first reply; the reply is 8 bytes.
+Run as ``python peer.py mlt|gloo SIZE ROUNDS`` with RANK=1 and the usual environment. A round: the tensor arrives in a
+buffer that was touched and holds something else, an 8-byte reply goes back, and the clock stops. Then, outside the
+timing, the tensor is compared with what must have come, the buffer is spoilt again, the next receive is posted, and a
+second short message says so.
 """
 
 from __future__ import annotations
@@ -14,7 +16,6 @@ from typing import Any
 import numpy as np
 
 SEGMENT_BYTES = 1440
-PATTERN_SEED = 7
 
 
 def pattern(size: int) -> np.ndarray[Any, np.dtype[np.float32]]:
@@ -41,6 +42,7 @@ def sender(kind: str, size: int) -> tuple[Callable[[], float], Callable[[], None
             ctx.wait(back)
             elapsed = time.perf_counter() - start
             ctx.wait(sent)
+            ctx.wait(ctx.post_recv(reply, from_=1, tag=3))
             return elapsed
 
         return once, ctx.close
@@ -55,41 +57,46 @@ def sender(kind: str, size: int) -> tuple[Callable[[], float], Callable[[], None
         start = time.perf_counter()
         dist.send(tensor, 1)
         dist.recv(answer, 1)
-        return time.perf_counter() - start
+        elapsed = time.perf_counter() - start
+        dist.recv(answer, 1)
+        return elapsed
 
     return once_gloo, dist.destroy_process_group
 
 
-def receive(kind: str, size: int, rounds: int, loss_bound: float) -> None:
-    """Rank 1: receive ``rounds`` tensors, answer each."""
+def receive(kind: str, size: int, rounds: int) -> None:
+    """Rank 1: receive ``rounds`` tensors, answer and verify each."""
     data, reply = np.full(size // 4, -1, np.float32), np.ones(8, np.uint8)
     expected = pattern(size)
-    if kind == "mlt":
-        ctx = open_mlt(1)
-        posted = ctx.post_recv(data, loss_bound, from_=0, tag=1)
-        for i in range(rounds):
-            ctx.wait(posted)
-            if i == 0 and not np.array_equal(data, expected):
-                raise SystemExit("mlt: the tensor did not arrive whole")
-            # The next receive is posted before the reply that allows the next send, as a training loop does.
-            if i + 1 < rounds:
-                posted = ctx.post_recv(data, loss_bound, from_=0, tag=1)
-            ctx.wait(ctx.post_send(reply, to=0, tag=2))
-        ctx.close()
-        return
-    import torch.distributed as dist
 
+    def verify_and_spoil() -> None:
+        if not np.array_equal(data, expected):
+            raise SystemExit(f"{kind}: the tensor did not arrive whole")
+        data.fill(-1)
+
+    if kind == "mlt":
+        with open_mlt(1) as ctx:
+            posted = ctx.post_recv(data, from_=0, tag=1)
+            for i in range(rounds):
+                ctx.wait(posted)
+                ctx.wait(ctx.post_send(reply, to=0, tag=2))
+                verify_and_spoil()
+                if i + 1 < rounds:
+                    posted = ctx.post_recv(data, from_=0, tag=1)
+                ctx.wait(ctx.post_send(reply, to=0, tag=3))
+        return
     import torch
+    import torch.distributed as dist
 
     dist.init_process_group("gloo", rank=1, world_size=2)
     tensor, answer = torch.from_numpy(data), torch.from_numpy(reply)
-    for i in range(rounds):
+    for _ in range(rounds):
         dist.recv(tensor, 0)
-        if i == 0 and not np.array_equal(data, expected):
-            raise SystemExit("gloo: the tensor did not arrive whole")
+        dist.send(answer, 0)
+        verify_and_spoil()
         dist.send(answer, 0)
     dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    receive(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]))
+    receive(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

@@ -39,9 +39,10 @@ int bound_socket(sockaddr_in& address) {
   require(::bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0, "bind");
   socklen_t size = sizeof address;
   require(::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) == 0, "getsockname");
-  for (const int option : {SO_RCVBUFFORCE, SO_SNDBUFFORCE}) {
+  for (const int option : {SO_RCVBUF, SO_SNDBUF, SO_RCVBUFFORCE, SO_SNDBUFFORCE}) {
     const int bytes = 8 << 20;
-    ::setsockopt(fd, SOL_SOCKET, option, &bytes, sizeof bytes);  // without the right to force it, the default stays
+    ::setsockopt(fd, SOL_SOCKET, option, &bytes,
+                 sizeof bytes);  // forced where there is the right to, else up to the system's limit
   }
   return fd;
 }
