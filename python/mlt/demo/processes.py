@@ -65,7 +65,7 @@ def free_port_pair(host: str = "127.0.0.1") -> int:
     connection on the machine could be given such a port in the meantime.
     """
     least, greatest = _kernel_ports()
-    candidates = [*range(_FIRST_PORT, min(least, _PORTS) - 1), *range(greatest + 1, _PORTS - 1)]
+    candidates: list[int] = [*range(_FIRST_PORT, min(least, _PORTS) - 1), *range(greatest + 1, _PORTS - 1)]
     if not candidates:
         candidates = list(range(_FIRST_PORT, _PORTS - 1))
     for port in random.sample(candidates, min(_PORT_TRIALS, len(candidates))):
