@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import selectors
 import signal
 import socket
@@ -31,6 +32,9 @@ _AFTERMATH_SECONDS: Final = 1.0
 END_SECONDS: Final = 3.0
 EXIT_SECONDS: Final = 30.0
 _POLL_SECONDS: Final = 0.1
+_FIRST_PORT: Final = 10_000
+_PORTS: Final = 65_536
+_PORT_TRIALS: Final = 200
 
 
 @dataclass(frozen=True)
@@ -55,17 +59,27 @@ class _Child:
 
 
 def free_port_pair(host: str = "127.0.0.1") -> int:
-    """A TCP port p that is free together with p + 1: torch's store takes the one, mlt's rendezvous the other."""
-    for _ in range(100):
-        with contextlib.ExitStack() as stack:
-            first = stack.enter_context(socket.socket())
-            first.bind((host, 0))
-            port = int(first.getsockname()[1])
-            second = stack.enter_context(socket.socket())
-            with contextlib.suppress(OSError, OverflowError):
-                second.bind((host, port + 1))
-                return port
+    """A TCP port p that is free together with p + 1: torch's store takes the one, mlt's rendezvous the other.
+
+    The children bind seconds later, when they have loaded torch. So the kernel's own range is avoided: any outgoing
+    connection on the machine could be given such a port in the meantime.
+    """
+    least, greatest = _kernel_ports()
+    candidates: list[int] = [*range(_FIRST_PORT, min(least, _PORTS) - 1), *range(greatest + 1, _PORTS - 1)]
+    if not candidates:
+        candidates = list(range(_FIRST_PORT, _PORTS - 1))
+    for port in random.sample(candidates, min(_PORT_TRIALS, len(candidates))):
+        with contextlib.suppress(OSError), socket.socket() as first, socket.socket() as second:
+            first.bind((host, port))
+            second.bind((host, port + 1))
+            return port
     raise DemoError(f"no two neighbouring TCP ports are free on {host}; end the programs that hold them")
+
+
+def _kernel_ports() -> tuple[int, int]:
+    """First and last port that the kernel hands out by itself."""
+    least, greatest = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
+    return int(least), int(greatest)
 
 
 class ProcessGroup:

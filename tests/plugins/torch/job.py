@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
-from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from mlt.demo.processes import free_port_pair
 
 PROGRAMS = Path(__file__).with_name("programs.py")
 LIMIT_SECONDS = 90.0
@@ -30,18 +30,6 @@ class Outcome:
         return json.loads(self.output.splitlines()[-1])
 
 
-def free_ports() -> int:
-    """A port that is free together with the next one."""
-    while True:
-        with ExitStack() as stack:
-            first = stack.enter_context(socket.socket())
-            first.bind(("127.0.0.1", 0))
-            port = int(first.getsockname()[1])
-            with suppress(OSError, OverflowError):
-                stack.enter_context(socket.socket()).bind(("127.0.0.1", port + 1))
-                return port
-
-
 def run_job(
     program: str, *, workers: int = 2, services: int = 0, kill: int | None = None, **options: Any
 ) -> list[Outcome]:
@@ -53,7 +41,7 @@ def run_job(
         **os.environ,
         "WORLD_SIZE": str(workers),
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_ports()),
+        "MASTER_PORT": str(free_port_pair()),
         "MLT_SERVICES": str(services),
         "OMP_NUM_THREADS": "1",
     }
