@@ -65,14 +65,14 @@ bench: $(VENV)/.wheel
 	$(BIN)/python -m pytest tests/bench --benchmark-only --benchmark-disable-gc -p no:timeout -s
 
 lint: $(VENV)/.wheel
-	$(BIN)/ruff check python plugins switch_configs tests tools
-	$(BIN)/ruff format --check python plugins switch_configs tests tools
+	$(BIN)/ruff check python plugins switch_configs tests tools examples
+	$(BIN)/ruff format --check python plugins switch_configs tests tools examples
 	$(BIN)/python tools/run_mypy.py
 	$(BIN)/clang-format --dry-run --Werror $$(git ls-files '*.h' '*.cc' '*.c')
 
 format: $(VENV)/.tools
-	$(BIN)/ruff check --fix-only python plugins switch_configs tests tools
-	$(BIN)/ruff format python plugins switch_configs tests tools
+	$(BIN)/ruff check --fix-only python plugins switch_configs tests tools examples
+	$(BIN)/ruff format python plugins switch_configs tests tools examples
 	$(BIN)/clang-format -i $$(git ls-files '*.h' '*.cc' '*.c')
 
 clean:

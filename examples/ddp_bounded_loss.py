@@ -11,10 +11,9 @@ way to the service; all replicas stay equal to the last bit.
 """
 
 import mlt.torch
+import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
-
-import torch
 
 
 def main() -> None:

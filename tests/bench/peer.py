@@ -46,9 +46,8 @@ def sender(kind: str, size: int) -> tuple[Callable[[], float], Callable[[], None
             return elapsed
 
         return once, ctx.close
-    import torch.distributed as dist
-
     import torch
+    import torch.distributed as dist
 
     dist.init_process_group("gloo", rank=0, world_size=2)
     tensor, answer = torch.from_numpy(data), torch.from_numpy(reply)
@@ -85,9 +84,8 @@ def receive(kind: str, size: int, rounds: int) -> None:
                     posted = ctx.post_recv(data, from_=0, tag=1)
                 ctx.wait(ctx.post_send(reply, to=0, tag=3))
         return
-    import torch.distributed as dist
-
     import torch
+    import torch.distributed as dist
 
     dist.init_process_group("gloo", rank=1, world_size=2)
     tensor, answer = torch.from_numpy(data), torch.from_numpy(reply)

@@ -7,16 +7,16 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+import torch
 import torch.distributed as dist
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampler
 
-import torch
 from mlt.demo.data import Images
 from mlt.demo.events import Evaluated, StepDone
 from mlt.demo.problem import DemoError
 from mlt.torch import BoundedLossState
-from torch import nn
 
 PEAK_LEARNING_RATE = 0.1
 MOMENTUM = 0.9

@@ -8,12 +8,12 @@ from __future__ import annotations
 import hashlib
 import sys
 
+import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import mlt
 import mlt.torch
-import torch
 from mlt.demo import data, training
 from mlt.demo.child import Reporter, start
 from mlt.demo.events import Finished, Ready

@@ -25,9 +25,8 @@ def service(options: dict[str, Any]) -> None:
 
 def worker(name: str, options: dict[str, Any]) -> None:
     import mlt.torch
-    import torch.distributed as dist
-
     import torch
+    import torch.distributed as dist
 
     warnings.simplefilter("ignore", FutureWarning)
     torch.set_num_threads(1)
@@ -42,9 +41,8 @@ def worker(name: str, options: dict[str, Any]) -> None:
 
 def collectives(context: mlt.Context, options: dict[str, Any]) -> Any:
     """Every operation of the backend against its definition; each element type that models use."""
-    import torch.distributed as dist
-
     import torch
+    import torch.distributed as dist
 
     rank, size = dist.get_rank(), dist.get_world_size()
     everyone = range(size)
@@ -81,9 +79,8 @@ def collectives(context: mlt.Context, options: dict[str, Any]) -> Any:
 
 
 def collectives_in_groups(rank: int, size: int) -> Any:
-    import torch.distributed as dist
-
     import torch
+    import torch.distributed as dist
 
     # An unfinished send may not hold up a collective that is called after it, nor one receive another.
     token = torch.full((4,), float(rank))
@@ -125,9 +122,8 @@ def straggler(context: mlt.Context, options: dict[str, Any]) -> Any:
 def unanswered() -> None:
     """Rank 0's program fails while one of its collectives waits for rank 1, which lives on and watches how it goes."""
     import mlt.torch
-    import torch.distributed as dist
-
     import torch
+    import torch.distributed as dist
 
     dist.init_process_group("mlt")
     if RANK == 0:
@@ -152,7 +148,6 @@ def network(seed: int) -> Any:
 def ddp(context: mlt.Context, options: dict[str, Any]) -> Any:
     """Train a small model with DDP and the hook; answers a digest of the parameters and the hook's statistics."""
     import mlt.torch
-
     import torch
 
     calls: list[dict[str, Any]] = []

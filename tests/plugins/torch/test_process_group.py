@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import mlt.torch
 import pytest
+import torch
 import torch.distributed as dist
 from job import answers, run_job
 from mlt.torch.process_group import BACKEND
 from mlt.torch.work import MltWork
-
-import torch
 
 
 @pytest.mark.parametrize(("workers", "drop"), [(2, 0.0), (3, 0.02)])
