@@ -1,6 +1,7 @@
 #include "core/importance.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -13,6 +14,7 @@ namespace mlt::core {
 namespace {
 
 constexpr std::uint32_t kGroup = 8;
+constexpr std::uint32_t kSegmentsAhead = 8;
 constexpr std::uint64_t kMaxMedianSamples = 65'536;
 
 float load_half(std::uint16_t h) {
@@ -73,23 +75,38 @@ void tag_by_magnitude(std::span<const std::byte> data, wire::ElementType element
   const std::uint64_t samples_expected = data.size() / size * kGroup / stride;
   const std::uint64_t keep_every = samples_expected / kMaxMedianSamples + 1;
   std::uint64_t until_kept = 0;
-  for (std::uint32_t segment = 0; segment < grid.count(); ++segment) {
-    const std::uint32_t elements = grid.length(segment) / size;
-    const std::byte* base = data.data() + grid.offset(segment);
-    float sum = 0;
-    std::uint32_t samples = 0;
-    for (auto at = static_cast<std::uint32_t>(prng.below(std::min(stride, elements))); at < elements; at += stride) {
-      for (std::uint32_t i = at; i < std::min(at + kGroup, elements); ++i) {
-        const float value = magnitude(base + std::size_t{i} * size, element);
-        sum += value;
-        ++samples;
-        if (until_kept-- == 0) {
-          until_kept = keep_every - 1;
-          if (std::isfinite(value)) scratch.push_back(value);
+  // A segment's groups start at a place of their own, so that no structure of the tensor hides between them. They are
+  // drawn, and fetched, some segments ahead: each is a cache miss.
+  const std::size_t segment_elements = grid.segment_bytes() / size;
+  const std::size_t total_elements = data.size() / size;
+  std::array<std::size_t, kSegmentsAhead> starts{};
+  for (std::uint32_t ahead = 0; ahead < grid.count() + kSegmentsAhead; ++ahead) {
+    if (ahead >= kSegmentsAhead) {
+      const std::uint32_t segment = ahead - kSegmentsAhead;
+      const std::size_t end = std::min(total_elements, (std::size_t{segment} + 1) * segment_elements);
+      float sum = 0;
+      std::uint32_t samples = 0;
+      for (std::size_t at = starts[segment % kSegmentsAhead]; at < end; at += stride) {
+        for (std::size_t i = at; i < std::min(at + kGroup, end); ++i) {
+          const float value = magnitude(data.data() + i * size, element);
+          sum += value;
+          ++samples;
+          if (until_kept-- == 0) {
+            until_kept = keep_every - 1;
+            if (std::isfinite(value)) scratch.push_back(value);
+          }
         }
       }
+      scratch[segment] = sum / static_cast<float>(samples);
     }
-    scratch[segment] = sum / static_cast<float>(samples);
+    if (ahead < grid.count()) {
+      const std::size_t first = std::size_t{ahead} * segment_elements;
+      const std::size_t end = std::min(total_elements, first + segment_elements);
+      starts[ahead % kSegmentsAhead] = first + prng.below(std::min<std::size_t>(stride, end - first));
+      for (std::size_t at = starts[ahead % kSegmentsAhead]; at < end; at += stride) {
+        __builtin_prefetch(data.data() + at * size);
+      }
+    }
   }
   float median = 0;
   const auto first_sample = scratch.begin() + grid.count();
