@@ -163,6 +163,11 @@ void PushPull::post_partition(TimeNs now, Key& key, std::uint32_t index) {
     push.timeout_ns = timeout_ns;
     status = verbs_.post_send(now, push);
     partition.push_posted = status == core::PostStatus::kPosted;
+    if (partition.push_posted && partition.on_demand) {
+      encode(Ready{key.key, index}, scratch_);
+      // Without it the push would wait for a receive that nobody posts.
+      if (!verbs_.send_message(partition.service, scratch_)) status = core::PostStatus::kPeerNotConnected;
+    }
   }
   switch (status) {
     case core::PostStatus::kPosted:
@@ -229,6 +234,7 @@ void PushPull::on_message(TimeNs now, std::uint16_t from, const Message& message
     Partition& partition = key->partitions[registered->partition];
     if (partition.registered || partition.service != from) return;
     partition.registered = true;
+    partition.on_demand = registered->on_demand;
     if (--key->unregistered == 0 && key->active && !key->posted && key->broken.empty()) post_all(now, *key);
   } else if (const auto* refused = std::get_if<Refused>(&message)) {
     key = find(refused->key, refused->partition);

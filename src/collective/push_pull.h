@@ -77,6 +77,7 @@ class PushPull {
     std::size_t first_segment = 0;  // in the request's tags
     std::size_t segments = 0;
     bool registered = false;
+    bool on_demand = false;  // the service wants to hear of each push
     bool pushing = false;
     bool pulling = false;
     bool push_posted = false;

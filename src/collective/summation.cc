@@ -24,6 +24,15 @@ OperationId Summation::operation(const Partition& partition, std::uint16_t worke
 
 void Summation::on_message(TimeNs now, std::uint16_t from, const Message& message) {
   if (const auto* shape = std::get_if<Register>(&message)) on_register(now, from, *shape);
+  if (const auto* ready = std::get_if<Ready>(&message)) on_ready(now, from, *ready);
+}
+
+void Summation::on_ready(TimeNs now, std::uint16_t from, const Ready& ready) {
+  const auto found = by_key_.find({ready.key, ready.partition});
+  if (found == by_key_.end()) return;
+  Partition& partition = *partitions_[found->second];
+  if (from >= config_.workers || !partition.on_demand[from]) return;
+  expect_push(now, partition, from);
 }
 
 void Summation::refuse(std::uint16_t to, const Register& shape, const std::string& text) {
@@ -58,7 +67,8 @@ void Summation::on_register(TimeNs now, std::uint16_t from, const Register& shap
     made->contributors.resize(
         std::max<std::size_t>(1, (shape.elements * sizeof(float) + shape.segment_bytes - 1) / shape.segment_bytes));
     made->registered.resize(config_.workers);
-    made->receiving.resize(config_.workers);
+    made->pushes.resize(config_.workers);
+    made->on_demand.resize(config_.workers);
     made->failed_rank = gone_worker_;
     partitions_.push_back(std::move(made));
   }
@@ -80,9 +90,13 @@ void Summation::on_register(TimeNs now, std::uint16_t from, const Register& shap
   }
   if (!partition.registered[from]) {
     partition.registered[from] = true;
-    post_push(now, partition, from);
+    partition.on_demand[from] = standing_ >= config_.max_standing;
+    if (!partition.on_demand[from]) {
+      ++standing_;
+      expect_push(now, partition, from);
+    }
   }
-  encode(Registered{shape.key, shape.partition}, scratch_);
+  encode(Registered{shape.key, shape.partition, partition.on_demand[from]}, scratch_);
   verbs_.send_message(from, scratch_);
 }
 
@@ -93,7 +107,21 @@ void Summation::add_segment(void* context, std::uint64_t offset_bytes, std::span
   ++partition.contributors[offset_bytes / partition.shape.segment_bytes];
 }
 
-void Summation::post_push(TimeNs now, Partition& partition, std::uint16_t worker) {
+void Summation::expect_push(TimeNs now, Partition& partition, std::uint16_t worker) {
+  if (partition.failed_rank >= 0 || partition.pushes[worker] != Push::kIdle) return;
+  partition.pushes[worker] = Push::kWaiting;
+  if (!unposted_pushes_.empty() || !post_push(now, partition, worker)) {
+    unposted_pushes_.push_back({partition.index, worker});
+  }
+}
+
+void Summation::send_result(TimeNs now, Partition& partition, std::uint16_t worker) {
+  if (!unposted_results_.empty() || !post_result(now, partition, worker)) {
+    unposted_results_.push_back({partition.index, worker});
+  }
+}
+
+bool Summation::post_push(TimeNs now, Partition& partition, std::uint16_t worker) {
   core::ReceiveRequest request;
   request.operation = operation(partition, worker, false);
   request.peer = worker;
@@ -106,16 +134,16 @@ void Summation::post_push(TimeNs now, Partition& partition, std::uint16_t worker
   // A worker may take as long as it likes between two iterations; its death is noticed by its connection.
   request.timeout_ns = base::kNever;
   const core::PostStatus status = verbs_.post_recv(now, request);
-  if (may_retry(status)) {
-    unposted_.push_back({partition.index, worker, false});
-  } else if (status == core::PostStatus::kPosted) {
-    partition.receiving[worker] = true;
+  if (may_retry(status)) return false;
+  if (status == core::PostStatus::kPosted) {
+    partition.pushes[worker] = Push::kPosted;
   } else {
     fail(now, partition, worker);
   }
+  return true;
 }
 
-void Summation::post_result(TimeNs now, Partition& partition, std::uint16_t worker) {
+bool Summation::post_result(TimeNs now, Partition& partition, std::uint16_t worker) {
   core::SendRequest request;
   request.operation = operation(partition, worker, true);
   request.peer = worker;
@@ -126,25 +154,26 @@ void Summation::post_result(TimeNs now, Partition& partition, std::uint16_t work
   request.uniform_tag = core::SegmentTag::important(partition.shape.traffic_class & core::SegmentTag::kClassMask);
   request.timeout_ns = base::kNever;
   const core::PostStatus status = verbs_.post_send(now, request);
-  if (may_retry(status)) {
-    unposted_.push_back({partition.index, worker, true});
-  } else if (status != core::PostStatus::kPosted) {
+  if (may_retry(status)) return false;
+  if (status != core::PostStatus::kPosted) {
     --partition.sending;
     fail(now, partition, worker);
   }
+  return true;
 }
 
+// Results first: workers wait for them, and each that leaves makes room.
 void Summation::retry(TimeNs now) {
-  if (unposted_.empty()) return;
-  std::vector<Unposted> waiting;
-  waiting.swap(unposted_);
-  for (const Unposted& one : waiting) {
-    Partition& partition = *partitions_[one.partition];
-    if (one.is_send) {
-      post_result(now, partition, one.worker);
-    } else if (partition.failed_rank < 0) {
-      post_push(now, partition, one.worker);
-    }
+  while (!unposted_results_.empty()) {
+    const Unposted& first = unposted_results_.front();
+    if (!post_result(now, *partitions_[first.partition], first.worker)) break;
+    unposted_results_.pop_front();
+  }
+  while (!unposted_pushes_.empty()) {
+    const Unposted& first = unposted_pushes_.front();
+    Partition& partition = *partitions_[first.partition];
+    if (partition.failed_rank < 0 && !post_push(now, partition, first.worker)) break;
+    unposted_pushes_.pop_front();
   }
 }
 
@@ -157,7 +186,8 @@ void Summation::on_completion(TimeNs now, const core::Completion& completion) {
     --partition.sending;
     if (partition.sending == 0 && partition.failed_rank >= 0) announce_failure(partition);
   } else {
-    partition.receiving[worker] = false;
+    MLT_CHECK(partition.pushes[worker] == Push::kPosted);
+    partition.pushes[worker] = Push::kArrived;
   }
   if (core::is_failure(completion.status)) return fail(now, partition, worker);
   if (partition.failed_rank >= 0) return;
@@ -182,15 +212,19 @@ void Summation::finish_round(TimeNs now, Partition& partition) {
   ++rounds_summed_;
   partition.arrived = 0;
   partition.sending = config_.workers;
-  for (std::uint16_t worker = 0; worker < config_.workers; ++worker) post_push(now, partition, worker);
-  for (std::uint16_t worker = 0; worker < config_.workers; ++worker) post_result(now, partition, worker);
+  // A push of the next round may come as soon as its worker has the result, so the receive is posted before.
+  for (std::uint16_t worker = 0; worker < config_.workers; ++worker) {
+    partition.pushes[worker] = Push::kIdle;
+    if (!partition.on_demand[worker]) expect_push(now, partition, worker);
+  }
+  for (std::uint16_t worker = 0; worker < config_.workers; ++worker) send_result(now, partition, worker);
 }
 
 void Summation::fail(TimeNs now, Partition& partition, std::uint16_t rank) {
   if (partition.failed_rank >= 0) return;
   partition.failed_rank = rank;
   for (std::uint16_t worker = 0; worker < config_.workers; ++worker) {
-    if (partition.receiving[worker]) {
+    if (partition.pushes[worker] == Push::kPosted) {
       verbs_.cancel(now, operation(partition, worker, false), core::CompletionKind::kReceive);
     }
   }

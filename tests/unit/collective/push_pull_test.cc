@@ -398,3 +398,36 @@ TEST_CASE("push_pull__a_key_that_finds_no_room_in_time_ends_like_the_one_that_ta
   REQUIRE(job.run_until_done(0, 2));
   CHECK(job.done(0)[1].elapsed_ns == 3 * mlt::base::kSecond);
 }
+
+TEST_CASE("summation__more_keys_than_the_endpoint_has_slots_all_get_their_turn") {
+  constexpr std::size_t kKeys = 1'100;
+  Job job(NetworkConfig{}, 1, 1);
+  std::vector<std::vector<float>> tensors(kKeys, std::vector<float>(10, 1.0F));
+  for (std::size_t round = 1; round <= 3; ++round) {
+    for (std::size_t key = 0; key < kKeys; ++key) job.start(0, request_of(key, tensors[key], 0.0));
+    REQUIRE(job.run_until_done(0, round * kKeys));
+  }
+  std::size_t failed = 0;
+  for (const PushPullDone& done : job.done(0)) failed += done.error.empty() ? 0U : 1U;
+  CHECK(failed == 0);
+  CHECK(job.summation(1).rounds_summed() == 3 * kKeys);
+}
+
+// Between two iterations every receive that stands ready is of some other key.
+TEST_CASE("summation__receives_that_stand_idle_leave_room_for_the_key_in_use") {
+  constexpr std::size_t kKeys = 1'100;
+  for (const double drop : {0.0, 0.05}) {
+    CAPTURE(drop);
+    NetworkConfig config;
+    config.link.data.drop = drop;
+    config.link.control.drop = drop;
+    Job job(config, 2, 1);
+    std::vector<std::vector<float>> tensors(2, std::vector<float>(10, 1.0F));
+    for (std::size_t key = 0; key < kKeys; ++key) {
+      for (std::uint16_t worker = 0; worker < 2; ++worker) job.start(worker, request_of(key, tensors[worker], 0.0));
+      for (std::uint16_t worker = 0; worker < 2; ++worker) REQUIRE(job.run_until_done(worker, key + 1));
+      REQUIRE(job.done(0)[key].error == "");
+      REQUIRE(job.done(1)[key].error == "");
+    }
+  }
+}
