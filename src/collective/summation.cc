@@ -1,6 +1,7 @@
 #include "collective/summation.h"
 
 #include <algorithm>
+#include <new>
 
 #include "base/check.h"
 #include "collective/reduce.h"
@@ -13,6 +14,14 @@ namespace {
 bool may_retry(core::PostStatus status) {
   return status == core::PostStatus::kTooManyOperations || status == core::PostStatus::kOutOfBitmaps;
 }
+
+std::size_t segments_of(const Register& shape) {
+  const std::uint64_t bytes = std::uint64_t{shape.elements} * sizeof(float);
+  return std::max<std::uint64_t>(1, (bytes + shape.segment_bytes - 1) / shape.segment_bytes);
+}
+
+// The partition itself, its place in the map and what the allocator adds to its vectors.
+constexpr std::uint64_t kPartitionCostBytes = 512;
 
 }  // namespace
 
@@ -40,6 +49,26 @@ void Summation::refuse(std::uint16_t to, const Register& shape, const std::strin
   verbs_.send_message(to, scratch_);
 }
 
+std::unique_ptr<Summation::Partition> Summation::make_partition(const Register& shape) const {
+  auto made = std::make_unique<Partition>();
+  made->shape = shape;
+  made->index = static_cast<std::uint32_t>(partitions_.size());
+  made->sum.resize(shape.elements);
+  made->result.resize(shape.elements);
+  made->contributors.resize(segments_of(shape));
+  made->registered.resize(config_.workers);
+  made->pushes.resize(config_.workers);
+  made->on_demand.resize(config_.workers);
+  made->failed_rank = gone_worker_;
+  return made;
+}
+
+// An empty partition costs something too: without that, registering has no limit.
+std::uint64_t Summation::cost_bytes(const Register& shape) const {
+  return kPartitionCostBytes + 2 * std::uint64_t{shape.elements} * sizeof(float) +
+         segments_of(shape) * sizeof(std::uint16_t) + 2 * std::uint64_t{config_.workers};
+}
+
 void Summation::on_register(TimeNs now, std::uint16_t from, const Register& shape) {
   if (from >= config_.workers) {
     return refuse(from, shape, "rank " + std::to_string(from) + " is not a worker of this service");
@@ -48,29 +77,34 @@ void Summation::on_register(TimeNs now, std::uint16_t from, const Register& shap
       shape.segment_bytes == 0 || shape.segment_bytes % sizeof(float) != 0) {
     return refuse(from, shape, "a field of the registration is out of range");
   }
-  auto [found, is_new] = by_key_.try_emplace({shape.key, shape.partition}, 0);
-  if (is_new) {
-    const std::uint64_t bytes = 2 * std::uint64_t{shape.elements} * sizeof(float);
-    if (bytes_held_ + bytes > config_.max_bytes) {
-      by_key_.erase(found);
+  // Contributions are counted on this grid, so it is the one that this worker's segments really come on.
+  if (shape.segment_bytes != verbs_.segment_bytes(from)) {
+    return refuse(from, shape,
+                  "rank " + std::to_string(from) + " names segments of " + std::to_string(shape.segment_bytes) +
+                      " bytes, its connection carries " + std::to_string(verbs_.segment_bytes(from)));
+  }
+  auto found = by_key_.find({shape.key, shape.partition});
+  if (found == by_key_.end()) {
+    const std::uint64_t bytes = cost_bytes(shape);
+    if (bytes > config_.max_bytes - bytes_held_) {
       return refuse(from, shape,
                     "the service's memory limit of " + std::to_string(config_.max_bytes) +
                         " bytes is reached: start more services or raise the limit");
     }
+    if ((partitions_.size() + 1) * config_.workers > config_.max_registrations) {
+      return refuse(from, shape,
+                    "the service's limit of " + std::to_string(config_.max_registrations / config_.workers) +
+                        " partitions is reached: start more services or use fewer keys");
+    }
+    const std::size_t count = partitions_.size();
+    try {
+      partitions_.push_back(make_partition(shape));
+      found = by_key_.emplace(std::pair{shape.key, shape.partition}, static_cast<std::uint32_t>(count)).first;
+    } catch (const std::bad_alloc&) {  // the limit is above what the host has: the job hears of it, the service lives
+      partitions_.resize(count);
+      return refuse(from, shape, "the service's host is out of memory: start more services");
+    }
     bytes_held_ += bytes;
-    found->second = static_cast<std::uint32_t>(partitions_.size());
-    auto made = std::make_unique<Partition>();
-    made->shape = shape;
-    made->index = found->second;
-    made->sum.resize(shape.elements);
-    made->result.resize(shape.elements);
-    made->contributors.resize(
-        std::max<std::size_t>(1, (shape.elements * sizeof(float) + shape.segment_bytes - 1) / shape.segment_bytes));
-    made->registered.resize(config_.workers);
-    made->pushes.resize(config_.workers);
-    made->on_demand.resize(config_.workers);
-    made->failed_rank = gone_worker_;
-    partitions_.push_back(std::move(made));
   }
   Partition& partition = *partitions_[found->second];
   const Register& first = partition.shape;

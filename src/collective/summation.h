@@ -19,7 +19,9 @@ namespace mlt::collective {
 
 struct SummationConfig {
   std::uint16_t workers = 0;                          // ranks 0 .. workers-1
-  std::uint64_t max_bytes = std::uint64_t{16} << 30;  // of all partitions' buffers together
+  std::uint64_t max_bytes = std::uint64_t{16} << 30;  // of all partitions together, all that is kept for them
+  // Partitions times workers. Each takes one of the endpoint's tags (EndpointConfig::max_tags).
+  std::uint32_t max_registrations = 32'768;
   // Receives that stand ready between rounds, of pushes that may be long in coming. They hold slots of the endpoint, so
   // there are fewer than it has (EndpointConfig::max_receives): the rest serves whoever says that a push is on its way.
   std::uint32_t max_standing = 512;
@@ -60,6 +62,8 @@ class Summation {
   };
 
   void on_register(TimeNs now, std::uint16_t from, const Register& shape);
+  std::unique_ptr<Partition> make_partition(const Register& shape) const;
+  std::uint64_t cost_bytes(const Register& shape) const;
   void on_ready(TimeNs now, std::uint16_t from, const Ready& ready);
   void refuse(std::uint16_t to, const Register& shape, const std::string& text);
   void expect_push(TimeNs now, Partition& partition, std::uint16_t worker);
