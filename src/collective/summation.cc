@@ -191,7 +191,11 @@ bool Summation::post_result(TimeNs now, Partition& partition, std::uint16_t work
   if (may_retry(status)) return false;
   if (status != core::PostStatus::kPosted) {
     --partition.sending;
-    fail(now, partition, worker);
+    if (partition.failed_rank < 0) {
+      fail(now, partition, worker);
+    } else if (partition.sending == 0) {
+      announce_failure(partition);
+    }
   }
   return true;
 }

@@ -54,6 +54,12 @@ class Job {
       return hosts_[worker]->done.size() >= count;
     });
   }
+  void run_until_summed(std::uint16_t service, std::uint64_t rounds) {
+    REQUIRE(network_.run_until([&] {
+      pump();
+      return hosts_[service]->summation->rounds_summed() >= rounds;
+    }));
+  }
   void run_for(mlt::base::DurationNs duration) {
     const TimeNs until = network_.now() + duration;
     network_.run_until(
@@ -430,4 +436,21 @@ TEST_CASE("summation__receives_that_stand_idle_leave_room_for_the_key_in_use") {
       REQUIRE(job.done(1)[key].error == "");
     }
   }
+}
+
+TEST_CASE("summation__a_failure_is_announced_also_when_the_last_result_finds_its_worker_gone") {
+  NetworkConfig config;
+  config.endpoint.max_sends = 1;  // the result for worker 1 waits behind worker 0's
+  Job job(config, 2, 1);
+  std::vector<std::vector<float>> tensors(2, std::vector<float>(5'000, 1.0F));
+  for (std::uint16_t worker = 0; worker < 2; ++worker) job.start(worker, request_of(1, tensors[worker], 0.0));
+  job.run_until_summed(2, 1);
+  REQUIRE(job.network().run_until_completed(2, 3));  // worker 0 has its result, and the service is yet to notice
+  job.kill(1);
+  REQUIRE(job.run_until_done(0, 1));
+  CHECK(job.done(0)[0].error == "");
+  job.start(0, request_of(1, tensors[0], 0.0));
+  REQUIRE(job.run_until_done(0, 2));
+  CHECK(job.done(0)[1].status == mlt::core::CompletionStatus::kPeerFailed);
+  CHECK(job.done(0)[1].failed_peer == 1);
 }
