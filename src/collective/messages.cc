@@ -10,7 +10,7 @@ namespace mlt::collective {
 
 namespace {
 
-constexpr std::uint8_t kRegister = 1, kRegistered = 2, kRefused = 3, kAborted = 4;
+constexpr std::uint8_t kRegister = 1, kRegistered = 2, kRefused = 3, kAborted = 4, kReady = 5;
 constexpr std::size_t kMaxText = 1'000;
 
 template <typename... Ts>
@@ -97,6 +97,7 @@ void encode(const Message& message, std::vector<std::byte>& out) {
                           w.u8(kRegistered);
                           w.u64(m.key);
                           w.u32(m.partition);
+                          w.u8(m.on_demand ? 1 : 0);
                         },
                         [&](const Refused& m) {
                           w.u8(kRefused);
@@ -109,6 +110,11 @@ void encode(const Message& message, std::vector<std::byte>& out) {
                           w.u64(m.key);
                           w.u32(m.partition);
                           w.u32(m.failed_rank);
+                        },
+                        [&](const Ready& m) {
+                          w.u8(kReady);
+                          w.u64(m.key);
+                          w.u32(m.partition);
                         }},
              message);
 }
@@ -134,13 +140,16 @@ std::optional<Message> decode(std::span<const std::byte> bytes) {
       break;
     }
     case kRegistered:
-      message = Registered{key, partition};
+      message = Registered{key, partition, r.u8() != 0};
       break;
     case kRefused:
       message = Refused{key, partition, r.text()};
       break;
     case kAborted:
       message = Aborted{key, partition, static_cast<std::uint16_t>(r.u32())};
+      break;
+    case kReady:
+      message = Ready{key, partition};
       break;
     default:
       return std::nullopt;

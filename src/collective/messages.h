@@ -27,6 +27,13 @@ struct Register {
 struct Registered {
   std::uint64_t key = 0;
   std::uint32_t partition = 0;
+  bool on_demand = false;  // no receive stands ready between the rounds: say Ready with each push
+};
+
+// Worker -> service: a push of this partition, registered on demand, is on its way.
+struct Ready {
+  std::uint64_t key = 0;
+  std::uint32_t partition = 0;
 };
 
 // Service -> worker: this partition can't be summed; `text` says why.
@@ -43,7 +50,7 @@ struct Aborted {
   std::uint16_t failed_rank = 0;
 };
 
-using Message = std::variant<Register, Registered, Refused, Aborted>;
+using Message = std::variant<Register, Registered, Refused, Aborted, Ready>;
 
 void encode(const Message& message, std::vector<std::byte>& out);
 // Nothing if the bytes are not exactly one message.

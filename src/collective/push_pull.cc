@@ -82,6 +82,8 @@ void PushPull::start(TimeNs now, const PushPullRequest& request) {
   key.posted = false;
   key.request = request;
   key.started_ns = now;
+  key.expires_ns = base::after(now, request.timeout_ns > 0 ? request.timeout_ns : default_timeout_ns_);
+  timers_.emplace(key.expires_ns, key.index);
   key.done = PushPullDone{};
   key.done.operation = request.operation;
   key.done.key = request.key;
@@ -133,6 +135,9 @@ void PushPull::post_all(TimeNs now, Key& key) {
 void PushPull::post_partition(TimeNs now, Key& key, std::uint32_t index) {
   Partition& partition = key.partitions[index];
   const PushPullRequest& request = key.request;
+  // What is left of the whole operation's time.
+  const base::DurationNs timeout_ns =
+      key.expires_ns == base::kNever ? base::kNever : std::max<base::DurationNs>(1, key.expires_ns - now);
   core::PostStatus status = core::PostStatus::kPosted;
   if (!partition.pull_posted) {  // before the push, so that the result never arrives early
     core::ReceiveRequest pull;
@@ -141,7 +146,7 @@ void PushPull::post_partition(TimeNs now, Key& key, std::uint32_t index) {
     pull.tag = partition_tag(key.key, index);
     pull.data = std::as_writable_bytes(request.output.subspan(partition.first, partition.count));
     pull.element = wire::ElementType::kFloat32;
-    pull.timeout_ns = request.timeout_ns;
+    pull.timeout_ns = timeout_ns;
     status = verbs_.post_recv(now, pull);
     partition.pull_posted = status == core::PostStatus::kPosted;
   }
@@ -155,9 +160,14 @@ void PushPull::post_partition(TimeNs now, Key& key, std::uint32_t index) {
     push.order = request.order;
     push.uniform_tag = core::SegmentTag::important(request.traffic_class);
     if (request.tags != nullptr) push.tags = {request.tags + partition.first_segment, partition.segments};
-    push.timeout_ns = request.timeout_ns;
+    push.timeout_ns = timeout_ns;
     status = verbs_.post_send(now, push);
     partition.push_posted = status == core::PostStatus::kPosted;
+    if (partition.push_posted && partition.on_demand) {
+      encode(Ready{key.key, index}, scratch_);
+      // Without it the push would wait for a receive that nobody posts.
+      if (!verbs_.send_message(partition.service, scratch_)) status = core::PostStatus::kPeerNotConnected;
+    }
   }
   switch (status) {
     case core::PostStatus::kPosted:
@@ -186,6 +196,29 @@ void PushPull::retry(TimeNs now) {
   }
 }
 
+// A service that never answers would otherwise hold the key for ever: nothing is posted yet that could time out.
+void PushPull::on_timeout(TimeNs now) {
+  while (!timers_.empty() && timers_.begin()->first <= now) {
+    Key& key = *keys_[timers_.begin()->second];
+    timers_.erase(timers_.begin());
+    if (!key.posted) {
+      const auto silent = std::find_if(key.partitions.begin(), key.partitions.end(),
+                                       [](const Partition& partition) { return !partition.registered; });
+      MLT_CHECK(silent != key.partitions.end());
+      break_key(now, key, core::CompletionStatus::kTimedOut, silent->service,
+                "summation service rank " + std::to_string(silent->service) + " never confirmed partition " +
+                    std::to_string(silent - key.partitions.begin()) + " of key " + std::to_string(key.key) +
+                    " in time: is `mlt serve` running there?");
+    } else if (std::any_of(unposted_.begin(), unposted_.end(),
+                           [&](const Unposted& one) { return one.key == key.index; })) {
+      break_key(now, key, core::CompletionStatus::kTimedOut, -1,
+                "key " + std::to_string(key.key) +
+                    " ran out of time while it waited for room among the operations under way");
+    }
+    finish_if_over(now, key);
+  }
+}
+
 PushPull::Key* PushPull::find(std::uint64_t key, std::uint32_t partition) {
   const auto found = by_key_.find(key);
   if (found == by_key_.end()) return nullptr;
@@ -201,6 +234,7 @@ void PushPull::on_message(TimeNs now, std::uint16_t from, const Message& message
     Partition& partition = key->partitions[registered->partition];
     if (partition.registered || partition.service != from) return;
     partition.registered = true;
+    partition.on_demand = registered->on_demand;
     if (--key->unregistered == 0 && key->active && !key->posted && key->broken.empty()) post_all(now, *key);
   } else if (const auto* refused = std::get_if<Refused>(&message)) {
     key = find(refused->key, refused->partition);
@@ -296,6 +330,7 @@ void PushPull::finish_if_over(TimeNs now, Key& key) {
   if (!key.active || key.outstanding > 0) return;
   if (key.broken.empty() && !key.posted) return;  // waiting for registrations
   key.active = false;
+  timers_.erase({key.expires_ns, key.index});
   key.done.elapsed_ns = now - key.started_ns;
   if (key.broken.empty() && key.done.missing_bytes > 0) key.done.status = core::CompletionStatus::kWithinBound;
   finished_.push_back(std::move(key.done));

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -29,7 +30,7 @@ struct PushPullRequest {
   // Tags of all partitions' segments one after another (partition_segments() each), or null: all important. Valid until
   // the operation is done.
   const core::SegmentTag* tags = nullptr;
-  base::DurationNs timeout_ns = 0;
+  base::DurationNs timeout_ns = 0;  // from the start, registration included; 0: the machine's default
 };
 
 struct PushPullDone {
@@ -49,13 +50,18 @@ constexpr std::uint32_t kPartitionElements = kPartitionBytes / sizeof(float);
 
 class PushPull {
  public:
-  PushPull(std::vector<std::uint16_t> services, Verbs& verbs) : services_(std::move(services)), verbs_(verbs) {}
+  PushPull(std::vector<std::uint16_t> services, Verbs& verbs, base::DurationNs default_timeout_ns)
+      : services_(std::move(services)), verbs_(verbs), default_timeout_ns_(default_timeout_ns) {}
 
   void start(TimeNs now, const PushPullRequest& request);
   void on_message(TimeNs now, std::uint16_t from, const Message& message);
   void on_completion(TimeNs now, const core::Completion& completion);
   void on_peer_down(TimeNs now, std::uint16_t peer);
   void retry(TimeNs now);
+  // Ends keys whose time ran out before all of their pushes and pulls were posted; from then on the endpoint's own
+  // timers watch them.
+  void on_timeout(TimeNs now);
+  TimeNs next_timeout() const { return timers_.empty() ? base::kNever : timers_.begin()->first; }
   bool poll_done(PushPullDone& done);
 
   // Partition `i` of a key is summed by this service.
@@ -71,6 +77,7 @@ class PushPull {
     std::size_t first_segment = 0;  // in the request's tags
     std::size_t segments = 0;
     bool registered = false;
+    bool on_demand = false;  // the service wants to hear of each push
     bool pushing = false;
     bool pulling = false;
     bool push_posted = false;
@@ -88,6 +95,7 @@ class PushPull {
     bool posted = false;
     PushPullRequest request;
     TimeNs started_ns = 0;
+    TimeNs expires_ns = base::kNever;
     std::size_t outstanding = 0;  // pushes and pulls not done
     PushPullDone done;
     std::string broken;  // why the key can't be used any more
@@ -112,9 +120,11 @@ class PushPull {
 
   std::vector<std::uint16_t> services_;
   Verbs& verbs_;
+  base::DurationNs default_timeout_ns_;
   std::unordered_map<std::uint64_t, std::uint32_t> by_key_;
   std::vector<std::unique_ptr<Key>> keys_;
   std::vector<Unposted> unposted_;
+  std::set<std::pair<TimeNs, std::uint32_t>> timers_;  // expiry and index of every active key; one each
   std::deque<PushPullDone> finished_;
   std::vector<std::byte> scratch_;
 };

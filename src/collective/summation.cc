@@ -1,6 +1,7 @@
 #include "collective/summation.h"
 
 #include <algorithm>
+#include <new>
 
 #include "base/check.h"
 #include "collective/reduce.h"
@@ -14,6 +15,14 @@ bool may_retry(core::PostStatus status) {
   return status == core::PostStatus::kTooManyOperations || status == core::PostStatus::kOutOfBitmaps;
 }
 
+std::size_t segments_of(const Register& shape) {
+  const std::uint64_t bytes = std::uint64_t{shape.elements} * sizeof(float);
+  return std::max<std::uint64_t>(1, (bytes + shape.segment_bytes - 1) / shape.segment_bytes);
+}
+
+// The partition itself, its place in the map and what the allocator adds to its vectors.
+constexpr std::uint64_t kPartitionCostBytes = 512;
+
 }  // namespace
 
 // Local id: partition, worker, direction.
@@ -24,11 +33,40 @@ OperationId Summation::operation(const Partition& partition, std::uint16_t worke
 
 void Summation::on_message(TimeNs now, std::uint16_t from, const Message& message) {
   if (const auto* shape = std::get_if<Register>(&message)) on_register(now, from, *shape);
+  if (const auto* ready = std::get_if<Ready>(&message)) on_ready(now, from, *ready);
+}
+
+void Summation::on_ready(TimeNs now, std::uint16_t from, const Ready& ready) {
+  const auto found = by_key_.find({ready.key, ready.partition});
+  if (found == by_key_.end()) return;
+  Partition& partition = *partitions_[found->second];
+  if (from >= config_.workers || !partition.on_demand[from]) return;
+  expect_push(now, partition, from);
 }
 
 void Summation::refuse(std::uint16_t to, const Register& shape, const std::string& text) {
   encode(Refused{shape.key, shape.partition, text}, scratch_);
   verbs_.send_message(to, scratch_);
+}
+
+std::unique_ptr<Summation::Partition> Summation::make_partition(const Register& shape) const {
+  auto made = std::make_unique<Partition>();
+  made->shape = shape;
+  made->index = static_cast<std::uint32_t>(partitions_.size());
+  made->sum.resize(shape.elements);
+  made->result.resize(shape.elements);
+  made->contributors.resize(segments_of(shape));
+  made->registered.resize(config_.workers);
+  made->pushes.resize(config_.workers);
+  made->on_demand.resize(config_.workers);
+  made->failed_rank = gone_worker_;
+  return made;
+}
+
+// An empty partition costs something too: without that, registering has no limit.
+std::uint64_t Summation::cost_bytes(const Register& shape) const {
+  return kPartitionCostBytes + 2 * std::uint64_t{shape.elements} * sizeof(float) +
+         segments_of(shape) * sizeof(std::uint16_t) + 2 * std::uint64_t{config_.workers};
 }
 
 void Summation::on_register(TimeNs now, std::uint16_t from, const Register& shape) {
@@ -39,28 +77,34 @@ void Summation::on_register(TimeNs now, std::uint16_t from, const Register& shap
       shape.segment_bytes == 0 || shape.segment_bytes % sizeof(float) != 0) {
     return refuse(from, shape, "a field of the registration is out of range");
   }
-  auto [found, is_new] = by_key_.try_emplace({shape.key, shape.partition}, 0);
-  if (is_new) {
-    const std::uint64_t bytes = 2 * std::uint64_t{shape.elements} * sizeof(float);
-    if (bytes_held_ + bytes > config_.max_bytes) {
-      by_key_.erase(found);
+  // Contributions are counted on this grid, so it is the one that this worker's segments really come on.
+  if (shape.segment_bytes != verbs_.segment_bytes(from)) {
+    return refuse(from, shape,
+                  "rank " + std::to_string(from) + " names segments of " + std::to_string(shape.segment_bytes) +
+                      " bytes, its connection carries " + std::to_string(verbs_.segment_bytes(from)));
+  }
+  auto found = by_key_.find({shape.key, shape.partition});
+  if (found == by_key_.end()) {
+    const std::uint64_t bytes = cost_bytes(shape);
+    if (bytes > config_.max_bytes - bytes_held_) {
       return refuse(from, shape,
                     "the service's memory limit of " + std::to_string(config_.max_bytes) +
                         " bytes is reached: start more services or raise the limit");
     }
+    if ((partitions_.size() + 1) * config_.workers > config_.max_registrations) {
+      return refuse(from, shape,
+                    "the service's limit of " + std::to_string(config_.max_registrations / config_.workers) +
+                        " partitions is reached: start more services or use fewer keys");
+    }
+    const std::size_t count = partitions_.size();
+    try {
+      partitions_.push_back(make_partition(shape));
+      found = by_key_.emplace(std::pair{shape.key, shape.partition}, static_cast<std::uint32_t>(count)).first;
+    } catch (const std::bad_alloc&) {  // the limit is above what the host has: the job hears of it, the service lives
+      partitions_.resize(count);
+      return refuse(from, shape, "the service's host is out of memory: start more services");
+    }
     bytes_held_ += bytes;
-    found->second = static_cast<std::uint32_t>(partitions_.size());
-    auto made = std::make_unique<Partition>();
-    made->shape = shape;
-    made->index = found->second;
-    made->sum.resize(shape.elements);
-    made->result.resize(shape.elements);
-    made->contributors.resize(
-        std::max<std::size_t>(1, (shape.elements * sizeof(float) + shape.segment_bytes - 1) / shape.segment_bytes));
-    made->registered.resize(config_.workers);
-    made->receiving.resize(config_.workers);
-    made->failed_rank = gone_worker_;
-    partitions_.push_back(std::move(made));
   }
   Partition& partition = *partitions_[found->second];
   const Register& first = partition.shape;
@@ -80,9 +124,13 @@ void Summation::on_register(TimeNs now, std::uint16_t from, const Register& shap
   }
   if (!partition.registered[from]) {
     partition.registered[from] = true;
-    post_push(now, partition, from);
+    partition.on_demand[from] = standing_ >= config_.max_standing;
+    if (!partition.on_demand[from]) {
+      ++standing_;
+      expect_push(now, partition, from);
+    }
   }
-  encode(Registered{shape.key, shape.partition}, scratch_);
+  encode(Registered{shape.key, shape.partition, partition.on_demand[from]}, scratch_);
   verbs_.send_message(from, scratch_);
 }
 
@@ -93,7 +141,21 @@ void Summation::add_segment(void* context, std::uint64_t offset_bytes, std::span
   ++partition.contributors[offset_bytes / partition.shape.segment_bytes];
 }
 
-void Summation::post_push(TimeNs now, Partition& partition, std::uint16_t worker) {
+void Summation::expect_push(TimeNs now, Partition& partition, std::uint16_t worker) {
+  if (partition.failed_rank >= 0 || partition.pushes[worker] != Push::kIdle) return;
+  partition.pushes[worker] = Push::kWaiting;
+  if (!unposted_pushes_.empty() || !post_push(now, partition, worker)) {
+    unposted_pushes_.push_back({partition.index, worker});
+  }
+}
+
+void Summation::send_result(TimeNs now, Partition& partition, std::uint16_t worker) {
+  if (!unposted_results_.empty() || !post_result(now, partition, worker)) {
+    unposted_results_.push_back({partition.index, worker});
+  }
+}
+
+bool Summation::post_push(TimeNs now, Partition& partition, std::uint16_t worker) {
   core::ReceiveRequest request;
   request.operation = operation(partition, worker, false);
   request.peer = worker;
@@ -106,16 +168,16 @@ void Summation::post_push(TimeNs now, Partition& partition, std::uint16_t worker
   // A worker may take as long as it likes between two iterations; its death is noticed by its connection.
   request.timeout_ns = base::kNever;
   const core::PostStatus status = verbs_.post_recv(now, request);
-  if (may_retry(status)) {
-    unposted_.push_back({partition.index, worker, false});
-  } else if (status == core::PostStatus::kPosted) {
-    partition.receiving[worker] = true;
+  if (may_retry(status)) return false;
+  if (status == core::PostStatus::kPosted) {
+    partition.pushes[worker] = Push::kPosted;
   } else {
     fail(now, partition, worker);
   }
+  return true;
 }
 
-void Summation::post_result(TimeNs now, Partition& partition, std::uint16_t worker) {
+bool Summation::post_result(TimeNs now, Partition& partition, std::uint16_t worker) {
   core::SendRequest request;
   request.operation = operation(partition, worker, true);
   request.peer = worker;
@@ -126,25 +188,30 @@ void Summation::post_result(TimeNs now, Partition& partition, std::uint16_t work
   request.uniform_tag = core::SegmentTag::important(partition.shape.traffic_class & core::SegmentTag::kClassMask);
   request.timeout_ns = base::kNever;
   const core::PostStatus status = verbs_.post_send(now, request);
-  if (may_retry(status)) {
-    unposted_.push_back({partition.index, worker, true});
-  } else if (status != core::PostStatus::kPosted) {
+  if (may_retry(status)) return false;
+  if (status != core::PostStatus::kPosted) {
     --partition.sending;
-    fail(now, partition, worker);
+    if (partition.failed_rank < 0) {
+      fail(now, partition, worker);
+    } else if (partition.sending == 0) {
+      announce_failure(partition);
+    }
   }
+  return true;
 }
 
+// Results first: workers wait for them, and each that leaves makes room.
 void Summation::retry(TimeNs now) {
-  if (unposted_.empty()) return;
-  std::vector<Unposted> waiting;
-  waiting.swap(unposted_);
-  for (const Unposted& one : waiting) {
-    Partition& partition = *partitions_[one.partition];
-    if (one.is_send) {
-      post_result(now, partition, one.worker);
-    } else if (partition.failed_rank < 0) {
-      post_push(now, partition, one.worker);
-    }
+  while (!unposted_results_.empty()) {
+    const Unposted& first = unposted_results_.front();
+    if (!post_result(now, *partitions_[first.partition], first.worker)) break;
+    unposted_results_.pop_front();
+  }
+  while (!unposted_pushes_.empty()) {
+    const Unposted& first = unposted_pushes_.front();
+    Partition& partition = *partitions_[first.partition];
+    if (partition.failed_rank < 0 && !post_push(now, partition, first.worker)) break;
+    unposted_pushes_.pop_front();
   }
 }
 
@@ -157,7 +224,8 @@ void Summation::on_completion(TimeNs now, const core::Completion& completion) {
     --partition.sending;
     if (partition.sending == 0 && partition.failed_rank >= 0) announce_failure(partition);
   } else {
-    partition.receiving[worker] = false;
+    MLT_CHECK(partition.pushes[worker] == Push::kPosted);
+    partition.pushes[worker] = Push::kArrived;
   }
   if (core::is_failure(completion.status)) return fail(now, partition, worker);
   if (partition.failed_rank >= 0) return;
@@ -182,15 +250,19 @@ void Summation::finish_round(TimeNs now, Partition& partition) {
   ++rounds_summed_;
   partition.arrived = 0;
   partition.sending = config_.workers;
-  for (std::uint16_t worker = 0; worker < config_.workers; ++worker) post_push(now, partition, worker);
-  for (std::uint16_t worker = 0; worker < config_.workers; ++worker) post_result(now, partition, worker);
+  // A push of the next round may come as soon as its worker has the result, so the receive is posted before.
+  for (std::uint16_t worker = 0; worker < config_.workers; ++worker) {
+    partition.pushes[worker] = Push::kIdle;
+    if (!partition.on_demand[worker]) expect_push(now, partition, worker);
+  }
+  for (std::uint16_t worker = 0; worker < config_.workers; ++worker) send_result(now, partition, worker);
 }
 
 void Summation::fail(TimeNs now, Partition& partition, std::uint16_t rank) {
   if (partition.failed_rank >= 0) return;
   partition.failed_rank = rank;
   for (std::uint16_t worker = 0; worker < config_.workers; ++worker) {
-    if (partition.receiving[worker]) {
+    if (partition.pushes[worker] == Push::kPosted) {
       verbs_.cancel(now, operation(partition, worker, false), core::CompletionKind::kReceive);
     }
   }

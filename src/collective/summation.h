@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <utility>
@@ -18,7 +19,12 @@ namespace mlt::collective {
 
 struct SummationConfig {
   std::uint16_t workers = 0;                          // ranks 0 .. workers-1
-  std::uint64_t max_bytes = std::uint64_t{16} << 30;  // of all partitions' buffers together
+  std::uint64_t max_bytes = std::uint64_t{16} << 30;  // of all partitions together, all that is kept for them
+  // Partitions times workers. Each takes one of the endpoint's tags (EndpointConfig::max_tags).
+  std::uint32_t max_registrations = 32'768;
+  // Receives that stand ready between rounds, of pushes that may be long in coming. They hold slots of the endpoint, so
+  // there are fewer than it has (EndpointConfig::max_receives): the rest serves whoever says that a push is on its way.
+  std::uint32_t max_standing = 512;
 };
 
 class Summation {
@@ -35,6 +41,8 @@ class Summation {
   std::uint64_t bytes_held() const { return bytes_held_; }
 
  private:
+  // Where a worker's push of the round stands: not expected yet, its receive waits for room, is posted, is done.
+  enum class Push : std::uint8_t { kIdle, kWaiting, kPosted, kArrived };
   struct Partition {
     Register shape;
     std::uint32_t index = 0;
@@ -42,7 +50,8 @@ class Summation {
     std::vector<float> result;
     std::vector<std::uint16_t> contributors;  // per segment: workers whose segment arrived
     std::vector<bool> registered;             // per worker
-    std::vector<bool> receiving;              // per worker: a push is posted and not done
+    std::vector<Push> pushes;                 // per worker
+    std::vector<bool> on_demand;              // per worker: its receive is posted when it says Ready
     std::uint16_t arrived = 0;                // pushes of this round that are done
     std::uint16_t sending = 0;                // results of the round before that are still going out
     int failed_rank = -1;                     // no further rounds
@@ -50,13 +59,18 @@ class Summation {
   struct Unposted {
     std::uint32_t partition;
     std::uint16_t worker;
-    bool is_send;
   };
 
   void on_register(TimeNs now, std::uint16_t from, const Register& shape);
+  std::unique_ptr<Partition> make_partition(const Register& shape) const;
+  std::uint64_t cost_bytes(const Register& shape) const;
+  void on_ready(TimeNs now, std::uint16_t from, const Ready& ready);
   void refuse(std::uint16_t to, const Register& shape, const std::string& text);
-  void post_push(TimeNs now, Partition& partition, std::uint16_t worker);
-  void post_result(TimeNs now, Partition& partition, std::uint16_t worker);
+  void expect_push(TimeNs now, Partition& partition, std::uint16_t worker);
+  void send_result(TimeNs now, Partition& partition, std::uint16_t worker);
+  // False: there is no room, try again later.
+  bool post_push(TimeNs now, Partition& partition, std::uint16_t worker);
+  bool post_result(TimeNs now, Partition& partition, std::uint16_t worker);
   void finish_round(TimeNs now, Partition& partition);
   void fail(TimeNs now, Partition& partition, std::uint16_t rank);
   void announce_failure(Partition& partition);
@@ -67,7 +81,10 @@ class Summation {
   Verbs& verbs_;
   std::map<std::pair<std::uint64_t, std::uint32_t>, std::uint32_t> by_key_;
   std::vector<std::unique_ptr<Partition>> partitions_;
-  std::vector<Unposted> unposted_;
+  // Who waits for room, first come first served: what is posted anew never overtakes it.
+  std::deque<Unposted> unposted_pushes_;
+  std::deque<Unposted> unposted_results_;
+  std::uint32_t standing_ = 0;  // registrations whose receive stands ready between rounds
   std::vector<std::byte> scratch_;
   int gone_worker_ = -1;  // the first that died or left: no sum can be made any more
   std::uint64_t rounds_summed_ = 0;

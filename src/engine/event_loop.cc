@@ -313,7 +313,9 @@ void EventLoop::run() {
       continue;
     }
     if (now_ - idle_since_ < static_cast<TimeNs>(options_.spin_us) * base::kMicrosecond) continue;
-    sleep_until(std::min({endpoint_->next_timeout(), channel_->next_timeout(), datapath_->next_timeout()}));
+    const TimeNs collectives = push_pull_ ? push_pull_->next_timeout() : base::kNever;
+    sleep_until(
+        std::min({endpoint_->next_timeout(), channel_->next_timeout(), datapath_->next_timeout(), collectives}));
   }
   say_goodbye();
   snapshot_counters();
@@ -345,6 +347,10 @@ bool EventLoop::step(TimeNs now) {
   busy |= service_channel(now);
   if (endpoint_->next_timeout() <= now) {
     endpoint_->on_timeout(now);
+    busy = true;
+  }
+  if (push_pull_ && push_pull_->next_timeout() <= now) {
+    push_pull_->on_timeout(now);
     busy = true;
   }
   busy |= drain_completions(now);
@@ -547,7 +553,7 @@ void EventLoop::cancel_user(TimeNs now, OperationId operation) {
 
 void EventLoop::use_services(std::vector<std::uint16_t> services) {
   collective::Verbs& verbs = *this;
-  push_pull_ = std::make_unique<collective::PushPull>(std::move(services), verbs);
+  push_pull_ = std::make_unique<collective::PushPull>(std::move(services), verbs, options_.operation_timeout_ns);
 }
 
 void EventLoop::serve(TimeNs now, std::uint16_t workers) {

@@ -35,12 +35,17 @@ TEST_CASE("decode__gives_back_what_encode_wrote") {
   CHECK(std::get<Aborted>(*decode(bytes)).failed_rank == 5);
   encode(Registered{3, 4}, bytes);
   CHECK(std::get<Registered>(*decode(bytes)).partition == 4);
+  CHECK_FALSE(std::get<Registered>(*decode(bytes)).on_demand);
+  encode(Registered{3, 4, true}, bytes);
+  CHECK(std::get<Registered>(*decode(bytes)).on_demand);
+  encode(Ready{3, 4}, bytes);
+  CHECK(std::get<Ready>(*decode(bytes)).partition == 4);
 }
 
 TEST_CASE("decode__refuses_every_truncation_and_anything_longer") {
   std::vector<std::byte> bytes;
-  for (const Message& message :
-       {Message{Register{}}, Message{Registered{1, 2}}, Message{Refused{1, 2, "because"}}, Message{Aborted{1, 2, 3}}}) {
+  for (const Message& message : {Message{Register{}}, Message{Registered{1, 2}}, Message{Refused{1, 2, "because"}},
+                                 Message{Aborted{1, 2, 3}}, Message{Ready{1, 2}}}) {
     encode(message, bytes);
     for (std::size_t n = 0; n < bytes.size(); ++n) CHECK_FALSE(decode(std::span(bytes).first(n)).has_value());
     bytes.push_back(std::byte{0});

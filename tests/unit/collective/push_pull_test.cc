@@ -17,6 +17,8 @@ using namespace mlt::collective;
 using mlt::test::NetworkConfig;
 using mlt::test::VirtualNetwork;
 
+constexpr mlt::base::DurationNs kDefaultTimeoutNs = 2 * mlt::base::kSecond;
+
 // Drives the two machines as the engine does: completions in, posts and messages out.
 class Job {
  public:
@@ -27,7 +29,7 @@ class Job {
     for (std::uint16_t rank = 0; rank < workers + services; ++rank) {
       hosts_.push_back(std::make_unique<Host>(*this, rank));
       if (rank < workers) {
-        hosts_.back()->push_pull = std::make_unique<PushPull>(service_ranks, *hosts_.back());
+        hosts_.back()->push_pull = std::make_unique<PushPull>(service_ranks, *hosts_.back(), kDefaultTimeoutNs);
       } else {
         hosts_.back()->summation = std::make_unique<Summation>(SummationConfig{.workers = workers}, *hosts_.back());
       }
@@ -37,14 +39,26 @@ class Job {
   VirtualNetwork& network() { return network_; }
   void start(std::uint16_t worker, const PushPullRequest& request) {
     hosts_[worker]->push_pull->start(network_.now(), request);
+    const TimeNs due = hosts_[worker]->push_pull->next_timeout();
+    if (due != mlt::base::kNever) {
+      network_.at(due, [this, worker] { hosts_[worker]->push_pull->on_timeout(network_.now()); });
+    }
     pump();
   }
+  // Messages to `rank` vanish, as before serve() is called there.
+  void silence(std::uint16_t rank) { silent_ = rank; }
   // Until `worker` has finished `count` push-pulls in all.
   bool run_until_done(std::uint16_t worker, std::size_t count) {
     return network_.run_until([&] {
       pump();
       return hosts_[worker]->done.size() >= count;
     });
+  }
+  void run_until_summed(std::uint16_t service, std::uint64_t rounds) {
+    REQUIRE(network_.run_until([&] {
+      pump();
+      return hosts_[service]->summation->rounds_summed() >= rounds;
+    }));
   }
   void run_for(mlt::base::DurationNs duration) {
     const TimeNs until = network_.now() + duration;
@@ -67,6 +81,7 @@ class Job {
     pump();
   }
   const std::vector<PushPullDone>& done(std::uint16_t worker) const { return hosts_[worker]->done; }
+  TimeNs next_timeout(std::uint16_t worker) const { return hosts_[worker]->push_pull->next_timeout(); }
   Summation& summation(std::uint16_t rank) { return *hosts_[rank]->summation; }
 
  private:
@@ -87,7 +102,7 @@ class Job {
       REQUIRE(message.has_value());
       job.network_.at(job.network_.now() + 100'000, [this, peer, copy = *message] {
         Host& to = *job.hosts_[peer];
-        if (job.dead_ == peer) return;
+        if (job.dead_ == peer || job.silent_ == peer) return;
         if (to.push_pull) to.push_pull->on_message(job.network_.now(), rank, copy);
         if (to.summation) to.summation->on_message(job.network_.now(), rank, copy);
       });
@@ -132,6 +147,7 @@ class Job {
   VirtualNetwork network_;
   std::vector<std::unique_ptr<Host>> hosts_;
   std::optional<std::uint16_t> dead_;
+  std::optional<std::uint16_t> silent_;
 };
 
 // Small integers: their sums and halves are exact, whatever the order.
@@ -343,4 +359,98 @@ TEST_CASE("push_pull__one_key_twice_at_a_time_is_refused") {
   CHECK(job.run_until_done(1, 1));
   CHECK(job.run_until_done(0, 2));
   CHECK(job.done(0)[1].error == "");
+}
+
+TEST_CASE("push_pull__a_service_that_never_confirms_ends_the_key_in_time_with_its_rank") {
+  for (const mlt::base::DurationNs timeout_ns : {mlt::base::DurationNs{0}, 500 * mlt::base::kMillisecond}) {
+    CAPTURE(timeout_ns);
+    Job job(NetworkConfig{}, 1, 2);
+    job.silence(2);
+    std::vector<float> tensor(kPartitionElements + 10, 1.0F);
+    PushPullRequest request = request_of(0, tensor, 0.0);  // partition 1 is on rank 2
+    request.timeout_ns = timeout_ns;
+    job.start(0, request);
+    const mlt::base::DurationNs expected = timeout_ns > 0 ? timeout_ns : kDefaultTimeoutNs;
+    job.run_for(expected - 1'000'000);
+    CHECK(job.done(0).empty());
+    REQUIRE(job.run_until_done(0, 1));
+    const PushPullDone& done = job.done(0)[0];
+    CHECK(done.status == mlt::core::CompletionStatus::kTimedOut);
+    CHECK(done.failed_peer == 2);
+    CHECK(done.elapsed_ns == expected);
+    CHECK(done.error.find("rank 2 never confirmed") != std::string::npos);
+    CHECK(done.error.find("mlt serve") != std::string::npos);
+    CHECK(job.next_timeout(0) == mlt::base::kNever);
+  }
+}
+
+TEST_CASE("push_pull__a_key_that_finds_no_room_in_time_ends_like_the_one_that_takes_it") {
+  NetworkConfig config;
+  config.endpoint.max_receives = 1;
+  Job job(config, 2, 1);  // worker 1 never pushes, so that worker 0's first key holds its only slot
+  std::vector<float> first(100, 1.0F), second(100, 1.0F);
+  PushPullRequest request = request_of(1, first, 0.0);
+  request.timeout_ns = 3 * mlt::base::kSecond;
+  job.start(0, request);
+  job.run_for(5'000'000);
+  request = request_of(2, second, 0.0);
+  request.timeout_ns = mlt::base::kSecond;
+  job.start(0, request);
+  REQUIRE(job.run_until_done(0, 1));
+  CHECK(job.done(0)[0].key == 2);
+  CHECK(job.done(0)[0].status == mlt::core::CompletionStatus::kTimedOut);
+  CHECK(job.done(0)[0].elapsed_ns == mlt::base::kSecond);
+  CHECK(job.done(0)[0].error.find("room") != std::string::npos);
+  REQUIRE(job.run_until_done(0, 2));
+  CHECK(job.done(0)[1].elapsed_ns == 3 * mlt::base::kSecond);
+}
+
+TEST_CASE("summation__more_keys_than_the_endpoint_has_slots_all_get_their_turn") {
+  constexpr std::size_t kKeys = 1'100;
+  Job job(NetworkConfig{}, 1, 1);
+  std::vector<std::vector<float>> tensors(kKeys, std::vector<float>(10, 1.0F));
+  for (std::size_t round = 1; round <= 3; ++round) {
+    for (std::size_t key = 0; key < kKeys; ++key) job.start(0, request_of(key, tensors[key], 0.0));
+    REQUIRE(job.run_until_done(0, round * kKeys));
+  }
+  std::size_t failed = 0;
+  for (const PushPullDone& done : job.done(0)) failed += done.error.empty() ? 0U : 1U;
+  CHECK(failed == 0);
+  CHECK(job.summation(1).rounds_summed() == 3 * kKeys);
+}
+
+// Between two iterations every receive that stands ready is of some other key.
+TEST_CASE("summation__receives_that_stand_idle_leave_room_for_the_key_in_use") {
+  constexpr std::size_t kKeys = 1'100;
+  for (const double drop : {0.0, 0.05}) {
+    CAPTURE(drop);
+    NetworkConfig config;
+    config.link.data.drop = drop;
+    config.link.control.drop = drop;
+    Job job(config, 2, 1);
+    std::vector<std::vector<float>> tensors(2, std::vector<float>(10, 1.0F));
+    for (std::size_t key = 0; key < kKeys; ++key) {
+      for (std::uint16_t worker = 0; worker < 2; ++worker) job.start(worker, request_of(key, tensors[worker], 0.0));
+      for (std::uint16_t worker = 0; worker < 2; ++worker) REQUIRE(job.run_until_done(worker, key + 1));
+      REQUIRE(job.done(0)[key].error == "");
+      REQUIRE(job.done(1)[key].error == "");
+    }
+  }
+}
+
+TEST_CASE("summation__a_failure_is_announced_also_when_the_last_result_finds_its_worker_gone") {
+  NetworkConfig config;
+  config.endpoint.max_sends = 1;  // the result for worker 1 waits behind worker 0's
+  Job job(config, 2, 1);
+  std::vector<std::vector<float>> tensors(2, std::vector<float>(5'000, 1.0F));
+  for (std::uint16_t worker = 0; worker < 2; ++worker) job.start(worker, request_of(1, tensors[worker], 0.0));
+  job.run_until_summed(2, 1);
+  REQUIRE(job.network().run_until_completed(2, 3));  // worker 0 has its result, and the service is yet to notice
+  job.kill(1);
+  REQUIRE(job.run_until_done(0, 1));
+  CHECK(job.done(0)[0].error == "");
+  job.start(0, request_of(1, tensors[0], 0.0));
+  REQUIRE(job.run_until_done(0, 2));
+  CHECK(job.done(0)[1].status == mlt::core::CompletionStatus::kPeerFailed);
+  CHECK(job.done(0)[1].failed_peer == 1);
 }

@@ -1,0 +1,91 @@
+// What a service refuses: registrations by themselves, without a network. push_pull_test.cc has the rounds.
+#include "collective/summation.h"
+
+#include <doctest/doctest.h>
+
+#include <string>
+#include <vector>
+
+namespace {
+
+using namespace mlt::collective;
+
+class RecordingVerbs final : public Verbs {
+ public:
+  mlt::core::PostStatus post_send(TimeNs, const mlt::core::SendRequest&) override {
+    return mlt::core::PostStatus::kPosted;
+  }
+  mlt::core::PostStatus post_recv(TimeNs, const mlt::core::ReceiveRequest&) override {
+    return mlt::core::PostStatus::kPosted;
+  }
+  void cancel(TimeNs, OperationId, mlt::core::CompletionKind) override {}
+  bool send_message(std::uint16_t, std::span<const std::byte> bytes) override {
+    last = decode(bytes).value();
+    return true;
+  }
+  std::uint32_t segment_bytes(std::uint16_t) const override { return 1'432; }
+
+  Message last;
+};
+
+Register shape_of(std::uint64_t key, std::uint32_t elements) {
+  Register shape;
+  shape.key = key;
+  shape.elements = elements;
+  shape.segment_bytes = 1'432;
+  return shape;
+}
+
+// Keys of `elements` that the service takes before it refuses one; `text` is then what it said.
+std::size_t taken(const SummationConfig& config, std::uint32_t elements, std::size_t limit, std::string& text) {
+  RecordingVerbs verbs;
+  Summation service(config, verbs);
+  for (std::size_t key = 0; key < limit; ++key) {
+    service.on_message(0, 0, shape_of(key, elements));
+    if (const auto* refused = std::get_if<Refused>(&verbs.last)) {
+      text = refused->text;
+      return key;
+    }
+    CHECK(service.bytes_held() <= config.max_bytes);
+  }
+  return limit;
+}
+
+}  // namespace
+
+TEST_CASE("summation__empty_partitions_cost_memory_too") {
+  std::string text;
+  const std::size_t count = taken({.workers = 1, .max_bytes = 100'000}, 0, 1'000, text);
+  CHECK(count > 100);
+  CHECK(count < 200);
+  CHECK(text.find("memory limit") != std::string::npos);
+}
+
+TEST_CASE("summation__memory_limit_counts_everything_kept") {
+  // 1,000,000 elements: 8 MB of buffers and 2,794 counters.
+  std::string text;
+  CHECK(taken({.workers = 1, .max_bytes = 8'000'000}, 1'000'000, 2, text) == 0);
+  CHECK(taken({.workers = 1, .max_bytes = 8'000'000 + 2 * 2'794 + 4'096}, 1'000'000, 2, text) == 1);
+  CHECK(text.find("memory limit") != std::string::npos);
+}
+
+TEST_CASE("summation__partitions_are_limited_by_what_all_workers_register") {
+  std::string text;
+  CHECK(taken({.workers = 4, .max_registrations = 42}, 1, 100, text) == 10);
+  CHECK(text.find("10 partitions") != std::string::npos);
+}
+
+TEST_CASE("summation__segments_of_another_size_than_the_connection_carries_are_refused") {
+  RecordingVerbs verbs;
+  Summation service({.workers = 2}, verbs);
+  Register shape = shape_of(1, 10'000);
+  shape.segment_bytes = 2'864;  // counters for half of the segments that will come
+  service.on_message(0, 0, shape);
+  REQUIRE(std::holds_alternative<Refused>(verbs.last));
+  const std::string& text = std::get<Refused>(verbs.last).text;
+  CHECK(text.find("2864") != std::string::npos);
+  CHECK(text.find("1432") != std::string::npos);
+  CHECK(service.bytes_held() == 0);
+  service.on_message(0, 0, shape_of(1, 10'000));
+  CHECK(std::holds_alternative<Registered>(verbs.last));
+}
