@@ -19,20 +19,36 @@ def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
 class Exchange:
     """Transfers between the ranks of one group, in rounds that each end with ``finish``.
 
-    ``ranks``: group rank to rank of the job. ``tag``: that of the first round; each further round takes the next one,
-    so the rounds of one collective never mix. ``timeout`` seconds bound the whole exchange. Used by one thread.
+    ``ranks``: group rank to rank of the job. ``tag``: the first of ``ring`` tags that the rounds take in turn, from
+    number ``first`` on. The transport remembers every tag it ever saw, so tags come round again; it matches the k-th
+    send of a tag to the k-th receive. ``timeout`` seconds bound the whole exchange. Used by one thread.
     """
 
-    def __init__(self, context: Context, ranks: tuple[int, ...], *, tag: int, timeout: float) -> None:
+    def __init__(
+        self,
+        context: Context,
+        ranks: tuple[int, ...],
+        *,
+        tag: int,
+        timeout: float,
+        first: int = 0,
+        ring: int = 1,
+    ) -> None:
         self._context = context
         self._ranks = ranks
-        self._tag = tag
+        self._base = tag
+        self._round = first
+        self._ring = ring
         self._deadline = time.monotonic() + timeout
         self._pending: list[tuple[Any, torch.Tensor]] = []
         self._landing: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def _remaining(self) -> float:
         return max(self._deadline - time.monotonic(), 1e-3)
+
+    @property
+    def _tag(self) -> int:
+        return self._base + self._round % self._ring
 
     def send(self, tensor: torch.Tensor, to: int) -> None:
         """Start sending a tensor to group rank ``to``; nothing goes out for an empty one."""
@@ -63,4 +79,4 @@ class Exchange:
         landing, self._landing = self._landing, []
         for tensor, landed in landing:
             tensor.copy_(landed)
-        self._tag += 1
+        self._round += 1
