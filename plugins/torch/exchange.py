@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import torch
+from mlt.errors import MltError
 
 if TYPE_CHECKING:
     from mlt import Context
@@ -73,10 +75,25 @@ class Exchange:
 
     def finish(self) -> None:
         """Wait until every transfer of this round is done; raises the transport's error of the first that failed."""
-        pending, self._pending = self._pending, []
-        for operation, _ in pending:
-            self._context.wait(operation, timeout=self._remaining())
+        try:
+            for operation, _ in self._pending:
+                self._context.wait(operation, timeout=self._remaining())
+        except BaseException:
+            self.abandon()
+            raise
+        self._pending = []
         landing, self._landing = self._landing, []
         for tensor, landed in landing:
             tensor.copy_(landed)
         self._round += 1
+
+    def abandon(self) -> None:
+        """Cancel what is posted and wait until each is over: no caller's tensor is written to after this returns."""
+        pending, self._pending, self._landing = self._pending, [], []
+        for operation, _ in pending:
+            with suppress(MltError):
+                self._context.cancel(operation)
+        for operation, _ in pending:
+            # It fails as cancelled, or was taken before; a closed context has given every tensor back.
+            with suppress(MltError):
+                self._context.wait(operation)

@@ -330,10 +330,13 @@ class MltProcessGroup(dist.ProcessGroup):
                     "make a new one under another context"
                 )
             tag = _TAG_SPACE | self._group_tag
+            exchange = Exchange(self._context, self._ranks, tag=tag, timeout=seconds, first=first, ring=_RING)
             try:
-                program(Exchange(self._context, self._ranks, tag=tag, timeout=seconds, first=first, ring=_RING))
+                program(exchange)
             except Exception as error:
                 self._failure = error
+                # A post that was refused leaves the earlier ones of its round under way.
+                exchange.abandon()
                 raise
 
         work = MltWork()
