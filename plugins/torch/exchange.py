@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import torch
+from mlt.errors import MltError
 
 if TYPE_CHECKING:
     from mlt import Context
@@ -19,20 +21,36 @@ def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
 class Exchange:
     """Transfers between the ranks of one group, in rounds that each end with ``finish``.
 
-    ``ranks``: group rank to rank of the job. ``tag``: that of the first round; each further round takes the next one,
-    so the rounds of one collective never mix. ``timeout`` seconds bound the whole exchange. Used by one thread.
+    ``ranks``: group rank to rank of the job. ``tag``: the first of ``ring`` tags that the rounds take in turn, from
+    number ``first`` on. The transport remembers every tag it ever saw, so tags come round again; it matches the k-th
+    send of a tag to the k-th receive. ``timeout`` seconds bound the whole exchange. Used by one thread.
     """
 
-    def __init__(self, context: Context, ranks: tuple[int, ...], *, tag: int, timeout: float) -> None:
+    def __init__(
+        self,
+        context: Context,
+        ranks: tuple[int, ...],
+        *,
+        tag: int,
+        timeout: float,
+        first: int = 0,
+        ring: int = 1,
+    ) -> None:
         self._context = context
         self._ranks = ranks
-        self._tag = tag
+        self._base = tag
+        self._round = first
+        self._ring = ring
         self._deadline = time.monotonic() + timeout
         self._pending: list[tuple[Any, torch.Tensor]] = []
         self._landing: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def _remaining(self) -> float:
         return max(self._deadline - time.monotonic(), 1e-3)
+
+    @property
+    def _tag(self) -> int:
+        return self._base + self._round % self._ring
 
     def send(self, tensor: torch.Tensor, to: int) -> None:
         """Start sending a tensor to group rank ``to``; nothing goes out for an empty one."""
@@ -57,10 +75,25 @@ class Exchange:
 
     def finish(self) -> None:
         """Wait until every transfer of this round is done; raises the transport's error of the first that failed."""
-        pending, self._pending = self._pending, []
-        for operation, _ in pending:
-            self._context.wait(operation, timeout=self._remaining())
+        try:
+            for operation, _ in self._pending:
+                self._context.wait(operation, timeout=self._remaining())
+        except BaseException:
+            self.abandon()
+            raise
+        self._pending = []
         landing, self._landing = self._landing, []
         for tensor, landed in landing:
             tensor.copy_(landed)
-        self._tag += 1
+        self._round += 1
+
+    def abandon(self) -> None:
+        """Cancel what is posted and wait until each is over: no caller's tensor is written to after this returns."""
+        pending, self._pending, self._landing = self._pending, [], []
+        for operation, _ in pending:
+            with suppress(MltError):
+                self._context.cancel(operation)
+        for operation, _ in pending:
+            # It fails as cancelled, or was taken before; a closed context has given every tensor back.
+            with suppress(MltError):
+                self._context.wait(operation)

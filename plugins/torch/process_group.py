@@ -10,10 +10,10 @@ a send or receive gets a thread of its own for as long as it lasts, since its co
 from __future__ import annotations
 
 import atexit
+import hashlib
 import queue
 import threading
 import weakref
-import zlib
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
@@ -32,16 +32,15 @@ if TYPE_CHECKING:
 BACKEND: Final = "mlt"
 
 # Tags of this plugin: bit 62, so that they keep clear of the small tags programs use; bit 61 tells point-to-point from
-# collective; 20 bits name the group; the rest numbers the call (and its rounds), so no two transfers share a tag.
+# collective; 36 bits name the group; the rest is the user's tag, or a place in the ring that the rounds go through. The
+# transport keeps state for each tag for ever, so a call cannot have one of its own.
 _TAG_SPACE: Final = 1 << 62
 _TAG_POINT_TO_POINT: Final = 1 << 61
-_GROUP_SHIFT: Final = 41
-_GROUP_MASK: Final = (1 << 20) - 1
+_GROUP_SHIFT: Final = 25
+_HASHED_GROUP: Final = 1 << 35
 _ROUNDS_PER_CALL: Final = 4
-_CALL_MASK: Final = (1 << 38) - 1
-_USER_TAG_SHIFT: Final = 25
+_RING: Final = 64 * _ROUNDS_PER_CALL
 _USER_TAGS: Final = 1 << 16
-_SEQUENCE_MASK: Final = (1 << 25) - 1
 
 _COMBINE: Final[dict[Any, collectives.Combine]] = {
     dist.ReduceOp.SUM: torch.Tensor.add_,
@@ -52,6 +51,7 @@ _COMBINE: Final[dict[Any, collectives.Combine]] = {
 }
 
 _shared_context: Context | None = None
+_group_names: dict[int, str] = {}
 
 
 def use_context(context: Context | None) -> None:
@@ -110,9 +110,9 @@ class MltProcessGroup(dist.ProcessGroup):
         self._group_description = "undefined"
         self._timeout = timeout
         self._owns_context = owns_context
-        self._group_tag = (zlib.crc32(group_id.encode()) & _GROUP_MASK) << _GROUP_SHIFT
+        self._group_tag = _group_number(group_id) << _GROUP_SHIFT
         self._calls = 0
-        self._sequences: dict[tuple[str, int, int], int] = {}
+        self._failure: Exception | None = None
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._point_to_point: set[threading.Thread] = set()
         self._closed = False
@@ -318,12 +318,26 @@ class MltProcessGroup(dist.ProcessGroup):
         self._refuse_closed(name)
         number = self._calls
         self._calls += max(calls, 1)
-        tag = _TAG_SPACE | self._group_tag | ((number & _CALL_MASK) * _ROUNDS_PER_CALL)
+        first = number % _RING * _ROUNDS_PER_CALL
         seconds = self._seconds(opts)
         description = f"mlt {name} (call {number} of group {self._group_id!r}, rank {self._rank})"
 
         def run() -> None:
-            program(Exchange(self._context, self._ranks, tag=tag, timeout=seconds))
+            # A failed call may have left ranks at different rounds: a later one would meet the wrong data.
+            if self._failure is not None:
+                raise RuntimeError(
+                    f"an earlier collective of this group failed ({self._failure}); destroy the process group and "
+                    "make a new one under another context"
+                )
+            tag = _TAG_SPACE | self._group_tag
+            exchange = Exchange(self._context, self._ranks, tag=tag, timeout=seconds, first=first, ring=_RING)
+            try:
+                program(exchange)
+            except Exception as error:
+                self._failure = error
+                # A post that was refused leaves the earlier ones of its round under way.
+                exchange.abandon()
+                raise
 
         work = MltWork()
         self._queue.put(partial(work.complete, run, result, description))
@@ -335,10 +349,7 @@ class MltProcessGroup(dist.ProcessGroup):
             raise ValueError(f"mlt {kind}: rank {peer} is not another rank of this group of {self.size()}")
         if not 0 <= tag < _USER_TAGS:
             raise ValueError(f"mlt {kind}: tag {tag} is outside [0, {_USER_TAGS})")
-        sequence = self._sequences.get((kind, peer, tag), 0)
-        self._sequences[kind, peer, tag] = sequence + 1
-        wire_tag = _TAG_SPACE | _TAG_POINT_TO_POINT | self._group_tag
-        wire_tag |= (tag << _USER_TAG_SHIFT) | (sequence & _SEQUENCE_MASK)
+        wire_tag = _TAG_SPACE | _TAG_POINT_TO_POINT | self._group_tag | tag
         return Exchange(self._context, self._ranks, tag=wire_tag, timeout=self._timeout.total_seconds())
 
     def _follow(self, what: str, exchange: Exchange, result: Any) -> Any:
@@ -366,6 +377,20 @@ def _check(tensors: Sequence[torch.Tensor], name: str) -> None:
                 f"mlt {name}: a {tensor.layout} tensor on {tensor.device} cannot be sent; "
                 "the backend moves dense tensors in host memory"
             )
+
+
+def _group_number(name: str) -> int:
+    """The group's number in tags: torch's own where it numbers groups, else 35 bits of a hash, refused if taken.
+
+    Ranks must agree on it without talking, and each sees only the groups it belongs to, so none can count them.
+    """
+    if name.isascii() and name.isdigit() and int(name) < _HASHED_GROUP:
+        return int(name)
+    number = _HASHED_GROUP | int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") % _HASHED_GROUP
+    other = _group_names.setdefault(number, name)
+    if other != name:
+        raise ValueError(f"mlt: process groups {other!r} and {name!r} would share their tags; give one another name")
+    return number
 
 
 def _end_at_exit(reference: weakref.ref[MltProcessGroup]) -> None:

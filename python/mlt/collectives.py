@@ -95,7 +95,7 @@ class PushPullHandle:
     def _call(self, function: Callable[[PushPullHandle], object]) -> None:
         try:
             function(self)
-        except Exception:
+        except BaseException:  # even SystemExit: it would end the thread that every other handle waits for
             logger.exception("%s: a completion callback raised", self)
 
     def __repr__(self) -> str:
@@ -108,6 +108,8 @@ class Dispatcher:
     _creation = threading.Lock()
 
     def __init__(self, context: Context) -> None:
+        # Held while the thread runs: a context that its program dropped is then still there to be closed at exit.
+        self._context = context
         self._engine = context.engine
         self._rank = context.rank
         self._lock = threading.Lock()
@@ -165,11 +167,15 @@ class Dispatcher:
             pass
         except MltError as failure:
             error = failure
-        self.stop()
-        with self._lock:
-            handles, self._handles = list(self._handles.values()), {}
-        for handle in handles:
-            handle._finish(None, error)
+        except BaseException as failure:
+            error = MltError(f"rank {self._rank}: the push-pull thread failed: {failure!r}")
+            logger.exception("rank %d: the push-pull thread failed", self._rank)
+        finally:
+            self.stop()
+            with self._lock:
+                handles, self._handles = list(self._handles.values()), {}
+            for handle in handles:
+                handle._finish(None, error)
 
     def _deliver(self, result: _core.PushPullResult) -> None:
         with self._lock:

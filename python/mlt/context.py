@@ -318,8 +318,9 @@ def _line_rate(gbps: float | None) -> float:
 
 
 def _tag(tag: int) -> int:
-    if not 0 <= tag < 2**64:
-        raise ConfigError(f"tag is {tag}; tags are integers in [0, 2**64)")
+    # The upper half is the push-pull's own.
+    if not 0 <= tag < 2**63:
+        raise ConfigError(f"tag is {tag}; tags are integers in [0, 2**63)")
     return tag
 
 

@@ -19,6 +19,8 @@ import pytest
 from mlt.switch_configs.generator import generate
 from switch_lab import example, small
 
+pytestmark = pytest.mark.live
+
 TRAFFIC = Path(__file__).with_name("switch_traffic.py")
 SECONDS = 3
 FRONT, BACK, CONTROL = 46 << 2, 10 << 2, 48 << 2

@@ -145,6 +145,7 @@ def test_post__refuses_an_unknown_peer(job: list[mlt.Context], peer: int) -> Non
     [
         ({"tag": -1}, "tag is -1"),
         ({"tag": 2**64}, "tag is 18446744073709551616"),
+        ({"tag": 2**63}, r"tag is 9223372036854775808; tags are integers in \[0, 2\*\*63\)"),
         ({"tag": 2**63}, "tag"),
         ({"layer": 2, "layers": 2}, "layer 2 of 2"),
         ({"layer": 0, "layers": 0}, "layer 0 of 0"),

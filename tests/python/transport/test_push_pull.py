@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import logging
 import threading
+import weakref
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 
@@ -237,3 +239,27 @@ def test_push_pull__replicas_in_processes_stay_bit_identical_under_loss(services
         for one in ranks:
             one.process.join(START_SECONDS)
             assert one.process.exitcode == 0
+
+
+def test_callback__that_exits_does_not_end_the_dispatcher() -> None:
+    def leave(_: object) -> None:
+        raise SystemExit(3)
+
+    with local_job(1, services=1) as contexts:
+        client = mlt.PushPull(contexts[0])
+        first = client.push_pull(np.ones(4, np.float32), key=1)
+        first.add_done_callback(leave)
+        first.wait(10)
+        client.push_pull(np.ones(4, np.float32), key=2).wait(10)
+
+
+def test_context__dropped_after_push_pull_is_kept_to_be_closed() -> None:
+    with local_job(1, services=1) as contexts:
+        mlt.PushPull(contexts[0])
+        dropped = weakref.ref(contexts[0])
+        engine = contexts.pop(0).engine
+        gc.collect()
+        kept = dropped()
+        assert kept is not None
+        kept.close()
+        assert engine.closed

@@ -66,6 +66,7 @@ def local_job(world_size: int = 2, *, services: int = 0, **options: Any) -> Iter
     for thread in threads:
         thread.join()
     opened = [context for context in contexts if context is not None]
+    contexts.clear()  # a test may drop one: hold no other reference
     try:
         if errors:
             raise errors[0]
