@@ -27,19 +27,23 @@ class OperationTable {
  public:
   explicit OperationTable(std::size_t limit) : limit_(limit) {}
 
-  // Registers an operation before it is handed to the I/O thread; nullptr if the limit is reached.
+  // Registers an operation before it is handed to the I/O thread; nullptr if the limit is reached or the table closed:
+  // after finish_all() nobody would end it.
   Operation* begin(OperationId id, Operation operation) {
     const std::lock_guard lock(mutex_);
-    if (entries_.size() >= limit_) return nullptr;
+    if (closed_ || entries_.size() >= limit_) return nullptr;
     Entry& entry = entries_[id];
     entry.operation = std::move(operation);
     return &entry.operation;
   }
 
-  // Withdraws an operation that never reached the I/O thread.
+  // Withdraws an operation that never reached the I/O thread. finish_all() may have ended it meanwhile.
   void forget(OperationId id) {
     const std::lock_guard lock(mutex_);
-    entries_.erase(id);
+    const auto found = entries_.find(id);
+    if (found == entries_.end()) return;
+    if (found->second.done) finished_.erase(found->second.place);
+    entries_.erase(found);
   }
 
   // Description of an operation under way. I/O thread: entries are only erased after finish().
