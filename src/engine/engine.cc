@@ -77,6 +77,7 @@ class Engine::Impl {
     const std::string what = operation.what;
     engine::Operation* kept = loop.operations().begin(id, std::move(operation));
     if (kept == nullptr) {
+      if (closed) fail(ErrorCode::kClosed, what + " was refused: the context is closed");
       fail(ErrorCode::kLimit, what + " was refused: " + std::to_string(engine::kMaxOperations) +
                                   " operations are under way or done and not taken; poll or wait for some");
     }
@@ -333,6 +334,7 @@ OperationId Engine::push_pull(const PushPullOptions& options) {
   const OperationId id = impl.next_operation.fetch_add(1);
   engine::Operation* kept = impl.loop.push_pulls().begin(id, std::move(operation));
   if (kept == nullptr) {
+    if (impl.closed) impl.fail(ErrorCode::kClosed, what + " was refused: the context is closed");
     impl.fail(ErrorCode::kLimit, what + " was refused: too many push-pulls are under way or done and not taken");
   }
   collective::PushPullRequest request;

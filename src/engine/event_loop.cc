@@ -194,10 +194,18 @@ void EventLoop::connect(std::span<const PeerAddress> peers, std::int64_t timeout
                                                  : channel_->expect(now, peer.rank, deadline, error);
     if (!known) throw_os_error(error, options_.rank);
   }
-  thread_ = std::thread([this] { run(); });
+  {
+    const std::lock_guard lock(thread_mutex_);
+    if (stopping_) {
+      throw Error(ErrorCode::kClosed, "rank " + std::to_string(options_.rank) + ": the context was closed");
+    }
+    thread_ = std::thread([this] { run(); });
+    started_ = true;
+  }
 
   std::unique_lock lock(peers_mutex_);
   const auto settled = [&] {
+    if (stopped_) return true;
     bool all = true;
     for (const PeerAddress& peer : peers) {
       const PeerState state = peers_[peer.rank].state.load();
@@ -210,6 +218,10 @@ void EventLoop::connect(std::span<const PeerAddress> peers, std::int64_t timeout
     peers_changed_.wait_until(lock, *until, settled);
   } else {
     peers_changed_.wait(lock, settled);
+  }
+  if (stopped_) {
+    throw Error(ErrorCode::kClosed,
+                "rank " + std::to_string(options_.rank) + ": the context was closed while it connected");
   }
   std::string missing;
   int first_missing = -1;
@@ -424,8 +436,11 @@ void EventLoop::sleep_until(TimeNs at) {
 }
 
 void EventLoop::stop() {
-  if (stopping_.exchange(true)) return;
+  // The queue closes first: what it took runs before the goodbye, what comes later is refused. Every caller waits for
+  // the thread's end, for each of them may free the buffers next.
   commands_.close();
+  const std::lock_guard lock(thread_mutex_);
+  stopping_ = true;
   commands_.wake();
   if (thread_.joinable()) thread_.join();
 }
@@ -645,7 +660,7 @@ std::vector<CounterValue> EventLoop::counters() {
   std::mutex mutex;
   std::condition_variable ready;
   bool done = false;
-  const bool queued = thread_.joinable() && run_command([&](TimeNs) {
+  const bool queued = started_ && run_command([&](TimeNs) {
                         snapshot_counters();
                         const std::lock_guard lock(mutex);
                         done = true;
@@ -663,7 +678,7 @@ double EventLoop::rate_bytes_per_second(std::uint16_t peer) {
   std::mutex mutex;
   std::condition_variable ready;
   double rate = -1;
-  if (!thread_.joinable() || !run_command([&](TimeNs) {
+  if (!started_ || !run_command([&](TimeNs) {
         const std::lock_guard lock(mutex);
         rate = endpoint_->rate_bytes_per_second(peer);
         ready.notify_all();

@@ -148,7 +148,9 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink, privat
   std::vector<CounterValue> snapshot_;  // guarded by peers_mutex_; the last one, once stopped
   std::atomic<bool> stopping_{false};
   bool stopped_ = false;  // guarded by peers_mutex_: the thread has ended
-  std::thread thread_;
+  std::atomic<bool> started_{false};
+  std::mutex thread_mutex_;
+  std::thread thread_;  // guarded by thread_mutex_
 };
 
 }  // namespace mlt::engine

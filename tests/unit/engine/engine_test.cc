@@ -1,6 +1,7 @@
 // Engines of several ranks in one process, over real sockets on loopback.
 #include <doctest/doctest.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <memory>
@@ -339,4 +340,37 @@ TEST_CASE("engine__push_pull_gives_every_worker_the_same_bits_under_loss") {
   job[0].close();
   job[1].close();
   CHECK(job[2].wait_workers_gone(5 * kSecond));
+}
+
+TEST_CASE("close__from_several_threads_ends_every_question_and_operation") {
+  for (int round = 0; round < 10; ++round) {
+    Job job(2);
+    std::vector<std::byte> never(400);
+    std::atomic<bool> go{false};
+    std::size_t posted = 0;
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 3; ++i) {
+      threads.emplace_back([&] {
+        while (!go) std::this_thread::yield();
+        job[0].close();
+      });
+    }
+    threads.emplace_back([&] {
+      try {
+        for (std::uint64_t i = 0; i < 20'000; ++i) {
+          job[0].post_recv(from(1, i % 8, never));
+          ++posted;
+          if (i == 5) go = true;
+          if (i % 64 == 0) static_cast<void>(job[0].counters());
+          if (i % 64 == 1) static_cast<void>(job[0].rate_bits_per_second(1));
+        }
+      } catch (const Error& error) {
+        CHECK(error.code() == ErrorCode::kClosed);
+      }
+      go = true;
+    });
+    for (std::thread& thread : threads) thread.join();
+    static_cast<void>(job[0].counters());
+    CHECK(job[0].poll(100'000).size() == posted);
+  }
 }
