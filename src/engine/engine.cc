@@ -88,6 +88,8 @@ class Engine::Impl {
   std::atomic<OperationId> next_operation{1};
   std::atomic<bool> closed{false};
   std::vector<std::uint16_t> services;
+  std::atomic<bool> uses_services{false};
+  std::atomic<std::uint16_t> served_workers{0};  // 0: no service
 };
 
 Engine::Engine(const Options& options) {
@@ -283,6 +285,10 @@ void Engine::use_services(std::span<const std::uint16_t> service_ranks, std::uin
                     std::to_string(workers) + " to " + std::to_string(impl.loop.options().ranks - 1));
     }
   }
+  // The machine holds what receives under way write into: it is made once.
+  if (impl.uses_services.exchange(true)) {
+    impl.fail(ErrorCode::kConfig, "use_services() was called before: the services are chosen once per context");
+  }
   impl.services.assign(service_ranks.begin(), service_ranks.end());
   impl.loop.run_command([&impl, services = impl.services](base::TimeNs) { impl.loop.use_services(services); });
 }
@@ -361,12 +367,20 @@ void Engine::serve(std::uint16_t workers) {
     impl.fail(ErrorCode::kConfig, "a summation service's rank comes after those of the workers, which are 0 to " +
                                       std::to_string(workers - 1));
   }
+  // The machine holds the buffers that receives under way write into: it is made once.
+  std::uint16_t none = 0;
+  if (!impl.served_workers.compare_exchange_strong(none, workers)) {
+    impl.fail(ErrorCode::kConfig,
+              "this context is a summation service already, of " + std::to_string(none) + " workers");
+  }
   impl.loop.run_command([&impl, workers](base::TimeNs now) { impl.loop.serve(now, workers); });
 }
 
 bool Engine::wait_workers_gone(std::int64_t timeout_ns) {
-  const std::uint16_t rank = impl_->loop.options().rank;
-  return impl_->loop.wait_ranks_gone(0, rank, timeout_ns);
+  const std::uint16_t workers = impl_->served_workers;
+  if (workers == 0)
+    impl_->fail(ErrorCode::kConfig, "wait_workers_gone() is for summation services: call serve() first");
+  return impl_->loop.wait_ranks_gone(0, workers, timeout_ns);
 }
 
 std::vector<CounterValue> Engine::counters() const { return impl_->loop.counters(); }
