@@ -289,6 +289,10 @@ void EventLoop::on_peer_down(std::uint16_t peer, io::PeerDownCause cause, const 
   }
   peers_changed_.notify_all();
   endpoint_->on_control(now_, core::PeerDown{peer});
+  end_deferred(now_, [&](const auto& deferred) -> std::optional<core::CompletionStatus> {
+    if (deferred.request.peer != peer) return std::nullopt;
+    return core::CompletionStatus::kPeerFailed;
+  });
   if (push_pull_) push_pull_->on_peer_down(now_, peer);
   if (summation_) summation_->on_peer_down(now_, peer);
 }
@@ -325,7 +329,8 @@ void EventLoop::run() {
       continue;
     }
     if (now_ - idle_since_ < static_cast<TimeNs>(options_.spin_us) * base::kMicrosecond) continue;
-    sleep_until(std::min({endpoint_->next_timeout(), channel_->next_timeout(), datapath_->next_timeout()}));
+    sleep_until(std::min(
+        {endpoint_->next_timeout(), channel_->next_timeout(), datapath_->next_timeout(), deferred_expires_ns_}));
   }
   say_goodbye();
   snapshot_counters();
@@ -357,6 +362,10 @@ bool EventLoop::step(TimeNs now) {
   busy |= service_channel(now);
   if (endpoint_->next_timeout() <= now) {
     endpoint_->on_timeout(now);
+    busy = true;
+  }
+  if (deferred_expires_ns_ <= now) {
+    expire_deferred(now);
     busy = true;
   }
   busy |= drain_completions(now);
@@ -527,33 +536,89 @@ void EventLoop::finish_refused(OperationId operation, bool is_send, std::uint16_
   operations_.finish(std::move(done));
 }
 
-bool EventLoop::try_post(TimeNs now, const Deferred& request) {
-  if (const auto* send = std::get_if<core::SendRequest>(&request)) {
-    const core::PostStatus status = endpoint_->post_send(now, *send);
-    if (status == core::PostStatus::kTooManyOperations || status == core::PostStatus::kOutOfBitmaps) return false;
-    if (status != core::PostStatus::kPosted) finish_refused(send->operation, true, send->peer, send->tag, status);
-    return true;
-  }
-  const auto& receive = std::get<core::ReceiveRequest>(request);
-  const core::PostStatus status = endpoint_->post_recv(now, receive);
+bool EventLoop::try_post(TimeNs now, const core::SendRequest& request) {
+  const core::PostStatus status = endpoint_->post_send(now, request);
   if (status == core::PostStatus::kTooManyOperations || status == core::PostStatus::kOutOfBitmaps) return false;
-  if (status != core::PostStatus::kPosted) finish_refused(receive.operation, false, receive.peer, receive.tag, status);
+  if (status != core::PostStatus::kPosted) finish_refused(request.operation, true, request.peer, request.tag, status);
   return true;
 }
 
-// Posts stay in order: behind one that waits for room, all wait.
-void EventLoop::post(TimeNs now, const core::SendRequest& request) {
-  if (!deferred_.empty() || !try_post(now, request)) deferred_.emplace_back(request);
+bool EventLoop::try_post(TimeNs now, const core::ReceiveRequest& request) {
+  const core::PostStatus status = endpoint_->post_recv(now, request);
+  if (status == core::PostStatus::kTooManyOperations || status == core::PostStatus::kOutOfBitmaps) return false;
+  if (status != core::PostStatus::kPosted) finish_refused(request.operation, false, request.peer, request.tag, status);
+  return true;
 }
+
+// Sends stay in order, and receives do: behind one that waits for room, all of its kind wait.
+template <typename Request>
+void EventLoop::post_or_defer(TimeNs now, DeferredQueue<Request>& queue, const Request& request) {
+  // To a peer that is gone there is nothing to wait for: the endpoint refuses it.
+  if ((queue.empty() || peer_state(request.peer) != PeerState::kUp) && try_post(now, request)) return;
+  const base::DurationNs timeout = request.timeout_ns > 0 ? request.timeout_ns : options_.operation_timeout_ns;
+  queue.push_back({request, now, base::after(now, timeout)});
+  deferred_expires_ns_ = std::min(deferred_expires_ns_, queue.back().expires_ns);
+}
+
+void EventLoop::post(TimeNs now, const core::SendRequest& request) { post_or_defer(now, deferred_sends_, request); }
 void EventLoop::post(TimeNs now, const core::ReceiveRequest& request) {
-  if (!deferred_.empty() || !try_post(now, request)) deferred_.emplace_back(request);
+  post_or_defer(now, deferred_receives_, request);
+}
+
+template <typename Request>
+void EventLoop::retry_queue(TimeNs now, DeferredQueue<Request>& queue) {
+  while (!queue.empty()) {
+    Request request = queue.front().request;
+    request.timeout_ns = std::max<base::DurationNs>(1, queue.front().expires_ns - now);
+    if (!try_post(now, request)) return;
+    queue.pop_front();
+  }
 }
 
 void EventLoop::retry_deferred(TimeNs now) {
-  while (!deferred_.empty() && try_post(now, deferred_.front())) deferred_.pop_front();
+  retry_queue(now, deferred_sends_);
+  retry_queue(now, deferred_receives_);
+}
+
+template <typename StatusOf>
+void EventLoop::end_deferred(TimeNs now, StatusOf&& status_of) {
+  TimeNs expires_ns = base::kNever;
+  const auto scan = [&](auto& queue, core::CompletionKind kind) {
+    std::erase_if(queue, [&](const auto& deferred) {
+      const std::optional<core::CompletionStatus> status = status_of(deferred);
+      if (!status) {
+        expires_ns = std::min(expires_ns, deferred.expires_ns);
+        return false;
+      }
+      core::Completion done;
+      done.operation = deferred.request.operation;
+      done.kind = kind;
+      done.status = *status;
+      done.peer = deferred.request.peer;
+      done.tag = deferred.request.tag;
+      done.total_bytes = deferred.request.data.size();
+      done.elapsed_ns = now - deferred.posted_ns;
+      finish_user(done);
+      return true;
+    });
+  };
+  scan(deferred_sends_, core::CompletionKind::kSend);
+  scan(deferred_receives_, core::CompletionKind::kReceive);
+  deferred_expires_ns_ = expires_ns;
+}
+
+void EventLoop::expire_deferred(TimeNs now) {
+  end_deferred(now, [&](const auto& deferred) -> std::optional<core::CompletionStatus> {
+    if (deferred.expires_ns > now) return std::nullopt;
+    return core::CompletionStatus::kTimedOut;
+  });
 }
 
 void EventLoop::cancel_user(TimeNs now, OperationId operation) {
+  end_deferred(now, [&](const auto& deferred) -> std::optional<core::CompletionStatus> {
+    if (deferred.request.operation != operation) return std::nullopt;
+    return core::CompletionStatus::kCancelled;
+  });
   endpoint_->on_control(now, core::Cancel{operation, core::CompletionKind::kSend});
   endpoint_->on_control(now, core::Cancel{operation, core::CompletionKind::kReceive});
 }
@@ -570,6 +635,11 @@ void EventLoop::serve(TimeNs now, std::uint16_t workers) {
   config.workers = workers;
   collective::Verbs& verbs = *this;
   summation_ = std::make_unique<collective::Summation>(config, verbs);
+  // A worker that was gone before this will say nothing more: the others must hear it from us.
+  for (std::uint16_t worker = 0; worker < workers; ++worker) {
+    const PeerState state = peers_[worker].state.load(std::memory_order_acquire);
+    if (state == PeerState::kLeft || state == PeerState::kFailed) summation_->on_peer_down(now, worker);
+  }
   for (const auto& [from, bytes] : early_messages_) {
     if (const auto message = collective::decode(bytes)) summation_->on_message(now, from, *message);
   }
