@@ -149,6 +149,10 @@ OperationId Engine::post_send(const SendOptions& options) {
   engine::Operation operation;
   operation.what = engine::describe("send", options.tag, options.data.size(), options.element, "to", options.to);
   const std::string what = operation.what;
+  operation.is_send = true;
+  operation.peer = options.to;
+  operation.tag = options.tag;
+  operation.total_bytes = options.data.size();
   impl.check(what, options.to, options.tag, options.data.size(), options.element);
   if (options.layers == 0 || options.layer >= options.layers) {
     impl.fail(ErrorCode::kConfig, what + " was refused: layer must be below layers, and layers positive");
@@ -195,6 +199,9 @@ OperationId Engine::post_recv(const ReceiveOptions& options) {
   engine::Operation operation;
   operation.what = engine::describe("receive", options.tag, options.data.size(), options.element, "from", options.from);
   const std::string what = operation.what;
+  operation.peer = options.from;
+  operation.tag = options.tag;
+  operation.total_bytes = options.data.size();
   impl.check(what, options.from, options.tag, options.data.size(), options.element);
   if (!(options.loss_bound >= 0.0 && options.loss_bound < 1.0)) {
     impl.fail(ErrorCode::kConfig, what + " was refused: loss bound " + std::to_string(options.loss_bound) +
@@ -321,6 +328,8 @@ OperationId Engine::push_pull(const PushPullOptions& options) {
   }
   engine::Operation operation;
   operation.what = what;
+  operation.tag = options.key;
+  operation.total_bytes = options.input.size_bytes();
   const std::uint8_t traffic_class = core::class_of_layer(options.layer, options.layers, impl.loop.dscp().data_classes);
   if (options.loss_bound > 0) {
     const std::size_t count = std::max<std::size_t>(

@@ -334,18 +334,26 @@ void EventLoop::run() {
   }
   say_goodbye();
   snapshot_counters();
-  operations_.finish_all([&](OperationId id, const std::string& what) {
+  operations_.finish_all([&](OperationId id, const Operation& operation) {
     Completion done;
     done.operation = id;
+    done.is_send = operation.is_send;
+    done.peer = operation.peer;
+    done.tag = operation.tag;
+    done.total_bytes = operation.total_bytes;
     done.status = Status::kCancelled;
-    done.error = "rank " + std::to_string(options_.rank) + ": " + what + " was under way when the context was closed";
+    done.error =
+        "rank " + std::to_string(options_.rank) + ": " + operation.what + " was under way when the context was closed";
     return done;
   });
-  push_pulls_.finish_all([&](OperationId id, const std::string& what) {
+  push_pulls_.finish_all([&](OperationId id, const Operation& operation) {
     PushPullResult done;
     done.operation = id;
+    done.key = operation.tag;
+    done.total_bytes = operation.total_bytes;
     done.status = Status::kCancelled;
-    done.error = "rank " + std::to_string(options_.rank) + ": " + what + " was under way when the context was closed";
+    done.error =
+        "rank " + std::to_string(options_.rank) + ": " + operation.what + " was under way when the context was closed";
     return done;
   });
   {
@@ -412,7 +420,10 @@ bool EventLoop::send_run(const core::Transmit& run) {
   for (int waited_ms = 0; waited_ms < kSendWaitMs; ++waited_ms) {
     const io::SendStatus status = datapath_->send(io::monotonic_now(), run);
     if (status == io::SendStatus::kSent) return true;
-    if (status != io::SendStatus::kWouldBlock) return false;
+    if (status != io::SendStatus::kWouldBlock) {
+      if (status == io::SendStatus::kFailed) peers_[run.peer].send_error = datapath_->last_error();
+      return false;
+    }
     pollfd writable{datapath_->readable_fd(), POLLOUT, 0};
     ::poll(&writable, 1, 1);
   }
@@ -519,6 +530,11 @@ void EventLoop::finish_user(const core::Completion& completion) {
   if (core::is_failure(completion.status)) {
     done.error =
         failure_text(options_.rank, operations_.what(completion.operation), completion, peer_error(completion.peer));
+    const std::string& cause = peers_[completion.peer].send_error;
+    if (!cause.empty() && (completion.status == core::CompletionStatus::kTimedOut ||
+                           completion.status == core::CompletionStatus::kPeerFailed)) {
+      done.error += " (the last datagram to it that the system refused: " + cause + ")";
+    }
   }
   operations_.finish(std::move(done));
 }

@@ -78,7 +78,8 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink, privat
     std::atomic<PeerState> state{PeerState::kConnecting};
     std::atomic<std::uint32_t> segment_bytes{0};
     std::uint64_t local_cookie = 0;
-    std::string error;  // guarded by peers_mutex_
+    std::string error;       // guarded by peers_mutex_
+    std::string send_error;  // I/O thread: why the last run that failed did
     ErrorCode error_code = ErrorCode::kPeerFailed;
   };
   // A post that waits for room in the endpoint. Its time runs from the user's post.

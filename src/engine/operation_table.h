@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "core/priority.h"
@@ -17,7 +18,11 @@ namespace mlt::engine {
 
 // What the table keeps of an operation while it is under way; the I/O thread reads it to word an error.
 struct Operation {
-  std::string what;                    // "send of tag 7 (4096 bytes of float32) to rank 1"
+  std::string what;  // "send of tag 7 (4096 bytes of float32) to rank 1"
+  bool is_send = false;
+  std::uint16_t peer = 0;
+  std::uint64_t tag = 0;  // the key of a push-pull
+  std::uint64_t total_bytes = 0;
   std::vector<core::SegmentTag> tags;  // per segment; the endpoint reads them until the operation is done
 };
 
@@ -66,14 +71,14 @@ class OperationTable {
     changed_.notify_all();
   }
 
-  // Ends every operation that is not done; `make(id, what)` words its completion.
+  // Ends every operation that is not done; `make(id, operation)` words its completion.
   template <typename Make>
   void finish_all(Make&& make) {
     {
       const std::lock_guard lock(mutex_);
       for (auto& [id, entry] : entries_) {
         if (entry.done) continue;
-        entry.done = make(id, entry.operation.what);
+        entry.done = make(id, std::as_const(entry.operation));
         entry.place = finished_.insert(finished_.end(), id);
       }
       closed_ = true;

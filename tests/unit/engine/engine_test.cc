@@ -451,3 +451,21 @@ TEST_CASE("wait_workers_gone__does_not_wait_for_another_service") {
   CHECK(job[2].wait_workers_gone(5 * kSecond));
   CHECK(job[2].is_peer_up(1));
 }
+
+TEST_CASE("close__what_it_ends_says_whose_it_was") {
+  Job job(2);
+  std::vector<std::byte> never(400);
+  const auto received = job[0].post_recv(from(1, 77, never));
+  const auto sent = job[0].post_send(to(1, 78, never));
+  job[0].close();
+  const Completion receive_done = finish(job[0], received);
+  CHECK(receive_done.failed());
+  CHECK(receive_done.peer == 1);
+  CHECK(receive_done.tag == 77);
+  CHECK(receive_done.total_bytes == 400);
+  CHECK_FALSE(receive_done.is_send);
+  const Completion send_done = finish(job[0], sent);
+  CHECK(send_done.is_send);
+  CHECK(send_done.tag == 78);
+  CHECK(send_done.peer == 1);
+}
