@@ -77,6 +77,7 @@ class Engine::Impl {
     const std::string what = operation.what;
     engine::Operation* kept = loop.operations().begin(id, std::move(operation));
     if (kept == nullptr) {
+      if (closed) fail(ErrorCode::kClosed, what + " was refused: the context is closed");
       fail(ErrorCode::kLimit, what + " was refused: " + std::to_string(engine::kMaxOperations) +
                                   " operations are under way or done and not taken; poll or wait for some");
     }
@@ -87,6 +88,8 @@ class Engine::Impl {
   std::atomic<OperationId> next_operation{1};
   std::atomic<bool> closed{false};
   std::vector<std::uint16_t> services;
+  std::atomic<bool> uses_services{false};
+  std::atomic<std::uint16_t> served_workers{0};  // 0: no service
 };
 
 Engine::Engine(const Options& options) {
@@ -146,6 +149,10 @@ OperationId Engine::post_send(const SendOptions& options) {
   engine::Operation operation;
   operation.what = engine::describe("send", options.tag, options.data.size(), options.element, "to", options.to);
   const std::string what = operation.what;
+  operation.is_send = true;
+  operation.peer = options.to;
+  operation.tag = options.tag;
+  operation.total_bytes = options.data.size();
   impl.check(what, options.to, options.tag, options.data.size(), options.element);
   if (options.layers == 0 || options.layer >= options.layers) {
     impl.fail(ErrorCode::kConfig, what + " was refused: layer must be below layers, and layers positive");
@@ -192,6 +199,9 @@ OperationId Engine::post_recv(const ReceiveOptions& options) {
   engine::Operation operation;
   operation.what = engine::describe("receive", options.tag, options.data.size(), options.element, "from", options.from);
   const std::string what = operation.what;
+  operation.peer = options.from;
+  operation.tag = options.tag;
+  operation.total_bytes = options.data.size();
   impl.check(what, options.from, options.tag, options.data.size(), options.element);
   if (!(options.loss_bound >= 0.0 && options.loss_bound < 1.0)) {
     impl.fail(ErrorCode::kConfig, what + " was refused: loss bound " + std::to_string(options.loss_bound) +
@@ -282,6 +292,10 @@ void Engine::use_services(std::span<const std::uint16_t> service_ranks, std::uin
                     std::to_string(workers) + " to " + std::to_string(impl.loop.options().ranks - 1));
     }
   }
+  // The machine holds what receives under way write into: it is made once.
+  if (impl.uses_services.exchange(true)) {
+    impl.fail(ErrorCode::kConfig, "use_services() was called before: the services are chosen once per context");
+  }
   impl.services.assign(service_ranks.begin(), service_ranks.end());
   impl.loop.run_command([&impl, services = impl.services](base::TimeNs) { impl.loop.use_services(services); });
 }
@@ -314,6 +328,8 @@ OperationId Engine::push_pull(const PushPullOptions& options) {
   }
   engine::Operation operation;
   operation.what = what;
+  operation.tag = options.key;
+  operation.total_bytes = options.input.size_bytes();
   const std::uint8_t traffic_class = core::class_of_layer(options.layer, options.layers, impl.loop.dscp().data_classes);
   if (options.loss_bound > 0) {
     const std::size_t count = std::max<std::size_t>(
@@ -333,6 +349,7 @@ OperationId Engine::push_pull(const PushPullOptions& options) {
   const OperationId id = impl.next_operation.fetch_add(1);
   engine::Operation* kept = impl.loop.push_pulls().begin(id, std::move(operation));
   if (kept == nullptr) {
+    if (impl.closed) impl.fail(ErrorCode::kClosed, what + " was refused: the context is closed");
     impl.fail(ErrorCode::kLimit, what + " was refused: too many push-pulls are under way or done and not taken");
   }
   collective::PushPullRequest request;
@@ -359,12 +376,20 @@ void Engine::serve(std::uint16_t workers) {
     impl.fail(ErrorCode::kConfig, "a summation service's rank comes after those of the workers, which are 0 to " +
                                       std::to_string(workers - 1));
   }
+  // The machine holds the buffers that receives under way write into: it is made once.
+  std::uint16_t none = 0;
+  if (!impl.served_workers.compare_exchange_strong(none, workers)) {
+    impl.fail(ErrorCode::kConfig,
+              "this context is a summation service already, of " + std::to_string(none) + " workers");
+  }
   impl.loop.run_command([&impl, workers](base::TimeNs now) { impl.loop.serve(now, workers); });
 }
 
 bool Engine::wait_workers_gone(std::int64_t timeout_ns) {
-  const std::uint16_t rank = impl_->loop.options().rank;
-  return impl_->loop.wait_ranks_gone(0, rank, timeout_ns);
+  const std::uint16_t workers = impl_->served_workers;
+  if (workers == 0)
+    impl_->fail(ErrorCode::kConfig, "wait_workers_gone() is for summation services: call serve() first");
+  return impl_->loop.wait_ranks_gone(0, workers, timeout_ns);
 }
 
 std::vector<CounterValue> Engine::counters() const { return impl_->loop.counters(); }

@@ -194,10 +194,18 @@ void EventLoop::connect(std::span<const PeerAddress> peers, std::int64_t timeout
                                                  : channel_->expect(now, peer.rank, deadline, error);
     if (!known) throw_os_error(error, options_.rank);
   }
-  thread_ = std::thread([this] { run(); });
+  {
+    const std::lock_guard lock(thread_mutex_);
+    if (stopping_) {
+      throw Error(ErrorCode::kClosed, "rank " + std::to_string(options_.rank) + ": the context was closed");
+    }
+    thread_ = std::thread([this] { run(); });
+    started_ = true;
+  }
 
   std::unique_lock lock(peers_mutex_);
   const auto settled = [&] {
+    if (stopped_) return true;
     bool all = true;
     for (const PeerAddress& peer : peers) {
       const PeerState state = peers_[peer.rank].state.load();
@@ -210,6 +218,10 @@ void EventLoop::connect(std::span<const PeerAddress> peers, std::int64_t timeout
     peers_changed_.wait_until(lock, *until, settled);
   } else {
     peers_changed_.wait(lock, settled);
+  }
+  if (stopped_) {
+    throw Error(ErrorCode::kClosed,
+                "rank " + std::to_string(options_.rank) + ": the context was closed while it connected");
   }
   std::string missing;
   int first_missing = -1;
@@ -277,6 +289,10 @@ void EventLoop::on_peer_down(std::uint16_t peer, io::PeerDownCause cause, const 
   }
   peers_changed_.notify_all();
   endpoint_->on_control(now_, core::PeerDown{peer});
+  end_deferred(now_, [&](const auto& deferred) -> std::optional<core::CompletionStatus> {
+    if (deferred.request.peer != peer) return std::nullopt;
+    return core::CompletionStatus::kPeerFailed;
+  });
   if (push_pull_) push_pull_->on_peer_down(now_, peer);
   if (summation_) summation_->on_peer_down(now_, peer);
 }
@@ -314,23 +330,31 @@ void EventLoop::run() {
     }
     if (now_ - idle_since_ < static_cast<TimeNs>(options_.spin_us) * base::kMicrosecond) continue;
     const TimeNs collectives = push_pull_ ? push_pull_->next_timeout() : base::kNever;
-    sleep_until(
-        std::min({endpoint_->next_timeout(), channel_->next_timeout(), datapath_->next_timeout(), collectives}));
+    sleep_until(std::min({endpoint_->next_timeout(), channel_->next_timeout(), datapath_->next_timeout(), collectives,
+                          deferred_expires_ns_}));
   }
   say_goodbye();
   snapshot_counters();
-  operations_.finish_all([&](OperationId id, const std::string& what) {
+  operations_.finish_all([&](OperationId id, const Operation& operation) {
     Completion done;
     done.operation = id;
+    done.is_send = operation.is_send;
+    done.peer = operation.peer;
+    done.tag = operation.tag;
+    done.total_bytes = operation.total_bytes;
     done.status = Status::kCancelled;
-    done.error = "rank " + std::to_string(options_.rank) + ": " + what + " was under way when the context was closed";
+    done.error =
+        "rank " + std::to_string(options_.rank) + ": " + operation.what + " was under way when the context was closed";
     return done;
   });
-  push_pulls_.finish_all([&](OperationId id, const std::string& what) {
+  push_pulls_.finish_all([&](OperationId id, const Operation& operation) {
     PushPullResult done;
     done.operation = id;
+    done.key = operation.tag;
+    done.total_bytes = operation.total_bytes;
     done.status = Status::kCancelled;
-    done.error = "rank " + std::to_string(options_.rank) + ": " + what + " was under way when the context was closed";
+    done.error =
+        "rank " + std::to_string(options_.rank) + ": " + operation.what + " was under way when the context was closed";
     return done;
   });
   {
@@ -351,6 +375,10 @@ bool EventLoop::step(TimeNs now) {
   }
   if (push_pull_ && push_pull_->next_timeout() <= now) {
     push_pull_->on_timeout(now);
+    busy = true;
+  }
+  if (deferred_expires_ns_ <= now) {
+    expire_deferred(now);
     busy = true;
   }
   busy |= drain_completions(now);
@@ -397,7 +425,10 @@ bool EventLoop::send_run(const core::Transmit& run) {
   for (int waited_ms = 0; waited_ms < kSendWaitMs; ++waited_ms) {
     const io::SendStatus status = datapath_->send(io::monotonic_now(), run);
     if (status == io::SendStatus::kSent) return true;
-    if (status != io::SendStatus::kWouldBlock) return false;
+    if (status != io::SendStatus::kWouldBlock) {
+      if (status == io::SendStatus::kFailed) peers_[run.peer].send_error = datapath_->last_error();
+      return false;
+    }
     pollfd writable{datapath_->readable_fd(), POLLOUT, 0};
     ::poll(&writable, 1, 1);
   }
@@ -430,8 +461,11 @@ void EventLoop::sleep_until(TimeNs at) {
 }
 
 void EventLoop::stop() {
-  if (stopping_.exchange(true)) return;
+  // The queue closes first: what it took runs before the goodbye, what comes later is refused. Every caller waits for
+  // the thread's end, for each of them may free the buffers next.
   commands_.close();
+  const std::lock_guard lock(thread_mutex_);
+  stopping_ = true;
   commands_.wake();
   if (thread_.joinable()) thread_.join();
 }
@@ -501,6 +535,11 @@ void EventLoop::finish_user(const core::Completion& completion) {
   if (core::is_failure(completion.status)) {
     done.error =
         failure_text(options_.rank, operations_.what(completion.operation), completion, peer_error(completion.peer));
+    const std::string& cause = peers_[completion.peer].send_error;
+    if (!cause.empty() && (completion.status == core::CompletionStatus::kTimedOut ||
+                           completion.status == core::CompletionStatus::kPeerFailed)) {
+      done.error += " (the last datagram to it that the system refused: " + cause + ")";
+    }
   }
   operations_.finish(std::move(done));
 }
@@ -518,33 +557,89 @@ void EventLoop::finish_refused(OperationId operation, bool is_send, std::uint16_
   operations_.finish(std::move(done));
 }
 
-bool EventLoop::try_post(TimeNs now, const Deferred& request) {
-  if (const auto* send = std::get_if<core::SendRequest>(&request)) {
-    const core::PostStatus status = endpoint_->post_send(now, *send);
-    if (status == core::PostStatus::kTooManyOperations || status == core::PostStatus::kOutOfBitmaps) return false;
-    if (status != core::PostStatus::kPosted) finish_refused(send->operation, true, send->peer, send->tag, status);
-    return true;
-  }
-  const auto& receive = std::get<core::ReceiveRequest>(request);
-  const core::PostStatus status = endpoint_->post_recv(now, receive);
+bool EventLoop::try_post(TimeNs now, const core::SendRequest& request) {
+  const core::PostStatus status = endpoint_->post_send(now, request);
   if (status == core::PostStatus::kTooManyOperations || status == core::PostStatus::kOutOfBitmaps) return false;
-  if (status != core::PostStatus::kPosted) finish_refused(receive.operation, false, receive.peer, receive.tag, status);
+  if (status != core::PostStatus::kPosted) finish_refused(request.operation, true, request.peer, request.tag, status);
   return true;
 }
 
-// Posts stay in order: behind one that waits for room, all wait.
-void EventLoop::post(TimeNs now, const core::SendRequest& request) {
-  if (!deferred_.empty() || !try_post(now, request)) deferred_.emplace_back(request);
+bool EventLoop::try_post(TimeNs now, const core::ReceiveRequest& request) {
+  const core::PostStatus status = endpoint_->post_recv(now, request);
+  if (status == core::PostStatus::kTooManyOperations || status == core::PostStatus::kOutOfBitmaps) return false;
+  if (status != core::PostStatus::kPosted) finish_refused(request.operation, false, request.peer, request.tag, status);
+  return true;
 }
+
+// Sends stay in order, and receives do: behind one that waits for room, all of its kind wait.
+template <typename Request>
+void EventLoop::post_or_defer(TimeNs now, DeferredQueue<Request>& queue, const Request& request) {
+  // To a peer that is gone there is nothing to wait for: the endpoint refuses it.
+  if ((queue.empty() || peer_state(request.peer) != PeerState::kUp) && try_post(now, request)) return;
+  const base::DurationNs timeout = request.timeout_ns > 0 ? request.timeout_ns : options_.operation_timeout_ns;
+  queue.push_back({request, now, base::after(now, timeout)});
+  deferred_expires_ns_ = std::min(deferred_expires_ns_, queue.back().expires_ns);
+}
+
+void EventLoop::post(TimeNs now, const core::SendRequest& request) { post_or_defer(now, deferred_sends_, request); }
 void EventLoop::post(TimeNs now, const core::ReceiveRequest& request) {
-  if (!deferred_.empty() || !try_post(now, request)) deferred_.emplace_back(request);
+  post_or_defer(now, deferred_receives_, request);
+}
+
+template <typename Request>
+void EventLoop::retry_queue(TimeNs now, DeferredQueue<Request>& queue) {
+  while (!queue.empty()) {
+    Request request = queue.front().request;
+    request.timeout_ns = std::max<base::DurationNs>(1, queue.front().expires_ns - now);
+    if (!try_post(now, request)) return;
+    queue.pop_front();
+  }
 }
 
 void EventLoop::retry_deferred(TimeNs now) {
-  while (!deferred_.empty() && try_post(now, deferred_.front())) deferred_.pop_front();
+  retry_queue(now, deferred_sends_);
+  retry_queue(now, deferred_receives_);
+}
+
+template <typename StatusOf>
+void EventLoop::end_deferred(TimeNs now, StatusOf&& status_of) {
+  TimeNs expires_ns = base::kNever;
+  const auto scan = [&](auto& queue, core::CompletionKind kind) {
+    std::erase_if(queue, [&](const auto& deferred) {
+      const std::optional<core::CompletionStatus> status = status_of(deferred);
+      if (!status) {
+        expires_ns = std::min(expires_ns, deferred.expires_ns);
+        return false;
+      }
+      core::Completion done;
+      done.operation = deferred.request.operation;
+      done.kind = kind;
+      done.status = *status;
+      done.peer = deferred.request.peer;
+      done.tag = deferred.request.tag;
+      done.total_bytes = deferred.request.data.size();
+      done.elapsed_ns = now - deferred.posted_ns;
+      finish_user(done);
+      return true;
+    });
+  };
+  scan(deferred_sends_, core::CompletionKind::kSend);
+  scan(deferred_receives_, core::CompletionKind::kReceive);
+  deferred_expires_ns_ = expires_ns;
+}
+
+void EventLoop::expire_deferred(TimeNs now) {
+  end_deferred(now, [&](const auto& deferred) -> std::optional<core::CompletionStatus> {
+    if (deferred.expires_ns > now) return std::nullopt;
+    return core::CompletionStatus::kTimedOut;
+  });
 }
 
 void EventLoop::cancel_user(TimeNs now, OperationId operation) {
+  end_deferred(now, [&](const auto& deferred) -> std::optional<core::CompletionStatus> {
+    if (deferred.request.operation != operation) return std::nullopt;
+    return core::CompletionStatus::kCancelled;
+  });
   endpoint_->on_control(now, core::Cancel{operation, core::CompletionKind::kSend});
   endpoint_->on_control(now, core::Cancel{operation, core::CompletionKind::kReceive});
 }
@@ -561,6 +656,11 @@ void EventLoop::serve(TimeNs now, std::uint16_t workers) {
   config.workers = workers;
   collective::Verbs& verbs = *this;
   summation_ = std::make_unique<collective::Summation>(config, verbs);
+  // A worker that was gone before this will say nothing more: the others must hear it from us.
+  for (std::uint16_t worker = 0; worker < workers; ++worker) {
+    const PeerState state = peers_[worker].state.load(std::memory_order_acquire);
+    if (state == PeerState::kLeft || state == PeerState::kFailed) summation_->on_peer_down(now, worker);
+  }
   for (const auto& [from, bytes] : early_messages_) {
     if (const auto message = collective::decode(bytes)) summation_->on_message(now, from, *message);
   }
@@ -651,7 +751,7 @@ std::vector<CounterValue> EventLoop::counters() {
   std::mutex mutex;
   std::condition_variable ready;
   bool done = false;
-  const bool queued = thread_.joinable() && run_command([&](TimeNs) {
+  const bool queued = started_ && run_command([&](TimeNs) {
                         snapshot_counters();
                         const std::lock_guard lock(mutex);
                         done = true;
@@ -669,7 +769,7 @@ double EventLoop::rate_bytes_per_second(std::uint16_t peer) {
   std::mutex mutex;
   std::condition_variable ready;
   double rate = -1;
-  if (!thread_.joinable() || !run_command([&](TimeNs) {
+  if (!started_ || !run_command([&](TimeNs) {
         const std::lock_guard lock(mutex);
         rate = endpoint_->rate_bytes_per_second(peer);
         ready.notify_all();

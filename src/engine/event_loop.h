@@ -78,10 +78,19 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink, privat
     std::atomic<PeerState> state{PeerState::kConnecting};
     std::atomic<std::uint32_t> segment_bytes{0};
     std::uint64_t local_cookie = 0;
-    std::string error;  // guarded by peers_mutex_
+    std::string error;       // guarded by peers_mutex_
+    std::string send_error;  // I/O thread: why the last run that failed did
     ErrorCode error_code = ErrorCode::kPeerFailed;
   };
-  using Deferred = std::variant<core::SendRequest, core::ReceiveRequest>;
+  // A post that waits for room in the endpoint. Its time runs from the user's post.
+  template <typename Request>
+  struct Deferred {
+    Request request;
+    TimeNs posted_ns;
+    TimeNs expires_ns;
+  };
+  template <typename Request>
+  using DeferredQueue = std::deque<Deferred<Request>>;
 
   void open_datapath();
   void open_control_channel();
@@ -96,7 +105,16 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink, privat
   void finish_refused(OperationId operation, bool is_send, std::uint16_t peer, std::uint64_t tag,
                       core::PostStatus status);
   void retry_deferred(TimeNs now);
-  bool try_post(TimeNs now, const Deferred& request);
+  template <typename Request>
+  void post_or_defer(TimeNs now, DeferredQueue<Request>& queue, const Request& request);
+  template <typename Request>
+  void retry_queue(TimeNs now, DeferredQueue<Request>& queue);
+  // Ends those that `status_of(deferred)` gives a status for.
+  template <typename StatusOf>
+  void end_deferred(TimeNs now, StatusOf&& status_of);
+  void expire_deferred(TimeNs now);
+  bool try_post(TimeNs now, const core::SendRequest& request);
+  bool try_post(TimeNs now, const core::ReceiveRequest& request);
   void finish_push_pulls();
   void sleep_until(TimeNs at);
   void say_goodbye();
@@ -130,7 +148,11 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink, privat
   std::unique_ptr<collective::PushPull> push_pull_;
   std::unique_ptr<collective::Summation> summation_;
   std::deque<std::pair<std::uint16_t, std::vector<std::byte>>> early_messages_;  // before serve()
-  std::deque<Deferred> deferred_;
+  // Two queues: sends that wait must not hold up the receives that let them go, nor the other way round. Each at most
+  // kMaxOperations, for every entry is one of operations_.
+  DeferredQueue<core::SendRequest> deferred_sends_;
+  DeferredQueue<core::ReceiveRequest> deferred_receives_;
+  TimeNs deferred_expires_ns_ = base::kNever;  // not after the first of them runs out of time
   std::uint64_t send_failures_ = 0;
   std::uint64_t loops_ = 0;
   std::uint64_t sleeps_ = 0;
@@ -148,7 +170,9 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink, privat
   std::vector<CounterValue> snapshot_;  // guarded by peers_mutex_; the last one, once stopped
   std::atomic<bool> stopping_{false};
   bool stopped_ = false;  // guarded by peers_mutex_: the thread has ended
-  std::thread thread_;
+  std::atomic<bool> started_{false};
+  std::mutex thread_mutex_;
+  std::thread thread_;  // guarded by thread_mutex_
 };
 
 }  // namespace mlt::engine

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "core/priority.h"
@@ -17,7 +18,11 @@ namespace mlt::engine {
 
 // What the table keeps of an operation while it is under way; the I/O thread reads it to word an error.
 struct Operation {
-  std::string what;                    // "send of tag 7 (4096 bytes of float32) to rank 1"
+  std::string what;  // "send of tag 7 (4096 bytes of float32) to rank 1"
+  bool is_send = false;
+  std::uint16_t peer = 0;
+  std::uint64_t tag = 0;  // the key of a push-pull
+  std::uint64_t total_bytes = 0;
   std::vector<core::SegmentTag> tags;  // per segment; the endpoint reads them until the operation is done
 };
 
@@ -27,19 +32,23 @@ class OperationTable {
  public:
   explicit OperationTable(std::size_t limit) : limit_(limit) {}
 
-  // Registers an operation before it is handed to the I/O thread; nullptr if the limit is reached.
+  // Registers an operation before it is handed to the I/O thread; nullptr if the limit is reached or the table closed:
+  // after finish_all() nobody would end it.
   Operation* begin(OperationId id, Operation operation) {
     const std::lock_guard lock(mutex_);
-    if (entries_.size() >= limit_) return nullptr;
+    if (closed_ || entries_.size() >= limit_) return nullptr;
     Entry& entry = entries_[id];
     entry.operation = std::move(operation);
     return &entry.operation;
   }
 
-  // Withdraws an operation that never reached the I/O thread.
+  // Withdraws an operation that never reached the I/O thread. finish_all() may have ended it meanwhile.
   void forget(OperationId id) {
     const std::lock_guard lock(mutex_);
-    entries_.erase(id);
+    const auto found = entries_.find(id);
+    if (found == entries_.end()) return;
+    if (found->second.done) finished_.erase(found->second.place);
+    entries_.erase(found);
   }
 
   // Description of an operation under way. I/O thread: entries are only erased after finish().
@@ -62,14 +71,14 @@ class OperationTable {
     changed_.notify_all();
   }
 
-  // Ends every operation that is not done; `make(id, what)` words its completion.
+  // Ends every operation that is not done; `make(id, operation)` words its completion.
   template <typename Make>
   void finish_all(Make&& make) {
     {
       const std::lock_guard lock(mutex_);
       for (auto& [id, entry] : entries_) {
         if (entry.done) continue;
-        entry.done = make(id, entry.operation.what);
+        entry.done = make(id, std::as_const(entry.operation));
         entry.place = finished_.insert(finished_.end(), id);
       }
       closed_ = true;

@@ -1,6 +1,7 @@
 // Engines of several ranks in one process, over real sockets on loopback.
 #include <doctest/doctest.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <memory>
@@ -339,4 +340,132 @@ TEST_CASE("engine__push_pull_gives_every_worker_the_same_bits_under_loss") {
   job[0].close();
   job[1].close();
   CHECK(job[2].wait_workers_gone(5 * kSecond));
+}
+
+TEST_CASE("close__from_several_threads_ends_every_question_and_operation") {
+  for (int round = 0; round < 10; ++round) {
+    Job job(2);
+    std::vector<std::byte> never(400);
+    std::atomic<bool> go{false};
+    std::size_t posted = 0;
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 3; ++i) {
+      threads.emplace_back([&] {
+        while (!go) std::this_thread::yield();
+        job[0].close();
+      });
+    }
+    threads.emplace_back([&] {
+      try {
+        for (std::uint64_t i = 0; i < 20'000; ++i) {
+          job[0].post_recv(from(1, i % 8, never));
+          ++posted;
+          if (i == 5) go = true;
+          if (i % 64 == 0) static_cast<void>(job[0].counters());
+          if (i % 64 == 1) static_cast<void>(job[0].rate_bits_per_second(1));
+        }
+      } catch (const Error& error) {
+        CHECK(error.code() == ErrorCode::kClosed);
+      }
+      go = true;
+    });
+    for (std::thread& thread : threads) thread.join();
+    static_cast<void>(job[0].counters());
+    CHECK(job[0].poll(100'000).size() == posted);
+  }
+}
+
+TEST_CASE("post__more_receives_than_slots_on_both_sides_before_any_send") {
+  Job job(2);
+  constexpr std::uint64_t kCount = 2'500;
+  const auto data = pattern(400, 4);
+  std::vector<std::vector<std::byte>> got(2 * kCount, std::vector<std::byte>(400));
+  std::vector<OperationId> operations[2];
+  for (std::uint16_t rank = 0; rank < 2; ++rank) {
+    const auto other = static_cast<std::uint16_t>(1 - rank);
+    for (std::uint64_t i = 0; i < kCount; ++i) {
+      operations[rank].push_back(job[rank].post_recv(from(other, i, got[rank * kCount + i])));
+    }
+  }
+  for (std::uint16_t rank = 0; rank < 2; ++rank) {
+    const auto other = static_cast<std::uint16_t>(1 - rank);
+    for (std::uint64_t i = 0; i < kCount; ++i) operations[rank].push_back(job[rank].post_send(to(other, i, data)));
+  }
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    for (const OperationId operation : operations[rank]) REQUIRE_FALSE(finish(job[rank], operation).failed());
+  }
+  for (const auto& one : got) REQUIRE(one == data);
+}
+
+TEST_CASE("post__a_receive_without_a_slot_times_out_is_cancelled_and_fails_with_its_peer") {
+  Job job(2);
+  std::vector<std::byte> never(400);
+  for (std::uint64_t i = 0; i < 2'000; ++i) job[0].post_recv(from(1, i, never));
+  ReceiveOptions short_one = from(1, 3'000, never);
+  short_one.timeout_ns = kSecond / 20;
+  const Completion late = finish(job[0], job[0].post_recv(short_one));
+  CHECK(late.status == Status::kTimedOut);
+  CHECK(late.peer == 1);
+  CHECK(late.tag == 3'000);
+  CHECK(late.elapsed_ns >= kSecond / 20);
+  const auto given_up = job[0].post_recv(from(1, 3'001, never));
+  job[0].cancel(given_up);
+  CHECK(finish(job[0], given_up).status == Status::kCancelled);
+  const auto waiting = job[0].post_recv(from(1, 3'002, never));
+  CHECK_FALSE(job[0].wait(waiting, kSecond / 50).has_value());
+  job[1].close();
+  CHECK(finish(job[0], waiting).status == Status::kPeerFailed);
+}
+
+TEST_CASE("serve__and_use_services_are_for_once") {
+  Job job(2);
+  const std::uint16_t service = 1;
+  job[1].serve(1);
+  CHECK_THROWS_AS(job[1].serve(1), Error);
+  job[0].use_services({&service, 1}, 1);
+  CHECK_THROWS_AS(job[0].use_services({&service, 1}, 1), Error);
+}
+
+TEST_CASE("serve__a_worker_dead_before_it_is_told_to_the_others") {
+  Job job(3);
+  const std::uint16_t service = 2;
+  job[1].close();
+  for (int i = 0; i < 500 && job[2].is_peer_up(1); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  job[2].serve(2);
+  job[0].use_services({&service, 1}, 2);
+  std::vector<float> tensor(1'000, 1.0F);
+  PushPullOptions options;
+  options.input = tensor;
+  options.output = tensor;
+  const auto done = job[0].wait_push_pull(job[0].push_pull(options), 5 * kSecond);
+  REQUIRE(done.has_value());
+  CHECK(done->failed_peer == 1);
+}
+
+TEST_CASE("wait_workers_gone__does_not_wait_for_another_service") {
+  Job job(3);
+  CHECK_THROWS_AS(job[2].wait_workers_gone(0), Error);
+  job[1].serve(1);
+  job[2].serve(1);
+  job[0].close();
+  CHECK(job[2].wait_workers_gone(5 * kSecond));
+  CHECK(job[2].is_peer_up(1));
+}
+
+TEST_CASE("close__what_it_ends_says_whose_it_was") {
+  Job job(2);
+  std::vector<std::byte> never(400);
+  const auto received = job[0].post_recv(from(1, 77, never));
+  const auto sent = job[0].post_send(to(1, 78, never));
+  job[0].close();
+  const Completion receive_done = finish(job[0], received);
+  CHECK(receive_done.failed());
+  CHECK(receive_done.peer == 1);
+  CHECK(receive_done.tag == 77);
+  CHECK(receive_done.total_bytes == 400);
+  CHECK_FALSE(receive_done.is_send);
+  const Completion send_done = finish(job[0], sent);
+  CHECK(send_done.is_send);
+  CHECK(send_done.tag == 78);
+  CHECK(send_done.peer == 1);
 }
