@@ -6,12 +6,12 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+import torch
 from mlt.torch import process_group
 from mlt.torch.exchange import Exchange
 from mlt.torch.process_group import MltProcessGroup
 
 import mlt
-import torch
 
 
 class Recorder:
