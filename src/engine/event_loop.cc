@@ -29,6 +29,9 @@ constexpr std::size_t kTransmitBudget = 16;
 constexpr std::size_t kMaxEarlyMessages = 65'536;
 // A kernel that takes no datagram for this long has lost its interface: the run counts as lost.
 constexpr int kSendWaitMs = 20;
+// The paper's thresholds are for a stack in user space. The kernel copies a run out and in on the way, and a first
+// sample of one small packet has not paid for that: without this allowance our own copying reads as a queue.
+constexpr base::DurationNs kKernelRunNs = 50 * base::kMicrosecond;
 constexpr base::DurationNs kConnectGraceNs = 500 * base::kMillisecond;
 // How long the last messages get to leave when the context is closed.
 constexpr base::DurationNs kGoodbyeNs = base::kSecond;
@@ -140,6 +143,8 @@ void EventLoop::open_datapath() {
   config.timely.line_rate_bytes_per_second = bits / 8;
   config.timely.packet_bytes = choose_segment_bytes(options_, capabilities) + MLT_DATA_HEADER_BYTES;
   config.timely.run_bytes = capabilities.max_run_bytes;
+  config.timely.low_offset_ns += kKernelRunNs;
+  config.timely.high_offset_ns += kKernelRunNs;
   endpoint_ = std::make_unique<core::Endpoint>(config);
 }
 
