@@ -1,6 +1,6 @@
 """The far side of the benchmarks: a child process that answers each transfer with a short reply.
 
-Run as ``python peer.py mlt|gloo SIZE ROUNDS`` with RANK=1 and the usual environment. A round: the tensor arrives in a
+Run as ``python peer.py mlt|mlt-untagged|gloo SIZE ROUNDS`` with RANK=1 and the usual environment. A round: the tensor arrives in a
 buffer that was touched and holds something else, an 8-byte reply goes back, and the clock stops. Then, outside the
 timing, the tensor is compared with what must have come, the buffer is spoilt again, the next receive is posted, and a
 second short message says so.
@@ -29,16 +29,25 @@ def open_mlt(rank: int) -> Any:
     return mlt.Context(rank=rank, world_size=2, segment_bytes=SEGMENT_BYTES)
 
 
+def ctx_policy(kind: str) -> Any:
+    """The priority function of a kind: the default (by magnitude), or none worth the name."""
+    import mlt
+
+    return mlt.priority.all_important if kind == "mlt-untagged" else None
+
+
 def sender(kind: str, size: int) -> tuple[Callable[[], float], Callable[[], None]]:
     """Return (one timed round in seconds: send, wait for the reply), and a close function. This is rank 0."""
     data, reply = pattern(size), np.zeros(8, np.uint8)
-    if kind == "mlt":
+    if kind.startswith("mlt"):
         ctx = open_mlt(0)
+        # By default the values are sampled and segments tagged by magnitude, for switches to see; gloo has no such thing.
+        policy = ctx_policy(kind)
 
         def once() -> float:
             start = time.perf_counter()
             back = ctx.post_recv(reply, from_=1, tag=2)
-            sent = ctx.post_send(data, to=1, tag=1)
+            sent = ctx.post_send(data, policy, to=1, tag=1)
             ctx.wait(back)
             elapsed = time.perf_counter() - start
             ctx.wait(sent)
@@ -73,7 +82,7 @@ def receive(kind: str, size: int, rounds: int) -> None:
             raise SystemExit(f"{kind}: the tensor did not arrive whole")
         data.fill(-1)
 
-    if kind == "mlt":
+    if kind.startswith("mlt"):
         with open_mlt(1) as ctx:
             posted = ctx.post_recv(data, from_=0, tag=1)
             for i in range(rounds):

@@ -82,22 +82,25 @@ def save(name: str, figures: dict[str, Any]) -> None:
 def test_goodput_64_megabytes(benchmark: Any) -> None:
     size, rounds, warm_up = 64 << 20, 15, 3
     mlt, gloo = Pair("mlt", size, rounds + warm_up), Pair("gloo", size, rounds + warm_up)
+    untagged = Pair("mlt-untagged", size, rounds + warm_up)
     raw = RawUdp(size)
+    untagged_times: list[float] = []
     gloo_times: list[float] = []
     raw_goodput: list[float] = []
     raw_arrived: list[float] = []
     mlt_times: list[float] = []
     for _ in range(warm_up):
-        mlt.once(), gloo.once(), raw.once()
+        mlt.once(), gloo.once(), untagged.once(), raw.once()
 
     def others() -> None:
         gloo_times.append(gloo.once())
+        untagged_times.append(untagged.once())
         goodput, arrived = raw.once()
         raw_goodput.append(goodput)
         raw_arrived.append(arrived)
 
     benchmark.pedantic(lambda: mlt_times.append(mlt.once()), setup=others, rounds=rounds)
-    mlt.close(), gloo.close(), raw.close()
+    mlt.close(), gloo.close(), untagged.close(), raw.close()
     ours, theirs, ceiling = (
         size / float(np.median(mlt_times)),
         size / float(np.median(gloo_times)),
@@ -110,7 +113,9 @@ def test_goodput_64_megabytes(benchmark: Any) -> None:
         "gloo_gbit_per_second": theirs * 8e-9,
         "bare_udp_loop_gbit_per_second": ceiling * 8e-9,
         "bare_udp_loop_fraction_arrived": float(np.median(raw_arrived)),
+        "mlt_untagged_gbit_per_second": size / float(np.median(untagged_times)) * 8e-9,
         "mlt_over_gloo": ours / theirs,
+        "mlt_untagged_over_gloo": size / float(np.median(untagged_times)) / theirs,
         "mlt_over_bare_udp_loop": ours / ceiling,
     }
     benchmark.extra_info.update(figures)
