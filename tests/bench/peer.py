@@ -1,8 +1,8 @@
 """The far side of the benchmarks: a child process that answers each transfer with a short reply.
 
-Run as ``python peer.py mlt|mlt-untagged|gloo SIZE ROUNDS`` with RANK=1 and the usual environment. A round: the tensor arrives in a
-buffer that was touched and holds something else, an 8-byte reply goes back, and the clock stops. Then, outside the
-timing, the tensor is compared with what must have come, the buffer is spoilt again, the next receive is posted, and a
+Run as ``python peer.py mlt|mlt-untagged|gloo SIZE ROUNDS`` with RANK=1 and the usual environment. A round: the tensor
+arrives in a buffer that was touched and holds something else, an 8-byte reply goes back, and the clock stops. Then,
+outside the timing, the tensor is compared with what must have come, the buffer is spoilt again, the next receive is posted, and a
 second short message says so.
 """
 
@@ -41,7 +41,7 @@ def sender(kind: str, size: int) -> tuple[Callable[[], float], Callable[[], None
     data, reply = pattern(size), np.zeros(8, np.uint8)
     if kind.startswith("mlt"):
         ctx = open_mlt(0)
-        # By default the values are sampled and segments tagged by magnitude, for switches to see; gloo has no such thing.
+        # By default values are sampled and segments tagged by magnitude, for switches to see; gloo has no such thing.
         policy = ctx_policy(kind)
 
         def once() -> float:
