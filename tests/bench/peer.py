@@ -2,8 +2,8 @@
 
 Run as ``python peer.py mlt|mlt-untagged|gloo SIZE ROUNDS`` with RANK=1 and the usual environment. A round: the tensor
 arrives in a buffer that was touched and holds something else, an 8-byte reply goes back, and the clock stops. Then,
-outside the timing, the tensor is compared with what must have come, the buffer is spoilt again, the next receive is posted, and a
-second short message says so.
+outside the timing, the tensor is compared with what must have come, the buffer is spoilt again, the next receive is
+posted, and a second short message says so.
 """
 
 from __future__ import annotations
