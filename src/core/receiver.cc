@@ -70,8 +70,9 @@ PostStatus Receiver::post(TimeNs now, const ReceiveRequest& request) {
 
   const std::uint32_t slot = free_.pop();
   ReceiveState& state = states_[slot];
+  MLT_CHECK(state.machine.phase() == ReceivePhase::k_free);
   state = ReceiveState{};
-  state.phase = ReceivePhase::kActive;
+  MLT_CHECK(state.machine.on(ReceiveEvent::k_post, shared_.counters));
   state.request = request;
   state.generation = entry->receive_generation++;
   state.grid = grid;
@@ -94,11 +95,11 @@ PostStatus Receiver::post(TimeNs now, const ReceiveRequest& request) {
   const bool probed = early->probed;
   const wire::Probe probe = early->probe;
   early_.release(*early, [&](const wire::DataHeader& header, std::span<const std::byte> payload) {
-    if (state.phase == ReceivePhase::kActive) place(now, state, header, payload);
+    if (state.is_under_way()) place(now, state, header, payload);
   });
-  if (state.phase != ReceivePhase::kActive) return PostStatus::kPosted;
+  if (!state.is_under_way()) return PostStatus::kPosted;
   if (aborted) {  // the sender gave up before this receive was posted
-    finish(now, state, CompletionStatus::kCancelled, false);
+    finish(now, state, ReceiveEvent::k_abort, CompletionStatus::kCancelled, false);
     return PostStatus::kPosted;
   }
   Reply ready;
@@ -116,10 +117,16 @@ PostStatus Receiver::post(TimeNs now, const ReceiveRequest& request) {
 
 bool Receiver::cancel(TimeNs now, OperationId operation) {
   for (ReceiveState& state : states_) {
-    if (state.phase == ReceivePhase::kActive && state.request.operation == operation) {
-      finish(now, state, CompletionStatus::kCancelled, true);
+    if (state.is_under_way() && state.request.operation == operation) {
+      finish(now, state, ReceiveEvent::k_cancel, CompletionStatus::kCancelled, true);
       return true;
     }
+  }
+  // Not under way any more: too late, if it is still known at all.
+  for (ReceiveState& state : states_) {
+    if (state.machine.phase() != ReceivePhase::k_done || state.request.operation != operation) continue;
+    (void)state.machine.on(ReceiveEvent::k_cancel, shared_.counters);
+    break;
   }
   return false;
 }
@@ -149,8 +156,8 @@ void Receiver::fill_missing(ReceiveState& state) {
   }
 }
 
-void Receiver::finish(TimeNs now, ReceiveState& state, CompletionStatus status, bool tell_sender) {
-  MLT_CHECK(state.phase == ReceivePhase::kActive);
+void Receiver::finish(TimeNs now, ReceiveState& state, ReceiveEvent event, CompletionStatus status, bool tell_sender) {
+  if (!state.machine.on(event, shared_.counters)) return;
   const std::uint32_t slot = slot_of(state);
   TagEntry* entry = shared_.tags.find(state.request.peer, state.request.tag);
   MLT_CHECK(entry != nullptr);
@@ -162,7 +169,6 @@ void Receiver::finish(TimeNs now, ReceiveState& state, CompletionStatus status, 
     fill_missing(state);
     shared_.counters.add(Counter::k_segments_lost_within_bound, state.grid.count() - state.received_segments);
   }
-  state.phase = ReceivePhase::kDone;
   state.status = status;
   state.elapsed_ns = now - state.posted_ns;
   shared_.peers[state.request.peer].reorder_window_ns -= shared_.peers[state.request.peer].reorder_window_ns / 16;
@@ -185,7 +191,7 @@ void Receiver::finish(TimeNs now, ReceiveState& state, CompletionStatus status, 
   entry->outcome_element = finished.element;
   entry->outcome_missing_bytes = finished.missing_bytes;
   entry->outcome_total_bytes = finished.total_bytes;
-  const bool prompt = state.round_over && now == state.round_over_ns;
+  const bool prompt = now == state.round_over_ns;
   answer_finished(state.request.peer, state.transfer(), prompt ? state.probe_timestamp_ns : 0, state.answer_by_control);
 }
 
@@ -199,8 +205,8 @@ void Receiver::on_closing(TimeNs now) {
 
 void Receiver::on_peer_down(TimeNs now, std::uint16_t peer) {
   for (ReceiveState& state : states_) {
-    if (state.phase == ReceivePhase::kActive && state.request.peer == peer) {
-      finish(now, state, CompletionStatus::kPeerFailed, false);
+    if (state.is_under_way() && state.request.peer == peer) {
+      finish(now, state, ReceiveEvent::k_peer_down, CompletionStatus::kPeerFailed, false);
     }
   }
   early_.forget(peer);
@@ -234,7 +240,7 @@ void Receiver::complete(std::uint32_t slot, Completion& completion) const {
 
 void Receiver::release(std::uint32_t slot) {
   arena_.give(states_[slot].words);
-  states_[slot].phase = ReceivePhase::kFree;
+  MLT_CHECK(states_[slot].machine.on(ReceiveEvent::k_polled, shared_.counters));
   free_.push(slot);
 }
 

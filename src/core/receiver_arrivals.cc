@@ -87,7 +87,7 @@ bool Receiver::matches(TimeNs now, ReceiveState& state, std::uint64_t total_byte
   shared_.counters.add(Counter::k_drop_mismatch);
   state.remote_total_bytes = total_bytes;
   state.remote_element = element;
-  finish(now, state,
+  finish(now, state, ReceiveEvent::k_mismatch,
          element != state.request.element ? CompletionStatus::kTypeMismatch : CompletionStatus::kSizeMismatch, true);
   return false;
 }
@@ -99,6 +99,7 @@ bool Receiver::place(TimeNs now, ReceiveState& state, const wire::DataHeader& he
     shared_.counters.add(Counter::k_drop_bad_segment);
     return true;
   }
+  if (!state.machine.on(ReceiveEvent::k_data, shared_.counters)) return false;
   state.last_data_ns = now;
   const std::uint8_t flags = header.prefix.flags;
   state.has_critical = state.has_critical || (flags & MLT_FLAG_HAS_CRITICAL) != 0;
@@ -118,12 +119,10 @@ bool Receiver::place(TimeNs now, ReceiveState& state, const wire::DataHeader& he
       std::memcpy(state.request.data.data() + header.offset_bytes, payload.data(), payload.size());
     }
   }
-  if ((flags & MLT_FLAG_END_OF_ROUND) != 0 &&
-      (!state.round_over || static_cast<std::int8_t>(header.prefix.round - state.round) > 0)) {
+  if ((flags & MLT_FLAG_END_OF_ROUND) != 0 && state.is_newer_round(header.prefix.round) &&
+      state.machine.on(ReceiveEvent::k_end_of_round, shared_.counters)) {
     // The marker is the last packet of its round and stands in the same queue as the rest of it: what is not here by
     // now is lost, unless this path reorders.
-    state.round_over = true;
-    state.round_answered = false;
     state.round = header.prefix.round;
     state.round_over_ns = now;
     state.path_count = 0;
@@ -159,7 +158,7 @@ void Receiver::on_probe(TimeNs now, std::uint16_t from, const wire::Probe& probe
 void Receiver::on_abort(TimeNs now, std::uint16_t from, const wire::Abort& abort) {
   shared_.counters.add(Counter::k_aborts_received);
   if (ReceiveState* state = find(from, abort.transfer)) {
-    return finish(now, *state, CompletionStatus::kCancelled, false);
+    return finish(now, *state, ReceiveEvent::k_abort, CompletionStatus::kCancelled, false);
   }
   if (is_over(from, abort.transfer)) return shared_.counters.add(Counter::k_stale_control);
   if (EarlyTransfer* early = early_.find_or_insert(from, abort.transfer)) early->aborted = true;
@@ -172,6 +171,7 @@ void Receiver::take_probe(TimeNs now, ReceiveState& state, const wire::Probe& pr
     state.critical_total = probe.critical_segments;
   }
   if ((probe.prefix.flags & MLT_PROBE_FLAG_ACK_ONLY) != 0) {
+    if (!state.machine.on(ReceiveEvent::k_ack_probe, shared_.counters)) return;
     Reply reply;
     reply.kind = ReplyKind::kAck;
     reply.peer = state.request.peer;
@@ -180,16 +180,17 @@ void Receiver::take_probe(TimeNs now, ReceiveState& state, const wire::Probe& pr
     (by_control ? control_replies_ : replies_).push(reply);
     return judge(now, state);
   }
-  const bool newer = !state.round_over || static_cast<std::int8_t>(probe.prefix.round - state.round) > 0;
-  if (!newer && probe.prefix.round != state.round) return shared_.counters.add(Counter::k_stale_control);
-  if (newer || !state.round_answered) {
+  const bool newer = state.is_newer_round(probe.prefix.round);
+  const bool answered = state.machine.phase() == ReceivePhase::k_answered;
+  const ReceiveEvent again =
+      probe.prefix.round == state.round ? ReceiveEvent::k_probe_again : ReceiveEvent::k_old_probe;
+  if (!state.machine.on(newer ? ReceiveEvent::k_new_probe : again, shared_.counters)) return;
+  if (newer || !answered) {
     if (newer) state.round_over_ns = now;
     state.grace_ns = probe.path_count == 0 ? shared_.peers[state.request.peer].reorder_window_ns
                                            : std::min<DurationNs>(probe.grace_ns, kMaxGraceNs);
   }
-  state.round_over = true;
   state.round = probe.prefix.round;
-  state.round_answered = false;  // asked again: the answer may have been lost
   state.path_count = probe.path_count;
   std::copy_n(probe.last_sequence, probe.path_count, state.last_sequence.begin());
   state.probe_timestamp_ns = probe.timestamp_ns;

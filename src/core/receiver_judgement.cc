@@ -41,18 +41,22 @@ TimeNs Receiver::known_lost_ns(const ReceiveState& state) const {
 
 void Receiver::judge(TimeNs now, ReceiveState& state) {
   // Of an empty tensor nothing can be missing, not even when its one packet was lost.
-  if (state.missing_bytes() == 0) return finish(now, state, CompletionStatus::kComplete, true);
+  if (state.missing_bytes() == 0) {
+    return finish(now, state, ReceiveEvent::k_complete, CompletionStatus::kComplete, true);
+  }
   if (state.request.stop == StopPolicy::kEager && state.allowed_missing_bytes > 0 && within_bound(state)) {
-    return finish(now, state, CompletionStatus::kWithinBound, true);
+    return finish(now, state, ReceiveEvent::k_within_bound, CompletionStatus::kWithinBound, true);
   }
-  if (!state.round_over || state.round_answered) return;
+  if (state.machine.phase() != ReceivePhase::k_judging) return;
   if (now < known_lost_ns(state)) return arm(state);
-  if (state.missing_bytes() <= state.allowed_missing_bytes && state.has_critical && !state.critical_known) {
-    // A marker tells that there are critical segments but not how many; the probe that follows it does.
-    state.round_answered = true;
-    return arm(state);
+  if (within_bound(state)) {
+    return finish(now, state, ReceiveEvent::k_within_bound, CompletionStatus::kWithinBound, true);
   }
-  if (within_bound(state)) return finish(now, state, CompletionStatus::kWithinBound, true);
+  if (!state.machine.on(ReceiveEvent::k_answer, shared_.counters)) return;
+  // A marker tells that there are critical segments but not how many; the probe that follows it does.
+  const bool await_probe =
+      state.missing_bytes() <= state.allowed_missing_bytes && state.has_critical && !state.critical_known;
+  if (await_probe) return arm(state);
   Reply reply;
   reply.kind = ReplyKind::kBitmap;
   reply.peer = state.request.peer;
@@ -61,22 +65,22 @@ void Receiver::judge(TimeNs now, ReceiveState& state) {
   reply.probe_timestamp_ns = now == state.round_over_ns ? state.probe_timestamp_ns : 0;
   // If the queue is full the answer is lost like any datagram, and the sender's next probe asks again.
   (state.answer_by_control ? control_replies_ : replies_).push(reply);
-  state.round_answered = true;
   arm(state);
 }
 
 void Receiver::on_receive_timer(TimeNs now, std::uint32_t slot) {
   ReceiveState& state = states_[slot];
-  if (state.phase != ReceivePhase::kActive) return;
-  if (now >= state.deadline_ns) return finish(now, state, CompletionStatus::kDeadline, true);
-  if (now >= state.expires_ns) return finish(now, state, CompletionStatus::kTimedOut, true);
+  if (now >= state.deadline_ns) {
+    return finish(now, state, ReceiveEvent::k_deadline, CompletionStatus::kDeadline, true);
+  }
+  if (now >= state.expires_ns) return finish(now, state, ReceiveEvent::k_expiry, CompletionStatus::kTimedOut, true);
+  if (!state.machine.on(ReceiveEvent::k_grace_timer, shared_.counters)) return;
   judge(now, state);
-  if (state.phase == ReceivePhase::kActive) arm(state);
 }
 
 void Receiver::arm(ReceiveState& state) {
   TimeNs at = std::min(state.expires_ns, state.deadline_ns);
-  if (state.round_over && !state.round_answered) at = std::min(at, known_lost_ns(state));
+  if (state.machine.phase() == ReceivePhase::k_judging) at = std::min(at, known_lost_ns(state));
   shared_.timers.set(shared_.receive_timer(slot_of(state)), at);
 }
 

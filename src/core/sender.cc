@@ -44,8 +44,9 @@ PostStatus Sender::post(TimeNs now, const SendRequest& request) {
 
   const std::uint32_t slot = free_.pop();
   SendState& state = states_[slot];
+  MLT_CHECK(state.machine.phase() == SendPhase::k_free);
   state = SendState{};
-  state.phase = SendPhase::kSending;
+  MLT_CHECK(state.machine.on(SendEvent::k_post, shared_.counters));
   state.request = request;
   state.generation = entry->send_generation++;
   state.grid = grid;
@@ -71,11 +72,16 @@ PostStatus Sender::post(TimeNs now, const SendRequest& request) {
 
 bool Sender::cancel(TimeNs now, OperationId operation) {
   for (SendState& state : states_) {
-    if ((state.phase == SendPhase::kSending || state.phase == SendPhase::kAwaiting) &&
-        state.request.operation == operation) {
-      give_up(now, state, CompletionStatus::kCancelled);
+    if (state.is_under_way() && state.request.operation == operation) {
+      give_up(now, state, SendEvent::k_cancel, CompletionStatus::kCancelled);
       return true;
     }
+  }
+  // Not under way any more: too late, if it is still known at all.
+  for (SendState& state : states_) {
+    if (state.machine.phase() != SendPhase::k_done || state.request.operation != operation) continue;
+    (void)state.machine.on(SendEvent::k_cancel, shared_.counters);
+    break;
   }
   return false;
 }
@@ -111,11 +117,11 @@ void Sender::await_answer(TimeNs now, SendState& state) {
 
 void Sender::on_send_timer(TimeNs now, std::uint32_t slot) {
   SendState& state = states_[slot];
-  if (state.phase != SendPhase::kSending && state.phase != SendPhase::kAwaiting) return;
-  if (now >= state.expires_ns) return give_up(now, state, CompletionStatus::kTimedOut);
+  if (now >= state.expires_ns) return give_up(now, state, SendEvent::k_expiry, CompletionStatus::kTimedOut);
   if (now < state.probe_ns) return arm(state);
+  if (!state.machine.on(SendEvent::k_probe_timer, shared_.counters)) return;
   if (state.unanswered_probes > 0) shared_.counters.add(Counter::k_control_resent);
-  ask(state, state.phase == SendPhase::kSending);
+  ask(state, state.machine.phase() == SendPhase::k_sending);
   ++state.unanswered_probes;
   if (state.unanswered_probes > kBackstopAfterProbes) {
     backstops_due_.set(slot);
@@ -141,8 +147,8 @@ void Sender::on_peer_timer(TimeNs now, std::uint16_t rank) {
 
 void Sender::on_peer_down(TimeNs now, std::uint16_t rank) {
   for (SendState& state : states_) {
-    if ((state.phase == SendPhase::kSending || state.phase == SendPhase::kAwaiting) && state.request.peer == rank) {
-      finish(now, state, CompletionStatus::kPeerFailed);
+    if (state.is_under_way() && state.request.peer == rank) {
+      finish(now, state, SendEvent::k_peer_down, CompletionStatus::kPeerFailed);
     }
   }
   shared_.timers.cancel(shared_.peer_timer(rank));
@@ -151,17 +157,16 @@ void Sender::on_peer_down(TimeNs now, std::uint16_t rank) {
 
 // The receiver would otherwise wait for its own timeout, and the next transfer of this tag would meet the wrong
 // receive.
-void Sender::give_up(TimeNs now, SendState& state, CompletionStatus status) {
+void Sender::give_up(TimeNs now, SendState& state, SendEvent event, CompletionStatus status) {
   Reply abort;
   abort.kind = ReplyKind::kAbort;
   abort.peer = state.request.peer;
   abort.transfer = state.transfer();
-  aborts_.push(abort);
-  finish(now, state, status);
+  if (finish(now, state, event, status)) aborts_.push(abort);
 }
 
-void Sender::finish(TimeNs now, SendState& state, CompletionStatus status) {
-  MLT_CHECK(state.phase == SendPhase::kSending || state.phase == SendPhase::kAwaiting);
+bool Sender::finish(TimeNs now, SendState& state, SendEvent event, CompletionStatus status) {
+  if (!state.machine.on(event, shared_.counters)) return false;
   const std::uint32_t slot = slot_of(state);
   unlink_work(state);
   probes_due_.clear(slot);
@@ -172,12 +177,12 @@ void Sender::finish(TimeNs now, SendState& state, CompletionStatus status) {
   std::uint32_t* link = &entry->send_head;
   while (*link != slot) link = &states_[*link].next_same_tag;
   *link = state.next_same_tag;
-  state.phase = SendPhase::kDone;
   state.status = status;
   state.elapsed_ns = now - state.posted_ns;
   arena_.give(state.words);
   shared_.counters.add(is_failure(status) ? Counter::k_operations_failed : Counter::k_sends_completed);
   shared_.completions.push({CompletionKind::kSend, slot});
+  return true;
 }
 
 void Sender::complete(std::uint32_t slot, Completion& completion) const {
@@ -200,7 +205,7 @@ void Sender::complete(std::uint32_t slot, Completion& completion) const {
 }
 
 void Sender::release(std::uint32_t slot) {
-  states_[slot].phase = SendPhase::kFree;
+  MLT_CHECK(states_[slot].machine.on(SendEvent::k_polled, shared_.counters));
   free_.push(slot);
 }
 

@@ -26,6 +26,22 @@ CompletionStatus completion_status(wire::StopStatus status) {
   return CompletionStatus::kCancelled;
 }
 
+bool is_received(const wire::BitmapMessage& bitmap, std::uint32_t i) {
+  return ((std::to_integer<std::uint32_t>(bitmap.bits[i / 8]) >> (i % 8)) & 1U) != 0;
+}
+
+bool asks_for_any(const wire::BitmapMessage& bitmap) {
+  for (std::uint32_t i = 0; i < bitmap.segment_count; ++i) {
+    if (!is_received(bitmap, i)) return true;
+  }
+  return false;
+}
+
+SendEvent bitmap_event(std::uint8_t round, std::uint8_t current) {
+  if (round == current) return SendEvent::k_bitmap;
+  return round == static_cast<std::uint8_t>(current - 1) ? SendEvent::k_late_bitmap : SendEvent::k_other_bitmap;
+}
+
 }  // namespace
 
 void Sender::on_ack_block(TimeNs now, TimeNs arrival_ns, std::uint16_t from, std::uint8_t path,
@@ -75,17 +91,16 @@ void Sender::on_alive(SendState& state) {
   backstops_due_.clear(slot_of(state));
 }
 
-void Sender::mark_ready(TimeNs now, SendState& state) {
-  if (state.receiver_ready) return;
+void Sender::mark_ready(SendState& state) {
+  if (state.receiver_ready || !state.machine.on(SendEvent::k_ready, shared_.counters)) return;
   state.receiver_ready = true;
-  if (state.phase == SendPhase::kSending) {
+  if (state.machine.phase() == SendPhase::k_sending) {
     state.probe_ns = base::kNever;  // it asked because it might not be posted
     state.probe_due = false;
     probes_due_.clear(slot_of(state));
     link_work(state);
     arm(state);
   }
-  (void)now;
 }
 
 void Sender::on_ack(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wire::Ack& ack) {
@@ -95,7 +110,7 @@ void Sender::on_ack(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wir
   SendState* state = find(from, ack.transfer);
   if (state == nullptr) return;  // ACKs are per peer: the transfer that made this one due may be over
   on_alive(*state);
-  if ((ack.prefix.flags & MLT_ACK_FLAG_POSTED) != 0) mark_ready(now, *state);
+  if ((ack.prefix.flags & MLT_ACK_FLAG_POSTED) != 0) mark_ready(*state);
 }
 
 void Sender::on_bitmap(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wire::BitmapMessage& bitmap) {
@@ -107,45 +122,47 @@ void Sender::on_bitmap(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const 
   SendState& state = *found;
   on_alive(state);
   if ((bitmap.prefix.flags & MLT_BITMAP_FLAG_NOT_POSTED) != 0) {
+    if (!state.machine.on(SendEvent::k_not_posted, shared_.counters)) return;
     // It will speak up when it is posted; until then ask ever more slowly, in case that word is lost.
     const DurationNs wait = shared_.peers[from].rtt.timeout_ns(++state.not_posted_answers);
     state.probe_ns = base::after(now, wait);
     return arm(state);
   }
-  mark_ready(now, state);
+  mark_ready(state);
   if (bitmap.segment_count == 0) return;
-  const bool starts_repair = state.phase == SendPhase::kAwaiting && bitmap.prefix.round == state.round;
-  const bool adds_to_repair =
-      state.phase == SendPhase::kSending && bitmap.prefix.round == static_cast<std::uint8_t>(state.round - 1);
-  if (!starts_repair && !adds_to_repair) return shared_.counters.add(Counter::k_stale_control);
   if (bitmap.first_segment >= state.grid.count() || bitmap.segment_count > state.grid.count() - bitmap.first_segment) {
     return shared_.counters.add(Counter::k_drop_bad_segment);
   }
-  const std::uint32_t chunk = bitmap.first_segment / MLT_BITMAP_CHUNK_SEGMENTS;
-  base::BitmapView merged(state.merged_chunks.data(), kMaxBitmapChunks);
-  if (starts_repair) merged.clear_all();
-  if (merged.test(chunk)) return;  // the answer to a repeated probe
-  std::uint32_t added = 0;
-  for (std::uint32_t i = 0; i < bitmap.segment_count; ++i) {
-    const bool received = ((std::to_integer<std::uint32_t>(bitmap.bits[i / 8]) >> (i % 8)) & 1U) != 0;
-    if (received || state.pending.test(bitmap.first_segment + i)) continue;
-    state.pending.set(bitmap.first_segment + i);
-    ++added;
-  }
-  if (added == 0) return;
-  merged.set(chunk);
-  state.pending_count += added;
-  state.cursor = 0;
-  state.pass = 0;
-  if (starts_repair) {
+  if (!asks_for_any(bitmap)) return shared_.counters.add(Counter::k_stale_control);
+  const SendEvent event = bitmap_event(bitmap.prefix.round, state.round);
+  if (!state.machine.on(event, shared_.counters)) return;
+  if (event == SendEvent::k_bitmap) {
+    base::BitmapView(state.merged_chunks.data(), kMaxBitmapChunks).clear_all();
     ++state.round;
-    state.phase = SendPhase::kSending;
     state.probe_ns = base::kNever;
     state.probe_due = false;
     probes_due_.clear(slot_of(state));
   }
-  link_work(state);
+  merge(state, bitmap);
   arm(state);
+}
+
+// What one chunk asks for is to be sent (again) in the round that goes on.
+void Sender::merge(SendState& state, const wire::BitmapMessage& bitmap) {
+  const std::uint32_t chunk = bitmap.first_segment / MLT_BITMAP_CHUNK_SEGMENTS;
+  base::BitmapView merged(state.merged_chunks.data(), kMaxBitmapChunks);
+  if (merged.test(chunk)) return shared_.counters.add(Counter::k_stale_control);  // the answer to a repeated probe
+  std::uint32_t added = 0;
+  for (std::uint32_t i = 0; i < bitmap.segment_count; ++i) {
+    if (is_received(bitmap, i) || state.pending.test(bitmap.first_segment + i)) continue;
+    state.pending.set(bitmap.first_segment + i);
+    ++added;
+  }
+  merged.set(chunk);
+  state.pending_count += added;
+  state.cursor = 0;
+  state.pass = 0;
+  link_work(state);
 }
 
 void Sender::on_stop(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wire::Stop& stop) {
@@ -157,7 +174,7 @@ void Sender::on_stop(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wi
   state->missing_bytes = stop.missing_bytes;
   state->remote_total_bytes = stop.receiver_total_bytes;
   state->remote_element = stop.prefix.element;
-  finish(now, *state, completion_status(stop.status));
+  finish(now, *state, SendEvent::k_stop, completion_status(stop.status));
 }
 
 }  // namespace mlt::core

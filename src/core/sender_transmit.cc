@@ -213,9 +213,10 @@ void Sender::fill_run(TimeNs now, SendState& state, std::uint32_t limit, base::D
   shared_.counters.add(Counter::k_data_packets_sent, run.datagram_count);
   shared_.counters.add(Counter::k_data_bytes_sent,
                        run.total_bytes - std::uint64_t{run.datagram_count} * MLT_DATA_HEADER_BYTES);
-  if (state.pending_count == 0) {
+  const bool round_sent = state.pending_count == 0;
+  MLT_CHECK(state.machine.on(round_sent ? SendEvent::k_round_sent : SendEvent::k_run_sent, shared_.counters));
+  if (round_sent) {
     unlink_work(state);
-    state.phase = SendPhase::kAwaiting;
     // The marker in the last packet asks already. Critical segments need their number told, which only a probe does.
     if (state.critical_segments > 0 || shared_.config.paths > 1) ask(state, false);
     await_answer(now, state);
