@@ -51,9 +51,7 @@ class Connections {
     std::array<std::uint64_t, 2> cookies{};  // of the lower rank, of the higher
   };
   Pair& pair(std::uint16_t a, std::uint16_t b) { return pairs_[a < b ? stream_of(a, b) : stream_of(b, a)]; }
-  const Pair& pair(std::uint16_t a, std::uint16_t b) const {
-    return pairs_[a < b ? stream_of(a, b) : stream_of(b, a)];
-  }
+  const Pair& pair(std::uint16_t a, std::uint16_t b) const { return pairs_[a < b ? stream_of(a, b) : stream_of(b, a)]; }
 
   std::uint16_t hosts_;
   base::Prng prng_;

@@ -1,8 +1,8 @@
 // What happens next: events in order of time, and in order of scheduling where times are equal, so that a run is the
 // same on every machine.
 //
-// A four-ary heap of small plain entries: wider than binary, because one cache line then holds most of a node's children.
-// Absent on purpose: cancelling. Whoever scheduled an event that is void by then says so when it fires.
+// A four-ary heap of small plain entries: wider than binary, because one cache line then holds most of a node's
+// children. Absent on purpose: cancelling. Whoever scheduled an event that is void by then says so when it fires.
 #pragma once
 
 #include <cstddef>

@@ -22,9 +22,9 @@ struct HostConfig {
   core::EndpointConfig endpoint;  // rank and peers are set by the simulator
   core::TransmitCapabilities capabilities;
   Clock clock;
-  base::DurationNs wake_up_ns = 0;                  // from an arrival to the thread that reads it
-  std::uint64_t socket_buffer_bytes = 4U << 20;     // what waits beyond it is lost
-  std::uint64_t card_backlog_bytes = 256U << 10;    // the thread stops sending while more waits in the card
+  base::DurationNs wake_up_ns = 0;                // from an arrival to the thread that reads it
+  std::uint64_t socket_buffer_bytes = 4U << 20;   // what waits beyond it is lost
+  std::uint64_t card_backlog_bytes = 256U << 10;  // the thread stops sending while more waits in the card
 };
 
 // What a host needs of its surroundings.

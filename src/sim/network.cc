@@ -153,9 +153,7 @@ void Network::drop(std::uint32_t index, Fate fate) {
   pool_.give(index);
 }
 
-std::uint64_t Network::card_backlog_bytes(std::uint16_t host) const {
-  return edges_[cards_[host]].port.queued_bytes();
-}
+std::uint64_t Network::card_backlog_bytes(std::uint16_t host) const { return edges_[cards_[host]].port.queued_bytes(); }
 
 base::TimeNs Network::card_drained_ns(base::TimeNs now, std::uint16_t host, std::uint64_t bytes) const {
   const EdgeState& card = edges_[cards_[host]];

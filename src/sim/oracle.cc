@@ -41,8 +41,7 @@ std::size_t differs(std::uint64_t operation, std::uint8_t epoch, std::size_t at,
 }
 
 bool arrived(const Completion& completion, std::uint32_t segment) {
-  return completion.received_bitmap.empty() ||
-         ((completion.received_bitmap[segment / 64] >> (segment % 64)) & 1U) != 0;
+  return completion.received_bitmap.empty() || ((completion.received_bitmap[segment / 64] >> (segment % 64)) & 1U) != 0;
 }
 
 const char* kind_name(CompletionKind kind) { return kind == CompletionKind::kSend ? "send" : "receive"; }
@@ -267,10 +266,10 @@ void Oracle::check_send(Operation& operation, const Completion& completion) {
   // A receive that ended without success never reads as success here.
   if (!receive.ended) return violate(3, operation, "succeeded before its receive ended");
   if (receive.status != completion.status || receive.missing_bytes != completion.missing_bytes) {
-    violate(3, operation, "ends with status " + std::to_string(static_cast<int>(completion.status)) + " and " +
-                              std::to_string(completion.missing_bytes) + " bytes missing, its receive with " +
-                              std::to_string(static_cast<int>(receive.status)) + " and " +
-                              std::to_string(receive.missing_bytes));
+    violate(3, operation,
+            "ends with status " + std::to_string(static_cast<int>(completion.status)) + " and " +
+                std::to_string(completion.missing_bytes) + " bytes missing, its receive with " +
+                std::to_string(static_cast<int>(receive.status)) + " and " + std::to_string(receive.missing_bytes));
   }
 }
 
@@ -316,9 +315,8 @@ void Oracle::check_status(const Operation& receive, const Completion& completion
     return violate(3, receive, "succeeded with a send of another size or type");
   }
   for (std::uint32_t segment = 0; segment < completion.segment_count; ++segment) {
-    const bool critical =
-        send.plan.tags.size() == completion.segment_count ? send.plan.tags[segment].is_critical()
-                                                          : send.plan.uniform_tag.is_critical();
+    const bool critical = send.plan.tags.size() == completion.segment_count ? send.plan.tags[segment].is_critical()
+                                                                            : send.plan.uniform_tag.is_critical();
     if (critical && !arrived(completion, segment) && plan.bytes > 0) {
       return violate(1, receive, "critical segment " + std::to_string(segment) + " is missing");
     }
@@ -370,8 +368,9 @@ void Oracle::check_memory(const Operation& operation) {
   if (operation.kind == CompletionKind::kReceive && operation.epoch == 0) return;
   const std::span<const std::byte> data = memory.subspan(kCanaryBytes, operation.plan.bytes);
   if (differs(operation.id, operation.epoch, 0, data) != data.size()) {
-    violate(4, operation, operation.kind == CompletionKind::kSend ? "a send's memory was written"
-                                                                  : "memory of an ended receive was written");
+    violate(4, operation,
+            operation.kind == CompletionKind::kSend ? "a send's memory was written"
+                                                    : "memory of an ended receive was written");
   }
 }
 
@@ -426,8 +425,7 @@ void Oracle::check_conservation() {
   balance("data bytes sent, by endpoints and network",
           sum(C::k_data_bytes_sent) + MLT_DATA_HEADER_BYTES * sum(C::k_data_packets_sent), data.bytes);
   balance("control datagrams sent, by endpoints and network",
-          sum(C::k_acks_sent, C::k_probes_sent, C::k_bitmaps_sent, C::k_stops_sent) -
-              sum(C::k_backstop_messages_sent),
+          sum(C::k_acks_sent, C::k_probes_sent, C::k_bitmaps_sent, C::k_stops_sent) - sum(C::k_backstop_messages_sent),
           ledger.of(Fate::k_sent, false).packets);
   balance("data packets neither delivered nor dropped", ledger.under_way(true).packets, 0);
   balance("control datagrams neither delivered nor dropped", ledger.under_way(false).packets, 0);
@@ -439,9 +437,9 @@ void Oracle::check_conservation() {
               C::k_drop_unknown_type, C::k_drop_unknown_flags, C::k_drop_unknown_element, C::k_drop_bad_length,
               C::k_drop_bad_cookie, C::k_drop_bad_path));
   // What came of each data packet. Early ones are counted again when their receive is posted, at most once each.
-  const std::uint64_t fates = sum(C::k_segments_placed, C::k_duplicate_segments, C::k_stale_packets,
-                                  C::k_early_segments_kept, C::k_early_segments_dropped, C::k_drop_bad_segment,
-                                  C::k_drop_mismatch);
+  const std::uint64_t fates =
+      sum(C::k_segments_placed, C::k_duplicate_segments, C::k_stale_packets, C::k_early_segments_kept,
+          C::k_early_segments_dropped, C::k_drop_bad_segment, C::k_drop_mismatch);
   const std::uint64_t received = sum(C::k_data_packets_received);
   if (fates < received || fates > received + sum(C::k_early_segments_kept, C::k_probes_received)) {
     simulator_.fail("rule 5: of " + std::to_string(received) + " data packets " + std::to_string(fates) +

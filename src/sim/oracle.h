@@ -84,7 +84,7 @@ class Oracle {
     Plan plan;
     Key key;
     base::TimeNs posted_ns = 0;
-    std::vector<std::byte> memory;  // canaries, the tensor, canaries
+    std::vector<std::byte> memory;     // canaries, the tensor, canaries
     std::vector<std::uint8_t> placed;  // per segment, by the place function
     bool ended = false;
     bool lost = false;  // its process crashed: nothing is owed to it

@@ -24,10 +24,10 @@ struct Packet {
   std::uint8_t dscp = 0;
   base::Ecn ecn = base::Ecn::kNotEct;
   wire::PacketType type = wire::PacketType::kData;
-  std::uint32_t size = 0;        // of the datagram, bytes
-  std::uint32_t fan_out = 0;     // what is left of the path number for the next choice of ways
+  std::uint32_t size = 0;          // of the datagram, bytes
+  std::uint32_t fan_out = 0;       // what is left of the path number for the next choice of ways
   std::uint32_t next = kNoPacket;  // in a queue
-  base::TimeNs queued_ns = 0;    // when it joined the queue it stands in
+  base::TimeNs queued_ns = 0;      // when it joined the queue it stands in
   std::byte* bytes = nullptr;
 
   bool is_data() const { return type == wire::PacketType::kData; }

@@ -19,7 +19,9 @@ T pick(Prng& prng, std::initializer_list<T> values) {
 }
 
 // Log-uniform in [least, most].
-double spread(Prng& prng, double least, double most) { return least * std::exp(prng.uniform() * std::log(most / least)); }
+double spread(Prng& prng, double least, double most) {
+  return least * std::exp(prng.uniform() * std::log(most / least));
+}
 DurationNs spread_ns(Prng& prng, DurationNs least, DurationNs most) {
   return static_cast<DurationNs>(spread(prng, static_cast<double>(least), static_cast<double>(most)));
 }
@@ -49,8 +51,7 @@ void draw_endpoint(Prng& prng, Scenario& scenario) {
   endpoint.dscp.data_classes = pick<std::uint8_t>(prng, {1, 3, 7});
   endpoint.timely.line_rate_bytes_per_second = scenario.fabric.host_link.rate_bytes_per_second;
   SimulatorConfig& simulator = scenario.simulator;
-  simulator.window_bytes =
-      std::max(static_cast<std::uint32_t>(4'096U << prng.below(10)), 4 * simulator.segment_bytes);
+  simulator.window_bytes = std::max(static_cast<std::uint32_t>(4'096U << prng.below(10)), 4 * simulator.segment_bytes);
   simulator.host.capabilities.max_run_segments = pick<std::uint32_t>(prng, {1, 7, 64});
   simulator.host.capabilities.max_run_bytes = pick<std::uint32_t>(prng, {9'000, 16'000, 65'507});
   simulator.host.card_backlog_bytes = pick<std::uint64_t>(prng, {16'384, 262'144});
@@ -96,8 +97,7 @@ void draw_tags(Prng& prng, const Scenario& scenario, Plan& send) {
   send.uniform_tag = core::SegmentTag::important(class_of());
   if (prng.chance(0.2)) send.uniform_tag.bits &= static_cast<std::uint8_t>(~core::SegmentTag::kImportant);
   if (!prng.chance(0.5)) return;
-  const std::uint32_t segments =
-      core::SegmentGrid(send.bytes, scenario.simulator.segment_bytes).count();
+  const std::uint32_t segments = core::SegmentGrid(send.bytes, scenario.simulator.segment_bytes).count();
   const double critical = prng.chance(0.5) ? 0.0 : 0.1;
   const bool one_class = scenario.faultless || prng.chance(0.7);  // as the paper does: a layer has one class
   core::SegmentTag tag{class_of()};
@@ -120,8 +120,9 @@ Exchange draw_exchange(Prng& prng, const Scenario& scenario, std::uint64_t index
   // Some use a tag again and again: the k-th send of it meets the k-th receive.
   send.tag = receive.tag = in_order ? 1'000 + index % 3 : index;
   send.element = receive.element =
-      prng.chance(0.8) ? wire::ElementType::kFloat32 : pick(prng, {wire::ElementType::kFloat16, wire::ElementType::kInt64,
-                                                                 wire::ElementType::kUint8});
+      prng.chance(0.8)
+          ? wire::ElementType::kFloat32
+          : pick(prng, {wire::ElementType::kFloat16, wire::ElementType::kInt64, wire::ElementType::kUint8});
   const std::uint32_t size = wire::element_bytes(send.element);
   send.bytes = prng.chance(0.04) ? 0 : size * static_cast<std::uint32_t>(1 + spread(prng, 1, most_bytes / size));
   receive.bytes = send.bytes;
@@ -174,8 +175,8 @@ void draw_accidents(Prng& prng, Scenario& scenario, std::size_t edges) {
         break;
       default:
         accident.a = static_cast<std::uint32_t>(prng.below(edges));
-        accident.amount = accident.kind == Kind::kBlackHole ? static_cast<double>(prng.below(2))
-                                                            : 0.05 + 0.9 * prng.uniform();
+        accident.amount =
+            accident.kind == Kind::kBlackHole ? static_cast<double>(prng.below(2)) : 0.05 + 0.9 * prng.uniform();
     }
     scenario.accidents.push_back(accident);
   }
@@ -201,7 +202,8 @@ Scenario draw_scenario(std::uint64_t seed) {
   scenario.simulator.seed = seed;
   Prng prng(seed * 0x9E3779B97F4A7C15ULL + 0x5CE7A210ULL);
   scenario.faultless = prng.chance(0.15);
-  scenario.hosts = static_cast<std::uint16_t>(prng.chance(0.8) ? 2 + prng.below(4) : pick<std::uint64_t>(prng, {8, 16, 32}));
+  scenario.hosts =
+      static_cast<std::uint16_t>(prng.chance(0.8) ? 2 + prng.below(4) : pick<std::uint64_t>(prng, {8, 16, 32}));
   scenario.shape = pick(prng, {Shape::kStar, Shape::kStar, Shape::kDumbbell, Shape::kLeafSpine});
   if (scenario.shape == Shape::kLeafSpine) {
     scenario.hosts = static_cast<std::uint16_t>(scenario.hosts + scenario.hosts % 2);
@@ -216,8 +218,8 @@ Scenario draw_scenario(std::uint64_t seed) {
   const auto count = static_cast<std::uint64_t>(spread(prng, 3, 60));
   const bool in_order = prng.chance(0.25);
   // Slow networks get less to carry, or a run takes minutes of virtual time.
-  const double slowest = std::min(scenario.fabric.host_link.rate_bytes_per_second,
-                                  scenario.fabric.core_link.rate_bytes_per_second);
+  const double slowest =
+      std::min(scenario.fabric.host_link.rate_bytes_per_second, scenario.fabric.core_link.rate_bytes_per_second);
   const double most_bytes = std::min(240'000.0, slowest * 0.4 / static_cast<double>(count));
   for (std::uint64_t i = 0; i < count; ++i) {
     scenario.exchanges.push_back(draw_exchange(prng, scenario, i, in_order, most_bytes));
@@ -234,17 +236,18 @@ Scenario draw_scenario(std::uint64_t seed) {
 std::string Scenario::text() const {
   const core::EndpointConfig& endpoint = simulator.host.endpoint;
   const auto impairments = [](const char* name, const Impairments& faults) {
-    return std::string(name) + " drop " + std::to_string(faults.drop) + " duplicate " + std::to_string(faults.duplicate) +
-           " reorder " + std::to_string(faults.reorder) + " corrupt " + std::to_string(faults.corrupt) + "\n";
+    return std::string(name) + " drop " + std::to_string(faults.drop) + " duplicate " +
+           std::to_string(faults.duplicate) + " reorder " + std::to_string(faults.reorder) + " corrupt " +
+           std::to_string(faults.corrupt) + "\n";
   };
   static constexpr const char* kShapes[] = {"star", "dumbbell", "leaf-spine"};
   static constexpr const char* kAccidents[] = {"pause",     "partition",  "link down", "gray link",
                                                "slow link", "disconnect", "crash",     "black hole"};
   std::string text = "seed " + std::to_string(seed) + ": " + std::to_string(hosts) + " hosts, " +
                      kShapes[static_cast<std::size_t>(shape)] + ", " + std::to_string(spines) + " spines, " +
-                     std::to_string(endpoint.paths) + " paths, segments of " +
-                     std::to_string(simulator.segment_bytes) + " bytes, window " +
-                     std::to_string(simulator.window_bytes) + (faultless ? ", faultless" : "") + "\n";
+                     std::to_string(endpoint.paths) + " paths, segments of " + std::to_string(simulator.segment_bytes) +
+                     " bytes, window " + std::to_string(simulator.window_bytes) + (faultless ? ", faultless" : "") +
+                     "\n";
   text += impairments("data:", fabric.host_link.data) + impairments("control:", fabric.host_link.control);
   for (const Accident& accident : accidents) {
     text += std::string(kAccidents[static_cast<std::size_t>(accident.kind)]) + " of " + std::to_string(accident.a) +

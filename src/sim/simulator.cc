@@ -270,7 +270,11 @@ void Simulator::message(std::uint16_t host, const core::ControlOutput& output) {
 
 void Simulator::completed(std::uint16_t host, const core::Completion& completion) {
   if (trace) {
-    trace({now_, TraceKind::kCompletion, host, nullptr, {},
+    trace({now_,
+           TraceKind::kCompletion,
+           host,
+           nullptr,
+           {},
            (completion.kind == core::CompletionKind::kSend ? "send " : "receive ") +
                std::to_string(completion.operation) + " ends: status " +
                std::to_string(static_cast<int>(completion.status)) + ", missing " +

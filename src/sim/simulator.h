@@ -18,9 +18,9 @@ namespace mlt::sim {
 
 struct SimulatorConfig {
   std::uint64_t seed = 1;
-  HostConfig host;                          // of every host; see `adjust`
-  std::uint32_t segment_bytes = 1'432;      // payload of a full packet
-  std::uint32_t window_bytes = 1U << 20;    // in flight to one peer, at most
+  HostConfig host;                                               // of every host; see `adjust`
+  std::uint32_t segment_bytes = 1'432;                           // payload of a full packet
+  std::uint32_t window_bytes = 1U << 20;                         // in flight to one peer, at most
   base::DurationNs control_delay_ns = 100 * base::kMicrosecond;  // of the control connections, one way
   base::TimeNs start_ns = base::kSecond;
   std::function<void(std::uint16_t host, HostConfig&)> adjust;  // makes hosts differ
@@ -67,7 +67,9 @@ class Simulator final : private World {
     return hosts_[rank].is_up() ? hosts_[rank].connection(peer) : 0;
   }
 
-  core::PostStatus send(std::uint16_t rank, const core::SendRequest& request) { return hosts_[rank].post(now_, request); }
+  core::PostStatus send(std::uint16_t rank, const core::SendRequest& request) {
+    return hosts_[rank].post(now_, request);
+  }
   core::PostStatus receive(std::uint16_t rank, const core::ReceiveRequest& request) {
     return hosts_[rank].post(now_, request);
   }

@@ -90,9 +90,8 @@ class Run {
 
   void schedule_exchange(base::TimeNs first, std::size_t index) {
     const Exchange& exchange = scenario_.exchanges[index];
-    later(first + exchange.receive_at_ns, [this, index] {
-      ids_[index].receive = oracle_.post_receive(scenario_.exchanges[index].receive);
-    });
+    later(first + exchange.receive_at_ns,
+          [this, index] { ids_[index].receive = oracle_.post_receive(scenario_.exchanges[index].receive); });
     later(first + exchange.send_at_ns,
           [this, index] { ids_[index].send = oracle_.post_send(scenario_.exchanges[index].send); });
     if (exchange.cancel_at_ns > 0) {

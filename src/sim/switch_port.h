@@ -28,8 +28,8 @@ struct Queue {
 };
 
 struct PortConfig {
-  std::array<Queue, kQueues> queues;         // 0 is served first
-  std::array<std::uint8_t, 64> queue_of{};   // DSCP -> queue
+  std::array<Queue, kQueues> queues;        // 0 is served first
+  std::array<std::uint8_t, 64> queue_of{};  // DSCP -> queue
 };
 
 // Control to queue 0, data classes in order over the seven others; code points that are not ours to the last.

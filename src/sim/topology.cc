@@ -75,7 +75,7 @@ Topology fat_tree(std::uint32_t k, const Fabric& fabric) {
   const std::uint32_t half = k / 2;
   const auto hosts = static_cast<std::uint16_t>(k * half * half);
   Topology topology = empty(hosts, k * k + half * half, fabric);
-  const std::uint32_t edges = hosts;               // k * half of them, by pod
+  const std::uint32_t edges = hosts;  // k * half of them, by pod
   const std::uint32_t aggregations = edges + k * half;
   const std::uint32_t cores = aggregations + k * half;
   for (std::uint32_t host = 0; host < hosts; ++host) add_host(topology, host, edges + host / half, fabric);

@@ -36,9 +36,9 @@ struct Topology {
 
 // What the builders below make all cables and switches of.
 struct Fabric {
-  Link host_link;    // hosts to their switch
-  Link core_link;    // between switches
-  PortConfig port;   // of switches
+  Link host_link;   // hosts to their switch
+  Link core_link;   // between switches
+  PortConfig port;  // of switches
   std::uint64_t switch_buffer_bytes = kUnlimited;
 };
 

@@ -50,9 +50,9 @@ bool run_seed(std::uint64_t seed, bool trace, bool quiet, Totals& totals) {
   totals.dropped += verdict.dropped;
   totals.virtual_seconds += static_cast<double>(verdict.virtual_ns) * 1e-9;
   if (verdict.fault.empty()) {
-    if (!quiet) std::printf("seed %llu: clean, %llu events, digest %016llx\n", static_cast<unsigned long long>(seed),
-                            static_cast<unsigned long long>(verdict.events),
-                            static_cast<unsigned long long>(verdict.digest));
+    if (!quiet)
+      std::printf("seed %llu: clean, %llu events, digest %016llx\n", static_cast<unsigned long long>(seed),
+                  static_cast<unsigned long long>(verdict.events), static_cast<unsigned long long>(verdict.digest));
     return true;
   }
   std::fprintf(stderr, "%s%s\n", scenario.text().c_str(), verdict.fault.c_str());
@@ -103,8 +103,9 @@ int main(int argc, char** argv) {
     } else if (option == "--keep-going") {
       keep_going = true;
     } else {
-      std::fprintf(stderr, "usage: mlt_swarm [--first N --count N | --seed N | --seeds FILE] [--trace] [--verbose] "
-                           "[--keep-going]\n");
+      std::fprintf(stderr,
+                   "usage: mlt_swarm [--first N --count N | --seed N | --seeds FILE] [--trace] [--verbose] "
+                   "[--keep-going]\n");
       return 2;
     }
   }
@@ -121,11 +122,12 @@ int main(int argc, char** argv) {
     if (!keep_going) break;
   }
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  std::printf("{\"seeds\": %llu, \"failed\": %llu, \"seconds\": %.2f, \"events\": %llu, \"packet_hops\": %llu, "
-              "\"operations\": %llu, \"completions\": %llu, \"data_packets_dropped\": %llu, \"virtual_seconds\": %.1f}\n",
-              static_cast<unsigned long long>(totals.seeds), static_cast<unsigned long long>(failed), seconds,
-              static_cast<unsigned long long>(totals.events), static_cast<unsigned long long>(totals.hops),
-              static_cast<unsigned long long>(totals.operations), static_cast<unsigned long long>(totals.completions),
-              static_cast<unsigned long long>(totals.dropped), totals.virtual_seconds);
+  std::printf(
+      "{\"seeds\": %llu, \"failed\": %llu, \"seconds\": %.2f, \"events\": %llu, \"packet_hops\": %llu, "
+      "\"operations\": %llu, \"completions\": %llu, \"data_packets_dropped\": %llu, \"virtual_seconds\": %.1f}\n",
+      static_cast<unsigned long long>(totals.seeds), static_cast<unsigned long long>(failed), seconds,
+      static_cast<unsigned long long>(totals.events), static_cast<unsigned long long>(totals.hops),
+      static_cast<unsigned long long>(totals.operations), static_cast<unsigned long long>(totals.completions),
+      static_cast<unsigned long long>(totals.dropped), totals.virtual_seconds);
   return failed == 0 ? 0 : 1;
 }
