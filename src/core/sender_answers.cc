@@ -171,10 +171,15 @@ void Sender::on_stop(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wi
                stop.probe_timestamp_ns);
   SendState* state = find(from, stop.transfer);
   if (state == nullptr) return shared_.counters.add(Counter::k_stale_control);
+  const CompletionStatus status = completion_status(stop.status);
+  // No receiver of ours takes a tensor of another size for its own.
+  if (!is_failure(status) && stop.receiver_total_bytes != state->grid.total_bytes()) {
+    return shared_.counters.add(Counter::k_drop_mismatch);
+  }
   state->missing_bytes = stop.missing_bytes;
   state->remote_total_bytes = stop.receiver_total_bytes;
   state->remote_element = stop.prefix.element;
-  finish(now, *state, SendEvent::k_stop, completion_status(stop.status));
+  finish(now, *state, SendEvent::k_stop, status);
 }
 
 }  // namespace mlt::core

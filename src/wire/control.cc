@@ -1,5 +1,6 @@
 #include "wire/control.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/bytes.h"
@@ -69,6 +70,12 @@ class Reader {
   std::uint64_t u64() {
     at_ += 8;
     return load_le64(at_ - 8);
+  }
+  // Skips reserved bytes; false if one is not zero.
+  bool zeros(std::size_t count) {
+    const std::byte* begin = at_;
+    at_ += count;
+    return std::all_of(begin, begin + count, [](std::byte b) { return b == std::byte{0}; });
   }
   AckBlock block() {
     AckBlock b;
@@ -175,7 +182,7 @@ DropReason decode_probe(std::span<const std::byte> datagram, const Prefix& prefi
   message.timestamp_ns = r.u32();
   message.grace_ns = r.u32();
   message.path_count = r.u8();
-  for (int i = 0; i < 3; ++i) r.u8();
+  if (!r.zeros(3)) return DropReason::kUnknownFlags;
   if (message.path_count > MLT_MAX_PATHS) return DropReason::kBadLength;
   if (datagram.size() != kProbeBytes + 4U * message.path_count) return DropReason::kBadLength;
   for (std::uint8_t i = 0; i < message.path_count; ++i) message.last_sequence[i] = r.u32();
@@ -210,9 +217,11 @@ DropReason decode_stop(std::span<const std::byte> datagram, const Prefix& prefix
   const std::uint8_t status = r.u8();
   if (status >= kStopStatusCount) return DropReason::kBadLength;
   message.status = static_cast<StopStatus>(status);
-  for (int i = 0; i < 3; ++i) r.u8();
+  if (!r.zeros(3)) return DropReason::kUnknownFlags;
   message.missing_bytes = r.u32();
   message.receiver_total_bytes = r.u32();
+  if (message.missing_bytes > message.receiver_total_bytes) return DropReason::kBadLength;
+  if (message.status == StopStatus::kComplete && message.missing_bytes != 0) return DropReason::kBadLength;
   return DropReason::kNone;
 }
 

@@ -241,6 +241,23 @@ TEST_CASE("decode__counts_that_disagree_with_the_length_are_refused") {
   auto stop = stop_bytes();
   stop[stop.size() - 12] = std::byte{7};  // a status that does not exist
   CHECK(decode(stop) == DropReason::kBadLength);
+  stop = stop_bytes();
+  stop[stop.size() - 12] = static_cast<std::byte>(wire::StopStatus::kComplete);  // but something is missing
+  CHECK(decode(stop) == DropReason::kBadLength);
+  stop = stop_bytes();
+  stop[stop.size() - 1] = stop[stop.size() - 2] = std::byte{0};  // more missing than there was
+  CHECK(decode(stop) == DropReason::kBadLength);
+}
+
+TEST_CASE("decode__reserved_bytes_are_refused") {
+  for (std::size_t i = 0; i < 3; ++i) {
+    auto probe = probe_bytes(2);
+    probe[MLT_PREFIX_BYTES + wire::kTransferIdBytes + 17 + i] = std::byte{1};
+    CHECK(decode(probe) == DropReason::kUnknownFlags);
+    auto stop = stop_bytes();
+    stop[stop.size() - 11 + i] = std::byte{1};
+    CHECK(decode(stop) == DropReason::kUnknownFlags);
+  }
 }
 
 TEST_CASE("decode__flags_of_other_types_are_refused") {
