@@ -66,8 +66,8 @@ void Receiver::on_data(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const 
 void Receiver::on_early_data(TimeNs now, std::uint16_t from, const wire::DataHeader& header,
                              std::span<const std::byte> payload) {
   (void)now;
-  EarlyTransfer* early = early_.find_or_insert(from, {header.tag, header.generation});
-  if (early != nullptr && early_.keep(*early, header, payload)) {
+  EarlyTransfer* early = early_.find_or_insert_for_data(from, {header.tag, header.generation});
+  if (early != nullptr && !early->aborted && early_.keep(*early, header, payload)) {
     shared_.counters.add(Counter::k_early_segments_kept);
   } else {
     shared_.counters.add(Counter::k_early_segments_dropped);
@@ -161,7 +161,10 @@ void Receiver::on_abort(TimeNs now, std::uint16_t from, const wire::Abort& abort
     return finish(now, *state, ReceiveEvent::k_abort, CompletionStatus::kCancelled, false);
   }
   if (is_over(from, abort.transfer)) return shared_.counters.add(Counter::k_stale_control);
-  if (EarlyTransfer* early = early_.find_or_insert(from, abort.transfer)) early->aborted = true;
+  EarlyTransfer* early = early_.find_or_replace(from, abort.transfer);
+  if (early == nullptr) return;  // its receive, once posted, ends at its timeout
+  early->aborted = true;
+  early_.release_segments(*early);
 }
 
 void Receiver::take_probe(TimeNs now, ReceiveState& state, const wire::Probe& probe, bool by_control) {

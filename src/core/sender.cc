@@ -169,6 +169,7 @@ bool Sender::finish(TimeNs now, SendState& state, SendEvent event, CompletionSta
   if (!state.machine.on(event, shared_.counters)) return false;
   const std::uint32_t slot = slot_of(state);
   unlink_work(state);
+  forget_blind(state);
   probes_due_.clear(slot);
   backstops_due_.clear(slot);
   shared_.timers.cancel(shared_.send_timer(slot));

@@ -51,6 +51,7 @@ class Sender {
   void on_ack_block(TimeNs now, TimeNs arrival_ns, std::uint16_t from, std::uint8_t path, const wire::AckBlock& block,
                     bool fresh, std::uint32_t probe_timestamp_ns);
   void on_alive(SendState& state);
+  void forget_blind(SendState& state);
   void mark_ready(SendState& state);
   void merge(SendState& state, const wire::BitmapMessage& bitmap);
   // `event` is what ends it. False, and counted, if the transfer is not under way.

@@ -95,9 +95,11 @@ std::uint32_t Sender::datagrams_allowed(TimeNs now, std::uint16_t rank, const Se
   // One datagram at least, even into a window that is smaller than it.
   limit = std::max<std::uint64_t>(1, std::min(limit, room / datagram));
   if (!state.receiver_ready) {
+    // What the peer has promised to keep, over all transfers: beyond it a network without faults would lose.
     const std::uint32_t blind = std::max<std::uint32_t>(peer.early_segments, 1);
-    if (state.blind_segments >= blind) return 0;
-    limit = std::min<std::uint64_t>(limit, blind - state.blind_segments);
+    if (state.blind_segments == 0 && peer.blind_transfers >= std::max<std::uint32_t>(peer.early_transfers, 1)) return 0;
+    if (peer.blind_segments >= blind) return 0;
+    limit = std::min<std::uint64_t>(limit, blind - peer.blind_segments);
   }
   return static_cast<std::uint32_t>(limit);
 }
@@ -204,7 +206,11 @@ void Sender::fill_run(TimeNs now, SendState& state, std::uint32_t limit, base::D
   }
 
   peer.pacer.on_sent(now, run.total_bytes, peer.rate->rate_bytes_per_second());
-  if (!state.receiver_ready) state.blind_segments += run.datagram_count;
+  if (!state.receiver_ready) {
+    if (state.blind_segments == 0) ++peer.blind_transfers;
+    state.blind_segments += run.datagram_count;
+    peer.blind_segments += run.datagram_count;
+  }
   if (common_flags & MLT_FLAG_REPAIR) {
     state.repaired_segments += run.datagram_count;
     shared_.counters.add(Counter::k_segments_repaired, run.datagram_count);
