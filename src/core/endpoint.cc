@@ -139,6 +139,7 @@ void Endpoint::bring_up(const PeerUp& up) {
   peer.segment_bytes = up.segment_bytes;
   peer.window_bytes = up.window_bytes;
   peer.early_segments = up.early_segments;
+  peer.early_transfers = up.early_transfers;
   peer.rate.emplace(shared_.config.timely);
   shared_.tags.restart_generations(up.peer);
 }
