@@ -21,7 +21,7 @@ struct EndpointConfig {
   std::uint32_t max_segment_bytes = 8'960;  // payload; a jumbo frame's worth
   std::uint32_t early_segments = 2'048;     // kept for receives that are not posted yet, over all peers
   std::uint32_t early_transfers = 256;      // that these may belong to
-  std::uint32_t finished_log = 4'096;  // outcomes remembered for senders whose STOP was lost
+  std::uint32_t finished_log = 4'096;       // outcomes remembered for senders whose STOP was lost
   std::uint32_t reply_queue = 4'096;   // answers waiting to be sent; a full queue drops one, and the probe asks again
   std::uint32_t packets_per_ack = 10;  // paper section 4.2.3
   base::DurationNs operation_timeout_ns = 300 * base::kSecond;

@@ -38,8 +38,8 @@ class EarlyBuffer {
               std::uint16_t peers);
 
   EarlyTransfer* find(std::uint16_t peer, const wire::TransferId& transfer);
-  // Notes that a transfer was asked about or given up. nullptr when this peer's share of notes is taken; what a peer may
-  // send blindly has records of its own, so that asking never costs data its place.
+  // Notes that a transfer was asked about or given up. nullptr when this peer's share of notes is taken; what a peer
+  // may send blindly has records of its own, so that asking never costs data its place.
   EarlyTransfer* find_or_insert(std::uint16_t peer, const wire::TransferId& transfer);
   // The same, at the cost of another note that only says that somebody asked.
   EarlyTransfer* find_or_replace(std::uint16_t peer, const wire::TransferId& transfer);

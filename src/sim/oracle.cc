@@ -49,7 +49,10 @@ const char* kind_name(CompletionKind kind) { return kind == CompletionKind::kSen
 }  // namespace
 
 Oracle::Oracle(Simulator& simulator, bool faultless)
-    : simulator_(simulator), faultless_(faultless), retired_(core::kCounterNames.size()) {
+    : simulator_(simulator),
+      faultless_(faultless),
+      retired_(core::kCounterNames.size()),
+      receives_ended_(simulator.hosts()) {
   simulator_.on_completion = [this](std::uint16_t rank, const Completion& c) { on_completion(rank, c); };
   simulator_.on_crash = [this](std::uint16_t rank, const core::Endpoint& endpoint) {
     for (std::size_t i = 0; i < retired_.size(); ++i) retired_[i] += endpoint.counters().values()[i];
@@ -188,6 +191,7 @@ void Oracle::on_completion(std::uint16_t rank, const Completion& completion) {
   }
   operation.status = completion.status;
   operation.missing_bytes = completion.missing_bytes;
+  if (operation.kind == CompletionKind::kReceive) operation.ended_at = ++receives_ended_[rank];
   operation.ended = true;  // what is checked below may look at both sides
   --open_;
   check_memory(operation);
@@ -236,7 +240,7 @@ void Oracle::check_end(const Operation& operation, const Completion& completion)
       }
       return;
     case CompletionStatus::kCancelled:
-      if (!operation.cancelled && (other == nullptr || !other_failed(*other))) {
+      if (!operation.cancelled && (other == nullptr || !(other_failed(*other) || outcome_forgotten(*other)))) {
         violate(3, operation, "cancelled by nobody");
       }
       return;
@@ -255,6 +259,14 @@ void Oracle::check_end(const Operation& operation, const Completion& completion)
 // Whether an operation gives its other side a reason to end as cancelled.
 bool Oracle::other_failed(const Operation& operation) const {
   return operation.cancelled || operation.lost || (operation.ended && core::is_failure(operation.status));
+}
+
+// A sender that asks for an outcome so late that as many others were logged since is told "finished before", and claims
+// no success.
+bool Oracle::outcome_forgotten(const Operation& operation) const {
+  const std::uint16_t host = operation.plan.host;
+  return operation.kind == CompletionKind::kReceive && operation.ended &&
+         receives_ended_[host] - operation.ended_at >= simulator_.host(host).config().endpoint.finished_log;
 }
 
 void Oracle::check_send(Operation& operation, const Completion& completion) {
