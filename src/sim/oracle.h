@@ -54,6 +54,8 @@ class Oracle {
   core::OperationId post_send(const Plan& plan);
   core::OperationId post_receive(const Plan& plan);
   void cancel(core::OperationId operation);
+  // Stops a host for a while.
+  void pause(std::uint16_t host, base::DurationNs duration_ns);
 
   bool all_ended() const { return open_ == 0; }
   std::uint64_t posted() const { return operations_.size(); }
@@ -124,6 +126,7 @@ class Oracle {
   std::uint64_t completions_ = 0;
   std::vector<std::uint64_t> retired_;         // counters of endpoints that are gone
   std::vector<std::uint64_t> receives_ended_;  // per host
+  std::vector<bool> paused_;                   // hosts that were stopped at some time: late for everything
 };
 
 }  // namespace mlt::sim
