@@ -45,11 +45,7 @@ void Sender::unlink_work(SendState& state) {
 
 std::uint64_t Sender::in_flight_bytes(std::uint16_t rank) const {
   const Peer& peer = shared_.peers[rank];
-  std::uint64_t packets = 0;
-  for (std::uint8_t path = 0; path < shared_.config.paths; ++path) {
-    packets += peer.out[path].last_sequence - peer.out[path].resolved;
-  }
-  return packets * (peer.segment_bytes + MLT_DATA_HEADER_BYTES);
+  return peer.spray.packets_in_flight() * (peer.segment_bytes + MLT_DATA_HEADER_BYTES);
 }
 
 // The next segment in send order: critical, then important, then the rest. Leaves the cursor on it.
@@ -151,9 +147,7 @@ bool Sender::fill_from_peer(TimeNs now, std::uint16_t rank, const TransmitCapabi
 
 void Sender::fill_run(TimeNs now, SendState& state, std::uint32_t limit, base::DatagramRun& run) {
   Peer& peer = shared_.peers[state.request.peer];
-  const std::uint8_t path = peer.next_path;
-  peer.next_path = static_cast<std::uint8_t>((peer.next_path + 1) % shared_.config.paths);
-  PathOut& out = peer.out[path];
+  const std::uint8_t path = peer.spray.choose(now, limit);
 
   std::uint32_t segment = 0;
   MLT_CHECK(next_segment(state, segment));
@@ -189,7 +183,7 @@ void Sender::fill_run(TimeNs now, SendState& state, std::uint32_t limit, base::D
     if (MLT_DATA_HEADER_BYTES + length > run.datagram_bytes) break;
     state.pending.clear(segment);
     --state.pending_count;
-    header.prefix.sequence = ++out.last_sequence;
+    header.prefix.sequence = peer.spray.next_sequence(path);
     header.prefix.flags = common_flags;
     if (tag.is_critical()) header.prefix.flags |= MLT_FLAG_CRITICAL;
     // Seen on one path the marker says nothing about the others: with several, a probe names the newest packet of each.
@@ -205,6 +199,7 @@ void Sender::fill_run(TimeNs now, SendState& state, std::uint32_t limit, base::D
     if (!next_segment(state, segment)) break;
   }
 
+  peer.spray.sent(now, path, run.datagram_count);
   peer.pacer.on_sent(now, run.total_bytes, peer.rate->rate_bytes_per_second());
   if (!state.receiver_ready) {
     if (state.blind_segments == 0) ++peer.blind_transfers;
@@ -229,10 +224,19 @@ void Sender::fill_run(TimeNs now, SendState& state, std::uint32_t limit, base::D
   }
 }
 
+// A question that stayed unanswered is repeated over another path: this one may be dead, there or back.
+std::uint8_t Sender::probe_path(TimeNs now, SendState& state) {
+  PathSpray& spray = shared_.peers[state.request.peer].spray;
+  if (state.question_out) spray.try_another_control_path(now);
+  state.question_out = true;
+  return spray.control_path();
+}
+
 std::size_t Sender::encode_probe_of(TimeNs now, SendState& state, std::byte* out) {
   Peer& peer = shared_.peers[state.request.peer];
   wire::Probe probe;
   probe.prefix.type = wire::PacketType::kProbe;
+  probe.prefix.path = peer.spray.control_path();  // answers come back on it
   probe.prefix.element = state.request.element;
   probe.prefix.round = state.round;
   probe.prefix.cookie = peer.remote_cookie;
@@ -242,9 +246,11 @@ std::size_t Sender::encode_probe_of(TimeNs now, SendState& state, std::byte* out
   probe.total_bytes = state.grid.total_bytes();
   probe.critical_segments = state.critical_segments;
   probe.timestamp_ns = nonzero_timestamp(now);
-  probe.grace_ns = static_cast<std::uint32_t>(peer.rtt.grace_ns());
+  probe.grace_ns = static_cast<std::uint32_t>(std::max(peer.rtt.grace_ns(), peer.spray.grace_ns()));
   probe.path_count = shared_.config.paths;
-  for (std::uint8_t path = 0; path < probe.path_count; ++path) probe.last_sequence[path] = peer.out[path].last_sequence;
+  for (std::uint8_t path = 0; path < probe.path_count; ++path) {
+    probe.last_sequence[path] = peer.spray.expected_sequence(path);
+  }
   if (state.probe_ack_only && peer.window_blocked && peer.stall_repeats > 0 && peer.stall_probe_ns == base::kNever) {
     peer.stall_probe_ns = now;
   }
@@ -258,9 +264,9 @@ bool Sender::fill_probe(TimeNs now, base::DatagramRun& run) {
   probes_due_.clear(slot);
   SendState& state = states_[slot];
   state.probe_due = false;
+  run.path = probe_path(now, state);
   const std::size_t size = encode_probe_of(now, state, run.scratch.data());
   run.peer = state.request.peer;
-  run.path = 0;
   run.dscp = shared_.config.dscp.control;
   run.ecn = base::Ecn::kEct0;
   run.datagram_count = 1;
