@@ -95,7 +95,9 @@ PostStatus Receiver::post(TimeNs now, const ReceiveRequest& request) {
   const bool probed = early->probed;
   const wire::Probe probe = early->probe;
   early_.release(*early, [&](const wire::DataHeader& header, std::span<const std::byte> payload) {
-    if (state.is_under_way()) place(now, state, header, payload);
+    if (!state.is_under_way()) return;
+    note_order(state, header.prefix.path, header.prefix.sequence, base::kNever);
+    place(now, state, header, payload);
   });
   if (!state.is_under_way()) return PostStatus::kPosted;
   if (aborted) {  // the sender gave up before this receive was posted
