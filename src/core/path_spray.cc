@@ -162,7 +162,7 @@ void PathSpray::give_up(PathOut& out, std::uint32_t until) {
     ++out.silent_times;
   }
   count_loss(out, packets, packets);
-  out.resolved = out.given_up = until;
+  out.resolved = until;
   set_checkpoint(out);
   if (out.silent || paths_ == 1 || out.silent_packets < kSilentPackets || out.silent_times < 2) return;
   out.silent = true;
@@ -196,6 +196,7 @@ bool PathSpray::after_report(base::TimeNs now) {
     const base::DurationNs slower = std::max<base::DurationNs>(0, out.rtt.smoothed_ns() - best);
     const base::DurationNs lateness = known ? slower + 4 * out.rtt.variation_ns() + kLatenessNs : kUnknownLatenessNs;
     if (newest_arrived_ns_ <= base::after(out.checkpoint_ns, lateness)) continue;
+    out.given_up = out.checkpoint;
     give_up(out, out.checkpoint);
     gave_up = true;
   }

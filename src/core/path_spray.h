@@ -120,7 +120,7 @@ class PathSpray {
   struct PathOut {
     std::uint32_t last_sequence = 0;  // newest sent; the first packet is 1
     std::uint32_t resolved = 0;       // everything up to here arrived or is given up: not in flight
-    std::uint32_t given_up = 0;       // newest given up without having been overtaken; 0: none
+    std::uint32_t given_up = 0;       // newest given up because siblings overtook it by far; 0: none
     // Everything up to here left by `checkpoint_ns`; equal to `resolved` if nothing is in flight.
     std::uint32_t checkpoint = 0;
     base::TimeNs checkpoint_ns = 0;

@@ -29,7 +29,7 @@ TimeNs Receiver::known_lost_ns(const ReceiveState& state) const {
   for (std::uint8_t path = 0; path < state.path_count; ++path) {
     const std::uint32_t last = state.last_sequence[path];
     const std::uint32_t highest = peer.in[path].highest_sequence;
-    if (last == 0) continue;  // never used
+    if (last == 0) continue;  // never used, or given up by the sender
     passed = passed && !is_after(last, highest);
     far_passed = far_passed && !is_after(last + kLaterPackets, highest);
   }

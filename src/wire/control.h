@@ -59,7 +59,8 @@ struct Probe {
   std::uint32_t timestamp_ns = 0;  // never 0: 0 means "no probe" in answers
   std::uint32_t grace_ns = 0;      // how long a packet sent before the probe may still arrive after it
   std::uint8_t path_count = 0;
-  std::uint32_t last_sequence[MLT_MAX_PATHS] = {};  // newest data sequence sent on each path
+  std::uint32_t last_sequence[MLT_MAX_PATHS] =
+      {};  // newest data sequence on each path; 0: nothing sent there can still arrive
 };
 
 struct BitmapMessage {
