@@ -2,6 +2,7 @@
 // counted, and the sender's probe recovers it. Fixed size; one peer cannot use up another's share.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -26,9 +27,10 @@ struct EarlyTransfer {
   wire::TransferId transfer;
   std::uint32_t first_segment = kNil;
   bool has_data = false;
-  bool probed = false;   // the sender has asked: answer as soon as the receive is posted
-  bool aborted = false;  // the sender gave up: the receive fails as soon as it is posted
-  wire::Probe probe;     // its newest probe, or one made from the end-of-round marker
+  bool probed = false;                                // the sender has asked: answer as soon as the receive is posted
+  bool aborted = false;                               // the sender gave up: the receive fails as soon as it is posted
+  wire::Probe probe;                                  // its newest probe, or one made from the end-of-round marker
+  std::array<std::uint32_t, MLT_MAX_PATHS> newest{};  // sequence number that arrived on each path, kept or not
 };
 
 class EarlyBuffer {

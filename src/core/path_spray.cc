@@ -181,8 +181,8 @@ bool PathSpray::after_report(base::TimeNs now) {
     const base::DurationNs slower = std::max<base::DurationNs>(0, out.rtt.smoothed_ns() - best);
     const base::DurationNs lateness = known ? slower + 4 * out.rtt.variation_ns() + kLatenessNs : kUnknownLatenessNs;
     if (newest_arrived_ns_ <= base::after(out.checkpoint_ns, lateness)) continue;
+    out.given_up = out.checkpoint;
     give_up(out, out.checkpoint);
-    out.given_up = out.resolved;
     gave_up = true;
   }
   renew_weights(best);

@@ -94,9 +94,10 @@ PostStatus Receiver::post(TimeNs now, const ReceiveRequest& request) {
   const bool aborted = early->aborted;
   const bool probed = early->probed;
   const wire::Probe probe = early->probe;
+  state.newest = early->newest;
+  state.newest_arrival_ns.fill(base::kNever);  // the order in which they were kept tells nothing
   early_.release(*early, [&](const wire::DataHeader& header, std::span<const std::byte> payload) {
     if (!state.is_under_way()) return;
-    note_order(state, header.prefix.path, header.prefix.sequence, base::kNever);
     place(now, state, header, payload);
   });
   if (!state.is_under_way()) return PostStatus::kPosted;

@@ -53,7 +53,6 @@ class Receiver {
     wire::TransferId transfer;
   };
   void count_arrival(TimeNs arrival_ns, std::uint16_t from, const Arrival& arrival, base::Ecn ecn, bool posted);
-  // `arrival_ns`: kNever for what was kept early, in an order that tells nothing.
   void note_order(ReceiveState& state, std::uint8_t path, std::uint32_t sequence, TimeNs arrival_ns);
   void on_trailing_probe(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wire::Probe& probe, base::Ecn ecn);
   void on_early_data(TimeNs now, std::uint16_t from, const wire::DataHeader& header,

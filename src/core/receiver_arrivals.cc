@@ -11,6 +11,13 @@ namespace {
 // Longest that an answer waits for packets that may have been overtaken.
 constexpr DurationNs kMaxReorderNs = 20 * base::kMillisecond;
 
+// True if `sequence` is the newest now; 0: there was none.
+bool note_newest(std::uint32_t& newest, std::uint32_t sequence) {
+  if (newest != 0 && !is_after(sequence, newest)) return false;
+  newest = sequence;
+  return true;
+}
+
 }  // namespace
 
 void Receiver::count_arrival(TimeNs arrival_ns, std::uint16_t from, const Arrival& arrival, base::Ecn ecn,
@@ -38,13 +45,11 @@ void Receiver::count_arrival(TimeNs arrival_ns, std::uint16_t from, const Arriva
 }
 
 void Receiver::note_order(ReceiveState& state, std::uint8_t path, std::uint32_t sequence, TimeNs arrival_ns) {
-  if (state.newest[path] == 0 || is_after(sequence, state.newest[path])) {
-    state.newest[path] = sequence;
+  if (note_newest(state.newest[path], sequence)) {
     state.newest_arrival_ns[path] = arrival_ns;
     return;
   }
-  const bool copy = sequence == state.newest[path];
-  if (copy || arrival_ns == base::kNever || arrival_ns < state.newest_arrival_ns[path]) return;
+  if (sequence == state.newest[path] || arrival_ns < state.newest_arrival_ns[path]) return;
   // Later than one sent after it: learn how late packets can be. Doubled, because the next may be later still.
   shared_.counters.add(Counter::k_reordered_packets);
   DurationNs& window = shared_.peers[state.request.peer].reorder_window_ns;
@@ -83,6 +88,7 @@ void Receiver::on_early_data(TimeNs now, std::uint16_t from, const wire::DataHea
   } else {
     shared_.counters.add(Counter::k_early_segments_dropped);
   }
+  if (early != nullptr) note_newest(early->newest[header.prefix.path], header.prefix.sequence);
   if (early != nullptr && (header.prefix.flags & MLT_FLAG_END_OF_ROUND) != 0 && !early->probed) {
     early->probed = true;
     early->probe = wire::Probe{};
@@ -151,7 +157,12 @@ void Receiver::on_trailing_probe(TimeNs now, TimeNs arrival_ns, std::uint16_t fr
   const wire::Prefix& prefix = probe.prefix;
   count_arrival(arrival_ns, from, {prefix.path, prefix.sequence, probe.timestamp_ns, probe.transfer}, ecn,
                 state != nullptr);
-  if (state == nullptr || !matches(now, *state, probe.total_bytes, prefix.element)) return;
+  if (state == nullptr) {
+    EarlyTransfer* early = early_.find(from, probe.transfer);
+    if (early != nullptr) note_newest(early->newest[prefix.path], prefix.sequence);
+    return;
+  }
+  if (!matches(now, *state, probe.total_bytes, prefix.element)) return;
   note_order(*state, prefix.path, prefix.sequence, arrival_ns);
   // A round of which this is the first news is over; one that was answered is answered again only to a probe proper.
   if (state->is_newer_round(prefix.round)) return take_probe(now, *state, probe, false);
