@@ -93,8 +93,9 @@ def _check_command(command: tuple[str, ...]) -> None:
               help="Seconds the others have to end by themselves when one host's command failed.")  # fmt: skip
 @click.option("--port", type=click.IntRange(1, 65_534), default=beds.DEFAULT_PORT, show_default=True,
               help="MASTER_PORT.")  # fmt: skip
+@click.option("--counters", is_flag=True, help="Show the links and queues at the end, as 'status' does.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
-def run(name: str | None, grace: float, port: int, command: tuple[str, ...], **options: Any) -> None:
+def run(name: str | None, grace: float, port: int, counters: bool, command: tuple[str, ...], **options: Any) -> None:
     """Run COMMAND once per host and remove everything afterwards.
 
     COMMAND finds RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, MLT_INTERFACE and GLOO_SOCKET_IFNAME in its environment.
@@ -112,7 +113,7 @@ def run(name: str | None, grace: float, port: int, command: tuple[str, ...], **o
                     bed.up()
                     outcome = runner.run(bed, command, grace=grace, port=port)
                     code = outcome.code
-                    _report(bed, outcome)
+                    _report(bed, outcome, counters)
                 finally:
                     with runner.uninterrupted():
                         bed.down()
@@ -122,7 +123,7 @@ def run(name: str | None, grace: float, port: int, command: tuple[str, ...], **o
     raise SystemExit(code)
 
 
-def _report(bed: Testbed, outcome: runner.Outcome) -> None:
+def _report(bed: Testbed, outcome: runner.Outcome, counters: bool) -> None:
     for rank, ending in enumerate(outcome.endings):
         if ending.ended_by_us:
             click.echo(
@@ -131,6 +132,8 @@ def _report(bed: Testbed, outcome: runner.Outcome) -> None:
         elif ending.code:
             click.echo(f"testbed: {ending.host} (rank {rank}) ended with exit code {ending.code}", err=True)
     click.echo(f"testbed: {outcome.seconds:.2f} s; {report.summary(bed)}", err=True)
+    if counters:
+        _console(err=True).print(report.tables(bed))
 
 
 def _enter_user_namespace() -> None:
@@ -175,6 +178,13 @@ def _attach(name: str) -> Testbed:
     return Testbed.attach(name)
 
 
+def _console(*, err: bool = False) -> Any:
+    from rich.console import Console
+
+    stream = sys.stderr if err else sys.stdout
+    return Console(stderr=err, width=None if stream.isatty() else 140)
+
+
 def _named(function: Callable[..., Any]) -> Callable[..., Any]:
     return click.option(
         "--name", default=DEFAULT_NAME, show_default=True, help="Which testbed; the only one there is if this is not."
@@ -204,7 +214,6 @@ def exec_(name: str, host: str, command: tuple[str, ...]) -> None:
 @click.option("--watch", is_flag=True, help="Again every second, until Ctrl-C or until the testbed is gone.")
 def status(name: str, as_json: bool, everything: bool, watch: bool) -> None:
     """Links and queues, live: packets sent, marked, dropped by cause, bytes waiting."""
-    from rich.console import Console
     from rich.live import Live
 
     with _errors(), _interrupted():
@@ -213,7 +222,7 @@ def status(name: str, as_json: bool, everything: bool, watch: bool) -> None:
         if as_json:
             click.echo(json.dumps(report.as_json(bed), indent=2))
             return
-        console = Console(width=None if sys.stdout.isatty() else 140)
+        console = _console()
         if not watch:
             console.print(report.tables(bed, everything=everything))
             return

@@ -11,13 +11,14 @@ Needs root. Owned by one thread; other processes reach the same testbed by ``Tes
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import struct
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from mlt.testbed import impairments, libbpf, links, namespaces, programs, requirements, state, switch_port, tc
 from mlt.testbed.errors import BadTopologyError, TestbedError
@@ -26,6 +27,8 @@ from mlt.testbed.layout import HOST_INTERFACE, End, lay_out
 from mlt.testbed.switch_port import Classes, PortSettings, QueueCounters
 from mlt.testbed.topology import Topology, check_name, make
 
+Result = TypeVar("Result")
+_numbers = itertools.count(1)
 DIRECTIONS = ("up", "down")
 DEFAULT_PORT = 29_500
 GRACE_SECONDS = 2.0
@@ -46,7 +49,7 @@ class Testbed:
         self.topology = topology if topology is not None else make(fields)
         if self.topology.policy is not None:
             self.topology = self.topology.changed(policy=os.path.abspath(self.topology.policy))
-        self.name = check_name(name if name is not None else f"py-{os.getpid()}")
+        self.name = check_name(name if name is not None else f"py-{os.getpid()}-{next(_numbers)}")
         self.layout = lay_out(self.topology)
         self.classes = Classes(self.topology)
         self._tables: dict[str, libbpf.Table] = {}
@@ -208,6 +211,10 @@ class Testbed:
             raise
         return subprocess.CompletedProcess(list(command), process.returncode, out, err)
 
+    def inside(self, host: str, work: Callable[[], Result]) -> Result:
+        """Run ``work`` in a thread on ``host``; sockets that it opens stay there. Raises what ``work`` raises."""
+        return namespaces.inside(self.path(self._host(host)), work)
+
     # Changing
 
     def set_loss(self, loss: str | float, *, link: str | None = None, direction: str | None = None) -> None:
@@ -349,6 +356,11 @@ class Testbed:
                     )
                 )  # fmt: skip
         return found
+
+    @property
+    def counts_links(self) -> bool:
+        """Whether the seeded program is on the links; without it their counters are 0."""
+        return "link_counters" in self._tables
 
     def port_state(self, switch: str, port: str) -> switch_port.PortState:
         """What the eBPF program knows of a port; raises TestbedError where another queue is in use."""

@@ -23,7 +23,9 @@ _SIOCETHTOOL = 0x8946
 # ETHTOOL_STSO, ETHTOOL_SGSO, ETHTOOL_SGRO. UDP's segmentation has no such call: gso_max_segs covers it.
 _OFFLOADS = {"tso": 0x1F, "gso": 0x24, "gro": 0x2C}
 _IFA_F_NODAD = 0x02
-_SYSCTLS = {
+# Link-local addresses must be usable at once: neighbours are asked for from them.
+_ADDRESS_SYSCTLS = {"net/ipv6/conf/all/accept_dad": "0", "net/ipv6/conf/default/accept_dad": "0"}
+_SWITCH_SYSCTLS = {
     "net/ipv4/ip_forward": "1",
     "net/ipv6/conf/all/forwarding": "1",
     "net/ipv4/conf/all/rp_filter": "0",
@@ -55,13 +57,18 @@ def connect(layout: Layout, path: Paths) -> None:
 
 
 def _prepare(layout: Layout, node: str) -> None:
+    _set_sysctls(_ADDRESS_SYSCTLS if node in layout.hosts else {**_ADDRESS_SYSCTLS, **_SWITCH_SYSCTLS})
     with _socket() as ip:
         ip.link("set", index=1, state="up")
         if node in layout.bridges:
             ip.link("add", ifname=BRIDGE, kind="bridge", br_mcast_snooping=0)
-    if node not in layout.hosts:
-        for name, value in _SYSCTLS.items():
-            Path("/proc/sys", name).write_text(value, encoding="ascii")
+
+
+def _set_sysctls(values: dict[str, str]) -> None:
+    for name, value in values.items():
+        # A kernel without IPv6 has no such files, and then no such addresses either.
+        if (path := Path("/proc/sys", name)).exists():
+            path.write_text(value, encoding="ascii")
 
 
 def _make_pairs(layout: Layout, node: str, path: Paths) -> None:

@@ -54,7 +54,7 @@ def summary(bed: Testbed) -> str:
     seen, lost = sum(row.seen for row in links if row.direction == "up"), sum(row.lost for row in links)
     queues = bed.counters()
     parts = [f"{seen:,} packets sent, {lost:,} lost on links" + (f" ({format_loss(lost / seen)})" if seen else "")]
-    if not any(row.seen for row in links):
+    if not bed.counts_links:
         parts = [f"{sum(one.sent for one in queues):,} packets through switch ports"]
     parts.append(f"{sum(one.marked for one in queues):,} marked")
     parts.append(f"{sum(one.dropped_early for one in queues):,} dropped early")
