@@ -16,7 +16,7 @@ RESULT = re.compile(
     r"\[0\] (mlt|tcp): (\d+) rounds .* p50 ([\d.]+) ms, p99 ([\d.]+) ms, .* at most ([\d.]+)% of a tensor missing"
 )
 SUMMARY = re.compile(
-    r"([\d,]+) packets sent, ([\d,]+) lost on links .*?([\d,]+) marked, ([\d,]+) dropped early, ([\d,]+) dropped by full"
+    r"([\d,]+) packets sent, ([\d,]+) lost on links .*?([\d,]+) marked, ([\d,]+) dropped early, ([\d,]+) dropped"
 )
 
 
