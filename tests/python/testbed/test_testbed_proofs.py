@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from functools import partial
 
 import pytest
-from testbed_lab import ECT, NOT_ECT, PAYLOAD, POLICY, PORT, WIRE, needs_testbed, queue, resolve, sink, udp, valid
+from testbed_burst import ATTEMPTS, BACK, FRONT, burst, expected_burst, slow_ports_of
+from testbed_lab import ECT, PAYLOAD, POLICY, PORT, WIRE, needs_testbed, queue, resolve, sink, udp, valid
 
 from mlt.testbed import Testbed, tc
 from mlt.testbed.impairments import expected_losses, seed_of
@@ -20,54 +21,13 @@ from mlt.testbed.impairments import expected_losses, seed_of
 pytestmark = needs_testbed
 
 TOLERANCE = 0.10
-FRONT, BACK = 3, 7
 FRONT_QUEUE, BACK_QUEUE = 6, 5
-# Of class layers-1 in the example policy.
-S, L = 32_768, 131_072
-ATTEMPTS = 5
 
 
 @pytest.fixture
 def slow_ports() -> Iterator[Testbed]:
-    """host0 sends fast; the ports to the others drain 50 kB/s, nothing against a burst. A fresh port for each try."""
-    slow = {f"host{number}": {"rate": "400kbit"} for number in range(1, ATTEMPTS + 1)}
-    with Testbed(hosts=ATTEMPTS + 1, rate="1gbit", links=slow, policy=str(POLICY)) as bed:
+    with Testbed(**slow_ports_of("ebpf")) as bed:
         yield bed
-
-
-def expected_burst(pairs: int) -> dict[str, int]:
-    """A queue that takes ECT and Not-ECT packets in turn and drains nothing meanwhile."""
-    backlog = sent = marked = early = at_limit = 0
-    for is_ect in [True, False] * pairs:
-        if backlog + WIRE > L:
-            at_limit += 1
-        elif backlog > S and not is_ect:
-            early += 1
-        else:
-            marked += backlog > S
-            sent += 1
-            backlog += WIRE
-    return {"sent": sent, "marked": marked, "dropped_early": early, "dropped_at_limit": at_limit}
-
-
-def burst(bed: Testbed, target: str, pairs: int) -> dict[str, int] | None:
-    """Valid if the burst left within 100 ms: 5 kB, 3 of the 80 packets between S and L, could drain meanwhile."""
-    resolve(bed, "host0", target)
-    with (
-        sink(bed, target),
-        udp(bed, "host0", FRONT << 2 | ECT) as ect,
-        udp(bed, "host0", FRONT << 2 | NOT_ECT) as not_ect,
-    ):
-        began, to = time.monotonic(), (bed.address(target), PORT)
-        for _ in range(pairs):
-            ect.sendto(bytes(PAYLOAD), to)
-            not_ect.sendto(bytes(PAYLOAD), to)
-        took = time.monotonic() - began
-        time.sleep(0.2)  # the host's own queue needs 4 ms for it
-    found = queue(bed, "switch", target, "layers-1")
-    if took > 0.1 or sum((found.sent, found.dropped_early, found.dropped_at_limit)) != 2 * pairs:
-        return None
-    return {name: getattr(found, name) for name in ("sent", "marked", "dropped_early", "dropped_at_limit")}
 
 
 def test_switch_port__above_s_marks_ect_and_drops_not_ect(slow_ports: Testbed) -> None:
