@@ -20,6 +20,8 @@ optional=()
 command -v tc >/dev/null || optional+=(iproute2)
 command -v clang >/dev/null || optional+=(clang)
 [ -e /usr/include/bpf/bpf_helpers.h ] || optional+=(libbpf-dev)
+# A second kernel, with sch_red and sch_netem, against which the testbed's queues are checked.
+command -v linux.uml >/dev/null || optional+=(user-mode-linux kmod busybox-static)
 
 [ ${#missing[@]} -eq 0 ] && [ ${#optional[@]} -eq 0 ] && exit 0
 without="not installed; the demo may use MNIST digits instead, and mlt testbed may lack its switch programs"
