@@ -10,10 +10,25 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 
 import pytest
 from testbed_burst import ATTEMPTS, BACK, FRONT, burst, expected_burst, slow_ports_of
-from testbed_lab import ECT, PAYLOAD, POLICY, PORT, WIRE, needs_testbed, queue, resolve, sink, udp, valid
+from testbed_lab import (
+    ECT,
+    PAYLOAD,
+    POLICY,
+    PORT,
+    ROOT,
+    WIRE,
+    needs_testbed,
+    queue,
+    resolve,
+    sink,
+    udp,
+    until,
+    valid,
+)  # fmt: skip
 
 from mlt.testbed import Testbed, tc
 from mlt.testbed.impairments import expected_losses, seed_of
@@ -125,23 +140,27 @@ def test_link_loss__is_per_link_and_direction() -> None:
     assert lost == {("host1", "down"): 1}
 
 
-def test_switch_port__is_what_mlt_switch_generates() -> None:
-    """The port's classes, queues and table in the kernel are those of the generated script, read by its parser."""
+@pytest.mark.parametrize("file", [POLICY, ROOT / "examples" / "switch" / "paper-testbed.yaml"])
+def test_switch_port__is_what_mlt_switch_generates(file: Path) -> None:
+    """The port's table in the kernel is that of the generated script, read by its parser; each class gets its own."""
     from mlt.switch_configs.generator import generate
     from mlt.switch_configs.policy import load
 
-    policy = load(POLICY)
-    with Testbed(hosts=2, rate="200mbit", policy=str(POLICY)) as bed:
+    policy = load(file)
+    behaviour = generate(policy, "linux-ebpf", ports=("host1",)).behaviour["host1"]
+    # The example's switch runs at 100 Gbit/s, the testbed at its own rate: thresholds are bytes and do not change.
+    with Testbed(hosts=2, rate="200mbit", policy=str(file)) as bed:
         state = bed.port_state("switch", "host1")
-        behaviour = generate(policy, "linux-ebpf", ports=("host1",)).behaviour["host1"]
         for one in behaviour.queues:
             low = one.random_detect.min_bytes if one.random_detect is not None else 0
-            assert state.thresholds[one.queue] == low
-            assert state.limits[one.queue] == (one.limit_bytes or 0)
-        assert state.rate_bytes_per_second == policy.switch.link_rate_bits_per_second // 8
+            assert (state.thresholds[one.queue], state.limits[one.queue]) == (low, one.limit_bytes or 0)
+        assert state.rate_bytes_per_second == 200_000_000 // 8
         rows = [row for row in tc.show(bed.path("switch")) if row.get("dev") == "host1"]
         assert sorted(row["handle"] for row in rows if row["kind"] == "bfifo") == [f"2{n}:" for n in range(8)]
-        with udp(bed, "host0", behaviour.dscp_to_queue.index(FRONT_QUEUE) << 2) as sock, sink(bed, "host1"):
-            sock.sendto(b"x", (bed.address("host1"), PORT))
-            time.sleep(0.2)
-        assert queue(bed, "switch", "host1", "layers-1").sent == 1
+        resolve(bed, "host0", "host1")
+        with sink(bed, "host1"):
+            for data in policy.data:
+                with udp(bed, "host0", data.dscp << 2) as sock:
+                    sock.sendto(b"x", (bed.address("host1"), PORT))
+        for data in policy.data:
+            assert until(lambda name=data.name: queue(bed, "switch", "host1", name).sent == 1), data.name  # type: ignore[misc]
