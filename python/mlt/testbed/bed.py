@@ -87,7 +87,8 @@ class Testbed:
     def _build(self, use_programs: bool) -> None:
         for node in self.layout.nodes:
             namespaces.create(self.path(node))
-        links.connect(self.layout, self.path)
+        mtus = {link.name: self.topology.settings(link.name).mtu or 1500 for link in self.layout.links}
+        links.connect(self.layout, self.path, mtus)
         loaded: list[libbpf.Program] = []
         try:
             port_source, loss_source = programs.sources()

@@ -1,7 +1,8 @@
 """A topology with everything named and numbered: namespaces, interfaces, addresses, routes. Pure arithmetic.
 
 Hosts of leaf L: 10.77.L.1 and up, the leaf is .254; fd77:0:0:L::/64 alike. A leaf's link to spine S: 10.78.S.2L (leaf)
-and the address after it (spine). Interface numbers are unique in a testbed: the programs' tables are keyed by them.
+and the address after it (spine). Spine S has the SRv6 segment fd79::(S+1). Interface numbers are unique in a testbed:
+the programs' tables are keyed by them.
 """
 
 from __future__ import annotations
@@ -58,12 +59,16 @@ class Route:
 
 @dataclass(frozen=True)
 class Layout:
-    """``bridges``: leaf -> gateway addresses (none without spines). ``hosts``: name -> IPv4 address."""
+    """``bridges``: leaf -> gateway addresses (none without spines). ``hosts``: name -> IPv4 address.
+
+    ``segments``: spine -> its IPv6 segment, through which a packet with a routing header can be made to go (SRv6).
+    """
 
     nodes: tuple[str, ...]
     links: tuple[Link, ...]
     bridges: dict[str, tuple[str, ...]]
     hosts: dict[str, str]
+    segments: dict[str, str]
     leaf_of: dict[str, str]
     routes: tuple[Route, ...]
 
@@ -81,6 +86,10 @@ def _subnet(leaf: int, host: int) -> tuple[str, str]:
 
 def _uplink(spine: int, leaf: int, upper: bool) -> tuple[str, str]:
     return f"10.78.{spine}.{2 * leaf + upper}/31", f"fd78:0:0:{spine:x}::{4 * leaf + 1 + upper:x}/126"
+
+
+def _segment(spine: int) -> str:
+    return f"fd79::{spine + 1:x}"
 
 
 def _bare(address: str) -> str:
@@ -113,6 +122,7 @@ def lay_out(topology: Topology) -> Layout:
         links=tuple(links),
         bridges=gateways,
         hosts=addresses,
+        segments={name: _segment(spine) for spine, name in enumerate(spines)},
         leaf_of=leaf_of,
         routes=tuple(_routes(hosts, leaf_of, leaves, spines)),
     )
@@ -127,6 +137,10 @@ def _routes(hosts: list[str], leaf_of: dict[str, str], leaves: list[str], spines
         found += [
             Route(host, any_, ((_bare(via), (host,)),)) for any_, via in zip(("0.0.0.0/0", "::/0"), own, strict=True)
         ]
+    for leaf, name in enumerate(leaves):
+        for s, spine in enumerate(spines):
+            way = (_bare(_uplink(s, leaf, True)[1]), (f"{name}-{spine}",))
+            found.append(Route(name, f"{_segment(s)}/128", (way,)))
     for target, target_name in enumerate(leaves):
         nets = [str(ip_interface(address).network) for address in _subnet(target, 1)]
         for family, net in enumerate(nets):

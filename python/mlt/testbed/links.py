@@ -12,7 +12,7 @@ import fcntl
 import os
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,13 @@ _SIOCETHTOOL = 0x8946
 _OFFLOADS = {"tso": 0x1F, "gso": 0x24, "gro": 0x2C}
 _IFA_F_NODAD = 0x02
 # Link-local addresses must be usable at once: neighbours are asked for from them.
-_ADDRESS_SYSCTLS = {"net/ipv6/conf/all/accept_dad": "0", "net/ipv6/conf/default/accept_dad": "0"}
+# Routing headers are obeyed only where both "all" and the interface, made from "default", say so (SRv6).
+_NODE_SYSCTLS = {
+    "net/ipv6/conf/all/accept_dad": "0",
+    "net/ipv6/conf/default/accept_dad": "0",
+    "net/ipv6/conf/all/seg6_enabled": "1",
+    "net/ipv6/conf/default/seg6_enabled": "1",
+}
 _SWITCH_SYSCTLS = {
     "net/ipv4/ip_forward": "1",
     "net/ipv6/conf/all/forwarding": "1",
@@ -45,21 +51,26 @@ def _socket() -> Any:
     return IPRoute()
 
 
-def connect(layout: Layout, path: Paths) -> None:
-    """Make every link and configure both ends; raises TestbedError or pyroute2's NetlinkError."""
+def connect(layout: Layout, path: Paths, mtus: Mapping[str, int]) -> None:
+    """Make every link and configure both ends; ``mtus``: by link, in bytes.
+
+    Raises TestbedError or pyroute2's NetlinkError.
+    """
     for node in layout.nodes:
         namespaces.inside(path(node), lambda node=node: _prepare(layout, node))  # type: ignore[misc]
     for upper in dict.fromkeys(link.upper.node for link in layout.links):
         namespaces.inside(path(upper), lambda upper=upper: _make_pairs(layout, upper, path))  # type: ignore[misc]
     for node in layout.nodes:
-        namespaces.inside(path(node), lambda node=node: _configure(layout, node))  # type: ignore[misc]
+        namespaces.inside(path(node), lambda node=node: _configure(layout, node, mtus))  # type: ignore[misc]
     converge(layout, path, frozenset())
 
 
 def _prepare(layout: Layout, node: str) -> None:
-    _set_sysctls(_ADDRESS_SYSCTLS if node in layout.hosts else {**_ADDRESS_SYSCTLS, **_SWITCH_SYSCTLS})
+    _set_sysctls(_NODE_SYSCTLS if node in layout.hosts else {**_NODE_SYSCTLS, **_SWITCH_SYSCTLS})
     with _socket() as ip:
         ip.link("set", index=1, state="up")
+        if node in layout.segments:
+            _add_address(ip, 1, f"{layout.segments[node]}/128")
         if node in layout.bridges:
             ip.link("add", ifname=BRIDGE, kind="bridge", br_mcast_snooping=0)
 
@@ -88,8 +99,8 @@ def _make_pairs(layout: Layout, node: str, path: Paths) -> None:
                 os.close(fd)
 
 
-def _configure(layout: Layout, node: str) -> None:
-    own = [end for link in layout.links for end in (link.lower, link.upper) if end.node == node]
+def _configure(layout: Layout, node: str, mtus: Mapping[str, int]) -> None:
+    own = [(end, mtus[link.name]) for link in layout.links for end in (link.lower, link.upper) if end.node == node]
     with _socket() as ip:
         bridge = None
         if node in layout.bridges:
@@ -97,10 +108,10 @@ def _configure(layout: Layout, node: str) -> None:
             for address in layout.bridges[node]:
                 _add_address(ip, bridge, address)
             ip.link("set", index=bridge, state="up")
-        for end in own:
+        for end, mtu in own:
             _offloads_off(end.interface)
             # One segment per packet also stops UDP's segmentation offload; the stack then cuts before the queue.
-            ip.link("set", index=end.index, gso_max_segs=1)
+            ip.link("set", index=end.index, gso_max_segs=1, mtu=mtu)
             if bridge is not None and not end.addresses:
                 ip.link("set", index=end.index, master=bridge)
             ip.link("set", index=end.index, state="up")

@@ -33,6 +33,8 @@ Rate = Annotated[int, BeforeValidator(parse_rate), _text(r"^[0-9.]+ ?([kmg]?bit)
 Size = Annotated[int, BeforeValidator(parse_size), _text(r"^[0-9.]+ ?([KMG]i?)?B$", "256KiB")]
 Loss = Annotated[float, BeforeValidator(parse_loss), _text(r"^(0|[0-9.]+ ?%)$", "1%")]
 Delay = Annotated[int, BeforeValidator(parse_delay), _text(r"^[0-9.]+ ?(us|ms|s)$", "10ms")]
+# IPv6 does not run below 1280.
+Mtu = Annotated[int, Field(ge=1280, le=9000, strict=True)]
 QueueKind = Literal["ebpf", "red", "fifo"]
 Direction = Literal["up", "down"]
 
@@ -46,6 +48,7 @@ class LinkSettings(_Strict):
 
     rate: Rate | None = Field(default=None, description="both directions")
     buffer: Size | None = Field(default=None, description="of the switch ports on this link")
+    mtu: Mtu | None = Field(default=None, description="of both ends")
     loss: Loss | None = Field(default=None, description="both directions; loss_up and loss_down go before it")
     loss_up: Loss | None = Field(default=None, description="from the host to its switch, or from leaf to spine")
     loss_down: Loss | None = Field(default=None, description="the other way")
@@ -67,6 +70,7 @@ class Topology(_Strict):
     delay: Delay = Field(default=0, description="added where a packet leaves a host (needs sch_netem)")
     uplink: LinkSettings = Field(default=LinkSettings(), description="links between leaves and spines")
     links: dict[str, LinkSettings] = Field(default_factory=dict, description="single links by name")
+    mtu: Mtu = Field(default=1500, description="of every link, in bytes")
     policy: str | None = Field(default=None, description="a file of 'mlt switch'; relative to the topology file")
     queue: QueueKind = Field(default="ebpf", description="ebpf: our program over htb. red: prio and red. fifo: plain")
     seed: Annotated[int, Field(ge=0, lt=2**63, strict=True)] = Field(default=1, description="of the lost packets")
@@ -119,7 +123,8 @@ class Topology(_Strict):
         up = _first(own.loss_up, own.loss, group.loss_up, group.loss, self.loss if is_host else 0.0)
         down = _first(own.loss_down, own.loss, group.loss_down, group.loss, 0.0)
         buffer = own.buffer or group.buffer or self.buffer
-        return LinkSettings(rate=rate, buffer=buffer, loss_up=up, loss_down=down)
+        mtu = own.mtu or group.mtu or self.mtu
+        return LinkSettings(rate=rate, buffer=buffer, mtu=mtu, loss_up=up, loss_down=down)
 
     def with_link(self, link: str, **changes: Any) -> Topology:
         """A copy in which one link's settings changed."""

@@ -173,3 +173,51 @@ def test_status__shows_what_happened_as_json() -> None:
     assert found["hosts"] == {"host0": "10.77.0.1", "host1": "10.77.0.2"}
     assert {row["queue"] for row in found["queues"]} == {0, 7}
     assert "links of t-status" in text
+
+
+def routing_header(segments: list[str]) -> bytes:
+    """A segment routing header (RFC 8754, section 2): the list is last hop first."""
+    listed = [socket.inet_pton(socket.AF_INET6, one) for one in reversed(segments)]
+    left = len(listed) - 1
+    return struct.pack("BBBBBBH", 0, 2 * len(listed), 4, left, left, 0, 0) + b"".join(listed)
+
+
+@pytest.mark.parametrize("spine", ["spine0", "spine1"])
+def test_routing_header__chooses_the_spine(fabric: Testbed, spine: str) -> None:
+    target, packets = "fd77:0:0:1::1", 20
+    header = routing_header([fabric.layout.segments[spine], target])
+
+    def receiver() -> socket.socket:
+        sock = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+        sock.bind((target, PORT))
+        sock.settimeout(1)
+        return sock
+
+    before = crossed(fabric)
+    with (
+        fabric.inside("host1", receiver) as there,
+        fabric.inside("host0", lambda: socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)) as here,
+    ):
+        # By socket option: as a control message per packet the kernel takes type 2 headers only (EINVAL).
+        here.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RTHDR, header)
+        for _ in range(packets):
+            here.sendto(b"x", (target, PORT))
+        for _ in range(packets):
+            assert there.recv(16) == b"x"
+    moved = {link: crossed(fabric)[link] - before[link] for link in before}
+    assert moved == {f"leaf0-{name}": packets if name == spine else 0 for name in ("spine0", "spine1")}
+
+
+def test_mtu__is_the_links_and_a_smaller_one_swallows_large_packets() -> None:
+    with Testbed(hosts=3, mtu=4000, links={"host2": {"mtu": 1500}}) as bed:
+        resolve(bed, "host0", "host1")
+        resolve(bed, "host0", "host2")
+        with udp(bed, "host0") as sock, sink(bed, "host1") as wide, sink(bed, "host2") as narrow:
+            for size, host in ((3000, "host1"), (1000, "host2"), (3000, "host2")):
+                sock.sendto(bytes(size), (bed.address(host), PORT))
+            wide.settimeout(1)
+            narrow.settimeout(0.3)
+            assert len(wide.recv(4000)) == 3000
+            assert len(narrow.recv(4000)) == 1000
+            with pytest.raises(TimeoutError):
+                narrow.recv(4000)
