@@ -52,6 +52,9 @@ def test_switch_port__above_s_marks_ect_and_drops_not_ect(slow_ports: Testbed) -
     assert expected["dropped_at_limit"] == 0
     for name in ("sent", "marked", "dropped_early"):
         assert found[name] == pytest.approx(expected[name], rel=TOLERANCE), (name, found, expected)
+    # S itself: the packets that met a queue below it.
+    below = expected["sent"] - expected["marked"]
+    assert found["sent"] - found["marked"] == pytest.approx(below, rel=TOLERANCE), (found, expected)
     assert found["dropped_at_limit"] == 0
 
 
