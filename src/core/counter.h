@@ -5,8 +5,14 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "core/receive_table.h"
+#include "core/send_table.h"
+
 namespace mlt::core {
 
+// The wrong_state_* counters, one per event of the state tables, count events that the table excludes in the phase they
+// met. wrong_state_send_cancel and wrong_state_receive_cancel came too late, after the end: harmless. The bitmap one is
+// a peer's fault. The others stay 0 unless this program is broken: report them.
 #define MLT_CORE_COUNTERS(X)                                                                         \
   X(data_packets_sent)      /* first sends and repairs */                                            \
   X(data_bytes_sent)        /* payload of these */                                                   \
@@ -49,7 +55,9 @@ namespace mlt::core {
   X(drop_bad_cookie)  /* not of this connection: stray, forged, or an earlier incarnation */         \
   X(drop_bad_path)    /* path number beyond what was agreed */                                       \
   X(drop_bad_segment) /* not on the segment grid, or beyond the tensor */                            \
-  X(drop_mismatch)    /* size or element type differs from the posted receive */
+  X(drop_mismatch)    /* size or element type differs from the posted receive */                     \
+  MLT_SEND_EVENTS(X, wrong_state_send_)                                                              \
+  MLT_RECEIVE_EVENTS(X, wrong_state_receive_)
 
 enum class Counter : std::size_t {
 #define MLT_X(name) k_##name,

@@ -8,19 +8,13 @@
 #include "base/bitmap.h"
 #include "core/event.h"
 #include "core/segmenter.h"
+#include "core/state_machine.h"
 #include "core/tag_table.h"
 
 namespace mlt::core {
 
-// Transitions (events in brackets):
-//   free --[post]--> active
-//   active --[last segment | within bound and known lost | deadline | timeout | mismatch | cancel | peer down]--> done
-//   done --[completion polled]--> free
-// Within active, per sending round: filling --[marker or probe]--> judging --[known lost, beyond bound]--> answered
-enum class ReceivePhase : std::uint8_t { kFree, kActive, kDone };
-
 struct ReceiveState {
-  ReceivePhase phase = ReceivePhase::kFree;
+  ReceiveMachine machine;
   ReceiveRequest request;
   std::uint32_t generation = 0;
   SegmentGrid grid;
@@ -36,11 +30,9 @@ struct ReceiveState {
   std::uint32_t critical_total = 0;
   std::uint32_t critical_received = 0;
 
-  // The sender's newest round whose end was seen.
-  bool round_over = false;
-  bool round_answered = false;
+  // The sender's newest round whose end was seen; while filling, none was.
   std::uint8_t round = 0;
-  TimeNs round_over_ns = 0;
+  TimeNs round_over_ns = base::kNever;
   DurationNs grace_ns = 0;      // how long packets of the round may still come
   std::uint8_t path_count = 0;  // of the probe; 0 if only the marker was seen
   std::array<std::uint32_t, MLT_MAX_PATHS> last_sequence{};
@@ -59,6 +51,12 @@ struct ReceiveState {
 
   std::uint32_t next_same_tag = kNil;
 
+  bool is_under_way() const {
+    return machine.phase() != ReceivePhase::k_free && machine.phase() != ReceivePhase::k_done;
+  }
+  bool is_newer_round(std::uint8_t other) const {
+    return machine.phase() == ReceivePhase::k_filling || static_cast<std::int8_t>(other - round) > 0;
+  }
   std::uint64_t missing_bytes() const { return grid.total_bytes() - received_bytes; }
   wire::TransferId transfer() const { return {request.tag, generation}; }
 };

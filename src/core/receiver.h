@@ -56,7 +56,8 @@ class Receiver {
   bool within_bound(const ReceiveState& state) const;
   TimeNs known_lost_ns(const ReceiveState& state) const;
   void judge(TimeNs now, ReceiveState& state);
-  void finish(TimeNs now, ReceiveState& state, CompletionStatus status, bool tell_sender);
+  // `event` is what ends it; nothing happens, counted, if the transfer is not under way.
+  void finish(TimeNs now, ReceiveState& state, ReceiveEvent event, CompletionStatus status, bool tell_sender);
   void fill_missing(ReceiveState& state);
   void arm(ReceiveState& state);
   void answer_finished(std::uint16_t peer, const wire::TransferId& transfer, std::uint32_t probe_timestamp_ns,

@@ -8,21 +8,16 @@
 #include "base/bitmap.h"
 #include "core/event.h"
 #include "core/segmenter.h"
+#include "core/state_machine.h"
 #include "core/tag_table.h"
 
 namespace mlt::core {
-
-// Transitions (events in brackets):
-//   free --[post]--> sending --[last segment of the round sent]--> awaiting
-//   awaiting --[BITMAP of this round]--> sending      awaiting --[timer]--> awaiting, PROBE again
-//   sending | awaiting --[STOP, timeout, cancel, peer down]--> done --[completion polled]--> free
-enum class SendPhase : std::uint8_t { kFree, kSending, kAwaiting, kDone };
 
 // Chunks of a bitmap that one round may consist of; bounds a transfer to 4.2 M segments.
 inline constexpr std::uint32_t kMaxBitmapChunks = 512;
 
 struct SendState {
-  SendPhase phase = SendPhase::kFree;
+  SendMachine machine;
   SendRequest request;
   std::uint32_t generation = 0;
   SegmentGrid grid;
@@ -58,6 +53,9 @@ struct SendState {
   std::uint32_t next_work = kNil;
   std::uint64_t post_number = 0;  // breaks ties of `order`
 
+  bool is_under_way() const {
+    return machine.phase() == SendPhase::k_sending || machine.phase() == SendPhase::k_awaiting;
+  }
   SegmentTag tag_of(std::uint32_t segment) const {
     return request.tags.empty() ? request.uniform_tag : request.tags[segment];
   }

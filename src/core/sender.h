@@ -51,9 +51,11 @@ class Sender {
   void on_ack_block(TimeNs now, TimeNs arrival_ns, std::uint16_t from, std::uint8_t path, const wire::AckBlock& block,
                     bool fresh, std::uint32_t probe_timestamp_ns);
   void on_alive(SendState& state);
-  void mark_ready(TimeNs now, SendState& state);
-  void finish(TimeNs now, SendState& state, CompletionStatus status);
-  void give_up(TimeNs now, SendState& state, CompletionStatus status);
+  void mark_ready(SendState& state);
+  void merge(SendState& state, const wire::BitmapMessage& bitmap);
+  // `event` is what ends it. False, and counted, if the transfer is not under way.
+  bool finish(TimeNs now, SendState& state, SendEvent event, CompletionStatus status);
+  void give_up(TimeNs now, SendState& state, SendEvent event, CompletionStatus status);
   void arm(SendState& state);
   void await_answer(TimeNs now, SendState& state);
   void ask(SendState& state, bool ack_only);

@@ -106,6 +106,7 @@ class Soak {
     const bool ended = network_.run_until([this] { return take_completions(); }, 120 * kSecond);
     CHECK_MESSAGE(ended, unfinished());
     network_.run_for(kSecond);  // stragglers and stale repeats
+    check_states();
     for (const Planned& planned : plans_) {
       CHECK(planned.transfer->buffer().intact());
       if (!planned.checked) continue;
@@ -258,6 +259,18 @@ class Soak {
     const auto& tags = planned.transfer->options().tags;
     for (std::uint32_t s = 0; s < tags.size(); ++s) {
       if (tags[s].is_critical()) CHECK_MESSAGE(done.arrived(s), "a critical segment is missing");
+    }
+  }
+
+  // Honest peers and a correct endpoint meet no event that the state tables exclude, a late cancel apart.
+  void check_states() {
+    for (std::uint16_t host = 0; host < network_.endpoint(0).config().peers; ++host) {
+      const auto& values = network_.endpoint(host).counters().values();
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        const std::string name = core::kCounterNames[i];
+        if (!name.starts_with("wrong_state_") || name.ends_with("_cancel")) continue;
+        CHECK_MESSAGE(values[i] == 0, name);
+      }
     }
   }
 

@@ -1,0 +1,175 @@
+// What the receiver says: ACK, BITMAP, STOP.
+#include <algorithm>
+#include <array>
+#include <bit>
+
+#include "base/bytes.h"
+#include "core/receiver.h"
+
+namespace mlt::core {
+
+void Receiver::answer_finished(std::uint16_t peer, const wire::TransferId& transfer, std::uint32_t probe_timestamp_ns,
+                               bool by_control) {
+  Reply reply;
+  reply.kind = ReplyKind::kStop;
+  reply.peer = peer;
+  reply.transfer = transfer;
+  reply.probe_timestamp_ns = probe_timestamp_ns;
+  reply.status = wire::StopStatus::kFinishedBefore;
+  const TagEntry* entry = shared_.tags.find(peer, transfer.tag);
+  if (entry != nullptr && entry->has_outcome && entry->outcome_generation == transfer.generation) {
+    reply.status = entry->outcome_status;
+    reply.element = entry->outcome_element;
+    reply.missing_bytes = entry->outcome_missing_bytes;
+    reply.total_bytes = entry->outcome_total_bytes;
+  } else if (const FinishedReceive* finished = finished_.find(peer, transfer)) {
+    reply.status = finished->status;
+    reply.element = finished->element;
+    reply.missing_bytes = finished->missing_bytes;
+    reply.total_bytes = finished->total_bytes;
+  }
+  (by_control ? control_replies_ : replies_).push(reply);
+}
+
+wire::AckBlock Receiver::block_of(TimeNs now, std::uint16_t rank, std::uint8_t path, bool& fresh) {
+  PathIn& in = shared_.peers[rank].in[path];
+  wire::AckBlock block;
+  block.highest_sequence = in.highest_sequence;
+  block.received_packets = in.received_packets;
+  block.ce_packets = in.ce_packets;
+  block.echo_timestamp_ns = in.echo_timestamp_ns;
+  block.hold_ns = static_cast<std::uint32_t>(std::clamp<DurationNs>(now - in.echo_arrival_ns, 0, 0xFFFF'FFFFLL));
+  fresh = in.echo_fresh;
+  in.echo_fresh = false;
+  in.since_ack = 0;
+  // Whatever carries this block is an ACK of the path.
+  Peer& peer = shared_.peers[rank];
+  peer.acks_due &= ~(1U << path);
+  if (peer.acks_due == 0) acks_due_.clear(rank);
+  return block;
+}
+
+std::size_t Receiver::encode_ack_of(TimeNs now, std::uint16_t rank, std::byte* out) {
+  Peer& peer = shared_.peers[rank];
+  wire::Ack ack;
+  ack.prefix.type = wire::PacketType::kAck;
+  ack.prefix.path = static_cast<std::uint8_t>(std::countr_zero(peer.acks_due));
+  ack.prefix.cookie = peer.remote_cookie;
+  bool fresh = false;
+  ack.block = block_of(now, rank, ack.prefix.path, fresh);
+  if (fresh) ack.prefix.flags |= MLT_ACK_FLAG_ECHO;
+  if (peer.ack_posted) ack.prefix.flags |= MLT_ACK_FLAG_POSTED;
+  ack.transfer = peer.ack_transfer;
+  shared_.counters.add(Counter::k_acks_sent);
+  return wire::encode_ack(ack, out);
+}
+
+// Encodes one datagram of the answer; `more` tells that a bitmap has further chunks. 0: nothing to say any more.
+std::size_t Receiver::encode_reply(TimeNs now, Reply& reply, std::byte* out, bool& more) {
+  more = false;
+  Peer& peer = shared_.peers[reply.peer];
+  bool fresh = false;
+  const std::uint8_t path = peer.last_path;
+  if (reply.kind == ReplyKind::kStop) {
+    wire::Stop stop;
+    stop.prefix.type = wire::PacketType::kStop;
+    stop.prefix.path = path;
+    stop.prefix.element = reply.element;
+    stop.prefix.cookie = peer.remote_cookie;
+    stop.block = block_of(now, reply.peer, path, fresh);
+    if (fresh) stop.prefix.flags |= MLT_STOP_FLAG_ECHO;
+    stop.transfer = reply.transfer;
+    stop.probe_timestamp_ns = reply.probe_timestamp_ns;
+    stop.status = reply.status;
+    stop.missing_bytes = reply.missing_bytes;
+    stop.receiver_total_bytes = reply.total_bytes;
+    shared_.counters.add(Counter::k_stops_sent);
+    return wire::encode_stop(stop, out);
+  }
+  if (reply.kind == ReplyKind::kAck) {
+    wire::Ack ack;
+    ack.prefix.type = wire::PacketType::kAck;
+    ack.prefix.path = path;
+    ack.prefix.flags = MLT_ACK_FLAG_POSTED;
+    ack.prefix.cookie = peer.remote_cookie;
+    ack.block = block_of(now, reply.peer, path, fresh);
+    if (fresh) ack.prefix.flags |= MLT_ACK_FLAG_ECHO;
+    ack.transfer = reply.transfer;
+    ack.probe_timestamp_ns = reply.probe_timestamp_ns;
+    shared_.counters.add(Counter::k_acks_sent);
+    return wire::encode_ack(ack, out);
+  }
+  wire::BitmapMessage bitmap;
+  bitmap.prefix.type = wire::PacketType::kBitmap;
+  bitmap.prefix.path = path;
+  bitmap.prefix.round = reply.round;
+  bitmap.prefix.cookie = peer.remote_cookie;
+  bitmap.transfer = reply.transfer;
+  bitmap.probe_timestamp_ns = reply.probe_timestamp_ns;
+  std::array<std::byte, MLT_BITMAP_CHUNK_SEGMENTS / 8> bits;
+  if (reply.kind == ReplyKind::kNotPosted) bitmap.prefix.flags |= MLT_BITMAP_FLAG_NOT_POSTED;
+  if (reply.kind == ReplyKind::kReady) bitmap.prefix.flags |= MLT_BITMAP_FLAG_READY;
+  if (reply.kind == ReplyKind::kBitmap) {
+    const ReceiveState* state = find(reply.peer, reply.transfer);
+    if (state == nullptr || state->round != reply.round) return 0;  // ended, or went on, since
+    // Only chunks in which something is missing are worth a datagram.
+    const std::size_t missing = state->received.find_clear(reply.next_segment);
+    if (missing >= state->grid.count()) return 0;
+    bitmap.first_segment = static_cast<std::uint32_t>(missing) / MLT_BITMAP_CHUNK_SEGMENTS * MLT_BITMAP_CHUNK_SEGMENTS;
+    bitmap.segment_count = std::min(MLT_BITMAP_CHUNK_SEGMENTS, state->grid.count() - bitmap.first_segment);
+    for (std::size_t w = 0; w < base::words_for_bits(bitmap.segment_count); ++w) {
+      base::store_le64(bits.data() + 8 * w, state->received.words()[bitmap.first_segment / 64 + w]);
+    }
+    bitmap.bits = std::span<const std::byte>(bits).first((bitmap.segment_count + 7) / 8);
+    reply.next_segment = bitmap.first_segment + bitmap.segment_count;
+    reply.probe_timestamp_ns = 0;
+    more = state->received.find_clear(reply.next_segment) < state->grid.count();
+  }
+  bitmap.block = block_of(now, reply.peer, path, fresh);
+  if (fresh) bitmap.prefix.flags |= MLT_BITMAP_FLAG_ECHO;
+  shared_.counters.add(Counter::k_bitmaps_sent);
+  return wire::encode_bitmap(bitmap, out);
+}
+
+void Receiver::fill_control_run(std::uint16_t peer, std::size_t size, base::DatagramRun& run) const {
+  run.peer = peer;
+  run.path = shared_.peers[peer].last_path;
+  run.dscp = shared_.config.dscp.control;
+  run.ecn = base::Ecn::kEct0;
+  run.datagram_count = 1;
+  run.slice_count = 1;
+  run.slices[0] = {run.scratch.data(), size};
+  run.datagram_bytes = run.total_bytes = static_cast<std::uint32_t>(size);
+}
+
+bool Receiver::fill_answer(TimeNs now, base::DatagramRun& run) {
+  while (Reply* reply = replies_.front()) {
+    bool more = false;
+    const std::uint16_t peer = reply->peer;
+    const std::size_t size = encode_reply(now, *reply, run.scratch.data(), more);
+    if (!more) replies_.pop();
+    if (size == 0) continue;
+    fill_control_run(peer, size, run);
+    return true;
+  }
+  const std::size_t rank = acks_due_.find_set(0);
+  if (rank >= shared_.config.peers) return false;
+  const auto peer = static_cast<std::uint16_t>(rank);
+  fill_control_run(peer, encode_ack_of(now, peer, run.scratch.data()), run);
+  return true;
+}
+
+bool Receiver::fill_backstop(TimeNs now, ControlOutput& output) {
+  while (Reply* reply = control_replies_.front()) {
+    bool more = false;
+    output.peer = reply->peer;
+    output.size = encode_reply(now, *reply, output.bytes, more);
+    if (!more) control_replies_.pop();
+    if (output.size == 0) continue;
+    shared_.counters.add(Counter::k_backstop_messages_sent);
+    return true;
+  }
+  return false;
+}
+
+}  // namespace mlt::core

@@ -1,0 +1,201 @@
+// What arrives: data in any order, probes, aborts. Paper section 4.2.1.
+#include <algorithm>
+#include <cstring>
+
+#include "core/receiver.h"
+
+namespace mlt::core {
+
+namespace {
+
+// Longest that an answer waits for packets that may only be late.
+constexpr DurationNs kMaxGraceNs = 20 * base::kMillisecond;
+
+}  // namespace
+
+void Receiver::count_arrival(TimeNs arrival_ns, std::uint16_t from, const wire::DataHeader& header, base::Ecn ecn,
+                             bool posted) {
+  Peer& peer = shared_.peers[from];
+  const std::uint8_t path = header.prefix.path;
+  PathIn& in = peer.in[path];
+  if (in.received_packets == 0 || is_after(header.prefix.sequence, in.highest_sequence)) {
+    in.highest_sequence = header.prefix.sequence;
+    in.echo_timestamp_ns = header.timestamp_ns;
+    in.echo_arrival_ns = arrival_ns;
+    in.echo_fresh = true;
+  } else {
+    // Later than one sent after it: learn how late packets can be. Doubled, because the next may be later still.
+    shared_.counters.add(Counter::k_reordered_packets);
+    const DurationNs late = 2 * (arrival_ns - in.echo_arrival_ns) + 50 * base::kMicrosecond;
+    peer.reorder_window_ns = std::clamp(late, peer.reorder_window_ns, kMaxGraceNs);
+  }
+  ++in.received_packets;
+  if (ecn == base::Ecn::kCe) {
+    ++in.ce_packets;
+    shared_.counters.add(Counter::k_ce_marks_received);
+  }
+  peer.last_path = path;
+  if (++in.since_ack >= shared_.config.packets_per_ack) {
+    peer.acks_due |= 1U << path;
+    peer.ack_transfer = {header.tag, header.generation};
+    peer.ack_posted = posted;
+    acks_due_.set(from);
+  }
+}
+
+void Receiver::on_data(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wire::DataHeader& header,
+                       std::span<const std::byte> payload, base::Ecn ecn) {
+  shared_.counters.add(Counter::k_data_packets_received);
+  shared_.counters.add(Counter::k_data_bytes_received, payload.size());
+  const wire::TransferId transfer{header.tag, header.generation};
+  ReceiveState* state = find(from, transfer);
+  count_arrival(arrival_ns, from, header, ecn, state != nullptr);
+  if (state != nullptr) {
+    if (place(now, *state, header, payload)) judge(now, *state);
+    return;
+  }
+  if (is_over(from, transfer)) {
+    // Never touches a buffer: the memory of a completed transfer belongs to the application again.
+    shared_.counters.add(Counter::k_stale_packets);
+    if ((header.prefix.flags & MLT_FLAG_END_OF_ROUND) != 0) answer_finished(from, transfer, 0, false);
+    return;
+  }
+  on_early_data(now, from, header, payload);
+}
+
+void Receiver::on_early_data(TimeNs now, std::uint16_t from, const wire::DataHeader& header,
+                             std::span<const std::byte> payload) {
+  (void)now;
+  EarlyTransfer* early = early_.find_or_insert(from, {header.tag, header.generation});
+  if (early != nullptr && early_.keep(*early, header, payload)) {
+    shared_.counters.add(Counter::k_early_segments_kept);
+  } else {
+    shared_.counters.add(Counter::k_early_segments_dropped);
+  }
+  if (early != nullptr && (header.prefix.flags & MLT_FLAG_END_OF_ROUND) != 0 && !early->probed) {
+    early->probed = true;
+    early->probe = wire::Probe{};
+    early->probe.prefix = header.prefix;
+    early->probe.prefix.flags = 0;
+    early->probe.transfer = early->transfer;
+    early->probe.total_bytes = header.total_bytes;
+  }
+}
+
+bool Receiver::matches(TimeNs now, ReceiveState& state, std::uint64_t total_bytes, wire::ElementType element) {
+  if (total_bytes == state.grid.total_bytes() && element == state.request.element) return true;
+  shared_.counters.add(Counter::k_drop_mismatch);
+  state.remote_total_bytes = total_bytes;
+  state.remote_element = element;
+  finish(now, state, ReceiveEvent::k_mismatch,
+         element != state.request.element ? CompletionStatus::kTypeMismatch : CompletionStatus::kSizeMismatch, true);
+  return false;
+}
+
+bool Receiver::place(TimeNs now, ReceiveState& state, const wire::DataHeader& header,
+                     std::span<const std::byte> payload) {
+  if (!matches(now, state, header.total_bytes, header.prefix.element)) return false;
+  if (!state.grid.fits(header.offset_bytes, payload.size())) {
+    shared_.counters.add(Counter::k_drop_bad_segment);
+    return true;
+  }
+  if (!state.machine.on(ReceiveEvent::k_data, shared_.counters)) return false;
+  state.last_data_ns = now;
+  const std::uint8_t flags = header.prefix.flags;
+  state.has_critical = state.has_critical || (flags & MLT_FLAG_HAS_CRITICAL) != 0;
+  const std::uint32_t segment = header.offset_bytes / state.grid.segment_bytes();
+  if (state.received.test(segment)) {
+    shared_.counters.add(Counter::k_duplicate_segments);
+  } else {
+    state.received.set(segment);
+    ++state.received_segments;
+    state.received_bytes += payload.size();
+    if ((flags & MLT_FLAG_CRITICAL) != 0) ++state.critical_received;
+    if ((flags & MLT_FLAG_REPAIR) != 0) ++state.repaired_segments;
+    shared_.counters.add(Counter::k_segments_placed);
+    if (state.request.place != nullptr) {
+      state.request.place(state.request.place_context, header.offset_bytes, payload);
+    } else if (!payload.empty()) {
+      std::memcpy(state.request.data.data() + header.offset_bytes, payload.data(), payload.size());
+    }
+  }
+  if ((flags & MLT_FLAG_END_OF_ROUND) != 0 && state.is_newer_round(header.prefix.round) &&
+      state.machine.on(ReceiveEvent::k_end_of_round, shared_.counters)) {
+    // The marker is the last packet of its round and stands in the same queue as the rest of it: what is not here by
+    // now is lost, unless this path reorders.
+    state.round = header.prefix.round;
+    state.round_over_ns = now;
+    state.path_count = 0;
+    state.probe_timestamp_ns = 0;
+    state.answer_by_control = false;
+    state.grace_ns = shared_.peers[state.request.peer].reorder_window_ns;
+  }
+  return true;
+}
+
+void Receiver::on_probe(TimeNs now, std::uint16_t from, const wire::Probe& probe, bool by_control) {
+  shared_.counters.add(Counter::k_probes_received);
+  if (by_control) shared_.counters.add(Counter::k_backstop_messages_received);
+  ReceiveState* state = find(from, probe.transfer);
+  if (state != nullptr) {
+    if (matches(now, *state, probe.total_bytes, probe.prefix.element)) take_probe(now, *state, probe, by_control);
+    return;
+  }
+  if (is_over(from, probe.transfer)) return answer_finished(from, probe.transfer, probe.timestamp_ns, by_control);
+  if (EarlyTransfer* early = early_.find_or_insert(from, probe.transfer)) {
+    early->probed = true;
+    early->probe = probe;
+  }
+  Reply reply;
+  reply.kind = ReplyKind::kNotPosted;
+  reply.peer = from;
+  reply.transfer = probe.transfer;
+  reply.round = probe.prefix.round;
+  reply.probe_timestamp_ns = probe.timestamp_ns;
+  (by_control ? control_replies_ : replies_).push(reply);
+}
+
+void Receiver::on_abort(TimeNs now, std::uint16_t from, const wire::Abort& abort) {
+  shared_.counters.add(Counter::k_aborts_received);
+  if (ReceiveState* state = find(from, abort.transfer)) {
+    return finish(now, *state, ReceiveEvent::k_abort, CompletionStatus::kCancelled, false);
+  }
+  if (is_over(from, abort.transfer)) return shared_.counters.add(Counter::k_stale_control);
+  if (EarlyTransfer* early = early_.find_or_insert(from, abort.transfer)) early->aborted = true;
+}
+
+void Receiver::take_probe(TimeNs now, ReceiveState& state, const wire::Probe& probe, bool by_control) {
+  if ((probe.prefix.flags & MLT_PROBE_FLAG_CRITICAL) != 0) {
+    state.has_critical = true;
+    state.critical_known = true;
+    state.critical_total = probe.critical_segments;
+  }
+  if ((probe.prefix.flags & MLT_PROBE_FLAG_ACK_ONLY) != 0) {
+    if (!state.machine.on(ReceiveEvent::k_ack_probe, shared_.counters)) return;
+    Reply reply;
+    reply.kind = ReplyKind::kAck;
+    reply.peer = state.request.peer;
+    reply.transfer = state.transfer();
+    reply.probe_timestamp_ns = probe.timestamp_ns;
+    (by_control ? control_replies_ : replies_).push(reply);
+    return judge(now, state);
+  }
+  const bool newer = state.is_newer_round(probe.prefix.round);
+  const bool answered = state.machine.phase() == ReceivePhase::k_answered;
+  const ReceiveEvent again =
+      probe.prefix.round == state.round ? ReceiveEvent::k_probe_again : ReceiveEvent::k_old_probe;
+  if (!state.machine.on(newer ? ReceiveEvent::k_new_probe : again, shared_.counters)) return;
+  if (newer || !answered) {
+    if (newer) state.round_over_ns = now;
+    state.grace_ns = probe.path_count == 0 ? shared_.peers[state.request.peer].reorder_window_ns
+                                           : std::min<DurationNs>(probe.grace_ns, kMaxGraceNs);
+  }
+  state.round = probe.prefix.round;
+  state.path_count = probe.path_count;
+  std::copy_n(probe.last_sequence, probe.path_count, state.last_sequence.begin());
+  state.probe_timestamp_ns = probe.timestamp_ns;
+  state.answer_by_control = by_control;
+  judge(now, state);
+}
+
+}  // namespace mlt::core

@@ -1,0 +1,180 @@
+// What the receiver says: ACK, BITMAP, STOP. Paper sections 4.2.1 and 4.2.3.
+#include <algorithm>
+
+#include "core/sender.h"
+
+namespace mlt::core {
+
+namespace {
+
+CompletionStatus completion_status(wire::StopStatus status) {
+  switch (status) {
+    case wire::StopStatus::kComplete:
+      return CompletionStatus::kComplete;
+    case wire::StopStatus::kWithinBound:
+      return CompletionStatus::kWithinBound;
+    case wire::StopStatus::kDeadline:
+      return CompletionStatus::kDeadline;
+    case wire::StopStatus::kSizeMismatch:
+      return CompletionStatus::kSizeMismatch;
+    case wire::StopStatus::kTypeMismatch:
+      return CompletionStatus::kTypeMismatch;
+    case wire::StopStatus::kCancelled:
+    case wire::StopStatus::kFinishedBefore:  // it may have failed or lost something: no success is claimed
+      return CompletionStatus::kCancelled;
+  }
+  return CompletionStatus::kCancelled;
+}
+
+bool is_received(const wire::BitmapMessage& bitmap, std::uint32_t i) {
+  return ((std::to_integer<std::uint32_t>(bitmap.bits[i / 8]) >> (i % 8)) & 1U) != 0;
+}
+
+bool asks_for_any(const wire::BitmapMessage& bitmap) {
+  for (std::uint32_t i = 0; i < bitmap.segment_count; ++i) {
+    if (!is_received(bitmap, i)) return true;
+  }
+  return false;
+}
+
+SendEvent bitmap_event(std::uint8_t round, std::uint8_t current) {
+  if (round == current) return SendEvent::k_bitmap;
+  return round == static_cast<std::uint8_t>(current - 1) ? SendEvent::k_late_bitmap : SendEvent::k_other_bitmap;
+}
+
+}  // namespace
+
+void Sender::on_ack_block(TimeNs now, TimeNs arrival_ns, std::uint16_t from, std::uint8_t path,
+                          const wire::AckBlock& block, bool fresh, std::uint32_t probe_timestamp_ns) {
+  Peer& peer = shared_.peers[from];
+  PathOut& out = peer.out[path];
+  bool progress = false;
+  // Never trust a number beyond what was sent.
+  if (is_after(block.highest_sequence, out.resolved) && !is_after(block.highest_sequence, out.last_sequence)) {
+    out.resolved = block.highest_sequence;
+    progress = true;
+  }
+  const auto now_low = static_cast<std::uint32_t>(now);
+  if (fresh) {
+    // Two round trips: how long an answer takes, both hosts' threads included, for the timers; and how long the network
+    // takes, from arrival stamps, for the rate. A host that is slow to look is no congestion; the window bounds it.
+    const std::uint32_t answer = now_low - block.echo_timestamp_ns;
+    const std::uint32_t network = static_cast<std::uint32_t>(arrival_ns) - block.echo_timestamp_ns - block.hold_ns;
+    if (answer < 0x8000'0000U && network < 0x8000'0000U) {  // else a stale echo, or a clock that jumped
+      peer.rtt.on_sample(answer);
+      peer.rate->on_rtt_sample(now, std::max<DurationNs>(1, network));
+    }
+  }
+  if (probe_timestamp_ns != 0) {
+    const std::uint32_t rtt = now_low - probe_timestamp_ns;
+    if (rtt < 0x8000'0000U && rtt > 0) peer.rtt.on_sample(rtt);
+    if (peer.stall_probe_ns != base::kNever && rtt <= static_cast<std::uint64_t>(now - peer.stall_probe_ns)) {
+      // The window was full for a whole timeout, nothing was sent since, and the peer answers a question asked after
+      // that: what it has not seen by now is lost.
+      for (PathOut& path_out : peer.out) path_out.resolved = path_out.last_sequence;
+      progress = true;
+    }
+  }
+  if (progress) {
+    peer.stall_repeats = 0;
+    peer.stall_probe_ns = base::kNever;
+    if (peer.window_blocked) {
+      peer.window_blocked = false;
+      shared_.timers.cancel(shared_.peer_timer(from));
+    }
+  }
+}
+
+void Sender::on_alive(SendState& state) {
+  state.unanswered_probes = 0;
+  // A question that is not out yet may be the wrong one by now: a round that goes on must not be asked for its end.
+  backstops_due_.clear(slot_of(state));
+}
+
+void Sender::mark_ready(SendState& state) {
+  if (state.receiver_ready || !state.machine.on(SendEvent::k_ready, shared_.counters)) return;
+  state.receiver_ready = true;
+  if (state.machine.phase() == SendPhase::k_sending) {
+    state.probe_ns = base::kNever;  // it asked because it might not be posted
+    state.probe_due = false;
+    probes_due_.clear(slot_of(state));
+    link_work(state);
+    arm(state);
+  }
+}
+
+void Sender::on_ack(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wire::Ack& ack) {
+  shared_.counters.add(Counter::k_acks_received);
+  on_ack_block(now, arrival_ns, from, ack.prefix.path, ack.block, (ack.prefix.flags & MLT_ACK_FLAG_ECHO) != 0,
+               ack.probe_timestamp_ns);
+  SendState* state = find(from, ack.transfer);
+  if (state == nullptr) return;  // ACKs are per peer: the transfer that made this one due may be over
+  on_alive(*state);
+  if ((ack.prefix.flags & MLT_ACK_FLAG_POSTED) != 0) mark_ready(*state);
+}
+
+void Sender::on_bitmap(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wire::BitmapMessage& bitmap) {
+  shared_.counters.add(Counter::k_bitmaps_received);
+  on_ack_block(now, arrival_ns, from, bitmap.prefix.path, bitmap.block,
+               (bitmap.prefix.flags & MLT_BITMAP_FLAG_ECHO) != 0, bitmap.probe_timestamp_ns);
+  SendState* found = find(from, bitmap.transfer);
+  if (found == nullptr) return shared_.counters.add(Counter::k_stale_control);
+  SendState& state = *found;
+  on_alive(state);
+  if ((bitmap.prefix.flags & MLT_BITMAP_FLAG_NOT_POSTED) != 0) {
+    if (!state.machine.on(SendEvent::k_not_posted, shared_.counters)) return;
+    // It will speak up when it is posted; until then ask ever more slowly, in case that word is lost.
+    const DurationNs wait = shared_.peers[from].rtt.timeout_ns(++state.not_posted_answers);
+    state.probe_ns = base::after(now, wait);
+    return arm(state);
+  }
+  mark_ready(state);
+  if (bitmap.segment_count == 0) return;
+  if (bitmap.first_segment >= state.grid.count() || bitmap.segment_count > state.grid.count() - bitmap.first_segment) {
+    return shared_.counters.add(Counter::k_drop_bad_segment);
+  }
+  if (!asks_for_any(bitmap)) return shared_.counters.add(Counter::k_stale_control);
+  const SendEvent event = bitmap_event(bitmap.prefix.round, state.round);
+  if (!state.machine.on(event, shared_.counters)) return;
+  if (event == SendEvent::k_bitmap) {
+    base::BitmapView(state.merged_chunks.data(), kMaxBitmapChunks).clear_all();
+    ++state.round;
+    state.probe_ns = base::kNever;
+    state.probe_due = false;
+    probes_due_.clear(slot_of(state));
+  }
+  merge(state, bitmap);
+  arm(state);
+}
+
+// What one chunk asks for is to be sent (again) in the round that goes on.
+void Sender::merge(SendState& state, const wire::BitmapMessage& bitmap) {
+  const std::uint32_t chunk = bitmap.first_segment / MLT_BITMAP_CHUNK_SEGMENTS;
+  base::BitmapView merged(state.merged_chunks.data(), kMaxBitmapChunks);
+  if (merged.test(chunk)) return shared_.counters.add(Counter::k_stale_control);  // the answer to a repeated probe
+  std::uint32_t added = 0;
+  for (std::uint32_t i = 0; i < bitmap.segment_count; ++i) {
+    if (is_received(bitmap, i) || state.pending.test(bitmap.first_segment + i)) continue;
+    state.pending.set(bitmap.first_segment + i);
+    ++added;
+  }
+  merged.set(chunk);
+  state.pending_count += added;
+  state.cursor = 0;
+  state.pass = 0;
+  link_work(state);
+}
+
+void Sender::on_stop(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wire::Stop& stop) {
+  shared_.counters.add(Counter::k_stops_received);
+  on_ack_block(now, arrival_ns, from, stop.prefix.path, stop.block, (stop.prefix.flags & MLT_STOP_FLAG_ECHO) != 0,
+               stop.probe_timestamp_ns);
+  SendState* state = find(from, stop.transfer);
+  if (state == nullptr) return shared_.counters.add(Counter::k_stale_control);
+  state->missing_bytes = stop.missing_bytes;
+  state->remote_total_bytes = stop.receiver_total_bytes;
+  state->remote_element = stop.prefix.element;
+  finish(now, *state, SendEvent::k_stop, completion_status(stop.status));
+}
+
+}  // namespace mlt::core

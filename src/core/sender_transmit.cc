@@ -1,0 +1,289 @@
+// What goes out: runs of data in send order, probes, and what is moved to the control connection.
+#include <algorithm>
+
+#include "base/check.h"
+#include "core/sender.h"
+
+namespace mlt::core {
+
+namespace {
+
+std::uint32_t nonzero_timestamp(TimeNs now) {
+  const auto low = static_cast<std::uint32_t>(now);
+  return low == 0 ? 1 : low;
+}
+
+}  // namespace
+
+// Front layers before back layers across tensors; the order of posting breaks ties.
+void Sender::link_work(SendState& state) {
+  if (state.in_work || state.pending_count == 0) return;
+  Peer& peer = shared_.peers[state.request.peer];
+  std::uint32_t* link = &peer.work_head;
+  while (*link != kNil) {
+    const SendState& other = states_[*link];
+    if (state.request.order < other.request.order) break;
+    if (state.request.order == other.request.order && state.post_number < other.post_number) break;
+    link = &states_[*link].next_work;
+  }
+  state.next_work = *link;
+  *link = slot_of(state);
+  state.in_work = true;
+  peers_with_work_.set(state.request.peer);
+}
+
+void Sender::unlink_work(SendState& state) {
+  if (!state.in_work) return;
+  Peer& peer = shared_.peers[state.request.peer];
+  std::uint32_t* link = &peer.work_head;
+  while (*link != slot_of(state)) link = &states_[*link].next_work;
+  *link = state.next_work;
+  state.next_work = kNil;
+  state.in_work = false;
+  if (peer.work_head == kNil) peers_with_work_.clear(state.request.peer);
+}
+
+std::uint64_t Sender::in_flight_bytes(std::uint16_t rank) const {
+  const Peer& peer = shared_.peers[rank];
+  std::uint64_t packets = 0;
+  for (std::uint8_t path = 0; path < shared_.config.paths; ++path) {
+    packets += peer.out[path].last_sequence - peer.out[path].resolved;
+  }
+  return packets * (peer.segment_bytes + MLT_DATA_HEADER_BYTES);
+}
+
+// The next segment in send order: critical, then important, then the rest. Leaves the cursor on it.
+bool Sender::next_segment(SendState& state, std::uint32_t& segment) {
+  while (state.pass < kPasses) {
+    std::size_t i = state.pending.find_set(state.cursor);
+    while (i < state.grid.count() && state.tag_of(static_cast<std::uint32_t>(i)).pass() != state.pass) {
+      // With one tag for all, the pass decides for every segment at once.
+      i = state.request.tags.empty() ? state.grid.count() : state.pending.find_set(i + 1);
+    }
+    if (i < state.grid.count()) {
+      segment = state.cursor = static_cast<std::uint32_t>(i);
+      return true;
+    }
+    ++state.pass;
+    state.cursor = 0;
+  }
+  return false;
+}
+
+// How many datagrams may leave now for this send: 0 if window or blindness forbid.
+std::uint32_t Sender::datagrams_allowed(TimeNs now, std::uint16_t rank, const SendState& state,
+                                        const TransmitCapabilities& capabilities) {
+  Peer& peer = shared_.peers[rank];
+  const std::uint32_t datagram = peer.segment_bytes + MLT_DATA_HEADER_BYTES;
+  std::uint64_t limit = std::min<std::uint64_t>(capabilities.max_run_segments, base::kMaxRunSegments);
+  limit = std::min<std::uint64_t>(limit, capabilities.max_run_bytes / datagram);
+  limit = std::min(limit, Pacer::run_bytes(peer.rate->rate_bytes_per_second()) / datagram);
+  limit = std::max<std::uint64_t>(limit, 1);
+  const std::uint64_t in_flight = in_flight_bytes(rank);
+  const std::uint64_t room = peer.window_bytes > in_flight ? peer.window_bytes - in_flight : 0;
+  if (in_flight > 0) {
+    // Runs are cheap only when they are long: wait for a quarter of the window rather than dribble.
+    const std::uint64_t worthwhile = std::min<std::uint64_t>(limit * datagram, peer.window_bytes / 4);
+    if (room < datagram || room < worthwhile) {
+      if (!peer.window_blocked) {
+        peer.window_blocked = true;
+        shared_.timers.set(shared_.peer_timer(rank), base::after(now, peer.rtt.timeout_ns(peer.stall_repeats)));
+      }
+      return 0;
+    }
+  }
+  // One datagram at least, even into a window that is smaller than it.
+  limit = std::max<std::uint64_t>(1, std::min(limit, room / datagram));
+  if (!state.receiver_ready) {
+    const std::uint32_t blind = std::max<std::uint32_t>(peer.early_segments, 1);
+    if (state.blind_segments >= blind) return 0;
+    limit = std::min<std::uint64_t>(limit, blind - state.blind_segments);
+  }
+  return static_cast<std::uint32_t>(limit);
+}
+
+bool Sender::fill_data(TimeNs now, const TransmitCapabilities& capabilities, base::DatagramRun& run) {
+  const std::uint16_t peers = shared_.config.peers;
+  std::size_t rank = peers_with_work_.find_set(next_peer_);
+  bool wrapped = false;
+  while (true) {
+    if (rank >= peers) {
+      if (wrapped) return false;
+      wrapped = true;
+      rank = peers_with_work_.find_set(0);
+      if (rank >= next_peer_) return false;
+    }
+    if (wrapped && rank >= next_peer_) return false;
+    if (fill_from_peer(now, static_cast<std::uint16_t>(rank), capabilities, run)) {
+      next_peer_ = static_cast<std::uint16_t>((rank + 1) % peers);
+      return true;
+    }
+    rank = peers_with_work_.find_set(rank + 1);
+  }
+}
+
+bool Sender::fill_from_peer(TimeNs now, std::uint16_t rank, const TransmitCapabilities& capabilities,
+                            base::DatagramRun& run) {
+  Peer& peer = shared_.peers[rank];
+  if (peer.window_blocked) return false;
+  if (!peer.pacer.may_send(now)) {
+    shared_.timers.set(shared_.peer_timer(rank), peer.pacer.next_ns());
+    return false;
+  }
+  for (std::uint32_t slot = peer.work_head; slot != kNil;) {
+    SendState& state = states_[slot];
+    slot = state.next_work;
+    const std::uint32_t limit = datagrams_allowed(now, rank, state, capabilities);
+    if (peer.window_blocked) return false;
+    if (limit == 0) {  // sent all it may send blindly: ask, and let others go on
+      unlink_work(state);
+      ask(state, true);
+      await_answer(now, state);
+      continue;
+    }
+    fill_run(now, state, limit, run);
+    return true;
+  }
+  return false;
+}
+
+void Sender::fill_run(TimeNs now, SendState& state, std::uint32_t limit, base::DatagramRun& run) {
+  Peer& peer = shared_.peers[state.request.peer];
+  const std::uint8_t path = peer.next_path;
+  peer.next_path = static_cast<std::uint8_t>((peer.next_path + 1) % shared_.config.paths);
+  PathOut& out = peer.out[path];
+
+  std::uint32_t segment = 0;
+  MLT_CHECK(next_segment(state, segment));
+  const SegmentTag first_tag = state.tag_of(segment);
+  const std::uint8_t pass = state.pass;
+  run.peer = state.request.peer;
+  run.path = path;
+  run.dscp = shared_.config.dscp.data[first_tag.traffic_class()];
+  run.ecn = first_tag.ecn();
+  run.datagram_bytes = MLT_DATA_HEADER_BYTES + state.grid.length(segment);
+  run.datagram_count = 0;
+  run.slice_count = 0;
+  run.total_bytes = 0;
+
+  wire::DataHeader header;
+  header.prefix.type = wire::PacketType::kData;
+  header.prefix.path = path;
+  header.prefix.element = state.request.element;
+  header.prefix.round = state.round;
+  header.prefix.cookie = peer.remote_cookie;
+  header.tag = state.request.tag;
+  header.generation = state.generation;
+  header.total_bytes = state.grid.total_bytes();
+  header.timestamp_ns = static_cast<std::uint32_t>(now);
+  std::uint8_t common_flags = state.round > 0 || state.repaired_segments > 0 ? MLT_FLAG_REPAIR : 0;
+  if (state.critical_segments > 0) common_flags |= MLT_FLAG_HAS_CRITICAL;
+
+  // One class, one mark, one length (the last datagram may be shorter): then the kernel cuts the run for us.
+  while (run.datagram_count < limit) {
+    const SegmentTag tag = state.tag_of(segment);
+    const std::uint32_t length = state.grid.length(segment);
+    if (state.pass != pass || tag.traffic_class() != first_tag.traffic_class()) break;
+    if (MLT_DATA_HEADER_BYTES + length > run.datagram_bytes) break;
+    state.pending.clear(segment);
+    --state.pending_count;
+    header.prefix.sequence = ++out.last_sequence;
+    header.prefix.flags = common_flags;
+    if (tag.is_critical()) header.prefix.flags |= MLT_FLAG_CRITICAL;
+    // Seen on one path the marker says nothing about the others: with several, a probe names the newest packet of each.
+    if (state.pending_count == 0 && shared_.config.paths == 1) header.prefix.flags |= MLT_FLAG_END_OF_ROUND;
+    header.offset_bytes = state.grid.offset(segment);
+    std::byte* at = run.scratch.data() + std::size_t{run.datagram_count} * MLT_DATA_HEADER_BYTES;
+    wire::encode_data_header(header, at);
+    run.slices[run.slice_count++] = {at, MLT_DATA_HEADER_BYTES};
+    if (length > 0) run.slices[run.slice_count++] = {state.request.data.data() + header.offset_bytes, length};
+    run.total_bytes += MLT_DATA_HEADER_BYTES + length;
+    ++run.datagram_count;
+    if (state.pending_count == 0 || MLT_DATA_HEADER_BYTES + length < run.datagram_bytes) break;
+    if (!next_segment(state, segment)) break;
+  }
+
+  peer.pacer.on_sent(now, run.total_bytes, peer.rate->rate_bytes_per_second());
+  if (!state.receiver_ready) state.blind_segments += run.datagram_count;
+  if (common_flags & MLT_FLAG_REPAIR) {
+    state.repaired_segments += run.datagram_count;
+    shared_.counters.add(Counter::k_segments_repaired, run.datagram_count);
+  }
+  shared_.counters.add(Counter::k_runs_sent);
+  shared_.counters.add(Counter::k_data_packets_sent, run.datagram_count);
+  shared_.counters.add(Counter::k_data_bytes_sent,
+                       run.total_bytes - std::uint64_t{run.datagram_count} * MLT_DATA_HEADER_BYTES);
+  const bool round_sent = state.pending_count == 0;
+  MLT_CHECK(state.machine.on(round_sent ? SendEvent::k_round_sent : SendEvent::k_run_sent, shared_.counters));
+  if (round_sent) {
+    unlink_work(state);
+    // The marker in the last packet asks already. Critical segments need their number told, which only a probe does.
+    if (state.critical_segments > 0 || shared_.config.paths > 1) ask(state, false);
+    await_answer(now, state);
+  }
+}
+
+std::size_t Sender::encode_probe_of(TimeNs now, SendState& state, std::byte* out) {
+  Peer& peer = shared_.peers[state.request.peer];
+  wire::Probe probe;
+  probe.prefix.type = wire::PacketType::kProbe;
+  probe.prefix.element = state.request.element;
+  probe.prefix.round = state.round;
+  probe.prefix.cookie = peer.remote_cookie;
+  if (state.probe_ack_only) probe.prefix.flags |= MLT_PROBE_FLAG_ACK_ONLY;
+  if (state.critical_segments > 0) probe.prefix.flags |= MLT_PROBE_FLAG_CRITICAL;
+  probe.transfer = state.transfer();
+  probe.total_bytes = state.grid.total_bytes();
+  probe.critical_segments = state.critical_segments;
+  probe.timestamp_ns = nonzero_timestamp(now);
+  probe.grace_ns = static_cast<std::uint32_t>(peer.rtt.grace_ns());
+  probe.path_count = shared_.config.paths;
+  for (std::uint8_t path = 0; path < probe.path_count; ++path) probe.last_sequence[path] = peer.out[path].last_sequence;
+  if (state.probe_ack_only && peer.window_blocked && peer.stall_repeats > 0 && peer.stall_probe_ns == base::kNever) {
+    peer.stall_probe_ns = now;
+  }
+  shared_.counters.add(Counter::k_probes_sent);
+  return wire::encode_probe(probe, out);
+}
+
+bool Sender::fill_probe(TimeNs now, base::DatagramRun& run) {
+  const std::size_t slot = probes_due_.find_set(0);
+  if (slot >= states_.size()) return false;
+  probes_due_.clear(slot);
+  SendState& state = states_[slot];
+  state.probe_due = false;
+  const std::size_t size = encode_probe_of(now, state, run.scratch.data());
+  run.peer = state.request.peer;
+  run.path = 0;
+  run.dscp = shared_.config.dscp.control;
+  run.ecn = base::Ecn::kEct0;
+  run.datagram_count = 1;
+  run.slice_count = 1;
+  run.slices[0] = {run.scratch.data(), size};
+  run.datagram_bytes = run.total_bytes = static_cast<std::uint32_t>(size);
+  return true;
+}
+
+bool Sender::fill_backstop(TimeNs now, ControlOutput& output) {
+  if (const Reply* due = aborts_.front()) {
+    wire::Abort abort;
+    abort.prefix.type = wire::PacketType::kAbort;
+    abort.prefix.cookie = shared_.peers[due->peer].remote_cookie;
+    abort.transfer = due->transfer;
+    output.peer = due->peer;
+    output.size = wire::encode_abort(abort, output.bytes);
+    aborts_.pop();
+    shared_.counters.add(Counter::k_aborts_sent);
+    return true;
+  }
+  const std::size_t slot = backstops_due_.find_set(0);
+  if (slot >= states_.size()) return false;
+  backstops_due_.clear(slot);
+  SendState& state = states_[slot];
+  output.peer = state.request.peer;
+  output.size = encode_probe_of(now, state, output.bytes);
+  shared_.counters.add(Counter::k_backstop_messages_sent);
+  return true;
+}
+
+}  // namespace mlt::core
