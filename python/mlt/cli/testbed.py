@@ -20,6 +20,8 @@ from mlt.testbed.errors import BadTopologyError, MissingError, TestbedError
 from mlt.testbed.topology import Topology
 
 INTERRUPTED = 130
+# As a shell gives it for a program that SIGPIPE ended.
+UNREAD = 141
 DEFAULT_NAME = "bed"
 
 
@@ -120,6 +122,10 @@ def run(name: str | None, grace: float, port: int, counters: bool, command: tupl
         except KeyboardInterrupt:
             click.echo("interrupted: every command was ended and the testbed is removed", err=True)
             code = INTERRUPTED
+        except BrokenPipeError:
+            # The interpreter would flush into the closed pipe once more when it ends.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            code = UNREAD
     raise SystemExit(code)
 
 

@@ -85,16 +85,22 @@ def run(
     """Run ``command`` on every host of ``bed`` until all have ended.
 
     When one fails, the others have ``grace`` seconds to end by themselves, then they are ended. ``write`` gets
-    (rank, line); it is called by one thread at a time. KeyboardInterrupt ends all commands and goes on.
+    (rank, line); it is called by one thread at a time. KeyboardInterrupt ends all commands and goes on, and so does
+    BrokenPipeError, when nobody reads any more what ``write`` writes.
     """
     began = time.monotonic()
     lock = threading.Lock()
     processes: list[subprocess.Popen[bytes]] = []
     readers: list[threading.Thread] = []
 
+    unread = threading.Event()
+
     def locked_write(rank: int, line: bytes) -> None:
         with lock:
-            write(rank, line)
+            try:
+                write(rank, line)
+            except BrokenPipeError:
+                unread.set()  # and read on: a full pipe would stop the command for good
 
     ours: set[int] = set()
     order: list[int] = []
@@ -110,7 +116,7 @@ def run(
             reader = threading.Thread(target=_read, args=(rank, process.stdout, locked_write), daemon=True)
             reader.start()
             readers.append(reader)
-        _wait(processes, order, ours, grace)
+        _wait(processes, order, ours, grace, unread)
     except BaseException:
         with uninterrupted():
             ours.update(rank for rank, process in enumerate(processes) if process.poll() is None)
@@ -126,9 +132,13 @@ def run(
     return Outcome(codes[failed[0]] if failed else 0, endings, time.monotonic() - began)
 
 
-def _wait(processes: list[subprocess.Popen[bytes]], order: list[int], ours: set[int], grace: float) -> None:
+def _wait(
+    processes: list[subprocess.Popen[bytes]], order: list[int], ours: set[int], grace: float, unread: threading.Event
+) -> None:
     deadline: float | None = None
     while len(order) < len(processes):
+        if unread.is_set():
+            raise BrokenPipeError
         for rank, process in enumerate(processes):
             if rank not in order and process.poll() is not None:
                 order.append(rank)

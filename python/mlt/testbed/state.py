@@ -18,6 +18,7 @@ from typing import Any
 from mlt.testbed.errors import TestbedError
 
 VERSION = 1
+ROOT_DIRECTORY = Path("/run/mlt-testbed")
 
 
 @dataclass(kw_only=True)
@@ -60,7 +61,7 @@ def owner() -> list[int]:
 def directory() -> Path:
     """/run/mlt-testbed for root; XDG_RUNTIME_DIR/mlt-testbed for others."""
     if os.geteuid() == 0:
-        return Path("/run/mlt-testbed")
+        return ROOT_DIRECTORY
     return Path(os.environ.get("XDG_RUNTIME_DIR") or f"/tmp/mlt-{os.getuid()}") / "mlt-testbed"
 
 
@@ -94,6 +95,8 @@ def read(name: str) -> State:
     for state in all_states():
         if state.name == name:
             return state
+    if os.geteuid() != 0 and (ROOT_DIRECTORY / f"{name}.json").exists():
+        raise TestbedError(f"testbed {name!r} belongs to root: use sudo")
     names = ", ".join(state.name for state in all_states())
     there = f"there are: {names}" if names else "there is none; 'mlt testbed up' makes one"
     raise TestbedError(f"no testbed named {name!r}; {there}")

@@ -111,6 +111,16 @@ def test_run__cleans_up_after_a_signal(name: str, number: signal.Signals) -> Non
     assert not any(is_alive(pid) for pid in pids)
 
 
+def test_run__ends_when_nobody_reads_its_output(name: str) -> None:
+    line = " ".join([*MLT, "run", "--hosts", "2", "--name", name, "--", "yes"])
+    done = subprocess.run(
+        ["bash", "-c", f"{line} | head -n 3; echo ${{PIPESTATUS[0]}}"],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.stdout.splitlines()[-1] == "141", done.stderr
+    assert leftovers(name) == []
+
+
 def test_run__ends_processes_that_left_its_process_group(name: str) -> None:
     code = (
         "import subprocess, sys; p = subprocess.Popen(['sleep', '300'], start_new_session=True); "

@@ -3,8 +3,8 @@
 //
 // Runs at clsact ingress of the receiving end. Packet n of a link is lost if a hash of (seed, n) is below the
 // threshold: the same seed loses the same packets, whatever the timing. Address resolution (ARP, ICMPv6) and
-// multicast reports are neither counted nor lost, so that n depends on the traffic alone. Deliberately absent: bursts, corruption, delay. GPL is what
-// the kernel asks of a program that uses these helpers.
+// multicast reports are neither counted nor lost, so that n depends on the traffic alone. Deliberately absent: bursts,
+// corruption, delay. GPL is what the kernel asks of a program that uses these helpers.
 // clang-format off: libbpf's headers use types that this one defines.
 #include <linux/bpf.h>
 // clang-format on
