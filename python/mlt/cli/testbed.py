@@ -166,7 +166,8 @@ def up(name: str, **options: Any) -> None:
         bed.up(stays=True)
         for host, address in bed.layout.hosts.items():
             click.echo(f"{host} {address} (at {bed.layout.leaf_of[host]})")
-        click.echo(f"try: mlt testbed exec host0 -- ip -br address    then: mlt testbed down {name}", err=True)
+        which = "" if name == DEFAULT_NAME else f"--name {name} "
+        click.echo(f"try: mlt testbed exec {which}host0 -- ip -br address    then: mlt testbed down {name}", err=True)
 
 
 @contextlib.contextmanager

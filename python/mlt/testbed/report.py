@@ -33,10 +33,9 @@ def tables(bed: Testbed, *, everything: bool = False) -> Group:
             row.link, "up" if row.up else "broken", format_rate(rate or 0), row.direction, format_loss(row.loss),
             f"{row.seen:,}", f"{row.lost:,}", measured,
         )  # fmt: skip
-    queues = Table(
-        "switch", "port to", "queue", "class", "sent", "marked", "early drops", "limit drops", "full drops", "backlog",
-        title="switch queues, in packets",
-    )  # fmt: skip
+    # Narrow enough for 80 columns.
+    columns = ("switch", "port to", "queue", "class", "sent", "marked", "early", "limit", "full", "waiting")
+    queues = Table(*columns, title="switch queues, in packets (early, limit, full: dropped)")
     for one in bed.counters():
         dropped = one.dropped_early + one.dropped_at_limit + one.dropped_full
         if everything or one.sent or dropped:
