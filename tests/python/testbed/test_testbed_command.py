@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -109,3 +110,22 @@ def test_run__without_root_enters_a_user_namespace() -> None:
     stays = as_nobody(*mlt, "up", "--hosts", "2")
     assert stays.returncode == 1
     assert "needs root" in stays.stderr
+
+
+@needs_testbed
+def test_run__without_clang_uses_what_the_wheel_carries(tmp_path: Path) -> None:
+    from mlt.testbed import programs
+
+    shipped = [source for source in programs.sources() if (programs.HERE / "bpf" / source.object_name).exists()]
+    for program in ("tc", "nsenter", "unshare", "setpriv", "true", "sh"):
+        (tmp_path / program).symlink_to(str(shutil.which(program)))
+    env = {**os.environ, "PATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    done = subprocess.run(
+        [*MLT, "run", "--hosts", "2", "--", "true"], env=env, capture_output=True, text=True, check=False
+    )
+    if len(shipped) == len(programs.sources()):
+        assert done.returncode == 0, done.stderr
+    else:
+        assert done.returncode == 1
+        assert "clang is not installed, and this wheel was built without it: apt-get install clang" in done.stderr
+    assert not (tmp_path / "cache").exists()

@@ -52,3 +52,29 @@ def test_tcp__finishes_whole_on_a_lossy_network() -> None:
     assert lost > 0.005 * sent
     assert missing == 0
     assert p50 > WIRE_LIMIT_MS
+
+
+GLOO = """
+import os, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+values = torch.full((1000,), float(dist.get_rank() + 1))
+dist.all_reduce(values)
+print(int(values[0]), flush=True)
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+def test_gloo__meets_over_the_hosts_interface() -> None:
+    pytest.importorskip("torch")
+    done = command("run", "--hosts", "3", "--rate", "200mbit", "--", sys.executable, "-c", GLOO, timeout=110)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert {"[0] 6", "[1] 6", "[2] 6"} <= set(done.stdout.splitlines())
+
+
+def test_topology_file__of_the_examples_runs() -> None:
+    file = str(ROOT / "examples" / "testbed" / "leaf-spine.yaml")
+    words = ["--transport", "tcp", "--rounds", "3", "--bytes", "65536"]
+    done = command("run", "--topology", file, "--", sys.executable, str(EXAMPLE), *words, timeout=110)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "[0] tcp: 3 rounds of 65536 B from 3 hosts" in done.stdout

@@ -221,3 +221,16 @@ def test_mtu__is_the_links_and_a_smaller_one_swallows_large_packets() -> None:
             assert len(narrow.recv(4000)) == 1000
             with pytest.raises(TimeoutError):
                 narrow.recv(4000)
+
+
+def test_fifo__is_a_plain_queue_with_the_same_losses() -> None:
+    with Testbed(hosts=2, queue="fifo", rate="10mbit", buffer="16KiB", links={"host0": {"rate": "1gbit"}}) as bed:
+        resolve(bed, "host0", "host1")
+        bed.set_loss("100%", link="host1", direction="up")
+        with sink(bed, "host1"), udp(bed, "host0") as sock, udp(bed, "host1") as back:
+            for _ in range(50):
+                sock.sendto(bytes(PAYLOAD), (bed.address("host1"), PORT))
+            back.sendto(b"x", (bed.address("host0"), PORT))
+            # 72 KB into 16 KiB and htb's first burst of 16 KiB: about half is dropped.
+            assert until(lambda: queue(bed, "switch", "host1", "all").dropped_full > 15)
+            assert until(lambda: any(row.lost == 1 for row in bed.link_counters() if row.link == "host1"))
