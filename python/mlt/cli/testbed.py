@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import click
 
 from mlt.testbed import bed as beds
-from mlt.testbed import report, requirements, runner, state, topology
+from mlt.testbed import cleanup, report, requirements, runner, state, topology
 from mlt.testbed.bed import Testbed
 from mlt.testbed.errors import BadTopologyError, MissingError, TestbedError
 from mlt.testbed.topology import Topology
@@ -296,17 +296,17 @@ def down(name: str, everything: bool) -> None:
         if not requirements.is_privileged():
             raise MissingError(requirements.problems(topology.make({"hosts": 1})))
         with state.locked():
-            swept = beds.sweep()
+            swept = cleanup.sweep()
         for gone in swept:
             click.echo(f"removed {gone}, whose process was gone")
         if everything:
             for found in state.all_states():
-                beds.remove(found.name)
+                cleanup.remove(found.name)
                 click.echo(f"removed {found.name}")
         elif name not in swept:
             if swept and name == DEFAULT_NAME and name not in [found.name for found in state.all_states()]:
                 return
-            beds.remove(name)
+            cleanup.remove(name)
             click.echo(f"removed {name}")
 
 

@@ -10,28 +10,36 @@ Needs root. Owned by one thread; other processes reach the same testbed by ``Tes
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
-import struct
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from mlt.testbed import impairments, libbpf, links, namespaces, programs, requirements, state, switch_port, tc
+from mlt.testbed import (
+    cleanup,
+    counters,
+    impairments,
+    libbpf,
+    links,
+    namespaces,
+    programs,
+    requirements,
+    state,
+    switch_port,
+    tc,
+)
 from mlt.testbed.errors import BadTopologyError, TestbedError
 from mlt.testbed.impairments import LossCounters
-from mlt.testbed.layout import HOST_INTERFACE, End, lay_out
+from mlt.testbed.layout import DIRECTIONS, HOST_INTERFACE, End, lay_out
 from mlt.testbed.switch_port import Classes, PortSettings, QueueCounters
 from mlt.testbed.topology import Topology, check_name, make
 
 Result = TypeVar("Result")
 _numbers = itertools.count(1)
-DIRECTIONS = ("up", "down")
 DEFAULT_PORT = 29_500
-GRACE_SECONDS = 2.0
 
 
 class Testbed:
@@ -64,7 +72,7 @@ class Testbed:
         requirements.require(self.topology)
         use_programs = requirements.can_load_programs()
         with state.locked():
-            sweep()
+            cleanup.sweep()
             made = state.State(
                 name=self.name,
                 owner=None if stays else state.owner(),
@@ -102,7 +110,7 @@ class Testbed:
                 loaded.append(port_program)
                 self._keep(port_program, "queue_of_dscp", "port_of_ifindex", "counters")
             for switch in self.layout.switches:
-                commands = self.classes.commands([self._port(end) for end in self._ports(switch)])
+                commands = self.classes.commands([self._port(end) for end in self.layout.ports(switch)])
                 tc.batch(self.path(switch), commands.tc)
                 self._write(commands.tables)
             for host in self.layout.hosts:
@@ -112,7 +120,7 @@ class Testbed:
                     links.attach(end, self.path, port_program.fd, "mlt_switch_port", ingress=False)  # type: ignore[union-attr]
                 for direction in DIRECTIONS if loss_program is not None else ():
                     end = link.receiver(direction)
-                    self._tables["link_counters"].update(_key(end), impairments.EMPTY_COUNTER)
+                    self._tables["link_counters"].update(counters.key_of(end), impairments.EMPTY_COUNTER)
                     links.attach(end, self.path, loss_program.fd, "mlt_link_loss", ingress=True)  # type: ignore[union-attr]
             self._write_losses()
         finally:
@@ -136,7 +144,7 @@ class Testbed:
             table.close()
         self._tables = {}
         if self._state is not None:
-            _dismantle(self._state)
+            cleanup.dismantle(self._state)
         self._state = None
 
     @classmethod
@@ -281,7 +289,7 @@ class Testbed:
         before, self.topology = self.topology, topology
         try:
             ports = {
-                switch: [self._port(end) for end in self._ports(switch) if self._differs(before, end)]
+                switch: [self._port(end) for end in self.layout.ports(switch) if self._differs(before, end)]
                 for switch in self.layout.switches
             }
             commands = {switch: self.classes.commands(changed) for switch, changed in ports.items() if changed}
@@ -304,59 +312,11 @@ class Testbed:
     def counters(self) -> list[QueueCounters]:
         """Every queue of every switch port: packets sent, marked and dropped, bytes waiting."""
         self._up()
-        names = self.classes.queue_names()
-        found = []
-        for switch in self.layout.switches:
-            below = _real_queues(tc.show(self.path(switch)))
-            for end in self._ports(switch):
-                if self.topology.queue == "red":
-                    found += self._red_counters(switch, end, names)
-                    continue
-                for queue, name in sorted(names.items(), reverse=True):
-                    real = below.get((end.interface, queue), {})
-                    counted: dict[str, int] = {"sent": real.get("packets", 0)}
-                    if "counters" in self._tables:
-                        values = self._tables["counters"].lookup(_key(end) + struct.pack("=I", queue))
-                        counted = switch_port.decode_counters(values or [bytes(32)])
-                    found.append(
-                        QueueCounters(
-                            switch=switch, port=end.interface, queue=queue, name=name, **counted,
-                            dropped_full=real.get("drops", 0), backlog=real.get("backlog", 0),
-                        )
-                    )  # fmt: skip
-        return found
-
-    def _red_counters(self, switch: str, end: End, names: dict[int, str]) -> list[QueueCounters]:
-        from mlt.switch_configs.registry import target
-
-        rows = target("linux").parse_counters(tc.show_text(self.path(switch), end.interface))
-        return [
-            QueueCounters(
-                switch=switch, port=end.interface, queue=row.queue, name=names.get(row.queue, ""), sent=row.sent or 0,
-                marked=row.marked or 0, dropped_early=row.dropped_early or 0,
-                dropped_at_limit=row.dropped_at_limit or 0,
-            )
-            for row in sorted(rows, key=lambda row: -row.queue)
-        ]  # fmt: skip
+        return counters.of_queues(self.layout, self.topology.queue, self.classes.queue_names(), self._tables, self.path)
 
     def link_counters(self) -> list[LossCounters]:
         """Both directions of every link: packets that arrived at the far end, and those lost there on purpose."""
-        made, found = self._up(), []
-        for link in self.layout.links:
-            settings = self.topology.settings(link.name)
-            for direction in DIRECTIONS:
-                seen = lost = 0
-                if "link_counters" in self._tables:
-                    values = self._tables["link_counters"].lookup(_key(link.receiver(direction)))
-                    seen, lost = impairments.decode_counters(values[0]) if values else (0, 0)
-                loss = float(getattr(settings, f"loss_{direction}") or 0)
-                found.append(
-                    LossCounters(
-                        link=link.name, direction=direction, loss=loss, seen=seen, lost=lost,
-                        up=link.name not in made.broken,
-                    )
-                )  # fmt: skip
-        return found
+        return counters.of_links(self.layout, self.topology, self._tables, frozenset(self._up().broken))
 
     @property
     def counts_links(self) -> bool:
@@ -366,10 +326,10 @@ class Testbed:
     def port_state(self, switch: str, port: str) -> switch_port.PortState:
         """What the eBPF program knows of a port; raises TestbedError where another queue is in use."""
         self._up()
-        end = next(end for end in self._ports(switch) if end.interface == port)
+        end = next(end for end in self.layout.ports(switch) if end.interface == port)
         if "port_of_ifindex" not in self._tables:
             raise TestbedError(f"queue {self.topology.queue!r} has no program; only ebpf has")
-        values = self._tables["port_of_ifindex"].lookup(_key(end), locked=True)
+        values = self._tables["port_of_ifindex"].lookup(counters.key_of(end), locked=True)
         if values is None:
             raise TestbedError(f"{switch} has no entry for port {port}")
         return switch_port.decode_port(values[0])
@@ -386,19 +346,13 @@ class Testbed:
             raise BadTopologyError(f"no host {host!r}; there are {', '.join(self.layout.hosts)}")
         return host
 
-    def _ports(self, switch: str) -> list[End]:
-        return [end for link in self.layout.links for end in link.ports() if end.node == switch]
-
-    def _link_of(self, end: End) -> str:
-        return next(link.name for link in self.layout.links if end in (link.lower, link.upper))
-
     def _port(self, end: End) -> PortSettings:
-        settings = self.topology.settings(self._link_of(end))
+        settings = self.topology.settings(self.layout.link_of(end))
         assert settings.rate is not None
         return PortSettings(end.interface, end.index, settings.rate, settings.buffer or self.classes.buffer)
 
     def _differs(self, before: Topology, end: End) -> bool:
-        link = self._link_of(end)
+        link = self.layout.link_of(end)
         old, new = before.settings(link), self.topology.settings(link)
         return (old.rate, old.buffer) != (new.rate, new.buffer)
 
@@ -421,42 +375,6 @@ class Testbed:
             for direction in DIRECTIONS:
                 seed = impairments.seed_of(self.topology.seed, link.name, direction)
                 loss = float(getattr(settings, f"loss_{direction}") or 0)
-                self._tables["link_of_ifindex"].update(_key(link.receiver(direction)), impairments.encode(loss, seed))
-
-
-def _key(end: End) -> bytes:
-    return struct.pack("=I", end.index)
-
-
-def _real_queues(rows: list[dict[str, Any]]) -> dict[tuple[str, int], dict[str, int]]:
-    """(interface, queue) -> the fifo that holds its packets: handles 20: to 27:."""
-    found = {}
-    for row in rows:
-        handle = str(row.get("handle", "")).rstrip(":")
-        if row.get("kind") == "bfifo" and handle.isdigit() and 20 <= int(handle) <= 27:
-            found[str(row.get("dev")), int(handle) - 20] = row
-    return found
-
-
-def _dismantle(made: state.State) -> None:
-    namespaces.end_processes(made.paths, grace=GRACE_SECONDS)
-    for path in made.paths:
-        namespaces.remove(path)
-    state.forget(made.name)
-
-
-def sweep() -> list[str]:
-    """Remove testbeds whose process is gone; returns their names. The caller holds the lock."""
-    swept = []
-    for found in state.all_states():
-        if found.is_abandoned():
-            with contextlib.suppress(OSError):
-                _dismantle(found)
-                swept.append(found.name)
-    return swept
-
-
-def remove(name: str) -> None:
-    """Remove a testbed whoever made it; raises TestbedError if there is none of that name."""
-    with state.locked():
-        _dismantle(state.read(name))
+                self._tables["link_of_ifindex"].update(
+                    counters.key_of(link.receiver(direction)), impairments.encode(loss, seed)
+                )

@@ -13,6 +13,7 @@ from ipaddress import ip_interface
 from mlt.testbed.topology import Topology
 
 HOST_INTERFACE = "mlt0"
+DIRECTIONS = ("up", "down")
 BRIDGE = "bridge"
 FIRST_INDEX = 1000
 
@@ -74,6 +75,14 @@ class Layout:
 
     def link(self, name: str) -> Link:
         return next(link for link in self.links if link.name == name)
+
+    def ports(self, switch: str) -> list[End]:
+        """The switch's ports, in the order of links."""
+        return [end for link in self.links for end in link.ports() if end.node == switch]
+
+    def link_of(self, end: End) -> str:
+        """The name of the link that ``end`` belongs to."""
+        return next(link.name for link in self.links if end in (link.lower, link.upper))
 
     @property
     def switches(self) -> tuple[str, ...]:

@@ -187,7 +187,7 @@ def as_change(lines: list[str]) -> list[str]:
 
 def decode_counters(values: list[bytes]) -> dict[str, int]:
     """Sum of one queue's counters over processors."""
-    rows = [_COUNTER.unpack(value) for value in values]
+    rows = [_COUNTER.unpack(value) for value in values] or [(0, 0, 0, 0)]
     names = ("sent", "marked", "dropped_early", "dropped_at_limit")
     return dict(zip(names, (sum(column) for column in zip(*rows, strict=True)), strict=True))
 
