@@ -73,6 +73,7 @@ class EarlyBuffer {
   void release_segments(EarlyTransfer& early);
   void forget(std::uint16_t peer);
   std::size_t segments_kept() const { return kept_; }
+  std::size_t capacity() const { return segments_.size(); }
 
  private:
   EarlyTransfer* insert(std::uint16_t peer, const wire::TransferId& transfer, bool has_data);

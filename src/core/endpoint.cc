@@ -210,6 +210,15 @@ bool Endpoint::poll_completion(Completion& completion) {
   return true;
 }
 
+Usage Endpoint::usage() const {
+  Usage usage;
+  sender_.add_usage(usage);
+  receiver_.add_usage(usage);
+  usage.bitmap_words = {arena_.capacity_words() - arena_.free_words(), arena_.capacity_words()};
+  usage.completions = {shared_.completions.size(), std::size_t{shared_.config.max_sends} + shared_.config.max_receives};
+  return usage;
+}
+
 TimeNs Endpoint::next_timeout() const { return shared_.timers.next(); }
 
 std::uint32_t Endpoint::segment_count(std::uint16_t peer, std::uint64_t total_bytes) const {

@@ -219,6 +219,15 @@ void Receiver::on_peer_down(TimeNs now, std::uint16_t peer) {
   acks_due_.clear(peer);
 }
 
+void Receiver::add_usage(Usage& usage) const {
+  usage.receives = {states_.size() - free_.size(), states_.size()};
+  usage.early_segments = {early_.segments_kept(), early_.capacity()};
+  for (const ReplyQueue* queue : {&replies_, &control_replies_}) {
+    usage.replies.used += queue->size();
+    usage.replies.limit += queue->capacity();
+  }
+}
+
 void Receiver::complete(std::uint32_t slot, Completion& completion) const {
   const ReceiveState& state = states_[slot];
   completion.operation = state.request.operation;

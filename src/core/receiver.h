@@ -14,6 +14,7 @@
 #include "core/peer.h"
 #include "core/receive_state.h"
 #include "core/reply_queue.h"
+#include "core/usage.h"
 
 namespace mlt::core {
 
@@ -37,6 +38,7 @@ class Receiver {
   bool fill_answer(TimeNs now, base::DatagramRun& run);
   bool fill_backstop(TimeNs now, ControlOutput& output);
 
+  void add_usage(Usage& usage) const;
   void complete(std::uint32_t slot, Completion& completion) const;
   void release(std::uint32_t slot);
 

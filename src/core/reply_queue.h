@@ -41,6 +41,8 @@ class ReplyQueue {
     head_ = (head_ + 1) % ring_.size();
     --size_;
   }
+  std::size_t size() const { return size_; }
+  std::size_t capacity() const { return ring_.size(); }
   // Answers of one connection must not reach the next one, where the same transfer id names another transfer.
   void forget(std::uint16_t peer) {
     std::size_t kept = 0;

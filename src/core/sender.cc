@@ -194,6 +194,12 @@ bool Sender::finish(TimeNs now, SendState& state, SendEvent event, CompletionSta
   return true;
 }
 
+void Sender::add_usage(Usage& usage) const {
+  usage.sends = {states_.size() - free_.size(), states_.size()};
+  usage.replies.used += aborts_.size();
+  usage.replies.limit += aborts_.capacity();
+}
+
 void Sender::complete(std::uint32_t slot, Completion& completion) const {
   const SendState& state = states_[slot];
   completion.operation = state.request.operation;

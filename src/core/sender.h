@@ -12,6 +12,7 @@
 #include "core/peer.h"
 #include "core/reply_queue.h"
 #include "core/send_state.h"
+#include "core/usage.h"
 
 namespace mlt::core {
 
@@ -43,6 +44,7 @@ class Sender {
   void complete(std::uint32_t slot, Completion& completion) const;
   void release(std::uint32_t slot);
 
+  void add_usage(Usage& usage) const;
   std::uint64_t in_flight_bytes(std::uint16_t peer) const;
 
  private:

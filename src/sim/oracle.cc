@@ -431,7 +431,7 @@ void Oracle::finish() {
     if (!operation->lost) check_memory(*operation);
   }
   check_conservation();
-  check_limits();
+  check_limits(true);
 }
 
 // Rule 5. The network's books against the endpoints' own counters.
@@ -475,7 +475,38 @@ void Oracle::check_conservation() {
   }
 }
 
-// Rule 6, at the end: nothing is left of operations that are over.
-void Oracle::check_limits() {}
+// Rule 6, at any time. At the end nothing is left of operations that are over, and no timer runs for them.
+void Oracle::check_limits(bool at_the_end) {
+  for (std::uint16_t rank = 0; rank < simulator_.hosts(); ++rank) {
+    if (!simulator_.host(rank).is_up()) continue;
+    const core::Usage usage = simulator_.endpoint(rank).usage();
+    const auto check = [&](const char* what, const core::Held& held) {
+      if (held.used <= (at_the_end ? 0 : held.limit)) return;
+      simulator_.fail("rule 6: rank " + std::to_string(rank) + " holds " + std::to_string(held.used) + " " + what +
+                      " of " + std::to_string(held.limit) + (at_the_end ? ", although everything has ended" : ""));
+    };
+    // A completion's slot is given back when the driver comes back: one of them may be out.
+    core::Held sends = usage.sends;
+    core::Held receives = usage.receives;
+    core::Held words = usage.bitmap_words;
+    if (at_the_end) {
+      core::Held& last = sends.used > 0 ? sends : receives;
+      if (last.used > 0) {
+        --last.used;
+        if (&last == &receives) words.used = 0;  // its bitmap goes with it
+      }
+    }
+    check("sends", sends);
+    check("receives", receives);
+    check("bitmap words", words);
+    check("replies", usage.replies);
+    check("completions", usage.completions);
+    // Segments for receives that were never posted stay: that is what the buffer is for.
+    if (!at_the_end) check("early segments", usage.early_segments);
+    if (at_the_end && simulator_.endpoint(rank).next_timeout() != base::kNever) {
+      simulator_.fail("rule 6: rank " + std::to_string(rank) + " still has a timer, although everything has ended");
+    }
+  }
+}
 
 }  // namespace mlt::sim

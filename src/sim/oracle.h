@@ -63,6 +63,8 @@ class Oracle {
   // Grows whenever something was achieved: posts, placed segments, completions.
   std::uint64_t progress() const;
 
+  // Rule 6: what every endpoint holds is within its limits; `at_the_end`: nothing.
+  void check_limits(bool at_the_end);
   // After the run: everything ended, memory untouched since, the books balanced. Reports to the simulator.
   void finish();
   std::string unfinished() const;
@@ -109,7 +111,6 @@ class Oracle {
   void check_end(const Operation& operation, const core::Completion& completion);
   void check_memory(const Operation& operation);
   void check_conservation();
-  void check_limits();
   void end(Operation& operation);
   bool other_failed(const Operation& operation) const;
   bool outcome_forgotten(const Operation& operation) const;

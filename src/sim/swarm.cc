@@ -36,6 +36,7 @@ class Run {
     std::uint64_t progress = 0;
     while (!(scheduled_ == 0 && oracle_.all_ended()) && simulator_.step(last)) {
       if (simulator_.events() % kProgressEvery != 0) continue;
+      oracle_.check_limits(false);
       const std::uint64_t now = oracle_.progress();
       if (now != progress || !quiet_) idle_since = simulator_.events();
       progress = now;
