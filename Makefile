@@ -2,6 +2,8 @@
 #   make demo    train a real model over the transport, with losses (report in demo-report/)
 #   make test    every test, C++ and Python
 #   make test-asan, make test-tsan   the C++ tests under sanitizers: addresses and undefined behaviour; threads
+#   make swarm   SEEDS=2000 simulated networks with faults, judged by the oracle; resumable
+#   make mutants plants faults in the core and demands that the swarm catches each
 #   make fuzz    every fuzz target for FUZZ_SECONDS (60) each; says how to replay what it finds
 #   make bench   the benchmarks
 #   make lint    ruff, mypy, clang-format
@@ -15,7 +17,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 CPP_SOURCES := $(shell git ls-files 'src/*' CMakeLists.txt 2>/dev/null)
 PY_SOURCES := $(shell git ls-files 'python/*' 'plugins/*' 'switch_configs/*' pyproject.toml 2>/dev/null)
 
-.PHONY: demo test test-cpp test-python test-live test-asan test-tsan fuzz clang bench lint format wheel system clean help
+.PHONY: demo test test-cpp test-python test-live test-asan test-tsan fuzz swarm mutants clang bench lint format wheel system clean help
 help:
 	@sed -n 's/^#   //p' Makefile
 
@@ -70,6 +72,17 @@ test-asan test-tsan: test-%: $(VENV)/.tools
 	$(BIN)/cmake --preset $*
 	$(BIN)/cmake --build --preset $*
 	$(BIN)/ctest --preset $*
+
+# SEEDS from FIRST on, over all cores; goes on where it was stopped. A failure prints the command that shows it again.
+SEEDS ?= 2000
+FIRST ?= 1
+swarm: $(VENV)/.tools
+	$(BIN)/cmake --preset default
+	$(BIN)/cmake --build --preset default --target mlt_swarm
+	$(BIN)/python tools/swarm.py --seeds $(SEEDS) --first $(FIRST) $(SWARM_ARGS)
+
+mutants: $(VENV)/.tools
+	$(BIN)/python tools/mutants.py $(MUTANTS_ARGS)
 
 fuzz: $(VENV)/.tools build/.clang
 	$(BIN)/cmake --preset fuzz

@@ -17,6 +17,8 @@ using core::Counter;
 
 constexpr std::size_t kCanaryBytes = 32;
 constexpr std::byte kCanary{0xC7};
+// Between the end of one side of a transfer and that of the other, whatever the network does meanwhile.
+constexpr base::DurationNs kTellNs = 3 * base::kSecond;
 // Between a deadline and the end of its receive: a host that is awake needs no more.
 constexpr base::DurationNs kDeadlineSlackNs = 10 * base::kMicrosecond;
 
@@ -94,6 +96,7 @@ core::OperationId Oracle::post(const Plan& plan, CompletionKind kind) {
   operation.plan = plan;
   operation.posted_ns = simulator_.host(plan.host).config().clock.local(simulator_.now());
   operation.oracle = this;
+  operation.posted_virtual_ns = simulator_.now();
   operation.memory.assign(plan.bytes + 2 * kCanaryBytes, kCanary);
   const std::span<std::byte> data = std::span(operation.memory).subspan(kCanaryBytes, plan.bytes);
   fill(operation.id, 0, data);
@@ -200,6 +203,7 @@ void Oracle::on_completion(std::uint16_t rank, const Completion& completion) {
   operation.status = completion.status;
   operation.missing_bytes = completion.missing_bytes;
   if (operation.kind == CompletionKind::kReceive) operation.ended_at = ++receives_ended_[rank];
+  operation.ended_ns = simulator_.now();
   operation.ended = true;  // what is checked below may look at both sides
   --open_;
   check_memory(operation);
@@ -242,6 +246,12 @@ void Oracle::check_end(const Operation& operation, const Completion& completion)
       // Both sides are there, and the faults are over long before a default timeout: nothing excuses it.
       if (plan.timeout_ns == 0 && other != nullptr && !other_failed(*other)) {
         violate(3, operation, "timed out, although its other side was posted");
+      }
+      // Who gives up tells the other side over a connection that loses nothing.
+      if (plan.timeout_ns == 0 && other != nullptr && other->ended && other->ended_ns > operation.posted_virtual_ns &&
+          simulator_.now() - other->ended_ns > kTellNs &&
+          simulator_.connection(plan.host, plan.peer) == operation.key.connection) {
+        violate(3, operation, "timed out long after its other side had given up");
       }
       return;
     case CompletionStatus::kDeadline:

@@ -87,7 +87,9 @@ class Oracle {
     core::CompletionKind kind = core::CompletionKind::kSend;
     Plan plan;
     Key key;
-    base::TimeNs posted_ns = 0;
+    base::TimeNs posted_ns = 0;  // by its host's clock
+    base::TimeNs posted_virtual_ns = 0;
+    base::TimeNs ended_ns = 0;
     std::vector<std::byte> memory;     // canaries, the tensor, canaries
     std::vector<std::uint8_t> placed;  // per segment, by the place function
     bool ended = false;
