@@ -58,26 +58,11 @@ std::uint64_t PathSpray::packets_in_flight() const {
   return packets;
 }
 
-std::uint32_t PathSpray::expected_sequence(std::uint8_t path) const {
+std::uint32_t PathSpray::expected_sequence(std::uint8_t path, std::uint32_t newest) const {
   const PathOut& out = paths_out_[path];
-  return out.silent || out.last_sequence == out.given_up ? 0 : out.last_sequence;
-}
-
-base::DurationNs PathSpray::grace_ns() const {
-  if (paths_ == 1) return 0;
-  base::DurationNs fastest = 0;
-  for (std::uint8_t path = 0; path < paths_; ++path) {
-    const base::DurationNs least = paths_out_[path].rtt.min_ns();
-    if (least > 0) fastest = fastest == 0 ? least : std::min(fastest, least);
-  }
-  base::DurationNs grace = 0;
-  for (std::uint8_t path = 0; path < paths_; ++path) {
-    const PathOut& out = paths_out_[path];
-    if (out.silent || out.last_sequence == out.resolved) continue;
-    if (out.rtt.smoothed_ns() == 0) return kUnknownLatenessNs;
-    grace = std::max(grace, out.rtt.smoothed_ns() + 2 * out.rtt.variation_ns() - fastest);
-  }
-  return grace;
+  if (paths_ == 1 || newest == 0) return newest;
+  const bool given_up = out.given_up != 0 && out.resolved == out.given_up && !is_after(newest, out.given_up);
+  return out.silent || given_up ? 0 : newest;
 }
 
 void PathSpray::try_another_control_path(base::TimeNs now) {
