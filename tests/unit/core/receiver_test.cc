@@ -471,6 +471,34 @@ TEST_CASE("early__a_late_post_with_a_bound_loses_nothing_on_a_clean_network") {
   }
 }
 
+TEST_CASE("early__what_found_no_room_is_no_loss_that_the_bound_allows") {
+  for (const std::uint32_t room : {0U, 1U, 3U}) {
+    for (const std::uint32_t records : {1U, 64U}) {
+      CAPTURE(room);
+      CAPTURE(records);
+      NetworkConfig config;
+      config.endpoint.early_segments = room;
+      config.endpoint.early_transfers = records;
+      VirtualNetwork network(config);
+      std::vector<std::unique_ptr<Transfer>> transfers;
+      for (std::uint64_t i = 0; i < 12; ++i) {
+        TransferOptions options;
+        options.tag = options.operation = i + 1;
+        options.loss_bound = 0.9;
+        transfers.push_back(std::make_unique<Transfer>(network, 10 * kSegment, options));
+        REQUIRE(transfers.back()->post_send() == PostStatus::kPosted);
+      }
+      network.run_for(kMillisecond);
+      for (auto& transfer : transfers) REQUIRE(transfer->post_receive() == PostStatus::kPosted);
+      for (auto& transfer : transfers) {
+        REQUIRE(transfer->run());
+        CHECK(transfer->fault() == "");
+        CHECK(transfer->received()->status == CompletionStatus::kComplete);
+      }
+    }
+  }
+}
+
 // ---- reuse and stale packets ---------------------------------------------------------------------------------------
 
 TEST_CASE("tag__is_used_again_and_again_in_order") {
