@@ -1,13 +1,25 @@
-// TIMELY-like rate control, paper section 4.2.3, with the holes of its text filled (DESIGN.md section 4):
-//  - below T_low, or with a falling round-trip time: rate + alpha;
-//  - above T_high, whatever the gradient: rate * (1 - beta * (1 - T_high / rtt));
-//  - between, with a rising round-trip time: rate * (1 - beta * gradient), gradient normalised by the base RTT.
+// TIMELY, paper section 4.2.3, with the holes of its text filled (DESIGN.md section 4) and its fairness mended:
+//  - below T_low: rate + alpha;
+//  - above T_high, whatever the gradient: rate * (1 - beta * (1 - T_high / rtt)), once per round trip at most;
+//  - between: (1 - w) of the increase, and a decrease of w * beta * error, where w(gradient) rises from 0 at -1/4 to 1
+//  at
+//    1/4 and error from 0 at the reference delay, a quarter of the way from T_low to T_high, to 1 at T_high.
+//
+// Two departures from both papers, because with their rule N flows keep whatever shares they happened to have. In the
+// middle band a pure 1 - beta * gradient has a fixed point at every queue and every split of the rate (Zhu et al., "ECN
+// or Delay", CoNEXT 2016, section 4); the error against one reference, which all flows at a port see alike, leaves one:
+// alpha = beta * rate * error. And what a sample does is scaled by the part of a round trip that has passed since the
+// last one: ACKs come every ten packets, so an increase per sample would grow with the rate, and the fast would get
+// faster. Alpha is thus per round trip; by default a hundredth of the line rate.
+//
+// Hyper-active increase (TIMELY, algorithm 1) is an option: after N falling samples in a row in the middle band, N *
+// alpha.
+//
 // Thresholds are offsets from the smallest round trip seen, and never below a few packets' serialisation time at the
 // current rate. Our own runs make a queue that is no congestion: packets of one run wait for each other wherever they
 // are serialised. Their length in time is added to the thresholds and bounds what the gradient is measured by (TIMELY
-// subtracts a segment's serialisation time from its round trip for the same reason). Starts at line rate. A decrease is
-// made at most once per round trip: the samples of one flight tell of the same queue. Source: Mittal et al., "TIMELY",
-// SIGCOMM 2015, algorithm 1.
+// subtracts a segment's serialisation time from its round trip for the same reason). Starts at line rate. Source:
+// Mittal et al., "TIMELY", SIGCOMM 2015, algorithm 1.
 #pragma once
 
 #include <algorithm>
@@ -22,13 +34,15 @@ namespace mlt::core {
 struct TimelyConfig {
   double line_rate_bytes_per_second = 1.25e9;
   double min_rate_bytes_per_second = 0;  // 0: a thousandth of the line rate
-  double alpha_bytes_per_second = 5e6;   // 40 Mbit/s
+  double alpha_bytes_per_second = 0;     // added per round trip; 0: a hundredth of the line rate
   double beta = 0.8;
   double gradient_weight = 0.3;             // of the newest difference in the smoothed one
   base::DurationNs low_offset_ns = 12'500;  // T_low  = base + max(this, low_packets at the current rate)
   base::DurationNs high_offset_ns = 125'000;
   double low_packets = 3;
   double high_packets = 30;
+  double reference = 0.25;               // where between T_low and T_high the middle band starts to decrease
+  std::uint32_t hyper_active_after = 0;  // N falling samples in a row, then N * alpha; 0: off (TIMELY's N is 5)
   std::uint32_t packet_bytes = 1'500;
   base::DurationNs run_ns = Pacer::kRunNs;  // longest run in time and in bytes
   std::uint32_t run_bytes = base::kMaxRunBytes;
@@ -41,6 +55,8 @@ class Timely {
       : config_(config),
         min_rate_(config.min_rate_bytes_per_second > 0 ? config.min_rate_bytes_per_second
                                                        : config.line_rate_bytes_per_second / 1'000),
+        alpha_(config.alpha_bytes_per_second > 0 ? config.alpha_bytes_per_second
+                                                 : config.line_rate_bytes_per_second / 100),
         rate_(config.line_rate_bytes_per_second) {}
 
   double rate_bytes_per_second() const { return rate_; }
@@ -57,14 +73,25 @@ class Timely {
     const double gradient =
         smoothed_difference_ns_ / static_cast<double>(std::max<base::DurationNs>(base_rtt_ns_, run_ns()));
 
+    // The part of a round trip that this sample speaks for.
+    const double share = std::clamp(static_cast<double>(now - sampled_ns_) / static_cast<double>(rtt_ns), 0.0, 1.0);
+    sampled_ns_ = now;
     const base::DurationNs low = low_threshold_ns();
     const base::DurationNs high = high_threshold_ns();
     if (rtt_ns > high) {
+      falling_samples_ = 0;
       decrease(now, rtt_ns, 1.0 - config_.beta * (1.0 - static_cast<double>(high) / static_cast<double>(rtt_ns)));
-    } else if (rtt_ns < low || gradient < 0) {
-      set_rate(rate_ + config_.alpha_bytes_per_second);
-    } else if (gradient > 0) {
-      decrease(now, rtt_ns, 1.0 - config_.beta * std::min(gradient, 1.0));
+    } else if (rtt_ns < low) {
+      falling_samples_ = 0;
+      set_rate(rate_ + share * alpha_);
+    } else {
+      falling_samples_ = gradient < 0 ? falling_samples_ + 1 : 0;
+      const bool hyper_active = config_.hyper_active_after > 0 && falling_samples_ >= config_.hyper_active_after;
+      const double alpha = hyper_active ? config_.hyper_active_after * alpha_ : alpha_;
+      const double weight = std::clamp(0.5 + 2 * gradient, 0.0, 1.0);
+      const double reference = static_cast<double>(low) + config_.reference * static_cast<double>(high - low);
+      const double error = (static_cast<double>(rtt_ns) - reference) / (static_cast<double>(high) - reference);
+      set_rate(rate_ + share * ((1.0 - weight) * alpha - weight * config_.beta * std::max(error, 0.0) * rate_));
     }
   }
 
@@ -99,12 +126,15 @@ class Timely {
 
   TimelyConfig config_;
   double min_rate_;
+  double alpha_;
   double rate_;
   double smoothed_difference_ns_ = 0;
   base::DurationNs previous_rtt_ns_ = 0;
   base::DurationNs base_rtt_ns_ = 0;
   base::DurationNs newer_min_ns_ = 0;
   base::DurationNs older_min_ns_ = 0;
+  std::uint32_t falling_samples_ = 0;  // in a row, in the middle band
+  base::TimeNs sampled_ns_ = 0;        // when the last sample came
   base::TimeNs bucket_start_ns_ = 0;
   base::TimeNs no_decrease_before_ns_ = 0;
 };
