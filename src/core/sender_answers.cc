@@ -68,6 +68,8 @@ void Sender::on_ack_block(TimeNs now, TimeNs arrival_ns, std::uint16_t from, std
   if (probe_timestamp_ns != 0) {
     const std::uint32_t rtt = now_low - probe_timestamp_ns;
     if (rtt < 0x8000'0000U && rtt > 0) peer.rtt.on_sample(rtt);
+    const std::uint32_t network = static_cast<std::uint32_t>(arrival_ns) - probe_timestamp_ns;
+    if (network < 0x8000'0000U && network > 0) peer.rate->on_base_sample(now, network);
     if (peer.stall_probe_ns != base::kNever && rtt <= static_cast<std::uint64_t>(now - peer.stall_probe_ns)) {
       // The window was full for a whole timeout, nothing was sent since, and the peer answers a question asked after
       // that: what it has not seen by now is lost.

@@ -1,25 +1,28 @@
 // TIMELY, paper section 4.2.3, with the holes of its text filled (DESIGN.md section 4) and its fairness mended:
 //  - below T_low: rate + alpha;
 //  - above T_high, whatever the gradient: rate * (1 - beta * (1 - T_high / rtt)), once per round trip at most;
-//  - between: (1 - w) of the increase, and a decrease of w * beta * error, where w(gradient) rises from 0 at -1/4 to 1
-//  at
-//    1/4 and error from 0 at the reference delay, a quarter of the way from T_low to T_high, to 1 at T_high.
+//  - between: rate + (1 - w) * alpha - w * beta * error * rate, where w(gradient) rises from 0 at -1/4 to 1 at 1/4, and
+//    error = 1 - reference / rtt, not below 0. The reference is T_low plus a few packets' time at the current rate.
 //
-// Two departures from both papers, because with their rule N flows keep whatever shares they happened to have. In the
-// middle band a pure 1 - beta * gradient has a fixed point at every queue and every split of the rate (Zhu et al., "ECN
-// or Delay", CoNEXT 2016, section 4); the error against one reference, which all flows at a port see alike, leaves one:
-// alpha = beta * rate * error. And what a sample does is scaled by the part of a round trip that has passed since the
-// last one: ACKs come every ten packets, so an increase per sample would grow with the rate, and the fast would get
-// faster. Alpha is thus per round trip; by default a hundredth of the line rate.
+// Departures from both papers, because with their rule N flows keep whatever shares they happened to have:
+//  - In the middle band a pure 1 - beta * gradient is content with every queue and every split (Zhu et al., "ECN or
+//    Delay", CoNEXT 2016, section 4). The error against a reference leaves one point of rest, and as a slow flow's
+//    reference is later, all flows of a port meet where each has as many packets queued: at equal rates.
+//  - What a sample does is scaled by the part of a round trip since the last one. ACKs come every ten packets, so that
+//    an increase per sample would grow with the rate: the fast would get faster.
+//  - Alpha is a packet per queueing delay, half a percent of the line rate at most: a fixed one is nothing to a fast
+//    port and a flood to a slow one behind a fast card.
+//  - A flow that starts into a standing queue takes it for the base. So a slowed flow measures a round trip of the
+//    control class now and then, which overtakes data (base_sample_due); where it does not, nothing is lost.
 //
-// Hyper-active increase (TIMELY, algorithm 1) is an option: after N falling samples in a row in the middle band, N *
-// alpha.
-//
-// Thresholds are offsets from the smallest round trip seen, and never below a few packets' serialisation time at the
-// current rate. Our own runs make a queue that is no congestion: packets of one run wait for each other wherever they
-// are serialised. Their length in time is added to the thresholds and bounds what the gradient is measured by (TIMELY
+// Hyper-active increase (TIMELY, algorithm 1) is an option: after N falling samples in a row in the middle band,
+// N * alpha. Thresholds are offsets from the base, and never below a few packets' serialisation time at the current
+// rate. Our own runs make a queue that is no congestion: packets of one run wait for each other wherever they are
+// serialised. Their length in time is added to the thresholds and bounds what the gradient is measured by (TIMELY
 // subtracts a segment's serialisation time from its round trip for the same reason). Starts at line rate. Source:
-// Mittal et al., "TIMELY", SIGCOMM 2015, algorithm 1.
+// Mittal et al., "TIMELY", SIGCOMM 2015, algorithm 1. What it reaches: tests/sim/rate_control,
+// tests/unit/core/rate_test.cc. Weak where round trips jitter by more than T_high - base: the rate then falls to where
+// a few packets take as long.
 #pragma once
 
 #include <algorithm>
@@ -34,19 +37,21 @@ namespace mlt::core {
 struct TimelyConfig {
   double line_rate_bytes_per_second = 1.25e9;
   double min_rate_bytes_per_second = 0;  // 0: a thousandth of the line rate
-  double alpha_bytes_per_second = 0;     // added per round trip; 0: a hundredth of the line rate
+  double alpha_bytes_per_second = 0;     // per round trip; 0: by alpha_packets
+  double alpha_packets = 1;              // per queueing delay; at most a two-hundredth of the line rate
   double beta = 0.8;
   double gradient_weight = 0.3;             // of the newest difference in the smoothed one
   base::DurationNs low_offset_ns = 12'500;  // T_low  = base + max(this, low_packets at the current rate)
   base::DurationNs high_offset_ns = 125'000;
   double low_packets = 3;
   double high_packets = 30;
-  double reference = 0.25;               // where between T_low and T_high the middle band starts to decrease
+  double reference_packets = 5;          // beyond T_low, at the current rate: where the middle band starts to decrease
   std::uint32_t hyper_active_after = 0;  // N falling samples in a row, then N * alpha; 0: off (TIMELY's N is 5)
   std::uint32_t packet_bytes = 1'500;
   base::DurationNs run_ns = Pacer::kRunNs;  // longest run in time and in bytes
   std::uint32_t run_bytes = base::kMaxRunBytes;
   base::DurationNs base_window_ns = 10 * base::kSecond;  // the smallest round trip of this long counts as base
+  base::DurationNs base_sample_interval_ns = 50 * base::kMillisecond;  // between round trips of the control class
 };
 
 class Timely {
@@ -55,14 +60,24 @@ class Timely {
       : config_(config),
         min_rate_(config.min_rate_bytes_per_second > 0 ? config.min_rate_bytes_per_second
                                                        : config.line_rate_bytes_per_second / 1'000),
-        alpha_(config.alpha_bytes_per_second > 0 ? config.alpha_bytes_per_second
-                                                 : config.line_rate_bytes_per_second / 100),
         rate_(config.line_rate_bytes_per_second) {}
 
   double rate_bytes_per_second() const { return rate_; }
   base::DurationNs base_rtt_ns() const { return base_rtt_ns_; }
   base::DurationNs low_threshold_ns() const { return threshold(config_.low_offset_ns, config_.low_packets); }
   base::DurationNs high_threshold_ns() const { return threshold(config_.high_offset_ns, config_.high_packets); }
+
+  // Slowed down, a flow shares a queue with others, and may never have seen it empty: true when a round trip of the
+  // control class, which overtakes data, should be measured. Asked for is asked: false until the next is due.
+  bool base_sample_due(base::TimeNs now) {
+    if (rate_ >= config_.line_rate_bytes_per_second || now < next_base_sample_ns_) return false;
+    next_base_sample_ns_ = now + config_.base_sample_interval_ns;
+    return true;
+  }
+  // Any round trip is at least the base's: a smaller one corrects it.
+  void on_base_sample(base::TimeNs now, base::DurationNs rtt_ns) {
+    if (base_rtt_ns_ > 0) update_base(now, rtt_ns);
+  }
 
   void on_rtt_sample(base::TimeNs now, base::DurationNs rtt_ns) {
     update_base(now, rtt_ns);
@@ -83,19 +98,28 @@ class Timely {
       decrease(now, rtt_ns, 1.0 - config_.beta * (1.0 - static_cast<double>(high) / static_cast<double>(rtt_ns)));
     } else if (rtt_ns < low) {
       falling_samples_ = 0;
-      set_rate(rate_ + share * alpha_);
+      set_rate(rate_ + share * alpha(rtt_ns));
     } else {
       falling_samples_ = gradient < 0 ? falling_samples_ + 1 : 0;
       const bool hyper_active = config_.hyper_active_after > 0 && falling_samples_ >= config_.hyper_active_after;
-      const double alpha = hyper_active ? config_.hyper_active_after * alpha_ : alpha_;
+      const double increase = hyper_active ? config_.hyper_active_after * alpha(rtt_ns) : alpha(rtt_ns);
       const double weight = std::clamp(0.5 + 2 * gradient, 0.0, 1.0);
-      const double reference = static_cast<double>(low) + config_.reference * static_cast<double>(high - low);
-      const double error = (static_cast<double>(rtt_ns) - reference) / (static_cast<double>(high) - reference);
-      set_rate(rate_ + share * ((1.0 - weight) * alpha - weight * config_.beta * std::max(error, 0.0) * rate_));
+      const double reference =
+          static_cast<double>(low) + config_.reference_packets * config_.packet_bytes * 1e9 / rate_;
+      const double error = 1.0 - reference / static_cast<double>(rtt_ns);
+      set_rate(rate_ + share * ((1.0 - weight) * increase - weight * config_.beta * std::max(error, 0.0) * rate_));
     }
   }
 
  private:
+  // What a round trip adds to the rate.
+  double alpha(base::DurationNs rtt_ns) const {
+    if (config_.alpha_bytes_per_second > 0) return config_.alpha_bytes_per_second;
+    const base::DurationNs queueing_ns = std::max(rtt_ns - base_rtt_ns_, Pacer::kRunNs);
+    const double packets = config_.alpha_packets * config_.packet_bytes * 1e9 / static_cast<double>(queueing_ns);
+    return std::min(packets, config_.line_rate_bytes_per_second / 200);
+  }
+
   base::DurationNs threshold(base::DurationNs offset_ns, double packets) const {
     const double bytes = packets * config_.packet_bytes;
     const base::DurationNs serialised = base::serialisation_ns(static_cast<std::uint64_t>(bytes), rate_);
@@ -126,7 +150,6 @@ class Timely {
 
   TimelyConfig config_;
   double min_rate_;
-  double alpha_;
   double rate_;
   double smoothed_difference_ns_ = 0;
   base::DurationNs previous_rtt_ns_ = 0;
@@ -137,6 +160,7 @@ class Timely {
   base::TimeNs sampled_ns_ = 0;        // when the last sample came
   base::TimeNs bucket_start_ns_ = 0;
   base::TimeNs no_decrease_before_ns_ = 0;
+  base::TimeNs next_base_sample_ns_ = 0;
 };
 
 }  // namespace mlt::core

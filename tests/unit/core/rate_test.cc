@@ -103,13 +103,13 @@ TEST_CASE("timely__below_the_low_threshold_increases_by_alpha") {
   timely.on_rtt_sample(21 * kMillisecond, 20 * kMicrosecond);
   CHECK(timely.rate_bytes_per_second() == doctest::Approx(low + 1.25e7));
   core::TimelyConfig config = config_of(1.25e9);
-  config.alpha_bytes_per_second = 0;  // the default: a hundredth of the line rate
+  config.alpha_bytes_per_second = 0;  // the default: without a queue, a two-hundredth of the line rate
   core::Timely scaled(config);
   scaled.on_rtt_sample(0, 20 * kMicrosecond);
   scaled.on_rtt_sample(10 * kMillisecond, 10 * kMillisecond);
   const double before = scaled.rate_bytes_per_second();
   scaled.on_rtt_sample(20 * kMillisecond, 20 * kMicrosecond);
-  CHECK(scaled.rate_bytes_per_second() == doctest::Approx(before + 1.25e7));
+  CHECK(scaled.rate_bytes_per_second() == doctest::Approx(before + 6.25e6));
 }
 
 TEST_CASE("timely__between_the_thresholds_follows_the_gradient") {
