@@ -98,7 +98,7 @@ class Reader {
 };
 
 constexpr std::size_t kAckBytes = MLT_PREFIX_BYTES + kAckBlockBytes + kTransferIdBytes + 4;
-constexpr std::size_t kProbeBytes = MLT_PREFIX_BYTES + kTransferIdBytes + 4 * 4 + 4;
+constexpr std::size_t kProbeBytes = MLT_PREFIX_BYTES + kTransferIdBytes + 3 * 4 + 4;
 constexpr std::size_t kBitmapBytes = MLT_PREFIX_BYTES + kAckBlockBytes + kTransferIdBytes + 12;
 constexpr std::size_t kStopBytes = MLT_PREFIX_BYTES + kAckBlockBytes + kTransferIdBytes + 4 + 4 + 8;
 constexpr std::size_t kAbortBytes = MLT_PREFIX_BYTES + kTransferIdBytes;
@@ -112,6 +112,14 @@ std::size_t encode_ack(const Ack& message, std::byte* out) {
   w.block(message.block);
   w.transfer(message.transfer);
   w.u32(message.probe_timestamp_ns);
+  for (std::uint8_t i = 0; i < message.other_count; ++i) {
+    const PathBlock& other = message.others[i];
+    w.u8(other.path);
+    w.u8(other.fresh ? MLT_ACK_FLAG_ECHO : 0);
+    w.u8(0);
+    w.u8(0);
+    w.block(other.block);
+  }
   return w.sealed();
 }
 
@@ -122,7 +130,6 @@ std::size_t encode_probe(const Probe& message, std::byte* out) {
   w.u32(message.total_bytes);
   w.u32(message.critical_segments);
   w.u32(message.timestamp_ns);
-  w.u32(message.grace_ns);
   w.u8(message.path_count);
   for (int i = 0; i < 3; ++i) w.u8(0);
   for (std::uint8_t i = 0; i < message.path_count; ++i) w.u32(message.last_sequence[i]);
@@ -163,12 +170,28 @@ std::size_t encode_abort(const Abort& message, std::byte* out) {
 
 DropReason decode_ack(std::span<const std::byte> datagram, const Prefix& prefix, Ack& message) {
   if (datagram.size() < kAckBytes) return DropReason::kTooShort;
-  if (datagram.size() != kAckBytes) return DropReason::kBadLength;
+  // The length tells how many further paths there are.
+  const std::size_t others = (datagram.size() - kAckBytes) / kPathBlockBytes;
+  if (datagram.size() != kAckBytes + others * kPathBlockBytes) return DropReason::kBadLength;
+  if (others >= MLT_MAX_PATHS) return DropReason::kBadLength;
   Reader r(datagram);
   message.prefix = prefix;
   message.block = r.block();
   message.transfer = r.transfer();
   message.probe_timestamp_ns = r.u32();
+  message.other_count = static_cast<std::uint8_t>(others);
+  std::uint32_t seen = 1U << prefix.path;
+  for (std::size_t i = 0; i < others; ++i) {
+    PathBlock& other = message.others[i];
+    other.path = r.u8();
+    const std::uint8_t flags = r.u8();
+    if (!r.zeros(2)) return DropReason::kUnknownFlags;
+    other.block = r.block();
+    if ((flags & ~MLT_ACK_FLAG_ECHO) != 0) return DropReason::kUnknownFlags;
+    if (other.path >= MLT_MAX_PATHS || ((seen >> other.path) & 1U) != 0) return DropReason::kBadLength;
+    seen |= 1U << other.path;
+    other.fresh = flags != 0;
+  }
   return DropReason::kNone;
 }
 
@@ -180,7 +203,6 @@ DropReason decode_probe(std::span<const std::byte> datagram, const Prefix& prefi
   message.total_bytes = r.u32();
   message.critical_segments = r.u32();
   message.timestamp_ns = r.u32();
-  message.grace_ns = r.u32();
   message.path_count = r.u8();
   if (!r.zeros(3)) return DropReason::kUnknownFlags;
   if (message.path_count > MLT_MAX_PATHS) return DropReason::kBadLength;
