@@ -65,7 +65,8 @@ void Sender::take_block(TimeNs now, TimeNs arrival_ns, Peer& peer, std::uint8_t 
   if (peer.spray.on_block(path, block, sent_ns)) report.progress = true;
 }
 
-void Sender::take_report(TimeNs now, std::uint16_t from, std::uint32_t probe_timestamp_ns, Report report) {
+void Sender::take_report(TimeNs now, TimeNs arrival_ns, std::uint16_t from, std::uint32_t probe_timestamp_ns,
+                         Report report) {
   Peer& peer = shared_.peers[from];
   if (report.rate_sample_ns > 0) peer.rate->on_rtt_sample(now, report.rate_sample_ns);
   if (probe_timestamp_ns != 0) {
@@ -74,6 +75,8 @@ void Sender::take_report(TimeNs now, std::uint16_t from, std::uint32_t probe_tim
       peer.rtt.on_sample(rtt);
       peer.spray.on_question_answered(report.answer_path, rtt);
     }
+    const std::uint32_t network = static_cast<std::uint32_t>(arrival_ns) - probe_timestamp_ns;
+    if (network < 0x8000'0000U && network > 0) peer.rate->on_base_sample(now, network);
     if (peer.stall_probe_ns != base::kNever && rtt <= static_cast<std::uint64_t>(now - peer.stall_probe_ns)) {
       // The window was full for a whole timeout, nothing was sent since, and the peer answers a question asked after
       // that: what it has not seen by now is lost.
@@ -131,7 +134,7 @@ void Sender::on_ack(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wir
     const wire::PathBlock& other = ack.others[i];
     take_block(now, arrival_ns, peer, other.path, other.block, other.fresh, report);
   }
-  take_report(now, from, ack.probe_timestamp_ns, report);
+  take_report(now, arrival_ns, from, ack.probe_timestamp_ns, report);
   SendState* state = find(from, ack.transfer);
   if (state == nullptr) return;  // ACKs are per peer: the transfer that made this one due may be over
   on_alive(*state);
@@ -143,7 +146,7 @@ void Sender::on_bitmap(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const 
   Report report{.answer_path = bitmap.prefix.sequence};
   take_block(now, arrival_ns, shared_.peers[from], bitmap.prefix.path, bitmap.block,
              (bitmap.prefix.flags & MLT_BITMAP_FLAG_ECHO) != 0, report);
-  take_report(now, from, bitmap.probe_timestamp_ns, report);
+  take_report(now, arrival_ns, from, bitmap.probe_timestamp_ns, report);
   SendState* found = find(from, bitmap.transfer);
   if (found == nullptr) return shared_.counters.add(Counter::k_stale_control);
   SendState& state = *found;
@@ -197,7 +200,7 @@ void Sender::on_stop(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wi
   Report report{.answer_path = stop.prefix.sequence};
   take_block(now, arrival_ns, shared_.peers[from], stop.prefix.path, stop.block,
              (stop.prefix.flags & MLT_STOP_FLAG_ECHO) != 0, report);
-  take_report(now, from, stop.probe_timestamp_ns, report);
+  take_report(now, arrival_ns, from, stop.probe_timestamp_ns, report);
   SendState* state = find(from, stop.transfer);
   if (state == nullptr) return shared_.counters.add(Counter::k_stale_control);
   CompletionStatus status = completion_status(stop.status);

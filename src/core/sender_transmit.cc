@@ -140,6 +140,8 @@ bool Sender::fill_from_peer(TimeNs now, std::uint16_t rank, const TransmitCapabi
       await_answer(now, state);
       continue;
     }
+    // Any transfer may carry the question, which is about the path.
+    if (peer.rate->base_sample_due(now)) ask(state, true);
     fill_run(now, state, limit, run);
     return true;
   }
