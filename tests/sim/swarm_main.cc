@@ -2,6 +2,8 @@
 //   mlt_swarm --first 1 --count 2000          one seed after another; a line of JSON at the end
 //   mlt_swarm --seed 77 --trace               one seed, with its scenario and every event
 //   mlt_swarm --seeds FILE                    the seeds in FILE, one per line ('#' begins a comment)
+#include <unistd.h>
+
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -27,12 +29,20 @@ void on_abort(int) {
   std::abort();
 }
 
+// Rule 7's last resort: a seed that loops inside one event.
+void on_alarm(int) {
+  constexpr char kText[] = "rule 7: the run does not go on\n";
+  const bool written = write(2, kText, sizeof kText - 1) >= 0 && write(2, replay, std::strlen(replay)) >= 0;
+  _exit(written ? 1 : 2);
+}
+
 struct Totals {
   std::uint64_t seeds = 0, events = 0, hops = 0, operations = 0, completions = 0, dropped = 0;
   double virtual_seconds = 0;
 };
 
-bool run_seed(std::uint64_t seed, bool trace, bool quiet, Totals& totals) {
+bool run_seed(std::uint64_t seed, bool trace, bool quiet, unsigned limit_s, Totals& totals) {
+  alarm(limit_s);
   std::snprintf(replay, sizeof replay, "seed %llu failed; to see it again: mlt_swarm --seed %llu --trace\n",
                 static_cast<unsigned long long>(seed), static_cast<unsigned long long>(seed));
   has_seed = 1;
@@ -42,6 +52,7 @@ bool run_seed(std::uint64_t seed, bool trace, bool quiet, Totals& totals) {
   if (trace) sink = [](const sim::TraceRecord& record) { std::puts(sim::trace_line(record).c_str()); };
   const sim::Verdict verdict = sim::run_scenario(scenario, sink);
   has_seed = 0;
+  alarm(0);
   ++totals.seeds;
   totals.events += verdict.events;
   totals.hops += verdict.hops;
@@ -78,6 +89,7 @@ std::vector<std::uint64_t> read_seeds(const char* path) {
 int main(int argc, char** argv) {
   std::uint64_t first = 1, count = 100;
   bool trace = false, quiet = true, keep_going = false;
+  unsigned limit_s = 300;  // a seed takes milliseconds
   std::vector<std::uint64_t> seeds;
   for (int i = 1; i < argc; ++i) {
     const std::string option = argv[i];
@@ -96,6 +108,8 @@ int main(int argc, char** argv) {
     } else if (option == "--seeds") {
       seeds = read_seeds(value());
       count = 0;
+    } else if (option == "--limit-s") {
+      limit_s = static_cast<unsigned>(std::strtoul(value(), nullptr, 10));
     } else if (option == "--trace") {
       trace = true;
     } else if (option == "--verbose") {
@@ -105,7 +119,7 @@ int main(int argc, char** argv) {
     } else {
       std::fprintf(stderr,
                    "usage: mlt_swarm [--first N --count N | --seed N | --seeds FILE] [--trace] [--verbose] "
-                   "[--keep-going]\n");
+                   "[--keep-going] [--limit-s S]\n");
       return 2;
     }
   }
@@ -113,11 +127,12 @@ int main(int argc, char** argv) {
     for (std::uint64_t seed = first; seed < first + count; ++seed) seeds.push_back(seed);
   }
   std::signal(SIGABRT, on_abort);
+  std::signal(SIGALRM, on_alarm);
   Totals totals;
   std::uint64_t failed = 0;
   const auto start = std::chrono::steady_clock::now();
   for (const std::uint64_t seed : seeds) {
-    if (run_seed(seed, trace, quiet, totals)) continue;
+    if (run_seed(seed, trace, quiet, limit_s, totals)) continue;
     ++failed;
     if (!keep_going) break;
   }

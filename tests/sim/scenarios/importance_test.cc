@@ -20,7 +20,8 @@ constexpr std::uint16_t kSenders = 8;
 // Every other segment important, all of one class.
 std::vector<core::SegmentTag> half_important(std::uint32_t bytes, std::uint32_t segment_bytes) {
   std::vector<core::SegmentTag> tags(core::SegmentGrid(bytes, segment_bytes).count());
-  for (std::size_t i = 0; i < tags.size(); ++i) tags[i] = i % 2 == 0 ? core::SegmentTag::important(3) : core::SegmentTag{3};
+  for (std::size_t i = 0; i < tags.size(); ++i)
+    tags[i] = i % 2 == 0 ? core::SegmentTag::important(3) : core::SegmentTag{3};
   return tags;
 }
 
