@@ -32,9 +32,9 @@ TEST_CASE("congestion__drops_ect_at_least_ten_times_less_than_not_ect") {
     CAPTURE(seed);
     sim::SimulatorConfig config = test::configured(kRate);
     config.seed = seed;
-    // Eight into one, into a shallow buffer: 150 KB a queue, the threshold at 30 KB. What is not important may be lost,
-    // so that nothing is repaired and the load of both kinds stays equal.
-    sim::Fabric fabric = test::fabric(kRate, 150'000, 30'000);
+    // Eight into one, into 1 MB a queue with the threshold at 100 KB, below what the rate controller rests at. What is
+    // not important may be lost, so that nothing is repaired and the load of both kinds stays equal.
+    sim::Fabric fabric = test::fabric(kRate, 1'000'000, 100'000);
     fabric.host_link.jitter_ns = 3 * base::kMicrosecond;
     Simulator simulator(config, sim::star(kSenders + 1, fabric));
     simulator.connect_all();
