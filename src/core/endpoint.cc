@@ -76,7 +76,7 @@ void Endpoint::on_datagram(TimeNs now, std::span<const std::byte> datagram, base
   std::uint16_t from = 0;
   if (!identify(datagram, prefix, from)) return;
   if (prefix.type != wire::PacketType::kData) {
-    return on_control_datagram(now, arrival_ns, from, datagram, prefix, false);
+    return on_control_datagram(now, arrival_ns, from, datagram, prefix, ecn, false);
   }
   wire::DataHeader header;
   std::span<const std::byte> payload;
@@ -86,7 +86,8 @@ void Endpoint::on_datagram(TimeNs now, std::span<const std::byte> datagram, base
 }
 
 void Endpoint::on_control_datagram(TimeNs now, TimeNs arrival_ns, std::uint16_t from,
-                                   std::span<const std::byte> datagram, const wire::Prefix& prefix, bool by_control) {
+                                   std::span<const std::byte> datagram, const wire::Prefix& prefix, base::Ecn ecn,
+                                   bool by_control) {
   wire::DropReason reason = wire::DropReason::kUnknownType;
   switch (prefix.type) {
     case wire::PacketType::kData:  // never over the control connection
@@ -94,13 +95,17 @@ void Endpoint::on_control_datagram(TimeNs now, TimeNs arrival_ns, std::uint16_t 
     case wire::PacketType::kAck: {
       wire::Ack ack;
       reason = wire::decode_ack(datagram, prefix, ack);
-      if (reason == wire::DropReason::kNone) sender_.on_ack(now, arrival_ns, from, ack);
+      if (reason != wire::DropReason::kNone) break;
+      for (std::uint8_t i = 0; i < ack.other_count; ++i) {
+        if (ack.others[i].path >= shared_.config.paths) return shared_.counters.add(Counter::k_drop_bad_path);
+      }
+      sender_.on_ack(now, arrival_ns, from, ack);
       break;
     }
     case wire::PacketType::kProbe: {
       wire::Probe probe;
       reason = wire::decode_probe(datagram, prefix, probe);
-      if (reason == wire::DropReason::kNone) receiver_.on_probe(now, from, probe, by_control);
+      if (reason == wire::DropReason::kNone) receiver_.on_probe(now, arrival_ns, from, probe, ecn, by_control);
       break;
     }
     case wire::PacketType::kBitmap: {
@@ -139,7 +144,9 @@ void Endpoint::bring_up(const PeerUp& up) {
   peer.segment_bytes = up.segment_bytes;
   peer.window_bytes = up.window_bytes;
   peer.early_segments = up.early_segments;
+  peer.early_transfers = up.early_transfers;
   peer.rate.emplace(shared_.config.timely);
+  peer.spray = PathSpray(shared_.config.paths);
   shared_.tags.restart_generations(up.peer);
 }
 
@@ -157,7 +164,7 @@ void Endpoint::on_control(TimeNs now, const ControlInput& input) {
     std::uint16_t from = 0;
     if (!identify(message->bytes, prefix, from)) return;
     if (from != message->peer) return shared_.counters.add(Counter::k_drop_bad_cookie);
-    on_control_datagram(now, now, from, message->bytes, prefix, true);
+    on_control_datagram(now, now, from, message->bytes, prefix, base::Ecn::kNotEct, true);
   } else if (const auto* cancel = std::get_if<Cancel>(&input)) {
     cancel->kind == CompletionKind::kSend ? sender_.cancel(now, cancel->operation)
                                           : receiver_.cancel(now, cancel->operation);
@@ -213,6 +220,10 @@ std::uint32_t Endpoint::segment_count(std::uint16_t peer, std::uint64_t total_by
 double Endpoint::rate_bytes_per_second(std::uint16_t peer) const {
   return peer < shared_.config.peers && shared_.peers[peer].rate ? shared_.peers[peer].rate->rate_bytes_per_second()
                                                                  : 0.0;
+}
+
+PathView Endpoint::path_view(std::uint16_t peer, std::uint8_t path) const {
+  return peer < shared_.config.peers && path < shared_.config.paths ? shared_.peers[peer].spray.view(path) : PathView{};
 }
 
 }  // namespace mlt::core

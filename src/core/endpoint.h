@@ -51,11 +51,13 @@ class Endpoint {
   // Segments of a tensor of `total_bytes` for this peer; 0 if the peer is not up. The length of SendRequest::tags.
   std::uint32_t segment_count(std::uint16_t peer, std::uint64_t total_bytes) const;
   double rate_bytes_per_second(std::uint16_t peer) const;
+  // What is known of one path to a peer; all zero if there is no such path.
+  PathView path_view(std::uint16_t peer, std::uint8_t path) const;
   std::uint64_t in_flight_bytes(std::uint16_t peer) const { return sender_.in_flight_bytes(peer); }
 
  private:
   void on_control_datagram(TimeNs now, TimeNs arrival_ns, std::uint16_t from, std::span<const std::byte> datagram,
-                           const wire::Prefix& prefix, bool by_control);
+                           const wire::Prefix& prefix, base::Ecn ecn, bool by_control);
   bool identify(std::span<const std::byte> datagram, wire::Prefix& prefix, std::uint16_t& from);
   void count_drop(wire::DropReason reason);
   void bring_up(const PeerUp& up);

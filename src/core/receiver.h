@@ -26,7 +26,8 @@ class Receiver {
 
   void on_data(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wire::DataHeader& header,
                std::span<const std::byte> payload, base::Ecn ecn);
-  void on_probe(TimeNs now, std::uint16_t from, const wire::Probe& probe, bool by_control);
+  void on_probe(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wire::Probe& probe, base::Ecn ecn,
+                bool by_control);
   void on_abort(TimeNs now, std::uint16_t from, const wire::Abort& abort);
   void on_receive_timer(TimeNs now, std::uint32_t slot);
   void on_closing(TimeNs now);
@@ -44,7 +45,16 @@ class Receiver {
   std::uint32_t slot_of(const ReceiveState& state) const { return static_cast<std::uint32_t>(&state - states_.data()); }
   bool is_over(std::uint16_t peer, const wire::TransferId& transfer);
 
-  void count_arrival(TimeNs arrival_ns, std::uint16_t from, const wire::DataHeader& header, base::Ecn ecn, bool posted);
+  // What orders a packet among its path's, whatever it carries.
+  struct Arrival {
+    std::uint8_t path = 0;
+    std::uint32_t sequence = 0;
+    std::uint32_t timestamp_ns = 0;
+    wire::TransferId transfer;
+  };
+  void count_arrival(TimeNs arrival_ns, std::uint16_t from, const Arrival& arrival, base::Ecn ecn, bool posted);
+  void note_order(ReceiveState& state, std::uint8_t path, std::uint32_t sequence, TimeNs arrival_ns);
+  void on_trailing_probe(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wire::Probe& probe, base::Ecn ecn);
   void on_early_data(TimeNs now, std::uint16_t from, const wire::DataHeader& header,
                      std::span<const std::byte> payload);
   // False if the state ended (mismatch).
@@ -63,8 +73,13 @@ class Receiver {
   void answer_finished(std::uint16_t peer, const wire::TransferId& transfer, std::uint32_t probe_timestamp_ns,
                        bool by_control);
 
-  std::size_t encode_reply(TimeNs now, Reply& reply, std::byte* out, bool& more);
+  std::size_t encode_reply(TimeNs now, Reply& reply, std::uint32_t by_path, std::byte* out, bool& more);
+  std::size_t encode_ack_reply(TimeNs now, const Reply& reply, std::uint32_t by_path, std::byte* out);
+  std::size_t encode_stop_of(TimeNs now, const Reply& reply, std::uint32_t by_path, std::byte* out);
+  std::size_t encode_bitmap_of(TimeNs now, Reply& reply, std::uint32_t by_path, std::byte* out, bool& more);
   std::size_t encode_ack_of(TimeNs now, std::uint16_t rank, std::byte* out);
+  void add_other_paths(TimeNs now, std::uint16_t rank, std::uint32_t paths, wire::Ack& ack);
+  std::uint8_t answer_path(const Peer& peer) const;
   wire::AckBlock block_of(TimeNs now, std::uint16_t rank, std::uint8_t path, bool& fresh);
   void fill_control_run(std::uint16_t peer, std::size_t size, base::DatagramRun& run) const;
 

@@ -8,6 +8,19 @@
 
 namespace mlt::core {
 
+namespace {
+
+wire::Prefix answer_prefix(wire::PacketType type, const Peer& peer, std::uint32_t by_path) {
+  wire::Prefix prefix;
+  prefix.type = type;
+  prefix.path = peer.last_path;  // of the block: the path with the newest news
+  prefix.sequence = by_path;
+  prefix.cookie = peer.remote_cookie;
+  return prefix;
+}
+
+}  // namespace
+
 void Receiver::answer_finished(std::uint16_t peer, const wire::TransferId& transfer, std::uint32_t probe_timestamp_ns,
                                bool by_control) {
   Reply reply;
@@ -41,69 +54,80 @@ wire::AckBlock Receiver::block_of(TimeNs now, std::uint16_t rank, std::uint8_t p
   block.hold_ns = static_cast<std::uint32_t>(std::clamp<DurationNs>(now - in.echo_arrival_ns, 0, 0xFFFF'FFFFLL));
   fresh = in.echo_fresh;
   in.echo_fresh = false;
-  in.since_ack = 0;
   // Whatever carries this block is an ACK of the path.
   Peer& peer = shared_.peers[rank];
-  peer.acks_due &= ~(1U << path);
-  if (peer.acks_due == 0) acks_due_.clear(rank);
+  peer.unreported_paths &= ~(1U << path);
+  peer.since_ack -= in.since_ack;
+  in.since_ack = 0;
+  if (peer.since_ack < shared_.config.packets_per_ack) acks_due_.clear(rank);
   return block;
+}
+
+void Receiver::add_other_paths(TimeNs now, std::uint16_t rank, std::uint32_t paths, wire::Ack& ack) {
+  for (paths &= ~(1U << ack.prefix.path); paths != 0; paths &= paths - 1) {
+    wire::PathBlock& other = ack.others[ack.other_count++];
+    other.path = static_cast<std::uint8_t>(std::countr_zero(paths));
+    other.block = block_of(now, rank, other.path, other.fresh);
+  }
 }
 
 std::size_t Receiver::encode_ack_of(TimeNs now, std::uint16_t rank, std::byte* out) {
   Peer& peer = shared_.peers[rank];
   wire::Ack ack;
-  ack.prefix.type = wire::PacketType::kAck;
-  ack.prefix.path = static_cast<std::uint8_t>(std::countr_zero(peer.acks_due));
-  ack.prefix.cookie = peer.remote_cookie;
+  ack.prefix = answer_prefix(wire::PacketType::kAck, peer, answer_path(peer));
   bool fresh = false;
   ack.block = block_of(now, rank, ack.prefix.path, fresh);
   if (fresh) ack.prefix.flags |= MLT_ACK_FLAG_ECHO;
+  add_other_paths(now, rank, peer.unreported_paths, ack);
   if (peer.ack_posted) ack.prefix.flags |= MLT_ACK_FLAG_POSTED;
   ack.transfer = peer.ack_transfer;
   shared_.counters.add(Counter::k_acks_sent);
   return wire::encode_ack(ack, out);
 }
 
-// Encodes one datagram of the answer; `more` tells that a bitmap has further chunks. 0: nothing to say any more.
-std::size_t Receiver::encode_reply(TimeNs now, Reply& reply, std::byte* out, bool& more) {
-  more = false;
-  Peer& peer = shared_.peers[reply.peer];
+std::size_t Receiver::encode_ack_reply(TimeNs now, const Reply& reply, std::uint32_t by_path, std::byte* out) {
+  const Peer& peer = shared_.peers[reply.peer];
+  wire::Ack ack;
+  ack.prefix = answer_prefix(wire::PacketType::kAck, peer, by_path);
+  ack.prefix.flags = MLT_ACK_FLAG_POSTED;
   bool fresh = false;
-  const std::uint8_t path = peer.last_path;
-  if (reply.kind == ReplyKind::kStop) {
-    wire::Stop stop;
-    stop.prefix.type = wire::PacketType::kStop;
-    stop.prefix.path = path;
-    stop.prefix.element = reply.element;
-    stop.prefix.cookie = peer.remote_cookie;
-    stop.block = block_of(now, reply.peer, path, fresh);
-    if (fresh) stop.prefix.flags |= MLT_STOP_FLAG_ECHO;
-    stop.transfer = reply.transfer;
-    stop.probe_timestamp_ns = reply.probe_timestamp_ns;
-    stop.status = reply.status;
-    stop.missing_bytes = reply.missing_bytes;
-    stop.receiver_total_bytes = reply.total_bytes;
-    shared_.counters.add(Counter::k_stops_sent);
-    return wire::encode_stop(stop, out);
+  ack.block = block_of(now, reply.peer, ack.prefix.path, fresh);
+  if (fresh) ack.prefix.flags |= MLT_ACK_FLAG_ECHO;
+  // It asks because it waits: an ACK may have been lost, so that paths without news count too.
+  std::uint32_t used = 0;
+  for (std::uint8_t path = 0; path < shared_.config.paths; ++path) {
+    if (peer.in[path].received_packets > 0) used |= 1U << path;
   }
-  if (reply.kind == ReplyKind::kAck) {
-    wire::Ack ack;
-    ack.prefix.type = wire::PacketType::kAck;
-    ack.prefix.path = path;
-    ack.prefix.flags = MLT_ACK_FLAG_POSTED;
-    ack.prefix.cookie = peer.remote_cookie;
-    ack.block = block_of(now, reply.peer, path, fresh);
-    if (fresh) ack.prefix.flags |= MLT_ACK_FLAG_ECHO;
-    ack.transfer = reply.transfer;
-    ack.probe_timestamp_ns = reply.probe_timestamp_ns;
-    shared_.counters.add(Counter::k_acks_sent);
-    return wire::encode_ack(ack, out);
-  }
+  add_other_paths(now, reply.peer, used, ack);
+  ack.transfer = reply.transfer;
+  ack.probe_timestamp_ns = reply.probe_timestamp_ns;
+  shared_.counters.add(Counter::k_acks_sent);
+  return wire::encode_ack(ack, out);
+}
+
+std::size_t Receiver::encode_stop_of(TimeNs now, const Reply& reply, std::uint32_t by_path, std::byte* out) {
+  const Peer& peer = shared_.peers[reply.peer];
+  wire::Stop stop;
+  stop.prefix = answer_prefix(wire::PacketType::kStop, peer, by_path);
+  stop.prefix.element = reply.element;
+  bool fresh = false;
+  stop.block = block_of(now, reply.peer, stop.prefix.path, fresh);
+  if (fresh) stop.prefix.flags |= MLT_STOP_FLAG_ECHO;
+  if (peer.unreported_paths != 0) acks_due_.set(reply.peer);  // the last of the transfer on the other paths
+  stop.transfer = reply.transfer;
+  stop.probe_timestamp_ns = reply.probe_timestamp_ns;
+  stop.status = reply.status;
+  stop.missing_bytes = reply.missing_bytes;
+  stop.receiver_total_bytes = reply.total_bytes;
+  shared_.counters.add(Counter::k_stops_sent);
+  return wire::encode_stop(stop, out);
+}
+
+// BITMAP, and what looks like one: NOT_POSTED and READY.
+std::size_t Receiver::encode_bitmap_of(TimeNs now, Reply& reply, std::uint32_t by_path, std::byte* out, bool& more) {
   wire::BitmapMessage bitmap;
-  bitmap.prefix.type = wire::PacketType::kBitmap;
-  bitmap.prefix.path = path;
+  bitmap.prefix = answer_prefix(wire::PacketType::kBitmap, shared_.peers[reply.peer], by_path);
   bitmap.prefix.round = reply.round;
-  bitmap.prefix.cookie = peer.remote_cookie;
   bitmap.transfer = reply.transfer;
   bitmap.probe_timestamp_ns = reply.probe_timestamp_ns;
   std::array<std::byte, MLT_BITMAP_CHUNK_SEGMENTS / 8> bits;
@@ -125,15 +149,30 @@ std::size_t Receiver::encode_reply(TimeNs now, Reply& reply, std::byte* out, boo
     reply.probe_timestamp_ns = 0;
     more = state->received.find_clear(reply.next_segment) < state->grid.count();
   }
-  bitmap.block = block_of(now, reply.peer, path, fresh);
+  bool fresh = false;
+  bitmap.block = block_of(now, reply.peer, bitmap.prefix.path, fresh);
   if (fresh) bitmap.prefix.flags |= MLT_BITMAP_FLAG_ECHO;
   shared_.counters.add(Counter::k_bitmaps_sent);
   return wire::encode_bitmap(bitmap, out);
 }
 
+// Encodes one datagram of the answer; `more` tells that a bitmap has further chunks. 0: nothing to say any more.
+std::size_t Receiver::encode_reply(TimeNs now, Reply& reply, std::uint32_t by_path, std::byte* out, bool& more) {
+  more = false;
+  if (reply.kind == ReplyKind::kStop) return encode_stop_of(now, reply, by_path, out);
+  if (reply.kind == ReplyKind::kAck) return encode_ack_reply(now, reply, by_path, out);
+  return encode_bitmap_of(now, reply, by_path, out, more);
+}
+
+// The asker takes another path when it gets no answer: the newest question's path is the one that works both ways.
+std::uint8_t Receiver::answer_path(const Peer& peer) const {
+  const std::uint8_t path = peer.probe_path != kNoPath ? peer.probe_path : peer.last_path;
+  return peer.spray.is_silent(path) ? peer.spray.control_path() : path;
+}
+
 void Receiver::fill_control_run(std::uint16_t peer, std::size_t size, base::DatagramRun& run) const {
   run.peer = peer;
-  run.path = shared_.peers[peer].last_path;
+  run.path = answer_path(shared_.peers[peer]);
   run.dscp = shared_.config.dscp.control;
   run.ecn = base::Ecn::kEct0;
   run.datagram_count = 1;
@@ -146,7 +185,7 @@ bool Receiver::fill_answer(TimeNs now, base::DatagramRun& run) {
   while (Reply* reply = replies_.front()) {
     bool more = false;
     const std::uint16_t peer = reply->peer;
-    const std::size_t size = encode_reply(now, *reply, run.scratch.data(), more);
+    const std::size_t size = encode_reply(now, *reply, answer_path(shared_.peers[peer]), run.scratch.data(), more);
     if (!more) replies_.pop();
     if (size == 0) continue;
     fill_control_run(peer, size, run);
@@ -163,7 +202,7 @@ bool Receiver::fill_backstop(TimeNs now, ControlOutput& output) {
   while (Reply* reply = control_replies_.front()) {
     bool more = false;
     output.peer = reply->peer;
-    output.size = encode_reply(now, *reply, output.bytes, more);
+    output.size = encode_reply(now, *reply, wire::kNoAnswerPath, output.bytes, more);
     if (!more) control_replies_.pop();
     if (output.size == 0) continue;
     shared_.counters.add(Counter::k_backstop_messages_sent);

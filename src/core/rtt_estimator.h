@@ -31,19 +31,13 @@ class RttEstimator {
   }
 
   base::DurationNs smoothed_ns() const { return smoothed_ns_; }
+  base::DurationNs variation_ns() const { return variation_ns_; }
+  base::DurationNs min_ns() const { return min_ns_; }
 
   // Time to wait for an answer that was not repeated yet (`repeats` = 0), then doubling.
   base::DurationNs timeout_ns(std::uint32_t repeats) const {
     const base::DurationNs once = smoothed_ns_ == 0 ? kInitialNs : smoothed_ns_ + 4 * variation_ns_;
     return std::min(std::max(once, kMinTimeoutNs) << std::min<std::uint32_t>(repeats, 10), kMaxTimeoutNs);
-  }
-
-  // How much later than a control datagram a data packet sent before it may still arrive: the queue it may stand in
-  // (control has a queue of its own), and its jitter.
-  base::DurationNs grace_ns() const {
-    if (smoothed_ns_ == 0) return kInitialNs;
-    const base::DurationNs queue = smoothed_ns_ - min_ns_ + 2 * variation_ns_;
-    return std::clamp<base::DurationNs>(queue, 50 * base::kMicrosecond, 20 * base::kMillisecond);
   }
 
  private:

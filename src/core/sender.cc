@@ -104,6 +104,7 @@ void Sender::arm(SendState& state) {
 void Sender::ask(SendState& state, bool ack_only) {
   state.probe_due = true;
   state.probe_ack_only = ack_only;
+  state.trailing_paths = 0;
   probes_due_.set(slot_of(state));
 }
 
@@ -122,6 +123,13 @@ void Sender::on_send_timer(TimeNs now, std::uint32_t slot) {
   if (!state.machine.on(SendEvent::k_probe_timer, shared_.counters)) return;
   if (state.unanswered_probes > 0) shared_.counters.add(Counter::k_control_resent);
   ask(state, state.machine.phase() == SendPhase::k_sending);
+  if (!state.probe_ack_only && state.not_posted_answers == 0) {
+    // The last packets of a path may be lost, or stand in a queue that the probe does not see.
+    const PathSpray& spray = shared_.peers[state.request.peer].spray;
+    for (std::uint8_t path = 0; path < shared_.config.paths; ++path) {
+      if (spray.expected_sequence(path, state.newest[path]) != 0) state.trailing_paths |= 1U << path;
+    }
+  }
   ++state.unanswered_probes;
   if (state.unanswered_probes > kBackstopAfterProbes) {
     backstops_due_.set(slot);
@@ -169,6 +177,7 @@ bool Sender::finish(TimeNs now, SendState& state, SendEvent event, CompletionSta
   if (!state.machine.on(event, shared_.counters)) return false;
   const std::uint32_t slot = slot_of(state);
   unlink_work(state);
+  forget_blind(state);
   probes_due_.clear(slot);
   backstops_due_.clear(slot);
   shared_.timers.cancel(shared_.send_timer(slot));

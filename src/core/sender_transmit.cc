@@ -1,5 +1,6 @@
 // What goes out: runs of data in send order, probes, and what is moved to the control connection.
 #include <algorithm>
+#include <bit>
 
 #include "base/check.h"
 #include "core/sender.h"
@@ -45,11 +46,7 @@ void Sender::unlink_work(SendState& state) {
 
 std::uint64_t Sender::in_flight_bytes(std::uint16_t rank) const {
   const Peer& peer = shared_.peers[rank];
-  std::uint64_t packets = 0;
-  for (std::uint8_t path = 0; path < shared_.config.paths; ++path) {
-    packets += peer.out[path].last_sequence - peer.out[path].resolved;
-  }
-  return packets * (peer.segment_bytes + MLT_DATA_HEADER_BYTES);
+  return peer.spray.packets_in_flight() * (peer.segment_bytes + MLT_DATA_HEADER_BYTES);
 }
 
 // The next segment in send order: critical, then important, then the rest. Leaves the cursor on it.
@@ -95,9 +92,11 @@ std::uint32_t Sender::datagrams_allowed(TimeNs now, std::uint16_t rank, const Se
   // One datagram at least, even into a window that is smaller than it.
   limit = std::max<std::uint64_t>(1, std::min(limit, room / datagram));
   if (!state.receiver_ready) {
+    // What the peer has promised to keep, over all transfers: beyond it a network without faults would lose.
     const std::uint32_t blind = std::max<std::uint32_t>(peer.early_segments, 1);
-    if (state.blind_segments >= blind) return 0;
-    limit = std::min<std::uint64_t>(limit, blind - state.blind_segments);
+    if (state.blind_segments == 0 && peer.blind_transfers >= std::max<std::uint32_t>(peer.early_transfers, 1)) return 0;
+    if (peer.blind_segments >= blind) return 0;
+    limit = std::min<std::uint64_t>(limit, blind - peer.blind_segments);
   }
   return static_cast<std::uint32_t>(limit);
 }
@@ -149,9 +148,7 @@ bool Sender::fill_from_peer(TimeNs now, std::uint16_t rank, const TransmitCapabi
 
 void Sender::fill_run(TimeNs now, SendState& state, std::uint32_t limit, base::DatagramRun& run) {
   Peer& peer = shared_.peers[state.request.peer];
-  const std::uint8_t path = peer.next_path;
-  peer.next_path = static_cast<std::uint8_t>((peer.next_path + 1) % shared_.config.paths);
-  PathOut& out = peer.out[path];
+  const std::uint8_t path = peer.spray.choose(now, limit);
 
   std::uint32_t segment = 0;
   MLT_CHECK(next_segment(state, segment));
@@ -187,7 +184,7 @@ void Sender::fill_run(TimeNs now, SendState& state, std::uint32_t limit, base::D
     if (MLT_DATA_HEADER_BYTES + length > run.datagram_bytes) break;
     state.pending.clear(segment);
     --state.pending_count;
-    header.prefix.sequence = ++out.last_sequence;
+    header.prefix.sequence = peer.spray.next_sequence(path);
     header.prefix.flags = common_flags;
     if (tag.is_critical()) header.prefix.flags |= MLT_FLAG_CRITICAL;
     // Seen on one path the marker says nothing about the others: with several, a probe names the newest packet of each.
@@ -203,8 +200,15 @@ void Sender::fill_run(TimeNs now, SendState& state, std::uint32_t limit, base::D
     if (!next_segment(state, segment)) break;
   }
 
+  state.newest[path] = header.prefix.sequence;
+  state.last_class = std::max(state.last_class, first_tag.traffic_class());
+  peer.spray.sent(now, path, run.datagram_count);
   peer.pacer.on_sent(now, run.total_bytes, peer.rate->rate_bytes_per_second());
-  if (!state.receiver_ready) state.blind_segments += run.datagram_count;
+  if (!state.receiver_ready) {
+    if (state.blind_segments == 0) ++peer.blind_transfers;
+    state.blind_segments += run.datagram_count;
+    peer.blind_segments += run.datagram_count;
+  }
   if (common_flags & MLT_FLAG_REPAIR) {
     state.repaired_segments += run.datagram_count;
     shared_.counters.add(Counter::k_segments_repaired, run.datagram_count);
@@ -223,22 +227,38 @@ void Sender::fill_run(TimeNs now, SendState& state, std::uint32_t limit, base::D
   }
 }
 
-std::size_t Sender::encode_probe_of(TimeNs now, SendState& state, std::byte* out) {
+// A question that stayed unanswered is repeated over another path: this one may be dead, there or back.
+std::uint8_t Sender::probe_path(TimeNs now, SendState& state) {
+  PathSpray& spray = shared_.peers[state.request.peer].spray;
+  if (state.question_out) spray.try_another_control_path(now);
+  state.question_out = true;
+  return spray.control_path();
+}
+
+std::size_t Sender::encode_probe_of(TimeNs now, SendState& state, std::uint8_t trailing_path, std::byte* out) {
   Peer& peer = shared_.peers[state.request.peer];
   wire::Probe probe;
   probe.prefix.type = wire::PacketType::kProbe;
+  probe.prefix.path = peer.spray.control_path();  // answers come back on it
   probe.prefix.element = state.request.element;
   probe.prefix.round = state.round;
   probe.prefix.cookie = peer.remote_cookie;
+  if (trailing_path != kNoPath) {
+    probe.prefix.flags |= MLT_PROBE_FLAG_TRAILING;
+    probe.prefix.path = trailing_path;
+    probe.prefix.sequence = peer.spray.next_sequence(trailing_path);
+    peer.spray.sent(now, trailing_path, 1);
+  }
   if (state.probe_ack_only) probe.prefix.flags |= MLT_PROBE_FLAG_ACK_ONLY;
   if (state.critical_segments > 0) probe.prefix.flags |= MLT_PROBE_FLAG_CRITICAL;
   probe.transfer = state.transfer();
   probe.total_bytes = state.grid.total_bytes();
   probe.critical_segments = state.critical_segments;
   probe.timestamp_ns = nonzero_timestamp(now);
-  probe.grace_ns = static_cast<std::uint32_t>(peer.rtt.grace_ns());
   probe.path_count = shared_.config.paths;
-  for (std::uint8_t path = 0; path < probe.path_count; ++path) probe.last_sequence[path] = peer.out[path].last_sequence;
+  for (std::uint8_t path = 0; path < probe.path_count; ++path) {
+    probe.last_sequence[path] = peer.spray.expected_sequence(path, state.newest[path]);
+  }
   if (state.probe_ack_only && peer.window_blocked && peer.stall_repeats > 0 && peer.stall_probe_ns == base::kNever) {
     peer.stall_probe_ns = now;
   }
@@ -249,13 +269,21 @@ std::size_t Sender::encode_probe_of(TimeNs now, SendState& state, std::byte* out
 bool Sender::fill_probe(TimeNs now, base::DatagramRun& run) {
   const std::size_t slot = probes_due_.find_set(0);
   if (slot >= states_.size()) return false;
-  probes_due_.clear(slot);
   SendState& state = states_[slot];
-  state.probe_due = false;
-  const std::size_t size = encode_probe_of(now, state, run.scratch.data());
+  std::uint8_t trailing_path = kNoPath;
+  if (state.trailing_paths != 0) {
+    trailing_path = static_cast<std::uint8_t>(std::countr_zero(state.trailing_paths));
+    state.trailing_paths &= state.trailing_paths - 1;
+    run.path = trailing_path;
+    run.dscp = shared_.config.dscp.data[state.last_class];
+  } else {
+    probes_due_.clear(slot);
+    state.probe_due = false;
+    run.path = probe_path(now, state);
+    run.dscp = shared_.config.dscp.control;
+  }
+  const std::size_t size = encode_probe_of(now, state, trailing_path, run.scratch.data());
   run.peer = state.request.peer;
-  run.path = 0;
-  run.dscp = shared_.config.dscp.control;
   run.ecn = base::Ecn::kEct0;
   run.datagram_count = 1;
   run.slice_count = 1;
@@ -281,7 +309,7 @@ bool Sender::fill_backstop(TimeNs now, ControlOutput& output) {
   backstops_due_.clear(slot);
   SendState& state = states_[slot];
   output.peer = state.request.peer;
-  output.size = encode_probe_of(now, state, output.bytes);
+  output.size = encode_probe_of(now, state, kNoPath, output.bytes);
   shared_.counters.add(Counter::k_backstop_messages_sent);
   return true;
 }

@@ -166,6 +166,7 @@ void EventLoop::open_control_channel() {
   const std::uint32_t senders = std::clamp<std::uint32_t>(options_.ranks - 1U, 1, 8);
   control.window_bytes = std::max(capabilities.receive_buffer_bytes / 3 / senders, 16 * control.segment_bytes);
   control.early_segments = endpoint_->config().early_segments_per_peer();
+  control.early_transfers = endpoint_->config().early_transfers_per_peer();
   control.cookies.resize(options_.ranks);
   for (std::uint16_t peer = 0; peer < options_.ranks; ++peer) {
     peers_[peer].local_cookie = (random_u64() & ~std::uint64_t{MLT_COOKIE_RANK_MASK}) | peer;
@@ -265,6 +266,7 @@ void EventLoop::on_peer_up(const io::PeerHello& peer) {
   up.segment_bytes = std::min(hello.segment_bytes, own_segment_bytes_) / 8 * 8;
   up.window_bytes = hello.window_bytes;
   up.early_segments = hello.early_segments;
+  up.early_transfers = hello.early_transfers;
   if (up.segment_bytes == 0 || wire::cookie_rank(up.remote_cookie) != options_.rank) {
     return on_peer_down(hello.rank, io::PeerDownCause::kMalformed,
                         "rank " + std::to_string(hello.rank) + " sent a hello with a cookie or segment size of no use");

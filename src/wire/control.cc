@@ -1,5 +1,6 @@
 #include "wire/control.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/bytes.h"
@@ -70,6 +71,12 @@ class Reader {
     at_ += 8;
     return load_le64(at_ - 8);
   }
+  // Skips reserved bytes; false if one is not zero.
+  bool zeros(std::size_t count) {
+    const std::byte* begin = at_;
+    at_ += count;
+    return std::all_of(begin, begin + count, [](std::byte b) { return b == std::byte{0}; });
+  }
   AckBlock block() {
     AckBlock b;
     b.highest_sequence = u32();
@@ -91,7 +98,7 @@ class Reader {
 };
 
 constexpr std::size_t kAckBytes = MLT_PREFIX_BYTES + kAckBlockBytes + kTransferIdBytes + 4;
-constexpr std::size_t kProbeBytes = MLT_PREFIX_BYTES + kTransferIdBytes + 4 * 4 + 4;
+constexpr std::size_t kProbeBytes = MLT_PREFIX_BYTES + kTransferIdBytes + 3 * 4 + 4;
 constexpr std::size_t kBitmapBytes = MLT_PREFIX_BYTES + kAckBlockBytes + kTransferIdBytes + 12;
 constexpr std::size_t kStopBytes = MLT_PREFIX_BYTES + kAckBlockBytes + kTransferIdBytes + 4 + 4 + 8;
 constexpr std::size_t kAbortBytes = MLT_PREFIX_BYTES + kTransferIdBytes;
@@ -105,6 +112,14 @@ std::size_t encode_ack(const Ack& message, std::byte* out) {
   w.block(message.block);
   w.transfer(message.transfer);
   w.u32(message.probe_timestamp_ns);
+  for (std::uint8_t i = 0; i < message.other_count; ++i) {
+    const PathBlock& other = message.others[i];
+    w.u8(other.path);
+    w.u8(other.fresh ? MLT_ACK_FLAG_ECHO : 0);
+    w.u8(0);
+    w.u8(0);
+    w.block(other.block);
+  }
   return w.sealed();
 }
 
@@ -115,7 +130,6 @@ std::size_t encode_probe(const Probe& message, std::byte* out) {
   w.u32(message.total_bytes);
   w.u32(message.critical_segments);
   w.u32(message.timestamp_ns);
-  w.u32(message.grace_ns);
   w.u8(message.path_count);
   for (int i = 0; i < 3; ++i) w.u8(0);
   for (std::uint8_t i = 0; i < message.path_count; ++i) w.u32(message.last_sequence[i]);
@@ -156,12 +170,28 @@ std::size_t encode_abort(const Abort& message, std::byte* out) {
 
 DropReason decode_ack(std::span<const std::byte> datagram, const Prefix& prefix, Ack& message) {
   if (datagram.size() < kAckBytes) return DropReason::kTooShort;
-  if (datagram.size() != kAckBytes) return DropReason::kBadLength;
+  // The length tells how many further paths there are.
+  const std::size_t others = (datagram.size() - kAckBytes) / kPathBlockBytes;
+  if (datagram.size() != kAckBytes + others * kPathBlockBytes) return DropReason::kBadLength;
+  if (others >= MLT_MAX_PATHS) return DropReason::kBadLength;
   Reader r(datagram);
   message.prefix = prefix;
   message.block = r.block();
   message.transfer = r.transfer();
   message.probe_timestamp_ns = r.u32();
+  message.other_count = static_cast<std::uint8_t>(others);
+  std::uint32_t seen = 1U << prefix.path;
+  for (std::size_t i = 0; i < others; ++i) {
+    PathBlock& other = message.others[i];
+    other.path = r.u8();
+    const std::uint8_t flags = r.u8();
+    if (!r.zeros(2)) return DropReason::kUnknownFlags;
+    other.block = r.block();
+    if ((flags & ~MLT_ACK_FLAG_ECHO) != 0) return DropReason::kUnknownFlags;
+    if (other.path >= MLT_MAX_PATHS || ((seen >> other.path) & 1U) != 0) return DropReason::kBadLength;
+    seen |= 1U << other.path;
+    other.fresh = flags != 0;
+  }
   return DropReason::kNone;
 }
 
@@ -173,9 +203,8 @@ DropReason decode_probe(std::span<const std::byte> datagram, const Prefix& prefi
   message.total_bytes = r.u32();
   message.critical_segments = r.u32();
   message.timestamp_ns = r.u32();
-  message.grace_ns = r.u32();
   message.path_count = r.u8();
-  for (int i = 0; i < 3; ++i) r.u8();
+  if (!r.zeros(3)) return DropReason::kUnknownFlags;
   if (message.path_count > MLT_MAX_PATHS) return DropReason::kBadLength;
   if (datagram.size() != kProbeBytes + 4U * message.path_count) return DropReason::kBadLength;
   for (std::uint8_t i = 0; i < message.path_count; ++i) message.last_sequence[i] = r.u32();
@@ -210,9 +239,11 @@ DropReason decode_stop(std::span<const std::byte> datagram, const Prefix& prefix
   const std::uint8_t status = r.u8();
   if (status >= kStopStatusCount) return DropReason::kBadLength;
   message.status = static_cast<StopStatus>(status);
-  for (int i = 0; i < 3; ++i) r.u8();
+  if (!r.zeros(3)) return DropReason::kUnknownFlags;
   message.missing_bytes = r.u32();
   message.receiver_total_bytes = r.u32();
+  if (message.missing_bytes > message.receiver_total_bytes) return DropReason::kBadLength;
+  if (message.status == StopStatus::kComplete && message.missing_bytes != 0) return DropReason::kBadLength;
   return DropReason::kNone;
 }
 

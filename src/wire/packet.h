@@ -23,7 +23,7 @@
 
 #include <stdint.h>
 
-#define MLT_PROTOCOL_VERSION 1
+#define MLT_PROTOCOL_VERSION 2 /* 2: an ACK may carry further paths; trailing probes */
 
 /* byte 0: version in the high half, type in the low half */
 #define MLT_TYPE_DATA 1
@@ -40,13 +40,17 @@
 #define MLT_FLAG_REPAIR 0x08       /* sent before, in an earlier round */
 #define MLT_DATA_FLAGS 0x0F
 
-/* byte 1 of the control datagrams */
+/* byte 1 of the control datagrams; byte 1 of a further path in an ACK takes the ACK's flags */
 #define MLT_ACK_FLAG_POSTED 0x01 /* the receive that this ACK names is posted: the sender may go on */
 #define MLT_ACK_FLAG_ECHO 0x02   /* the echoed timestamp is new: it is a round-trip sample */
 #define MLT_ACK_FLAGS 0x03
 #define MLT_PROBE_FLAG_ACK_ONLY 0x01 /* the round is not over: answer with an ACK, not with a bitmap */
 #define MLT_PROBE_FLAG_CRITICAL 0x02 /* some segment of this transfer is critical */
-#define MLT_PROBE_FLAGS 0x03
+/* It travels behind the data: on the same path, in the same class, with a sequence number of its own. When it arrives,
+ * what was sent before it there has arrived or is lost. It wants no answer; the PROBE beside it, in the control class,
+ * does. */
+#define MLT_PROBE_FLAG_TRAILING 0x04
+#define MLT_PROBE_FLAGS 0x07
 #define MLT_BITMAP_FLAG_NOT_POSTED 0x01 /* no receive is posted yet; no bits follow */
 #define MLT_BITMAP_FLAG_READY 0x02      /* the receive was posted just now; no bits follow */
 #define MLT_BITMAP_FLAG_ECHO 0x04

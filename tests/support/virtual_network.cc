@@ -84,6 +84,7 @@ void VirtualNetwork::connect(std::uint16_t a, std::uint16_t b) {
     up.remote_cookie = cookies_[{self, other}];
     up.segment_bytes = config_.segment_bytes;
     up.window_bytes = config_.window_bytes;
+    up.early_transfers = hosts_[other].endpoint->config().early_transfers_per_peer();
     up.early_segments = config_.early_segments.value_or(hosts_[other].endpoint->config().early_segments_per_peer());
     enter([&, &endpoint = *hosts_[self].endpoint] { endpoint.on_control(now_, up); });
   }
@@ -259,6 +260,10 @@ void VirtualNetwork::carry(Flight flight) {
   }
   const Faults faults = faults_of(link, flight);
   if (prng_.chance(faults.drop)) return;
+  if (!flight.by_control_connection) {
+    const auto& path_drop = flight.type == wire::PacketType::kData ? link.path_data_drop : link.path_control_drop;
+    if (path_drop[flight.path] > 0 && prng_.chance(path_drop[flight.path])) return;
+  }
   const int copies = prng_.chance(faults.duplicate) ? 2 : 1;
   for (int copy = 0; copy < copies; ++copy) {
     auto sent = std::make_shared<Flight>(flight);

@@ -47,7 +47,6 @@ wire::Probe example_probe(std::uint8_t paths) {
   probe.total_bytes = 8'000;
   probe.critical_segments = 12;
   probe.timestamp_ns = 34;
-  probe.grace_ns = 56;
   probe.path_count = paths;
   for (std::uint8_t i = 0; i < paths; ++i) probe.last_sequence[i] = 1'000U + i;
   return probe;
@@ -156,6 +155,63 @@ TEST_CASE("ack__round_trip") {
   CHECK(ack.probe_timestamp_ns == 123);
 }
 
+TEST_CASE("ack__round_trip_with_every_number_of_further_paths") {
+  for (std::uint8_t others = 0; others < MLT_MAX_PATHS; ++others) {
+    CAPTURE(int{others});
+    wire::Ack sent{prefix_of(PacketType::kAck, 0), kBlock, kTransfer, 5};
+    sent.other_count = others;
+    for (std::uint8_t i = 0; i < others; ++i) {
+      sent.others[i].path = static_cast<std::uint8_t>((10 + i) % MLT_MAX_PATHS);  // 9 is the ACK's own
+      sent.others[i].fresh = i % 2 == 0;
+      sent.others[i].block = kBlock;
+      sent.others[i].block.highest_sequence = 1'000U + i;
+    }
+    std::vector<std::byte> bytes(wire::kMaxControlBytes);
+    bytes.resize(wire::encode_ack(sent, bytes.data()));
+    wire::Prefix prefix;
+    wire::Ack ack;
+    REQUIRE(wire::decode_prefix(bytes, prefix) == DropReason::kNone);
+    REQUIRE(wire::decode_ack(bytes, prefix, ack) == DropReason::kNone);
+    REQUIRE(ack.other_count == others);
+    for (std::uint8_t i = 0; i < others; ++i) {
+      CHECK(ack.others[i].path == sent.others[i].path);
+      CHECK(ack.others[i].fresh == sent.others[i].fresh);
+      CHECK(same(ack.others[i].block, sent.others[i].block));
+    }
+    const auto shorter = static_cast<std::ptrdiff_t>(others > 0 ? bytes.size() - 1 : bytes.size());
+    CHECK(decode({bytes.begin(), bytes.begin() + shorter}) ==
+          (others > 0 ? DropReason::kBadLength : DropReason::kNone));
+    bytes.push_back(std::byte{0});
+    CHECK(decode(bytes) == DropReason::kBadLength);
+  }
+}
+
+TEST_CASE("ack__names_each_path_once_and_knows_no_other_flag") {
+  wire::Ack ack{prefix_of(PacketType::kAck, 0), kBlock, kTransfer, 5};
+  ack.other_count = 2;
+  ack.others[0].path = 1;
+  ack.others[1].path = 2;
+  std::vector<std::byte> good(wire::kMaxControlBytes);
+  good.resize(wire::encode_ack(ack, good.data()));
+  REQUIRE(decode(good) == DropReason::kNone);
+  const std::size_t first = good.size() - 2 * wire::kPathBlockBytes;
+  const auto with = [&](std::size_t at, std::uint8_t value) {
+    auto bytes = good;
+    bytes[at] = std::byte{value};
+    return decode(bytes);
+  };
+  CHECK(with(first, 2) == DropReason::kBadLength);  // named twice
+  CHECK(with(first, 9) == DropReason::kBadLength);  // the ACK's own
+  CHECK(with(first, MLT_MAX_PATHS) == DropReason::kBadLength);
+  CHECK(with(first + 1, MLT_ACK_FLAG_POSTED) == DropReason::kUnknownFlags);
+  ack.other_count = MLT_MAX_PATHS - 1;
+  for (std::uint8_t i = 0; i < ack.other_count; ++i) ack.others[i].path = static_cast<std::uint8_t>((10 + i) % 16);
+  std::vector<std::byte> most(wire::kMaxControlBytes);
+  most.resize(wire::encode_ack(ack, most.data()));
+  most.resize(most.size() + wire::kPathBlockBytes, std::byte{1});
+  CHECK(decode(most) == DropReason::kBadLength);
+}
+
 TEST_CASE("probe__round_trip_with_every_number_of_paths") {
   for (std::uint8_t paths = 0; paths <= MLT_MAX_PATHS; ++paths) {
     const auto bytes = probe_bytes(paths);
@@ -169,7 +225,6 @@ TEST_CASE("probe__round_trip_with_every_number_of_paths") {
     CHECK(probe.total_bytes == 8'000);
     CHECK(probe.critical_segments == 12);
     CHECK(probe.timestamp_ns == 34);
-    CHECK(probe.grace_ns == 56);
     REQUIRE(probe.path_count == paths);
     for (std::uint8_t i = 0; i < paths; ++i) CHECK(probe.last_sequence[i] == 1'000U + i);
   }
@@ -231,9 +286,9 @@ TEST_CASE("decode__counts_that_disagree_with_the_length_are_refused") {
   CHECK(decode(bitmap_bytes(64, 100, 13)) == DropReason::kBadLength);  // not the start of a chunk
   CHECK(decode(bitmap_bytes(0, 0xFFFF'FFFF, 13)) == DropReason::kBadLength);
   auto probe = probe_bytes(3);
-  probe[MLT_PREFIX_BYTES + wire::kTransferIdBytes + 16] = std::byte{17};  // more paths than there can be
+  probe[MLT_PREFIX_BYTES + wire::kTransferIdBytes + 12] = std::byte{17};  // more paths than there can be
   CHECK(decode(probe) == DropReason::kBadLength);
-  probe[MLT_PREFIX_BYTES + wire::kTransferIdBytes + 16] = std::byte{4};
+  probe[MLT_PREFIX_BYTES + wire::kTransferIdBytes + 12] = std::byte{4};
   CHECK(decode(probe) == DropReason::kBadLength);
   auto odd = probe_bytes(1);
   odd[MLT_PREFIX_BYTES + wire::kTransferIdBytes] = std::byte{0x41};  // 8,001 bytes of float64
@@ -241,6 +296,23 @@ TEST_CASE("decode__counts_that_disagree_with_the_length_are_refused") {
   auto stop = stop_bytes();
   stop[stop.size() - 12] = std::byte{7};  // a status that does not exist
   CHECK(decode(stop) == DropReason::kBadLength);
+  stop = stop_bytes();
+  stop[stop.size() - 12] = static_cast<std::byte>(wire::StopStatus::kComplete);  // but something is missing
+  CHECK(decode(stop) == DropReason::kBadLength);
+  stop = stop_bytes();
+  stop[stop.size() - 1] = stop[stop.size() - 2] = std::byte{0};  // more missing than there was
+  CHECK(decode(stop) == DropReason::kBadLength);
+}
+
+TEST_CASE("decode__reserved_bytes_are_refused") {
+  for (std::size_t i = 0; i < 3; ++i) {
+    auto probe = probe_bytes(2);
+    probe[MLT_PREFIX_BYTES + wire::kTransferIdBytes + 13 + i] = std::byte{1};
+    CHECK(decode(probe) == DropReason::kUnknownFlags);
+    auto stop = stop_bytes();
+    stop[stop.size() - 11 + i] = std::byte{1};
+    CHECK(decode(stop) == DropReason::kUnknownFlags);
+  }
 }
 
 TEST_CASE("decode__flags_of_other_types_are_refused") {
@@ -249,7 +321,7 @@ TEST_CASE("decode__flags_of_other_types_are_refused") {
     return bytes;
   };
   CHECK(decode(with_flags(ack_bytes(), 0x04)) == DropReason::kUnknownFlags);
-  CHECK(decode(with_flags(probe_bytes(1), 0x04)) == DropReason::kUnknownFlags);
+  CHECK(decode(with_flags(probe_bytes(1), 0x08)) == DropReason::kUnknownFlags);
   CHECK(decode(with_flags(bitmap_bytes(0, 8, 1), 0x08)) == DropReason::kUnknownFlags);
   CHECK(decode(with_flags(stop_bytes(), 0x01)) == DropReason::kUnknownFlags);
 }
