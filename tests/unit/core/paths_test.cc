@@ -1,6 +1,8 @@
 // Several paths in a network: gray, slow and dead ones, their recovery, and control that never depends on one path.
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <array>
 #include <memory>
 #include <vector>
 
