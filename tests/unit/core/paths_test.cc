@@ -1,6 +1,8 @@
 // Several paths in a network: gray, slow and dead ones, their recovery, and control that never depends on one path.
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <array>
 #include <memory>
 #include <vector>
 
@@ -179,7 +181,7 @@ TEST_CASE("dead_path__does_not_slow_the_end_of_later_rounds") {
     stream.run(20 * kMillisecond);
     if (dead) {
       stream.network.link(0, 1).path_data_drop[3] = 1;
-      stream.run(20 * kMillisecond);
+      stream.run(100 * kMillisecond);
       REQUIRE(stream.view(3).silent);
     }
     std::vector<double> elapsed;
