@@ -45,6 +45,7 @@ EarlyTransfer* EarlyBuffer::find_or_insert(std::uint16_t peer, const wire::Trans
 }
 
 bool EarlyBuffer::keep(EarlyTransfer& early, const wire::DataHeader& header, std::span<const std::byte> payload) {
+  // PROTOCOL 7.3.3: One peer MUST NOT use more of the early buffer than the early segments that it was offered.
   if (free_segment_ == kNil || kept_by_peer_[early.peer] >= per_peer_) return false;
   const std::uint32_t at = free_segment_;
   EarlySegment& segment = segments_[at];

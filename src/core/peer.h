@@ -24,6 +24,7 @@ static_assert(RateController<Timely>);
 // Sequence numbers wrap: a is after b if it lies within half the circle ahead of it.
 constexpr bool is_after(std::uint32_t a, std::uint32_t b) { return static_cast<std::int32_t>(a - b) > 0; }
 
+// PROTOCOL 12.1.3: Sequence numbers, acknowledgement blocks and loss are counted per path ...
 struct PathOut {
   std::uint32_t last_sequence = 0;  // newest sent; the first packet is 1
   std::uint32_t resolved = 0;       // everything up to here arrived or is given up: not in flight
@@ -84,6 +85,7 @@ struct Shared {
   // kPosted, or why nothing can be posted for this peer.
   PostStatus check_peer(std::uint16_t peer) const {
     if (peer >= config.peers || peer == config.rank) return PostStatus::kUnknownPeer;
+    // PROTOCOL 18.1.3: A post to a peer that is not up MUST be refused
     return peers[peer].up ? PostStatus::kPosted : PostStatus::kPeerNotConnected;
   }
 

@@ -15,6 +15,7 @@ void Receiver::answer_finished(std::uint16_t peer, const wire::TransferId& trans
   reply.peer = peer;
   reply.transfer = transfer;
   reply.probe_timestamp_ns = probe_timestamp_ns;
+  // PROTOCOL 7.7.6: An outcome that is forgotten is told as finished before.
   reply.status = wire::StopStatus::kFinishedBefore;
   const TagEntry* entry = shared_.tags.find(peer, transfer.tag);
   if (entry != nullptr && entry->has_outcome && entry->outcome_generation == transfer.generation) {
@@ -28,20 +29,27 @@ void Receiver::answer_finished(std::uint16_t peer, const wire::TransferId& trans
     reply.missing_bytes = finished->missing_bytes;
     reply.total_bytes = finished->total_bytes;
   }
+  // PROTOCOL 9.1.3: What a probe over the control connection asks for MUST be answered over it.
   (by_control ? control_replies_ : replies_).push(reply);
 }
 
 wire::AckBlock Receiver::block_of(TimeNs now, std::uint16_t rank, std::uint8_t path, bool& fresh) {
   PathIn& in = shared_.peers[rank].in[path];
   wire::AckBlock block;
+  // PROTOCOL 4.5.1: Every ACK, BITMAP and STOP MUST carry the acknowledgement block of one path, named in its prefix;
+  //     whatever carries it is an ACK of that path.
   block.highest_sequence = in.highest_sequence;
   block.received_packets = in.received_packets;
   block.ce_packets = in.ce_packets;
   block.echo_timestamp_ns = in.echo_timestamp_ns;
   block.hold_ns = static_cast<std::uint32_t>(std::clamp<DurationNs>(now - in.echo_arrival_ns, 0, 0xFFFF'FFFFLL));
+  // PROTOCOL 4.5.2: The flag ECHO MUST be set if, and only if, the echoed timestamp was not echoed before ...
   fresh = in.echo_fresh;
   in.echo_fresh = false;
+  // PROTOCOL 7.2.5: There is no delayed acknowledgement: fewer packets than that are acknowledged by the answer to the
+  //     marker or probe.
   in.since_ack = 0;
+  // PROTOCOL 4.5.1: whatever carries it is an ACK of that path
   // Whatever carries this block is an ACK of the path.
   Peer& peer = shared_.peers[rank];
   peer.acks_due &= ~(1U << path);
@@ -58,6 +66,7 @@ std::size_t Receiver::encode_ack_of(TimeNs now, std::uint16_t rank, std::byte* o
   bool fresh = false;
   ack.block = block_of(now, rank, ack.prefix.path, fresh);
   if (fresh) ack.prefix.flags |= MLT_ACK_FLAG_ECHO;
+  // PROTOCOL 4.6.1: An ACK names the transfer of the packet or probe that made it due ...
   if (peer.ack_posted) ack.prefix.flags |= MLT_ACK_FLAG_POSTED;
   ack.transfer = peer.ack_transfer;
   shared_.counters.add(Counter::k_acks_sent);
@@ -69,6 +78,8 @@ std::size_t Receiver::encode_reply(TimeNs now, Reply& reply, std::byte* out, boo
   more = false;
   Peer& peer = shared_.peers[reply.peer];
   bool fresh = false;
+  // PROTOCOL 7.6.3: A BITMAP or STOP carries the acknowledgement block of the path on which the newest packet of the
+  //     peer came.
   const std::uint8_t path = peer.last_path;
   if (reply.kind == ReplyKind::kStop) {
     wire::Stop stop;
@@ -81,6 +92,8 @@ std::size_t Receiver::encode_reply(TimeNs now, Reply& reply, std::byte* out, boo
     stop.transfer = reply.transfer;
     stop.probe_timestamp_ns = reply.probe_timestamp_ns;
     stop.status = reply.status;
+    // PROTOCOL 4.9.1: A STOP says that the transfer is over, how it ended, how many bytes are missing, and the
+    //     receiver's own size and element type.
     stop.missing_bytes = reply.missing_bytes;
     stop.receiver_total_bytes = reply.total_bytes;
     shared_.counters.add(Counter::k_stops_sent);
@@ -95,6 +108,7 @@ std::size_t Receiver::encode_reply(TimeNs now, Reply& reply, std::byte* out, boo
     ack.block = block_of(now, reply.peer, path, fresh);
     if (fresh) ack.prefix.flags |= MLT_ACK_FLAG_ECHO;
     ack.transfer = reply.transfer;
+    // PROTOCOL 4.6.2: Probe timestamp is that of the ACK_ONLY probe that the ACK answers, or zero.
     ack.probe_timestamp_ns = reply.probe_timestamp_ns;
     shared_.counters.add(Counter::k_acks_sent);
     return wire::encode_ack(ack, out);
@@ -107,15 +121,19 @@ std::size_t Receiver::encode_reply(TimeNs now, Reply& reply, std::byte* out, boo
   bitmap.transfer = reply.transfer;
   bitmap.probe_timestamp_ns = reply.probe_timestamp_ns;
   std::array<std::byte, MLT_BITMAP_CHUNK_SEGMENTS / 8> bits;
+  // PROTOCOL 4.8.2: With NOT_POSTED (no receive is posted yet) or READY (it was posted just now) no bits follow, and
+  //     the segment count is zero.
   if (reply.kind == ReplyKind::kNotPosted) bitmap.prefix.flags |= MLT_BITMAP_FLAG_NOT_POSTED;
   if (reply.kind == ReplyKind::kReady) bitmap.prefix.flags |= MLT_BITMAP_FLAG_READY;
   if (reply.kind == ReplyKind::kBitmap) {
     const ReceiveState* state = find(reply.peer, reply.transfer);
     if (state == nullptr || state->round != reply.round) return 0;  // ended, or went on, since
+    // PROTOCOL 7.6.1: A BITMAP reports what has arrived when it leaves ...
     // Only chunks in which something is missing are worth a datagram.
     const std::size_t missing = state->received.find_clear(reply.next_segment);
     if (missing >= state->grid.count()) return 0;
     bitmap.first_segment = static_cast<std::uint32_t>(missing) / MLT_BITMAP_CHUNK_SEGMENTS * MLT_BITMAP_CHUNK_SEGMENTS;
+    // PROTOCOL 4.8.1: A BITMAP tells which of up to 8,192 consecutive segments have arrived ...
     bitmap.segment_count = std::min(MLT_BITMAP_CHUNK_SEGMENTS, state->grid.count() - bitmap.first_segment);
     for (std::size_t w = 0; w < base::words_for_bits(bitmap.segment_count); ++w) {
       base::store_le64(bits.data() + 8 * w, state->received.words()[bitmap.first_segment / 64 + w]);
@@ -134,6 +152,7 @@ std::size_t Receiver::encode_reply(TimeNs now, Reply& reply, std::byte* out, boo
 void Receiver::fill_control_run(std::uint16_t peer, std::size_t size, base::DatagramRun& run) const {
   run.peer = peer;
   run.path = shared_.peers[peer].last_path;
+  // PROTOCOL 4.1.3: A control datagram MUST be sent in the control class, ECN-capable (ECT(0)), and alone in its run.
   run.dscp = shared_.config.dscp.control;
   run.ecn = base::Ecn::kEct0;
   run.datagram_count = 1;

@@ -24,6 +24,7 @@ class RttEstimator {
       variation_ns_ = rtt_ns / 2;
     } else {
       const base::DurationNs error = rtt_ns > smoothed_ns_ ? rtt_ns - smoothed_ns_ : smoothed_ns_ - rtt_ns;
+      // PROTOCOL 11.1.1: The smoothed round trip and its variation follow RFC 6298 from samples of the answer time ...
       variation_ns_ += (error - variation_ns_) / 4;
       smoothed_ns_ += (rtt_ns - smoothed_ns_) / 8;
     }
@@ -34,7 +35,10 @@ class RttEstimator {
 
   // Time to wait for an answer that was not repeated yet (`repeats` = 0), then doubling.
   base::DurationNs timeout_ns(std::uint32_t repeats) const {
+    // PROTOCOL 11.1.2: The retransmission timeout is the smoothed round trip plus four variations, 2 ms before the
+    //     first sample, and 250 us at least.
     const base::DurationNs once = smoothed_ns_ == 0 ? kInitialNs : smoothed_ns_ + 4 * variation_ns_;
+    // PROTOCOL 11.1.3: It doubles with every repetition, up to 50 ms.
     return std::min(std::max(once, kMinTimeoutNs) << std::min<std::uint32_t>(repeats, 10), kMaxTimeoutNs);
   }
 
@@ -42,6 +46,8 @@ class RttEstimator {
   // (control has a queue of its own), and its jitter.
   base::DurationNs grace_ns() const {
     if (smoothed_ns_ == 0) return kInitialNs;
+    // PROTOCOL 4.7.5: the smoothed round trip less the smallest, plus twice the variation, 50 us at least and 20 ms at
+    //     most
     const base::DurationNs queue = smoothed_ns_ - min_ns_ + 2 * variation_ns_;
     return std::clamp<base::DurationNs>(queue, 50 * base::kMicrosecond, 20 * base::kMillisecond);
   }

@@ -20,6 +20,7 @@ CompletionStatus completion_status(wire::StopStatus status) {
     case wire::StopStatus::kTypeMismatch:
       return CompletionStatus::kTypeMismatch;
     case wire::StopStatus::kCancelled:
+    // PROTOCOL 6.9.3: because no success may be claimed that nobody remembers
     case wire::StopStatus::kFinishedBefore:  // it may have failed or lost something: no success is claimed
       return CompletionStatus::kCancelled;
   }
@@ -49,6 +50,7 @@ void Sender::on_ack_block(TimeNs now, TimeNs arrival_ns, std::uint16_t from, std
   Peer& peer = shared_.peers[from];
   PathOut& out = peer.out[path];
   bool progress = false;
+  // PROTOCOL 6.3.4: The highest sequence number of an acknowledgement block resolves everything up to it ...
   // Never trust a number beyond what was sent.
   if (is_after(block.highest_sequence, out.resolved) && !is_after(block.highest_sequence, out.last_sequence)) {
     out.resolved = block.highest_sequence;
@@ -56,10 +58,12 @@ void Sender::on_ack_block(TimeNs now, TimeNs arrival_ns, std::uint16_t from, std
   }
   const auto now_low = static_cast<std::uint32_t>(now);
   if (fresh) {
+    // PROTOCOL 6.8.1: With ECHO, the sender takes two samples ...
     // Two round trips: how long an answer takes, both hosts' threads included, for the timers; and how long the network
     // takes, from arrival stamps, for the rate. A host that is slow to look is no congestion; the window bounds it.
     const std::uint32_t answer = now_low - block.echo_timestamp_ns;
     const std::uint32_t network = static_cast<std::uint32_t>(arrival_ns) - block.echo_timestamp_ns - block.hold_ns;
+    // PROTOCOL 6.8.2: A sample of 2^31 ns or more is a stale echo or a clock that jumped, and MUST be ignored.
     if (answer < 0x8000'0000U && network < 0x8000'0000U) {  // else a stale echo, or a clock that jumped
       peer.rtt.on_sample(answer);
       peer.rate->on_rtt_sample(now, std::max<DurationNs>(1, network));
@@ -67,8 +71,11 @@ void Sender::on_ack_block(TimeNs now, TimeNs arrival_ns, std::uint16_t from, std
   }
   if (probe_timestamp_ns != 0) {
     const std::uint32_t rtt = now_low - probe_timestamp_ns;
+    // PROTOCOL 6.8.3: The probe timestamp of an answer, if it is not zero, gives a sample of the answer time.
     if (rtt < 0x8000'0000U && rtt > 0) peer.rtt.on_sample(rtt);
     if (peer.stall_probe_ns != base::kNever && rtt <= static_cast<std::uint64_t>(now - peer.stall_probe_ns)) {
+      // PROTOCOL 6.3.6: An answer to a probe that was sent after the window had stalled proves that everything sent
+      //     before is resolved: nothing is in flight any more.
       // The window was full for a whole timeout, nothing was sent since, and the peer answers a question asked after
       // that: what it has not seen by now is lost.
       for (PathOut& path_out : peer.out) path_out.resolved = path_out.last_sequence;
@@ -86,6 +93,7 @@ void Sender::on_ack_block(TimeNs now, TimeNs arrival_ns, std::uint16_t from, std
 }
 
 void Sender::on_alive(SendState& state) {
+  // PROTOCOL 6.5.5: Any answer about the transfer counts as one: the next wait is a single timeout again.
   state.unanswered_probes = 0;
   // A question that is not out yet may be the wrong one by now: a round that goes on must not be asked for its end.
   backstops_due_.clear(slot_of(state));
@@ -110,6 +118,7 @@ void Sender::on_ack(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wir
   SendState* state = find(from, ack.transfer);
   if (state == nullptr) return;  // ACKs are per peer: the transfer that made this one due may be over
   on_alive(*state);
+  // PROTOCOL 6.4.3: The receive is known to be posted by POSTED in an ACK, or by a BITMAP without NOT_POSTED.
   if ((ack.prefix.flags & MLT_ACK_FLAG_POSTED) != 0) mark_ready(*state);
 }
 
@@ -118,11 +127,14 @@ void Sender::on_bitmap(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const 
   on_ack_block(now, arrival_ns, from, bitmap.prefix.path, bitmap.block,
                (bitmap.prefix.flags & MLT_BITMAP_FLAG_ECHO) != 0, bitmap.probe_timestamp_ns);
   SendState* found = find(from, bitmap.transfer);
+  // PROTOCOL 6.7.1: A BITMAP of a transfer that is not under way MUST be ignored (stale_control).
   if (found == nullptr) return shared_.counters.add(Counter::k_stale_control);
   SendState& state = *found;
   on_alive(state);
   if ((bitmap.prefix.flags & MLT_BITMAP_FLAG_NOT_POSTED) != 0) {
     if (!state.machine.on(SendEvent::k_not_posted, shared_.counters)) return;
+    // PROTOCOL 6.6.1: On NOT_POSTED a sender waits for READY, and asks again after a retransmission timeout that
+    //     doubles with every such answer: the word that the receive is posted may be lost.
     // It will speak up when it is posted; until then ask ever more slowly, in case that word is lost.
     const DurationNs wait = shared_.peers[from].rtt.timeout_ns(++state.not_posted_answers);
     state.probe_ns = base::after(now, wait);
@@ -130,10 +142,12 @@ void Sender::on_bitmap(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const 
   }
   mark_ready(state);
   if (bitmap.segment_count == 0) return;
+  // PROTOCOL 6.7.4: A BITMAP that reaches beyond the tensor's segments MUST be refused (drop_bad_segment).
   if (bitmap.first_segment >= state.grid.count() || bitmap.segment_count > state.grid.count() - bitmap.first_segment) {
     return shared_.counters.add(Counter::k_drop_bad_segment);
   }
   if (!asks_for_any(bitmap)) return shared_.counters.add(Counter::k_stale_control);
+  // PROTOCOL 6.7.2: A BITMAP with bits counts in two cases only ...
   const SendEvent event = bitmap_event(bitmap.prefix.round, state.round);
   if (!state.machine.on(event, shared_.counters)) return;
   if (event == SendEvent::k_bitmap) {
@@ -151,10 +165,12 @@ void Sender::on_bitmap(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const 
 void Sender::merge(SendState& state, const wire::BitmapMessage& bitmap) {
   const std::uint32_t chunk = bitmap.first_segment / MLT_BITMAP_CHUNK_SEGMENTS;
   base::BitmapView merged(state.merged_chunks.data(), kMaxBitmapChunks);
+  // PROTOCOL 6.7.5: A chunk of the bitmap MUST be taken once per round ...
   if (merged.test(chunk)) return shared_.counters.add(Counter::k_stale_control);  // the answer to a repeated probe
   std::uint32_t added = 0;
   for (std::uint32_t i = 0; i < bitmap.segment_count; ++i) {
     if (is_received(bitmap, i) || state.pending.test(bitmap.first_segment + i)) continue;
+    // PROTOCOL 6.7.3: Every segment whose bit is clear becomes pending and is sent again.
     state.pending.set(bitmap.first_segment + i);
     ++added;
   }
@@ -170,10 +186,13 @@ void Sender::on_stop(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wi
   on_ack_block(now, arrival_ns, from, stop.prefix.path, stop.block, (stop.prefix.flags & MLT_STOP_FLAG_ECHO) != 0,
                stop.probe_timestamp_ns);
   SendState* state = find(from, stop.transfer);
+  // PROTOCOL 6.9.2: A STOP of a transfer that is not under way MUST be ignored (stale_control), but for its
+  //     acknowledgement block.
   if (state == nullptr) return shared_.counters.add(Counter::k_stale_control);
   state->missing_bytes = stop.missing_bytes;
   state->remote_total_bytes = stop.receiver_total_bytes;
   state->remote_element = stop.prefix.element;
+  // PROTOCOL 6.9.1: On STOP the sender MUST send nothing more of the transfer and completes as 6.9.3 says.
   finish(now, *state, SendEvent::k_stop, completion_status(stop.status));
 }
 

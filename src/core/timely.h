@@ -41,6 +41,7 @@ class Timely {
       : config_(config),
         min_rate_(config.min_rate_bytes_per_second > 0 ? config.min_rate_bytes_per_second
                                                        : config.line_rate_bytes_per_second / 1'000),
+        // PROTOCOL 11.2.1: A connection starts at line rate: the interface's, or what the user says.
         rate_(config.line_rate_bytes_per_second) {}
 
   double rate_bytes_per_second() const { return rate_; }
@@ -53,16 +54,21 @@ class Timely {
     if (previous_rtt_ns_ == 0) previous_rtt_ns_ = rtt_ns;
     const double difference = static_cast<double>(rtt_ns - previous_rtt_ns_);
     previous_rtt_ns_ = rtt_ns;
+    // PROTOCOL 11.2.2: The gradient is the smoothed difference of consecutive samples (weight 0.3 for the newest),
+    //     divided by the larger of base and run.
     smoothed_difference_ns_ += config_.gradient_weight * (difference - smoothed_difference_ns_);
     const double gradient =
         smoothed_difference_ns_ / static_cast<double>(std::max<base::DurationNs>(base_rtt_ns_, run_ns()));
 
     const base::DurationNs low = low_threshold_ns();
     const base::DurationNs high = high_threshold_ns();
+    // PROTOCOL 11.2.4: If rtt > T_high, whatever the gradient: rate = rate * (1 - 0.8 * (1 - T_high / rtt)).
     if (rtt_ns > high) {
       decrease(now, rtt_ns, 1.0 - config_.beta * (1.0 - static_cast<double>(high) / static_cast<double>(rtt_ns)));
+      // PROTOCOL 11.2.5: Else, if rtt < T_low or the gradient is negative: rate = rate + 40 Mbit/s.
     } else if (rtt_ns < low || gradient < 0) {
       set_rate(rate_ + config_.alpha_bytes_per_second);
+      // PROTOCOL 11.2.6: Else, if the gradient is positive: rate = rate * (1 - 0.8 * min(gradient, 1)).
     } else if (gradient > 0) {
       decrease(now, rtt_ns, 1.0 - config_.beta * std::min(gradient, 1.0));
     }
@@ -72,6 +78,8 @@ class Timely {
   base::DurationNs threshold(base::DurationNs offset_ns, double packets) const {
     const double bytes = packets * config_.packet_bytes;
     const base::DurationNs serialised = base::serialisation_ns(static_cast<std::uint64_t>(bytes), rate_);
+    // PROTOCOL 11.2.3: T_low is base + run + max(12.5 us, 3 packets at the current rate), and T_high is base + run +
+    //     max(125 us, 30 packets at the current rate) ...
     return base_rtt_ns_ + run_ns() + std::max(offset_ns, serialised);
   }
 
@@ -90,11 +98,14 @@ class Timely {
   }
 
   void decrease(base::TimeNs now, base::DurationNs rtt_ns, double factor) {
+    // PROTOCOL 11.2.7: The rate MUST NOT be decreased twice within a round trip, because the samples of one flight tell
+    //     of the same queue.
     if (now < no_decrease_before_ns_) return;
     no_decrease_before_ns_ = now + rtt_ns;
     set_rate(rate_ * factor);
   }
 
+  // PROTOCOL 11.2.8: The rate stays between a thousandth of the line rate and the line rate.
   void set_rate(double rate) { rate_ = std::clamp(rate, min_rate_, config_.line_rate_bytes_per_second); }
 
   TimelyConfig config_;

@@ -117,6 +117,7 @@ std::size_t encode_probe(const Probe& message, std::byte* out) {
   w.u32(message.timestamp_ns);
   w.u32(message.grace_ns);
   w.u8(message.path_count);
+  // PROTOCOL 4.1.1: An endpoint MUST set every field and bit that this section calls zero to zero ...
   for (int i = 0; i < 3; ++i) w.u8(0);
   for (std::uint8_t i = 0; i < message.path_count; ++i) w.u32(message.last_sequence[i]);
   return w.sealed();
@@ -176,6 +177,8 @@ DropReason decode_probe(std::span<const std::byte> datagram, const Prefix& prefi
   message.grace_ns = r.u32();
   message.path_count = r.u8();
   for (int i = 0; i < 3; ++i) r.u8();
+  // PROTOCOL 4.11.3: PROBE MUST be refused if it names more than 16 paths, if its length does not fit their number, or
+  //     if total bytes is not a multiple of the element size.
   if (message.path_count > MLT_MAX_PATHS) return DropReason::kBadLength;
   if (datagram.size() != kProbeBytes + 4U * message.path_count) return DropReason::kBadLength;
   for (std::uint8_t i = 0; i < message.path_count; ++i) message.last_sequence[i] = r.u32();
@@ -192,6 +195,8 @@ DropReason decode_bitmap(std::span<const std::byte> datagram, const Prefix& pref
   message.probe_timestamp_ns = r.u32();
   message.first_segment = r.u32();
   message.segment_count = r.u32();
+  // PROTOCOL 4.11.4: BITMAP MUST be refused if it counts more than 8,192 segments, does not start at a multiple of
+  //     8,192, or does not have exactly the bytes that its bits need.
   if (message.segment_count > MLT_BITMAP_CHUNK_SEGMENTS) return DropReason::kBadLength;
   if (message.first_segment % MLT_BITMAP_CHUNK_SEGMENTS != 0) return DropReason::kBadLength;
   message.bits = datagram.subspan(kBitmapBytes);
@@ -208,6 +213,7 @@ DropReason decode_stop(std::span<const std::byte> datagram, const Prefix& prefix
   message.transfer = r.transfer();
   message.probe_timestamp_ns = r.u32();
   const std::uint8_t status = r.u8();
+  // PROTOCOL 4.11.5: STOP MUST be refused if its status is above 6.
   if (status >= kStopStatusCount) return DropReason::kBadLength;
   message.status = static_cast<StopStatus>(status);
   for (int i = 0; i < 3; ++i) r.u8();
