@@ -57,6 +57,7 @@ bool Endpoint::identify(std::span<const std::byte> datagram, wire::Prefix& prefi
     count_drop(reason);
     return false;
   }
+  // PROTOCOL 4.1.4: Whose datagram it is MUST be judged by its cookie alone, never by the address that it comes from.
   from = wire::cookie_rank(prefix.cookie);
   // PROTOCOL 4.3.4: MUST refuse the datagram unless that connection is up and all 64 bits are its cookie
   if (from >= shared_.config.peers || !shared_.peers[from].up || shared_.peers[from].local_cookie != prefix.cookie) {

@@ -66,7 +66,7 @@ std::size_t Receiver::encode_ack_of(TimeNs now, std::uint16_t rank, std::byte* o
   bool fresh = false;
   ack.block = block_of(now, rank, ack.prefix.path, fresh);
   if (fresh) ack.prefix.flags |= MLT_ACK_FLAG_ECHO;
-  // PROTOCOL 4.6.1: An ACK names the transfer of the packet or probe that made it due ...
+  // PROTOCOL 4.6.1: An ACK names the transfer of the newest packet, or of the probe, that made it due ...
   if (peer.ack_posted) ack.prefix.flags |= MLT_ACK_FLAG_POSTED;
   ack.transfer = peer.ack_transfer;
   shared_.counters.add(Counter::k_acks_sent);

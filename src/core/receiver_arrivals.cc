@@ -126,6 +126,7 @@ bool Receiver::place(TimeNs now, ReceiveState& state, const wire::DataHeader& he
     state.received.set(segment);
     ++state.received_segments;
     state.received_bytes += payload.size();
+    // PROTOCOL 7.5.9: A segment counts as critical if the packet that brought it first carried CRITICAL.
     if ((flags & MLT_FLAG_CRITICAL) != 0) ++state.critical_received;
     if ((flags & MLT_FLAG_REPAIR) != 0) ++state.repaired_segments;
     shared_.counters.add(Counter::k_segments_placed);

@@ -110,6 +110,7 @@ void Sender::arm(SendState& state) {
 
 void Sender::ask(SendState& state, bool ack_only) {
   state.probe_due = true;
+  // PROTOCOL 6.5.6: A probe that is sent while segments of the round are left MUST be ACK_ONLY ...
   state.probe_ack_only = ack_only;
   probes_due_.set(slot_of(state));
 }
@@ -135,8 +136,8 @@ void Sender::on_send_timer(TimeNs now, std::uint32_t slot) {
   // PROTOCOL 6.5.4: it sends a PROBE, and repeats it after twice as long each time
   ask(state, state.machine.phase() == SendPhase::k_sending);
   ++state.unanswered_probes;
-  // PROTOCOL 9.1.1: A sender whose probes were left unanswered more than six times MUST send each further one over the
-  //     control connection too, as a backstop frame with the datagram's bytes.
+  // PROTOCOL 9.1.1: A sender of whose transfer six probes in a row were not answered MUST send each further one over
+  //     the control connection too, as a backstop frame with the datagram's bytes.
   if (state.unanswered_probes > kBackstopAfterProbes) {
     backstops_due_.set(slot);
   }

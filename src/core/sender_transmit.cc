@@ -199,7 +199,8 @@ void Sender::fill_run(TimeNs now, SendState& state, std::uint32_t limit, base::D
   // PROTOCOL 4.4.2: HAS_CRITICAL, in every packet of a transfer, that some segment of it is
   if (state.critical_segments > 0) common_flags |= MLT_FLAG_HAS_CRITICAL;
 
-  // PROTOCOL 6.2.1: All packets of a run MUST have the same peer, path, round, DSCP, ECN mark and length ...
+  // PROTOCOL 6.2.1: All packets of a run MUST have the same peer, path, transfer, round, kind (6.1.1), DSCP and length;
+  //     the last may be shorter.
   // One class, one mark, one length (the last datagram may be shorter): then the kernel cuts the run for us.
   while (run.datagram_count < limit) {
     const SegmentTag tag = state.tag_of(segment);

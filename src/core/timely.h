@@ -19,6 +19,7 @@
 
 namespace mlt::core {
 
+// PROTOCOL 16.2.1: Durations, counts and weights MUST be those of this table where a clause names them.
 struct TimelyConfig {
   double line_rate_bytes_per_second = 1.25e9;
   double min_rate_bytes_per_second = 0;  // 0: a thousandth of the line rate

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import struct
 
 import pytest
 from protocol_document import DOCUMENT, ROOT, clauses, diagram, source_files, table
@@ -70,9 +71,24 @@ def test_references__name_sections_and_clauses_that_exist() -> None:
     assert named - known == {"12.5"} & named  # microseconds
 
 
-def check(message: bytes, covered: int) -> int:
-    """Clause 4.3.3, from the document alone."""
-    data = message[:covered] + b"\0" * (-covered % 8)
+UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "": 1}
+CODE_UNITS = {"kSecond": 10**9, "kMillisecond": 10**6, "kMicrosecond": 10**3}
+
+
+@pytest.mark.parametrize("row", table(TEXT, "### 16.2 Constants")[1:], ids=lambda row: row[0])
+def test_constants__are_the_code_s(row: list[str]) -> None:
+    named = re.fullmatch(r"`(\w+)` = ([\d,.]+) ?(s|ms|us|)", row[1])
+    assert named is not None, row[1]
+    source = SOURCES[row[2].strip("`")]
+    code = re.search(rf"\b{named[1]} = (?:([\d'.]+(?:e\d+)?)U?)?(?: << (\d+))?(?: \* )?(?:base::(\w+))?;", source)
+    assert code is not None, f"{named[1]} is not set in {row[2]}"
+    value = float((code[1] or "1").replace("'", "")) * 2 ** int(code[2] or 0) * CODE_UNITS.get(code[3] or "", 1)
+    assert value == float(named[2].replace(",", "")) * UNITS[named[3]]
+
+
+def check(message: bytes) -> int:
+    """Clauses 4.3.2 and 4.3.3, from the document alone: of the bytes that the check covers."""
+    data = message + b"\0" * (-len(message) % 8)
     c = 0x6D6C742D63686563
     for at in range(0, len(data), 8):
         if at == 8:
@@ -82,39 +98,59 @@ def check(message: bytes, covered: int) -> int:
     return c
 
 
-def examples() -> list[bytes]:
-    section = TEXT.split("### 4.3 ")[1].split("### 4.4 ")[0]
-    return [bytes.fromhex(block) for block in re.findall(r"```\n([0-9a-f \n]+)```", section)]
+def cookie(message: bytes) -> int:
+    return int.from_bytes(message[8:16], "little") ^ (check(message) & ~0xFFFF)
 
 
-def test_check__undoes_to_the_cookie() -> None:
-    data, abort = examples()
-    assert len(data) == 40
-    assert len(abort) == 28
-    for message in (data, abort):
-        field = int.from_bytes(message[8:16], "little")
-        assert field ^ (check(message, len(message)) & ~0xFFFF) == 0x1122334455660001
+def examples(text: str) -> dict[str, bytes]:
+    found = re.findall(r"^([A-Z]+)\n((?:[0-9a-f]{2}[ \n])+)", text + "\n", re.MULTILINE)
+    return {name: bytes.fromhex(digits) for name, digits in found}
 
 
-def test_check__notices_every_changed_byte() -> None:
-    data, _ = examples()
-    for at in range(len(data)):
-        broken = bytearray(data)
+EXAMPLES = examples(TEXT.split("\n## B ")[1])
+COOKIE = 0x1122334455660001
+
+
+def test_examples__are_the_golden_ones() -> None:
+    assert list(EXAMPLES) == ["DATA", "ACK", "PROBE", "BITMAP", "STOP", "ABORT"]
+    assert examples((ROOT / "tests" / "golden" / "wire_examples.txt").read_text()) == EXAMPLES
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_examples__check_undoes_to_the_cookie(name: str) -> None:
+    assert cookie(EXAMPLES[name]) == COOKIE
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_examples__every_changed_byte_is_noticed(name: str) -> None:
+    for at in range(len(EXAMPLES[name])):
+        broken = bytearray(EXAMPLES[name])
         broken[at] ^= 0x40
-        field = int.from_bytes(broken[8:16], "little")
-        assert field ^ (check(bytes(broken), 40) & ~0xFFFF) != 0x1122334455660001
+        assert cookie(bytes(broken)) != COOKIE, at
 
 
-def offsets(fields: str) -> dict[str, int]:
-    return {name.lower(): int(value) for name, value in re.findall(fields, SOURCES["src/wire/packet.h"])}
+# The layouts of sections 4.2 to 4.10 for an independent reader: struct codes behind the prefix, then what stands there.
+BLOCK = (7, 6, 1, 1_000_000, 2_500)
+BODIES = {
+    "DATA": ("QIIII", (42, 3, 4_096, 2_864, 1_000_000)),
+    "ACK": ("5IQII", (*BLOCK, 42, 3, 0)),
+    "PROBE": ("QIIIIIBxxxI", (42, 3, 4_096, 2, 1_200_000, 50_000, 1, 7)),
+    "BITMAP": ("5IQIIIIB", (*BLOCK, 42, 3, 1_200_000, 0, 3, 0b101)),
+    "STOP": ("5IQIIBxxxII", (*BLOCK, 42, 3, 0, 1, 1_432, 4_096)),
+    "ABORT": ("QI", (42, 3)),
+}
+PREFIXES = {  # version and type, flags, path and element type, round, sequence
+    "DATA": (0x11, 0x06, 0x07, 0, 7),
+    "ACK": (0x12, 0x03, 0x00, 0, 0),
+    "PROBE": (0x13, 0x02, 0x07, 1, 0),
+    "BITMAP": (0x14, 0x00, 0x00, 1, 0),
+    "STOP": (0x15, 0x04, 0x07, 0, 0),
+    "ABORT": (0x16, 0x00, 0x00, 0, 0),
+}
 
 
-def test_data_example__has_the_fields_at_packet_h_s_offsets() -> None:
-    data, _ = examples()
-    at = offsets(r"#define MLT_OFFSET_(\w+) (\d+)")
-    words = {"sequence": 7, "generation": 3, "total_bytes": 4_096, "offset": 2_864, "timestamp": 1_000_000, "tag": 42}
-    for name, value in words.items():
-        assert int.from_bytes(data[at[name] : at[name] + 4], "little") == value, name
-    assert data[0] == 0x11
-    assert data[at["flags"]] == 0x06
-    assert data[at["path_element"]] == 0x07
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_examples__have_the_fields_of_the_diagrams(name: str) -> None:
+    layout, fields = BODIES[name]
+    assert struct.unpack("<BBBBI", EXAMPLES[name][:8]) == PREFIXES[name]
+    assert struct.unpack("<" + layout, EXAMPLES[name][16:]) == fields
