@@ -257,6 +257,8 @@ void PushPull::on_message(TimeNs now, std::uint16_t from, const Message& message
 // A service says this of each partition by itself, once the results that were still going out have arrived. One whose
 // result is here has nothing to lose any more; the others of this round may still be on their way.
 void PushPull::abort(TimeNs now, Key& key, const Aborted& aborted) {
+  // PROTOCOL 14.1.11: A worker that hears aborted MUST fail the key, naming the rank, unless the partition's result of
+  //     this round has arrived: then the round completes, and the key fails after it.
   if (key.active && key.posted && !key.partitions[aborted.partition].pulling) {
     key.next_broken_by = aborted.failed_rank;
     return;

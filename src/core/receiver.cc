@@ -84,12 +84,12 @@ PostStatus Receiver::post(TimeNs now, const ReceiveRequest& request) {
   state.received = base::BitmapView(words.data(), grid.count());
   state.received.clear_all();
   const double elements = static_cast<double>(request.data.size() / element);
-  // PROTOCOL 7.5.2: The bound is counted in elements: floor(p * elements) of them, in bytes, may be missing at
-  //     completion, and not one more.
+  // PROTOCOL 7.5.2: The bound is counted in elements: floor(p * elements) of them, the product in double precision, may
+  //     be missing at completion, and not one more.
   state.allowed_missing_bytes = static_cast<std::uint64_t>(std::floor(request.loss_bound * elements)) * element;
   state.posted_ns = now;
   const DurationNs timeout = request.timeout_ns > 0 ? request.timeout_ns : shared_.config.operation_timeout_ns;
-  // PROTOCOL 5.3.3: Each operation MUST have a limit in time: its own, or the endpoint's (300 s).
+  // PROTOCOL 5.3.3: Each operation MUST have a limit in time: its own, or the endpoint's (300 s) ...
   state.expires_ns = base::after(now, timeout);
   if (request.deadline_ns > 0) state.deadline_ns = base::after(now, request.deadline_ns);
   state.next_same_tag = entry->receive_head;

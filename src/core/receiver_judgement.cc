@@ -85,7 +85,8 @@ void Receiver::judge(TimeNs now, ReceiveState& state) {
 
 void Receiver::on_receive_timer(TimeNs now, std::uint32_t slot) {
   ReceiveState& state = states_[slot];
-  // PROTOCOL 7.5.8: A deadline, if the receive has one, completes it with what it has; a timeout fails it.
+  // PROTOCOL 7.5.8: A deadline, if the receive has one, completes it with what it has, even if critical segments are
+  //     missing; a timeout fails it.
   if (now >= state.deadline_ns) {
     return finish(now, state, ReceiveEvent::k_deadline, CompletionStatus::kDeadline, true);
   }

@@ -65,7 +65,7 @@ PostStatus Sender::post(TimeNs now, const SendRequest& request) {
   }
   state.posted_ns = now;
   const DurationNs timeout = request.timeout_ns > 0 ? request.timeout_ns : shared_.config.operation_timeout_ns;
-  // PROTOCOL 5.3.3: Each operation MUST have a limit in time: its own, or the endpoint's (300 s).
+  // PROTOCOL 5.3.3: Each operation MUST have a limit in time: its own, or the endpoint's (300 s) ...
   state.expires_ns = base::after(now, timeout);
   state.post_number = posts_++;
   state.next_same_tag = entry->send_head;
@@ -154,7 +154,7 @@ void Sender::on_peer_timer(TimeNs now, std::uint16_t rank) {
     peer.stall_probe_ns = base::kNever;
     return;
   }
-  // PROTOCOL 6.3.5: When the window has stayed full for a retransmission timeout (11.2), the sender MUST send an
+  // PROTOCOL 6.3.5: When the window has stayed full for a retransmission timeout (11.1), the sender MUST send an
   //     ACK_ONLY probe of the transfer that is first in order ...
   shared_.counters.add(Counter::k_window_stalls);
   ask(states_[peer.work_head], true);

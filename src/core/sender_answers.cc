@@ -95,8 +95,7 @@ void Sender::on_ack_block(TimeNs now, TimeNs arrival_ns, std::uint16_t from, std
 void Sender::on_alive(SendState& state) {
   // PROTOCOL 6.5.5: Any answer about the transfer counts as one: the next wait is a single timeout again.
   state.unanswered_probes = 0;
-  // PROTOCOL 6.5.7: A probe that has not left when an answer comes MUST NOT leave if that answer lets the round go on,
-  //     or starts the next: it would ask for the wrong thing.
+  // PROTOCOL 6.5.7: A probe that has not left when an answer comes MUST NOT leave over TCP ...
   // A question that is not out yet may be the wrong one by now: a round that goes on must not be asked for its end.
   backstops_due_.clear(slot_of(state));
 }

@@ -228,7 +228,7 @@ void ControlChannel::accept_all(base::TimeNs now, ControlSink&) {
     }
     const auto pending = std::count_if(connections_.begin(), connections_.end(),
                                        [](const auto& c) { return c->is_incoming_handshake(); });
-    // PROTOCOL 3.5.5: A listening side SHOULD hold at most world size + 16 connections that have not completed a hello,
+    // PROTOCOL 3.5.5: A listening side SHOULD hold at most world size + 16 connections that came in and are not up yet,
     //     and close further ones at once (control_too_many_pending).
     if (static_cast<std::size_t>(pending) >= peers_.size() + kSparePending) {
       counters_.add(ControlCounter::kTooManyPending);

@@ -107,13 +107,25 @@ def examples(text: str) -> dict[str, bytes]:
     return {name: bytes.fromhex(digits) for name, digits in found}
 
 
-EXAMPLES = examples(TEXT.split("\n## B ")[1])
+SHOWN = examples(TEXT.split("\n## B ")[1])
+FRAMES = {name: SHOWN[name] for name in ("HELLO", "REFUSE")}
+EXAMPLES = {name: SHOWN[name] for name in ("DATA", "ACK", "PROBE", "BITMAP", "STOP", "ABORT")}
 COOKIE = 0x1122334455660001
 
 
-def test_examples__are_the_golden_ones() -> None:
-    assert list(EXAMPLES) == ["DATA", "ACK", "PROBE", "BITMAP", "STOP", "ABORT"]
-    assert examples((ROOT / "tests" / "golden" / "wire_examples.txt").read_text()) == EXAMPLES
+@pytest.mark.parametrize(("file", "shown"), [("control_examples.txt", FRAMES), ("wire_examples.txt", EXAMPLES)])
+def test_examples__are_the_golden_ones(file: str, shown: dict[str, bytes]) -> None:
+    assert examples((ROOT / "tests" / "golden" / file).read_text()) == shown
+
+
+def test_examples__frames_have_the_fields_of_the_diagrams() -> None:
+    assert struct.unpack("<IBxxx", FRAMES["HELLO"][:8]) == (56, 1)
+    assert struct.unpack("<4sHHHHHHQQQIIII", FRAMES["HELLO"][8:]) == (
+        *(b"MLT1", 1, 2, 1, 4, 5001, 5002),
+        *(0x0102030405060708, 0x1111222233334444, COOKIE, 1_432, 2_796_202, 682, 0),
+    )
+    assert struct.unpack("<IBxxx", FRAMES["REFUSE"][:8]) == (20, 2)
+    assert struct.unpack("<BBHQQ", FRAMES["REFUSE"][8:]) == (3, 0, 1, 3, 4)
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
