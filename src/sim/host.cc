@@ -1,0 +1,201 @@
+#include "sim/host.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace mlt::sim {
+
+namespace {
+
+// More turns of one poll loop than any driver would see in one wake-up: an endpoint that never runs dry.
+constexpr int kEndlessPolls = 200'000;
+
+template <typename... Cases>
+struct Overloaded : Cases... {
+  using Cases::operator()...;
+};
+template <typename... Cases>
+Overloaded(Cases...) -> Overloaded<Cases...>;
+
+}  // namespace
+
+std::string run_fault(const core::Transmit& run, const core::TransmitCapabilities& capabilities) {
+  if (run.datagram_count == 0) return "an empty run";
+  if (run.datagram_count > 1 && run.datagram_count > capabilities.max_run_segments) return "too many datagrams";
+  if (run.datagram_count > 1 && run.total_bytes > capabilities.max_run_bytes) return "too many bytes";
+  if (run.slice_count == 0 || run.slice_count > run.slices.size()) return "slices beyond the run";
+  const std::uint64_t full = std::uint64_t{run.datagram_bytes} * (run.datagram_count - 1);
+  if (run.total_bytes <= full || run.total_bytes - full > run.datagram_bytes) return "the last datagram is too long";
+  if (run.dscp > 63) return "a DSCP of more than 6 bits";
+  std::uint64_t bytes = 0;
+  for (std::uint32_t i = 0; i < run.slice_count; ++i) bytes += run.slices[i].size;
+  return bytes == run.total_bytes ? "" : "slices that do not add up to the run";
+}
+
+Host::Host(World& world, std::uint16_t rank, const HostConfig& config)
+    : world_(world),
+      rank_(rank),
+      config_(config),
+      run_(std::make_unique<core::Transmit>()),
+      output_(std::make_unique<core::ControlOutput>()) {}
+
+void Host::start() {
+  MLT_CHECK(!is_up());
+  ++incarnation_;
+  endpoint_ = std::make_unique<core::Endpoint>(config_.endpoint);
+  connections_.assign(config_.endpoint.peers, 0);
+}
+
+void Host::crash() {
+  MLT_CHECK(is_up());
+  endpoint_.reset();
+  inbox_.clear();
+  inbox_bytes_ = 0;
+  paused_until_ = 0;
+  turn_at_ = event_at_ = base::kNever;
+  ++event_number_;
+}
+
+void Host::pause(base::TimeNs now, base::TimeNs until) {
+  if (until <= paused_until_ || !is_up()) return;
+  paused_until_ = until;
+  (void)now;
+  schedule(until);
+}
+
+void Host::wait(base::TimeNs now, Input input) {
+  inbox_.push_back(std::move(input));
+  const base::TimeNs at = std::max(now + config_.wake_up_ns, paused_until_);
+  if (turn_at_ > at) schedule(at);
+}
+
+bool Host::receive(base::TimeNs now, const Packet& packet) {
+  const base::TimeNs local = config_.clock.local(now);
+  if (!must_wait(now)) {
+    endpoint_->on_datagram(local, packet.datagram(), packet.ecn, local);
+    turn(now);
+    return true;
+  }
+  if (inbox_bytes_ + packet.size > config_.socket_buffer_bytes) return false;
+  inbox_bytes_ += packet.size;
+  const std::span<const std::byte> bytes = packet.datagram();
+  wait(now, Datagram{{bytes.begin(), bytes.end()}, packet.ecn, local});
+  return true;
+}
+
+std::uint64_t Host::unread() const {
+  return static_cast<std::uint64_t>(std::ranges::count_if(inbox_, [](const Input& input) {
+    return std::holds_alternative<Datagram>(input) || std::holds_alternative<Message>(input);
+  }));
+}
+
+void Host::control(base::TimeNs now, const core::PeerUp& up, std::uint64_t connection) {
+  if (is_up()) wait(now, Up{up, connection});
+}
+void Host::control(base::TimeNs now, const core::PeerDown& down) {
+  if (is_up()) wait(now, down);
+}
+void Host::control(base::TimeNs now, std::uint16_t from, std::span<const std::byte> message) {
+  if (is_up()) wait(now, Message{from, {message.begin(), message.end()}});
+}
+
+core::PostStatus Host::post(base::TimeNs now, const core::SendRequest& request) {
+  const core::PostStatus status = endpoint_->post_send(config_.clock.local(now), request);
+  wake(now);
+  return status;
+}
+
+core::PostStatus Host::post(base::TimeNs now, const core::ReceiveRequest& request) {
+  const core::PostStatus status = endpoint_->post_recv(config_.clock.local(now), request);
+  wake(now);
+  return status;
+}
+
+void Host::cancel(base::TimeNs now, core::OperationId operation, core::CompletionKind kind) {
+  if (!is_up()) return;
+  endpoint_->on_control(config_.clock.local(now), core::Cancel{operation, kind});
+  wake(now);
+}
+
+// The application's thread wakes the I/O thread; never from inside a turn.
+void Host::wake(base::TimeNs now) {
+  const base::TimeNs at = std::max(now, paused_until_);
+  if (turn_at_ > at) schedule(at);
+}
+
+void Host::on_turn(base::TimeNs now, std::uint32_t number) {
+  if (number != event_number_ || !is_up()) return;
+  event_at_ = base::kNever;
+  if (is_paused(now)) return schedule(paused_until_);
+  if (turn_at_ == base::kNever) return;
+  if (now < turn_at_) return schedule(turn_at_);
+  turn(now);
+}
+
+void Host::apply(base::TimeNs local, const Input& input) {
+  std::visit(Overloaded{
+                 [&](const Datagram& d) { endpoint_->on_datagram(local, d.bytes, d.ecn, d.arrival_ns); },
+                 [&](const Up& up) {
+                   endpoint_->on_control(local, up.up);
+                   connections_[up.up.peer] = up.connection;
+                 },
+                 [&](const core::PeerDown& down) {
+                   endpoint_->on_control(local, down);
+                   connections_[down.peer] = 0;
+                 },
+                 [&](const Message& m) { endpoint_->on_control(local, core::PeerMessage{m.from, m.bytes}); },
+             },
+             input);
+}
+
+void Host::turn(base::TimeNs now) {
+  const base::TimeNs local = config_.clock.local(now);
+  turn_at_ = base::kNever;
+  if (!inbox_.empty()) {
+    reading_.swap(inbox_);
+    inbox_bytes_ = 0;
+    for (const Input& input : reading_) apply(local, input);
+    reading_.clear();
+  }
+  if (endpoint_->next_timeout() <= local) endpoint_->on_timeout(local);
+  int polls = 0;
+  bool card_full = false;
+  for (;;) {
+    card_full = world_.card_backlog_bytes(rank_) > config_.card_backlog_bytes;
+    if (card_full || !endpoint_->poll_transmit(local, config_.capabilities, *run_)) break;
+    if (const std::string fault = run_fault(*run_, config_.capabilities); !fault.empty()) {
+      return world_.violation(rank_, "poll_transmit gave " + fault);
+    }
+    world_.transmit(rank_, *run_);
+    if (++polls > kEndlessPolls) return world_.violation(rank_, "poll_transmit never runs dry");
+  }
+  while (endpoint_->poll_control(local, *output_)) {
+    world_.message(rank_, *output_);
+    if (++polls > kEndlessPolls) return world_.violation(rank_, "poll_control never runs dry");
+  }
+  core::Completion completion;
+  while (endpoint_->poll_completion(completion)) world_.completed(rank_, completion);
+  if (!is_up()) return;
+  const base::TimeNs timeout = endpoint_->next_timeout();
+  if (timeout <= local && !card_full) {
+    return world_.violation(rank_, "a timer is still due after it was serviced: the driver would spin");
+  }
+  base::TimeNs next = std::max(config_.clock.virtual_time(timeout), now + 1);
+  if (card_full) {
+    const base::TimeNs drained = world_.card_drained_ns(rank_, config_.card_backlog_bytes / 2);
+    next = std::min(timeout <= local ? base::kNever : next, std::max(drained, now + 1));
+  }
+  next = std::min(next, turn_at_);  // the application may have posted meanwhile
+  if (next != base::kNever) schedule(next);
+}
+
+void Host::schedule(base::TimeNs at) {
+  turn_at_ = at;
+  if (event_at_ <= at) return;
+  event_at_ = at;
+  world_.schedule_turn(rank_, at, ++event_number_);
+}
+
+}  // namespace mlt::sim

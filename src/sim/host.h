@@ -1,0 +1,123 @@
+// Drives one production endpoint the way engine/event_loop does: what arrived goes in, timers that are due, runs and
+// messages that are ready go out, completions go to the application; then it sleeps until the next timeout. Checks at
+// every turn what drivers rely on: no timer is left due, runs obey the GSO rules, nothing runs dry never.
+//
+// Absent on purpose: the network (sim/network.h) and the order of events (the simulator's).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "core/endpoint.h"
+#include "sim/clock.h"
+#include "sim/packet.h"
+
+namespace mlt::sim {
+
+struct HostConfig {
+  core::EndpointConfig endpoint;  // rank and peers are set by the simulator
+  core::TransmitCapabilities capabilities;
+  Clock clock;
+  base::DurationNs wake_up_ns = 0;                // from an arrival to the thread that reads it
+  std::uint64_t socket_buffer_bytes = 4U << 20;   // what waits beyond it is lost
+  std::uint64_t card_backlog_bytes = 256U << 10;  // the thread stops sending while more waits in the card
+};
+
+// What a host needs of its surroundings.
+class World {
+ public:
+  virtual void transmit(std::uint16_t host, const core::Transmit& run) = 0;
+  virtual void message(std::uint16_t host, const core::ControlOutput& output) = 0;
+  virtual void completed(std::uint16_t host, const core::Completion& completion) = 0;
+  virtual void schedule_turn(std::uint16_t host, base::TimeNs at, std::uint32_t number) = 0;
+  virtual std::uint64_t card_backlog_bytes(std::uint16_t host) const = 0;
+  virtual base::TimeNs card_drained_ns(std::uint16_t host, std::uint64_t bytes) const = 0;
+  virtual void violation(std::uint16_t host, const std::string& text) = 0;
+
+ protected:
+  ~World() = default;
+};
+
+class Host {
+ public:
+  Host(World& world, std::uint16_t rank, const HostConfig& config);
+
+  bool is_up() const { return endpoint_ != nullptr; }
+  bool is_paused(base::TimeNs now) const { return now < paused_until_; }
+  core::Endpoint& endpoint() { return *endpoint_; }
+  const core::Endpoint& endpoint() const { return *endpoint_; }
+  const HostConfig& config() const { return config_; }
+  std::uint32_t incarnation() const { return incarnation_; }
+  // The connection to `peer` that the endpoint was told of; 0: none.
+  std::uint64_t connection(std::uint16_t peer) const { return connections_[peer]; }
+  // Datagrams and messages taken from the network and not yet read.
+  std::uint64_t unread() const;
+
+  // A new process with an empty endpoint; the old one is gone with all that it knew.
+  void start();
+  void crash();
+  // Reads, sends and wakes again only at `until`; what arrives meanwhile waits in the socket's buffer.
+  void pause(base::TimeNs now, base::TimeNs until);
+
+  // True if the socket took it (the bytes are copied where they must wait); false: no room, or nobody there.
+  bool receive(base::TimeNs now, const Packet& packet);
+  // `connection`: the simulator's number of it.
+  void control(base::TimeNs now, const core::PeerUp& up, std::uint64_t connection);
+  void control(base::TimeNs now, const core::PeerDown& down);
+  void control(base::TimeNs now, std::uint16_t from, std::span<const std::byte> message);
+  core::PostStatus post(base::TimeNs now, const core::SendRequest& request);
+  core::PostStatus post(base::TimeNs now, const core::ReceiveRequest& request);
+  void cancel(base::TimeNs now, core::OperationId operation, core::CompletionKind kind);
+
+  // A kTurn event that `number` names has come due.
+  void on_turn(base::TimeNs now, std::uint32_t number);
+
+ private:
+  struct Datagram {
+    std::vector<std::byte> bytes;
+    base::Ecn ecn = base::Ecn::kNotEct;
+    base::TimeNs arrival_ns = 0;
+  };
+  struct Message {
+    std::uint16_t from = 0;
+    std::vector<std::byte> bytes;
+  };
+  struct Up {
+    core::PeerUp up;
+    std::uint64_t connection = 0;
+  };
+  using Input = std::variant<Datagram, Up, core::PeerDown, Message>;
+
+  void wake(base::TimeNs now);
+  void turn(base::TimeNs now);
+  void apply(base::TimeNs local, const Input& input);
+  void schedule(base::TimeNs at);
+  bool must_wait(base::TimeNs now) const { return is_paused(now) || config_.wake_up_ns > 0 || !inbox_.empty(); }
+  void wait(base::TimeNs now, Input input);
+
+  World& world_;
+  std::uint16_t rank_;
+  HostConfig config_;
+  std::unique_ptr<core::Endpoint> endpoint_;
+  std::unique_ptr<core::Transmit> run_;
+  std::unique_ptr<core::ControlOutput> output_;
+  std::uint32_t incarnation_ = 0;
+  std::vector<std::uint64_t> connections_;
+  base::TimeNs paused_until_ = 0;
+  std::vector<Input> inbox_;
+  std::vector<Input> reading_;
+  std::uint64_t inbox_bytes_ = 0;
+  // A thread sleeps until one time. Its event may come earlier, when the time was moved since: then it sleeps on.
+  base::TimeNs turn_at_ = base::kNever;
+  base::TimeNs event_at_ = base::kNever;
+  std::uint32_t event_number_ = 0;
+};
+
+// Why `run` breaks what the datapath relies on; empty if it doesn't.
+std::string run_fault(const core::Transmit& run, const core::TransmitCapabilities& capabilities);
+
+}  // namespace mlt::sim

@@ -1,0 +1,85 @@
+// Carries datagrams from card to card: ports, links, ways, and what goes wrong on them.
+//
+// A packet's path number picks among equal-cost ways at every fan-out (as a source port does with ECMP): path p of one
+// pair of hosts and path p + 1 part at the first switch where they can. Absent on purpose: endpoints (sim/host.h), time
+// (the simulator's).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "base/prng.h"
+#include "sim/event_heap.h"
+#include "sim/ledger.h"
+#include "sim/topology.h"
+
+namespace mlt::sim {
+
+class Network {
+ public:
+  // `seed` decides every fault. `max_datagram_bytes` bounds what a packet can hold.
+  Network(const Topology& topology, std::uint64_t seed, std::uint32_t max_datagram_bytes, EventHeap& events);
+
+  std::uint32_t new_packet() { return pool_.take(); }
+  Packet& packet(std::uint32_t index) { return pool_[index]; }
+  // The packet is filled in; it joins the queue of its sender's card, or is dropped. Counts it as sent.
+  void send(base::TimeNs now, std::uint32_t index);
+  // The packet has crossed `edge`. True if it is at its host now, and the caller's; false if it went on or was dropped.
+  bool arrive(base::TimeNs now, std::uint32_t edge, std::uint32_t index);
+  // A port that others wait for is free again.
+  void serve(base::TimeNs now, std::uint32_t edge);
+  // The caller is done with a packet that arrived: delivered, or dropped for the reason given.
+  void finish(std::uint32_t index, Fate fate);
+
+  // What waits in a host's card (the first one), and when that will be at most `bytes`.
+  std::uint64_t card_backlog_bytes(std::uint16_t host) const;
+  base::TimeNs card_drained_ns(base::TimeNs now, std::uint16_t host, std::uint64_t bytes) const;
+
+  // Everything from one host to another is lost while blocked.
+  void block(std::uint16_t from, std::uint16_t to, bool blocked);
+  bool is_blocked(std::uint16_t from, std::uint16_t to) const { return blocked_[std::size_t{from} * hosts_ + to] != 0; }
+
+  Link& link(std::uint32_t edge) { return edges_[edge].link; }
+  SwitchPort& port(std::uint32_t edge) { return edges_[edge].port; }
+  std::size_t edge_count() const { return edges_.size(); }
+  const Routes& routes() const { return routes_; }
+  const Topology& topology() const { return topology_; }
+  const Ledger& ledger() const { return ledger_; }
+  std::uint64_t hops() const { return hops_; }  // packets times links crossed
+  std::size_t packets_in_use() const { return pool_.in_use(); }
+  std::uint16_t hosts() const { return hosts_; }
+
+  // Called for every drop before the packet is gone, if set.
+  std::function<void(const Packet&, Fate)> on_drop;
+
+ private:
+  struct EdgeState {
+    std::uint32_t to = 0;
+    std::uint32_t buffer = 0;  // node whose memory the port uses
+    Link link;
+    SwitchPort port;
+  };
+
+  void enqueue(base::TimeNs now, std::uint32_t edge, std::uint32_t index);
+  void forward(base::TimeNs now, std::uint32_t node, std::uint32_t index);
+  void cross(std::uint32_t edge, std::uint32_t index, base::TimeNs leaves);
+  void drop(std::uint32_t index, Fate fate);
+  // False if the packet is gone.
+  bool corrupt(std::uint32_t index);
+
+  Topology topology_;
+  Routes routes_;
+  std::uint16_t hosts_;
+  PacketPool pool_;
+  EventHeap& events_;
+  base::Prng prng_;
+  std::vector<EdgeState> edges_;
+  std::vector<SharedBuffer> buffers_;
+  std::vector<std::uint8_t> blocked_;
+  std::vector<std::uint32_t> cards_;  // per host: its first edge
+  Ledger ledger_;
+  std::uint64_t hops_ = 0;
+};
+
+}  // namespace mlt::sim

@@ -1,0 +1,126 @@
+// The application of a simulated run, and the judge of it: it posts tensors, owns their buffers, and holds every
+// completion against what was promised. What it checks has numbers:
+//   1  never more missing than the bound, never a critical segment
+//   2  every element delivered is what was sent, at its place; what is missing is filled as promised
+//   3  every posted operation completes exactly once, in time
+//   4  no write to a buffer outside its transfer's life (canaries, and another use of the memory afterwards)
+//   5  packets and bytes are conserved: sent = received + dropped, by name
+//   6  queues, timers and memory stay within the limits of core/config.h, and are free again at the end
+//   7  no run of events without progress longer than a bound
+//   8  with no faults, `patient` loses nothing
+// It knows the protocol's promises and nothing of how they are kept.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "sim/simulator.h"
+
+namespace mlt::sim {
+
+// One side of a transfer, as an application would ask for it.
+struct Plan {
+  std::uint16_t host = 0;
+  std::uint16_t peer = 0;
+  std::uint64_t tag = 0;
+  std::uint32_t bytes = 0;
+  wire::ElementType element = wire::ElementType::kFloat32;
+  base::DurationNs timeout_ns = 0;
+  // Sends.
+  std::uint32_t order = 0;
+  core::SegmentTag uniform_tag = core::SegmentTag::important(0);
+  std::vector<core::SegmentTag> tags;
+  // Receives.
+  double loss_bound = 0;
+  core::StopPolicy stop = core::StopPolicy::kPatient;
+  core::Fill fill = core::Fill::kZero;
+  base::DurationNs deadline_ns = 0;
+  bool by_place_function = false;
+};
+
+class Oracle {
+ public:
+  // `faultless`: nothing in the network drops, repeats or delays beyond its queues, so rule 8 applies.
+  Oracle(Simulator& simulator, bool faultless);
+  ~Oracle();
+  Oracle(const Oracle&) = delete;
+  Oracle& operator=(const Oracle&) = delete;
+
+  // The operation's number, from 1; 0 if the post was refused (for a reason that the oracle accepts).
+  core::OperationId post_send(const Plan& plan);
+  core::OperationId post_receive(const Plan& plan);
+  void cancel(core::OperationId operation);
+
+  bool all_ended() const { return open_ == 0; }
+  std::uint64_t posted() const { return operations_.size(); }
+  std::uint64_t completions() const { return completions_; }
+  // Grows whenever something was achieved: posts, placed segments, completions.
+  std::uint64_t progress() const;
+
+  // After the run: everything ended, memory untouched since, the books balanced. Reports to the simulator.
+  void finish();
+  std::string unfinished() const;
+
+ private:
+  struct Key {
+    std::uint64_t connection = 0;
+    std::uint16_t from = 0;
+    std::uint16_t to = 0;
+    std::uint64_t tag = 0;
+    std::uint64_t generation = 0;
+    auto operator<=>(const Key&) const = default;
+  };
+  struct Match {
+    core::OperationId send = 0;
+    core::OperationId receive = 0;
+  };
+  struct Operation {
+    core::OperationId id = 0;
+    core::CompletionKind kind = core::CompletionKind::kSend;
+    Plan plan;
+    Key key;
+    base::TimeNs posted_ns = 0;
+    std::vector<std::byte> memory;     // canaries, the tensor, canaries
+    std::vector<std::uint8_t> placed;  // per segment, by the place function
+    bool ended = false;
+    bool lost = false;  // its process crashed: nothing is owed to it
+    bool cancelled = false;
+    core::CompletionStatus status = core::CompletionStatus::kComplete;
+    std::uint64_t missing_bytes = 0;
+    std::uint8_t epoch = 0;  // what the memory is used for: 0 as posted, 1 by the application again
+    Oracle* oracle = nullptr;
+    std::uint32_t segment_bytes = 0;
+  };
+
+  core::OperationId post(const Plan& plan, core::CompletionKind kind);
+  void on_completion(std::uint16_t rank, const core::Completion& completion);
+  void check_common(Operation& operation, const core::Completion& completion);
+  void check_send(Operation& operation, const core::Completion& completion);
+  void check_receive(Operation& operation, const core::Completion& completion);
+  void check_contents(const Operation& receive, const core::Completion& completion);
+  void check_status(const Operation& receive, const core::Completion& completion);
+  void check_end(const Operation& operation, const core::Completion& completion);
+  void check_memory(const Operation& operation);
+  void check_conservation();
+  void check_limits();
+  void end(Operation& operation);
+  bool other_failed(const Operation& operation) const;
+  static void place(void* context, std::uint64_t offset, std::span<const std::byte> payload);
+  void violate(int rule, const Operation& operation, const std::string& text);
+
+  Simulator& simulator_;
+  bool faultless_;
+  std::vector<std::unique_ptr<Operation>> operations_;
+  std::map<Key, Match> matches_;
+  std::map<Key, std::uint64_t> generations_;  // by Key with generation 0 and, for receives, the ranks in their order
+  std::map<Key, std::uint64_t> receive_generations_;
+  std::uint64_t open_ = 0;
+  std::uint64_t completions_ = 0;
+  std::vector<std::uint64_t> retired_;  // counters of endpoints that are gone
+};
+
+}  // namespace mlt::sim

@@ -1,0 +1,261 @@
+#include "sim/scenario.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace mlt::sim {
+
+namespace {
+
+using base::DurationNs;
+using base::kMicrosecond;
+using base::kMillisecond;
+using base::kSecond;
+using base::Prng;
+
+template <typename T>
+T pick(Prng& prng, std::initializer_list<T> values) {
+  return values.begin()[prng.below(values.size())];
+}
+
+// Log-uniform in [least, most].
+double spread(Prng& prng, double least, double most) {
+  return least * std::exp(prng.uniform() * std::log(most / least));
+}
+DurationNs spread_ns(Prng& prng, DurationNs least, DurationNs most) {
+  return static_cast<DurationNs>(spread(prng, static_cast<double>(least), static_cast<double>(most)));
+}
+
+Impairments draw_impairments(Prng& prng) {
+  Impairments faults;
+  if (prng.chance(0.7)) faults.drop = 0.25 * prng.uniform() * prng.uniform();
+  if (prng.chance(0.3)) faults.duplicate = 0.2 * prng.uniform();
+  if (prng.chance(0.3)) faults.reorder = 0.3 * prng.uniform();
+  if (prng.chance(0.2)) faults.corrupt = 0.05 * prng.uniform();
+  return faults;
+}
+
+void draw_endpoint(Prng& prng, Scenario& scenario) {
+  core::EndpointConfig& endpoint = scenario.simulator.host.endpoint;
+  scenario.simulator.segment_bytes = pick<std::uint32_t>(prng, {64, 256, 1'432, 1'432, 1'432, 4'096});
+  endpoint.paths = static_cast<std::uint8_t>(prng.chance(0.5) ? 1 : pick<std::uint32_t>(prng, {2, 4, 4, 8, 16}));
+  endpoint.max_sends = endpoint.max_receives = pick<std::uint32_t>(prng, {16, 128});
+  endpoint.max_tags = 512;
+  endpoint.bitmap_words = 1U << 14;
+  endpoint.early_segments = static_cast<std::uint32_t>(spread(prng, 1, 256));
+  endpoint.early_transfers = static_cast<std::uint32_t>(spread(prng, 1, 64));
+  endpoint.finished_log = pick<std::uint32_t>(prng, {16, 512});
+  endpoint.reply_queue = pick<std::uint32_t>(prng, {4, 64, 512});
+  endpoint.packets_per_ack = pick<std::uint32_t>(prng, {1, 10, 10, 10});
+  endpoint.operation_timeout_ns = 8 * kSecond;
+  endpoint.dscp.data_classes = pick<std::uint8_t>(prng, {1, 3, 7});
+  endpoint.timely.line_rate_bytes_per_second = scenario.fabric.host_link.rate_bytes_per_second;
+  SimulatorConfig& simulator = scenario.simulator;
+  simulator.window_bytes = std::max(static_cast<std::uint32_t>(4'096U << prng.below(10)), 4 * simulator.segment_bytes);
+  simulator.host.capabilities.max_run_segments = pick<std::uint32_t>(prng, {1, 7, 64});
+  simulator.host.capabilities.max_run_bytes = pick<std::uint32_t>(prng, {9'000, 16'000, 65'507});
+  simulator.host.card_backlog_bytes = pick<std::uint64_t>(prng, {16'384, 262'144});
+  simulator.host.socket_buffer_bytes = 4U << 20;
+  simulator.control_delay_ns = spread_ns(prng, 20 * kMicrosecond, 5 * kMillisecond);
+}
+
+void draw_fabric(Prng& prng, Scenario& scenario) {
+  Fabric& fabric = scenario.fabric;
+  fabric.host_link.rate_bytes_per_second = pick(prng, {2.5e7, 1.25e8, 1.25e9, 3.125e9});
+  fabric.host_link.propagation_ns = spread_ns(prng, 200, 500 * kMicrosecond);
+  if (prng.chance(0.4)) fabric.host_link.jitter_ns = spread_ns(prng, 100, 200 * kMicrosecond);
+  fabric.host_link.reorder_ns = spread_ns(prng, kMicrosecond, kMillisecond);
+  if (!scenario.faultless) {
+    if (prng.chance(0.7)) fabric.host_link.data = draw_impairments(prng);
+    if (prng.chance(0.5)) fabric.host_link.control = draw_impairments(prng);
+  }
+  fabric.core_link = fabric.host_link;
+  if (prng.chance(0.3)) fabric.core_link.rate_bytes_per_second *= pick(prng, {0.25, 0.5, 4.0});
+}
+
+void draw_ports(Prng& prng, Scenario& scenario) {
+  const core::DscpMap& dscp = scenario.simulator.host.endpoint.dscp;
+  Fabric& fabric = scenario.fabric;
+  fabric.port = uniform_port(dscp, kUnlimited, kUnlimited);
+  if (scenario.faultless) return;
+  const std::uint64_t packet = scenario.simulator.segment_bytes + MLT_DATA_HEADER_BYTES + kOverheadBytes;
+  if (prng.chance(0.5)) {
+    const auto limit = static_cast<std::uint64_t>(spread(prng, 8, 200)) * packet;
+    const std::uint64_t threshold = prng.chance(0.6) ? std::max<std::uint64_t>(packet, limit / 4) : kUnlimited;
+    fabric.port = uniform_port(dscp, limit, threshold);
+    fabric.port.queues[0].limit_bytes = std::max<std::uint64_t>(limit, 64'000);
+    if (threshold != kUnlimited && prng.chance(0.3)) {
+      for (std::uint32_t queue = 1; queue < kQueues; ++queue) fabric.port.queues[queue].red_max_bytes = limit / 2 + 1;
+    }
+  }
+  if (prng.chance(0.2)) fabric.switch_buffer_bytes = static_cast<std::uint64_t>(spread(prng, 64, 512)) * packet;
+}
+
+void draw_tags(Prng& prng, const Scenario& scenario, Plan& send) {
+  const std::uint32_t classes = scenario.simulator.host.endpoint.dscp.data_classes;
+  const auto class_of = [&] { return static_cast<std::uint8_t>(prng.below(classes)); };
+  send.uniform_tag = core::SegmentTag::important(class_of());
+  if (prng.chance(0.2)) send.uniform_tag.bits &= static_cast<std::uint8_t>(~core::SegmentTag::kImportant);
+  if (!prng.chance(0.5)) return;
+  const std::uint32_t segments = core::SegmentGrid(send.bytes, scenario.simulator.segment_bytes).count();
+  const double critical = prng.chance(0.5) ? 0.0 : 0.1;
+  const bool one_class = scenario.faultless || prng.chance(0.7);  // as the paper does: a layer has one class
+  core::SegmentTag tag{class_of()};
+  for (std::uint32_t segment = 0; segment < segments; ++segment) {
+    if (!one_class) tag = {class_of()};
+    core::SegmentTag own = tag;
+    if (prng.chance(0.5)) own.bits |= core::SegmentTag::kImportant;
+    if (prng.chance(critical)) own.bits |= core::SegmentTag::kCritical;
+    send.tags.push_back(own);
+  }
+}
+
+Exchange draw_exchange(Prng& prng, const Scenario& scenario, std::uint64_t index, bool in_order, double most_bytes) {
+  Exchange exchange;
+  Plan& send = exchange.send;
+  Plan& receive = exchange.receive;
+  send.host = receive.peer = static_cast<std::uint16_t>(prng.below(scenario.hosts));
+  const auto step = static_cast<std::uint16_t>(1 + prng.below(scenario.hosts - 1U));
+  send.peer = receive.host = static_cast<std::uint16_t>((send.host + step) % scenario.hosts);
+  // Some use a tag again and again: the k-th send of it meets the k-th receive.
+  send.tag = receive.tag = in_order ? 1'000 + index % 3 : index;
+  send.element = receive.element =
+      prng.chance(0.8)
+          ? wire::ElementType::kFloat32
+          : pick(prng, {wire::ElementType::kFloat16, wire::ElementType::kInt64, wire::ElementType::kUint8});
+  const std::uint32_t size = wire::element_bytes(send.element);
+  send.bytes = prng.chance(0.04) ? 0 : size * static_cast<std::uint32_t>(1 + spread(prng, 1, most_bytes / size));
+  receive.bytes = send.bytes;
+  if (prng.chance(0.02)) receive.bytes += size;
+  if (prng.chance(0.01)) receive.element = wire::ElementType::kUint8;
+  if (wire::is_floating_point(receive.element) && prng.chance(0.6)) {
+    receive.loss_bound = prng.chance(0.2) ? 0.999 * prng.uniform() : 0.3 * prng.uniform();
+  }
+  receive.stop = prng.chance(0.6) ? core::StopPolicy::kPatient : core::StopPolicy::kEager;
+  receive.fill = prng.chance(0.6) ? core::Fill::kZero : core::Fill::kKeep;
+  receive.by_place_function = prng.chance(0.2);
+  if (prng.chance(0.1)) receive.deadline_ns = spread_ns(prng, 10 * kMicrosecond, 100 * kMillisecond);
+  if (!scenario.faultless && prng.chance(0.05)) send.timeout_ns = spread_ns(prng, kMillisecond, kSecond);
+  if (!scenario.faultless && prng.chance(0.05)) receive.timeout_ns = spread_ns(prng, kMillisecond, kSecond);
+  send.order = static_cast<std::uint32_t>(prng.below(4));
+  draw_tags(prng, scenario, send);
+
+  const DurationNs base_ns = static_cast<DurationNs>(index) * 50 * kMicrosecond;
+  const DurationNs apart = spread_ns(prng, kMicrosecond, 20 * kMillisecond);
+  const bool receive_first = prng.chance(0.6);
+  // Of one tag the order of posts is the order of meeting.
+  exchange.send_at_ns = base_ns + (in_order || !receive_first ? 0 : apart);
+  exchange.receive_at_ns = base_ns + (in_order || receive_first ? 0 : apart);
+  if (!scenario.faultless && prng.chance(0.04)) {
+    exchange.cancel_at_ns = base_ns + spread_ns(prng, kMicrosecond, 20 * kMillisecond);
+    exchange.cancel_send = prng.chance(0.5);
+  }
+  return exchange;
+}
+
+void draw_accidents(Prng& prng, Scenario& scenario, std::size_t edges) {
+  using Kind = Accident::Kind;
+  if (scenario.faultless || prng.chance(0.4)) return;
+  for (std::uint64_t count = 1 + prng.below(4); count > 0; --count) {
+    Accident accident;
+    accident.kind = pick(prng, {Kind::kPause, Kind::kPartition, Kind::kLinkDown, Kind::kGrayLink, Kind::kSlowLink,
+                                Kind::kDisconnect, Kind::kCrash, Kind::kBlackHole});
+    accident.start_ns = static_cast<DurationNs>(prng.below(30 * kMillisecond));
+    accident.length_ns = spread_ns(prng, 10 * kMicrosecond, 300 * kMillisecond);
+    switch (accident.kind) {
+      case Kind::kPartition:
+      case Kind::kDisconnect:
+        accident.a = static_cast<std::uint32_t>(prng.below(scenario.hosts));
+        accident.b = static_cast<std::uint32_t>((accident.a + 1 + prng.below(scenario.hosts - 1U)) % scenario.hosts);
+        accident.amount = prng.uniform();
+        break;
+      case Kind::kPause:
+      case Kind::kCrash:
+        accident.a = static_cast<std::uint32_t>(prng.below(scenario.hosts));
+        break;
+      default:
+        accident.a = static_cast<std::uint32_t>(prng.below(edges));
+        accident.amount =
+            accident.kind == Kind::kBlackHole ? static_cast<double>(prng.below(2)) : 0.05 + 0.9 * prng.uniform();
+    }
+    scenario.accidents.push_back(accident);
+  }
+}
+
+}  // namespace
+
+Topology Scenario::topology() const {
+  switch (shape) {
+    case Shape::kStar:
+      return star(hosts, fabric);
+    case Shape::kDumbbell:
+      return dumbbell(hosts / 2, static_cast<std::uint16_t>(hosts - hosts / 2), fabric);
+    case Shape::kLeafSpine:
+      return leaf_spine(2, spines, hosts / 2, fabric);
+  }
+  return star(hosts, fabric);
+}
+
+Scenario draw_scenario(std::uint64_t seed) {
+  Scenario scenario;
+  scenario.seed = seed;
+  scenario.simulator.seed = seed;
+  Prng prng(seed * 0x9E3779B97F4A7C15ULL + 0x5CE7A210ULL);
+  scenario.faultless = prng.chance(0.15);
+  scenario.hosts =
+      static_cast<std::uint16_t>(prng.chance(0.8) ? 2 + prng.below(4) : pick<std::uint64_t>(prng, {8, 16, 32}));
+  scenario.shape = pick(prng, {Shape::kStar, Shape::kStar, Shape::kDumbbell, Shape::kLeafSpine});
+  if (scenario.shape == Shape::kLeafSpine) {
+    scenario.hosts = static_cast<std::uint16_t>(scenario.hosts + scenario.hosts % 2);
+    scenario.spines = pick<std::uint32_t>(prng, {2, 4, 8});
+  }
+  draw_fabric(prng, scenario);
+  draw_endpoint(prng, scenario);
+  draw_ports(prng, scenario);
+  scenario.clocks_differ = prng.chance(0.5);
+  if (prng.chance(0.4)) scenario.wake_up_most_ns = spread_ns(prng, kMicrosecond, 200 * kMicrosecond);
+
+  const auto count = static_cast<std::uint64_t>(spread(prng, 3, 60));
+  const bool in_order = prng.chance(0.25);
+  // Slow networks get less to carry, or a run takes minutes of virtual time.
+  const double slowest =
+      std::min(scenario.fabric.host_link.rate_bytes_per_second, scenario.fabric.core_link.rate_bytes_per_second);
+  const double most_bytes = std::min(240'000.0, slowest * 0.4 / static_cast<double>(count));
+  for (std::uint64_t i = 0; i < count; ++i) {
+    scenario.exchanges.push_back(draw_exchange(prng, scenario, i, in_order, most_bytes));
+  }
+  draw_accidents(prng, scenario, scenario.topology().edges.size());
+  for (const Accident& accident : scenario.accidents) {
+    scenario.quiet_ns = std::max(scenario.quiet_ns, accident.start_ns + accident.length_ns);
+  }
+  scenario.quiet_ns = std::max<DurationNs>(scenario.quiet_ns, 300 * kMillisecond);
+  scenario.limit_ns = scenario.quiet_ns + 12 * kSecond;
+  return scenario;
+}
+
+std::string Scenario::text() const {
+  const core::EndpointConfig& endpoint = simulator.host.endpoint;
+  const auto impairments = [](const char* name, const Impairments& faults) {
+    return std::string(name) + " drop " + std::to_string(faults.drop) + " duplicate " +
+           std::to_string(faults.duplicate) + " reorder " + std::to_string(faults.reorder) + " corrupt " +
+           std::to_string(faults.corrupt) + "\n";
+  };
+  static constexpr const char* kShapes[] = {"star", "dumbbell", "leaf-spine"};
+  static constexpr const char* kAccidents[] = {"pause",     "partition",  "link down", "gray link",
+                                               "slow link", "disconnect", "crash",     "black hole"};
+  std::string text = "seed " + std::to_string(seed) + ": " + std::to_string(hosts) + " hosts, " +
+                     kShapes[static_cast<std::size_t>(shape)] + ", " + std::to_string(spines) + " spines, " +
+                     std::to_string(endpoint.paths) + " paths, segments of " + std::to_string(simulator.segment_bytes) +
+                     " bytes, window " + std::to_string(simulator.window_bytes) + (faultless ? ", faultless" : "") +
+                     "\n";
+  text += impairments("data:", fabric.host_link.data) + impairments("control:", fabric.host_link.control);
+  for (const Accident& accident : accidents) {
+    text += std::string(kAccidents[static_cast<std::size_t>(accident.kind)]) + " of " + std::to_string(accident.a) +
+            " (" + std::to_string(accident.b) + ", " + std::to_string(accident.amount) + ") from " +
+            std::to_string(accident.start_ns) + " ns for " + std::to_string(accident.length_ns) + " ns\n";
+  }
+  text += std::to_string(exchanges.size()) + " exchanges\n";
+  return text;
+}
+
+}  // namespace mlt::sim

@@ -1,0 +1,141 @@
+// The virtual driver: production endpoints on a virtual network under virtual time. engine/event_loop is the other
+// driver; both call the same nine entry points.
+//
+// Everything follows from the configuration, one 64-bit seed and the calls: the same run, event for event, on every
+// machine. Absent on purpose: what is sent and what is checked (sim/swarm.h, sim/oracle.h). One thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "sim/connection.h"
+#include "sim/host.h"
+#include "sim/network.h"
+
+namespace mlt::sim {
+
+struct SimulatorConfig {
+  std::uint64_t seed = 1;
+  HostConfig host;                                               // of every host; see `adjust`
+  std::uint32_t segment_bytes = 1'432;                           // payload of a full packet
+  std::uint32_t window_bytes = 1U << 20;                         // in flight to one peer, at most
+  base::DurationNs control_delay_ns = 100 * base::kMicrosecond;  // of the control connections, one way
+  base::TimeNs start_ns = base::kSecond;
+  std::function<void(std::uint16_t host, HostConfig&)> adjust;  // makes hosts differ
+};
+
+enum class TraceKind : std::uint8_t { kSent, kDelivered, kDropped, kMessage, kPeerUp, kPeerDown, kCompletion, kNote };
+
+// One thing that happened. `packet` is null except for the first three kinds; `text` says the rest.
+struct TraceRecord {
+  base::TimeNs at_ns = 0;
+  TraceKind kind = TraceKind::kNote;
+  std::uint16_t host = 0;
+  const Packet* packet = nullptr;
+  Fate fate = Fate::k_sent;
+  std::string text;
+};
+
+class Simulator final : private World {
+ public:
+  Simulator(const SimulatorConfig& config, const Topology& topology);
+  Simulator(const Simulator&) = delete;
+  Simulator& operator=(const Simulator&) = delete;
+
+  base::TimeNs now() const { return now_; }
+  std::uint16_t hosts() const { return static_cast<std::uint16_t>(hosts_.size()); }
+  Host& host(std::uint16_t rank) { return hosts_[rank]; }
+  core::Endpoint& endpoint(std::uint16_t rank) { return hosts_[rank].endpoint(); }
+  Network& network() { return network_; }
+  const Network& network() const { return network_; }
+
+  // Every pair that has no connection gets one, the two sides within `spread_ns` of each other.
+  void connect_all(base::DurationNs spread_ns = 0);
+  void connect(std::uint16_t a, std::uint16_t b, base::DurationNs spread_ns = 0);
+  // Both sides lose the connection, `a` now and `b` after `later_ns`.
+  void disconnect(std::uint16_t a, std::uint16_t b, base::DurationNs later_ns = 0);
+  // The process dies; its peers notice after `notice_ns`. restart() brings up a new incarnation without connections.
+  void crash(std::uint16_t rank, base::DurationNs notice_ns);
+  void restart(std::uint16_t rank);
+  void pause(std::uint16_t rank, base::DurationNs duration_ns) { hosts_[rank].pause(now_, now_ + duration_ns); }
+  // 0: none. The number of a connection is never used again.
+  std::uint64_t connection(std::uint16_t a, std::uint16_t b) const { return connections_.number(a, b); }
+  // The connection that this side's endpoint knows of; 0: none.
+  std::uint64_t endpoint_connection(std::uint16_t rank, std::uint16_t peer) const {
+    return hosts_[rank].is_up() ? hosts_[rank].connection(peer) : 0;
+  }
+
+  core::PostStatus send(std::uint16_t rank, const core::SendRequest& request) {
+    return hosts_[rank].post(now_, request);
+  }
+  core::PostStatus receive(std::uint16_t rank, const core::ReceiveRequest& request) {
+    return hosts_[rank].post(now_, request);
+  }
+  void cancel(std::uint16_t rank, core::OperationId operation, core::CompletionKind kind) {
+    hosts_[rank].cancel(now_, operation, kind);
+  }
+  void at(base::TimeNs when, std::function<void()> action);
+
+  // One event; false if there is none before or at `until` (the time is then `until`) or the run was violated.
+  bool step(base::TimeNs until);
+  void run_for(base::DurationNs duration);
+  // True once `condition` holds; asked after every event.
+  bool run_until(const std::function<bool()>& condition, base::DurationNs limit);
+
+  // The first thing that went against what every driver relies on; empty if nothing did. The run has stopped there.
+  const std::string& fault() const { return fault_; }
+  void fail(const std::string& text);
+  std::uint64_t events() const { return events_run_; }
+  std::uint64_t messages_delivered() const { return messages_delivered_; }
+  // Datagrams and messages that a host had taken and not read when it crashed.
+  std::uint64_t lost_in_crashes() const { return lost_in_crashes_; }
+  // Of every event so far: two runs with the same digest went the same way.
+  std::uint64_t digest() const { return digest_; }
+
+  // Called for each completion, inside the host's turn; may post. The completion's bitmap is valid during the call.
+  std::function<void(std::uint16_t rank, const core::Completion&)> on_completion;
+  // Called before a crashing endpoint is gone.
+  std::function<void(std::uint16_t rank, const core::Endpoint&)> on_crash;
+  std::function<void(const TraceRecord&)> trace;
+  void note(std::uint16_t rank, const std::string& text);
+
+ private:
+  void transmit(std::uint16_t host, const core::Transmit& run) override;
+  void message(std::uint16_t host, const core::ControlOutput& output) override;
+  void completed(std::uint16_t host, const core::Completion& completion) override;
+  void schedule_turn(std::uint16_t host, base::TimeNs at, std::uint32_t number) override;
+  std::uint64_t card_backlog_bytes(std::uint16_t host) const override { return network_.card_backlog_bytes(host); }
+  base::TimeNs card_drained_ns(std::uint16_t host, std::uint64_t bytes) const override {
+    return network_.card_drained_ns(now_, host, bytes);
+  }
+  void violation(std::uint16_t host, const std::string& text) override;
+
+  void dispatch(const Event& event);
+  void deliver(std::uint32_t edge, std::uint32_t index);
+  void deliver_messages(std::uint32_t stream);
+  void peer_up(std::uint16_t rank, std::uint16_t peer);
+  void peer_down(std::uint16_t rank, std::uint16_t peer, std::uint64_t number);
+  std::uint64_t& known(std::uint16_t rank, std::uint16_t peer) {
+    return known_[std::size_t{rank} * hosts_.size() + peer];
+  }
+
+  SimulatorConfig config_;
+  base::TimeNs now_;
+  EventHeap events_;
+  Network network_;
+  Connections connections_;
+  base::Prng prng_;
+  std::vector<Host> hosts_;
+  std::vector<std::uint64_t> known_;
+  std::vector<std::function<void()>> actions_;
+  std::vector<std::uint32_t> free_actions_;
+  std::string fault_;
+  std::uint64_t events_run_ = 0;
+  std::uint64_t messages_delivered_ = 0;
+  std::uint64_t lost_in_crashes_ = 0;
+  std::uint64_t digest_ = 0xCBF29CE484222325ULL;
+};
+
+}  // namespace mlt::sim

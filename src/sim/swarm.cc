@@ -1,0 +1,233 @@
+#include "sim/swarm.h"
+
+#include <algorithm>
+#include <vector>
+
+namespace mlt::sim {
+
+namespace {
+
+using base::DurationNs;
+
+// Events without progress, once the faults are over, that no healthy run needs: every timer of every host many times
+// over.
+constexpr std::uint64_t kIdleEventsPerHost = 40'000;
+constexpr std::uint64_t kProgressEvery = 1'024;
+
+class Run {
+ public:
+  explicit Run(const Scenario& scenario)
+      : scenario_(scenario),
+        simulator_(configured(scenario), scenario.topology()),
+        oracle_(simulator_, scenario.faultless),
+        ids_(scenario.exchanges.size()) {}
+
+  Verdict go(const std::function<void(const TraceRecord&)>& trace) {
+    simulator_.trace = trace;
+    const base::TimeNs start = simulator_.now();
+    simulator_.connect_all(scenario_.faultless ? 0 : 200 * base::kMicrosecond);
+    // The connections are there before the first post: a refusal then has a reason.
+    const base::TimeNs first = start + base::kMillisecond;
+    for (std::size_t i = 0; i < scenario_.exchanges.size(); ++i) schedule_exchange(first, i);
+    for (const Accident& accident : scenario_.accidents) schedule_accident(first, accident);
+    simulator_.at(first + scenario_.quiet_ns, [this] { heal(); });
+    const base::TimeNs last = first + scenario_.limit_ns;
+    std::uint64_t idle_since = 0;
+    std::uint64_t progress = 0;
+    while (!(scheduled_ == 0 && oracle_.all_ended()) && simulator_.step(last)) {
+      if (simulator_.events() % kProgressEvery != 0) continue;
+      const std::uint64_t now = oracle_.progress();
+      if (now != progress || !quiet_) idle_since = simulator_.events();
+      progress = now;
+      if (simulator_.events() - idle_since > kIdleEventsPerHost * simulator_.hosts()) {
+        simulator_.fail("rule 7: " + std::to_string(simulator_.events() - idle_since) +
+                        " events without progress; open: " + oracle_.unfinished());
+      }
+    }
+    const base::TimeNs ended = simulator_.now();
+    drain();
+    oracle_.finish();
+    Verdict verdict;
+    verdict.fault = simulator_.fault();
+    verdict.events = simulator_.events();
+    verdict.hops = simulator_.network().hops();
+    verdict.operations = oracle_.posted();
+    verdict.completions = oracle_.completions();
+    verdict.dropped = simulator_.network().ledger().dropped(true).packets;
+    verdict.digest = simulator_.digest();
+    verdict.virtual_ns = ended - start;
+    return verdict;
+  }
+
+ private:
+  struct Ids {
+    core::OperationId send = 0;
+    core::OperationId receive = 0;
+  };
+
+  static SimulatorConfig configured(const Scenario& scenario) {
+    SimulatorConfig config = scenario.simulator;
+    config.adjust = [&scenario](std::uint16_t rank, HostConfig& host) {
+      base::Prng prng(scenario.seed * 31 + rank);
+      if (scenario.clocks_differ) {
+        host.clock.offset_ns = static_cast<DurationNs>(prng.below(10 * base::kSecond));
+        host.clock.drift_ppb = static_cast<std::int64_t>(prng.below(200'000)) - 100'000;
+      }
+      if (scenario.wake_up_most_ns > 0) {
+        host.wake_up_ns = static_cast<DurationNs>(prng.below(static_cast<std::uint64_t>(scenario.wake_up_most_ns)));
+      }
+    };
+    return config;
+  }
+
+  void later(base::TimeNs when, std::function<void()> action) {
+    ++scheduled_;
+    simulator_.at(when, [this, action = std::move(action)] {
+      --scheduled_;
+      action();
+    });
+  }
+
+  void schedule_exchange(base::TimeNs first, std::size_t index) {
+    const Exchange& exchange = scenario_.exchanges[index];
+    later(first + exchange.receive_at_ns,
+          [this, index] { ids_[index].receive = oracle_.post_receive(scenario_.exchanges[index].receive); });
+    later(first + exchange.send_at_ns,
+          [this, index] { ids_[index].send = oracle_.post_send(scenario_.exchanges[index].send); });
+    if (exchange.cancel_at_ns > 0) {
+      later(first + exchange.cancel_at_ns, [this, index] {
+        oracle_.cancel(scenario_.exchanges[index].cancel_send ? ids_[index].send : ids_[index].receive);
+      });
+    }
+  }
+
+  void schedule_accident(base::TimeNs first, const Accident& accident) {
+    later(first + accident.start_ns, [this, &accident] { begin(accident); });
+    later(first + accident.start_ns + accident.length_ns, [this, &accident] { end(accident); });
+  }
+
+  void begin(const Accident& accident) {
+    using Kind = Accident::Kind;
+    const auto a = static_cast<std::uint16_t>(accident.a);
+    const auto b = static_cast<std::uint16_t>(accident.b);
+    Network& network = simulator_.network();
+    switch (accident.kind) {
+      case Kind::kPause:
+        return simulator_.pause(a, accident.length_ns);
+      case Kind::kPartition:
+        network.block(a, b, true);
+        if (accident.amount < 0.7) network.block(b, a, true);
+        return;
+      case Kind::kLinkDown:
+        network.link(accident.a).up = false;
+        return;
+      case Kind::kGrayLink:
+        network.link(accident.a).data.drop = network.link(accident.a).control.drop = accident.amount;
+        return;
+      case Kind::kSlowLink:
+        network.link(accident.a).rate_bytes_per_second *= accident.amount;
+        return;
+      case Kind::kDisconnect:
+        return simulator_.disconnect(a, b, accident.amount < 0.5 ? 0 : accident.length_ns / 2);
+      case Kind::kCrash:
+        return simulator_.crash(a, accident.length_ns / 2);
+      case Kind::kBlackHole:
+        (accident.amount > 0 ? network.link(accident.a).control : network.link(accident.a).data).drop = 1;
+        return;
+    }
+  }
+
+  void end(const Accident& accident) {
+    using Kind = Accident::Kind;
+    const auto a = static_cast<std::uint16_t>(accident.a);
+    const auto b = static_cast<std::uint16_t>(accident.b);
+    Network& network = simulator_.network();
+    switch (accident.kind) {
+      case Kind::kPause:
+        return;
+      case Kind::kPartition:
+        network.block(a, b, false);
+        network.block(b, a, false);
+        return;
+      case Kind::kDisconnect:
+        return simulator_.connect(a, b, 200 * base::kMicrosecond);
+      case Kind::kCrash:
+        simulator_.restart(a);
+        return simulator_.connect_all(200 * base::kMicrosecond);
+      default:
+        network.link(accident.a) = network.topology().edges[accident.a].link;
+    }
+  }
+
+  // From here on the network is sound: whatever is open must end.
+  void heal() {
+    for (std::uint32_t edge = 0; edge < simulator_.network().edge_count(); ++edge) {
+      simulator_.network().link(edge).data = {};
+      simulator_.network().link(edge).control = {};
+    }
+    quiet_ = true;
+  }
+
+  // What is still on its way arrives: stragglers must not touch memory that is the application's again.
+  void drain() {
+    const base::TimeNs until = simulator_.now() + base::kSecond;
+    while (simulator_.step(until)) {
+    }
+    for (int more = 0; more < 60 && simulator_.network().packets_in_use() > 0; ++more) {
+      simulator_.run_for(base::kSecond / 4);
+    }
+  }
+
+  const Scenario& scenario_;
+  Simulator simulator_;
+  Oracle oracle_;
+  std::vector<Ids> ids_;
+  std::uint64_t scheduled_ = 0;
+  bool quiet_ = false;
+};
+
+const char* type_name(wire::PacketType type) {
+  switch (type) {
+    case wire::PacketType::kData:
+      return "DATA";
+    case wire::PacketType::kAck:
+      return "ACK";
+    case wire::PacketType::kProbe:
+      return "PROBE";
+    case wire::PacketType::kBitmap:
+      return "BITMAP";
+    case wire::PacketType::kStop:
+      return "STOP";
+    case wire::PacketType::kAbort:
+      return "ABORT";
+  }
+  return "?";
+}
+
+}  // namespace
+
+Verdict run_scenario(const Scenario& scenario, const std::function<void(const TraceRecord&)>& trace) {
+  return Run(scenario).go(trace);
+}
+
+std::string trace_line(const TraceRecord& record) {
+  std::string line = std::to_string(record.at_ns) + " rank " + std::to_string(record.host) + " ";
+  if (record.packet == nullptr) return line + record.text;
+  const Packet& packet = *record.packet;
+  line += kFateNames[static_cast<std::size_t>(record.fate)];
+  line += std::string(" ") + type_name(packet.type) + " " + std::to_string(packet.from) + ">" +
+          std::to_string(packet.to) + " path " + std::to_string(packet.path) + " dscp " + std::to_string(packet.dscp) +
+          " ecn " + std::to_string(static_cast<int>(packet.ecn)) + " " + std::to_string(packet.size) + " bytes";
+  wire::Prefix prefix;
+  if (wire::decode_prefix(packet.datagram(), prefix) != wire::DropReason::kNone) return line + " damaged";
+  line += " round " + std::to_string(prefix.round) + " flags " + std::to_string(prefix.flags);
+  wire::DataHeader header;
+  std::span<const std::byte> payload;
+  if (packet.is_data() && wire::decode_data(packet.datagram(), prefix, header, payload) == wire::DropReason::kNone) {
+    line += " sequence " + std::to_string(prefix.sequence) + " tag " + std::to_string(header.tag) + " generation " +
+            std::to_string(header.generation) + " offset " + std::to_string(header.offset_bytes);
+  }
+  return line;
+}
+
+}  // namespace mlt::sim

@@ -1,0 +1,133 @@
+// The swarm's program: runs seeds and stops at the first that breaks a rule, printing one command that shows it again.
+//   mlt_swarm --first 1 --count 2000          one seed after another; a line of JSON at the end
+//   mlt_swarm --seed 77 --trace               one seed, with its scenario and every event
+//   mlt_swarm --seeds FILE                    the seeds in FILE, one per line ('#' begins a comment)
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "sim/swarm.h"
+
+namespace {
+
+using namespace mlt;
+
+volatile std::sig_atomic_t has_seed = 0;
+char replay[128];
+
+// A broken assertion of the product ends the process; say which seed did it first.
+void on_abort(int) {
+  if (has_seed != 0) std::fputs(replay, stderr);
+  std::signal(SIGABRT, SIG_DFL);
+  std::abort();
+}
+
+struct Totals {
+  std::uint64_t seeds = 0, events = 0, hops = 0, operations = 0, completions = 0, dropped = 0;
+  double virtual_seconds = 0;
+};
+
+bool run_seed(std::uint64_t seed, bool trace, bool quiet, Totals& totals) {
+  std::snprintf(replay, sizeof replay, "seed %llu failed; to see it again: mlt_swarm --seed %llu --trace\n",
+                static_cast<unsigned long long>(seed), static_cast<unsigned long long>(seed));
+  has_seed = 1;
+  const sim::Scenario scenario = sim::draw_scenario(seed);
+  if (trace) std::fputs(scenario.text().c_str(), stdout);
+  std::function<void(const sim::TraceRecord&)> sink;
+  if (trace) sink = [](const sim::TraceRecord& record) { std::puts(sim::trace_line(record).c_str()); };
+  const sim::Verdict verdict = sim::run_scenario(scenario, sink);
+  has_seed = 0;
+  ++totals.seeds;
+  totals.events += verdict.events;
+  totals.hops += verdict.hops;
+  totals.operations += verdict.operations;
+  totals.completions += verdict.completions;
+  totals.dropped += verdict.dropped;
+  totals.virtual_seconds += static_cast<double>(verdict.virtual_ns) * 1e-9;
+  if (verdict.fault.empty()) {
+    if (!quiet)
+      std::printf("seed %llu: clean, %llu events, digest %016llx\n", static_cast<unsigned long long>(seed),
+                  static_cast<unsigned long long>(verdict.events), static_cast<unsigned long long>(verdict.digest));
+    return true;
+  }
+  std::fprintf(stderr, "%s%s\n", scenario.text().c_str(), verdict.fault.c_str());
+  std::fputs(replay, stderr);
+  return false;
+}
+
+std::vector<std::uint64_t> read_seeds(const char* path) {
+  std::ifstream file(path);
+  if (!file) {
+    std::fprintf(stderr, "mlt_swarm: cannot read %s\n", path);
+    std::exit(2);
+  }
+  std::vector<std::uint64_t> seeds;
+  for (std::string line; std::getline(file, line);) {
+    if (!line.empty() && line[0] != '#') seeds.push_back(std::strtoull(line.c_str(), nullptr, 10));
+  }
+  return seeds;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::uint64_t first = 1, count = 100;
+  bool trace = false, quiet = true, keep_going = false;
+  std::vector<std::uint64_t> seeds;
+  for (int i = 1; i < argc; ++i) {
+    const std::string option = argv[i];
+    const auto value = [&]() -> const char* {
+      if (++i < argc) return argv[i];
+      std::fprintf(stderr, "mlt_swarm: %s wants a value\n", option.c_str());
+      std::exit(2);
+    };
+    if (option == "--first") {
+      first = std::strtoull(value(), nullptr, 10);
+    } else if (option == "--count") {
+      count = std::strtoull(value(), nullptr, 10);
+    } else if (option == "--seed") {
+      seeds.push_back(std::strtoull(value(), nullptr, 10));
+      quiet = false;
+    } else if (option == "--seeds") {
+      seeds = read_seeds(value());
+      count = 0;
+    } else if (option == "--trace") {
+      trace = true;
+    } else if (option == "--verbose") {
+      quiet = false;
+    } else if (option == "--keep-going") {
+      keep_going = true;
+    } else {
+      std::fprintf(stderr,
+                   "usage: mlt_swarm [--first N --count N | --seed N | --seeds FILE] [--trace] [--verbose] "
+                   "[--keep-going]\n");
+      return 2;
+    }
+  }
+  if (seeds.empty()) {
+    for (std::uint64_t seed = first; seed < first + count; ++seed) seeds.push_back(seed);
+  }
+  std::signal(SIGABRT, on_abort);
+  Totals totals;
+  std::uint64_t failed = 0;
+  const auto start = std::chrono::steady_clock::now();
+  for (const std::uint64_t seed : seeds) {
+    if (run_seed(seed, trace, quiet, totals)) continue;
+    ++failed;
+    if (!keep_going) break;
+  }
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  std::printf(
+      "{\"seeds\": %llu, \"failed\": %llu, \"seconds\": %.2f, \"events\": %llu, \"packet_hops\": %llu, "
+      "\"operations\": %llu, \"completions\": %llu, \"data_packets_dropped\": %llu, \"virtual_seconds\": %.1f}\n",
+      static_cast<unsigned long long>(totals.seeds), static_cast<unsigned long long>(failed), seconds,
+      static_cast<unsigned long long>(totals.events), static_cast<unsigned long long>(totals.hops),
+      static_cast<unsigned long long>(totals.operations), static_cast<unsigned long long>(totals.completions),
+      static_cast<unsigned long long>(totals.dropped), totals.virtual_seconds);
+  return failed == 0 ? 0 : 1;
+}
