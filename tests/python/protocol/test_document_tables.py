@@ -68,7 +68,7 @@ def test_references__name_sections_and_clauses_that_exist() -> None:
     known = {clause.number for clause in clauses(TEXT)} | set(re.findall(r"^#{2,3} (\d+(?:\.\d+)?) ", TEXT, re.M))
     assert set(re.findall(r"\b\d+\.\d+\.\d+\b", TEXT)) - known <= {"4.2.1", "4.2.2", "4.2.3"}
     named = set(re.findall(r"(?:section|of|see|\(|, )\s?(\d{1,2}\.\d{1,2}(?:\.\d{1,2})?)(?=[,;:.)\s|])", prose))
-    assert named - known == {"12.5"} & named  # microseconds
+    assert named - known <= {"12.5"}  # microseconds
 
 
 UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "": 1}
