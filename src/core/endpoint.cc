@@ -98,7 +98,12 @@ void Endpoint::on_control_datagram(TimeNs now, TimeNs arrival_ns, std::uint16_t 
     case wire::PacketType::kAck: {
       wire::Ack ack;
       reason = wire::decode_ack(datagram, prefix, ack);
-      if (reason == wire::DropReason::kNone) sender_.on_ack(now, arrival_ns, from, ack);
+      if (reason != wire::DropReason::kNone) break;
+      for (std::uint8_t i = 0; i < ack.other_count; ++i) {
+        // PROTOCOL 4.11.8: Every path that an ACK names MUST be one that is configured (drop_bad_path).
+        if (ack.others[i].path >= shared_.config.paths) return shared_.counters.add(Counter::k_drop_bad_path);
+      }
+      sender_.on_ack(now, arrival_ns, from, ack);
       break;
     }
     case wire::PacketType::kProbe: {
@@ -147,6 +152,7 @@ void Endpoint::bring_up(const PeerUp& up) {
   peer.window_bytes = up.window_bytes;
   peer.early_segments = up.early_segments;
   peer.rate.emplace(shared_.config.timely);
+  peer.spray = PathSpray(shared_.config.paths);
   shared_.tags.restart_generations(up.peer);
 }
 
@@ -225,6 +231,10 @@ std::uint32_t Endpoint::segment_count(std::uint16_t peer, std::uint64_t total_by
 double Endpoint::rate_bytes_per_second(std::uint16_t peer) const {
   return peer < shared_.config.peers && shared_.peers[peer].rate ? shared_.peers[peer].rate->rate_bytes_per_second()
                                                                  : 0.0;
+}
+
+PathView Endpoint::path_view(std::uint16_t peer, std::uint8_t path) const {
+  return peer < shared_.config.peers && path < shared_.config.paths ? shared_.peers[peer].spray.view(path) : PathView{};
 }
 
 }  // namespace mlt::core

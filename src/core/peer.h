@@ -11,6 +11,7 @@
 #include "core/counter.h"
 #include "core/event.h"
 #include "core/pacer.h"
+#include "core/path_spray.h"
 #include "core/rate_controller.h"
 #include "core/rtt_estimator.h"
 #include "core/tag_table.h"
@@ -21,15 +22,6 @@ namespace mlt::core {
 
 static_assert(RateController<Timely>);
 
-// Sequence numbers wrap: a is after b if it lies within half the circle ahead of it.
-constexpr bool is_after(std::uint32_t a, std::uint32_t b) { return static_cast<std::int32_t>(a - b) > 0; }
-
-// PROTOCOL 12.1.3: Sequence numbers, acknowledgement blocks and loss are counted per path ...
-struct PathOut {
-  std::uint32_t last_sequence = 0;  // newest sent; the first packet is 1
-  std::uint32_t resolved = 0;       // everything up to here arrived or is given up: not in flight
-};
-
 struct PathIn {
   std::uint32_t highest_sequence = 0;
   std::uint32_t received_packets = 0;
@@ -39,6 +31,8 @@ struct PathIn {
   std::uint32_t since_ack = 0;
   bool echo_fresh = false;
 };
+
+inline constexpr std::uint8_t kNoPath = 0xFF;
 
 struct Peer {
   bool up = false;
@@ -53,16 +47,17 @@ struct Peer {
   Pacer pacer;
   RttEstimator rtt;
   std::uint32_t work_head = kNil;  // sends with segments to go, in send order
-  std::uint8_t next_path = 0;
   bool window_blocked = false;
   std::uint32_t stall_repeats = 0;       // timeouts that the window stayed full
   TimeNs stall_probe_ns = base::kNever;  // when the first probe because of that was sent; nothing was sent after it
-  std::array<PathOut, MLT_MAX_PATHS> out;
+  PathSpray spray;
 
   // Receiving. Owned by Receiver.
   std::array<PathIn, MLT_MAX_PATHS> in;
-  std::uint8_t last_path = 0;
-  std::uint32_t acks_due = 0;  // bit per path
+  std::uint8_t last_path = 0;          // of the newest data packet
+  std::uint8_t probe_path = kNoPath;   // of the newest probe: the sender takes another one if it gets no answer
+  std::uint32_t since_ack = 0;         // packets that no acknowledgement spoke of yet, over all paths
+  std::uint32_t unreported_paths = 0;  // bit per path that has such packets
   wire::TransferId ack_transfer;
   bool ack_posted = false;
   DurationNs reorder_window_ns = 0;  // how late a packet was seen to arrive after a later one

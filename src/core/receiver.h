@@ -63,8 +63,13 @@ class Receiver {
   void answer_finished(std::uint16_t peer, const wire::TransferId& transfer, std::uint32_t probe_timestamp_ns,
                        bool by_control);
 
-  std::size_t encode_reply(TimeNs now, Reply& reply, std::byte* out, bool& more);
+  std::size_t encode_reply(TimeNs now, Reply& reply, std::uint32_t by_path, std::byte* out, bool& more);
+  std::size_t encode_ack_reply(TimeNs now, const Reply& reply, std::uint32_t by_path, std::byte* out);
+  std::size_t encode_stop_of(TimeNs now, const Reply& reply, std::uint32_t by_path, std::byte* out);
+  std::size_t encode_bitmap_of(TimeNs now, Reply& reply, std::uint32_t by_path, std::byte* out, bool& more);
   std::size_t encode_ack_of(TimeNs now, std::uint16_t rank, std::byte* out);
+  void add_other_paths(TimeNs now, std::uint16_t rank, std::uint32_t paths, wire::Ack& ack);
+  std::uint8_t answer_path(const Peer& peer) const;
   wire::AckBlock block_of(TimeNs now, std::uint16_t rank, std::uint8_t path, bool& fresh);
   void fill_control_run(std::uint16_t peer, std::size_t size, base::DatagramRun& run) const;
 

@@ -8,6 +8,23 @@
 
 namespace mlt::core {
 
+namespace {
+
+wire::Prefix answer_prefix(wire::PacketType type, const Peer& peer, std::uint32_t by_path) {
+  wire::Prefix prefix;
+  prefix.type = type;
+  // PROTOCOL 7.6.3: A BITMAP or STOP carries the acknowledgement block of the path on which the newest packet of the
+  //     peer came; after a STOP, an ACK follows at once if other paths have news.
+  prefix.path = peer.last_path;  // of the block: the path with the newest news
+  // PROTOCOL 4.5.3: The sequence number of an ACK, BITMAP or STOP is the path that the answer itself takes, and 255
+  //     over the control connection: round trips are comparable only if the answers came back the same way.
+  prefix.sequence = by_path;
+  prefix.cookie = peer.remote_cookie;
+  return prefix;
+}
+
+}  // namespace
+
 void Receiver::answer_finished(std::uint16_t peer, const wire::TransferId& transfer, std::uint32_t probe_timestamp_ns,
                                bool by_control) {
   Reply reply;
@@ -46,26 +63,36 @@ wire::AckBlock Receiver::block_of(TimeNs now, std::uint16_t rank, std::uint8_t p
   // PROTOCOL 4.5.2: The flag ECHO MUST be set if, and only if, the echoed timestamp was not echoed before ...
   fresh = in.echo_fresh;
   in.echo_fresh = false;
-  // PROTOCOL 7.2.5: There is no delayed acknowledgement: fewer packets than that are acknowledged by the answer to the
-  //     marker or probe.
-  in.since_ack = 0;
   // PROTOCOL 4.5.1: whatever carries it is an ACK of that path
   // Whatever carries this block is an ACK of the path.
   Peer& peer = shared_.peers[rank];
-  peer.acks_due &= ~(1U << path);
-  if (peer.acks_due == 0) acks_due_.clear(rank);
+  peer.unreported_paths &= ~(1U << path);
+  peer.since_ack -= in.since_ack;
+  // PROTOCOL 7.2.5: There is no delayed acknowledgement: fewer packets than that are acknowledged by the answer to the
+  //     marker or probe.
+  in.since_ack = 0;
+  if (peer.since_ack < shared_.config.packets_per_ack) acks_due_.clear(rank);
   return block;
+}
+
+void Receiver::add_other_paths(TimeNs now, std::uint16_t rank, std::uint32_t paths, wire::Ack& ack) {
+  for (paths &= ~(1U << ack.prefix.path); paths != 0; paths &= paths - 1) {
+    wire::PathBlock& other = ack.others[ack.other_count++];
+    other.path = static_cast<std::uint8_t>(std::countr_zero(paths));
+    other.block = block_of(now, rank, other.path, other.fresh);
+  }
 }
 
 std::size_t Receiver::encode_ack_of(TimeNs now, std::uint16_t rank, std::byte* out) {
   Peer& peer = shared_.peers[rank];
   wire::Ack ack;
-  ack.prefix.type = wire::PacketType::kAck;
-  ack.prefix.path = static_cast<std::uint8_t>(std::countr_zero(peer.acks_due));
-  ack.prefix.cookie = peer.remote_cookie;
+  ack.prefix = answer_prefix(wire::PacketType::kAck, peer, answer_path(peer));
   bool fresh = false;
   ack.block = block_of(now, rank, ack.prefix.path, fresh);
   if (fresh) ack.prefix.flags |= MLT_ACK_FLAG_ECHO;
+  // PROTOCOL 4.6.3: An ACK MUST carry, behind the block of the path on which the newest packet came, those of all other
+  //     paths that have news, each path once; the flags of each are ECHO (0x02) or none.
+  add_other_paths(now, rank, peer.unreported_paths, ack);
   // PROTOCOL 4.6.1: An ACK names the transfer of the newest packet, or of the probe, that made it due ...
   if (peer.ack_posted) ack.prefix.flags |= MLT_ACK_FLAG_POSTED;
   ack.transfer = peer.ack_transfer;
@@ -73,51 +100,55 @@ std::size_t Receiver::encode_ack_of(TimeNs now, std::uint16_t rank, std::byte* o
   return wire::encode_ack(ack, out);
 }
 
-// Encodes one datagram of the answer; `more` tells that a bitmap has further chunks. 0: nothing to say any more.
-std::size_t Receiver::encode_reply(TimeNs now, Reply& reply, std::byte* out, bool& more) {
-  more = false;
-  Peer& peer = shared_.peers[reply.peer];
+std::size_t Receiver::encode_ack_reply(TimeNs now, const Reply& reply, std::uint32_t by_path, std::byte* out) {
+  const Peer& peer = shared_.peers[reply.peer];
+  wire::Ack ack;
+  ack.prefix = answer_prefix(wire::PacketType::kAck, peer, by_path);
+  ack.prefix.flags = MLT_ACK_FLAG_POSTED;
   bool fresh = false;
-  // PROTOCOL 7.6.3: A BITMAP or STOP carries the acknowledgement block of the path on which the newest packet of the
-  //     peer came.
-  const std::uint8_t path = peer.last_path;
-  if (reply.kind == ReplyKind::kStop) {
-    wire::Stop stop;
-    stop.prefix.type = wire::PacketType::kStop;
-    stop.prefix.path = path;
-    stop.prefix.element = reply.element;
-    stop.prefix.cookie = peer.remote_cookie;
-    stop.block = block_of(now, reply.peer, path, fresh);
-    if (fresh) stop.prefix.flags |= MLT_STOP_FLAG_ECHO;
-    stop.transfer = reply.transfer;
-    stop.probe_timestamp_ns = reply.probe_timestamp_ns;
-    stop.status = reply.status;
-    // PROTOCOL 4.9.1: A STOP says that the transfer is over, how it ended, how many bytes are missing, and the
-    //     receiver's own size and element type.
-    stop.missing_bytes = reply.missing_bytes;
-    stop.receiver_total_bytes = reply.total_bytes;
-    shared_.counters.add(Counter::k_stops_sent);
-    return wire::encode_stop(stop, out);
+  ack.block = block_of(now, reply.peer, ack.prefix.path, fresh);
+  if (fresh) ack.prefix.flags |= MLT_ACK_FLAG_ECHO;
+  // PROTOCOL 4.6.4: An ACK that answers an ACK_ONLY probe MUST carry the blocks of all paths on which a packet ever
+  //     came: the one who asks is waiting, and an earlier ACK may have been lost.
+  // It asks because it waits: an ACK may have been lost, so that paths without news count too.
+  std::uint32_t used = 0;
+  for (std::uint8_t path = 0; path < shared_.config.paths; ++path) {
+    if (peer.in[path].received_packets > 0) used |= 1U << path;
   }
-  if (reply.kind == ReplyKind::kAck) {
-    wire::Ack ack;
-    ack.prefix.type = wire::PacketType::kAck;
-    ack.prefix.path = path;
-    ack.prefix.flags = MLT_ACK_FLAG_POSTED;
-    ack.prefix.cookie = peer.remote_cookie;
-    ack.block = block_of(now, reply.peer, path, fresh);
-    if (fresh) ack.prefix.flags |= MLT_ACK_FLAG_ECHO;
-    ack.transfer = reply.transfer;
-    // PROTOCOL 4.6.2: Probe timestamp is that of the ACK_ONLY probe that the ACK answers, or zero.
-    ack.probe_timestamp_ns = reply.probe_timestamp_ns;
-    shared_.counters.add(Counter::k_acks_sent);
-    return wire::encode_ack(ack, out);
-  }
+  add_other_paths(now, reply.peer, used, ack);
+  ack.transfer = reply.transfer;
+  // PROTOCOL 4.6.2: Probe timestamp is that of the ACK_ONLY probe that the ACK answers, or zero.
+  ack.probe_timestamp_ns = reply.probe_timestamp_ns;
+  shared_.counters.add(Counter::k_acks_sent);
+  return wire::encode_ack(ack, out);
+}
+
+std::size_t Receiver::encode_stop_of(TimeNs now, const Reply& reply, std::uint32_t by_path, std::byte* out) {
+  const Peer& peer = shared_.peers[reply.peer];
+  wire::Stop stop;
+  stop.prefix = answer_prefix(wire::PacketType::kStop, peer, by_path);
+  stop.prefix.element = reply.element;
+  bool fresh = false;
+  stop.block = block_of(now, reply.peer, stop.prefix.path, fresh);
+  if (fresh) stop.prefix.flags |= MLT_STOP_FLAG_ECHO;
+  // PROTOCOL 7.6.3: after a STOP, an ACK follows at once if other paths have news
+  if (peer.unreported_paths != 0) acks_due_.set(reply.peer);  // the last of the transfer on the other paths
+  stop.transfer = reply.transfer;
+  stop.probe_timestamp_ns = reply.probe_timestamp_ns;
+  stop.status = reply.status;
+  // PROTOCOL 4.9.1: A STOP says that the transfer is over, how it ended, how many bytes are missing, and the receiver's
+  //     own size and element type.
+  stop.missing_bytes = reply.missing_bytes;
+  stop.receiver_total_bytes = reply.total_bytes;
+  shared_.counters.add(Counter::k_stops_sent);
+  return wire::encode_stop(stop, out);
+}
+
+// BITMAP, and what looks like one: NOT_POSTED and READY.
+std::size_t Receiver::encode_bitmap_of(TimeNs now, Reply& reply, std::uint32_t by_path, std::byte* out, bool& more) {
   wire::BitmapMessage bitmap;
-  bitmap.prefix.type = wire::PacketType::kBitmap;
-  bitmap.prefix.path = path;
+  bitmap.prefix = answer_prefix(wire::PacketType::kBitmap, shared_.peers[reply.peer], by_path);
   bitmap.prefix.round = reply.round;
-  bitmap.prefix.cookie = peer.remote_cookie;
   bitmap.transfer = reply.transfer;
   bitmap.probe_timestamp_ns = reply.probe_timestamp_ns;
   std::array<std::byte, MLT_BITMAP_CHUNK_SEGMENTS / 8> bits;
@@ -143,15 +174,32 @@ std::size_t Receiver::encode_reply(TimeNs now, Reply& reply, std::byte* out, boo
     reply.probe_timestamp_ns = 0;
     more = state->received.find_clear(reply.next_segment) < state->grid.count();
   }
-  bitmap.block = block_of(now, reply.peer, path, fresh);
+  bool fresh = false;
+  bitmap.block = block_of(now, reply.peer, bitmap.prefix.path, fresh);
   if (fresh) bitmap.prefix.flags |= MLT_BITMAP_FLAG_ECHO;
   shared_.counters.add(Counter::k_bitmaps_sent);
   return wire::encode_bitmap(bitmap, out);
 }
 
+// Encodes one datagram of the answer; `more` tells that a bitmap has further chunks. 0: nothing to say any more.
+std::size_t Receiver::encode_reply(TimeNs now, Reply& reply, std::uint32_t by_path, std::byte* out, bool& more) {
+  more = false;
+  if (reply.kind == ReplyKind::kStop) return encode_stop_of(now, reply, by_path, out);
+  if (reply.kind == ReplyKind::kAck) return encode_ack_reply(now, reply, by_path, out);
+  return encode_bitmap_of(now, reply, by_path, out, more);
+}
+
+// The asker takes another path when it gets no answer: the newest question's path is the one that works both ways.
+std::uint8_t Receiver::answer_path(const Peer& peer) const {
+  // PROTOCOL 12.4.3: Answers, and ACKs, MUST take the path of the sender's newest probe, or before the first one that
+  //     of its newest packet; a path that is silent for the receiver's own packets gives way to its control path.
+  const std::uint8_t path = peer.probe_path != kNoPath ? peer.probe_path : peer.last_path;
+  return peer.spray.is_silent(path) ? peer.spray.control_path() : path;
+}
+
 void Receiver::fill_control_run(std::uint16_t peer, std::size_t size, base::DatagramRun& run) const {
   run.peer = peer;
-  run.path = shared_.peers[peer].last_path;
+  run.path = answer_path(shared_.peers[peer]);
   // PROTOCOL 4.1.3: A control datagram MUST be sent in the control class, ECN-capable (ECT(0)), and alone in its run.
   run.dscp = shared_.config.dscp.control;
   run.ecn = base::Ecn::kEct0;
@@ -165,7 +213,7 @@ bool Receiver::fill_answer(TimeNs now, base::DatagramRun& run) {
   while (Reply* reply = replies_.front()) {
     bool more = false;
     const std::uint16_t peer = reply->peer;
-    const std::size_t size = encode_reply(now, *reply, run.scratch.data(), more);
+    const std::size_t size = encode_reply(now, *reply, answer_path(shared_.peers[peer]), run.scratch.data(), more);
     if (!more) replies_.pop();
     if (size == 0) continue;
     fill_control_run(peer, size, run);
@@ -182,7 +230,7 @@ bool Receiver::fill_backstop(TimeNs now, ControlOutput& output) {
   while (Reply* reply = control_replies_.front()) {
     bool more = false;
     output.peer = reply->peer;
-    output.size = encode_reply(now, *reply, output.bytes, more);
+    output.size = encode_reply(now, *reply, wire::kNoAnswerPath, output.bytes, more);
     if (!more) control_replies_.pop();
     if (output.size == 0) continue;
     shared_.counters.add(Counter::k_backstop_messages_sent);

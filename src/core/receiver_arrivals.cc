@@ -38,14 +38,14 @@ void Receiver::count_arrival(TimeNs arrival_ns, std::uint16_t from, const wire::
     shared_.counters.add(Counter::k_ce_marks_received);
   }
   peer.last_path = path;
-  // PROTOCOL 7.2.4: A receiver MUST send an ACK for a path once ten packets have come on it since the last datagram
-  //     that carried its acknowledgement block.
-  if (++in.since_ack >= shared_.config.packets_per_ack) {
-    peer.acks_due |= 1U << path;
-    peer.ack_transfer = {header.tag, header.generation};
-    peer.ack_posted = posted;
-    acks_due_.set(from);
-  }
+  ++in.since_ack;
+  peer.unreported_paths |= 1U << path;
+  peer.ack_transfer = {header.tag, header.generation};
+  peer.ack_posted = posted;
+  // Counted over all paths, because one ACK speaks for all: no window is too small for any number of paths.
+  // PROTOCOL 7.2.4: A receiver MUST send an ACK once ten packets have come, over all paths, of which no acknowledgement
+  //     block has told yet: no window is then too small for any number of paths.
+  if (++peer.since_ack >= shared_.config.packets_per_ack) acks_due_.set(from);
 }
 
 void Receiver::on_data(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wire::DataHeader& header,
@@ -154,7 +154,11 @@ bool Receiver::place(TimeNs now, ReceiveState& state, const wire::DataHeader& he
 
 void Receiver::on_probe(TimeNs now, std::uint16_t from, const wire::Probe& probe, bool by_control) {
   shared_.counters.add(Counter::k_probes_received);
-  if (by_control) shared_.counters.add(Counter::k_backstop_messages_received);
+  if (by_control) {
+    shared_.counters.add(Counter::k_backstop_messages_received);
+  } else {
+    shared_.peers[from].probe_path = probe.prefix.path;
+  }
   ReceiveState* state = find(from, probe.transfer);
   if (state != nullptr) {
     if (matches(now, *state, probe.total_bytes, probe.prefix.element)) take_probe(now, *state, probe, by_control);

@@ -32,6 +32,8 @@ class RttEstimator {
   }
 
   base::DurationNs smoothed_ns() const { return smoothed_ns_; }
+  base::DurationNs variation_ns() const { return variation_ns_; }
+  base::DurationNs min_ns() const { return min_ns_; }
 
   // Time to wait for an answer that was not repeated yet (`repeats` = 0), then doubling.
   base::DurationNs timeout_ns(std::uint32_t repeats) const {

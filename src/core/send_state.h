@@ -36,6 +36,7 @@ struct SendState {
   bool in_work = false;              // linked into its peer's work list
   bool probe_due = false;
   bool probe_ack_only = false;
+  bool question_out = false;  // a probe left as a datagram and was not answered yet
   std::uint32_t unanswered_probes = 0;
   std::uint32_t not_posted_answers = 0;
 

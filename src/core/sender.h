@@ -48,8 +48,16 @@ class Sender {
  private:
   SendState* find(std::uint16_t peer, const wire::TransferId& transfer);
   std::uint32_t slot_of(const SendState& state) const { return static_cast<std::uint32_t>(&state - states_.data()); }
-  void on_ack_block(TimeNs now, TimeNs arrival_ns, std::uint16_t from, std::uint8_t path, const wire::AckBlock& block,
-                    bool fresh, std::uint32_t probe_timestamp_ns);
+  // What the acknowledgement blocks of one datagram bring about.
+  struct Report {
+    std::uint32_t answer_path = wire::kNoAnswerPath;  // by which the datagram came
+    bool first = true;                                // no block was taken yet
+    bool progress = false;                            // something left the window
+    DurationNs rate_sample_ns = 0;                    // for the rate controller: one per datagram; 0: none
+  };
+  void take_block(TimeNs now, TimeNs arrival_ns, Peer& peer, std::uint8_t path, const wire::AckBlock& block, bool fresh,
+                  Report& report);
+  void take_report(TimeNs now, std::uint16_t from, std::uint32_t probe_timestamp_ns, Report report);
   void on_alive(SendState& state);
   void mark_ready(SendState& state);
   void merge(SendState& state, const wire::BitmapMessage& bitmap);
@@ -68,6 +76,7 @@ class Sender {
   bool fill_from_peer(TimeNs now, std::uint16_t peer, const TransmitCapabilities& capabilities, base::DatagramRun& run);
   void fill_run(TimeNs now, SendState& state, std::uint32_t limit, base::DatagramRun& run);
   std::size_t encode_probe_of(TimeNs now, SendState& state, std::byte* out);
+  std::uint8_t probe_path(TimeNs now, SendState& state);
 
   Shared& shared_;
   base::WordArena& arena_;

@@ -45,56 +45,65 @@ SendEvent bitmap_event(std::uint8_t round, std::uint8_t current) {
 
 }  // namespace
 
-void Sender::on_ack_block(TimeNs now, TimeNs arrival_ns, std::uint16_t from, std::uint8_t path,
-                          const wire::AckBlock& block, bool fresh, std::uint32_t probe_timestamp_ns) {
-  Peer& peer = shared_.peers[from];
-  PathOut& out = peer.out[path];
-  bool progress = false;
-  // PROTOCOL 6.3.4: The highest sequence number of an acknowledgement block resolves everything up to it ...
-  // Never trust a number beyond what was sent.
-  if (is_after(block.highest_sequence, out.resolved) && !is_after(block.highest_sequence, out.last_sequence)) {
-    out.resolved = block.highest_sequence;
-    progress = true;
-  }
-  const auto now_low = static_cast<std::uint32_t>(now);
+void Sender::take_block(TimeNs now, TimeNs arrival_ns, Peer& peer, std::uint8_t path, const wire::AckBlock& block,
+                        bool fresh, Report& report) {
+  TimeNs sent_ns = base::kNever;
   if (fresh) {
-    // PROTOCOL 6.8.1: With ECHO, the sender takes two samples ...
-    // Two round trips: how long an answer takes, both hosts' threads included, for the timers; and how long the network
-    // takes, from arrival stamps, for the rate. A host that is slow to look is no congestion; the window bounds it.
-    const std::uint32_t answer = now_low - block.echo_timestamp_ns;
+    const std::uint32_t age = static_cast<std::uint32_t>(now) - block.echo_timestamp_ns;
+    // How long the network took, from arrival stamps, for the rate. A host that is slow to look is no congestion; the
+    // window bounds it.
     const std::uint32_t network = static_cast<std::uint32_t>(arrival_ns) - block.echo_timestamp_ns - block.hold_ns;
     // PROTOCOL 6.8.2: A sample of 2^31 ns or more is a stale echo or a clock that jumped, and MUST be ignored.
-    if (answer < 0x8000'0000U && network < 0x8000'0000U) {  // else a stale echo, or a clock that jumped
-      peer.rtt.on_sample(answer);
-      peer.rate->on_rtt_sample(now, std::max<DurationNs>(1, network));
+    if (age < 0x8000'0000U && network < 0x8000'0000U) {  // else a stale echo, or a clock that jumped
+      const DurationNs rtt_ns = std::max<DurationNs>(1, network);
+      sent_ns = now - age;
+      // PROTOCOL 6.8.1: With ECHO, the sender takes two samples ...
+      // How long an answer takes, both hosts' threads included, for the timers. The other blocks of an ACK were held.
+      if (report.first) peer.rtt.on_sample(age);
+      const DurationNs rate_sample_ns = peer.spray.on_sample(path, report.answer_path, rtt_ns);
+      if (report.rate_sample_ns == 0) report.rate_sample_ns = rate_sample_ns;
     }
   }
+  report.first = false;
+  if (peer.spray.on_block(path, block, sent_ns)) report.progress = true;
+}
+
+void Sender::take_report(TimeNs now, std::uint16_t from, std::uint32_t probe_timestamp_ns, Report report) {
+  Peer& peer = shared_.peers[from];
+  if (report.rate_sample_ns > 0) peer.rate->on_rtt_sample(now, report.rate_sample_ns);
   if (probe_timestamp_ns != 0) {
-    const std::uint32_t rtt = now_low - probe_timestamp_ns;
+    const std::uint32_t rtt = static_cast<std::uint32_t>(now) - probe_timestamp_ns;
     // PROTOCOL 6.8.3: The probe timestamp of an answer, if it is not zero, gives a sample of the answer time.
-    if (rtt < 0x8000'0000U && rtt > 0) peer.rtt.on_sample(rtt);
+    if (rtt < 0x8000'0000U && rtt > 0) {
+      peer.rtt.on_sample(rtt);
+      peer.spray.on_question_answered(report.answer_path, rtt);
+    }
     if (peer.stall_probe_ns != base::kNever && rtt <= static_cast<std::uint64_t>(now - peer.stall_probe_ns)) {
       // PROTOCOL 6.3.6: An answer to a probe that was sent after the window had stalled proves that everything sent
       //     before is resolved: nothing is in flight any more.
       // The window was full for a whole timeout, nothing was sent since, and the peer answers a question asked after
       // that: what it has not seen by now is lost.
-      for (PathOut& path_out : peer.out) path_out.resolved = path_out.last_sequence;
-      progress = true;
+      peer.spray.give_up_all();
+      report.progress = true;
     }
   }
-  if (progress) {
-    peer.stall_repeats = 0;
-    peer.stall_probe_ns = base::kNever;
-    if (peer.window_blocked) {
-      peer.window_blocked = false;
-      shared_.timers.cancel(shared_.peer_timer(from));
-    }
+  if (peer.spray.after_report(now)) report.progress = true;
+  const PathSpray::Changes changes = peer.spray.take_changes();
+  shared_.counters.add(Counter::k_paths_gone_silent, changes.went_silent);
+  shared_.counters.add(Counter::k_paths_heard_again, changes.heard_again);
+  if (!report.progress) return;
+  peer.stall_repeats = 0;
+  peer.stall_probe_ns = base::kNever;
+  if (peer.window_blocked) {
+    peer.window_blocked = false;
+    shared_.timers.cancel(shared_.peer_timer(from));
   }
 }
 
 void Sender::on_alive(SendState& state) {
   // PROTOCOL 6.5.5: Any answer about the transfer counts as one: the next wait is a single timeout again.
   state.unanswered_probes = 0;
+  state.question_out = false;
   // PROTOCOL 6.5.7: A probe that has not left when an answer comes MUST NOT leave over TCP ...
   // A question that is not out yet may be the wrong one by now: a round that goes on must not be asked for its end.
   backstops_due_.clear(slot_of(state));
@@ -114,8 +123,14 @@ void Sender::mark_ready(SendState& state) {
 
 void Sender::on_ack(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wire::Ack& ack) {
   shared_.counters.add(Counter::k_acks_received);
-  on_ack_block(now, arrival_ns, from, ack.prefix.path, ack.block, (ack.prefix.flags & MLT_ACK_FLAG_ECHO) != 0,
-               ack.probe_timestamp_ns);
+  Peer& peer = shared_.peers[from];
+  Report report{.answer_path = ack.prefix.sequence};
+  take_block(now, arrival_ns, peer, ack.prefix.path, ack.block, (ack.prefix.flags & MLT_ACK_FLAG_ECHO) != 0, report);
+  for (std::uint8_t i = 0; i < ack.other_count; ++i) {
+    const wire::PathBlock& other = ack.others[i];
+    take_block(now, arrival_ns, peer, other.path, other.block, other.fresh, report);
+  }
+  take_report(now, from, ack.probe_timestamp_ns, report);
   SendState* state = find(from, ack.transfer);
   if (state == nullptr) return;  // ACKs are per peer: the transfer that made this one due may be over
   on_alive(*state);
@@ -125,8 +140,10 @@ void Sender::on_ack(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wir
 
 void Sender::on_bitmap(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wire::BitmapMessage& bitmap) {
   shared_.counters.add(Counter::k_bitmaps_received);
-  on_ack_block(now, arrival_ns, from, bitmap.prefix.path, bitmap.block,
-               (bitmap.prefix.flags & MLT_BITMAP_FLAG_ECHO) != 0, bitmap.probe_timestamp_ns);
+  Report report{.answer_path = bitmap.prefix.sequence};
+  take_block(now, arrival_ns, shared_.peers[from], bitmap.prefix.path, bitmap.block,
+             (bitmap.prefix.flags & MLT_BITMAP_FLAG_ECHO) != 0, report);
+  take_report(now, from, bitmap.probe_timestamp_ns, report);
   SendState* found = find(from, bitmap.transfer);
   // PROTOCOL 6.7.1: A BITMAP of a transfer that is not under way MUST be ignored (stale_control).
   if (found == nullptr) return shared_.counters.add(Counter::k_stale_control);
@@ -184,8 +201,10 @@ void Sender::merge(SendState& state, const wire::BitmapMessage& bitmap) {
 
 void Sender::on_stop(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wire::Stop& stop) {
   shared_.counters.add(Counter::k_stops_received);
-  on_ack_block(now, arrival_ns, from, stop.prefix.path, stop.block, (stop.prefix.flags & MLT_STOP_FLAG_ECHO) != 0,
-               stop.probe_timestamp_ns);
+  Report report{.answer_path = stop.prefix.sequence};
+  take_block(now, arrival_ns, shared_.peers[from], stop.prefix.path, stop.block,
+             (stop.prefix.flags & MLT_STOP_FLAG_ECHO) != 0, report);
+  take_report(now, from, stop.probe_timestamp_ns, report);
   SendState* state = find(from, stop.transfer);
   // PROTOCOL 6.9.2: A STOP of a transfer that is not under way MUST be ignored (stale_control), but for its
   //     acknowledgement block.

@@ -48,13 +48,7 @@ void Sender::unlink_work(SendState& state) {
 
 std::uint64_t Sender::in_flight_bytes(std::uint16_t rank) const {
   const Peer& peer = shared_.peers[rank];
-  std::uint64_t packets = 0;
-  for (std::uint8_t path = 0; path < shared_.config.paths; ++path) {
-    // PROTOCOL 6.3.1: Bytes in flight to a peer are, over its paths, the packets sent after the highest one
-    //     acknowledged, each counted as a full one.
-    packets += peer.out[path].last_sequence - peer.out[path].resolved;
-  }
-  return packets * (peer.segment_bytes + MLT_DATA_HEADER_BYTES);
+  return peer.spray.packets_in_flight() * (peer.segment_bytes + MLT_DATA_HEADER_BYTES);
 }
 
 // The next segment in send order: critical, then important, then the rest. Leaves the cursor on it.
@@ -165,10 +159,8 @@ bool Sender::fill_from_peer(TimeNs now, std::uint16_t rank, const TransmitCapabi
 
 void Sender::fill_run(TimeNs now, SendState& state, std::uint32_t limit, base::DatagramRun& run) {
   Peer& peer = shared_.peers[state.request.peer];
-  // PROTOCOL 12.1.2: A sender MAY choose a path for every run.
-  const std::uint8_t path = peer.next_path;
-  peer.next_path = static_cast<std::uint8_t>((peer.next_path + 1) % shared_.config.paths);
-  PathOut& out = peer.out[path];
+  // PROTOCOL 12.1.2: A sender MAY choose a path for every run ...
+  const std::uint8_t path = peer.spray.choose(now, limit);
 
   std::uint32_t segment = 0;
   MLT_CHECK(next_segment(state, segment));
@@ -210,7 +202,7 @@ void Sender::fill_run(TimeNs now, SendState& state, std::uint32_t limit, base::D
     state.pending.clear(segment);
     --state.pending_count;
     // PROTOCOL 4.4.4: Sequence numbers count the packets to a peer on a path, over all transfers ...
-    header.prefix.sequence = ++out.last_sequence;
+    header.prefix.sequence = peer.spray.next_sequence(path);
     header.prefix.flags = common_flags;
     if (tag.is_critical()) header.prefix.flags |= MLT_FLAG_CRITICAL;
     // PROTOCOL 6.5.2: With one path to the peer, the last packet of a round MUST carry END_OF_ROUND ...
@@ -227,6 +219,7 @@ void Sender::fill_run(TimeNs now, SendState& state, std::uint32_t limit, base::D
     if (!next_segment(state, segment)) break;
   }
 
+  peer.spray.sent(now, path, run.datagram_count);
   peer.pacer.on_sent(now, run.total_bytes, peer.rate->rate_bytes_per_second());
   if (!state.receiver_ready) state.blind_segments += run.datagram_count;
   if (common_flags & MLT_FLAG_REPAIR) {
@@ -249,10 +242,21 @@ void Sender::fill_run(TimeNs now, SendState& state, std::uint32_t limit, base::D
   }
 }
 
+// A question that stayed unanswered is repeated over another path: this one may be dead, there or back.
+std::uint8_t Sender::probe_path(TimeNs now, SendState& state) {
+  PathSpray& spray = shared_.peers[state.request.peer].spray;
+  // PROTOCOL 12.4.2: A probe that repeats an unanswered one MUST take another path, as long as there is another that is
+  //     not silent; the path that failed is not asked over again for 100 ms, twice as long each time, up to 3.2 s.
+  if (state.question_out) spray.try_another_control_path(now);
+  state.question_out = true;
+  return spray.control_path();
+}
+
 std::size_t Sender::encode_probe_of(TimeNs now, SendState& state, std::byte* out) {
   Peer& peer = shared_.peers[state.request.peer];
   wire::Probe probe;
   probe.prefix.type = wire::PacketType::kProbe;
+  probe.prefix.path = peer.spray.control_path();  // answers come back on it
   probe.prefix.element = state.request.element;
   probe.prefix.round = state.round;
   probe.prefix.cookie = peer.remote_cookie;
@@ -264,10 +268,13 @@ std::size_t Sender::encode_probe_of(TimeNs now, SendState& state, std::byte* out
   probe.total_bytes = state.grid.total_bytes();
   probe.critical_segments = state.critical_segments;
   probe.timestamp_ns = nonzero_timestamp(now);
-  probe.grace_ns = static_cast<std::uint32_t>(peer.rtt.grace_ns());
-  // PROTOCOL 4.7.1: the newest sequence number sent on each path, 0 for a path that was never used
+  // PROTOCOL 4.7.5: With several paths it is at least how much later than the fastest the slowest path in use delivers.
+  probe.grace_ns = static_cast<std::uint32_t>(std::max(peer.rtt.grace_ns(), peer.spray.grace_ns()));
+  // PROTOCOL 4.7.1: for each path the sequence number of the newest packet that may still arrive, 0 if there is none
   probe.path_count = shared_.config.paths;
-  for (std::uint8_t path = 0; path < probe.path_count; ++path) probe.last_sequence[path] = peer.out[path].last_sequence;
+  for (std::uint8_t path = 0; path < probe.path_count; ++path) {
+    probe.last_sequence[path] = peer.spray.expected_sequence(path);
+  }
   if (state.probe_ack_only && peer.window_blocked && peer.stall_repeats > 0 && peer.stall_probe_ns == base::kNever) {
     peer.stall_probe_ns = now;
   }
@@ -281,9 +288,9 @@ bool Sender::fill_probe(TimeNs now, base::DatagramRun& run) {
   probes_due_.clear(slot);
   SendState& state = states_[slot];
   state.probe_due = false;
+  run.path = probe_path(now, state);
   const std::size_t size = encode_probe_of(now, state, run.scratch.data());
   run.peer = state.request.peer;
-  run.path = 0;
   // PROTOCOL 4.1.3: A control datagram MUST be sent in the control class, ECN-capable (ECT(0)), and alone in its run.
   run.dscp = shared_.config.dscp.control;
   run.ecn = base::Ecn::kEct0;

@@ -105,6 +105,14 @@ std::size_t encode_ack(const Ack& message, std::byte* out) {
   w.block(message.block);
   w.transfer(message.transfer);
   w.u32(message.probe_timestamp_ns);
+  for (std::uint8_t i = 0; i < message.other_count; ++i) {
+    const PathBlock& other = message.others[i];
+    w.u8(other.path);
+    w.u8(other.fresh ? MLT_ACK_FLAG_ECHO : 0);
+    w.u8(0);
+    w.u8(0);
+    w.block(other.block);
+  }
   return w.sealed();
 }
 
@@ -157,12 +165,31 @@ std::size_t encode_abort(const Abort& message, std::byte* out) {
 
 DropReason decode_ack(std::span<const std::byte> datagram, const Prefix& prefix, Ack& message) {
   if (datagram.size() < kAckBytes) return DropReason::kTooShort;
-  if (datagram.size() != kAckBytes) return DropReason::kBadLength;
+  // The length tells how many further paths there are.
+  const std::size_t others = (datagram.size() - kAckBytes) / kPathBlockBytes;
+  if (datagram.size() != kAckBytes + others * kPathBlockBytes) return DropReason::kBadLength;
+  // PROTOCOL 4.11.7: ACK MUST be refused if its length is not 52 and a multiple of 24, if it names 16 further paths or
+  //     more, or a path twice.
+  if (others >= MLT_MAX_PATHS) return DropReason::kBadLength;
   Reader r(datagram);
   message.prefix = prefix;
   message.block = r.block();
   message.transfer = r.transfer();
   message.probe_timestamp_ns = r.u32();
+  message.other_count = static_cast<std::uint8_t>(others);
+  std::uint32_t seen = 1U << prefix.path;
+  for (std::size_t i = 0; i < others; ++i) {
+    PathBlock& other = message.others[i];
+    other.path = r.u8();
+    const std::uint8_t flags = r.u8();
+    r.u8();
+    r.u8();
+    other.block = r.block();
+    if ((flags & ~MLT_ACK_FLAG_ECHO) != 0) return DropReason::kUnknownFlags;
+    if (other.path >= MLT_MAX_PATHS || ((seen >> other.path) & 1U) != 0) return DropReason::kBadLength;
+    seen |= 1U << other.path;
+    other.fresh = flags != 0;
+  }
   return DropReason::kNone;
 }
 

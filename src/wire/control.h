@@ -1,10 +1,12 @@
 // Control messages: ACK, PROBE, BITMAP, STOP, ABORT. Each but the last is one datagram in the control class, or, when
 // datagrams stay unanswered, the same bytes over the TCP connection.
 //
-// Every answer carries an acknowledgement block, so that a BITMAP or STOP is an ACK too. Paper section 4.2.3; the
-// paper sends these over TCP, we do not (a lost segment there costs 200 ms).
+// Every answer carries an acknowledgement block, so that a BITMAP or STOP is an ACK too. Its prefix names the block's
+// path as `path`, and as `sequence` the path that the answer itself takes (kNoAnswerPath over the control connection).
+// Paper section 4.2.3; the paper sends these over TCP, we do not (a lost segment there costs 200 ms).
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -22,6 +24,7 @@ struct AckBlock {
   std::uint32_t hold_ns = 0;            // how long the receiver held that echo; saturates
 };
 inline constexpr std::size_t kAckBlockBytes = 20;
+inline constexpr std::uint32_t kNoAnswerPath = 0xFF;
 
 struct TransferId {
   std::uint64_t tag = 0;
@@ -30,11 +33,22 @@ struct TransferId {
 };
 inline constexpr std::size_t kTransferIdBytes = 12;
 
+// The same of a further path: packets are sprayed over paths, and one ACK speaks for all that have news. Otherwise a
+// window that is small beside the number of paths would fill before any path was due one.
+struct PathBlock {
+  std::uint8_t path = 0;
+  bool fresh = false;  // the echoed timestamp is new: it is a round-trip sample
+  AckBlock block;
+};
+inline constexpr std::size_t kPathBlockBytes = 4 + kAckBlockBytes;
+
 struct Ack {
-  Prefix prefix;
+  Prefix prefix;  // path: that of `block`
   AckBlock block;
   TransferId transfer;                   // of the packet that made this ACK due
   std::uint32_t probe_timestamp_ns = 0;  // of the probe it answers; 0 if none
+  std::uint8_t other_count = 0;
+  std::array<PathBlock, MLT_MAX_PATHS - 1> others{};  // the first `other_count`; each path once
 };
 
 struct Probe {

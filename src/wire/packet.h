@@ -23,7 +23,7 @@
 
 #include <stdint.h>
 
-#define MLT_PROTOCOL_VERSION 1
+#define MLT_PROTOCOL_VERSION 2 /* 2: an ACK may carry further paths */
 
 /* byte 0: version in the high half, type in the low half */
 #define MLT_TYPE_DATA 1
@@ -40,7 +40,7 @@
 #define MLT_FLAG_REPAIR 0x08       /* sent before, in an earlier round */
 #define MLT_DATA_FLAGS 0x0F
 
-/* byte 1 of the control datagrams */
+/* byte 1 of the control datagrams; byte 1 of a further path in an ACK takes the ACK's flags */
 #define MLT_ACK_FLAG_POSTED 0x01 /* the receive that this ACK names is posted: the sender may go on */
 #define MLT_ACK_FLAG_ECHO 0x02   /* the echoed timestamp is new: it is a round-trip sample */
 #define MLT_ACK_FLAGS 0x03

@@ -259,6 +259,10 @@ void VirtualNetwork::carry(Flight flight) {
   }
   const Faults faults = faults_of(link, flight);
   if (prng_.chance(faults.drop)) return;
+  if (!flight.by_control_connection) {
+    const auto& path_drop = flight.type == wire::PacketType::kData ? link.path_data_drop : link.path_control_drop;
+    if (path_drop[flight.path] > 0 && prng_.chance(path_drop[flight.path])) return;
+  }
   const int copies = prng_.chance(faults.duplicate) ? 2 : 1;
   for (int copy = 0; copy < copies; ++copy) {
     auto sent = std::make_shared<Flight>(flight);

@@ -53,6 +53,8 @@ struct Link {
   DurationNs delay_ns = 10 * base::kMicrosecond;
   double rate_bytes_per_second = 1.25e9;
   std::array<DurationNs, MLT_MAX_PATHS> path_delay_ns{};  // added to delay_ns
+  std::array<double, MLT_MAX_PATHS> path_data_drop{};     // beside data.drop: a gray path
+  std::array<double, MLT_MAX_PATHS> path_control_drop{};  // beside control.drop
   DurationNs reorder_ns = 100 * base::kMicrosecond;
   std::uint64_t queue_bytes = ~std::uint64_t{0};       // of data; tail drop beyond
   std::uint64_t mark_above_bytes = ~std::uint64_t{0};  // CE mark for ECN-capable data that finds more than this queued

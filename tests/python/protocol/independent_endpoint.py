@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-VERSION = 1
+VERSION = 2
 MASK = 2**64 - 1
 HELLO, REFUSE, CONFIRM, HEARTBEAT, GOODBYE, BACKSTOP = 1, 2, 3, 4, 5, 16
 DATA, ACK, PROBE, BITMAP, STOP, ABORT = 1, 2, 3, 4, 5, 6

@@ -43,7 +43,7 @@ def test_counters__every_name_is_a_counter() -> None:
     known = set(re.findall(r"X\((\w+)\)", SOURCES["src/core/counter.h"]))
     for path in COUNTER_FILES[1:]:
         known |= set(re.findall(r'"((?:control|udp)_\w+)"', SOURCES[path]))
-    named = set(re.findall(r"`((?:drop|control|udp|stale|early|window|reordered|duplicate)_\w+)`", TEXT))
+    named = set(re.findall(r"`((?:drop|control|udp|stale|early|window|reordered|duplicate|paths)_\w+)`", TEXT))
     assert named - known - {"early_segments", "early_transfers"} == set()
     # Every refusal of a datagram has its place in the document.
     assert {name for name in known if name.startswith("drop_")} <= named
@@ -121,7 +121,7 @@ def test_examples__are_the_golden_ones(file: str, shown: dict[str, bytes]) -> No
 def test_examples__frames_have_the_fields_of_the_diagrams() -> None:
     assert struct.unpack("<IBxxx", FRAMES["HELLO"][:8]) == (56, 1)
     assert struct.unpack("<4sHHHHHHQQQIIII", FRAMES["HELLO"][8:]) == (
-        *(b"MLT1", 1, 2, 1, 4, 5001, 5002),
+        *(b"MLT1", 2, 2, 1, 4, 5001, 5002),
         *(0x0102030405060708, 0x1111222233334444, COOKIE, 1_432, 2_796_202, 682, 0),
     )
     assert struct.unpack("<IBxxx", FRAMES["REFUSE"][:8]) == (20, 2)
@@ -143,21 +143,22 @@ def test_examples__every_changed_byte_is_noticed(name: str) -> None:
 
 # The layouts of sections 4.2 to 4.10 for an independent reader: struct codes behind the prefix, then what stands there.
 BLOCK = (7, 6, 1, 1_000_000, 2_500)
+OTHER = (5, 5, 0, 900_000, 90_000)
 BODIES = {
     "DATA": ("QIIII", (42, 3, 4_096, 2_864, 1_000_000)),
-    "ACK": ("5IQII", (*BLOCK, 42, 3, 0)),
+    "ACK": ("5IQIIBBxx5I", (*BLOCK, 42, 3, 0, 1, 0x02, *OTHER)),
     "PROBE": ("QIIIIIBxxxI", (42, 3, 4_096, 2, 1_200_000, 50_000, 1, 7)),
     "BITMAP": ("5IQIIIIB", (*BLOCK, 42, 3, 1_200_000, 0, 3, 0b101)),
     "STOP": ("5IQIIBxxxII", (*BLOCK, 42, 3, 0, 1, 1_432, 4_096)),
     "ABORT": ("QI", (42, 3)),
 }
 PREFIXES = {  # version and type, flags, path and element type, round, sequence
-    "DATA": (0x11, 0x06, 0x07, 0, 7),
-    "ACK": (0x12, 0x03, 0x00, 0, 0),
-    "PROBE": (0x13, 0x02, 0x07, 1, 0),
-    "BITMAP": (0x14, 0x00, 0x00, 1, 0),
-    "STOP": (0x15, 0x04, 0x07, 0, 0),
-    "ABORT": (0x16, 0x00, 0x00, 0, 0),
+    "DATA": (0x21, 0x06, 0x07, 0, 7),
+    "ACK": (0x22, 0x03, 0x00, 0, 1),
+    "PROBE": (0x23, 0x02, 0x07, 1, 0),
+    "BITMAP": (0x24, 0x00, 0x00, 1, 0),
+    "STOP": (0x25, 0x04, 0x07, 0, 0),
+    "ABORT": (0x26, 0x00, 0x00, 0, 0),
 }
 
 

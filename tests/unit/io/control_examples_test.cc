@@ -32,7 +32,7 @@ std::string hex(const char* name, io::FrameType type, std::span<const std::byte>
 
 std::string examples() {
   io::Hello hello;
-  hello.version = 1;
+  hello.version = 2;
   hello.rank = 2;
   hello.expected_rank = 1;
   hello.world_size = 4;

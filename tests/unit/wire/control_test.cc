@@ -156,6 +156,63 @@ TEST_CASE("ack__round_trip") {
   CHECK(ack.probe_timestamp_ns == 123);
 }
 
+TEST_CASE("ack__round_trip_with_every_number_of_further_paths") {
+  for (std::uint8_t others = 0; others < MLT_MAX_PATHS; ++others) {
+    CAPTURE(int{others});
+    wire::Ack sent{prefix_of(PacketType::kAck, 0), kBlock, kTransfer, 5};
+    sent.other_count = others;
+    for (std::uint8_t i = 0; i < others; ++i) {
+      sent.others[i].path = static_cast<std::uint8_t>((10 + i) % MLT_MAX_PATHS);  // 9 is the ACK's own
+      sent.others[i].fresh = i % 2 == 0;
+      sent.others[i].block = kBlock;
+      sent.others[i].block.highest_sequence = 1'000U + i;
+    }
+    std::vector<std::byte> bytes(wire::kMaxControlBytes);
+    bytes.resize(wire::encode_ack(sent, bytes.data()));
+    wire::Prefix prefix;
+    wire::Ack ack;
+    REQUIRE(wire::decode_prefix(bytes, prefix) == DropReason::kNone);
+    REQUIRE(wire::decode_ack(bytes, prefix, ack) == DropReason::kNone);
+    REQUIRE(ack.other_count == others);
+    for (std::uint8_t i = 0; i < others; ++i) {
+      CHECK(ack.others[i].path == sent.others[i].path);
+      CHECK(ack.others[i].fresh == sent.others[i].fresh);
+      CHECK(same(ack.others[i].block, sent.others[i].block));
+    }
+    const auto shorter = static_cast<std::ptrdiff_t>(others > 0 ? bytes.size() - 1 : bytes.size());
+    CHECK(decode({bytes.begin(), bytes.begin() + shorter}) ==
+          (others > 0 ? DropReason::kBadLength : DropReason::kNone));
+    bytes.push_back(std::byte{0});
+    CHECK(decode(bytes) == DropReason::kBadLength);
+  }
+}
+
+TEST_CASE("ack__names_each_path_once_and_knows_no_other_flag") {
+  wire::Ack ack{prefix_of(PacketType::kAck, 0), kBlock, kTransfer, 5};
+  ack.other_count = 2;
+  ack.others[0].path = 1;
+  ack.others[1].path = 2;
+  std::vector<std::byte> good(wire::kMaxControlBytes);
+  good.resize(wire::encode_ack(ack, good.data()));
+  REQUIRE(decode(good) == DropReason::kNone);
+  const std::size_t first = good.size() - 2 * wire::kPathBlockBytes;
+  const auto with = [&](std::size_t at, std::uint8_t value) {
+    auto bytes = good;
+    bytes[at] = std::byte{value};
+    return decode(bytes);
+  };
+  CHECK(with(first, 2) == DropReason::kBadLength);  // named twice
+  CHECK(with(first, 9) == DropReason::kBadLength);  // the ACK's own
+  CHECK(with(first, MLT_MAX_PATHS) == DropReason::kBadLength);
+  CHECK(with(first + 1, MLT_ACK_FLAG_POSTED) == DropReason::kUnknownFlags);
+  ack.other_count = MLT_MAX_PATHS - 1;
+  for (std::uint8_t i = 0; i < ack.other_count; ++i) ack.others[i].path = static_cast<std::uint8_t>((10 + i) % 16);
+  std::vector<std::byte> most(wire::kMaxControlBytes);
+  most.resize(wire::encode_ack(ack, most.data()));
+  most.resize(most.size() + wire::kPathBlockBytes, std::byte{1});
+  CHECK(decode(most) == DropReason::kBadLength);
+}
+
 TEST_CASE("probe__round_trip_with_every_number_of_paths") {
   for (std::uint8_t paths = 0; paths <= MLT_MAX_PATHS; ++paths) {
     const auto bytes = probe_bytes(paths);

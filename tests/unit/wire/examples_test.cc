@@ -18,6 +18,8 @@ namespace {
 
 constexpr wire::AckBlock kBlock{
     .highest_sequence = 7, .received_packets = 6, .ce_packets = 1, .echo_timestamp_ns = 1'000'000, .hold_ns = 2'500};
+constexpr wire::AckBlock kOther{
+    .highest_sequence = 5, .received_packets = 5, .ce_packets = 0, .echo_timestamp_ns = 900'000, .hold_ns = 90'000};
 constexpr wire::TransferId kTransfer{.tag = 42, .generation = 3};
 
 wire::Prefix prefix_of(PacketType type, std::uint8_t flags, wire::ElementType element, std::uint8_t round) {
@@ -73,6 +75,9 @@ std::string examples() {
   std::string text = hex("DATA", out.data(), MLT_DATA_HEADER_BYTES);
 
   wire::Ack ack{prefix_of(PacketType::kAck, MLT_ACK_FLAG_POSTED | MLT_ACK_FLAG_ECHO, {}, 0), kBlock, kTransfer, 0};
+  ack.prefix.sequence = 1;  // it takes path 1 itself
+  ack.other_count = 1;
+  ack.others[0] = {.path = 1, .fresh = true, .block = kOther};
   text += hex("ACK", out.data(), wire::encode_ack(ack, out.data()));
   text += hex("PROBE", out.data(), wire::encode_probe(example_probe(), out.data()));
 

@@ -1,0 +1,316 @@
+#include "core/path_spray.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace mlt::core {
+
+// ---- sending -------------------------------------------------------------------------------------------------------
+
+bool PathSpray::any_heard() const {
+  return std::any_of(paths_out_.begin(), paths_out_.begin() + paths_, [](const PathOut& out) { return !out.silent; });
+}
+
+std::uint8_t PathSpray::choose(base::TimeNs now, std::uint32_t& limit) {
+  if (paths_ == 1) return 0;
+  // PROTOCOL 12.3.4: If all paths are silent, all are used.
+  const bool heard = any_heard();  // if none is, each is as good as the other
+  std::uint8_t best = paths_;
+  for (std::uint8_t path = 0; path < paths_; ++path) {
+    PathOut& out = paths_out_[path];
+    if (heard && out.silent) {
+      if (now < out.silent_probe_ns) continue;
+      // PROTOCOL 12.3.3: A silent path carries nothing but one packet after 20 ms, and after twice as long each time,
+      //     up to 640 ms ...
+      out.silent_probe_ns = base::after(now, out.silent_wait_ns);
+      out.silent_wait_ns = std::min(2 * out.silent_wait_ns, kMaxSilentProbeNs);
+      limit = 1;
+      return path;
+    }
+    if (best == paths_ || out.credit > paths_out_[best].credit) best = path;
+  }
+  return best;
+}
+
+void PathSpray::sent(base::TimeNs now, std::uint8_t path, std::uint32_t packets) {
+  PathOut& out = paths_out_[path];
+  out.packets_sent += packets;
+  out.last_sent_ns = now;
+  if (!is_after(out.checkpoint, out.resolved)) {
+    out.checkpoint = out.last_sequence;
+    out.checkpoint_ns = now;
+  }
+  if (paths_ == 1) return;
+  const bool heard = any_heard();
+  if (heard && out.silent) return;  // a probe: outside the round robin
+  std::int64_t total = 0;
+  for (std::uint8_t other = 0; other < paths_; ++other) {
+    if (heard && paths_out_[other].silent) continue;
+    const std::int64_t weight = paths_out_[other].weight;
+    // PROTOCOL 12.2.1: Runs are spread by a smooth weighted round robin that counts packets ...
+    paths_out_[other].credit += weight * packets;
+    total += weight;
+  }
+  out.credit -= total * packets;
+}
+
+std::uint64_t PathSpray::packets_in_flight() const {
+  std::uint64_t packets = 0;
+  for (std::uint8_t path = 0; path < paths_; ++path) {
+    // PROTOCOL 6.3.1: Bytes in flight to a peer are, over its paths, the packets sent after the highest one
+    //     acknowledged or given up (12.3), each counted as a full one.
+    packets += paths_out_[path].last_sequence - paths_out_[path].resolved;
+  }
+  return packets;
+}
+
+std::uint32_t PathSpray::expected_sequence(std::uint8_t path) const {
+  const PathOut& out = paths_out_[path];
+  return out.silent || out.last_sequence == out.given_up ? 0 : out.last_sequence;
+}
+
+base::DurationNs PathSpray::grace_ns() const {
+  if (paths_ == 1) return 0;
+  base::DurationNs fastest = 0;
+  for (std::uint8_t path = 0; path < paths_; ++path) {
+    const base::DurationNs least = paths_out_[path].rtt.min_ns();
+    if (least > 0) fastest = fastest == 0 ? least : std::min(fastest, least);
+  }
+  base::DurationNs grace = 0;
+  for (std::uint8_t path = 0; path < paths_; ++path) {
+    const PathOut& out = paths_out_[path];
+    if (out.silent || out.last_sequence == out.resolved) continue;
+    if (out.rtt.smoothed_ns() == 0) return kUnknownLatenessNs;
+    grace = std::max(grace, out.rtt.smoothed_ns() + 2 * out.rtt.variation_ns() - fastest);
+  }
+  return grace;
+}
+
+void PathSpray::try_another_control_path(base::TimeNs now) {
+  PathOut& failed = paths_out_[control_path_];
+  failed.question_rtt_ns = 0;
+  failed.no_question_wait_ns = std::clamp(2 * failed.no_question_wait_ns, kNoQuestionNs, kMaxNoQuestionNs);
+  failed.no_question_before_ns = base::after(now, failed.no_question_wait_ns);
+  const bool heard = any_heard();
+  for (std::uint8_t step = 1; step <= paths_; ++step) {
+    const auto path = static_cast<std::uint8_t>((control_path_ + step) % paths_);
+    if (heard && paths_out_[path].silent) continue;
+    control_path_ = path;
+    return;
+  }
+}
+
+void PathSpray::on_question_answered(std::uint32_t answer_path, base::DurationNs rtt_ns) {
+  if (answer_path >= paths_) return;
+  PathOut& out = paths_out_[answer_path];
+  out.question_rtt_ns = out.question_rtt_ns == 0 ? rtt_ns : out.question_rtt_ns + (rtt_ns - out.question_rtt_ns) / 4;
+  out.no_question_before_ns = out.no_question_wait_ns = 0;
+  base_question_ns_ = base_question_ns_ == 0 ? rtt_ns : std::min(base_question_ns_, rtt_ns);
+}
+
+// ---- what the receiver says ----------------------------------------------------------------------------------------
+
+void PathSpray::count_loss(PathOut& out, std::int64_t packets, std::int64_t lost) {
+  if (packets == 0) {
+    out.loss += static_cast<double>(lost) * out.loss_gain;
+  } else {
+    const double gain = std::min(1.0, static_cast<double>(packets) * out.loss_gain);
+    out.loss += gain * (static_cast<double>(lost) / static_cast<double>(packets) - out.loss);
+  }
+  constexpr double kNone = 1e-6;  // what is left of a loss long ago would only slow the arithmetic down
+  out.loss = out.loss < kNone ? 0.0 : std::min(out.loss, 1.0);
+}
+
+// The next checkpoint, once the last one has passed.
+void PathSpray::set_checkpoint(PathOut& out) {
+  if (is_after(out.checkpoint, out.resolved)) return;
+  out.checkpoint = out.last_sequence;
+  out.checkpoint_ns = out.last_sent_ns;
+}
+
+bool PathSpray::on_block(std::uint8_t path, const wire::AckBlock& block, base::TimeNs sent_ns) {
+  PathOut& out = paths_out_[path];
+  const std::uint32_t arrived = block.received_packets - out.reported;
+  if (arrived >= 0x8000'0000U) return false;  // an older report that was overtaken
+  out.reported = block.received_packets;
+  out.packets_reported += arrived;
+  std::uint32_t packets = 0;
+  // PROTOCOL 6.3.4: The highest sequence number of an acknowledgement block resolves everything up to it ...
+  // Never trust a number beyond what was sent.
+  if (is_after(block.highest_sequence, out.resolved) && !is_after(block.highest_sequence, out.last_sequence)) {
+    packets = block.highest_sequence - out.resolved;
+    out.resolved = block.highest_sequence;
+    set_checkpoint(out);
+  }
+  if (packets > 0 || arrived > 0) {
+    // PROTOCOL 12.2.2: Of the packets that an acknowledgement block tells of, those that did not arrive are lost ...
+    // Below 0 if packets came after all that were counted as lost: overtaken, or given up too early.
+    count_loss(out, packets, std::int64_t{packets} - std::int64_t{arrived});
+    hear(out);
+  }
+  if (sent_ns != base::kNever) newest_arrived_ns_ = std::max(newest_arrived_ns_, sent_ns);
+  return packets > 0;
+}
+
+void PathSpray::hear(PathOut& out) {
+  out.silent_packets = out.silent_times = 0;
+  if (!out.silent) return;
+  out.silent = false;
+  out.loss = std::min(out.loss, kRevivedLoss);
+  out.credit = 0;
+  ++changes_.heard_again;
+}
+
+void PathSpray::give_up(PathOut& out, std::uint32_t until) {
+  const std::uint32_t packets = until - out.resolved;
+  if (packets == 0) return;
+  // Of a path one can only say that it is silent if its siblings delivered meanwhile.
+  if (newest_arrived_ns_ > out.checkpoint_ns) {
+    out.silent_packets += packets;
+    ++out.silent_times;
+  }
+  count_loss(out, packets, packets);
+  out.resolved = out.given_up = until;
+  set_checkpoint(out);
+  // PROTOCOL 12.3.2: A path is silent when four packets in a row at least, on two occasions at least, were given up on
+  //     it while its siblings delivered (paths_gone_silent).
+  if (out.silent || paths_ == 1 || out.silent_packets < kSilentPackets || out.silent_times < 2) return;
+  out.silent = true;
+  out.silent_wait_ns = kSilentProbeNs;
+  out.silent_probe_ns = base::after(out.last_sent_ns, kSilentProbeNs);
+  ++changes_.went_silent;
+}
+
+void PathSpray::give_up_all() {
+  for (std::uint8_t path = 0; path < paths_; ++path) give_up(paths_out_[path], paths_out_[path].last_sequence);
+}
+
+base::DurationNs PathSpray::best_rtt_ns() const {
+  base::DurationNs best = 0;
+  for (std::uint8_t path = 0; path < paths_; ++path) {
+    const PathOut& out = paths_out_[path];
+    const base::DurationNs rtt = out.rtt.smoothed_ns();
+    if (rtt > 0 && !out.silent) best = best == 0 ? rtt : std::min(best, rtt);
+  }
+  return best;
+}
+
+bool PathSpray::after_report(base::TimeNs now) {
+  if (paths_ == 1) return false;
+  const base::DurationNs best = best_rtt_ns();
+  bool gave_up = false;
+  for (std::uint8_t path = 0; path < paths_; ++path) {
+    PathOut& out = paths_out_[path];
+    if (!is_after(out.checkpoint, out.resolved)) continue;
+    const bool known = out.rtt.smoothed_ns() > 0;
+    const base::DurationNs slower = std::max<base::DurationNs>(0, out.rtt.smoothed_ns() - best);
+    // PROTOCOL 12.3.1: Packets in flight on a path that have not arrived when packets sent later on other paths have,
+    //     and the path's lateness has passed, MUST be given up: they leave the window and count as lost ...
+    const base::DurationNs lateness = known ? slower + 4 * out.rtt.variation_ns() + kLatenessNs : kUnknownLatenessNs;
+    if (newest_arrived_ns_ <= base::after(out.checkpoint_ns, lateness)) continue;
+    give_up(out, out.checkpoint);
+    gave_up = true;
+  }
+  renew_weights(best);
+  renew_control_path(now);
+  return gave_up;
+}
+
+void PathSpray::renew_weights(base::DurationNs best_rtt_ns) {
+  double best_loss = 1.0;
+  for (std::uint8_t path = 0; path < paths_; ++path) {
+    if (!paths_out_[path].silent) best_loss = std::min(best_loss, paths_out_[path].loss);
+  }
+  // PROTOCOL 12.2.4: Tolerated is the loss of the best path plus the larger of half of it and 0.5 %, and twice the
+  //     delay of the best path plus 50 us. What all paths suffer alike is congestion, and changes no weight.
+  const double tolerated_loss = best_loss + std::max(best_loss / 2, kLossMargin);
+  const double tolerated_rtt = static_cast<double>(2 * best_rtt_ns + kDelayMarginNs);
+  most_weight_ = 0;
+  for (std::uint8_t path = 0; path < paths_; ++path) {
+    PathOut& out = paths_out_[path];
+    double share = 1.0;
+    if (out.loss > tolerated_loss) share = kHalvingLoss / (kHalvingLoss + out.loss - tolerated_loss);
+    const auto rtt = static_cast<double>(out.rtt.smoothed_ns());
+    if (rtt > tolerated_rtt) share *= tolerated_rtt * tolerated_rtt / (rtt * rtt);
+    // PROTOCOL 12.2.3: A weight is 1,024 for a path as good as its best sibling ...
+    const auto weight = std::max(kLeastWeight, static_cast<std::uint32_t>(share * kFullWeight));
+    if (weight != out.weight) {
+      out.weight = weight;
+      out.loss_gain = 1 / (kLossHorizon * std::sqrt(static_cast<double>(weight) / kFullWeight));
+    }
+    if (!out.silent) most_weight_ = std::max(most_weight_, weight);
+  }
+}
+
+bool PathSpray::is_typical(const PathOut& out) const { return !out.silent && 2 * out.weight >= most_weight_; }
+
+// Stays where it is as long as that is good enough; else goes where the data is quickest, but not where questions are
+// known to take long.
+void PathSpray::renew_control_path(base::TimeNs now) {
+  const auto usable = [&](const PathOut& out) { return is_typical(out) && now >= out.no_question_before_ns; };
+  const auto quick = [&](const PathOut& out) {
+    return out.question_rtt_ns <= 2 * base_question_ns_ + kDelayMarginNs;  // or not known
+  };
+  // PROTOCOL 12.4.1: Probes take the control path: one that works and is quick, as the sender knows from data and from
+  //     answers.
+  if (usable(paths_out_[control_path_]) && quick(paths_out_[control_path_])) return;
+  std::uint8_t best = paths_;
+  const auto is_better = [&](const PathOut& a, const PathOut& b) {
+    if (quick(a) != quick(b)) return quick(a);
+    if (!quick(a)) return a.question_rtt_ns < b.question_rtt_ns;
+    return a.rtt.smoothed_ns() < b.rtt.smoothed_ns();
+  };
+  for (std::uint8_t path = 0; path < paths_; ++path) {
+    if (!usable(paths_out_[path])) continue;
+    if (best == paths_ || is_better(paths_out_[path], paths_out_[best])) best = path;
+  }
+  if (best < paths_) control_path_ = best;
+}
+
+base::DurationNs PathSpray::on_sample(std::uint8_t path, std::uint32_t answer_path, base::DurationNs rtt_ns) {
+  PathOut& out = paths_out_[path];
+  if (paths_ == 1) {
+    out.rtt.on_sample(rtt_ns);
+    return rtt_ns;
+  }
+  // PROTOCOL 12.5.3: Only samples whose answers took the same path back are compared ...
+  if (answer_path != answers_over_) {
+    if (answer_path != control_path_) return 0;  // of before, or by another way
+    answers_over_ = answer_path;
+    for (PathOut& each : paths_out_) each.rtt = RttEstimator{};
+  }
+  out.rtt.on_sample(rtt_ns);
+  base_rtt_ns_ = base_rtt_ns_ == 0 ? rtt_ns : std::min(base_rtt_ns_, rtt_ns);
+  if (!is_typical(out)) return 0;
+  const auto queue_ns = [](const PathOut& of) { return of.rtt.smoothed_ns() - of.rtt.min_ns(); };
+  base::DurationNs shortest = queue_ns(out);
+  for (std::uint8_t other = 0; other < paths_; ++other) {
+    const PathOut& sibling = paths_out_[other];
+    if (sibling.rtt.smoothed_ns() > 0 && is_typical(sibling)) shortest = std::min(shortest, queue_ns(sibling));
+  }
+  // PROTOCOL 12.5.2: A path that is silent, has less than half of the largest weight, or a queue of more than twice the
+  //     shortest and 50 us, gives the rate controller no samples: one slow path must not slow the others.
+  if (queue_ns(out) > 2 * shortest + kDelayMarginNs) return 0;
+  // PROTOCOL 12.5.1: A path's constant extra delay is taken off its samples before the rate controller sees them.
+  return base_rtt_ns_ + (rtt_ns - out.rtt.min_ns());
+}
+
+PathSpray::Changes PathSpray::take_changes() {
+  const Changes changes = changes_;
+  changes_ = {};
+  return changes;
+}
+
+PathView PathSpray::view(std::uint8_t path) const {
+  const PathOut& out = paths_out_[path];
+  PathView view;
+  view.packets_sent = out.packets_sent;
+  view.packets_reported = out.packets_reported;
+  view.loss = out.loss;
+  view.rtt_ns = out.rtt.smoothed_ns();
+  view.weight = out.silent ? 0 : out.weight;
+  view.silent = out.silent;
+  return view;
+}
+
+}  // namespace mlt::core

@@ -1,0 +1,213 @@
+// The spray alone: how it chooses and what it concludes from reports. paths_test.cc has it in a network.
+#include "core/path_spray.h"
+
+#include <doctest/doctest.h>
+
+#include <array>
+#include <vector>
+
+using namespace mlt;
+using base::kMicrosecond;
+using base::kMillisecond;
+using core::PathSpray;
+
+namespace {
+
+// A spray of four paths and what the receiver would report of each.
+struct Spray {
+  PathSpray spray{4};
+  std::array<wire::AckBlock, 4> blocks{};
+  std::array<std::uint32_t, 4> sent{};
+  base::TimeNs now = 1'000'000'000;
+
+  std::uint8_t send(std::uint32_t packets) {
+    std::uint32_t limit = packets;
+    const std::uint8_t path = spray.choose(now, limit);
+    for (std::uint32_t i = 0; i < limit; ++i) sent[path] = spray.next_sequence(path);
+    spray.sent(now, path, limit);
+    return path;
+  }
+  // All that was sent on `path` but `lost` packets has arrived; the newest of them left just now.
+  bool report(std::uint8_t path, std::uint32_t lost = 0) {
+    blocks[path].received_packets += sent[path] - blocks[path].highest_sequence - lost;
+    blocks[path].highest_sequence = sent[path];
+    return spray.on_block(path, blocks[path], now);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("choose__equal_paths_take_turns") {
+  Spray s;
+  for (std::uint8_t i = 0; i < 40; ++i) CHECK(s.send(8) == i % 4);
+}
+
+TEST_CASE("choose__counts_packets_and_not_runs") {
+  Spray s;
+  // Every fifth run is long: paths that carried one are passed over until the others have as many packets.
+  for (int i = 0; i < 4'000; ++i) s.send(i % 5 == 0 ? 40 : 3);
+  const std::uint32_t fair = 4'000 / 5 * (40 + 4 * 3) / 4;
+  for (const std::uint32_t packets : s.sent) {
+    CHECK(packets < fair + 80);
+    CHECK(packets > fair - 80);
+  }
+}
+
+TEST_CASE("choose__one_path_needs_no_choice") {
+  PathSpray spray;
+  std::uint32_t limit = 7;
+  CHECK(spray.choose(5, limit) == 0);
+  CHECK(limit == 7);
+}
+
+TEST_CASE("report__loss_is_what_was_sent_and_did_not_arrive") {
+  Spray s;
+  for (int i = 0; i < 4'000; ++i) {
+    const std::uint8_t path = s.send(10);
+    s.report(path, path == 2 ? 1 : 0);
+    s.spray.after_report(s.now += kMicrosecond);
+  }
+  CHECK(s.spray.view(0).loss == 0);
+  CHECK(s.spray.view(2).loss == doctest::Approx(0.1).epsilon(0.05));
+  CHECK(s.spray.view(2).packets_sent == s.sent[2]);
+  CHECK(s.spray.view(2).packets_reported == s.blocks[2].received_packets);
+  CHECK(s.spray.view(0).weight == PathSpray::kFullWeight);
+  CHECK(s.spray.view(2).weight < PathSpray::kFullWeight / 4);
+  CHECK(s.spray.view(2).weight >= PathSpray::kLeastWeight);
+}
+
+TEST_CASE("report__what_all_paths_lose_is_no_reason_to_prefer_one") {
+  Spray s;
+  for (int i = 0; i < 8'000; ++i) {
+    const std::uint8_t path = s.send(10);
+    s.report(path, i % 8 < 4 ? 1 : 0);  // 5 % on each
+    s.spray.after_report(s.now += kMicrosecond);
+  }
+  for (std::uint8_t path = 0; path < 4; ++path) CHECK(s.spray.view(path).weight > PathSpray::kFullWeight / 2);
+}
+
+TEST_CASE("report__late_packets_are_taken_off_the_loss_again") {
+  Spray s;
+  s.sent[0] = 0;
+  s.send(100);
+  s.report(0, 50);
+  const double before = s.spray.view(0).loss;
+  CHECK(before > 0.05);
+  s.blocks[0].received_packets += 50;
+  CHECK_FALSE(s.spray.on_block(0, s.blocks[0], s.now));
+  CHECK(s.spray.view(0).loss < before / 5);
+}
+
+TEST_CASE("report__an_older_one_or_one_beyond_what_was_sent_changes_nothing") {
+  Spray s;
+  s.send(10);
+  const wire::AckBlock old{5, 5, 0, 0, 0};
+  s.report(0);
+  CHECK(s.spray.packets_in_flight() == 0);
+  const std::uint64_t reported = s.spray.view(0).packets_reported;
+  CHECK_FALSE(s.spray.on_block(0, old, s.now));
+  CHECK(s.spray.view(0).packets_reported == reported);
+  s.send(10);  // on path 1
+  CHECK_FALSE(s.spray.on_block(1, {11, 0, 0, 0, 0}, s.now));
+  CHECK(s.spray.packets_in_flight() == 10);
+}
+
+TEST_CASE("silence__is_concluded_from_siblings_and_ends_with_the_first_arrival") {
+  Spray s;
+  std::array<int, 4> used{};
+  const auto round = [&](bool path_1_works) {
+    for (int i = 0; i < 400; ++i) {
+      const std::uint8_t path = s.send(4);
+      ++used[path];
+      if (path != 1 || path_1_works) s.report(path);
+      s.spray.after_report(s.now += 100 * kMicrosecond);
+    }
+  };
+  round(true);
+  CHECK_FALSE(s.spray.is_silent(1));
+  round(false);
+  CHECK(s.spray.is_silent(1));
+  CHECK(s.spray.take_changes().went_silent == 1);
+  CHECK(s.spray.view(1).weight == 0);
+  CHECK(s.spray.control_path() != 1);
+  used = {};
+  for (int i = 0; i < 10; ++i) round(false);  // 400 ms
+  CHECK(used[1] >= 2);
+  CHECK(used[1] <= 6);  // 20, 40, 80, 160 ms
+  // Given up packets are neither in flight nor expected by a probe.
+  CHECK(s.spray.packets_in_flight() <= 1);
+  used = {};
+  for (int i = 0; i < 40; ++i) round(true);
+  CHECK_FALSE(s.spray.is_silent(1));
+  CHECK(s.spray.take_changes().heard_again == 1);
+  CHECK(s.spray.view(1).weight == PathSpray::kFullWeight);
+  CHECK(used[1] > 1'000);
+}
+
+TEST_CASE("silence__of_all_paths_at_once_is_the_peers_and_no_paths") {
+  Spray s;
+  for (int i = 0; i < 100; ++i) s.send(4);
+  s.spray.give_up_all();
+  for (int i = 0; i < 100; ++i) s.send(4);
+  s.spray.give_up_all();
+  for (std::uint8_t path = 0; path < 4; ++path) CHECK_FALSE(s.spray.is_silent(path));
+  CHECK(s.spray.packets_in_flight() == 0);
+  for (std::uint8_t path = 0; path < 4; ++path) CHECK(s.spray.expected_sequence(path) == 0);
+}
+
+TEST_CASE("delay__a_path_far_slower_than_the_best_is_used_less_and_gives_no_rate_sample") {
+  Spray s;
+  for (int i = 0; i < 400; ++i) {
+    const std::uint8_t path = s.send(4);
+    s.report(path);
+    const base::DurationNs rtt = path == 3 ? kMillisecond : 100 * kMicrosecond;
+    const base::DurationNs rate = s.spray.on_sample(path, 0, rtt);
+    if (i > 100) CHECK(rate == (path == 3 ? 0 : 100 * kMicrosecond));
+    s.spray.after_report(s.now += kMicrosecond);
+  }
+  CHECK(s.spray.view(3).rtt_ns == doctest::Approx(kMillisecond));
+  CHECK(s.spray.view(3).weight < PathSpray::kFullWeight / 4);
+}
+
+TEST_CASE("delay__a_constant_difference_is_taken_off_the_rate_samples") {
+  Spray s;
+  for (int i = 0; i < 100; ++i) {
+    const std::uint8_t path = s.send(4);
+    s.report(path);
+    const base::DurationNs queue = i % 8 < 4 ? 0 : 20 * kMicrosecond;
+    const base::DurationNs rtt = (path == 3 ? 150 : 100) * kMicrosecond + queue;
+    const base::DurationNs rate = s.spray.on_sample(path, 0, rtt);
+    if (i > 8) CHECK(rate == 100 * kMicrosecond + queue);
+    s.spray.after_report(s.now += kMicrosecond);
+  }
+}
+
+TEST_CASE("delay__samples_with_answers_by_another_way_are_not_mixed") {
+  Spray s;
+  for (std::uint8_t path = 0; path < 4; ++path) CHECK(s.spray.on_sample(path, 0, 100 * kMicrosecond) > 0);
+  CHECK(s.spray.on_sample(1, 2, kMillisecond) == 0);
+  CHECK(s.spray.view(1).rtt_ns == 100 * kMicrosecond);
+  s.spray.try_another_control_path(s.now);
+  REQUIRE(s.spray.control_path() == 1);
+  // The new way back is longer by 900 us: that is no queue.
+  CHECK(s.spray.on_sample(1, 1, kMillisecond) == 100 * kMicrosecond);
+  CHECK(s.spray.on_sample(2, 0, 100 * kMicrosecond) == 0);  // a straggler by the old way
+}
+
+TEST_CASE("control_path__leaves_one_that_does_not_answer_and_comes_back_when_it_is_the_quick_one") {
+  Spray s;
+  CHECK(s.spray.control_path() == 0);
+  s.spray.on_question_answered(0, 100 * kMicrosecond);
+  s.spray.try_another_control_path(s.now);
+  CHECK(s.spray.control_path() == 1);
+  s.spray.on_question_answered(1, kMillisecond);
+  s.spray.after_report(s.now);
+  CHECK(s.spray.control_path() == 2);  // 1 is slow, 0 did not answer just now
+  s.spray.on_question_answered(2, 2 * kMillisecond);
+  s.spray.after_report(s.now);
+  s.spray.on_question_answered(3, 2 * kMillisecond);
+  s.spray.after_report(s.now);
+  CHECK(s.spray.control_path() == 1);  // the least slow of those that answer
+  s.spray.after_report(s.now += PathSpray::kNoQuestionNs);
+  CHECK(s.spray.control_path() == 0);
+}
