@@ -172,8 +172,8 @@ void PathSpray::give_up(PathOut& out, std::uint32_t until) {
   count_loss(out, packets, packets);
   out.resolved = out.given_up = until;
   set_checkpoint(out);
-  // PROTOCOL 12.3.2: A path is silent when four packets in a row at least, on two occasions at least, were given up on
-  //     it while its siblings delivered (paths_gone_silent).
+  // PROTOCOL 12.3.2: A path is silent when four packets at least, on two occasions at least, were given up on it while
+  //     its siblings delivered, and nothing arrived on it between (paths_gone_silent).
   if (out.silent || paths_ == 1 || out.silent_packets < kSilentPackets || out.silent_times < 2) return;
   out.silent = true;
   out.silent_wait_ns = kSilentProbeNs;
@@ -204,8 +204,8 @@ bool PathSpray::after_report(base::TimeNs now) {
     if (!is_after(out.checkpoint, out.resolved)) continue;
     const bool known = out.rtt.smoothed_ns() > 0;
     const base::DurationNs slower = std::max<base::DurationNs>(0, out.rtt.smoothed_ns() - best);
-    // PROTOCOL 12.3.1: Packets in flight on a path that have not arrived when packets sent later on other paths have,
-    //     and the path's lateness has passed, MUST be given up: they leave the window and count as lost ...
+    // PROTOCOL 12.3.1: Packets in flight on a path MUST be given up once a packet is known to have arrived that left
+    //     more than the path's lateness after them: they leave the window and count as lost ...
     const base::DurationNs lateness = known ? slower + 4 * out.rtt.variation_ns() + kLatenessNs : kUnknownLatenessNs;
     if (newest_arrived_ns_ <= base::after(out.checkpoint_ns, lateness)) continue;
     give_up(out, out.checkpoint);

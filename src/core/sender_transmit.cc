@@ -268,7 +268,8 @@ std::size_t Sender::encode_probe_of(TimeNs now, SendState& state, std::byte* out
   probe.total_bytes = state.grid.total_bytes();
   probe.critical_segments = state.critical_segments;
   probe.timestamp_ns = nonzero_timestamp(now);
-  // PROTOCOL 4.7.5: With several paths it is at least how much later than the fastest the slowest path in use delivers.
+  // PROTOCOL 4.7.5: With several paths it is at least how much later than the fastest the slowest path with packets in
+  //     flight delivers
   probe.grace_ns = static_cast<std::uint32_t>(std::max(peer.rtt.grace_ns(), peer.spray.grace_ns()));
   // PROTOCOL 4.7.1: for each path the sequence number of the newest packet that may still arrive, 0 if there is none
   probe.path_count = shared_.config.paths;
