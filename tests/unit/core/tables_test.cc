@@ -177,7 +177,7 @@ TEST_CASE("finished_log__finds_what_was_put_until_it_is_replaced") {
     REQUIRE(found != nullptr);
     CHECK(found->missing_bytes == generation);
   }
-  CHECK(log.find(3, {5, 0}) == nullptr);  // four entries, ten outcomes
+  CHECK(log.find(3, {5, 0}) == nullptr);  // room for eight, ten outcomes
   CHECK(log.find(2, {5, 9}) == nullptr);
   int recent = 0;
   log.each_since(8, [&](const core::FinishedReceive& finished) {
