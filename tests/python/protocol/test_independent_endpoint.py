@@ -8,44 +8,16 @@ from collections.abc import Iterator
 import independent_endpoint as independent
 import numpy as np
 import pytest
+from engine_pair import FLOAT32, SECONDS, connected
 from independent_endpoint import IndependentEndpoint
 
-import mlt
 from mlt import _core
-
-JOB = independent.job_id("two implementations")
-FLOAT32 = 7
-SECONDS = 10**9
 
 
 @pytest.fixture
 def pair() -> Iterator[tuple[IndependentEndpoint, _core.Engine]]:
-    """The independent endpoint as rank 0, the engine as rank 1, connected."""
-    peer = IndependentEndpoint(job=JOB)
-    engine = _core.Engine(
-        rank=1,
-        ranks=2,
-        job=JOB,
-        host="127.0.0.1",
-        udp_port=0,
-        control_port=0,
-        segment_bytes=0,
-        line_rate_bits_per_second=1e9,
-        receive_buffer_bytes=0,
-        operation_timeout_ns=20 * SECONDS,
-        peer_timeout_ns=2 * SECONDS,
-        spin_us=0,
-        faults=mlt.Faults().to_native(),
-    )
-    accepting = threading.Thread(target=peer.accept)
-    accepting.start()
-    try:
-        engine.connect([(0, "127.0.0.1", peer.control_port)], 5 * SECONDS)
-        accepting.join()
-        yield peer, engine
-    finally:
-        peer.close()
-        engine.close()
+    with connected() as both:
+        yield both
 
 
 def values(count: int) -> np.ndarray:
