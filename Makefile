@@ -1,10 +1,13 @@
 # The commands a person types. Everything a command needs is installed by it, into .venv and build/.
 #   make demo    train a real model over the transport, with losses (report in demo-report/)
 #   make test    every test, C++ and Python
+#   make test-asan, make test-tsan   the C++ tests under sanitizers: addresses and undefined behaviour; threads
+#   make fuzz    every fuzz target for FUZZ_SECONDS (60) each; says how to replay what it finds
 #   make bench   the benchmarks
 #   make lint    ruff, mypy, clang-format
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
+FUZZ_SECONDS ?= 60
 VENV := .venv
 BIN := $(VENV)/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
@@ -12,7 +15,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 CPP_SOURCES := $(shell git ls-files 'src/*' CMakeLists.txt 2>/dev/null)
 PY_SOURCES := $(shell git ls-files 'python/*' 'plugins/*' 'switch_configs/*' pyproject.toml 2>/dev/null)
 
-.PHONY: demo test test-cpp test-python test-live bench lint format wheel system clean help
+.PHONY: demo test test-cpp test-python test-live test-asan test-tsan fuzz clang bench lint format wheel system clean help
 help:
 	@sed -n 's/^#   //p' Makefile
 
@@ -28,13 +31,20 @@ $(VENV)/.created: | build/.system
 	$(BIN)/python -m pip install -q --upgrade pip
 	@touch $@
 
+# The compiler of the fuzz targets: a large package that nothing else needs.
+clang: build/.clang
+build/.clang: tools/install_system_packages.sh
+	@mkdir -p build
+	bash tools/install_system_packages.sh clang
+	@touch $@
+
 # torch comes first: any later requirement is then satisfied by this build and fetches no other one.
 $(VENV)/.torch: $(VENV)/.created
 	$(BIN)/python -m pip install -q "$(TORCH)" numpy
 	@touch $@
 
 $(VENV)/.tools: pyproject.toml tools/extra_requirements.py $(VENV)/.torch
-	$(BIN)/python tools/extra_requirements.py dev demo plan switch > build/requirements.txt
+	$(BIN)/python tools/extra_requirements.py dev demo plan switch testbed > build/requirements.txt
 	$(BIN)/python -m pip install -q -r build/requirements.txt "scikit-build-core>=0.10" "pybind11>=2.12"
 	@touch $@
 
@@ -55,6 +65,16 @@ test-cpp: $(VENV)/.tools
 
 test-python: $(VENV)/.wheel
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+test-asan test-tsan: test-%: $(VENV)/.tools
+	$(BIN)/cmake --preset $*
+	$(BIN)/cmake --build --preset $*
+	$(BIN)/ctest --preset $*
+
+fuzz: $(VENV)/.tools build/.clang
+	$(BIN)/cmake --preset fuzz
+	$(BIN)/cmake --build --preset fuzz
+	$(BIN)/python tests/fuzz/run.py --seconds $(FUZZ_SECONDS) $(FUZZ_ARGS)
 
 test-live: $(VENV)/.wheel
 	$(BIN)/python -m pytest -m live tests/python

@@ -21,16 +21,23 @@ struct EndpointConfig {
   std::uint32_t bitmap_words = 1U << 18;
   std::uint32_t max_segment_bytes = 8'960;  // payload; a jumbo frame's worth
   std::uint32_t early_segments = 2'048;     // kept for receives that are not posted yet, over all peers
-  std::uint32_t early_transfers = 256;
-  std::uint32_t finished_log = 4'096;  // outcomes remembered for senders whose STOP was lost
+  std::uint32_t early_transfers = 256;      // that these may belong to
+  std::uint32_t finished_log = 4'096;       // outcomes remembered for senders whose STOP was lost
   std::uint32_t reply_queue = 4'096;   // answers waiting to be sent; a full queue drops one, and the probe asks again
   std::uint32_t packets_per_ack = 10;  // paper section 4.2.3
   base::DurationNs operation_timeout_ns = 300 * base::kSecond;
   TimelyConfig timely;
   DscpMap dscp;
 
-  // This peer's share of the early buffer, announced in hello.
-  std::uint32_t early_segments_per_peer() const { return early_segments / (peers > 1 ? peers - 1U : 1U); }
+  // Each peer's share of the early buffer, announced in hello.
+  std::uint32_t early_segments_per_peer() const { return share_of(early_segments); }
+  std::uint32_t early_transfers_per_peer() const { return share_of(early_transfers); }
+
+ private:
+  std::uint32_t share_of(std::uint32_t all) const {
+    const std::uint32_t others = peers > 1 ? peers - 1U : 1U;
+    return all > others ? all / others : 1;
+  }
 };
 
 }  // namespace mlt::core

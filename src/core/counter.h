@@ -57,7 +57,7 @@ namespace mlt::core {
   X(drop_bad_cookie)  /* not of this connection: stray, forged, or an earlier incarnation */           \
   X(drop_bad_path)    /* path number beyond what was agreed */                                         \
   X(drop_bad_segment) /* not on the segment grid, or beyond the tensor */                              \
-  X(drop_mismatch)    /* size or element type differs from the posted receive */                       \
+  X(drop_mismatch)    /* size or element type differs from the posted operation */                     \
   MLT_SEND_EVENTS(X, wrong_state_send_)                                                                \
   MLT_RECEIVE_EVENTS(X, wrong_state_receive_)
 

@@ -2,6 +2,7 @@
 // counted, and the sender's probe recovers it. Fixed size; one peer cannot use up another's share.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -25,20 +26,28 @@ struct EarlyTransfer {
   std::uint16_t peer = 0;
   wire::TransferId transfer;
   std::uint32_t first_segment = kNil;
-  bool probed = false;   // the sender has asked: answer as soon as the receive is posted
-  bool aborted = false;  // the sender gave up: the receive fails as soon as it is posted
-  wire::Probe probe;     // its newest probe, or one made from the end-of-round marker
+  bool has_data = false;
+  bool probed = false;                                // the sender has asked: answer as soon as the receive is posted
+  bool aborted = false;                               // the sender gave up: the receive fails as soon as it is posted
+  wire::Probe probe;                                  // its newest probe, or one made from the end-of-round marker
+  std::array<std::uint32_t, MLT_MAX_PATHS> newest{};  // sequence number that arrived on each path, kept or not
 };
 
 class EarlyBuffer {
  public:
-  EarlyBuffer(std::uint32_t segments, std::uint32_t segment_bytes, std::uint32_t transfers, std::uint32_t per_peer,
+  // `per_peer` segments of at most `transfers_per_peer` transfers are kept for each of `peers`.
+  EarlyBuffer(std::uint32_t segment_bytes, std::uint32_t per_peer, std::uint32_t transfers_per_peer,
               std::uint16_t peers);
 
   EarlyTransfer* find(std::uint16_t peer, const wire::TransferId& transfer);
-  // nullptr when every record is taken, or this peer's share of them.
+  // Notes that a transfer was asked about or given up. nullptr when this peer's share of notes is taken; what a peer
+  // may send blindly has records of its own, so that asking never costs data its place.
   EarlyTransfer* find_or_insert(std::uint16_t peer, const wire::TransferId& transfer);
-  // Keeps a copy of the segment; false if there is no room for this peer.
+  // The same, at the cost of another note that only says that somebody asked.
+  EarlyTransfer* find_or_replace(std::uint16_t peer, const wire::TransferId& transfer);
+  // For data; nullptr when this peer sends more transfers blindly than it was promised room for.
+  EarlyTransfer* find_or_insert_for_data(std::uint16_t peer, const wire::TransferId& transfer);
+  // Keeps a copy of the segment in a record for data; false if there is no room for this peer.
   bool keep(EarlyTransfer& early, const wire::DataHeader& header, std::span<const std::byte> payload);
 
   // Calls `visit(header, payload)` for every segment kept, then forgets the transfer.
@@ -52,23 +61,32 @@ class EarlyBuffer {
       segment.next = free_segment_;
       free_segment_ = at;
       --kept_by_peer_[early.peer];
+      --kept_;
       at = next;
     }
+    early.first_segment = kNil;
     early.used = false;
-    --transfers_by_peer_[early.peer];
+    --(early.has_data ? data_by_peer_ : notes_by_peer_)[early.peer];
   }
 
+  // Gives back the segments and keeps the record as a note.
+  void release_segments(EarlyTransfer& early);
   void forget(std::uint16_t peer);
+  std::size_t segments_kept() const { return kept_; }
 
  private:
+  EarlyTransfer* insert(std::uint16_t peer, const wire::TransferId& transfer, bool has_data);
+
   std::vector<std::byte> storage_;
   std::vector<EarlySegment> segments_;
   std::vector<EarlyTransfer> transfers_;
   std::vector<std::uint32_t> kept_by_peer_;
-  std::vector<std::uint32_t> transfers_by_peer_;
+  std::vector<std::uint32_t> data_by_peer_;   // records with segments
+  std::vector<std::uint32_t> notes_by_peer_;  // records without
   std::uint32_t free_segment_ = kNil;
   std::uint32_t per_peer_;
   std::uint32_t transfers_per_peer_;
+  std::size_t kept_ = 0;
 };
 
 }  // namespace mlt::core

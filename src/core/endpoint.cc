@@ -80,7 +80,7 @@ void Endpoint::on_datagram(TimeNs now, std::span<const std::byte> datagram, base
   // PROTOCOL 4.3.5: a receiver MUST make it before it looks at anything that the table of 4.11 lists after it
   if (!identify(datagram, prefix, from)) return;
   if (prefix.type != wire::PacketType::kData) {
-    return on_control_datagram(now, arrival_ns, from, datagram, prefix, false);
+    return on_control_datagram(now, arrival_ns, from, datagram, prefix, ecn, false);
   }
   wire::DataHeader header;
   std::span<const std::byte> payload;
@@ -90,7 +90,8 @@ void Endpoint::on_datagram(TimeNs now, std::span<const std::byte> datagram, base
 }
 
 void Endpoint::on_control_datagram(TimeNs now, TimeNs arrival_ns, std::uint16_t from,
-                                   std::span<const std::byte> datagram, const wire::Prefix& prefix, bool by_control) {
+                                   std::span<const std::byte> datagram, const wire::Prefix& prefix, base::Ecn ecn,
+                                   bool by_control) {
   wire::DropReason reason = wire::DropReason::kUnknownType;
   switch (prefix.type) {
     case wire::PacketType::kData:  // never over the control connection
@@ -109,7 +110,7 @@ void Endpoint::on_control_datagram(TimeNs now, TimeNs arrival_ns, std::uint16_t 
     case wire::PacketType::kProbe: {
       wire::Probe probe;
       reason = wire::decode_probe(datagram, prefix, probe);
-      if (reason == wire::DropReason::kNone) receiver_.on_probe(now, from, probe, by_control);
+      if (reason == wire::DropReason::kNone) receiver_.on_probe(now, arrival_ns, from, probe, ecn, by_control);
       break;
     }
     case wire::PacketType::kBitmap: {
@@ -151,6 +152,7 @@ void Endpoint::bring_up(const PeerUp& up) {
   peer.segment_bytes = up.segment_bytes;
   peer.window_bytes = up.window_bytes;
   peer.early_segments = up.early_segments;
+  peer.early_transfers = up.early_transfers;
   peer.rate.emplace(shared_.config.timely);
   peer.spray = PathSpray(shared_.config.paths);
   shared_.tags.restart_generations(up.peer);
@@ -173,7 +175,7 @@ void Endpoint::on_control(TimeNs now, const ControlInput& input) {
     //     (drop_bad_cookie).
     if (from != message->peer) return shared_.counters.add(Counter::k_drop_bad_cookie);
     // PROTOCOL 9.1.4: A backstop message goes through the checks of 4.11 and is then taken like the datagram.
-    on_control_datagram(now, now, from, message->bytes, prefix, true);
+    on_control_datagram(now, now, from, message->bytes, prefix, base::Ecn::kNotEct, true);
   } else if (const auto* cancel = std::get_if<Cancel>(&input)) {
     cancel->kind == CompletionKind::kSend ? sender_.cancel(now, cancel->operation)
                                           : receiver_.cancel(now, cancel->operation);

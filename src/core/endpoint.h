@@ -57,7 +57,7 @@ class Endpoint {
 
  private:
   void on_control_datagram(TimeNs now, TimeNs arrival_ns, std::uint16_t from, std::span<const std::byte> datagram,
-                           const wire::Prefix& prefix, bool by_control);
+                           const wire::Prefix& prefix, base::Ecn ecn, bool by_control);
   bool identify(std::span<const std::byte> datagram, wire::Prefix& prefix, std::uint16_t& from);
   void count_drop(wire::DropReason reason);
   void bring_up(const PeerUp& up);

@@ -1,12 +1,9 @@
-// How the last receives ended, for senders whose STOP was lost. Fixed in size, in sets of a few places: the newest
-// entry replaces the oldest of its set, whose sender is then told "finished, outcome forgotten". (With one place per
-// set two transfers out of forty met in a log of sixty-four, and a send that had arrived was reported as cancelled.)
+// How the last receives ended, for senders whose STOP was lost. Of fixed size: a newer outcome replaces the oldest,
+// whose sender is then told "finished before" and claims no success.
 #pragma once
 
-#include <algorithm>
 #include <bit>
 #include <cstdint>
-#include <span>
 #include <vector>
 
 #include "base/time.h"
@@ -26,22 +23,24 @@ struct FinishedReceive {
   base::TimeNs finished_ns = 0;
 };
 
+// The last `entries` outcomes, exactly: a ring for the order, chains over it for finding one.
 class FinishedLog {
  public:
-  explicit FinishedLog(std::uint32_t entries) : entries_(std::bit_ceil(std::max<std::uint64_t>(entries, kPlaces))) {}
+  explicit FinishedLog(std::uint32_t entries)
+      : ring_(entries), chains_(std::bit_ceil(std::uint64_t{entries}), kNil), next_(entries, kNil) {}
 
   void put(const FinishedReceive& finished) {
-    const std::span<FinishedReceive> set = set_of(finished.peer, finished.transfer);
-    FinishedReceive* place = &set[0];
-    for (FinishedReceive& entry : set) {
-      if (!entry.used || (place->used && entry.finished_ns < place->finished_ns)) place = &entry;
-    }
-    *place = finished;
+    if (ring_[newest_].used) unlink(newest_);
+    ring_[newest_] = finished;
+    std::uint32_t& chain = chain_of(finished.peer, finished.transfer);
+    next_[newest_] = chain;
+    chain = newest_;
+    newest_ = newest_ + 1 == ring_.size() ? 0 : newest_ + 1;
   }
 
   const FinishedReceive* find(std::uint16_t peer, const wire::TransferId& transfer) {
-    for (const FinishedReceive& entry : set_of(peer, transfer)) {
-      if (entry.used && entry.peer == peer && entry.transfer == transfer) return &entry;
+    for (std::uint32_t at = chain_of(peer, transfer); at != kNil; at = next_[at]) {
+      if (ring_[at].peer == peer && ring_[at].transfer == transfer) return &ring_[at];
     }
     return nullptr;
   }
@@ -49,26 +48,34 @@ class FinishedLog {
   // Calls `visit` for every entry that ended at `since_ns` or later.
   template <typename Visit>
   void each_since(base::TimeNs since_ns, Visit&& visit) const {
-    for (const FinishedReceive& entry : entries_) {
+    for (const FinishedReceive& entry : ring_) {
       if (entry.used && entry.finished_ns >= since_ns) visit(entry);
     }
   }
 
   void forget(std::uint16_t peer) {
-    for (FinishedReceive& entry : entries_) {
-      if (entry.peer == peer) entry.used = false;
+    for (std::uint32_t at = 0; at < ring_.size(); ++at) {
+      if (!ring_[at].used || ring_[at].peer != peer) continue;
+      unlink(at);
+      ring_[at].used = false;
     }
   }
 
  private:
-  static constexpr std::size_t kPlaces = 8;  // per set
-
-  std::span<FinishedReceive> set_of(std::uint16_t peer, const wire::TransferId& transfer) {
+  std::uint32_t& chain_of(std::uint16_t peer, const wire::TransferId& transfer) {
     const std::uint64_t hash = hash_tag(peer, transfer.tag) + transfer.generation;
-    return std::span(entries_).subspan((hash & (entries_.size() / kPlaces - 1)) * kPlaces, kPlaces);
+    return chains_[hash & (chains_.size() - 1)];
+  }
+  void unlink(std::uint32_t entry) {
+    std::uint32_t* link = &chain_of(ring_[entry].peer, ring_[entry].transfer);
+    while (*link != entry) link = &next_[*link];
+    *link = next_[entry];
   }
 
-  std::vector<FinishedReceive> entries_;
+  std::vector<FinishedReceive> ring_;
+  std::vector<std::uint32_t> chains_;  // heads
+  std::vector<std::uint32_t> next_;
+  std::uint32_t newest_ = 0;  // where the next outcome goes
 };
 
 }  // namespace mlt::core

@@ -64,26 +64,11 @@ std::uint64_t PathSpray::packets_in_flight() const {
   return packets;
 }
 
-std::uint32_t PathSpray::expected_sequence(std::uint8_t path) const {
+std::uint32_t PathSpray::expected_sequence(std::uint8_t path, std::uint32_t newest) const {
   const PathOut& out = paths_out_[path];
-  return out.silent || out.last_sequence == out.given_up ? 0 : out.last_sequence;
-}
-
-base::DurationNs PathSpray::grace_ns() const {
-  if (paths_ == 1) return 0;
-  base::DurationNs fastest = 0;
-  for (std::uint8_t path = 0; path < paths_; ++path) {
-    const base::DurationNs least = paths_out_[path].rtt.min_ns();
-    if (least > 0) fastest = fastest == 0 ? least : std::min(fastest, least);
-  }
-  base::DurationNs grace = 0;
-  for (std::uint8_t path = 0; path < paths_; ++path) {
-    const PathOut& out = paths_out_[path];
-    if (out.silent || out.last_sequence == out.resolved) continue;
-    if (out.rtt.smoothed_ns() == 0) return kUnknownLatenessNs;
-    grace = std::max(grace, out.rtt.smoothed_ns() + 2 * out.rtt.variation_ns() - fastest);
-  }
-  return grace;
+  if (paths_ == 1 || newest == 0) return newest;
+  const bool given_up = out.given_up != 0 && out.resolved == out.given_up && !is_after(newest, out.given_up);
+  return out.silent || given_up ? 0 : newest;
 }
 
 void PathSpray::try_another_control_path(base::TimeNs now) {
@@ -170,7 +155,7 @@ void PathSpray::give_up(PathOut& out, std::uint32_t until) {
     ++out.silent_times;
   }
   count_loss(out, packets, packets);
-  out.resolved = out.given_up = until;
+  out.resolved = until;
   set_checkpoint(out);
   // PROTOCOL 12.3.2: A path is silent when four packets at least, on two occasions at least, were given up on it while
   //     its siblings delivered, and nothing arrived on it between (paths_gone_silent).
@@ -208,6 +193,7 @@ bool PathSpray::after_report(base::TimeNs now) {
     //     more than the path's lateness after them: they leave the window and count as lost ...
     const base::DurationNs lateness = known ? slower + 4 * out.rtt.variation_ns() + kLatenessNs : kUnknownLatenessNs;
     if (newest_arrived_ns_ <= base::after(out.checkpoint_ns, lateness)) continue;
+    out.given_up = out.checkpoint;
     give_up(out, out.checkpoint);
     gave_up = true;
   }

@@ -83,10 +83,9 @@ class PathSpray {
   void sent(base::TimeNs now, std::uint8_t path, std::uint32_t packets);
 
   std::uint64_t packets_in_flight() const;
-  // For a probe: the newest packet on the path that arrived or may still arrive; 0 if there is none.
-  std::uint32_t expected_sequence(std::uint8_t path) const;
-  // How much later than what goes over the control path the packets in flight on slower paths may arrive.
-  base::DurationNs grace_ns() const;
+  // For a probe: `newest`, a transfer's newest packet on the path, or 0 if there is none that may still arrive, because
+  // what its siblings carried later has arrived long since.
+  std::uint32_t expected_sequence(std::uint8_t path, std::uint32_t newest) const;
 
   // The path that questions take, and that their answers take back: healthy, quick both ways, and another one after
   // each question that stayed unanswered.
@@ -121,7 +120,7 @@ class PathSpray {
   struct PathOut {
     std::uint32_t last_sequence = 0;  // newest sent; the first packet is 1
     std::uint32_t resolved = 0;       // everything up to here arrived or is given up: not in flight
-    std::uint32_t given_up = 0;       // newest given up without having been overtaken; 0: none
+    std::uint32_t given_up = 0;       // newest given up because siblings delivered what was sent later; 0: none
     // Everything up to here left by `checkpoint_ns`; equal to `resolved` if nothing is in flight.
     std::uint32_t checkpoint = 0;
     base::TimeNs checkpoint_ns = 0;

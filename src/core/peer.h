@@ -41,12 +41,15 @@ struct Peer {
   std::uint32_t segment_bytes = 0;
   std::uint32_t window_bytes = 0;
   std::uint32_t early_segments = 0;
+  std::uint32_t early_transfers = 0;
 
   // Sending. Owned by Sender.
   std::optional<Timely> rate;  // made when the peer comes up
   Pacer pacer;
   RttEstimator rtt;
-  std::uint32_t work_head = kNil;  // sends with segments to go, in send order
+  std::uint32_t work_head = kNil;     // sends with segments to go, in send order
+  std::uint32_t blind_segments = 0;   // sent for receives that are not known to be posted
+  std::uint32_t blind_transfers = 0;  // that these belong to
   bool window_blocked = false;
   std::uint32_t stall_repeats = 0;       // timeouts that the window stayed full
   TimeNs stall_probe_ns = base::kNever;  // when the first probe because of that was sent; nothing was sent after it

@@ -33,9 +33,12 @@ struct ReceiveState {
   // The sender's newest round whose end was seen; while filling, none was.
   std::uint8_t round = 0;
   TimeNs round_over_ns = base::kNever;
-  DurationNs grace_ns = 0;      // how long packets of the round may still come
-  std::uint8_t path_count = 0;  // of the probe; 0 if only the marker was seen
-  std::array<std::uint32_t, MLT_MAX_PATHS> last_sequence{};
+  std::uint8_t path_count = 0;
+  std::array<std::uint32_t, MLT_MAX_PATHS> last_sequence{};  // of each path, as the probe or marker names it
+  // What arrived of this transfer, trailing probes included: newest on each path, and when. Other transfers' packets
+  // say nothing about it: they may be of a class that overtakes.
+  std::array<std::uint32_t, MLT_MAX_PATHS> newest{};
+  std::array<TimeNs, MLT_MAX_PATHS> newest_arrival_ns{};
   std::uint32_t probe_timestamp_ns = 0;
   bool answer_by_control = false;  // the probe came over TCP
 

@@ -43,8 +43,8 @@ Receiver::Receiver(Shared& shared, base::WordArena& arena)
       arena_(arena),
       states_(shared.config.max_receives),
       free_(shared.config.max_receives),
-      early_(shared.config.early_segments, shared.config.max_segment_bytes, shared.config.early_transfers,
-             shared.config.early_segments_per_peer(), shared.config.peers),
+      early_(shared.config.max_segment_bytes, shared.config.early_segments_per_peer(),
+             shared.config.early_transfers_per_peer(), shared.config.peers),
       finished_(shared.config.finished_log),
       replies_(shared.config.reply_queue),
       control_replies_(shared.config.reply_queue),
@@ -101,8 +101,11 @@ PostStatus Receiver::post(TimeNs now, const ReceiveRequest& request) {
   const bool aborted = early->aborted;
   const bool probed = early->probed;
   const wire::Probe probe = early->probe;
+  state.newest = early->newest;
+  state.newest_arrival_ns.fill(base::kNever);  // the order in which they were kept tells nothing
   early_.release(*early, [&](const wire::DataHeader& header, std::span<const std::byte> payload) {
-    if (state.is_under_way()) place(now, state, header, payload);
+    if (!state.is_under_way()) return;
+    place(now, state, header, payload);
   });
   if (!state.is_under_way()) return PostStatus::kPosted;
   if (aborted) {  // the sender gave up before this receive was posted

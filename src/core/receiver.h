@@ -26,7 +26,8 @@ class Receiver {
 
   void on_data(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wire::DataHeader& header,
                std::span<const std::byte> payload, base::Ecn ecn);
-  void on_probe(TimeNs now, std::uint16_t from, const wire::Probe& probe, bool by_control);
+  void on_probe(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wire::Probe& probe, base::Ecn ecn,
+                bool by_control);
   void on_abort(TimeNs now, std::uint16_t from, const wire::Abort& abort);
   void on_receive_timer(TimeNs now, std::uint32_t slot);
   void on_closing(TimeNs now);
@@ -44,7 +45,16 @@ class Receiver {
   std::uint32_t slot_of(const ReceiveState& state) const { return static_cast<std::uint32_t>(&state - states_.data()); }
   bool is_over(std::uint16_t peer, const wire::TransferId& transfer);
 
-  void count_arrival(TimeNs arrival_ns, std::uint16_t from, const wire::DataHeader& header, base::Ecn ecn, bool posted);
+  // What orders a packet among its path's, whatever it carries.
+  struct Arrival {
+    std::uint8_t path = 0;
+    std::uint32_t sequence = 0;
+    std::uint32_t timestamp_ns = 0;
+    wire::TransferId transfer;
+  };
+  void count_arrival(TimeNs arrival_ns, std::uint16_t from, const Arrival& arrival, base::Ecn ecn, bool posted);
+  void note_order(ReceiveState& state, std::uint8_t path, std::uint32_t sequence, TimeNs arrival_ns);
+  void on_trailing_probe(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wire::Probe& probe, base::Ecn ecn);
   void on_early_data(TimeNs now, std::uint16_t from, const wire::DataHeader& header,
                      std::span<const std::byte> payload);
   // False if the state ended (mismatch).

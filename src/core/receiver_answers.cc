@@ -200,7 +200,8 @@ std::uint8_t Receiver::answer_path(const Peer& peer) const {
 void Receiver::fill_control_run(std::uint16_t peer, std::size_t size, base::DatagramRun& run) const {
   run.peer = peer;
   run.path = answer_path(shared_.peers[peer]);
-  // PROTOCOL 4.1.3: A control datagram MUST be sent in the control class, ECN-capable (ECT(0)), and alone in its run.
+  // PROTOCOL 4.1.3: A control datagram, but for a trailing probe (4.7.5), MUST be sent in the control class,
+  //     ECN-capable (ECT(0)), and alone in its run.
   run.dscp = shared_.config.dscp.control;
   run.ecn = base::Ecn::kEct0;
   run.datagram_count = 1;

@@ -8,44 +8,59 @@ namespace mlt::core {
 
 namespace {
 
-// Longest that an answer waits for packets that may only be late.
-constexpr DurationNs kMaxGraceNs = 20 * base::kMillisecond;
+// Longest that an answer waits for packets that may have been overtaken.
+constexpr DurationNs kMaxReorderNs = 20 * base::kMillisecond;
+
+// True if `sequence` is the newest now; 0: there was none.
+bool note_newest(std::uint32_t& newest, std::uint32_t sequence) {
+  if (newest != 0 && !is_after(sequence, newest)) return false;
+  newest = sequence;
+  return true;
+}
 
 }  // namespace
 
-void Receiver::count_arrival(TimeNs arrival_ns, std::uint16_t from, const wire::DataHeader& header, base::Ecn ecn,
+void Receiver::count_arrival(TimeNs arrival_ns, std::uint16_t from, const Arrival& arrival, base::Ecn ecn,
                              bool posted) {
   Peer& peer = shared_.peers[from];
-  const std::uint8_t path = header.prefix.path;
-  PathIn& in = peer.in[path];
-  if (in.received_packets == 0 || is_after(header.prefix.sequence, in.highest_sequence)) {
-    in.highest_sequence = header.prefix.sequence;
-    in.echo_timestamp_ns = header.timestamp_ns;
+  PathIn& in = peer.in[arrival.path];
+  if (in.received_packets == 0 || is_after(arrival.sequence, in.highest_sequence)) {
+    in.highest_sequence = arrival.sequence;
+    in.echo_timestamp_ns = arrival.timestamp_ns;
     in.echo_arrival_ns = arrival_ns;
     in.echo_fresh = true;
-  } else {
-    // PROTOCOL 7.2.2: the peer's reorder window becomes twice that and 50 us, if that is more than it was, and 20 ms at
-    //     most
-    // Later than one sent after it: learn how late packets can be. Doubled, because the next may be later still.
-    shared_.counters.add(Counter::k_reordered_packets);
-    const DurationNs late = 2 * (arrival_ns - in.echo_arrival_ns) + 50 * base::kMicrosecond;
-    peer.reorder_window_ns = std::clamp(late, peer.reorder_window_ns, kMaxGraceNs);
   }
-  // PROTOCOL 7.2.1: Every packet that passes 4.11 counts for its path, whatever becomes of it ...
+  // PROTOCOL 7.2.1: Every packet and trailing probe that passes 4.11 counts for its path, whatever becomes of it ...
   ++in.received_packets;
   if (ecn == base::Ecn::kCe) {
     ++in.ce_packets;
     shared_.counters.add(Counter::k_ce_marks_received);
   }
-  peer.last_path = path;
+  peer.last_path = arrival.path;
   ++in.since_ack;
-  peer.unreported_paths |= 1U << path;
-  peer.ack_transfer = {header.tag, header.generation};
+  peer.unreported_paths |= 1U << arrival.path;
+  peer.ack_transfer = arrival.transfer;
   peer.ack_posted = posted;
   // Counted over all paths, because one ACK speaks for all: no window is too small for any number of paths.
   // PROTOCOL 7.2.4: A receiver MUST send an ACK once ten packets have come, over all paths, of which no acknowledgement
   //     block has told yet: no window is then too small for any number of paths.
   if (++peer.since_ack >= shared_.config.packets_per_ack) acks_due_.set(from);
+}
+
+void Receiver::note_order(ReceiveState& state, std::uint8_t path, std::uint32_t sequence, TimeNs arrival_ns) {
+  // PROTOCOL 7.4.6: Packets of other transfers MUST NOT count, because they may be of a class that overtakes.
+  if (note_newest(state.newest[path], sequence)) {
+    state.newest_arrival_ns[path] = arrival_ns;
+    return;
+  }
+  if (sequence == state.newest[path] || arrival_ns < state.newest_arrival_ns[path]) return;
+  // PROTOCOL 7.2.2: the peer's reorder window becomes twice that and 50 us, if that is more than it was, and 20 ms at
+  //     most
+  // Later than one sent after it: learn how late packets can be. Doubled, because the next may be later still.
+  shared_.counters.add(Counter::k_reordered_packets);
+  DurationNs& window = shared_.peers[state.request.peer].reorder_window_ns;
+  const DurationNs late = 2 * (arrival_ns - state.newest_arrival_ns[path]) + 50 * base::kMicrosecond;
+  window = std::clamp(late, window, kMaxReorderNs);
 }
 
 void Receiver::on_data(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wire::DataHeader& header,
@@ -54,8 +69,10 @@ void Receiver::on_data(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const 
   shared_.counters.add(Counter::k_data_bytes_received, payload.size());
   const wire::TransferId transfer{header.tag, header.generation};
   ReceiveState* state = find(from, transfer);
-  count_arrival(arrival_ns, from, header, ecn, state != nullptr);
+  const std::uint8_t path = header.prefix.path;
+  count_arrival(arrival_ns, from, {path, header.prefix.sequence, header.timestamp_ns, transfer}, ecn, state != nullptr);
   if (state != nullptr) {
+    note_order(*state, path, header.prefix.sequence, arrival_ns);
     if (place(now, *state, header, payload)) judge(now, *state);
     return;
   }
@@ -74,15 +91,16 @@ void Receiver::on_data(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const 
 void Receiver::on_early_data(TimeNs now, std::uint16_t from, const wire::DataHeader& header,
                              std::span<const std::byte> payload) {
   (void)now;
-  EarlyTransfer* early = early_.find_or_insert(from, {header.tag, header.generation});
+  EarlyTransfer* early = early_.find_or_insert_for_data(from, {header.tag, header.generation});
   // PROTOCOL 7.3.1: Packets of a transfer that is neither posted nor over MUST be kept, as far as the early buffer has
   //     room for that peer, and are placed when the receive is posted.
-  if (early != nullptr && early_.keep(*early, header, payload)) {
+  if (early != nullptr && !early->aborted && early_.keep(*early, header, payload)) {
     shared_.counters.add(Counter::k_early_segments_kept);
   } else {
     // PROTOCOL 7.3.2: What finds no room is dropped (early_segments_dropped); the sender's probe recovers it.
     shared_.counters.add(Counter::k_early_segments_dropped);
   }
+  if (early != nullptr) note_newest(early->newest[header.prefix.path], header.prefix.sequence);
   if (early != nullptr && (header.prefix.flags & MLT_FLAG_END_OF_ROUND) != 0 && !early->probed) {
     early->probed = true;
     early->probe = wire::Probe{};
@@ -90,6 +108,8 @@ void Receiver::on_early_data(TimeNs now, std::uint16_t from, const wire::DataHea
     early->probe.prefix.flags = 0;
     early->probe.transfer = early->transfer;
     early->probe.total_bytes = header.total_bytes;
+    early->probe.path_count = 1;
+    early->probe.last_sequence[0] = header.prefix.sequence;
   }
 }
 
@@ -139,21 +159,45 @@ bool Receiver::place(TimeNs now, ReceiveState& state, const wire::DataHeader& he
   if ((flags & MLT_FLAG_END_OF_ROUND) != 0 && state.is_newer_round(header.prefix.round) &&
       state.machine.on(ReceiveEvent::k_end_of_round, shared_.counters)) {
     // PROTOCOL 7.4.1: A receiver learns that a round is over from its marker, or from a PROBE without ACK_ONLY ...
-    // The marker is the last packet of its round and stands in the same queue as the rest of it: what is not here by
-    // now is lost, unless this path reorders.
+    // The marker is the last packet of its round, on the only path: it says what a probe would.
     state.round = header.prefix.round;
     state.round_over_ns = now;
-    state.path_count = 0;
+    state.path_count = 1;
+    // PROTOCOL 7.4.5: The end of a round names, for each path, the newest packet of the transfer ...
+    state.last_sequence[0] = header.prefix.sequence;
     state.probe_timestamp_ns = 0;
     state.answer_by_control = false;
-    // PROTOCOL 7.4.5: for the marker stands in the same queue as the rest of its round
-    state.grace_ns = shared_.peers[state.request.peer].reorder_window_ns;
   }
   return true;
 }
 
-void Receiver::on_probe(TimeNs now, std::uint16_t from, const wire::Probe& probe, bool by_control) {
+void Receiver::on_trailing_probe(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wire::Probe& probe,
+                                 base::Ecn ecn) {
+  ReceiveState* state = find(from, probe.transfer);
+  const wire::Prefix& prefix = probe.prefix;
+  count_arrival(arrival_ns, from, {prefix.path, prefix.sequence, probe.timestamp_ns, probe.transfer}, ecn,
+                state != nullptr);
+  if (state == nullptr) {
+    EarlyTransfer* early = early_.find(from, probe.transfer);
+    if (early != nullptr) note_newest(early->newest[prefix.path], prefix.sequence);
+    return;
+  }
+  if (!matches(now, *state, probe.total_bytes, prefix.element)) return;
+  note_order(*state, prefix.path, prefix.sequence, arrival_ns);
+  // A round of which this is the first news is over; one that was answered is answered again only to a probe proper.
+  // PROTOCOL 7.4.8: A trailing probe of a round newer than any whose end was seen ends that round like a PROBE ...
+  if (state->is_newer_round(prefix.round)) return take_probe(now, *state, probe, false);
+  judge(now, *state);
+}
+
+void Receiver::on_probe(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wire::Probe& probe, base::Ecn ecn,
+                        bool by_control) {
   shared_.counters.add(Counter::k_probes_received);
+  if ((probe.prefix.flags & MLT_PROBE_FLAG_TRAILING) != 0) {
+    // PROTOCOL 7.4.8: One that comes over the control connection stood in no queue, and MUST be ignored.
+    if (by_control) return;  // what stands in no queue proves nothing
+    return on_trailing_probe(now, arrival_ns, from, probe, ecn);
+  }
   if (by_control) {
     shared_.counters.add(Counter::k_backstop_messages_received);
   } else {
@@ -189,8 +233,11 @@ void Receiver::on_abort(TimeNs now, std::uint16_t from, const wire::Abort& abort
   }
   // PROTOCOL 8.1.4: An ABORT of a transfer that is over MUST be ignored (stale_control).
   if (is_over(from, abort.transfer)) return shared_.counters.add(Counter::k_stale_control);
-  // PROTOCOL 8.1.3: An ABORT of a transfer that is not posted yet is remembered ...
-  if (EarlyTransfer* early = early_.find_or_insert(from, abort.transfer)) early->aborted = true;
+  EarlyTransfer* early = early_.find_or_replace(from, abort.transfer);
+  if (early == nullptr) return;  // its receive, once posted, ends at its timeout
+  // PROTOCOL 8.1.3: An ABORT of a transfer that is not posted yet is remembered, and its early data forgotten ...
+  early->aborted = true;
+  early_.release_segments(*early);
 }
 
 void Receiver::take_probe(TimeNs now, ReceiveState& state, const wire::Probe& probe, bool by_control) {
@@ -211,18 +258,11 @@ void Receiver::take_probe(TimeNs now, ReceiveState& state, const wire::Probe& pr
     return judge(now, state);
   }
   const bool newer = state.is_newer_round(probe.prefix.round);
-  const bool answered = state.machine.phase() == ReceivePhase::k_answered;
   // PROTOCOL 7.4.3: A PROBE of an earlier round than the newest known MUST be ignored (stale_control).
   const ReceiveEvent again =
       probe.prefix.round == state.round ? ReceiveEvent::k_probe_again : ReceiveEvent::k_old_probe;
   if (!state.machine.on(newer ? ReceiveEvent::k_new_probe : again, shared_.counters)) return;
-  if (newer || !answered) {
-    if (newer) state.round_over_ns = now;
-    // PROTOCOL 7.4.5: The grace of a round is the peer's reorder window if its marker told of it, for the marker stands
-    //     in the same queue as the rest of its round; if a probe did, what the probe says, 20 ms at most.
-    state.grace_ns = probe.path_count == 0 ? shared_.peers[state.request.peer].reorder_window_ns
-                                           : std::min<DurationNs>(probe.grace_ns, kMaxGraceNs);
-  }
+  if (newer) state.round_over_ns = now;
   state.round = probe.prefix.round;
   state.path_count = probe.path_count;
   std::copy_n(probe.last_sequence, probe.path_count, state.last_sequence.begin());

@@ -7,8 +7,8 @@ namespace mlt::core {
 
 namespace {
 
-// "Enough later packets on the same path": as many as TCP's three duplicate ACKs.
-constexpr std::uint32_t kLaterPackets = 3;
+// Longer than a full queue of any switch takes to drain, and than a sender waits before it sends a trailing probe.
+constexpr DurationNs kSilenceNs = 20 * base::kMillisecond;
 
 }  // namespace
 
@@ -24,26 +24,23 @@ bool Receiver::within_bound(const ReceiveState& state) const {
   return state.missing_bytes() <= state.allowed_missing_bytes && critical_complete(state);
 }
 
-// From when on everything missing of the sender's round is known to be lost rather than on its way.
+// From when on everything missing of the sender's round is known to be lost rather than on its way. Packets of one
+// transfer and path stand in one queue: when the newest has arrived, or a trailing probe sent after it, only what this
+// peer's network was seen to reorder can still come. (A transfer whose segments have several classes may overtake
+// itself; that is learnt as reordering.) Without that evidence: after a silence that no sender leaves, because it sends
+// trailing probes.
 TimeNs Receiver::known_lost_ns(const ReceiveState& state) const {
-  const Peer& peer = shared_.peers[state.request.peer];
   bool passed = state.path_count > 0;
-  bool far_passed = passed;
   for (std::uint8_t path = 0; path < state.path_count; ++path) {
     const std::uint32_t last = state.last_sequence[path];
-    const std::uint32_t highest = peer.in[path].highest_sequence;
-    if (last == 0) continue;  // never used
-    passed = passed && !is_after(last, highest);
-    far_passed = far_passed && !is_after(last + kLaterPackets, highest);
+    // PROTOCOL 7.4.6: What is missing is known lost when on every path named that packet, a later one of the transfer,
+    //     or a trailing probe sent after it has arrived ...
+    passed = passed && (last == 0 || (state.newest[path] != 0 && !is_after(last, state.newest[path])));
   }
-  // PROTOCOL 7.4.6: What is missing is known lost at once if on every path that the probe names a packet at least three
-  //     after the last of the round has arrived.
-  if (far_passed) return state.round_over_ns;
-  // PROTOCOL 7.4.7: If every such path has reached the last packet of the round, it is known lost after the shorter of
-  //     grace and reorder window; otherwise after the grace ...
-  // Everything sent before the probe has been overtaken: only what this path was seen to reorder can still come.
-  const DurationNs grace = passed ? std::min(state.grace_ns, peer.reorder_window_ns) : state.grace_ns;
-  return base::after(std::max(state.last_data_ns, state.round_over_ns), grace);
+  // PROTOCOL 7.4.7: Without that evidence it is known lost after a silence of 20 ms, which no sender leaves, because it
+  //     sends trailing probes. Both run from the later of the end of the round and the transfer's last packet.
+  const DurationNs wait = passed ? shared_.peers[state.request.peer].reorder_window_ns : kSilenceNs;
+  return base::after(std::max(state.last_data_ns, state.round_over_ns), wait);
 }
 
 void Receiver::judge(TimeNs now, ReceiveState& state) {

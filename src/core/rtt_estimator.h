@@ -44,16 +44,6 @@ class RttEstimator {
     return std::min(std::max(once, kMinTimeoutNs) << std::min<std::uint32_t>(repeats, 10), kMaxTimeoutNs);
   }
 
-  // How much later than a control datagram a data packet sent before it may still arrive: the queue it may stand in
-  // (control has a queue of its own), and its jitter.
-  base::DurationNs grace_ns() const {
-    if (smoothed_ns_ == 0) return kInitialNs;
-    // PROTOCOL 4.7.5: the smoothed round trip less the smallest, plus twice the variation, 50 us at least and 20 ms at
-    //     most
-    const base::DurationNs queue = smoothed_ns_ - min_ns_ + 2 * variation_ns_;
-    return std::clamp<base::DurationNs>(queue, 50 * base::kMicrosecond, 20 * base::kMillisecond);
-  }
-
  private:
   base::DurationNs smoothed_ns_ = 0;
   base::DurationNs variation_ns_ = 0;

@@ -112,6 +112,7 @@ void Sender::ask(SendState& state, bool ack_only) {
   state.probe_due = true;
   // PROTOCOL 6.5.6: A probe that is sent while segments of the round are left MUST be ACK_ONLY ...
   state.probe_ack_only = ack_only;
+  state.trailing_paths = 0;
   probes_due_.set(slot_of(state));
 }
 
@@ -135,6 +136,15 @@ void Sender::on_send_timer(TimeNs now, std::uint32_t slot) {
   if (state.unanswered_probes > 0) shared_.counters.add(Counter::k_control_resent);
   // PROTOCOL 6.5.4: it sends a PROBE, and repeats it after twice as long each time
   ask(state, state.machine.phase() == SendPhase::k_sending);
+  // PROTOCOL 6.5.8: A PROBE that the answer timer sends after a round MUST be preceded by a trailing probe on every
+  //     path with a packet of the transfer that may still arrive, unless the receiver has said NOT_POSTED ...
+  if (!state.probe_ack_only && state.not_posted_answers == 0) {
+    // The last packets of a path may be lost, or stand in a queue that the probe does not see.
+    const PathSpray& spray = shared_.peers[state.request.peer].spray;
+    for (std::uint8_t path = 0; path < shared_.config.paths; ++path) {
+      if (spray.expected_sequence(path, state.newest[path]) != 0) state.trailing_paths |= 1U << path;
+    }
+  }
   ++state.unanswered_probes;
   // PROTOCOL 9.1.1: A sender of whose transfer six probes in a row were not answered MUST send each further one over
   //     the control connection too, as a backstop frame with the datagram's bytes.
@@ -188,6 +198,7 @@ bool Sender::finish(TimeNs now, SendState& state, SendEvent event, CompletionSta
   if (!state.machine.on(event, shared_.counters)) return false;
   const std::uint32_t slot = slot_of(state);
   unlink_work(state);
+  forget_blind(state);
   probes_due_.clear(slot);
   backstops_due_.clear(slot);
   shared_.timers.cancel(shared_.send_timer(slot));

@@ -59,6 +59,7 @@ class Sender {
                   Report& report);
   void take_report(TimeNs now, std::uint16_t from, std::uint32_t probe_timestamp_ns, Report report);
   void on_alive(SendState& state);
+  void forget_blind(SendState& state);
   void mark_ready(SendState& state);
   void merge(SendState& state, const wire::BitmapMessage& bitmap);
   // `event` is what ends it. False, and counted, if the transfer is not under way.
@@ -75,7 +76,8 @@ class Sender {
                                   const TransmitCapabilities& capabilities);
   bool fill_from_peer(TimeNs now, std::uint16_t peer, const TransmitCapabilities& capabilities, base::DatagramRun& run);
   void fill_run(TimeNs now, SendState& state, std::uint32_t limit, base::DatagramRun& run);
-  std::size_t encode_probe_of(TimeNs now, SendState& state, std::byte* out);
+  // `trailing_path`: kNoPath for a probe in the control class.
+  std::size_t encode_probe_of(TimeNs now, SendState& state, std::uint8_t trailing_path, std::byte* out);
   std::uint8_t probe_path(TimeNs now, SendState& state);
 
   Shared& shared_;

@@ -109,8 +109,19 @@ void Sender::on_alive(SendState& state) {
   backstops_due_.clear(slot_of(state));
 }
 
+// What was sent blindly is no longer in the peer's early buffer.
+void Sender::forget_blind(SendState& state) {
+  Peer& peer = shared_.peers[state.request.peer];
+  if (state.receiver_ready || state.blind_segments == 0) return;
+  // PROTOCOL 6.4.4: What was sent blindly no longer counts when the receive is known to be posted, or the send has
+  //     ended.
+  peer.blind_segments -= state.blind_segments;
+  --peer.blind_transfers;
+}
+
 void Sender::mark_ready(SendState& state) {
   if (state.receiver_ready || !state.machine.on(SendEvent::k_ready, shared_.counters)) return;
+  forget_blind(state);
   state.receiver_ready = true;
   if (state.machine.phase() == SendPhase::k_sending) {
     state.probe_ns = base::kNever;  // it asked because it might not be posted
@@ -209,11 +220,18 @@ void Sender::on_stop(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wi
   // PROTOCOL 6.9.2: A STOP of a transfer that is not under way MUST be ignored (stale_control), but for its
   //     acknowledgement block.
   if (state == nullptr) return shared_.counters.add(Counter::k_stale_control);
+  CompletionStatus status = completion_status(stop.status);
+  // PROTOCOL 6.9.5: A STOP that claims success for another size than the tensor's MUST be refused (drop_mismatch) ...
+  if (!is_failure(status) && stop.receiver_total_bytes != state->grid.total_bytes()) {
+    // No receiver of ours takes a tensor of another size for its own; but its deadline may pass before it hears of one.
+    if (status != CompletionStatus::kDeadline) return shared_.counters.add(Counter::k_drop_mismatch);
+    status = CompletionStatus::kSizeMismatch;
+  }
   state->missing_bytes = stop.missing_bytes;
   state->remote_total_bytes = stop.receiver_total_bytes;
   state->remote_element = stop.prefix.element;
   // PROTOCOL 6.9.1: On STOP the sender MUST send nothing more of the transfer and completes as 6.9.3 says.
-  finish(now, *state, SendEvent::k_stop, completion_status(stop.status));
+  finish(now, *state, SendEvent::k_stop, status);
 }
 
 }  // namespace mlt::core

@@ -1,5 +1,6 @@
 // What goes out: runs of data in send order, probes, and what is moved to the control connection.
 #include <algorithm>
+#include <bit>
 
 #include "base/check.h"
 #include "core/sender.h"
@@ -101,11 +102,14 @@ std::uint32_t Sender::datagrams_allowed(TimeNs now, std::uint16_t rank, const Se
   // One datagram at least, even into a window that is smaller than it.
   limit = std::max<std::uint64_t>(1, std::min(limit, room / datagram));
   if (!state.receiver_ready) {
-    // PROTOCOL 6.4.1: Until it knows that the receive is posted, a sender MUST NOT send more segments of a transfer
-    //     than the early segments that the peer offered, but may send one always.
+    // What the peer has promised to keep, over all transfers: beyond it a network without faults would lose.
+    // PROTOCOL 6.4.1: As long as receives are not known to be posted, a sender MUST NOT send more segments for them,
+    //     over all transfers to the peer, than the early segments that it offered ...
     const std::uint32_t blind = std::max<std::uint32_t>(peer.early_segments, 1);
-    if (state.blind_segments >= blind) return 0;
-    limit = std::min<std::uint64_t>(limit, blind - state.blind_segments);
+    // PROTOCOL 6.4.1: nor of more transfers than its early transfers
+    if (state.blind_segments == 0 && peer.blind_transfers >= std::max<std::uint32_t>(peer.early_transfers, 1)) return 0;
+    if (peer.blind_segments >= blind) return 0;
+    limit = std::min<std::uint64_t>(limit, blind - peer.blind_segments);
   }
   return static_cast<std::uint32_t>(limit);
 }
@@ -201,7 +205,8 @@ void Sender::fill_run(TimeNs now, SendState& state, std::uint32_t limit, base::D
     if (MLT_DATA_HEADER_BYTES + length > run.datagram_bytes) break;
     state.pending.clear(segment);
     --state.pending_count;
-    // PROTOCOL 4.4.4: Sequence numbers count the packets to a peer on a path, over all transfers ...
+    // PROTOCOL 4.4.4: Sequence numbers count the packets and trailing probes to a peer on a path, over all transfers;
+    //     the first is 1, and a repair gets a new one.
     header.prefix.sequence = peer.spray.next_sequence(path);
     header.prefix.flags = common_flags;
     if (tag.is_critical()) header.prefix.flags |= MLT_FLAG_CRITICAL;
@@ -219,9 +224,15 @@ void Sender::fill_run(TimeNs now, SendState& state, std::uint32_t limit, base::D
     if (!next_segment(state, segment)) break;
   }
 
+  state.newest[path] = header.prefix.sequence;
+  state.last_class = std::max(state.last_class, first_tag.traffic_class());
   peer.spray.sent(now, path, run.datagram_count);
   peer.pacer.on_sent(now, run.total_bytes, peer.rate->rate_bytes_per_second());
-  if (!state.receiver_ready) state.blind_segments += run.datagram_count;
+  if (!state.receiver_ready) {
+    if (state.blind_segments == 0) ++peer.blind_transfers;
+    state.blind_segments += run.datagram_count;
+    peer.blind_segments += run.datagram_count;
+  }
   if (common_flags & MLT_FLAG_REPAIR) {
     state.repaired_segments += run.datagram_count;
     shared_.counters.add(Counter::k_segments_repaired, run.datagram_count);
@@ -252,7 +263,7 @@ std::uint8_t Sender::probe_path(TimeNs now, SendState& state) {
   return spray.control_path();
 }
 
-std::size_t Sender::encode_probe_of(TimeNs now, SendState& state, std::byte* out) {
+std::size_t Sender::encode_probe_of(TimeNs now, SendState& state, std::uint8_t trailing_path, std::byte* out) {
   Peer& peer = shared_.peers[state.request.peer];
   wire::Probe probe;
   probe.prefix.type = wire::PacketType::kProbe;
@@ -260,6 +271,13 @@ std::size_t Sender::encode_probe_of(TimeNs now, SendState& state, std::byte* out
   probe.prefix.element = state.request.element;
   probe.prefix.round = state.round;
   probe.prefix.cookie = peer.remote_cookie;
+  if (trailing_path != kNoPath) {
+    // PROTOCOL 4.7.5: TRAILING says that the probe travels behind the data ...
+    probe.prefix.flags |= MLT_PROBE_FLAG_TRAILING;
+    probe.prefix.path = trailing_path;
+    probe.prefix.sequence = peer.spray.next_sequence(trailing_path);
+    peer.spray.sent(now, trailing_path, 1);
+  }
   // PROTOCOL 4.7.3: ACK_ONLY says that the round is not over ...
   if (state.probe_ack_only) probe.prefix.flags |= MLT_PROBE_FLAG_ACK_ONLY;
   // PROTOCOL 4.7.4: CRITICAL says that the number of critical segments is not zero.
@@ -268,13 +286,11 @@ std::size_t Sender::encode_probe_of(TimeNs now, SendState& state, std::byte* out
   probe.total_bytes = state.grid.total_bytes();
   probe.critical_segments = state.critical_segments;
   probe.timestamp_ns = nonzero_timestamp(now);
-  // PROTOCOL 4.7.5: With several paths it is at least how much later than the fastest the slowest path with packets in
-  //     flight delivers
-  probe.grace_ns = static_cast<std::uint32_t>(std::max(peer.rtt.grace_ns(), peer.spray.grace_ns()));
-  // PROTOCOL 4.7.1: for each path the sequence number of the newest packet that may still arrive, 0 if there is none
+  // PROTOCOL 4.7.1: for each path the sequence number of the transfer's newest packet there, 0 if there is none that
+  //     may still arrive
   probe.path_count = shared_.config.paths;
   for (std::uint8_t path = 0; path < probe.path_count; ++path) {
-    probe.last_sequence[path] = peer.spray.expected_sequence(path);
+    probe.last_sequence[path] = peer.spray.expected_sequence(path, state.newest[path]);
   }
   if (state.probe_ack_only && peer.window_blocked && peer.stall_repeats > 0 && peer.stall_probe_ns == base::kNever) {
     peer.stall_probe_ns = now;
@@ -286,14 +302,23 @@ std::size_t Sender::encode_probe_of(TimeNs now, SendState& state, std::byte* out
 bool Sender::fill_probe(TimeNs now, base::DatagramRun& run) {
   const std::size_t slot = probes_due_.find_set(0);
   if (slot >= states_.size()) return false;
-  probes_due_.clear(slot);
   SendState& state = states_[slot];
-  state.probe_due = false;
-  run.path = probe_path(now, state);
-  const std::size_t size = encode_probe_of(now, state, run.scratch.data());
+  std::uint8_t trailing_path = kNoPath;
+  if (state.trailing_paths != 0) {
+    trailing_path = static_cast<std::uint8_t>(std::countr_zero(state.trailing_paths));
+    state.trailing_paths &= state.trailing_paths - 1;
+    run.path = trailing_path;
+    run.dscp = shared_.config.dscp.data[state.last_class];
+  } else {
+    probes_due_.clear(slot);
+    state.probe_due = false;
+    run.path = probe_path(now, state);
+    // PROTOCOL 4.1.3: A control datagram, but for a trailing probe (4.7.5), MUST be sent in the control class,
+    //     ECN-capable (ECT(0)), and alone in its run.
+    run.dscp = shared_.config.dscp.control;
+  }
+  const std::size_t size = encode_probe_of(now, state, trailing_path, run.scratch.data());
   run.peer = state.request.peer;
-  // PROTOCOL 4.1.3: A control datagram MUST be sent in the control class, ECN-capable (ECT(0)), and alone in its run.
-  run.dscp = shared_.config.dscp.control;
   run.ecn = base::Ecn::kEct0;
   run.datagram_count = 1;
   run.slice_count = 1;
@@ -319,7 +344,7 @@ bool Sender::fill_backstop(TimeNs now, ControlOutput& output) {
   backstops_due_.clear(slot);
   SendState& state = states_[slot];
   output.peer = state.request.peer;
-  output.size = encode_probe_of(now, state, output.bytes);
+  output.size = encode_probe_of(now, state, kNoPath, output.bytes);
   shared_.counters.add(Counter::k_backstop_messages_sent);
   return true;
 }

@@ -174,6 +174,7 @@ void EventLoop::open_control_channel() {
   //     that may send at once (at most 8 are counted), and 16 segments at least.
   control.window_bytes = std::max(capabilities.receive_buffer_bytes / 3 / senders, 16 * control.segment_bytes);
   control.early_segments = endpoint_->config().early_segments_per_peer();
+  control.early_transfers = endpoint_->config().early_transfers_per_peer();
   control.cookies.resize(options_.ranks);
   for (std::uint16_t peer = 0; peer < options_.ranks; ++peer) {
     // PROTOCOL 3.2.5: The low 16 bits of a cookie are the rank that must use it; the other 48 are random.
@@ -276,6 +277,7 @@ void EventLoop::on_peer_up(const io::PeerHello& peer) {
   up.segment_bytes = std::min(hello.segment_bytes, own_segment_bytes_) / 8 * 8;
   up.window_bytes = hello.window_bytes;
   up.early_segments = hello.early_segments;
+  up.early_transfers = hello.early_transfers;
   // PROTOCOL 3.2.9: A peer whose hello leaves no segment bytes, or whose cookie names another rank, MUST be treated as
   //     down.
   if (up.segment_bytes == 0 || wire::cookie_rank(up.remote_cookie) != options_.rank) {

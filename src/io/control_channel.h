@@ -46,6 +46,7 @@ struct ControlOptions {
   std::uint32_t segment_bytes = 0;
   std::uint32_t window_bytes = 0;
   std::uint32_t early_segments = 0;
+  std::uint32_t early_transfers = 0;
 
   base::DurationNs hello_timeout_ns = 5 * base::kSecond;
   base::DurationNs heartbeat_ns = 500 * base::kMillisecond;  // sent when nothing else was for this long

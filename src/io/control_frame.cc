@@ -42,7 +42,7 @@ void encode_hello(const Hello& hello, std::byte* out) {
   store_le32(out + 40, hello.segment_bytes);
   store_le32(out + 44, hello.window_bytes);
   store_le32(out + 48, hello.early_segments);
-  store_le32(out + 52, 0);
+  store_le32(out + 52, hello.early_transfers);
 }
 
 HelloError decode_hello(std::span<const std::byte> payload, std::uint16_t own_version, Hello& hello) {
@@ -66,6 +66,7 @@ HelloError decode_hello(std::span<const std::byte> payload, std::uint16_t own_ve
   hello.segment_bytes = load_le32(in + 40);
   hello.window_bytes = load_le32(in + 44);
   hello.early_segments = load_le32(in + 48);
+  hello.early_transfers = load_le32(in + 52);
   return HelloError::kNone;
 }
 

@@ -47,6 +47,7 @@ struct Hello {
   std::uint32_t segment_bytes = 0;
   std::uint32_t window_bytes = 0;
   std::uint32_t early_segments = 0;
+  std::uint32_t early_transfers = 0;
 };
 inline constexpr std::uint32_t kHelloMagic = 0x31544C4D;  // "MLT1"
 inline constexpr std::size_t kHelloPrefixBytes = 8;       // magic, version, rank

@@ -21,6 +21,7 @@ void ControlChannel::send_hello(Connection& connection, std::uint16_t to) {
   hello.segment_bytes = options_.segment_bytes;
   hello.window_bytes = options_.window_bytes;
   hello.early_segments = options_.early_segments;
+  hello.early_transfers = options_.early_transfers;
   std::array<std::byte, kHelloBytes> bytes;
   encode_hello(hello, bytes.data());
   // PROTOCOL 3.2.1: Both sides MUST open with a hello of exactly 56 bytes

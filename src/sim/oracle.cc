@@ -17,6 +17,8 @@ using core::Counter;
 
 constexpr std::size_t kCanaryBytes = 32;
 constexpr std::byte kCanary{0xC7};
+// Between a deadline and the end of its receive: a host that is awake needs no more.
+constexpr base::DurationNs kDeadlineSlackNs = 10 * base::kMicrosecond;
 
 std::uint64_t content_word(std::uint64_t operation, std::uint8_t epoch, std::uint64_t word) {
   base::Prng mix((operation << 20) ^ (std::uint64_t{epoch} << 60) ^ word);
@@ -49,7 +51,11 @@ const char* kind_name(CompletionKind kind) { return kind == CompletionKind::kSen
 }  // namespace
 
 Oracle::Oracle(Simulator& simulator, bool faultless)
-    : simulator_(simulator), faultless_(faultless), retired_(core::kCounterNames.size()) {
+    : simulator_(simulator),
+      faultless_(faultless),
+      retired_(core::kCounterNames.size()),
+      receives_ended_(simulator.hosts()),
+      paused_(simulator.hosts()) {
   simulator_.on_completion = [this](std::uint16_t rank, const Completion& c) { on_completion(rank, c); };
   simulator_.on_crash = [this](std::uint16_t rank, const core::Endpoint& endpoint) {
     for (std::size_t i = 0; i < retired_.size(); ++i) retired_[i] += endpoint.counters().values()[i];
@@ -159,6 +165,11 @@ void Oracle::cancel(core::OperationId id) {
   simulator_.cancel(operation.plan.host, id, operation.kind);
 }
 
+void Oracle::pause(std::uint16_t host, base::DurationNs duration_ns) {
+  paused_[host] = true;
+  simulator_.pause(host, duration_ns);
+}
+
 void Oracle::place(void* context, std::uint64_t offset, std::span<const std::byte> payload) {
   Operation& operation = *static_cast<Operation*>(context);
   Oracle& oracle = *operation.oracle;
@@ -188,6 +199,7 @@ void Oracle::on_completion(std::uint16_t rank, const Completion& completion) {
   }
   operation.status = completion.status;
   operation.missing_bytes = completion.missing_bytes;
+  if (operation.kind == CompletionKind::kReceive) operation.ended_at = ++receives_ended_[rank];
   operation.ended = true;  // what is checked below may look at both sides
   --open_;
   check_memory(operation);
@@ -215,6 +227,10 @@ void Oracle::check_end(const Operation& operation, const Completion& completion)
   const Plan& plan = operation.plan;
   const HostConfig& host = simulator_.host(plan.host).config();
   const base::TimeNs now = host.clock.local(simulator_.now());
+  const base::DurationNs late = now - operation.posted_ns - plan.deadline_ns;
+  if (plan.deadline_ns > 0 && late > kDeadlineSlackNs + host.wake_up_ns && !paused_[plan.host]) {
+    violate(3, operation, "ended " + std::to_string(late) + " ns after its deadline");
+  }
   const base::DurationNs timeout = plan.timeout_ns > 0 ? plan.timeout_ns : host.endpoint.operation_timeout_ns;
   const auto match = matches_.find(operation.key);
   const core::OperationId other_id =
@@ -223,6 +239,10 @@ void Oracle::check_end(const Operation& operation, const Completion& completion)
   switch (completion.status) {
     case CompletionStatus::kTimedOut:
       if (now < operation.posted_ns + timeout) violate(3, operation, "timed out before its time");
+      // Both sides are there, and the faults are over long before a default timeout: nothing excuses it.
+      if (plan.timeout_ns == 0 && other != nullptr && !other_failed(*other)) {
+        violate(3, operation, "timed out, although its other side was posted");
+      }
       return;
     case CompletionStatus::kDeadline:
       if (operation.kind == CompletionKind::kReceive &&
@@ -236,7 +256,7 @@ void Oracle::check_end(const Operation& operation, const Completion& completion)
       }
       return;
     case CompletionStatus::kCancelled:
-      if (!operation.cancelled && (other == nullptr || !other_failed(*other))) {
+      if (!operation.cancelled && (other == nullptr || !(other_failed(*other) || outcome_forgotten(*other)))) {
         violate(3, operation, "cancelled by nobody");
       }
       return;
@@ -255,6 +275,14 @@ void Oracle::check_end(const Operation& operation, const Completion& completion)
 // Whether an operation gives its other side a reason to end as cancelled.
 bool Oracle::other_failed(const Operation& operation) const {
   return operation.cancelled || operation.lost || (operation.ended && core::is_failure(operation.status));
+}
+
+// A sender that asks for an outcome so late that as many others were logged since is told "finished before", and claims
+// no success.
+bool Oracle::outcome_forgotten(const Operation& operation) const {
+  const std::uint16_t host = operation.plan.host;
+  return operation.kind == CompletionKind::kReceive && operation.ended &&
+         receives_ended_[host] - operation.ended_at >= simulator_.host(host).config().endpoint.finished_log;
 }
 
 void Oracle::check_send(Operation& operation, const Completion& completion) {

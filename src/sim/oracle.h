@@ -54,6 +54,8 @@ class Oracle {
   core::OperationId post_send(const Plan& plan);
   core::OperationId post_receive(const Plan& plan);
   void cancel(core::OperationId operation);
+  // Stops a host for a while.
+  void pause(std::uint16_t host, base::DurationNs duration_ns);
 
   bool all_ended() const { return open_ == 0; }
   std::uint64_t posted() const { return operations_.size(); }
@@ -91,7 +93,8 @@ class Oracle {
     bool cancelled = false;
     core::CompletionStatus status = core::CompletionStatus::kComplete;
     std::uint64_t missing_bytes = 0;
-    std::uint8_t epoch = 0;  // what the memory is used for: 0 as posted, 1 by the application again
+    std::uint64_t ended_at = 0;  // a receive: how many had ended at its host, this one included
+    std::uint8_t epoch = 0;      // what the memory is used for: 0 as posted, 1 by the application again
     Oracle* oracle = nullptr;
     std::uint32_t segment_bytes = 0;
   };
@@ -109,6 +112,7 @@ class Oracle {
   void check_limits();
   void end(Operation& operation);
   bool other_failed(const Operation& operation) const;
+  bool outcome_forgotten(const Operation& operation) const;
   static void place(void* context, std::uint64_t offset, std::span<const std::byte> payload);
   void violate(int rule, const Operation& operation, const std::string& text);
 
@@ -120,7 +124,9 @@ class Oracle {
   std::map<Key, std::uint64_t> receive_generations_;
   std::uint64_t open_ = 0;
   std::uint64_t completions_ = 0;
-  std::vector<std::uint64_t> retired_;  // counters of endpoints that are gone
+  std::vector<std::uint64_t> retired_;         // counters of endpoints that are gone
+  std::vector<std::uint64_t> receives_ended_;  // per host
+  std::vector<bool> paused_;                   // hosts that were stopped at some time: late for everything
 };
 
 }  // namespace mlt::sim

@@ -113,7 +113,7 @@ class Run {
     Network& network = simulator_.network();
     switch (accident.kind) {
       case Kind::kPause:
-        return simulator_.pause(a, accident.length_ns);
+        return oracle_.pause(a, accident.length_ns);
       case Kind::kPartition:
         network.block(a, b, true);
         if (accident.amount < 0.7) network.block(b, a, true);

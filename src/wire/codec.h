@@ -19,7 +19,7 @@ enum class DropReason : std::uint8_t {
   kTooShort,        // shorter than the header of its type
   kBadVersion,      // another protocol version
   kUnknownType,     //
-  kUnknownFlags,    // a flag bit that this version does not define
+  kUnknownFlags,    // a flag bit, or a reserved byte, that this version does not define
   kUnknownElement,  // element type code out of range
   kBadLength,       // payload or counts disagree with the header's own lengths
 };

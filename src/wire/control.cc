@@ -1,5 +1,6 @@
 #include "wire/control.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/bytes.h"
@@ -70,6 +71,13 @@ class Reader {
     at_ += 8;
     return load_le64(at_ - 8);
   }
+  // Skips reserved bytes; false if one is not zero.
+  // PROTOCOL 4.11.9: ACK, PROBE and STOP MUST be refused if a reserved byte is not zero (drop_unknown_flags).
+  bool zeros(std::size_t count) {
+    const std::byte* begin = at_;
+    at_ += count;
+    return std::all_of(begin, begin + count, [](std::byte b) { return b == std::byte{0}; });
+  }
   AckBlock block() {
     AckBlock b;
     b.highest_sequence = u32();
@@ -91,7 +99,7 @@ class Reader {
 };
 
 constexpr std::size_t kAckBytes = MLT_PREFIX_BYTES + kAckBlockBytes + kTransferIdBytes + 4;
-constexpr std::size_t kProbeBytes = MLT_PREFIX_BYTES + kTransferIdBytes + 4 * 4 + 4;
+constexpr std::size_t kProbeBytes = MLT_PREFIX_BYTES + kTransferIdBytes + 3 * 4 + 4;
 constexpr std::size_t kBitmapBytes = MLT_PREFIX_BYTES + kAckBlockBytes + kTransferIdBytes + 12;
 constexpr std::size_t kStopBytes = MLT_PREFIX_BYTES + kAckBlockBytes + kTransferIdBytes + 4 + 4 + 8;
 constexpr std::size_t kAbortBytes = MLT_PREFIX_BYTES + kTransferIdBytes;
@@ -123,7 +131,6 @@ std::size_t encode_probe(const Probe& message, std::byte* out) {
   w.u32(message.total_bytes);
   w.u32(message.critical_segments);
   w.u32(message.timestamp_ns);
-  w.u32(message.grace_ns);
   w.u8(message.path_count);
   // PROTOCOL 4.1.1: An endpoint MUST set every field and bit that this section calls zero to zero ...
   for (int i = 0; i < 3; ++i) w.u8(0);
@@ -182,8 +189,7 @@ DropReason decode_ack(std::span<const std::byte> datagram, const Prefix& prefix,
     PathBlock& other = message.others[i];
     other.path = r.u8();
     const std::uint8_t flags = r.u8();
-    r.u8();
-    r.u8();
+    if (!r.zeros(2)) return DropReason::kUnknownFlags;
     other.block = r.block();
     if ((flags & ~MLT_ACK_FLAG_ECHO) != 0) return DropReason::kUnknownFlags;
     if (other.path >= MLT_MAX_PATHS || ((seen >> other.path) & 1U) != 0) return DropReason::kBadLength;
@@ -201,9 +207,8 @@ DropReason decode_probe(std::span<const std::byte> datagram, const Prefix& prefi
   message.total_bytes = r.u32();
   message.critical_segments = r.u32();
   message.timestamp_ns = r.u32();
-  message.grace_ns = r.u32();
   message.path_count = r.u8();
-  for (int i = 0; i < 3; ++i) r.u8();
+  if (!r.zeros(3)) return DropReason::kUnknownFlags;
   // PROTOCOL 4.11.3: PROBE MUST be refused if it names more than 16 paths, if its length does not fit their number, or
   //     if total bytes is not a multiple of the element size.
   if (message.path_count > MLT_MAX_PATHS) return DropReason::kBadLength;
@@ -240,12 +245,15 @@ DropReason decode_stop(std::span<const std::byte> datagram, const Prefix& prefix
   message.transfer = r.transfer();
   message.probe_timestamp_ns = r.u32();
   const std::uint8_t status = r.u8();
-  // PROTOCOL 4.11.5: STOP MUST be refused if its status is above 6.
+  // PROTOCOL 4.11.5: STOP MUST be refused if its status is above 6, if it misses more than the receiver's total bytes,
+  //     or if it is complete and misses any.
   if (status >= kStopStatusCount) return DropReason::kBadLength;
   message.status = static_cast<StopStatus>(status);
-  for (int i = 0; i < 3; ++i) r.u8();
+  if (!r.zeros(3)) return DropReason::kUnknownFlags;
   message.missing_bytes = r.u32();
   message.receiver_total_bytes = r.u32();
+  if (message.missing_bytes > message.receiver_total_bytes) return DropReason::kBadLength;
+  if (message.status == StopStatus::kComplete && message.missing_bytes != 0) return DropReason::kBadLength;
   return DropReason::kNone;
 }
 

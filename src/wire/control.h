@@ -51,15 +51,17 @@ struct Ack {
   std::array<PathBlock, MLT_MAX_PATHS - 1> others{};  // the first `other_count`; each path once
 };
 
+// Asks for the end of a round, or only whether the receive is posted. The prefix names the path that answers take; a
+// trailing probe's prefix names its own path and its sequence number there.
 struct Probe {
   Prefix prefix;  // element and round of the transfer
   TransferId transfer;
   std::uint32_t total_bytes = 0;
   std::uint32_t critical_segments = 0;
   std::uint32_t timestamp_ns = 0;  // never 0: 0 means "no probe" in answers
-  std::uint32_t grace_ns = 0;      // how long a packet sent before the probe may still arrive after it
   std::uint8_t path_count = 0;
-  std::uint32_t last_sequence[MLT_MAX_PATHS] = {};  // newest data sequence sent on each path
+  // Of this transfer's packets the newest sent on each path; 0 where there is none that may still arrive.
+  std::uint32_t last_sequence[MLT_MAX_PATHS] = {};
 };
 
 struct BitmapMessage {

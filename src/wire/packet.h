@@ -23,7 +23,7 @@
 
 #include <stdint.h>
 
-#define MLT_PROTOCOL_VERSION 2 /* 2: an ACK may carry further paths */
+#define MLT_PROTOCOL_VERSION 2 /* 2: an ACK may carry further paths; trailing probes */
 
 /* byte 0: version in the high half, type in the low half */
 #define MLT_TYPE_DATA 1
@@ -46,7 +46,11 @@
 #define MLT_ACK_FLAGS 0x03
 #define MLT_PROBE_FLAG_ACK_ONLY 0x01 /* the round is not over: answer with an ACK, not with a bitmap */
 #define MLT_PROBE_FLAG_CRITICAL 0x02 /* some segment of this transfer is critical */
-#define MLT_PROBE_FLAGS 0x03
+/* It travels behind the data: on the same path, in the same class, with a sequence number of its own. When it arrives,
+ * what was sent before it there has arrived or is lost. It wants no answer; the PROBE beside it, in the control class,
+ * does. */
+#define MLT_PROBE_FLAG_TRAILING 0x04
+#define MLT_PROBE_FLAGS 0x07
 #define MLT_BITMAP_FLAG_NOT_POSTED 0x01 /* no receive is posted yet; no bits follow */
 #define MLT_BITMAP_FLAG_READY 0x02      /* the receive was posted just now; no bits follow */
 #define MLT_BITMAP_FLAG_ECHO 0x04

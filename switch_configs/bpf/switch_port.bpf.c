@@ -5,9 +5,12 @@
 // a packet that finds its queue above the limit L is dropped, above the threshold S it is marked if ECN-capable and
 // dropped if not. The class also becomes skb->priority, which htb below takes as its leaf. GPL is what the kernel asks
 // of a program that uses these helpers. Deliberately absent: averaging, ramps, random loss. Units: bytes, nanoseconds.
+// clang-format off: libbpf's headers use types that this one defines.
+#include <linux/bpf.h>
+// clang-format on
+
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
-#include <linux/bpf.h>
 #include <linux/if_ether.h>
 #include <linux/pkt_cls.h>
 

@@ -19,7 +19,7 @@ MASK = 2**64 - 1
 HELLO, REFUSE, CONFIRM, HEARTBEAT, GOODBYE, BACKSTOP = 1, 2, 3, 4, 5, 16
 DATA, ACK, PROBE, BITMAP, STOP, ABORT = 1, 2, 3, 4, 5, 6
 CRITICAL, HAS_CRITICAL, END_OF_ROUND, REPAIR = 1, 2, 4, 8
-POSTED, ACK_ECHO, ACK_ONLY, PROBE_CRITICAL, NOT_POSTED, READY, ECHO = 1, 2, 1, 2, 1, 2, 4
+POSTED, ACK_ECHO, ACK_ONLY, PROBE_CRITICAL, TRAILING, NOT_POSTED, READY, ECHO = 1, 2, 1, 2, 4, 1, 2, 4
 CHUNK = 8_192
 DATA_HEADER = 40
 RETRY_SECONDS = 0.05
@@ -140,7 +140,7 @@ class IndependentEndpoint:
         port = self.udp.getsockname()[1]
         own = (b"MLT1", VERSION, 0, 1, 2, port, self.control_port, self.job, 99, self.own_cookie)
         self.write_frame(
-            HELLO, struct.pack("<4sHHHHHHQQQIIII", *own, self.own_segment_bytes, 1 << 20, self.early_segments, 0)
+            HELLO, struct.pack("<4sHHHHHHQQQIIII", *own, self.own_segment_bytes, 1 << 20, self.early_segments, 8)
         )
         assert self.read_frame() == (CONFIRM, b"")
         self.spoke = time.monotonic()
@@ -225,8 +225,8 @@ class IndependentEndpoint:
             message.payload = data[DATA_HEADER:]
             self.sequence_in = int.from_bytes(data[4:8], "little")
         elif kind == PROBE:
-            fields = struct.unpack("<QIIIII", data[16:44])
-            message.tag, message.generation, message.total, message.critical, message.timestamp, _ = fields
+            fields = struct.unpack("<QIIII", data[16:40])
+            message.tag, message.generation, message.total, message.critical, message.timestamp = fields
         elif kind == ABORT:
             message.tag, message.generation = struct.unpack("<QI", data[16:])
         else:
@@ -279,6 +279,8 @@ class IndependentEndpoint:
             self.judge(message, receive, over=bool(message.flags & END_OF_ROUND))
 
     def on_probe(self, message: Message) -> None:
+        if message.flags & TRAILING:  # 4.7.5: no answer; the one beside it asks
+            return None
         receive = self.receives.get((message.tag, message.generation))
         if receive is None:  # 7.3.4
             fields = struct.pack("<QIIII", message.tag, message.generation, message.timestamp, 0, 0)
@@ -352,7 +354,7 @@ class IndependentEndpoint:
 
     def probe(self, tag: int, generation: int, send: Send) -> None:
         timestamp = (now_ns() & 0xFFFFFFFF) or 1
-        fields = struct.pack("<QIIIII", tag, generation, len(send.data), 0, timestamp, 0)
+        fields = struct.pack("<QIIII", tag, generation, len(send.data), 0, timestamp)
         paths = struct.pack("<BxxxI", 1, self.sequence)
         self.say(self.prefix(PROBE, 0, send.element, send.round) + fields + paths)
         send.waits_since = time.monotonic()

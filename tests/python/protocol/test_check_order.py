@@ -46,12 +46,12 @@ def ack(peer: IndependentEndpoint, *, more: bytes = b"", cut: int = 0) -> bytes:
     return sealed(whole[: len(whole) - cut])
 
 
-def further(path: int, flags: int = 0) -> bytes:
-    return struct.pack("<BBxx", path, flags) + BLOCK
+def further(path: int, *, flags: int = 0, reserved: int = 0) -> bytes:
+    return struct.pack("<BBH", path, flags, reserved) + BLOCK
 
 
-def probe(peer: IndependentEndpoint, *, paths: int, names: int, total: int = 8) -> bytes:
-    fields = TRANSFER + struct.pack("<IIIIBxxx", total, 0, 1, 0, paths)
+def probe(peer: IndependentEndpoint, *, paths: int, names: int, total: int = 8, reserved: int = 0) -> bytes:
+    fields = TRANSFER + struct.pack("<IIIBBxx", total, 0, 1, paths, reserved)
     return sealed(peer.prefix(PROBE, element=FLOAT32) + fields + bytes(4 * names))
 
 
@@ -59,8 +59,8 @@ def bitmap(peer: IndependentEndpoint, *, first: int = 0, count: int = 0, bits: i
     return sealed(peer.prefix(BITMAP) + BLOCK + TRANSFER + struct.pack("<III", 0, first, count) + bytes(bits))
 
 
-def stop(peer: IndependentEndpoint, *, status: int) -> bytes:
-    fields = struct.pack("<IBxxxII", 0, status, 0, 8)
+def stop(peer: IndependentEndpoint, *, status: int, missing: int = 0, reserved: int = 0) -> bytes:
+    fields = struct.pack("<IBBxxII", 0, status, reserved, missing, 8)
     return sealed(peer.prefix(STOP, element=FLOAT32) + BLOCK + TRANSFER + fields)
 
 
@@ -80,18 +80,23 @@ CASES: list[tuple[int, str, Build]] = [
     (10, "an offset beyond the tensor", lambda p: data(p, offset=12, payload=1)),
     (10, "half an element", lambda p: data(p, total=10)),
     (11, "an ACK cut short", lambda p: ack(p, cut=1)),
-    (12, "an ACK with a byte too many", lambda p: ack(p, more=b"\0")),
-    (12, "an ACK with 16 further paths", lambda p: ack(p, more=b"".join(further(i) for i in range(16)))),
-    (12, "a PROBE of 17 paths", lambda p: probe(p, paths=17, names=17)),
-    (12, "a PROBE that names fewer paths than it says", lambda p: probe(p, paths=2, names=1)),
-    (12, "a PROBE of half an element", lambda p: probe(p, paths=1, names=1, total=10)),
-    (12, "a BITMAP between chunks", lambda p: bitmap(p, first=64, count=8, bits=1)),
-    (12, "a BITMAP with too few bits", lambda p: bitmap(p, count=9, bits=1)),
-    (12, "a BITMAP of too many segments", lambda p: bitmap(p, count=8_193, bits=1_025)),
-    (12, "a STOP of an unknown status", lambda p: stop(p, status=7)),
-    (13, "an ACK with a further path of unknown flags", lambda p: ack(p, more=further(0, flags=1))),
-    (14, "an ACK that names a path twice", lambda p: ack(p, more=further(0))),
-    (15, "an ACK of a path too many", lambda p: ack(p, more=further(1))),
+    (13, "an ACK with a byte too many", lambda p: ack(p, more=b"\0")),
+    (13, "an ACK with 16 further paths", lambda p: ack(p, more=b"".join(further(i) for i in range(16)))),
+    (12, "a PROBE with a reserved byte, and of 17 paths", lambda p: probe(p, paths=17, names=17, reserved=1)),
+    (13, "a PROBE of 17 paths", lambda p: probe(p, paths=17, names=17)),
+    (13, "a PROBE that names fewer paths than it says", lambda p: probe(p, paths=2, names=1)),
+    (13, "a PROBE of half an element", lambda p: probe(p, paths=1, names=1, total=10)),
+    (13, "a BITMAP between chunks", lambda p: bitmap(p, first=64, count=8, bits=1)),
+    (13, "a BITMAP with too few bits", lambda p: bitmap(p, count=9, bits=1)),
+    (13, "a BITMAP of too many segments", lambda p: bitmap(p, count=8_193, bits=1_025)),
+    (13, "a STOP of an unknown status", lambda p: stop(p, status=7)),
+    (14, "a STOP with a reserved byte, that misses too much", lambda p: stop(p, status=1, reserved=1, missing=9)),
+    (15, "a STOP that misses more than there is", lambda p: stop(p, status=1, missing=9)),
+    (15, "a STOP that is complete and misses something", lambda p: stop(p, status=0, missing=4)),
+    (16, "an ACK with a reserved byte in a further path", lambda p: ack(p, more=further(0, reserved=1))),
+    (16, "an ACK with a further path of unknown flags", lambda p: ack(p, more=further(0, flags=1))),
+    (17, "an ACK that names a path twice", lambda p: ack(p, more=further(0))),
+    (18, "an ACK of a path too many", lambda p: ack(p, more=further(1))),
 ]
 ROWS = {
     int(row[0]): row[2].strip("`")

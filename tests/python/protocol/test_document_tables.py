@@ -122,7 +122,7 @@ def test_examples__frames_have_the_fields_of_the_diagrams() -> None:
     assert struct.unpack("<IBxxx", FRAMES["HELLO"][:8]) == (56, 1)
     assert struct.unpack("<4sHHHHHHQQQIIII", FRAMES["HELLO"][8:]) == (
         *(b"MLT1", 2, 2, 1, 4, 5001, 5002),
-        *(0x0102030405060708, 0x1111222233334444, COOKIE, 1_432, 2_796_202, 682, 0),
+        *(0x0102030405060708, 0x1111222233334444, COOKIE, 1_432, 2_796_202, 682, 85),
     )
     assert struct.unpack("<IBxxx", FRAMES["REFUSE"][:8]) == (20, 2)
     assert struct.unpack("<BBHQQ", FRAMES["REFUSE"][8:]) == (3, 0, 1, 3, 4)
@@ -147,7 +147,7 @@ OTHER = (5, 5, 0, 900_000, 90_000)
 BODIES = {
     "DATA": ("QIIII", (42, 3, 4_096, 2_864, 1_000_000)),
     "ACK": ("5IQIIBBxx5I", (*BLOCK, 42, 3, 0, 1, 0x02, *OTHER)),
-    "PROBE": ("QIIIIIBxxxI", (42, 3, 4_096, 2, 1_200_000, 50_000, 1, 7)),
+    "PROBE": ("QIIIIBxxxI", (42, 3, 4_096, 2, 1_200_000, 1, 7)),
     "BITMAP": ("5IQIIIIB", (*BLOCK, 42, 3, 1_200_000, 0, 3, 0b101)),
     "STOP": ("5IQIIBxxxII", (*BLOCK, 42, 3, 0, 1, 1_432, 4_096)),
     "ABORT": ("QI", (42, 3)),

@@ -13,11 +13,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 from mlt.switch_configs.generator import generate
-from switch_lab import example, small
+from switch_lab import ROOT, example, small
+
+sys.path.insert(0, str(ROOT / "tests" / "support"))
+user_mode_linux = import_module("user_mode_linux")
 
 pytestmark = pytest.mark.live
 
@@ -158,17 +162,10 @@ def test_linux_ebpf__drops_selectively_and_keeps_priority(star: tuple[str, str],
     assert not Path(pins).exists()
 
 
-def uml_kernel() -> Path:
-    found = sorted(Path("/usr/lib/uml/modules").glob("*"))
-    return found[-1] if found else Path("/nonexistent")
-
-
 @pytest.mark.slow
 def test_linux_tc__drops_selectively_and_keeps_priority_in_user_mode_linux(tmp_path: Path) -> None:
-    if reason := missing("linux.uml", "modprobe", "busybox", "ip", "tc"):
+    if reason := user_mode_linux.missing() or missing("ip", "tc"):
         pytest.skip(reason)
-    if not uml_kernel().exists():
-        pytest.skip("user-mode-linux has no modules here")
     generated = generate(small(rate=str(RATE_UML), **POLICY), "linux")
     for name, text in {**generated.apply, **generated.undo}.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
@@ -176,24 +173,10 @@ def test_linux_tc__drops_selectively_and_keeps_priority_in_user_mode_linux(tmp_p
     for name, policy in (("example", example()), ("fair", small(sharing="fair"))):
         script = generate(policy, "linux", ports=("9",)).apply["linux.apply.sh"]
         (tmp_path / f"{name}.sh").write_text(script, encoding="utf-8")
-    modules = tmp_path / "modules/lib/modules"
-    modules.mkdir(parents=True)
-    (modules / uml_kernel().name).symlink_to(uml_kernel())
-    script = tmp_path / "init.sh"
-    script.write_text(_init(tmp_path), encoding="utf-8")
-    script.chmod(0o755)
-    kernel = ["linux.uml", "mem=512M", "rootfstype=hostfs", "rootflags=/", "rw", f"init={script}"]
-    done = subprocess.run(
-        [*kernel, "con0=null,fd:1", "con=null", "quiet", "loglevel=3"],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=110,
-        check=False,
-    )
-    output = done.stdout.replace("\r", "")
+    modules = ["veth", "bridge", "sch_red", "sch_prio", "sch_htb", "cls_u32"]
+    output = user_mode_linux.boot(tmp_path, modules, _body(tmp_path), timeout=110)
     lines = [line for line in output.splitlines() if line.startswith("{")]
-    assert len(lines) == 2 * len(runs(RATE_UML)), output + done.stderr
+    assert len(lines) == 2 * len(runs(RATE_UML)), output
     for name, (sent, got) in zip(runs(RATE_UML), zip(lines[::2], lines[1::2], strict=True), strict=True):
         judge(name, json.loads(sent), json.loads(got))
     rows = {row.queue: row for row in generated.target.parse_counters(output)}
@@ -205,8 +188,8 @@ def test_linux_tc__drops_selectively_and_keeps_priority_in_user_mode_linux(tmp_p
     assert "fair: 0" in output, output
 
 
-def _init(folder: Path) -> str:
-    """What runs as the first process inside; mounts over nothing but its own view, ends with power off."""
+def _body(folder: Path) -> str:
+    """What runs inside, once the modules are loaded."""
     steps = []
     for flows in runs(RATE_UML).values():
         ports = " ".join(flow.split(":")[0] for flow in flows)
@@ -219,10 +202,6 @@ def _init(folder: Path) -> str:
         )
     return "\n".join(
         [
-            "#!/bin/bash",
-            "export PATH=/usr/sbin:/usr/bin:/sbin:/bin",
-            "mount -t proc proc /proc; mount -t sysfs sys /sys; mount -t tmpfs tmp /run; mkdir -p /run/netns",
-            f"for m in veth bridge sch_red sch_prio sch_htb cls_u32; do modprobe -d {folder}/modules $m; done",
             "for n in tx sw rx; do ip netns add $n; ip -n $n link set lo up; done",
             wires("tx", "sw", "rx"),
             f"nsenter --net=/run/netns/sw sh {folder}/linux.apply.sh",
@@ -233,6 +212,5 @@ def _init(folder: Path) -> str:
             "ip -n tx link add swp9 type veth peer name swp8",
             f"for f in example fair; do nsenter --net=/run/netns/tx sh {folder}/$f.sh 2>&1",
             '  echo "$f: $?"; tc -n tx qdisc del dev swp9 root; done',
-            "busybox poweroff -f",
         ]
     )

@@ -218,6 +218,7 @@ TEST_CASE("on_control__refuses_messages_that_are_not_of_their_connection") {
   stop.prefix.type = wire::PacketType::kStop;
   stop.prefix.cookie = network.cookie(1, 0);
   stop.transfer = {7, 0};
+  stop.receiver_total_bytes = 1'000;
   std::vector<std::byte> bytes(wire::kMaxControlBytes);
   bytes.resize(wire::encode_stop(stop, bytes.data()));
   TransferOptions options;
@@ -241,6 +242,32 @@ TEST_CASE("on_control__refuses_messages_that_are_not_of_their_connection") {
   network.message(1, 0, data);
   CHECK(network.counter(1, Counter::k_data_packets_received) == 0);
   CHECK(network.counter(1, Counter::k_drop_unknown_type) == 1);
+}
+
+TEST_CASE("on_datagram__a_stop_that_claims_success_for_another_size_ends_nothing") {
+  VirtualNetwork network(NetworkConfig{});
+  Transfer transfer(network, 1'000, {});
+  REQUIRE(transfer.post_send() == PostStatus::kPosted);
+  wire::Stop stop;
+  stop.prefix.type = wire::PacketType::kStop;
+  stop.prefix.cookie = network.cookie(1, 0);
+  stop.transfer = {7, 0};
+  const auto inject = [&](wire::StopStatus status, std::uint32_t total, std::uint32_t missing) {
+    stop.status = status;
+    stop.receiver_total_bytes = total;
+    stop.missing_bytes = missing;
+    std::vector<std::byte> bytes(wire::kMaxControlBytes);
+    bytes.resize(wire::encode_stop(stop, bytes.data()));
+    network.inject(0, bytes);
+  };
+  inject(wire::StopStatus::kWithinBound, 5'000, 4'000);
+  inject(wire::StopStatus::kComplete, 0, 0);
+  CHECK(network.counter(0, Counter::k_drop_mismatch) == 2);
+  CHECK(network.completed(0).empty());
+  inject(wire::StopStatus::kSizeMismatch, 5'000, 5'000);
+  REQUIRE(network.completed(0).size() == 1);
+  CHECK(network.completed(0)[0].status == CompletionStatus::kSizeMismatch);
+  CHECK(network.completed(0)[0].remote_total_bytes == 5'000);
 }
 
 TEST_CASE("on_datagram__random_bytes_and_mutations_never_hurt") {

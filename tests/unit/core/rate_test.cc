@@ -21,12 +21,10 @@ using base::TimeNs;
 TEST_CASE("rtt_estimator__timeout_before_the_first_sample_and_after_steady_ones") {
   core::RttEstimator rtt;
   CHECK(rtt.timeout_ns(0) == core::RttEstimator::kInitialNs);
-  CHECK(rtt.grace_ns() == core::RttEstimator::kInitialNs);
   for (int i = 0; i < 100; ++i) rtt.on_sample(kMillisecond);
   CHECK(rtt.smoothed_ns() == kMillisecond);
   CHECK(rtt.timeout_ns(0) >= kMillisecond);
   CHECK(rtt.timeout_ns(0) < kMillisecond + 100 * kMicrosecond);
-  CHECK(rtt.grace_ns() == 50 * kMicrosecond);  // no queue, no jitter
 }
 
 TEST_CASE("rtt_estimator__timeout_doubles_within_its_limits") {
@@ -43,15 +41,6 @@ TEST_CASE("rtt_estimator__timeout_doubles_within_its_limits") {
   CHECK(rtt.timeout_ns(1) == 2 * core::RttEstimator::kMinTimeoutNs);
   CHECK(last == core::RttEstimator::kMaxTimeoutNs);
   CHECK(rtt.timeout_ns(~std::uint32_t{0}) == core::RttEstimator::kMaxTimeoutNs);
-}
-
-TEST_CASE("rtt_estimator__grace_grows_with_the_queue_and_is_bounded") {
-  core::RttEstimator rtt;
-  rtt.on_sample(50 * kMicrosecond);
-  for (int i = 0; i < 200; ++i) rtt.on_sample(2 * kMillisecond);
-  CHECK(rtt.grace_ns() > kMillisecond);
-  for (int i = 0; i < 200; ++i) rtt.on_sample(kSecond);
-  CHECK(rtt.grace_ns() == 20 * kMillisecond);
 }
 
 // ---- TIMELY --------------------------------------------------------------------------------------------------------

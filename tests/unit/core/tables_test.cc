@@ -106,8 +106,8 @@ TEST_CASE("restart_generations__touches_one_peer_only") {
 // ---- early segments ------------------------------------------------------------------------------------------------
 
 TEST_CASE("early_buffer__keeps_copies_and_hands_each_out_once") {
-  core::EarlyBuffer early(10, 64, 8, 10, 3);
-  core::EarlyTransfer* transfer = early.find_or_insert(1, {7, 2});
+  core::EarlyBuffer early(64, 10, 8, 3);
+  core::EarlyTransfer* transfer = early.find_or_insert_for_data(1, {7, 2});
   REQUIRE(transfer != nullptr);
   CHECK(early.find(1, {7, 2}) == transfer);
   CHECK(early.find(1, {7, 3}) == nullptr);
@@ -132,32 +132,59 @@ TEST_CASE("early_buffer__keeps_copies_and_hands_each_out_once") {
 }
 
 TEST_CASE("early_buffer__one_peer_cannot_use_up_the_share_of_another") {
-  core::EarlyBuffer early(10, 64, 16, 5, 3);
+  core::EarlyBuffer early(64, 5, 8, 3);
   const std::vector<std::byte> payload(64);
-  core::EarlyTransfer* greedy = early.find_or_insert(1, {1, 0});
+  core::EarlyTransfer* greedy = early.find_or_insert_for_data(1, {1, 0});
   int kept = 0;
   for (int i = 0; i < 20; ++i) kept += early.keep(*greedy, {}, payload) ? 1 : 0;
   CHECK(kept == 5);
   int records = 1;
-  for (std::uint64_t tag = 2; tag < 20; ++tag) records += early.find_or_insert(1, {tag, 0}) != nullptr ? 1 : 0;
-  CHECK(records < 16);
-  core::EarlyTransfer* other = early.find_or_insert(2, {1, 0});
+  for (std::uint64_t tag = 2; tag < 20; ++tag) records += early.find_or_insert_for_data(1, {tag, 0}) != nullptr ? 1 : 0;
+  CHECK(records == 8);
+  core::EarlyTransfer* other = early.find_or_insert_for_data(2, {1, 0});
   REQUIRE(other != nullptr);
   CHECK(early.keep(*other, {}, payload));
   early.forget(1);
-  greedy = early.find_or_insert(1, {1, 0});
+  greedy = early.find_or_insert_for_data(1, {1, 0});
   REQUIRE(greedy != nullptr);
   CHECK(early.keep(*greedy, {}, payload));
 }
 
 TEST_CASE("early_buffer__refuses_a_payload_larger_than_its_cells") {
-  core::EarlyBuffer early(2, 64, 2, 2, 2);
-  core::EarlyTransfer* transfer = early.find_or_insert(1, {1, 0});
+  core::EarlyBuffer early(64, 2, 2, 2);
+  core::EarlyTransfer* transfer = early.find_or_insert_for_data(1, {1, 0});
   const std::vector<std::byte> payload(65);
   CHECK_FALSE(early.keep(*transfer, {}, payload));
   CHECK(early.keep(*transfer, {}, std::span(payload).first(64)));
   CHECK(early.keep(*transfer, {}, std::span(payload).first(64)));  // the refusal cost no cell
   CHECK_FALSE(early.keep(*transfer, {}, std::span(payload).first(64)));
+}
+
+TEST_CASE("early_buffer__asking_takes_no_room_from_data") {
+  core::EarlyBuffer early(64, 4, 4, 2);
+  const std::vector<std::byte> payload(64);
+  int notes = 0;
+  for (std::uint64_t tag = 0; tag < 20; ++tag) {
+    core::EarlyTransfer* note = early.find_or_insert(1, {tag, 0});
+    if (note != nullptr) note->probed = true;
+    notes += note != nullptr ? 1 : 0;
+  }
+  CHECK(notes == 4);
+  for (std::uint64_t tag = 100; tag < 104; ++tag) {
+    core::EarlyTransfer* transfer = early.find_or_insert_for_data(1, {tag, 0});
+    REQUIRE(transfer != nullptr);
+    CHECK(early.keep(*transfer, {}, payload));
+  }
+  CHECK(early.find_or_insert_for_data(1, {200, 0}) == nullptr);
+  // That a transfer was given up is worth more than that somebody asked.
+  core::EarlyTransfer* aborted = early.find_or_replace(1, {300, 0});
+  REQUIRE(aborted != nullptr);
+  aborted->aborted = true;
+  CHECK(early.find(1, {300, 0}) == aborted);
+  CHECK(early.segments_kept() == 4);
+  early.release_segments(*early.find(1, {100, 0}));
+  CHECK(early.segments_kept() == 3);
+  CHECK(early.find(1, {100, 0}) != nullptr);
 }
 
 // ---- outcomes, replies, completions --------------------------------------------------------------------------------
@@ -177,7 +204,9 @@ TEST_CASE("finished_log__finds_what_was_put_until_it_is_replaced") {
     REQUIRE(found != nullptr);
     CHECK(found->missing_bytes == generation);
   }
-  CHECK(log.find(3, {5, 0}) == nullptr);  // room for eight, ten outcomes
+  for (std::uint32_t generation = 0; generation < 10; ++generation) {  // the last four of ten, exactly
+    CHECK((log.find(3, {5, generation}) != nullptr) == (generation >= 6));
+  }
   CHECK(log.find(2, {5, 9}) == nullptr);
   int recent = 0;
   log.each_since(8, [&](const core::FinishedReceive& finished) {

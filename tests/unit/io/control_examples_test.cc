@@ -44,6 +44,7 @@ std::string examples() {
   hello.segment_bytes = 1'432;
   hello.window_bytes = 2'796'202;
   hello.early_segments = 682;
+  hello.early_transfers = 85;
   std::array<std::byte, io::kHelloBytes> hello_bytes;
   io::encode_hello(hello, hello_bytes.data());
 

@@ -47,7 +47,6 @@ wire::Probe example_probe(std::uint8_t paths) {
   probe.total_bytes = 8'000;
   probe.critical_segments = 12;
   probe.timestamp_ns = 34;
-  probe.grace_ns = 56;
   probe.path_count = paths;
   for (std::uint8_t i = 0; i < paths; ++i) probe.last_sequence[i] = 1'000U + i;
   return probe;
@@ -226,7 +225,6 @@ TEST_CASE("probe__round_trip_with_every_number_of_paths") {
     CHECK(probe.total_bytes == 8'000);
     CHECK(probe.critical_segments == 12);
     CHECK(probe.timestamp_ns == 34);
-    CHECK(probe.grace_ns == 56);
     REQUIRE(probe.path_count == paths);
     for (std::uint8_t i = 0; i < paths; ++i) CHECK(probe.last_sequence[i] == 1'000U + i);
   }
@@ -288,9 +286,9 @@ TEST_CASE("decode__counts_that_disagree_with_the_length_are_refused") {
   CHECK(decode(bitmap_bytes(64, 100, 13)) == DropReason::kBadLength);  // not the start of a chunk
   CHECK(decode(bitmap_bytes(0, 0xFFFF'FFFF, 13)) == DropReason::kBadLength);
   auto probe = probe_bytes(3);
-  probe[MLT_PREFIX_BYTES + wire::kTransferIdBytes + 16] = std::byte{17};  // more paths than there can be
+  probe[MLT_PREFIX_BYTES + wire::kTransferIdBytes + 12] = std::byte{17};  // more paths than there can be
   CHECK(decode(probe) == DropReason::kBadLength);
-  probe[MLT_PREFIX_BYTES + wire::kTransferIdBytes + 16] = std::byte{4};
+  probe[MLT_PREFIX_BYTES + wire::kTransferIdBytes + 12] = std::byte{4};
   CHECK(decode(probe) == DropReason::kBadLength);
   auto odd = probe_bytes(1);
   odd[MLT_PREFIX_BYTES + wire::kTransferIdBytes] = std::byte{0x41};  // 8,001 bytes of float64
@@ -298,6 +296,23 @@ TEST_CASE("decode__counts_that_disagree_with_the_length_are_refused") {
   auto stop = stop_bytes();
   stop[stop.size() - 12] = std::byte{7};  // a status that does not exist
   CHECK(decode(stop) == DropReason::kBadLength);
+  stop = stop_bytes();
+  stop[stop.size() - 12] = static_cast<std::byte>(wire::StopStatus::kComplete);  // but something is missing
+  CHECK(decode(stop) == DropReason::kBadLength);
+  stop = stop_bytes();
+  stop[stop.size() - 1] = stop[stop.size() - 2] = std::byte{0};  // more missing than there was
+  CHECK(decode(stop) == DropReason::kBadLength);
+}
+
+TEST_CASE("decode__reserved_bytes_are_refused") {
+  for (std::size_t i = 0; i < 3; ++i) {
+    auto probe = probe_bytes(2);
+    probe[MLT_PREFIX_BYTES + wire::kTransferIdBytes + 13 + i] = std::byte{1};
+    CHECK(decode(probe) == DropReason::kUnknownFlags);
+    auto stop = stop_bytes();
+    stop[stop.size() - 11 + i] = std::byte{1};
+    CHECK(decode(stop) == DropReason::kUnknownFlags);
+  }
 }
 
 TEST_CASE("decode__flags_of_other_types_are_refused") {
@@ -306,7 +321,7 @@ TEST_CASE("decode__flags_of_other_types_are_refused") {
     return bytes;
   };
   CHECK(decode(with_flags(ack_bytes(), 0x04)) == DropReason::kUnknownFlags);
-  CHECK(decode(with_flags(probe_bytes(1), 0x04)) == DropReason::kUnknownFlags);
+  CHECK(decode(with_flags(probe_bytes(1), 0x08)) == DropReason::kUnknownFlags);
   CHECK(decode(with_flags(bitmap_bytes(0, 8, 1), 0x08)) == DropReason::kUnknownFlags);
   CHECK(decode(with_flags(stop_bytes(), 0x01)) == DropReason::kUnknownFlags);
 }

@@ -52,7 +52,6 @@ wire::Probe example_probe() {
   probe.total_bytes = 4'096;
   probe.critical_segments = 2;
   probe.timestamp_ns = 1'200'000;
-  probe.grace_ns = 50'000;
   probe.path_count = 1;
   probe.last_sequence[0] = 7;
   return probe;

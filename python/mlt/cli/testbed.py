@@ -1,0 +1,316 @@
+"""``mlt testbed``: what a bad network does to a job, on one machine."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+
+from mlt.testbed import bed as beds
+from mlt.testbed import cleanup, report, requirements, runner, state, topology
+from mlt.testbed.bed import Testbed
+from mlt.testbed.errors import BadTopologyError, MissingError, TestbedError
+from mlt.testbed.topology import Topology
+
+INTERRUPTED = 130
+# As a shell gives it for a program that SIGPIPE ended.
+UNREAD = 141
+DEFAULT_NAME = "bed"
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def app() -> None:
+    """Hosts joined by a software switch, each in its own network namespace, with real queues and losses on purpose.
+
+    \b
+    mlt testbed run --hosts 4 --rate 200mbit --loss 1% -- python train.py
+    mlt testbed up --hosts 2;  mlt testbed exec host0 -- ping host1's address
+    mlt testbed status --watch;  mlt testbed set host1 --loss 5%;  mlt testbed down
+
+    From nothing to an answer in five minutes: docs/testbed.md.
+    """
+
+
+def _fail(error: Exception) -> NoReturn:
+    problems = error.problems if isinstance(error, MissingError) else [str(error)]
+    for problem in problems:
+        click.echo(f"error: {problem}", err=True)
+    raise SystemExit(1) from error
+
+
+@contextlib.contextmanager
+def _errors() -> Iterator[None]:
+    try:
+        yield
+    except TestbedError as error:
+        _fail(error)
+
+
+def _shape(function: Callable[..., Any]) -> Callable[..., Any]:
+    options = [
+        click.option("--hosts", type=int, help="Number of hosts."),
+        click.option("--rate", help="Of every link, for example 200mbit.  [default: 1gbit]"),
+        click.option("--buffer", help="Of every switch port, for example 256KiB.  [default: the policy's, or 256KiB]"),
+        click.option("--loss", help="Lost on every host's way to its switch, for example 1%.  [default: 0%]"),
+        click.option("--delay", help="Added to every packet that leaves a host, for example 5ms (needs sch_netem)."),
+        click.option("--policy", type=click.Path(), help="QoS policy file of 'mlt switch': classes and thresholds."),
+        click.option("--spines", type=int, help="Spine switches; above 0, leaves spread flows over them."),
+        click.option("--leaves", type=int, help="Leaf switches.  [default: 2 with spines]"),
+        click.option("--queue", type=click.Choice(["ebpf", "red", "fifo"]), help="Switch queues.  [default: ebpf]"),
+        click.option("--seed", type=int, help="Which packets are lost.  [default: 1]"),
+        click.option(
+            "--topology", "-f", type=click.Path(path_type=Path), help="YAML file; the options above go before it."
+        ),
+    ]
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def _topology(file: Path | None, options: dict[str, Any]) -> Topology:
+    given = {key: value for key, value in options.items() if value is not None}
+    if file is not None:
+        return topology.load(file, **given)
+    if "hosts" not in given:
+        raise BadTopologyError("say how many --hosts, or give a --topology file")
+    return topology.make(given)
+
+
+def _check_command(command: tuple[str, ...]) -> None:
+    if not command:
+        raise BadTopologyError("no command; write it after --, for example: -- python train.py")
+
+
+@app.command()
+@_shape
+@click.option("--name", help="Of the testbed.  [default: run-PID]")
+@click.option("--grace", type=click.FloatRange(min=0), default=5.0, show_default=True,
+              help="Seconds the others have to end by themselves when one host's command failed.")  # fmt: skip
+@click.option("--port", type=click.IntRange(1, 65_534), default=beds.DEFAULT_PORT, show_default=True,
+              help="MASTER_PORT.")  # fmt: skip
+@click.option("--counters", is_flag=True, help="Show the links and queues at the end, as 'status' does.")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+def run(name: str | None, grace: float, port: int, counters: bool, command: tuple[str, ...], **options: Any) -> None:
+    """Run COMMAND once per host and remove everything afterwards.
+
+    COMMAND finds RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, MLT_INTERFACE and GLOO_SOCKET_IFNAME in its environment.
+    Ends with 0 if all of them do. Without root it enters a user namespace of its own.
+    """
+    with _errors():
+        _check_command(command)
+        shape = _topology(options.pop("topology"), options)
+        bed = Testbed(shape, name=name or f"run-{os.getpid()}")
+        _enter_user_namespace()
+        code = 0
+        try:
+            with runner.interruptible():
+                try:
+                    bed.up()
+                    outcome = runner.run(bed, command, grace=grace, port=port)
+                    code = outcome.code
+                    _report(bed, outcome, counters)
+                finally:
+                    with runner.uninterrupted():
+                        bed.down()
+        except KeyboardInterrupt:
+            click.echo("interrupted: every command was ended and the testbed is removed", err=True)
+            code = INTERRUPTED
+        except BrokenPipeError:
+            # The interpreter would flush into the closed pipe once more when it ends.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            code = UNREAD
+    raise SystemExit(code)
+
+
+def _report(bed: Testbed, outcome: runner.Outcome, counters: bool) -> None:
+    for rank, ending in enumerate(outcome.endings):
+        if ending.ended_by_us:
+            click.echo(
+                f"testbed: {ending.host} (rank {rank}) was ended, because another host's command failed", err=True
+            )
+        elif ending.code:
+            click.echo(f"testbed: {ending.host} (rank {rank}) ended with exit code {ending.code}", err=True)
+    click.echo(f"testbed: {outcome.seconds:.2f} s; {report.summary(bed)}", err=True)
+    if counters:
+        _console(err=True).print(report.tables(bed))
+
+
+def _enter_user_namespace() -> None:
+    """Start again inside a user namespace where we are root, unless we may do everything already."""
+    if os.environ.get(requirements.USER_NAMESPACE):
+        requirements.private_run()
+        return
+    if requirements.is_privileged():
+        return
+    problem = requirements.user_namespace_problem()
+    if problem is not None:
+        raise MissingError([problem])
+    os.environ[requirements.USER_NAMESPACE] = "1"
+    os.execvp("unshare", ["unshare", "-Urnm", sys.executable, "-m", "mlt.cli.main", *sys.argv[1:]])
+
+
+@app.command()
+@_shape
+@click.argument("name", default=DEFAULT_NAME)
+def up(name: str, **options: Any) -> None:
+    """Make a testbed that stays until 'mlt testbed down'. Needs root."""
+    with _errors(), _interrupted(), runner.interruptible():
+        bed = Testbed(_topology(options.pop("topology"), options), name=name)
+        bed.up(stays=True)
+        for host, address in bed.layout.hosts.items():
+            click.echo(f"{host} {address} (at {bed.layout.leaf_of[host]})")
+        which = "" if name == DEFAULT_NAME else f"--name {name} "
+        click.echo(f"try: mlt testbed exec {which}host0 -- ip -br address    then: mlt testbed down {name}", err=True)
+
+
+@contextlib.contextmanager
+def _interrupted() -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise SystemExit(INTERRUPTED) from None
+
+
+def _attach(name: str) -> Testbed:
+    names = [found.name for found in state.all_states()]
+    if name == DEFAULT_NAME and name not in names and len(names) == 1:
+        name = names[0]  # the only one there is
+    return Testbed.attach(name)
+
+
+def _console(*, err: bool = False) -> Any:
+    from rich.console import Console
+
+    stream = sys.stderr if err else sys.stdout
+    return Console(stderr=err, width=None if stream.isatty() else 140)
+
+
+def _named(function: Callable[..., Any]) -> Callable[..., Any]:
+    return click.option(
+        "--name", default=DEFAULT_NAME, show_default=True, help="Which testbed; the only one there is if this is not."
+    )(function)
+
+
+@app.command(name="exec")
+@_named
+@click.argument("host")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+def exec_(name: str, host: str, command: tuple[str, ...]) -> None:
+    """Run COMMAND on HOST, in its place: same terminal, its exit code."""
+    with _errors():
+        _check_command(command)
+        bed = _attach(name)
+        words, env = bed.command(host, command), {**os.environ, **bed.environment(host)}
+        try:
+            os.execvpe(words[0], words, env)
+        except OSError as error:
+            raise TestbedError(f"{words[0]}: {error.strerror}") from None
+
+
+@app.command()
+@_named
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@click.option("--all", "everything", is_flag=True, help="Idle queues too.")
+@click.option("--watch", is_flag=True, help="Again every second, until Ctrl-C or until the testbed is gone.")
+def status(name: str, as_json: bool, everything: bool, watch: bool) -> None:
+    """Links and queues, live: packets sent, marked, dropped by cause, bytes waiting."""
+    from rich.live import Live
+
+    with _errors(), _interrupted():
+        bed = _attach(name)
+        name = bed.name
+        if as_json:
+            click.echo(json.dumps(report.as_json(bed), indent=2))
+            return
+        console = _console()
+        if not watch:
+            console.print(report.tables(bed, everything=everything))
+            return
+        with Live(report.tables(bed, everything=everything), console=console, auto_refresh=False) as live:
+            while name in (found.name for found in state.all_states()):
+                time.sleep(1)
+                live.update(report.tables(Testbed.attach(name), everything=everything), refresh=True)
+
+
+@app.command(name="set")
+@_named
+@click.argument("link", required=False)
+@click.option("--loss", help="Fraction of packets to lose; without LINK on every host's way up.")
+@click.option("--direction", type=click.Choice(["up", "down"]), help="Of --loss with LINK.  [default: both]")
+@click.option("--rate", help="Bits per second; without LINK of all links.")
+@click.option("--buffer", help="Bytes of switch ports; without LINK of all.")
+@click.option("--break", "break_", is_flag=True, help="Unplug LINK.")
+@click.option("--heal", is_flag=True, help="Plug LINK in again.")
+def set_(
+    name: str,
+    link: str | None,
+    loss: str | None,
+    direction: str | None,
+    rate: str | None,
+    buffer: str | None,
+    break_: bool,
+    heal: bool,
+) -> None:
+    """Change LINK (host2, leaf0-spine1), or all links, while everything runs."""
+    with _errors():
+        if loss is None and rate is None and buffer is None and not break_ and not heal:
+            raise BadTopologyError("nothing to set; give --loss, --rate, --buffer, --break or --heal")
+        if (break_ or heal) and link is None:
+            raise BadTopologyError("--break and --heal need a LINK, for example host2")
+        if break_ and heal:
+            raise BadTopologyError("--break and --heal at once")
+        if direction is not None and (link is None or loss is None):
+            raise BadTopologyError("--direction goes with --loss and a LINK")
+        bed = _attach(name)
+        # All values are checked before the first is applied.
+        for field, value in (("loss", loss), ("rate", rate), ("buffer", buffer)):
+            if value is not None:
+                bed.topology.changed(**{field: value})
+        if link is not None:
+            bed.topology.with_link(link)
+        if loss is not None:
+            bed.set_loss(loss, link=link, direction=direction)
+        if rate is not None:
+            bed.set_rate(rate, link=link)
+        if buffer is not None:
+            bed.set_buffer(buffer, link=link)
+        if link is not None and break_:
+            bed.break_link(link)
+        if link is not None and heal:
+            bed.heal_link(link)
+
+
+@app.command()
+@click.argument("name", default=DEFAULT_NAME)
+@click.option("--all", "everything", is_flag=True, help="Every testbed of this machine.")
+def down(name: str, everything: bool) -> None:
+    """End every process in a testbed and remove it; also what crashed runs left behind."""
+    with _errors(), runner.uninterrupted():
+        if not requirements.is_privileged():
+            raise MissingError(requirements.problems(topology.make({"hosts": 1})))
+        with state.locked():
+            swept = cleanup.sweep()
+        for gone in swept:
+            click.echo(f"removed {gone}, whose process was gone")
+        if everything:
+            for found in state.all_states():
+                cleanup.remove(found.name)
+                click.echo(f"removed {found.name}")
+        elif name not in swept:
+            if swept and name == DEFAULT_NAME and name not in [found.name for found in state.all_states()]:
+                return
+            cleanup.remove(name)
+            click.echo(f"removed {name}")
+
+
+@app.command()
+def schema() -> None:
+    """Print the topology file's JSON schema, for editors."""
+    click.echo(json.dumps(topology.json_schema(), indent=2))

@@ -1,0 +1,26 @@
+"""Hosts, switches and a bad network on one machine: network namespaces, real queues, losses on purpose.
+
+``Testbed`` is the context manager; ``mlt testbed`` the command. Linux only; needs pyroute2 (``mlt[testbed]``).
+"""
+
+from __future__ import annotations
+
+from mlt.testbed.bed import Testbed
+from mlt.testbed.errors import BadTopologyError, MissingError, TestbedError
+from mlt.testbed.impairments import LossCounters
+from mlt.testbed.switch_port import PortState, QueueCounters
+from mlt.testbed.topology import Topology, json_schema, load, make
+
+__all__ = [
+    "BadTopologyError",
+    "LossCounters",
+    "MissingError",
+    "PortState",
+    "QueueCounters",
+    "Testbed",
+    "TestbedError",
+    "Topology",
+    "json_schema",
+    "load",
+    "make",
+]

@@ -1,0 +1,76 @@
+"""Loss and delay on links. Loss is our seeded program where it can be loaded, netem otherwise; delay is always netem.
+
+With the program, packet n of a direction is lost or not whatever the timing: ``expected_losses`` says which.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from dataclasses import dataclass
+
+_MASK = 2**64 - 1
+_GOLDEN = 0x9E3779B97F4A7C15
+_LINK = struct.Struct("=QQ")
+_COUNTER = struct.Struct("=QQ")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossCounters:
+    """One direction of a link, in packets since the testbed began: what arrived, and what of it was lost."""
+
+    link: str
+    direction: str
+    loss: float
+    seen: int
+    lost: int
+    up: bool
+
+
+def seed_of(seed: int, link: str, direction: str) -> int:
+    """64 bits of their own for each direction."""
+    return int.from_bytes(hashlib.blake2b(f"{seed} {link} {direction}".encode(), digest_size=8).digest(), "little")
+
+
+def encode(loss: float, seed: int) -> bytes:
+    """``struct link``: the threshold out of 2^32 and the seed."""
+    return _LINK.pack(round(loss * 2**32), seed)
+
+
+def decode_counters(value: bytes) -> tuple[int, int]:
+    """``struct link_counter``: packets seen and lost."""
+    seen, lost = _COUNTER.unpack(value)
+    return seen, lost
+
+
+EMPTY_COUNTER = _COUNTER.pack(0, 0)
+
+
+def _mix(z: int) -> int:
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
+    return z ^ (z >> 31)
+
+
+def is_lost(loss: float, seed: int, number: int) -> bool:
+    """Whether packet ``number`` (from 0) of a direction is lost: the arithmetic of link_loss.bpf.c."""
+    return _mix((seed + (number + 1) * _GOLDEN) & _MASK) >> 32 < round(loss * 2**32)
+
+
+def expected_losses(loss: float, seed: int, packets: int) -> int:
+    """How many of the first ``packets`` are lost."""
+    return sum(is_lost(loss, seed, number) for number in range(packets))
+
+
+def host_queue(interface: str, rate: int, *, delay_ns: int = 0, netem_loss: float = 0.0) -> list[str]:
+    """tc lines of a host's own interface: it sends at the link's rate, like a card; netem only where asked for."""
+    burst = max(16_384, rate // 8000)
+    lines, parent = [], "root"
+    if delay_ns or netem_loss:
+        loss = f" loss {netem_loss * 100:.6f}%" if netem_loss else ""
+        delay = f" delay {delay_ns // 1000}us" if delay_ns else ""
+        lines.append(f"qdisc replace dev {interface} root handle 2: netem limit 100000{delay}{loss}")
+        parent = "parent 2:1"
+    # Sockets hold back their senders; the limit is there so that nothing is endless.
+    lines.append(f"qdisc replace dev {interface} {parent} handle 1: tbf rate {rate}bit burst {burst} limit 16777216")
+    return lines

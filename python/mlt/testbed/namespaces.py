@@ -1,0 +1,134 @@
+"""Network namespaces: made, entered, searched for processes, removed.
+
+A namespace lives as long as a process is in it or its file is mounted; the files are where ``ip netns`` looks for them.
+Threads enter namespaces, never the process: each call runs in a thread of its own, which ends there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TypeVar
+
+from mlt.testbed.errors import TestbedError
+
+NETNS_DIRECTORY = Path("/run/netns")
+_CLONE_NEWNET = 0x4000_0000
+_MS_BIND, _MNT_DETACH = 4096, 2
+_libc = ctypes.CDLL(None, use_errno=True)
+Result = TypeVar("Result")
+
+
+def _checked(result: int, what: str) -> None:
+    if result != 0:
+        code = ctypes.get_errno()
+        raise TestbedError(f"{what}: {os.strerror(code)}")
+
+
+def _in_thread(work: Callable[[], Result]) -> Result:
+    results: list[Result] = []
+    failures: list[BaseException] = []
+
+    def body() -> None:
+        try:
+            results.append(work())
+        except BaseException as error:  # handed to the caller below
+            failures.append(error)
+
+    thread = threading.Thread(target=body, name="mlt-testbed-namespace")
+    thread.start()
+    try:
+        thread.join()
+    except BaseException:
+        thread.join()  # what it makes must be there, or not, when the caller cleans up
+        raise
+    if failures:
+        raise failures[0]
+    return results[0]
+
+
+def path_of(bed: str, node: str) -> Path:
+    """Where the namespace of a node is mounted."""
+    return NETNS_DIRECTORY / f"mlt-{bed}-{node}"
+
+
+def create(path: Path) -> None:
+    """Make a namespace that stays until ``remove``. Raises TestbedError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+
+    def body() -> None:
+        _checked(_libc.unshare(_CLONE_NEWNET), "new network namespace")
+        path.touch()
+        own = f"/proc/self/task/{threading.get_native_id()}/ns/net"
+        _checked(_libc.mount(own.encode(), str(path).encode(), None, _MS_BIND, None), f"mount {path}")
+
+    _in_thread(body)
+
+
+def inside(path: Path, work: Callable[[], Result]) -> Result:
+    """Run ``work`` in the namespace; sockets that it opens stay there. Raises what ``work`` raises."""
+
+    def body() -> Result:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            _checked(_libc.setns(fd, _CLONE_NEWNET), f"enter {path}")
+        finally:
+            os.close(fd)
+        return work()
+
+    return _in_thread(body)
+
+
+def enter_command(path: Path) -> list[str]:
+    """Prefix of a command line that is to run in the namespace; the command replaces it, so the pid is its own."""
+    return ["nsenter", f"--net={path}", "--"]
+
+
+def processes(paths: Iterable[Path]) -> list[int]:
+    """Every process with a thread in one of the namespaces, but never this one."""
+    wanted = set()
+    for path in paths:
+        with contextlib.suppress(OSError):
+            status = path.stat()
+            wanted.add((status.st_dev, status.st_ino))
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        with contextlib.suppress(OSError):
+            status = (entry / "ns/net").stat()
+            if (status.st_dev, status.st_ino) in wanted:
+                found.append(int(entry.name))
+    return found
+
+
+def end_processes(paths: list[Path], *, grace: float) -> int:
+    """SIGTERM to everything inside, after ``grace`` seconds SIGKILL; returns how many there were."""
+    ended = set()
+    deadline = time.monotonic() + grace
+    terminated: set[int] = set()
+    while pids := processes(paths):
+        late = time.monotonic() >= deadline
+        for pid in pids:
+            ended.add(pid)
+            if late or pid not in terminated:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL if late else signal.SIGTERM)
+                terminated.add(pid)
+        if late and time.monotonic() > deadline + 5:
+            break  # stuck in the kernel: the namespace goes when they do
+        time.sleep(0.02)
+    return len(ended)
+
+
+def remove(path: Path) -> None:
+    """Unmount and delete; harmless when it is not there."""
+    _libc.umount2(str(path).encode(), _MNT_DETACH)
+    with contextlib.suppress(FileNotFoundError):
+        path.unlink()

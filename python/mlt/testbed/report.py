@@ -1,0 +1,61 @@
+"""Counters as people and programs read them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Group
+from rich.table import Table
+
+from mlt.testbed.bed import Testbed
+from mlt.testbed.units import format_loss, format_rate, format_size
+
+
+def as_json(bed: Testbed) -> dict[str, Any]:
+    """Everything ``status`` shows."""
+    return {
+        "name": bed.name,
+        "topology": bed.topology.as_dict(),
+        "hosts": dict(bed.layout.hosts),
+        "links": [asdict(row) for row in bed.link_counters()],
+        "queues": [asdict(row) for row in bed.counters()],
+    }
+
+
+def tables(bed: Testbed, *, everything: bool = False) -> Group:
+    """Links, then queues that had something to do (all with ``everything``)."""
+    links = Table("link", "state", "rate", "", "loss", "packets", "lost", "measured", title=f"links of {bed.name}")
+    for row in bed.link_counters():
+        measured = format_loss(row.lost / row.seen) if row.seen else "-"
+        rate = bed.topology.settings(row.link).rate
+        links.add_row(
+            row.link, "up" if row.up else "broken", format_rate(rate or 0), row.direction, format_loss(row.loss),
+            f"{row.seen:,}", f"{row.lost:,}", measured,
+        )  # fmt: skip
+    # Narrow enough for 80 columns.
+    columns = ("switch", "port to", "queue", "class", "sent", "marked", "early", "limit", "full", "waiting")
+    queues = Table(*columns, title="switch queues, in packets (early, limit, full: dropped)")
+    for one in bed.counters():
+        dropped = one.dropped_early + one.dropped_at_limit + one.dropped_full
+        if everything or one.sent or dropped:
+            queues.add_row(
+                one.switch, one.port, str(one.queue), one.name, f"{one.sent:,}", f"{one.marked:,}",
+                f"{one.dropped_early:,}", f"{one.dropped_at_limit:,}", f"{one.dropped_full:,}",
+                format_size(one.backlog),
+            )  # fmt: skip
+    return Group(links, queues)
+
+
+def summary(bed: Testbed) -> str:
+    """One line after a run: what the network did to the packets."""
+    links = bed.link_counters()
+    seen, lost = sum(row.seen for row in links if row.direction == "up"), sum(row.lost for row in links)
+    queues = bed.counters()
+    parts = [f"{seen:,} packets sent, {lost:,} lost on links" + (f" ({format_loss(lost / seen)})" if seen else "")]
+    if not bed.counts_links:
+        parts = [f"{sum(one.sent for one in queues):,} packets through switch ports"]
+    parts.append(f"{sum(one.marked for one in queues):,} marked")
+    parts.append(f"{sum(one.dropped_early for one in queues):,} dropped early")
+    parts.append(f"{sum(one.dropped_at_limit + one.dropped_full for one in queues):,} dropped by full queues")
+    return ", ".join(parts)

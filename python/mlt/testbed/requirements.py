@@ -1,0 +1,162 @@
+"""Whether this machine can carry a testbed, asked before anything is made. Each problem names its remedy."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+
+from mlt.testbed import programs
+from mlt.testbed.errors import MissingError
+from mlt.testbed.topology import Topology
+
+# Set by the command line when it has entered a user namespace of its own.
+USER_NAMESPACE = "MLT_TESTBED_USER_NAMESPACE"
+_CAP_NET_ADMIN, _CAP_SYS_ADMIN = 12, 21
+_PACKAGES = {"tc": "iproute2", "nsenter": "util-linux", "unshare": "util-linux", "setpriv": "util-linux"}
+# A discipline and arguments with which tc accepts it on a fresh loopback interface.
+_PROBES = {
+    "htb": "root handle 1: htb",
+    "tbf": "root tbf rate 1mbit burst 16384 limit 65536",
+    "clsact": "clsact",
+    "prio": "root handle 1: prio",
+    "red": "root red limit 60000 min 10000 max 30000 avpkt 1000 burst 20 bandwidth 1mbit probability 0.1",
+    "netem": "root netem delay 1ms",
+}
+
+
+def in_user_namespace() -> bool:
+    """Whether root here is only root of a namespace: then the kernel loads no programs for us."""
+    try:
+        first = Path("/proc/self/uid_map").read_text(encoding="ascii").split()
+    except OSError:
+        return False
+    return first[:3] != ["0", "0", "4294967295"]
+
+
+def has_capability(number: int) -> bool:
+    """Whether this process holds a capability now."""
+    for line in Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines():
+        if line.startswith("CapEff:"):
+            return bool(int(line.split()[1], 16) >> number & 1)
+    return False
+
+
+def is_privileged() -> bool:
+    """Whether namespaces and links may be made here as we are."""
+    return has_capability(_CAP_NET_ADMIN) and has_capability(_CAP_SYS_ADMIN)
+
+
+def user_namespace_problem() -> str | None:
+    """Why an unprivileged user namespace cannot be used, or None if it can."""
+    if shutil.which("unshare") is None:
+        return "unshare is not installed: apt-get install util-linux"
+    done = subprocess.run(["unshare", "-Urnm", "true"], capture_output=True, text=True, check=False)
+    if done.returncode == 0:
+        return None
+    return (
+        f"not root, and the kernel refuses a user namespace ({done.stderr.strip()}): run as root (sudo), or allow it: "
+        "sysctl kernel.unprivileged_userns_clone=1, on Ubuntu also kernel.apparmor_restrict_unprivileged_userns=0"
+    )
+
+
+def private_run() -> None:
+    """In a user namespace: a /run of our own, because the machine's belongs to a root that we are not."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.mount(b"mlt", b"/run", b"tmpfs", 0, None) != 0:
+        raise MissingError([f"no private /run in the user namespace: {os.strerror(ctypes.get_errno())}"])
+
+
+@cache
+def kernel_has(discipline: str) -> bool:
+    """Whether the kernel has (or can load) a queueing discipline; tried in a namespace that is gone at once."""
+    command = ["unshare", "--net", "tc", "qdisc", "add", "dev", "lo", *_PROBES[discipline].split()]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+def can_load_programs() -> bool:
+    """Whether loss can be the seeded program: real root, libbpf, and an object or the means to compile it."""
+    return not _program_problems()
+
+
+def _program_problems() -> list[str]:
+    found = []
+    if in_user_namespace():
+        found.append("eBPF programs need real root, not a user namespace: run with sudo")
+    try:
+        ctypes.CDLL("libbpf.so.1")
+    except OSError:
+        found.append("libbpf.so.1 is not installed: apt-get install libbpf1")
+    if any(programs.ready(source) is None for source in programs.sources()):
+        found += programs.missing_tools()
+    return found
+
+
+def _lossy(topology: Topology) -> list[str]:
+    """Directions that lose packets, other than the one netem can do."""
+    found = []
+    for link in topology.link_names():
+        settings = topology.settings(link)
+        if settings.loss_down or (settings.loss_up and not link.startswith("host")):
+            found.append(link)
+    return found
+
+
+def problems(topology: Topology) -> list[str]:
+    """Everything that is missing for this topology, one line each; empty if it can be made."""
+    if not is_privileged():
+        return [
+            "making network namespaces needs root (or CAP_NET_ADMIN and CAP_SYS_ADMIN): sudo, or 'mlt testbed run', "
+            "which enters a user namespace by itself"
+        ]
+    found = [
+        f"{program} is not installed: apt-get install {package}"
+        for program, package in _PACKAGES.items()
+        if shutil.which(program) is None
+    ]
+    if importlib.util.find_spec("pyroute2") is None:
+        found.append("pyroute2 is not installed: pip install 'mlt[testbed]'")
+    if found:
+        return found
+    needed = ["htb", "tbf", "clsact"]
+    if topology.queue == "red":
+        needed += ["prio", "red"]
+    if topology.delay:
+        needed.append("netem")
+    for name in needed:
+        if not kernel_has(name):
+            found.append(f"the kernel has no sch_{'ingress' if name == 'clsact' else name}: {_kernel_remedy(name)}")
+    programs_missing = _program_problems()
+    if topology.queue == "ebpf":
+        found += programs_missing
+        if programs_missing and in_user_namespace():
+            found.append("or choose --queue red, which the kernel must have, or --queue fifo, which has no classes")
+    elif programs_missing:
+        if _lossy(topology):
+            found.append(
+                f"loss on {', '.join(_lossy(topology))} needs the eBPF injector: {'; '.join(programs_missing)}"
+            )
+        elif topology.loss and not kernel_has("netem"):
+            found.append(
+                "loss needs the eBPF injector or sch_netem, and there is neither: " + "; ".join(programs_missing)
+            )
+    return found
+
+
+def _kernel_remedy(name: str) -> str:
+    if name in ("red", "prio"):
+        return "choose --queue ebpf, or a distribution kernel (modprobe sch_red sch_prio)"
+    if name == "netem":
+        return "delay cannot be made without it; load it (modprobe sch_netem) or use a distribution kernel"
+    return "use a distribution kernel"
+
+
+def require(topology: Topology) -> None:
+    """Raise MissingError with all of ``problems``."""
+    found = problems(topology)
+    if found:
+        raise MissingError(found)

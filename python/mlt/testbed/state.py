@@ -1,0 +1,129 @@
+"""What a testbed leaves on disk, so that other processes find it and nothing outlives its owner unseen.
+
+One JSON file per testbed, written before its first namespace and removed after its last. A testbed of ``run`` or of a
+Python program belongs to that process; if the process is gone, the next command removes what it left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mlt.testbed.errors import TestbedError
+
+VERSION = 1
+ROOT_DIRECTORY = Path("/run/mlt-testbed")
+
+
+@dataclass(kw_only=True)
+class State:
+    """``owner``: [pid, start time] of the process it ends with, None for ``up``. ``tables``: name -> kernel number."""
+
+    name: str
+    owner: list[int] | None
+    topology: dict[str, Any]
+    namespaces: dict[str, str]
+    tables: dict[str, int] = field(default_factory=dict)
+    broken: list[str] = field(default_factory=list)
+    ready: bool = False
+    version: int = VERSION
+
+    @property
+    def paths(self) -> list[Path]:
+        return [Path(path) for path in self.namespaces.values()]
+
+    def is_abandoned(self) -> bool:
+        """Whether the process it belongs to is gone."""
+        return self.owner is not None and (start_time(self.owner[0]) != self.owner[1])
+
+
+def start_time(pid: int) -> int | None:
+    """Clock ticks since boot at which ``pid`` began; with it, a number that was given out again is told apart."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return None
+    fields = text.rpartition(")")[2].split()
+    return None if fields[0] in "ZX" else int(fields[19])
+
+
+def owner() -> list[int]:
+    """This process, as ``State.owner``."""
+    return [os.getpid(), start_time(os.getpid()) or 0]
+
+
+def directory() -> Path:
+    """/run/mlt-testbed for root; XDG_RUNTIME_DIR/mlt-testbed for others."""
+    if os.geteuid() == 0:
+        return ROOT_DIRECTORY
+    return Path(os.environ.get("XDG_RUNTIME_DIR") or f"/tmp/mlt-{os.getuid()}") / "mlt-testbed"
+
+
+def write(state: State) -> None:
+    """Replace the file in one step."""
+    folder = directory()
+    folder.mkdir(parents=True, exist_ok=True, mode=0o755)
+    scratch = folder / f".{state.name}.{os.getpid()}"
+    scratch.write_text(json.dumps(asdict(state), indent=1), encoding="utf-8")
+    os.replace(scratch, folder / f"{state.name}.json")
+
+
+def create(state: State) -> None:
+    """Write the file, unless the name is taken; raises TestbedError then."""
+    folder = directory()
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o755)
+        with (folder / f"{state.name}.json").open("x", encoding="utf-8") as file:
+            json.dump(asdict(state), file, indent=1)
+    except FileExistsError:
+        raise TestbedError(
+            f"a testbed named {state.name!r} is there already: 'mlt testbed down {state.name}' removes it, "
+            "or choose another --name"
+        ) from None
+    except OSError as error:
+        raise TestbedError(f"{folder}: {error.strerror}; set XDG_RUNTIME_DIR to a folder you may write to") from None
+
+
+def read(name: str) -> State:
+    """Raises TestbedError listing the names there are."""
+    for state in all_states():
+        if state.name == name:
+            return state
+    if os.geteuid() != 0 and (ROOT_DIRECTORY / f"{name}.json").exists():
+        raise TestbedError(f"testbed {name!r} belongs to root: use sudo")
+    names = ", ".join(state.name for state in all_states())
+    there = f"there are: {names}" if names else "there is none; 'mlt testbed up' makes one"
+    raise TestbedError(f"no testbed named {name!r}; {there}")
+
+
+def all_states() -> list[State]:
+    """Every testbed on this machine that this user may see; unreadable files are skipped."""
+    found = []
+    for path in sorted(directory().glob("*.json")):
+        with contextlib.suppress(OSError, ValueError, TypeError):
+            raw = json.loads(path.read_text(encoding="utf-8"))
+            if raw.get("version") == VERSION:
+                found.append(State(**raw))
+    return found
+
+
+def forget(name: str) -> None:
+    """Remove the file; harmless when it is not there."""
+    with contextlib.suppress(FileNotFoundError):
+        (directory() / f"{name}.json").unlink()
+
+
+@contextlib.contextmanager
+def locked() -> Iterator[None]:
+    """One process at a time makes, changes or removes testbeds."""
+    folder = directory()
+    folder.mkdir(parents=True, exist_ok=True, mode=0o755)
+    with (folder / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,192 @@
+"""What a testbed looks like: hosts, leaves, spines, and what each link does to packets.
+
+One switch joins up to ``MAX_HOSTS`` hosts; with spines, hosts are dealt in blocks to leaves, every leaf has one link to
+every spine, and leaves spread flows over spines by a hash of addresses and ports (ECMP). The YAML file has these fields
+by these names; ``json_schema`` is for editors. Units in the models: bit/s, bytes, fractions, nanoseconds.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema, model_validator
+
+from mlt.testbed.errors import BadTopologyError
+from mlt.testbed.units import parse_delay, parse_loss, parse_rate, parse_size
+
+MAX_HOSTS, MAX_LEAVES, MAX_SPINES = 64, 16, 16
+# The switch program's table of ports.
+MAX_PORTS = 256
+
+
+def _text(pattern: str, example: str) -> WithJsonSchema:
+    return WithJsonSchema(
+        {"anyOf": [{"type": "string", "pattern": pattern, "examples": [example]}, {"type": "number"}]}
+    )
+
+
+Rate = Annotated[int, BeforeValidator(parse_rate), _text(r"^[0-9.]+ ?([kmg]?bit)$", "200mbit")]
+Size = Annotated[int, BeforeValidator(parse_size), _text(r"^[0-9.]+ ?([KMG]i?)?B$", "256KiB")]
+Loss = Annotated[float, BeforeValidator(parse_loss), _text(r"^(0|[0-9.]+ ?%)$", "1%")]
+Delay = Annotated[int, BeforeValidator(parse_delay), _text(r"^[0-9.]+ ?(us|ms|s)$", "10ms")]
+# IPv6 does not run below 1280.
+Mtu = Annotated[int, Field(ge=1280, le=9000, strict=True)]
+QueueKind = Literal["ebpf", "red", "fifo"]
+Direction = Literal["up", "down"]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class LinkSettings(_Strict):
+    """What one link differs in; a field left out keeps the topology's value."""
+
+    rate: Rate | None = Field(default=None, description="both directions")
+    buffer: Size | None = Field(default=None, description="of the switch ports on this link")
+    mtu: Mtu | None = Field(default=None, description="of both ends")
+    loss: Loss | None = Field(default=None, description="both directions; loss_up and loss_down go before it")
+    loss_up: Loss | None = Field(default=None, description="from the host to its switch, or from leaf to spine")
+    loss_down: Loss | None = Field(default=None, description="the other way")
+
+
+class Topology(_Strict):
+    """The whole file. Links are named ``host2`` (a host and its switch) and ``leaf0-spine1``."""
+
+    hosts: Annotated[int, Field(ge=1, le=MAX_HOSTS, strict=True)]
+    spines: Annotated[int, Field(ge=0, le=MAX_SPINES, strict=True)] = 0
+    leaves: Annotated[int, Field(ge=1, le=MAX_LEAVES, strict=True)] | None = Field(
+        default=None, description="default: 1 without spines, else 2 (1 for a single host)"
+    )
+    rate: Rate = Field(default=1_000_000_000, description="of every link, each direction")
+    buffer: Size | None = Field(
+        default=None, description="of every switch port; default: the policy's shared buffer, or 256KiB without policy"
+    )
+    loss: Loss = Field(default=0.0, description="of every host's link towards its switch: what a path loses once")
+    delay: Delay = Field(default=0, description="added where a packet leaves a host (needs sch_netem)")
+    uplink: LinkSettings = Field(default=LinkSettings(), description="links between leaves and spines")
+    links: dict[str, LinkSettings] = Field(default_factory=dict, description="single links by name")
+    mtu: Mtu = Field(default=1500, description="of every link, in bytes")
+    policy: str | None = Field(default=None, description="a file of 'mlt switch'; relative to the topology file")
+    queue: QueueKind = Field(default="ebpf", description="ebpf: our program over htb. red: prio and red. fifo: plain")
+    seed: Annotated[int, Field(ge=0, lt=2**63, strict=True)] = Field(default=1, description="of the lost packets")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Topology:
+        leaves = self.leaf_count
+        if self.spines == 0 and leaves > 1:
+            raise ValueError(f"{leaves} leaves need spines to join them; add spines: 1 or more")
+        if leaves > self.hosts:
+            raise ValueError(f"{leaves} leaves for {self.hosts} hosts: a leaf has 1 host at least")
+        if self.hosts + 2 * leaves * self.spines > MAX_PORTS:
+            raise ValueError(f"{self.hosts + 2 * leaves * self.spines} switch ports; {MAX_PORTS} at most")
+        known = self.link_names()
+        for name in self.links:
+            if name not in known:
+                raise ValueError(f"links.{name}: no such link; there are {', '.join(known)}")
+        if self.queue == "fifo" and self.policy is not None:
+            raise ValueError("queue: fifo has no classes; leave the policy out, or choose ebpf or red")
+        return self
+
+    @property
+    def leaf_count(self) -> int:
+        """Switches that hosts hang on."""
+        if self.leaves is not None:
+            return self.leaves
+        return min(2, self.hosts) if self.spines else 1
+
+    def leaf_names(self) -> list[str]:
+        """A switch without spines above it is just "switch"."""
+        return [f"leaf{i}" for i in range(self.leaf_count)] if self.spines else ["switch"]
+
+    def host_names(self) -> list[str]:
+        return [f"host{i}" for i in range(self.hosts)]
+
+    def spine_names(self) -> list[str]:
+        return [f"spine{i}" for i in range(self.spines)]
+
+    def link_names(self) -> list[str]:
+        """Hosts' links first, then those between leaves and spines."""
+        return self.host_names() + [f"{leaf}-{spine}" for leaf in self.leaf_names() for spine in self.spine_names()]
+
+    def settings(self, link: str) -> LinkSettings:
+        """One link's own settings over the uplinks' over the topology's; no field but ``buffer`` is None."""
+        own, group = self.links.get(link, LinkSettings()), LinkSettings()
+        is_host = link.startswith("host")
+        if not is_host:
+            group = self.uplink
+        rate = _first(own.rate, group.rate, self.rate)
+        up = _first(own.loss_up, own.loss, group.loss_up, group.loss, self.loss if is_host else 0.0)
+        down = _first(own.loss_down, own.loss, group.loss_down, group.loss, 0.0)
+        buffer = own.buffer or group.buffer or self.buffer
+        mtu = own.mtu or group.mtu or self.mtu
+        return LinkSettings(rate=rate, buffer=buffer, mtu=mtu, loss_up=up, loss_down=down)
+
+    def with_link(self, link: str, **changes: Any) -> Topology:
+        """A copy in which one link's settings changed."""
+        known = self.link_names()
+        if link not in known:
+            raise BadTopologyError(f"no link {link!r}; there are {', '.join(known)}")
+        own = self.links.get(link, LinkSettings()).model_dump(exclude_none=True)
+        return self.changed(links={**self.as_dict()["links"], link: own | changes})
+
+    def changed(self, **changes: Any) -> Topology:
+        """A checked copy; raises BadTopologyError."""
+        return make({**self.as_dict(), **changes})
+
+    def as_dict(self) -> dict[str, Any]:
+        """What ``make`` reads back into an equal topology."""
+        return self.model_dump(mode="json", exclude_none=True)
+
+
+def _first(*values: Any) -> Any:
+    return next(value for value in values if value is not None)
+
+
+def make(fields: dict[str, Any], *, source: str = "testbed") -> Topology:
+    """Check ``fields`` and build a Topology; raises BadTopologyError naming every bad field."""
+    try:
+        return Topology.model_validate(fields)
+    except ValidationError as error:
+        raise BadTopologyError(f"{source}: " + "; ".join(_explain(problem) for problem in error.errors())) from None
+
+
+def load(path: str | Path, **overrides: Any) -> Topology:
+    """Read a YAML file; ``overrides`` go before what it says. A policy is looked up beside the file."""
+    try:
+        raw = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise BadTopologyError(f"{path}: cannot be read: {error}") from None
+    if not isinstance(raw, dict):
+        raise BadTopologyError(f"{path}: expected fields such as 'hosts: 4'; see docs/testbed.md")
+    if isinstance(raw.get("policy"), str):
+        raw["policy"] = os.path.abspath(os.path.join(os.path.dirname(path), raw["policy"]))
+    return make({**raw, **overrides}, source=str(path))
+
+
+def json_schema() -> dict[str, Any]:
+    """JSON schema of the file."""
+    return Topology.model_json_schema()
+
+
+def check_name(name: str) -> str:
+    """A testbed's name becomes part of file names; raises BadTopologyError."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}", name):
+        raise BadTopologyError(f"name {name!r}: letters, digits, - and _, 32 at most")
+    return name
+
+
+def _explain(problem: Any) -> str:
+    where = ".".join(str(part) for part in problem["loc"])
+    message = str(problem["msg"]).removeprefix("Value error, ")
+    if problem["type"] == "extra_forbidden":
+        message = "no such field"
+    elif problem["type"] == "missing":
+        message = "is required"
+    elif not problem["type"].startswith("value_error"):
+        message += f" (got {problem['input']!r})"
+    return f"{where}: {message}" if where else message

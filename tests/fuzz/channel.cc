@@ -1,0 +1,179 @@
+// The control channel (io/control_channel) against strangers: the input is what up to three connections say to a
+// listening rank, in turns, with time that passes between. Nobody becomes a peer without a valid hello and its confirm,
+// a peer goes up at most once and down at most once after it, messages come from peers only, and time alone clears
+// every connection that does not behave. Uses real sockets on loopback and made-up time.
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <map>
+
+#include "input.h"
+#include "io/control_channel.h"
+
+namespace {
+
+using namespace mlt;
+
+constexpr std::uint16_t kWorld = 4;
+
+class Sink final : public io::ControlSink {
+ public:
+  void on_peer_up(const io::PeerHello& peer) override {
+    FUZZ_CHECK(peer.hello.rank > 0 && peer.hello.rank < kWorld && peer.hello.world_size == kWorld);
+    FUZZ_CHECK(++ups_[peer.hello.rank] == 1);
+    FUZZ_CHECK(downs_[peer.hello.rank] == 0);
+  }
+  void on_message(std::uint16_t rank, std::uint8_t type, std::span<const std::byte> payload) override {
+    FUZZ_CHECK(ups_[rank] == 1 && downs_[rank] == 0);
+    FUZZ_CHECK(type >= io::kFirstMessageType && payload.size() <= 1'024);
+  }
+  void on_peer_down(std::uint16_t rank, io::PeerDownCause, const std::string& text) override {
+    FUZZ_CHECK(ups_[rank] == 1 && ++downs_[rank] == 1);
+    FUZZ_CHECK(!text.empty());
+  }
+  void on_refused(const io::SocketAddress&, const std::string& text) override { FUZZ_CHECK(!text.empty()); }
+  bool all_down() const { return ups_ == downs_; }
+
+ private:
+  std::array<int, kWorld> ups_{};
+  std::array<int, kWorld> downs_{};
+};
+
+io::ControlOptions options() {
+  io::ControlOptions options;
+  options.listen = io::SocketAddress::loopback(AF_INET, 0);
+  options.world_size = kWorld;
+  options.job_id = 7;
+  options.incarnation = 1;
+  options.cookies.assign(kWorld, 0xC0);
+  options.segment_bytes = 1'400;
+  options.max_message_bytes = 1'024;
+  options.outgoing_limit_bytes = 8'192;
+  return options;
+}
+
+// A hello that would be accepted, but for one byte changed where `damage` says (beyond its end: none).
+std::vector<std::byte> hello_frame(std::uint16_t rank, std::uint8_t damage, std::uint8_t value) {
+  io::Hello hello;
+  hello.version = 1;
+  hello.rank = rank;
+  hello.world_size = kWorld;
+  hello.job_id = 7;
+  hello.incarnation = 10U + rank;
+  hello.segment_bytes = 1'400;
+  std::vector<std::byte> frame(io::kFrameHeaderBytes + io::kHelloBytes);
+  io::encode_frame_header({io::kHelloBytes, static_cast<std::uint8_t>(io::FrameType::kHello)}, frame.data());
+  io::encode_hello(hello, frame.data() + io::kFrameHeaderBytes);
+  if (damage < frame.size()) frame[damage] = static_cast<std::byte>(value);
+  return frame;
+}
+
+std::vector<std::byte> frame_of(std::uint8_t type, std::span<const std::byte> payload) {
+  std::vector<std::byte> frame(io::kFrameHeaderBytes);
+  io::encode_frame_header({static_cast<std::uint32_t>(payload.size()), type}, frame.data());
+  frame.insert(frame.end(), payload.begin(), payload.end());
+  return frame;
+}
+
+class World {
+ public:
+  World() {
+    io::OsError error;
+    channel_ = io::ControlChannel::open(options(), error);
+    FUZZ_CHECK(channel_ != nullptr);
+  }
+
+  void step(fuzz::Input& input) {
+    const std::uint32_t which = input.below(kStrangers);
+    switch (input.below(8)) {
+      case 0:
+        connect(which);
+        break;
+      case 1:
+        strangers_[which] = io::UniqueFd();
+        break;
+      case 2: {
+        const auto rank = static_cast<std::uint16_t>(input.below(kWorld + 1));
+        const std::uint8_t damage = input.u8();
+        say(which, hello_frame(rank, damage, input.u8()));
+        break;
+      }
+      case 3:
+        say(which, frame_of(static_cast<std::uint8_t>(io::FrameType::kConfirm), {}));
+        break;
+      case 4: {
+        const std::uint8_t type = input.u8();
+        say(which, frame_of(type, input.take(input.u8())));
+        break;
+      }
+      case 5:
+        say(which, input.take(1U + input.below(64)));
+        break;
+      case 6: {
+        const auto rank = static_cast<std::uint16_t>(input.below(kWorld));
+        const std::uint8_t type = static_cast<std::uint8_t>(io::kFirstMessageType + input.below(4));
+        const std::vector<std::byte> payload(input.u16() % 1'100);
+        const io::ControlSendStatus sent = channel_->send(rank, type, payload);
+        FUZZ_CHECK((sent == io::ControlSendStatus::kQueued) <= channel_->is_up(rank));
+        break;
+      }
+      default:
+        now_ += base::DurationNs{input.u8()} * 20 * base::kMillisecond;
+    }
+    service();
+  }
+
+  // Left alone for longer than every limit, the channel has no peer and no connection left.
+  void finish() {
+    for (int i = 0; i < 20; ++i) {
+      now_ += base::kSecond;
+      service();
+    }
+    FUZZ_CHECK(sink_.all_down());
+    channel_->say_goodbye();
+    service();
+    FUZZ_CHECK(channel_->finished());
+  }
+
+ private:
+  static constexpr std::uint32_t kStrangers = 3;
+
+  void connect(std::uint32_t which) {
+    strangers_[which] = io::UniqueFd(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    const linger reset{1, 0};  // thousands of runs a second: leave no TIME_WAIT behind
+    ::setsockopt(strangers_[which].get(), SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
+    const io::SocketAddress& to = channel_->listen_address();
+    ::connect(strangers_[which].get(), to.raw(), to.raw_size());
+  }
+
+  void say(std::uint32_t which, std::span<const std::byte> bytes) {
+    if (!strangers_[which]) return;
+    // Refused where the channel has closed the connection, which is its right.
+    (void)::send(strangers_[which].get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+  }
+
+  void service() {
+    for (int turns = 0;; ++turns) {
+      FUZZ_CHECK(turns < 100);  // else it keeps asking to be serviced
+      channel_->service(now_, sink_);
+      pollfd ready{channel_->poll_fd(), POLLIN, 0};
+      if (::poll(&ready, 1, 0) <= 0 && channel_->next_timeout() > now_) return;
+    }
+  }
+
+  base::TimeNs now_ = base::kSecond;
+  Sink sink_;
+  std::unique_ptr<io::ControlChannel> channel_;
+  std::array<io::UniqueFd, kStrangers> strangers_;
+};
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  fuzz::Input input(data, size);
+  World world;
+  for (int steps = 0; !input.empty() && steps < 64; ++steps) world.step(input);
+  world.finish();
+  return 0;
+}

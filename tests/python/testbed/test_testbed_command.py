@@ -1,0 +1,131 @@
+"""``mlt testbed`` refuses bad input before it touches anything, in one line that says what to do."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+from testbed_lab import MLT, command, needs_testbed
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["run", "--", "true"], "say how many --hosts"),
+        (["run", "--hosts", "2"], "no command"),
+        (["run", "--hosts", "0", "--", "true"], "hosts: "),
+        (["run", "--hosts", "2", "--loss", "200%", "--", "true"], "between 0% and 100%"),
+        (["run", "--hosts", "2", "--rate", "fast", "--", "true"], "write it as 200mbit"),
+        (["run", "--hosts", "2", "--buffer", "0", "--", "true"], "write it as 256KiB"),
+        (["run", "--hosts", "2", "--policy", "nowhere.yaml", "--", "true"], "nowhere.yaml"),
+        (["run", "--hosts", "2", "--name", "../x", "--", "true"], "letters, digits"),
+        (["run", "--topology", "nowhere.yaml", "--", "true"], "nowhere.yaml: cannot be read"),
+        (["up", "--hosts", "2", "--leaves", "2"], "need spines"),
+        (["exec", "--name", "nobody", "host0", "--", "true"], "no testbed named 'nobody'"),
+        (["status", "--name", "nobody"], "no testbed named 'nobody'"),
+        (["set", "--name", "nobody", "--loss", "1%"], "no testbed named 'nobody'"),
+        (["set", "--name", "nobody"], "nothing to set"),
+        (["set", "--break"], "need a LINK"),
+        (["set", "host0", "--break", "--heal"], "at once"),
+        (["set", "--loss", "1%", "--direction", "up"], "goes with --loss and a LINK"),
+        (["down", "nobody"], "no testbed named 'nobody'"),
+    ],
+)
+def test_command__refuses_with_a_reason(words: list[str], text: str) -> None:
+    done = command(*words)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert done.stderr.startswith("error: ")
+    assert "Traceback" not in done.stderr
+    if os.geteuid() == 0 or words[0] != "down":
+        assert text in done.stderr
+
+
+def test_schema__is_json() -> None:
+    assert "hosts" in json.loads(command("schema").stdout)["properties"]
+
+
+def test_run__names_the_package_of_a_missing_program(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root")
+    # A PATH without tc: everything else is reached through it.
+    for program in ("nsenter", "unshare", "setpriv"):
+        (tmp_path / program).symlink_to(f"/usr/bin/{program}")
+    env = {**os.environ, "PATH": str(tmp_path)}
+    done = subprocess.run(
+        [*MLT, "run", "--hosts", "2", "--", "true"], env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr == "error: tc is not installed: apt-get install iproute2\n"
+
+
+@needs_testbed
+def test_run__says_what_the_kernel_lacks() -> None:
+    from mlt.testbed.requirements import kernel_has
+
+    if kernel_has("netem"):
+        pytest.skip("this kernel has sch_netem")
+    done = command("run", "--hosts", "2", "--delay", "5ms", "--", "true")
+    assert done.returncode == 1
+    assert "the kernel has no sch_netem" in done.stderr
+    assert "modprobe sch_netem" in done.stderr
+
+
+NOBODY = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", "--inh-caps", "-all"]
+
+
+def as_nobody(*words: str) -> subprocess.CompletedProcess[str]:
+    """Run as nobody, with this Python's packages: the interpreter itself may lie where nobody may not look."""
+    path = os.pathsep.join([*os.environ.get("PYTHONPATH", "").split(os.pathsep), sysconfig.get_path("purelib")])
+    env = {**os.environ, "PYTHONPATH": path, "HOME": "/nonexistent"}
+    # Through a shell: setpriv itself still has the rights that its child lacks.
+    return subprocess.run(
+        [*NOBODY, "sh", "-c", 'exec "$@"', "sh", *words], env=env, capture_output=True, text=True, timeout=60,
+        check=False,
+    )  # fmt: skip
+
+
+@needs_testbed
+def test_run__without_root_enters_a_user_namespace() -> None:
+    """As nobody: plain queues work, programs are refused with the reason."""
+    module = ["-m", "mlt.cli.main", "testbed"]
+    pythons = [sys.executable, f"/usr/bin/python3.{sys.version_info.minor}"]
+    python = next((one for one in pythons if as_nobody(one, *module, "schema").returncode == 0), None)
+    if python is None:
+        pytest.skip("nobody may not run this Python")
+    if as_nobody("unshare", "-Urnm", "true").returncode != 0:
+        pytest.skip("user namespaces are off here")
+    mlt = [python, *module]
+    done = as_nobody(*mlt, "run", "--hosts", "2", "--queue", "fifo", "--", "sh", "-c", "echo $MASTER_ADDR")
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == ["[0] 10.77.0.1", "[1] 10.77.0.1"]
+    refused = as_nobody(*mlt, "run", "--hosts", "2", "--", "true")
+    assert refused.returncode == 1
+    assert "need real root" in refused.stderr
+    stays = as_nobody(*mlt, "up", "--hosts", "2")
+    assert stays.returncode == 1
+    assert "needs root" in stays.stderr
+
+
+@needs_testbed
+def test_run__without_clang_uses_what_the_wheel_carries(tmp_path: Path) -> None:
+    from mlt.testbed import programs
+
+    shipped = [source for source in programs.sources() if (programs.HERE / "bpf" / source.object_name).exists()]
+    for program in ("tc", "nsenter", "unshare", "setpriv", "true", "sh"):
+        (tmp_path / program).symlink_to(str(shutil.which(program)))
+    env = {**os.environ, "PATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    done = subprocess.run(
+        [*MLT, "run", "--hosts", "2", "--", "true"], env=env, capture_output=True, text=True, check=False
+    )
+    if len(shipped) == len(programs.sources()):
+        assert done.returncode == 0, done.stderr
+    else:
+        assert done.returncode == 1
+        assert "clang is not installed, and this wheel was built without it: apt-get install clang" in done.stderr
+    assert not (tmp_path / "cache").exists()

@@ -1,0 +1,169 @@
+"""The switch port and the loss injector against arithmetic, in packets that the switch itself counted.
+
+What may go wrong on a busy machine is only that the sender stalls. Each measurement therefore has a rule, stated with
+it, that looks at the sender alone and says whether the load was what the arithmetic assumes; an invalid one is
+repeated. The bound on the result (10 %) never moves.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+from testbed_burst import ATTEMPTS, BACK, FRONT, burst, expected_burst, slow_ports_of
+from testbed_lab import (
+    ECT,
+    PAYLOAD,
+    POLICY,
+    PORT,
+    ROOT,
+    WIRE,
+    needs_testbed,
+    queue,
+    resolve,
+    sink,
+    udp,
+    until,
+    valid,
+)  # fmt: skip
+
+from mlt.testbed import Testbed, tc
+from mlt.testbed.impairments import expected_losses, seed_of
+
+pytestmark = needs_testbed
+
+TOLERANCE = 0.10
+FRONT_QUEUE, BACK_QUEUE = 6, 5
+
+
+@pytest.fixture
+def slow_ports() -> Iterator[Testbed]:
+    with Testbed(**slow_ports_of("ebpf")) as bed:
+        yield bed
+
+
+def test_switch_port__above_s_marks_ect_and_drops_not_ect(slow_ports: Testbed) -> None:
+    pairs = 60  # below L: nothing is dropped but what is not ECN-capable
+    found = valid([partial(burst, slow_ports, host, pairs) for host in slow_ports.hosts[1:]])
+    expected = expected_burst(pairs)
+    assert expected["dropped_at_limit"] == 0
+    for name in ("sent", "marked", "dropped_early"):
+        assert found[name] == pytest.approx(expected[name], rel=TOLERANCE), (name, found, expected)
+    # S itself: the packets that met a queue below it.
+    below = expected["sent"] - expected["marked"]
+    assert found["sent"] - found["marked"] == pytest.approx(below, rel=TOLERANCE), (found, expected)
+    assert found["dropped_at_limit"] == 0
+
+
+def test_switch_port__above_l_drops_everything(slow_ports: Testbed) -> None:
+    found = valid([partial(burst, slow_ports, host, 150) for host in slow_ports.hosts[1:]])
+    expected = expected_burst(150)
+    for name, value in expected.items():
+        assert found[name] == pytest.approx(value, rel=TOLERANCE), (name, found, expected)
+
+
+RATE, SHARE, SECONDS = 4_000_000, 0.7, 2.5
+
+
+def overload(bed: Testbed, target: str) -> tuple[dict[str, int], dict[str, int], float] | None:
+    """Two classes of 0.7 links each into one. Returns packets offered and delivered by class, and the link's packets.
+
+    Valid if no gap between sends exceeded 150 ms: the lower class's queue holds 300 ms, so the link never idled.
+    """
+    resolve(bed, "host0", target)
+    flows = {"layers-1": udp(bed, "host0", FRONT << 2 | ECT), "layers-2": udp(bed, "host0", BACK << 2 | ECT)}
+    offered = dict.fromkeys(flows, 0)
+    per_second = RATE * SHARE / 8 / WIRE
+    with sink(bed, target):
+        before = bed.port_state("switch", target).drained_at_ns
+        began = last = time.monotonic()
+        longest = 0.0
+        while (now := time.monotonic()) - began < SECONDS:
+            longest, last = max(longest, now - last), now
+            for name, sock in flows.items():
+                while offered[name] < (now - began) * per_second:
+                    sock.sendto(bytes(PAYLOAD), (bed.address(target), PORT))
+                    offered[name] += 1
+            time.sleep(0.002)
+        rows = tc.show(bed.path("switch"))
+        seconds = (bed.port_state("switch", target).drained_at_ns - before) / 1e9
+    for sock in flows.values():
+        sock.close()
+    # What left the real queues: the handle 2N: is the queue of class N.
+    by_handle = {row["handle"]: row for row in rows if row.get("dev") == target and row["kind"] == "bfifo"}
+    delivered = {
+        name: round(by_handle[f"2{number}:"]["bytes"] / WIRE)
+        for name, number in (("layers-1", FRONT_QUEUE), ("layers-2", BACK_QUEUE))
+    }
+    return None if longest > 0.15 else (offered, delivered, seconds * RATE / 8 / WIRE)
+
+
+def test_switch_port__serves_the_higher_class_first() -> None:
+    slow = {f"host{number}": {"rate": RATE} for number in range(1, ATTEMPTS + 1)}
+    with Testbed(hosts=ATTEMPTS + 1, rate="1gbit", links=slow, policy=str(POLICY)) as bed:
+        offered, delivered, link = valid([partial(overload, bed, host) for host in bed.hosts[1:]])
+    # Equal treatment would give each half of the link, 0.71 of what it offered.
+    assert delivered["layers-1"] == pytest.approx(offered["layers-1"], rel=0.02), (offered, delivered)
+    assert delivered["layers-2"] == pytest.approx(link - offered["layers-1"], rel=TOLERANCE), (link, offered, delivered)
+    assert delivered["layers-2"] < 0.6 * offered["layers-2"]
+
+
+@pytest.mark.parametrize(("loss", "packets"), [(0.01, 40_000), (0.2, 4_000)])
+def test_link_loss__loses_the_fraction_and_the_very_packets_of_its_seed(loss: float, packets: int) -> None:
+    with Testbed(hosts=2, rate="10gbit", loss=loss, seed=7) as bed:
+        resolve(bed, "host0", "host1")
+        start = {row.direction: row.seen for row in bed.link_counters() if row.link == "host0"}
+        with sink(bed, "host1"), udp(bed, "host0") as sock:
+            for _ in range(packets):
+                sock.sendto(b"x" * 64, (bed.address("host1"), PORT))
+            time.sleep(0.2)
+        rows = {(row.link, row.direction): row for row in bed.link_counters()}
+    up = rows["host0", "up"]
+    assert up.seen == start["up"] + packets
+    assert up.lost == expected_losses(loss, seed_of(7, "host0", "up"), up.seen)
+    assert up.lost / up.seen == pytest.approx(loss, rel=TOLERANCE)
+    assert rows["host1", "down"].lost == 0
+    assert rows["host1", "down"].seen == up.seen - up.lost
+
+
+def test_link_loss__is_per_link_and_direction() -> None:
+    with Testbed(hosts=3, links={"host1": {"loss_down": "100%"}}) as bed:
+        with udp(bed, "host0") as sock, sink(bed, "host1") as deaf, sink(bed, "host2") as hears:
+            for host in ("host1", "host2"):
+                sock.sendto(b"hello", (bed.address(host), PORT))
+            hears.settimeout(2)
+            deaf.settimeout(0.3)
+            assert hears.recv(16) == b"hello"
+            with pytest.raises(TimeoutError):
+                deaf.recv(16)
+        lost = {(row.link, row.direction): row.lost for row in bed.link_counters() if row.lost}
+    assert lost == {("host1", "down"): 1}
+
+
+@pytest.mark.parametrize("file", [POLICY, ROOT / "examples" / "switch" / "paper-testbed.yaml"])
+def test_switch_port__is_what_mlt_switch_generates(file: Path) -> None:
+    """The port's table in the kernel is that of the generated script, read by its parser; each class gets its own."""
+    from mlt.switch_configs.generator import generate
+    from mlt.switch_configs.policy import load
+
+    policy = load(file)
+    behaviour = generate(policy, "linux-ebpf", ports=("host1",)).behaviour["host1"]
+    # The example's switch runs at 100 Gbit/s, the testbed at its own rate: thresholds are bytes and do not change.
+    with Testbed(hosts=2, rate="200mbit", policy=str(file)) as bed:
+        state = bed.port_state("switch", "host1")
+        for one in behaviour.queues:
+            low = one.random_detect.min_bytes if one.random_detect is not None else 0
+            assert (state.thresholds[one.queue], state.limits[one.queue]) == (low, one.limit_bytes or 0)
+        assert state.rate_bytes_per_second == 200_000_000 // 8
+        rows = [row for row in tc.show(bed.path("switch")) if row.get("dev") == "host1"]
+        assert sorted(row["handle"] for row in rows if row["kind"] == "bfifo") == [f"2{n}:" for n in range(8)]
+        resolve(bed, "host0", "host1")
+        with sink(bed, "host1"):
+            for data in policy.data:
+                with udp(bed, "host0", data.dscp << 2) as sock:
+                    sock.sendto(b"x", (bed.address("host1"), PORT))
+        for data in policy.data:
+            assert until(lambda name=data.name: queue(bed, "switch", "host1", name).sent == 1), data.name  # type: ignore[misc]

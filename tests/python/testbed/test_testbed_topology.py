@@ -1,0 +1,165 @@
+"""Units, topologies and the layout they come to: what is refused, and in which words. Touches nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from testbed_lab import POLICY
+
+from mlt.testbed import BadTopologyError, Testbed, json_schema, load, make, units
+from mlt.testbed.impairments import expected_losses, is_lost
+from mlt.testbed.layout import lay_out
+
+
+@pytest.mark.parametrize(
+    ("parse", "text", "value"),
+    [
+        (units.parse_rate, "200mbit", 200_000_000),
+        (units.parse_rate, "1.5 Gbit", 1_500_000_000),
+        (units.parse_size, "256KiB", 262_144),
+        (units.parse_size, "64kB", 64_000),
+        (units.parse_loss, "1%", 0.01),
+        (units.parse_loss, "0", 0.0),
+        (units.parse_loss, 0.25, 0.25),
+        (units.parse_delay, "1.5ms", 1_500_000),
+    ],
+)
+def test_units__read_what_people_write(parse: object, text: object, value: float) -> None:
+    assert parse(text) == value  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("parse", "text"),
+    [
+        (units.parse_rate, "200"),
+        (units.parse_rate, "fast"),
+        (units.parse_rate, "-1mbit"),
+        (units.parse_rate, "1kbit"),
+        (units.parse_rate, "200tbit"),
+        (units.parse_rate, float("nan")),
+        (units.parse_rate, True),
+        (units.parse_size, "256"),
+        (units.parse_size, "1B"),
+        (units.parse_size, "4GiB"),
+        (units.parse_loss, "101%"),
+        (units.parse_loss, "1"),
+        (units.parse_loss, 1.5),
+        (units.parse_loss, "-1%"),
+        (units.parse_loss, float("nan")),
+        (units.parse_delay, "11s"),
+        (units.parse_delay, "5"),
+    ],
+)
+def test_units__refuse_what_is_ambiguous_or_out_of_range(parse: object, text: object) -> None:
+    with pytest.raises(ValueError, match=r"write it as|between"):
+        parse(text)  # type: ignore[operator]
+
+
+@given(st.integers(units.LEAST_RATE, units.MOST_RATE))
+def test_format_rate__reads_back(rate: int) -> None:
+    assert units.parse_rate(units.format_rate(rate)) == pytest.approx(rate, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({}, "hosts: is required"),
+        ({"hosts": 0}, "hosts: .*greater than or equal to 1"),
+        ({"hosts": "four"}, "hosts: .*valid integer"),
+        ({"hosts": 65}, "hosts: .*64"),
+        ({"hosts": 2, "loss": "200%"}, "loss.*between 0% and 100%"),
+        ({"hosts": 2, "rate": "200"}, "rate.*write it as 200mbit"),
+        ({"hosts": 2, "speed": 1}, "speed: no such field"),
+        ({"hosts": 2, "leaves": 2}, "need spines"),
+        ({"hosts": 2, "leaves": 3, "spines": 1}, "3 leaves for 2 hosts"),
+        ({"hosts": 2, "links": {"host2": {}}}, "links.host2: no such link; there are host0, host1"),
+        ({"hosts": 2, "queue": "fifo", "policy": "x.yaml"}, "fifo has no classes"),
+    ],
+)
+def test_make__names_what_is_wrong(fields: dict[str, object], words: str) -> None:
+    with pytest.raises(BadTopologyError, match=words):
+        make(fields)
+
+
+def test_testbed__checks_the_policy_before_anything_is_made(tmp_path: Path) -> None:
+    with pytest.raises(BadTopologyError, match="cannot be read"):
+        Testbed(hosts=2, policy=str(tmp_path / "none.yaml"))
+    with pytest.raises(BadTopologyError, match="buffer"):
+        Testbed(hosts=2, policy=str(POLICY), buffer="64KiB")
+    with pytest.raises(BadTopologyError, match="name 'a/b'"):
+        Testbed(hosts=2, name="a/b")
+    with pytest.raises(BadTopologyError, match="not both"):
+        Testbed(make({"hosts": 2}), hosts=3)
+
+
+def test_settings__own_before_uplink_before_topology() -> None:
+    shape = make(
+        {
+            "hosts": 4, "spines": 2, "rate": "100mbit", "loss": "1%", "uplink": {"rate": "400mbit", "loss": "2%"},
+            "links": {"host1": {"loss_down": "3%"}, "leaf0-spine1": {"loss": "4%", "loss_up": "5%"}},
+        }
+    )  # fmt: skip
+    picked = {
+        name: (one.rate, one.loss_up, one.loss_down)
+        for name in ("host0", "host1", "leaf0-spine0", "leaf0-spine1")
+        for one in [shape.settings(name)]
+    }
+    assert picked == {
+        "host0": (100_000_000, 0.01, 0.0),
+        "host1": (100_000_000, 0.01, 0.03),
+        "leaf0-spine0": (400_000_000, 0.02, 0.02),
+        "leaf0-spine1": (400_000_000, 0.05, 0.04),
+    }
+
+
+def test_load__reads_a_file_and_finds_its_policy_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "lab.yaml").write_text("hosts: 4\nspines: 2\nrate: 50mbit\npolicy: qos.yaml\n", encoding="utf-8")
+    shape = load(tmp_path / "lab.yaml", rate="80mbit")
+    assert (shape.hosts, shape.rate, shape.policy) == (4, 80_000_000, str(tmp_path / "qos.yaml"))
+    assert make(shape.as_dict()) == shape
+    (tmp_path / "bad.yaml").write_text("- hosts\n", encoding="utf-8")
+    with pytest.raises(BadTopologyError, match="expected fields"):
+        load(tmp_path / "bad.yaml")
+    with pytest.raises(BadTopologyError, match="cannot be read"):
+        load(tmp_path / "none.yaml")
+
+
+def test_json_schema__knows_every_field() -> None:
+    assert {"hosts", "spines", "rate", "links", "policy"} <= set(json_schema()["properties"])
+
+
+@given(st.integers(1, 64), st.integers(0, 4), st.integers(1, 8))
+def test_lay_out__numbers_are_unique_and_every_host_has_a_way(hosts: int, spines: int, leaves: int) -> None:
+    leaves = min(leaves, hosts) if spines else 1
+    layout = lay_out(make({"hosts": hosts, "spines": spines, "leaves": leaves}))
+    ends = [end for link in layout.links for end in (link.lower, link.upper)]
+    assert len({end.index for end in ends}) == len(ends)
+    assert len({(end.node, end.interface) for end in ends}) == len(ends)
+    assert len(set(layout.hosts.values())) == hosts
+    addresses = [address for end in ends for address in end.addresses]
+    assert len(set(addresses)) == len(addresses)
+    assert set(layout.leaf_of.values()) == {name for name in layout.switches if not name.startswith("spine")}
+    for route in layout.routes:
+        if route.node.startswith("leaf") and not route.destination.startswith("fd79:"):
+            assert len(route.gateways) == spines
+
+
+def test_alive__drops_gateways_behind_broken_links() -> None:
+    layout = lay_out(make({"hosts": 2, "spines": 2}))
+    route = next(r for r in layout.routes if r.node == "leaf0" and r.destination == "10.77.1.0/24")
+    assert route.alive(frozenset()) == ["10.78.0.1", "10.78.1.1"]
+    # The far half of the way counts too.
+    assert route.alive(frozenset({"leaf1-spine0"})) == ["10.78.1.1"]
+    assert route.alive(frozenset({"leaf1-spine0", "leaf0-spine1"})) == []
+
+
+@given(st.floats(0, 1), st.integers(0, 2**64 - 1))
+def test_is_lost__depends_on_seed_and_number_alone(loss: float, seed: int) -> None:
+    first = [is_lost(loss, seed, number) for number in range(50)]
+    assert first == [is_lost(loss, seed, number) for number in range(50)]
+    assert all(first) if loss == 1 else True
+    assert not any(first) if loss == 0 else True
+    assert expected_losses(loss, seed, 50) == sum(first)

@@ -1,0 +1,149 @@
+"""Prove that the oracle bites: plant one fault at a time in the protocol core, and demand that the swarm catches it.
+
+Faults are listed in tests/sim/mutants.yaml as text to find (exactly once) and text to put in its place. Each is built
+in a copy of the tree and run over seeds from 1 until one fails. Prints which rule caught what after how many seeds;
+ends non-zero if a fault survives, or no longer applies to the code.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+
+import yaml
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCES = ("src", "tests", "CMakeLists.txt", "CMakePresets.json")
+RULE = re.compile(r"^(rule \d+|rank \d+: .*|mlt: internal error: .*)", re.MULTILINE)
+SEED = re.compile(r"seed (\d+) failed")
+
+
+@dataclass(frozen=True)
+class Mutant:
+    name: str
+    file: str
+    find: str
+    replace: str
+
+
+@dataclass(frozen=True)
+class Result:
+    mutant: Mutant
+    caught: bool
+    seed: int
+    by: str
+    seconds: float
+
+
+def read_mutants(path: Path) -> list[Mutant]:
+    mutants = [Mutant(**entry) for entry in yaml.safe_load(path.read_text())]
+    for mutant in mutants:
+        found = (ROOT / mutant.file).read_text().count(mutant.find)
+        if found != 1:
+            raise SystemExit(
+                f"{path}: {mutant.name}: its text is in {mutant.file} {found} times, not once. "
+                "The code has changed: adapt the entry, so that the fault is planted again."
+            )
+    return mutants
+
+
+class Workshop:
+    """A copy of the tree that is mutated, built and restored again."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in SOURCES:  # times are kept, so that an unchanged file is not compiled again
+            source = ROOT / name
+            if source.is_dir():
+                shutil.copytree(source, folder / name, dirs_exist_ok=True)
+            else:
+                shutil.copy2(source, folder / name)
+        options = ["-DCMAKE_BUILD_TYPE=Release", "-DMLT_BUILD_TESTS=ON"]
+        self._run(["cmake", "-S", str(folder), "-B", str(folder / "build"), "-G", "Ninja", *options])
+        self.build()
+
+    def build(self) -> None:
+        self._run(["cmake", "--build", str(self._folder / "build"), "--target", "mlt_swarm", "-j", "1"])
+
+    def judge(self, mutant: Mutant, seeds: int) -> Result:
+        started = time.monotonic()
+        path = self._folder / mutant.file
+        original = path.read_text()
+        try:
+            path.write_text(original.replace(mutant.find, mutant.replace))
+            self.build()
+            return self._hunt(mutant, seeds, started)
+        finally:
+            path.write_text(original)
+
+    def _hunt(self, mutant: Mutant, seeds: int, started: float) -> Result:
+        command = [str(self._folder / "build/tests/mlt_swarm"), "--first", "1", "--count", str(seeds)]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=1_200)
+        except subprocess.TimeoutExpired:
+            return Result(mutant, False, seeds, "still running after 20 minutes", time.monotonic() - started)
+        seconds = time.monotonic() - started
+        if done.returncode == 0:
+            return Result(mutant, False, seeds, "nobody", seconds)
+        rule, seed = RULE.search(done.stderr), SEED.search(done.stderr)
+        by = rule.group(0)[:70] if rule else f"exit code {done.returncode}"
+        return Result(mutant, True, int(seed.group(1)) if seed else 0, by, seconds)
+
+    def _run(self, command: list[str]) -> None:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise SystemExit(f"{' '.join(command)} failed:\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--list", type=Path, default=ROOT / "tests/sim/mutants.yaml")
+    parser.add_argument("--seeds", type=int, default=10_000, help="a fault that survives so many has survived")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--only", default="", help="names that contain this")
+    parser.add_argument("--every", type=int, default=1, help="each n-th only: the short form")
+    parser.add_argument("--folder", type=Path, default=ROOT / "build/mutants")
+    parser.add_argument("--report", type=Path, help="write the results as JSON")
+    options = parser.parse_args()
+    mutants = [m for m in read_mutants(options.list) if options.only in m.name][:: options.every]
+    if not mutants:
+        parser.error(f"no mutant has {options.only!r} in its name")
+    workshops: SimpleQueue[Workshop] = SimpleQueue()
+    jobs = min(options.jobs, len(mutants))
+    print(f"{len(mutants)} mutants, {jobs} at a time; building", flush=True)
+    for number in range(jobs):
+        workshops.put(Workshop(options.folder / str(number)))
+
+    def judge(mutant: Mutant) -> Result:
+        workshop = workshops.get()
+        try:
+            result = workshop.judge(mutant, options.seeds)
+        finally:
+            workshops.put(workshop)
+        verdict = f"caught at seed {result.seed} by {result.by}" if result.caught else f"SURVIVED: {result.by}"
+        print(f"{mutant.name:42} {verdict} ({result.seconds:.0f} s)", flush=True)
+        return result
+
+    with ThreadPoolExecutor(jobs) as pool:
+        results = list(pool.map(judge, mutants))
+    caught = sum(result.caught for result in results)
+    print(f"{caught} of {len(results)} caught")
+    if options.report:
+        rows = [{"mutant": r.mutant.name, "caught": r.caught, "seed": r.seed, "by": r.by} for r in results]
+        options.report.write_text(json.dumps(rows, indent=1) + "\n")
+    return 0 if caught == len(results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

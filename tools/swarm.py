@@ -1,0 +1,145 @@
+"""Run the swarm over many seeds on every core: resumable, with a progress bar, and a command to replay each failure.
+
+Seeds are run in blocks by separate processes of the compiled swarm (tests/sim/swarm_main.cc). Finished blocks are
+written to a journal at once, under the digest of the program that ran them: an interrupted night goes on where it
+stopped, and a changed program starts anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from pathlib import Path
+
+BLOCK = 500
+TOTALS = ("seeds", "failed", "events", "packet_hops", "operations", "completions", "data_packets_dropped")
+
+
+def run_block(program: Path, first: int, count: int) -> dict[str, object]:
+    """Run `count` seeds from `first`; the program's totals, with the text of failures under "errors"."""
+    command = [str(program), "--first", str(first), "--count", str(count), "--keep-going"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    lines = done.stdout.strip().splitlines()
+    if done.returncode in (0, 1) and lines:
+        totals: dict[str, object] = json.loads(lines[-1])
+    else:  # a broken assertion ended the process: the rest of the block is still to be run
+        totals = {"seeds": 0, "failed": 1}
+    return totals | {"first": first, "count": count, "errors": done.stderr, "ended": done.returncode in (0, 1)}
+
+
+def read_journal(path: Path, digest: str) -> dict[int, dict[str, object]]:
+    """Blocks that this very program has finished, by first seed."""
+    done: dict[int, dict[str, object]] = {}
+    if path.exists():
+        for line in path.read_text().splitlines():
+            try:
+                entry = json.loads(line)
+            except json.JSONDecodeError:
+                continue  # the line that was being written when the run was stopped
+            if entry.get("program") == digest:
+                done[entry["first"]] = entry
+    return done
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--program", type=Path, default=Path("build/default/tests/mlt_swarm"))
+    parser.add_argument("--seeds", type=int, default=2000)
+    parser.add_argument("--first", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--journal", type=Path, default=Path("build/swarm/journal.jsonl"))
+    parser.add_argument("--fresh", action="store_true", help="forget what was run before")
+    options = parser.parse_args()
+    if options.seeds < 1 or options.jobs < 1:
+        parser.error("--seeds and --jobs are at least 1")
+    if not options.program.exists():
+        parser.error(f"{options.program} is not built: make swarm builds it")
+    digest = hashlib.sha256(options.program.read_bytes()).hexdigest()[:16]
+    options.journal.parent.mkdir(parents=True, exist_ok=True)
+    if options.fresh:
+        options.journal.unlink(missing_ok=True)
+    journal = read_journal(options.journal, digest)
+
+    end = options.first + options.seeds
+    blocks = [(first, min(BLOCK, end - first)) for first in range(options.first, end, BLOCK)]
+    finished = [journal[first] for first, count in blocks if first in journal and journal[first]["count"] == count]
+    todo = [(first, count) for first, count in blocks if not (first in journal and journal[first]["count"] == count)]
+    if finished:
+        print(f"{len(finished)} of {len(blocks)} blocks were run before; going on")
+    started = time.monotonic()
+    with Progress(len(blocks), len(finished)) as progress, options.journal.open("a") as log:
+        for entry in in_parallel(options.program, todo, options.jobs):
+            log.write(json.dumps(entry | {"program": digest}) + "\n")
+            log.flush()
+            finished.append(entry)
+            progress.advance(failures(finished))
+            if entry["errors"]:
+                progress.say(str(entry["errors"]))
+    seconds = time.monotonic() - started
+    totals = {name: sum(int(str(entry.get(name, 0))) for entry in finished) for name in TOTALS}
+    print(json.dumps(totals | {"seconds_now": round(seconds, 1)}))
+    for entry in finished:
+        if not entry["ended"]:
+            print(f"the block from seed {entry['first']} ended early; see the message above", file=sys.stderr)
+    return 1 if failures(finished) else 0
+
+
+def failures(entries: list[dict[str, object]]) -> int:
+    return sum(int(str(entry["failed"])) for entry in entries)
+
+
+def in_parallel(program: Path, todo: list[tuple[int, int]], jobs: int):  # type: ignore[no-untyped-def]
+    """Results as they come; at most `jobs` blocks are under way."""
+    with ThreadPoolExecutor(jobs) as pool:
+        queue = iter(todo)
+        running: set[Future[dict[str, object]]] = set()
+        for first, count in queue:
+            running.add(pool.submit(run_block, program, first, count))
+            if len(running) >= jobs:
+                done, running = wait(running, return_when=FIRST_COMPLETED)
+                yield from (future.result() for future in done)
+        for future in running:
+            yield future.result()
+
+
+class Progress:
+    """A bar on a terminal, a line now and then elsewhere."""
+
+    def __init__(self, blocks: int, finished: int) -> None:
+        self._blocks, self._finished, self._printed = blocks, finished, time.monotonic()
+        self._bar = None
+        if sys.stderr.isatty():
+            from rich.progress import Progress as Bar
+
+            self._bar = Bar()
+            self._task = self._bar.add_task("swarm", total=blocks, completed=finished)
+
+    def __enter__(self) -> Progress:
+        if self._bar:
+            self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar:
+            self._bar.stop()
+
+    def advance(self, failed: int) -> None:
+        self._finished += 1
+        if self._bar:
+            self._bar.update(self._task, advance=1, description=f"swarm, {failed} failed")
+        elif time.monotonic() - self._printed > 15:
+            self._printed = time.monotonic()
+            print(f"{self._finished} of {self._blocks} blocks, {failed} failed", flush=True)
+
+    def say(self, text: str) -> None:
+        (self._bar.console.print if self._bar else print)(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
