@@ -219,11 +219,11 @@ class IndependentEndpoint:
         covered = data[:DATA_HEADER] if kind == DATA else data
         assert int.from_bytes(data[8:16], "little") ^ check(covered) == self.own_cookie  # 4.3.4
         message = Message(kind, over_tcp, data[1], data[2] >> 4, data[2] & 15, data[3])
+        self.sequence_in = int.from_bytes(data[4:8], "little")
         if kind == DATA:
             fields = struct.unpack("<QIIII", data[16:DATA_HEADER])
             message.tag, message.generation, message.total, message.offset, message.timestamp = fields
             message.payload = data[DATA_HEADER:]
-            self.sequence_in = int.from_bytes(data[4:8], "little")
         elif kind == PROBE:
             fields = struct.unpack("<QIIII", data[16:40])
             message.tag, message.generation, message.total, message.critical, message.timestamp = fields
@@ -255,11 +255,14 @@ class IndependentEndpoint:
         receive = self.receives[tag, generation] = Receive(bytearray(total), element, allowed)
         return receive
 
-    def on_data(self, message: Message) -> None:
+    def count(self, message: Message) -> None:  # 7.2.1
         self.received += 1
         self.since_ack += 1
         if self.sequence_in > self.highest:
             self.highest, self.echo, self.echo_at, self.fresh = self.sequence_in, message.timestamp, now_ns(), True
+
+    def on_data(self, message: Message) -> None:
+        self.count(message)
         receive = self.receives.get((message.tag, message.generation))
         if receive is not None and receive.status is None:
             segment = message.offset // self.segment_bytes
@@ -280,7 +283,7 @@ class IndependentEndpoint:
 
     def on_probe(self, message: Message) -> None:
         if message.flags & TRAILING:  # 4.7.5: no answer; the one beside it asks
-            return None
+            return self.count(message)
         receive = self.receives.get((message.tag, message.generation))
         if receive is None:  # 7.3.4
             fields = struct.pack("<QIIII", message.tag, message.generation, message.timestamp, 0, 0)
