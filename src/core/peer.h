@@ -16,7 +16,7 @@
 #include "core/rtt_estimator.h"
 #include "core/tag_table.h"
 #include "core/timely.h"
-#include "core/timer_table.h"
+#include "core/timing_wheel.h"
 
 namespace mlt::core {
 
@@ -90,7 +90,7 @@ struct Shared {
   EndpointConfig config;
   std::vector<Peer> peers;
   TagTable tags;
-  TimerTable timers;
+  TimingWheel timers;
   CompletionQueue completions;
   Counters counters;
 };

@@ -57,7 +57,7 @@ class Sender {
   };
   void take_block(TimeNs now, TimeNs arrival_ns, Peer& peer, std::uint8_t path, const wire::AckBlock& block, bool fresh,
                   Report& report);
-  void take_report(TimeNs now, std::uint16_t from, std::uint32_t probe_timestamp_ns, Report report);
+  void take_report(TimeNs now, TimeNs arrival_ns, std::uint16_t from, std::uint32_t probe_timestamp_ns, Report report);
   void on_alive(SendState& state);
   void forget_blind(SendState& state);
   void mark_ready(SendState& state);

@@ -68,7 +68,8 @@ void Sender::take_block(TimeNs now, TimeNs arrival_ns, Peer& peer, std::uint8_t 
   if (peer.spray.on_block(path, block, sent_ns)) report.progress = true;
 }
 
-void Sender::take_report(TimeNs now, std::uint16_t from, std::uint32_t probe_timestamp_ns, Report report) {
+void Sender::take_report(TimeNs now, TimeNs arrival_ns, std::uint16_t from, std::uint32_t probe_timestamp_ns,
+                         Report report) {
   Peer& peer = shared_.peers[from];
   if (report.rate_sample_ns > 0) peer.rate->on_rtt_sample(now, report.rate_sample_ns);
   if (probe_timestamp_ns != 0) {
@@ -78,6 +79,8 @@ void Sender::take_report(TimeNs now, std::uint16_t from, std::uint32_t probe_tim
       peer.rtt.on_sample(rtt);
       peer.spray.on_question_answered(report.answer_path, rtt);
     }
+    const std::uint32_t network = static_cast<std::uint32_t>(arrival_ns) - probe_timestamp_ns;
+    if (network < 0x8000'0000U && network > 0) peer.rate->on_base_sample(now, network);
     if (peer.stall_probe_ns != base::kNever && rtt <= static_cast<std::uint64_t>(now - peer.stall_probe_ns)) {
       // PROTOCOL 6.3.6: An answer to a probe that was sent after the window had stalled proves that everything sent
       //     before is resolved: nothing is in flight any more.
@@ -141,7 +144,7 @@ void Sender::on_ack(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wir
     const wire::PathBlock& other = ack.others[i];
     take_block(now, arrival_ns, peer, other.path, other.block, other.fresh, report);
   }
-  take_report(now, from, ack.probe_timestamp_ns, report);
+  take_report(now, arrival_ns, from, ack.probe_timestamp_ns, report);
   SendState* state = find(from, ack.transfer);
   if (state == nullptr) return;  // ACKs are per peer: the transfer that made this one due may be over
   on_alive(*state);
@@ -154,7 +157,7 @@ void Sender::on_bitmap(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const 
   Report report{.answer_path = bitmap.prefix.sequence};
   take_block(now, arrival_ns, shared_.peers[from], bitmap.prefix.path, bitmap.block,
              (bitmap.prefix.flags & MLT_BITMAP_FLAG_ECHO) != 0, report);
-  take_report(now, from, bitmap.probe_timestamp_ns, report);
+  take_report(now, arrival_ns, from, bitmap.probe_timestamp_ns, report);
   SendState* found = find(from, bitmap.transfer);
   // PROTOCOL 6.7.1: A BITMAP of a transfer that is not under way MUST be ignored (stale_control).
   if (found == nullptr) return shared_.counters.add(Counter::k_stale_control);
@@ -215,7 +218,7 @@ void Sender::on_stop(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wi
   Report report{.answer_path = stop.prefix.sequence};
   take_block(now, arrival_ns, shared_.peers[from], stop.prefix.path, stop.block,
              (stop.prefix.flags & MLT_STOP_FLAG_ECHO) != 0, report);
-  take_report(now, from, stop.probe_timestamp_ns, report);
+  take_report(now, arrival_ns, from, stop.probe_timestamp_ns, report);
   SendState* state = find(from, stop.transfer);
   // PROTOCOL 6.9.2: A STOP of a transfer that is not under way MUST be ignored (stale_control), but for its
   //     acknowledgement block.

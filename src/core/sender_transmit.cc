@@ -155,6 +155,10 @@ bool Sender::fill_from_peer(TimeNs now, std::uint16_t rank, const TransmitCapabi
       await_answer(now, state);
       continue;
     }
+    // Any transfer may carry the question, which is about the path.
+    // PROTOCOL 11.2.11: A sender whose rate is below line rate SHOULD send an ACK_ONLY probe with its data every 50 ms;
+    //     the network time of its answer, which overtook the data, lowers base if it is smaller ...
+    if (peer.rate->base_sample_due(now)) ask(state, true);
     fill_run(now, state, limit, run);
     return true;
   }

@@ -1,13 +1,28 @@
-// TIMELY-like rate control, paper section 4.2.3, with the holes of its text filled (DESIGN.md section 4):
-//  - below T_low, or with a falling round-trip time: rate + alpha;
-//  - above T_high, whatever the gradient: rate * (1 - beta * (1 - T_high / rtt));
-//  - between, with a rising round-trip time: rate * (1 - beta * gradient), gradient normalised by the base RTT.
-// Thresholds are offsets from the smallest round trip seen, and never below a few packets' serialisation time at the
-// current rate. Our own runs make a queue that is no congestion: packets of one run wait for each other wherever they
-// are serialised. Their length in time is added to the thresholds and bounds what the gradient is measured by (TIMELY
-// subtracts a segment's serialisation time from its round trip for the same reason). Starts at line rate. A decrease is
-// made at most once per round trip: the samples of one flight tell of the same queue. Source: Mittal et al., "TIMELY",
-// SIGCOMM 2015, algorithm 1.
+// TIMELY, paper section 4.2.3, with the holes of its text filled (DESIGN.md section 4) and its fairness mended:
+//  - below T_low: rate + alpha;
+//  - above T_high, whatever the gradient: rate * (1 - beta * (1 - T_high / rtt)), once per round trip at most;
+//  - between: rate + (1 - w) * alpha - w * beta * error * rate, where w(gradient) rises from 0 at -1/4 to 1 at 1/4, and
+//    error = 1 - reference / rtt, not below 0. The reference is T_low plus a few packets' time at the current rate.
+//
+// Departures from both papers, because with their rule N flows keep whatever shares they happened to have:
+//  - In the middle band a pure 1 - beta * gradient is content with every queue and every split (Zhu et al., "ECN or
+//    Delay", CoNEXT 2016, section 4). The error against a reference leaves one point of rest, and as a slow flow's
+//    reference is later, all flows of a port meet where each has as many packets queued: at equal rates.
+//  - What a sample does is scaled by the part of a round trip since the last one. ACKs come every ten packets, so that
+//    an increase per sample would grow with the rate: the fast would get faster.
+//  - Alpha is a packet per queueing delay, half a percent of the line rate at most: a fixed one is nothing to a fast
+//    port and a flood to a slow one behind a fast card.
+//  - A flow that starts into a standing queue takes it for the base. So a slowed flow measures a round trip of the
+//    control class now and then, which overtakes data (base_sample_due); where it does not, nothing is lost.
+//
+// Hyper-active increase (TIMELY, algorithm 1) is an option: after N falling samples in a row in the middle band,
+// N * alpha. Thresholds are offsets from the base, and never below a few packets' serialisation time at the current
+// rate. Our own runs make a queue that is no congestion: packets of one run wait for each other wherever they are
+// serialised. Their length in time is added to the thresholds and bounds what the gradient is measured by (TIMELY
+// subtracts a segment's serialisation time from its round trip for the same reason). Starts at line rate. Source:
+// Mittal et al., "TIMELY", SIGCOMM 2015, algorithm 1. What it reaches: tests/sim/rate_control,
+// tests/unit/core/rate_test.cc. Weak where round trips jitter by more than T_high - base: the rate then falls to where
+// a few packets take as long.
 #pragma once
 
 #include <algorithm>
@@ -23,17 +38,21 @@ namespace mlt::core {
 struct TimelyConfig {
   double line_rate_bytes_per_second = 1.25e9;
   double min_rate_bytes_per_second = 0;  // 0: a thousandth of the line rate
-  double alpha_bytes_per_second = 5e6;   // 40 Mbit/s
+  double alpha_bytes_per_second = 0;     // per round trip; 0: by alpha_packets
+  double alpha_packets = 1;              // per queueing delay; at most a two-hundredth of the line rate
   double beta = 0.8;
   double gradient_weight = 0.3;             // of the newest difference in the smoothed one
   base::DurationNs low_offset_ns = 12'500;  // T_low  = base + max(this, low_packets at the current rate)
   base::DurationNs high_offset_ns = 125'000;
   double low_packets = 3;
   double high_packets = 30;
+  double reference_packets = 5;          // beyond T_low, at the current rate: where the middle band starts to decrease
+  std::uint32_t hyper_active_after = 0;  // N falling samples in a row, then N * alpha; 0: off (TIMELY's N is 5)
   std::uint32_t packet_bytes = 1'500;
   base::DurationNs run_ns = Pacer::kRunNs;  // longest run in time and in bytes
   std::uint32_t run_bytes = base::kMaxRunBytes;
   base::DurationNs base_window_ns = 10 * base::kSecond;  // the smallest round trip of this long counts as base
+  base::DurationNs base_sample_interval_ns = 50 * base::kMillisecond;  // between round trips of the control class
 };
 
 class Timely {
@@ -50,6 +69,19 @@ class Timely {
   base::DurationNs low_threshold_ns() const { return threshold(config_.low_offset_ns, config_.low_packets); }
   base::DurationNs high_threshold_ns() const { return threshold(config_.high_offset_ns, config_.high_packets); }
 
+  // Slowed down, a flow shares a queue with others, and may never have seen it empty: true when a round trip of the
+  // control class, which overtakes data, should be measured. Asked for is asked: false until the next is due.
+  bool base_sample_due(base::TimeNs now) {
+    if (rate_ >= config_.line_rate_bytes_per_second || now < next_base_sample_ns_) return false;
+    next_base_sample_ns_ = now + config_.base_sample_interval_ns;
+    return true;
+  }
+  // Any round trip is at least the base's: a smaller one corrects it.
+  void on_base_sample(base::TimeNs now, base::DurationNs rtt_ns) {
+    // PROTOCOL 11.2.11: lowers base if it is smaller
+    if (base_rtt_ns_ > 0) update_base(now, rtt_ns);
+  }
+
   void on_rtt_sample(base::TimeNs now, base::DurationNs rtt_ns) {
     update_base(now, rtt_ns);
     if (previous_rtt_ns_ == 0) previous_rtt_ns_ = rtt_ns;
@@ -61,21 +93,46 @@ class Timely {
     const double gradient =
         smoothed_difference_ns_ / static_cast<double>(std::max<base::DurationNs>(base_rtt_ns_, run_ns()));
 
+    // The part of a round trip that this sample speaks for.
+    const double share = std::clamp(static_cast<double>(now - sampled_ns_) / static_cast<double>(rtt_ns), 0.0, 1.0);
+    sampled_ns_ = now;
     const base::DurationNs low = low_threshold_ns();
     const base::DurationNs high = high_threshold_ns();
     // PROTOCOL 11.2.4: If rtt > T_high, whatever the gradient: rate = rate * (1 - 0.8 * (1 - T_high / rtt)).
     if (rtt_ns > high) {
+      falling_samples_ = 0;
       decrease(now, rtt_ns, 1.0 - config_.beta * (1.0 - static_cast<double>(high) / static_cast<double>(rtt_ns)));
-      // PROTOCOL 11.2.5: Else, if rtt < T_low or the gradient is negative: rate = rate + 40 Mbit/s.
-    } else if (rtt_ns < low || gradient < 0) {
-      set_rate(rate_ + config_.alpha_bytes_per_second);
-      // PROTOCOL 11.2.6: Else, if the gradient is positive: rate = rate * (1 - 0.8 * min(gradient, 1)).
-    } else if (gradient > 0) {
-      decrease(now, rtt_ns, 1.0 - config_.beta * std::min(gradient, 1.0));
+    } else if (rtt_ns < low) {
+      falling_samples_ = 0;
+      // PROTOCOL 11.2.5: If rtt < T_low: rate = rate + share * alpha ...
+      set_rate(rate_ + share * alpha(rtt_ns));
+    } else {
+      falling_samples_ = gradient < 0 ? falling_samples_ + 1 : 0;
+      // PROTOCOL 11.2.10: Hyper-active increase is an option: after N samples in a row between the thresholds with a
+      //     negative gradient, alpha counts N times.
+      const bool hyper_active = config_.hyper_active_after > 0 && falling_samples_ >= config_.hyper_active_after;
+      const double increase = hyper_active ? config_.hyper_active_after * alpha(rtt_ns) : alpha(rtt_ns);
+      // PROTOCOL 11.2.6: Between, rate = rate + share * ((1 - w) * alpha - w * 0.8 * error * rate), where w = 1/2 + 2 *
+      //     gradient, 0 at least and 1 at most, and error = 1 - reference / rtt, 0 at least ...
+      const double weight = std::clamp(0.5 + 2 * gradient, 0.0, 1.0);
+      const double reference =
+          static_cast<double>(low) + config_.reference_packets * config_.packet_bytes * 1e9 / rate_;
+      const double error = 1.0 - reference / static_cast<double>(rtt_ns);
+      set_rate(rate_ + share * ((1.0 - weight) * increase - weight * config_.beta * std::max(error, 0.0) * rate_));
     }
   }
 
  private:
+  // What a round trip adds to the rate.
+  double alpha(base::DurationNs rtt_ns) const {
+    if (config_.alpha_bytes_per_second > 0) return config_.alpha_bytes_per_second;
+    // PROTOCOL 11.2.9: Unless the user says otherwise, alpha is one packet per queueing delay (rtt - base, 100 us at
+    //     least), and half a percent of the line rate at most.
+    const base::DurationNs queueing_ns = std::max(rtt_ns - base_rtt_ns_, Pacer::kRunNs);
+    const double packets = config_.alpha_packets * config_.packet_bytes * 1e9 / static_cast<double>(queueing_ns);
+    return std::min(packets, config_.line_rate_bytes_per_second / 200);
+  }
+
   base::DurationNs threshold(base::DurationNs offset_ns, double packets) const {
     const double bytes = packets * config_.packet_bytes;
     const base::DurationNs serialised = base::serialisation_ns(static_cast<std::uint64_t>(bytes), rate_);
@@ -99,8 +156,8 @@ class Timely {
   }
 
   void decrease(base::TimeNs now, base::DurationNs rtt_ns, double factor) {
-    // PROTOCOL 11.2.7: The rate MUST NOT be decreased twice within a round trip, because the samples of one flight tell
-    //     of the same queue.
+    // PROTOCOL 11.2.7: The decrease of 11.2.4 MUST NOT be made twice within a round trip, because the samples of one
+    //     flight tell of the same queue.
     if (now < no_decrease_before_ns_) return;
     no_decrease_before_ns_ = now + rtt_ns;
     set_rate(rate_ * factor);
@@ -117,8 +174,11 @@ class Timely {
   base::DurationNs base_rtt_ns_ = 0;
   base::DurationNs newer_min_ns_ = 0;
   base::DurationNs older_min_ns_ = 0;
+  std::uint32_t falling_samples_ = 0;  // in a row, in the middle band
+  base::TimeNs sampled_ns_ = 0;        // when the last sample came
   base::TimeNs bucket_start_ns_ = 0;
   base::TimeNs no_decrease_before_ns_ = 0;
+  base::TimeNs next_base_sample_ns_ = 0;
 };
 
 }  // namespace mlt::core

@@ -172,7 +172,12 @@ def test_core_alone(benchmark: Any, size: int) -> None:
     figures = {
         "bytes": size,
         "ns_per_segment_both_sides": float(np.median([r["ns_per_segment"] for r in runs])),
+        "send_ns_per_segment": float(np.median([r["send_ns_per_segment"] for r in runs])),
+        "receive_ns_per_segment": float(np.median([r["receive_ns_per_segment"] for r in runs])),
         "segments_per_second": float(np.median([r["segments_per_second"] for r in runs])),
+        "bytes_of_an_idle_peer": runs[0]["idle_peer_bytes"],
+        "bytes_of_a_send": runs[0]["send_bytes"],
+        "bytes_of_a_receive": runs[0]["receive_bytes"],
         "allocations_per_transfer": max(r["allocations_per_transfer"] for r in runs),
     }
     benchmark.extra_info.update(figures)

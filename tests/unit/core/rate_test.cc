@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <vector>
 
 #include "base/prng.h"
 #include "core/pacer.h"
@@ -90,6 +91,14 @@ TEST_CASE("timely__below_the_low_threshold_increases_by_alpha") {
   const double low = timely.rate_bytes_per_second();
   timely.on_rtt_sample(21 * kMillisecond, 20 * kMicrosecond);
   CHECK(timely.rate_bytes_per_second() == doctest::Approx(low + 1.25e7));
+  core::TimelyConfig config = config_of(1.25e9);
+  config.alpha_bytes_per_second = 0;  // the default: without a queue, a two-hundredth of the line rate
+  core::Timely scaled(config);
+  scaled.on_rtt_sample(0, 20 * kMicrosecond);
+  scaled.on_rtt_sample(10 * kMillisecond, 10 * kMillisecond);
+  const double before = scaled.rate_bytes_per_second();
+  scaled.on_rtt_sample(20 * kMillisecond, 20 * kMicrosecond);
+  CHECK(scaled.rate_bytes_per_second() == doctest::Approx(before + 6.25e6));
 }
 
 TEST_CASE("timely__between_the_thresholds_follows_the_gradient") {
@@ -111,6 +120,48 @@ TEST_CASE("timely__between_the_thresholds_follows_the_gradient") {
   const double before = timely.rate_bytes_per_second();
   timely.on_rtt_sample(now + kMillisecond, rtt - 2 * kMicrosecond);
   CHECK(timely.rate_bytes_per_second() > before);
+}
+
+TEST_CASE("timely__alpha_is_added_once_per_round_trip_however_many_samples_come") {
+  core::Timely timely(config_of(1.25e9));
+  timely.on_rtt_sample(0, 20 * kMicrosecond);
+  timely.on_rtt_sample(10 * kMillisecond, 10 * kMillisecond);  // down, so that there is room to rise
+  const double low = timely.rate_bytes_per_second();
+  TimeNs now = 20 * kMillisecond;
+  timely.on_rtt_sample(now, 20 * kMicrosecond);
+  const double once = timely.rate_bytes_per_second();
+  CHECK(once == doctest::Approx(low + 1.25e7));
+  for (int sample = 0; sample < 10; ++sample) timely.on_rtt_sample(now += 2 * kMicrosecond, 20 * kMicrosecond);
+  CHECK(timely.rate_bytes_per_second() == doctest::Approx(once + 1.25e7));
+  // A batch of ACKs read at one moment speaks for no time at all.
+  for (int sample = 0; sample < 10; ++sample) timely.on_rtt_sample(now, 20 * kMicrosecond);
+  CHECK(timely.rate_bytes_per_second() == doctest::Approx(once + 1.25e7));
+}
+
+TEST_CASE("timely__hyper_active_increase_after_n_falling_samples") {
+  const auto rises = [](std::uint32_t after) {
+    core::TimelyConfig config = config_of(1.25e9);
+    config.hyper_active_after = after;
+    core::Timely timely(config);
+    timely.on_rtt_sample(0, 100 * kMicrosecond);
+    timely.on_rtt_sample(10 * kMillisecond, 10 * kMillisecond);  // down, so that there is room to rise
+    // Falling by steps that saturate the gradient, inside the middle band: each sample adds alpha, or N of it.
+    std::vector<double> steps;
+    TimeNs now = 20 * kMillisecond;
+    DurationNs rtt = timely.high_threshold_ns() - kMicrosecond;
+    while (rtt > timely.low_threshold_ns() && steps.size() < 8) {
+      const double before = timely.rate_bytes_per_second();
+      timely.on_rtt_sample(now, rtt);
+      steps.push_back((timely.rate_bytes_per_second() - before) / 1.25e7);
+      now += kMillisecond;
+      rtt -= 10 * kMicrosecond;
+    }
+    REQUIRE(steps.size() == 8);
+    return steps;
+  };
+  for (const double step : rises(0)) CHECK(step == doctest::Approx(1));
+  const std::vector<double> steps = rises(5);
+  for (std::size_t i = 0; i < steps.size(); ++i) CHECK(steps[i] == doctest::Approx(i < 4 ? 1 : 5));
 }
 
 TEST_CASE("timely__decreases_at_most_once_per_round_trip") {
