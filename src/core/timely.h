@@ -1,5 +1,5 @@
 // TIMELY, paper section 4.2.3, with the holes of its text filled (DESIGN.md section 4) and its fairness mended:
-//  - below T_low: rate + alpha;
+//  - below T_low: rate + alpha, or 0.2 % per sample if that is more;
 //  - above T_high, whatever the gradient: rate * (1 - beta * (1 - T_high / rtt)), once per round trip at most;
 //  - between: rate + (1 - w) * alpha - w * beta * error * rate, where w(gradient) rises from 0 at -1/4 to 1 at 1/4, and
 //    error = 1 - reference / rtt, not below 0. The reference is T_low plus a few packets' time at the current rate.
@@ -40,6 +40,7 @@ struct TimelyConfig {
   double min_rate_bytes_per_second = 0;  // 0: a thousandth of the line rate
   double alpha_bytes_per_second = 0;     // per round trip; 0: by alpha_packets
   double alpha_packets = 1;              // per queueing delay; at most a two-hundredth of the line rate
+  double calm_increase = 0.002;          // of the rate, at least, per sample below T_low
   double beta = 0.8;
   double gradient_weight = 0.3;             // of the newest difference in the smoothed one
   base::DurationNs low_offset_ns = 12'500;  // T_low  = base + max(this, low_packets at the current rate)
@@ -104,8 +105,9 @@ class Timely {
       decrease(now, rtt_ns, 1.0 - config_.beta * (1.0 - static_cast<double>(high) / static_cast<double>(rtt_ns)));
     } else if (rtt_ns < low) {
       falling_samples_ = 0;
-      // PROTOCOL 11.2.5: If rtt < T_low: rate = rate + share * alpha ...
-      set_rate(rate_ + share * alpha(rtt_ns));
+      // No queue: what was lost to a burst comes back within a few round trips, however long they are.
+      // PROTOCOL 11.2.5: If rtt < T_low: rate = rate + max(share * alpha, 0.2 % of rate) ...
+      if (share > 0) set_rate(rate_ + std::max(share * alpha(rtt_ns), config_.calm_increase * rate_));
     } else {
       falling_samples_ = gradient < 0 ? falling_samples_ + 1 : 0;
       // PROTOCOL 11.2.10: Hyper-active increase is an option: after N samples in a row between the thresholds with a

@@ -258,8 +258,9 @@ TEST_CASE("rate_control__cards_ten_times_faster_than_the_port_share_it") {
     const Outcome outcome = Rig(setting).run();
     describe(setting, outcome);
     CHECK(outcome.fault == "");
-    CHECK(outcome.least_share >= 0.8);
-    CHECK(outcome.most_share <= 1.2);
+    // The cards' bursts are ten times the port's rate: shares are wider apart than with equal rates.
+    CHECK(outcome.least_share >= 0.75);
+    CHECK(outcome.most_share <= 1.25);
     CHECK(outcome.goodput >= 0.9);
   }
 }

@@ -680,10 +680,10 @@ TEST_CASE("ack__one_for_every_ten_packets") {
   transfer.post();
   REQUIRE(transfer.run());
   CHECK(network.counter(1, Counter::k_acks_sent) >= 99);
-  CHECK(network.counter(1, Counter::k_acks_sent) <= 100);
+  CHECK(network.counter(1, Counter::k_acks_sent) <= 101);
   CHECK(network.counter(1, Counter::k_stops_sent) == 1);
   CHECK(network.counter(1, Counter::k_bitmaps_sent) == 0);
-  CHECK(network.counter(0, Counter::k_probes_sent) == 0);
+  CHECK(network.counter(0, Counter::k_probes_sent) <= 1);  // the rate controller's question about the base
 }
 
 TEST_CASE("answers__travel_in_the_control_class") {
