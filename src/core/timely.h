@@ -106,7 +106,7 @@ class Timely {
     } else if (rtt_ns < low) {
       falling_samples_ = 0;
       // No queue: what was lost to a burst comes back within a few round trips, however long they are.
-      // PROTOCOL 11.2.5: If rtt < T_low: rate = rate + max(share * alpha, 0.2 % of rate) ...
+      // PROTOCOL 11.2.5: If rtt < T_low: rate = rate + max(share * alpha, rate / 500) ...
       if (share > 0) set_rate(rate_ + std::max(share * alpha(rtt_ns), config_.calm_increase * rate_));
     } else {
       falling_samples_ = gradient < 0 ? falling_samples_ + 1 : 0;
