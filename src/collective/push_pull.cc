@@ -139,6 +139,8 @@ void PushPull::post_partition(TimeNs now, Key& key, std::uint32_t index) {
   const base::DurationNs timeout_ns =
       key.expires_ns == base::kNever ? base::kNever : std::max<base::DurationNs>(1, key.expires_ns - now);
   core::PostStatus status = core::PostStatus::kPosted;
+  // PROTOCOL 14.1.6: A worker posts the receive of the result before the send of its push, so that the result never
+  //     arrives early.
   if (!partition.pull_posted) {  // before the push, so that the result never arrives early
     core::ReceiveRequest pull;
     pull.operation = operation(key, index, false);
@@ -164,6 +166,7 @@ void PushPull::post_partition(TimeNs now, Key& key, std::uint32_t index) {
     status = verbs_.post_send(now, push);
     partition.push_posted = status == core::PostStatus::kPosted;
     if (partition.push_posted && partition.on_demand) {
+      // PROTOCOL 14.1.7: A worker whose registration was answered "on demand" MUST send ready with each push ...
       encode(Ready{key.key, index}, scratch_);
       // Without it the push would wait for a receive that nobody posts.
       if (!verbs_.send_message(partition.service, scratch_)) status = core::PostStatus::kPeerNotConnected;
@@ -235,6 +238,7 @@ void PushPull::on_message(TimeNs now, std::uint16_t from, const Message& message
     if (partition.registered || partition.service != from) return;
     partition.registered = true;
     partition.on_demand = registered->on_demand;
+    // PROTOCOL 14.1.4: A worker MUST register every partition before its first push, and push when all are registered.
     if (--key->unregistered == 0 && key->active && !key->posted && key->broken.empty()) post_all(now, *key);
   } else if (const auto* refused = std::get_if<Refused>(&message)) {
     key = find(refused->key, refused->partition);
@@ -253,6 +257,8 @@ void PushPull::on_message(TimeNs now, std::uint16_t from, const Message& message
 // A service says this of each partition by itself, once the results that were still going out have arrived. One whose
 // result is here has nothing to lose any more; the others of this round may still be on their way.
 void PushPull::abort(TimeNs now, Key& key, const Aborted& aborted) {
+  // PROTOCOL 14.1.11: A worker that hears aborted MUST fail the key, naming the rank, unless the partition's result of
+  //     this round has arrived: then the round completes, and the key fails after it.
   if (key.active && key.posted && !key.partitions[aborted.partition].pulling) {
     key.next_broken_by = aborted.failed_rank;
     return;

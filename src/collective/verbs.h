@@ -43,6 +43,7 @@ inline constexpr std::uint64_t kCollectiveTagBit = std::uint64_t{1} << 63;
 inline constexpr std::uint64_t kMaxKey = (std::uint64_t{1} << 40) - 1;
 inline constexpr std::uint32_t kMaxPartitions = 1U << 16;
 
+// PROTOCOL 14.1.3: A partition's pushes and results are transfers whose tag is 2^63 + key * 2^16 + partition ...
 constexpr std::uint64_t partition_tag(std::uint64_t key, std::uint32_t partition) {
   return kCollectiveTagBit | (key << 16) | partition;
 }

@@ -9,6 +9,7 @@
 
 namespace mlt::core {
 
+// PROTOCOL 17.1.1: Every queue and table MUST have a limit that is set before the first datagram ...
 struct EndpointConfig {
   std::uint16_t rank = 0;
   std::uint16_t peers = 2;             // ranks in the job, this one included

@@ -32,6 +32,8 @@ EarlyTransfer* EarlyBuffer::find(std::uint16_t peer, const wire::TransferId& tra
 
 EarlyTransfer* EarlyBuffer::insert(std::uint16_t peer, const wire::TransferId& transfer, bool has_data) {
   std::uint32_t& taken = (has_data ? data_by_peer_ : notes_by_peer_)[peer];
+  // PROTOCOL 7.3.6: What is remembered of a probe or an ABORT before its receive is posted has records of its own, as
+  //     many per peer as early transfers: asking never costs data its place.
   if (taken >= transfers_per_peer_) return nullptr;
   for (EarlyTransfer& early : transfers_) {
     if (early.used) continue;
@@ -76,6 +78,8 @@ EarlyTransfer* EarlyBuffer::find_or_insert_for_data(std::uint16_t peer, const wi
 }
 
 bool EarlyBuffer::keep(EarlyTransfer& early, const wire::DataHeader& header, std::span<const std::byte> payload) {
+  // PROTOCOL 7.3.3: One peer MUST NOT use more of the early buffer than the early segments and early transfers that it
+  //     was offered.
   if (free_segment_ == kNil || kept_by_peer_[early.peer] >= per_peer_) return false;
   const std::uint32_t at = free_segment_;
   EarlySegment& segment = segments_[at];

@@ -8,6 +8,7 @@ namespace mlt::core {
 
 Endpoint::Endpoint(const EndpointConfig& config)
     : shared_(config), arena_(config.bitmap_words), sender_(shared_, arena_), receiver_(shared_, arena_) {
+  // PROTOCOL 12.1.1: A job MUST configure the same number of paths, 1 to 16, at every rank; it is not negotiated.
   MLT_CHECK(config.paths >= 1 && config.paths <= MLT_MAX_PATHS);
   MLT_CHECK(config.rank < config.peers);
   MLT_CHECK(config.dscp.data_classes >= 1 && config.dscp.data_classes <= kMaxClasses);
@@ -56,7 +57,9 @@ bool Endpoint::identify(std::span<const std::byte> datagram, wire::Prefix& prefi
     count_drop(reason);
     return false;
   }
+  // PROTOCOL 4.1.4: Whose datagram it is MUST be judged by its cookie alone, never by the address that it comes from.
   from = wire::cookie_rank(prefix.cookie);
+  // PROTOCOL 4.3.4: MUST refuse the datagram unless that connection is up and all 64 bits are its cookie
   if (from >= shared_.config.peers || !shared_.peers[from].up || shared_.peers[from].local_cookie != prefix.cookie) {
     shared_.counters.add(Counter::k_drop_bad_cookie);
     return false;
@@ -74,6 +77,7 @@ void Endpoint::on_datagram(TimeNs now, std::span<const std::byte> datagram, base
   arrival_ns = std::min(arrival_ns, now);
   wire::Prefix prefix;
   std::uint16_t from = 0;
+  // PROTOCOL 4.3.5: a receiver MUST make it before it looks at anything that the table of 4.11 lists after it
   if (!identify(datagram, prefix, from)) return;
   if (prefix.type != wire::PacketType::kData) {
     return on_control_datagram(now, arrival_ns, from, datagram, prefix, ecn, false);
@@ -97,6 +101,7 @@ void Endpoint::on_control_datagram(TimeNs now, TimeNs arrival_ns, std::uint16_t 
       reason = wire::decode_ack(datagram, prefix, ack);
       if (reason != wire::DropReason::kNone) break;
       for (std::uint8_t i = 0; i < ack.other_count; ++i) {
+        // PROTOCOL 4.11.8: Every path that an ACK names MUST be one that is configured (drop_bad_path).
         if (ack.others[i].path >= shared_.config.paths) return shared_.counters.add(Counter::k_drop_bad_path);
       }
       sender_.on_ack(now, arrival_ns, from, ack);
@@ -121,6 +126,8 @@ void Endpoint::on_control_datagram(TimeNs now, TimeNs arrival_ns, std::uint16_t 
       break;
     }
     case wire::PacketType::kAbort: {
+      // PROTOCOL 4.10.1: ABORT travels over the control connection only, as a backstop frame, because it is rare,
+      //     final, and must arrive.
       if (!by_control) break;  // it never comes as a datagram
       wire::Abort abort;
       reason = wire::decode_abort(datagram, prefix, abort);
@@ -137,6 +144,7 @@ void Endpoint::bring_up(const PeerUp& up) {
   MLT_CHECK(wire::cookie_rank(up.local_cookie) == up.peer && wire::cookie_rank(up.remote_cookie) == config().rank);
   Peer& peer = shared_.peers[up.peer];
   MLT_CHECK(!peer.up);
+  // PROTOCOL 3.5.2: An endpoint MUST start a connection that comes up with fresh state for the peer ...
   peer = Peer{};
   peer.up = true;
   peer.local_cookie = up.local_cookie;
@@ -163,7 +171,10 @@ void Endpoint::on_control(TimeNs now, const ControlInput& input) {
     wire::Prefix prefix;
     std::uint16_t from = 0;
     if (!identify(message->bytes, prefix, from)) return;
+    // PROTOCOL 4.11.6: A message over TCP whose cookie is another rank's than the connection's MUST be refused
+    //     (drop_bad_cookie).
     if (from != message->peer) return shared_.counters.add(Counter::k_drop_bad_cookie);
+    // PROTOCOL 9.1.4: A backstop message goes through the checks of 4.11 and is then taken like the datagram.
     on_control_datagram(now, now, from, message->bytes, prefix, base::Ecn::kNotEct, true);
   } else if (const auto* cancel = std::get_if<Cancel>(&input)) {
     cancel->kind == CompletionKind::kSend ? sender_.cancel(now, cancel->operation)
@@ -178,6 +189,7 @@ void Endpoint::on_timeout(TimeNs now) {
   std::uint32_t slot = 0;
   const std::uint32_t sends = shared_.config.max_sends;
   const std::uint32_t receives = shared_.config.max_receives;
+  // PROTOCOL 16.1.1: Every wait MUST end ... An endpoint has one timer per send, per receive and per peer
   while (shared_.timers.pop_due(now, slot)) {
     if (slot < sends) {
       sender_.on_send_timer(now, slot);
@@ -192,6 +204,7 @@ void Endpoint::on_timeout(TimeNs now) {
 // Answers first, then questions, then data: what the other side waits for is small and urgent.
 bool Endpoint::poll_transmit(TimeNs now, const TransmitCapabilities& capabilities, Transmit& transmit) {
   release_polled();
+  // PROTOCOL 6.1.4: Answers leave before probes, and probes before data ...
   return receiver_.fill_answer(now, transmit) || sender_.fill_probe(now, transmit) ||
          sender_.fill_data(now, capabilities, transmit);
 }

@@ -60,6 +60,7 @@ void tag_by_magnitude(std::span<const std::byte> data, wire::ElementType element
   MLT_CHECK(tags.size() == grid.count() && data.size() == grid.total_bytes());
   const SegmentTag important = SegmentTag::important(traffic_class);
   const SegmentTag other{traffic_class};
+  // PROTOCOL 13.1.5: Types that are not floating point, and segments with values that are not numbers, are important.
   if (!wire::is_floating_point(element) || grid.count() < 2) {
     std::fill(tags.begin(), tags.end(), important);
     return;
@@ -116,6 +117,8 @@ void tag_by_magnitude(std::span<const std::byte> data, wire::ElementType element
     median = *middle;
   }
   for (std::uint32_t segment = 0; segment < grid.count(); ++segment) {
+    // PROTOCOL 13.1.4: important if the mean magnitude of its elements is not below the median magnitude of the
+    //     tensor's
     // Written so that a mean that is not a number counts as important.
     tags[segment] = scratch[segment] < median ? other : important;
   }

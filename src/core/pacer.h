@@ -19,7 +19,9 @@ class Pacer {
   base::TimeNs next_ns() const { return next_ns_; }
   bool may_send(base::TimeNs now) const { return now >= next_ns_; }
 
+  // PROTOCOL 11.3.2: A sender that comes late is given back at most 200 us of unused time
   void on_sent(base::TimeNs now, std::uint64_t bytes, double rate_bytes_per_second) {
+    // PROTOCOL 11.3.1: After a run of n bytes the next may leave n / rate later, over all transfers to the peer.
     next_ns_ = std::max(next_ns_, now - kCreditNs) + base::serialisation_ns(bytes, rate_bytes_per_second);
   }
 

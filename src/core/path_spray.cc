@@ -13,12 +13,15 @@ bool PathSpray::any_heard() const {
 
 std::uint8_t PathSpray::choose(base::TimeNs now, std::uint32_t& limit) {
   if (paths_ == 1) return 0;
+  // PROTOCOL 12.3.4: If all paths are silent, all are used.
   const bool heard = any_heard();  // if none is, each is as good as the other
   std::uint8_t best = paths_;
   for (std::uint8_t path = 0; path < paths_; ++path) {
     PathOut& out = paths_out_[path];
     if (heard && out.silent) {
       if (now < out.silent_probe_ns) continue;
+      // PROTOCOL 12.3.3: A silent path carries nothing but one packet after 20 ms, and after twice as long each time,
+      //     up to 640 ms ...
       out.silent_probe_ns = base::after(now, out.silent_wait_ns);
       out.silent_wait_ns = std::min(2 * out.silent_wait_ns, kMaxSilentProbeNs);
       limit = 1;
@@ -44,6 +47,7 @@ void PathSpray::sent(base::TimeNs now, std::uint8_t path, std::uint32_t packets)
   for (std::uint8_t other = 0; other < paths_; ++other) {
     if (heard && paths_out_[other].silent) continue;
     const std::int64_t weight = paths_out_[other].weight;
+    // PROTOCOL 12.2.1: Runs are spread by a smooth weighted round robin that counts packets ...
     paths_out_[other].credit += weight * packets;
     total += weight;
   }
@@ -53,6 +57,8 @@ void PathSpray::sent(base::TimeNs now, std::uint8_t path, std::uint32_t packets)
 std::uint64_t PathSpray::packets_in_flight() const {
   std::uint64_t packets = 0;
   for (std::uint8_t path = 0; path < paths_; ++path) {
+    // PROTOCOL 6.3.1: Bytes in flight to a peer are, over its paths, the packets sent after the highest one
+    //     acknowledged or given up (12.3), each counted as a full one.
     packets += paths_out_[path].last_sequence - paths_out_[path].resolved;
   }
   return packets;
@@ -114,6 +120,7 @@ bool PathSpray::on_block(std::uint8_t path, const wire::AckBlock& block, base::T
   out.reported = block.received_packets;
   out.packets_reported += arrived;
   std::uint32_t packets = 0;
+  // PROTOCOL 6.3.4: The highest sequence number of an acknowledgement block resolves everything up to it ...
   // Never trust a number beyond what was sent.
   if (is_after(block.highest_sequence, out.resolved) && !is_after(block.highest_sequence, out.last_sequence)) {
     packets = block.highest_sequence - out.resolved;
@@ -121,6 +128,7 @@ bool PathSpray::on_block(std::uint8_t path, const wire::AckBlock& block, base::T
     set_checkpoint(out);
   }
   if (packets > 0 || arrived > 0) {
+    // PROTOCOL 12.2.2: Of the packets that an acknowledgement block tells of, those that did not arrive are lost ...
     // Below 0 if packets came after all that were counted as lost: overtaken, or given up too early.
     count_loss(out, packets, std::int64_t{packets} - std::int64_t{arrived});
     hear(out);
@@ -149,6 +157,8 @@ void PathSpray::give_up(PathOut& out, std::uint32_t until) {
   count_loss(out, packets, packets);
   out.resolved = until;
   set_checkpoint(out);
+  // PROTOCOL 12.3.2: A path is silent when four packets at least, on two occasions at least, were given up on it while
+  //     its siblings delivered, and nothing arrived on it between (paths_gone_silent).
   if (out.silent || paths_ == 1 || out.silent_packets < kSilentPackets || out.silent_times < 2) return;
   out.silent = true;
   out.silent_wait_ns = kSilentProbeNs;
@@ -179,6 +189,8 @@ bool PathSpray::after_report(base::TimeNs now) {
     if (!is_after(out.checkpoint, out.resolved)) continue;
     const bool known = out.rtt.smoothed_ns() > 0;
     const base::DurationNs slower = std::max<base::DurationNs>(0, out.rtt.smoothed_ns() - best);
+    // PROTOCOL 12.3.1: Packets in flight on a path MUST be given up once a packet is known to have arrived that left
+    //     more than the path's lateness after them: they leave the window and count as lost ...
     const base::DurationNs lateness = known ? slower + 4 * out.rtt.variation_ns() + kLatenessNs : kUnknownLatenessNs;
     if (newest_arrived_ns_ <= base::after(out.checkpoint_ns, lateness)) continue;
     out.given_up = out.checkpoint;
@@ -195,6 +207,8 @@ void PathSpray::renew_weights(base::DurationNs best_rtt_ns) {
   for (std::uint8_t path = 0; path < paths_; ++path) {
     if (!paths_out_[path].silent) best_loss = std::min(best_loss, paths_out_[path].loss);
   }
+  // PROTOCOL 12.2.4: Tolerated is the loss of the best path plus the larger of half of it and 0.5 %, and twice the
+  //     delay of the best path plus 50 us. What all paths suffer alike is congestion, and changes no weight.
   const double tolerated_loss = best_loss + std::max(best_loss / 2, kLossMargin);
   const double tolerated_rtt = static_cast<double>(2 * best_rtt_ns + kDelayMarginNs);
   most_weight_ = 0;
@@ -204,6 +218,7 @@ void PathSpray::renew_weights(base::DurationNs best_rtt_ns) {
     if (out.loss > tolerated_loss) share = kHalvingLoss / (kHalvingLoss + out.loss - tolerated_loss);
     const auto rtt = static_cast<double>(out.rtt.smoothed_ns());
     if (rtt > tolerated_rtt) share *= tolerated_rtt * tolerated_rtt / (rtt * rtt);
+    // PROTOCOL 12.2.3: A weight is 1,024 for a path as good as its best sibling ...
     const auto weight = std::max(kLeastWeight, static_cast<std::uint32_t>(share * kFullWeight));
     if (weight != out.weight) {
       out.weight = weight;
@@ -222,6 +237,8 @@ void PathSpray::renew_control_path(base::TimeNs now) {
   const auto quick = [&](const PathOut& out) {
     return out.question_rtt_ns <= 2 * base_question_ns_ + kDelayMarginNs;  // or not known
   };
+  // PROTOCOL 12.4.1: Probes take the control path: one that works and is quick, as the sender knows from data and from
+  //     answers.
   if (usable(paths_out_[control_path_]) && quick(paths_out_[control_path_])) return;
   std::uint8_t best = paths_;
   const auto is_better = [&](const PathOut& a, const PathOut& b) {
@@ -242,6 +259,7 @@ base::DurationNs PathSpray::on_sample(std::uint8_t path, std::uint32_t answer_pa
     out.rtt.on_sample(rtt_ns);
     return rtt_ns;
   }
+  // PROTOCOL 12.5.3: Only samples whose answers took the same path back are compared ...
   if (answer_path != answers_over_) {
     if (answer_path != control_path_) return 0;  // of before, or by another way
     answers_over_ = answer_path;
@@ -256,7 +274,10 @@ base::DurationNs PathSpray::on_sample(std::uint8_t path, std::uint32_t answer_pa
     const PathOut& sibling = paths_out_[other];
     if (sibling.rtt.smoothed_ns() > 0 && is_typical(sibling)) shortest = std::min(shortest, queue_ns(sibling));
   }
+  // PROTOCOL 12.5.2: A path that is silent, has less than half of the largest weight, or a queue of more than twice the
+  //     shortest and 50 us, gives the rate controller no samples: one slow path must not slow the others.
   if (queue_ns(out) > 2 * shortest + kDelayMarginNs) return 0;
+  // PROTOCOL 12.5.1: A path's constant extra delay is taken off its samples before the rate controller sees them.
   return base_rtt_ns_ + (rtt_ns - out.rtt.min_ns());
 }
 

@@ -116,6 +116,7 @@ class PathSpray {
   Changes take_changes();
 
  private:
+  // PROTOCOL 12.1.3: Sequence numbers, loss, delay and acknowledgement blocks are counted per path ...
   struct PathOut {
     std::uint32_t last_sequence = 0;  // newest sent; the first packet is 1
     std::uint32_t resolved = 0;       // everything up to here arrived or is given up: not in flight

@@ -83,6 +83,7 @@ struct Shared {
   // kPosted, or why nothing can be posted for this peer.
   PostStatus check_peer(std::uint16_t peer) const {
     if (peer >= config.peers || peer == config.rank) return PostStatus::kUnknownPeer;
+    // PROTOCOL 18.1.3: A post to a peer that is not up MUST be refused
     return peers[peer].up ? PostStatus::kPosted : PostStatus::kPeerNotConnected;
   }
 

@@ -87,6 +87,7 @@ inline constexpr StateTable<ReceivePhase, ReceiveEvent> kReceiveTable{
         {ReceivePhase::k_answered, ReceiveEvent::k_data, ReceivePhase::k_answered},
         {ReceivePhase::k_answered, ReceiveEvent::k_end_of_round, ReceivePhase::k_judging},
         {ReceivePhase::k_answered, ReceiveEvent::k_new_probe, ReceivePhase::k_judging},
+        // PROTOCOL 7.4.4: A PROBE of the newest round that was answered already asks again ...
         // Asked again: the answer may have been lost.
         {ReceivePhase::k_answered, ReceiveEvent::k_probe_again, ReceivePhase::k_judging},
         {ReceivePhase::k_answered, ReceiveEvent::k_ack_probe, ReceivePhase::k_answered},

@@ -29,6 +29,8 @@ wire::StopStatus stop_status(CompletionStatus status) {
     case CompletionStatus::kPeerFailed:
     case CompletionStatus::kTimedOut:
     case CompletionStatus::kCancelled:
+      // PROTOCOL 8.1.5: A receiver that gives up ends as cancelled or timed out, and tells the sender with STOP
+      //     cancelled.
       return wire::StopStatus::kCancelled;
   }
   return wire::StopStatus::kCancelled;
@@ -58,6 +60,7 @@ PostStatus Receiver::post(TimeNs now, const ReceiveRequest& request) {
   if (request.data.size() > ~std::uint32_t{0}) return PostStatus::kTooLarge;
   const std::uint32_t element = wire::element_bytes(request.element);
   if (request.data.size() % element != 0) return PostStatus::kBadElementCount;
+  // PROTOCOL 5.3.1: A loss bound MUST be at least 0 and below 1, and above 0 only for floating-point elements.
   if (!(request.loss_bound >= 0.0 && request.loss_bound < 1.0)) return PostStatus::kBadLossBound;
   if (request.loss_bound > 0.0 && !wire::is_floating_point(request.element)) return PostStatus::kLossyInteger;
   const Peer& peer = shared_.peers[request.peer];
@@ -74,15 +77,19 @@ PostStatus Receiver::post(TimeNs now, const ReceiveRequest& request) {
   state = ReceiveState{};
   MLT_CHECK(state.machine.on(ReceiveEvent::k_post, shared_.counters));
   state.request = request;
+  // PROTOCOL 5.2.1: The k-th send of a tag to a peer meets the k-th receive of that tag from it
   state.generation = entry->receive_generation++;
   state.grid = grid;
   state.words = words;
   state.received = base::BitmapView(words.data(), grid.count());
   state.received.clear_all();
   const double elements = static_cast<double>(request.data.size() / element);
+  // PROTOCOL 7.5.2: The bound is counted in elements: floor(p * elements) of them, the product in double precision, may
+  //     be missing at completion, and not one more.
   state.allowed_missing_bytes = static_cast<std::uint64_t>(std::floor(request.loss_bound * elements)) * element;
   state.posted_ns = now;
   const DurationNs timeout = request.timeout_ns > 0 ? request.timeout_ns : shared_.config.operation_timeout_ns;
+  // PROTOCOL 5.3.3: Each operation MUST have a limit in time: its own, or the endpoint's (300 s) ...
   state.expires_ns = base::after(now, timeout);
   if (request.deadline_ns > 0) state.deadline_ns = base::after(now, request.deadline_ns);
   state.next_same_tag = entry->receive_head;
@@ -109,6 +116,7 @@ PostStatus Receiver::post(TimeNs now, const ReceiveRequest& request) {
   ready.kind = ReplyKind::kReady;
   ready.peer = request.peer;
   ready.transfer = state.transfer();
+  // PROTOCOL 7.3.5: When a receive is posted of which something has come already, the receiver answers at once ...
   if (probed && (probe.prefix.flags & MLT_PROBE_FLAG_ACK_ONLY) == 0) {
     take_probe(now, state, probe, false);
   } else {
@@ -146,12 +154,16 @@ ReceiveState* Receiver::find(std::uint16_t peer, const wire::TransferId& transfe
 // Was this transfer posted once? Asked only when it is not active: then it is over.
 bool Receiver::is_over(std::uint16_t peer, const wire::TransferId& transfer) {
   const TagEntry* entry = shared_.tags.find(peer, transfer.tag);
+  // PROTOCOL 5.2.3: A transfer whose generation is before that of the tag's next receive, and which is not under way,
+  //     is over.
   return entry != nullptr && is_after(entry->receive_generation, transfer.generation);
 }
 
 // ---- ends ---------------------------------------------------------------------------------------------------------
 
 void Receiver::fill_missing(ReceiveState& state) {
+  // PROTOCOL 7.7.3: Missing ranges MUST become zero with fill zero (gradients), and MUST keep what they held with fill
+  //     keep (parameters); after a failure the buffer's contents mean nothing.
   if (state.request.fill != Fill::kZero || state.request.place != nullptr) return;
   for (std::size_t i = state.received.find_clear(0); i < state.grid.count(); i = state.received.find_clear(i + 1)) {
     const auto segment = static_cast<std::uint32_t>(i);
@@ -174,9 +186,13 @@ void Receiver::finish(TimeNs now, ReceiveState& state, ReceiveEvent event, Compl
   }
   state.status = status;
   state.elapsed_ns = now - state.posted_ns;
+  // PROTOCOL 7.2.3: With every receive from the peer that completes, its reorder window shrinks by a sixteenth.
   shared_.peers[state.request.peer].reorder_window_ns -= shared_.peers[state.request.peer].reorder_window_ns / 16;
   shared_.counters.add(is_failure(status) ? Counter::k_operations_failed : Counter::k_receives_completed);
+  // PROTOCOL 7.7.2: A receive completes exactly once, with one of the statuses of the table, the missing bytes, the
+  //     bytes that the bound allowed, and which segments arrived.
   shared_.completions.push({CompletionKind::kReceive, slot});
+  // PROTOCOL 7.7.4: A receiver MUST tell how the receive ended with STOP, unless the sender said it (ABORT) or is gone.
   if (!tell_sender) return;
   FinishedReceive finished;
   finished.used = true;
@@ -188,6 +204,7 @@ void Receiver::finish(TimeNs now, ReceiveState& state, ReceiveEvent event, Compl
   finished.total_bytes = state.grid.total_bytes();
   finished.finished_ns = now;
   finished_.put(finished);
+  // PROTOCOL 7.7.6: The outcome of the newest receive of a tag MUST be kept as long as the connection
   entry->has_outcome = true;
   entry->outcome_generation = state.generation;
   entry->outcome_status = finished.status;
@@ -201,6 +218,8 @@ void Receiver::finish(TimeNs now, ReceiveState& state, ReceiveEvent event, Compl
 // A STOP lost now would never be sent again, and the sender would take a finished transfer for a failed one: say over
 // the control connection, which is closed in order, how the latest receives ended.
 void Receiver::on_closing(TimeNs now) {
+  // PROTOCOL 10.1.1: An endpoint that leaves MUST first say over the control connection, with STOP, how every receive
+  //     of the last two seconds ended ...
   finished_.each_since(now - kRecentNs, [&](const FinishedReceive& finished) {
     answer_finished(finished.peer, finished.transfer, 0, true);
   });
@@ -209,9 +228,12 @@ void Receiver::on_closing(TimeNs now) {
 void Receiver::on_peer_down(TimeNs now, std::uint16_t peer) {
   for (ReceiveState& state : states_) {
     if (state.is_under_way() && state.request.peer == peer) {
+      // PROTOCOL 18.1.1: When a peer is down every operation with it MUST end as peer failed, naming its rank, and
+      //     everything kept for the peer is forgotten: early data, outcomes, answers that wait.
       finish(now, state, ReceiveEvent::k_peer_down, CompletionStatus::kPeerFailed, false);
     }
   }
+  // PROTOCOL 18.1.1: everything kept for the peer is forgotten: early data, outcomes, answers that wait
   early_.forget(peer);
   finished_.forget(peer);
   replies_.forget(peer);

@@ -13,7 +13,11 @@ namespace {
 wire::Prefix answer_prefix(wire::PacketType type, const Peer& peer, std::uint32_t by_path) {
   wire::Prefix prefix;
   prefix.type = type;
+  // PROTOCOL 7.6.3: A BITMAP or STOP carries the acknowledgement block of the path on which the newest packet of the
+  //     peer came; after a STOP, an ACK follows at once if other paths have news.
   prefix.path = peer.last_path;  // of the block: the path with the newest news
+  // PROTOCOL 4.5.3: The sequence number of an ACK, BITMAP or STOP is the path that the answer itself takes, and 255
+  //     over the control connection: round trips are comparable only if the answers came back the same way.
   prefix.sequence = by_path;
   prefix.cookie = peer.remote_cookie;
   return prefix;
@@ -28,6 +32,7 @@ void Receiver::answer_finished(std::uint16_t peer, const wire::TransferId& trans
   reply.peer = peer;
   reply.transfer = transfer;
   reply.probe_timestamp_ns = probe_timestamp_ns;
+  // PROTOCOL 7.7.6: An outcome that is forgotten is told as finished before.
   reply.status = wire::StopStatus::kFinishedBefore;
   const TagEntry* entry = shared_.tags.find(peer, transfer.tag);
   if (entry != nullptr && entry->has_outcome && entry->outcome_generation == transfer.generation) {
@@ -41,23 +46,30 @@ void Receiver::answer_finished(std::uint16_t peer, const wire::TransferId& trans
     reply.missing_bytes = finished->missing_bytes;
     reply.total_bytes = finished->total_bytes;
   }
+  // PROTOCOL 9.1.3: What a probe over the control connection asks for MUST be answered over it.
   (by_control ? control_replies_ : replies_).push(reply);
 }
 
 wire::AckBlock Receiver::block_of(TimeNs now, std::uint16_t rank, std::uint8_t path, bool& fresh) {
   PathIn& in = shared_.peers[rank].in[path];
   wire::AckBlock block;
+  // PROTOCOL 4.5.1: Every ACK, BITMAP and STOP MUST carry the acknowledgement block of one path, named in its prefix;
+  //     whatever carries it is an ACK of that path.
   block.highest_sequence = in.highest_sequence;
   block.received_packets = in.received_packets;
   block.ce_packets = in.ce_packets;
   block.echo_timestamp_ns = in.echo_timestamp_ns;
   block.hold_ns = static_cast<std::uint32_t>(std::clamp<DurationNs>(now - in.echo_arrival_ns, 0, 0xFFFF'FFFFLL));
+  // PROTOCOL 4.5.2: The flag ECHO MUST be set if, and only if, the echoed timestamp was not echoed before ...
   fresh = in.echo_fresh;
   in.echo_fresh = false;
+  // PROTOCOL 4.5.1: whatever carries it is an ACK of that path
   // Whatever carries this block is an ACK of the path.
   Peer& peer = shared_.peers[rank];
   peer.unreported_paths &= ~(1U << path);
   peer.since_ack -= in.since_ack;
+  // PROTOCOL 7.2.5: There is no delayed acknowledgement: fewer packets than that are acknowledged by the answer to the
+  //     marker or probe.
   in.since_ack = 0;
   if (peer.since_ack < shared_.config.packets_per_ack) acks_due_.clear(rank);
   return block;
@@ -78,7 +90,10 @@ std::size_t Receiver::encode_ack_of(TimeNs now, std::uint16_t rank, std::byte* o
   bool fresh = false;
   ack.block = block_of(now, rank, ack.prefix.path, fresh);
   if (fresh) ack.prefix.flags |= MLT_ACK_FLAG_ECHO;
+  // PROTOCOL 4.6.3: An ACK MUST carry, behind the block of the path on which the newest packet came, those of all other
+  //     paths that have news, each path once; the flags of each are ECHO (0x02) or none.
   add_other_paths(now, rank, peer.unreported_paths, ack);
+  // PROTOCOL 4.6.1: An ACK names the transfer of the newest packet, or of the probe, that made it due ...
   if (peer.ack_posted) ack.prefix.flags |= MLT_ACK_FLAG_POSTED;
   ack.transfer = peer.ack_transfer;
   shared_.counters.add(Counter::k_acks_sent);
@@ -93,6 +108,8 @@ std::size_t Receiver::encode_ack_reply(TimeNs now, const Reply& reply, std::uint
   bool fresh = false;
   ack.block = block_of(now, reply.peer, ack.prefix.path, fresh);
   if (fresh) ack.prefix.flags |= MLT_ACK_FLAG_ECHO;
+  // PROTOCOL 4.6.4: An ACK that answers an ACK_ONLY probe MUST carry the blocks of all paths on which a packet ever
+  //     came: the one who asks is waiting, and an earlier ACK may have been lost.
   // It asks because it waits: an ACK may have been lost, so that paths without news count too.
   std::uint32_t used = 0;
   for (std::uint8_t path = 0; path < shared_.config.paths; ++path) {
@@ -100,6 +117,7 @@ std::size_t Receiver::encode_ack_reply(TimeNs now, const Reply& reply, std::uint
   }
   add_other_paths(now, reply.peer, used, ack);
   ack.transfer = reply.transfer;
+  // PROTOCOL 4.6.2: Probe timestamp is that of the ACK_ONLY probe that the ACK answers, or zero.
   ack.probe_timestamp_ns = reply.probe_timestamp_ns;
   shared_.counters.add(Counter::k_acks_sent);
   return wire::encode_ack(ack, out);
@@ -113,10 +131,13 @@ std::size_t Receiver::encode_stop_of(TimeNs now, const Reply& reply, std::uint32
   bool fresh = false;
   stop.block = block_of(now, reply.peer, stop.prefix.path, fresh);
   if (fresh) stop.prefix.flags |= MLT_STOP_FLAG_ECHO;
+  // PROTOCOL 7.6.3: after a STOP, an ACK follows at once if other paths have news
   if (peer.unreported_paths != 0) acks_due_.set(reply.peer);  // the last of the transfer on the other paths
   stop.transfer = reply.transfer;
   stop.probe_timestamp_ns = reply.probe_timestamp_ns;
   stop.status = reply.status;
+  // PROTOCOL 4.9.1: A STOP says that the transfer is over, how it ended, how many bytes are missing, and the receiver's
+  //     own size and element type.
   stop.missing_bytes = reply.missing_bytes;
   stop.receiver_total_bytes = reply.total_bytes;
   shared_.counters.add(Counter::k_stops_sent);
@@ -131,15 +152,19 @@ std::size_t Receiver::encode_bitmap_of(TimeNs now, Reply& reply, std::uint32_t b
   bitmap.transfer = reply.transfer;
   bitmap.probe_timestamp_ns = reply.probe_timestamp_ns;
   std::array<std::byte, MLT_BITMAP_CHUNK_SEGMENTS / 8> bits;
+  // PROTOCOL 4.8.2: With NOT_POSTED (no receive is posted yet) or READY (it was posted just now) no bits follow, and
+  //     the segment count is zero.
   if (reply.kind == ReplyKind::kNotPosted) bitmap.prefix.flags |= MLT_BITMAP_FLAG_NOT_POSTED;
   if (reply.kind == ReplyKind::kReady) bitmap.prefix.flags |= MLT_BITMAP_FLAG_READY;
   if (reply.kind == ReplyKind::kBitmap) {
     const ReceiveState* state = find(reply.peer, reply.transfer);
     if (state == nullptr || state->round != reply.round) return 0;  // ended, or went on, since
+    // PROTOCOL 7.6.1: A BITMAP reports what has arrived when it leaves ...
     // Only chunks in which something is missing are worth a datagram.
     const std::size_t missing = state->received.find_clear(reply.next_segment);
     if (missing >= state->grid.count()) return 0;
     bitmap.first_segment = static_cast<std::uint32_t>(missing) / MLT_BITMAP_CHUNK_SEGMENTS * MLT_BITMAP_CHUNK_SEGMENTS;
+    // PROTOCOL 4.8.1: A BITMAP tells which of up to 8,192 consecutive segments have arrived ...
     bitmap.segment_count = std::min(MLT_BITMAP_CHUNK_SEGMENTS, state->grid.count() - bitmap.first_segment);
     for (std::size_t w = 0; w < base::words_for_bits(bitmap.segment_count); ++w) {
       base::store_le64(bits.data() + 8 * w, state->received.words()[bitmap.first_segment / 64 + w]);
@@ -166,6 +191,8 @@ std::size_t Receiver::encode_reply(TimeNs now, Reply& reply, std::uint32_t by_pa
 
 // The asker takes another path when it gets no answer: the newest question's path is the one that works both ways.
 std::uint8_t Receiver::answer_path(const Peer& peer) const {
+  // PROTOCOL 12.4.3: Answers, and ACKs, MUST take the path of the sender's newest probe, or before the first one that
+  //     of its newest packet; a path that is silent for the receiver's own packets gives way to its control path.
   const std::uint8_t path = peer.probe_path != kNoPath ? peer.probe_path : peer.last_path;
   return peer.spray.is_silent(path) ? peer.spray.control_path() : path;
 }
@@ -173,6 +200,8 @@ std::uint8_t Receiver::answer_path(const Peer& peer) const {
 void Receiver::fill_control_run(std::uint16_t peer, std::size_t size, base::DatagramRun& run) const {
   run.peer = peer;
   run.path = answer_path(shared_.peers[peer]);
+  // PROTOCOL 4.1.3: A control datagram, but for a trailing probe (4.7.5), MUST be sent in the control class,
+  //     ECN-capable (ECT(0)), and alone in its run.
   run.dscp = shared_.config.dscp.control;
   run.ecn = base::Ecn::kEct0;
   run.datagram_count = 1;

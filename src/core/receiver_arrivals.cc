@@ -30,6 +30,7 @@ void Receiver::count_arrival(TimeNs arrival_ns, std::uint16_t from, const Arriva
     in.echo_arrival_ns = arrival_ns;
     in.echo_fresh = true;
   }
+  // PROTOCOL 7.2.1: Every packet and trailing probe that passes 4.11 counts for its path, whatever becomes of it ...
   ++in.received_packets;
   if (ecn == base::Ecn::kCe) {
     ++in.ce_packets;
@@ -41,15 +42,20 @@ void Receiver::count_arrival(TimeNs arrival_ns, std::uint16_t from, const Arriva
   peer.ack_transfer = arrival.transfer;
   peer.ack_posted = posted;
   // Counted over all paths, because one ACK speaks for all: no window is too small for any number of paths.
+  // PROTOCOL 7.2.4: A receiver MUST send an ACK once ten packets have come, over all paths, of which no acknowledgement
+  //     block has told yet: no window is then too small for any number of paths.
   if (++peer.since_ack >= shared_.config.packets_per_ack) acks_due_.set(from);
 }
 
 void Receiver::note_order(ReceiveState& state, std::uint8_t path, std::uint32_t sequence, TimeNs arrival_ns) {
+  // PROTOCOL 7.4.6: Packets of other transfers MUST NOT count, because they may be of a class that overtakes.
   if (note_newest(state.newest[path], sequence)) {
     state.newest_arrival_ns[path] = arrival_ns;
     return;
   }
   if (sequence == state.newest[path] || arrival_ns < state.newest_arrival_ns[path]) return;
+  // PROTOCOL 7.2.2: the peer's reorder window becomes twice that and 50 us, if that is more than it was, and 20 ms at
+  //     most
   // Later than one sent after it: learn how late packets can be. Doubled, because the next may be later still.
   shared_.counters.add(Counter::k_reordered_packets);
   DurationNs& window = shared_.peers[state.request.peer].reorder_window_ns;
@@ -71,8 +77,11 @@ void Receiver::on_data(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const 
     return;
   }
   if (is_over(from, transfer)) {
+    // PROTOCOL 7.7.1: When a transfer is over its memory belongs to the application again ...
     // Never touches a buffer: the memory of a completed transfer belongs to the application again.
     shared_.counters.add(Counter::k_stale_packets);
+    // PROTOCOL 7.7.5: A probe, or a packet with END_OF_ROUND, of a transfer that is over MUST be answered with STOP
+    //     again: the first may have been lost.
     if ((header.prefix.flags & MLT_FLAG_END_OF_ROUND) != 0) answer_finished(from, transfer, 0, false);
     return;
   }
@@ -83,9 +92,12 @@ void Receiver::on_early_data(TimeNs now, std::uint16_t from, const wire::DataHea
                              std::span<const std::byte> payload) {
   (void)now;
   EarlyTransfer* early = early_.find_or_insert_for_data(from, {header.tag, header.generation});
+  // PROTOCOL 7.3.1: Packets of a transfer that is neither posted nor over MUST be kept, as far as the early buffer has
+  //     room for that peer, and are placed when the receive is posted.
   if (early != nullptr && !early->aborted && early_.keep(*early, header, payload)) {
     shared_.counters.add(Counter::k_early_segments_kept);
   } else {
+    // PROTOCOL 7.3.2: What finds no room is dropped (early_segments_dropped); the sender's probe recovers it.
     shared_.counters.add(Counter::k_early_segments_dropped);
   }
   if (early != nullptr) note_newest(early->newest[header.prefix.path], header.prefix.sequence);
@@ -103,6 +115,8 @@ void Receiver::on_early_data(TimeNs now, std::uint16_t from, const wire::DataHea
 
 bool Receiver::matches(TimeNs now, ReceiveState& state, std::uint64_t total_bytes, wire::ElementType element) {
   if (total_bytes == state.grid.total_bytes() && element == state.request.element) return true;
+  // PROTOCOL 7.1.1: A packet or probe that names another size or element type than the posted receive MUST NOT be
+  //     placed: the receive fails with what the sender named (drop_mismatch), and STOP tells the sender.
   shared_.counters.add(Counter::k_drop_mismatch);
   state.remote_total_bytes = total_bytes;
   state.remote_element = element;
@@ -114,6 +128,7 @@ bool Receiver::matches(TimeNs now, ReceiveState& state, std::uint64_t total_byte
 bool Receiver::place(TimeNs now, ReceiveState& state, const wire::DataHeader& header,
                      std::span<const std::byte> payload) {
   if (!matches(now, state, header.total_bytes, header.prefix.element)) return false;
+  // PROTOCOL 7.1.2: A packet whose payload is not exactly one segment of the grid MUST be refused (drop_bad_segment).
   if (!state.grid.fits(header.offset_bytes, payload.size())) {
     shared_.counters.add(Counter::k_drop_bad_segment);
     return true;
@@ -124,11 +139,14 @@ bool Receiver::place(TimeNs now, ReceiveState& state, const wire::DataHeader& he
   state.has_critical = state.has_critical || (flags & MLT_FLAG_HAS_CRITICAL) != 0;
   const std::uint32_t segment = header.offset_bytes / state.grid.segment_bytes();
   if (state.received.test(segment)) {
+    // PROTOCOL 7.1.4: A segment that has arrived before MUST NOT be written again (duplicate_segments).
     shared_.counters.add(Counter::k_duplicate_segments);
   } else {
+    // PROTOCOL 7.1.3: A segment that arrives first is written at its offset, whatever its order, round or path.
     state.received.set(segment);
     ++state.received_segments;
     state.received_bytes += payload.size();
+    // PROTOCOL 7.5.9: A segment counts as critical if the packet that brought it first carried CRITICAL.
     if ((flags & MLT_FLAG_CRITICAL) != 0) ++state.critical_received;
     if ((flags & MLT_FLAG_REPAIR) != 0) ++state.repaired_segments;
     shared_.counters.add(Counter::k_segments_placed);
@@ -140,10 +158,12 @@ bool Receiver::place(TimeNs now, ReceiveState& state, const wire::DataHeader& he
   }
   if ((flags & MLT_FLAG_END_OF_ROUND) != 0 && state.is_newer_round(header.prefix.round) &&
       state.machine.on(ReceiveEvent::k_end_of_round, shared_.counters)) {
+    // PROTOCOL 7.4.1: A receiver learns that a round is over from its marker, or from a PROBE without ACK_ONLY ...
     // The marker is the last packet of its round, on the only path: it says what a probe would.
     state.round = header.prefix.round;
     state.round_over_ns = now;
     state.path_count = 1;
+    // PROTOCOL 7.4.5: The end of a round names, for each path, the newest packet of the transfer ...
     state.last_sequence[0] = header.prefix.sequence;
     state.probe_timestamp_ns = 0;
     state.answer_by_control = false;
@@ -165,6 +185,7 @@ void Receiver::on_trailing_probe(TimeNs now, TimeNs arrival_ns, std::uint16_t fr
   if (!matches(now, *state, probe.total_bytes, prefix.element)) return;
   note_order(*state, prefix.path, prefix.sequence, arrival_ns);
   // A round of which this is the first news is over; one that was answered is answered again only to a probe proper.
+  // PROTOCOL 7.4.8: A trailing probe of a round newer than any whose end was seen ends that round like a PROBE ...
   if (state->is_newer_round(prefix.round)) return take_probe(now, *state, probe, false);
   judge(now, *state);
 }
@@ -173,6 +194,7 @@ void Receiver::on_probe(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const
                         bool by_control) {
   shared_.counters.add(Counter::k_probes_received);
   if ((probe.prefix.flags & MLT_PROBE_FLAG_TRAILING) != 0) {
+    // PROTOCOL 7.4.8: One that comes over the control connection stood in no queue, and MUST be ignored.
     if (by_control) return;  // what stands in no queue proves nothing
     return on_trailing_probe(now, arrival_ns, from, probe, ecn);
   }
@@ -186,12 +208,15 @@ void Receiver::on_probe(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const
     if (matches(now, *state, probe.total_bytes, probe.prefix.element)) take_probe(now, *state, probe, by_control);
     return;
   }
+  // PROTOCOL 7.7.5: A probe, or a packet with END_OF_ROUND, of a transfer that is over MUST be answered with STOP again
   if (is_over(from, probe.transfer)) return answer_finished(from, probe.transfer, probe.timestamp_ns, by_control);
   if (EarlyTransfer* early = early_.find_or_insert(from, probe.transfer)) {
     early->probed = true;
     early->probe = probe;
   }
   Reply reply;
+  // PROTOCOL 7.3.4: A probe of a transfer that is not posted MUST be answered with NOT_POSTED, with its timestamp and
+  //     round.
   reply.kind = ReplyKind::kNotPosted;
   reply.peer = from;
   reply.transfer = probe.transfer;
@@ -203,11 +228,14 @@ void Receiver::on_probe(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const
 void Receiver::on_abort(TimeNs now, std::uint16_t from, const wire::Abort& abort) {
   shared_.counters.add(Counter::k_aborts_received);
   if (ReceiveState* state = find(from, abort.transfer)) {
+    // PROTOCOL 8.1.2: On ABORT a receive under way ends as cancelled, and no STOP answers.
     return finish(now, *state, ReceiveEvent::k_abort, CompletionStatus::kCancelled, false);
   }
+  // PROTOCOL 8.1.4: An ABORT of a transfer that is over MUST be ignored (stale_control).
   if (is_over(from, abort.transfer)) return shared_.counters.add(Counter::k_stale_control);
   EarlyTransfer* early = early_.find_or_replace(from, abort.transfer);
   if (early == nullptr) return;  // its receive, once posted, ends at its timeout
+  // PROTOCOL 8.1.3: An ABORT of a transfer that is not posted yet is remembered, and its early data forgotten ...
   early->aborted = true;
   early_.release_segments(*early);
 }
@@ -221,6 +249,7 @@ void Receiver::take_probe(TimeNs now, ReceiveState& state, const wire::Probe& pr
   if ((probe.prefix.flags & MLT_PROBE_FLAG_ACK_ONLY) != 0) {
     if (!state.machine.on(ReceiveEvent::k_ack_probe, shared_.counters)) return;
     Reply reply;
+    // PROTOCOL 7.4.2: An ACK_ONLY probe MUST be answered with an ACK that carries POSTED and the probe's timestamp.
     reply.kind = ReplyKind::kAck;
     reply.peer = state.request.peer;
     reply.transfer = state.transfer();
@@ -229,6 +258,7 @@ void Receiver::take_probe(TimeNs now, ReceiveState& state, const wire::Probe& pr
     return judge(now, state);
   }
   const bool newer = state.is_newer_round(probe.prefix.round);
+  // PROTOCOL 7.4.3: A PROBE of an earlier round than the newest known MUST be ignored (stale_control).
   const ReceiveEvent again =
       probe.prefix.round == state.round ? ReceiveEvent::k_probe_again : ReceiveEvent::k_old_probe;
   if (!state.machine.on(newer ? ReceiveEvent::k_new_probe : again, shared_.counters)) return;

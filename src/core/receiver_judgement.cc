@@ -14,10 +14,13 @@ constexpr DurationNs kSilenceNs = 20 * base::kMillisecond;
 
 bool Receiver::critical_complete(const ReceiveState& state) const {
   if (!state.has_critical) return true;
+  // PROTOCOL 7.5.3: A transfer with critical segments MUST NOT complete within its bound before their number is known,
+  //     from a probe, and all have arrived.
   return state.critical_known && state.critical_received >= state.critical_total;
 }
 
 bool Receiver::within_bound(const ReceiveState& state) const {
+  // PROTOCOL 7.5.2: may be missing at completion, and not one more
   return state.missing_bytes() <= state.allowed_missing_bytes && critical_complete(state);
 }
 
@@ -30,35 +33,47 @@ TimeNs Receiver::known_lost_ns(const ReceiveState& state) const {
   bool passed = state.path_count > 0;
   for (std::uint8_t path = 0; path < state.path_count; ++path) {
     const std::uint32_t last = state.last_sequence[path];
+    // PROTOCOL 7.4.6: What is missing is known lost when on every path named that packet, a later one of the transfer,
+    //     or a trailing probe sent after it has arrived ...
     passed = passed && (last == 0 || (state.newest[path] != 0 && !is_after(last, state.newest[path])));
   }
+  // PROTOCOL 7.4.7: Without that evidence it is known lost after a silence of 20 ms, which no sender leaves, because it
+  //     sends trailing probes. Both run from the later of the end of the round and the transfer's last packet.
   const DurationNs wait = passed ? shared_.peers[state.request.peer].reorder_window_ns : kSilenceNs;
   return base::after(std::max(state.last_data_ns, state.round_over_ns), wait);
 }
 
 void Receiver::judge(TimeNs now, ReceiveState& state) {
+  // PROTOCOL 7.5.1: A receive whose segments have all arrived is complete at once ...
   // Of an empty tensor nothing can be missing, not even when its one packet was lost.
   if (state.missing_bytes() == 0) {
     return finish(now, state, ReceiveEvent::k_complete, CompletionStatus::kComplete, true);
   }
+  // PROTOCOL 7.5.5: Eager: it completes the moment that 1 - p has arrived. The paper's rule ...
   if (state.request.stop == StopPolicy::kEager && state.allowed_missing_bytes > 0 && within_bound(state)) {
     return finish(now, state, ReceiveEvent::k_within_bound, CompletionStatus::kWithinBound, true);
   }
   if (state.machine.phase() != ReceivePhase::k_judging) return;
   if (now < known_lost_ns(state)) return arm(state);
+  // PROTOCOL 7.5.4: Patient (the default): the receive completes within bound once everything missing is known lost and
+  //     the missing part is within the bound.
   if (within_bound(state)) {
     return finish(now, state, ReceiveEvent::k_within_bound, CompletionStatus::kWithinBound, true);
   }
   if (!state.machine.on(ReceiveEvent::k_answer, shared_.counters)) return;
+  // PROTOCOL 7.5.7: If only the number of critical segments is missing for a judgement, the receiver waits for the
+  //     probe that follows.
   // A marker tells that there are critical segments but not how many; the probe that follows it does.
   const bool await_probe =
       state.missing_bytes() <= state.allowed_missing_bytes && state.has_critical && !state.critical_known;
   if (await_probe) return arm(state);
   Reply reply;
+  // PROTOCOL 7.5.6: If more is missing, the receiver MUST answer the round with a BITMAP, once (but see 7.4.4).
   reply.kind = ReplyKind::kBitmap;
   reply.peer = state.request.peer;
   reply.transfer = state.transfer();
   reply.round = state.round;
+  // PROTOCOL 7.6.2: The probe timestamp MUST be echoed only in an answer that was not held back ...
   reply.probe_timestamp_ns = now == state.round_over_ns ? state.probe_timestamp_ns : 0;
   // If the queue is full the answer is lost like any datagram, and the sender's next probe asks again.
   (state.answer_by_control ? control_replies_ : replies_).push(reply);
@@ -67,6 +82,8 @@ void Receiver::judge(TimeNs now, ReceiveState& state) {
 
 void Receiver::on_receive_timer(TimeNs now, std::uint32_t slot) {
   ReceiveState& state = states_[slot];
+  // PROTOCOL 7.5.8: A deadline, if the receive has one, completes it with what it has, even if critical segments are
+  //     missing; a timeout fails it.
   if (now >= state.deadline_ns) {
     return finish(now, state, ReceiveEvent::k_deadline, CompletionStatus::kDeadline, true);
   }

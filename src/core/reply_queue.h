@@ -44,6 +44,8 @@ class ReplyQueue {
   std::size_t size() const { return size_; }
   std::size_t capacity() const { return ring_.size(); }
   // Answers of one connection must not reach the next one, where the same transfer id names another transfer.
+  // PROTOCOL 18.1.2: Answers and aborts of one connection MUST NOT reach the next, where the same transfer names
+  //     another tensor.
   void forget(std::uint16_t peer) {
     std::size_t kept = 0;
     for (std::size_t i = 0; i < size_; ++i) {

@@ -34,7 +34,9 @@ PostStatus Sender::post(TimeNs now, const SendRequest& request) {
   if (request.data.size() % wire::element_bytes(request.element) != 0) return PostStatus::kBadElementCount;
   const Peer& peer = shared_.peers[request.peer];
   const SegmentGrid grid(static_cast<std::uint32_t>(request.data.size()), peer.segment_bytes);
+  // PROTOCOL 5.1.3: A transfer carries less than 4 GiB, and at most 512 chunks of 8,192 segments ...
   if (grid.count() > kMaxBitmapChunks * MLT_BITMAP_CHUNK_SEGMENTS) return PostStatus::kTooLarge;
+  // PROTOCOL 5.3.2: What cannot be carried MUST be refused when it is posted, before anything is counted or sent ...
   if (!request.tags.empty() && request.tags.size() != grid.count()) return PostStatus::kBadTagCount;
   if (free_.empty()) return PostStatus::kTooManyOperations;
   TagEntry* entry = shared_.tags.find_or_insert(request.peer, request.tag);
@@ -48,10 +50,12 @@ PostStatus Sender::post(TimeNs now, const SendRequest& request) {
   state = SendState{};
   MLT_CHECK(state.machine.on(SendEvent::k_post, shared_.counters));
   state.request = request;
+  // PROTOCOL 5.2.1: The k-th send of a tag to a peer meets the k-th receive of that tag from it ...
   state.generation = entry->send_generation++;
   state.grid = grid;
   state.words = words;
   state.pending = base::BitmapView(words.data(), grid.count());
+  // PROTOCOL 6.5.1: A round sends every segment that is pending at its start, in the order of 6.1; in round 0 all are.
   state.pending.set_all();
   state.pending_count = grid.count();
   if (request.tags.empty()) {
@@ -61,10 +65,13 @@ PostStatus Sender::post(TimeNs now, const SendRequest& request) {
   }
   state.posted_ns = now;
   const DurationNs timeout = request.timeout_ns > 0 ? request.timeout_ns : shared_.config.operation_timeout_ns;
+  // PROTOCOL 5.3.3: Each operation MUST have a limit in time: its own, or the endpoint's (300 s) ...
   state.expires_ns = base::after(now, timeout);
   state.post_number = posts_++;
   state.next_same_tag = entry->send_head;
   entry->send_head = slot;
+  // PROTOCOL 5.2.2: No rendezvous precedes a transfer: a sender MAY send before it knows that the receive is posted,
+  //     within the blind limit (6.4).
   link_work(state);
   arm(state);
   return PostStatus::kPosted;
@@ -103,6 +110,7 @@ void Sender::arm(SendState& state) {
 
 void Sender::ask(SendState& state, bool ack_only) {
   state.probe_due = true;
+  // PROTOCOL 6.5.6: A probe that is sent while segments of the round are left MUST be ACK_ONLY ...
   state.probe_ack_only = ack_only;
   state.trailing_paths = 0;
   probes_due_.set(slot_of(state));
@@ -111,6 +119,8 @@ void Sender::ask(SendState& state, bool ack_only) {
 void Sender::await_answer(TimeNs now, SendState& state) {
   const Peer& peer = shared_.peers[state.request.peer];
   // The last run still has to leave at the current rate before an answer can be expected.
+  // PROTOCOL 6.5.4: Then it waits; without an answer within a retransmission timeout after the last packet could have
+  //     left, it sends a PROBE, and repeats it after twice as long each time.
   const TimeNs leaves = std::max(now, peer.pacer.next_ns());
   state.probe_ns = base::after(leaves, peer.rtt.timeout_ns(state.unanswered_probes));
   arm(state);
@@ -118,11 +128,16 @@ void Sender::await_answer(TimeNs now, SendState& state) {
 
 void Sender::on_send_timer(TimeNs now, std::uint32_t slot) {
   SendState& state = states_[slot];
+  // PROTOCOL 6.9.4: A send ends at its timeout as timed out, on the caller's word as cancelled, and with its peer as
+  //     peer failed.
   if (now >= state.expires_ns) return give_up(now, state, SendEvent::k_expiry, CompletionStatus::kTimedOut);
   if (now < state.probe_ns) return arm(state);
   if (!state.machine.on(SendEvent::k_probe_timer, shared_.counters)) return;
   if (state.unanswered_probes > 0) shared_.counters.add(Counter::k_control_resent);
+  // PROTOCOL 6.5.4: it sends a PROBE, and repeats it after twice as long each time
   ask(state, state.machine.phase() == SendPhase::k_sending);
+  // PROTOCOL 6.5.8: A PROBE that the answer timer sends after a round MUST be preceded by a trailing probe on every
+  //     path with a packet of the transfer that may still arrive, unless the receiver has said NOT_POSTED ...
   if (!state.probe_ack_only && state.not_posted_answers == 0) {
     // The last packets of a path may be lost, or stand in a queue that the probe does not see.
     const PathSpray& spray = shared_.peers[state.request.peer].spray;
@@ -131,6 +146,8 @@ void Sender::on_send_timer(TimeNs now, std::uint32_t slot) {
     }
   }
   ++state.unanswered_probes;
+  // PROTOCOL 9.1.1: A sender of whose transfer six probes in a row were not answered MUST send each further one over
+  //     the control connection too, as a backstop frame with the datagram's bytes.
   if (state.unanswered_probes > kBackstopAfterProbes) {
     backstops_due_.set(slot);
   }
@@ -147,8 +164,11 @@ void Sender::on_peer_timer(TimeNs now, std::uint16_t rank) {
     peer.stall_probe_ns = base::kNever;
     return;
   }
+  // PROTOCOL 6.3.5: When the window has stayed full for a retransmission timeout (11.1), the sender MUST send an
+  //     ACK_ONLY probe of the transfer that is first in order ...
   shared_.counters.add(Counter::k_window_stalls);
   ask(states_[peer.work_head], true);
+  // PROTOCOL 9.1.2: The same holds for the probes of a stalled window.
   if (++peer.stall_repeats > kBackstopAfterProbes) backstops_due_.set(peer.work_head);
   shared_.timers.set(shared_.peer_timer(rank), base::after(now, peer.rtt.timeout_ns(peer.stall_repeats)));
 }
@@ -170,6 +190,7 @@ void Sender::give_up(TimeNs now, SendState& state, SendEvent event, CompletionSt
   abort.kind = ReplyKind::kAbort;
   abort.peer = state.request.peer;
   abort.transfer = state.transfer();
+  // PROTOCOL 8.1.1: A sender that gives up (cancelled, or timed out) MUST send ABORT ...
   if (finish(now, state, event, status)) aborts_.push(abort);
 }
 

@@ -20,6 +20,7 @@ CompletionStatus completion_status(wire::StopStatus status) {
     case wire::StopStatus::kTypeMismatch:
       return CompletionStatus::kTypeMismatch;
     case wire::StopStatus::kCancelled:
+    // PROTOCOL 6.9.3: because no success may be claimed that nobody remembers
     case wire::StopStatus::kFinishedBefore:  // it may have failed or lost something: no success is claimed
       return CompletionStatus::kCancelled;
   }
@@ -52,9 +53,11 @@ void Sender::take_block(TimeNs now, TimeNs arrival_ns, Peer& peer, std::uint8_t 
     // How long the network took, from arrival stamps, for the rate. A host that is slow to look is no congestion; the
     // window bounds it.
     const std::uint32_t network = static_cast<std::uint32_t>(arrival_ns) - block.echo_timestamp_ns - block.hold_ns;
+    // PROTOCOL 6.8.2: A sample of 2^31 ns or more is a stale echo or a clock that jumped, and MUST be ignored.
     if (age < 0x8000'0000U && network < 0x8000'0000U) {  // else a stale echo, or a clock that jumped
       const DurationNs rtt_ns = std::max<DurationNs>(1, network);
       sent_ns = now - age;
+      // PROTOCOL 6.8.1: With ECHO, the sender takes two samples ...
       // How long an answer takes, both hosts' threads included, for the timers. The other blocks of an ACK were held.
       if (report.first) peer.rtt.on_sample(age);
       const DurationNs rate_sample_ns = peer.spray.on_sample(path, report.answer_path, rtt_ns);
@@ -71,6 +74,7 @@ void Sender::take_report(TimeNs now, TimeNs arrival_ns, std::uint16_t from, std:
   if (report.rate_sample_ns > 0) peer.rate->on_rtt_sample(now, report.rate_sample_ns);
   if (probe_timestamp_ns != 0) {
     const std::uint32_t rtt = static_cast<std::uint32_t>(now) - probe_timestamp_ns;
+    // PROTOCOL 6.8.3: The probe timestamp of an answer, if it is not zero, gives a sample of the answer time.
     if (rtt < 0x8000'0000U && rtt > 0) {
       peer.rtt.on_sample(rtt);
       peer.spray.on_question_answered(report.answer_path, rtt);
@@ -78,6 +82,8 @@ void Sender::take_report(TimeNs now, TimeNs arrival_ns, std::uint16_t from, std:
     const std::uint32_t network = static_cast<std::uint32_t>(arrival_ns) - probe_timestamp_ns;
     if (network < 0x8000'0000U && network > 0) peer.rate->on_base_sample(now, network);
     if (peer.stall_probe_ns != base::kNever && rtt <= static_cast<std::uint64_t>(now - peer.stall_probe_ns)) {
+      // PROTOCOL 6.3.6: An answer to a probe that was sent after the window had stalled proves that everything sent
+      //     before is resolved: nothing is in flight any more.
       // The window was full for a whole timeout, nothing was sent since, and the peer answers a question asked after
       // that: what it has not seen by now is lost.
       peer.spray.give_up_all();
@@ -98,8 +104,10 @@ void Sender::take_report(TimeNs now, TimeNs arrival_ns, std::uint16_t from, std:
 }
 
 void Sender::on_alive(SendState& state) {
+  // PROTOCOL 6.5.5: Any answer about the transfer counts as one: the next wait is a single timeout again.
   state.unanswered_probes = 0;
   state.question_out = false;
+  // PROTOCOL 6.5.7: A probe that has not left when an answer comes MUST NOT leave over TCP ...
   // A question that is not out yet may be the wrong one by now: a round that goes on must not be asked for its end.
   backstops_due_.clear(slot_of(state));
 }
@@ -108,6 +116,8 @@ void Sender::on_alive(SendState& state) {
 void Sender::forget_blind(SendState& state) {
   Peer& peer = shared_.peers[state.request.peer];
   if (state.receiver_ready || state.blind_segments == 0) return;
+  // PROTOCOL 6.4.4: What was sent blindly no longer counts when the receive is known to be posted, or the send has
+  //     ended.
   peer.blind_segments -= state.blind_segments;
   --peer.blind_transfers;
 }
@@ -138,6 +148,7 @@ void Sender::on_ack(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wir
   SendState* state = find(from, ack.transfer);
   if (state == nullptr) return;  // ACKs are per peer: the transfer that made this one due may be over
   on_alive(*state);
+  // PROTOCOL 6.4.3: The receive is known to be posted by POSTED in an ACK, or by a BITMAP without NOT_POSTED.
   if ((ack.prefix.flags & MLT_ACK_FLAG_POSTED) != 0) mark_ready(*state);
 }
 
@@ -148,11 +159,14 @@ void Sender::on_bitmap(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const 
              (bitmap.prefix.flags & MLT_BITMAP_FLAG_ECHO) != 0, report);
   take_report(now, arrival_ns, from, bitmap.probe_timestamp_ns, report);
   SendState* found = find(from, bitmap.transfer);
+  // PROTOCOL 6.7.1: A BITMAP of a transfer that is not under way MUST be ignored (stale_control).
   if (found == nullptr) return shared_.counters.add(Counter::k_stale_control);
   SendState& state = *found;
   on_alive(state);
   if ((bitmap.prefix.flags & MLT_BITMAP_FLAG_NOT_POSTED) != 0) {
     if (!state.machine.on(SendEvent::k_not_posted, shared_.counters)) return;
+    // PROTOCOL 6.6.1: On NOT_POSTED a sender waits for READY, and asks again after a retransmission timeout that
+    //     doubles with every such answer: the word that the receive is posted may be lost.
     // It will speak up when it is posted; until then ask ever more slowly, in case that word is lost.
     const DurationNs wait = shared_.peers[from].rtt.timeout_ns(++state.not_posted_answers);
     state.probe_ns = base::after(now, wait);
@@ -160,10 +174,12 @@ void Sender::on_bitmap(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const 
   }
   mark_ready(state);
   if (bitmap.segment_count == 0) return;
+  // PROTOCOL 6.7.4: A BITMAP that reaches beyond the tensor's segments MUST be refused (drop_bad_segment).
   if (bitmap.first_segment >= state.grid.count() || bitmap.segment_count > state.grid.count() - bitmap.first_segment) {
     return shared_.counters.add(Counter::k_drop_bad_segment);
   }
   if (!asks_for_any(bitmap)) return shared_.counters.add(Counter::k_stale_control);
+  // PROTOCOL 6.7.2: A BITMAP with bits counts in two cases only ...
   const SendEvent event = bitmap_event(bitmap.prefix.round, state.round);
   if (!state.machine.on(event, shared_.counters)) return;
   if (event == SendEvent::k_bitmap) {
@@ -181,10 +197,12 @@ void Sender::on_bitmap(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const 
 void Sender::merge(SendState& state, const wire::BitmapMessage& bitmap) {
   const std::uint32_t chunk = bitmap.first_segment / MLT_BITMAP_CHUNK_SEGMENTS;
   base::BitmapView merged(state.merged_chunks.data(), kMaxBitmapChunks);
+  // PROTOCOL 6.7.5: A chunk of the bitmap MUST be taken once per round ...
   if (merged.test(chunk)) return shared_.counters.add(Counter::k_stale_control);  // the answer to a repeated probe
   std::uint32_t added = 0;
   for (std::uint32_t i = 0; i < bitmap.segment_count; ++i) {
     if (is_received(bitmap, i) || state.pending.test(bitmap.first_segment + i)) continue;
+    // PROTOCOL 6.7.3: Every segment whose bit is clear becomes pending and is sent again.
     state.pending.set(bitmap.first_segment + i);
     ++added;
   }
@@ -202,8 +220,11 @@ void Sender::on_stop(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wi
              (stop.prefix.flags & MLT_STOP_FLAG_ECHO) != 0, report);
   take_report(now, arrival_ns, from, stop.probe_timestamp_ns, report);
   SendState* state = find(from, stop.transfer);
+  // PROTOCOL 6.9.2: A STOP of a transfer that is not under way MUST be ignored (stale_control), but for its
+  //     acknowledgement block.
   if (state == nullptr) return shared_.counters.add(Counter::k_stale_control);
   CompletionStatus status = completion_status(stop.status);
+  // PROTOCOL 6.9.5: A STOP that claims success for another size than the tensor's MUST be refused (drop_mismatch) ...
   if (!is_failure(status) && stop.receiver_total_bytes != state->grid.total_bytes()) {
     // No receiver of ours takes a tensor of another size for its own; but its deadline may pass before it hears of one.
     if (status != CompletionStatus::kDeadline) return shared_.counters.add(Counter::k_drop_mismatch);
@@ -212,6 +233,7 @@ void Sender::on_stop(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wi
   state->missing_bytes = stop.missing_bytes;
   state->remote_total_bytes = stop.receiver_total_bytes;
   state->remote_element = stop.prefix.element;
+  // PROTOCOL 6.9.1: On STOP the sender MUST send nothing more of the transfer and completes as 6.9.3 says.
   finish(now, *state, SendEvent::k_stop, status);
 }
 

@@ -11,6 +11,7 @@ namespace {
 
 std::uint32_t nonzero_timestamp(TimeNs now) {
   const auto low = static_cast<std::uint32_t>(now);
+  // PROTOCOL 4.7.2: The timestamp is the low 32 bits of the sender's clock, and 1 where these are 0 ...
   return low == 0 ? 1 : low;
 }
 
@@ -23,6 +24,8 @@ void Sender::link_work(SendState& state) {
   std::uint32_t* link = &peer.work_head;
   while (*link != kNil) {
     const SendState& other = states_[*link];
+    // PROTOCOL 6.1.2: Of the transfers to a peer, that with the smallest order goes first (front layers before back
+    //     layers), and of equal ones that posted first.
     if (state.request.order < other.request.order) break;
     if (state.request.order == other.request.order && state.post_number < other.post_number) break;
     link = &states_[*link].next_work;
@@ -53,6 +56,7 @@ std::uint64_t Sender::in_flight_bytes(std::uint16_t rank) const {
 bool Sender::next_segment(SendState& state, std::uint32_t& segment) {
   while (state.pass < kPasses) {
     std::size_t i = state.pending.find_set(state.cursor);
+    // PROTOCOL 6.1.1: Within a tensor, critical segments go first, then important ones, then the rest ...
     while (i < state.grid.count() && state.tag_of(static_cast<std::uint32_t>(i)).pass() != state.pass) {
       // With one tag for all, the pass decides for every segment at once.
       i = state.request.tags.empty() ? state.grid.count() : state.pending.find_set(i + 1);
@@ -74,11 +78,17 @@ std::uint32_t Sender::datagrams_allowed(TimeNs now, std::uint16_t rank, const Se
   const std::uint32_t datagram = peer.segment_bytes + MLT_DATA_HEADER_BYTES;
   std::uint64_t limit = std::min<std::uint64_t>(capabilities.max_run_segments, base::kMaxRunSegments);
   limit = std::min<std::uint64_t>(limit, capabilities.max_run_bytes / datagram);
+  // PROTOCOL 6.2.2: A run has at most 64 packets and 65,507 bytes, and no more than the current rate sends in 100 us,
+  //     but one packet at least.
   limit = std::min(limit, Pacer::run_bytes(peer.rate->rate_bytes_per_second()) / datagram);
   limit = std::max<std::uint64_t>(limit, 1);
   const std::uint64_t in_flight = in_flight_bytes(rank);
+  // PROTOCOL 6.3.2: A sender MUST NOT have more bytes in flight than the window that the peer offered, but one packet
+  //     always may be.
   const std::uint64_t room = peer.window_bytes > in_flight ? peer.window_bytes - in_flight : 0;
   if (in_flight > 0) {
+    // PROTOCOL 6.3.3: A sender SHOULD wait until a whole run, or a quarter of the window, fits, rather than send short
+    //     runs.
     // Runs are cheap only when they are long: wait for a quarter of the window rather than dribble.
     const std::uint64_t worthwhile = std::min<std::uint64_t>(limit * datagram, peer.window_bytes / 4);
     if (room < datagram || room < worthwhile) {
@@ -93,7 +103,10 @@ std::uint32_t Sender::datagrams_allowed(TimeNs now, std::uint16_t rank, const Se
   limit = std::max<std::uint64_t>(1, std::min(limit, room / datagram));
   if (!state.receiver_ready) {
     // What the peer has promised to keep, over all transfers: beyond it a network without faults would lose.
+    // PROTOCOL 6.4.1: As long as receives are not known to be posted, a sender MUST NOT send more segments for them,
+    //     over all transfers to the peer, than the early segments that it offered ...
     const std::uint32_t blind = std::max<std::uint32_t>(peer.early_segments, 1);
+    // PROTOCOL 6.4.1: nor of more transfers than its early transfers
     if (state.blind_segments == 0 && peer.blind_transfers >= std::max<std::uint32_t>(peer.early_transfers, 1)) return 0;
     if (peer.blind_segments >= blind) return 0;
     limit = std::min<std::uint64_t>(limit, blind - peer.blind_segments);
@@ -114,6 +127,7 @@ bool Sender::fill_data(TimeNs now, const TransmitCapabilities& capabilities, bas
     }
     if (wrapped && rank >= next_peer_) return false;
     if (fill_from_peer(now, static_cast<std::uint16_t>(rank), capabilities, run)) {
+      // PROTOCOL 6.1.3: Peers take turns, a run each.
       next_peer_ = static_cast<std::uint16_t>((rank + 1) % peers);
       return true;
     }
@@ -134,6 +148,7 @@ bool Sender::fill_from_peer(TimeNs now, std::uint16_t rank, const TransmitCapabi
     slot = state.next_work;
     const std::uint32_t limit = datagrams_allowed(now, rank, state, capabilities);
     if (peer.window_blocked) return false;
+    // PROTOCOL 6.4.2: At that limit it sends an ACK_ONLY probe and lets the transfers behind go on.
     if (limit == 0) {  // sent all it may send blindly: ask, and let others go on
       unlink_work(state);
       ask(state, true);
@@ -141,6 +156,8 @@ bool Sender::fill_from_peer(TimeNs now, std::uint16_t rank, const TransmitCapabi
       continue;
     }
     // Any transfer may carry the question, which is about the path.
+    // PROTOCOL 11.2.11: A sender whose rate is below line rate SHOULD send an ACK_ONLY probe with its data every 50 ms;
+    //     the network time of its answer, which overtook the data, lowers base if it is smaller ...
     if (peer.rate->base_sample_due(now)) ask(state, true);
     fill_run(now, state, limit, run);
     return true;
@@ -150,6 +167,7 @@ bool Sender::fill_from_peer(TimeNs now, std::uint16_t rank, const TransmitCapabi
 
 void Sender::fill_run(TimeNs now, SendState& state, std::uint32_t limit, base::DatagramRun& run) {
   Peer& peer = shared_.peers[state.request.peer];
+  // PROTOCOL 12.1.2: A sender MAY choose a path for every run ...
   const std::uint8_t path = peer.spray.choose(now, limit);
 
   std::uint32_t segment = 0;
@@ -158,6 +176,7 @@ void Sender::fill_run(TimeNs now, SendState& state, std::uint32_t limit, base::D
   const std::uint8_t pass = state.pass;
   run.peer = state.request.peer;
   run.path = path;
+  // PROTOCOL 13.1.2: The class decides the DSCP of its packets, by a map that hosts and switches share ...
   run.dscp = shared_.config.dscp.data[first_tag.traffic_class()];
   run.ecn = first_tag.ecn();
   run.datagram_bytes = MLT_DATA_HEADER_BYTES + state.grid.length(segment);
@@ -175,9 +194,13 @@ void Sender::fill_run(TimeNs now, SendState& state, std::uint32_t limit, base::D
   header.generation = state.generation;
   header.total_bytes = state.grid.total_bytes();
   header.timestamp_ns = static_cast<std::uint32_t>(now);
+  // PROTOCOL 4.4.3: REPAIR says that the packet belongs to a later round than the first.
   std::uint8_t common_flags = state.round > 0 || state.repaired_segments > 0 ? MLT_FLAG_REPAIR : 0;
+  // PROTOCOL 4.4.2: HAS_CRITICAL, in every packet of a transfer, that some segment of it is
   if (state.critical_segments > 0) common_flags |= MLT_FLAG_HAS_CRITICAL;
 
+  // PROTOCOL 6.2.1: All packets of a run MUST have the same peer, path, transfer, round, kind (6.1.1), DSCP and length;
+  //     the last may be shorter.
   // One class, one mark, one length (the last datagram may be shorter): then the kernel cuts the run for us.
   while (run.datagram_count < limit) {
     const SegmentTag tag = state.tag_of(segment);
@@ -186,9 +209,12 @@ void Sender::fill_run(TimeNs now, SendState& state, std::uint32_t limit, base::D
     if (MLT_DATA_HEADER_BYTES + length > run.datagram_bytes) break;
     state.pending.clear(segment);
     --state.pending_count;
+    // PROTOCOL 4.4.4: Sequence numbers count the packets and trailing probes to a peer on a path, over all transfers;
+    //     the first is 1, and a repair gets a new one.
     header.prefix.sequence = peer.spray.next_sequence(path);
     header.prefix.flags = common_flags;
     if (tag.is_critical()) header.prefix.flags |= MLT_FLAG_CRITICAL;
+    // PROTOCOL 6.5.2: With one path to the peer, the last packet of a round MUST carry END_OF_ROUND ...
     // Seen on one path the marker says nothing about the others: with several, a probe names the newest packet of each.
     if (state.pending_count == 0 && shared_.config.paths == 1) header.prefix.flags |= MLT_FLAG_END_OF_ROUND;
     header.offset_bytes = state.grid.offset(segment);
@@ -223,6 +249,8 @@ void Sender::fill_run(TimeNs now, SendState& state, std::uint32_t limit, base::D
   MLT_CHECK(state.machine.on(round_sent ? SendEvent::k_round_sent : SendEvent::k_run_sent, shared_.counters));
   if (round_sent) {
     unlink_work(state);
+    // PROTOCOL 6.5.3: After the last packet of a round a sender MUST send a PROBE if there are several paths, or if the
+    //     transfer has critical segments, whose number only a probe tells.
     // The marker in the last packet asks already. Critical segments need their number told, which only a probe does.
     if (state.critical_segments > 0 || shared_.config.paths > 1) ask(state, false);
     await_answer(now, state);
@@ -232,6 +260,8 @@ void Sender::fill_run(TimeNs now, SendState& state, std::uint32_t limit, base::D
 // A question that stayed unanswered is repeated over another path: this one may be dead, there or back.
 std::uint8_t Sender::probe_path(TimeNs now, SendState& state) {
   PathSpray& spray = shared_.peers[state.request.peer].spray;
+  // PROTOCOL 12.4.2: A probe that repeats an unanswered one MUST take another path, as long as there is another that is
+  //     not silent; the path that failed is not asked over again for 100 ms, twice as long each time, up to 3.2 s.
   if (state.question_out) spray.try_another_control_path(now);
   state.question_out = true;
   return spray.control_path();
@@ -246,17 +276,22 @@ std::size_t Sender::encode_probe_of(TimeNs now, SendState& state, std::uint8_t t
   probe.prefix.round = state.round;
   probe.prefix.cookie = peer.remote_cookie;
   if (trailing_path != kNoPath) {
+    // PROTOCOL 4.7.5: TRAILING says that the probe travels behind the data ...
     probe.prefix.flags |= MLT_PROBE_FLAG_TRAILING;
     probe.prefix.path = trailing_path;
     probe.prefix.sequence = peer.spray.next_sequence(trailing_path);
     peer.spray.sent(now, trailing_path, 1);
   }
+  // PROTOCOL 4.7.3: ACK_ONLY says that the round is not over ...
   if (state.probe_ack_only) probe.prefix.flags |= MLT_PROBE_FLAG_ACK_ONLY;
+  // PROTOCOL 4.7.4: CRITICAL says that the number of critical segments is not zero.
   if (state.critical_segments > 0) probe.prefix.flags |= MLT_PROBE_FLAG_CRITICAL;
   probe.transfer = state.transfer();
   probe.total_bytes = state.grid.total_bytes();
   probe.critical_segments = state.critical_segments;
   probe.timestamp_ns = nonzero_timestamp(now);
+  // PROTOCOL 4.7.1: for each path the sequence number of the transfer's newest packet there, 0 if there is none that
+  //     may still arrive
   probe.path_count = shared_.config.paths;
   for (std::uint8_t path = 0; path < probe.path_count; ++path) {
     probe.last_sequence[path] = peer.spray.expected_sequence(path, state.newest[path]);
@@ -282,6 +317,8 @@ bool Sender::fill_probe(TimeNs now, base::DatagramRun& run) {
     probes_due_.clear(slot);
     state.probe_due = false;
     run.path = probe_path(now, state);
+    // PROTOCOL 4.1.3: A control datagram, but for a trailing probe (4.7.5), MUST be sent in the control class,
+    //     ECN-capable (ECT(0)), and alone in its run.
     run.dscp = shared_.config.dscp.control;
   }
   const std::size_t size = encode_probe_of(now, state, trailing_path, run.scratch.data());

@@ -54,6 +54,7 @@ class TagTable {
   TagEntry* find_or_insert(std::uint16_t peer, std::uint64_t tag) {
     TagEntry& entry = slot(peer, tag);
     if (entry.used) return &entry;
+    // PROTOCOL 5.2.4: A generation MUST NOT be forgotten while the connection lasts ...
     if (used_ == limit_) return nullptr;
     ++used_;
     entry = TagEntry{};

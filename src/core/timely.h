@@ -34,6 +34,7 @@
 
 namespace mlt::core {
 
+// PROTOCOL 16.2.1: Durations, counts and weights MUST be those of this table where a clause names them.
 struct TimelyConfig {
   double line_rate_bytes_per_second = 1.25e9;
   double min_rate_bytes_per_second = 0;  // 0: a thousandth of the line rate
@@ -61,6 +62,7 @@ class Timely {
       : config_(config),
         min_rate_(config.min_rate_bytes_per_second > 0 ? config.min_rate_bytes_per_second
                                                        : config.line_rate_bytes_per_second / 1'000),
+        // PROTOCOL 11.2.1: A connection starts at line rate: the interface's, or what the user says.
         rate_(config.line_rate_bytes_per_second) {}
 
   double rate_bytes_per_second() const { return rate_; }
@@ -77,6 +79,7 @@ class Timely {
   }
   // Any round trip is at least the base's: a smaller one corrects it.
   void on_base_sample(base::TimeNs now, base::DurationNs rtt_ns) {
+    // PROTOCOL 11.2.11: lowers base if it is smaller
     if (base_rtt_ns_ > 0) update_base(now, rtt_ns);
   }
 
@@ -85,6 +88,8 @@ class Timely {
     if (previous_rtt_ns_ == 0) previous_rtt_ns_ = rtt_ns;
     const double difference = static_cast<double>(rtt_ns - previous_rtt_ns_);
     previous_rtt_ns_ = rtt_ns;
+    // PROTOCOL 11.2.2: The gradient is the smoothed difference of consecutive samples (weight 0.3 for the newest),
+    //     divided by the larger of base and run.
     smoothed_difference_ns_ += config_.gradient_weight * (difference - smoothed_difference_ns_);
     const double gradient =
         smoothed_difference_ns_ / static_cast<double>(std::max<base::DurationNs>(base_rtt_ns_, run_ns()));
@@ -94,17 +99,23 @@ class Timely {
     sampled_ns_ = now;
     const base::DurationNs low = low_threshold_ns();
     const base::DurationNs high = high_threshold_ns();
+    // PROTOCOL 11.2.4: If rtt > T_high, whatever the gradient: rate = rate * (1 - 0.8 * (1 - T_high / rtt)).
     if (rtt_ns > high) {
       falling_samples_ = 0;
       decrease(now, rtt_ns, 1.0 - config_.beta * (1.0 - static_cast<double>(high) / static_cast<double>(rtt_ns)));
     } else if (rtt_ns < low) {
       falling_samples_ = 0;
       // No queue: what was lost to a burst comes back within a few round trips, however long they are.
+      // PROTOCOL 11.2.5: If rtt < T_low: rate = rate + max(share * alpha, rate / 500) ...
       if (share > 0) set_rate(rate_ + std::max(share * alpha(rtt_ns), config_.calm_increase * rate_));
     } else {
       falling_samples_ = gradient < 0 ? falling_samples_ + 1 : 0;
+      // PROTOCOL 11.2.10: Hyper-active increase is an option: after N samples in a row between the thresholds with a
+      //     negative gradient, alpha counts N times.
       const bool hyper_active = config_.hyper_active_after > 0 && falling_samples_ >= config_.hyper_active_after;
       const double increase = hyper_active ? config_.hyper_active_after * alpha(rtt_ns) : alpha(rtt_ns);
+      // PROTOCOL 11.2.6: Between, rate = rate + share * ((1 - w) * alpha - w * 0.8 * error * rate), where w = 1/2 + 2 *
+      //     gradient, 0 at least and 1 at most, and error = 1 - reference / rtt, 0 at least ...
       const double weight = std::clamp(0.5 + 2 * gradient, 0.0, 1.0);
       const double reference =
           static_cast<double>(low) + config_.reference_packets * config_.packet_bytes * 1e9 / rate_;
@@ -117,6 +128,8 @@ class Timely {
   // What a round trip adds to the rate.
   double alpha(base::DurationNs rtt_ns) const {
     if (config_.alpha_bytes_per_second > 0) return config_.alpha_bytes_per_second;
+    // PROTOCOL 11.2.9: Unless the user says otherwise, alpha is one packet per queueing delay (rtt - base, 100 us at
+    //     least), and half a percent of the line rate at most.
     const base::DurationNs queueing_ns = std::max(rtt_ns - base_rtt_ns_, Pacer::kRunNs);
     const double packets = config_.alpha_packets * config_.packet_bytes * 1e9 / static_cast<double>(queueing_ns);
     return std::min(packets, config_.line_rate_bytes_per_second / 200);
@@ -125,6 +138,8 @@ class Timely {
   base::DurationNs threshold(base::DurationNs offset_ns, double packets) const {
     const double bytes = packets * config_.packet_bytes;
     const base::DurationNs serialised = base::serialisation_ns(static_cast<std::uint64_t>(bytes), rate_);
+    // PROTOCOL 11.2.3: T_low is base + run + max(12.5 us, 3 packets at the current rate), and T_high is base + run +
+    //     max(125 us, 30 packets at the current rate) ...
     return base_rtt_ns_ + run_ns() + std::max(offset_ns, serialised);
   }
 
@@ -143,11 +158,14 @@ class Timely {
   }
 
   void decrease(base::TimeNs now, base::DurationNs rtt_ns, double factor) {
+    // PROTOCOL 11.2.7: The decrease of 11.2.4 MUST NOT be made twice within a round trip, because the samples of one
+    //     flight tell of the same queue.
     if (now < no_decrease_before_ns_) return;
     no_decrease_before_ns_ = now + rtt_ns;
     set_rate(rate_ * factor);
   }
 
+  // PROTOCOL 11.2.8: The rate stays between a thousandth of the line rate and the line rate.
   void set_rate(double rate) { rate_ = std::clamp(rate, min_rate_, config_.line_rate_bytes_per_second); }
 
   TimelyConfig config_;

@@ -54,6 +54,8 @@ std::uint64_t random_u64() {
 std::uint32_t choose_segment_bytes(const Options& options, const io::Capabilities& capabilities) {
   const std::uint32_t room = (capabilities.max_datagram_bytes - MLT_DATA_HEADER_BYTES) / 8 * 8;
   const std::uint32_t limit = std::min(room, core::EndpointConfig{}.max_segment_bytes);
+  // PROTOCOL 3.2.7: A rank SHOULD offer the segment bytes that fill its interface's MTU, less IP, UDP and 40 bytes of
+  //     header, up to 8,960; on an interface whose MTU leaves room for more, such as loopback, 1,432.
   if (options.segment_bytes == 0) {
     // Jumbo frames are used where the interface has them, not on loopback, whose 64 KB would make loss coarse.
     return room > core::EndpointConfig{}.max_segment_bytes ? kEthernetSegmentBytes : limit;
@@ -143,6 +145,7 @@ void EventLoop::open_datapath() {
   config.timely.line_rate_bytes_per_second = bits / 8;
   config.timely.packet_bytes = choose_segment_bytes(options_, capabilities) + MLT_DATA_HEADER_BYTES;
   config.timely.run_bytes = capabilities.max_run_bytes;
+  // PROTOCOL 11.2.3: Where the kernel moves the data, both offsets are 50 us longer, for its copying.
   config.timely.low_offset_ns += kKernelRunNs;
   config.timely.high_offset_ns += kKernelRunNs;
   endpoint_ = std::make_unique<core::Endpoint>(config);
@@ -157,18 +160,24 @@ void EventLoop::open_control_channel() {
   control.job_id = options_.job;
   control.listen = *io::SocketAddress::from_host(options_.host, options_.control_port);
   control.dead_after_ns = options_.peer_timeout_ns;
+  // PROTOCOL 3.6.1: The period is 500 ms, or a quarter of the limit of 3.6.2 if that is shorter.
   control.heartbeat_ns = std::min(control.heartbeat_ns, options_.peer_timeout_ns / 4);
+  // PROTOCOL 3.2.4: A rank MUST draw its incarnation and one cookie per peer from the system's random source when it
+  //     starts.
   control.incarnation = random_u64();
   control.udp_port = udp_->local_port();
   own_segment_bytes_ = choose_segment_bytes(options_, capabilities);
   control.segment_bytes = own_segment_bytes_;
   // What all peers send at once must fit the socket buffer, in which a small packet weighs more than its bytes.
   const std::uint32_t senders = std::clamp<std::uint32_t>(options_.ranks - 1U, 1, 8);
+  // PROTOCOL 3.2.8: A rank SHOULD offer as window a third of its socket's receive buffer divided by the number of ranks
+  //     that may send at once (at most 8 are counted), and 16 segments at least.
   control.window_bytes = std::max(capabilities.receive_buffer_bytes / 3 / senders, 16 * control.segment_bytes);
   control.early_segments = endpoint_->config().early_segments_per_peer();
   control.early_transfers = endpoint_->config().early_transfers_per_peer();
   control.cookies.resize(options_.ranks);
   for (std::uint16_t peer = 0; peer < options_.ranks; ++peer) {
+    // PROTOCOL 3.2.5: The low 16 bits of a cookie are the rank that must use it; the other 48 are random.
     peers_[peer].local_cookie = (random_u64() & ~std::uint64_t{MLT_COOKIE_RANK_MASK}) | peer;
     control.cookies[peer] = peers_[peer].local_cookie;
   }
@@ -263,10 +272,14 @@ void EventLoop::on_peer_up(const io::PeerHello& peer) {
   up.peer = hello.rank;
   up.local_cookie = record.local_cookie;
   up.remote_cookie = hello.cookie;
+  // PROTOCOL 3.2.6: The segment bytes of a pair are the smaller of the two values offered, rounded down to a multiple
+  //     of 8.
   up.segment_bytes = std::min(hello.segment_bytes, own_segment_bytes_) / 8 * 8;
   up.window_bytes = hello.window_bytes;
   up.early_segments = hello.early_segments;
   up.early_transfers = hello.early_transfers;
+  // PROTOCOL 3.2.9: A peer whose hello leaves no segment bytes, or whose cookie names another rank, MUST be treated as
+  //     down.
   if (up.segment_bytes == 0 || wire::cookie_rank(up.remote_cookie) != options_.rank) {
     return on_peer_down(hello.rank, io::PeerDownCause::kMalformed,
                         "rank " + std::to_string(hello.rank) + " sent a hello with a cookie or segment size of no use");
@@ -342,6 +355,8 @@ void EventLoop::run() {
   }
   say_goodbye();
   snapshot_counters();
+  // PROTOCOL 10.1.3: Operations that are still under way then end as cancelled here, and as peer failed at the other
+  //     side.
   operations_.finish_all([&](OperationId id, const Operation& operation) {
     Completion done;
     done.operation = id;
@@ -397,6 +412,7 @@ bool EventLoop::step(TimeNs now) {
 
 // A message that can't be queued is lost like a datagram: the peer is failing, and the channel says so by itself.
 void EventLoop::send_backstop() {
+  // PROTOCOL 9.1.5: A backstop message that the connection does not take is lost like a datagram: that peer is failing.
   while (endpoint_->poll_control(now_, control_output_)) {
     channel_->send(control_output_.peer, kBackstopMessage, {control_output_.bytes, control_output_.size});
   }
@@ -422,6 +438,8 @@ bool EventLoop::transmit() {
     const TimeNs now = io::monotonic_now();
     if (!endpoint_->poll_transmit(now, transmit_capabilities_, transmit_)) break;
     any = true;
+    // PROTOCOL 18.1.4: A run that the system refuses to send is lost like any datagram, and the reason is named if its
+    //     transfer then fails.
     if (!send_run(transmit_)) ++send_failures_;
   }
   return any;
@@ -483,6 +501,7 @@ void EventLoop::say_goodbye() {
   commands_.run(now_);
   endpoint_->on_control(now_, core::Closing{});
   send_backstop();
+  // PROTOCOL 10.1.2: Goodbye follows these on the same connection, which keeps the order ...
   channel_->say_goodbye();
   const TimeNs until = now_ + kGoodbyeNs;
   while (!channel_->finished() && now_ < until) {
@@ -708,6 +727,7 @@ void EventLoop::on_message(std::uint16_t from, std::uint8_t type, std::span<cons
     endpoint_->on_control(now_, core::PeerMessage{from, bytes});
     return;
   }
+  // PROTOCOL 3.1.7: Messages of types 18 and above are ignored: a later version may define them.
   if (type != kCollectiveMessage) return;
   const auto message = collective::decode(bytes);
   if (!message) return;

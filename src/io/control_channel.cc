@@ -140,6 +140,7 @@ void ControlChannel::say_goodbye() {
   }
   for (const auto& connection : connections_) {
     if (connection->state == State::kUp &&
+        // PROTOCOL 3.7.1: A side that leaves MUST send goodbye as its last frame and end its half of the connection
         connection->stream.queue(static_cast<std::uint8_t>(FrameType::kGoodbye), {})) {
       connection->goodbye_sent = true;
       connection->stream.end_output();
@@ -170,6 +171,7 @@ void ControlChannel::service(base::TimeNs now, ControlSink& sink) {
       on_ready(*static_cast<Connection*>(event.data.ptr), event.events, now, sink);
     }
   }
+  // PROTOCOL 3.6.3: What has arrived MUST be read before silence is judged ...
   // Timers after input: what a peer said while this process was not scheduled counts as heard.
   // By index: a sink may start connections while we walk.
   for (std::size_t i = 0; i < connections_.size(); ++i) run_connection_timers(*connections_[i], now, sink);
@@ -226,6 +228,8 @@ void ControlChannel::accept_all(base::TimeNs now, ControlSink&) {
     }
     const auto pending = std::count_if(connections_.begin(), connections_.end(),
                                        [](const auto& c) { return c->is_incoming_handshake(); });
+    // PROTOCOL 3.5.5: A listening side SHOULD hold at most world size + 16 connections that came in and are not up yet,
+    //     and close further ones at once (control_too_many_pending).
     if (static_cast<std::size_t>(pending) >= peers_.size() + kSparePending) {
       counters_.add(ControlCounter::kTooManyPending);
       continue;  // closed by its owner going out of scope
@@ -312,9 +316,12 @@ void ControlChannel::on_frame(Connection& connection, std::uint8_t type, std::sp
       return;
     case FrameType::kGoodbye:
       if (state != State::kUp || !payload.empty()) break;
+      // PROTOCOL 3.7.2: On goodbye the peer is down, orderly; the reader closes the connection, which is the answer.
       return go_down(*connection.rank, PeerDownCause::kGoodbye,
                      peer_text(*connection.rank, connection.remote) + " said goodbye.", sink);
   }
+  // PROTOCOL 3.1.5: A frame of a type that has no place in the connection's state, or of the wrong length for its type,
+  //     is malformed; types 6 to 15 have no place anywhere.
   malformed(connection, "a frame of type " + std::to_string(type) + " that has no place here", now, sink);
 }
 
@@ -325,6 +332,7 @@ void ControlChannel::on_ended(Connection& connection, int number, base::TimeNs n
     if (connection.goodbye_sent) {
       go_down(*connection.rank, PeerDownCause::kGoodbye, who + " answered our goodbye by closing.", sink);
     } else {
+      // PROTOCOL 3.7.3: A connection that ends without a goodbye means that the peer died.
       go_down(*connection.rank, PeerDownCause::kLost,
               who + " died: its connection ended without a goodbye (" + how +
                   "). Its own output should say why; if it says nothing, it was killed (SIGKILL, out of memory).",
@@ -343,6 +351,7 @@ void ControlChannel::on_ended(Connection& connection, int number, base::TimeNs n
 }
 
 void ControlChannel::malformed(Connection& connection, const std::string& what, base::TimeNs now, ControlSink& sink) {
+  // PROTOCOL 3.1.6: A malformed frame ends the connection and is counted in control_malformed ...
   counters_.add(ControlCounter::kMalformed);
   const std::string saw = " sent " + what + " on the control connection; is it another program, or another release?";
   if (connection.state == State::kUp) {

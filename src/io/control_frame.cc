@@ -15,6 +15,7 @@ using base::store_le32;
 using base::store_le64;
 
 void encode_frame_header(const FrameHeader& header, std::byte* out) {
+  // PROTOCOL 3.1.2: Each frame MUST be a 32-bit payload length, an 8-bit type, three zero bytes, and the payload.
   store_le32(out, header.payload_bytes);
   store_le32(out + 4, header.type);
 }
@@ -23,6 +24,7 @@ bool decode_frame_header(const std::byte* bytes, FrameHeader& header) {
   header.payload_bytes = load_le32(bytes);
   const std::uint32_t type_and_reserved = load_le32(bytes + 4);
   header.type = static_cast<std::uint8_t>(type_and_reserved);
+  // PROTOCOL 3.1.3: A frame whose reserved bytes are not zero is malformed.
   return type_and_reserved <= 0xFF;
 }
 
@@ -44,8 +46,11 @@ void encode_hello(const Hello& hello, std::byte* out) {
 }
 
 HelloError decode_hello(std::span<const std::byte> payload, std::uint16_t own_version, Hello& hello) {
+  // PROTOCOL 3.2.2: The first eight bytes of a hello (magic, version, rank) never change between versions, so that two
+  //     versions can tell each other apart.
   if (payload.size() < kHelloPrefixBytes) return HelloError::kTooShort;
   const std::byte* in = payload.data();
+  // PROTOCOL 3.2.3: A hello with another magic, or of the same version and another length, is malformed.
   if (load_le32(in) != kHelloMagic) return HelloError::kBadMagic;
   hello.version = load_le16(in + 4);
   hello.rank = load_le16(in + 6);
@@ -74,6 +79,7 @@ void encode_refusal(const Refusal& refusal, std::byte* out) {
 }
 
 bool decode_refusal(std::span<const std::byte> payload, Refusal& refusal) {
+  // PROTOCOL 3.4.2: A refusal of another length, or whose reason is not 1 to 7, is malformed.
   if (payload.size() != kRefusalBytes) return false;
   const auto reason = static_cast<std::uint8_t>(payload[0]);
   if (reason == 0 || reason > kLastRefusalReason) return false;

@@ -24,6 +24,7 @@ void ControlChannel::send_hello(Connection& connection, std::uint16_t to) {
   hello.early_transfers = options_.early_transfers;
   std::array<std::byte, kHelloBytes> bytes;
   encode_hello(hello, bytes.data());
+  // PROTOCOL 3.2.1: Both sides MUST open with a hello of exactly 56 bytes
   MLT_CHECK(connection.stream.queue(static_cast<std::uint8_t>(FrameType::kHello), bytes));
   connection.stream.flush();
   watch(connection);
@@ -36,6 +37,7 @@ bool ControlChannel::judge(const Connection& connection, const Hello& hello, boo
     refusal = {reason, options_.rank, ours, theirs};
     return false;
   };
+  // PROTOCOL 3.3.1: A hello MUST be judged in the order of the table below ...
   if (other_version) return differs(RefusalReason::kVersion, options_.version, hello.version);
   if (hello.job_id != options_.job_id) return differs(RefusalReason::kJob, options_.job_id, hello.job_id);
   if (hello.world_size != options_.world_size) {
@@ -52,6 +54,8 @@ bool ControlChannel::judge(const Connection& connection, const Hello& hello, boo
     return hello.rank == *connection.rank || differs(RefusalReason::kWrongRank, hello.rank, *connection.rank);
   }
   const Peer& peer = peers_[hello.rank];
+  // PROTOCOL 3.3.2: A rank that went down stays down: whoever comes as it again, whatever the incarnation, MUST be
+  //     refused.
   if (peer.state == PeerState::kGone) {
     return differs(RefusalReason::kRankGone, peer.incarnation, hello.incarnation);
   }
@@ -73,18 +77,22 @@ void ControlChannel::on_hello(Connection& connection, std::span<const std::byte>
   if (!judge(connection, hello, error == HelloError::kOtherVersion, refusal)) {
     return refuse(connection, hello, refusal, sink);
   }
+  // PROTOCOL 3.3.4: A hello from a rank below the listener's is malformed: that rank has to be connected to.
   if (!connection.outgoing && hello.rank < options_.rank) {
     return malformed(connection, "a hello as rank " + std::to_string(hello.rank) + ", which has to be connected to",
                      now, sink);
   }
   connection.hello = hello;
   if (connection.outgoing) {
+    // PROTOCOL 3.5.1: The connecting side sends confirm once it accepts the hello that answers its own, and is up ...
     connection.stream.queue(static_cast<std::uint8_t>(FrameType::kConfirm), {});
     connection.stream.flush();
     watch(connection);
     return come_up(connection, now, sink);
   }
   Peer& peer = peers_[hello.rank];
+  // PROTOCOL 3.3.3: A second connection from the same rank with the same incarnation replaces one that is not up yet:
+  //     the process has given that attempt up. It is counted in control_abandoned.
   // The same process tried before and gave that attempt up.
   if (peer.connection != nullptr) {
     counters_.add(ControlCounter::kAbandoned);
@@ -101,6 +109,7 @@ void ControlChannel::refuse(Connection& connection, const Hello& hello, const Re
   counters_.add(ControlCounter::kRefusals);
   std::array<std::byte, kRefusalBytes> bytes;
   encode_refusal(refusal, bytes.data());
+  // PROTOCOL 3.4.1: Whoever refuses a hello MUST send a refusal of 20 bytes and then end its half of the connection
   connection.stream.queue(static_cast<std::uint8_t>(FrameType::kRefuse), bytes);
   const SocketAddress from = connection.remote;
   const std::string text =
@@ -110,8 +119,10 @@ void ControlChannel::refuse(Connection& connection, const Hello& hello, const Re
   connection.state = State::kClosing;
   connection.stream.end_output();
   watch(connection);
+  // PROTOCOL 3.4.3: For the connecting side a refusal, given or received, is final ...
   if (outgoing) return go_down(*connection.rank, PeerDownCause::kRefused, text, sink);
   const bool waits_for_it = hello.rank < peers_.size() && peers_[hello.rank].state == PeerState::kExpected;
+  // PROTOCOL 3.4.4: For the listening side a refusal changes nothing about its peers, because anybody can connect ...
   if (waits_for_it) peers_[hello.rank].last_cause = text;
   sink.on_refused(from, text);
 }
@@ -123,6 +134,7 @@ void ControlChannel::on_refusal(Connection& connection, std::span<const std::byt
   counters_.add(ControlCounter::kRefusals);
   const std::string text = describe_refusal(refusal, options_.rank, false, connection.remote.format());
   if (connection.outgoing) {
+    // PROTOCOL 3.4.3: For the connecting side a refusal, given or received, is final ...
     go_down(*connection.rank, PeerDownCause::kRefused, text, sink);
     return;
   }
@@ -147,6 +159,7 @@ void ControlChannel::come_up(Connection& connection, base::TimeNs now, ControlSi
   PeerHello event;
   event.hello = connection.hello;
   event.control_address = connection.remote.with_port(connection.hello.control_port);
+  // PROTOCOL 3.2.10: Datagrams to a peer go to the UDP port of its hello, on the address that the TCP connection shows.
   event.udp_address = connection.remote.with_port(connection.hello.udp_port);
   sink.on_peer_up(event);
 }

@@ -25,6 +25,7 @@ std::string ControlChannel::peer_text(std::uint16_t rank, const SocketAddress& a
 }
 
 bool ControlChannel::check_rank(std::uint16_t rank, bool below, OsError& error) const {
+  // PROTOCOL 3.1.1: the higher rank connects to the lower, which listens
   if (rank >= peers_.size() || (below ? rank >= options_.rank : rank <= options_.rank)) {
     error = bad_argument("rank " + std::to_string(options_.rank) + " of " + std::to_string(peers_.size()) + " cannot " +
                          (below ? "connect to" : "wait for") + " rank " + std::to_string(rank) +
@@ -86,12 +87,15 @@ void ControlChannel::attempt(std::uint16_t rank, base::TimeNs now, ControlSink&)
 void ControlChannel::attempt_failed(std::uint16_t rank, const std::string& cause, base::TimeNs now) {
   Peer& peer = peers_[rank];
   peer.last_cause = cause;
+  // PROTOCOL 3.5.3: A failed attempt to connect SHOULD be repeated after 10 ms, then after twice as long each time up
+  //     to 500 ms, until the caller's deadline; then the peer is down as unreachable.
   peer.next_attempt = base::after(now, peer.backoff_ns);
   peer.backoff_ns = std::min(2 * peer.backoff_ns, options_.connect_backoff_max_ns);
 }
 
 void ControlChannel::go_down(std::uint16_t rank, PeerDownCause cause, const std::string& text, ControlSink& sink) {
   Peer& peer = peers_[rank];
+  // PROTOCOL 3.7.5: A peer that is up goes down exactly once
   peer.state = PeerState::kGone;
   peer.deadline = base::kNever;
   peer.next_attempt = base::kNever;
@@ -100,6 +104,7 @@ void ControlChannel::go_down(std::uint16_t rank, PeerDownCause cause, const std:
 }
 
 void ControlChannel::run_connection_timers(Connection& connection, base::TimeNs now, ControlSink& sink) {
+  // PROTOCOL 3.5.4: A connection that is not up 5 s after it was opened MUST be closed.
   const bool overdue = now >= base::after(connection.opened_at, options_.hello_timeout_ns);
   switch (connection.state) {
     case State::kClosed:
@@ -137,6 +142,8 @@ void ControlChannel::run_connection_timers(Connection& connection, base::TimeNs 
             sink);
     return;
   }
+  // PROTOCOL 3.6.2: A peer from which nothing was heard for the silence limit (3 s unless the caller says otherwise) is
+  //     down.
   if (now >= base::after(connection.last_heard, options_.dead_after_ns)) {
     go_down(rank, connection.goodbye_sent ? PeerDownCause::kGoodbye : PeerDownCause::kSilent,
             peer_text(rank, connection.remote) + " has been silent for " + seconds_text(now - connection.last_heard) +
@@ -146,6 +153,7 @@ void ControlChannel::run_connection_timers(Connection& connection, base::TimeNs 
   }
   if (now < connection.next_heartbeat) return;
   connection.next_heartbeat = base::after(now, options_.heartbeat_ns);
+  // PROTOCOL 3.6.1: A side that has sent no message for a heartbeat period MUST send a heartbeat ...
   if (std::exchange(connection.spoke, false)) return;
   // Full only when it does not read; its silence will say so.
   if (!connection.stream.queue(static_cast<std::uint8_t>(FrameType::kHeartbeat), {})) return;

@@ -14,6 +14,7 @@ constexpr std::size_t kReadChunkBytes = 16'384;
 
 bool FrameStream::queue(std::uint8_t type, std::span<const std::byte> payload) {
   const std::size_t frame = kFrameHeaderBytes + payload.size();
+  // PROTOCOL 3.7.4: A peer for which more than 4 MiB of frames wait does not read, and is down.
   if (ending_ || pending_bytes() + frame > outgoing_limit_bytes_) return false;
   if (out_begin_ == out_.size()) {
     out_.clear();
@@ -77,6 +78,8 @@ FrameStream::Next FrameStream::next(FrameHeader& header, std::span<const std::by
   const std::size_t available = in_end_ - in_begin_;
   if (available < kFrameHeaderBytes) return Next::kIncomplete;
   const std::byte* at = in_.data() + in_begin_;
+  // PROTOCOL 3.1.4: A frame whose payload is longer than 256 bytes before the connection is up, or 1 MiB after, is
+  //     malformed; a receiver MUST NOT allocate memory for it.
   if (!decode_frame_header(at, header) || header.payload_bytes > max_payload_) return Next::kMalformed;
   if (available - kFrameHeaderBytes < header.payload_bytes) return Next::kIncomplete;
   payload = {at + kFrameHeaderBytes, header.payload_bytes};

@@ -45,6 +45,7 @@ std::optional<UniqueFd> listen_tcp(const SocketAddress& address, OsError& error)
 std::optional<UniqueFd> start_connect_tcp(const SocketAddress& address, OsError& error) {
   auto fd = open_tcp(address, error);
   if (!fd) return std::nullopt;
+  // PROTOCOL 3.1.8: Both sides SHOULD send frames at once (TCP_NODELAY).
   enable(fd->get(), IPPROTO_TCP, TCP_NODELAY);
   if (::connect(fd->get(), address.raw(), address.raw_size()) != 0 && errno != EINPROGRESS && errno != EINTR) {
     error = os_error(errno, "connect to", address.format());

@@ -59,6 +59,8 @@ std::optional<UdpSocket> UdpSocket::open(const UdpSocketOptions& options, OsErro
   socket.granted_receive_bytes_ = socket.size_buffer(SO_RCVBUFFORCE, SO_RCVBUF, options.receive_buffer_bytes);
   socket.granted_send_bytes_ = socket.size_buffer(SO_SNDBUFFORCE, SO_SNDBUF, options.send_buffer_bytes);
   if (family == AF_INET) {
+    // PROTOCOL 4.1.2: A datagram MUST NOT be fragmented: the DF bit is set, and its size is within the MTU of the
+    //     interface.
     set_option(fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO);
     socket.reads_ecn_ = set_option(fd, IPPROTO_IP, IP_RECVTOS, 1);
   } else {

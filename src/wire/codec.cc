@@ -18,6 +18,7 @@ std::uint8_t allowed_flags(PacketType type);
 
 // The part of the check that is XORed into the cookie: never the rank in its low bits.
 std::uint64_t check_of(std::span<const std::byte> message) {
+  // PROTOCOL 4.3.3: The check takes the covered bytes as 64-bit little-endian words ... the cookie's own word left out
   std::uint64_t check = MLT_CHECK_SEED;
   const auto mix = [&check](std::uint64_t word) {
     check = (check ^ word) * MLT_CHECK_FACTOR;
@@ -44,6 +45,8 @@ constexpr std::uint8_t byte_at(std::span<const std::byte> bytes, std::size_t i) 
 std::uint16_t cookie_rank(std::uint64_t cookie) { return static_cast<std::uint16_t>(cookie & MLT_COOKIE_RANK_MASK); }
 
 void encode_prefix(const Prefix& prefix, std::byte* out) {
+  // PROTOCOL 4.2.1: Every datagram MUST start with version, type, flags, path, element type, round, sequence number and
+  //     cookie, laid out as above.
   out[MLT_OFFSET_VERSION_TYPE] =
       static_cast<std::byte>((MLT_PROTOCOL_VERSION << 4) | static_cast<std::uint8_t>(prefix.type));
   out[MLT_OFFSET_FLAGS] = static_cast<std::byte>(prefix.flags);
@@ -55,10 +58,14 @@ void encode_prefix(const Prefix& prefix, std::byte* out) {
 
 void seal(std::span<std::byte> message) {
   std::byte* cookie = message.data() + MLT_OFFSET_COOKIE;
+  // PROTOCOL 4.3.1: The cookie field carries the cookie that the receiver's hello gave, its upper 48 bits XORed with
+  //     those of the check of the message.
   store_le64(cookie, load_le64(cookie) ^ check_of(message));
 }
 
 void encode_data_header(const DataHeader& header, std::byte* out) {
+  // PROTOCOL 4.4.1: A packet MUST carry exactly one segment of the tensor's grid, so that it can be placed by whoever
+  //     receives it, in any order, once or twice.
   encode_prefix(header.prefix, out);
   store_le64(out + MLT_OFFSET_TAG, header.tag);
   store_le32(out + MLT_OFFSET_GENERATION, header.generation);
@@ -69,6 +76,8 @@ void encode_data_header(const DataHeader& header, std::byte* out) {
 }
 
 DropReason decode_prefix(std::span<const std::byte> datagram, Prefix& prefix) {
+  // PROTOCOL 4.11.1: A receiver MUST check a datagram, or a backstop message, in the order of this table, count the
+  //     first check that it fails, and do nothing else with it.
   if (datagram.size() < MLT_PREFIX_BYTES) return DropReason::kTooShort;
   const std::uint8_t version_type = byte_at(datagram, MLT_OFFSET_VERSION_TYPE);
   if ((version_type >> 4) != MLT_PROTOCOL_VERSION) return DropReason::kBadVersion;
@@ -86,6 +95,7 @@ DropReason decode_prefix(std::span<const std::byte> datagram, Prefix& prefix) {
   const bool is_data = prefix.type == PacketType::kData;
   if (is_data && datagram.size() < MLT_DATA_HEADER_BYTES) return DropReason::kTooShort;
   prefix.cookie = load_le64(datagram.data() + MLT_OFFSET_COOKIE) ^
+                  // PROTOCOL 4.3.2: The check of a DATA packet covers its 40 bytes of header ...
                   check_of(is_data ? datagram.first(MLT_DATA_HEADER_BYTES) : datagram);
   return DropReason::kNone;
 }
@@ -101,6 +111,8 @@ DropReason decode_data(std::span<const std::byte> datagram, const Prefix& prefix
   header.offset_bytes = load_le32(in + MLT_OFFSET_OFFSET);
   header.timestamp_ns = load_le32(in + MLT_OFFSET_TIMESTAMP);
   payload = datagram.subspan(MLT_DATA_HEADER_BYTES);
+  // PROTOCOL 4.11.2: DATA MUST be refused if its payload is empty and total bytes is not zero, if it reaches beyond
+  //     total bytes, or if total bytes is not a multiple of the element size.
   // Only an empty tensor is carried by an empty packet.
   if (payload.empty() && header.total_bytes != 0) return DropReason::kBadLength;
   if (header.offset_bytes > header.total_bytes) return DropReason::kBadLength;

@@ -72,6 +72,7 @@ class Reader {
     return load_le64(at_ - 8);
   }
   // Skips reserved bytes; false if one is not zero.
+  // PROTOCOL 4.11.9: ACK, PROBE and STOP MUST be refused if a reserved byte is not zero (drop_unknown_flags).
   bool zeros(std::size_t count) {
     const std::byte* begin = at_;
     at_ += count;
@@ -131,6 +132,7 @@ std::size_t encode_probe(const Probe& message, std::byte* out) {
   w.u32(message.critical_segments);
   w.u32(message.timestamp_ns);
   w.u8(message.path_count);
+  // PROTOCOL 4.1.1: An endpoint MUST set every field and bit that this section calls zero to zero ...
   for (int i = 0; i < 3; ++i) w.u8(0);
   for (std::uint8_t i = 0; i < message.path_count; ++i) w.u32(message.last_sequence[i]);
   return w.sealed();
@@ -173,6 +175,8 @@ DropReason decode_ack(std::span<const std::byte> datagram, const Prefix& prefix,
   // The length tells how many further paths there are.
   const std::size_t others = (datagram.size() - kAckBytes) / kPathBlockBytes;
   if (datagram.size() != kAckBytes + others * kPathBlockBytes) return DropReason::kBadLength;
+  // PROTOCOL 4.11.7: ACK MUST be refused if its length is not 52 and a multiple of 24, if it names 16 further paths or
+  //     more, or a path twice.
   if (others >= MLT_MAX_PATHS) return DropReason::kBadLength;
   Reader r(datagram);
   message.prefix = prefix;
@@ -205,6 +209,8 @@ DropReason decode_probe(std::span<const std::byte> datagram, const Prefix& prefi
   message.timestamp_ns = r.u32();
   message.path_count = r.u8();
   if (!r.zeros(3)) return DropReason::kUnknownFlags;
+  // PROTOCOL 4.11.3: PROBE MUST be refused if it names more than 16 paths, if its length does not fit their number, or
+  //     if total bytes is not a multiple of the element size.
   if (message.path_count > MLT_MAX_PATHS) return DropReason::kBadLength;
   if (datagram.size() != kProbeBytes + 4U * message.path_count) return DropReason::kBadLength;
   for (std::uint8_t i = 0; i < message.path_count; ++i) message.last_sequence[i] = r.u32();
@@ -221,6 +227,8 @@ DropReason decode_bitmap(std::span<const std::byte> datagram, const Prefix& pref
   message.probe_timestamp_ns = r.u32();
   message.first_segment = r.u32();
   message.segment_count = r.u32();
+  // PROTOCOL 4.11.4: BITMAP MUST be refused if it counts more than 8,192 segments, does not start at a multiple of
+  //     8,192, or does not have exactly the bytes that its bits need.
   if (message.segment_count > MLT_BITMAP_CHUNK_SEGMENTS) return DropReason::kBadLength;
   if (message.first_segment % MLT_BITMAP_CHUNK_SEGMENTS != 0) return DropReason::kBadLength;
   message.bits = datagram.subspan(kBitmapBytes);
@@ -237,6 +245,8 @@ DropReason decode_stop(std::span<const std::byte> datagram, const Prefix& prefix
   message.transfer = r.transfer();
   message.probe_timestamp_ns = r.u32();
   const std::uint8_t status = r.u8();
+  // PROTOCOL 4.11.5: STOP MUST be refused if its status is above 6, if it misses more than the receiver's total bytes,
+  //     or if it is complete and misses any.
   if (status >= kStopStatusCount) return DropReason::kBadLength;
   message.status = static_cast<StopStatus>(status);
   if (!r.zeros(3)) return DropReason::kUnknownFlags;

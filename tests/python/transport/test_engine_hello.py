@@ -100,7 +100,7 @@ def test_connect__another_job_or_size_is_refused(
     assert listening.peer == 1
 
 
-@pytest.mark.parametrize("version", [0, 2, 0xFFFF])
+@pytest.mark.parametrize("version", [0, 1, 0xFFFF])
 def test_connect__another_protocol_version_is_refused(version: int) -> None:
     server = socket.create_server(("127.0.0.1", 0))
 

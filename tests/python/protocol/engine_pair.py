@@ -1,0 +1,46 @@
+"""The independent endpoint and the engine, connected over loopback, for tests."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+
+from independent_endpoint import IndependentEndpoint, job_id
+
+import mlt
+from mlt import _core
+
+JOB = job_id("two implementations")
+FLOAT32 = 7
+SECONDS = 10**9
+
+
+@contextlib.contextmanager
+def connected() -> Iterator[tuple[IndependentEndpoint, _core.Engine]]:
+    """The independent endpoint as rank 0, the engine as rank 1."""
+    peer = IndependentEndpoint(job=JOB)
+    engine = _core.Engine(
+        rank=1,
+        ranks=2,
+        job=JOB,
+        host="127.0.0.1",
+        udp_port=0,
+        control_port=0,
+        segment_bytes=0,
+        line_rate_bits_per_second=1e9,
+        receive_buffer_bytes=0,
+        operation_timeout_ns=20 * SECONDS,
+        peer_timeout_ns=30 * SECONDS,
+        spin_us=0,
+        faults=mlt.Faults().to_native(),
+    )
+    accepting = threading.Thread(target=peer.accept)
+    accepting.start()
+    try:
+        engine.connect([(0, "127.0.0.1", peer.control_port)], 5 * SECONDS)
+        accepting.join()
+        yield peer, engine
+    finally:
+        peer.close()
+        engine.close()

@@ -1,0 +1,169 @@
+"""What PROTOCOL.md says in tables, pictures and numbers is what the code does."""
+
+from __future__ import annotations
+
+import re
+import struct
+
+import pytest
+from protocol_document import DOCUMENT, ROOT, clauses, diagram, source_files, table
+
+TEXT = DOCUMENT.read_text()
+SOURCES = dict(source_files())
+COUNTER_FILES = ("src/core/counter.h", "src/io/control_channel.cc", "src/io/udp_datapath.cc")
+
+
+def golden(name: str) -> dict[str, dict[str, str]]:
+    """event -> phase -> cell, from tests/golden, which the C++ tests keep equal to the constexpr tables."""
+    lines = (ROOT / "tests" / "golden" / name).read_text().split("\n\n", 1)[0].splitlines()
+    header, *rows = [line.replace("-> ", "->").split() for line in lines]
+    return {row[0]: dict(zip(header[1:], row[1:], strict=True)) for row in rows}
+
+
+@pytest.mark.parametrize(
+    ("heading", "name"), [("### 15.2 Sender", "sender_states.txt"), ("### 15.3 Receiver", "receiver_states.txt")]
+)
+def test_states__table_and_picture_are_the_golden_ones(heading: str, name: str) -> None:
+    expected = golden(name)
+    header, *rows = table(TEXT, heading)
+    documented = {
+        row[0]: dict(zip(header[2:], (cell.replace("→ ", "->") for cell in row[2:]), strict=True)) for row in rows
+    }
+    assert documented == expected
+    arrows = {
+        (phase, cell[2:], event)
+        for event, cells in expected.items()
+        for phase, cell in cells.items()
+        if cell.startswith("->") and cell[2:] != phase
+    }
+    assert diagram(TEXT, heading) == arrows
+
+
+def test_counters__every_name_is_a_counter() -> None:
+    known = set(re.findall(r"X\((\w+)\)", SOURCES["src/core/counter.h"]))
+    for path in COUNTER_FILES[1:]:
+        known |= set(re.findall(r'"((?:control|udp)_\w+)"', SOURCES[path]))
+    named = set(re.findall(r"`((?:drop|control|udp|stale|early|window|reordered|duplicate|paths)_\w+)`", TEXT))
+    assert named - known - {"early_segments", "early_transfers"} == set()
+    # Every refusal of a datagram has its place in the document.
+    assert {name for name in known if name.startswith("drop_")} <= named
+
+
+@pytest.mark.parametrize("row", table(TEXT, "## 17 Limits")[1:], ids=lambda row: row[0])
+def test_limits__are_the_code_s(row: list[str]) -> None:
+    named = re.search(r"`(\w+)` = ([\d,]+)", row[1])
+    path = row[2].strip("`")
+    assert path in SOURCES
+    if named is None:
+        return
+    code = re.search(rf"\b{named[1]} = (?:std::uint64_t{{(\d+)}}|([\d']+)U?)(?: << (\d+))?;", SOURCES[path])
+    assert code is not None, f"{named[1]} is not set in {path}"
+    value = int((code[1] or code[2]).replace("'", "")) << int(code[3] or 0)
+    assert value == int(named[2].replace(",", ""))
+
+
+def test_references__name_sections_and_clauses_that_exist() -> None:
+    prose = re.sub(r"```.*?```", "", TEXT, flags=re.DOTALL)
+    prose = prose.split("## 20 ")[0]  # there the paper's sections are named, too
+    known = {clause.number for clause in clauses(TEXT)} | set(re.findall(r"^#{2,3} (\d+(?:\.\d+)?) ", TEXT, re.M))
+    assert set(re.findall(r"\b\d+\.\d+\.\d+\b", TEXT)) - known <= {"4.2.1", "4.2.2", "4.2.3"}
+    named = set(re.findall(r"(?:section|of|see|\(|, )\s?(\d{1,2}\.\d{1,2}(?:\.\d{1,2})?)(?=[,;:.)\s|])", prose))
+    assert named - known <= {"12.5"}  # microseconds
+
+
+UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "": 1}
+CODE_UNITS = {"kSecond": 10**9, "kMillisecond": 10**6, "kMicrosecond": 10**3}
+
+
+@pytest.mark.parametrize("row", table(TEXT, "### 16.2 Constants")[1:], ids=lambda row: row[0])
+def test_constants__are_the_code_s(row: list[str]) -> None:
+    named = re.fullmatch(r"`(\w+)` = ([\d,.]+) ?(s|ms|us|)", row[1])
+    assert named is not None, row[1]
+    source = SOURCES[row[2].strip("`")]
+    code = re.search(rf"\b{named[1]} = (?:([\d'.]+(?:e\d+)?)U?)?(?: << (\d+))?(?: \* )?(?:base::(\w+))?;", source)
+    assert code is not None, f"{named[1]} is not set in {row[2]}"
+    value = float((code[1] or "1").replace("'", "")) * 2 ** int(code[2] or 0) * CODE_UNITS.get(code[3] or "", 1)
+    assert value == float(named[2].replace(",", "")) * UNITS[named[3]]
+
+
+def check(message: bytes) -> int:
+    """Clauses 4.3.2 and 4.3.3, from the document alone: of the bytes that the check covers."""
+    data = message + b"\0" * (-len(message) % 8)
+    c = 0x6D6C742D63686563
+    for at in range(0, len(data), 8):
+        if at == 8:
+            continue
+        c = (c ^ int.from_bytes(data[at : at + 8], "little")) * 0x9E3779B97F4A7C15 % 2**64
+        c ^= c >> 32
+    return c
+
+
+def cookie(message: bytes) -> int:
+    return int.from_bytes(message[8:16], "little") ^ (check(message) & ~0xFFFF)
+
+
+def examples(text: str) -> dict[str, bytes]:
+    found = re.findall(r"^([A-Z]+)\n((?:[0-9a-f]{2}[ \n])+)", text + "\n", re.MULTILINE)
+    return {name: bytes.fromhex(digits) for name, digits in found}
+
+
+SHOWN = examples(TEXT.split("\n## B ")[1])
+FRAMES = {name: SHOWN[name] for name in ("HELLO", "REFUSE")}
+EXAMPLES = {name: SHOWN[name] for name in ("DATA", "ACK", "PROBE", "BITMAP", "STOP", "ABORT")}
+COOKIE = 0x1122334455660001
+
+
+@pytest.mark.parametrize(("file", "shown"), [("control_examples.txt", FRAMES), ("wire_examples.txt", EXAMPLES)])
+def test_examples__are_the_golden_ones(file: str, shown: dict[str, bytes]) -> None:
+    assert examples((ROOT / "tests" / "golden" / file).read_text()) == shown
+
+
+def test_examples__frames_have_the_fields_of_the_diagrams() -> None:
+    assert struct.unpack("<IBxxx", FRAMES["HELLO"][:8]) == (56, 1)
+    assert struct.unpack("<4sHHHHHHQQQIIII", FRAMES["HELLO"][8:]) == (
+        *(b"MLT1", 2, 2, 1, 4, 5001, 5002),
+        *(0x0102030405060708, 0x1111222233334444, COOKIE, 1_432, 2_796_202, 682, 85),
+    )
+    assert struct.unpack("<IBxxx", FRAMES["REFUSE"][:8]) == (20, 2)
+    assert struct.unpack("<BBHQQ", FRAMES["REFUSE"][8:]) == (3, 0, 1, 3, 4)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_examples__check_undoes_to_the_cookie(name: str) -> None:
+    assert cookie(EXAMPLES[name]) == COOKIE
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_examples__every_changed_byte_is_noticed(name: str) -> None:
+    for at in range(len(EXAMPLES[name])):
+        broken = bytearray(EXAMPLES[name])
+        broken[at] ^= 0x40
+        assert cookie(bytes(broken)) != COOKIE, at
+
+
+# The layouts of sections 4.2 to 4.10 for an independent reader: struct codes behind the prefix, then what stands there.
+BLOCK = (7, 6, 1, 1_000_000, 2_500)
+OTHER = (5, 5, 0, 900_000, 90_000)
+BODIES = {
+    "DATA": ("QIIII", (42, 3, 4_096, 2_864, 1_000_000)),
+    "ACK": ("5IQIIBBxx5I", (*BLOCK, 42, 3, 0, 1, 0x02, *OTHER)),
+    "PROBE": ("QIIIIBxxxI", (42, 3, 4_096, 2, 1_200_000, 1, 7)),
+    "BITMAP": ("5IQIIIIB", (*BLOCK, 42, 3, 1_200_000, 0, 3, 0b101)),
+    "STOP": ("5IQIIBxxxII", (*BLOCK, 42, 3, 0, 1, 1_432, 4_096)),
+    "ABORT": ("QI", (42, 3)),
+}
+PREFIXES = {  # version and type, flags, path and element type, round, sequence
+    "DATA": (0x21, 0x06, 0x07, 0, 7),
+    "ACK": (0x22, 0x03, 0x00, 0, 1),
+    "PROBE": (0x23, 0x02, 0x07, 1, 0),
+    "BITMAP": (0x24, 0x00, 0x00, 1, 0),
+    "STOP": (0x25, 0x04, 0x07, 0, 0),
+    "ABORT": (0x26, 0x00, 0x00, 0, 0),
+}
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_examples__have_the_fields_of_the_diagrams(name: str) -> None:
+    layout, fields = BODIES[name]
+    assert struct.unpack("<BBBBI", EXAMPLES[name][:8]) == PREFIXES[name]
+    assert struct.unpack("<" + layout, EXAMPLES[name][16:]) == fields
