@@ -53,8 +53,9 @@ struct Scenario {
   base::DurationNs wake_up_most_ns = 0;
   std::vector<Exchange> exchanges;
   std::vector<Accident> accidents;
-  bool faultless = false;         // nothing drops, repeats or reorders, and nothing happens
-  base::DurationNs quiet_ns = 0;  // faults and accidents are over by then; impairments of links too
+  bool control_datagrams_lost = false;  // all of them, for good: only the control connections work
+  bool faultless = false;               // nothing drops, repeats or reorders, and nothing happens
+  base::DurationNs quiet_ns = 0;        // faults and accidents are over by then; impairments of links too
   // By then every operation has ended: the timeouts of those whose other side is gone are shorter.
   base::DurationNs limit_ns = 0;
 

@@ -164,7 +164,7 @@ class Run {
   void heal() {
     for (std::uint32_t edge = 0; edge < simulator_.network().edge_count(); ++edge) {
       simulator_.network().link(edge).data = {};
-      simulator_.network().link(edge).control = {};
+      if (!scenario_.control_datagrams_lost) simulator_.network().link(edge).control = {};
     }
     quiet_ = true;
   }

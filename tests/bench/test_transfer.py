@@ -183,3 +183,25 @@ def test_core_alone(benchmark: Any, size: int) -> None:
     benchmark.extra_info.update(figures)
     save(f"core_{size >> 10}KB", figures)
     assert figures["allocations_per_transfer"] == 0
+
+
+def test_simulator(benchmark: Any) -> None:
+    """Virtual events and packet-link hops per second of one core: sixteen production endpoints on a leaf-spine."""
+    program = PROGRAMS / "mlt_bench_sim"
+    if not program.exists():
+        pytest.skip(f"{program} is not built: run `make bench`")
+    runs: list[dict[str, Any]] = []
+
+    def run() -> None:
+        done = subprocess.run([str(program), "1000000", "3"], capture_output=True, text=True, check=True)
+        runs.append(json.loads(done.stdout))
+
+    benchmark.pedantic(run, rounds=5)
+    figures = {
+        "packet_hops": runs[0]["packet_hops"],
+        "packet_hops_per_second": float(np.median([r["packet_hops_per_second"] for r in runs])),
+        "events_per_second": float(np.median([r["events_per_second"] for r in runs])),
+    }
+    benchmark.extra_info.update(figures)
+    save("simulator", figures)
+    assert len({r["events"] for r in runs}) == 1  # the same run every time, event for event
