@@ -88,7 +88,8 @@ class Workshop:
             path.write_text(original)
 
     def _hunt(self, mutant: Mutant, seeds: int, started: float) -> Result:
-        command = [str(self._folder / "build/tests/mlt_swarm"), "--first", "1", "--count", str(seeds), "--limit-s", "20"]
+        program = str(self._folder / "build/tests/mlt_swarm")
+        command = [program, "--first", "1", "--count", str(seeds), "--limit-s", "20"]
         try:
             done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=1_200)
         except subprocess.TimeoutExpired:

@@ -15,7 +15,8 @@ namespace {
 std::uint64_t ways(const Topology& topology, const Routes& routes, std::uint32_t from, std::uint16_t to) {
   if (from == to) return 1;
   std::uint64_t sum = 0;
-  for (const std::uint32_t edge : routes.next_edges(from, to)) sum += ways(topology, routes, topology.edges[edge].to, to);
+  for (const std::uint32_t edge : routes.next_edges(from, to))
+    sum += ways(topology, routes, topology.edges[edge].to, to);
   return sum;
 }
 
