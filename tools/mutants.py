@@ -57,18 +57,28 @@ def read_mutants(path: Path) -> list[Mutant]:
     return mutants
 
 
+def copy_if_changed(source: Path, target: Path) -> None:
+    """Only what differs gets a new time and is compiled again; what an interrupted run left mutated differs."""
+    if target.exists() and target.read_bytes() == source.read_bytes():
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(source, target)
+
+
 class Workshop:
     """A copy of the tree that is mutated, built and restored again."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
-        for name in SOURCES:  # times are kept, so that an unchanged file is not compiled again
+        for name in SOURCES:
             source = ROOT / name
-            if source.is_dir():
-                shutil.copytree(source, folder / name, dirs_exist_ok=True)
-            else:
-                shutil.copy2(source, folder / name)
+            files = [p for p in source.rglob("*") if p.is_file()] if source.is_dir() else [source]
+            for old in (folder / name).rglob("*"):
+                if old.is_file() and not (ROOT / old.relative_to(folder)).exists():
+                    old.unlink()
+            for file in files:
+                copy_if_changed(file, folder / file.relative_to(ROOT))
         options = ["-DCMAKE_BUILD_TYPE=Release", "-DMLT_BUILD_TESTS=ON", "-DMLT_WARNINGS_ARE_ERRORS=OFF"]
         self._run(["cmake", "-S", str(folder), "-B", str(folder / "build"), "-G", "Ninja", *options])
         self.build()
