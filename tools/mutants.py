@@ -82,6 +82,12 @@ class Workshop:
         options = ["-DCMAKE_BUILD_TYPE=Release", "-DMLT_BUILD_TESTS=ON", "-DMLT_WARNINGS_ARE_ERRORS=OFF"]
         self._run(["cmake", "-S", str(folder), "-B", str(folder / "build"), "-G", "Ninja", *options])
         self.build()
+        # A fault proves something only if the program without it is clean.
+        self._run([str(self._program), "--first", "1", "--count", "100"])
+
+    @property
+    def _program(self) -> Path:
+        return self._folder / "build/tests/mlt_swarm"
 
     def build(self) -> None:
         self._run(["cmake", "--build", str(self._folder / "build"), "--target", "mlt_swarm", "-j", "1"])
@@ -98,8 +104,7 @@ class Workshop:
             path.write_text(original)
 
     def _hunt(self, mutant: Mutant, seeds: int, started: float) -> Result:
-        program = str(self._folder / "build/tests/mlt_swarm")
-        command = [program, "--first", "1", "--count", str(seeds), "--limit-s", "20"]
+        command = [str(self._program), "--first", "1", "--count", str(seeds), "--limit-s", "20"]
         try:
             done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=1_200)
         except subprocess.TimeoutExpired:

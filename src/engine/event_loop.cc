@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <type_traits>
+#include <utility>
 
 #include "engine/words.h"
 #include "io/clock.h"
@@ -519,6 +521,7 @@ bool EventLoop::drain_completions(TimeNs now) {
   while (endpoint_->poll_completion(completion_)) {
     any = true;
     const core::OperationId operation = completion_.operation;
+    if (operation == kEndedOperation) continue;
     if (!collective::is_machine_operation(operation)) {
       finish_user(completion_);
     } else if (collective::machine_of(operation) == collective::MachineId::kPushPull) {
@@ -586,14 +589,16 @@ void EventLoop::finish_refused(OperationId operation, bool is_send, std::uint16_
 bool EventLoop::try_post(TimeNs now, const core::SendRequest& request) {
   const core::PostStatus status = endpoint_->post_send(now, request);
   if (status == core::PostStatus::kTooManyOperations || status == core::PostStatus::kOutOfBitmaps) return false;
-  if (status != core::PostStatus::kPosted) finish_refused(request.operation, true, request.peer, request.tag, status);
+  const bool refused = status != core::PostStatus::kPosted && request.operation != kEndedOperation;
+  if (refused) finish_refused(request.operation, true, request.peer, request.tag, status);
   return true;
 }
 
 bool EventLoop::try_post(TimeNs now, const core::ReceiveRequest& request) {
   const core::PostStatus status = endpoint_->post_recv(now, request);
   if (status == core::PostStatus::kTooManyOperations || status == core::PostStatus::kOutOfBitmaps) return false;
-  if (status != core::PostStatus::kPosted) finish_refused(request.operation, false, request.peer, request.tag, status);
+  const bool refused = status != core::PostStatus::kPosted && request.operation != kEndedOperation;
+  if (refused) finish_refused(request.operation, false, request.peer, request.tag, status);
   return true;
 }
 
@@ -612,12 +617,27 @@ void EventLoop::post(TimeNs now, const core::ReceiveRequest& request) {
   post_or_defer(now, deferred_receives_, request);
 }
 
+// Of an operation that ended while it waited: the application has its memory back, so nothing of it may be touched.
+void EventLoop::forget_memory(core::SendRequest& request) {
+  request.operation = kEndedOperation;
+  request.tags = {};  // nothing is sent: it is cancelled before the next poll
+}
+void EventLoop::forget_memory(core::ReceiveRequest& request) {
+  request.operation = kEndedOperation;
+  request.place = [](void*, std::uint64_t, std::span<const std::byte>) {};
+}
+
 template <typename Request>
 void EventLoop::retry_queue(TimeNs now, DeferredQueue<Request>& queue) {
   while (!queue.empty()) {
     Request request = queue.front().request;
+    const bool ended = queue.front().ended;
     request.timeout_ns = std::max<base::DurationNs>(1, queue.front().expires_ns - now);
+    if (ended) forget_memory(request);
     if (!try_post(now, request)) return;
+    constexpr bool kIsSend = std::is_same_v<Request, core::SendRequest>;
+    const auto kind = kIsSend ? core::CompletionKind::kSend : core::CompletionKind::kReceive;
+    if (ended) endpoint_->on_control(now, core::Cancel{kEndedOperation, kind});
     queue.pop_front();
   }
 }
@@ -631,12 +651,16 @@ template <typename StatusOf>
 void EventLoop::end_deferred(TimeNs now, StatusOf&& status_of) {
   TimeNs expires_ns = base::kNever;
   const auto scan = [&](auto& queue, core::CompletionKind kind) {
-    std::erase_if(queue, [&](const auto& deferred) {
+    for (auto& deferred : queue) {
       const std::optional<core::CompletionStatus> status = status_of(deferred);
       if (!status) {
-        expires_ns = std::min(expires_ns, deferred.expires_ns);
-        return false;
+        if (!deferred.ended) expires_ns = std::min(expires_ns, deferred.expires_ns);
+        continue;
       }
+      // Its place in the order of its tag stays taken, or the next of its tag would meet the wrong one of the peer's:
+      // retry_queue() posts it and gives it up. To a peer that is gone there is no order any more.
+      deferred.dropped = *status == core::CompletionStatus::kPeerFailed;
+      if (std::exchange(deferred.ended, true)) continue;
       core::Completion done;
       done.operation = deferred.request.operation;
       done.kind = kind;
@@ -646,8 +670,8 @@ void EventLoop::end_deferred(TimeNs now, StatusOf&& status_of) {
       done.total_bytes = deferred.request.data.size();
       done.elapsed_ns = now - deferred.posted_ns;
       finish_user(done);
-      return true;
-    });
+    }
+    std::erase_if(queue, [](const auto& deferred) { return deferred.dropped; });
   };
   scan(deferred_sends_, core::CompletionKind::kSend);
   scan(deferred_receives_, core::CompletionKind::kReceive);

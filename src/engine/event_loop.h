@@ -88,7 +88,11 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink, privat
     Request request;
     TimeNs posted_ns;
     TimeNs expires_ns;
+    bool ended = false;    // its completion was given already; it keeps its place in the order of its tag
+    bool dropped = false;  // and may be forgotten
   };
+  // No machine has this number: the endpoint's name for such an operation once it is posted, to be cancelled at once.
+  static constexpr core::OperationId kEndedOperation = collective::kMachineBit | (core::OperationId{0x7F} << 56);
   template <typename Request>
   using DeferredQueue = std::deque<Deferred<Request>>;
 
@@ -107,6 +111,8 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink, privat
   void retry_deferred(TimeNs now);
   template <typename Request>
   void post_or_defer(TimeNs now, DeferredQueue<Request>& queue, const Request& request);
+  static void forget_memory(core::SendRequest& request);
+  static void forget_memory(core::ReceiveRequest& request);
   template <typename Request>
   void retry_queue(TimeNs now, DeferredQueue<Request>& queue);
   // Ends those that `status_of(deferred)` gives a status for.
