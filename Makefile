@@ -63,7 +63,7 @@ test: test-cpp test-python
 test-cpp: $(VENV)/.tools
 	$(BIN)/cmake --preset default
 	$(BIN)/cmake --build --preset default
-	$(BIN)/ctest --preset default
+	$(BIN)/ctest --preset default --parallel 2
 
 test-python: $(VENV)/.wheel
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
@@ -71,7 +71,7 @@ test-python: $(VENV)/.wheel
 test-asan test-tsan: test-%: $(VENV)/.tools
 	$(BIN)/cmake --preset $*
 	$(BIN)/cmake --build --preset $*
-	$(BIN)/ctest --preset $*
+	$(BIN)/ctest --preset $* --parallel 2
 
 # SEEDS from FIRST on, over all cores; goes on where it was stopped. A failure prints the command that shows it again.
 SEEDS ?= 2000

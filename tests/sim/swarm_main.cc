@@ -20,7 +20,8 @@ namespace {
 using namespace mlt;
 
 volatile std::sig_atomic_t has_seed = 0;
-char replay[128];
+char replay[512];
+const char* program = "mlt_swarm";
 
 // A broken assertion of the product ends the process; say which seed did it first.
 void on_abort(int) {
@@ -43,8 +44,8 @@ struct Totals {
 
 bool run_seed(std::uint64_t seed, bool trace, bool quiet, unsigned limit_s, Totals& totals) {
   alarm(limit_s);
-  std::snprintf(replay, sizeof replay, "seed %llu failed; to see it again: mlt_swarm --seed %llu --trace\n",
-                static_cast<unsigned long long>(seed), static_cast<unsigned long long>(seed));
+  std::snprintf(replay, sizeof replay, "seed %llu failed; to see it again: %s --seed %llu --trace\n",
+                static_cast<unsigned long long>(seed), program, static_cast<unsigned long long>(seed));
   has_seed = 1;
   const sim::Scenario scenario = sim::draw_scenario(seed);
   if (trace) std::fputs(scenario.text().c_str(), stdout);
@@ -87,6 +88,7 @@ std::vector<std::uint64_t> read_seeds(const char* path) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  program = argv[0];
   std::uint64_t first = 1, count = 100;
   bool trace = false, quiet = true, keep_going = false;
   unsigned limit_s = 300;  // a seed takes milliseconds
