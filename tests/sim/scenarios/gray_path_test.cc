@@ -14,7 +14,7 @@ using sim::Simulator;
 
 namespace {
 
-constexpr double kRate = 1.25e9;
+constexpr double kRate = 4e8;
 constexpr std::uint8_t kPaths = 4;
 constexpr std::uint32_t kLeaf = 2;       // of host 0
 constexpr std::uint32_t kGraySpine = 6;  // nodes: 2 hosts, 2 leaves, 4 spines

@@ -50,7 +50,7 @@ TEST_CASE("congestion__drops_ect_at_least_ten_times_less_than_not_ect") {
       plan.tags = half_important(plan.bytes, config.segment_bytes);
       streams.push_back(std::make_unique<test::Stream>(simulator, oracle, plan, 0.5, 2));
     }
-    simulator.run_for(50 * kMillisecond);
+    simulator.run_for(25 * kMillisecond);
     for (const auto& stream : streams) stream->stop();
     REQUIRE(simulator.run_until([&] { return oracle.all_ended(); }, 10 * kSecond));
     const std::uint32_t bottleneck = simulator.network().topology().edge(kSenders + 1U, kSenders);
