@@ -69,7 +69,8 @@ EarlyTransfer* EarlyBuffer::find_or_replace(std::uint16_t peer, const wire::Tran
 EarlyTransfer* EarlyBuffer::find_or_insert_for_data(std::uint16_t peer, const wire::TransferId& transfer) {
   EarlyTransfer* early = find(peer, transfer);
   if (early == nullptr) return insert(peer, transfer, true);
-  if (early->has_data) return early;
+  // PROTOCOL 8.1.3: Packets that come after it MUST NOT take a place.
+  if (early->has_data || early->aborted) return early;
   if (data_by_peer_[peer] >= transfers_per_peer_) return nullptr;
   early->has_data = true;
   --notes_by_peer_[peer];

@@ -117,11 +117,14 @@ PostStatus Receiver::post(TimeNs now, const ReceiveRequest& request) {
   ready.peer = request.peer;
   ready.transfer = state.transfer();
   // PROTOCOL 7.3.5: When a receive is posted of which something has come already, the receiver answers at once ...
+  // PROTOCOL 7.1.1: A packet or probe that names another size or element type ... MUST NOT be placed: the receive fails
+  if (probed && !matches(now, state, probe.total_bytes, probe.prefix.element)) return PostStatus::kPosted;
   if (probed && (probe.prefix.flags & MLT_PROBE_FLAG_ACK_ONLY) == 0) {
     take_probe(now, state, probe, false);
   } else {
     replies_.push(ready);
-    judge(now, state);
+    // Without a packet or probe the sender's size is not known: an empty tensor may be the wrong one.
+    if (probed || state.received_segments > 0) judge(now, state);
   }
   return PostStatus::kPosted;
 }

@@ -40,8 +40,10 @@ struct SendState {
   std::uint8_t last_class = 0;       // the least urgent class of what was sent: trailing probes stand behind it
   // Newest packet of this transfer on each path; 0: none.
   std::array<std::uint32_t, MLT_MAX_PATHS> newest{};
-  bool question_out = false;  // a probe left as a datagram and was not answered yet
-  std::uint32_t unanswered_probes = 0;
+  bool question_out = false;              // a probe left as a datagram and was not answered yet
+  std::uint32_t unanswered_probes = 0;    // since anything was heard: the next wait doubles
+  std::uint32_t probes_since_answer = 0;  // since an answer proper; ACKs of what else arrived do not count
+  TimeNs asked_ns = base::kNever;         // when the first of these was due
   std::uint32_t not_posted_answers = 0;
 
   TimeNs posted_ns = 0;

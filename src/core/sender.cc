@@ -148,9 +148,11 @@ void Sender::on_send_timer(TimeNs now, std::uint32_t slot) {
   ++state.unanswered_probes;
   // PROTOCOL 9.1.1: A sender of whose transfer six probes in a row were not answered MUST send each further one over
   //     the control connection too, as a backstop frame with the datagram's bytes.
-  if (state.unanswered_probes > kBackstopAfterProbes) {
-    backstops_due_.set(slot);
-  }
+  if (state.probes_since_answer++ == 0) state.asked_ns = now;
+  const bool is_put_off =
+      state.probes_since_answer > kBackstopAfterProbes && now - state.asked_ns >= RttEstimator::kMaxTimeoutNs;
+  if (state.unanswered_probes > kBackstopAfterProbes || is_put_off) backstops_due_.set(slot);
+  if (is_put_off) state.question_out = true;  // the datagram takes another path, though something was heard
   await_answer(now, state);
 }
 

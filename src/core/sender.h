@@ -61,6 +61,7 @@ class Sender {
                   Report& report);
   void take_report(TimeNs now, TimeNs arrival_ns, std::uint16_t from, std::uint32_t probe_timestamp_ns, Report report);
   void on_alive(SendState& state);
+  void on_answer(SendState& state);
   void forget_blind(SendState& state);
   void mark_ready(SendState& state);
   void merge(SendState& state, const wire::BitmapMessage& bitmap);

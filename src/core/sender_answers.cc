@@ -107,6 +107,10 @@ void Sender::on_alive(SendState& state) {
   // PROTOCOL 6.5.5: Any answer about the transfer counts as one: the next wait is a single timeout again.
   state.unanswered_probes = 0;
   state.question_out = false;
+}
+
+void Sender::on_answer(SendState& state) {
+  state.probes_since_answer = 0;
   // PROTOCOL 6.5.7: A probe that has not left when an answer comes MUST NOT leave over TCP ...
   // A question that is not out yet may be the wrong one by now: a round that goes on must not be asked for its end.
   backstops_due_.clear(slot_of(state));
@@ -148,8 +152,11 @@ void Sender::on_ack(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wir
   SendState* state = find(from, ack.transfer);
   if (state == nullptr) return;  // ACKs are per peer: the transfer that made this one due may be over
   on_alive(*state);
+  // PROTOCOL 9.1.1: An ACK without a probe timestamp is no answer here once the first of these probes is 50 ms old ...
+  const bool posted = (ack.prefix.flags & MLT_ACK_FLAG_POSTED) != 0;
+  if (ack.probe_timestamp_ns != 0 || (posted && !state->receiver_ready)) on_answer(*state);
   // PROTOCOL 6.4.3: The receive is known to be posted by POSTED in an ACK, or by a BITMAP without NOT_POSTED.
-  if ((ack.prefix.flags & MLT_ACK_FLAG_POSTED) != 0) mark_ready(*state);
+  if (posted) mark_ready(*state);
 }
 
 void Sender::on_bitmap(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wire::BitmapMessage& bitmap) {
@@ -163,6 +170,7 @@ void Sender::on_bitmap(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const 
   if (found == nullptr) return shared_.counters.add(Counter::k_stale_control);
   SendState& state = *found;
   on_alive(state);
+  on_answer(state);
   if ((bitmap.prefix.flags & MLT_BITMAP_FLAG_NOT_POSTED) != 0) {
     if (!state.machine.on(SendEvent::k_not_posted, shared_.counters)) return;
     // PROTOCOL 6.6.1: On NOT_POSTED a sender waits for READY, and asks again after a retransmission timeout that

@@ -8,6 +8,7 @@
 //   6  queues, timers and memory stay within the limits of core/config.h, and are free again at the end
 //   7  no run of events without progress longer than a bound
 //   8  with no faults, `patient` loses nothing
+//   9  no event in a phase that its state table excludes
 // It knows the protocol's promises and nothing of how they are kept.
 #pragma once
 

@@ -372,6 +372,56 @@ TEST_CASE("mismatch__of_type_fails_both_sides_and_names_both_types") {
   CHECK(receiving.received()->remote_element == wire::ElementType::kFloat32);
 }
 
+// Only a probe tells of the sender's tensor when its receive is posted: it names the size as data would.
+TEST_CASE("mismatch__is_found_in_a_probe_that_came_before_the_receive") {
+  for (const std::size_t receive_bytes : {0UL, 8'000UL, 50'000UL}) {
+    for (const std::uint8_t paths : {std::uint8_t{1}, std::uint8_t{4}}) {
+      CAPTURE(receive_bytes);
+      CAPTURE(paths);
+      NetworkConfig config;
+      config.endpoint.paths = paths;
+      VirtualNetwork network(config);
+      network.drop_if = [](const Flight& flight) { return flight.type == wire::PacketType::kData; };
+      Transfer sending(network, 20'000);
+      Transfer receiving(network, receive_bytes);
+      REQUIRE(sending.post_send() == PostStatus::kPosted);
+      network.run_for(20 * kMillisecond);
+      REQUIRE(receiving.post_receive() == PostStatus::kPosted);
+      network.drop_if = nullptr;
+      REQUIRE(sending.run(kSecond));
+      CHECK(sending.sent()->status == CompletionStatus::kSizeMismatch);
+      CHECK(receiving.received()->status == CompletionStatus::kSizeMismatch);
+      CHECK(receiving.received()->remote_total_bytes == 20'000);
+    }
+  }
+}
+
+// Packets came early and found no room: nothing is known of the sender's size, and an empty tensor must not be taken
+// for complete.
+TEST_CASE("mismatch__an_empty_receive_waits_for_word_of_the_senders_size") {
+  NetworkConfig config;
+  config.endpoint.paths = 4;  // no marker
+  config.endpoint.early_segments = 1;
+  config.early_segments = 1'000;  // the peer promises more than it keeps
+  VirtualNetwork network(config);
+  network.drop_if = [](const Flight& flight) { return flight.type == wire::PacketType::kProbe; };
+  TransferOptions first;
+  first.tag = 1;
+  first.operation = 2;
+  Transfer crowding(network, 1'000, first);  // takes the only place, and its receive is never posted
+  REQUIRE(crowding.post_send() == PostStatus::kPosted);
+  network.run_for(kMillisecond);
+  Transfer sending(network, 1'000);
+  Transfer receiving(network, 0);
+  REQUIRE(sending.post_send() == PostStatus::kPosted);
+  network.run_for(kMillisecond);
+  REQUIRE(receiving.post_receive() == PostStatus::kPosted);
+  network.drop_if = nullptr;
+  REQUIRE(sending.run(kSecond));
+  CHECK(sending.sent()->status == CompletionStatus::kSizeMismatch);
+  CHECK(receiving.received()->status == CompletionStatus::kSizeMismatch);
+}
+
 TEST_CASE("mismatch__leaves_other_transfers_running") {
   NetworkConfig config;
   config.link.data.drop = 0.05;

@@ -68,6 +68,34 @@ TEST_CASE("backstop__carries_answers_when_only_answers_are_lost") {
   CHECK(transfer.fault() == "");
 }
 
+// The class of data gets through, so that trailing probes arrive and are acknowledged: that is no answer to the
+// question, which never arrives. Only TCP gets it there.
+TEST_CASE("backstop__is_not_put_off_by_acks_of_trailing_probes") {
+  for (const int paths : {1, 2, 4, 16}) {
+    for (const std::uint32_t packets_per_ack : {1U, 10U}) {
+      CAPTURE(paths);
+      CAPTURE(packets_per_ack);
+      NetworkConfig config;
+      config.endpoint.paths = static_cast<std::uint8_t>(paths);
+      config.endpoint.packets_per_ack = packets_per_ack;
+      VirtualNetwork network(config);
+      bool stop_lost = false;
+      network.drop_if = [&](const Flight& flight) {
+        if (flight.by_control_connection) return false;
+        const bool stop = flight.type == wire::PacketType::kStop;
+        if (stop && !stop_lost) return stop_lost = true;
+        return flight.type == wire::PacketType::kProbe && flight.dscp == config.endpoint.dscp.control;
+      };
+      Transfer transfer(network, 500'000);
+      transfer.post();
+      REQUIRE(transfer.run(2 * kSecond));
+      CHECK(transfer.fault() == "");
+      CHECK(transfer.sent()->status == CompletionStatus::kComplete);
+      CHECK(network.counter(0, Counter::k_backstop_messages_sent) > 0);
+    }
+  }
+}
+
 TEST_CASE("backstop__tells_a_blind_sender_that_the_receive_is_posted") {
   NetworkConfig config;
   config.early_segments = 16;  // far fewer than the tensor's segments

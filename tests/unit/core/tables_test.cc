@@ -150,6 +150,20 @@ TEST_CASE("early_buffer__one_peer_cannot_use_up_the_share_of_another") {
   CHECK(early.keep(*greedy, {}, payload));
 }
 
+// The ABORT overtook the sender's last packets: they must not take a place that the sender believes to be free again.
+TEST_CASE("early_buffer__late_data_of_an_aborted_transfer_takes_no_record_of_data") {
+  core::EarlyBuffer early(64, 4, 2, 2);
+  for (const std::uint64_t tag : {1UL, 2UL}) {
+    core::EarlyTransfer* aborted = early.find_or_replace(1, {tag, 0});
+    REQUIRE(aborted != nullptr);
+    aborted->aborted = true;
+    CHECK(early.find_or_insert_for_data(1, {tag, 0}) == aborted);
+  }
+  CHECK(early.find_or_insert_for_data(1, {3, 0}) != nullptr);
+  CHECK(early.find_or_insert_for_data(1, {4, 0}) != nullptr);
+  CHECK(early.find_or_insert_for_data(1, {5, 0}) == nullptr);
+}
+
 TEST_CASE("early_buffer__refuses_a_payload_larger_than_its_cells") {
   core::EarlyBuffer early(64, 2, 2, 2);
   core::EarlyTransfer* transfer = early.find_or_insert_for_data(1, {1, 0});
