@@ -190,8 +190,17 @@ Topology Scenario::topology() const {
       return star(hosts, fabric);
     case Shape::kDumbbell:
       return dumbbell(hosts / 2, static_cast<std::uint16_t>(hosts - hosts / 2), fabric);
-    case Shape::kLeafSpine:
-      return leaf_spine(2, spines, hosts / 2, fabric);
+    case Shape::kLeafSpine: {
+      Topology made = leaf_spine(2, spines, hosts / 2, fabric);
+      const std::uint32_t first_spine = hosts + 2U;
+      for (Edge& edge : made.edges) {
+        const std::uint32_t spine = std::max(edge.from, edge.to);
+        if (spine < first_spine || spine_delay.empty()) continue;
+        edge.link.propagation_ns =
+            static_cast<DurationNs>(static_cast<double>(edge.link.propagation_ns) * spine_delay[spine - first_spine]);
+      }
+      return made;
+    }
   }
   return star(hosts, fabric);
 }
@@ -235,6 +244,11 @@ Scenario draw_scenario(std::uint64_t seed) {
     scenario.fabric.host_link.control.drop = 1;
     // Every window costs several timeouts then; what is to be seen is that everything ends all the same.
     scenario.simulator.window_bytes = 4U << 20;
+  }
+  if (scenario.shape == Shape::kLeafSpine && prng.chance(0.5)) {
+    for (std::uint32_t spine = 0; spine < scenario.spines; ++spine) {
+      scenario.spine_delay.push_back(spread(prng, 1, 20));
+    }
   }
   scenario.limit_ns = scenario.quiet_ns + 12 * kSecond;
   return scenario;

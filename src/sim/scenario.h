@@ -46,6 +46,7 @@ struct Scenario {
   std::uint64_t seed = 0;
   Shape shape = Shape::kStar;
   std::uint32_t spines = 1;
+  std::vector<double> spine_delay;  // times the propagation of the fabric's links, per spine: paths that differ
   std::uint16_t hosts = 2;
   SimulatorConfig simulator;
   Fabric fabric;
