@@ -1,21 +1,22 @@
 """Alternatives of ``mlt plan auto``, each timed in the simulator.
 
 Large jobs are scaled down: the gradients of all alternatives are divided by one factor, the smallest with which none
-takes more data packet hops than allowed, and the simulated times are multiplied by it. What does not grow with the bytes
-(round trips, the rate control's start) then weighs more than it would: a simulated time of a scaled job is an upper
-estimate.
+takes more data packet hops than allowed, and the simulated times are multiplied by it. What does not grow with the
+bytes (round trips, queues that fill at the start, the rate control finding its rate) then weighs otherwise than in the
+whole job, most of all where many send to one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from mlt.planners.alternatives import Alternative
 from mlt.planners.cluster import Cluster, Job
 from mlt.planners.effective import effective_cluster, has_circuit_switches, without_links
 from mlt.planners.plan import Estimate, Plan
-from mlt.simulation.scenario import Outcome, scenario_of
+from mlt.simulation.scenario import Outcome, Transfer, scenario_of
 from mlt.simulation.workload import NotSimulated, hosts_of, transfers_of
 
 DEFAULT_PACKET_HOPS = 2_000_000
@@ -98,20 +99,24 @@ def simulate_alternatives(
             continue
         divisor = max(divisor, scenario.packet_hops(whole) / packet_hops)
     times = []
+    known: dict[tuple[Transfer, ...], Outcome] = {}  # planners may find the same way twice
     for index, alternative in enumerate(alternatives):
         if index in skipped:
             times.append(SimulatedTime(name=alternative.name, reason=skipped[index]))
             continue
-        transfers = transfers_of(network, job, alternative.sections, size=job.model_size / divisor)
-
-        def arrived(count: int, index: int = index, all_of_them: int = len(transfers)) -> None:
-            if progress is not None:
-                progress(index, count / all_of_them)
-
-        outcome = scenario.run(transfers, progress=arrived)
-        arrived(len(transfers))
+        transfers = tuple(transfers_of(network, job, alternative.sections, size=job.model_size / divisor))
+        tell = partial(_tell, progress, index, len(transfers))
+        if transfers not in known:
+            known[transfers] = scenario.run(transfers, progress=tell)
+        tell(len(transfers))
         reason = "" if divisor <= 1 else f"simulated with 1/{divisor:.1f} of the bytes"
+        outcome = known[transfers]
         times.append(
             SimulatedTime(name=alternative.name, time=outcome.duration * divisor, reason=reason, outcome=outcome)
         )
     return SimulationReport(times=tuple(times), divisor=divisor, packet_hops=packet_hops)
+
+
+def _tell(progress: Callable[[int, float], object] | None, index: int, all_of_them: int, arrived: int) -> None:
+    if progress is not None:
+        progress(index, arrived / all_of_them if all_of_them else 1.0)
