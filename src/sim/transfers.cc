@@ -1,9 +1,8 @@
 #include "sim/transfers.h"
 
 #include <algorithm>
-#include <cmath>
+#include <bit>
 #include <cstring>
-#include <limits>
 #include <stdexcept>
 #include <string>
 
@@ -120,13 +119,15 @@ Topology topology_of(const TransferSchedule& schedule) {
   topology.nodes = schedule.hosts + schedule.switches;
   topology.buffer_bytes.assign(topology.nodes, kUnlimited);
   const PortConfig port = uniform_port({}, schedule.queue_limit_bytes, schedule.queue_threshold_bytes);
+  // Cards serve control first as switches do: behind data, an answer would make the path look full.
+  const PortConfig card = uniform_port({}, kUnlimited, kUnlimited);
   for (const Cable& cable : schedule.cables) {
     Link link;
     link.rate_bytes_per_second = cable.rate_bytes_per_second;
     link.propagation_ns = cable.propagation_ns;
     link.data.drop = schedule.loss;
-    topology.add_cable(cable.a, cable.b, link, cable.a < schedule.hosts ? PortConfig{} : port,
-                       cable.b < schedule.hosts ? PortConfig{} : port);
+    topology.add_cable(cable.a, cable.b, link, cable.a < schedule.hosts ? card : port,
+                       cable.b < schedule.hosts ? card : port);
   }
   return topology;
 }
@@ -148,18 +149,18 @@ void check_ways(const TransferSchedule& schedule, const Routes& routes) {
 struct Demand {
   std::uint32_t sends = 0;
   std::uint32_t receives = 0;
-  std::uint64_t bitmap_words = 0;
+  std::uint64_t bitmap_words = 0;  // in the arena's blocks: powers of two, 8 at least
   double rate_bytes_per_second = 0;
 };
 
 std::vector<Demand> demands_of(const TransferSchedule& schedule) {
   std::vector<Demand> demands(schedule.hosts);
   for (const ScheduledTransfer& transfer : schedule.transfers) {
-    const std::uint64_t words = segments_of(schedule, transfer) / 64 + 1;
+    const std::uint64_t words = std::bit_ceil(std::max<std::uint64_t>(segments_of(schedule, transfer) / 64 + 1, 8));
     ++demands[transfer.from].sends;
     ++demands[transfer.to].receives;
-    demands[transfer.from].bitmap_words += 4 * words;
-    demands[transfer.to].bitmap_words += 4 * words;
+    demands[transfer.from].bitmap_words += words;
+    demands[transfer.to].bitmap_words += words;
   }
   for (const Cable& cable : schedule.cables) {
     for (const std::uint32_t end : {cable.a, cable.b}) {
@@ -185,7 +186,8 @@ SimulatorConfig config_of(const TransferSchedule& schedule) {
     host.endpoint.max_sends = std::max(d.sends, 1U);
     host.endpoint.max_receives = std::max(d.receives, 1U);
     host.endpoint.max_tags = 2 * (d.sends + d.receives) + 16;
-    host.endpoint.bitmap_words = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(d.bitmap_words, 1'024, 1U << 26));
+    host.endpoint.bitmap_words =
+        static_cast<std::uint32_t>(std::clamp<std::uint64_t>(2 * d.bitmap_words, 1'024, 1U << 26));
     if (d.rate_bytes_per_second > 0) host.endpoint.timely.line_rate_bytes_per_second = d.rate_bytes_per_second;
   };
   return config;
