@@ -52,13 +52,15 @@ std::vector<sim::ScheduledTransfer> transfers_of(const py::sequence& transfers) 
 }
 
 py::dict simulate_transfers(std::uint32_t hosts, std::uint32_t switches, const py::sequence& cables,
-                            const py::sequence& transfers, std::uint32_t paths, std::uint64_t queue_limit_bytes,
-                            std::uint64_t queue_threshold_bytes, double loss, double loss_bound, std::uint64_t seed,
-                            std::uint32_t segment_bytes, std::int64_t limit_ns, const py::object& progress) {
+                            const py::sequence& transfers, const std::vector<std::uint64_t>& buffers,
+                            std::uint32_t paths, std::uint64_t queue_limit_bytes, std::uint64_t queue_threshold_bytes,
+                            double loss, double loss_bound, std::uint64_t seed, std::uint32_t segment_bytes,
+                            std::int64_t limit_ns, const py::object& progress) {
   const sim::TransferSchedule schedule{.hosts = hosts,
                                        .switches = switches,
                                        .cables = cables_of(cables),
                                        .transfers = transfers_of(transfers),
+                                       .buffers = buffers,
                                        .paths = paths,
                                        .queue_limit_bytes = queue_limit_bytes,
                                        .queue_threshold_bytes = queue_threshold_bytes,
@@ -95,7 +97,8 @@ void register_simulator(py::module_& module) {
   module.def("simulate_transfers", &simulate_transfers,
              "Run transfers with dependencies through production endpoints in virtual time.", py::kw_only(),
              py::arg("hosts"), py::arg("switches"), py::arg("cables"), py::arg("transfers"),
-             py::arg("paths") = standard.paths, py::arg("queue_limit_bytes") = standard.queue_limit_bytes,
+             py::arg("buffers") = standard.buffers, py::arg("paths") = standard.paths,
+             py::arg("queue_limit_bytes") = standard.queue_limit_bytes,
              py::arg("queue_threshold_bytes") = standard.queue_threshold_bytes, py::arg("loss") = standard.loss,
              py::arg("loss_bound") = standard.loss_bound, py::arg("seed") = standard.seed,
              py::arg("segment_bytes") = standard.segment_bytes, py::arg("limit_ns") = standard.limit_ns,

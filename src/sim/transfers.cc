@@ -59,6 +59,13 @@ void check_options(const TransferSchedule& schedule) {
   const std::uint64_t packet = schedule.segment_bytes + MLT_DATA_HEADER_BYTES + kOverheadBytes;
   demand(schedule.queue_limit_bytes >= 2 * packet, "queue_limit_bytes", schedule.queue_limit_bytes,
          "room for two packets, " + std::to_string(2 * packet));
+  if (!schedule.buffers.empty() && schedule.buffers.size() != schedule.switches) {
+    demand(false, "the number of buffers", schedule.buffers.size(), std::to_string(schedule.switches) + ", or none");
+  }
+  for (std::size_t i = 0; i < schedule.buffers.size(); ++i) {
+    demand(schedule.buffers[i] >= 2 * packet, item("buffers", i), schedule.buffers[i],
+           "room for two packets, " + std::to_string(2 * packet));
+  }
   demand(schedule.queue_threshold_bytes >= 1, "queue_threshold_bytes", schedule.queue_threshold_bytes, "at least 1");
   demand(schedule.loss >= 0 && schedule.loss <= 0.5, "loss", schedule.loss, "0 to 0.5");
   demand(schedule.loss_bound >= 0 && schedule.loss_bound < 1, "loss_bound", schedule.loss_bound, "0 to below 1");
@@ -118,6 +125,7 @@ Topology topology_of(const TransferSchedule& schedule) {
   topology.hosts = static_cast<std::uint16_t>(schedule.hosts);
   topology.nodes = schedule.hosts + schedule.switches;
   topology.buffer_bytes.assign(topology.nodes, kUnlimited);
+  std::copy(schedule.buffers.begin(), schedule.buffers.end(), topology.buffer_bytes.begin() + schedule.hosts);
   const PortConfig port = uniform_port({}, schedule.queue_limit_bytes, schedule.queue_threshold_bytes);
   // Cards serve control first as switches do: behind data, an answer would make the path look full.
   const PortConfig card = uniform_port({}, kUnlimited, kUnlimited);

@@ -36,8 +36,9 @@ struct TransferSchedule {
   std::uint32_t switches = 0;
   std::vector<Cable> cables;
   std::vector<ScheduledTransfer> transfers;
-  std::uint32_t paths = 1;                        // that every transfer is spread over
-  std::uint64_t queue_limit_bytes = 2'000'000;    // per queue of every switch port
+  std::vector<std::uint64_t> buffers;           // bytes of memory that the ports of each switch share; empty: no limit
+  std::uint32_t paths = 1;                      // that every transfer is spread over
+  std::uint64_t queue_limit_bytes = 2'000'000;  // per queue of every switch port
   std::uint64_t queue_threshold_bytes = 200'000;  // above it packets are marked, or dropped if they may be
   double loss = 0;                                // probability that a cable loses a data packet
   double loss_bound = 0;                          // part of every transfer that may be missing

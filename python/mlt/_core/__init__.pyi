@@ -194,6 +194,7 @@ def simulate_transfers(
     switches: int,
     cables: Sequence[tuple[int, int, float, int]],
     transfers: Sequence[tuple[int, int, int, int, Sequence[int]]],
+    buffers: Sequence[int] = ...,
     paths: int = 1,
     queue_limit_bytes: int = 2_000_000,
     queue_threshold_bytes: int = 200_000,

@@ -17,9 +17,7 @@ from mlt import _core
 from mlt.planners.cluster import Cluster
 
 MAX_HOSTS = 256  # of one simulation: every endpoint keeps state of every other
-# What waits in one queue of a port: the time that it takes to send at the port's rate would be the better unit, but
-# switches have memory, not time.
-QUEUE_LIMIT_BYTES = 2_000_000
+BUFFER_BYTES = 16_000_000  # of switches whose memory the cluster file does not state
 QUEUE_THRESHOLD_BYTES = 200_000
 SEGMENT_BYTES = 1_432
 _PATHS = 4
@@ -60,6 +58,7 @@ class Scenario:
     hosts: tuple[str, ...]
     switches: tuple[str, ...]
     cables: tuple[tuple[int, int, float, int], ...]
+    buffers: tuple[int, ...] = ()
     paths: int = _PATHS
     seed: int = 1
     loss: float = 0.0
@@ -116,7 +115,8 @@ class Scenario:
             cables=list(self.cables),
             transfers=[(number[t.source], number[t.destination], t.size, 0, list(t.after)) for t in transfers],
             paths=self.paths,
-            queue_limit_bytes=QUEUE_LIMIT_BYTES,
+            buffers=list(self.buffers),
+            queue_limit_bytes=max(self.buffers, default=BUFFER_BYTES),
             queue_threshold_bytes=QUEUE_THRESHOLD_BYTES,
             loss=self.loss,
             loss_bound=self.loss_bound,
@@ -151,6 +151,7 @@ def scenario_of(cluster: Cluster, hosts: Sequence[str], *, seed: int = 1) -> Sce
                 (index, len(hosts), cluster.host_by_name[name].bandwidth / 8, _IDEAL_DELAY_NS)
                 for index, name in enumerate(hosts)
             ),
+            buffers=(BUFFER_BYTES,),
             paths=1,
             seed=seed,
         )
@@ -175,4 +176,5 @@ def scenario_of(cluster: Cluster, hosts: Sequence[str], *, seed: int = 1) -> Sce
         for link in cluster.links
         if link.a in number and link.b in number
     ]
-    return Scenario(hosts=tuple(hosts), switches=switches, cables=tuple(cables), seed=seed)
+    buffers = tuple(BUFFER_BYTES if s.buffer is None else round(s.buffer) for s in cluster.switches)
+    return Scenario(hosts=tuple(hosts), switches=switches, cables=tuple(cables), buffers=buffers, seed=seed)

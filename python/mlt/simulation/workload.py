@@ -16,10 +16,10 @@ from mlt.planners.cluster import Cluster, Job
 from mlt.planners.plan import Aggregation, JobPlan
 from mlt.simulation.scenario import SEGMENT_BYTES, Transfer
 
-_MAX_PARTS = 32
+_MAX_PARTS = 64
 _MIN_PARTS = 4
 _MAX_TRANSFERS = 20_000
-_MIN_SEGMENTS = 16  # of a transfer: below, what a transfer costs beside its bytes would show
+_MIN_SEGMENTS = 32  # of a transfer: below, what a transfer costs beside its bytes would show
 
 
 class NotSimulated(Exception):
@@ -59,7 +59,7 @@ def _floats(size: float) -> int:
 
 
 def parts_of(size: float, *, transfers: int, smallest: float) -> int:
-    """Parts an iteration is cut into: up to 32, as transfers stay longer than a few packets and not too many.
+    """Parts an iteration is cut into: up to 64, as transfers stay longer than a few packets and not too many.
 
     Args:
         transfers: how many every part causes.

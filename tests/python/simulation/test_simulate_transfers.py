@@ -106,6 +106,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"transfers": [(0, 1, 4, 0, [3])]}, r"transfers\[0\] after\[0\] is 3; expected another transfer's index"),
     ({"transfers": [GOOD, (0, 1, 4, 0, [0])]}, r"transfers\[1\] after\[0\] is 0; expected a transfer to host 0"),
     ({"transfers": [(0, 1, 4, 0, [1]), (1, 0, 4, 0, [0])]}, r"transfers\[0\] after: it waits"),
+    ({"buffers": [1, 2]}, r"the number of buffers is 2; expected 1, or none"),
+    ({"buffers": [99]}, r"buffers\[0\] is 99; expected room for two packets"),
     ({"paths": 17}, r"paths is 17; expected 1 to 16"),
     ({"queue_limit_bytes": 100}, r"queue_limit_bytes is 100"),
     ({"queue_threshold_bytes": 0}, r"queue_threshold_bytes is 0"),
