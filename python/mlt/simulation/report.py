@@ -2,8 +2,8 @@
 
 Large jobs are scaled down: the gradients of all alternatives are divided by one factor, the smallest with which none
 takes more data packet hops than allowed, and the simulated times are multiplied by it. What does not grow with the
-bytes (round trips, queues that fill at the start, the rate control finding its rate) then weighs otherwise than in the
-whole job, most of all where many send to one.
+bytes (round trips, queues that fill at the start, the rate control finding its rate) is multiplied too and then weighs
+more than in the whole job: most in a ring of many workers, whose every step waits for the one before.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class SimulationReport:
         if self.divisor <= 1:
             return "simulated with all its bytes"
         return (
-            f"simulated with 1/{self.divisor:.1f} of its bytes, times multiplied back: at most "
-            f"{self.packet_hops / 1e6:g} million packet hops for each alternative"
+            f"simulated with 1/{self.divisor:.1f} of its bytes, times multiplied back (fixed delays with them): "
+            f"at most {self.packet_hops / 1e6:g} million packet hops for each alternative"
         )
 
 
