@@ -10,4 +10,5 @@ PYBIND11_MODULE(_core, module) {
   mlt::bindings::register_completion(module);
   mlt::bindings::register_faults(module);
   mlt::bindings::register_engine(module);
+  mlt::bindings::register_simulator(module);
 }

@@ -1,5 +1,6 @@
 """Types of the native module. ``tests/python/test_core_stub.py`` holds them against the module itself."""
 
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 _Status = Literal[
@@ -186,3 +187,21 @@ class Engine:
     def next_push_pull(self, timeout_ns: int) -> PushPullResult | None: ...
     def serve(self, workers: int) -> None: ...
     def wait_workers_gone(self, timeout_ns: int) -> bool: ...
+
+def simulate_transfers(
+    *,
+    hosts: int,
+    switches: int,
+    cables: Sequence[tuple[int, int, float, int]],
+    transfers: Sequence[tuple[int, int, int, int, Sequence[int]]],
+    buffers: Sequence[int] = ...,
+    paths: int = 1,
+    queue_limit_bytes: int = 2_000_000,
+    queue_threshold_bytes: int = 200_000,
+    loss: float = 0.0,
+    loss_bound: float = 0.0,
+    seed: int = 1,
+    segment_bytes: int = 1_432,
+    limit_ns: int = 60_000_000_000,
+    progress: Callable[[int], object] | None = None,
+) -> dict[str, Any]: ...

@@ -7,12 +7,15 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from typer.core import TyperGroup
 
 from mlt.cli.delegate import Delegate
+from mlt.cli.plan_simulate import notes as simulation_notes
+from mlt.cli.plan_simulate import simulate as simulate_auto
+from mlt.cli.plan_simulate import with_estimates
 from mlt.planners.aggregation import METHODS, plan_aggregation
 from mlt.planners.auto import AutoResult, plan_auto
 from mlt.planners.cluster import Cluster, Job, read_cluster
@@ -21,6 +24,9 @@ from mlt.planners.explain import explain_plan
 from mlt.planners.load_assignment import plan_assignment
 from mlt.planners.plan import InfeasibleError, Plan, dump_plan, new_plan, read_plan
 from mlt.planners.quantities import format_time
+
+if TYPE_CHECKING:
+    from mlt.simulation.report import SimulationReport
 
 F = TypeVar("F", bound=Callable[..., Any])
 # command -> (module with an ``app``, one-line help)
@@ -214,16 +220,26 @@ def schema(kind: Annotated[str, typer.Argument(metavar="cluster|plan", help="Whi
     typer.echo(json.dumps(model.model_json_schema(by_alias=True), indent=2))
 
 
-def _print_ranking(result: AutoResult) -> None:
+def _print_ranking(result: AutoResult, simulated: SimulationReport | None) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("#", "alternative", "iteration", "slower by", "bound by", title="communication of one iteration")
+    more = ("simulated", "ratio") if simulated else ()
+    table = Table(
+        "#", "alternative", "iteration", *more, "slower by", "bound by", title="communication of one iteration"
+    )
     best = result.ranked[0].time
     for place, alternative in enumerate(result.ranked, start=1):
         behind = f"{alternative.time / best:.2f} x" if best > 0 and place > 1 else ""
-        table.add_row(str(place), alternative.name, format_time(alternative.time), behind, alternative.reason)
+        cells = []
+        if simulated:
+            time = simulated.times[place - 1].time
+            ratio = "" if time is None or alternative.time <= 0 else f"{time / alternative.time:.2f}"
+            cells = ["-" if time is None else format_time(time), ratio]
+        table.add_row(str(place), alternative.name, format_time(alternative.time), *cells, behind, alternative.reason)
     Console(soft_wrap=False).print(table)
+    for note in simulation_notes(simulated) if simulated else ():
+        typer.echo(note)
     for skipped in result.skipped:
         typer.echo(f"not tried: {skipped.name}: {skipped.reason}")
     typer.echo(result.reason)
@@ -237,22 +253,33 @@ def auto(
     simulate: Annotated[
         bool, typer.Option("--simulate", help="Time the alternatives in the simulator as well.")
     ] = False,
+    packet_hops: Annotated[
+        float,
+        typer.Option(
+            "--packet-hops",
+            metavar="MILLIONS",
+            min=0.01,
+            max=10_000,
+            help="With --simulate: of each alternative, at most; larger jobs are scaled down.",
+        ),
+    ] = 2.0,
     layers: Annotated[Path | None, typer.Option(help="The model's layers (JSON): plan queue thresholds too.")] = None,
     seed: Seed = 0,
     out: Out = None,
 ) -> None:
     """Try every planner on JOB, rank the alternatives, keep the best."""
-    if simulate:
-        raise ValueError("--simulate: the simulator is not part of this build; run without it to rank by the model")
     cluster = read_cluster(cluster_file)
     (job,) = _jobs(cluster, cluster_file, job_name)
     before = _plan_to_extend(cluster, out, seed)
     result = plan_auto(cluster, job, seed=seed, layers_file=layers)
-    _print_ranking(result)
+    report = simulate_auto(cluster, job, result, million_hops=packet_hops, seed=seed) if simulate else None
+    _print_ranking(result, report)
     plan = before.with_job(result.plan.job(job.name))
     for other in result.plan.jobs:  # circuits are shared, so the other jobs' placements move with them
         if other.job != job.name:
             plan = plan.with_job(plan.job(other.job).model_copy(update={"placement": other.placement}))
+    if report is not None:
+        plan = with_estimates(plan, job, report)
     for note in result.plan.notes:
         typer.echo(note)
     changes = {

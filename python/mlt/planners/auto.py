@@ -1,7 +1,7 @@
 """``mlt plan auto``: every planner tried on one job, the alternatives ranked, the best one kept.
 
-Planners that are not installed are named, not guessed. Absent: the simulator (``--simulate`` is refused until it is
-there).
+Planners that are not installed are named, not guessed. Absent: the simulator, which the command joins to the result
+(``mlt.simulation``); the ranking is the model's.
 """
 
 from __future__ import annotations

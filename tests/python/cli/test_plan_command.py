@@ -92,10 +92,25 @@ def test_auto__ranks_and_writes(tmp_path: Path) -> None:
     assert read_plan(out).job("vgg19").estimates[0].iteration_time == pytest.approx(0.4384)
 
 
-def test_auto__simulate_is_refused_until_there_is_a_simulator() -> None:
-    result = mlt_plan("auto", TESTBED, "vgg19", "--simulate")
-    assert result.exit_code == 3
-    assert "the simulator is not part of this build" in result.output
+def test_auto__simulates_beside_the_model(tmp_path: Path) -> None:
+    out = tmp_path / "plan.json"
+    result = mlt_plan("auto", TESTBED, "vgg19", "--simulate", "--packet-hops", "0.1", "-o", out)
+    assert result.exit_code == 0, result.output
+    assert "simulated" in result.output
+    assert "at most 0.1 million packet hops for each alternative" in result.output
+    assert "simulated switches do not aggregate" in result.output
+    assert "fastest in the simulator: " in result.output
+    estimates = read_plan(out).job("vgg19").estimates
+    modelled = {estimate.name: estimate.iteration_time for estimate in estimates if estimate.source == "model"}
+    simulated = {estimate.name: estimate.iteration_time for estimate in estimates if estimate.source == "simulator"}
+    assert estimates[0].source == "model"
+    assert {"byteps", "all-reduce", "parameter server"} <= set(simulated) < set(modelled)
+    assert all(time > modelled[name] for name, time in simulated.items())
+
+
+def test_auto__simulate_refuses_a_budget_of_nothing() -> None:
+    result = mlt_plan("auto", TESTBED, "vgg19", "--simulate", "--packet-hops", "0")
+    assert result.exit_code == 2
 
 
 def test_auto__unknown_job() -> None:

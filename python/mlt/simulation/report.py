@@ -1,0 +1,122 @@
+"""Alternatives of ``mlt plan auto``, each timed in the simulator.
+
+Large jobs are scaled down: the gradients of all alternatives are divided by one factor, the smallest with which none
+takes more data packet hops than allowed, and the simulated times are multiplied by it. What does not grow with the
+bytes (round trips, queues that fill at the start, the rate control finding its rate) is multiplied too and then weighs
+more than in the whole job: most in a ring of many workers, whose every step waits for the one before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from mlt.planners.alternatives import Alternative
+from mlt.planners.cluster import Cluster, Job
+from mlt.planners.effective import effective_cluster, has_circuit_switches, without_links
+from mlt.planners.plan import Estimate, Plan
+from mlt.simulation.scenario import Outcome, Transfer, scenario_of
+from mlt.simulation.workload import NotSimulated, hosts_of, transfers_of
+
+DEFAULT_PACKET_HOPS = 2_000_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulatedTime:
+    """One alternative: its iteration's communication time in seconds, scaled back, or why there is none."""
+
+    name: str
+    time: float | None = None
+    reason: str = ""
+    outcome: Outcome | None = None
+
+    def estimate(self) -> Estimate | None:
+        """A line of the plan file; None where there is no time."""
+        if self.time is None:
+            return None
+        return Estimate(name=self.name, iteration_time=self.time, source="simulator", reason=self.reason)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulationReport:
+    """Times in the order of the alternatives; the job was simulated with 1 / ``divisor`` of its bytes."""
+
+    times: tuple[SimulatedTime, ...]
+    divisor: float
+    packet_hops: int
+
+    @property
+    def rule(self) -> str:
+        """How the job was scaled, in words."""
+        if self.divisor <= 1:
+            return "simulated with all its bytes"
+        return (
+            f"simulated with 1/{self.divisor:.1f} of its bytes, times multiplied back (fixed delays with them): "
+            f"at most {self.packet_hops / 1e6:g} million packet hops for each alternative"
+        )
+
+
+def network_of(cluster: Cluster, plan: Plan) -> Cluster:
+    """The network that ``plan``'s alternatives were timed on: planned circuits are cables in it."""
+    if has_circuit_switches(cluster) and not plan.circuits:
+        return without_links(cluster)
+    return effective_cluster(cluster, plan.circuits)
+
+
+def simulate_alternatives(
+    cluster: Cluster,
+    job: Job,
+    alternatives: Sequence[Alternative],
+    *,
+    plan: Plan,
+    packet_hops: int = DEFAULT_PACKET_HOPS,
+    seed: int = 0,
+    progress: Callable[[int, float], object] | None = None,
+) -> SimulationReport:
+    """Simulate one iteration of every alternative.
+
+    Args:
+        plan: holds the circuits, if any.
+        packet_hops: data packets times cables that one alternative may take; more is scaled down.
+        progress: hears the alternative's index and the part of its transfers that has arrived.
+
+    Raises:
+        ValueError: the graph cannot be simulated.
+        RuntimeError: a transfer failed.
+    """
+    if packet_hops < 1:
+        raise ValueError(f"packet_hops is {packet_hops}; expected at least 1")
+    network = network_of(cluster, plan)
+    scenario = scenario_of(network, hosts_of(job), seed=seed)
+    divisor = 1.0
+    skipped: dict[int, str] = {}
+    for index, alternative in enumerate(alternatives):
+        try:
+            whole = transfers_of(network, job, alternative.sections, size=job.model_size)
+        except NotSimulated as error:
+            skipped[index] = str(error)
+            continue
+        divisor = max(divisor, scenario.packet_hops(whole) / packet_hops)
+    times = []
+    known: dict[tuple[Transfer, ...], Outcome] = {}  # planners may find the same way twice
+    for index, alternative in enumerate(alternatives):
+        if index in skipped:
+            times.append(SimulatedTime(name=alternative.name, reason=skipped[index]))
+            continue
+        transfers = tuple(transfers_of(network, job, alternative.sections, size=job.model_size / divisor))
+        tell = partial(_tell, progress, index, len(transfers))
+        if transfers not in known:
+            known[transfers] = scenario.run(transfers, progress=tell)
+        tell(len(transfers))
+        reason = "" if divisor <= 1 else f"simulated with 1/{divisor:.1f} of the bytes"
+        outcome = known[transfers]
+        times.append(
+            SimulatedTime(name=alternative.name, time=outcome.duration * divisor, reason=reason, outcome=outcome)
+        )
+    return SimulationReport(times=tuple(times), divisor=divisor, packet_hops=packet_hops)
+
+
+def _tell(progress: Callable[[int, float], object] | None, index: int, all_of_them: int, arrived: int) -> None:
+    if progress is not None:
+        progress(index, arrived / all_of_them if all_of_them else 1.0)

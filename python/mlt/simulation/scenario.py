@@ -1,0 +1,180 @@
+"""A cluster's graph as the simulator takes it: numbered nodes, and cables with rates.
+
+Absent on purpose: planned routes (packets take shortest ways, spread over equal ones), aggregation in switches, other
+jobs' traffic. A cluster file without links is taken as one ideal switch. Only the hosts that take part are simulated.
+
+Units: bytes, bytes per second, nanoseconds.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from mlt import _core
+from mlt.planners.cluster import Cluster
+
+MAX_HOSTS = 256  # of one simulation: every endpoint keeps state of every other
+BUFFER_BYTES = 16_000_000  # of switches whose memory the cluster file does not state
+QUEUE_THRESHOLD_BYTES = 200_000
+SEGMENT_BYTES = 1_432
+_PATHS = 4
+_IDEAL_DELAY_NS = 1_000
+_LIMIT_NS = 600 * 1_000_000_000
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """``size`` bytes from one host to another, once the transfers ``after`` (by index) have arrived at ``source``."""
+
+    source: str
+    destination: str
+    size: int
+    after: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """When each transfer had arrived (seconds), and what the network did meanwhile."""
+
+    finish: tuple[float, ...]
+    data_packets: int
+    drops: int
+    hops: int
+    events: int
+    digest: int
+
+    @property
+    def duration(self) -> float:
+        return max(self.finish, default=0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """The graph of a simulation: hosts are numbered first, then switches."""
+
+    hosts: tuple[str, ...]
+    switches: tuple[str, ...]
+    cables: tuple[tuple[int, int, float, int], ...]
+    buffers: tuple[int, ...] = ()
+    paths: int = _PATHS
+    seed: int = 1
+    loss: float = 0.0
+    loss_bound: float = 0.0
+
+    @cached_property
+    def _number(self) -> dict[str, int]:
+        return {name: number for number, name in enumerate((*self.hosts, *self.switches))}
+
+    @cached_property
+    def _neighbours(self) -> list[list[int]]:
+        out: list[list[int]] = [[] for _ in self._number]
+        for a, b, _, _ in self.cables:
+            out[a].append(b)
+            out[b].append(a)
+        return out
+
+    @cached_property
+    def _distances(self) -> dict[int, list[int]]:
+        return {}
+
+    def hops(self, source: str, destination: str) -> int:
+        """Cables on the shortest way; 0 if there is none."""
+        start = self._number[source]
+        if start not in self._distances:
+            distance = [0] * len(self._number)
+            queue = deque([start])
+            while queue:
+                node = queue.popleft()
+                if node < len(self.hosts) and node != start:
+                    continue  # hosts forward nothing
+                for near in self._neighbours[node]:
+                    if near != start and not distance[near]:
+                        distance[near] = distance[node] + 1
+                        queue.append(near)
+            self._distances[start] = distance
+        return self._distances[start][self._number[destination]]
+
+    def packet_hops(self, transfers: Iterable[Transfer]) -> int:
+        """Data packets times cables that ``transfers`` take at least."""
+        return sum(-(-t.size // SEGMENT_BYTES) * self.hops(t.source, t.destination) for t in transfers)
+
+    def run(self, transfers: Sequence[Transfer], *, progress: Callable[[int], object] | None = None) -> Outcome:
+        """Run ``transfers`` and wait; ``progress`` hears now and then how many have arrived, and may raise to stop.
+
+        Raises:
+            ValueError: a transfer or cable is wrong; the message names it.
+            RuntimeError: a transfer failed, or had not arrived after ten minutes of virtual time.
+        """
+        number = self._number
+        result = _core.simulate_transfers(
+            hosts=len(self.hosts),
+            switches=len(self.switches),
+            cables=list(self.cables),
+            transfers=[(number[t.source], number[t.destination], t.size, 0, list(t.after)) for t in transfers],
+            paths=self.paths,
+            buffers=list(self.buffers),
+            queue_limit_bytes=max(self.buffers, default=BUFFER_BYTES),
+            queue_threshold_bytes=QUEUE_THRESHOLD_BYTES,
+            loss=self.loss,
+            loss_bound=self.loss_bound,
+            seed=self.seed,
+            segment_bytes=SEGMENT_BYTES,
+            limit_ns=_LIMIT_NS,
+            progress=progress,
+        )
+        return Outcome(
+            finish=tuple(ns * 1e-9 for ns in result["finish_ns"]),
+            data_packets=result["data_packets"],
+            drops=result["drops"],
+            hops=result["hops"],
+            events=result["events"],
+            digest=result["digest"],
+        )
+
+
+def scenario_of(cluster: Cluster, hosts: Sequence[str], *, seed: int = 1) -> Scenario:
+    """The graph between ``hosts`` (names) of ``cluster``; a host's cables together run at its ``bandwidth`` at most.
+
+    Raises:
+        ValueError: too many hosts, a host without a link, or a circuit switch whose circuits are not planned.
+    """
+    if len(hosts) > MAX_HOSTS:
+        raise ValueError(f"{len(hosts)} hosts take part; the simulator takes {MAX_HOSTS}")
+    if not cluster.links:
+        return Scenario(
+            hosts=tuple(hosts),
+            switches=("network",),
+            cables=tuple(
+                (index, len(hosts), cluster.host_by_name[name].bandwidth / 8, _IDEAL_DELAY_NS)
+                for index, name in enumerate(hosts)
+            ),
+            buffers=(BUFFER_BYTES,),
+            paths=1,
+            seed=seed,
+        )
+    circuit = [switch.name for switch in cluster.switches if switch.kind == "circuit"]
+    if circuit:
+        raise ValueError(f"{circuit[0]!r} is a circuit switch; plan its circuits first (effective_cluster)")
+    switches = tuple(switch.name for switch in cluster.switches)
+    number = {name: index for index, name in enumerate((*hosts, *switches))}
+    shares = {}
+    for name in hosts:
+        total = sum(link.bandwidth for link in cluster.links_of[name])
+        if not total:
+            raise ValueError(f"no link leads to host {name!r}; add one to the cluster file")
+        shares[name] = min(1.0, cluster.host_by_name[name].bandwidth / total)
+    cables = [
+        (
+            number[link.a],
+            number[link.b],
+            link.bandwidth / 8 * min(shares.get(link.a, 1.0), shares.get(link.b, 1.0)),
+            round(link.delay * 1e9),
+        )
+        for link in cluster.links
+        if link.a in number and link.b in number
+    ]
+    buffers = tuple(BUFFER_BYTES if s.buffer is None else round(s.buffer) for s in cluster.switches)
+    return Scenario(hosts=tuple(hosts), switches=switches, cables=tuple(cables), buffers=buffers, seed=seed)

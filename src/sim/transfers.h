@@ -1,0 +1,68 @@
+// A schedule of transfers with dependencies, run through production endpoints on a virtual network: what push-pull,
+// a ring or an aggregation tree puts on the wire, and when each part has arrived.
+//
+// A transfer starts at its host when its time has come and every transfer it waits for has arrived there; so an
+// aggregator forwards when all its children are in. Every byte that arrives is compared with what was sent. Absent on
+// purpose: the time that summing takes, aggregation in switches, planned routes (packets take shortest ways); which
+// schedule a plan means (mlt.simulation). One thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "base/time.h"
+
+namespace mlt::sim {
+
+// Between two nodes; hosts are numbered first, then switches.
+struct Cable {
+  std::uint32_t a = 0;
+  std::uint32_t b = 0;
+  double rate_bytes_per_second = 1.25e9;  // each way
+  base::DurationNs propagation_ns = base::kMicrosecond;
+};
+
+struct ScheduledTransfer {
+  std::uint32_t from = 0;
+  std::uint32_t to = 0;
+  std::uint64_t bytes = 0;
+  base::DurationNs start_ns = 0;     // not before; from the start of the run
+  std::vector<std::uint32_t> after;  // transfers that end at `from`, as indices into the schedule
+};
+
+struct TransferSchedule {
+  std::uint32_t hosts = 0;
+  std::uint32_t switches = 0;
+  std::vector<Cable> cables;
+  std::vector<ScheduledTransfer> transfers;
+  std::vector<std::uint64_t> buffers;           // bytes of memory that the ports of each switch share; empty: no limit
+  std::uint32_t paths = 1;                      // that every transfer is spread over
+  std::uint64_t queue_limit_bytes = 2'000'000;  // per queue of every switch port
+  std::uint64_t queue_threshold_bytes = 200'000;  // above it packets are marked, or dropped if they may be
+  double loss = 0;                                // probability that a cable loses a data packet
+  double loss_bound = 0;                          // part of every transfer that may be missing
+  std::uint64_t seed = 1;
+  std::uint32_t segment_bytes = 1'432;
+  base::DurationNs limit_ns = 60 * base::kSecond;  // of virtual time
+};
+
+struct TransferTimes {
+  std::vector<base::DurationNs> finish_ns;  // of each transfer at its receiver, from the start of the run
+  std::uint64_t data_packets = 0;           // sent by hosts, repairs included
+  std::uint64_t drops = 0;                  // of packets of any kind
+  std::uint64_t hops = 0;                   // packets times cables crossed
+  std::uint64_t events = 0;
+  std::uint64_t digest = 0;  // of every event: equal for equal runs
+};
+
+inline constexpr std::uint32_t kMaxScheduleHosts = 256;  // every host keeps state of every other
+inline constexpr std::uint32_t kMaxTransfersPerHost = 65'536;
+
+// `progress` is called now and then with the number of transfers that have arrived; it may throw to end the run.
+// Throws std::invalid_argument, which names the value that is wrong, before anything runs; std::runtime_error if a
+// transfer failed or the limit came first.
+TransferTimes run_transfers(const TransferSchedule& schedule,
+                            const std::function<void(std::uint64_t)>& progress = nullptr);
+
+}  // namespace mlt::sim
