@@ -33,8 +33,8 @@ SAMPLE_STRIDE = 20
 class SegmentGrid:
     """How a tensor is cut: ``segment_count`` segments of ``segment_elements`` elements, the last one shorter.
 
-    ``traffic_class``: the class of the tensor's layer, 0 the most urgent, below ``traffic_classes``: how many there are,
-    1 to 8 (7, or those of the QoS policy).
+    ``traffic_class``: the class of the tensor's layer, 0 the most urgent. ``traffic_classes``: how many there are, 1 to
+    8 (7, or as many as the QoS policy has).
     """
 
     segment_count: int
