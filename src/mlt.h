@@ -90,6 +90,10 @@ struct Options {
   std::int64_t operation_timeout_ns = 300'000'000'000;
   std::int64_t peer_timeout_ns = 3'000'000'000;  // silence after which a peer counts as dead
   std::uint32_t spin_us = 0;                     // how long the I/O thread polls before it sleeps
+  // DSCP of each traffic class, class 0 (the most urgent) first; its size is the number of classes, 1 to 8. Every code
+  // point is below 64 and belongs to one class. Empty: 3, 7, 11, 15, 19, 23, 27. The switches need the same map.
+  std::vector<std::uint8_t> data_dscp;
+  std::uint8_t control_dscp = 31;  // of answers, probes and the control connection
   FaultOptions faults;
 };
 
@@ -207,6 +211,9 @@ class Engine {
   // Segments of a tensor of `total_bytes` to `peer`, and the payload of a full one.
   std::uint32_t segment_count(std::uint16_t peer, std::uint64_t total_bytes) const;
   std::uint32_t segment_bytes(std::uint16_t peer) const;
+  // What packets of each class carry, class 0 first, and what control carries: the options', or the defaults.
+  std::vector<std::uint8_t> data_dscp() const;
+  std::uint8_t control_dscp() const;
   // Class that layer `layer` (0: the front) of `layers` travels in; for priority functions that set classes themselves.
   std::uint8_t traffic_class(std::uint32_t layer, std::uint32_t layers) const;
 

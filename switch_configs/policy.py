@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -177,10 +178,23 @@ def parse(text: str, *, source: str = "policy") -> Policy:
         raise PolicyError(source, [f"not YAML: {error}"]) from error
     if not isinstance(raw, dict):
         raise PolicyError(source, ["expected a mapping with switch, data, ...; see examples/switch"])
+    return _policy_of(raw, source)
+
+
+def _policy_of(raw: dict[Any, Any], source: str) -> Policy:
     try:
         return Policy.model_validate(raw)
     except ValidationError as error:
         raise PolicyError(source, [_explain(problem) for problem in error.errors()]) from error
+
+
+def validate(raw: Mapping[str, Any], *, source: str = "policy") -> Policy:
+    """A checked Policy from what its file would hold; raises PolicyError listing every problem."""
+    from mlt.switch_configs.semantics import require_sound
+
+    policy = _policy_of(dict(raw), source)
+    require_sound(policy, source=source)
+    return policy
 
 
 def _explain(problem: Any) -> str:

@@ -9,7 +9,7 @@ import weakref
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
-from mlt import _core, priority, rendezvous
+from mlt import _core, priority, qos, rendezvous
 from mlt.completion import Completion, Operation, completion_of
 from mlt.config import JobConfig
 from mlt.errors import ConfigError, InvalidBufferError, WaitTimeoutError
@@ -32,7 +32,9 @@ class Context:
     multiple of 8; None: from the interface's MTU), ``line_rate_gbps`` the interface's speed (None: what it reports).
     ``operation_timeout``, ``connect_timeout`` and ``peer_timeout`` are seconds: the longest an operation may take
     unless it says otherwise, the longest the job may take to come up, and the silence after which a peer counts as
-    dead.
+    dead. ``qos_policy`` is the policy file of ``mlt switch`` (a path, or its content as a mapping; None: the file that
+    MLT_QOS_POLICY names): packets carry its DSCPs, and there are as many traffic classes as it has data classes.
+    Without one there are seven, of DSCP 3, 7, 11, 15, 19, 23 and 27, and control has 31. All ranks need the same.
 
     Raises ConfigError, PortInUseError, PeerMismatchError or RendezvousError; nothing stays open then.
     """
@@ -54,6 +56,7 @@ class Context:
         connect_timeout: float = 60.0,
         peer_timeout: float = 3.0,
         spin_us: int = 0,
+        qos_policy: qos.PolicySource | None = None,
     ) -> None:
         self._config = config = JobConfig.resolve(
             rank=rank,
@@ -66,6 +69,7 @@ class Context:
         )
         self._dispatcher: Dispatcher | None = None
         connect_ns = _nanoseconds(connect_timeout, "connect_timeout")
+        dscp = qos.resolve(qos_policy)
         deadline = time.monotonic() + connect_timeout
         address = rendezvous.local_host(config)
         self._engine = _core.Engine(
@@ -81,11 +85,13 @@ class Context:
             operation_timeout_ns=_nanoseconds(operation_timeout, "operation_timeout"),
             peer_timeout_ns=_nanoseconds(peer_timeout, "peer_timeout"),
             spin_us=spin_us,
+            data_dscp=list(dscp.data),
+            control_dscp=dscp.control,
             faults=(faults if faults is not None else Faults()).to_native(),
         )
         try:
             own = rendezvous.Endpoint(config.rank, address, self._engine.control_port)
-            table = rendezvous.meet(config, own, connect_timeout)
+            table = rendezvous.meet(config, own, connect_timeout, dscp=self.dscp)
             left_ns = max(round((deadline - time.monotonic()) * 1e9), min(connect_ns, 1_000_000_000))
             self._engine.connect([(one.rank, one.host, one.port) for one in table if one != own], left_ns)
         except BaseException:
@@ -117,6 +123,11 @@ class Context:
     def config(self) -> JobConfig:
         """What the arguments and the environment came to."""
         return self._config
+
+    @property
+    def dscp(self) -> qos.DscpMap:
+        """The code points that packets carry, by traffic class."""
+        return qos.DscpMap(data=tuple(self._engine.data_dscp), control=self._engine.control_dscp)
 
     @property
     def engine(self) -> _core.Engine:
@@ -277,6 +288,7 @@ class Context:
             elements=info.elements,
             dtype=info.dtype,
             traffic_class=self._engine.traffic_class(layer, layers),
+            traffic_classes=len(self._engine.data_dscp),
         )
 
     def _segment_tags(

@@ -33,7 +33,8 @@ SAMPLE_STRIDE = 20
 class SegmentGrid:
     """How a tensor is cut: ``segment_count`` segments of ``segment_elements`` elements, the last one shorter.
 
-    ``traffic_class``: the class of the tensor's layer, 0 to 7, 0 the most urgent.
+    ``traffic_class``: the class of the tensor's layer, 0 the most urgent. ``traffic_classes``: how many there are, 1 to
+    8 (7, or as many as the QoS policy has).
     """
 
     segment_count: int
@@ -41,13 +42,15 @@ class SegmentGrid:
     elements: int
     dtype: str
     traffic_class: int = 0
+    traffic_classes: int = 7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentTags:
     """What a priority function decides, per segment: arrays of ``segment_count``.
 
-    ``important`` and ``critical`` are bool; ``traffic_class`` is 0 to 7 (None: the class of the tensor's layer).
+    ``important`` and ``critical`` are bool; ``traffic_class`` is below the grid's ``traffic_classes`` (None: the class
+    of the tensor's layer). A class beyond is refused, not moved to another one.
     """
 
     important: npt.NDArray[np.bool_]

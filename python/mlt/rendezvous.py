@@ -19,6 +19,7 @@ from typing import Any
 
 from mlt.config import JobConfig
 from mlt.errors import ConfigError, MltError, PeerMismatchError, PortInUseError, RendezvousError, from_code
+from mlt.qos import DscpMap
 
 VERSION = 1
 MAX_HELLO_BYTES = 4_096
@@ -58,19 +59,20 @@ def local_host(config: JobConfig) -> str:
     )
 
 
-def meet(config: JobConfig, own: Endpoint, timeout: float) -> list[Endpoint]:
+def meet(config: JobConfig, own: Endpoint, timeout: float, *, dscp: DscpMap | None = None) -> list[Endpoint]:
     """Exchange endpoints with all ranks; returns those of all ranks in rank order.
 
-    Raises PortInUseError (rank 0 cannot listen), PeerMismatchError (another job, size or version), or RendezvousError
-    naming the ranks that did not come within ``timeout`` seconds.
+    ``dscp``: the code points of this rank's packets, which have to be those of rank 0's (None: not compared).
+    Raises PortInUseError (rank 0 cannot listen), PeerMismatchError (another job, size, version or map of code points),
+    or RendezvousError naming the ranks that did not come within ``timeout`` seconds.
     """
     deadline = time.monotonic() + timeout
     if config.size == 1:
         return [own]
     if config.rank == 0:
-        with _Host(config, own) as host:
+        with _Host(config, own, dscp) as host:
             return host.run(deadline, timeout)
-    return _join(config, own, deadline, timeout)
+    return _join(config, own, dscp, deadline, timeout)
 
 
 def _resolve(config: JobConfig, kind: socket.SocketKind) -> list[tuple[Any, ...]]:
@@ -104,8 +106,9 @@ class _Caller:
 class _Host:
     """Rank 0's side. Single-threaded; no caller can block it."""
 
-    def __init__(self, config: JobConfig, own: Endpoint) -> None:
+    def __init__(self, config: JobConfig, own: Endpoint, dscp: DscpMap | None) -> None:
         self._config = config
+        self._dscp = dscp
         self._ranks: dict[int, Endpoint] = {own.rank: own}
         self._callers: dict[int, _Caller] = {}
         self._refused: list[str] = []
@@ -202,6 +205,7 @@ class _Host:
                 int(hello["services"]),
             )
             endpoint = Endpoint(rank, str(hello["host"]), int(hello["port"]))
+            dscp = _dscp_of(hello)
         except (ValueError, KeyError, TypeError):
             self._refuse(caller, "did not announce itself as a rank of mlt")
             return
@@ -214,6 +218,12 @@ class _Host:
                 caller,
                 f"rank {rank} expects {size - services} workers and {services} services; rank 0 expects "
                 f"{config.world_size} and {config.services} (WORLD_SIZE, MLT_SERVICES)",
+            )
+        elif self._dscp is not None and dscp is not None and dscp != self._dscp:
+            self._refuse(
+                caller,
+                f"rank {rank}'s packets carry other DSCPs ({dscp}) than rank 0's ({self._dscp}), so that switches "
+                "would sort them differently: give all ranks the same policy (MLT_QOS_POLICY, qos_policy=)",
             )
         elif not 0 < rank < config.size:
             self._refuse(caller, f"rank {rank} is not one of 1 to {config.size - 1}")
@@ -264,15 +274,24 @@ class _Host:
         raise RendezvousError(f"rank 0: {text}", peer=missing[0])
 
 
+def _dscp_of(hello: dict[str, Any]) -> DscpMap | None:
+    """None where the rank does not say."""
+    if "dscp" not in hello:
+        return None
+    control, *data = (int(one) for one in hello["dscp"])
+    return DscpMap(data=tuple(data), control=control)
+
+
 def _ranks_text(ranks: list[int]) -> str:
     shown = ", ".join(str(rank) for rank in ranks[:8]) + (", ..." if len(ranks) > 8 else "")
     return f"rank {shown}" if len(ranks) == 1 else f"ranks {shown}"
 
 
-def _join(config: JobConfig, own: Endpoint, deadline: float, timeout: float) -> list[Endpoint]:
+def _join(config: JobConfig, own: Endpoint, dscp: DscpMap | None, deadline: float, timeout: float) -> list[Endpoint]:
     """The side of every rank but 0."""
     hello = _line(
         {
+            **({} if dscp is None else {"dscp": [dscp.control, *dscp.data]}),
             "mlt_rendezvous": VERSION,
             "job": config.job,
             "rank": config.rank,

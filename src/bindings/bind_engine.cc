@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "bindings/engine_handle.h"
@@ -19,6 +20,7 @@ std::unique_ptr<EngineHandle> make_engine(std::uint16_t rank, std::uint16_t rank
                                           std::uint32_t segment_bytes, double line_rate_bits_per_second,
                                           std::uint32_t receive_buffer_bytes, std::int64_t operation_timeout_ns,
                                           std::int64_t peer_timeout_ns, std::uint32_t spin_us,
+                                          std::vector<std::uint8_t> data_dscp, std::uint8_t control_dscp,
                                           const FaultOptions& faults) {
   return std::make_unique<EngineHandle>(Options{.rank = rank,
                                                 .ranks = ranks,
@@ -32,6 +34,8 @@ std::unique_ptr<EngineHandle> make_engine(std::uint16_t rank, std::uint16_t rank
                                                 .operation_timeout_ns = operation_timeout_ns,
                                                 .peer_timeout_ns = peer_timeout_ns,
                                                 .spin_us = spin_us,
+                                                .data_dscp = std::move(data_dscp),
+                                                .control_dscp = control_dscp,
                                                 .faults = faults});
 }
 
@@ -86,9 +90,12 @@ void register_engine(py::module_& module) {
       .def(py::init(&make_engine), py::kw_only(), py::arg("rank"), py::arg("ranks"), py::arg("job"), py::arg("host"),
            py::arg("udp_port"), py::arg("control_port"), py::arg("segment_bytes"), py::arg("line_rate_bits_per_second"),
            py::arg("receive_buffer_bytes"), py::arg("operation_timeout_ns"), py::arg("peer_timeout_ns"),
-           py::arg("spin_us"), py::arg("faults"))
+           py::arg("spin_us"), py::arg("data_dscp"), py::arg("control_dscp"), py::arg("faults"))
       .def_property_readonly("control_port", [](const EngineHandle& self) { return self.engine().control_port(); })
       .def_property_readonly("udp_port", [](const EngineHandle& self) { return self.engine().udp_port(); })
+      .def_property_readonly("data_dscp", [](const EngineHandle& self) { return self.engine().data_dscp(); })
+      .def_property_readonly("control_dscp",
+                             [](const EngineHandle& self) { return static_cast<int>(self.engine().control_dscp()); })
       .def_property_readonly("closed", &EngineHandle::is_closed)
       .def_property_readonly("pinned", &EngineHandle::pinned)
       .def("connect", &connect, py::arg("peers"), py::arg("timeout_ns"))

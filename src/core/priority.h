@@ -46,7 +46,7 @@ constexpr std::uint8_t class_of_layer(std::uint32_t layer, std::uint32_t layers,
   return static_cast<std::uint8_t>(at * classes / layers);
 }
 
-// Class -> DSCP, shared with the switches' configuration. The default takes RFC 2474's pool of local code points
+// Class -> DSCP, shared with the switches' configuration: mlt::Options::data_dscp sets it. The default takes RFC 2474's pool of local code points
 // (xxxx11), of which there are enough for eight queues and which no well-known service uses.
 struct DscpMap {
   std::uint8_t data_classes = 7;

@@ -1,5 +1,6 @@
 // The public API over the event loop: checks what can be checked on the caller's thread, then hands a command over.
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 
@@ -30,6 +31,26 @@ std::vector<core::SegmentTag> magnitude_tags(std::span<const std::byte> data, El
   std::vector<core::SegmentTag> tags(grid.count());
   core::tag_by_magnitude(data, wire_element(element), grid, traffic_class, seed, scratch, tags);
   return tags;
+}
+
+// Empty if the map of classes to code points is sound, else what is wrong with it.
+// PROTOCOL 13.1.2: ... all code points of a map, control's included, MUST be distinct.
+std::string dscp_problem(const core::DscpMap& map) {
+  std::array<int, 64> owner;
+  owner.fill(-1);
+  for (std::size_t i = 0; i < map.data_classes; ++i) {
+    const std::uint8_t dscp = map.data[i];
+    const std::string name = "data_dscp[" + std::to_string(i) + "] is " + std::to_string(dscp);
+    if (dscp >= owner.size()) return name + ": a DSCP is 0 to 63";
+    if (owner[dscp] >= 0) return name + ", as data_dscp[" + std::to_string(owner[dscp]) + "]: each class needs its own";
+    owner[dscp] = static_cast<int>(i);
+  }
+  const std::string name = "control_dscp is " + std::to_string(map.control);
+  if (map.control >= owner.size()) return name + ": a DSCP is 0 to 63";
+  if (owner[map.control] >= 0) {
+    return name + ", as data_dscp[" + std::to_string(owner[map.control]) + "]: control needs a class of its own";
+  }
+  return "";
 }
 
 }  // namespace
@@ -108,6 +129,11 @@ Engine::Engine(const Options& options) {
   if (!std::isfinite(options.line_rate_bits_per_second) || options.line_rate_bits_per_second < 0) {
     refuse("the line rate must be positive, or 0 for the interface's own");
   }
+  if (options.data_dscp.size() > core::kMaxClasses) {
+    refuse("data_dscp names " + std::to_string(options.data_dscp.size()) + " classes; there are 1 to " +
+           std::to_string(core::kMaxClasses) + ", or none for the default map");
+  }
+  if (const std::string problem = dscp_problem(engine::dscp_map(options)); !problem.empty()) refuse(problem);
   impl_ = std::make_unique<Impl>(options);
 }
 
@@ -140,6 +166,13 @@ std::uint32_t Engine::segment_count(std::uint16_t peer, std::uint64_t total_byte
   return core::SegmentGrid(static_cast<std::uint32_t>(total_bytes), bytes).count();
 }
 
+std::vector<std::uint8_t> Engine::data_dscp() const {
+  const core::DscpMap& map = impl_->loop.dscp();
+  return {map.data.begin(), map.data.begin() + map.data_classes};
+}
+
+std::uint8_t Engine::control_dscp() const { return impl_->loop.dscp().control; }
+
 std::uint8_t Engine::traffic_class(std::uint32_t layer, std::uint32_t layers) const {
   return core::class_of_layer(layer, layers, impl_->loop.dscp().data_classes);
 }
@@ -166,10 +199,16 @@ OperationId Engine::post_send(const SendOptions& options) {
     }
     operation.tags.reserve(options.tags.size());
     for (const SegmentTag tag : options.tags) {
-      if ((tag & ~core::SegmentTag::kAllBits) != 0 ||
-          (tag & core::SegmentTag::kClassMask) >= impl.loop.dscp().data_classes) {
-        impl.fail(ErrorCode::kConfig, what + " was refused: segment tag " + std::to_string(tag) +
-                                          " has unknown bits or a class beyond " +
+      if ((tag & ~core::SegmentTag::kAllBits) != 0) {
+        impl.fail(ErrorCode::kConfig,
+                  what + " was refused: segment tag " + std::to_string(tag) + " has bits beyond critical (0x10)");
+      }
+      // PROTOCOL 13.1.8: A send whose tags name a class that is not in the map MUST be refused, not moved to another
+      // ...
+      if ((tag & core::SegmentTag::kClassMask) >= impl.loop.dscp().data_classes) {
+        impl.fail(ErrorCode::kConfig, what + " was refused: a segment's tag names class " +
+                                          std::to_string(tag & core::SegmentTag::kClassMask) +
+                                          ", and the map of DSCPs has classes 0 to " +
                                           std::to_string(impl.loop.dscp().data_classes - 1));
       }
       operation.tags.push_back(core::SegmentTag{tag});

@@ -102,6 +102,17 @@ std::optional<SteadyTime> deadline_after(std::int64_t timeout_ns) {
 
 }  // namespace
 
+core::DscpMap dscp_map(const Options& options) {
+  core::DscpMap map;
+  map.control = options.control_dscp;
+  if (options.data_dscp.empty()) return map;
+  map.data_classes = static_cast<std::uint8_t>(std::min<std::size_t>(options.data_dscp.size(), core::kMaxClasses));
+  // PROTOCOL 13.1.8: ... a service whose map lacks a registration's class sends the results in its last one.
+  map.data.fill(options.data_dscp[map.data_classes - 1U]);
+  std::copy_n(options.data_dscp.begin(), map.data_classes, map.data.begin());
+  return map;
+}
+
 EventLoop::EventLoop(const Options& options) : options_(options), peers_(options.ranks) {
   open_datapath();
   open_control_channel();
@@ -138,6 +149,7 @@ void EventLoop::open_datapath() {
   config.rank = options_.rank;
   config.peers = options_.ranks;
   config.operation_timeout_ns = options_.operation_timeout_ns;
+  config.dscp = dscp_map(options_);
   double bits = options_.line_rate_bits_per_second;
   if (bits <= 0) {
     const auto interface = io::find_interface(udp_->local_address(), error);
@@ -162,6 +174,7 @@ void EventLoop::open_control_channel() {
   control.job_id = options_.job;
   control.listen = *io::SocketAddress::from_host(options_.host, options_.control_port);
   control.dead_after_ns = options_.peer_timeout_ns;
+  control.dscp = endpoint_->config().dscp.control;
   // PROTOCOL 3.6.1: The period is 500 ms, or a quarter of the limit of 3.6.2 if that is shorter.
   control.heartbeat_ns = std::min(control.heartbeat_ns, options_.peer_timeout_ns / 4);
   // PROTOCOL 3.2.4: A rank MUST draw its incarnation and one cookie per peer from the system's random source when it

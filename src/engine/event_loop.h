@@ -35,6 +35,9 @@ using base::TimeNs;
 inline constexpr std::size_t kMaxOperations = 65'536;
 inline constexpr std::size_t kMaxCommands = 65'536;
 
+// The options' map of classes to code points, the default where they name none; not checked.
+core::DscpMap dscp_map(const Options& options);
+
 enum class PeerState : std::uint8_t { kConnecting, kUp, kLeft, kFailed };
 
 class EventLoop final : private io::ReceiveSink, private io::ControlSink, private collective::Verbs {

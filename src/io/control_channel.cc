@@ -81,7 +81,7 @@ std::string_view cause_name(PeerDownCause cause) {
 std::unique_ptr<ControlChannel> ControlChannel::open(const ControlOptions& options, OsError& error) {
   error = check_options(options);
   if (error) return nullptr;
-  auto listener = listen_tcp(options.listen, error);
+  auto listener = listen_tcp(options.listen, options.dscp, error);
   if (!listener) return nullptr;
   UniqueFd epoll(::epoll_create1(EPOLL_CLOEXEC));
   epoll_event event{};

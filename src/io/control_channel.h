@@ -35,7 +35,8 @@
 namespace mlt::io {
 
 struct ControlOptions {
-  SocketAddress listen;  // port 0: the system chooses
+  SocketAddress listen;   // port 0: the system chooses
+  std::uint8_t dscp = 0;  // of every packet of the connections, 6 bits
   std::uint16_t version = 1;
   std::uint16_t rank = 0;
   std::uint16_t world_size = 0;

@@ -72,7 +72,7 @@ void ControlChannel::attempt(std::uint16_t rank, base::TimeNs now, ControlSink&)
   Peer& peer = peers_[rank];
   counters_.add(ControlCounter::kConnectAttempts);
   OsError error;
-  auto fd = start_connect_tcp(peer.address, error);
+  auto fd = start_connect_tcp(peer.address, options_.dscp, error);
   if (!fd) {
     attempt_failed(rank, errno_text(error.number), now);
     return;

@@ -15,7 +15,17 @@ void enable(int fd, int level, int name) {
   ::setsockopt(fd, level, name, &on, sizeof on);  // an optimisation or a convenience: works without, too
 }
 
-std::optional<UniqueFd> open_tcp(const SocketAddress& address, OsError& error) {
+// PROTOCOL 13.1.7: Packets of the TCP control connection SHOULD carry the control class's DSCP ...
+void mark(int fd, const SocketAddress& address, std::uint8_t dscp) {
+  const int traffic_class = dscp << 2;  // the kernel keeps the ECN bits of a stream to itself
+  if (address.family() == AF_INET6) {
+    ::setsockopt(fd, IPPROTO_IPV6, IPV6_TCLASS, &traffic_class, sizeof traffic_class);
+  } else {
+    ::setsockopt(fd, IPPROTO_IP, IP_TOS, &traffic_class, sizeof traffic_class);
+  }
+}
+
+std::optional<UniqueFd> open_tcp(const SocketAddress& address, std::uint8_t dscp, OsError& error) {
   if (address.family() != AF_INET && address.family() != AF_INET6) {
     error = bad_argument("cannot open a control socket without an IPv4 or IPv6 address.");
     return std::nullopt;
@@ -25,13 +35,14 @@ std::optional<UniqueFd> open_tcp(const SocketAddress& address, OsError& error) {
     error = os_error(errno, "open a control socket for", address.format());
     return std::nullopt;
   }
+  mark(fd.get(), address, dscp);  // before listen(): accepted sockets inherit it
   return fd;
 }
 
 }  // namespace
 
-std::optional<UniqueFd> listen_tcp(const SocketAddress& address, OsError& error) {
-  auto fd = open_tcp(address, error);
+std::optional<UniqueFd> listen_tcp(const SocketAddress& address, std::uint8_t dscp, OsError& error) {
+  auto fd = open_tcp(address, dscp, error);
   if (!fd) return std::nullopt;
   enable(fd->get(), SOL_SOCKET, SO_REUSEADDR);
   if (address.family() == AF_INET6) enable(fd->get(), IPPROTO_IPV6, IPV6_V6ONLY);
@@ -42,8 +53,8 @@ std::optional<UniqueFd> listen_tcp(const SocketAddress& address, OsError& error)
   return fd;
 }
 
-std::optional<UniqueFd> start_connect_tcp(const SocketAddress& address, OsError& error) {
-  auto fd = open_tcp(address, error);
+std::optional<UniqueFd> start_connect_tcp(const SocketAddress& address, std::uint8_t dscp, OsError& error) {
+  auto fd = open_tcp(address, dscp, error);
   if (!fd) return std::nullopt;
   // PROTOCOL 3.1.8: Both sides SHOULD send frames at once (TCP_NODELAY).
   enable(fd->get(), IPPROTO_TCP, TCP_NODELAY);

@@ -124,8 +124,14 @@ class Engine:
         operation_timeout_ns: int,
         peer_timeout_ns: int,
         spin_us: int,
+        data_dscp: list[int],
+        control_dscp: int,
         faults: FaultOptions,
     ) -> None: ...
+    @property
+    def data_dscp(self) -> list[int]: ...
+    @property
+    def control_dscp(self) -> int: ...
     @property
     def control_port(self) -> int: ...
     @property

@@ -39,6 +39,8 @@ def app() -> None:
     4. verify    the show commands; their pasted output becomes marks and drops per class
     5. rollback  the exact undo
 
+    The hosts take their DSCPs from the same file: MLT_QOS_POLICY=POLICY on every rank.
+
     The whole way, with an example: docs/switch.md.
     """
 

@@ -183,7 +183,9 @@ class Testbed:
         return namespaces.path_of(self.name, node)
 
     def environment(self, host: str, *, port: int = DEFAULT_PORT) -> dict[str, str]:
-        """What a command on ``host`` finds of the job: rank, world, rank 0's address, and the interface to use."""
+        """What a command on ``host`` finds of the job: rank, world, rank 0's address, the interface to use, and the
+        switches' policy, if they have one."""
+        policy = self.topology.policy
         return {
             "RANK": str(self.hosts.index(self._host(host))),
             "LOCAL_RANK": "0",
@@ -195,6 +197,8 @@ class Testbed:
             "NCCL_SOCKET_IFNAME": HOST_INTERFACE,
             "MLT_TESTBED": self.name,
             "MLT_TESTBED_HOST": host,
+            # Hosts that stamp other code points than the switches know would all be in the default class.
+            **({} if policy is None else {"MLT_QOS_POLICY": policy}),
         }
 
     def command(self, host: str, command: Sequence[str]) -> list[str]:

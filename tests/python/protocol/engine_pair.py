@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from independent_endpoint import IndependentEndpoint, job_id
 
@@ -17,8 +17,10 @@ SECONDS = 10**9
 
 
 @contextlib.contextmanager
-def connected() -> Iterator[tuple[IndependentEndpoint, _core.Engine]]:
-    """The independent endpoint as rank 0, the engine as rank 1."""
+def connected(
+    data_dscp: Sequence[int] = (), control_dscp: int = 31
+) -> Iterator[tuple[IndependentEndpoint, _core.Engine]]:
+    """The independent endpoint as rank 0, the engine as rank 1, with its own code points or these."""
     peer = IndependentEndpoint(job=JOB)
     engine = _core.Engine(
         rank=1,
@@ -33,6 +35,8 @@ def connected() -> Iterator[tuple[IndependentEndpoint, _core.Engine]]:
         operation_timeout_ns=20 * SECONDS,
         peer_timeout_ns=30 * SECONDS,
         spin_us=0,
+        data_dscp=list(data_dscp),
+        control_dscp=control_dscp,
         faults=mlt.Faults().to_native(),
     )
     accepting = threading.Thread(target=peer.accept)

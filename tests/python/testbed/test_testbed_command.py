@@ -11,7 +11,7 @@ import sysconfig
 from pathlib import Path
 
 import pytest
-from testbed_lab import MLT, command, needs_testbed
+from testbed_lab import MLT, POLICY, command, needs_testbed
 
 
 @pytest.mark.parametrize(
@@ -129,3 +129,14 @@ def test_run__without_clang_uses_what_the_wheel_carries(tmp_path: Path) -> None:
         assert done.returncode == 1
         assert "clang is not installed, and this wheel was built without it: apt-get install clang" in done.stderr
     assert not (tmp_path / "cache").exists()
+
+
+@needs_testbed
+def test_run__tells_the_command_which_policy_the_switches_have(tmp_path: Path) -> None:
+    words = ["--", "sh", "-c", 'echo "policy ${MLT_QOS_POLICY-none}"']
+    assert "[0] policy none" in command("run", "--hosts", "1", *words).stdout
+    # A relative path would mean another file to a command that changes its directory.
+    (tmp_path / "own.yaml").write_text(POLICY.read_text())
+    relative = os.path.relpath(tmp_path / "own.yaml")
+    done = command("run", "--hosts", "1", "--policy", relative, *words)
+    assert f"[0] policy {tmp_path / 'own.yaml'}" in done.stdout

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from testbed_lab import POLICY, ROOT, command, needs_testbed
+
+from mlt.testbed import Testbed
 
 pytestmark = needs_testbed
 
@@ -45,6 +49,57 @@ def test_mlt__finishes_within_its_bound_on_a_lossy_network(options: tuple[str, .
     # The policy's switch marks what is important and drops some of the rest; a plain one does neither.
     assert (marked > 0) == bool(options)
     assert options or early == 0
+
+
+PAPER = ROOT / "examples" / "switch" / "paper-testbed.yaml"
+# One sender, a tensor of each of twelve layers, so that every class is used.
+LAYERS = """
+import mlt, numpy as np
+LAYERS = 12
+with mlt.Context() as context:
+    for layer in range(LAYERS):
+        tensor = np.ones(65536, np.float32)
+        if context.rank:
+            operation = context.post_send(tensor, to=0, tag=layer, layer=layer, layers=LAYERS)
+        else:
+            operation = context.post_recv(tensor, from_=1, tag=layer)
+        context.wait(operation)
+    print(context.dscp, flush=True)
+"""
+PACKETS_OF_A_LAYER = 262_144 // 1_432
+
+
+def sent_by_class(policy: Path, *, told: bool = True) -> tuple[dict[str, int], str]:
+    """Packets that passed the switch, by class, while ``LAYERS`` ran on two hosts, and what rank 0 printed."""
+    env = {} if told else {"MLT_QOS_POLICY": ""}
+    with Testbed(hosts=2, rate="200mbit", policy=str(policy)) as bed:
+        jobs = [bed.popen(host, [sys.executable, "-c", LAYERS], env=env, stdout=subprocess.PIPE) for host in bed.hosts]
+        outputs = [one.communicate(timeout=100)[0].decode().strip() for one in jobs]
+        assert [one.returncode for one in jobs] == [0, 0]
+        sent: dict[str, int] = {}
+        for row in bed.counters():
+            sent[row.name] = sent.get(row.name, 0) + row.sent
+    return sent, outputs[0]
+
+
+@pytest.mark.parametrize("policy", [POLICY, PAPER])
+def test_policy__hosts_stamp_what_the_switch_knows(policy: Path) -> None:
+    pytest.importorskip("mlt._core")
+    sent, _ = sent_by_class(policy)
+    for number in range(1, 7):
+        assert sent[f"layers-{number}"] >= 2 * PACKETS_OF_A_LAYER, sent
+    # Answers, probes and the control connection.
+    assert sent["control"] > 0
+    # What is left are the few packets of the rendezvous, before there is an engine.
+    assert sent["default"] < 50, sent
+
+
+def test_policy__that_the_hosts_are_not_told_leaves_all_in_the_default_class() -> None:
+    pytest.importorskip("mlt._core")
+    sent, dscp = sent_by_class(PAPER, told=False)
+    assert dscp == "3, 7, 11, 15, 19, 23, 27; control 31"
+    assert sent["default"] >= 12 * PACKETS_OF_A_LAYER
+    assert all(sent[f"layers-{number}"] == 0 for number in range(1, 7)), sent
 
 
 def test_tcp__finishes_whole_on_a_lossy_network() -> None:

@@ -36,6 +36,8 @@ def engine(rank: int, *, ranks: int = 2, job: int = 1) -> Iterator[_core.Engine]
         operation_timeout_ns=10**10,
         peer_timeout_ns=10**9,
         spin_us=0,
+        data_dscp=[],
+        control_dscp=31,
         faults=mlt.Faults().to_native(),
     )
     try:

@@ -17,6 +17,7 @@ from transport_jobs import free_port, process_job, takes
 
 import mlt
 from mlt.config import JobConfig
+from mlt.qos import DscpMap
 from mlt.rendezvous import VERSION, Endpoint, local_host, meet
 
 TIMEOUT = 1.0
@@ -30,15 +31,18 @@ def config(rank: int, size: int, port: int, **changes: Any) -> JobConfig:
 class Ranks:
     """Runs ``meet`` for several configs in threads and keeps what each returned or raised."""
 
-    def __init__(self, *configs: JobConfig, timeout: float = TIMEOUT) -> None:
+    def __init__(self, *configs: JobConfig, timeout: float = TIMEOUT, dscp: DscpMap | None = None) -> None:
         self.outcomes: dict[int, Any] = {}
+        self._dscp = dscp
         self._threads = [threading.Thread(target=self._one, args=(i, c, timeout)) for i, c in enumerate(configs)]
         for thread in self._threads:
             thread.start()
 
     def _one(self, index: int, one: JobConfig, timeout: float) -> None:
         try:
-            self.outcomes[index] = meet(one, Endpoint(one.rank, "127.0.0.1", 1_000 + one.rank), timeout)
+            self.outcomes[index] = meet(
+                one, Endpoint(one.rank, "127.0.0.1", 1_000 + one.rank), timeout, dscp=self._dscp
+            )
         except mlt.MltError as error:
             self.outcomes[index] = error
 
@@ -124,6 +128,28 @@ def test_meet__a_rank_of_another_job_is_refused_and_the_right_one_served(strange
     assert cause in str(refused)
     (table,) = Ranks(config(1, 2, port), timeout=10).join()
     assert zero.join() == [table]
+
+
+def test_meet__other_code_points_are_refused_with_both_maps() -> None:
+    port = free_port()
+    policy, own = DscpMap(data=(46, 40), control=48), DscpMap(data=(3, 7), control=31)
+    zero = Ranks(config(0, 2, port), timeout=10, dscp=policy)
+    (refused,) = Ranks(config(1, 2, port), timeout=10, dscp=own).join()
+    assert isinstance(refused, mlt.PeerMismatchError)
+    assert "rank 1's packets carry other DSCPs (3, 7; control 31) than rank 0's (46, 40; control 48)" in str(refused)
+    assert "MLT_QOS_POLICY" in str(refused)
+    (table,) = Ranks(config(1, 2, port), timeout=10, dscp=policy).join()
+    assert zero.join() == [table]
+
+
+@pytest.mark.parametrize("dscp", [[], 7, ["x"], {"a": 1}, None])
+def test_meet__code_points_that_are_none_are_no_announcement(dscp: Any) -> None:
+    port = free_port()
+    zero = Ranks(config(0, 2, port), dscp=DscpMap(data=(3,), control=31))
+    hello = {"mlt_rendezvous": VERSION, "job": "test", "rank": 1, "size": 2, "services": 0, "host": "h", "port": 1}
+    answer = call(port, json.dumps({**hello, "dscp": dscp}).encode() + b"\n")
+    assert json.loads(answer)["text"] == "did not announce itself as a rank of mlt"
+    zero.join()
 
 
 def test_meet__two_processes_with_one_rank_are_told() -> None:

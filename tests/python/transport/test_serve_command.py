@@ -8,6 +8,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from transport_jobs import START_SECONDS, free_port, takes
 
 import mlt
 
+POLICY = Path(__file__).resolve().parents[3] / "examples" / "switch" / "paper-testbed.yaml"
 COMMAND = [sys.executable, "-m", "mlt.cli.main"]
 
 
@@ -37,10 +40,16 @@ def port() -> int:
 
 
 @pytest.fixture
-def service(port: int) -> Iterator[subprocess.Popen[str]]:
+def variables() -> dict[str, str]:
+    """What else the service finds in its environment."""
+    return {}
+
+
+@pytest.fixture
+def service(port: int, variables: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
         [*COMMAND, "serve", "--job", "lecture", "--faults", "drop=0.02,seed=4"],
-        env=environment(port),
+        env=environment(port, **variables),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -50,13 +59,20 @@ def service(port: int) -> Iterator[subprocess.Popen[str]]:
     process.communicate()
 
 
-def work(port: int, steps: int) -> list[np.ndarray]:
+def work(port: int, steps: int, **options: Any) -> list[np.ndarray]:
     """Two workers that push and pull; their last results."""
     results = [np.full(100_000, rank + 1, np.float32) for rank in range(2)]
 
     def one(rank: int) -> None:
         with mlt.Context(
-            rank, 2, 1, job="lecture", master_addr="127.0.0.1", rendezvous_port=port, connect_timeout=START_SECONDS
+            rank,
+            2,
+            1,
+            job="lecture",
+            master_addr="127.0.0.1",
+            rendezvous_port=port,
+            connect_timeout=START_SECONDS,
+            **options,
         ) as context:
             for _ in range(steps):
                 mlt.PushPull(context).push_pull(results[rank], key=0, loss_bound=0.05).wait(30)
@@ -67,6 +83,15 @@ def work(port: int, steps: int) -> list[np.ndarray]:
     for thread in threads:
         thread.join()
     return results
+
+
+@pytest.mark.parametrize("variables", [{"MLT_QOS_POLICY": str(POLICY)}])
+def test_serve__takes_the_policy_from_its_environment(service: subprocess.Popen[str], port: int) -> None:
+    # Workers with other code points than the service's would be refused.
+    first, second = work(port, steps=1, qos_policy=POLICY)
+    np.testing.assert_array_equal(first, second)
+    service.communicate(timeout=10)
+    assert service.returncode == 0
 
 
 def test_serve__serves_and_ends_when_the_workers_left(service: subprocess.Popen[str], port: int) -> None:

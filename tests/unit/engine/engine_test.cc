@@ -17,14 +17,18 @@ constexpr std::int64_t kSecond = 1'000'000'000;
 
 struct Job {
   explicit Job(std::uint16_t ranks, FaultOptions faults = {}, std::int64_t operation_timeout_ns = 20 * kSecond) {
+    Options options;
+    options.faults = faults;
+    options.operation_timeout_ns = operation_timeout_ns;
+    open(ranks, options);
+  }
+  Job(std::uint16_t ranks, const Options& options) { open(ranks, options); }
+  void open(std::uint16_t ranks, Options options) {
     std::vector<PeerAddress> addresses;
     for (std::uint16_t rank = 0; rank < ranks; ++rank) {
-      Options options;
       options.rank = rank;
       options.ranks = ranks;
       options.job = 42;
-      options.faults = faults;
-      options.operation_timeout_ns = operation_timeout_ns;
       engines.push_back(std::make_unique<Engine>(options));
       addresses.push_back({rank, "127.0.0.1", engines.back()->control_port()});
     }
@@ -218,6 +222,74 @@ TEST_CASE("engine__bad_arguments_are_refused_at_once") {
           job[0].post_recv(lossy);
         }) == ErrorCode::kBuffer);
   CHECK(code_of([&] { job[0].wait(99, 0); }) == ErrorCode::kUnknownOperation);
+}
+
+TEST_CASE("engine__takes_the_map_of_classes_to_dscps_from_its_options") {
+  const Engine plain(Options{});
+  CHECK(plain.data_dscp() == std::vector<std::uint8_t>{3, 7, 11, 15, 19, 23, 27});
+  CHECK(plain.control_dscp() == 31);
+  CHECK(plain.traffic_class(9, 10) == 6);
+
+  Options options;
+  options.data_dscp = {46, 40, 0};
+  options.control_dscp = 48;
+  const Engine three(options);
+  CHECK(three.data_dscp() == options.data_dscp);
+  CHECK(three.control_dscp() == 48);
+  // Layers are spread over as many classes as there are.
+  CHECK(three.traffic_class(0, 10) == 0);
+  CHECK(three.traffic_class(4, 10) == 1);
+  CHECK(three.traffic_class(9, 10) == 2);
+
+  options.data_dscp = {1, 2, 3, 4, 5, 6, 7, 8};
+  CHECK(Engine(options).traffic_class(7, 8) == 7);
+}
+
+TEST_CASE("engine__a_bad_map_of_dscps_is_refused_by_the_options_name") {
+  const auto text_of = [](std::vector<std::uint8_t> data, std::uint8_t control) -> std::string {
+    Options options;
+    options.data_dscp = std::move(data);
+    options.control_dscp = control;
+    try {
+      const Engine engine(options);
+    } catch (const Error& error) {
+      CHECK(error.code() == ErrorCode::kConfig);
+      return error.what();
+    }
+    return "taken";
+  };
+  CHECK(text_of({63}, 62) == "taken");
+  CHECK(text_of({1, 2, 3, 4, 5, 6, 7, 8, 9}, 31) ==
+        "rank 0: data_dscp names 9 classes; there are 1 to 8, or none for the default map");
+  CHECK(text_of({46, 64}, 48) == "rank 0: data_dscp[1] is 64: a DSCP is 0 to 63");
+  CHECK(text_of({46, 40, 46}, 48) == "rank 0: data_dscp[2] is 46, as data_dscp[0]: each class needs its own");
+  CHECK(text_of({46, 48}, 48) == "rank 0: control_dscp is 48, as data_dscp[1]: control needs a class of its own");
+  CHECK(text_of({46}, 255) == "rank 0: control_dscp is 255: a DSCP is 0 to 63");
+  // The default map's own code points count, too.
+  CHECK(text_of({}, 27) == "rank 0: control_dscp is 27, as data_dscp[6]: control needs a class of its own");
+}
+
+TEST_CASE("engine__a_class_that_the_map_lacks_is_refused_and_not_moved") {
+  Options options;
+  options.data_dscp = {46, 40};
+  options.control_dscp = 48;
+  Job job(2, options);
+  std::vector<std::byte> bytes(4), got(4);
+  SendOptions third = to(1, 1, bytes);
+  third.tags = {SegmentTag{2}};
+  try {
+    job[0].post_send(third);
+    FAIL("class 2 of two was taken");
+  } catch (const Error& error) {
+    CHECK(error.code() == ErrorCode::kConfig);
+    CHECK(std::string(error.what()).find("names class 2, and the map of DSCPs has classes 0 to 1") !=
+          std::string::npos);
+  }
+  third.tags = {SegmentTag{1}};
+  const auto received = job[1].post_recv(from(0, 1, got));
+  const auto sent = job[0].post_send(third);
+  CHECK(finish(job[1], received).status == Status::kComplete);
+  CHECK(finish(job[0], sent).status == Status::kComplete);
 }
 
 TEST_CASE("engine__port_in_use_is_named") {

@@ -393,7 +393,7 @@ TEST_CASE("hello__silence_ends_after_the_timeout_on_both_sides") {
 
   // A listener that accepts (the kernel does) and never speaks.
   io::OsError error;
-  const auto listener = io::listen_tcp(io::SocketAddress::loopback(AF_INET, 0), error);
+  const auto listener = io::listen_tcp(io::SocketAddress::loopback(AF_INET, 0), 0, error);
   REQUIRE(listener.has_value());
   options = control_options(1, 2);
   options.hello_timeout_ns = 100 * base::kMillisecond;

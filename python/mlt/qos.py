@@ -1,0 +1,57 @@
+"""Which DSCP each traffic class carries: the switches' policy file, read for the transport.
+
+The file is the one that ``mlt switch generate`` turns into a switch's configuration, so that hosts and switches cannot
+disagree. Only the code points are taken from it; thresholds, limits and ports are the switches'.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mlt.errors import ConfigError
+
+VARIABLE = "MLT_QOS_POLICY"
+
+PolicySource = str | os.PathLike[str] | Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DscpMap:
+    """Code points, 0 to 63: of the data classes, the most urgent first, and of control."""
+
+    data: tuple[int, ...]
+    control: int
+
+    def __str__(self) -> str:
+        return f"{', '.join(map(str, self.data))}; control {self.control}"
+
+
+# What the native library takes for "your own": it has the default map (src/core/priority.h).
+DEFAULT = DscpMap(data=(), control=31)
+
+
+def resolve(policy: PolicySource | None, environ: Mapping[str, str] | None = None) -> DscpMap:
+    """The map of ``policy``, else of the file that MLT_QOS_POLICY names, else (unset or empty) ``DEFAULT``.
+
+    ``policy``: a path, or what the YAML file holds as a mapping. Raises ConfigError with every problem of the policy.
+    """
+    where = "qos_policy"
+    if policy is None:
+        policy = (os.environ if environ is None else environ).get(VARIABLE) or None
+        where = VARIABLE
+    if policy is None:
+        return DEFAULT
+    # Here, so that a job without a policy does not wait for the policy's schema.
+    from mlt.switch_configs.errors import PolicyError
+    from mlt.switch_configs.policy import load, validate
+
+    try:
+        found = validate(policy) if isinstance(policy, Mapping) else load(os.fspath(policy))
+    except PolicyError as error:
+        raise ConfigError(f"{where}: {error}") from None
+    except TypeError:
+        raise ConfigError(f"{where} is {policy!r}; give the path of a policy file, or a mapping") from None
+    return DscpMap(data=found.class_to_dscp(), control=found.control_dscp)
