@@ -182,6 +182,66 @@ void draw_accidents(Prng& prng, Scenario& scenario, std::size_t edges) {
   }
 }
 
+// Posts after a connection is lost and made again: the same tags count from zero there.
+void draw_second_lives(Prng& prng, Scenario& scenario, double most_bytes) {
+  const std::size_t before = scenario.exchanges.size();
+  for (const Accident& accident : scenario.accidents) {
+    if (accident.kind != Accident::Kind::kDisconnect && accident.kind != Accident::Kind::kCrash) continue;
+    for (std::uint64_t more = 1 + prng.below(6); more > 0; --more) {
+      Exchange exchange = draw_exchange(prng, scenario, prng.below(before), false, most_bytes);
+      const auto a = static_cast<std::uint16_t>(accident.a);
+      auto b = static_cast<std::uint16_t>(accident.b);
+      if (accident.kind == Accident::Kind::kCrash) {
+        b = static_cast<std::uint16_t>((a + 1 + prng.below(scenario.hosts - 1U)) % scenario.hosts);
+      }
+      const bool back = prng.chance(0.5);
+      exchange.send.host = exchange.receive.peer = back ? b : a;
+      exchange.send.peer = exchange.receive.host = back ? a : b;
+      const DurationNs later = accident.start_ns + accident.length_ns + spread_ns(prng, kMicrosecond, kMillisecond);
+      exchange.send_at_ns += later;
+      exchange.receive_at_ns += later;
+      if (exchange.cancel_at_ns > 0) exchange.cancel_at_ns += later;
+      scenario.exchanges.push_back(exchange);
+    }
+  }
+}
+
+// Drawn last, so that what earlier seeds drew before stays as it was.
+void draw_rarities(Prng& prng, Scenario& scenario, double most_bytes) {
+  SimulatorConfig& simulator = scenario.simulator;
+  core::EndpointConfig& endpoint = simulator.host.endpoint;
+  const std::uint64_t packet = simulator.segment_bytes + MLT_DATA_HEADER_BYTES + kOverheadBytes;
+  draw_second_lives(prng, scenario, most_bytes);
+  if (prng.chance(0.1)) endpoint.timely.hyper_active_after = 5;
+  // A receiver that names a smaller tensor, or none; one of the two sides may be refused for want of room.
+  Exchange& smaller = scenario.exchanges[prng.below(scenario.exchanges.size())];
+  if (prng.chance(0.1)) smaller.receive.bytes = prng.chance(0.5) ? 0 : smaller.receive.bytes / 16 * 8;
+  if (prng.chance(0.05)) endpoint.max_tags = 1U + static_cast<std::uint32_t>(prng.below(16));
+  if (prng.chance(0.05)) endpoint.bitmap_words = 1U << (4 + prng.below(4));
+  // A bitmap of several datagrams.
+  if (simulator.segment_bytes == 64 && scenario.fabric.core_link.rate_bytes_per_second >= 1e8 && prng.chance(0.2)) {
+    Exchange& large = scenario.exchanges[prng.below(scenario.exchanges.size())];
+    large.send.tags.clear();
+    large.send.bytes = large.receive.bytes =
+        64 * (MLT_BITMAP_CHUNK_SEGMENTS + 1U + static_cast<std::uint32_t>(prng.below(2 * MLT_BITMAP_CHUNK_SEGMENTS)));
+  }
+  if (scenario.faultless) return;
+  if (prng.chance(0.1)) simulator.host.socket_buffer_bytes = static_cast<std::uint64_t>(spread(prng, 8, 128)) * packet;
+  if (prng.chance(0.1)) {
+    scenario.fabric.switch_buffer_bytes = static_cast<std::uint64_t>(spread(prng, 8, 64)) * packet;
+  }
+  // Longer than any operation may take: only the control connection gets through where data alone passes.
+  if (!scenario.accidents.empty() || !prng.chance(0.1)) return;
+  simulator.window_bytes = std::max(simulator.window_bytes, 1U << 20);
+  Accident hole;
+  hole.kind = Accident::Kind::kBlackHole;
+  hole.a = static_cast<std::uint32_t>(prng.below(scenario.topology().edges.size()));
+  hole.start_ns = static_cast<DurationNs>(prng.below(10 * kMillisecond));
+  hole.length_ns = endpoint.operation_timeout_ns + kSecond;
+  hole.amount = 1;
+  scenario.accidents.push_back(hole);
+}
+
 }  // namespace
 
 Topology Scenario::topology() const {
@@ -234,6 +294,7 @@ Scenario draw_scenario(std::uint64_t seed) {
     scenario.exchanges.push_back(draw_exchange(prng, scenario, i, in_order, most_bytes));
   }
   draw_accidents(prng, scenario, scenario.topology().edges.size());
+  draw_rarities(prng, scenario, most_bytes);
   for (const Accident& accident : scenario.accidents) {
     scenario.quiet_ns = std::max(scenario.quiet_ns, accident.start_ns + accident.length_ns);
   }
