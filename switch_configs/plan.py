@@ -105,10 +105,12 @@ class _Resolver:
                 self.accepted.append((feature, why))
             return False
         way_out = support.way_out or "choose another target"
-        self.problems.append(
+        problem = (
             f"cannot express {feature} ({MEANING[feature]}): {support.why}. Way out: {way_out}; or, if you can live "
             f"without it there, write accept: {{{self.target}: {{{feature}: <reason>}}}} in the policy"
         )
+        if problem not in self.problems:  # every class asks
+            self.problems.append(problem)
         return False
 
     def rounded(self, value: int, unit: int | None, what: str) -> int:

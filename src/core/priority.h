@@ -46,8 +46,8 @@ constexpr std::uint8_t class_of_layer(std::uint32_t layer, std::uint32_t layers,
   return static_cast<std::uint8_t>(at * classes / layers);
 }
 
-// Class -> DSCP, shared with the switches' configuration: mlt::Options::data_dscp sets it. The default takes RFC 2474's pool of local code points
-// (xxxx11), of which there are enough for eight queues and which no well-known service uses.
+// Class -> DSCP, shared with the switches' configuration (Options::data_dscp of mlt.h). The default takes RFC 2474's
+// pool of local code points (xxxx11), of which there are enough for eight queues and which no well-known service uses.
 struct DscpMap {
   std::uint8_t data_classes = 7;
   std::array<std::uint8_t, kMaxClasses> data = {3, 7, 11, 15, 19, 23, 27, 27};

@@ -33,6 +33,8 @@ def test_plan__a_refusal_names_feature_target_and_way_out(name: str, feature: st
         plan(bare, target(name))
     assert f"{name}: cannot express {feature}" in str(caught.value)
     assert "Way out" in str(caught.value)
+    # Once, though every class asks for it.
+    assert len(set(caught.value.problems)) == len(caught.value.problems)
     assert f"accept: {{{name}: {{{feature}:" in str(caught.value)
     assert {str(done) for done, _ in plan(example(), target(name)).accepted} >= {feature}
 
