@@ -54,7 +54,8 @@ void Sender::take_block(TimeNs now, TimeNs arrival_ns, Peer& peer, std::uint8_t 
     // window bounds it.
     const std::uint32_t network = static_cast<std::uint32_t>(arrival_ns) - block.echo_timestamp_ns - block.hold_ns;
     // PROTOCOL 6.8.2: A sample of 2^31 ns or more is a stale echo or a clock that jumped, and MUST be ignored.
-    if (age < 0x8000'0000U && network < 0x8000'0000U) {  // else a stale echo, or a clock that jumped
+    if (age < 0x8000'0000U && network < 0x8000'0000U &&
+        block.hold_ns < 0x8000'0000U) {  // else a stale echo, or a clock that jumped
       const DurationNs rtt_ns = std::max<DurationNs>(1, network);
       sent_ns = now - age;
       // PROTOCOL 6.8.1: With ECHO, the sender takes two samples ...
@@ -129,6 +130,7 @@ void Sender::forget_blind(SendState& state) {
 void Sender::mark_ready(SendState& state) {
   if (state.receiver_ready || !state.machine.on(SendEvent::k_ready, shared_.counters)) return;
   forget_blind(state);
+  state.not_posted_answers = 0;  // from now on trailing probes prove something
   state.receiver_ready = true;
   if (state.machine.phase() == SendPhase::k_sending) {
     state.probe_ns = base::kNever;  // it asked because it might not be posted

@@ -265,11 +265,13 @@ Topology Scenario::topology() const {
   return star(hosts, fabric);
 }
 
-Scenario draw_scenario(std::uint64_t seed) {
+Scenario draw_scenario(std::uint64_t seed, Draw draw) {
   Scenario scenario;
   scenario.seed = seed;
   scenario.simulator.seed = seed;
-  Prng prng(seed * 0x9E3779B97F4A7C15ULL + 0x5CE7A210ULL);
+  // The generator's own increment must not be what sets neighbouring seeds apart: it made one draw the other's numbers,
+  // shifted by one.
+  Prng prng(draw == Draw::kFirst ? seed * 0x9E3779B97F4A7C15ULL + 0x5CE7A210ULL : Prng(seed ^ 0x5CE7A210ULL).next());
   scenario.faultless = prng.chance(0.15);
   scenario.hosts =
       static_cast<std::uint16_t>(prng.chance(0.8) ? 2 + prng.below(4) : pick<std::uint64_t>(prng, {8, 16, 32}));

@@ -64,6 +64,8 @@ struct Scenario {
   std::string text() const;
 };
 
-Scenario draw_scenario(std::uint64_t seed);
+// kFirst: as the seeds of the oldest regressions were drawn, whose neighbours were not independent.
+enum class Draw : std::uint8_t { kFirst, kIndependent };
+Scenario draw_scenario(std::uint64_t seed, Draw draw = Draw::kIndependent);
 
 }  // namespace mlt::sim

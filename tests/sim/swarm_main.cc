@@ -1,6 +1,7 @@
 // The swarm's program: runs seeds and stops at the first that breaks a rule, printing one command that shows it again.
 //   mlt_swarm --first 1 --count 2000          one seed after another; a line of JSON at the end
 //   mlt_swarm --seed 77 --trace               one seed, with its scenario and every event
+//   mlt_swarm --first-draw ...                as the seeds of tests/sim/regressions were drawn
 //   mlt_swarm --seeds FILE                    the seeds in FILE, one per line ('#' begins a comment)
 #include <unistd.h>
 
@@ -42,12 +43,13 @@ struct Totals {
   double virtual_seconds = 0;
 };
 
-bool run_seed(std::uint64_t seed, bool trace, bool quiet, unsigned limit_s, Totals& totals) {
+bool run_seed(std::uint64_t seed, sim::Draw draw, bool trace, bool quiet, unsigned limit_s, Totals& totals) {
   alarm(limit_s);
-  std::snprintf(replay, sizeof replay, "seed %llu failed; to see it again: %s --seed %llu --trace\n",
-                static_cast<unsigned long long>(seed), program, static_cast<unsigned long long>(seed));
+  std::snprintf(replay, sizeof replay, "seed %llu failed; to see it again: %s%s --seed %llu --trace\n",
+                static_cast<unsigned long long>(seed), program, draw == sim::Draw::kFirst ? " --first-draw" : "",
+                static_cast<unsigned long long>(seed));
   has_seed = 1;
-  const sim::Scenario scenario = sim::draw_scenario(seed);
+  const sim::Scenario scenario = sim::draw_scenario(seed, draw);
   if (trace) std::fputs(scenario.text().c_str(), stdout);
   std::function<void(const sim::TraceRecord&)> sink;
   if (trace) sink = [](const sim::TraceRecord& record) { std::puts(sim::trace_line(record).c_str()); };
@@ -91,6 +93,7 @@ int main(int argc, char** argv) {
   program = argv[0];
   std::uint64_t first = 1, count = 100;
   bool trace = false, quiet = true, keep_going = false;
+  sim::Draw draw = sim::Draw::kIndependent;
   unsigned limit_s = 300;  // a seed takes milliseconds
   std::vector<std::uint64_t> seeds;
   for (int i = 1; i < argc; ++i) {
@@ -112,6 +115,8 @@ int main(int argc, char** argv) {
       count = 0;
     } else if (option == "--limit-s") {
       limit_s = static_cast<unsigned>(std::strtoul(value(), nullptr, 10));
+    } else if (option == "--first-draw") {
+      draw = sim::Draw::kFirst;
     } else if (option == "--trace") {
       trace = true;
     } else if (option == "--verbose") {
@@ -121,7 +126,7 @@ int main(int argc, char** argv) {
     } else {
       std::fprintf(stderr,
                    "usage: mlt_swarm [--first N --count N | --seed N | --seeds FILE] [--trace] [--verbose] "
-                   "[--keep-going] [--limit-s S]\n");
+                   "[--keep-going] [--limit-s S] [--first-draw]\n");
       return 2;
     }
   }
@@ -134,7 +139,7 @@ int main(int argc, char** argv) {
   std::uint64_t failed = 0;
   const auto start = std::chrono::steady_clock::now();
   for (const std::uint64_t seed : seeds) {
-    if (run_seed(seed, trace, quiet, limit_s, totals)) continue;
+    if (run_seed(seed, draw, trace, quiet, limit_s, totals)) continue;
     ++failed;
     if (!keep_going) break;
   }
