@@ -34,15 +34,15 @@ def tables(bed: Testbed, *, everything: bool = False) -> Group:
             f"{row.seen:,}", f"{row.lost:,}", measured,
         )  # fmt: skip
     # Narrow enough for 80 columns.
-    columns = ("switch", "port to", "queue", "class", "sent", "marked", "early", "limit", "full", "waiting")
+    which = ["switch"] if len(bed.layout.switches) > 1 else []
+    columns = (*which, "port to", "class", "sent", "marked", "early", "limit", "full", "waiting")
     queues = Table(*columns, title="switch queues, in packets (early, limit, full: dropped)")
     for one in bed.counters():
-        dropped = one.dropped_early + one.dropped_at_limit + one.dropped_full
-        if everything or one.sent or dropped:
+        drops = (one.dropped_early, one.dropped_at_limit, one.dropped_full)
+        if everything or one.sent or any(drops):
             queues.add_row(
-                one.switch, one.port, str(one.queue), one.name, f"{one.sent:,}", f"{one.marked:,}",
-                f"{one.dropped_early:,}", f"{one.dropped_at_limit:,}", f"{one.dropped_full:,}",
-                format_size(one.backlog),
+                *([one.switch] if which else []), one.port, f"{one.queue} {one.name}", f"{one.sent:,}",
+                f"{one.marked:,}", *(f"{count:,}" for count in drops), format_size(one.backlog),
             )  # fmt: skip
     return Group(links, queues)
 

@@ -117,7 +117,7 @@ def test_run__without_clang_uses_what_the_wheel_carries(tmp_path: Path) -> None:
     from mlt.testbed import programs
 
     shipped = [source for source in programs.sources() if (programs.HERE / "bpf" / source.object_name).exists()]
-    for program in ("tc", "nsenter", "unshare", "setpriv", "true", "sh"):
+    for program in ("tc", "nsenter", "unshare", "setpriv", "true", "sh", "cut", "dirname", "uname"):
         (tmp_path / program).symlink_to(str(shutil.which(program)))
     env = {**os.environ, "PATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
     done = subprocess.run(
