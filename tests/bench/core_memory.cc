@@ -180,21 +180,25 @@ Memory measured_memory() {
   core::EndpointConfig config;
   const double plain = endpoint_bytes(config);
   core::EndpointConfig peers = config, sends = config, receives = config;
-  peers.peers = static_cast<std::uint16_t>(config.peers + kMore);
+  // 256 others share the early buffer without a rest, as one does: it is the same memory, and no peer's.
+  constexpr std::uint16_t kMorePeers = 255;
+  static_assert(core::EndpointConfig{}.early_segments % (kMorePeers + 1) == 0);
+  static_assert(core::EndpointConfig{}.early_transfers % (kMorePeers + 1) == 0);
+  peers.peers = static_cast<std::uint16_t>(config.peers + kMorePeers);
   sends.max_sends += kMore;
   receives.max_receives += kMore;
-  return {(endpoint_bytes(peers) - plain) / kMore, (endpoint_bytes(sends) - plain) / kMore,
+  return {(endpoint_bytes(peers) - plain) / kMorePeers, (endpoint_bytes(sends) - plain) / kMore,
           (endpoint_bytes(receives) - plain) / kMore};
 }
 
 // A timer: its entry in the wheel. A slot: its state, its timer, its place in the stack of free slots and in the queue
 // of completions; a send also one in the queue of aborts. Bits of the sets that find work are an eighth of a byte each.
 constexpr double kTimerBytes = 24;
-constexpr const char* kPeerFormula = "sizeof(Peer) + timer 24 + early counts 8";
+constexpr const char* kPeerFormula = "sizeof(Peer) + timer 24 + early counts 12";
 constexpr const char* kSendFormula = "sizeof(SendState) + timer 24 + free 4 + completion 8 + sizeof(Reply)";
 constexpr const char* kReceiveFormula = "sizeof(ReceiveState) + timer 24 + free 4 + completion 8";
 Memory memory_by_formula() {
-  return {sizeof(core::Peer) + kTimerBytes + 8, sizeof(core::SendState) + kTimerBytes + 4 + 8 + sizeof(core::Reply),
+  return {sizeof(core::Peer) + kTimerBytes + 12, sizeof(core::SendState) + kTimerBytes + 4 + 8 + sizeof(core::Reply),
           sizeof(core::ReceiveState) + kTimerBytes + 4 + 8};
 }
 
