@@ -1,5 +1,6 @@
 // Nanoseconds of one re-arming, with the question for the next timeout and a look for what is due, of the two timer
-// tables: core/timer_table.h (a heap) and core/timing_wheel.h. Prints one JSON object per number of armed timers.
+// tables: support/timer_table.h (a heap, which the endpoint used before) and core/timing_wheel.h. Prints one JSON
+// object per number of armed timers.
 //
 // The load is an endpoint's: most timers are operations that expire in minutes and are re-armed for a question in
 // some hundred microseconds now and then; time passes by two microseconds per step.
@@ -9,8 +10,8 @@
 #include <vector>
 
 #include "base/prng.h"
-#include "core/timer_table.h"
 #include "core/timing_wheel.h"
+#include "support/timer_table.h"
 
 namespace {
 

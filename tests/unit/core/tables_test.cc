@@ -12,7 +12,7 @@
 #include "core/reply_queue.h"
 #include "core/segmenter.h"
 #include "core/tag_table.h"
-#include "core/timer_table.h"
+#include "support/timer_table.h"
 
 using namespace mlt;
 using base::kNever;
