@@ -1,10 +1,10 @@
 // The public API over the event loop: checks what can be checked on the caller's thread, then hands a command over.
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cmath>
 
 #include "core/importance.h"
+#include "engine/deadline.h"
 #include "engine/event_loop.h"
 #include "engine/words.h"
 #include "mlt.h"
@@ -13,13 +13,6 @@
 namespace mlt {
 
 namespace {
-
-using SteadyTime = std::chrono::steady_clock::time_point;
-
-std::optional<SteadyTime> deadline_after(std::int64_t timeout_ns) {
-  if (timeout_ns < 0) return std::nullopt;
-  return std::chrono::steady_clock::now() + std::chrono::nanoseconds(timeout_ns);
-}
 
 wire::ElementType wire_element(Element element) { return static_cast<wire::ElementType>(element); }
 
@@ -290,7 +283,7 @@ std::optional<Done> wait_in(engine::OperationTable<Done>& table, OperationId ope
                             std::uint16_t rank) {
   Done done;
   using Result = typename engine::OperationTable<Done>::WaitResult;
-  switch (table.wait(operation, deadline_after(timeout_ns), done)) {
+  switch (table.wait(operation, engine::deadline_after(timeout_ns), done)) {
     case Result::kDone:
       return done;
     case Result::kTimeout:
@@ -315,7 +308,7 @@ std::optional<PushPullResult> Engine::wait_push_pull(OperationId operation, std:
 }
 
 std::optional<PushPullResult> Engine::next_push_pull(std::int64_t timeout_ns) {
-  return impl_->loop.push_pulls().wait_any(deadline_after(timeout_ns));
+  return impl_->loop.push_pulls().wait_any(engine::deadline_after(timeout_ns));
 }
 
 void Engine::use_services(std::span<const std::uint16_t> service_ranks, std::uint16_t workers) {

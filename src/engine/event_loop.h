@@ -23,7 +23,7 @@
 #include "engine/operation_table.h"
 #include "io/control_channel.h"
 #include "io/datapath.h"
-#include "io/udp_datapath.h"
+#include "io/network_datapath.h"
 #include "mlt.h"
 
 namespace mlt::engine {
@@ -122,6 +122,7 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink, privat
   template <typename StatusOf>
   void end_deferred(TimeNs now, StatusOf&& status_of);
   void expire_deferred(TimeNs now);
+  void fail_deferred(TimeNs now, std::uint16_t peer);
   bool try_post(TimeNs now, const core::SendRequest& request);
   bool try_post(TimeNs now, const core::ReceiveRequest& request);
   void finish_push_pulls();
@@ -145,8 +146,8 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink, privat
   std::uint32_t segment_bytes(std::uint16_t peer) const override { return segment_bytes_of(peer); }
 
   Options options_;
-  std::unique_ptr<io::Datapath> datapath_;  // the UDP datapath, or faults around it
-  io::UdpDatapath* udp_ = nullptr;          // the one inside
+  std::unique_ptr<io::Datapath> datapath_;  // the network, or faults around it
+  io::NetworkDatapath* network_ = nullptr;  // the one inside
   core::TransmitCapabilities transmit_capabilities_;
   std::unique_ptr<io::ControlChannel> channel_;
   std::uint32_t own_segment_bytes_ = 0;

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "io/counters.h"
-#include "io/datapath.h"
+#include "io/network_datapath.h"
 #include "io/os_error.h"
 #include "io/run_view.h"
 #include "io/udp_socket.h"
@@ -52,17 +52,14 @@ enum class UdpCounter : std::size_t {
   kCount
 };
 
-class UdpDatapath final : public Datapath {
+class UdpDatapath final : public NetworkDatapath {
  public:
   // Null on failure, with `error` filled.
   static std::unique_ptr<UdpDatapath> open(const UdpOptions& options, OsError& error);
 
-  // Where rank `rank` receives. False, with `error` filled, if the rank is out of range or the address is of another
-  // family than the socket. May be called again.
-  bool set_peer(std::uint16_t rank, const SocketAddress& address, OsError& error);
-
+  bool set_peer(std::uint16_t rank, const SocketAddress& address, OsError& error) override;
   std::uint16_t local_port() const { return socket_.local_address().port(); }
-  const SocketAddress& local_address() const { return socket_.local_address(); }
+  const SocketAddress& local_address() const override { return socket_.local_address(); }
   std::uint32_t send_buffer_bytes() const { return socket_.granted_send_bytes(); }
 
   const Capabilities& capabilities() const override { return capabilities_; }

@@ -1,0 +1,25 @@
+// Opens what the options ask for: the datapath to the network, and injected faults around it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "io/datapath.h"
+#include "io/network_datapath.h"
+#include "mlt.h"
+
+namespace mlt::engine {
+
+struct OpenedDatapath {
+  std::unique_ptr<io::Datapath> outer;     // what runs are handed to: the network, or faults around it
+  io::NetworkDatapath* network = nullptr;  // the one inside, which knows addresses
+};
+
+// Throws mlt::Error.
+OpenedDatapath open_datapath(const Options& options);
+
+// The payload of a packet that this rank offers in hello. Throws mlt::Error if the options ask for one that is no
+// multiple of 8 or does not fit the interface.
+std::uint32_t choose_segment_bytes(const Options& options, const io::Capabilities& capabilities);
+
+}  // namespace mlt::engine

@@ -1,0 +1,262 @@
+// How a rank comes up: opens its datapath and control channel, meets its peers, and hears when they leave.
+#include <sys/random.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/datapath_opening.h"
+#include "engine/deadline.h"
+#include "engine/event_loop.h"
+#include "engine/words.h"
+#include "io/clock.h"
+#include "io/interface.h"
+
+namespace mlt::engine {
+
+namespace {
+
+// The paper's thresholds are for a stack in user space. The kernel copies a run out and in on the way, and a first
+// sample of one small packet has not paid for that: without this allowance our own copying reads as a queue.
+constexpr base::DurationNs kKernelRunNs = 50 * base::kMicrosecond;
+constexpr base::DurationNs kConnectGraceNs = 500 * base::kMillisecond;
+// Loopback has no speed of its own; this is more than a core can move, so only the rate control limits it.
+constexpr double kNoSpeedBitsPerSecond = 100e9;
+
+std::uint64_t random_u64() {
+  std::uint64_t value = 0;
+  if (getrandom(&value, sizeof value, 0) != sizeof value) {
+    throw Error(ErrorCode::kSystem, "getrandom() gave no random bytes for the connection's cookie");
+  }
+  return value;
+}
+
+}  // namespace
+
+core::DscpMap dscp_map(const Options& options) {
+  core::DscpMap map;
+  map.control = options.control_dscp;
+  if (options.data_dscp.empty()) return map;
+  map.data_classes = static_cast<std::uint8_t>(std::min<std::size_t>(options.data_dscp.size(), core::kMaxClasses));
+  // PROTOCOL 13.1.8: ... a service whose map lacks a registration's class sends the results in its last one.
+  map.data.fill(options.data_dscp[map.data_classes - 1U]);
+  std::copy_n(options.data_dscp.begin(), map.data_classes, map.data.begin());
+  return map;
+}
+
+// ---- opening -------------------------------------------------------------------------------------------------------
+
+void EventLoop::open_datapath() {
+  OpenedDatapath opened = mlt::engine::open_datapath(options_);
+  network_ = opened.network;
+  datapath_ = std::move(opened.outer);
+
+  const io::Capabilities& capabilities = datapath_->capabilities();
+  transmit_capabilities_.max_run_segments = capabilities.max_run_segments;
+  transmit_capabilities_.max_run_bytes = capabilities.max_run_bytes;
+  core::EndpointConfig config;
+  config.rank = options_.rank;
+  config.peers = options_.ranks;
+  config.operation_timeout_ns = options_.operation_timeout_ns;
+  config.dscp = dscp_map(options_);
+  double bits = options_.line_rate_bits_per_second;
+  if (bits <= 0) {
+    io::OsError error;
+    const auto interface = io::find_interface(network_->local_address(), error);
+    bits = interface && interface->speed_bits_per_second > 0 ? static_cast<double>(interface->speed_bits_per_second)
+                                                             : kNoSpeedBitsPerSecond;
+  }
+  config.timely.line_rate_bytes_per_second = bits / 8;
+  config.timely.packet_bytes = choose_segment_bytes(options_, capabilities) + MLT_DATA_HEADER_BYTES;
+  config.timely.run_bytes = capabilities.max_run_bytes;
+  // PROTOCOL 11.2.3: Where the kernel moves the data, both offsets are 50 us longer, for its copying.
+  config.timely.low_offset_ns += kKernelRunNs;
+  config.timely.high_offset_ns += kKernelRunNs;
+  endpoint_ = std::make_unique<core::Endpoint>(config);
+}
+
+void EventLoop::open_control_channel() {
+  const io::Capabilities& capabilities = datapath_->capabilities();
+  io::ControlOptions control;
+  control.version = MLT_PROTOCOL_VERSION;
+  control.rank = options_.rank;
+  control.world_size = options_.ranks;
+  control.job_id = options_.job;
+  control.listen = *io::SocketAddress::from_host(options_.host, options_.control_port);
+  control.dead_after_ns = options_.peer_timeout_ns;
+  control.dscp = endpoint_->config().dscp.control;
+  // PROTOCOL 3.6.1: The period is 500 ms, or a quarter of the limit of 3.6.2 if that is shorter.
+  control.heartbeat_ns = std::min(control.heartbeat_ns, options_.peer_timeout_ns / 4);
+  // PROTOCOL 3.2.4: A rank MUST draw its incarnation and one cookie per peer from the system's random source when it
+  //     starts.
+  control.incarnation = random_u64();
+  control.udp_port = network_->local_address().port();
+  own_segment_bytes_ = choose_segment_bytes(options_, capabilities);
+  control.segment_bytes = own_segment_bytes_;
+  // What all peers send at once must fit the socket buffer, in which a small packet weighs more than its bytes.
+  const std::uint32_t senders = std::clamp<std::uint32_t>(options_.ranks - 1U, 1, 8);
+  // PROTOCOL 3.2.8: A rank SHOULD offer as window a third of its socket's receive buffer divided by the number of ranks
+  //     that may send at once (at most 8 are counted), and 16 segments at least.
+  control.window_bytes = std::max(capabilities.receive_buffer_bytes / 3 / senders, 16 * control.segment_bytes);
+  control.early_segments = endpoint_->config().early_segments_per_peer();
+  control.early_transfers = endpoint_->config().early_transfers_per_peer();
+  control.cookies.resize(options_.ranks);
+  for (std::uint16_t peer = 0; peer < options_.ranks; ++peer) {
+    // PROTOCOL 3.2.5: The low 16 bits of a cookie are the rank that must use it; the other 48 are random.
+    peers_[peer].local_cookie = (random_u64() & ~std::uint64_t{MLT_COOKIE_RANK_MASK}) | peer;
+    control.cookies[peer] = peers_[peer].local_cookie;
+  }
+  io::OsError error;
+  channel_ = io::ControlChannel::open(control, error);
+  if (!channel_) throw_os_error(error, options_.rank);
+}
+
+std::uint16_t EventLoop::udp_port() const { return network_->local_address().port(); }
+std::uint16_t EventLoop::control_port() const { return channel_->listen_address().port(); }
+
+// ---- connecting ----------------------------------------------------------------------------------------------------
+
+void EventLoop::connect(std::span<const PeerAddress> peers, std::int64_t timeout_ns) {
+  // The channel gives up at the deadline and says why; this thread waits a little longer, to hear it.
+  const auto until = deadline_after(timeout_ns < 0 ? timeout_ns : timeout_ns + kConnectGraceNs);
+  const TimeNs now = io::monotonic_now();
+  for (const PeerAddress& peer : peers) {
+    if (peer.rank >= options_.ranks || peer.rank == options_.rank) {
+      throw Error(ErrorCode::kConfig, "connect: rank " + std::to_string(peer.rank) + " is not a peer of rank " +
+                                          std::to_string(options_.rank));
+    }
+    io::OsError error;
+    const auto address = io::SocketAddress::resolve(peer.host, peer.control_port, error);
+    if (!address) throw_os_error(error, options_.rank);
+    // The higher rank connects to the lower, which listens. Whoever does not come up by then is named by the channel.
+    const TimeNs deadline = timeout_ns < 0 ? base::kNever : base::after(now, timeout_ns);
+    const bool known = peer.rank < options_.rank ? channel_->connect_to(now, peer.rank, *address, deadline, error)
+                                                 : channel_->expect(now, peer.rank, deadline, error);
+    if (!known) throw_os_error(error, options_.rank);
+  }
+  {
+    const std::lock_guard lock(thread_mutex_);
+    if (stopping_) {
+      throw Error(ErrorCode::kClosed, "rank " + std::to_string(options_.rank) + ": the context was closed");
+    }
+    thread_ = std::thread([this] { run(); });
+    started_ = true;
+  }
+
+  std::unique_lock lock(peers_mutex_);
+  const auto settled = [&] {
+    if (stopped_) return true;
+    bool all = true;
+    for (const PeerAddress& peer : peers) {
+      const PeerState state = peers_[peer.rank].state.load();
+      if (state == PeerState::kFailed || state == PeerState::kLeft) return true;
+      all = all && state == PeerState::kUp;
+    }
+    return all;
+  };
+  if (until) {
+    peers_changed_.wait_until(lock, *until, settled);
+  } else {
+    peers_changed_.wait(lock, settled);
+  }
+  if (stopped_) {
+    throw Error(ErrorCode::kClosed,
+                "rank " + std::to_string(options_.rank) + ": the context was closed while it connected");
+  }
+  std::string missing;
+  int first_missing = -1;
+  for (const PeerAddress& peer : peers) {
+    const PeerState state = peers_[peer.rank].state.load();
+    if (state == PeerState::kUp) continue;
+    if (state != PeerState::kConnecting) {
+      throw Error(peers_[peer.rank].error_code,
+                  "rank " + std::to_string(options_.rank) + ": " + peers_[peer.rank].error, peer.rank);
+    }
+    if (first_missing < 0) first_missing = peer.rank;
+    missing += (missing.empty() ? "" : ", ") + std::to_string(peer.rank) + " (" + peer.host + ":" +
+               std::to_string(peer.control_port) + ")";
+  }
+  if (!missing.empty()) {
+    throw Error(ErrorCode::kRendezvous,
+                "rank " + std::to_string(options_.rank) + ": no connection with rank " + missing + " within " +
+                    std::to_string(timeout_ns / base::kMillisecond) +
+                    " ms: is it running, and does a firewall between the hosts let TCP and UDP through?" +
+                    (last_refusal_.empty() ? "" : " Turned away meanwhile: " + last_refusal_),
+                first_missing);
+  }
+}
+
+void EventLoop::on_peer_up(const io::PeerHello& peer) {
+  const io::Hello& hello = peer.hello;
+  PeerRecord& record = peers_[hello.rank];
+  io::OsError error;
+  if (!network_->set_peer(hello.rank, peer.udp_address, error)) {
+    return on_peer_down(hello.rank, io::PeerDownCause::kRefused, error.text);
+  }
+  core::PeerUp up;
+  up.peer = hello.rank;
+  up.local_cookie = record.local_cookie;
+  up.remote_cookie = hello.cookie;
+  // PROTOCOL 3.2.6: The segment bytes of a pair are the smaller of the two values offered, rounded down to a multiple
+  //     of 8.
+  up.segment_bytes = std::min(hello.segment_bytes, own_segment_bytes_) / 8 * 8;
+  up.window_bytes = hello.window_bytes;
+  up.early_segments = hello.early_segments;
+  up.early_transfers = hello.early_transfers;
+  // PROTOCOL 3.2.9: A peer whose hello leaves no segment bytes, or whose cookie names another rank, MUST be treated as
+  //     down.
+  if (up.segment_bytes == 0 || wire::cookie_rank(up.remote_cookie) != options_.rank) {
+    return on_peer_down(hello.rank, io::PeerDownCause::kMalformed,
+                        "rank " + std::to_string(hello.rank) + " sent a hello with a cookie or segment size of no use");
+  }
+  endpoint_->on_control(now_, up);
+  record.segment_bytes.store(up.segment_bytes, std::memory_order_release);
+  {
+    const std::lock_guard lock(peers_mutex_);
+    record.state.store(PeerState::kUp, std::memory_order_release);
+  }
+  peers_changed_.notify_all();
+}
+
+void EventLoop::on_refused(const io::SocketAddress&, const std::string& text) {
+  const std::lock_guard lock(peers_mutex_);
+  last_refusal_ = text;
+}
+
+void EventLoop::on_peer_down(std::uint16_t peer, io::PeerDownCause cause, const std::string& text) {
+  {
+    const std::lock_guard lock(peers_mutex_);
+    PeerRecord& record = peers_[peer];
+    record.error = text;
+    record.error_code = down_code(cause);
+    record.state.store(cause == io::PeerDownCause::kGoodbye ? PeerState::kLeft : PeerState::kFailed,
+                       std::memory_order_release);
+  }
+  peers_changed_.notify_all();
+  endpoint_->on_control(now_, core::PeerDown{peer});
+  fail_deferred(now_, peer);
+  if (push_pull_) push_pull_->on_peer_down(now_, peer);
+  if (summation_) summation_->on_peer_down(now_, peer);
+}
+
+std::string EventLoop::peer_error(std::uint16_t peer) {
+  const std::lock_guard lock(peers_mutex_);
+  return peers_[peer].error;
+}
+
+bool EventLoop::wait_ranks_gone(std::uint16_t first, std::uint16_t count, std::int64_t timeout_ns) {
+  std::unique_lock lock(peers_mutex_);
+  const auto gone = [&] {
+    if (stopped_) return true;
+    for (std::uint16_t rank = first; rank < first + count; ++rank) {
+      const PeerState state = peers_[rank].state.load();
+      if (state == PeerState::kUp || state == PeerState::kConnecting) return false;
+    }
+    return true;
+  };
+  const auto until = deadline_after(timeout_ns);
+  if (until) return peers_changed_.wait_until(lock, *until, gone);
+  peers_changed_.wait(lock, gone);
+  return true;
+}
+
+}  // namespace mlt::engine
