@@ -138,6 +138,12 @@ void Endpoint::on_control_datagram(TimeNs now, TimeNs arrival_ns, std::uint16_t 
   count_drop(reason);
 }
 
+std::uint32_t Endpoint::packets_per_ack(const PeerUp& up) const {
+  const std::uint32_t most = shared_.config.packets_per_ack;
+  if (up.own_window_bytes == 0) return most;
+  return std::clamp(up.own_window_bytes / 2 / (up.segment_bytes + MLT_DATA_HEADER_BYTES), 1U, most);
+}
+
 void Endpoint::bring_up(const PeerUp& up) {
   MLT_CHECK(up.peer < shared_.config.peers && up.peer != shared_.config.rank);
   MLT_CHECK(up.segment_bytes > 0 && up.segment_bytes % 8 == 0 && up.segment_bytes <= shared_.config.max_segment_bytes);
@@ -151,6 +157,7 @@ void Endpoint::bring_up(const PeerUp& up) {
   peer.remote_cookie = up.remote_cookie;
   peer.segment_bytes = up.segment_bytes;
   peer.window_bytes = up.window_bytes;
+  peer.packets_per_ack = packets_per_ack(up);
   peer.early_segments = up.early_segments;
   peer.early_transfers = up.early_transfers;
   peer.rate.emplace(shared_.config.timely);

@@ -61,6 +61,7 @@ class Endpoint {
                            const wire::Prefix& prefix, base::Ecn ecn, bool by_control);
   bool identify(std::span<const std::byte> datagram, wire::Prefix& prefix, std::uint16_t& from);
   void count_drop(wire::DropReason reason);
+  std::uint32_t packets_per_ack(const PeerUp& up) const;
   void bring_up(const PeerUp& up);
   void release_polled();
 

@@ -110,12 +110,13 @@ struct Completion {
 // What hello settled about a peer.
 struct PeerUp {
   std::uint16_t peer = 0;
-  std::uint64_t local_cookie = 0;     // the peer puts it in every datagram to us; low 16 bits: the peer's rank
-  std::uint64_t remote_cookie = 0;    // we put it in every datagram to the peer; low 16 bits: our rank
-  std::uint32_t segment_bytes = 0;    // payload of a full packet, the same both ways; a multiple of 8
-  std::uint32_t window_bytes = 0;     // unacknowledged bytes that the peer's receive buffer holds
-  std::uint32_t early_segments = 0;   // segments the peer keeps for receives that are not posted yet, over all of them
-  std::uint32_t early_transfers = 0;  // and how many transfers these may belong to
+  std::uint64_t local_cookie = 0;      // the peer puts it in every datagram to us; low 16 bits: the peer's rank
+  std::uint64_t remote_cookie = 0;     // we put it in every datagram to the peer; low 16 bits: our rank
+  std::uint32_t segment_bytes = 0;     // payload of a full packet, the same both ways; a multiple of 8
+  std::uint32_t window_bytes = 0;      // unacknowledged bytes that the peer's receive buffer holds
+  std::uint32_t own_window_bytes = 0;  // the same that we announced to the peer; 0: as much as it likes
+  std::uint32_t early_segments = 0;    // segments the peer keeps for receives that are not posted yet, over all of them
+  std::uint32_t early_transfers = 0;   // and how many transfers these may belong to
 };
 
 struct PeerDown {

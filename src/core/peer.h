@@ -40,6 +40,7 @@ struct Peer {
   std::uint64_t remote_cookie = 0;
   std::uint32_t segment_bytes = 0;
   std::uint32_t window_bytes = 0;
+  std::uint32_t packets_per_ack = 1;
   std::uint32_t early_segments = 0;
   std::uint32_t early_transfers = 0;
 

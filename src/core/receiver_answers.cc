@@ -71,7 +71,7 @@ wire::AckBlock Receiver::block_of(TimeNs now, std::uint16_t rank, std::uint8_t p
   // PROTOCOL 7.2.5: There is no delayed acknowledgement: fewer packets than that are acknowledged by the answer to the
   //     marker or probe.
   in.since_ack = 0;
-  if (peer.since_ack < shared_.config.packets_per_ack) acks_due_.clear(rank);
+  if (peer.since_ack < peer.packets_per_ack) acks_due_.clear(rank);
   return block;
 }
 

@@ -43,8 +43,8 @@ void Receiver::count_arrival(TimeNs arrival_ns, std::uint16_t from, const Arriva
   peer.ack_posted = posted;
   // Counted over all paths, because one ACK speaks for all: no window is too small for any number of paths.
   // PROTOCOL 7.2.4: A receiver MUST send an ACK once ten packets have come, over all paths, of which no acknowledgement
-  //     block has told yet: no window is then too small for any number of paths.
-  if (++peer.since_ack >= shared_.config.packets_per_ack) acks_due_.set(from);
+  //     block has told yet, or as many as fill half the window that it announced, if that is fewer
+  if (++peer.since_ack >= peer.packets_per_ack) acks_due_.set(from);
 }
 
 void Receiver::note_order(ReceiveState& state, std::uint8_t path, std::uint32_t sequence, TimeNs arrival_ns) {

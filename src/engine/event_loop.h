@@ -151,6 +151,7 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink, privat
   core::TransmitCapabilities transmit_capabilities_;
   std::unique_ptr<io::ControlChannel> channel_;
   std::uint32_t own_segment_bytes_ = 0;
+  std::uint32_t own_window_bytes_ = 0;
   std::unique_ptr<core::Endpoint> endpoint_;
   core::Transmit transmit_;
   core::ControlOutput control_output_;

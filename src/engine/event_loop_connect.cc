@@ -96,7 +96,8 @@ void EventLoop::open_control_channel() {
   const std::uint32_t senders = std::clamp<std::uint32_t>(options_.ranks - 1U, 1, 8);
   // PROTOCOL 3.2.8: A rank SHOULD offer as window a third of its socket's receive buffer divided by the number of ranks
   //     that may send at once (at most 8 are counted), and 16 segments at least.
-  control.window_bytes = std::max(capabilities.receive_buffer_bytes / 3 / senders, 16 * control.segment_bytes);
+  own_window_bytes_ = std::max(capabilities.receive_buffer_bytes / 3 / senders, 16 * control.segment_bytes);
+  control.window_bytes = own_window_bytes_;
   control.early_segments = endpoint_->config().early_segments_per_peer();
   control.early_transfers = endpoint_->config().early_transfers_per_peer();
   control.cookies.resize(options_.ranks);
@@ -200,6 +201,7 @@ void EventLoop::on_peer_up(const io::PeerHello& peer) {
   //     of 8.
   up.segment_bytes = std::min(hello.segment_bytes, own_segment_bytes_) / 8 * 8;
   up.window_bytes = hello.window_bytes;
+  up.own_window_bytes = own_window_bytes_;
   up.early_segments = hello.early_segments;
   up.early_transfers = hello.early_transfers;
   // PROTOCOL 3.2.9: A peer whose hello leaves no segment bytes, or whose cookie names another rank, MUST be treated as

@@ -307,6 +307,8 @@ Scenario draw_scenario(std::uint64_t seed, Draw draw) {
     scenario.fabric.host_link.control.drop = 1;
     // Every window costs several timeouts then; what is to be seen is that everything ends all the same.
     scenario.simulator.window_bytes = 4U << 20;
+    // Nothing slows a sender that hears no ACK: a socket buffer of a few packets would lose nine of ten in each round.
+    scenario.simulator.host.socket_buffer_bytes = 4U << 20;
   }
   if (scenario.shape == Shape::kLeafSpine && prng.chance(0.5)) {
     for (std::uint32_t spine = 0; spine < scenario.spines; ++spine) {

@@ -66,6 +66,7 @@ void Simulator::peer_up(std::uint16_t rank, std::uint16_t peer) {
   up.remote_cookie = connections_.cookie(rank, peer);
   up.segment_bytes = config_.segment_bytes;
   up.window_bytes = config_.window_bytes;
+  up.own_window_bytes = config_.window_bytes;
   up.early_segments = hosts_[peer].config().endpoint.early_segments_per_peer();
   up.early_transfers = hosts_[peer].config().endpoint.early_transfers_per_peer();
   if (trace) trace({now_, TraceKind::kPeerUp, rank, nullptr, {}, "peer " + std::to_string(peer) + " is up"});

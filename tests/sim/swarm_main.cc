@@ -1,7 +1,7 @@
 // The swarm's program: runs seeds and stops at the first that breaks a rule, printing one command that shows it again.
 //   mlt_swarm --first 1 --count 2000          one seed after another; a line of JSON at the end
 //   mlt_swarm --seed 77 --trace               one seed, with its scenario and every event
-//   mlt_swarm --first-draw ...                as the seeds of tests/sim/regressions were drawn
+//   mlt_swarm --first-draw ...                as the seeds of tests/sim/regressions/first_draw were drawn
 //   mlt_swarm --seeds FILE                    the seeds in FILE, one per line ('#' begins a comment)
 #include <unistd.h>
 
