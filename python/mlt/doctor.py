@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Literal
 
 Level = Literal["ok", "problem", "optional"]
-# What the engine asks the kernel for (src/engine/event_loop.cc).
+# What the engine asks the kernel for (src/engine/datapath_opening.cc).
 SOCKET_BUFFER_BYTES = 8 << 20
 # GSO came to UDP with 4.18, GRO with 5.0.
 LEAST_KERNEL = (5, 0)
