@@ -75,16 +75,16 @@ bool Endpoint::identify(std::span<const std::byte> datagram, wire::Prefix& prefi
 void Endpoint::on_datagram(TimeNs now, std::span<const std::byte> datagram, base::Ecn ecn, TimeNs arrival_ns) {
   release_polled();
   arrival_ns = std::min(arrival_ns, now);
-  wire::Prefix prefix;
+  wire::DataHeader header;
+  const wire::Prefix& prefix = header.prefix;
   std::uint16_t from = 0;
   // PROTOCOL 4.3.5: a receiver MUST make it before it looks at anything that the table of 4.11 lists after it
-  if (!identify(datagram, prefix, from)) return;
+  if (!identify(datagram, header.prefix, from)) return;
   if (prefix.type != wire::PacketType::kData) {
     return on_control_datagram(now, arrival_ns, from, datagram, prefix, ecn, false);
   }
-  wire::DataHeader header;
   std::span<const std::byte> payload;
-  const wire::DropReason reason = wire::decode_data(datagram, prefix, header, payload);
+  const wire::DropReason reason = wire::decode_data(datagram, header, payload);
   if (reason != wire::DropReason::kNone) return count_drop(reason);
   receiver_.on_data(now, arrival_ns, from, header, payload, ecn);
 }

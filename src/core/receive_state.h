@@ -6,6 +6,7 @@
 #include <span>
 
 #include "base/bitmap.h"
+#include "base/stream_copy.h"
 #include "core/event.h"
 #include "core/segmenter.h"
 #include "core/state_machine.h"
@@ -61,6 +62,8 @@ struct ReceiveState {
     return machine.phase() == ReceivePhase::k_filling || static_cast<std::int8_t>(other - round) > 0;
   }
   std::uint64_t missing_bytes() const { return grid.total_bytes() - received_bytes; }
+  // Too large for a core's caches: written past them.
+  bool streams() const { return grid.total_bytes() >= base::kStreamedBytes; }
   wire::TransferId transfer() const { return {request.tag, generation}; }
 };
 

@@ -192,6 +192,7 @@ void Receiver::finish(TimeNs now, ReceiveState& state, ReceiveEvent event, Compl
   // PROTOCOL 7.2.3: With every receive from the peer that completes, its reorder window shrinks by a sixteenth.
   shared_.peers[state.request.peer].reorder_window_ns -= shared_.peers[state.request.peer].reorder_window_ns / 16;
   shared_.counters.add(is_failure(status) ? Counter::k_operations_failed : Counter::k_receives_completed);
+  if (state.streams()) base::fence_streamed();
   // PROTOCOL 7.7.2: A receive completes exactly once, with one of the statuses of the table, the missing bytes, the
   //     bytes that the bound allowed, and which segments arrived.
   shared_.completions.push({CompletionKind::kReceive, slot});

@@ -153,7 +153,12 @@ bool Receiver::place(TimeNs now, ReceiveState& state, const wire::DataHeader& he
     if (state.request.place != nullptr) {
       state.request.place(state.request.place_context, header.offset_bytes, payload);
     } else if (!payload.empty()) {
-      std::memcpy(state.request.data.data() + header.offset_bytes, payload.data(), payload.size());
+      std::byte* to = state.request.data.data() + header.offset_bytes;
+      if (state.streams()) {
+        base::stream_copy(to, payload.data(), payload.size());
+      } else {
+        std::memcpy(to, payload.data(), payload.size());
+      }
     }
   }
   if ((flags & MLT_FLAG_END_OF_ROUND) != 0 && state.is_newer_round(header.prefix.round) &&

@@ -219,12 +219,12 @@ std::string trace_line(const TraceRecord& record) {
   line += std::string(" ") + type_name(packet.type) + " " + std::to_string(packet.from) + ">" +
           std::to_string(packet.to) + " path " + std::to_string(packet.path) + " dscp " + std::to_string(packet.dscp) +
           " ecn " + std::to_string(static_cast<int>(packet.ecn)) + " " + std::to_string(packet.size) + " bytes";
-  wire::Prefix prefix;
-  if (wire::decode_prefix(packet.datagram(), prefix) != wire::DropReason::kNone) return line + " damaged";
-  line += " round " + std::to_string(prefix.round) + " flags " + std::to_string(prefix.flags);
   wire::DataHeader header;
+  const wire::Prefix& prefix = header.prefix;
+  if (wire::decode_prefix(packet.datagram(), header.prefix) != wire::DropReason::kNone) return line + " damaged";
+  line += " round " + std::to_string(prefix.round) + " flags " + std::to_string(prefix.flags);
   std::span<const std::byte> payload;
-  if (packet.is_data() && wire::decode_data(packet.datagram(), prefix, header, payload) == wire::DropReason::kNone) {
+  if (packet.is_data() && wire::decode_data(packet.datagram(), header, payload) == wire::DropReason::kNone) {
     line += " sequence " + std::to_string(prefix.sequence) + " tag " + std::to_string(header.tag) + " generation " +
             std::to_string(header.generation) + " offset " + std::to_string(header.offset_bytes);
   }

@@ -100,11 +100,9 @@ DropReason decode_prefix(std::span<const std::byte> datagram, Prefix& prefix) {
   return DropReason::kNone;
 }
 
-DropReason decode_data(std::span<const std::byte> datagram, const Prefix& prefix, DataHeader& header,
-                       std::span<const std::byte>& payload) {
+DropReason decode_data(std::span<const std::byte> datagram, DataHeader& header, std::span<const std::byte>& payload) {
   if (datagram.size() < MLT_DATA_HEADER_BYTES) return DropReason::kTooShort;
   const std::byte* in = datagram.data();
-  header.prefix = prefix;
   header.tag = load_le64(in + MLT_OFFSET_TAG);
   header.generation = load_le32(in + MLT_OFFSET_GENERATION);
   header.total_bytes = load_le32(in + MLT_OFFSET_TOTAL_BYTES);
@@ -117,7 +115,7 @@ DropReason decode_data(std::span<const std::byte> datagram, const Prefix& prefix
   if (payload.empty() && header.total_bytes != 0) return DropReason::kBadLength;
   if (header.offset_bytes > header.total_bytes) return DropReason::kBadLength;
   if (payload.size() > header.total_bytes - header.offset_bytes) return DropReason::kBadLength;
-  if (header.total_bytes % element_bytes(prefix.element) != 0) return DropReason::kBadLength;
+  if (header.total_bytes % element_bytes(header.prefix.element) != 0) return DropReason::kBadLength;
   return DropReason::kNone;
 }
 

@@ -29,6 +29,18 @@ inline constexpr std::uint32_t kNoAnswerPath = 0xFF;
 struct TransferId {
   std::uint64_t tag = 0;
   std::uint32_t generation = 0;
+
+  constexpr TransferId() = default;
+  constexpr TransferId(std::uint64_t transfer_tag, std::uint32_t transfer_generation)
+      : tag(transfer_tag), generation(transfer_generation) {}
+  // Field by field: one wide load of fields that were just read from a packet waits for all earlier stores, the payload
+  // of the packet before among them (see decode_data).
+  constexpr TransferId(const TransferId& other) : tag(other.tag), generation(other.generation) {}
+  constexpr TransferId& operator=(const TransferId& other) {
+    tag = other.tag;
+    generation = other.generation;
+    return *this;
+  }
   bool operator==(const TransferId&) const = default;
 };
 inline constexpr std::size_t kTransferIdBytes = 12;

@@ -11,11 +11,11 @@ namespace {
 using namespace mlt;
 
 void decode_then_encode(std::span<const std::byte> datagram) {
-  wire::Prefix prefix;
-  if (wire::decode_prefix(datagram, prefix) != wire::DropReason::kNone) return;
   wire::DataHeader header;
+  const wire::Prefix& prefix = header.prefix;
+  if (wire::decode_prefix(datagram, header.prefix) != wire::DropReason::kNone) return;
   std::span<const std::byte> payload;
-  if (wire::decode_data(datagram, prefix, header, payload) != wire::DropReason::kNone) return;
+  if (wire::decode_data(datagram, header, payload) != wire::DropReason::kNone) return;
   if (prefix.type != wire::PacketType::kData) return;
   FUZZ_CHECK(payload.size() == datagram.size() - MLT_DATA_HEADER_BYTES);
   FUZZ_CHECK(payload.empty() || payload.data() == datagram.data() + MLT_DATA_HEADER_BYTES);
@@ -45,13 +45,13 @@ void encode_then_decode(fuzz::Input& input) {
 
   std::vector<std::byte> datagram(MLT_DATA_HEADER_BYTES + length);
   wire::encode_data_header(header, datagram.data());
-  wire::Prefix prefix;
-  FUZZ_CHECK(wire::decode_prefix(datagram, prefix) == wire::DropReason::kNone);
+  wire::DataHeader read;
+  const wire::Prefix& prefix = read.prefix;
+  FUZZ_CHECK(wire::decode_prefix(datagram, read.prefix) == wire::DropReason::kNone);
   FUZZ_CHECK(prefix.cookie == header.prefix.cookie);
   FUZZ_CHECK(wire::cookie_rank(prefix.cookie) == (prefix.cookie & MLT_COOKIE_RANK_MASK));
-  wire::DataHeader read;
   std::span<const std::byte> payload;
-  FUZZ_CHECK(wire::decode_data(datagram, prefix, read, payload) == wire::DropReason::kNone);
+  FUZZ_CHECK(wire::decode_data(datagram, read, payload) == wire::DropReason::kNone);
   FUZZ_CHECK(read.prefix.flags == header.prefix.flags && read.prefix.path == header.prefix.path);
   FUZZ_CHECK(read.prefix.element == header.prefix.element && read.prefix.round == header.prefix.round);
   FUZZ_CHECK(read.prefix.sequence == header.prefix.sequence && read.tag == header.tag);
@@ -59,8 +59,9 @@ void encode_then_decode(fuzz::Input& input) {
   FUZZ_CHECK(read.offset_bytes == header.offset_bytes && read.timestamp_ns == header.timestamp_ns);
 
   datagram[damaged_bit / 8] ^= static_cast<std::byte>(1U << (damaged_bit % 8));
-  if (wire::decode_prefix(datagram, prefix) == wire::DropReason::kNone && prefix.type == wire::PacketType::kData) {
-    FUZZ_CHECK(prefix.cookie != header.prefix.cookie);
+  wire::Prefix damaged;
+  if (wire::decode_prefix(datagram, damaged) == wire::DropReason::kNone && damaged.type == wire::PacketType::kData) {
+    FUZZ_CHECK(damaged.cookie != header.prefix.cookie);
   }
 }
 

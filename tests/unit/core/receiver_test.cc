@@ -35,7 +35,7 @@ wire::DataHeader header_of(const Flight& flight) {
   wire::DataHeader header;
   std::span<const std::byte> payload;
   REQUIRE(wire::decode_prefix(flight.bytes, header.prefix) == wire::DropReason::kNone);
-  REQUIRE(wire::decode_data(flight.bytes, header.prefix, header, payload) == wire::DropReason::kNone);
+  REQUIRE(wire::decode_data(flight.bytes, header, payload) == wire::DropReason::kNone);
   return header;
 }
 

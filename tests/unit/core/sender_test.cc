@@ -42,7 +42,7 @@ std::vector<Packet>& record(VirtualNetwork& network, std::vector<Packet>& packet
     Packet packet;
     std::span<const std::byte> payload;
     REQUIRE(wire::decode_prefix(f.bytes, packet.header.prefix) == wire::DropReason::kNone);
-    REQUIRE(wire::decode_data(f.bytes, packet.header.prefix, packet.header, payload) == wire::DropReason::kNone);
+    REQUIRE(wire::decode_data(f.bytes, packet.header, payload) == wire::DropReason::kNone);
     packet.dscp = f.dscp;
     packet.ecn = f.ecn;
     packets.push_back(packet);

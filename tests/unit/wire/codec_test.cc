@@ -43,10 +43,9 @@ DropReason decode(const std::vector<std::byte>& bytes, wire::DataHeader& header,
   const std::unique_ptr<std::byte[]> exact(new std::byte[bytes.size()]);
   if (!bytes.empty()) std::memcpy(exact.get(), bytes.data(), bytes.size());
   const std::span<const std::byte> view(exact.get(), bytes.size());
-  wire::Prefix prefix;
-  if (const DropReason reason = wire::decode_prefix(view, prefix); reason != DropReason::kNone) return reason;
+  if (const DropReason reason = wire::decode_prefix(view, header.prefix); reason != DropReason::kNone) return reason;
   std::span<const std::byte> payload;
-  const DropReason reason = wire::decode_data(view, prefix, header, payload);
+  const DropReason reason = wire::decode_data(view, header, payload);
   if (reason == DropReason::kNone) {
     payload_size = payload.size();
     CHECK(payload.data() == view.data() + MLT_DATA_HEADER_BYTES);

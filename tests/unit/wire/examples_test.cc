@@ -20,7 +20,7 @@ constexpr wire::AckBlock kBlock{
     .highest_sequence = 7, .received_packets = 6, .ce_packets = 1, .echo_timestamp_ns = 1'000'000, .hold_ns = 2'500};
 constexpr wire::AckBlock kOther{
     .highest_sequence = 5, .received_packets = 5, .ce_packets = 0, .echo_timestamp_ns = 900'000, .hold_ns = 90'000};
-constexpr wire::TransferId kTransfer{.tag = 42, .generation = 3};
+constexpr wire::TransferId kTransfer{42, 3};
 
 wire::Prefix prefix_of(PacketType type, std::uint8_t flags, wire::ElementType element, std::uint8_t round) {
   wire::Prefix prefix;
