@@ -37,7 +37,7 @@ class Context:
     MLT_QOS_POLICY names): packets carry its DSCPs, and there are as many traffic classes as it has data classes.
     Without one there are seven, of DSCP 3, 7, 11, 15, 19, 23 and 27, and control has 31. All ranks need the same.
     ``paths`` are the ways to each peer that packets are sprayed over (``mlt.paths.resolve``: a number, interfaces or
-    addresses, mappings, or the YAML file that MLT_PATHS names; None: MLT_PATHS, or one); all ranks need the same number.
+    addresses, mappings, or a YAML file; None: what MLT_PATHS says, else one); all ranks need the same number.
     ``busy_poll_us``: how long the kernel polls the interface when a socket is read and empty (needs CAP_NET_ADMIN).
 
     Raises ConfigError, PortInUseError, PeerMismatchError or RendezvousError; nothing stays open then.

@@ -1,8 +1,8 @@
 """The ways to each peer that packets are sprayed over, and what is known of them.
 
 A path is a socket of its own: another source and destination port, which the switches' hashes see; another interface;
-another IPv6 flow label; or a list of switches to go through (SRv6). Every rank has the same number of them, and path i of
-one rank talks to path i of another. ``docs/paths.md`` says when to use which.
+another IPv6 flow label; or a list of switches to go through (SRv6). Every rank has the same number of them, and path i
+of one rank talks to path i of another. ``docs/paths.md`` says when to use which.
 """
 
 from __future__ import annotations
@@ -53,7 +53,9 @@ class PathOptions:
         _integer(self.flow_label, "flow_label", MOST_FLOW_LABEL)
         for name, segments in (("segments", self.segments), *((f"segments_to[{r}]", s) for r, s in self._lists())):
             if len(segments) > MOST_SEGMENTS:
-                raise ConfigError(f"{name} has {len(segments)} addresses; a routing header has room for {MOST_SEGMENTS}")
+                raise ConfigError(
+                    f"{name} has {len(segments)} addresses; a routing header has room for {MOST_SEGMENTS}"
+                )
             for segment in segments:
                 if _address(segment).version != 6:
                     raise ConfigError(f"{name}: {segment!r} is not an IPv6 address, which an SRv6 segment is")
@@ -82,7 +84,7 @@ class PathStatus:
     """What is known of one path to one peer.
 
     ``share`` of what is now sent to the peer and ``loss`` (estimate) are fractions, ``rtt_us`` is None before the first
-    measurement. ``silent``: given up for now, only probed. ``packets_*`` count this peer's, ``runs_*`` (system calls
+    measurement (they start anew when control takes another path). ``silent``: given up for now, only probed. ``packets_*`` count this peer's, ``runs_*`` (system calls
     that succeeded and that the system refused) those to all peers.
     """
 
