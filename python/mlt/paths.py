@@ -83,9 +83,10 @@ class PathOptions:
 class PathStatus:
     """What is known of one path to one peer.
 
-    ``share`` of what is now sent to the peer and ``loss`` (estimate) are fractions, ``rtt_us`` is None before the first
-    measurement (they start anew when control takes another path). ``silent``: given up for now, only probed. ``packets_*`` count this peer's, ``runs_*`` (system calls
-    that succeeded and that the system refused) those to all peers.
+    ``share`` of what is now sent to the peer and ``loss`` (estimate) are fractions. ``rtt_us`` is None before the first
+    measurement; they start anew when control takes another path. ``silent``: given up for now, only probed.
+    ``packets_*`` count this peer's, ``runs_*`` (system calls that succeeded, and that the system refused) those to all
+    peers.
     """
 
     path: int
