@@ -77,12 +77,23 @@ struct FaultOptions {
   bool any() const { return drop > 0 || duplicate > 0 || reorder > 0 || corrupt > 0 || delay_ns > 0 || jitter_ns > 0; }
 };
 
+// One way to all peers. Every rank has the same number of them; path i of one rank talks to path i of another.
+struct PathOptions {
+  std::string host;                   // address to bind; empty: that of `interface`, or Options::host
+  std::string interface;              // leave by this one whatever the routes say; empty: by the routes
+  std::uint16_t udp_port = 0;         // 0: any
+  std::uint32_t flow_label = 0;       // IPv6, 20 bits; 0: the system's choice
+  std::vector<std::string> segments;  // SRv6 list in order of travel, IPv6 addresses; empty: none
+  std::vector<std::pair<std::uint16_t, std::vector<std::string>>> segments_to;  // other lists, to these ranks
+};
+
 struct Options {
   std::uint16_t rank = 0;
   std::uint16_t ranks = 1;                 // workers and services together
   std::uint64_t job = 0;                   // hash of the job's name; ranks of another job are refused
   std::string host = "127.0.0.1";          // address to bind, IPv4 or IPv6
-  std::uint16_t udp_port = 0;              // 0: any
+  std::uint16_t udp_port = 0;              // 0: any; without `paths`
+  std::vector<PathOptions> paths;          // 1 to 16; empty: one, by `host` and `udp_port`
   std::uint16_t control_port = 0;          // TCP; 0: any
   std::uint32_t segment_bytes = 0;         // payload of a packet, a multiple of 8; 0: from the interface's MTU
   double line_rate_bits_per_second = 0;    // 0: the interface's speed
@@ -90,6 +101,7 @@ struct Options {
   std::int64_t operation_timeout_ns = 300'000'000'000;
   std::int64_t peer_timeout_ns = 3'000'000'000;  // silence after which a peer counts as dead
   std::uint32_t spin_us = 0;                     // how long the I/O thread polls before it sleeps
+  std::uint32_t busy_poll_us = 0;  // how long the kernel polls the interface for it (SO_BUSY_POLL); 0: not
   // DSCP of each traffic class, class 0 (the most urgent) first; its size is the number of classes, 1 to 8. Every code
   // point is below 64 and belongs to one class. Empty: 3, 7, 11, 15, 19, 23, 27. The switches need the same map.
   std::vector<std::uint8_t> data_dscp;
@@ -194,6 +206,20 @@ struct CounterValue {
   std::uint64_t value = 0;
 };
 
+// What is known of one path to one peer.
+struct PathStatus {
+  std::uint8_t path = 0;
+  std::string local;                   // address and port that it leaves from
+  std::uint64_t packets_sent = 0;      // to this peer
+  std::uint64_t packets_reported = 0;  // arrived there, as it says
+  double loss = 0;                     // estimate, [0, 1]
+  std::int64_t rtt_ns = 0;             // smoothed; 0: not measured yet
+  double share = 0;                    // of what is sent to this peer now, [0, 1]
+  bool silent = false;                 // given up for now and only probed
+  std::uint64_t runs_sent = 0;         // to all peers
+  std::uint64_t runs_failed = 0;       // refused by the system, to all peers
+};
+
 class Engine {
  public:
   // Binds the ports. Ranks are connected by connect().
@@ -241,6 +267,8 @@ class Engine {
   std::vector<CounterValue> counters() const;
   // The rate controller's current sending rate towards `peer`.
   double rate_bits_per_second(std::uint16_t peer) const;
+  // Its paths, path 0 first; the figures are zero before connect().
+  std::vector<PathStatus> paths(std::uint16_t peer) const;
   bool is_peer_up(std::uint16_t peer) const;
 
   // Says goodbye, fails what is under way with kClosed semantics, joins the I/O thread. Idempotent.

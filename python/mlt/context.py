@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 from mlt import _core, priority, qos, rendezvous
+from mlt import paths as paths_module
 from mlt.completion import Completion, Operation, completion_of
 from mlt.config import JobConfig
 from mlt.errors import ConfigError, InvalidBufferError, WaitTimeoutError
@@ -35,6 +36,9 @@ class Context:
     dead. ``qos_policy`` is the policy file of ``mlt switch`` (a path, or its content as a mapping; None: the file that
     MLT_QOS_POLICY names): packets carry its DSCPs, and there are as many traffic classes as it has data classes.
     Without one there are seven, of DSCP 3, 7, 11, 15, 19, 23 and 27, and control has 31. All ranks need the same.
+    ``paths`` are the ways to each peer that packets are sprayed over (``mlt.paths.resolve``: a number, interfaces or
+    addresses, mappings, or a YAML file; None: what MLT_PATHS says, else one); all ranks need the same number.
+    ``busy_poll_us``: how long the kernel polls the interface when a socket is read and empty (needs CAP_NET_ADMIN).
 
     Raises ConfigError, PortInUseError, PeerMismatchError or RendezvousError; nothing stays open then.
     """
@@ -57,6 +61,8 @@ class Context:
         peer_timeout: float = 3.0,
         spin_us: int = 0,
         qos_policy: qos.PolicySource | None = None,
+        paths: paths_module.PathSource | None = None,
+        busy_poll_us: int = 0,
     ) -> None:
         self._config = config = JobConfig.resolve(
             rank=rank,
@@ -70,6 +76,7 @@ class Context:
         self._dispatcher: Dispatcher | None = None
         connect_ns = _nanoseconds(connect_timeout, "connect_timeout")
         dscp = qos.resolve(qos_policy)
+        ways = paths_module.resolve(paths, ranks=config.size)
         deadline = time.monotonic() + connect_timeout
         address = rendezvous.local_host(config)
         self._engine = _core.Engine(
@@ -88,6 +95,8 @@ class Context:
             data_dscp=list(dscp.data),
             control_dscp=dscp.control,
             faults=(faults if faults is not None else Faults()).to_native(),
+            paths=[way.to_native() for way in ways],
+            busy_poll_us=_at_least(busy_poll_us, 0, "busy_poll_us"),
         )
         try:
             own = rendezvous.Endpoint(config.rank, address, self._engine.control_port)
@@ -254,6 +263,13 @@ class Context:
     def rate_gbps(self, peer: int) -> float:
         """What the rate controller now allows towards ``peer``, in Gbit/s."""
         return self._engine.rate_bits_per_second(peer) / 1e9
+
+    def paths(self, peer: int) -> tuple[paths_module.PathStatus, ...]:
+        """What is known of each path to ``peer``, path 0 first; what was sent over it by all its users is counted too.
+
+        Raises UnknownPeerError.
+        """
+        return tuple(paths_module.PathStatus.of(native) for native in self._engine.paths(peer))
 
     def is_peer_up(self, peer: int) -> bool:
         """Whether ``peer`` is connected and neither said goodbye nor failed."""

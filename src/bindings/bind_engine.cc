@@ -21,12 +21,14 @@ std::unique_ptr<EngineHandle> make_engine(std::uint16_t rank, std::uint16_t rank
                                           std::uint32_t receive_buffer_bytes, std::int64_t operation_timeout_ns,
                                           std::int64_t peer_timeout_ns, std::uint32_t spin_us,
                                           std::vector<std::uint8_t> data_dscp, std::uint8_t control_dscp,
-                                          const FaultOptions& faults) {
+                                          const FaultOptions& faults, std::vector<PathOptions> paths,
+                                          std::uint32_t busy_poll_us) {
   return std::make_unique<EngineHandle>(Options{.rank = rank,
                                                 .ranks = ranks,
                                                 .job = job,
                                                 .host = host,
                                                 .udp_port = udp_port,
+                                                .paths = std::move(paths),
                                                 .control_port = control_port,
                                                 .segment_bytes = segment_bytes,
                                                 .line_rate_bits_per_second = line_rate_bits_per_second,
@@ -34,6 +36,7 @@ std::unique_ptr<EngineHandle> make_engine(std::uint16_t rank, std::uint16_t rank
                                                 .operation_timeout_ns = operation_timeout_ns,
                                                 .peer_timeout_ns = peer_timeout_ns,
                                                 .spin_us = spin_us,
+                                                .busy_poll_us = busy_poll_us,
                                                 .data_dscp = std::move(data_dscp),
                                                 .control_dscp = control_dscp,
                                                 .faults = faults});
@@ -90,7 +93,8 @@ void register_engine(py::module_& module) {
       .def(py::init(&make_engine), py::kw_only(), py::arg("rank"), py::arg("ranks"), py::arg("job"), py::arg("host"),
            py::arg("udp_port"), py::arg("control_port"), py::arg("segment_bytes"), py::arg("line_rate_bits_per_second"),
            py::arg("receive_buffer_bytes"), py::arg("operation_timeout_ns"), py::arg("peer_timeout_ns"),
-           py::arg("spin_us"), py::arg("data_dscp"), py::arg("control_dscp"), py::arg("faults"))
+           py::arg("spin_us"), py::arg("data_dscp"), py::arg("control_dscp"), py::arg("faults"),
+           py::arg("paths") = std::vector<PathOptions>{}, py::arg("busy_poll_us") = 0)
       .def_property_readonly("control_port", [](const EngineHandle& self) { return self.engine().control_port(); })
       .def_property_readonly("udp_port", [](const EngineHandle& self) { return self.engine().udp_port(); })
       .def_property_readonly("data_dscp", [](const EngineHandle& self) { return self.engine().data_dscp(); })
@@ -102,6 +106,7 @@ void register_engine(py::module_& module) {
       .def("close", &EngineHandle::close)
       .def("segment_count", &EngineHandle::segment_count, py::arg("peer"), py::arg("total_bytes"))
       .def("segment_bytes", &EngineHandle::segment_bytes, py::arg("peer"))
+      .def("paths", &EngineHandle::paths, py::arg("peer"))
       .def("is_peer_up", &EngineHandle::is_peer_up, py::arg("peer"))
       .def("rate_bits_per_second", &EngineHandle::rate_bits_per_second, py::arg("peer"))
       .def(

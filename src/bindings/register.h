@@ -11,6 +11,8 @@ void register_errors(pybind11::module_& module);
 void register_tensor(pybind11::module_& module);
 void register_completion(pybind11::module_& module);
 void register_faults(pybind11::module_& module);
+// Before the engine, whose arguments they are.
+void register_paths(pybind11::module_& module);
 void register_engine(pybind11::module_& module);
 void register_simulator(pybind11::module_& module);
 // The push-pull part of class Engine; called by register_engine.

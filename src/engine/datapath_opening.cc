@@ -1,12 +1,17 @@
 #include "engine/datapath_opening.h"
 
 #include <algorithm>
+#include <map>
+#include <string>
 #include <utility>
 
 #include "core/config.h"
 #include "engine/words.h"
 #include "io/fault_datapath.h"
+#include "io/interface.h"
+#include "io/path_spec.h"
 #include "io/udp_datapath.h"
+#include "io/udp_paths_datapath.h"
 #include "wire/packet.h"
 
 namespace mlt::engine {
@@ -17,6 +22,9 @@ namespace {
 constexpr std::uint32_t kReceiveBufferBytes = 8U << 20;
 // Ethernet's payload, less IPv4 and UDP headers and ours, in whole 8 bytes: used where the interface has no such limit.
 constexpr std::uint32_t kEthernetSegmentBytes = (1'500 - 28 - MLT_DATA_HEADER_BYTES) / 8 * 8;
+
+// Loopback has no speed of its own; this is more than a core can move, so only the rate control limits it.
+constexpr double kNoSpeedBitsPerSecond = 100e9;
 
 bool is_data(std::span<const std::byte> first_bytes) {
   return !first_bytes.empty() && (static_cast<std::uint8_t>(first_bytes[0]) & 0x0F) == MLT_TYPE_DATA;
@@ -43,7 +51,97 @@ io::FaultOptions fault_options(const FaultOptions& faults, std::uint16_t rank) {
   return options;
 }
 
+io::SegmentList segment_list(const std::vector<std::string>& segments, const std::string& where) {
+  io::SegmentList list;
+  for (const std::string& text : segments) {
+    const auto segment = io::SocketAddress::from_host(text, 0);
+    if (!segment || segment->family() != AF_INET6) {
+      throw Error(ErrorCode::kConfig, where + "segment '" + text + "' is not an IPv6 address");
+    }
+    list.push_back(*segment);
+  }
+  return list;
+}
+
+io::SocketAddress bind_address(const Options& options, const PathOptions& path, const std::string& where) {
+  const auto common = io::SocketAddress::from_host(options.host, path.udp_port);
+  if (!common) throw Error(ErrorCode::kConfig, where + "host '" + options.host + "' is not an IPv4 or IPv6 address");
+  if (path.host.empty() && path.interface.empty()) return *common;
+  if (!path.host.empty()) {
+    const auto own = io::SocketAddress::from_host(path.host, path.udp_port);
+    if (own && own->family() == common->family()) return *own;
+    throw Error(ErrorCode::kConfig, where + "host '" + path.host + "' is no address of the same IP version as '" +
+                                        options.host + "', the rank's host");
+  }
+  io::OsError error;
+  const auto found = io::address_of_interface(path.interface, common->family(), error);
+  if (!found) throw Error(ErrorCode::kConfig, where + error.text);
+  return found->with_port(path.udp_port);
+}
+
+std::vector<io::PathSpec> path_specs(const Options& options) {
+  std::vector<PathOptions> asked = options.paths;
+  if (asked.empty()) {
+    asked.emplace_back();
+    asked[0].udp_port = options.udp_port;
+  }
+  std::vector<io::PathSpec> specs;
+  for (std::size_t i = 0; i < asked.size(); ++i) {
+    const std::string where = "rank " + std::to_string(options.rank) + ": " +
+                              (options.paths.empty() ? std::string() : "path " + std::to_string(i) + ": ");
+    io::PathSpec spec;
+    spec.bind = bind_address(options, asked[i], where);
+    spec.device = asked[i].interface;
+    spec.flow_label = asked[i].flow_label;
+    spec.segments = segment_list(asked[i].segments, where);
+    for (const auto& [rank, list] : asked[i].segments_to) {
+      spec.segments_to.emplace_back(rank, segment_list(list, where));
+    }
+    specs.push_back(std::move(spec));
+  }
+  return specs;
+}
+
+// One path without lists for single ranks needs one socket, and nothing around it.
+std::unique_ptr<io::NetworkDatapath> open_udp(io::UdpOptions udp, const std::vector<io::PathSpec>& specs,
+                                              io::OsError& error) {
+  if (specs.size() != 1 || !specs[0].segments_to.empty()) return io::UdpPathsDatapath::open(udp, specs, error);
+  udp.socket.bind = specs[0].bind;
+  udp.socket.device = specs[0].device;
+  udp.flow_label = specs[0].flow_label;
+  udp.segments = specs[0].segments;
+  return io::UdpDatapath::open(udp, error);
+}
+
 }  // namespace
+
+double line_rate_bits_per_second(const Options& options, const io::NetworkDatapath& network) {
+  if (options.line_rate_bits_per_second > 0) return options.line_rate_bits_per_second;
+  std::map<std::string, std::uint64_t> speeds;  // several paths may share an interface
+  for (std::uint8_t path = 0; path < network.paths(); ++path) {
+    io::OsError error;
+    const auto interface = io::find_interface(network.path_address(path), error);
+    if (!interface || interface->speed_bits_per_second == 0) return kNoSpeedBitsPerSecond;
+    speeds[interface->name] = interface->speed_bits_per_second;
+  }
+  double sum = 0;
+  for (const auto& [name, speed] : speeds) sum += static_cast<double>(speed);
+  return sum;
+}
+
+std::vector<io::HelloPath> hello_paths(const Options& options, const io::NetworkDatapath& network) {
+  std::vector<io::HelloPath> paths;
+  const auto host = io::SocketAddress::from_host(options.host, 0);
+  for (std::uint8_t path = 0; path < network.paths(); ++path) {
+    const io::SocketAddress& address = network.path_address(path);
+    io::HelloPath said;
+    said.port = address.port();
+    // Zero where the peer sees the same address by itself: it may see another one than we do, and knows its scope.
+    if (!address.is_wildcard() && !(host && address.with_port(0) == *host)) said.address = address.ip_bytes();
+    paths.push_back(said);
+  }
+  return paths;
+}
 
 std::uint32_t choose_segment_bytes(const Options& options, const io::Capabilities& capabilities) {
   const std::uint32_t room = (capabilities.max_datagram_bytes - MLT_DATA_HEADER_BYTES) / 8 * 8;
@@ -63,19 +161,15 @@ std::uint32_t choose_segment_bytes(const Options& options, const io::Capabilitie
 }
 
 OpenedDatapath open_datapath(const Options& options) {
-  const auto address = io::SocketAddress::from_host(options.host, options.udp_port);
-  if (!address) {
-    throw Error(ErrorCode::kConfig, "rank " + std::to_string(options.rank) + ": host '" + options.host +
-                                        "' is not an IPv4 or IPv6 address");
-  }
+  const std::vector<io::PathSpec> specs = path_specs(options);
   io::UdpOptions udp;
-  udp.socket.bind = *address;
   udp.socket.receive_buffer_bytes =
       options.receive_buffer_bytes > 0 ? options.receive_buffer_bytes : kReceiveBufferBytes;
   udp.socket.send_buffer_bytes = udp.socket.receive_buffer_bytes;
+  udp.socket.busy_poll_us = options.busy_poll_us;
   udp.peer_count = options.ranks;
   io::OsError error;
-  std::unique_ptr<io::UdpDatapath> network = io::UdpDatapath::open(udp, error);
+  std::unique_ptr<io::NetworkDatapath> network = open_udp(udp, specs, error);
   if (!network) throw_os_error(error, options.rank);
   OpenedDatapath opened;
   opened.network = network.get();

@@ -3,7 +3,9 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
+#include "io/control_frame.h"
 #include "io/datapath.h"
 #include "io/network_datapath.h"
 #include "mlt.h"
@@ -21,5 +23,11 @@ OpenedDatapath open_datapath(const Options& options);
 // The payload of a packet that this rank offers in hello. Throws mlt::Error if the options ask for one that is no
 // multiple of 8 or does not fit the interface.
 std::uint32_t choose_segment_bytes(const Options& options, const io::Capabilities& capabilities);
+
+// What all interfaces under the paths carry together, or what the options say.
+double line_rate_bits_per_second(const Options& options, const io::NetworkDatapath& network);
+
+// Where this rank receives, for the hello.
+std::vector<io::HelloPath> hello_paths(const Options& options, const io::NetworkDatapath& network);
 
 }  // namespace mlt::engine

@@ -153,7 +153,7 @@ bool EventLoop::send_run(const core::Transmit& run) {
       if (status == io::SendStatus::kFailed) peers_[run.peer].send_error = datapath_->last_error();
       return false;
     }
-    pollfd writable{datapath_->readable_fd(), POLLOUT, 0};
+    pollfd writable{datapath_->writable_fd(run), POLLOUT, 0};
     ::poll(&writable, 1, 1);
   }
   return false;

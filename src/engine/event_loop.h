@@ -62,6 +62,7 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink, privat
   const core::DscpMap& dscp() const { return endpoint_->config().dscp; }
   std::vector<CounterValue> counters();
   double rate_bytes_per_second(std::uint16_t peer);
+  std::vector<PathStatus> paths(std::uint16_t peer);
   bool wait_ranks_gone(std::uint16_t first, std::uint16_t count, std::int64_t timeout_ns);
 
   OperationTable<Completion>& operations() { return operations_; }

@@ -9,7 +9,6 @@
 #include "engine/event_loop.h"
 #include "engine/words.h"
 #include "io/clock.h"
-#include "io/interface.h"
 
 namespace mlt::engine {
 
@@ -19,8 +18,6 @@ namespace {
 // sample of one small packet has not paid for that: without this allowance our own copying reads as a queue.
 constexpr base::DurationNs kKernelRunNs = 50 * base::kMicrosecond;
 constexpr base::DurationNs kConnectGraceNs = 500 * base::kMillisecond;
-// Loopback has no speed of its own; this is more than a core can move, so only the rate control limits it.
-constexpr double kNoSpeedBitsPerSecond = 100e9;
 
 std::uint64_t random_u64() {
   std::uint64_t value = 0;
@@ -58,14 +55,8 @@ void EventLoop::open_datapath() {
   config.peers = options_.ranks;
   config.operation_timeout_ns = options_.operation_timeout_ns;
   config.dscp = dscp_map(options_);
-  double bits = options_.line_rate_bits_per_second;
-  if (bits <= 0) {
-    io::OsError error;
-    const auto interface = io::find_interface(network_->local_address(), error);
-    bits = interface && interface->speed_bits_per_second > 0 ? static_cast<double>(interface->speed_bits_per_second)
-                                                             : kNoSpeedBitsPerSecond;
-  }
-  config.timely.line_rate_bytes_per_second = bits / 8;
+  config.paths = network_->paths();
+  config.timely.line_rate_bytes_per_second = line_rate_bits_per_second(options_, *network_) / 8;
   config.timely.packet_bytes = choose_segment_bytes(options_, capabilities) + MLT_DATA_HEADER_BYTES;
   config.timely.run_bytes = capabilities.max_run_bytes;
   // PROTOCOL 11.2.3: Where the kernel moves the data, both offsets are 50 us longer, for its copying.
@@ -89,13 +80,14 @@ void EventLoop::open_control_channel() {
   // PROTOCOL 3.2.4: A rank MUST draw its incarnation and one cookie per peer from the system's random source when it
   //     starts.
   control.incarnation = random_u64();
-  control.udp_port = network_->local_address().port();
+  control.paths = hello_paths(options_, *network_);
   own_segment_bytes_ = choose_segment_bytes(options_, capabilities);
   control.segment_bytes = own_segment_bytes_;
   // What all peers send at once must fit the socket buffer, in which a small packet weighs more than its bytes.
   const std::uint32_t senders = std::clamp<std::uint32_t>(options_.ranks - 1U, 1, 8);
-  // PROTOCOL 3.2.8: A rank SHOULD offer as window a third of its socket's receive buffer divided by the number of ranks
-  //     that may send at once (at most 8 are counted), and 16 segments at least.
+  // PROTOCOL 3.2.8: A rank SHOULD offer as window a third of its socket's receive buffer (with several paths, of the
+  //     smallest: the others may fail) divided by the number of ranks that may send at once (at most 8 are counted),
+  //     and 16 segments at least.
   own_window_bytes_ = std::max(capabilities.receive_buffer_bytes / 3 / senders, 16 * control.segment_bytes);
   control.window_bytes = own_window_bytes_;
   control.early_segments = endpoint_->config().early_segments_per_peer();
@@ -190,7 +182,7 @@ void EventLoop::on_peer_up(const io::PeerHello& peer) {
   const io::Hello& hello = peer.hello;
   PeerRecord& record = peers_[hello.rank];
   io::OsError error;
-  if (!network_->set_peer(hello.rank, peer.udp_address, error)) {
+  if (!network_->set_peer_paths(hello.rank, peer.udp_addresses, error)) {
     return on_peer_down(hello.rank, io::PeerDownCause::kRefused, error.text);
   }
   core::PeerUp up;

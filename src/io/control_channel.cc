@@ -22,7 +22,7 @@ constexpr std::array<std::string_view, CounterTable<ControlCounter>::kSize> kNam
 };
 
 // Before a valid hello nobody gets more of our memory than these frames need.
-constexpr std::size_t kHandshakePayloadBytes = 256;
+constexpr std::size_t kHandshakePayloadBytes = 512;
 // Connections without a hello at once, beyond one per rank: retries of the same rank and a few strangers.
 constexpr std::size_t kSparePending = 16;
 // Reads per connection and service(): one peer cannot keep the owner's thread from the others.
@@ -38,6 +38,11 @@ OsError check_options(const ControlOptions& options) {
     return bad_argument("control channel got " + std::to_string(options.cookies.size()) + " cookies for " +
                         std::to_string(options.world_size) + " ranks; give one per rank.");
   }
+  if (options.paths.empty() || options.paths.size() > MLT_MAX_PATHS ||
+      std::any_of(options.paths.begin(), options.paths.end(), [](const HelloPath& path) { return path.port == 0; })) {
+    return bad_argument("control channel got " + std::to_string(options.paths.size()) + " paths; give 1 to " +
+                        std::to_string(MLT_MAX_PATHS) + ", each with its port.");
+  }
   if (options.hello_timeout_ns <= 0 || options.heartbeat_ns <= 0 || options.connect_backoff_ns <= 0 ||
       options.connect_backoff_max_ns < options.connect_backoff_ns) {
     return bad_argument(
@@ -50,7 +55,7 @@ OsError check_options(const ControlOptions& options) {
         "dead between two heartbeats.");
   }
   if (options.outgoing_limit_bytes <
-      kFrameHeaderBytes + std::max(kHelloBytes, std::size_t{options.max_message_bytes})) {
+      kFrameHeaderBytes + std::max(kHelloMaxBytes, std::size_t{options.max_message_bytes})) {
     return bad_argument("outgoing_limit_bytes must hold one message of max_message_bytes and its header.");
   }
   return {};

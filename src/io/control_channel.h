@@ -43,7 +43,7 @@ struct ControlOptions {
   std::uint64_t job_id = 0;
   std::uint64_t incarnation = 0;
   std::vector<std::uint64_t> cookies;  // [r]: what rank r must put into its datagrams to us; world_size entries
-  std::uint16_t udp_port = 0;
+  std::vector<HelloPath> paths;        // where we receive datagrams, 1 .. MLT_MAX_PATHS of them
   std::uint32_t segment_bytes = 0;
   std::uint32_t window_bytes = 0;
   std::uint32_t early_segments = 0;
@@ -59,9 +59,9 @@ struct ControlOptions {
 };
 
 struct PeerHello {
-  Hello hello;                    // hello.rank is whose; hello.cookie goes into our datagrams to it
-  SocketAddress control_address;  // where it listens: its host as this connection sees it, its control port
-  SocketAddress udp_address;      // the same host, its UDP port
+  Hello hello;                               // hello.rank is whose; hello.cookie goes into our datagrams to it
+  SocketAddress control_address;             // where it listens: its host as this connection sees it, its control port
+  std::vector<SocketAddress> udp_addresses;  // of its paths: the same host where the hello names none
 };
 
 enum class PeerDownCause : std::uint8_t {
@@ -177,6 +177,7 @@ class ControlChannel {
   // The opening (control_handshake.cc).
   void send_hello(Connection& connection, std::uint16_t to);
   void on_hello(Connection& connection, std::span<const std::byte> payload, base::TimeNs now, ControlSink& sink);
+  bool resolve_paths(const Connection& connection, const Hello& hello, std::vector<SocketAddress>& out) const;
   bool judge(const Connection& connection, const Hello& hello, bool other_version, Refusal& refusal) const;
   void refuse(Connection& connection, const Hello& hello, const Refusal& refusal, ControlSink& sink);
   void on_refusal(Connection& connection, std::span<const std::byte> payload, base::TimeNs now, ControlSink& sink);

@@ -1,9 +1,11 @@
 #include "io/control_frame.h"
 
+#include <algorithm>
 #include <cinttypes>
 #include <cstdio>
 
 #include "base/bytes.h"
+#include "base/check.h"
 
 namespace mlt::io {
 
@@ -28,13 +30,14 @@ bool decode_frame_header(const std::byte* bytes, FrameHeader& header) {
   return type_and_reserved <= 0xFF;
 }
 
-void encode_hello(const Hello& hello, std::byte* out) {
+std::size_t encode_hello(const Hello& hello, std::byte* out) {
+  MLT_CHECK(hello.path_count >= 1 && hello.path_count <= MLT_MAX_PATHS);
   store_le32(out, kHelloMagic);
   store_le16(out + 4, hello.version);
   store_le16(out + 6, hello.rank);
   store_le16(out + 8, hello.expected_rank);
   store_le16(out + 10, hello.world_size);
-  store_le16(out + 12, hello.udp_port);
+  store_le16(out + 12, hello.path_count);
   store_le16(out + 14, hello.control_port);
   store_le64(out + 16, hello.job_id);
   store_le64(out + 24, hello.incarnation);
@@ -43,6 +46,13 @@ void encode_hello(const Hello& hello, std::byte* out) {
   store_le32(out + 44, hello.window_bytes);
   store_le32(out + 48, hello.early_segments);
   store_le32(out + 52, hello.early_transfers);
+  for (std::size_t i = 0; i < hello.path_count; ++i) {
+    std::byte* path = out + hello_bytes(i);
+    std::copy(hello.paths[i].address.begin(), hello.paths[i].address.end(), path);
+    store_le16(path + 16, hello.paths[i].port);
+    store_le16(path + 18, 0);
+  }
+  return hello_bytes(hello.path_count);
 }
 
 HelloError decode_hello(std::span<const std::byte> payload, std::uint16_t own_version, Hello& hello) {
@@ -50,15 +60,27 @@ HelloError decode_hello(std::span<const std::byte> payload, std::uint16_t own_ve
   //     versions can tell each other apart.
   if (payload.size() < kHelloPrefixBytes) return HelloError::kTooShort;
   const std::byte* in = payload.data();
-  // PROTOCOL 3.2.3: A hello with another magic, or of the same version and another length, is malformed.
+  // PROTOCOL 3.2.3: A hello with another magic ... is malformed.
   if (load_le32(in) != kHelloMagic) return HelloError::kBadMagic;
   hello.version = load_le16(in + 4);
   hello.rank = load_le16(in + 6);
   if (hello.version != own_version) return HelloError::kOtherVersion;
-  if (payload.size() != kHelloBytes) return HelloError::kBadLength;
+  if (payload.size() < kHelloFixedBytes) return HelloError::kBadLength;
+  // PROTOCOL 3.2.11: A hello that names no path or more than 16, or a path with port 0 or with its last two bytes not
+  //     zero, is malformed.
+  hello.path_count = load_le16(in + 12);
+  if (hello.path_count == 0 || hello.path_count > MLT_MAX_PATHS) return HelloError::kBadPaths;
+  // PROTOCOL 3.2.3: A hello with another magic, or of the same version and another length than its number of paths
+  //     asks for, is malformed.
+  if (payload.size() != hello_bytes(hello.path_count)) return HelloError::kBadLength;
+  for (std::size_t i = 0; i < hello.path_count; ++i) {
+    const std::byte* path = in + hello_bytes(i);
+    std::copy_n(path, hello.paths[i].address.size(), hello.paths[i].address.begin());
+    hello.paths[i].port = load_le16(path + 16);
+    if (hello.paths[i].port == 0 || load_le16(path + 18) != 0) return HelloError::kBadPaths;
+  }
   hello.expected_rank = load_le16(in + 8);
   hello.world_size = load_le16(in + 10);
-  hello.udp_port = load_le16(in + 12);
   hello.control_port = load_le16(in + 14);
   hello.job_id = load_le64(in + 16);
   hello.incarnation = load_le64(in + 24);
@@ -79,7 +101,7 @@ void encode_refusal(const Refusal& refusal, std::byte* out) {
 }
 
 bool decode_refusal(std::span<const std::byte> payload, Refusal& refusal) {
-  // PROTOCOL 3.4.2: A refusal of another length, or whose reason is not 1 to 7, is malformed.
+  // PROTOCOL 3.4.2: A refusal of another length, or whose reason is not 1 to 8, is malformed.
   if (payload.size() != kRefusalBytes) return false;
   const auto reason = static_cast<std::uint8_t>(payload[0]);
   if (reason == 0 || reason > kLastRefusalReason) return false;
@@ -142,6 +164,9 @@ std::string describe_refusal(const Refusal& refusal, std::uint16_t refused_rank,
       return text + "it was looking for rank " + number(refusal.refused_value) + " and reached rank " +
              number(refusal.refuser_value) + ". Check the address given for rank " + number(refusal.refused_value) +
              ", and that each process has its own RANK.";
+    case RefusalReason::kPaths:
+      return text + difference(refusal, refused_rank, "number of paths", number) +
+             ". Give every process the same number of paths (paths=, MLT_PATHS).";
   }
   return text + "reason unknown.";
 }

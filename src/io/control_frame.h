@@ -11,6 +11,8 @@
 #include <string>
 #include <string_view>
 
+#include "wire/packet.h"
+
 namespace mlt::io {
 
 enum class FrameType : std::uint8_t {
@@ -32,6 +34,14 @@ void encode_frame_header(const FrameHeader& header, std::byte* out);
 // False if the reserved bytes are not zero.
 bool decode_frame_header(const std::byte* bytes, FrameHeader& header);
 
+// Where the speaker receives datagrams on one of its paths: IPv6, or IPv4 mapped into it (::ffff:a.b.c.d). All zero:
+// the address that its connection shows.
+struct HelloPath {
+  std::array<std::byte, 16> address{};
+  std::uint16_t port = 0;
+  bool operator==(const HelloPath&) const = default;
+};
+
 // What each side tells the other. The first kHelloPrefixBytes never change between protocol versions, so that two
 // versions can at least tell each other apart.
 struct Hello {
@@ -42,20 +52,25 @@ struct Hello {
   std::uint64_t job_id = 0;
   std::uint64_t incarnation = 0;  // differs between two starts of the same rank
   std::uint64_t cookie = 0;       // what the listener must put into its datagrams to the speaker
-  std::uint16_t udp_port = 0;
   std::uint16_t control_port = 0;
   std::uint32_t segment_bytes = 0;
   std::uint32_t window_bytes = 0;
   std::uint32_t early_segments = 0;
   std::uint32_t early_transfers = 0;
+  std::uint16_t path_count = 0;  // 1 .. MLT_MAX_PATHS
+  std::array<HelloPath, MLT_MAX_PATHS> paths{};
 };
 inline constexpr std::uint32_t kHelloMagic = 0x31544C4D;  // "MLT1"
 inline constexpr std::size_t kHelloPrefixBytes = 8;       // magic, version, rank
-inline constexpr std::size_t kHelloBytes = 56;
+inline constexpr std::size_t kHelloFixedBytes = 56;       // and then kHelloPathBytes for each path
+inline constexpr std::size_t kHelloPathBytes = 20;
+inline constexpr std::size_t kHelloMaxBytes = kHelloFixedBytes + MLT_MAX_PATHS * kHelloPathBytes;
+constexpr std::size_t hello_bytes(std::size_t paths) { return kHelloFixedBytes + paths * kHelloPathBytes; }
 
-enum class HelloError : std::uint8_t { kNone, kTooShort, kBadMagic, kOtherVersion, kBadLength };
+enum class HelloError : std::uint8_t { kNone, kTooShort, kBadMagic, kOtherVersion, kBadLength, kBadPaths };
 
-void encode_hello(const Hello& hello, std::byte* out);
+// Writes hello_bytes(hello.path_count) bytes, and returns how many.
+std::size_t encode_hello(const Hello& hello, std::byte* out);
 // With kOtherVersion, version and rank are filled and nothing else.
 HelloError decode_hello(std::span<const std::byte> payload, std::uint16_t own_version, Hello& hello);
 
@@ -67,8 +82,9 @@ enum class RefusalReason : std::uint8_t {
   kRankTaken = 5,  // values: refuser's rank, the rank given (another process has it)
   kRankGone = 6,   // values: incarnation that went away, the one given
   kWrongRank = 7,  // values: refuser's rank, the rank that was meant
+  kPaths = 8,      // values: numbers of paths
 };
-inline constexpr std::uint8_t kLastRefusalReason = 7;
+inline constexpr std::uint8_t kLastRefusalReason = 8;
 
 struct Refusal {
   RefusalReason reason = RefusalReason::kVersion;

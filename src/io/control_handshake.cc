@@ -1,4 +1,5 @@
 // How a connection of the control channel opens: hello, judgement, refusal, confirmation.
+#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -16,18 +17,35 @@ void ControlChannel::send_hello(Connection& connection, std::uint16_t to) {
   hello.job_id = options_.job_id;
   hello.incarnation = options_.incarnation;
   hello.cookie = options_.cookies[to];
-  hello.udp_port = options_.udp_port;
+  hello.path_count = static_cast<std::uint16_t>(options_.paths.size());
+  std::copy(options_.paths.begin(), options_.paths.end(), hello.paths.begin());
   hello.control_port = listen_address_.port();
   hello.segment_bytes = options_.segment_bytes;
   hello.window_bytes = options_.window_bytes;
   hello.early_segments = options_.early_segments;
   hello.early_transfers = options_.early_transfers;
-  std::array<std::byte, kHelloBytes> bytes;
-  encode_hello(hello, bytes.data());
-  // PROTOCOL 3.2.1: Both sides MUST open with a hello of exactly 56 bytes
-  MLT_CHECK(connection.stream.queue(static_cast<std::uint8_t>(FrameType::kHello), bytes));
+  std::array<std::byte, kHelloMaxBytes> bytes;
+  const std::size_t size = encode_hello(hello, bytes.data());
+  // PROTOCOL 3.2.1: Both sides MUST open with a hello of exactly 56 bytes and 20 for each path
+  MLT_CHECK(connection.stream.queue(static_cast<std::uint8_t>(FrameType::kHello), std::span(bytes).first(size)));
   connection.stream.flush();
   watch(connection);
+}
+
+// Where the speaker of `hello` receives, path by path. False if an address is of another IP version than the
+// connection.
+bool ControlChannel::resolve_paths(const Connection& connection, const Hello& hello,
+                                   std::vector<SocketAddress>& out) const {
+  for (std::size_t i = 0; i < hello.path_count; ++i) {
+    const HelloPath& path = hello.paths[i];
+    const bool same_host = path.address == HelloPath{}.address;
+    // PROTOCOL 3.2.10: Datagrams to a peer go, path by path, to the address and port that its hello names; where the
+    //     address is zero, to the one that the TCP connection shows.
+    out.push_back(same_host ? connection.remote.with_port(path.port)
+                            : SocketAddress::from_ip_bytes(path.address, path.port));
+    if (out.back().family() != connection.remote.family()) return false;
+  }
+  return true;
 }
 
 // False, with the refusal filled, if we cannot work with whoever says this hello.
@@ -42,6 +60,10 @@ bool ControlChannel::judge(const Connection& connection, const Hello& hello, boo
   if (hello.job_id != options_.job_id) return differs(RefusalReason::kJob, options_.job_id, hello.job_id);
   if (hello.world_size != options_.world_size) {
     return differs(RefusalReason::kWorldSize, options_.world_size, hello.world_size);
+  }
+  // PROTOCOL 12.1.1: A job MUST configure the same number of paths, 1 to 16, at every rank ...
+  if (hello.path_count != options_.paths.size()) {
+    return differs(RefusalReason::kPaths, options_.paths.size(), hello.path_count);
   }
   if (hello.rank >= options_.world_size) {
     return differs(RefusalReason::kRankRange, options_.world_size, hello.rank);
@@ -80,6 +102,14 @@ void ControlChannel::on_hello(Connection& connection, std::span<const std::byte>
   // PROTOCOL 3.3.4: A hello from a rank below the listener's is malformed: that rank has to be connected to.
   if (!connection.outgoing && hello.rank < options_.rank) {
     return malformed(connection, "a hello as rank " + std::to_string(hello.rank) + ", which has to be connected to",
+                     now, sink);
+  }
+  std::vector<SocketAddress> addresses;
+  if (!resolve_paths(connection, hello, addresses)) {
+    // PROTOCOL 3.2.12: All addresses of a hello MUST be of the IP version of the connection, or the hello is malformed.
+    return malformed(connection,
+                     "a hello as rank " + std::to_string(hello.rank) + " with a path of another IP version than " +
+                         connection.remote.format(),
                      now, sink);
   }
   connection.hello = hello;
@@ -159,8 +189,7 @@ void ControlChannel::come_up(Connection& connection, base::TimeNs now, ControlSi
   PeerHello event;
   event.hello = connection.hello;
   event.control_address = connection.remote.with_port(connection.hello.control_port);
-  // PROTOCOL 3.2.10: Datagrams to a peer go to the UDP port of its hello, on the address that the TCP connection shows.
-  event.udp_address = connection.remote.with_port(connection.hello.udp_port);
+  resolve_paths(connection, connection.hello, event.udp_addresses);
   sink.on_peer_up(event);
 }
 

@@ -24,6 +24,7 @@ struct Capabilities {
   bool reads_ecn = false;                    // ReceivedRun::ecn is real
   bool segmentation_offload = false;         // a run is one system call and one walk through the stack, not one each
   bool receive_offload = false;              // neighbours arrive merged into one ReceivedRun
+  bool busy_poll = false;                    // the system polls the interface while it waits for datagrams
   std::string name;                          // "udp", "memory", "fault(udp)", ...
 };
 
@@ -58,6 +59,9 @@ class Datapath {
 
   // File descriptor that polls readable when receive() would find something; -1 where there is none (memory).
   virtual int readable_fd() const = 0;
+
+  // File descriptor that polls writable when a send() of `run` that answered kWouldBlock may work; -1: try again later.
+  virtual int writable_fd(const base::DatagramRun&) const { return readable_fd(); }
 
   // When receive() or send() has work that no descriptor announces (a delayed datagram comes due); kNever otherwise.
   virtual base::TimeNs next_timeout() const { return base::kNever; }

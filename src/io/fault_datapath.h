@@ -54,6 +54,7 @@ class FaultDatapath final : public Datapath, private ReceiveSink {
   // A run that faults split counts once against the budget.
   std::size_t receive(base::TimeNs now, std::size_t budget_runs, ReceiveSink& sink) override;
   int readable_fd() const override { return inner_->readable_fd(); }
+  int writable_fd(const base::DatagramRun& run) const override { return inner_->writable_fd(run); }
   base::TimeNs next_timeout() const override;
   std::string last_error() const override { return inner_->last_error(); }
   std::span<const NamedCounter> counters() const override { return counters_.all(); }

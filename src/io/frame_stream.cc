@@ -78,7 +78,7 @@ FrameStream::Next FrameStream::next(FrameHeader& header, std::span<const std::by
   const std::size_t available = in_end_ - in_begin_;
   if (available < kFrameHeaderBytes) return Next::kIncomplete;
   const std::byte* at = in_.data() + in_begin_;
-  // PROTOCOL 3.1.4: A frame whose payload is longer than 256 bytes before the connection is up, or 1 MiB after, is
+  // PROTOCOL 3.1.4: A frame whose payload is longer than 512 bytes before the connection is up, or 1 MiB after, is
   //     malformed; a receiver MUST NOT allocate memory for it.
   if (!decode_frame_header(at, header) || header.payload_bytes > max_payload_) return Next::kMalformed;
   if (available - kFrameHeaderBytes < header.payload_bytes) return Next::kIncomplete;

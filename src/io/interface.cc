@@ -82,4 +82,25 @@ std::optional<InterfaceInfo> find_interface(const SocketAddress& local, OsError&
   return best;
 }
 
+std::optional<SocketAddress> address_of_interface(const std::string& name, int family, OsError& error) {
+  ifaddrs* list = nullptr;
+  if (::getifaddrs(&list) != 0) {
+    error = os_error(errno, "list the network interfaces", "");
+    return std::nullopt;
+  }
+  std::optional<SocketAddress> found;
+  for (const ifaddrs* entry = list; entry != nullptr && !found; entry = entry->ifa_next) {
+    if (entry->ifa_addr == nullptr || entry->ifa_addr->sa_family != family || name != entry->ifa_name) continue;
+    const SocketAddress address = address_of(*entry).with_port(0);
+    // A link-local address means nothing to a peer that does not share the link.
+    if (!address.host().starts_with("fe80:")) found = address;
+  }
+  ::freeifaddrs(list);
+  if (!found) {
+    error = bad_argument("interface " + name + " has no " + (family == AF_INET ? "IPv4" : "IPv6") +
+                         " address that peers could reach, or does not exist; `ip address` lists what there is.");
+  }
+  return found;
+}
+
 }  // namespace mlt::io

@@ -21,4 +21,7 @@ struct InterfaceInfo {
 // smallest MTU among those that are up and have an address of that family, because any of them may be used.
 std::optional<InterfaceInfo> find_interface(const SocketAddress& local, OsError& error);
 
+// The first address of `family` on the interface called `name`, port 0.
+std::optional<SocketAddress> address_of_interface(const std::string& name, int family, OsError& error);
+
 }  // namespace mlt::io

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
+#include <string>
 
 #include "io/datapath.h"
 #include "io/os_error.h"
@@ -15,8 +17,26 @@ class NetworkDatapath : public Datapath {
   // family than ours. May be called again.
   virtual bool set_peer(std::uint16_t rank, const SocketAddress& address, OsError& error) = 0;
 
-  // Where this rank receives; what peers are told.
+  // Where this rank receives; what peers are told. With several paths: on path 0.
   virtual const SocketAddress& local_address() const = 0;
+
+  // Ways to each peer, 1 to MLT_MAX_PATHS; DatagramRun::path is below it.
+  virtual std::uint8_t paths() const { return 1; }
+  // Where this rank receives on `path`, which is below paths().
+  virtual const SocketAddress& path_address(std::uint8_t) const { return local_address(); }
+  // As set_peer(), an address per path.
+  virtual bool set_peer_paths(std::uint16_t rank, std::span<const SocketAddress> addresses, OsError& error) {
+    if (addresses.size() == 1) return set_peer(rank, addresses[0], error);
+    error = bad_argument("rank " + std::to_string(rank) + " has " + std::to_string(addresses.size()) +
+                         " paths and this datapath one; give every rank the same number.");
+    return false;
+  }
+  // What left on `path`, and what did not; zeros where the datapath does not count by path.
+  struct PathCount {
+    std::uint64_t runs_sent = 0;
+    std::uint64_t runs_failed = 0;  // refused by the system, or too large
+  };
+  virtual PathCount path_count(std::uint8_t) const { return {}; }
 };
 
 }  // namespace mlt::io

@@ -5,6 +5,7 @@
 #include <netdb.h>
 #include <netinet/in.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <charconv>
@@ -124,6 +125,53 @@ std::optional<SocketAddress> SocketAddress::resolve(const std::string& host, std
 SocketAddress SocketAddress::from_raw(const sockaddr_storage& storage) {
   SocketAddress result;
   result.storage_ = storage;
+  return result;
+}
+
+namespace {
+constexpr std::array<std::byte, 12> kMappedPrefix = {std::byte{0}, std::byte{0}, std::byte{0},    std::byte{0},
+                                                     std::byte{0}, std::byte{0}, std::byte{0},    std::byte{0},
+                                                     std::byte{0}, std::byte{0}, std::byte{0xFF}, std::byte{0xFF}};
+}  // namespace
+
+SocketAddress SocketAddress::from_ip_bytes(const std::array<std::byte, 16>& bytes, std::uint16_t port) {
+  SocketAddress result;
+  if (std::equal(kMappedPrefix.begin(), kMappedPrefix.end(), bytes.begin())) {
+    sockaddr_in v4{};
+    v4.sin_family = AF_INET;
+    v4.sin_port = htons(port);
+    std::memcpy(&v4.sin_addr, bytes.data() + kMappedPrefix.size(), sizeof v4.sin_addr);
+    result.storage_ = store(v4);
+  } else {
+    sockaddr_in6 v6{};
+    v6.sin6_family = AF_INET6;
+    v6.sin6_port = htons(port);
+    std::memcpy(&v6.sin6_addr, bytes.data(), sizeof v6.sin6_addr);
+    result.storage_ = store(v6);
+  }
+  return result;
+}
+
+std::array<std::byte, 16> SocketAddress::ip_bytes() const {
+  std::array<std::byte, 16> bytes{};
+  if (family() == AF_INET) {
+    const auto v4 = as<sockaddr_in>(storage_);
+    std::copy(kMappedPrefix.begin(), kMappedPrefix.end(), bytes.begin());
+    std::memcpy(bytes.data() + kMappedPrefix.size(), &v4.sin_addr, sizeof v4.sin_addr);
+  } else if (family() == AF_INET6) {
+    const auto v6 = as<sockaddr_in6>(storage_);
+    std::memcpy(bytes.data(), &v6.sin6_addr, sizeof v6.sin6_addr);
+  }
+  return bytes;
+}
+
+SocketAddress SocketAddress::with_flow_label(std::uint32_t label) const {
+  SocketAddress result = *this;
+  if (family() == AF_INET6) {
+    auto v6 = as<sockaddr_in6>(storage_);
+    v6.sin6_flowinfo = htonl(label & 0xF'FFFFU);
+    result.storage_ = store(v6);
+  }
   return result;
 }
 

@@ -3,6 +3,8 @@
 
 #include <sys/socket.h>
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -25,6 +27,8 @@ class SocketAddress {
   static std::optional<SocketAddress> resolve(const std::string& host, std::uint16_t port, OsError& error);
 
   static SocketAddress from_raw(const sockaddr_storage& storage);
+  // 16 bytes of an IPv6 address; ::ffff:a.b.c.d becomes the IPv4 address. No scope: link-local ones lose theirs.
+  static SocketAddress from_ip_bytes(const std::array<std::byte, 16>& bytes, std::uint16_t port);
   static SocketAddress loopback(int family, std::uint16_t port);
   // What `fd` is bound to, or connected to; no address where the system gives none.
   static SocketAddress local_of(int fd);
@@ -34,6 +38,11 @@ class SocketAddress {
   bool is_wildcard() const;
   std::uint16_t port() const;
   SocketAddress with_port(std::uint16_t port) const;
+
+  // What from_ip_bytes() reads; all zero without an address.
+  std::array<std::byte, 16> ip_bytes() const;
+  // The same with an IPv6 flow label of 20 bits; IPv4 has none and stays as it is.
+  SocketAddress with_flow_label(std::uint32_t label) const;
 
   const sockaddr* raw() const { return reinterpret_cast<const sockaddr*>(&storage_); }
   socklen_t raw_size() const;

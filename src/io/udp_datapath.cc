@@ -57,11 +57,20 @@ std::unique_ptr<UdpDatapath> UdpDatapath::open(const UdpOptions& options, OsErro
     error = bad_argument("cannot open a UDP datapath for 0 peers; peer_count is the world size.");
     return nullptr;
   }
-  auto socket = UdpSocket::open(options.socket, error);
+  constexpr std::uint32_t kMostFlowLabel = 0xF'FFFF;
+  if (options.flow_label > kMostFlowLabel || (options.flow_label != 0 && options.socket.bind.family() != AF_INET6)) {
+    error = bad_argument("flow label " + std::to_string(options.flow_label) + " for " + options.socket.bind.format() +
+                         ": it has 20 bits, and only IPv6 has one.");
+    return nullptr;
+  }
+  UdpSocketOptions socket_options = options.socket;
+  socket_options.flow_labels = options.flow_label != 0;
+  auto socket = UdpSocket::open(socket_options, error);
   if (!socket) return nullptr;
   const auto interface = find_interface(socket->local_address(), error);
   if (!interface) return nullptr;
-  const std::uint32_t headers = kUdpHeaderBytes + (socket->is_ipv6() ? kIpv6HeaderBytes : kIpv4HeaderBytes);
+  const std::uint32_t headers = kUdpHeaderBytes + (socket->is_ipv6() ? kIpv6HeaderBytes : kIpv4HeaderBytes) +
+                                UdpSocket::segment_list_bytes(options.segments.size());
   const std::uint32_t packet_bytes = std::min(interface->mtu_bytes, kMaxIpPacketBytes);
   if (packet_bytes <= headers) {
     error = bad_argument("interface " + interface->name + " has an MTU of " + std::to_string(interface->mtu_bytes) +
@@ -69,12 +78,20 @@ std::unique_ptr<UdpDatapath> UdpDatapath::open(const UdpOptions& options, OsErro
     return nullptr;
   }
   std::unique_ptr<UdpDatapath> datapath(new UdpDatapath(std::move(*socket), options));
+  // After the constructor's probe, which goes to this very socket and would be led astray.
+  if (!options.segments.empty() && !datapath->socket_.set_segments(options.segments, error)) return nullptr;
   datapath->capabilities_.max_datagram_bytes = packet_bytes - headers;
+  datapath->capabilities_.busy_poll = options.socket.busy_poll_us > 0;
   return datapath;
 }
 
 UdpDatapath::UdpDatapath(UdpSocket socket, const UdpOptions& options)
-    : socket_(std::move(socket)), counters_(kNames), peers_(options.peer_count), receive_buffer_(kMaxIpPacketBytes) {
+    : socket_(std::move(socket)),
+      path_(options.path),
+      flow_label_(options.flow_label),
+      counters_(kNames),
+      peers_(options.peer_count),
+      receive_buffer_(kMaxIpPacketBytes) {
   capabilities_.max_run_segments = base::kMaxRunSegments;
   capabilities_.max_run_bytes = base::kMaxRunBytes;
   capabilities_.receive_buffer_bytes = socket_.granted_receive_bytes();
@@ -97,7 +114,7 @@ bool UdpDatapath::set_peer(std::uint16_t rank, const SocketAddress& address, OsE
                          ": every rank needs a port and the same IP version.");
     return false;
   }
-  peers_[rank] = address;
+  peers_[rank] = flow_label_ != 0 ? address.with_flow_label(flow_label_) : address;
   return true;
 }
 
@@ -117,7 +134,8 @@ void UdpDatapath::prepare(msghdr& message, const base::DatagramRun& run, std::ui
 }
 
 SendStatus UdpDatapath::send(base::TimeNs now, const base::DatagramRun& run) {
-  if (run.peer >= peers_.size() || run.path != 0 || peers_[run.peer].family() == AF_UNSPEC) return SendStatus::kNoPeer;
+  if (run.peer >= peers_.size() || run.path != path_ || peers_[run.peer].family() == AF_UNSPEC)
+    return SendStatus::kNoPeer;
   if (run.total_bytes > capabilities_.max_run_bytes ||
       std::min(run.datagram_bytes, run.total_bytes) > capabilities_.max_datagram_bytes) {
     return SendStatus::kTooLarge;

@@ -2,9 +2,9 @@
 //
 // Slices go to the kernel as they are, so nothing is copied in user space on the way out. Where segmentation offload is
 // missing or refused, a run is one sendmmsg instead, and what the socket did not take of it waits here, copied, for the
-// next call. One path per peer: a run for path 1 and up is answered kNoPeer. One thread owns a UdpDatapath; no call but
-// construction allocates, except last_error().
-// Offloads: Linux udp(7); de Bruijn and Dumazet, "Optimizing UDP for content delivery", Linux Plumbers 2018.
+// next call. One path per peer: a run for any other is answered kNoPeer (UdpPathsDatapath has several). One thread owns
+// a UdpDatapath; no call but construction allocates, except last_error(). Offloads: Linux udp(7); de Bruijn and
+// Dumazet, "Optimizing UDP for content delivery", Linux Plumbers 2018.
 #pragma once
 
 #include <sys/socket.h>
@@ -26,8 +26,11 @@ namespace mlt::io {
 
 struct UdpOptions {
   UdpSocketOptions socket;
-  std::uint16_t peer_count = 0;      // ranks 0 .. peer_count-1 can be peers
-  bool segmentation_offload = true;  // false: never use UDP_SEGMENT, even if it works
+  std::uint16_t peer_count = 0;         // ranks 0 .. peer_count-1 can be peers
+  bool segmentation_offload = true;     // false: never use UDP_SEGMENT, even if it works
+  std::uint8_t path = 0;                // the one path of this datapath
+  std::uint32_t flow_label = 0;         // of its packets, 20 bits, IPv6; 0: as the system chooses
+  std::vector<SocketAddress> segments;  // SRv6 list of its packets, in order of travel; empty: none
 };
 
 enum class UdpCounter : std::size_t {
@@ -66,6 +69,11 @@ class UdpDatapath final : public NetworkDatapath {
   SendStatus send(base::TimeNs now, const base::DatagramRun& run) override;
   std::size_t receive(base::TimeNs now, std::size_t budget_runs, ReceiveSink& sink) override;
   int readable_fd() const override { return socket_.fd(); }
+  PathCount path_count(std::uint8_t) const override {
+    return {counters_[UdpCounter::kRunsSent], counters_[UdpCounter::kSendFailed] +
+                                                  counters_[UdpCounter::kSendForbidden] +
+                                                  counters_[UdpCounter::kSendTooLarge]};
+  }
   base::TimeNs next_timeout() const override { return backlog_due_; }
   std::string last_error() const override;
   std::span<const NamedCounter> counters() const override { return counters_.all(); }
@@ -82,6 +90,8 @@ class UdpDatapath final : public NetworkDatapath {
   bool receive_one(base::TimeNs now, base::DurationNs realtime_offset_ns, ReceiveSink& sink, bool& delivered);
 
   UdpSocket socket_;
+  std::uint8_t path_ = 0;
+  std::uint32_t flow_label_ = 0;
   Capabilities capabilities_;
   CounterTable<UdpCounter> counters_;
   std::vector<SocketAddress> peers_;

@@ -11,10 +11,13 @@
 #include <cstddef>
 #include <cstring>
 #include <limits>
+#include <vector>
 
 namespace mlt::io {
 
 namespace {
+
+constexpr int kFlowInfoSend = 33;  // IPV6_FLOWINFO_SEND of linux/in6.h, which does not go with netinet/in.h
 
 bool set_option(int fd, int level, int name, int value) {
   return ::setsockopt(fd, level, name, &value, sizeof value) == 0;
@@ -35,6 +38,56 @@ std::uint32_t UdpSocket::size_buffer(int force_option, int plain_option, std::ui
   return static_cast<std::uint32_t>(get_option(fd_.get(), SOL_SOCKET, plain_option)) / 2;
 }
 
+// What a path asks for and the system may refuse. Before bind(), so that the address is looked for on the device.
+bool UdpSocket::set_path_options(const UdpSocketOptions& options, OsError& error) {
+  const int fd = fd_.get();
+  if (!options.device.empty() && ::setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, options.device.c_str(),
+                                              static_cast<socklen_t>(options.device.size())) != 0) {
+    error = os_error(errno, "bind a UDP socket to interface", options.device);
+    return false;
+  }
+  if (options.flow_labels && !set_option(fd, IPPROTO_IPV6, kFlowInfoSend, 1)) {
+    error = os_error(errno, "switch on flow labels for", options.bind.format());
+    return false;
+  }
+  if (options.busy_poll_us == 0) return true;
+  if (!set_option(fd, SOL_SOCKET, SO_BUSY_POLL, static_cast<int>(options.busy_poll_us)) ||
+      !set_option(fd, SOL_SOCKET, SO_PREFER_BUSY_POLL, 1)) {
+    error = os_error(errno, "switch on busy polling for", options.bind.format());
+    error.text += " Busy polling needs CAP_NET_ADMIN and Linux 5.11; set busy_poll_us to 0 to do without.";
+    return false;
+  }
+  return true;
+}
+
+bool UdpSocket::set_segments(std::span<const SocketAddress> segments, OsError& error) {
+  // RFC 8754, section 2: the list runs backwards, its first place is the destination's, which the kernel fills in.
+  constexpr std::size_t kMostSegments = 126;  // the length field counts 8 bytes and ends at 255
+  if (!is_ipv6() || segments.empty() || segments.size() > kMostSegments ||
+      std::any_of(segments.begin(), segments.end(), [](const auto& one) { return one.family() != AF_INET6; })) {
+    error = bad_argument("a segment list of SRv6 has 1 to 126 IPv6 addresses, on a path whose own address is IPv6; " +
+                         local_.format() + " was given " + std::to_string(segments.size()) + ".");
+    return false;
+  }
+  std::vector<std::byte> header(segment_list_bytes(segments.size()));
+  constexpr std::byte kSegmentRouting{4};
+  const auto last = static_cast<std::byte>(segments.size());
+  header[1] = static_cast<std::byte>(2 * (segments.size() + 1));
+  header[2] = kSegmentRouting;
+  header[3] = last;  // segments left
+  header[4] = last;  // last entry
+  for (std::size_t i = 0; i < segments.size(); ++i) {
+    const auto bytes = segments[i].ip_bytes();
+    std::copy(bytes.begin(), bytes.end(), header.end() - static_cast<std::ptrdiff_t>(16 * (i + 1)));
+  }
+  if (::setsockopt(fd_.get(), IPPROTO_IPV6, IPV6_RTHDR, header.data(), static_cast<socklen_t>(header.size())) != 0) {
+    error = os_error(errno, "set the segment list of", local_.format());
+    error.text += " The kernel needs CONFIG_IPV6_SEG6_LWTUNNEL.";
+    return false;
+  }
+  return true;
+}
+
 std::optional<UdpSocket> UdpSocket::open(const UdpSocketOptions& options, OsError& error) {
   const int family = options.bind.family();
   if (family != AF_INET && family != AF_INET6) {
@@ -51,6 +104,7 @@ std::optional<UdpSocket> UdpSocket::open(const UdpSocketOptions& options, OsErro
     return std::nullopt;
   }
   if (family == AF_INET6) set_option(fd, IPPROTO_IPV6, IPV6_V6ONLY, 1);
+  if (!socket.set_path_options(options, error)) return std::nullopt;
   if (::bind(fd, options.bind.raw(), options.bind.raw_size()) != 0) {
     error = os_error(errno, "bind a UDP socket to", options.bind.format());
     return std::nullopt;

@@ -7,6 +7,8 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
+#include <string>
 
 #include "io/os_error.h"
 #include "io/socket_address.h"
@@ -19,6 +21,9 @@ struct UdpSocketOptions {
   std::uint32_t receive_buffer_bytes = 8U << 20;
   std::uint32_t send_buffer_bytes = 4U << 20;
   bool receive_offload = true;  // UDP_GRO, where the kernel has it
+  std::string device;        // SO_BINDTODEVICE: leave by this interface whatever the routes say; empty: by the routes
+  bool flow_labels = false;  // IPv6: send the flow label of each destination address
+  std::uint32_t busy_poll_us = 0;  // SO_BUSY_POLL and SO_PREFER_BUSY_POLL; 0: none
 };
 
 class UdpSocket {
@@ -34,6 +39,14 @@ class UdpSocket {
   bool receive_offload() const { return receive_offload_; }
   bool reads_ecn() const { return reads_ecn_; }
 
+  // From now on every datagram carries an SRv6 routing header through `segments`, in order of travel, each an IPv6
+  // address. A socket option, because this kernel refuses the header as a control message per datagram (EINVAL).
+  bool set_segments(std::span<const SocketAddress> segments, OsError& error);
+  // What such a header takes of the MTU.
+  static std::uint32_t segment_list_bytes(std::size_t segments) {
+    return segments == 0 ? 0 : static_cast<std::uint32_t>(8 + 16 * (segments + 1));
+  }
+
   // Whether a two-datagram UDP_SEGMENT send works: tried rather than asked, because a kernel or a sandbox may know the
   // option and still refuse the send. The probe goes to this very socket and is read back, so it says nothing of an
   // interface that refuses later: UdpDatapath then falls back by itself.
@@ -41,6 +54,7 @@ class UdpSocket {
 
  private:
   UdpSocket() = default;
+  bool set_path_options(const UdpSocketOptions& options, OsError& error);
   std::uint32_t size_buffer(int force_option, int plain_option, std::uint32_t bytes);
 
   UniqueFd fd_;

@@ -23,7 +23,7 @@
 
 #include <stdint.h>
 
-#define MLT_PROTOCOL_VERSION 2 /* 2: an ACK may carry further paths; trailing probes */
+#define MLT_PROTOCOL_VERSION 3 /* 3: a hello names the address and port of each path */
 
 /* byte 0: version in the high half, type in the low half */
 #define MLT_TYPE_DATA 1

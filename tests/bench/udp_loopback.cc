@@ -27,6 +27,7 @@
 #include "io/clock.h"
 #include "io/fault_datapath.h"
 #include "io/udp_datapath.h"
+#include "io/udp_paths_datapath.h"
 
 using namespace mlt;
 
@@ -99,7 +100,7 @@ void stop(pid_t child) {
   ::waitpid(child, nullptr, 0);
 }
 
-std::unique_ptr<io::UdpDatapath> open_datapath(bool offload) {
+std::unique_ptr<io::NetworkDatapath> open_datapath(bool offload, std::uint8_t paths) {
   io::UdpOptions options;
   options.socket.bind = io::SocketAddress::loopback(AF_INET, 0);
   options.socket.receive_buffer_bytes = options.socket.send_buffer_bytes = kBufferBytes;
@@ -107,7 +108,14 @@ std::unique_ptr<io::UdpDatapath> open_datapath(bool offload) {
   options.segmentation_offload = offload;
   options.peer_count = 2;
   io::OsError error;
-  auto datapath = io::UdpDatapath::open(options, error);
+  std::unique_ptr<io::NetworkDatapath> datapath;
+  if (paths == 1) {
+    datapath = io::UdpDatapath::open(options, error);
+  } else {
+    std::vector<io::PathSpec> specs(paths);
+    for (io::PathSpec& spec : specs) spec.bind = options.socket.bind;
+    datapath = io::UdpPathsDatapath::open(options, specs, error);
+  }
   if (datapath == nullptr) {
     std::fprintf(stderr, "%s\n", error.text.c_str());
     std::exit(1);
@@ -115,13 +123,15 @@ std::unique_ptr<io::UdpDatapath> open_datapath(bool offload) {
   return datapath;
 }
 
-Result datapath_round(double seconds, bool offload, double drop = 0) {
-  const auto receiver = open_datapath(offload);
-  const io::SocketAddress to = receiver->local_address();
-  const pid_t sender = start_sender([to, offload, drop] {
-    auto udp = open_datapath(offload);
+// With several paths, runs take them in turns.
+Result datapath_round(double seconds, bool offload, double drop = 0, std::uint8_t paths = 1) {
+  const auto receiver = open_datapath(offload, paths);
+  std::vector<io::SocketAddress> to;
+  for (std::uint8_t path = 0; path < paths; ++path) to.push_back(receiver->path_address(path));
+  const pid_t sender = start_sender([to, offload, drop, paths] {
+    auto udp = open_datapath(offload, paths);
     io::OsError error;
-    udp->set_peer(1, to, error);
+    udp->set_peer_paths(1, to, error);
     std::unique_ptr<io::Datapath> datapath = std::move(udp);
     if (drop > 0) {
       io::FaultOptions faults;
@@ -145,7 +155,8 @@ Result datapath_round(double seconds, bool offload, double drop = 0) {
         run.slices[2 * i + 1] = {tensor.data() + at, kPayload};
         at += kPayload;
       }
-      pollfd writable{datapath->readable_fd(), POLLOUT, 0};
+      run.path = static_cast<std::uint8_t>((run.path + 1) % paths);
+      pollfd writable{datapath->writable_fd(run), POLLOUT, 0};
       while (datapath->send(0, run) == io::SendStatus::kWouldBlock) ::poll(&writable, 1, 1);
     }
   });
@@ -239,6 +250,7 @@ int main(int argc, char** argv) {
     Result (*round)(double);
   } variants[] = {
       {"UdpDatapath", [](double s) { return datapath_round(s, true); }},
+      {"UdpPathsDatapath, 4 paths", [](double s) { return datapath_round(s, true, 0, 4); }},
       {"UdpDatapath, 1 % dropped by FaultDatapath", [](double s) { return datapath_round(s, true, 0.01); }},
       {"plain UDP_SEGMENT, recvmsg", [](double s) { return plain_round(s, 0); }},
       {"plain UDP_SEGMENT, recvmmsg of 8", [](double s) { return plain_round(s, 8); }},

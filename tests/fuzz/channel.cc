@@ -47,6 +47,7 @@ io::ControlOptions options() {
   options.job_id = 7;
   options.incarnation = 1;
   options.cookies.assign(kWorld, 0xC0);
+  options.paths = {{.port = 9}};
   options.segment_bytes = 1'400;
   options.max_message_bytes = 1'024;
   options.outgoing_limit_bytes = 8'192;
@@ -62,8 +63,10 @@ std::vector<std::byte> hello_frame(std::uint16_t rank, std::uint8_t damage, std:
   hello.job_id = 7;
   hello.incarnation = 10U + rank;
   hello.segment_bytes = 1'400;
-  std::vector<std::byte> frame(io::kFrameHeaderBytes + io::kHelloBytes);
-  io::encode_frame_header({io::kHelloBytes, static_cast<std::uint8_t>(io::FrameType::kHello)}, frame.data());
+  hello.path_count = 1;
+  hello.paths[0].port = 9;
+  std::vector<std::byte> frame(io::kFrameHeaderBytes + io::hello_bytes(1));
+  io::encode_frame_header({io::hello_bytes(1), static_cast<std::uint8_t>(io::FrameType::kHello)}, frame.data());
   io::encode_hello(hello, frame.data() + io::kFrameHeaderBytes);
   if (damage < frame.size()) frame[damage] = static_cast<std::byte>(value);
   return frame;

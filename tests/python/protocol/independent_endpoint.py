@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-VERSION = 2
+VERSION = 3
 MASK = 2**64 - 1
 HELLO, REFUSE, CONFIRM, HEARTBEAT, GOODBYE, BACKSTOP = 1, 2, 3, 4, 5, 16
 DATA, ACK, PROBE, BITMAP, STOP, ABORT = 1, 2, 3, 4, 5, 6
@@ -128,19 +128,23 @@ class IndependentEndpoint:
         self.listener.settimeout(10)
         self.tcp, address = self.listener.accept()
         kind, hello = self.read_frame()
-        assert (kind, len(hello)) == (HELLO, 56)
-        magic, version, rank, expected, size, udp_port, _, job, _, cookie, segment, window, early, _ = struct.unpack(
-            "<4sHHHHHHQQQIIII", hello
+        assert kind == HELLO
+        magic, version, rank, expected, size, paths, _, job, _, cookie, segment, window, early, _ = struct.unpack(
+            "<4sHHHHHHQQQIIII", hello[:56]
         )
+        assert (paths, len(hello)) == (1, 76)
+        udp_host, udp_port = struct.unpack("<16sHxx", hello[56:])
+        assert udp_host == bytes(16)  # 3.2.10: the address of this connection
         assert (magic, version, rank, expected, size, job) == (b"MLT1", VERSION, 1, 0, 2, self.job)
         assert cookie & 0xFFFF == 0
         self.peer_cookie, self.peer_address = cookie, (address[0], udp_port)
         self.segment_bytes = min(segment, self.own_segment_bytes) // 8 * 8  # 3.2.6
         self.window, self.peer_early = window, early
         port = self.udp.getsockname()[1]
-        own = (b"MLT1", VERSION, 0, 1, 2, port, self.control_port, self.job, 99, self.own_cookie)
+        own = (b"MLT1", VERSION, 0, 1, 2, 1, self.control_port, self.job, 99, self.own_cookie)
+        path = struct.pack("<16sHxx", bytes(16), port)
         self.write_frame(
-            HELLO, struct.pack("<4sHHHHHHQQQIIII", *own, self.own_segment_bytes, 1 << 20, self.early_segments, 8)
+            HELLO, struct.pack("<4sHHHHHHQQQIIII", *own, self.own_segment_bytes, 1 << 20, self.early_segments, 8) + path
         )
         assert self.read_frame() == (CONFIRM, b"")
         self.spoke = time.monotonic()

@@ -119,10 +119,11 @@ def test_examples__are_the_golden_ones(file: str, shown: dict[str, bytes]) -> No
 
 
 def test_examples__frames_have_the_fields_of_the_diagrams() -> None:
-    assert struct.unpack("<IBxxx", FRAMES["HELLO"][:8]) == (56, 1)
-    assert struct.unpack("<4sHHHHHHQQQIIII", FRAMES["HELLO"][8:]) == (
-        *(b"MLT1", 2, 2, 1, 4, 5001, 5002),
+    assert struct.unpack("<IBxxx", FRAMES["HELLO"][:8]) == (96, 1)
+    assert struct.unpack("<4sHHHHHHQQQIIII16sHxx16sHxx", FRAMES["HELLO"][8:]) == (
+        *(b"MLT1", 3, 2, 1, 4, 2, 5002),
         *(0x0102030405060708, 0x1111222233334444, COOKIE, 1_432, 2_796_202, 682, 85),
+        *(bytes(16), 5001, bytes(10) + b"\xff\xff" + bytes([192, 0, 2, 7]), 5003),
     )
     assert struct.unpack("<IBxxx", FRAMES["REFUSE"][:8]) == (20, 2)
     assert struct.unpack("<BBHQQ", FRAMES["REFUSE"][8:]) == (3, 0, 1, 3, 4)
@@ -153,12 +154,12 @@ BODIES = {
     "ABORT": ("QI", (42, 3)),
 }
 PREFIXES = {  # version and type, flags, path and element type, round, sequence
-    "DATA": (0x21, 0x06, 0x07, 0, 7),
-    "ACK": (0x22, 0x03, 0x00, 0, 1),
-    "PROBE": (0x23, 0x02, 0x07, 1, 0),
-    "BITMAP": (0x24, 0x00, 0x00, 1, 0),
-    "STOP": (0x25, 0x04, 0x07, 0, 0),
-    "ABORT": (0x26, 0x00, 0x00, 0, 0),
+    "DATA": (0x31, 0x06, 0x07, 0, 7),
+    "ACK": (0x32, 0x03, 0x00, 0, 1),
+    "PROBE": (0x33, 0x02, 0x07, 1, 0),
+    "BITMAP": (0x34, 0x00, 0x00, 1, 0),
+    "STOP": (0x35, 0x04, 0x07, 0, 0),
+    "ABORT": (0x36, 0x00, 0x00, 0, 0),
 }
 
 

@@ -18,7 +18,7 @@ from mlt import _core
 MISMATCH_SECONDS = 2.0
 CONNECT_SECONDS = 3.0
 # src/io/control_frame.h: frame header (payload length, type, three zero bytes), then the hello's fixed prefix.
-HELLO_FRAME, HELLO_BYTES, HELLO_MAGIC = 1, 56, 0x31544C4D
+HELLO_FRAME, HELLO_BYTES, HELLO_MAGIC = 1, 76, 0x31544C4D
 
 
 @contextlib.contextmanager

@@ -66,9 +66,9 @@ class RawClient {
     if (!payload.empty()) say(payload);
   }
   void say_hello(const io::Hello& hello) {
-    std::array<std::byte, io::kHelloBytes> payload;
-    io::encode_hello(hello, payload.data());
-    say_frame(static_cast<std::uint8_t>(io::FrameType::kHello), payload);
+    std::array<std::byte, io::kHelloMaxBytes> payload;
+    const std::size_t size = io::encode_hello(hello, payload.data());
+    say_frame(static_cast<std::uint8_t>(io::FrameType::kHello), std::span(payload).first(size));
   }
   void confirm() { say_frame(static_cast<std::uint8_t>(io::FrameType::kConfirm), {}); }
   io::UniqueFd& fd() { return fd_; }
@@ -86,6 +86,8 @@ io::Hello hello_of(std::uint16_t rank, std::uint16_t to) {
   hello.world_size = options.world_size;
   hello.job_id = options.job_id;
   hello.incarnation = options.incarnation;
+  hello.path_count = static_cast<std::uint16_t>(options.paths.size());
+  std::copy(options.paths.begin(), options.paths.end(), hello.paths.begin());
   return hello;
 }
 
@@ -119,6 +121,9 @@ TEST_CASE("open__refuses_options_that_make_no_sense") {
   refused([](io::ControlOptions& o) { o.dead_after_ns = o.heartbeat_ns; });
   refused([](io::ControlOptions& o) { o.outgoing_limit_bytes = o.max_message_bytes; });
   refused([](io::ControlOptions& o) { o.listen = {}; });
+  refused([](io::ControlOptions& o) { o.paths.clear(); });
+  refused([](io::ControlOptions& o) { o.paths.resize(17, o.paths[0]); });
+  refused([](io::ControlOptions& o) { o.paths[0].port = 0; });
 }
 
 TEST_CASE("connect_to__and_expect_refuse_the_wrong_direction_and_repeats") {
@@ -161,12 +166,36 @@ TEST_CASE("service__brings_a_mesh_up_and_each_side_knows_the_other") {
       CHECK(peer.hello.segment_bytes == 1'400);
       CHECK(peer.hello.window_bytes == 1U << 20);
       CHECK(peer.hello.early_segments == 512);
-      CHECK(peer.udp_address == io::SocketAddress::loopback(AF_INET, static_cast<std::uint16_t>(20'000 + other)));
+      CHECK(peer.udp_addresses.at(0) ==
+            io::SocketAddress::loopback(AF_INET, static_cast<std::uint16_t>(20'000 + other)));
       CHECK(peer.control_address == nodes[other]->channel->listen_address());
     }
     CHECK(nodes[rank]->sink.downs.empty());
     CHECK(nodes[rank]->sink.refusals.empty());
   }
+}
+
+TEST_CASE("hello__names_each_path_by_its_own_address_or_that_of_the_connection") {
+  io::ControlOptions options[2] = {control_options(0, 2), control_options(1, 2)};
+  for (io::ControlOptions& one : options) one.paths.push_back({one.paths[0].address, 30'000});
+  options[1].paths[1].address = io::SocketAddress::from_host("192.0.2.7", 0)->ip_bytes();
+  Couple couple(options[0], options[1]);
+  const std::vector<io::SocketAddress>& of_one = couple.zero.sink.ups[0].udp_addresses;
+  REQUIRE(of_one.size() == 2);
+  CHECK(of_one[0].format() == "127.0.0.1:20001");
+  CHECK(of_one[1].format() == "192.0.2.7:30000");
+  CHECK(couple.one.sink.ups[0].udp_addresses[1].format() == "127.0.0.1:30000");
+}
+
+TEST_CASE("hello__a_path_of_another_ip_version_is_malformed") {
+  Node zero(0, 2);
+  io::Hello hello = hello_of(1, 0);
+  hello.paths[0].address = io::SocketAddress::from_host("2001:db8::1", 0)->ip_bytes();
+  RawClient client(zero.channel->listen_address());
+  client.say_hello(hello);
+  REQUIRE(serve({&zero}, [&] { return zero.sink.refusals.size() == 1; }));
+  CHECK_CONTAINS(zero.sink.refusals[0], "a path of another IP version");
+  CHECK(zero.sink.ups.empty());
 }
 
 TEST_CASE("send__messages_arrive_in_order_and_whole_whatever_their_size") {
@@ -283,6 +312,9 @@ TEST_CASE("hello__mismatches_are_explained_on_both_sides") {
          o.cookies.resize(3);
        },
        {"world size differs: rank 0 has 2, rank 1 has 3", "same WORLD_SIZE"}},
+      {"paths",
+       [](io::ControlOptions& o) { o.paths.resize(4, o.paths[0]); },
+       {"number of paths differs: rank 0 has 1, rank 1 has 4", "MLT_PATHS"}},
   };
   for (const Case& mismatch : cases) {
     CAPTURE(mismatch.name);
@@ -423,8 +455,8 @@ TEST_CASE("read_frames__malformed_bytes_close_that_connection_only") {
     return std::vector<std::byte>(bytes.begin(), bytes.end());
   }();
   const auto bad_magic = [] {
-    std::vector<std::byte> bytes(io::kFrameHeaderBytes + io::kHelloBytes);
-    io::encode_frame_header({io::kHelloBytes, static_cast<std::uint8_t>(io::FrameType::kHello)}, bytes.data());
+    std::vector<std::byte> bytes(io::kFrameHeaderBytes + io::hello_bytes(1));
+    io::encode_frame_header({io::hello_bytes(1), static_cast<std::uint8_t>(io::FrameType::kHello)}, bytes.data());
     return bytes;
   }();
   const std::vector<std::vector<std::byte>> inputs = {reserved, too_long, early_message, bad_magic,
@@ -639,5 +671,5 @@ TEST_CASE("service__works_over_IPv6") {
   Node one(other);
   one.connect_to(0, zero);
   REQUIRE(serve({&zero, &one}, [&] { return zero.sink.ups.size() == 1 && one.sink.ups.size() == 1; }));
-  CHECK(zero.sink.ups[0].udp_address.format() == "[::1]:20001");
+  CHECK(zero.sink.ups[0].udp_addresses.at(0).format() == "[::1]:20001");
 }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "io/control_frame.h"
+#include "io/socket_address.h"
 
 using namespace mlt;
 
@@ -32,26 +33,29 @@ std::string hex(const char* name, io::FrameType type, std::span<const std::byte>
 
 std::string examples() {
   io::Hello hello;
-  hello.version = 2;
+  hello.version = 3;
   hello.rank = 2;
   hello.expected_rank = 1;
   hello.world_size = 4;
   hello.job_id = 0x0102'0304'0506'0708;
   hello.incarnation = 0x1111'2222'3333'4444;
   hello.cookie = 0x1122'3344'5566'0001;
-  hello.udp_port = 5'001;
+  hello.path_count = 2;
+  hello.paths[0].port = 5'001;
+  hello.paths[1] = {io::SocketAddress::from_host("192.0.2.7", 0)->ip_bytes(), 5'003};
   hello.control_port = 5'002;
   hello.segment_bytes = 1'432;
   hello.window_bytes = 2'796'202;
   hello.early_segments = 682;
   hello.early_transfers = 85;
-  std::array<std::byte, io::kHelloBytes> hello_bytes;
-  io::encode_hello(hello, hello_bytes.data());
+  std::array<std::byte, io::kHelloMaxBytes> hello_bytes;
+  const std::size_t hello_size = io::encode_hello(hello, hello_bytes.data());
 
   // Rank 1 has world size 3, rank 2 said 4.
   std::array<std::byte, io::kRefusalBytes> refusal_bytes;
   io::encode_refusal({io::RefusalReason::kWorldSize, 1, 3, 4}, refusal_bytes.data());
-  return hex("HELLO", io::FrameType::kHello, hello_bytes) + hex("REFUSE", io::FrameType::kRefuse, refusal_bytes);
+  return hex("HELLO", io::FrameType::kHello, std::span(hello_bytes).first(hello_size)) +
+         hex("REFUSE", io::FrameType::kRefuse, refusal_bytes);
 }
 
 }  // namespace

@@ -20,18 +20,22 @@ io::Hello some_hello() {
   hello.job_id = 0x0123456789ABCDEFULL;
   hello.incarnation = 0xFEDCBA9876543210ULL;
   hello.cookie = 0x1122334455667788ULL;
-  hello.udp_port = 40'000;
+  hello.path_count = 2;
+  hello.paths[0].port = 40'000;
+  hello.paths[1].port = 40'001;
+  hello.paths[1].address[3] = std::byte{9};
   hello.control_port = 50'000;
   hello.segment_bytes = 1'400;
   hello.window_bytes = 1U << 24;
   hello.early_segments = 77;
   return hello;
 }
+constexpr std::size_t kSomeHelloBytes = io::hello_bytes(2);
 }  // namespace
 
 TEST_CASE("hello__every_field_survives_the_trip") {
-  std::array<std::byte, io::kHelloBytes> bytes;
-  io::encode_hello(some_hello(), bytes.data());
+  std::array<std::byte, kSomeHelloBytes> bytes;
+  REQUIRE(io::encode_hello(some_hello(), bytes.data()) == bytes.size());
   io::Hello read;
   REQUIRE(io::decode_hello(bytes, 3, read) == io::HelloError::kNone);
   const io::Hello sent = some_hello();
@@ -42,7 +46,8 @@ TEST_CASE("hello__every_field_survives_the_trip") {
   CHECK(read.job_id == sent.job_id);
   CHECK(read.incarnation == sent.incarnation);
   CHECK(read.cookie == sent.cookie);
-  CHECK(read.udp_port == sent.udp_port);
+  CHECK(read.path_count == sent.path_count);
+  CHECK(read.paths == sent.paths);
   CHECK(read.control_port == sent.control_port);
   CHECK(read.segment_bytes == sent.segment_bytes);
   CHECK(read.window_bytes == sent.window_bytes);
@@ -50,7 +55,7 @@ TEST_CASE("hello__every_field_survives_the_trip") {
 }
 
 TEST_CASE("decode_hello__any_length_but_the_right_one_is_refused_without_reading_past_it") {
-  std::array<std::byte, io::kHelloBytes + 1> bytes{};
+  std::array<std::byte, kSomeHelloBytes + 1> bytes{};
   io::encode_hello(some_hello(), bytes.data());
   for (std::size_t size = 0; size <= bytes.size(); ++size) {
     CAPTURE(size);
@@ -59,13 +64,41 @@ TEST_CASE("decode_hello__any_length_but_the_right_one_is_refused_without_reading
     io::Hello hello;
     const io::HelloError error = io::decode_hello(exact, 3, hello);
     CHECK(error == (size < io::kHelloPrefixBytes ? io::HelloError::kTooShort
-                    : size == io::kHelloBytes    ? io::HelloError::kNone
+                    : size == kSomeHelloBytes    ? io::HelloError::kNone
                                                  : io::HelloError::kBadLength));
   }
 }
 
+TEST_CASE("decode_hello__refuses_no_path_too_many_port_0_and_bytes_that_are_not_zero") {
+  std::array<std::byte, io::hello_bytes(17)> bytes{};
+  const auto decoded = [&](std::size_t size) {
+    io::Hello hello;
+    return io::decode_hello(std::span(bytes).first(size), 3, hello);
+  };
+  io::encode_hello(some_hello(), bytes.data());
+  REQUIRE(decoded(kSomeHelloBytes) == io::HelloError::kNone);
+  for (const unsigned count : {0U, 17U, 0xFFFFU}) {
+    base::store_le16(bytes.data() + 12, static_cast<std::uint16_t>(count));
+    for (const std::size_t size : {io::hello_bytes(0), kSomeHelloBytes, bytes.size()}) {
+      CHECK(decoded(size) == io::HelloError::kBadPaths);
+    }
+  }
+  base::store_le16(bytes.data() + 12, 2);
+  for (const std::size_t path : {0U, 1U}) {
+    std::byte* port = bytes.data() + io::hello_bytes(path) + 16;
+    const std::uint16_t before = base::load_le16(port);
+    base::store_le16(port, 0);
+    CHECK(decoded(kSomeHelloBytes) == io::HelloError::kBadPaths);
+    base::store_le16(port, before);
+    port[3] = std::byte{1};
+    CHECK(decoded(kSomeHelloBytes) == io::HelloError::kBadPaths);
+    port[3] = std::byte{0};
+  }
+  CHECK(decoded(kSomeHelloBytes) == io::HelloError::kNone);
+}
+
 TEST_CASE("decode_hello__other_versions_are_recognised_whatever_follows_the_prefix") {
-  std::array<std::byte, io::kHelloBytes> bytes;
+  std::array<std::byte, kSomeHelloBytes> bytes;
   io::encode_hello(some_hello(), bytes.data());
   io::Hello hello;
   CHECK(io::decode_hello(std::span(bytes).first(io::kHelloPrefixBytes), 4, hello) == io::HelloError::kOtherVersion);

@@ -52,7 +52,7 @@ inline io::ControlOptions control_options(std::uint16_t rank, std::uint16_t worl
   options.job_id = 0xABCDEF;
   options.incarnation = 1'000U + rank;
   for (std::uint16_t to = 0; to < world_size; ++to) options.cookies.push_back(100U * rank + to);
-  options.udp_port = static_cast<std::uint16_t>(20'000 + rank);
+  options.paths = {{.port = static_cast<std::uint16_t>(20'000 + rank)}};
   options.segment_bytes = 1'400;
   options.window_bytes = 1U << 20;
   options.early_segments = 512;
