@@ -110,31 +110,37 @@ bool XdpDatapath::open_socket(const XdpOptions& options, OsError& error) {
 
 bool XdpDatapath::steer(const XdpOptions& options, OsError& error) {
   map_ = create_socket_map(options.queue + 1, error);
-  if (!map_) return false;
+  // The socket first: from the moment the program is there, it has somewhere to send to.
+  if (!map_ || !put_socket(map_.get(), options.queue, socket_->fd(), error)) return false;
+  if (options.native) {
+    if (attach(XdpMode::kNative, options.attach_by, error)) {
+      counters_.add(XdpCounter::kNative);
+      return true;
+    }
+    // Taken is taken, in either mode; what may not be loaded may not be attached; a zero-copy socket is the driver's.
+    if (error.number == EBUSY || error.number == EEXIST || error.code == OsErrorCode::kPermission ||
+        socket_->zero_copy()) {
+      return false;
+    }
+  }
+  return attach(XdpMode::kGeneric, options.attach_by, error);
+}
+
+bool XdpDatapath::attach(XdpMode mode, XdpAttachment::Way way, OsError& error) {
   const std::uint32_t headers = kEthernetHeaderBytes + kUdpHeaderBytes +
                                 (local_address().family() == AF_INET6 ? kIpv6HeaderBytes : kIpv4HeaderBytes);
-  const UniqueFd program = load_xdp_program(
-      steering_program(map_.get(), local_address(), capabilities_.max_datagram_bytes + headers), error);
+  const auto instructions = steering_program(map_.get(), local_address(), capabilities_.max_datagram_bytes + headers,
+                                             mode == XdpMode::kNative ? Unfinished::kRedirect : Unfinished::kPass);
+  const UniqueFd program = load_xdp_program(instructions, error);
   if (!program) return false;
-  // The socket first: from the moment the program is there, it has somewhere to send to.
-  if (!put_socket(map_.get(), options.queue, socket_->fd(), error)) return false;
-  const auto attach = [&](XdpMode mode) {
-    attachment_ = XdpAttachment::attach(program.get(), device_.index, device_.name, mode, options.attach_by, error);
-    // A kernel before 5.9 knows no such links.
-    if (!attachment_ && options.attach_by == XdpAttachment::Way::kLink && error.number == EINVAL) {
-      OsError second;
-      attachment_ =
-          XdpAttachment::attach(program.get(), device_.index, device_.name, mode, XdpAttachment::Way::kNetlink, second);
-    }
-    return attachment_ != nullptr;
-  };
-  if (options.native && attach(XdpMode::kNative)) {
-    counters_.add(XdpCounter::kNative);
-    return true;
+  attachment_ = XdpAttachment::attach(program.get(), device_.index, device_.name, mode, way, error);
+  // A kernel before 5.9 knows no such links.
+  if (!attachment_ && way == XdpAttachment::Way::kLink && error.number == EINVAL) {
+    OsError second;
+    attachment_ =
+        XdpAttachment::attach(program.get(), device_.index, device_.name, mode, XdpAttachment::Way::kNetlink, second);
   }
-  // Taken is taken, in either mode; and a zero-copy socket is the driver's own.
-  if (options.native && (error.number == EBUSY || error.number == EEXIST || socket_->zero_copy())) return false;
-  return attach(XdpMode::kGeneric);
+  return attachment_ != nullptr;
 }
 
 bool XdpDatapath::watch(OsError& error) {
@@ -243,20 +249,17 @@ base::TimeNs XdpDatapath::next_timeout() const { return std::min(push_at_, kerne
 std::size_t XdpDatapath::receive(base::TimeNs now, std::size_t budget_runs, ReceiveSink& sink) {
   if (push_at_ <= now) push_out(now);
   if (budget_runs == 0) return 0;
-  const bool kernel_turn = ++turns_ % kKernelTurn == 0;
+  // While frames fill the budget, one run of every so many calls is the kernel socket's.
+  const std::size_t reserved = ++turns_ % kKernelTurn == 0 ? 1 : 0;
+  const auto frames = static_cast<std::uint32_t>(std::min<std::size_t>(budget_runs - reserved, socket_->received()));
   std::size_t handed_up = 0;
-  if (kernel_turn) {
-    handed_up = kernel_->receive(now, 1, sink);
-    counters_.add(XdpCounter::kKernelRunsReceived, handed_up);
-  }
-  const auto frames = static_cast<std::uint32_t>(std::min<std::size_t>(budget_runs - handed_up, socket_->received()));
   // What is dropped here costs budget too.
   for (std::uint32_t i = 0; i < frames; ++i) {
     if (hand_up(socket_->received_frame(i), sink)) ++handed_up;
   }
   if (frames > 0) socket_->give_back(frames);
-  if (frames == 0 && !kernel_turn) {
-    const std::size_t passed = kernel_->receive(now, budget_runs, sink);
+  if (frames < budget_runs) {
+    const std::size_t passed = kernel_->receive(now, budget_runs - frames, sink);
     counters_.add(XdpCounter::kKernelRunsReceived, passed);
     handed_up += passed;
   }

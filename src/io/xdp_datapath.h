@@ -94,6 +94,7 @@ class XdpDatapath final : public NetworkDatapath {
   explicit XdpDatapath(const XdpOptions& options);
   bool open_socket(const XdpOptions& options, OsError& error);
   bool steer(const XdpOptions& options, OsError& error);
+  bool attach(XdpMode mode, XdpAttachment::Way way, OsError& error);
   bool watch(OsError& error);
   void look_up(base::TimeNs now, Peer& peer);
   SendStatus send_frames(base::TimeNs now, const Peer& peer, const base::DatagramRun& run);

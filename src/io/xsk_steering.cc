@@ -19,6 +19,7 @@ constexpr int kStart = BPF_REG_2;
 constexpr int kEnd = BPF_REG_3;
 constexpr int kLimit = BPF_REG_4;
 constexpr int kField = BPF_REG_5;
+constexpr int kSum = BPF_REG_0;
 
 bpf_insn instruction(int code, int to, int from, int offset, std::int32_t immediate) {
   bpf_insn result{};
@@ -38,6 +39,8 @@ class Assembler {
   void copy(int to, int from) { emit(instruction(BPF_ALU64 | BPF_MOV | BPF_X, to, from, 0, 0)); }
   void set(int to, std::int32_t value) { emit(instruction(BPF_ALU64 | BPF_MOV | BPF_K, to, 0, 0, value)); }
   void add(int to, std::int32_t value) { emit(instruction(BPF_ALU64 | BPF_ADD | BPF_K, to, 0, 0, value)); }
+  void add_register(int to, int from) { emit(instruction(BPF_ALU64 | BPF_ADD | BPF_X, to, from, 0, 0)); }
+  void shift_right(int to, std::int32_t bits) { emit(instruction(BPF_ALU64 | BPF_RSH | BPF_K, to, 0, 0, bits)); }
   void mask(int to, std::int32_t value) { emit(instruction(BPF_ALU64 | BPF_AND | BPF_K, to, 0, 0, value)); }
   void load_map(int to, int map) {
     emit(instruction(BPF_LD | BPF_DW | BPF_IMM, to, BPF_PSEUDO_MAP_FD, 0, map));
@@ -48,6 +51,7 @@ class Assembler {
 
   // To the end of the program, where the frame passes, if ...
   void pass_if_above(int left, int right) { jump(instruction(BPF_JMP | BPF_JGT | BPF_X, left, right, 0, 0)); }
+  void pass_if_equal(int left, int right) { jump(instruction(BPF_JMP | BPF_JEQ | BPF_X, left, right, 0, 0)); }
   void pass_unless(int field, std::uint32_t value) {
     // The 32-bit comparison: the 64-bit one would extend the sign of the constant.
     jump(instruction(BPF_JMP32 | BPF_JNE | BPF_K, field, 0, 0, static_cast<std::int32_t>(value)));
@@ -91,9 +95,29 @@ void require_address(Assembler& program, std::size_t offset, const IpBytes& addr
   }
 }
 
+// Passes a frame whose UDP checksum is the bare sum of the pseudo-header, `addresses_bytes` of which lie at
+// `addresses`.
+void pass_unfinished(Assembler& program, std::size_t addresses, std::size_t addresses_bytes, std::size_t udp) {
+  program.load(BPF_H, kSum, kStart, udp + 4);
+  program.add(kSum, htons(IPPROTO_UDP));
+  for (std::size_t at = 0; at < addresses_bytes; at += sizeof(std::uint16_t)) {
+    program.load(BPF_H, kField, kStart, addresses + at);
+    program.add_register(kSum, kField);
+  }
+  for (int i = 0; i < 2; ++i) {
+    program.copy(kField, kSum);
+    program.shift_right(kField, 16);
+    program.mask(kSum, 0xFFFF);
+    program.add_register(kSum, kField);
+  }
+  program.load(BPF_H, kField, kStart, udp + 6);
+  program.pass_if_equal(kSum, kField);
+}
+
 }  // namespace
 
-std::vector<bpf_insn> steering_program(int sockets, const SocketAddress& local, std::uint32_t max_frame_bytes) {
+std::vector<bpf_insn> steering_program(int sockets, const SocketAddress& local, std::uint32_t max_frame_bytes,
+                                       Unfinished unfinished) {
   MLT_CHECK(!local.is_wildcard() && local.port() != 0);
   const IpBytes address = IpBytes::of(local);
   const bool is_ipv6 = address.family == AF_INET6;
@@ -123,6 +147,9 @@ std::vector<bpf_insn> steering_program(int sockets, const SocketAddress& local, 
     require_address(program, ip + 16, address);
   }
   require16(program, udp + 2, local.port());
+  if (unfinished == Unfinished::kPass) {
+    pass_unfinished(program, ip + (is_ipv6 ? 8 : 12), 2 * address.size, udp);
+  }
 
   // To the socket of the queue that the frame came in by; the last argument is what happens where there is none.
   program.load(BPF_W, BPF_REG_2, kContext, offsetof(xdp_md, rx_queue_index));

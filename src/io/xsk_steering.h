@@ -16,8 +16,14 @@
 
 namespace mlt::io {
 
+// What a kernel on this machine sent and left the checksum of to a card that never was. In the driver of a virtual
+// interface such a frame is one datagram. In generic XDP it may as well be a super-packet of several, which only the
+// kernel knows how to cut: nothing in its bytes tells.
+enum class Unfinished : std::uint8_t { kRedirect, kPass };
+
 // `sockets` is the descriptor of create_socket_map()'s table; `local` an address with a port, no wildcard;
 // `max_frame_bytes` counts the Ethernet header.
-std::vector<bpf_insn> steering_program(int sockets, const SocketAddress& local, std::uint32_t max_frame_bytes);
+std::vector<bpf_insn> steering_program(int sockets, const SocketAddress& local, std::uint32_t max_frame_bytes,
+                                       Unfinished unfinished);
 
 }  // namespace mlt::io

@@ -59,6 +59,10 @@ class VethPair {
     for (const int end : {0, 1}) {
       run(end, "ip link set lo up; ip link set mlt0 mtu " + std::to_string(mtu) + " up");
       run(end, std::string("ip address add ") + kIpv4[end] + "/24 dev mlt0");
+    }
+    for (const int end : {0, 1}) {
+      // Until the kernel has noticed that the cable is plugged in, it drops what is sent.
+      run(end, "for i in $(seq 200); do ip link show mlt0 | grep -q 'state UP' && exit; sleep 0.01; done; exit 1");
       // Without IPv6 in the kernel this fails, and so does what needs it.
       run(end, std::string("ip address add ") + kIpv6[end] + "/64 dev mlt0 nodad 2> /dev/null || true");
     }
