@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import math
+import os
 import time
 import weakref
 from types import TracebackType
@@ -35,6 +36,8 @@ class Context:
     dead. ``qos_policy`` is the policy file of ``mlt switch`` (a path, or its content as a mapping; None: the file that
     MLT_QOS_POLICY names): packets carry its DSCPs, and there are as many traffic classes as it has data classes.
     Without one there are seven, of DSCP 3, 7, 11, 15, 19, 23 and 27, and control has 31. All ranks need the same.
+    ``datapath`` is what carries datagrams here (None: MLT_DATAPATH, else ``auto``): ``udp``, ``vma``, ``xdp``, or
+    ``auto``, which is ``vma`` under libvma and ``udp`` elsewhere. Ranks may differ in it. See docs/datapaths.md.
 
     Raises ConfigError, PortInUseError, PeerMismatchError or RendezvousError; nothing stays open then.
     """
@@ -57,6 +60,7 @@ class Context:
         peer_timeout: float = 3.0,
         spin_us: int = 0,
         qos_policy: qos.PolicySource | None = None,
+        datapath: str | None = None,
     ) -> None:
         self._config = config = JobConfig.resolve(
             rank=rank,
@@ -88,6 +92,7 @@ class Context:
             data_dscp=list(dscp.data),
             control_dscp=dscp.control,
             faults=(faults if faults is not None else Faults()).to_native(),
+            datapath=datapath if datapath is not None else os.environ.get("MLT_DATAPATH") or "auto",
         )
         try:
             own = rendezvous.Endpoint(config.rank, address, self._engine.control_port)

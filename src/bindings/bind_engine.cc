@@ -21,7 +21,7 @@ std::unique_ptr<EngineHandle> make_engine(std::uint16_t rank, std::uint16_t rank
                                           std::uint32_t receive_buffer_bytes, std::int64_t operation_timeout_ns,
                                           std::int64_t peer_timeout_ns, std::uint32_t spin_us,
                                           std::vector<std::uint8_t> data_dscp, std::uint8_t control_dscp,
-                                          const FaultOptions& faults) {
+                                          const FaultOptions& faults, const std::string& datapath) {
   return std::make_unique<EngineHandle>(Options{.rank = rank,
                                                 .ranks = ranks,
                                                 .job = job,
@@ -36,6 +36,7 @@ std::unique_ptr<EngineHandle> make_engine(std::uint16_t rank, std::uint16_t rank
                                                 .spin_us = spin_us,
                                                 .data_dscp = std::move(data_dscp),
                                                 .control_dscp = control_dscp,
+                                                .datapath = datapath,
                                                 .faults = faults});
 }
 
@@ -90,7 +91,8 @@ void register_engine(py::module_& module) {
       .def(py::init(&make_engine), py::kw_only(), py::arg("rank"), py::arg("ranks"), py::arg("job"), py::arg("host"),
            py::arg("udp_port"), py::arg("control_port"), py::arg("segment_bytes"), py::arg("line_rate_bits_per_second"),
            py::arg("receive_buffer_bytes"), py::arg("operation_timeout_ns"), py::arg("peer_timeout_ns"),
-           py::arg("spin_us"), py::arg("data_dscp"), py::arg("control_dscp"), py::arg("faults"))
+           py::arg("spin_us"), py::arg("data_dscp"), py::arg("control_dscp"), py::arg("faults"),
+           py::arg("datapath") = "auto")
       .def_property_readonly("control_port", [](const EngineHandle& self) { return self.engine().control_port(); })
       .def_property_readonly("udp_port", [](const EngineHandle& self) { return self.engine().udp_port(); })
       .def_property_readonly("data_dscp", [](const EngineHandle& self) { return self.engine().data_dscp(); })

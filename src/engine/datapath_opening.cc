@@ -1,12 +1,16 @@
 #include "engine/datapath_opening.h"
 
 #include <algorithm>
+#include <charconv>
+#include <string_view>
 #include <utility>
 
 #include "core/config.h"
 #include "engine/words.h"
 #include "io/fault_datapath.h"
 #include "io/udp_datapath.h"
+#include "io/vma_datapath.h"
+#include "io/xdp_datapath.h"
 #include "wire/packet.h"
 
 namespace mlt::engine {
@@ -43,6 +47,50 @@ io::FaultOptions fault_options(const FaultOptions& faults, std::uint16_t rank) {
   return options;
 }
 
+[[noreturn]] void refuse(const Options& options, const std::string& why) {
+  throw Error(ErrorCode::kConfig,
+              "rank " + std::to_string(options.rank) + ": datapath '" + options.datapath + "' " + why);
+}
+
+// The N of "xdp:N".
+std::uint32_t queue_number(const Options& options) {
+  const std::string_view text = std::string_view(options.datapath).substr(std::string_view("xdp").size());
+  if (text.empty()) return 0;
+  std::uint32_t queue = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, status] = std::from_chars(text.data() + 1, end, queue);
+  constexpr std::uint32_t kMaxQueue = 4'095;
+  if (text[0] != ':' || status != std::errc{} || stop != end || queue > kMaxQueue) {
+    refuse(options,
+           "names no receive queue: it is 'xdp' for queue 0, or 'xdp:1' and so on, up to " + std::to_string(kMaxQueue));
+  }
+  return queue;
+}
+
+std::unique_ptr<io::NetworkDatapath> open_xdp(const Options& options, const io::UdpOptions& udp, io::OsError& error) {
+  io::XdpOptions xdp;
+  xdp.socket = udp.socket;
+  xdp.peer_count = udp.peer_count;
+  xdp.queue = queue_number(options);
+  return io::XdpDatapath::open(xdp, error);
+}
+
+std::unique_ptr<io::NetworkDatapath> open_network(const Options& options, const io::UdpOptions& udp,
+                                                  io::OsError& error) {
+  const bool under_vma = io::find_vma().present;
+  const std::string_view name = options.datapath;
+  if (name == "vma" || (name == "auto" && under_vma)) return io::VmaDatapath::open(udp, error);
+  if (name == "udp" && under_vma) {
+    refuse(options,
+           "takes sockets of the kernel, and this process runs under libvma, which takes their calls over and "
+           "would drop what they say of segments and marks: use 'vma' or 'auto', or start it without "
+           "LD_PRELOAD=libvma.so");
+  }
+  if (name == "udp" || name == "auto") return io::UdpDatapath::open(udp, error);
+  if (name.starts_with("xdp")) return open_xdp(options, udp, error);
+  refuse(options, "is not one of 'auto', 'udp', 'vma' and 'xdp'");
+}
+
 }  // namespace
 
 std::uint32_t choose_segment_bytes(const Options& options, const io::Capabilities& capabilities) {
@@ -75,7 +123,7 @@ OpenedDatapath open_datapath(const Options& options) {
   udp.socket.send_buffer_bytes = udp.socket.receive_buffer_bytes;
   udp.peer_count = options.ranks;
   io::OsError error;
-  std::unique_ptr<io::UdpDatapath> network = io::UdpDatapath::open(udp, error);
+  std::unique_ptr<io::NetworkDatapath> network = open_network(options, udp, error);
   if (!network) throw_os_error(error, options.rank);
   OpenedDatapath opened;
   opened.network = network.get();

@@ -173,7 +173,7 @@ void XdpDatapath::look_up(base::TimeNs now, Peer& peer) {
   peer.by_kernel = hop.kind != NextHopKind::kKnown;
   peer.look_up_at = base::after(now, hop.kind == NextHopKind::kUnresolved ? kLookUpSoonNs : kLookUpAgainNs);
   if (peer.by_kernel) return;
-  peer.header = FrameHeader(device_.mac, hop.mac, local_address(), peer.address);
+  peer.header = UdpFrameHeader(device_.mac, hop.mac, local_address(), peer.address);
   const std::uint32_t headers = peer.header.bytes() - kEthernetHeaderBytes;
   peer.max_datagram_bytes = capabilities_.max_datagram_bytes;
   if (hop.mtu_bytes > headers) peer.max_datagram_bytes = std::min(peer.max_datagram_bytes, hop.mtu_bytes - headers);

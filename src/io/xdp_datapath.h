@@ -85,7 +85,7 @@ class XdpDatapath final : public NetworkDatapath {
  private:
   struct Peer {
     SocketAddress address;
-    FrameHeader header;
+    UdpFrameHeader header;
     std::uint32_t max_datagram_bytes = 0;
     bool by_kernel = true;
     base::TimeNs look_up_at = 0;

@@ -76,8 +76,8 @@ std::uint64_t pseudo_sum(const std::byte* ip, const IpLayout& layout, std::uint1
 
 }  // namespace
 
-FrameHeader::FrameHeader(const MacAddress& from_mac, const MacAddress& to_mac, const SocketAddress& from,
-                         const SocketAddress& to)
+UdpFrameHeader::UdpFrameHeader(const MacAddress& from_mac, const MacAddress& to_mac, const SocketAddress& from,
+                               const SocketAddress& to)
     : is_ipv6_(to.family() == AF_INET6) {
   MLT_CHECK(from.family() == to.family());
   const IpLayout& layout = is_ipv6_ ? kIpv6Layout : kIpv4Layout;
@@ -111,7 +111,7 @@ FrameHeader::FrameHeader(const MacAddress& from_mac, const MacAddress& to_mac, c
   udp_sum_ = pseudo_sum(ip, layout, 0) + sum_words(udp, kUdpHeaderBytes);
 }
 
-std::uint32_t FrameHeader::write(std::byte* frame, std::uint32_t payload_bytes, std::uint8_t traffic_class) const {
+std::uint32_t UdpFrameHeader::write(std::byte* frame, std::uint32_t payload_bytes, std::uint8_t traffic_class) const {
   MLT_CHECK(size_ > 0);
   std::memcpy(frame, template_.data(), size_);
   std::byte* ip = frame + kEthernetHeaderBytes;

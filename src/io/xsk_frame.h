@@ -23,11 +23,12 @@ inline constexpr std::uint32_t kUdpHeaderBytes = 8;
 inline constexpr std::uint32_t kMaxFrameHeaderBytes = kEthernetHeaderBytes + kIpv6HeaderBytes + kUdpHeaderBytes;
 
 // The headers of every frame from us to one peer. All but lengths, marks and checksums is the same in each.
-class FrameHeader {
+class UdpFrameHeader {
  public:
-  FrameHeader() = default;
+  UdpFrameHeader() = default;
   // Both addresses are of one IP version and have a port.
-  FrameHeader(const MacAddress& from_mac, const MacAddress& to_mac, const SocketAddress& from, const SocketAddress& to);
+  UdpFrameHeader(const MacAddress& from_mac, const MacAddress& to_mac, const SocketAddress& from,
+                 const SocketAddress& to);
 
   std::uint32_t bytes() const { return size_; }
 

@@ -127,6 +127,7 @@ class Engine:
         data_dscp: list[int],
         control_dscp: int,
         faults: FaultOptions,
+        datapath: str = "auto",
     ) -> None: ...
     @property
     def data_dscp(self) -> list[int]: ...
