@@ -106,6 +106,9 @@ struct Options {
   // point is below 64 and belongs to one class. Empty: 3, 7, 11, 15, 19, 23, 27. The switches need the same map.
   std::vector<std::uint8_t> data_dscp;
   std::uint8_t control_dscp = 31;  // of answers, probes and the control connection
+  // What carries datagrams: "udp" (the kernel's sockets), "vma" (they, under libvma), "xdp" (AF_XDP on the interface of
+  // `host`, receive queue 0; "xdp:2": queue 2), or "auto": vma if the process runs under libvma, else udp.
+  std::string datapath = "auto";
   FaultOptions faults;
 };
 

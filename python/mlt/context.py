@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import math
+import os
 import time
 import weakref
 from types import TracebackType
@@ -39,6 +40,8 @@ class Context:
     ``paths`` are the ways to each peer that packets are sprayed over (``mlt.paths.resolve``: a number, interfaces or
     addresses, mappings, or a YAML file; None: what MLT_PATHS says, else one); all ranks need the same number.
     ``busy_poll_us``: how long the kernel polls the interface when a socket is read and empty (needs CAP_NET_ADMIN).
+    ``datapath`` is what carries datagrams here (None: MLT_DATAPATH, else ``auto``): ``udp``, ``vma``, ``xdp``, or
+    ``auto``, which is ``vma`` under libvma and ``udp`` elsewhere. Ranks may differ in it. See docs/datapaths.md.
 
     Raises ConfigError, PortInUseError, PeerMismatchError or RendezvousError; nothing stays open then.
     """
@@ -63,6 +66,7 @@ class Context:
         qos_policy: qos.PolicySource | None = None,
         paths: paths_module.PathSource | None = None,
         busy_poll_us: int = 0,
+        datapath: str | None = None,
     ) -> None:
         self._config = config = JobConfig.resolve(
             rank=rank,
@@ -97,6 +101,7 @@ class Context:
             faults=(faults if faults is not None else Faults()).to_native(),
             paths=[way.to_native() for way in ways],
             busy_poll_us=_at_least(busy_poll_us, 0, "busy_poll_us"),
+            datapath=datapath if datapath is not None else os.environ.get("MLT_DATAPATH") or "auto",
         )
         try:
             own = rendezvous.Endpoint(config.rank, address, self._engine.control_port)

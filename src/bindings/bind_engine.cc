@@ -22,7 +22,7 @@ std::unique_ptr<EngineHandle> make_engine(std::uint16_t rank, std::uint16_t rank
                                           std::int64_t peer_timeout_ns, std::uint32_t spin_us,
                                           std::vector<std::uint8_t> data_dscp, std::uint8_t control_dscp,
                                           const FaultOptions& faults, std::vector<PathOptions> paths,
-                                          std::uint32_t busy_poll_us) {
+                                          std::uint32_t busy_poll_us, const std::string& datapath) {
   return std::make_unique<EngineHandle>(Options{.rank = rank,
                                                 .ranks = ranks,
                                                 .job = job,
@@ -39,6 +39,7 @@ std::unique_ptr<EngineHandle> make_engine(std::uint16_t rank, std::uint16_t rank
                                                 .busy_poll_us = busy_poll_us,
                                                 .data_dscp = std::move(data_dscp),
                                                 .control_dscp = control_dscp,
+                                                .datapath = datapath,
                                                 .faults = faults});
 }
 
@@ -94,7 +95,7 @@ void register_engine(py::module_& module) {
            py::arg("udp_port"), py::arg("control_port"), py::arg("segment_bytes"), py::arg("line_rate_bits_per_second"),
            py::arg("receive_buffer_bytes"), py::arg("operation_timeout_ns"), py::arg("peer_timeout_ns"),
            py::arg("spin_us"), py::arg("data_dscp"), py::arg("control_dscp"), py::arg("faults"),
-           py::arg("paths") = std::vector<PathOptions>{}, py::arg("busy_poll_us") = 0)
+           py::arg("paths") = std::vector<PathOptions>{}, py::arg("busy_poll_us") = 0, py::arg("datapath") = "auto")
       .def_property_readonly("control_port", [](const EngineHandle& self) { return self.engine().control_port(); })
       .def_property_readonly("udp_port", [](const EngineHandle& self) { return self.engine().udp_port(); })
       .def_property_readonly("data_dscp", [](const EngineHandle& self) { return self.engine().data_dscp(); })

@@ -1,8 +1,10 @@
 #include "engine/datapath_opening.h"
 
 #include <algorithm>
+#include <charconv>
 #include <map>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "core/config.h"
@@ -12,6 +14,8 @@
 #include "io/path_spec.h"
 #include "io/udp_datapath.h"
 #include "io/udp_paths_datapath.h"
+#include "io/vma_datapath.h"
+#include "io/xdp_datapath.h"
 #include "wire/packet.h"
 
 namespace mlt::engine {
@@ -113,6 +117,65 @@ std::unique_ptr<io::NetworkDatapath> open_udp(io::UdpOptions udp, const std::vec
   return io::UdpDatapath::open(udp, error);
 }
 
+[[noreturn]] void refuse(const Options& options, const std::string& why) {
+  throw Error(ErrorCode::kConfig,
+              "rank " + std::to_string(options.rank) + ": datapath '" + options.datapath + "' " + why);
+}
+
+// The N of "xdp:N".
+std::uint32_t queue_number(const Options& options) {
+  const std::string_view text = std::string_view(options.datapath).substr(std::string_view("xdp").size());
+  if (text.empty()) return 0;
+  std::uint32_t queue = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, status] = std::from_chars(text.data() + 1, end, queue);
+  constexpr std::uint32_t kMaxQueue = 4'095;
+  if (text[0] != ':' || status != std::errc{} || stop != end || queue > kMaxQueue) {
+    refuse(options,
+           "names no receive queue: it is 'xdp' for queue 0, or 'xdp:1' and so on, up to " + std::to_string(kMaxQueue));
+  }
+  return queue;
+}
+
+std::unique_ptr<io::NetworkDatapath> open_xdp(const Options& options, const io::UdpOptions& udp, io::OsError& error) {
+  io::XdpOptions xdp;
+  xdp.socket = udp.socket;
+  xdp.peer_count = udp.peer_count;
+  xdp.queue = queue_number(options);
+  return io::XdpDatapath::open(xdp, error);
+}
+
+// Libvma and AF_XDP send on one path, and build nothing but plain headers.
+void demand_plain_path(const Options& options, const std::vector<io::PathSpec>& specs) {
+  const io::PathSpec& first = specs.front();
+  if (specs.size() == 1 && first.flow_label == 0 && first.segments.empty() && first.segments_to.empty()) return;
+  refuse(options, "has one path to a peer, without flow labels or segment lists, and the job asks for more: use 'udp'");
+}
+
+std::unique_ptr<io::NetworkDatapath> open_network(const Options& options, io::UdpOptions udp,
+                                                  const std::vector<io::PathSpec>& specs, io::OsError& error) {
+  udp.socket.bind = specs.front().bind;
+  udp.socket.device = specs.front().device;
+  const bool under_vma = io::find_vma().present;
+  const std::string_view name = options.datapath;
+  if (name == "vma" || (name == "auto" && under_vma)) {
+    demand_plain_path(options, specs);
+    return io::VmaDatapath::open(udp, error);
+  }
+  if (name == "udp" && under_vma) {
+    refuse(options,
+           "takes sockets of the kernel, and this process runs under libvma, which takes their calls over and "
+           "would drop what they say of segments and marks: use 'vma' or 'auto', or start it without "
+           "LD_PRELOAD=libvma.so");
+  }
+  if (name == "udp" || name == "auto") return open_udp(udp, specs, error);
+  if (name.starts_with("xdp")) {
+    demand_plain_path(options, specs);
+    return open_xdp(options, udp, error);
+  }
+  refuse(options, "is not one of 'auto', 'udp', 'vma' and 'xdp'");
+}
+
 }  // namespace
 
 double line_rate_bits_per_second(const Options& options, const io::NetworkDatapath& network) {
@@ -169,7 +232,7 @@ OpenedDatapath open_datapath(const Options& options) {
   udp.socket.busy_poll_us = options.busy_poll_us;
   udp.peer_count = options.ranks;
   io::OsError error;
-  std::unique_ptr<io::NetworkDatapath> network = open_udp(udp, specs, error);
+  std::unique_ptr<io::NetworkDatapath> network = open_network(options, udp, specs, error);
   if (!network) throw_os_error(error, options.rank);
   OpenedDatapath opened;
   opened.network = network.get();

@@ -175,6 +175,7 @@ class Engine:
         faults: FaultOptions,
         paths: list[PathOptions] = ...,
         busy_poll_us: int = 0,
+        datapath: str = "auto",
     ) -> None: ...
     @property
     def data_dscp(self) -> list[int]: ...

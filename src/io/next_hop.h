@@ -1,0 +1,32 @@
+// Which Ethernet address a datagram for a peer is sent to: the kernel's route, then the kernel's neighbour table.
+//
+// We only read what the kernel knows. Where it does not know a neighbour yet, a datagram through an ordinary socket
+// makes it find out (ARP, neighbour discovery): that is the caller's part.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "io/netlink.h"
+#include "io/socket_address.h"
+
+namespace mlt::io {
+
+using MacAddress = std::array<std::uint8_t, 6>;
+
+enum class NextHopKind : std::uint8_t {
+  kElsewhere,   // no route, or one that does not leave by this interface as a plain frame: a tunnel, our own address
+  kUnresolved,  // by this interface, but the neighbour's Ethernet address is not known (yet)
+  kKnown,
+};
+
+struct NextHop {
+  NextHopKind kind = NextHopKind::kElsewhere;
+  MacAddress mac{};
+  std::uint32_t mtu_bytes = 0;  // of the path, where the kernel knows it to be smaller than the interface's; else 0
+};
+
+// For datagrams from `from` to `to` (the same IP version) that are to leave by interface number `interface`.
+NextHop find_next_hop(Netlink& netlink, unsigned interface, const SocketAddress& from, const SocketAddress& to);
+
+}  // namespace mlt::io

@@ -1,0 +1,81 @@
+// Two network namespaces joined by a virtual cable, for tests that need a real Ethernet interface. Nothing has a name:
+// the kernel removes all of it with the last descriptor, however the test ends. Needs root and iproute2.
+#pragma once
+
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <functional>
+#include <string>
+#include <thread>
+
+#include "io/unique_fd.h"
+
+namespace mlt::io_test {
+
+// Runs `work` in a new thread whose network namespace is `descriptor`, or a new one if that is negative.
+inline void in_namespace(int descriptor, const std::function<void()>& work) {
+  bool entered = false;
+  std::thread thread([&] {
+    entered = (descriptor < 0 ? ::unshare(CLONE_NEWNET) : ::setns(descriptor, CLONE_NEWNET)) == 0;
+    if (entered) work();
+  });
+  thread.join();
+  REQUIRE(entered);
+}
+
+inline io::UniqueFd own_namespace() { return io::UniqueFd(::open("/proc/thread-self/ns/net", O_RDONLY | O_CLOEXEC)); }
+
+inline bool shell(const std::string& command) {
+  const int status = std::system(command.c_str());
+  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+class VethPair {
+ public:
+  static constexpr const char* kInterface = "mlt0";  // on both ends
+  static constexpr const char* kIpv4[2] = {"10.77.0.1", "10.77.0.2"};
+  static constexpr const char* kIpv6[2] = {"fd77::1", "fd77::2"};
+
+  // Why none can be made here; empty if one can.
+  static std::string missing() {
+    if (::geteuid() != 0) return "needs root";
+    if (!shell("ip -V > /dev/null 2>&1")) return "needs iproute2";
+    bool made = false;
+    std::thread([&] { made = ::unshare(CLONE_NEWNET) == 0 && shell("ip link add type veth 2> /dev/null"); }).join();
+    return made ? "" : "this kernel, or sandbox, has no network namespaces with veth";
+  }
+
+  explicit VethPair(int mtu = 1'500) {
+    for (io::UniqueFd& end : ends_) in_namespace(-1, [&] { end = own_namespace(); });
+    const std::string other = "/proc/" + std::to_string(::getpid()) + "/fd/" + std::to_string(ends_[1].get());
+    in_namespace(ends_[0].get(), [&] {
+      CHECK(shell(std::string("ip link add ") + kInterface + " type veth peer name " + kInterface + " netns " + other));
+    });
+    for (const int end : {0, 1}) {
+      run(end, "ip link set lo up; ip link set mlt0 mtu " + std::to_string(mtu) + " up");
+      run(end, std::string("ip address add ") + kIpv4[end] + "/24 dev mlt0");
+    }
+    for (const int end : {0, 1}) {
+      // Until the kernel has noticed that the cable is plugged in, it drops what is sent.
+      run(end, "for i in $(seq 200); do ip link show mlt0 | grep -q 'state UP' && exit; sleep 0.01; done; exit 1");
+      // Without IPv6 in the kernel this fails, and so does what needs it.
+      run(end, std::string("ip address add ") + kIpv6[end] + "/64 dev mlt0 nodad 2> /dev/null || true");
+    }
+  }
+
+  // In the namespace of end 0 or 1; the sockets that `work` opens stay there.
+  void inside(int end, const std::function<void()>& work) const { in_namespace(ends_[end].get(), work); }
+  void run(int end, const std::string& command) const {
+    inside(end, [&] { CHECK_MESSAGE(shell(command), command); });
+  }
+
+ private:
+  io::UniqueFd ends_[2];
+};
+
+}  // namespace mlt::io_test
