@@ -9,7 +9,6 @@
 #include "collective/all_to_all.h"
 #include "collective/gather.h"
 #include "collective/ring_allreduce.h"
-#include "wire/element.h"
 
 namespace mlt::collective {
 
