@@ -62,6 +62,10 @@ std::uint32_t choose_segment_bytes(const Options& options, const io::Capabilitie
   return options.segment_bytes;
 }
 
+std::uint32_t wanted_receive_buffer_bytes(const Options& options) {
+  return options.receive_buffer_bytes > 0 ? options.receive_buffer_bytes : kReceiveBufferBytes;
+}
+
 OpenedDatapath open_datapath(const Options& options) {
   const auto address = io::SocketAddress::from_host(options.host, options.udp_port);
   if (!address) {
@@ -70,8 +74,7 @@ OpenedDatapath open_datapath(const Options& options) {
   }
   io::UdpOptions udp;
   udp.socket.bind = *address;
-  udp.socket.receive_buffer_bytes =
-      options.receive_buffer_bytes > 0 ? options.receive_buffer_bytes : kReceiveBufferBytes;
+  udp.socket.receive_buffer_bytes = wanted_receive_buffer_bytes(options);
   udp.socket.send_buffer_bytes = udp.socket.receive_buffer_bytes;
   udp.peer_count = options.ranks;
   io::OsError error;

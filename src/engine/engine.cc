@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/importance.h"
+#include "engine/datapath_opening.h"
 #include "engine/deadline.h"
 #include "engine/event_loop.h"
 #include "engine/words.h"
@@ -134,6 +135,10 @@ Engine::~Engine() { close(); }
 
 std::uint16_t Engine::control_port() const { return impl_->loop.control_port(); }
 std::uint16_t Engine::udp_port() const { return impl_->loop.udp_port(); }
+std::uint32_t Engine::receive_buffer_bytes() const { return impl_->loop.receive_buffer_bytes(); }
+std::uint32_t Engine::wanted_receive_buffer_bytes() const {
+  return engine::wanted_receive_buffer_bytes(impl_->loop.options());
+}
 
 void Engine::connect(std::span<const PeerAddress> peers, std::int64_t timeout_ns) {
   try {

@@ -151,6 +151,7 @@ bool EventLoop::send_run(const core::Transmit& run) {
     if (status == io::SendStatus::kSent) return true;
     if (status != io::SendStatus::kWouldBlock) {
       if (status == io::SendStatus::kFailed) peers_[run.peer].send_error = datapath_->last_error();
+      if (status == io::SendStatus::kTooLarge) on_too_large(run);
       return false;
     }
     pollfd writable{datapath_->readable_fd(), POLLOUT, 0};
@@ -218,6 +219,8 @@ bool EventLoop::drain_completions(TimeNs now) {
   while (endpoint_->poll_completion(completion_)) {
     any = true;
     const core::OperationId operation = completion_.operation;
+    const bool is_sent = completion_.kind == core::CompletionKind::kSend && !core::is_failure(completion_.status);
+    if (is_sent && completion_.segment_count > 1) peers_[completion_.peer].full_segment_arrived = true;
     if (operation == kEndedOperation) continue;
     if (!collective::is_machine_operation(operation)) {
       finish_user(completion_);
@@ -280,7 +283,7 @@ void EventLoop::finish_push_pulls() {
       result.error =
           "rank " + std::to_string(options_.rank) + ": " + push_pulls_.what(done.operation) + " failed: " + done.error;
       if (done.failed_peer >= 0 && done.failed_peer < options_.ranks) {
-        const std::string cause = peer_error(static_cast<std::uint16_t>(done.failed_peer));
+        const std::string cause = trouble_with(static_cast<std::uint16_t>(done.failed_peer));
         if (!cause.empty()) result.error += " (" + cause + ")";
       }
     }
