@@ -5,11 +5,12 @@ from __future__ import annotations
 import atexit
 import math
 import time
+import warnings
 import weakref
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
-from mlt import _core, priority, qos, rendezvous
+from mlt import _core, own_address, priority, qos, rendezvous
 from mlt.completion import Completion, Operation, completion_of
 from mlt.config import JobConfig
 from mlt.errors import ConfigError, InvalidBufferError, WaitTimeoutError
@@ -22,20 +23,24 @@ Fill = Literal["zero", "keep"]
 Stop = Literal["patient", "eager"]
 
 _open_contexts: weakref.WeakSet[Context] = weakref.WeakSet()
+_warned_of_small_buffer = False
 
 
 class Context:
     """The transport of one rank. Blocks until all ranks of the job are connected; safe to use from any thread.
 
     Arguments left None come from the environment (``JobConfig.resolve``). ``services`` counts the summation services
-    that follow the workers. ``faults`` injects losses and more on purpose. ``segment_bytes`` is a packet's payload (a
-    multiple of 8; None: from the interface's MTU), ``line_rate_gbps`` the interface's speed (None: what it reports).
-    ``operation_timeout``, ``connect_timeout`` and ``peer_timeout`` are seconds: the longest an operation may take
-    unless it says otherwise, the longest the job may take to come up, and the silence after which a peer counts as
-    dead. ``qos_policy`` is the policy file of ``mlt switch`` (a path, or its content as a mapping; None: the file that
-    MLT_QOS_POLICY names): packets carry its DSCPs, and there are as many traffic classes as it has data classes.
-    Without one there are seven, of DSCP 3, 7, 11, 15, 19, 23 and 27, and control has 31. All ranks need the same.
+    that follow the workers. ``host`` is this rank's address, or ``interface`` a choice of interfaces ("eth1",
+    "10.1.0.0/16", "^docker": see ``mlt.interfaces``); without both, that of the interface that routes to rank 0.
+    ``faults`` injects losses and more on purpose. ``segment_bytes`` is a packet's payload (a multiple of 8; None: from
+    the interface's MTU), ``line_rate_gbps`` the interface's speed (None: what it reports). ``operation_timeout``,
+    ``connect_timeout`` and ``peer_timeout`` are seconds: the longest an operation may take unless it says otherwise,
+    the longest the job may take to come up, and the silence after which a peer counts as dead. ``qos_policy`` is the
+    policy file of ``mlt switch`` (a path, or its content as a mapping; None: the file that MLT_QOS_POLICY names):
+    packets carry its DSCPs, and there are as many traffic classes as it has data classes. Without one there are seven,
+    of DSCP 3, 7, 11, 15, 19, 23 and 27, and control has 31. All ranks need the same.
 
+    Warns once per process (RuntimeWarning) where the kernel grants a smaller socket buffer than it was asked for.
     Raises ConfigError, PortInUseError, PeerMismatchError or RendezvousError; nothing stays open then.
     """
 
@@ -49,6 +54,7 @@ class Context:
         master_addr: str | None = None,
         rendezvous_port: int | None = None,
         host: str | None = None,
+        interface: str | None = None,
         faults: Faults | None = None,
         segment_bytes: int | None = None,
         line_rate_gbps: float | None = None,
@@ -66,12 +72,13 @@ class Context:
             master_addr=master_addr,
             rendezvous_port=rendezvous_port,
             host=host,
+            interface=interface,
         )
         self._dispatcher: Dispatcher | None = None
         connect_ns = _nanoseconds(connect_timeout, "connect_timeout")
         dscp = qos.resolve(qos_policy)
         deadline = time.monotonic() + connect_timeout
-        address = rendezvous.local_host(config)
+        address = own_address.local_host(config)
         self._engine = _core.Engine(
             rank=config.rank,
             ranks=config.size,
@@ -89,6 +96,7 @@ class Context:
             control_dscp=dscp.control,
             faults=(faults if faults is not None else Faults()).to_native(),
         )
+        _warn_of_small_buffer(self._engine.receive_buffer_bytes, self._engine.wanted_receive_buffer_bytes)
         try:
             own = rendezvous.Endpoint(config.rank, address, self._engine.control_port)
             table = rendezvous.meet(config, own, connect_timeout, dscp=self.dscp)
@@ -301,6 +309,21 @@ class Context:
                 f"rank {self.rank}: {operation} was refused: priority function: {error} (tensor of {grid.elements} "
                 f"{grid.dtype})"
             ) from None
+
+
+def _warn_of_small_buffer(granted: int, wanted: int) -> None:
+    """Once per process: the limit is the machine's."""
+    global _warned_of_small_buffer
+    if granted >= wanted or _warned_of_small_buffer:
+        return
+    _warned_of_small_buffer = True
+    warnings.warn(
+        f"mlt asked the kernel for a receive buffer of {wanted} bytes and got {granted}: bursts from several peers "
+        f"will be lost and sent again. Raise the limit: sudo sysctl -w net.core.rmem_max={wanted} "
+        f"net.core.wmem_max={wanted}",
+        RuntimeWarning,
+        stacklevel=3,
+    )
 
 
 def _nanoseconds(seconds: float, name: str) -> int:
