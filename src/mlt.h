@@ -194,6 +194,9 @@ struct CounterValue {
   std::uint64_t value = 0;
 };
 
+// The version of PROTOCOL.md that this library speaks; ranks of another one are refused.
+std::uint16_t protocol_version();
+
 class Engine {
  public:
   // Binds the ports. Ranks are connected by connect().

@@ -49,6 +49,8 @@ std::string dscp_problem(const core::DscpMap& map) {
 
 }  // namespace
 
+std::uint16_t protocol_version() { return MLT_PROTOCOL_VERSION; }
+
 class Engine::Impl {
  public:
   explicit Impl(const Options& options) : loop(options) {}

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
+PROTOCOL_VERSION: int
+
 _Status = Literal[
     "complete",
     "within_bound",
