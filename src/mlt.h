@@ -263,6 +263,9 @@ struct PathStatus {
   std::uint64_t runs_failed = 0;       // refused by the system, to all peers
 };
 
+// The version of PROTOCOL.md that this library speaks; ranks of another one are refused.
+std::uint16_t protocol_version();
+
 class Engine {
  public:
   // Binds the ports. Ranks are connected by connect().
@@ -273,6 +276,9 @@ class Engine {
 
   std::uint16_t control_port() const;
   std::uint16_t udp_port() const;
+  // Bytes of unread datagrams that the kernel keeps for us, and what it was asked for: more, if this user may not.
+  std::uint32_t receive_buffer_bytes() const;
+  std::uint32_t wanted_receive_buffer_bytes() const;
 
   // Starts the I/O thread and connects to every peer; returns when all are up, or throws what went wrong with which.
   void connect(std::span<const PeerAddress> peers, std::int64_t timeout_ns);

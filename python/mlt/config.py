@@ -20,8 +20,8 @@ class JobConfig:
     """A process's place in its job.
 
     Workers are ranks 0 to ``world_size - 1``, summation services the ``services`` ranks after them. Rank 0 listens for
-    the others at ``master_addr``:``rendezvous_port``. ``host`` is the address to bind and announce (None: the one that
-    routes to rank 0).
+    the others at ``master_addr``:``rendezvous_port``. ``host`` is the address to bind and announce, ``interface`` a
+    choice of interfaces (``mlt.interfaces``); both None: the one that routes to rank 0.
     """
 
     rank: int
@@ -31,6 +31,7 @@ class JobConfig:
     master_addr: str
     rendezvous_port: int
     host: str | None
+    interface: str | None = None
 
     def __post_init__(self) -> None:
         _check(self.world_size >= 1, f"world_size (WORLD_SIZE) is {self.world_size}; a job has 1 worker at least")
@@ -49,6 +50,10 @@ class JobConfig:
             1 <= self.rendezvous_port <= 65_535,
             f"rendezvous_port (MLT_RENDEZVOUS_PORT, or MASTER_PORT + 1) is {self.rendezvous_port}; "
             "a port is 1 to 65535",
+        )
+        _check(
+            self.host is None or self.interface is None,
+            f"host is {self.host!r} and interface {self.interface!r}; give one of them",
         )
 
     @property
@@ -72,11 +77,16 @@ class JobConfig:
         master_addr: str | None = None,
         rendezvous_port: int | None = None,
         host: str | None = None,
+        interface: str | None = None,
         environ: Mapping[str, str] | None = None,
     ) -> JobConfig:
         """Fill what is None from RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, and MLT_SERVICES, MLT_JOB,
-        MLT_RENDEZVOUS_PORT, MLT_HOST. Raises ConfigError that names the variable."""
+        MLT_RENDEZVOUS_PORT, MLT_HOST, MLT_INTERFACE. Raises ConfigError that names the variable."""
         env = os.environ if environ is None else environ
+        if host is None and interface is None:
+            # An empty variable is as good as none. The address is the more precise of the two.
+            host = env.get("MLT_HOST") or None
+            interface = env.get("MLT_INTERFACE") or None if host is None else None
         world_size = _required(env, "WORLD_SIZE", world_size)
         services = services if services is not None else _integer(env, "MLT_SERVICES")
         services = services if services is not None else 0
@@ -103,7 +113,8 @@ class JobConfig:
             job=job if job is not None else env.get("MLT_JOB", DEFAULT_JOB),
             master_addr=master_addr,
             rendezvous_port=rendezvous_port,
-            host=host if host is not None else env.get("MLT_HOST"),
+            host=host,
+            interface=interface,
         )
 
 

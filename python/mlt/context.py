@@ -6,11 +6,12 @@ import atexit
 import math
 import os
 import time
+import warnings
 import weakref
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
-from mlt import _core, priority, qos, rendezvous
+from mlt import _core, own_address, priority, qos, rendezvous
 from mlt import paths as paths_module
 from mlt.completion import Completion, Operation, completion_of
 from mlt.config import JobConfig
@@ -25,25 +26,29 @@ Fill = Literal["zero", "keep"]
 Stop = Literal["patient", "eager"]
 
 _open_contexts: weakref.WeakSet[Context] = weakref.WeakSet()
+_warned_of_small_buffer = False
 
 
 class Context(GroupCollectives):
     """The transport of one rank. Blocks until all ranks of the job are connected; safe to use from any thread.
 
     Arguments left None come from the environment (``JobConfig.resolve``). ``services`` counts the summation services
-    that follow the workers. ``faults`` injects losses and more on purpose. ``segment_bytes`` is a packet's payload (a
-    multiple of 8; None: from the interface's MTU), ``line_rate_gbps`` the interface's speed (None: what it reports).
-    ``operation_timeout``, ``connect_timeout`` and ``peer_timeout`` are seconds: the longest an operation may take
-    unless it says otherwise, the longest the job may take to come up, and the silence after which a peer counts as
-    dead. ``qos_policy`` is the policy file of ``mlt switch`` (a path, or its content as a mapping; None: the file that
-    MLT_QOS_POLICY names): packets carry its DSCPs, and there are as many traffic classes as it has data classes.
-    Without one there are seven, of DSCP 3, 7, 11, 15, 19, 23 and 27, and control has 31. All ranks need the same.
+    that follow the workers. ``host`` is this rank's address, or ``interface`` a choice of interfaces ("eth1",
+    "10.1.0.0/16", "^docker": see ``mlt.interfaces``); without both, that of the interface that routes to rank 0.
+    ``faults`` injects losses and more on purpose. ``segment_bytes`` is a packet's payload (a multiple of 8; None: from
+    the interface's MTU), ``line_rate_gbps`` the interface's speed (None: what it reports). ``operation_timeout``,
+    ``connect_timeout`` and ``peer_timeout`` are seconds: the longest an operation may take unless it says otherwise,
+    the longest the job may take to come up, and the silence after which a peer counts as dead. ``qos_policy`` is the
+    policy file of ``mlt switch`` (a path, or its content as a mapping; None: the file that MLT_QOS_POLICY names):
+    packets carry its DSCPs, and there are as many traffic classes as it has data classes. Without one there are seven,
+    of DSCP 3, 7, 11, 15, 19, 23 and 27, and control has 31. All ranks need the same.
     ``paths`` are the ways to each peer that packets are sprayed over (``mlt.paths.resolve``: a number, interfaces or
     addresses, mappings, or a YAML file; None: what MLT_PATHS says, else one); all ranks need the same number.
     ``busy_poll_us``: how long the kernel polls the interface when a socket is read and empty (needs CAP_NET_ADMIN).
     ``datapath`` is what carries datagrams here (None: MLT_DATAPATH, else ``auto``): ``udp``, ``vma``, ``xdp``, or
     ``auto``, which is ``vma`` under libvma and ``udp`` elsewhere. Ranks may differ in it. See docs/datapaths.md.
 
+    Warns once per process (RuntimeWarning) where the kernel grants a smaller socket buffer than it was asked for.
     Raises ConfigError, PortInUseError, PeerMismatchError or RendezvousError; nothing stays open then.
     """
 
@@ -57,6 +62,7 @@ class Context(GroupCollectives):
         master_addr: str | None = None,
         rendezvous_port: int | None = None,
         host: str | None = None,
+        interface: str | None = None,
         faults: Faults | None = None,
         segment_bytes: int | None = None,
         line_rate_gbps: float | None = None,
@@ -77,13 +83,14 @@ class Context(GroupCollectives):
             master_addr=master_addr,
             rendezvous_port=rendezvous_port,
             host=host,
+            interface=interface,
         )
         self._dispatcher: Dispatcher | None = None
         connect_ns = _nanoseconds(connect_timeout, "connect_timeout")
         dscp = qos.resolve(qos_policy)
         ways = paths_module.resolve(paths, ranks=config.size)
         deadline = time.monotonic() + connect_timeout
-        address = rendezvous.local_host(config)
+        address = own_address.local_host(config)
         self._engine = _core.Engine(
             rank=config.rank,
             ranks=config.size,
@@ -104,6 +111,7 @@ class Context(GroupCollectives):
             busy_poll_us=_at_least(busy_poll_us, 0, "busy_poll_us"),
             datapath=datapath if datapath is not None else os.environ.get("MLT_DATAPATH") or "auto",
         )
+        _warn_of_small_buffer(self._engine.receive_buffer_bytes, self._engine.wanted_receive_buffer_bytes)
         try:
             own = rendezvous.Endpoint(config.rank, address, self._engine.control_port)
             table = rendezvous.meet(config, own, connect_timeout, dscp=self.dscp)
@@ -322,6 +330,21 @@ class Context(GroupCollectives):
                 f"rank {self.rank}: {operation} was refused: priority function: {error} (tensor of {grid.elements} "
                 f"{grid.dtype})"
             ) from None
+
+
+def _warn_of_small_buffer(granted: int, wanted: int) -> None:
+    """Once per process: the limit is the machine's."""
+    global _warned_of_small_buffer
+    if granted >= wanted or _warned_of_small_buffer:
+        return
+    _warned_of_small_buffer = True
+    warnings.warn(
+        f"mlt asked the kernel for a receive buffer of {wanted} bytes and got {granted}: bursts from several peers "
+        f"will be lost and sent again. Raise the limit: sudo sysctl -w net.core.rmem_max={wanted} "
+        f"net.core.wmem_max={wanted}",
+        RuntimeWarning,
+        stacklevel=3,
+    )
 
 
 def _nanoseconds(seconds: float, name: str) -> int:

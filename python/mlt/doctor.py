@@ -5,19 +5,19 @@ Reads only; the sockets it opens send nothing. Plain Python: it must run where t
 
 from __future__ import annotations
 
-import array
-import contextlib
-import fcntl
 import os
 import platform
 import shutil
 import socket
-import struct
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Literal
+
+from mlt import interfaces, own_address
+from mlt.config import JobConfig
+from mlt.errors import ConfigError
 
 Level = Literal["ok", "problem", "optional"]
 # What the engine asks the kernel for (src/engine/datapath_opening.cc).
@@ -25,9 +25,7 @@ SOCKET_BUFFER_BYTES = 8 << 20
 # GSO came to UDP with 4.18, GRO with 5.0.
 LEAST_KERNEL = (5, 0)
 _UDP_SEGMENT, _UDP_GRO = 103, 104
-_SIOCGIFCONF, _SIOCGIFMTU = 0x8912, 0x8921
 _CAP_NET_ADMIN = 12
-_IFREQ = struct.Struct("@16s24s")
 
 
 @dataclass(frozen=True)
@@ -37,24 +35,6 @@ class Finding:
     level: Level
     what: str
     fix: str = ""
-
-
-@dataclass(frozen=True)
-class Interface:
-    """One IPv4 address of this machine. ``speed``: Mbit/s as the driver says, None if it does not."""
-
-    name: str
-    address: str
-    mtu: int
-    speed: int | None
-
-    @property
-    def is_loopback(self) -> bool:
-        return self.address.startswith("127.")
-
-    def __str__(self) -> str:
-        speed = f", {self.speed} Mbit/s" if self.speed else ""
-        return f"{self.name} {self.address} (MTU {self.mtu}{speed})"
 
 
 def examine(environ: Mapping[str, str] | None = None) -> list[Finding]:
@@ -84,68 +64,42 @@ def _kernel() -> Iterator[Finding]:
         yield Finding("ok", f"Linux {release}")
 
 
-def interfaces() -> list[Interface]:
-    """Interfaces that are up and have an IPv4 address."""
-    buffer = array.array("B", bytes(_IFREQ.size * 128))
-    address, length = buffer.buffer_info()
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        request = struct.pack("@iP", length, address)
-        used = struct.unpack("@iP", fcntl.ioctl(sock, _SIOCGIFCONF, request))[0]
-        found = []
-        for at in range(0, used, _IFREQ.size):
-            raw, rest = _IFREQ.unpack_from(buffer, at)
-            name = raw.split(b"\0")[0].decode()
-            reply = fcntl.ioctl(sock, _SIOCGIFMTU, struct.pack("@16s24x", raw))
-            mtu = struct.unpack_from("@16si", reply)[1]
-            found.append(Interface(name, socket.inet_ntoa(rest[4:8]), mtu, _speed(name)))
-    return found
-
-
-def _speed(name: str) -> int | None:
-    with contextlib.suppress(OSError, ValueError):
-        speed = int(Path(f"/sys/class/net/{name}/speed").read_text(encoding="ascii"))
-        return speed if speed > 0 else None
-    return None
-
-
-def _source_towards(host: str) -> str:
-    # Connecting a UDP socket sends nothing: it only asks the routing table.
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        sock.connect((host, 9))
-        return str(sock.getsockname()[0])
-
-
 def _interface(env: Mapping[str, str]) -> Iterator[Finding]:
-    all_ = interfaces()
-    candidates = ", ".join(str(one) for one in all_ if not one.is_loopback) or "none"
-    by_address = {one.address: one for one in all_}
-    host, master = env.get("MLT_HOST"), env.get("MASTER_ADDR")
-    if host is not None:
-        if host not in by_address and not host.startswith("127."):
-            yield Finding("problem", f"MLT_HOST {host} is no address of this machine; candidates: {candidates}",
-                          "export MLT_HOST=<one of the candidates' addresses>")  # fmt: skip
-            return
-        source, why = host, "MLT_HOST says so"
-    else:
-        target = master or "192.0.2.1"  # an address for documentation: the default route decides
-        why = (
-            f"it routes to MASTER_ADDR {master}" if master else "the default route leads there; MASTER_ADDR is not set"
-        )
-        try:
-            source = _source_towards(target)
-        except OSError as error:
-            level: Level = "problem" if master else "optional"
-            whom = master or "other machines"
-            yield Finding(level, f"no route to {whom} ({error.strerror}); interfaces: {candidates}",
-                          "export MLT_HOST=<address to use>, or set MASTER_ADDR to a reachable address")  # fmt: skip
-            return
-    chosen = by_address.get(source)
-    text = f"interface {chosen or source}: {why}"
-    if source.startswith("127.") and len(all_) > 1 and (master or "").split(".")[0] != "127":
-        yield Finding("problem", f"{text}; that is loopback, which no other machine reaches. Candidates: {candidates}",
-                      "export MASTER_ADDR=<an address of rank 0's machine, not a name that is 127.x here>")  # fmt: skip
+    host, wanted = env.get("MLT_HOST") or None, env.get("MLT_INTERFACE") or None
+    master = env.get("MASTER_ADDR") or None
+    config = JobConfig(
+        rank=0,
+        world_size=2,
+        services=0,
+        job="doctor",
+        master_addr=master or interfaces.SOMEWHERE[0],
+        rendezvous_port=1,
+        host=host,
+        interface=None if host else wanted,
+    )
+    try:
+        address = own_address.local_host(config)
+    except ConfigError as error:
+        level: Level = "problem" if master or host or wanted else "optional"
+        text = str(error).removeprefix("rank 0: ")
+        if level == "optional":
+            text = f"no route to other machines; interfaces: {interfaces.candidates_text()}"
+        yield Finding(level, text, "export MLT_INTERFACE=<name of the interface to use>, or set MASTER_ADDR")
         return
-    yield Finding("ok", text)
+    chosen = interfaces.interface_of(address)
+    shown = replace(chosen, addresses=(address,)) if chosen else address
+    if host:
+        why = "MLT_HOST says so"
+    elif wanted:
+        why = f"MLT_INTERFACE is {wanted}"
+    elif master:
+        why = f"it routes to MASTER_ADDR {master}"
+    else:
+        why = "the default route leads there; MASTER_ADDR is not set"
+    others = [one for one in interfaces.interfaces() if one.is_up and not one.is_loopback and one.usable()]
+    if interfaces.is_loopback(address) and others and not (host or wanted):
+        why += "; no other machine reaches it"
+    yield Finding("ok", f"interface {shown}: {why}")
 
 
 def _has_net_admin() -> bool:

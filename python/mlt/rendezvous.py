@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import ipaddress
 import json
 import selectors
 import socket
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
+from mlt import interfaces
 from mlt.config import JobConfig
-from mlt.errors import ConfigError, MltError, PeerMismatchError, PortInUseError, RendezvousError, from_code
+from mlt.errors import MltError, PeerMismatchError, PortInUseError, RendezvousError, from_code
+from mlt.own_address import is_loopback_on_purpose, resolve_master
 from mlt.qos import DscpMap
 
 VERSION = 1
@@ -41,24 +42,6 @@ class Endpoint:
     port: int
 
 
-def local_host(config: JobConfig) -> str:
-    """The address to bind and announce: ``config.host``, else the one this machine uses towards rank 0.
-
-    Raises ConfigError if MASTER_ADDR does not resolve or no route leads there.
-    """
-    if config.host is not None:
-        return config.host
-    for family, kind, protocol, _, address in _resolve(config, socket.SOCK_DGRAM):
-        # Connecting a UDP socket sends nothing: it only asks the routing table.
-        with contextlib.suppress(OSError), socket.socket(family, kind, protocol) as probe:
-            probe.connect(address)
-            return str(probe.getsockname()[0])
-    raise ConfigError(
-        f"rank {config.rank}: no route to MASTER_ADDR {config.master_addr!r}; set MLT_HOST (host=) to the address of "
-        "the interface to use"
-    )
-
-
 def meet(config: JobConfig, own: Endpoint, timeout: float, *, dscp: DscpMap | None = None) -> list[Endpoint]:
     """Exchange endpoints with all ranks; returns those of all ranks in rank order.
 
@@ -75,18 +58,9 @@ def meet(config: JobConfig, own: Endpoint, timeout: float, *, dscp: DscpMap | No
     return _join(config, own, dscp, deadline, timeout)
 
 
-def _resolve(config: JobConfig, kind: socket.SocketKind) -> list[tuple[Any, ...]]:
-    try:
-        return list(socket.getaddrinfo(config.master_addr, config.rendezvous_port, type=kind))
-    except OSError as error:
-        raise ConfigError(
-            f"rank {config.rank}: MASTER_ADDR {config.master_addr!r} does not resolve ({error}); set it to the address "
-            "of rank 0's machine"
-        ) from error
-
-
 def _where(config: JobConfig) -> str:
-    return f"{config.master_addr}:{config.rendezvous_port}"
+    host = f"[{config.master_addr}]" if ":" in config.master_addr else config.master_addr
+    return f"{host}:{config.rendezvous_port}"
 
 
 def _line(message: dict[str, Any]) -> bytes:
@@ -114,8 +88,13 @@ class _Host:
         self._refused: list[str] = []
         self._left: set[int] = set()
         self._selector = selectors.DefaultSelector()
-        self._listener = self._listen()
-        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._remote: dict[int, str] = {}  # ranks on other machines, and where they called from
+        self._listeners: list[socket.socket] = []
+        try:
+            self._listen()
+        except BaseException:
+            self.__exit__()
+            raise
 
     def __enter__(self) -> _Host:
         return self
@@ -124,12 +103,40 @@ class _Host:
         for caller in list(self._callers.values()):
             self._drop(caller)
         self._selector.close()
-        self._listener.close()
+        for listener in self._listeners:
+            listener.close()
 
-    def _listen(self) -> socket.socket:
+    def _listen(self) -> None:
+        """At MASTER_ADDR. Where that is a name which only this machine takes for loopback, at its address for others
+        too: they resolve the same name to it."""
         config = self._config
-        family, kind, protocol, _, address = _resolve(config, socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, kind, protocol)
+        found = resolve_master(config, socket.SOCK_STREAM)
+        places = [(family, address) for family, _, _, _, address in found]
+        last: OSError | None = None
+        for place in places:
+            try:
+                self._listen_at(*place)
+                break
+            except PortInUseError:
+                raise
+            except OSError as error:  # a name may mean addresses of both IP versions, and the machine have one
+                last = error
+        else:
+            assert last is not None
+            raise PortInUseError(
+                f"rank 0: cannot listen at {_where(config)} ({last.strerror}); MASTER_ADDR must be an address of rank "
+                "0's machine, and the port one that this user may bind"
+            ) from last
+        if not self._is_loopback() or is_loopback_on_purpose(config.master_addr):
+            return
+        if (address := interfaces.machine_address()) is not None:
+            family = socket.AF_INET6 if ":" in address else socket.AF_INET
+            with contextlib.suppress(OSError):
+                self._listen_at(family, (address, config.rendezvous_port))
+
+    def _listen_at(self, family: int, address: tuple[Any, ...]) -> None:
+        config = self._config
+        listener = socket.socket(family, socket.SOCK_STREAM)
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(address)
@@ -142,11 +149,13 @@ class _Host:
                     f"rank 0: rendezvous port {_where(config)} is taken by another process; set MLT_RENDEZVOUS_PORT "
                     "(the same on all ranks) to a free one, or end the job that holds it"
                 ) from error
-            raise PortInUseError(
-                f"rank 0: cannot listen at {_where(config)} ({error.strerror}); MASTER_ADDR must be an address of rank "
-                "0's machine, and the port one that this user may bind"
-            ) from error
-        return listener
+            raise
+        self._listeners.append(listener)
+        self._selector.register(listener, selectors.EVENT_READ)
+
+    def _is_loopback(self) -> bool:
+        """Whether no other machine can come here."""
+        return all(interfaces.is_loopback(str(one.getsockname()[0])) for one in self._listeners)
 
     def run(self, deadline: float, timeout: float) -> list[Endpoint]:
         while len(self._ranks) < self._config.size:
@@ -154,17 +163,17 @@ class _Host:
             if left <= 0:
                 self._give_up(timeout)
             for key, _ in self._selector.select(left):
-                if key.fileobj is self._listener:
-                    self._accept()
+                if key.data is None:
+                    self._accept(cast(socket.socket, key.fileobj))
                 else:
                     self._read(key.data)
         table = [self._ranks[rank] for rank in range(self._config.size)]
         self._answer_all({"ranks": [[one.rank, one.host, one.port] for one in table]}, deadline)
         return table
 
-    def _accept(self) -> None:
+    def _accept(self, listener: socket.socket) -> None:
         try:
-            connection, address = self._listener.accept()
+            connection, address = listener.accept()
         except OSError:
             return
         strangers = sum(caller.endpoint is None for caller in self._callers.values())
@@ -229,9 +238,35 @@ class _Host:
             self._refuse(caller, f"rank {rank} is not one of 1 to {config.size - 1}")
         elif rank in self._ranks:
             self._refuse(caller, f"rank {rank} was already announced, from {self._ranks[rank].host}")
+        elif (why := self._unreachable(caller, endpoint)) is not None:
+            self._refuse(caller, why)
         else:
             caller.endpoint = endpoint
             self._ranks[rank] = endpoint
+            if not interfaces.is_own_address(caller.address):
+                self._remote[rank] = caller.address
+
+    def _unreachable(self, caller: _Caller, endpoint: Endpoint) -> str | None:
+        """Why one rank of this job could not reach another: loopback means another machine to each of them."""
+        how = "set MLT_INTERFACE or MLT_HOST there to the interface that the others reach, or leave both out"
+        is_remote = not interfaces.is_own_address(caller.address)
+        if interfaces.is_loopback(endpoint.host):
+            others = {endpoint.rank: caller.address} if is_remote else self._remote
+            for other, address in others.items():
+                who = "it" if other == endpoint.rank else f"rank {other}"
+                return (
+                    f"rank {endpoint.rank} announces {endpoint.host}, which only its own machine reaches, and {who} "
+                    f"calls from {address}: {how}"
+                )
+        if is_remote:
+            for known in self._ranks.values():
+                if known.rank not in self._remote and interfaces.is_loopback(known.host):
+                    master = f" (MASTER_ADDR is {self._config.master_addr})" if known.rank == 0 else ""
+                    return (
+                        f"rank {known.rank} announces {known.host}{master}, which only its own machine reaches, and "
+                        f"rank {endpoint.rank} calls from {caller.address}: {how}"
+                    )
+        return None
 
     def _refuse(self, caller: _Caller, why: str) -> None:
         self._refused.append(f"{why} [{caller.address}]")
@@ -246,6 +281,7 @@ class _Host:
         caller.connection.close()
         if caller.endpoint is not None and len(self._ranks) < self._config.size:
             self._ranks.pop(caller.endpoint.rank, None)
+            self._remote.pop(caller.endpoint.rank, None)
             self._left.add(caller.endpoint.rank)
 
     def _answer_all(self, message: dict[str, Any], deadline: float) -> None:
@@ -268,8 +304,11 @@ class _Host:
         )
         if self._refused:
             text += "; refused: " + "; ".join(self._refused[-5:])
-        if ipaddress.ip_address(self._listener.getsockname()[0]).is_loopback:
-            text += "; this is a loopback address, which ranks on other machines cannot reach"
+        if self._is_loopback():
+            text += (
+                "; this is a loopback address, which ranks on other machines cannot reach: if there are any, set "
+                f"MASTER_ADDR to an address of this machine on every rank ({interfaces.candidates_text()})"
+            )
         self._answer_all({"error": "rendezvous", "text": text}, time.monotonic())
         raise RendezvousError(f"rank 0: {text}", peer=missing[0])
 
@@ -316,9 +355,12 @@ def _join(config: JobConfig, own: Endpoint, dscp: DscpMap | None, deadline: floa
             if isinstance(error, MltError):
                 raise
         time.sleep(min(RETRY_SECONDS, max(deadline - time.monotonic(), 0.0)))
+    here = ""
+    if all(interfaces.is_loopback(str(one[4][0])) for one in resolve_master(config, socket.SOCK_STREAM)):
+        here = f" Here {config.master_addr} is this very machine: if rank 0 runs on another one, name that."
     raise RendezvousError(
         f"rank {config.rank}: no rendezvous with rank 0 at {_where(config)} within {timeout:g} s (last: {cause}); is "
-        "rank 0 running, and are MASTER_ADDR and MLT_RENDEZVOUS_PORT the same on all ranks?",
+        f"rank 0 running, and are MASTER_ADDR and MLT_RENDEZVOUS_PORT the same on all ranks?{here}",
         peer=0,
     )
 

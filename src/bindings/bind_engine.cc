@@ -98,6 +98,10 @@ void register_engine(py::module_& module) {
            py::arg("paths") = std::vector<PathOptions>{}, py::arg("busy_poll_us") = 0, py::arg("datapath") = "auto")
       .def_property_readonly("control_port", [](const EngineHandle& self) { return self.engine().control_port(); })
       .def_property_readonly("udp_port", [](const EngineHandle& self) { return self.engine().udp_port(); })
+      .def_property_readonly("receive_buffer_bytes",
+                             [](const EngineHandle& self) { return self.engine().receive_buffer_bytes(); })
+      .def_property_readonly("wanted_receive_buffer_bytes",
+                             [](const EngineHandle& self) { return self.engine().wanted_receive_buffer_bytes(); })
       .def_property_readonly("data_dscp", [](const EngineHandle& self) { return self.engine().data_dscp(); })
       .def_property_readonly("control_dscp",
                              [](const EngineHandle& self) { return static_cast<int>(self.engine().control_dscp()); })

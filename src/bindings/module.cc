@@ -2,9 +2,11 @@
 #include <pybind11/pybind11.h>
 
 #include "bindings/register.h"
+#include "mlt.h"
 
 PYBIND11_MODULE(_core, module) {
   module.doc() = "Native part of mlt; use the names of the package mlt instead.";
+  module.attr("PROTOCOL_VERSION") = mlt::protocol_version();
   mlt::bindings::register_errors(module);
   mlt::bindings::register_tensor(module);
   mlt::bindings::register_completion(module);

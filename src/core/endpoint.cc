@@ -174,6 +174,8 @@ void Endpoint::on_control(TimeNs now, const ControlInput& input) {
     shared_.peers[down->peer].up = false;
     sender_.on_peer_down(now, down->peer);
     receiver_.on_peer_down(now, down->peer);
+  } else if (const auto* limit = std::get_if<PathLimit>(&input)) {
+    sender_.on_path_limit(now, limit->peer, limit->payload_bytes);
   } else if (const auto* message = std::get_if<PeerMessage>(&input)) {
     wire::Prefix prefix;
     std::uint16_t from = 0;

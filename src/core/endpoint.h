@@ -22,7 +22,7 @@ namespace mlt::core {
 using Transmit = base::DatagramRun;
 
 // What reaches an endpoint beside datagrams: the control connection's news, and a caller's second thoughts.
-using ControlInput = std::variant<PeerUp, PeerDown, PeerMessage, Cancel, Closing>;
+using ControlInput = std::variant<PeerUp, PeerDown, PathLimit, PeerMessage, Cancel, Closing>;
 
 // Owned by the driver's thread; no other thread may call it.
 class Endpoint {

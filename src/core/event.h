@@ -123,6 +123,12 @@ struct PeerDown {
   std::uint16_t peer = 0;
 };
 
+// The network carries no packet with a larger payload to this peer: a send with longer segments can't get there.
+struct PathLimit {
+  std::uint16_t peer = 0;
+  std::uint32_t payload_bytes = 0;
+};
+
 // A datagram of the control class that came over the TCP connection instead.
 struct PeerMessage {
   std::uint16_t peer = 0;

@@ -185,6 +185,15 @@ void Sender::on_peer_down(TimeNs now, std::uint16_t rank) {
   aborts_.forget(rank);
 }
 
+void Sender::on_path_limit(TimeNs now, std::uint16_t rank, std::uint32_t payload_bytes) {
+  for (SendState& state : states_) {
+    if (!state.is_under_way() || state.request.peer != rank) continue;
+    // PROTOCOL 18.1.5: every send to that peer with a longer segment MUST end as peer failed, and be aborted (8.1.1)
+    const std::uint32_t longest = std::min(state.grid.total_bytes(), state.grid.segment_bytes());
+    if (longest > payload_bytes) give_up(now, state, SendEvent::k_cancel, CompletionStatus::kPeerFailed);
+  }
+}
+
 // The receiver would otherwise wait for its own timeout, and the next transfer of this tag would meet the wrong
 // receive.
 void Sender::give_up(TimeNs now, SendState& state, SendEvent event, CompletionStatus status) {
@@ -192,7 +201,7 @@ void Sender::give_up(TimeNs now, SendState& state, SendEvent event, CompletionSt
   abort.kind = ReplyKind::kAbort;
   abort.peer = state.request.peer;
   abort.transfer = state.transfer();
-  // PROTOCOL 8.1.1: A sender that gives up (cancelled, or timed out) MUST send ABORT ...
+  // PROTOCOL 8.1.1: A sender that gives up (cancelled, timed out, or by 18.1.5) MUST send ABORT ...
   if (finish(now, state, event, status)) aborts_.push(abort);
 }
 

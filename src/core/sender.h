@@ -35,6 +35,7 @@ class Sender {
   void on_send_timer(TimeNs now, std::uint32_t slot);
   void on_peer_timer(TimeNs now, std::uint16_t peer);
   void on_peer_down(TimeNs now, std::uint16_t peer);
+  void on_path_limit(TimeNs now, std::uint16_t rank, std::uint32_t payload_bytes);
 
   // Builds the next probe, or the next run of data; false if there is none at `now`.
   bool fill_probe(TimeNs now, base::DatagramRun& run);

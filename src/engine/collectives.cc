@@ -113,7 +113,7 @@ std::optional<std::uint64_t> Collectives::rounds_summed() const {
 
 std::string Collectives::cause_text(int peer) const {
   if (peer < 0 || peer >= loop_.options().ranks) return "";
-  const std::string cause = loop_.peer_error(static_cast<std::uint16_t>(peer));
+  const std::string cause = loop_.trouble_with(static_cast<std::uint16_t>(peer));
   return cause.empty() ? "" : " (" + cause + ")";
 }
 

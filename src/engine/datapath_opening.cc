@@ -223,11 +223,14 @@ std::uint32_t choose_segment_bytes(const Options& options, const io::Capabilitie
   return options.segment_bytes;
 }
 
+std::uint32_t wanted_receive_buffer_bytes(const Options& options) {
+  return options.receive_buffer_bytes > 0 ? options.receive_buffer_bytes : kReceiveBufferBytes;
+}
+
 OpenedDatapath open_datapath(const Options& options) {
   const std::vector<io::PathSpec> specs = path_specs(options);
   io::UdpOptions udp;
-  udp.socket.receive_buffer_bytes =
-      options.receive_buffer_bytes > 0 ? options.receive_buffer_bytes : kReceiveBufferBytes;
+  udp.socket.receive_buffer_bytes = wanted_receive_buffer_bytes(options);
   udp.socket.send_buffer_bytes = udp.socket.receive_buffer_bytes;
   udp.socket.busy_poll_us = options.busy_poll_us;
   udp.peer_count = options.ranks;

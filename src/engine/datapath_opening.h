@@ -20,6 +20,9 @@ struct OpenedDatapath {
 // Throws mlt::Error.
 OpenedDatapath open_datapath(const Options& options);
 
+// What is asked of the kernel for unread datagrams; Capabilities::receive_buffer_bytes is what it gave.
+std::uint32_t wanted_receive_buffer_bytes(const Options& options);
+
 // The payload of a packet that this rank offers in hello. Throws mlt::Error if the options ask for one that is no
 // multiple of 8 or does not fit the interface.
 std::uint32_t choose_segment_bytes(const Options& options, const io::Capabilities& capabilities);

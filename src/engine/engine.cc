@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/importance.h"
+#include "engine/datapath_opening.h"
 #include "engine/deadline.h"
 #include "engine/engine_impl.h"
 #include "engine/event_loop.h"
@@ -47,6 +48,8 @@ std::string dscp_problem(const core::DscpMap& map) {
 
 }  // namespace
 
+std::uint16_t protocol_version() { return MLT_PROTOCOL_VERSION; }
+
 Engine::Engine(const Options& options) {
   const auto refuse = [&](const std::string& text) {
     throw Error(ErrorCode::kConfig, "rank " + std::to_string(options.rank) + ": " + text);
@@ -75,6 +78,10 @@ Engine::~Engine() { close(); }
 
 std::uint16_t Engine::control_port() const { return impl_->loop.control_port(); }
 std::uint16_t Engine::udp_port() const { return impl_->loop.udp_port(); }
+std::uint32_t Engine::receive_buffer_bytes() const { return impl_->loop.receive_buffer_bytes(); }
+std::uint32_t Engine::wanted_receive_buffer_bytes() const {
+  return engine::wanted_receive_buffer_bytes(impl_->loop.options());
+}
 
 void Engine::connect(std::span<const PeerAddress> peers, std::int64_t timeout_ns) {
   try {
@@ -270,7 +277,8 @@ void Engine::use_services(std::span<const std::uint16_t> service_ranks, std::uin
     impl.fail(ErrorCode::kConfig, "use_services() was called before: the services are chosen once per context");
   }
   impl.services.assign(service_ranks.begin(), service_ranks.end());
-  impl.loop.run_command([&impl, services = impl.services](base::TimeNs) { impl.loop.collectives().use_services(services); });
+  impl.loop.run_command(
+      [&impl, services = impl.services](base::TimeNs) { impl.loop.collectives().use_services(services); });
 }
 
 OperationId Engine::push_pull(const PushPullOptions& options) {

@@ -143,6 +143,7 @@ bool EventLoop::send_run(const core::Transmit& run) {
     if (status == io::SendStatus::kSent) return true;
     if (status != io::SendStatus::kWouldBlock) {
       if (status == io::SendStatus::kFailed) peers_[run.peer].send_error = datapath_->last_error();
+      if (status == io::SendStatus::kTooLarge) on_too_large(run);
       return false;
     }
     pollfd writable{datapath_->writable_fd(run), POLLOUT, 0};
@@ -213,6 +214,8 @@ bool EventLoop::drain_completions(TimeNs now) {
   while (endpoint_->poll_completion(completion_)) {
     any = true;
     const core::OperationId operation = completion_.operation;
+    const bool is_sent = completion_.kind == core::CompletionKind::kSend && !core::is_failure(completion_.status);
+    if (is_sent && completion_.segment_count > 1) peers_[completion_.peer].full_segment_arrived = true;
     if (operation == kEndedOperation) continue;
     if (!collective::is_machine_operation(operation)) {
       finish_user(completion_);

@@ -58,6 +58,7 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink {
   std::uint32_t segment_bytes_of(std::uint16_t peer) const {
     return peers_[peer].segment_bytes.load(std::memory_order_acquire);
   }
+  std::uint32_t receive_buffer_bytes() const { return datapath_->capabilities().receive_buffer_bytes; }
   const core::DscpMap& dscp() const { return endpoint_->config().dscp; }
   std::vector<CounterValue> counters();
   double rate_bytes_per_second(std::uint16_t peer);
@@ -68,6 +69,8 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink {
   OperationTable<PushPullResult>& push_pulls() { return push_pulls_; }
   const Options& options() const { return options_; }
 
+  // I/O thread: what stands between this rank and a peer, up or not; empty if nothing is known.
+  std::string trouble_with(std::uint16_t peer);
   // I/O thread, from commands.
   void post(TimeNs now, const core::SendRequest& request);
   void post(TimeNs now, const core::ReceiveRequest& request);
@@ -79,8 +82,11 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink {
     std::atomic<PeerState> state{PeerState::kConnecting};
     std::atomic<std::uint32_t> segment_bytes{0};
     std::uint64_t local_cookie = 0;
-    std::string error;       // guarded by peers_mutex_
-    std::string send_error;  // I/O thread: why the last run that failed did
+    std::string error;                             // guarded by peers_mutex_
+    std::string send_error;                        // I/O thread: why the last run that failed did
+    std::vector<io::SocketAddress> udp_addresses;  // I/O thread: per path
+    std::string path_error;             // I/O thread: why datagrams of our segments don't get there; empty if they may
+    bool full_segment_arrived = false;  // I/O thread: a send with a segment of full length was a success
     ErrorCode error_code = ErrorCode::kPeerFailed;
   };
   // A post that waits for room in the endpoint. Its time runs from the user's post.
@@ -103,6 +109,8 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink {
   bool step(TimeNs now);
   bool transmit();
   bool send_run(const core::Transmit& run);
+  void on_too_large(const core::Transmit& run);
+  void explain_failure(const core::Completion& completion, std::string& error);
   bool service_channel(TimeNs now);
   void send_backstop();
   bool drain_completions(TimeNs now);
@@ -126,7 +134,6 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink {
   void sleep_until(TimeNs at);
   void say_goodbye();
   void snapshot_counters();
-  std::string who(OperationId operation);
 
   // io::ReceiveSink
   void on_run(const base::ReceivedRun& run) override;

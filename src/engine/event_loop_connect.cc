@@ -202,6 +202,7 @@ void EventLoop::on_peer_up(const io::PeerHello& peer) {
     return on_peer_down(hello.rank, io::PeerDownCause::kMalformed,
                         "rank " + std::to_string(hello.rank) + " sent a hello with a cookie or segment size of no use");
   }
+  record.udp_addresses = peer.udp_addresses;
   endpoint_->on_control(now_, up);
   record.segment_bytes.store(up.segment_bytes, std::memory_order_release);
   {

@@ -33,12 +33,8 @@ void EventLoop::finish_user(const core::Completion& completion) {
   }
   if (core::is_failure(completion.status)) {
     done.error =
-        failure_text(options_.rank, operations_.what(completion.operation), completion, peer_error(completion.peer));
-    const std::string& cause = peers_[completion.peer].send_error;
-    if (!cause.empty() && (completion.status == core::CompletionStatus::kTimedOut ||
-                           completion.status == core::CompletionStatus::kPeerFailed)) {
-      done.error += " (the last datagram to it that the system refused: " + cause + ")";
-    }
+        failure_text(options_.rank, operations_.what(completion.operation), completion, trouble_with(completion.peer));
+    explain_failure(completion, done.error);
   }
   operations_.finish(std::move(done));
 }

@@ -14,6 +14,18 @@ namespace mlt::engine {
 std::string failure_text(std::uint16_t rank, const std::string& what, const core::Completion& completion,
                          const std::string& peer_error);
 std::string refusal_text(core::PostStatus status, const std::string& peer_error);
+struct PathLimitWords {
+  std::uint16_t rank = 0;
+  std::uint16_t peer = 0;
+  std::string host;                 // the peer's
+  std::uint32_t segment_bytes = 0;  // of the pair
+  std::uint32_t packet_bytes = 0;   // the IP packet that was refused
+  std::uint32_t path_bytes = 0;     // the largest that is not
+  std::uint32_t fitting_bytes = 0;  // the segment bytes that would fit; 0: none
+};
+std::string path_limit_text(const PathLimitWords& words);
+// What may be wrong when large datagrams vanish on the way.
+std::string black_hole_hint(const std::string& host, std::uint32_t segment_bytes, std::uint32_t packet_bytes);
 std::string describe(const char* verb, std::uint64_t tag, std::uint64_t bytes, Element element, const char* preposition,
                      std::uint16_t peer);
 ErrorCode down_code(io::PeerDownCause cause);

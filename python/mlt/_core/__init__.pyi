@@ -3,6 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
+PROTOCOL_VERSION: int
+
 _Status = Literal[
     "complete",
     "within_bound",
@@ -191,6 +193,10 @@ class Engine:
     def control_port(self) -> int: ...
     @property
     def udp_port(self) -> int: ...
+    @property
+    def receive_buffer_bytes(self) -> int: ...
+    @property
+    def wanted_receive_buffer_bytes(self) -> int: ...
     @property
     def closed(self) -> bool: ...
     @property

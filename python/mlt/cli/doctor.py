@@ -1,30 +1,94 @@
-"""``mlt doctor``: what this machine lacks for mlt, and the command that fixes it."""
+"""``mlt doctor``: what this machine lacks for mlt, or what is wrong between two, and the command that fixes it."""
 
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Iterable
 from dataclasses import asdict
+from typing import NoReturn
 
 import click
 
-from mlt.doctor import examine
+from mlt.diagnosis.messages import DEFAULT_PORT
+from mlt.doctor import Finding, examine
+from mlt.errors import MltError
 
 _MARKS = {"ok": "ok       ", "problem": "PROBLEM  ", "optional": "optional "}
+INTERRUPTED = 130
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("target", metavar="[HOST[:PORT]]", required=False)
+@click.option("--serve", is_flag=True, help="Answer 'mlt doctor HOST' of other machines, until Ctrl-C.")
+@click.option("--once", is_flag=True, help="With --serve: end after one examination.")
+@click.option("--job", is_flag=True, help="On every rank of a job: rank 0 serves, the others examine their way to it.")
+@click.option("--port", type=click.IntRange(1, 65_535), default=DEFAULT_PORT, show_default=True,
+              help="Where --serve listens (TCP).")  # fmt: skip
+@click.option("--interface", help="As MLT_INTERFACE: the interface to examine from, or to serve on.")
+@click.option("--policy", type=click.Path(), help="QoS policy file of 'mlt switch', instead of MLT_QOS_POLICY.")
+@click.option("--timeout", type=click.FloatRange(min=1), default=60.0, show_default=True,
+              help="With --job: seconds until every rank must have come.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
-def app(as_json: bool) -> None:
-    """Check the library, the interface that would be used, socket buffers, offloads, and what the testbed needs.
+def app(
+    target: str | None,
+    serve: bool,
+    once: bool,
+    job: bool,
+    port: int,
+    interface: str | None,
+    policy: str | None,
+    timeout: float,
+    as_json: bool,
+) -> None:
+    """Without HOST: check the library, the interface that would be used, socket buffers, offloads, and what the testbed
+    needs. With HOST, where 'mlt doctor --serve' runs: check the way there and back, from both ends: UDP, path MTU, DSCP
+    and ECN of every class, loss, round trip, versions.
 
-    Changes nothing. Ends with 1 if there is a problem; what only some commands need ("optional") is none.
+    Changes nothing, and needs no privilege. Ends with 1 if there is a problem; what only some commands need
+    ("optional") is none.
     """
-    findings = examine()
-    if as_json:
-        click.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
-    else:
-        for finding in findings:
+    if sum((target is not None, serve, job)) > 1:
+        raise click.UsageError("give one of HOST, --serve and --job")
+    if once and not serve:
+        raise click.UsageError("--once goes with --serve")
+    if not (target or serve or job):
+        _finish(_shown(examine(), as_json))
+    from mlt.diagnosis import command
+
+    settings = command.Settings(port=port, interface=interface, policy=policy, timeout=timeout, environ=os.environ)
+    try:
+        if serve:
+            command.serve(settings, once=once, say=_say)
+        elif job:
+            _finish(_shown(command.examine_job(settings, say=_say), as_json))
+        else:
+            assert target is not None
+            _finish(_shown(command.examine_host(target, settings), as_json))
+    except MltError as error:
+        click.echo(f"error: {error}", err=True)
+        raise SystemExit(1) from None
+    except KeyboardInterrupt:
+        raise SystemExit(INTERRUPTED) from None
+
+
+def _say(text: str) -> None:
+    click.echo(f"mlt doctor: {text}", err=True)
+
+
+def _shown(findings: Iterable[Finding], as_json: bool) -> list[Finding]:
+    """Show each as soon as it is there; JSON whole at the end."""
+    known = []
+    for finding in findings:
+        known.append(finding)
+        if not as_json:
             click.echo(_MARKS[finding.level] + finding.what)
             if finding.fix:
                 click.echo(f"         -> {finding.fix}")
+    if as_json:
+        click.echo(json.dumps([asdict(finding) for finding in known], indent=2))
+    return known
+
+
+def _finish(findings: list[Finding]) -> NoReturn:
     raise SystemExit(1 if any(finding.level == "problem" for finding in findings) else 0)

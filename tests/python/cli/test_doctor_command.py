@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 
 import pytest
 
-from mlt import doctor
-from mlt.doctor import Finding, examine, interfaces
+from mlt import doctor, interfaces
+from mlt.doctor import Finding, examine
+from mlt.interfaces import Interface
 
 
 def only(check: object, *arguments: object) -> list[Finding]:
@@ -27,39 +29,69 @@ def test_doctor__runs_here_and_its_exit_code_is_its_verdict() -> None:
     assert all(finding["fix"] for finding in findings if finding["level"] != "ok")
 
 
-def test_interfaces__knows_loopback() -> None:
-    (loopback,) = [one for one in interfaces() if one.address == "127.0.0.1"]
-    assert loopback.is_loopback
-    assert loopback.mtu > 1000
+HERE = [
+    Interface("lo", ("127.0.0.1",), 65_536, is_loopback=True),
+    Interface("eth0", ("192.0.2.7",), 1_500, 10_000),
+]
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interfaces, "interfaces", lambda: HERE)
+    monkeypatch.setattr(
+        interfaces, "source_towards", lambda host: "127.0.0.1" if host.startswith("127") else "192.0.2.7"
+    )
 
 
 def test_interface__refuses_an_address_of_another_machine() -> None:
     (finding,) = only(doctor._interface, {"MLT_HOST": "203.0.113.9"})
     assert finding.level == "problem"
-    assert "203.0.113.9 is no address of this machine; candidates: " in finding.what
-    assert "MLT_HOST" in finding.fix
+    assert "'203.0.113.9', which no interface of this machine has; candidates: " in finding.what
+    assert "MLT_INTERFACE" in finding.fix
 
 
-def test_interface__warns_of_loopback_by_accident(monkeypatch: pytest.MonkeyPatch) -> None:
-    here = [doctor.Interface("lo", "127.0.0.1", 65536, None), doctor.Interface("eth0", "192.0.2.7", 1500, 10_000)]
-    monkeypatch.setattr(doctor, "interfaces", lambda: here)
-    monkeypatch.setattr(doctor, "_source_towards", lambda host: "127.0.1.1")
-    (finding,) = only(doctor._interface, {"MASTER_ADDR": "node0"})
+@pytest.mark.usefixtures("machine")
+def test_interface__refuses_a_choice_of_none() -> None:
+    (finding,) = only(doctor._interface, {"MLT_INTERFACE": "ib0"})
     assert finding.level == "problem"
-    assert "Candidates: eth0 192.0.2.7 (MTU 1500, 10000 Mbit/s)" in finding.what
-    # Said so on purpose, it is right.
-    (finding,) = only(doctor._interface, {"MASTER_ADDR": "127.0.0.1"})
+    assert "'ib0', which leaves no interface; candidates: eth0 192.0.2.7 (MTU 1500, 10000 Mbit/s), lo" in finding.what
+
+
+@pytest.mark.parametrize(
+    ("environ", "text"),
+    [
+        ({"MLT_INTERFACE": "eth"}, "interface eth0 192.0.2.7 (MTU 1500, 10000 Mbit/s): MLT_INTERFACE is eth"),
+        ({"MASTER_ADDR": "198.51.100.1"}, "it routes to MASTER_ADDR 198.51.100.1"),
+        (
+            {},
+            "interface eth0 192.0.2.7 (MTU 1500, 10000 Mbit/s): the default route leads there; MASTER_ADDR is not set",
+        ),
+        ({"MASTER_ADDR": "127.0.0.1"}, "it routes to MASTER_ADDR 127.0.0.1; no other machine reaches it"),
+    ],
+)
+@pytest.mark.usefixtures("machine")
+def test_interface__says_which_and_why(environ: dict[str, str], text: str) -> None:
+    (finding,) = only(doctor._interface, environ)
     assert finding.level == "ok"
+    assert text in finding.what
+
+
+@pytest.mark.usefixtures("machine")
+def test_interface__a_name_that_is_loopback_here_is_taken_for_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = [(socket.AF_INET, socket.SOCK_DGRAM, 17, "", ("127.0.1.1", 1))]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: answer)
+    (finding,) = only(doctor._interface, {"MASTER_ADDR": "node0"})
+    assert finding == Finding("ok", "interface eth0 192.0.2.7 (MTU 1500, 10000 Mbit/s): it routes to MASTER_ADDR node0")
 
 
 def test_interface__says_when_there_is_no_route(monkeypatch: pytest.MonkeyPatch) -> None:
     def unreachable(_host: str) -> str:
         raise OSError(101, "Network is unreachable")
 
-    monkeypatch.setattr(doctor, "_source_towards", unreachable)
+    monkeypatch.setattr(interfaces, "source_towards", unreachable)
     (finding,) = only(doctor._interface, {"MASTER_ADDR": "198.51.100.1"})
     assert finding.level == "problem"
-    assert "no route to 198.51.100.1 (Network is unreachable)" in finding.what
+    assert "no route to MASTER_ADDR '198.51.100.1'" in finding.what
     (finding,) = only(doctor._interface, {})
     assert finding.level == "optional"
 

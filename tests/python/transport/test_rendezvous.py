@@ -12,13 +12,15 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
+import numpy as np
 import pytest
-from transport_jobs import free_port, process_job, takes
+from transport_jobs import exchange, free_port, local_job, process_job, takes
 
 import mlt
+from mlt import rendezvous
 from mlt.config import JobConfig
 from mlt.qos import DscpMap
-from mlt.rendezvous import VERSION, Endpoint, local_host, meet
+from mlt.rendezvous import VERSION, Endpoint, meet
 
 TIMEOUT = 1.0
 
@@ -248,11 +250,71 @@ def test_meet__a_table_of_other_ranks_is_refused() -> None:
         end()
 
 
-def test_local_host__is_the_one_towards_rank_0() -> None:
-    assert local_host(config(1, 2, 29_500)) == "127.0.0.1"
-    assert local_host(config(1, 2, 29_500, host="10.1.2.3")) == "10.1.2.3"
-    with pytest.raises(mlt.ConfigError, match=r"rank 1: MASTER_ADDR 'no\.such\.host\.invalid' does not resolve"):
-        local_host(config(1, 2, 29_500, master_addr="no.such.host.invalid"))
+def own_machine_is(monkeypatch: pytest.MonkeyPatch, *own: str) -> None:
+    """Callers from any other address than these count as other machines."""
+    monkeypatch.setattr(rendezvous.interfaces, "is_own_address", lambda address: address in own)
+
+
+def announce(port: int, rank: int, host: str, *, size: int = 3, source: str = "127.0.0.1") -> socket.socket:
+    """Announce a rank from ``source`` and hold the connection."""
+    hello = {"mlt_rendezvous": VERSION, "job": "test", "rank": rank, "size": size, "services": 0, "host": host}
+    until = time.monotonic() + TIMEOUT
+    while True:
+        try:
+            caller = socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT, source_address=(source, 0))
+            caller.sendall(json.dumps({**hello, "port": 1}).encode() + b"\n")
+            return caller
+        except ConnectionRefusedError:
+            assert time.monotonic() < until
+            time.sleep(0.01)
+
+
+def test_meet__loopback_is_not_announced_to_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    own_machine_is(monkeypatch, "127.0.0.1")
+    port = free_port()
+    zero = Ranks(config(0, 3, port, host="10.0.0.1"), timeout=2)
+    # 127.0.0.2 stands for the other machine, from which rank 2 calls.
+    with announce(port, 2, "127.0.0.1", source="127.0.0.2") as caller:
+        text = json.loads(caller.recv(4_096))["text"]
+    assert text.startswith(
+        "rank 2 announces 127.0.0.1, which only its own machine reaches, and it calls from 127.0.0.2:"
+    )
+    assert "MLT_INTERFACE" in text
+    # Rank 0 itself announced loopback here (Ranks does).
+    with announce(port, 2, "10.0.0.2", source="127.0.0.2") as caller:
+        text = json.loads(caller.recv(4_096))["text"]
+    assert text.startswith(
+        "rank 0 announces 127.0.0.1 (MASTER_ADDR is 127.0.0.1), which only its own machine reaches, and rank 2 calls "
+        "from 127.0.0.2:"
+    )
+    assert "refused: rank 2 announces 127.0.0.1" in str(zero.join()[0])
+
+
+def test_meet__a_machines_own_name_that_is_loopback_there_is_reached_by_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Debian: "node" is 127.0.1.1 to itself; rank 0 listens at its address for others as well (127.0.0.3 here)."""
+    resolve = socket.getaddrinfo
+    monkeypatch.setattr(
+        socket,
+        "getaddrinfo",
+        lambda host, *rest, **more: resolve("127.0.1.1" if host == "node" else host, *rest, **more),
+    )
+    monkeypatch.setattr(rendezvous.interfaces, "machine_address", lambda: "127.0.0.3")
+    port = free_port()
+    zero, here, there = Ranks(
+        config(0, 3, port, master_addr="node"),
+        config(1, 3, port, master_addr="node"),
+        config(2, 3, port, master_addr="127.0.0.3"),
+        timeout=10,
+    ).join()
+    assert zero == here == there == [Endpoint(rank, "127.0.0.1", 1_000 + rank) for rank in range(3)]
+
+
+def test_meet__a_rank_that_takes_itself_for_rank_0s_machine_is_told() -> None:
+    port = free_port()
+    (one,) = Ranks(config(1, 2, port, master_addr="localhost")).join()
+    assert "Here localhost is this very machine: if rank 0 runs on another one, name that." in str(one)
+    (zero,) = Ranks(config(0, 2, port, master_addr="localhost")).join()
+    assert "set MASTER_ADDR to an address of this machine on every rank" in str(zero)
 
 
 def from_environment(pipe: Connection, rank: int, port: int) -> None:
@@ -282,3 +344,37 @@ def test_context__reports_what_went_wrong_and_leaves_nothing_open() -> None:
         pass
     with pytest.raises(mlt.ConfigError, match="rank 0: host 'nonsense' is not an IPv4 or IPv6 address"):
         mlt.Context(0, 1, host="nonsense")
+
+
+def test_context__over_ipv6() -> None:
+    with socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as probe:
+        try:
+            probe.bind(("::1", 0))
+        except OSError as error:
+            pytest.skip(f"no IPv6 here: {error}")
+    for options in (
+        {"master_addr": "::1"},
+        {"master_addr": "::1", "host": "::1"},
+        {"master_addr": "::1", "interface": "lo"},
+    ):
+        with local_job(2, **options) as contexts:
+            sent = np.arange(200_000, dtype=np.float32)
+            into = np.zeros_like(sent)
+            exchange(contexts[0], contexts[1], sent, into)
+            assert (into == sent).all()
+
+
+def test_context__interface_of_loopback_by_name_and_by_network() -> None:
+    for interface in ("lo", "=lo", "127.0.0.0/8", "^nothing"):
+        with local_job(2, interface=interface) as contexts:
+            into = np.zeros(1_000, np.float32)
+            exchange(contexts[0], contexts[1], np.ones(1_000, np.float32), into)
+            assert into.all()
+
+
+def test_context__a_wrong_interface_lists_the_candidates_and_leaves_nothing_open() -> None:
+    with (
+        takes(at_most=1.0),
+        pytest.raises(mlt.ConfigError, match=r"^rank 0: interface .*'wlan9'.*candidates: .*lo 127"),
+    ):
+        mlt.Context(0, 2, master_addr="127.0.0.1", rendezvous_port=free_port(), interface="wlan9")

@@ -293,3 +293,41 @@ TEST_CASE("loss_bound__just_below_one_still_asks_for_an_element") {
   REQUIRE(transfer.run());
   CHECK(transfer.received()->missing_bytes < 4'000'000);
 }
+
+TEST_CASE("path_limit__ends_sends_with_longer_segments_on_both_sides_and_no_others") {
+  NetworkConfig config;
+  config.hosts = 3;
+  VirtualNetwork network(config);
+  network.every_link([](Link& link) { link.data.drop = 1.0; });
+  const auto transfer_to = [&](std::uint16_t to, core::OperationId operation, std::size_t bytes) {
+    TransferOptions options;
+    options.to = to;
+    options.operation = operation;
+    options.tag = operation;
+    return std::make_unique<Transfer>(network, bytes, options);
+  };
+  const auto large = transfer_to(1, 1, 100'000);
+  const auto fitting = transfer_to(1, 2, 1'000);
+  const auto elsewhere = transfer_to(2, 3, 100'000);
+  for (Transfer* one : {large.get(), fitting.get(), elsewhere.get()}) one->post();
+  network.run_for(kMillisecond);
+  network.limit_path(0, 1, 1'000);
+  network.run_for(kMillisecond);
+  REQUIRE(large->ended());
+  CHECK(large->sent()->status == CompletionStatus::kPeerFailed);
+  CHECK(large->received()->status == CompletionStatus::kCancelled);  // told by ABORT
+  CHECK(network.counter(0, Counter::k_aborts_sent) == 1);
+  CHECK(fitting->sent() == nullptr);
+  CHECK(elsewhere->sent() == nullptr);
+  network.every_link([](Link& link) { link.data.drop = 0.0; });
+  for (Transfer* one : {fitting.get(), elsewhere.get()}) {
+    REQUIRE(one->run(kSecond));
+    CHECK(one->fault() == "");
+    CHECK(one->sent()->status == CompletionStatus::kComplete);
+  }
+  // The tag's next transfer meets the right receive.
+  const auto next = transfer_to(1, 4, 100'000);
+  next->post();
+  REQUIRE(next->run(kSecond));
+  CHECK(next->fault() == "");
+}

@@ -1,0 +1,181 @@
+"""What ``mlt doctor HOST``, ``--serve`` and ``--job`` do, apart from showing it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from mlt import interfaces, own_address, qos
+from mlt.config import JobConfig
+from mlt.diagnosis.examine import Examination
+from mlt.diagnosis.messages import DEFAULT_PORT, TalkError
+from mlt.diagnosis.responder import Responder, Visit
+from mlt.diagnosis.session import CONNECT_SECONDS, Session, connect
+from mlt.doctor import Finding
+from mlt.errors import ConfigError
+
+RETRY_SECONDS = 0.2
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The options of the command line. ``port``: where the serving side listens."""
+
+    port: int = DEFAULT_PORT
+    interface: str | None = None
+    policy: str | None = None
+    timeout: float = 60.0
+    environ: Mapping[str, str] | None = None
+
+    def dscp(self) -> qos.DscpMap:
+        """The code points to test with."""
+        return qos.resolve(self.policy, self.environ)
+
+    @property
+    def wanted(self) -> str | None:
+        """The choice of interfaces, if one was made."""
+        return self.interface or (os.environ if self.environ is None else self.environ).get(interfaces.VARIABLE) or None
+
+    @property
+    def source(self) -> str:
+        """Where it was made."""
+        return "--interface" if self.interface else interfaces.VARIABLE
+
+
+def parse_target(target: str, default_port: int) -> tuple[str, int]:
+    """ "host", "host:port", "::1", "[::1]:port". Raises ConfigError."""
+    host, port = target, str(default_port)
+    if target.startswith("["):
+        host, _, rest = target[1:].partition("]")
+        if rest:
+            port = rest.removeprefix(":") if rest.startswith(":") else ""
+    elif target.count(":") == 1:
+        host, _, port = target.partition(":")
+    if not host or not port.isdigit() or not 1 <= int(port) <= 65_535:
+        raise ConfigError(f"{target!r} is no HOST or HOST:PORT; write 10.0.0.2, node2:29600 or [fd00::2]:29600")
+    return host, int(port)
+
+
+def serve(settings: Settings, *, once: bool, say: Say) -> None:
+    """Answer examinations until interrupted, or one. Raises PortInUseError, ConfigError."""
+    addresses: tuple[str, ...] = ()
+    if settings.wanted is not None:
+        # The choice's address first, then that of the other IP version: whoever calls chooses.
+        choice = interfaces.select_interfaces(settings.wanted, source=settings.source)[0]
+        addresses = (choice.address, *(one for one in choice.interface.usable() if one != choice.address))
+    responder = Responder(settings.port, settings.dscp(), addresses=addresses, say=say)
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        say(f"serving at {' and '.join(addresses) or 'all addresses'}, port {responder.port}; Ctrl-C ends it")
+        while True:
+            visit = responder.serve_one()
+            if visit is not None:
+                say(_visit_text(visit))
+                if once:
+                    return
+    finally:
+        responder.close()
+
+
+def _visit_text(visit: Visit) -> str:
+    who = f"{visit.address}{f' ({visit.name})' if visit.name else ''}"
+    if visit.problems is None:
+        return f"{who} broke off"
+    return f"{who} found {visit.problems or 'no'} problem{'s' if visit.problems > 1 else ''}"
+
+
+def examine_host(target: str, settings: Settings, *, patience: float = 0.0) -> Iterator[Finding]:
+    """Examine the way to ``target`` and back. ``patience``: seconds for which nobody may listen there yet."""
+    host, port = parse_target(target, settings.port)
+    dscp = settings.dscp()
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            connection = _connect(host, port, settings)
+            break
+        except OSError as error:
+            if time.monotonic() < deadline:
+                time.sleep(RETRY_SECONDS)
+                continue
+            yield _unreachable(host, port, error)
+            return
+    problems = 0
+    try:
+        with Session(connection, dscp) as session:
+            for finding in Examination(session).findings():
+                problems += finding.level == "problem"
+                yield finding
+            session.bye(problems)
+    except (TalkError, OSError) as error:
+        why = error if isinstance(error, TalkError) else (error.strerror or error)
+        yield Finding(
+            "problem",
+            f"the examination with {host} port {port} broke off: {why}",
+            "run the same mlt doctor --serve there, and look at what it says",
+        )
+
+
+def _connect(host: str, port: int, settings: Settings) -> socket.socket:
+    source = None
+    if settings.wanted is not None:
+        try:
+            address = str(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4][0])
+            towards = interfaces.source_towards(address)
+        except OSError:
+            towards = None
+        source = interfaces.select_interfaces(settings.wanted, towards=towards, source=settings.source)[0].address
+    return connect(host, port, source)
+
+
+def _unreachable(host: str, port: int, error: OSError) -> Finding:
+    if isinstance(error, socket.gaierror):
+        return Finding(
+            "problem", f"{host} does not resolve ({error.strerror})", f"getent hosts {host}, or give its address"
+        )
+    if isinstance(error, ConnectionRefusedError):
+        return Finding("problem", f"TCP to {host} port {port} is refused: nobody listens there",
+                       f"run mlt doctor --serve --port {port} on {host}")  # fmt: skip
+    if isinstance(error, TimeoutError):
+        return Finding("problem", f"TCP to {host} port {port} is not answered within {CONNECT_SECONDS:g} s",
+                       f"see that {host} is up, and let TCP port {port} through the firewalls between")  # fmt: skip
+    return Finding("problem", f"no TCP to {host} port {port}: {error.strerror or error}", f"ip route get {host}")
+
+
+def examine_job(settings: Settings, *, say: Say) -> Iterator[Finding]:
+    """On every rank of a job at once, as its environment says: rank 0 serves, the others examine, in turns."""
+    # A job of the same variables; its rendezvous port has no part in this.
+    config = JobConfig.resolve(rendezvous_port=1, interface=settings.interface, environ=settings.environ)
+    if config.size == 1:
+        raise ConfigError("the job has one rank; there is no way to examine")
+    if config.rank != 0:
+        target = f"[{config.master_addr}]:{settings.port}"
+        yield from examine_host(target, settings, patience=settings.timeout)
+        return
+    own_address.local_host(config)  # refuses a wrong choice of interfaces before anybody waits
+    responder = Responder(settings.port, settings.dscp(), say=say)
+    deadline = time.monotonic() + settings.timeout
+    try:
+        for come in range(config.size - 1):
+            visit = responder.serve_one(max(deadline - time.monotonic(), 0.01) if come == 0 else settings.timeout)
+            if visit is None:
+                yield Finding(
+                    "problem",
+                    f"{config.size - 1 - come} of {config.size - 1} ranks did not come to {config.master_addr} port "
+                    f"{settings.port} within {settings.timeout:g} s",
+                    "look at what they say; MASTER_ADDR must reach this machine from theirs",
+                )
+                return
+            if visit.problems == 0:
+                yield Finding("ok", _visit_text(visit))
+            else:
+                yield Finding("problem", _visit_text(visit), "look at what it says itself")
+    finally:
+        responder.close()

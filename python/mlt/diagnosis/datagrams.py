@@ -1,0 +1,240 @@
+"""A UDP socket whose datagrams say how they travelled: DSCP and ECN both ways, no fragmentation, errors with a cause.
+
+Every datagram starts with 24 bytes: "mltd", kind, three zero bytes, the session's token (8), test and sequence number
+(4 each), little-endian; the rest is zeros. A datagram that does not fit the interface fails here; one that does not
+fit the path comes back as a ``PathError`` where a router says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import select
+import socket
+import struct
+import time
+from dataclasses import dataclass, field
+
+HEADER = struct.Struct("<4sB3xQII")
+MAGIC = b"mltd"
+COUNT, ECHO, REPLY = 1, 2, 3
+MAX_DATAGRAM = 65_507
+# What a datagram may not use of an IP packet: the IP and UDP headers.
+HEADERS = {socket.AF_INET: 28, socket.AF_INET6: 48}
+# What every network carries: the least MTU of IPv6, and what IPv4 hosts must reassemble.
+LEAST_PACKET = {socket.AF_INET: 576, socket.AF_INET6: 1_280}
+BUFFER_BYTES = 8 << 20
+
+_SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 32, 33
+_IP_MTU_DISCOVER, _IP_RECVERR, _IP_RECVTOS, _IP_TOS = 10, 11, 13, 1
+_IPV6_MTU_DISCOVER, _IPV6_RECVERR, _IPV6_RECVTCLASS, _IPV6_TCLASS = 23, 25, 66, 67
+# DF is set, and what the kernel remembers of the path does not stop a packet that fits the interface.
+_PMTUDISC_PROBE = 3
+_MSG_ERRQUEUE = 0x2000
+_ORIGIN_LOCAL = 1
+_EXTENDED_ERROR = struct.Struct("=IBBBBII")
+# Errors that an earlier datagram's ICMP answer left on the socket.
+_PENDING = (errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EMSGSIZE, errno.EPROTO, errno.EACCES)
+
+
+@dataclass(frozen=True)
+class PathError:
+    """A datagram was too big. ``mtu``: of the hop that did not carry it. ``by``: who said so."""
+
+    mtu: int
+    by: str
+    is_local: bool
+
+
+@dataclass
+class Tally:
+    """Datagrams of one test that arrived: how many, by the traffic class (DSCP and ECN) that they had on arrival."""
+
+    received: int = 0
+    classes: dict[int, int] = field(default_factory=dict)
+
+    def add(self, traffic_class: int) -> None:
+        self.received += 1
+        self.classes[traffic_class] = self.classes.get(traffic_class, 0) + 1
+
+
+@dataclass
+class Sent:
+    """How sending a test's datagrams went. ``error``: errno of the last refusal, 0 if none."""
+
+    count: int = 0
+    error: int = 0
+    mtu: int = 0  # what the path is said to carry; 0: nobody said anything
+    by: str = ""
+
+
+class Port:
+    """One socket. ``peer`` is where datagrams go; whatever does not come from there with the token is ignored."""
+
+    def __init__(self, address: str, token: int) -> None:
+        self.family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        self.token = token
+        self.peer: tuple[str, int] | None = None
+        self.interface_mtu = 1 << 16
+        self.said: PathError | None = None  # the latest word on what the path carries
+        self.tallies: dict[int, Tally] = {}
+        self.socket = socket.socket(self.family, socket.SOCK_DGRAM)
+        try:
+            self._set_up()
+            self.socket.bind((address, 0))
+        except BaseException:
+            self.socket.close()
+            raise
+        self.number = int(self.socket.getsockname()[1])
+        self.overhead = HEADERS[self.family]
+
+    def _set_up(self) -> None:
+        sock = self.socket
+        sock.setblocking(False)
+        for force, plain in ((_SO_RCVBUFFORCE, socket.SO_RCVBUF), (_SO_SNDBUFFORCE, socket.SO_SNDBUF)):
+            # As the engine asks: beyond the system's limit where the right is there (CAP_NET_ADMIN).
+            try:
+                sock.setsockopt(socket.SOL_SOCKET, force, BUFFER_BYTES)
+            except OSError:
+                sock.setsockopt(socket.SOL_SOCKET, plain, BUFFER_BYTES)
+        if self.family == socket.AF_INET:
+            sock.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _PMTUDISC_PROBE)
+            sock.setsockopt(socket.IPPROTO_IP, _IP_RECVERR, 1)
+            sock.setsockopt(socket.IPPROTO_IP, _IP_RECVTOS, 1)
+        else:
+            sock.setsockopt(socket.IPPROTO_IPV6, _IPV6_MTU_DISCOVER, _PMTUDISC_PROBE)
+            sock.setsockopt(socket.IPPROTO_IPV6, _IPV6_RECVERR, 1)
+            sock.setsockopt(socket.IPPROTO_IPV6, _IPV6_RECVTCLASS, 1)
+
+    def close(self) -> None:
+        self.socket.close()
+
+    @property
+    def granted_bytes(self) -> int:
+        """Payload that the receive buffer holds: the kernel keeps twice of it for itself."""
+        return self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 2
+
+    def send(self, kind: int, test: int, sequence: int, size: int, traffic_class: int) -> int:
+        """Send one datagram of ``size`` bytes; 0, or errno of the refusal."""
+        data = HEADER.pack(MAGIC, kind, self.token, test, sequence).ljust(size, b"\0")
+        if self.family == socket.AF_INET:
+            control = (socket.IPPROTO_IP, _IP_TOS, struct.pack("=i", traffic_class))
+        else:
+            control = (socket.IPPROTO_IPV6, _IPV6_TCLASS, struct.pack("=i", traffic_class))
+        number = errno.EAGAIN
+        for _ in range(4):
+            try:
+                self.socket.sendmsg([data], [control], 0, self.peer)
+            except BlockingIOError:
+                select.select([], [self.socket], [], 0.1)
+            except OSError as error:
+                number = error.errno or errno.EIO
+                if number == errno.ENOBUFS:
+                    return 0  # a queue of this host dropped it: lost like anywhere else on the way
+                # Each pending error is reported once and is not about this datagram, but for one: too big for the
+                # interface.
+                room = min(MAX_DATAGRAM, self.interface_mtu - self.overhead)
+                if number not in _PENDING or (number == errno.EMSGSIZE and size > room):
+                    return number
+            else:
+                return 0
+        return number
+
+    def send_many(self, test: int, count: int, size: int, traffic_class: int, interval: float) -> Sent:
+        """Send a test's datagrams, ``interval`` seconds apart. With a ``count`` of 0: what was said since."""
+        if count:
+            self.errors()
+            self.said = None  # of an earlier test
+        done = Sent()
+        for sequence in range(count):
+            if sequence and interval > 0:
+                time.sleep(interval)
+            number = self.send(COUNT, test, sequence, size, traffic_class)
+            if number:
+                done.error = number
+            else:
+                done.count += 1
+        self.heed(done)
+        return done
+
+    def heed(self, sent: Sent) -> None:
+        """Put into ``sent`` what the network has said of the path since."""
+        self.errors()
+        if self.said is not None:
+            sent.mtu, sent.by = self.said.mtu, "this host" if self.said.is_local else self.said.by
+
+    def errors(self) -> None:
+        """Take what the network has said off the socket; the word on the path's MTU is kept."""
+        while True:
+            try:
+                _, control, _, _ = self.socket.recvmsg(1, 512, _MSG_ERRQUEUE)
+            except OSError:
+                return
+            for level, kind, data in control:
+                is_error = (level, kind) in (
+                    (socket.IPPROTO_IP, _IP_RECVERR),
+                    (socket.IPPROTO_IPV6, _IPV6_RECVERR),
+                )
+                if is_error and len(data) >= _EXTENDED_ERROR.size:
+                    number, origin, _, _, _, info, _ = _EXTENDED_ERROR.unpack_from(data)
+                    if number == errno.EMSGSIZE and info:
+                        self.said = PathError(int(info), _offender(data), origin == _ORIGIN_LOCAL)
+
+    def receive(self) -> tuple[int, int, int, int] | None:
+        """(kind, test, sequence, size) of one datagram of this session, counted in its test's tally; else None."""
+        try:
+            data, control, _, source = self.socket.recvmsg(1 << 16, 128)
+        except OSError:
+            return None  # nothing there, or an error that errors() tells
+        if len(data) < HEADER.size:
+            return None
+        magic, kind, token, test, sequence = HEADER.unpack_from(data)
+        if magic != MAGIC or token != self.token or self.peer is None or source[0] != self.peer[0]:
+            return None
+        traffic_class = 0
+        for level, what, value in control:
+            if (level, what) == (socket.IPPROTO_IP, _IP_TOS):
+                traffic_class = value[0]  # this one message is a byte, not an int
+            elif (level, what) == (socket.IPPROTO_IPV6, _IPV6_TCLASS):
+                (traffic_class,) = struct.unpack("=i", value)
+        # Whoever knows the token could fill the memory with tests otherwise.
+        if test in self.tallies:
+            self.tallies[test].add(traffic_class)
+        return kind, test, sequence, len(data)
+
+    def receive_all(self) -> bool:
+        """Read what is there; True if anything was. Echoes are answered."""
+        any_ = False
+        while (got := self.receive()) is not None:
+            any_ = True
+            kind, test, sequence, size = got
+            if kind == ECHO:
+                self.send(REPLY, test, sequence, size, 0)
+        return any_
+
+    def expect(self, test: int) -> Tally:
+        """Count the datagrams of ``test`` from now on."""
+        return self.tallies.setdefault(test, Tally())
+
+    def wait(self, test: int, least: int, seconds: float) -> Tally:
+        """The tally of ``test`` once ``least`` datagrams came, or the time is up."""
+        tally = self.expect(test)
+        deadline = time.monotonic() + seconds
+        while tally.received < least and (left := deadline - time.monotonic()) > 0:
+            select.select([self.socket], [], [], left)
+            if not self.receive_all():
+                self.errors()  # an error polls readable too
+        self.receive_all()
+        return tally
+
+
+def _offender(data: bytes) -> str:
+    """Who sent the ICMP message: the address behind the extended error."""
+    rest = data[_EXTENDED_ERROR.size :]
+    with contextlib.suppress(ValueError, struct.error):
+        (family,) = struct.unpack_from("=H", rest)
+        if family == socket.AF_INET:
+            return socket.inet_ntop(family, rest[4:8])
+        if family == socket.AF_INET6:
+            return socket.inet_ntop(family, rest[8:24])
+    return "unknown"

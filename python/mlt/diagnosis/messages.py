@@ -1,0 +1,180 @@
+"""What the two sides of ``mlt doctor`` say over TCP: one JSON object per line, and a greeting both ways.
+
+Questions of the side that asks, and their answers:
+
+    hello                          hello                     who we are; every other question comes after it
+    tally test least seconds       received classes          datagrams of a test that arrived, after waiting for some
+    send test count size ...       count error mtu by        send a test's datagrams to the side that asks
+    bye problems                   -                         over
+
+A line is 8 KiB at most. Everything from the network is checked before it is used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from mlt import __version__
+from mlt.diagnosis.datagrams import BUFFER_BYTES
+from mlt.qos import DscpMap
+
+VERSION = 1
+DEFAULT_PORT = 29_600
+MAX_LINE = 8_192
+
+
+class TalkError(Exception):
+    """The other side broke off, or said what has no place."""
+
+
+@dataclass(frozen=True)
+class Hello:
+    """One side. ``protocol``: the transport's version, None where the native library does not load."""
+
+    mlt_doctor: int
+    package: str
+    protocol: int | None
+    data_dscp: list[int]
+    control_dscp: int
+    host: str
+    interface: str
+    mtu: int
+    buffer: int
+    port: int
+    token: int = 0
+    wanted_buffer: int = BUFFER_BYTES
+
+    @property
+    def dscp(self) -> DscpMap:
+        return DscpMap(data=tuple(self.data_dscp), control=self.control_dscp)
+
+
+# Packets of a rank without a policy: what the native library has (src/core/priority.h).
+DEFAULT_DSCP = DscpMap(data=(3, 7, 11, 15, 19, 23, 27), control=31)
+
+
+def protocol_version() -> int | None:
+    """The version that the installed library puts into its hello."""
+    with contextlib.suppress(ImportError):
+        from mlt import _core
+
+        return int(_core.PROTOCOL_VERSION)
+    return None
+
+
+def make_hello(dscp: DscpMap, *, interface: str, mtu: int, buffer: int, port: int, token: int = 0) -> Hello:
+    """What this side says of itself."""
+    used = dscp if dscp.data else DEFAULT_DSCP
+    return Hello(
+        mlt_doctor=VERSION,
+        package=__version__,
+        protocol=protocol_version(),
+        data_dscp=list(used.data),
+        control_dscp=used.control,
+        host=socket.gethostname(),
+        interface=interface,
+        mtu=mtu,
+        buffer=buffer,
+        port=port,
+        token=token,
+    )
+
+
+def read_hello(message: Mapping[str, Any]) -> Hello:
+    """A checked greeting; raises TalkError."""
+    version = message.get("mlt_doctor")
+    if version != VERSION:
+        release = message.get("package", "unknown")
+        raise TalkError(
+            f"it is mlt doctor of version {version!r} (mlt {release}); this is {VERSION} (mlt {__version__})"
+        )
+    try:
+        hello = Hello(
+            mlt_doctor=VERSION,
+            package=str(message["package"])[:64],
+            protocol=None if message["protocol"] is None else int(message["protocol"]),
+            data_dscp=[_number(one, 0, 63) for one in message["data_dscp"]][:8],
+            control_dscp=_number(message["control_dscp"], 0, 63),
+            host=str(message["host"])[:64],
+            interface=str(message["interface"])[:64],
+            mtu=_number(message["mtu"], 68, 1 << 32),
+            buffer=_number(message["buffer"], 0, 1 << 40),
+            port=_number(message["port"], 1, 65_535),
+            token=_number(message["token"], 0, (1 << 64) - 1),
+            wanted_buffer=_number(message["wanted_buffer"], 0, 1 << 40),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise TalkError(f"it sent a greeting that is none ({error})") from None
+    if not hello.data_dscp:
+        raise TalkError("it sent a greeting without traffic classes")
+    return hello
+
+
+def _number(value: Any, least: int, greatest: int) -> int:
+    number = int(value)
+    if not least <= number <= greatest:
+        raise ValueError(f"{number} is not in {least} to {greatest}")
+    return number
+
+
+@dataclass
+class Line:
+    """A TCP connection as a stream of JSON objects."""
+
+    connection: socket.socket
+    received: bytearray = field(default_factory=bytearray)
+
+    def say(self, message: Mapping[str, Any] | Hello) -> None:
+        """Raises TalkError if the other side is gone."""
+        content = asdict(message) if isinstance(message, Hello) else dict(message)
+        try:
+            self.connection.sendall(json.dumps(content, separators=(",", ":")).encode() + b"\n")
+        except OSError as error:
+            raise TalkError(f"the connection broke: {error.strerror or error}") from None
+
+    def next(self) -> dict[str, Any] | None:
+        """One object that has come whole already, or None."""
+        line, newline, rest = bytes(self.received).partition(b"\n")
+        if not newline:
+            if len(self.received) > MAX_LINE:
+                raise TalkError("it sent a line without end")
+            return None
+        self.received[:] = rest
+        try:
+            message = json.loads(line)
+        except ValueError:
+            message = None
+        if not isinstance(message, dict):
+            raise TalkError("what it says is not mlt doctor's: is the port another program's?")
+        return message
+
+    def fill(self) -> None:
+        """Read what has come; raises TalkError at the end of the connection."""
+        try:
+            piece = self.connection.recv(MAX_LINE)
+        except (BlockingIOError, TimeoutError):
+            return
+        except OSError as error:
+            raise TalkError(f"the connection broke: {error.strerror or error}") from None
+        if not piece:
+            raise TalkError("it closed the connection")
+        self.received += piece
+
+    def hear(self, seconds: float) -> dict[str, Any]:
+        """The next object; raises TalkError if there is none within ``seconds``."""
+        deadline = time.monotonic() + seconds
+        while (message := self.next()) is None:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise TalkError(f"it said nothing for {seconds:g} s")
+            self.connection.settimeout(left)
+            self.fill()
+        if "error" in message and set(message) == {"error"}:
+            raise TalkError(str(message["error"])[:300])
+        return message

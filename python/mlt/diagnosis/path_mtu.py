@@ -1,0 +1,49 @@
+"""The largest IP packet that a path carries, found by sending: what routers say helps, and is not needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """Whether a packet of some size arrived; ``said``: the MTU that a router named instead (0: nobody did)."""
+
+    arrived: bool
+    said: int = 0
+    by: str = ""
+
+
+@dataclass(frozen=True)
+class PathMtu:
+    """``packet``: the largest that arrives, 0 if none does. ``by``: the router that says so; "" if none does, and
+    larger packets vanish without a word (a black hole). ``whole``: the largest that was asked for arrives."""
+
+    packet: int
+    whole: bool
+    by: str = ""
+
+
+def find(attempt: Callable[[int], Attempt], least: int, greatest: int, hint: int = 0) -> PathMtu:
+    """Search between ``least``, which every network carries, and ``greatest``. ``hint``: a size to try early."""
+    first = attempt(greatest)
+    if first.arrived:
+        return PathMtu(greatest, True)
+    if not attempt(least).arrived:
+        return PathMtu(0, False)
+    by = {first.said: first.by}
+    low, high = least, greatest
+    guess = first.said or hint
+    while high - low > 1:
+        size = guess if low < guess < high else (low + high) // 2
+        was_guess, guess = size == guess, 0
+        got = attempt(size)
+        by[got.said] = got.by
+        if got.arrived:
+            low = size
+            guess = size + 1 if was_guess else 0  # a good guess is the answer: the next larger one proves it
+        else:
+            high = size
+            guess = got.said
+    return PathMtu(low, False, by.get(low, "") if low else "")

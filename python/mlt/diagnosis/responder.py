@@ -1,0 +1,200 @@
+"""``mlt doctor --serve``: answers one examination after the other, so that they do not disturb each other's figures.
+
+A caller costs one TCP connection and one UDP socket, for ``SESSION_SECONDS`` at most; datagrams are sent to nobody but
+the address that opened the TCP connection, and so many that it cannot be used to flood.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import secrets
+import selectors
+import socket
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mlt import interfaces
+from mlt.diagnosis.datagrams import MAX_DATAGRAM, Port
+from mlt.diagnosis.messages import Line, TalkError, make_hello, read_hello
+from mlt.errors import PortInUseError
+from mlt.qos import DscpMap
+
+IDLE_SECONDS = 15.0
+SESSION_SECONDS = 120.0
+MAX_TESTS = 1_024
+MAX_COUNT, MAX_INTERVAL = 2_000, 0.01
+LONGEST_WAIT = 2.0
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Visit:
+    """How an examination ended. ``problems``: as many as the caller found; None if it broke off."""
+
+    address: str
+    name: str
+    problems: int | None
+
+
+class Responder:
+    """Listens at ``addresses`` (none: at all of this machine's). Raises PortInUseError."""
+
+    def __init__(
+        self, port: int, dscp: DscpMap, *, addresses: Sequence[str] = (), say: Say = lambda text: None
+    ) -> None:
+        self._dscp = dscp
+        self._say = say
+        self._listeners: list[socket.socket] = []
+        self._selector = selectors.DefaultSelector()
+        try:
+            for address in addresses or ("0.0.0.0", "::"):
+                self._listen(address, port)
+            if not self._listeners:
+                raise PortInUseError(f"mlt doctor: this machine has no IP to listen on (port {port})")
+        except BaseException:
+            self.close()
+            raise
+
+    def _listen(self, address: str, port: int) -> None:
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        try:
+            listener = socket.socket(family, socket.SOCK_STREAM)
+        except OSError:  # a machine without that IP version
+            return
+        self._listeners.append(listener)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            # The same port for both versions, though the system chose it.
+            listener.bind((address, port or (self.port if len(self._listeners) > 1 else 0)))
+            listener.listen(64)
+        except OSError as error:
+            if error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT) and address == "::":
+                self._listeners.pop().close()
+                return
+            way_out = "choose another --port (the same on both sides), or end the program that holds it (ss -lntp)"
+            if error.errno in (errno.EACCES, errno.EPERM):
+                way_out = "choose a --port above 1023"
+            raise PortInUseError(
+                f"mlt doctor: cannot listen at {address} port {port}: {error.strerror}; {way_out}"
+            ) from (error)
+        self._selector.register(listener, selectors.EVENT_READ)
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return int(self._listeners[0].getsockname()[1])
+
+    def close(self) -> None:
+        """Stop listening."""
+        for listener in self._listeners:
+            listener.close()
+        self._selector.close()
+
+    def serve_one(self, seconds: float | None = None) -> Visit | None:
+        """Wait for a caller and answer it to its end; None if nobody came in time."""
+        deadline = None if seconds is None else time.monotonic() + seconds
+        while True:
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                return None
+            for key, _ in self._selector.select(left):
+                listener = key.fileobj
+                assert isinstance(listener, socket.socket)
+                try:
+                    connection, address = listener.accept()
+                except OSError:
+                    continue
+                with connection:
+                    return self._answer(connection, str(address[0]))
+
+    def _answer(self, connection: socket.socket, caller: str) -> Visit:
+        line = Line(connection)
+        name = ""
+        try:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            message = line.hear(IDLE_SECONDS)
+            own = str(connection.getsockname()[0])
+            with contextlib.closing(Port(own, secrets.randbits(64))) as port:
+                interface = interfaces.interface_of(own)
+                line.say(
+                    make_hello(
+                        self._dscp,
+                        interface=interface.name if interface else own,
+                        mtu=interface.mtu if interface else 1_500,
+                        buffer=port.granted_bytes,
+                        port=port.number,
+                        token=port.token,
+                    )
+                )
+                hello = read_hello(message)
+                name = hello.host
+                port.peer = (caller, hello.port)
+                port.interface_mtu = interface.mtu if interface else 1_500
+                return Visit(caller, name, _Session(line, port).run())
+        except (TalkError, OSError) as error:
+            self._say(f"{caller}: {error}")
+            return Visit(caller, name, None)
+
+
+class _Session:
+    """One caller's questions, answered until it says bye."""
+
+    def __init__(self, line: Line, port: Port) -> None:
+        self._line = line
+        self._port = port
+
+    def run(self) -> int:
+        """The problems that the caller found. Raises TalkError."""
+        end = time.monotonic() + SESSION_SECONDS
+        heard = time.monotonic()
+        self._line.connection.setblocking(False)
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._line.connection, selectors.EVENT_READ, True)
+            selector.register(self._port.socket, selectors.EVENT_READ, False)
+            while True:
+                now = time.monotonic()
+                if now >= min(end, heard + IDLE_SECONDS):
+                    raise TalkError("it said nothing any more" if now < end else "its examination took too long")
+                ready = selector.select(min(end, heard + IDLE_SECONDS) - now)
+                if not self._port.receive_all():
+                    self._port.errors()
+                if any(key.data for key, _ in ready):
+                    self._line.fill()
+                while (message := self._line.next()) is not None:
+                    heard = time.monotonic()
+                    if message.get("do") == "bye":
+                        return int(message.get("problems", 0))
+                    self._say(self._reply(message))
+
+    def _say(self, message: dict[str, Any]) -> None:
+        self._line.connection.settimeout(IDLE_SECONDS)
+        self._line.say(message)
+        self._line.connection.setblocking(False)
+
+    def _reply(self, message: dict[str, Any]) -> dict[str, Any]:
+        try:
+            test = int(message["test"])
+            if test not in self._port.tallies and len(self._port.tallies) >= MAX_TESTS:
+                return {"error": f"more than {MAX_TESTS} tests"}
+            if message["do"] == "expect":
+                self._port.expect(test)
+                return {"ok": True}
+            if message["do"] == "tally":
+                seconds = min(float(message["seconds"]), LONGEST_WAIT)
+                tally = self._port.wait(test, int(message["least"]), seconds)
+                return {"received": tally.received, "classes": {str(one): n for one, n in tally.classes.items()}}
+            if message["do"] == "send":
+                count = min(int(message["count"]), MAX_COUNT)
+                size = min(int(message["size"]), MAX_DATAGRAM)
+                interval = min(max(float(message["interval"]), 0.0), MAX_INTERVAL)
+                sent = self._port.send_many(test, count, size, int(message["class"]) & 0xFF, interval)
+                return {"count": sent.count, "errno": sent.error, "mtu": sent.mtu, "by": sent.by}
+        except (KeyError, TypeError, ValueError) as error:
+            return {"error": f"a question that is none ({error})"}
+        return {"error": f"no answer to {str(message.get('do'))[:40]!r}"}

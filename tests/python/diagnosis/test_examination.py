@@ -1,0 +1,328 @@
+"""An examination over loopback, the two sides' disagreements, and callers that are none."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import mlt
+from mlt import interfaces
+from mlt.diagnosis import messages, responder, session
+from mlt.diagnosis.command import Settings, examine_host, parse_target
+from mlt.diagnosis.datagrams import COUNT, HEADER, MAGIC, Port
+from mlt.diagnosis.messages import DEFAULT_DSCP, Line, TalkError, make_hello, read_hello
+from mlt.diagnosis.responder import Responder, Visit
+from mlt.doctor import Finding
+from mlt.errors import ConfigError, PortInUseError
+from mlt.qos import DEFAULT, DscpMap
+
+DOCTOR = [sys.executable, "-m", "mlt.cli.main", "doctor"]
+
+
+@contextlib.contextmanager
+def serving(dscp: DscpMap = DEFAULT, address: str = "127.0.0.1") -> Iterator[tuple[int, list[Visit | None]]]:
+    """A responder that answers one caller; its port, and how the visit ended."""
+    one = Responder(0, dscp, addresses=[address])
+    visits: list[Visit | None] = []
+    thread = threading.Thread(target=lambda: visits.append(one.serve_one(20)))
+    thread.start()
+    try:
+        yield one.port, visits
+    finally:
+        thread.join()
+        one.close()
+
+
+def examined(port: int, host: str = "127.0.0.1", **settings: Any) -> list[Finding]:
+    return list(examine_host(host, Settings(port=port, environ={}, **settings)))
+
+
+def problems(findings: list[Finding]) -> list[str]:
+    assert all(one.fix for one in findings if one.level != "ok")
+    return [one.what for one in findings if one.level == "problem"]
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
+def test_loopback__is_well(address: str) -> None:
+    if not interfaces.is_own_address(address):
+        pytest.skip("no IPv6 here")
+    with serving(address=address) as (port, visits):
+        findings = examined(port, address)
+    # The limit of this machine's socket buffers is another check's business.
+    assert not [text for text in problems(findings) if "receive buffer" not in text]
+    text = "\n".join(one.what for one in findings if one.level == "ok")
+    assert f"mlt {mlt.__version__} and protocol {messages.protocol_version()} on both sides" in text
+    assert text.count("DSCP and ECN of every class arrive as they were sent") == 2
+    assert text.count("packets of 655") == 2
+    (visit,) = visits
+    assert visit is not None
+    assert visit.address == address
+
+
+def test_default_map__is_the_native_librarys() -> None:
+    with mlt.Context(0, 1) as context:
+        assert context.dscp == DEFAULT_DSCP
+    assert messages.protocol_version() == 2
+
+
+def test_maps__that_differ_are_named() -> None:
+    with serving(DscpMap(data=(46, 40), control=48)) as (port, _):
+        found = problems(examined(port))
+    assert (
+        "DSCPs differ: 3, 7, 11, 15, 19, 23, 27; control 31 here; 46, 40; control 48 there; ranks refuse each other"
+        in (found)
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "level", "text"),
+    [
+        ({"protocol": 3}, "problem", "protocol versions differ: 2 here (mlt 0.1.0), 3 there (mlt 0.1.0)"),
+        ({"package": "0.2.0"}, "optional", "mlt 0.1.0 here, 0.2.0 there; both speak protocol 2"),
+        ({"protocol": None}, "problem", "the native library does not load there"),
+        ({"buffer": 212_992}, "problem", "UDP receive buffer of 208 KiB there; mlt asks for 8192 KiB"),
+    ],
+)
+def test_other_side__of_another_kind_is_named(
+    changes: dict[str, Any], level: str, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        responder, "make_hello", lambda *rest, **more: dataclasses.replace(make_hello(*rest, **more), **changes)
+    )
+    with serving() as (port, _):
+        findings = examined(port)
+    (found,) = [one for one in findings if text in one.what]
+    assert found.level == level
+    assert found.fix
+
+
+def answering(reply: bytes) -> tuple[int, Callable[[], None]]:
+    """A server that says ``reply`` to one caller and hangs up."""
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(4_096)
+                connection.sendall(reply)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    return server.getsockname()[1], lambda: (server.close(), thread.join())[0]
+
+
+@pytest.mark.parametrize(
+    ("reply", "cause"),
+    [
+        (b"", "it closed the connection"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "is the port another program's?"),
+        (b'{"mlt_doctor":2,"package":"9.9"}\n', "it is mlt doctor of version 2 (mlt 9.9); this is 1 (mlt 0.1.0)"),
+        (b'{"mlt_doctor":1}\n', "it sent a greeting that is none"),
+        (b"x" * 9_000, "it sent a line without end"),
+        (b"[1]\n", "is the port another program's?"),
+    ],
+)
+def test_whatever_else_listens__is_a_problem_in_words(reply: bytes, cause: str) -> None:
+    port, end = answering(reply)
+    try:
+        (text,) = problems(examined(port))
+    finally:
+        end()
+    assert text.startswith(f"the examination with 127.0.0.1 port {port} broke off: ")
+    assert cause in text
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"{}\n",
+        b'{"mlt_doctor":7,"package":"1"}\n',
+        b"\xff" * 10_000,
+        b"",
+    ],
+)
+def test_responder__turns_strangers_away_and_goes_on(said: bytes) -> None:
+    one = Responder(0, DEFAULT, addresses=["127.0.0.1"])
+    visits: list[Visit | None] = []
+    thread = threading.Thread(target=lambda: visits.extend(one.serve_one(20) for _ in range(2)))
+    thread.start()
+    with socket.create_connection(("127.0.0.1", one.port), timeout=10) as stranger:
+        stranger.sendall(said)
+        stranger.shutdown(socket.SHUT_WR)
+        while stranger.recv(4_096):
+            pass
+    with session.Session(session.connect("127.0.0.1", one.port, None), DEFAULT) as caller:
+        caller.bye(3)
+    thread.join()
+    one.close()
+    assert visits[0] is not None
+    assert visits[0].problems is None
+    assert visits[1] is not None
+    assert visits[1].problems == 3
+
+
+@pytest.mark.parametrize(
+    ("question", "cause"),
+    [
+        ({"do": "dance", "test": 1}, "no answer to 'dance'"),
+        ({"do": "tally"}, "a question that is none"),
+        ({"do": "send", "test": 1, "count": "many"}, "a question that is none"),
+        ({"do": "tally", "test": 5_000_000, "least": 1, "seconds": 0.0}, None),
+    ],
+)
+def test_responder__refuses_questions_that_are_none(question: dict[str, Any], cause: str | None) -> None:
+    with serving() as (port, _), session.Session(session.connect("127.0.0.1", port, None), DEFAULT) as caller:
+        if cause is None:
+            assert caller._ask(**question) == {"received": 0, "classes": {}}
+        else:
+            with pytest.raises(TalkError, match=cause):
+                caller._ask(**question)
+        caller.bye(0)
+
+
+def test_responder__ignores_datagrams_of_strangers() -> None:
+    with serving() as (port, _), session.Session(session.connect("127.0.0.1", port, None), DEFAULT) as caller:
+        caller._ask(do="expect", test=9)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+            for token in (0, caller.there.token ^ 1):
+                stranger.sendto(HEADER.pack(MAGIC, COUNT, token, 9, 0), ("127.0.0.1", caller.there.port))
+            stranger.sendto(b"", ("127.0.0.1", caller.there.port))
+            stranger.sendto(b"short", ("127.0.0.1", caller.there.port))
+        assert caller._tally(9, 1, 0.3).received == 0
+        caller.bye(0)
+
+
+def test_port__counts_by_traffic_class_and_refuses_what_does_not_fit() -> None:
+    with contextlib.closing(Port("127.0.0.1", 5)) as here, contextlib.closing(Port("127.0.0.1", 5)) as there:
+        here.peer, there.peer = ("127.0.0.1", there.number), ("127.0.0.1", here.number)
+        there.expect(1)
+        assert here.send_many(1, 3, 100, 31 << 2 | 2, 0).count == 3
+        assert here.send_many(1, 2, 100, 3 << 2, 0).count == 2
+        assert there.wait(1, 5, 5).classes == {31 << 2 | 2: 3, 3 << 2: 2}
+        here.interface_mtu = 1_500
+        sent = here.send_many(2, 1, 70_000, 0, 0)
+        assert sent.count == 0
+        assert sent.error != 0
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        ("node2", ("node2", 7)),
+        ("10.0.0.2:29600", ("10.0.0.2", 29_600)),
+        ("fd00::2", ("fd00::2", 7)),
+        ("[fd00::2]", ("fd00::2", 7)),
+        ("[fd00::2]:29600", ("fd00::2", 29_600)),
+    ],
+)
+def test_parse_target__reads_hosts_and_ports(target: str, expected: tuple[str, int]) -> None:
+    assert parse_target(target, 7) == expected
+
+
+@pytest.mark.parametrize("target", ["", ":5", "host:", "host:0", "host:65536", "host:x", "[fd00::2]5", "[]:5"])
+def test_parse_target__refuses_the_rest(target: str) -> None:
+    with pytest.raises(ConfigError, match=r"is no HOST or HOST:PORT"):
+        parse_target(target, 7)
+
+
+def test_unreachable__says_what_to_do() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    (finding,) = examined(port)
+    assert (finding.level, finding.fix) == ("problem", f"run mlt doctor --serve --port {port} on 127.0.0.1")
+    assert f"TCP to 127.0.0.1 port {port} is refused: nobody listens there" in finding.what
+    (finding,) = examined(port, "no.such.host.invalid")
+    assert "no.such.host.invalid does not resolve" in finding.what
+
+
+def test_serve__a_taken_port_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with pytest.raises(PortInUseError, match=rf"cannot listen at 127.0.0.1 port {port}: Address already in use"):
+            Responder(port, DEFAULT, addresses=["127.0.0.1"])
+        words = [*DOCTOR, "--serve", "--port", str(port), "--interface", "lo"]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 1
+    assert "choose another --port" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_serve__ends_on_signals_and_frees_its_port(number: signal.Signals, code: int) -> None:
+    words = [*DOCTOR, "--serve", "--interface", "lo", "--port", "29617"]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert "serving at 127.0.0.1" in process.stderr.readline()
+        os.kill(process.pid, number)
+        _, err = process.communicate(timeout=10)
+    assert process.returncode == code
+    assert "Traceback" not in err
+    socket.create_server(("127.0.0.1", 29_617)).close()
+
+
+def test_command__tells_a_script_by_its_exit_code() -> None:
+    words = [*DOCTOR, "--serve", "--once", "--interface", "lo", "--port", "29618"]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        process.stderr.readline()
+        done = subprocess.run([*DOCTOR, "127.0.0.1:29618", "--json"], capture_output=True, text=True, check=False)
+        _, err = process.communicate(timeout=20)
+    findings = json.loads(done.stdout)
+    assert done.returncode == any(one["level"] == "problem" for one in findings)
+    assert process.returncode == 0
+    assert "127.0.0.1 (" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "cause"),
+    [
+        (["--serve", "host"], "give one of HOST, --serve and --job"),
+        (["--job", "--serve"], "give one of HOST, --serve and --job"),
+        (["--once"], "--once goes with --serve"),
+        (["--port", "0", "host"], "--port"),
+        (["--serve", "--interface", "wlan9"], "--interface is 'wlan9', which leaves no interface; candidates: "),
+        (["--policy", "/no/such/file.yaml", "127.0.0.1"], "/no/such/file.yaml"),
+        (["host:port"], "is no HOST or HOST:PORT"),
+    ],
+)
+def test_command__refuses_bad_arguments(words: list[str], cause: str) -> None:
+    done = subprocess.run([*DOCTOR, *words], capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode in (1, 2)
+    assert cause in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_read_hello__checks_every_field() -> None:
+    good = dataclasses.asdict(make_hello(DEFAULT, interface="eth0", mtu=1_500, buffer=1, port=1))
+    assert read_hello(good).dscp == DEFAULT_DSCP
+    for field, bad in (
+        ("port", 0), ("mtu", "large"), ("data_dscp", [64]), ("data_dscp", []), ("control_dscp", -1), ("token", 1 << 64),
+        ("buffer", None), ("protocol", "two"),
+    ):  # fmt: skip
+        with pytest.raises(TalkError, match="greeting"):
+            read_hello({**good, field: bad})
+
+
+def test_line__puts_pieces_together() -> None:
+    here, there = socket.socketpair()
+    with here, there:
+        line = Line(here)
+        there.sendall(b'{"a":1}\n{"b"')
+        assert line.hear(1) == {"a": 1}
+        threading.Timer(0.1, there.sendall, (b":2}\n",)).start()
+        assert line.hear(5) == {"b": 2}
+        with pytest.raises(TalkError, match=r"it said nothing for 0\.1 s"):
+            line.hear(0.1)

@@ -1,0 +1,187 @@
+"""``mlt doctor HOST`` finds what is wrong with a network, and nothing where nothing is."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from testbed_lab import command, needs_testbed
+
+from mlt.testbed import Testbed, libbpf, links, namespaces, programs
+
+pytestmark = needs_testbed
+pytest.importorskip("mlt._core")
+
+DOCTOR = [sys.executable, "-m", "mlt.cli.main", "doctor"]
+TAMPER = programs.Source(Path(__file__).parent / "tamper.bpf.c", "tamper")
+# Whatever this machine's scheduler did to round trips is not the network's: only these words are judged.
+OK, PROBLEM = "ok", "problem"
+
+
+@contextlib.contextmanager
+def serving(bed: Testbed, host: str, *words: str) -> Iterator[None]:
+    """``mlt doctor --serve`` on ``host``, ready to answer."""
+    process = bed.popen(host, [*DOCTOR, "--serve", *words], stderr=subprocess.PIPE, text=True)
+    try:
+        line = process.stderr.readline()
+        assert "serving at" in line, line
+        yield
+    finally:
+        process.terminate()
+        process.communicate(timeout=10)
+
+
+def examine(bed: Testbed, *words: str, target: str | None = None) -> tuple[int, dict[str, list[str]]]:
+    """host0 examines the way to host1: the exit code, and what was found by level, with the way out behind it."""
+    with serving(bed, "host1"):
+        done = bed.exec("host0", [*DOCTOR, target or bed.address("host1"), "--json", *words], timeout=90)
+    found: dict[str, list[str]] = {OK: [], PROBLEM: [], "optional": []}
+    for finding in json.loads(done.stdout):
+        assert finding["fix"] or finding["level"] == OK
+        found[finding["level"]].append(f"{finding['what']} -> {finding['fix']}")
+    return done.returncode, found
+
+
+@contextlib.contextmanager
+def tampering(
+    bed: Testbed, host: str, folder: Path, *, keep: int = 0xFF, put: int = 0, drop: int = 0
+) -> Iterator[None]:
+    """Do it to every UDP packet that leaves ``host``, until the testbed is gone."""
+    program = libbpf.Program(programs.compile_into(TAMPER, folder), TAMPER.program)
+    table = program.table("tampering")
+    try:
+        table.update(struct.pack("=I", 0), struct.pack("=III", keep, put, drop))
+        links.attach(bed.layout.link(host).lower, bed.path, program.fd, "tamper", ingress=False)
+        yield
+    finally:
+        table.close()
+        program.close()
+
+
+def test_clean_network__has_no_problem() -> None:
+    with Testbed(hosts=2, rate="200mbit") as bed:
+        code, found = examine(bed)
+        assert found[PROBLEM] == []
+        assert code == 0
+        text = "\n".join(found[OK])
+        assert f"TCP to {bed.address('host1')} (mlt0, MTU 1500) from {bed.address('host0')} (mlt0, MTU 1500)" in text
+        assert "packets of 1500 bytes arrive whole, to 10.77.0.2" in text
+        assert "packets of 1500 bytes arrive whole, back from 10.77.0.2" in text
+        assert text.count("DSCP and ECN of every class arrive as they were sent") == 2
+        assert "300 1500-byte packets: 0 lost" in text
+
+
+def test_ipv6__is_examined_alike() -> None:
+    with Testbed(hosts=2, rate="200mbit") as bed:
+        code, found = examine(bed, target="fd77::2")
+        assert (code, found[PROBLEM]) == (0, [])
+        text = "\n".join(found[OK])
+        assert "packets of 1500 bytes arrive whole, to fd77::2" in text
+        assert text.count("DSCP and ECN of every class arrive as they were sent") == 2
+
+
+@pytest.mark.parametrize(("target", "segment"), [(None, 1328), ("fd77:0:0:1::1", 1312)])
+def test_path_mtu__that_a_router_reports_is_told_from_a_black_hole(target: str | None, segment: int) -> None:
+    with Testbed(hosts=2, spines=1, rate="200mbit", uplink={"mtu": 1400}) as bed:
+        code, found = examine(bed, target=target)
+        assert code == 1
+        there, back = found[PROBLEM]
+        for text, way in ((there, "to"), (back, "back from")):
+            assert f"the path {way} {target or '10.77.1.1'} carries packets of 1400 bytes at most" in text
+            assert "the interfaces have 1500: " in text
+            assert "says so (ICMP)" in text
+            assert f"segment_bytes={segment}" in text
+        # Named by the router that is next to it.
+        assert "10.77.0.254 says so" in there or "fd77::fe says so" in there or target
+
+
+def test_path_mtu__a_black_hole_is_named() -> None:
+    with Testbed(hosts=2, rate="200mbit") as bed:
+        shrink = ["ip", "link", "set", "host1", "mtu", "1400"]
+        namespaces.inside(bed.path("switch"), lambda: subprocess.run(shrink, check=True))
+        code, found = examine(bed)
+        assert code == 1
+        assert len(found[PROBLEM]) == 2
+        for text in found[PROBLEM]:
+            assert "1500: larger ones vanish without a word (a black hole: nobody sends ICMP)" in text
+        assert any(" to 10.77.0.2 carries packets of 1400 bytes" in text for text in found[PROBLEM])
+        # What a veth takes from its peer may be larger by a VLAN's tag.
+        assert any(" back from 10.77.0.2 carries packets of 140" in text for text in found[PROBLEM])
+
+
+def test_mtu__that_differs_between_hosts_is_named_with_both() -> None:
+    with Testbed(hosts=2, rate="200mbit", links={"host1": {"mtu": 1400}}) as bed:
+        code, found = examine(bed)
+        assert code == 1
+        (text,) = found[PROBLEM]
+        assert "MTU mismatch: mlt0 has 1500 here, mlt0 1400 there; packets arrive up to 1400 bytes to 10.77.0.2" in text
+        assert "sudo ip link set mlt0 mtu 1400 here" in text
+
+
+def test_dscp__that_is_bleached_is_named_by_class(tmp_path: Path) -> None:
+    with Testbed(hosts=2, rate="200mbit") as bed, tampering(bed, "host0", tmp_path, keep=0x03):
+        code, found = examine(bed)
+        assert code == 1
+        (text,) = found[PROBLEM]
+        assert text.startswith("DSCP is bleached to 0 to 10.77.0.2: control (31), class 0 (3), class 1 (7)")
+        assert "class 6 (27)" in text
+        assert "DSCP and ECN of every class arrive as they were sent, back from 10.77.0.2 -> " in found[OK]
+
+
+def test_dscp__that_is_changed_and_ecn_that_is_cleared_are_named(tmp_path: Path) -> None:
+    # DSCP 31 (0x7C) loses its upper three bits, as old "IP precedence" rewriting does; nobody's ECN survives.
+    with Testbed(hosts=2, rate="200mbit") as bed, tampering(bed, "host1", tmp_path, keep=0x1C):
+        code, found = examine(bed)
+        assert code == 1
+        changed, ecn = found[PROBLEM]
+        assert changed.startswith("DSCP is changed back from 10.77.0.2: control (31 became 7), class 2 (11 became 3)")
+        assert "class 0" not in changed  # 3 fits into three bits
+        assert ecn.startswith("ECN is changed back from 10.77.0.2: control (10 became 00), class 0 (10 became 00)")
+
+
+def test_udp__that_is_blocked_one_way_is_named(tmp_path: Path) -> None:
+    with Testbed(hosts=2, rate="200mbit") as bed, tampering(bed, "host1", tmp_path, drop=1):
+        code, found = examine(bed)
+        assert code == 1
+        (text,) = found[PROBLEM]
+        assert text.startswith("no UDP back from 10.77.0.2: 12 datagrams sent, none arrived, though TCP does")
+        assert "UDP arrives, to 10.77.0.2 -> " in found[OK]
+        # What can be learned one way is.
+        assert "packets of 1500 bytes arrive whole, to 10.77.0.2 -> " in found[OK]
+
+
+def test_loss__is_counted_each_way() -> None:
+    with Testbed(hosts=2, rate="200mbit", links={"host0": {"loss_up": "10%"}}) as bed:
+        code, found = examine(bed)
+        assert code == 1
+        small, full = (text for text in found[PROBLEM] if text.startswith("300 "))
+        for text in (small, full):
+            there = int(text.split(": ")[1].split()[0])
+            assert 10 <= there <= 60, text  # 300 at 10 %: five standard deviations are 26
+            assert "0 on the way back" in text
+        assert len(found[PROBLEM]) == 2, found[PROBLEM]  # loss does not look like anything else
+
+
+def test_job__examines_from_every_rank_in_turns() -> None:
+    done = command("run", "--hosts", "3", "--rate", "200mbit", "--", *DOCTOR, "--job", timeout=100)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "[0] ok       10.77.0.2" in done.stdout
+    assert "[0] ok       10.77.0.3" in done.stdout
+    for rank in (1, 2):
+        assert f"[{rank}] ok       packets of 1500 bytes arrive whole, back from 10.77.0.1" in done.stdout
+
+
+def test_job__fails_on_every_rank_that_knows_of_a_problem(tmp_path: Path) -> None:
+    file = tmp_path / "mtu.yaml"
+    file.write_text("hosts: 2\nspines: 1\nrate: 200mbit\nuplink: {mtu: 1400}\n")
+    done = command("run", "--topology", str(file), "--", *DOCTOR, "--job", timeout=100)
+    assert done.returncode == 1
+    assert "[1] PROBLEM  the path to 10.77.0.1 carries packets of 1400 bytes at most" in done.stdout
+    assert "[0] PROBLEM  10.77.1.1 (" in done.stdout
+    assert "found 2 problems" in done.stdout
