@@ -121,6 +121,10 @@ TEST_CASE("engine__names_the_path_that_cannot_be_opened") {
   options.paths[1].host = "nowhere";
   CHECK(refusal(options).find("rank 0: path 1: host 'nowhere'") != std::string::npos);
   options = with_paths(2);
+  options.host = "::1";
+  options.paths[1].host = "fe80::1%lo";
+  CHECK(refusal(options).find("path 1: host 'fe80::1%lo' is link-local") != std::string::npos);
+  options = with_paths(2);
   options.paths[1].interface = "mlt-none";
   CHECK(refusal(options).find("path 1: interface mlt-none has no IPv4 address") != std::string::npos);
   options = with_paths(2);
