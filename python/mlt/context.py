@@ -88,7 +88,7 @@ class Context(GroupCollectives):
         self._dispatcher: Dispatcher | None = None
         connect_ns = _nanoseconds(connect_timeout, "connect_timeout")
         dscp = qos.resolve(qos_policy)
-        ways = paths_module.resolve(paths, ranks=config.size)
+        ways = paths_module.resolve(paths, ranks=config.size, rank=config.rank)
         deadline = time.monotonic() + connect_timeout
         address = own_address.local_host(config)
         self._engine = _core.Engine(

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mlt import plan_paths
 from mlt.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -118,14 +119,19 @@ class PathStatus:
 
 
 def resolve(
-    paths: PathSource | None, *, ranks: int | None = None, environ: Mapping[str, str] | None = None
+    paths: PathSource | None,
+    *,
+    ranks: int | None = None,
+    rank: int | None = None,
+    environ: Mapping[str, str] | None = None,
 ) -> tuple[PathOptions, ...]:
     """The paths that ``paths`` means, else MLT_PATHS; nothing for the default, one path by the rank's own address.
 
     ``paths``: a number (so many ports); a sequence whose items are addresses, interfaces or mappings with the fields of
     ``PathOptions``; a mapping with the one field ``paths``, such a sequence or number; or the name of a YAML file that
-    holds any of these. MLT_PATHS is a number, addresses or interfaces with commas between, or a file's name. ``ranks``:
-    the job's size, which bounds ``segments_to``. Raises ConfigError.
+    holds any of these. A mapping with ``plan``, ``hosts`` and perhaps ``job`` takes the segment lists that ``mlt plan``
+    chose (``mlt.plan_paths``). MLT_PATHS is a number, addresses or interfaces with commas between, or a file's name.
+    ``ranks``, ``rank``: the job's size, which bounds ``segments_to``, and this process's rank. Raises ConfigError.
     """
     where = "paths"
     if paths is None:
@@ -133,7 +139,7 @@ def resolve(
     if paths is None:
         return ()
     try:
-        found = _read(paths)
+        found = _read(paths, rank)
         for number, one in enumerate(found):
             beyond = [rank for rank in one.segments_to if ranks is not None and rank >= ranks]
             if beyond:
@@ -143,9 +149,11 @@ def resolve(
     return found
 
 
-def _read(source: object, *, from_file: bool = False) -> tuple[PathOptions, ...]:
+def _read(source: object, rank: int | None, *, from_file: bool = False) -> tuple[PathOptions, ...]:
     if isinstance(source, str | os.PathLike) and not from_file:
-        return _read_text(os.fspath(source))
+        return _read_text(os.fspath(source), rank)
+    if isinstance(source, Mapping) and "plan" in source:
+        return tuple(PathOptions(segments_to=lists) for lists in plan_paths.segments_by_path(source, rank))
     if isinstance(source, Mapping):
         if set(source) != {"paths"}:
             raise ConfigError(f"a mapping has the one field 'paths', not {', '.join(map(str, source)) or 'none'}")
@@ -165,20 +173,20 @@ def _read(source: object, *, from_file: bool = False) -> tuple[PathOptions, ...]
     return tuple(found)
 
 
-def _read_text(text: str) -> tuple[PathOptions, ...]:
+def _read_text(text: str, rank: int | None) -> tuple[PathOptions, ...]:
     """A number, a list with commas, or a file."""
     if text.strip().isdecimal():
-        return _read(int(text))
+        return _read(int(text), rank)
     if "/" in text or text.endswith((".yaml", ".yml", ".json")):
         import yaml
 
         try:
-            return _read(yaml.safe_load(Path(text).read_text(encoding="utf-8")), from_file=True)
+            return _read(yaml.safe_load(Path(text).read_text(encoding="utf-8")), rank, from_file=True)
         except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
             raise ConfigError(f"{text} cannot be read: {error}") from None
         except ConfigError as error:
             raise ConfigError(f"{text}: {error}") from None
-    return _read([item.strip() for item in text.split(",")])
+    return _read([item.strip() for item in text.split(",")], rank)
 
 
 def _one(item: object) -> PathOptions:

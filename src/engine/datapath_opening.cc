@@ -73,6 +73,11 @@ io::SocketAddress bind_address(const Options& options, const PathOptions& path, 
   if (path.host.empty() && path.interface.empty()) return *common;
   if (!path.host.empty()) {
     const auto own = io::SocketAddress::from_host(path.host, path.udp_port);
+    // The hello carries no scope, without which a link-local address leads nowhere.
+    if (own && own->host().starts_with("fe80:") && own->host() != options.host) {
+      throw Error(ErrorCode::kConfig,
+                  where + "host '" + path.host + "' is link-local, and only the rank's own host may be");
+    }
     if (own && own->family() == common->family()) return *own;
     throw Error(ErrorCode::kConfig, where + "host '" + path.host + "' is no address of the same IP version as '" +
                                         options.host + "', the rank's host");

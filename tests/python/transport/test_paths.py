@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import threading
 from collections.abc import Callable
@@ -89,6 +90,55 @@ def test_resolve__names_the_variable_and_the_file(tmp_path: Path) -> None:
     (tmp_path / "broken.yaml").write_text("paths: [", encoding="utf-8")
     with pytest.raises(mlt.ConfigError, match="cannot be read"):
         resolve(str(tmp_path / "broken.yaml"))
+
+
+def plan(folder: Path, *jobs: str) -> str:
+    """A plan file in which w0 has two routes to ps, by other spines, and w1 one."""
+
+    def route(source: str, *segments: str) -> dict[str, Any]:
+        return {"source": source, "destination": "ps", "path": [source, "leaf0", "ps"], "segments": list(segments)}
+
+    tasks = [
+        {"server": "ps", "rate": 1e9, "routes": [route("w0", "fd79::1"), route("w1", "fd79::2")]},
+        {"server": "ps", "rate": 1e9, "routes": [route("w0", "fd79::2", "fd79::9"), route("w1", "fd79::2")]},
+    ]
+    entries = [{"job": name, "routing": {"method": "aro", "tasks": tasks}} for name in jobs]
+    file = folder / "plan.json"
+    file.write_text(json.dumps({"cluster": "lab", "cluster_digest": "0", "jobs": entries}), encoding="utf-8")
+    return str(file)
+
+
+def test_resolve__takes_the_segment_lists_of_a_plan(tmp_path: Path) -> None:
+    source = {"plan": plan(tmp_path, "train"), "hosts": ["w0", "w1", "ps"]}
+    first, second, server = (resolve(source, ranks=3, rank=rank) for rank in range(3))
+    assert [dict(one.segments_to) for one in first] == [{2: ("fd79::1",)}, {2: ("fd79::2", "fd79::9")}]
+    # As many paths as the rank with the most routes has.
+    assert [dict(one.segments_to) for one in second] == [{2: ("fd79::2",)}] * 2
+    assert [dict(one.segments_to) for one in server] == [{}, {}]
+    (tmp_path / "paths.yaml").write_text(json.dumps(source), encoding="utf-8")
+    assert resolve(str(tmp_path / "paths.yaml"), ranks=3, rank=0) == first
+
+
+@pytest.mark.parametrize(
+    ("change", "rank", "words"),
+    [
+        ({"hosts": ["w0", "ps"]}, 0, "routes from or to 'w1', which is not among hosts"),
+        ({"hosts": "w0"}, 0, "hosts is 'w0'"),
+        ({"hosts": ["w0", "w0"]}, 0, "each once"),
+        ({}, 3, "hosts names 3 hosts; rank 3 has none"),
+        ({"jobs": "train"}, 0, "a mapping with plan, hosts and job"),
+        ({"job": "other"}, 0, "routes of 0 such jobs"),
+        ({"plan": "no-such-plan.json"}, 0, "no-such-plan.json.*cannot be read"),
+    ],
+)
+def test_resolve__refuses_a_plan_that_does_not_fit(
+    tmp_path: Path, change: dict[str, Any], rank: int, words: str
+) -> None:
+    source = {"plan": plan(tmp_path, "train"), "hosts": ["w0", "w1", "ps"]} | change
+    with pytest.raises(mlt.ConfigError, match=words):
+        resolve(source, ranks=4, rank=rank)
+    with pytest.raises(mlt.ConfigError, match="routes of 2 such jobs"):
+        resolve({"plan": plan(tmp_path, "a", "b"), "hosts": ["w0", "w1", "ps"]}, rank=0)
 
 
 def pair(work: Callable[[mlt.Context], None], port: int, paths: tuple[Any, Any], **options: Any) -> list[Exception]:

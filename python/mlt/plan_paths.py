@@ -1,0 +1,54 @@
+"""The segment lists that ``mlt plan`` chose, as paths of a rank: its plan file names hosts, a job has ranks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mlt.errors import ConfigError
+
+FIELDS = ("plan", "hosts", "job")
+
+
+def segments_by_path(source: Mapping[str, Any], rank: int | None) -> list[dict[int, tuple[str, ...]]]:
+    """For each path, by destination rank, the segment list of this rank's route.
+
+    ``source``: ``plan`` (the file's name), ``hosts`` (the plan's host names, in the order of ranks) and ``job``, where
+    the plan has several. A host that has several routes to another, of several tasks, takes them as so many paths; all
+    ranks have as many as the one with the most, and repeat theirs. Raises ConfigError.
+    """
+    from mlt.planners.documents import InputError
+    from mlt.planners.plan import read_plan
+
+    unknown = [str(name) for name in source if name not in FIELDS]
+    name, hosts = source.get("plan"), source.get("hosts")
+    if unknown or not isinstance(name, str | os.PathLike):
+        raise ConfigError(f"a plan is given as a mapping with plan, hosts and job, not {', '.join(map(str, source))}")
+    if isinstance(hosts, str) or not isinstance(hosts, Sequence) or len(set(map(str, hosts))) != len(hosts):
+        raise ConfigError(
+            f"hosts is {hosts!r}; it is the list of the plan's host names in the order of ranks, each once"
+        )
+    if rank is None or rank >= len(hosts):
+        raise ConfigError(f"hosts names {len(hosts)} hosts; rank {rank} has none")
+    try:
+        plan = read_plan(os.fspath(name))
+    except InputError as error:
+        raise ConfigError(f"plan {os.fspath(name)}: {error}") from None
+    jobs = [job for job in plan.jobs if job.routing is not None and source.get("job") in (None, job.job)]
+    if len(jobs) != 1 or jobs[0].routing is None:
+        raise ConfigError(f"plan {os.fspath(name)} has routes of {len(jobs)} such jobs; name one with job:")
+    ranks = {str(host): number for number, host in enumerate(hosts)}
+    routes: dict[tuple[int, int], list[tuple[str, ...]]] = {}
+    for route in (route for task in jobs[0].routing.tasks for route in task.routes):
+        missing = [end for end in (route.source, route.destination) if end not in ranks]
+        if missing:
+            raise ConfigError(f"plan {os.fspath(name)} routes from or to {missing[0]!r}, which is not among hosts")
+        lists = routes.setdefault((ranks[route.source], ranks[route.destination]), [])
+        if route.segments not in lists:
+            lists.append(route.segments)
+    own = {destination: lists for (start, destination), lists in routes.items() if start == rank}
+    return [
+        {destination: lists[path % len(lists)] for destination, lists in own.items()}
+        for path in range(max(map(len, routes.values()), default=1))
+    ]
