@@ -105,6 +105,15 @@ TEST_CASE("open__by_netlink_serves_as_well_and_is_taken_down") {
   for (const int end : {0, 1}) cable.run(end, "! ip -details link show mlt0 | grep -q prog/xdp");
 }
 
+TEST_CASE("open__waits_for_a_queue_that_was_left_a_moment_ago") {
+  if (!can_run()) return;
+  const VethPair cable;
+  for (int i = 0; i < 10; ++i) {
+    io::OsError error;
+    CHECK_MESSAGE(open_at(cable, 0, options_at(VethPair::kIpv4[0]), error) != nullptr, error.text);
+  }
+}
+
 TEST_CASE("open__is_refused_where_the_interface_is_taken_and_leaves_the_first_alone") {
   if (!can_run()) return;
   const VethPair cable;
