@@ -10,8 +10,6 @@
 #include <cstring>
 #include <utility>
 
-#include "io/netlink.h"
-
 namespace mlt::io {
 
 namespace {
@@ -25,10 +23,7 @@ std::uint64_t address_of(const void* pointer) { return reinterpret_cast<std::uin
 std::uint32_t mode_flag(XdpMode mode) { return mode == XdpMode::kNative ? XDP_FLAGS_DRV_MODE : XDP_FLAGS_SKB_MODE; }
 
 // Sets the interface's program; -1 takes it down. Returns 0 or an errno.
-int set_by_netlink(int program, unsigned interface, XdpMode mode) {
-  OsError error;
-  auto netlink = Netlink::open(error);
-  if (!netlink) return error.number;
+int set_by_netlink(Netlink& netlink, int program, unsigned interface, XdpMode mode) {
   ifinfomsg header{};
   header.ifi_index = static_cast<int>(interface);
   NetlinkMessage message(RTM_SETLINK, NLM_F_ACK, header);
@@ -37,7 +32,7 @@ int set_by_netlink(int program, unsigned interface, XdpMode mode) {
   message.attribute(IFLA_XDP_FLAGS, mode_flag(mode) | (program >= 0 ? XDP_FLAGS_UPDATE_IF_NOEXIST : 0U));
   message.end_nest(nest);
   std::span<const std::byte> answer;
-  return netlink->request(message, answer);
+  return netlink.request(message, answer);
 }
 
 }  // namespace
@@ -116,6 +111,7 @@ std::unique_ptr<XdpAttachment> XdpAttachment::attach(int program, unsigned inter
                                                      XdpMode mode, Way way, OsError& error) {
   std::unique_ptr<XdpAttachment> attachment(new XdpAttachment);
   attachment->mode_ = mode;
+  attachment->interface_ = interface;
   int number = 0;
   if (way == Way::kLink) {
     bpf_attr attributes{};
@@ -126,8 +122,10 @@ std::unique_ptr<XdpAttachment> XdpAttachment::attach(int program, unsigned inter
     attachment->link_ = UniqueFd(bpf(BPF_LINK_CREATE, attributes));
     number = attachment->link_ ? 0 : errno;
   } else {
-    number = set_by_netlink(program, interface, mode);
-    if (number == 0) attachment->netlink_interface_ = interface;
+    auto netlink = Netlink::open(error);
+    if (!netlink) return nullptr;
+    number = set_by_netlink(*netlink, program, interface, mode);
+    if (number == 0) attachment->netlink_ = std::move(netlink);
   }
   if (number == 0) return attachment;
   const bool native = mode == XdpMode::kNative;
@@ -137,7 +135,7 @@ std::unique_ptr<XdpAttachment> XdpAttachment::attach(int program, unsigned inter
 }
 
 XdpAttachment::~XdpAttachment() {
-  if (netlink_interface_ != 0) set_by_netlink(-1, netlink_interface_, mode_);
+  if (netlink_) set_by_netlink(*netlink_, -1, interface_, mode_);
 }
 
 }  // namespace mlt::io

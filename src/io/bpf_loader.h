@@ -9,10 +9,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 
+#include "io/netlink.h"
 #include "io/os_error.h"
 #include "io/unique_fd.h"
 
@@ -50,7 +52,8 @@ class XdpAttachment {
   XdpAttachment() = default;
 
   UniqueFd link_;
-  unsigned netlink_interface_ = 0;  // 0: nothing to take down
+  std::optional<Netlink> netlink_;  // of the interface's namespace; nothing: there is a link
+  unsigned interface_ = 0;
   XdpMode mode_ = XdpMode::kNative;
 };
 

@@ -7,9 +7,13 @@
 #include <algorithm>
 #include <bit>
 #include <cerrno>
+#include <chrono>
+#include <thread>
 
 #include "base/check.h"
+#include "base/time.h"
 #include "io/bpf_loader.h"
+#include "io/clock.h"
 
 namespace mlt::io {
 
@@ -21,6 +25,9 @@ constexpr std::uint32_t kKernelHeadroomBytes = 256;
 constexpr int kMaxSendBudgetOption = 9;
 constexpr std::uint32_t kSendBudget = 256;
 constexpr int kSendBufferBytes = 8 << 20;
+// The kernel lets go of a closed socket's queue a moment after its process has ended.
+constexpr base::DurationNs kQueueReleaseNs = 500 * base::kMillisecond;
+constexpr base::DurationNs kBindAgainNs = 5 * base::kMillisecond;
 
 }  // namespace
 
@@ -135,8 +142,13 @@ bool XskSocket::bind(OsError& error) {
   address.sxdp_queue_id = options_.queue;
   // Without a flag of either kind the kernel tries zero copy and falls back to copying.
   address.sxdp_flags = static_cast<std::uint16_t>(XDP_USE_NEED_WAKEUP | (options_.zero_copy ? 0 : XDP_COPY));
-  if (::bind(fd_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
-    const int number = errno;
+  const base::TimeNs give_up = monotonic_now() + kQueueReleaseNs;
+  int number = 0;
+  do {
+    if (number != 0) std::this_thread::sleep_for(std::chrono::nanoseconds(kBindAgainNs));
+    number = ::bind(fd_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 ? 0 : errno;
+  } while (number == EBUSY && monotonic_now() < give_up);
+  if (number != 0) {
     const std::string what = "queue " + std::to_string(options_.queue) + " of " + options_.interface_name;
     error = xdp_error(number, "bind an AF_XDP socket to", what);
     if (number == EINVAL) error.text += " Does the interface have that queue (`ethtool -l`)?";

@@ -34,7 +34,7 @@ std::uint32_t xsk_receive_room(std::uint32_t frame_bytes);
 
 class XskSocket {
  public:
-  // Null on failure, with `error` filled.
+  // Null on failure, with `error` filled. Waits up to half a second for a queue that somebody has just left.
   static std::unique_ptr<XskSocket> open(const XskOptions& options, OsError& error);
   XskSocket(const XskSocket&) = delete;
   XskSocket& operator=(const XskSocket&) = delete;

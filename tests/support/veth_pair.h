@@ -1,15 +1,17 @@
-// Two network namespaces joined by a virtual cable, for tests that need a real Ethernet interface. Nothing has a name:
-// the kernel removes all of it with the last descriptor, however the test ends. Needs root and iproute2.
+// Two network namespaces joined by a virtual cable, for tests and measurements that need a real Ethernet interface.
+// Nothing has a name: the kernel removes all of it with the last descriptor, however the program ends. Needs root and
+// iproute2. What cannot be done is thrown.
 #pragma once
 
-#include <doctest/doctest.h>
 #include <fcntl.h>
 #include <sched.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdlib>
+#include <exception>
 #include <functional>
+#include <stdexcept>
 #include <string>
 #include <thread>
 
@@ -19,13 +21,18 @@ namespace mlt::io_test {
 
 // Runs `work` in a new thread whose network namespace is `descriptor`, or a new one if that is negative.
 inline void in_namespace(int descriptor, const std::function<void()>& work) {
-  bool entered = false;
-  std::thread thread([&] {
-    entered = (descriptor < 0 ? ::unshare(CLONE_NEWNET) : ::setns(descriptor, CLONE_NEWNET)) == 0;
-    if (entered) work();
-  });
-  thread.join();
-  REQUIRE(entered);
+  std::exception_ptr failure;
+  std::thread([&] {
+    try {
+      if ((descriptor < 0 ? ::unshare(CLONE_NEWNET) : ::setns(descriptor, CLONE_NEWNET)) != 0) {
+        throw std::runtime_error("cannot enter a network namespace");
+      }
+      work();
+    } catch (...) {
+      failure = std::current_exception();
+    }
+  }).join();
+  if (failure) std::rethrow_exception(failure);
 }
 
 inline io::UniqueFd own_namespace() { return io::UniqueFd(::open("/proc/thread-self/ns/net", O_RDONLY | O_CLOEXEC)); }
@@ -53,9 +60,7 @@ class VethPair {
   explicit VethPair(int mtu = 1'500) {
     for (io::UniqueFd& end : ends_) in_namespace(-1, [&] { end = own_namespace(); });
     const std::string other = "/proc/" + std::to_string(::getpid()) + "/fd/" + std::to_string(ends_[1].get());
-    in_namespace(ends_[0].get(), [&] {
-      CHECK(shell(std::string("ip link add ") + kInterface + " type veth peer name " + kInterface + " netns " + other));
-    });
+    run(0, std::string("ip link add ") + kInterface + " type veth peer name " + kInterface + " netns " + other);
     for (const int end : {0, 1}) {
       run(end, "ip link set lo up; ip link set mlt0 mtu " + std::to_string(mtu) + " up");
       run(end, std::string("ip address add ") + kIpv4[end] + "/24 dev mlt0");
@@ -71,8 +76,11 @@ class VethPair {
   // In the namespace of end 0 or 1; the sockets that `work` opens stay there.
   void inside(int end, const std::function<void()>& work) const { in_namespace(ends_[end].get(), work); }
   void run(int end, const std::string& command) const {
-    inside(end, [&] { CHECK_MESSAGE(shell(command), command); });
+    inside(end, [&] {
+      if (!shell(command)) throw std::runtime_error("failed: " + command);
+    });
   }
+  int descriptor(int end) const { return ends_[end].get(); }
 
  private:
   io::UniqueFd ends_[2];

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 from testbed_lab import needs_testbed, python, until
 
+import mlt
 from mlt.testbed import Testbed
 
 pytestmark = needs_testbed
@@ -153,8 +155,26 @@ def test_job__leaves_ping_and_tcp_alone_and_nothing_behind_when_killed(bed: Test
     results(start(bed))
 
 
-def test_context__says_what_af_xdp_lacks() -> None:
-    script = "import mlt; mlt.Context(0, 1)"
-    env = {**os.environ, "MLT_DATAPATH": "xdp"}
-    done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, check=False)
-    assert "ConfigError: rank 0: AF_XDP does not serve loopback, where 127.0.0.1 is" in done.stderr
+def test_context__names_the_privileges_that_af_xdp_lacks(bed: Testbed) -> None:
+    host = bed.hosts[0]
+    bare = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"]
+    script = python(f"import mlt; mlt.Context(0, 1, host={bed.address(host)!r}, datapath='xdp')")
+    done = bed.exec(host, [*bare, *script], timeout=30)
+    assert done.returncode != 0
+    for word in ("rank 0: cannot open an AF_XDP socket on mlt0: EPERM", "CAP_NET_RAW", "CAP_BPF", "MLT_DATAPATH=udp"):
+        assert word in done.stderr
+    assert not attached(bed, host)
+
+
+@pytest.mark.parametrize(
+    ("datapath", "words"),
+    [
+        ("xdp", "AF_XDP does not serve loopback, where 127.0.0.1 is"),
+        ("xdp:x", "datapath 'xdp:x' names no receive queue"),
+        ("rdma", "datapath 'rdma' is not one of 'auto', 'udp', 'vma' and 'xdp'"),
+        ("vma", "this process does not run under libvma"),
+    ],
+)
+def test_context__says_why_a_datapath_cannot_be_had(datapath: str, words: str) -> None:
+    with pytest.raises(mlt.ConfigError, match=f"^rank 0: {re.escape(words)}"):
+        mlt.Context(0, 1, datapath=datapath)
