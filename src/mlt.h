@@ -248,6 +248,8 @@ class Engine {
   // The rate controller's current sending rate towards `peer`.
   double rate_bits_per_second(std::uint16_t peer) const;
   bool is_peer_up(std::uint16_t peer) const;
+  // Why a peer failed (it died, fell silent, ...); empty while it is up, connecting, or after it said goodbye.
+  std::string peer_failure(std::uint16_t peer) const;
 
   // Says goodbye, fails what is under way with kClosed semantics, joins the I/O thread. Idempotent.
   void close();

@@ -141,6 +141,8 @@ std::uint32_t EngineHandle::segment_bytes(std::int64_t peer) const { return engi
 
 bool EngineHandle::is_peer_up(std::int64_t peer) const { return engine().is_peer_up(peer_rank(peer)); }
 
+std::string EngineHandle::peer_failure(std::int64_t peer) const { return engine().peer_failure(peer_rank(peer)); }
+
 double EngineHandle::rate_bits_per_second(std::int64_t peer) const {
   const Engine& target = engine();
   const std::uint16_t rank = peer_rank(peer);
