@@ -323,6 +323,8 @@ class Engine {
   // Its paths, path 0 first; the figures are zero before connect().
   std::vector<PathStatus> paths(std::uint16_t peer) const;
   bool is_peer_up(std::uint16_t peer) const;
+  // Why a peer failed (it died, fell silent, ...); empty while it is up, connecting, or after it said goodbye.
+  std::string peer_failure(std::uint16_t peer) const;
 
   // Says goodbye, fails what is under way with kClosed semantics, joins the I/O thread. Idempotent.
   void close();

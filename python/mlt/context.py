@@ -288,6 +288,10 @@ class Context(GroupCollectives):
         """Whether ``peer`` is connected and neither said goodbye nor failed."""
         return self._engine.is_peer_up(peer)
 
+    def peer_failure(self, peer: int) -> str | None:
+        """Why ``peer`` failed (it died, fell silent, ...); None while it is well, and after its goodbye."""
+        return self._engine.peer_failure(peer) or None
+
     def close(self) -> None:
         """Say goodbye to all peers and give every tensor back; what is under way fails. Harmless when repeated."""
         _open_contexts.discard(self)

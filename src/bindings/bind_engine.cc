@@ -113,6 +113,7 @@ void register_engine(py::module_& module) {
       .def("segment_bytes", &EngineHandle::segment_bytes, py::arg("peer"))
       .def("paths", &EngineHandle::paths, py::arg("peer"))
       .def("is_peer_up", &EngineHandle::is_peer_up, py::arg("peer"))
+      .def("peer_failure", &EngineHandle::peer_failure, py::arg("peer"))
       .def("rate_bits_per_second", &EngineHandle::rate_bits_per_second, py::arg("peer"))
       .def(
           "traffic_class",

@@ -148,6 +148,8 @@ std::vector<PathStatus> EngineHandle::paths(std::int64_t peer) const {
   return target.paths(rank);
 }
 
+std::string EngineHandle::peer_failure(std::int64_t peer) const { return engine().peer_failure(peer_rank(peer)); }
+
 double EngineHandle::rate_bits_per_second(std::int64_t peer) const {
   const Engine& target = engine();
   const std::uint16_t rank = peer_rank(peer);

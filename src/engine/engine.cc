@@ -379,5 +379,9 @@ double Engine::rate_bits_per_second(std::uint16_t peer) const { return 8 * impl_
 bool Engine::is_peer_up(std::uint16_t peer) const {
   return peer < impl_->loop.options().ranks && impl_->loop.peer_state(peer) == engine::PeerState::kUp;
 }
+std::string Engine::peer_failure(std::uint16_t peer) const {
+  const bool failed = peer < impl_->loop.options().ranks && impl_->loop.peer_state(peer) == engine::PeerState::kFailed;
+  return failed ? impl_->loop.peer_error(peer) : "";
+}
 
 }  // namespace mlt

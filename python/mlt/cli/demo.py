@@ -69,6 +69,7 @@ def demo(
                 stall_seconds=timeout,
             )
             _require(("torch", "matplotlib"))
+            _check_interface()
             _run(console, settings)
     except DemoError as error:
         Console(stderr=True).print(f"error: {error}", markup=False, highlight=False, soft_wrap=True)
@@ -86,7 +87,10 @@ def _run(console: Console, settings: DemoSettings) -> None:
 
     began = time.monotonic()
     images = data.load(settings.data)
-    settings.output.mkdir(parents=True, exist_ok=True)
+    try:
+        settings.output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DemoError(f"--output {settings.output} cannot be made: {error.strerror}") from None
     console.print(
         f"data: {images.name}, {len(images.train_labels):,} images to learn and {len(images.test_labels):,} to test; "
         f"{images.origin}; licence: {images.licence}",
@@ -107,6 +111,18 @@ def _run(console: Console, settings: DemoSettings) -> None:
         console.print(table.accuracy_by_seed(result))
     written = [report.write_json(result, settings.output), plot.write_png(result, settings.output)]
     console.print(f"{result.seconds:.0f} s in all; written: {', '.join(map(str, written))}", markup=False)
+
+
+def _check_interface() -> None:
+    """Here, once, rather than in every child's log."""
+    from mlt.config import JobConfig
+    from mlt.errors import ConfigError
+    from mlt.own_address import local_host
+
+    try:
+        local_host(JobConfig.resolve(rank=0, world_size=1, services=0, master_addr="127.0.0.1", rendezvous_port=1))
+    except ConfigError as error:
+        raise DemoError(str(error).removeprefix("rank 0: ")) from None
 
 
 def _require(modules: tuple[str, ...]) -> None:

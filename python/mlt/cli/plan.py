@@ -57,6 +57,9 @@ def refusals(function: F) -> F:
         except ImportError as error:
             typer.echo(f"error: this needs {error.name}, which is not installed; pip install 'mlt[plan]'", err=True)
             raise typer.Exit(3) from None
+        except OSError as error:  # --out into a folder that is not there, or not ours
+            typer.echo(f"{error.filename}: cannot be written: {error.strerror}", err=True)
+            raise typer.Exit(2) from None
         except (InfeasibleError, ValueError) as error:
             typer.echo(f"error: {error}", err=True)
             raise typer.Exit(3) from None

@@ -65,7 +65,11 @@ def route(
     if out is not None:
         options = {"sro": sro, "app": app_share, "qsr": qsr_levels, "seed": seed}
         updated = add_to_plan(plan, instance, solution, cluster=cluster, options=options)
-        out.write_text(dump_plan(updated), encoding="utf-8")
+        try:
+            out.write_text(dump_plan(updated), encoding="utf-8")
+        except OSError as error:
+            typer.echo(f"{out}: cannot be written: {error.strerror}", err=True)
+            raise typer.Exit(2) from None
         typer.echo(f"written to {out}")
     addresses = Addresses.of_cluster(cluster)
     if openflow is not None:

@@ -35,7 +35,15 @@ def serve(
     job: Annotated[str, typer.Option(envvar="MLT_JOB", help="Name of the job.")] = "default",
     host: Annotated[
         str | None,
-        typer.Option(envvar="MLT_HOST", help="Address to bind; default: the one towards rank 0.", show_default=False),
+        typer.Option(help="Address to bind; default MLT_HOST, else the interface's.", show_default=False),
+    ] = None,
+    interface: Annotated[
+        str | None,
+        typer.Option(
+            help="Interface to use: names, =names, networks, ^exclusions; default MLT_INTERFACE, else the one towards "
+            "rank 0.",
+            show_default=False,
+        ),
     ] = None,
     faults: Annotated[str, typer.Option(help="Faults to inject on purpose, for example drop=0.01,seed=7.")] = "",
     connect_timeout: Annotated[float, typer.Option(help="Seconds until all ranks must be there.")] = 60.0,
@@ -43,7 +51,7 @@ def serve(
 ) -> None:
     """Sum what the workers of a job push, average it by what arrived, and hand the results back.
 
-    Ends when every worker said goodbye or failed.
+    Ends when every worker said goodbye or failed; with 1 if one failed.
     """
     # Here, so that the help needs no native library.
     from mlt.context import Context
@@ -62,6 +70,7 @@ def serve(
             master_addr=master_addr,
             rendezvous_port=rendezvous_port,
             host=host,
+            interface=interface,
             faults=Faults.parse(faults),
             connect_timeout=connect_timeout,
         ) as context:
@@ -71,10 +80,15 @@ def serve(
                 f"(process {os.getpid()})"
             )
             service.run()
+            failures = [text for worker in range(context.world_size) if (text := context.peer_failure(worker))]
             output.print("mlt serve: every worker is gone")
     except MltError as error:
         Console(stderr=True, highlight=False).print(f"mlt serve: {error}", markup=False, soft_wrap=True)
         raise typer.Exit(1) from None
+    for failure in failures:
+        Console(stderr=True, highlight=False).print(f"mlt serve: {failure}", markup=False, soft_wrap=True)
+    if failures:
+        raise typer.Exit(1)
 
 
 def _rank_of(index: int, world_size: int | None) -> int | None:

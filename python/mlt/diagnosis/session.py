@@ -13,7 +13,7 @@ from mlt.diagnosis.messages import Hello, Line, TalkError, make_hello, read_hell
 from mlt.qos import DscpMap
 
 CONNECT_SECONDS = 5.0
-ANSWER_SECONDS = 30.0
+ANSWER_SECONDS = 10.0
 # Another examination may be under way there.
 TURN_SECONDS = 150.0
 

@@ -1,0 +1,203 @@
+"""Bad input to every command, as a person meets it: one clear error, nothing left, an exit code that is not 0."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+MLT = [sys.executable, "-m", "mlt.cli.main"]
+CLUSTER = str(ROOT / "examples" / "planners" / "testbed.yaml")
+POLICY = str(ROOT / "examples" / "switch" / "paper-testbed.yaml")
+# Root without any right, and nobody at all: whichever this machine can make.
+UNPRIVILEGED = (["setpriv", "--inh-caps=-all", "--bounding-set=-all"], ["unshare", "--user"])
+
+
+def run(
+    *words: str, prefix: tuple[str, ...] = (), cwd: Path | None = None, **environ: str
+) -> subprocess.CompletedProcess[str]:
+    """``mlt WORDS`` to its end, as a member of no job; nothing that it says is wrapped."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith("MLT_") and name != "RANK"}
+    return subprocess.run(
+        [*prefix, *MLT, *words],
+        env={**own, "COLUMNS": "300", **environ},
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def refused(done: subprocess.CompletedProcess[str], cause: str) -> None:
+    assert done.returncode not in (0, None), done.stdout + done.stderr
+    assert cause in done.stderr + done.stdout
+    assert "Traceback" not in done.stderr + done.stdout
+    assert done.returncode > 0  # not killed
+
+
+SERVE = ("serve", "--world-size", "1", "--rendezvous-port", "25999", "--connect-timeout", "1", "--master-addr")
+
+
+@pytest.mark.parametrize(
+    ("environ", "words", "cause"),
+    [
+        (
+            {"MLT_INTERFACE": "wlan9"},
+            (),
+            "interface (MLT_INTERFACE) is 'wlan9', which leaves no interface; candidates: ",
+        ),
+        ({}, ("--interface", "10.99.0.0/16"), "is '10.99.0.0/16', which leaves no interface; candidates: "),
+        ({}, ("--interface", "eth0,,lo"), "an entry is empty"),
+        ({"MLT_HOST": "203.0.113.9"}, (), "host (MLT_HOST) is '203.0.113.9', which no interface of this machine has"),
+        ({}, ("--host", "fe80::1"), "fe80::1 is link-local"),
+        ({}, ("--host", "0.0.0.0"), "no address that peers could connect to"),
+        ({}, ("--host", "127.0.0.1", "--interface", "lo"), "give one of them"),
+        ({"MLT_INTERFACE": "wlan9"}, ("--host", "127.0.0.1"), "no rendezvous with rank 0"),  # the address goes first
+    ],
+)
+def test_serve__wrong_interface(environ: dict[str, str], words: tuple[str, ...], cause: str) -> None:
+    refused(run(*SERVE, "127.0.0.1", *words, **environ), cause)
+
+
+def test_serve__rank_0_that_is_nowhere() -> None:
+    refused(
+        run(*SERVE, "127.0.0.1"), "no rendezvous with rank 0 at 127.0.0.1:25999 within 1 s (last: Connection refused)"
+    )
+    refused(run(*SERVE, "no.such.host.invalid"), "MASTER_ADDR 'no.such.host.invalid' does not resolve")
+
+
+@contextlib.contextmanager
+def rank_0(hello: bytes) -> Iterator[int]:
+    """A rank 0 that meets rank 1 and then says ``hello`` to whoever connects; its rendezvous port."""
+    rendezvous, control = (socket.create_server(("127.0.0.1", 0)) for _ in range(2))
+    closing: list[socket.socket] = []
+
+    def meet() -> None:
+        connection, _ = rendezvous.accept()
+        with connection:
+            own = json.loads(connection.recv(4_096))
+            table = [[0, "127.0.0.1", control.getsockname()[1]], [1, own["host"], own["port"]]]
+            connection.sendall(json.dumps({"ranks": table}).encode() + b"\n")
+
+    def greet() -> None:
+        connection, _ = control.accept()
+        closing.append(connection)
+        with contextlib.suppress(OSError):
+            connection.sendall(hello)
+            while connection.recv(4_096):
+                pass
+
+    threads = [threading.Thread(target=one, daemon=True) for one in (meet, greet)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield int(rendezvous.getsockname()[1])
+    finally:
+        for one in (rendezvous, control, *closing):
+            one.close()
+        for thread in threads:
+            thread.join(5)
+
+
+@pytest.mark.parametrize("version", [1, 3, 0xFFFF])
+def test_serve__a_peer_of_another_version(version: int) -> None:
+    pytest.importorskip("mlt._core")
+    # src/io/control_frame.h: length, type, three zero bytes; "MLT1", version, rank.
+    prefix = struct.pack("<IB3xIHH", 56, 1, 0x31544C4D, version, 0)
+    with rank_0(prefix + bytes(48)) as port:
+        words = ("--world-size", "1", "--rendezvous-port", str(port), "--connect-timeout", "20")
+        done = run("serve", *words, "--master-addr", "127.0.0.1")
+    refused(done, "version")
+    assert "rank 1: " in done.stderr
+    assert "rank 0" in done.stderr
+    assert str(version) in done.stderr
+
+
+def test_rank_0__a_rendezvous_port_in_use() -> None:
+    pytest.importorskip("mlt._core")
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        port = str(holder.getsockname()[1])
+        words = ("--rank", "0", "--world-size", "1", "--rendezvous-port", port, "--master-addr", "127.0.0.1")
+        refused(run("serve", *words), f"rank 0: rendezvous port 127.0.0.1:{port} is taken by another process")
+
+
+@pytest.fixture(params=UNPRIVILEGED, ids=["no-rights", "nobody"])
+def nobody(request: pytest.FixtureRequest) -> tuple[str, ...]:
+    prefix = tuple(request.param)
+    if (
+        shutil.which(prefix[0]) is None
+        or subprocess.run([*prefix, "true"], capture_output=True, check=False).returncode
+    ):
+        pytest.skip(f"{prefix[0]} cannot drop rights here")
+    return prefix
+
+
+@pytest.mark.parametrize(
+    ("words", "cause"),
+    [
+        (("testbed", "up", "--hosts", "2"), "needs root (or CAP_NET_ADMIN and CAP_SYS_ADMIN)"),
+        (("testbed", "down"), "needs root (or CAP_NET_ADMIN and CAP_SYS_ADMIN)"),
+        (("testbed", "exec", "host0", "--", "true"), "no testbed named 'bed'"),
+        (("doctor", "--serve", "--port", "80"), "Permission denied; choose a --port above 1023"),
+        (
+            ("serve", "--rank", "0", "--world-size", "1", "--rendezvous-port", "80", "--master-addr", "127.0.0.1"),
+            "rank 0: cannot listen at 127.0.0.1:80 (Permission denied)",
+        ),
+    ],
+)
+def test_no_privilege__is_named_with_what_to_do(nobody: tuple[str, ...], words: tuple[str, ...], cause: str) -> None:
+    if "80" in words and int(Path("/proc/sys/net/ipv4/ip_unprivileged_port_start").read_text()) <= 80:
+        pytest.skip("anybody may listen at port 80 here")
+    refused(run(*words, prefix=nobody, XDG_RUNTIME_DIR="/nonexistent"), cause)
+
+
+@pytest.mark.parametrize(
+    ("words", "cause"),
+    [
+        (("demo", "--workers", "0"), "--workers is 0"),
+        (("demo", "--loss", "2"), "--loss is 2.0"),
+        (("demo", "--steps", "2", "--output", "/proc/no"), "--output /proc/no cannot be made"),
+        (("plan", "auto", "/no/file", "vgg19"), "/no/file: cannot be read"),
+        (("plan", "auto", CLUSTER, "nomodel"), "no job is named 'nomodel'"),
+        (("plan", "assign", CLUSTER, "-o", "/proc/no/plan.json"), "/proc/no/plan.json: cannot be written"),
+        (("plan", "route", CLUSTER, "-o", "/proc/no/plan.json"), "/proc/no/plan.json: cannot be written"),
+        (("plan", "check", "/etc/hostname"), "/etc/hostname"),
+        (("switch", "generate", "/no/file", "-t", "sonic"), "/no/file: cannot be read"),
+        (("switch", "generate", POLICY, "-t", "acme"), "no target 'acme'; there are: "),
+        (("switch", "generate", POLICY, "-t", "sonic", "-o", "/proc/no"), "/proc"),
+        (("testbed", "run", "--hosts", "0", "--", "true"), "hosts: Input should be greater than or equal to 1 (got 0)"),
+        (("testbed", "run", "--hosts", "2"), "no command; write it after --"),
+        (("testbed", "status", "--name", "nosuchbed"), "no testbed named 'nosuchbed'"),
+        (("testbed", "run", "--hosts", "2", "--policy", "/no/file", "--", "true"), "/no/file"),
+        (("doctor", "no.such.host.invalid"), "no.such.host.invalid does not resolve"),
+        (("nonsense",), "No such command 'nonsense'"),
+    ],
+)
+def test_wrong_arguments__are_refused_in_words(words: tuple[str, ...], cause: str, tmp_path: Path) -> None:
+    if words[0] == "demo":
+        pytest.importorskip("torch")
+        pytest.importorskip("matplotlib")
+    if words[0] == "plan":
+        pytest.importorskip("ortools")
+    refused(run(*words, cwd=tmp_path), cause)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_demo__a_wrong_interface_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("matplotlib")
+    done = run("demo", "--steps", "2", cwd=tmp_path, MLT_INTERFACE="wlan9")
+    refused(done, "error: interface (MLT_INTERFACE) is 'wlan9', which leaves no interface; candidates: ")
+    assert list(tmp_path.iterdir()) == []
