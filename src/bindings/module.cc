@@ -11,4 +11,5 @@ PYBIND11_MODULE(_core, module) {
   mlt::bindings::register_faults(module);
   mlt::bindings::register_engine(module);
   mlt::bindings::register_simulator(module);
+  mlt::bindings::register_bare_udp(module);
 }
