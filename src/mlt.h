@@ -1,8 +1,9 @@
 // The public C++ API of mlt: one Engine per process and job, safe to call from any thread.
 //
-// A rank posts sends and receives of tensors, polls or waits for their completions, and may push-pull tensors through
-// summation services or be one. Buffers stay the caller's and must stay valid and, for receives, untouched until the
-// operation's completion was taken. Everything here throws mlt::Error, and nothing else, when it can't be done.
+// A rank posts sends and receives of tensors and collectives, polls or waits for their completions, and may push-pull
+// tensors through summation services or be one. Buffers stay the caller's and must stay valid and, for receives,
+// untouched until the operation's completion was taken. Everything here throws mlt::Error, and nothing else, when it
+// can't be done.
 #pragma once
 
 #include <cstddef>
@@ -145,6 +146,9 @@ enum class Status : std::uint8_t {
   kCancelled
 };
 
+// What an operation is. The last three are collectives of a group of ranks.
+enum class Verb : std::uint8_t { kSend, kReceive, kAllReduce, kAllToAll, kGather };
+
 struct Range {
   std::uint64_t offset_bytes = 0;
   std::uint64_t length_bytes = 0;
@@ -153,6 +157,7 @@ struct Range {
 struct Completion {
   OperationId operation = 0;
   bool is_send = false;
+  Verb verb = Verb::kReceive;
   Status status = Status::kComplete;
   std::uint16_t peer = 0;
   std::uint64_t tag = 0;
@@ -163,6 +168,7 @@ struct Completion {
   std::int64_t elapsed_ns = 0;
   std::vector<Range> missing;  // receive only; ascending, merged
   std::string error;           // empty unless the operation failed: rank, peer, tag and cause
+  int failed_peer = -1;        // of a collective that failed: the rank at fault, if one was
   bool failed() const { return !error.empty(); }
 };
 
@@ -187,6 +193,40 @@ struct PushPullResult {
   Status status = Status::kComplete;
   std::string error;
   int failed_peer = -1;
+};
+
+// What all collectives have. Every member of a group calls the same ones with the same ranks, in the same order;
+// several may be under way. One that fails at a member fails at all, and so does every later one of the group.
+struct CollectiveOptions {
+  std::vector<std::uint16_t> ranks;  // the group, in its order; empty: every rank of the job
+  double loss_bound = 0;             // [0, 1), of each transfer that may lose; missing parts count as zero
+  std::uint32_t layer = 0;           // as of a send
+  std::uint32_t layers = 1;
+  std::int64_t timeout_ns = 0;  // 0: Options::operation_timeout_ns
+};
+
+// The sum, or mean, of all members' tensors, in place, by a ring. Only the sums on their way may lose: all members end
+// with the same bits. Completion::missing_bytes is what this rank's receives missed.
+struct AllReduceOptions : CollectiveOptions {
+  std::span<float> data;  // as many elements on every rank
+  bool average = true;    // divide by the number of ranks, whatever was lost
+};
+
+// Part i of the input goes to member i, part i of the output comes from it; the own part is copied.
+struct AllToAllOptions : CollectiveOptions {
+  std::span<const std::byte> input;
+  std::span<std::byte> output;
+  Element element = Element::kUint8;
+  std::vector<std::uint64_t> send_bytes;     // of each part of the input; empty: equal parts
+  std::vector<std::uint64_t> receive_bytes;  // of the output
+};
+
+// Every member's input, at the root, in the order of the group.
+struct GatherOptions : CollectiveOptions {
+  std::uint16_t root = 0;
+  std::span<const std::byte> input;  // as long on every rank
+  std::span<std::byte> output;       // at the root only: the inputs of all; the own place may be the input
+  Element element = Element::kUint8;
 };
 
 struct CounterValue {
@@ -219,6 +259,10 @@ class Engine {
 
   OperationId post_send(const SendOptions& options);
   OperationId post_recv(const ReceiveOptions& options);
+  // Collectives; they complete like sends and receives.
+  OperationId post_all_reduce(const AllReduceOptions& options);
+  OperationId post_all_to_all(const AllToAllOptions& options);
+  OperationId post_gather(const GatherOptions& options);
   void cancel(OperationId operation);
 
   // Takes finished operations that nobody waits for, oldest first; never blocks.

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from mlt import _core
     from mlt.context import Context
 
-Kind = Literal["send", "recv"]
+Kind = Literal["send", "recv", "all_reduce", "all_to_all", "gather"]
 Status = Literal[
     "complete",  # everything arrived
     "within_bound",  # some is missing, no more than the loss bound allows
@@ -26,7 +26,10 @@ Status = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """A send or receive under way. Two handles are equal if they name the same operation of the same context."""
+    """A send, receive or collective under way. Two handles are equal if they name the same operation of a context.
+
+    A collective's ``peer`` is -1 and its ``tag`` 0.
+    """
 
     id: int
     kind: Kind = field(compare=False)
@@ -42,15 +45,20 @@ class Operation:
         """Ask for the operation to be given up; it still completes (status "cancelled", or as it ended before)."""
         self.context.cancel(self)
 
+    def __str__(self) -> str:
+        if self.peer < 0:
+            return self.kind
+        return f"{self.kind} {'to' if self.kind == 'send' else 'from'} rank {self.peer}, tag {self.tag},"
+
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """How a send or receive ended. The tensor belongs to the caller again.
+    """How a send, receive or collective ended. The tensor belongs to the caller again.
 
     ``bytes`` is the tensor's size; ``missing`` lists (byte offset, byte length) of what did not arrive, ascending and
     merged (receives only); ``missing_bytes`` is its sum (for a send: as the receiver reported it). ``repairs`` counts
     segments that were sent again (send) or arrived by repair (receive). ``elapsed_ns`` runs from post to completion.
-    ``error`` is empty unless the operation failed.
+    ``error`` is empty unless the operation failed; a collective's ``peer`` is then the rank at fault, or -1.
     """
 
     op: Operation
@@ -89,12 +97,14 @@ class Completion:
 def completion_of(context: Context, native: _core.Completion, op: Operation | None = None) -> Completion:
     """The public form of a completion taken from the native library; ``op`` where the caller has it."""
     if op is None:
-        op = Operation(native.operation, "send" if native.is_send else "recv", native.peer, native.tag, context)
+        is_transfer = native.kind in ("send", "recv")
+        peer, tag = (native.peer, native.tag) if is_transfer else (-1, 0)
+        op = Operation(native.operation, native.kind, peer, tag, context)
     return Completion(
         op=op,
         kind=op.kind,
         status=native.status,
-        peer=op.peer,
+        peer=op.peer if op.peer >= 0 else native.failed_peer,
         tag=op.tag,
         bytes=native.total_bytes,
         missing=native.missing,

@@ -14,6 +14,7 @@ from mlt.completion import Completion, Operation, completion_of
 from mlt.config import JobConfig
 from mlt.errors import ConfigError, InvalidBufferError, WaitTimeoutError
 from mlt.faults import Faults
+from mlt.group import GroupCollectives
 
 if TYPE_CHECKING:
     from mlt.collectives import Dispatcher
@@ -24,7 +25,7 @@ Stop = Literal["patient", "eager"]
 _open_contexts: weakref.WeakSet[Context] = weakref.WeakSet()
 
 
-class Context:
+class Context(GroupCollectives):
     """The transport of one rank. Blocks until all ranks of the job are connected; safe to use from any thread.
 
     Arguments left None come from the environment (``JobConfig.resolve``). ``services`` counts the summation services
@@ -231,9 +232,8 @@ class Context:
         native = self._engine.wait(op.id, -1 if timeout is None else max(round(timeout * 1e9), 0))
         if native is None:
             raise WaitTimeoutError(
-                f"rank {self.rank}: the {op.kind} {'to' if op.kind == 'send' else 'from'} rank {op.peer}, "
-                f"tag {op.tag}, is not done after {timeout:g} s; it goes on (wait again, or cancel it)",
-                peer=op.peer,
+                f"rank {self.rank}: the {op} is not done after {timeout:g} s; it goes on (wait again, or cancel it)",
+                peer=op.peer if op.peer >= 0 else None,
             )
         completion = completion_of(self, native, op)
         completion.raise_if_failed()

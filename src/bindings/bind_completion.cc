@@ -32,11 +32,28 @@ const char* status_name(Status status) {
   return "cancelled";
 }
 
+const char* verb_name(Verb verb) {
+  switch (verb) {
+    case Verb::kSend:
+      return "send";
+    case Verb::kReceive:
+      return "recv";
+    case Verb::kAllReduce:
+      return "all_reduce";
+    case Verb::kAllToAll:
+      return "all_to_all";
+    case Verb::kGather:
+      return "gather";
+  }
+  return "recv";
+}
+
 }  // namespace
 
 void register_completion(py::module_& module) {
-  py::class_<Completion>(module, "Completion", "How a send or receive ended.")
+  py::class_<Completion>(module, "Completion", "How a send, receive or collective ended.")
       .def_readonly("operation", &Completion::operation)
+      .def_property_readonly("kind", [](const Completion& self) { return verb_name(self.verb); })
       .def_readonly("is_send", &Completion::is_send)
       .def_property_readonly("status", [](const Completion& self) { return status_name(self.status); })
       .def_readonly("peer", &Completion::peer)
@@ -47,6 +64,7 @@ void register_completion(py::module_& module) {
       .def_readonly("repaired_segments", &Completion::repaired_segments)
       .def_readonly("elapsed_ns", &Completion::elapsed_ns)
       .def_readonly("error", &Completion::error)
+      .def_readonly("failed_peer", &Completion::failed_peer)
       .def_property_readonly("missing", [](const Completion& self) {
         py::list ranges(self.missing.size());
         for (std::size_t i = 0; i < self.missing.size(); ++i) {

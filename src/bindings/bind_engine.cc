@@ -113,6 +113,7 @@ void register_engine(py::module_& module) {
       .def("counters", &counters);
   register_transfers(engine);
   register_push_pull(engine);
+  register_collectives(engine);
 }
 
 }  // namespace mlt::bindings

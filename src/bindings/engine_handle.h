@@ -49,6 +49,15 @@ struct PushPullArguments {
   std::int64_t timeout_ns;
 };
 
+struct CollectiveArguments {
+  std::vector<std::int64_t> ranks;
+  double loss_bound;
+  std::uint32_t layer;
+  std::uint32_t layers;
+  std::int64_t timeout_ns;
+  std::string dtype;
+};
+
 class EngineHandle {
  public:
   explicit EngineHandle(const Options& options);
@@ -71,6 +80,12 @@ class EngineHandle {
 
   OperationId post_send(py::handle tensor, const SendArguments& arguments);
   OperationId post_recv(py::handle tensor, const ReceiveArguments& arguments);
+  OperationId post_all_reduce(py::handle tensor, bool average, const CollectiveArguments& arguments);
+  // Parts in elements; empty: equal ones.
+  OperationId post_all_to_all(py::handle output, py::handle input, std::vector<std::uint64_t> output_parts,
+                              std::vector<std::uint64_t> input_parts, const CollectiveArguments& arguments);
+  // `output` is None but at the root.
+  OperationId post_gather(py::handle input, py::handle output, std::int64_t root, const CollectiveArguments& arguments);
   std::vector<Completion> poll(std::size_t max_completions);
   std::optional<Completion> wait(OperationId operation, std::int64_t timeout_ns);
 
@@ -83,6 +98,8 @@ class EngineHandle {
  private:
   std::uint16_t peer_rank(std::int64_t rank) const;
   std::string name() const { return "rank " + std::to_string(rank_); }
+  // The group, checked; `options` gets it and what else all collectives have.
+  void fill(CollectiveOptions& options, const std::string& what, const CollectiveArguments& arguments) const;
   // Lends the tensor; a refusal says which operation it was for.
   TensorView lend(const std::string& operation, py::handle tensor, bool writable, const std::string& dtype) const;
 

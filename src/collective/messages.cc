@@ -10,7 +10,7 @@ namespace mlt::collective {
 
 namespace {
 
-constexpr std::uint8_t kRegister = 1, kRegistered = 2, kRefused = 3, kAborted = 4, kReady = 5;
+constexpr std::uint8_t kRegister = 1, kRegistered = 2, kRefused = 3, kAborted = 4, kReady = 5, kFailed = 6;
 constexpr std::size_t kMaxText = 1'000;
 
 template <typename... Ts>
@@ -115,6 +115,14 @@ void encode(const Message& message, std::vector<std::byte>& out) {
                           w.u8(kReady);
                           w.u64(m.key);
                           w.u32(m.partition);
+                        },
+                        [&](const Failed& m) {
+                          w.u8(kFailed);
+                          w.u64(m.group);
+                          w.u32(m.sequence);
+                          w.u32(static_cast<std::uint32_t>(m.failed_rank));
+                          w.u8(m.status);
+                          w.text(m.text);
                         }},
              message);
 }
@@ -151,6 +159,16 @@ std::optional<Message> decode(std::span<const std::byte> bytes) {
     case kReady:
       message = Ready{key, partition};
       break;
+    case kFailed: {
+      Failed m;
+      m.group = key;
+      m.sequence = partition;
+      m.failed_rank = static_cast<int>(r.u32());
+      m.status = r.u8();
+      m.text = r.text();
+      message = m;
+      break;
+    }
     default:
       return std::nullopt;
   }

@@ -1,4 +1,5 @@
-// What workers and services tell each other over the control connection before and around push-pull.
+// What ranks tell each other over the control connection: workers and services before and around push-pull, the members
+// of a group when a collective fails.
 #pragma once
 
 #include <cstddef>
@@ -50,7 +51,16 @@ struct Aborted {
   std::uint16_t failed_rank = 0;
 };
 
-using Message = std::variant<Register, Registered, Refused, Aborted, Ready>;
+// Member -> every other: this collective of the group failed here, and with it all that follow.
+struct Failed {
+  std::uint64_t group = 0;
+  std::uint32_t sequence = 0;
+  int failed_rank = -1;     // the rank at fault; -1: none
+  std::uint8_t status = 0;  // a core::CompletionStatus that is a failure
+  std::string text;
+};
+
+using Message = std::variant<Register, Registered, Refused, Aborted, Ready, Failed>;
 
 void encode(const Message& message, std::vector<std::byte>& out);
 // Nothing if the bytes are not exactly one message.

@@ -14,6 +14,20 @@ void add_float32(std::span<float> accumulator, const std::byte* source) {
   }
 }
 
+void add_and_scale_float32(std::span<float> accumulator, const std::byte* source, float scale) {
+  float* __restrict to = accumulator.data();
+  const std::size_t n = accumulator.size();
+  for (std::size_t i = 0; i < n; ++i) {
+    float value;
+    std::memcpy(&value, source + 4 * i, sizeof value);
+    to[i] = (to[i] + value) * scale;
+  }
+}
+
+void scale_float32(std::span<float> values, float scale) {
+  for (float& value : values) value *= scale;
+}
+
 void scale_and_clear(std::span<float> accumulator, std::span<float> result, float scale) {
   float* __restrict from = accumulator.data();
   float* __restrict to = result.data();

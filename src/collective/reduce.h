@@ -11,6 +11,11 @@ namespace mlt::collective {
 // accumulator[i] += source[i]; source is accumulator.size() little-endian float32 at any alignment.
 void add_float32(std::span<float> accumulator, const std::byte* source);
 
+// accumulator[i] = (accumulator[i] + source[i]) * scale, in one pass.
+void add_and_scale_float32(std::span<float> accumulator, const std::byte* source, float scale);
+
+void scale_float32(std::span<float> values, float scale);
+
 // result[i] = accumulator[i] * scale, and accumulator[i] = 0 for the next round, in one pass.
 void scale_and_clear(std::span<float> accumulator, std::span<float> result, float scale);
 

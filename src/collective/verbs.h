@@ -29,7 +29,7 @@ class Verbs {
 
 // Operation ids of machines have the top bit set; the next bits tell the driver whose they are. Users' ids never do.
 inline constexpr OperationId kMachineBit = OperationId{1} << 63;
-enum class MachineId : std::uint8_t { kPushPull = 0, kSummation = 1 };
+enum class MachineId : std::uint8_t { kPushPull = 0, kSummation = 1, kCollective = 2 };
 
 constexpr OperationId machine_operation(MachineId machine, std::uint64_t local) {
   return kMachineBit | (OperationId{static_cast<std::uint8_t>(machine)} << 56) | local;
@@ -46,6 +46,13 @@ inline constexpr std::uint32_t kMaxPartitions = 1U << 16;
 // PROTOCOL 14.1.3: A partition's pushes and results are transfers whose tag is 2^63 + key * 2^16 + partition ...
 constexpr std::uint64_t partition_tag(std::uint64_t key, std::uint32_t partition) {
   return kCollectiveTagBit | (key << 16) | partition;
+}
+
+// PROTOCOL 22.1.3: The transfers of a collective from one member to another have the tag 2^63 + 2^62 + group * 2^16 +
+//     lane, where the lane is the sequence modulo 4 ...
+inline constexpr std::uint32_t kLanes = 4;
+constexpr std::uint64_t lane_tag(std::uint64_t group, std::uint32_t sequence) {
+  return kCollectiveTagBit | (std::uint64_t{1} << 62) | (group << 16) | (sequence % kLanes);
 }
 
 // BytePS (OSDI'20, section 4.1) cuts tensors into partitions of at most 4 MB.

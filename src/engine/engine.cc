@@ -5,6 +5,7 @@
 
 #include "core/importance.h"
 #include "engine/deadline.h"
+#include "engine/engine_impl.h"
 #include "engine/event_loop.h"
 #include "engine/words.h"
 #include "mlt.h"
@@ -13,8 +14,6 @@
 namespace mlt {
 
 namespace {
-
-wire::ElementType wire_element(Element element) { return static_cast<wire::ElementType>(element); }
 
 std::vector<core::SegmentTag> magnitude_tags(std::span<const std::byte> data, Element element,
                                              std::uint32_t segment_bytes, std::uint8_t traffic_class,
@@ -47,64 +46,6 @@ std::string dscp_problem(const core::DscpMap& map) {
 }
 
 }  // namespace
-
-class Engine::Impl {
- public:
-  explicit Impl(const Options& options) : loop(options) {}
-
-  [[noreturn]] void fail(ErrorCode code, const std::string& text, int peer = -1) const {
-    throw Error(code, "rank " + std::to_string(loop.options().rank) + ": " + text, peer);
-  }
-
-  // Everything about a transfer that can be judged before it is handed over.
-  void check(const std::string& what, std::uint16_t peer, std::uint64_t tag, std::size_t bytes, Element element) {
-    if (peer >= loop.options().ranks || peer == loop.options().rank) {
-      fail(ErrorCode::kUnknownPeer,
-           what + " was refused: the job has ranks 0 to " + std::to_string(loop.options().ranks - 1) +
-               ", and a rank has no transfers with itself",
-           peer);
-    }
-    if (closed) fail(ErrorCode::kClosed, what + " was refused: the context is closed");
-    if (loop.peer_state(peer) != engine::PeerState::kUp) {
-      const std::string cause = loop.peer_error(peer);
-      fail(ErrorCode::kPeerFailed, what + " was refused: " + (cause.empty() ? "the peer is not connected" : cause),
-           peer);
-    }
-    if (tag >= collective::kCollectiveTagBit) fail(ErrorCode::kConfig, what + " was refused: a tag is below 2^63");
-    if (bytes > 0xFFFF'FFFFULL) {
-      fail(ErrorCode::kBuffer, what + " was refused: " + engine::refusal_text(core::PostStatus::kTooLarge, ""));
-    }
-    if (bytes % wire::element_bytes(wire_element(element)) != 0) {
-      fail(ErrorCode::kBuffer, what + " was refused: " + engine::refusal_text(core::PostStatus::kBadElementCount, ""));
-    }
-  }
-
-  void submit(OperationId id, const std::string& what, engine::CommandQueue::Command command) {
-    if (loop.run_command(std::move(command))) return;
-    loop.operations().forget(id);
-    if (closed) fail(ErrorCode::kClosed, what + " was refused: the context is closed");
-    fail(ErrorCode::kLimit, what + " was refused: " + std::to_string(engine::kMaxCommands) +
-                                " commands wait for the I/O thread; take completions before posting more");
-  }
-
-  engine::Operation* begin(OperationId id, engine::Operation operation) {
-    const std::string what = operation.what;
-    engine::Operation* kept = loop.operations().begin(id, std::move(operation));
-    if (kept == nullptr) {
-      if (closed) fail(ErrorCode::kClosed, what + " was refused: the context is closed");
-      fail(ErrorCode::kLimit, what + " was refused: " + std::to_string(engine::kMaxOperations) +
-                                  " operations are under way or done and not taken; poll or wait for some");
-    }
-    return kept;
-  }
-
-  engine::EventLoop loop;
-  std::atomic<OperationId> next_operation{1};
-  std::atomic<bool> closed{false};
-  std::vector<std::uint16_t> services;
-  std::atomic<bool> uses_services{false};
-  std::atomic<std::uint16_t> served_workers{0};  // 0: no service
-};
 
 Engine::Engine(const Options& options) {
   const auto refuse = [&](const std::string& text) {
@@ -175,7 +116,7 @@ OperationId Engine::post_send(const SendOptions& options) {
   engine::Operation operation;
   operation.what = engine::describe("send", options.tag, options.data.size(), options.element, "to", options.to);
   const std::string what = operation.what;
-  operation.is_send = true;
+  operation.verb = Verb::kSend;
   operation.peer = options.to;
   operation.tag = options.tag;
   operation.total_bytes = options.data.size();
@@ -329,7 +270,7 @@ void Engine::use_services(std::span<const std::uint16_t> service_ranks, std::uin
     impl.fail(ErrorCode::kConfig, "use_services() was called before: the services are chosen once per context");
   }
   impl.services.assign(service_ranks.begin(), service_ranks.end());
-  impl.loop.run_command([&impl, services = impl.services](base::TimeNs) { impl.loop.use_services(services); });
+  impl.loop.run_command([&impl, services = impl.services](base::TimeNs) { impl.loop.collectives().use_services(services); });
 }
 
 OperationId Engine::push_pull(const PushPullOptions& options) {
@@ -395,7 +336,7 @@ OperationId Engine::push_pull(const PushPullOptions& options) {
   request.traffic_class = traffic_class;
   request.tags = kept->tags.empty() ? nullptr : kept->tags.data();
   request.timeout_ns = options.timeout_ns;
-  if (!impl.loop.run_command([&impl, request](base::TimeNs now) { impl.loop.start_push_pull(now, request); })) {
+  if (!impl.loop.run_command([&impl, request](base::TimeNs now) { impl.loop.collectives().start(now, request); })) {
     impl.loop.push_pulls().forget(id);
     impl.fail(ErrorCode::kClosed, what + " was refused: the context is closed, or its command queue full");
   }
@@ -414,7 +355,7 @@ void Engine::serve(std::uint16_t workers) {
     impl.fail(ErrorCode::kConfig,
               "this context is a summation service already, of " + std::to_string(none) + " workers");
   }
-  impl.loop.run_command([&impl, workers](base::TimeNs now) { impl.loop.serve(now, workers); });
+  impl.loop.run_command([&impl, workers](base::TimeNs now) { impl.loop.collectives().serve(now, workers); });
 }
 
 bool Engine::wait_workers_gone(std::int64_t timeout_ns) {

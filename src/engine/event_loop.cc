@@ -12,16 +12,10 @@ namespace mlt::engine {
 
 namespace {
 
-// Message types on the control connection.
-constexpr std::uint8_t kBackstopMessage = io::kFirstMessageType;        // a control datagram's bytes
-constexpr std::uint8_t kCollectiveMessage = io::kFirstMessageType + 1;  // collective/messages.h
-
 // Runs handled before the loop looks at the other side again: enough to amortise the calls, short enough that an ACK
 // never waits for more than a few of them.
 constexpr std::size_t kReceiveBudget = 16;
 constexpr std::size_t kTransmitBudget = 16;
-// Messages that reach a service before serve() was called; workers register before they push, so a few each.
-constexpr std::size_t kMaxEarlyMessages = 65'536;
 // A kernel that takes no datagram for this long has lost its interface: the run counts as lost.
 constexpr int kSendWaitMs = 20;
 // How long the last messages get to leave when the context is closed.
@@ -33,6 +27,7 @@ constexpr base::DurationNs kChannelPollNs = 50 * base::kMicrosecond;
 EventLoop::EventLoop(const Options& options) : options_(options), peers_(options.ranks) {
   open_datapath();
   open_control_channel();
+  collectives_ = std::make_unique<Collectives>(*this, *endpoint_, *channel_);
 }
 
 EventLoop::~EventLoop() { stop(); }
@@ -48,9 +43,8 @@ void EventLoop::run() {
       continue;
     }
     if (now_ - idle_since_ < static_cast<TimeNs>(options_.spin_us) * base::kMicrosecond) continue;
-    const TimeNs collectives = push_pull_ ? push_pull_->next_timeout() : base::kNever;
-    sleep_until(std::min({endpoint_->next_timeout(), channel_->next_timeout(), datapath_->next_timeout(), collectives,
-                          deferred_expires_ns_}));
+    sleep_until(std::min({endpoint_->next_timeout(), channel_->next_timeout(), datapath_->next_timeout(),
+                          collectives_->next_timeout(), deferred_expires_ns_}));
   }
   say_goodbye();
   snapshot_counters();
@@ -59,7 +53,8 @@ void EventLoop::run() {
   operations_.finish_all([&](OperationId id, const Operation& operation) {
     Completion done;
     done.operation = id;
-    done.is_send = operation.is_send;
+    done.is_send = operation.verb == Verb::kSend;
+    done.verb = operation.verb;
     done.peer = operation.peer;
     done.tag = operation.tag;
     done.total_bytes = operation.total_bytes;
@@ -94,10 +89,7 @@ bool EventLoop::step(TimeNs now) {
     endpoint_->on_timeout(now);
     busy = true;
   }
-  if (push_pull_ && push_pull_->next_timeout() <= now) {
-    push_pull_->on_timeout(now);
-    busy = true;
-  }
+  busy |= collectives_->on_timeout(now);
   if (deferred_expires_ns_ <= now) {
     expire_deferred(now);
     busy = true;
@@ -221,102 +213,24 @@ bool EventLoop::drain_completions(TimeNs now) {
     if (operation == kEndedOperation) continue;
     if (!collective::is_machine_operation(operation)) {
       finish_user(completion_);
-    } else if (collective::machine_of(operation) == collective::MachineId::kPushPull) {
-      push_pull_->on_completion(now, completion_);
     } else {
-      summation_->on_completion(now, completion_);
+      collectives_->on_completion(now, completion_);
     }
   }
   if (any) {
     retry_deferred(now);
-    if (summation_) summation_->retry(now);
-    if (push_pull_) push_pull_->retry(now);
+    collectives_->retry(now);
   }
-  finish_push_pulls();
+  collectives_->finish();
   return any;
 }
 
-// ---- collectives ---------------------------------------------------------------------------------------------------
-
-void EventLoop::use_services(std::vector<std::uint16_t> services) {
-  collective::Verbs& verbs = *this;
-  push_pull_ = std::make_unique<collective::PushPull>(std::move(services), verbs, options_.operation_timeout_ns);
-}
-
-void EventLoop::serve(TimeNs now, std::uint16_t workers) {
-  collective::SummationConfig config;
-  config.workers = workers;
-  collective::Verbs& verbs = *this;
-  summation_ = std::make_unique<collective::Summation>(config, verbs);
-  // A worker that was gone before this will say nothing more: the others must hear it from us.
-  for (std::uint16_t worker = 0; worker < workers; ++worker) {
-    const PeerState state = peers_[worker].state.load(std::memory_order_acquire);
-    if (state == PeerState::kLeft || state == PeerState::kFailed) summation_->on_peer_down(now, worker);
-  }
-  for (const auto& [from, bytes] : early_messages_) {
-    if (const auto message = collective::decode(bytes)) summation_->on_message(now, from, *message);
-  }
-  early_messages_.clear();
-}
-
-void EventLoop::start_push_pull(TimeNs now, const collective::PushPullRequest& request) {
-  push_pull_->start(now, request);
-  finish_push_pulls();
-}
-
-void EventLoop::finish_push_pulls() {
-  collective::PushPullDone done;
-  while (push_pull_ && push_pull_->poll_done(done)) {
-    PushPullResult result;
-    result.operation = done.operation;
-    result.key = done.key;
-    result.total_bytes = done.total_bytes;
-    result.missing_bytes = done.missing_bytes;
-    result.repaired_segments = done.repaired_segments;
-    result.elapsed_ns = done.elapsed_ns;
-    result.status = static_cast<Status>(done.status);
-    result.failed_peer = done.failed_peer;
-    if (!done.error.empty()) {
-      result.error =
-          "rank " + std::to_string(options_.rank) + ": " + push_pulls_.what(done.operation) + " failed: " + done.error;
-      if (done.failed_peer >= 0 && done.failed_peer < options_.ranks) {
-        const std::string cause = peer_error(static_cast<std::uint16_t>(done.failed_peer));
-        if (!cause.empty()) result.error += " (" + cause + ")";
-      }
-    }
-    push_pulls_.finish(std::move(result));
-  }
-}
+// ---- messages ------------------------------------------------------------------------------------------------------
 
 void EventLoop::on_message(std::uint16_t from, std::uint8_t type, std::span<const std::byte> bytes) {
-  if (type == kBackstopMessage) {
-    endpoint_->on_control(now_, core::PeerMessage{from, bytes});
-    return;
-  }
+  if (type == kBackstopMessage) endpoint_->on_control(now_, core::PeerMessage{from, bytes});
   // PROTOCOL 3.1.7: Messages of types 18 and above are ignored: a later version may define them.
-  if (type != kCollectiveMessage) return;
-  const auto message = collective::decode(bytes);
-  if (!message) return;
-  if (!std::holds_alternative<collective::Register>(*message)) {
-    if (push_pull_) push_pull_->on_message(now_, from, *message);
-  } else if (summation_) {
-    summation_->on_message(now_, from, *message);
-  } else if (early_messages_.size() < kMaxEarlyMessages) {
-    early_messages_.emplace_back(from, std::vector<std::byte>(bytes.begin(), bytes.end()));
-  }
-}
-
-core::PostStatus EventLoop::post_send(TimeNs now, const core::SendRequest& request) {
-  return endpoint_->post_send(now, request);
-}
-core::PostStatus EventLoop::post_recv(TimeNs now, const core::ReceiveRequest& request) {
-  return endpoint_->post_recv(now, request);
-}
-void EventLoop::cancel(TimeNs now, OperationId operation, core::CompletionKind kind) {
-  endpoint_->on_control(now, core::Cancel{operation, kind});
-}
-bool EventLoop::send_message(std::uint16_t peer, std::span<const std::byte> bytes) {
-  return channel_->send(peer, kCollectiveMessage, bytes) == io::ControlSendStatus::kQueued;
+  if (type == kCollectiveMessage) collectives_->on_message(now_, from, bytes);
 }
 
 // ---- questions -----------------------------------------------------------------------------------------------------
@@ -334,7 +248,7 @@ void EventLoop::snapshot_counters() {
   values.push_back({"engine_send_failures", send_failures_});
   values.push_back({"engine_loops", loops_});
   values.push_back({"engine_sleeps", sleeps_});
-  if (summation_) values.push_back({"summation_rounds", summation_->rounds_summed()});
+  if (const auto rounds = collectives_->rounds_summed()) values.push_back({"summation_rounds", *rounds});
   const std::lock_guard lock(peers_mutex_);
   snapshot_ = std::move(values);
 }

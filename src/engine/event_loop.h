@@ -16,9 +16,8 @@
 #include <thread>
 #include <vector>
 
-#include "collective/push_pull.h"
-#include "collective/summation.h"
 #include "core/endpoint.h"
+#include "engine/collectives.h"
 #include "engine/command_queue.h"
 #include "engine/operation_table.h"
 #include "io/control_channel.h"
@@ -40,7 +39,7 @@ core::DscpMap dscp_map(const Options& options);
 
 enum class PeerState : std::uint8_t { kConnecting, kUp, kLeft, kFailed };
 
-class EventLoop final : private io::ReceiveSink, private io::ControlSink, private collective::Verbs {
+class EventLoop final : private io::ReceiveSink, private io::ControlSink {
  public:
   // Binds UDP and TCP ports; throws mlt::Error.
   explicit EventLoop(const Options& options);
@@ -72,9 +71,7 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink, privat
   void post(TimeNs now, const core::SendRequest& request);
   void post(TimeNs now, const core::ReceiveRequest& request);
   void cancel_user(TimeNs now, OperationId operation);
-  void start_push_pull(TimeNs now, const collective::PushPullRequest& request);
-  void use_services(std::vector<std::uint16_t> services);
-  void serve(TimeNs now, std::uint16_t workers);
+  Collectives& collectives() { return *collectives_; }
 
  private:
   struct PeerRecord {
@@ -125,7 +122,6 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink, privat
   void fail_deferred(TimeNs now, std::uint16_t peer);
   bool try_post(TimeNs now, const core::SendRequest& request);
   bool try_post(TimeNs now, const core::ReceiveRequest& request);
-  void finish_push_pulls();
   void sleep_until(TimeNs at);
   void say_goodbye();
   void snapshot_counters();
@@ -138,12 +134,6 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink, privat
   void on_message(std::uint16_t from, std::uint8_t type, std::span<const std::byte> bytes) override;
   void on_peer_down(std::uint16_t peer, io::PeerDownCause cause, const std::string& text) override;
   void on_refused(const io::SocketAddress& from, const std::string& text) override;
-  // collective::Verbs
-  core::PostStatus post_send(TimeNs now, const core::SendRequest& request) override;
-  core::PostStatus post_recv(TimeNs now, const core::ReceiveRequest& request) override;
-  void cancel(TimeNs now, OperationId operation, core::CompletionKind kind) override;
-  bool send_message(std::uint16_t peer, std::span<const std::byte> bytes) override;
-  std::uint32_t segment_bytes(std::uint16_t peer) const override { return segment_bytes_of(peer); }
 
   Options options_;
   std::unique_ptr<io::Datapath> datapath_;  // the network, or faults around it
@@ -155,9 +145,7 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink, privat
   core::Transmit transmit_;
   core::ControlOutput control_output_;
   core::Completion completion_;
-  std::unique_ptr<collective::PushPull> push_pull_;
-  std::unique_ptr<collective::Summation> summation_;
-  std::deque<std::pair<std::uint16_t, std::vector<std::byte>>> early_messages_;  // before serve()
+  std::unique_ptr<Collectives> collectives_;
   // Two queues: sends that wait must not hold up the receives that let them go, nor the other way round. Each at most
   // kMaxOperations, for every entry is one of operations_.
   DeferredQueue<core::SendRequest> deferred_sends_;

@@ -234,8 +234,7 @@ void EventLoop::on_peer_down(std::uint16_t peer, io::PeerDownCause cause, const 
   peers_changed_.notify_all();
   endpoint_->on_control(now_, core::PeerDown{peer});
   fail_deferred(now_, peer);
-  if (push_pull_) push_pull_->on_peer_down(now_, peer);
-  if (summation_) summation_->on_peer_down(now_, peer);
+  collectives_->on_peer_down(now_, peer);
 }
 
 std::string EventLoop::peer_error(std::uint16_t peer) {

@@ -12,6 +12,7 @@ void EventLoop::finish_user(const core::Completion& completion) {
   Completion done;
   done.operation = completion.operation;
   done.is_send = completion.kind == core::CompletionKind::kSend;
+  done.verb = done.is_send ? Verb::kSend : Verb::kReceive;
   done.status = static_cast<Status>(completion.status);
   done.peer = completion.peer;
   done.tag = completion.tag;
@@ -47,6 +48,7 @@ void EventLoop::finish_refused(OperationId operation, bool is_send, std::uint16_
   Completion done;
   done.operation = operation;
   done.is_send = is_send;
+  done.verb = is_send ? Verb::kSend : Verb::kReceive;
   done.peer = peer;
   done.tag = tag;
   done.status = status == core::PostStatus::kPeerNotConnected ? Status::kPeerFailed : Status::kCancelled;
@@ -161,6 +163,7 @@ void EventLoop::cancel_user(TimeNs now, OperationId operation) {
   });
   endpoint_->on_control(now, core::Cancel{operation, core::CompletionKind::kSend});
   endpoint_->on_control(now, core::Cancel{operation, core::CompletionKind::kReceive});
+  collectives_->cancel(now, operation);
 }
 
 void EventLoop::fail_deferred(TimeNs now, std::uint16_t peer) {

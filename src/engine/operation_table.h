@@ -19,7 +19,7 @@ namespace mlt::engine {
 // What the table keeps of an operation while it is under way; the I/O thread reads it to word an error.
 struct Operation {
   std::string what;  // "send of tag 7 (4096 bytes of float32) to rank 1"
-  bool is_send = false;
+  Verb verb = Verb::kReceive;
   std::uint16_t peer = 0;
   std::uint64_t tag = 0;  // the key of a push-pull
   std::uint64_t total_bytes = 0;
@@ -56,6 +56,13 @@ class OperationTable {
     const std::lock_guard lock(mutex_);
     const auto found = entries_.find(id);
     return found == entries_.end() ? std::string() : found->second.operation.what;
+  }
+
+  // Which verb an operation under way is of. I/O thread.
+  Verb verb(OperationId id) {
+    const std::lock_guard lock(mutex_);
+    const auto found = entries_.find(id);
+    return found == entries_.end() ? Verb::kReceive : found->second.operation.verb;
   }
 
   void finish(Done done) {

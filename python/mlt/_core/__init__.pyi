@@ -14,6 +14,8 @@ _Status = Literal[
     "cancelled",
 ]
 
+_Kind = Literal["send", "recv", "all_reduce", "all_to_all", "gather"]
+
 class TensorInfo:
     @property
     def address(self) -> int: ...
@@ -35,6 +37,10 @@ def tensor_info(tensor: Any, dtype: str = "", writable: bool = False) -> TensorI
 class Completion:
     @property
     def operation(self) -> int: ...
+    @property
+    def kind(self) -> _Kind: ...
+    @property
+    def failed_peer(self) -> int: ...
     @property
     def is_send(self) -> bool: ...
     @property
@@ -171,6 +177,45 @@ class Engine:
         keep_missing: bool,
         eager: bool,
         deadline_ns: int,
+        timeout_ns: int,
+        dtype: str,
+    ) -> int: ...
+    def post_all_reduce(
+        self,
+        tensor: Any,
+        *,
+        ranks: list[int],
+        average: bool,
+        loss_bound: float,
+        layer: int,
+        layers: int,
+        timeout_ns: int,
+        dtype: str,
+    ) -> int: ...
+    def post_all_to_all(
+        self,
+        output: Any,
+        input: Any,
+        *,
+        output_parts: list[int],
+        input_parts: list[int],
+        ranks: list[int],
+        loss_bound: float,
+        layer: int,
+        layers: int,
+        timeout_ns: int,
+        dtype: str,
+    ) -> int: ...
+    def post_gather(
+        self,
+        input: Any,
+        output: Any | None,
+        *,
+        root: int,
+        ranks: list[int],
+        loss_bound: float,
+        layer: int,
+        layers: int,
         timeout_ns: int,
         dtype: str,
     ) -> int: ...

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -65,14 +64,12 @@ class Ours(Peer):
 
     def alltoall(self, buffers: Buffers) -> Outcome:
         began = time.perf_counter()
-        context: Any = self.context
-        done = context.all_to_all(buffers.work, buffers.outgoing, loss_bound=buffers.case.loss_bound)
+        done = self.context.all_to_all(buffers.work, buffers.outgoing, loss_bound=buffers.case.loss_bound)
         return Outcome(time.perf_counter() - began, done.missing_bytes)
 
     def allreduce(self, buffers: Buffers) -> Outcome:
         began = time.perf_counter()
-        context: Any = self.context
-        done = context.all_reduce(buffers.work, average=False, loss_bound=buffers.case.loss_bound)
+        done = self.context.all_reduce(buffers.work, average=False, loss_bound=buffers.case.loss_bound)
         return Outcome(time.perf_counter() - began, done.missing_bytes)
 
     def close(self) -> None:

@@ -1,0 +1,241 @@
+"""Collectives of a group of ranks: all-reduce, all-to-all and gather, as methods of ``Context``.
+
+Every member calls the same collectives with the same ``ranks``, in the same order; several may be under way at once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from mlt import _core
+from mlt.completion import Completion, Kind, Operation
+from mlt.errors import ConfigError, InvalidBufferError
+
+if TYPE_CHECKING:
+    from mlt.config import JobConfig
+    from mlt.context import Context
+
+
+class GroupCollectives:
+    """What ``Context`` inherits. ``post_*`` starts a collective, the plain name waits for its end too."""
+
+    _config: JobConfig
+    _engine: _core.Engine
+
+    def post_all_reduce(
+        self,
+        tensor: Any,
+        *,
+        average: bool = True,
+        loss_bound: float = 0.0,
+        ranks: Sequence[int] | None = None,
+        layer: int = 0,
+        layers: int = 1,
+        timeout: float | None = None,
+    ) -> Operation:
+        """Start replacing ``tensor`` (float32) by the mean of all ranks' tensors, or their sum (``average=False``).
+
+        A ring: sums flow once around it and the results once more. Only the sums on their way may lose, up to
+        ``loss_bound`` of each of their ``n - 1`` hops, and what is lost counts as zero; the results are exact, so that
+        all ranks end with the same bits. The divisor is the number of ranks, whatever was lost. The completion's
+        ``missing_bytes`` are those that this rank's receives missed.
+
+        ``ranks``: the group, in the order of its ring; None: all workers. ``layer`` of ``layers``: 0 is the front, which
+        goes first. ``timeout`` in seconds bounds the whole collective. The tensor stays lent until the completion was
+        taken. Raises InvalidBufferError, ConfigError, UnknownPeerError, PeerFailedError, LimitError.
+        """
+        operation = self._engine.post_all_reduce(
+            tensor,
+            ranks=self._group(ranks),
+            average=average,
+            loss_bound=loss_bound,
+            layer=layer,
+            layers=_layers(layer, layers),
+            timeout_ns=_timeout_ns(timeout),
+            dtype="",
+        )
+        return self._operation(operation, "all_reduce")
+
+    def all_reduce(
+        self,
+        tensor: Any,
+        *,
+        average: bool = True,
+        loss_bound: float = 0.0,
+        ranks: Sequence[int] | None = None,
+        layer: int = 0,
+        layers: int = 1,
+        timeout: float | None = None,
+    ) -> Completion:
+        """``post_all_reduce``, and wait for its end; raises the TransferError of one that failed."""
+        return self.post_all_reduce(
+            tensor,
+            average=average,
+            loss_bound=loss_bound,
+            ranks=ranks,
+            layer=layer,
+            layers=layers,
+            timeout=timeout,
+        ).wait()
+
+    def post_all_to_all(
+        self,
+        output: Any,
+        input: Any,
+        *,
+        output_splits: Sequence[int] | None = None,
+        input_splits: Sequence[int] | None = None,
+        loss_bound: float = 0.0,
+        ranks: Sequence[int] | None = None,
+        layer: int = 0,
+        layers: int = 1,
+        timeout: float | None = None,
+        dtype: str | None = None,
+    ) -> Operation:
+        """Start sending part ``i`` of ``input`` to the ``i``-th rank and receiving part ``i`` of ``output`` from it.
+
+        Splits count rows of the first dimension, one for each rank of the group; None: equal parts. Part ``i`` of one
+        rank's output is as long as its part of rank ``i``'s input. ``loss_bound``: of each part, floating point only;
+        what is missing becomes zero. The two tensors have the same element type and do not overlap. The rest as for
+        ``post_all_reduce``.
+        """
+        group = self._group(ranks)
+        operation = self._engine.post_all_to_all(
+            output,
+            input,
+            output_parts=_parts(output, output_splits, "output_splits", len(group), dtype),
+            input_parts=_parts(input, input_splits, "input_splits", len(group), dtype),
+            ranks=group,
+            loss_bound=loss_bound,
+            layer=layer,
+            layers=_layers(layer, layers),
+            timeout_ns=_timeout_ns(timeout),
+            dtype=dtype or "",
+        )
+        return self._operation(operation, "all_to_all")
+
+    def all_to_all(
+        self,
+        output: Any,
+        input: Any,
+        *,
+        output_splits: Sequence[int] | None = None,
+        input_splits: Sequence[int] | None = None,
+        loss_bound: float = 0.0,
+        ranks: Sequence[int] | None = None,
+        layer: int = 0,
+        layers: int = 1,
+        timeout: float | None = None,
+        dtype: str | None = None,
+    ) -> Completion:
+        """``post_all_to_all``, and wait for its end; raises the TransferError of one that failed."""
+        return self.post_all_to_all(
+            output,
+            input,
+            output_splits=output_splits,
+            input_splits=input_splits,
+            loss_bound=loss_bound,
+            ranks=ranks,
+            layer=layer,
+            layers=layers,
+            timeout=timeout,
+            dtype=dtype,
+        ).wait()
+
+    def post_gather(
+        self,
+        input: Any,
+        output: Any | None = None,
+        *,
+        root: int = 0,
+        loss_bound: float = 0.0,
+        ranks: Sequence[int] | None = None,
+        layer: int = 0,
+        layers: int = 1,
+        timeout: float | None = None,
+        dtype: str | None = None,
+    ) -> Operation:
+        """Start sending ``input`` to rank ``root``, whose ``output`` gets all ranks' inputs in the order of the group.
+
+        ``input`` has the same size everywhere; ``output`` is the root's alone and holds as many of it as the group has
+        ranks. The root's own place in it may be its ``input``. ``loss_bound``: of each input, floating point only; what
+        is missing becomes zero. The rest as for ``post_all_reduce``.
+        """
+        operation = self._engine.post_gather(
+            input,
+            output,
+            root=root,
+            ranks=self._group(ranks),
+            loss_bound=loss_bound,
+            layer=layer,
+            layers=_layers(layer, layers),
+            timeout_ns=_timeout_ns(timeout),
+            dtype=dtype or "",
+        )
+        return self._operation(operation, "gather")
+
+    def gather(
+        self,
+        input: Any,
+        output: Any | None = None,
+        *,
+        root: int = 0,
+        loss_bound: float = 0.0,
+        ranks: Sequence[int] | None = None,
+        layer: int = 0,
+        layers: int = 1,
+        timeout: float | None = None,
+        dtype: str | None = None,
+    ) -> Completion:
+        """``post_gather``, and wait for its end; raises the TransferError of one that failed."""
+        return self.post_gather(
+            input,
+            output,
+            root=root,
+            loss_bound=loss_bound,
+            ranks=ranks,
+            layer=layer,
+            layers=layers,
+            timeout=timeout,
+            dtype=dtype,
+        ).wait()
+
+    def _group(self, ranks: Sequence[int] | None) -> list[int]:
+        if ranks is None:
+            return list(range(self._config.world_size))
+        if not ranks:
+            raise ConfigError("ranks is empty; a group has at least this rank, and None means all workers")
+        return list(ranks)
+
+    def _operation(self, operation: int, kind: Kind) -> Operation:
+        return Operation(operation, kind, -1, 0, cast("Context", self))
+
+
+def _layers(layer: int, layers: int) -> int:
+    if layers < 1 or not 0 <= layer < layers:
+        raise ConfigError(f"layer {layer} of {layers}: give 0 <= layer < layers")
+    return layers
+
+
+def _timeout_ns(seconds: float | None) -> int:
+    if seconds is None:
+        return 0
+    if not (math.isfinite(seconds) and seconds > 0):
+        raise ConfigError(f"timeout is {seconds!r}; it is a time in seconds, above 0")
+    return max(round(seconds * 1e9), 1)
+
+
+def _parts(tensor: Any, splits: Sequence[int] | None, name: str, ranks: int, dtype: str | None) -> list[int]:
+    """Elements of each part; empty for equal ones."""
+    if splits is None:
+        return []
+    info = _core.tensor_info(tensor, dtype or "")
+    rows = info.shape[0] if info.shape else 1
+    if len(splits) != ranks or any(split < 0 for split in splits) or sum(splits) != rows:
+        raise InvalidBufferError(
+            f"{name} is {list(splits)!r}; give {ranks} numbers of rows, one for each rank, that add up to {rows}"
+        )
+    row = info.elements // rows if rows else 0
+    return [split * row for split in splits]

@@ -1,0 +1,116 @@
+// The collectives of a Python engine: tensors lent, groups checked, the rest is the engine's.
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bindings/engine_handle.h"
+
+namespace mlt::bindings {
+
+namespace {
+
+Pin pin_of(std::vector<TensorView> views) {
+  Pin pin;
+  pin.description = views.front().description();
+  pin.views = std::move(views);
+  return pin;
+}
+
+void to_bytes(std::vector<std::uint64_t>& parts, Element element) {
+  for (std::uint64_t& part : parts) part *= element_bytes(element);
+}
+
+}  // namespace
+
+void EngineHandle::fill(CollectiveOptions& options, const std::string& what,
+                        const CollectiveArguments& arguments) const {
+  for (const std::int64_t rank : arguments.ranks) {
+    if (rank < 0 || rank >= ranks_) {
+      throw Error(ErrorCode::kUnknownPeer, name() + ": " + what + " was refused: rank " + std::to_string(rank) +
+                                               " is not in the job, which has ranks 0 to " +
+                                               std::to_string(ranks_ - 1));
+    }
+    options.ranks.push_back(static_cast<std::uint16_t>(rank));
+  }
+  options.loss_bound = arguments.loss_bound;
+  options.layer = arguments.layer;
+  options.layers = arguments.layers;
+  options.timeout_ns = arguments.timeout_ns;
+}
+
+OperationId EngineHandle::post_all_reduce(py::handle tensor, bool average, const CollectiveArguments& arguments) {
+  Engine& target = engine();
+  const std::string what = "all-reduce";
+  TensorView view = lend(what, tensor, true, arguments.dtype);
+  if (view.element() != Element::kFloat32) {
+    throw Error(ErrorCode::kBuffer,
+                name() + ": all-reduce was refused: it sums float32, and the tensor is " + view.description());
+  }
+  AllReduceOptions options;
+  fill(options, what, arguments);
+  options.data = {reinterpret_cast<float*>(view.data()), view.element_count()};
+  options.average = average;
+  const OperationId operation = target.post_all_reduce(options);
+  std::vector<TensorView> views;
+  views.push_back(std::move(view));
+  pins_.add(operation, pin_of(std::move(views)));
+  return operation;
+}
+
+OperationId EngineHandle::post_all_to_all(py::handle output, py::handle input, std::vector<std::uint64_t> output_parts,
+                                          std::vector<std::uint64_t> input_parts,
+                                          const CollectiveArguments& arguments) {
+  Engine& target = engine();
+  const std::string what = "all-to-all";
+  std::vector<TensorView> views;
+  views.push_back(lend(what, input, false, arguments.dtype));
+  views.push_back(lend(what, output, true, arguments.dtype));
+  const TensorView& from = views.front();
+  const TensorView& to = views.back();
+  if (from.element() != to.element()) {
+    throw Error(ErrorCode::kBuffer, name() + ": all-to-all was refused: the input is " + from.description() +
+                                        ", the output " + to.description() + ": both need the same element type");
+  }
+  AllToAllOptions options;
+  fill(options, what, arguments);
+  options.input = {from.data(), from.bytes()};
+  options.output = {to.data(), to.bytes()};
+  options.element = from.element();
+  options.send_bytes = std::move(input_parts);
+  options.receive_bytes = std::move(output_parts);
+  to_bytes(options.send_bytes, from.element());
+  to_bytes(options.receive_bytes, from.element());
+  const OperationId operation = target.post_all_to_all(options);
+  pins_.add(operation, pin_of(std::move(views)));
+  return operation;
+}
+
+OperationId EngineHandle::post_gather(py::handle input, py::handle output, std::int64_t root,
+                                      const CollectiveArguments& arguments) {
+  Engine& target = engine();
+  const std::string what = "gather to rank " + std::to_string(root);
+  if (root < 0 || root >= ranks_) {
+    throw Error(ErrorCode::kUnknownPeer,
+                name() + ": " + what + " was refused: the job has ranks 0 to " + std::to_string(ranks_ - 1));
+  }
+  std::vector<TensorView> views;
+  views.push_back(lend(what, input, false, arguments.dtype));
+  if (!output.is_none()) views.push_back(lend(what, output, true, arguments.dtype));
+  if (views.front().element() != views.back().element()) {
+    throw Error(ErrorCode::kBuffer, name() + ": " + what + " was refused: the input is " + views.front().description() +
+                                        ", the output " + views.back().description() +
+                                        ": both need the same element type");
+  }
+  GatherOptions options;
+  fill(options, what, arguments);
+  options.root = static_cast<std::uint16_t>(root);
+  options.input = {views.front().data(), views.front().bytes()};
+  if (!output.is_none()) options.output = {views.back().data(), views.back().bytes()};
+  options.element = views.front().element();
+  const OperationId operation = target.post_gather(options);
+  pins_.add(operation, pin_of(std::move(views)));
+  return operation;
+}
+
+}  // namespace mlt::bindings

@@ -1,0 +1,160 @@
+#include "collective/collective.h"
+
+#include <algorithm>
+#include <bit>
+#include <charconv>
+#include <numeric>
+
+#include "base/bytes.h"
+#include "collective/all_to_all.h"
+#include "collective/gather.h"
+#include "collective/ring_allreduce.h"
+#include "wire/element.h"
+
+namespace mlt::collective {
+
+namespace {
+
+std::string in_short(double value) {
+  std::array<char, 32> text;
+  return {text.data(), std::to_chars(text.data(), text.data() + text.size(), value).ptr};
+}
+
+std::uint64_t total(const std::vector<std::uint64_t>& parts) {
+  return std::accumulate(parts.begin(), parts.end(), std::uint64_t{0});
+}
+
+std::string check_all_reduce(const CollectiveRequest& request) {
+  if (request.element != wire::ElementType::kFloat32) return "an all-reduce sums float32; convert the tensor";
+  if (request.output.size() % sizeof(float) != 0) return "its size is not a multiple of 4 bytes";
+  return "";
+}
+
+std::string check_all_to_all(const CollectiveRequest& request) {
+  const auto check = [&](const std::vector<std::uint64_t>& parts, std::size_t bytes, const std::string& side) {
+    if (parts.size() != request.ranks.size()) {
+      return side + " has " + std::to_string(parts.size()) + " parts; a group of " +
+             std::to_string(request.ranks.size()) + " ranks needs one each";
+    }
+    for (const std::uint64_t part : parts) {
+      if (part % wire::element_bytes(request.element) != 0) return "a part of the " + side + " cuts an element";
+    }
+    if (total(parts) != bytes) {
+      return "the parts of the " + side + " have " + std::to_string(total(parts)) + " bytes in all, it has " +
+             std::to_string(bytes);
+    }
+    return std::string();
+  };
+  if (std::string problem = check(request.send_bytes, request.input.size(), "input"); !problem.empty()) return problem;
+  return check(request.receive_bytes, request.output.size(), "output");
+}
+
+std::string check_gather(const CollectiveRequest& request, std::uint16_t rank) {
+  if (std::ranges::find(request.ranks, request.root) == request.ranks.end()) {
+    return "its root, rank " + std::to_string(request.root) + ", is not in the group";
+  }
+  if (request.input.size() % wire::element_bytes(request.element) != 0) return "its size cuts an element";
+  if (rank != request.root)
+    return request.output.empty() ? "" : "only the root, rank " + std::to_string(request.root) + ", has an output";
+  const std::uint64_t needed = request.input.size() * request.ranks.size();
+  if (request.output.size() == needed) return "";
+  return "the output has " + std::to_string(request.output.size()) + " bytes; the inputs of " +
+         std::to_string(request.ranks.size()) + " ranks have " + std::to_string(needed);
+}
+
+bool do_overlap(std::span<const std::byte> a, std::span<const std::byte> b) {
+  return a.data() < b.data() + b.size() && b.data() < a.data() + a.size();
+}
+
+}  // namespace
+
+const char* collective_name(CollectiveKind kind) {
+  switch (kind) {
+    case CollectiveKind::kAllReduce:
+      return "all-reduce";
+    case CollectiveKind::kAllToAll:
+      return "all-to-all";
+    case CollectiveKind::kGather:
+      return "gather";
+  }
+  return "unknown collective";
+}
+
+// PROTOCOL 22.1.5: The shape is 32 bytes of uint8: kind (8; 1 all-reduce, 2 all-to-all, 3 gather), average (8; 0 or 1),
+//     root (16), sequence (32), bytes (64), loss bound (float64), element type (8), 56 zero bits.
+std::array<std::byte, kShapeBytes> encode(const Shape& shape) {
+  std::array<std::byte, kShapeBytes> out{};
+  out[0] = static_cast<std::byte>(shape.kind);
+  out[1] = static_cast<std::byte>(shape.average ? 1 : 0);
+  base::store_le16(out.data() + 2, shape.root);
+  base::store_le32(out.data() + 4, shape.sequence);
+  base::store_le64(out.data() + 8, shape.bytes);
+  base::store_le64(out.data() + 16, std::bit_cast<std::uint64_t>(shape.loss_bound));
+  out[24] = static_cast<std::byte>(shape.element);
+  return out;
+}
+
+std::string describe_shape(std::span<const std::byte, kShapeBytes> bytes) {
+  const auto kind = static_cast<CollectiveKind>(bytes[0]);
+  const auto element = static_cast<std::uint8_t>(bytes[24]);
+  std::string text = std::string(collective_name(kind)) + " number " + std::to_string(base::load_le32(&bytes[4])) +
+                     " of " + std::to_string(base::load_le64(&bytes[8])) + " bytes of " +
+                     wire::element_name(static_cast<wire::ElementType>(element)) + ", loss bound " +
+                     in_short(std::bit_cast<double>(base::load_le64(&bytes[16])));
+  if (kind == CollectiveKind::kAllReduce) text += static_cast<int>(bytes[1]) != 0 ? ", mean" : ", sum";
+  if (kind == CollectiveKind::kGather) text += ", root " + std::to_string(base::load_le16(&bytes[2]));
+  return text;
+}
+
+Stream make_stream(std::uint16_t peer, bool is_send, std::uint64_t bytes, std::uint32_t pieces, std::uint32_t window) {
+  Stream stream;
+  stream.peer = peer;
+  stream.is_send = is_send;
+  stream.bytes = bytes;
+  stream.steps = pieces + 1;
+  stream.window = window;
+  return stream;
+}
+
+bool Collective::is_ready(const Stream&, std::uint32_t) const { return true; }
+void Collective::on_received(const Stream&, std::uint32_t, const core::Completion&) {}
+
+std::unique_ptr<Collective> make_collective(const CollectiveRequest& request, const Membership& group) {
+  switch (request.kind) {
+    case CollectiveKind::kAllToAll:
+      return std::make_unique<AllToAll>(request, group);
+    case CollectiveKind::kGather:
+      return std::make_unique<Gather>(request, group);
+    case CollectiveKind::kAllReduce:
+      break;
+  }
+  auto* first = reinterpret_cast<float*>(request.output.data());
+  return std::make_unique<RingAllReduce>(group, std::span(first, request.output.size() / sizeof(float)),
+                                         request.average, request.loss_bound);
+}
+
+std::string check_request(const CollectiveRequest& request, std::uint16_t rank) {
+  if (!(request.loss_bound >= 0.0 && request.loss_bound < 1.0)) {
+    return "loss bound " + in_short(request.loss_bound) + ": it must be at least 0 and below 1";
+  }
+  if (request.loss_bound > 0 && !wire::is_floating_point(request.element)) {
+    return "only floating-point tensors may be lossy: use a loss bound of 0";
+  }
+  if (request.timeout_ns < 0) return "a timeout must not be negative";
+  std::vector<std::uint16_t> sorted = request.ranks;
+  std::ranges::sort(sorted);
+  if (std::ranges::adjacent_find(sorted) != sorted.end()) return "a rank is in its group twice";
+  if (!std::ranges::binary_search(sorted, rank)) return "rank " + std::to_string(rank) + " is not in its group";
+  if (request.kind == CollectiveKind::kAllReduce) return check_all_reduce(request);
+  std::string problem =
+      request.kind == CollectiveKind::kAllToAll ? check_all_to_all(request) : check_gather(request, rank);
+  if (!problem.empty() || request.input.empty() || !do_overlap(request.input, request.output)) return problem;
+  // What arrives would change what is still to leave; but the root of a gather sends nothing.
+  if (request.kind == CollectiveKind::kGather) {
+    const auto own = static_cast<std::size_t>(std::ranges::find(request.ranks, rank) - request.ranks.begin());
+    if (request.output.data() + own * request.input.size() == request.input.data()) return "";
+  }
+  return "the output overlaps the input; pass separate memory";
+}
+
+}  // namespace mlt::collective

@@ -1,0 +1,119 @@
+// The collectives of one rank: starts them in the order of their group, posts their transfers a window at a time, ends
+// each exactly once.
+//
+// A state machine over Verbs: no thread, no socket. The members of a group call the same collectives in the same order;
+// each gets the group's next sequence number, and kLanes of a group are under way at once. What fails at one member
+// fails at all: whoever sees it first says so to the others, and the group is then of no use any more, because nobody
+// could tell which transfers of a later call meet which. Absent on purpose: what a collective carries
+// (collective/collective.h) and how members agree on a group. Owned by the driver's thread.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "collective/collective.h"
+#include "collective/messages.h"
+
+namespace mlt::collective {
+
+class Collectives {
+ public:
+  Collectives(std::uint16_t rank, Verbs& verbs, base::DurationNs default_timeout_ns)
+      : rank_(rank), verbs_(verbs), default_timeout_ns_(default_timeout_ns) {}
+
+  // The request was checked by check_request(); whatever goes wrong then ends it like any other failure.
+  void start(TimeNs now, CollectiveRequest request);
+  void cancel(TimeNs now, OperationId operation);
+  void on_message(TimeNs now, std::uint16_t from, const Failed& failed);
+  void on_completion(TimeNs now, const core::Completion& completion);
+  void on_peer_down(TimeNs now, std::uint16_t peer);
+  // Posts what found no room before; called after completions were taken.
+  void retry(TimeNs now);
+  void on_timeout(TimeNs now);
+  TimeNs next_timeout() const { return timers_.empty() ? base::kNever : timers_.begin()->first; }
+  bool poll_done(CollectiveDone& done);
+
+  // Under way or waiting for their turn.
+  std::size_t open() const { return open_; }
+  // PROTOCOL 22.1.2: A group is named by the low 40 bits of FNV-1a over its ranks, two bytes each in little-endian
+  //     order ...
+  static std::uint64_t group_id(const std::vector<std::uint16_t>& ranks);
+
+ private:
+  // Why a group is of no use from one of its sequence numbers on.
+  struct Cause {
+    core::CompletionStatus status = core::CompletionStatus::kComplete;
+    int peer = -1;
+    std::string text;
+  };
+  struct Group {
+    std::uint64_t id = 0;
+    std::vector<std::uint16_t> ranks;  // empty: heard of, not used here yet
+    std::uint32_t own = 0;
+    std::uint32_t next = 0;  // sequence of the next collective
+    bool broken = false;     // from `broken_from` on
+    std::uint32_t broken_from = 0;
+    Cause cause;
+    std::deque<std::uint32_t> open;  // slots, by sequence: the first kLanes are under way, the rest waits
+  };
+  struct Active {
+    std::uint32_t slot = 0;
+    std::uint32_t sequence = 0;
+    Group* group = nullptr;
+    CollectiveRequest request;
+    std::unique_ptr<Collective> collective;  // null: it waits for its turn
+    CollectiveDone done;
+    TimeNs started_ns = 0;
+    TimeNs expires_ns = base::kNever;  // in timers_
+    std::uint32_t outstanding = 0;     // transfers posted and not done
+    std::size_t streams_left = 0;
+    bool stalled = false;   // a post found no room
+    bool stopping = false;  // nothing is posted any more
+    bool failed = false;    // done.status and done.error say why
+    // A peer gave a transfer up. It says why to every member, but by another way; this rank waits for that a little.
+    int given_up_by = -1;
+  };
+
+  Group& group_of(const CollectiveRequest& request);
+  void refuse(const CollectiveRequest& request, const std::string& text);
+  void begin(TimeNs now, Active& active);
+  void advance(TimeNs now, Active& active, std::size_t stream);
+  core::PostStatus post(TimeNs now, Active& active, std::size_t stream);
+  core::PostStatus post_send(TimeNs now, Active& active, Stream& stream, OperationId operation);
+  core::PostStatus post_receive(TimeNs now, Active& active, Stream& stream, OperationId operation);
+  void tag_segments(Active& active, Stream& stream, core::SendRequest& request);
+  void on_post_refused(TimeNs now, Active& active, const Stream& stream, core::PostStatus status);
+  void check_shape(TimeNs now, Active& active, const Stream& stream);
+  void on_transfer_failed(TimeNs now, Active& active, const core::Completion& completion);
+  // The first cause stands. Tells the other members unless one of them told us.
+  void fail(TimeNs now, Active& active, const Cause& cause, bool tell);
+  void break_group(TimeNs now, Group& group, std::uint32_t from, const Cause& cause);
+  // Cancels what is posted; it is awaited, so that the memory comes back untouched.
+  void stop(TimeNs now, Active& active);
+  void set_timer(Active& active, TimeNs at);
+  // Hands out what is over and begins what may; the last thing that every entry point does.
+  void settle(TimeNs now);
+  bool is_over(const Active& active) const;
+  OperationId operation(const Active& active, std::size_t stream, std::uint32_t step) const;
+  std::string name(const Active& active) const;
+
+  std::uint16_t rank_;
+  Verbs& verbs_;
+  base::DurationNs default_timeout_ns_;
+  std::map<std::uint64_t, Group> groups_;  // by id; nodes stay where they are
+  std::vector<std::unique_ptr<Active>> slots_;
+  std::vector<std::uint32_t> free_slots_;
+  std::set<std::pair<TimeNs, std::uint32_t>> timers_;  // of every open collective, one each
+  std::deque<CollectiveDone> finished_;
+  std::vector<float> sample_;  // scratch of tag_by_magnitude()
+  std::vector<std::byte> scratch_;
+  std::size_t open_ = 0;
+  bool any_stalled_ = false;
+};
+
+}  // namespace mlt::collective

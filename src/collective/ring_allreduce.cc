@@ -1,0 +1,98 @@
+#include "collective/ring_allreduce.h"
+
+#include <algorithm>
+
+#include "collective/reduce.h"
+
+namespace mlt::collective {
+
+namespace {
+
+// First element of part `i` of `parts` of n: parts differ by an element at most.
+std::size_t cut(std::size_t n, std::size_t i, std::size_t parts) { return n / parts * i + std::min(i, n % parts); }
+
+}  // namespace
+
+// PROTOCOL 22.2.2: The tensor is cut into as many chunks as the group has ranks, each chunk into as many pieces as its
+//     longest needs to be of 1 MiB at most ...
+std::uint32_t RingAllReduce::pieces_of(std::uint64_t elements, std::uint32_t ranks) {
+  const std::uint64_t longest = (elements + ranks - 1) / ranks * sizeof(float);
+  return static_cast<std::uint32_t>(std::max<std::uint64_t>(1, (longest + kRingPieceBytes - 1) / kRingPieceBytes));
+}
+
+RingAllReduce::RingAllReduce(const Membership& group, std::span<float> data, bool average, double loss_bound)
+    : data_(data),
+      ranks_(group.size()),
+      own_(group.own),
+      pieces_(pieces_of(data.size(), group.size())),
+      loss_bound_(loss_bound),
+      scale_(average ? 1.0F / static_cast<float>(group.size()) : 1.0F) {
+  if (ranks_ == 1) return;
+  const std::uint32_t steps = 2 * (ranks_ - 1) * pieces_;
+  const std::uint16_t left = group.ranks[(own_ + ranks_ - 1) % ranks_];
+  const std::uint16_t right = group.ranks[(own_ + 1) % ranks_];
+  streams.push_back(make_stream(left, false, data.size_bytes(), steps, kMaxWindow));
+  streams.push_back(make_stream(right, true, data.size_bytes(), steps, kMaxWindow));
+}
+
+// PROTOCOL 22.2.3: In turn t, from 0 to 2n - 3, the member of index i sends chunk (i - t) mod n to the next member and
+//     receives chunk (i - t - 1) mod n from the one before ...
+std::span<float> RingAllReduce::piece(std::uint32_t step, bool is_send) const {
+  const std::uint32_t turn = turn_of(step);
+  const std::uint32_t behind = is_send ? turn : turn + 1;
+  const std::uint32_t chunk = (own_ + 2 * ranks_ - behind) % ranks_;
+  const std::size_t first = cut(data_.size(), chunk, ranks_);
+  const std::size_t length = cut(data_.size(), chunk + 1, ranks_) - first;
+  const std::uint32_t index = (step - 1) % pieces_;
+  const std::size_t begin = cut(length, index, pieces_);
+  return data_.subspan(first + begin, cut(length, index + 1, pieces_) - begin);
+}
+
+// What is sent in a turn arrived, and was added, in the turn before.
+bool RingAllReduce::is_ready(const Stream&, std::uint32_t step) const {
+  return turn_of(step) == 0 || streams[kReceives].is_done(step - pieces_);
+}
+
+bool RingAllReduce::is_lossy(std::uint32_t step) const { return loss_bound_ > 0 && is_sum(step); }
+
+void RingAllReduce::fill(const Stream&, std::uint32_t step, core::SendRequest& request) {
+  request.data = std::as_bytes(piece(step, true));
+  request.element = wire::ElementType::kFloat32;
+}
+
+void RingAllReduce::fill(const Stream&, std::uint32_t step, core::ReceiveRequest& request) {
+  const std::span<float> into = piece(step, false);
+  request.data = std::as_writable_bytes(into);
+  request.element = wire::ElementType::kFloat32;
+  if (!is_sum(step)) return;
+  // PROTOCOL 22.2.4: Only the first n - 1 turns may lose, up to the bound in each piece ...
+  request.loss_bound = loss_bound_;
+  Target& target = targets_[step % kMaxWindow];
+  target = {into.data(), is_last_sum(step) ? scale_ : 1.0F};
+  request.place = &RingAllReduce::add_segment;
+  request.place_context = &target;
+}
+
+void RingAllReduce::add_segment(void* context, std::uint64_t offset_bytes, std::span<const std::byte> payload) {
+  const Target& target = *static_cast<const Target*>(context);
+  const std::span<float> sum(target.first + offset_bytes / sizeof(float), payload.size() / sizeof(float));
+  if (target.scale == 1.0F) {
+    add_float32(sum, payload.data());
+  } else {
+    add_and_scale_float32(sum, payload.data(), target.scale);
+  }
+}
+
+// A mean is divided where it is summed last; of a segment that never came there, what was there already.
+void RingAllReduce::on_received(const Stream&, std::uint32_t step, const core::Completion& completion) {
+  if (completion.received_bitmap.empty() || !is_last_sum(step) || scale_ == 1.0F) return;
+  const std::span<float> sum = piece(step, false);
+  const std::size_t segment_elements = completion.segment_bytes / sizeof(float);
+  for (std::uint32_t i = 0; i < completion.segment_count; ++i) {
+    if (((completion.received_bitmap[i / 64] >> (i % 64)) & 1U) != 0) continue;
+    const std::size_t at = std::min(i * segment_elements, sum.size());
+    scale_float32(sum.subspan(at, std::min(segment_elements, sum.size() - at)), scale_);
+  }
+}
+
+}  // namespace mlt::collective

@@ -1,0 +1,174 @@
+#include "engine/collectives.h"
+
+#include <algorithm>
+
+#include "engine/event_loop.h"
+
+namespace mlt::engine {
+
+namespace {
+
+// Messages that reach a service before serve() was called; workers register before they push, so a few each.
+constexpr std::size_t kMaxEarlyMessages = 65'536;
+
+}  // namespace
+
+Collectives::Collectives(EventLoop& loop, core::Endpoint& endpoint, io::ControlChannel& channel)
+    : loop_(loop),
+      endpoint_(endpoint),
+      channel_(channel),
+      collectives_(loop.options().rank, *this, loop.options().operation_timeout_ns) {}
+
+void Collectives::use_services(std::vector<std::uint16_t> services) {
+  collective::Verbs& verbs = *this;
+  push_pull_ = std::make_unique<collective::PushPull>(std::move(services), verbs, loop_.options().operation_timeout_ns);
+}
+
+void Collectives::serve(TimeNs now, std::uint16_t workers) {
+  collective::SummationConfig config;
+  config.workers = workers;
+  collective::Verbs& verbs = *this;
+  summation_ = std::make_unique<collective::Summation>(config, verbs);
+  // A worker that was gone before this will say nothing more: the others must hear it from us.
+  for (std::uint16_t worker = 0; worker < workers; ++worker) {
+    const PeerState state = loop_.peer_state(worker);
+    if (state == PeerState::kLeft || state == PeerState::kFailed) summation_->on_peer_down(now, worker);
+  }
+  for (const auto& [from, bytes] : early_messages_) {
+    if (const auto message = collective::decode(bytes)) summation_->on_message(now, from, *message);
+  }
+  early_messages_.clear();
+}
+
+void Collectives::start(TimeNs now, const collective::PushPullRequest& request) {
+  push_pull_->start(now, request);
+  finish_push_pulls();
+}
+
+void Collectives::start(TimeNs now, collective::CollectiveRequest request) {
+  collectives_.start(now, std::move(request));
+  finish_collectives();
+}
+
+void Collectives::cancel(TimeNs now, core::OperationId operation) { collectives_.cancel(now, operation); }
+
+void Collectives::on_message(TimeNs now, std::uint16_t from, std::span<const std::byte> bytes) {
+  const auto message = collective::decode(bytes);
+  if (!message) return;
+  if (const auto* failed = std::get_if<collective::Failed>(&*message)) {
+    collectives_.on_message(now, from, *failed);
+  } else if (!std::holds_alternative<collective::Register>(*message) &&
+             !std::holds_alternative<collective::Ready>(*message)) {
+    if (push_pull_) push_pull_->on_message(now, from, *message);
+  } else if (summation_) {
+    summation_->on_message(now, from, *message);
+  } else if (early_messages_.size() < kMaxEarlyMessages) {
+    early_messages_.emplace_back(from, std::vector<std::byte>(bytes.begin(), bytes.end()));
+  }
+}
+
+void Collectives::on_completion(TimeNs now, const core::Completion& completion) {
+  switch (collective::machine_of(completion.operation)) {
+    case collective::MachineId::kPushPull:
+      return push_pull_->on_completion(now, completion);
+    case collective::MachineId::kSummation:
+      return summation_->on_completion(now, completion);
+    case collective::MachineId::kCollective:
+      return collectives_.on_completion(now, completion);
+  }
+}
+
+void Collectives::on_peer_down(TimeNs now, std::uint16_t peer) {
+  if (push_pull_) push_pull_->on_peer_down(now, peer);
+  if (summation_) summation_->on_peer_down(now, peer);
+  collectives_.on_peer_down(now, peer);
+}
+
+TimeNs Collectives::next_timeout() const {
+  return std::min(collectives_.next_timeout(), push_pull_ ? push_pull_->next_timeout() : base::kNever);
+}
+
+bool Collectives::on_timeout(TimeNs now) {
+  if (next_timeout() > now) return false;
+  if (push_pull_) push_pull_->on_timeout(now);
+  collectives_.on_timeout(now);
+  return true;
+}
+
+void Collectives::retry(TimeNs now) {
+  if (summation_) summation_->retry(now);
+  if (push_pull_) push_pull_->retry(now);
+  collectives_.retry(now);
+}
+
+void Collectives::finish() {
+  finish_push_pulls();
+  finish_collectives();
+}
+
+std::optional<std::uint64_t> Collectives::rounds_summed() const {
+  if (!summation_) return std::nullopt;
+  return summation_->rounds_summed();
+}
+
+std::string Collectives::cause_text(int peer) const {
+  if (peer < 0 || peer >= loop_.options().ranks) return "";
+  const std::string cause = loop_.peer_error(static_cast<std::uint16_t>(peer));
+  return cause.empty() ? "" : " (" + cause + ")";
+}
+
+void Collectives::finish_push_pulls() {
+  collective::PushPullDone done;
+  while (push_pull_ && push_pull_->poll_done(done)) {
+    PushPullResult result;
+    result.operation = done.operation;
+    result.key = done.key;
+    result.total_bytes = done.total_bytes;
+    result.missing_bytes = done.missing_bytes;
+    result.repaired_segments = done.repaired_segments;
+    result.elapsed_ns = done.elapsed_ns;
+    result.status = static_cast<Status>(done.status);
+    result.failed_peer = done.failed_peer;
+    if (!done.error.empty()) {
+      result.error = "rank " + std::to_string(loop_.options().rank) + ": " + loop_.push_pulls().what(done.operation) +
+                     " failed: " + done.error + cause_text(done.failed_peer);
+    }
+    loop_.push_pulls().finish(std::move(result));
+  }
+}
+
+void Collectives::finish_collectives() {
+  collective::CollectiveDone done;
+  while (collectives_.poll_done(done)) {
+    Completion result;
+    result.operation = done.operation;
+    result.verb = loop_.operations().verb(done.operation);
+    result.status = static_cast<Status>(done.status);
+    result.total_bytes = done.total_bytes;
+    result.missing_bytes = done.missing_bytes;
+    result.repaired_segments = done.repaired_segments;
+    result.elapsed_ns = done.elapsed_ns;
+    result.failed_peer = done.failed_peer;
+    if (!done.error.empty()) {
+      result.error = "rank " + std::to_string(loop_.options().rank) + ": " + loop_.operations().what(done.operation) +
+                     " failed: " + done.error + cause_text(done.failed_peer);
+    }
+    loop_.operations().finish(std::move(result));
+  }
+}
+
+core::PostStatus Collectives::post_send(TimeNs now, const core::SendRequest& request) {
+  return endpoint_.post_send(now, request);
+}
+core::PostStatus Collectives::post_recv(TimeNs now, const core::ReceiveRequest& request) {
+  return endpoint_.post_recv(now, request);
+}
+void Collectives::cancel(TimeNs now, core::OperationId operation, core::CompletionKind kind) {
+  endpoint_.on_control(now, core::Cancel{operation, kind});
+}
+bool Collectives::send_message(std::uint16_t peer, std::span<const std::byte> bytes) {
+  return channel_.send(peer, kCollectiveMessage, bytes) == io::ControlSendStatus::kQueued;
+}
+std::uint32_t Collectives::segment_bytes(std::uint16_t peer) const { return loop_.segment_bytes_of(peer); }
+
+}  // namespace mlt::engine

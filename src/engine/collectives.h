@@ -1,0 +1,79 @@
+// The engine's side of the machines in src/collective: push-pull, summation and the collectives of groups. Gives them
+// the endpoint and the control channel as Verbs, brings them what happens, and words how their operations end.
+//
+// Absent on purpose: which thread calls what; everything here belongs to the event loop's.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "collective/collectives.h"
+#include "collective/push_pull.h"
+#include "collective/summation.h"
+#include "core/endpoint.h"
+#include "io/control_channel.h"
+#include "mlt.h"
+
+namespace mlt::engine {
+
+using base::TimeNs;
+
+class EventLoop;
+
+// Message types on the control connection.
+inline constexpr std::uint8_t kBackstopMessage = io::kFirstMessageType;        // a control datagram's bytes
+inline constexpr std::uint8_t kCollectiveMessage = io::kFirstMessageType + 1;  // collective/messages.h
+
+class Collectives final : private collective::Verbs {
+ public:
+  // All three outlive this.
+  Collectives(EventLoop& loop, core::Endpoint& endpoint, io::ControlChannel& channel);
+
+  void use_services(std::vector<std::uint16_t> services);
+  void serve(TimeNs now, std::uint16_t workers);
+  void start(TimeNs now, const collective::PushPullRequest& request);
+  void start(TimeNs now, collective::CollectiveRequest request);
+  // Nothing happens if it is no collective's.
+  void cancel(TimeNs now, core::OperationId operation);
+
+  void on_message(TimeNs now, std::uint16_t from, std::span<const std::byte> bytes);
+  // Of an operation that a machine posted.
+  void on_completion(TimeNs now, const core::Completion& completion);
+  void on_peer_down(TimeNs now, std::uint16_t peer);
+  // True if anything was due.
+  bool on_timeout(TimeNs now);
+  TimeNs next_timeout() const;
+  // Posts what found no room, now that there may be some.
+  void retry(TimeNs now);
+  // Tells whoever waits what is done.
+  void finish();
+
+  // Nothing unless this rank is a service.
+  std::optional<std::uint64_t> rounds_summed() const;
+
+ private:
+  core::PostStatus post_send(TimeNs now, const core::SendRequest& request) override;
+  core::PostStatus post_recv(TimeNs now, const core::ReceiveRequest& request) override;
+  void cancel(TimeNs now, core::OperationId operation, core::CompletionKind kind) override;
+  bool send_message(std::uint16_t peer, std::span<const std::byte> bytes) override;
+  std::uint32_t segment_bytes(std::uint16_t peer) const override;
+
+  void finish_push_pulls();
+  void finish_collectives();
+  // " (why the connection ended)", or nothing.
+  std::string cause_text(int peer) const;
+
+  EventLoop& loop_;
+  core::Endpoint& endpoint_;
+  io::ControlChannel& channel_;
+  std::unique_ptr<collective::PushPull> push_pull_;
+  std::unique_ptr<collective::Summation> summation_;
+  collective::Collectives collectives_;
+  std::deque<std::pair<std::uint16_t, std::vector<std::byte>>> early_messages_;  // before serve()
+};
+
+}  // namespace mlt::engine

@@ -1,0 +1,119 @@
+// The collectives of the public API: checked on the caller's thread, then handed to the event loop.
+#include <algorithm>
+#include <numeric>
+
+#include "engine/engine_impl.h"
+
+namespace mlt {
+
+namespace {
+
+// Fills what all collectives have in common.
+template <typename Impl>
+collective::CollectiveRequest request_of(Impl& impl, collective::CollectiveKind kind,
+                                         const CollectiveOptions& options) {
+  collective::CollectiveRequest request;
+  request.kind = kind;
+  request.ranks = options.ranks;
+  if (request.ranks.empty()) {
+    request.ranks.resize(impl.loop.options().ranks);
+    std::iota(request.ranks.begin(), request.ranks.end(), std::uint16_t{0});
+  }
+  request.loss_bound = options.loss_bound;
+  request.order = options.layer;
+  request.timeout_ns = options.timeout_ns;
+  if (options.layers == 0 || options.layer >= options.layers) {
+    impl.fail(ErrorCode::kConfig,
+              std::string(collective_name(kind)) + " was refused: layer must be below layers, and layers positive");
+  }
+  request.traffic_class = core::class_of_layer(options.layer, options.layers, impl.loop.dscp().data_classes);
+  return request;
+}
+
+Verb verb_of(collective::CollectiveKind kind) {
+  switch (kind) {
+    case collective::CollectiveKind::kAllToAll:
+      return Verb::kAllToAll;
+    case collective::CollectiveKind::kGather:
+      return Verb::kGather;
+    case collective::CollectiveKind::kAllReduce:
+      break;
+  }
+  return Verb::kAllReduce;
+}
+
+// PROTOCOL 22.1.10: What can't be carried MUST be refused before it takes a sequence number ...
+template <typename Impl>
+OperationId post(Impl& impl, collective::CollectiveRequest request) {
+  const std::uint64_t bytes = std::max(request.input.size(), request.output.size());
+  const std::string what = std::string(collective_name(request.kind)) + " of " + std::to_string(bytes) + " bytes of " +
+                           wire::element_name(request.element) + " over " + std::to_string(request.ranks.size()) +
+                           " ranks";
+  if (impl.closed) impl.fail(ErrorCode::kClosed, what + " was refused: the context is closed");
+  const std::uint16_t own = impl.loop.options().rank;
+  for (const std::uint16_t rank : request.ranks) {
+    if (rank >= impl.loop.options().ranks) {
+      impl.fail(ErrorCode::kUnknownPeer,
+                what + " was refused: the job has ranks 0 to " + std::to_string(impl.loop.options().ranks - 1), rank);
+    }
+  }
+  if (const std::string problem = check_request(request, own); !problem.empty()) {
+    impl.fail(ErrorCode::kBuffer, what + " was refused: " + problem);
+  }
+  for (const std::uint16_t rank : request.ranks) {
+    if (rank == own || impl.loop.peer_state(rank) == engine::PeerState::kUp) continue;
+    const std::string cause = impl.loop.peer_error(rank);
+    impl.fail(ErrorCode::kPeerFailed,
+              what + " was refused: rank " + std::to_string(rank) + " is not connected" +
+                  (cause.empty() ? "" : " (" + cause + ")"),
+              rank);
+  }
+  engine::Operation operation;
+  operation.what = what;
+  operation.verb = verb_of(request.kind);
+  operation.peer = own;
+  operation.total_bytes = bytes;
+  const OperationId id = impl.next_operation.fetch_add(1);
+  impl.begin(id, std::move(operation));
+  request.operation = id;
+  impl.submit(id, what,
+              [&impl, request = std::move(request)](base::TimeNs now) { impl.loop.collectives().start(now, request); });
+  return id;
+}
+
+std::vector<std::uint64_t> equal_parts(std::uint64_t bytes, std::size_t parts) {
+  return std::vector<std::uint64_t>(parts, bytes / parts);
+}
+
+}  // namespace
+
+OperationId Engine::post_all_reduce(const AllReduceOptions& options) {
+  collective::CollectiveRequest request = request_of(*impl_, collective::CollectiveKind::kAllReduce, options);
+  request.output = std::as_writable_bytes(options.data);
+  request.element = wire::ElementType::kFloat32;
+  request.average = options.average;
+  return post(*impl_, std::move(request));
+}
+
+OperationId Engine::post_all_to_all(const AllToAllOptions& options) {
+  collective::CollectiveRequest request = request_of(*impl_, collective::CollectiveKind::kAllToAll, options);
+  request.input = options.input;
+  request.output = options.output;
+  request.element = wire_element(options.element);
+  const std::size_t ranks = request.ranks.size();
+  request.send_bytes = options.send_bytes.empty() ? equal_parts(options.input.size(), ranks) : options.send_bytes;
+  request.receive_bytes =
+      options.receive_bytes.empty() ? equal_parts(options.output.size(), ranks) : options.receive_bytes;
+  return post(*impl_, std::move(request));
+}
+
+OperationId Engine::post_gather(const GatherOptions& options) {
+  collective::CollectiveRequest request = request_of(*impl_, collective::CollectiveKind::kGather, options);
+  request.input = options.input;
+  request.output = options.output;
+  request.element = wire_element(options.element);
+  request.root = options.root;
+  return post(*impl_, std::move(request));
+}
+
+}  // namespace mlt
