@@ -166,8 +166,10 @@ class Options:
         return asdict(self)
 
     @classmethod
-    def read(cls, raw: dict[str, Any]) -> Options:
+    def read(cls, raw: object) -> Options:
         """Options that came as JSON from another machine, checked like any other. Raises BadOptionError."""
+        if not isinstance(raw, dict):
+            raise BadOptionError("options of another program than mlt perf")
         try:
             made: dict[str, Any] = {
                 key: tuple(value) if isinstance(value, list) else value for key, value in raw.items()

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from mlt.config import JobConfig
+from mlt.errors import MltError
 from mlt.perf.conductor import Conductor, Measurement, Observe, Skipped
 from mlt.perf.crew import Crew, Events, LocalCrew
 from mlt.perf.link import Link
@@ -101,10 +102,12 @@ def serve(port: int, interface: str | None, *, once: bool, say: Say) -> None:
             try:
                 _serve_one(link)
                 say(f"mlt perf: a run with {address} is done")
-            except PerfError as error:
+            except (MltError, OSError) as error:
                 refuse(link, str(error))
                 if once:
-                    raise
+                    raise (
+                        error if isinstance(error, MltError) else PerfError(f"the client at {address}: {error}")
+                    ) from None
                 say(f"mlt perf: the run with {address} failed: {error}")
             finally:
                 busy.set()
@@ -115,14 +118,14 @@ def serve(port: int, interface: str | None, *, once: bool, say: Say) -> None:
 
 def _serve_one(link: Link) -> None:
     message = read_hello(link, f"the client at {link.peer_host}")
-    options = Options.read(dict(message.get("options") or {}))
+    options = Options.read(message.get("options"))
     read_host(message, "the client")
     if options.ranks != 2:
         raise BadOptionError(f"{options.ranks} ranks: a server and a client are 2")
     own = find_interface(None, link.peer_host)
     host = host_of(0, replace(own, address=link.local_host))
     link.send(hello(host=as_dict(host)))
-    follow(link, place_of(host, 2, str(message["job"])), options)
+    follow(link, place_of(host, 2, str(message.get("job"))), options)
 
 
 def _turn_away(listener: socket.socket, busy: threading.Event) -> None:
@@ -147,8 +150,8 @@ def run_job(options: Options, environ: Mapping[str, str], interface: str | None,
         link.send(hello(host=as_dict(own)))
         # Rank 0 answers when all ranks are there.
         answer = read_hello(link, f"rank 0 at {config.master_addr}:{port}", options.timeout + HELLO_SECONDS)
-        agreed = Options.read(dict(answer.get("options") or {}))
-        follow(link, place_of(own, agreed.ranks, str(answer["job"])), agreed)
+        agreed = Options.read(answer.get("options"))
+        follow(link, place_of(own, agreed.ranks, str(answer.get("job"))), agreed)
     finally:
         link.close()
     return None
