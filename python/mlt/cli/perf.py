@@ -74,11 +74,16 @@ def perf(
     paths: Annotated[int, typer.Option(help="To each peer.")] = 1,
     datapath: Annotated[str, typer.Option(help="Of mlt.")] = "kernel",
     rate: Annotated[str | None, typer.Option(help="Offer this and no more, for example 1gbit: for CPU per GB.")] = None,
+    line_rate: Annotated[
+        str | None, typer.Option(help="Of the network, for mlt; default: what the interface says.")
+    ] = None,
     faults: Annotated[str, typer.Option(help="For mlt's packets on purpose, for example drop=0.01,seed=7.")] = "",
     interface: Annotated[
         str | None, typer.Option(envvar="MLT_INTERFACE", help="To use; default: the one towards the others.")
     ] = None,
-    pin: Annotated[bool, typer.Option(help="With --local: a core for each rank, if there are enough.")] = True,
+    pin: Annotated[
+        bool, typer.Option("--pin", help="With --local: a core for each rank, if there are enough.")
+    ] = False,
     timeout: Annotated[float, typer.Option(help="Seconds for one operation, and for ranks to come.")] = 60.0,
     json: Annotated[Path | None, typer.Option(help="Write everything there, samples included.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Write the distribution of round times there (.png, .svg).")] = None,
@@ -113,6 +118,7 @@ def perf(
             paths=paths,
             datapath=datapath,
             rate=None if rate is None else parse_rate(rate),
+            line_rate=None if line_rate is None else parse_rate(line_rate),
             faults=faults,
             pin=pin,
             timeout=timeout,

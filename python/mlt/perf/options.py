@@ -76,8 +76,10 @@ def default_rounds(size: int) -> int:
 class Options:
     """One run of ``mlt perf``. ``rounds`` None: by size. ``rate``: offered by the application, for every transport.
 
-    ``loss_bounds``, ``stop``, ``tags``, ``segment_bytes`` and ``faults`` concern mlt alone. ``compare`` may hold "all":
-    then what is not installed is named and left out, where a transport asked for by its name fails the run.
+    ``loss_bounds``, ``stop``, ``tags``, ``segment_bytes``, ``line_rate`` and ``faults`` concern mlt alone. ``compare``
+    may hold "all": then what is not installed is named and left out, where a transport asked for by its name fails the
+    run. ``pin`` gives each rank one core, and is off by default: a library with several threads to a rank is slower
+    then than it need be (gloo's all-reduce several times).
     """
 
     pattern: str = "p2p"
@@ -93,8 +95,9 @@ class Options:
     paths: int = 1
     datapath: str = "kernel"
     rate: int | None = None
+    line_rate: int | None = None
     faults: str = ""
-    pin: bool = True
+    pin: bool = False
     timeout: float = 60.0
 
     def __post_init__(self) -> None:
@@ -127,8 +130,9 @@ class Options:
             raise BadOptionError("loss bounds: each one once, and one at least")
         if not (math.isfinite(self.timeout) and self.timeout > 0):
             raise BadOptionError(f"timeout {self.timeout!r}: seconds, above 0")
-        if self.rate is not None and self.rate < LEAST_RATE:
-            raise BadOptionError(f"rate {self.rate} bit/s: 1mbit at least")
+        for name, rate in (("rate", self.rate), ("line rate", self.line_rate)):
+            if rate is not None and rate < LEAST_RATE:
+                raise BadOptionError(f"{name} {rate} bit/s: 1mbit at least")
         if self.segment_bytes is not None and (self.segment_bytes < 8 or self.segment_bytes % 8):
             raise BadOptionError(f"segment of {self.segment_bytes} bytes: a multiple of 8")
         if self.datapath != "kernel":

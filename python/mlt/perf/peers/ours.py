@@ -33,6 +33,7 @@ class Ours(Peer):
             rendezvous_port=table[0].port,
             host=self.place.address,
             segment_bytes=options.segment_bytes,
+            line_rate_gbps=None if options.line_rate is None else options.line_rate / 1e9,
             faults=mlt.Faults.parse(options.faults),
             operation_timeout=options.timeout,
             connect_timeout=min(options.timeout, 60.0),
