@@ -72,9 +72,9 @@ std::array<std::byte, kShapeBytes> encode(const Shape& shape);
 // The fields of a shape, for people; of bytes that may have come from anywhere.
 std::string describe_shape(std::span<const std::byte, kShapeBytes> bytes);
 
-// Steps that may be posted beyond the first that is not done. At least the bits of a mask would allow 64; 16 pieces of
-// a ring are 16 MiB, more than any path holds.
-inline constexpr std::uint32_t kMaxWindow = 16;
+// Steps that may be posted beyond the first that is not done; Stream::done has a bit for each. So many pieces of a ring
+// are 8 MiB, more than a socket's buffer lets be under way.
+inline constexpr std::uint32_t kMaxWindow = 32;
 
 // What goes one way between this rank and one peer: steps, posted in order, that end in any order. Step 0 is the shape.
 struct Stream {

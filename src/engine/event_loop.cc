@@ -153,6 +153,9 @@ bool EventLoop::send_run(const core::Transmit& run) {
 
 void EventLoop::on_run(const base::ReceivedRun& run) {
   for (std::size_t at = 0; at < run.bytes.size(); at += run.datagram_bytes) {
+    // The kernel has just copied the run, past the nearest caches: the headers' misses would be a tenth of the loop.
+    if (at + 2 * run.datagram_bytes < run.bytes.size())
+      __builtin_prefetch(run.bytes.data() + at + 2 * run.datagram_bytes);
     const std::size_t size = std::min<std::size_t>(run.datagram_bytes, run.bytes.size() - at);
     endpoint_->on_datagram(now_, run.bytes.subspan(at, size), run.ecn, run.arrival_ns);
   }
