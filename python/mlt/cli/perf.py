@@ -72,7 +72,7 @@ def perf(
     ] = Tags.magnitude,
     segment_bytes: Annotated[int | None, typer.Option(help="Payload of a packet.  [default: by the MTU]")] = None,
     paths: Annotated[int, typer.Option(help="To each peer.")] = 1,
-    datapath: Annotated[str, typer.Option(help="Of mlt.")] = "kernel",
+    datapath: Annotated[str, typer.Option(help="Of mlt: auto, udp, vma or xdp.")] = "auto",
     rate: Annotated[str | None, typer.Option(help="Offer this and no more, for example 1gbit: for CPU per GB.")] = None,
     line_rate: Annotated[
         str | None, typer.Option(help="Of the network, for mlt; default: what the interface says.")

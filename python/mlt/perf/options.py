@@ -5,6 +5,7 @@ Sizes are bytes, rates bits per second, times seconds.
 
 from __future__ import annotations
 
+import inspect
 import math
 import re
 from collections.abc import Sequence
@@ -22,10 +23,11 @@ ALL = "all"
 OURS = "mlt"
 STOPS = ("patient", "eager")
 TAGS = ("magnitude", "none")
+DATAPATHS = ("auto", "udp", "vma", "xdp")
 
 DEFAULT_SIZES = (64 << 10, 1 << 20, 25 << 20)
 LEAST_BYTES, MOST_BYTES = 8, 4 << 30
-MOST_RANKS = 64
+MOST_RANKS, MOST_PATHS = 64, 16
 MOST_ROUNDS = 1_000_000
 LEAST_RATE = 1_000_000
 
@@ -93,7 +95,7 @@ class Options:
     compare: tuple[str, ...] = ()
     segment_bytes: int | None = None
     paths: int = 1
-    datapath: str = "kernel"
+    datapath: str = "auto"
     rate: int | None = None
     line_rate: int | None = None
     faults: str = ""
@@ -104,6 +106,7 @@ class Options:
         _choice("pattern", self.pattern, PATTERNS)
         _choice("stop", self.stop, STOPS)
         _choice("tags", self.tags, TAGS)
+        _choice("datapath", self.datapath, DATAPATHS)
         for peer in self.compare:
             _choice("compare", peer, (*PEERS, ALL))
         self._check_numbers()
@@ -135,10 +138,10 @@ class Options:
                 raise BadOptionError(f"{name} {rate} bit/s: 1mbit at least")
         if self.segment_bytes is not None and (self.segment_bytes < 8 or self.segment_bytes % 8):
             raise BadOptionError(f"segment of {self.segment_bytes} bytes: a multiple of 8")
-        if self.datapath != "kernel":
-            raise BadOptionError(f"datapath {self.datapath!r}: this build has kernel UDP only (--datapath kernel)")
-        if self.paths != 1:
-            raise BadOptionError(f"{self.paths} paths: kernel UDP carries one path to a peer in this build (--paths 1)")
+        if not 1 <= self.paths <= MOST_PATHS:
+            raise BadOptionError(f"{self.paths} paths: 1 to {MOST_PATHS}")
+        for name in self.context_arguments:
+            _require_argument(name)
 
     def _check_sizes(self) -> None:
         if not self.sizes:
@@ -151,6 +154,12 @@ class Options:
                     f"size {size} bytes cannot be dealt out to {self.ranks} ranks in whole elements of 4 bytes; give a "
                     f"multiple of {4 * self.ranks}"
                 )
+
+    @property
+    def context_arguments(self) -> dict[str, Any]:
+        """What mlt's Context is told beyond its defaults of the ways that packets take."""
+        given: dict[str, Any] = {} if self.paths == 1 else {"paths": self.paths}
+        return given if self.datapath == DATAPATHS[0] else {**given, "datapath": self.datapath}
 
     @property
     def peers(self) -> tuple[str, ...]:
@@ -186,3 +195,11 @@ class Options:
 def _choice(name: str, value: str, allowed: Sequence[str]) -> None:
     if value not in allowed:
         raise BadOptionError(f"{name} {value!r}: one of {', '.join(allowed)}")
+
+
+def _require_argument(name: str) -> None:
+    """A build without several paths, or with one datapath only, has no such argument."""
+    from mlt.context import Context
+
+    if name not in inspect.signature(Context).parameters:
+        raise BadOptionError(f"--{name}: this build of mlt has one path to a peer, over kernel UDP; leave it out")

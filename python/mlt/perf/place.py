@@ -2,16 +2,52 @@
 
 from __future__ import annotations
 
+import array
 import contextlib
+import fcntl
 import os
 import random
 import socket
+import struct
+from dataclasses import dataclass
 from pathlib import Path
 
-from mlt.doctor import Interface, interfaces
 from mlt.perf.problem import BadOptionError, PerfError
 
 _FIRST_PORT, _LAST_PORT, _TRIALS = 10_000, 65_535, 200
+_SIOCGIFCONF, _SIOCGIFMTU = 0x8912, 0x8921
+_IFREQ = struct.Struct("@16s24s")
+_MOST_ADDRESSES = 128
+
+
+@dataclass(frozen=True)
+class Interface:
+    """One IPv4 address of this machine, and the interface that has it."""
+
+    name: str
+    address: str
+    mtu: int
+
+    @property
+    def is_loopback(self) -> bool:
+        return self.address.startswith("127.")
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.address} (MTU {self.mtu})"
+
+
+def interfaces() -> list[Interface]:
+    """Those that are up and have an IPv4 address. Asked of the kernel: /sys shows another namespace's."""
+    buffer = array.array("B", bytes(_IFREQ.size * _MOST_ADDRESSES))
+    address, length = buffer.buffer_info()
+    found = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        used = struct.unpack("@iP", fcntl.ioctl(sock, _SIOCGIFCONF, struct.pack("@iP", length, address)))[0]
+        for at in range(0, used, _IFREQ.size):
+            raw, rest = _IFREQ.unpack_from(buffer, at)
+            mtu = struct.unpack_from("@16si", fcntl.ioctl(sock, _SIOCGIFMTU, struct.pack("@16s24x", raw)))[1]
+            found.append(Interface(raw.split(b"\0")[0].decode(errors="replace"), socket.inet_ntoa(rest[4:8]), mtu))
+    return found
 
 
 def find_interface(name: str | None, towards: str) -> Interface:
@@ -42,7 +78,7 @@ def find_interface(name: str | None, towards: str) -> Interface:
     # All of 127.0.0.0/8 is loopback's, whichever of them it lists.
     for one in known:
         if own.startswith("127.") and one.is_loopback:
-            return Interface(one.name, own, one.mtu, one.speed)
+            return Interface(one.name, own, one.mtu)
     raise PerfError(f"this machine reaches {towards!r} from {own}, which none of its interfaces has")
 
 

@@ -16,11 +16,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from mlt import __version__
-from mlt.doctor import Interface
 from mlt.perf.crew import Crew, Event, Events, LocalCrew
 from mlt.perf.link import MOST_HELLO_BYTES, Link, Message
 from mlt.perf.options import Options
 from mlt.perf.peers import Place
+from mlt.perf.place import Interface
 from mlt.perf.problem import BadOptionError, PerfError
 
 # Of the lines between machines; raised when one changes its meaning.

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import pytest
 from perf_runs import perf
 
+import mlt
 from mlt.perf.options import PEERS, Options, format_size, parse_rate, parse_size
 from mlt.perf.problem import BadOptionError
 
@@ -56,7 +58,7 @@ def test_parse_rate__reads_units_and_refuses() -> None:
         ({"stop": "never"}, "stop 'never'"),
         ({"compare": ("udt",)}, "compare 'udt': one of tcp, gloo, mpi, raw-udp, all"),
         ({"segment_bytes": 100}, "segment of 100 bytes"),
-        ({"paths": 2}, "2 paths"),
+        ({"paths": 0}, "0 paths"),
         ({"datapath": "dpdk"}, "datapath 'dpdk'"),
         ({"rate": 5}, "rate 5 bit/s"),
         ({"timeout": 0.0}, "timeout 0.0"),
@@ -67,6 +69,15 @@ def test_options__refuses(given: dict[str, Any], text: str) -> None:
     with pytest.raises(BadOptionError) as caught:
         Options(**given)
     assert text in str(caught.value)
+
+
+@pytest.mark.parametrize(("given", "argument"), [({"paths": 2}, "paths"), ({"datapath": "udp"}, "datapath")])
+def test_options__what_this_build_lacks_is_refused(given: dict[str, Any], argument: str) -> None:
+    if argument in inspect.signature(mlt.Context).parameters:
+        assert Options(**given).context_arguments == given
+        return
+    with pytest.raises(BadOptionError, match=f"--{argument}: this build"):
+        Options(**given)
 
 
 def test_options__all_is_optional_a_name_is_not() -> None:

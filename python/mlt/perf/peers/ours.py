@@ -37,6 +37,7 @@ class Ours(Peer):
             faults=mlt.Faults.parse(options.faults),
             operation_timeout=options.timeout,
             connect_timeout=min(options.timeout, 60.0),
+            **options.context_arguments,
         )
 
     @property
