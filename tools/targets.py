@@ -129,9 +129,13 @@ def judge_one_way(run: Run, result: dict[str, Any]) -> list[Verdict]:
     return verdicts
 
 
-def judge_untagged(run: Run, result: dict[str, Any]) -> list[Verdict]:
-    """What tagging by magnitude costs: the same without it. For information, against no target."""
-    return [replace(one, case=f"{one.case}, untagged", target="", met=None) for one in judge_one_way(run, result)]
+def untagged(judge: Judge) -> Judge:
+    """The same without tagging by magnitude, to see what that costs: for information, against no target."""
+
+    def judge_all(run: Run, result: dict[str, Any]) -> list[Verdict]:
+        return [replace(one, case=f"{one.case}, untagged", target="", met=None) for one in judge(run, result)]
+
+    return judge_all
 
 
 def judge_all_reduce(run: Run, result: dict[str, Any]) -> list[Verdict]:
@@ -225,13 +229,15 @@ def runs() -> list[Run]:
     # One core per side is part of that target; elsewhere a library may use what the machine has.
     one_way = "--size 64MiB --rounds 15 --segment-bytes 1440 --pin"
     reduce = "--pattern allreduce --size 1MiB,25MiB --rounds 50 --compare gloo,mpi"
+    paced = "--size 1MB --rounds 250 --rate 1gbit --compare gloo"
     bounds = "--rounds 100 --loss-bound 0,0.1 --compare gloo"
     bed = {"hosts": HOSTS, "rate": "200mbit", "buffer": "256KiB"}
     found = [
         _run("one-way", f"{one_way} --compare gloo,raw-udp", judge_one_way),
-        _run("one-way-untagged", f"{one_way} --compare gloo,raw-udp --tags none", judge_untagged),
+        _run("one-way-untagged", f"{one_way} --compare gloo,raw-udp --tags none", untagged(judge_one_way)),
         _run("all-reduce", reduce, judge_all_reduce),
-        _run("cpu", "--size 1MB --rounds 250 --rate 1gbit --compare gloo", judge_cpu),
+        _run("cpu", paced, judge_cpu),
+        _run("cpu-untagged", f"{paced} --tags none", untagged(judge_cpu)),
     ]
     for loss in ("0%", "0.1%", "1%"):
         words = f"--pattern allreduce --size 64KiB,1MiB {bounds}"
