@@ -57,11 +57,11 @@ def perf(
     port: Annotated[int, typer.Option(min=1, max=65_535, help="Of --serve and HOST.")] = session.DEFAULT_PORT,
     pattern: Annotated[Pattern, typer.Option(help="Who sends to whom.")] = Pattern.p2p,
     size: Annotated[
-        str | None, typer.Option(help="Of a tensor; several with commas.  [default: 64KiB,1MiB,25MiB]")
+        str | None, typer.Option(help="Of a tensor, several with commas; default: 64KiB,1MiB,25MiB.")
     ] = None,
-    ranks: Annotated[int | None, typer.Option(help="With --local.  [default: 2, incast 4]")] = None,
+    ranks: Annotated[int | None, typer.Option(help="With --local; default: 2, for incast 4.")] = None,
     rounds: Annotated[
-        int | None, typer.Option(help="Timed rounds per size.  [default: 1000, 200 or 20 by size]")
+        int | None, typer.Option(help="Timed rounds per size; default: 1000, 200 or 20, by size.")
     ] = None,
     turns: Annotated[int, typer.Option(help="The transports take turns this many times at each size.")] = 5,
     compare: Annotated[str, typer.Option(help="Others to run: of tcp,gloo,mpi,raw-udp, or all that are there.")] = "",
@@ -70,7 +70,7 @@ def perf(
     tags: Annotated[
         Tags, typer.Option(help="How mlt tags segments for switches; none saves its sampling.")
     ] = Tags.magnitude,
-    segment_bytes: Annotated[int | None, typer.Option(help="Payload of a packet.  [default: by the MTU]")] = None,
+    segment_bytes: Annotated[int | None, typer.Option(help="Payload of a packet; default: by the MTU.")] = None,
     paths: Annotated[int, typer.Option(help="To each peer.")] = 1,
     datapath: Annotated[str, typer.Option(help="Of mlt: auto, udp, vma or xdp.")] = "auto",
     rate: Annotated[str | None, typer.Option(help="Offer this and no more, for example 1gbit: for CPU per GB.")] = None,

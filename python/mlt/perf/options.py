@@ -60,8 +60,8 @@ def _parse(text: str, units: dict[str, int], what: str, example: str) -> int:
 
 
 def format_size(size: int) -> str:
-    """``25 MiB``: in binary units where they come out whole, in decimal ones where those do, else bytes."""
-    for unit, scale in (("MiB", 2**20), ("KiB", 2**10), ("MB", 10**6), ("KB", 10**3)):
+    """``25 MiB``: in the largest unit that comes out whole, binary before decimal; else bytes."""
+    for unit, scale in (("MiB", 2**20), ("MB", 10**6), ("KiB", 2**10), ("KB", 10**3)):
         if size >= scale and size % scale == 0:
             return f"{size // scale} {unit}"
     return f"{size} B"

@@ -11,6 +11,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from rich import box
 from rich.table import Table
 
 from mlt import __version__
@@ -19,7 +20,7 @@ from mlt.perf.options import format_size
 from mlt.perf.peers.tcp import congestion_control
 from mlt.perf.problem import PerfError
 from mlt.perf.session import Result
-from mlt.perf.statistics import QUANTILES, Summary, cumulative, name_of, significant, summarise
+from mlt.perf.statistics import QUANTILES, Summary, cumulative, name_of, needed, significant, summarise
 
 # Raised when a field changes its meaning or goes.
 SCHEMA = 1
@@ -128,10 +129,17 @@ def _table(result: Result, size: int) -> Table:
     unit, scale = _time_unit([summarise(row.seconds) for row in rows])
     rate = "" if result.options.rate is None else f", offered {result.options.rate / 1e9:g} Gbit/s"
     ranks = "" if case.pattern == "p2p" else f", {case.ranks} ranks"
-    table = Table(title=f"{case.pattern} of {format_size(size)}{ranks}, {rounds:,} rounds{rate}; times in {unit}")
-    table.add_column("")
+    short = [f"{name_of(q)} needs {needed(q):,} rounds" for q in QUANTILES if rounds < needed(q)]
+    table = Table(
+        title=f"{case.pattern} of {format_size(size)}{ranks}, {rounds:,} rounds{rate}; times in {unit}",
+        caption="; ".join(short) or None,
+        # Everything has to fit into 80 columns.
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+    )
+    table.add_column("", no_wrap=True)
     for name in ("Gbit/s", *map(name_of, QUANTILES), "lost", "repairs", "given up", "CPU s/GB"):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(row.label, *_cells(row, scale))
     return table

@@ -36,9 +36,9 @@ class Summary:
         return value
 
     def text(self, quantile: float, scale: float = 1.0, digits: int = 3) -> str:
-        """The quantile times ``scale``, or how many samples it would need."""
+        """The quantile times ``scale``; a dash where there are too few samples for it."""
         value = self.quantiles[quantile]
-        return f"needs {needed(quantile):,}" if value is None else significant(value * scale, digits)
+        return "-" if value is None else significant(value * scale, digits)
 
 
 def summarise(samples: Sequence[float]) -> Summary:

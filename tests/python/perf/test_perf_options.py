@@ -27,7 +27,8 @@ def test_parse_size__refuses(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "text"), [(65_536, "64 KiB"), (10**6, "1 MB"), (25 << 20, "25 MiB"), (1004, "1004 B")]
+    ("size", "text"),
+    [(65_536, "64 KiB"), (10**6, "1 MB"), (25 << 20, "25 MiB"), (64 * 10**6, "64 MB"), (1004, "1004 B")],
 )
 def test_format_size__takes_the_unit_that_comes_out_whole(size: int, text: str) -> None:
     assert format_size(size) == text
