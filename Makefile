@@ -6,6 +6,7 @@
 #   make mutants plants faults in the core and demands that the swarm catches each
 #   make fuzz    every fuzz target for FUZZ_SECONDS (60) each; says how to replay what it finds
 #   make bench   the benchmarks
+#   make targets what mlt must reach beside its peers, measured (docs/results/line-rate.md); five minutes, as root
 #   make lint    ruff, mypy, clang-format
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
@@ -17,7 +18,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 CPP_SOURCES := $(shell git ls-files 'src/*' CMakeLists.txt 2>/dev/null)
 PY_SOURCES := $(shell git ls-files 'python/*' 'plugins/*' 'switch_configs/*' pyproject.toml 2>/dev/null)
 
-.PHONY: demo test test-cpp test-python test-live test-asan test-tsan fuzz swarm mutants clang bench lint format wheel system clean help
+.PHONY: demo test test-cpp test-python test-live test-asan test-tsan fuzz swarm mutants clang bench targets lint format wheel system clean help
 help:
 	@sed -n 's/^#   //p' Makefile
 
@@ -96,6 +97,9 @@ bench: $(VENV)/.wheel
 	$(BIN)/cmake --preset perf
 	$(BIN)/cmake --build --preset perf
 	$(BIN)/python -m pytest tests/bench --benchmark-only --benchmark-disable-gc -p no:timeout -s
+
+targets: $(VENV)/.wheel
+	$(BIN)/python tools/targets.py $(TARGETS_ARGS)
 
 lint: $(VENV)/.wheel
 	$(BIN)/ruff check python plugins switch_configs tests tools examples

@@ -14,4 +14,5 @@ PYBIND11_MODULE(_core, module) {
   mlt::bindings::register_paths(module);
   mlt::bindings::register_engine(module);
   mlt::bindings::register_simulator(module);
+  mlt::bindings::register_bare_udp(module);
 }

@@ -24,6 +24,7 @@ std::uint64_t total(const std::vector<std::uint64_t>& parts) {
 }
 
 std::string check_all_reduce(const CollectiveRequest& request) {
+  // PROTOCOL 22.2.1: Only float32 is summed ...
   if (request.element != wire::ElementType::kFloat32) return "an all-reduce sums float32; convert the tensor";
   if (request.output.size() % sizeof(float) != 0) return "its size is not a multiple of 4 bytes";
   return "";
@@ -79,7 +80,8 @@ const char* collective_name(CollectiveKind kind) {
   return "unknown collective";
 }
 
-// PROTOCOL 22.1.5: The shape is 32 bytes of uint8: kind (8; 1 all-reduce, 2 all-to-all, 3 gather), average (8; 0 or 1),
+// PROTOCOL 22.1.5: The first transfer from one member to another is the shape, 32 bytes of uint8: kind (8; 1
+// all-reduce, 2 all-to-all, 3 gather), average (8; 0 or 1),
 //     root (16), sequence (32), bytes (64), loss bound (float64), element type (8), 56 zero bits.
 std::array<std::byte, kShapeBytes> encode(const Shape& shape) {
   std::array<std::byte, kShapeBytes> out{};
@@ -136,6 +138,7 @@ std::string check_request(const CollectiveRequest& request, std::uint16_t rank) 
   if (!(request.loss_bound >= 0.0 && request.loss_bound < 1.0)) {
     return "loss bound " + in_short(request.loss_bound) + ": it must be at least 0 and below 1";
   }
+  // PROTOCOL 22.3.2: Each piece may lose up to the bound, floating point only ...
   if (request.loss_bound > 0 && !wire::is_floating_point(request.element)) {
     return "only floating-point tensors may be lossy: use a loss bound of 0";
   }

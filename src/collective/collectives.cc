@@ -95,7 +95,7 @@ void Collectives::start(TimeNs now, CollectiveRequest request) {
   //     group's next sequence number, from 0 ...
   active.sequence = group.next++;
   group.open.push_back(active.slot);
-  if (group.broken && active.sequence >= group.broken_from) fail(now, active, group.cause, false);
+  if (group.broken && active.sequence >= group.broken_from) fail(now, active, group.cause, !group.is_told);
   settle(now);
 }
 
@@ -130,7 +130,8 @@ void Collectives::advance(TimeNs now, Active& active, std::size_t index) {
   while (!active.stopping && stream.posted < stream.steps && stream.posted < stream.settled + stream.window) {
     const bool is_ready = !stream.is_send || stream.posted == 0 || active.collective->is_ready(stream, stream.posted);
     if (!is_ready) return;
-    const core::PostStatus status = post(now, active, index);
+    const core::PostStatus status =
+        has_share(active, stream) ? post(now, active, index) : core::PostStatus::kTooManyOperations;
     if (may_retry(status)) {
       active.stalled = any_stalled_ = true;
       return;
@@ -138,7 +139,15 @@ void Collectives::advance(TimeNs now, Active& active, std::size_t index) {
     if (status != core::PostStatus::kPosted) return on_post_refused(now, active, stream, status);
     ++stream.posted;
     ++active.outstanding;
+    ++(stream.is_send ? sends_ : receives_);
   }
+}
+
+bool Collectives::has_share(const Active& active, const Stream& stream) const {
+  const std::uint32_t posted = stream.is_send ? sends_ : receives_;
+  if (posted < shared_transfers_) return true;
+  if (active.group->open.front() != active.slot) return false;
+  return posted < 2 * shared_transfers_ || stream.posted == stream.settled;
 }
 
 core::PostStatus Collectives::post(TimeNs now, Active& active, std::size_t index) {
@@ -211,6 +220,7 @@ void Collectives::on_completion(TimeNs now, const core::Completion& completion) 
   MLT_CHECK(active.collective != nullptr && active.outstanding > 0);
   --active.outstanding;
   Stream& stream = active.collective->streams[index];
+  --(stream.is_send ? sends_ : receives_);
   active.done.repaired_segments += completion.repaired_segments;
   if (core::is_failure(completion.status)) {
     on_transfer_failed(now, active, completion);
@@ -266,7 +276,7 @@ void Collectives::on_transfer_failed(TimeNs now, Active& active, const core::Com
                   true);
     case core::CompletionStatus::kCancelled:
       // PROTOCOL 22.1.8: A member whose transfer the other side gave up MUST cancel its own of that collective, and
-      //     waits for failed 1 s at most.
+      //     waits for failed 1 s at most ...
       active.given_up_by = completion.peer;
       stop(now, active);
       return set_timer(active, std::min(active.expires_ns, base::after(now, kExplanationNs)));
@@ -295,6 +305,7 @@ void Collectives::fail(TimeNs now, Active& active, const Cause& cause, bool tell
     for (const std::uint16_t rank : group.ranks) {
       if (rank != rank_) verbs_.send_message(rank, scratch_);  // one that is gone has nothing to hear
     }
+    group.is_told = true;
   }
   break_group(now, group, active.sequence, cause);
 }
@@ -345,6 +356,7 @@ void Collectives::on_message(TimeNs now, std::uint16_t from, const Failed& faile
   Cause cause{is_known ? status : core::CompletionStatus::kCancelled, failed.failed_rank, failed.text};
   if (cause.text.empty()) cause.text = rank_text(from) + " gave it up";
   // Also one that waits to hear why it was given up, and one that has not been called here yet.
+  group.is_told = true;
   break_group(now, group, failed.sequence, cause);
   settle(now);
 }
@@ -363,17 +375,24 @@ void Collectives::on_peer_down(TimeNs now, std::uint16_t peer) {
     if (!is_waiting && !is_needed) continue;
     fail(now, active, {core::CompletionStatus::kPeerFailed, peer, rank_text(peer) + " died or left"}, true);
   }
+  // Later calls: the members beside the one that is gone see it by themselves, the others might wait for these.
+  for (auto& [id, group] : groups_) {
+    if (std::ranges::find(group.ranks, peer) == group.ranks.end()) continue;
+    break_group(now, group, group.next, {core::CompletionStatus::kPeerFailed, peer, rank_text(peer) + " died or left"});
+  }
   settle(now);
 }
 
 void Collectives::retry(TimeNs now) {
   if (!any_stalled_) return;
   any_stalled_ = false;
-  for (std::size_t slot = 0; slot < slots_.size(); ++slot) {
-    if (!slots_[slot] || !slots_[slot]->stalled) continue;
-    Active& active = *slots_[slot];
-    active.stalled = false;
-    for (std::size_t i = 0; i < active.collective->streams.size() && !active.stalled; ++i) advance(now, active, i);
+  for (auto& [id, group] : groups_) {
+    for (std::size_t k = 0; k < group.open.size() && k < kLanes; ++k) {
+      Active& active = *slots_[group.open[k]];
+      if (!active.stalled) continue;
+      active.stalled = false;
+      for (std::size_t i = 0; i < active.collective->streams.size(); ++i) advance(now, active, i);
+    }
   }
   settle(now);
 }

@@ -21,10 +21,16 @@
 
 namespace mlt::collective {
 
+// Transfers that may be posted in each direction by collectives that are not the first of their group. Beyond it only
+// the first are let through, and beyond twice as many these too only one by one: whatever members wait for, they find
+// room for what everybody needs first. The endpoint has more room than that (EndpointConfig::max_sends, max_receives).
+inline constexpr std::uint32_t kSharedTransfers = 256;
+
 class Collectives {
  public:
-  Collectives(std::uint16_t rank, Verbs& verbs, base::DurationNs default_timeout_ns)
-      : rank_(rank), verbs_(verbs), default_timeout_ns_(default_timeout_ns) {}
+  Collectives(std::uint16_t rank, Verbs& verbs, base::DurationNs default_timeout_ns,
+              std::uint32_t shared_transfers = kSharedTransfers)
+      : rank_(rank), verbs_(verbs), default_timeout_ns_(default_timeout_ns), shared_transfers_(shared_transfers) {}
 
   // The request was checked by check_request(); whatever goes wrong then ends it like any other failure.
   void start(TimeNs now, CollectiveRequest request);
@@ -58,6 +64,7 @@ class Collectives {
     std::uint32_t next = 0;  // sequence of the next collective
     bool broken = false;     // from `broken_from` on
     std::uint32_t broken_from = 0;
+    bool is_told = false;  // the members know, by failed: from here or from one of them
     Cause cause;
     std::deque<std::uint32_t> open;  // slots, by sequence: the first kLanes are under way, the rest waits
   };
@@ -83,6 +90,7 @@ class Collectives {
   void refuse(const CollectiveRequest& request, const std::string& text);
   void begin(TimeNs now, Active& active);
   void advance(TimeNs now, Active& active, std::size_t stream);
+  bool has_share(const Active& active, const Stream& stream) const;
   core::PostStatus post(TimeNs now, Active& active, std::size_t stream);
   core::PostStatus post_send(TimeNs now, Active& active, Stream& stream, OperationId operation);
   core::PostStatus post_receive(TimeNs now, Active& active, Stream& stream, OperationId operation);
@@ -105,7 +113,9 @@ class Collectives {
   std::uint16_t rank_;
   Verbs& verbs_;
   base::DurationNs default_timeout_ns_;
-  std::map<std::uint64_t, Group> groups_;  // by id; nodes stay where they are
+  std::uint32_t shared_transfers_;
+  std::uint32_t sends_ = 0, receives_ = 0;  // posted and not done, over all
+  std::map<std::uint64_t, Group> groups_;   // by id; nodes stay where they are
   std::vector<std::unique_ptr<Active>> slots_;
   std::vector<std::uint32_t> free_slots_;
   std::set<std::pair<TimeNs, std::uint32_t>> timers_;  // of every open collective, one each

@@ -79,6 +79,8 @@ void RingAllReduce::add_segment(void* context, std::uint64_t offset_bytes, std::
   if (target.scale == 1.0F) {
     add_float32(sum, payload.data());
   } else {
+    // PROTOCOL 22.2.5: A mean is the sum times 1 / n in float32, whatever was lost, multiplied where the last term is
+    //     added.
     add_and_scale_float32(sum, payload.data(), target.scale);
   }
 }

@@ -14,6 +14,7 @@ from mlt.cli.delegate import Delegate
 COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("mlt.cli.demo", "train a real model over the transport, with losses, and compare"),
     "serve": ("mlt.cli.serve", "run a summation service until every worker is gone"),
+    "perf": ("mlt.cli.perf", "goodput and latency of this transport and others, in the same run"),
     "plan": ("mlt.cli.plan", "who holds, who aggregates, which route: plans from one cluster file"),
     "doctor": ("mlt.cli.doctor", "what this machine lacks for mlt, and the command that fixes it"),
     "testbed": ("mlt.cli.testbed", "hosts and a bad network on this machine, to run a job on"),

@@ -40,12 +40,19 @@ TEST_CASE("decode__gives_back_what_encode_wrote") {
   CHECK(std::get<Registered>(*decode(bytes)).on_demand);
   encode(Ready{3, 4}, bytes);
   CHECK(std::get<Ready>(*decode(bytes)).partition == 4);
+  encode(Failed{0xFF'FFFF'FFFF, 9, -1, 6, "late"}, bytes);
+  const auto failed = std::get<Failed>(*decode(bytes));
+  CHECK(failed.group == 0xFF'FFFF'FFFF);
+  CHECK(failed.sequence == 9);
+  CHECK(failed.failed_rank == -1);
+  CHECK(failed.status == 6);
+  CHECK(failed.text == "late");
 }
 
 TEST_CASE("decode__refuses_every_truncation_and_anything_longer") {
   std::vector<std::byte> bytes;
   for (const Message& message : {Message{Register{}}, Message{Registered{1, 2}}, Message{Refused{1, 2, "because"}},
-                                 Message{Aborted{1, 2, 3}}, Message{Ready{1, 2}}}) {
+                                 Message{Aborted{1, 2, 3}}, Message{Ready{1, 2}}, Message{Failed{1, 2, 3, 4, "why"}}}) {
     encode(message, bytes);
     for (std::size_t n = 0; n < bytes.size(); ++n) CHECK_FALSE(decode(std::span(bytes).first(n)).has_value());
     bytes.push_back(std::byte{0});

@@ -1,0 +1,249 @@
+"""``mlt perf``: goodput and latency of this transport and of others, on the same network in the same run."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import Enum
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from mlt.errors import MltError
+from mlt.perf import report, session
+from mlt.perf.options import DEFAULT_SIZES, Options, parse_rate, parse_size
+from mlt.perf.problem import BadOptionError
+
+app = typer.Typer(add_completion=False)
+
+FAILED, INTERRUPTED = 1, 130
+WIDTH = 120
+
+
+class Pattern(str, Enum):
+    p2p = "p2p"
+    incast = "incast"
+    alltoall = "alltoall"
+    allreduce = "allreduce"
+
+
+class Stop(str, Enum):
+    patient = "patient"
+    eager = "eager"
+
+
+class Tags(str, Enum):
+    magnitude = "magnitude"
+    none = "none"
+
+
+@app.command()
+def perf(
+    *,
+    host: Annotated[
+        str | None, typer.Argument(help="A machine where 'mlt perf --serve' runs.", show_default=False)
+    ] = None,
+    local: Annotated[bool, typer.Option("--local", help="All ranks on this machine.")] = False,
+    serve: Annotated[bool, typer.Option("--serve", help="Wait for the other side; Ctrl-C ends it.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="With --serve: end after one run.")] = False,
+    port: Annotated[int, typer.Option(min=1, max=65_535, help="Of --serve and HOST.")] = session.DEFAULT_PORT,
+    pattern: Annotated[Pattern, typer.Option(help="Who sends to whom.")] = Pattern.p2p,
+    size: Annotated[
+        str | None, typer.Option(help="Of a tensor, several with commas; default: 64KiB,1MiB,25MiB.")
+    ] = None,
+    ranks: Annotated[int | None, typer.Option(help="With --local; default: 2, for incast 4.")] = None,
+    rounds: Annotated[
+        int | None, typer.Option(help="Timed rounds per size; default: 1000, 200 or 20, by size.")
+    ] = None,
+    turns: Annotated[int, typer.Option(help="The transports take turns this many times at each size.")] = 5,
+    compare: Annotated[str, typer.Option(help="Others to run: of tcp,gloo,mpi,raw-udp, or all that are there.")] = "",
+    loss_bound: Annotated[str, typer.Option(help="Fraction that mlt may give up; several with commas.")] = "0",
+    stop: Annotated[Stop, typer.Option(help="When mlt gives up what is missing.")] = Stop.patient,
+    tags: Annotated[
+        Tags, typer.Option(help="How mlt tags segments for switches; none saves its sampling.")
+    ] = Tags.magnitude,
+    segment_bytes: Annotated[int | None, typer.Option(help="Payload of a packet; default: by the MTU.")] = None,
+    paths: Annotated[int, typer.Option(help="To each peer.")] = 1,
+    datapath: Annotated[str, typer.Option(help="Of mlt: auto, udp, vma or xdp.")] = "auto",
+    rate: Annotated[str | None, typer.Option(help="Offer this and no more, for example 1gbit: for CPU per GB.")] = None,
+    line_rate: Annotated[
+        str | None, typer.Option(help="Of the network, for mlt; default: what the interface says.")
+    ] = None,
+    faults: Annotated[str, typer.Option(help="For mlt's packets on purpose, for example drop=0.01,seed=7.")] = "",
+    interface: Annotated[
+        str | None, typer.Option(envvar="MLT_INTERFACE", help="To use; default: the one towards the others.")
+    ] = None,
+    pin: Annotated[
+        bool, typer.Option("--pin", help="With --local: a core for each rank, if there are enough.")
+    ] = False,
+    timeout: Annotated[float, typer.Option(help="Seconds for one operation, and for ranks to come.")] = 60.0,
+    json: Annotated[Path | None, typer.Option(help="Write everything there, samples included.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Write the distribution of round times there (.png, .svg).")] = None,
+) -> None:
+    """Goodput and latency between ranks, over mlt and whatever it is to be compared with.
+
+    \b
+    mlt perf --local --compare all
+    mlt perf --serve           and on another machine: mlt perf HOST
+    mlt testbed run --hosts 4 --rate 200mbit --loss 1% -- mlt perf --pattern allreduce --compare gloo
+
+    Without HOST, --local and --serve it is one rank of a job (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), of which
+    rank 0 prints.
+    """
+    try:
+        mode = _mode(host, local=local, serve=serve)
+        if once and not serve:
+            raise BadOptionError("--once goes with --serve")
+        if ranks is not None and not local:
+            raise BadOptionError("--ranks goes with --local; a job has WORLD_SIZE ranks, a server and a client are 2")
+        options = Options(
+            pattern=pattern.value,
+            sizes=tuple(parse_size(one) for one in _list(size)) if size is not None else DEFAULT_SIZES,
+            ranks=ranks if ranks is not None else _default_ranks(mode, pattern.value),
+            rounds=rounds,
+            turns=turns,
+            loss_bounds=tuple(_fraction(one) for one in _list(loss_bound)),
+            stop=stop.value,
+            tags=tags.value,
+            compare=tuple(_list(compare)),
+            segment_bytes=segment_bytes,
+            paths=paths,
+            datapath=datapath,
+            rate=None if rate is None else parse_rate(rate),
+            line_rate=None if line_rate is None else parse_rate(line_rate),
+            faults=faults,
+            pin=pin,
+            timeout=timeout,
+        )
+        with _interruptible():
+            _run(mode, options, host or "", port, interface, once=once, json=json, plot=plot)
+    except MltError as error:
+        Console(stderr=True).print(f"mlt perf: {error}", markup=False, highlight=False, soft_wrap=True)
+        raise SystemExit(FAILED) from None
+    except KeyboardInterrupt:
+        Console(stderr=True).print("mlt perf: interrupted; every process was ended", markup=False)
+        raise SystemExit(INTERRUPTED) from None
+
+
+def _mode(host: str | None, *, local: bool, serve: bool) -> str:
+    chosen = [
+        name for name, is_chosen in (("HOST", host is not None), ("--local", local), ("--serve", serve)) if is_chosen
+    ]
+    if len(chosen) > 1:
+        raise BadOptionError(f"{' and '.join(chosen)}: choose one")
+    if not chosen and "RANK" not in os.environ:
+        raise BadOptionError(
+            "say where: --local, --serve, HOST, or as a job: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in the "
+            "environment (mlt testbed run and torchrun set them)"
+        )
+    return chosen[0] if chosen else "job"
+
+
+def _default_ranks(mode: str, pattern: str) -> int:
+    if mode == "job":
+        text = os.environ.get("WORLD_SIZE", "")
+        if not text.isdecimal():
+            raise BadOptionError(f"WORLD_SIZE is {text!r}; it is the number of ranks")
+        return int(text)
+    return 4 if pattern == "incast" and mode == "--local" else 2
+
+
+def _list(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _fraction(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise BadOptionError(f"loss bound {text!r}: a fraction such as 0.1") from None
+
+
+def _run(
+    mode: str,
+    options: Options,
+    host: str,
+    port: int,
+    interface: str | None,
+    *,
+    once: bool,
+    json: Path | None,
+    plot: Path | None,
+) -> None:
+    notes = Console(stderr=True, highlight=False)
+    if mode == "--serve":
+        session.serve(port, interface, once=once, say=lambda text: notes.print(text, markup=False, soft_wrap=True))
+        return
+    with _Display(notes) as display:
+        if mode == "--local":
+            result = session.run_local(options, interface, display.observe)
+        elif mode == "HOST":
+            result = session.run_client(options, host, port, interface, display.observe)
+        else:
+            found = session.run_job(options, os.environ, interface, display.observe)
+            if found is None:
+                return
+            result = found
+    console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
+    for table in report.tables(result):
+        console.print(table)
+    for skipped in result.skipped:
+        console.print(f"not compared with {skipped.peer}: {skipped.why}", markup=False, soft_wrap=True)
+    if json is not None:
+        report.write_json(result, json)
+    if plot is not None:
+        report.write_plot(result, plot)
+    written = ", ".join(str(path) for path in (json, plot) if path is not None)
+    console.print(f"{result.seconds:.1f} s in all" + (f"; written: {written}" if written else ""), markup=False)
+
+
+class _Display:
+    """A progress bar on a terminal; elsewhere a line every few seconds."""
+
+    LINE_SECONDS = 10.0
+
+    def __init__(self, console: Console) -> None:
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        self._console = console
+        self._progress = Progress(*columns, console=console, transient=True) if console.is_terminal else None
+        self._task = self._progress.add_task("starting", total=None) if self._progress is not None else None
+        self._said = time.monotonic()
+
+    def __enter__(self) -> _Display:
+        if self._progress is not None:
+            self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+
+    def observe(self, done: int, total: int, text: str) -> None:
+        if self._progress is not None and self._task is not None:
+            self._progress.update(self._task, description=text, completed=done, total=total)
+        elif time.monotonic() - self._said >= self.LINE_SECONDS:
+            self._said = time.monotonic()
+            self._console.print(f"mlt perf: {done:,} of {total:,} rounds; {text}", markup=False)
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP take the way of Ctrl-C, so that the agents are ended then too."""
+
+    def interrupt(_signal: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    previous = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

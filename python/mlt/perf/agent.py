@@ -1,0 +1,163 @@
+"""One rank of one transport, in a process of its own: does what it is told and answers with what it measured.
+
+Started as ``python -m mlt.perf.agent JOB`` by ``crew``. Ends when the socket to its parent closes, however that comes.
+Messages it obeys: ``announce``, ``open``, ``case``, ``verify``, ``turn``, ``close``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import resource
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from mlt.errors import MltError
+from mlt.perf.link import Link, Message
+from mlt.perf.options import Options
+from mlt.perf.patterns import Buffers, Case
+from mlt.perf.peers import Address, Place, peer_class
+from mlt.perf.peers.mpi import RANK_VARIABLE
+from mlt.perf.place import free_port, network_id, retransmitted_segments
+
+ORPHANED = 75
+
+
+class Agent:
+    """Owned by the main thread."""
+
+    def __init__(self, peer: str, place: Place, options: Options) -> None:
+        self._place = place
+        self._options = options
+        self._peer = peer_class(peer)(place, options)
+        self._buffers: dict[int, Buffers] = {}
+        self._counted: dict[str, int] = {}
+
+    def obey(self, message: Message) -> Message:
+        """Do what ``message`` says; the answer."""
+        actions: dict[str, Callable[[Message], Message]] = {
+            "announce": self._announce,
+            "open": self._open,
+            "case": self._case,
+            "verify": self._verify,
+            "turn": self._turn,
+            "close": self._close,
+        }
+        answer = actions[str(message["do"])](message)
+        return {"kind": message["do"], **answer}
+
+    def _announce(self, _: Message) -> Message:
+        address = self._place.address
+        return {"host": address, "port": free_port(address), "network": network_id()}
+
+    def _open(self, message: Message) -> Message:
+        self._peer.open([Address(str(host), int(port)) for host, port in message["table"]])
+        return {}
+
+    def _case(self, message: Message) -> Message:
+        if message["first"]:
+            self._buffers.clear()  # before the new ones are made: they may be large
+        self._buffers[int(message["id"])] = Buffers(Case(**message["case"]), self._place.rank)
+        return {}
+
+    def _verify(self, message: Message) -> Message:
+        buffers = self._buffers[int(message["id"])]
+        buffers.spoil()
+        outcome = self._peer.round(buffers)
+        self._count()
+        if not self._peer.is_reliable:
+            return {"missing": 1 - (outcome.arrived_bytes or 0) / buffers.case.bytes if self._place.rank == 0 else 0.0}
+        return {"missing": buffers.missing()}
+
+    def _turn(self, message: Message) -> Message:
+        """One untimed round, which brings the ranks together, then as many timed ones as asked for."""
+        buffers, rounds = self._buffers[int(message["id"])], int(message["rounds"])
+        buffers.spoil()
+        self._peer.round(buffers)
+        pace = self._pace(buffers.case)
+        again, cpu = retransmitted_segments(), _cpu_seconds()
+        began = time.perf_counter()
+        outcomes = []
+        for number in range(rounds):
+            buffers.before_round(number)
+            if pace:
+                time.sleep(max(0.0, began + number * pace - time.perf_counter()))
+            outcomes.append(self._peer.round(buffers))
+        elapsed = time.perf_counter() - began
+        return {
+            "seconds": [outcome.seconds for outcome in outcomes] if self._place.rank == 0 else [],
+            "elapsed": elapsed,
+            "cpu": _cpu_seconds() - cpu,
+            "missing": sum(outcome.missing_bytes for outcome in outcomes),
+            "arrived": [outcome.arrived_bytes for outcome in outcomes if outcome.arrived_bytes is not None],
+            "retransmitted": retransmitted_segments() - again,
+            "counters": self._count(),
+        }
+
+    def _count(self) -> dict[str, int]:
+        """What the transport counted since this was last asked, the untimed round included.
+
+        Only asked after a round: before the first one, other ranks may be sending already, and a packet would be seen
+        to leave there and not to arrive here.
+        """
+        before, self._counted = self._counted, self._peer.counters()
+        return {name: value - before.get(name, 0) for name, value in self._counted.items()}
+
+    def _pace(self, case: Case) -> float:
+        """Seconds from one round's start to the next, where a rate is offered; 0: as fast as they go."""
+        asks = self._place.rank == 0 or case.pattern not in ("p2p", "incast")
+        return case.port_bytes * 8 / self._options.rate if self._options.rate is not None and asks else 0.0
+
+    def _close(self, _: Message) -> Message:
+        self._peer.close()
+        return {}
+
+
+def _cpu_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def _listen(link: Link, messages: queue.SimpleQueue[Message]) -> None:
+    while (message := link.receive()) is not None:
+        messages.put(message)
+    # The parent is gone. The main thread may be inside a library that never gives up.
+    os._exit(ORPHANED)
+
+
+def main(argument: str) -> None:
+    """Connect to the parent and serve it. ``argument``: the JSON that ``crew`` makes."""
+    job: dict[str, Any] = json.loads(argument)
+    rank = int(os.environ[RANK_VARIABLE]) if job["rank"] is None else int(job["rank"])
+    if job["cpus"]:
+        os.sched_setaffinity(0, {job["cpus"][rank % len(job["cpus"])]})
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(job["socket"])
+    link = Link(connection)
+    link.send({"rank": rank})
+    messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(link, messages), name="mlt-perf-parent", daemon=True).start()
+    place = Place(**{**job["place"], "rank": rank})
+    try:
+        agent = Agent(job["peer"], place, Options.read(job["options"]))
+        link.send({"kind": "ready"})
+        while True:
+            message = messages.get()
+            link.send(agent.obey(message))
+            if message["do"] == "close":
+                break
+    except (MltError, RuntimeError, OSError, MemoryError, ImportError, ValueError) as error:
+        text = str(error).strip() or repr(error)
+        link.send({"kind": "error", "text": text if isinstance(error, MltError) else f"rank {rank}: {text}"})
+        # Whatever the library still waits for, it waits in vain.
+        sys.stderr.flush()
+        os._exit(1)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,247 @@
+"""Leads the ranks through a run: transports take turns at every size, so that all see the same machine and network.
+
+A case is verified once, then timed in several turns; in each every transport runs its share of the rounds, and who
+begins moves on from turn to turn. Only agents measure; nothing of this is inside a timed part.
+"""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from mlt.perf.crew import Crew, Event, Events
+from mlt.perf.link import Message
+from mlt.perf.options import OURS, Options
+from mlt.perf.patterns import Case, as_message
+from mlt.perf.peers import peer_class
+from mlt.perf.problem import PeerMissingError, PerfError
+
+START_SECONDS = 90.0
+# How long to listen for the cause after the first sign of a failure: who died is not always who is heard first.
+CULPRIT_SECONDS = 1.0
+
+Observe = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True)
+class Entrant:
+    """One transport with one setting, at one size."""
+
+    id: int
+    peer: str
+    case: Case
+    label: str
+
+
+@dataclass
+class Measurement:
+    """What one entrant did. ``seconds``: rank 0's, one a round. CPU seconds and counters are sums over all ranks.
+
+    ``arrived``: bytes of each round, of a transport that promises nothing; empty for all others.
+    """
+
+    peer: str
+    label: str
+    case: Case
+    seconds: list[float] = field(default_factory=list)
+    elapsed_seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    missing_bytes: int = 0
+    verified_missing: float = 0.0
+    arrived: list[int] = field(default_factory=list)
+    retransmitted: int = 0
+    counters: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def packets_sent(self) -> int:
+        return self.counters.get("data_packets_sent", 0)
+
+    @property
+    def packets_lost(self) -> int:
+        """Sent by one rank and received by none."""
+        return max(0, self.packets_sent - self.counters.get("data_packets_received", 0))
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A transport that was left out, and why."""
+
+    peer: str
+    why: str
+
+
+class Conductor:
+    """One run over all ``crews``; used once, by one thread."""
+
+    def __init__(self, options: Options, crews: Sequence[Crew], events: Events, observe: Observe) -> None:
+        self._options = options
+        self._crews = {rank: crew for crew in crews for rank in crew.ranks}
+        self._all = list(crews)
+        self._events = events
+        self._observe = observe
+        self._networks: dict[int, str] = {}
+        self.skipped: list[Skipped] = []
+
+    def run(self) -> list[Measurement]:
+        """Everything that the options ask for. Raises PerfError; the agents are left for their crews to end."""
+        peers = self._start()
+        for peer in peers:
+            self._open(peer)
+        found: list[Measurement] = []
+        rounds = sum(self._options.rounds_of(size) for size in self._options.sizes)
+        total, done = rounds * len(self._entrants(peers, self._options.sizes[0])), 0
+        for size in self._options.sizes:
+            entrants = self._entrants(peers, size)
+            measurements = {entrant.id: Measurement(entrant.peer, entrant.label, entrant.case) for entrant in entrants}
+            usual: dict[int, float] = {}
+            for entrant in entrants:
+                is_first = entrant.peer not in {other.peer for other in entrants[: entrant.id]}
+                usual[entrant.id] = self._prepare(entrant, measurements[entrant.id], is_first)
+            for entrant, count in self._turns(entrants, self._options.rounds_of(size)):
+                self._observe(done, total, f"{entrant.label}, {size} bytes")
+                self._turn(entrant, count, measurements[entrant.id], usual[entrant.id])
+                done += count
+            found += measurements.values()
+        self._observe(total, total, "done")
+        for peer in peers:
+            self._tell(peer, {"do": "close"})
+            self._expect(peer, "close", START_SECONDS)
+        return found
+
+    def _entrants(self, peers: Sequence[str], size: int) -> list[Entrant]:
+        options = self._options
+        found: list[Entrant] = []
+        for peer in peers:
+            bounded = peer_class(peer).is_bounded
+            for bound in options.loss_bounds if bounded else (0.0,):
+                case = Case(
+                    pattern=options.pattern, bytes=size, ranks=options.ranks, loss_bound=bound,
+                    stop=options.stop, tags=options.tags,
+                )  # fmt: skip
+                label = f"{peer} p={bound:g}" if bounded else peer
+                found.append(Entrant(len(found), peer, case, label))
+        return found
+
+    def _turns(self, entrants: Sequence[Entrant], rounds: int) -> Iterator[tuple[Entrant, int]]:
+        turns = min(self._options.turns, rounds)
+        for turn in range(turns):
+            count = rounds * (turn + 1) // turns - rounds * turn // turns
+            first = turn % len(entrants)
+            for entrant in [*entrants[first:], *entrants[:first]]:
+                yield entrant, count
+
+    # Telling and hearing
+
+    def _start(self) -> list[str]:
+        """Start all transports at once; those that can take part, ours first."""
+        candidates = [OURS]
+        for peer in self._options.peers:
+            if self._options.pattern in peer_class(peer).patterns:
+                candidates.append(peer)
+            else:
+                self._skip(peer, f"{peer} does not know the pattern {self._options.pattern}")
+        for peer in candidates:
+            for crew in self._all:
+                crew.start(peer)
+        return [peer for peer in candidates if self._is_ready(peer)]
+
+    def _is_ready(self, peer: str) -> bool:
+        answers = self._expect(peer, "ready", START_SECONDS, or_missing=True)
+        missing = [answer["text"] for answer in answers.values() if answer["kind"] == "missing"]
+        if missing:
+            self._skip(peer, str(missing[0]))
+        return not missing
+
+    def _skip(self, peer: str, why: str) -> None:
+        if not self._options.is_optional(peer):
+            raise PeerMissingError(f"{peer} cannot be compared with: {why}")
+        self.skipped.append(Skipped(peer, why))
+
+    def _open(self, peer: str) -> None:
+        self._tell(peer, {"do": "announce"})
+        told = self._expect(peer, "announce", START_SECONDS)
+        self._networks = {rank: str(answer["network"]) for rank, answer in told.items()}
+        table = [[told[rank]["host"], told[rank]["port"]] for rank in sorted(told)]
+        self._tell(peer, {"do": "open", "table": table})
+        self._expect(peer, "open", max(START_SECONDS, self._options.timeout))
+
+    def _prepare(self, entrant: Entrant, measurement: Measurement, is_first: bool) -> float:
+        """Make its buffers, dropping those of another size, and one verified round; returns the seconds this took."""
+        self._tell(entrant.peer, {"do": "case", "id": entrant.id, "case": as_message(entrant.case), "first": is_first})
+        self._expect(entrant.peer, "case", self._options.timeout)
+        began = time.monotonic()
+        self._tell(entrant.peer, {"do": "verify", "id": entrant.id})
+        answers = self._expect(entrant.peer, "verify", self._options.timeout)
+        measurement.verified_missing = max(float(answer["missing"]) for answer in answers.values())
+        return time.monotonic() - began
+
+    def _turn(self, entrant: Entrant, rounds: int, measurement: Measurement, usual: float) -> None:
+        self._tell(entrant.peer, {"do": "turn", "id": entrant.id, "rounds": rounds})
+        pace = entrant.case.port_bytes * 8 / self._options.rate if self._options.rate is not None else 0.0
+        # Agents give up by themselves where a round hangs; this is for those that cannot even do that.
+        patience = self._options.timeout + 10 * rounds * max(usual, pace)
+        answers = self._expect(entrant.peer, "turn", patience)
+        measurement.seconds += answers[0]["seconds"]
+        measurement.elapsed_seconds += answers[0]["elapsed"]
+        measurement.arrived += answers[0]["arrived"]
+        again: dict[str, int] = {}
+        for rank, answer in answers.items():
+            measurement.cpu_seconds += answer["cpu"]
+            measurement.missing_bytes += answer["missing"]
+            again[self._networks[rank]] = max(again.get(self._networks[rank], 0), answer["retransmitted"])
+            for name, value in answer["counters"].items():
+                measurement.counters[name] = measurement.counters.get(name, 0) + value
+        measurement.retransmitted += sum(again.values())
+
+    def _tell(self, peer: str, message: Message) -> None:
+        for rank, crew in self._crews.items():
+            crew.send(rank, peer, message)
+
+    def _expect(self, peer: str, kind: str, seconds: float, *, or_missing: bool = False) -> dict[int, Message]:
+        """One answer of every rank. What other transports say at start-up is kept for their turn."""
+        deadline = time.monotonic() + seconds
+        answers: dict[int, Message] = {}
+        kept: list[Event] = []
+        while len(answers) < len(self._crews):
+            try:
+                event = self._events.get(timeout=max(deadline - time.monotonic(), 0.0))
+            except queue.Empty:
+                silent = [rank for rank in sorted(self._crews) if rank not in answers]
+                raise PerfError(
+                    f"{peer}: rank {', '.join(map(str, silent))} did not answer within {seconds:.0f} s ({kind}); a "
+                    "firewall or a lost network holds it up, or give it longer with --timeout"
+                ) from None
+            found = event.message.get("kind")
+            if found in ("error", "died"):
+                raise self._failure(event)
+            if event.peer != peer:
+                kept.append(event)
+            elif found == "missing" and or_missing:
+                answers = dict.fromkeys(self._crews, event.message)
+            elif found == kind:
+                answers[event.rank] = event.message
+        for event in kept:
+            self._events.put(event)
+        return answers
+
+    def _failure(self, first: Event) -> PerfError:
+        """The error to report: who was killed or lost before who noticed it."""
+        heard = [first]
+        deadline = time.monotonic() + CULPRIT_SECONDS
+        while (left := deadline - time.monotonic()) > 0:
+            try:
+                heard.append(self._events.get(timeout=left))
+            except queue.Empty:
+                break
+        signs = [event for event in heard if event.message.get("kind") in ("error", "died")]
+        culprit = min(signs, key=_weight)
+        name = f"{culprit.peer}: " if culprit.peer and not culprit.message["text"].startswith(culprit.peer) else ""
+        return PerfError(f"{name}{culprit.message['text']}", peer=culprit.rank)
+
+
+def _weight(event: Event) -> int:
+    if event.message["kind"] == "died":
+        return 0 if event.message["signal"] else 2
+    return 1

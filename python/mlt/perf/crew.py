@@ -1,0 +1,203 @@
+"""The agents of a run: started, talked to, watched, and always ended.
+
+``LocalCrew`` starts processes of this machine. ``remote.RemoteCrew`` is the same to its user, for another machine's.
+What agents say, and their ends, come as ``Event`` through one queue, whichever crew they belong to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from mlt.perf.link import Link, Message
+from mlt.perf.options import Options
+from mlt.perf.peers import Place, peer_class
+from mlt.perf.peers.mpi import launch_command
+from mlt.perf.problem import PerfError
+
+END_SECONDS = 3.0
+LOG_TAIL_LINES = 8
+MPI = "mpi"
+
+
+@dataclass(frozen=True)
+class Event:
+    """``message["kind"]``: what an agent answered, or ``ready``, ``error``, ``missing`` or ``died`` with a ``text``.
+
+    ``peer`` is empty where a whole machine is meant.
+    """
+
+    rank: int
+    peer: str
+    message: Message
+
+
+Events = queue.SimpleQueue[Event]
+
+
+class Crew(ABC):
+    """The agents of some ranks."""
+
+    ranks: tuple[int, ...]
+
+    @abstractmethod
+    def start(self, peer: str) -> None:
+        """Start the agents of ``peer``: each says ``ready``, or one ``missing``."""
+
+    @abstractmethod
+    def send(self, rank: int, peer: str, message: Message) -> None:
+        """Tell one agent. An agent that is gone is reported as an event, not here."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End every agent; harmless when repeated."""
+
+
+class LocalCrew(Crew):
+    """Processes of this machine, one per rank and transport, each in a session of its own: Ctrl-C is the parent's."""
+
+    def __init__(self, places: Mapping[int, Place], options: Options, events: Events) -> None:
+        self.ranks = tuple(places)
+        self._places = dict(places)
+        self._options = options
+        self._events = events
+        self._links: dict[tuple[int, str], Link] = {}
+        self._processes: list[tuple[str, tuple[int, ...], subprocess.Popen[bytes]]] = []
+        self._servers: list[socket.socket] = []
+        self._closing = False
+        self._folder = Path(tempfile.mkdtemp(prefix="mlt-perf-"))
+        cpus = sorted(os.sched_getaffinity(0))
+        self._cpus = cpus if options.pin and len(cpus) >= len(places) > 1 else []
+
+    def start(self, peer: str) -> None:
+        missing = peer_class(peer).missing()
+        whole = set(self.ranks) == set(range(self._options.ranks))
+        if missing is None and peer == MPI and not whole:
+            missing = "mpirun starts its ranks itself, which mlt perf asks of it on one machine only (--local)"
+        if missing is not None:
+            self._events.put(Event(self.ranks[0], peer, {"kind": "missing", "text": missing}))
+            return
+        server = socket.socket(socket.AF_UNIX)
+        self._servers.append(server)
+        server.bind(str(self._folder / f"{peer}.socket"))
+        server.listen(len(self.ranks))
+        threading.Thread(target=self._accept, args=(server, peer), daemon=True).start()
+        if peer == MPI:
+            self._spawn(peer, self.ranks, launch_command(len(self.ranks), self._interface(), self._agent(peer, None)))
+            return
+        for rank in self.ranks:
+            self._spawn(peer, (rank,), [sys.executable, *self._agent(peer, rank)])
+
+    def _interface(self) -> str:
+        return self._places[self.ranks[0]].interface
+
+    def _agent(self, peer: str, rank: int | None) -> list[str]:
+        job = {
+            "peer": peer,
+            "rank": rank,
+            "socket": str(self._folder / f"{peer}.socket"),
+            "cpus": self._cpus,
+            "place": asdict(self._places[self.ranks[0] if rank is None else rank]),
+            "options": self._options.as_dict(),
+        }
+        return ["-m", "mlt.perf.agent", json.dumps(job)]
+
+    def _log(self, peer: str, ranks: Sequence[int]) -> Path:
+        return self._folder / f"{peer}-{ranks[0]}.log"
+
+    def _spawn(self, peer: str, ranks: tuple[int, ...], command: list[str]) -> None:
+        with self._log(peer, ranks).open("wb") as log:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+                start_new_session=True,
+            )
+        self._processes.append((peer, ranks, process))
+        threading.Thread(target=self._watch, args=(peer, ranks, process), daemon=True).start()
+
+    def _accept(self, server: socket.socket, peer: str) -> None:
+        for _ in self.ranks:
+            try:
+                link = Link(server.accept()[0])
+                hello = link.receive()
+            except OSError:  # closing
+                return
+            if hello is None:
+                continue
+            rank = int(hello["rank"])
+            self._links[rank, peer] = link
+            threading.Thread(target=self._read, args=(rank, peer, link), daemon=True).start()
+
+    def _read(self, rank: int, peer: str, link: Link) -> None:
+        with contextlib.suppress(PerfError):
+            while (message := link.receive()) is not None:
+                self._events.put(Event(rank, peer, message))
+
+    def _watch(self, peer: str, ranks: tuple[int, ...], process: subprocess.Popen[bytes]) -> None:
+        code = process.wait()
+        if self._closing or code == 0:
+            return
+        text = f"{peer}'s process of rank {', '.join(map(str, ranks))} {_describe(code)}{self._tail(peer, ranks)}"
+        self._events.put(Event(ranks[0], peer, {"kind": "died", "text": text, "signal": code < 0}))
+
+    def _tail(self, peer: str, ranks: Sequence[int]) -> str:
+        with contextlib.suppress(OSError):
+            lines = self._log(peer, ranks).read_text(errors="replace").strip().splitlines()[-LOG_TAIL_LINES:]
+            return "".join(f"\n  | {line}" for line in lines)
+        return ""
+
+    def send(self, rank: int, peer: str, message: Message) -> None:
+        link = self._links.get((rank, peer))
+        if link is not None:
+            with contextlib.suppress(OSError):
+                link.send(message)
+
+    @property
+    def pids(self) -> dict[tuple[int, str], int]:
+        """Process by its first rank and transport."""
+        return {(ranks[0], peer): process.pid for peer, ranks, process in self._processes}
+
+    def close(self) -> None:
+        self._closing = True
+        for server in self._servers:
+            with contextlib.suppress(OSError):
+                server.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
+            server.close()
+        for link in list(self._links.values()):
+            link.close()
+        running = [process for _, _, process in self._processes]
+        for number, seconds in ((None, END_SECONDS / 3), (signal.SIGTERM, END_SECONDS), (signal.SIGKILL, END_SECONDS)):
+            running = [process for process in running if process.poll() is None]
+            for process in running:
+                with contextlib.suppress(ProcessLookupError):
+                    if number is not None:
+                        os.killpg(process.pid, number)
+            deadline = time.monotonic() + seconds
+            for process in running:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(max(0.0, deadline - time.monotonic()))
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _describe(code: int) -> str:
+    if code < 0:
+        with contextlib.suppress(ValueError):
+            return f"was killed by {signal.Signals(-code).name}"
+    return f"ended with exit status {code}"

@@ -1,0 +1,87 @@
+"""JSON objects, one a line, over a connected stream socket. Nothing here is timed and no tensor passes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import threading
+from typing import Any
+
+from mlt.perf.problem import PerfError
+
+Message = dict[str, Any]
+MOST_LINE_BYTES = 64 << 20
+MOST_HELLO_BYTES = 64 << 10
+# A network that is gone without a word is noticed after these seconds, both while something is unacknowledged and idle.
+GONE_SECONDS = 9
+
+
+class Link:
+    """One end. ``send`` from any thread, ``receive`` from one."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.settimeout(None)
+        self._socket = connection
+        self._lock = threading.Lock()
+        self._received = bytearray()
+
+    def watch_network(self) -> None:
+        """Have a TCP connection end in error when the network between is gone."""
+        options = (
+            (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+            (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, GONE_SECONDS // 3),
+            (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, GONE_SECONDS // 3),
+            (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 2),
+            (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, GONE_SECONDS * 1000),
+            (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+        )
+        for level, name, value in options:
+            self._socket.setsockopt(level, name, value)
+
+    def send(self, message: Message) -> None:
+        """Raises OSError when the other end is gone."""
+        line = json.dumps(message, separators=(",", ":")).encode() + b"\n"
+        with self._lock:
+            self._socket.sendall(line)
+
+    def receive(self, *, timeout: float | None = None, limit: int = MOST_LINE_BYTES) -> Message | None:
+        """The next message; None at the end, an orderly one or not. Raises PerfError for anything but a message."""
+        self._socket.settimeout(timeout)
+        while (end := self._received.find(b"\n")) < 0:
+            if len(self._received) > limit:
+                raise PerfError("what answers there is not mlt perf: it sent an endless line")
+            try:
+                piece = self._socket.recv(1 << 16)
+            except TimeoutError:
+                raise PerfError(f"no answer within {timeout:g} s: is it mlt perf that listens there?") from None
+            except OSError:
+                return None
+            if not piece:
+                return None
+            self._received += piece
+        line = bytes(self._received[:end])
+        del self._received[: end + 1]
+        try:
+            message = json.loads(line)
+        except ValueError:
+            message = None
+        if not isinstance(message, dict):
+            raise PerfError("what answers there is not mlt perf: it sent something else than messages")
+        return message
+
+    def close(self) -> None:
+        """Wakes a ``receive`` under way, too."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+    @property
+    def local_host(self) -> str:
+        """The address that the other side sees."""
+        return str(self._socket.getsockname()[0])
+
+    @property
+    def peer_host(self) -> str:
+        """The other side's address."""
+        return str(self._socket.getpeername()[0])

@@ -1,0 +1,205 @@
+"""What a measurement is asked to be. Everything is checked here, before any process or socket exists.
+
+Sizes are bytes, rates bits per second, times seconds.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from decimal import Decimal
+from typing import Any
+
+from mlt.errors import ConfigError
+from mlt.faults import Faults
+from mlt.perf.problem import BadOptionError
+
+PATTERNS = ("p2p", "incast", "alltoall", "allreduce")
+PEERS = ("tcp", "gloo", "mpi", "raw-udp")
+ALL = "all"
+OURS = "mlt"
+STOPS = ("patient", "eager")
+TAGS = ("magnitude", "none")
+DATAPATHS = ("auto", "udp", "vma", "xdp")
+
+DEFAULT_SIZES = (64 << 10, 1 << 20, 25 << 20)
+LEAST_BYTES, MOST_BYTES = 8, 4 << 30
+MOST_RANKS, MOST_PATHS = 64, 16
+MOST_ROUNDS = 1_000_000
+LEAST_RATE = 1_000_000
+
+_SIZES = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
+_RATES = {"bit": 1, "kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
+_NUMBER = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]+)\s*")
+
+
+def parse_size(text: str) -> int:
+    """``64KiB``, ``1MB``: bytes. Raises BadOptionError."""
+    size = _parse(text, _SIZES, "size", "1MiB")
+    if not LEAST_BYTES <= size <= MOST_BYTES or size % 4:
+        raise BadOptionError(f"size {text!r} is {size} bytes; give a multiple of 4 from {LEAST_BYTES} B to 4 GiB")
+    return size
+
+
+def parse_rate(text: str) -> int:
+    """``1gbit``: bits per second. Raises BadOptionError."""
+    rate = _parse(text, _RATES, "rate", "1gbit")
+    if rate < LEAST_RATE:
+        raise BadOptionError(f"rate {text!r}: 1mbit at least")
+    return rate
+
+
+def _parse(text: str, units: dict[str, int], what: str, example: str) -> int:
+    match = _NUMBER.fullmatch(text)
+    if match is None or match[2].lower() not in units:
+        raise BadOptionError(f"{what} {text!r}: write it as {example} (units: {', '.join(units)})")
+    return int(Decimal(match[1]) * units[match[2].lower()])
+
+
+def format_size(size: int) -> str:
+    """``25 MiB``: in the largest unit that comes out whole, binary before decimal; else bytes."""
+    for unit, scale in (("MiB", 2**20), ("MB", 10**6), ("KiB", 2**10), ("KB", 10**3)):
+        if size >= scale and size % scale == 0:
+            return f"{size // scale} {unit}"
+    return f"{size} B"
+
+
+def default_rounds(size: int) -> int:
+    """As many as take a few seconds on a fast network: enough for p99.9 where a round is short."""
+    if size >= 16 << 20:
+        return 20
+    return 200 if size >= 1 << 20 else 1_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """One run of ``mlt perf``. ``rounds`` None: by size. ``rate``: offered by the application, for every transport.
+
+    ``loss_bounds``, ``stop``, ``tags``, ``segment_bytes``, ``line_rate`` and ``faults`` concern mlt alone. ``compare``
+    may hold "all": then what is not installed is named and left out, where a transport asked for by its name fails the
+    run. ``pin`` gives each rank one core, and is off by default: a library with several threads to a rank is slower
+    then than it need be (gloo's all-reduce several times).
+    """
+
+    pattern: str = "p2p"
+    sizes: tuple[int, ...] = DEFAULT_SIZES
+    ranks: int = 2
+    rounds: int | None = None
+    turns: int = 5
+    loss_bounds: tuple[float, ...] = (0.0,)
+    stop: str = "patient"
+    tags: str = "magnitude"
+    compare: tuple[str, ...] = ()
+    segment_bytes: int | None = None
+    paths: int = 1
+    datapath: str = "auto"
+    rate: int | None = None
+    line_rate: int | None = None
+    faults: str = ""
+    pin: bool = False
+    timeout: float = 60.0
+
+    def __post_init__(self) -> None:
+        _choice("pattern", self.pattern, PATTERNS)
+        _choice("stop", self.stop, STOPS)
+        _choice("tags", self.tags, TAGS)
+        _choice("datapath", self.datapath, DATAPATHS)
+        for peer in self.compare:
+            _choice("compare", peer, (*PEERS, ALL))
+        self._check_numbers()
+        self._check_sizes()
+        try:
+            Faults.parse(self.faults)
+        except ConfigError as error:
+            raise BadOptionError(str(error)) from None
+
+    def _check_numbers(self) -> None:
+        least = 2
+        if not least <= self.ranks <= MOST_RANKS:
+            raise BadOptionError(f"{self.ranks} ranks: {least} to {MOST_RANKS}")
+        if self.pattern == "p2p" and self.ranks != least:
+            raise BadOptionError(f"pattern p2p has 2 ranks, not {self.ranks}; incast has one receiver and many senders")
+        if self.rounds is not None and not 1 <= self.rounds <= MOST_ROUNDS:
+            raise BadOptionError(f"{self.rounds} rounds: 1 to {MOST_ROUNDS:,}")
+        if not 1 <= self.turns <= 1_000:
+            raise BadOptionError(f"{self.turns} turns: 1 to 1,000")
+        for bound in self.loss_bounds:
+            if not (math.isfinite(bound) and 0 <= bound < 1):
+                raise BadOptionError(f"loss bound {bound!r}: a fraction from 0 up to, not including, 1")
+        if not self.loss_bounds or len(set(self.loss_bounds)) != len(self.loss_bounds):
+            raise BadOptionError("loss bounds: each one once, and one at least")
+        if not (math.isfinite(self.timeout) and self.timeout > 0):
+            raise BadOptionError(f"timeout {self.timeout!r}: seconds, above 0")
+        for name, rate in (("rate", self.rate), ("line rate", self.line_rate)):
+            if rate is not None and rate < LEAST_RATE:
+                raise BadOptionError(f"{name} {rate} bit/s: 1mbit at least")
+        if self.segment_bytes is not None and (self.segment_bytes < 8 or self.segment_bytes % 8):
+            raise BadOptionError(f"segment of {self.segment_bytes} bytes: a multiple of 8")
+        if not 1 <= self.paths <= MOST_PATHS:
+            raise BadOptionError(f"{self.paths} paths: 1 to {MOST_PATHS}")
+        for name in self.context_arguments:
+            _require_argument(name)
+
+    def _check_sizes(self) -> None:
+        if not self.sizes:
+            raise BadOptionError("no size; give --size, for example --size 1MiB")
+        for size in self.sizes:
+            if not LEAST_BYTES <= size <= MOST_BYTES or size % 4:
+                raise BadOptionError(f"size {size} bytes: a multiple of 4 from {LEAST_BYTES} B to 4 GiB")
+            if self.pattern == "alltoall" and size % (4 * self.ranks):
+                raise BadOptionError(
+                    f"size {size} bytes cannot be dealt out to {self.ranks} ranks in whole elements of 4 bytes; give a "
+                    f"multiple of {4 * self.ranks}"
+                )
+
+    @property
+    def context_arguments(self) -> dict[str, Any]:
+        """What mlt's Context is told beyond its defaults of the ways that packets take."""
+        given: dict[str, Any] = {} if self.paths == 1 else {"paths": self.paths}
+        return given if self.datapath == DATAPATHS[0] else {**given, "datapath": self.datapath}
+
+    @property
+    def peers(self) -> tuple[str, ...]:
+        """The other transports to run, each once, in the order of PEERS."""
+        return tuple(peer for peer in PEERS if peer in self.compare or ALL in self.compare)
+
+    def is_optional(self, peer: str) -> bool:
+        """Whether the run goes on without ``peer``: it was not asked for by name."""
+        return peer not in self.compare
+
+    def rounds_of(self, size: int) -> int:
+        """Timed rounds of one transport at one size."""
+        return self.rounds if self.rounds is not None else default_rounds(size)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON; ``Options.read`` is the inverse."""
+        return asdict(self)
+
+    @classmethod
+    def read(cls, raw: object) -> Options:
+        """Options that came as JSON from another machine, checked like any other. Raises BadOptionError."""
+        if not isinstance(raw, dict):
+            raise BadOptionError("options of another program than mlt perf")
+        try:
+            made: dict[str, Any] = {
+                key: tuple(value) if isinstance(value, list) else value for key, value in raw.items()
+            }
+            return cls(**made)
+        except TypeError as error:
+            raise BadOptionError(f"options of another version of mlt perf: {error}") from None
+
+
+def _choice(name: str, value: str, allowed: Sequence[str]) -> None:
+    if value not in allowed:
+        raise BadOptionError(f"{name} {value!r}: one of {', '.join(allowed)}")
+
+
+def _require_argument(name: str) -> None:
+    """A build without several paths, or with one datapath only, has no such argument."""
+    from mlt.context import Context
+
+    if name not in inspect.signature(Context).parameters:
+        raise BadOptionError(f"--{name}: this build of mlt has one path to a peer, over kernel UDP; leave it out")

@@ -1,0 +1,137 @@
+"""Who sends what to whom in a round, what must have arrived, and how much of it crosses a port.
+
+p2p: rank 1 to rank 0. incast: every rank but 0 to rank 0. alltoall: every rank deals its tensor out to all. allreduce:
+every rank ends with the sum of all tensors. In the first two rank 0 asks with a short message and its clock runs from
+there to the last byte's arrival; in the others each rank's clock runs around its call, and rank 0's is reported.
+Elements are float32; values are small whole numbers, so that sums are exact in any order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mlt.perf.problem import PerfError
+
+Floats = npt.NDArray[np.float32]
+
+# Sums grow by the number of ranks with each round in place; after this many they still fit float32 for 64 ranks.
+MOST_SUMS_IN_PLACE = 16
+SMALL_BYTES = 1 << 20
+_PERIOD = 251
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One pattern at one size, as one transport runs it. ``loss_bound`` is 0 for all but mlt."""
+
+    pattern: str
+    bytes: int
+    ranks: int
+    loss_bound: float = 0.0
+    stop: str = "patient"
+    tags: str = "magnitude"
+
+    @property
+    def elements(self) -> int:
+        return self.bytes // 4
+
+    @property
+    def port_bytes(self) -> float:
+        """Payload that must cross the busiest port in one direction in one round: goodput is this over the time.
+
+        For all-reduce it is that of a ring, as nccl-tests' bus bandwidth has it.
+        """
+        n = self.ranks
+        factor = {"p2p": 1.0, "incast": n - 1.0, "alltoall": (n - 1) / n, "allreduce": 2 * (n - 1) / n}
+        return self.bytes * factor[self.pattern]
+
+    @property
+    def network_bytes(self) -> float:
+        """The same, summed over all receivers."""
+        return self.port_bytes * (1 if self.pattern in ("p2p", "incast") else self.ranks)
+
+
+def values(rank: int, elements: int) -> Floats:
+    """What ``rank`` contributes: no element is 0, which is what a lost one becomes."""
+    found: Floats = (np.arange(elements, dtype=np.uint32) % _PERIOD + (rank % 61) + 1).astype(np.float32)
+    return found
+
+
+class Buffers:
+    """The tensors of one rank in one case. ``outgoing`` is never written; ``incoming`` has one array per sender."""
+
+    def __init__(self, case: Case, rank: int) -> None:
+        self.case = case
+        self.rank = rank
+        self.outgoing = values(rank, case.elements)
+        self.incoming: dict[int, Floats] = {}
+        self.work: Floats = np.empty(0, np.float32)
+        if case.pattern in ("p2p", "incast"):
+            if rank == 0:
+                self.incoming = {peer: np.empty(case.elements, np.float32) for peer in range(1, case.ranks)}
+        else:
+            self.work = np.empty(case.elements, np.float32)
+        self.spoil()
+
+    def spoil(self) -> None:
+        """Make sure that what is found afterwards came over the network; pages are touched by it too."""
+        for array in self.incoming.values():
+            array.fill(-1)
+        self.work.fill(-1)
+        self.before_round(0)
+
+    def before_round(self, number: int) -> None:
+        """Outside the timed part: an all-reduce works in place and needs its input anew, if only now and then."""
+        if self.case.pattern == "allreduce" and (self.case.bytes <= SMALL_BYTES or number % MOST_SUMS_IN_PLACE == 0):
+            np.copyto(self.work, self.outgoing)
+
+    def missing(self) -> float:
+        """The fraction of elements that did not arrive in the round since ``spoil``.
+
+        Raises PerfError if an element is neither what was sent nor what a lost one may be.
+        """
+        case = self.case
+        if case.pattern in ("p2p", "incast"):
+            pairs = [(array, values(peer, case.elements)) for peer, array in self.incoming.items()]
+        elif case.pattern == "alltoall":
+            share = case.elements // case.ranks
+            pairs = [
+                (self.work[peer * share : (peer + 1) * share], values(peer, case.elements)[self._share(share)])
+                for peer in range(case.ranks)
+            ]
+        else:
+            sums = np.zeros(case.elements, np.float32)
+            for rank in range(case.ranks):
+                sums += values(rank, case.elements)
+            pairs = [(self.work, sums)]
+        wrong = 0
+        for array, expected in pairs:
+            different = array != expected
+            wrong += int(np.count_nonzero(different))
+            self._check(array[different], expected[different])
+        total = sum(array.size for array, _ in pairs)
+        return wrong / total if total else 0.0
+
+    def _share(self, share: int) -> slice:
+        return slice(self.rank * share, (self.rank + 1) * share)
+
+    def _check(self, found: Floats, expected: Floats) -> None:
+        if not found.size:
+            return
+        case = self.case
+        # A lost contribution leaves a sum that is smaller, and any other tensor's element at zero.
+        allowed = (found >= 0) & (found < expected) if case.pattern == "allreduce" else found == 0
+        if case.loss_bound == 0 or not bool(np.all(allowed)):
+            raise PerfError(
+                f"rank {self.rank}: {found.size:,} elements of {case.pattern} of {case.bytes} bytes are not what was "
+                f"sent (the first is {found[0]:g}, not {expected[0]:g}); the figures of this transport mean nothing"
+            )
+
+
+def as_message(case: Case) -> dict[str, Any]:
+    """For JSON."""
+    return dict(vars(case))

@@ -1,0 +1,191 @@
+"""Agents on other machines: one TCP connection to each machine carries what is said to them and by them.
+
+It also carries who each is: the first line each way holds the versions and the sender's interface, so that machines
+that cannot measure together say so before anything starts. Whoever reaches the port of ``mlt perf --serve`` may start
+measurements on that machine, and nothing else: options are checked as if typed there, transports are named, no code
+passes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from mlt import __version__
+from mlt.perf.crew import Crew, Event, Events, LocalCrew
+from mlt.perf.link import MOST_HELLO_BYTES, Link, Message
+from mlt.perf.options import Options
+from mlt.perf.peers import Place
+from mlt.perf.place import Interface
+from mlt.perf.problem import BadOptionError, PerfError
+
+# Of the lines between machines; raised when one changes its meaning.
+PROTOCOL = 1
+HELLO_SECONDS = 20.0
+# IPv4, UDP and mlt's own header of a data packet.
+HEADER_BYTES = 20 + 8 + 40
+
+
+@dataclass(frozen=True)
+class Host:
+    """A rank's machine, as it describes itself."""
+
+    rank: int
+    address: str
+    interface: str
+    mtu: int
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} ({self.interface} {self.address}, MTU {self.mtu})"
+
+
+def host_of(rank: int, interface: Interface) -> Host:
+    return Host(rank, interface.address, interface.name, interface.mtu)
+
+
+def place_of(host: Host, ranks: int, job: str) -> Place:
+    return Place(host.rank, ranks, host.address, host.interface, host.mtu, job)
+
+
+def hello(**content: Any) -> Message:
+    """The first line each way."""
+    return {"mlt_perf": PROTOCOL, "version": __version__, **content}
+
+
+def read_hello(link: Link, who: str, seconds: float = HELLO_SECONDS) -> Message:
+    """The other side's first line. Raises PerfError if it refuses, is of another version, or is not mlt perf."""
+    message = link.receive(timeout=seconds, limit=MOST_HELLO_BYTES)
+    if message is None:
+        raise PerfError(f"{who} closed the connection without a word; is it mlt perf that listens there?")
+    if "refused" in message:
+        raise PerfError(f"{who} refused: {message['refused']}")
+    version, protocol = message.get("version"), message.get("mlt_perf")
+    if protocol is None:
+        raise PerfError(f"{who} is not mlt perf")
+    if protocol != PROTOCOL or version != __version__:
+        raise PerfError(
+            f"{who} runs mlt {version} (perf protocol {protocol}), this side {__version__} ({PROTOCOL}): figures would "
+            "not be of one program; install the same version on all machines"
+        )
+    return message
+
+
+def read_host(message: Message, who: str) -> Host:
+    """The machine of a hello."""
+    try:
+        raw = message["host"]
+        return Host(int(raw["rank"]), str(raw["address"]), str(raw["interface"]), int(raw["mtu"]))
+    except (KeyError, TypeError, ValueError):
+        raise PerfError(f"{who} did not say which rank it is, and where") from None
+
+
+def check_hosts(hosts: Sequence[Host], options: Options) -> None:
+    """Raise PerfError where the MTUs differ and packets would be as large as the larger allows."""
+    least = min(hosts, key=lambda host: host.mtu)
+    most = max(hosts, key=lambda host: host.mtu)
+    fitting = (least.mtu - HEADER_BYTES) // 8 * 8
+    if least.mtu != most.mtu and (options.segment_bytes is None or options.segment_bytes > fitting):
+        raise PerfError(
+            f"MTU mismatch: {most} and {least}: packets as large as the one sends do not fit the other's link; give "
+            f"both the same (ip link set dev {most.interface} mtu {least.mtu}), or --segment-bytes {fitting}"
+        )
+
+
+def refuse(link: Link, why: str) -> None:
+    """Tell the other side why, and hang up."""
+    with contextlib.suppress(OSError):
+        link.send({"refused": why})
+    link.close()
+
+
+class RemoteCrew(Crew):
+    """The agents of one other machine's rank, over ``link``."""
+
+    def __init__(self, link: Link, host: Host, events: Events) -> None:
+        self.ranks = (host.rank,)
+        self._link = link
+        self._host = host
+        self._events = events
+        self._closing = False
+        threading.Thread(target=self._read, name=f"mlt-perf-rank-{host.rank}", daemon=True).start()
+
+    def start(self, peer: str) -> None:
+        self._tell({"do": "start", "peer": peer})
+
+    def send(self, rank: int, peer: str, message: Message) -> None:
+        self._tell({"do": "tell", "rank": rank, "peer": peer, "message": message})
+
+    def end(self, error: str | None) -> None:
+        """Have the other machine end its agents, and itself with ``error`` if there is one."""
+        self._closing = True
+        self._tell({"do": "end", "error": error})
+
+    def close(self) -> None:
+        self._closing = True
+        self._link.close()
+
+    def _tell(self, message: Message) -> None:
+        # A machine that is gone is reported by the thread that reads.
+        with contextlib.suppress(OSError):
+            self._link.send(message)
+
+    def _read(self) -> None:
+        text = "it closed the connection, or the network between is gone"
+        try:
+            while (raw := self._link.receive()) is not None:
+                self._events.put(Event(int(raw["rank"]), str(raw["peer"]), dict(raw["message"])))
+        except (PerfError, KeyError, TypeError, ValueError) as error:
+            text = str(error)
+        if not self._closing:
+            lost = f"{self._host} was lost: {text}"
+            self._events.put(Event(self._host.rank, "", {"kind": "died", "text": lost, "signal": True}))
+
+
+def follow(link: Link, place: Place, options: Options) -> None:
+    """The other machine's side of ``RemoteCrew``: run its agents until it says that it is over.
+
+    Raises PerfError with what went wrong there, or if the connection breaks.
+    """
+    events: Events = queue.SimpleQueue()
+    crew = LocalCrew({place.rank: place}, options, events)
+    pump = threading.Thread(target=_pump, args=(events, link), daemon=True)
+    pump.start()
+    try:
+        while True:
+            message = link.receive()
+            if message is None:
+                raise PerfError(f"rank {place.rank}: the machine that leads the run is gone; what ran here was ended")
+            if message.get("do") == "end":
+                if message.get("error"):
+                    raise PerfError(str(message["error"]))
+                return
+            _obey(crew, message)
+    finally:
+        crew.close()
+        link.close()
+
+
+def _obey(crew: LocalCrew, message: Message) -> None:
+    try:
+        if message["do"] == "start":
+            crew.start(str(message["peer"]))
+        elif message["do"] == "tell":
+            crew.send(int(message["rank"]), str(message["peer"]), dict(message["message"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadOptionError(f"the machine that leads the run sent something unknown: {error!r}") from None
+
+
+def _pump(events: Events, link: Link) -> None:
+    with contextlib.suppress(OSError):
+        while True:
+            event = events.get()
+            link.send({"rank": event.rank, "peer": event.peer, "message": event.message})
+
+
+def as_dict(host: Host) -> Message:
+    """For a hello and for the report."""
+    return asdict(host)

@@ -1,0 +1,288 @@
+"""The ways into a run: all ranks here (--local), a server and a client, or the ranks of a job from the environment.
+
+In a job rank 0 leads and prints. Between a server and a client the server is rank 0, because only it is known to be
+reachable; the client leads and prints.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import queue
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from mlt.config import JobConfig
+from mlt.errors import MltError
+from mlt.perf.conductor import Conductor, Measurement, Observe, Skipped
+from mlt.perf.crew import Crew, Events, LocalCrew
+from mlt.perf.link import Link
+from mlt.perf.options import Options
+from mlt.perf.place import find_interface
+from mlt.perf.problem import BadOptionError, PerfError
+from mlt.perf.remote import (
+    HELLO_SECONDS,
+    Host,
+    RemoteCrew,
+    as_dict,
+    check_hosts,
+    follow,
+    hello,
+    host_of,
+    place_of,
+    read_hello,
+    read_host,
+    refuse,
+)
+
+DEFAULT_PORT = 29_600
+# After MASTER_PORT and mlt's own rendezvous.
+JOB_PORT_OFFSET = 2
+RETRY_SECONDS = 0.1
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run came to, on the rank that led it."""
+
+    options: Options
+    mode: str
+    hosts: tuple[Host, ...]
+    measurements: tuple[Measurement, ...]
+    skipped: tuple[Skipped, ...]
+    seconds: float
+
+
+def run_local(options: Options, interface: str | None, observe: Observe) -> Result:
+    """All ranks on this machine, over loopback unless an interface is named."""
+    found = find_interface(interface, "127.0.0.1")
+    hosts = [host_of(rank, found) for rank in range(options.ranks)]
+    job = _job_name()
+    events: Events = queue.SimpleQueue()
+    crew = LocalCrew({host.rank: place_of(host, options.ranks, job) for host in hosts}, options, events)
+    return _lead("local", options, hosts, [crew], events, observe)
+
+
+def run_client(options: Options, server: str, port: int, interface: str | None, observe: Observe) -> Result:
+    """Point to point with ``mlt perf --serve`` on another machine: rank 1 here sends to rank 0 there."""
+    if options.ranks != 2:
+        raise BadOptionError(f"{options.ranks} ranks: a server and a client are 2; more are a job (RANK, WORLD_SIZE)")
+    own = host_of(1, find_interface(interface, server))
+    link, who, job = _call(server, port), f"the server at {server}:{port}", _job_name()
+    try:
+        link.send(hello(host=as_dict(own), options=options.as_dict(), job=job))
+        other = read_host(read_hello(link, who), who)
+        hosts = [other, own]
+        check_hosts(hosts, options)
+    except BaseException as error:
+        refuse(link, str(error))
+        raise
+    events: Events = queue.SimpleQueue()
+    crews = [LocalCrew({1: place_of(own, 2, job)}, options, events), RemoteCrew(link, other, events)]
+    return _lead("server and client", options, hosts, crews, events, observe)
+
+
+def serve(port: int, interface: str | None, *, once: bool, say: Say) -> None:
+    """Be rank 0 for one client after another, until interrupted (or for one: what went wrong with it is raised)."""
+    bind = "" if interface is None else find_interface(interface, "127.0.0.1").address
+    with _listen(bind, port) as listener:
+        say(f"mlt perf: serving at {bind or 'all addresses'}, port {port}; the other side: mlt perf HOST --port {port}")
+        while True:
+            connection, (address, *_) = listener.accept()
+            link = Link(connection)
+            link.watch_network()
+            busy = threading.Event()
+            turn_away = threading.Thread(target=_turn_away, args=(listener, busy), daemon=True)
+            turn_away.start()
+            try:
+                _serve_one(link)
+                say(f"mlt perf: a run with {address} is done")
+            except (MltError, OSError) as error:
+                refuse(link, str(error))
+                if once:
+                    raise (
+                        error if isinstance(error, MltError) else PerfError(f"the client at {address}: {error}")
+                    ) from None
+                say(f"mlt perf: the run with {address} failed: {error}")
+            finally:
+                busy.set()
+                turn_away.join()
+            if once:
+                return
+
+
+def _serve_one(link: Link) -> None:
+    message = read_hello(link, f"the client at {link.peer_host}")
+    options = Options.read(message.get("options"))
+    read_host(message, "the client")
+    if options.ranks != 2:
+        raise BadOptionError(f"{options.ranks} ranks: a server and a client are 2")
+    own = find_interface(None, link.peer_host)
+    host = host_of(0, replace(own, address=link.local_host))
+    link.send(hello(host=as_dict(host)))
+    follow(link, place_of(host, 2, str(message.get("job"))), options)
+
+
+def _turn_away(listener: socket.socket, busy: threading.Event) -> None:
+    """While one client is served, tell others so rather than let them wait."""
+    listener.settimeout(RETRY_SECONDS)
+    while not busy.is_set():
+        with contextlib.suppress(TimeoutError, OSError):
+            refuse(Link(listener.accept()[0]), "it is busy with another client; try again later")
+    listener.settimeout(None)
+
+
+def run_job(options: Options, environ: Mapping[str, str], interface: str | None, observe: Observe) -> Result | None:
+    """This process's part in a job of RANK and WORLD_SIZE; the result on rank 0, None on the others."""
+    config = JobConfig.resolve(environ={**environ, "MLT_SERVICES": "0"})
+    options = replace(options, ranks=config.world_size)
+    port = _job_port(environ, config)
+    own = host_of(config.rank, find_interface(interface, config.master_addr))
+    if config.rank == 0:
+        return _lead_job(options, config, own, port, observe)
+    link = _join(config, port, options)
+    try:
+        link.send(hello(host=as_dict(own)))
+        # Rank 0 answers when all ranks are there.
+        answer = read_hello(link, f"rank 0 at {config.master_addr}:{port}", options.timeout + HELLO_SECONDS)
+        agreed = Options.read(answer.get("options"))
+        follow(link, place_of(own, agreed.ranks, str(answer.get("job"))), agreed)
+    finally:
+        link.close()
+    return None
+
+
+def _lead_job(options: Options, config: JobConfig, own: Host, port: int, observe: Observe) -> Result:
+    job, links, hosts = _job_name(), dict[int, Link](), {0: own}
+    try:
+        with _listen(own.address, port) as listener:
+            deadline = time.monotonic() + options.timeout
+            while len(hosts) < config.world_size:
+                _admit(listener, deadline, config.world_size, links, hosts)
+        check_hosts(list(hosts.values()), options)
+        for link in links.values():
+            link.send(hello(host=as_dict(own), options=options.as_dict(), job=job))
+    except BaseException as error:
+        for link in links.values():
+            refuse(link, str(error) or "rank 0 was interrupted")
+        raise
+    events: Events = queue.SimpleQueue()
+    crews: list[Crew] = [LocalCrew({0: place_of(own, options.ranks, job)}, options, events)]
+    crews += [RemoteCrew(links[rank], hosts[rank], events) for rank in sorted(links)]
+    return _lead("job", options, [hosts[rank] for rank in sorted(hosts)], crews, events, observe)
+
+
+def _admit(
+    listener: socket.socket, deadline: float, ranks: int, links: dict[int, Link], hosts: dict[int, Host]
+) -> None:
+    listener.settimeout(max(deadline - time.monotonic(), 0.01))
+    try:
+        link = Link(listener.accept()[0])
+    except TimeoutError:
+        missing = [str(rank) for rank in range(ranks) if rank not in hosts]
+        raise PerfError(
+            f"rank 0: rank {', '.join(missing)} of {ranks} did not come; start mlt perf once per rank, with RANK, "
+            "WORLD_SIZE, MASTER_ADDR and MASTER_PORT"
+        ) from None
+    link.watch_network()
+    try:
+        who = f"a rank at {link.peer_host}"
+        host = read_host(read_hello(link, who), who)
+        if not 0 < host.rank < ranks or host.rank in hosts:
+            raise PerfError(f"rank {host.rank} is not expected: there are {ranks}, and each comes once")
+    except PerfError as error:
+        refuse(link, str(error))
+        raise
+    links[host.rank], hosts[host.rank] = link, host
+
+
+def _lead(
+    mode: str, options: Options, hosts: list[Host], crews: list[Crew], events: Events, observe: Observe
+) -> Result:
+    began = time.monotonic()
+    conductor = Conductor(options, crews, events, observe)
+    with _ended(crews):
+        measurements = conductor.run()
+    return Result(options, mode, tuple(hosts), tuple(measurements), tuple(conductor.skipped), time.monotonic() - began)
+
+
+@contextlib.contextmanager
+def _ended(crews: list[Crew]) -> Iterator[None]:
+    """Afterwards no agent is left, here or there; others learn of a failure and its cause."""
+    error: str | None = None
+    try:
+        yield
+    except BaseException as failure:
+        error = str(failure) or "the run was interrupted on the machine that leads it"
+        raise
+    finally:
+        for crew in crews:
+            if isinstance(crew, RemoteCrew):
+                crew.end(error)
+        for crew in crews:
+            crew.close()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        return socket.create_server((host, port))
+    except OSError as error:
+        where = f"{host or '*'}:{port}"
+        if error.errno == errno.EADDRINUSE:
+            raise PerfError(
+                f"port {where} is in use by another process; choose another with --port (in a job: MLT_PERF_PORT)"
+            ) from None
+        if error.errno == errno.EACCES:
+            raise PerfError(f"port {where}: no privilege for it; ports below 1024 are root's, choose another") from None
+        raise PerfError(
+            f"cannot listen at {where}: {error.strerror or error}; is it an address of this machine?"
+        ) from None
+
+
+def _call(server: str, port: int) -> Link:
+    try:
+        link = Link(socket.create_connection((server, port), timeout=HELLO_SECONDS))
+    except OSError as error:
+        raise PerfError(
+            f"no mlt perf at {server}:{port} ({error.strerror or error}); start 'mlt perf --serve' there, and let its "
+            "port through the firewall"
+        ) from None
+    link.watch_network()
+    return link
+
+
+def _join(config: JobConfig, port: int, options: Options) -> Link:
+    deadline = time.monotonic() + options.timeout
+    while True:
+        try:
+            link = Link(
+                socket.create_connection((config.master_addr, port), timeout=max(deadline - time.monotonic(), 0.1))
+            )
+        except OSError as error:
+            if time.monotonic() >= deadline:
+                raise PerfError(
+                    f"rank {config.rank}: rank 0 does not answer at {config.master_addr}:{port} "
+                    f"({error.strerror or error}); is mlt perf running there, with the same MASTER_PORT?"
+                ) from None
+            time.sleep(RETRY_SECONDS)
+        else:
+            link.watch_network()
+            return link
+
+
+def _job_port(environ: Mapping[str, str], config: JobConfig) -> int:
+    text = environ.get("MLT_PERF_PORT")
+    if text is None:
+        return config.rendezvous_port + JOB_PORT_OFFSET - 1
+    if not text.isdecimal() or not 0 < int(text) < 65_536:
+        raise BadOptionError(f"MLT_PERF_PORT is {text!r}; a port is 1 to 65535")
+    return int(text)
+
+
+def _job_name() -> str:
+    return f"perf-{os.urandom(6).hex()}"

@@ -1,0 +1,42 @@
+// The bare UDP loop for `mlt perf`: descriptors are Python's sockets, the GIL is released while it runs.
+#include <pybind11/pybind11.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <tuple>
+
+#include "bindings/register.h"
+#include "bindings/tensor_view.h"
+#include "engine/bare_udp_loop.h"
+
+namespace mlt::bindings {
+
+namespace {
+
+void send(int fd, const py::object& tensor, std::size_t payload_bytes) {
+  const TensorView view(tensor, false, "");
+  const py::gil_scoped_release release;
+  engine::send_bare_udp(fd, {view.data(), view.bytes()}, payload_bytes);
+}
+
+std::tuple<std::int64_t, std::int64_t, std::size_t> receive(int fd, const py::object& tensor,
+                                                            std::size_t payload_bytes) {
+  const TensorView view(tensor, true, "");
+  const py::gil_scoped_release release;
+  const engine::BareUdpReceived received = engine::receive_bare_udp(fd, {view.data(), view.bytes()}, payload_bytes);
+  return {received.waited_ns, received.elapsed_ns, received.bytes};
+}
+
+}  // namespace
+
+void register_bare_udp(py::module_& module) {
+  module.def("bare_udp_prepare", &engine::prepare_bare_udp, py::arg("fd"), py::arg("silence_ns"),
+             "Make a UDP socket ready for the bare loop.");
+  module.def("bare_udp_send", &send, py::arg("fd"), py::arg("tensor"), py::arg("payload_bytes"),
+             "Send a tensor in bare datagrams to the connected peer.");
+  module.def("bare_udp_receive", &receive, py::arg("fd"), py::arg("tensor"), py::arg("payload_bytes"),
+             "Receive what comes of a tensor: nanoseconds to the first datagram, from there to the last, and bytes.");
+}
+
+}  // namespace mlt::bindings

@@ -1,0 +1,123 @@
+"""What ``mlt perf`` refuses before it starts anything, and the words it has for it."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+from perf_runs import perf
+
+import mlt
+from mlt.perf.options import PEERS, Options, format_size, parse_rate, parse_size
+from mlt.perf.problem import BadOptionError
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("64KiB", 65_536), ("1MB", 1_000_000), ("25 MiB", 26_214_400), ("8B", 8), ("0.5MiB", 524_288)]
+)
+def test_parse_size__reads_units(text: str, size: int) -> None:
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["64", "64kg", "-1MB", "", "4B", "5GiB", "1001B", "1e6B"])
+def test_parse_size__refuses(text: str) -> None:
+    with pytest.raises(BadOptionError, match="size"):
+        parse_size(text)
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(65_536, "64 KiB"), (10**6, "1 MB"), (25 << 20, "25 MiB"), (64 * 10**6, "64 MB"), (1004, "1004 B")],
+)
+def test_format_size__takes_the_unit_that_comes_out_whole(size: int, text: str) -> None:
+    assert format_size(size) == text
+
+
+def test_parse_rate__reads_units_and_refuses() -> None:
+    assert parse_rate("1gbit") == 10**9
+    for text in ("1", "1gbps", "10kbit", "fast"):
+        with pytest.raises(BadOptionError, match="rate"):
+            parse_rate(text)
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"pattern": "star"}, "pattern 'star': one of p2p, incast, alltoall, allreduce"),
+        ({"ranks": 3}, "p2p has 2 ranks"),
+        ({"pattern": "incast", "ranks": 1}, "1 ranks: 2 to 64"),
+        ({"rounds": 0}, "0 rounds"),
+        ({"turns": 0}, "0 turns"),
+        ({"sizes": ()}, "no size"),
+        ({"sizes": (6,)}, "size 6 bytes"),
+        ({"pattern": "alltoall", "ranks": 3, "sizes": (64,)}, "multiple of 12"),
+        ({"loss_bounds": (1.0,)}, "loss bound 1.0"),
+        ({"loss_bounds": (float("nan"),)}, "loss bound nan"),
+        ({"loss_bounds": ()}, "loss bounds"),
+        ({"loss_bounds": (0.1, 0.1)}, "each one once"),
+        ({"stop": "never"}, "stop 'never'"),
+        ({"compare": ("udt",)}, "compare 'udt': one of tcp, gloo, mpi, raw-udp, all"),
+        ({"segment_bytes": 100}, "segment of 100 bytes"),
+        ({"paths": 0}, "0 paths"),
+        ({"datapath": "dpdk"}, "datapath 'dpdk'"),
+        ({"rate": 5}, "rate 5 bit/s"),
+        ({"timeout": 0.0}, "timeout 0.0"),
+        ({"faults": "drop=2"}, "Faults.drop is 2"),
+    ],
+)
+def test_options__refuses(given: dict[str, Any], text: str) -> None:
+    with pytest.raises(BadOptionError) as caught:
+        Options(**given)
+    assert text in str(caught.value)
+
+
+@pytest.mark.parametrize(("given", "argument"), [({"paths": 2}, "paths"), ({"datapath": "udp"}, "datapath")])
+def test_options__what_this_build_lacks_is_refused(given: dict[str, Any], argument: str) -> None:
+    if argument in inspect.signature(mlt.Context).parameters:
+        assert Options(**given).context_arguments == given
+        return
+    with pytest.raises(BadOptionError, match=f"--{argument}: this build"):
+        Options(**given)
+
+
+def test_options__all_is_optional_a_name_is_not() -> None:
+    options = Options(compare=("all", "gloo"))
+    assert options.peers == PEERS
+    assert options.is_optional("mpi")
+    assert not options.is_optional("gloo")
+
+
+def test_options__come_back_from_json_checked() -> None:
+    options = Options(pattern="incast", ranks=4, sizes=(1024, 2048), loss_bounds=(0.0, 0.1), rate=10**9)
+    assert Options.read(options.as_dict() | {"sizes": [1024, 2048]}) == options
+    for raw in ({"unknown": 1}, {"rounds": "many"}, {"sizes": [3]}):
+        with pytest.raises(BadOptionError):
+            Options.read(raw)
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--local", "--size", "1"], "size '1'"),
+        (["--local", "--serve"], "--local and --serve: choose one"),
+        (["--local", "--once"], "--once goes with --serve"),
+        (["127.0.0.1", "--ranks", "3"], "--ranks goes with --local"),
+        (["--local", "--interface", "nope0"], "no interface 'nope0'"),
+        (["--local", "--loss-bound", "most"], "loss bound 'most'"),
+        (["--local", "--pattern", "incast", "--compare", "raw-udp"], "raw-udp does not know the pattern incast"),
+        ([], "say where: --local, --serve, HOST"),
+    ],
+)
+def test_command__says_what_is_wrong_and_ends_with_1(words: list[str], text: str) -> None:
+    done = perf(*words)
+    assert done.returncode == 1
+    assert text in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_command__wants_a_world_size_with_a_rank() -> None:
+    done = perf("--pattern", "allreduce", RANK="0")
+    assert done.returncode == 1
+    assert "WORLD_SIZE" in done.stderr

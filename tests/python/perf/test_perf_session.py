@@ -1,0 +1,215 @@
+"""A server and a client, and the ranks of a job, as processes on loopback: what they measure and how they fail."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from perf_runs import agents_of, free_port, perf, read, running, until
+
+from mlt import __version__
+from mlt.perf.link import Link
+from mlt.perf.options import Options
+from mlt.perf.problem import PerfError
+from mlt.perf.remote import PROTOCOL, Host, check_hosts, hello
+
+
+@contextlib.contextmanager
+def server(*words: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """``mlt perf --serve`` that listens, and its port."""
+    port = str(free_port())
+    with running("--serve", "--port", port, *words) as process:
+        assert process.stderr is not None
+        assert f"port {port}" in process.stderr.readline()
+        yield process, port
+
+
+def test_serve__one_client_after_another(tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    with server() as (process, port):
+        for size in (32_000, 64_000):
+            done = perf(
+                "127.0.0.1", "--port", port, "--size", f"{size}B", "--rounds", "10", "--compare", "tcp,raw-udp",
+                "--json", str(out),
+            )  # fmt: skip
+            assert done.returncode == 0, done.stderr
+            found = read(out)
+            assert found["mode"] == "server and client"
+            assert [host["rank"] for host in found["hosts"]] == [0, 1]
+            assert [(row["peer"], row["bytes"]) for row in found["results"]] == [
+                (peer, size) for peer in ("mlt", "tcp", "raw-udp")
+            ]
+        assert process.poll() is None
+        assert not agents_of(process.pid)
+
+
+def test_serve__once_ends_after_a_run() -> None:
+    with server("--once") as (process, port):
+        assert perf("127.0.0.1", "--port", port, "--size", "8KB", "--rounds", "3").returncode == 0
+        assert process.wait(20) == 0
+
+
+def test_serve__what_needs_one_machine_is_named() -> None:
+    with server("--once") as (process, port):
+        done = perf("127.0.0.1", "--port", port, "--size", "8KB", "--rounds", "2", "--compare", "mpi")
+        assert done.returncode == 1
+        assert "mpi cannot be compared with" in done.stderr
+        # The server learns why, cleans up and says so.
+        _, error = process.communicate(timeout=20)
+        assert process.returncode == 1
+        assert "mpi cannot be compared with" in error
+
+
+def test_serve__a_second_client_is_turned_away() -> None:
+    with server() as (process, port), running("127.0.0.1", "--port", port, "--size", "1MiB", "--rounds", "100000"):
+        until(lambda: agents_of(process.pid))
+        done = perf("127.0.0.1", "--port", port, "--size", "8KB", "--rounds", "2")
+        assert done.returncode == 1
+        assert "busy with another client" in done.stderr
+
+
+def test_serve__a_client_that_dies_is_survived() -> None:
+    with server() as (process, port):
+        with running("127.0.0.1", "--port", port, "--size", "1MiB", "--rounds", "100000") as client:
+            jobs = until(lambda: agents_of(process.pid))
+            client.kill()
+            until(lambda: not any(Path(f"/proc/{agent}/exe").exists() for agent in jobs))
+        assert process.stderr is not None
+        assert "failed" in process.stderr.readline()
+        assert perf("127.0.0.1", "--port", port, "--size", "8KB", "--rounds", "2").returncode == 0
+
+
+def test_client__a_server_that_dies_is_named() -> None:
+    with (
+        server() as (process, port),
+        running("127.0.0.1", "--port", port, "--size", "1MiB", "--rounds", "100000") as client,
+    ):
+        until(lambda: agents_of(process.pid))
+        until(lambda: agents_of(client.pid))
+        process.kill()
+        _, error = client.communicate(timeout=30)
+        assert client.returncode == 1
+        assert "rank 0" in error
+        assert "Traceback" not in error
+
+
+def test_serve__port_in_use_is_named() -> None:
+    with socket.create_server(("", 0)) as taken:
+        done = perf("--serve", "--port", str(taken.getsockname()[1]))
+    assert done.returncode == 1
+    assert "in use by another process; choose another with --port" in done.stderr
+
+
+def test_client__nobody_there() -> None:
+    done = perf("127.0.0.1", "--port", str(free_port()))
+    assert done.returncode == 1
+    assert "no mlt perf at 127.0.0.1" in done.stderr
+    assert "mlt perf --serve" in done.stderr
+
+
+def test_client__something_else_listens() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with running("127.0.0.1", "--port", str(port)) as client:
+            connection = other.accept()[0]
+            connection.sendall(b"220 mail.example ESMTP\r\n")
+            _, error = client.communicate(timeout=20)
+            connection.close()
+    assert client.returncode == 1
+    assert "is not mlt perf" in error
+
+
+def test_serve__another_version_is_refused_by_name() -> None:
+    with server() as (_, port), socket.create_connection(("127.0.0.1", int(port))) as connection:
+        link = Link(connection)
+        link.send(hello() | {"version": "9.9.9"})
+        answer = link.receive(timeout=20)
+    assert answer is not None
+    assert "9.9.9" in answer["refused"]
+    assert __version__ in answer["refused"]
+    assert "install the same version" in answer["refused"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"options": {"rounds": "many"}, "host": {"rank": 1, "address": "127.0.0.1", "interface": "lo", "mtu": 65536}},
+        {
+            "options": {"code": "import os"},
+            "host": {"rank": 1, "address": "127.0.0.1", "interface": "lo", "mtu": 65536},
+        },
+        {"options": {}, "host": {"rank": "first"}},
+        {"options": {"ranks": 3, "pattern": "incast"}, "host": {"rank": 1, "address": "", "interface": "", "mtu": 1}},
+        {"options": {}, "job": 3},
+        {"options": 7},
+    ],
+)
+def test_serve__hostile_clients_are_refused_and_survived(content: dict[str, object]) -> None:
+    with server() as (process, port):
+        with socket.create_connection(("127.0.0.1", int(port))) as connection:
+            link = Link(connection)
+            link.send(hello(**content))
+            answer = link.receive(timeout=20)
+        assert answer is not None
+        assert "refused" in answer
+        assert perf("127.0.0.1", "--port", port, "--size", "8KB", "--rounds", "2").returncode == 0
+        assert process.poll() is None
+
+
+def test_protocol__is_in_the_hello() -> None:
+    assert hello(rank=1) == {"mlt_perf": PROTOCOL, "version": __version__, "rank": 1}
+
+
+def test_check_hosts__names_both_sides_of_an_mtu_mismatch() -> None:
+    hosts = [Host(0, "10.0.0.1", "eth0", 9000), Host(1, "10.0.0.2", "eth1", 1500)]
+    with pytest.raises(PerfError) as caught:
+        check_hosts(hosts, Options())
+    for part in ("rank 0 (eth0 10.0.0.1, MTU 9000)", "rank 1 (eth1 10.0.0.2, MTU 1500)", "--segment-bytes 1432"):
+        assert part in str(caught.value)
+    with pytest.raises(PerfError):
+        check_hosts(hosts, Options(segment_bytes=1440))
+    check_hosts(hosts, Options(segment_bytes=1432))
+    check_hosts([hosts[0], Host(1, "10.0.0.2", "eth1", 9000)], Options())
+
+
+def job(port: int, rank: int, ranks: int) -> dict[str, str]:
+    return {"RANK": str(rank), "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+
+
+def test_job__rank_0_prints_and_the_others_follow(tmp_path: Path) -> None:
+    port, out = free_port(), tmp_path / "out.json"
+    words = ("--pattern", "allreduce", "--size", "24KB", "--rounds", "6", "--compare", "tcp", "--json", str(out))
+    with contextlib.ExitStack() as stack:
+        ranks = [stack.enter_context(running(*words, **job(port, rank, 3))) for rank in (1, 2, 0)]
+        texts = [process.communicate(timeout=60) for process in ranks]
+        assert [process.returncode for process in ranks] == [0, 0, 0], texts
+    assert "allreduce of" in texts[2][0]
+    assert texts[0][0] == texts[1][0] == ""
+    found = read(out)
+    assert found["mode"] == "job"
+    assert len(found["hosts"]) == 3
+
+
+def test_job__a_rank_that_never_comes_is_named() -> None:
+    done = perf("--pattern", "allreduce", "--timeout", "1", **job(free_port(), 0, 2))
+    assert done.returncode == 1
+    assert "rank 1 of 2 did not come" in done.stderr
+
+
+def test_job__no_rank_0() -> None:
+    done = perf("--pattern", "allreduce", "--timeout", "1", **job(free_port(), 1, 2))
+    assert done.returncode == 1
+    assert "rank 0 does not answer" in done.stderr
+
+
+def test_job__port_in_use_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        environment = job(free_port(), 0, 2) | {"MLT_PERF_PORT": str(taken.getsockname()[1])}
+        done = perf("--pattern", "allreduce", "--timeout", "1", **environment)
+    assert done.returncode == 1
+    assert "in use by another process" in done.stderr
+    assert "MLT_PERF_PORT" in done.stderr

@@ -1,0 +1,311 @@
+// The runner of collectives: order, limits, and failures, of which each member gets exactly one, with the same cause.
+#include "collective/collectives.h"
+
+#include <numeric>
+
+#include "fake_bus.h"
+
+using namespace mlt::test;
+using mlt::core::CompletionStatus;
+
+namespace {
+
+constexpr std::size_t kElements = 300'000;  // five pieces in a chunk of a ring of two
+
+// Nothing of the machine may touch memory that was given back.
+struct Guarded {
+  explicit Guarded(std::size_t ranks) : tensors(random_tensors(ranks, kElements, 17)) {}
+  void give_back(std::size_t rank) { std::ranges::fill(tensors[rank], 12'345.0F); }
+  void check(std::size_t rank) const {
+    CHECK(std::ranges::all_of(tensors[rank], [](float value) { return value == 12'345.0F; }));
+  }
+  std::vector<std::vector<float>> tensors;
+};
+
+void start_all(FakeBus& bus, Guarded& memory, std::uint16_t ranks, OperationId operation = 1) {
+  for (std::uint16_t rank = 0; rank < ranks; ++rank) {
+    bus.start(rank, all_reduce_request(operation, memory.tensors[rank]));
+  }
+}
+
+void check_failed(FakeBus& bus, std::uint16_t rank, CompletionStatus status, int peer, const std::string& text) {
+  CAPTURE(rank);
+  REQUIRE(bus.done(rank).size() == 1);
+  const CollectiveDone& done = bus.done(rank)[0];
+  CAPTURE(done.error);
+  CHECK(done.status == status);
+  CHECK(done.failed_peer == peer);
+  CHECK(done.error.find(text) != std::string::npos);
+  CHECK(bus.posted(rank) == 0);
+  CHECK(bus.machine(rank).open() == 0);
+  CHECK(bus.machine(rank).next_timeout() == mlt::base::kNever);
+}
+
+}  // namespace
+
+TEST_CASE("collectives__of_a_group_run_in_order_and_several_at_once") {
+  const std::size_t count = 11;
+  FakeBus bus({.ranks = 3, .seed = 5});
+  std::vector<std::vector<std::vector<float>>> tensors;
+  std::vector<std::vector<float>> expected;
+  for (std::size_t i = 0; i < count; ++i) {
+    tensors.push_back(random_tensors(3, 5'000 + i, i));
+    expected.push_back(ring_sum(tensors.back(), true));
+  }
+  // Each rank gets to its calls at another time.
+  for (std::uint16_t rank = 0; rank < 3; ++rank) {
+    for (std::size_t i = 0; i < count; ++i) bus.start(rank, all_reduce_request(i + 1, tensors[i][rank]));
+    bus.run_steps(200);
+  }
+  bus.run();
+  for (std::uint16_t rank = 0; rank < 3; ++rank) {
+    REQUIRE(bus.done(rank).size() == count);
+    for (std::size_t i = 0; i < count; ++i) CHECK(tensors[i][rank] == expected[i]);
+  }
+}
+
+TEST_CASE("collectives__of_different_groups_do_not_meet") {
+  FakeBus bus({.ranks = 3, .seed = 6});
+  auto pair = random_tensors(2, 777, 1), all = random_tensors(3, 777, 2);
+  const auto pair_sum = ring_sum(pair, true), all_sum = ring_sum(all, true);
+  // Rank 0 starts the pair's first, rank 1 the other.
+  CollectiveRequest request = all_reduce_request(1, pair[0]);
+  request.ranks = {0, 1};
+  bus.start(0, request);
+  for (std::uint16_t rank = 0; rank < 3; ++rank) bus.start(rank, all_reduce_request(2, all[rank]));
+  request.output = std::as_writable_bytes(std::span(pair[1]));
+  bus.start(1, request);
+  bus.run();
+  for (std::uint16_t rank = 0; rank < 3; ++rank) CHECK(all[rank] == all_sum);
+  CHECK(pair[0] == pair_sum);
+  CHECK(pair[1] == pair_sum);
+  CHECK(Collectives::group_id({0, 1}) != Collectives::group_id({1, 0}));
+  CHECK(Collectives::group_id({0, 1}) <= kMaxKey);
+}
+
+TEST_CASE("collectives__wait_for_room_where_there_is_none") {
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    CAPTURE(seed);
+    FakeBus bus({.ranks = 4, .seed = seed, .max_posted = 3, .shared_transfers = 2});
+    std::vector<std::vector<std::vector<float>>> tensors;
+    std::vector<std::vector<float>> expected;
+    for (std::size_t i = 0; i < 6; ++i) {
+      tensors.push_back(random_tensors(4, 150'000, i));
+      expected.push_back(ring_sum(tensors.back(), true));
+      for (std::uint16_t rank = 0; rank < 4; ++rank) bus.start(rank, all_reduce_request(i + 1, tensors[i][rank]));
+    }
+    bus.run();
+    CHECK(bus.most_posted() == 3);
+    for (std::uint16_t rank = 0; rank < 4; ++rank) {
+      REQUIRE(bus.done(rank).size() == 6);
+      for (std::size_t i = 0; i < 6; ++i) CHECK(tensors[i][rank] == expected[i]);
+    }
+  }
+}
+
+TEST_CASE("collectives__a_dead_member_is_named_by_all_and_memory_comes_back_for_good") {
+  for (std::uint64_t seed = 1; seed <= 40; ++seed) {
+    CAPTURE(seed);
+    FakeBus bus({.ranks = 4, .seed = seed});
+    Guarded memory(4);
+    start_all(bus, memory, 4);
+    bus.run_steps(static_cast<int>(seed));
+    const auto dead = static_cast<std::uint16_t>(seed % 4);
+    bus.kill(dead);
+    bus.run();
+    for (std::uint16_t rank = 0; rank < 4; ++rank) {
+      if (rank == dead) continue;
+      check_failed(bus, rank, CompletionStatus::kPeerFailed, dead, "rank " + std::to_string(dead) + " died or left");
+      memory.give_back(rank);
+    }
+    // The next of the group fails at once, of the same cause, also where the other ranks never call it.
+    std::vector<float> more(10);
+    const auto next = static_cast<std::uint16_t>((dead + 2) % 4);
+    bus.start(next, all_reduce_request(2, more));
+    bus.run();
+    REQUIRE(bus.done(next).size() == 2);
+    CHECK(bus.done(next)[1].failed_peer == dead);
+    for (std::uint16_t rank = 0; rank < 4; ++rank) {
+      if (rank != dead) memory.check(rank);
+    }
+  }
+}
+
+// Rank 1 has nothing to do with rank 3: it waits for 0 and 2, who will never send.
+TEST_CASE("collectives__one_that_waits_hears_of_a_death_from_those_who_call_later") {
+  FakeBus bus({.ranks = 4, .seed = 3});
+  Guarded memory(4);
+  bus.start(1, all_reduce_request(1, memory.tensors[1]));
+  bus.run();
+  bus.kill(3);
+  bus.run();
+  CHECK(bus.done(1).empty());
+  bus.start(0, all_reduce_request(1, memory.tensors[0]));
+  bus.start(2, all_reduce_request(1, memory.tensors[2]));
+  bus.run();
+  for (std::uint16_t rank = 0; rank < 3; ++rank) {
+    check_failed(bus, rank, CompletionStatus::kPeerFailed, 3, "rank 3 ");
+  }
+}
+
+TEST_CASE("collectives__a_cancelled_one_ends_everywhere_naming_who_cancelled") {
+  FakeBus bus({.ranks = 3, .seed = 8});
+  Guarded memory(3);
+  start_all(bus, memory, 3);
+  bus.run_steps(5);
+  bus.machine(1).cancel(bus.now, 1);
+  bus.machine(1).cancel(bus.now, 1);  // once is enough
+  bus.run();
+  for (std::uint16_t rank = 0; rank < 3; ++rank) {
+    check_failed(bus, rank, CompletionStatus::kCancelled, 1, "rank 1 cancelled it");
+    memory.give_back(rank);
+  }
+  bus.run();
+  for (std::uint16_t rank = 0; rank < 3; ++rank) memory.check(rank);
+}
+
+TEST_CASE("collectives__who_never_calls_is_named_when_the_time_is_up") {
+  FakeBus bus({.ranks = 3, .seed = 9});
+  Guarded memory(3);
+  bus.start(0, all_reduce_request(1, memory.tensors[0]));
+  bus.start(1, all_reduce_request(1, memory.tensors[1]));
+  bus.run();
+  CHECK(bus.done(0).empty());
+  REQUIRE(bus.run_to_next_timeout());
+  bus.run();
+  CHECK(bus.now >= mlt::base::kSecond + kFakeTimeoutNs);
+  check_failed(bus, 0, CompletionStatus::kTimedOut, 2, "waited for rank 2");
+  REQUIRE(bus.done(1).size() == 1);
+  CHECK(bus.done(1)[0].status == CompletionStatus::kTimedOut);
+  // The one that calls too late hears why at once.
+  bus.start(2, all_reduce_request(1, memory.tensors[2]));
+  bus.run();
+  check_failed(bus, 2, CompletionStatus::kTimedOut, 2, "waited for rank 2");
+}
+
+TEST_CASE("collectives__a_timeout_of_its_own_is_kept") {
+  FakeBus bus({.ranks = 2, .seed = 1});
+  std::vector<float> data(4);
+  CollectiveRequest request = all_reduce_request(1, data);
+  request.timeout_ns = 5 * mlt::base::kMillisecond;
+  bus.start(0, request);
+  CHECK(bus.machine(0).next_timeout() == bus.now + 5 * mlt::base::kMillisecond);
+}
+
+TEST_CASE("collectives__one_behind_the_lanes_times_out_too") {
+  FakeBus bus({.ranks = 2, .seed = 1});
+  std::vector<std::vector<float>> data(kLanes + 1, std::vector<float>(4));
+  for (std::uint32_t i = 0; i <= kLanes; ++i) {
+    CollectiveRequest request = all_reduce_request(i + 1, data[i]);
+    request.timeout_ns = i == kLanes ? mlt::base::kMillisecond : mlt::base::kSecond;
+    bus.start(0, request);
+  }
+  REQUIRE(bus.run_to_next_timeout());
+  REQUIRE(bus.done(0).size() == 1);
+  CHECK(bus.done(0)[0].operation == kLanes + 1);
+  CHECK(bus.done(0)[0].error.find("the collectives before") != std::string::npos);
+  CHECK(bus.machine(0).open() == kLanes);
+}
+
+TEST_CASE("collectives__members_that_call_differently_hear_what_each_called") {
+  for (const std::size_t other : {std::size_t{100}, kElements + 200'000}) {  // fewer pieces, and more
+    FakeBus bus({.ranks = 2, .seed = other});
+    auto tensors = random_tensors(1, kElements, 1);
+    std::vector<float> longer(other);
+    bus.start(0, all_reduce_request(1, tensors[0]));
+    bus.start(1, all_reduce_request(1, longer));
+    bus.run();
+    for (std::uint16_t rank = 0; rank < 2; ++rank) {
+      REQUIRE(bus.done(rank).size() == 1);
+      CHECK(bus.done(rank)[0].status == CompletionStatus::kSizeMismatch);
+      CHECK(bus.done(rank)[0].failed_peer >= 0);
+    }
+  }
+}
+
+// Equal sizes everywhere: only the shape tells them apart.
+TEST_CASE("collectives__a_sum_never_meets_a_mean_nor_another_bound") {
+  for (const bool average : {false, true}) {
+    FakeBus bus({.ranks = 2, .seed = 3});
+    auto tensors = random_tensors(2, 1'000, 1);
+    bus.start(0, all_reduce_request(1, tensors[0], true, 0));
+    bus.start(1, all_reduce_request(1, tensors[1], average, average ? 0.1 : 0));
+    bus.run();
+    for (std::uint16_t rank = 0; rank < 2; ++rank) {
+      REQUIRE(bus.done(rank).size() == 1);
+      CHECK(bus.done(rank)[0].status == CompletionStatus::kSizeMismatch);
+      CHECK(bus.done(rank)[0].error.find("every member must call the same") != std::string::npos);
+      CHECK(bus.done(rank)[0].error.find(average ? "loss bound 0.1" : ", sum") != std::string::npos);
+    }
+  }
+}
+
+TEST_CASE("collectives__a_transfer_that_fails_ends_all_once") {
+  for (const CompletionStatus status : {CompletionStatus::kTimedOut, CompletionStatus::kPeerFailed}) {
+    for (std::uint64_t seed = 1; seed <= 30; ++seed) {
+      CAPTURE(seed);
+      FakeBus bus({.ranks = 3, .seed = seed});
+      Guarded memory(3);
+      start_all(bus, memory, 3);
+      bus.run_steps(static_cast<int>(seed % 20));
+      bus.fail_next_receive(2, status);
+      bus.run();
+      for (std::uint16_t rank = 0; rank < 3; ++rank) check_failed(bus, rank, status, 1, "rank 1");
+    }
+  }
+}
+
+TEST_CASE("collectives__who_is_given_up_without_a_word_waits_a_second_and_names_the_peer") {
+  FakeBus bus({.ranks = 2, .seed = 2});
+  Guarded memory(2);
+  start_all(bus, memory, 2);
+  bus.run_steps(2);
+  bus.mute(1);
+  bus.machine(1).cancel(bus.now, 1);
+  bus.run();
+  REQUIRE(bus.done(1).size() == 1);
+  CHECK(bus.done(0).empty());  // its transfers are over, its cause is not known
+  CHECK(bus.posted(0) == 0);
+  const mlt::base::TimeNs before = bus.now;
+  REQUIRE(bus.run_to_next_timeout());
+  CHECK(bus.now == before + mlt::base::kSecond);
+  check_failed(bus, 0, CompletionStatus::kCancelled, 1, "rank 1 gave it up and did not say why");
+}
+
+TEST_CASE("collectives__a_failure_of_strangers_or_of_unknown_groups_harms_nobody") {
+  FakeBus bus({.ranks = 3, .seed = 2});
+  auto tensors = random_tensors(2, 100, 1);
+  const auto expected = ring_sum(tensors, true);
+  const std::vector<std::uint16_t> group = {0, 1};
+  const auto start = [&](std::uint16_t rank, OperationId operation) {
+    CollectiveRequest request = all_reduce_request(operation, tensors[rank]);
+    request.ranks = group;
+    bus.start(rank, request);
+  };
+  start(0, 1);
+  Failed failed;
+  failed.group = Collectives::group_id(group);
+  failed.status = static_cast<std::uint8_t>(CompletionStatus::kCancelled);
+  bus.machine(0).on_message(bus.now, 2, failed);  // rank 2 is no member
+  for (std::uint64_t i = 0; i < 3'000; ++i) {
+    failed.group = i;
+    bus.machine(0).on_message(bus.now, 1, failed);
+  }
+  start(1, 1);
+  bus.run();
+  CHECK(tensors[0] == expected);
+  CHECK(tensors[1] == expected);
+}
+
+TEST_CASE("collectives__the_first_of_a_group_hears_of_a_failure_before_it_was_called") {
+  FakeBus bus({.ranks = 2, .seed = 2});
+  std::vector<float> data(10);
+  Failed failed;
+  failed.group = Collectives::group_id({0, 1});
+  failed.failed_rank = 1;
+  failed.status = 250;  // of a later version
+  bus.machine(0).on_message(bus.now, 1, failed);
+  bus.start(0, all_reduce_request(7, data));
+  bus.run();
+  check_failed(bus, 0, CompletionStatus::kCancelled, 1, "rank 1 gave it up");
+}

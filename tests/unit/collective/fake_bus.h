@@ -1,0 +1,372 @@
+// Machines of one group joined without endpoints: transfers meet by tag and order as the protocol says, complete in an
+// order drawn from a seed, lose what the receiver allows, and fail where a test wants it. One thread, no time but what
+// a test passes.
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <tuple>
+#include <vector>
+
+#include "base/prng.h"
+#include "collective/collectives.h"
+#include "core/segmenter.h"
+
+namespace mlt::test {
+
+using namespace mlt::collective;
+
+constexpr std::uint32_t kFakeSegmentBytes = 64;
+constexpr base::DurationNs kFakeTimeoutNs = 10 * base::kSecond;
+
+class FakeBus {
+ public:
+  struct Options {
+    std::uint16_t ranks = 2;
+    std::uint64_t seed = 1;
+    bool lossy = false;          // receives lose all that their bound allows
+    std::size_t max_posted = 0;  // of sends, and of receives, per rank; 0: no limit
+    std::uint32_t shared_transfers = kSharedTransfers;
+  };
+
+  explicit FakeBus(const Options& options) : options_(options), prng_(options.seed) {
+    for (std::uint16_t rank = 0; rank < options.ranks; ++rank) hosts_.push_back(std::make_unique<Host>(*this, rank));
+  }
+
+  // The request's group is all ranks unless it names one.
+  void start(std::uint16_t rank, CollectiveRequest request) {
+    if (request.ranks.empty()) {
+      for (std::uint16_t i = 0; i < options_.ranks; ++i) request.ranks.push_back(i);
+    }
+    REQUIRE(check_request(request, rank) == "");
+    host(rank).machine.start(now, std::move(request));
+  }
+  Collectives& machine(std::uint16_t rank) { return host(rank).machine; }
+  const std::vector<CollectiveDone>& done(std::uint16_t rank) { return host(rank).done; }
+  std::size_t posted(std::uint16_t rank) { return host(rank).sends.size() + host(rank).receives.size(); }
+  std::size_t most_posted() const { return most_posted_; }
+  std::uint64_t lost_elements() const { return lost_elements_; }
+  std::size_t messages() const { return messages_.size(); }
+  // Its transfers end as peer failed at once, its peers hear of it, and nothing reaches it any more.
+  void kill(std::uint16_t rank) {
+    dead_.insert(rank);
+    for (const auto& other : hosts_) {
+      if (other->rank == rank) continue;
+      end_all(*other, rank, core::CompletionStatus::kPeerFailed);
+      other->machine.on_peer_down(now, rank);
+    }
+  }
+  // Messages to and from this rank are lost.
+  void mute(std::uint16_t rank) { muted_.insert(rank); }
+  // The next receive of `rank` ends like this instead of arriving.
+  void fail_next_receive(std::uint16_t rank, core::CompletionStatus status) { failures_[rank] = status; }
+
+  // One thing that can happen; false if nothing can.
+  bool step() {
+    deliver_completions();
+    if (!messages_.empty() && prng_.chance(0.3)) return deliver_message();
+    if (transfer_one()) return true;
+    return deliver_message();
+  }
+  void run() {
+    while (step()) {
+    }
+    deliver_completions();
+  }
+  void run_steps(int steps) {
+    for (int i = 0; i < steps && step(); ++i) {
+    }
+    deliver_completions();
+  }
+  // Nothing happens until the first timer of any rank: it is brought to that time.
+  bool run_to_next_timeout() {
+    base::TimeNs at = base::kNever;
+    for (const auto& one : hosts_) {
+      if (!dead_.contains(one->rank)) at = std::min(at, one->machine.next_timeout());
+    }
+    if (at == base::kNever) return false;
+    now = std::max(now, at);
+    for (const auto& one : hosts_) {
+      if (!dead_.contains(one->rank) && one->machine.next_timeout() <= now) one->machine.on_timeout(now);
+    }
+    deliver_completions();
+    return true;
+  }
+
+  base::TimeNs now = base::kSecond;
+
+ private:
+  template <typename Request>
+  struct Posted {
+    Request request;
+    std::uint64_t number = 0;  // of its (peer, tag)
+  };
+  using Key = std::tuple<std::uint16_t, std::uint64_t>;  // peer, tag
+
+  struct Host final : Verbs {
+    Host(FakeBus& owner, std::uint16_t own)
+        : bus(owner), rank(own), machine(own, *this, kFakeTimeoutNs, owner.options_.shared_transfers) {}
+    core::PostStatus post_send(base::TimeNs, const core::SendRequest& request) override {
+      return bus.post(*this, sends, sent, request);
+    }
+    core::PostStatus post_recv(base::TimeNs, const core::ReceiveRequest& request) override {
+      return bus.post(*this, receives, received, request);
+    }
+    void cancel(base::TimeNs, OperationId operation, core::CompletionKind kind) override {
+      kind == core::CompletionKind::kSend ? bus.cancel(*this, sends, operation, kind)
+                                          : bus.cancel(*this, receives, operation, kind);
+    }
+    bool send_message(std::uint16_t peer, std::span<const std::byte> bytes) override {
+      if (bus.dead_.contains(peer) || bus.muted_.contains(rank) || bus.muted_.contains(peer)) return false;
+      bus.messages_.push_back({rank, peer, {bytes.begin(), bytes.end()}});
+      return true;
+    }
+    std::uint32_t segment_bytes(std::uint16_t) const override { return kFakeSegmentBytes; }
+
+    FakeBus& bus;
+    std::uint16_t rank;
+    std::deque<Posted<core::SendRequest>> sends;
+    std::deque<Posted<core::ReceiveRequest>> receives;
+    std::map<Key, std::uint64_t> sent, received;  // how many of each tag
+    std::deque<core::Completion> completions;
+    std::vector<CollectiveDone> done;
+    Collectives machine;
+  };
+  struct Message {
+    std::uint16_t from, to;
+    std::vector<std::byte> bytes;
+  };
+
+  Host& host(std::uint16_t rank) { return *hosts_[rank]; }
+
+  template <typename Request>
+  core::PostStatus post(Host& at, std::deque<Posted<Request>>& queue, std::map<Key, std::uint64_t>& counts,
+                        const Request& request) {
+    REQUIRE(request.peer < options_.ranks);
+    REQUIRE(request.peer != at.rank);
+    if (dead_.contains(request.peer)) return core::PostStatus::kPeerNotConnected;
+    if (options_.max_posted > 0 && queue.size() >= options_.max_posted) return core::PostStatus::kTooManyOperations;
+    queue.push_back({request, counts[{request.peer, request.tag}]++});
+    most_posted_ = std::max(most_posted_, queue.size());
+    return core::PostStatus::kPosted;
+  }
+
+  template <typename Request>
+  void end(Host& at, const Request& request, core::CompletionKind kind, core::CompletionStatus status) {
+    core::Completion completion;
+    completion.operation = request.operation;
+    completion.kind = kind;
+    completion.status = status;
+    completion.peer = request.peer;
+    completion.tag = request.tag;
+    completion.total_bytes = request.data.size();
+    at.completions.push_back(completion);
+  }
+
+  // The other side's end is given up too, when it meets this one's number.
+  template <typename Request>
+  void cancel(Host& at, std::deque<Posted<Request>>& queue, OperationId operation, core::CompletionKind kind) {
+    const auto found = std::ranges::find_if(queue, [&](const auto& one) { return one.request.operation == operation; });
+    if (found == queue.end()) return;
+    end(at, found->request, kind, core::CompletionStatus::kCancelled);
+    const bool is_send = kind == core::CompletionKind::kSend;
+    given_up_.insert({is_send ? at.rank : found->request.peer, is_send ? found->request.peer : at.rank,
+                      found->request.tag, found->number, is_send});
+    queue.erase(found);
+  }
+
+  void end_all(Host& at, std::uint16_t peer, core::CompletionStatus status) {
+    const auto end_in = [&](auto& queue, core::CompletionKind kind) {
+      for (const auto& one : queue) {
+        if (one.request.peer == peer) end(at, one.request, kind, status);
+      }
+      std::erase_if(queue, [&](const auto& one) { return one.request.peer == peer; });
+    };
+    end_in(at.sends, core::CompletionKind::kSend);
+    end_in(at.receives, core::CompletionKind::kReceive);
+  }
+
+  bool transfer_one() {
+    std::vector<std::uint16_t> order(options_.ranks);
+    for (std::uint16_t i = 0; i < options_.ranks; ++i) order[i] = i;
+    for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[prng_.below(i)]);
+    for (const std::uint16_t rank : order) {
+      Host& to = host(rank);
+      if (dead_.contains(rank) || to.receives.empty()) continue;
+      const std::size_t first = prng_.below(to.receives.size());
+      for (std::size_t i = 0; i < to.receives.size(); ++i) {
+        if (meet(to, (first + i) % to.receives.size())) return true;
+      }
+      if (give_up_unmatched_sends(to)) return true;
+    }
+    return false;
+  }
+
+  // A receive that the sender cancelled ends; one whose send is posted is carried out.
+  bool meet(Host& to, std::size_t index) {
+    const Posted<core::ReceiveRequest> receive = to.receives[index];
+    const auto erase = [&] { to.receives.erase(to.receives.begin() + static_cast<std::ptrdiff_t>(index)); };
+    if (given_up_.contains({receive.request.peer, to.rank, receive.request.tag, receive.number, true})) {
+      erase();
+      end(to, receive.request, core::CompletionKind::kReceive, core::CompletionStatus::kCancelled);
+      return true;
+    }
+    if (dead_.contains(receive.request.peer)) return false;
+    Host& from = host(receive.request.peer);
+    const auto send = std::ranges::find_if(from.sends, [&](const auto& one) {
+      return one.request.peer == to.rank && one.request.tag == receive.request.tag && one.number == receive.number;
+    });
+    if (send == from.sends.end()) return false;
+    const core::SendRequest request = send->request;
+    from.sends.erase(send);
+    erase();
+    carry(from, request, to, receive.request);
+    return true;
+  }
+
+  bool give_up_unmatched_sends(Host& at) {
+    for (auto one = at.sends.begin(); one != at.sends.end(); ++one) {
+      if (!given_up_.contains({at.rank, one->request.peer, one->request.tag, one->number, false})) continue;
+      end(at, one->request, core::CompletionKind::kSend, core::CompletionStatus::kCancelled);
+      at.sends.erase(one);
+      return true;
+    }
+    return false;
+  }
+
+  void carry(Host& from, const core::SendRequest& send, Host& to, const core::ReceiveRequest& receive) {
+    auto status = core::CompletionStatus::kComplete;
+    if (const auto failure = failures_.find(to.rank); failure != failures_.end()) {
+      status = failure->second;
+      failures_.erase(failure);
+    } else if (send.data.size() != receive.data.size()) {
+      status = core::CompletionStatus::kSizeMismatch;
+    }
+    if (core::is_failure(status)) {
+      end(to, receive, core::CompletionKind::kReceive, status);
+      const bool is_mutual = status == core::CompletionStatus::kSizeMismatch;
+      end(from, send, core::CompletionKind::kSend, is_mutual ? status : core::CompletionStatus::kCancelled);
+      return;
+    }
+    const core::SegmentGrid grid(static_cast<std::uint32_t>(send.data.size()), kFakeSegmentBytes);
+    if (!send.tags.empty()) REQUIRE(send.tags.size() == grid.count());
+    const std::uint64_t elements = send.data.size() / wire::element_bytes(receive.element);
+    auto may_lose = static_cast<std::uint64_t>(receive.loss_bound * static_cast<double>(elements)) *
+                    wire::element_bytes(receive.element);
+    core::Completion completion;
+    bitmaps_.emplace_back((grid.count() + 63) / 64);
+    std::vector<std::uint64_t>& bitmap = bitmaps_.back();
+    for (std::uint32_t i = 0; i < grid.count(); ++i) {
+      const std::uint32_t length = grid.length(i);
+      if (options_.lossy && length > 0 && length <= may_lose && prng_.chance(0.5)) {
+        may_lose -= length;
+        completion.missing_bytes += length;
+        if (receive.place == nullptr) std::memset(receive.data.data() + grid.offset(i), 0, length);
+        continue;
+      }
+      bitmap[i / 64] |= std::uint64_t{1} << (i % 64);
+      const std::span<const std::byte> payload = send.data.subspan(grid.offset(i), length);
+      if (receive.place != nullptr) {
+        receive.place(receive.place_context, grid.offset(i), payload);
+      } else if (length > 0) {
+        std::memcpy(receive.data.data() + grid.offset(i), payload.data(), length);
+      }
+    }
+    lost_elements_ += completion.missing_bytes / wire::element_bytes(receive.element);
+    end(from, send, core::CompletionKind::kSend, status);
+    end(to, receive, core::CompletionKind::kReceive, status);
+    core::Completion& received = to.completions.back();
+    received.missing_bytes = completion.missing_bytes;
+    received.segment_count = grid.count();
+    received.segment_bytes = kFakeSegmentBytes;
+    if (received.missing_bytes > 0) {
+      received.status = core::CompletionStatus::kWithinBound;
+      received.received_bitmap = bitmap;
+    }
+  }
+
+  bool deliver_message() {
+    if (messages_.empty()) return false;
+    const Message message = std::move(messages_.front());
+    messages_.pop_front();
+    if (dead_.contains(message.to)) return true;
+    const auto decoded = decode(message.bytes);
+    REQUIRE(decoded.has_value());
+    host(message.to).machine.on_message(now, message.from, std::get<Failed>(*decoded));
+    return true;
+  }
+
+  void deliver_completions() {
+    for (bool any = true; any;) {
+      any = false;
+      for (const auto& one : hosts_) {
+        while (!one->completions.empty() && !dead_.contains(one->rank)) {
+          const core::Completion completion = one->completions.front();
+          one->completions.pop_front();
+          one->machine.on_completion(now, completion);
+          one->machine.retry(now);
+          any = true;
+        }
+        CollectiveDone done;
+        while (one->machine.poll_done(done)) one->done.push_back(done);
+      }
+    }
+  }
+
+  Options options_;
+  base::Prng prng_;
+  std::vector<std::unique_ptr<Host>> hosts_;
+  std::deque<Message> messages_;
+  std::set<std::uint16_t> dead_, muted_;
+  std::map<std::uint16_t, core::CompletionStatus> failures_;
+  std::set<std::tuple<std::uint16_t, std::uint16_t, std::uint64_t, std::uint64_t, bool>> given_up_;  // by the sender?
+  std::deque<std::vector<std::uint64_t>> bitmaps_;
+  std::size_t most_posted_ = 0;
+  std::uint64_t lost_elements_ = 0;
+};
+
+// What a ring of `ranks` gives: every chunk summed in the order of the ring, from the rank after its owner's on.
+inline std::vector<float> ring_sum(const std::vector<std::vector<float>>& tensors, bool average) {
+  const std::size_t n = tensors.size(), elements = tensors[0].size();
+  std::vector<float> result(elements);
+  for (std::size_t chunk = 0; chunk < n; ++chunk) {
+    const std::size_t first = elements / n * chunk + std::min(chunk, elements % n);
+    const std::size_t length = elements / n + (chunk < elements % n ? 1 : 0);
+    for (std::size_t i = first; i < first + length; ++i) {
+      // Rank `chunk` sends its own values first; each rank after it adds what comes to what it has.
+      float sum = tensors[chunk][i];
+      for (std::size_t hop = 1; hop < n; ++hop) sum = tensors[(chunk + hop) % n][i] + sum;
+      result[i] = average && n > 1 ? sum * (1.0F / static_cast<float>(n)) : sum;
+    }
+  }
+  return result;
+}
+
+inline std::vector<std::vector<float>> random_tensors(std::size_t ranks, std::size_t elements, std::uint64_t seed) {
+  base::Prng prng(seed);
+  std::vector<std::vector<float>> tensors(ranks, std::vector<float>(elements));
+  for (auto& tensor : tensors) {
+    for (float& value : tensor) value = static_cast<float>(prng.below(2'000'001)) / 1'000.0F - 1'000.0F;
+  }
+  return tensors;
+}
+
+inline CollectiveRequest all_reduce_request(OperationId operation, std::vector<float>& data, bool average = true,
+                                            double loss_bound = 0) {
+  CollectiveRequest request;
+  request.operation = operation;
+  request.kind = CollectiveKind::kAllReduce;
+  request.output = std::as_writable_bytes(std::span(data));
+  request.average = average;
+  request.loss_bound = loss_bound;
+  return request;
+}
+
+}  // namespace mlt::test

@@ -1,0 +1,139 @@
+// The ring over a bus without endpoints: sums bit for bit, losses within their bounds, any number of ranks and
+// elements.
+#include "collective/ring_allreduce.h"
+
+#include <cmath>
+
+#include "fake_bus.h"
+
+using namespace mlt::test;
+
+namespace {
+
+// Runs one all-reduce over `tensors` in place.
+void all_reduce(FakeBus& bus, std::vector<std::vector<float>>& tensors, bool average, double loss_bound = 0) {
+  for (std::uint16_t rank = 0; rank < tensors.size(); ++rank) {
+    bus.start(rank, all_reduce_request(rank + 1U, tensors[rank], average, loss_bound));
+  }
+  bus.run();
+}
+
+}  // namespace
+
+TEST_CASE("ring_allreduce__is_the_sum_in_ring_order_bit_for_bit") {
+  const std::size_t piece = kRingPieceBytes / sizeof(float);
+  for (const int count : {1, 2, 3, 4, 7}) {
+    const auto ranks = static_cast<std::uint16_t>(count);
+    for (const std::size_t elements : {std::size_t{0}, std::size_t{1}, std::size_t{2}, std::size_t{5},
+                                       std::size_t{1000}, 2 * piece + 3, 5 * piece + 1}) {
+      for (const bool average : {false, true}) {
+        CAPTURE(ranks);
+        CAPTURE(elements);
+        FakeBus bus({.ranks = ranks, .seed = elements + ranks});
+        auto tensors = random_tensors(ranks, elements, elements + 7);
+        const auto expected = ring_sum(tensors, average);
+        all_reduce(bus, tensors, average);
+        for (std::uint16_t rank = 0; rank < ranks; ++rank) {
+          REQUIRE(bus.done(rank).size() == 1);
+          CHECK(bus.done(rank)[0].status == mlt::core::CompletionStatus::kComplete);
+          CHECK(bus.done(rank)[0].operation == rank + 1U);
+          CHECK(bus.done(rank)[0].total_bytes == 4 * elements);
+          CHECK(std::ranges::equal(tensors[rank], expected));
+          CHECK(bus.posted(rank) == 0);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("ring_allreduce__takes_any_group_in_its_own_order") {
+  FakeBus bus({.ranks = 5, .seed = 3});
+  auto tensors = random_tensors(5, 999, 5);
+  const auto before = tensors;
+  const std::vector<std::uint16_t> group = {4, 0, 3};
+  const auto expected = ring_sum({tensors[4], tensors[0], tensors[3]}, true);
+  for (const std::uint16_t rank : group) {
+    CollectiveRequest request = all_reduce_request(1, tensors[rank]);
+    request.ranks = group;
+    bus.start(rank, request);
+  }
+  bus.run();
+  for (const std::uint16_t rank : group) CHECK(tensors[rank] == expected);
+  CHECK(tensors[1] == before[1]);
+  CHECK(tensors[2] == before[2]);
+}
+
+TEST_CASE("ring_allreduce__losses_stay_within_the_bound_of_each_hop_and_ranks_end_with_the_same_bits") {
+  for (std::uint64_t seed = 1; seed <= 40; ++seed) {
+    CAPTURE(seed);
+    const auto ranks = static_cast<std::uint16_t>(2 + seed % 4);
+    const double bound = 0.05 * static_cast<double>(1 + seed % 5);
+    FakeBus bus({.ranks = ranks, .seed = seed, .lossy = true});
+    // Ones: an element of the sum is the number of terms that reached it.
+    std::vector<std::vector<float>> tensors(ranks, std::vector<float>(100'000 + seed, 1.0F));
+    all_reduce(bus, tensors, false, bound);
+    std::uint64_t missing = 0;
+    for (std::uint16_t rank = 0; rank < ranks; ++rank) {
+      REQUIRE(bus.done(rank).size() == 1);
+      CHECK(bus.done(rank)[0].error == "");
+      missing += bus.done(rank)[0].missing_bytes;
+      CHECK(tensors[rank] == tensors[0]);
+    }
+    CHECK(missing == 4 * bus.lost_elements());
+    REQUIRE(missing > 0);
+    std::size_t short_of_terms = 0;
+    for (const float value : tensors[0]) {
+      // The summing rank's own term is always there.
+      REQUIRE(value >= 1.0F);
+      REQUIRE(value <= static_cast<float>(ranks));
+      if (value != static_cast<float>(ranks)) ++short_of_terms;
+    }
+    CHECK(short_of_terms > 0);
+    const double hops = ranks - 1.0;
+    CHECK(static_cast<double>(short_of_terms) <= hops * bound * static_cast<double>(tensors[0].size()));
+    CHECK(missing <= static_cast<std::uint64_t>(4 * hops * bound * static_cast<double>(tensors[0].size())));
+  }
+}
+
+TEST_CASE("ring_allreduce__a_mean_divides_lost_segments_too") {
+  FakeBus bus({.ranks = 2, .seed = 9, .lossy = true});
+  std::vector<std::vector<float>> tensors = {std::vector<float>(50'000, 2.0F), std::vector<float>(50'000, 6.0F)};
+  all_reduce(bus, tensors, true, 0.2);
+  CHECK(tensors[0] == tensors[1]);
+  CHECK(bus.lost_elements() > 0);
+  std::size_t lost = 0;
+  for (const float value : tensors[0]) {
+    REQUIRE((value == 4.0F || value == 1.0F || value == 3.0F));
+    if (value != 4.0F) ++lost;
+  }
+  CHECK(lost == bus.lost_elements());
+  CHECK(bus.done(0)[0].status == mlt::core::CompletionStatus::kWithinBound);
+}
+
+TEST_CASE("ring_allreduce__posts_a_window_at_a_time") {
+  FakeBus bus({.ranks = 2, .seed = 1});
+  auto tensors = random_tensors(2, 70 * kRingPieceBytes / sizeof(float), 1);
+  const auto expected = ring_sum(tensors, false);
+  all_reduce(bus, tensors, false);
+  CHECK(bus.most_posted() == kMaxWindow);
+  CHECK(tensors[0] == expected);
+  CHECK(tensors[1] == expected);
+}
+
+TEST_CASE("ring_allreduce__refuses_what_it_cannot_sum") {
+  std::vector<float> data(3);
+  CollectiveRequest request = all_reduce_request(1, data);
+  request.ranks = {0, 1};
+  CHECK(check_request(request, 0) == "");
+  CHECK(check_request(request, 2).find("rank 2 is not in its group") != std::string::npos);
+  request.loss_bound = 1;
+  CHECK(check_request(request, 0).find("below 1") != std::string::npos);
+  request.loss_bound = std::nan("");
+  CHECK(check_request(request, 0) != "");
+  request.loss_bound = 0;
+  request.element = mlt::wire::ElementType::kFloat16;
+  CHECK(check_request(request, 0).find("float32") != std::string::npos);
+  request.element = mlt::wire::ElementType::kFloat32;
+  request.ranks = {0, 1, 0};
+  CHECK(check_request(request, 0).find("twice") != std::string::npos);
+}
