@@ -286,6 +286,17 @@ def test_command__tells_a_script_by_its_exit_code() -> None:
     assert "127.0.0.1 (" in err
 
 
+def test_settings__host_and_interface_as_a_rank_reads_them() -> None:
+    both = {"MLT_HOST": "127.0.0.1", "MLT_INTERFACE": "eth0"}
+    assert Settings(environ=both).host == "127.0.0.1"
+    assert Settings(environ=both, interface="lo").host is None
+    assert Settings(environ=both, interface="lo").wanted == "lo"
+    assert Settings(environ={"MLT_INTERFACE": "eth0"}).wanted == "eth0"
+    assert Settings(environ={}).wanted is None
+    with pytest.raises(ConfigError, match=r"MLT_HOST is '203\.0\.113\.9', which no interface of this machine has"):
+        _ = Settings(environ={"MLT_HOST": "203.0.113.9"}).host
+
+
 @pytest.mark.parametrize(
     ("words", "cause"),
     [
