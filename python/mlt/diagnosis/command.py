@@ -44,6 +44,12 @@ class Settings:
         return self.interface or (os.environ if self.environ is None else self.environ).get(interfaces.VARIABLE) or None
 
     @property
+    def host(self) -> str | None:
+        """The address to use, if one was given and no interface on the command line. Raises ConfigError."""
+        given = (os.environ if self.environ is None else self.environ).get("MLT_HOST")
+        return interfaces.check_host(given, source="MLT_HOST") if given and not self.interface else None
+
+    @property
     def source(self) -> str:
         """Where it was made."""
         return "--interface" if self.interface else interfaces.VARIABLE
@@ -66,7 +72,9 @@ def parse_target(target: str, default_port: int) -> tuple[str, int]:
 def serve(settings: Settings, *, once: bool, say: Say) -> None:
     """Answer examinations until interrupted, or one. Raises PortInUseError, ConfigError."""
     addresses: tuple[str, ...] = ()
-    if settings.wanted is not None:
+    if (host := settings.host) is not None:
+        addresses = (host,)
+    elif settings.wanted is not None:
         # The choice's address first, then that of the other IP version: whoever calls chooses.
         choice = interfaces.select_interfaces(settings.wanted, source=settings.source)[0]
         addresses = (choice.address, *(one for one in choice.interface.usable() if one != choice.address))
@@ -124,8 +132,8 @@ def examine_host(target: str, settings: Settings, *, patience: float = 0.0) -> I
 
 
 def _connect(host: str, port: int, settings: Settings) -> socket.socket:
-    source = None
-    if settings.wanted is not None:
+    source = settings.host
+    if source is None and settings.wanted is not None:
         try:
             address = str(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4][0])
             towards = interfaces.source_towards(address)

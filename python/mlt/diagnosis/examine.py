@@ -159,12 +159,13 @@ class Examination:
         segment = max((self._packet - overhead - SEGMENT_HEADER) // SEGMENT_UNIT * SEGMENT_UNIT, SEGMENT_UNIT)
         if here.mtu != there.mtu:
             passing = ", ".join(f"{one.packet} bytes {way.words}" for way, one in found)
+            larger, where = (here, "here") if here.mtu > there.mtu else (there, "there")
             yield Finding(
                 "problem",
                 f"MTU mismatch: {here.interface} has {here.mtu} here, {there.interface} {there.mtu} there; packets "
                 f"arrive up to {passing}",
-                f"sudo ip link set {here.interface} mtu {usable} here, or {there.interface} there: the same on both "
-                "hosts and every switch between them",
+                f"sudo ip link set {larger.interface} mtu {usable} {where}; or {larger.mtu} on the other host too, and "
+                "on every switch between them",
             )
         for way, one in found:
             if one.packet >= usable:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import mlt
-from mlt import interfaces
+from mlt import _core, interfaces
 from mlt.diagnosis import messages, responder, session
 from mlt.diagnosis.command import Settings, examine_host, parse_target
 from mlt.diagnosis.datagrams import COUNT, HEADER, MAGIC, Port
@@ -27,6 +27,7 @@ from mlt.doctor import Finding
 from mlt.errors import ConfigError, PortInUseError
 from mlt.qos import DEFAULT, DscpMap
 
+PROTOCOL = _core.PROTOCOL_VERSION
 DOCTOR = [sys.executable, "-m", "mlt.cli.main", "doctor"]
 
 
@@ -62,7 +63,7 @@ def test_loopback__is_well(address: str) -> None:
     # The limit of this machine's socket buffers is another check's business.
     assert not [text for text in problems(findings) if "receive buffer" not in text]
     text = "\n".join(one.what for one in findings if one.level == "ok")
-    assert f"mlt {mlt.__version__} and protocol {messages.protocol_version()} on both sides" in text
+    assert f"mlt {mlt.__version__} and protocol {PROTOCOL} on both sides" in text
     assert text.count("DSCP and ECN of every class arrive as they were sent") == 2
     assert text.count("packets of 655") == 2
     (visit,) = visits
@@ -73,7 +74,7 @@ def test_loopback__is_well(address: str) -> None:
 def test_default_map__is_the_native_librarys() -> None:
     with mlt.Context(0, 1) as context:
         assert context.dscp == DEFAULT_DSCP
-    assert messages.protocol_version() == 2
+    assert messages.protocol_version() == PROTOCOL
 
 
 def test_maps__that_differ_are_named() -> None:
@@ -88,8 +89,12 @@ def test_maps__that_differ_are_named() -> None:
 @pytest.mark.parametrize(
     ("changes", "level", "text"),
     [
-        ({"protocol": 3}, "problem", "protocol versions differ: 2 here (mlt 0.1.0), 3 there (mlt 0.1.0)"),
-        ({"package": "0.2.0"}, "optional", "mlt 0.1.0 here, 0.2.0 there; both speak protocol 2"),
+        (
+            {"protocol": PROTOCOL + 1},
+            "problem",
+            f"differ: {PROTOCOL} here (mlt 0.1.0), {PROTOCOL + 1} there (mlt 0.1.0)",
+        ),
+        ({"package": "9.9"}, "optional", f"mlt 0.1.0 here, 9.9 there; both speak protocol {PROTOCOL}"),
         ({"protocol": None}, "problem", "the native library does not load there"),
         ({"buffer": 212_992}, "problem", "UDP receive buffer of 208 KiB there; mlt asks for 8192 KiB"),
     ],
@@ -284,6 +289,17 @@ def test_command__tells_a_script_by_its_exit_code() -> None:
     assert done.returncode == any(one["level"] == "problem" for one in findings)
     assert process.returncode == 0
     assert "127.0.0.1 (" in err
+
+
+def test_settings__host_and_interface_as_a_rank_reads_them() -> None:
+    both = {"MLT_HOST": "127.0.0.1", "MLT_INTERFACE": "eth0"}
+    assert Settings(environ=both).host == "127.0.0.1"
+    assert Settings(environ=both, interface="lo").host is None
+    assert Settings(environ=both, interface="lo").wanted == "lo"
+    assert Settings(environ={"MLT_INTERFACE": "eth0"}).wanted == "eth0"
+    assert Settings(environ={}).wanted is None
+    with pytest.raises(ConfigError, match=r"MLT_HOST is '203\.0\.113\.9', which no interface of this machine has"):
+        _ = Settings(environ={"MLT_HOST": "203.0.113.9"}).host
 
 
 @pytest.mark.parametrize(

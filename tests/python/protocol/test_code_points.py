@@ -13,6 +13,7 @@ from independent_endpoint import IndependentEndpoint
 
 DEFAULT = (3, 7, 11, 15, 19, 23, 27)
 PAPER = (46, 40, 32, 24, 16, 8)
+TRAILING = 0x04
 
 
 class MarkedSocket:
@@ -26,7 +27,10 @@ class MarkedSocket:
     def recv(self, size: int) -> bytes:
         data, ancillary, _, _ = self.udp.recvmsg(size, socket.CMSG_SPACE(4))
         ((_, _, tos),) = ancillary
-        self.seen.add((data[0] & 0x0F, tos[0] >> 2))
+        kind = data[0] & 0x0F
+        # A trailing probe (4.7.5), which a late answer brings about, travels like the data, of this layer or the last.
+        if not (kind == independent.PROBE and data[1] & TRAILING):
+            self.seen.add((kind, tos[0] >> 2))
         return data
 
     def __getattr__(self, name: str) -> Any:

@@ -109,3 +109,10 @@ def test_hosts__of_different_mtus_use_the_smaller() -> None:
         for one in run(bed):
             assert one["segment"] == 1328
             assert one["large sent"] == one["large received"] == "complete"
+
+
+def test_jumbo_frames__are_used_where_both_hosts_have_them() -> None:
+    with Testbed(hosts=2, rate="200mbit", mtu=9000) as bed:
+        for one in run(bed):
+            assert one["segment"] == 8928
+            assert one["large sent"] == one["large received"] == "complete"
