@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from transport_jobs import free_port
 
 import mlt
 from mlt.paths import PathOptions, resolve
@@ -141,14 +142,20 @@ def test_resolve__refuses_a_plan_that_does_not_fit(
         resolve({"plan": plan(tmp_path, "a", "b"), "hosts": ["w0", "w1", "ps"]}, rank=0)
 
 
-def pair(work: Callable[[mlt.Context], None], port: int, paths: tuple[Any, Any], **options: Any) -> list[Exception]:
+def pair(work: Callable[[mlt.Context], None], paths: tuple[Any, Any], **options: Any) -> list[Exception]:
     """Two contexts with their paths; what either raised."""
     errors: list[Exception] = []
+    port = free_port()
 
     def one(rank: int) -> None:
         try:
             with mlt.Context(
-                rank, 2, master_addr="127.0.0.1", rendezvous_port=port, paths=paths[rank], connect_timeout=3, **options
+                rank,
+                2,
+                master_addr="127.0.0.1",
+                rendezvous_port=port,
+                paths=paths[rank],
+                **({"connect_timeout": 20} | options),
             ) as context:
                 work(context)
         except Exception as error:
@@ -189,7 +196,7 @@ def test_context__sprays_over_all_its_paths_and_says_what_it_knows(faults: mlt.F
             with pytest.raises(mlt.UnknownPeerError):
                 context.paths(0)
 
-    assert pair(work, 29_871, ([{}, {}, "127.0.0.2", "lo"],) * 2, host="127.0.0.1", faults=faults) == []
+    assert pair(work, ([{}, {}, "127.0.0.2", "lo"],) * 2, host="127.0.0.1", faults=faults) == []
     (paths,) = found
     assert [one.path for one in paths] == [0, 1, 2, 3]
     assert paths[2].local.startswith("127.0.0.2:")
@@ -212,12 +219,12 @@ def test_context__one_path_is_the_default_and_has_a_status_too() -> None:
         exchange(context)
         found.append(context.paths(1 - context.rank))
 
-    assert pair(work, 29_873, (None, 1)) == []
+    assert pair(work, (None, 1)) == []
     assert [[one.share for one in paths] for paths in found] == [[1.0], [1.0]]
 
 
 def test_context__refuses_ranks_with_different_numbers_of_paths() -> None:
-    errors = pair(exchange, 29_875, (2, 3))
+    errors = pair(exchange, (2, 3), connect_timeout=4)
     assert len(errors) == 2
     mismatch = next(error for error in errors if isinstance(error, mlt.PeerMismatchError))
     assert "number of paths differs: rank 0 has 2, rank 1 has 3" in str(mismatch)
@@ -235,13 +242,13 @@ def test_context__refuses_ranks_with_different_numbers_of_paths() -> None:
 )
 def test_context__refuses_what_the_system_or_the_ip_version_does_not_offer(paths: Any, words: str) -> None:
     with pytest.raises(mlt.MltError, match=words):
-        mlt.Context(0, 1, master_addr="127.0.0.1", rendezvous_port=29_877, host="127.0.0.1", paths=paths)
+        mlt.Context(0, 1, master_addr="127.0.0.1", rendezvous_port=free_port(), host="127.0.0.1", paths=paths)
 
 
 def test_context__busy_polling_works_or_is_refused_with_a_way_out() -> None:
     privileged = os.geteuid() == 0
     refused = contextlib.nullcontext() if privileged else pytest.raises(mlt.MltError, match="set busy_poll_us to 0")
-    with refused, mlt.Context(0, 1, master_addr="127.0.0.1", rendezvous_port=29_879, busy_poll_us=200, paths=2):
+    with refused, mlt.Context(0, 1, master_addr="127.0.0.1", rendezvous_port=free_port(), busy_poll_us=200, paths=2):
         pass
     with pytest.raises(mlt.ConfigError, match="busy_poll_us is -1"):
-        mlt.Context(0, 1, master_addr="127.0.0.1", rendezvous_port=29_879, busy_poll_us=-1)
+        mlt.Context(0, 1, master_addr="127.0.0.1", rendezvous_port=free_port(), busy_poll_us=-1)
