@@ -160,7 +160,7 @@ def test_completion__names_its_operation(clean: list[mlt.Context]) -> None:
     done = clean[1].wait(receive)
     assert (done.op, done.kind, done.peer, done.tag, done.bytes) == (receive, "recv", 0, 21, 4_000)
     assert (done.status, done.missing_bytes, done.repairs, done.error, done.failed) == ("complete", 0, 0, "", False)
-    assert 0 < done.elapsed_ns < 10e9
+    assert 0 <= done.elapsed_ns < 10e9
     done = send.wait()
     assert (done.op, done.kind, done.peer, done.tag, done.bytes) == (send, "send", 1, 21, 4_000)
 

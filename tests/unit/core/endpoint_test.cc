@@ -292,10 +292,13 @@ TEST_CASE("on_datagram__random_bytes_and_mutations_never_hurt") {
       for (auto& b : bytes) b = static_cast<std::byte>(prng.next());
       // Half of these get past the cookie.
       if (bytes.size() >= 16 && prng.chance(0.5)) {
-        bytes[0] = static_cast<std::byte>(0x10 | (1 + prng.below(5)));
+        const auto type = static_cast<unsigned>(1 + prng.below(5));
+        bytes[0] = static_cast<std::byte>((MLT_PROTOCOL_VERSION << 4) | type);
         bytes[1] = std::byte{0};
-        bytes[2] &= std::byte{0xF7};
+        bytes[2] &= std::byte{0x07};  // path 0, an element that there is
         base::store_le64(bytes.data() + 8, network.cookie(0, 1));
+        const std::size_t covered = type == MLT_TYPE_DATA ? std::size_t{MLT_DATA_HEADER_BYTES} : bytes.size();
+        if (bytes.size() >= covered) wire::seal(std::span(bytes).first(covered));
       }
     } else {
       bytes = seen[prng.below(seen.size())];
