@@ -43,6 +43,8 @@ constexpr base::DurationNs kLookUpAgainNs = base::kSecond;
 constexpr base::DurationNs kLookUpSoonNs = 200 * base::kMicrosecond;
 // Frames that the kernel did not take are offered again this much later, unless a call comes by sooner.
 constexpr base::DurationNs kPushAgainNs = 50 * base::kMicrosecond;
+// And this much later where the interface refuses them: it is down.
+constexpr base::DurationNs kPushLaterNs = 10 * base::kMillisecond;
 // Of so many calls one reads the kernel's socket even while frames keep coming past it.
 constexpr std::uint32_t kKernelTurn = 16;
 
@@ -229,8 +231,10 @@ SendStatus XdpDatapath::send_frames(base::TimeNs now, const Peer& peer, const ba
 // False if the interface is at fault; what it did not take stays in the ring and is offered again.
 bool XdpDatapath::push_out(base::TimeNs now) {
   const int number = socket_->flush(send_calls_);
-  push_at_ = number == 0 ? base::kNever : base::after(now, kPushAgainNs);
-  if (number == 0 || number == EAGAIN) return true;
+  push_at_ = base::kNever;
+  if (number == 0) return true;
+  push_at_ = base::after(now, number == EAGAIN ? kPushAgainNs : kPushLaterNs);
+  if (number == EAGAIN) return true;
   failed_errno_ = number;
   kernel_failed_ = false;
   return false;
@@ -249,20 +253,22 @@ base::TimeNs XdpDatapath::next_timeout() const { return std::min(push_at_, kerne
 std::size_t XdpDatapath::receive(base::TimeNs now, std::size_t budget_runs, ReceiveSink& sink) {
   if (push_at_ <= now) push_out(now);
   if (budget_runs == 0) return 0;
-  // While frames fill the budget, one run of every so many calls is the kernel socket's.
-  const std::size_t reserved = ++turns_ % kKernelTurn == 0 ? 1 : 0;
-  const auto frames = static_cast<std::uint32_t>(std::min<std::size_t>(budget_runs - reserved, socket_->received()));
   std::size_t handed_up = 0;
+  const auto from_kernel = [&](std::size_t budget) {
+    const std::size_t passed = kernel_->receive(now, budget, sink);
+    counters_.add(XdpCounter::kKernelRunsReceived, passed);
+    handed_up += passed;
+  };
+  // While frames fill the budget, a run of every so many calls is the kernel socket's, if it has one.
+  if (++turns_ % kKernelTurn == 0) from_kernel(1);
+  const std::size_t left = budget_runs - handed_up;
+  const auto frames = static_cast<std::uint32_t>(std::min<std::size_t>(left, socket_->received()));
   // What is dropped here costs budget too.
   for (std::uint32_t i = 0; i < frames; ++i) {
     if (hand_up(socket_->received_frame(i), sink)) ++handed_up;
   }
   if (frames > 0) socket_->give_back(frames);
-  if (frames < budget_runs) {
-    const std::size_t passed = kernel_->receive(now, budget_runs - frames, sink);
-    counters_.add(XdpCounter::kKernelRunsReceived, passed);
-    handed_up += passed;
-  }
+  if (frames < left) from_kernel(left - frames);
   return handed_up;
 }
 

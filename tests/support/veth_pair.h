@@ -4,11 +4,15 @@
 #pragma once
 
 #include <fcntl.h>
+#include <net/if.h>
 #include <sched.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdlib>
+#include <cstring>
 #include <exception>
 #include <functional>
 #include <stdexcept>
@@ -62,15 +66,13 @@ class VethPair {
     const std::string other = "/proc/" + std::to_string(::getpid()) + "/fd/" + std::to_string(ends_[1].get());
     run(0, std::string("ip link add ") + kInterface + " type veth peer name " + kInterface + " netns " + other);
     for (const int end : {0, 1}) {
-      run(end, "ip link set lo up; ip link set mlt0 mtu " + std::to_string(mtu) + " up");
-      run(end, std::string("ip address add ") + kIpv4[end] + "/24 dev mlt0");
+      const std::string strict = "link set lo up\nlink set mlt0 mtu " + std::to_string(mtu) + " up\naddress add " +
+                                 kIpv4[end] + "/24 dev mlt0\n";
+      // Without IPv6 in the kernel the second command fails, and so does what needs it.
+      const std::string loose = std::string("address add ") + kIpv6[end] + "/64 dev mlt0 nodad";
+      run(end, "printf '" + strict + "' | ip -batch - && { ip " + loose + " 2> /dev/null || true; }");
     }
-    for (const int end : {0, 1}) {
-      // Until the kernel has noticed that the cable is plugged in, it drops what is sent.
-      run(end, "for i in $(seq 200); do ip link show mlt0 | grep -q 'state UP' && exit; sleep 0.01; done; exit 1");
-      // Without IPv6 in the kernel this fails, and so does what needs it.
-      run(end, std::string("ip address add ") + kIpv6[end] + "/64 dev mlt0 nodad 2> /dev/null || true");
-    }
+    for (const int end : {0, 1}) inside(end, wait_until_plugged);
   }
 
   // In the namespace of end 0 or 1; the sockets that `work` opens stay there.
@@ -83,6 +85,18 @@ class VethPair {
   int descriptor(int end) const { return ends_[end].get(); }
 
  private:
+  // Until the kernel has noticed that the cable is plugged in, it drops what is sent.
+  static void wait_until_plugged() {
+    const io::UniqueFd fd(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    for (int tries = 0; tries < 1'000; ++tries) {
+      ifreq request{};
+      std::strncpy(request.ifr_name, kInterface, IFNAMSIZ - 1);
+      if (::ioctl(fd.get(), SIOCGIFFLAGS, &request) == 0 && (request.ifr_flags & IFF_RUNNING) != 0) return;
+      ::usleep(5'000);
+    }
+    throw std::runtime_error("the cable between the namespaces never came up");
+  }
+
   io::UniqueFd ends_[2];
 };
 

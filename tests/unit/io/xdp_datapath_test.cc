@@ -238,6 +238,22 @@ TEST_CASE("send__fails_by_name_while_the_interface_is_down_and_works_again_after
   CHECK(sink.datagrams.size() >= 8);
 }
 
+TEST_CASE("receive__finds_what_there_is_at_every_turn_with_a_budget_of_one") {
+  if (!can_run()) return;
+  const VethPair cable;
+  Ends ends = open_both(cable, VethPair::kIpv4, {});
+  meet(ends, 0);
+  const TestRun run(1, 0, 50, 200);
+  REQUIRE(ends[0].send(io::monotonic_now(), run.get()) == io::SendStatus::kSent);
+  CollectingSink sink;
+  for (int i = 0; i < 50; ++i) {
+    pollfd ready{ends[1].readable_fd(), POLLIN, 0};
+    REQUIRE(::poll(&ready, 1, 1'000) == 1);
+    CHECK(ends[1].receive(io::monotonic_now(), 1, sink) == 1);
+  }
+  CHECK(ends[1].receive(io::monotonic_now(), 1, sink) == 0);
+}
+
 TEST_CASE("receive__counts_what_the_kernel_dropped_because_nobody_read") {
   if (!can_run()) return;
   const VethPair cable;
