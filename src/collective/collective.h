@@ -73,7 +73,7 @@ std::array<std::byte, kShapeBytes> encode(const Shape& shape);
 std::string describe_shape(std::span<const std::byte, kShapeBytes> bytes);
 
 // Steps that may be posted beyond the first that is not done; Stream::done has a bit for each. So many pieces of a ring
-// are 8 MiB, more than a socket's buffer lets be under way.
+// are 32 MiB, more than a socket's buffer lets be under way.
 inline constexpr std::uint32_t kMaxWindow = 32;
 
 // What goes one way between this rank and one peer: steps, posted in order, that end in any order. Step 0 is the shape.

@@ -14,7 +14,7 @@ std::size_t cut(std::size_t n, std::size_t i, std::size_t parts) { return n / pa
 }  // namespace
 
 // PROTOCOL 22.2.2: The tensor is cut into as many chunks as the group has ranks, each chunk into as many pieces as its
-//     longest needs to be of 256 KiB at most ...
+//     longest needs to be of 1 MiB at most ...
 std::uint32_t RingAllReduce::pieces_of(std::uint64_t elements, std::uint32_t ranks) {
   const std::uint64_t longest = (elements + ranks - 1) / ranks * sizeof(float);
   return static_cast<std::uint32_t>(std::max<std::uint64_t>(1, (longest + kRingPieceBytes - 1) / kRingPieceBytes));
