@@ -42,9 +42,9 @@ class GroupCollectives:
         all ranks end with the same bits. The divisor is the number of ranks, whatever was lost. The completion's
         ``missing_bytes`` are those that this rank's receives missed.
 
-        ``ranks``: the group, in the order of its ring; None: all workers. ``layer`` of ``layers``: 0 is the front, which
-        goes first. ``timeout`` in seconds bounds the whole collective. The tensor stays lent until the completion was
-        taken. Raises InvalidBufferError, ConfigError, UnknownPeerError, PeerFailedError, LimitError.
+        ``ranks``: the group, in the order of its ring; None: all workers. ``layer`` of ``layers``: 0 is the front,
+        which goes first. ``timeout`` in seconds bounds the whole collective. The tensor stays lent until the completion
+        was taken. Raises InvalidBufferError, ConfigError, UnknownPeerError, PeerFailedError, LimitError.
         """
         operation = self._engine.post_all_reduce(
             tensor,

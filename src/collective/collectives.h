@@ -86,6 +86,8 @@ class Collectives {
     int given_up_by = -1;
   };
 
+  static std::string rank_text(int rank) { return "rank " + std::to_string(rank); }
+  static Shape shape_of(const Active& active, const Stream& stream);
   Group& group_of(const CollectiveRequest& request);
   void refuse(const CollectiveRequest& request, const std::string& text);
   void begin(TimeNs now, Active& active);

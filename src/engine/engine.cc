@@ -270,7 +270,8 @@ void Engine::use_services(std::span<const std::uint16_t> service_ranks, std::uin
     impl.fail(ErrorCode::kConfig, "use_services() was called before: the services are chosen once per context");
   }
   impl.services.assign(service_ranks.begin(), service_ranks.end());
-  impl.loop.run_command([&impl, services = impl.services](base::TimeNs) { impl.loop.collectives().use_services(services); });
+  impl.loop.run_command(
+      [&impl, services = impl.services](base::TimeNs) { impl.loop.collectives().use_services(services); });
 }
 
 OperationId Engine::push_pull(const PushPullOptions& options) {

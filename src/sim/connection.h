@@ -35,6 +35,7 @@ class Connections {
     std::uint64_t connection = 0;
     base::TimeNs ready_ns = 0;
     std::vector<std::byte> bytes;
+    bool of_machines = false;  // from a collective's machine to another, not between endpoints
   };
   struct Stream {
     std::deque<Message> waiting;

@@ -97,8 +97,8 @@ void Host::control(base::TimeNs now, const core::PeerUp& up, std::uint64_t conne
 void Host::control(base::TimeNs now, const core::PeerDown& down) {
   if (is_up()) wait(now, down);
 }
-void Host::control(base::TimeNs now, std::uint16_t from, std::span<const std::byte> message) {
-  if (is_up()) wait(now, Message{from, {message.begin(), message.end()}});
+void Host::control(base::TimeNs now, std::uint16_t from, std::span<const std::byte> message, bool of_machines) {
+  if (is_up()) wait(now, Message{from, {message.begin(), message.end()}, of_machines});
 }
 
 core::PostStatus Host::post(base::TimeNs now, const core::SendRequest& request) {
@@ -144,8 +144,12 @@ void Host::apply(base::TimeNs local, const Input& input) {
                  [&](const core::PeerDown& down) {
                    endpoint_->on_control(local, down);
                    connections_[down.peer] = 0;
+                   world_.went_down(rank_, down.peer);
                  },
-                 [&](const Message& m) { endpoint_->on_control(local, core::PeerMessage{m.from, m.bytes}); },
+                 [&](const Message& m) {
+                   if (m.of_machines) return world_.machine_message(rank_, m.from, m.bytes);
+                   endpoint_->on_control(local, core::PeerMessage{m.from, m.bytes});
+                 },
              },
              input);
 }

@@ -33,6 +33,9 @@ class World {
   virtual void transmit(std::uint16_t host, const core::Transmit& run) = 0;
   virtual void message(std::uint16_t host, const core::ControlOutput& output) = 0;
   virtual void completed(std::uint16_t host, const core::Completion& completion) = 0;
+  // A message of a machine was read; the endpoint was told that a peer is down.
+  virtual void machine_message(std::uint16_t host, std::uint16_t from, std::span<const std::byte> bytes) = 0;
+  virtual void went_down(std::uint16_t host, std::uint16_t peer) = 0;
   virtual void schedule_turn(std::uint16_t host, base::TimeNs at, std::uint32_t number) = 0;
   virtual std::uint64_t card_backlog_bytes(std::uint16_t host) const = 0;
   virtual base::TimeNs card_drained_ns(std::uint16_t host, std::uint64_t bytes) const = 0;
@@ -68,7 +71,7 @@ class Host {
   // `connection`: the simulator's number of it.
   void control(base::TimeNs now, const core::PeerUp& up, std::uint64_t connection);
   void control(base::TimeNs now, const core::PeerDown& down);
-  void control(base::TimeNs now, std::uint16_t from, std::span<const std::byte> message);
+  void control(base::TimeNs now, std::uint16_t from, std::span<const std::byte> message, bool of_machines);
   core::PostStatus post(base::TimeNs now, const core::SendRequest& request);
   core::PostStatus post(base::TimeNs now, const core::ReceiveRequest& request);
   void cancel(base::TimeNs now, core::OperationId operation, core::CompletionKind kind);
@@ -85,6 +88,7 @@ class Host {
   struct Message {
     std::uint16_t from = 0;
     std::vector<std::byte> bytes;
+    bool of_machines = false;
   };
   struct Up {
     core::PeerUp up;

@@ -211,7 +211,7 @@ void Simulator::deliver_messages(std::uint32_t index) {
       }
       if (trace) trace({now_, TraceKind::kMessage, to, nullptr, {}, "message from " + std::to_string(from)});
       ++messages_delivered_;
-      hosts_[to].control(now_, from, first.bytes);
+      hosts_[to].control(now_, from, first.bytes, first.of_machines);
     }
     stream.waiting.pop_front();  // of a connection that is gone: gone too
   }
@@ -256,13 +256,24 @@ void Simulator::transmit(std::uint16_t host, const core::Transmit& run) {
 }
 
 void Simulator::message(std::uint16_t host, const core::ControlOutput& output) {
-  if (known(host, output.peer) == 0) return;
-  const std::uint32_t index = connections_.stream_of(host, output.peer);
+  if (known(host, output.peer) != 0) queue_message(host, output.peer, {output.bytes, output.size}, false);
+}
+
+bool Simulator::send_message(std::uint16_t from, std::uint16_t to, std::span<const std::byte> bytes) {
+  if (known(from, to) == 0) return false;
+  queue_message(from, to, bytes, true);
+  return true;
+}
+
+void Simulator::queue_message(std::uint16_t from, std::uint16_t to, std::span<const std::byte> bytes,
+                              bool of_machines) {
+  const std::uint32_t index = connections_.stream_of(from, to);
   Connections::Stream& stream = connections_.stream(index);
   Connections::Message message;
-  message.connection = known(host, output.peer);
+  message.connection = known(from, to);
   message.ready_ns = now_ + config_.control_delay_ns;
-  message.bytes.assign(output.bytes, output.bytes + output.size);
+  message.bytes.assign(bytes.begin(), bytes.end());
+  message.of_machines = of_machines;
   stream.waiting.push_back(std::move(message));
   if (stream.scheduled) return;
   stream.scheduled = true;
@@ -282,6 +293,14 @@ void Simulator::completed(std::uint16_t host, const core::Completion& completion
                std::to_string(completion.missing_bytes) + " of " + std::to_string(completion.total_bytes)});
   }
   if (on_completion) on_completion(host, completion);
+}
+
+void Simulator::machine_message(std::uint16_t host, std::uint16_t from, std::span<const std::byte> bytes) {
+  if (on_machine_message) on_machine_message(host, from, bytes);
+}
+
+void Simulator::went_down(std::uint16_t host, std::uint16_t peer) {
+  if (on_peer_down) on_peer_down(host, peer);
 }
 
 void Simulator::schedule_turn(std::uint16_t host, base::TimeNs at_ns, std::uint32_t number) {

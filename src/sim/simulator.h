@@ -76,6 +76,8 @@ class Simulator final : private World {
   void cancel(std::uint16_t rank, core::OperationId operation, core::CompletionKind kind) {
     hosts_[rank].cancel(now_, operation, kind);
   }
+  // Reliable and in order, over the control connection; false if `from` has none with `to`.
+  bool send_message(std::uint16_t from, std::uint16_t to, std::span<const std::byte> bytes);
   void at(base::TimeNs when, std::function<void()> action);
 
   // One event; false if there is none before or at `until` (the time is then `until`) or the run was violated.
@@ -96,6 +98,9 @@ class Simulator final : private World {
 
   // Called for each completion, inside the host's turn; may post. The completion's bitmap is valid during the call.
   std::function<void(std::uint16_t rank, const core::Completion&)> on_completion;
+  // What send_message() carried, and peers that are gone, at the host's turn; may post.
+  std::function<void(std::uint16_t rank, std::uint16_t from, std::span<const std::byte> bytes)> on_machine_message;
+  std::function<void(std::uint16_t rank, std::uint16_t peer)> on_peer_down;
   // Called before a crashing endpoint is gone.
   std::function<void(std::uint16_t rank, const core::Endpoint&)> on_crash;
   std::function<void(const TraceRecord&)> trace;
@@ -105,6 +110,8 @@ class Simulator final : private World {
   void transmit(std::uint16_t host, const core::Transmit& run) override;
   void message(std::uint16_t host, const core::ControlOutput& output) override;
   void completed(std::uint16_t host, const core::Completion& completion) override;
+  void machine_message(std::uint16_t host, std::uint16_t from, std::span<const std::byte> bytes) override;
+  void went_down(std::uint16_t host, std::uint16_t peer) override;
   void schedule_turn(std::uint16_t host, base::TimeNs at, std::uint32_t number) override;
   std::uint64_t card_backlog_bytes(std::uint16_t host) const override { return network_.card_backlog_bytes(host); }
   base::TimeNs card_drained_ns(std::uint16_t host, std::uint64_t bytes) const override {
@@ -115,6 +122,7 @@ class Simulator final : private World {
   void dispatch(const Event& event);
   void deliver(std::uint32_t edge, std::uint32_t index);
   void deliver_messages(std::uint32_t stream);
+  void queue_message(std::uint16_t from, std::uint16_t to, std::span<const std::byte> bytes, bool of_machines);
   void peer_up(std::uint16_t rank, std::uint16_t peer);
   void peer_down(std::uint16_t rank, std::uint16_t peer, std::uint64_t number);
   std::uint64_t& known(std::uint16_t rank, std::uint16_t peer) {

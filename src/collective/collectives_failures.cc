@@ -1,0 +1,168 @@
+// How collectives fail: whose fault it was, who must hear of it, and when the memory comes back.
+#include <algorithm>
+
+#include "collective/collectives.h"
+
+namespace mlt::collective {
+
+namespace {
+
+// How long a rank whose peer gave a transfer up waits to hear why: longer than a message takes, shorter than anybody
+// waits for an answer.
+constexpr base::DurationNs kExplanationNs = base::kSecond;
+// Groups that only failures were heard of count too; a job has a handful.
+constexpr std::size_t kMaxGroups = 1'024;
+
+}  // namespace
+
+void Collectives::on_transfer_failed(TimeNs now, Active& active, const core::Completion& completion) {
+  if (active.stopping) return;  // as asked for, or of no interest any more
+  const std::string peer = rank_text(completion.peer);
+  switch (completion.status) {
+    case core::CompletionStatus::kPeerFailed:
+      return fail(now, active, {completion.status, completion.peer, peer + " died or left"}, true);
+    case core::CompletionStatus::kTimedOut:
+      return fail(now, active,
+                  {completion.status, completion.peer,
+                   rank_text(rank_) + " ran out of time while it waited for " + peer + ": did " + peer +
+                       " call the same collective?"},
+                  true);
+    case core::CompletionStatus::kCancelled:
+      // PROTOCOL 22.1.8: A member whose transfer the other side gave up MUST cancel its own of that collective, and
+      //     waits for failed 1 s at most ...
+      active.given_up_by = completion.peer;
+      stop(now, active);
+      return set_timer(active, std::min(active.expires_ns, base::after(now, kExplanationNs)));
+    default:
+      return fail(now, active,
+                  {completion.status, completion.peer,
+                   peer + " called another collective, or one of another size, than " + rank_text(rank_) +
+                       ": every member must call the same"},
+                  true);
+  }
+}
+
+void Collectives::fail(TimeNs now, Active& active, const Cause& cause, bool tell) {
+  if (active.failed) return;
+  active.failed = true;
+  active.done.status = cause.status;
+  active.done.failed_peer = cause.peer;
+  active.done.error = cause.text;
+  stop(now, active);
+  Group& group = *active.group;
+  if (tell) {
+    // PROTOCOL 22.1.7: A member at which a collective fails MUST send failed to every other member, with the rank at
+    //     fault and the cause, unless a member's failed was what it failed of ...
+    encode(Failed{group.id, active.sequence, cause.peer, static_cast<std::uint8_t>(cause.status), cause.text},
+           scratch_);
+    for (const std::uint16_t rank : group.ranks) {
+      if (rank != rank_) verbs_.send_message(rank, scratch_);  // one that is gone has nothing to hear
+    }
+    group.is_told = true;
+  }
+  break_group(now, group, active.sequence, cause);
+}
+
+// PROTOCOL 22.1.9: With a collective that fails, every later one of its group MUST fail, of the same cause ...
+void Collectives::break_group(TimeNs now, Group& group, std::uint32_t from, const Cause& cause) {
+  if (group.broken && group.broken_from <= from) return;
+  group.broken = true;
+  group.broken_from = from;
+  group.cause = cause;
+  for (const std::uint32_t slot : group.open) {
+    Active& other = *slots_[slot];
+    if (other.sequence >= from) fail(now, other, cause, false);
+  }
+}
+
+void Collectives::stop(TimeNs now, Active& active) {
+  if (active.stopping) return;
+  active.stopping = true;
+  active.stalled = false;
+  if (!active.collective) return;
+  for (std::size_t i = 0; i < active.collective->streams.size(); ++i) {
+    const Stream& stream = active.collective->streams[i];
+    for (std::uint32_t step = stream.settled; step < stream.posted; ++step) {
+      if (stream.is_done(step)) continue;
+      verbs_.cancel(now, operation(active, i, step),
+                    stream.is_send ? core::CompletionKind::kSend : core::CompletionKind::kReceive);
+    }
+  }
+}
+
+void Collectives::cancel(TimeNs now, OperationId operation) {
+  for (const auto& active : slots_) {
+    if (!active || active->done.operation != operation) continue;
+    fail(now, *active, {core::CompletionStatus::kCancelled, rank_, rank_text(rank_) + " cancelled it"}, true);
+  }
+  settle(now);
+}
+
+void Collectives::on_message(TimeNs now, std::uint16_t from, const Failed& failed) {
+  const auto found = groups_.find(failed.group);
+  if (found == groups_.end() && groups_.size() >= kMaxGroups) return;
+  Group& group = groups_[failed.group];
+  group.id = failed.group;
+  if (!group.ranks.empty() && std::ranges::find(group.ranks, from) == group.ranks.end()) return;
+  const auto status = static_cast<core::CompletionStatus>(failed.status);
+  const bool is_known = core::is_failure(status) && status <= core::CompletionStatus::kCancelled;
+  Cause cause{is_known ? status : core::CompletionStatus::kCancelled, failed.failed_rank, failed.text};
+  if (cause.text.empty()) cause.text = rank_text(from) + " gave it up";
+  // Also one that waits to hear why it was given up, and one that has not been called here yet.
+  group.is_told = true;
+  break_group(now, group, failed.sequence, cause);
+  settle(now);
+}
+
+// Transfers that are posted end by themselves. What matters beside is what was still to be posted, and who waits to
+// hear why a peer gave up.
+void Collectives::on_peer_down(TimeNs now, std::uint16_t peer) {
+  for (std::size_t slot = 0; slot < slots_.size(); ++slot) {
+    if (!slots_[slot] || !slots_[slot]->collective) continue;
+    Active& active = *slots_[slot];
+    const auto& ranks = active.group->ranks;
+    const bool is_waiting = active.given_up_by >= 0 && std::ranges::find(ranks, peer) != ranks.end();
+    const bool is_needed = std::ranges::any_of(active.collective->streams, [&](const Stream& stream) {
+      return stream.peer == peer && stream.posted < stream.steps;
+    });
+    if (!is_waiting && !is_needed) continue;
+    fail(now, active, {core::CompletionStatus::kPeerFailed, peer, rank_text(peer) + " died or left"}, true);
+  }
+  // Later calls: the members beside the one that is gone see it by themselves, the others might wait for these.
+  for (auto& [id, group] : groups_) {
+    if (std::ranges::find(group.ranks, peer) == group.ranks.end()) continue;
+    break_group(now, group, group.next, {core::CompletionStatus::kPeerFailed, peer, rank_text(peer) + " died or left"});
+  }
+  settle(now);
+}
+
+void Collectives::on_timeout(TimeNs now) {
+  while (!timers_.empty() && timers_.begin()->first <= now) {
+    Active& active = *slots_[timers_.begin()->second];
+    timers_.erase(timers_.begin());
+    active.expires_ns = base::kNever;
+    if (active.given_up_by >= 0) {
+      fail(now, active,
+           {core::CompletionStatus::kCancelled, active.given_up_by,
+            rank_text(active.given_up_by) + " gave it up and did not say why"},
+           true);
+      continue;
+    }
+    // The one that nothing more came from; of several the first.
+    int peer = -1;
+    if (active.collective) {
+      const auto& streams = active.collective->streams;
+      const auto open = std::ranges::find_if(streams, [](const Stream& stream) { return !stream.is_over(); });
+      if (open != streams.end()) peer = open->peer;
+    }
+    fail(now, active,
+         {core::CompletionStatus::kTimedOut, peer,
+          rank_text(rank_) + " ran out of time " +
+              (peer < 0 ? "while it waited for the collectives before"
+                        : "while it waited for " + rank_text(peer) + ": did it call the same collective?")},
+         true);
+  }
+  settle(now);
+}
+
+}  // namespace mlt::collective

@@ -1,0 +1,116 @@
+#include "sim/collective_hosts.h"
+
+#include <variant>
+
+#include "base/check.h"
+
+namespace mlt::sim {
+
+class CollectiveHosts::Machine final : private collective::Verbs {
+ public:
+  Machine(Simulator& simulator, std::uint16_t rank)
+      : simulator_(simulator),
+        rank_(rank),
+        collectives_(rank, *this, simulator.host(rank).config().endpoint.operation_timeout_ns) {}
+
+  collective::Collectives& collectives() { return collectives_; }
+
+  std::vector<collective::CollectiveDone> done;
+  base::TimeNs timer_ns = base::kNever;  // the earliest that is scheduled
+  bool crashed = false;
+
+ private:
+  core::PostStatus post_send(base::TimeNs, const core::SendRequest& request) override {
+    return simulator_.send(rank_, request);
+  }
+  core::PostStatus post_recv(base::TimeNs, const core::ReceiveRequest& request) override {
+    return simulator_.receive(rank_, request);
+  }
+  void cancel(base::TimeNs, core::OperationId operation, core::CompletionKind kind) override {
+    simulator_.cancel(rank_, operation, kind);
+  }
+  bool send_message(std::uint16_t peer, std::span<const std::byte> bytes) override {
+    return simulator_.send_message(rank_, peer, bytes);
+  }
+  // Every pair's is the same; 0 before they know each other, as in the engine.
+  std::uint32_t segment_bytes(std::uint16_t peer) const override {
+    return simulator_.endpoint(rank_).segment_count(peer, 1) == 0
+               ? 0
+               : simulator_.host(rank_).config().endpoint.max_segment_bytes;
+  }
+
+  Simulator& simulator_;
+  std::uint16_t rank_;
+  collective::Collectives collectives_;
+};
+
+CollectiveHosts::CollectiveHosts(Simulator& simulator) : simulator_(simulator) {
+  for (std::uint16_t rank = 0; rank < simulator.hosts(); ++rank) {
+    machines_.push_back(std::make_unique<Machine>(simulator, rank));
+  }
+  simulator.on_completion = [this](std::uint16_t rank, const core::Completion& completion) {
+    MLT_CHECK(collective::machine_of(completion.operation) == collective::MachineId::kCollective);
+    collective::Collectives& machine = machines_[rank]->collectives();
+    machine.on_completion(simulator_.now(), completion);
+    machine.retry(simulator_.now());
+    settle(rank);
+  };
+  simulator.on_machine_message = [this](std::uint16_t rank, std::uint16_t from, std::span<const std::byte> bytes) {
+    const auto message = collective::decode(bytes);
+    MLT_CHECK(message && std::holds_alternative<collective::Failed>(*message));
+    machines_[rank]->collectives().on_message(simulator_.now(), from, std::get<collective::Failed>(*message));
+    settle(rank);
+  };
+  simulator.on_peer_down = [this](std::uint16_t rank, std::uint16_t peer) {
+    machines_[rank]->collectives().on_peer_down(simulator_.now(), peer);
+    settle(rank);
+  };
+  simulator.on_crash = [this](std::uint16_t rank, const core::Endpoint&) { machines_[rank]->crashed = true; };
+}
+
+CollectiveHosts::~CollectiveHosts() {
+  simulator_.on_completion = nullptr;
+  simulator_.on_machine_message = nullptr;
+  simulator_.on_peer_down = nullptr;
+  simulator_.on_crash = nullptr;
+}
+
+void CollectiveHosts::start(std::uint16_t rank, const collective::CollectiveRequest& request) {
+  MLT_CHECK(!machines_[rank]->crashed);
+  machines_[rank]->collectives().start(simulator_.now(), request);
+  settle(rank);
+}
+
+void CollectiveHosts::cancel(std::uint16_t rank, core::OperationId operation) {
+  machines_[rank]->collectives().cancel(simulator_.now(), operation);
+  settle(rank);
+}
+
+const std::vector<collective::CollectiveDone>& CollectiveHosts::done(std::uint16_t rank) const {
+  return machines_[rank]->done;
+}
+
+std::size_t CollectiveHosts::open(std::uint16_t rank) const {
+  return machines_[rank]->crashed ? 0 : machines_[rank]->collectives().open();
+}
+
+void CollectiveHosts::settle(std::uint16_t rank) {
+  Machine& machine = *machines_[rank];
+  collective::CollectiveDone done;
+  while (machine.collectives().poll_done(done)) machine.done.push_back(done);
+  const base::TimeNs next = machine.collectives().next_timeout();
+  if (next >= machine.timer_ns) return;
+  machine.timer_ns = next;
+  simulator_.at(next, [this, rank, next] { on_timer(rank, next); });
+}
+
+// One that was set for later meanwhile is found by settle().
+void CollectiveHosts::on_timer(std::uint16_t rank, base::TimeNs at) {
+  Machine& machine = *machines_[rank];
+  if (machine.timer_ns == at) machine.timer_ns = base::kNever;
+  if (machine.crashed) return;
+  machine.collectives().on_timeout(simulator_.now());
+  settle(rank);
+}
+
+}  // namespace mlt::sim

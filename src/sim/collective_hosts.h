@@ -1,0 +1,43 @@
+// Collectives on simulated hosts: one machine a host, driven as the engine drives its own. The same code under virtual
+// time.
+//
+// Takes the simulator's on_completion, on_machine_message, on_peer_down and on_crash. A host that crashed has no
+// machine any more. Absent on purpose: push-pull, which transfers (sim/transfers.h) model. One thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "collective/collectives.h"
+#include "sim/simulator.h"
+
+namespace mlt::sim {
+
+class CollectiveHosts {
+ public:
+  explicit CollectiveHosts(Simulator& simulator);
+  ~CollectiveHosts();
+  CollectiveHosts(const CollectiveHosts&) = delete;
+  CollectiveHosts& operator=(const CollectiveHosts&) = delete;
+
+  // The request was checked by check_request(), and the memory it names lives as long as this.
+  void start(std::uint16_t rank, const collective::CollectiveRequest& request);
+  void cancel(std::uint16_t rank, core::OperationId operation);
+  // How the rank's collectives ended, oldest first.
+  const std::vector<collective::CollectiveDone>& done(std::uint16_t rank) const;
+  // Under way at this rank; 0 of a host that crashed.
+  std::size_t open(std::uint16_t rank) const;
+
+ private:
+  class Machine;
+
+  // After every call of a machine: takes what is done, sets its timer.
+  void settle(std::uint16_t rank);
+  void on_timer(std::uint16_t rank, base::TimeNs at);
+
+  Simulator& simulator_;
+  std::vector<std::unique_ptr<Machine>> machines_;
+};
+
+}  // namespace mlt::sim

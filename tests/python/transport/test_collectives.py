@@ -1,0 +1,313 @@
+"""Collectives of a group over real sockets: exact without a loss bound, within it with one; one cause if one fails."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+import pytest
+from transport_jobs import START_SECONDS, local_job, process_job
+
+import mlt
+
+# Elements: none, one, fewer than ranks, an odd number over a megabyte, what a small model has.
+SIZES = [0, 1, 7, (1 << 18) + 3, 25 << 18]
+FAULTS = mlt.Faults(drop=0.02, duplicate=0.01, reorder=0.02, seed=31)
+PEER_TIMEOUT = 1.0
+
+
+@pytest.fixture(scope="module", params=[2, 3, 4])
+def job(request: pytest.FixtureRequest) -> Iterator[list[mlt.Context]]:
+    with local_job(request.param) as contexts:
+        yield contexts
+
+
+@pytest.fixture(scope="module")
+def lossy() -> Iterator[list[mlt.Context]]:
+    with local_job(3, faults=FAULTS) as contexts:
+        yield contexts
+
+
+def random_tensors(ranks: int, elements: int) -> list[np.ndarray]:
+    rng = np.random.default_rng(elements + ranks)
+    return [rng.standard_normal(elements).astype(np.float32) for _ in range(ranks)]
+
+
+def ring_sum(tensors: list[np.ndarray], *, average: bool) -> np.ndarray:
+    """The sum in the ring's order: chunk ``c`` from rank ``c`` on."""
+    n = len(tensors)
+    chunks = [np.array_split(tensor, n) for tensor in tensors]
+    sums = []
+    for c in range(n):
+        total = chunks[c][c].copy()
+        for hop in range(1, n):
+            total = chunks[(c + hop) % n][c] + total
+        sums.append(total)
+    result = np.concatenate(sums)
+    return result * np.float32(1 / n) if average else result
+
+
+def all_reduce(contexts: list[mlt.Context], tensors: list[Any], **options: Any) -> list[mlt.Completion]:
+    operations = [context.post_all_reduce(tensor, **options) for context, tensor in zip(contexts, tensors, strict=True)]
+    return [operation.wait(60) for operation in operations]
+
+
+@pytest.mark.parametrize("elements", SIZES)
+@pytest.mark.parametrize("average", [True, False])
+def test_all_reduce__is_the_ring_s_sum_bit_for_bit(job: list[mlt.Context], elements: int, average: bool) -> None:
+    tensors = random_tensors(len(job), elements)
+    expected = ring_sum(tensors, average=average)
+    for completion in all_reduce(job, tensors, average=average):
+        assert (completion.kind, completion.status, completion.bytes) == ("all_reduce", "complete", 4 * elements)
+        assert (completion.missing_bytes, completion.missing, completion.peer) == (0, [], -1)
+    for tensor in tensors:
+        np.testing.assert_array_equal(tensor, expected)
+
+
+def test_all_reduce__of_one_rank_is_its_own_tensor() -> None:
+    with local_job(1) as [context]:
+        tensor = np.arange(5, dtype=np.float32)
+        assert context.all_reduce(tensor).status == "complete"
+        assert tensor.tolist() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("elements", [1, 7, (1 << 18) + 3])
+def test_all_reduce__without_a_bound_is_exact_over_a_network_that_loses(
+    lossy: list[mlt.Context], elements: int
+) -> None:
+    tensors = random_tensors(3, elements)
+    expected = ring_sum(tensors, average=True)
+    all_reduce(lossy, tensors)
+    for tensor in tensors:
+        np.testing.assert_array_equal(tensor, expected)
+
+
+def test_all_reduce__with_a_bound_loses_no_more_and_ends_with_the_same_bits(lossy: list[mlt.Context]) -> None:
+    elements, bound = 1 << 20, 0.1
+    tensors = [np.ones(elements, np.float32) for _ in range(3)]
+    completions = all_reduce(lossy, tensors, average=False, loss_bound=bound)
+    assert all(tensor.tobytes() == tensors[0].tobytes() for tensor in tensors)
+    terms, counts = np.unique(tensors[0], return_counts=True)
+    assert set(terms.tolist()) <= {1.0, 2.0, 3.0}
+    lost = sum(completion.missing_bytes for completion in completions) // 4
+    short = int(counts[terms < 3].sum())
+    assert 0 < short <= lost <= 2 * bound * elements  # two hops
+    assert any(completion.status == "within_bound" for completion in completions)
+
+
+def test_all_reduce__several_at_once_and_of_several_groups(job: list[mlt.Context]) -> None:
+    tensors = [[np.full(5_000 + i, rank + i, np.float32) for i in range(30)] for rank in range(len(job))]
+    pair = [np.full(999, rank, np.float32) for rank in range(2)]
+    operations = []
+    for rank, context in enumerate(job):
+        operations += [context.post_all_reduce(tensor, layer=i, layers=30) for i, tensor in enumerate(tensors[rank])]
+        if rank < 2:
+            operations.append(context.post_all_reduce(pair[rank], average=False, ranks=[1, 0]))
+    for operation in operations:
+        operation.wait(30)
+    mean = (len(job) - 1) / 2
+    for per_rank in tensors:
+        for i, tensor in enumerate(per_rank):
+            np.testing.assert_allclose(tensor, mean + i, rtol=1e-6)
+    assert all((tensor == 1).all() for tensor in pair)
+
+
+def test_all_reduce__takes_torch_tensors_in_place(job: list[mlt.Context]) -> None:
+    torch = pytest.importorskip("torch")
+    tensors = [torch.full((100, 30), float(rank)) for rank in range(len(job))]
+    pointers = [tensor.data_ptr() for tensor in tensors]
+    all_reduce(job, tensors, average=False)
+    assert [tensor.data_ptr() for tensor in tensors] == pointers
+    total = sum(range(len(job)))
+    assert all(bool((tensor == total).all()) for tensor in tensors)
+
+
+def test_all_to_all__equal_parts_and_given_splits(job: list[mlt.Context]) -> None:
+    n = len(job)
+    inputs = [np.arange(4 * n, dtype=np.int64).reshape(2 * n, 2) + 1_000 * rank for rank in range(n)]
+    outputs = [np.zeros((2 * n, 2), np.int64) for _ in range(n)]
+    operations = [job[rank].post_all_to_all(outputs[rank], inputs[rank]) for rank in range(n)]
+    for operation in operations:
+        assert operation.wait(20).kind == "all_to_all"
+    for rank in range(n):
+        expected = np.concatenate([sent[2 * rank : 2 * rank + 2] for sent in inputs])
+        np.testing.assert_array_equal(outputs[rank], expected)
+
+    # Rank i sends i + j rows to rank j.
+    splits = [[i + j for j in range(n)] for i in range(n)]
+    inputs = [np.full((sum(splits[i]), 3), i, np.float32) for i in range(n)]
+    outputs = [np.full((sum(splits[i]), 3), -1, np.float32) for i in range(n)]
+    operations = [
+        job[rank].post_all_to_all(outputs[rank], inputs[rank], output_splits=splits[rank], input_splits=splits[rank])
+        for rank in range(n)
+    ]
+    for operation in operations:
+        operation.wait(20)
+    for rank in range(n):
+        assert outputs[rank][:, 0].tolist() == [i for i in range(n) for _ in range(i + rank)]
+
+
+@pytest.mark.parametrize("elements", [0, 3, 1_500_000])
+def test_gather__the_root_gets_all_at_once(job: list[mlt.Context], elements: int) -> None:
+    root, n = len(job) - 1, len(job)
+    inputs = random_tensors(n, elements)
+    output = np.zeros((n, elements), np.float32)
+    operations = [
+        context.post_gather(tensor, output if context.rank == root else None, root=root)
+        for context, tensor in zip(job, inputs, strict=True)
+    ]
+    for operation in operations:
+        assert operation.wait(30).kind == "gather"
+    np.testing.assert_array_equal(output, np.stack(inputs))
+
+
+def test_gather__lossy_within_the_bound(lossy: list[mlt.Context]) -> None:
+    elements, bound = 500_000, 0.05
+    output = np.full((3, elements), 7, np.float32)
+    operations = [
+        context.post_gather(np.ones(elements, np.float32), output if context.rank == 0 else None, loss_bound=bound)
+        for context in lossy
+    ]
+    completions = [operation.wait(30) for operation in operations]
+    missing = int((output == 0).sum())
+    assert completions[0].missing_bytes == 4 * missing
+    assert 0 < missing <= 2 * bound * elements
+    assert int((output == 1).sum()) == 3 * elements - missing
+
+
+def test_bad_input__is_refused_before_anything_is_counted(job: list[mlt.Context]) -> None:
+    context = job[0]
+    with pytest.raises(mlt.InvalidBufferError, match=r"rank 0: all-reduce was refused: it sums float32.*float64"):
+        context.post_all_reduce(np.zeros(3))
+    with pytest.raises(mlt.InvalidBufferError, match="below 1"):
+        context.post_all_reduce(np.zeros(3, np.float32), loss_bound=1.0)
+    with pytest.raises(mlt.InvalidBufferError, match="rank 0 is not in its group"):
+        context.post_all_reduce(np.zeros(3, np.float32), ranks=[1])
+    with pytest.raises(mlt.UnknownPeerError, match="rank 9"):
+        context.post_all_reduce(np.zeros(3, np.float32), ranks=[0, 9])
+    with pytest.raises(mlt.ConfigError, match="ranks is empty"):
+        context.post_all_reduce(np.zeros(3, np.float32), ranks=[])
+    with pytest.raises(mlt.ConfigError, match="layer 3 of 2"):
+        context.post_all_reduce(np.zeros(3, np.float32), layer=3, layers=2)
+    with pytest.raises(mlt.ConfigError, match="timeout"):
+        context.all_reduce(np.zeros(3, np.float32), timeout=0)
+    with pytest.raises(mlt.InvalidBufferError, match="output_splits"):
+        context.post_all_to_all(np.zeros(4), np.zeros(4), output_splits=[4])
+    both = np.zeros((2, 12), np.float32)
+    with pytest.raises(mlt.InvalidBufferError, match="overlaps"):
+        context.post_all_to_all(both[0], both.reshape(-1)[6:18])
+    with pytest.raises(mlt.InvalidBufferError, match="the inputs of"):
+        context.post_gather(np.zeros(4), np.zeros(5))
+    with pytest.raises(mlt.InvalidBufferError, match="only the root"):
+        context.post_gather(np.zeros(4), np.zeros(8), root=1)
+    # No sequence number was used up: the group still works.
+    tensors = [np.ones(3, np.float32) for _ in job]
+    all_reduce(job, tensors, average=False)
+    assert tensors[0].tolist() == [len(job)] * 3
+
+
+def test_cancel__ends_it_at_every_member_and_the_group_with_it() -> None:
+    with local_job(3) as contexts:
+        tensors = [np.ones(1_000, np.float32) for _ in contexts]
+        first, second = (contexts[rank].post_all_reduce(tensors[rank]) for rank in range(2))
+        with pytest.raises(mlt.WaitTimeoutError, match="all_reduce is not done"):
+            first.wait(0.05)
+        second.cancel()
+        for operation in (first, second):
+            with pytest.raises(mlt.CancelledError, match="rank 1 cancelled it") as caught:
+                operation.wait(10)
+            assert caught.value.peer == 1
+        with pytest.raises(mlt.CancelledError, match="rank 1 cancelled it"):
+            contexts[2].all_reduce(tensors[2])
+        assert [context.engine.pinned for context in contexts] == [0, 0, 0]
+        # Another group of the same ranks is another group.
+        pair = [np.full(5, rank, np.float32) for rank in range(3)]
+        operations = [contexts[rank].post_all_reduce(pair[rank], ranks=[2, 1, 0]) for rank in range(3)]
+        for operation in operations:
+            operation.wait(10)
+        assert pair[0].tolist() == [1] * 5
+
+
+def test_timeout__names_the_rank_that_never_called() -> None:
+    with local_job(2) as contexts:
+        start = time.monotonic()
+        with pytest.raises(mlt.OperationTimeoutError, match="waited for rank 1") as caught:
+            contexts[0].all_reduce(np.ones(10, np.float32), timeout=0.3)
+        assert time.monotonic() - start < 5
+        assert caught.value.peer == 1
+        # And says so to whoever comes too late.
+        with pytest.raises(mlt.OperationTimeoutError, match="rank 0 ran out of time"):
+            contexts[1].all_reduce(np.ones(10, np.float32))
+
+
+@pytest.mark.parametrize("other", [11, 2_000_000])
+def test_all_reduce__of_another_size_fails_at_both_naming_the_sizes(other: int) -> None:
+    with local_job(2) as contexts:
+        operations = [
+            contexts[0].post_all_reduce(np.ones(1_000_000, np.float32)),
+            contexts[1].post_all_reduce(np.ones(other, np.float32)),
+        ]
+        for operation in operations:
+            with pytest.raises(mlt.SizeMismatchError, match="every member must call the same"):
+                operation.wait(10)
+
+
+def test_poll_cq__has_collectives_among_the_rest(job: list[mlt.Context]) -> None:
+    tensors = [np.ones(10, np.float32) for _ in job]
+    operations = [context.post_all_reduce(tensor) for context, tensor in zip(job, tensors, strict=True)]
+    found: list[mlt.Completion] = []
+    until = time.monotonic() + 10
+    while not found and time.monotonic() < until:
+        found = job[0].poll_cq()
+        time.sleep(0.001)
+    assert [(one.op, one.kind, one.failed) for one in found] == [(operations[0], "all_reduce", False)]
+    for operation in operations[1:]:
+        operation.wait(10)
+
+
+def member(pipe: Connection, rank: int, port: int) -> None:
+    context = mlt.Context(
+        rank,
+        3,
+        master_addr="127.0.0.1",
+        rendezvous_port=port,
+        peer_timeout=PEER_TIMEOUT,
+        connect_timeout=START_SECONDS,
+    )
+    with context:
+        tensor = np.ones(4 << 20, np.float32)
+        context.all_reduce(tensor)
+        pipe.send("ready")
+        if pipe.recv() == "wait":
+            time.sleep(60)
+        try:
+            while True:
+                context.all_reduce(tensor, timeout=20)
+        except mlt.MltError as error:
+            failed_at = time.monotonic()
+            tensor[:] = 5
+            time.sleep(0.2)
+            pipe.send((error, failed_at, bool((tensor == 5).all()), context.engine.pinned))
+
+
+@pytest.mark.parametrize("word", ["wait", "go"])
+def test_all_reduce__fails_in_time_at_all_when_a_process_is_killed(word: str) -> None:
+    """The victim has not called, or is in the middle of one after another."""
+    with process_job(member, 3) as ranks:
+        assert [one.hear() for one in ranks] == ["ready"] * 3
+        for one in ranks:
+            one.say(word if one.rank == 2 else "go")
+        time.sleep(0.3)
+        struck = time.monotonic()
+        ranks[2].process.kill()
+        for one in ranks[:2]:
+            error, failed_at, is_untouched, pinned = one.hear()
+            assert isinstance(error, mlt.PeerFailedError), error
+            assert error.peer == 2
+            assert "rank 2" in str(error)
+            assert failed_at - struck < 5
+            assert is_untouched
+            assert pinned == 0

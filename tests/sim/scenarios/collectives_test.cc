@@ -1,0 +1,289 @@
+// Collectives of simulated hosts on a leaf-spine that loses, reorders and duplicates: production endpoints and the
+// machines that the engine runs, a network drawn from each seed. Without a loss bound the results are the reference's
+// bit for bit; with one they keep it.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <string>
+
+#include "base/prng.h"
+#include "sim/collective_hosts.h"
+#include "sim/scenarios/stream.h"
+
+using namespace mlt;
+using base::kMillisecond;
+using base::kSecond;
+using base::Prng;
+using collective::CollectiveDone;
+using collective::CollectiveKind;
+using collective::CollectiveRequest;
+using core::CompletionStatus;
+
+namespace {
+
+constexpr double kRate = 1.25e9;
+constexpr base::DurationNs kTimeoutNs = 20 * kSecond;
+
+// A network and a group of all its hosts, from a seed.
+struct World {
+  explicit World(std::uint64_t seed)
+      : prng(seed * 0x9E3779B97F4A7C15ULL + 17),
+        ranks(static_cast<std::uint16_t>(2 * (1 + prng.below(3)))),
+        simulator(config(seed, prng), topology(ranks, prng)),
+        hosts(simulator) {
+    simulator.connect_all();
+    simulator.run_for(kMillisecond);
+  }
+
+  static sim::SimulatorConfig config(std::uint64_t seed, Prng& prng) {
+    sim::SimulatorConfig made = test::configured(kRate, static_cast<std::uint8_t>(1 + prng.below(3)));
+    made.seed = seed;
+    made.host.endpoint.operation_timeout_ns = kTimeoutNs;
+    // Few slots now and then: posts must wait for room.
+    if (prng.chance(0.3)) made.host.endpoint.max_sends = made.host.endpoint.max_receives = 40;
+    return made;
+  }
+  static sim::Topology topology(std::uint16_t ranks, Prng& prng) {
+    sim::Fabric fabric = test::fabric(kRate, 600'000, 100'000);
+    const double loss = prng.chance(0.2) ? 0.0 : prng.uniform() * 0.03;
+    for (sim::Link* link : {&fabric.host_link, &fabric.core_link}) {
+      link->data.drop = loss;
+      link->control.drop = loss / 4;
+      link->data.reorder = loss / 2;
+      link->data.duplicate = loss / 4;
+    }
+    return sim::leaf_spine(2, static_cast<std::uint32_t>(1 + prng.below(3)), ranks / 2, fabric);
+  }
+
+  std::vector<std::uint16_t> group() const {
+    std::vector<std::uint16_t> all;
+    for (std::uint16_t rank = 0; rank < ranks; ++rank) all.push_back(rank);
+    return all;
+  }
+  // Each rank calls within a few milliseconds of the others.
+  void start(std::uint16_t rank, CollectiveRequest request) {
+    request.ranks = group();
+    REQUIRE(check_request(request, rank) == "");
+    simulator.at(simulator.now() + static_cast<base::DurationNs>(prng.below(3 * kMillisecond)),
+                 [this, rank, request] { hosts.start(rank, request); });
+  }
+  void run(std::size_t count) {
+    const auto over = [&] {
+      for (std::uint16_t rank = 0; rank < ranks; ++rank) {
+        if (simulator.host(rank).is_up() && hosts.done(rank).size() < count) return false;
+      }
+      return true;
+    };
+    const bool done = simulator.run_until(over, 2 * kTimeoutNs);
+    REQUIRE(simulator.fault() == "");
+    REQUIRE(done);
+  }
+  void check_all_ok() {
+    for (std::uint16_t rank = 0; rank < ranks; ++rank) {
+      for (const CollectiveDone& done : hosts.done(rank)) CHECK(done.error == "");
+    }
+  }
+
+  Prng prng;
+  std::uint16_t ranks;
+  sim::Simulator simulator;
+  sim::CollectiveHosts hosts;
+};
+
+std::vector<std::vector<float>> tensors_of(Prng& prng, std::uint16_t ranks, std::size_t elements) {
+  std::vector<std::vector<float>> made(ranks, std::vector<float>(elements));
+  for (auto& tensor : made) {
+    for (float& value : tensor) value = static_cast<float>(prng.uniform()) - 0.5F;
+  }
+  return made;
+}
+
+// Chunk c is summed from rank c on, each rank adding what comes to its own.
+std::vector<float> reference(const std::vector<std::vector<float>>& tensors) {
+  const std::size_t n = tensors.size(), elements = tensors[0].size();
+  std::vector<float> result(elements);
+  for (std::size_t i = 0; i < elements; ++i) {
+    const std::size_t longer = elements % n, length = elements / n;
+    const std::size_t chunk =
+        i < longer * (length + 1) ? i / (length + 1) : longer + (i - longer * (length + 1)) / length;
+    float sum = tensors[chunk][i];
+    for (std::size_t hop = 1; hop < n; ++hop) sum = tensors[(chunk + hop) % n][i] + sum;
+    result[i] = sum * (1.0F / static_cast<float>(n));
+  }
+  return result;
+}
+
+CollectiveRequest all_reduce(core::OperationId operation, std::vector<float>& data, double loss_bound = 0,
+                             bool average = true) {
+  CollectiveRequest request;
+  request.operation = operation;
+  request.output = std::as_writable_bytes(std::span(data));
+  request.loss_bound = loss_bound;
+  request.average = average;
+  return request;
+}
+
+}  // namespace
+
+TEST_CASE("collectives__an_all_reduce_without_loss_bound_is_the_reference_bit_for_bit") {
+  for (std::uint64_t seed = 1; seed <= 150; ++seed) {
+    CAPTURE(seed);
+    World world(seed);
+    const std::size_t elements = world.prng.chance(0.2) ? world.prng.below(8) : world.prng.below(150'000);
+    auto first = tensors_of(world.prng, world.ranks, elements), second = first;
+    const std::vector<float> expected = reference(first);
+    for (std::uint16_t rank = 0; rank < world.ranks; ++rank) {
+      CollectiveRequest both[] = {all_reduce(1, first[rank]), all_reduce(2, second[rank])};
+      for (CollectiveRequest& one : both) one.ranks = world.group();
+      world.simulator.at(world.simulator.now() + static_cast<base::DurationNs>(world.prng.below(3 * kMillisecond)),
+                         [&hosts = world.hosts, rank, one = both[0], two = both[1]] {
+                           hosts.start(rank, one);
+                           hosts.start(rank, two);
+                         });
+    }
+    world.run(2);
+    world.check_all_ok();
+    for (std::uint16_t rank = 0; rank < world.ranks; ++rank) {
+      CHECK(first[rank] == expected);
+      CHECK(second[rank] == expected);
+    }
+  }
+}
+
+TEST_CASE("collectives__a_lossy_all_reduce_keeps_its_bound_and_all_end_with_the_same_bits") {
+  std::uint64_t lost = 0;
+  for (std::uint64_t seed = 1'001; seed <= 1'100; ++seed) {
+    CAPTURE(seed);
+    World world(seed);
+    const double bound = 0.02 + world.prng.uniform() * 0.2;
+    const std::size_t elements = 1'000 + world.prng.below(100'000);
+    std::vector<std::vector<float>> tensors(world.ranks, std::vector<float>(elements, 1.0F));
+    for (std::uint16_t rank = 0; rank < world.ranks; ++rank) {
+      world.start(rank, all_reduce(1, tensors[rank], bound, false));
+    }
+    world.run(1);
+    world.check_all_ok();
+    std::uint64_t missing = 0, missing_terms = 0;
+    for (std::uint16_t rank = 0; rank < world.ranks; ++rank) {
+      CHECK(tensors[rank] == tensors[0]);
+      missing += world.hosts.done(rank)[0].missing_bytes;
+    }
+    std::uint64_t short_elements = 0;
+    for (const float value : tensors[0]) {
+      const auto terms = static_cast<std::uint64_t>(value);
+      REQUIRE(static_cast<float>(terms) == value);
+      REQUIRE(terms >= 1);
+      REQUIRE(terms <= world.ranks);
+      missing_terms += world.ranks - terms;
+      short_elements += terms < world.ranks ? 1 : 0;
+    }
+    // A lost element takes at least one term with it; each hop may lose the bound, and no more.
+    CHECK(missing / 4 <= missing_terms);
+    CHECK(static_cast<double>(missing / 4) <= (world.ranks - 1) * bound * static_cast<double>(elements));
+    CHECK(static_cast<double>(short_elements) <= (world.ranks - 1) * bound * static_cast<double>(elements));
+    CHECK((missing == 0) == (short_elements == 0));
+    lost += missing;
+  }
+  CHECK(lost > 0);
+}
+
+TEST_CASE("collectives__parts_and_inputs_arrive_whole_all_to_all_and_at_the_root") {
+  for (std::uint64_t seed = 2'001; seed <= 2'060; ++seed) {
+    CAPTURE(seed);
+    World world(seed);
+    const std::uint16_t n = world.ranks;
+    const std::size_t part = 1 + world.prng.below(30'000);
+    const auto root = static_cast<std::uint16_t>(world.prng.below(n));
+    const auto inputs = tensors_of(world.prng, n, part * n);
+    std::vector<std::vector<float>> outputs(n, std::vector<float>(part * n, 7.0F));
+    std::vector<float> gathered(n * part * n, 7.0F);
+    for (std::uint16_t rank = 0; rank < n; ++rank) {
+      CollectiveRequest exchange;
+      exchange.operation = 1;
+      exchange.kind = CollectiveKind::kAllToAll;
+      exchange.input = std::as_bytes(std::span(inputs[rank]));
+      exchange.output = std::as_writable_bytes(std::span(outputs[rank]));
+      exchange.send_bytes = exchange.receive_bytes = std::vector<std::uint64_t>(n, 4 * part);
+      exchange.ranks = world.group();
+      CollectiveRequest gather;
+      gather.operation = 2;
+      gather.kind = CollectiveKind::kGather;
+      gather.input = exchange.input;
+      if (rank == root) gather.output = std::as_writable_bytes(std::span(gathered));
+      gather.root = root;
+      gather.ranks = world.group();
+      REQUIRE(check_request(exchange, rank) == "");
+      REQUIRE(check_request(gather, rank) == "");
+      world.hosts.start(rank, exchange);
+      world.hosts.start(rank, gather);
+    }
+    world.run(2);
+    world.check_all_ok();
+    for (std::uint16_t to = 0; to < n; ++to) {
+      for (std::uint16_t from = 0; from < n; ++from) {
+        const std::span<const float> sent = std::span(inputs[from]).subspan(to * part, part);
+        CHECK(std::ranges::equal(std::span(outputs[to]).subspan(from * part, part), sent));
+      }
+      CHECK(std::ranges::equal(std::span(gathered).subspan(to * part * n, part * n), inputs[to]));
+    }
+  }
+}
+
+// It crashes in the middle, or before some have called; each of the others ends once, naming it, and its memory is its
+// own from then on.
+TEST_CASE("collectives__of_a_host_that_crashes_end_everywhere_and_name_it") {
+  std::size_t failures = 0;
+  for (std::uint64_t seed = 3'001; seed <= 3'100; ++seed) {
+    CAPTURE(seed);
+    World world(seed);
+    auto tensors = tensors_of(world.prng, world.ranks, 20'000 + world.prng.below(200'000));
+    const auto dead = static_cast<std::uint16_t>(world.prng.below(world.ranks));
+    for (std::uint16_t rank = 0; rank < world.ranks; ++rank) {
+      if (rank == dead)
+        world.hosts.start(rank, [&] {
+          CollectiveRequest request = all_reduce(1, tensors[rank]);
+          request.ranks = world.group();
+          return request;
+        }());
+      else
+        world.start(rank, all_reduce(1, tensors[rank]));
+    }
+    const auto after = static_cast<base::DurationNs>(world.prng.below(4 * kMillisecond));
+    world.simulator.at(world.simulator.now() + after,
+                       [&world, dead] { world.simulator.crash(dead, 2 * kMillisecond); });
+    const base::TimeNs start = world.simulator.now();
+    world.run(1);
+    CHECK(world.simulator.now() - start < 3 * kSecond);
+    for (std::uint16_t rank = 0; rank < world.ranks; ++rank) {
+      if (rank == dead) continue;
+      REQUIRE(world.hosts.done(rank).size() == 1);
+      CHECK(world.hosts.open(rank) == 0);
+      std::ranges::fill(tensors[rank], 99.0F);
+      const CollectiveDone& done = world.hosts.done(rank)[0];
+      if (done.error.empty()) continue;  // it had all that it needed of the dead one
+      ++failures;
+      CAPTURE(done.error);
+      CHECK(done.status == CompletionStatus::kPeerFailed);
+      CHECK(done.failed_peer == dead);
+    }
+    world.simulator.run_for(100 * kMillisecond);
+    for (std::uint16_t rank = 0; rank < world.ranks; ++rank) {
+      if (rank == dead) continue;
+      CHECK(world.hosts.done(rank).size() == 1);
+      CHECK(std::ranges::all_of(tensors[rank], [](float value) { return value == 99.0F; }));
+    }
+  }
+  CHECK(failures > 100);
+}
+
+TEST_CASE("collectives__the_same_seed_is_the_same_run") {
+  const auto digest = [](std::uint64_t seed) {
+    World world(seed);
+    auto tensors = tensors_of(world.prng, world.ranks, 50'000);
+    for (std::uint16_t rank = 0; rank < world.ranks; ++rank) world.start(rank, all_reduce(1, tensors[rank], 0.05));
+    world.run(1);
+    return world.simulator.digest();
+  };
+  CHECK(digest(5) == digest(5));
+  CHECK(digest(5) != digest(6));
+}
