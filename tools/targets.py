@@ -314,8 +314,8 @@ def _busy(load: float) -> list[str]:
     if load < 0.5 * cores:
         return []
     return [
-        f"**Others kept {load:.0f} processes running on {cores} cores before this began**: times against the wire are",
-        "those of a machine short of CPU. Ratios between transports, and CPU per GB, suffer less.",
+        f"**The load was {load:.0f} on {cores} cores when this began**: times against the wire are those of a machine",
+        "short of CPU. Ratios between transports, and CPU per GB, suffer less.",
     ]
 
 
