@@ -283,15 +283,15 @@ def without_samples(result: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def markdown(verdicts: Sequence[Verdict], done: Sequence[Run], skipped: Sequence[str]) -> str:
-    """The page."""
+def markdown(verdicts: Sequence[Verdict], done: Sequence[Run], skipped: Sequence[str], load: float) -> str:
+    """The page. ``load``: of the machine before anything of this began."""
     met, judged = sum(one.met is True for one in verdicts), sum(one.met is not None for one in verdicts)
-    load = os.getloadavg()[2]
     lines = [
         "# Against the peers: what was asked for, and what was measured",
         "",
         f"Written by `make targets` on {datetime.now(timezone.utc):%Y-%m-%d %H:%M} UTC: {os.cpu_count()} shared cores, "
-        f"Linux {platform.release()}, load over the last quarter of an hour {load:.1f}. {met} of {judged} targets met.",
+        f"Linux {platform.release()}. {met} of {judged} targets met.",
+        *_busy(load),
         f"A ratio of speeds is the median of {TURNS} turns, in each of which every transport ran beside the others;",
         "percentiles stand on all rounds of a run. [perf.md](../perf.md) says how they are taken, and where the time",
         "of missed targets goes.",
@@ -309,12 +309,23 @@ def markdown(verdicts: Sequence[Verdict], done: Sequence[Run], skipped: Sequence
     return "\n".join(lines)
 
 
+def _busy(load: float) -> list[str]:
+    cores = os.cpu_count() or 1
+    if load < 0.5 * cores:
+        return []
+    return [
+        f"**The load was {load:.0f} on {cores} cores when this began**: times against the wire are those of a machine",
+        "short of CPU. Ratios between transports, and CPU per GB, suffer less.",
+    ]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=("loopback", "testbed"), help="a part of the cases")
     parser.add_argument("--output", type=Path, default=RESULTS, help="folder of what is written")
     options = parser.parse_args()
     missing = problems(make({"hosts": HOSTS}))
+    load = os.getloadavg()[0]
     skipped = ["Horovod (it is no transport of mlt perf)"]
     verdicts: list[Verdict] = []
     done: list[Run] = []
@@ -338,8 +349,8 @@ def main() -> int:
         verdicts += found
         done.append(run)
         kept["runs"][run.name] = {"command": run.command, **without_samples(result)}
-    kept["verdicts"] = [vars(one) for one in verdicts]
-    (options.output / "line-rate.md").write_text(markdown(verdicts, done, skipped), encoding="utf-8")
+    kept |= {"verdicts": [vars(one) for one in verdicts], "load_before": load}
+    (options.output / "line-rate.md").write_text(markdown(verdicts, done, skipped, load), encoding="utf-8")
     (options.output / "line-rate.json").write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
     return 0
 

@@ -138,7 +138,7 @@ def _table(result: Result, size: int) -> Table:
         padding=(0, 1, 0, 0),
     )
     table.add_column("", no_wrap=True)
-    for name in ("Gbit/s", *map(name_of, QUANTILES), "lost", "repairs", "given up", "CPU s/GB"):
+    for name in ("Gbit/s", *map(name_of, QUANTILES), "lost", "repairs", "given up", "s/GB"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(row.label, *_cells(row, scale))
@@ -152,13 +152,13 @@ def _cells(row: Measurement, scale: float) -> list[str]:
         *(summary.text(quantile, scale) for quantile in QUANTILES),
         "-" if lost is None else f"{lost:.2%}",
         "-" if again is None else f"{again:,}",
-        f"{given_up(row):.3%}" if row.case.loss_bound else "-",
+        f"{given_up(row):.2%}" if row.case.loss_bound else "-",
         significant(cpu_per_gigabyte(row), 2),
     ]
 
 
 def _time_unit(summaries: Sequence[Summary]) -> tuple[str, float]:
-    return ("ms", 1e3) if min(summary.median for summary in summaries) >= 1e-3 else ("us", 1e6)
+    return ("ms", 1e3) if max(summary.median for summary in summaries) >= 1e-3 else ("us", 1e6)
 
 
 def write_plot(result: Result, path: Path) -> None:

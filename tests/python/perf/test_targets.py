@@ -77,11 +77,13 @@ def test_markdown__counts_what_was_met_and_names_what_was_left_out(targets: Modu
         targets.Verdict("b", "1", "0.5", ">= 1", False, "one-way"),
         targets.Verdict("c", "1", "0.5", "", None, "one-way"),
     ]
-    text = targets.markdown(verdicts, [run_of(targets, "one-way")], ["this (because)"])
+    text = targets.markdown(verdicts, [run_of(targets, "one-way")], ["this (because)"], 0.1)
     assert "1 of 2 targets met" in text
     assert "| b | 1 | 0.5 | >= 1 | **no** | one-way |" in text
     assert "Not measured: this (because)." in text
     assert "`mlt perf --local --size 64MiB" in text
+    assert "short of CPU" not in text
+    assert "short of CPU" in targets.markdown(verdicts, [], [], 1_000.0)
 
 
 def test_runs__are_commands_that_perf_takes(targets: ModuleType) -> None:
