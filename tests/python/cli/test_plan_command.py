@@ -113,6 +113,15 @@ def test_auto__simulate_refuses_a_budget_of_nothing() -> None:
     assert result.exit_code == 2
 
 
+def test_auto__a_budget_without_the_simulator_is_refused(tmp_path: Path) -> None:
+    out = tmp_path / "plan.json"
+    result = mlt_plan("auto", TESTBED, "vgg19", "--packet-hops", "0.1", "-o", out)
+    assert result.exit_code == 2
+    assert "--packet-hops: it bounds what the simulator does" in result.output
+    assert "add --simulate" in result.output
+    assert not out.exists()
+
+
 def test_auto__unknown_job() -> None:
     result = mlt_plan("auto", TESTBED, "vgg")
     assert result.exit_code == 2
