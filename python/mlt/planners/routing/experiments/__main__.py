@@ -33,6 +33,12 @@ def sjst_command(
     sjst.run(out, seeds=seeds, other_seeds=other_seeds, progress=typer.echo)
 
 
+@main.command("grid")
+def grid_command(out: Out = RESULTS, seeds: int = 300) -> None:
+    """GRID's mean rate in each reading of what the paper says of it."""
+    sjst.run_grid(out, seeds=seeds, progress=typer.echo)
+
+
 @main.command("curves")
 def curves_command(out: Out = RESULTS, seeds: int = 10) -> None:
     """Figures 7b, 7c and 8: share of aggregators, workers, pipelines."""

@@ -47,7 +47,7 @@ def _row(instance: Instance, seed: int, solution: Solution) -> Row:
         "ARO": solution.plans,
         "AggTree": plan_aggtree(instance, seed=seed),
         "RANDOM": plan_random(instance, seed=seed),
-        "GRID": plan_grid(instance, seed=seed, reading="line-rate"),
+        "GRID": plan_grid(instance, seed=seed, reading="line-rate", enforce=True),
     }
     for name, plans in schemes.items():
         totals = checked(instance, plans)
