@@ -79,7 +79,7 @@ def run_grid(out: Path, *, seeds: int, progress: Callable[[str], None]) -> None:
         for reading, rounding, enforce in product(get_args(Reading), get_args(Rounding), (False, True)):
             options: dict[str, Any] = {"reading": reading, "rounding": rounding, "enforce": enforce}
             rates = [plan_grid(instance, seed=s, **options)[0].rate for s, instance in enumerate(instances)]
-            runs = [mean(rates[first : first + 30]) for first in range(0, seeds - 29, 30)]
+            runs = [mean(rates[first : first + 30]) for first in range(0, max(1, seeds - 29), 30)]
             name = f"{reading}, {rounding}{', enforced' if enforce else ''}, PS leaf {_where(inside)} the 20 %"
             found[name] = {**summarise(rates), "means of 30": [round(min(runs), 2), round(max(runs), 2)]}
             progress(f"{name}: {found[name]['mean']} +- {found[name]['ci95']} Gbit/s")
