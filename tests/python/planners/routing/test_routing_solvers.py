@@ -184,6 +184,16 @@ def test_experiments__write_their_results(sweep: str, tmp_path: Path) -> None:
     assert sweep == "grid" or list(tmp_path.glob("*.png"))
 
 
+def test_experiments__many_runs_the_shapes_asked_for(tmp_path: Path) -> None:
+    arguments = ["many", "--only", "1J1T", "--seeds", "2", "--seconds", "2", "--out", str(tmp_path)]
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 0, result.output
+    found = json.loads((tmp_path / "many.json").read_text())["results"]
+    assert [name.split(",")[0] for name in found] == ["SJMT 1J1T"] * 2
+    assert all(row["GRID total"]["mean"] < row["ARO total"]["mean"] for row in found.values())
+    assert not list(tmp_path.glob("*.png"))
+
+
 def test_experiments__print_an_instance_as_a_cluster_file() -> None:
     result = CliRunner().invoke(main, ["instance", "--fat-tree", "4", "--workers", "6", "--ps-leaf-on-top"])
     assert result.exit_code == 0, result.output

@@ -46,9 +46,14 @@ def curves_command(out: Out = RESULTS, seeds: int = 10) -> None:
 
 
 @main.command("many")
-def many_command(out: Out = RESULTS, seeds: int = 5, seconds: Limit = 12.0) -> None:
+def many_command(
+    out: Out = RESULTS,
+    seeds: int = 10,
+    seconds: Limit = 20.0,
+    only: Annotated[list[str] | None, typer.Option(metavar="3J2T", help="These shapes only, without figures.")] = None,
+) -> None:
     """Figures 9 and 10: several tasks and jobs of 100 workers."""
-    many.run(out, seeds=seeds, effort=Effort(seconds=seconds), progress=typer.echo)
+    many.run(out, seeds=seeds, effort=Effort(seconds=seconds), progress=typer.echo, only=only or ())
 
 
 @main.command("scale")
