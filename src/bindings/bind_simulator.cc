@@ -18,6 +18,7 @@ namespace py = pybind11;
 namespace {
 
 using CableTuple = std::tuple<std::uint32_t, std::uint32_t, double, std::int64_t>;
+using WaysTuple = std::tuple<std::uint32_t, std::uint32_t, std::vector<std::vector<std::uint32_t>>>;
 using TransferTuple = std::tuple<std::uint32_t, std::uint32_t, std::uint64_t, std::int64_t, std::vector<std::uint32_t>>;
 
 // One element at a time, so that a wrong one is named.
@@ -51,8 +52,19 @@ std::vector<sim::ScheduledTransfer> transfers_of(const py::sequence& transfers) 
   return out;
 }
 
+std::vector<sim::ScheduledWays> ways_of(const py::sequence& ways) {
+  std::vector<sim::ScheduledWays> out;
+  for (std::size_t i = 0; i < ways.size(); ++i) {
+    auto [from, to, nodes] =
+        cast_element<WaysTuple>("ways", i, ways[i], "(from, to, [[from, node, ..., to], ...]), integers all of them");
+    out.push_back({from, to, std::move(nodes)});
+  }
+  return out;
+}
+
 py::dict simulate_transfers(std::uint32_t hosts, std::uint32_t switches, const py::sequence& cables,
-                            const py::sequence& transfers, const std::vector<std::uint64_t>& buffers,
+                            const py::sequence& transfers, const py::sequence& ways,
+                            const std::vector<double>& line_rates, const std::vector<std::uint64_t>& buffers,
                             std::uint32_t paths, std::uint64_t queue_limit_bytes, std::uint64_t queue_threshold_bytes,
                             double loss, double loss_bound, std::uint64_t seed, std::uint32_t segment_bytes,
                             std::int64_t limit_ns, const py::object& progress) {
@@ -60,6 +72,8 @@ py::dict simulate_transfers(std::uint32_t hosts, std::uint32_t switches, const p
                                        .switches = switches,
                                        .cables = cables_of(cables),
                                        .transfers = transfers_of(transfers),
+                                       .ways = ways_of(ways),
+                                       .line_rates = line_rates,
                                        .buffers = buffers,
                                        .paths = paths,
                                        .queue_limit_bytes = queue_limit_bytes,
@@ -97,6 +111,7 @@ void register_simulator(py::module_& module) {
   module.def("simulate_transfers", &simulate_transfers,
              "Run transfers with dependencies through production endpoints in virtual time.", py::kw_only(),
              py::arg("hosts"), py::arg("switches"), py::arg("cables"), py::arg("transfers"),
+             py::arg("ways") = py::tuple(), py::arg("line_rates") = standard.line_rates,
              py::arg("buffers") = standard.buffers, py::arg("paths") = standard.paths,
              py::arg("queue_limit_bytes") = standard.queue_limit_bytes,
              py::arg("queue_threshold_bytes") = standard.queue_threshold_bytes, py::arg("loss") = standard.loss,

@@ -1,7 +1,8 @@
 // Carries datagrams from card to card: ports, links, ways, and what goes wrong on them.
 //
 // A packet's path number picks among equal-cost ways at every fan-out (as a source port does with ECMP): path p of one
-// pair of hosts and path p + 1 part at the first switch where they can. Absent on purpose: endpoints (sim/host.h), time
+// pair of hosts and path p + 1 part at the first switch where they can. Where the topology plans a pair's ways, the
+// path number picks one of these and its edges are followed to the end. Absent on purpose: endpoints (sim/host.h), time
 // (the simulator's).
 #pragma once
 
@@ -13,6 +14,7 @@
 #include "sim/event_heap.h"
 #include "sim/ledger.h"
 #include "sim/topology.h"
+#include "sim/way_table.h"
 
 namespace mlt::sim {
 
@@ -70,6 +72,7 @@ class Network {
 
   Topology topology_;
   Routes routes_;
+  WayTable ways_;
   std::uint16_t hosts_;
   PacketPool pool_;
   EventHeap& events_;

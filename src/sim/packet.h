@@ -14,6 +14,7 @@
 namespace mlt::sim {
 
 inline constexpr std::uint32_t kNoPacket = ~std::uint32_t{0};
+inline constexpr std::uint32_t kNoWay = ~std::uint32_t{0};
 // What a datagram takes on the wire beside itself: UDP 8, IPv4 20, Ethernet 18, preamble and gap 20.
 inline constexpr std::uint32_t kOverheadBytes = 66;
 
@@ -26,6 +27,7 @@ struct Packet {
   wire::PacketType type = wire::PacketType::kData;
   std::uint32_t size = 0;          // of the datagram, bytes
   std::uint32_t fan_out = 0;       // what is left of the path number for the next choice of ways
+  std::uint32_t way = kNoWay;      // where its next edge stands among the planned ones (sim/way_table.h)
   std::uint32_t next = kNoPacket;  // in a queue
   base::TimeNs queued_ns = 0;      // when it joined the queue it stands in
   std::byte* bytes = nullptr;

@@ -21,11 +21,20 @@ struct Edge {
   PortConfig port;
 };
 
+// Where the packets from one host to another go instead of the shortest ways: path p takes the way p modulo their
+// number. The ways back are planned by themselves, or are the shortest.
+struct PlannedWays {
+  std::uint16_t from = 0;
+  std::uint16_t to = 0;
+  std::vector<std::vector<std::uint32_t>> ways;  // edges, in order of travel
+};
+
 struct Topology {
   std::uint16_t hosts = 0;
   std::uint32_t nodes = 0;
   std::vector<Edge> edges;
   std::vector<std::uint64_t> buffer_bytes;  // per node: memory its ports share
+  std::vector<PlannedWays> planned;         // at most one entry for a pair
 
   // Two edges, a to b and back, and their number: the first one's index; the other is the next.
   std::uint32_t add_cable(std::uint32_t a, std::uint32_t b, const Link& link, const PortConfig& port_a,

@@ -6,7 +6,9 @@
 #include <stdexcept>
 #include <string>
 
+#include "sim/refusal.h"
 #include "sim/simulator.h"
+#include "sim/transfer_ways.h"
 
 namespace mlt::sim {
 
@@ -15,16 +17,6 @@ namespace {
 constexpr std::uint64_t kEventsPerReport = 65'536;
 constexpr base::DurationNs kLongestLimitNs = 100'000 * base::kSecond;
 constexpr std::size_t kPatternBytes = 251;  // a prime: equal bytes don't fall on equal places of segments
-
-[[noreturn]] void refuse(const std::string& what) { throw std::invalid_argument(what); }
-
-std::string item(const char* list, std::size_t index) { return std::string(list) + "[" + std::to_string(index) + "]"; }
-
-// What is wrong with a number is said with its bounds.
-template <typename Number>
-void demand(bool fine, const std::string& name, const Number& value, const std::string& expected) {
-  if (!fine) refuse(name + " is " + std::to_string(value) + "; expected " + expected);
-}
 
 void check_cables(const TransferSchedule& schedule) {
   const std::uint32_t nodes = schedule.hosts + schedule.switches;
@@ -65,6 +57,13 @@ void check_options(const TransferSchedule& schedule) {
   for (std::size_t i = 0; i < schedule.buffers.size(); ++i) {
     demand(schedule.buffers[i] >= 2 * packet, item("buffers", i), schedule.buffers[i],
            "room for two packets, " + std::to_string(2 * packet));
+  }
+  if (!schedule.line_rates.empty() && schedule.line_rates.size() != schedule.hosts) {
+    demand(false, "the number of line_rates", schedule.line_rates.size(), std::to_string(schedule.hosts) + ", or none");
+  }
+  for (std::size_t i = 0; i < schedule.line_rates.size(); ++i) {
+    const double rate = schedule.line_rates[i];
+    demand(rate == 0 || (rate >= 1e3 && rate <= 1e12), item("line_rates", i), rate, "0, or 1e3 to 1e12");
   }
   demand(schedule.queue_threshold_bytes >= 1, "queue_threshold_bytes", schedule.queue_threshold_bytes, "at least 1");
   demand(schedule.loss >= 0 && schedule.loss <= 0.5, "loss", schedule.loss, "0 to 0.5");
@@ -176,6 +175,9 @@ std::vector<Demand> demands_of(const TransferSchedule& schedule) {
       double& rate = demands[end].rate_bytes_per_second;
       rate = std::max(rate, cable.rate_bytes_per_second);
     }
+  }
+  for (std::size_t host = 0; host < schedule.line_rates.size(); ++host) {
+    if (schedule.line_rates[host] > 0) demands[host].rate_bytes_per_second = schedule.line_rates[host];
   }
   return demands;
 }
@@ -360,7 +362,8 @@ void check(const TransferSchedule& schedule) {
 
 TransferTimes run_transfers(const TransferSchedule& schedule, const std::function<void(std::uint64_t)>& progress) {
   check(schedule);
-  const Topology topology = topology_of(schedule);
+  Topology topology = topology_of(schedule);
+  topology.planned = planned_ways(schedule, topology);
   check_ways(schedule, Routes(topology));
   return Run(schedule, topology).run(progress);
 }

@@ -2,8 +2,9 @@
 // a ring or an aggregation tree puts on the wire, and when each part has arrived.
 //
 // A transfer starts at its host when its time has come and every transfer it waits for has arrived there; so an
-// aggregator forwards when all its children are in. Every byte that arrives is compared with what was sent. Absent on
-// purpose: the time that summing takes, aggregation in switches, planned routes (packets take shortest ways); which
+// aggregator forwards when all its children are in. Every byte that arrives is compared with what was sent. Packets
+// take shortest ways, spread over equal ones, or the ways that the schedule states for a pair of hosts. Absent on
+// purpose: the time that summing takes, aggregation in switches (a host beside the switch stands for it); which
 // schedule a plan means (mlt.simulation). One thread.
 #pragma once
 
@@ -31,11 +32,22 @@ struct ScheduledTransfer {
   std::vector<std::uint32_t> after;  // transfers that end at `from`, as indices into the schedule
 };
 
+// The ways of all packets from one host to another: path p takes the way p modulo their number. A way is every node
+// from `from` to `to`; where several cables join two of them, way k takes cable k modulo their number. The way back is
+// the same in reverse unless it is stated.
+struct ScheduledWays {
+  std::uint32_t from = 0;
+  std::uint32_t to = 0;
+  std::vector<std::vector<std::uint32_t>> ways;  // at most `paths`
+};
+
 struct TransferSchedule {
   std::uint32_t hosts = 0;
   std::uint32_t switches = 0;
   std::vector<Cable> cables;
   std::vector<ScheduledTransfer> transfers;
+  std::vector<ScheduledWays> ways;  // of pairs that shall not take the shortest
+  std::vector<double> line_rates;   // bytes per second, of each host to one peer; 0: its fastest cable's; empty: all 0
   std::vector<std::uint64_t> buffers;           // bytes of memory that the ports of each switch share; empty: no limit
   std::uint32_t paths = 1;                      // that every transfer is spread over
   std::uint64_t queue_limit_bytes = 2'000'000;  // per queue of every switch port

@@ -302,6 +302,8 @@ def simulate_transfers(
     switches: int,
     cables: Sequence[tuple[int, int, float, int]],
     transfers: Sequence[tuple[int, int, int, int, Sequence[int]]],
+    ways: Sequence[tuple[int, int, Sequence[Sequence[int]]]] = ...,
+    line_rates: Sequence[float] = ...,
     buffers: Sequence[int] = ...,
     paths: int = 1,
     queue_limit_bytes: int = 2_000_000,

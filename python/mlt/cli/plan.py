@@ -257,25 +257,28 @@ def auto(
         bool, typer.Option("--simulate", help="Time the alternatives in the simulator as well.")
     ] = False,
     packet_hops: Annotated[
-        float,
+        float | None,
         typer.Option(
             "--packet-hops",
             metavar="MILLIONS",
             min=0.01,
             max=10_000,
-            help="With --simulate: of each alternative, at most; larger jobs are scaled down.",
+            help="With --simulate: of each alternative, at most (default 2); larger jobs are scaled down.",
         ),
-    ] = 2.0,
+    ] = None,
     layers: Annotated[Path | None, typer.Option(help="The model's layers (JSON): plan queue thresholds too.")] = None,
     seed: Seed = 0,
     out: Out = None,
 ) -> None:
     """Try every planner on JOB, rank the alternatives, keep the best."""
+    if packet_hops is not None and not simulate:
+        message = "it bounds what the simulator does, and nothing is simulated; add --simulate or leave it out"
+        raise InputError([Problem(where=("--packet-hops",), message=message)])
     cluster = read_cluster(cluster_file)
     (job,) = _jobs(cluster, cluster_file, job_name)
     before = _plan_to_extend(cluster, out, seed)
     result = plan_auto(cluster, job, seed=seed, layers_file=layers)
-    report = simulate_auto(cluster, job, result, million_hops=packet_hops, seed=seed) if simulate else None
+    report = simulate_auto(cluster, job, result, million_hops=packet_hops or 2.0, seed=seed) if simulate else None
     _print_ranking(result, report)
     plan = before.with_job(result.plan.job(job.name))
     for other in result.plan.jobs:  # circuits are shared, so the other jobs' placements move with them

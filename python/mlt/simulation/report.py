@@ -15,9 +15,11 @@ from functools import partial
 from mlt.planners.alternatives import Alternative
 from mlt.planners.cluster import Cluster, Job
 from mlt.planners.effective import effective_cluster, has_circuit_switches, without_links
-from mlt.planners.plan import Estimate, Plan
-from mlt.simulation.scenario import Outcome, Transfer, scenario_of
-from mlt.simulation.workload import NotSimulated, hosts_of, transfers_of
+from mlt.planners.plan import Estimate, JobPlan, Plan
+from mlt.simulation.planned_circuits import planned_ways
+from mlt.simulation.planned_routes import routed_workload
+from mlt.simulation.scenario import Outcome, Scenario, scenario_of
+from mlt.simulation.workload import NotSimulated, Workload, hosts_of, transfers_of
 
 DEFAULT_PACKET_HOPS = 2_000_000
 
@@ -64,6 +66,28 @@ def network_of(cluster: Cluster, plan: Plan) -> Cluster:
     return effective_cluster(cluster, plan.circuits)
 
 
+def workload_of(network: Cluster, job: Job, plan: JobPlan, *, size: float) -> Workload:
+    """One iteration of ``plan`` on ``network`` with ``size`` bytes of gradients per worker.
+
+    Raises:
+        NotSimulated: the plan does not say enough.
+    """
+    if plan.strategy in ("routes", "tree-and-routes"):
+        return routed_workload(plan, size=size)
+    transfers = tuple(transfers_of(network, job, plan, size=size))
+    if plan.strategy == "circuits" and plan.placement is not None and network.links:
+        return Workload(transfers, ways=planned_ways(network, job, plan.placement))
+    return Workload(transfers)
+
+
+def _on(scenario: Scenario, workload: Workload) -> Scenario:
+    """``scenario`` with what ``workload`` needs of the network."""
+    try:
+        return scenario.with_routes(workload.aggregators, workload.ways, dict(workload.rates))
+    except ValueError as error:
+        raise NotSimulated(str(error)) from None
+
+
 def simulate_alternatives(
     cluster: Cluster,
     job: Job,
@@ -93,24 +117,25 @@ def simulate_alternatives(
     skipped: dict[int, str] = {}
     for index, alternative in enumerate(alternatives):
         try:
-            whole = transfers_of(network, job, alternative.sections, size=job.model_size)
+            whole = workload_of(network, job, alternative.sections, size=job.model_size)
+            hops = _on(scenario, whole).packet_hops(whole.transfers)
         except NotSimulated as error:
             skipped[index] = str(error)
             continue
-        divisor = max(divisor, scenario.packet_hops(whole) / packet_hops)
+        divisor = max(divisor, hops / packet_hops)
     times = []
-    known: dict[tuple[Transfer, ...], Outcome] = {}  # planners may find the same way twice
+    known: dict[Workload, Outcome] = {}  # planners may find the same way twice
     for index, alternative in enumerate(alternatives):
         if index in skipped:
             times.append(SimulatedTime(name=alternative.name, reason=skipped[index]))
             continue
-        transfers = tuple(transfers_of(network, job, alternative.sections, size=job.model_size / divisor))
-        tell = partial(_tell, progress, index, len(transfers))
-        if transfers not in known:
-            known[transfers] = scenario.run(transfers, progress=tell)
-        tell(len(transfers))
+        workload = workload_of(network, job, alternative.sections, size=job.model_size / divisor)
+        tell = partial(_tell, progress, index, len(workload.transfers))
+        if workload not in known:
+            known[workload] = _on(scenario, workload).run(workload.transfers, progress=tell)
+        tell(len(workload.transfers))
         reason = "" if divisor <= 1 else f"simulated with 1/{divisor:.1f} of the bytes"
-        outcome = known[transfers]
+        outcome = known[workload]
         times.append(
             SimulatedTime(name=alternative.name, time=outcome.duration * divisor, reason=reason, outcome=outcome)
         )

@@ -1,7 +1,9 @@
 """A cluster's graph as the simulator takes it: numbered nodes, and cables with rates.
 
-Absent on purpose: planned routes (packets take shortest ways, spread over equal ones), aggregation in switches, other
-jobs' traffic. A cluster file without links is taken as one ideal switch. Only the hosts that take part are simulated.
+Packets take shortest ways, spread over equal ones, unless ``with_routes`` states a pair's ways. A place in a switch
+that sums is a host of its own beside the switch (``Aggregator``): its cable is as fast as all others of the switch
+together, so it limits nothing. Absent on purpose: other jobs' traffic, the time of summing. A cluster file without
+links is taken as one ideal switch. Only the hosts that take part are simulated.
 
 Units: bytes, bytes per second, nanoseconds.
 """
@@ -9,8 +11,8 @@ Units: bytes, bytes per second, nanoseconds.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from mlt import _core
@@ -20,9 +22,13 @@ MAX_HOSTS = 256  # of one simulation: every endpoint keeps state of every other
 BUFFER_BYTES = 16_000_000  # of switches whose memory the cluster file does not state
 QUEUE_THRESHOLD_BYTES = 200_000
 SEGMENT_BYTES = 1_432
+_HEADER_BYTES = 40  # MLT's; the protocol's rates count it
+_OVERHEAD_BYTES = 66  # UDP to Ethernet's gap; they don't count that
+MAX_PATHS = 16  # that a transfer can be spread over
 _PATHS = 4
 _IDEAL_DELAY_NS = 1_000
 _LIMIT_NS = 600 * 1_000_000_000
+_MOST_RATE = 1e12
 
 
 @dataclass(frozen=True)
@@ -33,6 +39,26 @@ class Transfer:
     destination: str
     size: int
     after: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Aggregator:
+    """A place in ``switch`` that takes streams in, sums them and sends one on; ``name`` is nobody else's."""
+
+    name: str
+    switch: str
+
+
+@dataclass(frozen=True)
+class Ways:
+    """Where everything from ``source`` to ``destination`` goes, and answers in reverse: nodes, both ends included.
+
+    Path p of a transfer takes the way p modulo their number, so a way that is listed twice carries twice as much.
+    """
+
+    source: str
+    destination: str
+    ways: tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +89,62 @@ class Scenario:
     seed: int = 1
     loss: float = 0.0
     loss_bound: float = 0.0
+    ways: tuple[Ways, ...] = ()
+    line_rates: tuple[float, ...] = ()  # bytes per second to one peer; 0: as the cable; empty: all 0
+
+    def with_routes(
+        self, aggregators: Sequence[Aggregator], ways: Sequence[Ways], rates: Mapping[str, float] | None = None
+    ) -> Scenario:
+        """The same graph with ``aggregators`` in its switches, and ``ways`` instead of the shortest.
+
+        Args:
+            rates: bits per second on the wire that a host or aggregator may send at to one peer, where planned; others
+                may use their card, aggregators the fastest cable of their switch.
+
+        Raises:
+            ValueError: too many hosts and aggregators, more ways of a pair than there can be, or an unknown node.
+        """
+        count = len(self.hosts) + len(aggregators)
+        if count > MAX_HOSTS:
+            raise ValueError(f"{count} hosts and places that sum take part; the simulator takes {MAX_HOSTS}")
+        most = max((len(pair.ways) for pair in ways), default=1)
+        if most > MAX_PATHS:
+            raise ValueError(f"{most} ways between two hosts; the simulator takes {MAX_PATHS}")
+        known = {*self._number, *(place.name for place in aggregators)}
+        unknown = {place.switch for place in aggregators} - set(self.switches)
+        unknown |= {node for pair in ways for way in pair.ways for node in way if node not in known}
+        if unknown:
+            raise ValueError(f"routes pass {sorted(unknown)[0]!r}, which is not in the network")
+        first = len(self.hosts)
+        shift = [n if n < first else n + len(aggregators) for n in range(len(self._number))]
+        cables = [(shift[a], shift[b], rate, delay) for a, b, rate, delay in self.cables]
+        line_rates = [0.0] * first
+        part = (SEGMENT_BYTES + _HEADER_BYTES) / (SEGMENT_BYTES + _HEADER_BYTES + _OVERHEAD_BYTES)
+        planned = {name: rate / 8 * part for name, rate in (rates or {}).items()}
+        for number, place in enumerate(aggregators, start=first):
+            switch = shift[self._number[place.switch]]
+            speeds = [rate for a, b, rate, _ in cables if switch in (a, b) and not first <= min(a, b) < count]
+            cables.append((number, switch, min(sum(speeds), _MOST_RATE), 0))
+            line_rates.append(max(speeds))
+        hosts = (*self.hosts, *(place.name for place in aggregators))
+        line_rates = [planned.get(name, rate) for name, rate in zip(hosts, line_rates, strict=True)]
+        return replace(
+            self,
+            hosts=hosts,
+            cables=tuple(cables),
+            paths=max(self.paths, most),
+            ways=tuple(ways),
+            line_rates=tuple(line_rates),
+        )
+
+    @cached_property
+    def _planned_hops(self) -> dict[tuple[str, str], int]:
+        out = {}
+        for pair in self.ways:
+            hops = min(len(way) - 1 for way in pair.ways)
+            out[pair.source, pair.destination] = hops
+            out.setdefault((pair.destination, pair.source), hops)
+        return out
 
     @cached_property
     def _number(self) -> dict[str, int]:
@@ -81,7 +163,10 @@ class Scenario:
         return {}
 
     def hops(self, source: str, destination: str) -> int:
-        """Cables on the shortest way; 0 if there is none."""
+        """Cables on the shortest way, or on the shortest planned one; 0 if there is none."""
+        planned = self._planned_hops.get((source, destination))
+        if planned is not None:
+            return planned
         start = self._number[source]
         if start not in self._distances:
             distance = [0] * len(self._number)
@@ -114,6 +199,11 @@ class Scenario:
             switches=len(self.switches),
             cables=list(self.cables),
             transfers=[(number[t.source], number[t.destination], t.size, 0, list(t.after)) for t in transfers],
+            ways=[
+                (number[p.source], number[p.destination], [[number[name] for name in way] for way in p.ways])
+                for p in self.ways
+            ],
+            line_rates=list(self.line_rates),
             paths=self.paths,
             buffers=list(self.buffers),
             queue_limit_bytes=max(self.buffers, default=BUFFER_BYTES),

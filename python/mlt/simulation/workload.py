@@ -2,8 +2,8 @@
 
 Gradients travel in parts, so that a service returns the first sums while later parts are on their way (BytePS section
 6.1, ALEPH section 3.1); the parts of an iteration are pushed in order. Every way is the one its planner times: ring
-all-reduce, push-pull through services (parameter server, BytePS), ALEPH's tree. Absent: ARO's routes, because the
-simulated switches forward and do not sum; the time of summing.
+all-reduce, push-pull through services (parameter server, BytePS), ALEPH's tree. ARO's routes, with the places that sum
+on them, are in ``planned_routes``, PSNet's in ``planned_circuits``. Absent: the time of summing.
 
 Sizes are bytes of 32-bit floats, so multiples of 4.
 """
@@ -11,10 +11,11 @@ Sizes are bytes of 32-bit floats, so multiples of 4.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from mlt.planners.cluster import Cluster, Job
 from mlt.planners.plan import Aggregation, JobPlan
-from mlt.simulation.scenario import SEGMENT_BYTES, Transfer
+from mlt.simulation.scenario import SEGMENT_BYTES, Aggregator, Transfer, Ways
 
 _MAX_PARTS = 64
 _MIN_PARTS = 4
@@ -26,20 +27,29 @@ class NotSimulated(Exception):
     """This way cannot be simulated; the message says why."""
 
 
+@dataclass(frozen=True)
+class Workload:
+    """Transfers, the places in switches that take part in them, and what is not left to the network and the endpoints:
+    ways, and the bits per second on the wire that somebody may send at to one peer."""
+
+    transfers: tuple[Transfer, ...]
+    aggregators: tuple[Aggregator, ...] = ()
+    ways: tuple[Ways, ...] = ()
+    rates: tuple[tuple[str, float], ...] = ()
+
+
 def hosts_of(job: Job) -> tuple[str, ...]:
     """Everyone who may take part in ``job``'s communication."""
     return (*job.workers, *job.servers)
 
 
 def transfers_of(cluster: Cluster, job: Job, plan: JobPlan, *, size: float) -> list[Transfer]:
-    """One iteration of ``plan`` with ``size`` bytes of gradients per worker.
+    """One iteration of ``plan`` with ``size`` bytes of gradients per worker, where switches only forward.
 
     Raises:
-        NotSimulated: the plan's strategy needs what the simulator does not have.
+        NotSimulated: the plan does not say who sums.
     """
     strategy = plan.strategy
-    if strategy in ("routes", "tree-and-routes"):
-        raise NotSimulated("simulated switches do not aggregate")
     if strategy == "all-reduce":
         return ring_all_reduce(job.workers, size=size)
     if strategy == "load-assignment" and plan.assignment is not None:
@@ -48,13 +58,18 @@ def transfers_of(cluster: Cluster, job: Job, plan: JobPlan, *, size: float) -> l
     if strategy == "tree" and plan.aggregation is not None:
         return aggregation_tree(plan.aggregation, size=size)
     if strategy in ("parameter-server", "circuits") and job.servers:
-        total = sum(cluster.host_by_name[name].bandwidth for name in job.servers)
-        shares = {name: cluster.host_by_name[name].bandwidth / total for name in job.servers}
-        return push_pull(job.workers, shares, size=size)
+        return push_pull(job.workers, server_shares(cluster, job), size=size)
     raise NotSimulated(f"the plan does not say how gradients are aggregated (strategy {strategy})")
 
 
-def _floats(size: float) -> int:
+def server_shares(cluster: Cluster, job: Job) -> dict[str, float]:
+    """The part of the gradients that each server of ``job`` sums: by its bandwidth."""
+    total = sum(cluster.host_by_name[name].bandwidth for name in job.servers)
+    return {name: cluster.host_by_name[name].bandwidth / total for name in job.servers}
+
+
+def whole_floats(size: float) -> int:
+    """Bytes of the nearest number of 32-bit floats, one at least."""
     return max(4, round(size / 4) * 4)
 
 
@@ -86,11 +101,11 @@ def push_pull(workers: Sequence[str], shares: Mapping[str, float], *, size: floa
                 service, share = list(held.items())[(place + turn) % len(held)]
                 if worker != service:
                     pushed.setdefault(service, []).append(len(out))
-                    out.append(Transfer(worker, service, _floats(size * share / parts)))
+                    out.append(Transfer(worker, service, whole_floats(size * share / parts)))
         for service, share in held.items():
             after = tuple(pushed.get(service, ()))
             answers = [worker for worker in workers if worker != service]
-            out += [Transfer(service, worker, _floats(size * share / parts), after) for worker in answers]
+            out += [Transfer(service, worker, whole_floats(size * share / parts), after) for worker in answers]
     return out
 
 
@@ -101,7 +116,7 @@ def ring_all_reduce(workers: Sequence[str], *, size: float) -> list[Transfer]:
         return []
     steps = 2 * (n - 1)
     parts = parts_of(size, transfers=steps * n, smallest=1 / n)
-    chunk = _floats(size / n / parts)
+    chunk = whole_floats(size / n / parts)
     out: list[Transfer] = []
     for step in range(steps):
         for part in range(parts):
@@ -128,13 +143,13 @@ def aggregation_tree(tree: Aggregation, *, size: float) -> list[Transfer]:
         arrived: dict[str, tuple[int, ...]] = {}
         for head, below in heads:
             arrived[head] = tuple(range(len(out), len(out) + len(below)))
-            out += [Transfer(member, head, _floats(size / parts)) for member in below]
+            out += [Transfer(member, head, whole_floats(size / parts)) for member in below]
         for head, _ in heads:
             for server, share in shares.items():
                 pushed[server].append(len(out))
-                out.append(Transfer(head, server, _floats(size * share / parts), arrived[head]))
+                out.append(Transfer(head, server, whole_floats(size * share / parts), arrived[head]))
         for server, share in shares.items():
-            part = _floats(size * share / parts)
+            part = whole_floats(size * share / parts)
             for head, below in heads:
                 answer = len(out)
                 out.append(Transfer(server, head, part, tuple(pushed[server])))

@@ -98,19 +98,28 @@ def test_auto__simulates_beside_the_model(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "simulated" in result.output
     assert "at most 0.1 million packet hops for each alternative" in result.output
-    assert "simulated switches do not aggregate" in result.output
+    assert "not simulated" not in result.output
     assert "fastest in the simulator: " in result.output
     estimates = read_plan(out).job("vgg19").estimates
     modelled = {estimate.name: estimate.iteration_time for estimate in estimates if estimate.source == "model"}
     simulated = {estimate.name: estimate.iteration_time for estimate in estimates if estimate.source == "simulator"}
     assert estimates[0].source == "model"
-    assert {"byteps", "all-reduce", "parameter server"} <= set(simulated) < set(modelled)
+    assert {"byteps", "all-reduce", "parameter server", "aro"} <= set(simulated) == set(modelled)
     assert all(time > modelled[name] for name, time in simulated.items())
 
 
 def test_auto__simulate_refuses_a_budget_of_nothing() -> None:
     result = mlt_plan("auto", TESTBED, "vgg19", "--simulate", "--packet-hops", "0")
     assert result.exit_code == 2
+
+
+def test_auto__a_budget_without_the_simulator_is_refused(tmp_path: Path) -> None:
+    out = tmp_path / "plan.json"
+    result = mlt_plan("auto", TESTBED, "vgg19", "--packet-hops", "0.1", "-o", out)
+    assert result.exit_code == 2
+    assert "--packet-hops: it bounds what the simulator does" in result.output
+    assert "add --simulate" in result.output
+    assert not out.exists()
 
 
 def test_auto__unknown_job() -> None:

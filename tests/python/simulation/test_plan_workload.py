@@ -18,7 +18,7 @@ from mlt.planners.topology.plan_section import plan_topology, with_topology
 from mlt.planners.topology.psnet import Module, build_psnet
 from mlt.simulation.report import network_of, simulate_alternatives
 from mlt.simulation.scenario import SEGMENT_BYTES, Transfer, scenario_of
-from mlt.simulation.workload import NotSimulated, aggregation_tree, push_pull, ring_all_reduce, transfers_of
+from mlt.simulation.workload import aggregation_tree, push_pull, ring_all_reduce
 
 GBIT = 1e9
 
@@ -91,12 +91,6 @@ def test_tree__aggregators_wait_for_all_their_members() -> None:
     assert got["w1-2"] == pytest.approx(8e6, rel=1e-3)
     to_server = [transfer for transfer in transfers if transfer.destination == "ps"]
     assert {len(transfer.after) for transfer in to_server} == {2}
-
-
-def test_routes__are_not_simulated() -> None:
-    cluster = racks(2, 2, model_size=8e6)
-    with pytest.raises(NotSimulated, match="do not aggregate"):
-        transfers_of(cluster, cluster.jobs[0], JobPlan(job="j", strategy="routes"), size=8e6)
 
 
 def test_scenario__counts_hops_and_caps_cards() -> None:

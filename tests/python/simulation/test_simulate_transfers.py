@@ -106,6 +106,11 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"transfers": [(0, 1, 4, 0, [3])]}, r"transfers\[0\] after\[0\] is 3; expected another transfer's index"),
     ({"transfers": [GOOD, (0, 1, 4, 0, [0])]}, r"transfers\[1\] after\[0\] is 0; expected a transfer to host 0"),
     ({"transfers": [(0, 1, 4, 0, [1]), (1, 0, 4, 0, [0])]}, r"transfers\[0\] after: it waits"),
+    ({"ways": [(0, 1, [[0, 1]])]}, r"ways\[0\] way\[0\]: no cable joins 0 and 1"),
+    ({"ways": [(0, 1, [[0, 2, 1]] * 2)]}, r"the number of ways in ways\[0\] is 2; expected 1 to 1"),
+    ({"ways": [(0, 2, [[0, 2]])]}, r"ways\[0\] to is 2; expected a host from 0 to 1"),
+    ({"line_rates": [1e9]}, r"the number of line_rates is 1; expected 2, or none"),
+    ({"line_rates": [1e9, 1.0]}, r"line_rates\[1\] is 1"),
     ({"buffers": [1, 2]}, r"the number of buffers is 2; expected 1, or none"),
     ({"buffers": [99]}, r"buffers\[0\] is 99; expected room for two packets"),
     ({"paths": 17}, r"paths is 17; expected 1 to 16"),
@@ -129,6 +134,8 @@ def test_wrong_types__are_named() -> None:
         star(2, [GOOD, (0, 1)])
     with pytest.raises(TypeError, match=r"cables\[0\] is 'a'"):
         star(2, [GOOD], cables=["a"])
+    with pytest.raises(TypeError, match=r"ways\[0\] is \(0, 1\); expected \(from, to, \[\[from"):
+        star(2, [GOOD], ways=[(0, 1)])
 
 
 def test_limit__names_what_is_late() -> None:

@@ -7,6 +7,9 @@ routes that balance link loads follow, and only then do pipelines count. Two rea
 * ``rate``: maximise the common rate f under switch capacity (3200 Gbit/s of input) and the PS's link; with t = 1/f it
   is linear.
 * ``line-rate``: workers send at line rate, so a switch takes 3200 / 100 = 32 of them; minimise the flows at the PS.
+
+How fractions become choices is open too (``grid_rounding``); rounding at random gives single switches more workers than
+their capacity, which ``enforce`` undoes.
 """
 
 from __future__ import annotations
@@ -19,6 +22,8 @@ from typing import Literal
 import numpy as np
 
 from mlt.planners.routing.baselines import fair_rates
+from mlt.planners.routing.grid_rounding import DIRECT as _DIRECT
+from mlt.planners.routing.grid_rounding import Rounding, enforce_capacity, round_shares
 from mlt.planners.routing.highs import Rows, solve
 from mlt.planners.routing.instance import Instance, InstanceError, Job, Task
 from mlt.planners.routing.maxflow import maximum_flow
@@ -26,7 +31,6 @@ from mlt.planners.routing.routes import TaskPlan, WorkerRoute
 
 Reading = Literal["rate", "line-rate"]
 SWITCH_GBPS = 3200.0
-_DIRECT = ""
 
 
 @dataclass(frozen=True)
@@ -45,8 +49,13 @@ class _Fabric:
         return [*found, _DIRECT]
 
 
-def plan_grid(instance: Instance, *, seed: int, reading: Reading = "rate") -> list[TaskPlan]:
+def plan_grid(
+    instance: Instance, *, seed: int, reading: Reading = "rate", rounding: Rounding = "draw", enforce: bool = False
+) -> list[TaskPlan]:
     """Plan every task by itself, overlay them and give max-min fair rates.
+
+    Args:
+        enforce: switches merge no more workers than ``SWITCH_GBPS`` holds at line rate; the others pass unmerged.
 
     Raises:
         InstanceError: the network has more than two tiers.
@@ -57,7 +66,9 @@ def plan_grid(instance: Instance, *, seed: int, reading: Reading = "rate") -> li
     plans = []
     for job, task in instance.tasks:
         fabric = _fabric(instance, job, task)
-        chosen = _round(fabric, _relaxation(instance, fabric, task, reading), random)
+        chosen = round_shares(fabric.by_leaf, _relaxation(instance, fabric, task, reading), random, rounding=rounding)
+        if enforce:
+            chosen = enforce_capacity(chosen, int(SWITCH_GBPS / _line_gbps(instance, fabric)), random)
         routes = _routes(instance, fabric, task, chosen)
         plans.append(TaskPlan(job.name, task.name, task.ps, 1.0, routes))
     return fair_rates(instance, plans)
@@ -69,6 +80,10 @@ def _fabric(instance: Instance, job: Job, task: Task) -> _Fabric:
         by_leaf[instance.leaf_of[worker]].append(worker)
     spines = [switch.name for switch in instance.switches if switch.tier == 1]
     return _Fabric(dict(by_leaf), instance.leaf_of[task.ps], spines)
+
+
+def _line_gbps(instance: Instance, fabric: _Fabric) -> float:
+    return max(instance.capacity[w, leaf] for leaf, workers in fabric.by_leaf.items() for w in workers)
 
 
 def _relaxation(instance: Instance, fabric: _Fabric, task: Task, reading: Reading) -> dict[str, dict[str, float]]:
@@ -85,7 +100,7 @@ def _relaxation(instance: Instance, fabric: _Fabric, task: Task, reading: Readin
     for (leaf, a), c in column.items():
         if a != _DIRECT:
             rows.add(np.array([c, place[a]]), np.array([1.0, -len(fabric.by_leaf[leaf])]), -np.inf, 0.0)
-    line = max(instance.capacity[w, leaf] for leaf, workers in fabric.by_leaf.items() for w in workers)
+    line = _line_gbps(instance, fabric)
     for a in aggregators:
         users = [column[leaf, b] for leaf, b in pairs if b == a]
         if reading == "rate":
@@ -109,15 +124,6 @@ def _relaxation(instance: Instance, fabric: _Fabric, task: Task, reading: Readin
     for (leaf, a), c in column.items():
         shares[leaf][a] = max(float(answer.x[c]), 0.0)
     return shares
-
-
-def _round(fabric: _Fabric, shares: dict[str, dict[str, float]], random: Random) -> dict[str, str]:
-    """Worker -> aggregator, drawn with the relaxed fractions as probabilities."""
-    return {
-        worker: random.choices(list(shares[leaf]), weights=list(shares[leaf].values()))[0]
-        for leaf, workers in fabric.by_leaf.items()
-        for worker in workers
-    }
 
 
 def _routes(instance: Instance, fabric: _Fabric, task: Task, chosen: dict[str, str]) -> dict[str, WorkerRoute]:

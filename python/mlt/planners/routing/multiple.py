@@ -3,9 +3,9 @@
 The bound comes first: every task alone (exact), then ``bounds`` over the rates. Its rates are the target; tasks are
 routed one after another in the capacity that is left, each spread as thinly as it can be over links that others
 need. If all fit, the objective equals the bound and the plan is proven optimal. If not, other orders are tried, then
-the joint integer programme at the target rates. Where that fails too, CP-SAT chooses rates and pipelines together on
-bundled links and finely quantised rates, which gives better targets and often a lower bound; what remains between the
-best routes and the bound is reported as the gap.
+the joint integer programme at the target rates. Where that fails too, ``boxes`` looks for better routes and a lower
+bound over the space of rates, and CP-SAT chooses rates and pipelines together on bundled links and finely quantised
+rates. What remains between the best routes and the bound is reported as the gap.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from random import Random
 import numpy as np
 
 from mlt.planners.routing.bounds import Objective, RateBound, best_rates, bound_rates, job_totals, rate_rows
+from mlt.planners.routing.boxes import TOLERANCE, Search
 from mlt.planners.routing.contract import contract
 from mlt.planners.routing.cpsat import available, solve_quantised
 from mlt.planners.routing.flow import flows_that_fit
@@ -41,6 +42,7 @@ class Effort:
 
 
 _LAST_SHARE = 0.2  # of the time, kept for raising single tasks at the end
+_BOX_SHARE = 0.6  # of what is left then, for the search over boxes of rates
 FINE_LEVELS = 840  # every b/k up to k = 8 is a whole number of steps
 
 
@@ -178,20 +180,25 @@ def _search(
     """The best routes found and the bound, lowered where CP-SAT proved a lower one."""
     if len(alone) == 1:
         return _Found(np.array([alone[0].rate]), [alone[0].y], "alone"), target.value
-    found = _at(router, target.rates)
+    search = Search(instance, router.graphs, objective, seconds=router.left, seed=router.effort.seed)
+    found = _at(router, target.rates, search if quantisation is None else None)
     if found is not None:
         return found, target.value
+    tops = [solution.bound for solution in alone]
     candidates = [_lower(router, target.rates, quantisation)]
     bound = target.value
+    if quantisation is None:
+        bound = _divide(instance, router, search, candidates, bound, tops, objective)
+    value = max(objective.value(instance, candidate.rates.tolist()) for candidate in candidates)
     seconds = min(router.left / 2, router.effort.cpsat_seconds)
-    if seconds > 0.5 and available():
+    if seconds > 0.5 and bound > value * (1 + 2 * TOLERANCE) and available():
         grid = quantisation or Quantisation(FINE_LEVELS, instance.fastest_gbps)
         outcome = solve_quantised(
             instance,
             contract(router.graphs),
             objective=objective,
             quantisation=grid,
-            alone=[solution.bound for solution in alone],
+            alone=tops,
             seconds=seconds,
             seed=router.effort.seed,
         )
@@ -200,10 +207,33 @@ def _search(
             better = _at(router, outcome.rates)
             candidates.append(better or _lower(router, outcome.rates, quantisation))
     router.deadline = max(router.deadline, time.monotonic()) + _LAST_SHARE * router.effort.seconds
-    candidates = [_raise(instance, router, c, [solution.bound for solution in alone], quantisation) for c in candidates]
+    candidates = [_raise(instance, router, c, tops, quantisation) for c in candidates]
     if quantisation is None:
-        candidates = [replace(c, rates=best_rates(instance, router.graphs, c.flows, objective)) for c in candidates]
+        candidates = [_best(instance, router, candidate, objective) for candidate in candidates]
     return max(candidates, key=lambda c: objective.value(instance, c.rates.tolist())), bound
+
+
+def _best(instance: Instance, router: _Router, found: _Found, objective: Objective) -> _Found:
+    """The same flows at the best rates that they carry."""
+    return replace(found, rates=best_rates(instance, router.graphs, found.flows, objective))
+
+
+def _divide(
+    instance: Instance,
+    router: _Router,
+    search: Search,
+    candidates: list[_Found],
+    bound: float,
+    tops: Sequence[float],
+    objective: Objective,
+) -> float:
+    """Search the space of rates from the best candidate on; better routes join ``candidates``. The bound then."""
+    candidates[:] = [_best(instance, router, candidate, objective) for candidate in candidates]
+    value = max(objective.value(instance, candidate.rates.tolist()) for candidate in candidates)
+    bound = search.run(tops, value=value, bound=bound, seconds=_BOX_SHARE * router.left)
+    if search.best is not None:
+        candidates.append(_Found(search.best.rates, search.best.flows, "boxes"))
+    return bound
 
 
 def _rounding(instance: Instance, grid: Quantisation, objective: Objective) -> float:
@@ -213,9 +243,11 @@ def _rounding(instance: Instance, grid: Quantisation, objective: Objective) -> f
     return max(gains) + objective.mu * sum(gains)
 
 
-def _at(router: _Router, rates: FloatArray) -> _Found | None:
-    """Routes at exactly ``rates``, by the cheapest means that finds them."""
+def _at(router: _Router, rates: FloatArray, search: Search | None = None) -> _Found | None:
+    """Routes at exactly ``rates``, by the cheapest means that finds them; ``search`` may know that there are none."""
     for how, exact in (("in turn", False), ("in turn, exactly", True)):
+        if exact and search is not None and not search.may_route(rates):
+            return None
         flows = router.in_turn(rates, exact=exact)
         if flows is not None:
             return _Found(rates, flows, how)

@@ -17,8 +17,15 @@ from mlt.planners.studies.aleph_simulation import FABRICS, FAT_TREE, LEAF_SPINE,
 
 DEVIATIONS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3)
 WORKER_COUNTS = (50, 100, 150, 200, 250)
-SYSTEMS = ("ALEPH", "ALEPH in racks", "rate search", "BytePS", "Horovod")
-MARKERS = {"ALEPH": "o-", "ALEPH in racks": "D-", "rate search": "v:", "BytePS": "s--", "Horovod": "^-."}
+MARKERS = {
+    "ALEPH": "o-",
+    "ALEPH in racks": "D-",
+    "ALEPH at the floor": "x-",
+    "rate search": "v:",
+    "BytePS": "s--",
+    "Horovod": "^-.",
+}
+SYSTEMS = tuple(MARKERS)
 
 Rows = dict[str, dict[str, dict[str, float]]]
 
@@ -37,7 +44,7 @@ class Printed:
     what: str
 
 
-_FIGURE_14 = {"ALEPH": 51.7, "ALEPH in racks": 51.7, "BytePS": 85.3, "Horovod": 64.8}
+_FIGURE_14 = {"ALEPH": 51.7, "ALEPH in racks": 51.7, "ALEPH at the floor": 51.7, "BytePS": 85.3, "Horovod": 64.8}
 _STATED: tuple[tuple[str, str, float, str, float, str, dict[str, float]], ...] = (
     ("13", "fat-tree", 0.3, "worker_usage", 1e9, "workers, Gbit/s", {"ALEPH": 188, "BytePS": 100, "Horovod": 100}),
     ("13", "fat-tree", 0.3, "server_usage", 1e9, "servers, Gbit/s", {"ALEPH": 12, "BytePS": 100}),

@@ -10,6 +10,9 @@ computed here. Readings that the text leaves open, each chosen because it meets 
 * Anyone may aggregate for anyone (figure 13's 12 aggregators over 100 workers in racks of 10), but members go to the
   nearest aggregator with a free seat. The text on figure 14 ("workers with one gradient hop") can also mean that only
   workers of one rack aggregate for each other; that is "ALEPH in racks", which cannot reach figure 13's 12 streams.
+* b is the slowest worker's bandwidth of each draw. "ALEPH at the floor" has b = 1 Gbit/s, the lowest that the text
+  allows a worker, whatever was drawn: what a rate that must hold while bandwidths change would be, and the only other
+  reading found that meets figure 14's 51.7 GB at the stated deviation.
 * Overhead counts gradients towards aggregation only; Horovod counts both of its phases.
 * Hops of a gradient are the switches it crosses until something aggregates it: Horovod's nine steps for ten workers of
   one rack, three switches for BytePS in a leaf-spine network.
@@ -28,6 +31,7 @@ from mlt.planners.clustering_locality import localise
 from mlt.planners.worker_graph import Floats, Ints, complete_graph, grouped_graph
 
 LINE_RATE = 10e9
+FLOOR = 0.1  # lowest ratio of available bandwidth
 MODEL_BYTES = 97e6
 SERVERS = 10
 PAPER_GB = 1024e6  # see above
@@ -79,7 +83,7 @@ class Outcome:
 
 def available_bandwidth(workers: int, *, deviation: float, rng: np.random.Generator) -> Floats:
     """Clipped normal ratios of the line rate, mean one half."""
-    clipped: Floats = np.clip(rng.normal(0.5, deviation, workers), 0.1, 0.9) * LINE_RATE
+    clipped: Floats = np.clip(rng.normal(0.5, deviation, workers), FLOOR, 0.9) * LINE_RATE
     return clipped
 
 
@@ -144,10 +148,12 @@ def simulate(fabric: Fabric, *, workers: int, deviation: float, seed: int) -> di
     graph = complete_graph(workers, nearness=[racks, racks // fabric.racks_per_pod])
     capacity = capacities(resources, rate=resources.slowest_worker)
     aleph = best_of_seeds(graph=graph, capacity=capacity, seed=seed)
+    at_floor = best_of_seeds(graph=graph, capacity=capacities(resources, rate=FLOOR * LINE_RATE), seed=seed)
     in_racks = best_of_seeds(graph=grouped_graph(racks), capacity=capacity, seed=seed)
     outcomes = [
         clustered_outcome("ALEPH", localise(aleph, graph), resources, fabric),
         clustered_outcome("ALEPH in racks", in_racks, resources, fabric),
+        clustered_outcome("ALEPH at the floor", localise(at_floor, graph), resources, fabric),
         clustered_outcome("rate search", localise(fastest_clustering(graph, resources), graph), resources, fabric),
         clustered_outcome("BytePS", Clustering(head=np.arange(workers), method="direct"), resources, fabric),
         ring_outcome(resources, fabric),

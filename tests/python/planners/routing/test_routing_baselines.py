@@ -57,10 +57,11 @@ def test_baselines__are_valid_reproducible_and_never_beat_the_bound(instance: In
         assert min(p.rate for p in plans) <= solution.bound * (1 + 1e-9)
 
 
+@pytest.mark.parametrize("enforce", [False, True])
 @pytest.mark.parametrize("reading", ["rate", "line-rate"])
-def test_plan_grid__merges_each_flow_at_most_once(reading: str) -> None:
+def test_plan_grid__merges_each_flow_at_most_once(reading: str, enforce: bool) -> None:
     instance = leaf_spine(seed=6)
-    (plan,) = plan_grid(instance, seed=6, reading=reading)  # type: ignore[arg-type]
+    (plan,) = plan_grid(instance, seed=6, reading=reading, enforce=enforce)  # type: ignore[arg-type]
     assert verify(instance, [plan]).ok
     assert all(route.aggregators is not None and len(route.aggregators) <= 1 for route in plan.routes.values())
     assert plan.rate <= plan_routes(instance, effort=QUICK).plans[0].rate
@@ -70,6 +71,15 @@ def test_plan_grid__flat_pipelines_are_faster() -> None:
     four = [plan_grid(leaf_spine(seed=s), seed=s)[0].rate for s in range(5)]
     flat = [plan_grid(leaf_spine(seed=s, hardware=Hardware(pipelines=1)), seed=s)[0].rate for s in range(5)]
     assert sum(flat) > sum(four)
+
+
+def test_plan_grid__enforced_switches_merge_no_more_than_they_hold() -> None:
+    instance = leaf_spine(seed=4)
+    (free,) = plan_grid(instance, seed=4, reading="line-rate")
+    (held,) = plan_grid(instance, seed=4, reading="line-rate", enforce=True)
+    merged = [Counter(a for route in plan.routes.values() for a in route.aggregators or ()) for plan in (free, held)]
+    assert max(merged[0].values()) > 32 >= max(merged[1].values())
+    assert held.rate < free.rate
 
 
 def test_plan_grid__refuses_a_third_tier() -> None:

@@ -161,26 +161,37 @@ def test_route_jointly__proves_that_rates_are_out_of_reach() -> None:
 
 
 @needs_cpsat
-def test_plan_routes__cpsat_helps_where_the_bounds_rates_cannot_be_routed() -> None:
-    """Six tasks share two aggregating spines: 33 Gbit/s for most is out of reach, 25 for some is not."""
+def test_plan_routes__cpsat_stands_in_where_little_time_is_left() -> None:
+    """Six tasks share two aggregating spines: the rates of the links' bound cannot be routed."""
     instance = leaf_spine(seed=0, workload=Workload(jobs=3, tasks=2, workers=100))
     quick = Effort(seconds=8.0, joint_seconds=0.5, cpsat_seconds=0.0, orders=2)
     without = plan_routes(instance, effort=quick)
     solution = plan_routes(instance, effort=replace(quick, cpsat_seconds=4.0))
-    assert not without.proven
-    assert verify(instance, solution.plans).ok
-    assert solution.value >= without.value * (1 - 1e-9)
+    for found in (without, solution):
+        assert found.value >= 50.0
+        assert verify(instance, found.plans).ok
     assert solution.value <= without.bound
+    assert without.value <= solution.bound
 
 
-@pytest.mark.parametrize("sweep", ["sjst", "reductions"])
+@pytest.mark.parametrize("sweep", ["sjst", "reductions", "grid"])
 def test_experiments__write_their_results(sweep: str, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     arguments = [sweep, "--out", str(tmp_path), "--seeds", "1"]
     result = CliRunner().invoke(main, [*arguments, "--other-seeds", "1"] if sweep == "sjst" else arguments)
     assert result.exit_code == 0, result.output
     assert json.loads((tmp_path / f"{sweep}.json").read_text())
-    assert list(tmp_path.glob("*.png"))
+    assert sweep == "grid" or list(tmp_path.glob("*.png"))
+
+
+def test_experiments__many_runs_the_shapes_asked_for(tmp_path: Path) -> None:
+    arguments = ["many", "--only", "1J1T", "--seeds", "2", "--seconds", "2", "--out", str(tmp_path)]
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 0, result.output
+    found = json.loads((tmp_path / "many.json").read_text())["results"]
+    assert [name.split(",")[0] for name in found] == ["SJMT 1J1T"] * 2
+    assert all(row["GRID total"]["mean"] < row["ARO total"]["mean"] for row in found.values())
+    assert not list(tmp_path.glob("*.png"))
 
 
 def test_experiments__print_an_instance_as_a_cluster_file() -> None:

@@ -33,6 +33,12 @@ def sjst_command(
     sjst.run(out, seeds=seeds, other_seeds=other_seeds, progress=typer.echo)
 
 
+@main.command("grid")
+def grid_command(out: Out = RESULTS, seeds: int = 300) -> None:
+    """GRID's mean rate in each reading of what the paper says of it."""
+    sjst.run_grid(out, seeds=seeds, progress=typer.echo)
+
+
 @main.command("curves")
 def curves_command(out: Out = RESULTS, seeds: int = 10) -> None:
     """Figures 7b, 7c and 8: share of aggregators, workers, pipelines."""
@@ -40,9 +46,14 @@ def curves_command(out: Out = RESULTS, seeds: int = 10) -> None:
 
 
 @main.command("many")
-def many_command(out: Out = RESULTS, seeds: int = 5, seconds: Limit = 12.0) -> None:
+def many_command(
+    out: Out = RESULTS,
+    seeds: int = 10,
+    seconds: Limit = 20.0,
+    only: Annotated[list[str] | None, typer.Option(metavar="3J2T", help="These shapes only, without figures.")] = None,
+) -> None:
     """Figures 9 and 10: several tasks and jobs of 100 workers."""
-    many.run(out, seeds=seeds, effort=Effort(seconds=seconds), progress=typer.echo)
+    many.run(out, seeds=seeds, effort=Effort(seconds=seconds), progress=typer.echo, only=only or ())
 
 
 @main.command("scale")

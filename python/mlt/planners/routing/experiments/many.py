@@ -47,7 +47,7 @@ def _row(instance: Instance, seed: int, solution: Solution) -> Row:
         "ARO": solution.plans,
         "AggTree": plan_aggtree(instance, seed=seed),
         "RANDOM": plan_random(instance, seed=seed),
-        "GRID": plan_grid(instance, seed=seed, reading="line-rate"),
+        "GRID": plan_grid(instance, seed=seed, reading="line-rate", enforce=True),
     }
     for name, plans in schemes.items():
         totals = checked(instance, plans)
@@ -56,14 +56,20 @@ def _row(instance: Instance, seed: int, solution: Solution) -> Row:
     return {**row, "gap": solution.gap, "seconds": solution.seconds, "found by": solution.found_by}
 
 
-def run(out: Path, *, seeds: int, effort: Effort, progress: Callable[[str], None]) -> None:
-    """Figures 9 and 10: tasks per job and jobs, 100 workers each, in both readings of the 20 %."""
+def run(out: Path, *, seeds: int, effort: Effort, progress: Callable[[str], None], only: Sequence[str] = ()) -> None:
+    """Figures 9 and 10: tasks per job and jobs, 100 workers each, in both readings of the 20 %.
+
+    Args:
+        only: shapes to run, such as "3J2T"; all if empty. Figures are then left out.
+    """
     summary: dict[str, Any] = {}
     rows: list[Row] = []
     for inside in (True, False):
         for scenario, shapes in SHAPES.items():
             curves: dict[str, list[tuple[float, float, float]]] = {}
             for jobs, tasks in shapes:
+                if only and f"{jobs}J{tasks}T" not in only:
+                    continue
                 workload = Workload(jobs=jobs, tasks=tasks, workers=100)
                 hardware = Hardware(ps_leaf_in_share=inside)
                 found = []
@@ -78,12 +84,15 @@ def run(out: Path, *, seeds: int, effort: Effort, progress: Callable[[str], None
                 for scheme in ("ARO", "AggTree", "RANDOM", "GRID"):
                     point = summarise([row[f"{scheme} total"] for row in found])
                     curves.setdefault(scheme, []).append((x, point["mean"], point["ci95"]))
+            if rows:
+                write_json(out / "many.json", {"seeds": seeds, "results": summary})
+                write_csv(out / "many.csv", rows)
+            if only:
+                continue
             figure = ("figure9" if scenario == "SJMT" else "figure10") + ("" if inside else "_on_top")
             if scenario == "MJMT":
                 curves = {name: points[1:] for name, points in curves.items()}
             lines_figure(out / f"{figure}.png", curves, x="tasks", y="total Gbit/s", title=f"{scenario}, {seeds} seeds")
-            write_json(out / "many.json", {"seeds": seeds, "results": summary})
-            write_csv(out / "many.csv", rows)
 
 
 def _summary(rows: Sequence[Row]) -> dict[str, Any]:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
-from typing import Any
+from statistics import mean
+from typing import Any, get_args
 
 from mlt.planners.routing.baselines import plan_aggtree, plan_random
 from mlt.planners.routing.experiments.records import Row, lines_figure, summarise, violins_figure, write_csv, write_json
 from mlt.planners.routing.generate import MAPPINGS, Hardware, Workload, leaf_spine
-from mlt.planners.routing.grid import plan_grid
+from mlt.planners.routing.grid import Reading, plan_grid
+from mlt.planners.routing.grid_rounding import Rounding
 from mlt.planners.routing.instance import Instance
 from mlt.planners.routing.multiple import solve_tasks
 from mlt.planners.routing.single import Quantisation
@@ -56,7 +59,7 @@ def run(out: Path, *, seeds: int, other_seeds: int, progress: Callable[[str], No
             count = seeds if mapping == "class" else other_seeds
             hardware = Hardware(mapping=mapping, ps_leaf_in_share=inside)
             rows = [measure(leaf_spine(seed=seed, hardware=hardware), seed) for seed in range(count)]
-            name = f"{mapping}, PS leaf {'among' if inside else 'on top of'} the 20 %"
+            name = f"{mapping}, PS leaf {_where(inside)} the 20 %"
             readings[name] = {key: summarise([row[key] for row in rows]) for key in rows[0] if key != "seed"}
             progress(
                 f"{name}: ARO {readings[name]['ARO']['mean']} Gbit/s, median {readings[name]['seconds']['median']} s"
@@ -66,6 +69,25 @@ def run(out: Path, *, seeds: int, other_seeds: int, progress: Callable[[str], No
                 series = {key: [row[key] for row in rows] for key in rows[0] if key in PAPER or key.startswith("GRID")}
                 violins_figure(out / "figure7a.png", series, y="Gbit/s", title=f"SJST, 200 workers, {count} seeds")
     write_json(out / "sjst.json", {"paper": PAPER, "readings": readings})
+
+
+def run_grid(out: Path, *, seeds: int, progress: Callable[[str], None]) -> None:
+    """GRID's mean rate in every reading of its programme, of its rounding and of its switches' capacity."""
+    found: dict[str, Any] = {}
+    for inside in (True, False):
+        instances = [leaf_spine(seed=seed, hardware=Hardware(ps_leaf_in_share=inside)) for seed in range(seeds)]
+        for reading, rounding, enforce in product(get_args(Reading), get_args(Rounding), (False, True)):
+            options: dict[str, Any] = {"reading": reading, "rounding": rounding, "enforce": enforce}
+            rates = [plan_grid(instance, seed=s, **options)[0].rate for s, instance in enumerate(instances)]
+            runs = [mean(rates[first : first + 30]) for first in range(0, max(1, seeds - 29), 30)]
+            name = f"{reading}, {rounding}{', enforced' if enforce else ''}, PS leaf {_where(inside)} the 20 %"
+            found[name] = {**summarise(rates), "means of 30": [round(min(runs), 2), round(max(runs), 2)]}
+            progress(f"{name}: {found[name]['mean']} +- {found[name]['ci95']} Gbit/s")
+    write_json(out / "grid.json", {"paper": PAPER["GRID"], "seeds": seeds, "readings": found})
+
+
+def _where(inside: bool) -> str:
+    return "among" if inside else "on top of"
 
 
 def _curve(
