@@ -129,7 +129,9 @@ TEST_CASE("collectives__an_all_reduce_without_loss_bound_is_the_reference_bit_fo
   for (std::uint64_t seed = 1; seed <= 150; ++seed) {
     CAPTURE(seed);
     World world(seed);
-    const std::size_t elements = world.prng.chance(0.2) ? world.prng.below(8) : world.prng.below(150'000);
+    // Some have several pieces in a chunk.
+    const std::size_t most = seed % 15 == 0 ? 1'200'000 : 150'000;
+    const std::size_t elements = world.prng.chance(0.2) ? world.prng.below(8) : world.prng.below(most);
     auto first = tensors_of(world.prng, world.ranks, elements), second = first;
     const std::vector<float> expected = reference(first);
     for (std::uint16_t rank = 0; rank < world.ranks; ++rank) {
