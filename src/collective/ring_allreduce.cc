@@ -14,10 +14,12 @@ std::size_t cut(std::size_t n, std::size_t i, std::size_t parts) { return n / pa
 }  // namespace
 
 // PROTOCOL 22.2.2: The tensor is cut into as many chunks as the group has ranks, each chunk into as many pieces as its
-//     longest needs to be of 1 MiB at most ...
+//     longest needs to be of 1 MiB at most, but into 4 at least, or fewer where these would be shorter than 32 KiB ...
 std::uint32_t RingAllReduce::pieces_of(std::uint64_t elements, std::uint32_t ranks) {
   const std::uint64_t longest = (elements + ranks - 1) / ranks * sizeof(float);
-  return static_cast<std::uint32_t>(std::max<std::uint64_t>(1, (longest + kRingPieceBytes - 1) / kRingPieceBytes));
+  const std::uint64_t short_enough = (longest + kRingPieceBytes - 1) / kRingPieceBytes;
+  const std::uint64_t overlapping = std::min(kRingOverlap, longest / kRingLeastPieceBytes);
+  return static_cast<std::uint32_t>(std::max({std::uint64_t{1}, short_enough, overlapping}));
 }
 
 RingAllReduce::RingAllReduce(const Membership& group, std::span<float> data, bool average, double loss_bound)

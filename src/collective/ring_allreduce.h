@@ -17,9 +17,13 @@
 namespace mlt::collective {
 
 // Long enough that a transfer's own answers cost little, short enough that a chunk of a large tensor has several;
-// pieces a quarter as long were slower beside busy neighbours. Every rank must cut the same, so this can't follow the
-// segment bytes, which differ from pair to pair: a piece's last segment is shorter.
+// pieces a quarter as long were slower there, beside busy neighbours. Every rank must cut the same, so this can't
+// follow the segment bytes, which differ from pair to pair: a piece's last segment is shorter.
 inline constexpr std::uint64_t kRingPieceBytes = 1U << 20;
+// Of a smaller chunk too, so many pieces that the first is on its way again while the last arrives, but none so short
+// that the turn-around of a transfer costs more than the overlap gains.
+inline constexpr std::uint64_t kRingOverlap = 4;
+inline constexpr std::uint64_t kRingLeastPieceBytes = 32U << 10;
 
 class RingAllReduce final : public Collective {
  public:

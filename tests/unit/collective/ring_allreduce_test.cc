@@ -20,6 +20,22 @@ void all_reduce(FakeBus& bus, std::vector<std::vector<float>>& tensors, bool ave
 
 }  // namespace
 
+TEST_CASE("pieces_of__four_of_32_KiB_at_least_and_1_MiB_at_most") {
+  const auto pieces = [](std::uint64_t chunk_kibibytes) {
+    constexpr std::uint32_t kRanks = 4;
+    return RingAllReduce::pieces_of(chunk_kibibytes * 256 * kRanks, kRanks);
+  };
+  CHECK(pieces(0) == 1);
+  CHECK(pieces(16) == 1);
+  CHECK(pieces(63) == 1);
+  CHECK(pieces(96) == 3);
+  CHECK(pieces(128) == 4);
+  CHECK(pieces(256) == 4);
+  CHECK(pieces(4'096) == 4);
+  CHECK(pieces(4'097) == 5);
+  CHECK(pieces(12'800) == 13);
+}
+
 TEST_CASE("ring_allreduce__is_the_sum_in_ring_order_bit_for_bit") {
   const std::size_t piece = kRingPieceBytes / sizeof(float);
   for (const int count : {1, 2, 3, 4, 7}) {
