@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import array
 import contextlib
-import fcntl
 import os
 import random
 import socket
-import struct
 from dataclasses import dataclass
 from pathlib import Path
 
+from mlt import interfaces
+from mlt.errors import ConfigError
 from mlt.perf.problem import BadOptionError, PerfError
 
 _FIRST_PORT, _LAST_PORT, _TRIALS = 10_000, 65_535, 200
-_SIOCGIFCONF, _SIOCGIFMTU = 0x8912, 0x8921
-_IFREQ = struct.Struct("@16s24s")
-_MOST_ADDRESSES = 128
 
 
 @dataclass(frozen=True)
@@ -28,58 +24,32 @@ class Interface:
     address: str
     mtu: int
 
-    @property
-    def is_loopback(self) -> bool:
-        return self.address.startswith("127.")
 
-    def __str__(self) -> str:
-        return f"{self.name} {self.address} (MTU {self.mtu})"
+def find_interface(wanted: str | None, towards: str) -> Interface:
+    """The first interface with an IPv4 address of those that ``wanted`` chooses (``mlt.interfaces``), else the one
+    whose address this machine uses ``towards`` a host.
 
-
-def interfaces() -> list[Interface]:
-    """Those that are up and have an IPv4 address. Asked of the kernel: /sys shows another namespace's."""
-    buffer = array.array("B", bytes(_IFREQ.size * _MOST_ADDRESSES))
-    address, length = buffer.buffer_info()
-    found = []
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        used = struct.unpack("@iP", fcntl.ioctl(sock, _SIOCGIFCONF, struct.pack("@iP", length, address)))[0]
-        for at in range(0, used, _IFREQ.size):
-            raw, rest = _IFREQ.unpack_from(buffer, at)
-            mtu = struct.unpack_from("@16si", fcntl.ioctl(sock, _SIOCGIFMTU, struct.pack("@16s24x", raw)))[1]
-            found.append(Interface(raw.split(b"\0")[0].decode(errors="replace"), socket.inet_ntoa(rest[4:8]), mtu))
-    return found
-
-
-def find_interface(name: str | None, towards: str) -> Interface:
-    """The interface called ``name``, else the one whose address this machine uses ``towards`` a host.
-
-    Raises BadOptionError for a name that is not there or has no IPv4 address, PerfError where no route leads.
+    Raises BadOptionError for a choice that leaves none, PerfError where no route leads.
     """
-    known = interfaces()
-    if name is not None:
-        for one in known:
-            if one.name == name:
-                return one
-        there = ", ".join(str(one) for one in known) or "none"
-        raise BadOptionError(f"no interface {name!r} with an IPv4 address on this machine; there are: {there}")
+    if wanted is not None:
+        try:
+            chosen = interfaces.select_interfaces(wanted, source="the interface (--interface or MLT_INTERFACE)")
+        except ConfigError as error:
+            raise BadOptionError(str(error)) from None
+        for one in chosen:
+            if ":" not in one.address:
+                return Interface(one.interface.name, one.address, one.interface.mtu)
+        raise BadOptionError(f"the interfaces that {wanted!r} chooses have no IPv4 address, which mlt perf needs")
     try:
-        address = socket.getaddrinfo(towards, 9, socket.AF_INET, socket.SOCK_DGRAM)[0][4]
-        # Connecting a UDP socket sends nothing: it only asks the routing table.
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect(address)
-            own = str(probe.getsockname()[0])
+        own = interfaces.source_towards(socket.gethostbyname(towards))
     except OSError as error:
         raise PerfError(
             f"no way to {towards!r} from here: {error.strerror or error}; check the name and the routes"
         ) from None
-    for one in known:
-        if one.address == own:
-            return one
-    # All of 127.0.0.0/8 is loopback's, whichever of them it lists.
-    for one in known:
-        if own.startswith("127.") and one.is_loopback:
-            return Interface(one.name, own, one.mtu)
-    raise PerfError(f"this machine reaches {towards!r} from {own}, which none of its interfaces has")
+    found = interfaces.interface_of(own)
+    if found is None:
+        raise PerfError(f"this machine reaches {towards!r} from {own}, which none of its interfaces has")
+    return Interface(found.name, own, found.mtu)
 
 
 def free_port(host: str) -> int:

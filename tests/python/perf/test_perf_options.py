@@ -103,7 +103,7 @@ def test_options__come_back_from_json_checked() -> None:
         (["--local", "--serve"], "--local and --serve: choose one"),
         (["--local", "--once"], "--once goes with --serve"),
         (["127.0.0.1", "--ranks", "3"], "--ranks goes with --local"),
-        (["--local", "--interface", "nope0"], "no interface 'nope0'"),
+        (["--local", "--interface", "nope0"], "leaves no interface"),
         (["--local", "--loss-bound", "most"], "loss bound 'most'"),
         (["--local", "--pattern", "incast", "--compare", "raw-udp"], "raw-udp does not know the pattern incast"),
         ([], "say where: --local, --serve, HOST"),
