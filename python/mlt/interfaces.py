@@ -187,7 +187,7 @@ class Selection:
                 f"10.1.0.0/16, or ^names to leave out, with commas between; candidates: {candidates_text()}"
             )
         network = None
-        if "/" in item or _is_address(item):
+        if "/" in item or is_address(item):
             try:
                 network = ipaddress.ip_network(item, strict=False)
             except ValueError as error:
@@ -248,7 +248,7 @@ def check_host(host: str, *, source: str) -> str:
 
     Names are left to whoever binds: they are refused there.
     """
-    if not _is_address(host):
+    if not is_address(host):
         if ":" in host and "%" in host:
             raise ConfigError(f"{source} is {host!r}: {link_local_text(host)}")
         return host
@@ -307,7 +307,8 @@ def _why_none(selection: Selection, every: Sequence[Interface]) -> str:
     return f" ({', '.join(reasons)})" if reasons else ""
 
 
-def _is_address(text: str) -> bool:
+def is_address(text: str) -> bool:
+    """Whether ``text`` is an IPv4 or IPv6 address in numbers."""
     try:
         ipaddress.ip_address(text)
     except ValueError:

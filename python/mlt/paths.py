@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mlt import plan_paths
+from mlt import interfaces, plan_paths
 from mlt.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ def _read_text(text: str, rank: int | None) -> tuple[PathOptions, ...]:
 
 def _one(item: object) -> PathOptions:
     if isinstance(item, str):
-        if _is_address(item):
+        if interfaces.is_address(item):
             return PathOptions(address=item)
         return PathOptions(interface=_interface(item))
     if not isinstance(item, Mapping):
@@ -232,14 +232,6 @@ def _count(number: int) -> None:
 def _integer(value: object, name: str, most: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
         raise ConfigError(f"{name} is {value!r}; it is an integer from 0 to {most}")
-
-
-def _is_address(text: str) -> bool:
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
