@@ -8,46 +8,14 @@
 #include <thread>
 
 #include "mlt.h"
+#include "unit/engine/engine_job.h"
 
 namespace {
 
 using namespace mlt;
 
-constexpr std::int64_t kSecond = 1'000'000'000;
-
-struct Group {
-  explicit Group(std::uint16_t ranks, const FaultOptions& faults = {}) {
-    Options options;
-    options.ranks = ranks;
-    options.job = 43;
-    options.faults = faults;
-    options.operation_timeout_ns = 30 * kSecond;
-    std::vector<PeerAddress> addresses;
-    for (std::uint16_t rank = 0; rank < ranks; ++rank) {
-      options.rank = rank;
-      engines.push_back(std::make_unique<Engine>(options));
-      addresses.push_back({rank, "127.0.0.1", engines.back()->control_port()});
-    }
-    std::vector<std::thread> threads;
-    for (std::uint16_t rank = 0; rank < ranks; ++rank) {
-      threads.emplace_back([&, rank] {
-        std::vector<PeerAddress> peers;
-        for (const PeerAddress& address : addresses) {
-          if (address.rank != rank) peers.push_back(address);
-        }
-        engines[rank]->connect(peers, 20 * kSecond);
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
-  }
-  Engine& operator[](std::size_t rank) { return *engines[rank]; }
-  Completion finish(std::size_t rank, OperationId operation) {
-    auto done = engines[rank]->wait(operation, 30 * kSecond);
-    REQUIRE(done.has_value());
-    return *done;
-  }
-  std::vector<std::unique_ptr<Engine>> engines;
-};
+using engine_test::kSecond;
+using Group = engine_test::Job;
 
 AllReduceOptions all_reduce(std::vector<float>& data, double loss_bound = 0) {
   AllReduceOptions options;

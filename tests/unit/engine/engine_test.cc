@@ -8,45 +8,14 @@
 #include <thread>
 
 #include "mlt.h"
+#include "unit/engine/engine_job.h"
 
 namespace {
 
 using namespace mlt;
 
-constexpr std::int64_t kSecond = 1'000'000'000;
-
-struct Job {
-  explicit Job(std::uint16_t ranks, FaultOptions faults = {}, std::int64_t operation_timeout_ns = 20 * kSecond) {
-    Options options;
-    options.faults = faults;
-    options.operation_timeout_ns = operation_timeout_ns;
-    open(ranks, options);
-  }
-  Job(std::uint16_t ranks, const Options& options) { open(ranks, options); }
-  void open(std::uint16_t ranks, Options options) {
-    std::vector<PeerAddress> addresses;
-    for (std::uint16_t rank = 0; rank < ranks; ++rank) {
-      options.rank = rank;
-      options.ranks = ranks;
-      options.job = 42;
-      engines.push_back(std::make_unique<Engine>(options));
-      addresses.push_back({rank, "127.0.0.1", engines.back()->control_port()});
-    }
-    std::vector<std::thread> threads;
-    for (std::uint16_t rank = 0; rank < ranks; ++rank) {
-      threads.emplace_back([&, rank] {
-        std::vector<PeerAddress> peers;
-        for (const PeerAddress& address : addresses) {
-          if (address.rank != rank) peers.push_back(address);
-        }
-        engines[rank]->connect(peers, 10 * kSecond);
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
-  }
-  Engine& operator[](std::size_t rank) { return *engines[rank]; }
-  std::vector<std::unique_ptr<Engine>> engines;
-};
+using engine_test::Job;
+using engine_test::kSecond;
 
 std::vector<std::byte> pattern(std::size_t size, unsigned seed) {
   std::vector<std::byte> bytes(size);
