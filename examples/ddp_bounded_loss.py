@@ -6,8 +6,8 @@ Two workers and one summation service on this machine, in two shells:
 
     RANK=2 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 MLT_SERVICES=1 mlt serve
 
-Compared with any DDP script: the backend's name, and the hook. Up to a tenth of each gradient bucket may be lost on its
-way to the service; all replicas stay equal to the last bit.
+Compared with any DDP script: the import of mlt.torch, the backend's name, and the hook. Up to a tenth of each gradient
+bucket may be lost on its way to the service; all replicas stay equal to the last bit.
 """
 
 import mlt.torch

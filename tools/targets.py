@@ -113,7 +113,7 @@ def judge_one_way(run: Run, result: dict[str, Any]) -> list[Verdict]:
         if theirs is not None:
             ratio = speed_ratio(ours, theirs)
             if name == "raw-udp":
-                # Its rounds are of what arrived.
+                # Its rounds are of what arrived: the quotient of the whole run's medians, not the median by turn.
                 ratio = ours["goodput_bits_per_second"] / theirs["goodput_bits_per_second"]
             measured = f"mlt {gbit(ours)}, {label} {gbit(theirs)} Gbit/s"
             verdicts.append(

@@ -358,7 +358,8 @@ def _addresses() -> Iterator[tuple[str, int, str | None]]:
                 if family in (socket.AF_INET, socket.AF_INET6):
                     raw = ctypes.string_at(ctypes.addressof(one.address.contents) + 2 + start, size)
                     address = socket.inet_ntop(family, raw)
-            yield one.name.decode(errors="replace"), int(one.flags), address
+            # An address may have a label instead, the name with something behind a colon.
+            yield one.name.decode(errors="replace").partition(":")[0], int(one.flags), address
             entry = one.next
     finally:
         libc.freeifaddrs(head)

@@ -39,7 +39,9 @@ std::string check_all_to_all(const CollectiveRequest& request) {
     for (const std::uint64_t part : parts) {
       if (part % wire::element_bytes(request.element) != 0) return "a part of the " + side + " cuts an element";
     }
-    if (total(parts) != bytes) {
+    // One by one first: their sum might wrap.
+    const bool fits = std::ranges::all_of(parts, [&](std::uint64_t part) { return part <= bytes; });
+    if (!fits || total(parts) != bytes) {
       return "the parts of the " + side + " have " + std::to_string(total(parts)) + " bytes in all, it has " +
              std::to_string(bytes);
     }

@@ -60,7 +60,10 @@ class Reader {
     const std::uint32_t n = u32();
     if (n > kMaxText) ok_ = false;
     const std::byte* at = ok_ ? take(n) : nullptr;
-    return at == nullptr ? std::string() : std::string(reinterpret_cast<const char*>(at), n);
+    std::string text = at == nullptr ? std::string() : std::string(reinterpret_cast<const char*>(at), n);
+    // It ends up in an error that a terminal shows and Python decodes: nothing but printable ASCII passes.
+    std::replace_if(text.begin(), text.end(), [](char c) { return c < 0x20 || c > 0x7E; }, '?');
+    return text;
   }
   bool finished() const { return ok_ && in_.empty(); }
 

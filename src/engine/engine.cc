@@ -80,6 +80,8 @@ std::uint16_t Engine::control_port() const { return impl_->loop.control_port(); 
 std::uint16_t Engine::udp_port() const { return impl_->loop.udp_port(); }
 std::uint32_t Engine::receive_buffer_bytes() const { return impl_->loop.receive_buffer_bytes(); }
 std::uint32_t Engine::wanted_receive_buffer_bytes() const {
+  // What AF_XDP receives into is its own memory, of a size of its own: no limit of the system cuts it.
+  if (impl_->loop.options().datapath.starts_with("xdp")) return impl_->loop.receive_buffer_bytes();
   return engine::wanted_receive_buffer_bytes(impl_->loop.options());
 }
 

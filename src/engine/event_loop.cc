@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/stream_copy.h"
 #include "engine/words.h"
 #include "io/clock.h"
 
@@ -27,6 +28,11 @@ constexpr base::DurationNs kChannelPollNs = 50 * base::kMicrosecond;
 EventLoop::EventLoop(const Options& options) : options_(options), peers_(options.ranks) {
   open_datapath();
   open_control_channel();
+  for (std::uint8_t path = 0; path < network_->paths(); ++path) {
+    path_addresses_.push_back(network_->path_address(path));
+  }
+  control_port_ = channel_->listen_address().port();
+  receive_buffer_bytes_ = datapath_->capabilities().receive_buffer_bytes;
   collectives_ = std::make_unique<Collectives>(*this, *endpoint_, *channel_);
 }
 
@@ -48,6 +54,7 @@ void EventLoop::run() {
   }
   say_goodbye();
   snapshot_counters();
+  base::fence_streamed();  // of receives under way, whose memory is given back below
   // PROTOCOL 10.1.3: Operations that are still under way then end as cancelled here, and as peer failed at the other
   //     side.
   operations_.finish_all([&](OperationId id, const Operation& operation) {
@@ -188,6 +195,10 @@ void EventLoop::stop() {
   stopping_ = true;
   commands_.wake();
   if (thread_.joinable()) thread_.join();
+  // Ports, and what AF_XDP holds of the interface, are free for the next context of this process.
+  channel_.reset();
+  network_ = nullptr;
+  datapath_.reset();
 }
 
 // How the last receives ended goes out before the goodbye, in order, on the same connection.
@@ -215,7 +226,10 @@ bool EventLoop::drain_completions(TimeNs now) {
     any = true;
     const core::OperationId operation = completion_.operation;
     const bool is_sent = completion_.kind == core::CompletionKind::kSend && !core::is_failure(completion_.status);
-    if (is_sent && completion_.segment_count > 1) peers_[completion_.peer].full_segment_arrived = true;
+    if (is_sent && completion_.segment_count > 1) {
+      peers_[completion_.peer].full_segment_arrived = true;
+      peers_[completion_.peer].path_error.clear();
+    }
     if (operation == kEndedOperation) continue;
     if (!collective::is_machine_operation(operation)) {
       finish_user(completion_);

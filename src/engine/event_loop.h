@@ -48,8 +48,8 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink {
   EventLoop& operator=(const EventLoop&) = delete;
 
   // Any thread.
-  std::uint16_t udp_port() const;
-  std::uint16_t control_port() const;
+  std::uint16_t udp_port() const { return path_addresses_.front().port(); }
+  std::uint16_t control_port() const { return control_port_; }
   void connect(std::span<const PeerAddress> peers, std::int64_t timeout_ns);
   void stop();
   bool run_command(CommandQueue::Command command) { return commands_.push(std::move(command)); }
@@ -58,7 +58,7 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink {
   std::uint32_t segment_bytes_of(std::uint16_t peer) const {
     return peers_[peer].segment_bytes.load(std::memory_order_acquire);
   }
-  std::uint32_t receive_buffer_bytes() const { return datapath_->capabilities().receive_buffer_bytes; }
+  std::uint32_t receive_buffer_bytes() const { return receive_buffer_bytes_; }
   const core::DscpMap& dscp() const { return endpoint_->config().dscp; }
   std::vector<CounterValue> counters();
   double rate_bytes_per_second(std::uint16_t peer);
@@ -148,6 +148,10 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink {
   io::NetworkDatapath* network_ = nullptr;  // the one inside
   core::TransmitCapabilities transmit_capabilities_;
   std::unique_ptr<io::ControlChannel> channel_;
+  // What is asked for after the datapath and the channel are gone; set once, by the constructor.
+  std::vector<io::SocketAddress> path_addresses_;
+  std::uint16_t control_port_ = 0;
+  std::uint32_t receive_buffer_bytes_ = 0;
   std::uint32_t own_segment_bytes_ = 0;
   std::uint32_t own_window_bytes_ = 0;
   std::unique_ptr<core::Endpoint> endpoint_;

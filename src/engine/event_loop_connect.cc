@@ -103,15 +103,13 @@ void EventLoop::open_control_channel() {
   if (!channel_) throw_os_error(error, options_.rank);
 }
 
-std::uint16_t EventLoop::udp_port() const { return network_->local_address().port(); }
-std::uint16_t EventLoop::control_port() const { return channel_->listen_address().port(); }
-
 // ---- connecting ----------------------------------------------------------------------------------------------------
 
 void EventLoop::connect(std::span<const PeerAddress> peers, std::int64_t timeout_ns) {
   // The channel gives up at the deadline and says why; this thread waits a little longer, to hear it.
   const auto until = deadline_after(timeout_ns < 0 ? timeout_ns : timeout_ns + kConnectGraceNs);
   const TimeNs now = io::monotonic_now();
+  std::vector<io::SocketAddress> addresses;
   for (const PeerAddress& peer : peers) {
     if (peer.rank >= options_.ranks || peer.rank == options_.rank) {
       throw Error(ErrorCode::kConfig, "connect: rank " + std::to_string(peer.rank) + " is not a peer of rank " +
@@ -120,16 +118,21 @@ void EventLoop::connect(std::span<const PeerAddress> peers, std::int64_t timeout
     io::OsError error;
     const auto address = io::SocketAddress::resolve(peer.host, peer.control_port, error);
     if (!address) throw_os_error(error, options_.rank);
-    // The higher rank connects to the lower, which listens. Whoever does not come up by then is named by the channel.
-    const TimeNs deadline = timeout_ns < 0 ? base::kNever : base::after(now, timeout_ns);
-    const bool known = peer.rank < options_.rank ? channel_->connect_to(now, peer.rank, *address, deadline, error)
-                                                 : channel_->expect(now, peer.rank, deadline, error);
-    if (!known) throw_os_error(error, options_.rank);
+    addresses.push_back(*address);
   }
   {
     const std::lock_guard lock(thread_mutex_);
     if (stopping_) {
       throw Error(ErrorCode::kClosed, "rank " + std::to_string(options_.rank) + ": the context was closed");
+    }
+    for (std::size_t i = 0; i < peers.size(); ++i) {
+      const std::uint16_t rank = peers[i].rank;
+      // The higher rank connects to the lower, which listens. Whoever does not come up by then is named by the channel.
+      const TimeNs deadline = timeout_ns < 0 ? base::kNever : base::after(now, timeout_ns);
+      io::OsError error;
+      const bool known = rank < options_.rank ? channel_->connect_to(now, rank, addresses[i], deadline, error)
+                                              : channel_->expect(now, rank, deadline, error);
+      if (!known) throw_os_error(error, options_.rank);
     }
     thread_ = std::thread([this] { run(); });
     started_ = true;

@@ -9,7 +9,7 @@ namespace mlt::engine {
 
 // The figures are the I/O thread's: it fills them in, and this thread waits for it. Without it they stay zero.
 std::vector<PathStatus> EventLoop::paths(std::uint16_t peer) {
-  std::vector<PathStatus> found(network_->paths());
+  std::vector<PathStatus> found(path_addresses_.size());
   const auto fill = [&](TimeNs) {
     std::uint64_t weights = 0;
     for (const PathStatus& one : found) {
@@ -31,7 +31,7 @@ std::vector<PathStatus> EventLoop::paths(std::uint16_t peer) {
   };
   for (std::size_t path = 0; path < found.size(); ++path) {
     found[path].path = static_cast<std::uint8_t>(path);
-    found[path].local = network_->path_address(found[path].path).format();
+    found[path].local = path_addresses_[path].format();
   }
   std::mutex mutex;
   std::condition_variable ready;

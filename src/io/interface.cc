@@ -35,14 +35,20 @@ std::uint64_t read_speed(const std::string& name) {
   return static_cast<std::uint64_t>(megabits) * 1'000'000;
 }
 
-std::optional<InterfaceInfo> describe(const char* name, unsigned flags, OsError& error) {
+// An address may have a label instead: the name with something behind a colon.
+std::string name_of(const ifaddrs& entry) {
+  const std::string label = entry.ifa_name;
+  return label.substr(0, label.find(':'));
+}
+
+std::optional<InterfaceInfo> describe(const std::string& name, unsigned flags, OsError& error) {
   const UniqueFd fd(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   if (!fd) {
     error = os_error(errno, "open a socket to ask about interface", name);
     return std::nullopt;
   }
   ifreq request{};
-  std::strncpy(request.ifr_name, name, IFNAMSIZ - 1);
+  std::strncpy(request.ifr_name, name.c_str(), IFNAMSIZ - 1);
   if (::ioctl(fd.get(), SIOCGIFMTU, &request) != 0) {
     error = os_error(errno, "read the MTU of interface", name);
     return std::nullopt;
@@ -70,7 +76,7 @@ std::optional<InterfaceInfo> find_interface(const SocketAddress& local, OsError&
     const bool matches = local.is_wildcard() || address_of(*entry).host() == local.host() ||
                          (in_loopback_net(local) && (entry->ifa_flags & IFF_LOOPBACK) != 0);
     if (!matches) continue;
-    const auto info = describe(entry->ifa_name, entry->ifa_flags, error);
+    const auto info = describe(name_of(*entry), entry->ifa_flags, error);
     if (info && (!best || info->mtu_bytes < best->mtu_bytes)) best = info;
   }
   ::freeifaddrs(list);
@@ -90,7 +96,7 @@ std::optional<SocketAddress> address_of_interface(const std::string& name, int f
   }
   std::optional<SocketAddress> found;
   for (const ifaddrs* entry = list; entry != nullptr && !found; entry = entry->ifa_next) {
-    if (entry->ifa_addr == nullptr || entry->ifa_addr->sa_family != family || name != entry->ifa_name) continue;
+    if (entry->ifa_addr == nullptr || entry->ifa_addr->sa_family != family || name != name_of(*entry)) continue;
     const SocketAddress address = address_of(*entry).with_port(0);
     // A link-local address means nothing to a peer that does not share the link.
     if (!address.host().starts_with("fe80:")) found = address;

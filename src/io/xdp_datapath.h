@@ -77,6 +77,7 @@ class XdpDatapath final : public NetworkDatapath {
   std::size_t receive(base::TimeNs now, std::size_t budget_runs, ReceiveSink& sink) override;
   // Readable when either socket is; never writable: an epoll descriptor.
   int readable_fd() const override { return poll_fd_.get(); }
+  int writable_fd(const base::DatagramRun& run) const override;
   base::TimeNs next_timeout() const override;
   std::string last_error() const override;
   // This layer's, then the kernel socket's.

@@ -109,7 +109,7 @@ def read_hello(message: Mapping[str, Any]) -> Hello:
             token=_number(message["token"], 0, (1 << 64) - 1),
             wanted_buffer=_number(message["wanted_buffer"], 0, 1 << 40),
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
         raise TalkError(f"it sent a greeting that is none ({error})") from None
     if not hello.data_dscp:
         raise TalkError("it sent a greeting without traffic classes")
@@ -148,7 +148,7 @@ class Line:
         self.received[:] = rest
         try:
             message = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             message = None
         if not isinstance(message, dict):
             raise TalkError("what it says is not mlt doctor's: is the port another program's?")

@@ -11,6 +11,7 @@ import errno
 import secrets
 import selectors
 import socket
+import struct
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ from mlt.qos import DscpMap
 
 IDLE_SECONDS = 15.0
 SESSION_SECONDS = 120.0
+# What reading a stranger's JSON may raise: numbers without end or too long, nesting without end, missing fields.
+NOT_A_QUESTION = (ArithmeticError, LookupError, RecursionError, TypeError, ValueError, struct.error)
 MAX_TESTS = 1_024
 MAX_COUNT, MAX_INTERVAL = 2_000, 0.01
 LONGEST_WAIT = 2.0
@@ -140,6 +143,9 @@ class Responder:
         except (TalkError, OSError) as error:
             self._say(f"{caller}: {error}")
             return Visit(caller, name, None)
+        except NOT_A_QUESTION as error:
+            self._say(f"{caller}: what it says is no question of mlt doctor ({type(error).__name__}: {error})")
+            return Visit(caller, name, None)
 
 
 class _Session:
@@ -166,7 +172,7 @@ class _Session:
                     self._port.errors()
                 if any(key.data for key, _ in ready):
                     self._line.fill()
-                while (message := self._line.next()) is not None:
+                while time.monotonic() < end and (message := self._line.next()) is not None:
                     heard = time.monotonic()
                     if message.get("do") == "bye":
                         return int(message.get("problems", 0))
@@ -195,6 +201,6 @@ class _Session:
                 interval = min(max(float(message["interval"]), 0.0), MAX_INTERVAL)
                 sent = self._port.send_many(test, count, size, int(message["class"]) & 0xFF, interval)
                 return {"count": sent.count, "errno": sent.error, "mtu": sent.mtu, "by": sent.by}
-        except (KeyError, TypeError, ValueError) as error:
+        except NOT_A_QUESTION as error:
             return {"error": f"a question that is none ({error})"}
         return {"error": f"no answer to {str(message.get('do'))[:40]!r}"}

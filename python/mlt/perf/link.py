@@ -47,7 +47,10 @@ class Link:
 
     def receive(self, *, timeout: float | None = None, limit: int = MOST_LINE_BYTES) -> Message | None:
         """The next message; None at the end, an orderly one or not. Raises PerfError for anything but a message."""
-        self._socket.settimeout(timeout)
+        try:
+            self._socket.settimeout(timeout)
+        except OSError:  # closed meanwhile, by the thread that owns it
+            return None
         while (end := self._received.find(b"\n")) < 0:
             if len(self._received) > limit:
                 raise PerfError("what answers there is not mlt perf: it sent an endless line")

@@ -109,6 +109,11 @@ def serve(port: int, interface: str | None, *, once: bool, say: Say) -> None:
                         error if isinstance(error, MltError) else PerfError(f"the client at {address}: {error}")
                     ) from None
                 say(f"mlt perf: the run with {address} failed: {error}")
+            except Exception as error:  # whatever a stranger's bytes may raise, the next client is served
+                refuse(link, f"what you said was not understood ({type(error).__name__})")
+                if once:
+                    raise
+                say(f"mlt perf: {address} said what was not understood: {type(error).__name__}: {error}")
             finally:
                 busy.set()
                 turn_away.join()

@@ -342,3 +342,22 @@ def test_line__puts_pieces_together() -> None:
         assert line.hear(5) == {"b": 2}
         with pytest.raises(TalkError, match=r"it said nothing for 0\.1 s"):
             line.hear(0.1)
+
+
+HOSTILE = {
+    "a test beyond 32 bits": b'{"do":"send","test":4294967296,"count":1,"size":64,"class":0,"interval":0}',
+    "a problem count that is none": b'{"do":"bye","problems":"x"}',
+    "a number without end": b'{"do":"tally","test":Infinity,"least":1,"seconds":1}',
+    "nesting without end": b"[" * 5_000,
+}
+
+
+@pytest.mark.parametrize("line", HOSTILE.values(), ids=HOSTILE)
+def test_responder__outlives_what_is_no_question(line: bytes) -> None:
+    greeting = dataclasses.asdict(make_hello(DEFAULT, interface="lo", mtu=1_500, buffer=1, port=1))
+    with serving() as (port, visits), socket.create_connection(("127.0.0.1", port)) as connection:
+        connection.sendall(json.dumps(greeting).encode() + b"\n" + line + b"\n")
+        connection.shutdown(socket.SHUT_WR)
+        while connection.recv(65_536):
+            pass
+    assert [visit.problems for visit in visits if visit is not None] == [None]

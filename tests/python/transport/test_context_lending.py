@@ -9,7 +9,7 @@ import weakref
 
 import numpy as np
 import pytest
-from transport_jobs import exchange, exchange_pending, floats, local_job, takes
+from transport_jobs import exchange, exchange_pending, floats, free_port, local_job, takes
 
 import mlt
 from mlt import _core
@@ -130,3 +130,11 @@ def test_context__alone_needs_nobody() -> None:
     with takes(at_most=2.0), mlt.Context(0, 1) as context:
         assert context.size == 1
         assert context.poll_cq() == []
+
+
+def test_close__frees_the_ports_while_the_context_is_kept() -> None:
+    ways = [{"port": free_port()}]
+    first = mlt.Context(rank=0, world_size=1, paths=ways)
+    first.close()
+    second = mlt.Context(rank=0, world_size=1, paths=ways)
+    second.close()

@@ -204,12 +204,14 @@ def test_context__sprays_over_all_its_paths_and_says_what_it_knows(faults: mlt.F
     assert sum(one.share for one in paths) == pytest.approx(1)
     for one in paths:
         assert one.packets_sent >= one.packets_reported > 100
-        assert one.runs_sent == counted[0][f"udp_path{one.path}_runs_sent"] > 0
+        # The counters were asked later: an answer or a probe may have left in between.
+        assert 0 < one.runs_sent <= counted[0][f"udp_path{one.path}_runs_sent"] <= one.runs_sent + 50
         # Measurements start anew when control takes another path, so that one may be missing.
         assert one.rtt_us is None or one.rtt_us > 0
-        assert (one.loss > 0) == (faults.drop > 0)
         assert (one.silent, one.runs_failed) == (False, 0)
-    assert sum(one.runs_sent for one in paths) == counted[0]["udp_runs_sent"]
+    # A path that carried little may have lost nothing.
+    assert any(one.loss > 0 for one in paths) == (faults.drop > 0)
+    assert sum(counted[0][f"udp_path{one.path}_runs_sent"] for one in paths) == counted[0]["udp_runs_sent"]
 
 
 def test_context__one_path_is_the_default_and_has_a_status_too() -> None:

@@ -42,6 +42,9 @@ TEST_CASE("decode__gives_back_what_encode_wrote") {
   CHECK(std::get<Ready>(*decode(bytes)).partition == 4);
   encode(Failed{0xFF'FFFF'FFFF, 9, -1, 6, "late"}, bytes);
   const auto failed = std::get<Failed>(*decode(bytes));
+  std::vector<std::byte> hostile;
+  encode(Failed{1, 2, 3, 4, "\xFF\x1B[2J"}, hostile);
+  CHECK(std::get<Failed>(*decode(hostile)).text == "??[2J");
   CHECK(failed.group == 0xFF'FFFF'FFFF);
   CHECK(failed.sequence == 9);
   CHECK(failed.failed_rank == -1);
