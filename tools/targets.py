@@ -292,7 +292,8 @@ def markdown(verdicts: Sequence[Verdict], done: Sequence[Run], skipped: Sequence
         f"Written by `make targets` on {datetime.now(timezone.utc):%Y-%m-%d %H:%M} UTC: {os.cpu_count()} shared cores, "
         f"Linux {platform.release()}. {met} of {judged} targets met.",
         *_busy(load),
-        f"A ratio of speeds is the median of {TURNS} turns, in each of which every transport ran beside the others;",
+        f"A ratio of speeds is the median of {TURNS} turns, in each of which every transport ran beside the others",
+        "(to the bare UDP loop, the quotient of the medians of the whole run);",
         "percentiles stand on all rounds of a run. [perf.md](../perf.md) says how they are taken, and where the time",
         "of missed targets goes.",
         "",
