@@ -18,9 +18,9 @@ import pytest
 
 import mlt
 from mlt import _core, interfaces
-from mlt.diagnosis import messages, responder, session
+from mlt.diagnosis import allowance, messages, responder, session
 from mlt.diagnosis.command import Settings, examine_host, parse_target
-from mlt.diagnosis.datagrams import COUNT, HEADER, MAGIC, Port
+from mlt.diagnosis.datagrams import COUNT, HEADER, MAGIC, MAX_DATAGRAM, Port
 from mlt.diagnosis.messages import DEFAULT_DSCP, Line, TalkError, make_hello, read_hello
 from mlt.diagnosis.responder import Responder, Visit
 from mlt.doctor import Finding
@@ -361,3 +361,33 @@ def test_responder__outlives_what_is_no_question(line: bytes) -> None:
         while connection.recv(65_536):
             pass
     assert [visit.problems for visit in visits if visit is not None] == [None]
+
+
+def test_responder__sends_one_caller_so_much_and_no_more() -> None:
+    size, count = MAX_DATAGRAM, 900
+    most = allowance.CALLER_BYTES // (count * size)
+    with serving() as (port, _), session.Session(session.connect("127.0.0.1", port, None), DEFAULT) as caller:
+        asked = {"do": "send", "count": count, "size": size, "class": 0, "interval": 0.0}
+        # It fills again while it sends, which is much faster.
+        with pytest.raises(TalkError, match=r"64 MiB to one host and 256 MiB to all"):
+            for test in range(4 * most):
+                assert caller._ask(**asked, test=test)["count"] > 0
+        assert most <= test < 4 * most
+        with pytest.raises(TalkError, match="try again"):  # an echo that was not answered is no loss of the network's
+            caller._tally(1, 0, 0)
+        caller.bye(0)
+
+
+def test_responder__an_examination_is_within_its_allowance() -> None:
+    spent: list[int] = []
+
+    class Counted(allowance.Allowance):
+        def take(self, count: int) -> bool:
+            spent.append(count)
+            return super().take(count)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(allowance, "Allowance", Counted)
+        with serving() as (port, _):
+            examined(port)
+    assert 0 < sum(spent) < allowance.CALLER_BYTES // 3
