@@ -1,8 +1,8 @@
 """How many bytes ``mlt doctor --serve`` sends: to one caller, and to all together.
 
-An examination asks for 0.5 MB over plain Ethernet and for 20 MB over loopback; whoever asks for much more does not measure
-but uses this machine to flood. A caller is an IPv4 address or an IPv6 network of 64 bits, which is one host's to choose
-from.
+An examination asks for 0.5 MB over plain Ethernet and for 20 MB over loopback; whoever asks for much more does not
+measure but uses this machine to flood. A caller is an IPv4 address or an IPv6 network of 64 bits, which is one host's
+to choose from.
 """
 
 from __future__ import annotations
