@@ -42,7 +42,10 @@ std::unique_ptr<XskSocket> XskSocket::open(const XskOptions& options, OsError& e
     error = xdp_error(errno, "open an AF_XDP socket on", options.interface_name);
     return nullptr;
   }
-  if (!socket->allocate(error) || !socket->map_rings(error) || !socket->bind(error)) return nullptr;
+  if (!socket->allocate(error) || !socket->map_rings(error) || !socket->keep_from_children(error) ||
+      !socket->bind(error)) {
+    return nullptr;
+  }
   return socket;
 }
 
@@ -51,6 +54,22 @@ XskSocket::XskSocket(const XskOptions& options) : options_(options) {}
 XskSocket::~XskSocket() {
   fd_.reset();
   for (const Mapping& mapping : mappings_) ::munmap(mapping.address, mapping.bytes);
+}
+
+void XskSocket::let_go() {
+  fd_.reset();
+  mappings_.clear();
+}
+
+// A mapping of a ring holds the socket as a descriptor does. Packet memory is pinned: if a child shared it, the next
+// write here would go to a copy that the kernel does not know.
+bool XskSocket::keep_from_children(OsError& error) {
+  for (const Mapping& mapping : mappings_) {
+    if (::madvise(mapping.address, mapping.bytes, MADV_DONTFORK) == 0) continue;
+    error = xdp_error(errno, "keep from child processes the memory of the AF_XDP socket on", options_.interface_name);
+    return false;
+  }
+  return true;
 }
 
 bool XskSocket::allocate(OsError& error) {
