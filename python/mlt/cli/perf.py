@@ -23,7 +23,7 @@ from mlt.perf import report, session
 from mlt.perf.options import DEFAULT_SIZES, Options, parse_rate, parse_size
 from mlt.perf.problem import BadOptionError
 
-app = typer.Typer(add_completion=False)
+app = typer.Typer(add_completion=False, context_settings={"help_option_names": ["-h", "--help"]})
 
 FAILED, INTERRUPTED = 1, 130
 WIDTH = 120
