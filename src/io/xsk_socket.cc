@@ -24,6 +24,10 @@ constexpr std::uint32_t kKernelHeadroomBytes = 256;
 // Packets that one system call sends in copy mode: 32 unless asked for more (XDP_MAX_TX_SKB_BUDGET, Linux 6.17).
 constexpr int kMaxSendBudgetOption = 9;
 constexpr std::uint32_t kSendBudget = 256;
+// Frames under way in copy mode: the kernel gives one back when its packet is gone, wherever it was queued, and nothing
+// but this keeps us from filling the network's queues. At the few Gbit/s of that mode it is what a card sends in 0.3 ms,
+// more than it takes to say what it has sent.
+constexpr std::uint32_t kCopiedFrames = 128;
 constexpr int kSendBufferBytes = 8 << 20;
 // The kernel lets go of a closed socket's queue a moment after its process has ended.
 constexpr base::DurationNs kQueueReleaseNs = 500 * base::kMillisecond;
@@ -178,6 +182,7 @@ bool XskSocket::bind(OsError& error) {
   if (::getsockopt(fd_.get(), SOL_XDP, XDP_OPTIONS, &options, &size) == 0) {
     zero_copy_ = (options.flags & XDP_OPTIONS_ZEROCOPY) != 0;
   }
+  if (!zero_copy_ && free_.size() > kCopiedFrames) free_.resize(kCopiedFrames);
   return true;
 }
 
