@@ -25,8 +25,8 @@ constexpr std::uint32_t kKernelHeadroomBytes = 256;
 constexpr int kMaxSendBudgetOption = 9;
 constexpr std::uint32_t kSendBudget = 256;
 // Frames under way in copy mode: the kernel gives one back when its packet is gone, wherever it was queued, and nothing
-// but this keeps us from filling the network's queues. At the few Gbit/s of that mode it is what a card sends in 0.3 ms,
-// more than it takes to say what it has sent.
+// but this keeps us from filling the network's queues. At the few Gbit/s of that mode it is what a card sends in 0.3
+// ms, more than it takes to say what it has sent.
 constexpr std::uint32_t kCopiedFrames = 128;
 constexpr int kSendBufferBytes = 8 << 20;
 // The kernel lets go of a closed socket's queue a moment after its process has ended.
