@@ -33,6 +33,7 @@ class UdpPathsDatapath final : public NetworkDatapath {
   const SocketAddress& local_address() const override { return path_address(0); }
   std::uint8_t paths() const override { return path_count_; }
   const SocketAddress& path_address(std::uint8_t path) const override { return sockets_[path].udp->local_address(); }
+  std::string path_device(std::uint8_t path) const override { return sockets_[path].udp->path_device(0); }
   bool set_peer_paths(std::uint16_t rank, std::span<const SocketAddress> addresses, OsError& error) override;
   PathCount path_count(std::uint8_t path) const override;
 
