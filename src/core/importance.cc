@@ -59,10 +59,10 @@ template <wire::ElementType kElement>
 float median_as(std::span<const std::byte> data, std::uint64_t seed) {
   constexpr std::size_t size = wire::element_bytes(kElement);
   const std::size_t total = data.size() / size;
-  const auto wanted = static_cast<std::size_t>(static_cast<double>(total) * kSampleFraction);
-  const std::size_t samples = std::min(total, std::clamp(wanted, kMinMedianSamples, kMaxMedianSamples));
-  // One from a random place in each of `samples` equal parts: no period of the tensor can hide from it, and a tensor
-  // whose parts differ in scale is seen in proportion.
+  const std::size_t part = median_part(total);
+  const std::size_t samples = total / part;
+  // From a random place in each part: no period of the tensor can hide, and layers of different scale are seen in
+  // proportion.
   base::Prng prng(seed);
   std::array<const std::byte*, kSamplesAhead> places{};
   std::array<float, kMaxMedianSamples> values;
@@ -74,8 +74,7 @@ float median_as(std::span<const std::byte> data, std::uint64_t seed) {
       if (std::isfinite(value)) values[found++] = value;
     }
     if (i < samples) {
-      const std::size_t first = total * i / samples;
-      place = data.data() + (first + prng.below(total * (i + 1) / samples - first)) * size;
+      place = data.data() + (i * part + prng.below(part)) * size;
       __builtin_prefetch(place);
     }
   }
@@ -125,6 +124,11 @@ struct Groups {
 };
 
 }  // namespace
+
+std::size_t median_part(std::size_t elements) {
+  const std::size_t part = std::clamp<std::size_t>(elements / kMinMedianSamples, 1, kElementsPerMedianSample);
+  return std::max(part, (elements + kMaxMedianSamples - 1) / kMaxMedianSamples);
+}
 
 float sampled_median(std::span<const std::byte> data, wire::ElementType element, std::uint64_t seed) {
   switch (element) {

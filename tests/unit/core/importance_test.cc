@@ -140,14 +140,14 @@ std::uint16_t to_bfloat(float value) { return static_cast<std::uint16_t>(std::bi
 
 }  // namespace
 
-TEST_CASE("tag_by_magnitude__finds_the_large_segments_of_every_floating_type") {
+TEST_CASE("magnitude_tagger__finds_the_large_segments_of_every_floating_type") {
   check_striped(tag(striped<float>([](float v) { return v; }), ElementType::kFloat32, 1'600));
   check_striped(tag(striped<double>([](float v) { return static_cast<double>(v); }), ElementType::kFloat64, 3'200));
   check_striped(tag(striped<std::uint16_t>(to_half), ElementType::kFloat16, 800));
   check_striped(tag(striped<std::uint16_t>(to_bfloat), ElementType::kBfloat16, 800));
 }
 
-TEST_CASE("tag_by_magnitude__half_precision_handles_zero_subnormal_infinite_and_not_a_number") {
+TEST_CASE("magnitude_tagger__half_precision_handles_zero_subnormal_infinite_and_not_a_number") {
   std::vector<std::uint16_t> values(8 * 400, to_half(0.5F));
   std::fill_n(values.begin(), 400, std::uint16_t{0});               // zeros
   std::fill_n(values.begin() + 400, 400, std::uint16_t{0x8001});    // the smallest negative subnormal
@@ -159,7 +159,7 @@ TEST_CASE("tag_by_magnitude__half_precision_handles_zero_subnormal_infinite_and_
   for (std::size_t i = 2; i < 8; ++i) CHECK(tags[i].is_important());
 }
 
-TEST_CASE("tag_by_magnitude__never_singles_out_what_is_not_a_number") {
+TEST_CASE("magnitude_tagger__never_singles_out_what_is_not_a_number") {
   std::vector<float> values = striped<float>([](float v) { return v; });
   for (int i = 0; i < 400; ++i) values[static_cast<std::size_t>(i)] = std::numeric_limits<float>::quiet_NaN();
   for (int i = 800; i < 1'200; ++i) values[static_cast<std::size_t>(i)] = std::numeric_limits<float>::infinity();
@@ -173,21 +173,21 @@ TEST_CASE("tag_by_magnitude__never_singles_out_what_is_not_a_number") {
   CHECK(count_important(tags) == tags.size());
 }
 
-TEST_CASE("tag_by_magnitude__all_equal_or_all_zero_is_all_important") {
+TEST_CASE("magnitude_tagger__all_equal_or_all_zero_is_all_important") {
   for (const float value : {0.0F, 1.0F, -2.5F}) {
     const auto tags = tag(std::vector<float>(4'000, value), ElementType::kFloat32, 1'600);
     CHECK(count_important(tags) == tags.size());
   }
 }
 
-TEST_CASE("tag_by_magnitude__integers_and_single_segments_are_important") {
+TEST_CASE("magnitude_tagger__integers_and_single_segments_are_important") {
   const auto integers = tag(std::vector<std::int32_t>(4'000, 1), ElementType::kInt32, 1'600);
   CHECK(std::all_of(integers.begin(), integers.end(), [](SegmentTag t) { return t.is_important(); }));
   CHECK(tag(std::vector<float>(10, 0.0F), ElementType::kFloat32, 1'600)[0].is_important());
   CHECK(tag(std::vector<float>(), ElementType::kFloat32, 1'600)[0].is_important());
 }
 
-TEST_CASE("tag_by_magnitude__the_last_segment_may_hold_a_single_element") {
+TEST_CASE("magnitude_tagger__the_last_segment_may_hold_a_single_element") {
   std::vector<float> values(401, 1.0F);
   values.back() = 100.0F;
   const auto tags = tag(values, ElementType::kFloat32, 1'600);
@@ -195,7 +195,7 @@ TEST_CASE("tag_by_magnitude__the_last_segment_may_hold_a_single_element") {
   CHECK(tags[1].is_important());
 }
 
-TEST_CASE("tag_by_magnitude__looks_at_a_sample_and_repeats_with_the_seed") {
+TEST_CASE("magnitude_tagger__looks_at_a_sample_and_repeats_with_the_seed") {
   // One large element in each segment: a sample of two groups of 16 in 400 sees it in about one segment of twelve.
   constexpr std::size_t kSegments = 2'000;
   std::vector<float> values(kSegments * 400, 1.0F);
@@ -211,7 +211,7 @@ TEST_CASE("tag_by_magnitude__looks_at_a_sample_and_repeats_with_the_seed") {
   CHECK(count_important(first) < kSegments / 8);
 }
 
-TEST_CASE("tag_by_magnitude__a_constant_tensor_is_all_important_whatever_its_sums_round_to") {
+TEST_CASE("magnitude_tagger__a_constant_tensor_is_all_important_whatever_its_sums_round_to") {
   for (const float value : {0.1F, 1e-20F, 3.3e7F, 1.0F / 3.0F}) {
     for (const std::uint32_t segment_bytes : {64U, 1'432U, 8'960U}) {
       CAPTURE(value);
@@ -222,7 +222,7 @@ TEST_CASE("tag_by_magnitude__a_constant_tensor_is_all_important_whatever_its_sum
   }
 }
 
-TEST_CASE("tag_by_magnitude__agrees_with_the_whole_tensor_as_far_as_a_sample_can") {
+TEST_CASE("magnitude_tagger__agrees_with_the_whole_tensor_as_far_as_a_sample_can") {
   for (const Shape& shape : kShapes) {
     CAPTURE(shape.name);
     const std::vector<float> values = fill(shape, 1 << 20);
@@ -250,12 +250,21 @@ TEST_CASE("sampled_median__its_rank_is_within_three_percent_and_no_period_hides_
             most);
     }
     // As long as the parts that each sample is drawn from, a little longer, twice as long: 40 % of the tensor is 2.
-    const std::size_t part = count / std::min(core::kMaxMedianSamples, count / 20);
+    const std::size_t part = core::median_part(count);
     for (const std::size_t period : {part, part + 1, 2 * part}) {
       std::vector<float> values(count, 1.0F);
       for (std::size_t i = 0; i < count; ++i) values[i] = i % period * 10 < period * 4 ? 2.0F : 1.0F;
       CHECK(core::sampled_median(std::as_bytes(std::span(values)), ElementType::kFloat32, 5) == 1.0F);
     }
+  }
+}
+
+TEST_CASE("median_part__leaves_no_more_samples_than_there_is_room_for_and_no_fewer_than_a_median_needs") {
+  for (std::size_t elements = 1; elements < (std::size_t{1} << 31); elements += 1 + elements / 7) {
+    CAPTURE(elements);
+    const std::size_t samples = elements / core::median_part(elements);
+    CHECK(samples <= core::kMaxMedianSamples);
+    CHECK(samples >= std::min(elements, core::kMinMedianSamples));
   }
 }
 
