@@ -3,8 +3,9 @@
 // packet.
 //
 // The larger of the last two windows counts, as a window may lie across a pause of the sender. After a pause of which
-// the sender knows (on_resumed) a window begins anew, with the first report. Absent on purpose: clocks, what the rate
-// is used for (timely.h).
+// the sender knows (on_resumed) a window begins anew, with the first report. Who sends so little that no window ends
+// soon learns nothing, and what was learnt before is forgotten. Absent on purpose: clocks, what the rate is used for
+// (timely.h).
 #pragma once
 
 #include <algorithm>
@@ -16,37 +17,44 @@ namespace mlt::core {
 
 class DeliveryRate {
  public:
+  static constexpr base::DurationNs kForgottenAfter = 8;  // times the length of a window
+
   // Something is sent, and nothing was in flight.
   void on_resumed() { resumed_ = true; }
-  // The peer reports bytes that it was not known to have.
-  void on_delivered(std::uint64_t bytes) { window_bytes_ += bytes; }
-
-  // At every report, after on_delivered(): true if a window of `length_ns` at least ends here.
-  bool end_window(base::TimeNs now, base::DurationNs length_ns) {
-    if (resumed_) {
-      resumed_ = false;
-      begin(now);
-      return false;
-    }
-    const base::DurationNs elapsed = now - window_start_ns_;
-    if (elapsed < length_ns || elapsed <= 0) return false;
-    older_ = newer_;
-    newer_ = static_cast<double>(window_bytes_) * 1e9 / static_cast<double>(elapsed);
-    begin(now);
-    return true;
+  // A report that arrived at `arrival_ns` tells of bytes that the peer was not known to have.
+  void on_delivered(base::TimeNs arrival_ns, std::uint64_t bytes) {
+    newest_ns_ = std::max(newest_ns_, arrival_ns);
+    window_bytes_ += bytes;
   }
 
-  // 0: no window has ended yet.
+  // After on_delivered(): ends the window if it is `length_ns` long.
+  void end_window(base::DurationNs length_ns) {
+    if (newest_ns_ - ended_ns_ > kForgottenAfter * length_ns) newer_ = older_ = 0;
+    if (resumed_) {
+      resumed_ = false;
+      return begin();
+    }
+    const base::DurationNs elapsed = newest_ns_ - start_ns_;
+    if (elapsed < length_ns || elapsed <= 0) return;
+    older_ = newer_;
+    newer_ = static_cast<double>(window_bytes_) * 1e9 / static_cast<double>(elapsed);
+    ended_ns_ = newest_ns_;
+    begin();
+  }
+
+  // 0: not known.
   double bytes_per_second() const { return std::max(older_, newer_); }
 
  private:
-  void begin(base::TimeNs now) {
+  void begin() {
     window_bytes_ = 0;
-    window_start_ns_ = now;
+    start_ns_ = newest_ns_;
   }
 
   bool resumed_ = true;
-  base::TimeNs window_start_ns_ = 0;
+  base::TimeNs newest_ns_ = 0;  // arrival of the newest report
+  base::TimeNs start_ns_ = 0;   // of the window
+  base::TimeNs ended_ns_ = 0;   // the last one
   std::uint64_t window_bytes_ = 0;
   double newer_ = 0;
   double older_ = 0;

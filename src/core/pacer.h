@@ -13,16 +13,21 @@ class Pacer {
  public:
   // Waking a thread costs tens of microseconds; twice a run's length covers it.
   static constexpr base::DurationNs kCreditNs = 200 * base::kMicrosecond;
+  // At low rates that is no packet's time. A thread that waits for its core comes milliseconds late, and a port that
+  // holds some packets of each flow must not run dry meanwhile.
+  static constexpr std::uint64_t kCreditBytes = 7'500;
   // A run is never longer than what the rate sends in this time (DESIGN.md section 4).
   static constexpr base::DurationNs kRunNs = 100 * base::kMicrosecond;
 
   base::TimeNs next_ns() const { return next_ns_; }
   bool may_send(base::TimeNs now) const { return now >= next_ns_; }
 
-  // PROTOCOL 11.3.2: A sender that comes late is given back at most 200 us of unused time
+  // PROTOCOL 11.3.2: A sender that comes late is given back at most 200 us of unused time, or that of 7,500 bytes if
+  //     it is more ...
   void on_sent(base::TimeNs now, std::uint64_t bytes, double rate_bytes_per_second) {
+    const base::DurationNs credit_ns = std::max(kCreditNs, base::serialisation_ns(kCreditBytes, rate_bytes_per_second));
     // PROTOCOL 11.3.1: After a run of n bytes the next may leave n / rate later, over all transfers to the peer.
-    next_ns_ = std::max(next_ns_, now - kCreditNs) + base::serialisation_ns(bytes, rate_bytes_per_second);
+    next_ns_ = std::max(next_ns_, now - credit_ns) + base::serialisation_ns(bytes, rate_bytes_per_second);
   }
 
   // Longest run in bytes at this rate; the caller rounds to whole datagrams, one at least.

@@ -14,9 +14,9 @@ concept RateController =
     requires(T controller, const T& constant, base::TimeNs now, base::DurationNs rtt_ns, std::uint64_t bytes) {
       // Something is sent, and nothing was in flight.
       { controller.on_resumed() } -> std::same_as<void>;
-      // The peer reports so many bytes, of headers and payload, that it was not known to have. Before the report's
-      // sample.
-      { controller.on_delivered(bytes) } -> std::same_as<void>;
+      // A report that arrived at `now` tells of so many bytes, of headers and payload, that the peer was not known to
+      // have. Before the report's sample.
+      { controller.on_delivered(now, bytes) } -> std::same_as<void>;
       // A round-trip sample of a data packet.
       { controller.on_rtt_sample(now, rtt_ns) } -> std::same_as<void>;
       // Current sending rate; positive.

@@ -3,8 +3,9 @@
 //  - above T_high, whatever the gradient: rate * (1 - beta * (1 - T_high / rtt)), once per round trip at most;
 //  - between: rate + (1 - w) * alpha - w * beta * error * rate, where w(gradient) rises from 0 at -1/4 to 1 at 1/4, and
 //    error = 1 - reference / rtt, not below 0. The reference is T_low plus a few packets' time at the current rate;
-//  - and never far from what the peer says it gets (delivery_rate.h): no increase beyond a tenth more than that, above
-//    T_high at most twice that, between no decrease to much less than that.
+//  - and no decrease to far from what the peer says it gets (delivery_rate.h): above T_high to twice that at most and
+//  to
+//    half of it at least, between to 0.85 of it at least.
 //
 // Departures from both papers, because with their rule N flows keep whatever shares they happened to have:
 //  - In the middle band a pure 1 - beta * gradient is content with every queue and every split (Zhu et al., "ECN or
@@ -14,10 +15,9 @@
 //    an increase per sample would grow with the rate: the fast would get faster.
 //  - Alpha is a packet per queueing delay, half a percent of the line rate and a tenth of the rate at most: a fixed one
 //    is nothing to a fast port and a flood to a slow one behind a fast card.
-//  - A round trip says that a port is overloaded, and how much too late: behind a card of 100 Gbit/s and with a port of
-//    0.2 it takes five round trips of full queues to get there, and after that the rate swings by half about the
-//    port's. What is delivered is the port's rate itself. With it a flow is there after one round trip, and swings by a
-//    tenth; and a rate that nobody uses (a host that is slow to send, a tensor that ended) does not grow meanwhile.
+//  - A round trip says that a port is overloaded, and how much too late: behind a card of 100 Gbit/s a port of 0.2 has
+//    full queues for five round trips, and then the rate swings by half about the port's. What is delivered is the
+//    port's rate itself. It bounds decreases only: who sends little or loses much must not be held down by it.
 //  - A flow that starts into a standing queue takes it for the base. So a slowed flow measures a round trip of the
 //    control class now and then, which overtakes data (base_sample_due); where it does not, nothing is lost.
 //
@@ -59,9 +59,6 @@ struct TimelyConfig {
   double reference_packets = 5;          // beyond T_low, at the current rate: where the middle band starts to decrease
   std::uint32_t hyper_active_after = 0;  // N falling samples in a row, then N * alpha; 0: off (TIMELY's N is 5)
   double delivery_packets = 20;          // of a window of the delivery rate, at the current rate; a round trip at least
-  double headroom = 1.1;                 // no increase above this much of what is delivered,
-  double calm_headroom = 2;              // or this much
-  std::uint32_t calm_windows = 4;        // after so many windows without a sample above T_low
   double kept = 0.85;                    // of what is delivered: a decrease in the middle band leaves so much,
   double least_kept = 0.5;               // one above T_high so much,
   double most_kept = 2;                  // and no more than this
@@ -100,13 +97,13 @@ class Timely {
 
   // Something is sent, and nothing was in flight.
   void on_resumed() { delivered_.on_resumed(); }
-  // The peer reports so many bytes, of headers and payload, that it was not known to have.
-  void on_delivered(std::uint64_t bytes) { delivered_.on_delivered(bytes); }
+  // The peer reports so many bytes, of headers and payload, that it was not known to have; when the report arrived.
+  void on_delivered(base::TimeNs arrival_ns, std::uint64_t bytes) { delivered_.on_delivered(arrival_ns, bytes); }
 
   void on_rtt_sample(base::TimeNs now, base::DurationNs rtt_ns) {
     update_base(now, rtt_ns);
     // PROTOCOL 11.2.12: ... over a round trip and the time of 20 packets at the current rate at least ...
-    if (delivered_.end_window(now, std::max(rtt_ns, packets_ns(config_.delivery_packets)))) ++calm_windows_;
+    delivered_.end_window(std::max(rtt_ns, packets_ns(config_.delivery_packets)));
     if (previous_rtt_ns_ == 0) previous_rtt_ns_ = rtt_ns;
     const double difference = static_cast<double>(rtt_ns - previous_rtt_ns_);
     previous_rtt_ns_ = rtt_ns;
@@ -122,7 +119,6 @@ class Timely {
     const base::DurationNs low = low_threshold_ns();
     const base::DurationNs high = high_threshold_ns();
     // PROTOCOL 11.2.4: If rtt > T_high, whatever the gradient: rate = rate * (1 - 0.8 * (1 - T_high / rtt)) ...
-    if (rtt_ns >= low) calm_windows_ = 0;
     if (rtt_ns > high) {
       falling_samples_ = 0;
       decrease(now, rtt_ns, high);
@@ -130,9 +126,7 @@ class Timely {
       falling_samples_ = 0;
       // No queue: what was lost to a burst comes back within a few round trips, however long they are.
       // PROTOCOL 11.2.5: If rtt < T_low: rate = rate + max(share * alpha, rate / 500) ...
-      if (share > 0 && may_increase()) {
-        set_rate(rate_ + std::max(share * alpha(rtt_ns), config_.calm_increase * rate_));
-      }
+      if (share > 0) set_rate(rate_ + std::max(share * alpha(rtt_ns), config_.calm_increase * rate_));
     } else {
       falling_samples_ = gradient < 0 ? falling_samples_ + 1 : 0;
       // PROTOCOL 11.2.10: Hyper-active increase is an option: after N samples in a row between the thresholds with a
@@ -144,9 +138,8 @@ class Timely {
       const double weight = std::clamp(0.5 + 2 * gradient, 0.0, 1.0);
       const double reference = static_cast<double>(low + packets_ns(config_.reference_packets));
       const double error = std::max(0.0, 1.0 - reference / static_cast<double>(rtt_ns));
-      const double more = may_increase() ? (1.0 - weight) * increase : 0.0;
-      const double next = rate_ + share * (more - weight * config_.beta * error * rate_);
-      // PROTOCOL 11.2.6: and a decrease leaves 0.85 * delivered.
+      const double next = rate_ + share * ((1.0 - weight) * increase - weight * config_.beta * error * rate_);
+      // PROTOCOL 11.2.6: A decrease leaves 0.85 * delivered.
       set_rate(std::max(next, std::min(rate_, config_.kept * delivered_.bytes_per_second())));
     }
   }
@@ -172,14 +165,6 @@ class Timely {
   // What so many packets take at the current rate.
   base::DurationNs packets_ns(double packets) const {
     return base::serialisation_ns(static_cast<std::uint64_t>(packets * config_.packet_bytes), rate_);
-  }
-
-  // PROTOCOL 11.2.13: The rate MUST NOT be increased while it is above 1.1 times `delivered`, or above twice that after
-  //     four windows in which no sample reached T_low ...
-  bool may_increase() const {
-    const double delivered = delivered_.bytes_per_second();
-    const double headroom = calm_windows_ >= config_.calm_windows ? config_.calm_headroom : config_.headroom;
-    return delivered == 0 || rate_ <= headroom * delivered;
   }
 
   static double least_rate(const TimelyConfig& config) {
@@ -238,7 +223,6 @@ class Timely {
   base::DurationNs newer_min_ns_ = 0;
   base::DurationNs older_min_ns_ = 0;
   DeliveryRate delivered_;
-  std::uint32_t calm_windows_ = 0;     // of it, in a row, without a sample above T_low
   std::uint32_t falling_samples_ = 0;  // in a row, in the middle band
   base::TimeNs sampled_ns_ = 0;        // when the last sample came
   base::TimeNs bucket_start_ns_ = 0;

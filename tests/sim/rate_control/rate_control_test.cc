@@ -202,14 +202,14 @@ void describe(const Setting& setting, const Outcome& outcome) {
                         << " us, longest gap " << static_cast<double>(outcome.longest_gap_ns) * 1e-3 << " us");
 }
 
-void check_fair(const Setting& setting, double tolerance) {
+void check_fair(const Setting& setting, double tolerance, double queue_tolerance = 0) {
   const Outcome outcome = Rig(setting).run();
   describe(setting, outcome);
   CHECK(outcome.fault == "");
   CHECK(outcome.least_share >= 1.0 - tolerance);
   CHECK(outcome.most_share <= 1.0 + tolerance);
   CHECK(outcome.goodput >= 0.9);
-  CHECK(outcome.queue_p99_ns < high_offset_ns(setting));
+  CHECK(outcome.queue_p99_ns < (1 + queue_tolerance) * high_offset_ns(setting));
 }
 
 }  // namespace
@@ -255,8 +255,8 @@ TEST_CASE("rate_control__cards_ten_times_faster_than_the_port_share_it") {
     setting.line_rate = 1.25e10;
     setting.stagger_ns = 3 * base::kMillisecond;
     setting.seed = seed;
-    // The cards' bursts are ten times the port's rate: shares are wider apart than with equal rates.
-    check_fair(setting, 0.15);
+    // The cards' bursts are ten times the port's rate: shares are wider apart than with equal rates, queues longer.
+    check_fair(setting, 0.15, 0.1);
   }
 }
 
