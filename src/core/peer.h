@@ -52,6 +52,7 @@ struct Peer {
   std::uint32_t blind_segments = 0;   // sent for receives that are not known to be posted
   std::uint32_t blind_transfers = 0;  // that these belong to
   bool window_blocked = false;
+  bool judging_put_off = false;          // until the peer's timer: enough segments were judged in one call
   std::uint32_t stall_repeats = 0;       // timeouts that the window stayed full
   TimeNs stall_probe_ns = base::kNever;  // when the first probe because of that was sent; nothing was sent after it
   PathSpray spray;

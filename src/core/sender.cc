@@ -161,7 +161,8 @@ void Sender::on_send_timer(TimeNs now, std::uint32_t slot) {
 
 void Sender::on_peer_timer(TimeNs now, std::uint16_t rank) {
   Peer& peer = shared_.peers[rank];
-  if (!peer.up || !peer.window_blocked) return;  // a pacing timer: poll_transmit does the rest
+  peer.judging_put_off = false;
+  if (!peer.up || !peer.window_blocked) return;  // pacing or judging: poll_transmit does the rest
   if (peer.work_head == kNil) {
     // Whoever waited for the window is gone, and nobody asks for it any more: the next send finds out for itself.
     peer.window_blocked = false;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "base/datagram.h"
@@ -75,12 +76,14 @@ class Sender {
   void link_work(SendState& state);
   void unlink_work(SendState& state);
 
-  std::uint32_t find_of_pass(SendState& state);
+  std::optional<std::uint32_t> find_of_pass(SendState& state);
   bool next_segment(SendState& state, std::uint32_t& segment);
+  void put_off_judging(TimeNs now, std::uint16_t peer);
   std::uint32_t datagrams_allowed(TimeNs now, std::uint16_t peer, const SendState& state,
                                   const TransmitCapabilities& capabilities);
   bool fill_from_peer(TimeNs now, std::uint16_t peer, const TransmitCapabilities& capabilities, base::DatagramRun& run);
-  void fill_run(TimeNs now, SendState& state, std::uint32_t limit, base::DatagramRun& run);
+  // `segment`: the first, which next_segment() gave.
+  void fill_run(TimeNs now, SendState& state, std::uint32_t segment, std::uint32_t limit, base::DatagramRun& run);
   // `trailing_path`: kNoPath for a probe in the control class.
   std::size_t encode_probe_of(TimeNs now, SendState& state, std::uint8_t trailing_path, std::byte* out);
   std::uint8_t probe_path(TimeNs now, SendState& state);
@@ -96,7 +99,8 @@ class Sender {
   std::vector<std::uint64_t> backstop_words_;
   base::BitmapView backstops_due_;  // send slots
   ReplyQueue aborts_;
-  std::uint16_t next_peer_ = 0;  // where the round robin over peers goes on
+  std::uint16_t next_peer_ = 0;        // where the round robin over peers goes on
+  std::uint32_t blocks_to_judge_ = 0;  // in this fill_data()
   std::uint64_t posts_ = 0;
 };
 

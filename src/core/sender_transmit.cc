@@ -1,6 +1,7 @@
 // What goes out: runs of data in send order, probes, and what is moved to the control connection.
 #include <algorithm>
 #include <bit>
+#include <optional>
 
 #include "base/check.h"
 #include "core/sender.h"
@@ -11,6 +12,9 @@ namespace {
 
 // Segments judged in one call (SendRequest::judge).
 constexpr std::uint32_t kJudgedAtOnce = 64;
+// Such calls in one poll_transmit(): with 2,048 segments at some 30 ns judging takes no longer than a run may last
+// (Pacer::kRunNs), and a run of 64 is still found in one go where one segment of 32 is important.
+constexpr std::uint32_t kBlocksJudged = 32;
 
 std::uint32_t nonzero_timestamp(TimeNs now) {
   const auto low = static_cast<std::uint32_t>(now);
@@ -55,8 +59,9 @@ std::uint64_t Sender::in_flight_bytes(std::uint16_t rank) const {
   return peer.spray.packets_in_flight() * (peer.segment_bytes + MLT_DATA_HEADER_BYTES);
 }
 
-// The first segment from the cursor on that belongs to the current pass, or past the last if there is none.
-std::uint32_t Sender::find_of_pass(SendState& state) {
+// The first segment from the cursor on that belongs to the current pass, or past the last if there is none. Nothing if
+// more would have to be judged than this call may: the cursor then stands where the search goes on.
+std::optional<std::uint32_t> Sender::find_of_pass(SendState& state) {
   const std::uint32_t count = state.grid.count();
   auto i = static_cast<std::uint32_t>(state.pending.find_set(state.cursor));
   // With one tag for all, the pass decides for every segment at once.
@@ -66,6 +71,11 @@ std::uint32_t Sender::find_of_pass(SendState& state) {
   for (; i < count; i = static_cast<std::uint32_t>(state.pending.find_set(i + 1))) {
     // A block: long enough to amortise the call and the wait for memory, short enough to be in the caches still.
     for (; state.judged <= i; state.judged += std::min(kJudgedAtOnce, count - state.judged)) {
+      if (blocks_to_judge_ == 0) {
+        state.cursor = i;
+        return std::nullopt;
+      }
+      --blocks_to_judge_;
       state.request.judge(state.request.judge_context, state.judged, std::min(kJudgedAtOnce, count - state.judged));
     }
     if (state.request.tags[i].pass() == state.pass) break;
@@ -73,20 +83,29 @@ std::uint32_t Sender::find_of_pass(SendState& state) {
   return i;
 }
 
-// The next segment in send order: critical, then important, then the rest. Leaves the cursor on it.
+// The next segment in send order: critical, then important, then the rest. Leaves the cursor on it. False if none is
+// left, or if it can't be told in this call.
 bool Sender::next_segment(SendState& state, std::uint32_t& segment) {
   // PROTOCOL 6.1.1: Within a tensor, critical segments go first, then important ones, then the rest ...
   while (state.pass < kPasses) {
-    const std::uint32_t found = find_of_pass(state);
-    if (found < state.grid.count()) {
-      MLT_CHECK(found < state.judged);
-      segment = state.cursor = found;
+    const std::optional<std::uint32_t> found = find_of_pass(state);
+    if (!found) return false;
+    if (*found < state.grid.count()) {
+      MLT_CHECK(*found < state.judged);
+      segment = state.cursor = *found;
       return true;
     }
     ++state.pass;
     state.cursor = 0;
   }
   return false;
+}
+
+// What judging is left waits until the driver has looked at its input: the timer makes it come back at once.
+void Sender::put_off_judging(TimeNs now, std::uint16_t rank) {
+  MLT_CHECK(blocks_to_judge_ == 0);
+  shared_.peers[rank].judging_put_off = true;
+  shared_.timers.set(shared_.peer_timer(rank), base::after(now, 1));
 }
 
 // How many datagrams may leave now for this send: 0 if window or blindness forbid.
@@ -134,21 +153,26 @@ std::uint32_t Sender::datagrams_allowed(TimeNs now, std::uint16_t rank, const Se
 
 bool Sender::fill_data(TimeNs now, const TransmitCapabilities& capabilities, base::DatagramRun& run) {
   const std::uint16_t peers = shared_.config.peers;
-  std::size_t rank = peers_with_work_.find_set(next_peer_);
+  const std::uint16_t first = next_peer_;
+  blocks_to_judge_ = kBlocksJudged;
+  std::size_t rank = peers_with_work_.find_set(first);
   bool wrapped = false;
   while (true) {
     if (rank >= peers) {
       if (wrapped) return false;
       wrapped = true;
       rank = peers_with_work_.find_set(0);
-      if (rank >= next_peer_) return false;
+      if (rank >= first) return false;
     }
-    if (wrapped && rank >= next_peer_) return false;
+    if (wrapped && rank >= first) return false;
+    const bool may_judge = blocks_to_judge_ > 0;
     if (fill_from_peer(now, static_cast<std::uint16_t>(rank), capabilities, run)) {
       // PROTOCOL 6.1.3: Peers take turns, a run each.
       next_peer_ = static_cast<std::uint16_t>((rank + 1) % peers);
       return true;
     }
+    // So do they in having their segments judged: who found none within the call's limit comes last in the next.
+    if (may_judge && blocks_to_judge_ == 0) next_peer_ = static_cast<std::uint16_t>((rank + 1) % peers);
     rank = peers_with_work_.find_set(rank + 1);
   }
 }
@@ -156,7 +180,7 @@ bool Sender::fill_data(TimeNs now, const TransmitCapabilities& capabilities, bas
 bool Sender::fill_from_peer(TimeNs now, std::uint16_t rank, const TransmitCapabilities& capabilities,
                             base::DatagramRun& run) {
   Peer& peer = shared_.peers[rank];
-  if (peer.window_blocked) return false;
+  if (peer.window_blocked || peer.judging_put_off) return false;
   if (!peer.pacer.may_send(now)) {
     shared_.timers.set(shared_.peer_timer(rank), peer.pacer.next_ns());
     return false;
@@ -173,24 +197,28 @@ bool Sender::fill_from_peer(TimeNs now, std::uint16_t rank, const TransmitCapabi
       await_answer(now, state);
       continue;
     }
+    std::uint32_t segment = 0;
+    if (!next_segment(state, segment)) {
+      put_off_judging(now, rank);
+      return false;
+    }
     // Any transfer may carry the question, which is about the path.
     // PROTOCOL 11.2.11: A sender whose rate is below line rate SHOULD send an ACK_ONLY probe with its data every 50 ms;
     //     the network time of its answer, which overtook the data, lowers base if it is smaller ...
     if (peer.rate->base_sample_due(now)) ask(state, true);
-    fill_run(now, state, limit, run);
+    fill_run(now, state, segment, limit, run);
     return true;
   }
   return false;
 }
 
-void Sender::fill_run(TimeNs now, SendState& state, std::uint32_t limit, base::DatagramRun& run) {
+void Sender::fill_run(TimeNs now, SendState& state, std::uint32_t segment, std::uint32_t limit,
+                      base::DatagramRun& run) {
   Peer& peer = shared_.peers[state.request.peer];
   if (peer.spray.packets_in_flight() == 0) peer.rate->on_resumed();
   // PROTOCOL 12.1.2: A sender MAY choose a path for every run ...
   const std::uint8_t path = peer.spray.choose(now, limit);
 
-  std::uint32_t segment = 0;
-  MLT_CHECK(next_segment(state, segment));
   const SegmentTag first_tag = state.tag_of(segment);
   const std::uint8_t pass = state.pass;
   run.peer = state.request.peer;
@@ -244,7 +272,10 @@ void Sender::fill_run(TimeNs now, SendState& state, std::uint32_t limit, base::D
     run.total_bytes += MLT_DATA_HEADER_BYTES + length;
     ++run.datagram_count;
     if (state.pending_count == 0 || MLT_DATA_HEADER_BYTES + length < run.datagram_bytes) break;
-    if (!next_segment(state, segment)) break;
+    if (!next_segment(state, segment)) {
+      put_off_judging(now, state.request.peer);
+      break;
+    }
   }
 
   state.newest[path] = header.prefix.sequence;

@@ -4,7 +4,10 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <functional>
+#include <map>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "base/bytes.h"
@@ -144,9 +147,11 @@ struct Judge {
   std::vector<SegmentTag> truth;
   std::vector<SegmentTag> tags;
   std::vector<std::uint32_t> asked;
+  std::function<void(std::uint32_t count)> on_asked;
 
   static void judge(void* context, std::uint32_t first, std::uint32_t count) {
     Judge& self = *static_cast<Judge*>(context);
+    if (self.on_asked) self.on_asked(count);
     for (std::uint32_t i = first; i < first + count; ++i) {
       self.asked.push_back(i);
       self.tags[i] = self.truth[i];
@@ -221,6 +226,38 @@ TEST_CASE("judge__what_leaves_is_what_tags_known_before_would_have_sent") {
       CHECK(sent[0][i].header.prefix.flags == sent[1][i].header.prefix.flags);
     }
   }
+}
+
+TEST_CASE("judge__is_asked_for_no_more_than_2048_segments_in_one_poll") {
+  constexpr std::uint32_t kCount = 12'000;
+  constexpr std::uint32_t kHead = 9'000;  // not important, but for one segment
+  std::vector<SegmentTag> truth(kCount, SegmentTag{1});
+  truth[5'000].bits |= SegmentTag::kImportant;
+  for (std::uint32_t i = kHead; i < kCount; ++i) truth[i].bits |= SegmentTag::kImportant;
+  VirtualNetwork network(NetworkConfig{});
+  std::vector<Packet> packets;
+  record(network, packets);
+  Judge judge(truth);
+  // A poll ends with a run, or with none at that moment: the host then sleeps.
+  std::uint64_t runs = 0;
+  network.on_run = [&](std::uint16_t from, const core::Transmit& run) { runs += from == 0 && is_data(run) ? 1U : 0U; };
+  std::map<std::pair<base::TimeNs, std::uint64_t>, std::uint32_t> judged_by_poll;
+  judge.on_asked = [&](std::uint32_t count) { judged_by_poll[{network.now(), runs}] += count; };
+  Transfer transfer(network, kCount * kSegment, {});
+  core::SendRequest request = transfer.send_request();
+  request.tags = judge.tags;
+  request.judge = Judge::judge;
+  request.judge_context = &judge;
+  REQUIRE(transfer.post_receive() == core::PostStatus::kPosted);
+  REQUIRE(network.send(0, request) == core::PostStatus::kPosted);
+  REQUIRE(transfer.run());
+  CHECK(transfer.fault() == "");
+  for (const auto& [poll, count] : judged_by_poll) CHECK(count <= 2'048);
+  CHECK(judge.asked.size() == kCount);
+  REQUIRE(packets.size() == kCount);
+  CHECK(packets[0].segment() == 5'000);
+  for (std::uint32_t i = 1; i <= kCount - kHead; ++i) CHECK(packets[i].segment() == kHead + i - 1);
+  for (std::uint32_t i = kCount - kHead + 2; i < kCount; ++i) CHECK(packets[i - 1].segment() < packets[i].segment());
 }
 
 TEST_CASE("judge__without_a_place_for_every_tag_is_refused") {
