@@ -259,7 +259,7 @@ base::TimeNs XdpDatapath::next_timeout() const { return std::min(push_at_, kerne
 // ---- receiving -----------------------------------------------------------------------------------------------------
 
 int XdpDatapath::writable_fd(const base::DatagramRun& run) const {
-  return run.peer < peers_.size() && peers_[run.peer].by_kernel ? kernel_->readable_fd() : socket_->fd();
+  return run.peer < peers_.size() && peers_[run.peer].by_kernel ? kernel_->readable_fd() : socket_->writable_fd();
 }
 
 std::size_t XdpDatapath::receive(base::TimeNs now, std::size_t budget_runs, ReceiveSink& sink) {

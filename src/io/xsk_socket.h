@@ -57,6 +57,9 @@ class XskSocket {
   // The memory of the next frame to send, which has room for it; it leaves with send_frame() and flush().
   std::byte* next_frame();
   void send_frame(std::uint32_t bytes);
+  // What polls writable when frames may be free again; -1 if nothing tells. The kernel calls a socket writable while
+  // its ring is at most half full, which says nothing of frames that it took and has not given back.
+  int writable_fd() const { return unsent() > options_.send_frames / 2 ? fd_.get() : -1; }
   // Frames that the kernel has not taken yet.
   std::uint32_t unsent() const { return send_.pending(); }
   // Has the kernel take them. Returns 0 if it took all or will by itself, EAGAIN if some are left for a later call, or

@@ -1,7 +1,7 @@
 """Rank 0's side of a job's start: ranks come, strangers are told why they do not belong, and nobody holds up another.
 
-One thread. A caller has ``CALLER_SECONDS`` to say who it is and ``MAX_CALLERS`` places; a rank that goes away again may
-come again.
+One thread. A caller has ``CALLER_SECONDS`` to say who it is and ``MAX_CALLERS`` places, where the newest
+take those of the oldest; a rank that goes away again may come again.
 """
 
 from __future__ import annotations
@@ -86,10 +86,13 @@ class Gathering:
                 if caller.expires <= now:
                     self._refuse(caller, f"{caller.name} did not say within {CALLER_SECONDS:g} s who it is")
             until = min([deadline, *(one.expires for one in silent)])
-            for key, _ in self._selector.select(max(until - now, 0.0)):
+            ready = [key for key, _ in self._selector.select(max(until - now, 0.0))]
+            # Who has spoken first: a new caller may take the place of one that is silent.
+            for key in ready:
                 if isinstance(key.data, _Caller):
                     self._hear(key.data)
-                elif isinstance(key.fileobj, socket.socket):
+            for key in ready:
+                if isinstance(key.fileobj, socket.socket):
                     self._accept(key.fileobj)
 
     def _who_is_missing(self) -> str:
@@ -108,9 +111,11 @@ class Gathering:
             caller = _Caller(link, f"the caller from {link.peer_host}", time.monotonic() + CALLER_SECONDS)
         except OSError:  # gone already
             return
-        if sum(one.host is None for one in self._callers.values()) >= MAX_CALLERS:
-            link.close()
-            return
+        silent = [one for one in self._callers.values() if one.host is None]
+        if len(silent) >= MAX_CALLERS:
+            # The oldest: a rank says who it is at once, and comes again if this was one.
+            self._forget(silent[0])
+            silent[0].link.close()
         self._callers[link] = caller
         self._selector.register(link, selectors.EVENT_READ, caller)
 

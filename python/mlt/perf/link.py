@@ -27,6 +27,10 @@ class SilenceError(StrangerError):
     """Nothing came in time."""
 
 
+class GoneError(StrangerError):
+    """The other end hung up without a word."""
+
+
 class Link:
     """One end. ``send`` from any thread, ``receive`` from one."""
 

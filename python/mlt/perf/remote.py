@@ -9,6 +9,7 @@ passes.
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import queue
 import threading
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from typing import Any
 
 from mlt import __version__
 from mlt.perf.crew import Crew, Event, Events, LocalCrew
-from mlt.perf.link import MOST_HELLO_BYTES, Link, Message, SilenceError, StrangerError
+from mlt.perf.link import MOST_HELLO_BYTES, GoneError, Link, Message, SilenceError, StrangerError
 from mlt.perf.options import Options
 from mlt.perf.peers import Place
 from mlt.perf.place import Interface, family_of, fitting_payload
@@ -28,6 +29,8 @@ PROTOCOL = 2
 HELLO_SECONDS = 20.0
 # How long whoever calls may take to say who it is: others wait behind it.
 CALLER_SECONDS = 5.0
+# A rank is 16 bits on the wire; an MTU is the kernel's int.
+MOST_RANKS, MOST_MTU = 1 << 16, (1 << 31) - 1
 # The machine that leads says at least that it is still there.
 ALIVE_SECONDS, SILENCE_SECONDS = 5.0, 30.0
 
@@ -62,7 +65,7 @@ def read_hello(link: Link, who: str, seconds: float = HELLO_SECONDS) -> Message:
     """The other side's first line, checked. Raises PerfError; StrangerError if it is not mlt perf."""
     message = link.receive(timeout=seconds, limit=MOST_HELLO_BYTES)
     if message is None:
-        raise StrangerError(f"{who} closed the connection without a word; is it mlt perf that listens there?")
+        raise GoneError(f"{who} closed the connection without a word; is it mlt perf that listens there?")
     check_hello(message, who)
     return message
 
@@ -89,10 +92,15 @@ def check_hello(message: Message, who: str) -> None:
 def read_host(message: Message, who: str) -> Host:
     """The machine of a hello."""
     try:
-        raw = message["host"]
-        return Host(int(raw["rank"]), str(raw["address"]), str(raw["interface"]), int(raw["mtu"]))
+        host = Host(**message["host"])
+        # What JSON calls a number may be infinite, or a truth value; whoever connects chooses it.
+        known = type(host.rank) is int and type(host.mtu) is int and isinstance(host.interface, str)
+        if known and 0 <= host.rank < MOST_RANKS and 0 < host.mtu <= MOST_MTU and isinstance(host.address, str):
+            ipaddress.ip_address(host.address)
+            return host
     except (KeyError, TypeError, ValueError):
-        raise PerfError(f"{who} did not say which rank it is, and where") from None
+        pass
+    raise PerfError(f"{who} did not say which rank it is, and where")
 
 
 def check_hosts(hosts: Sequence[Host], options: Options) -> None:
@@ -164,7 +172,7 @@ class RemoteCrew(Crew):
         try:
             while (raw := self._link.receive()) is not None:
                 self._events.put(Event(int(raw["rank"]), str(raw["peer"]), dict(raw["message"])))
-        except (PerfError, KeyError, TypeError, ValueError) as error:
+        except (PerfError, KeyError, TypeError, ValueError, OverflowError) as error:
             text = str(error)
         if not self._closing:
             lost = f"{self._host} was lost: {text}"
@@ -217,7 +225,7 @@ def _obey(crew: LocalCrew, message: Message) -> None:
             crew.send(int(message["rank"]), str(message["peer"]), dict(message["message"]))
         elif message["do"] != "alive":
             raise ValueError(message["do"])
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise BadOptionError(f"the machine that leads the run sent something unknown: {error!r}") from None
 
 

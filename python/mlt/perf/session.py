@@ -21,7 +21,7 @@ from mlt.own_address import local_host
 from mlt.perf.conductor import Conductor, Measurement, Observe, Skipped
 from mlt.perf.crew import Crew, Events, LocalCrew
 from mlt.perf.gathering import Gathering, listeners
-from mlt.perf.link import Link, StrangerError
+from mlt.perf.link import GoneError, Link, Message, StrangerError
 from mlt.perf.options import Options
 from mlt.perf.place import find_interface, listen, where
 from mlt.perf.problem import BadOptionError, PerfError
@@ -161,11 +161,8 @@ def run_job(
     own = host_of(config.rank, find_interface(None, local_host(config)))
     if config.rank == 0:
         return _lead_job(options, config, own, port, observe, say)
-    link = _join(config, port, options)
+    link, answer = _join(config, own, port, options)
     try:
-        link.send(hello(host=as_dict(own)))
-        # Rank 0 answers when all ranks are there.
-        answer = read_hello(link, f"rank 0 at {where(config.master_addr, port)}", options.timeout + HELLO_SECONDS)
         agreed = Options.read(answer.get("options"))
         follow(link, place_of(own, agreed.ranks, str(answer.get("job"))), agreed)
     finally:
@@ -231,13 +228,33 @@ def _call(server: str, port: int) -> Link:
     return link
 
 
-def _join(config: JobConfig, port: int, options: Options) -> Link:
+def _join(config: JobConfig, own: Host, port: int, options: Options) -> tuple[Link, Message]:
+    """The link to rank 0, and what it says when all ranks are there. Who is hung up on without a word comes again."""
     deadline = time.monotonic() + options.timeout
+    while True:
+        link = _reach(config, port, deadline)
+        try:
+            link.send(hello(host=as_dict(own)))
+            who = f"rank 0 at {where(config.master_addr, port)}"
+            return link, read_hello(link, who, options.timeout + HELLO_SECONDS)
+        except (GoneError, OSError) as error:
+            link.close()
+            if time.monotonic() >= deadline:
+                raise PerfError(f"rank {config.rank}: {error}") from None
+            time.sleep(RETRY_SECONDS)
+        except BaseException:
+            link.close()
+            raise
+
+
+def _reach(config: JobConfig, port: int, deadline: float) -> Link:
     while True:
         try:
             link = Link(
                 socket.create_connection((config.master_addr, port), timeout=max(deadline - time.monotonic(), 0.1))
             )
+            link.watch_network()
+            return link
         except OSError as error:
             if time.monotonic() >= deadline:
                 raise PerfError(
@@ -245,9 +262,6 @@ def _join(config: JobConfig, port: int, options: Options) -> Link:
                     f"({error.strerror or error}); is mlt perf running there, with the same MASTER_PORT?"
                 ) from None
             time.sleep(RETRY_SECONDS)
-        else:
-            link.watch_network()
-            return link
 
 
 def _job_port(environ: Mapping[str, str], config: JobConfig) -> int:

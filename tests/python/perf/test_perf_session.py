@@ -17,11 +17,12 @@ from perf_runs import agents_of, free_port, perf, read, running, until
 
 from mlt import __version__, interfaces
 from mlt.perf import remote
+from mlt.perf.gathering import MAX_CALLERS, Gathering
 from mlt.perf.link import Link, SilenceError
 from mlt.perf.options import Options
 from mlt.perf.peers import Place
 from mlt.perf.problem import PerfError
-from mlt.perf.remote import PROTOCOL, Host, check_hosts, hello
+from mlt.perf.remote import PROTOCOL, Host, check_hosts, hello, read_host
 
 needs_ipv6 = pytest.mark.skipif(not interfaces.is_own_address("::1"), reason="no IPv6 here")
 HOST = {"rank": 1, "address": "127.0.0.1", "interface": "lo", "mtu": 65_536}
@@ -254,7 +255,12 @@ def test_job__strangers_are_turned_away_and_the_start_goes_on(tmp_path: Path) ->
         leader = stack.enter_context(running(*words, **environment(0)))
         # One that never says a word, one of another program, and ranks that are none of this job's.
         stack.enter_context(until(lambda: caller_of(at)))
-        for said in (b"GET / HTTP/1.1\r\n\r\n", hello(host={"rank": 7}), hello(host=HOST | {"rank": 2})):
+        for said in (
+            b"GET / HTTP/1.1\r\n\r\n",
+            hello(host={"rank": 7}),
+            hello(host=HOST | {"rank": float("inf")}),
+            hello(host=HOST | {"rank": 2}),
+        ):
             answer = answered(at, said)
             assert answer is not None
             assert "refused" in answer
@@ -275,6 +281,50 @@ def test_job__who_was_turned_away_is_named_with_who_is_missing() -> None:
     assert leader.returncode == 1
     assert "rank 1 of 2 did not come" in error
     assert "runs mlt 9.9.9" in error.rpartition("turned away: ")[2]
+
+
+def test_job__a_rank_that_is_hung_up_on_comes_again() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(20)
+        at = listener.getsockname()[1]
+        with running("--pattern", "allreduce", **job(free_port(), 1, 2), MLT_PERF_PORT=str(at)) as rank:
+            listener.accept()[0].close()
+            link = Link(listener.accept()[0])
+            assert read_host(remote.read_hello(link, "the rank"), "the rank").rank == 1
+            remote.refuse(link, "enough was seen")
+            _, error = rank.communicate(timeout=20)
+    assert "enough was seen" in error
+
+
+def test_gathering__silent_callers_do_not_keep_a_rank_out() -> None:
+    with contextlib.ExitStack() as stack:
+        listener = socket.create_server(("127.0.0.1", 0), backlog=MAX_CALLERS + 1)
+        at = listener.getsockname()[1]
+        gathering = stack.enter_context(Gathering([listener], Host(**HOST | {"rank": 0}), 2, lambda text: None))
+        for _ in range(MAX_CALLERS):
+            stack.enter_context(socket.create_connection(("127.0.0.1", at)))
+        Link(stack.enter_context(socket.create_connection(("127.0.0.1", at)))).send(hello(host=HOST))
+        gathering.run(3.0)
+        assert sorted(gathering.hosts) == [0, 1]
+        gathering.links[1].close()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({field: value} for field in ("rank", "mtu") for value in (float("inf"), float("nan"), 1.5, True, "1", -1)),
+        {"rank": 1 << 16},
+        {"mtu": 0},
+        {"mtu": 1 << 40},
+        {"address": 1},
+        {"address": "nowhere"},
+        {"interface": None},
+        {"more": 1},
+    ],
+)
+def test_read_host__what_no_machine_says_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(PerfError, match="did not say which rank it is"):
+        read_host(hello(host=HOST | wrong), "a stranger")
 
 
 def test_job__a_rank_that_left_may_come_again() -> None:
