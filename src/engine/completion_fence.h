@@ -28,7 +28,11 @@ class CompletionFence {
 
   // The next one that may pass; false if there is none.
   bool pop(io::Datapath& datapath, core::Completion& completion) {
-    if (held_.empty() || held_.front().behind_runs > datapath.runs_left()) return false;
+    return !held_.empty() && held_.front().behind_runs <= datapath.runs_left() && pop_any(completion);
+  }
+  // The next one, when the datapath is gone.
+  bool pop_any(core::Completion& completion) {
+    if (held_.empty()) return false;
     completion = held_.front().completion;
     held_.pop_front();
     return true;

@@ -57,6 +57,9 @@ void EventLoop::run() {
   // Its threads, if it has any, read the memory of sends until they end.
   network_ = nullptr;
   datapath_.reset();
+  while (fence_.pop_any(completion_)) {  // what only waited for them ends as it did
+    if (!collective::is_machine_operation(completion_.operation)) finish_user(completion_);
+  }
   base::fence_streamed();  // of receives under way, whose memory is given back below
   // PROTOCOL 10.1.3: Operations that are still under way then end as cancelled here, and as peer failed at the other
   //     side.

@@ -161,6 +161,13 @@ void for_each_backend(const std::function<void(Pair&)>& check) {
   }
 }
 
+// The run's memory is the caller's again.
+io::SendStatus send(io::Datapath& datapath, const TestRun& run) {
+  const io::SendStatus status = datapath.send(0, run.get());
+  io_test::wait_until_left(datapath);
+  return status;
+}
+
 std::vector<std::uint32_t> sequence(std::uint32_t first, std::uint32_t count) {
   std::vector<std::uint32_t> numbers(count);
   std::iota(numbers.begin(), numbers.end(), first);
@@ -183,7 +190,7 @@ TEST_CASE("send__one_datagram_arrives_whole") {
       if (bytes > pair.zero->capabilities().max_datagram_bytes) continue;  // IPv6 takes 20 bytes more of a packet
       CollectingSink sink;
       const TestRun run(1, bytes, 1, bytes);
-      REQUIRE(pair.zero->send(0, run.get()) == io::SendStatus::kSent);
+      REQUIRE(send(*pair.zero, run) == io::SendStatus::kSent);
       io_test::receive_until(*pair.one, sink, 1);
       REQUIRE(sink.numbers() == sequence(bytes, 1));
       CHECK(sink.datagrams[0].bytes == bytes);
@@ -200,7 +207,7 @@ TEST_CASE("send__run_arrives_datagram_by_datagram_with_a_shorter_last_one") {
         CAPTURE(last);
         CollectingSink sink;
         const TestRun run(1, 100, count, 1'440, last);
-        REQUIRE(pair.zero->send(0, run.get()) == io::SendStatus::kSent);
+        REQUIRE(send(*pair.zero, run) == io::SendStatus::kSent);
         io_test::receive_until(*pair.one, sink, count);
         REQUIRE(sink.numbers() == sequence(100, count));
         CHECK(sink.datagrams.front().bytes == 1'440);
@@ -217,12 +224,12 @@ TEST_CASE("send__a_run_of_the_most_datagrams_and_one_of_the_most_bytes") {
     CHECK(can.max_run_segments == base::kMaxRunSegments);
     CollectingSink sink;
     const TestRun many(1, 0, can.max_run_segments, 64);
-    REQUIRE(pair.zero->send(0, many.get()) == io::SendStatus::kSent);
+    REQUIRE(send(*pair.zero, many) == io::SendStatus::kSent);
     const std::uint32_t bytes = 1'440;
     const std::uint32_t count = can.max_run_bytes / bytes;
     const TestRun large(1, 1'000, count + 1, bytes, can.max_run_bytes - count * bytes);
     REQUIRE(large.get().total_bytes == can.max_run_bytes);
-    REQUIRE(pair.zero->send(0, large.get()) == io::SendStatus::kSent);
+    REQUIRE(send(*pair.zero, large) == io::SendStatus::kSent);
     io_test::receive_until(*pair.one, sink, can.max_run_segments + count + 1);
     std::vector<std::uint32_t> expected = sequence(0, can.max_run_segments);
     const auto rest = sequence(1'000, count + 1);
@@ -236,8 +243,8 @@ TEST_CASE("send__both_ways_at_once") {
   for_each_backend([](Pair& pair) {
     CollectingSink at_zero, at_one;
     const TestRun out(1, 0, 20, 1'000), back(0, 500, 30, 900);
-    REQUIRE(pair.zero->send(0, out.get()) == io::SendStatus::kSent);
-    REQUIRE(pair.one->send(0, back.get()) == io::SendStatus::kSent);
+    REQUIRE(send(*pair.zero, out) == io::SendStatus::kSent);
+    REQUIRE(send(*pair.one, back) == io::SendStatus::kSent);
     io_test::receive_until(*pair.one, at_one, 20);
     io_test::receive_until(*pair.zero, at_zero, 30);
     CHECK(at_one.numbers() == sequence(0, 20));
@@ -258,7 +265,7 @@ TEST_CASE("send__ecn_mark_reaches_the_receiver") {
         TestRun run(1, 0, count, 200);
         run.get().dscp = 46;
         run.get().ecn = ecn;
-        REQUIRE(pair.zero->send(0, run.get()) == io::SendStatus::kSent);
+        REQUIRE(send(*pair.zero, run) == io::SendStatus::kSent);
         io_test::receive_until(*pair.one, sink, count);
         REQUIRE(sink.datagrams.size() == count);
         for (const auto& datagram : sink.datagrams) CHECK(datagram.ecn == (reads ? ecn : base::Ecn::kNotEct));
@@ -271,14 +278,14 @@ TEST_CASE("send__refuses_what_is_too_large_and_whom_it_does_not_know") {
   for_each_backend([](Pair& pair) {
     const io::Capabilities& can = pair.zero->capabilities();
     const TestRun to_stranger(7, 0, 1, 100);
-    CHECK(pair.zero->send(0, to_stranger.get()) == io::SendStatus::kNoPeer);
+    CHECK(send(*pair.zero, to_stranger) == io::SendStatus::kNoPeer);
     TestRun other_path(1, 0, 1, 100);
     other_path.get().path = 1;
-    CHECK(pair.zero->send(0, other_path.get()) == io::SendStatus::kNoPeer);
+    CHECK(send(*pair.zero, other_path) == io::SendStatus::kNoPeer);
     const TestRun too_long_datagram(1, 0, 1, can.max_datagram_bytes + 1);
-    CHECK(pair.zero->send(0, too_long_datagram.get()) == io::SendStatus::kTooLarge);
+    CHECK(send(*pair.zero, too_long_datagram) == io::SendStatus::kTooLarge);
     const TestRun too_long_run(1, 0, can.max_run_bytes / 1'440 + 1, 1'440);
-    CHECK(pair.zero->send(0, too_long_run.get()) == io::SendStatus::kTooLarge);
+    CHECK(send(*pair.zero, too_long_run) == io::SendStatus::kTooLarge);
     CollectingSink sink;
     pair.one->receive(io::monotonic_now(), 16, sink);
     CHECK(sink.datagrams.empty());
@@ -291,8 +298,7 @@ TEST_CASE("receive__keeps_to_its_budget_and_polls_readable_while_there_is_more")
     for (std::uint32_t i = 0; i < 4; ++i) {
       TestRun run(1, i, 1, 100 + i);
       run.get().ecn = static_cast<base::Ecn>(i);
-      REQUIRE(pair.zero->send(0, run.get()) == io::SendStatus::kSent);
-      io_test::wait_until_left(*pair.zero);
+      REQUIRE(send(*pair.zero, run) == io::SendStatus::kSent);
     }
     CollectingSink sink;
     CHECK(pair.one->receive(io::monotonic_now(), 0, sink) == 0);
@@ -326,7 +332,7 @@ TEST_CASE("receive__gives_every_packet_back_to_libvma") {
   CollectingSink sink;
   for (std::uint32_t i = 0; i < 10; ++i) {
     const TestRun run(1, i * 44, 44, 1'440);
-    REQUIRE(pair.zero->send(0, run.get()) == io::SendStatus::kSent);
+    REQUIRE(send(*pair.zero, run) == io::SendStatus::kSent);
     io_test::receive_until(*pair.one, sink, (i + 1) * 44);
   }
   CHECK(sink.numbers() == sequence(0, 440));

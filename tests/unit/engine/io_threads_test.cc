@@ -2,6 +2,7 @@
 // the system says is heard, bad options are refused.
 #include <doctest/doctest.h>
 
+#include <chrono>
 #include <cstring>
 #include <string>
 #include <thread>
@@ -147,6 +148,22 @@ TEST_CASE("io_threads__no_completion_comes_while_a_thread_is_sending_the_tensor"
                                                   : Status::kCancelled));
     if (closing.joinable()) closing.join();
   }
+}
+
+TEST_CASE("io_threads__what_waited_for_a_thread_when_the_engine_was_closed_ends_as_it_did") {
+  const std::vector<std::byte> data = pattern(400'000);
+  std::vector<std::byte> got(data.size());
+  Job job(2, with_threads(1, 1));
+  receive(job, got);
+  HeldSends held;
+  const OperationId sent = send(job, data, 100 * kMillisecond);
+  REQUIRE(held.wait_for_one());
+  CHECK(!job[0].wait(sent, 400 * kMillisecond).has_value());
+  std::thread closing([&] { job[0].close(); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));  // close() is in the loop's thread by then
+  held.release();
+  CHECK(job.finish(0, sent).status == Status::kTimedOut);
+  closing.join();
 }
 
 // And it holds back no more than it must: receives, and sends that nothing of is queued.
