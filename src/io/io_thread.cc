@@ -98,8 +98,14 @@ bool IoThread::pin(OsError& error) {
 
 bool IoThread::send(std::uint64_t number, const base::DatagramRun& run) {
   if (!sends_.push(number, run)) return false;
-  bell_.ring();
+  if (++unannounced_ >= SendRing::kPlaces / 2) wake();
   return true;
+}
+
+void IoThread::wake() {
+  if (unannounced_ == 0) return;
+  unannounced_ = 0;
+  bell_.ring();
 }
 
 std::size_t IoThread::receive(base::TimeNs now, std::size_t most, ReceiveSink& sink) {
@@ -176,7 +182,9 @@ void IoThread::tell_sent() {
 
 bool IoThread::receive_some(base::TimeNs now) {
   // Without room too: a datapath may have sends to finish.
-  return inner_->receive(now, std::min(kReceiveBudget, receives_.room()), *this) > 0;
+  if (inner_->receive(now, std::min(kReceiveBudget, receives_.room()), *this) == 0) return false;
+  owner_.bell.ring();  // once for what was there, not for each run
+  return true;
 }
 
 void IoThread::on_run(const base::ReceivedRun& run) {
@@ -188,7 +196,6 @@ void IoThread::on_run(const base::ReceivedRun& run) {
   if (stamped.arrival_ns == base::kNever) stamped.arrival_ns = now_;
   receives_.push(stamped);
   if (direct_) inner_->receive_into(receives_.next_buffer());
-  owner_.bell.ring();
 }
 
 // The second look of the bell's protocol: what the owner gave since the first.

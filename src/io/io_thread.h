@@ -49,7 +49,10 @@ class IoThread final : private ReceiveSink {
   IoThread(const IoThread&) = delete;
   IoThread& operator=(const IoThread&) = delete;
 
+  // Queues a run; false if there is no room. A thread that sleeps is woken once for several runs: by wake(), at the
+  // latest when half of the ring is full.
   bool send(std::uint64_t number, const base::DatagramRun& run);
+  void wake();
   SendRing& sends() { return sends_; }
   const ReceiveRing& received() const { return receives_; }
   std::size_t receive(base::TimeNs now, std::size_t most, ReceiveSink& sink);
@@ -85,6 +88,7 @@ class IoThread final : private ReceiveSink {
   std::atomic<const Question*> question_{nullptr};
   std::atomic<bool> waits_for_room_{false};  // to receive into
   std::atomic<bool> stopping_{false};
+  std::size_t unannounced_ = 0;  // the owner's: runs queued since the last wake()
 
   // The I/O thread's.
   Counts counts_;

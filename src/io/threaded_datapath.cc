@@ -124,7 +124,12 @@ std::uint64_t ThreadedDatapath::oldest_run() const {
   return oldest;
 }
 
+void ThreadedDatapath::wake_threads() {
+  for (const Group& group : groups_) group.thread->wake();
+}
+
 std::uint64_t ThreadedDatapath::runs_left() {
+  wake_threads();
   if (const std::uint64_t oldest = oldest_run(); oldest == taken_) return oldest;
   // Said before the second look: what leaves after it rings the bell.
   owner_.waits_for_sends.store(true);
@@ -138,6 +143,7 @@ bool ThreadedDatapath::all_have_room() {
 bool ThreadedDatapath::has_room() {
   if (all_have_room()) return true;
   ++send_ring_full_;
+  wake_threads();
   owner_.waits_for_sends.store(true);
   return all_have_room();
 }
@@ -165,6 +171,7 @@ std::size_t ThreadedDatapath::take_received(base::TimeNs now, std::size_t budget
 }
 
 std::size_t ThreadedDatapath::receive(base::TimeNs now, std::size_t budget_runs, ReceiveSink& sink) {
+  wake_threads();
   const std::size_t count = take_received(now, budget_runs, sink);
   if (count > 0 || budget_runs == 0) return count;
   // Nothing there: the next arrival rings, and what came meanwhile is taken now.

@@ -4,8 +4,9 @@
 // A run is sent later than send() answers: the fence of io/datapath.h, runs_taken() and runs_left(), says when memory
 // that its slices point to is free, and poll_refused() what the system said. What is not memory of the run's own
 // scratch is read by another thread until then, so a datapath that lends its slices for the length of send() alone
-// (faults) goes inside, one per group, not around. Nothing allocates after construction but refusals, counters() and
-// last_error().
+// (faults) goes inside, one per group, not around. A thread that sleeps is woken for several runs at once: at the
+// latest by the owner's next receive(), which comes before it sleeps itself. Nothing allocates after construction but
+// refusals, counters() and last_error().
 #pragma once
 
 #include <cstdint>
@@ -64,6 +65,7 @@ class ThreadedDatapath final : public NetworkDatapath {
 
   ThreadedDatapath() = default;
   bool add_group(IoGroup group, base::DurationNs spin_ns, OsError& error);
+  void wake_threads();
   void combine(const Capabilities& can);
   void name_counters();
   std::uint64_t oldest_run() const;

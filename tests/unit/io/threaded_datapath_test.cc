@@ -139,6 +139,7 @@ TEST_CASE("threads__each_serves_its_paths_under_their_own_numbers") {
       runs.emplace_back(1, path * 10U, path + 1U, 200);
       runs.back().get().path = path;
       REQUIRE(pair.zero->send(0, runs.back().get()) == SendStatus::kSent);
+      io_test::wait_until_left(*pair.zero);
       io_test::receive_until(*pair.one, sink, (path + 1U) * (path + 2U) / 2);
     }
     CHECK(ports.size() == kPaths);
