@@ -4,7 +4,7 @@
 
 A job of two processes for each number of threads, in turns that begin with another one each time. Prints medians over
 the turns with the least and the most: goodput, CPU of both ranks per GB, and of it that of the two threads that run the
-protocol. Their reciprocal is what a rank could move if the I/O threads had CPUs of their own.
+protocol, which bounds what ranks can move whose I/O threads have CPUs of their own.
 """
 
 from __future__ import annotations
