@@ -66,7 +66,8 @@ class Datapath {
   // The fence, for a datapath whose send() puts a run into a queue that another thread empties. The slices of a run
   // that was taken may be read until it has left, but for those in its own scratch, which are copied: whoever owns that
   // memory gets it back, by a completion, when runs_left() has reached what runs_taken() was. Equal, always, where
-  // send() itself hands the bytes to the system. The owner's thread, which readable_fd() wakes when more has left.
+  // send() itself hands the bytes to the system. The other thread begins with it at the latest when the owner calls
+  // receive() or runs_left(), and readable_fd() wakes the owner when more has left.
   virtual std::uint64_t runs_taken() const { return 0; }
   virtual std::uint64_t runs_left() { return 0; }
 
