@@ -26,12 +26,13 @@ class TargetResult:
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
-    """Two targets' readings of one policy."""
+    """Two targets' readings of one policy. ``accepted`` and ``near`` are counts."""
 
     left: str
     right: str
     unexplained: tuple[Difference, ...]
-    explained: int
+    accepted: int
+    near: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,13 +61,14 @@ def check(policy: Policy, *, names: Iterable[str] | None = None, ports: tuple[st
     written = [result.generated for result in results if result.generated is not None]
     pairs = []
     for left, right in combinations(written, 2):
-        unexplained, explained = compare(left, right)
+        found_between = compare(left, right)
         pairs.append(
             Pair(
                 left=left.target.name,
                 right=right.target.name,
-                unexplained=tuple(unexplained),
-                explained=len(explained),
+                unexplained=found_between.unexplained,
+                accepted=len(found_between.accepted),
+                near=len(found_between.near),
             )
         )
     return Report(findings=found, results=tuple(results), pairs=tuple(pairs))

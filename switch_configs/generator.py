@@ -97,24 +97,31 @@ _EXCUSES = {
 }
 
 
-def compare(left: Generated, right: Generated) -> tuple[list[Difference], list[Difference]]:
-    """(unexplained, explained) differences between two targets.
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Differences between two targets. ``accepted``: by the policy, for either. ``near``: thresholds within twice the
+    rounding tolerance (each side may have moved once) or within the least gap a target needs between min and max."""
 
-    Explained are those the policy accepted for either target, and thresholds within twice the rounding tolerance (each
-    side may have moved once) or within the least gap a target needs between min and max.
-    """
+    unexplained: tuple[Difference, ...]
+    accepted: tuple[Difference, ...]
+    near: tuple[Difference, ...]
+
+
+def compare(left: Generated, right: Generated) -> Comparison:
+    """What two targets make of one policy."""
     excused: set[str] = set()
     for generated in (left, right):
         for feature, _ in generated.plan.accepted:
             excused |= _EXCUSES.get(feature, set())
     tolerance = 2 * left.plan.policy.rounding_tolerance_percent
     unexplained: list[Difference] = []
-    explained: list[Difference] = []
+    accepted: list[Difference] = []
+    close: list[Difference] = []
     gap = max(left.target.capabilities.step_gap_bytes, right.target.capabilities.step_gap_bytes)
     for difference in differences(neutral(left), neutral(right), tolerance_percent=tolerance):
         near = difference.feature == "max-threshold" and _bytes_apart(difference) <= gap + _slack(left, right)
-        (explained if difference.feature in excused or near else unexplained).append(difference)
-    return unexplained, explained
+        (close if near else accepted if difference.feature in excused else unexplained).append(difference)
+    return Comparison(unexplained=tuple(unexplained), accepted=tuple(accepted), near=tuple(close))
 
 
 def _bytes_apart(difference: Difference) -> int:

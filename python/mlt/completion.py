@@ -100,17 +100,18 @@ def completion_of(context: Context, native: _core.Completion, op: Operation | No
         is_transfer = native.kind in ("send", "recv")
         peer, tag = (native.peer, native.tag) if is_transfer else (-1, 0)
         op = Operation(native.operation, native.kind, peer, tag, context)
+    status, failed_peer, total_bytes, missing, missing_bytes, allowed_bytes, repairs, elapsed_ns, error = native.outcome
     return Completion(
-        op=op,
-        kind=op.kind,
-        status=native.status,
-        peer=op.peer if op.peer >= 0 else native.failed_peer,
-        tag=op.tag,
-        bytes=native.total_bytes,
-        missing=native.missing,
-        missing_bytes=native.missing_bytes,
-        allowed_missing_bytes=native.allowed_missing_bytes,
-        repairs=native.repaired_segments,
-        elapsed_ns=native.elapsed_ns,
-        error=native.error,
+        op,
+        op.kind,
+        status,
+        op.peer if op.peer >= 0 else failed_peer,
+        op.tag,
+        total_bytes,
+        missing,
+        missing_bytes,
+        allowed_bytes,
+        repairs,
+        elapsed_ns,
+        error,
     )

@@ -208,7 +208,7 @@ class Context(GroupCollectives):
             layers=layers,
             tags=tags,
             by_magnitude=by_magnitude,
-            timeout_ns=_optional_nanoseconds(timeout, "timeout"),
+            timeout_ns=0 if timeout is None else _nanoseconds(timeout, "timeout"),
             dtype=dtype or "",
         )
         return Operation(operation, "send", to, tag, self)
@@ -240,10 +240,10 @@ class Context(GroupCollectives):
             from_=from_,
             tag=_tag(tag),
             loss_bound=loss_bound,
-            keep_missing=_choice(fill, "fill", "zero", "keep"),
-            eager=_choice(stop, "stop", "patient", "eager"),
-            deadline_ns=_optional_nanoseconds(deadline, "deadline"),
-            timeout_ns=_optional_nanoseconds(timeout, "timeout"),
+            keep_missing=fill != "zero" and _choice(fill, "fill", "zero", "keep"),
+            eager=stop != "patient" and _choice(stop, "stop", "patient", "eager"),
+            deadline_ns=0 if deadline is None else _nanoseconds(deadline, "deadline"),
+            timeout_ns=0 if timeout is None else _nanoseconds(timeout, "timeout"),
             dtype=dtype or "",
         )
         return Operation(operation, "recv", from_, tag, self)
@@ -268,7 +268,8 @@ class Context(GroupCollectives):
                 peer=op.peer if op.peer >= 0 else None,
             )
         completion = completion_of(self, native, op)
-        completion.raise_if_failed()
+        if completion.error:
+            completion.raise_if_failed()
         return completion
 
     def cancel(self, op: Operation) -> None:
@@ -365,10 +366,6 @@ def _nanoseconds(seconds: float, name: str) -> int:
     if not (math.isfinite(seconds) and seconds > 0):
         raise ConfigError(f"{name} is {seconds!r}; it is a time in seconds, above 0")
     return max(round(seconds * 1e9), 1)
-
-
-def _optional_nanoseconds(seconds: float | None, name: str) -> int:
-    return 0 if seconds is None else _nanoseconds(seconds, name)
 
 
 def _at_least(value: int | None, least: int, name: str) -> int:

@@ -10,9 +10,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import logging
+import math
 import selectors
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -31,6 +34,10 @@ RETRY_SECONDS = 0.05
 GRACE_SECONDS = 0.5
 # Connections that never become a rank (port scanners, ranks of other jobs) that rank 0 holds at a time.
 MAX_STRANGERS = 64
+# After so long a rank says once what it waits for.
+QUIET_SECONDS = 5.0
+
+logger = logging.getLogger("mlt")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +72,23 @@ def _where(config: JobConfig) -> str:
 
 def _line(message: dict[str, Any]) -> bytes:
     return json.dumps(message, separators=(",", ":")).encode() + b"\n"
+
+
+class _Patience:
+    """Says once, after ``QUIET_SECONDS``, what is being waited for."""
+
+    def __init__(self) -> None:
+        self._due = time.monotonic() + QUIET_SECONDS
+
+    @property
+    def left(self) -> float:
+        """Seconds until it has to be asked."""
+        return max(self._due - time.monotonic(), 0.0)
+
+    def ask(self, text: Callable[[], str]) -> None:
+        if self.left == 0:
+            self._due = math.inf
+            logger.warning("%s", text())
 
 
 class _Caller:
@@ -158,11 +182,13 @@ class _Host:
         return all(interfaces.is_loopback(str(one.getsockname()[0])) for one in self._listeners)
 
     def run(self, deadline: float, timeout: float) -> list[Endpoint]:
+        patience = _Patience()
         while len(self._ranks) < self._config.size:
             left = deadline - time.monotonic()
             if left <= 0:
                 self._give_up(timeout)
-            for key, _ in self._selector.select(left):
+            patience.ask(lambda: self._waiting_text(timeout))
+            for key, _ in self._selector.select(min(left, patience.left)):
                 if key.data is None:
                     self._accept(cast(socket.socket, key.fileobj))
                 else:
@@ -170,6 +196,14 @@ class _Host:
         table = [self._ranks[rank] for rank in range(self._config.size)]
         self._answer_all({"ranks": [[one.rank, one.host, one.port] for one in table]}, deadline)
         return table
+
+    def _waiting_text(self, timeout: float) -> str:
+        missing = [rank for rank in range(self._config.size) if rank not in self._ranks]
+        refused = f"; refused: {self._refused[-1]}" if self._refused else ""
+        return (
+            f"rank 0: still waiting at {_where(self._config)} for {_ranks_text(missing)} of {self._config.size}, "
+            f"{timeout:g} s in all{refused}"
+        )
 
     def _accept(self, listener: socket.socket) -> None:
         try:
@@ -341,12 +375,29 @@ def _join(config: JobConfig, own: Endpoint, dscp: DscpMap | None, deadline: floa
         }
     )
     cause = "no answer"
+    patience = _Patience()
+
+    def waiting_text() -> str:
+        who = f"rank {config.rank}: still waiting for rank 0 at {_where(config)}, {timeout:g} s in all"
+        return f"{who} (last: {cause}); is it running, and is MASTER_ADDR the same on all ranks?"
+
+    def not_all_text() -> str:
+        return (
+            f"rank {config.rank}: rank 0 at {_where(config)} has not heard of every rank yet, {timeout:g} s in all; it "
+            "says which are missing"
+        )
+
     while (left := deadline - time.monotonic()) > 0:
+        patience.ask(waiting_text)
         try:
-            with socket.create_connection((config.master_addr, config.rendezvous_port), timeout=left) as connection:
+            seconds = min(left, max(patience.left, RETRY_SECONDS))
+            with socket.create_connection((config.master_addr, config.rendezvous_port), timeout=seconds) as connection:
                 connection.sendall(hello)
                 answer = _read_line(
-                    connection, deadline + GRACE_SECONDS, config.size * MAX_ENTRY_BYTES + MAX_HELLO_BYTES
+                    connection,
+                    deadline + GRACE_SECONDS,
+                    config.size * MAX_ENTRY_BYTES + MAX_HELLO_BYTES,
+                    lambda: patience.ask(not_all_text),
                 )
                 return _table(config, answer)
         except OSError as error:
@@ -365,14 +416,19 @@ def _join(config: JobConfig, own: Endpoint, dscp: DscpMap | None, deadline: floa
     )
 
 
-def _read_line(connection: socket.socket, deadline: float, limit: int) -> bytes:
+def _read_line(connection: socket.socket, deadline: float, limit: int, waiting: Callable[[], None]) -> bytes:
+    """``waiting`` is called once a second while nothing comes."""
     received = bytearray()
     while b"\n" not in received:
-        connection.settimeout(max(deadline - time.monotonic(), 1e-3))
+        left = max(deadline - time.monotonic(), 1e-3)
+        connection.settimeout(min(left, 1.0))
         try:
             piece = connection.recv(65_536)
         except TimeoutError:
-            raise TimeoutError("rank 0 took the announcement, but not every rank had come") from None
+            if left <= 1.0:
+                raise TimeoutError("rank 0 took the announcement, but not every rank had come") from None
+            waiting()
+            continue
         if not piece:
             raise ConnectionResetError(errno.ECONNRESET, "rank 0 closed the connection without an answer")
         received += piece

@@ -48,6 +48,21 @@ const char* verb_name(Verb verb) {
   return "recv";
 }
 
+py::list missing_ranges(const Completion& completion) {
+  py::list ranges(completion.missing.size());
+  for (std::size_t i = 0; i < completion.missing.size(); ++i) {
+    ranges[i] = py::make_tuple(completion.missing[i].offset_bytes, completion.missing[i].length_bytes);
+  }
+  return ranges;
+}
+
+// All that the package needs of it at once: a call for each would cost more than the wait.
+py::tuple outcome(const Completion& completion) {
+  return py::make_tuple(status_name(completion.status), completion.failed_peer, completion.total_bytes,
+                        missing_ranges(completion), completion.missing_bytes, completion.allowed_missing_bytes,
+                        completion.repaired_segments, completion.elapsed_ns, completion.error);
+}
+
 }  // namespace
 
 void register_completion(py::module_& module) {
@@ -65,13 +80,8 @@ void register_completion(py::module_& module) {
       .def_readonly("elapsed_ns", &Completion::elapsed_ns)
       .def_readonly("error", &Completion::error)
       .def_readonly("failed_peer", &Completion::failed_peer)
-      .def_property_readonly("missing", [](const Completion& self) {
-        py::list ranges(self.missing.size());
-        for (std::size_t i = 0; i < self.missing.size(); ++i) {
-          ranges[i] = py::make_tuple(self.missing[i].offset_bytes, self.missing[i].length_bytes);
-        }
-        return ranges;
-      });
+      .def_property_readonly("missing", &missing_ranges)
+      .def_property_readonly("outcome", &outcome);
   py::class_<PushPullResult>(module, "PushPullResult", "How a push-pull ended.")
       .def_readonly("operation", &PushPullResult::operation)
       .def_readonly("key", &PushPullResult::key)

@@ -60,7 +60,6 @@ std::vector<SegmentTag> copy_tags(py::handle tags) {
 
 Pin make_pin(TensorView view) {
   Pin pin;
-  pin.description = view.description();
   pin.views.push_back(std::move(view));
   return pin;
 }
@@ -68,7 +67,7 @@ Pin make_pin(TensorView view) {
 // The caller owns the memory again; a failure names the tensor.
 template <typename Result>
 void hand_back(Result& result, const Pin& pin) {
-  if (!result.error.empty() && !pin.description.empty()) result.error += " (tensor " + pin.description + ")";
+  if (!result.error.empty() && !pin.views.empty()) result.error += " (tensor " + pin.views.front().description() + ")";
 }
 
 bool overlap(const TensorView& a, const TensorView& b) {

@@ -12,7 +12,6 @@ namespace {
 
 Pin pin_of(std::vector<TensorView> views) {
   Pin pin;
-  pin.description = views.front().description();
   pin.views = std::move(views);
   return pin;
 }

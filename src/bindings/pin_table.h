@@ -15,8 +15,7 @@
 namespace mlt::bindings {
 
 struct Pin {
-  std::vector<TensorView> views;
-  std::string description;
+  std::vector<TensorView> views;  // the first is the one that errors name
 };
 
 class PinTable {

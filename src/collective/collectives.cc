@@ -41,15 +41,23 @@ std::string Collectives::name(const Active& active) const {
          " of its group";
 }
 
-Collectives::Group& Collectives::group_of(const CollectiveRequest& request) {
+Collectives::Group* Collectives::group_of(TimeNs now, const CollectiveRequest& request) {
   const std::uint64_t id = group_id(request.ranks);
+  if (const auto found = groups_.find(id); found != groups_.end()) return &found->second;
+  if (groups_.size() >= kMaxGroups) return nullptr;
   Group& group = groups_[id];
   group.id = id;
-  if (group.ranks.empty()) {
-    group.ranks = request.ranks;
-    group.own = static_cast<std::uint32_t>(std::ranges::find(request.ranks, rank_) - request.ranks.begin());
+  group.ranks = request.ranks;
+  group.own = static_cast<std::uint32_t>(std::ranges::find(request.ranks, rank_) - request.ranks.begin());
+  for (const std::uint16_t rank : group.ranks) {
+    const auto told = heard_.find(rank);
+    if (told == heard_.end()) continue;
+    const auto one = std::ranges::find(told->second, id, &Heard::group);
+    if (one == told->second.end()) continue;
+    apply(now, group, rank, one->sequence, std::move(one->cause));
+    told->second.erase(one);
   }
-  return group;
+  return &group;
 }
 
 void Collectives::refuse(const CollectiveRequest& request, const std::string& text) {
@@ -62,7 +70,20 @@ void Collectives::refuse(const CollectiveRequest& request, const std::string& te
 }
 
 void Collectives::start(TimeNs now, CollectiveRequest request) {
-  Group& group = group_of(request);
+  Group* const found = group_of(now, request);
+  if (found == nullptr) {
+    const std::string text = rank_text(rank_) + " has used " + std::to_string(kMaxGroups) +
+                             " groups, and this is another: use the same groups again";
+    // PROTOCOL 22.1.12: ... It MUST send failed of the new group's first collective to its members.
+    encode(
+        Failed{group_id(request.ranks), 0, rank_, static_cast<std::uint8_t>(core::CompletionStatus::kCancelled), text},
+        scratch_);
+    for (const std::uint16_t rank : request.ranks) {
+      if (rank != rank_) verbs_.send_message(rank, scratch_);
+    }
+    return refuse(request, text);
+  }
+  Group& group = *found;
   if (group.ranks != request.ranks) {
     return refuse(request, "another group of this context has the same name; name its ranks in another order");
   }
@@ -88,8 +109,9 @@ void Collectives::start(TimeNs now, CollectiveRequest request) {
   //     group's next sequence number, from 0 ...
   active.sequence = group.next++;
   group.open.push_back(active.slot);
+  busy_.emplace(group.id, &group);
   if (group.broken && active.sequence >= group.broken_from) fail(now, active, group.cause, !group.is_told);
-  settle(now);
+  settle(now, group);
 }
 
 Shape Collectives::shape_of(const Active& active, const Stream& stream) {
@@ -221,8 +243,9 @@ void Collectives::on_completion(TimeNs now, const core::Completion& completion) 
   --(stream.is_send ? sends_ : receives_);
   active.done.repaired_segments += completion.repaired_segments;
   if (core::is_failure(completion.status)) {
+    Group& group = *active.group;
     on_transfer_failed(now, active, completion);
-    return settle(now);
+    return settle(now, group);
   }
   stream.mark_done(step);
   if (stream.is_over()) --active.streams_left;
@@ -236,7 +259,7 @@ void Collectives::on_completion(TimeNs now, const core::Completion& completion) 
   }
   advance(now, active, index);
   if (!stream.is_send) advance(now, active, active.collective->unlocks(index));
-  settle(now);
+  settle(now, *active.group);
 }
 
 // PROTOCOL 22.1.6: A member that receives another shape than its own MUST fail the collective as a size mismatch,
@@ -255,9 +278,9 @@ void Collectives::check_shape(TimeNs now, Active& active, const Stream& stream) 
 void Collectives::retry(TimeNs now) {
   if (!any_stalled_) return;
   any_stalled_ = false;
-  for (auto& [id, group] : groups_) {
-    for (std::size_t k = 0; k < group.open.size() && k < kLanes; ++k) {
-      Active& active = *slots_[group.open[k]];
+  for (const auto& [id, group] : busy_) {
+    for (std::size_t k = 0; k < group->open.size() && k < kLanes; ++k) {
+      Active& active = *slots_[group->open[k]];
       if (!active.stalled) continue;
       active.stalled = false;
       for (std::size_t i = 0; i < active.collective->streams.size(); ++i) advance(now, active, i);
@@ -279,28 +302,35 @@ bool Collectives::is_over(const Active& active) const {
 }
 
 void Collectives::settle(TimeNs now) {
-  for (auto& [id, group] : groups_) {
-    // Those that wait behind the lanes can only end with their group.
-    for (std::size_t i = 0; i < group.open.size() && (i < kLanes || group.broken);) {
-      Active& active = *slots_[group.open[i]];
-      const bool may_begin = active.sequence < slots_[group.open.front()]->sequence + kLanes;
-      if (!active.collective && !active.failed && may_begin) begin(now, active);
-      if (!is_over(active)) {
-        ++i;
-        continue;
-      }
-      timers_.erase({active.expires_ns, active.slot});
-      active.done.elapsed_ns = now - active.started_ns;
-      if (!active.failed && active.done.missing_bytes > 0) active.done.status = core::CompletionStatus::kWithinBound;
-      if (active.failed) active.done.error = name(active) + ": " + active.done.error;
-      finished_.push_back(std::move(active.done));
-      free_slots_.push_back(active.slot);
-      slots_[active.slot].reset();
-      --open_;
-      group.open.erase(group.open.begin() + static_cast<std::ptrdiff_t>(i));
-      i = 0;  // the next in line may begin, and end at once
-    }
+  for (auto next = busy_.begin(); next != busy_.end();) {
+    Group& group = *next->second;
+    ++next;  // a group that has become idle goes
+    settle(now, group);
   }
+}
+
+void Collectives::settle(TimeNs now, Group& group) {
+  // Those that wait behind the lanes can only end with their group.
+  for (std::size_t i = 0; i < group.open.size() && (i < kLanes || group.broken);) {
+    Active& active = *slots_[group.open[i]];
+    const bool may_begin = active.sequence < slots_[group.open.front()]->sequence + kLanes;
+    if (!active.collective && !active.failed && may_begin) begin(now, active);
+    if (!is_over(active)) {
+      ++i;
+      continue;
+    }
+    timers_.erase({active.expires_ns, active.slot});
+    active.done.elapsed_ns = now - active.started_ns;
+    if (!active.failed && active.done.missing_bytes > 0) active.done.status = core::CompletionStatus::kWithinBound;
+    if (active.failed) active.done.error = name(active) + ": " + active.done.error;
+    finished_.push_back(std::move(active.done));
+    free_slots_.push_back(active.slot);
+    slots_[active.slot].reset();
+    --open_;
+    group.open.erase(group.open.begin() + static_cast<std::ptrdiff_t>(i));
+    i = 0;  // the next in line may begin, and end at once
+  }
+  if (group.open.empty()) busy_.erase(group.id);
 }
 
 bool Collectives::poll_done(CollectiveDone& done) {

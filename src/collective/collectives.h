@@ -25,6 +25,10 @@ namespace mlt::collective {
 // the first are let through, and beyond twice as many these too only one by one: whatever members wait for, they find
 // room for what everybody needs first. The endpoint has more room than that (EndpointConfig::max_sends, max_receives).
 inline constexpr std::uint32_t kSharedTransfers = 256;
+// Groups that a context uses in its life; nothing of one is forgotten, as its tags are not. A job has a handful.
+inline constexpr std::size_t kMaxGroups = 1'024;
+// Failures of groups not used here yet that are kept of what one rank says.
+inline constexpr std::size_t kMaxHeard = 64;
 
 class Collectives {
  public:
@@ -59,7 +63,7 @@ class Collectives {
   };
   struct Group {
     std::uint64_t id = 0;
-    std::vector<std::uint16_t> ranks;  // empty: heard of, not used here yet
+    std::vector<std::uint16_t> ranks;
     std::uint32_t own = 0;
     std::uint32_t next = 0;  // sequence of the next collective
     bool broken = false;     // from `broken_from` on
@@ -67,6 +71,12 @@ class Collectives {
     bool is_told = false;  // the members know, by failed: from here or from one of them
     Cause cause;
     std::deque<std::uint32_t> open;  // slots, by sequence: the first kLanes are under way, the rest waits
+  };
+  // A failure of a group that was not used here yet: whether the rank that told is a member shows when it is.
+  struct Heard {
+    std::uint64_t group = 0;
+    std::uint32_t sequence = 0;
+    Cause cause;
   };
   struct Active {
     std::uint32_t slot = 0;
@@ -88,7 +98,10 @@ class Collectives {
 
   static std::string rank_text(int rank) { return "rank " + std::to_string(rank); }
   static Shape shape_of(const Active& active, const Stream& stream);
-  Group& group_of(const CollectiveRequest& request);
+  // Null if there are too many.
+  Group* group_of(TimeNs now, const CollectiveRequest& request);
+  void remember(std::uint16_t from, const Failed& failed, Cause cause);
+  void apply(TimeNs now, Group& group, std::uint16_t from, std::uint32_t sequence, Cause cause);
   void refuse(const CollectiveRequest& request, const std::string& text);
   void begin(TimeNs now, Active& active);
   void advance(TimeNs now, Active& active, std::size_t stream);
@@ -108,6 +121,7 @@ class Collectives {
   void set_timer(Active& active, TimeNs at);
   // Hands out what is over and begins what may; the last thing that every entry point does.
   void settle(TimeNs now);
+  void settle(TimeNs now, Group& group);
   bool is_over(const Active& active) const;
   OperationId operation(const Active& active, std::size_t stream, std::uint32_t step) const;
   std::string name(const Active& active) const;
@@ -116,8 +130,10 @@ class Collectives {
   Verbs& verbs_;
   base::DurationNs default_timeout_ns_;
   std::uint32_t shared_transfers_;
-  std::uint32_t sends_ = 0, receives_ = 0;  // posted and not done, over all
-  std::map<std::uint64_t, Group> groups_;   // by id; nodes stay where they are
+  std::uint32_t sends_ = 0, receives_ = 0;            // posted and not done, over all
+  std::map<std::uint64_t, Group> groups_;             // by id; nodes stay where they are
+  std::map<std::uint64_t, Group*> busy_;              // those with open collectives
+  std::map<std::uint16_t, std::deque<Heard>> heard_;  // by who told
   std::vector<std::unique_ptr<Active>> slots_;
   std::vector<std::uint32_t> free_slots_;
   std::set<std::pair<TimeNs, std::uint32_t>> timers_;  // of every open collective, one each

@@ -10,8 +10,6 @@ namespace {
 // How long a rank whose peer gave a transfer up waits to hear why: longer than a message takes, shorter than anybody
 // waits for an answer.
 constexpr base::DurationNs kExplanationNs = base::kSecond;
-// Groups that only failures were heard of count too; a job has a handful.
-constexpr std::size_t kMaxGroups = 1'024;
 
 }  // namespace
 
@@ -99,19 +97,38 @@ void Collectives::cancel(TimeNs now, OperationId operation) {
 }
 
 void Collectives::on_message(TimeNs now, std::uint16_t from, const Failed& failed) {
-  const auto found = groups_.find(failed.group);
-  if (found == groups_.end() && groups_.size() >= kMaxGroups) return;
-  Group& group = groups_[failed.group];
-  group.id = failed.group;
-  if (!group.ranks.empty() && std::ranges::find(group.ranks, from) == group.ranks.end()) return;
   const auto status = static_cast<core::CompletionStatus>(failed.status);
   const bool is_known = core::is_failure(status) && status <= core::CompletionStatus::kCancelled;
   Cause cause{is_known ? status : core::CompletionStatus::kCancelled, failed.failed_rank, failed.text};
   if (cause.text.empty()) cause.text = rank_text(from) + " gave it up";
+  const auto found = groups_.find(failed.group);
+  if (found == groups_.end()) return remember(from, failed, std::move(cause));
+  apply(now, found->second, from, failed.sequence, std::move(cause));
+  settle(now, found->second);
+}
+
+// PROTOCOL 22.1.11: ... What is said of a group that was not called here yet is kept until it is, of each rank that
+//     says so for 64 groups, of which the oldest goes first.
+void Collectives::remember(std::uint16_t from, const Failed& failed, Cause cause) {
+  std::deque<Heard>& told = heard_[from];
+  const auto before = std::ranges::find(told, failed.group, &Heard::group);
+  if (before != told.end()) {
+    if (before->sequence <= failed.sequence) return;
+    told.erase(before);
+  }
+  if (told.size() >= kMaxHeard) told.pop_front();
+  told.push_back({failed.group, failed.sequence, std::move(cause)});
+}
+
+// PROTOCOL 22.1.11: A failed that does not come from a member MUST be ignored; a failed rank that is no member's counts
+//     as the sender.
+void Collectives::apply(TimeNs now, Group& group, std::uint16_t from, std::uint32_t sequence, Cause cause) {
+  const auto is_member = [&](int rank) { return std::ranges::find(group.ranks, rank) != group.ranks.end(); };
+  if (!is_member(from)) return;
+  if (cause.peer != -1 && !is_member(cause.peer)) cause.peer = from;
   // Also one that waits to hear why it was given up, and one that has not been called here yet.
   group.is_told = true;
-  break_group(now, group, failed.sequence, cause);
-  settle(now);
+  break_group(now, group, sequence, cause);
 }
 
 // Transfers that are posted end by themselves. What matters beside is what was still to be posted, and who waits to

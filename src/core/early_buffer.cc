@@ -43,6 +43,7 @@ EarlyTransfer* EarlyBuffer::insert(std::uint16_t peer, const wire::TransferId& t
     early.transfer = transfer;
     early.has_data = has_data;
     ++taken;
+    ++transfers_known_;
     return &early;
   }
   return nullptr;
@@ -102,6 +103,7 @@ void EarlyBuffer::release_segments(EarlyTransfer& early) {
   early.used = true;
   early.has_data = false;
   ++notes_by_peer_[early.peer];
+  ++transfers_known_;
 }
 
 void EarlyBuffer::forget(std::uint16_t peer) {

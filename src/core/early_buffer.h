@@ -67,12 +67,15 @@ class EarlyBuffer {
     early.first_segment = kNil;
     early.used = false;
     --(early.has_data ? data_by_peer_ : notes_by_peer_)[early.peer];
+    --transfers_known_;
   }
 
   // Gives back the segments and keeps the record as a note.
   void release_segments(EarlyTransfer& early);
   void forget(std::uint16_t peer);
   std::size_t segments_kept() const { return kept_; }
+  // Transfers of which something came: data, a probe or an ABORT.
+  std::size_t transfers_known() const { return transfers_known_; }
   std::size_t capacity() const { return segments_.size(); }
 
  private:
@@ -88,6 +91,7 @@ class EarlyBuffer {
   std::uint32_t per_peer_;
   std::uint32_t transfers_per_peer_;
   std::size_t kept_ = 0;
+  std::size_t transfers_known_ = 0;
 };
 
 }  // namespace mlt::core

@@ -53,6 +53,8 @@ class Endpoint {
   std::uint32_t segment_count(std::uint16_t peer, std::uint64_t total_bytes) const;
   double rate_bytes_per_second(std::uint16_t peer) const;
   Usage usage() const;
+  // Whether something came for a receive that is not posted yet.
+  bool has_early() const { return receiver_.has_early(); }
   // What is known of one path to a peer; all zero if there is no such path.
   PathView path_view(std::uint16_t peer, std::uint8_t path) const;
   std::uint64_t in_flight_bytes(std::uint16_t peer) const { return sender_.in_flight_bytes(peer); }

@@ -119,6 +119,7 @@ bool PathSpray::on_block(std::uint8_t path, const wire::AckBlock& block, base::T
   if (arrived >= 0x8000'0000U) return false;  // an older report that was overtaken
   out.reported = block.received_packets;
   out.packets_reported += arrived;
+  delivered_packets_ += arrived;
   std::uint32_t packets = 0;
   // PROTOCOL 6.3.4: The highest sequence number of an acknowledgement block resolves everything up to it ...
   // Never trust a number beyond what was sent.

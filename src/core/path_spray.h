@@ -31,6 +31,7 @@
 
 #include <array>
 #include <cstdint>
+#include <utility>
 
 #include "base/time.h"
 #include "core/rtt_estimator.h"
@@ -102,6 +103,8 @@ class PathSpray {
   // A round-trip sample of a packet that went over `path` and of its answer, which came back over `answer_path`.
   // Returns what the peer's rate controller may see of it; 0: nothing.
   base::DurationNs on_sample(std::uint8_t path, std::uint32_t answer_path, base::DurationNs rtt_ns);
+  // Packets that reports told of since this was last asked.
+  std::uint64_t take_delivered_packets() { return std::exchange(delivered_packets_, 0); }
   // Gives up what must have arrived by now if its path worked; true if something was. Renews weights and control path.
   bool after_report(base::TimeNs now);
   // Nothing that is in flight will arrive any more.
@@ -161,6 +164,7 @@ class PathSpray {
   base::DurationNs base_question_ns_ = 0;
   base::TimeNs newest_arrived_ns_ = 0;  // when the newest packet left of which any path's report tells
   std::uint32_t most_weight_ = kFullWeight;
+  std::uint64_t delivered_packets_ = 0;
   Changes changes_;
   std::array<PathOut, MLT_MAX_PATHS> paths_out_;
 };

@@ -10,11 +10,17 @@
 namespace mlt::core {
 
 template <typename T>
-concept RateController = requires(T controller, const T& constant, base::TimeNs now, base::DurationNs rtt_ns) {
-  // A round-trip sample of a data packet.
-  { controller.on_rtt_sample(now, rtt_ns) } -> std::same_as<void>;
-  // Current sending rate; positive.
-  { constant.rate_bytes_per_second() } -> std::convertible_to<double>;
-};
+concept RateController =
+    requires(T controller, const T& constant, base::TimeNs now, base::DurationNs rtt_ns, std::uint64_t bytes) {
+      // Something is sent, and nothing was in flight.
+      { controller.on_resumed() } -> std::same_as<void>;
+      // The peer reports so many bytes, of headers and payload, that it was not known to have. Before the report's
+      // sample.
+      { controller.on_delivered(bytes) } -> std::same_as<void>;
+      // A round-trip sample of a data packet.
+      { controller.on_rtt_sample(now, rtt_ns) } -> std::same_as<void>;
+      // Current sending rate; positive.
+      { constant.rate_bytes_per_second() } -> std::convertible_to<double>;
+    };
 
 }  // namespace mlt::core

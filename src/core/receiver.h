@@ -39,6 +39,7 @@ class Receiver {
   bool fill_backstop(TimeNs now, ControlOutput& output);
 
   void add_usage(Usage& usage) const;
+  bool has_early() const { return early_.transfers_known() > 0; }
   void complete(std::uint32_t slot, Completion& completion) const;
   void release(std::uint32_t slot);
 

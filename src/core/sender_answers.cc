@@ -72,6 +72,7 @@ void Sender::take_block(TimeNs now, TimeNs arrival_ns, Peer& peer, std::uint8_t 
 void Sender::take_report(TimeNs now, TimeNs arrival_ns, std::uint16_t from, std::uint32_t probe_timestamp_ns,
                          Report report) {
   Peer& peer = shared_.peers[from];
+  peer.rate->on_delivered(peer.spray.take_delivered_packets() * (peer.segment_bytes + MLT_DATA_HEADER_BYTES));
   if (report.rate_sample_ns > 0) peer.rate->on_rtt_sample(now, report.rate_sample_ns);
   if (probe_timestamp_ns != 0) {
     const std::uint32_t rtt = static_cast<std::uint32_t>(now) - probe_timestamp_ns;

@@ -167,6 +167,7 @@ bool Sender::fill_from_peer(TimeNs now, std::uint16_t rank, const TransmitCapabi
 
 void Sender::fill_run(TimeNs now, SendState& state, std::uint32_t limit, base::DatagramRun& run) {
   Peer& peer = shared_.peers[state.request.peer];
+  if (peer.spray.packets_in_flight() == 0) peer.rate->on_resumed();
   // PROTOCOL 12.1.2: A sender MAY choose a path for every run ...
   const std::uint8_t path = peer.spray.choose(now, limit);
 

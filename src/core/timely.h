@@ -2,7 +2,9 @@
 //  - below T_low: rate + alpha, or 0.2 % per sample if that is more;
 //  - above T_high, whatever the gradient: rate * (1 - beta * (1 - T_high / rtt)), once per round trip at most;
 //  - between: rate + (1 - w) * alpha - w * beta * error * rate, where w(gradient) rises from 0 at -1/4 to 1 at 1/4, and
-//    error = 1 - reference / rtt, not below 0. The reference is T_low plus a few packets' time at the current rate.
+//    error = 1 - reference / rtt, not below 0. The reference is T_low plus a few packets' time at the current rate;
+//  - and never far from what the peer says it gets (delivery_rate.h): no increase beyond a tenth more than that, above
+//    T_high at most twice that, between no decrease to much less than that.
 //
 // Departures from both papers, because with their rule N flows keep whatever shares they happened to have:
 //  - In the middle band a pure 1 - beta * gradient is content with every queue and every split (Zhu et al., "ECN or
@@ -10,8 +12,12 @@
 //    reference is later, all flows of a port meet where each has as many packets queued: at equal rates.
 //  - What a sample does is scaled by the part of a round trip since the last one. ACKs come every ten packets, so that
 //    an increase per sample would grow with the rate: the fast would get faster.
-//  - Alpha is a packet per queueing delay, half a percent of the line rate at most: a fixed one is nothing to a fast
-//    port and a flood to a slow one behind a fast card.
+//  - Alpha is a packet per queueing delay, half a percent of the line rate and a tenth of the rate at most: a fixed one
+//    is nothing to a fast port and a flood to a slow one behind a fast card.
+//  - A round trip says that a port is overloaded, and how much too late: behind a card of 100 Gbit/s and with a port of
+//    0.2 it takes five round trips of full queues to get there, and after that the rate swings by half about the
+//    port's. What is delivered is the port's rate itself. With it a flow is there after one round trip, and swings by a
+//    tenth; and a rate that nobody uses (a host that is slow to send, a tensor that ended) does not grow meanwhile.
 //  - A flow that starts into a standing queue takes it for the base. So a slowed flow measures a round trip of the
 //    control class now and then, which overtakes data (base_sample_due); where it does not, nothing is lost.
 //
@@ -30,6 +36,7 @@
 
 #include "base/datagram.h"
 #include "base/time.h"
+#include "core/delivery_rate.h"
 #include "core/pacer.h"
 
 namespace mlt::core {
@@ -37,10 +44,12 @@ namespace mlt::core {
 // PROTOCOL 16.2.1: Durations, counts and weights MUST be those of this table where a clause names them.
 struct TimelyConfig {
   double line_rate_bytes_per_second = 1.25e9;
-  double min_rate_bytes_per_second = 0;  // 0: a thousandth of the line rate
-  double alpha_bytes_per_second = 0;     // per round trip; 0: by alpha_packets
-  double alpha_packets = 1;              // per queueing delay; at most a two-hundredth of the line rate
-  double calm_increase = 0.002;          // of the rate, at least, per sample below T_low
+  double min_rate_bytes_per_second = 0;                            // 0: by min_rate_interval_ns
+  base::DurationNs min_rate_interval_ns = 5 * base::kMillisecond;  // a packet per so long, or a thousandth of line rate
+  double alpha_bytes_per_second = 0;                               // per round trip; 0: by alpha_packets
+  double alpha_packets = 1;         // per queueing delay; at most a two-hundredth of the line rate
+  double alpha_delay_packets = 10;  // that delay is no less than so many packets' time at the current rate
+  double calm_increase = 0.002;     // of the rate, at least, per sample below T_low
   double beta = 0.8;
   double gradient_weight = 0.3;             // of the newest difference in the smoothed one
   base::DurationNs low_offset_ns = 12'500;  // T_low  = base + max(this, low_packets at the current rate)
@@ -49,6 +58,13 @@ struct TimelyConfig {
   double high_packets = 30;
   double reference_packets = 5;          // beyond T_low, at the current rate: where the middle band starts to decrease
   std::uint32_t hyper_active_after = 0;  // N falling samples in a row, then N * alpha; 0: off (TIMELY's N is 5)
+  double delivery_packets = 20;          // of a window of the delivery rate, at the current rate; a round trip at least
+  double headroom = 1.1;                 // no increase above this much of what is delivered,
+  double calm_headroom = 2;              // or this much
+  std::uint32_t calm_windows = 4;        // after so many windows without a sample above T_low
+  double kept = 0.85;                    // of what is delivered: a decrease in the middle band leaves so much,
+  double least_kept = 0.5;               // one above T_high so much,
+  double most_kept = 2;                  // and no more than this
   std::uint32_t packet_bytes = 1'500;
   base::DurationNs run_ns = Pacer::kRunNs;  // longest run in time and in bytes
   std::uint32_t run_bytes = base::kMaxRunBytes;
@@ -60,8 +76,7 @@ class Timely {
  public:
   explicit Timely(const TimelyConfig& config)
       : config_(config),
-        min_rate_(config.min_rate_bytes_per_second > 0 ? config.min_rate_bytes_per_second
-                                                       : config.line_rate_bytes_per_second / 1'000),
+        min_rate_(least_rate(config)),
         // PROTOCOL 11.2.1: A connection starts at line rate: the interface's, or what the user says.
         rate_(config.line_rate_bytes_per_second) {}
 
@@ -83,8 +98,15 @@ class Timely {
     if (base_rtt_ns_ > 0) update_base(now, rtt_ns);
   }
 
+  // Something is sent, and nothing was in flight.
+  void on_resumed() { delivered_.on_resumed(); }
+  // The peer reports so many bytes, of headers and payload, that it was not known to have.
+  void on_delivered(std::uint64_t bytes) { delivered_.on_delivered(bytes); }
+
   void on_rtt_sample(base::TimeNs now, base::DurationNs rtt_ns) {
     update_base(now, rtt_ns);
+    // PROTOCOL 11.2.12: ... over a round trip and the time of 20 packets at the current rate at least ...
+    if (delivered_.end_window(now, std::max(rtt_ns, packets_ns(config_.delivery_packets)))) ++calm_windows_;
     if (previous_rtt_ns_ == 0) previous_rtt_ns_ = rtt_ns;
     const double difference = static_cast<double>(rtt_ns - previous_rtt_ns_);
     previous_rtt_ns_ = rtt_ns;
@@ -99,15 +121,18 @@ class Timely {
     sampled_ns_ = now;
     const base::DurationNs low = low_threshold_ns();
     const base::DurationNs high = high_threshold_ns();
-    // PROTOCOL 11.2.4: If rtt > T_high, whatever the gradient: rate = rate * (1 - 0.8 * (1 - T_high / rtt)).
+    // PROTOCOL 11.2.4: If rtt > T_high, whatever the gradient: rate = rate * (1 - 0.8 * (1 - T_high / rtt)) ...
+    if (rtt_ns >= low) calm_windows_ = 0;
     if (rtt_ns > high) {
       falling_samples_ = 0;
-      decrease(now, rtt_ns, 1.0 - config_.beta * (1.0 - static_cast<double>(high) / static_cast<double>(rtt_ns)));
+      decrease(now, rtt_ns, high);
     } else if (rtt_ns < low) {
       falling_samples_ = 0;
       // No queue: what was lost to a burst comes back within a few round trips, however long they are.
       // PROTOCOL 11.2.5: If rtt < T_low: rate = rate + max(share * alpha, rate / 500) ...
-      if (share > 0) set_rate(rate_ + std::max(share * alpha(rtt_ns), config_.calm_increase * rate_));
+      if (share > 0 && may_increase()) {
+        set_rate(rate_ + std::max(share * alpha(rtt_ns), config_.calm_increase * rate_));
+      }
     } else {
       falling_samples_ = gradient < 0 ? falling_samples_ + 1 : 0;
       // PROTOCOL 11.2.10: Hyper-active increase is an option: after N samples in a row between the thresholds with a
@@ -117,10 +142,12 @@ class Timely {
       // PROTOCOL 11.2.6: Between, rate = rate + share * ((1 - w) * alpha - w * 0.8 * error * rate), where w = 1/2 + 2 *
       //     gradient, 0 at least and 1 at most, and error = 1 - reference / rtt, 0 at least ...
       const double weight = std::clamp(0.5 + 2 * gradient, 0.0, 1.0);
-      const double reference =
-          static_cast<double>(low) + config_.reference_packets * config_.packet_bytes * 1e9 / rate_;
-      const double error = 1.0 - reference / static_cast<double>(rtt_ns);
-      set_rate(rate_ + share * ((1.0 - weight) * increase - weight * config_.beta * std::max(error, 0.0) * rate_));
+      const double reference = static_cast<double>(low + packets_ns(config_.reference_packets));
+      const double error = std::max(0.0, 1.0 - reference / static_cast<double>(rtt_ns));
+      const double more = may_increase() ? (1.0 - weight) * increase : 0.0;
+      const double next = rate_ + share * (more - weight * config_.beta * error * rate_);
+      // PROTOCOL 11.2.6: and a decrease leaves 0.85 * delivered.
+      set_rate(std::max(next, std::min(rate_, config_.kept * delivered_.bytes_per_second())));
     }
   }
 
@@ -128,19 +155,37 @@ class Timely {
   // What a round trip adds to the rate.
   double alpha(base::DurationNs rtt_ns) const {
     if (config_.alpha_bytes_per_second > 0) return config_.alpha_bytes_per_second;
-    // PROTOCOL 11.2.9: Unless the user says otherwise, alpha is one packet per queueing delay (rtt - base, 100 us at
-    //     least), and half a percent of the line rate at most.
-    const base::DurationNs queueing_ns = std::max(rtt_ns - base_rtt_ns_, Pacer::kRunNs);
+    // PROTOCOL 11.2.9: Unless the user says otherwise, alpha is one packet per queueing delay (rtt - base, but 100 us
+    //     and the time of 10 packets at the current rate at least), and half a percent of the line rate at most.
+    const base::DurationNs queueing_ns =
+        std::max({rtt_ns - base_rtt_ns_, Pacer::kRunNs, packets_ns(config_.alpha_delay_packets)});
     const double packets = config_.alpha_packets * config_.packet_bytes * 1e9 / static_cast<double>(queueing_ns);
     return std::min(packets, config_.line_rate_bytes_per_second / 200);
   }
 
   base::DurationNs threshold(base::DurationNs offset_ns, double packets) const {
-    const double bytes = packets * config_.packet_bytes;
-    const base::DurationNs serialised = base::serialisation_ns(static_cast<std::uint64_t>(bytes), rate_);
     // PROTOCOL 11.2.3: T_low is base + run + max(12.5 us, 3 packets at the current rate), and T_high is base + run +
     //     max(125 us, 30 packets at the current rate) ...
-    return base_rtt_ns_ + run_ns() + std::max(offset_ns, serialised);
+    return base_rtt_ns_ + run_ns() + std::max(offset_ns, packets_ns(packets));
+  }
+
+  // What so many packets take at the current rate.
+  base::DurationNs packets_ns(double packets) const {
+    return base::serialisation_ns(static_cast<std::uint64_t>(packets * config_.packet_bytes), rate_);
+  }
+
+  // PROTOCOL 11.2.13: The rate MUST NOT be increased while it is above 1.1 times `delivered`, or above twice that after
+  //     four windows in which no sample reached T_low ...
+  bool may_increase() const {
+    const double delivered = delivered_.bytes_per_second();
+    const double headroom = calm_windows_ >= config_.calm_windows ? config_.calm_headroom : config_.headroom;
+    return delivered == 0 || rate_ <= headroom * delivered;
+  }
+
+  static double least_rate(const TimelyConfig& config) {
+    if (config.min_rate_bytes_per_second > 0) return config.min_rate_bytes_per_second;
+    const double packet_rate = config.packet_bytes * 1e9 / static_cast<double>(config.min_rate_interval_ns);
+    return std::min(packet_rate, config.line_rate_bytes_per_second / 1'000);
   }
 
   // How long the packets of one run stand in line behind each other, on an idle network too.
@@ -157,15 +202,31 @@ class Timely {
     base_rtt_ns_ = older_min_ns_ == 0 ? newer_min_ns_ : std::min(older_min_ns_, newer_min_ns_);
   }
 
-  void decrease(base::TimeNs now, base::DurationNs rtt_ns, double factor) {
+  void decrease(base::TimeNs now, base::DurationNs rtt_ns, base::DurationNs high_ns) {
     // PROTOCOL 11.2.7: The decrease of 11.2.4 MUST NOT be made twice within a round trip, because the samples of one
     //     flight tell of the same queue.
     if (now < no_decrease_before_ns_) return;
     no_decrease_before_ns_ = now + rtt_ns;
-    set_rate(rate_ * factor);
+    double next = rate_ * (1.0 - config_.beta * (1.0 - static_cast<double>(high_ns) / static_cast<double>(rtt_ns)));
+    const double delivered = delivered_.bytes_per_second();
+    if (delivered > 0) {
+      // PROTOCOL 11.2.4: but with delivered known neither more than twice that nor less than half of it, and not less
+      //     than 30 packets per queueing delay (rtt - base).
+      // More than twice: the port is slower by far, and says by how much. (Twice, as the sender may have paused within
+      // the window.) Less than half: the queue drains as it is, and samples will say so only when it has. Packets: a
+      // flow whose first ones were all dropped is told of little, and would be long in coming back.
+      const double packets =
+          config_.high_packets * config_.packet_bytes * 1e9 / static_cast<double>(rtt_ns - base_rtt_ns_);
+      next = std::clamp(next, std::max(config_.least_kept * delivered, packets),
+                        std::max(config_.most_kept * delivered, packets));
+      next = std::min(next, rate_);
+    }
+    set_rate(next);
   }
 
-  // PROTOCOL 11.2.8: The rate stays between a thousandth of the line rate and the line rate.
+  // PROTOCOL 11.2.8: The rate stays between a packet per 5 ms, or a thousandth of the line rate if that is less, and
+  // the
+  //     line rate.
   void set_rate(double rate) { rate_ = std::clamp(rate, min_rate_, config_.line_rate_bytes_per_second); }
 
   TimelyConfig config_;
@@ -176,6 +237,8 @@ class Timely {
   base::DurationNs base_rtt_ns_ = 0;
   base::DurationNs newer_min_ns_ = 0;
   base::DurationNs older_min_ns_ = 0;
+  DeliveryRate delivered_;
+  std::uint32_t calm_windows_ = 0;     // of it, in a row, without a sample above T_low
   std::uint32_t falling_samples_ = 0;  // in a row, in the middle band
   base::TimeNs sampled_ns_ = 0;        // when the last sample came
   base::TimeNs bucket_start_ns_ = 0;

@@ -33,7 +33,7 @@ constexpr int kSocketBufferBytes = 8 << 20;
 std::size_t run_length(std::size_t payload_bytes) {
   if (payload_bytes < kBareUdpLeastPayload || payload_bytes > kBareUdpMostPayload) {
     throw Error(ErrorCode::kConfig,
-                "bare UDP loop: a payload of " + std::to_string(payload_bytes) + " bytes; give 8 to 8192");
+                "bare UDP loop: a payload of " + std::to_string(payload_bytes) + " bytes; give 8 to 8960");
   }
   return std::min(kMostRun, kMostRunBytes / (kBareUdpHeaderBytes + payload_bytes));
 }

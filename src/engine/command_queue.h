@@ -31,14 +31,19 @@ class CommandQueue {
   CommandQueue(const CommandQueue&) = delete;
   CommandQueue& operator=(const CommandQueue&) = delete;
 
-  // False if the queue is full or closed. Any thread.
-  bool push(Command command) {
+  // False if the queue is full or closed. Any thread. A sleeper is woken, unless it wakes by itself before the command
+  // is `needed`: waking a thread costs both sides more than most commands do.
+  bool push(Command command, base::TimeNs needed = 0) {
+    bool is_urgent = false;
     {
       const std::lock_guard lock(mutex_);
       if (closed_ || pending_.size() >= limit_) return false;
       pending_.push_back(std::move(command));
-      waiting_.store(true, std::memory_order_release);
+      waiting_.store(true);
+      is_urgent = pending_.size() >= kMostPatient;
     }
+    // This sleep's, not the one's before: about_to_sleep() writes it before it finds nothing waiting.
+    if (!is_urgent && needed > wakes_.load()) return true;
     if (asleep_.exchange(false)) wake();
     return true;
   }
@@ -57,15 +62,19 @@ class CommandQueue {
     return any;
   }
 
-  // Between about_to_sleep() and awake() a push writes the descriptor. False if there is work: don't sleep.
-  bool about_to_sleep() {
+  // Between about_to_sleep() and awake() a push may write the descriptor. False if there is work: don't sleep. `wakes`:
+  // when the sleep ends at the latest; kNever where no command may wait for that.
+  bool about_to_sleep(base::TimeNs wakes) {
+    wakes_.store(wakes);
     asleep_.store(true);
     if (!waiting_.load()) return true;
     asleep_.store(false);
     return false;
   }
-  void awake() {
+  // `is_rung`: the descriptor was found readable. A push that comes too late for this sleep ends the next one at once.
+  void awake(bool is_rung) {
     asleep_.store(false);
+    if (!is_rung) return;
     std::uint64_t count = 0;
     [[maybe_unused]] const auto n = ::read(wake_fd_, &count, sizeof count);
   }
@@ -82,6 +91,9 @@ class CommandQueue {
   int wake_fd() const { return wake_fd_; }
 
  private:
+  // So many commands never wait for the sleeper: the queue must not fill while nobody takes from it.
+  static constexpr std::size_t kMostPatient = 1'024;
+
   const std::size_t limit_;
   const int wake_fd_;
   std::mutex mutex_;
@@ -89,6 +101,7 @@ class CommandQueue {
   bool closed_ = false;           // guarded by mutex_
   std::vector<Command> running_;  // I/O thread
   std::atomic<bool> waiting_{false};
+  std::atomic<base::TimeNs> wakes_{base::kNever};
   std::atomic<bool> asleep_{false};
 };
 

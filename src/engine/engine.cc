@@ -9,6 +9,7 @@
 #include "engine/engine_impl.h"
 #include "engine/event_loop.h"
 #include "engine/words.h"
+#include "io/clock.h"
 #include "mlt.h"
 #include "wire/element.h"
 
@@ -207,8 +208,14 @@ OperationId Engine::post_recv(const ReceiveOptions& options) {
   request.stop = options.eager ? core::StopPolicy::kEager : core::StopPolicy::kPatient;
   request.fill = options.keep_missing ? core::Fill::kKeep : core::Fill::kZero;
   request.deadline_ns = options.deadline_ns;
-  request.timeout_ns = options.timeout_ns;
-  impl.submit(id, what, [&impl, request](base::TimeNs now) { impl.loop.post(now, request); });
+  request.timeout_ns = options.timeout_ns > 0 ? options.timeout_ns : impl.loop.options().operation_timeout_ns;
+  // Nothing leaves for it, so that it may wait for what wakes the I/O thread next: most often, its first packet.
+  const base::TimeNs posted = io::monotonic_now();
+  const base::DurationNs first_ns =
+      options.deadline_ns > 0 ? std::min(options.deadline_ns, request.timeout_ns) : request.timeout_ns;
+  impl.submit(
+      id, what, [&impl, request, posted](base::TimeNs) { impl.loop.post(posted, request); },
+      base::after(posted, first_ns));
   return id;
 }
 

@@ -46,8 +46,9 @@ class Engine::Impl {
     }
   }
 
-  void submit(OperationId id, const std::string& what, engine::CommandQueue::Command command) {
-    if (loop.run_command(std::move(command))) return;
+  // `needed`: as of CommandQueue::push().
+  void submit(OperationId id, const std::string& what, engine::CommandQueue::Command command, base::TimeNs needed = 0) {
+    if (loop.run_command(std::move(command), needed)) return;
     loop.operations().forget(id);
     if (closed) fail(ErrorCode::kClosed, what + " was refused: the context is closed");
     fail(ErrorCode::kLimit, what + " was refused: " + std::to_string(engine::kMaxCommands) +

@@ -182,8 +182,9 @@ void EventLoop::on_run(const base::ReceivedRun& run) {
 }
 
 void EventLoop::sleep_until(TimeNs at) {
-  if (!commands_.about_to_sleep()) return;
-  if (stopping_.load(std::memory_order_acquire)) return commands_.awake();
+  // A receive need not be known before its first packet, which wakes us; but of what came early already, it may be all.
+  if (!commands_.about_to_sleep(endpoint_->has_early() ? base::kNever : at)) return;
+  if (stopping_.load(std::memory_order_acquire)) return commands_.awake(false);
   pollfd fds[3] = {
       {datapath_->readable_fd(), POLLIN, 0}, {channel_->poll_fd(), POLLIN, 0}, {commands_.wake_fd(), POLLIN, 0}};
   timespec timeout{};
@@ -195,8 +196,9 @@ void EventLoop::sleep_until(TimeNs at) {
     limit = &timeout;
   }
   ++sleeps_;
-  ::ppoll(fds, 3, limit, nullptr);
-  commands_.awake();
+  const int ready = ::ppoll(fds, 3, limit, nullptr);
+  commands_.awake(ready > 0 && fds[2].revents != 0);
+  if (ready >= 0 && fds[1].revents == 0) channel_polled_ns_ = io::monotonic_now();
 }
 
 void EventLoop::stop() {

@@ -53,7 +53,9 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink {
   std::uint16_t control_port() const { return control_port_; }
   void connect(std::span<const PeerAddress> peers, std::int64_t timeout_ns);
   void stop();
-  bool run_command(CommandQueue::Command command) { return commands_.push(std::move(command)); }
+  bool run_command(CommandQueue::Command command, TimeNs needed = 0) {
+    return commands_.push(std::move(command), needed);
+  }
   PeerState peer_state(std::uint16_t peer) const { return peers_[peer].state.load(std::memory_order_acquire); }
   std::string peer_error(std::uint16_t peer);
   std::uint32_t segment_bytes_of(std::uint16_t peer) const {

@@ -17,7 +17,8 @@ void EventLoop::on_too_large(const io::RefusedRun& run) {
   // Of several paths the widest decides: a run that one path refuses is lost, and the others get its segments.
   std::uint32_t path = 0;
   for (std::uint8_t i = 0; i < network_->paths(); ++i) {
-    const std::uint32_t carries = io::path_mtu(network_->path_address(i), record.udp_addresses[i]);
+    const std::uint32_t carries =
+        io::path_mtu(network_->path_address(i), record.udp_addresses[i], network_->path_device(i));
     if (carries == 0 || carries >= ours) return;  // it was something else, or it has passed
     path = std::max(path, carries);
   }

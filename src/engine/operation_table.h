@@ -65,6 +65,8 @@ class OperationTable {
     return found == entries_.end() ? Verb::kReceive : found->second.operation.verb;
   }
 
+  // Wakes who waits for this operation and nobody else: a thread that is woken in vain goes to sleep again, at the cost
+  // of both.
   void finish(Done done) {
     {
       const std::lock_guard lock(mutex_);
@@ -74,8 +76,10 @@ class OperationTable {
       if (entry.done) return;
       entry.done = std::move(done);
       entry.place = finished_.insert(finished_.end(), found->first);
+      // Under the lock: once awake, the waiter takes its condition with it.
+      if (entry.waiter != nullptr) return entry.waiter->notify_one();
     }
-    changed_.notify_all();
+    unclaimed_.notify_all();
   }
 
   // Ends every operation that is not done; `make(id, operation)` words its completion.
@@ -87,10 +91,11 @@ class OperationTable {
         if (entry.done) continue;
         entry.done = make(id, std::as_const(entry.operation));
         entry.place = finished_.insert(finished_.end(), id);
+        if (entry.waiter != nullptr) entry.waiter->notify_one();
       }
       closed_ = true;
     }
-    changed_.notify_all();
+    unclaimed_.notify_all();
   }
 
   // Oldest finished operation nobody waits for.
@@ -106,7 +111,7 @@ class OperationTable {
     while (true) {
       if (std::optional<Done> done = take_any_locked()) return done;
       if (closed_) return std::nullopt;
-      if (!wait_until(lock, until)) return take_any_locked();
+      if (!wait_until(unclaimed_, lock, until)) return take_any_locked();
     }
   }
 
@@ -116,13 +121,14 @@ class OperationTable {
   WaitResult wait(OperationId id, std::optional<TimePoint> until, Done& done) {
     std::unique_lock lock(mutex_);
     auto found = entries_.find(id);
-    if (found == entries_.end() || found->second.awaited) return WaitResult::kUnknown;
-    found->second.awaited = true;
+    if (found == entries_.end() || found->second.waiter != nullptr) return WaitResult::kUnknown;
+    std::condition_variable finished;
+    found->second.waiter = &finished;
     while (!found->second.done) {
-      if (!wait_until(lock, until)) {
+      if (!wait_until(finished, lock, until)) {
         found = entries_.find(id);
         if (found->second.done) break;
-        found->second.awaited = false;
+        found->second.waiter = nullptr;
         return WaitResult::kTimeout;
       }
       found = entries_.find(id);  // the table may have been rehashed
@@ -142,14 +148,14 @@ class OperationTable {
   struct Entry {
     Operation operation;
     std::optional<Done> done;
-    bool awaited = false;
+    std::condition_variable* waiter = nullptr;  // on the stack of the thread that waits for this one
     std::list<OperationId>::iterator place;
   };
 
   std::optional<Done> take_any_locked() {
     for (auto it = finished_.begin(); it != finished_.end(); ++it) {
       const auto found = entries_.find(*it);
-      if (found->second.awaited) continue;
+      if (found->second.waiter != nullptr) continue;
       std::optional<Done> done = std::move(found->second.done);
       finished_.erase(it);
       entries_.erase(found);
@@ -159,17 +165,18 @@ class OperationTable {
   }
 
   template <typename TimePoint>
-  bool wait_until(std::unique_lock<std::mutex>& lock, std::optional<TimePoint> until) {
+  static bool wait_until(std::condition_variable& changed, std::unique_lock<std::mutex>& lock,
+                         std::optional<TimePoint> until) {
     if (!until) {
-      changed_.wait(lock);
+      changed.wait(lock);
       return true;
     }
-    return changed_.wait_until(lock, *until) == std::cv_status::no_timeout;
+    return changed.wait_until(lock, *until) == std::cv_status::no_timeout;
   }
 
   const std::size_t limit_;
   std::mutex mutex_;
-  std::condition_variable changed_;
+  std::condition_variable unclaimed_;  // something finished that nobody waits for by name
   bool closed_ = false;
   std::unordered_map<OperationId, Entry> entries_;
   std::list<OperationId> finished_;

@@ -138,4 +138,9 @@ XdpAttachment::~XdpAttachment() {
   if (netlink_) set_by_netlink(*netlink_, -1, interface_, mode_);
 }
 
+void XdpAttachment::let_go() {
+  link_.reset();
+  netlink_.reset();
+}
+
 }  // namespace mlt::io

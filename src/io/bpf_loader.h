@@ -48,6 +48,9 @@ class XdpAttachment {
   XdpAttachment& operator=(const XdpAttachment&) = delete;
   ~XdpAttachment();
 
+  // In a forked child: the program stays, and it is the parent's alone.
+  void let_go();
+
  private:
   XdpAttachment() = default;
 

@@ -24,6 +24,8 @@ class NetworkDatapath : public Datapath {
   virtual std::uint8_t paths() const { return 1; }
   // Where this rank receives on `path`, which is below paths().
   virtual const SocketAddress& path_address(std::uint8_t) const { return local_address(); }
+  // The interface that `path` leaves by whatever the routes say; empty: by the routes.
+  virtual std::string path_device(std::uint8_t) const { return {}; }
   // As set_peer(), an address per path.
   virtual bool set_peer_paths(std::uint16_t rank, std::span<const SocketAddress> addresses, OsError& error) {
     if (addresses.size() == 1) return set_peer(rank, addresses[0], error);

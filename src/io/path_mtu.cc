@@ -9,10 +9,14 @@
 
 namespace mlt::io {
 
-std::uint32_t path_mtu(const SocketAddress& from, const SocketAddress& to) {
+std::uint32_t path_mtu(const SocketAddress& from, const SocketAddress& to, const std::string& device) {
   if (from.family() != to.family() || (to.family() != AF_INET && to.family() != AF_INET6)) return 0;
   const UniqueFd fd(::socket(to.family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
   if (!fd) return 0;
+  if (!device.empty() &&
+      ::setsockopt(fd.get(), SOL_SOCKET, SO_BINDTODEVICE, device.c_str(), static_cast<socklen_t>(device.size())) != 0) {
+    return 0;
+  }
   // From the same address as the datagrams: a routing rule may look at it.
   const SocketAddress any_port = from.with_port(0);
   if (::bind(fd.get(), any_port.raw(), any_port.raw_size()) != 0) return 0;

@@ -42,6 +42,7 @@ std::unique_ptr<ThreadedDatapath> ThreadedDatapath::open(std::vector<IoGroup> gr
   threaded->known_peers_.resize(peers);
   threaded->group_of_.resize(paths);
   threaded->path_addresses_.resize(paths);
+  threaded->path_devices_.resize(paths);
   threaded->capabilities_ = groups[0].outer->capabilities();
   threaded->capabilities_.name = "threads(" + threaded->capabilities_.name + ")";
   std::size_t served = 0;
@@ -61,6 +62,7 @@ bool ThreadedDatapath::add_group(IoGroup group, base::DurationNs spin_ns, OsErro
     MLT_CHECK(path < group_of_.size());
     group_of_[path] = number;
     path_addresses_[path] = group.network->path_address(path);
+    path_devices_[path] = group.network->path_device(path);
   }
   auto thread = IoThread::start(std::move(group.outer), {number, group.cpu, spin_ns}, owner_, error);
   if (!thread) return false;

@@ -40,6 +40,7 @@ class ThreadedDatapath final : public NetworkDatapath {
   const SocketAddress& local_address() const override { return path_addresses_.front(); }
   std::uint8_t paths() const override { return static_cast<std::uint8_t>(path_addresses_.size()); }
   const SocketAddress& path_address(std::uint8_t path) const override { return path_addresses_[path]; }
+  std::string path_device(std::uint8_t path) const override { return path_devices_[path]; }
   bool set_peer_paths(std::uint16_t rank, std::span<const SocketAddress> addresses, OsError& error) override;
   PathCount path_count(std::uint8_t path) const override;
 
@@ -76,6 +77,7 @@ class ThreadedDatapath final : public NetworkDatapath {
   std::vector<Group> groups_;
   std::vector<std::uint8_t> group_of_;  // [path]
   std::vector<SocketAddress> path_addresses_;
+  std::vector<std::string> path_devices_;
   std::vector<bool> known_peers_;
   Capabilities capabilities_;
   std::uint64_t taken_ = 0;

@@ -89,6 +89,7 @@ UdpDatapath::UdpDatapath(UdpSocket socket, const UdpOptions& options)
     : socket_(std::move(socket)),
       path_(options.path),
       flow_label_(options.flow_label),
+      device_(options.socket.device),
       counters_(kNames),
       peers_(options.peer_count),
       own_buffer_(kMaxIpPacketBytes),

@@ -63,6 +63,7 @@ class UdpDatapath final : public NetworkDatapath {
   bool set_peer(std::uint16_t rank, const SocketAddress& address, OsError& error) override;
   std::uint16_t local_port() const { return socket_.local_address().port(); }
   const SocketAddress& local_address() const override { return socket_.local_address(); }
+  std::string path_device(std::uint8_t) const override { return device_; }
   std::uint32_t send_buffer_bytes() const { return socket_.granted_send_bytes(); }
 
   const Capabilities& capabilities() const override { return capabilities_; }
@@ -93,6 +94,7 @@ class UdpDatapath final : public NetworkDatapath {
   UdpSocket socket_;
   std::uint8_t path_ = 0;
   std::uint32_t flow_label_ = 0;
+  std::string device_;
   Capabilities capabilities_;
   CounterTable<UdpCounter> counters_;
   std::vector<SocketAddress> peers_;

@@ -38,6 +38,7 @@ class UdpPathsDatapath final : public NetworkDatapath {
   std::uint8_t paths() const override { return path_count_; }
   // Of a path that is served.
   const SocketAddress& path_address(std::uint8_t path) const override;
+  std::string path_device(std::uint8_t path) const override { return sockets_[own_[path]].udp->path_device(0); }
   bool set_peer_paths(std::uint16_t rank, std::span<const SocketAddress> addresses, OsError& error) override;
   PathCount path_count(std::uint8_t path) const override;
 

@@ -66,6 +66,7 @@ std::unique_ptr<XdpDatapath> XdpDatapath::open(const XdpOptions& options, OsErro
   datapath->device_ = *device;
   datapath->kernel_ = UdpDatapath::open(udp, error);
   if (!datapath->kernel_) return nullptr;
+  datapath->guard_.emplace([whole = datapath.get()] { whole->let_go(); });
   datapath->netlink_ = Netlink::open(error);
   if (!datapath->netlink_ || !datapath->open_socket(options, error) || !datapath->steer(options, error) ||
       !datapath->watch(error)) {
@@ -75,6 +76,13 @@ std::unique_ptr<XdpDatapath> XdpDatapath::open(const XdpOptions& options, OsErro
   const auto below = datapath->kernel_->counters();
   datapath->report_.insert(datapath->report_.end(), below.begin(), below.end());
   return datapath;
+}
+
+// What a child holds nobody else can have: neither the queue nor the interface's place for a program.
+void XdpDatapath::let_go() {
+  if (socket_) socket_->let_go();
+  if (attachment_) attachment_->let_go();
+  map_.reset();
 }
 
 XdpDatapath::XdpDatapath(const XdpOptions& options) : peers_(options.peer_count), counters_(kNames) {}

@@ -20,6 +20,7 @@
 #include "io/bpf_loader.h"
 #include "io/counters.h"
 #include "io/ethernet_device.h"
+#include "io/fork_guard.h"
 #include "io/network_datapath.h"
 #include "io/next_hop.h"
 #include "io/udp_datapath.h"
@@ -101,6 +102,7 @@ class XdpDatapath final : public NetworkDatapath {
   SendStatus send_frames(base::TimeNs now, const Peer& peer, const base::DatagramRun& run);
   bool push_out(base::TimeNs now);
   bool hand_up(std::span<const std::byte> frame, ReceiveSink& sink);
+  void let_go();
 
   std::unique_ptr<UdpDatapath> kernel_;
   EthernetDevice device_;
@@ -118,6 +120,7 @@ class XdpDatapath final : public NetworkDatapath {
   std::uint64_t send_calls_ = 0;
   CounterTable<XdpCounter> counters_;
   mutable std::vector<NamedCounter> report_;
+  std::optional<ForkGuard> guard_;  // last: gone before what it speaks of
 };
 
 }  // namespace mlt::io

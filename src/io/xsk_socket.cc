@@ -24,6 +24,10 @@ constexpr std::uint32_t kKernelHeadroomBytes = 256;
 // Packets that one system call sends in copy mode: 32 unless asked for more (XDP_MAX_TX_SKB_BUDGET, Linux 6.17).
 constexpr int kMaxSendBudgetOption = 9;
 constexpr std::uint32_t kSendBudget = 256;
+// Frames under way in copy mode: the kernel gives one back when its packet is gone, wherever it was queued, and nothing
+// but this keeps us from filling the network's queues. At the few Gbit/s of that mode it is what a card sends in 0.3
+// ms, more than it takes to say what it has sent.
+constexpr std::uint32_t kCopiedFrames = 128;
 constexpr int kSendBufferBytes = 8 << 20;
 // The kernel lets go of a closed socket's queue a moment after its process has ended.
 constexpr base::DurationNs kQueueReleaseNs = 500 * base::kMillisecond;
@@ -42,7 +46,10 @@ std::unique_ptr<XskSocket> XskSocket::open(const XskOptions& options, OsError& e
     error = xdp_error(errno, "open an AF_XDP socket on", options.interface_name);
     return nullptr;
   }
-  if (!socket->allocate(error) || !socket->map_rings(error) || !socket->bind(error)) return nullptr;
+  if (!socket->allocate(error) || !socket->map_rings(error) || !socket->keep_from_children(error) ||
+      !socket->bind(error)) {
+    return nullptr;
+  }
   return socket;
 }
 
@@ -51,6 +58,22 @@ XskSocket::XskSocket(const XskOptions& options) : options_(options) {}
 XskSocket::~XskSocket() {
   fd_.reset();
   for (const Mapping& mapping : mappings_) ::munmap(mapping.address, mapping.bytes);
+}
+
+void XskSocket::let_go() {
+  fd_.reset();
+  mappings_.clear();
+}
+
+// A mapping of a ring holds the socket as a descriptor does. Packet memory is pinned: if a child shared it, the next
+// write here would go to a copy that the kernel does not know.
+bool XskSocket::keep_from_children(OsError& error) {
+  for (const Mapping& mapping : mappings_) {
+    if (::madvise(mapping.address, mapping.bytes, MADV_DONTFORK) == 0) continue;
+    error = xdp_error(errno, "keep from child processes the memory of the AF_XDP socket on", options_.interface_name);
+    return false;
+  }
+  return true;
 }
 
 bool XskSocket::allocate(OsError& error) {
@@ -159,6 +182,7 @@ bool XskSocket::bind(OsError& error) {
   if (::getsockopt(fd_.get(), SOL_XDP, XDP_OPTIONS, &options, &size) == 0) {
     zero_copy_ = (options.flags & XDP_OPTIONS_ZEROCOPY) != 0;
   }
+  if (!zero_copy_ && free_.size() > kCopiedFrames) free_.resize(kCopiedFrames);
   return true;
 }
 

@@ -40,6 +40,9 @@ class XskSocket {
   XskSocket& operator=(const XskSocket&) = delete;
   ~XskSocket();
 
+  // In a forked child: the socket is the parent's, and this one's memory was not inherited.
+  void let_go();
+
   int fd() const { return fd_.get(); }
   bool zero_copy() const { return zero_copy_; }
 
@@ -67,6 +70,7 @@ class XskSocket {
   explicit XskSocket(const XskOptions& options);
   bool allocate(OsError& error);
   bool map_rings(OsError& error);
+  bool keep_from_children(OsError& error);
   bool bind(OsError& error);
   template <typename Entry>
   bool map_ring(const xdp_ring_offset& offsets, std::uint32_t entries, std::uint64_t page, XskRingView<Entry>& view);

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from mlt.demo import plot, report, table
 from mlt.demo.data import Images
-from mlt.demo.display import LiveDisplay, PlainDisplay, make_display
+from mlt.demo.display import LiveDisplay, PlainDisplay, Progress, make_display
 from mlt.demo.events import Evaluated, Event, Finished, Ready, StepDone
 from mlt.demo.runner import RunRecord
 from mlt.demo.settings import DemoSettings, RunSpec, run_specs
@@ -159,9 +159,33 @@ def test_live_display__fits_the_terminal_and_shows_the_latest(width: int, tmp_pa
             display.observe(record, event)
     text = shown(width, display._render())
     assert all(len(line) <= width for line in text.splitlines())
+    assert "test accuracy: of 10 images" in text
     row = next(line for line in text.splitlines() if "bound 10 %" in line)
     for figure in ("20/20", "81.0", "100", "10.5", "10.00"):
         assert figure in row
+
+
+def test_progress__does_not_depend_on_whose_report_comes_first(tmp_path: Path) -> None:
+    run = run_specs(settings(tmp_path))[1]
+    steps = [event for event in events(run) if isinstance(event, StepDone)]
+    late = [event for event in steps if event.rank == 1][:-3] + [event for event in steps if event.rank == 0]
+    lines = []
+    for order in (steps, late):
+        progress = Progress(run, STEPS * 2)
+        for event in order:
+            progress.update(event)
+        lines.append(progress.line())
+    assert lines[0] == lines[1]
+
+
+def test_progress__says_of_how_many_images_the_test_accuracy_is(tmp_path: Path) -> None:
+    run = run_specs(settings(tmp_path))[1]
+    progress = Progress(run, STEPS)
+    for event in [Evaluated(rank=0, step=1, images=1_000, accuracy=0.5), *events(run)]:
+        progress.update(event)
+        if isinstance(event, Evaluated) and event.images == 1_000:
+            assert "test accuracy 50.0 % (1,000 images)" in progress.line()
+    assert "test accuracy 81.0 % (10 images)" in progress.line()
 
 
 def test_plain_display__a_few_lines_per_run(tmp_path: Path) -> None:

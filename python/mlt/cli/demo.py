@@ -20,7 +20,7 @@ from mlt.demo.problem import DemoError
 if TYPE_CHECKING:
     from mlt.demo.settings import DemoSettings
 
-app = typer.Typer(add_completion=False)
+app = typer.Typer(add_completion=False, context_settings={"help_option_names": ["-h", "--help"]})
 
 INTERRUPTED = 130
 FAILED = 1

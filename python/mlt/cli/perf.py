@@ -18,11 +18,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from mlt.errors import MltError
+from mlt.interfaces import VARIABLE
 from mlt.perf import report, session
 from mlt.perf.options import DEFAULT_SIZES, Options, parse_rate, parse_size
 from mlt.perf.problem import BadOptionError
 
-app = typer.Typer(add_completion=False)
+app = typer.Typer(add_completion=False, context_settings={"help_option_names": ["-h", "--help"]})
 
 FAILED, INTERRUPTED = 1, 130
 WIDTH = 120
@@ -82,7 +83,7 @@ def perf(
     ] = None,
     faults: Annotated[str, typer.Option(help="For mlt's packets on purpose, for example drop=0.01,seed=7.")] = "",
     interface: Annotated[
-        str | None, typer.Option(envvar="MLT_INTERFACE", help="To use; default: the one towards the others.")
+        str | None, typer.Option(envvar=VARIABLE, help="To use; default: the one towards the others.")
     ] = None,
     pin: Annotated[
         bool, typer.Option("--pin", help="With --local: a core for each rank, if there are enough.")
@@ -183,8 +184,12 @@ def _run(
     plot: Path | None,
 ) -> None:
     notes = Console(stderr=True, highlight=False)
+
+    def say(text: str) -> None:
+        notes.print(text, markup=False, soft_wrap=True)
+
     if mode == "--serve":
-        session.serve(port, interface, once=once, say=lambda text: notes.print(text, markup=False, soft_wrap=True))
+        session.serve(port, interface, once=once, say=say)
         return
     with _Display(notes) as display:
         if mode == "--local":
@@ -192,7 +197,9 @@ def _run(
         elif mode == "HOST":
             result = session.run_client(options, host, port, interface, display.observe)
         else:
-            found = session.run_job(options, os.environ, interface, display.observe)
+            # The environment's choice is the job's to read, beside MLT_HOST.
+            given = None if interface == os.environ.get(VARIABLE) else interface
+            found = session.run_job(options, os.environ, given, display.observe, say)
             if found is None:
                 return
             result = found

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     from mlt.planners.topology.graph import Graph
 
 app = typer.Typer(
-    add_completion=False, no_args_is_help=True, help="Network graphs: PSNet, fat-tree, leaf-spine, and plans on them."
+    add_completion=False,
+    no_args_is_help=True,
+    help="Network graphs: PSNet, fat-tree, leaf-spine, and plans on them.",
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 build = typer.Typer(no_args_is_help=True, help="Build a network and write it as a cluster file or a JSON graph.")
 app.add_typer(build, name="build")

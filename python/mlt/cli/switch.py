@@ -223,13 +223,29 @@ def check(policy: Path, target: tuple[str, ...], ports: str | None, validators: 
     for pair in report.pairs:
         for difference in pair.unexplained:
             click.echo(f"difference: {pair.left} against {pair.right}: {difference}")
-    click.echo(
-        f"{len(report.pairs)} pairs compared, {sum(bool(pair.unexplained) for pair in report.pairs)} disagree, "
-        f"{sum(pair.explained for pair in report.pairs)} differences explained by what the policy accepts"
-    )
+    for line in _summary(report):
+        click.echo(line)
     if validators and report.results:
         ok = _validate(parsed, report) and ok
     raise SystemExit(0 if ok else 1)
+
+
+def _summary(report: checking.Report) -> list[str]:
+    lines = []
+    if refused := [result.target for result in report.results if result.status == "refused"]:
+        lines.append(
+            f"{len(refused)} of {len(report.results)} targets refuse the policy as it is ({', '.join(refused)}); the "
+            "notes say why, and what to write into it; --target checks yours alone"
+        )
+    if report.pairs:
+        accepted, near = (sum(getattr(pair, name) for pair in report.pairs) for name in ("accepted", "near"))
+        disagree = sum(bool(pair.unexplained) for pair in report.pairs)
+        lines.append(
+            f"{len(report.pairs)} pair{'s'[: len(report.pairs) - 1]} of those written compared, {disagree} disagree; "
+            f"settings that differ: {accepted:,} where the policy accepts it, {near:,} by no more than rounding or the "
+            "least distance between two thresholds"
+        )
+    return lines
 
 
 def _validate(policy: Policy, report: checking.Report) -> bool:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final, Protocol
 
@@ -39,7 +40,11 @@ class Display(Protocol):
 
 @dataclass
 class Progress:
-    """The figures of one run as of now, from rank 0's reports (all workers' for the gradient loss)."""
+    """The figures of one run as of now, from rank 0's reports (all workers' for the gradient loss).
+
+    Each worker's latest steps are its own, however the reports of several come between each other: the same training
+    shows the same loss.
+    """
 
     run: RunSpec
     steps: int
@@ -49,30 +54,35 @@ class Progress:
     loss: float | None = None
     train_accuracy: float | None = None
     test_accuracy: float | None = None
+    test_images: int = 0
     step_seconds: float | None = None
     sync_seconds: float | None = None
     gradient_loss: float | None = None
+    recent: dict[int, deque[StepDone]] = field(default_factory=dict)  # by rank
 
-    def update(self, record: RunRecord, event: Event) -> None:
+    def update(self, event: Event) -> None:
         if isinstance(event, Evaluated):
-            self.test_accuracy = event.accuracy
-        if not isinstance(event, StepDone) or event.rank != 0:
+            self.test_accuracy, self.test_images = event.accuracy, event.images
+        if not isinstance(event, StepDone):
+            return
+        self.recent.setdefault(event.rank, deque(maxlen=WINDOW_STEPS)).append(event)
+        if event.rank != 0:
             return
         self.done = event.step + 1
-        recent = record.steps[-WINDOW_STEPS * (1 + max(step.rank for step in record.steps[-8:])) :]
-        own = [step for step in recent if step.rank == 0]
+        own = self.recent[0]
+        everyone = [step for steps in self.recent.values() for step in steps]
         self.loss = sum(step.loss for step in own) / len(own)
         self.train_accuracy = sum(step.accuracy for step in own) / len(own)
         self.step_seconds = sum(step.seconds for step in own) / len(own)
         self.sync_seconds = sum(step.sync_seconds for step in own) / len(own)
-        self.gradient_loss = sum(step.missing_bytes for step in recent) / sum(step.bytes for step in recent)
+        self.gradient_loss = sum(step.missing_bytes for step in everyone) / sum(step.bytes for step in everyone)
         if self.done == self.steps:
             self.ended = time.monotonic()
 
     def line(self) -> str:
         """The same as ``cells``, as one line to be read on its own."""
         step, loss, train, test, milliseconds, sync, lost = self.cells()
-        tested = "" if self.test_accuracy is None else f"test accuracy {test} %, "
+        tested = "" if self.test_accuracy is None else f"test accuracy {test} % ({self.test_images:,} images), "
         return (
             f"step {step}: loss {loss}, train accuracy {train} %, {tested}"
             f"step {milliseconds} ms, sync {sync} ms, gradient loss {lost} %"
@@ -119,10 +129,10 @@ class LiveDisplay:
         self._current.started = time.monotonic()
 
     def observe(self, record: RunRecord, event: Event) -> None:
-        self._current.update(record, event)
+        self._current.update(event)
 
     def _render(self) -> Table:
-        table = Table(title=TITLE, box=SIMPLE_HEAD, padding=(0, 0))
+        table = Table(title=TITLE, caption=_caption(self._progress), box=SIMPLE_HEAD, padding=(0, 0))
         table.add_column("run", no_wrap=True)
         table.add_column("", width=BAR_WIDTH)
         for column in COLUMNS:
@@ -159,7 +169,7 @@ class PlainDisplay:
     def observe(self, record: RunRecord, event: Event) -> None:
         if self._progress is None:
             return
-        self._progress.update(record, event)
+        self._progress.update(event)
         if not isinstance(event, StepDone) or event.rank != 0:
             return
         if event.step == 0 or (event.step + 1) % self._every == 0:
@@ -174,6 +184,12 @@ def make_display(console: Console, runs: Sequence[RunSpec], *, steps: int, live:
     if live and console.is_terminal:
         return LiveDisplay(console, runs, steps=steps)
     return PlainDisplay(console, steps=steps)
+
+
+def _caption(runs: Sequence[Progress]) -> str | None:
+    """How many images a test accuracy is of: fewer while a run trains than at its end."""
+    counts = sorted({one.test_images for one in runs if one.test_images})
+    return f"test accuracy: of {' or '.join(f'{count:,}' for count in counts)} images" if counts else None
 
 
 def _shown(value: float | None, form: str, scale: float = 1.0) -> str:

@@ -29,7 +29,10 @@ def comparison(report: DemoReport) -> Table:
     """One row per measure; of several seeds the mean."""
     groups = _by_name(report)
     seeds = f", mean of {report.settings.seeds} seeds" if report.settings.seeds > 1 else ""
-    table = Table(title=f"{report.data.name}: {report.settings.steps} steps, {report.settings.workers} workers{seeds}")
+    table = Table(
+        title=f"{report.data.name}: {report.settings.steps} steps, {report.settings.workers} workers{seeds}",
+        caption=f"test accuracy: of all {report.data.test_images:,} test images",
+    )
     _add_columns(table, groups)
     for label, measure, form in MEASURES:
         means = (sum(measure(run) for run in group) / len(group) for group in groups)

@@ -15,6 +15,8 @@ import struct
 import time
 from dataclasses import dataclass, field
 
+from mlt.diagnosis.allowance import Allowance
+
 HEADER = struct.Struct("<4sB3xQII")
 MAGIC = b"mltd"
 COUNT, ECHO, REPLY = 1, 2, 3
@@ -76,6 +78,7 @@ class Port:
         self.token = token
         self.peer: tuple[str, int] | None = None
         self.interface_mtu = 1 << 16
+        self.allowance: Allowance | None = None  # None: no limit
         self.said: PathError | None = None  # the latest word on what the path carries
         self.tallies: dict[int, Tally] = {}
         self.socket = socket.socket(self.family, socket.SOCK_DGRAM)
@@ -203,12 +206,12 @@ class Port:
         return kind, test, sequence, len(data)
 
     def receive_all(self) -> bool:
-        """Read what is there; True if anything was. Echoes are answered."""
+        """Read what is there; True if anything was. Echoes are answered, as far as the allowance goes."""
         any_ = False
         while (got := self.receive()) is not None:
             any_ = True
             kind, test, sequence, size = got
-            if kind == ECHO:
+            if kind == ECHO and (self.allowance is None or self.allowance.take(size + self.overhead)):
                 self.send(REPLY, test, sequence, size, 0)
         return any_
 

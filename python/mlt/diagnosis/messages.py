@@ -88,6 +88,11 @@ def make_hello(dscp: DscpMap, *, interface: str, mtu: int, buffer: int, port: in
 
 def read_hello(message: Mapping[str, Any]) -> Hello:
     """A checked greeting; raises TalkError."""
+    if "mlt_perf" in message or "refused" in message:
+        raise TalkError(
+            "it is mlt perf, not mlt doctor: they have the same --port by default; start 'mlt doctor --serve' for 'mlt "
+            "doctor HOST', 'mlt perf --serve' for 'mlt perf HOST', and both with a --port each"
+        )
     version = message.get("mlt_doctor")
     if version != VERSION:
         release = message.get("package", "unknown")

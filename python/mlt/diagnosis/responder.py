@@ -1,7 +1,7 @@
 """``mlt doctor --serve``: answers one examination after the other, so that they do not disturb each other's figures.
 
 A caller costs one TCP connection and one UDP socket, for ``SESSION_SECONDS`` at most; datagrams are sent to nobody but
-the address that opened the TCP connection, and so many that it cannot be used to flood.
+the address that opened the TCP connection, and no more bytes than ``allowance`` says: it cannot be used to flood.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from mlt import interfaces
-from mlt.diagnosis.datagrams import MAX_DATAGRAM, Port
+from mlt.diagnosis.allowance import Allowance, Allowances
+from mlt.diagnosis.datagrams import HEADER, MAX_DATAGRAM, Port
 from mlt.diagnosis.messages import Line, TalkError, make_hello, read_hello
 from mlt.errors import PortInUseError
 from mlt.qos import DscpMap
@@ -51,6 +52,7 @@ class Responder:
     ) -> None:
         self._dscp = dscp
         self._say = say
+        self._allowances = Allowances()
         self._listeners: list[socket.socket] = []
         self._selector = selectors.DefaultSelector()
         try:
@@ -139,7 +141,8 @@ class Responder:
                 name = hello.host
                 port.peer = (caller, hello.port)
                 port.interface_mtu = interface.mtu if interface else 1_500
-                return Visit(caller, name, _Session(line, port).run())
+                port.allowance = self._allowances.of(caller)
+                return Visit(caller, name, _Session(line, port, port.allowance).run())
         except (TalkError, OSError) as error:
             self._say(f"{caller}: {error}")
             return Visit(caller, name, None)
@@ -151,9 +154,10 @@ class Responder:
 class _Session:
     """One caller's questions, answered until it says bye."""
 
-    def __init__(self, line: Line, port: Port) -> None:
+    def __init__(self, line: Line, port: Port, allowance: Allowance) -> None:
         self._line = line
         self._port = port
+        self._allowance = allowance
 
     def run(self) -> int:
         """The problems that the caller found. Raises TalkError."""
@@ -194,10 +198,14 @@ class _Session:
             if message["do"] == "tally":
                 seconds = min(float(message["seconds"]), LONGEST_WAIT)
                 tally = self._port.wait(test, int(message["least"]), seconds)
+                if self._allowance.is_spent:  # echoes went unanswered: no loss of the network's
+                    return {"error": self._allowance.refusal}
                 return {"received": tally.received, "classes": {str(one): n for one, n in tally.classes.items()}}
             if message["do"] == "send":
-                count = min(int(message["count"]), MAX_COUNT)
-                size = min(int(message["size"]), MAX_DATAGRAM)
+                count = min(max(int(message["count"]), 0), MAX_COUNT)
+                size = min(max(int(message["size"]), HEADER.size), MAX_DATAGRAM)
+                if not self._allowance.take(count * (size + self._port.overhead)):
+                    return {"error": self._allowance.refusal}
                 interval = min(max(float(message["interval"]), 0.0), MAX_INTERVAL)
                 sent = self._port.send_many(test, count, size, int(message["class"]) & 0xFF, interval)
                 return {"count": sent.count, "errno": sent.error, "mtu": sent.mtu, "by": sent.by}

@@ -1,7 +1,8 @@
 """The agents of a run: started, talked to, watched, and always ended.
 
 ``LocalCrew`` starts processes of this machine. ``remote.RemoteCrew`` is the same to its user, for another machine's.
-What agents say, and their ends, come as ``Event`` through one queue, whichever crew they belong to.
+What agents say, and their ends, come as ``Event`` through one queue, whichever crew they belong to. Nothing has a name
+in the file system: a run that is killed leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ import contextlib
 import json
 import os
 import queue
-import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -21,7 +22,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
+from typing import IO
 
 from mlt.perf.link import Link, Message
 from mlt.perf.options import Options
@@ -30,7 +31,7 @@ from mlt.perf.peers.mpi import launch_command
 from mlt.perf.problem import PerfError
 
 END_SECONDS = 3.0
-LOG_TAIL_LINES = 8
+LOG_TAIL_LINES, LOG_TAIL_BYTES = 8, 4_096
 MPI = "mpi"
 
 
@@ -79,7 +80,9 @@ class LocalCrew(Crew):
         self._processes: list[tuple[str, tuple[int, ...], subprocess.Popen[bytes]]] = []
         self._servers: list[socket.socket] = []
         self._closing = False
-        self._folder = Path(tempfile.mkdtemp(prefix="mlt-perf-"))
+        # In Linux's abstract name space, which belongs to the network name space: mpirun's children find it by name.
+        self._name = f"\0mlt-perf-{os.urandom(16).hex()}"
+        self._logs: dict[tuple[str, int], IO[bytes]] = {}
         cpus = sorted(os.sched_getaffinity(0))
         self._cpus = cpus if options.pin and len(cpus) >= len(places) > 1 else []
 
@@ -93,7 +96,7 @@ class LocalCrew(Crew):
             return
         server = socket.socket(socket.AF_UNIX)
         self._servers.append(server)
-        server.bind(str(self._folder / f"{peer}.socket"))
+        server.bind(f"{self._name}-{peer}")
         server.listen(len(self.ranks))
         threading.Thread(target=self._accept, args=(server, peer), daemon=True).start()
         if peer == MPI:
@@ -109,39 +112,42 @@ class LocalCrew(Crew):
         job = {
             "peer": peer,
             "rank": rank,
-            "socket": str(self._folder / f"{peer}.socket"),
+            "socket": f"{self._name}-{peer}",
             "cpus": self._cpus,
             "place": asdict(self._places[self.ranks[0] if rank is None else rank]),
             "options": self._options.as_dict(),
         }
         return ["-m", "mlt.perf.agent", json.dumps(job)]
 
-    def _log(self, peer: str, ranks: Sequence[int]) -> Path:
-        return self._folder / f"{peer}-{ranks[0]}.log"
-
     def _spawn(self, peer: str, ranks: tuple[int, ...], command: list[str]) -> None:
-        with self._log(peer, ranks).open("wb") as log:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, "OMP_NUM_THREADS": "1"},
-                start_new_session=True,
-            )
+        log = self._logs[peer, ranks[0]] = tempfile.TemporaryFile()  # noqa: SIM115
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            start_new_session=True,
+        )
         self._processes.append((peer, ranks, process))
         threading.Thread(target=self._watch, args=(peer, ranks, process), daemon=True).start()
 
     def _accept(self, server: socket.socket, peer: str) -> None:
-        for _ in self.ranks:
+        left = set(self.ranks)
+        while left:
             try:
-                link = Link(server.accept()[0])
+                connection, _ = server.accept()
+                if _user_of(connection) != os.geteuid():  # the name can be read by everybody
+                    connection.close()
+                    continue
+                link = Link(connection)
                 hello = link.receive()
             except OSError:  # closing
                 return
             if hello is None:
                 continue
             rank = int(hello["rank"])
+            left.discard(rank)
             self._links[rank, peer] = link
             threading.Thread(target=self._read, args=(rank, peer, link), daemon=True).start()
 
@@ -158,8 +164,11 @@ class LocalCrew(Crew):
         self._events.put(Event(ranks[0], peer, {"kind": "died", "text": text, "signal": code < 0}))
 
     def _tail(self, peer: str, ranks: Sequence[int]) -> str:
-        with contextlib.suppress(OSError):
-            lines = self._log(peer, ranks).read_text(errors="replace").strip().splitlines()[-LOG_TAIL_LINES:]
+        with contextlib.suppress(OSError, ValueError):  # closed meanwhile
+            log = self._logs[peer, ranks[0]].fileno()
+            # The position in the file is the process's, too.
+            text = os.pread(log, LOG_TAIL_BYTES, max(os.fstat(log).st_size - LOG_TAIL_BYTES, 0))
+            lines = text.decode(errors="replace").strip().splitlines()[-LOG_TAIL_LINES:]
             return "".join(f"\n  | {line}" for line in lines)
         return ""
 
@@ -193,7 +202,14 @@ class LocalCrew(Crew):
             for process in running:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(max(0.0, deadline - time.monotonic()))
-        shutil.rmtree(self._folder, ignore_errors=True)
+        for log in self._logs.values():
+            log.close()
+
+
+def _user_of(connection: socket.socket) -> int:
+    credentials = struct.Struct("3i")  # process, user, group
+    told = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, credentials.size)
+    return int(credentials.unpack(told)[1])
 
 
 def _describe(code: int) -> str:

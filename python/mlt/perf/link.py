@@ -6,6 +6,7 @@ import contextlib
 import json
 import socket
 import threading
+import time
 from typing import Any
 
 from mlt.perf.problem import PerfError
@@ -15,6 +16,15 @@ MOST_LINE_BYTES = 64 << 20
 MOST_HELLO_BYTES = 64 << 10
 # A network that is gone without a word is noticed after these seconds, both while something is unacknowledged and idle.
 GONE_SECONDS = 9
+_MAPPED = "::ffff:"
+
+
+class StrangerError(PerfError):
+    """What is at the other end does not talk like mlt perf."""
+
+
+class SilenceError(StrangerError):
+    """Nothing came in time."""
 
 
 class Link:
@@ -46,31 +56,52 @@ class Link:
             self._socket.sendall(line)
 
     def receive(self, *, timeout: float | None = None, limit: int = MOST_LINE_BYTES) -> Message | None:
-        """The next message; None at the end, an orderly one or not. Raises PerfError for anything but a message."""
-        try:
-            self._socket.settimeout(timeout)
-        except OSError:  # closed meanwhile, by the thread that owns it
-            return None
-        while (end := self._received.find(b"\n")) < 0:
-            if len(self._received) > limit:
-                raise PerfError("what answers there is not mlt perf: it sent an endless line")
+        """The next message, whole within ``timeout`` seconds; None at the end, an orderly one or not.
+
+        Raises StrangerError for anything but a message.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while (message := self._take(limit)) is None:
+            left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
             try:
+                if left == 0.0:
+                    raise TimeoutError
+                self._socket.settimeout(left)
                 piece = self._socket.recv(1 << 16)
             except TimeoutError:
-                raise PerfError(f"no answer within {timeout:g} s: is it mlt perf that listens there?") from None
-            except OSError:
+                raise SilenceError(f"no answer within {timeout:g} s: is it mlt perf that listens there?") from None
+            except OSError:  # also: closed meanwhile, by the thread that owns it
                 return None
             if not piece:
                 return None
             self._received += piece
+        return message
+
+    def receive_ready(self, *, limit: int) -> tuple[Message | None, bool]:
+        """Reads once what has come: a message if one is whole, and whether more may come. Raises StrangerError."""
+        try:
+            piece = self._socket.recv(1 << 16, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return None, True
+        except OSError:
+            return None, False
+        self._received += piece
+        return self._take(limit), bool(piece)
+
+    def _take(self, limit: int) -> Message | None:
+        end = self._received.find(b"\n")
+        if end < 0:
+            if len(self._received) > limit:
+                raise StrangerError("what answers there is not mlt perf: it sent an endless line")
+            return None
         line = bytes(self._received[:end])
         del self._received[: end + 1]
         try:
             message = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             message = None
         if not isinstance(message, dict):
-            raise PerfError("what answers there is not mlt perf: it sent something else than messages")
+            raise StrangerError("what answers there is not mlt perf: it sent something else than messages")
         return message
 
     def close(self) -> None:
@@ -79,12 +110,16 @@ class Link:
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
+    def fileno(self) -> int:
+        """For a selector."""
+        return self._socket.fileno()
+
     @property
     def local_host(self) -> str:
         """The address that the other side sees."""
-        return str(self._socket.getsockname()[0])
+        return str(self._socket.getsockname()[0]).removeprefix(_MAPPED)
 
     @property
     def peer_host(self) -> str:
         """The other side's address."""
-        return str(self._socket.getpeername()[0])
+        return str(self._socket.getpeername()[0]).removeprefix(_MAPPED)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import random
 import socket
@@ -14,42 +15,87 @@ from mlt.errors import ConfigError
 from mlt.perf.problem import BadOptionError, PerfError
 
 _FIRST_PORT, _LAST_PORT, _TRIALS = 10_000, 65_535, 200
+# The headers of IP and UDP, and mlt's own of a data packet.
+_UDP_HEADER, _DATA_HEADER = 8, 40
+_IP_HEADER = {socket.AF_INET: 20, socket.AF_INET6: 40}
+# PROTOCOL 3.2.7: the largest payload that is chosen by the MTU, and the one where that leaves room for more.
+_MOST_PAYLOAD, _ETHERNET_PAYLOAD = 8_960, 1_432
 
 
 @dataclass(frozen=True)
 class Interface:
-    """One IPv4 address of this machine, and the interface that has it."""
+    """One address of this machine, and the interface that has it."""
 
     name: str
     address: str
     mtu: int
 
 
-def find_interface(wanted: str | None, towards: str) -> Interface:
-    """The first interface with an IPv4 address of those that ``wanted`` chooses (``mlt.interfaces``), else the one
-    whose address this machine uses ``towards`` a host.
+def find_interface(wanted: str | None, own: str) -> Interface:
+    """The interface of ``own``, this machine's address on the way to the others, or the first of those that ``wanted``
+    chooses (``mlt.interfaces``), with an address of the same IP version if it has one.
 
-    Raises BadOptionError for a choice that leaves none, PerfError where no route leads.
+    Raises BadOptionError for a choice that leaves none.
     """
     if wanted is not None:
         try:
-            chosen = interfaces.select_interfaces(wanted, source="the interface (--interface or MLT_INTERFACE)")
+            source = "the interface (--interface or MLT_INTERFACE)"
+            choice = interfaces.select_interfaces(wanted, towards=own, source=source)[0]
         except ConfigError as error:
             raise BadOptionError(str(error)) from None
-        for one in chosen:
-            if ":" not in one.address:
-                return Interface(one.interface.name, one.address, one.interface.mtu)
-        raise BadOptionError(f"the interfaces that {wanted!r} chooses have no IPv4 address, which mlt perf needs")
-    try:
-        own = interfaces.source_towards(socket.gethostbyname(towards))
-    except OSError as error:
-        raise PerfError(
-            f"no way to {towards!r} from here: {error.strerror or error}; check the name and the routes"
-        ) from None
+        return Interface(choice.interface.name, choice.address, choice.interface.mtu)
+    if interfaces.is_link_local(own):
+        raise PerfError(interfaces.link_local_text(own))
     found = interfaces.interface_of(own)
     if found is None:
-        raise PerfError(f"this machine reaches {towards!r} from {own}, which none of its interfaces has")
+        raise PerfError(f"this machine uses {own} on the way there, which none of its interfaces has")
     return Interface(found.name, own, found.mtu)
+
+
+def family_of(address: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in address else socket.AF_INET
+
+
+def where(host: str, port: int) -> str:
+    """An address and a port as people write them."""
+    return f"[{host}]:{port}" if ":" in host else f"{host or '*'}:{port}"
+
+
+def fitting_payload(address: str, mtu: int) -> int:
+    """Payload of a data packet that fits ``mtu`` beside all headers."""
+    return (mtu - _IP_HEADER[family_of(address)] - _UDP_HEADER - _DATA_HEADER) // 8 * 8
+
+
+def usual_payload(address: str, mtu: int) -> int:
+    """What mlt puts into a data packet unless it is told otherwise."""
+    room = fitting_payload(address, mtu)
+    return room if room <= _MOST_PAYLOAD else _ETHERNET_PAYLOAD
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A TCP listener at ``host``; "": at all addresses, of both IP versions where the machine has them.
+
+    Raises PerfError; the OSError is its cause.
+    """
+    try:
+        if host:
+            return socket.create_server((host, port), family=family_of(host))
+        if socket.has_dualstack_ipv6():
+            return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
+        return socket.create_server(("", port))
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise PerfError(
+                f"port {where(host, port)} is in use by another process; choose another with --port (in a job: "
+                "MLT_PERF_PORT)"
+            ) from error
+        if error.errno == errno.EACCES:
+            raise PerfError(
+                f"port {where(host, port)}: no privilege for it; ports below 1024 are root's, choose another"
+            ) from error
+        raise PerfError(
+            f"cannot listen at {where(host, port)}: {error.strerror or error}; is it an address of this machine?"
+        ) from error
 
 
 def free_port(host: str) -> int:
@@ -61,8 +107,8 @@ def free_port(host: str) -> int:
     for port in random.Random(os.urandom(8)).sample(outside, min(_TRIALS, len(outside))):
         with (
             contextlib.suppress(OSError),
-            socket.socket(socket.AF_INET, socket.SOCK_STREAM) as tcp,
-            socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp,
+            socket.socket(family_of(host), socket.SOCK_STREAM) as tcp,
+            socket.socket(family_of(host), socket.SOCK_DGRAM) as udp,
         ):
             tcp.bind((host, port))
             udp.bind((host, port))

@@ -17,17 +17,19 @@ from typing import Any
 
 from mlt import __version__
 from mlt.perf.crew import Crew, Event, Events, LocalCrew
-from mlt.perf.link import MOST_HELLO_BYTES, Link, Message
+from mlt.perf.link import MOST_HELLO_BYTES, Link, Message, SilenceError, StrangerError
 from mlt.perf.options import Options
 from mlt.perf.peers import Place
-from mlt.perf.place import Interface
+from mlt.perf.place import Interface, family_of, fitting_payload
 from mlt.perf.problem import BadOptionError, PerfError
 
 # Of the lines between machines; raised when one changes its meaning.
-PROTOCOL = 1
+PROTOCOL = 2
 HELLO_SECONDS = 20.0
-# IPv4, UDP and mlt's own header of a data packet.
-HEADER_BYTES = 20 + 8 + 40
+# How long whoever calls may take to say who it is: others wait behind it.
+CALLER_SECONDS = 5.0
+# The machine that leads says at least that it is still there.
+ALIVE_SECONDS, SILENCE_SECONDS = 5.0, 30.0
 
 
 @dataclass(frozen=True)
@@ -57,21 +59,31 @@ def hello(**content: Any) -> Message:
 
 
 def read_hello(link: Link, who: str, seconds: float = HELLO_SECONDS) -> Message:
-    """The other side's first line. Raises PerfError if it refuses, is of another version, or is not mlt perf."""
+    """The other side's first line, checked. Raises PerfError; StrangerError if it is not mlt perf."""
     message = link.receive(timeout=seconds, limit=MOST_HELLO_BYTES)
     if message is None:
-        raise PerfError(f"{who} closed the connection without a word; is it mlt perf that listens there?")
+        raise StrangerError(f"{who} closed the connection without a word; is it mlt perf that listens there?")
+    check_hello(message, who)
+    return message
+
+
+def check_hello(message: Message, who: str) -> None:
+    """Raise PerfError if ``message`` refuses, is of another version, or is not mlt perf's."""
     if "refused" in message:
         raise PerfError(f"{who} refused: {message['refused']}")
     version, protocol = message.get("version"), message.get("mlt_perf")
+    if "mlt_doctor" in message:
+        raise StrangerError(
+            f"{who} is mlt doctor, not mlt perf: they have the same --port by default; start 'mlt perf --serve' for "
+            "'mlt perf HOST', 'mlt doctor --serve' for 'mlt doctor HOST', and both with a --port each"
+        )
     if protocol is None:
-        raise PerfError(f"{who} is not mlt perf")
+        raise StrangerError(f"{who} is not mlt perf")
     if protocol != PROTOCOL or version != __version__:
         raise PerfError(
             f"{who} runs mlt {version} (perf protocol {protocol}), this side {__version__} ({PROTOCOL}): figures would "
             "not be of one program; install the same version on all machines"
         )
-    return message
 
 
 def read_host(message: Message, who: str) -> Host:
@@ -84,10 +96,17 @@ def read_host(message: Message, who: str) -> Host:
 
 
 def check_hosts(hosts: Sequence[Host], options: Options) -> None:
-    """Raise PerfError where the MTUs differ and packets would be as large as the larger allows."""
+    """Raise PerfError where the MTUs differ and packets would be as large as the larger allows, or the IP versions."""
+    first = hosts[0]
+    for host in hosts:
+        if family_of(host.address) != family_of(first.address):
+            raise PerfError(
+                f"{first} and {host} have no IP version in common; choose addresses of one with --interface, for "
+                "example --interface 10.0.0.0/8"
+            )
     least = min(hosts, key=lambda host: host.mtu)
     most = max(hosts, key=lambda host: host.mtu)
-    fitting = (least.mtu - HEADER_BYTES) // 8 * 8
+    fitting = fitting_payload(least.address, least.mtu)
     if least.mtu != most.mtu and (options.segment_bytes is None or options.segment_bytes > fitting):
         raise PerfError(
             f"MTU mismatch: {most} and {least}: packets as large as the one sends do not fit the other's link; give "
@@ -111,7 +130,9 @@ class RemoteCrew(Crew):
         self._host = host
         self._events = events
         self._closing = False
+        self._over = threading.Event()
         threading.Thread(target=self._read, name=f"mlt-perf-rank-{host.rank}", daemon=True).start()
+        threading.Thread(target=self._stay_alive, name=f"mlt-perf-alive-{host.rank}", daemon=True).start()
 
     def start(self, peer: str) -> None:
         self._tell({"do": "start", "peer": peer})
@@ -126,7 +147,12 @@ class RemoteCrew(Crew):
 
     def close(self) -> None:
         self._closing = True
+        self._over.set()
         self._link.close()
+
+    def _stay_alive(self) -> None:
+        while not self._over.wait(ALIVE_SECONDS):
+            self._tell({"do": "alive"})
 
     def _tell(self, message: Message) -> None:
         # A machine that is gone is reported by the thread that reads.
@@ -152,13 +178,11 @@ def follow(link: Link, place: Place, options: Options) -> None:
     """
     events: Events = queue.SimpleQueue()
     crew = LocalCrew({place.rank: place}, options, events)
-    pump = threading.Thread(target=_pump, args=(events, link), daemon=True)
+    pump = threading.Thread(target=_pump, args=(events, link), name="mlt-perf-pump", daemon=True)
     pump.start()
     try:
         while True:
-            message = link.receive()
-            if message is None:
-                raise PerfError(f"rank {place.rank}: the machine that leads the run is gone; what ran here was ended")
+            message = _next(link, place.rank)
             if message.get("do") == "end":
                 if message.get("error"):
                     raise PerfError(str(message["error"]))
@@ -167,6 +191,22 @@ def follow(link: Link, place: Place, options: Options) -> None:
     finally:
         crew.close()
         link.close()
+        events.put(_OVER)
+        pump.join()
+
+
+def _next(link: Link, rank: int) -> Message:
+    """What the machine that leads the run says next."""
+    try:
+        message = link.receive(timeout=SILENCE_SECONDS)
+    except SilenceError:
+        raise PerfError(
+            f"rank {rank}: the machine that leads the run has said nothing for {SILENCE_SECONDS:g} s; what ran here "
+            "was ended"
+        ) from None
+    if message is None:
+        raise PerfError(f"rank {rank}: the machine that leads the run is gone; what ran here was ended")
+    return message
 
 
 def _obey(crew: LocalCrew, message: Message) -> None:
@@ -175,14 +215,18 @@ def _obey(crew: LocalCrew, message: Message) -> None:
             crew.start(str(message["peer"]))
         elif message["do"] == "tell":
             crew.send(int(message["rank"]), str(message["peer"]), dict(message["message"]))
+        elif message["do"] != "alive":
+            raise ValueError(message["do"])
     except (KeyError, TypeError, ValueError) as error:
         raise BadOptionError(f"the machine that leads the run sent something unknown: {error!r}") from None
 
 
+_OVER = Event(-1, "", {})
+
+
 def _pump(events: Events, link: Link) -> None:
     with contextlib.suppress(OSError):
-        while True:
-            event = events.get()
+        while (event := events.get()) is not _OVER:
             link.send({"rank": event.rank, "peer": event.peer, "message": event.message})
 
 

@@ -7,7 +7,6 @@ reachable; the client leads and prints.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import queue
 import socket
@@ -18,13 +17,16 @@ from dataclasses import dataclass, replace
 
 from mlt.config import JobConfig
 from mlt.errors import MltError
+from mlt.own_address import local_host
 from mlt.perf.conductor import Conductor, Measurement, Observe, Skipped
 from mlt.perf.crew import Crew, Events, LocalCrew
-from mlt.perf.link import Link
+from mlt.perf.gathering import Gathering, listeners
+from mlt.perf.link import Link, StrangerError
 from mlt.perf.options import Options
-from mlt.perf.place import find_interface
+from mlt.perf.place import find_interface, listen, where
 from mlt.perf.problem import BadOptionError, PerfError
 from mlt.perf.remote import (
+    CALLER_SECONDS,
     HELLO_SECONDS,
     Host,
     RemoteCrew,
@@ -72,9 +74,9 @@ def run_client(options: Options, server: str, port: int, interface: str | None, 
     """Point to point with ``mlt perf --serve`` on another machine: rank 1 here sends to rank 0 there."""
     if options.ranks != 2:
         raise BadOptionError(f"{options.ranks} ranks: a server and a client are 2; more are a job (RANK, WORLD_SIZE)")
-    own = host_of(1, find_interface(interface, server))
-    link, who, job = _call(server, port), f"the server at {server}:{port}", _job_name()
+    link, who, job = _call(server, port), f"the server at {where(server, port)}", _job_name()
     try:
+        own = host_of(1, find_interface(interface, link.local_host))
         link.send(hello(host=as_dict(own), options=options.as_dict(), job=job))
         other = read_host(read_hello(link, who), who)
         hosts = [other, own]
@@ -90,7 +92,7 @@ def run_client(options: Options, server: str, port: int, interface: str | None, 
 def serve(port: int, interface: str | None, *, once: bool, say: Say) -> None:
     """Be rank 0 for one client after another, until interrupted (or for one: what went wrong with it is raised)."""
     bind = "" if interface is None else find_interface(interface, "127.0.0.1").address
-    with _listen(bind, port) as listener:
+    with listen(bind, port) as listener:
         say(f"mlt perf: serving at {bind or 'all addresses'}, port {port}; the other side: mlt perf HOST --port {port}")
         while True:
             connection, (address, *_) = listener.accept()
@@ -102,6 +104,10 @@ def serve(port: int, interface: str | None, *, once: bool, say: Say) -> None:
             try:
                 _serve_one(link)
                 say(f"mlt perf: a run with {address} is done")
+            except StrangerError as error:
+                refuse(link, str(error))
+                say(f"mlt perf: turned away: {error}")
+                continue
             except (MltError, OSError) as error:
                 refuse(link, str(error))
                 if once:
@@ -122,13 +128,12 @@ def serve(port: int, interface: str | None, *, once: bool, say: Say) -> None:
 
 
 def _serve_one(link: Link) -> None:
-    message = read_hello(link, f"the client at {link.peer_host}")
+    message = read_hello(link, f"the caller from {link.peer_host}", CALLER_SECONDS)
     options = Options.read(message.get("options"))
     read_host(message, "the client")
     if options.ranks != 2:
         raise BadOptionError(f"{options.ranks} ranks: a server and a client are 2")
-    own = find_interface(None, link.peer_host)
-    host = host_of(0, replace(own, address=link.local_host))
+    host = host_of(0, find_interface(None, link.local_host))
     link.send(hello(host=as_dict(host)))
     follow(link, place_of(host, 2, str(message.get("job"))), options)
 
@@ -142,19 +147,25 @@ def _turn_away(listener: socket.socket, busy: threading.Event) -> None:
     listener.settimeout(None)
 
 
-def run_job(options: Options, environ: Mapping[str, str], interface: str | None, observe: Observe) -> Result | None:
+def run_job(
+    options: Options,
+    environ: Mapping[str, str],
+    interface: str | None,
+    observe: Observe,
+    say: Say = lambda text: None,
+) -> Result | None:
     """This process's part in a job of RANK and WORLD_SIZE; the result on rank 0, None on the others."""
-    config = JobConfig.resolve(environ={**environ, "MLT_SERVICES": "0"})
+    config = JobConfig.resolve(environ={**environ, "MLT_SERVICES": "0"}, interface=interface)
     options = replace(options, ranks=config.world_size)
     port = _job_port(environ, config)
-    own = host_of(config.rank, find_interface(interface, config.master_addr))
+    own = host_of(config.rank, find_interface(None, local_host(config)))
     if config.rank == 0:
-        return _lead_job(options, config, own, port, observe)
+        return _lead_job(options, config, own, port, observe, say)
     link = _join(config, port, options)
     try:
         link.send(hello(host=as_dict(own)))
         # Rank 0 answers when all ranks are there.
-        answer = read_hello(link, f"rank 0 at {config.master_addr}:{port}", options.timeout + HELLO_SECONDS)
+        answer = read_hello(link, f"rank 0 at {where(config.master_addr, port)}", options.timeout + HELLO_SECONDS)
         agreed = Options.read(answer.get("options"))
         follow(link, place_of(own, agreed.ranks, str(answer.get("job"))), agreed)
     finally:
@@ -162,48 +173,23 @@ def run_job(options: Options, environ: Mapping[str, str], interface: str | None,
     return None
 
 
-def _lead_job(options: Options, config: JobConfig, own: Host, port: int, observe: Observe) -> Result:
-    job, links, hosts = _job_name(), dict[int, Link](), {0: own}
-    try:
-        with _listen(own.address, port) as listener:
-            deadline = time.monotonic() + options.timeout
-            while len(hosts) < config.world_size:
-                _admit(listener, deadline, config.world_size, links, hosts)
-        check_hosts(list(hosts.values()), options)
-        for link in links.values():
-            link.send(hello(host=as_dict(own), options=options.as_dict(), job=job))
-    except BaseException as error:
-        for link in links.values():
-            refuse(link, str(error) or "rank 0 was interrupted")
-        raise
+def _lead_job(options: Options, config: JobConfig, own: Host, port: int, observe: Observe, say: Say) -> Result:
+    job = _job_name()
+    with Gathering(listeners(config, own.address, port), own, config.world_size, say) as gathering:
+        try:
+            gathering.run(options.timeout)
+            links, hosts = gathering.links, gathering.hosts
+            check_hosts([hosts[rank] for rank in sorted(hosts)], options)
+            for link in links.values():
+                link.send(hello(host=as_dict(own), options=options.as_dict(), job=job))
+        except BaseException as error:
+            for link in gathering.links.values():
+                refuse(link, str(error) or "rank 0 was interrupted")
+            raise
     events: Events = queue.SimpleQueue()
     crews: list[Crew] = [LocalCrew({0: place_of(own, options.ranks, job)}, options, events)]
     crews += [RemoteCrew(links[rank], hosts[rank], events) for rank in sorted(links)]
     return _lead("job", options, [hosts[rank] for rank in sorted(hosts)], crews, events, observe)
-
-
-def _admit(
-    listener: socket.socket, deadline: float, ranks: int, links: dict[int, Link], hosts: dict[int, Host]
-) -> None:
-    listener.settimeout(max(deadline - time.monotonic(), 0.01))
-    try:
-        link = Link(listener.accept()[0])
-    except TimeoutError:
-        missing = [str(rank) for rank in range(ranks) if rank not in hosts]
-        raise PerfError(
-            f"rank 0: rank {', '.join(missing)} of {ranks} did not come; start mlt perf once per rank, with RANK, "
-            "WORLD_SIZE, MASTER_ADDR and MASTER_PORT"
-        ) from None
-    link.watch_network()
-    try:
-        who = f"a rank at {link.peer_host}"
-        host = read_host(read_hello(link, who), who)
-        if not 0 < host.rank < ranks or host.rank in hosts:
-            raise PerfError(f"rank {host.rank} is not expected: there are {ranks}, and each comes once")
-    except PerfError as error:
-        refuse(link, str(error))
-        raise
-    links[host.rank], hosts[host.rank] = link, host
 
 
 def _lead(
@@ -233,29 +219,13 @@ def _ended(crews: list[Crew]) -> Iterator[None]:
             crew.close()
 
 
-def _listen(host: str, port: int) -> socket.socket:
-    try:
-        return socket.create_server((host, port))
-    except OSError as error:
-        where = f"{host or '*'}:{port}"
-        if error.errno == errno.EADDRINUSE:
-            raise PerfError(
-                f"port {where} is in use by another process; choose another with --port (in a job: MLT_PERF_PORT)"
-            ) from None
-        if error.errno == errno.EACCES:
-            raise PerfError(f"port {where}: no privilege for it; ports below 1024 are root's, choose another") from None
-        raise PerfError(
-            f"cannot listen at {where}: {error.strerror or error}; is it an address of this machine?"
-        ) from None
-
-
 def _call(server: str, port: int) -> Link:
     try:
         link = Link(socket.create_connection((server, port), timeout=HELLO_SECONDS))
     except OSError as error:
         raise PerfError(
-            f"no mlt perf at {server}:{port} ({error.strerror or error}); start 'mlt perf --serve' there, and let its "
-            "port through the firewall"
+            f"no mlt perf at {where(server, port)} ({error.strerror or error}); start 'mlt perf --serve' there, and "
+            "let its port through the firewall"
         ) from None
     link.watch_network()
     return link
@@ -271,7 +241,7 @@ def _join(config: JobConfig, port: int, options: Options) -> Link:
         except OSError as error:
             if time.monotonic() >= deadline:
                 raise PerfError(
-                    f"rank {config.rank}: rank 0 does not answer at {config.master_addr}:{port} "
+                    f"rank {config.rank}: rank 0 does not answer at {where(config.master_addr, port)} "
                     f"({error.strerror or error}); is mlt perf running there, with the same MASTER_PORT?"
                 ) from None
             time.sleep(RETRY_SECONDS)

@@ -18,9 +18,9 @@ import pytest
 
 import mlt
 from mlt import _core, interfaces
-from mlt.diagnosis import messages, responder, session
+from mlt.diagnosis import allowance, messages, responder, session
 from mlt.diagnosis.command import Settings, examine_host, parse_target
-from mlt.diagnosis.datagrams import COUNT, HEADER, MAGIC, Port
+from mlt.diagnosis.datagrams import COUNT, HEADER, MAGIC, MAX_DATAGRAM, Port
 from mlt.diagnosis.messages import DEFAULT_DSCP, Line, TalkError, make_hello, read_hello
 from mlt.diagnosis.responder import Responder, Visit
 from mlt.doctor import Finding
@@ -135,6 +135,7 @@ def answering(reply: bytes) -> tuple[int, Callable[[], None]]:
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "is the port another program's?"),
         (b'{"mlt_doctor":2,"package":"9.9"}\n', "it is mlt doctor of version 2 (mlt 9.9); this is 1 (mlt 0.1.0)"),
         (b'{"mlt_doctor":1}\n', "it sent a greeting that is none"),
+        (b'{"refused":"the caller from 10.0.0.1 is mlt doctor"}\n', "start 'mlt doctor --serve' for 'mlt doctor HOST'"),
         (b"x" * 9_000, "it sent a line without end"),
         (b"[1]\n", "is the port another program's?"),
     ],
@@ -155,6 +156,7 @@ def test_whatever_else_listens__is_a_problem_in_words(reply: bytes, cause: str) 
         b"GET / HTTP/1.1\r\n\r\n",
         b"{}\n",
         b'{"mlt_doctor":7,"package":"1"}\n',
+        b'{"mlt_perf":2,"version":"0.1.0"}\n',
         b"\xff" * 10_000,
         b"",
     ],
@@ -361,3 +363,37 @@ def test_responder__outlives_what_is_no_question(line: bytes) -> None:
         while connection.recv(65_536):
             pass
     assert [visit.problems for visit in visits if visit is not None] == [None]
+
+
+def test_responder__sends_one_caller_so_much_and_no_more() -> None:
+    size, count = MAX_DATAGRAM, 900
+    most = allowance.CALLER_BYTES // (count * size)
+    with serving() as (port, _), session.Session(session.connect("127.0.0.1", port, None), DEFAULT) as caller:
+        answered: list[int] = []
+
+        def ask_on() -> None:  # its share grows while it sends, which is much faster
+            for test in range(4 * most):
+                asked = {"do": "send", "count": count, "size": size, "class": 0, "interval": 0.0}
+                answered.append(int(str(caller._ask(**asked, test=test)["count"])))
+
+        with pytest.raises(TalkError, match=r"64 MiB to one host and 256 MiB to all"):
+            ask_on()
+        assert most <= len(answered) < 4 * most
+        with pytest.raises(TalkError, match="try again"):  # an echo that was not answered is no loss of the network's
+            caller._tally(1, 0, 0)
+        caller.bye(0)
+
+
+def test_responder__an_examination_is_within_its_allowance() -> None:
+    spent: list[int] = []
+
+    class Counted(allowance.Allowance):
+        def take(self, count: int) -> bool:
+            spent.append(count)
+            return super().take(count)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(allowance, "Allowance", Counted)
+        with serving() as (port, _):
+            examined(port)
+    assert 0 < sum(spent) < allowance.CALLER_BYTES // 3

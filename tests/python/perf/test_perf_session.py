@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import queue
 import socket
 import subprocess
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from perf_runs import agents_of, free_port, perf, read, running, until
 
-from mlt import __version__
-from mlt.perf.link import Link
+from mlt import __version__, interfaces
+from mlt.perf import remote
+from mlt.perf.link import Link, SilenceError
 from mlt.perf.options import Options
+from mlt.perf.peers import Place
 from mlt.perf.problem import PerfError
 from mlt.perf.remote import PROTOCOL, Host, check_hosts, hello
+
+needs_ipv6 = pytest.mark.skipif(not interfaces.is_own_address("::1"), reason="no IPv6 here")
+HOST = {"rank": 1, "address": "127.0.0.1", "interface": "lo", "mtu": 65_536}
 
 
 @contextlib.contextmanager
@@ -26,6 +35,25 @@ def server(*words: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
         assert process.stderr is not None
         assert f"port {port}" in process.stderr.readline()
         yield process, port
+
+
+def caller_of(port: int) -> socket.socket | None:
+    """A connection there, once somebody listens."""
+    try:
+        return socket.create_connection(("127.0.0.1", port), timeout=10)
+    except ConnectionRefusedError:
+        return None
+
+
+def answered(port: int, said: bytes | dict[str, Any]) -> dict[str, Any] | None:
+    """What a server there says to a stranger."""
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        link = Link(connection)
+        if isinstance(said, bytes):
+            connection.sendall(said)
+        else:
+            link.send(said)
+        return link.receive(timeout=20)
 
 
 def test_serve__one_client_after_another(tmp_path: Path) -> None:
@@ -213,3 +241,151 @@ def test_job__port_in_use_is_named() -> None:
     assert done.returncode == 1
     assert "in use by another process" in done.stderr
     assert "MLT_PERF_PORT" in done.stderr
+
+
+def test_job__strangers_are_turned_away_and_the_start_goes_on(tmp_path: Path) -> None:
+    port, at, out = free_port(), free_port(), tmp_path / "out.json"
+    words = ("--pattern", "allreduce", "--size", "8KB", "--rounds", "3", "--json", str(out))
+
+    def environment(rank: int) -> dict[str, str]:
+        return job(port, rank, 2) | {"MLT_PERF_PORT": str(at)}
+
+    with contextlib.ExitStack() as stack:
+        leader = stack.enter_context(running(*words, **environment(0)))
+        # One that never says a word, one of another program, and ranks that are none of this job's.
+        stack.enter_context(until(lambda: caller_of(at)))
+        for said in (b"GET / HTTP/1.1\r\n\r\n", hello(host={"rank": 7}), hello(host=HOST | {"rank": 2})):
+            answer = answered(at, said)
+            assert answer is not None
+            assert "refused" in answer
+        follower = stack.enter_context(running(*words, **environment(1)))
+        texts = [process.communicate(timeout=60) for process in (leader, follower)]
+        assert [leader.returncode, follower.returncode] == [0, 0], texts
+    assert "mlt perf: turned away: the caller from 127.0.0.1" in texts[0][1]
+    assert [host["rank"] for host in read(out)["hosts"]] == [0, 1]
+
+
+def test_job__who_was_turned_away_is_named_with_who_is_missing() -> None:
+    port, at = free_port(), free_port()
+    words = ("--pattern", "allreduce", "--timeout", "8")
+    with running(*words, **job(port, 0, 2), MLT_PERF_PORT=str(at)) as leader:
+        until(lambda: caller_of(at)).close()
+        answered(at, hello(host=HOST) | {"version": "9.9.9"})
+        _, error = leader.communicate(timeout=40)
+    assert leader.returncode == 1
+    assert "rank 1 of 2 did not come" in error
+    assert "runs mlt 9.9.9" in error.rpartition("turned away: ")[2]
+
+
+def test_job__a_rank_that_left_may_come_again() -> None:
+    port, at = free_port(), free_port()
+    words = ("--pattern", "allreduce", "--size", "8KB", "--rounds", "3")
+    with running(*words, **job(port, 0, 3), MLT_PERF_PORT=str(at)) as leader:
+        with until(lambda: caller_of(at)) as gone:
+            Link(gone).send(hello(host=HOST))
+        with running(*words, **job(port, 2, 3), MLT_PERF_PORT=str(at)) as other:
+            done = perf(*words, **job(port, 1, 3), MLT_PERF_PORT=str(at))
+            _, error = leader.communicate(timeout=60)
+            other.communicate(timeout=60)
+    assert (leader.returncode, other.returncode, done.returncode) == (0, 0, 0), (error, done.stderr)
+
+
+def test_serve__strangers_do_not_end_it() -> None:
+    with server("--once") as (process, port):
+        answer = answered(int(port), b"GET / HTTP/1.1\r\n\r\n")
+        assert answer is not None
+        assert "not mlt perf" in answer["refused"]
+        assert perf("127.0.0.1", "--port", port, "--size", "8KB", "--rounds", "2").returncode == 0
+        assert process.wait(20) == 0
+
+
+def test_link__a_message_must_be_whole_in_time() -> None:
+    here, there = socket.socketpair()
+    ended = threading.Event()
+
+    def drip() -> None:
+        while not ended.wait(0.05):
+            there.send(b"{")
+
+    thread = threading.Thread(target=drip)
+    thread.start()
+    try:
+        began = time.monotonic()
+        with pytest.raises(SilenceError, match=r"no answer within 0\.4 s"):
+            Link(here).receive(timeout=0.4)
+        assert time.monotonic() - began < 5
+    finally:
+        ended.set()
+        thread.join()
+        here.close()
+        there.close()
+
+
+def following(monkeypatch: pytest.MonkeyPatch, silence: float) -> tuple[Link, threading.Thread, list[str]]:
+    """``follow`` in a thread, the other end of its link, and how it ended."""
+    monkeypatch.setattr(remote, "SILENCE_SECONDS", silence)
+    here, there = socket.socketpair()
+    ends: list[str] = []
+
+    def run() -> None:
+        try:
+            remote.follow(Link(there), Place(1, 2, "127.0.0.1", "lo", 65_536, "job"), Options())
+            ends.append("")
+        except PerfError as error:
+            ends.append(str(error))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return Link(here), thread, ends
+
+
+def test_follow__a_leader_that_falls_silent_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    link, thread, ends = following(monkeypatch, 0.3)
+    thread.join(20)
+    link.close()
+    assert ends == ["rank 1: the machine that leads the run has said nothing for 0.3 s; what ran here was ended"]
+    assert "mlt-perf-pump" not in {one.name for one in threading.enumerate()}
+
+
+def test_follow__a_leader_says_that_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "ALIVE_SECONDS", 0.05)
+    link, thread, ends = following(monkeypatch, 0.5)
+    crew = remote.RemoteCrew(link, Host(1, "127.0.0.1", "lo", 65_536), queue.SimpleQueue())
+    time.sleep(1.0)
+    assert thread.is_alive()
+    crew.end(None)
+    thread.join(20)
+    crew.close()
+    assert ends == [""]
+    assert "mlt-perf-pump" not in {one.name for one in threading.enumerate()}
+
+
+@needs_ipv6
+def test_serve__over_ipv6(tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    with server() as (_, port):
+        done = perf(
+            "::1", "--port", port, "--size", "32KB", "--rounds", "3", "--compare", "tcp,raw-udp", "--json", str(out)
+        )
+    assert done.returncode == 0, done.stderr
+    assert [host["address"] for host in read(out)["hosts"]] == ["::1", "::1"]
+
+
+@needs_ipv6
+def test_job__over_ipv6(tmp_path: Path) -> None:
+    port, out = free_port(), tmp_path / "out.json"
+    words = ("--pattern", "allreduce", "--size", "24KB", "--rounds", "3", "--compare", "tcp", "--json", str(out))
+    with contextlib.ExitStack() as stack:
+        ranks = [stack.enter_context(running(*words, **job(port, rank, 2) | {"MASTER_ADDR": "::1"})) for rank in (1, 0)]
+        texts = [process.communicate(timeout=60) for process in ranks]
+        assert [process.returncode for process in ranks] == [0, 0], texts
+    assert [host["address"] for host in read(out)["hosts"]] == ["::1", "::1"]
+
+
+@needs_ipv6
+def test_local__an_interface_with_ipv6_alone(tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    done = perf("--local", "--interface", "::1/128", "--size", "8KB", "--rounds", "2", "--compare", "tcp,raw-udp,gloo",
+                "--json", str(out))  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert {host["address"] for host in read(out)["hosts"]} == {"::1"}

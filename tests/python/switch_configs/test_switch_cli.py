@@ -32,6 +32,22 @@ def test_policy__derives_a_file_that_check_accepts(tmp_path: Path) -> None:
     assert mlt("check", file, "-t", "sonic", "-t", "onyx").exit_code == 0
 
 
+def test_check__a_fresh_policy_accepts_nothing_and_the_text_says_so(tmp_path: Path) -> None:
+    file = tmp_path / "p.yaml"
+    sizes = ("--buffer-bytes", "4194304", "--link-rate", "100000000000", "--ports", "1,2")
+    assert mlt("policy", "--from-model", LAYERS, *sizes, "-o", file).exit_code == 0
+    done = mlt("check", file, "-t", "cumulus", "-t", "onyx", "-t", "os10")
+    assert done.exit_code == 1
+    assert "1 of 3 targets refuse the policy as it is (os10)" in done.output
+    assert (
+        "1 pair of those written compared, 0 disagree; settings that differ: 0 where the policy accepts it, 12 by "
+        in (done.output)
+    )
+    alone = mlt("check", file, "-t", "onyx")
+    assert alone.exit_code == 0
+    assert "pair" not in alone.output
+
+
 def test_generate__writes_files_and_refuses_in_words(tmp_path: Path) -> None:
     done = mlt("generate", EXAMPLE, "-t", "nxos", "--ports", "3-4", "-o", tmp_path)
     assert done.exit_code == 0

@@ -92,6 +92,32 @@ def test_meet__tells_a_rank_that_left_from_one_that_never_came() -> None:
     assert "rank 1 came and left" in str(text)
 
 
+def test_meet__who_waits_long_says_once_for_whom(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(rendezvous, "QUIET_SECONDS", 0.2)
+    port = free_port()
+    Ranks(config(0, 3, port), config(2, 3, port), timeout=2.5).join()
+    said = [record.getMessage() for record in caplog.records if record.name == "mlt"]
+    assert f"rank 0: still waiting at 127.0.0.1:{port} for rank 1 of 3, 2.5 s in all" in said
+    assert [text for text in said if text.startswith("rank 2: ")] == [
+        f"rank 2: rank 0 at 127.0.0.1:{port} has not heard of every rank yet, 2.5 s in all; it says which are missing"
+    ]
+    assert len(said) == 2
+    caplog.clear()
+    Ranks(config(1, 2, port), timeout=1.0).join()
+    (text,) = [record.getMessage() for record in caplog.records if record.name == "mlt"]
+    assert text.startswith(
+        f"rank 1: still waiting for rank 0 at 127.0.0.1:{port}, 1 s in all (last: Connection refused"
+    )
+
+
+def test_meet__who_is_served_soon_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    port = free_port()
+    Ranks(*(config(rank, 3, port) for rank in range(3)), timeout=10).join()
+    assert not caplog.records
+
+
 def test_meet__says_that_rank_0_is_missing() -> None:
     port = free_port()
     with takes(at_least=TIMEOUT - 0.1, at_most=TIMEOUT + 1):

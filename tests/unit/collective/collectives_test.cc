@@ -317,3 +317,89 @@ TEST_CASE("collectives__the_first_of_a_group_hears_of_a_failure_before_it_was_ca
   bus.run();
   check_failed(bus, 0, CompletionStatus::kCancelled, 1, "rank 1 gave it up");
 }
+
+TEST_CASE("collectives__a_group_not_used_yet_is_not_broken_by_who_is_no_member") {
+  FakeBus bus({.ranks = 3, .seed = 2});
+  auto tensors = random_tensors(2, 100, 1);
+  const auto expected = ring_sum(tensors, true);
+  const std::vector<std::uint16_t> group = {0, 1};
+  Failed failed;
+  failed.group = Collectives::group_id(group);
+  failed.status = static_cast<std::uint8_t>(CompletionStatus::kCancelled);
+  bus.machine(0).on_message(bus.now, 2, failed);
+  for (std::uint16_t rank = 0; rank < 2; ++rank) {
+    CollectiveRequest request = all_reduce_request(1, tensors[rank]);
+    request.ranks = group;
+    bus.start(rank, request);
+  }
+  bus.run();
+  CHECK(tensors[0] == expected);
+  CHECK(tensors[1] == expected);
+}
+
+TEST_CASE("collectives__one_rank_cannot_crowd_out_what_others_say") {
+  FakeBus bus({.ranks = 3, .seed = 2});
+  std::vector<float> data(10);
+  Failed failed;
+  failed.group = Collectives::group_id({0, 1, 2});
+  failed.failed_rank = 1;
+  failed.sequence = 1;
+  bus.machine(0).on_message(bus.now, 1, failed);
+  failed.sequence = 0;
+  bus.machine(0).on_message(bus.now, 1, failed);  // the first that fails counts
+  for (std::uint64_t i = 0; i < 3'000; ++i) {
+    failed.group = i;
+    bus.machine(0).on_message(bus.now, 2, failed);
+  }
+  bus.start(0, all_reduce_request(7, data));
+  bus.run();
+  check_failed(bus, 0, CompletionStatus::kCancelled, 1, "rank 1 gave it up");
+}
+
+TEST_CASE("collectives__a_rank_at_fault_that_is_no_member_is_the_sender") {
+  for (const int rank : {2, 77, 65'536, -2}) {
+    CAPTURE(rank);
+    FakeBus bus({.ranks = 2, .seed = 2});
+    std::vector<float> data(10);
+    Failed failed;
+    failed.group = Collectives::group_id({0, 1});
+    failed.failed_rank = rank;
+    failed.status = static_cast<std::uint8_t>(CompletionStatus::kPeerFailed);
+    bus.start(0, all_reduce_request(7, data));
+    bus.machine(0).on_message(bus.now, 1, failed);
+    bus.run();
+    check_failed(bus, 0, CompletionStatus::kPeerFailed, 1, "rank 1 gave it up");
+  }
+}
+
+TEST_CASE("collectives__more_groups_than_there_is_room_for_are_refused_and_nobody_waits") {
+  constexpr std::uint16_t kRanks = 13;
+  FakeBus bus({.ranks = kRanks, .seed = 2});
+  std::vector<float> alone(4);
+  std::size_t groups = 0;
+  for (std::uint32_t set = 1; groups < kMaxGroups; ++set, ++groups) {
+    CollectiveRequest request = all_reduce_request(set, alone);
+    request.ranks = {0};
+    for (std::uint16_t rank = 1; rank < kRanks; ++rank) {
+      if ((set >> (rank - 1) & 1U) != 0) request.ranks.push_back(rank);
+    }
+    bus.start(0, request);
+    bus.machine(0).cancel(bus.now, set);
+  }
+  bus.run();
+  REQUIRE(bus.done(0).size() == kMaxGroups);
+  auto tensors = random_tensors(2, 100, 1);
+  for (const std::uint16_t rank : {std::uint16_t{1}, std::uint16_t{0}}) {
+    CollectiveRequest request = all_reduce_request(5'000, tensors[rank]);
+    request.ranks = {12, 1, 0};
+    bus.start(rank, request);
+  }
+  bus.run();
+  CHECK(bus.done(0).back().status == CompletionStatus::kCancelled);
+  CHECK(bus.done(0).back().error.find("rank 0 has used 1024 groups") != std::string::npos);
+  REQUIRE(bus.done(1).size() == 1);
+  CHECK(bus.done(1)[0].failed_peer == 0);
+  CHECK(bus.done(1)[0].error.find("rank 0 has used 1024 groups") != std::string::npos);
+  CHECK(bus.machine(0).open() == 0);
+  CHECK(bus.machine(1).open() == 0);
+}

@@ -70,6 +70,7 @@ class Port {
                event.sent_ns);
           break;
         case Kind::kAck:
+          flow.timely.on_delivered(10 * kPacketBytes);
           flow.timely.on_rtt_sample(event.at, event.at - event.sent_ns);
           // The control class overtakes the queue.
           if (flow.timely.base_sample_due(event.at)) flow.timely.on_base_sample(event.at, model_.base_rtt_ns);

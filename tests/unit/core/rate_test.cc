@@ -216,6 +216,87 @@ TEST_CASE("timely__base_is_the_smallest_of_the_last_windows_and_forgets_older_on
   CHECK(timely.base_rtt_ns() == 80 * kMicrosecond);
 }
 
+namespace {
+
+// So many bytes a second arrive from `from` to `until`; a sample every 100 us.
+void deliver(core::Timely& timely, TimeNs from, TimeNs until, double bytes_per_second, DurationNs rtt_ns) {
+  for (TimeNs now = from; now < until; now += 100 * kMicrosecond) {
+    timely.on_delivered(static_cast<std::uint64_t>(bytes_per_second * 1e-4));
+    timely.on_rtt_sample(now, rtt_ns);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("timely__above_the_high_threshold_comes_at_once_near_what_is_delivered") {
+  core::Timely timely(config_of(1.25e10));
+  timely.on_rtt_sample(kSecond, 20 * kMicrosecond);
+  // A port of 200 Mbit/s queues 4 ms of what came at 100 Gbit/s.
+  deliver(timely, kSecond, kSecond + 9 * kMillisecond, 2.5e7, 4 * kMillisecond);
+  CHECK(timely.rate_bytes_per_second() <= 2 * 2.5e7 * 1.01);
+  // The queue is still there, and round trips say so; sending less than half of what the port carries helps nobody.
+  deliver(timely, kSecond + 9 * kMillisecond, kSecond + 100 * kMillisecond, 2.5e7, 40 * kMillisecond);
+  CHECK(timely.rate_bytes_per_second() >= 2.5e7 / 2 * 0.99);
+}
+
+TEST_CASE("timely__a_flow_whose_packets_were_dropped_keeps_30_packets_per_queueing_delay") {
+  core::Timely timely(config_of(1.25e10));
+  timely.on_rtt_sample(kSecond, 20 * kMicrosecond);
+  deliver(timely, kSecond, kSecond + 9 * kMillisecond, 1e5, 4 * kMillisecond);
+  // Less some decreases between the thresholds, which come after it.
+  CHECK(timely.rate_bytes_per_second() >= 30 * 1'500 / 0.004 / 2);
+}
+
+TEST_CASE("timely__does_not_grow_beyond_what_is_delivered") {
+  for (const bool used : {false, true}) {
+    core::Timely timely(config_of(1.25e9));
+    timely.on_rtt_sample(kSecond, 20 * kMicrosecond);
+    timely.on_rtt_sample(kSecond + kMillisecond, 10 * kMillisecond);  // down, so that there is room to rise
+    const double low = timely.rate_bytes_per_second();
+    REQUIRE(low < 6e8);
+    // No queue at all, but half of the rate is what arrives: its sender has no more.
+    timely.on_resumed();
+    deliver(timely, 2 * kSecond, 2 * kSecond + 50 * kMillisecond, used ? 2e9 : low / 4, 20 * kMicrosecond);
+    if (used) CHECK(timely.rate_bytes_per_second() == 1.25e9);
+    // The first window must end before anything is known.
+    if (!used) CHECK(timely.rate_bytes_per_second() < low * 1.2);
+  }
+}
+
+TEST_CASE("timely__between_the_thresholds_leaves_most_of_what_is_delivered") {
+  core::Timely timely(config_of(1.25e9));
+  timely.on_rtt_sample(kSecond, 20 * kMicrosecond);
+  const DurationNs middle = timely.high_threshold_ns() - 10 * kMicrosecond;
+  deliver(timely, kSecond, 2 * kSecond, 1e9, middle);
+  CHECK(timely.rate_bytes_per_second() >= 0.85 * 1e9 * 0.99);
+}
+
+// ---- delivery rate -------------------------------------------------------------------------------------------------
+
+TEST_CASE("delivery_rate__is_the_larger_of_two_windows_and_begins_anew_after_a_pause") {
+  core::DeliveryRate rate;
+  CHECK_FALSE(rate.end_window(kSecond, kMillisecond));  // begins
+  rate.on_delivered(1'000);
+  CHECK_FALSE(rate.end_window(kSecond + kMillisecond / 2, kMillisecond));
+  CHECK(rate.bytes_per_second() == 0);
+  rate.on_delivered(1'000);
+  CHECK(rate.end_window(kSecond + kMillisecond, kMillisecond));
+  CHECK(rate.bytes_per_second() == doctest::Approx(2e6));
+  rate.on_delivered(500);
+  CHECK(rate.end_window(kSecond + 2 * kMillisecond, kMillisecond));
+  CHECK(rate.bytes_per_second() == doctest::Approx(2e6));
+  rate.on_delivered(500);
+  CHECK(rate.end_window(kSecond + 3 * kMillisecond, kMillisecond));
+  CHECK(rate.bytes_per_second() == doctest::Approx(5e5));
+  // A second without anything in flight is no part of any window.
+  rate.on_resumed();
+  rate.on_delivered(1'000);
+  CHECK_FALSE(rate.end_window(2 * kSecond, kMillisecond));
+  rate.on_delivered(3'000);
+  CHECK(rate.end_window(2 * kSecond + kMillisecond, kMillisecond));
+  CHECK(rate.bytes_per_second() == doctest::Approx(3e6));
+}
+
 // ---- pacer ---------------------------------------------------------------------------------------------------------
 
 TEST_CASE("pacer__keeps_the_mean_rate_even_if_woken_late") {

@@ -1,6 +1,7 @@
 // Engines of several ranks in one process, over real sockets on loopback.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstring>
@@ -347,6 +348,65 @@ TEST_CASE("engine__an_unmatched_receive_times_out_and_a_cancel_ends_one") {
   CHECK_FALSE(job[0].wait(cancelled, kSecond / 50).has_value());
   job[0].cancel(cancelled);
   CHECK(finish(job[0], cancelled).status == Status::kCancelled);
+}
+
+TEST_CASE("post_recv__does_not_wake_the_io_thread") {
+  Job job(2);
+  const auto sleeps = [&] {
+    for (const CounterValue& counter : job[0].counters()) {
+      if (counter.name == "engine_sleeps") return counter.value;
+    }
+    return std::uint64_t{0};
+  };
+  constexpr std::size_t kReceives = 50;
+  std::vector<std::byte> data(kReceives * 400);
+  std::vector<OperationId> receives;
+  const std::uint64_t before = sleeps();
+  for (std::size_t i = 0; i < kReceives; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    receives.push_back(job[0].post_recv(from(1, i, std::span(data).subspan(i * 400, 400))));
+  }
+  CHECK(sleeps() - before < kReceives / 2);
+  const std::vector<std::byte> sent = pattern(400, 3);
+  for (std::size_t i = 0; i < kReceives; ++i) {
+    const auto send = job[1].post_send(to(0, i, sent));
+    CHECK(finish(job[0], receives[i]).status == Status::kComplete);
+    CHECK(finish(job[1], send).status == Status::kComplete);
+    CHECK(std::equal(sent.begin(), sent.end(), data.begin() + static_cast<std::ptrdiff_t>(i * 400)));
+  }
+}
+
+TEST_CASE("post_recv__ends_when_it_is_due_though_nothing_wakes_the_io_thread") {
+  Job job(2);
+  std::vector<std::byte> never(400);
+  std::int64_t soonest_ns = kSecond;
+  for (int i = 0; i < 5; ++i) {
+    ReceiveOptions due = from(1, 1, never);
+    due.deadline_ns = kSecond / 50;
+    const Completion done = finish(job[0], job[0].post_recv(due));
+    CHECK(done.status == Status::kDeadline);
+    CHECK(done.elapsed_ns >= due.deadline_ns);
+    soonest_ns = std::min(soonest_ns, done.elapsed_ns);
+  }
+  CHECK(soonest_ns < kSecond / 10);  // heartbeats wake it a few times a second
+}
+
+TEST_CASE("post_recv__of_what_was_given_up_before_it_ends_at_once") {
+  Job job(2);
+  const std::vector<std::byte> data = pattern(400, 1);
+  std::vector<std::byte> into(400);
+  std::int64_t soonest_ns = kSecond;
+  for (std::uint64_t tag = 0; tag < 5; ++tag) {
+    const auto send = job[1].post_send(to(0, tag, data));
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    job[1].cancel(send);
+    CHECK(finish(job[1], send).status == Status::kCancelled);
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // it is told, and rank 0 asleep again
+    const auto began = std::chrono::steady_clock::now();
+    CHECK(finish(job[0], job[0].post_recv(from(1, tag, into))).status == Status::kCancelled);
+    soonest_ns = std::min<std::int64_t>(soonest_ns, (std::chrono::steady_clock::now() - began).count());
+  }
+  CHECK(soonest_ns < kSecond / 20);
 }
 
 TEST_CASE("engine__push_pull_gives_every_worker_the_same_bits_under_loss") {

@@ -1,8 +1,13 @@
 #include "engine/operation_table.h"
 
 #include <doctest/doctest.h>
+#include <sys/resource.h>
 
 #include <chrono>
+#include <optional>
+#include <thread>
+
+#include "engine/deadline.h"
 
 using mlt::Completion;
 using Table = mlt::engine::OperationTable<Completion>;
@@ -35,4 +40,29 @@ TEST_CASE("begin__is_refused_once_everything_was_ended") {
   Table table(4);
   table.finish_all([](mlt::OperationId id, const auto&) { return ended(id); });
   CHECK(table.begin(1, {}) == nullptr);
+}
+
+TEST_CASE("finish__wakes_who_waits_for_that_operation_and_nobody_else") {
+  constexpr mlt::OperationId kOthers = 50;
+  Table table(kOthers + 1);
+  for (mlt::OperationId id = 0; id <= kOthers; ++id) REQUIRE(table.begin(id, {}) != nullptr);
+  std::optional<Completion> got;
+  long times_asleep = 0;
+  std::thread waiter([&] {
+    Completion done;
+    const auto result = table.wait(kOthers, mlt::engine::deadline_after(-1), done);
+    if (result == Table::WaitResult::kDone) got = done;
+    rusage used{};
+    getrusage(RUSAGE_THREAD, &used);
+    times_asleep = used.ru_nvcsw;
+  });
+  for (mlt::OperationId id = 0; id <= kOthers; ++id) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    table.finish(ended(id));
+  }
+  waiter.join();
+  REQUIRE(got.has_value());
+  CHECK(got->operation == kOthers);
+  CHECK(times_asleep < kOthers / 2);
+  CHECK(table.size() == kOthers);
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "io/interface.h"
+#include "support/veth_pair.h"
 
 using namespace mlt::io;
 
@@ -30,6 +31,32 @@ TEST_CASE("path_mtu__is_unknown_between_families_and_from_an_address_of_another_
   CHECK(path_mtu(SocketAddress(), SocketAddress()) == 0);
   // 192.0.2.0/24 is reserved for documentation.
   CHECK(path_mtu(*SocketAddress::from_host("192.0.2.1", 0), four) == 0);
+}
+
+TEST_CASE("path_mtu__is_that_of_the_interface_that_a_path_is_bound_to") {
+  if (const std::string missing = mlt::io_test::VethPair::missing(); !missing.empty()) {
+    MESSAGE("skipped: " << missing);
+    return;
+  }
+  std::uint32_t by_routes = 0, by_device = 0, by_none = 1;
+  mlt::io_test::in_namespace(-1, [&] {
+    using mlt::io_test::shell;
+    // Two NICs in one network, as with a path for each: the routes know the first alone.
+    for (const char* command :
+         {"ip link add near type veth peer name near-end", "ip link set near mtu 1500 up", "ip link set near-end up",
+          "ip address add 10.99.0.1/24 dev near", "ip link add far type veth peer name far-end",
+          "ip link set far mtu 1300 up", "ip link set far-end up", "ip address add 10.99.0.2/32 dev far"}) {
+      if (!shell(command)) throw std::runtime_error(command);
+    }
+    const SocketAddress from = *SocketAddress::from_host("10.99.0.2", 0);
+    const SocketAddress to = *SocketAddress::from_host("10.99.0.9", 5'000);
+    by_routes = path_mtu(from, to);
+    by_device = path_mtu(from, to, "far");
+    by_none = path_mtu(from, to, "none0");
+  });
+  CHECK(by_routes == 1'500);
+  CHECK(by_device == 1'300);
+  CHECK(by_none == 0);
 }
 
 TEST_CASE("udp_header_bytes__by_ip_version") {

@@ -87,6 +87,14 @@ TEST_CASE("open__refuses_no_path_17_paths_mixed_versions_and_flow_labels_without
   CHECK(refusal(away).find("mlt-no-such") != std::string::npos);
 }
 
+TEST_CASE("path_device__is_the_one_that_a_path_is_bound_to") {
+  auto bound = specs(2);
+  bound[1].device = "lo";
+  const auto datapath = open_paths(bound);
+  CHECK(datapath->path_device(0) == "");
+  CHECK(datapath->path_device(1) == "lo");
+}
+
 TEST_CASE("set_peer_paths__wants_an_address_per_path") {
   const auto datapath = open_paths(specs(2));
   io::OsError error;

@@ -2,8 +2,10 @@
 #include "io/xdp_datapath.h"
 
 #include <doctest/doctest.h>
+#include <sys/wait.h>
 
 #include <array>
+#include <csignal>
 #include <memory>
 
 #include "support/veth_pair.h"
@@ -291,4 +293,60 @@ TEST_CASE("open__offers_what_its_frames_hold_on_an_interface_of_large_packets") 
     REQUIRE(sink.datagrams.size() == 15);
     for (const auto& datagram : sink.datagrams) CHECK(datagram.intact);
   }
+}
+
+TEST_CASE("fork__a_child_holds_neither_queue_nor_program") {
+  if (!can_run()) return;
+  for (const auto way : {io::XdpAttachment::Way::kLink, io::XdpAttachment::Way::kNetlink}) {
+    for (const bool destroys : {false, true}) {  // as a child that ends in good order does
+      CAPTURE(destroys);
+      const VethPair cable;
+      Ends ends = open_both(cable, VethPair::kIpv4, [&](io::XdpOptions& options) { options.attach_by = way; });
+      std::array<int, 2> ready{};
+      REQUIRE(::pipe(ready.data()) == 0);
+      const ::pid_t child = ::fork();
+      if (child == 0) {
+        if (destroys) ends.end[0].reset();
+        ::close(ready[1]);
+        ::pause();
+        ::_exit(0);
+      }
+      REQUIRE(child > 0);
+      ::close(ready[1]);
+      char none = 0;
+      CHECK(::read(ready[0], &none, 1) == 0);
+      ::close(ready[0]);
+      // The parent goes on past the kernel, in both directions ...
+      meet(ends, 0);
+      meet(ends, 1);
+      CHECK(ends.count(0, "xdp_runs_received") > 0);
+      // ... and leaves what another can take.
+      ends.end[0].reset();
+      io::OsError error;
+      const auto again = open_at(cable, 0, options_at(VethPair::kIpv4[0]), error);
+      CHECK_MESSAGE(again != nullptr, error.text);
+      ::kill(child, SIGKILL);
+      ::waitpid(child, nullptr, 0);
+    }
+  }
+}
+
+TEST_CASE("send__copied_frames_are_few_so_that_the_network_is_not_flooded") {
+  if (!can_run()) return;
+  const VethPair cable;
+  std::unique_ptr<io::XskSocket> socket;
+  io::OsError error;
+  cable.inside(0, [&] {
+    io::XskOptions options;
+    options.interface = ::if_nametoindex(VethPair::kInterface);
+    options.interface_name = VethPair::kInterface;
+    options.frame_bytes = 2'048;
+    options.receive_frames = 64;
+    options.send_frames = 2'048;
+    socket = io::XskSocket::open(options, error);
+  });
+  REQUIRE_MESSAGE(socket != nullptr, error.text);
+  REQUIRE(!socket->zero_copy());  // veth has none
+  CHECK(socket->has_room(128));
+  CHECK(!socket->has_room(129));
 }

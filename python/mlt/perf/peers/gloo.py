@@ -10,6 +10,7 @@ from typing import Any
 
 from mlt.perf.patterns import Buffers
 from mlt.perf.peers.base import Address, Outcome, Peer, not_installed
+from mlt.perf.place import where
 
 
 class Gloo(Peer):
@@ -31,7 +32,7 @@ class Gloo(Peer):
         self._ask = torch.zeros(8, dtype=torch.uint8)
         dist.init_process_group(
             "gloo",
-            init_method=f"tcp://{table[0].host}:{table[0].port}",
+            init_method=f"tcp://{where(table[0].host, table[0].port)}",
             rank=self.place.rank,
             world_size=self.place.ranks,
             timeout=timedelta(seconds=self.options.timeout),

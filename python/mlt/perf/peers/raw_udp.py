@@ -1,7 +1,7 @@
 """The bare UDP_SEGMENT loop: what kernel UDP carries when nobody checks, orders or paces anything.
 
 A ceiling, not a transport: what is lost stays lost, and the fraction that arrived is shown. Point to point only. A
-round lasts from the question to the last datagram that came.
+round lasts from the first question to the last datagram that came.
 """
 
 from __future__ import annotations
@@ -9,18 +9,18 @@ from __future__ import annotations
 import contextlib
 import socket
 import struct
+import time
 from collections.abc import Sequence
 
 from mlt import _core
 from mlt.perf.patterns import Buffers
 from mlt.perf.peers.base import Address, Outcome, Peer
+from mlt.perf.place import family_of, usual_payload
 from mlt.perf.problem import PerfError
 
 _ASK = struct.Struct("!I")
 _SILENCE_SECONDS = 0.05
 _TRIALS = 100
-# What a data packet of mlt carries on plain Ethernet; and the headers of IP, UDP and the loop.
-_PAYLOAD, _OVERHEAD = 1440, 20 + 8 + 40
 
 
 class RawUdp(Peer):
@@ -32,12 +32,11 @@ class RawUdp(Peer):
     def open(self, table: Sequence[Address]) -> None:
         own, other = table[self.place.rank], table[1 - self.place.rank]
         self._round = 0
-        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._socket = socket.socket(family_of(own.host), socket.SOCK_DGRAM)
         self._socket.bind((own.host, own.port))
         self._socket.connect((other.host, other.port))
         _core.bare_udp_prepare(self._socket.fileno(), round(_SILENCE_SECONDS * 1e9))
-        room = min(_PAYLOAD, self.place.mtu - _OVERHEAD) // 8 * 8
-        self._payload = self.options.segment_bytes or room
+        self._payload = self.options.segment_bytes or usual_payload(own.host, self.place.mtu)
 
     def incast(self, buffers: Buffers) -> Outcome:
         self._round += 1
@@ -46,13 +45,15 @@ class RawUdp(Peer):
             _core.bare_udp_send(self._socket.fileno(), buffers.outgoing, self._payload)
             return Outcome(0.0)
         array = buffers.incoming[1]
+        began = time.perf_counter()
         for _ in range(_TRIALS):
             # An error here is an earlier datagram's: the other side was not listening yet.
             with contextlib.suppress(ConnectionRefusedError):
                 self._socket.send(_ASK.pack(self._round))
+            before = time.perf_counter() - began
             waited_ns, elapsed_ns, arrived = _core.bare_udp_receive(self._socket.fileno(), array, self._payload)
             if arrived:
-                return Outcome((waited_ns + elapsed_ns) * 1e-9, 0, arrived)
+                return Outcome(before + (waited_ns + elapsed_ns) * 1e-9, 0, arrived)
         raise PerfError(f"rank 0: raw-udp: no datagram of rank 1 came in {_TRIALS * _SILENCE_SECONDS:g} s", peer=1)
 
     def _await_ask(self) -> None:

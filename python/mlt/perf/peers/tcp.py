@@ -16,6 +16,7 @@ import numpy as np
 
 from mlt.perf.patterns import Buffers, Floats
 from mlt.perf.peers.base import Address, Outcome, Peer
+from mlt.perf.place import family_of, where
 from mlt.perf.problem import PerfError
 
 _ASK = b"ask."
@@ -30,7 +31,7 @@ class Tcp(Peer):
         self._connections: dict[int, socket.socket] = {}
         rank, deadline = self.place.rank, time.monotonic() + min(self.options.timeout, 60.0)
         own = table[rank]
-        with socket.create_server((own.host, own.port), backlog=len(table)) as server:
+        with socket.create_server((own.host, own.port), family=family_of(own.host), backlog=len(table)) as server:
             for peer in range(rank):
                 connection = _call(table[peer], deadline, rank, peer)
                 connection.sendall(rank.to_bytes(_RANK_BYTES, "big"))
@@ -150,7 +151,7 @@ def _call(address: Address, deadline: float, rank: int, peer: int) -> socket.soc
         except OSError as error:
             if time.monotonic() > deadline:
                 raise PerfError(
-                    f"rank {rank}: tcp: rank {peer} at {address.host}:{address.port} cannot be reached: "
+                    f"rank {rank}: tcp: rank {peer} at {where(address.host, address.port)} cannot be reached: "
                     f"{error.strerror or error}",
                     peer=peer,
                 ) from None

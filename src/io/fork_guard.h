@@ -1,0 +1,26 @@
+// Has every child that this process forks (a data loader, os.fork()) let go of what the kernel keeps as long as anybody
+// holds it: a queue of an interface, a program on it.
+//
+// Closing on exec is not enough for a child that never executes another program. Absent on purpose: children made by
+// vfork() or posix_spawn(), which do.
+#pragma once
+
+#include <functional>
+
+namespace mlt::io {
+
+class ForkGuard {
+ public:
+  // `let_go` runs in the child, in its only thread, before fork() returns there. It may close descriptors and forget;
+  // what it would tell the kernel beside that is the parent's affair. It may run again in a child of the child.
+  explicit ForkGuard(std::function<void()> let_go);
+  ForkGuard(const ForkGuard&) = delete;
+  ForkGuard& operator=(const ForkGuard&) = delete;
+  ~ForkGuard();
+
+ private:
+  friend struct ForkGuards;
+  std::function<void()> let_go_;
+};
+
+}  // namespace mlt::io

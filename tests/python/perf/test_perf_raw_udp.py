@@ -1,0 +1,53 @@
+"""The bare loop's own rounds: what counts into their time."""
+
+from __future__ import annotations
+
+import socket
+import threading
+
+from perf_runs import free_port
+
+from mlt import _core
+from mlt.perf.options import Options
+from mlt.perf.patterns import Buffers, Case
+from mlt.perf.peers import Address, Place
+from mlt.perf.peers.raw_udp import PEER as RAW_UDP
+
+
+def place(rank: int, mtu: int = 65_536) -> Place:
+    return Place(rank, 2, "127.0.0.1", "lo", mtu, "job")
+
+
+def test_round__begins_with_the_first_question_though_it_is_lost() -> None:
+    table = [Address("127.0.0.1", free_port()) for _ in range(2)]
+    receiver = RAW_UDP(place(0), Options())
+    receiver.open(table)
+    case = Case(pattern="p2p", bytes=8_000, ranks=2)
+
+    def send() -> None:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+            sock.bind((table[1].host, table[1].port))
+            sock.connect((table[0].host, table[0].port))
+            _core.bare_udp_prepare(sock.fileno(), 5_000_000_000)
+            for _ in range(3):
+                sock.recv(4)
+            _core.bare_udp_send(sock.fileno(), Buffers(case, 1).outgoing, receiver._payload)
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    try:
+        outcome = receiver.incast(Buffers(case, 0))
+    finally:
+        sender.join()
+        receiver.close()
+    assert outcome.arrived_bytes == 8_000
+    assert outcome.seconds > 0.1  # two silences of 50 ms
+
+
+def test_payload__as_of_mlt_and_as_asked() -> None:
+    for mtu, asked, payload in ((9_000, None, 8_928), (1_500, None, 1_432), (9_000, 4_096, 4_096)):
+        table = [Address("127.0.0.1", free_port()) for _ in range(2)]
+        peer = RAW_UDP(place(0, mtu), Options(segment_bytes=asked))
+        peer.open(table)
+        assert peer._payload == payload
+        peer.close()
