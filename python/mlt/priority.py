@@ -64,7 +64,7 @@ PriorityFunction = Callable[[Any, SegmentGrid], SegmentTags | npt.NDArray[Any]]
 class Magnitude:
     """Important: segments whose mean magnitude is at or above the tensor's median magnitude.
 
-    Passed to ``post_send`` it runs in the native library on a 5 % sample. Called, it answers the same from every
+    Passed to ``post_send`` it runs in the native library on a sample. Called, it answers the same from every
     element's magnitude and a sampled median, to build other functions on. Types that are not floating point, and
     segments with values that are not numbers, are important.
     """

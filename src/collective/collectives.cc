@@ -200,8 +200,9 @@ void Collectives::tag_segments(Active& active, Stream& stream, core::SendRequest
   const core::SegmentGrid grid(static_cast<std::uint32_t>(request.data.size()), segment_bytes);
   std::vector<core::SegmentTag>& tags = stream.tags[stream.posted % kMaxWindow];
   tags.resize(grid.count());
-  core::tag_by_magnitude(request.data, request.element, grid, active.request.traffic_class,
-                         (std::uint64_t{active.sequence} << 32) | stream.posted, sample_, tags);
+  core::MagnitudeTagger(request.data, request.element, grid, active.request.traffic_class,
+                        (std::uint64_t{active.sequence} << 32) | stream.posted, tags)
+      .tag(0, grid.count());
   request.tags = tags;
 }
 

@@ -138,7 +138,6 @@ class Collectives {
   std::vector<std::uint32_t> free_slots_;
   std::set<std::pair<TimeNs, std::uint32_t>> timers_;  // of every open collective, one each
   std::deque<CollectiveDone> finished_;
-  std::vector<float> sample_;  // scratch of tag_by_magnitude()
   std::vector<std::byte> scratch_;
   std::size_t open_ = 0;
   bool any_stalled_ = false;

@@ -27,6 +27,9 @@ enum class Fill : std::uint8_t {
   kKeep,  // missing ranges keep what the buffer held (parameters)
 };
 
+// Writes the tags of `count` segments from `first` on into the memory behind SendRequest::tags.
+using JudgeFunction = void (*)(void* context, std::uint32_t first, std::uint32_t count);
+
 struct SendRequest {
   OperationId operation = 0;
   std::uint16_t peer = 0;
@@ -38,6 +41,10 @@ struct SendRequest {
   // One per segment (segment_count()), or empty: then every segment gets `uniform_tag`.
   std::span<const SegmentTag> tags;
   SegmentTag uniform_tag = SegmentTag::important(0);
+  // With it the tags need not be there at the post: it is called for every segment once, in order, shortly before the
+  // segment may leave. No segment is critical then: the first packet says whether any of them is.
+  JudgeFunction judge = nullptr;
+  void* judge_context = nullptr;
   DurationNs timeout_ns = 0;  // 0: the endpoint's default
 };
 

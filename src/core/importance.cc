@@ -13,16 +13,22 @@ namespace mlt::core {
 
 namespace {
 
-constexpr std::uint32_t kGroup = 8;
+// A segment's sample: what fits a cache line, at random places in equal parts of the segment. Memory comes in lines, so
+// that more places with fewer elements each would cost as much as reading more of the segment.
+constexpr std::size_t kGroupBytes = 64;
+constexpr std::size_t kMinGroups = 2;
+// Memory is asked for so far ahead of its use. Not in functions of their own: GCC takes one that only fetches for one
+// that does nothing, and leaves its calls out.
 constexpr std::uint32_t kSegmentsAhead = 16;
-constexpr std::uint64_t kMaxMedianSamples = 65'536;
+constexpr std::size_t kSamplesAhead = 32;
+// A sum of equal values may come out a little below their product: the mean of a constant tensor is not below its
+// median. More than what float loses in the longest sum, and less than any difference that matters.
+constexpr float kRounding = 1.0F - 0x1p-18F;
 
-float load_half(std::uint16_t h) {
-  const int exponent = (h >> 10) & 0x1F;
-  const int mantissa = h & 0x3FF;
-  if (exponent == 0x1F) return mantissa == 0 ? INFINITY : NAN;
-  if (exponent == 0) return std::ldexp(static_cast<float>(mantissa), -24);
-  return std::ldexp(static_cast<float>(mantissa + 1024), exponent - 25);
+// Groups of a whole segment.
+std::size_t group_count(std::size_t segment_bytes) {
+  const double wanted = std::ceil(kSampleFraction * static_cast<double>(segment_bytes) / kGroupBytes);
+  return std::min(std::max(kMinGroups, static_cast<std::size_t>(wanted)), segment_bytes / kGroupBytes);
 }
 
 template <wire::ElementType kElement>
@@ -38,100 +44,168 @@ float magnitude(const std::byte* at) {
   } else {
     std::uint16_t bits;
     std::memcpy(&bits, at, sizeof bits);
-    if constexpr (kElement == wire::ElementType::kFloat16) return load_half(bits);
-    return std::fabs(std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16));
+    if constexpr (kElement == wire::ElementType::kBfloat16) {
+      return std::bit_cast<float>((bits & 0x7FFFU) << 16);
+    } else {
+      // binary16 has five bits of exponent where binary32 has eight: the same bits in place are 2^112 too small.
+      const std::uint32_t placed = (bits & 0x7FFFU) << 13;
+      if (placed >= 0x0F80'0000U) return std::bit_cast<float>(placed | 0x7F80'0000U);  // infinite, or no number
+      return std::bit_cast<float>(placed) * 0x1p112F;
+    }
   }
 }
 
-// Into `scratch`: the sampled mean magnitude of each segment, and behind these the samples for the median.
 template <wire::ElementType kElement>
-void sample(std::span<const std::byte> data, const SegmentGrid& grid, std::uint64_t seed, std::vector<float>& scratch) {
-  // Groups of eight neighbours, one cache line, at every hundred-and-sixtieth element from a random start: 5 % of each
-  // segment, however the tensor is laid out, for an eighth of its memory traffic.
-  constexpr std::uint32_t size = wire::element_bytes(kElement);
-  const auto stride = static_cast<std::uint32_t>(kGroup / kSampleFraction);
+float median_as(std::span<const std::byte> data, std::uint64_t seed) {
+  constexpr std::size_t size = wire::element_bytes(kElement);
+  const std::size_t total = data.size() / size;
+  const std::size_t part = median_part(total);
+  const std::size_t samples = total / part;
+  // From a random place in each part: no period of the tensor can hide, and layers of different scale are seen in
+  // proportion.
   base::Prng prng(seed);
-  scratch.clear();
-  scratch.resize(grid.count());  // means first, samples behind them
-  // The median needs no more than so many samples: its rank is then right to within 0.4 % (two standard deviations).
-  const std::uint64_t samples_expected = data.size() / size * kGroup / stride;
-  const std::uint64_t keep_every = samples_expected / kMaxMedianSamples + 1;
-  std::uint64_t until_kept = 0;
-  // A segment's groups start at a place of their own, so that no structure of the tensor hides between them. They are
-  // drawn, and fetched, some segments ahead: each is a cache miss, or two where it crosses a line.
-  const std::size_t segment_elements = grid.segment_bytes() / size;
-  const std::size_t total_elements = data.size() / size;
-  std::array<std::size_t, kSegmentsAhead> starts{};
-  for (std::uint32_t ahead = 0; ahead < grid.count() + kSegmentsAhead; ++ahead) {
-    if (ahead >= kSegmentsAhead) {
-      const std::uint32_t segment = ahead - kSegmentsAhead;
-      const std::size_t end = std::min(total_elements, (std::size_t{segment} + 1) * segment_elements);
-      float sum = 0;
-      std::uint32_t samples = 0;
-      for (std::size_t at = starts[segment % kSegmentsAhead]; at < end; at += stride) {
-        for (std::size_t i = at; i < std::min(at + kGroup, end); ++i) {
-          const float value = magnitude<kElement>(data.data() + i * size);
-          sum += value;
-          ++samples;
-          if (until_kept-- == 0) {
-            until_kept = keep_every - 1;
-            if (std::isfinite(value)) scratch.push_back(value);
-          }
-        }
-      }
-      scratch[segment] = sum / static_cast<float>(samples);
+  std::array<const std::byte*, kSamplesAhead> places{};
+  std::array<float, kMaxMedianSamples> values;
+  std::size_t found = 0;
+  for (std::size_t i = 0; i < samples + kSamplesAhead; ++i) {
+    const std::byte*& place = places[i % kSamplesAhead];
+    if (i >= kSamplesAhead) {
+      const float value = magnitude<kElement>(place);
+      if (std::isfinite(value)) values[found++] = value;
     }
-    if (ahead < grid.count()) {
-      const std::size_t first = std::size_t{ahead} * segment_elements;
-      const std::size_t end = std::min(total_elements, first + segment_elements);
-      starts[ahead % kSegmentsAhead] = first + prng.below(std::min<std::size_t>(stride, end - first));
-      for (std::size_t at = starts[ahead % kSegmentsAhead]; at < end; at += stride) {
-        __builtin_prefetch(data.data() + at * size);
-        __builtin_prefetch(data.data() + std::min(at + kGroup, end) * size - 1);
-      }
+    if (i < samples) {
+      place = data.data() + (i * part + prng.below(part)) * size;
+      __builtin_prefetch(place);
     }
   }
+  if (found == 0) return 0;
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(found / 2);
+  std::nth_element(values.begin(), middle, values.begin() + static_cast<std::ptrdiff_t>(found));
+  return *middle;
 }
+
+// Sum of the magnitudes of a group's elements, in lanes: in turn, each addition would wait for the one before.
+template <wire::ElementType kElement>
+float group_sum(const std::byte* at) {
+  constexpr std::size_t size = wire::element_bytes(kElement);
+  constexpr std::size_t lanes = 4;
+  std::array<float, lanes> sums{};
+  for (std::size_t i = 0; i < kGroupBytes / size; i += lanes) {
+    for (std::size_t lane = 0; lane < lanes; ++lane) sums[lane] += magnitude<kElement>(at + (i + lane) * size);
+  }
+  return (sums[0] + sums[1]) + (sums[2] + sums[3]);
+}
+
+// Where the groups of one segment are: in equal parts of it, one in each. The place follows from seed and segment
+// alone, so that segments may be judged in any order; it is random, so that no structure of the tensor hides between
+// the groups.
+struct Groups {
+  std::size_t first;
+  std::size_t last;  // where the last of them may be
+  std::size_t part;
+  std::size_t count;
+  std::uint64_t random;
+
+  // `part`: as long as a segment has room for one group, or 0 if it has not.
+  Groups(const SegmentGrid& grid, std::size_t groups, std::size_t part_bytes, std::uint64_t seed, std::uint32_t segment)
+      : first(grid.offset(segment)), part(part_bytes), count(groups) {
+    const std::size_t length = grid.length(segment);
+    if (length < grid.segment_bytes()) count = length < kGroupBytes ? 0 : std::max<std::size_t>(1, length / part);
+    last = first + (count == 0 ? 0 : length - kGroupBytes);
+    random = base::Prng(seed + 0xD1B5'4A32'D192'ED03ULL * (segment + 1ULL)).next();
+  }
+
+  // In step with the cache's lines, where the tensor is.
+  std::size_t place(std::size_t i) const {
+    const std::uint64_t draw = (random * (2 * i + 1)) >> 48;
+    const std::size_t at = (first + i * part + (draw * part >> 16)) / kGroupBytes * kGroupBytes;
+    return std::clamp(at, first, last);
+  }
+};
 
 }  // namespace
 
-void tag_by_magnitude(std::span<const std::byte> data, wire::ElementType element, const SegmentGrid& grid,
-                      std::uint8_t traffic_class, std::uint64_t seed, std::vector<float>& scratch,
-                      std::span<SegmentTag> tags) {
-  MLT_CHECK(tags.size() == grid.count() && data.size() == grid.total_bytes());
-  const SegmentTag important = SegmentTag::important(traffic_class);
-  const SegmentTag other{traffic_class};
-  // PROTOCOL 13.1.5: Types that are not floating point, and segments with values that are not numbers, are important.
-  if (!wire::is_floating_point(element) || grid.count() < 2) {
-    std::fill(tags.begin(), tags.end(), important);
-    return;
-  }
+std::size_t median_part(std::size_t elements) {
+  const std::size_t part = std::clamp<std::size_t>(elements / kMinMedianSamples, 1, kElementsPerMedianSample);
+  return std::max(part, (elements + kMaxMedianSamples - 1) / kMaxMedianSamples);
+}
+
+float sampled_median(std::span<const std::byte> data, wire::ElementType element, std::uint64_t seed) {
   switch (element) {
     case wire::ElementType::kFloat32:
-      sample<wire::ElementType::kFloat32>(data, grid, seed, scratch);
-      break;
+      return median_as<wire::ElementType::kFloat32>(data, seed);
     case wire::ElementType::kFloat64:
-      sample<wire::ElementType::kFloat64>(data, grid, seed, scratch);
-      break;
+      return median_as<wire::ElementType::kFloat64>(data, seed);
     case wire::ElementType::kFloat16:
-      sample<wire::ElementType::kFloat16>(data, grid, seed, scratch);
-      break;
+      return median_as<wire::ElementType::kFloat16>(data, seed);
     default:
-      sample<wire::ElementType::kBfloat16>(data, grid, seed, scratch);
-      break;
+      return median_as<wire::ElementType::kBfloat16>(data, seed);
   }
-  float median = 0;
-  const auto first_sample = scratch.begin() + grid.count();
-  if (first_sample != scratch.end()) {
-    const auto middle = first_sample + (scratch.end() - first_sample) / 2;
-    std::nth_element(first_sample, middle, scratch.end());
-    median = *middle;
-  }
-  for (std::uint32_t segment = 0; segment < grid.count(); ++segment) {
+}
+
+MagnitudeTagger::MagnitudeTagger(std::span<const std::byte> data, wire::ElementType element, const SegmentGrid& grid,
+                                 std::uint8_t traffic_class, std::uint64_t seed, std::span<SegmentTag> tags)
+    : data_(data),
+      element_(element),
+      grid_(grid),
+      important_(SegmentTag::important(traffic_class)),
+      other_{traffic_class},
+      seed_(seed),
+      groups_(group_count(grid.segment_bytes())),
+      part_(grid.segment_bytes() / std::max<std::size_t>(1, groups_)),
+      // PROTOCOL 13.1.5: Types that are not floating point, and segments with values that are not numbers, are
+      //     important.
+      all_important_(!wire::is_floating_point(element) || grid.count() < 2),
+      threshold_(all_important_ ? 0 : sampled_median(data, element, seed) * kRounding),
+      tags_(tags) {
+  MLT_CHECK(tags.size() == grid.count() && data.size() == grid.total_bytes());
+}
+
+template <wire::ElementType kElement>
+void MagnitudeTagger::tag_as(std::uint32_t first, std::uint32_t count) const {
+  constexpr std::size_t size = wire::element_bytes(kElement);
+  // Those behind the ones before were fetched with them.
+  std::uint32_t fetched = first == 0 ? 0 : std::min(grid_.count(), first + kSegmentsAhead);
+  for (std::uint32_t segment = first; segment < first + count; ++segment) {
+    for (; fetched < grid_.count() && fetched <= segment + kSegmentsAhead; ++fetched) {
+      const Groups groups(grid_, groups_, part_, seed_, fetched);
+      for (std::size_t i = 0; i < groups.count; ++i) {
+        const std::byte* const group = data_.data() + groups.place(i);
+        __builtin_prefetch(group);
+        __builtin_prefetch(group + kGroupBytes - 1);
+      }
+    }
+    const Groups groups(grid_, groups_, part_, seed_, segment);
+    float sum = 0;
+    for (std::size_t i = 0; i < groups.count; ++i) sum += group_sum<kElement>(data_.data() + groups.place(i));
+    std::size_t samples = groups.count * (kGroupBytes / size);
+    if (samples == 0) {  // shorter than a group: all of it
+      for (std::uint32_t at = 0; at < grid_.length(segment); at += size, ++samples) {
+        sum += magnitude<kElement>(data_.data() + grid_.offset(segment) + at);
+      }
+    }
     // PROTOCOL 13.1.4: important if the mean magnitude of its elements is not below the median magnitude of the
     //     tensor's
     // Written so that a mean that is not a number counts as important.
-    tags[segment] = scratch[segment] < median ? other : important;
+    tags_[segment] = sum < threshold_ * static_cast<float>(samples) ? other_ : important_;
+  }
+}
+
+void MagnitudeTagger::tag(std::uint32_t first, std::uint32_t count) const {
+  MLT_CHECK(first <= grid_.count() && count <= grid_.count() - first);
+  if (all_important_) {
+    std::fill_n(tags_.begin() + first, count, important_);
+    return;
+  }
+  switch (element_) {
+    case wire::ElementType::kFloat32:
+      return tag_as<wire::ElementType::kFloat32>(first, count);
+    case wire::ElementType::kFloat64:
+      return tag_as<wire::ElementType::kFloat64>(first, count);
+    case wire::ElementType::kFloat16:
+      return tag_as<wire::ElementType::kFloat16>(first, count);
+    default:
+      return tag_as<wire::ElementType::kBfloat16>(first, count);
   }
 }
 

@@ -26,6 +26,7 @@ struct SendState {
   std::uint32_t pending_count = 0;
   std::uint32_t cursor = 0;  // where the current pass goes on
   std::uint8_t pass = 0;     // 0 critical, 1 important, 2 the rest
+  std::uint32_t judged = 0;  // segments whose tags are there
   std::uint8_t round = 0;
   std::uint32_t critical_segments = 0;
   std::uint64_t repaired_segments = 0;
@@ -60,6 +61,11 @@ struct SendState {
   std::uint32_t next_work = kNil;
   std::uint64_t post_number = 0;  // breaks ties of `order`
 
+  // The next segment in send order is to be looked for from the beginning.
+  void restart_passes() {
+    cursor = 0;
+    pass = critical_segments > 0 ? 0 : 1;
+  }
   bool is_under_way() const {
     return machine.phase() == SendPhase::k_sending || machine.phase() == SendPhase::k_awaiting;
   }

@@ -37,7 +37,8 @@ PostStatus Sender::post(TimeNs now, const SendRequest& request) {
   // PROTOCOL 5.1.3: A transfer carries less than 4 GiB, and at most 512 chunks of 8,192 segments ...
   if (grid.count() > kMaxBitmapChunks * MLT_BITMAP_CHUNK_SEGMENTS) return PostStatus::kTooLarge;
   // PROTOCOL 5.3.2: What cannot be carried MUST be refused when it is posted, before anything is counted or sent ...
-  if (!request.tags.empty() && request.tags.size() != grid.count()) return PostStatus::kBadTagCount;
+  const bool has_tags = !request.tags.empty() || request.judge != nullptr;
+  if (has_tags && request.tags.size() != grid.count()) return PostStatus::kBadTagCount;
   if (free_.empty()) return PostStatus::kTooManyOperations;
   TagEntry* entry = shared_.tags.find_or_insert(request.peer, request.tag);
   if (entry == nullptr) return PostStatus::kTooManyTags;
@@ -58,11 +59,13 @@ PostStatus Sender::post(TimeNs now, const SendRequest& request) {
   // PROTOCOL 6.5.1: A round sends every segment that is pending at its start, in the order of 6.1; in round 0 all are.
   state.pending.set_all();
   state.pending_count = grid.count();
-  if (request.tags.empty()) {
+  if (!has_tags) {
     state.critical_segments = request.uniform_tag.is_critical() ? grid.count() : 0;
-  } else {
+  } else if (request.judge == nullptr) {
     for (const SegmentTag tag : request.tags) state.critical_segments += tag.is_critical() ? 1U : 0U;
   }
+  state.judged = request.judge == nullptr ? grid.count() : 0;
+  state.restart_passes();
   state.posted_ns = now;
   const DurationNs timeout = request.timeout_ns > 0 ? request.timeout_ns : shared_.config.operation_timeout_ns;
   // PROTOCOL 5.3.3: Each operation MUST have a limit in time: its own, or the endpoint's (300 s) ...

@@ -75,6 +75,7 @@ class Sender {
   void link_work(SendState& state);
   void unlink_work(SendState& state);
 
+  std::uint32_t find_of_pass(SendState& state);
   bool next_segment(SendState& state, std::uint32_t& segment);
   std::uint32_t datagrams_allowed(TimeNs now, std::uint16_t peer, const SendState& state,
                                   const TransmitCapabilities& capabilities);

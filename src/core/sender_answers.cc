@@ -219,8 +219,7 @@ void Sender::merge(SendState& state, const wire::BitmapMessage& bitmap) {
   }
   merged.set(chunk);
   state.pending_count += added;
-  state.cursor = 0;
-  state.pass = 0;
+  state.restart_passes();
   link_work(state);
 }
 

@@ -9,6 +9,9 @@ namespace mlt::core {
 
 namespace {
 
+// Segments judged in one call (SendRequest::judge).
+constexpr std::uint32_t kJudgedAtOnce = 64;
+
 std::uint32_t nonzero_timestamp(TimeNs now) {
   const auto low = static_cast<std::uint32_t>(now);
   // PROTOCOL 4.7.2: The timestamp is the low 32 bits of the sender's clock, and 1 where these are 0 ...
@@ -52,17 +55,32 @@ std::uint64_t Sender::in_flight_bytes(std::uint16_t rank) const {
   return peer.spray.packets_in_flight() * (peer.segment_bytes + MLT_DATA_HEADER_BYTES);
 }
 
+// The first segment from the cursor on that belongs to the current pass, or past the last if there is none.
+std::uint32_t Sender::find_of_pass(SendState& state) {
+  const std::uint32_t count = state.grid.count();
+  auto i = static_cast<std::uint32_t>(state.pending.find_set(state.cursor));
+  // With one tag for all, the pass decides for every segment at once.
+  if (state.request.tags.empty()) return state.request.uniform_tag.pass() == state.pass ? i : count;
+  // What the passes before left over belongs to the last.
+  if (state.pass + 1 == kPasses) return i;
+  for (; i < count; i = static_cast<std::uint32_t>(state.pending.find_set(i + 1))) {
+    // A block: long enough to amortise the call and the wait for memory, short enough to be in the caches still.
+    for (; state.judged <= i; state.judged += std::min(kJudgedAtOnce, count - state.judged)) {
+      state.request.judge(state.request.judge_context, state.judged, std::min(kJudgedAtOnce, count - state.judged));
+    }
+    if (state.request.tags[i].pass() == state.pass) break;
+  }
+  return i;
+}
+
 // The next segment in send order: critical, then important, then the rest. Leaves the cursor on it.
 bool Sender::next_segment(SendState& state, std::uint32_t& segment) {
+  // PROTOCOL 6.1.1: Within a tensor, critical segments go first, then important ones, then the rest ...
   while (state.pass < kPasses) {
-    std::size_t i = state.pending.find_set(state.cursor);
-    // PROTOCOL 6.1.1: Within a tensor, critical segments go first, then important ones, then the rest ...
-    while (i < state.grid.count() && state.tag_of(static_cast<std::uint32_t>(i)).pass() != state.pass) {
-      // With one tag for all, the pass decides for every segment at once.
-      i = state.request.tags.empty() ? state.grid.count() : state.pending.find_set(i + 1);
-    }
-    if (i < state.grid.count()) {
-      segment = state.cursor = static_cast<std::uint32_t>(i);
+    const std::uint32_t found = find_of_pass(state);
+    if (found < state.grid.count()) {
+      MLT_CHECK(found < state.judged);
+      segment = state.cursor = found;
       return true;
     }
     ++state.pass;

@@ -20,10 +20,9 @@ namespace {
 std::vector<core::SegmentTag> magnitude_tags(std::span<const std::byte> data, Element element,
                                              std::uint32_t segment_bytes, std::uint8_t traffic_class,
                                              std::uint64_t seed) {
-  thread_local std::vector<float> scratch;
   const core::SegmentGrid grid(static_cast<std::uint32_t>(data.size()), segment_bytes);
   std::vector<core::SegmentTag> tags(grid.count());
-  core::tag_by_magnitude(data, wire_element(element), grid, traffic_class, seed, scratch, tags);
+  core::MagnitudeTagger(data, wire_element(element), grid, traffic_class, seed, tags).tag(0, grid.count());
   return tags;
 }
 
@@ -158,8 +157,10 @@ OperationId Engine::post_send(const SendOptions& options) {
       operation.tags.push_back(core::SegmentTag{tag});
     }
   } else if (options.by_magnitude && wire::is_floating_point(wire_element(options.element))) {
-    operation.tags =
-        magnitude_tags(options.data, options.element, segment_bytes(options.to), traffic_class, options.tag);
+    const core::SegmentGrid grid(static_cast<std::uint32_t>(options.data.size()), segment_bytes(options.to));
+    operation.tags.resize(grid.count());
+    operation.tagger = core::MagnitudeTagger(options.data, wire_element(options.element), grid, traffic_class,
+                                             options.tag, operation.tags);
   }
   const OperationId id = impl.next_operation.fetch_add(1);
   engine::Operation* kept = impl.begin(id, std::move(operation));
@@ -172,6 +173,10 @@ OperationId Engine::post_send(const SendOptions& options) {
   request.order = options.layer;
   request.tags = kept->tags;
   request.uniform_tag = core::SegmentTag::important(traffic_class);
+  if (options.tags.empty() && !kept->tags.empty()) {
+    request.judge = core::MagnitudeTagger::judge;
+    request.judge_context = &kept->tagger;
+  }
   request.timeout_ns = options.timeout_ns;
   impl.submit(id, what, [&impl, request](base::TimeNs now) { impl.loop.post(now, request); });
   return id;

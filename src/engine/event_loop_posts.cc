@@ -88,6 +88,7 @@ void EventLoop::post(TimeNs now, const core::ReceiveRequest& request) {
 void EventLoop::forget_memory(core::SendRequest& request) {
   request.operation = kEndedOperation;
   request.tags = {};  // nothing is sent: it is cancelled before the next poll
+  request.judge = nullptr;
 }
 void EventLoop::forget_memory(core::ReceiveRequest& request) {
   request.operation = kEndedOperation;

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/importance.h"
 #include "core/priority.h"
 #include "mlt.h"
 
@@ -24,6 +25,7 @@ struct Operation {
   std::uint64_t tag = 0;  // the key of a push-pull
   std::uint64_t total_bytes = 0;
   std::vector<core::SegmentTag> tags;  // per segment; the endpoint reads them until the operation is done
+  core::MagnitudeTagger tagger;        // fills `tags` while the tensor is sent, if the caller left them to the values
 };
 
 // `Done` is Completion or PushPullResult: both have `operation`.

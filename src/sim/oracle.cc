@@ -123,6 +123,13 @@ core::OperationId Oracle::post(const Plan& plan, CompletionKind kind) {
     request.order = plan.order;
     if (!plan.tags.empty() && simulator_.endpoint(plan.host).segment_count(plan.peer, plan.bytes) == plan.tags.size()) {
       request.tags = operation.plan.tags;
+      // Whoever may be told the tags while it sends is, so that this way gets its share of networks and faults.
+      if (std::none_of(plan.tags.begin(), plan.tags.end(), [](core::SegmentTag tag) { return tag.is_critical(); })) {
+        operation.tags.assign(plan.tags.size(), core::SegmentTag{core::SegmentTag::kCritical});
+        request.tags = operation.tags;
+        request.judge = &Oracle::judge;
+        request.judge_context = &operation;
+      }
     }
     request.uniform_tag = plan.uniform_tag;
     request.timeout_ns = plan.timeout_ns;
@@ -172,6 +179,17 @@ void Oracle::cancel(core::OperationId id) {
 void Oracle::pause(std::uint16_t host, base::DurationNs duration_ns) {
   paused_[host] = true;
   simulator_.pause(host, duration_ns);
+}
+
+void Oracle::judge(void* context, std::uint32_t first, std::uint32_t count) {
+  Operation& operation = *static_cast<Operation*>(context);
+  Oracle& oracle = *operation.oracle;
+  if (operation.ended) return oracle.violate(4, operation, "a segment is judged after the end");
+  if (first != operation.judged || count == 0 || count > operation.tags.size() - first) {
+    return oracle.violate(2, operation, "segments are judged twice, out of order or past the last");
+  }
+  std::copy_n(operation.plan.tags.begin() + first, count, operation.tags.begin() + first);
+  operation.judged += count;
 }
 
 void Oracle::place(void* context, std::uint64_t offset, std::span<const std::byte> payload) {

@@ -91,8 +91,10 @@ class Oracle {
     base::TimeNs posted_ns = 0;  // by its host's clock
     base::TimeNs posted_virtual_ns = 0;
     base::TimeNs ended_ns = 0;
-    std::vector<std::byte> memory;     // canaries, the tensor, canaries
-    std::vector<std::uint8_t> placed;  // per segment, by the place function
+    std::vector<std::byte> memory;       // canaries, the tensor, canaries
+    std::vector<std::uint8_t> placed;    // per segment, by the place function
+    std::vector<core::SegmentTag> tags;  // of a send that learns them while it sends
+    std::uint32_t judged = 0;            // so many of them it has
     bool ended = false;
     bool lost = false;  // its process crashed: nothing is owed to it
     bool cancelled = false;
@@ -118,6 +120,7 @@ class Oracle {
   bool other_failed(const Operation& operation) const;
   bool outcome_forgotten(const Operation& operation) const;
   static void place(void* context, std::uint64_t offset, std::span<const std::byte> payload);
+  static void judge(void* context, std::uint32_t first, std::uint32_t count);
   void violate(int rule, const Operation& operation, const std::string& text);
 
   Simulator& simulator_;

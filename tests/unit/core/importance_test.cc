@@ -25,9 +25,84 @@ std::vector<SegmentTag> tag(const std::vector<T>& values, ElementType element, s
   const auto bytes = std::as_bytes(std::span(values));
   const SegmentGrid grid(static_cast<std::uint32_t>(bytes.size()), segment_bytes);
   std::vector<SegmentTag> tags(grid.count());
-  std::vector<float> scratch;
-  core::tag_by_magnitude(bytes, element, grid, traffic_class, seed, scratch, tags);
+  core::MagnitudeTagger(bytes, element, grid, traffic_class, seed, tags).tag(0, grid.count());
   return tags;
+}
+
+std::size_t count_important(const std::vector<SegmentTag>& tags) {
+  return static_cast<std::size_t>(
+      std::count_if(tags.begin(), tags.end(), [](SegmentTag t) { return t.is_important(); }));
+}
+
+bool same(const std::vector<SegmentTag>& a, const std::vector<SegmentTag>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](auto x, auto y) { return x.bits == y.bits; });
+}
+
+// Gradients as they are found: bell-shaped, with heavy tails, of scales that differ from row to row or layer to layer,
+// in order; and what a sample might trip over.
+struct Shape {
+  const char* name;
+  float (*value)(base::Prng& prng, std::size_t i, std::size_t count);
+  double most_wrong;  // tags that may differ from those of the whole tensor
+};
+
+float bell(base::Prng& prng) {  // near enough to normal
+  double sum = -6;
+  for (int i = 0; i < 12; ++i) sum += prng.uniform();
+  return static_cast<float>(sum);
+}
+
+// A factor that stays the same for `length` elements.
+float scale_of(std::size_t i, std::size_t length) {
+  base::Prng prng(i / length);
+  return std::exp(2 * bell(prng));
+}
+
+const Shape kShapes[] = {
+    {"bell", [](base::Prng& prng, std::size_t, std::size_t) { return bell(prng); }, 0.2},
+    {"heavy tails",
+     [](base::Prng& prng, std::size_t, std::size_t) {
+       return bell(prng) / static_cast<float>(std::pow(prng.uniform() + 1e-9, 0.7));
+     },
+     0.05},
+    {"rows", [](base::Prng& prng, std::size_t i, std::size_t) { return scale_of(i, 1'024) * bell(prng); }, 0.06},
+    {"layers",
+     [](base::Prng& prng, std::size_t i, std::size_t count) {
+       return bell(prng) * std::pow(10.0F, -4.0F * static_cast<float>(i * 12 / count) / 11.0F);
+     },
+     0.06},
+    {"used one row in ten",
+     [](base::Prng& prng, std::size_t i, std::size_t) { return i / 1'024 % 10 == 3 ? bell(prng) : 0.0F; }, 0.0},
+    {"in order", [](base::Prng&, std::size_t i, std::size_t) { return static_cast<float>(i); }, 0.01},
+    {"segments small and large in turn",
+     [](base::Prng& prng, std::size_t i, std::size_t) { return (i / 358 % 2 == 0 ? 1.0F : 2.0F) + 0.05F * bell(prng); },
+     0.0},
+};
+
+std::vector<float> fill(const Shape& shape, std::size_t count) {
+  base::Prng prng(17);
+  std::vector<float> values(count);
+  for (std::size_t i = 0; i < count; ++i) values[i] = shape.value(prng, i, count);
+  return values;
+}
+
+double exact_median(std::vector<float> values) {
+  for (float& value : values) value = std::fabs(value);
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return static_cast<double>(*middle);
+}
+
+// How far the rank of `median` among the magnitudes is from the middle.
+double rank_error(const std::vector<float>& values, float median) {
+  std::size_t below = 0;
+  std::size_t not_above = 0;
+  for (const float value : values) {
+    below += std::fabs(value) < median ? 1U : 0U;
+    not_above += std::fabs(value) <= median ? 1U : 0U;
+  }
+  const double size = static_cast<double>(values.size());
+  return std::max({0.0, static_cast<double>(below) / size - 0.5, 0.5 - static_cast<double>(not_above) / size});
 }
 
 // 40 segments of 400 elements, the segments of odd number a hundred times larger; signs alternate, so that a signed
@@ -65,14 +140,14 @@ std::uint16_t to_bfloat(float value) { return static_cast<std::uint16_t>(std::bi
 
 }  // namespace
 
-TEST_CASE("tag_by_magnitude__finds_the_large_segments_of_every_floating_type") {
+TEST_CASE("magnitude_tagger__finds_the_large_segments_of_every_floating_type") {
   check_striped(tag(striped<float>([](float v) { return v; }), ElementType::kFloat32, 1'600));
   check_striped(tag(striped<double>([](float v) { return static_cast<double>(v); }), ElementType::kFloat64, 3'200));
   check_striped(tag(striped<std::uint16_t>(to_half), ElementType::kFloat16, 800));
   check_striped(tag(striped<std::uint16_t>(to_bfloat), ElementType::kBfloat16, 800));
 }
 
-TEST_CASE("tag_by_magnitude__half_precision_handles_zero_subnormal_infinite_and_not_a_number") {
+TEST_CASE("magnitude_tagger__half_precision_handles_zero_subnormal_infinite_and_not_a_number") {
   std::vector<std::uint16_t> values(8 * 400, to_half(0.5F));
   std::fill_n(values.begin(), 400, std::uint16_t{0});               // zeros
   std::fill_n(values.begin() + 400, 400, std::uint16_t{0x8001});    // the smallest negative subnormal
@@ -84,7 +159,7 @@ TEST_CASE("tag_by_magnitude__half_precision_handles_zero_subnormal_infinite_and_
   for (std::size_t i = 2; i < 8; ++i) CHECK(tags[i].is_important());
 }
 
-TEST_CASE("tag_by_magnitude__never_singles_out_what_is_not_a_number") {
+TEST_CASE("magnitude_tagger__never_singles_out_what_is_not_a_number") {
   std::vector<float> values = striped<float>([](float v) { return v; });
   for (int i = 0; i < 400; ++i) values[static_cast<std::size_t>(i)] = std::numeric_limits<float>::quiet_NaN();
   for (int i = 800; i < 1'200; ++i) values[static_cast<std::size_t>(i)] = std::numeric_limits<float>::infinity();
@@ -95,24 +170,24 @@ TEST_CASE("tag_by_magnitude__never_singles_out_what_is_not_a_number") {
   CHECK(tags[5].is_important());
   std::fill(values.begin(), values.end(), std::numeric_limits<float>::quiet_NaN());
   tags = tag(values, ElementType::kFloat32, 1'600);
-  CHECK(std::all_of(tags.begin(), tags.end(), [](SegmentTag t) { return t.is_important(); }));
+  CHECK(count_important(tags) == tags.size());
 }
 
-TEST_CASE("tag_by_magnitude__all_equal_or_all_zero_is_all_important") {
+TEST_CASE("magnitude_tagger__all_equal_or_all_zero_is_all_important") {
   for (const float value : {0.0F, 1.0F, -2.5F}) {
     const auto tags = tag(std::vector<float>(4'000, value), ElementType::kFloat32, 1'600);
-    CHECK(std::all_of(tags.begin(), tags.end(), [](SegmentTag t) { return t.is_important(); }));
+    CHECK(count_important(tags) == tags.size());
   }
 }
 
-TEST_CASE("tag_by_magnitude__integers_and_single_segments_are_important") {
+TEST_CASE("magnitude_tagger__integers_and_single_segments_are_important") {
   const auto integers = tag(std::vector<std::int32_t>(4'000, 1), ElementType::kInt32, 1'600);
   CHECK(std::all_of(integers.begin(), integers.end(), [](SegmentTag t) { return t.is_important(); }));
   CHECK(tag(std::vector<float>(10, 0.0F), ElementType::kFloat32, 1'600)[0].is_important());
   CHECK(tag(std::vector<float>(), ElementType::kFloat32, 1'600)[0].is_important());
 }
 
-TEST_CASE("tag_by_magnitude__the_last_segment_may_hold_a_single_element") {
+TEST_CASE("magnitude_tagger__the_last_segment_may_hold_a_single_element") {
   std::vector<float> values(401, 1.0F);
   values.back() = 100.0F;
   const auto tags = tag(values, ElementType::kFloat32, 1'600);
@@ -120,25 +195,97 @@ TEST_CASE("tag_by_magnitude__the_last_segment_may_hold_a_single_element") {
   CHECK(tags[1].is_important());
 }
 
-TEST_CASE("tag_by_magnitude__looks_at_five_percent_and_repeats_with_the_seed") {
-  // One large element in each segment: a sample of 5 % sees it in about one segment of twenty.
+TEST_CASE("magnitude_tagger__looks_at_a_sample_and_repeats_with_the_seed") {
+  // One large element in each segment: a sample of two groups of 16 in 400 sees it in about one segment of twelve.
   constexpr std::size_t kSegments = 2'000;
   std::vector<float> values(kSegments * 400, 1.0F);
   for (std::size_t s = 0; s < kSegments; ++s) values[s * 400 + 123] = 1e6F;
-  // Every other element of the tensor pulls the median above the usual mean, so that only a seen element counts.
+  // Three fifths of the tensor pull the median above the usual mean, so that only a seen element counts.
   for (std::size_t i = 0; i < values.size(); ++i) {
-    if (values[i] == 1.0F && i % 400 >= 200) values[i] = 1.5F;
+    if (values[i] == 1.0F && i % 5 > 1) values[i] = 1.5F;
   }
   const auto first = tag(values, ElementType::kFloat32, 1'600, 7);
-  const auto again = tag(values, ElementType::kFloat32, 1'600, 7);
-  const auto other = tag(values, ElementType::kFloat32, 1'600, 8);
-  const auto important = [](const std::vector<SegmentTag>& tags) {
-    return std::count_if(tags.begin(), tags.end(), [](SegmentTag t) { return t.is_important(); });
-  };
-  CHECK(std::equal(first.begin(), first.end(), again.begin(), [](auto a, auto b) { return a.bits == b.bits; }));
-  CHECK_FALSE(std::equal(first.begin(), first.end(), other.begin(), [](auto a, auto b) { return a.bits == b.bits; }));
-  CHECK(important(first) > static_cast<std::ptrdiff_t>(kSegments / 40));
-  CHECK(important(first) < static_cast<std::ptrdiff_t>(kSegments / 10));
+  CHECK(same(first, tag(values, ElementType::kFloat32, 1'600, 7)));
+  CHECK_FALSE(same(first, tag(values, ElementType::kFloat32, 1'600, 8)));
+  CHECK(count_important(first) > kSegments / 20);
+  CHECK(count_important(first) < kSegments / 8);
+}
+
+TEST_CASE("magnitude_tagger__a_constant_tensor_is_all_important_whatever_its_sums_round_to") {
+  for (const float value : {0.1F, 1e-20F, 3.3e7F, 1.0F / 3.0F}) {
+    for (const std::uint32_t segment_bytes : {64U, 1'432U, 8'960U}) {
+      CAPTURE(value);
+      CAPTURE(segment_bytes);
+      const auto tags = tag(std::vector<float>(100'001, value), ElementType::kFloat32, segment_bytes);
+      CHECK(count_important(tags) == tags.size());
+    }
+  }
+}
+
+TEST_CASE("magnitude_tagger__agrees_with_the_whole_tensor_as_far_as_a_sample_can") {
+  for (const Shape& shape : kShapes) {
+    CAPTURE(shape.name);
+    const std::vector<float> values = fill(shape, 1 << 20);
+    const double median = exact_median(values);
+    const auto tags = tag(values, ElementType::kFloat32, 1'432);
+    std::size_t wrong = 0;
+    for (std::size_t s = 0; s < tags.size(); ++s) {
+      const std::size_t end = std::min(values.size(), (s + 1) * 358);
+      double sum = 0;
+      for (std::size_t i = s * 358; i < end; ++i) sum += static_cast<double>(std::fabs(values[i]));
+      wrong += tags[s].is_important() != (sum >= median * static_cast<double>(end - s * 358) * (1 - 1e-6)) ? 1U : 0U;
+    }
+    CHECK(static_cast<double>(wrong) <= shape.most_wrong * static_cast<double>(tags.size()));
+  }
+}
+
+TEST_CASE("sampled_median__its_rank_is_within_three_percent_and_no_period_hides_from_it") {
+  for (const std::size_t count : {30'000U, 1U << 18, 1U << 20}) {
+    CAPTURE(count);
+    for (const Shape& shape : kShapes) {
+      CAPTURE(shape.name);
+      const std::vector<float> values = fill(shape, count);
+      const double most = count < 100'000 ? 0.06 : 0.03;
+      CHECK(rank_error(values, core::sampled_median(std::as_bytes(std::span(values)), ElementType::kFloat32, 5)) <
+            most);
+    }
+    // As long as the parts that each sample is drawn from, a little longer, twice as long: 40 % of the tensor is 2.
+    const std::size_t part = core::median_part(count);
+    for (const std::size_t period : {part, part + 1, 2 * part}) {
+      std::vector<float> values(count, 1.0F);
+      for (std::size_t i = 0; i < count; ++i) values[i] = i % period * 10 < period * 4 ? 2.0F : 1.0F;
+      CHECK(core::sampled_median(std::as_bytes(std::span(values)), ElementType::kFloat32, 5) == 1.0F);
+    }
+  }
+}
+
+TEST_CASE("median_part__leaves_no_more_samples_than_there_is_room_for_and_no_fewer_than_a_median_needs") {
+  for (std::size_t elements = 1; elements < (std::size_t{1} << 31); elements += 1 + elements / 7) {
+    CAPTURE(elements);
+    const std::size_t samples = elements / core::median_part(elements);
+    CHECK(samples <= core::kMaxMedianSamples);
+    CHECK(samples >= std::min(elements, core::kMinMedianSamples));
+  }
+}
+
+TEST_CASE("magnitude_tagger__the_same_tags_in_any_order_and_portions") {
+  const std::vector<float> values = fill(kShapes[2], 100'001);
+  const auto bytes = std::as_bytes(std::span(values));
+  for (const std::uint32_t segment_bytes : {8U, 56U, 64U, 136U, 1'432U, 8'960U}) {
+    CAPTURE(segment_bytes);
+    const SegmentGrid grid(static_cast<std::uint32_t>(bytes.size()), segment_bytes);
+    const auto whole = tag(values, ElementType::kFloat32, segment_bytes);
+    CHECK(count_important(whole) > 0);
+    CHECK(count_important(whole) < whole.size());
+    std::vector<SegmentTag> tags(grid.count());
+    const core::MagnitudeTagger tagger(bytes, ElementType::kFloat32, grid, 3, 1, tags);
+    for (std::uint32_t end = grid.count(), portion = 1; end > 0; portion = portion % 97 + 1) {
+      const std::uint32_t count = std::min(end, portion);
+      end -= count;
+      tagger.tag(end, count);
+    }
+    CHECK(same(whole, tags));
+  }
 }
 
 // ---- priority ------------------------------------------------------------------------------------------------------

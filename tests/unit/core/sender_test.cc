@@ -132,6 +132,110 @@ TEST_CASE("send_order__a_repair_follows_it_too") {
   }
 }
 
+// ---- tags that come while the tensor is sent ------------------------------------------------------------------------
+
+namespace {
+
+// Gives what `truth` says, and remembers what it was asked for.
+struct Judge {
+  explicit Judge(std::vector<SegmentTag> tags_to_give)
+      : truth(std::move(tags_to_give)), tags(truth.size(), SegmentTag{SegmentTag::kCritical}) {}
+
+  std::vector<SegmentTag> truth;
+  std::vector<SegmentTag> tags;
+  std::vector<std::uint32_t> asked;
+
+  static void judge(void* context, std::uint32_t first, std::uint32_t count) {
+    Judge& self = *static_cast<Judge*>(context);
+    for (std::uint32_t i = first; i < first + count; ++i) {
+      self.asked.push_back(i);
+      self.tags[i] = self.truth[i];
+    }
+  }
+};
+
+std::vector<SegmentTag> a_third_important(std::uint32_t count) {
+  base::Prng prng(11);
+  std::vector<SegmentTag> tags(count, SegmentTag{1});
+  for (SegmentTag& tag : tags) tag.bits |= prng.chance(0.33) ? SegmentTag::kImportant : std::uint8_t{0};
+  return tags;
+}
+
+}  // namespace
+
+TEST_CASE("judge__is_asked_for_each_segment_once_in_order_and_not_before_its_turn_is_near") {
+  constexpr std::uint32_t kCount = 1'000;
+  NetworkConfig config;
+  config.endpoint.timely.line_rate_bytes_per_second = 1.25e8;
+  VirtualNetwork network(config);
+  std::vector<Packet> packets;
+  record(network, packets);
+  Judge judge(a_third_important(kCount));
+  std::size_t asked_at_first_run = 0;
+  network.on_run = [&](std::uint16_t from, const core::Transmit& run) {
+    if (from == 0 && is_data(run) && asked_at_first_run == 0) asked_at_first_run = judge.asked.size();
+  };
+  Transfer transfer(network, kCount * kSegment, {});
+  core::SendRequest request = transfer.send_request();
+  request.tags = judge.tags;
+  request.judge = Judge::judge;
+  request.judge_context = &judge;
+  REQUIRE(transfer.post_receive() == core::PostStatus::kPosted);
+  REQUIRE(network.send(0, request) == core::PostStatus::kPosted);
+  REQUIRE(transfer.run());
+  CHECK(transfer.fault() == "");
+  CHECK(asked_at_first_run < kCount / 4);
+  REQUIRE(judge.asked.size() == kCount);
+  for (std::uint32_t i = 0; i < kCount; ++i) CHECK(judge.asked[i] == i);
+}
+
+TEST_CASE("judge__what_leaves_is_what_tags_known_before_would_have_sent") {
+  for (const double loss : {0.0, 0.2}) {
+    CAPTURE(loss);
+    std::vector<Packet> sent[2];
+    for (const bool judged : {false, true}) {
+      VirtualNetwork network(NetworkConfig{});
+      std::vector<Packet>& packets = sent[judged ? 1 : 0];
+      record(network, packets);
+      base::Prng prng(23);
+      const auto watch = network.drop_if;
+      network.drop_if = [&, watch](const Flight& f) {
+        watch(f);
+        return f.type == wire::PacketType::kData && prng.chance(loss);
+      };
+      Judge judge(a_third_important(300));
+      Transfer transfer(network, 300 * kSegment, {});
+      core::SendRequest request = transfer.send_request();
+      request.tags = judged ? judge.tags : judge.truth;
+      if (judged) request.judge = Judge::judge;
+      request.judge_context = &judge;
+      REQUIRE(transfer.post_receive() == core::PostStatus::kPosted);
+      REQUIRE(network.send(0, request) == core::PostStatus::kPosted);
+      REQUIRE(transfer.run());
+    }
+    REQUIRE(sent[0].size() == sent[1].size());
+    for (std::size_t i = 0; i < sent[0].size(); ++i) {
+      CHECK(sent[0][i].segment() == sent[1][i].segment());
+      CHECK(sent[0][i].ecn == sent[1][i].ecn);
+      CHECK(sent[0][i].dscp == sent[1][i].dscp);
+      CHECK(sent[0][i].header.prefix.flags == sent[1][i].header.prefix.flags);
+    }
+  }
+}
+
+TEST_CASE("judge__without_a_place_for_every_tag_is_refused") {
+  VirtualNetwork network(NetworkConfig{});
+  Judge judge(a_third_important(10));
+  Transfer transfer(network, 11 * kSegment, {});
+  core::SendRequest request = transfer.send_request();
+  request.judge = Judge::judge;
+  request.judge_context = &judge;
+  CHECK(network.send(0, request) == core::PostStatus::kBadTagCount);
+  request.tags = judge.tags;
+  CHECK(network.send(0, request) == core::PostStatus::kBadTagCount);
+  CHECK(judge.asked.empty());
+}
+
 // ---- runs and tags -------------------------------------------------------------------------------------------------
 
 TEST_CASE("run__one_peer_class_mark_and_path_equal_sizes_and_no_longer_than_100_us") {
