@@ -219,6 +219,7 @@ void EventLoop::stop() {
 void EventLoop::say_goodbye() {
   now_ = io::monotonic_now();
   commands_.run(now_);
+  datapath_->runs_left();  // begins with what the last turn queued: nothing else does before the datapath ends
   endpoint_->on_control(now_, core::Closing{});
   send_backstop();
   // PROTOCOL 10.1.2: Goodbye follows these on the same connection, which keeps the order ...
