@@ -8,10 +8,12 @@ import os
 import time
 import warnings
 import weakref
+from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 from mlt import _core, own_address, priority, qos, rendezvous
+from mlt import io_threads as io_threads_module
 from mlt import paths as paths_module
 from mlt.completion import Completion, Operation, completion_of
 from mlt.config import JobConfig
@@ -45,6 +47,9 @@ class Context(GroupCollectives):
     ``paths`` are the ways to each peer that packets are sprayed over (``mlt.paths.resolve``: a number, interfaces or
     addresses, mappings, or a YAML file; None: what MLT_PATHS says, else one); all ranks need the same number.
     ``busy_poll_us``: how long the kernel polls the interface when a socket is read and empty (needs CAP_NET_ADMIN).
+    ``io_threads`` threads make the system calls of the paths, one for each group of them, on the CPUs of ``io_cpus``
+    if given (None: MLT_IO_THREADS and MLT_IO_CPUS, else 0: the thread that runs the protocol makes them). Ranks may
+    differ in it.
     ``datapath`` is what carries datagrams here (None: MLT_DATAPATH, else ``auto``): ``udp``, ``vma``, ``xdp``, or
     ``auto``, which is ``vma`` under libvma and ``udp`` elsewhere. Ranks may differ in it. See docs/datapaths.md.
 
@@ -73,6 +78,8 @@ class Context(GroupCollectives):
         qos_policy: qos.PolicySource | None = None,
         paths: paths_module.PathSource | None = None,
         busy_poll_us: int = 0,
+        io_threads: int | None = None,
+        io_cpus: Sequence[int] | None = None,
         datapath: str | None = None,
     ) -> None:
         self._config = config = JobConfig.resolve(
@@ -89,6 +96,7 @@ class Context(GroupCollectives):
         connect_ns = _nanoseconds(connect_timeout, "connect_timeout")
         dscp = qos.resolve(qos_policy)
         ways = paths_module.resolve(paths, ranks=config.size, rank=config.rank)
+        threads = io_threads_module.resolve(io_threads, io_cpus)
         deadline = time.monotonic() + connect_timeout
         address = own_address.local_host(config)
         self._engine = _core.Engine(
@@ -109,6 +117,8 @@ class Context(GroupCollectives):
             faults=(faults if faults is not None else Faults()).to_native(),
             paths=[way.to_native() for way in ways],
             busy_poll_us=_at_least(busy_poll_us, 0, "busy_poll_us"),
+            io_threads=threads.count,
+            io_cpus=list(threads.cpus),
             datapath=datapath if datapath is not None else os.environ.get("MLT_DATAPATH") or "auto",
         )
         _warn_of_small_buffer(self._engine.receive_buffer_bytes, self._engine.wanted_receive_buffer_bytes)

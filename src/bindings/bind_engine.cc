@@ -22,7 +22,8 @@ std::unique_ptr<EngineHandle> make_engine(std::uint16_t rank, std::uint16_t rank
                                           std::int64_t peer_timeout_ns, std::uint32_t spin_us,
                                           std::vector<std::uint8_t> data_dscp, std::uint8_t control_dscp,
                                           const FaultOptions& faults, std::vector<PathOptions> paths,
-                                          std::uint32_t busy_poll_us, const std::string& datapath) {
+                                          std::uint32_t busy_poll_us, const std::string& datapath,
+                                          std::uint16_t io_threads, std::vector<int> io_cpus) {
   return std::make_unique<EngineHandle>(Options{.rank = rank,
                                                 .ranks = ranks,
                                                 .job = job,
@@ -37,6 +38,8 @@ std::unique_ptr<EngineHandle> make_engine(std::uint16_t rank, std::uint16_t rank
                                                 .peer_timeout_ns = peer_timeout_ns,
                                                 .spin_us = spin_us,
                                                 .busy_poll_us = busy_poll_us,
+                                                .io_threads = io_threads,
+                                                .io_cpus = std::move(io_cpus),
                                                 .data_dscp = std::move(data_dscp),
                                                 .control_dscp = control_dscp,
                                                 .datapath = datapath,
@@ -95,7 +98,8 @@ void register_engine(py::module_& module) {
            py::arg("udp_port"), py::arg("control_port"), py::arg("segment_bytes"), py::arg("line_rate_bits_per_second"),
            py::arg("receive_buffer_bytes"), py::arg("operation_timeout_ns"), py::arg("peer_timeout_ns"),
            py::arg("spin_us"), py::arg("data_dscp"), py::arg("control_dscp"), py::arg("faults"),
-           py::arg("paths") = std::vector<PathOptions>{}, py::arg("busy_poll_us") = 0, py::arg("datapath") = "auto")
+           py::arg("paths") = std::vector<PathOptions>{}, py::arg("busy_poll_us") = 0, py::arg("datapath") = "auto",
+           py::arg("io_threads") = 0, py::arg("io_cpus") = std::vector<int>{})
       .def_property_readonly("control_port", [](const EngineHandle& self) { return self.engine().control_port(); })
       .def_property_readonly("udp_port", [](const EngineHandle& self) { return self.engine().udp_port(); })
       .def_property_readonly("receive_buffer_bytes",

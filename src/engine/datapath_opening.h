@@ -14,7 +14,7 @@ namespace mlt::engine {
 
 struct OpenedDatapath {
   std::unique_ptr<io::Datapath> outer;     // what runs are handed to: the network, or faults around it
-  io::NetworkDatapath* network = nullptr;  // the one inside, which knows addresses
+  io::NetworkDatapath* network = nullptr;  // the one inside, or outer itself: it knows addresses
 };
 
 // Throws mlt::Error.

@@ -54,6 +54,12 @@ void EventLoop::run() {
   }
   say_goodbye();
   snapshot_counters();
+  // Its threads, if it has any, read the memory of sends until they end.
+  network_ = nullptr;
+  datapath_.reset();
+  while (fence_.pop_any(completion_)) {  // what only waited for them ends as it did
+    if (!collective::is_machine_operation(completion_.operation)) finish_user(completion_);
+  }
   base::fence_streamed();  // of receives under way, whose memory is given back below
   // PROTOCOL 10.1.3: Operations that are still under way then end as cancelled here, and as peer failed at the other
   //     side.
@@ -131,32 +137,38 @@ bool EventLoop::service_channel(TimeNs now) {
 
 bool EventLoop::transmit() {
   bool any = false;
-  for (std::size_t i = 0; i < kTransmitBudget; ++i) {
+  while (datapath_->poll_refused(refused_run_)) on_refused_run(refused_run_);
+  for (std::size_t i = 0; i < kTransmitBudget && datapath_->has_room(); ++i) {
     // Each run carries the time it leaves at: the round trip is measured from there.
     const TimeNs now = io::monotonic_now();
     if (!endpoint_->poll_transmit(now, transmit_capabilities_, transmit_)) break;
     any = true;
-    // PROTOCOL 18.1.4: A run that the system refuses to send is lost like any datagram, and the reason is named if its
-    //     transfer then fails.
-    if (!send_run(transmit_)) ++send_failures_;
+    send_run(transmit_);
   }
   return any;
 }
 
-// The run's slices point into tensors, so it leaves before anything can complete. False: it is lost, like any datagram.
-bool EventLoop::send_run(const core::Transmit& run) {
+// The run's slices point into tensors: it leaves before anything can complete, or the fence waits until it has.
+void EventLoop::send_run(const core::Transmit& run) {
+  io::RefusedRun refused{
+      io::SendStatus::kWouldBlock, run.peer, run.path, std::min(run.datagram_bytes, run.total_bytes), {}};
   for (int waited_ms = 0; waited_ms < kSendWaitMs; ++waited_ms) {
-    const io::SendStatus status = datapath_->send(io::monotonic_now(), run);
-    if (status == io::SendStatus::kSent) return true;
-    if (status != io::SendStatus::kWouldBlock) {
-      if (status == io::SendStatus::kFailed) peers_[run.peer].send_error = datapath_->last_error();
-      if (status == io::SendStatus::kTooLarge) on_too_large(run);
-      return false;
-    }
+    refused.status = datapath_->send(io::monotonic_now(), run);
+    if (refused.status == io::SendStatus::kSent) return;
+    if (refused.status != io::SendStatus::kWouldBlock) break;
     pollfd writable{datapath_->writable_fd(run), POLLOUT, 0};
     ::poll(&writable, 1, 1);
   }
-  return false;
+  if (refused.status == io::SendStatus::kFailed) refused.error = datapath_->last_error();
+  on_refused_run(refused);
+}
+
+// PROTOCOL 18.1.4: A run that the system refuses to send is lost like any datagram, and the reason is named if its
+//     transfer then fails.
+void EventLoop::on_refused_run(const io::RefusedRun& run) {
+  ++send_failures_;
+  if (run.status == io::SendStatus::kFailed) peers_[run.peer].send_error = run.error;
+  if (run.status == io::SendStatus::kTooLarge) on_too_large(run);
 }
 
 void EventLoop::on_run(const base::ReceivedRun& run) {
@@ -207,6 +219,7 @@ void EventLoop::stop() {
 void EventLoop::say_goodbye() {
   now_ = io::monotonic_now();
   commands_.run(now_);
+  datapath_->runs_left();  // begins with what the last turn queued: nothing else does before the datapath ends
   endpoint_->on_control(now_, core::Closing{});
   send_backstop();
   // PROTOCOL 10.1.2: Goodbye follows these on the same connection, which keeps the order ...
@@ -226,18 +239,11 @@ bool EventLoop::drain_completions(TimeNs now) {
   bool any = false;
   while (endpoint_->poll_completion(completion_)) {
     any = true;
-    const core::OperationId operation = completion_.operation;
-    const bool is_sent = completion_.kind == core::CompletionKind::kSend && !core::is_failure(completion_.status);
-    if (is_sent && completion_.segment_count > 1) {
-      peers_[completion_.peer].full_segment_arrived = true;
-      peers_[completion_.peer].path_error.clear();
-    }
-    if (operation == kEndedOperation) continue;
-    if (!collective::is_machine_operation(operation)) {
-      finish_user(completion_);
-    } else {
-      collectives_->on_completion(now, completion_);
-    }
+    if (!fence_.hold(*datapath_, completion_)) hand_over(now, completion_);
+  }
+  while (fence_.pop(*datapath_, completion_)) {
+    any = true;
+    hand_over(now, completion_);
   }
   if (any) {
     retry_deferred(now);
@@ -245,6 +251,20 @@ bool EventLoop::drain_completions(TimeNs now) {
   }
   collectives_->finish();
   return any;
+}
+
+void EventLoop::hand_over(TimeNs now, const core::Completion& completion) {
+  const bool is_sent = completion.kind == core::CompletionKind::kSend && !core::is_failure(completion.status);
+  if (is_sent && completion.segment_count > 1) {
+    peers_[completion.peer].full_segment_arrived = true;
+    peers_[completion.peer].path_error.clear();
+  }
+  if (completion.operation == kEndedOperation) return;
+  if (!collective::is_machine_operation(completion.operation)) {
+    finish_user(completion);
+  } else {
+    collectives_->on_completion(now, completion);
+  }
 }
 
 // ---- messages ------------------------------------------------------------------------------------------------------

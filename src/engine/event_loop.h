@@ -19,6 +19,7 @@
 #include "core/endpoint.h"
 #include "engine/collectives.h"
 #include "engine/command_queue.h"
+#include "engine/completion_fence.h"
 #include "engine/operation_table.h"
 #include "io/control_channel.h"
 #include "io/datapath.h"
@@ -110,12 +111,14 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink {
   void run();
   bool step(TimeNs now);
   bool transmit();
-  bool send_run(const core::Transmit& run);
-  void on_too_large(const core::Transmit& run);
+  void send_run(const core::Transmit& run);
+  void on_refused_run(const io::RefusedRun& run);
+  void on_too_large(const io::RefusedRun& run);
   void explain_failure(const core::Completion& completion, std::string& error);
   bool service_channel(TimeNs now);
   void send_backstop();
   bool drain_completions(TimeNs now);
+  void hand_over(TimeNs now, const core::Completion& completion);
   void finish_user(const core::Completion& completion);
   void finish_refused(OperationId operation, bool is_send, std::uint16_t peer, std::uint64_t tag,
                       core::PostStatus status);
@@ -160,6 +163,8 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink {
   core::Transmit transmit_;
   core::ControlOutput control_output_;
   core::Completion completion_;
+  CompletionFence fence_;
+  io::RefusedRun refused_run_;
   std::unique_ptr<Collectives> collectives_;
   // Two queues: sends that wait must not hold up the receives that let them go, nor the other way round. Each at most
   // kMaxOperations, for every entry is one of operations_.

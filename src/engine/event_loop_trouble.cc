@@ -10,10 +10,10 @@ namespace mlt::engine {
 // PROTOCOL 18.1.5: Where the system refuses a datagram because the path to a peer carries only smaller ones, every send
 //     to that peer with a longer segment MUST end as peer failed ... The reason names both ranks, the sizes and the way
 //     out.
-void EventLoop::on_too_large(const core::Transmit& run) {
+void EventLoop::on_too_large(const io::RefusedRun& run) {
   PeerRecord& record = peers_[run.peer];
   const std::uint32_t headers = io::udp_header_bytes(record.udp_addresses[run.path]);
-  const std::uint32_t ours = headers + std::min(run.datagram_bytes, run.total_bytes);
+  const std::uint32_t ours = headers + run.datagram_bytes;
   // Of several paths the widest decides: a run that one path refuses is lost, and the others get its segments.
   std::uint32_t path = 0;
   for (std::uint8_t i = 0; i < network_->paths(); ++i) {

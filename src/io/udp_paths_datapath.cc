@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "base/check.h"
 #include "wire/packet.h"
 
 namespace mlt::io {
@@ -20,7 +21,7 @@ OsError of_path(OsError error, std::uint8_t path) {
 }  // namespace
 
 std::unique_ptr<UdpPathsDatapath> UdpPathsDatapath::open(const UdpOptions& common, std::span<const PathSpec> specs,
-                                                         OsError& error) {
+                                                         OsError& error, PathSet served) {
   if (specs.empty() || specs.size() > MLT_MAX_PATHS) {
     error = bad_argument("cannot open a UDP datapath with " + std::to_string(specs.size()) + " paths; give 1 to " +
                          std::to_string(MLT_MAX_PATHS) + ".");
@@ -28,7 +29,8 @@ std::unique_ptr<UdpPathsDatapath> UdpPathsDatapath::open(const UdpOptions& commo
   }
   const auto paths = static_cast<std::uint8_t>(specs.size());
   std::unique_ptr<UdpPathsDatapath> datapath(new UdpPathsDatapath(paths, common.peer_count));
-  // The paths' own sockets first: a path's number is its socket's.
+  const auto serves = [served](std::uint8_t path) { return ((served >> path) & 1U) != 0; };
+  // The paths' own sockets first: the first of all is that of the first path.
   for (std::uint8_t path = 0; path < paths; ++path) {
     if (specs[path].bind.family() != specs[0].bind.family()) {
       error = of_path(bad_argument(specs[path].bind.format() + " is of another IP version than path 0's " +
@@ -36,9 +38,11 @@ std::unique_ptr<UdpPathsDatapath> UdpPathsDatapath::open(const UdpOptions& commo
                       path);
       return nullptr;
     }
-    if (!datapath->open_path(common, specs[path], path, error)) return nullptr;
+    if (serves(path) && !datapath->open_path(common, specs[path], path, error)) return nullptr;
   }
+  MLT_CHECK(!datapath->sockets_.empty());
   for (std::uint8_t path = 0; path < paths; ++path) {
+    if (!serves(path)) continue;
     UdpOptions options = common;
     options.path = path;
     options.flow_label = specs[path].flow_label;
@@ -65,15 +69,16 @@ bool UdpPathsDatapath::open_path(const UdpOptions& common, const PathSpec& spec,
     error = of_path(error, path);
     return false;
   }
+  own_[path] = static_cast<std::uint16_t>(sockets_.size());
+  std::fill_n(routes_.begin() + path * peers_, peers_, own_[path]);
   sockets_.push_back({std::move(udp), path});
-  routes_.insert(routes_.end(), peers_, path);
   return true;
 }
 
 // A socket for each distinct list among `spec.segments_to`; one without a list is a list, too.
 bool UdpPathsDatapath::open_lists(const UdpOptions& path_options, const PathSpec& spec, OsError& error) {
   const std::uint8_t path = path_options.path;
-  std::vector<std::pair<SegmentList, std::uint16_t>> known = {{spec.segments, path}};
+  std::vector<std::pair<SegmentList, std::uint16_t>> known = {{spec.segments, own_[path]}};
   std::vector<bool> named(peers_, false);
   for (const auto& [rank, list] : spec.segments_to) {
     if (rank >= peers_ || named[rank]) {
@@ -126,14 +131,16 @@ void UdpPathsDatapath::combine_capabilities() {
     capabilities_.busy_poll &= can.busy_poll;
   }
   // The smallest, not the sum: when the other paths fail, a peer's whole window comes in by one socket.
-  for (std::uint8_t path = 0; path < path_count_; ++path) {
+  for (const std::uint16_t own : own_) {
+    if (own == kNoSocket) continue;
     capabilities_.receive_buffer_bytes =
-        std::min(capabilities_.receive_buffer_bytes, sockets_[path].udp->capabilities().receive_buffer_bytes);
+        std::min(capabilities_.receive_buffer_bytes, sockets_[own].udp->capabilities().receive_buffer_bytes);
   }
 }
 
 void UdpPathsDatapath::name_counters() {
   for (std::uint8_t path = 0; path < path_count_; ++path) {
+    if (own_[path] == kNoSocket) continue;
     const std::string prefix = "udp_path" + std::to_string(path);
     path_names_.push_back(prefix + "_runs_sent");
     path_names_.push_back(prefix + "_runs_failed");
@@ -162,7 +169,8 @@ bool UdpPathsDatapath::set_peer_paths(std::uint16_t rank, std::span<const Socket
 
 UdpDatapath* UdpPathsDatapath::route(const base::DatagramRun& run) const {
   if (run.peer >= peers_ || run.path >= path_count_) return nullptr;
-  return sockets_[routes_[std::size_t{run.path} * peers_ + run.peer]].udp.get();
+  const std::uint16_t socket = routes_[std::size_t{run.path} * peers_ + run.peer];
+  return socket == kNoSocket ? nullptr : sockets_[socket].udp.get();
 }
 
 SendStatus UdpPathsDatapath::send(base::TimeNs now, const base::DatagramRun& run) {
@@ -176,6 +184,16 @@ SendStatus UdpPathsDatapath::send(base::TimeNs now, const base::DatagramRun& run
 int UdpPathsDatapath::writable_fd(const base::DatagramRun& run) const {
   const UdpDatapath* udp = route(run);
   return udp == nullptr ? -1 : udp->readable_fd();
+}
+
+const SocketAddress& UdpPathsDatapath::path_address(std::uint8_t path) const {
+  MLT_CHECK(path < path_count_ && own_[path] != kNoSocket);
+  return sockets_[own_[path]].udp->local_address();
+}
+
+bool UdpPathsDatapath::receive_into(std::span<std::byte> buffer) {
+  for (const Socket& socket : sockets_) socket.udp->receive_into(buffer);
+  return true;
 }
 
 std::size_t UdpPathsDatapath::receive(base::TimeNs now, std::size_t budget_runs, ReceiveSink& sink) {
@@ -223,10 +241,12 @@ std::span<const NamedCounter> UdpPathsDatapath::counters() const {
     const auto counted = socket.udp->counters();
     for (std::size_t i = 0; i < common; ++i) reported_[i].value += counted[i].value;
   }
+  std::size_t at = common;
   for (std::uint8_t path = 0; path < path_count_; ++path) {
+    if (own_[path] == kNoSocket) continue;
     const PathCount count = path_count(path);
-    reported_[common + 2U * path].value = count.runs_sent;
-    reported_[common + 2U * path + 1].value = count.runs_failed;
+    reported_[at++].value = count.runs_sent;
+    reported_[at++].value = count.runs_failed;
   }
   return reported_;
 }

@@ -186,6 +186,8 @@ class Engine:
         paths: list[PathOptions] = ...,
         busy_poll_us: int = 0,
         datapath: str = "auto",
+        io_threads: int = 0,
+        io_cpus: list[int] = ...,
     ) -> None: ...
     @property
     def data_dscp(self) -> list[int]: ...

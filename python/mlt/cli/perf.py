@@ -73,6 +73,9 @@ def perf(
     ] = Tags.magnitude,
     segment_bytes: Annotated[int | None, typer.Option(help="Payload of a packet; default: by the MTU.")] = None,
     paths: Annotated[int, typer.Option(help="To each peer.")] = 1,
+    io_threads: Annotated[
+        int, typer.Option(help="Of each rank of mlt, for its paths; 0: the protocol's thread serves them.")
+    ] = 0,
     datapath: Annotated[str, typer.Option(help="Of mlt: auto, udp, vma or xdp.")] = "auto",
     rate: Annotated[str | None, typer.Option(help="Offer this and no more, for example 1gbit: for CPU per GB.")] = None,
     line_rate: Annotated[
@@ -117,6 +120,7 @@ def perf(
             compare=tuple(_list(compare)),
             segment_bytes=segment_bytes,
             paths=paths,
+            io_threads=io_threads,
             datapath=datapath,
             rate=None if rate is None else parse_rate(rate),
             line_rate=None if line_rate is None else parse_rate(line_rate),

@@ -95,6 +95,7 @@ class Options:
     compare: tuple[str, ...] = ()
     segment_bytes: int | None = None
     paths: int = 1
+    io_threads: int = 0
     datapath: str = "auto"
     rate: int | None = None
     line_rate: int | None = None
@@ -140,6 +141,10 @@ class Options:
             raise BadOptionError(f"segment of {self.segment_bytes} bytes: a multiple of 8")
         if not 1 <= self.paths <= MOST_PATHS:
             raise BadOptionError(f"{self.paths} paths: 1 to {MOST_PATHS}")
+        if not 0 <= self.io_threads <= self.paths:
+            raise BadOptionError(
+                f"{self.io_threads} I/O threads: 0 to one for each path, of which there are {self.paths}"
+            )
         for name in self.context_arguments:
             _require_argument(name)
 
@@ -159,6 +164,8 @@ class Options:
     def context_arguments(self) -> dict[str, Any]:
         """What mlt's Context is told beyond its defaults of the ways that packets take."""
         given: dict[str, Any] = {} if self.paths == 1 else {"paths": self.paths}
+        if self.io_threads:
+            given["io_threads"] = self.io_threads
         return given if self.datapath == DATAPATHS[0] else {**given, "datapath": self.datapath}
 
     @property
@@ -202,4 +209,6 @@ def _require_argument(name: str) -> None:
     from mlt.context import Context
 
     if name not in inspect.signature(Context).parameters:
-        raise BadOptionError(f"--{name}: this build of mlt has one path to a peer, over kernel UDP; leave it out")
+        raise BadOptionError(
+            f"--{name.replace('_', '-')}: this build of mlt has one path to a peer, over kernel UDP; leave it out"
+        )
