@@ -126,6 +126,7 @@ def unanswered() -> None:
     import torch.distributed as dist
 
     dist.init_process_group("mlt")
+    dist.barrier()  # else rank 0 may be gone before rank 1 has seen it come up
     if RANK == 0:
         dist.all_reduce(torch.ones(1), async_op=True)
         raise RuntimeError("the program failed")
