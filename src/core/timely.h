@@ -4,8 +4,7 @@
 //  - between: rate + (1 - w) * alpha - w * beta * error * rate, where w(gradient) rises from 0 at -1/4 to 1 at 1/4, and
 //    error = 1 - reference / rtt, not below 0. The reference is T_low plus a few packets' time at the current rate;
 //  - and no decrease to far from what the peer says it gets (delivery_rate.h): above T_high to twice that at most and
-//  to
-//    half of it at least, between to 0.85 of it at least.
+//    to half of it at least, between to 0.85 of it at least.
 //
 // Departures from both papers, because with their rule N flows keep whatever shares they happened to have:
 //  - In the middle band a pure 1 - beta * gradient is content with every queue and every split (Zhu et al., "ECN or
@@ -210,8 +209,7 @@ class Timely {
   }
 
   // PROTOCOL 11.2.8: The rate stays between a packet per 5 ms, or a thousandth of the line rate if that is less, and
-  // the
-  //     line rate.
+  //     the line rate.
   void set_rate(double rate) { rate_ = std::clamp(rate, min_rate_, config_.line_rate_bytes_per_second); }
 
   TimelyConfig config_;

@@ -45,8 +45,8 @@ def test_listen__everywhere_takes_both_ip_versions() -> None:
     with listen("", 0) as listener:
         port = listener.getsockname()[1]
         for host in ("127.0.0.1", "::1"):
-            with socket.create_connection((host, port), timeout=5):
-                pass
+            with socket.create_connection((host, port), timeout=5) as caller:
+                assert caller.getpeername()[1] == port
 
 
 def test_check_hosts__of_two_ip_versions() -> None:

@@ -168,6 +168,22 @@ std::vector<SegmentTag> a_third_important(std::uint32_t count) {
 
 }  // namespace
 
+namespace {
+
+// The transfer from post to end, its segments judged as they are reached.
+void run_judged(VirtualNetwork& network, Transfer& transfer, Judge& judge) {
+  core::SendRequest request = transfer.send_request();
+  request.tags = judge.tags;
+  request.judge = Judge::judge;
+  request.judge_context = &judge;
+  REQUIRE(transfer.post_receive() == core::PostStatus::kPosted);
+  REQUIRE(network.send(0, request) == core::PostStatus::kPosted);
+  REQUIRE(transfer.run());
+  CHECK(transfer.fault() == "");
+}
+
+}  // namespace
+
 TEST_CASE("judge__is_asked_for_each_segment_once_in_order_and_not_before_its_turn_is_near") {
   constexpr std::uint32_t kCount = 1'000;
   NetworkConfig config;
@@ -181,14 +197,7 @@ TEST_CASE("judge__is_asked_for_each_segment_once_in_order_and_not_before_its_tur
     if (from == 0 && is_data(run) && asked_at_first_run == 0) asked_at_first_run = judge.asked.size();
   };
   Transfer transfer(network, kCount * kSegment, {});
-  core::SendRequest request = transfer.send_request();
-  request.tags = judge.tags;
-  request.judge = Judge::judge;
-  request.judge_context = &judge;
-  REQUIRE(transfer.post_receive() == core::PostStatus::kPosted);
-  REQUIRE(network.send(0, request) == core::PostStatus::kPosted);
-  REQUIRE(transfer.run());
-  CHECK(transfer.fault() == "");
+  run_judged(network, transfer, judge);
   CHECK(asked_at_first_run < kCount / 4);
   REQUIRE(judge.asked.size() == kCount);
   for (std::uint32_t i = 0; i < kCount; ++i) CHECK(judge.asked[i] == i);
@@ -244,14 +253,7 @@ TEST_CASE("judge__is_asked_for_no_more_than_2048_segments_in_one_poll") {
   std::map<std::pair<base::TimeNs, std::uint64_t>, std::uint32_t> judged_by_poll;
   judge.on_asked = [&](std::uint32_t count) { judged_by_poll[{network.now(), runs}] += count; };
   Transfer transfer(network, kCount * kSegment, {});
-  core::SendRequest request = transfer.send_request();
-  request.tags = judge.tags;
-  request.judge = Judge::judge;
-  request.judge_context = &judge;
-  REQUIRE(transfer.post_receive() == core::PostStatus::kPosted);
-  REQUIRE(network.send(0, request) == core::PostStatus::kPosted);
-  REQUIRE(transfer.run());
-  CHECK(transfer.fault() == "");
+  run_judged(network, transfer, judge);
   for (const auto& [poll, count] : judged_by_poll) CHECK(count <= 2'048);
   CHECK(judge.asked.size() == kCount);
   REQUIRE(packets.size() == kCount);
