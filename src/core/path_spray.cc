@@ -102,8 +102,8 @@ void PathSpray::count_loss(PathOut& out, std::int64_t packets, std::int64_t lost
     const double gain = std::min(1.0, static_cast<double>(packets) * out.loss_gain);
     out.loss += gain * (static_cast<double>(lost) / static_cast<double>(packets) - out.loss);
   }
-  constexpr double kNone = 1e-6;  // what is left of a loss long ago would only slow the arithmetic down
-  out.loss = out.loss < kNone ? 0.0 : std::min(out.loss, 1.0);
+  // PROTOCOL 12.2.2: and zero once it is below 10^-6
+  out.loss = out.loss < kLeastLoss ? 0.0 : std::min(out.loss, 1.0);
 }
 
 // The next checkpoint, once the last one has passed.

@@ -17,7 +17,7 @@
 //
 // Recovery. Loss can only be counted in packets, so it is stated in packets to the peer; divide by the packets of one
 // round trip for round trips. Of four paths one that lost 5 % has half its fair share back within 6,000 packets and all
-// of it within 10,000; one that lost 90 % within 26,000 and 30,000 (paths_test.cc holds it to that).
+// of it within 10,000; one that lost 90 % within 40,000 and 42,000 (paths_test.cc holds it to that).
 //
 // Rate stays per peer. A path's constant extra delay is taken off its samples, and a path that has less than half the
 // largest weight, or a queue of more than twice the shortest, gives none: one slow or lossy path must not slow what
@@ -56,7 +56,8 @@ class PathSpray {
  public:
   static constexpr std::uint32_t kFullWeight = 1'024;
   static constexpr std::uint32_t kLeastWeight = kFullWeight / 32;
-  static constexpr double kLossHorizon = 512;   // packets
+  static constexpr double kLossHorizon = 512;     // packets
+  static constexpr double kLeastLoss = 0.000001;  // less is none: 3,900 packets after a single loss
   static constexpr double kRevivedLoss = 0.05;  // what a path is thought to lose when it was silent and is heard again
   static constexpr double kHalvingLoss = 0.01;  // excess loss that halves the weight
   static constexpr double kLossMargin = 0.005;  // below it, and below half the best sibling's, a difference is noise
@@ -93,6 +94,8 @@ class PathSpray {
   std::uint8_t control_path() const { return control_path_; }
   void try_another_control_path(base::TimeNs now);
   void on_question_answered(std::uint32_t answer_path, base::DurationNs rtt_ns);
+  // One of its last few thousand packets was lost.
+  bool loses(std::uint8_t path) const { return paths_out_[path].loss > 0; }
   bool is_silent(std::uint8_t path) const { return paths_out_[path].silent; }
 
   // ---- what the receiver says ----

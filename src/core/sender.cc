@@ -119,6 +119,19 @@ void Sender::ask(SendState& state, bool ack_only) {
   probes_due_.set(slot_of(state));
 }
 
+// A trailing probe on every path that may still deliver a packet of the transfer. They leave before the probe proper,
+// if one is due too.
+void Sender::ask_behind_data(SendState& state) {
+  // Before the receive is posted they prove nothing: what came may have found no room.
+  if (state.not_posted_answers > 0) return;
+  const PathSpray& spray = shared_.peers[state.request.peer].spray;
+  state.trailing_paths = 0;
+  for (std::uint8_t path = 0; path < shared_.config.paths; ++path) {
+    if (spray.expected_sequence(path, state.newest[path]) != 0) state.trailing_paths |= 1U << path;
+  }
+  if (state.trailing_paths != 0) probes_due_.set(slot_of(state));
+}
+
 void Sender::await_answer(TimeNs now, SendState& state) {
   const Peer& peer = shared_.peers[state.request.peer];
   // The last run still has to leave at the current rate before an answer can be expected.
@@ -141,13 +154,8 @@ void Sender::on_send_timer(TimeNs now, std::uint32_t slot) {
   ask(state, state.machine.phase() == SendPhase::k_sending);
   // PROTOCOL 6.5.8: A PROBE that the answer timer sends after a round MUST be preceded by a trailing probe on every
   //     path with a packet of the transfer that may still arrive, unless the receiver has said NOT_POSTED ...
-  if (!state.probe_ack_only && state.not_posted_answers == 0) {
-    // The last packets of a path may be lost, or stand in a queue that the probe does not see.
-    const PathSpray& spray = shared_.peers[state.request.peer].spray;
-    for (std::uint8_t path = 0; path < shared_.config.paths; ++path) {
-      if (spray.expected_sequence(path, state.newest[path]) != 0) state.trailing_paths |= 1U << path;
-    }
-  }
+  // The last packets of a path may be lost, or stand in a queue that the probe does not see.
+  if (!state.probe_ack_only) ask_behind_data(state);
   ++state.unanswered_probes;
   // PROTOCOL 9.1.1: A sender of whose transfer six probes in a row were not answered MUST send each further one over
   //     the control connection too, as a backstop frame with the datagram's bytes.

@@ -73,6 +73,7 @@ class Sender {
   void arm(SendState& state);
   void await_answer(TimeNs now, SendState& state);
   void ask(SendState& state, bool ack_only);
+  void ask_behind_data(SendState& state);
   void link_work(SendState& state);
   void unlink_work(SendState& state);
 

@@ -303,6 +303,9 @@ void Sender::fill_run(TimeNs now, SendState& state, std::uint32_t segment, std::
     //     transfer has critical segments, whose number only a probe tells.
     // The marker in the last packet asks already. Critical segments need their number told, which only a probe does.
     if (state.critical_segments > 0 || shared_.config.paths > 1) ask(state, false);
+    // PROTOCOL 6.5.9: With one path to the peer, that has lost one of its last few thousand packets ... the last packet
+    //     of a round SHOULD be followed by a trailing probe ...
+    if (shared_.config.paths == 1 && peer.spray.loses(path)) ask_behind_data(state);
     await_answer(now, state);
   }
 }
@@ -333,7 +336,8 @@ std::size_t Sender::encode_probe_of(TimeNs now, SendState& state, std::uint8_t t
     peer.spray.sent(now, trailing_path, 1);
   }
   // PROTOCOL 4.7.3: ACK_ONLY says that the round is not over ...
-  if (state.probe_ack_only) probe.prefix.flags |= MLT_PROBE_FLAG_ACK_ONLY;
+  // A trailing one follows the round's last packet, even if a measurement (11.2.11) is due at the same time.
+  if (state.probe_ack_only && trailing_path == kNoPath) probe.prefix.flags |= MLT_PROBE_FLAG_ACK_ONLY;
   // PROTOCOL 4.7.4: CRITICAL says that the number of critical segments is not zero.
   if (state.critical_segments > 0) probe.prefix.flags |= MLT_PROBE_FLAG_CRITICAL;
   probe.transfer = state.transfer();
@@ -361,6 +365,7 @@ bool Sender::fill_probe(TimeNs now, base::DatagramRun& run) {
   if (state.trailing_paths != 0) {
     trailing_path = static_cast<std::uint8_t>(std::countr_zero(state.trailing_paths));
     state.trailing_paths &= state.trailing_paths - 1;
+    if (state.trailing_paths == 0 && !state.probe_due) probes_due_.clear(slot);
     run.path = trailing_path;
     run.dscp = shared_.config.dscp.data[state.last_class];
   } else {

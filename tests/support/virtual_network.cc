@@ -241,7 +241,12 @@ void VirtualNetwork::take_run(std::uint16_t from, const core::Transmit& run) {
 
 Faults VirtualNetwork::faults_of(const Link& link, const Flight& flight) const {
   if (flight.by_control_connection) return {};
-  return flight.type == wire::PacketType::kData ? link.data : link.control;
+  return is_of_data_class(flight) ? link.data : link.control;
+}
+
+// Trailing probes stand in the data's queue, and share its fate.
+bool VirtualNetwork::is_of_data_class(const Flight& flight) const {
+  return flight.dscp != config_.endpoint.dscp.control;
 }
 
 void VirtualNetwork::carry(Flight flight) {
@@ -253,7 +258,7 @@ void VirtualNetwork::carry(Flight flight) {
     if (!link.control_connection_up) return;
     arrival = now_ + link.control_connection_ns;
   } else {
-    const bool is_data = flight.type == wire::PacketType::kData;
+    const bool is_data = is_of_data_class(flight);
     TimeNs& busy_until = is_data ? state.data_busy_until : state.control_busy_until;
     const TimeNs starts = std::max(now_, busy_until);
     const auto queued =
@@ -266,7 +271,7 @@ void VirtualNetwork::carry(Flight flight) {
   const Faults faults = faults_of(link, flight);
   if (prng_.chance(faults.drop)) return;
   if (!flight.by_control_connection) {
-    const auto& path_drop = flight.type == wire::PacketType::kData ? link.path_data_drop : link.path_control_drop;
+    const auto& path_drop = is_of_data_class(flight) ? link.path_data_drop : link.path_control_drop;
     if (path_drop[flight.path] > 0 && prng_.chance(path_drop[flight.path])) return;
   }
   const int copies = prng_.chance(faults.duplicate) ? 2 : 1;

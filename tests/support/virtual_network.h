@@ -192,6 +192,7 @@ class VirtualNetwork {
   void carry(Flight flight);
   void dispatch(Event& event);
   bool step(TimeNs until);
+  bool is_of_data_class(const Flight& flight) const;
   Faults faults_of(const Link& link, const Flight& flight) const;
 
   NetworkConfig config_;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <iterator>
 #include <memory>
 #include <vector>
@@ -30,7 +31,69 @@ bool is_control_datagram(const Flight& flight) {
   return flight.type != wire::PacketType::kData && !flight.by_control_connection;
 }
 
+unsigned flags_of(const Flight& flight) { return std::to_integer<unsigned>(flight.bytes[1]); }
+bool is_marker(const Flight& flight) {
+  return flight.type == wire::PacketType::kData && (flags_of(flight) & MLT_FLAG_END_OF_ROUND) != 0;
+}
+
+// All probes that leave during a transfer and shortly after it.
+std::vector<Flight> probes_of_transfer(VirtualNetwork& network, std::uint64_t operation, std::size_t bytes,
+                                       const std::function<bool(const Flight&)>& is_lost) {
+  std::vector<Flight> probes;
+  network.drop_if = [&](const Flight& flight) {
+    if (flight.type == wire::PacketType::kProbe) probes.push_back(flight);
+    return is_lost(flight);
+  };
+  TransferOptions options;
+  options.operation = operation;
+  Transfer transfer(network, bytes, options);
+  transfer.post();
+  REQUIRE(transfer.run());
+  CHECK(transfer.fault() == "");
+  network.run_for(5 * kMillisecond);
+  network.drop_if = nullptr;
+  return probes;
+}
+
+bool none_lost(const Flight&) { return false; }
+
 }  // namespace
+
+TEST_CASE("trailing_probe__follows_the_last_packet_where_something_was_lost_lately") {
+  VirtualNetwork network(NetworkConfig{});
+  CHECK(probes_of_transfer(network, 1, 100'000, none_lost).empty());
+  int data = 0;
+  const auto first_lost = [&](const Flight& flight) { return flight.type == wire::PacketType::kData && data++ == 20; };
+  probes_of_transfer(network, 2, 100'000, first_lost);
+  // The marker is lost: nothing but the trailing probe tells that the round is over, and no timer is needed.
+  int markers = 0;
+  const auto probes =
+      probes_of_transfer(network, 3, 10'000, [&](const Flight& flight) { return is_marker(flight) && markers++ == 0; });
+  REQUIRE(probes.size() == 2);  // after the round, and after its repair
+  for (const Flight& probe : probes) CHECK((flags_of(probe) & MLT_PROBE_FLAG_TRAILING) != 0);
+  CHECK(network.counter(0, Counter::k_control_resent) == 0);
+  // Some 4,000 packets later it is forgotten.
+  probes_of_transfer(network, 4, 6'000'000, none_lost);
+  CHECK(probes_of_transfer(network, 5, 100'000, none_lost).empty());
+}
+
+TEST_CASE("trailing_probe__ends_the_round_while_a_measurement_is_due") {
+  NetworkConfig config;
+  config.endpoint.timely.line_rate_bytes_per_second = 1.25e9;
+  config.link.rate_bytes_per_second = 1.25e8;
+  VirtualNetwork network(config);
+  int data = 0;
+  probes_of_transfer(network, 1, 4'000'000,
+                     [&](const Flight& flight) { return flight.type == wire::PacketType::kData && data++ == 2'000; });
+  REQUIRE(network.endpoint(0).rate_bytes_per_second(1) < 1.25e9);
+  network.run_for(100 * kMillisecond);
+  int markers = 0;
+  const auto probes =
+      probes_of_transfer(network, 2, 1'000, [&](const Flight& flight) { return is_marker(flight) && markers++ == 0; });
+  REQUIRE(probes.size() >= 2);
+  CHECK(flags_of(probes[0]) == MLT_PROBE_FLAG_TRAILING);
+  CHECK(flags_of(probes[1]) == MLT_PROBE_FLAG_ACK_ONLY);  // that measures (11.2.11)
+}
 
 TEST_CASE("backstop__carries_a_transfer_when_every_control_datagram_is_lost") {
   for (const std::size_t bytes : {0UL, 10'000UL, 500'000UL, 5'000'000UL}) {
