@@ -65,6 +65,7 @@ void Receiver::note_order(ReceiveState& state, std::uint8_t path, std::uint32_t 
 
 void Receiver::on_data(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wire::DataHeader& header,
                        std::span<const std::byte> payload, base::Ecn ecn) {
+  last_arrival_ns_ = now;
   shared_.counters.add(Counter::k_data_packets_received);
   shared_.counters.add(Counter::k_data_bytes_received, payload.size());
   const wire::TransferId transfer{header.tag, header.generation};
