@@ -1,11 +1,10 @@
+// The oracle as a judge of single operations.
 #include "sim/oracle.h"
 
 #include <algorithm>
 #include <cstring>
-#include <string_view>
 
-#include "base/check.h"
-#include "core/segmenter.h"
+#include "sim/oracle_contents.h"
 
 namespace mlt::sim {
 
@@ -16,40 +15,14 @@ using core::CompletionKind;
 using core::CompletionStatus;
 using core::Counter;
 
-constexpr std::size_t kCanaryBytes = 32;
-constexpr std::byte kCanary{0xC7};
 // Between the end of one side of a transfer and that of the other, whatever the network does meanwhile.
 constexpr base::DurationNs kTellNs = 3 * base::kSecond;
 // Between a deadline and the end of its receive: a host that is awake needs no more.
 constexpr base::DurationNs kDeadlineSlackNs = 10 * base::kMicrosecond;
 
-std::uint64_t content_word(std::uint64_t operation, std::uint8_t epoch, std::uint64_t word) {
-  base::Prng mix((operation << 20) ^ (std::uint64_t{epoch} << 60) ^ word);
-  return mix.next() | 0x0101'0101'0101'0101ULL;  // no byte is zero, so that a zero-filled gap shows
-}
-
-// What an operation's memory holds in an epoch: for a send what it sends, for a receive what was there before.
-void fill(std::uint64_t operation, std::uint8_t epoch, std::span<std::byte> bytes) {
-  for (std::size_t at = 0; at < bytes.size(); at += 8) {
-    const std::uint64_t word = content_word(operation, epoch, at / 8);
-    std::memcpy(bytes.data() + at, &word, std::min<std::size_t>(8, bytes.size() - at));
-  }
-}
-
-// The first place in [at, at + bytes.size()) of the tensor that differs; its end if none does. `at` is a multiple of 8.
-std::size_t differs(std::uint64_t operation, std::uint8_t epoch, std::size_t at, std::span<const std::byte> bytes) {
-  for (std::size_t i = 0; i < bytes.size(); i += 8) {
-    const std::uint64_t word = content_word(operation, epoch, (at + i) / 8);
-    if (std::memcmp(bytes.data() + i, &word, std::min<std::size_t>(8, bytes.size() - i)) != 0) return at + i;
-  }
-  return at + bytes.size();
-}
-
 bool arrived(const Completion& completion, std::uint32_t segment) {
   return completion.received_bitmap.empty() || ((completion.received_bitmap[segment / 64] >> (segment % 64)) & 1U) != 0;
 }
-
-const char* kind_name(CompletionKind kind) { return kind == CompletionKind::kSend ? "send" : "receive"; }
 
 }  // namespace
 
@@ -80,129 +53,6 @@ void Oracle::violate(int rule, const Operation& operation, const std::string& te
                   std::to_string(operation.id) + " of rank " + std::to_string(operation.plan.host) + ", peer " +
                   std::to_string(operation.plan.peer) + ", tag " + std::to_string(operation.plan.tag) + ", " +
                   std::to_string(operation.plan.bytes) + " bytes: " + text);
-}
-
-// ---- posting -------------------------------------------------------------------------------------------------------
-
-core::OperationId Oracle::post_send(const Plan& plan) { return post(plan, CompletionKind::kSend); }
-core::OperationId Oracle::post_receive(const Plan& plan) { return post(plan, CompletionKind::kReceive); }
-
-core::OperationId Oracle::post(const Plan& plan, CompletionKind kind) {
-  if (!simulator_.host(plan.host).is_up()) return 0;
-  const std::uint64_t connection = simulator_.endpoint_connection(plan.host, plan.peer);
-  auto owned = std::make_unique<Operation>();
-  Operation& operation = *owned;
-  operation.id = operations_.size() + 1;
-  operation.kind = kind;
-  operation.plan = plan;
-  operation.posted_ns = simulator_.host(plan.host).config().clock.local(simulator_.now());
-  operation.oracle = this;
-  operation.posted_virtual_ns = simulator_.now();
-  operation.memory.assign(plan.bytes + 2 * kCanaryBytes, kCanary);
-  const std::span<std::byte> data = std::span(operation.memory).subspan(kCanaryBytes, plan.bytes);
-  fill(operation.id, 0, data);
-
-  core::PostStatus status = core::PostStatus::kPosted;
-  // Known before the post: it may complete at once.
-  operation.key = {connection, plan.host, plan.peer, plan.tag, 0};
-  if (kind == CompletionKind::kReceive) std::swap(operation.key.from, operation.key.to);
-  auto& generations = kind == CompletionKind::kSend ? generations_ : receive_generations_;
-  std::uint64_t& next = generations[operation.key];
-  operation.key.generation = next;
-  Match& match = matches_[operation.key];
-  (kind == CompletionKind::kSend ? match.send : match.receive) = operation.id;
-  operations_.push_back(std::move(owned));
-  ++open_;
-  if (kind == CompletionKind::kSend) {
-    core::SendRequest request;
-    request.operation = operation.id;
-    request.peer = plan.peer;
-    request.tag = plan.tag;
-    request.data = data;
-    request.element = plan.element;
-    request.order = plan.order;
-    if (!plan.tags.empty() && simulator_.endpoint(plan.host).segment_count(plan.peer, plan.bytes) == plan.tags.size()) {
-      request.tags = operation.plan.tags;
-      // Whoever may be told the tags while it sends is, so that this way gets its share of networks and faults.
-      if (std::none_of(plan.tags.begin(), plan.tags.end(), [](core::SegmentTag tag) { return tag.is_critical(); })) {
-        operation.tags.assign(plan.tags.size(), core::SegmentTag{core::SegmentTag::kCritical});
-        request.tags = operation.tags;
-        request.judge = &Oracle::judge;
-        request.judge_context = &operation;
-      }
-    }
-    request.uniform_tag = plan.uniform_tag;
-    request.timeout_ns = plan.timeout_ns;
-    status = simulator_.send(plan.host, request);
-  } else {
-    core::ReceiveRequest request;
-    request.operation = operation.id;
-    request.peer = plan.peer;
-    request.tag = plan.tag;
-    request.data = data;
-    request.element = plan.element;
-    request.loss_bound = plan.loss_bound;
-    request.stop = plan.stop;
-    request.fill = plan.fill;
-    request.deadline_ns = plan.deadline_ns;
-    request.timeout_ns = plan.timeout_ns;
-    if (plan.by_place_function) {
-      request.place = &Oracle::place;
-      request.place_context = &operation;
-    }
-    status = simulator_.receive(plan.host, request);
-  }
-  if (status == core::PostStatus::kPosted) {
-    ++next;
-    return operation.id;
-  }
-  --open_;
-  operation.lost = true;
-  (kind == CompletionKind::kSend ? match.send : match.receive) = 0;
-  const bool not_connected = status == core::PostStatus::kPeerNotConnected && connection == 0;
-  const bool full = status == core::PostStatus::kTooManyOperations || status == core::PostStatus::kOutOfBitmaps ||
-                    status == core::PostStatus::kTooManyTags;
-  if (!not_connected && !full) {
-    violate(3, operation, "refused with status " + std::to_string(static_cast<int>(status)));
-  }
-  return 0;
-}
-
-void Oracle::cancel(core::OperationId id) {
-  if (id == 0 || id > operations_.size()) return;
-  Operation& operation = *operations_[id - 1];
-  if (operation.ended || operation.lost) return;
-  operation.cancelled = true;
-  simulator_.cancel(operation.plan.host, id, operation.kind);
-}
-
-void Oracle::pause(std::uint16_t host, base::DurationNs duration_ns) {
-  paused_[host] = true;
-  simulator_.pause(host, duration_ns);
-}
-
-void Oracle::judge(void* context, std::uint32_t first, std::uint32_t count) {
-  Operation& operation = *static_cast<Operation*>(context);
-  Oracle& oracle = *operation.oracle;
-  if (operation.ended) return oracle.violate(4, operation, "a segment is judged after the end");
-  if (first != operation.judged || count == 0 || count > operation.tags.size() - first) {
-    return oracle.violate(2, operation, "segments are judged twice, out of order or past the last");
-  }
-  std::copy_n(operation.plan.tags.begin() + first, count, operation.tags.begin() + first);
-  operation.judged += count;
-}
-
-void Oracle::place(void* context, std::uint64_t offset, std::span<const std::byte> payload) {
-  Operation& operation = *static_cast<Operation*>(context);
-  Oracle& oracle = *operation.oracle;
-  if (operation.ended) return oracle.violate(4, operation, "a segment is placed after the end");
-  if (offset > operation.plan.bytes || payload.size() > operation.plan.bytes - offset) {
-    return oracle.violate(4, operation, "a segment is placed outside the tensor");
-  }
-  operation.placed.resize(operation.plan.bytes + 1);
-  if (operation.placed[offset] != 0) return oracle.violate(2, operation, "a segment is placed twice");
-  operation.placed[offset] = 1;
-  if (!payload.empty()) std::memcpy(operation.memory.data() + kCanaryBytes + offset, payload.data(), payload.size());
 }
 
 // ---- completions ---------------------------------------------------------------------------------------------------
@@ -395,14 +245,14 @@ void Oracle::check_contents(const Operation& receive, const Completion& completi
       // A segment that arrived must have been sent; of a failed transfer too.
       if (got.empty()) continue;
       if (match.send == 0) return violate(2, receive, "a segment arrived that nobody sent");
-      const std::size_t at = differs(match.send, 0, begin, got);
+      const std::size_t at = first_difference(match.send, 0, begin, got);
       if (at != end) return violate(2, receive, "wrong bytes from " + std::to_string(at));
       continue;
     }
     missing += end - begin;
     const bool zero = !failed && plan.fill == core::Fill::kZero && !plan.by_place_function;
     const bool right = zero ? std::ranges::all_of(got, [](std::byte b) { return b == std::byte{0}; })
-                            : differs(receive.id, 0, begin, got) == end;
+                            : first_difference(receive.id, 0, begin, got) == end;
     if (!right) return violate(2, receive, "missing segment " + std::to_string(segment) + " is not filled as promised");
   }
   if (missing != completion.missing_bytes) violate(2, receive, "missing_bytes does not agree with the bitmap");
@@ -411,7 +261,7 @@ void Oracle::check_contents(const Operation& receive, const Completion& completi
 // The application has its memory back, and uses it for something else.
 void Oracle::end(Operation& operation) {
   operation.epoch = 1;
-  fill(operation.id, operation.epoch, std::span(operation.memory).subspan(kCanaryBytes, operation.plan.bytes));
+  fill_contents(operation.id, operation.epoch, std::span(operation.memory).subspan(kCanaryBytes, operation.plan.bytes));
 }
 
 // Rule 4. A send's memory is never written; a receive's not after its end.
@@ -424,123 +274,10 @@ void Oracle::check_memory(const Operation& operation) {
   }
   if (operation.kind == CompletionKind::kReceive && operation.epoch == 0) return;
   const std::span<const std::byte> data = memory.subspan(kCanaryBytes, operation.plan.bytes);
-  if (differs(operation.id, operation.epoch, 0, data) != data.size()) {
+  if (first_difference(operation.id, operation.epoch, 0, data) != data.size()) {
     violate(4, operation,
             operation.kind == CompletionKind::kSend ? "a send's memory was written"
                                                     : "memory of an ended receive was written");
-  }
-}
-
-// ---- after the run -------------------------------------------------------------------------------------------------
-
-std::uint64_t Oracle::progress() const {
-  std::uint64_t sum = completions_ + operations_.size();
-  for (std::uint16_t rank = 0; rank < simulator_.hosts(); ++rank) {
-    if (simulator_.host(rank).is_up()) {
-      sum += simulator_.endpoint(rank).counters().value(Counter::k_segments_placed);
-    }
-  }
-  return sum;
-}
-
-std::string Oracle::unfinished() const {
-  std::string text;
-  for (const auto& operation : operations_) {
-    if (operation->ended || operation->lost) continue;
-    text += std::string(text.empty() ? "" : ", ") + kind_name(operation->kind) + " " + std::to_string(operation->id) +
-            " (rank " + std::to_string(operation->plan.host) + ", peer " + std::to_string(operation->plan.peer) +
-            ", tag " + std::to_string(operation->plan.tag) + ")";
-  }
-  return text;
-}
-
-void Oracle::finish() {
-  if (!all_ended()) simulator_.fail("rule 3: never ended: " + unfinished());
-  for (const auto& operation : operations_) {
-    if (!operation->lost) check_memory(*operation);
-  }
-  check_conservation();
-  check_limits(true);
-}
-
-// Rule 5. The network's books against the endpoints' own counters.
-void Oracle::check_conservation() {
-  const Ledger& ledger = simulator_.network().ledger();
-  std::vector<std::uint64_t> sums = retired_;
-  for (std::uint16_t rank = 0; rank < simulator_.hosts(); ++rank) {
-    if (!simulator_.host(rank).is_up()) continue;
-    for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += simulator_.endpoint(rank).counters().values()[i];
-  }
-  const auto sum = [&](auto... which) { return (sums[static_cast<std::size_t>(which)] + ...); };
-  const auto balance = [&](const char* what, std::uint64_t left, std::uint64_t right) {
-    if (left == right) return;
-    simulator_.fail(std::string("rule 5: ") + what + ": " + std::to_string(left) + " against " + std::to_string(right));
-  };
-  using C = Counter;
-  const Tally& data = ledger.of(Fate::k_sent, true);
-  balance("data packets sent, by endpoints and network", sum(C::k_data_packets_sent), data.packets);
-  balance("data bytes sent, by endpoints and network",
-          sum(C::k_data_bytes_sent) + MLT_DATA_HEADER_BYTES * sum(C::k_data_packets_sent), data.bytes);
-  balance("control datagrams sent, by endpoints and network",
-          sum(C::k_acks_sent, C::k_probes_sent, C::k_bitmaps_sent, C::k_stops_sent) - sum(C::k_backstop_messages_sent),
-          ledger.of(Fate::k_sent, false).packets);
-  balance("data packets neither delivered nor dropped", ledger.under_way(true).packets, 0);
-  balance("control datagrams neither delivered nor dropped", ledger.under_way(false).packets, 0);
-  balance("packets that the simulator forgot", simulator_.network().packets_in_use(), 0);
-  const std::uint64_t taken = ledger.packets(Fate::k_delivered) + simulator_.messages_delivered();
-  balance("what hosts took, and what endpoints counted", taken - simulator_.lost_in_crashes(),
-          sum(C::k_data_packets_received, C::k_acks_received, C::k_probes_received, C::k_bitmaps_received,
-              C::k_stops_received, C::k_aborts_received, C::k_drop_too_short, C::k_drop_bad_version,
-              C::k_drop_unknown_type, C::k_drop_unknown_flags, C::k_drop_unknown_element, C::k_drop_bad_length,
-              C::k_drop_bad_cookie, C::k_drop_bad_path));
-  // Events that a state table excludes: honest endpoints meet none, but for a cancellation that comes too late.
-  for (std::size_t i = 0; i < sums.size(); ++i) {
-    const std::string_view name = core::kCounterNames[i];
-    if (sums[i] == 0 || !name.starts_with("wrong_state_") || name.ends_with("_cancel")) continue;
-    simulator_.fail("rule 9: " + std::string(name) + " is " + std::to_string(sums[i]));
-  }
-  // What came of each data packet. Early ones are counted again when their receive is posted, at most once each.
-  const std::uint64_t fates =
-      sum(C::k_segments_placed, C::k_duplicate_segments, C::k_stale_packets, C::k_early_segments_kept,
-          C::k_early_segments_dropped, C::k_drop_bad_segment, C::k_drop_mismatch);
-  const std::uint64_t received = sum(C::k_data_packets_received);
-  if (fates < received || fates > received + sum(C::k_early_segments_kept, C::k_probes_received)) {
-    simulator_.fail("rule 5: of " + std::to_string(received) + " data packets " + std::to_string(fates) +
-                    " have a fate");
-  }
-}
-
-// Rule 6, at any time. At the end nothing is left of operations that are over, and no timer runs for them.
-void Oracle::check_limits(bool at_the_end) {
-  for (std::uint16_t rank = 0; rank < simulator_.hosts(); ++rank) {
-    if (!simulator_.host(rank).is_up()) continue;
-    const core::Usage usage = simulator_.endpoint(rank).usage();
-    const auto check = [&](const char* what, const core::Held& held) {
-      if (held.used <= (at_the_end ? 0 : held.limit)) return;
-      simulator_.fail("rule 6: rank " + std::to_string(rank) + " holds " + std::to_string(held.used) + " " + what +
-                      " of " + std::to_string(held.limit) + (at_the_end ? ", although everything has ended" : ""));
-    };
-    // A completion's slot is given back when the driver comes back: one of them may be out.
-    core::Held sends = usage.sends;
-    core::Held receives = usage.receives;
-    core::Held words = usage.bitmap_words;
-    if (at_the_end) {
-      core::Held& last = sends.used > 0 ? sends : receives;
-      if (last.used > 0) {
-        --last.used;
-        if (&last == &receives) words.used = 0;  // its bitmap goes with it
-      }
-    }
-    check("sends", sends);
-    check("receives", receives);
-    check("bitmap words", words);
-    check("replies", usage.replies);
-    check("completions", usage.completions);
-    // Segments for receives that were never posted stay: that is what the buffer is for.
-    if (!at_the_end) check("early segments", usage.early_segments);
-    if (at_the_end && simulator_.endpoint(rank).next_timeout() != base::kNever) {
-      simulator_.fail("rule 6: rank " + std::to_string(rank) + " still has a timer, although everything has ended");
-    }
   }
 }
 

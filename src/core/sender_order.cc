@@ -1,0 +1,209 @@
+// What goes next: of which peer, of which of its transfers, which segments, and how many of them now. Paper section
+// 4.2.2.
+#include <algorithm>
+#include <optional>
+
+#include "base/check.h"
+#include "core/sender.h"
+
+namespace mlt::core {
+
+namespace {
+
+// Segments judged in one call (SendRequest::judge).
+constexpr std::uint32_t kJudgedAtOnce = 64;
+// Such calls in one poll_transmit(): with 2,048 segments at some 30 ns judging takes no longer than a run may last
+// (Pacer::kRunNs), and a run of 64 is still found in one go where one segment of 32 is important.
+constexpr std::uint32_t kBlocksJudged = 32;
+
+}  // namespace
+
+// Front layers before back layers across tensors; the order of posting breaks ties.
+void Sender::link_work(SendState& state) {
+  if (state.in_work || state.pending_count == 0) return;
+  Peer& peer = shared_.peers[state.request.peer];
+  std::uint32_t* link = &peer.work_head;
+  while (*link != kNil) {
+    const SendState& other = states_[*link];
+    // PROTOCOL 6.1.2: Of the transfers to a peer, that with the smallest order goes first (front layers before back
+    //     layers), and of equal ones that posted first.
+    if (state.request.order < other.request.order) break;
+    if (state.request.order == other.request.order && state.post_number < other.post_number) break;
+    link = &states_[*link].next_work;
+  }
+  state.next_work = *link;
+  *link = slot_of(state);
+  state.in_work = true;
+  peers_with_work_.set(state.request.peer);
+}
+
+void Sender::unlink_work(SendState& state) {
+  if (!state.in_work) return;
+  Peer& peer = shared_.peers[state.request.peer];
+  std::uint32_t* link = &peer.work_head;
+  while (*link != slot_of(state)) link = &states_[*link].next_work;
+  *link = state.next_work;
+  state.next_work = kNil;
+  state.in_work = false;
+  if (peer.work_head == kNil) peers_with_work_.clear(state.request.peer);
+}
+
+std::uint64_t Sender::in_flight_bytes(std::uint16_t rank) const {
+  const Peer& peer = shared_.peers[rank];
+  return peer.spray.packets_in_flight() * (peer.segment_bytes + MLT_DATA_HEADER_BYTES);
+}
+
+// The first segment from the cursor on that belongs to the current pass, or past the last if there is none. Nothing if
+// more would have to be judged than this call may: the cursor then stands where the search goes on.
+std::optional<std::uint32_t> Sender::find_of_pass(SendState& state) {
+  const std::uint32_t count = state.grid.count();
+  auto i = static_cast<std::uint32_t>(state.pending.find_set(state.cursor));
+  // With one tag for all, the pass decides for every segment at once.
+  if (state.request.tags.empty()) return state.request.uniform_tag.pass() == state.pass ? i : count;
+  // What the passes before left over belongs to the last.
+  if (state.pass + 1 == kPasses) return i;
+  for (; i < count; i = static_cast<std::uint32_t>(state.pending.find_set(i + 1))) {
+    // A block: long enough to amortise the call and the wait for memory, short enough to be in the caches still.
+    for (; state.judged <= i; state.judged += std::min(kJudgedAtOnce, count - state.judged)) {
+      if (blocks_to_judge_ == 0) {
+        state.cursor = i;
+        return std::nullopt;
+      }
+      --blocks_to_judge_;
+      state.request.judge(state.request.judge_context, state.judged, std::min(kJudgedAtOnce, count - state.judged));
+    }
+    if (state.request.tags[i].pass() == state.pass) break;
+  }
+  return i;
+}
+
+// The next segment in send order: critical, then important, then the rest. Leaves the cursor on it. False if none is
+// left, or if it can't be told in this call.
+bool Sender::next_segment(SendState& state, std::uint32_t& segment) {
+  // PROTOCOL 6.1.1: Within a tensor, critical segments go first, then important ones, then the rest ...
+  while (state.pass < kPasses) {
+    const std::optional<std::uint32_t> found = find_of_pass(state);
+    if (!found) return false;
+    if (*found < state.grid.count()) {
+      MLT_CHECK(*found < state.judged);
+      segment = state.cursor = *found;
+      return true;
+    }
+    ++state.pass;
+    state.cursor = 0;
+  }
+  return false;
+}
+
+// What judging is left waits until the driver has looked at its input: the timer makes it come back at once.
+void Sender::put_off_judging(TimeNs now, std::uint16_t rank) {
+  MLT_CHECK(blocks_to_judge_ == 0);
+  shared_.peers[rank].judging_put_off = true;
+  shared_.timers.set(shared_.peer_timer(rank), base::after(now, 1));
+}
+
+// How many datagrams may leave now for this send: 0 if window or blindness forbid.
+std::uint32_t Sender::datagrams_allowed(TimeNs now, std::uint16_t rank, const SendState& state,
+                                        const TransmitCapabilities& capabilities) {
+  Peer& peer = shared_.peers[rank];
+  const std::uint32_t datagram = peer.segment_bytes + MLT_DATA_HEADER_BYTES;
+  std::uint64_t limit = std::min<std::uint64_t>(capabilities.max_run_segments, base::kMaxRunSegments);
+  limit = std::min<std::uint64_t>(limit, capabilities.max_run_bytes / datagram);
+  // PROTOCOL 6.2.2: A run has at most 64 packets and 65,507 bytes, and no more than the current rate sends in 100 us,
+  //     but one packet at least.
+  limit = std::min(limit, Pacer::run_bytes(peer.rate->rate_bytes_per_second()) / datagram);
+  limit = std::max<std::uint64_t>(limit, 1);
+  const std::uint64_t in_flight = in_flight_bytes(rank);
+  // PROTOCOL 6.3.2: A sender MUST NOT have more bytes in flight than the window that the peer offered, but one packet
+  //     always may be.
+  const std::uint64_t room = peer.window_bytes > in_flight ? peer.window_bytes - in_flight : 0;
+  if (in_flight > 0) {
+    // PROTOCOL 6.3.3: A sender SHOULD wait until a whole run, or a quarter of the window, fits, rather than send short
+    //     runs.
+    // Runs are cheap only when they are long: wait for a quarter of the window rather than dribble.
+    const std::uint64_t worthwhile = std::min<std::uint64_t>(limit * datagram, peer.window_bytes / 4);
+    if (room < datagram || room < worthwhile) {
+      if (!peer.window_blocked) {
+        peer.window_blocked = true;
+        shared_.timers.set(shared_.peer_timer(rank), base::after(now, peer.rtt.timeout_ns(peer.stall_repeats)));
+      }
+      return 0;
+    }
+  }
+  // One datagram at least, even into a window that is smaller than it.
+  limit = std::max<std::uint64_t>(1, std::min(limit, room / datagram));
+  if (!state.receiver_ready) {
+    // What the peer has promised to keep, over all transfers: beyond it a network without faults would lose.
+    // PROTOCOL 6.4.1: As long as receives are not known to be posted, a sender MUST NOT send more segments for them,
+    //     over all transfers to the peer, than the early segments that it offered ...
+    const std::uint32_t blind = std::max<std::uint32_t>(peer.early_segments, 1);
+    // PROTOCOL 6.4.1: nor of more transfers than its early transfers
+    if (state.blind_segments == 0 && peer.blind_transfers >= std::max<std::uint32_t>(peer.early_transfers, 1)) return 0;
+    if (peer.blind_segments >= blind) return 0;
+    limit = std::min<std::uint64_t>(limit, blind - peer.blind_segments);
+  }
+  return static_cast<std::uint32_t>(limit);
+}
+
+bool Sender::fill_data(TimeNs now, const TransmitCapabilities& capabilities, base::DatagramRun& run) {
+  const std::uint16_t peers = shared_.config.peers;
+  const std::uint16_t first = next_peer_;
+  blocks_to_judge_ = kBlocksJudged;
+  std::size_t rank = peers_with_work_.find_set(first);
+  bool wrapped = false;
+  while (true) {
+    if (rank >= peers) {
+      if (wrapped) return false;
+      wrapped = true;
+      rank = peers_with_work_.find_set(0);
+      if (rank >= first) return false;
+    }
+    if (wrapped && rank >= first) return false;
+    const bool may_judge = blocks_to_judge_ > 0;
+    if (fill_from_peer(now, static_cast<std::uint16_t>(rank), capabilities, run)) {
+      // PROTOCOL 6.1.3: Peers take turns, a run each.
+      next_peer_ = static_cast<std::uint16_t>((rank + 1) % peers);
+      return true;
+    }
+    // So do they in having their segments judged: who found none within the call's limit comes last in the next.
+    if (may_judge && blocks_to_judge_ == 0) next_peer_ = static_cast<std::uint16_t>((rank + 1) % peers);
+    rank = peers_with_work_.find_set(rank + 1);
+  }
+}
+
+bool Sender::fill_from_peer(TimeNs now, std::uint16_t rank, const TransmitCapabilities& capabilities,
+                            base::DatagramRun& run) {
+  Peer& peer = shared_.peers[rank];
+  if (peer.window_blocked || peer.judging_put_off) return false;
+  if (!peer.pacer.may_send(now)) {
+    shared_.timers.set(shared_.peer_timer(rank), peer.pacer.next_ns());
+    return false;
+  }
+  for (std::uint32_t slot = peer.work_head; slot != kNil;) {
+    SendState& state = states_[slot];
+    slot = state.next_work;
+    const std::uint32_t limit = datagrams_allowed(now, rank, state, capabilities);
+    if (peer.window_blocked) return false;
+    // PROTOCOL 6.4.2: At that limit it sends an ACK_ONLY probe and lets the transfers behind go on.
+    if (limit == 0) {  // sent all it may send blindly: ask, and let others go on
+      unlink_work(state);
+      ask(state, true);
+      await_answer(now, state);
+      continue;
+    }
+    std::uint32_t segment = 0;
+    if (!next_segment(state, segment)) {
+      put_off_judging(now, rank);
+      return false;
+    }
+    // Any transfer may carry the question, which is about the path.
+    // PROTOCOL 11.2.11: A sender whose rate is below line rate SHOULD send an ACK_ONLY probe with its data every 50 ms;
+    //     the network time of its answer, which overtook the data, lowers base if it is smaller ...
+    if (peer.rate->base_sample_due(now)) ask(state, true);
+    fill_run(now, state, segment, limit, run);
+    return true;
+  }
+  return false;
+}
+
+}  // namespace mlt::core

@@ -1,0 +1,133 @@
+// The oracle as an application: what it posts, and what the endpoints call while they send and receive.
+#include <algorithm>
+#include <cstring>
+
+#include "sim/oracle.h"
+#include "sim/oracle_contents.h"
+
+namespace mlt::sim {
+
+using core::CompletionKind;
+
+core::OperationId Oracle::post_send(const Plan& plan) { return post(plan, CompletionKind::kSend); }
+core::OperationId Oracle::post_receive(const Plan& plan) { return post(plan, CompletionKind::kReceive); }
+
+core::OperationId Oracle::post(const Plan& plan, CompletionKind kind) {
+  if (!simulator_.host(plan.host).is_up()) return 0;
+  const std::uint64_t connection = simulator_.endpoint_connection(plan.host, plan.peer);
+  auto owned = std::make_unique<Operation>();
+  Operation& operation = *owned;
+  operation.id = operations_.size() + 1;
+  operation.kind = kind;
+  operation.plan = plan;
+  operation.posted_ns = simulator_.host(plan.host).config().clock.local(simulator_.now());
+  operation.oracle = this;
+  operation.posted_virtual_ns = simulator_.now();
+  operation.memory.assign(plan.bytes + 2 * kCanaryBytes, kCanary);
+  const std::span<std::byte> data = std::span(operation.memory).subspan(kCanaryBytes, plan.bytes);
+  fill_contents(operation.id, 0, data);
+
+  core::PostStatus status = core::PostStatus::kPosted;
+  // Known before the post: it may complete at once.
+  operation.key = {connection, plan.host, plan.peer, plan.tag, 0};
+  if (kind == CompletionKind::kReceive) std::swap(operation.key.from, operation.key.to);
+  auto& generations = kind == CompletionKind::kSend ? generations_ : receive_generations_;
+  std::uint64_t& next = generations[operation.key];
+  operation.key.generation = next;
+  Match& match = matches_[operation.key];
+  (kind == CompletionKind::kSend ? match.send : match.receive) = operation.id;
+  operations_.push_back(std::move(owned));
+  ++open_;
+  if (kind == CompletionKind::kSend) {
+    core::SendRequest request;
+    request.operation = operation.id;
+    request.peer = plan.peer;
+    request.tag = plan.tag;
+    request.data = data;
+    request.element = plan.element;
+    request.order = plan.order;
+    if (!plan.tags.empty() && simulator_.endpoint(plan.host).segment_count(plan.peer, plan.bytes) == plan.tags.size()) {
+      request.tags = operation.plan.tags;
+      // Whoever may be told the tags while it sends is, so that this way gets its share of networks and faults.
+      if (std::none_of(plan.tags.begin(), plan.tags.end(), [](core::SegmentTag tag) { return tag.is_critical(); })) {
+        operation.tags.assign(plan.tags.size(), core::SegmentTag{core::SegmentTag::kCritical});
+        request.tags = operation.tags;
+        request.judge = &Oracle::judge;
+        request.judge_context = &operation;
+      }
+    }
+    request.uniform_tag = plan.uniform_tag;
+    request.timeout_ns = plan.timeout_ns;
+    status = simulator_.send(plan.host, request);
+  } else {
+    core::ReceiveRequest request;
+    request.operation = operation.id;
+    request.peer = plan.peer;
+    request.tag = plan.tag;
+    request.data = data;
+    request.element = plan.element;
+    request.loss_bound = plan.loss_bound;
+    request.stop = plan.stop;
+    request.fill = plan.fill;
+    request.deadline_ns = plan.deadline_ns;
+    request.timeout_ns = plan.timeout_ns;
+    if (plan.by_place_function) {
+      request.place = &Oracle::place;
+      request.place_context = &operation;
+    }
+    status = simulator_.receive(plan.host, request);
+  }
+  if (status == core::PostStatus::kPosted) {
+    ++next;
+    return operation.id;
+  }
+  --open_;
+  operation.lost = true;
+  (kind == CompletionKind::kSend ? match.send : match.receive) = 0;
+  const bool not_connected = status == core::PostStatus::kPeerNotConnected && connection == 0;
+  const bool full = status == core::PostStatus::kTooManyOperations || status == core::PostStatus::kOutOfBitmaps ||
+                    status == core::PostStatus::kTooManyTags;
+  if (!not_connected && !full) {
+    violate(3, operation, "refused with status " + std::to_string(static_cast<int>(status)));
+  }
+  return 0;
+}
+
+void Oracle::cancel(core::OperationId id) {
+  if (id == 0 || id > operations_.size()) return;
+  Operation& operation = *operations_[id - 1];
+  if (operation.ended || operation.lost) return;
+  operation.cancelled = true;
+  simulator_.cancel(operation.plan.host, id, operation.kind);
+}
+
+void Oracle::pause(std::uint16_t host, base::DurationNs duration_ns) {
+  paused_[host] = true;
+  simulator_.pause(host, duration_ns);
+}
+
+void Oracle::judge(void* context, std::uint32_t first, std::uint32_t count) {
+  Operation& operation = *static_cast<Operation*>(context);
+  Oracle& oracle = *operation.oracle;
+  if (operation.ended) return oracle.violate(4, operation, "a segment is judged after the end");
+  if (first != operation.judged || count == 0 || count > operation.tags.size() - first) {
+    return oracle.violate(2, operation, "segments are judged twice, out of order or past the last");
+  }
+  std::copy_n(operation.plan.tags.begin() + first, count, operation.tags.begin() + first);
+  operation.judged += count;
+}
+
+void Oracle::place(void* context, std::uint64_t offset, std::span<const std::byte> payload) {
+  Operation& operation = *static_cast<Operation*>(context);
+  Oracle& oracle = *operation.oracle;
+  if (operation.ended) return oracle.violate(4, operation, "a segment is placed after the end");
+  if (offset > operation.plan.bytes || payload.size() > operation.plan.bytes - offset) {
+    return oracle.violate(4, operation, "a segment is placed outside the tensor");
+  }
+  operation.placed.resize(operation.plan.bytes + 1);
+  if (operation.placed[offset] != 0) return oracle.violate(2, operation, "a segment is placed twice");
+  operation.placed[offset] = 1;
+  if (!payload.empty()) std::memcpy(operation.memory.data() + kCanaryBytes + offset, payload.data(), payload.size());
+}
+
+}  // namespace mlt::sim
