@@ -58,6 +58,7 @@ class PathSpray {
   static constexpr std::uint32_t kLeastWeight = kFullWeight / 32;
   static constexpr double kLossHorizon = 512;     // packets
   static constexpr double kLeastLoss = 0.000001;  // less is none: 3,900 packets after a single loss
+  static constexpr double kCongestedLoss = 0.1;   // more is a queue that overflows
   static constexpr double kRevivedLoss = 0.05;  // what a path is thought to lose when it was silent and is heard again
   static constexpr double kHalvingLoss = 0.01;  // excess loss that halves the weight
   static constexpr double kLossMargin = 0.005;  // below it, and below half the best sibling's, a difference is noise
@@ -94,8 +95,11 @@ class PathSpray {
   std::uint8_t control_path() const { return control_path_; }
   void try_another_control_path(base::TimeNs now);
   void on_question_answered(std::uint32_t answer_path, base::DurationNs rtt_ns);
-  // One of its last few thousand packets was lost.
-  bool loses(std::uint8_t path) const { return paths_out_[path].loss > 0; }
+  // One of its last few thousand packets was lost, and no more than errors explain.
+  bool loses_some(std::uint8_t path) const {
+    const double loss = paths_out_[path].loss;
+    return loss > 0 && loss < kCongestedLoss;
+  }
   bool is_silent(std::uint8_t path) const { return paths_out_[path].silent; }
 
   // ---- what the receiver says ----

@@ -108,9 +108,9 @@ void Sender::fill_run(TimeNs now, SendState& state, std::uint32_t segment, std::
     //     transfer has critical segments, whose number only a probe tells.
     // The marker in the last packet asks already. Critical segments need their number told, which only a probe does.
     if (state.critical_segments > 0 || shared_.config.paths > 1) ask(state, false);
-    // PROTOCOL 6.5.9: With one path to the peer, that has lost one of its last few thousand packets ... the last packet
-    //     of a round SHOULD be followed by a trailing probe ...
-    if (shared_.config.paths == 1 && peer.spray.loses(path)) ask_behind_data(state);
+    // PROTOCOL 6.5.9: With one path to the peer, that has lost one of its last few thousand packets, but less than a
+    //     tenth lately ... the last packet of a round SHOULD be followed by a trailing probe ...
+    if (shared_.config.paths == 1 && peer.spray.loses_some(path)) ask_behind_data(state);
     await_answer(now, state);
   }
 }

@@ -162,6 +162,8 @@ TEST_CASE("slow_ports__an_incast_into_a_shallow_buffer_loses_little_once_the_rat
                            << dropped(found) << " dropped; then p50 " << percentile(times, 0.5) << " ms, worst "
                            << percentile(times, 1) << " ms, dropped " << lost * 100 << " %");
       CHECK(lost < 0.06);
+      // The rate is still that of the card: rounds that are repeated at once would lose three times as much.
+      CHECK(dropped(found) < 12'000);
       // The payload alone takes 126 ms, headers and acknowledgements 5 % more.
       CHECK(first < 200);
       CHECK(percentile(times, 0.5) < 142);

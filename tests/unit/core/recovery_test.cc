@@ -77,6 +77,19 @@ TEST_CASE("trailing_probe__follows_the_last_packet_where_something_was_lost_late
   CHECK(probes_of_transfer(network, 5, 100'000, none_lost).empty());
 }
 
+TEST_CASE("trailing_probe__does_not_follow_where_a_queue_overflows") {
+  VirtualNetwork network(NetworkConfig{});
+  int data = 0;
+  const auto third_lost = [&](const Flight& flight) {
+    return flight.type == wire::PacketType::kData && !is_marker(flight) && data++ % 3 == 0;
+  };
+  for (std::uint64_t operation = 1; operation <= 2; ++operation) {
+    for (const Flight& probe : probes_of_transfer(network, operation, 1'000'000, third_lost)) {
+      CHECK((flags_of(probe) & MLT_PROBE_FLAG_TRAILING) == 0);
+    }
+  }
+}
+
 TEST_CASE("trailing_probe__ends_the_round_while_a_measurement_is_due") {
   NetworkConfig config;
   config.endpoint.timely.line_rate_bytes_per_second = 1.25e9;
