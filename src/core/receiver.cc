@@ -121,6 +121,8 @@ PostStatus Receiver::post(TimeNs now, const ReceiveRequest& request) {
   if (probed && !matches(now, state, probe.total_bytes, probe.prefix.element)) return PostStatus::kPosted;
   if (probed && (probe.prefix.flags & MLT_PROBE_FLAG_ACK_ONLY) == 0) {
     take_probe(now, state, probe, false);
+    // PROTOCOL 7.3.5: and with READY, if it can't be judged yet: the sender sends no trailing probes before it knows
+    if (state.machine.phase() == ReceivePhase::k_judging) replies_.push(ready);
   } else {
     replies_.push(ready);
     // Without a packet or probe the sender's size is not known: an empty tensor may be the wrong one.

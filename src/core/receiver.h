@@ -94,7 +94,6 @@ class Receiver {
   FinishedLog finished_;
   ReplyQueue replies_;
   ReplyQueue control_replies_;
-  TimeNs last_arrival_ns_ = 0;  // of any data packet
   std::vector<std::uint64_t> ack_words_;
   base::BitmapView acks_due_;  // peers
 };

@@ -65,7 +65,6 @@ void Receiver::note_order(ReceiveState& state, std::uint8_t path, std::uint32_t 
 
 void Receiver::on_data(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wire::DataHeader& header,
                        std::span<const std::byte> payload, base::Ecn ecn) {
-  last_arrival_ns_ = now;
   shared_.counters.add(Counter::k_data_packets_received);
   shared_.counters.add(Counter::k_data_bytes_received, payload.size());
   const wire::TransferId transfer{header.tag, header.generation};
@@ -81,8 +80,8 @@ void Receiver::on_data(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const 
     // PROTOCOL 7.7.1: When a transfer is over its memory belongs to the application again ...
     // Never touches a buffer: the memory of a completed transfer belongs to the application again.
     shared_.counters.add(Counter::k_stale_packets);
-    // PROTOCOL 7.7.5: A probe, or a packet with END_OF_ROUND, of a transfer that is over MUST be answered with STOP
-    //     again: the first may have been lost.
+    // PROTOCOL 7.7.5: or a packet with END_OF_ROUND, of a transfer that is over MUST be answered with STOP again: the
+    //     first may have been lost
     if ((header.prefix.flags & MLT_FLAG_END_OF_ROUND) != 0) answer_finished(from, transfer, 0, false);
     return;
   }
@@ -214,7 +213,7 @@ void Receiver::on_probe(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const
     if (matches(now, *state, probe.total_bytes, probe.prefix.element)) take_probe(now, *state, probe, by_control);
     return;
   }
-  // PROTOCOL 7.7.5: A probe, or a packet with END_OF_ROUND, of a transfer that is over MUST be answered with STOP again
+  // PROTOCOL 7.7.5: A probe, but for a trailing one ... of a transfer that is over MUST be answered with STOP again
   if (is_over(from, probe.transfer)) return answer_finished(from, probe.transfer, probe.timestamp_ns, by_control);
   if (EarlyTransfer* early = early_.find_or_insert(from, probe.transfer)) {
     early->probed = true;

@@ -7,9 +7,10 @@ namespace mlt::core {
 
 namespace {
 
-// Longer than a full queue of any switch takes to drain, and than a sender waits before it sends a trailing probe.
+// Longer than a full queue of any switch takes to drain, and than a sender waits before it sends a trailing probe. To
+// ask for what was only late costs a repetition.
 constexpr DurationNs kSilenceNs = 20 * base::kMillisecond;
-// Longer than more urgent data may well keep a queue waiting; after it a receive goes on without evidence.
+// To do without it can't be undone: longer than more urgent data, to whomever, may well keep a queue waiting.
 constexpr DurationNs kLongSilenceNs = base::kSecond;
 
 }  // namespace
@@ -30,7 +31,7 @@ bool Receiver::within_bound(const ReceiveState& state) const {
 // transfer and path stand in one queue: when the newest has arrived, or a trailing probe sent after it, only what this
 // peer's network was seen to reorder can still come. (A transfer whose segments have several classes may overtake
 // itself; that is learnt as reordering.) Without that evidence: after a silence that no sender leaves, because it sends
-// trailing probes. As long as anything arrives there is none: a switch may serve that first, and let these wait.
+// trailing probes.
 TimeNs Receiver::known_lost_ns(const ReceiveState& state) const {
   bool passed = state.path_count > 0;
   for (std::uint8_t path = 0; path < state.path_count; ++path) {
@@ -39,13 +40,11 @@ TimeNs Receiver::known_lost_ns(const ReceiveState& state) const {
     //     or a trailing probe sent after it has arrived ...
     passed = passed && (last == 0 || (state.newest[path] != 0 && !is_after(last, state.newest[path])));
   }
-  // PROTOCOL 7.4.7: Both run from the later of the end of the round and the transfer's last packet.
-  const TimeNs from = std::max(state.last_data_ns, state.round_over_ns);
-  if (passed) return base::after(from, shared_.peers[state.request.peer].reorder_window_ns);
-  // PROTOCOL 7.4.7: Without that evidence it is known lost after 20 ms in which no packet of any transfer came, from
-  // any
-  //     peer, or after 1 s without one of this transfer ...
-  return std::min(base::after(std::max(from, last_arrival_ns_), kSilenceNs), base::after(from, kLongSilenceNs));
+  const DurationNs reorder = shared_.peers[state.request.peer].reorder_window_ns;
+  // PROTOCOL 7.4.7: 20 ms if more is missing than the bound, because to ask for what is late costs little; 1 s if the
+  //     receive would end within its bound
+  const DurationNs silence = within_bound(state) ? kLongSilenceNs : kSilenceNs;
+  return base::after(std::max(state.last_data_ns, state.round_over_ns), passed ? reorder : silence);
 }
 
 void Receiver::judge(TimeNs now, ReceiveState& state) {

@@ -7,6 +7,9 @@ namespace mlt::core {
 
 namespace {
 
+// Longer than a host with something to do keeps an answer.
+constexpr DurationNs kLongestHoldNs = base::kMillisecond;
+
 CompletionStatus completion_status(wire::StopStatus status) {
   switch (status) {
     case wire::StopStatus::kComplete:
@@ -60,9 +63,13 @@ void Sender::take_block(TimeNs now, TimeNs arrival_ns, Peer& peer, std::uint8_t 
       sent_ns = now - age;
       // PROTOCOL 6.8.1: With ECHO, the sender takes two samples ...
       // How long an answer takes, both hosts' threads included, for the timers. The other blocks of an ACK were held.
-      if (report.first) peer.rtt.on_sample(age);
-      const DurationNs rate_sample_ns = peer.spray.on_sample(path, report.answer_path, rtt_ns);
-      if (report.rate_sample_ns == 0) report.rate_sample_ns = rate_sample_ns;
+      // PROTOCOL 6.8.2: An echo that was held for more than 1 ms is old news, and gives neither
+      // Where packets keep coming it is not: the newest is echoed.
+      if (block.hold_ns <= kLongestHoldNs) {
+        if (report.first) peer.rtt.on_sample(age);
+        const DurationNs rate_sample_ns = peer.spray.on_sample(path, report.answer_path, rtt_ns);
+        if (report.rate_sample_ns == 0) report.rate_sample_ns = rate_sample_ns;
+      }
     }
   }
   report.first = false;

@@ -20,7 +20,8 @@ std::uint32_t nonzero_timestamp(TimeNs now) {
 void Sender::fill_run(TimeNs now, SendState& state, std::uint32_t segment, std::uint32_t limit,
                       base::DatagramRun& run) {
   Peer& peer = shared_.peers[state.request.peer];
-  if (peer.spray.packets_in_flight() == 0) peer.rate->on_resumed();
+  // One: a trailing probe that came after STOP is told of by the next answer only.
+  if (peer.spray.packets_in_flight() <= 1) peer.rate->on_resumed();
   // PROTOCOL 12.1.2: A sender MAY choose a path for every run ...
   const std::uint8_t path = peer.spray.choose(now, limit);
 
@@ -155,7 +156,8 @@ std::size_t Sender::encode_probe_of(TimeNs now, SendState& state, std::uint8_t t
   for (std::uint8_t path = 0; path < probe.path_count; ++path) {
     probe.last_sequence[path] = peer.spray.expected_sequence(path, state.newest[path]);
   }
-  if (state.probe_ack_only && peer.window_blocked && peer.stall_repeats > 0 && peer.stall_probe_ns == base::kNever) {
+  if (trailing_path == kNoPath && state.probe_ack_only && peer.window_blocked && peer.stall_repeats > 0 &&
+      peer.stall_probe_ns == base::kNever) {
     peer.stall_probe_ns = now;
   }
   shared_.counters.add(Counter::k_probes_sent);

@@ -80,6 +80,7 @@ class Receive:
     critical: set[int] = field(default_factory=set)
     critical_total: int | None = 0  # None: there are some, their number is not known yet
     status: int | None = None
+    rounds_over: set[int] = field(default_factory=set)
 
 
 @dataclass
@@ -286,9 +287,11 @@ class IndependentEndpoint:
             self.judge(message, receive, over=bool(message.flags & END_OF_ROUND))
 
     def on_probe(self, message: Message) -> None:
-        if message.flags & TRAILING:  # 4.7.5: no answer; the one beside it asks
-            return self.count(message)
         receive = self.receives.get((message.tag, message.generation))
+        if message.flags & TRAILING:
+            self.count(message)
+            if receive is None or receive.status is not None or message.round in receive.rounds_over:
+                return  # 7.4.8: evidence only, which this receiver does without
         if receive is None:  # 7.3.4
             fields = struct.pack("<QIIII", message.tag, message.generation, message.timestamp, 0, 0)
             answer = self.prefix(BITMAP, NOT_POSTED, round_=message.round) + self.block() + fields
@@ -302,6 +305,8 @@ class IndependentEndpoint:
 
     def judge(self, message: Message, receive: Receive, *, over: bool) -> None:
         """7.5, with a grace of nothing: loopback keeps the order."""
+        if over:
+            receive.rounds_over.add(message.round)
         total = len(receive.data)
         count = max(1, -(-total // self.segment_bytes))
         missing = sum(

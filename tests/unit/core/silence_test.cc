@@ -1,0 +1,223 @@
+// How long a receive waits when nothing proves a loss, and what a trailing probe leaves behind (PROTOCOL 6.5.9, 7.4.7).
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "support/transfer.h"
+
+using namespace mlt;
+using base::DurationNs;
+using base::kMicrosecond;
+using base::kMillisecond;
+using base::kSecond;
+using core::Counter;
+using test::Flight;
+using test::NetworkConfig;
+using test::Transfer;
+using test::TransferOptions;
+using test::VirtualNetwork;
+
+namespace {
+
+// A small transfer from host 2 to host 1 every 5 ms.
+class Traffic {
+ public:
+  explicit Traffic(VirtualNetwork& network) : network_(network) { next(); }
+
+ private:
+  void next() {
+    TransferOptions options;
+    options.from = 2;
+    options.tag = 1'000;
+    options.operation = 1'000 + transfers_.size();
+    transfers_.push_back(std::make_unique<Transfer>(network_, 1'000, options));
+    transfers_.back()->post();
+    network_.at(network_.now() + 5 * kMillisecond, [this] { next(); });
+  }
+  VirtualNetwork& network_;
+  std::vector<std::unique_ptr<Transfer>> transfers_;
+};
+
+bool is_data(const Flight& flight) { return flight.type == wire::PacketType::kData; }
+
+struct Late {
+  std::size_t bytes = 1'000;
+  std::uint8_t paths = 1;
+  bool critical = false;
+  bool busy = false;
+  int lost_from = 0;  // the data packets from this on are lost once
+  int lost_count = 1;
+};
+
+// A receive that is posted 5 ms after its send, of which some packets were lost: how long it takes from its post on.
+DurationNs late_receive(const Late& late) {
+  NetworkConfig config;
+  config.hosts = 3;
+  config.endpoint.paths = late.paths;
+  VirtualNetwork network(config);
+  std::unique_ptr<Traffic> traffic;
+  if (late.busy) traffic = std::make_unique<Traffic>(network);
+  network.run_for(12 * kMillisecond);
+  int data = 0;
+  network.drop_if = [&](const Flight& flight) {
+    if (flight.from != 0 || !is_data(flight)) return false;
+    const int i = data++;
+    return i >= late.lost_from && i < late.lost_from + late.lost_count;
+  };
+  TransferOptions options;
+  if (late.critical) options.uniform_tag.bits |= core::SegmentTag::kCritical;
+  Transfer transfer(network, late.bytes, options);
+  REQUIRE(transfer.post_send() == core::PostStatus::kPosted);
+  network.run_for(5 * kMillisecond);
+  REQUIRE(transfer.post_receive() == core::PostStatus::kPosted);
+  const base::TimeNs start = network.now();
+  REQUIRE(transfer.run());
+  CHECK(transfer.fault() == "");
+  return transfer.received()->at_ns - start;
+}
+
+}  // namespace
+
+// NOT_POSTED stops the trailing probes, and a remembered PROBE takes READY's place: the sender never learns that it may
+// send them again, and only a silence ends the round.
+TEST_CASE("late_receive__recovers_as_fast_on_a_busy_host") {
+  for (const Late& one : {Late{1'000, 1, false, false, 0, 1}, Late{100'000, 1, true, false, 69, 1},
+                          Late{100'000, 4, false, false, 69, 1}, Late{100'000, 1, false, false, 69, 1}}) {
+    Late busy = one;
+    busy.busy = true;
+    const DurationNs quiet_ns = late_receive(one);
+    const DurationNs busy_ns = late_receive(busy);
+    MESSAGE(one.bytes << " bytes, " << int{one.paths} << " paths, critical " << one.critical << ": " << quiet_ns / 1'000
+                      << " us quiet, " << busy_ns / 1'000 << " us busy");
+    CHECK(busy_ns < 50 * kMillisecond);
+  }
+}
+
+TEST_CASE("late_receive__does_not_time_out_for_one_lost_packet") {
+  NetworkConfig config;
+  config.hosts = 3;
+  config.endpoint.paths = 4;
+  VirtualNetwork network(config);
+  const Traffic traffic(network);
+  int data = 0;
+  network.drop_if = [&](const Flight& flight) { return flight.from == 0 && is_data(flight) && data++ == 69; };
+  TransferOptions options;
+  options.receive_timeout_ns = options.send_timeout_ns = 500 * kMillisecond;
+  Transfer transfer(network, 100'000, options);
+  REQUIRE(transfer.post_send() == core::PostStatus::kPosted);
+  network.run_for(5 * kMillisecond);
+  REQUIRE(transfer.post_receive() == core::PostStatus::kPosted);
+  REQUIRE(transfer.run());
+  CHECK(transfer.received()->status == core::CompletionStatus::kComplete);
+}
+
+// What the other path's trailing probes bring is fewer than ten packets: no ACK tells the sender that a path is dead.
+TEST_CASE("dead_path__of_two_is_survived_as_fast_on_a_busy_host") {
+  for (const std::size_t bytes : {3'000UL, 20'000UL, 200'000UL, 2'000'000UL}) {
+    for (const bool busy : {false, true}) {
+      NetworkConfig config;
+      config.hosts = 3;
+      config.endpoint.paths = 2;
+      VirtualNetwork network(config);
+      std::unique_ptr<Traffic> traffic;
+      if (busy) traffic = std::make_unique<Traffic>(network);
+      TransferOptions options;
+      options.tag = options.operation = 1;
+      Transfer warm(network, 100'000, options);
+      warm.post();
+      REQUIRE(warm.run());
+      network.run_for(10 * kMillisecond);
+      network.link(0, 1).path_data_drop[1] = 1;
+      options.tag = options.operation = 2;
+      Transfer transfer(network, bytes, options);
+      transfer.post();
+      const base::TimeNs start = network.now();
+      REQUIRE(transfer.run());
+      CHECK(transfer.fault() == "");
+      const DurationNs took = transfer.received()->at_ns - start;
+      MESSAGE(bytes << " bytes, busy " << busy << ": " << took / 1'000 << " us");
+      CHECK(took < 100 * kMillisecond);
+    }
+  }
+}
+
+// The probe stands in the data's queue and is counted after STOP has left: its echo is told with the next answer.
+TEST_CASE("trailing_probe__of_long_ago_is_no_sample_of_the_answer_time") {
+  for (const bool lost_before : {false, true}) {
+    NetworkConfig config;
+    VirtualNetwork network(config);
+    TransferOptions options;
+    options.tag = options.operation = 1;
+    int data = 0;
+    network.drop_if = [&](const Flight& flight) { return lost_before && is_data(flight) && data++ == 20; };
+    Transfer first(network, 100'000, options);
+    first.post();
+    REQUIRE(first.run());
+    network.drop_if = nullptr;
+    for (std::uint64_t i = 0; i < 3; ++i) {
+      network.run_for(500 * kMillisecond);
+      // Its critical segments' number is told by a probe, which overtakes data; its receive is not posted yet.
+      options.tag = options.operation = 2 + i;
+      options.uniform_tag.bits |= core::SegmentTag::kCritical;
+      Transfer early(network, 50'000, options);
+      REQUIRE(early.post_send() == core::PostStatus::kPosted);
+      network.run_for(100 * kMicrosecond);
+      REQUIRE(early.post_receive() == core::PostStatus::kPosted);
+      REQUIRE(early.run());
+    }
+    // All of a transfer is lost once; only the timer knows.
+    options.tag = options.operation = 9;
+    options.uniform_tag = core::SegmentTag::important(0);
+    const base::TimeNs start = network.now();
+    network.drop_if = [&](const Flight& flight) { return flight.from == 0 && network.now() == start; };
+    Transfer last(network, 1'000, options);
+    last.post();
+    REQUIRE(last.run());
+    const DurationNs took = last.received()->at_ns - start;
+    MESSAGE("lost before " << lost_before << ": " << took / 1'000 << " us");
+    CHECK(took < 5 * kMillisecond);
+  }
+}
+
+// What tells the sender of a pause is that nothing is in flight (11.2.12): a trailing probe that came after STOP is.
+TEST_CASE("trailing_probe__hides_no_pause_from_the_delivery_rate") {
+  struct Case {
+    std::size_t bytes;
+    DurationNs pause_ns;
+  };
+  for (const Case& one : {Case{1'000'000, kMillisecond}, Case{100'000, 20 * kMillisecond}}) {
+    double time_us[2] = {};
+    double rate[2] = {};
+    for (const bool lossy : {false, true}) {
+      NetworkConfig config;
+      config.endpoint.timely.line_rate_bytes_per_second = 1.25e9;
+      config.link.rate_bytes_per_second = 6.25e8;
+      VirtualNetwork network(config);
+      int data = 0;
+      network.drop_if = [&](const Flight& flight) { return lossy && is_data(flight) && data++ % 3'000 == 5; };
+      constexpr std::uint64_t kBursts = 60;
+      std::vector<double> times;
+      for (std::uint64_t i = 1; i <= kBursts; ++i) {
+        TransferOptions options;
+        options.tag = options.operation = i;
+        Transfer burst(network, one.bytes, options);
+        burst.post();
+        const base::TimeNs start = network.now();
+        REQUIRE(burst.run());
+        times.push_back(static_cast<double>(network.now() - start) / 1e3);
+        network.run_for(one.pause_ns);
+        rate[lossy ? 1 : 0] += network.endpoint(0).rate_bytes_per_second(1) / 1e6 / kBursts;
+      }
+      std::sort(times.begin(), times.end());
+      time_us[lossy ? 1 : 0] = times[kBursts / 2];
+    }
+    MESSAGE("bursts of " << one.bytes << " bytes: median " << time_us[0] << " us and mean rate " << rate[0]
+                         << " MB/s without losses, " << time_us[1] << " us and " << rate[1]
+                         << " MB/s with one in 3,000");
+    CHECK(time_us[1] < 1.1 * time_us[0]);
+    CHECK(rate[1] > 0.85 * rate[0]);
+  }
+}
