@@ -65,10 +65,7 @@ std::uint64_t PathSpray::packets_in_flight() const {
 }
 
 std::uint32_t PathSpray::expected_sequence(std::uint8_t path, std::uint32_t newest) const {
-  const PathOut& out = paths_out_[path];
-  if (paths_ == 1 || newest == 0) return newest;
-  const bool given_up = out.given_up != 0 && out.resolved == out.given_up && !is_after(newest, out.given_up);
-  return out.silent || given_up ? 0 : newest;
+  return paths_out_[path].silent ? 0 : newest;
 }
 
 void PathSpray::try_another_control_path(base::TimeNs now) {
@@ -194,7 +191,6 @@ bool PathSpray::after_report(base::TimeNs now) {
     //     more than the path's lateness after them: they leave the window and count as lost ...
     const base::DurationNs lateness = known ? slower + 4 * out.rtt.variation_ns() + kLatenessNs : kUnknownLatenessNs;
     if (newest_arrived_ns_ <= base::after(out.checkpoint_ns, lateness)) continue;
-    out.given_up = out.checkpoint;
     give_up(out, out.checkpoint);
     gave_up = true;
   }

@@ -86,8 +86,8 @@ class PathSpray {
   void sent(base::TimeNs now, std::uint8_t path, std::uint32_t packets);
 
   std::uint64_t packets_in_flight() const;
-  // For a probe: `newest`, a transfer's newest packet on the path, or 0 if there is none that may still arrive, because
-  // what its siblings carried later has arrived long since.
+  // For a probe: `newest`, a transfer's newest packet on the path, or 0 if the path is silent. That it was given up once
+  // is not enough: it may stand behind what is more urgent.
   std::uint32_t expected_sequence(std::uint8_t path, std::uint32_t newest) const;
 
   // The path that questions take, and that their answers take back: healthy, quick both ways, and another one after
@@ -130,7 +130,6 @@ class PathSpray {
   struct PathOut {
     std::uint32_t last_sequence = 0;  // newest sent; the first packet is 1
     std::uint32_t resolved = 0;       // everything up to here arrived or is given up: not in flight
-    std::uint32_t given_up = 0;       // newest given up because siblings delivered what was sent later; 0: none
     // Everything up to here left by `checkpoint_ns`; equal to `resolved` if nothing is in flight.
     std::uint32_t checkpoint = 0;
     base::TimeNs checkpoint_ns = 0;
