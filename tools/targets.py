@@ -180,7 +180,8 @@ def judge_ring(run: Run, result: dict[str, Any]) -> list[Verdict]:
         case = f"all-reduce of {size // KIB} KiB, {HOSTS} hosts, 200 Mbit/s, loss {run.testbed['loss']}"
         for label, most in limits.items():
             ours = row_of(result, label, size)
-            assert ours is not None
+            if ours is None:  # the other size's run
+                continue
             p50, p99 = ours["seconds"]["p50"], ours["seconds"]["p99"]
             measured = f"{label}: p50 {p50 * 1e3:.1f}, p99 {p99 * 1e3:.1f} ms"
             verdicts.append(
@@ -239,9 +240,12 @@ def runs() -> list[Run]:
         _run("cpu", paced, judge_cpu),
         _run("cpu-untagged", f"{paced} --tags none", untagged(judge_cpu)),
     ]
+    # Of 100 short rounds the second worst would be the p99, and chance would choose it.
+    short = "--pattern allreduce --size 64KiB --rounds 1000 --loss-bound 0,0.1 --compare gloo"
     for loss in ("0%", "0.1%", "1%"):
-        words = f"--pattern allreduce --size 64KiB,1MiB {bounds}"
-        found.append(_run(f"ring-loss-{loss.rstrip('%')}", words, judge_ring, {**bed, "loss": loss}))
+        lossy, number = {**bed, "loss": loss}, loss.rstrip("%")
+        found.append(_run(f"ring-64k-loss-{number}", short, judge_ring, lossy))
+        found.append(_run(f"ring-1m-loss-{number}", f"--pattern allreduce --size 1MiB {bounds}", judge_ring, lossy))
     shallow = {**bed, "buffer": "64KiB"}
     found.append(_run("incast", f"--pattern incast --size 1MiB {bounds}", judge_incast, shallow))
     return found

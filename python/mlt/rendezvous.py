@@ -336,6 +336,12 @@ class _Host:
             f"job {self._config.job!r}: of {self._config.size} ranks, {' and '.join(absence)} "
             f"(rank 0 at {_where(self._config)} waited {timeout:g} s)"
         )
+        services = [rank for rank in missing if rank >= self._config.world_size]
+        if services:
+            text += (
+                f"; {_ranks_text(services)} {'is a summation service' if len(services) == 1 else 'are summation services'}"
+                ": start `mlt serve` with the job's settings, or unset MLT_SERVICES on every rank"
+            )
         if self._refused:
             text += "; refused: " + "; ".join(self._refused[-5:])
         if self._is_loopback():

@@ -144,8 +144,8 @@ void EventLoop::connect(std::span<const PeerAddress> peers, std::int64_t timeout
     bool all = true;
     for (const PeerAddress& peer : peers) {
       const PeerState state = peers_[peer.rank].state.load();
-      if (state == PeerState::kFailed || state == PeerState::kLeft) return true;
-      all = all && state == PeerState::kUp;
+      if (state == PeerState::kFailed) return true;
+      all = all && (state == PeerState::kUp || state == PeerState::kLeft);
     }
     return all;
   };
@@ -162,7 +162,8 @@ void EventLoop::connect(std::span<const PeerAddress> peers, std::int64_t timeout
   int first_missing = -1;
   for (const PeerAddress& peer : peers) {
     const PeerState state = peers_[peer.rank].state.load();
-    if (state == PeerState::kUp) continue;
+    // Who said goodbye had come up, and found nothing left to do: only those who want something of it need to know.
+    if (state == PeerState::kUp || state == PeerState::kLeft) continue;
     if (state != PeerState::kConnecting) {
       throw Error(peers_[peer.rank].error_code,
                   "rank " + std::to_string(options_.rank) + ": " + peers_[peer.rank].error, peer.rank);

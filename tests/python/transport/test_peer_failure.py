@@ -180,6 +180,24 @@ def test_exit__without_close_still_says_goodbye() -> None:
             assert one.process.exitcode == 0
 
 
+def early_leaver(pipe: Connection, rank: int, port: int) -> None:
+    """Ranks 1 and 2 leave as soon as they may; ranks 0 and 3 exchange a tensor."""
+    with mlt.Context(rank, 4, master_addr="127.0.0.1", rendezvous_port=port, connect_timeout=START_SECONDS) as context:
+        if rank in (0, 3):
+            landing = np.zeros(1000, np.float32)
+            receive = context.post_recv(landing, from_=3 - rank, tag=1)
+            context.post_send(np.full(1000, rank, np.float32), to=3 - rank, tag=1).wait(START_SECONDS)
+            receive.wait(START_SECONDS)
+            assert (landing == 3 - rank).all()
+    pipe.send("left")
+
+
+def test_leaving__at_once_does_not_disturb_the_start_of_others() -> None:
+    for _ in range(4):  # who is still waiting for whom is chance
+        with process_job(early_leaver, 4) as ranks:
+            assert [one.hear() for one in ranks] == ["left"] * 4
+
+
 def forker(pipe: Connection, rank: int, port: int) -> None:
     """Forks with an open context; the child may not use it, and its exit disturbs nothing."""
     with mlt.Context(rank, 2, master_addr="127.0.0.1", rendezvous_port=port) as context:

@@ -82,6 +82,12 @@ def test_meet__names_the_ranks_that_are_missing() -> None:
     assert str(two).startswith(f"rank 2: refused by rank 0 at 127.0.0.1:{port}: job 'test': of 4 ranks, ranks 1, 3 did")
 
 
+def test_meet__says_how_to_start_a_service_that_is_missing() -> None:
+    port = free_port()
+    zero = Ranks(dataclasses.replace(config(0, 1, port), services=1)).join()[0]
+    assert "rank 1 is a summation service: start `mlt serve`" in str(zero)
+
+
 def test_meet__tells_a_rank_that_left_from_one_that_never_came() -> None:
     port = free_port()
     zero = Ranks(config(0, 3, port))
