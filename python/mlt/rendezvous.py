@@ -338,9 +338,10 @@ class _Host:
         )
         services = [rank for rank in missing if rank >= self._config.world_size]
         if services:
+            are = "is a summation service" if len(services) == 1 else "are summation services"
             text += (
-                f"; {_ranks_text(services)} {'is a summation service' if len(services) == 1 else 'are summation services'}"
-                ": start `mlt serve` with the job's settings, or unset MLT_SERVICES on every rank"
+                f"; {_ranks_text(services)} {are}: start `mlt serve` with the job's settings, or unset MLT_SERVICES on "
+                "every rank"
             )
         if self._refused:
             text += "; refused: " + "; ".join(self._refused[-5:])

@@ -86,8 +86,8 @@ class PathSpray {
   void sent(base::TimeNs now, std::uint8_t path, std::uint32_t packets);
 
   std::uint64_t packets_in_flight() const;
-  // For a probe: `newest`, a transfer's newest packet on the path, or 0 if the path is silent. That it was given up once
-  // is not enough: it may stand behind what is more urgent.
+  // For a probe: `newest`, a transfer's newest packet on the path, or 0 if the path is silent. That it was given up
+  // once is not enough: it may stand behind what is more urgent.
   std::uint32_t expected_sequence(std::uint8_t path, std::uint32_t newest) const;
 
   // The path that questions take, and that their answers take back: healthy, quick both ways, and another one after

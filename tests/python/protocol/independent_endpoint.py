@@ -291,7 +291,7 @@ class IndependentEndpoint:
         if message.flags & TRAILING:
             self.count(message)
             if receive is None or receive.status is not None or message.round in receive.rounds_over:
-                return  # 7.4.8: evidence only, which this receiver does without
+                return None  # 7.4.8: evidence only, which this receiver does without
         if receive is None:  # 7.3.4
             fields = struct.pack("<QIIII", message.tag, message.generation, message.timestamp, 0, 0)
             answer = self.prefix(BITMAP, NOT_POSTED, round_=message.round) + self.block() + fields
