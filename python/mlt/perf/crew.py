@@ -89,7 +89,7 @@ class LocalCrew(Crew):
     def start(self, peer: str) -> None:
         missing = peer_class(peer).missing()
         whole = set(self.ranks) == set(range(self._options.ranks))
-        if missing is None and peer == MPI and not whole:
+        if peer == MPI and not whole:  # whether it is installed or not
             missing = "mpirun starts its ranks itself, which mlt perf asks of it on one machine only (--local)"
         if missing is not None:
             self._events.put(Event(self.ranks[0], peer, {"kind": "missing", "text": missing}))
