@@ -17,7 +17,7 @@
 //
 // Recovery. Loss can only be counted in packets, so it is stated in packets to the peer; divide by the packets of one
 // round trip for round trips. Of four paths one that lost 5 % has half its fair share back within 6,000 packets and all
-// of it within 10,000; one that lost 90 % within 40,000 and 42,000 (paths_test.cc holds it to that).
+// of it within 10,000; one that lost 90 % within 26,000 and 30,000 (paths_test.cc holds it to that).
 //
 // Rate stays per peer. A path's constant extra delay is taken off its samples, and a path that has less than half the
 // largest weight, or a queue of more than twice the shortest, gives none: one slow or lossy path must not slow what
