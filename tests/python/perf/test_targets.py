@@ -62,7 +62,8 @@ def test_ring__holds_p99_against_the_wire(targets: ModuleType, p99: float, met: 
     assert all("64 KiB" in one.case and "loss 1%" in one.case for one in found)
     large = [row(f"mlt p={bound}", 1 << 20, [0.0725] * 100) for bound in ("0", "0.1")]
     found = targets.judge_ring(run_of(targets, "ring-1m-loss-1"), {"results": large})
-    assert sorted((one.case[:22], one.met) for one in found) == [("all-reduce of 1024 KiB", met) for met in (False, True)]
+    assert all("1024 KiB" in one.case for one in found)
+    assert sorted(one.met for one in found) == [False, True]  # 1.15 and 1.3 times 62.9 ms
     with pytest.raises(AssertionError):  # one of the two bounds was not measured
         targets.judge_ring(run_of(targets, "ring-64k-loss-1"), {"results": rows[:1]})
     assert targets.ring_limit_seconds(64 << 10) == pytest.approx(3.93e-3, rel=1e-2)
