@@ -15,27 +15,59 @@ namespace mlt::sim {
 inline constexpr std::size_t kCanaryBytes = 32;
 inline constexpr std::byte kCanary{0xC7};
 
-inline std::uint64_t content_word(std::uint64_t operation, std::uint8_t epoch, std::uint64_t word) {
-  base::Prng mix((operation << 20) ^ (std::uint64_t{epoch} << 60) ^ word);
-  return mix.next() | 0x0101'0101'0101'0101ULL;  // no byte is zero, so that a zero-filled gap shows
-}
+// The words of an operation's contents in an epoch, by their place: a random number per operation and an odd step per
+// word, so that no two words of it are alike, nor words of two operations. A step, not a hash of each word: it takes
+// most of the time of a simulated run, and this way the compiler works on several words at once.
+class Contents {
+ public:
+  Contents(std::uint64_t operation, std::uint8_t epoch)
+      : first_(base::Prng((operation << 20) ^ (std::uint64_t{epoch} << 60)).next()) {}
+
+  std::uint64_t word(std::uint64_t place) const {
+    return (first_ + place * 0x9E3779B97F4A7C15ULL) | 0x0101'0101'0101'0101ULL;  // no byte is zero: a filled gap shows
+  }
+
+  void fill(std::span<std::byte> bytes) const {
+    const std::size_t words = bytes.size() / 8;
+    for (std::size_t i = 0; i < words; ++i) {
+      const std::uint64_t held = word(i);
+      std::memcpy(bytes.data() + 8 * i, &held, 8);
+    }
+    const std::uint64_t last = word(words);
+    if (bytes.size() % 8 != 0) std::memcpy(bytes.data() + 8 * words, &last, bytes.size() % 8);
+  }
+
+  // True if `bytes` are what stands from the tensor's byte `at` on, a multiple of 8.
+  bool hold(std::size_t at, std::span<const std::byte> bytes) const {
+    const std::size_t words = bytes.size() / 8;
+    std::uint64_t differs = 0;
+    for (std::size_t i = 0; i < words; ++i) {
+      std::uint64_t held = 0;
+      std::memcpy(&held, bytes.data() + 8 * i, 8);
+      differs |= held ^ word(at / 8 + i);
+    }
+    const std::uint64_t last = word(at / 8 + words);
+    return differs == 0 &&
+           (bytes.size() % 8 == 0 || std::memcmp(bytes.data() + 8 * words, &last, bytes.size() % 8) == 0);
+  }
+
+ private:
+  std::uint64_t first_;
+};
 
 // What an operation's memory holds in an epoch: for a send what it sends, for a receive what was there before.
 inline void fill_contents(std::uint64_t operation, std::uint8_t epoch, std::span<std::byte> bytes) {
-  for (std::size_t at = 0; at < bytes.size(); at += 8) {
-    const std::uint64_t word = content_word(operation, epoch, at / 8);
-    std::memcpy(bytes.data() + at, &word, std::min<std::size_t>(8, bytes.size() - at));
-  }
+  Contents(operation, epoch).fill(bytes);
 }
 
 // The first place in [at, at + bytes.size()) of the tensor that differs; its end if none does. `at` is a multiple of 8.
 inline std::size_t first_difference(std::uint64_t operation, std::uint8_t epoch, std::size_t at,
                                     std::span<const std::byte> bytes) {
-  for (std::size_t i = 0; i < bytes.size(); i += 8) {
-    const std::uint64_t word = content_word(operation, epoch, (at + i) / 8);
-    if (std::memcmp(bytes.data() + i, &word, std::min<std::size_t>(8, bytes.size() - i)) != 0) return at + i;
-  }
-  return at + bytes.size();
+  const Contents contents(operation, epoch);
+  if (contents.hold(at, bytes)) return at + bytes.size();
+  std::size_t i = 0;
+  while (contents.hold(at + i, bytes.subspan(i, std::min<std::size_t>(8, bytes.size() - i)))) i += 8;
+  return at + i;
 }
 
 inline const char* kind_name(core::CompletionKind kind) {
