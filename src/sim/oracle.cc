@@ -26,12 +26,12 @@ bool arrived(const Completion& completion, std::uint32_t segment) {
 
 }  // namespace
 
-Oracle::Oracle(Simulator& simulator, bool faultless)
-    : simulator_(simulator),
+Oracle::Oracle(VirtualDriver& driver, bool faultless)
+    : simulator_(driver),
       faultless_(faultless),
       retired_(core::kCounterNames.size()),
-      receives_ended_(simulator.hosts()),
-      paused_(simulator.hosts()) {
+      receives_ended_(driver.hosts()),
+      paused_(driver.hosts()) {
   simulator_.on_completion = [this](std::uint16_t rank, const Completion& c) { on_completion(rank, c); };
   simulator_.on_crash = [this](std::uint16_t rank, const core::Endpoint& endpoint) {
     for (std::size_t i = 0; i < retired_.size(); ++i) retired_[i] += endpoint.counters().values()[i];

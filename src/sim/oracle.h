@@ -19,7 +19,7 @@
 #include <string>
 #include <vector>
 
-#include "sim/simulator.h"
+#include "sim/virtual_driver.h"
 
 namespace mlt::sim {
 
@@ -46,7 +46,7 @@ struct Plan {
 class Oracle {
  public:
   // `faultless`: nothing in the network drops, repeats or delays beyond its queues, so rule 8 applies.
-  Oracle(Simulator& simulator, bool faultless);
+  Oracle(VirtualDriver& driver, bool faultless);
   ~Oracle();
   Oracle(const Oracle&) = delete;
   Oracle& operator=(const Oracle&) = delete;
@@ -55,6 +55,8 @@ class Oracle {
   core::OperationId post_send(const Plan& plan);
   core::OperationId post_receive(const Plan& plan);
   void cancel(core::OperationId operation);
+  // From now on the network is not without faults: it dropped something, or let data overtake data of the same path.
+  void on_network_fault() { faultless_ = false; }
   // Stops a host for a while.
   void pause(std::uint16_t host, base::DurationNs duration_ns);
 
@@ -123,7 +125,7 @@ class Oracle {
   static void judge(void* context, std::uint32_t first, std::uint32_t count);
   void violate(int rule, const Operation& operation, const std::string& text);
 
-  Simulator& simulator_;
+  VirtualDriver& simulator_;
   bool faultless_;
   std::vector<std::unique_ptr<Operation>> operations_;
   std::map<Key, Match> matches_;

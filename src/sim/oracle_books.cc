@@ -40,7 +40,7 @@ void Oracle::finish() {
 
 // Rule 5. The network's books against the endpoints' own counters.
 void Oracle::check_conservation() {
-  const Ledger& ledger = simulator_.network().ledger();
+  const Ledger& ledger = simulator_.ledger();
   std::vector<std::uint64_t> sums = retired_;
   for (std::uint16_t rank = 0; rank < simulator_.hosts(); ++rank) {
     if (!simulator_.host(rank).is_up()) continue;
@@ -61,7 +61,7 @@ void Oracle::check_conservation() {
           ledger.of(Fate::k_sent, false).packets);
   balance("data packets neither delivered nor dropped", ledger.under_way(true).packets, 0);
   balance("control datagrams neither delivered nor dropped", ledger.under_way(false).packets, 0);
-  balance("packets that the simulator forgot", simulator_.network().packets_in_use(), 0);
+  balance("packets that the simulator forgot", simulator_.packets_in_use(), 0);
   const std::uint64_t taken = ledger.packets(Fate::k_delivered) + simulator_.messages_delivered();
   balance("what hosts took, and what endpoints counted", taken - simulator_.lost_in_crashes(),
           sum(C::k_data_packets_received, C::k_acks_received, C::k_probes_received, C::k_bitmaps_received,

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "sim/oracle.h"
+#include "sim/simulator.h"
 
 namespace mlt::sim {
 

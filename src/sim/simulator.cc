@@ -127,7 +127,7 @@ void Simulator::at(base::TimeNs when, std::function<void()> action) {
 }
 
 bool Simulator::step(base::TimeNs until) {
-  if (!fault_.empty()) return false;
+  if (!fault().empty()) return false;
   if (events_.next_at() > until) {
     now_ = std::max(now_, until);
     return false;
@@ -310,10 +310,6 @@ void Simulator::schedule_turn(std::uint16_t host, base::TimeNs at_ns, std::uint3
 
 void Simulator::violation(std::uint16_t host, const std::string& text) {
   fail("rank " + std::to_string(host) + ": " + text);
-}
-
-void Simulator::fail(const std::string& text) {
-  if (fault_.empty()) fault_ = text;
 }
 
 void Simulator::note(std::uint16_t rank, const std::string& text) {

@@ -13,6 +13,7 @@
 #include "sim/connection.h"
 #include "sim/host.h"
 #include "sim/network.h"
+#include "sim/virtual_driver.h"
 
 namespace mlt::sim {
 
@@ -38,16 +39,15 @@ struct TraceRecord {
   std::string text;
 };
 
-class Simulator final : private World {
+class Simulator final : public VirtualDriver, private World {
  public:
   Simulator(const SimulatorConfig& config, const Topology& topology);
   Simulator(const Simulator&) = delete;
   Simulator& operator=(const Simulator&) = delete;
 
-  base::TimeNs now() const { return now_; }
-  std::uint16_t hosts() const { return static_cast<std::uint16_t>(hosts_.size()); }
-  Host& host(std::uint16_t rank) { return hosts_[rank]; }
-  core::Endpoint& endpoint(std::uint16_t rank) { return hosts_[rank].endpoint(); }
+  base::TimeNs now() const override { return now_; }
+  std::uint16_t hosts() const override { return static_cast<std::uint16_t>(hosts_.size()); }
+  Host& host(std::uint16_t rank) override { return hosts_[rank]; }
   Network& network() { return network_; }
   const Network& network() const { return network_; }
 
@@ -59,23 +59,8 @@ class Simulator final : private World {
   // The process dies; its peers notice after `notice_ns`. restart() brings up a new incarnation without connections.
   void crash(std::uint16_t rank, base::DurationNs notice_ns);
   void restart(std::uint16_t rank);
-  void pause(std::uint16_t rank, base::DurationNs duration_ns) { hosts_[rank].pause(now_, now_ + duration_ns); }
-  // 0: none. The number of a connection is never used again.
-  std::uint64_t connection(std::uint16_t a, std::uint16_t b) const { return connections_.number(a, b); }
-  // The connection that this side's endpoint knows of; 0: none.
-  std::uint64_t endpoint_connection(std::uint16_t rank, std::uint16_t peer) const {
-    return hosts_[rank].is_up() ? hosts_[rank].connection(peer) : 0;
-  }
+  std::uint64_t connection(std::uint16_t a, std::uint16_t b) const override { return connections_.number(a, b); }
 
-  core::PostStatus send(std::uint16_t rank, const core::SendRequest& request) {
-    return hosts_[rank].post(now_, request);
-  }
-  core::PostStatus receive(std::uint16_t rank, const core::ReceiveRequest& request) {
-    return hosts_[rank].post(now_, request);
-  }
-  void cancel(std::uint16_t rank, core::OperationId operation, core::CompletionKind kind) {
-    hosts_[rank].cancel(now_, operation, kind);
-  }
   // Reliable and in order, over the control connection; false if `from` has none with `to`.
   bool send_message(std::uint16_t from, std::uint16_t to, std::span<const std::byte> bytes);
   void at(base::TimeNs when, std::function<void()> action);
@@ -86,23 +71,17 @@ class Simulator final : private World {
   // True once `condition` holds; asked after every event.
   bool run_until(const std::function<bool()>& condition, base::DurationNs limit);
 
-  // The first thing that went against what every driver relies on; empty if nothing did. The run has stopped there.
-  const std::string& fault() const { return fault_; }
-  void fail(const std::string& text);
   std::uint64_t events() const { return events_run_; }
-  std::uint64_t messages_delivered() const { return messages_delivered_; }
-  // Datagrams and messages that a host had taken and not read when it crashed.
-  std::uint64_t lost_in_crashes() const { return lost_in_crashes_; }
+  const Ledger& ledger() const override { return network_.ledger(); }
+  std::size_t packets_in_use() const override { return network_.packets_in_use(); }
+  std::uint64_t messages_delivered() const override { return messages_delivered_; }
+  std::uint64_t lost_in_crashes() const override { return lost_in_crashes_; }
   // Of every event so far: two runs with the same digest went the same way.
   std::uint64_t digest() const { return digest_; }
 
-  // Called for each completion, inside the host's turn; may post. The completion's bitmap is valid during the call.
-  std::function<void(std::uint16_t rank, const core::Completion&)> on_completion;
   // What send_message() carried, and peers that are gone, at the host's turn; may post.
   std::function<void(std::uint16_t rank, std::uint16_t from, std::span<const std::byte> bytes)> on_machine_message;
   std::function<void(std::uint16_t rank, std::uint16_t peer)> on_peer_down;
-  // Called before a crashing endpoint is gone.
-  std::function<void(std::uint16_t rank, const core::Endpoint&)> on_crash;
   std::function<void(const TraceRecord&)> trace;
   void note(std::uint16_t rank, const std::string& text);
 
@@ -139,7 +118,6 @@ class Simulator final : private World {
   std::vector<std::uint64_t> known_;
   std::vector<std::function<void()>> actions_;
   std::vector<std::uint32_t> free_actions_;
-  std::string fault_;
   std::uint64_t events_run_ = 0;
   std::uint64_t messages_delivered_ = 0;
   std::uint64_t lost_in_crashes_ = 0;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "sim/simulator.h"
+
 namespace mlt::sim {
 
 namespace {

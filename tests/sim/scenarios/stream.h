@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "sim/oracle.h"
+#include "sim/simulator.h"
 
 namespace mlt::test {
 

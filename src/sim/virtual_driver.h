@@ -1,0 +1,65 @@
+// What the oracle needs of whatever drives virtual hosts: the simulator (sim/simulator.h), whose network decides what
+// happens next, and the micro-swarm's world (sim/micro_world.h), whose explorer does.
+//
+// Absent on purpose: how time passes and how datagrams travel. One thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "sim/host.h"
+#include "sim/ledger.h"
+
+namespace mlt::sim {
+
+class VirtualDriver {
+ public:
+  virtual base::TimeNs now() const = 0;
+  virtual std::uint16_t hosts() const = 0;
+  virtual Host& host(std::uint16_t rank) = 0;
+  core::Endpoint& endpoint(std::uint16_t rank) { return host(rank).endpoint(); }
+  // 0: none. The number of a connection is never used again.
+  virtual std::uint64_t connection(std::uint16_t a, std::uint16_t b) const = 0;
+  // The connection that this side's endpoint knows of; 0: none.
+  std::uint64_t endpoint_connection(std::uint16_t rank, std::uint16_t peer) {
+    return host(rank).is_up() ? host(rank).connection(peer) : 0;
+  }
+
+  core::PostStatus send(std::uint16_t rank, const core::SendRequest& request) {
+    return host(rank).post(now(), request);
+  }
+  core::PostStatus receive(std::uint16_t rank, const core::ReceiveRequest& request) {
+    return host(rank).post(now(), request);
+  }
+  void cancel(std::uint16_t rank, core::OperationId operation, core::CompletionKind kind) {
+    host(rank).cancel(now(), operation, kind);
+  }
+  void pause(std::uint16_t rank, base::DurationNs duration_ns) { host(rank).pause(now(), now() + duration_ns); }
+
+  // Where every datagram went, and how many are neither delivered nor dropped.
+  virtual const Ledger& ledger() const = 0;
+  virtual std::size_t packets_in_use() const = 0;
+  virtual std::uint64_t messages_delivered() const = 0;
+  // Datagrams and messages that a host had taken and not read when it crashed.
+  virtual std::uint64_t lost_in_crashes() const = 0;
+
+  // The first thing that went against what every driver relies on; empty if nothing did. The run stops there.
+  const std::string& fault() const { return fault_; }
+  void fail(const std::string& text) {
+    if (fault_.empty()) fault_ = text;
+  }
+
+  // Called for each completion, inside the host's turn; may post. The completion's bitmap is valid during the call.
+  std::function<void(std::uint16_t rank, const core::Completion&)> on_completion;
+  // Called before a crashing endpoint is gone.
+  std::function<void(std::uint16_t rank, const core::Endpoint&)> on_crash;
+
+ protected:
+  ~VirtualDriver() = default;
+
+ private:
+  std::string fault_;
+};
+
+}  // namespace mlt::sim
