@@ -229,8 +229,7 @@ class Context(GroupCollectives):
         """Start receiving into ``tensor`` from rank ``from_`` what is sent with ``tag``.
 
         ``tensor``: as for ``post_send``, and writable; leave it alone until the completion was taken. ``loss_bound`` in
-        [0, 1): at most ``floor(loss_bound * elements)`` elements may be missing at completion (floating point only
-        unless 0). ``fill``: missing ranges become zero, or keep what the tensor held. ``stop``: "patient" ends when all
+        [0, 1): no more than this fraction of the elements may be missing at completion (floating point only unless 0). ``fill``: missing ranges become zero, or keep what the tensor held. ``stop``: "patient" ends when all
         that is missing is known to be lost, "eager" the moment ``1 - loss_bound`` has arrived. ``deadline`` seconds
         after the post the receive completes with what it has (status "deadline"); after ``timeout`` it fails. Raises
         as ``post_send`` does.

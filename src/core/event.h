@@ -57,7 +57,7 @@ struct ReceiveRequest {
   std::uint64_t tag = 0;
   std::span<std::byte> data;
   wire::ElementType element = wire::ElementType::kUint8;
-  double loss_bound = 0.0;  // [0, 1): floor(loss_bound * elements) may be missing at completion
+  double loss_bound = 0.0;  // [0, 1): this fraction of the elements may be missing (loss_bound.h)
   StopPolicy stop = StopPolicy::kPatient;
   Fill fill = Fill::kZero;
   PlaceFunction place = nullptr;  // with it the endpoint writes nothing itself, and `fill` is the caller's business

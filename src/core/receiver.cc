@@ -1,10 +1,10 @@
 #include "core/receiver.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 
 #include "base/check.h"
+#include "core/loss_bound.h"
 
 namespace mlt::core {
 
@@ -83,10 +83,10 @@ PostStatus Receiver::post(TimeNs now, const ReceiveRequest& request) {
   state.words = words;
   state.received = base::BitmapView(words.data(), grid.count());
   state.received.clear_all();
-  const double elements = static_cast<double>(request.data.size() / element);
-  // PROTOCOL 7.5.2: The bound is counted in elements: floor(p * elements) of them, the product in double precision, may
-  //     be missing at completion, and not one more.
-  state.allowed_missing_bytes = static_cast<std::uint64_t>(std::floor(request.loss_bound * elements)) * element;
+  // PROTOCOL 7.5.2: The bound is counted in elements: the largest k whose fraction k / elements, in double precision,
+  // is
+  //     not above p may be missing at completion, and not one more ...
+  state.allowed_missing_bytes = allowed_missing(request.data.size() / element, request.loss_bound) * element;
   state.posted_ns = now;
   const DurationNs timeout = request.timeout_ns > 0 ? request.timeout_ns : shared_.config.operation_timeout_ns;
   // PROTOCOL 5.3.3: Each operation MUST have a limit in time: its own, or the endpoint's (300 s) ...

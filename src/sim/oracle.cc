@@ -194,9 +194,13 @@ void Oracle::check_status(const Operation& receive, const Completion& completion
   const std::uint64_t elements = plan.bytes / element;
   const std::uint64_t missing = completion.missing_bytes;
   if (missing % element != 0) violate(1, receive, "part of an element is missing");
-  if (static_cast<long double>(completion.allowed_missing_bytes / element) >
-      static_cast<long double>(plan.loss_bound) * static_cast<long double>(elements)) {
-    violate(1, receive, "more may be missing than the bound allows");
+  // The definition itself: the most elements that are no larger a fraction than the bound, in double precision.
+  const auto within = [&](std::uint64_t lost) {
+    return lost == 0 || static_cast<double>(lost) / static_cast<double>(elements) <= plan.loss_bound;
+  };
+  const std::uint64_t allowed = completion.allowed_missing_bytes / element;
+  if (completion.allowed_missing_bytes % element != 0 || !within(allowed) || (elements > 0 && within(allowed + 1))) {
+    violate(1, receive, std::to_string(allowed) + " elements may be missing, which is not what the bound allows");
   }
   switch (completion.status) {
     case CompletionStatus::kComplete:
@@ -204,8 +208,7 @@ void Oracle::check_status(const Operation& receive, const Completion& completion
       break;
     case CompletionStatus::kWithinBound:
       if (missing == 0) violate(1, receive, "within its bound, but nothing is missing");
-      if (static_cast<long double>(missing / element) >
-          static_cast<long double>(plan.loss_bound) * static_cast<long double>(elements)) {
+      if (!within(missing / element)) {
         violate(1, receive, std::to_string(missing) + " bytes are missing, beyond the bound");
       }
       if (faultless_ && plan.stop == core::StopPolicy::kPatient) {

@@ -1,8 +1,9 @@
 #include "endpoint_world.h"
 
 #include <bit>
-#include <cmath>
 #include <cstring>
+
+#include "core/loss_bound.h"
 
 namespace mlt::fuzz {
 
@@ -409,8 +410,7 @@ void World::take_completion(std::uint16_t side, const core::Completion& completi
 
 void World::check_received(const Operation& receive, const core::Completion& completion) const {
   const std::uint32_t element = wire::element_bytes(receive.element);
-  const auto elements = static_cast<double>(completion.total_bytes / element);
-  const auto allowed = static_cast<std::uint64_t>(std::floor(receive.loss_bound * elements)) * element;
+  const std::uint64_t allowed = core::allowed_missing(completion.total_bytes / element, receive.loss_bound) * element;
   FUZZ_CHECK(completion.allowed_missing_bytes == allowed);
   FUZZ_CHECK(completion.status != core::CompletionStatus::kWithinBound || completion.missing_bytes <= allowed);
   FUZZ_CHECK(completion.received_bitmap.empty() == (completion.missing_bytes == 0));

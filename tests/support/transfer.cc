@@ -3,7 +3,8 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <cmath>
+
+#include "core/loss_bound.h"
 
 namespace mlt::test {
 
@@ -87,9 +88,8 @@ std::string Transfer::fault() const {
   }
   if (missing != done->missing_bytes) return "missing_bytes does not agree with the bitmap";
   const std::uint32_t size = wire::element_bytes(options_.element);
-  const auto elements = static_cast<double>(data_.size() / size);
-  const auto allowed = static_cast<std::uint64_t>(std::floor(options_.loss_bound * elements)) * size;
-  if (done->allowed_missing_bytes != allowed) return "allowed_missing_bytes is not floor(p * elements)";
+  const std::uint64_t allowed = core::allowed_missing(data_.size() / size, options_.loss_bound) * size;
+  if (done->allowed_missing_bytes != allowed) return "allowed_missing_bytes is not what the bound allows";
   if (done->status == core::CompletionStatus::kComplete && missing > 0) return "complete, but something is missing";
   if (done->status == core::CompletionStatus::kWithinBound && missing > allowed) return "beyond the bound";
   if (done->status == core::CompletionStatus::kWithinBound && missing == 0)
