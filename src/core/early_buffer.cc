@@ -1,6 +1,7 @@
 #include "core/early_buffer.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 namespace mlt::core {
@@ -9,106 +10,171 @@ EarlyBuffer::EarlyBuffer(std::uint32_t segment_bytes, std::uint32_t per_peer, st
                          std::uint16_t peers)
     : segments_(std::size_t{per_peer} * (peers - 1U)),
       transfers_(std::size_t{2} * transfers_per_peer * (peers - 1U)),
-      kept_by_peer_(peers, 0),
-      data_by_peer_(peers, 0),
-      notes_by_peer_(peers, 0),
+      segment_chains_(std::bit_ceil(segments_.capacity()), kNil),
+      transfer_chains_(std::bit_ceil(transfers_.capacity()), kNil),
+      peers_(peers),
+      segment_bytes_(segment_bytes),
       per_peer_(per_peer),
       transfers_per_peer_(transfers_per_peer) {
-  storage_.resize(segments_.size() * segment_bytes);
-  for (std::uint32_t i = static_cast<std::uint32_t>(segments_.size()); i-- > 0;) {
-    segments_[i].bytes = std::span(storage_).subspan(std::size_t{i} * segment_bytes, segment_bytes);
-    segments_[i].next = free_segment_;
-    free_segment_ = i;
-  }
+  storage_ = std::make_unique_for_overwrite<std::byte[]>(segments_.capacity() * segment_bytes);
+}
+
+std::uint32_t& EarlyBuffer::chain_of(std::uint16_t peer, const wire::TransferId& transfer) {
+  const std::uint64_t hash = hash_tag(peer, transfer.tag) + transfer.generation;
+  return transfer_chains_[hash & (transfer_chains_.size() - 1)];
+}
+
+std::uint32_t& EarlyBuffer::chain_of(std::uint32_t record, std::uint32_t offset) {
+  return segment_chains_[hash_tag(0, std::uint64_t{record} << 32 | offset) & (segment_chains_.size() - 1)];
 }
 
 EarlyTransfer* EarlyBuffer::find(std::uint16_t peer, const wire::TransferId& transfer) {
-  if (data_by_peer_[peer] + notes_by_peer_[peer] == 0) return nullptr;
-  for (EarlyTransfer& early : transfers_) {
-    if (early.used && early.peer == peer && early.transfer == transfer) return &early;
+  if (!peers_[peer].has_any()) return nullptr;
+  for (std::uint32_t at = chain_of(peer, transfer); at != kNil; at = transfers_[at].next_alike) {
+    if (transfers_[at].peer == peer && transfers_[at].transfer == transfer) return &transfers_[at];
   }
   return nullptr;
 }
 
-EarlyTransfer* EarlyBuffer::insert(std::uint16_t peer, const wire::TransferId& transfer, bool has_data) {
-  std::uint32_t& taken = (has_data ? data_by_peer_ : notes_by_peer_)[peer];
+void EarlyBuffer::link(EarlyTransfer& early, EarlyKind kind) {
+  List& list = peers_[early.peer].of(kind);
+  early.kind = kind;
+  early.next = kNil;
+  early.previous = list.last;
+  (list.last == kNil ? list.first : transfers_[list.last].next) = index_of(early);
+  list.last = index_of(early);
+  ++list.size;
+}
+
+void EarlyBuffer::unlink(EarlyTransfer& early) {
+  List& list = peers_[early.peer].of(early.kind);
+  (early.previous == kNil ? list.first : transfers_[early.previous].next) = early.next;
+  (early.next == kNil ? list.last : transfers_[early.next].previous) = early.previous;
+  --list.size;
+}
+
+bool EarlyBuffer::has_room(std::uint16_t peer, EarlyKind kind) {
   // PROTOCOL 7.3.6: What is remembered of a probe or an ABORT before its receive is posted has records of its own, as
   //     many per peer as early transfers: asking never costs data its place.
-  if (taken >= transfers_per_peer_) return nullptr;
-  for (EarlyTransfer& early : transfers_) {
-    if (early.used) continue;
-    early = EarlyTransfer{};
-    early.used = true;
-    early.peer = peer;
-    early.transfer = transfer;
-    early.has_data = has_data;
-    ++taken;
-    ++transfers_known_;
-    return &early;
-  }
-  return nullptr;
+  PeerRecords& records = peers_[peer];
+  return (kind == EarlyKind::kData ? records.of(kind).size : records.notes()) < transfers_per_peer_;
+}
+
+EarlyTransfer* EarlyBuffer::insert(std::uint16_t peer, const wire::TransferId& transfer, EarlyKind kind) {
+  if (!has_room(peer, kind)) return nullptr;
+  const std::uint32_t at = free_transfer_;
+  EarlyTransfer& early = at == kNil ? transfers_.grow() : transfers_[at];
+  if (at != kNil) free_transfer_ = early.next_alike;
+  early = EarlyTransfer{};
+  early.used = true;
+  early.peer = peer;
+  early.transfer = transfer;
+  std::uint32_t& chain = chain_of(peer, transfer);
+  early.next_alike = chain;
+  chain = index_of(early);
+  link(early, kind);
+  ++transfers_known_;
+  return &early;
+}
+
+void EarlyBuffer::erase(EarlyTransfer& early) {
+  unlink(early);
+  std::uint32_t* chain = &chain_of(early.peer, early.transfer);
+  while (*chain != index_of(early)) chain = &transfers_[*chain].next_alike;
+  *chain = early.next_alike;
+  early.used = false;
+  early.next_alike = free_transfer_;
+  free_transfer_ = index_of(early);
+  --transfers_known_;
 }
 
 EarlyTransfer* EarlyBuffer::find_or_insert(std::uint16_t peer, const wire::TransferId& transfer) {
   if (EarlyTransfer* early = find(peer, transfer)) return early;
-  return insert(peer, transfer, false);
-}
-
-EarlyTransfer* EarlyBuffer::find_or_replace(std::uint16_t peer, const wire::TransferId& transfer) {
-  if (EarlyTransfer* early = find_or_insert(peer, transfer)) return early;
-  for (EarlyTransfer& early : transfers_) {
-    if (!early.used || early.peer != peer || early.has_data || early.aborted) continue;
-    early = EarlyTransfer{};
-    early.used = true;
-    early.peer = peer;
-    early.transfer = transfer;
-    return &early;
-  }
-  return nullptr;
+  return insert(peer, transfer, EarlyKind::kProbed);
 }
 
 EarlyTransfer* EarlyBuffer::find_or_insert_for_data(std::uint16_t peer, const wire::TransferId& transfer) {
   EarlyTransfer* early = find(peer, transfer);
-  if (early == nullptr) return insert(peer, transfer, true);
+  if (early == nullptr) return insert(peer, transfer, EarlyKind::kData);
   // PROTOCOL 8.1.3: Packets that come after it MUST NOT take a place.
-  if (early->has_data || early->aborted) return early;
-  if (data_by_peer_[peer] >= transfers_per_peer_) return nullptr;
-  early->has_data = true;
-  --notes_by_peer_[peer];
-  ++data_by_peer_[peer];
+  if (early->kind != EarlyKind::kProbed) return early;
+  if (!has_room(peer, EarlyKind::kData)) return nullptr;
+  unlink(*early);
+  link(*early, EarlyKind::kData);
   return early;
 }
 
-bool EarlyBuffer::keep(EarlyTransfer& early, const wire::DataHeader& header, std::span<const std::byte> payload) {
-  // PROTOCOL 7.3.3: One peer MUST NOT use more of the early buffer than the early segments and early transfers that it
-  //     was offered.
-  if (free_segment_ == kNil || kept_by_peer_[early.peer] >= per_peer_) return false;
-  const std::uint32_t at = free_segment_;
-  EarlySegment& segment = segments_[at];
-  if (payload.size() > segment.bytes.size()) return false;
-  free_segment_ = segment.next;
-  segment.header = header;
-  segment.length = static_cast<std::uint32_t>(payload.size());
-  if (!payload.empty()) std::memcpy(segment.bytes.data(), payload.data(), payload.size());
-  segment.next = early.first_segment;
-  early.first_segment = at;
-  ++kept_by_peer_[early.peer];
-  ++kept_;
+bool EarlyBuffer::abort(std::uint16_t peer, const wire::TransferId& transfer) {
+  EarlyTransfer* early = find(peer, transfer);
+  // PROTOCOL 8.1.3: its early data is forgotten, whether or not there is room to remember the ABORT
+  if (early != nullptr) drop_segments(*early);
+  if (early == nullptr || early->kind == EarlyKind::kData) {
+    // Its own record was one for data: it needs one of the others now, like every note.
+    if (early != nullptr) erase(*early);
+    List& asked = peers_[peer].of(EarlyKind::kProbed);
+    if (!has_room(peer, EarlyKind::kAborted) && asked.size > 0) erase(transfers_[asked.first]);
+    return insert(peer, transfer, EarlyKind::kAborted) != nullptr;
+  }
+  unlink(*early);
+  link(*early, EarlyKind::kAborted);
   return true;
 }
 
-void EarlyBuffer::release_segments(EarlyTransfer& early) {
-  if (!early.has_data) return;
-  release(early, [](const wire::DataHeader&, std::span<const std::byte>) {});
-  early.used = true;
-  early.has_data = false;
-  ++notes_by_peer_[early.peer];
-  ++transfers_known_;
+EarlyBuffer::Kept EarlyBuffer::keep(EarlyTransfer& early, const wire::DataHeader& header,
+                                    std::span<const std::byte> payload) {
+  std::uint32_t& chain = chain_of(index_of(early), header.offset_bytes);
+  // PROTOCOL 7.3.7: A segment that is kept already MUST NOT take room again ...
+  for (std::uint32_t at = chain; at != kNil; at = segments_[at].next_alike) {
+    const EarlySegment& segment = segments_[at];
+    if (segment.record == index_of(early) && segment.header.offset_bytes == header.offset_bytes &&
+        segment.length == payload.size()) {
+      return Kept::kDuplicate;
+    }
+  }
+  // PROTOCOL 7.3.3: One peer MUST NOT use more of the early buffer than the early segments and early transfers that it
+  //     was offered.
+  if (peers_[early.peer].segments >= per_peer_ || payload.size() > segment_bytes_) return Kept::kNoRoom;
+  const bool is_new = free_segment_ == kNil;
+  const std::uint32_t at = is_new ? static_cast<std::uint32_t>(segments_.size()) : free_segment_;
+  EarlySegment& segment = is_new ? segments_.grow() : segments_[at];
+  if (!is_new) free_segment_ = segment.next;
+  segment.header = header;
+  segment.record = index_of(early);
+  segment.length = static_cast<std::uint32_t>(payload.size());
+  if (!payload.empty()) std::memcpy(bytes_of(at), payload.data(), payload.size());
+  segment.next = early.first_segment;
+  early.first_segment = at;
+  segment.next_alike = chain;
+  chain = at;
+  ++peers_[early.peer].segments;
+  ++kept_;
+  return Kept::kKept;
+}
+
+void EarlyBuffer::free_segment(std::uint32_t at) {
+  EarlySegment& segment = segments_[at];
+  std::uint32_t* chain = &chain_of(segment.record, segment.header.offset_bytes);
+  while (*chain != at) chain = &segments_[*chain].next_alike;
+  *chain = segment.next_alike;
+  segment.next = free_segment_;
+  free_segment_ = at;
+  --peers_[transfers_[segment.record].peer].segments;
+  --kept_;
+}
+
+void EarlyBuffer::drop_segments(EarlyTransfer& early) {
+  while (early.first_segment != kNil) {
+    const std::uint32_t at = early.first_segment;
+    early.first_segment = segments_[at].next;
+    free_segment(at);
+  }
 }
 
 void EarlyBuffer::forget(std::uint16_t peer) {
-  for (EarlyTransfer& early : transfers_) {
-    if (early.used && early.peer == peer) release(early, [](const wire::DataHeader&, std::span<const std::byte>) {});
+  for (const EarlyKind kind : {EarlyKind::kData, EarlyKind::kProbed, EarlyKind::kAborted}) {
+    const List& list = peers_[peer].of(kind);
+    while (list.first != kNil)
+      release(transfers_[list.first], [](const wire::DataHeader&, std::span<const std::byte>) {});
   }
 }
 

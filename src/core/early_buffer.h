@@ -1,12 +1,17 @@
 // Segments that arrive before their receive is posted: a bounded number is kept per peer, the rest is dropped and
-// counted, and the sender's probe recovers it. Fixed size; one peer cannot use up another's share.
+// counted, and the sender's probe recovers it. One peer cannot use up another's share; memory is touched as it is used.
+//
+// A record is of one kind: of a transfer that has sent data, of one that was only probed, or of one that its sender
+// gave up. The first kind has a share of its own, the other two have one together: asking never costs data its place.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
+#include "base/lazy_array.h"
 #include "base/time.h"
 #include "core/tag_table.h"
 #include "wire/control.h"
@@ -15,22 +20,31 @@ namespace mlt::core {
 
 struct EarlySegment {
   wire::DataHeader header;
+  std::uint32_t record = kNil;  // of the transfer that it belongs to
   std::uint32_t length = 0;
-  std::uint32_t next = kNil;
-  std::span<std::byte> bytes;  // room for one segment
+  std::uint32_t next = kNil;        // of the transfer, or free
+  std::uint32_t next_alike = kNil;  // in the chain of its hash
 };
+
+enum class EarlyKind : std::uint8_t { kData, kProbed, kAborted };
+inline constexpr std::size_t kEarlyKinds = 3;
 
 // What is known of one transfer that is not posted yet.
 struct EarlyTransfer {
   bool used = false;
+  EarlyKind kind = EarlyKind::kProbed;
   std::uint16_t peer = 0;
   wire::TransferId transfer;
   std::uint32_t first_segment = kNil;
-  bool has_data = false;
   bool probed = false;                                // the sender has asked: answer as soon as the receive is posted
-  bool aborted = false;                               // the sender gave up: the receive fails as soon as it is posted
+  bool segment_lost = false;                          // one of its segments was dropped here, for want of room
   wire::Probe probe;                                  // its newest probe, or one made from the end-of-round marker
-  std::array<std::uint32_t, MLT_MAX_PATHS> newest{};  // sequence number that arrived on each path, kept or not
+  std::array<std::uint32_t, MLT_MAX_PATHS> newest{};  // sequence number that arrived on each path, kept or not; 0: none
+  std::uint32_t next_alike = kNil;                    // in the chain of its hash, or free
+  std::uint32_t next = kNil;                          // of the same peer and kind, oldest first
+  std::uint32_t previous = kNil;
+
+  bool aborted() const { return kind == EarlyKind::kAborted; }  // the receive fails as soon as it is posted
 };
 
 class EarlyBuffer {
@@ -40,54 +54,78 @@ class EarlyBuffer {
               std::uint16_t peers);
 
   EarlyTransfer* find(std::uint16_t peer, const wire::TransferId& transfer);
-  // Notes that a transfer was asked about or given up. nullptr when this peer's share of notes is taken; what a peer
-  // may send blindly has records of its own, so that asking never costs data its place.
+  // Notes that a transfer was asked about. nullptr when this peer's share of notes is taken; what a peer may send
+  // blindly has records of its own, so that asking never costs data its place.
   EarlyTransfer* find_or_insert(std::uint16_t peer, const wire::TransferId& transfer);
-  // The same, at the cost of another note that only says that somebody asked.
-  EarlyTransfer* find_or_replace(std::uint16_t peer, const wire::TransferId& transfer);
   // For data; nullptr when this peer sends more transfers blindly than it was promised room for.
   EarlyTransfer* find_or_insert_for_data(std::uint16_t peer, const wire::TransferId& transfer);
-  // Keeps a copy of the segment in a record for data; false if there is no room for this peer.
-  bool keep(EarlyTransfer& early, const wire::DataHeader& header, std::span<const std::byte> payload);
+  // Notes that the sender gave a transfer up, and forgets its segments, even if there is no room for the note: false.
+  // A note that only says that somebody asked makes room.
+  bool abort(std::uint16_t peer, const wire::TransferId& transfer);
+
+  enum class Kept : std::uint8_t { kKept, kDuplicate, kNoRoom };
+  // Keeps a copy of the segment in a record for data. A duplicate takes no room: the sender counts what it sent.
+  Kept keep(EarlyTransfer& early, const wire::DataHeader& header, std::span<const std::byte> payload);
 
   // Calls `visit(header, payload)` for every segment kept, then forgets the transfer.
   template <typename Visit>
   void release(EarlyTransfer& early, Visit&& visit) {
-    std::uint32_t at = early.first_segment;
-    while (at != kNil) {
+    while (early.first_segment != kNil) {
+      const std::uint32_t at = early.first_segment;
       EarlySegment& segment = segments_[at];
-      visit(segment.header, std::span<const std::byte>(segment.bytes.first(segment.length)));
-      const std::uint32_t next = segment.next;
-      segment.next = free_segment_;
-      free_segment_ = at;
-      --kept_by_peer_[early.peer];
-      --kept_;
-      at = next;
+      visit(segment.header, std::span<const std::byte>(bytes_of(at), segment.length));
+      early.first_segment = segment.next;
+      free_segment(at);
     }
-    early.first_segment = kNil;
-    early.used = false;
-    --(early.has_data ? data_by_peer_ : notes_by_peer_)[early.peer];
-    --transfers_known_;
+    erase(early);
   }
-
-  // Gives back the segments and keeps the record as a note.
-  void release_segments(EarlyTransfer& early);
   void forget(std::uint16_t peer);
+
   std::size_t segments_kept() const { return kept_; }
   // Transfers of which something came: data, a probe or an ABORT.
   std::size_t transfers_known() const { return transfers_known_; }
-  std::size_t capacity() const { return segments_.size(); }
+  std::size_t capacity() const { return segments_.capacity(); }
 
  private:
-  EarlyTransfer* insert(std::uint16_t peer, const wire::TransferId& transfer, bool has_data);
+  struct List {
+    std::uint32_t first = kNil;
+    std::uint32_t last = kNil;
+    std::uint32_t size = 0;
+  };
+  struct PeerRecords {
+    std::uint32_t segments = 0;
+    std::array<List, kEarlyKinds> of_kind;
+    List& of(EarlyKind kind) { return of_kind[static_cast<std::size_t>(kind)]; }
+    bool has_any() const { return of_kind[0].size + of_kind[1].size + of_kind[2].size > 0; }
+    std::uint32_t notes() const {
+      return of_kind[static_cast<std::size_t>(EarlyKind::kProbed)].size +
+             of_kind[static_cast<std::size_t>(EarlyKind::kAborted)].size;
+    }
+  };
 
-  std::vector<std::byte> storage_;
-  std::vector<EarlySegment> segments_;
-  std::vector<EarlyTransfer> transfers_;
-  std::vector<std::uint32_t> kept_by_peer_;
-  std::vector<std::uint32_t> data_by_peer_;   // records with segments
-  std::vector<std::uint32_t> notes_by_peer_;  // records without
+  EarlyTransfer* insert(std::uint16_t peer, const wire::TransferId& transfer, EarlyKind kind);
+  void erase(EarlyTransfer& early);
+  void drop_segments(EarlyTransfer& early);
+  bool has_room(std::uint16_t peer, EarlyKind kind);
+  void link(EarlyTransfer& early, EarlyKind kind);
+  void unlink(EarlyTransfer& early);
+  void free_segment(std::uint32_t at);
+  std::uint32_t index_of(const EarlyTransfer& early) const {
+    return static_cast<std::uint32_t>(&early - transfers_.data());
+  }
+  std::uint32_t& chain_of(std::uint16_t peer, const wire::TransferId& transfer);
+  std::uint32_t& chain_of(std::uint32_t record, std::uint32_t offset);
+  std::byte* bytes_of(std::uint32_t segment) { return storage_.get() + std::size_t{segment} * segment_bytes_; }
+
+  std::unique_ptr<std::byte[]> storage_;
+  base::LazyArray<EarlySegment> segments_;
+  base::LazyArray<EarlyTransfer> transfers_;
+  std::vector<std::uint32_t> segment_chains_;  // heads; kNil: empty
+  std::vector<std::uint32_t> transfer_chains_;
+  std::vector<PeerRecords> peers_;
   std::uint32_t free_segment_ = kNil;
+  std::uint32_t free_transfer_ = kNil;
+  std::uint32_t segment_bytes_;
   std::uint32_t per_peer_;
   std::uint32_t transfers_per_peer_;
   std::size_t kept_ = 0;

@@ -98,7 +98,7 @@ PostStatus Receiver::post(TimeNs now, const ReceiveRequest& request) {
 
   EarlyTransfer* early = early_.find(request.peer, state.transfer());
   if (early == nullptr) return PostStatus::kPosted;
-  const bool aborted = early->aborted;
+  const bool aborted = early->aborted();
   const bool probed = early->probed;
   const wire::Probe probe = early->probe;
   state.newest = early->newest;

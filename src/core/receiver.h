@@ -58,8 +58,7 @@ class Receiver {
   void count_arrival(TimeNs arrival_ns, std::uint16_t from, const Arrival& arrival, base::Ecn ecn, bool posted);
   void note_order(ReceiveState& state, std::uint8_t path, std::uint32_t sequence, TimeNs arrival_ns);
   void on_trailing_probe(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wire::Probe& probe, base::Ecn ecn);
-  void on_early_data(TimeNs now, std::uint16_t from, const wire::DataHeader& header,
-                     std::span<const std::byte> payload);
+  void on_early_data(std::uint16_t from, const wire::DataHeader& header, std::span<const std::byte> payload);
   // False if the state ended (mismatch).
   bool place(TimeNs now, ReceiveState& state, const wire::DataHeader& header, std::span<const std::byte> payload);
   bool matches(TimeNs now, ReceiveState& state, std::uint64_t total_bytes, wire::ElementType element);

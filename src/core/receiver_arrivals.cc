@@ -85,23 +85,30 @@ void Receiver::on_data(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const 
     if ((header.prefix.flags & MLT_FLAG_END_OF_ROUND) != 0) answer_finished(from, transfer, 0, false);
     return;
   }
-  on_early_data(now, from, header, payload);
+  on_early_data(from, header, payload);
 }
 
-void Receiver::on_early_data(TimeNs now, std::uint16_t from, const wire::DataHeader& header,
-                             std::span<const std::byte> payload) {
-  (void)now;
+void Receiver::on_early_data(std::uint16_t from, const wire::DataHeader& header, std::span<const std::byte> payload) {
   EarlyTransfer* early = early_.find_or_insert_for_data(from, {header.tag, header.generation});
+  if (early != nullptr && early->aborted()) return shared_.counters.add(Counter::k_early_segments_dropped);
   // PROTOCOL 7.3.1: Packets of a transfer that is neither posted nor over MUST be kept, as far as the early buffer has
   //     room for that peer, and are placed when the receive is posted.
-  if (early != nullptr && !early->aborted && early_.keep(*early, header, payload)) {
-    shared_.counters.add(Counter::k_early_segments_kept);
-  } else {
-    // PROTOCOL 7.3.2: What finds no room is dropped (early_segments_dropped); the sender's probe recovers it.
-    shared_.counters.add(Counter::k_early_segments_dropped);
+  const EarlyBuffer::Kept kept = early == nullptr ? EarlyBuffer::Kept::kNoRoom : early_.keep(*early, header, payload);
+  switch (kept) {
+    case EarlyBuffer::Kept::kKept:
+      shared_.counters.add(Counter::k_early_segments_kept);
+      break;
+    case EarlyBuffer::Kept::kDuplicate:
+      shared_.counters.add(Counter::k_duplicate_segments);
+      break;
+    case EarlyBuffer::Kept::kNoRoom:
+      // PROTOCOL 7.3.2: What finds no room is dropped (early_segments_dropped) ...
+      shared_.counters.add(Counter::k_early_segments_dropped);
+      break;
   }
-  if (early != nullptr) note_newest(early->newest[header.prefix.path], header.prefix.sequence);
-  if (early != nullptr && (header.prefix.flags & MLT_FLAG_END_OF_ROUND) != 0 && !early->probed) {
+  if (early == nullptr) return;
+  note_newest(early->newest[header.prefix.path], header.prefix.sequence);
+  if ((header.prefix.flags & MLT_FLAG_END_OF_ROUND) != 0 && !early->probed) {
     early->probed = true;
     early->probe = wire::Probe{};
     early->probe.prefix = header.prefix;
@@ -238,11 +245,9 @@ void Receiver::on_abort(TimeNs now, std::uint16_t from, const wire::Abort& abort
   }
   // PROTOCOL 8.1.4: An ABORT of a transfer that is over MUST be ignored (stale_control).
   if (is_over(from, abort.transfer)) return shared_.counters.add(Counter::k_stale_control);
-  EarlyTransfer* early = early_.find_or_replace(from, abort.transfer);
-  if (early == nullptr) return;  // its receive, once posted, ends at its timeout
   // PROTOCOL 8.1.3: An ABORT of a transfer that is not posted yet is remembered, and its early data forgotten ...
-  early->aborted = true;
-  early_.release_segments(*early);
+  // Without room for that its receive, once posted, ends at its timeout.
+  (void)early_.abort(from, abort.transfer);
 }
 
 void Receiver::take_probe(TimeNs now, ReceiveState& state, const wire::Probe& probe, bool by_control) {

@@ -117,7 +117,7 @@ TEST_CASE("early_buffer__keeps_copies_and_hands_each_out_once") {
     wire::DataHeader header;
     header.offset_bytes = i * 64;
     std::fill(payload.begin(), payload.end(), static_cast<std::byte>(i));
-    REQUIRE(early.keep(*transfer, header, std::span(payload).first(i == 4 ? 0 : 64)));
+    REQUIRE(early.keep(*transfer, header, std::span(payload).first(i == 4 ? 0 : 64)) == core::EarlyBuffer::Kept::kKept);
   }
   std::fill(payload.begin(), payload.end(), std::byte{0xEE});
   std::uint32_t seen = 0;
@@ -136,27 +136,31 @@ TEST_CASE("early_buffer__one_peer_cannot_use_up_the_share_of_another") {
   const std::vector<std::byte> payload(64);
   core::EarlyTransfer* greedy = early.find_or_insert_for_data(1, {1, 0});
   int kept = 0;
-  for (int i = 0; i < 20; ++i) kept += early.keep(*greedy, {}, payload) ? 1 : 0;
+  wire::DataHeader header;
+  for (; header.offset_bytes < 20 * 64; header.offset_bytes += 64) {
+    kept += early.keep(*greedy, header, payload) == core::EarlyBuffer::Kept::kKept ? 1 : 0;
+  }
   CHECK(kept == 5);
   int records = 1;
   for (std::uint64_t tag = 2; tag < 20; ++tag) records += early.find_or_insert_for_data(1, {tag, 0}) != nullptr ? 1 : 0;
   CHECK(records == 8);
   core::EarlyTransfer* other = early.find_or_insert_for_data(2, {1, 0});
   REQUIRE(other != nullptr);
-  CHECK(early.keep(*other, {}, payload));
+  CHECK(early.keep(*other, {}, payload) == core::EarlyBuffer::Kept::kKept);
   early.forget(1);
   greedy = early.find_or_insert_for_data(1, {1, 0});
   REQUIRE(greedy != nullptr);
-  CHECK(early.keep(*greedy, {}, payload));
+  CHECK(early.keep(*greedy, {}, payload) == core::EarlyBuffer::Kept::kKept);
 }
 
 // The ABORT overtook the sender's last packets: they must not take a place that the sender believes to be free again.
 TEST_CASE("early_buffer__late_data_of_an_aborted_transfer_takes_no_record_of_data") {
   core::EarlyBuffer early(64, 4, 2, 2);
   for (const std::uint64_t tag : {1UL, 2UL}) {
-    core::EarlyTransfer* aborted = early.find_or_replace(1, {tag, 0});
+    REQUIRE(early.abort(1, {tag, 0}));
+    core::EarlyTransfer* aborted = early.find(1, {tag, 0});
     REQUIRE(aborted != nullptr);
-    aborted->aborted = true;
+    CHECK(aborted->aborted());
     CHECK(early.find_or_insert_for_data(1, {tag, 0}) == aborted);
   }
   CHECK(early.find_or_insert_for_data(1, {3, 0}) != nullptr);
@@ -164,14 +168,74 @@ TEST_CASE("early_buffer__late_data_of_an_aborted_transfer_takes_no_record_of_dat
   CHECK(early.find_or_insert_for_data(1, {5, 0}) == nullptr);
 }
 
+// Whatever mixture of data, probes and ABORTs one peer sends, the other finds all of its own share.
+TEST_CASE("early_buffer__no_mixture_of_records_takes_the_share_of_another_peer") {
+  constexpr std::uint32_t kShare = 4;
+  for (std::uint32_t seed = 0; seed < 200; ++seed) {
+    CAPTURE(seed);
+    base::Prng prng(seed);
+    core::EarlyBuffer early(64, kShare, kShare, 3);
+    const std::vector<std::byte> payload(64);
+    for (int step = 0; step < 100; ++step) {
+      const wire::TransferId transfer{prng.below(12), 0};
+      switch (prng.below(4)) {
+        case 0:
+          early.find_or_insert(1, transfer);
+          break;
+        case 1:
+          if (core::EarlyTransfer* data = early.find_or_insert_for_data(1, transfer); data && !data->aborted()) {
+            wire::DataHeader header;
+            header.offset_bytes = 64 * static_cast<std::uint32_t>(prng.below(3));
+            early.keep(*data, header, payload);
+          }
+          break;
+        case 2:
+          early.abort(1, transfer);
+          break;
+        default:
+          if (core::EarlyTransfer* known = early.find(1, transfer)) {
+            early.release(*known, [](const wire::DataHeader&, std::span<const std::byte>) {});
+          }
+      }
+    }
+    for (std::uint64_t tag = 0; tag < kShare; ++tag) {
+      REQUIRE(early.find_or_insert(2, {tag, 0}) != nullptr);
+      core::EarlyTransfer* data = early.find_or_insert_for_data(2, {100 + tag, 0});
+      REQUIRE(data != nullptr);
+      CHECK(early.keep(*data, {}, payload) == core::EarlyBuffer::Kept::kKept);
+    }
+    early.forget(1);
+    CHECK(early.segments_kept() == kShare);
+    CHECK(early.transfers_known() == 2 * kShare);
+    for (std::uint64_t tag = 0; tag < kShare; ++tag) REQUIRE(early.abort(1, {tag, 0}));
+    CHECK_FALSE(early.abort(1, {kShare, 0}));
+  }
+}
+
+TEST_CASE("early_buffer__a_duplicate_takes_no_room") {
+  core::EarlyBuffer early(64, 2, 2, 2);
+  core::EarlyTransfer* transfer = early.find_or_insert_for_data(1, {1, 0});
+  const std::vector<std::byte> payload(64);
+  wire::DataHeader header;
+  CHECK(early.keep(*transfer, header, payload) == core::EarlyBuffer::Kept::kKept);
+  for (int i = 0; i < 10; ++i) CHECK(early.keep(*transfer, header, payload) == core::EarlyBuffer::Kept::kDuplicate);
+  header.offset_bytes = 64;
+  CHECK(early.keep(*transfer, header, payload) == core::EarlyBuffer::Kept::kKept);
+  CHECK(early.segments_kept() == 2);
+}
+
 TEST_CASE("early_buffer__refuses_a_payload_larger_than_its_cells") {
+  using Kept = core::EarlyBuffer::Kept;
   core::EarlyBuffer early(64, 2, 2, 2);
   core::EarlyTransfer* transfer = early.find_or_insert_for_data(1, {1, 0});
   const std::vector<std::byte> payload(65);
-  CHECK_FALSE(early.keep(*transfer, {}, payload));
-  CHECK(early.keep(*transfer, {}, std::span(payload).first(64)));
-  CHECK(early.keep(*transfer, {}, std::span(payload).first(64)));  // the refusal cost no cell
-  CHECK_FALSE(early.keep(*transfer, {}, std::span(payload).first(64)));
+  wire::DataHeader header;
+  CHECK(early.keep(*transfer, header, payload) == Kept::kNoRoom);
+  CHECK(early.keep(*transfer, header, std::span(payload).first(64)) == Kept::kKept);
+  header.offset_bytes = 64;
+  CHECK(early.keep(*transfer, header, std::span(payload).first(64)) == Kept::kKept);  // the refusal cost no cell
+  header.offset_bytes = 128;
+  CHECK(early.keep(*transfer, header, std::span(payload).first(64)) == Kept::kNoRoom);
 }
 
 TEST_CASE("early_buffer__asking_takes_no_room_from_data") {
@@ -187,18 +251,22 @@ TEST_CASE("early_buffer__asking_takes_no_room_from_data") {
   for (std::uint64_t tag = 100; tag < 104; ++tag) {
     core::EarlyTransfer* transfer = early.find_or_insert_for_data(1, {tag, 0});
     REQUIRE(transfer != nullptr);
-    CHECK(early.keep(*transfer, {}, payload));
+    CHECK(early.keep(*transfer, {}, payload) == core::EarlyBuffer::Kept::kKept);
   }
   CHECK(early.find_or_insert_for_data(1, {200, 0}) == nullptr);
   // That a transfer was given up is worth more than that somebody asked.
-  core::EarlyTransfer* aborted = early.find_or_replace(1, {300, 0});
-  REQUIRE(aborted != nullptr);
-  aborted->aborted = true;
-  CHECK(early.find(1, {300, 0}) == aborted);
+  REQUIRE(early.abort(1, {300, 0}));
+  REQUIRE(early.find(1, {300, 0}) != nullptr);
+  CHECK(early.find(1, {300, 0})->aborted());
   CHECK(early.segments_kept() == 4);
-  early.release_segments(*early.find(1, {100, 0}));
+  REQUIRE(early.abort(1, {100, 0}));
   CHECK(early.segments_kept() == 3);
-  CHECK(early.find(1, {100, 0}) != nullptr);
+  REQUIRE(early.find(1, {100, 0}) != nullptr);
+  // Of what is given up nothing makes room: the newest is not remembered, and keeps no data all the same.
+  for (const std::uint64_t tag : {101UL, 102UL}) REQUIRE(early.abort(1, {tag, 0}));
+  CHECK_FALSE(early.abort(1, {103, 0}));
+  CHECK(early.find(1, {103, 0}) == nullptr);
+  CHECK(early.segments_kept() == 0);
 }
 
 // ---- outcomes, replies, completions --------------------------------------------------------------------------------

@@ -1,0 +1,57 @@
+// Memory for a fixed number of objects, taken when it is made and touched only as objects are made in it: a table may
+// have a large limit and still cost what is used. grow() can never allocate. Owned by one thread.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <new>
+#include <type_traits>
+
+#include "base/check.h"
+
+namespace mlt::base {
+
+template <typename T>
+class LazyArray {
+ public:
+  explicit LazyArray(std::size_t capacity)
+      : items_(capacity == 0 ? nullptr : static_cast<T*>(::operator new(capacity * sizeof(T), kAlignment))),
+        capacity_(capacity) {}
+  LazyArray(const LazyArray&) = delete;
+  LazyArray& operator=(const LazyArray&) = delete;
+  LazyArray(LazyArray&& other) noexcept : items_(other.items_), size_(other.size_), capacity_(other.capacity_) {
+    other.items_ = nullptr;
+    other.size_ = other.capacity_ = 0;
+  }
+  LazyArray& operator=(LazyArray&&) = delete;
+  ~LazyArray() {
+    std::destroy_n(items_, size_);
+    ::operator delete(items_, kAlignment);
+  }
+
+  std::size_t size() const { return size_; }
+  std::size_t capacity() const { return capacity_; }
+  T* data() { return items_; }
+  const T* data() const { return items_; }
+  T& operator[](std::size_t i) { return items_[i]; }
+  const T& operator[](std::size_t i) const { return items_[i]; }
+  T* begin() { return items_; }
+  T* end() { return items_ + size_; }
+  const T* begin() const { return items_; }
+  const T* end() const { return items_ + size_; }
+
+  // One more object, in the next place.
+  T& grow() {
+    MLT_CHECK(size_ < capacity_);
+    return *::new (static_cast<void*>(items_ + size_++)) T{};
+  }
+
+ private:
+  static constexpr std::align_val_t kAlignment{alignof(T)};
+
+  T* items_;
+  std::size_t size_ = 0;
+  std::size_t capacity_;
+};
+
+}  // namespace mlt::base
