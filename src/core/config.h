@@ -25,6 +25,7 @@ struct EndpointConfig {
   std::uint32_t finished_log = 4'096;       // outcomes remembered for senders whose STOP was lost
   std::uint32_t reply_queue = 4'096;   // answers waiting to be sent; a full queue drops one, and the probe asks again
   std::uint32_t packets_per_ack = 10;  // paper section 4.2.3
+  std::uint32_t first_sequence = 1;    // of the first packet to a peer on each path; tests begin before the wrap. Not 0
   base::DurationNs operation_timeout_ns = 300 * base::kSecond;
   TimelyConfig timely;
   DscpMap dscp;

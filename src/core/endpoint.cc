@@ -11,6 +11,7 @@ Endpoint::Endpoint(const EndpointConfig& config)
   // PROTOCOL 12.1.1: A job MUST configure the same number of paths, 1 to 16, at every rank; it is not negotiated.
   MLT_CHECK(config.paths >= 1 && config.paths <= MLT_MAX_PATHS);
   MLT_CHECK(config.rank < config.peers);
+  MLT_CHECK(config.first_sequence != 0);
   MLT_CHECK(config.dscp.data_classes >= 1 && config.dscp.data_classes <= kMaxClasses);
   MLT_CHECK(config.timely.line_rate_bytes_per_second > 0);
 }
@@ -161,7 +162,7 @@ void Endpoint::bring_up(const PeerUp& up) {
   peer.early_segments = up.early_segments;
   peer.early_transfers = up.early_transfers;
   peer.rate.emplace(shared_.config.timely);
-  peer.spray = PathSpray(shared_.config.paths);
+  peer.spray = PathSpray(shared_.config.paths, shared_.config.first_sequence);
   shared_.tags.restart_generations(up.peer);
 }
 

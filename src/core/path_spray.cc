@@ -59,7 +59,7 @@ std::uint64_t PathSpray::packets_in_flight() const {
   for (std::uint8_t path = 0; path < paths_; ++path) {
     // PROTOCOL 6.3.1: Bytes in flight to a peer are, over its paths, the packets sent after the highest one
     //     acknowledged or given up (12.3), each counted as a full one.
-    packets += paths_out_[path].last_sequence - paths_out_[path].resolved;
+    packets += packets_between(paths_out_[path].resolved, paths_out_[path].last_sequence);
   }
   return packets;
 }
@@ -119,9 +119,10 @@ bool PathSpray::on_block(std::uint8_t path, const wire::AckBlock& block, base::T
   delivered_packets_ += arrived;
   std::uint32_t packets = 0;
   // PROTOCOL 6.3.4: The highest sequence number of an acknowledgement block resolves everything up to it ...
-  // Never trust a number beyond what was sent.
-  if (is_after(block.highest_sequence, out.resolved) && !is_after(block.highest_sequence, out.last_sequence)) {
-    packets = block.highest_sequence - out.resolved;
+  // Never trust a number beyond what was sent, and take 0 for what it says: nothing came yet.
+  if (block.highest_sequence != 0 && is_after(block.highest_sequence, out.resolved) &&
+      !is_after(block.highest_sequence, out.last_sequence)) {
+    packets = packets_between(out.resolved, block.highest_sequence);
     out.resolved = block.highest_sequence;
     set_checkpoint(out);
   }
@@ -145,7 +146,7 @@ void PathSpray::hear(PathOut& out) {
 }
 
 void PathSpray::give_up(PathOut& out, std::uint32_t until) {
-  const std::uint32_t packets = until - out.resolved;
+  const std::uint32_t packets = packets_between(out.resolved, until);
   if (packets == 0) return;
   // Of a path one can only say that it is silent if its siblings delivered meanwhile.
   if (newest_arrived_ns_ > out.checkpoint_ns) {

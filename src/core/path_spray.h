@@ -42,6 +42,11 @@ namespace mlt::core {
 // Sequence numbers wrap: a is after b if it lies within half the circle ahead of it.
 constexpr bool is_after(std::uint32_t a, std::uint32_t b) { return static_cast<std::int32_t>(a - b) > 0; }
 
+// Packets numbered after `from` up to `to`, which is not before it: 0 is no number, so that it can say "none".
+constexpr std::uint32_t packets_between(std::uint32_t from, std::uint32_t to) {
+  return to - from - (to < from ? 1 : 0);
+}
+
 // What may be asked about one path to a peer.
 struct PathView {
   std::uint64_t packets_sent = 0;
@@ -75,14 +80,22 @@ class PathSpray {
   static constexpr base::DurationNs kMaxNoQuestionNs = 3'200 * base::kMillisecond;
 
   PathSpray() = default;  // one path
-  explicit PathSpray(std::uint8_t paths) : paths_(paths) {}
+  // `first_sequence`: of the first packet on each path; not 0.
+  explicit PathSpray(std::uint8_t paths, std::uint32_t first_sequence = 1) : paths_(paths) {
+    for (PathOut& out : paths_out_) out.last_sequence = out.resolved = out.checkpoint = first_sequence - 1;
+  }
 
   // ---- sending ----
 
   // The path of the next run, and at most how many packets it may carry there.
   std::uint8_t choose(base::TimeNs now, std::uint32_t& limit);
   // The sequence number of a packet that leaves on `path` now; sent() closes its run of `packets`.
-  std::uint32_t next_sequence(std::uint8_t path) { return ++paths_out_[path].last_sequence; }
+  std::uint32_t next_sequence(std::uint8_t path) {
+    std::uint32_t& last = paths_out_[path].last_sequence;
+    // PROTOCOL 4.4.4: after 2^32 - 1 comes 1: no packet has the number 0, which says "none"
+    if (++last == 0) last = 1;
+    return last;
+  }
   void sent(base::TimeNs now, std::uint8_t path, std::uint32_t packets);
 
   std::uint64_t packets_in_flight() const;
@@ -128,7 +141,7 @@ class PathSpray {
  private:
   // PROTOCOL 12.1.3: Sequence numbers, loss, delay and acknowledgement blocks are counted per path ...
   struct PathOut {
-    std::uint32_t last_sequence = 0;  // newest sent; the first packet is 1
+    std::uint32_t last_sequence = 0;  // newest sent
     std::uint32_t resolved = 0;       // everything up to here arrived or is given up: not in flight
     // Everything up to here left by `checkpoint_ns`; equal to `resolved` if nothing is in flight.
     std::uint32_t checkpoint = 0;

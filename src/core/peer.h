@@ -23,7 +23,7 @@ namespace mlt::core {
 static_assert(RateController<Timely>);
 
 struct PathIn {
-  std::uint32_t highest_sequence = 0;
+  std::uint32_t highest_sequence = 0;  // 0: nothing came yet
   std::uint32_t received_packets = 0;
   std::uint32_t ce_packets = 0;
   std::uint32_t echo_timestamp_ns = 0;

@@ -113,7 +113,7 @@ std::size_t Receiver::encode_ack_reply(TimeNs now, const Reply& reply, std::uint
   // It asks because it waits: an ACK may have been lost, so that paths without news count too.
   std::uint32_t used = 0;
   for (std::uint8_t path = 0; path < shared_.config.paths; ++path) {
-    if (peer.in[path].received_packets > 0) used |= 1U << path;
+    if (peer.in[path].highest_sequence != 0) used |= 1U << path;
   }
   add_other_paths(now, reply.peer, used, ack);
   ack.transfer = reply.transfer;

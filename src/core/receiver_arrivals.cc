@@ -24,7 +24,7 @@ void Receiver::count_arrival(TimeNs arrival_ns, std::uint16_t from, const Arriva
                              bool posted) {
   Peer& peer = shared_.peers[from];
   PathIn& in = peer.in[arrival.path];
-  if (in.received_packets == 0 || is_after(arrival.sequence, in.highest_sequence)) {
+  if (in.highest_sequence == 0 || is_after(arrival.sequence, in.highest_sequence)) {
     in.highest_sequence = arrival.sequence;
     in.echo_timestamp_ns = arrival.timestamp_ns;
     in.echo_arrival_ns = arrival_ns;

@@ -63,7 +63,7 @@ void Sender::fill_run(TimeNs now, SendState& state, std::uint32_t segment, std::
     state.pending.clear(segment);
     --state.pending_count;
     // PROTOCOL 4.4.4: Sequence numbers count the packets and trailing probes to a peer on a path, over all transfers;
-    //     the first is 1, and a repair gets a new one.
+    //     the first is 1, a repair gets a new one ...
     header.prefix.sequence = peer.spray.next_sequence(path);
     header.prefix.flags = common_flags;
     if (tag.is_critical()) header.prefix.flags |= MLT_FLAG_CRITICAL;

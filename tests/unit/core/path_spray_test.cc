@@ -214,3 +214,32 @@ TEST_CASE("control_path__leaves_one_that_does_not_answer_and_comes_back_when_it_
   s.spray.after_report(s.now += PathSpray::kNoQuestionNs);
   CHECK(s.spray.control_path() == 0);
 }
+
+// ---- the numbers' wrap ---------------------------------------------------------------------------------------------
+
+// 0 is no number: it would say "none". Neither loss nor packets in flight show where the numbers began.
+TEST_CASE("sequence__skips_zero_and_counts_no_loss_for_it") {
+  for (const std::uint32_t before : {1U, 2U, 5U, 50U}) {
+    CAPTURE(before);
+    PathSpray spray(1, 0U - before);
+    wire::AckBlock block;
+    CHECK(spray.packets_in_flight() == 0);
+    for (std::uint32_t round = 0; round < 20; ++round) {
+      std::uint32_t last = 0;
+      for (int i = 0; i < 7; ++i) {
+        last = spray.next_sequence(0);
+        REQUIRE(last != 0);
+      }
+      spray.sent(round, 0, 7);
+      CHECK(spray.packets_in_flight() == 7);
+      // Before anything came a receiver reports 0: that resolves nothing, wherever the numbers stand.
+      CHECK_FALSE(spray.on_block(0, wire::AckBlock{.received_packets = block.received_packets}, kMillisecond));
+      CHECK(spray.packets_in_flight() == 7);
+      block.highest_sequence = last;
+      block.received_packets += 7;
+      CHECK(spray.on_block(0, block, kMillisecond));
+      CHECK(spray.packets_in_flight() == 0);
+      CHECK(spray.view(0).loss == 0.0);
+    }
+  }
+}
