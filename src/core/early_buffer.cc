@@ -106,7 +106,8 @@ EarlyTransfer* EarlyBuffer::find_or_insert_for_data(std::uint16_t peer, const wi
 
 bool EarlyBuffer::abort(std::uint16_t peer, const wire::TransferId& transfer) {
   EarlyTransfer* early = find(peer, transfer);
-  // PROTOCOL 8.1.3: its early data is forgotten, whether or not there is room to remember the ABORT
+  // Whether or not there is room to remember the ABORT:
+  // PROTOCOL 8.1.3: and its early data forgotten
   if (early != nullptr) drop_segments(*early);
   if (early == nullptr || early->kind == EarlyKind::kData) {
     // Its own record was one for data: it needs one of the others now, like every note.
