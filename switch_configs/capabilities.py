@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Literal
+
+from mlt.switch_configs.platforms import Platform
 
 AboveMax = Literal["mark", "drop", "unknown"]
 
@@ -52,6 +54,8 @@ class Capabilities:
     ``threshold_unit_bytes``: granularity of thresholds; None means whole percent of the shared buffer.
     ``limit_unit_bytes``: granularity of limits, same convention.
     ``step_gap_bytes``: the least max - min the target takes; 0 where max = min is accepted.
+    ``buffers_apart``: limits live in pools and profiles of the whole switch; written only where the policy says so.
+    ``strict_queues``: how many queues may be strict at once; None where no number is known.
     ``above_max_ect``: what happens to an ECN-capable packet above max. Anything but "mark" makes a step at S_i drop
     important packets, so there max becomes L_i and the policy must accept ``step-threshold``.
     """
@@ -60,6 +64,8 @@ class Capabilities:
     threshold_unit_bytes: int | None = 1
     limit_unit_bytes: int | None = 1
     step_gap_bytes: int = 0
+    buffers_apart: bool = False
+    strict_queues: int | None = None
     above_max_ect: AboveMax = "mark"
     above_max_source: str = ""
     support: Mapping[Feature, Support] = field(default_factory=dict)
@@ -67,3 +73,30 @@ class Capabilities:
     def of(self, feature: Feature) -> Support:
         """The statement about a feature; a target that says nothing about it does not have it."""
         return self.support.get(feature, Support("no", "this target says nothing about it"))
+
+    def on(self, platform: Platform) -> Capabilities:
+        """These abilities as one platform has them: a fact that is stated there decides."""
+        facts, support = platform.facts, dict(self.support)
+        instead = "" if facts.instead is None else facts.instead.value
+        if (not_ect := facts.not_ect) is not None and platform.known:
+            if not_ect.value == "drop" and not_ect.confirmed:
+                support[Feature.SELECTIVE_DROP] = Support("yes", f"{platform.title}: {not_ect.source}")
+            elif not_ect.value == "tail-drop":
+                support[Feature.SELECTIVE_DROP] = Support(
+                    "no", f"{platform.title} drops Not-ECT only when the queue is full ({not_ect.source})", instead
+                )
+        above, above_source = self.above_max_ect, self.above_max_source
+        if facts.ect_above_max is not None:
+            above, above_source = facts.ect_above_max.value, f"{platform.title}: {facts.ect_above_max.source}"
+            if above != "mark" and self.of(Feature.STEP_THRESHOLD).level != "no":
+                why = f"ECT above the maximum: {above} ({above_source}), so the ramp ends at L"
+                support[Feature.STEP_THRESHOLD] = Support("no", why)
+        strict = facts.strict_queues
+        return replace(
+            self,
+            support=support,
+            above_max_ect=above,
+            above_max_source=above_source,
+            max_queues=self.max_queues if facts.queues is None else min(self.max_queues, facts.queues.value),
+            strict_queues=None if strict is None else strict.value,
+        )

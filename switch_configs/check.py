@@ -57,15 +57,15 @@ def check(policy: Policy, *, names: Iterable[str] | None = None, ports: tuple[st
     found = tuple(findings(policy))
     if any(finding.severity == "error" for finding in found):
         return Report(findings=found, results=(), pairs=())
-    results = [_one(policy, name, ports) for name in (targets() if names is None else names)]
+    results = [_one(policy, name, ports) for name in (policy.targets or targets() if names is None else names)]
     written = [result.generated for result in results if result.generated is not None]
     pairs = []
     for left, right in combinations(written, 2):
         found_between = compare(left, right)
         pairs.append(
             Pair(
-                left=left.target.name,
-                right=right.target.name,
+                left=str(left.target.spec),
+                right=str(right.target.spec),
                 unexplained=found_between.unexplained,
                 accepted=len(found_between.accepted),
                 near=len(found_between.near),

@@ -10,6 +10,8 @@ from mlt.switch_configs.thresholds import ClassThresholds, Model, Problem, optim
 DATA_DSCP = (46, 40, 32, 24, 16, 8)
 CONTROL_DSCP = 48
 ROUTING_DSCP = 56
+# The least step that RED takes without rounding on every Spectrum ASIC: a multiple of 64 cells of 96, 144 and 192 B.
+RED_STEP_BYTES = 36864
 
 
 def derive(
@@ -18,7 +20,7 @@ def derive(
     *,
     load: float,
     small_ratio: float = 0.5,
-    granularity_bytes: int = 32768,
+    granularity_bytes: int = RED_STEP_BYTES,
     model: Model = "shared",
     description: str = "",
 ) -> tuple[Policy, tuple[ClassThresholds, ...]]:

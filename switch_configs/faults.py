@@ -19,12 +19,16 @@ from mlt.switch_configs.validators import Validator, validators
 
 @dataclass(frozen=True)
 class Fault:
-    """``pattern`` becomes ``replacement`` at its first match (every match if ``everywhere``)."""
+    """``pattern`` becomes ``replacement`` at its first match (every match if ``everywhere``).
+
+    ``limits``: the fault is one of written limits, which a policy may leave to the device's own buffers.
+    """
 
     what: str
     pattern: str
     replacement: str
     everywhere: bool = False
+    limits: bool = False
 
 
 _CLI = "one DSCP matched by two classes"
@@ -50,8 +54,8 @@ FAULTS: Mapping[str, tuple[Fault, ...]] = {
         Fault("DSCP mapped to an unbound priority", r"dscp 46 to switch-priority 6", "dscp 46 to switch-priority 9"),
         Fault("DSCP in the wrong queue", r"dscp 46 to switch-priority 6", "dscp 46 to switch-priority 5"),
         Fault("a data class not strict", r"(traffic-class 6 dcb ets) strict", r"\1 wrr 50"),
-        Fault("limit missing", r"interface ethernet \S+ egress-buffer ePort\.tc6 [^\n]+\n", ""),
-        Fault("limit in a pool that is not defined", r"map pool ePool0 reserved", "map pool ePool9 reserved"),
+        Fault("limit missing", r"interface ethernet \S+ egress-buffer ePort\.tc6 [^\n]+\n", "", limits=True),
+        Fault("limit in an undefined pool", r"map pool mlt reserved", "map pool ePool9 reserved", limits=True),
         Fault("misspelt command", r"congestion-control", "congestion-contol"),
     ),
     "sonic": (
@@ -63,7 +67,7 @@ FAULTS: Mapping[str, tuple[Fault, ...]] = {
         Fault("inverted thresholds", r'"green_min_threshold": "\d+"', '"green_min_threshold": "9999999"'),
         Fault(
             "threshold 0 means the whole buffer",
-            r'"(green|yellow|red)_min_threshold": "40960"',
+            r'"(green|yellow|red)_min_threshold": "36864"',
             r'"\1_min_threshold": "0"',
             True,
         ),
@@ -79,7 +83,7 @@ FAULTS: Mapping[str, tuple[Fault, ...]] = {
         ),
         Fault("not JSON", r'"SCHEDULER": \{', '"SCHEDULER": '),
         Fault("weighted where strict was asked", r'"type": "STRICT"', '"type": "DWRR", "weight": "10"'),
-        Fault("limit in a missing pool", r'"pool": "mlt_egress_pool"', '"pool": "egress"'),
+        Fault("limit in a missing pool", r'"pool": "mlt_egress_pool"', '"pool": "egress"', limits=True),
     ),
     "cumulus": (
         Fault("marks only (red disabled)", r"red enable", "red disable"),
@@ -97,7 +101,7 @@ FAULTS: Mapping[str, tuple[Fault, ...]] = {
             "RED on the control class",
             r"(nv set qos congestion-control mlt traffic-class )6( ecn)",
             r"\g<1>7 ecn enable\n\g<1>7 red enable\n"
-            r"\g<1>7 min-threshold 40960\n\g<1>7 max-threshold 41984\n\g<1>7 probability 100\n\g<1>6\2",
+            r"\g<1>7 min-threshold 36864\n\g<1>7 max-threshold 43008\n\g<1>7 probability 100\n\g<1>6\2",
         ),
     ),
     "eos": (
@@ -138,8 +142,8 @@ FAULTS: Mapping[str, tuple[Fault, ...]] = {
         Fault("ECN missing", r"set [^\n]+layers-1 explicit-congestion-notification\n", ""),
         Fault("dangling drop profile", r"drop-profile mlt-layers-1\n", "drop-profile nope\n"),
         Fault("queue 77", r"mlt-layers-1 queue-num 6", "mlt-layers-1 queue-num 77"),
-        Fault("wrong priority name", r"mlt-layers-1 priority strict-high", "mlt-layers-1 priority xyz"),
-        Fault("not strict", r"mlt-layers-1 priority strict-high", "mlt-layers-1 priority low"),
+        Fault("wrong priority name", r"mlt-control priority strict-high", "mlt-control priority xyz"),
+        Fault("control not strict", r"mlt-control priority strict-high", "mlt-control priority low"),
         Fault("fill level above 100", r"fill-level \d+ fill-level \d+", "fill-level 1 fill-level 120"),
         Fault("inverted fill levels", r"fill-level (\d+) fill-level (\d+)", r"fill-level 9\2 fill-level 1"),
         Fault("dangling scheduler map", r"scheduler-map mlt\n", "scheduler-map nope\n"),
@@ -167,7 +171,7 @@ FAULTS: Mapping[str, tuple[Fault, ...]] = {
         Fault("drops only (ecn missing)", r" ecn\n", "\n"),
         Fault("marks only (nodrop)", r" ecn\n", " ecn nodrop\n"),
         Fault("harddrop", r" ecn\n", " ecn harddrop\n"),
-        Fault("max below min", r"min 40960 max \d+", "min 40960 max 100"),
+        Fault("max below min", r"min 36864 max \d+", "min 36864 max 100"),
         Fault("limit below max", r"red limit \d+", "red limit 2000"),
         Fault("ECN bits in the match", r"dsfield 0xb8 0xfc", "dsfield 0xb8 0xff"),
         Fault("DSCP not shifted", r"dsfield 0xb8 0xfc", "dsfield 0x2e 0xfc"),
@@ -179,17 +183,17 @@ FAULTS: Mapping[str, tuple[Fault, ...]] = {
         Fault("misspelt qdisc", r"handle 22: red", "handle 22: rde"),
     ),
     "linux-ebpf": (
-        Fault("threshold above limit", r"queue (\S+) 6 40960 \d+", r"queue \1 6 40960 20000"),
-        Fault("threshold missing", r"queue (\S+) 6 40960", r"queue \1 6 0"),
-        Fault("limit missing", r"queue (\S+) 6 40960 \d+", r"queue \1 6 40960 0"),
-        Fault("threshold on control", r"queue (\S+) 7 0 0", r"queue \1 7 40960 0"),
+        Fault("threshold above limit", r"queue (\S+) 6 36864 \d+", r"queue \1 6 36864 20000"),
+        Fault("threshold missing", r"queue (\S+) 6 36864", r"queue \1 6 0"),
+        Fault("limit missing", r"queue (\S+) 6 36864 \d+", r"queue \1 6 36864 0"),
+        Fault("threshold on control", r"queue (\S+) 7 0 0", r"queue \1 7 36864 0"),
         Fault("DSCP in the wrong queue", r"dscp 46 6", "dscp 46 5"),
         Fault("DSCP mapped twice", r"dscp 46 6", "dscp 46 6\ndscp 46 5"),
         Fault("DSCP 64", r"dscp 46 6", "dscp 64 6"),
         Fault("queue 8", r"queue (\S+) 7 ", r"queue \1 8 "),
         Fault("a queue left out", r"queue \S+ 3 [^\n]+\n", ""),
         Fault("commit missing", r"commit swp1\n", ""),
-        Fault("threshold not a number", r"queue (\S+) 6 40960", r"queue \1 6 40k"),
+        Fault("threshold not a number", r"queue (\S+) 6 36864", r"queue \1 6 40k"),
         Fault("misspelt function", r"dscp 46 6", "dcsp 46 6"),
     ),
 }
@@ -211,7 +215,7 @@ class Row:
 def inject(files: Mapping[str, str], fault: Fault, *, comment: str) -> dict[str, str]:
     """The files with the fault in the first one it fits; raises SwitchConfigError if it fits none.
 
-    Comments are taken out first, or a fault could land in one; Junos's names the buffer and is read, so it stays.
+    Comments are taken out first, or a fault could land in one; Junos's names the queue's memory, is read and stays.
     """
     for name, whole in files.items():
         if name.endswith(".c") or name == "README.txt":
@@ -219,7 +223,7 @@ def inject(files: Mapping[str, str], fault: Fault, *, comment: str) -> dict[str,
         kept = [
             line
             for line in whole.splitlines()
-            if not line.lstrip().startswith(comment) or "percent of a shared buffer" in line
+            if not line.lstrip().startswith(comment) or "percent of a queue's memory" in line
         ]
         text = "\n".join(kept) + "\n"
         changed, count = re.subn(fault.pattern, fault.replacement, text, count=0 if fault.everywhere else 1)
@@ -241,11 +245,14 @@ def judge(policy: Policy, target: str, *, outside: tuple[Validator, ...]) -> Ite
     """Every fault of one target before us and the given validators (those that know the target)."""
     # One port keeps the first match the only match that matters.
     generated = generate(policy, target, ports=("1",))
-    for fault in FAULTS[target]:
+    limited = any(queue.limit_bytes is not None for queue in generated.plan.queues)
+    for fault in FAULTS[generated.target.name]:
+        if fault.limits and not limited:
+            continue
         files = inject(generated.apply, fault, comment=generated.target.comment)
         verdicts = {"mlt": caught_by_us(generated, files)}
         for validator in outside:
-            if target in validator.targets:
+            if generated.target.name in validator.targets:
                 verdicts[validator.name] = bool(validator.judge(generated, files))
         yield Row(target=target, what=fault.what, caught_by=verdicts)
 

@@ -8,6 +8,7 @@ from mlt.switch_configs.behaviour import Behaviour, Difference, differences
 from mlt.switch_configs.capabilities import Feature
 from mlt.switch_configs.errors import SwitchConfigError
 from mlt.switch_configs.plan import Plan, plan_for
+from mlt.switch_configs.platforms import parse_spec
 from mlt.switch_configs.policy import Policy
 from mlt.switch_configs.registry import target as find_target
 from mlt.switch_configs.semantics import require_sound
@@ -32,8 +33,19 @@ class Generated:
 def plan(policy: Policy, target: Target, *, ports: tuple[str, ...] | None = None) -> Plan:
     """The policy resolved for one target; raises CannotExpressError."""
     return plan_for(
-        policy, target=target.name, capabilities=target.capabilities, native_port=target.native_port, ports=ports
+        policy,
+        spec=target.spec,
+        platform=target.platform,
+        capabilities=target.able,
+        native_port=target.native_port,
+        ports=ports,
     )
+
+
+def device(policy: Policy, text: str) -> Target:
+    """The target of ``text``; a bare system name means the device that the policy's ``targets`` name for it."""
+    named = next((spec for spec in policy.targets if parse_spec(spec).system == text), text)
+    return find_target(named)
 
 
 def generate(
@@ -45,7 +57,7 @@ def generate(
     what was asked (a defect of the generator).
     """
     require_sound(policy, source=f"policy {policy.name}")
-    target = find_target(target_name)
+    target = device(policy, target_name)
     resolved = plan(policy, target, ports=ports)
     if running is None:
         apply, undo = target.render(resolved), target.undo(resolved)
@@ -117,7 +129,7 @@ def compare(left: Generated, right: Generated) -> Comparison:
     unexplained: list[Difference] = []
     accepted: list[Difference] = []
     close: list[Difference] = []
-    gap = max(left.target.capabilities.step_gap_bytes, right.target.capabilities.step_gap_bytes)
+    gap = max(side.target.platform.red_bytes(side.target.able.step_gap_bytes) for side in (left, right))
     for difference in differences(neutral(left), neutral(right), tolerance_percent=tolerance):
         near = difference.feature == "max-threshold" and _bytes_apart(difference) <= gap + _slack(left, right)
         (close if near else accepted if difference.feature in excused else unexplained).append(difference)

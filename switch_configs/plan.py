@@ -6,13 +6,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from mlt.switch_configs.behaviour import Behaviour, PortBehaviour, QueueBehaviour, RandomDetect, Role
-from mlt.switch_configs.capabilities import MEANING, Capabilities, Feature
+from mlt.switch_configs.capabilities import MEANING, Capabilities, Feature, Support
 from mlt.switch_configs.errors import CannotExpressError
+from mlt.switch_configs.platforms import Platform, Spec, first_release, platforms
 from mlt.switch_configs.policy import DSCP_VALUES, DataClass, Policy
+
+# Ports of the largest chassis: names up to this number are told apart from names this system does not have.
+MOST_PORTS = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +44,11 @@ class PlannedQueue:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Everything ``render`` may use. ``queues`` from the highest number down; ``ports`` are native names."""
+    """Everything ``render`` may use. ``queues`` from the highest number down; ``ports`` are native names.
+
+    ``accepted``: what the target lacks or leaves out, with the policy's reason. ``notes``: what a person should know
+    about the resolution itself (a threshold that the device rounds, an acceptance that nothing needed).
+    """
 
     policy: Policy
     ports: tuple[str, ...]
@@ -48,6 +56,7 @@ class Plan:
     queues: tuple[PlannedQueue, ...]
     group_weights: dict[str, int]
     accepted: tuple[tuple[Feature, str], ...]
+    notes: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -89,40 +98,124 @@ class _Resolver:
     """Walks the policy once and collects every problem instead of stopping at the first."""
 
     policy: Policy
-    target: str
+    spec: Spec
+    platform: Platform
     capabilities: Capabilities
-    problems: list[str]
-    accepted: list[tuple[Feature, str]]
+    problems: list[str] = field(default_factory=list)
+    accepted: list[tuple[Feature, str]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    asked: set[Feature] = field(default_factory=set)
+
+    def acceptances(self) -> dict[str, str]:
+        """The policy's ``accept`` for this device: the system's entry, then the platform's and the release's."""
+        bare = Spec(self.spec.system)
+        keys = (bare, replace(bare, platform=self.spec.platform), replace(bare, release=self.spec.release), self.spec)
+        merged: dict[str, str] = {}
+        for key in dict.fromkeys(str(key) for key in keys):
+            merged |= self.policy.accept.get(key, {})
+        return merged
 
     def has(self, feature: Feature) -> bool:
-        """True where the target can do it; otherwise notes an acceptance or a problem."""
+        """True where the target can do it and the policy wants it; otherwise notes an acceptance or a problem."""
+        self.asked.add(feature)
         support = self.capabilities.of(feature)
-        if support.level != "no":
-            return True
-        why = self.policy.accept.get(self.target, {}).get(feature.value)
-        if why is not None:
+        why = self.acceptances().get(feature.value)
+        if why is not None and support.level != "yes":
             if (feature, why) not in self.accepted:
                 self.accepted.append((feature, why))
             return False
+        if support.level != "no":
+            return True
         way_out = support.way_out or "choose another target"
         problem = (
             f"cannot express {feature} ({MEANING[feature]}): {support.why}. Way out: {way_out}; or, if you can live "
-            f"without it there, write accept: {{{self.target}: {{{feature}: <reason>}}}} in the policy"
+            f"without it there, write accept: {{{self.spec.system}: {{{feature}: <reason>}}}} in the policy"
         )
         if problem not in self.problems:  # every class asks
             self.problems.append(problem)
         return False
 
-    def rounded(self, value: int, unit: int | None, what: str) -> int:
-        """``value`` in the target's granularity; a move beyond the tolerance is a problem."""
-        buffer = self.policy.switch.shared_buffer_bytes
+    def check_acceptances(self) -> None:
+        """No ``accept`` is ignored in silence: an unknown feature is a problem, one without effect is noted."""
+        known = {feature.value for feature in Feature}
+        effective = {feature.value for feature, _ in self.accepted}
+        for name in self.acceptances():
+            if name not in known:
+                self.problems.append(f"accept names {name!r}; the features are {', '.join(sorted(known))}")
+            elif Feature(name) not in self.asked:
+                self.notes.append(f"accept {name}: without effect, this policy does not ask for it here")
+            elif name not in effective:
+                self.notes.append(f"accept {name}: without effect, {self.platform.title} has it and it is written")
+
+    def check_device(self) -> None:
+        """What the platform and the release exclude whatever the classes are."""
+        if self.platform.needs_platform and not self.platform.known:
+            self.problems.append(
+                f"needs a platform: {self.platform.needs_platform}. Way out: --target {self.spec.system}@PLATFORM, one "
+                f"of {', '.join(platforms(self.spec.system))}"
+            )
+        first = first_release(self.spec.system)
+        if first is not None and self.spec.release is not None and _older(self.spec.release, first.value):
+            self.problems.append(
+                f"release {self.spec.release} is older than {first.value} ({first.source}). Way out: upgrade the switch"
+            )
+        switch, buffer = self.policy.switch, self.platform.facts.buffer_bytes
+        if self.platform.known and buffer is not None and switch.shared_buffer_bytes > buffer.value:
+            self.problems.append(
+                f"switch.shared_buffer_bytes is {switch.shared_buffer_bytes} B, {self.platform.title} has "
+                f"{buffer.value} B for one queue at most ({buffer.source}). Way out: lower it, and the limits with it"
+            )
+        if switch.queues > self.capabilities.max_queues:
+            self.problems.append(
+                f"has {self.capabilities.max_queues} queues per port, the policy asks for {switch.queues}. "
+                f"Way out: set switch.queues to {self.capabilities.max_queues} and use fewer data classes"
+            )
+
+    def ports(self, labels: tuple[str, ...], native_port: Callable[[str], str]) -> tuple[str, ...]:
+        """Native names; a port that the platform does not have is a problem."""
+        count = self.platform.port_count
+        try:
+            names = tuple(native_port(label) for label in labels)
+        except ValueError as error:
+            self.problems.append(str(error))
+            return labels
+        if count is not None:
+            beyond = {native_port(str(number)) for number in range(count + 1, MOST_PORTS)}
+            absent = [label for label in labels if native_port(label) in beyond]
+            if absent:
+                self.problems.append(
+                    f"{self.platform.title} has {count} ports, not {', '.join(absent)}. Way out: --ports 1-{count}, or "
+                    "name the ports"
+                )
+        repeated = sorted({name for name in names if names.count(name) > 1})
+        if repeated:
+            self.problems.append(f"ports named twice: {', '.join(repeated)}")
+        return names
+
+    def rounded(self, value: int, unit: int | None, what: str, *, detect: bool = False) -> int:
+        """``value`` in the target's granularity and, for RED (``detect``), as the device rounds it; a move beyond the
+        tolerance is a problem."""
         if unit is None:
-            steps = max(1, round(value * 100 / buffer))
-            result = round(steps * buffer / 100)
-            grain = f"whole percent of {buffer} B"
+            memory = self.policy.switch.queue_memory_bytes
+            if memory is None:
+                problem = (
+                    "counts thresholds in percent of the queue's own memory, which the policy does not state. Way "
+                    "out: write switch.queue_memory_bytes, what one queue may hold on this device"
+                )
+                if problem not in self.problems:
+                    self.problems.append(problem)
+                return value
+            steps = max(1, round(value * 100 / memory))
+            if steps > 99:
+                self.problems.append(f"{what} = {value} B is {steps}% of the queue's {memory} B: it must be below 100%")
+            result = round(steps * memory / 100)
+            grain = f"whole percent of {memory} B"
         else:
             result = max(1, round(value / unit)) * unit
             grain = f"units of {unit} B"
+        if detect and self.platform.red_unit_bytes > 1:
+            result = self.platform.red_bytes(value if unit is not None else result)
+            grain = f"units of {self.platform.red_unit_bytes} B (RED of {self.platform.title})"
         moved = abs(result - value) * 100 / value
         # An exact percent of an odd buffer still rounds by less than a byte.
         if moved > self.policy.rounding_tolerance_percent and abs(result - value) > 1:
@@ -130,23 +223,24 @@ class _Resolver:
                 f"{what} = {value} B would become {result} B ({moved:.1f}% off): this target takes {grain}. Way out: "
                 f"use a multiple of it, or set rounding_tolerance_percent to at least {moved:.1f}"
             )
+        elif detect and result != value:
+            self.notes.append(f"{what}: {value} B is {result} B here ({grain})")
         return result
 
-    def random_detect(self, data: DataClass) -> RandomDetect:
+    def random_detect(self, data: DataClass, *, selective: bool) -> RandomDetect:
         caps, unit = self.capabilities, self.capabilities.threshold_unit_bytes
-        low = self.rounded(data.wred.min_threshold_bytes, unit, f"S of class {data.name}")
-        stepped = low + caps.step_gap_bytes
+        low = self.rounded(data.wred.min_threshold_bytes, unit, f"S of class {data.name}", detect=True)
         if caps.above_max_ect == "mark":
-            high = stepped
+            high = self.platform.red_bytes(low + caps.step_gap_bytes)
         else:
             self.has(Feature.STEP_THRESHOLD)
-            high = self.rounded(data.limit_bytes, unit, f"the ramp's end (L) of class {data.name}")
+            high = self.rounded(data.limit_bytes, unit, f"the ramp's end (L) of class {data.name}", detect=True)
         return RandomDetect(
             min_bytes=low,
             max_bytes=high,
             probability_percent=data.wred.max_drop_probability_percent,
             mark_ect=data.wred.enable_ecn,
-            drop_not_ect=data.wred.drop,
+            drop_not_ect=data.wred.drop and selective,
         )
 
     def collapse(self, queues: list[PlannedQueue]) -> None:
@@ -163,53 +257,71 @@ class _Resolver:
                 )
 
 
-def _weights(policy: Policy) -> tuple[dict[int, int], dict[str, int]]:
+def _older(release: str, first: str) -> bool:
+    """True where both are dotted numbers and ``release`` comes before ``first``."""
+    try:
+        return [int(part) for part in release.split(".")] < [int(part) for part in first.split(".")]
+    except ValueError:
+        return False
+
+
+def _weights(policy: Policy, *, weighted: bool) -> tuple[dict[int, int], dict[str, int]]:
     """Queue index in ``data`` -> weight (with -1 for the default class), and the weights of scheduler groups."""
     default = policy.default
-    if default.sharing == "lowest":
-        return {}, {}
     other = 100 - default.dnn_share_percent
-    if default.sharing == "fair":
-        return {}, {"dnn": default.dnn_share_percent, "other": other}
-    return dict(enumerate(shares(default.dnn_share_percent, len(policy.data)))) | {-1: other}, {}
+    if weighted:
+        return dict(enumerate(shares(default.dnn_share_percent, len(policy.data)))) | {-1: other}, {}
+    return {}, {"dnn": default.dnn_share_percent, "other": other} if default.sharing == "fair" else {}
 
 
-def plan_for(
-    policy: Policy,
-    *,
-    target: str,
-    capabilities: Capabilities,
-    native_port: Callable[[str], str],
-    ports: tuple[str, ...] | None = None,
-) -> Plan:
-    """Resolve ``policy`` for one target; raises CannotExpressError listing everything the target cannot do."""
-    labels = ports if ports is not None else policy.ports()
-    resolver = _Resolver(policy=policy, target=target, capabilities=capabilities, problems=[], accepted=[])
-    if policy.switch.queues > capabilities.max_queues:
-        resolver.problems.append(
-            f"has {capabilities.max_queues} queues per port, the policy asks for {policy.switch.queues}. "
-            f"Way out: set switch.queues to {capabilities.max_queues} and use fewer data classes"
-        )
-    known = {feature.value for feature in Feature}
-    for feature in policy.accept.get(target, {}):
-        if feature not in known:
-            resolver.problems.append(f"accept names {feature!r}; the features are {', '.join(sorted(known))}")
-    resolver.has(Feature.SELECTIVE_DROP)
-    resolver.has(Feature.STRICT_PRIORITY)
-    if policy.default.sharing != "weighted":
-        resolver.has(Feature.ECN_ON_STRICT)
-    else:
-        resolver.has(Feature.WEIGHTED)
+def _with_strict_queues(capabilities: Capabilities, platform: Platform, policy: Policy) -> Capabilities:
+    """Strict priority is missing where the platform has fewer strict queues than control and the data classes need."""
+    needed = 1 if policy.default.sharing == "weighted" else len(policy.data) + 1
+    has, fact = capabilities.strict_queues, platform.facts.strict_queues
+    if has is None or fact is None or has >= needed:
+        return capabilities
+    fewer = f"use {has - 1} data classes at most" if has > 2 else "set default.sharing: weighted"
+    instead = "" if platform.facts.instead is None else f"; or {platform.facts.instead.value}"
+    missing = Support(
+        "no", f"{platform.title}: {has} strict queue at once, {needed} are needed ({fact.source})", fewer + instead
+    )
+    return replace(capabilities, support={**capabilities.support, Feature.STRICT_PRIORITY: missing})
+
+
+def _sharing(resolver: _Resolver) -> tuple[dict[int, int], dict[str, int]]:
+    """Asks for what the policy's sharing needs; weights where strict priority is accepted to be missing."""
+    policy = resolver.policy
+    weighted = policy.default.sharing == "weighted"
+    strict = resolver.has(Feature.STRICT_PRIORITY)
+    resolver.has(Feature.WEIGHTED if weighted else Feature.ECN_ON_STRICT)
     if policy.default.sharing == "fair":
         resolver.has(Feature.FAIR)
-    limits = resolver.has(Feature.QUEUE_LIMIT)
+    if not strict and resolver.capabilities.of(Feature.STRICT_PRIORITY).level == "no":
+        weighted = True
     try:
-        weights, group_weights = _weights(policy)
+        return _weights(policy, weighted=weighted)
     except ValueError as error:
         resolver.problems.append(f"default.dnn_share_percent: {error}")
-        weights, group_weights = {}, {}
-    group = "dnn" if policy.default.sharing == "fair" else "port"
+        return {}, {}
 
+
+def _writes_limits(resolver: _Resolver) -> bool:
+    """True where L_i is written: not into the buffers of the whole switch unless the policy says so."""
+    limits = resolver.has(Feature.QUEUE_LIMIT)
+    if limits and resolver.capabilities.buffers_apart and resolver.policy.switch.buffers == "keep":
+        why = "switch.buffers is keep: the device's own pools and profiles stay, and bound the queues in place of L"
+        resolver.accepted.append((Feature.QUEUE_LIMIT, why))
+        return False
+    return limits
+
+
+def _queues(resolver: _Resolver) -> tuple[tuple[PlannedQueue, ...], dict[str, int]]:
+    """Control on top, data below it in order, default at 0; and the weights of scheduler groups."""
+    policy, capabilities = resolver.policy, resolver.capabilities
+    weights, group_weights = _sharing(resolver)
+    selective = resolver.has(Feature.SELECTIVE_DROP) or capabilities.of(Feature.SELECTIVE_DROP).level != "no"
+    limits = _writes_limits(resolver)
+    group = "dnn" if policy.default.sharing == "fair" else "port"
     top = policy.switch.queues - 1
     queues = [
         PlannedQueue(
@@ -221,35 +333,48 @@ def plan_for(
         )
     ]
     for index, data in enumerate(policy.data):
-        number = top - 1 - index
-        limit = resolver.rounded(data.limit_bytes, capabilities.limit_unit_bytes, f"L of class {data.name}")
+        number, limit = top - 1 - index, None
+        if limits:
+            limit = resolver.rounded(data.limit_bytes, capabilities.limit_unit_bytes, f"L of class {data.name}")
         behaviour = QueueBehaviour(
             queue=number,
             weight_percent=weights.get(index),
             group=group,
-            random_detect=resolver.random_detect(data),
-            limit_bytes=limit if limits else None,
+            random_detect=resolver.random_detect(data, selective=selective),
+            limit_bytes=limit,
         )
         queues.append(PlannedQueue(number=number, role="data", name=data.name, dscp=(data.dscp,), behaviour=behaviour))
     resolver.collapse(queues)
-    queues.append(
-        PlannedQueue(
-            number=0,
-            role="default",
-            name="default",
-            dscp=(),
-            behaviour=QueueBehaviour(
-                queue=0, weight_percent=weights.get(-1), group="other" if group == "dnn" else "port"
-            ),
-        )
-    )
+    last = QueueBehaviour(queue=0, weight_percent=weights.get(-1), group="other" if group == "dnn" else "port")
+    queues.append(PlannedQueue(number=0, role="default", name="default", dscp=(), behaviour=last))
+    return tuple(queues), group_weights
+
+
+def plan_for(
+    policy: Policy,
+    *,
+    spec: Spec,
+    platform: Platform,
+    capabilities: Capabilities,
+    native_port: Callable[[str], str],
+    ports: tuple[str, ...] | None = None,
+) -> Plan:
+    """Resolve ``policy`` for one device; raises CannotExpressError listing everything the target cannot do."""
+    able = _with_strict_queues(capabilities, platform, policy)
+    resolver = _Resolver(policy=policy, spec=spec, platform=platform, capabilities=able)
+    resolver.check_device()
+    labels = ports if ports is not None else policy.ports()
+    names = resolver.ports(labels, native_port)
+    queues, group_weights = _queues(resolver)
+    resolver.check_acceptances()
     if resolver.problems:
-        raise CannotExpressError(target, resolver.problems)
+        raise CannotExpressError(str(spec), resolver.problems)
     return Plan(
         policy=policy,
-        ports=tuple(native_port(label) for label in labels),
+        ports=names,
         labels=labels,
-        queues=tuple(queues),
+        queues=queues,
         group_weights=group_weights,
         accepted=tuple(resolver.accepted),
+        notes=tuple(resolver.notes),
     )

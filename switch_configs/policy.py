@@ -18,12 +18,46 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from mlt.switch_configs.errors import PolicyError
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from mlt.switch_configs.errors import PolicyError, SwitchConfigError
+from mlt.switch_configs.platforms import parse_spec
+from mlt.switch_configs.units import RATES, SIZES, scaled
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema, field_validator
 
 DSCP_VALUES = 64
-Dscp = Annotated[int, Field(ge=0, lt=DSCP_VALUES, strict=True)]
+# RFC 2474 (class selectors), 2597 (assured forwarding), 3246 (ef), 5865 (voice-admit), 8622 (le).
+DSCP_NAMES = {
+    "default": 0, "be": 0, "le": 1, "ef": 46, "voice-admit": 44,
+    **{f"cs{number}": 8 * number for number in range(8)},
+    **{f"af{major}{minor}": 8 * major + 2 * minor for major in range(1, 5) for minor in range(1, 4)},
+}  # fmt: skip
+
+
+def _code_point(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    if value.strip().lower() not in DSCP_NAMES:
+        raise ValueError(f"a code point is a number from 0 to 63 or a name ({', '.join(DSCP_NAMES)})")
+    return DSCP_NAMES[value.strip().lower()]
+
+
+def _size(value: object) -> object:
+    return scaled(value, SIZES, "size", "40KB") if isinstance(value, str) else value
+
+
+def _rate(value: object) -> object:
+    return scaled(value, RATES, "rate", "100gbit") if isinstance(value, str) else value
+
+
+def _schema(pattern: str, example: str) -> WithJsonSchema:
+    text = {"type": "string", "pattern": pattern, "examples": [example]}
+    return WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 0}, text]})
+
+
+_DSCP_SCHEMA = _schema(f"^({'|'.join(DSCP_NAMES)})$", "ef")
+Dscp = Annotated[int, Field(ge=0, lt=DSCP_VALUES, strict=True), BeforeValidator(_code_point), _DSCP_SCHEMA]
 PositiveInt = Annotated[int, Field(gt=0, strict=True)]
+Size = Annotated[PositiveInt, BeforeValidator(_size), _schema(r"^[0-9.]+ ?([KMGkmg]i?)?[Bb]$", "40KB")]
+Rate = Annotated[PositiveInt, BeforeValidator(_rate), _schema(r"^[0-9.]+ ?[kmg]?bit$", "100gbit")]
 Percent = Annotated[int, Field(gt=0, le=100, strict=True)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9-]{0,15}$")]
 
@@ -35,7 +69,7 @@ class _Strict(BaseModel):
 class Wred(_Strict):
     """One queue's random early detection, as OpenConfig's ``wred/uniform/config``."""
 
-    min_threshold_bytes: PositiveInt = Field(description="S_i: above this depth ECT is marked and Not-ECT dropped")
+    min_threshold_bytes: Size = Field(description="S_i: above this depth ECT is marked and Not-ECT dropped")
     enable_ecn: bool = Field(default=True, strict=True, description="mark ECN-capable packets above S_i")
     drop: bool = Field(default=True, strict=True, description="drop packets that are not ECN-capable above S_i")
     max_drop_probability_percent: Percent = Field(default=100, description="probability at and above the threshold")
@@ -47,7 +81,7 @@ class DataClass(_Strict):
     name: Name
     dscp: Dscp
     wred: Wred
-    limit_bytes: PositiveInt = Field(description="L_i: at this depth every packet is dropped")
+    limit_bytes: Size = Field(description="L_i: at this depth every packet is dropped")
 
 
 class ControlClass(_Strict):
@@ -73,12 +107,22 @@ class DefaultClass(_Strict):
 
 
 class Switch(_Strict):
-    """What the switch is, for checks and for units; no size here is ever written to a device by itself."""
+    """What the switch is, for checks and for units; no size here is written to a device unless ``buffers`` says so."""
 
     queues: Annotated[int, Field(ge=3, le=8, strict=True)] = 8
-    shared_buffer_bytes: PositiveInt
-    link_rate_bits_per_second: PositiveInt
-    packet_bytes: PositiveInt = Field(default=1500, description="the largest packet of model data")
+    shared_buffer_bytes: Size
+    queue_memory_bytes: Size | None = Field(
+        default=None, description="what one queue may hold; only targets that count in percent of it need it"
+    )
+    buffers: Literal["keep", "write"] = Field(
+        default="keep",
+        description=(
+            "keep: the device's buffer pools and profiles stay as they are, L_i is not written there. write: pools and "
+            "profiles for L_i are written too, which changes shared buffers of the whole switch"
+        ),
+    )
+    link_rate_bits_per_second: Rate
+    packet_bytes: Size = Field(default=1500, description="the largest packet of model data")
     ports: tuple[str | int, ...] = Field(
         min_length=1, description='numbers, ranges ("1-16") or the device\'s own names'
     )
@@ -94,12 +138,32 @@ class Policy(_Strict):
     control: ControlClass = ControlClass()
     data: tuple[DataClass, ...] = Field(min_length=1, description="highest priority (front layers) first")
     default: DefaultClass = DefaultClass()
+    targets: tuple[str, ...] = Field(
+        default=(),
+        description=(
+            'the devices this policy is for, "system[/release][@platform]": what check judges without --target, and '
+            "what a bare system name stands for"
+        ),
+    )
     rounding_tolerance_percent: Annotated[float, Field(ge=0, lt=50)] = Field(
         default=0.0, description="how far a threshold may move where a target has coarser units; 0 refuses any move"
     )
     accept: dict[str, dict[str, str]] = Field(
         default_factory=dict, description="target -> feature -> why it may be missing there; anything else is an error"
     )
+
+    @field_validator("targets")
+    @classmethod
+    def _specs(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        systems = []
+        for text in value:
+            try:
+                systems.append(parse_spec(text).system)
+            except SwitchConfigError as error:
+                raise ValueError(str(error)) from error
+        if repeated := sorted({system for system in systems if systems.count(system) > 1}):
+            raise ValueError(f"{', '.join(repeated)}: name one device per system, others with --target")
+        return value
 
     @field_validator("accept")
     @classmethod
@@ -124,7 +188,7 @@ class Policy(_Strict):
 
     def digest(self) -> str:
         """Hash of the meaning, not of the text: comments, order of keys and descriptions do not change it."""
-        body = self.model_dump(mode="json", exclude={"description"})
+        body = self.model_dump(mode="json", exclude={"description", "targets"})
         return hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()[:16]
 
     def ports(self) -> tuple[str, ...]:
@@ -133,17 +197,22 @@ class Policy(_Strict):
 
 
 def expand_ports(ports: tuple[str | int, ...]) -> tuple[str, ...]:
-    """``(1, "3-5", "swp9")`` -> ``("1", "3", "4", "5", "swp9")``; raises ValueError on a reversed range or a repeat."""
+    """``(1, "3-5", "swp9")`` -> ``("1", "3", "4", "5", "swp9")``; raises ValueError on a port 0, a range that runs
+    backwards or is of names, and a repeat."""
     found: list[str] = []
     for port in ports:
         text = str(port).strip()
-        match = re.fullmatch(r"(\d+)-(\d+)", text)
+        match = re.fullmatch(r"(\d+)(?:-(\d+))?", text)
         if match is None:
             if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9/_.:-]{0,31}", text):
                 raise ValueError(f"port {text!r}: a name is letters, digits and / _ . : -")
+            if re.search(r"\d-\d+$", text):
+                raise ValueError(f"port {text!r}: a range is of numbers (1-4); write out the device's own names")
             found.append(text)
             continue
-        first, last = int(match[1]), int(match[2])
+        first, last = int(match[1]), int(match[2] or match[1])
+        if first == 0:
+            raise ValueError(f"port {text!r}: ports are counted from 1 (a device's own name may have a 0)")
         if last < first:
             raise ValueError(f"port range {text!r} runs backwards; write {last}-{first}")
         found += [str(number) for number in range(first, last + 1)]

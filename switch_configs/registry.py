@@ -8,6 +8,7 @@ from importlib import import_module
 
 from mlt.switch_configs import vendors
 from mlt.switch_configs.errors import SwitchConfigError
+from mlt.switch_configs.platforms import Spec, parse_spec
 from mlt.switch_configs.target import Target
 
 
@@ -24,9 +25,11 @@ def targets() -> dict[str, Target]:
     return dict(sorted(found.items()))
 
 
-def target(name: str) -> Target:
-    """One target by name; the error lists the names there are."""
+def target(text: str) -> Target:
+    """One target by ``system[/release][@platform]``; the error lists the systems there are."""
+    spec = parse_spec(text)
     try:
-        return targets()[name]
+        known = targets()[spec.system]
     except KeyError:
-        raise SwitchConfigError(f"no target {name!r}; there are: {', '.join(targets())}") from None
+        raise SwitchConfigError(f"no target {spec.system!r}; there are: {', '.join(targets())}") from None
+    return known if spec == Spec(spec.system) else type(known)(spec)

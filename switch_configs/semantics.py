@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-from mlt.switch_configs.errors import PolicyError
+from mlt.switch_configs.errors import PolicyError, SwitchConfigError
 from mlt.switch_configs.policy import Policy
 
 
@@ -104,6 +104,24 @@ def _thresholds(policy: Policy) -> list[Finding]:
     return found
 
 
+def _accepted_targets(policy: Policy) -> list[Finding]:
+    """An ``accept`` for a target that does not exist would be ignored in silence."""
+    from mlt.switch_configs.platforms import parse_spec
+    from mlt.switch_configs.registry import targets
+
+    found = []
+    for where, names in (("accept", policy.accept), ("targets", policy.targets)):
+        for name in names:
+            try:
+                known = parse_spec(name).system in targets()
+            except SwitchConfigError:
+                known = False
+            if not known:
+                message = f"{where} names target {name!r}; there are: {', '.join(targets())}"
+                found.append(Finding("error", "known-target", f"{where}.{name}", message))
+    return found
+
+
 def findings(policy: Policy) -> list[Finding]:
     """Every broken rule and every warning, in file order."""
     found = _code_points(policy) + _thresholds(policy)
@@ -126,6 +144,7 @@ def findings(policy: Policy) -> list[Finding]:
                 "warning", "no-strict-priority", "default", "weighted sharing gives up strict priority of front layers"
             )
         )
+    found += _accepted_targets(policy)
     try:
         policy.ports()
     except ValueError as error:

@@ -18,6 +18,7 @@ from mlt.switch_configs.capabilities import Capabilities
 from mlt.switch_configs.counters import QueueCounters
 from mlt.switch_configs.errors import ParseError, SwitchConfigError
 from mlt.switch_configs.plan import Plan
+from mlt.switch_configs.platforms import Spec, find
 from mlt.switch_configs.policy import DSCP_VALUES
 
 UNCONFIRMED = "UNCONFIRMED"
@@ -42,7 +43,7 @@ class Procedure:
 
 
 class Target(ABC):
-    """One switch system. Stateless; one instance per module."""
+    """One switch system on one platform; stateless but for ``spec`` (release, platform) and that platform's facts."""
 
     name: ClassVar[str]
     title: ClassVar[str]
@@ -50,6 +51,19 @@ class Target(ABC):
     capabilities: ClassVar[Capabilities]
     procedure: ClassVar[Procedure]
     unconfirmed: ClassVar[tuple[Unconfirmed, ...]] = ()
+
+    def __init__(self, spec: Spec | None = None) -> None:
+        self.spec = Spec(self.name) if spec is None else spec
+        self.platform = find(self.name, self.spec.platform)
+
+    @property
+    def able(self) -> Capabilities:
+        """``capabilities`` as this platform has them."""
+        return self.capabilities.on(self.platform)
+
+    def notes(self, plan: Plan) -> tuple[str, ...]:
+        """Lines for the header: the procedure's own, where the facts come from, what the policy need not accept."""
+        return (*self.procedure.notes, *self.platform.notes(), *plan.notes)
 
     @abstractmethod
     def native_port(self, label: str) -> str:
@@ -90,6 +104,7 @@ def header_lines(target: Target, plan: Plan, body: str) -> list[str]:
     """The header: whose policy, how to apply, verify and undo, what is unconfirmed or accepted. No dates."""
     lines = [
         f"{plan.name}: QoS for bounded-loss training traffic on {target.title}",
+        f"target {target.spec}: {target.platform.title}",
         f"policy {plan.name} sha256:{plan.policy.digest()}  by mlt switch generate; edit the policy, not this",
         "",
         "apply:",
@@ -99,8 +114,8 @@ def header_lines(target: Target, plan: Plan, body: str) -> list[str]:
         "undo:",
         *[f"  {step}" for step in target.procedure.undo],
     ]
-    if target.procedure.notes:
-        lines += ["notes:", *[f"  {note}" for note in target.procedure.notes]]
+    if notes := target.notes(plan):
+        lines += ["notes:", *[f"  {note}" for note in notes]]
     marked = [item for item in target.unconfirmed if _first_match(item, body) is not None]
     if marked:
         lines.append(f"{UNCONFIRMED} (no vendor document or device confirmed it; try it on one port first):")

@@ -30,6 +30,7 @@ class Cumulus(Target):
     comment: ClassVar[str] = "#"
     capabilities: ClassVar[Capabilities] = Capabilities(
         step_gap_bytes=STEP_BYTES,
+        buffers_apart=True,
         above_max_ect="mark",
         above_max_source="Spectrum marks above max as well",
         support={

@@ -1,8 +1,8 @@
 """Juniper Junos on QFX, as ``set`` lines.
 
-Syntax: Junos 24.4R1 YANG. Not equivalent to the other targets, and it says so: thresholds are whole percent of the
-queue's buffer, one ECN page advises against ECN on strict-high queues, and two pages disagree on whether the drop
-profile drops Not-ECT packets on an ECN queue or a full buffer does.
+Syntax: Junos 24.4R1 YANG. Not equivalent to the other targets: fill levels are whole percent of the queue's own
+memory, one ECN page advises against ECN on strict-high queues, and what an ECN queue does with Not-ECT packets and how
+many queues may be strict depends on the model (``platforms``). Without a platform nothing is written.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mlt.switch_configs.plan import Plan
 from mlt.switch_configs.target import PortBuilder, Procedure, Target, Unconfirmed, code_lines
 
 PREFIX = "set class-of-service "
-BUFFER = re.compile(r"shared buffer of (\d+) bytes")
+BASIS = re.compile(r"percent of a queue's memory of (\d+) bytes")
 
 
 class Junos(Target):
@@ -59,19 +59,24 @@ class Junos(Target):
         ),
         notes=(
             "not equivalent to byte-exact targets: read ECN-CE and drops under load before trusting it",
-            "fill levels are percent of what the policy calls the shared buffer; check the queue's own buffer first",
+            "fill levels are percent of switch.queue_memory_bytes; check what one queue may hold on this device first",
         ),
     )
     unconfirmed: ClassVar[tuple[Unconfirmed, ...]] = (
-        Unconfirmed(r"priority strict-high", "more than one strict-high queue, highest queue number first"),
-        Unconfirmed(r"explicit-congestion-notification", "that Not-ECT is dropped by the profile on an ECN queue"),
+        Unconfirmed(r"explicit-congestion-notification", "what this queue does with Not-ECT packets (see the notes)"),
     )
+
+    @property
+    def tail_drops_not_ect(self) -> bool:
+        """True where an ECN queue of this platform leaves Not-ECT packets to a full queue."""
+        fact = self.platform.facts.not_ect
+        return fact is not None and fact.value == "tail-drop"
 
     def native_port(self, label: str) -> str:
         return f"et-0/0/{int(label) - 1}" if label.isdigit() else label
 
     def lines(self, plan: Plan) -> list[str]:
-        name, buffer = plan.name, plan.policy.switch.shared_buffer_bytes
+        name, memory = plan.name, plan.policy.switch.queue_memory_bytes or 0
         table = plan.dscp_to_queue()
         lines = []
         for queue in plan.queues:
@@ -90,7 +95,7 @@ class Junos(Target):
                 lines.append(f"{scheduler} priority strict-high")
             detect = queue.random_detect
             if detect is not None:
-                low, high = (round(value * 100 / buffer) for value in (detect.min_bytes, detect.max_bytes))
+                low, high = (round(value * 100 / memory) for value in (detect.min_bytes, detect.max_bytes))
                 lines.append(
                     f"drop-profiles {forwarding} interpolate fill-level {low} fill-level {high} "
                     f"drop-probability 0 drop-probability {detect.probability_percent}"
@@ -105,7 +110,7 @@ class Junos(Target):
         return lines
 
     def render(self, plan: Plan) -> dict[str, str]:
-        basis = f"# fill levels are percent of a shared buffer of {plan.policy.switch.shared_buffer_bytes} bytes"
+        basis = f"# fill levels are percent of a queue's memory of {plan.policy.switch.queue_memory_bytes} bytes"
         return {"junos.apply.set": "\n".join([basis, *(PREFIX + line for line in self.lines(plan))]) + "\n"}
 
     def undo(self, plan: Plan) -> dict[str, str]:
@@ -116,10 +121,10 @@ class Junos(Target):
     def parse(self, files: Mapping[str, str]) -> Behaviour:
         reader = _Reader(self)
         for name, text in files.items():
-            basis = BUFFER.search(text)
+            basis = BASIS.search(text)
             if basis is None:
-                raise self.fail(name, "the comment naming the shared buffer is gone: percent cannot become bytes")
-            reader.buffer = int(basis[1])
+                raise self.fail(name, "the comment naming the queue's memory is gone: percent cannot become bytes")
+            reader.memory = int(basis[1])
             for number, line in code_lines(text, self.comment):
                 if not line.startswith(PREFIX):
                     raise self.fail(f"{name}:{number}", f"not a class-of-service line: {line!r}")
@@ -152,7 +157,7 @@ class _Reader:
 
     def __init__(self, target: Junos) -> None:
         self.target = target
-        self.buffer = 0
+        self.memory = 0
         self.queue_of: dict[str, int] = {}
         self.points: dict[str, dict[int, str]] = {}
         self.profiles: dict[str, RandomDetect] = {}
@@ -183,8 +188,8 @@ class _Reader:
             if not 0 < low <= high <= 100 or not 0 < chance <= 100:
                 raise self.target.fail(where, f"fill levels {low}..{high} at {chance}% make no sense")
             self.profiles[m[1]] = RandomDetect(
-                min_bytes=round(low * self.buffer / 100),
-                max_bytes=round(high * self.buffer / 100),
+                min_bytes=round(low * self.memory / 100),
+                max_bytes=round(high * self.memory / 100),
                 probability_percent=chance,
                 mark_ect=False,
                 drop_not_ect=True,
@@ -245,7 +250,7 @@ class _Reader:
             max_bytes=known.max_bytes,
             probability_percent=known.probability_percent,
             mark_ect=scheduler in self.ecn,
-            drop_not_ect=True,
+            drop_not_ect=scheduler not in self.ecn or not self.target.tail_drops_not_ect,
         )
 
 

@@ -18,12 +18,11 @@ from mlt.switch_configs.target import PortBuilder, Procedure, Target, Unconfirme
 
 KB = 1024
 RESERVED_BYTES = 1500
-POOL = "ePool0"
 _MODES = {"both": (True, True), "ecn": (True, False), "red": (False, True)}
 _TC = re.compile(r"interface ethernet (\S+) traffic-class (\d) (.+)")
 _CC = re.compile(r"congestion-control (\w+) minimum-absolute (\d+) maximum-absolute (\d+)")
 _BUFFER = re.compile(
-    rf"interface ethernet (\S+) egress-buffer ePort\.tc(\d) map pool {POOL} reserved (\d+) shared size (\d+)"
+    r"interface ethernet (\S+) egress-buffer ePort\.tc(\d) map pool (\S+) reserved (\d+) shared size (\d+)"
 )
 _DSCP = re.compile(r"interface ethernet (\S+) qos map dscp (\d+) to switch-priority (\d)")
 
@@ -37,6 +36,7 @@ class Onyx(Target):
     capabilities: ClassVar[Capabilities] = Capabilities(
         threshold_unit_bytes=KB,
         limit_unit_bytes=KB,
+        buffers_apart=True,
         above_max_ect="mark",
         above_max_source="Spectrum marks above max as well (mlxsw driver)",
         support={
@@ -72,7 +72,10 @@ class Onyx(Target):
         ),
     )
     unconfirmed: ClassVar[tuple[Unconfirmed, ...]] = (
-        Unconfirmed(r"^pool .* static", "a static pool: DOC-2566 shows dynamic ones, and 'direction' in some releases"),
+        Unconfirmed(
+            r"^pool .* static",
+            "a static pool beside the default ones, which keep their size; DOC-2566 shows dynamic pools",
+        ),
         Unconfirmed(r"shared size", "a fixed shared size per traffic class (documents show alpha)"),
         Unconfirmed(r"no egress-buffer|no pool|no advanced", "the negated forms of the buffer commands"),
         Unconfirmed(r"no traffic-class \d (dcb|bind)|no qos map", "the negated forms of bind, dcb ets and qos map"),
@@ -85,7 +88,7 @@ class Onyx(Target):
         lines = []
         if any(queue.limit_bytes is not None for queue in plan.queues):
             lines.append("advanced buffer management force")
-            lines.append(f"pool {POOL} size {plan.policy.switch.shared_buffer_bytes} type static")
+            lines.append(f"pool {plan.name} size {plan.policy.switch.shared_buffer_bytes} type static")
         for port in plan.ports:
             at = f"interface ethernet {port}"
             lines.append(f"{at} qos trust L3")
@@ -104,7 +107,7 @@ class Onyx(Target):
                     lines.append(f"{tc} congestion-control both minimum-absolute {low} maximum-absolute {high}")
                 if queue.limit_bytes is not None:
                     lines.append(
-                        f"{at} egress-buffer ePort.tc{queue.number} map pool {POOL} reserved {RESERVED_BYTES} "
+                        f"{at} egress-buffer ePort.tc{queue.number} map pool {plan.name} reserved {RESERVED_BYTES} "
                         f"shared size {queue.limit_bytes - RESERVED_BYTES}"
                     )
         return {"onyx.apply.txt": "\n".join(lines) + "\n"}
@@ -125,7 +128,7 @@ class Onyx(Target):
             lines += [f"{at} no qos map dscp {dscp}" for dscp in range(len(plan.dscp_to_queue()))]
             lines.append(f"{at} no qos trust")
         if limited:
-            lines += [f"no pool {POOL}", "no advanced buffer management force"]
+            lines += [f"no pool {plan.name}", "no advanced buffer management force"]
         return {"onyx.undo.txt": "\n".join(lines) + "\n"}
 
     def parse(self, files: Mapping[str, str]) -> Behaviour:
@@ -133,12 +136,14 @@ class Onyx(Target):
         priority_to_tc: dict[str, dict[int, int]] = {}
         maps: dict[str, dict[int, int]] = {}
         trusted: set[str] = set()
+        pools: set[str] = set()
         for name, text in files.items():
             for number, line in code_lines(text, self.comment):
                 where = f"{name}:{number}"
-                if line == "advanced buffer management force" or re.fullmatch(
-                    rf"pool {POOL} size \d+ type static", line
-                ):
+                if line == "advanced buffer management force":
+                    continue
+                if found := re.fullmatch(r"pool (\S+) size \d+ type static", line):
+                    pools.add(found[1])
                     continue
                 match = re.match(r"interface ethernet (\S+) ", line)
                 if match is None:
@@ -151,7 +156,9 @@ class Onyx(Target):
                         raise self.fail(where, f"dscp {found[2]} is mapped twice")
                     maps[match[1]][int(found[2])] = int(found[3])
                 elif found := _BUFFER.fullmatch(line):
-                    port.limits[int(found[2])] = int(found[3]) + int(found[4])
+                    if found[3] not in pools:
+                        raise self.fail(where, f"pool {found[3]!r} is not defined as a static one")
+                    port.limits[int(found[2])] = int(found[4]) + int(found[5])
                 elif found := _TC.fullmatch(line):
                     self._traffic_class(where, port, priority_to_tc.setdefault(match[1], {}), found)
                 else:

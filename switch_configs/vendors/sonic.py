@@ -14,10 +14,10 @@ from mlt.switch_configs.behaviour import Behaviour, RandomDetect
 from mlt.switch_configs.capabilities import Capabilities, Feature, Support
 from mlt.switch_configs.counters import QueueCounters, integer, merge
 from mlt.switch_configs.plan import Plan
+from mlt.switch_configs.platforms import platforms
 from mlt.switch_configs.target import PortBuilder, Procedure, Target, Unconfirmed
 
 COLOURS = ("green", "yellow", "red")
-LANES_PER_PORT = 4
 RESERVED_BYTES = 1024
 # Order matters to apply-patch: what is referred to comes before what refers to it.
 ORDER = (
@@ -42,6 +42,7 @@ class Sonic(Target):
     title: ClassVar[str] = "SONiC (CONFIG_DB)"
     comment: ClassVar[str] = "#"
     capabilities: ClassVar[Capabilities] = Capabilities(
+        buffers_apart=True,
         above_max_ect="mark",
         above_max_source="SAI keeps marking above max on Spectrum; other ASICs differ (sonic-buildimage issue 27606)",
         support={
@@ -89,7 +90,15 @@ class Sonic(Target):
     )
 
     def native_port(self, label: str) -> str:
-        return f"Ethernet{LANES_PER_PORT * (int(label) - 1)}" if label.isdigit() else label
+        if not label.isdigit():
+            return label
+        lane = self.platform.first_lane(int(label))
+        if lane is None:
+            raise ValueError(
+                f"port {label}: SONiC numbers ports by their lanes, which depend on the platform. Way out: --target "
+                f"sonic@PLATFORM ({', '.join(platforms(self.name))}), or name the ports (Ethernet0, ...)"
+            )
+        return f"Ethernet{lane}"
 
     def tables(self, plan: Plan) -> dict[str, Table]:
         """The CONFIG_DB content: table -> key -> field -> value."""

@@ -129,7 +129,7 @@ def _emit(files: dict[str, str], directory: Path | None) -> None:
     click.option("--load", type=float, default=1.0, show_default=True, help="Data's arrival over the port's rate."),
     click.option("--small-ratio", type=float, default=0.5, show_default=True, help="Share of small gradients (theta)."),
     click.option(
-        "--granularity-bytes", type=click.IntRange(min=1), default=32768, show_default=True, help="Step of S, L."
+        "--granularity-bytes", type=click.IntRange(min=1), default=36864, show_default=True, help="Step of S, L."
     ),
     click.option(
         "--model", type=click.Choice(["shared", "split"]), default="shared", show_default=True, help="Losses."
@@ -208,8 +208,8 @@ def rollback(policy: Path, target: str, ports: str | None, running: Path | None,
 def check(policy: Path, target: tuple[str, ...], ports: str | None, validators: bool) -> None:
     """Check the rules, write for every target, read each text back and compare all targets pairwise."""
     try:
-        names = None if not target else [find_target(name).name for name in target]
         parsed = parse(policy.read_text(encoding="utf-8"), source=str(policy))
+        names = None if not target else [str(generator.device(parsed, name).spec) for name in target]
         report = checking.check(parsed, names=names, ports=_ports(ports))
     except (SwitchConfigError, OSError) as error:
         _fail(error)

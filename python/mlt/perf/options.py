@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import inspect
 import math
-import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from decimal import Decimal
 from typing import Any
 
 from mlt.errors import ConfigError
 from mlt.faults import Faults
 from mlt.perf.problem import BadOptionError
+from mlt.switch_configs.units import RATES, SIZES, scaled
 
 PATTERNS = ("p2p", "incast", "alltoall", "allreduce")
 PEERS = ("tcp", "gloo", "mpi", "raw-udp")
@@ -31,14 +30,10 @@ MOST_RANKS, MOST_PATHS = 64, 16
 MOST_ROUNDS = 1_000_000
 LEAST_RATE = 1_000_000
 
-_SIZES = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
-_RATES = {"bit": 1, "kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
-_NUMBER = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]+)\s*")
-
 
 def parse_size(text: str) -> int:
     """``64KiB``, ``1MB``: bytes. Raises BadOptionError."""
-    size = _parse(text, _SIZES, "size", "1MiB")
+    size = _parse(text, SIZES, "size", "1MiB")
     if not LEAST_BYTES <= size <= MOST_BYTES or size % 4:
         raise BadOptionError(f"size {text!r} is {size} bytes; give a multiple of 4 from {LEAST_BYTES} B to 4 GiB")
     return size
@@ -46,17 +41,17 @@ def parse_size(text: str) -> int:
 
 def parse_rate(text: str) -> int:
     """``1gbit``: bits per second. Raises BadOptionError."""
-    rate = _parse(text, _RATES, "rate", "1gbit")
+    rate = _parse(text, RATES, "rate", "1gbit")
     if rate < LEAST_RATE:
         raise BadOptionError(f"rate {text!r}: 1mbit at least")
     return rate
 
 
-def _parse(text: str, units: dict[str, int], what: str, example: str) -> int:
-    match = _NUMBER.fullmatch(text)
-    if match is None or match[2].lower() not in units:
-        raise BadOptionError(f"{what} {text!r}: write it as {example} (units: {', '.join(units)})")
-    return int(Decimal(match[1]) * units[match[2].lower()])
+def _parse(text: str, units: Mapping[str, int], what: str, example: str) -> int:
+    try:
+        return scaled(text, units, what, example)
+    except ValueError as error:
+        raise BadOptionError(str(error)) from error
 
 
 def format_size(size: int) -> str:

@@ -7,13 +7,12 @@ bytes, fraction, nanoseconds). All parsers raise ValueError.
 from __future__ import annotations
 
 import math
-import re
+from collections.abc import Mapping
 from decimal import Decimal
 
-_RATES = {"bit": 1, "kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
-_SIZES = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
+from mlt.switch_configs.units import NUMBER, RATES, SIZES, scaled
+
 _DELAYS = {"us": 10**3, "ms": 10**6, "s": 10**9}
-_NUMBER = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([A-Za-z%]*)\s*")
 
 # htb and tbf lose their accuracy below the first; a software switch cannot pretend to carry more than the second.
 LEAST_RATE, MOST_RATE = 8_000, 100 * 10**9
@@ -21,23 +20,19 @@ LEAST_BUFFER, MOST_BUFFER = 2_000, 2**30
 MOST_DELAY_NS = 10 * 10**9
 
 
-def _scaled(value: object, units: dict[str, int], what: str, example: str) -> int:
+def _scaled(value: object, units: Mapping[str, int], what: str, example: str) -> int:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise ValueError(f"{what} {value!r}: write it as {example}")
     if not isinstance(value, str):
         if not math.isfinite(value):
             raise ValueError(f"{what} {value!r}: write it as {example}")
         return round(value)
-    match = _NUMBER.fullmatch(value)
-    unit = match[2].lower() if match else ""
-    if match is None or unit not in units:
-        raise ValueError(f"{what} {value!r}: write it as {example} (units: {', '.join(units)})")
-    return round(Decimal(match[1]) * units[unit])
+    return scaled(value, units, what, example)
 
 
 def parse_rate(value: object) -> int:
     """Bits per second."""
-    rate = _scaled(value, _RATES, "rate", "200mbit")
+    rate = _scaled(value, RATES, "rate", "200mbit")
     if not LEAST_RATE <= rate <= MOST_RATE:
         raise ValueError(f"rate {value!r}: between 8kbit and 100gbit")
     return rate
@@ -45,7 +40,7 @@ def parse_rate(value: object) -> int:
 
 def parse_size(value: object) -> int:
     """Bytes."""
-    size = _scaled(value, _SIZES, "size", "256KiB")
+    size = _scaled(value, SIZES, "size", "256KiB")
     if not LEAST_BUFFER <= size <= MOST_BUFFER:
         raise ValueError(f"size {value!r}: between 2KB (one packet) and 1GiB")
     return size
@@ -54,7 +49,7 @@ def parse_size(value: object) -> int:
 def parse_loss(value: object) -> float:
     """A fraction in [0, 1]. A text needs its percent sign, unless it is 0."""
     if isinstance(value, str):
-        match = _NUMBER.fullmatch(value)
+        match = NUMBER.fullmatch(value)
         if match is None or (match[2] != "%" and float(match[1]) != 0) or match[2] not in ("", "%"):
             raise ValueError(f"loss {value!r}: write it as 1%")
         fraction = float(Decimal(match[1]) / 100)
@@ -77,7 +72,7 @@ def parse_delay(value: object) -> int:
 
 def format_rate(bits_per_second: float) -> str:
     """``200mbit``: the shortest text that parse_rate reads back (to three decimals)."""
-    for unit, scale in reversed(_RATES.items()):
+    for unit, scale in reversed(RATES.items()):
         if bits_per_second >= scale:
             return f"{bits_per_second / scale:.3f}".rstrip("0").rstrip(".") + unit
     return f"{bits_per_second:g}bit"

@@ -29,7 +29,7 @@ def test_policy__derives_a_file_that_check_accepts(tmp_path: Path) -> None:
     done = mlt("policy", "--from-model", LAYERS, *sizes, "-o", file)
     assert done.exit_code == 0, done.output
     assert "layers-6" in done.stderr
-    assert mlt("check", file, "-t", "sonic", "-t", "onyx").exit_code == 0
+    assert mlt("check", file, "-t", "sonic@mlnx-sn2100", "-t", "onyx").exit_code == 0
 
 
 def test_check__a_fresh_policy_accepts_nothing_and_the_text_says_so(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_generate__writes_files_and_refuses_in_words(tmp_path: Path) -> None:
 
 def test_check__ends_with_one_and_names_the_rule(tmp_path: Path) -> None:
     bad = tmp_path / "bad.yaml"
-    bad.write_text(text(s1="65536"), encoding="utf-8")
+    bad.write_text(text(s1="73728"), encoding="utf-8")
     done = mlt("check", bad)
     assert done.exit_code == 1
     assert "[s-rising]" in done.output
@@ -75,10 +75,10 @@ def test_check__ends_with_one_and_names_the_rule(tmp_path: Path) -> None:
 def test_diff__meaning_against_policy_and_against_device_text(tmp_path: Path) -> None:
     ours, other = tmp_path / "a.yaml", tmp_path / "b.yaml"
     ours.write_text(text(), encoding="utf-8")
-    other.write_text(text(s1="40960"), encoding="utf-8")
+    other.write_text(text(s1="43008"), encoding="utf-8")
     done = mlt("diff", ours, other, "-t", "onyx")
     assert done.exit_code == 1
-    assert "port 1/2 queue 6: min-threshold: 32768 B against 40960 B" in done.output
+    assert "port 1/2 queue 6: min-threshold: 36864 B against 43008 B" in done.output
     device = tmp_path / "running.txt"
     device.write_text(mlt("generate", ours, "-t", "onyx").output, encoding="utf-8")
     assert mlt("diff", ours, device, "-t", "onyx").exit_code == 0

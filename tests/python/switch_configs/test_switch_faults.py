@@ -10,7 +10,7 @@ from mlt.switch_configs.faults import FAULTS, Fault, caught_by_us, inject, judge
 from mlt.switch_configs.generator import generate
 from mlt.switch_configs.registry import targets
 from mlt.switch_configs.validators import validators
-from switch_lab import example
+from switch_lab import example_for
 
 
 def test_faults__ten_or_more_per_target() -> None:
@@ -23,7 +23,7 @@ def test_faults__ten_or_more_per_target() -> None:
 @pytest.mark.parametrize("name", list(targets()))
 def test_judge__our_check_catches_every_fault(name: str) -> None:
     try:
-        rows = list(judge(example(), name, outside=()))
+        rows = list(judge(example_for(name, buffers="write"), name, outside=()))
     except MissingToolError as error:
         pytest.skip(str(error))
     assert [row.what for row in rows if not row.ours] == []
@@ -32,7 +32,7 @@ def test_judge__our_check_catches_every_fault(name: str) -> None:
 @pytest.mark.parametrize("name", list(targets()))
 def test_judge__a_text_without_fault_is_not_caught(name: str) -> None:
     try:
-        generated = generate(example(), name, ports=("1",))
+        generated = generate(example_for(name), name, ports=("1",))
     except MissingToolError as error:
         pytest.skip(str(error))
     assert not caught_by_us(generated, generated.apply)
@@ -51,10 +51,14 @@ def test_validators__accept_what_we_write_and_object_to_some_faults(validator: o
     if reason := validator.missing():
         pytest.skip(reason)
     for name in validator.targets:
-        generated = generate(example(), name, ports=("1", "2"))
+        generated = generate(example_for(name), name, ports=("1", "2"))
         assert validator.judge(generated, generated.apply) == []
     # Structure and undo do not see these faults; the others must, or they judge nothing.
     if validator.name in ("netutils", "hier-config", "ocbindings"):
         return
-    rows = [row for name in validator.targets for row in judge(example(), name, outside=(validator,))]
+    rows = [
+        row
+        for name in validator.targets
+        for row in judge(example_for(name, buffers="write"), name, outside=(validator,))
+    ]
     assert sum(row.caught_by[validator.name] for row in rows) >= 4

@@ -25,7 +25,7 @@ def test_capabilities__every_target_states_every_feature_with_a_reason(name: str
 
 @pytest.mark.parametrize(
     ("name", "feature"),
-    [("eos", "queue-limit"), ("eos", "step-threshold"), ("junos", "ecn-on-strict"), ("os10", "step-threshold")],
+    [("eos", "queue-limit"), ("eos", "step-threshold"), ("os10", "step-threshold")],
 )
 def test_plan__a_refusal_names_feature_target_and_way_out(name: str, feature: str) -> None:
     bare = example().model_copy(update={"accept": {}})
@@ -49,21 +49,22 @@ def test_plan__fair_sharing_only_where_two_levels_exist() -> None:
 
 
 def test_plan__percent_thresholds_that_collapse_are_refused_whatever_the_tolerance() -> None:
-    accept = "rounding_tolerance_percent: 49\naccept: {junos: {ecn-on-strict: x, step-threshold: x, queue-limit: x}}"
-    policy = small(s1="32768", s2="49152", l1="524288", l2="1048576", extra=accept)
+    accept = "rounding_tolerance_percent: 49\naccept: {junos: {selective-drop: x, step-threshold: x, queue-limit: x}}"
+    policy = small(s1="32768", s2="49152", l1="524288", l2="1048576", sharing="weighted", extra=accept)
+    policy = policy.model_copy(update={"switch": policy.switch.model_copy(update={"queue_memory_bytes": 4 << 20})})
     with pytest.raises(CannotExpressError, match="collapse"):
-        plan(policy, target("junos"))
+        plan(policy, target("junos@qfx5120"))
 
 
 def test_plan__a_threshold_between_units_is_refused_without_tolerance() -> None:
     policy = small(s1="33000")
     with pytest.raises(CannotExpressError, match=r"S of class front = 33000 B would become 32768 B .*units of 1024"):
-        plan(policy, target("onyx"))
+        plan(policy, target("nxos"))
     near = small(s1="33000", extra="rounding_tolerance_percent: 1")
-    detect = plan(near, target("onyx")).queues[1].random_detect
+    detect = plan(near, target("nxos")).queues[1].random_detect
     assert detect is not None
     assert detect.min_bytes == 32768
-    assert plan(policy, target("sonic")).queues[1].random_detect is not None
+    assert plan(policy, target("linux")).queues[1].random_detect is not None
 
 
 def test_plan__an_unknown_feature_in_accept_is_refused() -> None:
@@ -74,7 +75,7 @@ def test_plan__an_unknown_feature_in_accept_is_refused() -> None:
 def test_plan__above_max_drop_moves_the_ramp_end_to_the_limit() -> None:
     detect = plan(example(), target("os10")).queues[1].random_detect
     assert detect is not None
-    assert (detect.min_bytes, detect.max_bytes) == (40960, 81920)
+    assert (detect.min_bytes, detect.max_bytes) == (36864, 73728)
 
 
 def test_shares__sum_exactly_and_fall() -> None:

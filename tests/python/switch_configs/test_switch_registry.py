@@ -15,8 +15,8 @@ from switch_lab import example
 
 @pytest.fixture
 def extra_vendor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    body = Path(vendors.__path__[0], "sonic.py").read_text(encoding="utf-8")
-    (tmp_path / "acme_os.py").write_text(body.replace('= "sonic"', '= "acme"'), encoding="utf-8")
+    body = Path(vendors.__path__[0], "onyx.py").read_text(encoding="utf-8")
+    (tmp_path / "acme_os.py").write_text(body.replace('= "onyx"', '= "acme"'), encoding="utf-8")
     monkeypatch.setattr(vendors, "__path__", [*vendors.__path__, str(tmp_path)])
     targets.cache_clear()
     yield "acme"
@@ -30,7 +30,7 @@ def test_targets__all_eight_systems_and_the_ebpf_port() -> None:
 
 def test_targets__a_new_file_is_a_new_target(extra_vendor: str) -> None:
     assert extra_vendor in targets()
-    assert generate(example(), extra_vendor).plan.ports[1] == "Ethernet4"
+    assert generate(example(), extra_vendor).plan.ports[1] == "1/2"
 
 
 def test_target__an_unknown_name_lists_the_known() -> None:

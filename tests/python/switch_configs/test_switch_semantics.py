@@ -11,8 +11,8 @@ from switch_lab import example, small
 @pytest.mark.parametrize(
     ("edits", "rule"),
     [
-        ({"s1": "65536"}, "s-rising"),
-        ({"s1": "65537"}, "s-rising"),
+        ({"s1": "73728"}, "s-rising"),
+        ({"s1": "73729"}, "s-rising"),
         ({"l1": "262145"}, "l-rising"),
         ({"s1": "131072", "s2": "140000"}, "s-below-l"),
         ({"buffer": "200000"}, "l-within-buffer"),

@@ -104,7 +104,7 @@ def test_optimise__is_as_good_as_trying_everything() -> None:
 def test_optimise__keeps_the_policy_rules_for_both_models() -> None:
     layers = load_layers(LAYERS)
     for model in ("shared", "split"):
-        policy, rows = derive(layers, example().switch, load=1.1, granularity_bytes=40960, model=model)
+        policy, rows = derive(layers, example().switch, load=1.1, granularity_bytes=36864, model=model)
         thresholds = [data.wred.min_threshold_bytes for data in policy.data]
         limits = [data.limit_bytes for data in policy.data]
         assert thresholds == sorted(set(thresholds))
@@ -115,7 +115,7 @@ def test_optimise__keeps_the_policy_rules_for_both_models() -> None:
 
 
 def test_derive__the_example_has_the_derived_thresholds() -> None:
-    derived, _ = derive(load_layers(LAYERS), example().switch, load=1.0, granularity_bytes=40960)
+    derived, _ = derive(load_layers(LAYERS), example().switch, load=1.0, granularity_bytes=36864)
     assert derived.data == example().data
     assert derived.control == example().control
 

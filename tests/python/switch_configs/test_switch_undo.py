@@ -9,12 +9,12 @@ import pytest
 from mlt.switch_configs.errors import MissingToolError, SwitchConfigError
 from mlt.switch_configs.generator import Generated, generate
 from mlt.switch_configs.target import code_lines
-from switch_lab import PORTS, example
+from switch_lab import PORTS, example, example_for
 
 
 def made(name: str) -> Generated:
     try:
-        return generate(example(), name, ports=PORTS)
+        return generate(example_for(name, buffers="write"), name, ports=PORTS)
     except MissingToolError as error:
         pytest.skip(str(error))
 

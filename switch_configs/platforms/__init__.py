@@ -1,0 +1,255 @@
+"""What one switch model does with a configuration: facts in data files, each with its source.
+
+A target is ``system[/release][@platform]``, for example ``sonic/202511@mlnx-sn2700`` (``parse_spec``). The facts of a
+platform come from ``facts/<system>.yaml`` and, where it names an ASIC, from ``facts/asics.yaml``; what neither states
+is the system's ``unknown`` entry, the most restrictive value, which also serves a platform that no file knows.
+
+Units: bytes, packets in cells of ``cell_bytes``. Absent on purpose: syntax (see ``vendors``) and decisions (``plan``).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from importlib.resources import files
+from typing import Any, Generic, Literal, TypeVar
+
+import yaml
+from mlt.switch_configs.errors import SwitchConfigError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+Value = TypeVar("Value")
+NotEct = Literal["drop", "tail-drop", "undocumented"]
+EctAboveMax = Literal["mark", "drop", "unknown"]
+_SPEC = re.compile(r"(?P<system>[a-z][a-z0-9-]*)(?:/(?P<release>[A-Za-z0-9._-]+))?(?:@(?P<platform>[A-Za-z0-9._-]+))?")
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Fact(_Strict, Generic[Value]):
+    """One statement about a device. ``confirmed`` False: the value is the cautious one, no document was found."""
+
+    value: Value
+    source: str = Field(min_length=8)
+    confirmed: bool = True
+
+
+class PortGroup(_Strict):
+    """``count`` front-panel ports in a row, each of ``lanes`` serial lanes (what SONiC numbers ports by)."""
+
+    count: int = Field(gt=0)
+    lanes: int = Field(gt=0)
+
+
+class Pool(_Strict):
+    """One shared buffer that the device has before anybody configures it."""
+
+    name: str
+    direction: Literal["ingress", "egress", "both"]
+    mode: Literal["static", "dynamic"]
+    memory_percent: int | None = None
+
+
+class Facts(_Strict):
+    """Every fact a platform may state; None: not stated here.
+
+    ``red_step_cells`` and ``red_rounding``: the device moves a RED threshold to a multiple of that many cells.
+    ``strict_queues``: how many queues may have strict priority at once, each before the next.
+    ``not_ect``: what happens above the threshold to packets that are not ECN-capable, on a queue with ECN.
+    ``threshold_of``: what a threshold counts in: bytes, or percent of the queue's own memory.
+    ``instead``: what to do where the platform cannot serve the paper's policy.
+    """
+
+    asic: Fact[str] | None = None
+    ports: Fact[tuple[PortGroup, ...]] | None = None
+    cell_bytes: Fact[int] | None = None
+    red_step_cells: Fact[int] | None = None
+    red_rounding: Fact[Literal["up", "nearest"]] | None = None
+    buffer_bytes: Fact[int] | None = None
+    default_pools: Fact[tuple[Pool, ...]] | None = None
+    queues: Fact[int] | None = None
+    strict_queues: Fact[int] | None = None
+    not_ect: Fact[NotEct] | None = None
+    ect_above_max: Fact[EctAboveMax] | None = None
+    threshold_of: Fact[Literal["bytes", "queue-percent"]] | None = None
+    offload: Fact[Literal["none", "prio-red"]] | None = None
+    updater_asic: Fact[str] | None = None
+    instead: Fact[str] | None = None
+
+
+class _PlatformEntry(_Strict):
+    title: str
+    asic: str | None = None
+    aliases: tuple[str, ...] = ()
+    facts: Facts = Facts()
+
+
+class _SystemFile(_Strict):
+    """``needs_platform``: why a configuration without a named platform is refused; empty: it is not.
+
+    ``default``: the platform that is meant where none is named (a system with one ordinary kind of device).
+    """
+
+    needs_platform: str = ""
+    default: str | None = None
+    first_release: Fact[str] | None = None
+    unknown: _PlatformEntry
+    platforms: dict[str, _PlatformEntry] = Field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A target as people write it: ``cumulus/5.9@sn3700``."""
+
+    system: str
+    release: str | None = None
+    platform: str | None = None
+
+    def __str__(self) -> str:
+        return (
+            self.system + (f"/{self.release}" if self.release else "") + (f"@{self.platform}" if self.platform else "")
+        )
+
+
+def parse_spec(text: str) -> Spec:
+    """``system[/release][@platform]``; raises SwitchConfigError."""
+    match = _SPEC.fullmatch(text)
+    if match is None:
+        raise SwitchConfigError(
+            f"target {text!r}: write it as system[/release][@platform], like sonic/202511@mlnx-sn2700"
+        )
+    return Spec(**match.groupdict())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Platform:
+    """One switch model under one system. ``known`` False: no file has it, its facts are the most restrictive ones."""
+
+    system: str
+    name: str
+    title: str
+    known: bool
+    facts: Facts
+    needs_platform: str = ""
+    asked: str | None = None
+
+    @property
+    def port_count(self) -> int | None:
+        """Front-panel ports, None where the model is not known."""
+        return None if self.facts.ports is None else sum(group.count for group in self.facts.ports.value)
+
+    def first_lane(self, port: int) -> int | None:
+        """The number of the first lane of front-panel port ``port`` (from 1), None where the model is not known.
+
+        Beyond the last port the last group's numbering goes on, so that such names can be recognised.
+        """
+        if self.facts.ports is None:
+            return None
+        lane, left = 0, port - 1
+        groups = self.facts.ports.value
+        for group in groups[:-1]:
+            if left < group.count:
+                return lane + left * group.lanes
+            lane, left = lane + group.count * group.lanes, left - group.count
+        return lane + left * groups[-1].lanes
+
+    @property
+    def red_unit_bytes(self) -> int:
+        """What the device moves a RED threshold to a multiple of; 1 where it takes every byte."""
+        cell, step = self.facts.cell_bytes, self.facts.red_step_cells
+        return (1 if cell is None else cell.value) * (1 if step is None else step.value)
+
+    def red_bytes(self, value: int) -> int:
+        """``value`` as the device's RED will use it."""
+        unit = self.red_unit_bytes
+        if self.facts.red_rounding is not None and self.facts.red_rounding.value == "nearest":
+            return max(1, round(value / unit)) * unit
+        return math.ceil(value / unit) * unit
+
+    def notes(self) -> tuple[str, ...]:
+        """What a person should know about where these facts come from; empty for a known model."""
+        if self.known:
+            return ()
+        if self.asked is not None:
+            return (f"platform {self.asked!r} is not known for {self.system}: its most restrictive facts are used",)
+        return (f"no platform given: {self.system}'s most restrictive facts are used (write {self.system}@PLATFORM)",)
+
+    def statements(self) -> tuple[tuple[str, Fact[Any]], ...]:
+        """(name, fact) of everything stated, in the order of ``Facts``."""
+        found = ((name, getattr(self.facts, name)) for name in Facts.model_fields)
+        return tuple((name, fact) for name, fact in found if fact is not None)
+
+
+def _read(name: str) -> Any:
+    return yaml.safe_load((files(__package__) / "facts" / f"{name}.yaml").read_text(encoding="utf-8"))
+
+
+@lru_cache(maxsize=1)
+def asics() -> Mapping[str, Facts]:
+    """ASIC -> its facts, shared by every system that runs on it."""
+    try:
+        return {name: Facts.model_validate(entry) for name, entry in _read("asics").items()}
+    except ValidationError as error:
+        raise SwitchConfigError(f"platform facts asics.yaml: {error}") from error
+
+
+@cache
+def _system(system: str) -> _SystemFile | None:
+    try:
+        return _SystemFile.model_validate(_read(system))
+    except FileNotFoundError:
+        return None
+    except ValidationError as error:
+        raise SwitchConfigError(f"platform facts {system}.yaml: {error}") from error
+
+
+def _facts(own: Facts, asic: str | None, unknown: Facts | None) -> Facts:
+    """``own`` first, then its ASIC's, then the system's most restrictive ones (but never somebody else's ports)."""
+    layers = [own]
+    if asic is not None:
+        layers.append(asics()[asic])
+    if unknown is not None:
+        layers.append(unknown)
+    merged: dict[str, Any] = {}
+    for name in Facts.model_fields:
+        merged[name] = next((fact for layer in layers if (fact := getattr(layer, name)) is not None), None)
+    return Facts(**merged)
+
+
+def platforms(system: str) -> tuple[str, ...]:
+    """The names of the models that ``system``'s file knows."""
+    known = _system(system)
+    return () if known is None else tuple(known.platforms)
+
+
+def find(system: str, name: str | None = None) -> Platform:
+    """The facts of one model; an unknown name, or none, gives the system's most restrictive facts (``known`` False)."""
+    file = _system(system)
+    if file is None:
+        return Platform(system=system, name="any", title="any", known=name is None, facts=Facts(), asked=name)
+    unknown = _facts(file.unknown.facts, file.unknown.asic, None)
+    wanted = (name or file.default or "").lower()
+    for key, entry in file.platforms.items():
+        if wanted and wanted in (key, *(alias.lower() for alias in entry.aliases)):
+            facts = _facts(entry.facts, entry.asic, unknown)
+            return Platform(system=system, name=key, title=entry.title, known=True, facts=facts, asked=name)
+    return Platform(
+        system=system,
+        name="unknown",
+        title=file.unknown.title,
+        known=False,
+        facts=unknown,
+        needs_platform=file.needs_platform,
+        asked=name,
+    )
+
+
+def first_release(system: str) -> Fact[str] | None:
+    """The first release that takes what the vendor writes, where that is documented."""
+    file = _system(system)
+    return None if file is None else file.first_release
