@@ -65,6 +65,7 @@ struct Peer {
   std::uint32_t unreported_paths = 0;  // bit per path that has such packets
   wire::TransferId ack_transfer;
   bool ack_posted = false;
+  bool early_refused = false;        // a segment of a transfer without a record found no room in the early buffer
   DurationNs reorder_window_ns = 0;  // how late a packet was seen to arrive after a later one
 };
 

@@ -26,6 +26,8 @@ struct ReceiveState {
   std::uint64_t allowed_missing_bytes = 0;
   std::uint64_t repaired_segments = 0;
 
+  // A segment of its first round may have been dropped here before the post, for want of room.
+  bool segment_dropped = false;
   bool has_critical = false;    // the sender said so
   bool critical_known = false;  // its number is known (from a probe)
   std::uint32_t critical_total = 0;

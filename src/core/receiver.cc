@@ -96,11 +96,13 @@ PostStatus Receiver::post(TimeNs now, const ReceiveRequest& request) {
   entry->receive_head = slot;
   arm(state);
 
+  state.segment_dropped = peer.early_refused;
   EarlyTransfer* early = early_.find(request.peer, state.transfer());
   if (early == nullptr) return PostStatus::kPosted;
   const bool aborted = early->aborted();
   const bool probed = early->probed;
   const wire::Probe probe = early->probe;
+  state.segment_dropped = state.segment_dropped || early->segment_lost;
   state.newest = early->newest;
   state.newest_arrival_ns.fill(base::kNever);  // the order in which they were kept tells nothing
   early_.release(*early, [&](const wire::DataHeader& header, std::span<const std::byte> payload) {
@@ -109,7 +111,8 @@ PostStatus Receiver::post(TimeNs now, const ReceiveRequest& request) {
   });
   if (!state.is_under_way()) return PostStatus::kPosted;
   if (aborted) {  // the sender gave up before this receive was posted
-    finish(now, state, ReceiveEvent::k_abort, CompletionStatus::kCancelled, false);
+    state.answer_by_control = true;
+    finish(now, state, ReceiveEvent::k_abort, CompletionStatus::kCancelled, true);
     return PostStatus::kPosted;
   }
   Reply ready;
@@ -198,7 +201,7 @@ void Receiver::finish(TimeNs now, ReceiveState& state, ReceiveEvent event, Compl
   // PROTOCOL 7.7.2: A receive completes exactly once, with one of the statuses of the table, the missing bytes, the
   //     bytes that the bound allowed, and which segments arrived.
   shared_.completions.push({CompletionKind::kReceive, slot});
-  // PROTOCOL 7.7.4: A receiver MUST tell how the receive ended with STOP, unless the sender said it (ABORT) or is gone.
+  // PROTOCOL 7.7.4: A receiver MUST tell how the receive ended with STOP, unless the sender is gone.
   if (!tell_sender) return;
   FinishedReceive finished;
   finished.used = true;

@@ -106,7 +106,12 @@ void Receiver::on_early_data(std::uint16_t from, const wire::DataHeader& header,
       shared_.counters.add(Counter::k_early_segments_dropped);
       break;
   }
-  if (early == nullptr) return;
+  // PROTOCOL 7.5.10: The receiver remembers this of the transfer, or of the peer where the transfer has no record.
+  if (early == nullptr) {
+    shared_.peers[from].early_refused = true;
+    return;
+  }
+  early->segment_lost = early->segment_lost || kept == EarlyBuffer::Kept::kNoRoom;
   note_newest(early->newest[header.prefix.path], header.prefix.sequence);
   if ((header.prefix.flags & MLT_FLAG_END_OF_ROUND) != 0 && !early->probed) {
     early->probed = true;
@@ -240,14 +245,26 @@ void Receiver::on_probe(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const
 void Receiver::on_abort(TimeNs now, std::uint16_t from, const wire::Abort& abort) {
   shared_.counters.add(Counter::k_aborts_received);
   if (ReceiveState* state = find(from, abort.transfer)) {
-    // PROTOCOL 8.1.2: On ABORT a receive under way ends as cancelled, and no STOP answers.
-    return finish(now, *state, ReceiveEvent::k_abort, CompletionStatus::kCancelled, false);
+    // PROTOCOL 8.1.2: On ABORT a receive under way ends as cancelled.
+    state->answer_by_control = true;
+    return finish(now, *state, ReceiveEvent::k_abort, CompletionStatus::kCancelled, true);
   }
-  // PROTOCOL 8.1.4: An ABORT of a transfer that is over MUST be ignored (stale_control).
-  if (is_over(from, abort.transfer)) return shared_.counters.add(Counter::k_stale_control);
+  // PROTOCOL 8.1.4: An ABORT of a transfer that is over changes nothing (stale_control).
+  if (is_over(from, abort.transfer)) {
+    shared_.counters.add(Counter::k_stale_control);
+    // PROTOCOL 8.1.6: with STOP if the receive has ended, now or before
+    return answer_finished(from, abort.transfer, 0, true);
+  }
   // PROTOCOL 8.1.3: An ABORT of a transfer that is not posted yet is remembered, and its early data forgotten ...
-  // Without room for that its receive, once posted, ends at its timeout.
-  (void)early_.abort(from, abort.transfer);
+  // Without room for that its receive, once posted, ends at its timeout; and what comes late would be kept again, so
+  // that the sender must not hear that its data is gone.
+  if (!early_.abort(from, abort.transfer)) return;
+  Reply reply;
+  // PROTOCOL 8.1.6: with NOT_POSTED and a probe timestamp of zero if no receive is posted and the ABORT is remembered
+  reply.kind = ReplyKind::kNotPosted;
+  reply.peer = from;
+  reply.transfer = abort.transfer;
+  control_replies_.push(reply);
 }
 
 void Receiver::take_probe(TimeNs now, ReceiveState& state, const wire::Probe& probe, bool by_control) {

@@ -27,6 +27,14 @@ bool Receiver::within_bound(const ReceiveState& state) const {
   return state.missing_bytes() <= state.allowed_missing_bytes && critical_complete(state);
 }
 
+// Of a patient receive: what was dropped here was not lost by the network.
+bool Receiver::may_end_within_bound(const ReceiveState& state) const {
+  // PROTOCOL 7.5.10: A patient receive of which a segment may have been dropped for want of room MUST NOT complete
+  // within
+  //     bound before the end of a later round than the first ...
+  return within_bound(state) && !(state.segment_dropped && state.round == 0);
+}
+
 // From when on everything missing of the sender's round is known to be lost rather than on its way. Packets of one
 // transfer and path stand in one queue: when the newest has arrived, or a trailing probe sent after it, only what this
 // peer's network was seen to reorder can still come. (A transfer whose segments have several classes may overtake
@@ -43,7 +51,7 @@ TimeNs Receiver::known_lost_ns(const ReceiveState& state) const {
   const DurationNs reorder = shared_.peers[state.request.peer].reorder_window_ns;
   // PROTOCOL 7.4.7: 20 ms if more is missing than the bound, because to ask for what is late costs little; 1 s if the
   //     receive would end within its bound
-  const DurationNs silence = within_bound(state) ? kLongSilenceNs : kSilenceNs;
+  const DurationNs silence = may_end_within_bound(state) ? kLongSilenceNs : kSilenceNs;
   return base::after(std::max(state.last_data_ns, state.round_over_ns), passed ? reorder : silence);
 }
 
@@ -61,7 +69,7 @@ void Receiver::judge(TimeNs now, ReceiveState& state) {
   if (now < known_lost_ns(state)) return arm(state);
   // PROTOCOL 7.5.4: Patient (the default): the receive completes within bound once everything missing is known lost and
   //     the missing part is within the bound.
-  if (within_bound(state)) {
+  if (may_end_within_bound(state)) {
     return finish(now, state, ReceiveEvent::k_within_bound, CompletionStatus::kWithinBound, true);
   }
   if (!state.machine.on(ReceiveEvent::k_answer, shared_.counters)) return;

@@ -10,8 +10,7 @@ namespace mlt::core {
 
 // kAck answers an ACK-only probe. It has a place of its own, because an ACK that is merely due is one per peer: of two
 // transfers that ask at the same time, the second would take the first one's answer, and neither could go over TCP.
-// kAbort is a sender's: it gave up.
-enum class ReplyKind : std::uint8_t { kBitmap, kNotPosted, kReady, kStop, kAck, kAbort };
+enum class ReplyKind : std::uint8_t { kBitmap, kNotPosted, kReady, kStop, kAck };
 
 struct Reply {
   ReplyKind kind = ReplyKind::kBitmap;

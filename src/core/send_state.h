@@ -49,7 +49,8 @@ struct SendState {
 
   TimeNs posted_ns = 0;
   TimeNs expires_ns = base::kNever;
-  TimeNs probe_ns = base::kNever;  // when to ask (again)
+  TimeNs probe_ns = base::kNever;  // when to ask (again), or to say ABORT again
+  std::uint32_t aborts = 0;        // how often ABORT was due
 
   CompletionStatus status = CompletionStatus::kComplete;
   std::uint64_t missing_bytes = 0;
@@ -68,6 +69,10 @@ struct SendState {
   }
   bool is_under_way() const {
     return machine.phase() == SendPhase::k_sending || machine.phase() == SendPhase::k_awaiting;
+  }
+  // Over here, but the receiver may still keep early data of it.
+  bool is_given_up() const {
+    return machine.phase() == SendPhase::k_aborting || machine.phase() == SendPhase::k_lingering;
   }
   SegmentTag tag_of(std::uint32_t segment) const {
     return request.tags.empty() ? request.uniform_tag : request.tags[segment];

@@ -6,11 +6,13 @@
 
 namespace mlt::core {
 
-#define MLT_SEND_PHASES(X)                                  \
-  X(free)     /* the slot holds no transfer */              \
-  X(sending)  /* segments of the current round are left */  \
-  X(awaiting) /* the round is out: BITMAP or STOP is due */ \
-  X(done)     /* over; the completion waits to be polled */
+#define MLT_SEND_PHASES(X)                                            \
+  X(free)      /* the slot holds no transfer */                       \
+  X(sending)   /* segments of the current round are left */           \
+  X(awaiting)  /* the round is out: BITMAP or STOP is due */          \
+  X(done)      /* over; the completion waits to be polled */          \
+  X(aborting)  /* given up: as done, and ABORT is not answered yet */ \
+  X(lingering) /* given up and polled; ABORT is not answered yet */
 
 #define MLT_SEND_EVENTS(X, PREFIX)                                                                 \
   X(PREFIX##post)                                                                                  \
@@ -26,7 +28,10 @@ namespace mlt::core {
   X(PREFIX##expiry)                                                                                \
   X(PREFIX##cancel)                                                                                \
   X(PREFIX##peer_down)                                                                             \
-  X(PREFIX##polled) /* the completion was handed out */
+  X(PREFIX##polled)      /* the completion was handed out */                                       \
+  X(PREFIX##released)    /* an answer to ABORT: the receiver keeps nothing of the transfer */      \
+  X(PREFIX##abort_timer) /* ABORT has no answer yet */                                             \
+  X(PREFIX##abandoned)   /* and will have none */
 
 enum class SendPhase : std::uint8_t {
 #define MLT_X(name) k_##name,
@@ -53,8 +58,8 @@ inline constexpr StateTable<SendPhase, SendEvent> kSendTable{
         {SendPhase::k_sending, SendEvent::k_late_bitmap, SendPhase::k_sending},
         {SendPhase::k_sending, SendEvent::k_probe_timer, SendPhase::k_sending},
         {SendPhase::k_sending, SendEvent::k_stop, SendPhase::k_done},
-        {SendPhase::k_sending, SendEvent::k_expiry, SendPhase::k_done},
-        {SendPhase::k_sending, SendEvent::k_cancel, SendPhase::k_done},
+        {SendPhase::k_sending, SendEvent::k_expiry, SendPhase::k_aborting},
+        {SendPhase::k_sending, SendEvent::k_cancel, SendPhase::k_aborting},
         {SendPhase::k_sending, SendEvent::k_peer_down, SendPhase::k_done},
 
         {SendPhase::k_awaiting, SendEvent::k_not_posted, SendPhase::k_awaiting},
@@ -62,11 +67,22 @@ inline constexpr StateTable<SendPhase, SendEvent> kSendTable{
         {SendPhase::k_awaiting, SendEvent::k_bitmap, SendPhase::k_sending},
         {SendPhase::k_awaiting, SendEvent::k_probe_timer, SendPhase::k_awaiting},
         {SendPhase::k_awaiting, SendEvent::k_stop, SendPhase::k_done},
-        {SendPhase::k_awaiting, SendEvent::k_expiry, SendPhase::k_done},
-        {SendPhase::k_awaiting, SendEvent::k_cancel, SendPhase::k_done},
+        {SendPhase::k_awaiting, SendEvent::k_expiry, SendPhase::k_aborting},
+        {SendPhase::k_awaiting, SendEvent::k_cancel, SendPhase::k_aborting},
         {SendPhase::k_awaiting, SendEvent::k_peer_down, SendPhase::k_done},
 
         {SendPhase::k_done, SendEvent::k_polled, SendPhase::k_free},
+
+        {SendPhase::k_aborting, SendEvent::k_polled, SendPhase::k_lingering},
+        {SendPhase::k_aborting, SendEvent::k_released, SendPhase::k_done},
+        {SendPhase::k_aborting, SendEvent::k_abort_timer, SendPhase::k_aborting},
+        {SendPhase::k_aborting, SendEvent::k_abandoned, SendPhase::k_done},
+        {SendPhase::k_aborting, SendEvent::k_peer_down, SendPhase::k_done},
+
+        {SendPhase::k_lingering, SendEvent::k_released, SendPhase::k_free},
+        {SendPhase::k_lingering, SendEvent::k_abort_timer, SendPhase::k_lingering},
+        {SendPhase::k_lingering, SendEvent::k_abandoned, SendPhase::k_free},
+        {SendPhase::k_lingering, SendEvent::k_peer_down, SendPhase::k_free},
     },
     {
         // A chunk that was overtaken, or one that a repeated probe brought a second time.
@@ -80,6 +96,11 @@ inline constexpr StateTable<SendPhase, SendEvent> kSendTable{
         {SendPhase::k_done, SendEvent::k_late_bitmap},
         {SendPhase::k_done, SendEvent::k_other_bitmap},
         {SendPhase::k_done, SendEvent::k_stop},
+        // Answers to what was sent before ABORT.
+        {SendPhase::k_aborting, SendEvent::k_not_posted},
+        {SendPhase::k_aborting, SendEvent::k_other_bitmap},
+        {SendPhase::k_lingering, SendEvent::k_not_posted},
+        {SendPhase::k_lingering, SendEvent::k_other_bitmap},
     }};
 
 }  // namespace mlt::core

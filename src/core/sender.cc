@@ -10,6 +10,9 @@ namespace {
 
 // A probe that stays unanswered this often is also sent over TCP: something eats datagrams, or one class of them.
 constexpr std::uint32_t kBackstopAfterProbes = 6;
+// TCP does not lose an ABORT; but its receiver may have no room to remember it, or none in its queue for the answer.
+constexpr DurationNs kAbortAgainNs = 500 * base::kMillisecond;  // doubles
+constexpr std::uint32_t kMaxAborts = 3;
 
 }  // namespace
 
@@ -24,7 +27,8 @@ Sender::Sender(Shared& shared, base::WordArena& arena)
       probes_due_(probe_words_.data(), shared.config.max_sends),
       backstop_words_(base::words_for_bits(shared.config.max_sends)),
       backstops_due_(backstop_words_.data(), shared.config.max_sends),
-      aborts_(shared.config.max_sends) {
+      abort_words_(base::words_for_bits(shared.config.max_sends)),
+      aborts_due_(abort_words_.data(), shared.config.max_sends) {
   for (std::uint32_t slot = shared.config.max_sends; slot-- > 0;) free_.push(slot);
 }
 
@@ -89,7 +93,8 @@ bool Sender::cancel(TimeNs now, OperationId operation) {
   }
   // Not under way any more: too late, if it is still known at all.
   for (SendState& state : states_) {
-    if (state.machine.phase() != SendPhase::k_done || state.request.operation != operation) continue;
+    const bool is_over = state.machine.phase() == SendPhase::k_done || state.machine.phase() == SendPhase::k_aborting;
+    if (!is_over || state.request.operation != operation) continue;
     (void)state.machine.on(SendEvent::k_cancel, shared_.counters);
     break;
   }
@@ -144,6 +149,12 @@ void Sender::await_answer(TimeNs now, SendState& state) {
 
 void Sender::on_send_timer(TimeNs now, std::uint32_t slot) {
   SendState& state = states_[slot];
+  if (state.is_given_up()) {
+    if (state.aborts >= kMaxAborts) return settle(state, SendEvent::k_abandoned);
+    MLT_CHECK(state.machine.on(SendEvent::k_abort_timer, shared_.counters));
+    shared_.counters.add(Counter::k_control_resent);
+    return say_abort(now, state);
+  }
   // PROTOCOL 6.9.4: A send ends at its timeout as timed out, on the caller's word as cancelled, and with its peer as
   //     peer failed.
   if (now >= state.expires_ns) return give_up(now, state, SendEvent::k_expiry, CompletionStatus::kTimedOut);
@@ -189,12 +200,11 @@ void Sender::on_peer_timer(TimeNs now, std::uint16_t rank) {
 
 void Sender::on_peer_down(TimeNs now, std::uint16_t rank) {
   for (SendState& state : states_) {
-    if (state.is_under_way() && state.request.peer == rank) {
-      finish(now, state, SendEvent::k_peer_down, CompletionStatus::kPeerFailed);
-    }
+    if (state.request.peer != rank) continue;
+    if (state.is_under_way()) finish(now, state, SendEvent::k_peer_down, CompletionStatus::kPeerFailed);
+    if (state.is_given_up()) settle(state, SendEvent::k_peer_down);
   }
   shared_.timers.cancel(shared_.peer_timer(rank));
-  aborts_.forget(rank);
 }
 
 void Sender::on_path_limit(TimeNs now, std::uint16_t rank, std::uint32_t payload_bytes) {
@@ -209,27 +219,49 @@ void Sender::on_path_limit(TimeNs now, std::uint16_t rank, std::uint32_t payload
 // The receiver would otherwise wait for its own timeout, and the next transfer of this tag would meet the wrong
 // receive.
 void Sender::give_up(TimeNs now, SendState& state, SendEvent event, CompletionStatus status) {
-  Reply abort;
-  abort.kind = ReplyKind::kAbort;
-  abort.peer = state.request.peer;
-  abort.transfer = state.transfer();
+  if (finish(now, state, event, status)) say_abort(now, state);
+}
+
+void Sender::say_abort(TimeNs now, SendState& state) {
   // PROTOCOL 8.1.1: A sender that gives up (cancelled, timed out, or by 18.1.5) MUST send ABORT ...
-  if (finish(now, state, event, status)) aborts_.push(abort);
+  aborts_due_.set(slot_of(state));
+  // PROTOCOL 8.1.7: An ABORT that is not answered within 500 ms MUST be sent again, and a third time after 1 s more ...
+  state.expires_ns = base::kNever;
+  state.probe_ns = base::after(now, kAbortAgainNs << state.aborts++);
+  arm(state);
+}
+
+void Sender::settle(SendState& state, SendEvent event) {
+  MLT_CHECK(state.machine.on(event, shared_.counters));
+  const std::uint32_t slot = slot_of(state);
+  // PROTOCOL 8.1.7: what was sent blindly then counts as long as the connection lasts
+  if (event != SendEvent::k_abandoned) forget_blind(state);
+  aborts_due_.clear(slot);
+  shared_.timers.cancel(shared_.send_timer(slot));
+  unlink_tag(state);
+  if (state.machine.phase() == SendPhase::k_free) free_.push(slot);
+}
+
+void Sender::unlink_tag(const SendState& state) {
+  TagEntry* entry = shared_.tags.find(state.request.peer, state.request.tag);
+  MLT_CHECK(entry != nullptr);
+  std::uint32_t* link = &entry->send_head;
+  while (*link != slot_of(state)) link = &states_[*link].next_same_tag;
+  *link = state.next_same_tag;
 }
 
 bool Sender::finish(TimeNs now, SendState& state, SendEvent event, CompletionStatus status) {
   if (!state.machine.on(event, shared_.counters)) return false;
   const std::uint32_t slot = slot_of(state);
   unlink_work(state);
-  forget_blind(state);
   probes_due_.clear(slot);
   backstops_due_.clear(slot);
   shared_.timers.cancel(shared_.send_timer(slot));
-  TagEntry* entry = shared_.tags.find(state.request.peer, state.request.tag);
-  MLT_CHECK(entry != nullptr);
-  std::uint32_t* link = &entry->send_head;
-  while (*link != slot) link = &states_[*link].next_same_tag;
-  *link = state.next_same_tag;
+  // What a send that is given up sent blindly stands in the peer's early buffer until ABORT is there.
+  if (!state.is_given_up()) {
+    forget_blind(state);
+    unlink_tag(state);
+  }
   state.status = status;
   state.elapsed_ns = now - state.posted_ns;
   arena_.give(state.words);
@@ -238,11 +270,7 @@ bool Sender::finish(TimeNs now, SendState& state, SendEvent event, CompletionSta
   return true;
 }
 
-void Sender::add_usage(Usage& usage) const {
-  usage.sends = {states_.size() - free_.size(), states_.size()};
-  usage.replies.used += aborts_.size();
-  usage.replies.limit += aborts_.capacity();
-}
+void Sender::add_usage(Usage& usage) const { usage.sends = {states_.size() - free_.size(), states_.size()}; }
 
 void Sender::complete(std::uint32_t slot, Completion& completion) const {
   const SendState& state = states_[slot];
@@ -265,7 +293,7 @@ void Sender::complete(std::uint32_t slot, Completion& completion) const {
 
 void Sender::release(std::uint32_t slot) {
   MLT_CHECK(states_[slot].machine.on(SendEvent::k_polled, shared_.counters));
-  free_.push(slot);
+  if (states_[slot].machine.phase() == SendPhase::k_free) free_.push(slot);
 }
 
 }  // namespace mlt::core

@@ -70,6 +70,10 @@ class Sender {
   // `event` is what ends it. False, and counted, if the transfer is not under way.
   bool finish(TimeNs now, SendState& state, SendEvent event, CompletionStatus status);
   void give_up(TimeNs now, SendState& state, SendEvent event, CompletionStatus status);
+  void say_abort(TimeNs now, SendState& state);
+  // What was given up is over for the receiver too, or never will be: `event` says which.
+  void settle(SendState& state, SendEvent event);
+  void unlink_tag(const SendState& state);
   void arm(SendState& state);
   void await_answer(TimeNs now, SendState& state);
   void ask(SendState& state, bool ack_only);
@@ -99,7 +103,8 @@ class Sender {
   base::BitmapView probes_due_;  // send slots
   std::vector<std::uint64_t> backstop_words_;
   base::BitmapView backstops_due_;  // send slots
-  ReplyQueue aborts_;
+  std::vector<std::uint64_t> abort_words_;
+  base::BitmapView aborts_due_;        // send slots
   std::uint16_t next_peer_ = 0;        // where the round robin over peers goes on
   std::uint32_t blocks_to_judge_ = 0;  // in this fill_data()
   std::uint64_t posts_ = 0;

@@ -131,8 +131,8 @@ void Sender::on_answer(SendState& state) {
 void Sender::forget_blind(SendState& state) {
   Peer& peer = shared_.peers[state.request.peer];
   if (state.receiver_ready || state.blind_segments == 0) return;
-  // PROTOCOL 6.4.4: What was sent blindly no longer counts when the receive is known to be posted, or the send has
-  //     ended.
+  // PROTOCOL 6.4.4: What was sent blindly no longer counts when the receive is known to be posted, STOP has come, or
+  //     ABORT was answered (8.1.6) ...
   peer.blind_segments -= state.blind_segments;
   --peer.blind_transfers;
 }
@@ -162,7 +162,8 @@ void Sender::on_ack(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wir
   }
   take_report(now, arrival_ns, from, ack.probe_timestamp_ns, report);
   SendState* state = find(from, ack.transfer);
-  if (state == nullptr) return;  // ACKs are per peer: the transfer that made this one due may be over
+  // ACKs are per peer: the transfer that made this one due may be over.
+  if (state == nullptr || state->is_given_up()) return;
   on_alive(*state);
   // PROTOCOL 9.1.1: An ACK without a probe timestamp is no answer here once the first of these probes is 50 ms old ...
   const bool posted = (ack.prefix.flags & MLT_ACK_FLAG_POSTED) != 0;
@@ -181,9 +182,16 @@ void Sender::on_bitmap(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const 
   // PROTOCOL 6.7.1: A BITMAP of a transfer that is not under way MUST be ignored (stale_control).
   if (found == nullptr) return shared_.counters.add(Counter::k_stale_control);
   SendState& state = *found;
+  const bool not_posted = (bitmap.prefix.flags & MLT_BITMAP_FLAG_NOT_POSTED) != 0;
+  if (state.is_given_up()) {
+    // An answer to a probe, which carries the probe's timestamp, was said before ABORT had come.
+    if (not_posted && bitmap.probe_timestamp_ns == 0) return settle(state, SendEvent::k_released);
+    (void)state.machine.on(not_posted ? SendEvent::k_not_posted : SendEvent::k_other_bitmap, shared_.counters);
+    return;
+  }
   on_alive(state);
   on_answer(state);
-  if ((bitmap.prefix.flags & MLT_BITMAP_FLAG_NOT_POSTED) != 0) {
+  if (not_posted) {
     if (!state.machine.on(SendEvent::k_not_posted, shared_.counters)) return;
     // PROTOCOL 6.6.1: On NOT_POSTED a sender waits for READY, and asks again after a retransmission timeout that
     //     doubles with every such answer: the word that the receive is posted may be lost.
@@ -242,6 +250,7 @@ void Sender::on_stop(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wi
   // PROTOCOL 6.9.2: A STOP of a transfer that is not under way MUST be ignored (stale_control), but for its
   //     acknowledgement block.
   if (state == nullptr) return shared_.counters.add(Counter::k_stale_control);
+  if (state->is_given_up()) return settle(*state, SendEvent::k_released);
   CompletionStatus status = completion_status(stop.status);
   // PROTOCOL 6.9.5: A STOP that claims success for another size than the tensor's MUST be refused (drop_mismatch) ...
   if (!is_failure(status) && stop.receiver_total_bytes != state->grid.total_bytes()) {

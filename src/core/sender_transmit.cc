@@ -194,14 +194,15 @@ bool Sender::fill_probe(TimeNs now, base::DatagramRun& run) {
 }
 
 bool Sender::fill_backstop(TimeNs now, ControlOutput& output) {
-  if (const Reply* due = aborts_.front()) {
+  if (const std::size_t given_up = aborts_due_.find_set(0); given_up < states_.size()) {
+    aborts_due_.clear(given_up);
+    const SendState& state = states_[given_up];
     wire::Abort abort;
     abort.prefix.type = wire::PacketType::kAbort;
-    abort.prefix.cookie = shared_.peers[due->peer].remote_cookie;
-    abort.transfer = due->transfer;
-    output.peer = due->peer;
+    abort.prefix.cookie = shared_.peers[state.request.peer].remote_cookie;
+    abort.transfer = state.transfer();
+    output.peer = state.request.peer;
     output.size = wire::encode_abort(abort, output.bytes);
-    aborts_.pop();
     shared_.counters.add(Counter::k_aborts_sent);
     return true;
   }

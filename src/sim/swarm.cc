@@ -173,7 +173,8 @@ class Run {
 
   // What is still on its way arrives: stragglers must not touch memory that is the application's again.
   void drain() {
-    const base::TimeNs until = simulator_.now() + base::kSecond;
+    // An ABORT that nobody answers is sent three times, and then forgotten.
+    const base::TimeNs until = simulator_.now() + 4 * base::kSecond;
     while (simulator_.step(until)) {
     }
     for (int more = 0; more < 60 && simulator_.network().packets_in_use() > 0; ++more) {

@@ -84,7 +84,7 @@ void VirtualNetwork::connect(std::uint16_t a, std::uint16_t b) {
     up.remote_cookie = cookies_[{self, other}];
     up.segment_bytes = config_.segment_bytes;
     up.window_bytes = config_.window_bytes;
-    up.early_transfers = hosts_[other].endpoint->config().early_transfers_per_peer();
+    up.early_transfers = config_.early_transfers.value_or(hosts_[other].endpoint->config().early_transfers_per_peer());
     up.early_segments = config_.early_segments.value_or(hosts_[other].endpoint->config().early_segments_per_peer());
     enter([&, &endpoint = *hosts_[self].endpoint] { endpoint.on_control(now_, up); });
   }

@@ -70,7 +70,9 @@ struct NetworkConfig {
   core::EndpointConfig endpoint;  // rank and peers are set per host
   std::uint32_t segment_bytes = 1'432;
   std::uint32_t window_bytes = 4U << 20;
-  std::optional<std::uint32_t> early_segments;  // default: what the endpoint's configuration says
+  // What senders are told; default: what the endpoint's configuration says.
+  std::optional<std::uint32_t> early_segments;
+  std::optional<std::uint32_t> early_transfers;
   core::TransmitCapabilities capabilities;
   Link link;
   // Between an arrival and the host's next turn: it then finds a batch, as a thread does that must first be woken.

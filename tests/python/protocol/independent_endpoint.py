@@ -248,9 +248,14 @@ class IndependentEndpoint:
         if not over_tcp and self.lose_in(message):
             return
         self.heard.append(message)
-        {DATA: self.on_data, PROBE: self.on_probe, BITMAP: self.on_bitmap, STOP: self.on_stop}.get(
-            message.kind, lambda _: None
-        )(message)
+        take = {
+            DATA: self.on_data,
+            PROBE: self.on_probe,
+            BITMAP: self.on_bitmap,
+            STOP: self.on_stop,
+            ABORT: self.on_abort,
+        }
+        take.get(message.kind, lambda _: None)(message)
 
     # ---- receiving (7) -----------------------------------------------------------------------------------------------
 
@@ -302,6 +307,16 @@ class IndependentEndpoint:
             fields = struct.pack("<QII", message.tag, message.generation, message.timestamp)
             return self.say(self.prefix(ACK, POSTED) + self.block() + fields, over_tcp=message.over_tcp)
         return self.judge(message, receive, over=True)
+
+    def on_abort(self, message: Message) -> None:  # 8.1.6
+        receive = self.receives.get((message.tag, message.generation))
+        fields = struct.pack("<QII", message.tag, message.generation, 0)
+        if receive is None:
+            return self.say(self.prefix(BITMAP, NOT_POSTED) + self.block() + fields + bytes(8), over_tcp=True)
+        if receive.status is None:
+            receive.status = 5  # 8.1.2
+        end = struct.pack("<BxxxII", receive.status, 0, len(receive.data))
+        return self.say(self.prefix(STOP, element=receive.element) + self.block() + fields + end, over_tcp=True)
 
     def judge(self, message: Message, receive: Receive, *, over: bool) -> None:
         """7.5, with a grace of nothing: loopback keeps the order."""
