@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
+from mlt.switch_configs.errors import PolicyError
 from mlt.switch_configs.model_layers import Layer, classes_of
 from mlt.switch_configs.policy import ControlClass, DataClass, Policy, Switch, Wred
+from mlt.switch_configs.threshold_check import Checked, check_predictions
 from mlt.switch_configs.thresholds import ClassThresholds, Model, Problem, optimise
 
 # Expedited forwarding first, then class selectors falling; CS6 and CS7 stay with control, 0 with foreign traffic.
@@ -12,9 +16,21 @@ CONTROL_DSCP = 48
 ROUTING_DSCP = 56
 # The least step that RED takes without rounding on every Spectrum ASIC: a multiple of 64 cells of 96, 144 and 192 B.
 RED_STEP_BYTES = 36864
+# Losing more of the packets that must arrive than the paper's loss bound (section 6.1.1) is starving.
+STARVED_LARGE_LOSS = 0.1
+_STEPS_OF_LOAD = 100  # loads are named to a hundredth
 
 
-def derive(
+@dataclass(frozen=True, kw_only=True)
+class Derived:
+    """A policy, what the model predicts of each class, and what the simulation made of the prediction."""
+
+    policy: Policy
+    rows: tuple[ClassThresholds, ...]
+    checked: tuple[Checked, ...]
+
+
+def problem_of(
     layers: tuple[Layer, ...],
     switch: Switch,
     *,
@@ -22,11 +38,13 @@ def derive(
     small_ratio: float = 0.5,
     granularity_bytes: int = RED_STEP_BYTES,
     model: Model = "shared",
-    description: str = "",
-) -> tuple[Policy, tuple[ClassThresholds, ...]]:
+    workers: int = 1,
+    paths: int = 1,
+    burst_packets: int | None = None,
+) -> Problem:
     """As many data classes as queues (less control and default) and layers allow; raises PolicyError, ValueError."""
     count = min(switch.queues - 2, len(layers), len(DATA_DSCP))
-    problem = Problem(
+    return Problem(
         classes=classes_of(layers, count),
         buffer_bytes=switch.shared_buffer_bytes,
         packet_bytes=switch.packet_bytes,
@@ -34,8 +52,23 @@ def derive(
         small_ratio=small_ratio,
         granularity_bytes=granularity_bytes,
         model=model,
+        workers=workers,
+        paths=paths,
+        burst_packets=burst_packets,
     )
-    found = optimise(problem)
+
+
+def policy_of(problem: Problem, switch: Switch, *, description: str = "") -> Derived:
+    """The policy that solves ``problem``.
+
+    Raises:
+        PolicyError: a class is predicted, or simulated, to lose more than ``STARVED_LARGE_LOSS`` of its large
+            gradients; the message names the load at which none does.
+        ValueError: the buffer is too small.
+    """
+    found, checked = _solved(problem)
+    if starved := _starved(found, checked):
+        raise PolicyError(f"load {problem.load:g}", [_why_starved(problem, starved)])
     data = tuple(
         DataClass(
             name=f"layers-{index + 1}",
@@ -46,4 +79,73 @@ def derive(
         for index, entry in enumerate(found)
     )
     control = ControlClass(dscp=CONTROL_DSCP, extra_dscp=(ROUTING_DSCP,))
-    return Policy(description=description, switch=switch, control=control, data=data), found
+    policy = Policy(description=description, switch=switch, control=control, data=data)
+    return Derived(policy=policy, rows=found, checked=checked)
+
+
+def derive(
+    layers: tuple[Layer, ...],
+    switch: Switch,
+    *,
+    load: float,
+    small_ratio: float = 0.5,
+    granularity_bytes: int = 32768,
+    model: Model = "shared",
+    workers: int = 1,
+    paths: int = 1,
+    burst_packets: int | None = None,
+    description: str = "",
+) -> tuple[Policy, tuple[ClassThresholds, ...]]:
+    """``problem_of`` and ``policy_of`` in one: the policy and its predictions; raises PolicyError, ValueError."""
+    problem = problem_of(
+        layers,
+        switch,
+        load=load,
+        small_ratio=small_ratio,
+        granularity_bytes=granularity_bytes,
+        model=model,
+        workers=workers,
+        paths=paths,
+        burst_packets=burst_packets,
+    )
+    derived = policy_of(problem, switch, description=description)
+    return derived.policy, derived.rows
+
+
+def _solved(problem: Problem) -> tuple[tuple[ClassThresholds, ...], tuple[Checked, ...]]:
+    found = optimise(problem)
+    return found, check_predictions(problem, found)
+
+
+def _starved(rows: tuple[ClassThresholds, ...], checked: tuple[Checked, ...]) -> dict[int, tuple[str, float]]:
+    """Index of each class that starves -> who says so, and its loss of large gradients."""
+    found = {}
+    for index, (row, check) in enumerate(zip(rows, checked, strict=True)):
+        if row.large_loss > STARVED_LARGE_LOSS:
+            found[index] = ("predicted", row.large_loss)
+        elif check.enough and check.simulated.large > STARVED_LARGE_LOSS:
+            found[index] = ("simulated", check.simulated.large)
+    return found
+
+
+def _why_starved(problem: Problem, starved: dict[int, tuple[str, float]]) -> str:
+    classes = ", ".join(f"layers-{index + 1} {loss:.0%} ({who})" for index, (who, loss) in starved.items())
+    load = highest_load(problem)
+    out = "no load at which none does was found" if load is None else f"at load {load:.2f} none does"
+    return (
+        f"strict priority starves the lower classes: losses of large gradients are {classes}, more than the "
+        f"{STARVED_LARGE_LOSS:.0%} that a tensor may miss; {out} (--load). No threshold helps above: slow the senders "
+        "down, or use a faster port"
+    )
+
+
+def highest_load(problem: Problem) -> float | None:
+    """The highest load below the problem's, in hundredths, at which no class starves; None where there is none."""
+    low, high = 0, int(problem.load * _STEPS_OF_LOAD - 1e-9) + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        if _starved(*_solved(replace(problem, load=middle / _STEPS_OF_LOAD))):
+            high = middle
+        else:
+            low = middle
+    return low / _STEPS_OF_LOAD if low else None

@@ -2,7 +2,8 @@
 
 Exact on a grid: for a price per byte of limit, a dynamic programme over the classes finds the best thresholds with S
 and L rising; bisection on the price meets the buffer. Loads of lower classes follow from what the classes above really
-carry, found by repeating until it stands still. Sizes in bytes, loads as arrival over service rate.
+carry, found by repeating until it stands still. No S is below what workers in step send at once: a queue that held less
+would drop small gradients at any load. Sizes in bytes, loads as arrival over service rate.
 """
 
 from __future__ import annotations
@@ -12,13 +13,17 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from mlt.switch_configs.burst_model import burst_loss
 from mlt.switch_configs.model_layers import ModelClass
-from mlt.switch_configs.queue_model import Loss, shared_loss, split_loss
+from mlt.switch_configs.queue_model import Loss, split_loss
 from numpy.typing import NDArray
 
 Model = Literal["shared", "split"]
 _ROUNDS_OF_REPETITION = 20
 _BISECTIONS = 60
+_LEAST_PRICE = 1e-200  # extra rounds per byte: below, what the formulas say is no longer a number
+# A host sends a run of packets back to back; this is what one system call can hold (64 KiB).
+RUN_BYTES = 65_536
 # A class below an overloaded one is still served now and then; its load must stay finite for the formulas.
 _LEAST_SERVICE = 1e-6
 
@@ -37,7 +42,11 @@ class ClassThresholds:
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """What to optimise for. ``load`` is all data's arrival over the port's service rate; above 1 is congestion."""
+    """What to optimise for. ``load`` is all data's arrival over the port's service rate; above 1 is congestion.
+
+    ``workers`` send in step, each on ``paths`` paths that end at this port, ``burst_packets`` back to back on each
+    (None: what one system call of the sender holds).
+    """
 
     classes: tuple[ModelClass, ...]
     buffer_bytes: int
@@ -46,11 +55,38 @@ class Problem:
     small_ratio: float = 0.5
     granularity_bytes: int = 32768
     model: Model = "shared"
+    workers: int = 1
+    paths: int = 1
+    burst_packets: int | None = None
+
+    @property
+    def run_packets(self) -> int:
+        """Packets that one host sends back to back on one path."""
+        return max(1, RUN_BYTES // self.packet_bytes) if self.burst_packets is None else self.burst_packets
+
+    @property
+    def group_packets(self) -> int:
+        """Packets that arrive together when the workers are in step."""
+        return self.workers * self.paths * self.run_packets
+
+    @property
+    def floor_bytes(self) -> int:
+        """The least S: what arrives together, in whole steps of the granularity."""
+        return -(-self.group_packets * self.packet_bytes // self.granularity_bytes) * self.granularity_bytes
+
+    def least_bytes(self, classes: int) -> int:
+        """Buffer that the least thresholds of ``classes`` classes take: S rises by a step, L is a step above S."""
+        step = self.granularity_bytes
+        return classes * self.floor_bytes + step * classes * (classes + 1) // 2
 
     def __post_init__(self) -> None:
         steps = self.buffer_bytes // self.granularity_bytes
         if self.granularity_bytes < self.packet_bytes:
             raise ValueError(f"granularity {self.granularity_bytes} B must hold a packet of {self.packet_bytes} B")
+        if min(self.workers, self.paths, self.run_packets) < 1:
+            raise ValueError(
+                f"workers {self.workers}, paths {self.paths} and burst_packets {self.run_packets}: at least 1 each"
+            )
         if steps < 2 * len(self.classes):
             raise ValueError(
                 f"{self.buffer_bytes} B in steps of {self.granularity_bytes} B leave {steps} values for "
@@ -58,6 +94,25 @@ class Problem:
             )
         if self.load <= 0 or not 0 < self.small_ratio < 1:
             raise ValueError(f"load {self.load} must be positive and small_ratio {self.small_ratio} in (0, 1)")
+        if self.least_bytes(len(self.classes)) > self.buffer_bytes:
+            raise ValueError(self._too_much_at_once())
+
+    def _too_much_at_once(self) -> str:
+        one_more = self.granularity_bytes * (len(self.classes) + 1) / 2
+        packets = int(self.buffer_bytes / len(self.classes) - one_more) // self.granularity_bytes
+        packets = packets * self.granularity_bytes // self.packet_bytes
+        fitting = max((n for n in range(1, len(self.classes)) if self.least_bytes(n) <= self.buffer_bytes), default=0)
+        ways = [f"{fitting} classes (--queues {fitting + 2})"] if fitting else []
+        if packets >= self.workers * self.paths:
+            ways.insert(0, f"bursts of {packets // (self.workers * self.paths)} packets (--burst-packets)")
+        if packets >= self.paths * self.run_packets:
+            ways.insert(0, f"{packets // (self.paths * self.run_packets)} workers in step (--workers)")
+        out = "; it holds " + ", or ".join(ways) if ways else "; use a switch with more memory"
+        return (
+            f"{self.workers} workers in step on {self.paths} paths send {self.group_packets} packets "
+            f"({self.group_packets * self.packet_bytes} B) at once: thresholds of {len(self.classes)} classes "
+            f"that hold that need {self.least_bytes(len(self.classes))} B, the buffer has {self.buffer_bytes} B{out}"
+        )
 
 
 def _offered(problem: Problem) -> list[float]:
@@ -74,21 +129,44 @@ def class_loads(offered: Sequence[float], carried: Sequence[float]) -> list[floa
     return loads
 
 
-def predict(problem: Problem, load: float, threshold_bytes: NDArray[np.int64], limit_bytes: NDArray[np.int64]) -> Loss:
-    """The model's losses for one class at the given load; arrays of one shape."""
+def gathered_packets(problem: Problem, offered: Sequence[float], loads: Sequence[float]) -> list[int]:
+    """Packets that a class's bursts count as: while the classes above are served, more of its bursts gather.
+
+    A class that is left a share r of the port sees the port's backlog 1 / r times as bursty (heavy traffic: the queue
+    of the lowest busy class is nearly the whole port's).
+    """
+    most = problem.buffer_bytes // problem.packet_bytes
+    return [
+        max(1, min(most, round(problem.group_packets * load / own))) for own, load in zip(offered, loads, strict=True)
+    ]
+
+
+def predict(
+    problem: Problem,
+    load: float,
+    threshold_bytes: NDArray[np.int64],
+    limit_bytes: NDArray[np.int64],
+    *,
+    burst: int | None = None,
+) -> Loss:
+    """The model's losses for one class at the given load; arrays of one shape. ``burst``: packets that arrive together
+    (None: the problem's)."""
     s, limit = threshold_bytes // problem.packet_bytes, limit_bytes // problem.packet_bytes
-    function = shared_loss if problem.model == "shared" else split_loss
-    return function(load, problem.small_ratio, s, limit)
+    if problem.model == "split":
+        return split_loss(load, problem.small_ratio, s, limit)
+    return burst_loss(load, problem.small_ratio, s, limit, problem.group_packets if burst is None else burst)
 
 
-def _costs(problem: Problem, loads: Sequence[float], grid: NDArray[np.int64]) -> list[NDArray[np.float64]]:
-    """Per class an array [S index, L index] of extra rounds; infinite where S >= L."""
+def _costs(
+    problem: Problem, loads: Sequence[float], bursts: Sequence[int], grid: NDArray[np.int64]
+) -> list[NDArray[np.float64]]:
+    """Per class an array [S index, L index] of extra rounds; infinite where S >= L or S is below the floor."""
     s, limit = np.meshgrid(grid, grid, indexing="ij")
-    allowed = s < limit
+    allowed = (s < limit) & (s >= problem.floor_bytes)
     costs = []
-    for entry, load in zip(problem.classes, loads, strict=True):
+    for entry, load, burst in zip(problem.classes, loads, bursts, strict=True):
         table = np.full(s.shape, np.inf)
-        loss = predict(problem, load, s[allowed], limit[allowed])
+        loss = predict(problem, load, s[allowed], limit[allowed], burst=burst)
         table[allowed] = 100 * (
             entry.rounds_per_percent_small * problem.small_ratio * loss.small
             + entry.rounds_per_percent_large * (1 - problem.small_ratio) * loss.large
@@ -123,14 +201,14 @@ def _within_buffer(
     free = _chain(costs, grid, 0.0)
     if total(free) <= problem.buffer_bytes:
         return free
-    low, high = 0.0, 1.0
+    low, high = _LEAST_PRICE, 1.0
     while total(_chain(costs, grid, high)) > problem.buffer_bytes:
         high *= 4
         if high > 1e12:
             raise ValueError("the buffer cannot hold the least thresholds; use a smaller granularity")
     best = _chain(costs, grid, high)
     for _ in range(_BISECTIONS):
-        middle = (low + high) / 2
+        middle = (low * high) ** 0.5  # prices differ by orders of magnitude, as the losses do
         tried = _chain(costs, grid, middle)
         if total(tried) <= problem.buffer_bytes:
             high, best = middle, tried
@@ -147,12 +225,14 @@ def optimise(problem: Problem) -> tuple[ClassThresholds, ...]:
     carried = [min(own, 1.0) for own in offered]
     chosen: list[tuple[int, int]] = []
     loads: list[float] = []
+    bursts: list[int] = []
     for _ in range(_ROUNDS_OF_REPETITION):
         loads = class_loads(offered, carried)
-        previous, chosen = chosen, _within_buffer(problem, _costs(problem, loads, grid), grid)
+        bursts = gathered_packets(problem, offered, loads)
+        previous, chosen = chosen, _within_buffer(problem, _costs(problem, loads, bursts, grid), grid)
         losses = [
-            predict(problem, load, grid[s : s + 1], grid[limit : limit + 1])
-            for load, (s, limit) in zip(loads, chosen, strict=True)
+            predict(problem, load, grid[s : s + 1], grid[limit : limit + 1], burst=burst)
+            for load, burst, (s, limit) in zip(loads, bursts, chosen, strict=True)
         ]
         theta = problem.small_ratio
         carried = [
@@ -161,15 +241,15 @@ def optimise(problem: Problem) -> tuple[ClassThresholds, ...]:
         ]
         if chosen == previous:
             break
-    return _result(problem, grid, chosen, loads)
+    return _result(problem, grid, chosen, loads, bursts)
 
 
 def _result(
-    problem: Problem, grid: NDArray[np.int64], chosen: list[tuple[int, int]], loads: list[float]
+    problem: Problem, grid: NDArray[np.int64], chosen: list[tuple[int, int]], loads: list[float], bursts: list[int]
 ) -> tuple[ClassThresholds, ...]:
     found = []
-    for entry, load, (s, limit) in zip(problem.classes, loads, chosen, strict=True):
-        loss = predict(problem, load, grid[s : s + 1], grid[limit : limit + 1])
+    for entry, load, burst, (s, limit) in zip(problem.classes, loads, bursts, chosen, strict=True):
+        loss = predict(problem, load, grid[s : s + 1], grid[limit : limit + 1], burst=burst)
         small, large = float(loss.small[0]), float(loss.large[0])
         rounds = 100 * (
             entry.rounds_per_percent_small * problem.small_ratio * small

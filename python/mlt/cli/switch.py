@@ -13,19 +13,16 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from mlt.cli import switch_policy
 from mlt.switch_configs import check as checking
 from mlt.switch_configs import generator
 from mlt.switch_configs.behaviour import differences
 from mlt.switch_configs.capabilities import Feature
-from mlt.switch_configs.derive import derive
 from mlt.switch_configs.errors import SwitchConfigError
-from mlt.switch_configs.model_layers import load_layers
-from mlt.switch_configs.policy import Policy, Switch, dump, expand_ports, json_schema, parse
+from mlt.switch_configs.policy import Policy, expand_ports, json_schema, parse
 from mlt.switch_configs.policy import load as load_policy
 from mlt.switch_configs.registry import target as find_target
 from mlt.switch_configs.registry import targets as all_targets
-from mlt.switch_configs.semantics import require_sound
-from mlt.switch_configs.thresholds import Model
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -44,6 +41,8 @@ def app() -> None:
     The whole way, with an example: docs/switch.md.
     """
 
+
+app.add_command(switch_policy.policy)
 
 _POLICY = click.argument("policy", type=click.Path(path_type=Path), metavar="POLICY")
 _TARGET = click.option("--target", "-t", required=True, help="Switch system; 'mlt switch targets' lists them.")
@@ -114,74 +113,6 @@ def _emit(files: dict[str, str], directory: Path | None) -> None:
             click.echo(str(directory / name))
     except OSError as error:
         _fail(error)
-
-
-@app.command()
-@_common(
-    click.option("--from-model", "layers", type=click.Path(path_type=Path), required=True, help="JSON list of layers."),
-    click.option("--queues", type=click.IntRange(3, 8), default=8, show_default=True, help="Queues per port."),
-    click.option("--buffer-bytes", type=click.IntRange(min=1), required=True, help="The switch's shared buffer."),
-    click.option("--link-rate", type=click.IntRange(min=1), required=True, help="Port rate in bits per second."),
-    click.option(
-        "--packet-bytes", type=click.IntRange(min=64), default=1500, show_default=True, help="Largest packet."
-    ),
-    click.option("--ports", required=True, help="Comma-separated numbers, ranges or the device's own names."),
-    click.option("--load", type=float, default=1.0, show_default=True, help="Data's arrival over the port's rate."),
-    click.option("--small-ratio", type=float, default=0.5, show_default=True, help="Share of small gradients (theta)."),
-    click.option(
-        "--granularity-bytes", type=click.IntRange(min=1), default=36864, show_default=True, help="Step of S, L."
-    ),
-    click.option(
-        "--model", type=click.Choice(["shared", "split"]), default="shared", show_default=True, help="Losses."
-    ),
-    click.option("--output", "-o", type=click.Path(path_type=Path), help="Policy file to write. Default: print it."),
-)
-def policy(
-    layers: Path,
-    queues: int,
-    buffer_bytes: int,
-    link_rate: int,
-    packet_bytes: int,
-    ports: str,
-    load: float,
-    small_ratio: float,
-    granularity_bytes: int,
-    model: Model,
-    output: Path | None,
-) -> None:
-    """Derive a policy from a model: classes, code points, and the thresholds that cost the fewest extra rounds.
-
-    The predicted losses go to standard error. How: docs/switch-thresholds.md.
-    """
-    try:
-        switch = Switch(
-            queues=queues,
-            shared_buffer_bytes=buffer_bytes,
-            link_rate_bits_per_second=link_rate,
-            packet_bytes=packet_bytes,
-            ports=tuple(ports.split(",")),
-        )
-        derived, predicted = derive(
-            load_layers(layers),
-            switch,
-            load=load,
-            small_ratio=small_ratio,
-            granularity_bytes=granularity_bytes,
-            model=model,
-            description=f"derived from {layers.name} at load {load}",
-        )
-        require_sound(derived, source=str(layers))
-        if output is not None:
-            output.write_text(dump(derived), encoding="utf-8")
-    except (SwitchConfigError, ValueError, OSError) as error:
-        _fail(error)
-    table = Table("class", "S bytes", "L bytes", "load", "small lost", "large lost", "extra rounds")
-    for data, row in zip(derived.data, predicted, strict=True):
-        losses = (f"{row.small_loss:.2e}", f"{row.large_loss:.2e}", f"{row.extra_rounds:.2e}")
-        table.add_row(data.name, str(row.threshold_bytes), str(row.limit_bytes), f"{row.load:.3g}", *losses)
-    Console(stderr=True, width=None if sys.stderr.isatty() else 120).print(table)
-    if output is None:
-        click.echo(dump(derived), nl=False)
 
 
 @app.command()

@@ -2,7 +2,8 @@
 
 MLT, appendix B. The optimiser and the policy it fills belong to ``mlt.switch_configs``; here the cluster's switches are
 grouped into kinds (buffer, queues, fastest port) and each kind is asked for once. Data is taken to fill the busiest
-port (load 1): a plan's slowest link is full by construction. The generator is imported when it is used.
+port (load 1): a plan's slowest link is full by construction; the workers of the largest job are taken to send in step.
+The generator is imported when it is used.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ def plan_thresholds(cluster: Cluster, layers_file: Path | None) -> SwitchPlan | 
         return "no switch of the cluster file states its buffer"
     out: list[Threshold] = []
     name = ""
+    workers = max((len(job.workers) for job in cluster.jobs), default=1)
     for (buffer, queues, rate), members in kinds.items():
         ports = sorted({cluster.port(link, members[0]) for link in cluster.links_of[members[0]]})
         try:
@@ -57,10 +59,15 @@ def plan_thresholds(cluster: Cluster, layers_file: Path | None) -> SwitchPlan | 
             described = policies.Switch(
                 queues=queues, shared_buffer_bytes=buffer, link_rate_bits_per_second=rate, ports=tuple(ports)
             )
-            policy, found = derive.derive(layers, described, load=_LOAD)
+            problem = derive.problem_of(layers, described, load=_LOAD, workers=workers)
         except (errors.PolicyError, ValueError) as error:
             where = f"thresholds of {members[0]}"
             raise InputError([Problem(where=(where,), message=str(error))], source=str(layers_file)) from None
+        try:
+            derived = derive.policy_of(problem, described)
+        except errors.PolicyError as error:
+            return f"thresholds of {members[0]}: {error}"
+        policy, found = derived.policy, derived.rows
         name = str(policy.name)
         out += [
             Threshold(

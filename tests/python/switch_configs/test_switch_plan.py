@@ -75,7 +75,7 @@ def test_plan__an_unknown_feature_in_accept_is_refused() -> None:
 def test_plan__above_max_drop_moves_the_ramp_end_to_the_limit() -> None:
     detect = plan(example(), target("os10")).queues[1].random_detect
     assert detect is not None
-    assert (detect.min_bytes, detect.max_bytes) == (36864, 73728)
+    assert (detect.min_bytes, detect.max_bytes) == (221184, 258048)
 
 
 def test_shares__sum_exactly_and_fall() -> None:

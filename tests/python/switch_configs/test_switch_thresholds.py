@@ -15,7 +15,7 @@ from mlt.switch_configs.errors import PolicyError
 from mlt.switch_configs.model_layers import ModelClass, classes_of, default_cost, load_layers
 from mlt.switch_configs.queue_model import mm1m_loss, shared_loss, split_loss
 from mlt.switch_configs.queue_simulation import ClassParameters, simulate
-from mlt.switch_configs.thresholds import Problem, class_loads, optimise, predict
+from mlt.switch_configs.thresholds import Problem, class_loads, gathered_packets, optimise, predict
 from switch_lab import LAYERS, example
 
 
@@ -73,6 +73,8 @@ def test_simulate__is_repeatable_and_strict() -> None:
 
 
 def brute_force(problem: Problem, loads: list[float]) -> float:
+    total = sum(entry.size_bytes for entry in problem.classes)
+    bursts = gathered_packets(problem, [problem.load * entry.size_bytes / total for entry in problem.classes], loads)
     grid = range(problem.granularity_bytes, problem.buffer_bytes + 1, problem.granularity_bytes)
     pairs = [(s, limit) for s in grid for limit in grid if s < limit]
     best = float("inf")
@@ -80,8 +82,8 @@ def brute_force(problem: Problem, loads: list[float]) -> float:
         if not one[0] < other[0] or one[1] > other[1] or one[1] + other[1] > problem.buffer_bytes:
             continue
         cost = 0.0
-        for entry, load, (s, limit) in zip(problem.classes, loads, (one, other), strict=True):
-            loss = predict(problem, load, np.array([s]), np.array([limit]))
+        for entry, load, burst, (s, limit) in zip(problem.classes, loads, bursts, (one, other), strict=True):
+            loss = predict(problem, load, np.array([s]), np.array([limit]), burst=burst)
             small, large = entry.rounds_per_percent_small, entry.rounds_per_percent_large
             cost += 100 * 0.5 * (small * float(loss.small[0]) + large * float(loss.large[0]))
         best = min(best, cost)
@@ -93,7 +95,9 @@ def test_optimise__is_as_good_as_trying_everything() -> None:
         ModelClass(layers=("a",), size_bytes=size, rounds_per_percent_small=small, rounds_per_percent_large=large)
         for size, small, large in ((60, 0.1, 2.0), (50, 0.5, 9.0))
     )
-    problem = Problem(classes=classes, buffer_bytes=30_000, packet_bytes=1500, load=1.1, granularity_bytes=1500)
+    problem = Problem(
+        classes=classes, buffer_bytes=30_000, packet_bytes=1500, load=1.1, granularity_bytes=1500, burst_packets=1
+    )
     found = optimise(problem)
     total = sum(row.extra_rounds for row in found)
     # A price per byte cannot reach every split of the buffer; what it misses is at most the last step.
@@ -104,7 +108,7 @@ def test_optimise__is_as_good_as_trying_everything() -> None:
 def test_optimise__keeps_the_policy_rules_for_both_models() -> None:
     layers = load_layers(LAYERS)
     for model in ("shared", "split"):
-        policy, rows = derive(layers, example().switch, load=1.1, granularity_bytes=36864, model=model)
+        policy, rows = derive(layers, example().switch, load=1.0, granularity_bytes=36864, model=model)
         thresholds = [data.wred.min_threshold_bytes for data in policy.data]
         limits = [data.limit_bytes for data in policy.data]
         assert thresholds == sorted(set(thresholds))
@@ -115,7 +119,9 @@ def test_optimise__keeps_the_policy_rules_for_both_models() -> None:
 
 
 def test_derive__the_example_has_the_derived_thresholds() -> None:
-    derived, _ = derive(load_layers(LAYERS), example().switch, load=1.0, granularity_bytes=36864)
+    derived, _ = derive(
+        load_layers(LAYERS), example().switch, load=1.0, granularity_bytes=36864, workers=8, burst_packets=16
+    )
     assert derived.data == example().data
     assert derived.control == example().control
 

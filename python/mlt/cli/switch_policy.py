@@ -1,0 +1,119 @@
+"""``mlt switch policy``: a policy derived from a model's layers, with what its thresholds are predicted to lose."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from mlt.switch_configs.derive import Derived, policy_of, problem_of
+from mlt.switch_configs.errors import SwitchConfigError
+from mlt.switch_configs.model_layers import load_layers
+from mlt.switch_configs.policy import Switch, dump
+from mlt.switch_configs.semantics import require_sound
+from mlt.switch_configs.threshold_check import in_one_step
+from mlt.switch_configs.thresholds import Model, Problem
+
+
+@click.command()
+@click.option("--from-model", "layers", type=click.Path(path_type=Path), required=True, help="JSON list of layers.")
+@click.option("--queues", type=click.IntRange(3, 8), default=8, show_default=True, help="Queues per port.")
+@click.option("--buffer-bytes", type=click.IntRange(min=1), required=True, help="The switch's shared buffer.")
+@click.option("--link-rate", type=click.IntRange(min=1), required=True, help="Port rate in bits per second.")
+@click.option("--packet-bytes", type=click.IntRange(min=64), default=1500, show_default=True, help="Largest packet.")
+@click.option("--ports", required=True, help="Comma-separated numbers, ranges or the device's own names.")
+@click.option("--load", type=float, default=1.0, show_default=True, help="Data's arrival over the port's rate.")
+@click.option(
+    "--workers", type=click.IntRange(min=1), default=1, show_default=True, help="Workers in step that share a port."
+)
+@click.option(
+    "--paths", type=click.IntRange(min=1), default=1, show_default=True, help="Paths of a worker that end there."
+)
+@click.option(
+    "--burst-packets",
+    type=click.IntRange(min=1),
+    help="Packets that a host sends back to back on a path. Default: 64 KiB, one system call's.",
+)
+@click.option("--small-ratio", type=float, default=0.5, show_default=True, help="Share of small gradients (theta).")
+@click.option("--granularity-bytes", type=click.IntRange(min=1), default=36864, show_default=True, help="Step of S, L.")
+@click.option("--model", type=click.Choice(["shared", "split"]), default="shared", show_default=True, help="Losses.")
+@click.option("--output", "-o", type=click.Path(path_type=Path), help="Policy file to write. Default: print it.")
+def policy(
+    layers: Path,
+    queues: int,
+    buffer_bytes: int,
+    link_rate: int,
+    packet_bytes: int,
+    ports: str,
+    load: float,
+    workers: int,
+    paths: int,
+    burst_packets: int | None,
+    small_ratio: float,
+    granularity_bytes: int,
+    model: Model,
+    output: Path | None,
+) -> None:
+    """Derive a policy from a model: classes, code points, and the thresholds that cost the fewest extra rounds.
+
+    No threshold is below what WORKERS send at once. The predicted losses go to standard error, beside those of a packet
+    simulation of the same bursts; a load at which a class starves is refused. How: docs/switch-thresholds.md.
+    """
+    try:
+        switch = Switch(
+            queues=queues,
+            shared_buffer_bytes=buffer_bytes,
+            link_rate_bits_per_second=link_rate,
+            packet_bytes=packet_bytes,
+            ports=tuple(ports.split(",")),
+        )
+        problem = problem_of(
+            load_layers(layers),
+            switch,
+            load=load,
+            small_ratio=small_ratio,
+            granularity_bytes=granularity_bytes,
+            model=model,
+            workers=workers,
+            paths=paths,
+            burst_packets=burst_packets,
+        )
+        together = f"{workers} workers in step, {problem.run_packets} packets each on {paths} paths"
+        derived = policy_of(problem, switch, description=f"derived from {layers.name} at load {load}, {together}")
+        require_sound(derived.policy, source=str(layers))
+        if output is not None:
+            output.write_text(dump(derived.policy), encoding="utf-8")
+    except (SwitchConfigError, ValueError, OSError) as error:
+        click.echo(f"error: {error}", err=True)
+        raise SystemExit(1) from error
+    _show_predictions(derived)
+    click.echo(
+        f"{problem.group_packets} packets arrive at once ({together}): no S is below {problem.floor_bytes} B", err=True
+    )
+    click.echo(_one_step(problem, derived), err=True)
+    if output is None:
+        click.echo(dump(derived.policy), nl=False)
+
+
+def _show_predictions(derived: Derived) -> None:
+    """Per class: thresholds, the model's losses, the simulation's, and how far apart they are."""
+    table = Table("class", "S bytes", "L bytes", "load", "small lost", "simulated", "large lost", "simulated", "error")
+    for data, row, check in zip(derived.policy.data, derived.rows, derived.checked, strict=True):
+        seen = (f"{check.simulated.small:.2e}", f"{check.simulated.large:.2e}", f"{check.error:.3f}")
+        small, large, error = seen if check.enough else (f"{check.bursts} bursts: too few", "", "?")
+        losses = (f"{row.small_loss:.2e}", small, f"{row.large_loss:.2e}", large, error)
+        table.add_row(data.name, str(row.threshold_bytes), str(row.limit_bytes), f"{row.load:.3g}", *losses)
+    Console(stderr=True, width=None if sys.stderr.isatty() else 140).print(table)
+
+
+def _one_step(problem: Problem, derived: Derived) -> str:
+    lost = in_one_step(problem, derived.rows)
+    small, large = ([getattr(entry, kind) for entry in lost] for kind in ("small", "large"))
+    return (
+        f"if {problem.workers} workers sent a whole step at the port's rate, without rate control, classes would lose "
+        f"{min(small):.0%} to {max(small):.0%} of their small gradients and {min(large):.1%} to {max(large):.1%} of "
+        "the large (simulated; no threshold prevents that)"
+    )
