@@ -3,6 +3,7 @@
 #   make test    every test, C++ and Python
 #   make test-asan, make test-tsan   the C++ tests under sanitizers: addresses and undefined behaviour; threads
 #   make swarm   SEEDS=2000 simulated networks with faults, judged by the oracle; resumable
+#   make micro   DEPTH=2 every pattern of up to so many faults in tiny worlds, judged by the oracle; resumable
 #   make mutants plants faults in the core and demands that the swarm catches each
 #   make fuzz    every fuzz target for FUZZ_SECONDS (60) each; says how to replay what it finds
 #   make bench   the benchmarks
@@ -18,7 +19,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 CPP_SOURCES := $(shell git ls-files 'src/*' CMakeLists.txt 2>/dev/null)
 PY_SOURCES := $(shell git ls-files 'python/*' 'plugins/*' 'switch_configs/*' pyproject.toml 2>/dev/null)
 
-.PHONY: demo test test-cpp test-python test-live test-asan test-tsan fuzz swarm mutants clang bench targets lint format wheel system clean help
+.PHONY: demo test test-cpp test-python test-live test-asan test-tsan fuzz swarm micro mutants clang bench targets lint format wheel system clean help
 help:
 	@sed -n 's/^#   //p' Makefile
 
@@ -81,6 +82,13 @@ swarm: $(VENV)/.tools
 	$(BIN)/cmake --preset default
 	$(BIN)/cmake --build --preset default --target mlt_swarm
 	$(BIN)/python tools/swarm.py --seeds $(SEEDS) --first $(FIRST) $(SWARM_ARGS)
+
+# Every run of up to DEPTH faults in every scenario, over all cores; MICRO_ARGS="--seeds 1000000" draws long ones.
+DEPTH ?= 2
+micro: $(VENV)/.tools
+	$(BIN)/cmake --preset micro
+	$(BIN)/cmake --build --preset micro
+	$(BIN)/python tools/micro.py --depth $(DEPTH) $(MICRO_ARGS)
 
 mutants: $(VENV)/.tools
 	$(BIN)/python tools/mutants.py $(MUTANTS_ARGS)

@@ -1,8 +1,9 @@
-"""Prove that the oracle bites: plant one fault at a time in the protocol core, and demand that the swarm catches it.
+"""Prove that the oracle bites: plant one fault at a time in the protocol core, and demand that a swarm catches it.
 
 Faults are listed in tests/sim/mutants.yaml as text to find (exactly once) and text to put in its place. Each is built
-in a copy of the tree and run over seeds from 1 until one fails. Prints which rule caught what after how many seeds;
-ends non-zero if a fault survives, or no longer applies to the code.
+in a copy of the tree and run over seeds from 1 until one fails, or by the micro-swarm over every pattern of a few
+faults. Prints which rule caught what after how many seeds, or in which run; ends non-zero if a fault survives, or no
+longer applies to the code.
 """
 
 from __future__ import annotations
@@ -25,7 +26,34 @@ import yaml
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ("src", "tests", "CMakeLists.txt", "CMakePresets.json")
 RULE = re.compile(r"^(rule \d+|rank \d+: .*|mlt: internal error: .*)", re.MULTILINE)
-SEED = re.compile(r"seed (\d+) failed")
+
+
+@dataclass(frozen=True)
+class Hunter:
+    """A program that looks for faults: how it is called without one, and to find one; what it says where it was."""
+
+    target: str
+    clean: tuple[str, ...]
+    hunts: tuple[tuple[str, ...], ...]
+    shown_by: re.Pattern[str]
+
+
+def swarm(seeds: int) -> Hunter:
+    hunt = ("--first", "1", "--count", str(seeds), "--limit-s", "20")
+    return Hunter("mlt_swarm", ("--first", "1", "--count", "100"), (hunt,), re.compile(r"(seed \d+) failed"))
+
+
+# Stalled paths are taken for loss (issue 13, 5): left out until that is mended.
+UNMENDED = ("--without", "stall_3,stall_30,hold_data_3,hold_data_30,stall_1500,hold_data_1500,late_1500")
+
+
+def micro(seeds: int) -> Hunter:
+    depths = (("--depth", "1"), ("--depth", "2"), ("--random", "--first", "1", "--count", str(100 * seeds)))
+    hunts = tuple(depth + UNMENDED for depth in depths)
+    return Hunter("mlt_micro", ("--depth", "1", *UNMENDED), hunts, re.compile(r"to see it again: \S+ --replay (\S+)"))
+
+
+HUNTERS = {"swarm": swarm, "micro": micro}
 
 
 @dataclass(frozen=True)
@@ -40,7 +68,7 @@ class Mutant:
 class Result:
     mutant: Mutant
     caught: bool
-    seed: int
+    shown_by: str  # seed or run
     by: str
     seconds: float
 
@@ -68,8 +96,9 @@ def copy_if_changed(source: Path, target: Path) -> None:
 class Workshop:
     """A copy of the tree that is mutated, built and restored again."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, hunter: Hunter) -> None:
         self._folder = folder
+        self._hunter = hunter
         folder.mkdir(parents=True, exist_ok=True)
         for name in SOURCES:
             source = ROOT / name
@@ -83,38 +112,38 @@ class Workshop:
         self._run(["cmake", "-S", str(folder), "-B", str(folder / "build"), "-G", "Ninja", *options])
         self.build()
         # A fault proves something only if the program without it is clean.
-        self._run([str(self._program), "--first", "1", "--count", "100"])
+        self._run([str(self._program), *hunter.clean])
 
     @property
     def _program(self) -> Path:
-        return self._folder / "build/tests/mlt_swarm"
+        return self._folder / "build/tests" / self._hunter.target
 
     def build(self) -> None:
-        self._run(["cmake", "--build", str(self._folder / "build"), "--target", "mlt_swarm", "-j", "1"])
+        self._run(["cmake", "--build", str(self._folder / "build"), "--target", self._hunter.target, "-j", "1"])
 
-    def judge(self, mutant: Mutant, seeds: int) -> Result:
+    def judge(self, mutant: Mutant) -> Result:
         started = time.monotonic()
         path = self._folder / mutant.file
         original = path.read_text()
         try:
             path.write_text(original.replace(mutant.find, mutant.replace))
             self.build()
-            return self._hunt(mutant, seeds, started)
+            return self._hunt(mutant, started)
         finally:
             path.write_text(original)
 
-    def _hunt(self, mutant: Mutant, seeds: int, started: float) -> Result:
-        command = [str(self._program), "--first", "1", "--count", str(seeds), "--limit-s", "20"]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=1_200)
-        except subprocess.TimeoutExpired:
-            return Result(mutant, False, seeds, "still running after 20 minutes", time.monotonic() - started)
-        seconds = time.monotonic() - started
-        if done.returncode == 0:
-            return Result(mutant, False, seeds, "nobody", seconds)
-        rule, seed = RULE.search(done.stderr), SEED.search(done.stderr)
-        by = rule.group(0)[:70] if rule else f"exit code {done.returncode}"
-        return Result(mutant, True, int(seed.group(1)) if seed else 0, by, seconds)
+    def _hunt(self, mutant: Mutant, started: float) -> Result:
+        for hunt in self._hunter.hunts:
+            command = [str(self._program), *hunt]
+            try:
+                done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=1_200)
+            except subprocess.TimeoutExpired:
+                return Result(mutant, False, "", "still running after 20 minutes", time.monotonic() - started)
+            if done.returncode != 0:
+                rule, shown = RULE.search(done.stderr), self._hunter.shown_by.search(done.stderr)
+                by = rule.group(0)[:70] if rule else f"exit code {done.returncode}"
+                return Result(mutant, True, shown.group(1) if shown else "?", by, time.monotonic() - started)
+        return Result(mutant, False, "", "nobody", time.monotonic() - started)
 
     def _run(self, command: list[str]) -> None:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -125,6 +154,7 @@ class Workshop:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--list", type=Path, default=ROOT / "tests/sim/mutants.yaml")
+    parser.add_argument("--hunter", choices=sorted(HUNTERS), default="swarm", help="program that must catch the faults")
     parser.add_argument("--seeds", type=int, default=10_000, help="a fault that survives so many has survived")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--only", default="", help="names that contain this")
@@ -139,15 +169,15 @@ def main() -> int:
     jobs = min(options.jobs, len(mutants))
     print(f"{len(mutants)} mutants, {jobs} at a time; building", flush=True)
     for number in range(jobs):
-        workshops.put(Workshop(options.folder / str(number)))
+        workshops.put(Workshop(options.folder / str(number), HUNTERS[options.hunter](options.seeds)))
 
     def judge(mutant: Mutant) -> Result:
         workshop = workshops.get()
         try:
-            result = workshop.judge(mutant, options.seeds)
+            result = workshop.judge(mutant)
         finally:
             workshops.put(workshop)
-        verdict = f"caught at seed {result.seed} by {result.by}" if result.caught else f"SURVIVED: {result.by}"
+        verdict = f"caught at {result.shown_by} by {result.by}" if result.caught else f"SURVIVED: {result.by}"
         print(f"{mutant.name:42} {verdict} ({result.seconds:.0f} s)", flush=True)
         return result
 
@@ -156,7 +186,7 @@ def main() -> int:
     caught = sum(result.caught for result in results)
     print(f"{caught} of {len(results)} caught")
     if options.report:
-        rows = [{"mutant": r.mutant.name, "caught": r.caught, "seed": r.seed, "by": r.by} for r in results]
+        rows = [{"mutant": r.mutant.name, "caught": r.caught, "shown_by": r.shown_by, "by": r.by} for r in results]
         options.report.write_text(json.dumps(rows, indent=1) + "\n")
     return 0 if caught == len(results) else 1
 

@@ -14,16 +14,33 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from pathlib import Path
 
 BLOCK = 500
 TOTALS = ("seeds", "failed", "events", "packet_hops", "operations", "completions", "data_packets_dropped")
 
 
-def run_block(program: Path, first: int, count: int) -> dict[str, object]:
+@dataclass(frozen=True)
+class Hunt:
+    """What is run: a program that takes --first, --count and --keep-going and ends with a line of totals as JSON."""
+
+    name: str
+    program: Path
+    arguments: tuple[str, ...]
+    first: int
+    count: int
+    block: int
+    totals: tuple[str, ...]
+    jobs: int
+    journal: Path
+
+
+def run_block(hunt: Hunt, first: int, count: int) -> dict[str, object]:
     """Run `count` seeds from `first`; the program's totals, with the text of failures under "errors"."""
-    command = [str(program), "--first", str(first), "--count", str(count), "--keep-going"]
+    command = [str(hunt.program), *hunt.arguments, "--first", str(first), "--count", str(count), "--keep-going"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     lines = done.stdout.strip().splitlines()
     if done.returncode in (0, 1) and lines:
@@ -52,29 +69,43 @@ def main() -> int:
     parser.add_argument("--program", type=Path, default=Path("build/default/tests/mlt_swarm"))
     parser.add_argument("--seeds", type=int, default=2000)
     parser.add_argument("--first", type=int, default=1)
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--journal", type=Path, default=Path("build/swarm/journal.jsonl"))
-    parser.add_argument("--fresh", action="store_true", help="forget what was run before")
+    add_common_options(parser, Path("build/swarm/journal.jsonl"))
     options = parser.parse_args()
     if options.seeds < 1 or options.jobs < 1:
         parser.error("--seeds and --jobs are at least 1")
     if not options.program.exists():
         parser.error(f"{options.program} is not built: make swarm builds it")
-    digest = hashlib.sha256(options.program.read_bytes()).hexdigest()[:16]
-    options.journal.parent.mkdir(parents=True, exist_ok=True)
-    if options.fresh:
-        options.journal.unlink(missing_ok=True)
-    journal = read_journal(options.journal, digest)
+    hunt = Hunt(
+        "swarm", options.program, (), options.first, options.seeds, BLOCK, TOTALS, options.jobs, options.journal
+    )
+    return run(hunt, fresh=options.fresh)
 
-    end = options.first + options.seeds
-    blocks = [(first, min(BLOCK, end - first)) for first in range(options.first, end, BLOCK)]
+
+def add_common_options(parser: argparse.ArgumentParser, journal: Path) -> None:
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--journal", type=Path, default=journal)
+    parser.add_argument("--fresh", action="store_true", help="forget what was run before")
+
+
+def run(hunt: Hunt, *, fresh: bool) -> int:
+    """Run what the journal does not hold yet; print totals and failures. The exit code: 1 if anything failed."""
+    # What ran is the program and how it was called.
+    called = hunt.program.read_bytes() + "\0".join(hunt.arguments).encode()
+    digest = hashlib.sha256(called).hexdigest()[:16]
+    hunt.journal.parent.mkdir(parents=True, exist_ok=True)
+    if fresh:
+        hunt.journal.unlink(missing_ok=True)
+    journal = read_journal(hunt.journal, digest)
+
+    end = hunt.first + hunt.count
+    blocks = [(first, min(hunt.block, end - first)) for first in range(hunt.first, end, hunt.block)]
     finished = [journal[first] for first, count in blocks if first in journal and journal[first]["count"] == count]
     todo = [(first, count) for first, count in blocks if not (first in journal and journal[first]["count"] == count)]
     if finished:
         print(f"{len(finished)} of {len(blocks)} blocks were run before; going on")
     started = time.monotonic()
-    with Progress(len(blocks), len(finished)) as progress, options.journal.open("a") as log:
-        for entry in in_parallel(options.program, todo, options.jobs):
+    with Progress(hunt.name, len(blocks), len(finished)) as progress, hunt.journal.open("a") as log:
+        for entry in in_parallel(hunt, todo):
             log.write(json.dumps(entry | {"program": digest}) + "\n")
             log.flush()
             finished.append(entry)
@@ -82,11 +113,11 @@ def main() -> int:
             if entry["errors"]:
                 progress.say(str(entry["errors"]))
     seconds = time.monotonic() - started
-    totals = {name: sum(int(str(entry.get(name, 0))) for entry in finished) for name in TOTALS}
+    totals = {name: sum(int(str(entry.get(name, 0))) for entry in finished) for name in hunt.totals}
     print(json.dumps(totals | {"seconds_now": round(seconds, 1)}))
     for entry in finished:
         if not entry["ended"]:
-            print(f"the block from seed {entry['first']} ended early; see the message above", file=sys.stderr)
+            print(f"the block from {entry['first']} on ended early; see the message above", file=sys.stderr)
     return 1 if failures(finished) else 0
 
 
@@ -94,14 +125,14 @@ def failures(entries: list[dict[str, object]]) -> int:
     return sum(int(str(entry["failed"])) for entry in entries)
 
 
-def in_parallel(program: Path, todo: list[tuple[int, int]], jobs: int):  # type: ignore[no-untyped-def]
-    """Results as they come; at most `jobs` blocks are under way."""
-    with ThreadPoolExecutor(jobs) as pool:
+def in_parallel(hunt: Hunt, todo: list[tuple[int, int]]) -> Iterator[dict[str, object]]:
+    """Results as they come; at most `hunt.jobs` blocks are under way."""
+    with ThreadPoolExecutor(hunt.jobs) as pool:
         queue = iter(todo)
         running: set[Future[dict[str, object]]] = set()
         for first, count in queue:
-            running.add(pool.submit(run_block, program, first, count))
-            if len(running) >= jobs:
+            running.add(pool.submit(run_block, hunt, first, count))
+            if len(running) >= hunt.jobs:
                 done, running = wait(running, return_when=FIRST_COMPLETED)
                 yield from (future.result() for future in done)
         for future in running:
@@ -111,14 +142,14 @@ def in_parallel(program: Path, todo: list[tuple[int, int]], jobs: int):  # type:
 class Progress:
     """A bar on a terminal, a line now and then elsewhere."""
 
-    def __init__(self, blocks: int, finished: int) -> None:
-        self._blocks, self._finished, self._printed = blocks, finished, time.monotonic()
+    def __init__(self, name: str, blocks: int, finished: int) -> None:
+        self._name, self._blocks, self._finished, self._printed = name, blocks, finished, time.monotonic()
         self._bar = None
         if sys.stderr.isatty():
             from rich.progress import Progress as Bar
 
             self._bar = Bar()
-            self._task = self._bar.add_task("swarm", total=blocks, completed=finished)
+            self._task = self._bar.add_task(name, total=blocks, completed=finished)
 
     def __enter__(self) -> Progress:
         if self._bar:
@@ -132,7 +163,7 @@ class Progress:
     def advance(self, failed: int) -> None:
         self._finished += 1
         if self._bar:
-            self._bar.update(self._task, advance=1, description=f"swarm, {failed} failed")
+            self._bar.update(self._task, advance=1, description=f"{self._name}, {failed} failed")
         elif time.monotonic() - self._printed > 15:
             self._printed = time.monotonic()
             print(f"{self._finished} of {self._blocks} blocks, {failed} failed", flush=True)

@@ -61,6 +61,9 @@ class Oracle {
   void pause(std::uint16_t host, base::DurationNs duration_ns);
 
   bool all_ended() const { return open_ == 0; }
+  bool is_open(core::OperationId operation) const {
+    return !operations_[operation - 1]->ended && !operations_[operation - 1]->lost;
+  }
   std::uint64_t posted() const { return operations_.size(); }
   std::uint64_t completions() const { return completions_; }
   // Grows whenever something was achieved: posts, placed segments, completions.
