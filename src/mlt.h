@@ -88,10 +88,16 @@ struct PathOptions {
   std::vector<std::pair<std::uint16_t, std::vector<std::string>>> segments_to;  // other lists, to these ranks
 };
 
+inline constexpr std::size_t kMinSecretBytes = 16;  // of a job's secret
+
 struct Options {
   std::uint16_t rank = 0;
-  std::uint16_t ranks = 1;                 // workers and services together
-  std::uint64_t job = 0;                   // hash of the job's name; ranks of another job are refused
+  std::uint16_t ranks = 1;  // workers and services together
+  std::uint64_t job = 0;    // hash of the job's name; ranks of another job are refused
+  // Known to all ranks of the job and to nobody else, 16 bytes or more (docs/security.md); every connection proves it.
+  // Empty: loopback addresses only, unless `insecure`: then whoever reaches the port may join the job.
+  std::string secret;
+  bool insecure = false;
   std::string host = "127.0.0.1";          // address to bind, IPv4 or IPv6
   std::uint16_t udp_port = 0;              // 0: any; without `paths`
   std::vector<PathOptions> paths;          // 1 to 16; empty: one, by `host` and `udp_port`

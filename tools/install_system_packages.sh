@@ -20,6 +20,7 @@ import pathlib, sysconfig, sys
 sys.exit(not (pathlib.Path(sysconfig.get_paths()["include"]) / "Python.h").exists())
 PY
 [ -e /usr/include/doctest/doctest.h ] || missing+=(doctest-dev)
+[ -e /usr/include/openssl/hmac.h ] || missing+=(libssl-dev)
 optional=()
 [ -e /usr/share/datasets/fashion-mnist/train-images-idx3-ubyte.gz ] || optional+=(dataset-fashion-mnist)
 

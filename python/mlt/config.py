@@ -7,7 +7,9 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from mlt import secret as secret_module
 from mlt.errors import ConfigError
+from mlt.secret import JobSecret
 
 # Ranks travel as 16 bits, and a cookie's low 16 bits name one.
 MAX_RANKS = 2**16 - 1
@@ -21,7 +23,8 @@ class JobConfig:
 
     Workers are ranks 0 to ``world_size - 1``, summation services the ``services`` ranks after them. Rank 0 listens for
     the others at ``master_addr``:``rendezvous_port``. ``host`` is the address to bind and announce, ``interface`` a
-    choice of interfaces (``mlt.interfaces``); both None: the one that routes to rank 0.
+    choice of interfaces (``mlt.interfaces``); both None: the one that routes to rank 0. Without a ``secret`` the job is
+    one of loopback addresses, unless ``insecure`` (``mlt.secret``).
     """
 
     rank: int
@@ -32,6 +35,8 @@ class JobConfig:
     rendezvous_port: int
     host: str | None
     interface: str | None = None
+    secret: JobSecret | None = None
+    insecure: bool = False
 
     def __post_init__(self) -> None:
         _check(self.world_size >= 1, f"world_size (WORLD_SIZE) is {self.world_size}; a job has 1 worker at least")
@@ -78,10 +83,12 @@ class JobConfig:
         rendezvous_port: int | None = None,
         host: str | None = None,
         interface: str | None = None,
+        secret: str | bytes | JobSecret | None = None,
         environ: Mapping[str, str] | None = None,
     ) -> JobConfig:
         """Fill what is None from RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, and MLT_SERVICES, MLT_JOB,
-        MLT_RENDEZVOUS_PORT, MLT_HOST, MLT_INTERFACE. Raises ConfigError that names the variable."""
+        MLT_RENDEZVOUS_PORT, MLT_HOST, MLT_INTERFACE, MLT_JOB_SECRET or MLT_JOB_SECRET_FILE, MLT_INSECURE. Raises
+        ConfigError that names the variable."""
         env = os.environ if environ is None else environ
         if host is None and interface is None:
             # An empty variable is as good as none. The address is the more precise of the two.
@@ -115,6 +122,8 @@ class JobConfig:
             rendezvous_port=rendezvous_port,
             host=host,
             interface=interface,
+            secret=secret_module.resolve(secret, env),
+            insecure=secret_module.is_insecure(env),
         )
 
 

@@ -8,6 +8,7 @@ import os
 import time
 import warnings
 import weakref
+from collections import Counter
 from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from mlt import _core, own_address, priority, qos, rendezvous
 from mlt import io_threads as io_threads_module
 from mlt import paths as paths_module
+from mlt import secret as secret_module
 from mlt.completion import Completion, Operation, completion_of
 from mlt.config import JobConfig
 from mlt.errors import ConfigError, InvalidBufferError, WaitTimeoutError
@@ -37,6 +39,9 @@ class Context(GroupCollectives):
     Arguments left None come from the environment (``JobConfig.resolve``). ``services`` counts the summation services
     that follow the workers. ``host`` is this rank's address, or ``interface`` a choice of interfaces ("eth1",
     "10.1.0.0/16", "^docker": see ``mlt.interfaces``); without both, that of the interface that routes to rank 0.
+    ``secret``: 16 bytes or more that all ranks know and nobody else, by which they prove that they belong to the job
+    (None: MLT_JOB_SECRET, or the file that MLT_JOB_SECRET_FILE names; without one all addresses have to be loopback,
+    unless MLT_INSECURE=1; see docs/security.md).
     ``faults`` injects losses and more on purpose. ``segment_bytes`` is a packet's payload (a multiple of 8; None: from
     the interface's MTU), ``line_rate_gbps`` the interface's speed (None: what it reports). ``operation_timeout``,
     ``connect_timeout`` and ``peer_timeout`` are seconds: the longest an operation may take unless it says otherwise,
@@ -68,6 +73,7 @@ class Context(GroupCollectives):
         rendezvous_port: int | None = None,
         host: str | None = None,
         interface: str | None = None,
+        secret: str | bytes | None = None,
         faults: Faults | None = None,
         segment_bytes: int | None = None,
         line_rate_gbps: float | None = None,
@@ -91,7 +97,9 @@ class Context(GroupCollectives):
             rendezvous_port=rendezvous_port,
             host=host,
             interface=interface,
+            secret=secret,
         )
+        self._rendezvous_counts: Counter[str] = Counter()
         self._dispatcher: Dispatcher | None = None
         connect_ns = _nanoseconds(connect_timeout, "connect_timeout")
         dscp = qos.resolve(qos_policy)
@@ -99,6 +107,8 @@ class Context(GroupCollectives):
         threads = io_threads_module.resolve(io_threads, io_cpus)
         deadline = time.monotonic() + connect_timeout
         address = own_address.local_host(config)
+        if config.size > 1:
+            secret_module.require(config.secret, config.insecure, address, f"rank {config.rank} would listen at")
         self._engine = _core.Engine(
             rank=config.rank,
             ranks=config.size,
@@ -120,11 +130,13 @@ class Context(GroupCollectives):
             io_threads=threads.count,
             io_cpus=list(threads.cpus),
             datapath=datapath if datapath is not None else os.environ.get("MLT_DATAPATH") or "auto",
+            secret=config.secret.reveal() if config.secret is not None else b"",
+            insecure=config.insecure,
         )
         _warn_of_small_buffer(self._engine.receive_buffer_bytes, self._engine.wanted_receive_buffer_bytes)
         try:
             own = rendezvous.Endpoint(config.rank, address, self._engine.control_port)
-            table = rendezvous.meet(config, own, connect_timeout, dscp=self.dscp)
+            table = rendezvous.meet(config, own, connect_timeout, dscp=self.dscp, counts=self._rendezvous_counts)
             left_ns = max(round((deadline - time.monotonic()) * 1e9), min(connect_ns, 1_000_000_000))
             self._engine.connect([(one.rank, one.host, one.port) for one in table if one != own], left_ns)
         except BaseException:
@@ -229,9 +241,10 @@ class Context(GroupCollectives):
         """Start receiving into ``tensor`` from rank ``from_`` what is sent with ``tag``.
 
         ``tensor``: as for ``post_send``, and writable; leave it alone until the completion was taken. ``loss_bound`` in
-        [0, 1): no more than this fraction of the elements may be missing at completion (floating point only unless 0). ``fill``: missing ranges become zero, or keep what the tensor held. ``stop``: "patient" ends when all
-        that is missing is known to be lost, "eager" the moment ``1 - loss_bound`` has arrived. ``deadline`` seconds
-        after the post the receive completes with what it has (status "deadline"); after ``timeout`` it fails. Raises
+        [0, 1): no more than this fraction of the elements may be missing at completion (floating point only unless 0).
+        ``fill``: missing ranges become zero, or keep what the tensor held. ``stop``: "patient" ends when all that is
+        missing is known to be lost, "eager" the moment ``1 - loss_bound`` has arrived. ``deadline`` seconds after the
+        post the receive completes with what it has (status "deadline"); after ``timeout`` it fails. Raises
         as ``post_send`` does.
         """
         operation = self._engine.post_recv(
@@ -276,8 +289,9 @@ class Context(GroupCollectives):
         self._engine.cancel(op.id)
 
     def counters(self) -> dict[str, int]:
-        """Everything the endpoint and the datapath count, by name."""
-        return self._engine.counters()
+        """Everything the endpoint, the datapath and the control connections count, by name; at rank 0 also what its
+        rendezvous counted. docs/security.md says which of them an operator should watch."""
+        return {**self._engine.counters(), **self._rendezvous_counts}
 
     def segment_grid(self, tensor: Any, *, to: int, layer: int = 0, layers: int = 1) -> priority.SegmentGrid:
         """How ``tensor`` would be cut into segments on its way to rank ``to``."""

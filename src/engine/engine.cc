@@ -62,6 +62,11 @@ Engine::Engine(const Options& options) {
     if (!(p >= 0.0 && p <= 1.0)) refuse("a fault's probability must lie between 0 and 1");
   }
   if (options.faults.delay_ns < 0 || options.faults.jitter_ns < 0) refuse("a fault's delay must not be negative");
+  // PROTOCOL 3.8.11: A secret MUST be 16 bytes or more.
+  if (!options.secret.empty() && options.secret.size() < kMinSecretBytes) {
+    refuse("the job secret has " + std::to_string(options.secret.size()) + " bytes; it needs " +
+           std::to_string(kMinSecretBytes) + " or more (`openssl rand -hex 32` makes one)");
+  }
   if (options.operation_timeout_ns <= 0 || options.peer_timeout_ns <= 0) refuse("a timeout must be positive");
   if (!std::isfinite(options.line_rate_bits_per_second) || options.line_rate_bits_per_second < 0) {
     refuse("the line rate must be positive, or 0 for the interface's own");

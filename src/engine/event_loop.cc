@@ -287,6 +287,7 @@ void EventLoop::snapshot_counters() {
   };
   add(network_->counters());
   if (datapath_.get() != network_) add(datapath_->counters());
+  add(channel_->counters());
   values.push_back({"engine_send_failures", send_failures_});
   values.push_back({"engine_loops", loops_});
   values.push_back({"engine_sleeps", sleeps_});

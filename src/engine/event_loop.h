@@ -108,6 +108,7 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink {
 
   void open_datapath();
   void open_control_channel();
+  void require_secret(const io::SocketAddress& address, const std::string& purpose) const;
   void run();
   bool step(TimeNs now);
   bool transmit();

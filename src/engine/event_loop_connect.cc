@@ -40,6 +40,18 @@ core::DscpMap dscp_map(const Options& options) {
   return map;
 }
 
+// PROTOCOL 3.8.10: A process without a job secret MUST listen on loopback addresses and connect to them only, unless
+// its
+//     user says otherwise.
+void EventLoop::require_secret(const io::SocketAddress& address, const std::string& purpose) const {
+  if (!options_.secret.empty() || options_.insecure || options_.ranks == 1 || address.is_loopback()) return;
+  throw Error(ErrorCode::kConfig,
+              "rank " + std::to_string(options_.rank) + " would " + purpose + " " + address.host() +
+                  ", which is no loopback address, without a job secret: anybody there could join the job. Give all "
+                  "processes of the job the same secret (MLT_JOB_SECRET or MLT_JOB_SECRET_FILE; docs/security.md), or "
+                  "allow it with MLT_INSECURE=1.");
+}
+
 // ---- opening -------------------------------------------------------------------------------------------------------
 
 void EventLoop::open_datapath() {
@@ -72,7 +84,9 @@ void EventLoop::open_control_channel() {
   control.rank = options_.rank;
   control.world_size = options_.ranks;
   control.job_id = options_.job;
+  control.secret = options_.secret;
   control.listen = *io::SocketAddress::from_host(options_.host, options_.control_port);
+  require_secret(control.listen, "listen on");
   control.dead_after_ns = options_.peer_timeout_ns;
   control.dscp = endpoint_->config().dscp.control;
   // PROTOCOL 3.6.1: The period is 500 ms, or a quarter of the limit of 3.6.2 if that is shorter.
@@ -118,6 +132,7 @@ void EventLoop::connect(std::span<const PeerAddress> peers, std::int64_t timeout
     io::OsError error;
     const auto address = io::SocketAddress::resolve(peer.host, peer.control_port, error);
     if (!address) throw_os_error(error, options_.rank);
+    require_secret(*address, "connect to rank " + std::to_string(peer.rank) + " at");
     addresses.push_back(*address);
   }
   {

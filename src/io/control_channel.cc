@@ -18,13 +18,20 @@ namespace {
 constexpr std::array<std::string_view, CounterTable<ControlCounter>::kSize> kNames = {
     "control_messages_sent",    "control_messages_received", "control_heartbeats_sent", "control_heartbeats_received",
     "control_connect_attempts", "control_accepted",          "control_refusals",        "control_strangers",
-    "control_abandoned",        "control_too_many_pending",  "control_malformed",
+    "control_unproved",         "control_other_version",     "control_timed_out",       "control_too_many_pending",
+    "control_abandoned",        "control_drains_cut",        "control_malformed",
 };
 
-// Before a valid hello nobody gets more of our memory than these frames need.
+// Before a connection is up it gets no more of our memory than these frames need.
 constexpr std::size_t kHandshakePayloadBytes = 512;
-// Connections without a hello at once, beyond one per rank: retries of the same rank and a few strangers.
-constexpr std::size_t kSparePending = 16;
+// Connections without a proof at once, beyond one per rank: retries of the same rank and unrelated clients.
+constexpr std::size_t kSparePending = 64;
+// Connections accepted per turn: data must not wait for a flood of them.
+constexpr std::size_t kAcceptsPerTurn = 16;
+// Between such turns once every rank has come: then only clients that are turned away are left.
+constexpr base::DurationNs kAcceptPauseNs = 10 * base::kMillisecond;
+// What a refused client may still send while it reads why: no more than the rest of a handshake.
+constexpr std::size_t kDrainBytes = 4'096;
 // Reads per connection and service(): one peer cannot keep the owner's thread from the others.
 constexpr int kMaxReads = 64;
 constexpr base::DurationNs kListenerPauseNs = 100 * base::kMillisecond;
@@ -101,6 +108,7 @@ std::unique_ptr<ControlChannel> ControlChannel::open(const ControlOptions& optio
 
 ControlChannel::ControlChannel(const ControlOptions& options, UniqueFd listener, UniqueFd epoll)
     : options_(options),
+      key_(options.secret, options.job_id),
       listener_(std::move(listener)),
       epoll_(std::move(epoll)),
       listen_address_(SocketAddress::local_of(listener_.get())),
@@ -197,8 +205,8 @@ void ControlChannel::service(base::TimeNs now, ControlSink& sink) {
 }
 
 ControlChannel::Connection& ControlChannel::add_connection(UniqueFd fd, State state, base::TimeNs now) {
-  connections_.push_back(
-      std::make_unique<Connection>(FrameStream(std::move(fd), options_.outgoing_limit_bytes), state, now));
+  connections_.push_back(std::make_unique<Connection>(FrameStream(std::move(fd), options_.outgoing_limit_bytes), state,
+                                                      now, options_.hello_timeout_ns));
   Connection& connection = *connections_.back();
   connection.stream.set_max_payload(kHandshakePayloadBytes);
   watch(connection);
@@ -220,29 +228,41 @@ void ControlChannel::watch(Connection& connection) {
 }
 
 void ControlChannel::accept_all(base::TimeNs now, ControlSink&) {
-  while (listener_) {
+  const auto pause = [&](base::DurationNs length) {
+    epoll_event event{};
+    ::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, listener_.get(), &event);
+    listener_paused_until_ = base::after(now, length);
+  };
+  // PROTOCOL 3.5.6: A listening side SHOULD accept at most 16 connections before it looks at its other work again, and
+  //     wait 10 ms between such turns once every rank has come.
+  for (std::size_t accepts = 0; listener_; ++accepts) {
+    if (accepts == kAcceptsPerTurn) {
+      if (!is_forming()) pause(kAcceptPauseNs);
+      return;
+    }
     int number = 0;
     UniqueFd fd = accept_tcp(listener_.get(), number);
     if (!fd) {
       if (number == 0) return;
       // Out of descriptors or memory: the pending connection stays, so the listener would poll readable for ever.
-      epoll_event event{};
-      ::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, listener_.get(), &event);
-      listener_paused_until_ = base::after(now, kListenerPauseNs);
-      return;
+      return pause(kListenerPauseNs);
     }
-    const auto pending = std::count_if(connections_.begin(), connections_.end(),
-                                       [](const auto& c) { return c->is_incoming_handshake(); });
-    // PROTOCOL 3.5.5: A listening side SHOULD hold at most world size + 16 connections that came in and are not up yet,
-    //     and close further ones at once (control_too_many_pending).
-    if (static_cast<std::size_t>(pending) >= peers_.size() + kSparePending) {
-      counters_.add(ControlCounter::kTooManyPending);
-      continue;  // closed by its owner going out of scope
-    }
+    const auto pending =
+        std::count_if(connections_.begin(), connections_.end(), [](const auto& c) { return c->is_unproved(); });
+    // PROTOCOL 3.5.5: A listening side SHOULD hold at most world size + 64 connections that came in and have proved
+    //     nothing; a further one takes the place of the oldest of them (control_too_many_pending).
+    if (static_cast<std::size_t>(pending) >= peers_.size() + kSparePending) evict_oldest_unproved();
     counters_.add(ControlCounter::kAccepted);
     const SocketAddress remote = SocketAddress::remote_of(fd.get());
-    add_connection(std::move(fd), State::kAwaitHello, now).remote = remote;
+    add_connection(std::move(fd), State::kAwaitOpening, now).remote = remote;
   }
+}
+
+// Whether a rank may still come to us.
+bool ControlChannel::is_forming() const {
+  return std::any_of(peers_.begin() + options_.rank + 1, peers_.end(), [](const Peer& peer) {
+    return peer.state == PeerState::kUnknown || peer.state == PeerState::kExpected;
+  });
 }
 
 void ControlChannel::on_ready(Connection& connection, std::uint32_t events, base::TimeNs now, ControlSink& sink) {
@@ -253,8 +273,8 @@ void ControlChannel::on_ready(Connection& connection, std::uint32_t events, base
       close(connection);
       return;
     }
-    connection.state = State::kAwaitHello;
-    send_hello(connection, *connection.rank);
+    connection.state = State::kAwaitOpening;
+    send_opening(connection, options_.version);
     return;
   }
   if ((events & EPOLLOUT) != 0) {
@@ -281,7 +301,11 @@ void ControlChannel::read_frames(Connection& connection, base::TimeNs now, Contr
     std::span<const std::byte> payload;
     while (connection.state != State::kClosed) {
       if (connection.state == State::kClosing) {  // it was told; whatever it says now is late
-        connection.stream.discard();
+        connection.drained_bytes += connection.stream.discard();
+        // PROTOCOL 3.4.1: ... it discards at most 4,096 bytes of what still comes, for at most 1 s ...
+        if (connection.drained_bytes <= kDrainBytes) break;
+        counters_.add(ControlCounter::kDrainsCut);
+        close(connection);
         break;
       }
       const FrameStream::Next next = connection.stream.next(header, payload);
@@ -304,12 +328,21 @@ void ControlChannel::on_frame(Connection& connection, std::uint8_t type, std::sp
     return;
   }
   switch (static_cast<FrameType>(type)) {
+    case FrameType::kOpen:
+      if (state == State::kAwaitOpening) return on_opening(connection, payload, now, sink);
+      break;
     case FrameType::kHello:
-      if (state == State::kAwaitHello) return on_hello(connection, payload, now, sink);
+      if (state == State::kAwaitHello && check_proof(connection, FrameType::kHello, payload, sink)) {
+        return on_hello(connection, payload, now, sink);
+      }
+      if (state == State::kAwaitHello) return;
       break;
     case FrameType::kRefuse:
+      if (state == State::kAwaitOpening && connection.outgoing)
+        return on_unproved_refusal(connection, payload, now, sink);
       if (state == State::kAwaitConfirm || (state == State::kAwaitHello && connection.outgoing)) {
-        return on_refusal(connection, payload, now, sink);
+        if (check_proof(connection, FrameType::kRefuse, payload, sink)) on_refusal(connection, payload, now, sink);
+        return;
       }
       break;
     case FrameType::kConfirm:
@@ -326,7 +359,7 @@ void ControlChannel::on_frame(Connection& connection, std::uint8_t type, std::sp
                      peer_text(*connection.rank, connection.remote) + " said goodbye.", sink);
   }
   // PROTOCOL 3.1.5: A frame of a type that has no place in the connection's state, or of the wrong length for its type,
-  //     is malformed; types 6 to 15 have no place anywhere.
+  //     is malformed; types 7 to 15 have no place anywhere.
   malformed(connection, "a frame of type " + std::to_string(type) + " that has no place here", now, sink);
 }
 
@@ -345,11 +378,17 @@ void ControlChannel::on_ended(Connection& connection, int number, base::TimeNs n
     }
     return;
   }
-  if (connection.outgoing && connection.state == State::kAwaitHello) {
+  const SocketAddress from = connection.remote;
+  const State state = connection.state;
+  if (connection.outgoing && (state == State::kAwaitOpening || state == State::kAwaitHello)) {
     attempt_failed(*connection.rank, "the connection ended before a hello (" + how + ")", now);
-  } else if (connection.state == State::kAwaitHello) {
+  } else if (state == State::kAwaitOpening) {
     counters_.add(ControlCounter::kStrangers);
-  } else if (connection.state == State::kAwaitConfirm) {
+  } else if (state == State::kAwaitHello) {
+    counters_.add(ControlCounter::kUnproved);
+    turned_away(from, "left without proving that it knows the job's secret: it may have another secret or job name.",
+                sink);
+  } else if (state == State::kAwaitConfirm) {
     counters_.add(ControlCounter::kAbandoned);
   }
   close(connection);
@@ -371,8 +410,14 @@ void ControlChannel::malformed(Connection& connection, const std::string& what, 
   }
   const SocketAddress from = connection.remote;
   close(connection);
-  sink.on_refused(from,
-                  "turned away a connection to rank " + std::to_string(options_.rank) + ": " + from.format() + saw);
+  turned_away(from, saw.substr(1), sink);
+}
+
+// A client that named no rank which could be believed.
+void ControlChannel::turned_away(const SocketAddress& from, const std::string& why, ControlSink& sink) {
+  last_turned_away_ =
+      "turned away a connection to rank " + std::to_string(options_.rank) + ": " + from.format() + " " + why;
+  sink.on_refused(from, last_turned_away_);
 }
 
 // The descriptor itself is closed in sweep(); until then it is out of the epoll set.

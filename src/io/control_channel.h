@@ -4,12 +4,15 @@
 // One listener per process and one connection per pair: the higher rank connects to the lower. A connection opens with
 //
 //     connecting side                         listening side
-//     hello ------------------------------->  judges it; refuse and end, or
-//     judges it; refuse and end, or  <------  hello
+//     opening (version, nonce) ------------>
+//     checks the proof  <-------------------  opening, proof
+//     hello, proof ------------------------>  checks the proof, or ends; judges it; refuse and end, or
+//     judges it; refuse and end, or  <------  hello, proof
 //     confirm, up -------------------------->  up
 //
-// so that a connection given up half-way (a retry, a time-out) never looks like a peer that came and died. Each peer
-// that comes up goes down exactly once; a rank that went down stays down, because operations with it have failed.
+// so that a connection given up half-way (a retry, a time-out) never looks like a peer that came and died, and so that
+// neither side says anything about the job to a client that has not proved to know its secret. Each peer that comes up
+// goes down exactly once; a rank that went down stays down, because operations with it have failed.
 //
 // Absent on purpose: reconnection, encryption, and any timer of its own: service() is called when poll_fd() is readable
 // or next_timeout() has come. One thread owns a channel; a sink may call send(), connect_to(), expect() and
@@ -29,6 +32,7 @@
 #include "io/counters.h"
 #include "io/frame_stream.h"
 #include "io/os_error.h"
+#include "io/proof.h"
 #include "io/socket_address.h"
 #include "io/unique_fd.h"
 
@@ -41,6 +45,7 @@ struct ControlOptions {
   std::uint16_t rank = 0;
   std::uint16_t world_size = 0;
   std::uint64_t job_id = 0;
+  std::string secret;  // of the job; empty: everybody proves to know it
   std::uint64_t incarnation = 0;
   std::vector<std::uint64_t> cookies;  // [r]: what rank r must put into its datagrams to us; world_size entries
   std::vector<HelloPath> paths;        // where we receive datagrams, 1 .. MLT_MAX_PATHS of them
@@ -49,7 +54,8 @@ struct ControlOptions {
   std::uint32_t early_segments = 0;
   std::uint32_t early_transfers = 0;
 
-  base::DurationNs hello_timeout_ns = 5 * base::kSecond;
+  base::DurationNs hello_timeout_ns = 5 * base::kSecond;     // until a connection is up
+  base::DurationNs drain_timeout_ns = 1 * base::kSecond;     // that a refused client gets to read why
   base::DurationNs heartbeat_ns = 500 * base::kMillisecond;  // sent when nothing else was for this long
   base::DurationNs dead_after_ns = 3 * base::kSecond;        // of silence
   base::DurationNs connect_backoff_ns = 10 * base::kMillisecond;
@@ -104,9 +110,13 @@ enum class ControlCounter : std::size_t {
   kConnectAttempts,
   kAccepted,
   kRefusals,        // sent or received
-  kStrangers,       // connections that ended before a valid hello
-  kAbandoned,       // said hello and left before confirming: a retry will follow
-  kTooManyPending,  // connections closed at once because too many were still without a hello
+  kStrangers,       // connections that ended before a valid opening
+  kUnproved,        // that opened, and ended without a valid proof that they know the job's secret
+  kOtherVersion,    // that opened with another protocol version
+  kTimedOut,        // cut because they were not up in time
+  kTooManyPending,  // cut because too many had not proved anything: the oldest goes
+  kAbandoned,       // proved, said hello and left before confirming: a retry will follow
+  kDrainsCut,       // refused, and cut because they kept sending or did not end
   kMalformed,
   kCount
 };
@@ -144,7 +154,7 @@ class ControlChannel {
   std::span<const NamedCounter> counters() const { return counters_.all(); }
 
  private:
-  enum class State : std::uint8_t { kConnecting, kAwaitHello, kAwaitConfirm, kUp, kClosing, kClosed };
+  enum class State : std::uint8_t { kConnecting, kAwaitOpening, kAwaitHello, kAwaitConfirm, kUp, kClosing, kClosed };
   struct Connection;
   enum class PeerState : std::uint8_t { kUnknown, kConnecting, kExpected, kUp, kGone };
   struct Peer {
@@ -171,15 +181,27 @@ class ControlChannel {
                 ControlSink& sink);
   void on_ended(Connection& connection, int number, base::TimeNs now, ControlSink& sink);
   void malformed(Connection& connection, const std::string& what, base::TimeNs now, ControlSink& sink);
+  void turned_away(const SocketAddress& from, const std::string& why, ControlSink& sink);
   void close(Connection& connection);
   void sweep();
 
-  // The opening (control_handshake.cc).
+  // Openings and proofs (control_proof.cc).
+  void send_opening(Connection& connection, std::uint16_t answered_version);
+  void on_opening(Connection& connection, std::span<const std::byte> payload, base::TimeNs now, ControlSink& sink);
+  void on_other_version(Connection& connection, std::uint16_t version, base::TimeNs now, ControlSink& sink);
+  bool queue_proved(Connection& connection, FrameType type, std::span<const std::byte> payload);
+  bool check_proof(Connection& connection, FrameType type, std::span<const std::byte>& payload, ControlSink& sink);
+  void on_unproved_refusal(Connection& connection, std::span<const std::byte> payload, base::TimeNs now,
+                           ControlSink& sink);
+  void end_after_output(Connection& connection, base::TimeNs now);
+  void evict_oldest_unproved();
+
+  // Hellos and refusals (control_handshake.cc).
   void send_hello(Connection& connection, std::uint16_t to);
   void on_hello(Connection& connection, std::span<const std::byte> payload, base::TimeNs now, ControlSink& sink);
   bool resolve_paths(const Connection& connection, const Hello& hello, std::vector<SocketAddress>& out) const;
-  bool judge(const Connection& connection, const Hello& hello, bool other_version, Refusal& refusal) const;
-  void refuse(Connection& connection, const Hello& hello, const Refusal& refusal, ControlSink& sink);
+  bool judge(const Connection& connection, const Hello& hello, Refusal& refusal) const;
+  void refuse(Connection& connection, const Hello& hello, const Refusal& refusal, base::TimeNs now, ControlSink& sink);
   void on_refusal(Connection& connection, std::span<const std::byte> payload, base::TimeNs now, ControlSink& sink);
   void come_up(Connection& connection, base::TimeNs now, ControlSink& sink);
 
@@ -192,12 +214,15 @@ class ControlChannel {
   base::TimeNs compute_next_timeout() const;
   std::string peer_text(std::uint16_t rank, const SocketAddress& address) const;
   bool check_rank(std::uint16_t rank, bool below, OsError& error) const;
+  bool is_forming() const;
 
   ControlOptions options_;
+  JobKey key_;
   UniqueFd listener_;
   UniqueFd epoll_;
   SocketAddress listen_address_;
-  base::TimeNs listener_paused_until_ = base::kNever;  // out of descriptors: kNever means not paused
+  base::TimeNs listener_paused_until_ = base::kNever;  // kNever means not paused
+  std::string last_turned_away_;  // why a client that named no rank was: for whoever waits for a rank in vain
   base::TimeNs next_timeout_ = base::kNever;
   bool goodbye_ = false;
   std::vector<Peer> peers_;

@@ -1,6 +1,7 @@
 // One connection of the control channel. Private to control_*.cc.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <utility>
@@ -10,8 +11,8 @@
 namespace mlt::io {
 
 struct ControlChannel::Connection {
-  Connection(FrameStream frames, State initial, base::TimeNs now)
-      : stream(std::move(frames)), state(initial), opened_at(now), last_heard(now) {}
+  Connection(FrameStream frames, State initial, base::TimeNs now, base::DurationNs patience)
+      : stream(std::move(frames)), state(initial), give_up_at(base::after(now, patience)), last_heard(now) {}
 
   FrameStream stream;
   State state;
@@ -23,14 +24,19 @@ struct ControlChannel::Connection {
   bool spoke = false;                 // since the last heartbeat was due
   std::optional<std::uint16_t> rank;  // the peer's: known from the start if outgoing, else from its hello
   SocketAddress remote;
-  Hello hello;  // the peer's
-  base::TimeNs opened_at;
+  Hello hello;              // the peer's
+  base::TimeNs give_up_at;  // closed by then unless it is up
   base::TimeNs last_heard;
   base::TimeNs next_heartbeat = base::kNever;
 
-  bool is_incoming_handshake() const {
-    return !outgoing && (state == State::kAwaitHello || state == State::kAwaitConfirm);
-  }
+  std::array<std::byte, 2 * kOpeningBytes> transcript{};  // both openings, the connecting side's first
+  std::size_t drained_bytes = 0;                          // read and thrown away after a refusal
+
+  std::span<std::byte, kOpeningBytes> connecting_opening() { return std::span(transcript).first<kOpeningBytes>(); }
+  std::span<std::byte, kOpeningBytes> listening_opening() { return std::span(transcript).last<kOpeningBytes>(); }
+
+  // It came in, and has not proved that it knows the job's secret.
+  bool is_unproved() const { return !outgoing && (state == State::kAwaitOpening || state == State::kAwaitHello); }
 };
 
 }  // namespace mlt::io

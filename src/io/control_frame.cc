@@ -30,6 +30,28 @@ bool decode_frame_header(const std::byte* bytes, FrameHeader& header) {
   return type_and_reserved <= 0xFF;
 }
 
+void encode_opening(const Opening& opening, std::byte* out) {
+  store_le32(out, kHelloMagic);
+  store_le16(out + 4, opening.version);
+  store_le16(out + 6, 0);
+  std::copy(opening.nonce.begin(), opening.nonce.end(), out + 8);
+}
+
+OpeningError decode_opening(std::span<const std::byte> payload, std::size_t proof_bytes, std::uint16_t own_version,
+                            Opening& opening) {
+  // PROTOCOL 3.2.2: A connection's first frame each way has type 1, and its first six bytes (magic, version) never
+  //     change between versions, so that two versions can tell each other apart.
+  if (payload.size() < kOpeningPrefixBytes || load_le32(payload.data()) != kHelloMagic) return OpeningError::kMalformed;
+  opening.version = load_le16(payload.data() + 4);
+  if (opening.version != own_version) return OpeningError::kOtherVersion;
+  // PROTOCOL 3.8.2: An opening of the same version and another length, or whose reserved bytes are not zero, is
+  //     malformed.
+  if (payload.size() != kOpeningBytes + proof_bytes || load_le16(payload.data() + 6) != 0)
+    return OpeningError::kMalformed;
+  std::copy_n(payload.begin() + 8, kNonceBytes, opening.nonce.begin());
+  return OpeningError::kNone;
+}
+
 std::size_t encode_hello(const Hello& hello, std::byte* out) {
   MLT_CHECK(hello.path_count >= 1 && hello.path_count <= MLT_MAX_PATHS);
   store_le32(out, kHelloMagic);
@@ -56,11 +78,9 @@ std::size_t encode_hello(const Hello& hello, std::byte* out) {
 }
 
 HelloError decode_hello(std::span<const std::byte> payload, std::uint16_t own_version, Hello& hello) {
-  // PROTOCOL 3.2.2: The first eight bytes of a hello (magic, version, rank) never change between versions, so that two
-  //     versions can tell each other apart.
   if (payload.size() < kHelloPrefixBytes) return HelloError::kTooShort;
   const std::byte* in = payload.data();
-  // PROTOCOL 3.2.3: A hello with another magic ... is malformed.
+  // PROTOCOL 3.2.3: A hello with another magic or version ... is malformed.
   if (load_le32(in) != kHelloMagic) return HelloError::kBadMagic;
   hello.version = load_le16(in + 4);
   hello.rank = load_le16(in + 6);
@@ -70,8 +90,8 @@ HelloError decode_hello(std::span<const std::byte> payload, std::uint16_t own_ve
   //     zero, is malformed.
   hello.path_count = load_le16(in + 12);
   if (hello.path_count == 0 || hello.path_count > MLT_MAX_PATHS) return HelloError::kBadPaths;
-  // PROTOCOL 3.2.3: A hello with another magic, or of the same version and another length than its number of paths
-  //     asks for, is malformed.
+  // PROTOCOL 3.2.3: A hello with another magic or version, or another length than its number of paths asks for, is
+  //     malformed.
   if (payload.size() != hello_bytes(hello.path_count)) return HelloError::kBadLength;
   for (std::size_t i = 0; i < hello.path_count; ++i) {
     const std::byte* path = in + hello_bytes(i);

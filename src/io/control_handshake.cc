@@ -1,4 +1,5 @@
-// How a connection of the control channel opens: hello, judgement, refusal, confirmation.
+// How a connection of the control channel comes up once both sides have proved themselves: hello, judgement, refusal,
+// confirmation.
 #include <algorithm>
 #include <array>
 #include <utility>
@@ -26,8 +27,8 @@ void ControlChannel::send_hello(Connection& connection, std::uint16_t to) {
   hello.early_transfers = options_.early_transfers;
   std::array<std::byte, kHelloMaxBytes> bytes;
   const std::size_t size = encode_hello(hello, bytes.data());
-  // PROTOCOL 3.2.1: Both sides MUST open with a hello of exactly 56 bytes and 20 for each path
-  MLT_CHECK(connection.stream.queue(static_cast<std::uint8_t>(FrameType::kHello), std::span(bytes).first(size)));
+  // PROTOCOL 3.2.1: Both sides MUST send a hello of exactly 56 bytes and 20 for each path, and its proof
+  MLT_CHECK(queue_proved(connection, FrameType::kHello, std::span(bytes).first(size)));
   connection.stream.flush();
   watch(connection);
 }
@@ -49,14 +50,12 @@ bool ControlChannel::resolve_paths(const Connection& connection, const Hello& he
 }
 
 // False, with the refusal filled, if we cannot work with whoever says this hello.
-bool ControlChannel::judge(const Connection& connection, const Hello& hello, bool other_version,
-                           Refusal& refusal) const {
+bool ControlChannel::judge(const Connection& connection, const Hello& hello, Refusal& refusal) const {
   const auto differs = [&](RefusalReason reason, std::uint64_t ours, std::uint64_t theirs) {
     refusal = {reason, options_.rank, ours, theirs};
     return false;
   };
   // PROTOCOL 3.3.1: A hello MUST be judged in the order of the table below ...
-  if (other_version) return differs(RefusalReason::kVersion, options_.version, hello.version);
   if (hello.job_id != options_.job_id) return differs(RefusalReason::kJob, options_.job_id, hello.job_id);
   if (hello.world_size != options_.world_size) {
     return differs(RefusalReason::kWorldSize, options_.world_size, hello.world_size);
@@ -91,14 +90,11 @@ bool ControlChannel::judge(const Connection& connection, const Hello& hello, boo
 void ControlChannel::on_hello(Connection& connection, std::span<const std::byte> payload, base::TimeNs now,
                               ControlSink& sink) {
   Hello hello;
-  const HelloError error = decode_hello(payload, options_.version, hello);
-  if (error != HelloError::kNone && error != HelloError::kOtherVersion) {
+  if (decode_hello(payload, options_.version, hello) != HelloError::kNone) {
     return malformed(connection, "no valid hello", now, sink);
   }
   Refusal refusal;
-  if (!judge(connection, hello, error == HelloError::kOtherVersion, refusal)) {
-    return refuse(connection, hello, refusal, sink);
-  }
+  if (!judge(connection, hello, refusal)) return refuse(connection, hello, refusal, now, sink);
   // PROTOCOL 3.3.4: A hello from a rank below the listener's is malformed: that rank has to be connected to.
   if (!connection.outgoing && hello.rank < options_.rank) {
     return malformed(connection, "a hello as rank " + std::to_string(hello.rank) + ", which has to be connected to",
@@ -135,20 +131,20 @@ void ControlChannel::on_hello(Connection& connection, std::span<const std::byte>
   send_hello(connection, hello.rank);
 }
 
-void ControlChannel::refuse(Connection& connection, const Hello& hello, const Refusal& refusal, ControlSink& sink) {
+void ControlChannel::refuse(Connection& connection, const Hello& hello, const Refusal& refusal, base::TimeNs now,
+                            ControlSink& sink) {
   counters_.add(ControlCounter::kRefusals);
   std::array<std::byte, kRefusalBytes> bytes;
   encode_refusal(refusal, bytes.data());
-  // PROTOCOL 3.4.1: Whoever refuses a hello MUST send a refusal of 20 bytes and then end its half of the connection
-  connection.stream.queue(static_cast<std::uint8_t>(FrameType::kRefuse), bytes);
+  // PROTOCOL 3.4.1: Whoever refuses a hello MUST send a refusal of 20 bytes, with its proof, and then end its half of
+  //     the connection
+  queue_proved(connection, FrameType::kRefuse, bytes);
   const SocketAddress from = connection.remote;
   const std::string text =
       "rank " + std::to_string(options_.rank) + " " + describe_refusal(refusal, hello.rank, true, from.format());
   const bool outgoing = connection.outgoing;
   if (outgoing) peers_[*connection.rank].connection = nullptr;  // so that going down leaves it open for the refusal
-  connection.state = State::kClosing;
-  connection.stream.end_output();
-  watch(connection);
+  end_after_output(connection, now);
   // PROTOCOL 3.4.3: For the connecting side a refusal, given or received, is final ...
   if (outgoing) return go_down(*connection.rank, PeerDownCause::kRefused, text, sink);
   const bool waits_for_it = hello.rank < peers_.size() && peers_[hello.rank].state == PeerState::kExpected;

@@ -104,15 +104,18 @@ void ControlChannel::go_down(std::uint16_t rank, PeerDownCause cause, const std:
 }
 
 void ControlChannel::run_connection_timers(Connection& connection, base::TimeNs now, ControlSink& sink) {
-  // PROTOCOL 3.5.4: A connection that is not up 5 s after it was opened MUST be closed.
-  const bool overdue = now >= base::after(connection.opened_at, options_.hello_timeout_ns);
+  // PROTOCOL 3.5.4: A connection that is not up 5 s after it was opened MUST be closed ...
+  const bool overdue = now >= connection.give_up_at;
   switch (connection.state) {
     case State::kClosed:
       return;
     case State::kClosing:
-      if (overdue) close(connection);
+      if (!overdue) return;
+      counters_.add(ControlCounter::kDrainsCut);
+      close(connection);
       return;
     case State::kConnecting:
+    case State::kAwaitOpening:
     case State::kAwaitHello:
     case State::kAwaitConfirm:
       if (!overdue) return;
@@ -122,12 +125,10 @@ void ControlChannel::run_connection_timers(Connection& connection, base::TimeNs 
         return;
       }
       {
-        counters_.add(ControlCounter::kStrangers);
+        counters_.add(ControlCounter::kTimedOut);
         const SocketAddress from = connection.remote;
         close(connection);
-        sink.on_refused(from, "turned away a connection to rank " + std::to_string(options_.rank) + ": " +
-                                  from.format() + " did not complete a hello within " +
-                                  seconds_text(options_.hello_timeout_ns) + ".");
+        turned_away(from, "did not complete a hello within " + seconds_text(options_.hello_timeout_ns) + ".", sink);
       }
       return;
     case State::kUp:
@@ -176,8 +177,9 @@ void ControlChannel::run_peer_timers(std::uint16_t rank, base::TimeNs now, Contr
     } else {
       text = "rank " + std::to_string(rank) + " did not connect to rank " + std::to_string(options_.rank) + " at " +
              listen_address_.format() + " within " + waited + ". " +
-             (peer.last_cause.empty() ? "Check that it was started and that it uses this address."
-                                      : "The last attempt: " + peer.last_cause);
+             (!peer.last_cause.empty()     ? "The last attempt: " + peer.last_cause
+              : !last_turned_away_.empty() ? "Meanwhile this rank " + last_turned_away_
+                                           : "Check that it was started and that it uses this address.");
     }
     return go_down(rank, PeerDownCause::kUnreachable, text, sink);
   }
@@ -198,7 +200,7 @@ base::TimeNs ControlChannel::compute_next_timeout() const {
     if (connection->state == State::kUp) {
       next = std::min({next, connection->next_heartbeat, base::after(connection->last_heard, options_.dead_after_ns)});
     } else {
-      next = std::min(next, base::after(connection->opened_at, options_.hello_timeout_ns));
+      next = std::min(next, connection->give_up_at);
     }
   }
   return next;

@@ -10,7 +10,8 @@ namespace mlt::io {
 
 namespace {
 constexpr std::size_t kReadChunkBytes = 16'384;
-}
+constexpr std::size_t kLeastReadBytes = 1'024;
+}  // namespace
 
 bool FrameStream::queue(std::uint8_t type, std::span<const std::byte> payload) {
   const std::size_t frame = kFrameHeaderBytes + payload.size();
@@ -53,7 +54,8 @@ FrameStream::Status FrameStream::fill() {
     in_begin_ = 0;
   }
   // Room for the rest of a frame whose length is known, else for a chunk. next() refused longer ones already.
-  std::size_t room = kReadChunkBytes;
+  // A client that is not a peer yet gets the room of its largest frame, so that many of them cost little.
+  std::size_t room = std::clamp(kFrameHeaderBytes + max_payload_, kLeastReadBytes, kReadChunkBytes);
   if (in_end_ >= kFrameHeaderBytes) {
     FrameHeader header;
     decode_frame_header(in_.data(), header);

@@ -42,8 +42,12 @@ class FrameStream {
   // The next whole frame; its payload is valid until fill().
   Next next(FrameHeader& header, std::span<const std::byte>& payload);
 
-  // Forgets what was read and not taken yet.
-  void discard() { in_begin_ = in_end_ = 0; }
+  // Forgets what was read and not taken yet; returns how many bytes that were.
+  std::size_t discard() {
+    const std::size_t bytes = in_end_ - in_begin_;
+    in_begin_ = in_end_ = 0;
+    return bytes;
+  }
 
   // No more will be queued: the other side reads to the end of what is pending and then finds it.
   void end_output();

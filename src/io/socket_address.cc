@@ -202,6 +202,13 @@ bool SocketAddress::is_wildcard() const {
   return false;
 }
 
+bool SocketAddress::is_loopback() const {
+  const std::array<std::byte, 16> bytes = ip_bytes();
+  constexpr std::array<std::uint8_t, 13> kMappedNet = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 127};
+  return std::memcmp(bytes.data(), kMappedNet.data(), kMappedNet.size()) == 0 ||
+         std::memcmp(bytes.data(), &in6addr_loopback, sizeof in6addr_loopback) == 0;
+}
+
 std::uint16_t SocketAddress::port() const {
   if (family() == AF_INET) return ntohs(as<sockaddr_in>(storage_).sin_port);
   if (family() == AF_INET6) return ntohs(as<sockaddr_in6>(storage_).sin6_port);

@@ -36,6 +36,7 @@ class SocketAddress {
 
   int family() const { return storage_.ss_family; }
   bool is_wildcard() const;
+  bool is_loopback() const;  // 127.0.0.0/8, also as ::ffff:127.0.0.0/104, or ::1
   std::uint16_t port() const;
   SocketAddress with_port(std::uint16_t port) const;
 

@@ -23,7 +23,7 @@
 
 #include <stdint.h>
 
-#define MLT_PROTOCOL_VERSION 3 /* 3: a hello names the address and port of each path */
+#define MLT_PROTOCOL_VERSION 4 /* 4: both sides of a connection prove that they know the job's secret */
 
 /* byte 0: version in the high half, type in the low half */
 #define MLT_TYPE_DATA 1

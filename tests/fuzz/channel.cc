@@ -1,26 +1,32 @@
 // The control channel (io/control_channel) against strangers: the input is what up to three connections say to a
-// listening rank, in turns, with time that passes between. Nobody becomes a peer without a valid hello and its confirm,
+// listening rank, in turns, with time that passes between. Two of them know the job's secret. Nobody becomes a peer
+// without the proof of that, a valid hello and its confirm,
 // a peer goes up at most once and down at most once after it, messages come from peers only, and time alone clears
-// every connection that does not behave. Uses real sockets on loopback and made-up time.
+// every connection that does not behave. Uses real sockets on loopback and made-up time. Nonces are random, which no
+// property depends on.
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <array>
-#include <map>
 
 #include "input.h"
 #include "io/control_channel.h"
+#include "io/proof.h"
 
 namespace {
 
 using namespace mlt;
 
 constexpr std::uint16_t kWorld = 4;
+constexpr std::uint64_t kJob = 7;
+constexpr std::uint64_t kImpostor = 20;  // incarnations from here on are said without the secret
 
 class Sink final : public io::ControlSink {
  public:
   void on_peer_up(const io::PeerHello& peer) override {
     FUZZ_CHECK(peer.hello.rank > 0 && peer.hello.rank < kWorld && peer.hello.world_size == kWorld);
+    FUZZ_CHECK(peer.hello.incarnation < kImpostor);
     FUZZ_CHECK(++ups_[peer.hello.rank] == 1);
     FUZZ_CHECK(downs_[peer.hello.rank] == 0);
   }
@@ -44,7 +50,8 @@ io::ControlOptions options() {
   io::ControlOptions options;
   options.listen = io::SocketAddress::loopback(AF_INET, 0);
   options.world_size = kWorld;
-  options.job_id = 7;
+  options.job_id = kJob;
+  options.secret = "known to two of three";
   options.incarnation = 1;
   options.cookies.assign(kWorld, 0xC0);
   options.paths = {{.port = 9}};
@@ -54,30 +61,73 @@ io::ControlOptions options() {
   return options;
 }
 
-// A hello that would be accepted, but for one byte changed where `damage` says (beyond its end: none).
-std::vector<std::byte> hello_frame(std::uint16_t rank, std::uint8_t damage, std::uint8_t value) {
-  io::Hello hello;
-  hello.version = 1;
-  hello.rank = rank;
-  hello.world_size = kWorld;
-  hello.job_id = 7;
-  hello.incarnation = 10U + rank;
-  hello.segment_bytes = 1'400;
-  hello.path_count = 1;
-  hello.paths[0].port = 9;
-  std::vector<std::byte> frame(io::kFrameHeaderBytes + io::hello_bytes(1));
-  io::encode_frame_header({io::hello_bytes(1), static_cast<std::uint8_t>(io::FrameType::kHello)}, frame.data());
-  io::encode_hello(hello, frame.data() + io::kFrameHeaderBytes);
-  if (damage < frame.size()) frame[damage] = static_cast<std::byte>(value);
-  return frame;
-}
-
 std::vector<std::byte> frame_of(std::uint8_t type, std::span<const std::byte> payload) {
   std::vector<std::byte> frame(io::kFrameHeaderBytes);
   io::encode_frame_header({static_cast<std::uint32_t>(payload.size()), type}, frame.data());
   frame.insert(frame.end(), payload.begin(), payload.end());
   return frame;
 }
+
+// A hello that would be accepted, but for one byte changed where `damage` says (beyond its end: none).
+std::vector<std::byte> hello_payload(std::uint16_t rank, bool knows, std::uint8_t damage, std::uint8_t value) {
+  io::Hello hello;
+  hello.version = 1;
+  hello.rank = rank;
+  hello.world_size = kWorld;
+  hello.job_id = kJob;
+  hello.incarnation = (knows ? 10U : kImpostor) + rank;
+  hello.segment_bytes = 1'400;
+  hello.path_count = 1;
+  hello.paths[0].port = 9;
+  std::vector<std::byte> payload(io::hello_bytes(1));
+  io::encode_hello(hello, payload.data());
+  // The incarnation stays: it tells who spoke.
+  if (damage < payload.size() && (damage < 24 || damage >= 32)) payload[damage] = static_cast<std::byte>(value);
+  return payload;
+}
+
+// One client: what it needs to open and to prove.
+class Client {
+ public:
+  explicit Client(bool knows) : key_(knows ? "known to two of three" : "another secret", kJob) {}
+
+  void connect(const io::SocketAddress& to) {
+    fd_ = io::UniqueFd(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    const linger reset{1, 0};  // thousands of runs a second: leave no TIME_WAIT behind
+    ::setsockopt(fd_.get(), SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
+    ::connect(fd_.get(), to.raw(), to.raw_size());
+    transcript_ = {};
+  }
+  void leave() { fd_ = io::UniqueFd(); }
+  void say(std::span<const std::byte> bytes) {
+    if (!fd_) return;
+    // Refused where the channel has closed the connection, which is its right.
+    (void)::send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+  }
+  void open(std::uint16_t version) {
+    io::encode_opening({version, {}}, transcript_.data());
+    say(frame_of(static_cast<std::uint8_t>(io::FrameType::kOpen), std::span(transcript_).first(io::kOpeningBytes)));
+  }
+  // The first thing that the channel says on a connection is its opening, whole.
+  void read() {
+    std::array<std::byte, 4'096> bytes;
+    const ssize_t got = fd_ ? ::recv(fd_.get(), bytes.data(), bytes.size(), 0) : 0;
+    if (got < static_cast<ssize_t>(io::kFrameHeaderBytes + io::kOpeningBytes)) return;
+    if (transcript_[io::kOpeningBytes] != std::byte{0}) return;
+    std::copy_n(bytes.begin() + io::kFrameHeaderBytes, io::kOpeningBytes, transcript_.begin() + io::kOpeningBytes);
+  }
+  void say_proved(std::uint8_t type, std::span<const std::byte> payload) {
+    std::vector<std::byte> proved(payload.begin(), payload.end());
+    const io::Proof proof = key_.prove(io::ProofRole::kConnecting, type, transcript_, payload);
+    proved.insert(proved.end(), proof.begin(), proof.end());
+    say(frame_of(type, proved));
+  }
+
+ private:
+  io::JobKey key_;
+  io::UniqueFd fd_;
+  std::array<std::byte, 2 * io::kOpeningBytes> transcript_{};
+};
 
 class World {
  public:
@@ -89,29 +139,31 @@ class World {
 
   void step(fuzz::Input& input) {
     const std::uint32_t which = input.below(kStrangers);
-    switch (input.below(8)) {
+    Client& client = clients_[which];
+    switch (input.below(10)) {
       case 0:
-        connect(which);
+        client.connect(channel_->listen_address());
         break;
       case 1:
-        strangers_[which] = io::UniqueFd();
+        client.leave();
         break;
       case 2: {
         const auto rank = static_cast<std::uint16_t>(input.below(kWorld + 1));
         const std::uint8_t damage = input.u8();
-        say(which, hello_frame(rank, damage, input.u8()));
+        client.say_proved(static_cast<std::uint8_t>(io::FrameType::kHello),
+                          hello_payload(rank, which != kImpostorClient, damage, input.u8()));
         break;
       }
       case 3:
-        say(which, frame_of(static_cast<std::uint8_t>(io::FrameType::kConfirm), {}));
+        client.say(frame_of(static_cast<std::uint8_t>(io::FrameType::kConfirm), {}));
         break;
       case 4: {
         const std::uint8_t type = input.u8();
-        say(which, frame_of(type, input.take(input.u8())));
+        client.say(frame_of(type, input.take(input.u8())));
         break;
       }
       case 5:
-        say(which, input.take(1U + input.below(64)));
+        client.say(input.take(1U + input.below(64)));
         break;
       case 6: {
         const auto rank = static_cast<std::uint16_t>(input.below(kWorld));
@@ -121,6 +173,12 @@ class World {
         FUZZ_CHECK((sent == io::ControlSendStatus::kQueued) <= channel_->is_up(rank));
         break;
       }
+      case 7:
+        client.open(input.u8() == 0 ? 2 : 1);
+        break;
+      case 8:
+        client.say_proved(static_cast<std::uint8_t>(io::FrameType::kRefuse), input.take(input.u8()));
+        break;
       default:
         now_ += base::DurationNs{input.u8()} * 20 * base::kMillisecond;
     }
@@ -141,34 +199,22 @@ class World {
 
  private:
   static constexpr std::uint32_t kStrangers = 3;
-
-  void connect(std::uint32_t which) {
-    strangers_[which] = io::UniqueFd(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-    const linger reset{1, 0};  // thousands of runs a second: leave no TIME_WAIT behind
-    ::setsockopt(strangers_[which].get(), SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
-    const io::SocketAddress& to = channel_->listen_address();
-    ::connect(strangers_[which].get(), to.raw(), to.raw_size());
-  }
-
-  void say(std::uint32_t which, std::span<const std::byte> bytes) {
-    if (!strangers_[which]) return;
-    // Refused where the channel has closed the connection, which is its right.
-    (void)::send(strangers_[which].get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
-  }
+  static constexpr std::uint32_t kImpostorClient = 2;
 
   void service() {
     for (int turns = 0;; ++turns) {
       FUZZ_CHECK(turns < 100);  // else it keeps asking to be serviced
       channel_->service(now_, sink_);
       pollfd ready{channel_->poll_fd(), POLLIN, 0};
-      if (::poll(&ready, 1, 0) <= 0 && channel_->next_timeout() > now_) return;
+      if (::poll(&ready, 1, 0) <= 0 && channel_->next_timeout() > now_) break;
     }
+    for (Client& client : clients_) client.read();
   }
 
   base::TimeNs now_ = base::kSecond;
   Sink sink_;
   std::unique_ptr<io::ControlChannel> channel_;
-  std::array<io::UniqueFd, kStrangers> strangers_;
+  std::array<Client, kStrangers> clients_{Client(true), Client(true), Client(false)};
 };
 
 }  // namespace

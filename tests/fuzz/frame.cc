@@ -1,5 +1,6 @@
-// The TCP side, where a stranger's bytes arrive first: hello and refusal decode and encode back (reserved bytes, which
-// readers ignore, become zero), and a FrameStream cuts a byte stream into the same frames however it comes in pieces.
+// The TCP side, where a stranger's bytes arrive first: opening, hello and refusal decode and encode back (reserved
+// bytes, which readers ignore, become zero), and a FrameStream cuts a byte stream into the same frames however it comes
+// in pieces.
 #include <fcntl.h>
 #include <sys/socket.h>
 
@@ -23,6 +24,20 @@ void hello(fuzz::Input& input) {
   std::vector<std::byte> again(io::kHelloMaxBytes);
   again.resize(io::encode_hello(read, again.data()));
   FUZZ_CHECK(again == payload);
+}
+
+void opening(fuzz::Input& input) {
+  const std::uint16_t own_version = input.u8();
+  const std::size_t proof_bytes = input.flag() ? io::kProofBytes : 0;
+  const std::vector<std::byte> payload = input.rest();
+  io::Opening read;
+  const io::OpeningError error = io::decode_opening(payload, proof_bytes, own_version, read);
+  if (error == io::OpeningError::kOtherVersion) FUZZ_CHECK(read.version != own_version);
+  if (error != io::OpeningError::kNone) return;
+  std::array<std::byte, io::kOpeningBytes> again;
+  io::encode_opening(read, again.data());
+  FUZZ_CHECK(payload.size() == again.size() + proof_bytes);
+  FUZZ_CHECK(std::equal(again.begin(), again.end(), payload.begin()));
 }
 
 void refusal(fuzz::Input& input) {
@@ -135,12 +150,15 @@ void stream(fuzz::Input& input) {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   fuzz::Input input(data, size);
-  switch (input.below(4)) {
+  switch (input.below(5)) {
     case 0:
       hello(input);
       break;
     case 1:
       refusal(input);
+      break;
+    case 4:
+      opening(input);
       break;
     default:
       stream(input);

@@ -188,6 +188,8 @@ class Engine:
         datapath: str = "auto",
         io_threads: int = 0,
         io_cpus: list[int] = ...,
+        secret: bytes = b"",
+        insecure: bool = False,
     ) -> None: ...
     @property
     def data_dscp(self) -> list[int]: ...

@@ -100,7 +100,8 @@ def _check_command(command: tuple[str, ...]) -> None:
 def run(name: str | None, grace: float, port: int, counters: bool, command: tuple[str, ...], **options: Any) -> None:
     """Run COMMAND once per host and remove everything afterwards.
 
-    COMMAND finds RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, MLT_INTERFACE and GLOO_SOCKET_IFNAME in its environment.
+    COMMAND finds RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, MLT_JOB_SECRET, MLT_INTERFACE and GLOO_SOCKET_IFNAME in
+    its environment.
     Ends with 0 if all of them do. Without root it enters a user namespace of its own.
     """
     with _errors():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from pathlib import Path
 from mlt.demo.events import Evaluated, Event, Finished, Ready, StepDone
 from mlt.demo.processes import ProcessGroup, ProcessSpec, free_port_pair
 from mlt.demo.settings import SERVICES, DemoSettings, ProcessJob, RunSpec
+from mlt.secret import own_secret
 
 HOST = "127.0.0.1"
 
@@ -88,6 +90,7 @@ def execute(
         # One computing thread per worker; the cores left over carry the transport.
         "OMP_NUM_THREADS": "1",
         "MKL_NUM_THREADS": "1",
+        **own_secret(os.environ),
     }
     record = RunRecord(run)
     began = time.monotonic()

@@ -29,6 +29,7 @@ from mlt.perf.options import Options
 from mlt.perf.peers import Place, peer_class
 from mlt.perf.peers.mpi import launch_command
 from mlt.perf.problem import PerfError
+from mlt.secret import own_secret
 
 END_SECONDS = 3.0
 LOG_TAIL_LINES, LOG_TAIL_BYTES = 8, 4_096
@@ -84,6 +85,9 @@ class LocalCrew(Crew):
         self._name = f"\0mlt-perf-{os.urandom(16).hex()}"
         self._logs: dict[tuple[str, int], IO[bytes]] = {}
         cpus = sorted(os.sched_getaffinity(0))
+        # Ranks of other machines could not know a secret made here: theirs is the one of the environment.
+        whole = set(self.ranks) == set(range(options.ranks))
+        self._secret = own_secret(os.environ) if whole else {}
         self._cpus = cpus if options.pin and len(cpus) >= len(places) > 1 else []
 
     def start(self, peer: str) -> None:
@@ -126,7 +130,7 @@ class LocalCrew(Crew):
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            env={**os.environ, **self._secret, "OMP_NUM_THREADS": "1"},
             start_new_session=True,
         )
         self._processes.append((peer, ranks, process))

@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import itertools
 import os
+import secrets
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
+from mlt import secret
 from mlt.testbed import (
     cleanup,
     counters,
@@ -78,6 +80,7 @@ class Testbed:
                 owner=None if stays else state.owner(),
                 topology=self.topology.as_dict(),
                 namespaces={node: str(namespaces.path_of(self.name, node)) for node in self.layout.nodes},
+                secret=secrets.token_hex(32),
             )
             state.create(made)
             self._state = made
@@ -183,9 +186,10 @@ class Testbed:
         return namespaces.path_of(self.name, node)
 
     def environment(self, host: str, *, port: int = DEFAULT_PORT) -> dict[str, str]:
-        """What a command on ``host`` finds of the job: rank, world, rank 0's address, the interface to use, and the
-        switches' policy, if they have one."""
+        """What a command on ``host`` finds of the job: rank, world, rank 0's address, the interface to use, the
+        job's secret, and the switches' policy, if they have one."""
         policy = self.topology.policy
+        has_secret = os.environ.get(secret.VARIABLE) or os.environ.get(secret.FILE_VARIABLE)
         return {
             "RANK": str(self.hosts.index(self._host(host))),
             "LOCAL_RANK": "0",
@@ -199,6 +203,8 @@ class Testbed:
             "MLT_TESTBED_HOST": host,
             # Hosts that stamp other code points than the switches know would all be in the default class.
             **({} if policy is None else {"MLT_QOS_POLICY": policy}),
+            # One for all hosts, whichever process starts their commands; the user's own, where there is one.
+            **({} if has_secret or self._state is None else {secret.VARIABLE: self._state.secret}),
         }
 
     def command(self, host: str, command: Sequence[str]) -> list[str]:

@@ -23,7 +23,8 @@ ROOT_DIRECTORY = Path("/run/mlt-testbed")
 
 @dataclass(kw_only=True)
 class State:
-    """``owner``: [pid, start time] of the process it ends with, None for ``up``. ``tables``: name -> kernel number."""
+    """``owner``: [pid, start time] of the process it ends with, None for ``up``. ``tables``: name -> kernel number.
+    ``secret``: of the jobs that run on it; so the file is for its user's eyes."""
 
     name: str
     owner: list[int] | None
@@ -31,6 +32,7 @@ class State:
     namespaces: dict[str, str]
     tables: dict[str, int] = field(default_factory=dict)
     broken: list[str] = field(default_factory=list)
+    secret: str = field(default="", repr=False)
     ready: bool = False
     version: int = VERSION
 
@@ -65,12 +67,19 @@ def directory() -> Path:
     return Path(os.environ.get("XDG_RUNTIME_DIR") or f"/tmp/mlt-{os.getuid()}") / "mlt-testbed"
 
 
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
 def write(state: State) -> None:
     """Replace the file in one step."""
     folder = directory()
     folder.mkdir(parents=True, exist_ok=True, mode=0o755)
     scratch = folder / f".{state.name}.{os.getpid()}"
-    scratch.write_text(json.dumps(asdict(state), indent=1), encoding="utf-8")
+    with contextlib.suppress(FileNotFoundError):
+        scratch.unlink()
+    with open(scratch, "x", encoding="utf-8", opener=_private) as file:
+        json.dump(asdict(state), file, indent=1)
     os.replace(scratch, folder / f"{state.name}.json")
 
 
@@ -79,7 +88,7 @@ def create(state: State) -> None:
     folder = directory()
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o755)
-        with (folder / f"{state.name}.json").open("x", encoding="utf-8") as file:
+        with open(folder / f"{state.name}.json", "x", encoding="utf-8", opener=_private) as file:
             json.dump(asdict(state), file, indent=1)
     except FileExistsError:
         raise TestbedError(

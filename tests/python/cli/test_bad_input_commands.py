@@ -16,6 +16,9 @@ from pathlib import Path
 
 import pytest
 
+from mlt.rendezvous import VERSION
+from mlt.secret import Prover
+
 ROOT = Path(__file__).resolve().parents[3]
 MLT = [sys.executable, "-m", "mlt.cli.main"]
 CLUSTER = str(ROOT / "examples" / "planners" / "testbed.yaml")
@@ -86,10 +89,15 @@ def rank_0(hello: bytes) -> Iterator[int]:
 
     def meet() -> None:
         connection, _ = rendezvous.accept()
-        with connection:
-            own = json.loads(connection.recv(4_096))
+        with connection, connection.makefile("rwb", buffering=0) as stream:
+            prover = Prover(None, "rendezvous", role="host")
+            assert prover.meet(json.loads(stream.readline())["nonce"])
+            opening = {"mlt_rendezvous": VERSION, "nonce": prover.nonce, "proof": prover.prove()}
+            stream.write(json.dumps(opening).encode() + b"\n")
+            own = json.loads(json.loads(stream.readline())["content"])
             table = [[0, "127.0.0.1", control.getsockname()[1]], [1, own["host"], own["port"]]]
-            connection.sendall(json.dumps({"ranks": table}).encode() + b"\n")
+            content = json.dumps({"ranks": table})
+            stream.write(json.dumps({"content": content, "proof": prover.prove(content)}).encode() + b"\n")
 
     def greet() -> None:
         connection, _ = control.accept()
@@ -114,9 +122,9 @@ def rank_0(hello: bytes) -> Iterator[int]:
 @pytest.mark.parametrize("newer", [-1, 1, 1_000])
 def test_serve__a_peer_of_another_version(newer: int) -> None:
     version = pytest.importorskip("mlt._core").PROTOCOL_VERSION + newer
-    # src/io/control_frame.h: length, type, three zero bytes; "MLT1", version, rank.
-    prefix = struct.pack("<IB3xIHH", 56, 1, 0x31544C4D, version, 0)
-    with rank_0(prefix + bytes(48)) as port:
+    # src/io/control_frame.h: length, type, three zero bytes; "MLT1", version, two zero bytes.
+    prefix = struct.pack("<IB3xIHH", 72, 1, 0x31544C4D, version, 0)
+    with rank_0(prefix + bytes(64)) as port:
         words = ("--world-size", "1", "--rendezvous-port", str(port), "--connect-timeout", "20")
         done = run("serve", *words, "--master-addr", "127.0.0.1")
     refused(done, "version")

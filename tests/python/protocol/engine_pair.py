@@ -14,6 +14,7 @@ from mlt import _core
 JOB = job_id("two implementations")
 FLOAT32 = 7
 SECONDS = 10**9
+SECRET = b"two implementations, one secret"
 
 
 @contextlib.contextmanager
@@ -21,7 +22,7 @@ def connected(
     data_dscp: Sequence[int] = (), control_dscp: int = 31
 ) -> Iterator[tuple[IndependentEndpoint, _core.Engine]]:
     """The independent endpoint as rank 0, the engine as rank 1, with its own code points or these."""
-    peer = IndependentEndpoint(job=JOB)
+    peer = IndependentEndpoint(job=JOB, secret=SECRET)
     engine = _core.Engine(
         rank=1,
         ranks=2,
@@ -38,6 +39,7 @@ def connected(
         data_dscp=list(data_dscp),
         control_dscp=control_dscp,
         faults=mlt.Faults().to_native(),
+        secret=SECRET,
     )
     accepting = threading.Thread(target=peer.accept)
     accepting.start()

@@ -7,6 +7,8 @@ push-pull. Numbers in comments are clauses.
 from __future__ import annotations
 
 import hashlib
+import hmac
+import os
 import select
 import socket
 import struct
@@ -14,9 +16,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-VERSION = 3
+VERSION = 4
 MASK = 2**64 - 1
-HELLO, REFUSE, CONFIRM, HEARTBEAT, GOODBYE, BACKSTOP = 1, 2, 3, 4, 5, 16
+OPEN, REFUSE, CONFIRM, HEARTBEAT, GOODBYE, HELLO, BACKSTOP = 1, 2, 3, 4, 5, 6, 16
+CONNECTING, LISTENING = 1, 2
 DATA, ACK, PROBE, BITMAP, STOP, ABORT = 1, 2, 3, 4, 5, 6
 CRITICAL, HAS_CRITICAL, END_OF_ROUND, REPAIR = 1, 2, 4, 8
 POSTED, ACK_ECHO, ACK_ONLY, PROBE_CRITICAL, TRAILING, NOT_POSTED, READY, ECHO = 1, 2, 1, 2, 4, 1, 2, 4
@@ -95,8 +98,9 @@ class Send:
 
 
 class IndependentEndpoint:
-    def __init__(self, *, job: int, segment_bytes: int = 1_024, early_segments: int = 64) -> None:
+    def __init__(self, *, job: int, segment_bytes: int = 1_024, early_segments: int = 64, secret: bytes = b"") -> None:
         self.job = job
+        self.key = hmac.digest(secret, b"mlt control" + struct.pack("<Q", job), "sha256")  # 3.8.3
         self.own_segment_bytes = segment_bytes
         self.early_segments = early_segments
         self.listener = socket.create_server(("127.0.0.1", 0))
@@ -128,8 +132,16 @@ class IndependentEndpoint:
     def accept(self) -> None:
         self.listener.settimeout(10)
         self.tcp, address = self.listener.accept()
-        kind, hello = self.read_frame()
+        kind, opening = self.read_frame()
+        assert kind == OPEN
+        assert (len(opening), opening[:8]) == (40, struct.pack("<4sHH", b"MLT1", VERSION, 0))  # 3.8.1
+        answer = opening[:8] + os.urandom(32)
+        self.openings = opening + answer
+        self.write_frame(OPEN, answer + self.proof(LISTENING, OPEN, b""))
+        kind, proved = self.read_frame()
         assert kind == HELLO
+        hello, proof = proved[:-32], proved[-32:]
+        assert hmac.compare_digest(proof, self.proof(CONNECTING, HELLO, hello))  # 3.8.6
         magic, version, rank, expected, size, paths, _, job, _, cookie, segment, window, early, _ = struct.unpack(
             "<4sHHHHHHQQQIIII", hello[:56]
         )
@@ -144,11 +156,14 @@ class IndependentEndpoint:
         port = self.udp.getsockname()[1]
         own = (b"MLT1", VERSION, 0, 1, 2, 1, self.control_port, self.job, 99, self.own_cookie)
         path = struct.pack("<16sHxx", bytes(16), port)
-        self.write_frame(
-            HELLO, struct.pack("<4sHHHHHHQQQIIII", *own, self.own_segment_bytes, 1 << 20, self.early_segments, 8) + path
-        )
+        fixed = struct.pack("<4sHHHHHHQQQIIII", *own, self.own_segment_bytes, 1 << 20, self.early_segments, 8)
+        self.write_frame(HELLO, fixed + path + self.proof(LISTENING, HELLO, fixed + path))
         assert self.read_frame() == (CONFIRM, b"")
         self.spoke = time.monotonic()
+
+    def proof(self, role: int, kind: int, payload: bytes) -> bytes:
+        """3.8.4"""
+        return hmac.digest(self.key, bytes([role, kind]) + self.openings + payload, "sha256")
 
     def read_frame(self) -> tuple[int, bytes]:
         while (frame := self.next_frame()) is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import re
 import struct
 
@@ -108,7 +109,7 @@ def examples(text: str) -> dict[str, bytes]:
 
 
 SHOWN = examples(TEXT.split("\n## B ")[1])
-FRAMES = {name: SHOWN[name] for name in ("HELLO", "REFUSE")}
+FRAMES = {name: SHOWN[name] for name in ("OPEN", "ANSWER", "HELLO", "REFUSE")}
 EXAMPLES = {name: SHOWN[name] for name in ("DATA", "ACK", "PROBE", "BITMAP", "STOP", "ABORT")}
 COOKIE = 0x1122334455660001
 
@@ -119,14 +120,28 @@ def test_examples__are_the_golden_ones(file: str, shown: dict[str, bytes]) -> No
 
 
 def test_examples__frames_have_the_fields_of_the_diagrams() -> None:
-    assert struct.unpack("<IBxxx", FRAMES["HELLO"][:8]) == (96, 1)
-    assert struct.unpack("<4sHHHHHHQQQIIII16sHxx16sHxx", FRAMES["HELLO"][8:]) == (
-        *(b"MLT1", 3, 2, 1, 4, 2, 5002),
+    assert struct.unpack("<IBxxx", FRAMES["OPEN"][:8]) == (40, 1)
+    assert struct.unpack("<4sHH32s", FRAMES["OPEN"][8:]) == (b"MLT1", 4, 0, bytes(range(0x40, 0x60)))
+    assert struct.unpack("<IBxxx", FRAMES["ANSWER"][:8]) == (72, 1)
+    assert struct.unpack("<4sHH32s", FRAMES["ANSWER"][8:48]) == (b"MLT1", 4, 0, bytes(range(0x80, 0xA0)))
+    assert struct.unpack("<IBxxx", FRAMES["HELLO"][:8]) == (128, 6)
+    assert struct.unpack("<4sHHHHHHQQQIIII16sHxx16sHxx", FRAMES["HELLO"][8:-32]) == (
+        *(b"MLT1", 4, 2, 1, 4, 2, 5002),
         *(0x0102030405060708, 0x1111222233334444, COOKIE, 1_432, 2_796_202, 682, 85),
         *(bytes(16), 5001, bytes(10) + b"\xff\xff" + bytes([192, 0, 2, 7]), 5003),
     )
-    assert struct.unpack("<IBxxx", FRAMES["REFUSE"][:8]) == (20, 2)
-    assert struct.unpack("<BBHQQ", FRAMES["REFUSE"][8:]) == (3, 0, 1, 3, 4)
+    assert struct.unpack("<IBxxx", FRAMES["REFUSE"][:8]) == (52, 2)
+    assert struct.unpack("<BBHQQ", FRAMES["REFUSE"][8:-32]) == (3, 0, 1, 3, 4)
+
+
+@pytest.mark.parametrize(("name", "role", "kind"), [("ANSWER", 2, 1), ("HELLO", 1, 6), ("REFUSE", 2, 2)])
+def test_examples__proofs_are_those_of_the_document(name: str, role: int, kind: int) -> None:
+    """Clauses 3.8.3 and 3.8.4, from the document alone."""
+    key = hmac.digest(bytes(range(32)), b"mlt control" + struct.pack("<Q", 0x0102030405060708), "sha256")
+    payload, proof = FRAMES[name][8:-32], FRAMES[name][-32:]
+    openings = FRAMES["OPEN"][8:48] + FRAMES["ANSWER"][8:48]
+    covered = b"" if name == "ANSWER" else payload
+    assert hmac.digest(key, bytes([role, kind]) + openings + covered, "sha256") == proof
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -154,12 +169,12 @@ BODIES = {
     "ABORT": ("QI", (42, 3)),
 }
 PREFIXES = {  # version and type, flags, path and element type, round, sequence
-    "DATA": (0x31, 0x06, 0x07, 0, 7),
-    "ACK": (0x32, 0x03, 0x00, 0, 1),
-    "PROBE": (0x33, 0x02, 0x07, 1, 0),
-    "BITMAP": (0x34, 0x00, 0x00, 1, 0),
-    "STOP": (0x35, 0x04, 0x07, 0, 0),
-    "ABORT": (0x36, 0x00, 0x00, 0, 0),
+    "DATA": (0x41, 0x06, 0x07, 0, 7),
+    "ACK": (0x42, 0x03, 0x00, 0, 1),
+    "PROBE": (0x43, 0x02, 0x07, 1, 0),
+    "BITMAP": (0x44, 0x00, 0x00, 1, 0),
+    "STOP": (0x45, 0x04, 0x07, 0, 0),
+    "ABORT": (0x46, 0x00, 0x00, 0, 0),
 }
 
 

@@ -17,8 +17,8 @@ from mlt import _core
 
 MISMATCH_SECONDS = 2.0
 CONNECT_SECONDS = 3.0
-# src/io/control_frame.h: frame header (payload length, type, three zero bytes), then the hello's fixed prefix.
-HELLO_FRAME, HELLO_BYTES, HELLO_MAGIC = 1, 76, 0x31544C4D
+# src/io/control_frame.h: frame header (payload length, type, three zero bytes), then the prefix of an opening.
+OPEN_FRAME, OPEN_BYTES, MAGIC = 1, 72, 0x31544C4D
 
 
 @contextlib.contextmanager
@@ -79,7 +79,10 @@ def test_connect__the_right_ranks_come_up() -> None:
 
 @pytest.mark.parametrize(
     ("first_options", "second_options", "cause"),
-    [({"job": 1}, {"job": 2}, "job"), ({"ranks": 2}, {"ranks": 3}, "world size differs: rank 0 has 2, rank 1 has 3")],
+    [
+        ({"job": 1}, {"job": 2}, "job's secret"),
+        ({"ranks": 2}, {"ranks": 3}, "world size differs: rank 0 has 2, rank 1 has 3"),
+    ],
 )
 def test_connect__another_job_or_size_is_refused(
     first_options: dict[str, int], second_options: dict[str, int], cause: str
@@ -109,8 +112,8 @@ def test_connect__another_protocol_version_is_refused(version: int) -> None:
     def answer() -> None:
         connection, _ = server.accept()
         with connection:
-            prefix = struct.pack("<IB3xIHH", HELLO_BYTES, HELLO_FRAME, HELLO_MAGIC, version, 0)
-            connection.sendall(prefix + bytes(HELLO_BYTES - 8))
+            prefix = struct.pack("<IB3xIHH", OPEN_BYTES, OPEN_FRAME, MAGIC, version, 0)
+            connection.sendall(prefix + bytes(OPEN_BYTES - 8))
             # Until the refused side is done with it.
             while connection.recv(4_096):
                 pass

@@ -14,15 +14,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rendezvous_caller import Caller
 from transport_jobs import exchange, free_port, local_job, process_job, takes
 
 import mlt
-from mlt import rendezvous
+from mlt import rendezvous, secret
 from mlt.config import JobConfig
 from mlt.qos import DscpMap
 from mlt.rendezvous import VERSION, Endpoint, meet
+from mlt.secret import JobSecret
 
 TIMEOUT = 1.0
+SECRET = JobSecret("not known to strangers")
 
 
 def config(rank: int, size: int, port: int, **changes: Any) -> JobConfig:
@@ -91,9 +94,10 @@ def test_meet__says_how_to_start_a_service_that_is_missing() -> None:
 def test_meet__tells_a_rank_that_left_from_one_that_never_came() -> None:
     port = free_port()
     zero = Ranks(config(0, 3, port))
-    hello = {"mlt_rendezvous": VERSION, "job": "test", "rank": 1, "size": 3, "services": 0, "host": "h", "port": 1}
-    with pytest.raises(TimeoutError):
-        call(port, json.dumps(hello).encode() + b"\n", patience=0.2)
+    with Caller(port) as caller:
+        assert caller.open()
+        caller.announce(rank=1, size=3)
+        time.sleep(0.2)
     assert "rank 2 did not come" in str(text := zero.join()[0])
     assert "rank 1 came and left" in str(text)
 
@@ -140,9 +144,9 @@ def test_meet__a_taken_port_is_named_at_once() -> None:
 
 
 def test_meet__an_address_of_another_machine_cannot_be_listened_at() -> None:
-    # 192.0.2.0/24 is reserved for documentation.
+    # 203.0.113.0/24 is reserved for documentation.
     with pytest.raises(mlt.PortInUseError, match="MASTER_ADDR must be an address of rank 0's machine"):
-        meet(config(0, 2, free_port(), master_addr="192.0.2.1"), Endpoint(0, "127.0.0.1", 1), TIMEOUT)
+        meet(config(0, 2, free_port(), master_addr="203.0.113.9", secret=SECRET), Endpoint(0, "127.0.0.1", 1), TIMEOUT)
 
 
 @pytest.mark.parametrize(
@@ -180,9 +184,10 @@ def test_meet__other_code_points_are_refused_with_both_maps() -> None:
 def test_meet__code_points_that_are_none_are_no_announcement(dscp: Any) -> None:
     port = free_port()
     zero = Ranks(config(0, 2, port), dscp=DscpMap(data=(3,), control=31))
-    hello = {"mlt_rendezvous": VERSION, "job": "test", "rank": 1, "size": 2, "services": 0, "host": "h", "port": 1}
-    answer = call(port, json.dumps({**hello, "dscp": dscp}).encode() + b"\n")
-    assert json.loads(answer)["text"] == "did not announce itself as a rank of mlt"
+    with Caller(port) as caller:
+        assert caller.open()
+        caller.announce(dscp=dscp)
+        assert caller.content()["text"] == "did not announce itself as a rank of mlt"
     zero.join()
 
 
@@ -199,32 +204,29 @@ def test_meet__another_version_is_refused() -> None:
     port = free_port()
     zero = Ranks(config(0, 2, port))
     hello = {"mlt_rendezvous": VERSION + 1, "job": "test", "rank": 1, "size": 2, "services": 0, "host": "h", "port": 1}
+    # Releases before this one said everything in their first line, and read "error" and "text".
     answer = call(port, json.dumps(hello).encode() + b"\n")
     assert json.loads(answer) == {
+        "mlt_rendezvous": VERSION,
         "error": "peer_mismatch",
-        "text": f"rank 1 has rendezvous version {VERSION + 1}; rank 0 has {VERSION}",
+        "text": f"rendezvous version {VERSION} is spoken here, not {VERSION + 1}: install the same mlt release on all "
+        "machines",
     }
     assert "rendezvous version" in str(zero.join()[0])
 
 
-def call(port: int, data: bytes, *, patience: float = TIMEOUT) -> bytes:
+def call(port: int, data: bytes) -> bytes:
     """Say ``data`` to rank 0 once it listens, and return its answer."""
-    until = time.monotonic() + TIMEOUT
-    while True:
-        try:
-            with socket.create_connection(("127.0.0.1", port), timeout=patience) as caller:
-                caller.sendall(data)
-                return caller.recv(4_096)
-        except ConnectionRefusedError:
-            assert time.monotonic() < until
-            time.sleep(0.01)
+    with Caller(port) as caller:
+        caller.say(data)
+        return caller.line()
 
 
-@pytest.mark.parametrize("noise", [b"GET / HTTP/1.1\r\n\r\n", b"[]\n", b'{"mlt_rendezvous":1}\n', b"\xff" * 9_000])
+@pytest.mark.parametrize("noise", [b"GET / HTTP/1.1\r\n\r\n", b"[]\n", b'{"mlt_rendezvous":2}\n', b"\xff" * 9_000])
 def test_meet__strangers_are_turned_away(noise: bytes) -> None:
     port = free_port()
     zero = Ranks(config(0, 2, port), timeout=10)
-    assert b"error" in call(port, noise)
+    assert call(port, noise) == b""
     (table,) = Ranks(config(1, 2, port), timeout=10).join()
     assert zero.join() == [table]
 
@@ -236,6 +238,32 @@ def test_meet__a_silent_caller_holds_nobody_up() -> None:
     with socket.create_connection(("127.0.0.1", port)), takes(at_most=1.0):
         (table,) = Ranks(config(1, 2, port), timeout=10).join()
         assert zero.join() == [table]
+
+
+def proving(content: dict[str, Any]) -> tuple[int, Callable[[], None]]:
+    """A server that proves itself to one caller, and says ``content``; its port, and a function that ends it."""
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        connection, _ = server.accept()
+        with connection, connection.makefile("rwb") as stream:
+            prover = secret.Prover(None, "rendezvous", role="host")
+            assert prover.meet(json.loads(stream.readline())["nonce"])
+            opening = {"mlt_rendezvous": VERSION, "nonce": prover.nonce, "proof": prover.prove()}
+            stream.write(json.dumps(opening).encode() + b"\n")
+            stream.flush()
+            stream.readline()
+            text = json.dumps(content)
+            stream.write(json.dumps({"content": text, "proof": prover.prove(text)}).encode() + b"\n")
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+
+    def end() -> None:
+        thread.join()
+        server.close()
+
+    return server.getsockname()[1], end
 
 
 def answering(reply: bytes) -> tuple[int, Callable[[], None]]:
@@ -274,7 +302,7 @@ def test_meet__whatever_else_listens_there_is_reported_in_time(reply: bytes) -> 
 
 
 def test_meet__a_table_of_other_ranks_is_refused() -> None:
-    port, end = answering(b'{"ranks":[[0,"127.0.0.1",1]]}\n')
+    port, end = proving({"ranks": [[0, "127.0.0.1", 1]]})
     try:
         with pytest.raises(mlt.PeerMismatchError, match="rank 1: rank 0 sent a table"):
             meet(config(1, 2, port), Endpoint(1, "127.0.0.1", 1), TIMEOUT)
@@ -287,34 +315,24 @@ def own_machine_is(monkeypatch: pytest.MonkeyPatch, *own: str) -> None:
     monkeypatch.setattr(rendezvous.interfaces, "is_own_address", lambda address: address in own)
 
 
-def announce(port: int, rank: int, host: str, *, size: int = 3, source: str = "127.0.0.1") -> socket.socket:
-    """Announce a rank from ``source`` and hold the connection."""
-    hello = {"mlt_rendezvous": VERSION, "job": "test", "rank": rank, "size": size, "services": 0, "host": host}
-    until = time.monotonic() + TIMEOUT
-    while True:
-        try:
-            caller = socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT, source_address=(source, 0))
-            caller.sendall(json.dumps({**hello, "port": 1}).encode() + b"\n")
-            return caller
-        except ConnectionRefusedError:
-            assert time.monotonic() < until
-            time.sleep(0.01)
-
-
 def test_meet__loopback_is_not_announced_to_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     own_machine_is(monkeypatch, "127.0.0.1")
     port = free_port()
     zero = Ranks(config(0, 3, port, host="10.0.0.1"), timeout=2)
     # 127.0.0.2 stands for the other machine, from which rank 2 calls.
-    with announce(port, 2, "127.0.0.1", source="127.0.0.2") as caller:
-        text = json.loads(caller.recv(4_096))["text"]
+    with Caller(port, source="127.0.0.2") as caller:
+        assert caller.open()
+        caller.announce(rank=2, size=3, host="127.0.0.1")
+        text = caller.content()["text"]
     assert text.startswith(
         "rank 2 announces 127.0.0.1, which only its own machine reaches, and it calls from 127.0.0.2:"
     )
     assert "MLT_INTERFACE" in text
     # Rank 0 itself announced loopback here (Ranks does).
-    with announce(port, 2, "10.0.0.2", source="127.0.0.2") as caller:
-        text = json.loads(caller.recv(4_096))["text"]
+    with Caller(port, source="127.0.0.2") as caller:
+        assert caller.open()
+        caller.announce(rank=2, size=3, host="10.0.0.2")
+        text = caller.content()["text"]
     assert text.startswith(
         "rank 0 announces 127.0.0.1 (MASTER_ADDR is 127.0.0.1), which only its own machine reaches, and rank 2 calls "
         "from 127.0.0.2:"
@@ -333,9 +351,9 @@ def test_meet__a_machines_own_name_that_is_loopback_there_is_reached_by_others(m
     monkeypatch.setattr(rendezvous.interfaces, "machine_address", lambda: "127.0.0.3")
     port = free_port()
     zero, here, there = Ranks(
-        config(0, 3, port, master_addr="node"),
-        config(1, 3, port, master_addr="node"),
-        config(2, 3, port, master_addr="127.0.0.3"),
+        config(0, 3, port, master_addr="node", secret=SECRET),
+        config(1, 3, port, master_addr="node", secret=SECRET),
+        config(2, 3, port, master_addr="127.0.0.3", secret=SECRET),
         timeout=10,
     ).join()
     assert zero == here == there == [Endpoint(rank, "127.0.0.1", 1_000 + rank) for rank in range(3)]

@@ -1,5 +1,6 @@
-// One example of a hello and of a refusal, frame header included, byte for byte: tests/golden/control_examples.txt,
-// which appendix B of PROTOCOL.md shows and tests/python/protocol reads back. MLT_REWRITE_GOLDEN=1 writes it anew.
+// One example of each frame of the opening, frame header and proof included, byte for byte:
+// tests/golden/control_examples.txt, which appendix B of PROTOCOL.md shows and tests/python/protocol reads back.
+// MLT_REWRITE_GOLDEN=1 writes it anew.
 #include <doctest/doctest.h>
 
 #include <array>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "io/control_frame.h"
+#include "io/proof.h"
 #include "io/socket_address.h"
 
 using namespace mlt;
@@ -33,7 +35,7 @@ std::string hex(const char* name, io::FrameType type, std::span<const std::byte>
 
 std::string examples() {
   io::Hello hello;
-  hello.version = 3;
+  hello.version = 4;
   hello.rank = 2;
   hello.expected_rank = 1;
   hello.world_size = 4;
@@ -54,8 +56,34 @@ std::string examples() {
   // Rank 1 has world size 3, rank 2 said 4.
   std::array<std::byte, io::kRefusalBytes> refusal_bytes;
   io::encode_refusal({io::RefusalReason::kWorldSize, 1, 3, 4}, refusal_bytes.data());
-  return hex("HELLO", io::FrameType::kHello, std::span(hello_bytes).first(hello_size)) +
-         hex("REFUSE", io::FrameType::kRefuse, refusal_bytes);
+
+  // The secret and nonces of the examples: bytes 0, 1, 2 ... and two more counts. Rank 2 connects to rank 1.
+  const auto count_from = [](unsigned first) {
+    io::Nonce bytes;
+    for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(first + i);
+    return bytes;
+  };
+  const io::Nonce secret = count_from(0);
+  const io::JobKey key({reinterpret_cast<const char*>(secret.data()), secret.size()}, hello.job_id);
+  std::array<std::byte, 2 * io::kOpeningBytes> transcript;
+  io::encode_opening({4, count_from(0x40)}, transcript.data());
+  io::encode_opening({4, count_from(0x80)}, transcript.data() + io::kOpeningBytes);
+  const auto proved = [&](io::ProofRole role, io::FrameType type, std::span<const std::byte> shown,
+                          std::span<const std::byte> covered) {
+    std::vector<std::byte> payload(shown.begin(), shown.end());
+    const io::Proof proof = key.prove(role, static_cast<std::uint8_t>(type), transcript, covered);
+    payload.insert(payload.end(), proof.begin(), proof.end());
+    return payload;
+  };
+  const auto connecting = std::span(transcript).first(io::kOpeningBytes);
+  const auto listening = std::span(transcript).last(io::kOpeningBytes);
+  const auto hello_payload = std::span(hello_bytes).first(hello_size);
+  return hex("OPEN", io::FrameType::kOpen, connecting) +
+         hex("ANSWER", io::FrameType::kOpen, proved(io::ProofRole::kListening, io::FrameType::kOpen, listening, {})) +
+         hex("HELLO", io::FrameType::kHello,
+             proved(io::ProofRole::kConnecting, io::FrameType::kHello, hello_payload, hello_payload)) +
+         hex("REFUSE", io::FrameType::kRefuse,
+             proved(io::ProofRole::kListening, io::FrameType::kRefuse, refusal_bytes, refusal_bytes));
 }
 
 }  // namespace

@@ -1,0 +1,45 @@
+// Proofs that both ends of a control connection know the job's secret: HMAC-SHA-256 from OpenSSL's libcrypto under a
+// key derived from the secret and the job's id. Section 3.8 of PROTOCOL.md.
+//
+// Absent on purpose: where a secret comes from, and encryption. A secret never appears in an error text.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+namespace mlt::io {
+
+inline constexpr std::size_t kNonceBytes = 32;
+inline constexpr std::size_t kProofBytes = 32;
+using Nonce = std::array<std::byte, kNonceBytes>;
+using Proof = std::array<std::byte, kProofBytes>;
+
+// Which end of a connection speaks. A proof of one role never passes for one of the other, so none can be reflected.
+enum class ProofRole : std::uint8_t { kConnecting = 1, kListening = 2 };
+
+// From the system's random source.
+Nonce random_nonce();
+
+// Immutable, hence usable from any thread. The key is wiped from memory at the end.
+class JobKey {
+ public:
+  JobKey(std::string_view secret, std::uint64_t job_id);
+  ~JobKey();
+  JobKey(const JobKey&) = delete;
+  JobKey& operator=(const JobKey&) = delete;
+
+  // Of a frame's type and payload, for this connection alone: `transcript` holds both openings, nonces included.
+  Proof prove(ProofRole role, std::uint8_t type, std::span<const std::byte> transcript,
+              std::span<const std::byte> payload) const;
+  // The same, compared in constant time; false for a proof of another length.
+  bool verify(std::span<const std::byte> proof, ProofRole role, std::uint8_t type,
+              std::span<const std::byte> transcript, std::span<const std::byte> payload) const;
+
+ private:
+  std::array<std::byte, kProofBytes> key_;
+};
+
+}  // namespace mlt::io
