@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, kw_only=True)
 class QueueCounters:
-    """Packets since the counters were cleared. None means the output does not say, which is not zero."""
+    """Packets since the counters were cleared; ``queued_bytes`` wait now. None means the output does not say, which is
+    not zero."""
 
     port: str
     queue: int
@@ -17,6 +18,7 @@ class QueueCounters:
     marked: int | None = None
     dropped_early: int | None = None
     dropped_at_limit: int | None = None
+    queued_bytes: int | None = None
 
 
 def merge(rows: Iterable[QueueCounters]) -> list[QueueCounters]:
@@ -30,7 +32,7 @@ def merge(rows: Iterable[QueueCounters]) -> list[QueueCounters]:
             continue
         updates = {
             name: getattr(row, name)
-            for name in ("sent", "marked", "dropped_early", "dropped_at_limit")
+            for name in ("sent", "marked", "dropped_early", "dropped_at_limit", "queued_bytes")
             if getattr(row, name) is not None
         }
         found[key] = replace(known, **updates)

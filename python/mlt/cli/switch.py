@@ -13,7 +13,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from mlt.cli import switch_policy
+from mlt.cli import switch_apply, switch_policy
 from mlt.switch_configs import check as checking
 from mlt.switch_configs import generator
 from mlt.switch_configs.behaviour import differences
@@ -33,8 +33,9 @@ def app() -> None:
     1. policy    derive a policy from a model's layers (or copy one from examples/switch)
     2. check     the rules, then every target written, read back and compared
     3. generate  one target's files; each file's header says how to apply it
-    4. verify    the show commands; their pasted output becomes marks and drops per class
-    5. rollback  the exact undo
+    4. apply     or push it: --dry-run, --confirm 5m, --undo
+    5. verify    the show commands; their pasted output becomes marks and drops per class
+    6. rollback  the exact undo
 
     The hosts take their DSCPs from the same file: MLT_QOS_POLICY=POLICY on every rank.
 
@@ -43,6 +44,7 @@ def app() -> None:
 
 
 app.add_command(switch_policy.policy)
+app.add_command(switch_apply.apply)
 
 _POLICY = click.argument("policy", type=click.Path(path_type=Path), metavar="POLICY")
 _TARGET = click.option("--target", "-t", required=True, help="Switch system; 'mlt switch targets' lists them.")

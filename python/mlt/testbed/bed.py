@@ -274,6 +274,46 @@ class Testbed:
         else:
             self._change(self.topology.changed(buffer=buffer))
 
+    def set_policy(self, text: str) -> None:
+        """Give every switch port the classes of a policy (YAML text) while packets flow; queues keep what they hold.
+
+        Raises TestbedError, and SwitchConfigError where the policy is refused; then nothing has changed.
+        """
+        made = self._up()
+        kept = state.keep_policy(self.name, len(made.policies) + 1, text)
+        before = self.topology.policy
+        try:
+            self._change_policy(str(kept), [*made.policies, before])
+        except BaseException:
+            kept.unlink()
+            raise
+
+    def restore_policy(self) -> None:
+        """Undo the latest ``set_policy``; raises TestbedError if there is none."""
+        made = self._up()
+        if not made.policies:
+            raise TestbedError(f"testbed {self.name!r} has the policy that it was made with; there is nothing to undo")
+        self._change_policy(made.policies[-1], made.policies[:-1])
+
+    def _change_policy(self, policy: str | None, before: list[str | None]) -> None:
+        made, old = self._up(), (self.topology, self.classes)
+        try:
+            self.topology = self.topology.changed(policy=policy)
+            self.classes = Classes(self.topology)
+            commands = {
+                switch: self.classes.commands([self._port(end) for end in self.layout.ports(switch)])
+                for switch in self.layout.switches
+            }
+        except BaseException:
+            self.topology, self.classes = old
+            raise
+        with state.locked():
+            for switch, each in commands.items():
+                tc.batch(self.path(switch), switch_port.as_policy_change(self.topology.queue, each.tc))
+                self._write(each.tables)
+            made.topology, made.policies = self.topology.as_dict(), before
+            state.write(made)
+
     def break_link(self, link: str) -> None:
         """Take a link down as if unplugged; routes go around it where there is a way."""
         self._plug(link, up=False)

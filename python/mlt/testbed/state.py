@@ -24,7 +24,8 @@ ROOT_DIRECTORY = Path("/run/mlt-testbed")
 @dataclass(kw_only=True)
 class State:
     """``owner``: [pid, start time] of the process it ends with, None for ``up``. ``tables``: name -> kernel number.
-    ``secret``: of the jobs that run on it; so the file is for its user's eyes."""
+    ``secret``: of the jobs that run on it; so the file is for its user's eyes. ``policies``: policy files (None: no
+    policy) that were in force before this one, oldest first."""
 
     name: str
     owner: list[int] | None
@@ -34,6 +35,7 @@ class State:
     broken: list[str] = field(default_factory=list)
     secret: str = field(default="", repr=False)
     ready: bool = False
+    policies: list[str | None] = field(default_factory=list)
     version: int = VERSION
 
     @property
@@ -122,10 +124,19 @@ def all_states() -> list[State]:
     return found
 
 
+def keep_policy(name: str, number: int, text: str) -> Path:
+    """A policy file that lives as long as the testbed: its commands and other processes read it."""
+    path = directory() / f"{name}.policy{number}.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
 def forget(name: str) -> None:
-    """Remove the file; harmless when it is not there."""
-    with contextlib.suppress(FileNotFoundError):
-        (directory() / f"{name}.json").unlink()
+    """Remove the file and the policies kept with it; harmless when they are not there."""
+    kept = [path for path in directory().glob("*.policy*.yaml") if path.name.rsplit(".policy", 1)[0] == name]
+    for path in (directory() / f"{name}.json", *kept):
+        with contextlib.suppress(FileNotFoundError):
+            path.unlink()
 
 
 @contextlib.contextmanager

@@ -185,6 +185,16 @@ def as_change(lines: list[str]) -> list[str]:
     return changed
 
 
+def as_policy_change(kind: QueueKind, lines: list[str]) -> list[str]:
+    """The same tc lines for ports that had other classes. The program's eight queues are always there and change in
+    place; prio's bands are not, so they are made anew. The program that marks and drops stays attached."""
+    if kind != "red":
+        return as_change(lines)
+    made = [line for line in lines if not line.endswith(" clsact")]
+    roots = [line.split()[3] for line in made if line.startswith("qdisc add dev ") and " root " in line]
+    return [*(f"qdisc del dev {port} root" for port in roots), *made]
+
+
 def decode_counters(values: list[bytes]) -> dict[str, int]:
     """Sum of one queue's counters over processors."""
     rows = [_COUNTER.unpack(value) for value in values] or [(0, 0, 0, 0)]

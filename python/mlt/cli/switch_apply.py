@@ -1,0 +1,91 @@
+"""``mlt switch apply``: a policy onto a device, with a way back."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from mlt.switch_configs.errors import SwitchConfigError
+from mlt.switch_configs.generator import Generated, generate
+from mlt.switch_configs.policy import expand_ports
+from mlt.switch_configs.policy import load as load_policy
+
+
+@click.command()
+@click.argument("policy", type=click.Path(path_type=Path), metavar="POLICY")
+@click.argument("host")
+@click.option("--target", "-t", required=True, help="Switch system; 'mlt switch targets' lists them.")
+@click.option("--ports", help="Comma-separated numbers, ranges or the device's own names. Default: the policy's.")
+@click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")
+@click.option("--confirm", metavar="TIME", help="Take it back after TIME (90s, 5m) unless it is confirmed.")
+@click.option("--keep-if", metavar="COMMAND", help="With --confirm: a shell command that confirms by ending with 0.")
+@click.option("--undo", is_flag=True, help="Take back what the latest apply made active, and put back what was before.")
+@click.option("--inventory", type=click.Path(path_type=Path), help="Ansible's YAML inventory, or nornir's hosts file.")
+@click.option("--known-hosts", type=click.Path(path_type=Path), help="Host keys for SSH, besides the user's own.")
+def apply(
+    policy: Path,
+    host: str,
+    target: str,
+    ports: str | None,
+    dry_run: bool,
+    confirm: str | None,
+    keep_if: str | None,
+    undo: bool,
+    inventory: Path | None,
+    known_hosts: Path | None,
+) -> None:
+    """Push a policy to HOST and, with --confirm, take it back unless it is confirmed.
+
+    HOST is testbed:NAME (a testbed's switches), local, netns:NAME, or [USER@]HOST[:PORT]. The login comes from
+    MLT_SWITCH_USER, MLT_SWITCH_PASSWORD or MLT_SWITCH_KEY, or from --inventory; nothing of it is written.
+
+    With --confirm, "yes" on standard input confirms, or --keep-if. Ends with 1 if it was taken back. No vendor's device
+    took part in our tests: try it on one port first. More: docs/switch.md.
+    """
+    from mlt.switch_push.device import PushError
+    from mlt.switch_push.hosts import open_device
+
+    if sum((dry_run, undo, confirm is not None)) > 1:
+        raise click.UsageError("give one of --dry-run, --undo and --confirm")
+    if keep_if is not None and confirm is None:
+        raise click.UsageError("--keep-if goes with --confirm")
+    try:
+        device = open_device(host, target, inventory=inventory, known_hosts=known_hosts)
+        try:
+            asked = None if ports is None else expand_ports(tuple(ports.split(",")))
+            text = device.running()
+            generated = generate(load_policy(policy), device.target(target), ports=asked, running=text)
+            if dry_run:
+                click.echo(device.preview(generated))
+            elif undo:
+                device.undo(generated)
+                click.echo(f"{device.title}: taken back", err=True)
+            else:
+                raise SystemExit(_push(device, generated, confirm, keep_if))
+        finally:
+            device.close()
+    except (PushError, SwitchConfigError, ValueError, OSError) as error:
+        click.echo(f"error: {error}", err=True)
+        raise SystemExit(1) from error
+    except KeyboardInterrupt:
+        click.echo("interrupted: taken back", err=True)
+        raise SystemExit(130) from None
+
+
+def _push(device: object, generated: Generated, confirm: str | None, keep_if: str | None) -> int:
+    from mlt.switch_push import session
+    from mlt.switch_push.device import Device
+
+    assert isinstance(device, Device)
+    kept = session.push(
+        device,
+        generated,
+        confirm=None if confirm is None else session.seconds(confirm),
+        keep=session.asked_at_terminal if keep_if is None else session.command_says(keep_if),
+        say=lambda text: click.echo(text, err=True),
+    )
+    click.echo(f"{device.title}: {'in force' if kept else 'not confirmed: taken back'}", err=True)
+    sys.stderr.flush()
+    return 0 if kept else 1

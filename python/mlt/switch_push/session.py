@@ -1,0 +1,95 @@
+"""The order of a push: preview, apply, wait for a decision, keep or take back; whatever fails, the device goes back."""
+
+from __future__ import annotations
+
+import re
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+from mlt.switch_configs.generator import Generated
+from mlt.switch_push.device import Device, PushError
+
+# The device's own timer ends later than ours: ours takes back in good order, the device's is for when we are gone.
+GRACE_SECONDS = 15.0
+_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
+
+
+def seconds(text: str) -> float:
+    """``"5m"`` -> 300; raises ValueError."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip())
+    if match is None or float(match[1]) <= 0:
+        raise ValueError(f"{text!r} is no time: write 90, 90s, 5m or 1h")
+    return float(match[1]) * _UNITS[match[2]]
+
+
+def push(
+    device: Device,
+    generated: Generated,
+    *,
+    confirm: float | None,
+    keep: Callable[[float], bool],
+    say: Callable[[str], object],
+) -> bool:
+    """Apply; with ``confirm`` (seconds) ask ``keep`` (with the seconds left) and take back unless it says True.
+
+    Returns whether the configuration stays. Raises PushError where it could not be applied or not be taken back; an
+    interruption takes it back first.
+    """
+    try:
+        device.apply(generated, None if confirm is None else confirm + GRACE_SECONDS)
+    except PushError as error:
+        _take_back(device, f"could not be applied: {error}")
+        raise PushError(f"{device.title}: not applied, and restored: {error}") from None
+    except BaseException:
+        _take_back(device, "interrupted")
+        raise
+    if confirm is None:
+        device.confirm()
+        return True
+    say(f"{device.title}: applied; taken back in {confirm:g} s unless it is confirmed")
+    if not device.reverts_itself:
+        say(f"{device.title}: has no timer of its own: if this command is killed, the configuration stays")
+    try:
+        kept = keep(confirm)
+        if kept:
+            device.confirm()
+            return True
+    except BaseException:
+        _take_back(device, "not confirmed")
+        raise
+    _take_back(device, "not confirmed")
+    return False
+
+
+def _take_back(device: Device, why: str) -> None:
+    try:
+        device.rollback()
+    except PushError as error:
+        raise PushError(f"{device.title}: {why}, and could NOT be taken back: {error}") from None
+
+
+def asked_at_terminal(limit: float) -> bool:
+    """Wait for a line "yes" on standard input; anything else, its end, or the time means no."""
+    print("keep it? type yes: ", end="", file=sys.stderr, flush=True)
+    readable, _, _ = select.select([sys.stdin], [], [], limit)
+    return bool(readable) and sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def command_says(command: str) -> Callable[[float], bool]:
+    """Keep if a shell command ends with 0 within the time; it is tried again until then, once a second."""
+
+    def decide(limit: float) -> bool:
+        end = time.monotonic() + limit
+        while (left := end - time.monotonic()) > 0:
+            try:
+                if subprocess.run(command, shell=True, timeout=left, check=False).returncode == 0:
+                    return True
+            except subprocess.TimeoutExpired:
+                return False
+            time.sleep(min(1.0, max(0.0, end - time.monotonic())))
+        return False
+
+    return decide

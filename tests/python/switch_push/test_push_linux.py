@@ -1,0 +1,167 @@
+"""``mlt switch apply --target linux`` on real switches: the testbed's, a namespace's, and one with prio and red."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from push_lab import ROOT, mlt, text
+
+from mlt.testbed import Testbed, make
+from mlt.testbed.requirements import problems
+
+sys.path.insert(0, str(ROOT / "tests" / "support"))
+user_mode_linux = import_module("user_mode_linux")
+
+
+def _missing() -> str:
+    if os.geteuid() != 0:
+        return "needs root"
+    return "; ".join(problems(make({"hosts": 2})))
+
+
+needs_testbed = pytest.mark.skipif(bool(_missing()), reason=_missing() or "-")
+
+
+@pytest.fixture
+def policy(tmp_path: Path) -> Path:
+    file = tmp_path / "policy.yaml"
+    file.write_text(text(), encoding="utf-8")
+    return file
+
+
+@pytest.fixture
+def bed() -> Iterator[Testbed]:
+    with Testbed(hosts=2, rate="50mbit", name=f"push{os.getpid()}") as made:
+        yield made
+
+
+def thresholds(bed: Testbed) -> tuple[int, ...]:
+    return Testbed.attach(bed.name).port_state("switch", "host1").thresholds
+
+
+@needs_testbed
+def test_testbed__apply_verify_and_rollback(bed: Testbed, policy: Path, tmp_path: Path) -> None:
+    host = f"testbed:{bed.name}"
+    before = thresholds(bed)
+    assert not any(before)
+    shown = mlt("apply", policy, host, "-t", "linux", "--dry-run")
+    assert shown.returncode == 0, shown.stderr
+    assert "queue 6: front (DSCP 46), marks and drops above 36864 B, holds 147456 B" in shown.stdout
+    assert thresholds(bed) == before
+
+    unconfirmed = mlt("apply", policy, host, "-t", "linux", "--confirm", "2s")
+    assert unconfirmed.returncode == 1
+    assert "not confirmed: taken back" in unconfirmed.stderr
+    assert thresholds(bed) == before
+
+    seen = tmp_path / "seen"
+    check = f"{sys.executable} -c \"from mlt.testbed import Testbed; b = Testbed.attach('{bed.name}'); "
+    check += f"open('{seen}', 'w').write(str(b.port_state('switch', 'host1').thresholds[6]))\""
+    kept = mlt("apply", policy, host, "-t", "linux", "--confirm", "30s", "--keep-if", check)
+    assert kept.returncode == 0, kept.stderr
+    assert seen.read_text() == "36864"
+    assert thresholds(bed)[5:7] == (73728, 36864)
+    inside = Testbed.attach(bed.name)
+    assert Path(inside.environment("host0")["MLT_QOS_POLICY"]).read_text(encoding="utf-8")
+    assert {row.name for row in inside.counters()} >= {"front", "back", "control"}
+
+    other = tmp_path / "other.yaml"
+    other.write_text(text(s1="43008"), encoding="utf-8")
+    assert mlt("apply", other, host, "-t", "linux").returncode == 0
+    assert thresholds(bed)[6] == 43008
+    assert mlt("apply", other, host, "-t", "linux", "--undo").returncode == 0
+    assert thresholds(bed)[6] == 36864
+    assert mlt("apply", policy, host, "-t", "linux", "--undo").returncode == 0
+    assert thresholds(bed) == before
+    nothing = mlt("apply", policy, host, "-t", "linux", "--undo")
+    assert nothing.returncode == 1
+    assert "nothing to undo" in nothing.stderr
+
+
+@needs_testbed
+def test_testbed__refuses_what_it_is_not_and_leaves_no_files(bed: Testbed, policy: Path) -> None:
+    host = f"testbed:{bed.name}"
+    assert "use --target linux, not onyx" in mlt("apply", policy, host, "-t", "onyx").stderr
+    bad = policy.with_name("bad.yaml")
+    bad.write_text(text(s1="150000"), encoding="utf-8")
+    assert mlt("apply", bad, host, "-t", "linux").returncode == 1
+    assert mlt("apply", policy, host, "-t", "linux").returncode == 0
+    kept = list(Path("/run/mlt-testbed").glob(f"{bed.name}.policy*.yaml"))
+    assert len(kept) == 1
+    bed.down()
+    assert not kept[0].exists()
+    assert "no testbed named" in mlt("apply", policy, host, "-t", "linux").stderr
+
+
+@pytest.fixture
+def namespace() -> Iterator[str]:
+    if os.geteuid() != 0 or shutil.which("ip") is None or shutil.which("tc") is None:
+        pytest.skip("needs root, ip and tc")
+    name = f"mltpush{os.getpid()}"
+    subprocess.run(["ip", "netns", "add", name], check=True)
+    subprocess.run(["ip", "-n", name, "link", "add", "swp2", "type", "veth", "peer", "name", "x"], check=True)
+    try:
+        yield name
+    finally:
+        subprocess.run(["ip", "netns", "del", name], check=False)
+        shutil.rmtree(f"/var/tmp/mlt-switch/netns_{name}", ignore_errors=True)
+
+
+def qdiscs(namespace: str) -> str:
+    return subprocess.run(["tc", "-n", namespace, "qdisc", "show"], capture_output=True, text=True, check=True).stdout
+
+
+def test_namespace__a_script_that_fails_midway_is_taken_back(namespace: str, policy: Path) -> None:
+    """The port's rate is set before a kernel without prio refuses the rest."""
+    probe = ["tc", "-n", namespace, "qdisc", "add", "dev", "x", "root", "prio"]
+    if subprocess.run(probe, capture_output=True, check=False).returncode == 0:
+        pytest.skip("this kernel has prio; the user-mode-linux test covers it")
+    before = qdiscs(namespace)
+    done = mlt("apply", policy, f"netns:{namespace}", "-t", "linux", "--confirm", "30s")
+    assert done.returncode == 1
+    assert "not applied, and restored" in done.stderr
+    assert "qdisc kind is unknown" in done.stderr
+    assert qdiscs(namespace) == before
+
+
+def test_namespace__a_foreign_root_qdisc_is_refused_untouched(namespace: str, policy: Path) -> None:
+    subprocess.run(["tc", "-n", namespace, "qdisc", "add", "dev", "swp2", "root", "bfifo", "limit", "9000"], check=True)
+    before = qdiscs(namespace)
+    done = mlt("apply", policy, f"netns:{namespace}", "-t", "linux")
+    assert done.returncode == 1
+    assert "could not be restored; remove it first" in done.stderr
+    assert qdiscs(namespace) == before
+
+
+def test_apply__usage() -> None:
+    for words in (("--dry-run", "--confirm", "5s"), ("--keep-if", "true"), ("--undo", "--dry-run")):
+        assert mlt("apply", "p.yaml", "local", "-t", "linux", *words).returncode == 2
+    assert "use --target linux" in mlt("apply", "p.yaml", "local", "-t", "eos").stderr
+    assert "no network namespace" in mlt("apply", "p.yaml", "netns:none", "-t", "linux").stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_user_mode_linux__a_kernel_with_prio_and_red(tmp_path: Path, policy: Path) -> None:
+    if reason := user_mode_linux.missing():
+        pytest.skip(reason)
+    apply = f"{sys.executable} -m mlt.cli.main switch apply {policy} netns:sw -t linux"
+    body = f"""
+export PYTHONDONTWRITEBYTECODE=1
+mount -t tmpfs tmpfs /var/tmp
+ip netns add sw; ip -n sw link add swp2 type veth peer name x; ip -n sw link set swp2 up
+count() {{ tc -n sw qdisc show dev swp2 | grep -c red; }}
+{apply} --confirm 5s --keep-if false; echo "unconfirmed: $? $(count)"
+{apply} --confirm 5s --keep-if true; echo "confirmed: $? $(count)"
+{apply} --undo; echo "undone: $? $(count)"
+"""
+    output = user_mode_linux.boot(tmp_path, ["veth", "sch_red", "sch_prio", "sch_htb", "cls_u32"], body, timeout=280)
+    for line in ("unconfirmed: 1 0", "confirmed: 0 2", "undone: 0 0"):
+        assert line in output, output

@@ -1,0 +1,224 @@
+"""The order of a push, logins, and the watchdog of devices with a shell; the last with real shells of this machine."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from mlt.switch_configs.generator import Generated, generate
+from push_lab import SECRET, small
+
+from mlt.switch_push import login, session
+from mlt.switch_push.device import Device, PushError, need
+from mlt.switch_push.on_shell import ShellDevice
+from mlt.switch_push.shell import LocalShell
+
+
+class Recorder(Device):
+    title = "recorder"
+
+    def __init__(self, *, fails: str = "") -> None:
+        self.calls: list[str] = []
+        self.fails = fails
+
+    def _do(self, name: str) -> None:
+        self.calls.append(name)
+        if name == self.fails:
+            raise PushError(f"{name} failed")
+
+    def preview(self, generated: Generated) -> str:
+        return "diff"
+
+    def apply(self, generated: Generated, revert_in: float | None) -> None:
+        self._do("apply" if revert_in is None else f"apply for {revert_in:g}")
+        self._do("applied")
+
+    def confirm(self) -> None:
+        self._do("confirm")
+
+    def rollback(self) -> None:
+        self._do("rollback")
+
+
+def run(device: Device, *, confirm: float | None, kept: bool = True) -> bool:
+    return session.push(device, generate(small(), "linux"), confirm=confirm, keep=lambda _: kept, say=lambda _: None)
+
+
+def test_push__confirms_or_takes_back() -> None:
+    device = Recorder()
+    assert run(device, confirm=None)
+    assert device.calls == ["apply", "applied", "confirm"]
+    device = Recorder()
+    assert run(device, confirm=60)
+    assert device.calls == ["apply for 75", "applied", "confirm"]
+    device = Recorder()
+    assert not run(device, confirm=60, kept=False)
+    assert device.calls == ["apply for 75", "applied", "rollback"]
+
+
+def test_push__takes_back_what_fails_or_is_interrupted() -> None:
+    device = Recorder(fails="applied")
+    with pytest.raises(PushError, match="not applied, and restored: applied failed"):
+        run(device, confirm=None)
+    assert device.calls[-1] == "rollback"
+    device = Recorder()
+
+    def interrupt(_: float) -> bool:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        session.push(device, generate(small(), "linux"), confirm=1, keep=interrupt, say=lambda _: None)
+    assert device.calls[-1] == "rollback"
+    with pytest.raises(PushError, match="could NOT be taken back: rollback failed"):
+        run(Recorder(fails="rollback"), confirm=1, kept=False)
+    # A confirmation that fails leaves nothing half kept.
+    device = Recorder(fails="confirm")
+    with pytest.raises(PushError, match="confirm failed"):
+        run(device, confirm=1)
+    assert device.calls[-1] == "rollback"
+
+
+def test_seconds__times_and_refusals() -> None:
+    assert [session.seconds(text) for text in ("90", "90s", "5m", "1h", "0.5m")] == [90, 90, 300, 3600, 30]
+    for wrong in ("", "5 minutes", "0", "-1", "5d"):
+        with pytest.raises(ValueError, match="is no time"):
+            session.seconds(wrong)
+
+
+def test_command_says__tries_until_the_time_is_over(tmp_path: Path) -> None:
+    flag = tmp_path / "flag"
+    decide = session.command_says(f"test -e {flag} || {{ touch {flag}; false; }}")
+    assert decide(5)
+    start = time.monotonic()
+    assert not session.command_says("false")(1.2)
+    assert not session.command_says("sleep 30")(0.5)
+    assert time.monotonic() - start < 10
+
+
+INVENTORIES = {
+    "ansible": f"""
+all:
+  vars: {{ansible_user: admin}}
+  children:
+    leaves:
+      vars: {{ansible_password: {SECRET}}}
+      hosts:
+        leaf1: {{ansible_host: 192.0.2.1, ansible_port: 2222}}
+        leaf2:
+""",
+    "nornir": f"""
+leaf1: {{hostname: 192.0.2.1, port: 2222, username: admin, password: {SECRET}}}
+leaf2: {{username: admin, password: {SECRET}, optional_args: {{transport: http}}}}
+""",
+}
+
+
+@pytest.mark.parametrize("kind", list(INVENTORIES))
+def test_login__from_inventories(kind: str, tmp_path: Path) -> None:
+    file = tmp_path / "inventory.yaml"
+    file.write_text(INVENTORIES[kind], encoding="utf-8")
+    found = login.find("leaf1", inventory=file, environ={})
+    assert (found.host, found.port, found.user, found.password) == ("192.0.2.1", 2222, "admin", SECRET)
+    other = login.find("leaf2", inventory=file, environ={})
+    assert (other.host, other.user, other.password) == ("leaf2", "admin", SECRET)
+    assert other.options == ({"transport": "http"} if kind == "nornir" else {})
+    assert SECRET not in repr(found)
+    with pytest.raises(PushError, match="has no host 'spine'; it has: leaf1, leaf2"):
+        login.find("spine", inventory=file, environ={})
+
+
+def test_login__from_the_environment_and_the_host_itself() -> None:
+    environ = {login.USER: "someone", login.PASSWORD: SECRET, login.KEY: "/key"}
+    found = login.find("root@sw1:830", environ=environ)
+    assert (found.host, found.port, found.user, found.password) == ("sw1", 830, "root", SECRET)
+    assert login.find("[2001:db8::1]:22", environ={}).host == "2001:db8::1"
+    assert login.find("2001:db8::1", environ=environ).user == "someone"
+    with pytest.raises(PushError, match="not a number"):
+        login.find("sw1:ssh", environ={})
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[leaves]\nleaf1 ansible_host=1\n", "ansible-inventory --list --yaml"),
+        ("- leaf1\n", "neither"),
+        ("all: {hosts: {leaf1: {ansible_password: !vault abc}}}\n", "encrypted"),
+        ("all: {hosts: {leaf1: {ansible_password: '{{ secret }}'}}}\n", "template"),
+    ],
+)
+def test_login__refuses_what_it_cannot_read(text: str, words: str, tmp_path: Path) -> None:
+    file = tmp_path / "inventory"
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(PushError, match=words):
+        login.find("leaf1", inventory=file, environ={})
+
+
+def test_need__names_the_extra() -> None:
+    with pytest.raises(PushError, match=r"needs nosuchlibrary, .* pip install 'mlt\[switch-push\]'"):
+        need("nosuchlibrary.client", "SSH")
+
+
+class FileSwitch(ShellDevice):
+    """A device whose configuration is a file: the shell, the folder and the watchdog are the real ones."""
+
+    def __init__(self, state: Path, name: str) -> None:
+        super().__init__(LocalShell(), name=name)
+        self.state = state
+
+    def _apply_command(self, folder: str, generated: Generated) -> str:
+        return self._apply_text(folder)
+
+    def _apply_text(self, folder: str) -> str:
+        return f"cat {folder}/linux.apply.sh > {self.state}; test ! -e {self.state}.refuses"
+
+    def _undo_command(self, folder: str) -> str:
+        return f"rm -f {self.state}"
+
+    def preview(self, generated: Generated) -> str:
+        return ""
+
+
+@pytest.fixture
+def switch(tmp_path: Path) -> FileSwitch:
+    return FileSwitch(tmp_path / "state", f"test-{tmp_path.name}-{time.time_ns()}")
+
+
+def test_shell_device__keeps_replaces_and_restores(switch: FileSwitch) -> None:
+    first, second = generate(small(), "linux"), generate(small(s1="43008"), "linux")
+    assert session.push(switch, first, confirm=None, keep=lambda _: True, say=lambda _: None)
+    assert "min 36864" in switch.state.read_text()
+    assert not session.push(switch, second, confirm=30, keep=lambda _: False, say=lambda _: None)
+    assert "min 36864" in switch.state.read_text()
+    assert session.push(switch, second, confirm=30, keep=lambda _: True, say=lambda _: None)
+    assert "min 43008" in switch.state.read_text()
+    switch.undo(second)
+    assert "min 36864" in switch.state.read_text()
+    switch.undo(first)
+    assert not switch.state.exists()
+    with pytest.raises(PushError, match="nothing of mlt is in force"):
+        switch.undo(first)
+
+
+def test_shell_device__a_failed_apply_is_taken_back(switch: FileSwitch, tmp_path: Path) -> None:
+    (tmp_path / "state.refuses").touch()
+    with pytest.raises(PushError, match="not applied, and restored"):
+        session.push(switch, generate(small(), "linux"), confirm=None, keep=lambda _: True, say=lambda _: None)
+    assert not switch.state.exists()
+
+
+def test_shell_device__the_watchdog_restores_when_we_are_gone(switch: FileSwitch) -> None:
+    switch.apply(generate(small(), "linux"), 1.0)  # and nobody confirms: as if this process had died
+    assert switch.state.exists()
+    end = time.monotonic() + 15
+    while switch.state.exists() and time.monotonic() < end:
+        time.sleep(0.1)
+    assert not switch.state.exists()
+
+
+def test_shell_device__the_watchdog_is_gone_once_confirmed(switch: FileSwitch) -> None:
+    switch.apply(generate(small(), "linux"), 1.0)
+    switch.confirm()
+    time.sleep(2.0)
+    assert switch.state.exists()
+    switch.undo(generate(small(), "linux"))
