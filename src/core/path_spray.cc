@@ -64,10 +64,6 @@ std::uint64_t PathSpray::packets_in_flight() const {
   return packets;
 }
 
-std::uint32_t PathSpray::expected_sequence(std::uint8_t path, std::uint32_t newest) const {
-  return paths_out_[path].silent ? 0 : newest;
-}
-
 void PathSpray::try_another_control_path(base::TimeNs now) {
   PathOut& failed = paths_out_[control_path_];
   failed.question_rtt_ns = 0;

@@ -99,9 +99,8 @@ class PathSpray {
   void sent(base::TimeNs now, std::uint8_t path, std::uint32_t packets);
 
   std::uint64_t packets_in_flight() const;
-  // For a probe: `newest`, a transfer's newest packet on the path, or 0 if the path is silent. That it was given up
-  // once is not enough: it may stand behind what is more urgent.
-  std::uint32_t expected_sequence(std::uint8_t path, std::uint32_t newest) const;
+  // Nothing but a packet now and then goes there: the path is silent, and there is another that is not.
+  bool is_given_up(std::uint8_t path) const { return paths_out_[path].silent && any_heard(); }
 
   // The path that questions take, and that their answers take back: healthy, quick both ways, and another one after
   // each question that stayed unanswered.

@@ -38,10 +38,14 @@ struct ReceiveState {
   TimeNs round_over_ns = base::kNever;
   std::uint8_t path_count = 0;
   std::array<std::uint32_t, MLT_MAX_PATHS> last_sequence{};  // of each path, as the probe or marker names it
-  // What arrived of this transfer, trailing probes included: newest on each path, and when. Other transfers' packets
-  // say nothing about it: they may be of a class that overtakes.
+  std::uint16_t given_up_paths = 0;                          // bit per path: what the sender does not wait for
+  bool asked_in_silence = false;                             // in this round, without evidence
+  std::uint32_t silent_rounds = 0;                           // rounds in which it did so since a segment came
+  // What arrived of this transfer, trailing probes included: newest on each path, and when. Not what may have overtaken
+  // what was sent before it: packets of other transfers, and of more urgent classes.
   std::array<std::uint32_t, MLT_MAX_PATHS> newest{};
   std::array<TimeNs, MLT_MAX_PATHS> newest_arrival_ns{};
+  TimeNs proof_ns = 0;  // when a trailing probe last came that may have been the last missing proof
   std::uint32_t probe_timestamp_ns = 0;
   bool answer_by_control = false;  // the probe came over TCP
 
@@ -59,6 +63,12 @@ struct ReceiveState {
 
   bool is_under_way() const {
     return machine.phase() != ReceivePhase::k_free && machine.phase() != ReceivePhase::k_done;
+  }
+  void begin_judging(std::uint8_t of_round, TimeNs now) {
+    if (asked_in_silence) ++silent_rounds;
+    asked_in_silence = false;
+    round = of_round;
+    round_over_ns = now;
   }
   bool is_newer_round(std::uint8_t other) const {
     return machine.phase() == ReceivePhase::k_filling || static_cast<std::int8_t>(other - round) > 0;

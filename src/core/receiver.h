@@ -67,7 +67,9 @@ class Receiver {
   bool critical_complete(const ReceiveState& state) const;
   bool within_bound(const ReceiveState& state) const;
   bool may_end_within_bound(const ReceiveState& state) const;
+  std::uint32_t unproven_paths(const ReceiveState& state) const;
   TimeNs known_lost_ns(const ReceiveState& state) const;
+  TimeNs ask_ns(const ReceiveState& state) const;
   void judge(TimeNs now, ReceiveState& state);
   // `event` is what ends it; nothing happens, counted, if the transfer is not under way.
   void finish(TimeNs now, ReceiveState& state, ReceiveEvent event, CompletionStatus status, bool tell_sender);

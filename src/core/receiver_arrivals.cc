@@ -48,7 +48,7 @@ void Receiver::count_arrival(TimeNs arrival_ns, std::uint16_t from, const Arriva
 }
 
 void Receiver::note_order(ReceiveState& state, std::uint8_t path, std::uint32_t sequence, TimeNs arrival_ns) {
-  // PROTOCOL 7.4.6: Packets of other transfers MUST NOT count, because they may be of a class that overtakes.
+  // PROTOCOL 7.4.6: Packets of other transfers, and those that carry OVERTAKES, MUST NOT count ...
   if (note_newest(state.newest[path], sequence)) {
     state.newest_arrival_ns[path] = arrival_ns;
     return;
@@ -72,7 +72,7 @@ void Receiver::on_data(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const 
   const std::uint8_t path = header.prefix.path;
   count_arrival(arrival_ns, from, {path, header.prefix.sequence, header.timestamp_ns, transfer}, ecn, state != nullptr);
   if (state != nullptr) {
-    note_order(*state, path, header.prefix.sequence, arrival_ns);
+    if ((header.prefix.flags & MLT_FLAG_OVERTAKES) == 0) note_order(*state, path, header.prefix.sequence, arrival_ns);
     if (place(now, *state, header, payload)) judge(now, *state);
     return;
   }
@@ -112,7 +112,9 @@ void Receiver::on_early_data(std::uint16_t from, const wire::DataHeader& header,
     return;
   }
   early->segment_lost = early->segment_lost || kept == EarlyBuffer::Kept::kNoRoom;
-  note_newest(early->newest[header.prefix.path], header.prefix.sequence);
+  if ((header.prefix.flags & MLT_FLAG_OVERTAKES) == 0) {
+    note_newest(early->newest[header.prefix.path], header.prefix.sequence);
+  }
   if ((header.prefix.flags & MLT_FLAG_END_OF_ROUND) != 0 && !early->probed) {
     early->probed = true;
     early->probe = wire::Probe{};
@@ -157,6 +159,8 @@ bool Receiver::place(TimeNs now, ReceiveState& state, const wire::DataHeader& he
     // PROTOCOL 7.1.3: A segment that arrives first is written at its offset, whatever its order, round or path.
     state.received.set(segment);
     ++state.received_segments;
+    state.silent_rounds = 0;
+    state.asked_in_silence = false;
     state.received_bytes += payload.size();
     // PROTOCOL 7.5.9: A segment counts as critical if the packet that brought it first carried CRITICAL.
     if ((flags & MLT_FLAG_CRITICAL) != 0) ++state.critical_received;
@@ -177,11 +181,11 @@ bool Receiver::place(TimeNs now, ReceiveState& state, const wire::DataHeader& he
       state.machine.on(ReceiveEvent::k_end_of_round, shared_.counters)) {
     // PROTOCOL 7.4.1: A receiver learns that a round is over from its marker, or from a PROBE without ACK_ONLY ...
     // The marker is the last packet of its round, on the only path: it says what a probe would.
-    state.round = header.prefix.round;
-    state.round_over_ns = now;
+    state.begin_judging(header.prefix.round, now);
     state.path_count = 1;
     // PROTOCOL 7.4.5: The end of a round names, for each path, the newest packet of the transfer ...
     state.last_sequence[0] = header.prefix.sequence;
+    state.given_up_paths = 0;
     state.probe_timestamp_ns = 0;
     state.answer_by_control = false;
   }
@@ -200,6 +204,7 @@ void Receiver::on_trailing_probe(TimeNs now, TimeNs arrival_ns, std::uint16_t fr
     return;
   }
   if (!matches(now, *state, probe.total_bytes, prefix.element)) return;
+  if (known_lost_ns(*state) == base::kNever) state->proof_ns = now;
   note_order(*state, prefix.path, prefix.sequence, arrival_ns);
   // A round of which this is the first news is over; one that was answered is answered again only to a probe proper.
   // PROTOCOL 7.4.8: A trailing probe of a round newer than any whose end was seen ends that round like a PROBE ...
@@ -289,9 +294,9 @@ void Receiver::take_probe(TimeNs now, ReceiveState& state, const wire::Probe& pr
   const ReceiveEvent again =
       probe.prefix.round == state.round ? ReceiveEvent::k_probe_again : ReceiveEvent::k_old_probe;
   if (!state.machine.on(newer ? ReceiveEvent::k_new_probe : again, shared_.counters)) return;
-  if (newer) state.round_over_ns = now;
-  state.round = probe.prefix.round;
+  if (newer) state.begin_judging(probe.prefix.round, now);
   state.path_count = probe.path_count;
+  state.given_up_paths = probe.given_up_paths;
   std::copy_n(probe.last_sequence, probe.path_count, state.last_sequence.begin());
   state.probe_timestamp_ns = probe.timestamp_ns;
   state.answer_by_control = by_control;

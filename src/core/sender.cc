@@ -124,15 +124,15 @@ void Sender::ask(SendState& state, bool ack_only) {
   probes_due_.set(slot_of(state));
 }
 
-// A trailing probe on every path that may still deliver a packet of the transfer. They leave before the probe proper,
-// if one is due too.
+// A trailing probe on every path with a packet of the transfer, but for those given up. They leave before the probe
+// proper, if one is due too.
 void Sender::ask_behind_data(SendState& state) {
   // Before the receive is posted they prove nothing: what came may have found no room.
   if (state.not_posted_answers > 0) return;
   const PathSpray& spray = shared_.peers[state.request.peer].spray;
   state.trailing_paths = 0;
   for (std::uint8_t path = 0; path < shared_.config.paths; ++path) {
-    if (spray.expected_sequence(path, state.newest[path]) != 0) state.trailing_paths |= 1U << path;
+    if (state.newest[path] != 0 && !spray.is_given_up(path)) state.trailing_paths |= 1U << path;
   }
   if (state.trailing_paths != 0) probes_due_.set(slot_of(state));
 }
@@ -164,7 +164,7 @@ void Sender::on_send_timer(TimeNs now, std::uint32_t slot) {
   // PROTOCOL 6.5.4: it sends a PROBE, and repeats it after twice as long each time
   ask(state, state.machine.phase() == SendPhase::k_sending);
   // PROTOCOL 6.5.8: A PROBE that the answer timer sends after a round MUST be preceded by a trailing probe on every
-  //     path with a packet of the transfer that may still arrive, unless the receiver has said NOT_POSTED ...
+  //     path with a packet of the transfer, but for those given up (4.7.6), unless the receiver has said NOT_POSTED ...
   // The last packets of a path may be lost, or stand in a queue that the probe does not see.
   if (!state.probe_ack_only) ask_behind_data(state);
   ++state.unanswered_probes;

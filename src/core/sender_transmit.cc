@@ -51,6 +51,12 @@ void Sender::fill_run(TimeNs now, SendState& state, std::uint32_t segment, std::
   std::uint8_t common_flags = state.round > 0 || state.repaired_segments > 0 ? MLT_FLAG_REPAIR : 0;
   // PROTOCOL 4.4.2: HAS_CRITICAL, in every packet of a transfer, that some segment of it is
   if (state.critical_segments > 0) common_flags |= MLT_FLAG_HAS_CRITICAL;
+  // PROTOCOL 4.4.5: OVERTAKES MUST be set in a packet whose class is more urgent than that of a packet of the transfer
+  //     sent before ...
+  if (first_tag.traffic_class() < state.last_class) {
+    common_flags |= MLT_FLAG_OVERTAKES;
+    state.overtakes = true;
+  }
 
   // PROTOCOL 6.2.1: All packets of a run MUST have the same peer, path, transfer, round, kind (6.1.1), DSCP and length;
   //     the last may be shorter.
@@ -111,7 +117,10 @@ void Sender::fill_run(TimeNs now, SendState& state, std::uint32_t segment, std::
     if (state.critical_segments > 0 || shared_.config.paths > 1) ask(state, false);
     // PROTOCOL 6.5.9: With one path to the peer, that has lost one of its last few thousand packets, but less than a
     //     tenth lately ... the last packet of a round SHOULD be followed by a trailing probe ...
-    if (shared_.config.paths == 1 && peer.spray.loses_some(path)) ask_behind_data(state);
+    // PROTOCOL 6.5.10: A round with a packet that carries OVERTAKES MUST be followed by a trailing probe on every path
+    //     with a packet of the transfer ...
+    if (state.overtakes || (shared_.config.paths == 1 && peer.spray.loses_some(path))) ask_behind_data(state);
+    state.overtakes = false;
     await_answer(now, state);
   }
 }
@@ -150,11 +159,13 @@ std::size_t Sender::encode_probe_of(TimeNs now, SendState& state, std::uint8_t t
   probe.total_bytes = state.grid.total_bytes();
   probe.critical_segments = state.critical_segments;
   probe.timestamp_ns = nonzero_timestamp(now);
-  // PROTOCOL 4.7.1: for each path the sequence number of the transfer's newest packet there, 0 if there is none that
-  //     may still arrive
+  // PROTOCOL 4.7.1: for each path the sequence number of the transfer's newest packet there, 0 if there is none ...
   probe.path_count = shared_.config.paths;
   for (std::uint8_t path = 0; path < probe.path_count; ++path) {
-    probe.last_sequence[path] = peer.spray.expected_sequence(path, state.newest[path]);
+    probe.last_sequence[path] = state.newest[path];
+    // PROTOCOL 4.7.6: Paths given up, 16 bits, has bit i set for each path i with a packet of the transfer that is
+    //     silent while another path is not (12.3.2) ...
+    if (state.newest[path] != 0 && peer.spray.is_given_up(path)) probe.given_up_paths |= 1U << path;
   }
   if (trailing_path == kNoPath && state.probe_ack_only && peer.window_blocked && peer.stall_repeats > 0 &&
       peer.stall_probe_ns == base::kNever) {

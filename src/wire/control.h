@@ -72,7 +72,9 @@ struct Probe {
   std::uint32_t critical_segments = 0;
   std::uint32_t timestamp_ns = 0;  // never 0: 0 means "no probe" in answers
   std::uint8_t path_count = 0;
-  // Of this transfer's packets the newest sent on each path; 0 where there is none that may still arrive.
+  // Bit per path: the sender moved away from it, because its packets stay out. They may arrive all the same.
+  std::uint16_t given_up_paths = 0;
+  // Of this transfer's packets the newest sent on each path; 0: none.
   std::uint32_t last_sequence[MLT_MAX_PATHS] = {};
 };
 

@@ -23,7 +23,8 @@
 
 #include <stdint.h>
 
-#define MLT_PROTOCOL_VERSION 4 /* 4: both sides of a connection prove that they know the job's secret */
+/* 4: both sides of a connection prove that they know the job's secret; a PROBE names the paths given up; OVERTAKES */
+#define MLT_PROTOCOL_VERSION 4
 
 /* byte 0: version in the high half, type in the low half */
 #define MLT_TYPE_DATA 1
@@ -38,7 +39,10 @@
 #define MLT_FLAG_HAS_CRITICAL 0x02 /* some segment of this transfer is critical */
 #define MLT_FLAG_END_OF_ROUND 0x04 /* nothing more of this round follows: read it as a probe too */
 #define MLT_FLAG_REPAIR 0x08       /* sent before, in an earlier round */
-#define MLT_DATA_FLAGS 0x0F
+/* Its class is more urgent than that of a packet of the transfer sent before: it may overtake that one in a switch, and
+ * so proves nothing about it. */
+#define MLT_FLAG_OVERTAKES 0x10
+#define MLT_DATA_FLAGS 0x1F
 
 /* byte 1 of the control datagrams; byte 1 of a further path in an ACK takes the ACK's flags */
 #define MLT_ACK_FLAG_POSTED 0x01 /* the receive that this ACK names is posted: the sender may go on */

@@ -21,7 +21,7 @@ MASK = 2**64 - 1
 OPEN, REFUSE, CONFIRM, HEARTBEAT, GOODBYE, HELLO, BACKSTOP = 1, 2, 3, 4, 5, 6, 16
 CONNECTING, LISTENING = 1, 2
 DATA, ACK, PROBE, BITMAP, STOP, ABORT = 1, 2, 3, 4, 5, 6
-CRITICAL, HAS_CRITICAL, END_OF_ROUND, REPAIR = 1, 2, 4, 8
+CRITICAL, HAS_CRITICAL, END_OF_ROUND, REPAIR, OVERTAKES = 1, 2, 4, 8, 16
 POSTED, ACK_ECHO, ACK_ONLY, PROBE_CRITICAL, TRAILING, NOT_POSTED, READY, ECHO = 1, 2, 1, 2, 4, 1, 2, 4
 CHUNK = 8_192
 DATA_HEADER = 40
@@ -67,6 +67,7 @@ class Message:
     timestamp: int = 0
     probe_timestamp: int = 0
     critical: int = 0
+    named: int = 0  # the newest packet on the only path, by a PROBE or by being it
     first: int = 0
     bits: list[bool] = field(default_factory=list)
     status: int = 0
@@ -84,6 +85,7 @@ class Receive:
     critical_total: int | None = 0  # None: there are some, their number is not known yet
     status: int | None = None
     rounds_over: set[int] = field(default_factory=set)
+    newest: int = 0  # sequence number of what came of the transfer, and did not overtake
 
 
 @dataclass
@@ -243,10 +245,12 @@ class IndependentEndpoint:
         if kind == DATA:
             fields = struct.unpack("<QIIII", data[16:DATA_HEADER])
             message.tag, message.generation, message.total, message.offset, message.timestamp = fields
-            message.payload = data[DATA_HEADER:]
+            message.payload, message.named = data[DATA_HEADER:], self.sequence_in
         elif kind == PROBE:
             fields = struct.unpack("<QIIII", data[16:40])
             message.tag, message.generation, message.total, message.critical, message.timestamp = fields
+            paths, given_up, message.named = struct.unpack("<BxHI", data[40:48])
+            assert (paths, given_up) == (1, 0)  # 4.7.6: the only path can't be given up
         elif kind == ABORT:
             message.tag, message.generation = struct.unpack("<QI", data[16:])
         else:
@@ -295,6 +299,8 @@ class IndependentEndpoint:
             assert len(message.payload) == min(self.segment_bytes, message.total - message.offset)
             receive.data[message.offset : message.offset + len(message.payload)] = message.payload
             receive.got.add(segment)
+            if not message.flags & OVERTAKES:  # 7.4.6
+                receive.newest = max(receive.newest, self.sequence_in)
             if message.flags & CRITICAL:
                 receive.critical.add(segment)
             if message.flags & HAS_CRITICAL and receive.critical_total == 0:
@@ -310,8 +316,10 @@ class IndependentEndpoint:
         receive = self.receives.get((message.tag, message.generation))
         if message.flags & TRAILING:
             self.count(message)
+            if receive is not None:
+                receive.newest = max(receive.newest, self.sequence_in)  # 7.4.6
             if receive is None or receive.status is not None or message.round in receive.rounds_over:
-                return None  # 7.4.8: evidence only, which this receiver does without
+                return None  # 7.4.8: evidence only
         if receive is None:  # 7.3.4
             fields = struct.pack("<QIIII", message.tag, message.generation, message.timestamp, 0, 0)
             answer = self.prefix(BITMAP, NOT_POSTED, round_=message.round) + self.block() + fields
@@ -334,7 +342,7 @@ class IndependentEndpoint:
         return self.say(self.prefix(STOP, element=receive.element) + self.block() + fields + end, over_tcp=True)
 
     def judge(self, message: Message, receive: Receive, *, over: bool) -> None:
-        """7.5, with a grace of nothing: loopback keeps the order."""
+        """7.5. Without evidence (7.4.6) it asks at once: what is late costs a repetition, and loopback is quick."""
         if over:
             receive.rounds_over.add(message.round)
         total = len(receive.data)
@@ -346,7 +354,7 @@ class IndependentEndpoint:
             all_critical = receive.critical_total is not None and len(receive.critical) >= receive.critical_total
             if missing == 0:
                 receive.status = 0
-            elif over and missing <= receive.allowed and all_critical:
+            elif over and missing <= receive.allowed and all_critical and receive.newest >= message.named:
                 receive.status = 1
             elif over and (missing > receive.allowed or receive.critical_total is not None):  # 7.5.6, 7.5.7
                 self.ask_for_the_rest(message, receive, count)

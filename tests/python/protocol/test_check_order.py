@@ -55,8 +55,10 @@ def further(path: int, *, flags: int = 0, reserved: int = 0) -> bytes:
     return struct.pack("<BBH", path, flags, reserved) + BLOCK
 
 
-def probe(peer: IndependentEndpoint, *, paths: int, names: int, total: int = 8, reserved: int = 0) -> bytes:
-    fields = TRANSFER + struct.pack("<IIIBBxx", total, 0, 1, paths, reserved)
+def probe(
+    peer: IndependentEndpoint, *, paths: int, names: int, total: int = 8, reserved: int = 0, given_up: int = 0
+) -> bytes:
+    fields = TRANSFER + struct.pack("<IIIBBH", total, 0, 1, paths, reserved, given_up)
     return sealed(peer.prefix(PROBE, element=FLOAT32) + fields + bytes(4 * names))
 
 
@@ -71,10 +73,10 @@ def stop(peer: IndependentEndpoint, *, status: int, missing: int = 0, reserved: 
 
 # Row of the table, what is wrong, the datagram. What is wrong with later checks too shows that the first one counts.
 CASES: list[tuple[int, str, Build]] = [
-    (1, "15 bytes of another version", lambda p: changed(data(p), 0, 0x31)[:15]),
+    (1, "15 bytes of another version", lambda p: changed(data(p), 0, 0x51)[:15]),
     (2, "another version, an unknown type", lambda p: changed(data(p), 0, 0x5F)),
     (3, "an unknown type, unknown flags", lambda p: changed(changed(data(p), 0, 0x4F), 1, 0xFF)),
-    (4, "unknown flags, an unknown element", lambda p: changed(changed(data(p), 1, 0x10), 2, 0x0D)),
+    (4, "unknown flags, an unknown element", lambda p: changed(changed(data(p), 1, 0x20), 2, 0x0D)),
     (5, "an unknown element, a wrong cookie", lambda p: changed(data(p), 2, 0x0D)),
     (6, "half a header", lambda p: data(p)[:39]),
     (7, "a wrong cookie, a path too many", lambda p: flipped(data(p, path=1), 12)),
@@ -88,6 +90,11 @@ CASES: list[tuple[int, str, Build]] = [
     (13, "an ACK with a byte too many", lambda p: ack(p, more=b"\0")),
     (13, "an ACK with 16 further paths", lambda p: ack(p, more=b"".join(further(i) for i in range(16)))),
     (12, "a PROBE with a reserved byte, and of 17 paths", lambda p: probe(p, paths=17, names=17, reserved=1)),
+    (
+        12,
+        "a PROBE that gives up a path that it does not name, and names too few",
+        lambda p: probe(p, paths=2, names=1, given_up=4),
+    ),
     (13, "a PROBE of 17 paths", lambda p: probe(p, paths=17, names=17)),
     (13, "a PROBE that names fewer paths than it says", lambda p: probe(p, paths=2, names=1)),
     (13, "a PROBE of half an element", lambda p: probe(p, paths=1, names=1, total=10)),

@@ -163,7 +163,7 @@ OTHER = (5, 5, 0, 900_000, 90_000)
 BODIES = {
     "DATA": ("QIIII", (42, 3, 4_096, 2_864, 1_000_000)),
     "ACK": ("5IQIIBBxx5I", (*BLOCK, 42, 3, 0, 1, 0x02, *OTHER)),
-    "PROBE": ("QIIIIBxxxI", (42, 3, 4_096, 2, 1_200_000, 1, 7)),
+    "PROBE": ("QIIIIBxHII", (42, 3, 4_096, 2, 1_200_000, 2, 0b10, 7, 5)),
     "BITMAP": ("5IQIIIIB", (*BLOCK, 42, 3, 1_200_000, 0, 3, 0b101)),
     "STOP": ("5IQIIBxxxII", (*BLOCK, 42, 3, 0, 1, 1_432, 4_096)),
     "ABORT": ("QI", (42, 3)),

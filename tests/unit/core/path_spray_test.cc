@@ -134,10 +134,10 @@ TEST_CASE("silence__is_concluded_from_siblings_and_ends_with_the_first_arrival")
   for (int i = 0; i < 10; ++i) round(false);  // 400 ms
   CHECK(used[1] >= 2);
   CHECK(used[1] <= 6);  // 20, 40, 80, 160 ms
-  // Given up packets are neither in flight nor expected by a probe.
+  // Given up packets are not in flight, and nobody waits for them.
   CHECK(s.spray.packets_in_flight() <= 1);
-  CHECK(s.spray.expected_sequence(1, 1) == 0);
-  CHECK(s.spray.expected_sequence(0, 1) == 1);
+  CHECK(s.spray.is_given_up(1));
+  CHECK_FALSE(s.spray.is_given_up(0));
   used = {};
   for (int i = 0; i < 40; ++i) round(true);
   CHECK_FALSE(s.spray.is_silent(1));
@@ -154,8 +154,7 @@ TEST_CASE("silence__of_all_paths_at_once_is_the_peers_and_no_paths") {
   s.spray.give_up_all();
   for (std::uint8_t path = 0; path < 4; ++path) CHECK_FALSE(s.spray.is_silent(path));
   CHECK(s.spray.packets_in_flight() == 0);
-  // A receiver is told to expect it all the same: it may stand in a queue that nobody could look into.
-  for (std::uint8_t path = 0; path < 4; ++path) CHECK(s.spray.expected_sequence(path, 20) == 20);
+  for (std::uint8_t path = 0; path < 4; ++path) CHECK_FALSE(s.spray.is_given_up(path));
 }
 
 TEST_CASE("delay__a_path_far_slower_than_the_best_is_used_less_and_gives_no_rate_sample") {

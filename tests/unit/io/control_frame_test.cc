@@ -13,7 +13,7 @@ using namespace mlt;
 namespace {
 io::Hello some_hello() {
   io::Hello hello;
-  hello.version = 3;
+  hello.version = 4;
   hello.rank = 258;
   hello.expected_rank = 4;
   hello.world_size = 300;
@@ -102,7 +102,7 @@ TEST_CASE("decode_hello__other_versions_are_recognised_whatever_follows_the_pref
   io::encode_hello(some_hello(), bytes.data());
   io::Hello hello;
   CHECK(io::decode_hello(std::span(bytes).first(io::kHelloPrefixBytes), 4, hello) == io::HelloError::kOtherVersion);
-  CHECK(hello.version == 3);
+  CHECK(hello.version == 4);
   CHECK(hello.rank == 258);
   bytes[0] = std::byte{0};
   CHECK(io::decode_hello(bytes, 3, hello) == io::HelloError::kBadMagic);

@@ -49,6 +49,7 @@ wire::Probe example_probe(std::uint8_t paths) {
   probe.timestamp_ns = 34;
   probe.path_count = paths;
   for (std::uint8_t i = 0; i < paths; ++i) probe.last_sequence[i] = 1'000U + i;
+  probe.given_up_paths = static_cast<std::uint16_t>(0x9246 & ((1U << paths) - 1));
   return probe;
 }
 
@@ -227,6 +228,7 @@ TEST_CASE("probe__round_trip_with_every_number_of_paths") {
     CHECK(probe.timestamp_ns == 34);
     REQUIRE(probe.path_count == paths);
     for (std::uint8_t i = 0; i < paths; ++i) CHECK(probe.last_sequence[i] == 1'000U + i);
+    CHECK(probe.given_up_paths == (0x9246 & ((1U << paths) - 1)));
   }
 }
 
@@ -306,12 +308,26 @@ TEST_CASE("decode__counts_that_disagree_with_the_length_are_refused") {
 
 TEST_CASE("decode__reserved_bytes_are_refused") {
   for (std::size_t i = 0; i < 3; ++i) {
-    auto probe = probe_bytes(2);
-    probe[MLT_PREFIX_BYTES + wire::kTransferIdBytes + 13 + i] = std::byte{1};
-    CHECK(decode(probe) == DropReason::kUnknownFlags);
     auto stop = stop_bytes();
     stop[stop.size() - 11 + i] = std::byte{1};
     CHECK(decode(stop) == DropReason::kUnknownFlags);
+  }
+}
+
+TEST_CASE("decode__probe_gives_up_only_paths_that_it_names") {
+  constexpr std::size_t kReserved = MLT_PREFIX_BYTES + wire::kTransferIdBytes + 13;
+  auto probe = probe_bytes(2);
+  probe[kReserved] = std::byte{1};
+  CHECK(decode(probe) == DropReason::kUnknownFlags);
+  for (std::uint8_t paths = 0; paths <= MLT_MAX_PATHS; ++paths) {
+    for (std::uint8_t path = 0; path < MLT_MAX_PATHS; ++path) {
+      CAPTURE(paths);
+      CAPTURE(path);
+      auto one = probe_bytes(paths);
+      one[kReserved + 1] = static_cast<std::byte>((1U << path) & 0xFFU);
+      one[kReserved + 2] = static_cast<std::byte>((1U << path) >> 8);
+      CHECK(decode(one) == (path < paths ? DropReason::kNone : DropReason::kUnknownFlags));
+    }
   }
 }
 
