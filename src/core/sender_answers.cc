@@ -192,6 +192,10 @@ void Sender::on_bitmap(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const 
   on_alive(state);
   on_answer(state);
   if (not_posted) {
+    // PROTOCOL 6.6.2: A NOT_POSTED that comes once the receive is known to be posted was overtaken by the news, and
+    // MUST
+    //     be ignored (stale_control).
+    if (state.receiver_ready) return shared_.counters.add(Counter::k_stale_control);
     if (!state.machine.on(SendEvent::k_not_posted, shared_.counters)) return;
     // PROTOCOL 6.6.1: On NOT_POSTED a sender waits for READY, and asks again after a retransmission timeout that
     //     doubles with every such answer: the word that the receive is posted may be lost.

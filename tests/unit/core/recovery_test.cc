@@ -407,3 +407,32 @@ TEST_CASE("path_limit__ends_sends_with_longer_segments_on_both_sides_and_no_othe
   REQUIRE(next->run(kSecond));
   CHECK(next->fault() == "");
 }
+
+// Found by the micro-swarm: the sender took NOT_POSTED for news, sent no trailing probe
+// any more, and the receive that would end within its bound waited for the silence of a second.
+TEST_CASE("not_posted__that_ready_has_overtaken_is_ignored") {
+  NetworkConfig config;
+  config.endpoint.paths = 2;
+  VirtualNetwork network(config);
+  std::vector<std::byte> overtaken;
+  int data = 0;
+  network.drop_if = [&](const Flight& f) {
+    if (f.type == wire::PacketType::kData) return data++ == 1;
+    if (f.type == wire::PacketType::kBitmap && (flags_of(f) & MLT_BITMAP_FLAG_NOT_POSTED) != 0) overtaken = f.bytes;
+    return false;
+  };
+  TransferOptions options;
+  options.loss_bound = 0.5;
+  Transfer transfer(network, 2 * 1'432, options);
+  REQUIRE(transfer.post_send() == core::PostStatus::kPosted);
+  network.run_for(15 * kMillisecond);
+  REQUIRE(!overtaken.empty());
+  REQUIRE(transfer.post_receive() == core::PostStatus::kPosted);
+  network.run_for(50 * kMicrosecond);  // READY takes 10
+  REQUIRE(!transfer.ended());
+  const auto stale = network.counter(0, core::Counter::k_stale_control);
+  network.endpoint(0).on_datagram(network.now(), overtaken, base::Ecn::kEct0);
+  CHECK(network.counter(0, core::Counter::k_stale_control) == stale + 1);
+  CHECK(transfer.run(100 * kMillisecond));
+  CHECK(transfer.fault() == "");
+}
