@@ -27,6 +27,7 @@ class RandomDetect:
 class QueueBehaviour:
     """One egress queue. ``weight_percent`` None means strict priority; otherwise a share of ``group``'s bandwidth.
 
+    ``dynamic_limit``: the device's own words for a limit that moves with the free buffer and is no number of bytes.
     ``group`` names the scheduler level: "port" for the single level most switches have; "dnn" for queues that sit in
     a second level below it (see ``PortBehaviour.group_weights``).
     """
@@ -36,6 +37,12 @@ class QueueBehaviour:
     group: str = "port"
     random_detect: RandomDetect | None = None
     limit_bytes: int | None = None
+    dynamic_limit: str | None = None
+
+    @property
+    def limit(self) -> str:
+        """The limit in words."""
+        return self.dynamic_limit or ("none" if self.limit_bytes is None else f"{self.limit_bytes} B")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +96,18 @@ def _random_detect(
     return found
 
 
+def _limit(where: str, left: QueueBehaviour, right: QueueBehaviour, tolerance_percent: float) -> list[Difference]:
+    if left.limit == right.limit:
+        return []
+    both = left.limit_bytes is not None and right.limit_bytes is not None
+    if both and not _off(left.limit_bytes or 0, right.limit_bytes or 0, tolerance_percent):
+        return []
+    return [Difference(where, "queue-limit", left.limit, right.limit)]
+
+
 def _port(where: str, left: PortBehaviour, right: PortBehaviour, tolerance_percent: float) -> list[Difference]:
+    if bool(left.queues) != bool(right.queues):
+        return [Difference(where, "qos", *("set" if side.queues else "none" for side in (left, right)))]
     found = []
     for dscp, (one, other) in enumerate(zip(left.dscp_to_queue, right.dscp_to_queue, strict=True)):
         if one != other:
@@ -110,15 +128,17 @@ def _port(where: str, left: PortBehaviour, right: PortBehaviour, tolerance_perce
             found.append(Difference(at, "scheduling", *scheduling))
         if one_queue.group != other_queue.group:
             found.append(Difference(at, "scheduler-group", one_queue.group, other_queue.group))
-        if one_queue.limit_bytes is None or other_queue.limit_bytes is None:
-            if one_queue.limit_bytes != other_queue.limit_bytes:
-                limits = ["none" if q.limit_bytes is None else f"{q.limit_bytes} B" for q in (one_queue, other_queue)]
-                found.append(Difference(at, "queue-limit", *limits))
-        elif _off(one_queue.limit_bytes, other_queue.limit_bytes, tolerance_percent):
-            found.append(Difference(at, "queue-limit", f"{one_queue.limit_bytes} B", f"{other_queue.limit_bytes} B"))
+        found += _limit(at, one_queue, other_queue, tolerance_percent)
     if dict(left.group_weights) != dict(right.group_weights):
         found.append(Difference(where, "group-weights", str(dict(left.group_weights)), str(dict(right.group_weights))))
     return found
+
+
+def against_device(ours: Behaviour, device: Behaviour, *, limits: bool) -> list[Difference]:
+    """How a device differs from what a policy writes, on the policy's ports; ``limits``: L_i is written too."""
+    theirs = {port: device[port] for port in ours if port in device}
+    found = differences(ours, theirs)
+    return [each for each in found if limits or each.feature != "queue-limit"]
 
 
 def differences(left: Behaviour, right: Behaviour, *, tolerance_percent: float = 0.0) -> list[Difference]:

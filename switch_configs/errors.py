@@ -33,6 +33,7 @@ class ParseError(SwitchConfigError):
     def __init__(self, target: str, where: str, cause: str) -> None:
         self.target = target
         self.where = where
+        self.cause = cause
         super().__init__(f"{target}: {where}: {cause}")
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from mlt.switch_configs.behaviour import Behaviour, Difference, differences
+from mlt.switch_configs.behaviour import Behaviour, Difference, against_device, differences
 from mlt.switch_configs.capabilities import Feature
 from mlt.switch_configs.errors import SwitchConfigError
 from mlt.switch_configs.plan import Plan, plan_for
@@ -12,7 +12,7 @@ from mlt.switch_configs.platforms import parse_spec
 from mlt.switch_configs.policy import Policy
 from mlt.switch_configs.registry import target as find_target
 from mlt.switch_configs.semantics import require_sound
-from mlt.switch_configs.target import Target, decorate, header_lines
+from mlt.switch_configs.target import Reading, Target, decorate, header_lines
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +62,8 @@ def generate(
     if running is None:
         apply, undo = target.render(resolved), target.undo(resolved)
     else:
-        apply, undo = target.against(resolved, running)
+        apply, undo, notes = target.against(resolved, running)
+        resolved = replace(resolved, notes=(*resolved.notes, *notes))
     generated = Generated(
         target=target,
         plan=resolved,
@@ -87,10 +88,25 @@ def _with_headers(target: Target, resolved: Plan, files: dict[str, str]) -> dict
         elif name.endswith(".c"):
             written[name] = text
         else:
-            written[name] = decorate(target, resolved, text)
+            written[name] = decorate(target, resolved, text, files)
     if plain:
-        written["README.txt"] = "\n".join(header_lines(target, resolved, plain)) + "\n"
+        written["README.txt"] = "\n".join(header_lines(target, resolved, plain, files)) + "\n"
     return written
+
+
+def compare_device(ours: Generated, text: str, *, name: str) -> tuple[list[Difference], Reading]:
+    """How the device that ``text`` was taken from differs from ``ours``, on its ports.
+
+    Raises ParseError where ``text`` is not this system's. ``name`` stands for it in messages.
+    """
+    reading = Reading(
+        strict=False, ports=ours.plan.ports, queue_memory_bytes=ours.plan.policy.switch.queue_memory_bytes
+    )
+    # SONiC's tables are known by one name whatever the file is called.
+    file = "config_db.json" if ours.target.name == "sonic" else name
+    theirs = ours.target.parse({file: text}, reading)
+    limits = any(queue.limit_bytes is not None for queue in ours.plan.queues)
+    return against_device(ours.behaviour, theirs, limits=limits), reading
 
 
 def neutral(generated: Generated) -> Behaviour:

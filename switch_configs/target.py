@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 import textwrap
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from mlt.switch_configs.behaviour import Behaviour, PortBehaviour, QueueBehaviour, RandomDetect
@@ -42,6 +42,42 @@ class Procedure:
     notes: tuple[str, ...] = ()
 
 
+@dataclass
+class Reading:
+    """How a text is read. ``strict``: ours, where every line must be known. Else a device's: lines that are not QoS are
+    skipped and counted, what is QoS but not understood is listed in ``unread``, what stays as it is in ``kept``.
+
+    ``queue_memory_bytes``: what a percentage of a queue's memory is a percentage of, where the text does not say.
+    """
+
+    strict: bool = True
+    queue_memory_bytes: int | None = None
+    ports: tuple[str, ...] = ()
+    skipped: int = 0
+    unread: list[str] = field(default_factory=list)
+    kept: list[str] = field(default_factory=list)
+
+    def foreign(self, error: ParseError) -> None:
+        """A line that is not QoS."""
+        if self.strict:
+            raise error
+        self.skipped += 1
+
+    def unknown(self, error: ParseError) -> None:
+        """A statement on QoS that cannot be read or compared."""
+        if self.strict:
+            raise error
+        self.unread.append(f"{error.where}: {error.cause}")
+
+    def name(self, port: str) -> str:
+        """``port`` as the policy writes it, where only the case differs."""
+        return next((known for known in self.ports if known.lower() == port.lower()), port)
+
+    def wants(self, port: str) -> bool:
+        """False for a device's port that the policy does not touch."""
+        return not self.ports or port in self.ports
+
+
 class Target(ABC):
     """One switch system on one platform; stateless but for ``spec`` (release, platform) and that platform's facts."""
 
@@ -51,6 +87,9 @@ class Target(ABC):
     capabilities: ClassVar[Capabilities]
     procedure: ClassVar[Procedure]
     unconfirmed: ClassVar[tuple[Unconfirmed, ...]] = ()
+    # What of a device's configuration is QoS: first lines of sections, and lines inside interface sections.
+    qos_sections: ClassVar[re.Pattern[str]] = re.compile("")
+    qos_inside: ClassVar[re.Pattern[str]] = re.compile("")
 
     def __init__(self, spec: Spec | None = None) -> None:
         self.spec = Spec(self.name) if spec is None else spec
@@ -60,10 +99,6 @@ class Target(ABC):
     def able(self) -> Capabilities:
         """``capabilities`` as this platform has them."""
         return self.capabilities.on(self.platform)
-
-    def notes(self, plan: Plan) -> tuple[str, ...]:
-        """Lines for the header: the procedure's own, where the facts come from, what the policy need not accept."""
-        return (*self.procedure.notes, *self.platform.notes(), *plan.notes)
 
     @abstractmethod
     def native_port(self, label: str) -> str:
@@ -77,44 +112,71 @@ class Target(ABC):
     def undo(self, plan: Plan) -> dict[str, str]:
         """File name -> text that removes exactly what ``render`` adds, bindings before what they bind."""
 
-    def against(self, plan: Plan, running: str) -> tuple[dict[str, str], dict[str, str]]:
-        """(apply, undo) files made for one device's running configuration, so that the undo restores even what was
+    def against(self, plan: Plan, running: str) -> tuple[dict[str, str], dict[str, str], tuple[str, ...]]:
+        """(apply, undo, notes) made for one device's running configuration, so that the undo restores even what was
         replaced; raises SwitchConfigError where this system's own checkpoint does that."""
         raise SwitchConfigError(
             f"{self.name}: takes no running configuration; the checkpoint its header names restores what was replaced"
         )
 
     @abstractmethod
-    def parse(self, files: Mapping[str, str]) -> Behaviour:
-        """The meaning of a configuration in this system's language; raises ParseError naming file and line."""
+    def parse(self, files: Mapping[str, str], reading: Reading | None = None) -> Behaviour:
+        """The meaning of a configuration in this system's language, ours unless ``reading`` says otherwise; raises
+        ParseError naming file and line."""
 
     @abstractmethod
     def parse_counters(self, text: str) -> list[QueueCounters]:
         """Counters from the pasted output of the ``verify`` commands."""
 
+    def steps(self, files: Mapping[str, str]) -> Procedure:
+        """How a person uses these files; ``procedure`` unless a vendor writes different ones from time to time."""
+        return self.procedure
+
     def verify_commands(self, plan: Plan) -> tuple[str, ...]:
         """The verify procedure with the first port filled in."""
         return tuple(command.replace("PORT", plan.ports[0]) for command in self.procedure.verify)
+
+    def take_lines(self, files: Mapping[str, str], reading: Reading, take: Callable[[str, str], None]) -> None:
+        """Give ``take`` (place, line) of every line that is QoS; of our own text, every line.
+
+        An indented line belongs to the last one that is not. A QoS line that ``take`` does not know is ``unread``.
+        """
+        for name, text in files.items():
+            kind = "foreign"
+            for number, line in code_lines(text, self.comment):
+                where = f"{name}:{number}"
+                if not line.startswith(" "):
+                    interface = re.match(r"interface \S+$", line) is not None
+                    kind = "qos" if self.qos_sections.match(line) else "interface" if interface else "foreign"
+                qos = kind == "qos" or (kind == "interface" and self.qos_inside.match(line.strip()) is not None)
+                if reading.strict or qos or (kind == "interface" and not line.startswith(" ")):
+                    try:
+                        take(where, line)
+                    except ParseError as error:
+                        (reading.unknown if qos else reading.foreign)(error)
+                else:
+                    reading.skipped += 1
 
     def fail(self, where: str, cause: str) -> ParseError:
         return ParseError(self.name, where, cause)
 
 
-def header_lines(target: Target, plan: Plan, body: str) -> list[str]:
+def header_lines(target: Target, plan: Plan, body: str, files: Mapping[str, str]) -> list[str]:
     """The header: whose policy, how to apply, verify and undo, what is unconfirmed or accepted. No dates."""
+    steps = target.steps(files)
     lines = [
         f"{plan.name}: QoS for bounded-loss training traffic on {target.title}",
         f"target {target.spec}: {target.platform.title}",
         f"policy {plan.name} sha256:{plan.policy.digest()}  by mlt switch generate; edit the policy, not this",
         "",
         "apply:",
-        *[f"  {step}" for step in target.procedure.apply],
+        *[f"  {step}" for step in steps.apply],
         "verify:",
         *[f"  {step}" for step in target.verify_commands(plan)],
         "undo:",
-        *[f"  {step}" for step in target.procedure.undo],
+        *[f"  {step}" for step in steps.undo],
     ]
-    if notes := target.notes(plan):
+    if notes := (*steps.notes, *target.platform.notes(), *plan.notes):
         lines += ["notes:", *[f"  {note}" for note in notes]]
     marked = [item for item in target.unconfirmed if _first_match(item, body) is not None]
     if marked:
@@ -140,7 +202,7 @@ def _first_match(item: Unconfirmed, body: str) -> int | None:
     return None
 
 
-def decorate(target: Target, plan: Plan, body: str) -> str:
+def decorate(target: Target, plan: Plan, body: str, files: Mapping[str, str]) -> str:
     """``body`` with the header on top and a mark above the first line of each unconfirmed kind."""
     lines = body.splitlines()
     marks: dict[int, list[str]] = {}
@@ -151,7 +213,7 @@ def decorate(target: Target, plan: Plan, body: str) -> str:
     written = []
     start = 1 if lines and lines[0].startswith("#!") else 0
     written += lines[:start]
-    written += [f"{target.comment} {line}".rstrip() for line in header_lines(target, plan, body)]
+    written += [f"{target.comment} {line}".rstrip() for line in header_lines(target, plan, body, files)]
     for index, line in enumerate(lines[start:], start=start):
         indent = line[: len(line) - len(line.lstrip())]
         for why in marks.get(index, []):
@@ -178,6 +240,7 @@ class PortBuilder:
         self.weights: dict[int, int] = {}
         self.random_detect: dict[int, RandomDetect] = {}
         self.limits: dict[int, int] = {}
+        self.dynamic_limits: dict[int, str] = {}
         self.groups: dict[int, str] = {}
         self.group_weights: dict[str, int] = {}
         self.present: set[int] = set()
@@ -192,6 +255,7 @@ class PortBuilder:
                     group=self.groups.get(number, "port"),
                     random_detect=self.random_detect.get(number),
                     limit_bytes=self.limits.get(number),
+                    dynamic_limit=self.dynamic_limits.get(number),
                 )
                 for number in sorted(self.present)
             ),

@@ -6,19 +6,24 @@ and leaves drops to a full buffer; ``red enable`` is the second switch that drop
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+import re
+from collections.abc import Iterator, Mapping
+from itertools import product
 from typing import Any, ClassVar
 
-from mlt.switch_configs.behaviour import Behaviour, RandomDetect
+from mlt.switch_configs.behaviour import Behaviour, PortBehaviour, RandomDetect
 from mlt.switch_configs.capabilities import Capabilities, Feature, Support
 from mlt.switch_configs.counters import QueueCounters, integer, merge
+from mlt.switch_configs.errors import ParseError, SwitchConfigError
 from mlt.switch_configs.plan import Plan
-from mlt.switch_configs.target import PortBuilder, Procedure, Target, Unconfirmed, code_lines
+from mlt.switch_configs.target import PortBuilder, Procedure, Reading, Target, Unconfirmed, code_lines
 
 GLOBAL = "default-global"
 STEP_BYTES = 1024
 RESERVED_BYTES = 1500
 STATIC_POOL = 2
+DEFAULT_POOL = "0"
 Tree = dict[str, Any]
 
 
@@ -60,6 +65,7 @@ class Cumulus(Target):
         notes=("default-global profiles act on every port of the switch; only congestion control is bound per port",),
     )
     unconfirmed: ClassVar[tuple[Unconfirmed, ...]] = (
+        Unconfirmed(r"egress-pool 0 memory-percent", "that the default pool may be made smaller while traffic runs"),
         Unconfirmed(
             r"advance-buffer-config", "a static egress pool with shared-bytes per class (in schema, not tried)"
         ),
@@ -120,12 +126,27 @@ class Cumulus(Target):
         if limits:
             qos["advance-buffer-config"] = {
                 GLOBAL: {
-                    "egress-pool": {str(STATIC_POOL): {"mode": "static", "memory-percent": 100}},
+                    "egress-pool": {
+                        DEFAULT_POOL: {"memory-percent": 100 - self._percent(plan)},
+                        str(STATIC_POOL): {"mode": "static", "memory-percent": self._percent(plan)},
+                    },
                     "egress-lossy-buffer": {"traffic-class": limits},
                 }
             }
         interfaces = {port: {"qos": {"congestion-control": {"profile": profile}}} for port in plan.ports}
         return {"qos": qos, "interface": interfaces}
+
+    def _percent(self, plan: Plan) -> int:
+        """The static pool's share of the memory; the device's own pool keeps the rest, since all add up to 100."""
+        memory = self.platform.facts.buffer_bytes
+        wanted = plan.policy.switch.shared_buffer_bytes
+        percent = math.ceil(wanted * 100 / (wanted if memory is None else memory.value))
+        if percent > 90:
+            raise SwitchConfigError(
+                f"{self.spec}: a static pool of {wanted} B is {percent}% of the memory and leaves nothing for other "
+                "traffic. Way out: lower switch.shared_buffer_bytes, or set switch.buffers to keep"
+            )
+        return percent
 
     def render(self, plan: Plan) -> dict[str, str]:
         lines = [f"nv set {' '.join(path)} {value}" for path, value in _leaves(self.tree(plan))]
@@ -135,55 +156,84 @@ class Cumulus(Target):
         lines = [f"nv unset {' '.join(path)}" for path, _ in _leaves(self.tree(plan))]
         return {"cumulus.undo.sh": "\n".join(["#!/bin/sh", "set -eu", *reversed(lines)]) + "\n"}
 
-    def read_tree(self, files: Mapping[str, str]) -> Tree:
-        """``nv set`` lines back into a tree; numbers become int."""
+    def read_tree(self, files: Mapping[str, str], reading: Reading | None = None) -> Tree:
+        """``nv set`` lines back into a tree, ranges written out; numbers become int."""
         tree: Tree = {}
+        reading = reading or Reading()
         for name, text in files.items():
             for number, line in code_lines(text, self.comment):
+                where, words = f"{name}:{number}", line.split()
                 if line == "set -eu":
                     continue
-                words = line.split()
-                if words[:2] != ["nv", "set"] or len(words) < 5:
-                    raise self.fail(f"{name}:{number}", f"not an nv set line: {line!r}")
-                node = tree
-                for word in words[2:-2]:
-                    node = node.setdefault(word, {})
-                    if not isinstance(node, dict):
-                        raise self.fail(f"{name}:{number}", f"{word!r} is a value already, not a section")
-                node[words[-2]] = int(words[-1]) if words[-1].isdigit() else words[-1]
+                if not reading.strict and words[:3] == ["nv", "set", "interface"] and len(words) > 3:
+                    for port in _numbers(words[3]):
+                        tree.setdefault("interface", {}).setdefault(port, {})
+                qos = words[:2] == ["nv", "set"] and (words[2:3] == ["qos"] or words[4:5] == ["qos"])
+                if not qos or len(words) < 5:
+                    reading.foreign(self.fail(where, f"not an nv set line on qos: {line!r}"))
+                    continue
+                for path in _paths(words[2:-1]):
+                    self._place(where, tree, path, words[-1])
         return tree
 
-    def parse(self, files: Mapping[str, str]) -> Behaviour:
-        tree = self.read_tree(files)
-        try:
-            qos = tree["qos"]
-            mapping = qos["mapping"][GLOBAL]
-            queue_of = qos["egress-queue-mapping"][GLOBAL]["switch-priority"]
-            schedulers = qos["egress-scheduler"][GLOBAL]["traffic-class"]
-            if mapping["trust"] != "l3":
-                raise self.fail("qos mapping trust", f"{mapping['trust']!r}: DSCP is ignored unless it is l3")
-            common = PortBuilder()
-            for dscp, entry in mapping["dscp"].items():
-                common.dscp[int(dscp)] = queue_of[str(entry["switch-priority"])]["traffic-class"]
-            for number, entry in schedulers.items():
-                common.present.add(int(number))
-                if entry["mode"] not in ("strict", "dwrr"):
-                    raise self.fail(f"egress-scheduler {number}", f"mode {entry['mode']!r} is not strict or dwrr")
-                if entry["mode"] == "dwrr":
-                    common.weights[int(number)] = entry["bw-percent"]
-            buffers = qos.get("advance-buffer-config", {}).get(GLOBAL, {})
-            for number, entry in buffers.get("egress-lossy-buffer", {}).get("traffic-class", {}).items():
-                if buffers["egress-pool"][str(entry["service-pool"])]["mode"] != "static":
-                    raise self.fail(f"traffic-class {number}", "shared-bytes needs a static pool")
-                common.limits[int(number)] = entry["reserved"] + entry["shared-bytes"]
-            result = {}
-            for port, entry in tree.get("interface", {}).items():
-                profile = entry["qos"]["congestion-control"]["profile"]
-                common.random_detect = self._profile(profile, qos["congestion-control"][profile]["traffic-class"])
-                result[port] = common.build()
-        except (KeyError, TypeError, ValueError) as error:
-            raise self.fail("configuration", f"missing or dangling key {error}") from error
+    def _place(self, where: str, tree: Tree, path: tuple[str, ...], value: str) -> None:
+        node = tree
+        for word in path[:-1]:
+            node = node.setdefault(word, {})
+            if not isinstance(node, dict):
+                raise self.fail(where, f"{word!r} is a value already, not a section")
+        node[path[-1]] = int(value) if value.isdigit() else value
+
+    def parse(self, files: Mapping[str, str], reading: Reading | None = None) -> Behaviour:
+        reading = reading or Reading()
+        tree = self.read_tree(files, reading)
+        result: dict[str, PortBehaviour] = {}
+        for port, entry in tree.get("interface", {}).items():
+            if not reading.wants(port):
+                continue
+            built = PortBuilder()
+            for read in (self._queues, self._limits, self._detect):
+                try:
+                    read(built, tree.get("qos", {}), entry.get("qos", {}))
+                except (KeyError, TypeError, ValueError) as error:
+                    reading.unknown(self.fail(f"interface {port}", f"missing or dangling key {error}"))
+                except ParseError as error:
+                    reading.unknown(error)
+            result[port] = built.build()
         return result
+
+    def _queues(self, built: PortBuilder, qos: Tree, own: Tree) -> None:
+        for number, entry in qos["egress-scheduler"][GLOBAL]["traffic-class"].items():
+            built.present.add(int(number))
+            if entry["mode"] not in ("strict", "dwrr"):
+                raise self.fail(f"egress-scheduler {number}", f"mode {entry['mode']!r} is not strict or dwrr")
+            if entry["mode"] == "dwrr":
+                built.weights[int(number)] = entry["bw-percent"]
+        mapping = qos["mapping"][GLOBAL]
+        queue_of = qos["egress-queue-mapping"][GLOBAL]["switch-priority"]
+        if mapping["trust"] not in ("l3", "both"):
+            raise self.fail("qos mapping trust", f"{mapping['trust']!r}: DSCP is ignored unless it is l3")
+        for dscp, entry in mapping["dscp"].items():
+            built.dscp[int(dscp)] = queue_of[str(entry["switch-priority"])]["traffic-class"]
+
+    def _limits(self, built: PortBuilder, qos: Tree, own: Tree) -> None:
+        buffers = qos.get("advance-buffer-config", {}).get(GLOBAL, {})
+        pools = buffers.get("egress-pool", {})
+        # The device's own pool takes everything until it is told otherwise.
+        total = sum(pool.get("memory-percent", 0) for pool in {DEFAULT_POOL: {"memory-percent": 100}, **pools}.values())
+        if pools and total > 100:
+            raise self.fail("egress-pool", f"memory-percent of all pools is {total}; NVUE takes 100 at most")
+        for number, entry in buffers.get("egress-lossy-buffer", {}).get("traffic-class", {}).items():
+            if "shared-alpha" in entry:
+                built.dynamic_limits[int(number)] = str(entry["shared-alpha"])
+                continue
+            if pools[str(entry["service-pool"])]["mode"] != "static":
+                raise self.fail(f"traffic-class {number}", "shared-bytes needs a static pool")
+            built.limits[int(number)] = entry["reserved"] + entry["shared-bytes"]
+
+    def _detect(self, built: PortBuilder, qos: Tree, own: Tree) -> None:
+        profile = own["congestion-control"]["profile"]
+        built.random_detect = self._profile(profile, qos["congestion-control"][profile]["traffic-class"])
 
     def _profile(self, name: str, classes: Tree) -> dict[int, RandomDetect]:
         found = {}
@@ -220,6 +270,22 @@ class Cumulus(Target):
                 counted = {name: integer(values[column]) for column, name in fields.items() if column in values}
                 rows.append(QueueCounters(port=port, queue=int(cells[0]), **counted))
         return merge(rows)
+
+
+def _numbers(word: str) -> tuple[str, ...]:
+    """``"swp1-3,5"`` -> swp1, swp2, swp3, swp5; ``"0-7"`` and ``"10,20"`` alike; any other word is itself."""
+    match = re.fullmatch(r"([a-z]*)((?:\d+(?:-\d+)?,)*\d+(?:-\d+)?)", word)
+    if match is None:
+        return (word,)
+    found: list[str] = []
+    for part in match[2].split(","):
+        first, _, last = part.partition("-")
+        found += [f"{match[1]}{number}" for number in range(int(first), int(last or first) + 1)]
+    return tuple(found)
+
+
+def _paths(words: list[str]) -> Iterator[tuple[str, ...]]:
+    return product(*(_numbers(word) for word in words))
 
 
 def _leaves(tree: Tree, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Any]]:

@@ -16,7 +16,7 @@ from mlt.switch_configs.capabilities import Capabilities, Feature, Support
 from mlt.switch_configs.counters import QueueCounters, integer, merge
 from mlt.switch_configs.errors import MissingToolError
 from mlt.switch_configs.plan import Plan
-from mlt.switch_configs.target import PortBuilder, Procedure, Target, Unconfirmed, code_lines
+from mlt.switch_configs.target import PortBuilder, Procedure, Reading, Target, Unconfirmed
 
 _UNITS = {"bytes": 1, "kbytes": 1000, "mbytes": 1_000_000}
 _DETECT = re.compile(
@@ -69,6 +69,11 @@ class Eos(Target):
             r"random-detect ecn minimum", "that Not-ECT packets are dropped here (inferred from AVD's opt-out)"
         ),
         Unconfirmed(r"^no qos map dscp", "the negated form of qos map dscp"),
+    )
+
+    qos_sections: ClassVar[re.Pattern[str]] = re.compile(r"qos |platform trident mmu |traffic-policies")
+    qos_inside: ClassVar[re.Pattern[str]] = re.compile(
+        r"service-profile |qos |(uc-|mc-)?tx-queue |random-detect |priority strict$|no priority$|bandwidth |priority-fl"
     )
 
     def native_port(self, label: str) -> str:
@@ -126,62 +131,11 @@ class Eos(Target):
         lines += [f"no qos map dscp {dscp}" for _, dscp in _dscp_groups(plan)]
         return {"eos.undo.txt": "\n".join(lines) + "\n"}
 
-    def parse(self, files: Mapping[str, str]) -> Behaviour:
-        profiles: dict[str, PortBuilder] = {}
-        bound: dict[str, str] = {}
-        dscp_map: dict[int, int] = {}
-        section, queue = "", -1
-        for name, text in files.items():
-            for number, line in code_lines(text, self.comment):
-                where, words = f"{name}:{number}", line.strip()
-                if not line.startswith(" "):
-                    section, queue = words, -1
-                    if match := re.fullmatch(r"qos map dscp ([\d ]+) to traffic-class (\d)", words):
-                        for value in map(int, match[1].split()):
-                            if value > 63 or value in dscp_map:
-                                raise self.fail(where, f"dscp {value} is out of range or mapped twice")
-                            dscp_map[value] = int(match[2])
-                    elif match := re.fullmatch(r"qos profile (\S+)", words):
-                        profiles[match[1]] = PortBuilder()
-                    elif not words.startswith("interface "):
-                        raise self.fail(where, f"not a command this target writes: {words!r}")
-                elif section.startswith("interface "):
-                    match = re.fullmatch(r"service-profile (\S+)", words)
-                    if match is None:
-                        raise self.fail(where, f"not a command this target writes: {words!r}")
-                    bound[section.removeprefix("interface ")] = match[1]
-                elif match := re.fullmatch(r"uc-tx-queue (\d)", words):
-                    queue = int(match[1])
-                    profiles[section.split()[-1]].present.add(queue)
-                elif words == "qos trust dscp":
-                    profiles[section.split()[-1]].dscp = dscp_map
-                elif section.startswith("qos profile "):
-                    self._queue_line(where, profiles[section.split()[-1]], queue, words)
-        result = {}
-        for port, profile in bound.items():
-            if profile not in profiles:
-                raise self.fail(f"interface {port}", f"service-profile {profile!r} is not defined")
-            if not profiles[profile].dscp:
-                raise self.fail(f"qos profile {profile}", "qos trust dscp is missing, so DSCP is ignored")
-            result[port] = profiles[profile].build()
-        return result
-
-    def _queue_line(self, where: str, built: PortBuilder, queue: int, words: str) -> None:
-        if match := re.fullmatch(r"bandwidth percent (\d+)", words):
-            built.weights[queue] = int(match[1])
-        elif match := _DETECT.fullmatch(words):
-            if match[2] not in _UNITS or match[4] not in _UNITS:
-                raise self.fail(where, f"unit {match[2]!r} or {match[4]!r} is not one of {', '.join(_UNITS)}")
-            low, high = int(match[1]) * _UNITS[match[2]], int(match[3]) * _UNITS[match[4]]
-            if low > high or not 0 < int(match[5]) <= 100:
-                raise self.fail(where, f"thresholds {low}..{high} at {match[5]}% make no sense")
-            built.random_detect[queue] = RandomDetect(
-                min_bytes=low, max_bytes=high, probability_percent=int(match[5]), mark_ect=True, drop_not_ect=True
-            )
-        elif words == "qos random-detect ecn allow non-ect":
-            raise self.fail(where, "this lets Not-ECT through: drops are no longer selective")
-        elif words not in ("priority strict", "no priority", "random-detect ecn count"):
-            raise self.fail(where, f"not a command this target writes: {words!r}")
+    def parse(self, files: Mapping[str, str], reading: Reading | None = None) -> Behaviour:
+        reading = reading or Reading()
+        reader = _Reader(self, reading)
+        self.take_lines(files, reading, reader.line)
+        return reader.behaviour()
 
     def parse_counters(self, text: str) -> list[QueueCounters]:
         rows, port, columns = [], "", []
@@ -205,6 +159,88 @@ class Eos(Target):
                     )
                 )
         return merge(rows)
+
+
+class _Reader:
+    """Profiles, the DSCP map and the interfaces; QoS written on an interface itself counts as a profile of its own."""
+
+    def __init__(self, target: Eos, reading: Reading) -> None:
+        self.target, self.reading = target, reading
+        self.profiles: dict[str, PortBuilder] = {}
+        self.trusted: set[str] = set()
+        self.bound: dict[str, str] = {}
+        self.interfaces: list[str] = []
+        self.dscp: dict[int, int] = {}
+        self.section, self.queue = "", -1
+
+    def line(self, where: str, line: str) -> None:
+        words = line.strip()
+        if not line.startswith(" "):
+            self._open(where, words)
+            return
+        if self.section.startswith("interface ") and (match := re.fullmatch(r"service-profile (\S+)", words)):
+            self.bound[self.interfaces[-1]] = match[1]
+            return
+        if self.section.startswith("interface ") and self.reading.strict:
+            raise self.target.fail(where, f"not a command this target writes: {words!r}")
+        built = self.profiles.setdefault(self.section, PortBuilder())
+        if match := re.fullmatch(r"(?:uc-)?tx-queue ([0-7])", words):
+            self.queue = int(match[1])
+            built.present.add(self.queue)
+        elif words == "qos trust dscp":
+            self.trusted.add(self.section)
+        else:
+            self._queue_line(where, built, self.queue, words)
+
+    def _open(self, where: str, words: str) -> None:
+        self.section, self.queue = words, -1
+        if match := re.fullmatch(r"qos map dscp ([\d ]+) to traffic-class (\d)", words):
+            for value in map(int, match[1].split()):
+                if value > 63 or value in self.dscp:
+                    raise self.target.fail(where, f"dscp {value} is out of range or mapped twice")
+                self.dscp[value] = int(match[2])
+        elif re.fullmatch(r"qos profile \S+", words):
+            self.profiles[words] = PortBuilder()
+        elif match := re.fullmatch(r"interface (\S+)", words):
+            self.interfaces.append(self.reading.name(match[1]))
+            self.section = f"interface {self.interfaces[-1]}"
+        else:
+            raise self.target.fail(where, f"not a command this target writes: {words!r}")
+
+    def _queue_line(self, where: str, built: PortBuilder, queue: int, words: str) -> None:
+        if match := re.fullmatch(r"bandwidth percent (\d+)", words):
+            built.weights[queue] = int(match[1])
+        elif match := _DETECT.fullmatch(words):
+            if match[2] not in _UNITS or match[4] not in _UNITS:
+                raise self.target.fail(where, f"unit {match[2]!r} or {match[4]!r} is not one of {', '.join(_UNITS)}")
+            low, high = int(match[1]) * _UNITS[match[2]], int(match[3]) * _UNITS[match[4]]
+            if low > high or not 0 < int(match[5]) <= 100:
+                raise self.target.fail(where, f"thresholds {low}..{high} at {match[5]}% make no sense")
+            built.random_detect[queue] = RandomDetect(
+                min_bytes=low, max_bytes=high, probability_percent=int(match[5]), mark_ect=True, drop_not_ect=True
+            )
+        elif words == "qos random-detect ecn allow non-ect":
+            raise self.target.fail(where, "this lets Not-ECT through: drops are no longer selective")
+        elif words not in ("priority strict", "no priority", "random-detect ecn count"):
+            raise self.target.fail(where, f"not a command this target writes: {words!r}")
+
+    def behaviour(self) -> Behaviour:
+        result = {}
+        for port in self.interfaces:
+            if not self.reading.wants(port):
+                continue
+            own = f"interface {port}"
+            name = f"qos profile {self.bound[port]}" if port in self.bound else own
+            built = self.profiles.get(name)
+            if built is None and name != own:
+                self.reading.unknown(self.target.fail(own, f"service-profile {self.bound[port]!r} is not defined"))
+            if built is not None and name not in self.trusted and own not in self.trusted:
+                self.reading.unknown(self.target.fail(name, "qos trust dscp is missing, so DSCP is ignored"))
+            if built is None:
+                built = PortBuilder()
+            built.dscp = self.dscp
+            result[port] = built.build()
+        return result
 
 
 def _dscp_groups(plan: Plan) -> list[tuple[int, str]]:

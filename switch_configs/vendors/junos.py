@@ -8,14 +8,16 @@ many queues may be strict depends on the model (``platforms``). Without a platfo
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
-from mlt.switch_configs.behaviour import Behaviour, RandomDetect
+from mlt.switch_configs.behaviour import Behaviour, PortBehaviour, RandomDetect
 from mlt.switch_configs.capabilities import Capabilities, Feature, Support
 from mlt.switch_configs.counters import QueueCounters, integer, merge
+from mlt.switch_configs.errors import ParseError
 from mlt.switch_configs.plan import Plan
-from mlt.switch_configs.target import PortBuilder, Procedure, Target, Unconfirmed, code_lines
+from mlt.switch_configs.policy import DSCP_NAMES
+from mlt.switch_configs.target import PortBuilder, Procedure, Reading, Target, Unconfirmed, code_lines
 
 PREFIX = "set class-of-service "
 BASIS = re.compile(r"percent of a queue's memory of (\d+) bytes")
@@ -118,17 +120,26 @@ class Junos(Target):
         shorter = [re.sub(r" (code-points|interpolate) .*", "", line) for line in lines]
         return {"junos.undo.set": "\n".join(dict.fromkeys(reversed(shorter))) + "\n"}
 
-    def parse(self, files: Mapping[str, str]) -> Behaviour:
-        reader = _Reader(self)
+    def parse(self, files: Mapping[str, str], reading: Reading | None = None) -> Behaviour:
+        reading = reading or Reading()
+        reader = _Reader(self, reading)
         for name, text in files.items():
             basis = BASIS.search(text)
-            if basis is None:
+            reader.memory = int(basis[1]) if basis else reading.queue_memory_bytes or 0
+            if not reader.memory:
                 raise self.fail(name, "the comment naming the queue's memory is gone: percent cannot become bytes")
-            reader.memory = int(basis[1])
-            for number, line in code_lines(text, self.comment):
+            lines = code_lines(text, self.comment)
+            for number, line in _flattened(lines) if "{" in text else lines:
+                where = f"{name}:{number}"
                 if not line.startswith(PREFIX):
-                    raise self.fail(f"{name}:{number}", f"not a class-of-service line: {line!r}")
-                reader.line(f"{name}:{number}", line.removeprefix(PREFIX))
+                    if port := re.match(r"set interfaces (\S+) ", line):
+                        reader.interfaces.add(port[1])
+                    reading.foreign(self.fail(where, f"not a class-of-service line: {line!r}"))
+                    continue
+                try:
+                    reader.line(where, line.removeprefix(PREFIX))
+                except ParseError as error:
+                    reading.unknown(error)
         return reader.behaviour()
 
     def parse_counters(self, text: str) -> list[QueueCounters]:
@@ -155,8 +166,10 @@ class Junos(Target):
 class _Reader:
     """Collects the class-of-service statements and joins them per interface."""
 
-    def __init__(self, target: Junos) -> None:
-        self.target = target
+    def __init__(self, target: Junos, reading: Reading) -> None:
+        self.target, self.reading = target, reading
+        self.interfaces: set[str] = set()
+        self.levels: dict[str, dict[str, list[int]]] = {}
         self.memory = 0
         self.queue_of: dict[str, int] = {}
         self.points: dict[str, dict[int, str]] = {}
@@ -173,27 +186,22 @@ class _Reader:
         if m := re.fullmatch(rf"forwarding-classes class {name} queue-num ([0-7])", words):
             self.queue_of[m[1]] = int(m[2])
         elif m := re.fullmatch(
-            rf"classifiers dscp {name} forwarding-class {name} loss-priority low code-points \[ ([01 ]+) \]", words
-        ):
-            for bits in m[3].split():
-                if len(bits) != 6 or int(bits, 2) in self.points.setdefault(m[1], {}):
-                    raise self.target.fail(where, f"code point {bits} is malformed or mapped twice")
-                self.points[m[1]][int(bits, 2)] = m[2]
-        elif m := re.fullmatch(
-            rf"drop-profiles {name} interpolate fill-level (\d+) fill-level (\d+) "
-            r"drop-probability 0 drop-probability (\d+)",
+            rf"classifiers dscp {name} forwarding-class {name} loss-priority (?:low|medium-low|high|medium-high) "
+            r"code-points (?:\[ )?([\w ]+?)(?: \])?",
             words,
         ):
-            low, high, chance = int(m[2]), int(m[3]), int(m[4])
-            if not 0 < low <= high <= 100 or not 0 < chance <= 100:
-                raise self.target.fail(where, f"fill levels {low}..{high} at {chance}% make no sense")
-            self.profiles[m[1]] = RandomDetect(
-                min_bytes=round(low * self.memory / 100),
-                max_bytes=round(high * self.memory / 100),
-                probability_percent=chance,
-                mark_ect=False,
-                drop_not_ect=True,
-            )
+            for bits in m[3].split():
+                dscp = _code_point(bits)
+                if dscp is None or dscp in self.points.setdefault(m[1], {}):
+                    raise self.target.fail(where, f"code point {bits} is malformed or mapped twice")
+                self.points[m[1]][dscp] = m[2]
+        elif m := re.fullmatch(
+            rf"drop-profiles {name} interpolate ((?:(?:fill-level|drop-probability) [\[\]\d ]+)+)", words
+        ):
+            # "show | display set" writes every number on a line of its own.
+            for kind, numbers in re.findall(r"(fill-level|drop-probability) ([\[\]\d ]+)", m[2]):
+                found = self.levels.setdefault(m[1], {}).setdefault(kind, [])
+                found += [int(number) for number in re.findall(r"\d+", numbers)]
         elif m := re.fullmatch(rf"schedulers {name} priority (strict-high|low)", words):
             self.priority[m[1]] = m[2]
         elif m := re.fullmatch(rf"schedulers {name} transmit-rate percent (\d+)", words):
@@ -214,22 +222,48 @@ class _Reader:
             raise self.target.fail(where, f"not a statement this target writes: {words!r}")
 
     def behaviour(self) -> Behaviour:
-        result = {}
+        for name in self.levels:
+            self._profile(name)
+        result = {port: PortBuilder().build() for port in sorted(self.interfaces) if self.reading.wants(port)}
         for port, binding in self.bound.items():
-            where = f"interfaces {port}"
-            if binding.get("map") not in self.maps or binding.get("classifier") not in self.points:
-                raise self.target.fail(where, f"needs a defined scheduler-map and classifier; has {binding}")
-            built = PortBuilder()
-            for dscp, forwarding in self.points[binding["classifier"]].items():
-                if forwarding not in self.queue_of:
-                    raise self.target.fail(where, f"forwarding class {forwarding!r} is not defined")
-                built.dscp[dscp] = self.queue_of[forwarding]
-            for forwarding, scheduler in self.maps[binding["map"]].items():
-                self._scheduler(where, built, self.queue_of.get(forwarding, -1), scheduler)
-            if -1 in built.present:
-                raise self.target.fail(where, "the scheduler map names a forwarding class that is not defined")
-            result[port] = built.build()
+            if self.reading.wants(port):
+                try:
+                    result[port] = self._port(f"interfaces {port}", binding)
+                except ParseError as error:
+                    self.reading.unknown(error)
+                    result[port] = PortBuilder().build()
         return result
+
+    def _profile(self, name: str) -> None:
+        fill, chance = (self.levels[name].get(kind, []) for kind in ("fill-level", "drop-probability"))
+        where = f"drop-profiles {name}"
+        if len(fill) != 2 or len(chance) != 2 or chance[0] != 0:
+            what = f"fill levels {fill} at {chance}% are not two points from 0%"
+            self.reading.unknown(self.target.fail(where, what))
+        elif not 0 < fill[0] <= fill[1] <= 100 or not 0 < chance[1] <= 100:
+            self.reading.unknown(self.target.fail(where, f"fill levels {fill} at {chance}% make no sense"))
+        else:
+            self.profiles[name] = RandomDetect(
+                min_bytes=round(fill[0] * self.memory / 100),
+                max_bytes=round(fill[1] * self.memory / 100),
+                probability_percent=chance[1],
+                mark_ect=False,
+                drop_not_ect=True,
+            )
+
+    def _port(self, where: str, binding: dict[str, str]) -> PortBehaviour:
+        if binding.get("map") not in self.maps or binding.get("classifier") not in self.points:
+            raise self.target.fail(where, f"needs a defined scheduler-map and classifier; has {binding}")
+        built = PortBuilder()
+        for dscp, forwarding in self.points[binding["classifier"]].items():
+            if forwarding not in self.queue_of:
+                raise self.target.fail(where, f"forwarding class {forwarding!r} is not defined")
+            built.dscp[dscp] = self.queue_of[forwarding]
+        for forwarding, scheduler in self.maps[binding["map"]].items():
+            self._scheduler(where, built, self.queue_of.get(forwarding, -1), scheduler)
+        if -1 in built.present:
+            raise self.target.fail(where, "the scheduler map names a forwarding class that is not defined")
+        return built.build()
 
     def _scheduler(self, where: str, built: PortBuilder, queue: int, scheduler: str) -> None:
         built.present.add(queue)
@@ -252,6 +286,28 @@ class _Reader:
             mark_ect=scheduler in self.ecn,
             drop_not_ect=scheduler not in self.ecn or not self.target.tail_drops_not_ect,
         )
+
+
+def _code_point(text: str) -> int | None:
+    """``"101110"`` or an alias as Junos knows it: 46; None where it is neither."""
+    if re.fullmatch(r"[01]{6}", text):
+        return int(text, 2)
+    return {"nc1": 48, "nc2": 56}.get(text, DSCP_NAMES.get(text))
+
+
+def _flattened(lines: list[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+    """``show configuration`` with its braces as ``set`` lines."""
+    path: list[str] = []
+    for number, line in lines:
+        words = line.strip()
+        if words.startswith(("/*", "##")):
+            continue
+        if words.endswith("{"):
+            path.append(words[:-1].strip())
+        elif words == "}":
+            path = path[:-1]
+        else:
+            yield number, " ".join(["set", *path, words.rstrip(";")])
 
 
 TARGET = Junos()

@@ -16,7 +16,7 @@ from mlt.switch_configs.behaviour import Behaviour, RandomDetect
 from mlt.switch_configs.capabilities import Capabilities, Feature, Support
 from mlt.switch_configs.counters import QueueCounters, merge
 from mlt.switch_configs.plan import Plan
-from mlt.switch_configs.target import PortBuilder, Procedure, Target, code_lines
+from mlt.switch_configs.target import PortBuilder, Procedure, Reading, Target, code_lines
 
 SOURCE = "switch_port.bpf.c"
 QUEUES = 8
@@ -109,7 +109,8 @@ class LinuxEbpf(Target):
         lines.append('rm -r "$MLT_BPF"')
         return {"linux-ebpf.undo.sh": "\n".join(lines) + "\n"}
 
-    def parse(self, files: Mapping[str, str]) -> Behaviour:
+    def parse(self, files: Mapping[str, str], reading: Reading | None = None) -> Behaviour:
+        reading = reading or Reading()
         dscp_map: dict[int, int] = {}
         ports: dict[str, PortBuilder] = {}
         committed: set[str] = set()

@@ -14,7 +14,7 @@ from mlt.switch_configs.behaviour import Behaviour, RandomDetect
 from mlt.switch_configs.capabilities import Capabilities, Feature, Support
 from mlt.switch_configs.counters import QueueCounters, merge
 from mlt.switch_configs.plan import Plan
-from mlt.switch_configs.target import PortBuilder, Procedure, Target, code_lines
+from mlt.switch_configs.target import PortBuilder, Procedure, Reading, Target, code_lines
 
 AVERAGE_PACKET_BYTES = 1500
 # red needs max > min: two packets are the least ramp that its arithmetic resolves.
@@ -125,7 +125,8 @@ class LinuxTc(Target):
         lines = ["#!/bin/sh", "set -eu", *(f"tc qdisc del dev {port} root" for port in plan.ports)]
         return {"linux.undo.sh": "\n".join(lines) + "\n"}
 
-    def parse(self, files: Mapping[str, str]) -> Behaviour:
+    def parse(self, files: Mapping[str, str], reading: Reading | None = None) -> Behaviour:
+        reading = reading or Reading()
         reader = _Reader(self)
         for name, text in files.items():
             for number, line in code_lines(text, self.comment):

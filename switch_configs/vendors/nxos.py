@@ -10,11 +10,11 @@ import re
 from collections.abc import Mapping
 from typing import ClassVar
 
-from mlt.switch_configs.behaviour import Behaviour, RandomDetect
+from mlt.switch_configs.behaviour import Behaviour, PortBehaviour, RandomDetect
 from mlt.switch_configs.capabilities import Capabilities, Feature, Support
 from mlt.switch_configs.counters import QueueCounters, integer, merge
 from mlt.switch_configs.plan import Plan, PlannedQueue
-from mlt.switch_configs.target import PortBuilder, Procedure, Target, Unconfirmed, code_lines
+from mlt.switch_configs.target import PortBuilder, Procedure, Reading, Target, Unconfirmed
 
 KB = 1024
 _DETECT = re.compile(
@@ -65,6 +65,9 @@ class Nxos(Target):
         Unconfirmed(r"random-detect non-ecn", "the CLI form of the non-ECN thresholds (the YANG model has them)"),
         Unconfirmed(r"queue-limit", "queue-limit together with shared buffer"),
     )
+
+    qos_sections: ClassVar[re.Pattern[str]] = re.compile(r"class-map |policy-map |system qos$|qos |hardware qos ")
+    qos_inside: ClassVar[re.Pattern[str]] = re.compile(r"service-policy |qos |priority-flow-control |queue-limit ")
 
     def native_port(self, label: str) -> str:
         return f"ethernet1/{label}" if label.isdigit() else label
@@ -118,11 +121,10 @@ class Nxos(Target):
         lines += [f"no class-map type qos match-any {plan.name}-{q.name}" for q in plan.queues if q.dscp]
         return {"nxos.undo.txt": "\n".join(lines) + "\n"}
 
-    def parse(self, files: Mapping[str, str]) -> Behaviour:
-        reader = _Reader(self)
-        for name, text in files.items():
-            for number, line in code_lines(text, self.comment):
-                reader.line(f"{name}:{number}", line)
+    def parse(self, files: Mapping[str, str], reading: Reading | None = None) -> Behaviour:
+        reading = reading or Reading()
+        reader = _Reader(self, reading)
+        self.take_lines(files, reading, reader.line)
         return reader.behaviour()
 
     def parse_counters(self, text: str) -> list[QueueCounters]:
@@ -145,8 +147,11 @@ class Nxos(Target):
 class _Reader:
     """Reads class maps, policies and bindings, then joins them; refuses what is dangling."""
 
-    def __init__(self, target: Nxos) -> None:
+    def __init__(self, target: Nxos, reading: Reading) -> None:
         self.target = target
+        self.reading = reading
+        self.interfaces: list[str] = []
+        self.common: dict[str, str] = {}
         self.classes: dict[str, tuple[int, ...]] = {}
         self.groups: dict[str, dict[str, int]] = {}
         self.queuing: dict[str, PortBuilder] = {}
@@ -160,26 +165,31 @@ class _Reader:
         words = line.strip()
         if not line.startswith(" "):
             self._open(where, words)
-        elif self.section[0] == "class" and (match := re.fullmatch(r"match dscp ([\d,]+)", words)):
-            self.classes[self.section[1]] = tuple(int(value) for value in match[1].split(","))
-        elif self.section[0] == "in" and (match := re.fullmatch(r"class (\S+)", words)):
+        elif self.section[0] == "class" and (match := re.fullmatch(r"match dscp ([\d,-]+)", words)):
+            self.classes[self.section[1]] = (*self.classes.get(self.section[1], ()), *_numbers(match[1]))
+        elif self.section[0] == "in" and (match := re.fullmatch(r"class (?:type qos )?(\S+)", words)):
             self.inner = match[1]
         elif self.section[0] == "in" and (match := re.fullmatch(r"set qos-group (\d)", words)):
             self.groups[self.section[1]][self.inner] = int(match[1])
-        elif self.section[0] == "out" and (match := re.fullmatch(r"class type queuing c-out-8q-q(-default|\d)", words)):
+        elif self.section[0] == "out" and (
+            match := re.fullmatch(r"class type queuing c-out-(?:8q-)?q(-default|\d)", words)
+        ):
             self.inner = "0" if match[1] == "-default" else match[1]
             self.queuing[self.section[1]].present.add(int(self.inner))
         elif self.section[0] == "out":
             self._queue(where, words)
-        elif self.section[0] == "interface" and (
+        elif self.section[0] == "ignored":
+            self.reading.skipped += 1
+        elif self.section[0] in ("interface", "system") and (
             match := re.fullmatch(r"service-policy type (qos input|queuing output) (\S+)", words)
         ):
-            self.bound.setdefault(self.section[1], {})[match[1].split()[0]] = match[2]
+            binding = self.common if self.section[0] == "system" else self.bound.setdefault(self.section[1], {})
+            binding[match[1].split()[0]] = match[2]
         else:
             raise self.target.fail(where, f"not a command this target writes: {words!r}")
 
     def _open(self, where: str, words: str) -> None:
-        if match := re.fullmatch(r"class-map type qos match-any (\S+)", words):
+        if match := re.fullmatch(r"class-map type qos match-(?:any|all) (\S+)", words):
             self.section = ("class", match[1])
         elif match := re.fullmatch(r"policy-map type qos (\S+)", words):
             self.section = ("in", match[1])
@@ -189,7 +199,14 @@ class _Reader:
             self.queuing[match[1]] = PortBuilder()
             self.levels[match[1]], self.remaining[match[1]] = {}, {}
         elif match := re.fullmatch(r"interface (\S+)", words):
-            self.section = ("interface", match[1])
+            self.section = ("interface", self.reading.name(match[1]))
+            self.interfaces.append(self.section[1])
+        elif words == "system qos":
+            self.section = ("system", "")
+        elif not self.reading.strict and re.match(
+            r"(class|policy)-map type (network-qos|queuing|control-plane)", words
+        ):
+            self.section = ("ignored", "")
         else:
             raise self.target.fail(where, f"not a command this target writes: {words!r}")
 
@@ -202,6 +219,9 @@ class _Reader:
             self.remaining[name][queue] = int(match[1])
         elif match := re.fullmatch(r"queue-limit (\d+) kbytes", words):
             built.limits[queue] = int(match[1]) * KB
+        elif match := re.fullmatch(r"queue-limit (dynamic|percent) (\d+)", words):
+            built.dynamic_limits[queue] = f"{match[1]} {match[2]}"
+            self.reading.kept.append(f"policy-map {name} queue {queue}: queue-limit {built.dynamic_limits[queue]}")
         elif match := _DETECT.fullmatch(words):
             low, high, chance = int(match[2]) * KB, int(match[3]) * KB, int(match[4])
             if low > high or not 0 < chance <= 100:
@@ -221,32 +241,48 @@ class _Reader:
 
     def behaviour(self) -> Behaviour:
         result = {}
-        for port, policies in self.bound.items():
-            where = f"interface {port}"
-            if policies.get("qos") not in self.groups or policies.get("queuing") not in self.queuing:
-                raise self.target.fail(where, f"needs both policies, and defined ones; has {policies}")
-            out = policies["queuing"]
-            built = self.queuing[out]
-            built.dscp = {}
-            for class_name, group in self.groups[policies["qos"]].items():
-                if class_name == "class-default":
-                    continue
-                if class_name not in self.classes:
-                    raise self.target.fail(where, f"class {class_name!r} is not defined")
-                for dscp in self.classes[class_name]:
-                    if dscp > 63 or dscp in built.dscp:
-                        raise self.target.fail(where, f"dscp {dscp} is out of range or matched twice")
-                    built.dscp[dscp] = group
-            levels = [level for _, level in sorted(self.levels[out].items(), reverse=True)]
-            if levels != sorted(set(levels)):
-                raise self.target.fail(
-                    f"policy-map {out}", f"priority levels {levels} do not fall with the queue number"
-                )
-            # One class left to the remaining bandwidth is simply last in line.
-            if len(self.remaining[out]) > 1:
-                built.weights = dict(self.remaining[out])
-            result[port] = built.build(default_queue=self.groups[policies["qos"]].get("class-default", 0))
+        for port in self.interfaces if not self.reading.strict else self.bound:
+            if self.reading.wants(port):
+                built = self._port(port, {**self.common, **self.bound.get(port, {})})
+                result[port] = PortBuilder().build() if built is None else built
         return result
+
+    def _port(self, port: str, policies: dict[str, str]) -> PortBehaviour | None:
+        where = f"interface {port}"
+        if policies.get("qos") not in self.groups or policies.get("queuing") not in self.queuing:
+            if policies or self.reading.strict:
+                what = f"needs both policies, and defined ones; has {policies}"
+                self.reading.unknown(self.target.fail(where, what))
+            return None
+        out = policies["queuing"]
+        built = self.queuing[out]
+        built.dscp = {}
+        for class_name, group in self.groups[policies["qos"]].items():
+            if class_name == "class-default":
+                continue
+            if class_name not in self.classes:
+                self.reading.unknown(self.target.fail(where, f"class {class_name!r} matches no dscp or is not defined"))
+            for dscp in self.classes.get(class_name, ()):
+                if dscp > 63 or dscp in built.dscp:
+                    self.reading.unknown(self.target.fail(where, f"dscp {dscp} is out of range or matched twice"))
+                built.dscp[dscp] = group
+        levels = [level for _, level in sorted(self.levels[out].items(), reverse=True)]
+        if levels != sorted(set(levels)):
+            what = f"priority levels {levels} do not fall with the queue number"
+            self.reading.unknown(self.target.fail(f"policy-map {out}", what))
+        # One class left to the remaining bandwidth is simply last in line.
+        if len(self.remaining[out]) > 1:
+            built.weights = {queue: share for queue, share in self.remaining[out].items() if share}
+        return built.build(default_queue=self.groups[policies["qos"]].get("class-default", 0))
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    """``"8-10,46"`` -> 8, 9, 10, 46."""
+    found: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        found += range(int(first), int(last or first) + 1)
+    return tuple(found)
 
 
 def _class_name(queue: PlannedQueue) -> str:

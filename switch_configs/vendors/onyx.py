@@ -13,8 +13,9 @@ from typing import ClassVar
 from mlt.switch_configs.behaviour import Behaviour, RandomDetect
 from mlt.switch_configs.capabilities import Capabilities, Feature, Support
 from mlt.switch_configs.counters import QueueCounters, integer, merge
+from mlt.switch_configs.errors import ParseError
 from mlt.switch_configs.plan import Plan
-from mlt.switch_configs.target import PortBuilder, Procedure, Target, Unconfirmed, code_lines
+from mlt.switch_configs.target import PortBuilder, Procedure, Reading, Target, Unconfirmed, code_lines
 
 KB = 1024
 RESERVED_BYTES = 1500
@@ -23,6 +24,12 @@ _TC = re.compile(r"interface ethernet (\S+) traffic-class (\d) (.+)")
 _CC = re.compile(r"congestion-control (\w+) minimum-absolute (\d+) maximum-absolute (\d+)")
 _BUFFER = re.compile(
     r"interface ethernet (\S+) egress-buffer ePort\.tc(\d) map pool (\S+) reserved (\d+) shared size (\d+)"
+)
+_ALPHA = re.compile(
+    r"interface ethernet (\S+) egress-buffer ePort\.tc(\d) map pool (\S+) reserved \d+ shared alpha (\S+)"
+)
+_QOS = re.compile(
+    r"interface ethernet \S+ (qos|traffic-class|egress-buffer|ingress-buffer|dcb) |pool |traffic pool |advanced buffer"
 )
 _DSCP = re.compile(r"interface ethernet (\S+) qos map dscp (\d+) to switch-priority (\d)")
 
@@ -131,68 +138,20 @@ class Onyx(Target):
             lines += [f"no pool {plan.name}", "no advanced buffer management force"]
         return {"onyx.undo.txt": "\n".join(lines) + "\n"}
 
-    def parse(self, files: Mapping[str, str]) -> Behaviour:
-        ports: dict[str, PortBuilder] = {}
-        priority_to_tc: dict[str, dict[int, int]] = {}
-        maps: dict[str, dict[int, int]] = {}
-        trusted: set[str] = set()
-        pools: set[str] = set()
+    def parse(self, files: Mapping[str, str], reading: Reading | None = None) -> Behaviour:
+        reading = reading or Reading()
+        reader = _Reader(self, reading)
         for name, text in files.items():
             for number, line in code_lines(text, self.comment):
-                where = f"{name}:{number}"
-                if line == "advanced buffer management force":
+                where, words = f"{name}:{number}", line.strip()
+                if not reading.strict and not _QOS.match(words):
+                    reading.skipped += 1
                     continue
-                if found := re.fullmatch(r"pool (\S+) size \d+ type static", line):
-                    pools.add(found[1])
-                    continue
-                match = re.match(r"interface ethernet (\S+) ", line)
-                if match is None:
-                    raise self.fail(where, f"not a command this target writes: {line!r}")
-                port = ports.setdefault(match[1], PortBuilder())
-                if line.endswith(" qos trust L3"):
-                    trusted.add(match[1])
-                elif found := _DSCP.fullmatch(line):
-                    if int(found[2]) in maps.setdefault(match[1], {}):
-                        raise self.fail(where, f"dscp {found[2]} is mapped twice")
-                    maps[match[1]][int(found[2])] = int(found[3])
-                elif found := _BUFFER.fullmatch(line):
-                    if found[3] not in pools:
-                        raise self.fail(where, f"pool {found[3]!r} is not defined as a static one")
-                    port.limits[int(found[2])] = int(found[4]) + int(found[5])
-                elif found := _TC.fullmatch(line):
-                    self._traffic_class(where, port, priority_to_tc.setdefault(match[1], {}), found)
-                else:
-                    raise self.fail(where, f"not a command this target writes: {line!r}")
-        for label, port in ports.items():
-            if label not in trusted:
-                raise self.fail(f"interface {label}", "qos trust L3 is missing, so DSCP is ignored")
-            for dscp, priority in maps.get(label, {}).items():
-                if not 0 <= dscp < 64 or priority not in priority_to_tc.get(label, {}):
-                    raise self.fail(f"interface {label}", f"dscp {dscp} leads to unbound switch-priority {priority}")
-                port.dscp[dscp] = priority_to_tc[label][priority]
-        return {label: port.build() for label, port in ports.items()}
-
-    def _traffic_class(self, where: str, port: PortBuilder, bound: dict[int, int], found: re.Match[str]) -> None:
-        tc, rest = int(found[2]), found[3]
-        if match := re.fullmatch(r"bind switch-priority (\d)", rest):
-            bound[int(match[1])] = tc
-            port.present.add(tc)
-        elif rest == "dcb ets strict":
-            port.weights.pop(tc, None)
-        elif match := re.fullmatch(r"dcb ets wrr (\d+)", rest):
-            port.weights[tc] = int(match[1])
-        elif match := _CC.fullmatch(rest):
-            if match[1] not in _MODES:
-                raise self.fail(where, f"congestion-control {match[1]!r}; the choices are {', '.join(_MODES)}")
-            low, high = int(match[2]) * KB, int(match[3]) * KB
-            if low > high:
-                raise self.fail(where, f"minimum {match[2]} exceeds maximum {match[3]}")
-            mark, drop = _MODES[match[1]]
-            port.random_detect[tc] = RandomDetect(
-                min_bytes=low, max_bytes=high, probability_percent=100, mark_ect=mark, drop_not_ect=drop
-            )
-        else:
-            raise self.fail(where, f"not a traffic-class command this target writes: {rest!r}")
+                try:
+                    reader.line(where, words)
+                except ParseError as error:
+                    reading.unknown(error)
+        return reader.behaviour()
 
     def parse_counters(self, text: str) -> list[QueueCounters]:
         rows, port, queue = [], "", None
@@ -210,6 +169,86 @@ class Onyx(Target):
             if match and queue is not None and (field := names.get(match[2].strip().lower())):
                 rows.append(QueueCounters(port=port, queue=queue, **{field: integer(match[1])}))
         return merge(rows)
+
+
+class _Reader:
+    """Lines that stand alone, joined port by port."""
+
+    def __init__(self, target: Onyx, reading: Reading) -> None:
+        self.target, self.reading = target, reading
+        self.ports: dict[str, PortBuilder] = {}
+        self.priority_to_tc: dict[str, dict[int, int]] = {}
+        self.maps: dict[str, dict[int, int]] = {}
+        self.trusted: set[str] = set()
+        self.pools: set[str] = set()
+
+    def line(self, where: str, line: str) -> None:
+        if line == "advanced buffer management force":
+            return
+        if found := re.fullmatch(r"pool (\S+) size \d+ type static", line):
+            self.pools.add(found[1])
+            return
+        match = re.match(r"interface ethernet (\S+) ", line)
+        if match is None:
+            raise self.target.fail(where, f"not a command this target writes: {line!r}")
+        label = match[1]
+        port = self.ports.setdefault(label, PortBuilder())
+        if line.endswith(" qos trust L3"):
+            self.trusted.add(label)
+        elif found := _DSCP.fullmatch(line):
+            if int(found[2]) in self.maps.setdefault(label, {}):
+                raise self.target.fail(where, f"dscp {found[2]} is mapped twice")
+            self.maps[label][int(found[2])] = int(found[3])
+        elif found := _BUFFER.fullmatch(line):
+            if found[3] not in self.pools:
+                raise self.target.fail(where, f"pool {found[3]!r} is not defined as a static one")
+            port.limits[int(found[2])] = int(found[4]) + int(found[5])
+        elif found := _ALPHA.fullmatch(line):
+            # A quota of a dynamic pool is a share of what is free, not a number of bytes.
+            port.dynamic_limits[int(found[2])] = f"alpha {found[4]} of {found[3]}"
+            self.reading.kept.append(f"{label} queue {found[2]}: limit alpha {found[4]} of {found[3]}")
+        elif found := _TC.fullmatch(line):
+            self._traffic_class(where, port, self.priority_to_tc.setdefault(label, {}), found)
+        else:
+            raise self.target.fail(where, f"not a command this target writes: {line!r}")
+
+    def behaviour(self) -> Behaviour:
+        for label, port in self.ports.items():
+            where = f"interface {label}"
+            if not self.reading.wants(label):
+                continue
+            if label not in self.trusted:
+                self.reading.unknown(self.target.fail(where, "qos trust L3 is missing, so DSCP is ignored"))
+            for dscp, priority in self.maps.get(label, {}).items():
+                queue = self.priority_to_tc.get(label, {}).get(priority)
+                if not 0 <= dscp < 64 or queue is None:
+                    what = f"dscp {dscp} leads to unbound switch-priority {priority}"
+                    self.reading.unknown(self.target.fail(where, what))
+                else:
+                    port.dscp[dscp] = queue
+        return {label: port.build() for label, port in self.ports.items() if self.reading.wants(label)}
+
+    def _traffic_class(self, where: str, port: PortBuilder, bound: dict[int, int], found: re.Match[str]) -> None:
+        tc, rest = int(found[2]), found[3]
+        if match := re.fullmatch(r"bind switch-priority (\d)", rest):
+            bound[int(match[1])] = tc
+            port.present.add(tc)
+        elif rest == "dcb ets strict":
+            port.weights.pop(tc, None)
+        elif match := re.fullmatch(r"dcb ets wrr (\d+)", rest):
+            port.weights[tc] = int(match[1])
+        elif match := _CC.fullmatch(rest):
+            if match[1] not in _MODES:
+                raise self.target.fail(where, f"congestion-control {match[1]!r}; the choices are {', '.join(_MODES)}")
+            low, high = int(match[2]) * KB, int(match[3]) * KB
+            if low > high:
+                raise self.target.fail(where, f"minimum {match[2]} exceeds maximum {match[3]}")
+            mark, drop = _MODES[match[1]]
+            port.random_detect[tc] = RandomDetect(
+                min_bytes=low, max_bytes=high, probability_percent=100, mark_ect=mark, drop_not_ect=drop
+            )
+        else:
+            raise self.target.fail(where, f"not a traffic-class command this target writes: {rest!r}")
 
 
 TARGET = Onyx()

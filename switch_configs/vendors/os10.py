@@ -14,7 +14,7 @@ from mlt.switch_configs.behaviour import Behaviour, RandomDetect
 from mlt.switch_configs.capabilities import Capabilities, Feature, Support
 from mlt.switch_configs.counters import QueueCounters, integer, merge
 from mlt.switch_configs.plan import Plan
-from mlt.switch_configs.target import PortBuilder, Procedure, Target, Unconfirmed, code_lines
+from mlt.switch_configs.target import PortBuilder, Procedure, Reading, Target, Unconfirmed
 
 KB = 1024
 COLOURS = ("green", "yellow", "red")
@@ -69,6 +69,9 @@ class Os10(Target):
         Unconfirmed(r"minimum-threshold", "thresholds in KB, and three colours in one profile"),
         Unconfirmed(r"queue-limit", "a static limit per queue, in KB"),
     )
+
+    qos_sections: ClassVar[re.Pattern[str]] = re.compile(r"trust |qos-map |wred |class-map |policy-map |system qos$")
+    qos_inside: ClassVar[re.Pattern[str]] = re.compile(r"trust-map |qos-map |service-policy ")
 
     def native_port(self, label: str) -> str:
         return f"ethernet1/1/{label}" if label.isdigit() else label
@@ -132,11 +135,10 @@ class Os10(Target):
         lines += [f"no qos-map traffic-class {name}", f"no trust dscp-map {name}"]
         return {"os10.undo.txt": "\n".join(lines) + "\n"}
 
-    def parse(self, files: Mapping[str, str]) -> Behaviour:
+    def parse(self, files: Mapping[str, str], reading: Reading | None = None) -> Behaviour:
+        reading = reading or Reading()
         reader = _Reader(self)
-        for name, text in files.items():
-            for number, line in code_lines(text, self.comment):
-                reader.line(f"{name}:{number}", line)
+        self.take_lines(files, reading, reader.line)
         return reader.behaviour()
 
     def parse_counters(self, text: str) -> list[QueueCounters]:

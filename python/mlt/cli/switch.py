@@ -128,7 +128,11 @@ def generate(policy: Path, target: str, ports: str | None, running: Path | None,
 @_common(_POLICY, _TARGET, _PORTS, _RUNNING, _OUTPUT)
 def rollback(policy: Path, target: str, ports: str | None, running: Path | None, output: Path | None) -> None:
     """Print the exact undo of what generate wrote for the same policy, target and ports."""
-    _emit(_generate(_load(policy), target, ports, running).undo, output)
+    generated = _generate(_load(policy), target, ports, running)
+    if not generated.undo:
+        how = generated.target.steps(generated.apply).undo
+        _fail(SwitchConfigError(f"{generated.target.spec}: no undo is known without --running: {'; '.join(how)}"))
+    _emit(generated.undo, output)
 
 
 @app.command()
@@ -197,32 +201,38 @@ def _validate(policy: Policy, report: checking.Report) -> bool:
 @app.command()
 @_common(_POLICY, click.argument("other", type=click.Path(path_type=Path)), _TARGET, _PORTS)
 def diff(policy: Path, other: Path, target: str, ports: str | None) -> None:
-    """Compare with OTHER, a policy (.yaml) or text taken from the device: in meaning, then line by line.
+    """Compare with OTHER, a policy (.yaml) or a device's whole configuration: QoS on the policy's ports, in meaning.
 
-    Ends with 1 if the meaning differs.
+    \b
+    OTHER of a device: sonic config_db.json; eos, nxos, os10, onyx show running-config; junos show configuration, with
+    or without "| display set"; cumulus nv config show -o commands. Lines that are not QoS are skipped.
+
+    Ends with 1 if the meaning differs or a QoS statement could not be read.
     """
     ours = _generate(_load(policy), target, ports)
-    system = ours.target
     if other.suffix in (".yaml", ".yml"):
-        theirs = _generate(_load(other), target, ports).apply
-    else:
-        # SONiC's tables are known by one name whatever the file is called.
-        name = "config_db.json" if target == "sonic" else other.name
-        try:
-            theirs = {name: other.read_text(encoding="utf-8")}
-        except OSError as error:
-            _fail(error)
+        theirs = _generate(_load(other), target, ports)
+        found = differences(ours.behaviour, theirs.behaviour)
+        for difference in found:
+            click.echo(f"meaning: {difference}")
+        left, right = (_body(files, ours.target.comment) for files in (ours.apply, theirs.apply))
+        for line in difflib.unified_diff(left, right, str(policy), str(other), lineterm="", n=1):
+            click.echo(line)
+        click.echo(f"{len(found)} differences in meaning", err=True)
+        raise SystemExit(1 if found else 0)
     try:
-        found = differences(ours.behaviour, system.parse(theirs))
-    except SwitchConfigError as error:
+        found, reading = generator.compare_device(ours, other.read_text(encoding="utf-8"), name=other.name)
+    except (SwitchConfigError, OSError, UnicodeDecodeError) as error:
         _fail(error)
     for difference in found:
         click.echo(f"meaning: {difference}")
-    left, right = (_body(files, system.comment) for files in (ours.apply, theirs))
-    for line in difflib.unified_diff(left, right, str(policy), str(other), lineterm="", n=1):
-        click.echo(line)
-    click.echo(f"{len(found)} differences in meaning", err=True)
-    raise SystemExit(1 if found else 0)
+    for line in reading.unread:
+        click.echo(f"unread: {line}")
+    for line in dict.fromkeys(reading.kept):
+        click.echo(f"kept: {line}")
+    counts = f"{len(found)} differences in meaning, {len(reading.unread)} QoS statements not understood"
+    click.echo(f"{counts}, {reading.skipped} lines or tables that are not QoS skipped", err=True)
+    raise SystemExit(1 if found or reading.unread else 0)
 
 
 def _body(files: dict[str, str], comment: str) -> list[str]:

@@ -11,6 +11,7 @@ ROOT = Path(__file__).resolve().parents[3]
 EXAMPLE = ROOT / "examples" / "switch" / "paper-testbed.yaml"
 QFX = EXAMPLE.with_name("qfx5120.yaml")
 LAYERS = ROOT / "examples" / "switch" / "vgg16.layers.json"
+FACTORY = Path(__file__).with_name("factory")
 GOLDEN = ROOT / "tests" / "golden" / "switch"
 PORTS = ("1", "2")
 

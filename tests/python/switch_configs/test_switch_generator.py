@@ -128,7 +128,7 @@ def policies(draw: st.DrawFn) -> Policy:
         data.append(DataClass(name=f"c{index}", dscp=dscps[index], wred=wred, limit_bytes=limit))
     switch = Switch(
         queues=draw(st.integers(count + 2, 8)),
-        shared_buffer_bytes=draw(st.integers(16, 64)) * 1024 * 1024,
+        shared_buffer_bytes=draw(st.integers(11, 14)) * 1024 * 1024,
         buffers=draw(st.sampled_from(["keep", "write"])),
         link_rate_bits_per_second=draw(st.sampled_from([10**9, 25 * 10**9, 10**11])),
         ports=draw(st.sampled_from([("1",), ("1-3",), ("7", "9")])),

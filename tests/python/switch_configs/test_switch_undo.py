@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
 import pytest
 from mlt.switch_configs.errors import MissingToolError, SwitchConfigError
 from mlt.switch_configs.generator import Generated, generate
@@ -92,45 +89,6 @@ def test_undo__sectioned_systems_return_to_what_they_were(name: str) -> None:
     applied = sectioned(before, lines_of(generated.apply, generated.target.comment))
     assert len(applied) > 20
     assert sectioned(applied, lines_of(generated.undo, generated.target.comment)) == before
-
-
-def patched(tables: dict[str, Any], patch: list[dict[str, Any]]) -> dict[str, Any]:
-    """RFC 6902, as far as these patches go: a parent must exist, add must not overwrite."""
-    result: dict[str, Any] = json.loads(json.dumps(tables))
-    for step in patch:
-        table, _, key = step["path"].lstrip("/").partition("/")
-        parent, name = (result[table], key) if key else (result, table)
-        if step["op"] == "remove":
-            del parent[name]
-            continue
-        assert (name in parent) == (step["op"] == "replace"), step["path"]
-        parent[name] = step["value"]
-    return result
-
-
-def test_undo__sonic_patch_is_the_inverse() -> None:
-    generated = made("sonic")
-    before: dict[str, Any] = {table: {} for table in json.loads(generated.apply["config_db.json"])}
-    before["PORT"] = {"Ethernet0": {"speed": "100000"}}
-    before["SCHEDULER"] = {"scheduler.0": {"type": "DWRR"}}
-    after = patched(before, json.loads(generated.apply["patch.json"]))
-    assert after["SCHEDULER"]["mlt_strict"] == {"type": "STRICT"}
-    assert patched(after, json.loads(generated.undo["undo-patch.json"])) == before
-
-
-def test_against__sonic_puts_back_what_it_replaced() -> None:
-    before = {
-        "PORT_QOS_MAP": {"Ethernet0": {"dscp_to_tc_map": "AZURE"}, "Ethernet8": {"dscp_to_tc_map": "AZURE"}},
-        "SCHEDULER": {"mlt_strict": {"type": "STRICT"}},
-        "QUEUE": {"Ethernet0|6": {"scheduler": "old"}},
-    }
-    generated = generate(example(), "sonic", ports=PORTS, running=json.dumps(before))
-    after = patched(before, json.loads(generated.apply["patch.json"]))
-    assert after["PORT_QOS_MAP"]["Ethernet0"]["dscp_to_tc_map"] == "mlt"
-    assert after["PORT_QOS_MAP"]["Ethernet8"] == before["PORT_QOS_MAP"]["Ethernet8"]
-    for table, keys in json.loads(generated.apply["config_db.json"]).items():
-        assert after[table].items() >= keys.items()
-    assert patched(after, json.loads(generated.undo["undo-patch.json"])) == before
 
 
 def test_against__other_systems_point_to_their_checkpoint() -> None:

@@ -1,4 +1,4 @@
-"""SONiC: CONFIG_DB tables and the JSON patch that adds and removes them.
+"""SONiC: CONFIG_DB tables, and the patch or load that adds and removes them on one switch (``change``, ``updater``).
 
 Syntax: SONiC's CONFIG_DB documents, qosorch.cpp and saiwred.h. ``ecn`` alone never drops: ``wred_<colour>_enable`` is
 the separate SAI attribute that does, so every profile sets both.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from mlt.switch_configs.behaviour import Behaviour, RandomDetect
@@ -15,7 +16,10 @@ from mlt.switch_configs.capabilities import Capabilities, Feature, Support
 from mlt.switch_configs.counters import QueueCounters, integer, merge
 from mlt.switch_configs.plan import Plan
 from mlt.switch_configs.platforms import platforms
-from mlt.switch_configs.target import PortBuilder, Procedure, Target, Unconfirmed
+from mlt.switch_configs.target import Procedure, Reading, Target, Unconfirmed
+from mlt.switch_configs.vendors.sonic.change import change, text
+from mlt.switch_configs.vendors.sonic.reading import Reader
+from mlt.switch_configs.vendors.sonic.updater import Database, parts_of, pointer, refusals, rules_of
 
 COLOURS = ("green", "yellow", "red")
 RESERVED_BYTES = 1024
@@ -32,7 +36,19 @@ ORDER = (
     "QUEUE",
     "PORT_QOS_MAP",
 )
-Table = dict[str, dict[str, str]]
+BY_SCRIPT = (
+    "sudo sh ./apply.sh   (deletes what must go, then config load -y config_db.json; made for this switch's state)",
+    "sudo config save -y  (when verified)",
+)
+UNDO_BY_SCRIPT = ("sudo sh ./undo.sh    (back to the state that --running gave; tried on a model of it)",)
+BY_LOAD = (
+    "sudo config load -y config_db.json (merges; the updater of this release refuses these tables in a patch)",
+    "better: mlt switch generate ... --running /etc/sonic/config_db.json, which writes the undo as well",
+)
+NO_UNDO = (
+    "mlt switch rollback ... --running with the config_db.json from before; save a copy of it first",
+    "neither config rollback (the updater refuses it too) nor config qos clear (it removes every QoS table)",
+)
 
 
 class Sonic(Target):
@@ -60,10 +76,9 @@ class Sonic(Target):
     )
     procedure: ClassVar[Procedure] = Procedure(
         apply=(
-            "sudo config checkpoint mlt-before",
-            "sudo config apply-patch patch.json      (where the tables exist without these keys;",
+            "sudo config apply-patch patch.json      (expects tables as a factory leaves them;",
             "  for one switch's own state: mlt switch generate ... --running /etc/sonic/config_db.json)",
-            "or: sudo config load -y config_db.json  (merges the same content)",
+            "sudo config save -y                     (when verified)",
         ),
         verify=(
             "show ecn",
@@ -73,8 +88,7 @@ class Sonic(Target):
             "sonic-clear queue wredcounters          (before a measurement)",
         ),
         undo=(
-            "sudo config apply-patch undo-patch.json (removes exactly the keys that patch.json added)",
-            "or, for whatever was configured before: sudo config rollback mlt-before",
+            "sudo config apply-patch undo-patch.json (the inverse of patch.json; --running: back to that very state)",
             "never 'config qos clear': it removes every QoS and buffer table of the switch",
         ),
         notes=(
@@ -100,11 +114,11 @@ class Sonic(Target):
             )
         return f"Ethernet{lane}"
 
-    def tables(self, plan: Plan) -> dict[str, Table]:
+    def tables(self, plan: Plan) -> Database:
         """The CONFIG_DB content: table -> key -> field -> value."""
         name = plan.name
         identity = {str(queue.number): str(queue.number) for queue in reversed(plan.queues)}
-        tables: dict[str, Table] = {
+        tables: Database = {
             "DSCP_TO_TC_MAP": {name: {str(dscp): str(queue) for dscp, queue in enumerate(plan.dscp_to_queue())}},
             "TC_TO_QUEUE_MAP": {name: identity},
             "TC_TO_PRIORITY_GROUP_MAP": {name: dict.fromkeys(identity, "0")},
@@ -159,128 +173,99 @@ class Sonic(Target):
 
     def render(self, plan: Plan) -> dict[str, str]:
         tables = self.tables(plan)
-        patch = [
-            {"op": "add", "path": f"/{table}/{_pointer(key)}", "value": value}
-            for table in ORDER
-            for key, value in tables.get(table, {}).items()
-        ]
-        return {"config_db.json": _json(tables), "patch.json": _json(patch)}
+        files = {"config_db.json": text(tables)}
+        # Without the running configuration other owners' entries are taken to be in every table, as from a factory.
+        before: Database = {table: {"other": {}} for table in tables}
+        after = {table: {"other": {}, **entries} for table, entries in tables.items()}
+        if not self._refusals(before, after) and not self._refusals(after, before):
+            patch = [
+                {"op": "add", "path": pointer(table, key), "value": value}
+                for table in ORDER
+                for key, value in tables.get(table, {}).items()
+            ]
+            files["patch.json"] = text(patch)
+        return files
 
     def undo(self, plan: Plan) -> dict[str, str]:
-        patch = json.loads(self.render(plan)["patch.json"])
-        return {"undo-patch.json": _json([{"op": "remove", "path": step["path"]} for step in reversed(patch)])}
+        """Empty where the updater refuses the way back: then only ``against`` a running configuration has one."""
+        patch = self.render(plan).get("patch.json")
+        if patch is None:
+            return {}
+        return {"undo-patch.json": text([{"op": "remove", "path": step["path"]} for step in json.loads(patch)[::-1]])}
 
-    def against(self, plan: Plan, running: str) -> tuple[dict[str, str], dict[str, str]]:
-        """Patch and inverse for one CONFIG_DB: a missing table is added whole, an existing key replaced, and the
-        undo puts back what stood there."""
+    def _refusals(self, before: Database, after: Database) -> list[str]:
+        return refusals(before, after, release=self.spec.release, platform=self.platform)
+
+    def against(self, plan: Plan, running: str) -> tuple[dict[str, str], dict[str, str], tuple[str, ...]]:
+        """What one switch's own tools take, made for its CONFIG_DB and tried on a model of it: a patch and its inverse
+        where the updater of this release allows both, else files for ``config load`` and what to delete first."""
+        before = self._database(running)
+        tables = self.tables(plan)
+        if "PORT" in before and (absent := [port for port in plan.ports if port not in before["PORT"]]):
+            raise self.fail("running configuration", f"has no port {', '.join(absent)}; its ports are the PORT table's")
+        made = change(before, tables, plan.ports)
+        full = text(tables)
+        refused = self._refusals(made.before, made.after) + self._refusals(made.after, made.before)
+        if not refused:
+            there, back = made.patch()
+            return {"config_db.json": full, "patch.json": text(there)}, {"undo-patch.json": text(back)}, made.notes
+        load, back_load = made.loads()
+        rules, _ = rules_of(self.spec.release)
+        notes = (*made.notes, f"config apply-patch would refuse this ({rules}): {refused[0]}")
+        kept = load.besides(tables)
+        names = ("kept_db.json", "config_db.json") if kept else ("config_db.json",)
+        apply = {"config_db.json": full, "apply.sh": load.script(*names)} | (
+            {"kept_db.json": text(kept)} if kept else {}
+        )
+        undo = {"undo.sh": back_load.script(*(("undo_db.json",) if back_load.entries else ()))}
+        if back_load.entries:
+            undo["undo_db.json"] = text(back_load.entries)
+        return apply, undo, notes
+
+    def _database(self, running: str) -> Database:
         try:
             before = json.loads(running)
         except json.JSONDecodeError as error:
             raise self.fail(f"running configuration:{error.lineno}", f"not JSON: {error.msg}") from error
         if not isinstance(before, dict) or not all(isinstance(table, dict) for table in before.values()):
             raise self.fail("running configuration", "not a CONFIG_DB: expected tables of keys")
-        patch: list[dict[str, Any]] = []
-        undo: list[dict[str, Any]] = []
-        tables = self.tables(plan)
-        for table in ORDER:
-            keys = tables.get(table, {})
-            if keys and table not in before:
-                patch.append({"op": "add", "path": f"/{table}", "value": keys})
-                undo.append({"op": "remove", "path": f"/{table}"})
-                continue
-            for key, value in keys.items():
-                path = f"/{table}/{_pointer(key)}"
-                known = before[table].get(key)
-                if known == value:
-                    continue
-                patch.append({"op": "add" if known is None else "replace", "path": path, "value": value})
-                undo.append(
-                    {"op": "remove", "path": path} if known is None else {"op": "replace", "path": path, "value": known}
-                )
-        apply = {"config_db.json": _json(tables), "patch.json": _json(patch)}
-        return apply, {"undo-patch.json": _json(undo[::-1])}
+        return before
 
-    def parse(self, files: Mapping[str, str]) -> Behaviour:
+    def parse(self, files: Mapping[str, str], reading: Reading | None = None) -> Behaviour:
         if "config_db.json" not in files:
             raise self.fail("files", "config_db.json is missing")
         try:
             tables = json.loads(files["config_db.json"])
         except json.JSONDecodeError as error:
             raise self.fail(f"config_db.json:{error.lineno}", f"not JSON: {error.msg}") from error
-        result = {}
-        for port, binding in tables.get("PORT_QOS_MAP", {}).items():
-            built = PortBuilder()
-            dscp_to_tc = self._get(tables, "DSCP_TO_TC_MAP", binding.get("dscp_to_tc_map"), f"PORT_QOS_MAP|{port}")
-            tc_to_queue = self._get(tables, "TC_TO_QUEUE_MAP", binding.get("tc_to_queue_map"), f"PORT_QOS_MAP|{port}")
-            for dscp, tc in dscp_to_tc.items():
-                if tc not in tc_to_queue or not dscp.isdigit() or not 0 <= int(dscp) < 64:
-                    raise self.fail(f"DSCP_TO_TC_MAP {dscp}", f"traffic class {tc} leads to no queue")
-                built.dscp[int(dscp)] = int(tc_to_queue[tc])
-            for key, entry in tables.get("QUEUE", {}).items():
-                owner, _, number = key.partition("|")
-                if owner == port:
-                    self._queue(tables, built, int(number), entry)
-            for key, entry in tables.get("BUFFER_QUEUE", {}).items():
-                owner, _, number = key.partition("|")
-                if owner == port:
-                    profile = self._get(tables, "BUFFER_PROFILE", entry.get("profile"), f"BUFFER_QUEUE|{key}")
-                    self._get(tables, "BUFFER_POOL", profile.get("pool"), f"BUFFER_PROFILE of {key}")
-                    built.limits[int(number)] = int(profile["static_th"]) + int(profile["size"])
-            result[port] = built.build()
+        behaviour = Reader(self, tables, reading or Reading()).behaviour()
         if "patch.json" in files:
             self._patch_agrees(tables, json.loads(files["patch.json"]))
-        return result
+        return behaviour
 
-    def _get(self, tables: dict[str, Table], table: str, key: str | None, where: str) -> dict[str, str]:
-        if key is None or key not in tables.get(table, {}):
-            raise self.fail(where, f"refers to {table} {key!r}, which is not defined")
-        return tables[table][key]
-
-    def _queue(self, tables: dict[str, Table], built: PortBuilder, number: int, entry: dict[str, str]) -> None:
-        built.present.add(number)
-        scheduler = self._get(tables, "SCHEDULER", entry.get("scheduler"), f"QUEUE {number}")
-        if scheduler.get("type") not in ("STRICT", "DWRR"):
-            raise self.fail(f"SCHEDULER {entry['scheduler']}", f"type {scheduler.get('type')!r} is not STRICT or DWRR")
-        if scheduler["type"] == "DWRR":
-            built.weights[number] = int(scheduler["weight"])
-        if "wred_profile" not in entry:
-            return
-        profile = self._get(tables, "WRED_PROFILE", entry["wred_profile"], f"QUEUE {number}")
-        where = f"WRED_PROFILE {entry['wred_profile']}"
-        if profile.get("ecn") not in ("ecn_none", "ecn_all", "ecn_green", "ecn_yellow", "ecn_red"):
-            raise self.fail(where, f"ecn {profile.get('ecn')!r} is not an ECN mode")
-        try:
-            lows, highs, chances = (
-                {int(profile[f"{colour}_{name}"]) for colour in COLOURS}
-                for name in ("min_threshold", "max_threshold", "drop_probability")
-            )
-        except (KeyError, ValueError) as error:
-            raise self.fail(where, f"missing or malformed field: {error}") from error
-        if len(lows) > 1 or len(highs) > 1 or len(chances) > 1:
-            raise self.fail(where, "colours differ; every packet of ours may have any colour")
-        low, high, chance = lows.pop(), highs.pop(), chances.pop()
-        if low > high or low == 0 or chance > 100:
-            raise self.fail(where, f"thresholds {low}..{high} at {chance}% make no sense (0 means the whole buffer)")
-        built.random_detect[number] = RandomDetect(
-            min_bytes=low,
-            max_bytes=high,
-            probability_percent=chance,
-            mark_ect=profile["ecn"] == "ecn_all",
-            drop_not_ect=all(profile.get(f"wred_{colour}_enable") == "true" for colour in COLOURS),
-        )
-
-    def _patch_agrees(self, tables: dict[str, Table], patch: list[dict[str, Any]]) -> None:
-        """Every key the patch sets must be the table's; a patch for a running configuration may leave keys out."""
+    def _patch_agrees(self, tables: Database, patch: list[dict[str, Any]]) -> None:
+        """What the patch sets must be what the tables have; entries that it keeps for others are not in them."""
+        count = 0
         for step in patch:
-            table, _, key = step["path"].lstrip("/").partition("/")
-            name = key.replace("~1", "/").replace("~0", "~")
-            wanted = tables.get(table) if not key else tables.get(table, {}).get(name)
-            if step.get("value") != wanted:
+            wanted: Any = tables
+            for part in parts_of(step["path"]):
+                wanted = wanted.get(part) if isinstance(wanted, dict) else None
+            count += wanted is not None
+            if step["op"] != "remove" and wanted is not None and step.get("value") != wanted:
+                if isinstance(wanted, dict) and wanted.items() <= step["value"].items():
+                    continue
                 raise self.fail("patch.json", f"{step['path']} is not what config_db.json has")
-        if patch and all(step["op"] == "add" and step["path"].count("/") > 1 for step in patch):
-            count = sum(len(keys) for keys in tables.values())
-            if len(patch) != count:
-                raise self.fail("patch.json", f"adds {len(patch)} keys, config_db.json has {count}")
+        keys = sum(len(entries) for entries in tables.values())
+        if patch and all(step["op"] == "add" and len(parts_of(step["path"])) == 2 for step in patch) and count < keys:
+            raise self.fail("patch.json", f"adds {count} keys, config_db.json has {keys}")
+
+    def steps(self, files: Mapping[str, str]) -> Procedure:
+        """By patch, by script, or by merging alone; and no undo where nothing says what stood there."""
+        if "patch.json" in files or "undo-patch.json" in files:
+            return self.procedure
+        if "apply.sh" in files or "undo.sh" in files:
+            return replace(self.procedure, apply=BY_SCRIPT, undo=UNDO_BY_SCRIPT)
+        return replace(self.procedure, apply=BY_LOAD, undo=NO_UNDO)
 
     def parse_counters(self, text: str) -> list[QueueCounters]:
         rows: list[QueueCounters] = []
@@ -302,14 +287,6 @@ class Sonic(Target):
                     )
                 )
         return merge(rows)
-
-
-def _pointer(key: str) -> str:
-    return key.replace("~", "~0").replace("/", "~1")
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, indent=1) + "\n"
 
 
 TARGET = Sonic()

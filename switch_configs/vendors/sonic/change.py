@@ -1,0 +1,152 @@
+"""From one switch's CONFIG_DB to the same with a policy in it, and back: by patch where the updater allows it, or load.
+
+``config load`` merges fields into what is there, so whatever must go is deleted by name first. Both ways are tried on a
+model of the device before they are written: the way back must end in exactly the running configuration.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from mlt.switch_configs.vendors.sonic.model import split_queue_key
+from mlt.switch_configs.vendors.sonic.updater import Database, Operation, difference, patched
+
+# One entry here holds the fields of several owners: ours are set, the others' stay.
+SHARED_ENTRIES = ("PORT_QOS_MAP",)
+RANGED_TABLES = ("QUEUE", "BUFFER_QUEUE")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Load:
+    """What leads from one database to another without the updater: keys and fields to delete, then entries to load."""
+
+    keys: tuple[tuple[str, str], ...]
+    fields: tuple[tuple[str, str, str], ...]
+    entries: Database
+
+    def run(self, database: Database) -> Database:
+        """What the device has afterwards: ``sonic-db-cli`` deletes, ``config load`` merges fields."""
+        result = copy.deepcopy(database)
+        for table, key in self.keys:
+            del result[table][key]
+        for table, key, name in self.fields:
+            del result[table][key][name]
+        for table, entries in self.entries.items():
+            for key, entry in entries.items():
+                result.setdefault(table, {}).setdefault(key, {}).update(entry)
+        return {table: entries for table, entries in result.items() if entries}
+
+    def besides(self, tables: Database) -> Database:
+        """The entries to load that ``tables`` does not hold: the device's own, written out queue by queue."""
+        rest = {
+            table: {key: entry for key, entry in entries.items() if key not in tables.get(table, {})}
+            for table, entries in self.entries.items()
+        }
+        return {table: entries for table, entries in rest.items() if entries}
+
+    def script(self, *files: str) -> str:
+        """The same as shell commands; ``files`` hold the entries."""
+        lines = ["#!/bin/sh", "set -eu"]
+        lines += [f"sonic-db-cli CONFIG_DB DEL {shlex.quote(f'{table}|{key}')}" for table, key in self.keys]
+        lines += [
+            f"sonic-db-cli CONFIG_DB HDEL {shlex.quote(f'{table}|{key}')} {shlex.quote(name)}"
+            for table, key, name in self.fields
+        ]
+        lines += [f"config load -y {file}" for file in files]
+        return "\n".join(lines) + "\n"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """One device before and after. ``notes``: what of the device's bears on the policy and stays."""
+
+    before: Database
+    after: Database
+    notes: tuple[str, ...] = field(default=())
+
+    def patch(self) -> tuple[list[Operation], list[Operation]]:
+        """(patch, its inverse), both tried: the second must restore ``before`` exactly."""
+        there, back = list(difference(self.before, self.after)), list(difference(self.after, self.before))
+        if patched(self.before, there) != self.after or patched(self.after, back) != self.before:
+            raise AssertionError("the patch does not lead there and back")
+        return there, back
+
+    def loads(self) -> tuple[Load, Load]:
+        """(there, back) by deletion and ``config load``, both tried."""
+        there, back = _load(self.before, self.after), _load(self.after, self.before)
+        if there.run(self.before) != self.after or back.run(self.after) != self.before:
+            raise AssertionError("the load does not lead there and back")
+        return there, back
+
+
+def _load(before: Database, after: Database) -> Load:
+    keys = [(table, key) for table, entries in before.items() for key in entries if key not in after.get(table, {})]
+    fields = [
+        (table, key, name)
+        for table, entries in before.items()
+        for key, entry in entries.items()
+        for name in entry
+        if key in after.get(table, {}) and name not in after[table][key]
+    ]
+    entries: Database = {}
+    for table, wanted in after.items():
+        changed = {key: entry for key, entry in wanted.items() if before.get(table, {}).get(key) != entry}
+        if changed:
+            entries[table] = changed
+    return Load(keys=tuple(keys), fields=tuple(fields), entries=entries)
+
+
+def change(running: Mapping[str, Any], tables: Database, ports: tuple[str, ...]) -> Change:
+    """The running configuration with ``tables`` in it; ranges of queues on ``ports`` are split where they overlap."""
+    before: Database = {table: entries for table, entries in copy.deepcopy(dict(running)).items() if entries}
+    after = copy.deepcopy(before)
+    notes: list[str] = []
+    for table in RANGED_TABLES:
+        if table in tables and table in after:
+            after[table] = _split(after[table], tables[table], ports, table, notes)
+    for table, entries in tables.items():
+        for key, entry in entries.items():
+            known = after.setdefault(table, {}).get(key, {})
+            after[table][key] = {**known, **entry} if table in SHARED_ENTRIES else dict(entry)
+    for port in ports:
+        classes = after.get("PORT_QOS_MAP", {}).get(port, {}).get("pfc_enable", "")
+        if classes:
+            notes.append(f"{port} keeps pfc_enable {classes}: those classes are paused, not dropped; clear it for mlt")
+    if "global" in after.get("PORT_QOS_MAP", {}):
+        notes.append("PORT_QOS_MAP|global stays; it serves the ports that have no entry of their own")
+    return Change(before=before, after=after, notes=tuple(notes))
+
+
+def _split(
+    entries: dict[str, dict[str, str]],
+    ours: Mapping[str, Any],
+    ports: tuple[str, ...],
+    table: str,
+    notes: list[str],
+) -> dict[str, dict[str, str]]:
+    """Entries with every range (or list of ports) that overlaps ``ours`` written out queue by queue."""
+    result: dict[str, dict[str, str]] = {}
+    for key, entry in entries.items():
+        split = split_queue_key(key)
+        if split is None or key in ours:
+            result[key] = entry
+            continue
+        named, queues = split
+        single = [f"{port}|{queue}" for port in named for queue in queues]
+        if not any(each in ours for each in single):
+            result[key] = entry
+            continue
+        rest = [each for each in single if each not in ours]
+        notes.append(f"{table}|{key} is split" + (f"; {', '.join(rest)} keep its entry" if rest else ""))
+        result.update({each: dict(entry) for each in rest})
+    return result
+
+
+def text(value: Any) -> str:
+    """JSON as the device's own files have it."""
+    return json.dumps(value, indent=1) + "\n"
