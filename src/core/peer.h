@@ -51,6 +51,7 @@ struct Peer {
   std::uint32_t work_head = kNil;     // sends with segments to go, in send order
   std::uint32_t blind_segments = 0;   // sent for receives that are not known to be posted
   std::uint32_t blind_transfers = 0;  // that these belong to
+  std::uint32_t abandoned = 0;        // of both, those of sends whose ABORT nobody answered: they count for good
   bool window_blocked = false;
   bool judging_put_off = false;          // until the peer's timer: enough segments were judged in one call
   std::uint32_t stall_repeats = 0;       // timeouts that the window stayed full

@@ -235,7 +235,11 @@ void Sender::settle(SendState& state, SendEvent event) {
   MLT_CHECK(state.machine.on(event, shared_.counters));
   const std::uint32_t slot = slot_of(state);
   // PROTOCOL 8.1.7: what was sent blindly then counts as long as the connection lasts
-  if (event != SendEvent::k_abandoned) forget_blind(state);
+  if (event != SendEvent::k_abandoned) {
+    forget_blind(state);
+  } else if (!state.receiver_ready && state.blind_segments > 0) {
+    shared_.peers[state.request.peer].abandoned += state.blind_segments + 1;
+  }
   aborts_due_.clear(slot);
   shared_.timers.cancel(shared_.send_timer(slot));
   unlink_tag(state);
@@ -270,7 +274,14 @@ bool Sender::finish(TimeNs now, SendState& state, SendEvent event, CompletionSta
   return true;
 }
 
-void Sender::add_usage(Usage& usage) const { usage.sends = {states_.size() - free_.size(), states_.size()}; }
+void Sender::add_usage(Usage& usage) const {
+  usage.sends = {states_.size() - free_.size(), states_.size()};
+  for (const Peer& peer : shared_.peers) {
+    if (!peer.up) continue;
+    usage.early_sent.used += peer.blind_segments + peer.blind_transfers - peer.abandoned;
+    usage.early_sent.limit += std::max(peer.early_segments, 1U) + std::max(peer.early_transfers, 1U);
+  }
+}
 
 void Sender::complete(std::uint32_t slot, Completion& completion) const {
   const SendState& state = states_[slot];

@@ -16,6 +16,7 @@ struct Usage {
   Held receives;        //
   Held bitmap_words;    // of all transfers under way
   Held early_segments;  // kept for receives that are not posted yet
+  Held early_sent;      // segments and transfers for receives not known to be posted, but for abandoned ones (8.1.7)
   Held replies;         // answers and give-ups that wait to be sent, over both ways
   Held completions;     // not yet polled
 };

@@ -36,6 +36,7 @@ class Connections {
     base::TimeNs ready_ns = 0;
     std::vector<std::byte> bytes;
     bool of_machines = false;  // from a collective's machine to another, not between endpoints
+    bool goodbye = false;      // nothing follows
   };
   struct Stream {
     std::deque<Message> waiting;

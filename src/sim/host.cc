@@ -34,6 +34,13 @@ std::string run_fault(const core::Transmit& run, const core::TransmitCapabilitie
   return bytes == run.total_bytes ? "" : "slices that do not add up to the run";
 }
 
+// Nobody looks, unless a world says so.
+void World::coming_up(std::uint16_t, const core::PeerUp&) {}
+void World::going_down(std::uint16_t, std::uint16_t) {}
+void World::reading(std::uint16_t, base::TimeNs, std::span<const std::byte>, bool) {}
+void World::limiting(std::uint16_t, const core::PathLimit&) {}
+void World::turn_ended(std::uint16_t, base::TimeNs) {}
+
 Host::Host(World& world, std::uint16_t rank, const HostConfig& config)
     : world_(world),
       rank_(rank),
@@ -74,6 +81,7 @@ void Host::wait(base::TimeNs now, Input input) {
 bool Host::receive(base::TimeNs now, const Packet& packet) {
   const base::TimeNs local = config_.clock.local(now);
   if (!must_wait(now)) {
+    world_.reading(rank_, local, packet.datagram(), false);
     endpoint_->on_datagram(local, packet.datagram(), packet.ecn, local);
     turn(now);
     return true;
@@ -99,6 +107,16 @@ void Host::control(base::TimeNs now, const core::PeerDown& down) {
 }
 void Host::control(base::TimeNs now, std::uint16_t from, std::span<const std::byte> message, bool of_machines) {
   if (is_up()) wait(now, Message{from, {message.begin(), message.end()}, of_machines});
+}
+
+void Host::control(base::TimeNs now, const core::PathLimit& limit) {
+  if (is_up()) wait(now, limit);
+}
+
+void Host::close(base::TimeNs now) {
+  if (!is_up()) return;
+  endpoint_->on_control(config_.clock.local(now), core::Closing{});
+  while (endpoint_->poll_control(config_.clock.local(now), *output_)) world_.message(rank_, *output_);
 }
 
 core::PostStatus Host::post(base::TimeNs now, const core::SendRequest& request) {
@@ -136,18 +154,28 @@ void Host::on_turn(base::TimeNs now, std::uint32_t number) {
 
 void Host::apply(base::TimeNs local, const Input& input) {
   std::visit(Overloaded{
-                 [&](const Datagram& d) { endpoint_->on_datagram(local, d.bytes, d.ecn, d.arrival_ns); },
+                 [&](const Datagram& d) {
+                   world_.reading(rank_, local, d.bytes, false);
+                   endpoint_->on_datagram(local, d.bytes, d.ecn, d.arrival_ns);
+                 },
                  [&](const Up& up) {
+                   world_.coming_up(rank_, up.up);
                    endpoint_->on_control(local, up.up);
                    connections_[up.up.peer] = up.connection;
                  },
                  [&](const core::PeerDown& down) {
+                   world_.going_down(rank_, down.peer);
                    endpoint_->on_control(local, down);
                    connections_[down.peer] = 0;
                    world_.went_down(rank_, down.peer);
                  },
+                 [&](const core::PathLimit& limit) {
+                   world_.limiting(rank_, limit);
+                   endpoint_->on_control(local, limit);
+                 },
                  [&](const Message& m) {
                    if (m.of_machines) return world_.machine_message(rank_, m.from, m.bytes);
+                   world_.reading(rank_, local, m.bytes, true);
                    endpoint_->on_control(local, core::PeerMessage{m.from, m.bytes});
                  },
              },
@@ -182,6 +210,7 @@ void Host::turn(base::TimeNs now) {
   core::Completion completion;
   while (endpoint_->poll_completion(completion)) world_.completed(rank_, completion);
   if (!is_up()) return;
+  world_.turn_ended(rank_, local);
   const base::TimeNs timeout = endpoint_->next_timeout();
   if (timeout <= local && !card_full) {
     return world_.violation(rank_, "a timer is still due after it was serviced: the driver would spin");

@@ -36,6 +36,12 @@ class World {
   // A message of a machine was read; the endpoint was told that a peer is down.
   virtual void machine_message(std::uint16_t host, std::uint16_t from, std::span<const std::byte> bytes) = 0;
   virtual void went_down(std::uint16_t host, std::uint16_t peer) = 0;
+  // For an observer (sim/observer.h), just before the endpoint is told of it, with the host's own time.
+  virtual void coming_up(std::uint16_t host, const core::PeerUp& up);
+  virtual void going_down(std::uint16_t host, std::uint16_t peer);
+  virtual void reading(std::uint16_t host, base::TimeNs local, std::span<const std::byte> bytes, bool by_control);
+  virtual void limiting(std::uint16_t host, const core::PathLimit& limit);
+  virtual void turn_ended(std::uint16_t host, base::TimeNs local);
   virtual void schedule_turn(std::uint16_t host, base::TimeNs at, std::uint32_t number) = 0;
   virtual std::uint64_t card_backlog_bytes(std::uint16_t host) const = 0;
   virtual base::TimeNs card_drained_ns(std::uint16_t host, std::uint64_t bytes) const = 0;
@@ -71,7 +77,10 @@ class Host {
   // `connection`: the simulator's number of it.
   void control(base::TimeNs now, const core::PeerUp& up, std::uint64_t connection);
   void control(base::TimeNs now, const core::PeerDown& down);
+  void control(base::TimeNs now, const core::PathLimit& limit);
   void control(base::TimeNs now, std::uint16_t from, std::span<const std::byte> message, bool of_machines);
+  // The process is about to leave: what it still has to say goes out now.
+  void close(base::TimeNs now);
   core::PostStatus post(base::TimeNs now, const core::SendRequest& request);
   core::PostStatus post(base::TimeNs now, const core::ReceiveRequest& request);
   void cancel(base::TimeNs now, core::OperationId operation, core::CompletionKind kind);
@@ -94,7 +103,7 @@ class Host {
     core::PeerUp up;
     std::uint64_t connection = 0;
   };
-  using Input = std::variant<Datagram, Up, core::PeerDown, Message>;
+  using Input = std::variant<Datagram, Up, core::PeerDown, core::PathLimit, Message>;
 
   void wake(base::TimeNs now);
   void turn(base::TimeNs now);

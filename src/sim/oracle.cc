@@ -32,9 +32,15 @@ Oracle::Oracle(VirtualDriver& driver, bool faultless)
       retired_(core::kCounterNames.size()),
       receives_ended_(driver.hosts()),
       paused_(driver.hosts()) {
+  if (driver.shows_everything()) {
+    watches_ = std::make_unique<Watches>(Watches{SendWatch(driver), ReceiveWatch(driver), {}});
+    watches_->due.resize(driver.hosts());
+    driver.observer = this;
+  }
   simulator_.on_completion = [this](std::uint16_t rank, const Completion& c) { on_completion(rank, c); };
   simulator_.on_crash = [this](std::uint16_t rank, const core::Endpoint& endpoint) {
     for (std::size_t i = 0; i < retired_.size(); ++i) retired_[i] += endpoint.counters().values()[i];
+    unwatch_host(rank);
     for (const auto& operation : operations_) {
       if (operation->plan.host != rank || operation->ended || operation->lost) continue;
       operation->lost = true;
@@ -44,6 +50,7 @@ Oracle::Oracle(VirtualDriver& driver, bool faultless)
 }
 
 Oracle::~Oracle() {
+  simulator_.observer = nullptr;
   simulator_.on_completion = nullptr;
   simulator_.on_crash = nullptr;
 }
@@ -75,6 +82,8 @@ void Oracle::on_completion(std::uint16_t rank, const Completion& completion) {
   operation.ended_ns = simulator_.now();
   operation.ended = true;  // what is checked below may look at both sides
   --open_;
+  unwatch(operation);
+  mix_contents(operation, completion);
   check_memory(operation);
   check_end(operation, completion);
   if (operation.kind == CompletionKind::kSend) {
@@ -105,6 +114,10 @@ void Oracle::check_end(const Operation& operation, const Completion& completion)
     violate(3, operation, "ended " + std::to_string(late) + " ns after its deadline");
   }
   const base::DurationNs timeout = plan.timeout_ns > 0 ? plan.timeout_ns : host.endpoint.operation_timeout_ns;
+  const base::DurationNs beyond = now - operation.posted_ns - timeout;
+  if (beyond > kDeadlineSlackNs + host.wake_up_ns && !paused_[plan.host]) {
+    violate(14, operation, "ended " + std::to_string(beyond) + " ns after its timeout");
+  }
   const auto match = matches_.find(operation.key);
   const core::OperationId other_id =
       operation.kind == CompletionKind::kSend ? match->second.receive : match->second.send;
@@ -130,9 +143,10 @@ void Oracle::check_end(const Operation& operation, const Completion& completion)
       }
       return;
     case CompletionStatus::kPeerFailed:
-      if (simulator_.connection(plan.host, plan.peer) == operation.key.connection) {
+      if (simulator_.connection(plan.host, plan.peer) == operation.key.connection && !operation.too_long) {
         violate(3, operation, "the peer is said to have failed, but the connection is up");
       }
+      if (operation.told) violate(3, operation, "its receiver ended it well and left in order, and it failed");
       return;
     case CompletionStatus::kCancelled:
       if (!operation.cancelled && (other == nullptr || !(other_failed(*other) || outcome_forgotten(*other)))) {
@@ -211,7 +225,7 @@ void Oracle::check_status(const Operation& receive, const Completion& completion
       if (!within(missing / element)) {
         violate(1, receive, std::to_string(missing) + " bytes are missing, beyond the bound");
       }
-      if (faultless_ && plan.stop == core::StopPolicy::kPatient) {
+      if (faultless_ && plan.stop == core::StopPolicy::kPatient && plan.peer != overrunning_) {
         violate(8, receive, std::to_string(missing) + " bytes lost on a network without faults");
       }
       break;

@@ -9,6 +9,13 @@
 //   7  no run of events without progress longer than a bound
 //   8  with no faults, `patient` loses nothing
 //   9  no event in a phase that its state table excludes
+// and, of what single hosts read and send (sim/send_watch.h, sim/receive_watch.h), where the driver shows it:
+//  10  no more in flight than the window
+//  11  no sooner than the rate allows, and no longer runs
+//  12  in send order
+//  13  no more early data than was offered; what was offered is kept
+//  14  an operation whose end is settled ends at once
+//  15  what a datagram says of its transfer and path is true
 // It knows the protocol's promises and nothing of how they are kept.
 #pragma once
 
@@ -19,6 +26,8 @@
 #include <string>
 #include <vector>
 
+#include "sim/receive_watch.h"
+#include "sim/send_watch.h"
 #include "sim/virtual_driver.h"
 
 namespace mlt::sim {
@@ -43,7 +52,7 @@ struct Plan {
   bool by_place_function = false;
 };
 
-class Oracle {
+class Oracle final : private Observer {
  public:
   // `faultless`: nothing in the network drops, repeats or delays beyond its queues, so rule 8 applies.
   Oracle(VirtualDriver& driver, bool faultless);
@@ -57,6 +66,8 @@ class Oracle {
   void cancel(core::OperationId operation);
   // From now on the network is not without faults: it dropped something, or let data overtake data of the same path.
   void on_network_fault() { faultless_ = false; }
+  // This host sends more early data than it was offered: what it loses by that is its own fault.
+  void on_overrunning(std::uint16_t host) { overrunning_ = host; }
   // Stops a host for a while.
   void pause(std::uint16_t host, base::DurationNs duration_ns);
 
@@ -103,6 +114,8 @@ class Oracle {
     bool ended = false;
     bool lost = false;  // its process crashed: nothing is owed to it
     bool cancelled = false;
+    bool told = false;      // a send: its receiver left in order, and had ended well
+    bool too_long = false;  // a send: the network carries no segment of it
     core::CompletionStatus status = core::CompletionStatus::kComplete;
     std::uint64_t missing_bytes = 0;
     std::uint64_t ended_at = 0;  // a receive: how many had ended at its host, this one included
@@ -110,6 +123,31 @@ class Oracle {
     Oracle* oracle = nullptr;
     std::uint32_t segment_bytes = 0;
   };
+
+  // The models of what hosts owe, and what these find settled.
+  struct Watches {
+    struct Due {
+      core::OperationId operation = 0;
+      const char* why = nullptr;
+    };
+    SendWatch sends;
+    ReceiveWatch receives;
+    std::vector<std::vector<Due>> due;  // per host: must have ended when its turn is over
+  };
+
+  void came_up(std::uint16_t rank, const core::PeerUp& up) override;
+  void went_down(std::uint16_t rank, std::uint16_t peer) override;
+  void hears_goodbye(std::uint16_t rank, std::uint16_t peer) override;
+  void is_limited(std::uint16_t rank, const core::PathLimit& limit) override;
+  void reads(std::uint16_t rank, base::TimeNs local, std::span<const std::byte> bytes, bool by_control) override;
+  void sends_run(std::uint16_t rank, base::TimeNs local, const core::Transmit& run) override;
+  void sends(std::uint16_t rank, base::TimeNs local, const Packet& packet) override;
+  void sends_message(std::uint16_t rank, base::TimeNs local, const core::ControlOutput& output) override;
+  void turn_ended(std::uint16_t rank, base::TimeNs local) override;
+  void must_end(core::OperationId operation, const char* why);
+  void watch(const Operation& operation);
+  void unwatch(const Operation& operation);
+  void unwatch_host(std::uint16_t rank);
 
   core::OperationId post(const Plan& plan, core::CompletionKind kind);
   void on_completion(std::uint16_t rank, const core::Completion& completion);
@@ -121,6 +159,8 @@ class Oracle {
   void check_end(const Operation& operation, const core::Completion& completion);
   void check_memory(const Operation& operation);
   void check_conservation();
+  void check_early(const Operation& receive, const std::vector<std::uint32_t>& offsets);
+  void mix_contents(const Operation& operation, const core::Completion& completion);
   void end(Operation& operation);
   bool other_failed(const Operation& operation) const;
   bool outcome_forgotten(const Operation& operation) const;
@@ -139,6 +179,8 @@ class Oracle {
   std::vector<std::uint64_t> retired_;         // counters of endpoints that are gone
   std::vector<std::uint64_t> receives_ended_;  // per host
   std::vector<bool> paused_;                   // hosts that were stopped at some time: late for everything
+  std::uint16_t overrunning_ = 0xFFFF;
+  std::unique_ptr<Watches> watches_;  // none where the driver does not show everything
 };
 
 }  // namespace mlt::sim

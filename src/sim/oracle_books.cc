@@ -110,6 +110,7 @@ void Oracle::check_limits(bool at_the_end) {
     check("receives", receives);
     check("bitmap words", words);
     check("replies", usage.replies);
+    check("early segments and transfers sent", usage.early_sent);
     check("completions", usage.completions);
     // Segments for receives that were never posted stay: that is what the buffer is for.
     if (!at_the_end) check("early segments", usage.early_segments);

@@ -79,6 +79,7 @@ core::OperationId Oracle::post(const Plan& plan, CompletionKind kind) {
   }
   if (status == core::PostStatus::kPosted) {
     ++next;
+    watch(operation);
     return operation.id;
   }
   --open_;
@@ -98,6 +99,8 @@ void Oracle::cancel(core::OperationId id) {
   Operation& operation = *operations_[id - 1];
   if (operation.ended || operation.lost) return;
   operation.cancelled = true;
+  must_end(id, "it was cancelled");
+  unwatch(operation);
   simulator_.cancel(operation.plan.host, id, operation.kind);
 }
 

@@ -242,6 +242,90 @@ void draw_rarities(Prng& prng, Scenario& scenario, double most_bytes) {
   scenario.accidents.push_back(hole);
 }
 
+// Sizes and bounds as people write them: hundreds of elements, and fractions of these that are whole.
+void draw_round_bounds(Prng& prng, const Scenario& scenario, Exchange& exchange) {
+  const std::uint32_t round = 100 * wire::element_bytes(exchange.send.element);
+  if (exchange.send.bytes != exchange.receive.bytes || exchange.send.bytes < round) return;
+  exchange.send.bytes = exchange.receive.bytes = exchange.send.bytes / round * round;
+  if (!exchange.send.tags.empty()) {
+    exchange.send.tags.resize(core::SegmentGrid(exchange.send.bytes, scenario.simulator.segment_bytes).count());
+  }
+  if (!wire::is_floating_point(exchange.receive.element)) return;
+  exchange.receive.loss_bound = pick(prng, {0.01, 0.1, 0.25, 0.29, 0.5, 0.57, 0.6, 0.9});
+}
+
+void draw_leave(Prng& prng, Scenario& scenario, double most_bytes) {
+  Accident accident;
+  accident.kind = Accident::Kind::kLeave;
+  accident.a = static_cast<std::uint32_t>(prng.below(scenario.hosts));
+  accident.start_ns = spread_ns(prng, 100 * kMicrosecond, 30 * kMillisecond);
+  accident.length_ns = spread_ns(prng, 10 * kMicrosecond, 300 * kMillisecond);
+  scenario.accidents.push_back(accident);
+  // All that it has to say finds room.
+  core::EndpointConfig& endpoint = scenario.simulator.host.endpoint;
+  endpoint.finished_log = endpoint.reply_queue = 512;
+  for (std::uint64_t more = prng.below(4); more > 0; --more) {
+    Exchange exchange = draw_exchange(prng, scenario, prng.below(scenario.exchanges.size()), false, most_bytes);
+    const DurationNs later = accident.start_ns + accident.length_ns + spread_ns(prng, kMicrosecond, kMillisecond);
+    exchange.send_at_ns += later;
+    exchange.receive_at_ns += later;
+    if (exchange.cancel_at_ns > 0) exchange.cancel_at_ns += later;
+    scenario.exchanges.push_back(exchange);
+  }
+}
+
+// Around the length of some transfer's longest segment, where a byte decides.
+void draw_path_limit(Prng& prng, Scenario& scenario) {
+  const Exchange& exchange = scenario.exchanges[prng.below(scenario.exchanges.size())];
+  const std::uint32_t longest = std::min(exchange.send.bytes, scenario.simulator.segment_bytes);
+  Accident accident;
+  accident.kind = Accident::Kind::kPathLimit;
+  accident.a = exchange.send.host;
+  accident.b = exchange.send.peer;
+  accident.start_ns = exchange.send_at_ns + spread_ns(prng, kMicrosecond, 5 * kMillisecond);
+  accident.amount = std::max(0.0, static_cast<double>(longest) + pick(prng, {-1'000.0, -8.0, -4.0, -1.0, 0.0, 8.0}));
+  scenario.accidents.push_back(accident);
+}
+
+// A generator of its own: what earlier draws meant stays.
+void draw_third(Scenario& scenario, double most_bytes) {
+  Prng prng(Prng(scenario.seed ^ 0x7417DULL).next());
+  core::EndpointConfig& endpoint = scenario.simulator.host.endpoint;
+  if (prng.chance(0.3)) {
+    for (Exchange& exchange : scenario.exchanges) {
+      if (prng.chance(0.5)) draw_round_bounds(prng, scenario, exchange);
+    }
+  }
+  if (prng.chance(0.2)) endpoint.first_sequence = 0U - static_cast<std::uint32_t>(1 + prng.below(200));
+  if (prng.chance(0.15)) {
+    scenario.simulator.overrunning_host = static_cast<std::uint16_t>(prng.below(scenario.hosts));
+    scenario.simulator.overrun_factor = pick<std::uint32_t>(prng, {2, 8, 1'000});
+  }
+  if (prng.chance(0.2)) {
+    for (std::uint64_t more = 1 + prng.below(3); more > 0; --more) draw_path_limit(prng, scenario);
+  }
+  // Second thoughts and pauses where the network does nothing wrong: what is lost then was given up too early.
+  if (scenario.faultless && prng.chance(0.5)) {
+    for (Exchange& exchange : scenario.exchanges) {
+      if (!prng.chance(0.15)) continue;
+      exchange.cancel_at_ns = exchange.send_at_ns + spread_ns(prng, kMicrosecond, 20 * kMillisecond);
+      exchange.cancel_send = prng.chance(0.7);
+    }
+  }
+  if (scenario.faultless && prng.chance(0.3)) {
+    Accident pause;
+    pause.a = static_cast<std::uint32_t>(prng.below(scenario.hosts));
+    pause.start_ns = spread_ns(prng, 100 * kMicrosecond, 20 * kMillisecond);
+    pause.length_ns = spread_ns(prng, 10 * kMicrosecond, 200 * kMillisecond);
+    scenario.accidents.push_back(pause);
+    scenario.simulator.host.socket_buffer_bytes = 1U << 30;  // nothing is lost in it
+  }
+  if (!scenario.faultless && prng.chance(0.15)) draw_leave(prng, scenario, most_bytes);
+  for (const Accident& accident : scenario.accidents) {
+    scenario.quiet_ns = std::max(scenario.quiet_ns, accident.start_ns + accident.length_ns);
+  }
+}
+
 }  // namespace
 
 Topology Scenario::topology() const {
@@ -271,7 +355,8 @@ Scenario draw_scenario(std::uint64_t seed, Draw draw) {
   scenario.simulator.seed = seed;
   // The generator's own increment must not be what sets neighbouring seeds apart: it made one draw the other's numbers,
   // shifted by one.
-  Prng prng(draw == Draw::kFirst ? seed * 0x9E3779B97F4A7C15ULL + 0x5CE7A210ULL : Prng(seed ^ 0x5CE7A210ULL).next());
+  const bool first = draw == Draw::kFirst;
+  Prng prng(first ? seed * 0x9E3779B97F4A7C15ULL + 0x5CE7A210ULL : Prng(seed ^ 0x5CE7A210ULL).next());
   scenario.faultless = prng.chance(0.15);
   scenario.hosts =
       static_cast<std::uint16_t>(prng.chance(0.8) ? 2 + prng.below(4) : pick<std::uint64_t>(prng, {8, 16, 32}));
@@ -315,6 +400,7 @@ Scenario draw_scenario(std::uint64_t seed, Draw draw) {
       scenario.spine_delay.push_back(spread(prng, 1, 20));
     }
   }
+  if (draw == Draw::kThird) draw_third(scenario, most_bytes);
   scenario.limit_ns = scenario.quiet_ns + 12 * kSecond;
   return scenario;
 }
@@ -327,13 +413,16 @@ std::string Scenario::text() const {
            std::to_string(faults.corrupt) + "\n";
   };
   static constexpr const char* kShapes[] = {"star", "dumbbell", "leaf-spine"};
-  static constexpr const char* kAccidents[] = {"pause",     "partition",  "link down", "gray link",
-                                               "slow link", "disconnect", "crash",     "black hole"};
-  std::string text = "seed " + std::to_string(seed) + ": " + std::to_string(hosts) + " hosts, " +
-                     kShapes[static_cast<std::size_t>(shape)] + ", " + std::to_string(spines) + " spines, " +
-                     std::to_string(endpoint.paths) + " paths, segments of " + std::to_string(simulator.segment_bytes) +
-                     " bytes, window " + std::to_string(simulator.window_bytes) + (faultless ? ", faultless" : "") +
-                     (control_datagrams_lost ? ", all control datagrams lost" : "") + "\n";
+  static constexpr const char* kAccidents[] = {"pause",      "partition", "link down",  "gray link", "slow link",
+                                               "disconnect", "crash",     "black hole", "leave",     "path limit"};
+  std::string text =
+      "seed " + std::to_string(seed) + ": " + std::to_string(hosts) + " hosts, " +
+      kShapes[static_cast<std::size_t>(shape)] + ", " + std::to_string(spines) + " spines, " +
+      std::to_string(endpoint.paths) + " paths, segments of " + std::to_string(simulator.segment_bytes) +
+      " bytes, window " + std::to_string(simulator.window_bytes) + (faultless ? ", faultless" : "") +
+      (control_datagrams_lost ? ", all control datagrams lost" : "") +
+      (simulator.overrun_factor > 1 ? ", overrun by " + std::to_string(simulator.overrunning_host) : "") +
+      ", sequence numbers from " + std::to_string(endpoint.first_sequence) + "\n";
   text += impairments("data:", fabric.host_link.data) + impairments("control:", fabric.host_link.control);
   for (const Accident& accident : accidents) {
     text += std::string(kAccidents[static_cast<std::size_t>(accident.kind)]) + " of " + std::to_string(accident.a) +

@@ -25,6 +25,8 @@ struct Accident {
     kDisconnect,  // a and b lose their control connection and make a new one
     kCrash,       // a: host; its process dies and starts again after a while
     kBlackHole,   // edge a: data only is lost, or control datagrams only (amount 0 or 1)
+    kLeave,       // a: host; its process leaves in order, and starts again after a while
+    kPathLimit,   // host a is told that the network carries no larger payload to b than `amount`
   };
   Kind kind = Kind::kPause;
   std::uint32_t a = 0;
@@ -56,7 +58,7 @@ struct Scenario {
   std::vector<Exchange> exchanges;
   std::vector<Accident> accidents;
   bool control_datagrams_lost = false;  // all of them, for good: only the control connections work
-  bool faultless = false;               // nothing drops, repeats or reorders, and nothing happens
+  bool faultless = false;               // nothing drops, repeats or reorders, and no host or connection fails
   base::DurationNs quiet_ns = 0;        // faults and accidents are over by then; impairments of links too
   // By then every operation has ended: the timeouts of those whose other side is gone are shorter.
   base::DurationNs limit_ns = 0;
@@ -65,8 +67,9 @@ struct Scenario {
   std::string text() const;
 };
 
-// kFirst: as the seeds of the oldest regressions were drawn, whose neighbours were not independent.
-enum class Draw : std::uint8_t { kFirst, kIndependent };
-Scenario draw_scenario(std::uint64_t seed, Draw draw = Draw::kIndependent);
+// Regressions keep the meaning that their seeds had. kFirst: the oldest, whose neighbours were not independent.
+// kSecond: before orderly ends, path limits, sequence numbers that wrap, peers beyond their share and round bounds.
+enum class Draw : std::uint8_t { kFirst, kSecond, kThird };
+Scenario draw_scenario(std::uint64_t seed, Draw draw = Draw::kThird);
 
 }  // namespace mlt::sim

@@ -4,11 +4,15 @@
 #include <cstring>
 #include <utility>
 
+#include "base/bytes.h"
 #include "base/check.h"
 
 namespace mlt::sim {
 
 namespace {
+
+// Of every datagram that is delivered: the header of a data packet. Payloads are in the digest when they complete.
+constexpr std::size_t kDigestedBytes = MLT_DATA_HEADER_BYTES;
 
 std::uint32_t longest_datagram(std::uint32_t segment_bytes) {
   return std::max<std::uint32_t>(segment_bytes + MLT_DATA_HEADER_BYTES, wire::kMaxControlBytes);
@@ -69,6 +73,10 @@ void Simulator::peer_up(std::uint16_t rank, std::uint16_t peer) {
   up.own_window_bytes = config_.window_bytes;
   up.early_segments = hosts_[peer].config().endpoint.early_segments_per_peer();
   up.early_transfers = hosts_[peer].config().endpoint.early_transfers_per_peer();
+  if (rank == config_.overrunning_host) {
+    up.early_segments *= config_.overrun_factor;
+    up.early_transfers *= config_.overrun_factor;
+  }
   if (trace) trace({now_, TraceKind::kPeerUp, rank, nullptr, {}, "peer " + std::to_string(peer) + " is up"});
   hosts_[rank].control(now_, up, known(rank, peer));
 }
@@ -105,6 +113,25 @@ void Simulator::crash(std::uint16_t rank, base::DurationNs notice_ns) {
   hosts_[rank].crash();
 }
 
+void Simulator::leave(std::uint16_t rank) {
+  if (!hosts_[rank].is_up()) return;
+  note(rank, "leaves");
+  hosts_[rank].close(now_);
+  for (std::uint16_t peer = 0; peer < hosts(); ++peer) {
+    if (peer == rank || connections_.number(rank, peer) == 0) continue;
+    if (known(rank, peer) != 0) {
+      queue_message(rank, peer, {}, false, true);
+    } else {  // not up here yet: nothing can be said, and the peer sees the connection end
+      peer_down(peer, rank, connections_.number(rank, peer));
+    }
+    connections_.close(rank, peer);
+    known(rank, peer) = 0;
+  }
+  lost_in_crashes_ += hosts_[rank].unread();
+  if (on_crash) on_crash(rank, hosts_[rank].endpoint());
+  hosts_[rank].crash();
+}
+
 void Simulator::restart(std::uint16_t rank) {
   if (hosts_[rank].is_up()) return;
   note(rank, "starts again");
@@ -135,11 +162,8 @@ bool Simulator::step(base::TimeNs until) {
   const Event event = events_.pop();
   now_ = event.at;
   ++events_run_;
-  for (const std::uint64_t word : {static_cast<std::uint64_t>(event.at),
-                                   (std::uint64_t{event.target} << 8) | static_cast<std::uint64_t>(event.kind)}) {
-    digest_ = (digest_ ^ word) * 0x9E3779B97F4A7C15ULL;
-    digest_ ^= digest_ >> 32;
-  }
+  mix(static_cast<std::uint64_t>(event.at));
+  mix((std::uint64_t{event.target} << 8) | static_cast<std::uint64_t>(event.kind));
   dispatch(event);
   return true;
 }
@@ -182,6 +206,8 @@ void Simulator::deliver(std::uint32_t edge, std::uint32_t index) {
   (void)edge;
   const Packet& packet = network_.packet(index);
   Host& host = hosts_[packet.to];
+  const std::span<const std::byte> header = packet.datagram().first(std::min<std::size_t>(packet.size, kDigestedBytes));
+  for (std::size_t at = 0; at + 8 <= header.size(); at += 8) mix(base::load_le64(header.data() + at));
   if (trace) trace({now_, TraceKind::kDelivered, packet.to, &packet, Fate::k_delivered, {}});
   Fate fate = Fate::k_delivered;
   if (!host.is_up()) {
@@ -210,6 +236,12 @@ void Simulator::deliver_messages(std::uint32_t index) {
         events_.push(at_ns, EventKind::kMessage, index, 0);
         return;
       }
+      if (first.goodbye) {
+        if (observer != nullptr) observer->hears_goodbye(to, from);
+        peer_down(to, from, first.connection);
+        stream.waiting.pop_front();
+        continue;
+      }
       if (trace) trace({now_, TraceKind::kMessage, to, nullptr, {}, "message from " + std::to_string(from)});
       ++messages_delivered_;
       hosts_[to].control(now_, from, first.bytes, first.of_machines);
@@ -221,6 +253,8 @@ void Simulator::deliver_messages(std::uint32_t index) {
 // ---- what hosts ask for --------------------------------------------------------------------------------------------
 
 void Simulator::transmit(std::uint16_t host, const core::Transmit& run) {
+  const base::TimeNs local = hosts_[host].config().clock.local(now_);
+  if (observer != nullptr) observer->sends_run(host, local, run);
   std::uint32_t slice = 0;
   std::uint32_t left = run.total_bytes;
   const std::uint64_t cookie = connections_.cookie(host, run.peer);
@@ -252,11 +286,13 @@ void Simulator::transmit(std::uint16_t host, const core::Transmit& run) {
     }
     packet.type = prefix.type;
     if (trace) trace({now_, TraceKind::kSent, host, &packet, Fate::k_sent, {}});
+    if (observer != nullptr) observer->sends(host, local, packet);
     network_.send(now_, index);
   }
 }
 
 void Simulator::message(std::uint16_t host, const core::ControlOutput& output) {
+  if (observer != nullptr) observer->sends_message(host, hosts_[host].config().clock.local(now_), output);
   if (known(host, output.peer) != 0) queue_message(host, output.peer, {output.bytes, output.size}, false);
 }
 
@@ -266,8 +302,8 @@ bool Simulator::send_message(std::uint16_t from, std::uint16_t to, std::span<con
   return true;
 }
 
-void Simulator::queue_message(std::uint16_t from, std::uint16_t to, std::span<const std::byte> bytes,
-                              bool of_machines) {
+void Simulator::queue_message(std::uint16_t from, std::uint16_t to, std::span<const std::byte> bytes, bool of_machines,
+                              bool goodbye) {
   const std::uint32_t index = connections_.stream_of(from, to);
   Connections::Stream& stream = connections_.stream(index);
   Connections::Message message;
@@ -275,6 +311,7 @@ void Simulator::queue_message(std::uint16_t from, std::uint16_t to, std::span<co
   message.ready_ns = now_ + config_.control_delay_ns;
   message.bytes.assign(bytes.begin(), bytes.end());
   message.of_machines = of_machines;
+  message.goodbye = goodbye;
   stream.waiting.push_back(std::move(message));
   if (stream.scheduled) return;
   stream.scheduled = true;

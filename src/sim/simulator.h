@@ -24,6 +24,9 @@ struct SimulatorConfig {
   std::uint32_t window_bytes = 1U << 20;                         // in flight to one peer, at most
   base::DurationNs control_delay_ns = 100 * base::kMicrosecond;  // of the control connections, one way
   base::TimeNs start_ns = base::kSecond;
+  // This host believes that its peers offered so many times more room for early data than they did; ~0: none does.
+  std::uint16_t overrunning_host = 0xFFFF;
+  std::uint32_t overrun_factor = 1;
   std::function<void(std::uint16_t host, HostConfig&)> adjust;  // makes hosts differ
 };
 
@@ -59,6 +62,10 @@ class Simulator final : public VirtualDriver, private World {
   // The process dies; its peers notice after `notice_ns`. restart() brings up a new incarnation without connections.
   void crash(std::uint16_t rank, base::DurationNs notice_ns);
   void restart(std::uint16_t rank);
+  // The process leaves in order: its last words and a goodbye go over the control connections, then it is gone.
+  void leave(std::uint16_t rank);
+  // The system tells a host that the network carries no larger payload to a peer.
+  void limit_path(std::uint16_t rank, const core::PathLimit& limit) { hosts_[rank].control(now_, limit); }
   std::uint64_t connection(std::uint16_t a, std::uint16_t b) const override { return connections_.number(a, b); }
 
   // Reliable and in order, over the control connection; false if `from` has none with `to`.
@@ -76,8 +83,7 @@ class Simulator final : public VirtualDriver, private World {
   std::size_t packets_in_use() const override { return network_.packets_in_use(); }
   std::uint64_t messages_delivered() const override { return messages_delivered_; }
   std::uint64_t lost_in_crashes() const override { return lost_in_crashes_; }
-  // Of every event so far: two runs with the same digest went the same way.
-  std::uint64_t digest() const { return digest_; }
+  bool shows_everything() const override { return true; }
 
   // What send_message() carried, and peers that are gone, at the host's turn; may post.
   std::function<void(std::uint16_t rank, std::uint16_t from, std::span<const std::byte> bytes)> on_machine_message;
@@ -91,6 +97,21 @@ class Simulator final : public VirtualDriver, private World {
   void completed(std::uint16_t host, const core::Completion& completion) override;
   void machine_message(std::uint16_t host, std::uint16_t from, std::span<const std::byte> bytes) override;
   void went_down(std::uint16_t host, std::uint16_t peer) override;
+  void coming_up(std::uint16_t host, const core::PeerUp& up) override {
+    if (observer != nullptr) observer->came_up(host, up);
+  }
+  void going_down(std::uint16_t host, std::uint16_t peer) override {
+    if (observer != nullptr) observer->went_down(host, peer);
+  }
+  void reading(std::uint16_t host, base::TimeNs local, std::span<const std::byte> bytes, bool by_control) override {
+    if (observer != nullptr) observer->reads(host, local, bytes, by_control);
+  }
+  void limiting(std::uint16_t host, const core::PathLimit& limit) override {
+    if (observer != nullptr) observer->is_limited(host, limit);
+  }
+  void turn_ended(std::uint16_t host, base::TimeNs local) override {
+    if (observer != nullptr) observer->turn_ended(host, local);
+  }
   void schedule_turn(std::uint16_t host, base::TimeNs at, std::uint32_t number) override;
   std::uint64_t card_backlog_bytes(std::uint16_t host) const override { return network_.card_backlog_bytes(host); }
   base::TimeNs card_drained_ns(std::uint16_t host, std::uint64_t bytes) const override {
@@ -101,7 +122,8 @@ class Simulator final : public VirtualDriver, private World {
   void dispatch(const Event& event);
   void deliver(std::uint32_t edge, std::uint32_t index);
   void deliver_messages(std::uint32_t stream);
-  void queue_message(std::uint16_t from, std::uint16_t to, std::span<const std::byte> bytes, bool of_machines);
+  void queue_message(std::uint16_t from, std::uint16_t to, std::span<const std::byte> bytes, bool of_machines,
+                     bool goodbye = false);
   void peer_up(std::uint16_t rank, std::uint16_t peer);
   void peer_down(std::uint16_t rank, std::uint16_t peer, std::uint64_t number);
   std::uint64_t& known(std::uint16_t rank, std::uint16_t peer) {
@@ -121,7 +143,6 @@ class Simulator final : public VirtualDriver, private World {
   std::uint64_t events_run_ = 0;
   std::uint64_t messages_delivered_ = 0;
   std::uint64_t lost_in_crashes_ = 0;
-  std::uint64_t digest_ = 0xCBF29CE484222325ULL;
 };
 
 }  // namespace mlt::sim

@@ -26,6 +26,7 @@ class Run {
 
   Verdict go(const std::function<void(const TraceRecord&)>& trace) {
     simulator_.trace = trace;
+    oracle_.on_overrunning(scenario_.simulator.overrunning_host);
     const base::TimeNs start = simulator_.now();
     simulator_.connect_all(scenario_.faultless ? 0 : 200 * base::kMicrosecond);
     // The connections are there before the first post: a refusal then has a reason.
@@ -134,6 +135,10 @@ class Run {
         return simulator_.disconnect(a, b, accident.amount < 0.5 ? 0 : accident.length_ns / 2);
       case Kind::kCrash:
         return simulator_.crash(a, accident.length_ns / 2);
+      case Kind::kLeave:
+        return simulator_.leave(a);
+      case Kind::kPathLimit:
+        return simulator_.limit_path(a, {b, static_cast<std::uint32_t>(accident.amount)});
       case Kind::kBlackHole:
         (accident.amount > 0 ? network.link(accident.a).control : network.link(accident.a).data).drop = 1;
         return;
@@ -154,7 +159,10 @@ class Run {
         return;
       case Kind::kDisconnect:
         return simulator_.connect(a, b, 200 * base::kMicrosecond);
+      case Kind::kPathLimit:
+        return;
       case Kind::kCrash:
+      case Kind::kLeave:
         simulator_.restart(a);
         return simulator_.connect_all(200 * base::kMicrosecond);
       default:

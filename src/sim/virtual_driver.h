@@ -10,6 +10,7 @@
 
 #include "sim/host.h"
 #include "sim/ledger.h"
+#include "sim/observer.h"
 
 namespace mlt::sim {
 
@@ -50,6 +51,18 @@ class VirtualDriver {
     if (fault_.empty()) fault_ = text;
   }
 
+  // Of every event so far, what each delivered datagram says, and what mix() was given: two runs with the same digest
+  // went the same way.
+  std::uint64_t digest() const { return digest_; }
+  void mix(std::uint64_t word) {
+    digest_ = (digest_ ^ word) * 0x9E3779B97F4A7C15ULL;
+    digest_ ^= digest_ >> 32;
+  }
+
+  // Whether `observer` is shown what every endpoint reads and sends: the rules about single datagrams need all of it.
+  virtual bool shows_everything() const { return false; }
+  Observer* observer = nullptr;  // not owned
+
   // Called for each completion, inside the host's turn; may post. The completion's bitmap is valid during the call.
   std::function<void(std::uint16_t rank, const core::Completion&)> on_completion;
   // Called before a crashing endpoint is gone.
@@ -60,6 +73,7 @@ class VirtualDriver {
 
  private:
   std::string fault_;
+  std::uint64_t digest_ = 0xCBF29CE484222325ULL;
 };
 
 }  // namespace mlt::sim

@@ -2,6 +2,7 @@
 //   mlt_swarm --first 1 --count 2000          one seed after another; a line of JSON at the end
 //   mlt_swarm --seed 77 --trace               one seed, with its scenario and every event
 //   mlt_swarm --first-draw ...                as the seeds of tests/sim/regressions/first_draw were drawn
+//   mlt_swarm --second-draw ...               as those of tests/sim/regressions itself were
 //   mlt_swarm --seeds FILE                    the seeds in FILE, one per line ('#' begins a comment)
 #include <unistd.h>
 
@@ -43,11 +44,15 @@ struct Totals {
   double virtual_seconds = 0;
 };
 
+const char* option_of(sim::Draw draw) {
+  if (draw == sim::Draw::kFirst) return " --first-draw";
+  return draw == sim::Draw::kSecond ? " --second-draw" : "";
+}
+
 bool run_seed(std::uint64_t seed, sim::Draw draw, bool trace, bool quiet, unsigned limit_s, Totals& totals) {
   alarm(limit_s);
   std::snprintf(replay, sizeof replay, "seed %llu failed; to see it again: %s%s --seed %llu --trace\n",
-                static_cast<unsigned long long>(seed), program, draw == sim::Draw::kFirst ? " --first-draw" : "",
-                static_cast<unsigned long long>(seed));
+                static_cast<unsigned long long>(seed), program, option_of(draw), static_cast<unsigned long long>(seed));
   has_seed = 1;
   const sim::Scenario scenario = sim::draw_scenario(seed, draw);
   if (trace) std::fputs(scenario.text().c_str(), stdout);
@@ -93,7 +98,7 @@ int main(int argc, char** argv) {
   program = argv[0];
   std::uint64_t first = 1, count = 100;
   bool trace = false, quiet = true, keep_going = false;
-  sim::Draw draw = sim::Draw::kIndependent;
+  sim::Draw draw = sim::Draw::kThird;
   unsigned limit_s = 300;  // a seed takes milliseconds
   std::vector<std::uint64_t> seeds;
   for (int i = 1; i < argc; ++i) {
@@ -117,6 +122,8 @@ int main(int argc, char** argv) {
       limit_s = static_cast<unsigned>(std::strtoul(value(), nullptr, 10));
     } else if (option == "--first-draw") {
       draw = sim::Draw::kFirst;
+    } else if (option == "--second-draw") {
+      draw = sim::Draw::kSecond;
     } else if (option == "--trace") {
       trace = true;
     } else if (option == "--verbose") {
@@ -126,7 +133,7 @@ int main(int argc, char** argv) {
     } else {
       std::fprintf(stderr,
                    "usage: mlt_swarm [--first N --count N | --seed N | --seeds FILE] [--trace] [--verbose] "
-                   "[--keep-going] [--limit-s S] [--first-draw]\n");
+                   "[--keep-going] [--limit-s S] [--first-draw | --second-draw]\n");
       return 2;
     }
   }

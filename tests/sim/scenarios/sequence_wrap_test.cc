@@ -10,7 +10,7 @@ namespace {
 using namespace mlt;
 
 std::uint64_t endpoints_judged(std::uint64_t seed, std::uint32_t before_wrap) {
-  sim::Scenario scenario = sim::draw_scenario(seed);
+  sim::Scenario scenario = sim::draw_scenario(seed, sim::Draw::kSecond);
   scenario.simulator.host.endpoint.first_sequence = 0U - before_wrap;
   const sim::Verdict verdict = sim::run_scenario(scenario);
   CAPTURE(seed);

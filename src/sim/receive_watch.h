@@ -1,0 +1,94 @@
+// A model of what every receiver owes by PROTOCOL, sections 7 and 8, kept from what its host reads and sends:
+//   13  early data within a peer's share is kept, and placed when the receive is posted (7.3)
+//   14  an operation whose end is settled ends at once: all segments have arrived, the sender gave up (before the post
+//       too), sizes or types differ (7.5.1, 8.1.2, 8.1.3, 7.1.1)
+//   15  an acknowledgement block says what has arrived on its path (4.5, 7.2.1)
+//
+// It knows what was read, and nothing of core/.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "sim/virtual_driver.h"
+
+namespace mlt::sim {
+
+struct WatchedReceive {
+  core::OperationId operation = 0;
+  std::uint64_t tag = 0;
+  std::uint32_t generation = 0;
+  std::uint32_t bytes = 0;
+  wire::ElementType element = wire::ElementType::kUint8;
+};
+
+class ReceiveWatch {
+ public:
+  explicit ReceiveWatch(VirtualDriver& driver);
+
+  void came_up(std::uint16_t rank, const core::PeerUp& up);
+  void went_down(std::uint16_t rank, std::uint16_t peer);
+  void crashed(std::uint16_t rank);
+  // What is known of a receive that was just posted.
+  struct Early {
+    std::vector<std::uint32_t> kept;  // offsets of segments that must be in its buffer now
+    bool must_end = false;            // the sender has given it up
+  };
+  Early posted(std::uint16_t rank, std::uint16_t peer, const WatchedReceive& receive);
+  void ended(std::uint16_t rank, std::uint16_t peer, core::OperationId operation);
+  // The receive that what is read ends; 0: none.
+  core::OperationId reads(std::uint16_t rank, const wire::Prefix& prefix, std::span<const std::byte> bytes,
+                          bool by_control);
+  void sends(std::uint16_t rank, const Packet& packet);
+  bool is_up(std::uint16_t rank, std::uint64_t cookie) const;
+
+ private:
+  struct Name {
+    std::uint64_t tag = 0;
+    std::uint32_t generation = 0;
+    auto operator<=>(const Name&) const = default;
+  };
+  struct Receiving {
+    WatchedReceive receive;
+    std::vector<std::uint8_t> arrived;  // per segment, since the post
+    std::uint32_t left = 0;
+  };
+  struct Waiting {
+    std::vector<std::uint32_t> offsets;  // of early segments that were kept, as they came
+    bool has_data = false;
+    bool aborted = false;
+  };
+  struct PathIn {
+    std::uint32_t highest = 0;
+    std::uint32_t packets = 0;
+  };
+  struct Flow {
+    bool up = false;
+    core::PeerUp peer;
+    std::vector<PathIn> paths;
+    std::map<Name, Receiving> open;
+    std::map<Name, Waiting> waiting;              // not posted yet
+    std::map<std::uint64_t, std::uint32_t> next;  // per tag: generation of the next receive
+    std::uint32_t kept = 0;
+  };
+
+  Flow& flow(std::uint16_t rank, std::uint16_t peer) { return flows_[std::size_t{rank} * hosts_ + peer]; }
+  core::OperationId take_data(std::uint16_t rank, Flow& of, const wire::Prefix& prefix,
+                              std::span<const std::byte> bytes);
+  core::OperationId take_probe(Flow& of, const wire::Prefix& prefix, std::span<const std::byte> bytes, bool by_control);
+  core::OperationId take_abort(std::uint16_t rank, Flow& of, const wire::Prefix& prefix,
+                               std::span<const std::byte> bytes);
+  void take_early(std::uint16_t rank, Flow& of, const wire::DataHeader& header);
+  static bool is_over(const Flow& of, const Name& name);
+  static void count(Flow& of, const wire::Prefix& prefix);
+  void check_block(std::uint16_t rank, const Packet& packet, std::uint8_t path, const wire::AckBlock& block);
+  void fail(int rule, std::uint16_t rank, std::uint16_t peer, const std::string& text);
+
+  VirtualDriver& driver_;
+  std::uint16_t hosts_;
+  std::vector<Flow> flows_;
+};
+
+}  // namespace mlt::sim

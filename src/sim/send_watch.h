@@ -1,0 +1,151 @@
+// A model of what every sender owes by PROTOCOL, sections 6 and 11.3, kept from what its host reads and sends: which
+// segments of which transfers are due, what is in flight, how much early data is out, when the next run may leave.
+// Every run and probe is held against it. The rules' numbers are the oracle's (sim/oracle.h):
+//   10  no more in flight than the window (6.3)
+//   11  no sooner than the rate allows, no longer run than 100 us of it (6.2.2, 11.3)
+//   12  in send order, within a transfer, among transfers, among peers and among kinds of datagrams (6.1)
+//   13  no more early data than the peer offered (6.4)
+//   15  what a datagram says of its transfer is true (4.4, 4.7, 6.5, 6.7)
+//
+// Where a clause leaves a sender a choice, the model takes the largest: it must not fail a sender that is right. It
+// reads datagrams with wire/ and knows nothing of core/ but its rate, which is a question of its own
+// (sim/rate_control).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "sim/virtual_driver.h"
+
+namespace mlt::sim {
+
+// A send as the application posted it.
+struct WatchedSend {
+  core::OperationId operation = 0;
+  std::uint64_t tag = 0;
+  std::uint32_t generation = 0;
+  std::uint32_t bytes = 0;
+  wire::ElementType element = wire::ElementType::kUint8;
+  std::uint32_t order = 0;
+  std::vector<core::SegmentTag> tags;  // one per segment, or none: `uniform`
+  core::SegmentTag uniform;
+  bool judged_late = false;     // learns its tags while it sends
+  base::TimeNs expires_ns = 0;  // by its host's clock
+};
+
+class SendWatch {
+ public:
+  explicit SendWatch(VirtualDriver& driver);
+
+  void came_up(std::uint16_t rank, const core::PeerUp& up);
+  void went_down(std::uint16_t rank, std::uint16_t peer);
+  void crashed(std::uint16_t rank);
+  void posted(std::uint16_t rank, std::uint16_t peer, WatchedSend send);
+  // Over, as far as the application knows: cancelled, or completed.
+  void ended(std::uint16_t rank, std::uint16_t peer, core::OperationId operation);
+  void reads(std::uint16_t rank, base::TimeNs local, const wire::Prefix& prefix, std::span<const std::byte> bytes);
+  void sends_run(std::uint16_t rank, base::TimeNs local, const core::Transmit& run);
+  void sends(std::uint16_t rank, base::TimeNs local, const Packet& packet);
+  void sends_message(std::uint16_t rank, base::TimeNs local, const core::ControlOutput& output);
+  void turn_ended(std::uint16_t rank) { ++senders_[rank].turn; }
+
+  // The send that a STOP which was just read ends; 0: none.
+  core::OperationId stopped() const { return stopped_; }
+
+ private:
+  struct Burst {  // packets that left on a path at one time
+    std::uint32_t last = 0;
+    std::uint32_t packets = 0;
+    std::uint32_t data = 0;  // DATA packets among them; the rest are trailing probes
+    base::TimeNs sent_ns = 0;
+  };
+  struct Path {
+    std::uint32_t last = 0;
+    std::uint32_t acknowledged = 0;
+    std::vector<Burst> bursts;  // from `first` on: not acknowledged, not given up
+    std::size_t first = 0;
+  };
+  struct Sending {
+    WatchedSend send;
+    std::uint64_t number = 0;             // breaks ties of order
+    std::vector<std::uint32_t> in_order;  // segments in send order; empty: as they are
+    std::vector<std::uint8_t> pending;
+    std::uint32_t left = 0;
+    std::uint32_t cursor = 0;  // of the send order: nothing before it is pending
+    std::uint8_t round = 0;
+    std::uint32_t rounds = 0;  // begun after the first
+    std::uint32_t critical = 0;
+    std::uint8_t last_class = 0;
+    std::vector<bool> merged;  // chunks of the bitmap that began this round
+    std::array<std::uint32_t, MLT_MAX_PATHS> newest{};
+    bool ready = false;
+    std::uint32_t early = 0;  // packets sent before it was
+    bool may_wait = false;    // the early budget was exhausted at some time while it was not ready
+    bool over = false;        // STOP was read, or it was cancelled
+    bool owes_probe = false;
+    std::uint64_t data_turn = ~std::uint64_t{0};  // of its newest run
+  };
+  struct Flow {
+    bool up = false;
+    core::PeerUp peer;
+    std::vector<Path> paths;
+    std::vector<std::unique_ptr<Sending>> open;  // by order, then number
+    std::uint64_t posts = 0;
+    base::TimeNs newest_arrived_ns = -1;  // when the newest packet left that is known to have arrived
+    base::TimeNs next_run_ns = 0;
+    base::TimeNs last_data_ns = -base::kSecond;
+    struct Probe {
+      base::TimeNs sent_ns = 0;
+      bool behind_stall = false;  // nothing was sent for so long that it may prove the window lost (6.3.6)
+    };
+    std::vector<Probe> probes;
+    bool budget_unknown = false;  // early data of a send that ended: when it is forgotten is the sender's choice
+  };
+  struct Sender {
+    std::uint64_t turn = 0;
+    std::uint64_t data_turn = ~std::uint64_t{0};   // the last turn in which data left
+    std::uint64_t other_turn = ~std::uint64_t{0};  // or anything but answers
+    std::uint16_t run_peer = 0;                    // of the newest run of data
+    std::uint32_t owed_probes = 0;
+  };
+
+  Flow& flow(std::uint16_t rank, std::uint16_t peer) { return flows_[std::size_t{rank} * hosts_ + peer]; }
+  std::vector<Path>& paths(std::uint16_t rank, Flow& of);
+  Sending* find(Flow& of, const wire::TransferId& transfer);
+  void fail(int rule, std::uint16_t rank, std::uint16_t peer, const std::string& text);
+  void forget(Sender& sender, Sending& sending);
+  static std::uint32_t segment_count(const Flow& of, const WatchedSend& send);
+  static core::SegmentTag tag_of(const WatchedSend& send, std::uint32_t segment);
+
+  // What was read.
+  void take_block(Flow& of, std::uint8_t path, const wire::AckBlock& block);
+  void take_answer(Flow& of, base::TimeNs local, std::uint32_t probe_timestamp_ns);
+  void take_bitmap(Sender& sender, Flow& of, Sending& sending, const wire::BitmapMessage& bitmap);
+  void become_ready(Sending& sending);
+
+  // What is sent.
+  void check_data_run(std::uint16_t rank, base::TimeNs local, const core::Transmit& run);
+  void check_turns(std::uint16_t rank, base::TimeNs local, std::uint16_t peer);
+  void check_rivals(std::uint16_t rank, base::TimeNs local, std::uint16_t peer, Flow& of, const Sending& sending);
+  void check_data(std::uint16_t rank, base::TimeNs local, const Packet& packet, const wire::Prefix& prefix);
+  void check_header(std::uint16_t rank, const Packet& packet, const wire::DataHeader& header, const Sending& sending,
+                    std::uint32_t segment);
+  void check_probe(std::uint16_t rank, base::TimeNs local, std::uint16_t peer, const wire::Prefix& prefix,
+                   std::span<const std::byte> bytes, const Packet* packet);
+  void add_to_flight(std::uint16_t rank, base::TimeNs local, std::uint16_t peer, Flow& of, std::uint8_t path,
+                     std::uint32_t sequence, bool is_data);
+  std::uint64_t in_flight(Flow& of) const;
+  void count_early(std::uint16_t rank, base::TimeNs local, std::uint16_t peer, Flow& of, Sending& sending);
+
+  VirtualDriver& driver_;
+  std::uint16_t hosts_;
+  std::vector<Flow> flows_;
+  std::vector<Sender> senders_;
+  std::uint32_t run_left_ = 0;  // datagrams of the run that is leaving
+  core::OperationId stopped_ = 0;
+};
+
+}  // namespace mlt::sim

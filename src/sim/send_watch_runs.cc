@@ -1,0 +1,276 @@
+// What a sender sends, held against the model: runs of data and probes.
+#include <algorithm>
+#include <string>
+
+#include "sim/send_watch.h"
+
+namespace mlt::sim {
+
+namespace {
+
+// No retransmission timeout is shorter (11.1.2): a window stalls for that long before it is asked about.
+constexpr base::DurationNs kLeastTimeoutNs = 250 * base::kMicrosecond;
+constexpr base::DurationNs kCreditNs = 200 * base::kMicrosecond;
+constexpr std::uint64_t kCreditBytes = 7'500;
+constexpr double kRunSeconds = 100e-6;
+constexpr std::size_t kProbesKept = 1'024;
+
+std::string in_order(const WatchedSend& send) {
+  return "operation " + std::to_string(send.operation) + " (tag " + std::to_string(send.tag) + ", order " +
+         std::to_string(send.order) + ")";
+}
+
+}  // namespace
+
+void SendWatch::sends_run(std::uint16_t rank, base::TimeNs local, const core::Transmit& run) {
+  Sender& sender = senders_[rank];
+  wire::Prefix prefix;
+  const std::span<const std::byte> first{run.slices[0].data, run.slices[0].size};
+  if (wire::decode_prefix(first, prefix) != wire::DropReason::kNone) {
+    return fail(15, rank, run.peer, "a run that begins with no header");
+  }
+  run_left_ = run.datagram_count;
+  Flow& of = flow(rank, run.peer);
+  if (!of.up) return fail(15, rank, run.peer, "a run for a peer that is down");
+  const core::EndpointConfig& endpoint = driver_.host(rank).config().endpoint;
+  if (run.path >= endpoint.paths) return fail(15, rank, run.peer, "a run over a path that there is not");
+  paths(rank, of);
+  const bool is_data = prefix.type == wire::PacketType::kData;
+  const bool is_probe = prefix.type == wire::PacketType::kProbe;
+  const bool is_trailing = is_probe && (prefix.flags & MLT_PROBE_FLAG_TRAILING) != 0;
+  if (is_data) return check_data_run(rank, local, run);
+  const bool is_answer = prefix.type == wire::PacketType::kAck || prefix.type == wire::PacketType::kBitmap ||
+                         prefix.type == wire::PacketType::kStop;
+  if (!is_probe && !is_answer) return;
+  // Clause 4.1.3
+  const bool urgent = run.dscp == endpoint.dscp.control && run.ecn == base::Ecn::kEct0;
+  if (run.datagram_count != 1 || (!is_trailing && !urgent)) fail(15, rank, run.peer, "a control datagram in a run");
+  // Clause 6.1.4
+  if (!is_probe && sender.other_turn == sender.turn) {
+    fail(12, rank, run.peer, "an answer leaves after probes or data");
+  }
+  if (is_probe) sender.other_turn = sender.turn;
+}
+
+void SendWatch::check_data_run(std::uint16_t rank, base::TimeNs local, const core::Transmit& run) {
+  Sender& sender = senders_[rank];
+  Flow& of = flow(rank, run.peer);
+  const core::EndpointConfig& endpoint = driver_.host(rank).config().endpoint;
+  if (sender.owed_probes > 0) fail(12, rank, run.peer, "data leaves before the probe after a round (6.5.3)");
+  check_turns(rank, local, run.peer);
+  sender.data_turn = sender.other_turn = sender.turn;
+  sender.run_peer = run.peer;
+  const double rate = driver_.endpoint(rank).rate_bytes_per_second(run.peer);
+  if (rate > endpoint.timely.line_rate_bytes_per_second) fail(11, rank, run.peer, "sends faster than the line");
+  if (local < of.next_run_ns) {
+    fail(11, rank, run.peer, "a run leaves " + std::to_string(of.next_run_ns - local) + " ns too early for its rate");
+  }
+  const base::DurationNs credit = std::max(kCreditNs, base::serialisation_ns(kCreditBytes, rate));
+  of.next_run_ns = std::max(of.next_run_ns, local - credit) + base::serialisation_ns(run.total_bytes, rate);
+  of.last_data_ns = local;
+  const std::uint64_t full = of.peer.segment_bytes + MLT_DATA_HEADER_BYTES;
+  if (run.datagram_count > 1 && static_cast<double>(run.datagram_count * full) > rate * kRunSeconds) {
+    fail(11, rank, run.peer, std::to_string(run.datagram_count) + " packets in a run, which last longer than 100 us");
+  }
+}
+
+// Clause 6.1.3: Peers take turns. Two runs for one peer with nothing read between them: no other peer can have had
+// something that may leave.
+void SendWatch::check_turns(std::uint16_t rank, base::TimeNs local, std::uint16_t peer) {
+  const Sender& sender = senders_[rank];
+  if (sender.data_turn != sender.turn || sender.run_peer != peer) return;
+  for (std::uint16_t other = 0; other < hosts_; ++other) {
+    Flow& of = flow(rank, other);
+    if (other == peer || of.open.empty() || local < of.next_run_ns) continue;
+    // Only where neither its window nor its early budget may hold it back, nor tags that are to be learnt first.
+    const auto resolved = [](const Path& path) { return path.acknowledged == path.last; };
+    if (!std::all_of(of.paths.begin(), of.paths.end(), resolved)) continue;
+    if (std::any_of(of.open.begin(), of.open.end(), [](const auto& s) { return s->send.judged_late; })) continue;
+    const auto can_send = [&](const auto& s) {
+      return s->ready && s->left > 0 && !s->over && local < s->send.expires_ns;
+    };
+    if (std::none_of(of.open.begin(), of.open.end(), can_send)) continue;
+    return fail(12, rank, peer, "two runs in a row, while rank " + std::to_string(other) + " has its turn");
+  }
+}
+
+void SendWatch::sends(std::uint16_t rank, base::TimeNs local, const Packet& packet) {
+  wire::Prefix prefix;
+  if (wire::decode_prefix(packet.datagram(), prefix) != wire::DropReason::kNone) {
+    return fail(15, rank, packet.to, "a datagram that its peer would refuse");
+  }
+  if (prefix.type == wire::PacketType::kData) return check_data(rank, local, packet, prefix);
+  if (prefix.type == wire::PacketType::kProbe) {
+    check_probe(rank, local, packet.to, prefix, packet.datagram(), &packet);
+  }
+}
+
+// Clause 6.1.2: of the transfers to a peer, that with the smallest order goes first.
+void SendWatch::check_rivals(std::uint16_t rank, base::TimeNs local, std::uint16_t peer, Flow& of,
+                             const Sending& sending) {
+  for (const auto& other : of.open) {
+    if (other.get() == &sending) return;
+    if (other->left == 0 || other->over || local >= other->send.expires_ns) continue;
+    if (!other->ready && (other->may_wait || of.budget_unknown)) continue;
+    return fail(12, rank, peer,
+                in_order(sending.send) + " sends before " + in_order(other->send) + ", which has " +
+                    std::to_string(other->left) + " segments to send");
+  }
+}
+
+void SendWatch::check_data(std::uint16_t rank, base::TimeNs local, const Packet& packet, const wire::Prefix& prefix) {
+  const std::uint16_t peer = packet.to;
+  Flow& of = flow(rank, peer);
+  wire::DataHeader header;
+  header.prefix = prefix;
+  std::span<const std::byte> payload;
+  if (wire::decode_data(packet.datagram(), header, payload) != wire::DropReason::kNone) {
+    return fail(15, rank, peer, "data that its peer would refuse");
+  }
+  Sending* sending = find(of, {header.tag, header.generation});
+  if (sending == nullptr || sending->over || local >= sending->send.expires_ns) {
+    return fail(15, rank, peer, "data of a transfer that is over, tag " + std::to_string(header.tag));
+  }
+  if (sending->left == 0) return fail(15, rank, peer, "data of a round that is over");
+  check_rivals(rank, local, peer, of, *sending);
+  // Clause 6.1.1
+  Sending& s = *sending;
+  const auto segment_at = [&](std::uint32_t place) { return s.in_order.empty() ? place : s.in_order[place]; };
+  while (s.pending[segment_at(s.cursor)] == 0) ++s.cursor;
+  const std::uint32_t segment = segment_at(s.cursor);
+  const std::uint32_t begin = segment * of.peer.segment_bytes;
+  if (header.offset_bytes != begin || payload.size() != std::min(of.peer.segment_bytes, s.send.bytes - begin)) {
+    return fail(12, rank, peer,
+                in_order(s.send) + " sends offset " + std::to_string(header.offset_bytes) + " where " +
+                    std::to_string(begin) + " is next");
+  }
+  s.pending[segment] = 0;
+  --s.left;
+  check_header(rank, packet, header, s, segment);
+  if (header.timestamp_ns != static_cast<std::uint32_t>(local)) fail(15, rank, peer, "a timestamp of another time");
+  s.last_class = std::max(s.last_class, tag_of(s.send, segment).traffic_class());
+  s.newest[packet.path] = prefix.sequence;
+  s.data_turn = senders_[rank].turn;
+  if (s.left == 0 && (of.paths.size() > 1 || s.critical > 0)) {
+    s.owes_probe = true;
+    ++senders_[rank].owed_probes;
+  }
+  add_to_flight(rank, local, peer, of, packet.path, prefix.sequence, true);
+  if (!s.ready) count_early(rank, local, peer, of, s);
+  if (--run_left_ > 0) return;
+  // Clause 6.3.2
+  const std::uint64_t packets = in_flight(of);
+  const std::uint64_t bytes = packets * (of.peer.segment_bytes + MLT_DATA_HEADER_BYTES);
+  if (packets > 1 && bytes > of.peer.window_bytes) {
+    fail(10, rank, peer, std::to_string(bytes) + " bytes in flight, window " + std::to_string(of.peer.window_bytes));
+  }
+}
+
+void SendWatch::check_header(std::uint16_t rank, const Packet& packet, const wire::DataHeader& header,
+                             const Sending& sending, std::uint32_t segment) {
+  const core::EndpointConfig& endpoint = driver_.host(rank).config().endpoint;
+  const core::SegmentTag tag = tag_of(sending.send, segment);
+  unsigned flags = 0;
+  if (tag.is_critical()) flags |= MLT_FLAG_CRITICAL;
+  if (sending.critical > 0) flags |= MLT_FLAG_HAS_CRITICAL;
+  if (sending.rounds > 0) flags |= MLT_FLAG_REPAIR;
+  if (sending.left == 0 && endpoint.paths == 1) flags |= MLT_FLAG_END_OF_ROUND;
+  if (tag.traffic_class() < sending.last_class) flags |= MLT_FLAG_OVERTAKES;
+  const auto ecn = tag.is_important() ? base::Ecn::kEct0 : base::Ecn::kNotEct;
+  const auto check = [&](bool right, const char* what) {
+    if (!right) fail(15, rank, packet.to, in_order(sending.send) + ": a packet with the wrong " + what);
+  };
+  check(header.prefix.flags == flags, "flags");
+  check(header.prefix.round == sending.round, "round");
+  check(header.prefix.path == packet.path, "path");
+  check(header.prefix.element == sending.send.element, "element type");
+  check(header.total_bytes == sending.send.bytes, "size of the tensor");
+  check(packet.dscp == endpoint.dscp.data[tag.traffic_class()], "DSCP");
+  check(packet.ecn == ecn, "ECN mark");
+}
+
+// Clause 4.4.4: sequence numbers count up, per path.
+void SendWatch::add_to_flight(std::uint16_t rank, base::TimeNs local, std::uint16_t peer, Flow& of,
+                              std::uint8_t path_number, std::uint32_t sequence, bool is_data) {
+  Path& path = of.paths[path_number];
+  if (sequence != std::max(path.last + 1, 1U))
+    fail(15, rank, peer, "sequence number " + std::to_string(sequence) + " out of turn");
+  path.last = sequence;
+  if (path.first == path.bursts.size() || path.bursts.back().sent_ns != local) path.bursts.push_back({0, 0, 0, local});
+  path.bursts.back().last = sequence;
+  ++path.bursts.back().packets;
+  path.bursts.back().data += is_data ? 1 : 0;
+}
+
+// Clause 6.4.1
+void SendWatch::count_early(std::uint16_t rank, base::TimeNs local, std::uint16_t peer, Flow& of, Sending& sending) {
+  ++sending.early;
+  std::uint32_t segments = 0;
+  std::uint32_t transfers = 0;
+  for (const auto& other : of.open) {
+    if (other->ready || other->early == 0 || other->over || local >= other->send.expires_ns) continue;
+    segments += other->early;
+    ++transfers;
+  }
+  const std::uint32_t most = std::max(of.peer.early_segments, 1U);
+  const std::uint32_t most_transfers = std::max(of.peer.early_transfers, 1U);
+  if (segments > most || transfers > most_transfers) {
+    fail(13, rank, peer,
+         std::to_string(segments) + " early segments of " + std::to_string(transfers) + " transfers, " +
+             std::to_string(most) + " of " + std::to_string(most_transfers) + " were offered");
+  }
+  if (segments < most && transfers < most_transfers) return;
+  for (const auto& other : of.open) other->may_wait = other->may_wait || !other->ready;
+}
+
+void SendWatch::check_probe(std::uint16_t rank, base::TimeNs local, std::uint16_t peer, const wire::Prefix& prefix,
+                            std::span<const std::byte> bytes, const Packet* packet) {
+  Sender& sender = senders_[rank];
+  Flow& of = flow(rank, peer);
+  paths(rank, of);
+  wire::Probe probe;
+  if (wire::decode_probe(bytes, prefix, probe) != wire::DropReason::kNone) {
+    return fail(15, rank, peer, "a probe that its peer would refuse");
+  }
+  Sending* sending = find(of, probe.transfer);
+  if (sending == nullptr || sending->over || local >= sending->send.expires_ns) {
+    return fail(15, rank, peer, "a probe of a transfer that is over, tag " + std::to_string(probe.transfer.tag));
+  }
+  const bool trailing = (prefix.flags & MLT_PROBE_FLAG_TRAILING) != 0;
+  const bool ack_only = (prefix.flags & MLT_PROBE_FLAG_ACK_ONLY) != 0;
+  const auto check = [&](bool right, const char* what) {
+    if (!right) fail(15, rank, peer, in_order(sending->send) + ": a probe with the wrong " + what);
+  };
+  const auto low = static_cast<std::uint32_t>(local);
+  check(prefix.round == sending->round, "round");
+  check(prefix.element == sending->send.element, "element type");
+  check(probe.total_bytes == sending->send.bytes, "size of the tensor");
+  check(probe.critical_segments == sending->critical, "number of critical segments");
+  check(((prefix.flags & MLT_PROBE_FLAG_CRITICAL) != 0) == (sending->critical > 0), "flag CRITICAL");
+  check(probe.timestamp_ns == (low == 0 ? 1 : low), "timestamp");
+  check(probe.path_count == of.paths.size(), "number of paths");
+  // Clause 6.5.6
+  check(ack_only || sending->left == 0, "flags: it asks about a round that is not over");
+  for (std::uint8_t path = 0; path < of.paths.size() && path < probe.path_count; ++path) {
+    // Clauses 4.7.1 and 4.7.6
+    check(probe.last_sequence[path] == sending->newest[path], "newest packet of a path");
+    const bool given_up = (probe.given_up_paths >> path & 1U) != 0;
+    check(!given_up || (sending->newest[path] != 0 && of.paths.size() > 1), "path given up");
+  }
+  if (trailing) {
+    if (packet == nullptr) return check(false, "way: a trailing one goes behind the data");
+    check(prefix.path == packet->path, "path");
+    check(packet->dscp == driver_.host(rank).config().endpoint.dscp.data[sending->last_class], "DSCP");
+    add_to_flight(rank, local, peer, of, packet->path, prefix.sequence, false);
+  } else {
+    if (of.probes.size() >= kProbesKept) of.probes.erase(of.probes.begin(), of.probes.begin() + kProbesKept / 2);
+    of.probes.push_back({local, local - of.last_data_ns >= kLeastTimeoutNs});
+    forget(sender, *sending);
+  }
+  // Clause 6.1.4: what is asked for by no data of this turn was due before it.
+  if (packet != nullptr && !ack_only && sender.data_turn == sender.turn && sending->data_turn != sender.turn) {
+    fail(12, rank, peer, in_order(sending->send) + ": a probe leaves after data that did not ask for it");
+  }
+}
+
+}  // namespace mlt::sim
