@@ -1,7 +1,8 @@
 """``torch.distributed`` backend "mlt": exact collectives over ``mlt.Context``, for tensors in host memory.
 
-torch's store is used for the rendezvous of ``init_process_group`` only; every byte of a tensor goes over the transport,
-with loss bound 0. Gradients take the communication hook (``mlt.torch.hook``) instead, where loss may be allowed.
+torch's store is used for the rendezvous of ``init_process_group``, and to hand the job's secret over; every byte of a
+tensor goes over the transport, with loss bound 0. Gradients take the communication hook (``mlt.torch.hook``) instead,
+where loss may be allowed.
 
 Collectives of one group run one after another, in the order they were called, on one thread that sleeps between them;
 a send or receive gets a thread of its own for as long as it lasts, since its completion may depend on a later call.
@@ -11,7 +12,9 @@ from __future__ import annotations
 
 import atexit
 import hashlib
+import os
 import queue
+import secrets
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -41,6 +44,7 @@ _HASHED_GROUP: Final = 1 << 35
 _ROUNDS_PER_CALL: Final = 4
 _RING: Final = 64 * _ROUNDS_PER_CALL
 _USER_TAGS: Final = 1 << 16
+_SECRET_KEY: Final = "mlt/job_secret"
 
 _COMBINE: Final[dict[Any, collectives.Combine]] = {
     dist.ReduceOp.SUM: torch.Tensor.add_,
@@ -399,6 +403,22 @@ def _end_at_exit(reference: weakref.ref[MltProcessGroup]) -> None:
         group.end()
 
 
+def _secret_of(store: Any, rank: int) -> str | None:
+    """The job's secret from torch's store, where rank 0 leaves a new one; None where the environment has its own.
+
+    Summation services do not see the store, so a job with services needs one in the environment.
+    """
+    if store is None or int(os.environ.get("MLT_SERVICES") or 0) > 0:
+        return None
+    own = os.environ.get("MLT_JOB_SECRET") or os.environ.get("MLT_JOB_SECRET_FILE")
+    if rank == 0:
+        made = "" if own else secrets.token_hex(32)
+        store.set(_SECRET_KEY, made)
+        return made or None
+    # Rank 0 has one of its own: this rank needs the same, and is told so when they meet.
+    return None if own else store.get(_SECRET_KEY).decode() or None
+
+
 def _create(options: Any, _backend_options: object) -> MltProcessGroup:
     """What ``init_process_group`` and ``new_group`` call: the default group makes the context, others share it."""
     ranks = tuple(options.global_ranks_in_group) or tuple(range(options.group_size))
@@ -407,7 +427,8 @@ def _create(options: Any, _backend_options: object) -> MltProcessGroup:
         from mlt import Context
 
         # How many services there are, and where rank 0 listens, comes from the environment.
-        use_context(Context(options.group_rank, options.group_size))
+        secret = _secret_of(options.store, options.group_rank)
+        use_context(Context(options.group_rank, options.group_size, secret=secret))
         owns_context = True
     context = current_context()
     if context.world_size < len(ranks):

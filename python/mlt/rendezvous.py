@@ -1,9 +1,9 @@
 """How the ranks of a job find each other: each tells rank 0 where it listens, and rank 0 tells all of them.
 
 One TCP connection per rank, two JSON lines each way: first both prove that they know the job's secret, then the rank
-announces itself and gets the table (``rendezvous_lines``). Rank 0 listens at MASTER_ADDR:MLT_RENDEZVOUS_PORT; its side
-is ``rendezvous_host``. Everything is bounded: in time by ``timeout``, in memory by the line length and the number of
-callers. Nothing here carries tensors, and nothing needs the native library.
+announces itself and gets the table (``knock``, ``rendezvous_lines``). Rank 0 listens at MASTER_ADDR and
+MLT_RENDEZVOUS_PORT; its side is ``rendezvous_host``. Everything is bounded: in time by ``timeout``, in memory by the
+line length and the number of callers. Nothing here carries tensors, and nothing needs the native library.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from mlt import interfaces
+from mlt import interfaces, knock
 from mlt import secret as secret_module
 from mlt.config import JobConfig
 from mlt.errors import MltError, PeerMismatchError, RendezvousError, from_code
@@ -61,7 +61,7 @@ def meet(
     """Exchange endpoints with all ranks; returns those of all ranks in rank order.
 
     ``dscp``: the code points of this rank's packets, which have to be those of rank 0's (None: not compared).
-    ``counts`` gets what rank 0 counted of its callers (``rendezvous_host.COUNTERS``). Raises ConfigError (no secret,
+    ``counts`` gets what rank 0 counted of its callers (``door.COUNTERS``). Raises ConfigError (no secret,
     and not on loopback), PortInUseError (rank 0 cannot listen), PeerMismatchError (another secret, job, size, version
     or map of code points), or RendezvousError naming the ranks that did not come within ``timeout`` seconds.
     """
@@ -80,11 +80,6 @@ def where(config: JobConfig) -> str:
     """Rank 0's address and port, for people."""
     host = f"[{config.master_addr}]" if ":" in config.master_addr else config.master_addr
     return f"{host}:{config.rendezvous_port}"
-
-
-def line_of(message: dict[str, Any]) -> bytes:
-    """One message as it is sent."""
-    return json.dumps(message, separators=(",", ":")).encode() + b"\n"
 
 
 class Patience:
@@ -112,17 +107,15 @@ def ranks_text(ranks: list[int]) -> str:
 
 def _join(config: JobConfig, own: Endpoint, dscp: DscpMap | None, deadline: float, timeout: float) -> list[Endpoint]:
     """The side of every rank but 0."""
-    announcement = json.dumps(
-        {
-            **({} if dscp is None else {"dscp": [dscp.control, *dscp.data]}),
-            "job": config.job,
-            "rank": config.rank,
-            "size": config.size,
-            "services": config.services,
-            "host": own.host,
-            "port": own.port,
-        }
-    )
+    announcement = {
+        **({} if dscp is None else {"dscp": [dscp.control, *dscp.data]}),
+        "job": config.job,
+        "rank": config.rank,
+        "size": config.size,
+        "services": config.services,
+        "host": own.host,
+        "port": own.port,
+    }
     for *_, address in resolve_master(config, socket.SOCK_STREAM):
         purpose = f"rank {config.rank} would announce itself at"
         secret_module.require(config.secret, config.insecure, str(address[0]), purpose)
@@ -145,7 +138,7 @@ def _join(config: JobConfig, own: Endpoint, dscp: DscpMap | None, deadline: floa
             seconds = min(left, max(patience.left, RETRY_SECONDS))
             with socket.create_connection((config.master_addr, config.rendezvous_port), timeout=seconds) as connection:
                 prover = _open(config, connection, deadline, lambda: patience.ask(waiting_text))
-                connection.sendall(line_of({"content": announcement, "proof": prover.prove(announcement)}))
+                connection.sendall(knock.line_of(knock.proved(prover, announcement)))
                 answer = _read_line(
                     connection,
                     deadline + GRACE_SECONDS,
@@ -194,36 +187,34 @@ def _open(
     config: JobConfig, connection: socket.socket, deadline: float, waiting: Callable[[], None]
 ) -> secret_module.Prover:
     """Open the conversation, and have rank 0 prove that it knows the secret. Nothing of the job is said before."""
-    prover = secret_module.Prover(config.secret, "rendezvous", role="caller")
-    connection.sendall(line_of({"mlt_rendezvous": VERSION, "nonce": prover.nonce}))
-    opening = _object(_read_line(connection, deadline, MAX_OPENING_BYTES, waiting))
-    version = opening.get("mlt_rendezvous")
-    if type(version) is int and version != VERSION:
-        raise PeerMismatchError(
-            f"rank {config.rank}: rank 0 at {where(config)} has rendezvous version {version}, this rank {VERSION}; "
-            "install the same mlt release on all machines",
-            peer=0,
-        )
-    if version != VERSION or not prover.meet(str(opening.get("nonce"))):
-        raise OSError(errno.EPROTO, NOT_MLT)
-    if not prover.check(opening.get("proof")):
-        why = "this rank has none" if config.secret is None else "it has another one, or is not rank 0 of this job"
-        raise PeerMismatchError(
-            f"rank {config.rank}: what listens at {where(config)} did not prove that it knows the job's secret: {why}; "
-            f"give all processes of the job the same {secret_module.VARIABLE}",
-            peer=0,
-        )
-    return prover
+
+    def say(message: dict[str, Any]) -> None:
+        connection.sendall(knock.line_of(message))
+
+    def hear() -> dict[str, Any]:
+        return _object(_read_line(connection, deadline, MAX_OPENING_BYTES, waiting))
+
+    try:
+        return knock.knock("rendezvous", VERSION, config.secret, say, hear)
+    except knock.KnockError as error:
+        if error.version is not None:
+            text = f"rank 0 at {where(config)} has rendezvous version {error.version}, this rank {VERSION}; install the"
+            raise PeerMismatchError(f"rank {config.rank}: {text} same mlt release on all machines", peer=0) from None
+        if not error.unproved:
+            raise OSError(errno.EPROTO, NOT_MLT) from None
+    why = "this rank has none" if config.secret is None else "it has another one, or is not rank 0 of this job"
+    raise PeerMismatchError(
+        f"rank {config.rank}: what listens at {where(config)} did not prove that it knows the job's secret: {why}; "
+        f"give all processes of the job the same {secret_module.VARIABLE}",
+        peer=0,
+    )
 
 
 def _object(line: bytes) -> dict[str, Any]:
     try:
-        message = json.loads(line)
-    except (ValueError, RecursionError):
-        message = None
-    if not isinstance(message, dict):
-        raise OSError(errno.EPROTO, NOT_MLT)
-    return message
+        return knock.object_of(line)
+    except ValueError:
+        raise OSError(errno.EPROTO, NOT_MLT) from None
 
 
 def _content(line: bytes, prover: secret_module.Prover) -> str:

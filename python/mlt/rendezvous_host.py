@@ -1,79 +1,53 @@
 """Rank 0's side of the rendezvous: takes what the others announce, and hands the table to all of them.
 
-Single-threaded and without a blocking read. A caller that has not proved to know the job's secret gets no field of the
-job, is cut by time and by number (the oldest first), and is counted by name.
+Callers come through a ``Door``: one that has not proved that it knows the job's secret gets no field of the job.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import selectors
 import socket
 import time
 from collections import Counter
-from typing import Any, cast
+from dataclasses import dataclass
+from typing import Any
 
-from pydantic import ValidationError
-
-from mlt import interfaces, rendezvous, rendezvous_lines
+from mlt import interfaces, knock, rendezvous
 from mlt import secret as secret_module
 from mlt.config import JobConfig
+from mlt.door import SPARE_CALLERS, Caller, Door
 from mlt.errors import PortInUseError, RendezvousError
 from mlt.own_address import is_loopback_on_purpose, resolve_master
 from mlt.qos import DscpMap
 from mlt.rendezvous import VERSION, Endpoint
-from mlt.rendezvous_lines import MAX_LINE_BYTES, Announcement
-
-# Callers without a proof that rank 0 holds at a time, beyond one for each rank; the oldest make place.
-SPARE_CALLERS = 64
-# How long a caller may take for its proof.
-PROOF_SECONDS = 5.0
-# Callers accepted before those that are here are read again.
-ACCEPTS_PER_TURN = 16
-
-# What rank 0 counts; ``Context.counters`` has them.
-COUNTERS = (
-    "rendezvous_accepted",
-    "rendezvous_strangers",  # left before a valid opening
-    "rendezvous_unproved",  # a wrong proof, or none before it left
-    "rendezvous_malformed",  # a line that is no message, or one too many
-    "rendezvous_oversized",  # a line longer than MAX_LINE_BYTES
-    "rendezvous_other_version",
-    "rendezvous_timed_out",  # no proof within PROOF_SECONDS
-    "rendezvous_too_many_pending",  # cut for a newer one
-    "rendezvous_refusals",  # proved, and of another job, size, rank or policy
-)
+from mlt.rendezvous_lines import Announcement
 
 
-class _Caller:
-    """One connection to rank 0: its socket, what was read of its line, how far it is, and the endpoint it announced."""
+@dataclass(eq=False)
+class _Rank:
+    """A caller that proved itself, and the endpoint it announced."""
 
-    def __init__(self, connection: socket.socket, address: str, prover: secret_module.Prover) -> None:
-        self.connection = connection
-        self.address = address
-        self.prover = prover
-        self.received = b""
-        self.deadline = time.monotonic() + PROOF_SECONDS
-        self.opened = False
-        self.proved = False
-        self.endpoint: Endpoint | None = None
+    caller: Caller
+    endpoint: Endpoint
 
 
 class Host:
-    """A context manager around the listeners. ``counts`` gets what ``COUNTERS`` names."""
+    """A context manager around the listeners. ``counts`` gets what the door counts."""
 
     def __init__(self, config: JobConfig, own: Endpoint, dscp: DscpMap | None, counts: Counter[str]) -> None:
         self._config = config
-        self._counts = counts
-        self._counts.update(dict.fromkeys(COUNTERS, 0))
         self._dscp = dscp
         self._ranks: dict[int, Endpoint] = {own.rank: own}
-        self._callers: dict[int, _Caller] = {}
+        self._callers: dict[int, _Rank] = {}
         self._refused: list[str] = []
         self._left: set[int] = set()
+        self._door = Door(
+            "rendezvous", VERSION, config.secret, places=config.size, counts=counts, report=self._refused.append
+        )
         self._selector = selectors.DefaultSelector()
+        self._selector.register(self._door, selectors.EVENT_READ)
         self._remote: dict[int, str] = {}  # ranks on other machines, and where they called from
         self._listeners: list[socket.socket] = []
         try:
@@ -86,9 +60,10 @@ class Host:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for caller in list(self._callers.values()):
-            self._drop(caller)
+        for rank in list(self._callers.values()):
+            self._drop(rank)
         self._selector.close()
+        self._door.close()
         for listener in self._listeners:
             listener.close()
 
@@ -130,7 +105,6 @@ class Host:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(address)
             listener.listen(min(config.size + SPARE_CALLERS, socket.SOMAXCONN))
-            listener.setblocking(False)
         except OSError as error:
             listener.close()
             if error.errno == errno.EADDRINUSE:
@@ -140,7 +114,7 @@ class Host:
                 ) from error
             raise
         self._listeners.append(listener)
-        self._selector.register(listener, selectors.EVENT_READ)
+        self._door.add(listener)
 
     def _is_loopback(self) -> bool:
         """Whether no other machine can come here."""
@@ -153,11 +127,11 @@ class Host:
             if left <= 0:
                 self._give_up(timeout)
             patience.ask(lambda: self._waiting_text(timeout))
-            for key, _ in self._selector.select(max(min(left, patience.left, self._cut_overdue()), 0.0)):
-                if key.data is None:
-                    self._accept(cast(socket.socket, key.fileobj))
-                elif self._callers.get(key.fd) is key.data:  # not dropped in this turn
+            for key, _ in self._selector.select(min(left, patience.left, self._door.seconds_left())):
+                if key.data is not None:
                     self._read(key.data)
+            for caller in self._door.turn():
+                self._admit(caller)
         table = [self._ranks[rank] for rank in range(self._config.size)]
         self._answer_all({"ranks": [[one.rank, one.host, one.port] for one in table]}, deadline)
         return table
@@ -170,125 +144,61 @@ class Host:
             f"{self._config.size}, {timeout:g} s in all{refused}"
         )
 
-    def _cut_overdue(self) -> float:
-        """Drop the callers that took too long for their proof; seconds until the next is due."""
-        now = time.monotonic()
-        waiting = [caller for caller in self._callers.values() if not caller.proved]
-        for caller in waiting:
-            if caller.deadline <= now:
-                self._turn_away(caller, "rendezvous_timed_out")
-        return min((caller.deadline - now for caller in waiting if caller.deadline > now), default=PROOF_SECONDS)
-
-    def _accept(self, listener: socket.socket) -> None:
-        for _ in range(ACCEPTS_PER_TURN):
-            unproved = [caller for caller in self._callers.values() if not caller.proved]  # the oldest first
-            try:
-                connection, address = listener.accept()
-            except BlockingIOError:
-                return
-            except OSError:  # out of descriptors, most likely
-                if unproved:
-                    self._turn_away(unproved[0], "rendezvous_too_many_pending")
-                else:
-                    time.sleep(0.01)
-                return
-            self._counts["rendezvous_accepted"] += 1
-            if len(unproved) >= self._config.size + SPARE_CALLERS:
-                self._turn_away(unproved[0], "rendezvous_too_many_pending")
-            connection.setblocking(False)
-            prover = secret_module.Prover(self._config.secret, "rendezvous", role="host")
-            caller = _Caller(connection, str(address[0]), prover)
-            self._callers[connection.fileno()] = caller
-            self._selector.register(connection, selectors.EVENT_READ, caller)
-
-    def _turn_away(self, caller: _Caller, counter: str) -> None:
-        """End a caller that proved nothing, without a word."""
-        self._counts[counter] += 1
-        self._drop(caller)
-
-    def _read(self, caller: _Caller) -> None:
+    def _read(self, rank: _Rank) -> None:
+        """What a rank says once it has announced itself: nothing, until it leaves."""
         try:
-            piece = caller.connection.recv(MAX_LINE_BYTES)
+            piece = rank.caller.connection.recv(1)
         except BlockingIOError:
             return
         except OSError:
             piece = b""
-        if not piece:
-            # It may come again: a rank that restarts announces itself anew.
-            if not caller.proved:
-                self._counts["rendezvous_unproved" if caller.opened else "rendezvous_strangers"] += 1
-            self._drop(caller)
-            return
-        caller.received += piece
-        if len(caller.received) > MAX_LINE_BYTES:
-            self._turn_away(caller, "rendezvous_oversized")
-        elif caller.proved:
-            self._refuse(caller, "sent more than one announcement")
-        elif b"\n" in caller.received:
-            line, _, caller.received = caller.received.partition(b"\n")
-            try:
-                if caller.opened:
-                    self._on_announcement(caller, line)
-                else:
-                    self._on_opening(caller, line)
-            except ValidationError:
-                if caller.proved:
-                    self._refuse(caller, "did not announce itself as a rank of mlt")
-                else:
-                    self._turn_away(caller, "rendezvous_malformed")
+        if piece:
+            self._refuse(rank.caller, "sent more than one announcement")
+        self._drop(rank)  # it may come again: a rank that restarts announces itself anew
 
-    def _on_opening(self, caller: _Caller, line: bytes) -> None:
-        opening = rendezvous_lines.OPENING.validate_json(line)
-        if opening.mlt_rendezvous != VERSION:
-            text = f"rendezvous version {VERSION} is spoken here, not {opening.mlt_rendezvous}"
-            self._refused.append(f"{text} [{caller.address}]")
-            answer = {"error": "peer_mismatch", "text": f"{text}: install the same mlt release on all machines"}
-            self._say(caller, {"mlt_rendezvous": VERSION, **answer})
-            self._turn_away(caller, "rendezvous_other_version")
+    def _admit(self, caller: Caller) -> None:
+        try:
+            said = Announcement.parse(caller.content)
+        except ValueError:
+            self._turn_away(caller, "did not announce itself as a rank of mlt")
             return
-        nonce = rendezvous_lines.NONCE.validate_json(line).nonce
-        caller.opened = caller.prover.meet(nonce)
-        self._say(caller, {"mlt_rendezvous": VERSION, "nonce": caller.prover.nonce, "proof": caller.prover.prove()})
-
-    def _on_announcement(self, caller: _Caller, line: bytes) -> None:
-        proved = rendezvous_lines.PROVED.validate_json(line)
-        if not caller.prover.check(proved.proof, proved.content):
-            self._turn_away(caller, "rendezvous_unproved")
+        if caller.received:
+            self._turn_away(caller, "sent more than one announcement")
             return
-        caller.proved = True
-        self._admit(caller, rendezvous_lines.ANNOUNCEMENT.validate_json(proved.content))
-
-    def _admit(self, caller: _Caller, said: Announcement) -> None:
-        config = self._config
         endpoint = Endpoint(said.rank, said.host, said.port)
-        why: str | None = None
-        if said.job != config.job:
-            why = f"rank {said.rank} belongs to job {said.job!r}; this is job {config.job!r} (set MLT_JOB)"
-        elif (said.size, said.services) != (config.size, config.services):
-            why = (
-                f"rank {said.rank} expects {said.size - said.services} workers and {said.services} services; rank 0 "
-                f"expects {config.world_size} and {config.services} (WORLD_SIZE, MLT_SERVICES)"
-            )
-        elif self._dscp is not None and (dscp := _dscp_of(said)) is not None and dscp != self._dscp:
-            why = (
-                f"rank {said.rank}'s packets carry other DSCPs ({dscp}) than rank 0's ({self._dscp}), so that switches "
-                "would sort them differently: give all ranks the same policy (MLT_QOS_POLICY, qos_policy=)"
-            )
-        elif not 0 < said.rank < config.size:
-            why = f"rank {said.rank} is not one of 1 to {config.size - 1}"
-        elif said.rank in self._ranks:
-            why = f"rank {said.rank} was already announced, from {self._ranks[said.rank].host}"
-        else:
-            why = self._unreachable(caller, endpoint)
+        why = self._mismatch(caller, said, endpoint)
         if why is not None:
-            self._refuse(caller, why)
+            self._turn_away(caller, why)
             return
-        caller.endpoint = endpoint
+        rank = _Rank(caller, endpoint)
+        self._callers[caller.connection.fileno()] = rank
+        self._selector.register(caller.connection, selectors.EVENT_READ, rank)
         self._ranks[said.rank] = endpoint
         if not interfaces.is_own_address(caller.address):
             self._remote[said.rank] = caller.address
 
-    def _unreachable(self, caller: _Caller, endpoint: Endpoint) -> str | None:
+    def _mismatch(self, caller: Caller, said: Announcement, endpoint: Endpoint) -> str | None:
+        """Why a rank does not belong to this job; None if it does."""
+        config = self._config
+        if said.job != config.job:
+            return f"rank {said.rank} belongs to job {said.job!r}; this is job {config.job!r} (set MLT_JOB)"
+        if (said.size, said.services) != (config.size, config.services):
+            return (
+                f"rank {said.rank} expects {said.size - said.services} workers and {said.services} services; rank 0 "
+                f"expects {config.world_size} and {config.services} (WORLD_SIZE, MLT_SERVICES)"
+            )
+        if self._dscp is not None and (dscp := _dscp_of(said)) is not None and dscp != self._dscp:
+            return (
+                f"rank {said.rank}'s packets carry other DSCPs ({dscp}) than rank 0's ({self._dscp}), so that switches "
+                "would sort them differently: give all ranks the same policy (MLT_QOS_POLICY, qos_policy=)"
+            )
+        if not 0 < said.rank < config.size:
+            return f"rank {said.rank} is not one of 1 to {config.size - 1}"
+        if said.rank in self._ranks:
+            return f"rank {said.rank} was already announced, from {self._ranks[said.rank].host}"
+        return self._unreachable(caller, endpoint)
+
+    def _unreachable(self, caller: Caller, endpoint: Endpoint) -> str | None:
         """Why one rank of this job could not reach another: loopback means another machine to each of them."""
         how = "set MLT_INTERFACE or MLT_HOST there to the interface that the others reach, or leave both out"
         is_remote = not interfaces.is_own_address(caller.address)
@@ -310,32 +220,31 @@ class Host:
                     )
         return None
 
-    def _refuse(self, caller: _Caller, why: str) -> None:
-        self._refused.append(f"{why} [{caller.address}]")
-        self._counts["rendezvous_refusals"] += 1
-        self._say(caller, _proved(caller, {"error": "peer_mismatch", "text": why}))
-        self._drop(caller)
-
-    def _say(self, caller: _Caller, message: dict[str, Any]) -> None:
-        # A few bytes into an empty socket buffer: this does not block, and a caller that is gone does not matter.
-        with contextlib.suppress(OSError):
-            caller.connection.send(rendezvous.line_of(message))
-
-    def _drop(self, caller: _Caller) -> None:
-        self._callers.pop(caller.connection.fileno(), None)
-        self._selector.unregister(caller.connection)
+    def _turn_away(self, caller: Caller, why: str) -> None:
+        self._refuse(caller, why)
         caller.connection.close()
-        if caller.endpoint is not None and len(self._ranks) < self._config.size:
-            self._ranks.pop(caller.endpoint.rank, None)
-            self._remote.pop(caller.endpoint.rank, None)
-            self._left.add(caller.endpoint.rank)
+
+    def _refuse(self, caller: Caller, why: str) -> None:
+        self._refused.append(f"{why} [{caller.address}]")
+        self._door.count("refusals")
+        caller.say(knock.proved(caller.prover, {"error": "peer_mismatch", "text": why}))
+
+    def _drop(self, rank: _Rank) -> None:
+        connection = rank.caller.connection
+        self._callers.pop(connection.fileno(), None)
+        self._selector.unregister(connection)
+        connection.close()
+        if len(self._ranks) < self._config.size:
+            self._ranks.pop(rank.endpoint.rank, None)
+            self._remote.pop(rank.endpoint.rank, None)
+            self._left.add(rank.endpoint.rank)
 
     def _answer_all(self, message: dict[str, Any], deadline: float) -> None:
-        for caller in [one for one in self._callers.values() if one.endpoint is not None]:
+        for caller in [one.caller for one in self._callers.values()]:
             # A rank that vanished meanwhile is reported by the engine, which connects to every rank next.
             with contextlib.suppress(OSError):
                 caller.connection.settimeout(max(deadline - time.monotonic(), 1.0))
-                caller.connection.sendall(rendezvous.line_of(_proved(caller, message)))
+                caller.connection.sendall(knock.line_of(knock.proved(caller.prover, message)))
 
     def _give_up(self, timeout: float) -> None:
         missing = [rank for rank in range(self._config.size) if rank not in self._ranks]
@@ -356,7 +265,7 @@ class Host:
             )
         if self._refused:
             text += "; refused: " + "; ".join(self._refused[-5:])
-        if unproved := self._counts["rendezvous_unproved"]:
+        if unproved := self._door.counts["rendezvous_unproved"]:
             text += (
                 f"; turned away: {unproved} connection{'s' if unproved > 1 else ''} without a proof of the job's "
                 "secret (give all processes the same MLT_JOB_SECRET)"
@@ -368,11 +277,6 @@ class Host:
             )
         self._answer_all({"error": "rendezvous", "text": text}, time.monotonic())
         raise RendezvousError(f"rank 0: {text}", peer=missing[0])
-
-
-def _proved(caller: _Caller, message: dict[str, Any]) -> dict[str, Any]:
-    content = json.dumps(message, separators=(",", ":"))
-    return {"content": content, "proof": caller.prover.prove(content)}
 
 
 def _dscp_of(said: Announcement) -> DscpMap | None:

@@ -1,64 +1,57 @@
-"""What callers say to rank 0 at the rendezvous, as strict models, and the limits on it.
+"""What a rank announces to rank 0 at the rendezvous: every field has a type and a range, and is held to them.
 
-    caller   {"mlt_rendezvous": 2, "nonce": ...}                    an opening
-    rank 0   {"mlt_rendezvous": 2, "nonce": ..., "proof": ...}      its own, with the proof that it knows the secret
-    caller   {"content": "{rank, size, job, ...}", "proof": ...}    an announcement
-    rank 0   {"content": "{ranks, or error and text}", "proof": ...}
-
-Only rank 0 imports this: it is what reads a stranger's bytes, so every field has a type and a range.
+By hand, because rank 0 would wait longer for a schema library to load than for a job of two ranks to form.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from dataclasses import dataclass
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from mlt.knock import object_of
 
-MAX_LINE_BYTES = 8_192
-
-_Nonce = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-_Rank = Annotated[int, Field(ge=0, lt=2**16)]
-_CodePoint = Annotated[int, Field(ge=0, lt=64)]
+MAX_HOST_LENGTH = 255
+MAX_CLASSES = 8
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(strict=True, frozen=True)
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """The place of a rank in its job, and where it listens. ``dscp``: of control, then of the classes; empty where the
+    rank does not say."""
+
+    job: str
+    rank: int
+    size: int
+    services: int
+    host: str
+    port: int
+    dscp: tuple[int, ...]
+
+    @classmethod
+    def parse(cls, content: str) -> Announcement:
+        """Raises ValueError for anything but an announcement."""
+        said = object_of(content)
+        dscp = said.get("dscp", ())
+        if "dscp" in said and (type(dscp) is not list or not 2 <= len(dscp) <= MAX_CLASSES + 1):
+            raise ValueError("dscp is no list of code points")
+        return cls(
+            job=_text(said.get("job"), 1 << 20),
+            rank=_number(said.get("rank"), 0, 2**16 - 1),
+            size=_number(said.get("size"), 0, 2**16 - 1),
+            services=_number(said.get("services"), 0, 2**16 - 1),
+            host=_text(said.get("host"), MAX_HOST_LENGTH),
+            port=_number(said.get("port"), 1, 2**16 - 1),
+            dscp=tuple(_number(one, 0, 63) for one in dscp),
+        )
 
 
-class Opening(_Strict):
-    """The first line. Later releases may add fields and change every one but the version."""
-
-    mlt_rendezvous: Annotated[int, Field(ge=0, lt=2**31)]
-    nonce: str = ""
-
-
-class Nonce(_Strict):
-    """What an opening of this version holds."""
-
-    mlt_rendezvous: Literal[2]
-    nonce: _Nonce
+def _number(value: object, least: int, most: int) -> int:
+    # An exact type: True, 1.0 and 1e999 are numbers to JSON, too.
+    if type(value) is not int or not least <= value <= most:
+        raise ValueError(f"a number is not in {least} to {most}")
+    return value
 
 
-class Proved(_Strict):
-    """A line with its proof. ``content`` is read only once the proof was found good."""
-
-    content: Annotated[str, Field(max_length=MAX_LINE_BYTES)]
-    proof: _Nonce
-
-
-class Announcement(_Strict):
-    """The place of a rank in its job, and where it listens."""
-
-    job: Annotated[str, Field(min_length=1)]
-    rank: _Rank
-    size: _Rank
-    services: _Rank
-    host: Annotated[str, Field(min_length=1, max_length=255)]
-    port: Annotated[int, Field(ge=1, lt=2**16)]
-    dscp: Annotated[list[_CodePoint], Field(min_length=2, max_length=9)] = []  # of control, then data; [] if not said
-
-
-OPENING = TypeAdapter(Opening)
-NONCE = TypeAdapter(Nonce)
-PROVED = TypeAdapter(Proved)
-ANNOUNCEMENT = TypeAdapter(Announcement)
+def _text(value: object, most: int) -> str:
+    if not isinstance(value, str) or not 1 <= len(value) <= most:
+        raise ValueError(f"a text has not 1 to {most} characters")
+    return value

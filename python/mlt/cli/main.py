@@ -13,6 +13,7 @@ from mlt.cli.delegate import Delegate
 # command -> (module with an ``app: typer.Typer``, one-line help)
 COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("mlt.cli.demo", "train a real model over the transport, with losses, and compare"),
+    "launch": ("mlt.cli.launch", "run a program as all ranks of a job on this machine"),
     "serve": ("mlt.cli.serve", "run a summation service until every worker is gone"),
     "perf": ("mlt.cli.perf", "goodput and latency of this transport and others, in the same run"),
     "plan": ("mlt.cli.plan", "who holds, who aggregates, which route: plans from one cluster file"),

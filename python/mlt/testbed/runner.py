@@ -1,179 +1,29 @@
-"""One command, once per host: started together, output streamed with the rank in front, ended together."""
+"""One command, once per host of a testbed."""
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
 import subprocess
-import sys
-import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from types import FrameType
-from typing import IO, Any
+from collections.abc import Sequence
+from typing import Any
 
+from mlt import supervisor
+from mlt.supervisor import Ending, Outcome, Write, interruptible, to_stdout, uninterrupted
 from mlt.testbed.bed import DEFAULT_PORT, Testbed
 
-# From asking to killing.
-TERMINATE_SECONDS = 2.0
-_POLL_SECONDS = 0.02
-_CHUNK = 65_536
-
-
-@dataclass(frozen=True)
-class Ending:
-    """How one host's command ended. ``code`` as a shell gives it: 128 and the signal's number if it was killed.
-
-    ``ended_by_us``: because another host's command had failed, or the run was interrupted.
-    """
-
-    host: str
-    code: int
-    ended_by_us: bool
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """``code``: 0 if every command succeeded, else that of the first to fail."""
-
-    code: int
-    endings: tuple[Ending, ...]
-    seconds: float
-
-
-Write = Callable[[int, bytes], None]
-
-
-def to_stdout(rank: int, line: bytes) -> None:
-    """``[rank] line``, whole lines only."""
-    sys.stdout.buffer.write(b"[%d] %s\n" % (rank, line))
-    sys.stdout.buffer.flush()
-
-
-@contextlib.contextmanager
-def interruptible() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP take the way of Ctrl-C, so that cleaning up happens then too."""
-
-    def interrupt(_signal: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    previous = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-
-
-@contextlib.contextmanager
-def uninterrupted() -> Iterator[None]:
-    """Cleaning up, once begun, goes to its end; it is bounded in time."""
-    numbers = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
-    previous = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
+__all__ = ["Ending", "Outcome", "interruptible", "run", "to_stdout", "uninterrupted"]
 
 
 def run(
     bed: Testbed, command: Sequence[str], *, grace: float = 5.0, port: int = DEFAULT_PORT, write: Write = to_stdout
 ) -> Outcome:
-    """Run ``command`` on every host of ``bed`` until all have ended.
+    """Run ``command`` on every host of ``bed`` until all have ended, as ``supervisor.run`` does."""
 
-    When one fails, the others have ``grace`` seconds to end by themselves, then they are ended. ``write`` gets
-    (rank, line); it is called by one thread at a time. KeyboardInterrupt ends all commands and goes on, and so does
-    BrokenPipeError, when nobody reads any more what ``write`` writes.
-    """
-    began = time.monotonic()
-    lock = threading.Lock()
-    processes: list[subprocess.Popen[bytes]] = []
-    readers: list[threading.Thread] = []
+    def start(rank: int, **options: Any) -> subprocess.Popen[bytes]:
+        host = bed.hosts[rank]
+        # Output through a pipe would otherwise come in blocks, long after it was printed.
+        env = {**bed.environment(host, port=port), "PYTHONUNBUFFERED": os.environ.get("PYTHONUNBUFFERED", "1")}
+        process: subprocess.Popen[bytes] = bed.popen(host, command, env=env, **options)
+        return process
 
-    unread = threading.Event()
-
-    def locked_write(rank: int, line: bytes) -> None:
-        with lock:
-            try:
-                write(rank, line)
-            except BrokenPipeError:
-                unread.set()  # and read on: a full pipe would stop the command for good
-
-    ours: set[int] = set()
-    order: list[int] = []
-    try:
-        for rank, host in enumerate(bed.hosts):
-            # Output through a pipe would otherwise come in blocks, long after it was printed.
-            env = {**bed.environment(host, port=port), "PYTHONUNBUFFERED": os.environ.get("PYTHONUNBUFFERED", "1")}
-            process = bed.popen(
-                host, command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                bufsize=0, start_new_session=True,
-            )  # fmt: skip
-            processes.append(process)
-            reader = threading.Thread(target=_read, args=(rank, process.stdout, locked_write), daemon=True)
-            reader.start()
-            readers.append(reader)
-        _wait(processes, order, ours, grace, unread)
-    except BaseException:
-        with uninterrupted():
-            ours.update(rank for rank, process in enumerate(processes) if process.poll() is None)
-            _end(processes)
-        raise
-    finally:
-        for reader in readers:
-            # A grandchild may hold the pipe open; it ends with the testbed.
-            reader.join(timeout=1.0)
-    codes = [process.returncode if process.returncode >= 0 else 128 - process.returncode for process in processes]
-    failed = [rank for rank in order if codes[rank] != 0]
-    endings = tuple(Ending(host, codes[rank], rank in ours) for rank, host in enumerate(bed.hosts))
-    return Outcome(codes[failed[0]] if failed else 0, endings, time.monotonic() - began)
-
-
-def _wait(
-    processes: list[subprocess.Popen[bytes]], order: list[int], ours: set[int], grace: float, unread: threading.Event
-) -> None:
-    deadline: float | None = None
-    while len(order) < len(processes):
-        if unread.is_set():
-            raise BrokenPipeError
-        for rank, process in enumerate(processes):
-            if rank not in order and process.poll() is not None:
-                order.append(rank)
-                if process.returncode != 0 and deadline is None:
-                    deadline = time.monotonic() + grace
-        if deadline is not None and time.monotonic() >= deadline:
-            left = [rank for rank in range(len(processes)) if rank not in order]
-            ours.update(left)
-            _end([processes[rank] for rank in left])
-            order += left
-            return
-        time.sleep(_POLL_SECONDS)
-
-
-def _end(processes: list[subprocess.Popen[bytes]]) -> None:
-    """SIGTERM to every process group, then SIGKILL to what is left."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        for process in processes:
-            if process.poll() is None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, number)
-        deadline = time.monotonic() + TERMINATE_SECONDS
-        for process in processes:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=max(0.0, deadline - time.monotonic()))
-
-
-def _read(rank: int, pipe: IO[bytes] | Any, write: Write) -> None:
-    rest = b""
-    while chunk := pipe.read(_CHUNK):
-        *lines, rest = (rest + chunk).split(b"\n")
-        for line in lines:
-            write(rank, line.rstrip(b"\r"))
-        if len(rest) > _CHUNK:  # a line without an end must not fill the memory
-            write(rank, rest)
-            rest = b""
-    if rest:
-        write(rank, rest)
+    return supervisor.run(bed.hosts, start, grace=grace, write=write)

@@ -15,7 +15,7 @@ from rendezvous_caller import ANNOUNCEMENT, Caller
 from transport_jobs import free_port, takes
 
 import mlt
-from mlt import rendezvous_host
+from mlt import door
 from mlt.config import JobConfig
 from mlt.rendezvous import VERSION, Endpoint, meet
 from mlt.secret import JobSecret
@@ -196,11 +196,11 @@ def test_door__idle_callers_hold_no_rank_up(rank_0: Waiting, number: int) -> Non
             rank_0.join_all()
     assert rank_0.counts["rendezvous_accepted"] >= 1
     if number == 1_000:
-        assert rank_0.counts["rendezvous_too_many_pending"] >= number - (rank_0.size + rendezvous_host.SPARE_CALLERS)
+        assert rank_0.counts["rendezvous_too_many_pending"] >= number - (rank_0.size + door.SPARE_CALLERS)
 
 
 def test_door__callers_that_open_and_wait_are_cut_by_number_oldest_first(rank_0: Waiting) -> None:
-    limit = rank_0.size + rendezvous_host.SPARE_CALLERS
+    limit = rank_0.size + door.SPARE_CALLERS
     with contextlib.ExitStack() as waiting:
         callers = [waiting.enter_context(Caller(rank_0.port)) for _ in range(limit + 10)]
         rank_0.until("rendezvous_too_many_pending", 10)
@@ -210,7 +210,7 @@ def test_door__callers_that_open_and_wait_are_cut_by_number_oldest_first(rank_0:
 
 
 def test_door__a_slow_caller_is_cut_by_time(rank_0: Waiting, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rendezvous_host, "PROOF_SECONDS", 0.3)
+    monkeypatch.setattr(door, "PROOF_SECONDS", 0.3)
     with Caller(rank_0.port) as mute, Caller(rank_0.port) as slow, takes(at_most=3.0):
         slow.open()
         for _ in range(3):

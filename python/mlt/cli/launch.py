@@ -1,0 +1,86 @@
+"""``mlt launch``: run a program as all ranks of a job on this machine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from mlt import supervisor
+from mlt.demo.problem import DemoError
+from mlt.demo.processes import free_port_pair
+from mlt.secret import own_secret
+
+HOST = "127.0.0.1"
+INTERRUPTED = 130
+UNREAD = 141
+
+app = typer.Typer(
+    add_completion=False, context_settings={"help_option_names": ["-h", "--help"], "allow_interspersed_args": False}
+)
+
+
+@app.command()
+def launch(
+    command: Annotated[list[str], typer.Argument(help="Program of the workers and its arguments.")],
+    workers: Annotated[int, typer.Option("--workers", "-n", min=1, help="Number of workers.")] = 2,
+    services: Annotated[int, typer.Option("--services", "-s", min=0, help="Number of summation services.")] = 0,
+    grace: Annotated[float, typer.Option(min=0, help="Seconds for the others to end once a rank failed.")] = 5.0,
+) -> None:
+    """Run COMMAND once per worker, and the summation services beside them, until all have ended.
+
+    Each finds RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, MLT_SERVICES and MLT_JOB_SECRET
+    in its environment; a secret that is set already is kept. Output has the rank in front. When one rank fails, the
+    others are ended, and the exit status is that of the first.
+    """
+    ranks = workers + services
+    names = [f"rank {rank}" if rank < workers else f"service {rank - workers} (rank {rank})" for rank in range(ranks)]
+    try:
+        shared = {
+            "WORLD_SIZE": str(workers),
+            "LOCAL_WORLD_SIZE": str(workers),
+            "MASTER_ADDR": HOST,
+            "MASTER_PORT": str(free_port_pair(HOST)),
+            "MLT_SERVICES": str(services),
+            "PYTHONUNBUFFERED": os.environ.get("PYTHONUNBUFFERED", "1"),
+            **own_secret(os.environ),
+        }
+    except DemoError as error:
+        _say(str(error))
+        raise typer.Exit(1) from None
+    guard = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
+
+    def start(rank: int, **options: Any) -> subprocess.Popen[bytes]:
+        inherited = {name: value for name, value in os.environ.items() if name != "MLT_RENDEZVOUS_PORT"}
+        environment = {**inherited, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+        service = [sys.executable, "-m", "mlt.cli.main", "serve", "--quiet"]
+        words = command if rank < workers else service
+        return subprocess.Popen([*guard, *words], env=environment, **options)
+
+    if shutil.which(command[0]) is None:
+        _say(f"there is no program {command[0]!r}")
+        raise typer.Exit(127)
+    try:
+        with supervisor.interruptible():
+            outcome = supervisor.run(names, start, grace=grace)
+    except KeyboardInterrupt:
+        _say("interrupted: every rank was ended")
+        raise typer.Exit(INTERRUPTED) from None
+    except BrokenPipeError:
+        # The interpreter would flush into the closed pipe once more when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(UNREAD) from None
+    for ending in outcome.endings:
+        if ending.ended_by_us:
+            _say(f"{ending.name} was ended, because another one failed")
+        elif ending.code:
+            _say(f"{ending.name} ended with exit code {ending.code}")
+    raise typer.Exit(outcome.code)
+
+
+def _say(text: str) -> None:
+    typer.echo(f"mlt launch: {text}", err=True)

@@ -1,0 +1,77 @@
+"""The process group hands a job's secret over through torch's store."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+from mlt.demo.processes import free_port_pair
+
+PROGRAM = """
+import hashlib, json, warnings
+import mlt.torch, torch, torch.distributed as dist
+from mlt.torch import current_context
+warnings.simplefilter("ignore")
+dist.init_process_group("mlt")
+secret = current_context().config.secret
+tensor = torch.ones(10) * (dist.get_rank() + 1)
+dist.all_reduce(tensor)
+print(json.dumps([tensor[0].item(), secret and hashlib.sha256(secret.reveal()).hexdigest()]), flush=True)
+dist.destroy_process_group()
+"""
+
+
+def run(*own: dict[str, str]) -> list[tuple[int, Any, str]]:
+    """Exit status, answer and errors of each rank, given what is its own in its environment."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("MLT_")}
+    shared = {"WORLD_SIZE": str(len(own)), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port_pair())}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", PROGRAM],
+            env={**inherited, **shared, "RANK": str(rank), **more},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank, more in enumerate(own)
+    ]
+    ended: list[tuple[int, Any, str]] = []
+    for process in reversed(processes):  # rank 0 would wait for the others until its time is up
+        if any(status for status, _, _ in ended):
+            process.kill()
+        output, errors = process.communicate(timeout=100)
+        ended.append((process.returncode, json.loads(output) if output else None, errors))
+    return ended[::-1]
+
+
+def test_process_group__makes_a_new_secret_and_every_rank_has_it() -> None:
+    first, second = run({}, {}), run({}, {})
+    digests = []
+    for job in (first, second):
+        assert [status for status, _, _ in job] == [0, 0], job
+        assert [answer[0] for _, answer, _ in job] == [3.0, 3.0]
+        (digest,) = {answer[1] for _, answer, _ in job}
+        digests.append(digest)
+    assert None not in digests
+    assert digests[0] != digests[1]
+
+
+def test_process_group__a_secret_of_the_environment_goes_first() -> None:
+    own = {"MLT_JOB_SECRET": "one that all of them have"}
+    (_, one, _), (_, other, _) = run(own, own)
+    assert one == other
+    assert one[1] == hashlib.sha256(b"one that all of them have").hexdigest()
+
+
+def test_process_group__a_rank_without_rank_0s_secret_does_not_join() -> None:
+    (_, _, _), (status, answer, errors) = run({"MLT_JOB_SECRET": "one that rank 0 alone has"}, {})
+    assert status != 0
+    assert answer is None
+    assert "did not prove that it knows the job's secret: this rank has none" in errors

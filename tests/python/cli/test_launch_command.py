@@ -1,0 +1,104 @@
+"""``mlt launch``: all ranks of a job on this machine, with a secret that nobody sees."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("mlt._core")
+MLT = [sys.executable, "-m", "mlt.cli.main", "launch"]
+SUM = """
+import os, numpy as np, mlt
+with mlt.Context() as context:
+    assert len(os.environ["MLT_JOB_SECRET"]) == 64 and context.config.secret is not None
+    tensor = np.full(1000, context.rank + 1.0, np.float32)
+    context.all_reduce(tensor, average=False)
+    print("sum", tensor[0], os.environ["LOCAL_RANK"], os.environ["WORLD_SIZE"], flush=True)
+"""
+PUSH = """
+import numpy as np, mlt
+with mlt.Context() as context:
+    tensor = np.full(1000, context.rank + 1.0, np.float32)
+    mlt.PushPull(context).push_pull(tensor, key=1, average=False).wait(30)
+    print("pulled", tensor[0], flush=True)
+"""
+
+
+def launch(*words: str, seconds: float = 60, **environ: str) -> subprocess.CompletedProcess[str]:
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("MLT_")}
+    return subprocess.run([*MLT, *words], env={**inherited, **environ}, capture_output=True, text=True, timeout=seconds)
+
+
+def test_launch__ranks_form_a_job_with_a_secret_of_its_own() -> None:
+    done = launch("-n", "3", "--", sys.executable, "-c", SUM)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == [f"[{rank}] sum 6.0 {rank} 3" for rank in range(3)]
+
+
+def test_launch__keeps_the_secret_that_is_set(tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    file.write_text("f" * 40)
+    file.chmod(0o600)
+    program = "import os; print(os.environ.get('MLT_JOB_SECRET'), os.environ['MLT_JOB_SECRET_FILE'] != '')"
+    done = launch("-n", "1", sys.executable, "-c", program, MLT_JOB_SECRET_FILE=str(file))
+    assert done.stdout == "[0] None True\n"
+
+
+def test_launch__starts_the_services_too() -> None:
+    done = launch("-n", "2", "-s", "1", sys.executable, "-c", PUSH)
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert sorted(done.stdout.splitlines()) == ["[0] pulled 3.0", "[1] pulled 3.0"]
+
+
+def test_launch__a_rank_that_fails_ends_all_and_is_named_with_its_code() -> None:
+    program = "import os, sys, time; rank = int(os.environ['RANK']); rank == 1 and sys.exit(7); time.sleep(60)"
+    began = time.monotonic()
+    done = launch("-n", "3", "--grace", "0.2", sys.executable, "-c", program)
+    assert time.monotonic() - began < 20
+    assert done.returncode == 7
+    assert "mlt launch: rank 1 ended with exit code 7" in done.stderr
+    for rank in (0, 2):
+        assert f"mlt launch: rank {rank} was ended, because another one failed" in done.stderr
+
+
+def test_launch__a_signal_ends_every_rank(tmp_path: Path) -> None:
+    program = (
+        "import os, sys, time; open(sys.argv[1] + os.environ['RANK'], 'w').write(str(os.getpid())); time.sleep(60)"
+    )
+    process = subprocess.Popen([*MLT, "-n", "2", sys.executable, "-c", program, f"{tmp_path}/"], stderr=subprocess.PIPE)
+    deadline = time.monotonic() + 30
+    files = [tmp_path / "0", tmp_path / "1"]
+    while not all(file.exists() and file.read_text() for file in files):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert b"interrupted" in errors
+    for file in files:
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(file.read_text()), 0)
+
+
+def test_launch__shows_the_secret_on_no_command_line() -> None:
+    program = (
+        "import os, pathlib, subprocess\n"
+        "secret = os.environ['MLT_JOB_SECRET']\n"
+        "lines = [path.read_bytes() for path in pathlib.Path('/proc').glob('[0-9]*/cmdline')]\n"
+        "print('seen' if any(secret.encode() in line for line in lines) else 'hidden')"
+    )
+    done = launch("-n", "1", "--", sys.executable, "-c", program)
+    assert done.stdout == "[0] hidden\n"
+    assert "MLT_JOB_SECRET" not in done.stderr
+
+
+def test_launch__a_program_that_is_not_there() -> None:
+    done = launch("no-such-program-of-anybody")
+    assert done.returncode == 127
+    assert "there is no program 'no-such-program-of-anybody'" in done.stderr
