@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 
 @dataclass(frozen=True, kw_only=True)
 class QueueCounters:
     """Packets since the counters were cleared; ``queued_bytes`` wait now. None means the output does not say, which is
-    not zero."""
+    not zero. ``dropped_at_limit_bytes``: where a device counts those in bytes alone."""
 
     port: str
     queue: int
@@ -18,6 +18,7 @@ class QueueCounters:
     marked: int | None = None
     dropped_early: int | None = None
     dropped_at_limit: int | None = None
+    dropped_at_limit_bytes: int | None = None
     queued_bytes: int | None = None
 
 
@@ -32,7 +33,14 @@ def merge(rows: Iterable[QueueCounters]) -> list[QueueCounters]:
             continue
         updates = {
             name: getattr(row, name)
-            for name in ("sent", "marked", "dropped_early", "dropped_at_limit", "queued_bytes")
+            for name in (
+                "sent",
+                "marked",
+                "dropped_early",
+                "dropped_at_limit",
+                "dropped_at_limit_bytes",
+                "queued_bytes",
+            )
             if getattr(row, name) is not None
         }
         found[key] = replace(known, **updates)

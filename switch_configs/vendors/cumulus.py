@@ -18,6 +18,7 @@ from mlt.switch_configs.counters import QueueCounters, integer, merge
 from mlt.switch_configs.errors import ParseError, SwitchConfigError
 from mlt.switch_configs.plan import Plan
 from mlt.switch_configs.target import PortBuilder, Procedure, Reading, Target, Unconfirmed, code_lines
+from mlt.switch_configs.units import SIZES, scaled
 
 GLOBAL = "default-global"
 STEP_BYTES = 1024
@@ -260,16 +261,29 @@ class Cumulus(Target):
         fields = {"tx-frames": "sent", "tx-uc-buffer-discards": "dropped_at_limit", "wred-discards": "dropped_early",
                   "ecn-marked-packets": "marked"}  # fmt: skip
         for line in text.splitlines():
-            cells = line.split()
+            # NVIDIA's manual: indented under a title, cells of two words ("0 Bytes") two blanks apart.
+            cells = re.split(r"\s{2,}", line.strip())
             if "nv show interface" in line:
-                port = cells[cells.index("interface") + 1]
+                port = line.split()[line.split().index("interface") + 1]
             elif cells[:1] == ["traffic-class"] or "tx-frames" in cells:
                 columns = cells
+            elif cells[0] and not cells[0].isdigit() and set(cells[0]) != {"-"}:
+                columns = []  # another table begins
             elif columns and len(cells) == len(columns) and cells[0].isdigit():
                 values = dict(zip(columns, cells, strict=True))
                 counted = {name: integer(values[column]) for column, name in fields.items() if column in values}
+                if (discards := _bytes(values.get("tx-uc-buffer-discards", ""))) is not None:
+                    counted |= {"dropped_at_limit": 0 if discards == 0 else None, "dropped_at_limit_bytes": discards}
                 rows.append(QueueCounters(port=port, queue=int(cells[0]), **counted))
         return merge(rows)
+
+
+def _bytes(cell: str) -> int | None:
+    """``"9.98 KB"`` -> 9980; None where it has no unit."""
+    try:
+        return scaled(cell.replace("Bytes", "B"), SIZES, "counter", "9.98 KB")
+    except ValueError:
+        return None
 
 
 def _numbers(word: str) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import ClassVar
 
 from mlt.switch_configs.behaviour import Behaviour, RandomDetect
@@ -15,6 +16,7 @@ from mlt.switch_configs.capabilities import Capabilities, Feature, Support
 from mlt.switch_configs.counters import QueueCounters, merge
 from mlt.switch_configs.plan import Plan
 from mlt.switch_configs.target import PortBuilder, Procedure, Reading, Target, code_lines
+from mlt.switch_configs.vendors import linux_switchdev
 
 AVERAGE_PACKET_BYTES = 1500
 # red needs max > min: two packets are the least ramp that its arithmetic resolves.
@@ -60,13 +62,44 @@ class LinuxTc(Target):
         notes=("needs sch_htb, sch_prio, sch_red, cls_u32",),
     )
 
+    @property
+    def offloads(self) -> bool:
+        """True on a switch ASIC under switchdev, where only what the driver offloads acts on forwarded packets."""
+        fact = self.platform.facts.offload
+        return fact is not None and fact.value == "prio-red"
+
+    @property
+    def able(self) -> Capabilities:
+        able = super().able
+        if not self.offloads:
+            return able
+        why = f"{self.platform.title}: htb, red's limit and filters stay in the kernel, forwarded packets bypass them"
+        missing = {
+            Feature.QUEUE_LIMIT: Support("yes", "the device's own shared buffer", ""),
+            Feature.FAIR: Support("no", why, "set default.sharing: lowest"),
+            Feature.WEIGHTED: Support("no", why, "set default.sharing: lowest"),
+        }
+        return replace(able, support={**able.support, **missing}, buffers_apart=True)
+
+    def steps(self, files: Mapping[str, str]) -> Procedure:
+        if not self.offloads:
+            return self.procedure
+        return replace(
+            self.procedure,
+            verify=("tc -s qdisc show dev PORT   (red's counters are the ASIC's)", "dcb app show dev PORT dscp-prio"),
+            notes=("needs mlxsw, sch_prio, sch_red and iproute2's dcb; L is not written, see devlink sb",),
+        )
+
     def native_port(self, label: str) -> str:
         return f"swp{label}" if label.isdigit() else label
 
     def render(self, plan: Plan) -> dict[str, str]:
         lines = ["#!/bin/sh", "set -eu"]
         for port in plan.ports:
-            lines += [f"tc {line}" for line in self._port(plan, port)]
+            if self.offloads:
+                lines += linux_switchdev.lines(plan, port, most_bandwidth=MOST_RED_BANDWIDTH)
+            else:
+                lines += [f"tc {line}" for line in self._port(plan, port)]
         return {"linux.apply.sh": "\n".join(lines) + "\n"}
 
     def _port(self, plan: Plan, port: str) -> list[str]:
@@ -75,7 +108,9 @@ class LinuxTc(Target):
         burst = max(LEAST_BURST_BYTES, rate // 8 // BURSTS_PER_SECOND)
         shape = f"ceil {rate}bit burst {burst} cburst {burst}"
         lines = [
-            f"qdisc add dev {port} root handle 1: htb default {'3' if fair else '2'}",
+            # A root of another kind goes first: htb cannot be changed in place, and the script may run again.
+            f"qdisc replace dev {port} root handle f: pfifo limit 1000",
+            f"qdisc replace dev {port} root handle 1: htb default {'3' if fair else '2'}",
             f"class add dev {port} parent 1: classid 1:1 htb rate {rate}bit {shape}",
         ]
         dnn = rate * plan.group_weights["dnn"] // 100 if fair else rate
@@ -122,11 +157,20 @@ class LinuxTc(Target):
         ]
 
     def undo(self, plan: Plan) -> dict[str, str]:
-        lines = ["#!/bin/sh", "set -eu", *(f"tc qdisc del dev {port} root" for port in plan.ports)]
+        lines = ["#!/bin/sh", "set -eu"]
+        for port in plan.ports:
+            lines += linux_switchdev.undo_lines(plan, port) if self.offloads else [f"tc qdisc del dev {port} root"]
         return {"linux.undo.sh": "\n".join(lines) + "\n"}
 
     def parse(self, files: Mapping[str, str], reading: Reading | None = None) -> Behaviour:
         reading = reading or Reading()
+        if self.offloads:
+            offloaded = linux_switchdev.Reader(self)
+            for name, text in files.items():
+                for number, line in code_lines(text, self.comment):
+                    if line != "set -eu":
+                        offloaded.line(f"{name}:{number}", line)
+            return offloaded.behaviour()
         reader = _Reader(self)
         for name, text in files.items():
             for number, line in code_lines(text, self.comment):
@@ -172,7 +216,9 @@ class _Reader:
         self.other: set[str] = set()
 
     def line(self, where: str, words: str) -> None:
-        if m := re.fullmatch(r"qdisc add dev (\S+) root handle 1: htb default [23]", words):
+        if re.fullmatch(r"qdisc replace dev \S+ root handle f: pfifo limit \d+", words):
+            return
+        if m := re.fullmatch(r"qdisc replace dev (\S+) root handle 1: htb default [23]", words):
             self.ports[m[1]] = PortBuilder()
         elif m := re.match(
             r"class add dev (\S+) parent 1:1? classid (1:[123]) htb rate (\d+)bit ceil \d+bit burst", words

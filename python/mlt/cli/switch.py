@@ -6,6 +6,7 @@ import difflib
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -252,41 +253,48 @@ def _body(files: dict[str, str], comment: str) -> list[str]:
     _TARGET,
     _PORTS,
     click.option(
-        "--output",
-        "-o",
+        "--input",
+        "-i",
+        "pasted",
         type=click.Path(path_type=Path, allow_dash=True),
-        help="What those commands printed, to be read ('-' for standard input).",
+        help="What those commands printed ('-' for standard input).",
     ),
+    click.option("--output", "-o", type=click.Path(path_type=Path), help="Also write the counters there, as JSON."),
 )
-def verify(policy: Path, target: str, ports: str | None, output: Path | None) -> None:
+def verify(policy: Path, target: str, ports: str | None, pasted: Path | None, output: Path | None) -> None:
     """Print the show commands; or turn their pasted output into marks and drops per class and judge them."""
     generated = _generate(_load(policy), target, ports)
     system, plan = generated.target, generated.plan
-    if output is None:
+    if pasted is None:
         click.echo("\n".join(system.verify_commands(plan)))
-        click.echo("then: mlt switch verify ... --output FILE with what they print", err=True)
+        click.echo("then: mlt switch verify ... --input FILE with what they print", err=True)
         return
     try:
-        text = sys.stdin.read() if str(output) == "-" else output.read_text(encoding="utf-8")
+        text = sys.stdin.read() if str(pasted) == "-" else pasted.read_text(encoding="utf-8")
     except OSError as error:
         _fail(error)
     rows = system.parse_counters(text)
     if not rows:
         _fail(
-            SwitchConfigError(f"{output}: no queue counters of {system.title} in it; paste the commands' whole output")
+            SwitchConfigError(f"{pasted}: no queue counters of {system.title} in it; paste the commands' whole output")
         )
     names = {queue.number: queue for queue in plan.queues}
     table = Table("port", "queue", "class", "sent", "marked", "dropped early", "dropped at limit")
     wrong = []
     for row in rows:
         queue = names.get(row.queue)
-        cells = [row.sent, row.marked, row.dropped_early, row.dropped_at_limit]
-        table.add_row(
-            row.port, str(row.queue), queue.name if queue else "?", *("?" if c is None else str(c) for c in cells)
-        )
+        cells = ["?" if c is None else str(c) for c in (row.sent, row.marked, row.dropped_early, row.dropped_at_limit)]
+        if row.dropped_at_limit is None and row.dropped_at_limit_bytes is not None:
+            cells[-1] = f"{row.dropped_at_limit_bytes} B"
+        table.add_row(row.port, str(row.queue), queue.name if queue else "?", *cells)
         if queue is not None and queue.random_detect is None and (row.marked or row.dropped_early):
             wrong.append(f"{row.port} queue {row.queue} ({queue.name}) has marks or early drops; it must have no RED")
     _print(table)
+    if output is not None:
+        try:
+            output.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n", encoding="utf-8")
+        except OSError as error:
+            _fail(error)
     for line in wrong:
         click.echo(f"error: {line}", err=True)
     data = [row for row in rows if row.queue in names and names[row.queue].role == "data"]

@@ -190,9 +190,7 @@ def as_policy_change(kind: QueueKind, lines: list[str]) -> list[str]:
     place; prio's bands are not, so they are made anew. The program that marks and drops stays attached."""
     if kind != "red":
         return as_change(lines)
-    made = [line for line in lines if not line.endswith(" clsact")]
-    roots = [line.split()[3] for line in made if line.startswith("qdisc add dev ") and " root " in line]
-    return [*(f"qdisc del dev {port} root" for port in roots), *made]
+    return [line for line in lines if not line.endswith(" clsact")]
 
 
 def decode_counters(values: list[bytes]) -> dict[str, int]:

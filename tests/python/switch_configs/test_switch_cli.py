@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -97,15 +98,23 @@ def test_rollback__prints_the_undo() -> None:
 def test_verify__prints_commands_then_reads_their_output() -> None:
     commands = mlt("verify", EXAMPLE, "-t", "sonic", "--ports", "1")
     assert "show queue wredcounters Ethernet0" in commands.output
-    read = mlt("verify", EXAMPLE, "-t", "sonic", "--ports", "1", "-o", "-", stdin=OUTPUTS["sonic"][0])
+    read = mlt("verify", EXAMPLE, "-t", "sonic", "--ports", "1", "-i", "-", stdin=OUTPUTS["sonic"][0])
     assert read.exit_code == 0, read.output
     assert "layers-1" in read.output
     assert "4321" in read.output
     broken = OUTPUTS["sonic"][0].replace("UC6", "UC7", 1)
-    wrong = mlt("verify", EXAMPLE, "-t", "sonic", "--ports", "1", "-o", "-", stdin=broken)
+    wrong = mlt("verify", EXAMPLE, "-t", "sonic", "--ports", "1", "-i", "-", stdin=broken)
     assert wrong.exit_code == 1
     assert "must have no RED" in wrong.output
-    assert mlt("verify", EXAMPLE, "-t", "sonic", "-o", "-", stdin="nothing").exit_code == 1
+    assert mlt("verify", EXAMPLE, "-t", "sonic", "-i", "-", stdin="nothing").exit_code == 1
+
+
+def test_verify__output_is_an_output(tmp_path: Path) -> None:
+    file = tmp_path / "counters.json"
+    done = mlt("verify", EXAMPLE, "-t", "sonic", "--ports", "1", "-i", "-", "-o", file, stdin=OUTPUTS["sonic"][0])
+    assert done.exit_code == 0, done.output
+    rows = {row["queue"]: row for row in json.loads(file.read_text(encoding="utf-8"))}
+    assert (rows[6]["port"], rows[6]["marked"], rows[7]["marked"]) == ("Ethernet0", 4321, None)
 
 
 def test_faults__prints_the_table_of_one_target() -> None:

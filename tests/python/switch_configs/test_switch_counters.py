@@ -143,6 +143,35 @@ def test_parse_counters__other_text_gives_nothing(name: str) -> None:
     assert target(name).parse_counters("% Invalid command at '^' marker.\n\nlorem 6 ipsum 7\n") == []
 
 
+def test_parse_counters__cumulus_takes_the_table_of_the_manual() -> None:
+    text = """
+cumulus@switch:~$ nv show interface swp1 counters qos
+Ingress Buffer Statistics
+============================
+    priority-group  rx-frames  rx-buffer-discards  rx-shared-buffer-discards
+    --------------  ---------  ------------------  -------------------------
+    6               12         0 Bytes             0 Bytes
+
+Egress Queue Statistics
+==========================
+    traffic-class  tx-frames  tx-bytes  tx-uc-buffer-discards  wred-discards
+    -------------  ---------  --------  ---------------------  -------------
+    0              0          0 Bytes   0 Bytes                0
+    6              5000       7.50 MB   4.50 KB                41
+
+PFC Statistics
+=================
+    switch-priority  rx-pause-frames  rx-pause-duration  tx-pause-frames  tx-pause-duration
+    ---------------  ---------------  -----------------  ---------------  -----------------
+    6                0                0                  0                0
+"""
+    rows = target("cumulus").parse_counters(text)
+    assert rows == [
+        QueueCounters(port="swp1", queue=6, sent=5000, dropped_early=41, dropped_at_limit_bytes=4500),
+        QueueCounters(port="swp1", queue=0, sent=0, dropped_early=0, dropped_at_limit=0, dropped_at_limit_bytes=0),
+    ]
+
+
 def test_merge__joins_commands_and_keeps_unknown_unknown() -> None:
     rows = [QueueCounters(port="p", queue=1, marked=3), QueueCounters(port="p", queue=1, sent=9)]
     assert merge(rows) == [QueueCounters(port="p", queue=1, marked=3, sent=9)]
