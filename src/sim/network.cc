@@ -110,8 +110,14 @@ void Network::cross(std::uint32_t edge, std::uint32_t index, base::TimeNs leaves
       ledger_.add(Fate::k_duplicated, packet.is_data(), packet.size);
       events_.push(arrival + late(), EventKind::kArrival, edge, copy);
     }
-    if (prng_.chance(faults.reorder)) arrival += late();
-    if (prng_.chance(faults.corrupt) && !corrupt(index)) return;
+    if (prng_.chance(faults.reorder)) {
+      arrival += late();
+      if (on_fault) on_fault();
+    }
+    if (prng_.chance(faults.corrupt)) {
+      if (on_fault) on_fault();
+      if (!corrupt(index)) return;
+    }
   }
   events_.push(arrival, EventKind::kArrival, edge, index);
 }
@@ -153,6 +159,7 @@ void Network::drop(std::uint32_t index, Fate fate) {
   const Packet& packet = pool_[index];
   ledger_.add(fate, packet.is_data(), packet.size);
   if (on_drop) on_drop(packet, fate);
+  if (on_fault) on_fault();
   pool_.give(index);
 }
 
@@ -163,6 +170,11 @@ base::TimeNs Network::card_drained_ns(base::TimeNs now, std::uint16_t host, std:
   if (card.port.queued_bytes() <= bytes) return now;
   const std::uint64_t excess = card.port.queued_bytes() - bytes;
   return std::max(now, card.port.busy_until_ns) + base::serialisation_ns(excess, card.link.rate_bytes_per_second);
+}
+
+void Network::pause(base::TimeNs now, std::uint32_t edge, std::uint32_t queues) {
+  edges_[edge].port.pause(queues);
+  serve(now, edge);
 }
 
 void Network::block(std::uint16_t from, std::uint16_t to, bool blocked) {

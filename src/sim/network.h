@@ -38,6 +38,8 @@ class Network {
   std::uint64_t card_backlog_bytes(std::uint16_t host) const;
   base::TimeNs card_drained_ns(base::TimeNs now, std::uint16_t host, std::uint64_t bytes) const;
 
+  // The port of `edge` serves none of these queues (bit per queue) until told otherwise.
+  void pause(base::TimeNs now, std::uint32_t edge, std::uint32_t queues);
   // Everything from one host to another is lost while blocked.
   void block(std::uint16_t from, std::uint16_t to, bool blocked);
   bool is_blocked(std::uint16_t from, std::uint16_t to) const { return blocked_[std::size_t{from} * hosts_ + to] != 0; }
@@ -54,6 +56,9 @@ class Network {
 
   // Called for every drop before the packet is gone, if set.
   std::function<void(const Packet&, Fate)> on_drop;
+  // Called when the network is no longer one that loses nothing and keeps the order of each path and class: a datagram
+  // was dropped, damaged, or held back.
+  std::function<void()> on_fault;
 
  private:
   struct EdgeState {

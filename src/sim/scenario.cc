@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "sim/scenario_late.h"
+
 namespace mlt::sim {
 
 namespace {
@@ -400,7 +402,8 @@ Scenario draw_scenario(std::uint64_t seed, Draw draw) {
       scenario.spine_delay.push_back(spread(prng, 1, 20));
     }
   }
-  if (draw == Draw::kThird) draw_third(scenario, most_bytes);
+  if (draw == Draw::kThird || draw == Draw::kFourth) draw_third(scenario, most_bytes);
+  if (draw == Draw::kFourth) draw_late(scenario);
   scenario.limit_ns = scenario.quiet_ns + 12 * kSecond;
   return scenario;
 }
@@ -413,8 +416,9 @@ std::string Scenario::text() const {
            std::to_string(faults.corrupt) + "\n";
   };
   static constexpr const char* kShapes[] = {"star", "dumbbell", "leaf-spine"};
-  static constexpr const char* kAccidents[] = {"pause",      "partition", "link down",  "gray link", "slow link",
-                                               "disconnect", "crash",     "black hole", "leave",     "path limit"};
+  static constexpr const char* kAccidents[] = {"pause",     "partition",  "link down",  "gray link",
+                                               "slow link", "disconnect", "crash",      "black hole",
+                                               "leave",     "path limit", "paused link"};
   std::string text =
       "seed " + std::to_string(seed) + ": " + std::to_string(hosts) + " hosts, " +
       kShapes[static_cast<std::size_t>(shape)] + ", " + std::to_string(spines) + " spines, " +

@@ -21,8 +21,11 @@ class Run {
   explicit Run(const Scenario& scenario)
       : scenario_(scenario),
         simulator_(configured(scenario), scenario.topology()),
-        oracle_(simulator_, scenario.faultless),
-        ids_(scenario.exchanges.size()) {}
+        oracle_(simulator_, true),
+        ids_(scenario.exchanges.size()) {
+    // Rule 8 holds until the network does what it may not.
+    simulator_.network().on_fault = [this] { oracle_.on_network_fault(); };
+  }
 
   Verdict go(const std::function<void(const TraceRecord&)>& trace) {
     simulator_.trace = trace;
@@ -132,13 +135,18 @@ class Run {
         network.link(accident.a).rate_bytes_per_second *= accident.amount;
         return;
       case Kind::kDisconnect:
+        oracle_.on_network_fault();  // what one side sends before the other knows of the new connection is refused
         return simulator_.disconnect(a, b, accident.amount < 0.5 ? 0 : accident.length_ns / 2);
       case Kind::kCrash:
+        oracle_.on_network_fault();
         return simulator_.crash(a, accident.length_ns / 2);
       case Kind::kLeave:
+        oracle_.on_network_fault();
         return simulator_.leave(a);
       case Kind::kPathLimit:
         return simulator_.limit_path(a, {b, static_cast<std::uint32_t>(accident.amount)});
+      case Kind::kPausedLink:
+        return network.pause(simulator_.now(), accident.a, accident.amount > 0 ? 0xFFU : 0xFEU);
       case Kind::kBlackHole:
         (accident.amount > 0 ? network.link(accident.a).control : network.link(accident.a).data).drop = 1;
         return;
@@ -165,6 +173,8 @@ class Run {
       case Kind::kLeave:
         simulator_.restart(a);
         return simulator_.connect_all(200 * base::kMicrosecond);
+      case Kind::kPausedLink:
+        return network.pause(simulator_.now(), accident.a, 0);
       default:
         network.link(accident.a) = network.topology().edges[accident.a].link;
     }

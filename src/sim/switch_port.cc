@@ -75,8 +75,8 @@ bool SwitchPort::enqueue(base::TimeNs now, PacketPool& pool, std::uint32_t index
 }
 
 std::uint32_t SwitchPort::dequeue(PacketPool& pool, SharedBuffer& buffer) {
-  if (occupied_ == 0) return kNoPacket;
-  const auto number = static_cast<std::uint32_t>(std::countr_zero(occupied_));
+  if (empty()) return kNoPacket;
+  const auto number = static_cast<std::uint32_t>(std::countr_zero(occupied_ & ~paused_));
   State& state = states_[number];
   const std::uint32_t index = state.head;
   const Packet& packet = pool[index];

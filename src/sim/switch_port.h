@@ -61,11 +61,14 @@ class SwitchPort {
   // True if the packet now stands in a queue (marked, perhaps); else `fate` tells why it was dropped.
   bool enqueue(base::TimeNs now, PacketPool& pool, std::uint32_t index, SharedBuffer& buffer, base::Prng& prng,
                Fate& fate);
-  // The next packet to send, highest priority first; kNoPacket if none waits.
+  // The next packet to send, highest priority first; kNoPacket if none waits that may leave.
   std::uint32_t dequeue(PacketPool& pool, SharedBuffer& buffer);
 
   std::uint64_t queued_bytes() const { return queued_bytes_; }
-  bool empty() const { return occupied_ == 0; }
+  // Nothing waits that may leave.
+  bool empty() const { return (occupied_ & ~paused_) == 0; }
+  // Bit per queue that the next hop has paused (IEEE 802.1Qbb): it keeps what it has, and takes more.
+  void pause(std::uint32_t queues) { paused_ = queues; }
   const QueueCounters& counters(std::uint32_t queue) const { return states_[queue].counters; }
   PortConfig& config() { return config_; }
   const PortConfig& config() const { return config_; }
@@ -86,6 +89,7 @@ class SwitchPort {
   PortConfig config_;
   std::array<State, kQueues> states_;
   std::uint32_t occupied_ = 0;  // bit per queue
+  std::uint32_t paused_ = 0;    // likewise
   std::uint64_t queued_bytes_ = 0;
 };
 

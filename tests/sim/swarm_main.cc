@@ -3,6 +3,7 @@
 //   mlt_swarm --seed 77 --trace               one seed, with its scenario and every event
 //   mlt_swarm --first-draw ...                as the seeds of tests/sim/regressions/first_draw were drawn
 //   mlt_swarm --second-draw ...               as those of tests/sim/regressions itself were
+//   mlt_swarm --third-draw ...                as those of third_draw were
 //   mlt_swarm --seeds FILE                    the seeds in FILE, one per line ('#' begins a comment)
 #include <unistd.h>
 
@@ -46,6 +47,7 @@ struct Totals {
 
 const char* option_of(sim::Draw draw) {
   if (draw == sim::Draw::kFirst) return " --first-draw";
+  if (draw == sim::Draw::kThird) return " --third-draw";
   return draw == sim::Draw::kSecond ? " --second-draw" : "";
 }
 
@@ -98,7 +100,7 @@ int main(int argc, char** argv) {
   program = argv[0];
   std::uint64_t first = 1, count = 100;
   bool trace = false, quiet = true, keep_going = false;
-  sim::Draw draw = sim::Draw::kThird;
+  sim::Draw draw = sim::Draw::kFourth;
   unsigned limit_s = 300;  // a seed takes milliseconds
   std::vector<std::uint64_t> seeds;
   for (int i = 1; i < argc; ++i) {
@@ -124,6 +126,8 @@ int main(int argc, char** argv) {
       draw = sim::Draw::kFirst;
     } else if (option == "--second-draw") {
       draw = sim::Draw::kSecond;
+    } else if (option == "--third-draw") {
+      draw = sim::Draw::kThird;
     } else if (option == "--trace") {
       trace = true;
     } else if (option == "--verbose") {
@@ -133,7 +137,7 @@ int main(int argc, char** argv) {
     } else {
       std::fprintf(stderr,
                    "usage: mlt_swarm [--first N --count N | --seed N | --seeds FILE] [--trace] [--verbose] "
-                   "[--keep-going] [--limit-s S] [--first-draw | --second-draw]\n");
+                   "[--keep-going] [--limit-s S] [--first-draw | --second-draw | --third-draw]\n");
       return 2;
     }
   }

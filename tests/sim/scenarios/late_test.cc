@@ -110,3 +110,27 @@ TEST_CASE("late__segments_of_many_classes_lose_nothing_behind_urgent_ones") {
     }
   }
 }
+
+// The only link there is paused for longer than any silence that would end a receive, when little is missing.
+TEST_CASE("late__a_pause_of_seconds_loses_nothing") {
+  for (const double everything : {0.0, 1.0}) {
+    for (const base::DurationNs paused_ns : {100 * kMillisecond, 1'500 * kMillisecond, 5 * kSecond}) {
+      CAPTURE(everything);
+      CAPTURE(paused_ns);
+      sim::Scenario scenario = two_spines();
+      scenario.shape = sim::Shape::kStar;
+      scenario.simulator.host.endpoint.paths = 1;
+      scenario.exchanges = {exchange(1, 800'000, 0.75, 0)};
+      sim::Accident pause;
+      pause.kind = sim::Accident::Kind::kPausedLink;
+      pause.a = 0;
+      pause.amount = everything;
+      pause.start_ns = 5 * kMillisecond;
+      pause.length_ns = paused_ns;
+      scenario.accidents = {pause};
+      scenario.quiet_ns = 6 * kSecond;
+      scenario.limit_ns = 18 * kSecond;
+      CHECK(fault_of(scenario) == "");
+    }
+  }
+}

@@ -115,3 +115,22 @@ TEST_CASE("switch_port__limits_a_queue_and_the_memory_of_all") {
   CHECK_FALSE(bench.enqueue(bench.dscp.data[3], Ecn::kEct0));
   CHECK(bench.fate == Fate::k_dropped_shared_buffer);
 }
+
+TEST_CASE("switch_port__keeps_what_is_paused_and_takes_more") {
+  Bench bench;
+  REQUIRE(bench.enqueue(bench.dscp.data[0], Ecn::kEct0));
+  const std::uint32_t first = bench.last;
+  bench.port.pause(0xFE);  // all data
+  CHECK(bench.port.empty());
+  CHECK(bench.port.dequeue(bench.pool, bench.buffer) == kNoPacket);
+  REQUIRE(bench.enqueue(bench.dscp.data[0], Ecn::kEct0));
+  const std::uint32_t second = bench.last;
+  REQUIRE(bench.enqueue(bench.dscp.control, Ecn::kEct0));
+  CHECK_FALSE(bench.port.empty());
+  CHECK(bench.port.dequeue(bench.pool, bench.buffer) == bench.last);
+  CHECK(bench.port.queued_bytes() == 2'000);
+  bench.port.pause(0);
+  CHECK(bench.port.dequeue(bench.pool, bench.buffer) == first);
+  CHECK(bench.port.dequeue(bench.pool, bench.buffer) == second);
+  CHECK(bench.port.empty());
+}
