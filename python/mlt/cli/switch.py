@@ -20,6 +20,7 @@ from mlt.switch_configs import generator
 from mlt.switch_configs.behaviour import differences
 from mlt.switch_configs.capabilities import Feature
 from mlt.switch_configs.errors import SwitchConfigError
+from mlt.switch_configs.platforms import platforms
 from mlt.switch_configs.policy import Policy, expand_ports, json_schema, parse
 from mlt.switch_configs.policy import load as load_policy
 from mlt.switch_configs.registry import target as find_target
@@ -312,6 +313,28 @@ def list_targets() -> None:
         unit = "whole percent" if caps.threshold_unit_bytes is None else f"{caps.threshold_unit_bytes} B"
         table.add_row(name, *[caps.of(feature).level for feature in Feature], caps.above_max_ect, unit)
     _print(table)
+
+
+@app.command()
+@click.argument("target")
+def facts(target: str) -> None:
+    """Print what is known of a device (system[/release][@platform]), each fact with its source."""
+    try:
+        system = find_target(target)
+    except SwitchConfigError as error:
+        _fail(error)
+    table = Table("fact", "value", "source", title=system.platform.title)
+    for name, fact in system.platform.statements():
+        value = fact.value
+        if isinstance(value, tuple):
+            value = ", ".join(
+                " ".join(f"{k} {v}" for k, v in each.model_dump(exclude_none=True).items()) for each in value
+            )
+        table.add_row(name, str(value), fact.source if fact.confirmed else f"UNCONFIRMED: {fact.source}")
+    _print(table)
+    for note in system.platform.notes():
+        click.echo(note, err=True)
+    click.echo(f"platforms of {system.name}: {', '.join(platforms(system.name)) or 'none described'}", err=True)
 
 
 @app.command("faults")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from mlt.switch_configs.policy import Policy, load, parse
+from mlt.switch_configs.policy import DefaultClass, Policy, load, parse
 
 ROOT = Path(__file__).resolve().parents[3]
 EXAMPLE = ROOT / "examples" / "switch" / "paper-testbed.yaml"
@@ -22,7 +22,10 @@ def example() -> Policy:
 
 def example_for(target: str, *, buffers: Literal["keep", "write"] = "keep") -> Policy:
     """The example, or what a QFX can serve of it where the target is Junos."""
-    policy = load(QFX if target.startswith("junos") else EXAMPLE)
+    policy = load(QFX if target.startswith(("junos", "srlinux")) else EXAMPLE)
+    if target.startswith("srlinux"):
+        accept = {"srlinux": {"step-threshold": "ramp", "queue-limit": "the buffer profile is the limit"}}
+        policy = policy.model_copy(update={"default": DefaultClass(), "targets": (), "accept": accept})
     return policy.model_copy(update={"switch": policy.switch.model_copy(update={"buffers": buffers})})
 
 

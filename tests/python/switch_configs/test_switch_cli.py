@@ -123,6 +123,16 @@ def test_faults__prints_the_table_of_one_target() -> None:
     assert "mlt: 13 of 13" in done.output
 
 
+def test_facts__are_printed_with_their_source() -> None:
+    done = mlt("facts", "cumulus/5.9@sn2700")
+    assert done.exit_code == 0, done.output
+    assert "red_step_cells" in done.output
+    assert "mlxsw" in done.output
+    unknown = mlt("facts", "sonic@my-box")
+    assert "UNCONFIRMED" in unknown.output
+    assert "most restrictive" in unknown.output
+
+
 @pytest.mark.parametrize("command", ["targets", "schema"])
 def test_listings__print(command: str) -> None:
     done = mlt(command)

@@ -117,6 +117,20 @@ Queue Packets       Bytes          Dropped-Packets Dropped-Bytes
 """,
         QueueCounters(port="ethernet1/1/1", queue=6, sent=5000, dropped_at_limit=17),
     ),
+    "srlinux": (
+        """
+interface ethernet-1/1 {
+    output {
+        queues {
+            queue unicast-6 {
+                queue-statistics {
+                    aggregate-statistics {
+                        transmitted-packets 5000
+                        dropped-packets 7
+                        ecn-marked-packets 345
+""",
+        QueueCounters(port="ethernet-1/1", queue=6, sent=5000, marked=345, dropped_at_limit=7),
+    ),
     "onyx": (
         """
 switch (config) # show interfaces ethernet 1/1 counters tc all

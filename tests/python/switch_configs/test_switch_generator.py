@@ -72,7 +72,7 @@ def test_generate__onyx_example_is_the_paper_testbed() -> None:
 
 def test_compare__all_pairs_agree_on_the_example() -> None:
     made = []
-    for name in set(targets()) - {"junos"}:
+    for name in set(targets()) - {"junos", "srlinux"}:
         try:
             made.append(generate(example(), name, ports=PORTS))
         except MissingToolError:
@@ -140,7 +140,7 @@ def policies(draw: st.DrawFn) -> Policy:
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(policies())
 def test_check__any_sound_policy_means_the_same_everywhere(policy: Policy) -> None:
-    names = [name for name in targets() if name not in ("junos", "eos", "sonic")]
+    names = [name for name in targets() if name not in ("junos", "eos", "sonic", "srlinux")]
     report = check(policy, names=names)
     assert [(r.target, r.detail) for r in report.results if r.status != "written"] == []
     assert all(pair.unexplained == () for pair in report.pairs)

@@ -24,8 +24,14 @@ def extra_vendor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[st
 
 
 def test_targets__all_eight_systems_and_the_ebpf_port() -> None:
-    wanted = {"onyx", "sonic", "cumulus", "eos", "nxos", "junos", "os10", "linux", "linux-ebpf"}
+    wanted = {"onyx", "sonic", "cumulus", "eos", "nxos", "junos", "os10", "linux", "linux-ebpf", "srlinux"}
     assert set(targets()) == wanted
+
+
+def test_targets__a_new_vendor_with_read_back_is_under_120_lines() -> None:
+    """The newest one shows it: its leaves, abilities and counters, and nothing else."""
+    lines = Path(vendors.__path__[0], "srlinux.py").read_text(encoding="utf-8").splitlines()
+    assert len(lines) < 120
 
 
 def test_targets__a_new_file_is_a_new_target(extra_vendor: str) -> None:
