@@ -7,7 +7,7 @@
 //   5  packets and bytes are conserved: sent = received + dropped, by name
 //   6  queues, timers and memory stay within the limits of core/config.h, and are free again at the end
 //   7  no run of events without progress longer than a bound
-//   8  `patient` loses nothing until the network drops, damages or reorders something (PROTOCOL 1.2, promise 6)
+//   8  `patient` loses nothing until the network drops, damages or reorders something (promise 6)
 //   9  no event in a phase that its state table excludes
 // and, of what single hosts read and send (sim/send_watch.h, sim/receive_watch.h), where the driver shows it:
 //  10  no more in flight than the window
