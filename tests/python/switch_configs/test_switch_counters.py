@@ -131,6 +131,14 @@ interface ethernet-1/1 {
 """,
         QueueCounters(port="ethernet-1/1", queue=6, sent=5000, marked=345, dropped_at_limit=7),
     ),
+    "openconfig": (
+        """
+{"notification": [{"timestamp": 1, "prefix": "qos/interfaces/interface[interface-id=ethernet-1/1]/output/queues",
+  "update": [{"path": "queue[name=q6]/state/transmit-pkts", "val": "5000"},
+             {"path": "queue[name=q6]/state", "val": {"openconfig-qos:dropped-pkts": "17"}}]}]}
+""",
+        QueueCounters(port="ethernet-1/1", queue=6, sent=5000, dropped_at_limit=17),
+    ),
     "onyx": (
         """
 switch (config) # show interfaces ethernet 1/1 counters tc all

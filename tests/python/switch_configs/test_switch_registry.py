@@ -23,8 +23,8 @@ def extra_vendor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[st
     targets.cache_clear()
 
 
-def test_targets__all_eight_systems_and_the_ebpf_port() -> None:
-    wanted = {"onyx", "sonic", "cumulus", "eos", "nxos", "junos", "os10", "linux", "linux-ebpf", "srlinux"}
+def test_targets__all_systems_and_the_ebpf_port() -> None:
+    wanted = {"onyx", "sonic", "cumulus", "eos", "nxos", "junos", "os10", "linux", "linux-ebpf", "srlinux", "openconfig"}
     assert set(targets()) == wanted
 
 
