@@ -6,7 +6,6 @@ import difflib
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -14,7 +13,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from mlt.cli import switch_apply, switch_policy
+from mlt.cli import switch_apply, switch_policy, switch_verify
 from mlt.switch_configs import check as checking
 from mlt.switch_configs import generator
 from mlt.switch_configs.behaviour import differences
@@ -36,7 +35,7 @@ def app() -> None:
     2. check     the rules, then every target written, read back and compared
     3. generate  one target's files; each file's header says how to apply it
     4. apply     or push it: --dry-run, --confirm 5m, --undo
-    5. verify    the show commands; their pasted output becomes marks and drops per class
+    5. verify    what it marked and dropped, class by class, and whether the policy means that
     6. rollback  the exact undo
 
     The hosts take their DSCPs from the same file: MLT_QOS_POLICY=POLICY on every rank.
@@ -47,6 +46,7 @@ def app() -> None:
 
 app.add_command(switch_policy.policy)
 app.add_command(switch_apply.apply)
+app.add_command(switch_verify.verify)
 
 _POLICY = click.argument("policy", type=click.Path(path_type=Path), metavar="POLICY")
 _TARGET = click.option("--target", "-t", required=True, help="Switch system; 'mlt switch targets' lists them.")
@@ -246,62 +246,6 @@ def _body(files: dict[str, str], comment: str) -> list[str]:
         for line in text.splitlines()
         if not line.lstrip().startswith(comment)
     ]
-
-
-@app.command()
-@_common(
-    _POLICY,
-    _TARGET,
-    _PORTS,
-    click.option(
-        "--input",
-        "-i",
-        "pasted",
-        type=click.Path(path_type=Path, allow_dash=True),
-        help="What those commands printed ('-' for standard input).",
-    ),
-    click.option("--output", "-o", type=click.Path(path_type=Path), help="Also write the counters there, as JSON."),
-)
-def verify(policy: Path, target: str, ports: str | None, pasted: Path | None, output: Path | None) -> None:
-    """Print the show commands; or turn their pasted output into marks and drops per class and judge them."""
-    generated = _generate(_load(policy), target, ports)
-    system, plan = generated.target, generated.plan
-    if pasted is None:
-        click.echo("\n".join(system.verify_commands(plan)))
-        click.echo("then: mlt switch verify ... --input FILE with what they print", err=True)
-        return
-    try:
-        text = sys.stdin.read() if str(pasted) == "-" else pasted.read_text(encoding="utf-8")
-    except OSError as error:
-        _fail(error)
-    rows = system.parse_counters(text)
-    if not rows:
-        _fail(
-            SwitchConfigError(f"{pasted}: no queue counters of {system.title} in it; paste the commands' whole output")
-        )
-    names = {queue.number: queue for queue in plan.queues}
-    table = Table("port", "queue", "class", "sent", "marked", "dropped early", "dropped at limit")
-    wrong = []
-    for row in rows:
-        queue = names.get(row.queue)
-        cells = ["?" if c is None else str(c) for c in (row.sent, row.marked, row.dropped_early, row.dropped_at_limit)]
-        if row.dropped_at_limit is None and row.dropped_at_limit_bytes is not None:
-            cells[-1] = f"{row.dropped_at_limit_bytes} B"
-        table.add_row(row.port, str(row.queue), queue.name if queue else "?", *cells)
-        if queue is not None and queue.random_detect is None and (row.marked or row.dropped_early):
-            wrong.append(f"{row.port} queue {row.queue} ({queue.name}) has marks or early drops; it must have no RED")
-    _print(table)
-    if output is not None:
-        try:
-            output.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n", encoding="utf-8")
-        except OSError as error:
-            _fail(error)
-    for line in wrong:
-        click.echo(f"error: {line}", err=True)
-    data = [row for row in rows if row.queue in names and names[row.queue].role == "data"]
-    if any(row.marked for row in data) and not any(row.dropped_early for row in data):
-        click.echo("note: marks but no early drops: either no Not-ECT packet came, or the switch only marks", err=True)
-    raise SystemExit(1 if wrong else 0)
 
 
 @app.command("targets")

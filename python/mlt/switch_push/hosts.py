@@ -8,8 +8,6 @@ from mlt.switch_configs.platforms import parse_spec
 from mlt.switch_push import login as logins
 from mlt.switch_push.device import Device, PushError
 
-PUSHED = ("linux", "linux-ebpf")
-
 
 def open_device(host: str, target: str, *, inventory: Path | None = None, known_hosts: Path | None = None) -> Device:
     """The device, connected; raises PushError, and names the extra where its library is missing."""
@@ -27,12 +25,26 @@ def open_device(host: str, target: str, *, inventory: Path | None = None, known_
 
         return LinuxSwitch(LocalShell(name or None), name=host)
     login = logins.find(host, inventory=inventory)
-    if system in ("linux", "linux-ebpf"):
+    if system in ("linux", "linux-ebpf", "sonic"):
         from mlt.switch_push.on_shell import LinuxSwitch
         from mlt.switch_push.shell import SshShell
+        from mlt.switch_push.sonic import SonicSwitch
 
-        return LinuxSwitch(SshShell(login, known_hosts=_text(known_hosts)), name="linux")
-    raise PushError(f"nothing pushes to {system} yet; 'mlt switch generate' writes the files, there are {PUSHED}")
+        shell = SshShell(login, known_hosts=_text(known_hosts))
+        return SonicSwitch(shell, name="sonic") if system == "sonic" else LinuxSwitch(shell, name="linux")
+    if system == "cumulus":
+        from mlt.switch_push.nvue import NvueDevice
+
+        return NvueDevice(login)
+    if system == "openconfig":
+        from mlt.switch_push.gnmi import GnmiDevice
+
+        return GnmiDevice(login)
+    if system in ("eos", "nxos", "junos"):
+        from mlt.switch_push.by_napalm import NapalmDevice
+
+        return NapalmDevice(login, system)
+    raise PushError(f"nothing pushes to {system}; 'mlt switch generate' writes its files")
 
 
 def _text(path: Path | None) -> str | None:

@@ -24,6 +24,8 @@ class ShellDevice(Device):
     """Puts files, runs ``apply`` and ``undo`` scripts as root, arms the watchdog. Subclasses say what they run."""
 
     reverts_itself = True
+    # The undo leads back to what was running, earlier policies of ours included.
+    against_running = False
 
     def __init__(self, shell: Shell, *, name: str) -> None:
         self.title = shell.title
@@ -55,10 +57,8 @@ class ShellDevice(Device):
         if revert_in is not None:
             self._arm(revert_in)
         again = f"{self._folder}/current"
-        self._root(
-            f"if [ -d {again} ]; then {self._undo_command(again)}; fi\n"
-            f"{self._apply_command(self._folder + '/new', generated)}"
-        )
+        first = "" if self.against_running else f"if [ -d {again} ]; then {self._undo_command(again)}; fi\n"
+        self._root(f"touch {self._folder}/new/touched\n{first}{self._apply_command(self._folder + '/new', generated)}")
 
     def confirm(self) -> None:
         if self._applied is None:
@@ -85,10 +85,8 @@ class ShellDevice(Device):
             raise PushError(f"{self.title}: nothing of mlt is in force here; 'mlt switch apply' keeps its undo there")
         self._root(f"{self._undo_command(folder + '/current')}\nrm -rf {folder}/current")
         if self._there(f"{folder}/before"):
-            self._root(f"{self._redo_command(folder + '/before')}\nmv {folder}/before {folder}/current")
-
-    def _redo_command(self, folder: str) -> str:
-        return self._apply_text(folder)
+            again = "" if self.against_running else f"{self._apply_text(folder + '/before')}\n"
+            self._root(f"{again}mv {folder}/before {folder}/current")
 
     @abstractmethod
     def _apply_text(self, folder: str) -> str:
@@ -102,11 +100,10 @@ class ShellDevice(Device):
     def _take_back_script(self) -> str:
         """Undo the new files, then put back what was in force."""
         folder = self._folder
-        return (
-            f"{self._undo_command(folder + '/new')}\n"
-            f"if [ -d {folder}/current ]; then {self._apply_text(folder + '/current')}; fi\n"
-            f"rm -rf {folder}/new\n"
-        )
+        again = f"if [ -d {folder}/current ]; then {self._apply_text(folder + '/current')}; fi"
+        if self.against_running:
+            again = ":"
+        return f"set -e\n{self._undo_command(folder + '/new')}\n{again}\nrm -rf {folder}/new\n"
 
     def _prepare(self) -> None:
         folder = self._folder

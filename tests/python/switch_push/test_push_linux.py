@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -165,3 +166,24 @@ count() {{ tc -n sw qdisc show dev swp2 | grep -c red; }}
     output = user_mode_linux.boot(tmp_path, ["veth", "sch_red", "sch_prio", "sch_htb", "cls_u32"], body, timeout=280)
     for line in ("unconfirmed: 1 0", "confirmed: 0 2", "undone: 0 0"):
         assert line in output, output
+
+
+@needs_testbed
+def test_testbed__verify_while_a_job_runs(bed: Testbed, policy: Path) -> None:
+    """Packets with the policy's DSCP are the class's; those of another are not what the policy means."""
+    host = f"testbed:{bed.name}"
+    assert mlt("apply", policy, host, "-t", "linux").returncode == 0
+
+    def job(tos: int) -> str:
+        send = f"import socket; s = socket.socket(2, 2); s.setsockopt(0, 1, {tos}); "
+        send += f"[s.sendto(bytes(1000), ('{bed.address('host1')}', 9)) for _ in range(200)]"
+        inside = " ".join(bed.command("host0", [sys.executable, "-c"]))
+        return f'{inside} "{send}"'
+
+    good = mlt("verify", policy, "-t", "linux", "--host", host, "--during", job(46 << 2 | 2), "--json")
+    assert good.returncode == 0, good.stderr
+    front = [row for row in json.loads(good.stdout) if row["queue"] == 6 and row["port"].endswith("host1")]
+    assert front[0]["sent"] == 200
+    foreign = mlt("verify", policy, "-t", "linux", "--host", host, "--during", job(0))
+    assert foreign.returncode == 1
+    assert "the hosts stamp other DSCPs" in foreign.stderr

@@ -1,0 +1,149 @@
+"""``mlt switch verify``: what a switch counted, class by class, and whether that is what the policy means."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from mlt.switch_configs import generator, telemetry, verdict
+from mlt.switch_configs.counters import QueueCounters
+from mlt.switch_configs.errors import SwitchConfigError
+from mlt.switch_configs.policy import expand_ports
+from mlt.switch_configs.policy import load as load_policy
+
+_FILE = click.Path(path_type=Path, allow_dash=True)
+
+
+@click.command()
+@click.argument("policy", type=click.Path(path_type=Path), metavar="POLICY")
+@click.option("--target", "-t", required=True, help="Switch system; 'mlt switch targets' lists them.")
+@click.option("--ports", help="Comma-separated numbers, ranges or the device's own names. Default: the policy's.")
+@click.option("--input", "-i", "given", type=_FILE, help="File to read: JSON, telemetry, or what the commands printed.")
+@click.option("--output", "-o", type=click.Path(path_type=Path), help="Also write the counters there, as JSON.")
+@click.option("--before", type=_FILE, help="An earlier reading; what came between the two is judged.")
+@click.option("--host", help="Read the device itself, as for 'mlt switch apply'.")
+@click.option("--during", metavar="COMMAND", help="With --host: what came while a shell command ran is judged.")
+@click.option("--for", "seconds", metavar="TIME", help="With --host: what came within TIME (10s, 5m) is judged.")
+@click.option("--json", "as_json", is_flag=True, help="Print the counters as JSON; --input and --before read it.")
+@click.option("--inventory", type=click.Path(path_type=Path), help="Ansible's YAML inventory, or nornir's hosts file.")
+@click.option("--known-hosts", type=click.Path(path_type=Path), help="Host keys for SSH, besides the user's own.")
+def verify(
+    policy: Path,
+    target: str,
+    ports: str | None,
+    given: Path | None,
+    output: Path | None,
+    before: Path | None,
+    host: str | None,
+    during: str | None,
+    seconds: str | None,
+    as_json: bool,
+    inventory: Path | None,
+    known_hosts: Path | None,
+) -> None:
+    """Print the show commands; or say per class what was dropped, marked and queued, and whether the policy means that.
+
+    Counters come from a file (--input) or from the device (--host). JSON is {port, queue, sent, marked, dropped_early,
+    dropped_at_limit, queued_bytes} in a list, or OpenConfig's queue state: a gNMI Get, or Subscribe's lines. Ends with
+    1 if a class did not get what the policy means.
+    """
+    from mlt.switch_push.device import PushError
+
+    if (given is not None) + (host is not None) > 1 or (host is None and (during or seconds)):
+        raise click.UsageError("give --input or --host; --during and --for go with --host")
+    try:
+        asked = None if ports is None else expand_ports(tuple(ports.split(",")))
+        if host is not None:
+            plan, rows = _from_host(policy, host, target, asked, _wait(during, seconds), inventory, known_hosts)
+        else:
+            generated = generator.generate(load_policy(policy), target, ports=asked)
+            plan = generated.plan
+            if given is None:
+                click.echo("\n".join(generated.target.verify_commands(plan)))
+                click.echo("then: mlt switch verify ... --input FILE with what they print", err=True)
+                return
+            rows = telemetry.read(_text(given), generated.target)
+            if before is not None:
+                rows = verdict.since(rows, telemetry.read(_text(before), generated.target))
+        if output is not None:
+            output.write_text(json.dumps([dataclasses.asdict(row) for row in rows], indent=1) + "\n", encoding="utf-8")
+    except (PushError, SwitchConfigError, ValueError, OSError) as error:
+        click.echo(f"error: {error}", err=True)
+        raise SystemExit(1) from error
+    written = json.dumps([dataclasses.asdict(row) for row in rows], indent=1)
+    if as_json:
+        click.echo(written)
+    else:
+        _show({queue.number: queue.name for queue in plan.queues}, rows)
+    found = verdict.judge(plan, rows)
+    for one in found:
+        click.echo(f"{'error' if one.level == 'wrong' else 'note'}: {one}", err=True)
+    wrong = any(one.level == "wrong" for one in found)
+    if not wrong:
+        click.echo("as the policy means it", err=True)
+    raise SystemExit(1 if wrong else 0)
+
+
+def _from_host(
+    policy: Path,
+    host: str,
+    target: str,
+    ports: tuple[str, ...] | None,
+    wait: Callable[[], None] | None,
+    inventory: Path | None,
+    known_hosts: Path | None,
+) -> tuple[generator.Plan, list[QueueCounters]]:
+    from mlt.switch_push.hosts import open_device
+
+    device = open_device(host, target, inventory=inventory, known_hosts=known_hosts)
+    try:
+        plan = generator.generate(load_policy(policy), device.target(target), ports=ports).plan
+        rows = device.counters()
+        if wait is not None:
+            wait()
+            rows = verdict.since(device.counters(), rows)
+    finally:
+        device.close()
+    return plan, rows
+
+
+def _wait(during: str | None, seconds: str | None) -> Callable[[], None] | None:
+    from mlt.switch_push.session import seconds as read_seconds
+
+    if during is not None:
+        command = during
+
+        def run() -> None:
+            code = subprocess.run(command, shell=True, check=False).returncode
+            if code != 0:
+                click.echo(f"note: {command!r} ended with {code}", err=True)
+
+        return run
+    if seconds is not None:
+        length = read_seconds(seconds)
+        return lambda: time.sleep(length)
+    return None
+
+
+def _text(path: Path) -> str:
+    return sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
+
+
+def _show(names: dict[int, str], rows: list[QueueCounters]) -> None:
+    table = Table("port", "queue", "class", "sent", "marked", "dropped early", "dropped at limit", "bytes waiting")
+    for row in rows:
+        cells = (row.sent, row.marked, row.dropped_early, row.dropped_at_limit, row.queued_bytes)
+        shown = ["?" if cell is None else str(cell) for cell in cells]
+        if row.dropped_at_limit is None and row.dropped_at_limit_bytes is not None:
+            shown[3] = f"{row.dropped_at_limit_bytes} B"
+        table.add_row(row.port, str(row.queue), names.get(row.queue, "?"), *shown)
+    Console(width=None if sys.stdout.isatty() else 160).print(table)

@@ -1,0 +1,125 @@
+"""OpenConfig over gNMI (pygnmi): Set, and a Set that puts the QoS tree back; counters by Subscribe."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from typing import Any
+
+from mlt.switch_configs.counters import QueueCounters, merge
+from mlt.switch_configs.generator import Generated
+from mlt.switch_configs.telemetry import read_openconfig
+from mlt.switch_configs.vendors.openconfig import undo_paths
+from mlt.switch_push.device import Device, PushError, need
+from mlt.switch_push.login import Login
+
+PORT = 57400
+_QOS = "/qos"
+_MODULE = "openconfig-qos:"
+_QUEUES = "/qos/interfaces/interface/output/queues/queue/state"
+
+
+class GnmiDevice(Device):
+    """TLS, unless the inventory's options say ``transport: insecure``; ``ca`` there names the authorities' file."""
+
+    def __init__(self, login: Login) -> None:
+        client: Any = need("pygnmi.client", "target openconfig")
+        self.title = login.host
+        self._before: dict[str, Any] | None = None
+        self._connection: Any = client.gNMIclient(
+            target=(login.host, login.port or PORT),
+            username=login.user or "",
+            password=login.password or "",
+            insecure=login.options.get("transport") == "insecure",
+            path_root=login.options.get("ca"),
+            gnmi_timeout=20,
+            no_qos_marking=True,
+        )
+        self._do("cannot connect", self._connection.connect, timeout=20)
+
+    def _do(self, what: str, call: Any, *arguments: Any, **named: Any) -> Any:
+        """pygnmi raises its own errors and grpc's."""
+        try:
+            return call(*arguments, **named)
+        except Exception as error:
+            said = getattr(error, "details", None)
+            text = said() if callable(said) else error
+            raise PushError(f"{self.title}: gNMI {what}: {text or type(error).__name__}") from None
+
+    def _get(self) -> dict[str, Any]:
+        reply = self._do("Get /qos", self._connection.get, path=[_QOS], datatype="config", encoding="json_ietf")
+        found: dict[str, Any] = {}
+        for notification in reply.get("notification", []):
+            for update in notification.get("update", []) or []:
+                if isinstance(update.get("val"), dict):
+                    found |= update["val"].get(f"{_MODULE}qos", update["val"])
+        return found
+
+    def _set(self, **what: Any) -> None:
+        self._do("Set", self._connection.set, encoding="json_ietf", **what)
+
+    def preview(self, generated: Generated) -> str:
+        now, wanted = _plain(self._get()), _tree(generated)
+        lines = [json.dumps(body, indent=1, sort_keys=True).splitlines() for body in (now, _merged(now, wanted))]
+        return "\n".join(difflib.unified_diff(*lines, "/qos now", "/qos then", lineterm="", n=2))
+
+    def apply(self, generated: Generated, revert_in: float | None) -> None:
+        before = self._get()
+        self._before = before
+        self._set(update=[(_QOS, {_MODULE + key: value for key, value in _tree(generated).items()})])
+
+    def confirm(self) -> None:
+        self._before = None
+
+    def rollback(self) -> None:
+        if self._before is None:
+            return
+        if self._before:
+            self._set(replace=[(_QOS, {_MODULE + key: value for key, value in _plain(self._before).items()})])
+        else:
+            self._set(delete=[_QOS])
+        self._before = None
+
+    def undo(self, generated: Generated) -> None:
+        self._set(delete=undo_paths({f"{_MODULE}qos": _tree(generated)}))
+
+    def counters(self) -> list[QueueCounters]:
+        wanted = {"subscription": [{"path": _QUEUES}], "mode": "once", "encoding": "json_ietf"}
+        rows = []
+        for reply in self._do("Subscribe", lambda: list(self._connection.subscribe2(subscribe=wanted))):
+            if "update" in reply:
+                rows += read_openconfig(reply["update"])
+        if not rows:
+            raise PushError(f"{self.title}: gNMI Subscribe to {_QUEUES} gave no counters")
+        return merge(rows)
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def _tree(generated: Generated) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(generated.apply["openconfig.json"])[f"{_MODULE}qos"]
+    return found
+
+
+def _plain(tree: dict[str, Any]) -> dict[str, Any]:
+    """Without the module's name on the topmost keys."""
+    return {key.removeprefix(_MODULE): value for key, value in tree.items()}
+
+
+def _merged(now: Any, wanted: Any) -> Any:
+    """What an update makes of ``now``: containers merge, lists by their key, leaves are replaced."""
+    if isinstance(now, dict) and isinstance(wanted, dict):
+        return {**now, **{key: _merged(now.get(key), value) for key, value in wanted.items()}}
+    if isinstance(now, list) and isinstance(wanted, list) and all(isinstance(one, dict) for one in (*now, *wanted)):
+        merged = {_key(one): one for one in now}
+        for one in wanted:
+            merged[_key(one)] = _merged(merged.get(_key(one)), one)
+        return list(merged.values())
+    return wanted
+
+
+def _key(entry: dict[str, Any]) -> Any:
+    return next(
+        (entry[name] for name in ("name", "id", "interface-id", "type", "sequence") if name in entry), repr(entry)
+    )

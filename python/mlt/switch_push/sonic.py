@@ -1,0 +1,51 @@
+"""SONiC over SSH: the files made for the running CONFIG_DB, applied by ``config apply-patch`` or their own script.
+
+The undo was made for the very configuration that was running, so it alone leads back to it: nothing is put back twice.
+"""
+
+from __future__ import annotations
+
+from mlt.switch_configs.counters import QueueCounters
+from mlt.switch_configs.generator import Generated
+from mlt.switch_configs.registry import target as find_target
+from mlt.switch_push.on_shell import ShellDevice
+
+_CHECKPOINT = "mlt-before"
+
+
+class SonicSwitch(ShellDevice):
+    """``generate --running`` with what the switch runs now; its own tools judge, apply and undo."""
+
+    against_running = True
+
+    def running(self) -> str:
+        return self._root("sonic-cfggen -d --print-data")
+
+    def preview(self, generated: Generated) -> str:
+        if "patch.json" not in generated.apply:
+            return generated.apply.get("apply.sh", generated.apply["config_db.json"])
+        self._prepare()
+        self._put(f"{self._folder}/new/patch.json", generated.apply["patch.json"])
+        said = self._root(f"config apply-patch --dry-run {self._folder}/new/patch.json")
+        return f"{generated.apply['patch.json']}{said}"
+
+    def _apply_command(self, folder: str, generated: Generated) -> str:
+        return self._apply_text(folder)
+
+    def _apply_text(self, folder: str) -> str:
+        return (
+            f"config delete-checkpoint {_CHECKPOINT} >/dev/null 2>&1 || true\nconfig checkpoint {_CHECKPOINT}\n"
+            f"if [ -e {folder}/apply.sh ]; then cd {folder} && sh ./apply.sh; "
+            f"else config apply-patch {folder}/patch.json; fi && touch {folder}/applied"
+        )
+
+    def _undo_command(self, folder: str) -> str:
+        # What was refused, perhaps halfway, has no undo that fits: then the checkpoint it is.
+        return (
+            f"if [ ! -e {folder}/applied ]; then config rollback {_CHECKPOINT}; "
+            f"elif [ -e {folder}/undo.sh ]; then (cd {folder} && sh ./undo.sh); "
+            f"else config apply-patch {folder}/undo-patch.json; fi"
+        )
+
+    def counters(self) -> list[QueueCounters]:
+        return find_target("sonic").parse_counters(self._root("show queue wredcounters; show queue counters"))

@@ -1,0 +1,92 @@
+"""Whether a switch did what the policy meant: counters of one measurement, class by class.
+
+Paper: sections 4.2.2 and 5.2. Counters are those of the time a job ran: cleared before it, or two readings' difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Literal
+
+from mlt.switch_configs.counters import QueueCounters
+from mlt.switch_configs.plan import Plan, PlannedQueue
+
+# Of a data class's packets; above that, large gradients are lost that the policy means to keep.
+LIMIT_DROPS = 0.01
+_COUNTS = tuple(field.name for field in fields(QueueCounters) if field.name not in ("port", "queue", "queued_bytes"))
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One statement about one class: ``wrong`` is not what the policy meant, ``note`` may be."""
+
+    level: Literal["wrong", "note"]
+    where: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.what}"
+
+
+def since(later: Iterable[QueueCounters], earlier: Iterable[QueueCounters]) -> list[QueueCounters]:
+    """What was counted between two readings; None where either does not say or the counter went back."""
+    known = {(row.port, row.queue): row for row in earlier}
+    found = []
+    for row in later:
+        before = known.get((row.port, row.queue))
+        if before is not None:
+            row = replace(row, **{name: _difference(getattr(row, name), getattr(before, name)) for name in _COUNTS})
+        found.append(row)
+    return found
+
+
+def _difference(later: int | None, earlier: int | None) -> int | None:
+    return None if later is None or earlier is None or later < earlier else later - earlier
+
+
+def judge(plan: Plan, rows: Sequence[QueueCounters]) -> list[Verdict]:
+    """What is not as the policy means it, queue by queue; an empty list where all is."""
+    found: list[Verdict] = []
+    queues = {queue.number: queue for queue in plan.queues}
+    for row in rows:
+        queue = queues.get(row.queue)
+        if queue is not None:
+            where = f"{row.port} queue {row.queue} ({queue.name})"
+            found += [Verdict(level, where, what) for level, what in _of_queue(queue, row)]
+    return found + _of_all(rows, queues)
+
+
+def _of_queue(queue: PlannedQueue, row: QueueCounters) -> Iterable[tuple[Literal["wrong", "note"], str]]:
+    early, marked, limit = row.dropped_early or 0, row.marked or 0, row.dropped_at_limit or 0
+    if queue.random_detect is None:
+        if early or marked:
+            yield "wrong", f"{marked} marked and {early} dropped early; it must have no RED"
+        if limit and queue.role == "control":
+            yield "wrong", f"{limit} packets dropped; control packets are what transfers wait for"
+        return
+    total = (row.sent or 0) + early + limit
+    if row.sent is not None and limit > LIMIT_DROPS * total:
+        yield (
+            "wrong",
+            f"{limit} of {total} packets dropped at its limit ({limit / total:.1%}), large gradients among them: more "
+            "arrives at once than L holds (mlt switch policy --workers), or the load is too high",
+        )
+    if marked and row.dropped_early == 0:
+        yield "note", f"{marked} marked and none dropped early: no Not-ECT packet came, or the switch only marks"
+    if early and row.marked == 0:
+        yield "note", f"{early} dropped early and none marked: no ECT packet came, or the switch drops those too"
+
+
+def _of_all(rows: Sequence[QueueCounters], queues: dict[int, PlannedQueue]) -> list[Verdict]:
+    """Over all ports: a port towards a host that only receives control or foreign packets is no fault."""
+    sent: dict[str, int] = {}
+    for row in rows:
+        if row.queue in queues and row.sent is not None:
+            role = queues[row.queue].role
+            sent[role] = sent.get(role, 0) + row.sent
+    if sent.get("data") == 0 and sent.get("default", 0) > 0:
+        what = f"{sent['default']} packets in the default class and none in data's: the hosts stamp other DSCPs "
+        what += "(MLT_QOS_POLICY on every rank), or the port does not trust them"
+        return [Verdict("wrong", "all ports", what)]
+    return []

@@ -1,0 +1,131 @@
+"""Telemetry in its forms, and what is said about it: each class against what the policy means."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from mlt.switch_configs import verdict
+from mlt.switch_configs.counters import QueueCounters
+from mlt.switch_configs.errors import SwitchConfigError
+from mlt.switch_configs.generator import generate
+from mlt.switch_configs.registry import target
+from mlt.switch_configs.telemetry import read, read_openconfig
+from switch_lab import small, text
+
+from mlt.cli.switch import app
+
+GNMIC = {  # gnmic's "event"-less JSON of a subscription, a line each
+    "source": "leaf1",
+    "prefix": "openconfig-qos:qos/interfaces/interface[interface-id=Ethernet1]",
+    "updates": [
+        {
+            "Path": "output/queues/queue[name=q6]/state/transmit-pkts",
+            "values": {"output/queues/queue/state/transmit-pkts": 9},
+        }
+    ],
+}
+GET = {
+    "openconfig-qos:interfaces": {
+        "interface": [
+            {
+                "interface-id": "Ethernet1",
+                "output": {
+                    "queues": {
+                        "queue": [
+                            {"name": "q6", "state": {"transmit-pkts": "9", "dropped-pkts": "2", "avg-queue-len": "70"}}
+                        ]
+                    }
+                },
+            }
+        ]
+    }
+}
+
+
+def row(queue: int, **counts: int) -> QueueCounters:
+    return QueueCounters(port="swp2", queue=queue, **counts)
+
+
+def said(*rows: QueueCounters) -> list[tuple[str, str]]:
+    plan = generate(small(), "linux").plan
+    return [(one.level, str(one)) for one in verdict.judge(plan, rows)]
+
+
+def test_read__our_json_lines_and_tables() -> None:
+    linux = target("linux")
+    ours = [{"port": "swp2", "queue": 6, "sent": 5, "marked": None, "queued_bytes": 7}]
+    assert read(json.dumps(ours), linux) == [row(6, sent=5, queued_bytes=7)]
+    assert read(json.dumps([{"port": "swp2", "queue": "UC6", "sent": 5}]), linux) == [row(6, sent=5)]
+    lines = "\n".join(json.dumps([{"port": "swp2", "queue": 6, "sent": count}]) for count in (5, 9))
+    assert read(lines, linux) == [row(6, sent=9)]
+    with pytest.raises(SwitchConfigError, match="no queue counters in it"):
+        read("hello", linux)
+    with pytest.raises(SwitchConfigError, match="is no count"):
+        read(json.dumps([{"port": "p", "queue": 6, "sent": -1}]), linux)
+    with pytest.raises(SwitchConfigError, match="a name that ends with one"):
+        read(json.dumps([{"port": "p", "queue": "best", "sent": 1}]), linux)
+
+
+def test_read_openconfig__get_and_notifications() -> None:
+    expected = QueueCounters(port="Ethernet1", queue=6, sent=9, dropped_at_limit=2, queued_bytes=70)
+    assert read_openconfig(GET) == [expected]
+    assert read_openconfig({"openconfig-qos:qos": {"interfaces": GET["openconfig-qos:interfaces"]}}) == [expected]
+    path = "qos/interfaces/interface[interface-id=Ethernet1]/output/queues/queue[name=q6]/state"
+    update = {"update": {"timestamp": 1, "update": [{"path": path, "val": {"transmit-pkts": "9"}}]}}
+    assert read_openconfig(update) == [QueueCounters(port="Ethernet1", queue=6, sent=9)]
+    assert read_openconfig({"a": [1, {"queue": [{"no": "name"}]}]}) == []
+
+
+def test_since__differences_and_counters_that_were_cleared() -> None:
+    found = verdict.since([row(6, sent=9, marked=5), row(5, sent=1)], [row(6, sent=4, marked=7)])
+    assert found == [row(6, sent=5), row(5, sent=1)]
+
+
+def test_judge__what_the_policy_means_is_silent() -> None:
+    healthy = (
+        row(7, sent=50, marked=0, dropped_early=0, dropped_at_limit=0),
+        row(6, sent=1000, marked=40, dropped_early=60, dropped_at_limit=1),
+        row(5, sent=1000, marked=0, dropped_early=0, dropped_at_limit=0),
+        row(0, sent=3, marked=0, dropped_early=0, dropped_at_limit=9),
+    )
+    assert said(*healthy) == []
+
+
+@pytest.mark.parametrize(
+    ("rows", "level", "words"),
+    [
+        ([row(7, sent=5, marked=1)], "wrong", "swp2 queue 7 (control): 1 marked and 0 dropped early; it must have no"),
+        ([row(7, sent=5, dropped_at_limit=2)], "wrong", "2 packets dropped; control packets"),
+        ([row(0, sent=5, dropped_early=2), row(6, sent=1)], "wrong", "(default): 0 marked and 2 dropped early"),
+        ([row(6, sent=90, dropped_at_limit=10)], "wrong", "(front): 10 of 100 packets dropped at its limit (10.0%)"),
+        ([row(6, sent=90, marked=10, dropped_early=0)], "note", "10 marked and none dropped early"),
+        ([row(6, sent=90, marked=0, dropped_early=10)], "note", "10 dropped early and none marked"),
+        ([row(6, sent=0), row(5, sent=0), row(0, sent=77)], "wrong", "77 packets in the default class and none in"),
+    ],
+)
+def test_judge__names_what_is_not_meant(rows: list[QueueCounters], level: str, words: str) -> None:
+    found = said(*rows)
+    assert [one for one in found if one[0] == level and words in one[1]], found
+
+
+def mlt(*arguments: str | Path, stdin: str = "") -> Result:
+    return CliRunner().invoke(app, ["verify", *map(str, arguments)], input=stdin)
+
+
+def test_verify__two_readings_as_json(tmp_path: Path) -> None:
+    policy, before = tmp_path / "p.yaml", tmp_path / "before.json"
+    policy.write_text(text(), encoding="utf-8")
+    before.write_text(json.dumps([{"port": "swp2", "queue": 6, "sent": 100, "dropped_at_limit": 50}]), encoding="utf-8")
+    later = json.dumps([{"port": "swp2", "queue": 6, "sent": 1100, "dropped_at_limit": 51, "queued_bytes": 3000}])
+    done = mlt(policy, "-t", "linux", "--input", "-", "--before", before, "--json", stdin=later)
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)[0]["sent"] == 1000
+    assert "as the policy means it" in done.stderr
+    alone = mlt(policy, "-t", "linux", "--input", "-", stdin=later.replace("51", "500"))
+    assert alone.exit_code == 1
+    assert "front" in alone.stdout
+    assert "dropped at its limit" in alone.stderr
+    assert mlt(policy, "-t", "linux", "--during", "true").exit_code == 2

@@ -1,0 +1,322 @@
+"""Servers that speak the devices' protocols, started by the tests: SSH with SONiC's commands, NVUE's REST, eAPI, gNMI.
+
+They keep a configuration and judge what they are sent; none of them is a device, and none shows what a device does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import copy
+import json
+import os
+import stat
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent import futures
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+USER = "admin"
+
+# A CONFIG_DB in a file, and SONiC's commands over it: apply-patch is RFC 6902 and all or nothing.
+SONIC = """#!{python}
+import json, os, sys
+db, name, words = {db!r}, os.path.basename(sys.argv[0]), sys.argv[1:]
+def read(path): return json.load(open(path))
+def write(path, body): open(path, "w").write(json.dumps(body))
+def apply(tree, patch):
+    for step in patch:
+        parts = [p.replace("~1", "/").replace("~0", "~") for p in step["path"].split("/")[1:]]
+        at = tree
+        for part in parts[:-1]: at = at[part]
+        if step["op"] in ("remove", "replace") and parts[-1] not in at: raise KeyError(step["path"])
+        if step["op"] == "remove": del at[parts[-1]]
+        else: at[parts[-1]] = step["value"]
+    return tree
+try:
+    if name == "sonic-cfggen": print(json.dumps(read(db)))
+    elif name == "show": print(open(db + ".show").read())
+    elif words[0] == "checkpoint": write(db + "." + words[1], read(db))
+    elif words[0] == "delete-checkpoint": os.unlink(db + "." + words[1])
+    elif words[0] == "rollback": write(db, read(db + "." + words[1]))
+    elif words[0] == "apply-patch":
+        if os.path.exists(db + ".refuses"): sys.exit("Failed to apply patch: illegal operation")
+        tree = apply(read(db), read(words[-1]))
+        if "--dry-run" not in words: write(db, tree)
+        print("Patch applied successfully.")
+    else: sys.exit("Usage: config ...")
+except (KeyError, OSError) as error:
+    sys.exit("Failed to apply patch: " + repr(error))
+"""
+
+
+@contextlib.contextmanager
+def sonic_over_ssh(folder: Path, password: str, tables: dict[str, Any]) -> Iterator[tuple[int, Path, Path]]:
+    """(port, CONFIG_DB's file, known_hosts): a real SSH server whose commands run in a real shell."""
+    asyncssh: Any = import_module("asyncssh")
+    tools, db = folder / "bin", folder / "config_db.json"
+    tools.mkdir()
+    db.write_text(json.dumps(tables), encoding="utf-8")
+    for name in ("sonic-cfggen", "config", "show"):
+        program = tools / name
+        program.write_text(SONIC.format(python=sys.executable, db=str(db)), encoding="utf-8")
+        program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    environ = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"}
+
+    class Server(asyncssh.SSHServer):  # type: ignore[misc, name-defined]
+        def begin_auth(self, username: str) -> bool:
+            return True
+
+        def password_auth_supported(self) -> bool:
+            return True
+
+        def validate_password(self, username: str, given: str) -> bool:
+            return (username, given) == (USER, password)
+
+    async def handle(process: Any) -> None:
+        child = await asyncio.create_subprocess_shell(
+            process.command,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=environ,
+        )
+        body = await process.stdin.read()
+        out, err = await child.communicate(body.encode())
+        process.stdout.write(out.decode())
+        process.stderr.write(err.decode())
+        process.exit(child.returncode)
+
+    key = asyncssh.generate_private_key("ssh-ed25519")
+    loop = asyncio.new_event_loop()
+
+    async def start() -> Any:
+        return await asyncssh.listen(
+            "127.0.0.1", 0, server_factory=Server, server_host_keys=[key], process_factory=handle
+        )
+
+    server = loop.run_until_complete(start())
+    port = server.sockets[0].getsockname()[1]
+    known = folder / "known_hosts"
+    known.write_text(f"[127.0.0.1]:{port} {key.export_public_key().decode()}", encoding="utf-8")
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    try:
+        yield port, db, known
+    finally:
+        loop.call_soon_threadsafe(server.close)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(10)
+
+
+@contextlib.contextmanager
+def http(handle: Callable[[str, str, Any, dict[str, str]], tuple[int, Any]]) -> Iterator[int]:
+    """A JSON server on loopback: ``handle(method, path, body, headers)`` gives status and body."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def serve(self) -> None:
+            size = int(self.headers.get("Content-Length") or 0)
+            raw = self.rfile.read(size) if size else b""
+            status, body = handle(self.command, self.path, json.loads(raw) if raw else None, dict(self.headers))
+            data = json.dumps(body).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        do_GET = do_POST = do_PATCH = do_DELETE = serve
+
+        def log_message(self, format: str, *args: Any) -> None:
+            return
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield server.server_address[1]
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def merged(now: Any, patch: Any) -> Any:
+    if isinstance(now, dict) and isinstance(patch, dict):
+        found = {**now, **{key: merged(now.get(key), value) for key, value in patch.items()}}
+        return {key: value for key, value in found.items() if value is not None}
+    return patch
+
+
+class Nvue:
+    """Revisions of a tree; one is applied. ``refuses``: an apply ends in that state."""
+
+    def __init__(self, tree: dict[str, Any], authorization: str) -> None:
+        self.revisions: dict[str, dict[str, Any]] = {"1": {"state": "applied", "tree": tree}}
+        self.authorization = authorization
+        self.refuses = ""
+
+    @property
+    def applied(self) -> dict[str, Any]:
+        return next(one["tree"] for one in self.revisions.values() if one["state"] == "applied")
+
+    def __call__(self, method: str, path: str, body: Any, headers: dict[str, str]) -> tuple[int, Any]:
+        if headers.get("Authorization") != self.authorization:
+            return 401, {"detail": "who are you"}
+        url = urlsplit(path)
+        words = [unquote(word) for word in url.path.removeprefix("/nvue_v1").strip("/").split("/") if word]
+        rev = parse_qs(url.query).get("rev", [""])[0]
+        if words[:1] == ["revision"]:
+            return self._revision(method, words[1:], body)
+        if method == "PATCH" and not words:
+            one = self.revisions[rev]
+            one["tree"] = merged(one["tree"], body)
+            return 200, one["tree"]
+        if method == "GET":
+            return 200, self.revisions[rev]["tree"].get(words[0], {})
+        return 404, {}
+
+    def _revision(self, method: str, words: list[str], body: Any) -> tuple[int, Any]:
+        if method == "POST":
+            name = f"changeset/{USER}/{len(self.revisions)}"
+            self.revisions[name] = {"state": "pending", "tree": copy.deepcopy(self.applied)}
+            return 200, {name: {"state": "pending"}}
+        if not words:
+            return 200, {name: {"state": one["state"]} for name, one in self.revisions.items()}
+        one = self.revisions.get(words[0])
+        if one is None:
+            return 404, {"detail": f"no revision {words[0]}"}
+        if method == "DELETE":
+            del self.revisions[words[0]]
+        elif method == "PATCH" and body["state"] == "apply":
+            if self.refuses:
+                one["state"] = self.refuses
+            else:
+                for other in self.revisions.values():
+                    other["state"] = "inactive" if other["state"] == "applied" else other["state"]
+                one["state"] = "applied"
+        return 200, {"state": one["state"]}
+
+
+class Eapi:
+    """Arista's JSON-RPC with configuration sessions and a commit timer that only the test lets run out."""
+
+    def __init__(self) -> None:
+        self.running: list[str] = ["hostname leaf1"]
+        self.startup: list[str] = []
+        self.sessions: dict[str, list[str]] = {}
+        self.pending: dict[str, list[str]] = {}
+        self.saved: list[str] = []
+        self.session = ""
+        self.timers: list[str] = []
+
+    def __call__(self, method: str, path: str, body: Any, headers: dict[str, str]) -> tuple[int, Any]:
+        results = []
+        self.session = ""
+        for number, entry in enumerate(body["params"]["cmds"]):
+            command = entry["cmd"] if isinstance(entry, dict) else entry
+            try:
+                results.append(self._run(command.strip(), body["params"].get("format", "json")))
+            except ValueError as error:
+                failed = {"code": 1002, "message": f"CLI command {number + 1} failed: {error}", "data": [*results, {}]}
+                return 200, {"jsonrpc": "2.0", "id": body["id"], "error": failed}
+        return 200, {"jsonrpc": "2.0", "id": body["id"], "result": results}
+
+    def _run(self, command: str, form: str) -> dict[str, Any]:
+        words = command.split()
+        if command == "show version":
+            return {"version": "4.30.1F"}
+        if command.startswith("show configuration sessions"):
+            return {"sessions": {name: {"state": "pendingCommitTimer"} for name in self.pending}}
+        if words[:2] == ["show", "session-config"]:
+            lines = [line for line in self.sessions[words[3]] if line not in self.running]
+            return {"output": "--- system:/running-config\n+++ session\n" + "\n".join(f"+{line}" for line in lines)}
+        if words[:2] == ["configure", "session"]:
+            self._session(words[2], words[3:])
+        elif words[:2] == ["configure", "replace"]:
+            self.running = list(self.saved)
+        elif words[0] == "copy":
+            self.saved = list(self.running)
+        elif self.session and command != "end":
+            if command.startswith("random-detect ecn minimum-threshold 999"):
+                raise ValueError("Invalid input")
+            self.sessions[self.session].append(command)
+        return {"output": ""}
+
+    def _session(self, name: str, rest: list[str]) -> None:
+        if not rest:
+            self.session = name
+            self.sessions.setdefault(name, [])
+        elif rest == ["abort"]:
+            self.sessions.pop(name, None)
+            if name in self.pending:
+                self.running = self.pending.pop(name)
+        elif rest[0] == "commit" and name in self.pending:
+            del self.pending[name]
+        elif rest[0] == "commit":
+            if rest[1:2] == ["timer"]:
+                self.timers.append(rest[2])
+                self.pending[name] = list(self.running)
+            self.running += self.sessions[name]
+
+
+@contextlib.contextmanager
+def gnmi(tree: dict[str, Any], states: dict[str, dict[str, Any]]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(port, its store with key "qos"): Capabilities, Get, Set and Subscribe of /qos over plain gRPC."""
+    grpc: Any = import_module("grpc")
+    messages: Any = import_module("pygnmi.spec.v080.gnmi_pb2")
+    services: Any = import_module("pygnmi.spec.v080.gnmi_pb2_grpc")
+    store: dict[str, Any] = {"qos": tree, "refuses": "", "sets": []}
+
+    class Servicer(services.gNMIServicer):  # type: ignore[misc, name-defined]
+        def Capabilities(self, request: Any, context: Any) -> Any:
+            return messages.CapabilityResponse(gNMI_version="0.8.0", supported_encodings=[4])
+
+        def Get(self, request: Any, context: Any) -> Any:
+            value = messages.TypedValue(json_ietf_val=json.dumps(store["qos"]).encode())
+            update = messages.Update(path=request.path[0], val=value)
+            return messages.GetResponse(notification=[messages.Notification(timestamp=1, update=[update])])
+
+        def Set(self, request: Any, context: Any) -> Any:
+            if store["refuses"]:
+                context.abort(grpc.StatusCode.INVALID_ARGUMENT, store["refuses"])
+            store["sets"].append(request)
+            results = []
+            for update in (*request.replace, *request.update):
+                body = json.loads(update.val.json_ietf_val)
+                plain = {key.partition(":")[2] or key: value for key, value in body.items()}
+                store["qos"] = plain if update in request.replace else merged(store["qos"], plain)
+                results.append(messages.UpdateResult(path=update.path))
+            for path in request.delete:
+                if len(path.elem) == 1:
+                    store["qos"] = {}
+                results.append(messages.UpdateResult(path=path, op=messages.UpdateResult.DELETE))
+            return messages.SetResponse(response=results)
+
+        def Subscribe(self, requests: Any, context: Any) -> Any:
+            next(requests)
+            for path, state in states.items():
+                elements = []
+                for part in path.split("/"):
+                    name, _, keys = part.partition("[")
+                    key = dict([keys.rstrip("]").split("=")]) if keys else {}
+                    elements.append(messages.PathElem(name=name, key=key))
+                value = messages.TypedValue(json_ietf_val=json.dumps(state).encode())
+                update = messages.Update(path=messages.Path(elem=elements), val=value)
+                yield messages.SubscribeResponse(update=messages.Notification(timestamp=1, update=[update]))
+            yield messages.SubscribeResponse(sync_response=True)
+
+    server = grpc.server(futures.ThreadPoolExecutor(max_workers=4))
+    services.add_gNMIServicer_to_server(Servicer(), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        yield port, store
+    finally:
+        server.stop(None).wait(5)

@@ -1,0 +1,195 @@
+"""Devices over their protocols, against servers of our own: applied, kept, taken back; secrets never written.
+
+No vendor's device took part. What is shown is that we speak each protocol as its libraries and documents have it.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from push_lab import SECRET, mlt, text
+from push_servers import USER, Eapi, Nvue, gnmi, http, sonic_over_ssh
+
+FACTORY = {
+    "DSCP_TO_TC_MAP": {"AZURE": {"0": "1"}},
+    "PORT_QOS_MAP": {},
+    "DEVICE_METADATA": {"localhost": {"hwsku": "x"}},
+}
+LOGIN = {"MLT_SWITCH_USER": USER, "MLT_SWITCH_PASSWORD": SECRET}
+
+
+@pytest.fixture
+def policy(tmp_path: Path) -> Path:
+    file = tmp_path / "policy.yaml"
+    accept = "accept: {eos: {step-threshold: x, queue-limit: x}}\n"
+    file.write_text(text() + accept, encoding="utf-8")
+    return file
+
+
+def inventory(folder: Path, port: int, transport: str) -> Path:
+    file = folder / "hosts.yaml"
+    host = {"hostname": "127.0.0.1", "port": port, "username": USER, "password": SECRET}
+    file.write_text(json.dumps({"leaf1": {**host, "optional_args": {"transport": transport}}}), encoding="utf-8")
+    return file
+
+
+@pytest.fixture
+def clean() -> Iterator[None]:
+    yield
+    shutil.rmtree("/var/tmp/mlt-switch/sonic", ignore_errors=True)
+
+
+SONIC_TARGET = "sonic/202511@mlnx-sn2100"
+
+
+def test_sonic__apply_patch_over_ssh(policy: Path, tmp_path: Path, clean: None) -> None:
+    with sonic_over_ssh(tmp_path, SECRET, FACTORY) as (port, db, known):
+        words = (policy, f"127.0.0.1:{port}", "-t", SONIC_TARGET, "--known-hosts", known)
+        before = json.loads(db.read_text())
+        shown = mlt("apply", *words, "--dry-run", **LOGIN)
+        assert shown.returncode == 0, shown.stderr
+        assert '"op": "add"' in shown.stdout
+        assert "Patch applied successfully" in shown.stdout
+        assert json.loads(db.read_text()) == before
+        gone = mlt("apply", *words, "--confirm", "2s", **LOGIN)
+        assert gone.returncode == 1
+        assert "not confirmed: taken back" in gone.stderr, gone.stderr
+        assert json.loads(db.read_text()) == before
+        kept = mlt("apply", *words, "--confirm", "20s", "--keep-if", "true", **LOGIN)
+        assert kept.returncode == 0, kept.stderr
+        after = json.loads(db.read_text())
+        assert len(after["WRED_PROFILE"]) == 2
+        assert after["DSCP_TO_TC_MAP"]["AZURE"] == {"0": "1"}
+        assert mlt("apply", *words, "--undo", **LOGIN).returncode == 0
+        assert json.loads(db.read_text()) == before
+        written = [path for path in Path("/var/tmp/mlt-switch").rglob("*") if path.is_file()]
+        assert not any(SECRET in path.read_text(errors="replace") for path in written)
+
+
+def test_sonic__a_refused_patch_leaves_what_was(policy: Path, tmp_path: Path, clean: None) -> None:
+    with sonic_over_ssh(tmp_path, SECRET, FACTORY) as (port, db, known):
+        (tmp_path / "config_db.json.refuses").touch()
+        before = json.loads(db.read_text())
+        done = mlt("apply", policy, f"127.0.0.1:{port}", "-t", SONIC_TARGET, "--known-hosts", known, **LOGIN)
+        assert done.returncode == 1
+        assert "not applied, and restored" in done.stderr
+        assert "illegal operation" in done.stderr
+        assert json.loads(db.read_text()) == before
+
+
+def test_sonic__the_switch_itself_returns_when_the_command_is_killed(
+    policy: Path, tmp_path: Path, clean: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mlt.switch_configs.generator import generate
+    from mlt.switch_configs.policy import load
+
+    from mlt.switch_push.login import find
+    from mlt.switch_push.shell import SshShell
+    from mlt.switch_push.sonic import SonicSwitch
+
+    for name, value in LOGIN.items():
+        monkeypatch.setenv(name, value)
+    with sonic_over_ssh(tmp_path, SECRET, FACTORY) as (port, db, known):
+        before = json.loads(db.read_text())
+        switch = SonicSwitch(SshShell(find(f"127.0.0.1:{port}"), known_hosts=str(known)), name="sonic")
+        switch.apply(generate(load(policy), SONIC_TARGET, running=switch.running()), 2.0)
+        assert "WRED_PROFILE" in json.loads(db.read_text())
+        switch.close()  # and nothing more from us
+        end = time.monotonic() + 20
+        while json.loads(db.read_text()) != before and time.monotonic() < end:
+            time.sleep(0.1)
+        assert json.loads(db.read_text()) == before
+
+
+def test_ssh__refuses_unknown_hosts_and_wrong_passwords(policy: Path, tmp_path: Path) -> None:
+    with sonic_over_ssh(tmp_path, SECRET, FACTORY) as (port, _, known):
+        words = (policy, f"127.0.0.1:{port}", "-t", SONIC_TARGET)
+        unknown = mlt("apply", *words, **LOGIN)
+        assert unknown.returncode == 1
+        assert "not found in known_hosts" in unknown.stderr
+        wrong = mlt("apply", *words, "--known-hosts", known, **{**LOGIN, "MLT_SWITCH_PASSWORD": "wrong"})
+        assert wrong.returncode == 1
+        assert "Authentication failed" in wrong.stderr
+        assert SECRET not in unknown.stderr + wrong.stderr
+
+
+def test_nvue__revisions_applied_and_reapplied(policy: Path, tmp_path: Path) -> None:
+    authorization = "Basic " + base64.b64encode(f"{USER}:{SECRET}".encode()).decode()
+    device = Nvue({"system": {"hostname": "leaf1"}, "qos": {}}, authorization)
+    with http(device) as port:
+        words = (policy, "leaf1", "-t", "cumulus/5.9@sn2100", "--inventory", inventory(tmp_path, port, "http"))
+        shown = mlt("apply", *words, "--dry-run")
+        assert shown.returncode == 0, shown.stderr
+        assert '+  "mlt": {' in shown.stdout
+        assert list(device.revisions) == ["1"]
+        gone = mlt("apply", *words, "--confirm", "2s")
+        assert "not confirmed: taken back" in gone.stderr, gone.stderr
+        assert device.applied == {"system": {"hostname": "leaf1"}, "qos": {}}
+        kept = mlt("apply", *words, "--confirm", "9s", "--keep-if", "true")
+        assert kept.returncode == 0, kept.stderr
+        assert device.applied["qos"]["congestion-control"]["mlt"]["traffic-class"]["6"]["red"] == "enable"
+        assert device.applied["system"] == {"hostname": "leaf1"}
+        before = device.applied
+        device.refuses = "invalid"
+        refused = mlt("apply", *words)
+        assert refused.returncode == 1
+        assert "is invalid" in refused.stderr
+        assert device.applied == before
+        device.authorization = "other"
+        assert "answers 401" in mlt("apply", *words).stderr
+
+
+def test_eos__a_session_with_the_commit_timer_of_the_switch(policy: Path, tmp_path: Path) -> None:
+    pytest.importorskip("pyavd")
+    device = Eapi()
+    with http(device) as port:
+        words = (policy, "leaf1", "-t", "eos@7060x", "--inventory", inventory(tmp_path, port, "http"))
+        shown = mlt("apply", *words, "--dry-run")
+        assert shown.returncode == 0, shown.stderr
+        assert "+qos profile mlt" in shown.stdout
+        assert device.running == ["hostname leaf1"]
+        gone = mlt("apply", *words, "--confirm", "2s")
+        assert "not confirmed: taken back" in gone.stderr, gone.stderr
+        assert device.running == ["hostname leaf1"]
+        assert device.timers == ["00:00:17"]
+        kept = mlt("apply", *words, "--confirm", "9s", "--keep-if", "true")
+        assert kept.returncode == 0, kept.stderr
+        assert "qos profile mlt" in device.running
+        assert not device.pending
+        assert not any("!" in line for line in device.running)
+
+
+def test_gnmi__set_and_put_back(policy: Path, tmp_path: Path) -> None:
+    pytest.importorskip("pygnmi")
+    factory: dict[str, Any] = {"queues": {"queue": [{"name": "BE", "config": {"name": "BE"}}]}}
+    state = {"transmit-pkts": "5000", "dropped-pkts": "17"}
+    path = "qos/interfaces/interface[interface-id=ethernet-1/2]/output/queues/queue[name=q6]/state"
+    path = path.replace("ethernet-1/2", "e2")  # the server splits at slashes
+    with gnmi(factory, {path: state}) as (port, store):
+        words = (policy, "leaf1", "-t", "openconfig", "--inventory", inventory(tmp_path, port, "insecure"))
+        shown = mlt("apply", *words, "--dry-run")
+        assert shown.returncode == 0, shown.stderr
+        assert '+       "enable-ecn": true' in shown.stdout
+        assert store["qos"] == factory
+        gone = mlt("apply", *words, "--confirm", "2s")
+        assert "not confirmed: taken back" in gone.stderr, gone.stderr
+        assert store["qos"] == factory
+        kept = mlt("apply", *words, "--confirm", "9s", "--keep-if", "true")
+        assert kept.returncode == 0, kept.stderr
+        assert {one["name"] for one in store["qos"]["classifiers"]["classifier"]} == {"mlt", "mlt-v6"}
+        read = mlt("verify", policy, "-t", "openconfig", "--host", "leaf1", *words[4:])
+        assert "5000" in read.stdout, read.stderr
+        undone = mlt("apply", *words, "--undo")
+        assert undone.returncode == 0, undone.stderr
+        assert len(store["sets"][-1].delete) > 10
+        store["refuses"] = "no such leaf"
+        refused = mlt("apply", *words)
+        assert refused.returncode == 1
+        assert "no such leaf" in refused.stderr
