@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Literal
+from typing import Any, Literal
 
 from mlt.switch_configs.counters import QueueCounters
 from mlt.switch_configs.plan import Plan, PlannedQueue
@@ -36,7 +36,8 @@ def since(later: Iterable[QueueCounters], earlier: Iterable[QueueCounters]) -> l
     for row in later:
         before = known.get((row.port, row.queue))
         if before is not None:
-            row = replace(row, **{name: _difference(getattr(row, name), getattr(before, name)) for name in _COUNTS})
+            counts: dict[str, Any] = {n: _difference(getattr(row, n), getattr(before, n)) for n in _COUNTS}
+            row = replace(row, **counts)
         found.append(row)
     return found
 

@@ -16,7 +16,7 @@ from mlt.switch_configs.behaviour import Behaviour, RandomDetect
 from mlt.switch_configs.capabilities import Capabilities, Feature, Support
 from mlt.switch_configs.counters import QueueCounters
 from mlt.switch_configs.plan import Plan
-from mlt.switch_configs.target import PortBuilder, Procedure, Target, Unconfirmed
+from mlt.switch_configs.target import PortBuilder, Procedure, Reading, Target, Unconfirmed
 from mlt.switch_configs.telemetry import read_openconfig
 
 Tree = dict[str, Any]
@@ -69,15 +69,23 @@ class OpenConfig(Target):
         deletes = [_path(text) for text in undo_paths(openconfig.tree(plan))]
         return {"undo-gnmi-set.json": _json({"delete": deletes})}
 
-    def parse(self, files: Mapping[str, str]) -> Behaviour:
+    def parse(self, files: Mapping[str, str], reading: Reading | None = None) -> Behaviour:
+        reading = reading or Reading()
+        if len(files) == 1 and not reading.strict:  # a device's tree, whatever its file is called
+            files = {"openconfig.json": next(iter(files.values()))}
         tree = self._load(files, "openconfig.json")
         if "gnmi-set.json" in files:
             self._same(tree, self._load(files, "gnmi-set.json"))
         qos = self._at(tree, "openconfig-qos:qos", "openconfig.json")
         _Reader(self, qos).check()
-        return {
-            entry["interface-id"]: _Reader(self, qos).port(entry) for entry in _list(qos, "interfaces", "interface")
-        }
+        found = {}
+        for entry in _list(qos, "interfaces", "interface"):
+            port = str(entry["interface-id"])
+            if reading.wants(port):
+                found[port] = _Reader(self, qos).port(entry)
+            else:
+                reading.skipped += 1
+        return found
 
     def _load(self, files: Mapping[str, str], name: str) -> Tree:
         if name not in files:

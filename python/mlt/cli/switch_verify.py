@@ -17,6 +17,7 @@ from rich.table import Table
 from mlt.switch_configs import generator, telemetry, verdict
 from mlt.switch_configs.counters import QueueCounters
 from mlt.switch_configs.errors import SwitchConfigError
+from mlt.switch_configs.plan import Plan
 from mlt.switch_configs.policy import expand_ports
 from mlt.switch_configs.policy import load as load_policy
 
@@ -101,7 +102,7 @@ def _from_host(
     wait: Callable[[], None] | None,
     inventory: Path | None,
     known_hosts: Path | None,
-) -> tuple[generator.Plan, list[QueueCounters]]:
+) -> tuple[Plan, list[QueueCounters]]:
     from mlt.switch_push.hosts import open_device
 
     device = open_device(host, target, inventory=inventory, known_hosts=known_hosts)

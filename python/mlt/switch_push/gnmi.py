@@ -60,8 +60,10 @@ class GnmiDevice(Device):
 
     def preview(self, generated: Generated) -> str:
         now, wanted = _plain(self._get()), _tree(generated)
-        lines = [json.dumps(body, indent=1, sort_keys=True).splitlines() for body in (now, _merged(now, wanted))]
-        return "\n".join(difflib.unified_diff(*lines, "/qos now", "/qos then", lineterm="", n=2))
+        before, after = (
+            json.dumps(body, indent=1, sort_keys=True).splitlines() for body in (now, _merged(now, wanted))
+        )
+        return "\n".join(difflib.unified_diff(before, after, "/qos now", "/qos then", lineterm="", n=2))
 
     def apply(self, generated: Generated, revert_in: float | None) -> None:
         before = self._get()

@@ -28,7 +28,9 @@ SONIC = """#!{python}
 import json, os, sys
 db, name, words = {db!r}, os.path.basename(sys.argv[0]), sys.argv[1:]
 def read(path): return json.load(open(path))
-def write(path, body): open(path, "w").write(json.dumps(body))
+def write(path, body):
+    with open(path + ".new", "w") as file: file.write(json.dumps(body))
+    os.replace(path + ".new", path)
 def apply(tree, patch):
     for step in patch:
         parts = [p.replace("~1", "/").replace("~0", "~") for p in step["path"].split("/")[1:]]

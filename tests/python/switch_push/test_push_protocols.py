@@ -19,7 +19,7 @@ from push_servers import USER, Eapi, Nvue, gnmi, http, sonic_over_ssh
 
 FACTORY = {
     "DSCP_TO_TC_MAP": {"AZURE": {"0": "1"}},
-    "PORT_QOS_MAP": {},
+    "PORT_QOS_MAP": {"Ethernet60": {"dscp_to_tc_map": "AZURE"}},  # Redis keeps no empty table
     "DEVICE_METADATA": {"localhost": {"hwsku": "x"}},
 }
 LOGIN = {"MLT_SWITCH_USER": USER, "MLT_SWITCH_PASSWORD": SECRET}
