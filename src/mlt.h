@@ -108,7 +108,12 @@ struct Options {
   std::int64_t operation_timeout_ns = 300'000'000'000;
   std::int64_t peer_timeout_ns = 3'000'000'000;  // silence after which a peer counts as dead
   std::uint32_t spin_us = 0;                     // how long the I/O thread polls before it sleeps
-  std::uint32_t busy_poll_us = 0;  // how long the kernel polls the interface for it (SO_BUSY_POLL); 0: not
+  // Limits, whose memory is touched as it is used. Operations: in progress, or done and not taken, to 131,072.
+  std::uint32_t max_operations = 65'536;
+  std::uint32_t max_tags = 262'144;       // (rank, tag) pairs that are remembered, of sends and of receives each
+  std::uint32_t early_segments = 2'048;   // kept for receives that are not posted yet, shared by the other ranks
+  std::uint32_t early_transfers = 2'048;  // that these may belong to
+  std::uint32_t busy_poll_us = 0;         // how long the kernel polls the interface for it (SO_BUSY_POLL); 0: not
   // Threads that make the system calls of the paths, path i by thread i modulo their number; at most as many as paths.
   // 0: none, the I/O thread makes them. `io_cpus`: the CPU that each runs on; empty: any.
   std::uint16_t io_threads = 0;

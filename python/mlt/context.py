@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from mlt import _core, own_address, priority, qos, rendezvous
 from mlt import io_threads as io_threads_module
+from mlt import limits as limits_module
 from mlt import paths as paths_module
 from mlt import secret as secret_module
 from mlt.completion import Completion, Operation, completion_of
@@ -57,6 +58,9 @@ class Context(GroupCollectives):
     differ in it.
     ``datapath`` is what carries datagrams here (None: MLT_DATAPATH, else ``auto``): ``udp``, ``vma``, ``xdp``, or
     ``auto``, which is ``vma`` under libvma and ``udp`` elsewhere. Ranks may differ in it. See docs/datapaths.md.
+    ``max_operations``, ``max_tags``, ``early_segments`` and ``early_transfers`` are limits (``mlt.limits.Limits``;
+    None: MLT_MAX_OPERATIONS, MLT_MAX_TAGS, MLT_EARLY_SEGMENTS, MLT_EARLY_TRANSFERS, else 65,536, 262,144, 2,048 and
+    2,048). See docs/limits.md.
 
     Warns once per process (RuntimeWarning) where the kernel grants a smaller socket buffer than it was asked for.
     Raises ConfigError, PortInUseError, PeerMismatchError or RendezvousError; nothing stays open then.
@@ -87,6 +91,10 @@ class Context(GroupCollectives):
         io_threads: int | None = None,
         io_cpus: Sequence[int] | None = None,
         datapath: str | None = None,
+        max_operations: int | None = None,
+        max_tags: int | None = None,
+        early_segments: int | None = None,
+        early_transfers: int | None = None,
     ) -> None:
         self._config = config = JobConfig.resolve(
             rank=rank,
@@ -105,6 +113,14 @@ class Context(GroupCollectives):
         dscp = qos.resolve(qos_policy)
         ways = paths_module.resolve(paths, ranks=config.size, rank=config.rank)
         threads = io_threads_module.resolve(io_threads, io_cpus)
+        limits = limits_module.resolve(
+            {
+                "max_operations": max_operations,
+                "max_tags": max_tags,
+                "early_segments": early_segments,
+                "early_transfers": early_transfers,
+            }
+        )
         deadline = time.monotonic() + connect_timeout
         address = own_address.local_host(config)
         if config.size > 1:
@@ -132,6 +148,10 @@ class Context(GroupCollectives):
             datapath=datapath if datapath is not None else os.environ.get("MLT_DATAPATH") or "auto",
             secret=config.secret.reveal() if config.secret is not None else b"",
             insecure=config.insecure,
+            max_operations=limits.max_operations,
+            max_tags=limits.max_tags,
+            early_segments=limits.early_segments,
+            early_transfers=limits.early_transfers,
         )
         _warn_of_small_buffer(self._engine.receive_buffer_bytes, self._engine.wanted_receive_buffer_bytes)
         try:

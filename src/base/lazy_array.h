@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdlib>
 #include <memory>
 #include <new>
 #include <type_traits>
@@ -52,6 +53,28 @@ class LazyArray {
   T* items_;
   std::size_t size_ = 0;
   std::size_t capacity_;
+};
+
+// As many zeros, likewise touched only where they are used: of a large array the system makes a page when it is
+// written.
+template <typename T>
+  requires std::is_trivial_v<T>
+class ZeroedArray {
+ public:
+  explicit ZeroedArray(std::size_t size)
+      : items_(static_cast<T*>(std::calloc(size == 0 ? 1 : size, sizeof(T))), &std::free), size_(size) {
+    if (items_ == nullptr) throw std::bad_alloc();
+  }
+
+  std::size_t size() const { return size_; }
+  T* data() { return items_.get(); }
+  const T* data() const { return items_.get(); }
+  T& operator[](std::size_t i) { return items_[i]; }
+  const T& operator[](std::size_t i) const { return items_[i]; }
+
+ private:
+  std::unique_ptr<T[], void (*)(void*)> items_;
+  std::size_t size_;
 };
 
 }  // namespace mlt::base

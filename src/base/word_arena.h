@@ -1,12 +1,15 @@
 // 64-bit words in power-of-two blocks out of one fixed allocation (a buddy allocator): bitmaps of transfers of very
-// different sizes live here without touching the heap. Owned by one thread.
+// different sizes live here without touching the heap. Memory is touched as blocks are used. Owned by one thread.
 // Source: Knuth, TAOCP vol. 1, section 2.5, algorithms R and S.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
+
+#include "base/lazy_array.h"
 
 namespace mlt::base {
 
@@ -22,22 +25,23 @@ class WordArena {
   // Returns a block that take() gave, whole.
   void give(std::span<std::uint64_t> block);
 
-  std::size_t capacity_words() const { return storage_.size(); }
+  std::size_t capacity_words() const { return capacity_; }
   std::size_t free_words() const { return free_words_; }
 
  private:
   static constexpr std::uint32_t kNone = ~std::uint32_t{0};
-  static constexpr std::uint8_t kTaken = 0xFF;
+  static constexpr std::uint8_t kTaken = 0;
 
   void push(std::size_t order, std::uint32_t block);
   void unlink(std::size_t order, std::uint32_t block);
 
-  std::vector<std::uint64_t> storage_;
+  std::size_t capacity_;
+  std::unique_ptr<std::uint64_t[]> storage_;
   std::size_t free_words_ = 0;
   std::size_t orders_ = 0;
-  std::vector<std::uint32_t> heads_;        // per order: first free block
-  std::vector<std::uint32_t> next_, prev_;  // per minimum block
-  std::vector<std::uint8_t> free_order_;    // per minimum block: order if a free block starts here, kTaken otherwise
+  std::vector<std::uint32_t> heads_;              // per order: first free block
+  std::unique_ptr<std::uint32_t[]> next_, prev_;  // per minimum block
+  ZeroedArray<std::uint8_t> free_order_;  // per minimum block: 1 + order if a free block starts here, kTaken otherwise
 };
 
 }  // namespace mlt::base

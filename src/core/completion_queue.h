@@ -1,12 +1,12 @@
-// Slots whose operation has ended, in order. Every operation has its place reserved when it is posted (one per slot),
-// so the queue cannot overflow.
+// Slots whose operation has ended, in order: a list through all slots, so that it cannot overflow. Fixed size, memory
+// touched as it is used.
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
-#include "base/check.h"
+#include "base/lazy_array.h"
 #include "core/event.h"
+#include "core/slot_index.h"
 
 namespace mlt::core {
 
@@ -17,25 +17,32 @@ struct CompletedSlot {
 
 class CompletionQueue {
  public:
-  explicit CompletionQueue(std::uint32_t capacity) : ring_(capacity) {}
+  CompletionQueue(std::uint32_t sends, std::uint32_t receives) : sends_(sends), next_(std::size_t{sends} + receives) {}
 
+  // At most once until it is popped.
   void push(CompletedSlot slot) {
-    MLT_CHECK(size_ < ring_.size());
-    ring_[(head_ + size_) % ring_.size()] = slot;
+    const std::uint32_t place = slot.kind == CompletionKind::kSend ? slot.slot : sends_ + slot.slot;
+    next_[place] = kNil;
+    (size_ == 0 ? first_ : next_[last_]) = place;
+    last_ = place;
     ++size_;
   }
   bool pop(CompletedSlot& slot) {
     if (size_ == 0) return false;
-    slot = ring_[head_];
-    head_ = (head_ + 1) % ring_.size();
+    const bool is_send = first_ < sends_;
+    slot = {is_send ? CompletionKind::kSend : CompletionKind::kReceive, is_send ? first_ : first_ - sends_};
+    first_ = next_[first_];
     --size_;
     return true;
   }
   std::size_t size() const { return size_; }
+  std::size_t capacity() const { return next_.size(); }
 
  private:
-  std::vector<CompletedSlot> ring_;
-  std::size_t head_ = 0;
+  std::uint32_t sends_;
+  base::ZeroedArray<std::uint32_t> next_;
+  std::uint32_t first_ = kNil;
+  std::uint32_t last_ = kNil;
   std::size_t size_ = 0;
 };
 

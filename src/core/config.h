@@ -12,16 +12,17 @@ namespace mlt::core {
 // PROTOCOL 17.1.1: Every queue and table MUST have a limit that is set before the first datagram ...
 struct EndpointConfig {
   std::uint16_t rank = 0;
-  std::uint16_t peers = 2;             // ranks in the job, this one included
-  std::uint8_t paths = 1;              // to each peer, up to MLT_MAX_PATHS
-  std::uint32_t max_sends = 1'024;     // under way or completed and not yet polled
-  std::uint32_t max_receives = 1'024;  //
-  std::uint32_t max_tags = 32'768;     // distinct (peer, tag) pairs
-  // Bitmaps of everything under way: 2^18 words = 16.8 M segments = 24 GB of tensors at 1,432 bytes each.
-  std::uint32_t bitmap_words = 1U << 18;
+  std::uint16_t peers = 2;  // ranks in the job, this one included
+  std::uint8_t paths = 1;   // to each peer, up to MLT_MAX_PATHS
+  // Memory of the tables is touched as it is used: a limit that is not reached costs next to nothing.
+  std::uint32_t max_sends = 65'536;     // under way, or completed and not yet polled, or given up and not yet answered
+  std::uint32_t max_receives = 65'536;  // under way, or completed and not yet polled
+  std::uint32_t max_tags = 262'144;     // distinct (peer, tag) pairs that are remembered, of sends and of receives each
+  // Bitmaps of everything under way: 2^23 words = 537 M segments = 768 GB of tensors at 1,432 bytes each.
+  std::uint32_t bitmap_words = 1U << 23;
   std::uint32_t max_segment_bytes = 8'960;  // payload; a jumbo frame's worth
   std::uint32_t early_segments = 2'048;     // kept for receives that are not posted yet, over all peers
-  std::uint32_t early_transfers = 256;      // that these may belong to
+  std::uint32_t early_transfers = 2'048;      // that these may belong to
   std::uint32_t finished_log = 4'096;       // outcomes remembered for senders whose STOP was lost
   std::uint32_t reply_queue = 4'096;   // answers waiting to be sent; a full queue drops one, and the probe asks again
   std::uint32_t packets_per_ack = 10;  // paper section 4.2.3

@@ -20,8 +20,7 @@ EarlyBuffer::EarlyBuffer(std::uint32_t segment_bytes, std::uint32_t per_peer, st
 }
 
 std::uint32_t& EarlyBuffer::chain_of(std::uint16_t peer, const wire::TransferId& transfer) {
-  const std::uint64_t hash = hash_tag(peer, transfer.tag) + transfer.generation;
-  return transfer_chains_[hash & (transfer_chains_.size() - 1)];
+  return transfer_chains_[hash_transfer(peer, transfer) & (transfer_chains_.size() - 1)];
 }
 
 std::uint32_t& EarlyBuffer::chain_of(std::uint32_t record, std::uint32_t offset) {

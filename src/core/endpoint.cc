@@ -163,7 +163,8 @@ void Endpoint::bring_up(const PeerUp& up) {
   peer.early_transfers = up.early_transfers;
   peer.rate.emplace(shared_.config.timely);
   peer.spray = PathSpray(shared_.config.paths, shared_.config.first_sequence);
-  shared_.tags.restart_generations(up.peer);
+  shared_.send_tags.forget(up.peer);
+  shared_.receive_tags.forget(up.peer);
 }
 
 void Endpoint::on_control(TimeNs now, const ControlInput& input) {
@@ -197,16 +198,15 @@ void Endpoint::on_control(TimeNs now, const ControlInput& input) {
 void Endpoint::on_timeout(TimeNs now) {
   release_polled();
   std::uint32_t slot = 0;
-  const std::uint32_t sends = shared_.config.max_sends;
-  const std::uint32_t receives = shared_.config.max_receives;
+  const std::uint32_t peers = shared_.config.peers;
   // PROTOCOL 16.1.1: Every wait MUST end ... An endpoint has one timer per send, per receive and per peer
   while (shared_.timers.pop_due(now, slot)) {
-    if (slot < sends) {
-      sender_.on_send_timer(now, slot);
-    } else if (slot < sends + receives) {
-      receiver_.on_receive_timer(now, slot - sends);
+    if (slot < peers) {
+      sender_.on_peer_timer(now, static_cast<std::uint16_t>(slot));
+    } else if ((slot - peers) % 2 == 0) {
+      sender_.on_send_timer(now, (slot - peers) / 2);
     } else {
-      sender_.on_peer_timer(now, static_cast<std::uint16_t>(slot - sends - receives));
+      receiver_.on_receive_timer(now, (slot - peers) / 2);
     }
   }
 }
@@ -238,7 +238,7 @@ Usage Endpoint::usage() const {
   sender_.add_usage(usage);
   receiver_.add_usage(usage);
   usage.bitmap_words = {arena_.capacity_words() - arena_.free_words(), arena_.capacity_words()};
-  usage.completions = {shared_.completions.size(), std::size_t{shared_.config.max_sends} + shared_.config.max_receives};
+  usage.completions = {shared_.completions.size(), shared_.completions.capacity()};
   return usage;
 }
 

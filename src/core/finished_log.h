@@ -63,8 +63,7 @@ class FinishedLog {
 
  private:
   std::uint32_t& chain_of(std::uint16_t peer, const wire::TransferId& transfer) {
-    const std::uint64_t hash = hash_tag(peer, transfer.tag) + transfer.generation;
-    return chains_[hash & (chains_.size() - 1)];
+    return chains_[hash_transfer(peer, transfer) & (chains_.size() - 1)];
   }
   void unlink(std::uint32_t entry) {
     std::uint32_t* link = &chain_of(ring_[entry].peer, ring_[entry].transfer);

@@ -1,6 +1,7 @@
 // What an endpoint keeps of one peer between transfers: cookies, rate, round trip, sequence numbers per path.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -48,10 +49,12 @@ struct Peer {
   std::optional<Timely> rate;  // made when the peer comes up
   Pacer pacer;
   RttEstimator rtt;
-  std::uint32_t work_head = kNil;     // sends with segments to go, in send order
+  std::uint32_t work_head = kNil;     // sends with segments to go, in send order (send_queue.h)
   std::uint32_t blind_segments = 0;   // sent for receives that are not known to be posted
   std::uint32_t blind_transfers = 0;  // that these belong to
   std::uint32_t abandoned = 0;        // of both, those of sends whose ABORT nobody answered: they count for good
+  std::uint32_t blind_head = kNil;    // sends that wait at the blind limit, in send order
+  std::uint32_t blind_waiting = 0;    // so many
   bool window_blocked = false;
   bool judging_put_off = false;          // until the peer's timer: enough segments were judged in one call
   std::uint32_t stall_repeats = 0;       // timeouts that the window stayed full
@@ -75,14 +78,16 @@ struct Shared {
   explicit Shared(const EndpointConfig& endpoint_config)
       : config(endpoint_config),
         peers(endpoint_config.peers),
-        tags(endpoint_config.max_tags),
-        timers(endpoint_config.max_sends + endpoint_config.max_receives + endpoint_config.peers),
-        completions(endpoint_config.max_sends + endpoint_config.max_receives) {}
+        send_tags(endpoint_config.max_tags, endpoint_config.peers),
+        receive_tags(endpoint_config.max_tags, endpoint_config.peers),
+        timers(endpoint_config.peers +
+               std::size_t{2} * std::max(endpoint_config.max_sends, endpoint_config.max_receives)),
+        completions(endpoint_config.max_sends, endpoint_config.max_receives) {}
 
-  // Timer slots: sends, then receives, then peers.
-  std::uint32_t send_timer(std::uint32_t slot) const { return slot; }
-  std::uint32_t receive_timer(std::uint32_t slot) const { return config.max_sends + slot; }
-  std::uint32_t peer_timer(std::uint16_t peer) const { return config.max_sends + config.max_receives + peer; }
+  // Timer slots: peers, then sends and receives in turn: the lowest are used first, and take little memory.
+  std::uint32_t peer_timer(std::uint16_t peer) const { return peer; }
+  std::uint32_t send_timer(std::uint32_t slot) const { return config.peers + 2 * slot; }
+  std::uint32_t receive_timer(std::uint32_t slot) const { return config.peers + 2 * slot + 1; }
 
   // kPosted, or why nothing can be posted for this peer.
   PostStatus check_peer(std::uint16_t peer) const {
@@ -93,7 +98,8 @@ struct Shared {
 
   EndpointConfig config;
   std::vector<Peer> peers;
-  TagTable tags;
+  TagTable<SendTag> send_tags;
+  TagTable<ReceiveTag> receive_tags;
   TimingWheel timers;
   CompletionQueue completions;
   Counters counters;

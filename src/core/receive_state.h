@@ -59,8 +59,6 @@ struct ReceiveState {
   wire::ElementType remote_element = wire::ElementType::kUint8;
   DurationNs elapsed_ns = 0;
 
-  std::uint32_t next_same_tag = kNil;
-
   bool is_under_way() const {
     return machine.phase() != ReceivePhase::k_free && machine.phase() != ReceivePhase::k_done;
   }

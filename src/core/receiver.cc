@@ -43,15 +43,15 @@ Receiver::Receiver(Shared& shared, base::WordArena& arena)
       arena_(arena),
       states_(shared.config.max_receives),
       free_(shared.config.max_receives),
+      by_transfer_(shared.config.max_receives),
+      by_operation_(shared.config.max_receives),
       early_(shared.config.max_segment_bytes, shared.config.early_segments_per_peer(),
              shared.config.early_transfers_per_peer(), shared.config.peers),
       finished_(shared.config.finished_log),
       replies_(shared.config.reply_queue),
       control_replies_(shared.config.reply_queue),
       ack_words_(base::words_for_bits(shared.config.peers)),
-      acks_due_(ack_words_.data(), shared.config.peers) {
-  for (std::uint32_t slot = shared.config.max_receives; slot-- > 0;) free_.push(slot);
-}
+      acks_due_(ack_words_.data(), shared.config.peers) {}
 
 // ---- posting -------------------------------------------------------------------------------------------------------
 
@@ -65,20 +65,20 @@ PostStatus Receiver::post(TimeNs now, const ReceiveRequest& request) {
   if (request.loss_bound > 0.0 && !wire::is_floating_point(request.element)) return PostStatus::kLossyInteger;
   const Peer& peer = shared_.peers[request.peer];
   const SegmentGrid grid(static_cast<std::uint32_t>(request.data.size()), peer.segment_bytes);
-  if (free_.empty()) return PostStatus::kTooManyOperations;
-  TagEntry* entry = shared_.tags.find_or_insert(request.peer, request.tag);
+  if (free_.empty() && states_.size() == states_.capacity()) return PostStatus::kTooManyOperations;
+  ReceiveTag* entry = shared_.receive_tags.find_or_insert(request.peer, request.tag);
   if (entry == nullptr) return PostStatus::kTooManyTags;
   const std::span<std::uint64_t> words = arena_.take(base::words_for_bits(grid.count()));
   if (words.empty()) return PostStatus::kOutOfBitmaps;
 
-  const std::uint32_t slot = free_.pop();
-  ReceiveState& state = states_[slot];
+  ReceiveState& state = free_.empty() ? states_.grow() : states_[free_.pop()];
+  const std::uint32_t slot = slot_of(state);
   MLT_CHECK(state.machine.phase() == ReceivePhase::k_free);
   state = ReceiveState{};
   MLT_CHECK(state.machine.on(ReceiveEvent::k_post, shared_.counters));
   state.request = request;
   // PROTOCOL 5.2.1: The k-th send of a tag to a peer meets the k-th receive of that tag from it
-  state.generation = entry->receive_generation++;
+  state.generation = entry->generation++;
   state.grid = grid;
   state.words = words;
   state.received = base::BitmapView(words.data(), grid.count());
@@ -92,8 +92,8 @@ PostStatus Receiver::post(TimeNs now, const ReceiveRequest& request) {
   // PROTOCOL 5.3.3: Each operation MUST have a limit in time: its own, or the endpoint's (300 s) ...
   state.expires_ns = base::after(now, timeout);
   if (request.deadline_ns > 0) state.deadline_ns = base::after(now, request.deadline_ns);
-  state.next_same_tag = entry->receive_head;
-  entry->receive_head = slot;
+  by_transfer_.insert(hash_transfer(request.peer, state.transfer()), slot);
+  by_operation_.insert(hash_tag(0, request.operation), slot);
   arm(state);
 
   state.segment_dropped = peer.early_refused;
@@ -135,36 +135,37 @@ PostStatus Receiver::post(TimeNs now, const ReceiveRequest& request) {
 }
 
 bool Receiver::cancel(TimeNs now, OperationId operation) {
-  for (ReceiveState& state : states_) {
-    if (state.is_under_way() && state.request.operation == operation) {
+  ReceiveState* over = nullptr;
+  const std::uint64_t hash = hash_tag(0, operation);
+  for (std::uint32_t slot = by_operation_.first(hash); slot != kNil; slot = by_operation_.next(slot)) {
+    ReceiveState& state = states_[slot];
+    if (state.request.operation != operation) continue;
+    if (state.is_under_way()) {
       finish(now, state, ReceiveEvent::k_cancel, CompletionStatus::kCancelled, true);
       return true;
     }
+    over = &state;
   }
   // Not under way any more: too late, if it is still known at all.
-  for (ReceiveState& state : states_) {
-    if (state.machine.phase() != ReceivePhase::k_done || state.request.operation != operation) continue;
-    (void)state.machine.on(ReceiveEvent::k_cancel, shared_.counters);
-    break;
-  }
+  if (over != nullptr) (void)over->machine.on(ReceiveEvent::k_cancel, shared_.counters);
   return false;
 }
 
 ReceiveState* Receiver::find(std::uint16_t peer, const wire::TransferId& transfer) {
-  const TagEntry* entry = shared_.tags.find(peer, transfer.tag);
-  if (entry == nullptr) return nullptr;
-  for (std::uint32_t slot = entry->receive_head; slot != kNil; slot = states_[slot].next_same_tag) {
-    if (states_[slot].generation == transfer.generation) return &states_[slot];
+  const std::uint64_t hash = hash_transfer(peer, transfer);
+  for (std::uint32_t slot = by_transfer_.first(hash); slot != kNil; slot = by_transfer_.next(slot)) {
+    ReceiveState& state = states_[slot];
+    if (state.request.peer == peer && state.transfer() == transfer) return &state;
   }
   return nullptr;
 }
 
 // Was this transfer posted once? Asked only when it is not active: then it is over.
 bool Receiver::is_over(std::uint16_t peer, const wire::TransferId& transfer) {
-  const TagEntry* entry = shared_.tags.find(peer, transfer.tag);
+  const ReceiveTag* entry = shared_.receive_tags.find(peer, transfer.tag);
   // PROTOCOL 5.2.3: A transfer whose generation is before that of the tag's next receive, and which is not under way,
   //     is over.
-  return entry != nullptr && is_after(entry->receive_generation, transfer.generation);
+  return entry != nullptr && is_after(entry->generation, transfer.generation);
 }
 
 // ---- ends ---------------------------------------------------------------------------------------------------------
@@ -182,11 +183,7 @@ void Receiver::fill_missing(ReceiveState& state) {
 void Receiver::finish(TimeNs now, ReceiveState& state, ReceiveEvent event, CompletionStatus status, bool tell_sender) {
   if (!state.machine.on(event, shared_.counters)) return;
   const std::uint32_t slot = slot_of(state);
-  TagEntry* entry = shared_.tags.find(state.request.peer, state.request.tag);
-  MLT_CHECK(entry != nullptr);
-  std::uint32_t* link = &entry->receive_head;
-  while (*link != slot) link = &states_[*link].next_same_tag;
-  *link = state.next_same_tag;
+  by_transfer_.erase(hash_transfer(state.request.peer, state.transfer()), slot);
   shared_.timers.cancel(shared_.receive_timer(slot));
   if (!is_failure(status) && state.missing_bytes() > 0) {
     fill_missing(state);
@@ -214,6 +211,8 @@ void Receiver::finish(TimeNs now, ReceiveState& state, ReceiveEvent event, Compl
   finished.finished_ns = now;
   finished_.put(finished);
   // PROTOCOL 7.7.6: The outcome of the newest receive of a tag MUST be kept as long as the connection
+  ReceiveTag* entry = shared_.receive_tags.find(state.request.peer, state.request.tag);
+  MLT_CHECK(entry != nullptr);
   entry->has_outcome = true;
   entry->outcome_generation = state.generation;
   entry->outcome_status = finished.status;
@@ -251,7 +250,7 @@ void Receiver::on_peer_down(TimeNs now, std::uint16_t peer) {
 }
 
 void Receiver::add_usage(Usage& usage) const {
-  usage.receives = {states_.size() - free_.size(), states_.size()};
+  usage.receives = {states_.size() - free_.size(), states_.capacity()};
   usage.early_segments = {early_.segments_kept(), early_.capacity()};
   for (const ReplyQueue* queue : {&replies_, &control_replies_}) {
     usage.replies.used += queue->size();
@@ -284,6 +283,7 @@ void Receiver::complete(std::uint32_t slot, Completion& completion) const {
 void Receiver::release(std::uint32_t slot) {
   arena_.give(states_[slot].words);
   MLT_CHECK(states_[slot].machine.on(ReceiveEvent::k_polled, shared_.counters));
+  by_operation_.erase(hash_tag(0, states_[slot].request.operation), slot);
   free_.push(slot);
 }
 

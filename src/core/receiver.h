@@ -8,6 +8,7 @@
 
 #include "base/datagram.h"
 #include "base/fixed_stack.h"
+#include "base/lazy_array.h"
 #include "base/word_arena.h"
 #include "core/early_buffer.h"
 #include "core/finished_log.h"
@@ -90,8 +91,10 @@ class Receiver {
 
   Shared& shared_;
   base::WordArena& arena_;
-  std::vector<ReceiveState> states_;
-  base::FixedStack<std::uint32_t> free_;  // slots
+  base::LazyArray<ReceiveState> states_;
+  base::FixedStack<std::uint32_t> free_;  // slots that were used before
+  SlotIndex by_transfer_;                 // under way
+  SlotIndex by_operation_;                // until released
   EarlyBuffer early_;
   FinishedLog finished_;
   ReplyQueue replies_;

@@ -34,7 +34,7 @@ void Receiver::answer_finished(std::uint16_t peer, const wire::TransferId& trans
   reply.probe_timestamp_ns = probe_timestamp_ns;
   // PROTOCOL 7.7.6: An outcome that is forgotten is told as finished before.
   reply.status = wire::StopStatus::kFinishedBefore;
-  const TagEntry* entry = shared_.tags.find(peer, transfer.tag);
+  const ReceiveTag* entry = shared_.receive_tags.find(peer, transfer.tag);
   if (entry != nullptr && entry->has_outcome && entry->outcome_generation == transfer.generation) {
     reply.status = entry->outcome_status;
     reply.element = entry->outcome_element;

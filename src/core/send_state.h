@@ -8,6 +8,7 @@
 #include "base/bitmap.h"
 #include "core/event.h"
 #include "core/segmenter.h"
+#include "core/send_queue.h"
 #include "core/state_machine.h"
 #include "core/tag_table.h"
 
@@ -34,7 +35,8 @@ struct SendState {
 
   bool receiver_ready = false;       // known to be posted: no limit on what is sent blindly
   std::uint32_t blind_segments = 0;  // sent before that was known
-  bool in_work = false;              // linked into its peer's work list
+  bool in_work = false;              // in its peer's queue
+  bool waits_blind = false;          // at the blind limit: in its peer's other queue
   bool probe_due = false;
   bool probe_ack_only = false;
   std::uint32_t trailing_paths = 0;  // bit per path: a trailing probe is due there, before the probe proper
@@ -59,10 +61,15 @@ struct SendState {
   wire::ElementType remote_element = wire::ElementType::kUint8;
   DurationNs elapsed_ns = 0;
 
-  std::uint32_t next_same_tag = kNil;
-  std::uint32_t next_work = kNil;
+  SendQueueLinks queue;           // of its peer, while in_work or waits_blind
   std::uint64_t post_number = 0;  // breaks ties of `order`
 
+  bool goes_before(const SendState& other) const {
+    // PROTOCOL 6.1.2: Of the transfers to a peer, that with the smallest order goes first (front layers before back
+    //     layers), and of equal ones that posted first.
+    if (request.order != other.request.order) return request.order < other.request.order;
+    return post_number < other.post_number;
+  }
   // The next segment in send order is to be looked for from the beginning.
   void restart_passes() {
     cursor = 0;

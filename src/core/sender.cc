@@ -1,6 +1,7 @@
 #include "core/sender.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 
@@ -13,6 +14,8 @@ constexpr std::uint32_t kBackstopAfterProbes = 6;
 // TCP does not lose an ABORT; but its receiver may have no room to remember it, or none in its queue for the answer.
 constexpr DurationNs kAbortAgainNs = 500 * base::kMillisecond;  // doubles
 constexpr std::uint32_t kMaxAborts = 3;
+// Between probes of sends that wait at the blind limit, over all of a peer: 20,000 in a second.
+constexpr DurationNs kBlindProbeNs = 50 * base::kMicrosecond;
 
 }  // namespace
 
@@ -21,16 +24,13 @@ Sender::Sender(Shared& shared, base::WordArena& arena)
       arena_(arena),
       states_(shared.config.max_sends),
       free_(shared.config.max_sends),
+      by_transfer_(shared.config.max_sends),
+      by_operation_(shared.config.max_sends),
       work_words_(base::words_for_bits(shared.config.peers)),
       peers_with_work_(work_words_.data(), shared.config.peers),
-      probe_words_(base::words_for_bits(shared.config.max_sends)),
-      probes_due_(probe_words_.data(), shared.config.max_sends),
-      backstop_words_(base::words_for_bits(shared.config.max_sends)),
-      backstops_due_(backstop_words_.data(), shared.config.max_sends),
-      abort_words_(base::words_for_bits(shared.config.max_sends)),
-      aborts_due_(abort_words_.data(), shared.config.max_sends) {
-  for (std::uint32_t slot = shared.config.max_sends; slot-- > 0;) free_.push(slot);
-}
+      probes_due_(shared.config.max_sends),
+      backstops_due_(shared.config.max_sends),
+      aborts_due_(shared.config.max_sends) {}
 
 PostStatus Sender::post(TimeNs now, const SendRequest& request) {
   if (const PostStatus status = shared_.check_peer(request.peer); status != PostStatus::kPosted) return status;
@@ -43,20 +43,20 @@ PostStatus Sender::post(TimeNs now, const SendRequest& request) {
   // PROTOCOL 5.3.2: What cannot be carried MUST be refused when it is posted, before anything is counted or sent ...
   const bool has_tags = !request.tags.empty() || request.judge != nullptr;
   if (has_tags && request.tags.size() != grid.count()) return PostStatus::kBadTagCount;
-  if (free_.empty()) return PostStatus::kTooManyOperations;
-  TagEntry* entry = shared_.tags.find_or_insert(request.peer, request.tag);
+  if (free_.empty() && states_.size() == states_.capacity()) return PostStatus::kTooManyOperations;
+  SendTag* entry = shared_.send_tags.find_or_insert(request.peer, request.tag);
   if (entry == nullptr) return PostStatus::kTooManyTags;
   const std::span<std::uint64_t> words = arena_.take(base::words_for_bits(grid.count()));
   if (words.empty()) return PostStatus::kOutOfBitmaps;
 
-  const std::uint32_t slot = free_.pop();
-  SendState& state = states_[slot];
+  SendState& state = free_.empty() ? states_.grow() : states_[free_.pop()];
+  const std::uint32_t slot = slot_of(state);
   MLT_CHECK(state.machine.phase() == SendPhase::k_free);
   state = SendState{};
   MLT_CHECK(state.machine.on(SendEvent::k_post, shared_.counters));
   state.request = request;
   // PROTOCOL 5.2.1: The k-th send of a tag to a peer meets the k-th receive of that tag from it ...
-  state.generation = entry->send_generation++;
+  state.generation = entry->generation++;
   state.grid = grid;
   state.words = words;
   state.pending = base::BitmapView(words.data(), grid.count());
@@ -75,8 +75,8 @@ PostStatus Sender::post(TimeNs now, const SendRequest& request) {
   // PROTOCOL 5.3.3: Each operation MUST have a limit in time: its own, or the endpoint's (300 s) ...
   state.expires_ns = base::after(now, timeout);
   state.post_number = posts_++;
-  state.next_same_tag = entry->send_head;
-  entry->send_head = slot;
+  by_transfer_.insert(hash_transfer(request.peer, state.transfer()), slot);
+  by_operation_.insert(hash_tag(0, request.operation), slot);
   // PROTOCOL 5.2.2: No rendezvous precedes a transfer: a sender MAY send before it knows that the receive is posted,
   //     within the blind limit (6.4).
   link_work(state);
@@ -85,27 +85,27 @@ PostStatus Sender::post(TimeNs now, const SendRequest& request) {
 }
 
 bool Sender::cancel(TimeNs now, OperationId operation) {
-  for (SendState& state : states_) {
-    if (state.is_under_way() && state.request.operation == operation) {
+  SendState* over = nullptr;
+  const std::uint64_t hash = hash_tag(0, operation);
+  for (std::uint32_t slot = by_operation_.first(hash); slot != kNil; slot = by_operation_.next(slot)) {
+    SendState& state = states_[slot];
+    if (state.request.operation != operation || state.machine.phase() == SendPhase::k_lingering) continue;
+    if (state.is_under_way()) {
       give_up(now, state, SendEvent::k_cancel, CompletionStatus::kCancelled);
       return true;
     }
+    over = &state;
   }
   // Not under way any more: too late, if it is still known at all.
-  for (SendState& state : states_) {
-    const bool is_over = state.machine.phase() == SendPhase::k_done || state.machine.phase() == SendPhase::k_aborting;
-    if (!is_over || state.request.operation != operation) continue;
-    (void)state.machine.on(SendEvent::k_cancel, shared_.counters);
-    break;
-  }
+  if (over != nullptr) (void)over->machine.on(SendEvent::k_cancel, shared_.counters);
   return false;
 }
 
 SendState* Sender::find(std::uint16_t peer, const wire::TransferId& transfer) {
-  const TagEntry* entry = shared_.tags.find(peer, transfer.tag);
-  if (entry == nullptr) return nullptr;
-  for (std::uint32_t slot = entry->send_head; slot != kNil; slot = states_[slot].next_same_tag) {
-    if (states_[slot].generation == transfer.generation) return &states_[slot];
+  const std::uint64_t hash = hash_transfer(peer, transfer);
+  for (std::uint32_t slot = by_transfer_.first(hash); slot != kNil; slot = by_transfer_.next(slot)) {
+    SendState& state = states_[slot];
+    if (state.request.peer == peer && state.transfer() == transfer) return &state;
   }
   return nullptr;
 }
@@ -143,8 +143,19 @@ void Sender::await_answer(TimeNs now, SendState& state) {
   // PROTOCOL 6.5.4: Then it waits; without an answer within a retransmission timeout after the last packet could have
   //     left, it sends a PROBE, and repeats it after twice as long each time.
   const TimeNs leaves = std::max(now, peer.pacer.next_ns());
-  state.probe_ns = base::after(leaves, peer.rtt.timeout_ns(state.unanswered_probes));
+  state.probe_ns = base::after(leaves, repeat_after(state, state.unanswered_probes));
   arm(state);
+}
+
+// Thousands of sends that wait for their receives do not probe more often together than a few would.
+DurationNs Sender::repeat_after(const SendState& state, std::uint32_t repeats) const {
+  const Peer& peer = shared_.peers[state.request.peer];
+  const DurationNs timeout = peer.rtt.timeout_ns(repeats);
+  // PROTOCOL 6.4.5: A send that waits at the blind limit, or was answered NOT_POSTED, MUST NOT probe again before 50 us
+  // for
+  //     each send to the peer that waits or was sent blindly
+  if (!state.waits_blind && state.not_posted_answers == 0) return timeout;
+  return std::max(timeout, (peer.blind_waiting + peer.blind_transfers) * kBlindProbeNs);
 }
 
 void Sender::on_send_timer(TimeNs now, std::uint32_t slot) {
@@ -242,29 +253,27 @@ void Sender::settle(SendState& state, SendEvent event) {
   }
   aborts_due_.clear(slot);
   shared_.timers.cancel(shared_.send_timer(slot));
-  unlink_tag(state);
-  if (state.machine.phase() == SendPhase::k_free) free_.push(slot);
+  by_transfer_.erase(hash_transfer(state.request.peer, state.transfer()), slot);
+  if (state.machine.phase() == SendPhase::k_free) free_slot(slot);
 }
 
-void Sender::unlink_tag(const SendState& state) {
-  TagEntry* entry = shared_.tags.find(state.request.peer, state.request.tag);
-  MLT_CHECK(entry != nullptr);
-  std::uint32_t* link = &entry->send_head;
-  while (*link != slot_of(state)) link = &states_[*link].next_same_tag;
-  *link = state.next_same_tag;
+void Sender::free_slot(std::uint32_t slot) {
+  by_operation_.erase(hash_tag(0, states_[slot].request.operation), slot);
+  free_.push(slot);
 }
 
 bool Sender::finish(TimeNs now, SendState& state, SendEvent event, CompletionStatus status) {
   if (!state.machine.on(event, shared_.counters)) return false;
   const std::uint32_t slot = slot_of(state);
   unlink_work(state);
+  stop_waiting_blind(state);
   probes_due_.clear(slot);
   backstops_due_.clear(slot);
   shared_.timers.cancel(shared_.send_timer(slot));
   // What a send that is given up sent blindly stands in the peer's early buffer until ABORT is there.
   if (!state.is_given_up()) {
     forget_blind(state);
-    unlink_tag(state);
+    by_transfer_.erase(hash_transfer(state.request.peer, state.transfer()), slot);
   }
   state.status = status;
   state.elapsed_ns = now - state.posted_ns;
@@ -275,7 +284,7 @@ bool Sender::finish(TimeNs now, SendState& state, SendEvent event, CompletionSta
 }
 
 void Sender::add_usage(Usage& usage) const {
-  usage.sends = {states_.size() - free_.size(), states_.size()};
+  usage.sends = {states_.size() - free_.size(), states_.capacity()};
   for (const Peer& peer : shared_.peers) {
     if (!peer.up) continue;
     usage.early_sent.used += peer.blind_segments + peer.blind_transfers - peer.abandoned;
@@ -304,7 +313,7 @@ void Sender::complete(std::uint32_t slot, Completion& completion) const {
 
 void Sender::release(std::uint32_t slot) {
   MLT_CHECK(states_[slot].machine.on(SendEvent::k_polled, shared_.counters));
-  if (states_[slot].machine.phase() == SendPhase::k_free) free_.push(slot);
+  if (states_[slot].machine.phase() == SendPhase::k_free) free_slot(slot);
 }
 
 }  // namespace mlt::core

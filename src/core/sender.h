@@ -9,10 +9,12 @@
 
 #include "base/datagram.h"
 #include "base/fixed_stack.h"
+#include "base/lazy_array.h"
 #include "base/word_arena.h"
 #include "core/peer.h"
 #include "core/reply_queue.h"
 #include "core/send_state.h"
+#include "core/slot_set.h"
 #include "core/usage.h"
 
 namespace mlt::core {
@@ -73,9 +75,13 @@ class Sender {
   void say_abort(TimeNs now, SendState& state);
   // What was given up is over for the receiver too, or never will be: `event` says which.
   void settle(SendState& state, SendEvent event);
-  void unlink_tag(const SendState& state);
+  void free_slot(std::uint32_t slot);
   void arm(SendState& state);
   void await_answer(TimeNs now, SendState& state);
+  DurationNs repeat_after(const SendState& state, std::uint32_t repeats) const;
+  void wait_blind(TimeNs now, SendState& state);
+  void stop_waiting_blind(SendState& state);
+  void wake_blind(Peer& peer);
   void ask(SendState& state, bool ack_only);
   void ask_behind_data(SendState& state);
   void link_work(SendState& state);
@@ -95,16 +101,15 @@ class Sender {
 
   Shared& shared_;
   base::WordArena& arena_;
-  std::vector<SendState> states_;
-  base::FixedStack<std::uint32_t> free_;  // slots
+  base::LazyArray<SendState> states_;
+  base::FixedStack<std::uint32_t> free_;  // slots that were used before
+  SlotIndex by_transfer_;                 // under way, or given up and not yet answered
+  SlotIndex by_operation_;                // until the slot is free
   std::vector<std::uint64_t> work_words_;
   base::BitmapView peers_with_work_;
-  std::vector<std::uint64_t> probe_words_;
-  base::BitmapView probes_due_;  // send slots
-  std::vector<std::uint64_t> backstop_words_;
-  base::BitmapView backstops_due_;  // send slots
-  std::vector<std::uint64_t> abort_words_;
-  base::BitmapView aborts_due_;        // send slots
+  SlotSet probes_due_;
+  SlotSet backstops_due_;
+  SlotSet aborts_due_;
   std::uint16_t next_peer_ = 0;        // where the round robin over peers goes on
   std::uint32_t blocks_to_judge_ = 0;  // in this fill_data()
   std::uint64_t posts_ = 0;

@@ -135,10 +135,13 @@ void Sender::forget_blind(SendState& state) {
   //     ABORT was answered (8.1.6) ...
   peer.blind_segments -= state.blind_segments;
   --peer.blind_transfers;
+  state.blind_segments = 0;
+  wake_blind(peer);
 }
 
 void Sender::mark_ready(SendState& state) {
   if (state.receiver_ready || !state.machine.on(SendEvent::k_ready, shared_.counters)) return;
+  stop_waiting_blind(state);
   forget_blind(state);
   state.not_posted_answers = 0;  // from now on trailing probes prove something
   state.receiver_ready = true;
@@ -200,8 +203,7 @@ void Sender::on_bitmap(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const 
     // PROTOCOL 6.6.1: On NOT_POSTED a sender waits for READY, and asks again after a retransmission timeout that
     //     doubles with every such answer: the word that the receive is posted may be lost.
     // It will speak up when it is posted; until then ask ever more slowly, in case that word is lost.
-    const DurationNs wait = shared_.peers[from].rtt.timeout_ns(++state.not_posted_answers);
-    state.probe_ns = base::after(now, wait);
+    state.probe_ns = base::after(now, repeat_after(state, ++state.not_posted_answers));
     return arm(state);
   }
   mark_ready(state);

@@ -2,6 +2,7 @@
 // 4.2.2.
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "base/check.h"
 #include "core/sender.h"
@@ -15,24 +16,15 @@ constexpr std::uint32_t kJudgedAtOnce = 64;
 // Such calls in one poll_transmit(): with 2,048 segments at some 30 ns judging takes no longer than a run may last
 // (Pacer::kRunNs), and a run of 64 is still found in one go where one segment of 32 is important.
 constexpr std::uint32_t kBlocksJudged = 32;
+// Sends that may wait at the blind limit of a peer before the next ones' first probes are spread over time.
+constexpr std::uint32_t kProbeAtOnce = 64;
 
 }  // namespace
 
 // Front layers before back layers across tensors; the order of posting breaks ties.
 void Sender::link_work(SendState& state) {
   if (state.in_work || state.pending_count == 0) return;
-  Peer& peer = shared_.peers[state.request.peer];
-  std::uint32_t* link = &peer.work_head;
-  while (*link != kNil) {
-    const SendState& other = states_[*link];
-    // PROTOCOL 6.1.2: Of the transfers to a peer, that with the smallest order goes first (front layers before back
-    //     layers), and of equal ones that posted first.
-    if (state.request.order < other.request.order) break;
-    if (state.request.order == other.request.order && state.post_number < other.post_number) break;
-    link = &states_[*link].next_work;
-  }
-  state.next_work = *link;
-  *link = slot_of(state);
+  SendQueue(states_, shared_.peers[state.request.peer].work_head).push(slot_of(state));
   state.in_work = true;
   peers_with_work_.set(state.request.peer);
 }
@@ -40,10 +32,7 @@ void Sender::link_work(SendState& state) {
 void Sender::unlink_work(SendState& state) {
   if (!state.in_work) return;
   Peer& peer = shared_.peers[state.request.peer];
-  std::uint32_t* link = &peer.work_head;
-  while (*link != slot_of(state)) link = &states_[*link].next_work;
-  *link = state.next_work;
-  state.next_work = kNil;
+  SendQueue(states_, peer.work_head).erase(slot_of(state));
   state.in_work = false;
   if (peer.work_head == kNil) peers_with_work_.clear(state.request.peer);
 }
@@ -171,6 +160,48 @@ bool Sender::fill_data(TimeNs now, const TransmitCapabilities& capabilities, bas
   }
 }
 
+// It sent all it may send blindly: it probes, and lets others go on.
+void Sender::wait_blind(TimeNs now, SendState& state) {
+  Peer& peer = shared_.peers[state.request.peer];
+  unlink_work(state);
+  SendQueue(states_, peer.blind_head).push(slot_of(state));
+  state.waits_blind = true;
+  if (++peer.blind_waiting <= kProbeAtOnce) {
+    ask(state, true);
+    return await_answer(now, state);
+  }
+  // Behind many others: its first probe waits for its turn, like every repetition.
+  state.probe_ns = base::after(now, repeat_after(state, 0));
+  arm(state);
+}
+
+void Sender::stop_waiting_blind(SendState& state) {
+  if (!std::exchange(state.waits_blind, false)) return;
+  Peer& peer = shared_.peers[state.request.peer];
+  SendQueue(states_, peer.blind_head).erase(slot_of(state));
+  --peer.blind_waiting;
+}
+
+// The peer has room again for what is sent blindly: the first that wait for it go on.
+void Sender::wake_blind(Peer& peer) {
+  const std::uint32_t most_segments = std::max<std::uint32_t>(peer.early_segments, 1);
+  const std::uint32_t most_transfers = std::max<std::uint32_t>(peer.early_transfers, 1);
+  std::uint32_t segments = most_segments - std::min(most_segments, peer.blind_segments);
+  std::uint32_t transfers = most_transfers - std::min(most_transfers, peer.blind_transfers);
+  for (; segments > 0 && peer.blind_head != kNil; --segments) {
+    SendState& state = states_[peer.blind_head];
+    const bool is_new = state.blind_segments == 0;
+    if (is_new && transfers == 0) return;
+    if (is_new) --transfers;
+    stop_waiting_blind(state);
+    state.probe_ns = base::kNever;
+    state.probe_due = false;
+    probes_due_.clear(slot_of(state));
+    arm(state);
+    link_work(state);
+  }
+}
+
 bool Sender::fill_from_peer(TimeNs now, std::uint16_t rank, const TransmitCapabilities& capabilities,
                             base::DatagramRun& run) {
   Peer& peer = shared_.peers[rank];
@@ -179,16 +210,13 @@ bool Sender::fill_from_peer(TimeNs now, std::uint16_t rank, const TransmitCapabi
     shared_.timers.set(shared_.peer_timer(rank), peer.pacer.next_ns());
     return false;
   }
-  for (std::uint32_t slot = peer.work_head; slot != kNil;) {
-    SendState& state = states_[slot];
-    slot = state.next_work;
+  while (peer.work_head != kNil) {
+    SendState& state = states_[peer.work_head];
     const std::uint32_t limit = datagrams_allowed(now, rank, state, capabilities);
     if (peer.window_blocked) return false;
     // PROTOCOL 6.4.2: At that limit it sends an ACK_ONLY probe and lets the transfers behind go on.
-    if (limit == 0) {  // sent all it may send blindly: ask, and let others go on
-      unlink_work(state);
-      ask(state, true);
-      await_answer(now, state);
+    if (limit == 0) {
+      wait_blind(now, state);
       continue;
     }
     std::uint32_t segment = 0;

@@ -176,8 +176,8 @@ std::size_t Sender::encode_probe_of(TimeNs now, SendState& state, std::uint8_t t
 }
 
 bool Sender::fill_probe(TimeNs now, base::DatagramRun& run) {
-  const std::size_t slot = probes_due_.find_set(0);
-  if (slot >= states_.size()) return false;
+  if (probes_due_.empty()) return false;
+  const std::uint32_t slot = probes_due_.first();
   SendState& state = states_[slot];
   std::uint8_t trailing_path = kNoPath;
   if (state.trailing_paths != 0) {
@@ -205,7 +205,8 @@ bool Sender::fill_probe(TimeNs now, base::DatagramRun& run) {
 }
 
 bool Sender::fill_backstop(TimeNs now, ControlOutput& output) {
-  if (const std::size_t given_up = aborts_due_.find_set(0); given_up < states_.size()) {
+  if (!aborts_due_.empty()) {
+    const std::uint32_t given_up = aborts_due_.first();
     aborts_due_.clear(given_up);
     const SendState& state = states_[given_up];
     wire::Abort abort;
@@ -217,8 +218,8 @@ bool Sender::fill_backstop(TimeNs now, ControlOutput& output) {
     shared_.counters.add(Counter::k_aborts_sent);
     return true;
   }
-  const std::size_t slot = backstops_due_.find_set(0);
-  if (slot >= states_.size()) return false;
+  if (backstops_due_.empty()) return false;
+  const std::uint32_t slot = backstops_due_.first();
   backstops_due_.clear(slot);
   SendState& state = states_[slot];
   output.peer = state.request.peer;

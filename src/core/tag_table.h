@@ -1,33 +1,37 @@
-// (peer, tag) -> generation counters and the operations under way. Open addressing, fixed size, nothing is evicted:
-// forgetting a tag's generation would let a stale packet in.
+// (peer, tag) -> what an endpoint remembers of the tag: how many of its sends, or of its receives, were posted. One
+// table for each direction. Chained hashing over a fixed number of entries; memory is touched as it is used.
 //
 // The k-th send of a tag to a peer meets the k-th receive of that tag from it: both sides count, so no rendezvous round
 // trip is needed, and a packet of an earlier use is recognised as stale.
 #pragma once
 
-#include <bit>
 #include <cstdint>
 #include <vector>
 
+#include "base/lazy_array.h"
+#include "core/slot_index.h"
 #include "wire/control.h"
 
 namespace mlt::core {
 
-inline constexpr std::uint32_t kNil = ~std::uint32_t{0};
-
-struct TagEntry {
+struct TagKey {
   std::uint64_t tag = 0;
   std::uint16_t peer = 0;
-  bool used = false;
-  std::uint32_t send_generation = 0;     // of the next send to be posted
-  std::uint32_t receive_generation = 0;  // of the next receive to be posted
-  std::uint32_t send_head = kNil;        // slots under way, newest first
-  std::uint32_t receive_head = kNil;
+  std::uint32_t next_of_peer = kNil;
+  std::uint32_t previous_of_peer = kNil;
+};
+
+struct SendTag : TagKey {
+  std::uint32_t generation = 0;  // of the next send to be posted
+};
+
+struct ReceiveTag : TagKey {
+  std::uint32_t generation = 0;  // of the next receive to be posted
   // How the newest receive of this tag ended, for a sender whose STOP was lost. Never evicted, unlike FinishedLog.
   bool has_outcome = false;
-  std::uint32_t outcome_generation = 0;
   wire::StopStatus outcome_status = wire::StopStatus::kFinishedBefore;
   wire::ElementType outcome_element = wire::ElementType::kUint8;
+  std::uint32_t outcome_generation = 0;
   std::uint32_t outcome_missing_bytes = 0;
   std::uint32_t outcome_total_bytes = 0;
 };
@@ -39,54 +43,77 @@ constexpr std::uint64_t hash_tag(std::uint16_t peer, std::uint64_t tag) {
   z = (z ^ (z >> 27)) * 0x94D049BB133111EBULL;
   return z ^ (z >> 31);
 }
+constexpr std::uint64_t hash_transfer(std::uint16_t peer, const wire::TransferId& transfer) {
+  return hash_tag(peer, transfer.tag) + transfer.generation;
+}
 
+// `Entry`: SendTag or ReceiveTag. Entries stay where they are until they are erased.
+template <typename Entry>
 class TagTable {
  public:
-  // Room for `tags` entries at a load of at most one half.
-  explicit TagTable(std::uint32_t tags) : limit_(tags), entries_(std::bit_ceil(std::uint64_t{tags} * 2)) {}
+  TagTable(std::uint32_t tags, std::uint16_t peers) : entries_(tags), index_(tags), first_of_peer_(peers, kNil) {}
 
-  TagEntry* find(std::uint16_t peer, std::uint64_t tag) {
-    TagEntry& entry = slot(peer, tag);
-    return entry.used ? &entry : nullptr;
+  Entry* find(std::uint16_t peer, std::uint64_t tag) {
+    for (std::uint32_t at = index_.first(hash_tag(peer, tag)); at != kNil; at = index_.next(at)) {
+      if (entries_[at].tag == tag && entries_[at].peer == peer) return &entries_[at];
+    }
+    return nullptr;
   }
 
   // nullptr when the table is full.
-  TagEntry* find_or_insert(std::uint16_t peer, std::uint64_t tag) {
-    TagEntry& entry = slot(peer, tag);
-    if (entry.used) return &entry;
+  Entry* find_or_insert(std::uint16_t peer, std::uint64_t tag) {
+    if (Entry* entry = find(peer, tag)) return entry;
     // PROTOCOL 5.2.4: A generation MUST NOT be forgotten while the connection lasts ...
-    if (used_ == limit_) return nullptr;
-    ++used_;
-    entry = TagEntry{};
+    if (used_ == entries_.capacity()) return nullptr;
+    const std::uint32_t at = free_ == kNil ? static_cast<std::uint32_t>(entries_.size()) : free_;
+    Entry& entry = free_ == kNil ? entries_.grow() : entries_[at];
+    if (free_ == at) free_ = entry.next_of_peer;
+    entry = Entry{};
     entry.tag = tag;
     entry.peer = peer;
-    entry.used = true;
+    index_.insert(hash_tag(peer, tag), at);
+    entry.next_of_peer = first_of_peer_[peer];
+    if (entry.next_of_peer != kNil) entries_[entry.next_of_peer].previous_of_peer = at;
+    first_of_peer_[peer] = at;
+    ++used_;
     return &entry;
   }
 
-  // A peer came back as a new incarnation: it counts from zero again.
-  void restart_generations(std::uint16_t peer) {
-    for (TagEntry& entry : entries_) {
-      if (entry.used && entry.peer == peer) {
-        entry.send_generation = entry.receive_generation = 0;
-        entry.has_outcome = false;
-      }
+  void erase(Entry& entry) {
+    const auto at = static_cast<std::uint32_t>(&entry - entries_.data());
+    index_.erase(hash_tag(entry.peer, entry.tag), at);
+    if (entry.next_of_peer != kNil) entries_[entry.next_of_peer].previous_of_peer = entry.previous_of_peer;
+    (entry.previous_of_peer == kNil ? first_of_peer_[entry.peer] : entries_[entry.previous_of_peer].next_of_peer) =
+        entry.next_of_peer;
+    entry.next_of_peer = free_;
+    free_ = at;
+    --used_;
+  }
+
+  // Calls `visit(entry)` for every tag of the peer; it may erase that entry.
+  template <typename Visit>
+  void each_of(std::uint16_t peer, Visit&& visit) {
+    for (std::uint32_t at = first_of_peer_[peer]; at != kNil;) {
+      Entry& entry = entries_[at];
+      at = entry.next_of_peer;
+      visit(entry);
     }
   }
 
-  std::uint32_t used() const { return used_; }
-
- private:
-  TagEntry& slot(std::uint16_t peer, std::uint64_t tag) {
-    const std::size_t mask = entries_.size() - 1;
-    std::size_t i = hash_tag(peer, tag) & mask;
-    while (entries_[i].used && (entries_[i].tag != tag || entries_[i].peer != peer)) i = (i + 1) & mask;
-    return entries_[i];
+  // A peer came back as a new incarnation: it counts from zero again.
+  void forget(std::uint16_t peer) {
+    each_of(peer, [this](Entry& entry) { erase(entry); });
   }
 
-  std::uint32_t limit_;
+  std::uint32_t used() const { return used_; }
+  std::uint32_t limit() const { return static_cast<std::uint32_t>(entries_.capacity()); }
+
+ private:
+  base::LazyArray<Entry> entries_;
+  SlotIndex index_;
+  std::vector<std::uint32_t> first_of_peer_;
+  std::uint32_t free_ = kNil;  // linked by `next_of_peer`
   std::uint32_t used_ = 0;
-  std::vector<TagEntry> entries_;
 };
 
 }  // namespace mlt::core

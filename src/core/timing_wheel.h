@@ -15,20 +15,21 @@
 #include <array>
 #include <bit>
 #include <cstdint>
-#include <vector>
 
+#include "base/lazy_array.h"
 #include "base/time.h"
 
 namespace mlt::core {
 
 class TimingWheel {
  public:
-  explicit TimingWheel(std::uint32_t slots) : timers_(slots) {
+  explicit TimingWheel(std::size_t slots) : timers_(slots) {
     for (auto& level : heads_) level.fill(kNone);
   }
 
   // Arms, moves or, with kNever, cancels the timer of `slot`.
   void set(std::uint32_t slot, base::TimeNs at) {
+    while (timers_.size() <= slot) timers_.grow();
     if (timers_[slot].bucket != kNone) unlink(slot);
     if (at == base::kNever) return;
     timers_[slot].at = at;
@@ -36,7 +37,7 @@ class TimingWheel {
   }
 
   void cancel(std::uint32_t slot) {
-    if (timers_[slot].bucket != kNone) unlink(slot);
+    if (slot < timers_.size() && timers_[slot].bucket != kNone) unlink(slot);
   }
 
   // Never later than the earliest timer, and after `now` once pop_due(now) found none; kNever if there is none.
@@ -145,7 +146,7 @@ class TimingWheel {
     return best;
   }
 
-  std::vector<Timer> timers_;
+  base::LazyArray<Timer> timers_;  // as far as one was ever set
   std::uint64_t tick_ = 0;
   std::uint32_t used_levels_ = 0;
   std::array<std::uint64_t, kLevels> used_{};

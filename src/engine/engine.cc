@@ -141,7 +141,8 @@ OperationId Engine::post_send(const SendOptions& options) {
   const std::uint8_t traffic_class = core::class_of_layer(options.layer, options.layers, impl.loop.dscp().data_classes);
   if (!options.tags.empty()) {
     if (options.tags.size() != segment_count(options.to, options.data.size())) {
-      impl.fail(ErrorCode::kConfig, what + " was refused: " + engine::refusal_text(core::PostStatus::kBadTagCount, "") +
+      impl.fail(ErrorCode::kConfig, what + " was refused: " +
+                                        engine::refusal_text(core::PostStatus::kBadTagCount, "", impl.loop.options()) +
                                         " (" + std::to_string(options.tags.size()) + " for " +
                                         std::to_string(segment_count(options.to, options.data.size())) + ")");
     }
@@ -201,7 +202,8 @@ OperationId Engine::post_recv(const ReceiveOptions& options) {
                                       ": it must be at least 0 and below 1");
   }
   if (options.loss_bound > 0 && !wire::is_floating_point(wire_element(options.element))) {
-    impl.fail(ErrorCode::kBuffer, what + " was refused: " + engine::refusal_text(core::PostStatus::kLossyInteger, ""));
+    impl.fail(ErrorCode::kBuffer,
+              what + " was refused: " + engine::refusal_text(core::PostStatus::kLossyInteger, "", impl.loop.options()));
   }
   if (options.deadline_ns < 0 || options.timeout_ns < 0) {
     impl.fail(ErrorCode::kConfig, what + " was refused: a deadline or timeout must not be negative");
@@ -350,7 +352,9 @@ OperationId Engine::push_pull(const PushPullOptions& options) {
   engine::Operation* kept = impl.loop.push_pulls().begin(id, std::move(operation));
   if (kept == nullptr) {
     if (impl.closed) impl.fail(ErrorCode::kClosed, what + " was refused: the context is closed");
-    impl.fail(ErrorCode::kLimit, what + " was refused: too many push-pulls are under way or done and not taken");
+    impl.fail(ErrorCode::kLimit, what + " was refused: " + std::to_string(impl.loop.options().max_operations) +
+                                     " push-pulls are in progress or not taken: take some, or raise max_operations "
+                                     "(MLT_MAX_OPERATIONS)");
   }
   collective::PushPullRequest request;
   request.operation = id;

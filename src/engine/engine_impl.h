@@ -39,10 +39,12 @@ class Engine::Impl {
     }
     if (tag >= collective::kCollectiveTagBit) fail(ErrorCode::kConfig, what + " was refused: a tag is below 2^63");
     if (bytes > 0xFFFF'FFFFULL) {
-      fail(ErrorCode::kBuffer, what + " was refused: " + engine::refusal_text(core::PostStatus::kTooLarge, ""));
+      fail(ErrorCode::kBuffer,
+           what + " was refused: " + engine::refusal_text(core::PostStatus::kTooLarge, "", loop.options()));
     }
     if (bytes % wire::element_bytes(wire_element(element)) != 0) {
-      fail(ErrorCode::kBuffer, what + " was refused: " + engine::refusal_text(core::PostStatus::kBadElementCount, ""));
+      fail(ErrorCode::kBuffer,
+           what + " was refused: " + engine::refusal_text(core::PostStatus::kBadElementCount, "", loop.options()));
     }
   }
 
@@ -51,8 +53,7 @@ class Engine::Impl {
     if (loop.run_command(std::move(command), needed)) return;
     loop.operations().forget(id);
     if (closed) fail(ErrorCode::kClosed, what + " was refused: the context is closed");
-    fail(ErrorCode::kLimit, what + " was refused: " + std::to_string(engine::kMaxCommands) +
-                                " commands wait for the I/O thread; take completions before posting more");
+    fail(ErrorCode::kLimit, what + " was refused: the I/O thread does not keep up with the commands that wait for it");
   }
 
   engine::Operation* begin(OperationId id, engine::Operation operation) {
@@ -60,8 +61,9 @@ class Engine::Impl {
     engine::Operation* kept = loop.operations().begin(id, std::move(operation));
     if (kept == nullptr) {
       if (closed) fail(ErrorCode::kClosed, what + " was refused: the context is closed");
-      fail(ErrorCode::kLimit, what + " was refused: " + std::to_string(engine::kMaxOperations) +
-                                  " operations are under way or done and not taken; poll or wait for some");
+      fail(ErrorCode::kLimit, what + " was refused: " + std::to_string(loop.options().max_operations) +
+                                  " operations are in progress or done and not taken: poll or wait for some, or raise "
+                                  "max_operations (MLT_MAX_OPERATIONS)");
     }
     return kept;
   }

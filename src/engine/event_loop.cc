@@ -50,7 +50,7 @@ void EventLoop::run() {
     }
     if (now_ - idle_since_ < static_cast<TimeNs>(options_.spin_us) * base::kMicrosecond) continue;
     sleep_until(std::min({endpoint_->next_timeout(), channel_->next_timeout(), datapath_->next_timeout(),
-                          collectives_->next_timeout(), deferred_expires_ns_}));
+                          collectives_->next_timeout()}));
   }
   say_goodbye();
   snapshot_counters();
@@ -103,10 +103,6 @@ bool EventLoop::step(TimeNs now) {
     busy = true;
   }
   busy |= collectives_->on_timeout(now);
-  if (deferred_expires_ns_ <= now) {
-    expire_deferred(now);
-    busy = true;
-  }
   busy |= drain_completions(now);
   busy |= transmit();
   send_backstop();
@@ -245,10 +241,7 @@ bool EventLoop::drain_completions(TimeNs now) {
     any = true;
     hand_over(now, completion_);
   }
-  if (any) {
-    retry_deferred(now);
-    collectives_->retry(now);
-  }
+  if (any) collectives_->retry(now);
   collectives_->finish();
   return any;
 }
@@ -259,7 +252,6 @@ void EventLoop::hand_over(TimeNs now, const core::Completion& completion) {
     peers_[completion.peer].full_segment_arrived = true;
     peers_[completion.peer].path_error.clear();
   }
-  if (completion.operation == kEndedOperation) return;
   if (!collective::is_machine_operation(completion.operation)) {
     finish_user(completion);
   } else {

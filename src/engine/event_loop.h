@@ -7,7 +7,6 @@
 
 #include <atomic>
 #include <condition_variable>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -30,10 +29,11 @@ namespace mlt::engine {
 
 using base::TimeNs;
 
-// Operations of user threads that are under way or done and not taken. More than the endpoint's slots: the rest waits
-// here in order.
-inline constexpr std::size_t kMaxOperations = 65'536;
-inline constexpr std::size_t kMaxCommands = 65'536;
+// Room in the endpoint beyond the application's operations, for sends and receives each: what collectives and services
+// have under way, and sends that were given up and are not answered yet.
+inline constexpr std::uint32_t kSpareOperations = 16'384;
+// Of Options::max_operations: with the spare ones less than the receives that a generation's gap allows (core/floor.h).
+inline constexpr std::uint32_t kMaxOperationsLimit = 131'072;
 
 // The options' map of classes to code points, the default where they name none; not checked.
 core::DscpMap dscp_map(const Options& options);
@@ -92,20 +92,6 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink {
     bool full_segment_arrived = false;  // I/O thread: a send with a segment of full length was a success
     ErrorCode error_code = ErrorCode::kPeerFailed;
   };
-  // A post that waits for room in the endpoint. Its time runs from the user's post.
-  template <typename Request>
-  struct Deferred {
-    Request request;
-    TimeNs posted_ns;
-    TimeNs expires_ns;
-    bool ended = false;    // its completion was given already; it keeps its place in the order of its tag
-    bool dropped = false;  // and may be forgotten
-  };
-  // No machine has this number: the endpoint's name for such an operation once it is posted, to be cancelled at once.
-  static constexpr core::OperationId kEndedOperation = collective::kMachineBit | (core::OperationId{0x7F} << 56);
-  template <typename Request>
-  using DeferredQueue = std::deque<Deferred<Request>>;
-
   void open_datapath();
   void open_control_channel();
   void require_secret(const io::SocketAddress& address, const std::string& purpose) const;
@@ -123,20 +109,6 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink {
   void finish_user(const core::Completion& completion);
   void finish_refused(OperationId operation, bool is_send, std::uint16_t peer, std::uint64_t tag,
                       core::PostStatus status);
-  void retry_deferred(TimeNs now);
-  template <typename Request>
-  void post_or_defer(TimeNs now, DeferredQueue<Request>& queue, const Request& request);
-  static void forget_memory(core::SendRequest& request);
-  static void forget_memory(core::ReceiveRequest& request);
-  template <typename Request>
-  void retry_queue(TimeNs now, DeferredQueue<Request>& queue);
-  // Ends those that `status_of(deferred)` gives a status for.
-  template <typename StatusOf>
-  void end_deferred(TimeNs now, StatusOf&& status_of);
-  void expire_deferred(TimeNs now);
-  void fail_deferred(TimeNs now, std::uint16_t peer);
-  bool try_post(TimeNs now, const core::SendRequest& request);
-  bool try_post(TimeNs now, const core::ReceiveRequest& request);
   void sleep_until(TimeNs at);
   void say_goodbye();
   void snapshot_counters();
@@ -167,11 +139,6 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink {
   CompletionFence fence_;
   io::RefusedRun refused_run_;
   std::unique_ptr<Collectives> collectives_;
-  // Two queues: sends that wait must not hold up the receives that let them go, nor the other way round. Each at most
-  // kMaxOperations, for every entry is one of operations_.
-  DeferredQueue<core::SendRequest> deferred_sends_;
-  DeferredQueue<core::ReceiveRequest> deferred_receives_;
-  TimeNs deferred_expires_ns_ = base::kNever;  // not after the first of them runs out of time
   std::uint64_t send_failures_ = 0;
   std::uint64_t loops_ = 0;
   std::uint64_t sleeps_ = 0;
@@ -179,9 +146,10 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink {
   TimeNs idle_since_ = 0;
   TimeNs channel_polled_ns_ = 0;
 
-  CommandQueue commands_{kMaxCommands};
-  OperationTable<Completion> operations_{kMaxOperations};
-  OperationTable<PushPullResult> push_pulls_{kMaxOperations};
+  // Each operation comes with a command, and may be cancelled by another: the tables refuse before this is full.
+  CommandQueue commands_{std::size_t{4} * options_.max_operations + 1'024};
+  OperationTable<Completion> operations_{options_.max_operations};
+  OperationTable<PushPullResult> push_pulls_{options_.max_operations};
   std::vector<PeerRecord> peers_;
   std::string last_refusal_;  // guarded by peers_mutex_: somebody turned away while connecting
   std::mutex peers_mutex_;

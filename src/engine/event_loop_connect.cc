@@ -2,6 +2,7 @@
 #include <sys/random.h>
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "engine/datapath_opening.h"
@@ -52,6 +53,23 @@ void EventLoop::require_secret(const io::SocketAddress& address, const std::stri
                   "allow it with MLT_INSECURE=1.");
 }
 
+namespace {
+
+void check_limits(const Options& options) {
+  const auto check = [&](const char* name, std::uint32_t value, std::uint32_t least, std::uint32_t most) {
+    if (value >= least && value <= most) return;
+    throw Error(ErrorCode::kConfig, "rank " + std::to_string(options.rank) + ": " + name + " is " +
+                                        std::to_string(value) + "; it is " + std::to_string(least) + " to " +
+                                        std::to_string(most));
+  };
+  check("max_operations", options.max_operations, 1, kMaxOperationsLimit);
+  check("max_tags", options.max_tags, 1, 1U << 24);
+  check("early_segments", options.early_segments, 1, 1U << 22);
+  check("early_transfers", options.early_transfers, 1, 1U << 22);
+}
+
+}  // namespace
+
 // ---- opening -------------------------------------------------------------------------------------------------------
 
 void EventLoop::open_datapath() {
@@ -67,6 +85,13 @@ void EventLoop::open_datapath() {
   config.peers = options_.ranks;
   config.operation_timeout_ns = options_.operation_timeout_ns;
   config.dscp = dscp_map(options_);
+  check_limits(options_);
+  config.max_sends = config.max_receives = options_.max_operations + kSpareOperations;
+  config.max_tags = options_.max_tags;
+  // As many words for each operation as a tensor of 11 MB has segments of 1,432 bytes.
+  config.bitmap_words = std::bit_ceil(options_.max_operations + kSpareOperations) * 128;
+  config.early_segments = options_.early_segments;
+  config.early_transfers = options_.early_transfers;
   config.paths = network_->paths();
   config.timely.line_rate_bytes_per_second = line_rate_bits_per_second(options_, *network_) / 8;
   config.timely.packet_bytes = choose_segment_bytes(options_, capabilities) + MLT_DATA_HEADER_BYTES;
@@ -247,7 +272,6 @@ void EventLoop::on_peer_down(std::uint16_t peer, io::PeerDownCause cause, const 
   }
   peers_changed_.notify_all();
   endpoint_->on_control(now_, core::PeerDown{peer});
-  fail_deferred(now_, peer);
   collectives_->on_peer_down(now_, peer);
 }
 

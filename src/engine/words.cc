@@ -59,7 +59,7 @@ std::string black_hole_hint(const std::string& host, std::uint32_t segment_bytes
          "` measures it, and a smaller Context(segment_bytes=...) avoids it";
 }
 
-std::string refusal_text(core::PostStatus status, const std::string& peer_error) {
+std::string refusal_text(core::PostStatus status, const std::string& peer_error, const Options& options) {
   switch (status) {
     case core::PostStatus::kPosted:
       return "posted";
@@ -78,11 +78,21 @@ std::string refusal_text(core::PostStatus status, const std::string& peer_error)
     case core::PostStatus::kLossyInteger:
       return "only floating-point tensors may be lossy: use a loss bound of 0";
     case core::PostStatus::kTooManyOperations:
+      return "more operations are in progress than the endpoint has slots for (" +
+             std::to_string(options.max_operations) +
+             " of the caller's own; sends that were cancelled count until their receiver answers): take completions, "
+             "or "
+             "raise max_operations (MLT_MAX_OPERATIONS)";
     case core::PostStatus::kOutOfBitmaps:
-      return "too much is under way: take completions first";
+      return "the tensors in progress have more segments than can be tracked: take completions, use larger segments, "
+             "or "
+             "raise max_operations (MLT_MAX_OPERATIONS, now " +
+             std::to_string(options.max_operations) + "), with which their number grows";
     case core::PostStatus::kTooManyTags:
-      return "too many distinct tags were used with the ranks of this job: reuse tags (the same tag may be used again "
-             "and again; sends and receives of a tag match in order)";
+      return std::to_string(options.max_tags) +
+             " distinct tags are remembered: reuse tags (sends and receives of a tag match in order), or raise "
+             "max_tags "
+             "(MLT_MAX_TAGS)";
   }
   return "refused";
 }

@@ -13,7 +13,7 @@ namespace mlt::engine {
 // "rank 0: receive of tag 7 (4096 bytes of float32) from rank 1 failed: ...".
 std::string failure_text(std::uint16_t rank, const std::string& what, const core::Completion& completion,
                          const std::string& peer_error);
-std::string refusal_text(core::PostStatus status, const std::string& peer_error);
+std::string refusal_text(core::PostStatus status, const std::string& peer_error, const Options& options);
 struct PathLimitWords {
   std::uint16_t rank = 0;
   std::uint16_t peer = 0;

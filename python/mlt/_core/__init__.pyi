@@ -190,6 +190,10 @@ class Engine:
         io_cpus: list[int] = ...,
         secret: bytes = b"",
         insecure: bool = False,
+        max_operations: int = ...,
+        max_tags: int = ...,
+        early_segments: int = ...,
+        early_transfers: int = ...,
     ) -> None: ...
     @property
     def data_dscp(self) -> list[int]: ...

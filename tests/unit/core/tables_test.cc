@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
+#include <utility>
 #include <vector>
 
 #include "base/prng.h"
@@ -11,6 +13,8 @@
 #include "core/finished_log.h"
 #include "core/reply_queue.h"
 #include "core/segmenter.h"
+#include "core/send_queue.h"
+#include "core/slot_set.h"
 #include "core/tag_table.h"
 #include "support/timer_table.h"
 
@@ -65,42 +69,116 @@ TEST_CASE("timer_table__agrees_with_a_map") {
 // ---- tags ----------------------------------------------------------------------------------------------------------
 
 TEST_CASE("tag_table__agrees_with_a_map_up_to_its_limit") {
-  core::TagTable table(500);
+  core::TagTable<core::SendTag> table(500, 5);
   std::map<std::pair<std::uint16_t, std::uint64_t>, std::uint32_t> model;
   base::Prng prng(2);
-  for (int step = 0; step < 20'000; ++step) {
+  bool was_full = false;
+  for (int step = 0; step < 50'000; ++step) {
     const auto peer = static_cast<std::uint16_t>(prng.below(5));
     // Tags that differ in few bits only, as partition numbers do.
     const std::uint64_t tag = prng.below(200) << (16 * prng.below(3));
     const auto known = model.find({peer, tag});
-    core::TagEntry* found = table.find(peer, tag);
+    core::SendTag* found = table.find(peer, tag);
     REQUIRE((found != nullptr) == (known != model.end()));
-    if (found != nullptr) REQUIRE(found->send_generation == known->second);
-    core::TagEntry* entry = table.find_or_insert(peer, tag);
-    if (known == model.end() && model.size() == 500) {
+    if (found != nullptr) REQUIRE(found->generation == known->second);
+    if (found != nullptr && prng.chance(model.size() > 400 ? 0.3 : 0.1)) {
+      table.erase(*found);
+      model.erase(known);
+      continue;
+    }
+    if (prng.chance(0.0005)) {
+      table.forget(peer);
+      std::erase_if(model, [&](const auto& entry) { return entry.first.first == peer; });
+    }
+    const bool is_new = !model.contains({peer, tag});
+    core::SendTag* entry = table.find_or_insert(peer, tag);
+    if (is_new && model.size() == 500) {
       REQUIRE(entry == nullptr);
+      was_full = true;
       continue;
     }
     REQUIRE(entry != nullptr);
     REQUIRE(entry->tag == tag);
     REQUIRE(entry->peer == peer);
-    model[{peer, tag}] = ++entry->send_generation;
+    model[{peer, tag}] = ++entry->generation;
     REQUIRE(table.used() == model.size());
+    if (step % 1'000 != 0) continue;
+    std::size_t seen = 0;
+    for (std::uint16_t each = 0; each < 5; ++each) {
+      table.each_of(each, [&](const core::SendTag& of_peer) {
+        REQUIRE(model.contains({each, of_peer.tag}));
+        ++seen;
+      });
+    }
+    REQUIRE(seen == model.size());
   }
-  CHECK(model.size() == 500);
+  CHECK(was_full);
 }
 
-TEST_CASE("restart_generations__touches_one_peer_only") {
-  core::TagTable table(8);
-  for (const std::uint16_t peer : {std::uint16_t{1}, std::uint16_t{2}}) {
-    core::TagEntry* entry = table.find_or_insert(peer, 9);
-    entry->send_generation = 3;
-    entry->receive_generation = 4;
+// ---- slots ---------------------------------------------------------------------------------------------------------
+
+TEST_CASE("slot_set__tells_its_smallest") {
+  for (const std::uint32_t slots : {1U, 64U, 65U, 4'096U, 5'000U, 300'000U}) {
+    CAPTURE(slots);
+    core::SlotSet set(slots);
+    std::set<std::uint32_t> model;
+    base::Prng prng(slots);
+    for (int step = 0; step < 20'000; ++step) {
+      const auto slot = static_cast<std::uint32_t>(prng.below(slots));
+      // Mostly what is in it: it would never become empty otherwise.
+      const std::uint32_t out = prng.chance(0.7) && !model.empty() ? *model.begin() : slot;
+      if (prng.chance(0.5)) {
+        set.set(slot);
+        model.insert(slot);
+      } else {
+        set.clear(out);
+        model.erase(out);
+      }
+      REQUIRE(set.empty() == model.empty());
+      if (!model.empty()) REQUIRE(set.first() == *model.begin());
+    }
   }
-  table.restart_generations(1);
-  CHECK(table.find(1, 9)->send_generation == 0);
-  CHECK(table.find(1, 9)->receive_generation == 0);
-  CHECK(table.find(2, 9)->send_generation == 3);
+}
+
+namespace {
+
+struct Queued {
+  core::SendQueueLinks queue;
+  std::uint32_t order = 0;
+  std::uint32_t number = 0;
+  bool goes_before(const Queued& other) const {
+    return order != other.order ? order < other.order : number < other.number;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("send_queue__gives_the_first_whatever_was_put_in_and_taken_out") {
+  std::vector<Queued> sends(3'000);
+  base::Prng prng(5);
+  for (std::uint32_t i = 0; i < sends.size(); ++i) {
+    sends[i].order = static_cast<std::uint32_t>(prng.below(7));
+    sends[i].number = i;
+  }
+  std::uint32_t root = core::kNil;
+  core::SendQueue queue(sends, root);
+  const auto before = [&](std::uint32_t a, std::uint32_t b) { return sends[a].goes_before(sends[b]); };
+  std::set<std::uint32_t, decltype(before)> model(before);
+  for (int step = 0; step < 60'000; ++step) {
+    const auto slot = static_cast<std::uint32_t>(prng.below(sends.size()));
+    if (model.contains(slot)) {
+      queue.erase(slot);
+      model.erase(slot);
+    } else if (prng.chance(0.3) && !model.empty()) {
+      queue.erase(root);
+      model.erase(model.begin());
+    } else {
+      queue.push(slot);
+      model.insert(slot);
+    }
+    REQUIRE((root == core::kNil) == model.empty());
+    if (!model.empty()) REQUIRE(root == *model.begin());
+  }
 }
 
 // ---- early segments ------------------------------------------------------------------------------------------------
@@ -321,7 +399,7 @@ TEST_CASE("reply_queue__is_first_in_first_out_refuses_when_full_and_forgets_a_pe
 }
 
 TEST_CASE("completion_queue__is_first_in_first_out") {
-  core::CompletionQueue queue(3);
+  core::CompletionQueue queue(6, 5);
   core::CompletedSlot slot;
   CHECK_FALSE(queue.pop(slot));
   for (std::uint32_t turn = 0; turn < 5; ++turn) {

@@ -476,7 +476,7 @@ TEST_CASE("close__from_several_threads_ends_every_question_and_operation") {
   }
 }
 
-TEST_CASE("post__more_receives_than_slots_on_both_sides_before_any_send") {
+TEST_CASE("post__thousands_of_receives_on_both_sides_before_any_send") {
   Job job(2);
   constexpr std::uint64_t kCount = 2'500;
   const auto data = pattern(400, 4);
@@ -498,7 +498,56 @@ TEST_CASE("post__more_receives_than_slots_on_both_sides_before_any_send") {
   for (const auto& one : got) REQUIRE(one == data);
 }
 
-TEST_CASE("post__a_receive_without_a_slot_times_out_is_cancelled_and_fails_with_its_peer") {
+// Up to the limit no operation waits for another's slot, so no order of posting can stop them; beyond it the post fails
+// at once and names limit and setting.
+TEST_CASE("post__in_opposite_orders_completes_and_one_too_many_is_refused_at_once") {
+  constexpr std::uint64_t kCount = 2'048;
+  Options options;
+  options.max_operations = kCount;
+  Job job(2, options);
+  const auto data = pattern(64, 4);
+  std::vector<std::vector<std::byte>> got(kCount, std::vector<std::byte>(64));
+  std::vector<OperationId> operations[2];
+  for (std::uint64_t i = 0; i < kCount; ++i) operations[1].push_back(job[1].post_recv(from(0, i, got[i])));
+  for (std::uint64_t i = kCount; i-- > 0;) operations[0].push_back(job[0].post_send(to(1, i, data)));
+  try {
+    job[0].post_send(to(1, kCount, data));
+    FAIL("it was taken");
+  } catch (const Error& error) {
+    CHECK(error.code() == ErrorCode::kLimit);
+    CHECK(std::string(error.what()).find("2048 operations are in progress") != std::string::npos);
+    CHECK(std::string(error.what()).find("max_operations (MLT_MAX_OPERATIONS)") != std::string::npos);
+  }
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    for (const OperationId operation : operations[rank]) REQUIRE_FALSE(finish(job[rank], operation).failed());
+  }
+  for (const auto& one : got) REQUIRE(one == data);
+}
+
+TEST_CASE("post__to_a_rank_that_posts_nothing_holds_up_no_other") {
+  Job job(3);
+  const auto data = pattern(64, 4);
+  std::vector<OperationId> silent;
+  for (std::uint64_t i = 0; i < 3'000; ++i) silent.push_back(job[0].post_send(to(1, i, data)));
+  std::vector<std::byte> got(64);
+  const auto receive = job[2].post_recv(from(0, 5, got));
+  CHECK_FALSE(finish(job[0], job[0].post_send(to(2, 5, data))).failed());
+  CHECK_FALSE(finish(job[2], receive).failed());
+  CHECK(got == data);
+  for (const OperationId operation : silent) job[0].cancel(operation);
+  for (const OperationId operation : silent) CHECK(finish(job[0], operation).status == Status::kCancelled);
+}
+
+TEST_CASE("options__limits_out_of_range_are_named") {
+  Options options;
+  options.max_operations = 131'073;
+  CHECK_THROWS_WITH_AS(Job(2, options), "rank 0: max_operations is 131073; it is 1 to 131072", Error);
+  options = {};
+  options.early_transfers = 0;
+  CHECK_THROWS_WITH_AS(Job(2, options), "rank 0: early_transfers is 0; it is 1 to 4194304", Error);
+}
+
+TEST_CASE("post__a_receive_behind_thousands_times_out_is_cancelled_and_fails_with_its_peer") {
   Job job(2);
   std::vector<std::byte> never(400);
   for (std::uint64_t i = 0; i < 2'000; ++i) job[0].post_recv(from(1, i, never));

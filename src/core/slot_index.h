@@ -1,0 +1,39 @@
+// Slots by a hash of their key: found, put in and taken out in constant time. The keys stay in the slots; two of one
+// hash are told apart by whoever asks. Fixed size, memory touched as it is used. Owned by one thread.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+#include "base/lazy_array.h"
+
+namespace mlt::core {
+
+inline constexpr std::uint32_t kNil = ~std::uint32_t{0};
+
+class SlotIndex {
+ public:
+  explicit SlotIndex(std::uint32_t slots) : chains_(std::bit_ceil(std::uint64_t{slots} + 1)), next_(slots) {}
+
+  // The newest slot of this hash; kNil if there is none.
+  std::uint32_t first(std::uint64_t hash) const { return chains_[hash & (chains_.size() - 1)] - 1; }
+  std::uint32_t next(std::uint32_t slot) const { return next_[slot] - 1; }
+
+  void insert(std::uint64_t hash, std::uint32_t slot) {
+    std::uint32_t& chain = chains_[hash & (chains_.size() - 1)];
+    next_[slot] = chain;
+    chain = slot + 1;
+  }
+  void erase(std::uint64_t hash, std::uint32_t slot) {
+    std::uint32_t* link = &chains_[hash & (chains_.size() - 1)];
+    while (*link != slot + 1) link = &next_[*link - 1];
+    *link = next_[slot];
+  }
+
+ private:
+  // Slots, counted from 1: 0 ends a chain.
+  base::ZeroedArray<std::uint32_t> chains_;
+  base::ZeroedArray<std::uint32_t> next_;
+};
+
+}  // namespace mlt::core
