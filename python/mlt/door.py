@@ -1,4 +1,5 @@
-"""The door of a listening port: callers prove that they know the secret before anything they say is read.
+"""The door of a listening port: callers prove that they know the secret before anything they say is read, and those
+who do not speak hold nobody up.
 
     caller   {"mlt_rendezvous": 2, "nonce": ...}                    an opening, under the name of what it looks for
     host     {"mlt_rendezvous": 2, "nonce": ..., "proof": ...}      its own, with the proof that it knows the secret
@@ -63,7 +64,9 @@ class Caller:
 
 class Door:
     """``listeners`` and their callers, up to ``places`` and ``SPARE_CALLERS`` without a proof. ``fileno`` is for a
-    selector; ``counts`` gets what ``COUNTERS`` names. The owner closes the listeners."""
+    selector; ``counts`` gets what ``COUNTERS`` names. Without ``proof`` a caller is the owner's once its first line is
+    whole, which then is its content. The owner closes the listeners.
+    """
 
     def __init__(
         self,
@@ -71,6 +74,7 @@ class Door:
         version: int,
         secret: JobSecret | None,
         *,
+        proof: bool = True,
         listeners: Iterable[socket.socket] = (),
         places: int = 0,
         counts: Counter[str] | None = None,
@@ -79,6 +83,7 @@ class Door:
         self._name = name
         self._version = version
         self._secret = secret
+        self._proof = proof
         self._places = places + SPARE_CALLERS
         self._report = report
         self._callers: dict[int, Caller] = {}  # the oldest first
@@ -107,6 +112,11 @@ class Door:
     def count(self, what: str) -> None:
         """Add one to the counter ``what``."""
         self.counts[f"{self._name}_{what}"] += 1
+
+    def turned_away(self) -> str:
+        """How many callers were turned away, and why; empty if none were."""
+        reasons = {one: self.counts[f"{self._name}_{one}"] for one in COUNTERS if one != "accepted"}
+        return ", ".join(f"{number} {one.replace('_', ' ')}" for one, number in reasons.items() if number)
 
     def seconds_left(self) -> float:
         """Until ``turn`` has to be called though nothing is readable."""
@@ -184,7 +194,11 @@ class Door:
             return
         line, _, caller.received = caller.received.partition(b"\n")
         try:
-            if caller.opened:
+            if not self._proof:
+                caller.content = line.decode(errors="replace")
+                self._forget(caller)
+                guests.append(caller)
+            elif caller.opened:
                 self._on_content(caller, line, guests)
             else:
                 self._on_opening(caller, line)

@@ -126,6 +126,10 @@ void ControlChannel::on_hello(Connection& connection, std::span<const std::byte>
   }
   connection.rank = hello.rank;
   connection.state = State::kAwaitConfirm;
+  // PROTOCOL 3.5.4: ... one that has answered a hello waits for confirm for the silence limit longer: the connecting
+  // side
+  //     may be up already.
+  connection.give_up_at = base::after(now, options_.hello_timeout_ns + options_.dead_after_ns);
   peer.connection = &connection;
   peer.incarnation = hello.incarnation;
   send_hello(connection, hello.rank);

@@ -20,11 +20,13 @@ from typing import Any
 from mlt import interfaces
 from mlt.diagnosis.allowance import Allowance, Allowances
 from mlt.diagnosis.datagrams import HEADER, MAX_DATAGRAM, Port
-from mlt.diagnosis.messages import Line, TalkError, make_hello, read_hello
+from mlt.diagnosis.messages import VERSION, Line, TalkError, make_hello, read_hello
+from mlt.door import Caller, Door
 from mlt.errors import PortInUseError
 from mlt.qos import DscpMap
 
 IDLE_SECONDS = 15.0
+REPORT_SECONDS = 10.0
 SESSION_SECONDS = 120.0
 # What reading a stranger's JSON may raise: numbers without end or too long, nesting without end, missing fields.
 NOT_A_QUESTION = (ArithmeticError, LookupError, RecursionError, TypeError, ValueError, struct.error)
@@ -54,7 +56,9 @@ class Responder:
         self._say = say
         self._allowances = Allowances()
         self._listeners: list[socket.socket] = []
-        self._selector = selectors.DefaultSelector()
+        self._door = Door("doctor", VERSION, None, proof=False)
+        self._waiting: list[Caller] = []
+        self._told = ""
         try:
             for address in addresses or ("0.0.0.0", "::"):
                 self._listen(address, port)
@@ -88,7 +92,7 @@ class Responder:
             raise PortInUseError(
                 f"mlt doctor: cannot listen at {address} port {port}: {error.strerror}; {way_out}"
             ) from (error)
-        self._selector.register(listener, selectors.EVENT_READ)
+        self._door.add(listener)
 
     @property
     def port(self) -> int:
@@ -99,27 +103,29 @@ class Responder:
         """Stop listening."""
         for listener in self._listeners:
             listener.close()
-        self._selector.close()
+        for caller in self._waiting:
+            caller.connection.close()
+        self._door.close()
 
     def serve_one(self, seconds: float | None = None) -> Visit | None:
         """Wait for a caller and answer it to its end; None if nobody came in time."""
         deadline = None if seconds is None else time.monotonic() + seconds
-        while True:
+        while not self._waiting:
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
                 return None
-            for key, _ in self._selector.select(left):
-                listener = key.fileobj
-                assert isinstance(listener, socket.socket)
-                try:
-                    connection, address = listener.accept()
-                except OSError:
-                    continue
-                with connection:
-                    return self._answer(connection, str(address[0]))
+            # Those that asked something, one after the other; those that say nothing hold nobody up.
+            self._waiting = self._door.wait(REPORT_SECONDS if left is None else min(left, REPORT_SECONDS))
+            if self._told != (told := self._door.turned_away()):
+                self._told = told
+                self._say(f"connections turned away so far: {told}")
+        caller = self._waiting.pop(0)
+        with caller.connection as connection:
+            received = bytearray(caller.content.encode() + b"\n" + caller.received)
+            return self._answer(Line(connection, received), caller.address)
 
-    def _answer(self, connection: socket.socket, caller: str) -> Visit:
-        line = Line(connection)
+    def _answer(self, line: Line, caller: str) -> Visit:
+        connection = line.connection
         name = ""
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

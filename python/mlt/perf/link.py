@@ -34,11 +34,11 @@ class GoneError(StrangerError):
 class Link:
     """One end. ``send`` from any thread, ``receive`` from one."""
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, received: bytes = b"") -> None:
         connection.settimeout(None)
         self._socket = connection
         self._lock = threading.Lock()
-        self._received = bytearray()
+        self._received = bytearray(received)
 
     def watch_network(self) -> None:
         """Have a TCP connection end in error when the network between is gone."""

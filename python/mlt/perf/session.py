@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from mlt.config import JobConfig
+from mlt.door import Caller, Door
 from mlt.errors import MltError
 from mlt.own_address import local_host
 from mlt.perf.conductor import Conductor, Measurement, Observe, Skipped
@@ -28,6 +29,7 @@ from mlt.perf.problem import BadOptionError, PerfError
 from mlt.perf.remote import (
     CALLER_SECONDS,
     HELLO_SECONDS,
+    PROTOCOL,
     Host,
     RemoteCrew,
     as_dict,
@@ -45,6 +47,7 @@ DEFAULT_PORT = 29_600
 # After MASTER_PORT and mlt's own rendezvous.
 JOB_PORT_OFFSET = 2
 RETRY_SECONDS = 0.1
+REPORT_SECONDS = 10.0
 Say = Callable[[str], None]
 
 
@@ -94,10 +97,22 @@ def serve(port: int, interface: str | None, *, once: bool, say: Say) -> None:
     bind = "" if interface is None else find_interface(interface, "127.0.0.1").address
     with listen(bind, port) as listener:
         say(f"mlt perf: serving at {bind or 'all addresses'}, port {port}; the other side: mlt perf HOST --port {port}")
+        door = Door("perf", PROTOCOL, None, proof=False, listeners=[listener])
+        waiting: list[Caller] = []
+        told = ""
         while True:
-            connection, (address, *_) = listener.accept()
-            link = Link(connection)
-            link.watch_network()
+            # Those that said something, one after the other; those that say nothing hold nobody up.
+            while not waiting:
+                waiting = door.wait(REPORT_SECONDS)
+                if told != (told := door.turned_away()):
+                    say(f"mlt perf: connections turned away so far: {told}")
+            caller = waiting.pop(0)
+            address = caller.address
+            try:
+                link = Link(caller.connection, caller.content.encode() + b"\n" + caller.received)
+                link.watch_network()
+            except OSError:  # gone already
+                continue
             busy = threading.Event()
             turn_away = threading.Thread(target=_turn_away, args=(listener, busy), daemon=True)
             turn_away.start()
@@ -144,7 +159,7 @@ def _turn_away(listener: socket.socket, busy: threading.Event) -> None:
     while not busy.is_set():
         with contextlib.suppress(TimeoutError, OSError):
             refuse(Link(listener.accept()[0]), "it is busy with another client; try again later")
-    listener.settimeout(None)
+    listener.setblocking(False)
 
 
 def run_job(

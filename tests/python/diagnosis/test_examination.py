@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -164,9 +165,13 @@ def test_whatever_else_listens__is_a_problem_in_words(reply: bytes, cause: str) 
 def test_responder__turns_strangers_away_and_goes_on(said: bytes) -> None:
     one = Responder(0, DEFAULT, addresses=["127.0.0.1"])
     visits: list[Visit | None] = []
-    thread = threading.Thread(target=lambda: visits.extend(one.serve_one(20) for _ in range(2)))
+    asks = b"\n" in said  # else it is none that is served
+    thread = threading.Thread(target=lambda: visits.extend(one.serve_one(20) for _ in range(1 + asks)))
     thread.start()
-    with socket.create_connection(("127.0.0.1", one.port), timeout=10) as stranger:
+    with (
+        socket.create_connection(("127.0.0.1", one.port), timeout=10) as stranger,
+        contextlib.suppress(ConnectionError),
+    ):
         stranger.sendall(said)
         stranger.shutdown(socket.SHUT_WR)
         while stranger.recv(4_096):
@@ -175,10 +180,29 @@ def test_responder__turns_strangers_away_and_goes_on(said: bytes) -> None:
         caller.bye(3)
     thread.join()
     one.close()
-    assert visits[0] is not None
-    assert visits[0].problems is None
-    assert visits[1] is not None
-    assert visits[1].problems == 3
+    assert [visit.problems for visit in visits if visit is not None] == ([None, 3] if asks else [3])
+
+
+@pytest.mark.parametrize("number", [1, 200])
+def test_responder__idle_callers_hold_nobody_up_and_are_counted(number: int) -> None:
+    said: list[str] = []
+    one = Responder(0, DEFAULT, addresses=["127.0.0.1"], say=said.append)
+    visits: list[Visit | None] = []
+    thread = threading.Thread(target=lambda: visits.extend(one.serve_one(30) for _ in range(2)))
+    thread.start()
+    with contextlib.ExitStack() as idle:
+        for _ in range(number):
+            idle.enter_context(socket.create_connection(("127.0.0.1", one.port), timeout=10))
+        began = time.monotonic()
+        for problems_found in (1, 2):
+            with session.Session(session.connect("127.0.0.1", one.port, None), DEFAULT) as caller:
+                caller.bye(problems_found)
+        thread.join()
+        assert time.monotonic() - began < 5.0
+    assert [visit.problems for visit in visits if visit is not None] == [1, 2]
+    if number == 200:
+        assert any("too many pending" in text for text in said)
+    one.close()
 
 
 @pytest.mark.parametrize(

@@ -297,6 +297,14 @@ def test_job__a_rank_that_is_hung_up_on_comes_again() -> None:
     assert "enough was seen" in error
 
 
+def test_serve__an_idle_caller_holds_no_client_up() -> None:
+    with server("--once") as (_, port), contextlib.ExitStack() as idle:
+        for _ in range(100):
+            idle.enter_context(socket.create_connection(("127.0.0.1", int(port)), timeout=10))
+        done = perf("127.0.0.1", "--port", port, "--size", "32000B", "--rounds", "5")
+        assert done.returncode == 0, done.stderr
+
+
 def test_gathering__silent_callers_do_not_keep_a_rank_out() -> None:
     with contextlib.ExitStack() as stack:
         listener = socket.create_server(("127.0.0.1", 0), backlog=MAX_CALLERS + 1)

@@ -37,7 +37,7 @@ TEST_CASE("hello__every_field_survives_the_trip") {
   std::array<std::byte, kSomeHelloBytes> bytes;
   REQUIRE(io::encode_hello(some_hello(), bytes.data()) == bytes.size());
   io::Hello read;
-  REQUIRE(io::decode_hello(bytes, 3, read) == io::HelloError::kNone);
+  REQUIRE(io::decode_hello(bytes, 4, read) == io::HelloError::kNone);
   const io::Hello sent = some_hello();
   CHECK(read.version == sent.version);
   CHECK(read.rank == sent.rank);
@@ -62,7 +62,7 @@ TEST_CASE("decode_hello__any_length_but_the_right_one_is_refused_without_reading
     // Exactly as long as said, so that a sanitizer sees every byte too far.
     const std::vector<std::byte> exact(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(size));
     io::Hello hello;
-    const io::HelloError error = io::decode_hello(exact, 3, hello);
+    const io::HelloError error = io::decode_hello(exact, 4, hello);
     CHECK(error == (size < io::kHelloPrefixBytes ? io::HelloError::kTooShort
                     : size == kSomeHelloBytes    ? io::HelloError::kNone
                                                  : io::HelloError::kBadLength));
@@ -73,7 +73,7 @@ TEST_CASE("decode_hello__refuses_no_path_too_many_port_0_and_bytes_that_are_not_
   std::array<std::byte, io::hello_bytes(17)> bytes{};
   const auto decoded = [&](std::size_t size) {
     io::Hello hello;
-    return io::decode_hello(std::span(bytes).first(size), 3, hello);
+    return io::decode_hello(std::span(bytes).first(size), 4, hello);
   };
   io::encode_hello(some_hello(), bytes.data());
   REQUIRE(decoded(kSomeHelloBytes) == io::HelloError::kNone);
@@ -101,11 +101,11 @@ TEST_CASE("decode_hello__other_versions_are_recognised_whatever_follows_the_pref
   std::array<std::byte, kSomeHelloBytes> bytes;
   io::encode_hello(some_hello(), bytes.data());
   io::Hello hello;
-  CHECK(io::decode_hello(std::span(bytes).first(io::kHelloPrefixBytes), 4, hello) == io::HelloError::kOtherVersion);
+  CHECK(io::decode_hello(std::span(bytes).first(io::kHelloPrefixBytes), 5, hello) == io::HelloError::kOtherVersion);
   CHECK(hello.version == 4);
   CHECK(hello.rank == 258);
   bytes[0] = std::byte{0};
-  CHECK(io::decode_hello(bytes, 3, hello) == io::HelloError::kBadMagic);
+  CHECK(io::decode_hello(bytes, 4, hello) == io::HelloError::kBadMagic);
 }
 
 TEST_CASE("frame_header__reserved_bytes_must_be_zero") {

@@ -279,6 +279,29 @@ TEST_CASE("closing__a_refused_client_that_does_not_end_is_cut_by_time") {
   CHECK(count(couple.zero, "control_drains_cut") == 1);
 }
 
+// The connecting side is up once it has sent confirm: a listener too busy to read it in time must not end that.
+TEST_CASE("handshake__who_answered_a_hello_waits_for_the_confirm_beyond_the_time_of_strangers") {
+  Node zero(with_secret(0));
+  RawClient client(zero, kSecret);
+  REQUIRE(client.open());
+  client.say_hello(hello_of(1, 0));
+  CHECK(client.read()->type == static_cast<std::uint8_t>(FrameType::kHello));
+  const io::ControlOptions options = with_secret(0);
+  const base::TimeNs now = io::monotonic_now();
+  zero.channel->service(now + options.hello_timeout_ns + options.dead_after_ns / 2, zero.sink);
+  CHECK(count(zero, "control_timed_out") == 0);
+  client.confirm();
+  REQUIRE(serve({&zero}, [&] { return zero.sink.ups.size() == 1; }));
+  // Without a confirm it ends all the same.
+  Node other(with_secret(0));
+  RawClient mute(other, kSecret);
+  REQUIRE(mute.open());
+  mute.say_hello(hello_of(1, 0));
+  CHECK(mute.read()->type == static_cast<std::uint8_t>(FrameType::kHello));
+  other.channel->service(io::monotonic_now() + options.hello_timeout_ns + options.dead_after_ns, other.sink);
+  CHECK(count(other, "control_timed_out") == 1);
+}
+
 TEST_CASE("accept__idle_connections_are_cut_by_number_oldest_first_and_a_rank_still_comes_up") {
   Node zero(with_secret(0));
   std::vector<std::unique_ptr<RawClient>> idle;
