@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterable
 from dataclasses import asdict
+from pathlib import Path
 from typing import NoReturn
 
 import click
@@ -27,6 +28,9 @@ INTERRUPTED = 130
               help="Where --serve listens (TCP).")  # fmt: skip
 @click.option("--interface", help="As MLT_INTERFACE: the interface to examine from, or to serve on.")
 @click.option("--policy", type=click.Path(), help="QoS policy file of 'mlt switch', instead of MLT_QOS_POLICY.")
+@click.option("--switch", help="Read this switch's counters, as 'mlt switch verify --host'; needs a policy.")
+@click.option("--target", "system", default="linux", show_default=True, help="With --switch: its system.")
+@click.option("--inventory", type=click.Path(path_type=Path), help="With --switch: where its login is.")
 @click.option("--timeout", type=click.FloatRange(min=1), default=60.0, show_default=True,
               help="With --job: seconds until every rank must have come.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
@@ -38,26 +42,34 @@ def app(
     port: int,
     interface: str | None,
     policy: str | None,
+    switch: str | None,
+    system: str,
+    inventory: Path | None,
     timeout: float,
     as_json: bool,
 ) -> None:
     """Without HOST: check the library, the interface that would be used, socket buffers, offloads, and what the testbed
     needs. With HOST, where 'mlt doctor --serve' runs: check the way there and back, from both ends: UDP, path MTU, DSCP
-    and ECN of every class, loss, round trip, versions.
+    and ECN of every class, loss, round trip, versions. With --switch: whether a switch dropped, marked and served what
+    the policy means.
 
     Changes nothing, and needs no privilege. Ends with 1 if there is a problem; what only some commands need
     ("optional") is none.
     """
-    if sum((target is not None, serve, job)) > 1:
-        raise click.UsageError("give one of HOST, --serve and --job")
+    if sum((target is not None, serve, job, switch is not None)) > 1:
+        raise click.UsageError("give one of HOST, --serve, --job and --switch")
     if once and not serve:
         raise click.UsageError("--once goes with --serve")
-    if not (target or serve or job):
+    if not (target or serve or job or switch):
         _finish(_shown(examine(), as_json))
     from mlt.diagnosis import command
 
     settings = command.Settings(port=port, interface=interface, policy=policy, timeout=timeout, environ=os.environ)
     try:
+        if switch is not None:
+            from mlt.switch_push.doctor import examine_switch
+
+            _finish(_shown(examine_switch(switch, system, policy, os.environ, inventory=inventory), as_json))
         if serve:
             command.serve(settings, once=once, say=_say)
         elif job:

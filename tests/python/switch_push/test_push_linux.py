@@ -141,6 +141,23 @@ def test_namespace__a_foreign_root_qdisc_is_refused_untouched(namespace: str, po
     assert qdiscs(namespace) == before
 
 
+@needs_testbed
+def test_doctor__asks_the_switch_whether_it_did_what_the_policy_means(bed: Testbed, policy: Path) -> None:
+    host = f"testbed:{bed.name}"
+    assert mlt("apply", policy, host, "-t", "linux").returncode == 0
+    subprocess.run(bed.command("host0", ["ping", "-c", "2", bed.address("host1")]), check=False, capture_output=True)
+    send = f"import socket; socket.socket(2, 2).sendto(b'x', ('{bed.address('host1')}', 9))"
+    assert bed.exec("host0", [sys.executable, "-c", send]).returncode == 0
+    ask = [sys.executable, "-m", "mlt.cli.main", "doctor", "--switch", host]
+    found = subprocess.run([*ask, "--policy", str(policy)], capture_output=True, text=True, timeout=60, check=False)
+    assert found.returncode == 1, found.stdout
+    assert "PROBLEM" in found.stdout
+    assert "the hosts stamp other DSCPs" in found.stdout
+    plain = {key: value for key, value in os.environ.items() if key != "MLT_QOS_POLICY"}
+    unasked = subprocess.run(ask, capture_output=True, text=True, timeout=60, env=plain, check=False)
+    assert "needs the policy" in unasked.stderr
+
+
 def test_apply__usage() -> None:
     for words in (("--dry-run", "--confirm", "5s"), ("--keep-if", "true"), ("--undo", "--dry-run")):
         assert mlt("apply", "p.yaml", "local", "-t", "linux", *words).returncode == 2
@@ -184,6 +201,10 @@ def test_testbed__verify_while_a_job_runs(bed: Testbed, policy: Path) -> None:
     assert good.returncode == 0, good.stderr
     front = [row for row in json.loads(good.stdout) if row["queue"] == 6 and row["port"].endswith("host1")]
     assert front[0]["sent"] == 200
+    ask = [sys.executable, "-m", "mlt.cli.main", "doctor", "--switch", host, "--policy", str(policy)]
+    healthy = subprocess.run(ask, capture_output=True, text=True, timeout=60, check=False)
+    assert healthy.returncode == 0, healthy.stdout + healthy.stderr
+    assert "as the policy means it" in healthy.stdout
     foreign = mlt("verify", policy, "-t", "linux", "--host", host, "--during", job(0))
     assert foreign.returncode == 1
     assert "the hosts stamp other DSCPs" in foreign.stderr

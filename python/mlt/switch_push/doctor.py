@@ -1,0 +1,43 @@
+"""What ``mlt doctor --switch`` finds: whether a switch did what the policy means with what it has counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from mlt.doctor import Finding
+from mlt.switch_configs.errors import SwitchConfigError
+from mlt.switch_configs.generator import generate
+from mlt.switch_configs.policy import load
+from mlt.switch_configs.verdict import judge
+from mlt.switch_push.device import PushError
+from mlt.switch_push.hosts import open_device
+
+VARIABLE = "MLT_QOS_POLICY"
+
+
+def examine_switch(
+    host: str, target: str, policy: str | None, environ: Mapping[str, str], *, inventory: Path | None = None
+) -> Iterator[Finding]:
+    """One finding for each class that did not get what the policy means, or one that all did.
+
+    Raises PushError: there is no policy, or the switch cannot be read.
+    """
+    file = policy or environ.get(VARIABLE)
+    if not file:
+        raise PushError(f"--switch needs the policy that it was given: --policy FILE, or {VARIABLE}")
+    device = open_device(host, target, inventory=inventory)
+    try:
+        plan = generate(load(file), device.target(target)).plan
+        rows = device.counters()
+    except SwitchConfigError as error:
+        raise PushError(str(error)) from None
+    finally:
+        device.close()
+    found = judge(plan, rows)
+    fix = f"mlt switch verify {file} --target {target} --host {host} --for 10s"
+    for one in found:
+        yield Finding("problem" if one.level == "wrong" else "optional", f"switch {host}: {one}", fix)
+    if not found:
+        sent = sum(row.sent or 0 for row in rows)
+        yield Finding("ok", f"switch {host}: {len(rows)} queues, {sent} packets, as the policy means it")
