@@ -69,6 +69,8 @@ struct Peer {
   std::uint32_t unreported_paths = 0;  // bit per path that has such packets
   wire::TransferId ack_transfer;
   bool ack_posted = false;
+  bool heard = false;                // something came from it on this connection: it is up there too
+  bool refused_before_up = false;    // datagrams in its name came when no connection with it was up
   bool early_refused = false;        // a segment of a transfer without a record found no room in the early buffer
   DurationNs reorder_window_ns = 0;  // how late a packet was seen to arrive after a later one
 };

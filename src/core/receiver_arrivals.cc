@@ -106,7 +106,8 @@ void Receiver::on_early_data(std::uint16_t from, const wire::DataHeader& header,
       shared_.counters.add(Counter::k_early_segments_dropped);
       break;
   }
-  // PROTOCOL 7.5.10: The receiver remembers this of the transfer, or of the peer where the transfer has no record.
+  // PROTOCOL 7.5.10: For want of room, the receiver remembers this of the transfer, or of the peer where the transfer
+  //     has no record
   if (early == nullptr) {
     shared_.peers[from].early_refused = true;
     return;
@@ -151,6 +152,9 @@ bool Receiver::place(TimeNs now, ReceiveState& state, const wire::DataHeader& he
   state.last_data_ns = now;
   const std::uint8_t flags = header.prefix.flags;
   state.has_critical = state.has_critical || (flags & MLT_FLAG_HAS_CRITICAL) != 0;
+  // PROTOCOL 7.5.10: or because the connection was not up here yet
+  const bool unconfirmed = (flags & MLT_FLAG_UNCONFIRMED) != 0;
+  if (unconfirmed && shared_.peers[state.request.peer].refused_before_up) state.segment_dropped = true;
   const std::uint32_t segment = header.offset_bytes / state.grid.segment_bytes();
   if (state.received.test(segment)) {
     // PROTOCOL 7.1.4: A segment that has arrived before MUST NOT be written again (duplicate_segments).

@@ -30,8 +30,9 @@ bool Receiver::within_bound(const ReceiveState& state) const {
 
 // Of a patient receive: what was dropped here was not lost by the network.
 bool Receiver::may_end_within_bound(const ReceiveState& state) const {
-  // PROTOCOL 7.5.10: A patient receive of which a segment may have been dropped for want of room MUST NOT complete
-  //     within bound before the end of a later round than the first ...
+  // PROTOCOL 7.5.10: A patient receive of which a segment may have been dropped for want of room, or because the
+  //     connection was not up here yet, MUST NOT complete within bound before the end of a later round than the first
+  //     ...
   return within_bound(state) && !(state.segment_dropped && state.round == 0);
 }
 

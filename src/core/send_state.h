@@ -41,6 +41,7 @@ struct SendState {
   bool probe_ack_only = false;
   std::uint32_t trailing_paths = 0;  // bit per path: a trailing probe is due there, before the probe proper
   std::uint8_t last_class = 0;       // the least urgent class of what was sent: trailing probes stand behind it
+  bool unconfirmed = false;          // it began before anything came from the peer
   bool overtakes = false;            // a packet of this round is of a more urgent class than that
   // Newest packet of this transfer on each path; 0: none.
   std::array<std::uint32_t, MLT_MAX_PATHS> newest{};

@@ -51,6 +51,11 @@ void Sender::fill_run(TimeNs now, SendState& state, std::uint32_t segment, std::
   std::uint8_t common_flags = state.round > 0 || state.repaired_segments > 0 ? MLT_FLAG_REPAIR : 0;
   // PROTOCOL 4.4.2: HAS_CRITICAL, in every packet of a transfer, that some segment of it is
   if (state.critical_segments > 0) common_flags |= MLT_FLAG_HAS_CRITICAL;
+  // PROTOCOL 4.4.6: UNCONFIRMED MUST be set in every packet of a transfer of which one was sent before anything had
+  // come
+  //     from the peer ...
+  state.unconfirmed = state.unconfirmed || !peer.heard;
+  if (state.unconfirmed) common_flags |= MLT_FLAG_UNCONFIRMED;
   // PROTOCOL 4.4.5: OVERTAKES MUST be set in a packet whose class is more urgent than that of a packet of the transfer
   //     sent before ...
   if (first_tag.traffic_class() < state.last_class) {

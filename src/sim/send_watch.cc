@@ -113,6 +113,7 @@ void SendWatch::reads(std::uint16_t rank, base::TimeNs local, const wire::Prefix
   stopped_ = 0;
   const std::uint16_t from = wire::cookie_rank(prefix.cookie);
   Flow& of = flow(rank, from);
+  of.heard = true;
   Sender& sender = senders_[rank];
   if (prefix.type == wire::PacketType::kAck) {
     wire::Ack ack;

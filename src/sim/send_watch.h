@@ -79,6 +79,7 @@ class SendWatch {
     std::uint32_t rounds = 0;  // begun after the first
     std::uint32_t critical = 0;
     std::uint8_t last_class = 0;
+    bool unconfirmed = false;  // it began before anything was read of the peer
     std::vector<bool> merged;  // chunks of the bitmap that began this round
     std::array<std::uint32_t, MLT_MAX_PATHS> newest{};
     bool ready = false;
@@ -90,6 +91,7 @@ class SendWatch {
   };
   struct Flow {
     bool up = false;
+    bool heard = false;
     core::PeerUp peer;
     std::vector<Path> paths;
     std::vector<std::unique_ptr<Sending>> open;  // by order, then number

@@ -146,6 +146,7 @@ void SendWatch::check_data(std::uint16_t rank, base::TimeNs local, const Packet&
   }
   s.pending[segment] = 0;
   --s.left;
+  s.unconfirmed = s.unconfirmed || !of.heard;
   check_header(rank, packet, header, s, segment);
   if (header.timestamp_ns != static_cast<std::uint32_t>(local)) fail(15, rank, peer, "a timestamp of another time");
   s.last_class = std::max(s.last_class, tag_of(s.send, segment).traffic_class());
@@ -176,6 +177,7 @@ void SendWatch::check_header(std::uint16_t rank, const Packet& packet, const wir
   if (sending.rounds > 0) flags |= MLT_FLAG_REPAIR;
   if (sending.left == 0 && endpoint.paths == 1) flags |= MLT_FLAG_END_OF_ROUND;
   if (tag.traffic_class() < sending.last_class) flags |= MLT_FLAG_OVERTAKES;
+  if (sending.unconfirmed) flags |= MLT_FLAG_UNCONFIRMED;
   const auto ecn = tag.is_important() ? base::Ecn::kEct0 : base::Ecn::kNotEct;
   const auto check = [&](bool right, const char* what) {
     if (!right) fail(15, rank, packet.to, in_order(sending.send) + ": a packet with the wrong " + what);

@@ -135,13 +135,10 @@ class Run {
         network.link(accident.a).rate_bytes_per_second *= accident.amount;
         return;
       case Kind::kDisconnect:
-        oracle_.on_network_fault();  // what one side sends before the other knows of the new connection is refused
         return simulator_.disconnect(a, b, accident.amount < 0.5 ? 0 : accident.length_ns / 2);
       case Kind::kCrash:
-        oracle_.on_network_fault();
         return simulator_.crash(a, accident.length_ns / 2);
       case Kind::kLeave:
-        oracle_.on_network_fault();
         return simulator_.leave(a);
       case Kind::kPathLimit:
         return simulator_.limit_path(a, {b, static_cast<std::uint32_t>(accident.amount)});

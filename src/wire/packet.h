@@ -42,7 +42,9 @@
 /* Its class is more urgent than that of a packet of the transfer sent before: it may overtake that one in a switch, and
  * so proves nothing about it. */
 #define MLT_FLAG_OVERTAKES 0x10
-#define MLT_DATA_FLAGS 0x1F
+/* The transfer began before anything came from the peer, which may not have been up and have refused packets of it. */
+#define MLT_FLAG_UNCONFIRMED 0x20
+#define MLT_DATA_FLAGS 0x3F
 
 /* byte 1 of the control datagrams; byte 1 of a further path in an ACK takes the ACK's flags */
 #define MLT_ACK_FLAG_POSTED 0x01 /* the receive that this ACK names is posted: the sender may go on */

@@ -21,7 +21,7 @@ MASK = 2**64 - 1
 OPEN, REFUSE, CONFIRM, HEARTBEAT, GOODBYE, HELLO, BACKSTOP = 1, 2, 3, 4, 5, 6, 16
 CONNECTING, LISTENING = 1, 2
 DATA, ACK, PROBE, BITMAP, STOP, ABORT = 1, 2, 3, 4, 5, 6
-CRITICAL, HAS_CRITICAL, END_OF_ROUND, REPAIR, OVERTAKES = 1, 2, 4, 8, 16
+CRITICAL, HAS_CRITICAL, END_OF_ROUND, REPAIR, OVERTAKES, UNCONFIRMED = 1, 2, 4, 8, 16, 32
 POSTED, ACK_ECHO, ACK_ONLY, PROBE_CRITICAL, TRAILING, NOT_POSTED, READY, ECHO = 1, 2, 1, 2, 4, 1, 2, 4
 CHUNK = 8_192
 DATA_HEADER = 40
@@ -93,6 +93,7 @@ class Send:
     data: bytes
     element: int
     pending: list[int]
+    unconfirmed: bool  # 4.4.6
     round: int = 0
     waits_since: float = 0.0
     status: int | None = None
@@ -385,14 +386,18 @@ class IndependentEndpoint:
         count = max(1, -(-len(data) // self.segment_bytes))
         assert count <= self.peer_early  # 6.4.1: this sender has no patience to wait for READY
         assert count * (self.segment_bytes + DATA_HEADER) <= self.window  # 6.3.2
-        send = self.sends[tag, generation] = Send(data, element, list(range(count)))
+        send = self.sends[tag, generation] = Send(data, element, list(range(count)), not self.heard)
         self.send_round(tag, generation, send)
         return send
 
     def send_round(self, tag: int, generation: int, send: Send) -> None:
         for at, segment in enumerate(send.pending):
             self.sequence += 1  # 4.4.4
-            flags = (REPAIR if send.round else 0) | (END_OF_ROUND if at == len(send.pending) - 1 else 0)
+            flags = (
+                (REPAIR if send.round else 0)
+                | (UNCONFIRMED if send.unconfirmed else 0)
+                | (END_OF_ROUND if at == len(send.pending) - 1 else 0)
+            )
             offset = segment * self.segment_bytes
             header = self.prefix(DATA, flags, send.element, send.round, self.sequence)
             header += struct.pack("<QIIII", tag, generation, len(send.data), offset, now_ns() & 0xFFFFFFFF)
