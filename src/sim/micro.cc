@@ -55,6 +55,8 @@ std::string MicroRun::text() const {
 }
 
 bool MicroRun::parse(const std::string& text, MicroRun& run) {
+  const std::size_t slash = text.rfind('/');
+  if (slash == std::string::npos) return false;
   const char* at = text.data();
   const char* const end = at + text.size();
   const auto number = [&](auto& value) {
@@ -65,7 +67,14 @@ bool MicroRun::parse(const std::string& text, MicroRun& run) {
   };
   const auto skip = [&](char c) { return at != end && *at == c ? (++at, true) : false; };
   run = MicroRun{};
-  if (!number(run.scenario) || run.scenario >= micro_scenarios().size() || !skip('/')) return false;
+  const std::vector<MicroScenario>& scenarios = micro_scenarios();
+  const auto named = std::ranges::find(scenarios, text.substr(0, slash), &MicroScenario::name);
+  if (named != scenarios.end()) {
+    run.scenario = static_cast<std::uint32_t>(named - scenarios.begin());
+    at += slash + 1;
+  } else if (!number(run.scenario) || run.scenario >= scenarios.size() || !skip('/')) {
+    return false;
+  }
   while (at != end) {
     Step step;
     if (!run.steps.empty() && !skip(',')) return false;

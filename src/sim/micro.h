@@ -26,9 +26,10 @@ struct MicroRun {
   std::uint32_t scenario = 0;
   std::vector<Step> steps;
 
-  // "17/4:drop,9:cancel=1"
+  // "17/4:drop,9:cancel=1": the scenario's number, and what is chosen at which choice.
   std::string text() const;
-  // False if `text` is no run of a scenario there is.
+  // False if `text` is no run of a scenario there is. The scenario's name may stand for its number, which changes when
+  // scenarios are added.
   static bool parse(const std::string& text, MicroRun& run);
 };
 

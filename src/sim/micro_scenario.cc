@@ -41,6 +41,7 @@ class Maker {
     pairs();
     tight();
     misfits();
+    dead_class();
     return std::move(made_);
   }
 
@@ -194,6 +195,16 @@ class Maker {
       MicroTransfer other = transfer(2, 0);
       other.receive.element = wire::ElementType::kInt32;
       add("2 segments of another type", variant, {other});
+    }
+  }
+
+  // What answers goes over the control connection only.
+  void dead_class() {
+    for (const Variant& variant : variants()) {
+      for (const double p : {0.0, 0.5}) {
+        const std::string text = p == 0 ? ", p 0" : ", p 0.5 patient";
+        add("2 segments, no control datagrams" + text, variant, {transfer(2, p)}).control_lost = true;
+      }
     }
   }
 

@@ -27,8 +27,9 @@ struct MicroScenario {
   std::string name;
   std::uint8_t paths = 1;
   std::vector<MicroTransfer> transfers;
-  bool cancels = false;      // any operation may be cancelled at any point
-  bool disconnects = false;  // the connection may break, and is made again
+  bool cancels = false;       // any operation may be cancelled at any point
+  bool disconnects = false;   // the connection may break, and is made again
+  bool control_lost = false;  // no datagram of the control class arrives: only the control connection answers
   std::uint32_t window_bytes = 16 * (kSegmentBytes + MLT_DATA_HEADER_BYTES);
   std::uint32_t early_segments = 8;
   std::uint32_t early_transfers = 2;

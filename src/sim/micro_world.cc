@@ -18,6 +18,8 @@ using base::TimeNs;
 // After the last thing that went wrong: what a run may take until nothing is left. A send that nobody receives asks
 // every 50 ms for the eight seconds of its time-out; two transfers whose data is held for 1.5 s go through 3,000 steps.
 constexpr std::uint64_t kMaxSteps = 20'000;
+// From then to the end of what succeeds: some repetitions of a probe, which come every 50 ms at least.
+constexpr DurationNs kRecoveryNs = 200 * kMillisecond;
 constexpr std::size_t kActions = static_cast<std::size_t>(MicroAction::kCount);
 constexpr std::array<const char*, kActions> kNames = {
 #define MLT_X(name, us) #name,
@@ -188,6 +190,7 @@ void MicroWorld::choose(MicroChoice choice) {
   ++point_;
   if (choice.action == A::k_next) return happen(next);
   steps_when_chosen_ = steps_;
+  disturbed_until_ns_ = std::max(disturbed_until_ns_, next.at + micro_action_ns(choice.action));
   const DurationNs duration_ns = micro_action_ns(choice.action);
   switch (choice.action) {
     case A::k_next:
@@ -235,6 +238,7 @@ void MicroWorld::happen(const Due& due) {
     return fail("rule 7: " + std::to_string(kMaxSteps) +
                 " steps since anything went wrong; open: " + oracle_->unfinished());
   }
+  mix(static_cast<std::uint64_t>(now_));
   if (due.event == nullptr) {
     Turn& turn = turns_[due.host];
     turn.at = base::kNever;
@@ -285,7 +289,16 @@ void MicroWorld::completed(std::uint16_t host, const core::Completion& completio
                   std::to_string(static_cast<int>(completion.status)) + ", missing " +
                   std::to_string(completion.missing_bytes) + " of " + std::to_string(completion.total_bytes)});
   }
+  check_pace(completion);
   if (on_completion) on_completion(host, completion);
+}
+
+// Nothing is wrong any more, and both sides are posted: what succeeds does so soon.
+void MicroWorld::check_pace(const core::Completion& completion) {
+  if (core::is_failure(completion.status) || completion.status == core::CompletionStatus::kDeadline) return;
+  if (now_ - disturbed_until_ns_ <= kRecoveryNs || scenario_.control_lost) return;
+  fail("rule 3: operation " + std::to_string(completion.operation) + " ends " +
+       std::to_string((now_ - disturbed_until_ns_) / kMillisecond) + " ms after anything went wrong");
 }
 
 void MicroWorld::schedule_turn(std::uint16_t host, TimeNs at, std::uint32_t number) {
@@ -298,11 +311,6 @@ void MicroWorld::violation(std::uint16_t host, const std::string& text) {
 }
 
 void MicroWorld::finish() { oracle_->finish(); }
-
-void MicroWorld::mix(std::uint64_t word) {
-  digest_ = (digest_ ^ word ^ static_cast<std::uint64_t>(now_)) * 0x9E3779B97F4A7C15ULL;
-  digest_ ^= digest_ >> 32;
-}
 
 void MicroWorld::record(TraceKind kind, std::uint16_t host, const Event* event, Fate fate, const char* text) {
   if (trace == nullptr) return;

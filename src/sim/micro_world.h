@@ -89,7 +89,6 @@ class MicroWorld final : public VirtualDriver, private World {
 
   // Datagrams delivered, dropped or copied, messages delivered, timers serviced and calls taken by an endpoint.
   std::uint64_t steps() const { return steps_; }
-  std::uint64_t digest() const { return digest_; }
   bool faultless() const { return faultless_; }
 
   base::TimeNs now() const override { return now_; }
@@ -100,6 +99,7 @@ class MicroWorld final : public VirtualDriver, private World {
   std::size_t packets_in_use() const override;
   std::uint64_t messages_delivered() const override { return messages_delivered_; }
   std::uint64_t lost_in_crashes() const override { return 0; }
+  bool shows_everything() const override { return true; }
 
   // Outside the world's memory, or null.
   const std::function<void(const TraceRecord&)>* trace = nullptr;
@@ -147,6 +147,12 @@ class MicroWorld final : public VirtualDriver, private World {
   void completed(std::uint16_t host, const core::Completion& completion) override;
   void machine_message(std::uint16_t, std::uint16_t, std::span<const std::byte>) override {}
   void went_down(std::uint16_t, std::uint16_t) override {}
+  void coming_up(std::uint16_t host, const core::PeerUp& up) override { observer->came_up(host, up); }
+  void going_down(std::uint16_t host, std::uint16_t peer) override { observer->went_down(host, peer); }
+  void reading(std::uint16_t host, base::TimeNs local, std::span<const std::byte> bytes, bool by_control) override {
+    observer->reads(host, local, bytes, by_control);
+  }
+  void turn_ended(std::uint16_t host, base::TimeNs local) override { observer->turn_ended(host, local); }
   void schedule_turn(std::uint16_t host, base::TimeNs at, std::uint32_t number) override;
   std::uint64_t card_backlog_bytes(std::uint16_t) const override { return 0; }
   base::TimeNs card_drained_ns(std::uint16_t, std::uint64_t) const override { return now_; }
@@ -174,7 +180,7 @@ class MicroWorld final : public VirtualDriver, private World {
   static Packet packet_of(const Event& event);
   std::uint64_t cookie(std::uint16_t from) const;
   void record(TraceKind kind, std::uint16_t host, const Event* event, Fate fate, const char* text);
-  void mix(std::uint64_t word);
+  void check_pace(const core::Completion& completion);
 
   const MicroScenario& scenario_;
   base::TimeNs now_;
@@ -191,8 +197,8 @@ class MicroWorld final : public VirtualDriver, private World {
   std::uint32_t point_ = 0;
   std::uint64_t steps_ = 0;
   std::uint64_t steps_when_chosen_ = 0;
+  base::TimeNs disturbed_until_ns_ = 0;  // by choices, and by calls that were still to come
   std::uint64_t messages_delivered_ = 0;
-  std::uint64_t digest_ = 0xCBF29CE484222325ULL;
   bool faultless_ = true;
   bool disconnected_ = false;
   Ledger ledger_;

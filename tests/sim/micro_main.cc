@@ -13,6 +13,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <fstream>
 #include <map>
 #include <string>
@@ -87,6 +88,9 @@ void report(sim::Micro& micro, const Faults& faults) {
                  sim::micro_scenarios()[shortest.scenario].name.c_str(), static_cast<unsigned long long>(found.times),
                  found.run.text().c_str());
     say_how_to_see(shortest);
+    const std::string text = shortest.text();
+    std::fprintf(stderr, "to keep it, a line of a file in tests/sim/regressions/micro: %s%s\n",
+                 sim::micro_scenarios()[shortest.scenario].name.c_str(), text.c_str() + text.find('/'));
   }
 }
 
@@ -250,15 +254,18 @@ int main(int argc, char** argv) {
   }
   Faults faults;
   const auto start = std::chrono::steady_clock::now();
+  const std::clock_t cpu_start = std::clock();
   options.random ? draw(micro, options, faults) : explore(micro, options, faults);
+  const double cpu_seconds = static_cast<double>(std::clock() - cpu_start) / CLOCKS_PER_SEC;
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   const sim::MicroTotals totals = micro.totals();
   report(micro, faults);
   std::printf(
-      "{\"runs\": %llu, \"failed\": %llu, \"seconds\": %.2f, \"steps\": %llu, \"replayed\": %llu, "
-      "\"steps_per_hour\": %.3g, \"world_bytes\": %zu}\n",
+      "{\"runs\": %llu, \"failed\": %llu, \"seconds\": %.2f, \"cpu_seconds\": %.2f, \"steps\": %llu, \"replayed\": "
+      "%llu, "
+      "\"steps_per_cpu_hour\": %.3g, \"world_bytes\": %zu}\n",
       static_cast<unsigned long long>(totals.runs), static_cast<unsigned long long>(totals.failed), seconds,
-      static_cast<unsigned long long>(totals.steps), static_cast<unsigned long long>(totals.replayed),
-      static_cast<double>(totals.steps) / seconds * 3600, micro.world_bytes());
+      cpu_seconds, static_cast<unsigned long long>(totals.steps), static_cast<unsigned long long>(totals.replayed),
+      static_cast<double>(totals.steps) / cpu_seconds * 3600, micro.world_bytes());
   return faults.empty() ? 0 : 1;
 }
