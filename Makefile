@@ -8,6 +8,7 @@
 #   make fuzz    every fuzz target for FUZZ_SECONDS (60) each; says how to replay what it finds
 #   make bench   the benchmarks
 #   make targets what mlt must reach beside its peers, measured (docs/results/line-rate.md); five minutes, as root
+#   make attacks  attacks a running job from a host of its own (docs/results/attacks.md); three minutes, as root
 #   make lint    ruff, mypy, clang-format
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
@@ -19,7 +20,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 CPP_SOURCES := $(shell git ls-files 'src/*' CMakeLists.txt 2>/dev/null)
 PY_SOURCES := $(shell git ls-files 'python/*' 'plugins/*' 'switch_configs/*' pyproject.toml 2>/dev/null)
 
-.PHONY: demo test test-cpp test-python test-live test-asan test-tsan fuzz swarm micro mutants clang bench targets lint format wheel system clean help
+.PHONY: demo test test-cpp test-python test-live test-asan test-tsan fuzz swarm micro mutants clang bench targets attacks lint format wheel system clean help
 help:
 	@sed -n 's/^#   //p' Makefile
 
@@ -108,6 +109,9 @@ bench: $(VENV)/.wheel
 
 targets: $(VENV)/.wheel
 	$(BIN)/python tools/targets.py $(TARGETS_ARGS)
+
+attacks: $(VENV)/.wheel
+	$(BIN)/python tools/attacks $(ATTACKS_ARGS)
 
 lint: $(VENV)/.wheel
 	$(BIN)/ruff check python plugins switch_configs tests tools examples

@@ -1,0 +1,344 @@
+"""Attack a running job from a namespace of its own, and write what came of it to docs/results/attacks.md.
+
+    python tools/attacks                        # every attack, 5 s each; needs root
+    python tools/attacks --only pour,icmp --seconds 2 --json FILE
+
+Four hosts on one switch: host0 and host1 run a job of all-reduces whose results are known (victim.py), host2 attacks
+(attacker.py), and host3 is a bystander. The same attack aimed at host3 costs this machine the same packets and CPU, so
+that a step under attack is compared with a step beside it. In an attack on the start, rank 1 comes a second late.
+Ends with 1 if anything got in, anything about the job leaked, a result was wrong, or the job ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import secrets
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from mlt.config import JobConfig
+from mlt.testbed import Testbed
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+RATE = "1gbit"
+RENDEZVOUS = 29_501
+LATE_SECONDS = 1.0
+RECORD_SECONDS = 2.0
+# Of a name that does not move on a quiet network.
+TELLING = (
+    "drop_",
+    "control_",
+    "rendezvous_",
+    "wrong_state_",
+    "stale_",
+    "duplicate_",
+    "icmp",
+    "path_mtu",
+    "udp_send_too_large",
+)
+RUNNING = (
+    "ask-control", "join-with-a-guess", "replay-streams", "replay-datagrams", "forge-datagrams", "flood-1472",
+    "flood-16", "hold", "churn", "pour", "icmp", "resets",
+)  # fmt: skip
+AT_START = ("ask-rendezvous", "bad-lines", "hold", "join-with-a-guess", "replay-streams")
+
+
+@dataclass
+class Result:
+    """What one attack did. Times in seconds; ``moved``: counters that moved more than in the quiet time before."""
+
+    name: str
+    when: str
+    what: str = ""
+    tried: int = 0
+    faults: list[str] = field(default_factory=list)
+    quiet: tuple[float, float] | None = None
+    under: tuple[float, float] | None = None
+    beside: tuple[float, float] | None = None
+    up_seconds: float | None = None
+    moved: dict[str, int] = field(default_factory=dict)
+
+
+class Job:
+    """Two ranks of victim.py on host0 and host1."""
+
+    def __init__(self, bed: Testbed, folder: Path) -> None:
+        self.bed, self.folder = bed, folder
+        self.name = f"job-{secrets.token_hex(6)}"
+        self.secret = secrets.token_hex(32)
+        self.stop, self.out = folder / f"{self.name}.stop", folder / f"{self.name}.json"
+        self.ranks: list[subprocess.Popen[str]] = []
+
+    def start(self, rank: int) -> None:
+        """Rank 0 first: the other one is where an attacker wants to be."""
+        env = {
+            "MLT_JOB": self.name,
+            "MLT_JOB_SECRET": self.secret,
+            "WORLD_SIZE": "2",
+            "MLT_RENDEZVOUS_PORT": str(RENDEZVOUS),
+        }
+        words = [sys.executable, str(HERE / "victim.py"), "--stop", str(self.stop), "--out", str(self.out)]
+        self.ranks.append(
+            self.bed.popen(f"host{rank}", words, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        )
+
+    def wait_up(self) -> None:
+        """Until every rank has said that it is up; raises RuntimeError with what it said instead."""
+        for rank in self.ranks:
+            assert rank.stdout is not None
+            said = []
+            while (line := rank.stdout.readline()) != "up\n":
+                said.append(line)
+                if not line:
+                    raise RuntimeError("the job did not come up: " + "".join(said)[-600:].strip())
+
+    def end(self) -> dict[str, Any]:
+        """Stop after the step under way; what rank 0 wrote, or ``{"ended": why}`` if the job had ended by itself."""
+        self.stop.touch()
+        texts = []
+        for rank in self.ranks:
+            try:
+                texts.append(rank.communicate(timeout=30)[0])
+            except subprocess.TimeoutExpired:
+                rank.kill()
+                texts.append(rank.communicate()[0] + "\ndid not stop within 30 s")
+        if any(rank.returncode for rank in self.ranks) or not self.out.exists():
+            return {"ended": " | ".join(text.strip()[-300:] for text in texts)}
+        return dict(json.loads(self.out.read_text()))
+
+    def target(self, address: str, recorded: Path) -> dict[str, Any]:
+        """What the attacker is told; ``address`` is rank 0's, or the bystander's with the same ports."""
+        return {
+            "address": address,
+            "victim": self.bed.address("host0"),
+            "peer": self.bed.address("host1"),
+            "rendezvous": RENDEZVOUS,
+            "tcp": listening(self.bed, "host0", "t"),
+            "udp": listening(self.bed, "host0", "u"),
+            "size": 2,
+            "job": self.name,
+            "recorded": str(recorded),
+        }
+
+    def leaks(self, answers: list[bytes]) -> list[str]:
+        """What of the job an attacker read in the answers."""
+        config = JobConfig.resolve(
+            rank=0, world_size=2, job=self.name, master_addr="127.0.0.1", rendezvous_port=1, environ={}
+        )
+        job_id = config.job_id.to_bytes(8, "little")
+        everything = b"\n".join(answers)
+        known = {"the job's name": self.name.encode(), "the secret": self.secret.encode(), "the job id": job_id}
+        found = [f"learned {what}" for what, text in known.items() if text in everything]
+        return found + (["joined the job"] if b"JOINED" in everything else [])
+
+
+def listening(bed: Testbed, host: str, kind: str) -> list[int]:
+    """The ports that listen on a host (``kind`` "t" TCP, "u" UDP), as a port scan would find them."""
+    lines = bed.exec(host, ["ss", f"-H{kind}ln"]).stdout.splitlines()
+    return sorted({int(line.split()[3].rpartition(":")[2]) for line in lines})
+
+
+def attack(bed: Testbed, name: str, target: dict[str, Any], seconds: float, folder: Path) -> dict[str, Any]:
+    """Run one attack to its end; raises RuntimeError if the attacker itself failed."""
+    path = folder / "target.json"
+    path.write_text(json.dumps(target))
+    words = [sys.executable, str(HERE / "attacker.py"), name, str(path), str(seconds)]
+    done = bed.exec("host2", words, timeout=seconds + 60)
+    if done.returncode != 0:
+        raise RuntimeError(f"the attack {name} itself failed: {done.stderr.strip()[-500:]}")
+    report = dict(json.loads(done.stdout))
+    report["answers"] = [bytes.fromhex(one) for one in report["answers"]]
+    return report
+
+
+def percentiles(steps: list[list[float]], began: float, ended: float) -> tuple[float, float] | None:
+    """(p50, p99) of the steps that began in the interval; None if there were none."""
+    inside = sorted(seconds for at, seconds in steps if began <= at < ended)
+    if not inside:
+        return None
+    return statistics.median(inside), inside[min(len(inside) - 1, int(len(inside) * 0.99))]
+
+
+def moved(counters: list[tuple[float, dict[str, int]]], quiet: float, began: float, ended: float) -> dict[str, int]:
+    """Counters that tell of trouble and rose between ``began`` and ``ended``, by more than in the same time before."""
+
+    def at(moment: float) -> dict[str, int]:
+        return max((one for one in counters if one[0] <= moment), default=counters[0], key=lambda one: one[0])[1]
+
+    before, start, end = at(quiet), at(began), at(ended)
+    rise = {name: end[name] - start.get(name, 0) for name in end if name.startswith(TELLING)}
+    calm = {name: start[name] - before.get(name, 0) for name in start}
+    return {name: count for name, count in rise.items() if count > 2 * calm.get(name, 0)}
+
+
+def attack_running(bed: Testbed, name: str, seconds: float, folder: Path) -> Result:
+    """A job of its own: left alone, attacked, and left alone while a bystander is attacked, ``seconds`` each."""
+    print(f"attacks: {name}", file=sys.stderr, flush=True)
+    job, recorded = Job(bed, folder), folder / "recorded.json"
+    words = [sys.executable, str(HERE / "recorder.py"), "mlt0", str(RECORD_SECONDS), str(recorded)]
+    recorder = bed.popen("host1", words, stdout=subprocess.PIPE, text=True)
+    recorder.stdout.readline()
+    job.start(0)
+    job.start(1)
+    job.wait_up()
+    recorder.wait(timeout=30)
+    quiet = time.monotonic()
+    time.sleep(seconds)
+    began = time.monotonic()
+    report = attack(bed, name, job.target(bed.address("host0"), recorded), seconds, folder)
+    ended = time.monotonic()
+    time.sleep(0.5)
+    control = time.monotonic()
+    attack(bed, name, job.target(bed.address("host3"), recorded), seconds, folder)
+    last = time.monotonic()
+    result = Result(name, "running", report["what"], report["tried"], job.leaks(report["answers"]))
+    record = job.end()
+    if "ended" in record:
+        result.faults.append(f"the job ended: {record['ended']}")
+        return result
+    steps, counters = record["steps"], record["counters"]
+    result.quiet, result.under = percentiles(steps, quiet, began), percentiles(steps, began, ended)
+    result.beside = percentiles(steps, control, last)
+    result.moved = moved(counters, quiet, began, ended)
+    if result.under is None:
+        result.faults.append("no step was finished")
+    if record["wrong"]:
+        result.faults.append(f"{record['wrong']} steps had a wrong result")
+    return result
+
+
+def attack_start(bed: Testbed, name: str | None, seconds: float, folder: Path) -> Result:
+    """A job that forms while it is attacked: rank 1 comes a second after the attack began. ``name`` None: no attack."""
+    print(f"attacks: {name or 'nothing'}, at the start", file=sys.stderr, flush=True)
+    job, recorded = Job(bed, folder), folder / "recorded.json"
+    job.start(0)
+    until = time.monotonic() + 20
+    while RENDEZVOUS not in listening(bed, "host0", "t") and time.monotonic() < until:
+        time.sleep(0.05)
+    report: dict[str, Any] = {"what": "", "tried": 0, "answers": []}
+    target = folder / "target.json"
+    target.write_text(json.dumps(job.target(bed.address("host0"), recorded)))
+    running = None
+    if name is not None:
+        words = [sys.executable, str(HERE / "attacker.py"), name, str(target), str(seconds + LATE_SECONDS)]
+        running = bed.popen("host2", words, stdout=subprocess.PIPE, text=True)
+    time.sleep(LATE_SECONDS)
+    began = time.monotonic()
+    job.start(1)
+    result = Result(name or "none", "at the start")
+    try:
+        job.wait_up()
+        result.up_seconds = time.monotonic() - began
+    except RuntimeError as error:
+        result.faults.append(str(error))
+    if running is not None:
+        report = json.loads(running.communicate(timeout=seconds + 60)[0])
+        report["answers"] = [bytes.fromhex(one) for one in report["answers"]]
+    result.what, result.tried = report["what"], report["tried"]
+    result.faults += job.leaks(report["answers"])
+    record = job.end()
+    if "ended" in record:
+        result.faults.append(f"the job ended: {record['ended']}")
+    elif record["wrong"]:
+        result.faults.append(f"{record['wrong']} steps had a wrong result")
+    else:
+        result.moved = {
+            key: count for key, count in record["counters"][-1][1].items() if count and key.startswith(TELLING)
+        }
+    return result
+
+
+# Reporting
+
+
+def milliseconds(pair: tuple[float, float] | None) -> str:
+    return "-" if pair is None else f"{pair[0] * 1e3:.1f} / {pair[1] * 1e3:.1f}"
+
+
+def table(results: list[Result], seconds: float) -> str:
+    when = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
+    lines = [
+        "# Attacks on a job, and what came of them",
+        "",
+        f"Made by `make attacks` on {when}: {os.cpu_count()} shared cores, all hosts on this one machine, links of",
+        f"{RATE}, {seconds:g} s for each attack. The attacker has a host of its own on the job's switch and knows",
+        "every address and port. For replays and forgeries it has a recording of the job. It has no secret. The job",
+        "is an all-reduce of 256 KiB between two ranks with a pause of 2 ms; every result is checked. Step times",
+        "are p50 / p99 in ms: *quiet*, before the attack; *attacked*; and *beside*, while the same packets go to a",
+        "host that is not in the job: the cost of the attack to this machine and its switch, whatever its target.",
+        "",
+        "## Against a running job",
+        "",
+        "| attack | times | got in, learned or broke | quiet | attacked | beside | counters that moved |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for one in results:
+        if one.when == "running":
+            lines.append(
+                f"| `{one.name}` | {one.tried:,} | {'; '.join(one.faults) or 'nothing'} | {milliseconds(one.quiet)} "
+                f"| {milliseconds(one.under)} | {milliseconds(one.beside)} | {counters_text(one)} |"
+            )
+    lines += [
+        "",
+        "## While the job forms",
+        "",
+        "Rank 1 comes a second after the attack began; *up* is from its start until both are connected.",
+        "",
+        "| attack | times | got in, learned or broke | up | counters of rank 0 |",
+        "|---|---|---|---|---|",
+    ]
+    for one in results:
+        if one.when != "running":
+            up = "-" if one.up_seconds is None else f"{one.up_seconds:.2f} s"
+            faults = "; ".join(one.faults) or "nothing"
+            lines.append(f"| `{one.name}` | {one.tried:,} | {faults} | {up} | {counters_text(one)} |")
+    lines += ["", "## What each does", ""]
+    lines += [f"- `{name}`: {what}" for name, what in {one.name: one.what for one in results if one.what}.items()]
+    return "\n".join(lines) + "\n"
+
+
+def counters_text(result: Result) -> str:
+    largest = sorted(result.moved.items(), key=lambda item: -item[1])[:4]
+    return ", ".join(f"`{name}` {count:,}" for name, count in largest) or "none"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--only", help="names of attacks, with commas between")
+    parser.add_argument("--seconds", type=float, default=5.0, help="length of each attack")
+    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results" / "attacks.md", help="Markdown report")
+    parser.add_argument("--json", type=Path, help="JSON report; no Markdown is written then")
+    options = parser.parse_args()
+    chosen = options.only.split(",") if options.only else sorted({*RUNNING, *AT_START})
+    unknown = set(chosen) - {*RUNNING, *AT_START}
+    if unknown:
+        parser.error(
+            f"no such attack: {', '.join(sorted(unknown))}; there are {', '.join(sorted({*RUNNING, *AT_START}))}"
+        )
+    with tempfile.TemporaryDirectory() as folder, Testbed(hosts=4, rate=RATE) as bed:
+        where = Path(folder)
+        results = [attack_running(bed, name, options.seconds, where) for name in RUNNING if name in chosen]
+        results.append(attack_start(bed, None, options.seconds, where))
+        results += [attack_start(bed, name, options.seconds, where) for name in AT_START if name in chosen]
+    if options.json:
+        options.json.write_text(json.dumps([vars(one) for one in results], indent=1))
+    else:
+        options.out.write_text(table(results, options.seconds))
+        print(f"written to {options.out}")
+    bad = [f"{one.name} ({one.when}): {fault}" for one in results for fault in one.faults]
+    print("\n".join(bad) or "attacks: nothing got in, nothing leaked, every result was right", file=sys.stderr)
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
