@@ -28,7 +28,7 @@ MAX_KEPT = 4_096
 DATAGRAM = 1_472
 ICMP_UNREACHABLE, ICMP_QUENCH, ICMP_REDIRECT, ICMP_TIME_EXCEEDED = 3, 4, 5, 11
 FRAGMENTATION_NEEDED = 4
-HELLO, OPEN = 1, 6
+OPEN, HELLO = 1, 6
 
 
 @dataclass
@@ -158,9 +158,9 @@ def ask_control(attack: Attack) -> None:
     side's own proof sent back."""
     for turn in attack.turns(0.01):
         port = attack.target["tcp"][turn % len(attack.target["tcp"])]
-        one = hello(0, 2 + turn % 3, turn % 3, 1, version=3 + turn % 2)
+        one = hello(0, 2 + turn % 3, turn % 3, 1, version=4 - turn % 2)
         if turn % 4 < 2:
-            attack.say(port, frame(HELLO, one))
+            attack.say(port, frame(OPEN if turn % 2 else HELLO, one))
             continue
         connection = attack.connect(port)
         if connection is None:
