@@ -22,7 +22,7 @@ struct EndpointConfig {
   std::uint32_t bitmap_words = 1U << 23;
   std::uint32_t max_segment_bytes = 8'960;  // payload; a jumbo frame's worth
   std::uint32_t early_segments = 2'048;     // kept for receives that are not posted yet, over all peers
-  std::uint32_t early_transfers = 2'048;      // that these may belong to
+  std::uint32_t early_transfers = 2'048;    // that these may belong to
   std::uint32_t finished_log = 4'096;       // outcomes remembered for senders whose STOP was lost
   std::uint32_t reply_queue = 4'096;   // answers waiting to be sent; a full queue drops one, and the probe asks again
   std::uint32_t packets_per_ack = 10;  // paper section 4.2.3
