@@ -331,8 +331,8 @@ def test_settings__host_and_interface_as_a_rank_reads_them() -> None:
 @pytest.mark.parametrize(
     ("words", "cause"),
     [
-        (["--serve", "host"], "give one of HOST, --serve and --job"),
-        (["--job", "--serve"], "give one of HOST, --serve and --job"),
+        (["--serve", "host"], "give one of HOST, --serve, --job and --switch"),
+        (["--job", "--serve"], "give one of HOST, --serve, --job and --switch"),
         (["--once"], "--once goes with --serve"),
         (["--port", "0", "host"], "--port"),
         (["--serve", "--interface", "wlan9"], "--interface is 'wlan9', which leaves no interface; candidates: "),
