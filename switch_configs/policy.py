@@ -206,7 +206,7 @@ def expand_ports(ports: tuple[str | int, ...]) -> tuple[str, ...]:
         if match is None:
             if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9/_.:-]{0,31}", text):
                 raise ValueError(f"port {text!r}: a name is letters, digits and / _ . : -")
-            if re.search(r"\d-\d+$", text):
+            if re.search(r"\d-([A-Za-z]+|[\d/]*/)?\d+$", text):
                 raise ValueError(f"port {text!r}: a range is of numbers (1-4); write out the device's own names")
             found.append(text)
             continue

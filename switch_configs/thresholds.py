@@ -92,7 +92,7 @@ class Problem:
                 f"{self.buffer_bytes} B in steps of {self.granularity_bytes} B leave {steps} values for "
                 f"{len(self.classes)} classes; use a smaller granularity"
             )
-        if self.load <= 0 or not 0 < self.small_ratio < 1:
+        if not 0 < self.load < float("inf") or not 0 < self.small_ratio < 1:  # NaN too
             raise ValueError(f"load {self.load} must be positive and small_ratio {self.small_ratio} in (0, 1)")
         if self.least_bytes(len(self.classes)) > self.buffer_bytes:
             raise ValueError(self._too_much_at_once())

@@ -27,6 +27,10 @@ STATIC_POOL = 2
 DEFAULT_POOL = "0"
 Tree = dict[str, Any]
 
+# The parts of `nv set qos` that are read; and what stops senders on a port, which the policy has no word for.
+READ_GLOBALLY = {"egress-scheduler", "mapping", "egress-queue-mapping", "advance-buffer-config", "congestion-control"}
+PAUSES = {"pfc", "link-pause", "pfc-watchdog"}
+
 
 class Cumulus(Target):
     """One tree of keys; the traffic class is the queue, the highest served first."""
@@ -189,9 +193,11 @@ class Cumulus(Target):
         reading = reading or Reading()
         tree = self.read_tree(files, reading)
         result: dict[str, PortBehaviour] = {}
+        self._others("qos", set(tree.get("qos", {})) - READ_GLOBALLY, reading)
         for port, entry in tree.get("interface", {}).items():
             if not reading.wants(port):
                 continue
+            self._others(f"interface {port} qos", set(entry.get("qos", {})) - {"congestion-control"}, reading)
             built = PortBuilder()
             for read in (self._queues, self._limits, self._detect):
                 try:
@@ -202,6 +208,14 @@ class Cumulus(Target):
                     reading.unknown(error)
             result[port] = built.build()
         return result
+
+    def _others(self, where: str, names: set[str], reading: Reading) -> None:
+        """Say what is read nowhere: pauses stay; roce, a port's own mapping and the like may overrule ours."""
+        for name in sorted(names):
+            if name in PAUSES:
+                reading.kept.append(f"{where} {name}: paused traffic waits where the policy means it to be dropped")
+            else:
+                reading.unknown(self.fail(where, f"{name!r} is not read here, and may overrule the policy"))
 
     def _queues(self, built: PortBuilder, qos: Tree, own: Tree) -> None:
         for number, entry in qos["egress-scheduler"][GLOBAL]["traffic-class"].items():

@@ -19,6 +19,12 @@ from mlt.switch_configs.vendors.sonic.updater import Database, Operation, differ
 # One entry here holds the fields of several owners: ours are set, the others' stay.
 SHARED_ENTRIES = ("PORT_QOS_MAP",)
 RANGED_TABLES = ("QUEUE", "BUFFER_QUEUE")
+# orchagent does not remove what is still referred to: bindings go first, a pool after the profiles in it.
+BINDINGS = ("PORT_QOS_MAP", "QUEUE", "BUFFER_QUEUE")
+DEFINITIONS = (
+    ("DSCP_TO_TC_MAP", "TC_TO_QUEUE_MAP", "TC_TO_PRIORITY_GROUP_MAP", "SCHEDULER", "WRED_PROFILE", "BUFFER_PROFILE"),
+    ("BUFFER_POOL",),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,12 +58,14 @@ class Load:
     def script(self, *files: str) -> str:
         """The same as shell commands; ``files`` hold the entries."""
         lines = ["#!/bin/sh", "set -eu"]
-        lines += [f"sonic-db-cli CONFIG_DB DEL {shlex.quote(f'{table}|{key}')}" for table, key in self.keys]
+        lines += _deletions(self.keys, BINDINGS)
         lines += [
             f"sonic-db-cli CONFIG_DB HDEL {shlex.quote(f'{table}|{key}')} {shlex.quote(name)}"
             for table, key, name in self.fields
         ]
         lines += [f"config load -y {file}" for file in files]
+        for tables in DEFINITIONS:  # last: until now a port or a queue may have used them
+            lines += _deletions(self.keys, tables)
         return "\n".join(lines) + "\n"
 
 
@@ -82,6 +90,11 @@ class Change:
         if there.run(self.before) != self.after or back.run(self.after) != self.before:
             raise AssertionError("the load does not lead there and back")
         return there, back
+
+
+def _deletions(keys: tuple[tuple[str, str], ...], tables: tuple[str, ...]) -> list[str]:
+    wanted = [f"{table}|{key}" for table, key in keys if table in tables]
+    return [f"sonic-db-cli CONFIG_DB DEL {shlex.quote(entry)}" for entry in wanted]
 
 
 def _load(before: Database, after: Database) -> Load:

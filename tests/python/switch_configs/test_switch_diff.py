@@ -165,3 +165,16 @@ def test_diff__onyx_alpha_quotas_are_not_bytes() -> None:
     limit = ours.plan.queues[1].limit_bytes
     assert [str(each) for each in found] == [f"port 1/1 queue 6: queue-limit: {limit} B against alpha 8 of ePool0"]
     assert "1/1 queue 6: limit alpha 8 of ePool0" in reading.kept
+
+
+def test_diff__cumulus_says_what_overrules_the_policy(tmp_path: Path) -> None:
+    """RoCE mode, a port's own mapping and PFC were neither read nor skipped nor said."""
+    body = next(iter(made("cumulus").apply.values()))
+    more = "nv set qos roce mode lossless\nnv set interface swp1 qos mapping profile p\n"
+    pfc = "nv set qos pfc default-global switch-priority 3\n"
+    (tmp_path / "running.txt").write_text(more + pfc + body, encoding="utf-8")
+    done = diff(EXAMPLE, tmp_path / "running.txt", "cumulus/5.9@sn2100")
+    assert done.exit_code == 1
+    assert "'roce' is not read here" in done.output
+    assert "interface swp1 qos: 'mapping' is not read here" in done.output
+    assert "kept: qos pfc" in done.output

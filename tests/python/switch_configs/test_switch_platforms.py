@@ -104,7 +104,7 @@ def test_ports__beyond_the_platform_are_refused(spec: str, port: str) -> None:
     assert plan(small(), target(spec), ports=("16",)).ports
 
 
-@pytest.mark.parametrize("bad", ["0", "0-3", "Ethernet0-12", "swp1-4"])
+@pytest.mark.parametrize("bad", ["0", "0-3", "Ethernet0-12", "swp1-4", "Ethernet0-Ethernet12", "Ethernet1/1-1/4"])
 def test_expand_ports__zero_and_ranges_of_names_are_refused(bad: str) -> None:
     with pytest.raises(ValueError, match="port"):
         expand_ports((bad,))

@@ -162,6 +162,21 @@ def test_against__written_buffers_split_ranges_too() -> None:
     assert back == BEFORE
 
 
+@pytest.mark.parametrize("buffers", ["keep", "write"])
+def test_against__the_undo_script_deletes_what_binds_before_what_is_bound(buffers: str) -> None:
+    generated = made("202405", buffers=buffers)
+    lines = [line for line in generated.undo["undo.sh"].splitlines() if not line.startswith("#")]
+    deleted = [shlex.split(line)[3].split("|")[0] for line in lines if " DEL " in line]
+    load = next(number for number, line in enumerate(lines) if line.startswith("config load"))
+    for table in ("SCHEDULER", "WRED_PROFILE", "DSCP_TO_TC_MAP"):
+        assert max(at for at, name in enumerate(deleted) if name == "QUEUE") < deleted.index(table)
+        assert load < min(at for at, line in enumerate(lines) if f"{table}|" in line), (
+            "PORT_QOS_MAP is bound until then"
+        )
+    if buffers == "write":
+        assert deleted.index("BUFFER_QUEUE") < deleted.index("BUFFER_PROFILE") < deleted.index("BUFFER_POOL")
+
+
 def test_against__what_others_own_stays_and_is_said() -> None:
     generated = made("202511")
     after, _ = there_and_back(generated)

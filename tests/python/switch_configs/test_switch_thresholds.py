@@ -133,8 +133,9 @@ def test_problem__refuses_what_cannot_be_solved() -> None:
         derive(layers, tiny, load=1.0)
     with pytest.raises(ValueError, match="must hold a packet"):
         derive(layers, example().switch, load=1.0, granularity_bytes=1000)
-    with pytest.raises(ValueError, match="must be positive"):
-        derive(layers, example().switch, load=0.0)
+    for load in (0.0, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="must be positive"):
+            derive(layers, example().switch, load=load)
 
 
 def test_classes_of__even_by_number_of_layers_and_costs_rise_to_the_back() -> None:
