@@ -50,7 +50,7 @@ struct MicroLimits {
   std::uint32_t depth = 2;                  // choices other than the default in a run
   std::uint32_t horizon = 80;               // none of them later than this one
   MicroActions actions = ~MicroActions{0};  // that may be chosen
-  std::uint64_t replay_every = 0;  // so many runs: the run again from its beginning, which must go the same way
+  std::uint64_t replay_every = 1'000;  // so many runs: the run again from its beginning, which must go the same way
 };
 
 class Micro {

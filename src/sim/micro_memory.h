@@ -2,8 +2,10 @@
 // asked for. So a copy of the block is a copy of the world, endpoints and oracle included, though neither can be
 // copied: it goes back to the same addresses.
 //
-// A program that explores replaces operator new and has it ask `WorldMemory::take_for_current()` first
-// (tests/sim/micro_allocation.cc). Nothing is freed before the whole world is. One thread.
+// A program that explores replaces operator new and calloc(), and has them ask `WorldMemory::take_for_current()` first
+// (tests/sim/micro_allocation.cc). Whatever else would allocate, a copy would miss: that a run goes the same way from
+// its beginning (MicroLimits::replay_every) is the proof that nothing does. Nothing is freed before the whole world is.
+// One thread.
 #pragma once
 
 #include <cstddef>

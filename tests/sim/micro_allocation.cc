@@ -1,8 +1,26 @@
-// What a program that explores worlds allocates while one is in use lies in that world's memory (sim/micro_memory.h).
+// What a program that explores worlds allocates while one is in use lies in that world's memory (sim/micro_memory.h):
+// what comes from operator new, and from the calloc() of base::ZeroedArray, which the linker sends here (--wrap).
+#include <cstddef>
 #include <cstdlib>
+#include <cstring>
 #include <new>
 
 #include "sim/micro_memory.h"
+
+extern "C" {
+void* __real_calloc(std::size_t count, std::size_t size);  // NOLINT: the linker's names
+void __real_free(void* memory);                            // NOLINT
+
+void* __wrap_calloc(std::size_t count, std::size_t size) {  // NOLINT
+  if (size != 0 && count > ~std::size_t{0} / size) return nullptr;
+  void* memory = mlt::sim::WorldMemory::take_for_current(count * size, alignof(std::max_align_t));
+  return memory == nullptr ? __real_calloc(count, size) : std::memset(memory, 0, count * size);
+}
+
+void __wrap_free(void* memory) {  // NOLINT
+  if (!mlt::sim::WorldMemory::holds(memory)) __real_free(memory);
+}
+}
 
 namespace {
 
@@ -15,9 +33,7 @@ void* allocate(std::size_t size, std::size_t alignment) {
   return memory;
 }
 
-void release(void* memory) noexcept {
-  if (!mlt::sim::WorldMemory::holds(memory)) std::free(memory);
-}
+void release(void* memory) noexcept { std::free(memory); }
 
 }  // namespace
 
