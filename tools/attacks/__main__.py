@@ -33,7 +33,7 @@ ROOT = HERE.parent.parent
 RATE = "1gbit"
 RENDEZVOUS = 29_501
 LATE_SECONDS = 1.0
-RECORD_SECONDS = 2.0
+RECORD_SECONDS = 5.0
 # Of a name that does not move on a quiet network.
 TELLING = (
     "drop_",
