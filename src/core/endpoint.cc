@@ -12,6 +12,7 @@ Endpoint::Endpoint(const EndpointConfig& config)
   MLT_CHECK(config.paths >= 1 && config.paths <= MLT_MAX_PATHS);
   MLT_CHECK(config.rank < config.peers);
   MLT_CHECK(config.first_sequence != 0);
+  MLT_CHECK(config.max_receives < kGenerationGap);
   MLT_CHECK(config.dscp.data_classes >= 1 && config.dscp.data_classes <= kMaxClasses);
   MLT_CHECK(config.timely.line_rate_bytes_per_second > 0);
 }
@@ -136,6 +137,13 @@ void Endpoint::on_control_datagram(TimeNs now, TimeNs arrival_ns, std::uint16_t 
       wire::Abort abort;
       reason = wire::decode_abort(datagram, prefix, abort);
       if (reason == wire::DropReason::kNone) receiver_.on_abort(now, from, abort);
+      break;
+    }
+    case wire::PacketType::kRetire: {
+      if (!by_control) break;
+      wire::Retire retire;
+      reason = wire::decode_retire(datagram, prefix, retire);
+      if (reason == wire::DropReason::kNone) receiver_.on_retire(now, from, retire);
       break;
     }
   }

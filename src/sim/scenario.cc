@@ -43,6 +43,7 @@ void draw_endpoint(Prng& prng, Scenario& scenario) {
   endpoint.paths = static_cast<std::uint8_t>(prng.chance(0.5) ? 1 : pick<std::uint32_t>(prng, {2, 4, 4, 8, 16}));
   endpoint.max_sends = endpoint.max_receives = pick<std::uint32_t>(prng, {16, 128});
   endpoint.max_tags = 512;
+  endpoint.retire_after = 0;  // the oracle's watches number transfers as they were posted
   endpoint.bitmap_words = 1U << 14;
   endpoint.early_segments = static_cast<std::uint32_t>(spread(prng, 1, 256));
   endpoint.early_transfers = static_cast<std::uint32_t>(spread(prng, 1, 64));

@@ -219,6 +219,8 @@ const char* type_name(wire::PacketType type) {
       return "STOP";
     case wire::PacketType::kAbort:
       return "ABORT";
+    case wire::PacketType::kRetire:
+      return "RETIRE";
   }
   return "?";
 }

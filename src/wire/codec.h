@@ -31,6 +31,7 @@ enum class PacketType : std::uint8_t {
   kBitmap = MLT_TYPE_BITMAP,
   kStop = MLT_TYPE_STOP,
   kAbort = MLT_TYPE_ABORT,
+  kRetire = MLT_TYPE_RETIRE,
 };
 
 // The first 16 bytes of every datagram.

@@ -116,6 +116,15 @@ struct Abort {
   TransferId transfer;
 };
 
+// The sender has forgotten its tags, but for those listed: what comes of another with a generation before the floor is
+// stale, and the tag's next generation is the floor. One list may take several messages.
+struct Retire {
+  Prefix prefix;  // flags: whether the list ends here
+  std::uint32_t floor = 0;
+  std::uint32_t kept_count = 0;
+  std::array<std::uint64_t, MLT_MAX_RETIRE_TAGS> kept{};  // the first `kept_count`
+};
+
 inline constexpr std::size_t kMaxControlBytes = MLT_PREFIX_BYTES + kAckBlockBytes + kTransferIdBytes + 12 + 1024;
 
 // Encoders write to `out`, which holds kMaxControlBytes, and return the size.
@@ -124,6 +133,7 @@ std::size_t encode_probe(const Probe& message, std::byte* out);
 std::size_t encode_bitmap(const BitmapMessage& message, std::byte* out);
 std::size_t encode_stop(const Stop& message, std::byte* out);
 std::size_t encode_abort(const Abort& message, std::byte* out);
+std::size_t encode_retire(const Retire& message, std::byte* out);
 
 // Decoders take the datagram whose prefix was read already; kNone on success.
 DropReason decode_ack(std::span<const std::byte> datagram, const Prefix& prefix, Ack& message);
@@ -131,5 +141,6 @@ DropReason decode_probe(std::span<const std::byte> datagram, const Prefix& prefi
 DropReason decode_bitmap(std::span<const std::byte> datagram, const Prefix& prefix, BitmapMessage& message);
 DropReason decode_stop(std::span<const std::byte> datagram, const Prefix& prefix, Stop& message);
 DropReason decode_abort(std::span<const std::byte> datagram, const Prefix& prefix, Abort& message);
+DropReason decode_retire(std::span<const std::byte> datagram, const Prefix& prefix, Retire& message);
 
 }  // namespace mlt::wire

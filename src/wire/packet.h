@@ -32,7 +32,8 @@
 #define MLT_TYPE_PROBE 3
 #define MLT_TYPE_BITMAP 4
 #define MLT_TYPE_STOP 5
-#define MLT_TYPE_ABORT 6 /* over the control connection only */
+#define MLT_TYPE_ABORT 6  /* over the control connection only */
+#define MLT_TYPE_RETIRE 7 /* likewise */
 
 /* byte 1 of a data packet */
 #define MLT_FLAG_CRITICAL 0x01     /* this segment may never be lost */
@@ -61,8 +62,11 @@
 #define MLT_BITMAP_FLAG_READY 0x02      /* the receive was posted just now; no bits follow */
 #define MLT_BITMAP_FLAG_ECHO 0x04
 #define MLT_BITMAP_FLAGS 0x07
+#define MLT_STOP_FLAG_UNSEEN 0x01 /* the receive ended before anything of the transfer came */
 #define MLT_STOP_FLAG_ECHO 0x04
-#define MLT_STOP_FLAGS 0x04
+#define MLT_STOP_FLAGS 0x05
+#define MLT_RETIRE_FLAG_LAST 0x01 /* the list of tags that are kept ends here */
+#define MLT_RETIRE_FLAGS 0x01
 
 /* byte offsets in a data packet */
 #define MLT_OFFSET_VERSION_TYPE 0
@@ -96,6 +100,9 @@
 
 /* Bits of one BITMAP datagram: 1 KiB, so that it fits any Ethernet MTU. Chunks start at multiples of it. */
 #define MLT_BITMAP_CHUNK_SEGMENTS 8192u
+
+/* Tags in one RETIRE; a longer list takes several. */
+#define MLT_MAX_RETIRE_TAGS 128
 
 #define MLT_MAX_PATHS 16
 

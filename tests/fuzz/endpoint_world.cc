@@ -279,7 +279,7 @@ void World::deliver_made_up(std::uint16_t side, Input& input) {
   // Near what is really under way: a made-up transfer alone would only ever meet the early buffer.
   if ((how & 8U) != 0 && !operations_.empty()) {
     const Operation& about = *operations_[(how >> 4) % operations_.size()];
-    const bool has_block = (how & 7U) != MLT_TYPE_DATA && (how & 7U) != MLT_TYPE_PROBE && (how & 7U) != MLT_TYPE_ABORT;
+    const bool has_block = (how & 7U) != MLT_TYPE_DATA && (how & 7U) != MLT_TYPE_PROBE && (how & 7U) < MLT_TYPE_ABORT;
     const std::size_t at = MLT_PREFIX_BYTES + (has_block ? wire::kAckBlockBytes : 0);
     if (datagram.bytes.size() >= at + wire::kTransferIdBytes) {
       base::store_le64(datagram.bytes.data() + at, about.tag);

@@ -8,7 +8,18 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from engine_pair import FLOAT32, connected
-from independent_endpoint import ABORT, ACK, BITMAP, DATA, DATA_HEADER, PROBE, STOP, IndependentEndpoint, sealed
+from independent_endpoint import (
+    ABORT,
+    ACK,
+    BITMAP,
+    DATA,
+    DATA_HEADER,
+    PROBE,
+    RETIRE,
+    STOP,
+    IndependentEndpoint,
+    sealed,
+)
 from protocol_document import DOCUMENT, table
 
 from mlt import _core
@@ -82,6 +93,7 @@ CASES: list[tuple[int, str, Build]] = [
     (7, "a wrong cookie, a path too many", lambda p: flipped(data(p, path=1), 12)),
     (8, "a path too many, a payload too long", lambda p: data(p, path=1, payload=16)),
     (9, "an ABORT as a datagram", lambda p: sealed(p.prefix(ABORT) + TRANSFER)),
+    (9, "a RETIRE as a datagram", lambda p: sealed(p.prefix(RETIRE) + bytes(8))),
     (10, "no payload", lambda p: data(p, payload=0)),
     (10, "a payload beyond the tensor", lambda p: data(p, offset=4)),
     (10, "an offset beyond the tensor", lambda p: data(p, offset=12, payload=1)),

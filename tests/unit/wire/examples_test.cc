@@ -102,7 +102,15 @@ std::string examples() {
   text += hex("STOP", out.data(), wire::encode_stop(stop, out.data()));
 
   const wire::Abort abort{prefix_of(PacketType::kAbort, 0, {}, 0), kTransfer};
-  return text + hex("ABORT", out.data(), wire::encode_abort(abort, out.data()));
+  text += hex("ABORT", out.data(), wire::encode_abort(abort, out.data()));
+
+  wire::Retire retire;
+  retire.prefix = prefix_of(PacketType::kRetire, MLT_RETIRE_FLAG_LAST, {}, 0);
+  retire.floor = 262'147;
+  retire.kept_count = 2;
+  retire.kept[0] = 42;
+  retire.kept[1] = 7;
+  return text + hex("RETIRE", out.data(), wire::encode_retire(retire, out.data()));
 }
 
 }  // namespace
