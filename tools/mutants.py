@@ -50,8 +50,12 @@ def micro(seeds: int) -> Hunter:
     return Hunter("mlt_micro", ("--depth", "1"), hunts, re.compile(r"to see it again: \S+ --replay (\S+)"))
 
 
+# Tests that say something without failing have a header too.
+FAILED_TEST = re.compile(r"TEST CASE: +(\S+)(?:(?!TEST CASE)[\s\S])*? ERROR: ")
+
+
 def unit_tests(target: str) -> Hunter:
-    return Hunter(target, ("--list-test-cases",), ((),), re.compile(r"TEST CASE: +(\S+)"), limit_s=400)
+    return Hunter(target, ("--list-test-cases",), ((),), FAILED_TEST, limit_s=400)
 
 
 # The swarm runs no collectives.
