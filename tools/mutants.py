@@ -81,6 +81,8 @@ def hunters_of(choice: str, mutant: Mutant, seeds: int) -> list[Hunter]:
     folder = str(Path(mutant.file).parent)
     if mutant.hunter == "micro":
         return [micro(seeds)] if choice in ("all", "micro") else []
+    if mutant.hunter == "swarm" and choice == "micro":
+        return []
     chosen = [swarm(seeds)] if choice in ("all", "swarm") and folder != "src/collective" else []
     if choice == "micro":
         chosen.append(micro(seeds))
