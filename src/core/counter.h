@@ -45,6 +45,12 @@ namespace mlt::core {
   X(segments_lost_within_bound) /* missing at completion, allowed by the caller */                     \
   X(paths_gone_silent)          /* given up: nothing arrived on a path while its siblings delivered */ \
   X(paths_heard_again)          /* of these: brought back by an answer */                              \
+  X(mtu_probes_sent)            /* padded probes, to find out whether a path carries full packets */   \
+  X(mtu_probes_received)                                                                               \
+  X(mtu_replies_sent)                                                                                  \
+  X(mtu_replies_received)                                                                              \
+  X(mtu_limits_found) /* paths found to carry shorter packets only */                                  \
+  X(mtu_limits_gone)  /* of these: found to carry full packets again */                                \
   X(sends_completed)                                                                                   \
   X(receives_completed)                                                                                \
   X(operations_failed)                                                                                 \

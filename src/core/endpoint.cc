@@ -138,6 +138,20 @@ void Endpoint::on_control_datagram(TimeNs now, TimeNs arrival_ns, std::uint16_t 
       if (reason == wire::DropReason::kNone) receiver_.on_abort(now, from, abort);
       break;
     }
+    case wire::PacketType::kMtuProbe: {
+      if (by_control) break;  // it says something about datagrams only
+      wire::MtuProbe probe;
+      reason = wire::decode_mtu_probe(datagram, prefix, probe);
+      if (reason == wire::DropReason::kNone) receiver_.on_mtu_probe(from, probe);
+      break;
+    }
+    case wire::PacketType::kMtuReply: {
+      if (by_control) break;
+      wire::MtuReply reply;
+      reason = wire::decode_mtu_reply(datagram, prefix, reply);
+      if (reason == wire::DropReason::kNone) sender_.on_mtu_reply(now, from, reply);
+      break;
+    }
   }
   count_drop(reason);
 }
@@ -170,6 +184,7 @@ void Endpoint::bring_up(const PeerUp& up) {
   peer.spray = PathSpray(shared_.config.paths, shared_.config.first_sequence);
   shared_.send_tags.forget(up.peer);
   shared_.receive_tags.forget(up.peer);
+  peer.mtu.fill(MtuSearch(up.segment_bytes + MLT_DATA_HEADER_BYTES));
 }
 
 void Endpoint::on_control(TimeNs now, const ControlInput& input) {
@@ -204,14 +219,16 @@ void Endpoint::on_timeout(TimeNs now) {
   release_polled();
   std::uint32_t slot = 0;
   const std::uint32_t peers = shared_.config.peers;
-  // PROTOCOL 16.1.1: Every wait MUST end ... An endpoint has one timer per send, per receive and per peer
+  // PROTOCOL 16.1.1: Every wait MUST end ... An endpoint has one timer per send and per receive, and two per peer
   while (shared_.timers.pop_due(now, slot)) {
     if (slot < peers) {
       sender_.on_peer_timer(now, static_cast<std::uint16_t>(slot));
-    } else if ((slot - peers) % 2 == 0) {
-      sender_.on_send_timer(now, (slot - peers) / 2);
+    } else if (slot < 2 * peers) {
+      sender_.on_mtu_timer(now, static_cast<std::uint16_t>(slot - peers));
+    } else if (slot % 2 == 0) {
+      sender_.on_send_timer(now, slot / 2 - peers);
     } else {
-      receiver_.on_receive_timer(now, (slot - peers) / 2);
+      receiver_.on_receive_timer(now, slot / 2 - peers);
     }
   }
 }
@@ -221,7 +238,7 @@ bool Endpoint::poll_transmit(TimeNs now, const TransmitCapabilities& capabilitie
   release_polled();
   // PROTOCOL 6.1.4: Answers leave before probes, and probes before data ...
   return receiver_.fill_answer(now, transmit) || sender_.fill_probe(now, transmit) ||
-         sender_.fill_data(now, capabilities, transmit);
+         sender_.fill_mtu_probe(now, transmit) || sender_.fill_data(now, capabilities, transmit);
 }
 
 bool Endpoint::poll_control(TimeNs now, ControlOutput& output) {
@@ -261,6 +278,10 @@ double Endpoint::rate_bytes_per_second(std::uint16_t peer) const {
 
 PathView Endpoint::path_view(std::uint16_t peer, std::uint8_t path) const {
   return peer < shared_.config.peers && path < shared_.config.paths ? shared_.peers[peer].spray.view(path) : PathView{};
+}
+
+std::uint32_t Endpoint::path_limit_bytes(std::uint16_t peer) const {
+  return peer < shared_.config.peers && shared_.peers[peer].up ? sender_.path_limit_bytes(peer) : 0;
 }
 
 }  // namespace mlt::core

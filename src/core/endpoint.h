@@ -57,6 +57,8 @@ class Endpoint {
   bool has_early() const { return receiver_.has_early(); }
   // What is known of one path to a peer; all zero if there is no such path.
   PathView path_view(std::uint16_t peer, std::uint8_t path) const;
+  // The longest datagram that gets to a peer, by our own probes; 0: no limit is known.
+  std::uint32_t path_limit_bytes(std::uint16_t peer) const;
   std::uint64_t in_flight_bytes(std::uint16_t peer) const { return sender_.in_flight_bytes(peer); }
 
  private:

@@ -8,16 +8,32 @@ namespace mlt::core {
 // ---- sending -------------------------------------------------------------------------------------------------------
 
 bool PathSpray::any_heard() const {
-  return std::any_of(paths_out_.begin(), paths_out_.begin() + paths_, [](const PathOut& out) { return !out.silent; });
+  return std::any_of(paths_out_.begin(), paths_out_.begin() + paths_,
+                     [](const PathOut& out) { return !out.silent && !out.narrow; });
+}
+
+bool PathSpray::any_wide() const {
+  return std::any_of(paths_out_.begin(), paths_out_.begin() + paths_, [](const PathOut& out) { return !out.narrow; });
+}
+
+void PathSpray::set_narrow(std::uint8_t path, bool narrow) {
+  PathOut& out = paths_out_[path];
+  if (out.narrow == narrow) return;
+  out.narrow = narrow;
+  out.credit = 0;
+  if (!narrow) out.loss = std::min(out.loss, kRevivedLoss);  // what it lost was too long for it
 }
 
 std::uint8_t PathSpray::choose(base::TimeNs now, std::uint32_t& limit) {
   if (paths_ == 1) return 0;
   // PROTOCOL 12.3.4: If all paths are silent, all are used.
   const bool heard = any_heard();  // if none is, each is as good as the other
+  const bool wide = any_wide();
   std::uint8_t best = paths_;
   for (std::uint8_t path = 0; path < paths_; ++path) {
     PathOut& out = paths_out_[path];
+    // PROTOCOL 12.6.6: A path with a limit carries no data as long as another path to the peer has none.
+    if (wide && out.narrow) continue;
     if (heard && out.silent) {
       if (now < out.silent_probe_ns) continue;
       // PROTOCOL 12.3.3: A silent path carries nothing but one packet after 20 ms, and after twice as long each time,
@@ -42,10 +58,12 @@ void PathSpray::sent(base::TimeNs now, std::uint8_t path, std::uint32_t packets)
   }
   if (paths_ == 1) return;
   const bool heard = any_heard();
-  if (heard && out.silent) return;  // a probe: outside the round robin
+  const bool wide = any_wide();
+  if ((heard && out.silent) || (wide && out.narrow)) return;  // a probe: outside the round robin
   std::int64_t total = 0;
   for (std::uint8_t other = 0; other < paths_; ++other) {
     if (heard && paths_out_[other].silent) continue;
+    if (wide && paths_out_[other].narrow) continue;
     const std::int64_t weight = paths_out_[other].weight;
     // PROTOCOL 12.2.1: Runs are spread by a smooth weighted round robin that counts packets ...
     paths_out_[other].credit += weight * packets;
@@ -126,6 +144,7 @@ bool PathSpray::on_block(std::uint8_t path, const wire::AckBlock& block, base::T
     // PROTOCOL 12.2.2: Of the packets that an acknowledgement block tells of, those that did not arrive are lost ...
     // Below 0 if packets came after all that were counted as lost: overtaken, or given up too early.
     count_loss(out, packets, std::int64_t{packets} - std::int64_t{arrived});
+    if (packets > arrived) lossy_paths_ |= 1U << path;
     hear(out);
   }
   if (sent_ns != base::kNever) newest_arrived_ns_ = std::max(newest_arrived_ns_, sent_ns);
@@ -150,6 +169,7 @@ void PathSpray::give_up(PathOut& out, std::uint32_t until) {
     ++out.silent_times;
   }
   count_loss(out, packets, packets);
+  lossy_paths_ |= 1U << (&out - paths_out_.data());
   out.resolved = until;
   set_checkpoint(out);
   // PROTOCOL 12.3.2: A path is silent when four packets at least, on two occasions at least, were given up on it while
@@ -288,8 +308,10 @@ PathView PathSpray::view(std::uint8_t path) const {
   view.packets_reported = out.packets_reported;
   view.loss = out.loss;
   view.rtt_ns = out.rtt.smoothed_ns();
-  view.weight = out.silent ? 0 : out.weight;
+  view.weight = out.silent || out.narrow ? 0 : out.weight;
   view.silent = out.silent;
+  view.narrow = out.narrow;
+  view.in_flight = packets_between(out.resolved, out.last_sequence);
   return view;
 }
 

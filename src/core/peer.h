@@ -11,6 +11,7 @@
 #include "core/config.h"
 #include "core/counter.h"
 #include "core/event.h"
+#include "core/mtu_search.h"
 #include "core/pacer.h"
 #include "core/path_spray.h"
 #include "core/rate_controller.h"
@@ -60,6 +61,7 @@ struct Peer {
   std::uint32_t stall_repeats = 0;       // timeouts that the window stayed full
   TimeNs stall_probe_ns = base::kNever;  // when the first probe because of that was sent; nothing was sent after it
   PathSpray spray;
+  std::array<MtuSearch, MLT_MAX_PATHS> mtu;
 
   // Receiving. Owned by Receiver.
   std::array<PathIn, MLT_MAX_PATHS> in;
@@ -82,14 +84,16 @@ struct Shared {
         peers(endpoint_config.peers),
         send_tags(endpoint_config.max_tags, endpoint_config.peers),
         receive_tags(endpoint_config.max_tags, endpoint_config.peers),
-        timers(endpoint_config.peers +
+        timers(std::size_t{2} * endpoint_config.peers +
                std::size_t{2} * std::max(endpoint_config.max_sends, endpoint_config.max_receives)),
         completions(endpoint_config.max_sends, endpoint_config.max_receives) {}
 
-  // Timer slots: peers, then sends and receives in turn: the lowest are used first, and take little memory.
+  // Timer slots: peers, their MTU checks, then sends and receives in turn: the lowest are used first, and take little
+  // memory.
   std::uint32_t peer_timer(std::uint16_t peer) const { return peer; }
-  std::uint32_t send_timer(std::uint32_t slot) const { return config.peers + 2 * slot; }
-  std::uint32_t receive_timer(std::uint32_t slot) const { return config.peers + 2 * slot + 1; }
+  std::uint32_t mtu_timer(std::uint16_t peer) const { return std::uint32_t{config.peers} + peer; }
+  std::uint32_t send_timer(std::uint32_t slot) const { return 2 * (config.peers + slot); }
+  std::uint32_t receive_timer(std::uint32_t slot) const { return 2 * (config.peers + slot) + 1; }
 
   // kPosted, or why nothing can be posted for this peer.
   PostStatus check_peer(std::uint16_t peer) const {

@@ -31,6 +31,7 @@ class Receiver {
   void on_probe(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wire::Probe& probe, base::Ecn ecn,
                 bool by_control);
   void on_abort(TimeNs now, std::uint16_t from, const wire::Abort& abort);
+  void on_mtu_probe(std::uint16_t from, const wire::MtuProbe& probe);
   void on_receive_timer(TimeNs now, std::uint32_t slot);
   void on_closing(TimeNs now);
   void on_peer_down(TimeNs now, std::uint16_t peer);
@@ -81,6 +82,7 @@ class Receiver {
 
   std::size_t encode_reply(TimeNs now, Reply& reply, std::uint32_t by_path, std::byte* out, bool& more);
   std::size_t encode_ack_reply(TimeNs now, const Reply& reply, std::uint32_t by_path, std::byte* out);
+  std::size_t encode_mtu_reply_of(const Reply& reply, std::byte* out);
   std::size_t encode_stop_of(TimeNs now, const Reply& reply, std::uint32_t by_path, std::byte* out);
   std::size_t encode_bitmap_of(TimeNs now, Reply& reply, std::uint32_t by_path, std::byte* out, bool& more);
   std::size_t encode_ack_of(TimeNs now, std::uint16_t rank, std::byte* out);

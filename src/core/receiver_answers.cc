@@ -144,6 +144,30 @@ std::size_t Receiver::encode_stop_of(TimeNs now, const Reply& reply, std::uint32
   return wire::encode_stop(stop, out);
 }
 
+void Receiver::on_mtu_probe(std::uint16_t from, const wire::MtuProbe& probe) {
+  shared_.counters.add(Counter::k_mtu_probes_received);
+  Reply reply;
+  reply.kind = ReplyKind::kMtuReply;
+  reply.peer = from;
+  reply.path = probe.prefix.path;
+  reply.probe_timestamp_ns = probe.timestamp_ns;
+  reply.total_bytes = probe.bytes;
+  replies_.push(reply);
+}
+
+std::size_t Receiver::encode_mtu_reply_of(const Reply& reply, std::byte* out) {
+  wire::MtuReply answer;
+  // PROTOCOL 4.12.2: An MTU_PROBE MUST be answered at once with an MTU_REPLY that repeats its path, timestamp and
+  // bytes.
+  answer.prefix.type = wire::PacketType::kMtuReply;
+  answer.prefix.path = reply.path;
+  answer.prefix.cookie = shared_.peers[reply.peer].remote_cookie;
+  answer.timestamp_ns = reply.probe_timestamp_ns;
+  answer.bytes = reply.total_bytes;
+  shared_.counters.add(Counter::k_mtu_replies_sent);
+  return wire::encode_mtu_reply(answer, out);
+}
+
 // BITMAP, and what looks like one: NOT_POSTED and READY.
 std::size_t Receiver::encode_bitmap_of(TimeNs now, Reply& reply, std::uint32_t by_path, std::byte* out, bool& more) {
   wire::BitmapMessage bitmap;
@@ -186,6 +210,7 @@ std::size_t Receiver::encode_reply(TimeNs now, Reply& reply, std::uint32_t by_pa
   more = false;
   if (reply.kind == ReplyKind::kStop) return encode_stop_of(now, reply, by_path, out);
   if (reply.kind == ReplyKind::kAck) return encode_ack_reply(now, reply, by_path, out);
+  if (reply.kind == ReplyKind::kMtuReply) return encode_mtu_reply_of(reply, out);
   return encode_bitmap_of(now, reply, by_path, out, more);
 }
 

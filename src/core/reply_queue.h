@@ -10,7 +10,7 @@ namespace mlt::core {
 
 // kAck answers an ACK-only probe. It has a place of its own, because an ACK that is merely due is one per peer: of two
 // transfers that ask at the same time, the second would take the first one's answer, and neither could go over TCP.
-enum class ReplyKind : std::uint8_t { kBitmap, kNotPosted, kReady, kStop, kAck };
+enum class ReplyKind : std::uint8_t { kBitmap, kNotPosted, kReady, kStop, kAck, kMtuReply };
 
 struct Reply {
   ReplyKind kind = ReplyKind::kBitmap;
@@ -22,7 +22,8 @@ struct Reply {
   wire::StopStatus status = wire::StopStatus::kComplete;
   wire::ElementType element = wire::ElementType::kUint8;
   std::uint32_t missing_bytes = 0;
-  std::uint32_t total_bytes = 0;
+  std::uint32_t total_bytes = 0;  // kMtuReply: of the probe
+  std::uint8_t path = 0;          // kMtuReply: the probe's
 };
 
 class ReplyQueue {

@@ -30,7 +30,9 @@ Sender::Sender(Shared& shared, base::WordArena& arena)
       peers_with_work_(work_words_.data(), shared.config.peers),
       probes_due_(shared.config.max_sends),
       backstops_due_(shared.config.max_sends),
-      aborts_due_(shared.config.max_sends) {}
+      aborts_due_(shared.config.max_sends),
+      mtu_words_(base::words_for_bits(shared.config.peers)),
+      mtu_probes_due_(mtu_words_.data(), shared.config.peers) {}
 
 PostStatus Sender::post(TimeNs now, const SendRequest& request) {
   if (const PostStatus status = shared_.check_peer(request.peer); status != PostStatus::kPosted) return status;
@@ -216,6 +218,8 @@ void Sender::on_peer_down(TimeNs now, std::uint16_t rank) {
     if (state.is_given_up()) settle(state, SendEvent::k_peer_down);
   }
   shared_.timers.cancel(shared_.peer_timer(rank));
+  shared_.timers.cancel(shared_.mtu_timer(rank));
+  mtu_probes_due_.clear(rank);
 }
 
 void Sender::on_path_limit(TimeNs now, std::uint16_t rank, std::uint32_t payload_bytes) {
@@ -234,7 +238,7 @@ void Sender::give_up(TimeNs now, SendState& state, SendEvent event, CompletionSt
 }
 
 void Sender::say_abort(TimeNs now, SendState& state) {
-  // PROTOCOL 8.1.1: A sender that gives up (cancelled, timed out, or by 18.1.5) MUST send ABORT ...
+  // PROTOCOL 8.1.1: A sender that gives up (cancelled, timed out, or by 18.1.5 or 18.1.6) MUST send ABORT ...
   aborts_due_.set(slot_of(state));
   // PROTOCOL 8.1.7: An ABORT that is not answered within 500 ms MUST be sent again, and a third time after 1 s more ...
   state.expires_ns = base::kNever;

@@ -39,9 +39,12 @@ class Sender {
   void on_peer_timer(TimeNs now, std::uint16_t peer);
   void on_peer_down(TimeNs now, std::uint16_t peer);
   void on_path_limit(TimeNs now, std::uint16_t rank, std::uint32_t payload_bytes);
+  void on_mtu_reply(TimeNs now, std::uint16_t from, const wire::MtuReply& reply);
+  void on_mtu_timer(TimeNs now, std::uint16_t rank);
 
   // Builds the next probe, or the next run of data; false if there is none at `now`.
   bool fill_probe(TimeNs now, base::DatagramRun& run);
+  bool fill_mtu_probe(TimeNs now, base::DatagramRun& run);
   bool fill_data(TimeNs now, const TransmitCapabilities& capabilities, base::DatagramRun& run);
   bool fill_backstop(TimeNs now, ControlOutput& output);
 
@@ -50,6 +53,7 @@ class Sender {
 
   void add_usage(Usage& usage) const;
   std::uint64_t in_flight_bytes(std::uint16_t peer) const;
+  std::uint32_t path_limit_bytes(std::uint16_t peer) const;
 
  private:
   SendState* find(std::uint16_t peer, const wire::TransferId& transfer);
@@ -99,6 +103,12 @@ class Sender {
   std::size_t encode_probe_of(TimeNs now, SendState& state, std::uint8_t trailing_path, std::byte* out);
   std::uint8_t probe_path(TimeNs now, SendState& state);
 
+  // A run of data is about to leave.
+  void check_mtu(TimeNs now, const base::DatagramRun& run);
+  void start_mtu_search(std::uint16_t rank, std::uint8_t path);
+  void take_mtu_outcome(TimeNs now, std::uint16_t rank, std::uint8_t path, MtuSearch::Outcome outcome);
+  void arm_mtu(std::uint16_t rank);
+
   Shared& shared_;
   base::WordArena& arena_;
   base::LazyArray<SendState> states_;
@@ -110,6 +120,8 @@ class Sender {
   SlotSet probes_due_;
   SlotSet backstops_due_;
   SlotSet aborts_due_;
+  std::vector<std::uint64_t> mtu_words_;
+  base::BitmapView mtu_probes_due_;    // peers
   std::uint16_t next_peer_ = 0;        // where the round robin over peers goes on
   std::uint32_t blocks_to_judge_ = 0;  // in this fill_data()
   std::uint64_t posts_ = 0;

@@ -1,5 +1,6 @@
 // What the receiver says: ACK, BITMAP, STOP. Paper sections 4.2.1 and 4.2.3.
 #include <algorithm>
+#include <bit>
 
 #include "core/sender.h"
 
@@ -102,6 +103,9 @@ void Sender::take_report(TimeNs now, TimeNs arrival_ns, std::uint16_t from, std:
     }
   }
   if (peer.spray.after_report(now)) report.progress = true;
+  for (std::uint32_t lossy = peer.spray.take_lossy_paths(); lossy != 0; lossy &= lossy - 1) {
+    peer.mtu[static_cast<std::size_t>(std::countr_zero(lossy))].on_loss();
+  }
   const PathSpray::Changes changes = peer.spray.take_changes();
   shared_.counters.add(Counter::k_paths_gone_silent, changes.went_silent);
   shared_.counters.add(Counter::k_paths_heard_again, changes.heard_again);

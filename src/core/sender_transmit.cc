@@ -98,6 +98,7 @@ void Sender::fill_run(TimeNs now, SendState& state, std::uint32_t segment, std::
   state.newest[path] = header.prefix.sequence;
   state.last_class = std::max(state.last_class, first_tag.traffic_class());
   peer.spray.sent(now, path, run.datagram_count);
+  check_mtu(now, run);
   peer.pacer.on_sent(now, run.total_bytes, peer.rate->rate_bytes_per_second());
   if (!state.receiver_ready) {
     if (state.blind_segments == 0) ++peer.blind_transfers;
@@ -154,6 +155,7 @@ std::size_t Sender::encode_probe_of(TimeNs now, SendState& state, std::uint8_t t
     probe.prefix.path = trailing_path;
     probe.prefix.sequence = peer.spray.next_sequence(trailing_path);
     peer.spray.sent(now, trailing_path, 1);
+    peer.mtu[trailing_path].on_short_packets(1);
   }
   // PROTOCOL 4.7.3: ACK_ONLY says that the round is not over ...
   // A trailing one follows the round's last packet, even if a measurement (11.2.11) is due at the same time.

@@ -248,10 +248,7 @@ bool EventLoop::drain_completions(TimeNs now) {
 
 void EventLoop::hand_over(TimeNs now, const core::Completion& completion) {
   const bool is_sent = completion.kind == core::CompletionKind::kSend && !core::is_failure(completion.status);
-  if (is_sent && completion.segment_count > 1) {
-    peers_[completion.peer].full_segment_arrived = true;
-    peers_[completion.peer].path_error.clear();
-  }
+  if (is_sent && completion.segment_count > 1) peers_[completion.peer].path_error.clear();
   if (!collective::is_machine_operation(completion.operation)) {
     finish_user(completion);
   } else {

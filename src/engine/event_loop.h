@@ -20,6 +20,7 @@
 #include "engine/command_queue.h"
 #include "engine/completion_fence.h"
 #include "engine/operation_table.h"
+#include "engine/words.h"
 #include "io/control_channel.h"
 #include "io/datapath.h"
 #include "io/network_datapath.h"
@@ -88,8 +89,7 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink {
     std::string error;                             // guarded by peers_mutex_
     std::string send_error;                        // I/O thread: why the last run that failed did
     std::vector<io::SocketAddress> udp_addresses;  // I/O thread: per path
-    std::string path_error;             // I/O thread: why datagrams of our segments don't get there; empty if they may
-    bool full_segment_arrived = false;  // I/O thread: a send with a segment of full length was a success
+    std::string path_error;  // I/O thread: why the interface takes no datagrams of our segments; empty if it may
     ErrorCode error_code = ErrorCode::kPeerFailed;
   };
   void open_datapath();
@@ -101,6 +101,8 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink {
   void send_run(const core::Transmit& run);
   void on_refused_run(const io::RefusedRun& run);
   void on_too_large(const io::RefusedRun& run);
+  PathLimitWords path_limit_words(std::uint16_t peer) const;
+  std::string probed_limit(std::uint16_t peer) const;
   void explain_failure(const core::Completion& completion, std::string& error);
   bool service_channel(TimeNs now);
   void send_backstop();

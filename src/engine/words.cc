@@ -40,23 +40,23 @@ std::string failure_text(std::uint16_t rank, const std::string& what, const core
 }
 
 std::string path_limit_text(const PathLimitWords& words) {
-  std::string text = "MTU mismatch: the path from rank " + std::to_string(words.rank) + " to rank " +
-                     std::to_string(words.peer) + " (" + words.host + ") carries packets of " +
-                     std::to_string(words.path_bytes) + " bytes at most, and one of " +
-                     std::to_string(words.packet_bytes) + " was to go there (segments of " +
-                     std::to_string(words.segment_bytes) + " bytes); ";
+  const std::string size =
+      std::to_string(words.packet_bytes) + " bytes (segments of " + std::to_string(words.segment_bytes) + " bytes)";
+  std::string text = "MTU mismatch: ";
+  if (words.probed) {
+    text += "the path from rank " + std::to_string(words.rank) + " to rank " + std::to_string(words.peer) + " (" +
+            words.host + ") drops packets of " + size + " and carries those of " + std::to_string(words.path_bytes) +
+            " bytes, by probes of mlt's own; ";
+  } else {
+    text += "the interface of rank " + std::to_string(words.rank) + " towards rank " + std::to_string(words.peer) +
+            " (" + words.host + ") takes packets of " + std::to_string(words.path_bytes) +
+            " bytes at most, and no longer those of " + size + "; ";
+  }
   if (words.fitting_bytes > 0) {
     text += "give Context(segment_bytes=" + std::to_string(words.fitting_bytes) + ") on every rank, or ";
   }
   return text + "set one MTU on both hosts and every switch between them (`ip link set DEVICE mtu ...`); `mlt doctor " +
          words.host + "` measures it";
-}
-
-std::string black_hole_hint(const std::string& host, std::uint32_t segment_bytes, std::uint32_t packet_bytes) {
-  return "; small datagrams came back from there, but hardly any with a segment of " + std::to_string(segment_bytes) +
-         " bytes arrived: something on the way may drop packets of " + std::to_string(packet_bytes) +
-         " bytes without a word (an MTU that is smaller there, and no ICMP); `mlt doctor " + host +
-         "` measures it, and a smaller Context(segment_bytes=...) avoids it";
 }
 
 std::string refusal_text(core::PostStatus status, const std::string& peer_error, const Options& options) {

@@ -19,13 +19,12 @@ struct PathLimitWords {
   std::uint16_t peer = 0;
   std::string host;                 // the peer's
   std::uint32_t segment_bytes = 0;  // of the pair
-  std::uint32_t packet_bytes = 0;   // the IP packet that was refused
-  std::uint32_t path_bytes = 0;     // the largest that is not
+  std::uint32_t packet_bytes = 0;   // the IP packet that does not pass
+  std::uint32_t path_bytes = 0;     // the largest that does
   std::uint32_t fitting_bytes = 0;  // the segment bytes that would fit; 0: none
+  bool probed = false;              // found by our own probes; else the interface's MTU
 };
 std::string path_limit_text(const PathLimitWords& words);
-// What may be wrong when large datagrams vanish on the way.
-std::string black_hole_hint(const std::string& host, std::uint32_t segment_bytes, std::uint32_t packet_bytes);
 std::string describe(const char* verb, std::uint64_t tag, std::uint64_t bytes, Element element, const char* preposition,
                      std::uint16_t peer);
 ErrorCode down_code(io::PeerDownCause cause);

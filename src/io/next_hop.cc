@@ -21,20 +21,10 @@ Value read(std::span<const std::byte> bytes) {
 }
 
 struct Route {
-  bool plain = false;  // unicast, by the interface asked about, without encapsulation
-  IpBytes gateway;     // whom to hand it to; the peer itself on the same network
-  std::uint32_t mtu_bytes = 0;
+  bool plain = false;      // unicast, by the interface asked about, without encapsulation
+  unsigned leaves_by = 0;  // interface; 0: no route
+  IpBytes gateway;         // whom to hand it to; the peer itself on the same network
 };
-
-std::uint32_t mtu_metric(std::span<const std::byte> metrics) {
-  NetlinkAttributes attributes(metrics);
-  std::uint16_t type = 0;
-  std::span<const std::byte> value;
-  while (attributes.next(type, value)) {
-    if (type == RTAX_MTU) return read<std::uint32_t>(value);
-  }
-  return 0;
-}
 
 IpBytes gateway_of(int family, std::span<const std::byte> value) {
   IpBytes gateway;
@@ -54,27 +44,25 @@ Route find_route(Netlink& netlink, unsigned interface, const IpBytes& from, cons
   message.attribute(RTA_DST, to.bytes.data(), to.size);
   message.attribute(RTA_SRC, from.bytes.data(), from.size);
   // A link-local address means another machine on each link.
-  if (to.is_link_local()) message.attribute(RTA_OIF, interface);
+  if (to.is_link_local() && interface != 0) message.attribute(RTA_OIF, interface);
   std::span<const std::byte> answer;
   Route route;
   if (netlink.request(message, answer) != 0 || answer.size() < sizeof(rtmsg)) return route;
   route.gateway = to;
   const auto found = read<rtmsg>(answer);
   bool encapsulated = false;
-  unsigned leaves_by = 0;
   NetlinkAttributes attributes(answer.subspan(NLMSG_ALIGN(sizeof(rtmsg))));
   std::uint16_t type = 0;
   std::span<const std::byte> value;
   while (attributes.next(type, value)) {
-    if (type == RTA_OIF) leaves_by = read<unsigned>(value);
+    if (type == RTA_OIF) route.leaves_by = read<unsigned>(value);
     if (type == RTA_GATEWAY) route.gateway = gateway_of(to.family, value);
     if (type == RTA_VIA && value.size() > sizeof(rtvia)) {
       route.gateway = gateway_of(read<rtvia>(value).rtvia_family, value.subspan(sizeof(rtvia)));
     }
-    if (type == RTA_METRICS) route.mtu_bytes = mtu_metric(value);
     if (type == RTA_ENCAP) encapsulated = true;
   }
-  route.plain = found.rtm_type == RTN_UNICAST && leaves_by == interface && !encapsulated;
+  route.plain = found.rtm_type == RTN_UNICAST && route.leaves_by == interface && !encapsulated;
   return route;
 }
 
@@ -85,7 +73,6 @@ NextHop find_next_hop(Netlink& netlink, unsigned interface, const SocketAddress&
   const Route route = find_route(netlink, interface, IpBytes::of(from), IpBytes::of(to));
   if (!route.plain) return hop;
   hop.kind = NextHopKind::kUnresolved;
-  hop.mtu_bytes = route.mtu_bytes;
   ndmsg question{};
   question.ndm_family = static_cast<unsigned char>(route.gateway.family);
   question.ndm_ifindex = static_cast<int>(interface);
@@ -103,6 +90,10 @@ NextHop find_next_hop(Netlink& netlink, unsigned interface, const SocketAddress&
     hop.kind = NextHopKind::kKnown;
   }
   return hop;
+}
+
+unsigned find_egress(Netlink& netlink, const SocketAddress& from, const SocketAddress& to) {
+  return find_route(netlink, 0, IpBytes::of(from), IpBytes::of(to)).leaves_by;
 }
 
 }  // namespace mlt::io

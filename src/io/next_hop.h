@@ -1,7 +1,8 @@
 // Which Ethernet address a datagram for a peer is sent to: the kernel's route, then the kernel's neighbour table.
 //
-// We only read what the kernel knows. Where it does not know a neighbour yet, a datagram through an ordinary socket
-// makes it find out (ARP, neighbour discovery): that is the caller's part.
+// We only read what the kernel knows. Not a path's MTU: it may be what a forged ICMP message said. Where it does not
+// know a neighbour yet, a datagram through an ordinary socket makes it find out (ARP, neighbour discovery): that is the
+// caller's part.
 #pragma once
 
 #include <array>
@@ -23,10 +24,12 @@ enum class NextHopKind : std::uint8_t {
 struct NextHop {
   NextHopKind kind = NextHopKind::kElsewhere;
   MacAddress mac{};
-  std::uint32_t mtu_bytes = 0;  // of the path, where the kernel knows it to be smaller than the interface's; else 0
 };
 
 // For datagrams from `from` to `to` (the same IP version) that are to leave by interface number `interface`.
 NextHop find_next_hop(Netlink& netlink, unsigned interface, const SocketAddress& from, const SocketAddress& to);
+
+// The number of the interface by which datagrams from `from` to `to` leave; 0: no route.
+unsigned find_egress(Netlink& netlink, const SocketAddress& from, const SocketAddress& to);
 
 }  // namespace mlt::io

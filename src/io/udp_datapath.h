@@ -42,7 +42,7 @@ enum class UdpCounter : std::size_t {
   kBytesReceived,
   kSendWouldBlock,
   kSendNoBuffers,       // ENOBUFS, ENOMEM: the kernel had no memory for the run
-  kSendTooLarge,        // EMSGSIZE: the path's MTU is smaller than the interface's
+  kSendTooLarge,        // EMSGSIZE: the interface's MTU has shrunk since it was opened, or the route takes another one
   kSendForbidden,       // EPERM: a packet filter refused it
   kSendFailed,          // any other errno; see last_error()
   kIcmpErrors,          // ECONNREFUSED and the like, reported for an earlier datagram; the run was sent again

@@ -114,11 +114,11 @@ std::optional<UdpSocket> UdpSocket::open(const UdpSocketOptions& options, OsErro
   socket.granted_send_bytes_ = socket.size_buffer(SO_SNDBUFFORCE, SO_SNDBUF, options.send_buffer_bytes);
   if (family == AF_INET) {
     // PROTOCOL 4.1.2: A datagram MUST NOT be fragmented: the DF bit is set, and its size is within the MTU of the
-    //     interface.
-    set_option(fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO);
+    //     interface. What ICMP says about the path MUST change nothing ...
+    set_option(fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_PROBE);
     socket.reads_ecn_ = set_option(fd, IPPROTO_IP, IP_RECVTOS, 1);
   } else {
-    set_option(fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_DO);
+    set_option(fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_PROBE);
     socket.reads_ecn_ = set_option(fd, IPPROTO_IPV6, IPV6_RECVTCLASS, 1);
   }
   // When a datagram arrived, as opposed to when this process got round to it: the round trip of the network alone.

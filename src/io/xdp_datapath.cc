@@ -184,9 +184,6 @@ void XdpDatapath::look_up(base::TimeNs now, Peer& peer) {
   peer.look_up_at = base::after(now, hop.kind == NextHopKind::kUnresolved ? kLookUpSoonNs : kLookUpAgainNs);
   if (peer.by_kernel) return;
   peer.header = UdpFrameHeader(device_.mac, hop.mac, local_address(), peer.address);
-  const std::uint32_t headers = peer.header.bytes() - kEthernetHeaderBytes;
-  peer.max_datagram_bytes = capabilities_.max_datagram_bytes;
-  if (hop.mtu_bytes > headers) peer.max_datagram_bytes = std::min(peer.max_datagram_bytes, hop.mtu_bytes - headers);
 }
 
 // ---- sending -------------------------------------------------------------------------------------------------------
@@ -207,7 +204,6 @@ SendStatus XdpDatapath::send(base::TimeNs now, const base::DatagramRun& run) {
     if (status == SendStatus::kFailed) kernel_failed_ = true;
     return status;
   }
-  if (largest > peer.max_datagram_bytes) return SendStatus::kTooLarge;
   return send_frames(now, peer, run);
 }
 

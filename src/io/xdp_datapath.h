@@ -88,7 +88,6 @@ class XdpDatapath final : public NetworkDatapath {
   struct Peer {
     SocketAddress address;
     UdpFrameHeader header;
-    std::uint32_t max_datagram_bytes = 0;
     bool by_kernel = true;
     base::TimeNs look_up_at = 0;
   };

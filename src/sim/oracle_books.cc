@@ -57,7 +57,9 @@ void Oracle::check_conservation() {
   balance("data bytes sent, by endpoints and network",
           sum(C::k_data_bytes_sent) + MLT_DATA_HEADER_BYTES * sum(C::k_data_packets_sent), data.bytes);
   balance("control datagrams sent, by endpoints and network",
-          sum(C::k_acks_sent, C::k_probes_sent, C::k_bitmaps_sent, C::k_stops_sent) - sum(C::k_backstop_messages_sent),
+          sum(C::k_acks_sent, C::k_probes_sent, C::k_bitmaps_sent, C::k_stops_sent, C::k_mtu_probes_sent,
+              C::k_mtu_replies_sent) -
+              sum(C::k_backstop_messages_sent),
           ledger.of(Fate::k_sent, false).packets);
   balance("data packets neither delivered nor dropped", ledger.under_way(true).packets, 0);
   balance("control datagrams neither delivered nor dropped", ledger.under_way(false).packets, 0);
@@ -65,9 +67,9 @@ void Oracle::check_conservation() {
   const std::uint64_t taken = ledger.packets(Fate::k_delivered) + simulator_.messages_delivered();
   balance("what hosts took, and what endpoints counted", taken - simulator_.lost_in_crashes(),
           sum(C::k_data_packets_received, C::k_acks_received, C::k_probes_received, C::k_bitmaps_received,
-              C::k_stops_received, C::k_aborts_received, C::k_drop_too_short, C::k_drop_bad_version,
-              C::k_drop_unknown_type, C::k_drop_unknown_flags, C::k_drop_unknown_element, C::k_drop_bad_length,
-              C::k_drop_bad_cookie, C::k_drop_bad_path));
+              C::k_stops_received, C::k_aborts_received, C::k_mtu_probes_received, C::k_mtu_replies_received,
+              C::k_drop_too_short, C::k_drop_bad_version, C::k_drop_unknown_type, C::k_drop_unknown_flags,
+              C::k_drop_unknown_element, C::k_drop_bad_length, C::k_drop_bad_cookie, C::k_drop_bad_path));
   // Events that a state table excludes: honest endpoints meet none, but for a cancellation that comes too late.
   for (std::size_t i = 0; i < sums.size(); ++i) {
     const std::string_view name = core::kCounterNames[i];

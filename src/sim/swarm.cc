@@ -219,6 +219,10 @@ const char* type_name(wire::PacketType type) {
       return "STOP";
     case wire::PacketType::kAbort:
       return "ABORT";
+    case wire::PacketType::kMtuProbe:
+      return "MTU_PROBE";
+    case wire::PacketType::kMtuReply:
+      return "MTU_REPLY";
   }
   return "?";
 }

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "base/bytes.h"
+#include "base/check.h"
 
 namespace mlt::wire {
 
@@ -16,8 +17,9 @@ namespace {
 
 std::uint8_t allowed_flags(PacketType type);
 
-// The part of the check that is XORed into the cookie: never the rank in its low bits.
-std::uint64_t check_of(std::span<const std::byte> message) {
+// The part of the check that is XORed into the cookie: never the rank in its low bits. `zeros` bytes follow the
+// message.
+std::uint64_t check_of(std::span<const std::byte> message, std::size_t zeros = 0) {
   // PROTOCOL 4.3.3: The check takes the covered bytes as 64-bit little-endian words ... the cookie's own word left out
   std::uint64_t check = MLT_CHECK_SEED;
   const auto mix = [&check](std::uint64_t word) {
@@ -33,6 +35,7 @@ std::uint64_t check_of(std::span<const std::byte> message) {
     std::copy(message.begin() + static_cast<std::ptrdiff_t>(at), message.end(), last.begin());
     mix(load_le64(last.data()));
   }
+  for (std::size_t padded = 0; padded < zeros; padded += 8) mix(0);
   return check & ~std::uint64_t{MLT_COOKIE_RANK_MASK};
 }
 
@@ -56,11 +59,14 @@ void encode_prefix(const Prefix& prefix, std::byte* out) {
   store_le64(out + MLT_OFFSET_COOKIE, prefix.cookie);
 }
 
-void seal(std::span<std::byte> message) {
+void seal(std::span<std::byte> message) { seal_padded(message, 0); }
+
+void seal_padded(std::span<std::byte> message, std::size_t zeros) {
+  MLT_CHECK(zeros == 0 || message.size() % 8 == 0);
   std::byte* cookie = message.data() + MLT_OFFSET_COOKIE;
   // PROTOCOL 4.3.1: The cookie field carries the cookie that the receiver's hello gave, its upper 48 bits XORed with
   //     those of the check of the message.
-  store_le64(cookie, load_le64(cookie) ^ check_of(message));
+  store_le64(cookie, load_le64(cookie) ^ check_of(message, zeros));
 }
 
 void encode_data_header(const DataHeader& header, std::byte* out) {
@@ -82,7 +88,7 @@ DropReason decode_prefix(std::span<const std::byte> datagram, Prefix& prefix) {
   const std::uint8_t version_type = byte_at(datagram, MLT_OFFSET_VERSION_TYPE);
   if ((version_type >> 4) != MLT_PROTOCOL_VERSION) return DropReason::kBadVersion;
   const std::uint8_t type = version_type & 0x0F;
-  if (type < MLT_TYPE_DATA || type > MLT_TYPE_ABORT) return DropReason::kUnknownType;
+  if (type < MLT_TYPE_DATA || type > MLT_TYPE_MTU_REPLY) return DropReason::kUnknownType;
   prefix.type = static_cast<PacketType>(type);
   prefix.flags = byte_at(datagram, MLT_OFFSET_FLAGS);
   if ((prefix.flags & ~allowed_flags(prefix.type)) != 0) return DropReason::kUnknownFlags;
@@ -154,6 +160,8 @@ std::uint8_t allowed_flags(PacketType type) {
     case PacketType::kStop:
       return MLT_STOP_FLAGS;
     case PacketType::kAbort:
+    case PacketType::kMtuProbe:
+    case PacketType::kMtuReply:
       return 0;
   }
   return 0;

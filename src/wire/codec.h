@@ -31,6 +31,8 @@ enum class PacketType : std::uint8_t {
   kBitmap = MLT_TYPE_BITMAP,
   kStop = MLT_TYPE_STOP,
   kAbort = MLT_TYPE_ABORT,
+  kMtuProbe = MLT_TYPE_MTU_PROBE,
+  kMtuReply = MLT_TYPE_MTU_REPLY,
 };
 
 // The first 16 bytes of every datagram.
@@ -74,5 +76,7 @@ const char* drop_reason_name(DropReason reason);
 void encode_prefix(const Prefix& prefix, std::byte* out);
 // Last step of every encoder: folds the check of the message (packet.h) into its cookie.
 void seal(std::span<std::byte> message);
+// The same of a message whose last `zeros` bytes, all zero, stand elsewhere. `message` is a multiple of 8 bytes long.
+void seal_padded(std::span<std::byte> message, std::size_t zeros);
 
 }  // namespace mlt::wire

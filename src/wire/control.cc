@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/bytes.h"
+#include "base/check.h"
 
 namespace mlt::wire {
 
@@ -46,10 +47,10 @@ class Writer {
     u64(t.tag);
     u32(t.generation);
   }
-  // The message is complete: folds its check into the cookie and returns its size.
-  std::size_t sealed() const {
+  // The message is complete: folds its check into the cookie and returns its size. `zeros`: padding that follows.
+  std::size_t sealed(std::size_t zeros = 0) const {
     const auto size = static_cast<std::size_t>(at_ - begin_);
-    seal({begin_, size});
+    seal_padded({begin_, size}, zeros);
     return size;
   }
 
@@ -72,7 +73,8 @@ class Reader {
     return load_le64(at_ - 8);
   }
   // Skips reserved bytes; false if one is not zero.
-  // PROTOCOL 4.11.9: ACK, PROBE and STOP MUST be refused if a reserved byte is not zero (drop_unknown_flags).
+  // PROTOCOL 4.11.9: ACK, PROBE, STOP and MTU_PROBE MUST be refused if a reserved byte is not zero
+  // (drop_unknown_flags).
   bool zeros(std::size_t count) {
     const std::byte* begin = at_;
     at_ += count;
@@ -169,6 +171,26 @@ std::size_t encode_abort(const Abort& message, std::byte* out) {
   Writer w(out);
   w.prefix(message.prefix);
   w.transfer(message.transfer);
+  return w.sealed();
+}
+
+// PROTOCOL 4.12.1: An MTU_PROBE MUST be as long as its field bytes says, 24 bytes at least, with zeros behind these;
+// its
+//     check covers them.
+std::size_t encode_mtu_probe(const MtuProbe& message, std::byte* out) {
+  MLT_CHECK(message.bytes >= kMtuProbeBytes);
+  Writer w(out);
+  w.prefix(message.prefix);
+  w.u32(message.timestamp_ns);
+  w.u32(message.bytes);
+  return w.sealed(message.bytes - kMtuProbeBytes);
+}
+
+std::size_t encode_mtu_reply(const MtuReply& message, std::byte* out) {
+  Writer w(out);
+  w.prefix(message.prefix);
+  w.u32(message.timestamp_ns);
+  w.u32(message.bytes);
   return w.sealed();
 }
 
@@ -272,6 +294,28 @@ DropReason decode_abort(std::span<const std::byte> datagram, const Prefix& prefi
   message.prefix = prefix;
   message.transfer = r.transfer();
   return DropReason::kNone;
+}
+
+// PROTOCOL 4.11.10: MTU_PROBE MUST be refused if it is not as long as it says, and MTU_REPLY if it is not 24 bytes long
+//     or names fewer.
+DropReason decode_mtu_probe(std::span<const std::byte> datagram, const Prefix& prefix, MtuProbe& message) {
+  if (datagram.size() < kMtuProbeBytes) return DropReason::kTooShort;
+  Reader r(datagram);
+  message.prefix = prefix;
+  message.timestamp_ns = r.u32();
+  message.bytes = r.u32();
+  if (datagram.size() != message.bytes) return DropReason::kBadLength;
+  return r.zeros(message.bytes - kMtuProbeBytes) ? DropReason::kNone : DropReason::kUnknownFlags;
+}
+
+DropReason decode_mtu_reply(std::span<const std::byte> datagram, const Prefix& prefix, MtuReply& message) {
+  if (datagram.size() < kMtuProbeBytes) return DropReason::kTooShort;
+  if (datagram.size() != kMtuProbeBytes) return DropReason::kBadLength;
+  Reader r(datagram);
+  message.prefix = prefix;
+  message.timestamp_ns = r.u32();
+  message.bytes = r.u32();
+  return message.bytes >= kMtuProbeBytes ? DropReason::kNone : DropReason::kBadLength;
 }
 
 }  // namespace mlt::wire

@@ -1,5 +1,6 @@
-// Control messages: ACK, PROBE, BITMAP, STOP, ABORT. Each but the last is one datagram in the control class, or, when
-// datagrams stay unanswered, the same bytes over the TCP connection.
+// Control messages: ACK, PROBE, BITMAP, STOP, ABORT, MTU_PROBE, MTU_REPLY. The first four are one datagram in the
+// control class each, or, when datagrams stay unanswered, the same bytes over the TCP connection; ABORT goes over that
+// connection only, and the last two never do.
 //
 // Every answer carries an acknowledgement block, so that a BITMAP or STOP is an ACK too. Its prefix names the block's
 // path as `path`, and as `sequence` the path that the answer itself takes (kNoAnswerPath over the control connection).
@@ -116,6 +117,21 @@ struct Abort {
   TransferId transfer;
 };
 
+// Asks whether a datagram of its own size gets through on the path that its prefix names. Padded with zeros.
+struct MtuProbe {
+  Prefix prefix;
+  std::uint32_t timestamp_ns = 0;  // repeated in the reply
+  std::uint32_t bytes = 0;         // of this datagram
+};
+inline constexpr std::uint32_t kMtuProbeBytes = MLT_PREFIX_BYTES + 8;  // without padding
+
+// One arrived. The same fields; the path is the probe's.
+struct MtuReply {
+  Prefix prefix;
+  std::uint32_t timestamp_ns = 0;
+  std::uint32_t bytes = 0;
+};
+
 inline constexpr std::size_t kMaxControlBytes = MLT_PREFIX_BYTES + kAckBlockBytes + kTransferIdBytes + 12 + 1024;
 
 // Encoders write to `out`, which holds kMaxControlBytes, and return the size.
@@ -124,6 +140,9 @@ std::size_t encode_probe(const Probe& message, std::byte* out);
 std::size_t encode_bitmap(const BitmapMessage& message, std::byte* out);
 std::size_t encode_stop(const Stop& message, std::byte* out);
 std::size_t encode_abort(const Abort& message, std::byte* out);
+// Writes the first kMtuProbeBytes; zeros follow up to `bytes`.
+std::size_t encode_mtu_probe(const MtuProbe& message, std::byte* out);
+std::size_t encode_mtu_reply(const MtuReply& message, std::byte* out);
 
 // Decoders take the datagram whose prefix was read already; kNone on success.
 DropReason decode_ack(std::span<const std::byte> datagram, const Prefix& prefix, Ack& message);
@@ -131,5 +150,7 @@ DropReason decode_probe(std::span<const std::byte> datagram, const Prefix& prefi
 DropReason decode_bitmap(std::span<const std::byte> datagram, const Prefix& prefix, BitmapMessage& message);
 DropReason decode_stop(std::span<const std::byte> datagram, const Prefix& prefix, Stop& message);
 DropReason decode_abort(std::span<const std::byte> datagram, const Prefix& prefix, Abort& message);
+DropReason decode_mtu_probe(std::span<const std::byte> datagram, const Prefix& prefix, MtuProbe& message);
+DropReason decode_mtu_reply(std::span<const std::byte> datagram, const Prefix& prefix, MtuReply& message);
 
 }  // namespace mlt::wire

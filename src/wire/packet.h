@@ -23,7 +23,8 @@
 
 #include <stdint.h>
 
-/* 4: both sides of a connection prove that they know the job's secret; a PROBE names the paths given up; OVERTAKES */
+/* 4: both sides of a connection prove that they know the job's secret; a PROBE names the paths given up; OVERTAKES;
+ * MTU_PROBE and MTU_REPLY */
 #define MLT_PROTOCOL_VERSION 4
 
 /* byte 0: version in the high half, type in the low half */
@@ -32,7 +33,9 @@
 #define MLT_TYPE_PROBE 3
 #define MLT_TYPE_BITMAP 4
 #define MLT_TYPE_STOP 5
-#define MLT_TYPE_ABORT 6 /* over the control connection only */
+#define MLT_TYPE_ABORT 6     /* over the control connection only */
+#define MLT_TYPE_MTU_PROBE 7 /* padded: does a datagram of this size pass? */
+#define MLT_TYPE_MTU_REPLY 8 /* it did */
 
 /* byte 1 of a data packet */
 #define MLT_FLAG_CRITICAL 0x01     /* this segment may never be lost */

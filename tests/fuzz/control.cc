@@ -45,6 +45,16 @@ std::size_t reencode(std::span<const std::byte> datagram, const wire::Prefix& pr
       wire::Abort abort;
       return wire::decode_abort(datagram, prefix, abort) == kNone ? wire::encode_abort(abort, out) : 0;
     }
+    case wire::PacketType::kMtuProbe: {
+      wire::MtuProbe probe;
+      if (wire::decode_mtu_probe(datagram, prefix, probe) != kNone) return 0;
+      FUZZ_CHECK(wire::encode_mtu_probe(probe, out) == wire::kMtuProbeBytes);
+      return probe.bytes;  // `out` is zero behind these
+    }
+    case wire::PacketType::kMtuReply: {
+      wire::MtuReply reply;
+      return wire::decode_mtu_reply(datagram, prefix, reply) == kNone ? wire::encode_mtu_reply(reply, out) : 0;
+    }
   }
   return 0;
 }
@@ -57,12 +67,12 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::uint16_t damage = input.u16();
   std::vector<std::byte> datagram = input.rest();
   if ((how & 1U) != 0 && !datagram.empty()) {
-    const std::uint32_t type = MLT_TYPE_ACK + (how >> 1) % (MLT_TYPE_ABORT - MLT_TYPE_ACK + 1U);
+    const std::uint32_t type = MLT_TYPE_ACK + (how >> 1) % (MLT_TYPE_MTU_REPLY - MLT_TYPE_ACK + 1U);
     datagram[MLT_OFFSET_VERSION_TYPE] = static_cast<std::byte>((MLT_PROTOCOL_VERSION << 4) | type);
   }
   wire::Prefix prefix;
   if (wire::decode_prefix(datagram, prefix) != wire::DropReason::kNone) return 0;
-  std::vector<std::byte> out(wire::kMaxControlBytes);
+  std::vector<std::byte> out(std::max(wire::kMaxControlBytes, datagram.size()));
   const std::size_t encoded = reencode(datagram, prefix, out.data());
   if (encoded == 0) return 0;
   FUZZ_CHECK(encoded == datagram.size());

@@ -275,11 +275,12 @@ void World::deliver_made_up(std::uint16_t side, Input& input) {
   const std::uint8_t how = input.u8();
   datagram.bytes = input.take(MLT_PREFIX_BYTES + input.below(128));
   if (datagram.bytes.size() < MLT_PREFIX_BYTES) return;
-  datagram.bytes[0] = static_cast<std::byte>((MLT_PROTOCOL_VERSION << 4) | (how & 7U));
+  const std::uint32_t type = (how & 7U) == 0 ? MLT_TYPE_MTU_REPLY : how & 7U;
+  datagram.bytes[0] = static_cast<std::byte>((MLT_PROTOCOL_VERSION << 4) | type);
   // Near what is really under way: a made-up transfer alone would only ever meet the early buffer.
   if ((how & 8U) != 0 && !operations_.empty()) {
     const Operation& about = *operations_[(how >> 4) % operations_.size()];
-    const bool has_block = (how & 7U) != MLT_TYPE_DATA && (how & 7U) != MLT_TYPE_PROBE && (how & 7U) != MLT_TYPE_ABORT;
+    const bool has_block = type == MLT_TYPE_ACK || type == MLT_TYPE_BITMAP || type == MLT_TYPE_STOP;
     const std::size_t at = MLT_PREFIX_BYTES + (has_block ? wire::kAckBlockBytes : 0);
     if (datagram.bytes.size() >= at + wire::kTransferIdBytes) {
       base::store_le64(datagram.bytes.data() + at, about.tag);

@@ -20,7 +20,7 @@ VERSION = 4
 MASK = 2**64 - 1
 OPEN, REFUSE, CONFIRM, HEARTBEAT, GOODBYE, HELLO, BACKSTOP = 1, 2, 3, 4, 5, 6, 16
 CONNECTING, LISTENING = 1, 2
-DATA, ACK, PROBE, BITMAP, STOP, ABORT = 1, 2, 3, 4, 5, 6
+DATA, ACK, PROBE, BITMAP, STOP, ABORT, MTU_PROBE, MTU_REPLY = 1, 2, 3, 4, 5, 6, 7, 8
 CRITICAL, HAS_CRITICAL, END_OF_ROUND, REPAIR, OVERTAKES, UNCONFIRMED = 1, 2, 4, 8, 16, 32
 POSTED, ACK_ECHO, ACK_ONLY, PROBE_CRITICAL, TRAILING, NOT_POSTED, READY, ECHO = 1, 2, 1, 2, 4, 1, 2, 4
 CHUNK = 8_192
@@ -242,7 +242,7 @@ class IndependentEndpoint:
         covered = data[:DATA_HEADER] if kind == DATA else data
         assert int.from_bytes(data[8:16], "little") ^ check(covered) == self.own_cookie  # 4.3.4
         message = Message(kind, over_tcp, data[1], data[2] >> 4, data[2] & 15, data[3])
-        self.sequence_in = int.from_bytes(data[4:8], "little")
+        self.sequence_in, self.size_in = int.from_bytes(data[4:8], "little"), len(data)
         if kind == DATA:
             fields = struct.unpack("<QIIII", data[16:DATA_HEADER])
             message.tag, message.generation, message.total, message.offset, message.timestamp = fields
@@ -254,6 +254,9 @@ class IndependentEndpoint:
             assert (paths, given_up) == (1, 0)  # 4.7.6: the only path can't be given up
         elif kind == ABORT:
             message.tag, message.generation = struct.unpack("<QI", data[16:])
+        elif kind in (MTU_PROBE, MTU_REPLY):
+            message.timestamp, message.total = struct.unpack("<II", data[16:24])
+            assert message.total == len(data) or kind == MTU_REPLY  # 4.12.1
         else:
             message.tag, message.generation, message.probe_timestamp = struct.unpack("<QII", data[36:52])
         if kind == BITMAP:
@@ -274,8 +277,13 @@ class IndependentEndpoint:
             BITMAP: self.on_bitmap,
             STOP: self.on_stop,
             ABORT: self.on_abort,
+            MTU_PROBE: self.on_mtu_probe,
         }
         take.get(message.kind, lambda _: None)(message)
+
+    def on_mtu_probe(self, message: Message) -> None:  # 4.12.2
+        fields = struct.pack("<II", message.timestamp, message.total)
+        self.say(self.prefix(MTU_REPLY, element=message.path << 4) + fields)
 
     # ---- receiving (7) -----------------------------------------------------------------------------------------------
 

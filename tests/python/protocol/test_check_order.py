@@ -8,7 +8,19 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from engine_pair import FLOAT32, connected
-from independent_endpoint import ABORT, ACK, BITMAP, DATA, DATA_HEADER, PROBE, STOP, IndependentEndpoint, sealed
+from independent_endpoint import (
+    ABORT,
+    ACK,
+    BITMAP,
+    DATA,
+    DATA_HEADER,
+    MTU_PROBE,
+    MTU_REPLY,
+    PROBE,
+    STOP,
+    IndependentEndpoint,
+    sealed,
+)
 from protocol_document import DOCUMENT, table
 
 from mlt import _core
@@ -71,6 +83,16 @@ def stop(peer: IndependentEndpoint, *, status: int, missing: int = 0, reserved: 
     return sealed(peer.prefix(STOP, element=FLOAT32) + BLOCK + TRANSFER + fields)
 
 
+def mtu_probe(peer: IndependentEndpoint, *, size: int, says: int, padding: int = 0) -> bytes:
+    return sealed(
+        (peer.prefix(MTU_PROBE) + struct.pack("<II", 5, says) + bytes(max(size - 25, 0)) + bytes([padding]))[:size]
+    )
+
+
+def mtu_reply(peer: IndependentEndpoint, *, says: int, more: bytes = b"") -> bytes:
+    return sealed(peer.prefix(MTU_REPLY) + struct.pack("<II", 5, says) + more)
+
+
 # Row of the table, what is wrong, the datagram. What is wrong with later checks too shows that the first one counts.
 CASES: list[tuple[int, str, Build]] = [
     (1, "15 bytes of another version", lambda p: changed(data(p), 0, 0x51)[:15]),
@@ -103,6 +125,11 @@ CASES: list[tuple[int, str, Build]] = [
     (13, "a BITMAP of too many segments", lambda p: bitmap(p, count=8_193, bits=1_025)),
     (13, "a STOP of an unknown status", lambda p: stop(p, status=7)),
     (14, "a STOP with a reserved byte, that misses too much", lambda p: stop(p, status=1, reserved=1, missing=9)),
+    (11, "an MTU_PROBE cut short", lambda p: mtu_probe(p, size=23, says=23)),
+    (13, "an MTU_PROBE of another length, padded with ones", lambda p: mtu_probe(p, size=99, says=100, padding=1)),
+    (13, "an MTU_REPLY with a byte too many", lambda p: mtu_reply(p, says=24, more=b"\0")),
+    (13, "an MTU_REPLY of fewer bytes than any probe has", lambda p: mtu_reply(p, says=23)),
+    (14, "an MTU_PROBE whose padding is not zero", lambda p: mtu_probe(p, size=100, says=100, padding=1)),
     (15, "a STOP that misses more than there is", lambda p: stop(p, status=1, missing=9)),
     (15, "a STOP that is complete and misses something", lambda p: stop(p, status=0, missing=4)),
     (16, "an ACK with a reserved byte in a further path", lambda p: ack(p, more=further(0, reserved=1))),
@@ -143,10 +170,25 @@ def test_check__data_over_tcp(pair: Pair) -> None:
     assert counted(engine, before) == {ROWS[9]: 1}
 
 
+def test_check__mtu_probe_over_tcp(pair: Pair) -> None:
+    peer, engine = pair
+    before = drops(engine)
+    peer.write_frame(16, mtu_probe(peer, size=100, says=100))
+    assert counted(engine, before) == {ROWS[9]: 1}
+
+
 def test_check__the_datagrams_are_right_but_for_that(pair: Pair) -> None:
     peer, engine = pair
     before = drops(engine)
-    for message in (data(peer), ack(peer), probe(peer, paths=1, names=1), bitmap(peer), stop(peer, status=0)):
+    for message in (
+        data(peer),
+        ack(peer),
+        probe(peer, paths=1, names=1),
+        bitmap(peer),
+        stop(peer, status=0),
+        mtu_probe(peer, size=100, says=100),
+        mtu_reply(peer, says=24),
+    ):
         peer.udp.sendto(resealed(peer, message, DATA_HEADER if message[0] & 15 == DATA else None), peer.peer_address)
     peer.pump(lambda: engine.counters()["stops_received"] >= 1)
     assert drops(engine) == before

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import threading
 from collections.abc import Iterator
 
@@ -230,3 +231,29 @@ def test_goodbye__outcomes_come_first(pair: tuple[IndependentEndpoint, _core.Eng
     closing.join()
     assert peer.gone
     assert state.status == 0  # 10.1.1
+
+
+def test_mtu_probe__is_answered_at_once_whatever_its_size(pair: tuple[IndependentEndpoint, _core.Engine]) -> None:
+    peer, _ = pair
+    for size in (24, 25, 1_000, 1_472):
+        fields = struct.pack("<II", size * 7, size)
+        peer.say(peer.prefix(independent.MTU_PROBE) + fields + bytes(size - 24))
+        peer.pump(lambda: bool(peer.heard))
+        (reply,) = peer.heard
+        assert (reply.kind, reply.timestamp, reply.total) == (independent.MTU_REPLY, size * 7, size)
+        peer.heard.clear()
+
+
+def test_send__past_a_path_that_drops_long_datagrams_ends_with_the_limit_named(
+    pair: tuple[IndependentEndpoint, _core.Engine],
+) -> None:
+    peer, engine = pair
+    tensor = values(20_000)
+    peer.post_receive(5, tensor.nbytes, element=FLOAT32)
+    peer.lose_in = lambda message: peer.size_in > 900
+    operation = send(engine, tensor, 5)
+    peer.pump(lambda: any(message.kind == independent.ABORT for message in peer.heard))
+    completion = done(engine, operation)
+    assert "MTU mismatch" in completion.error
+    assert "carries those of 924 bytes" in completion.error  # 896 bytes of datagram, 28 of headers
+    assert dict(engine.counters())["mtu_limits_found"] == 1

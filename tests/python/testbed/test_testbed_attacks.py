@@ -31,7 +31,7 @@ def run(names: str, out: Path) -> list[dict[str, Any]]:
         "ask-control,ask-rendezvous,join-with-a-guess,bad-lines",
         "replay-streams,replay-datagrams,forge-datagrams",
         "hold,pour,churn,flood-16",
-        "resets",
+        "icmp,resets",
     ],
 )
 def test_attacks__get_nothing_in_and_nothing_out(names: str, tmp_path: Path) -> None:

@@ -182,7 +182,7 @@ TEST_CASE("on_datagram__counts_each_reason_and_writes_nothing") {
   expect(Counter::k_drop_too_short, std::vector<std::byte>(good.begin(), good.begin() + 15));
   expect(Counter::k_drop_too_short, std::vector<std::byte>(good.begin(), good.begin() + 39));
   expect(Counter::k_drop_bad_version, with(MLT_OFFSET_VERSION_TYPE, ((MLT_PROTOCOL_VERSION + 1) << 4) | 1));
-  expect(Counter::k_drop_unknown_type, with(MLT_OFFSET_VERSION_TYPE, (MLT_PROTOCOL_VERSION << 4) | 7));
+  expect(Counter::k_drop_unknown_type, with(MLT_OFFSET_VERSION_TYPE, (MLT_PROTOCOL_VERSION << 4) | 9));
   expect(Counter::k_drop_unknown_flags, with(MLT_OFFSET_FLAGS, 0x40));
   expect(Counter::k_drop_unknown_element, with(MLT_OFFSET_PATH_ELEMENT, 0x0D));
   expect(Counter::k_drop_bad_length, std::vector<std::byte>(good.begin(), good.begin() + 40));

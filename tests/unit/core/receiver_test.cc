@@ -771,7 +771,7 @@ TEST_CASE("answers__travel_in_the_control_class") {
   VirtualNetwork network(config);
   int answers = 0;
   network.on_run = [&](std::uint16_t from, const core::Transmit& run) {
-    const bool data = run.slice_count > 1 || run.datagram_count > 1;
+    const bool data = (std::to_integer<unsigned>(run.slices[0].data[0]) & 0x0FU) == MLT_TYPE_DATA;
     if (data) {
       CHECK(run.dscp != network.endpoint(0).config().dscp.control);
       return;

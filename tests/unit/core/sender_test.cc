@@ -390,8 +390,8 @@ TEST_CASE("window__is_never_exceeded") {
       config.link.delay_ns = 300 * kMicrosecond;
       VirtualNetwork network(config);
       std::uint64_t largest = 0;
-      network.on_run = [&](std::uint16_t from, const core::Transmit&) {
-        if (from == 0) largest = std::max(largest, network.endpoint(0).in_flight_bytes(1));
+      network.on_run = [&](std::uint16_t from, const core::Transmit& run) {
+        if (from == 0 && is_data(run)) largest = std::max(largest, network.endpoint(0).in_flight_bytes(1));
       };
       Transfer transfer(network, 2'000'000);
       transfer.post();

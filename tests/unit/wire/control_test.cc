@@ -122,11 +122,74 @@ DropReason decode(const std::vector<std::byte>& bytes) {
       wire::Abort abort;
       return wire::decode_abort(view, prefix, abort);
     }
+    case PacketType::kMtuProbe: {
+      wire::MtuProbe probe;
+      const DropReason reason = wire::decode_mtu_probe(view, prefix, probe);
+      if (reason == DropReason::kNone) CHECK(probe.bytes == view.size());
+      return reason;
+    }
+    case PacketType::kMtuReply: {
+      wire::MtuReply reply;
+      return wire::decode_mtu_reply(view, prefix, reply);
+    }
   }
   return DropReason::kUnknownType;
 }
 
 }  // namespace
+
+TEST_CASE("mtu_probe__check_covers_its_padding_which_must_be_zero") {
+  for (const std::uint32_t size : {24U, 25U, 31U, 32U, 1'472U, 9'000U}) {
+    CAPTURE(size);
+    const wire::MtuProbe sent{prefix_of(PacketType::kMtuProbe, 0), 0x12345678, size};
+    std::vector<std::byte> bytes(size);
+    REQUIRE(wire::encode_mtu_probe(sent, bytes.data()) == wire::kMtuProbeBytes);
+    wire::Prefix prefix;
+    wire::MtuProbe read;
+    REQUIRE(wire::decode_prefix(bytes, prefix) == DropReason::kNone);
+    CHECK(prefix.cookie == sent.prefix.cookie);
+    REQUIRE(wire::decode_mtu_probe(bytes, prefix, read) == DropReason::kNone);
+    CHECK(read.timestamp_ns == 0x12345678);
+    CHECK(read.bytes == size);
+    for (std::size_t at : {std::size_t{16}, std::size_t{size - 1}}) {
+      auto damaged = bytes;
+      damaged[at] ^= std::byte{4};
+      REQUIRE(wire::decode_prefix(damaged, prefix) == DropReason::kNone);
+      CHECK(prefix.cookie != sent.prefix.cookie);
+    }
+    auto longer = bytes;
+    longer.push_back(std::byte{0});
+    CHECK(decode(longer) == DropReason::kBadLength);
+    if (size == 24) continue;
+    auto shorter = bytes;
+    shorter.pop_back();
+    CHECK(decode(shorter) == DropReason::kBadLength);
+    auto marked = bytes;
+    marked.back() = std::byte{1};
+    CHECK(decode(marked) == DropReason::kUnknownFlags);
+  }
+}
+
+TEST_CASE("mtu_reply__round_trip_and_exact_length") {
+  std::vector<std::byte> bytes(wire::kMtuProbeBytes);
+  const wire::MtuReply sent{prefix_of(PacketType::kMtuReply, 0), 7, 1'472};
+  REQUIRE(wire::encode_mtu_reply(sent, bytes.data()) == bytes.size());
+  wire::Prefix prefix;
+  wire::MtuReply read;
+  REQUIRE(wire::decode_prefix(bytes, prefix) == DropReason::kNone);
+  REQUIRE(wire::decode_mtu_reply(bytes, prefix, read) == DropReason::kNone);
+  CHECK(prefix.path == sent.prefix.path);
+  CHECK(read.timestamp_ns == 7);
+  CHECK(read.bytes == 1'472);
+  for (std::size_t length = 0; length < bytes.size(); ++length) {
+    CHECK(decode({bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(length)}) == DropReason::kTooShort);
+  }
+  bytes.push_back(std::byte{0});
+  CHECK(decode(bytes) == DropReason::kBadLength);
+  bytes.pop_back();
+  wire::encode_mtu_reply({prefix_of(PacketType::kMtuReply, 0), 7, 23}, bytes.data());
+  CHECK(decode(bytes) == DropReason::kBadLength);
+}
 
 TEST_CASE("abort__round_trip_and_exact_length") {
   std::vector<std::byte> bytes(wire::kMaxControlBytes);
@@ -356,7 +419,7 @@ TEST_CASE("decode__mutations_of_every_byte_and_random_bytes_stay_inside") {
   for (int i = 0; i < 50'000; ++i) {
     std::vector<std::byte> bytes(prng.below(120));
     for (std::byte& b : bytes) b = static_cast<std::byte>(prng.next());
-    if (!bytes.empty()) bytes[0] = static_cast<std::byte>((MLT_PROTOCOL_VERSION << 4) | prng.below(7));
+    if (!bytes.empty()) bytes[0] = static_cast<std::byte>((MLT_PROTOCOL_VERSION << 4) | prng.below(10));
     if (bytes.size() > 2) bytes[1] = std::byte{0};
     decode(bytes);
   }

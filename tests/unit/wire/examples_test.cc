@@ -102,7 +102,14 @@ std::string examples() {
   text += hex("STOP", out.data(), wire::encode_stop(stop, out.data()));
 
   const wire::Abort abort{prefix_of(PacketType::kAbort, 0, {}, 0), kTransfer};
-  return text + hex("ABORT", out.data(), wire::encode_abort(abort, out.data()));
+  text += hex("ABORT", out.data(), wire::encode_abort(abort, out.data()));
+
+  const wire::MtuProbe mtu_probe{prefix_of(PacketType::kMtuProbe, 0, {}, 0), 1'300'000, 32};
+  out.fill(std::byte{0});
+  wire::encode_mtu_probe(mtu_probe, out.data());
+  text += hex("MTU_PROBE", out.data(), mtu_probe.bytes);
+  const wire::MtuReply mtu_reply{prefix_of(PacketType::kMtuReply, 0, {}, 0), 1'300'000, 32};
+  return text + hex("MTU_REPLY", out.data(), wire::encode_mtu_reply(mtu_reply, out.data()));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "io/path_mtu.h"
+#include "io/egress_mtu.h"
 
 #include <doctest/doctest.h>
 
@@ -9,7 +9,7 @@
 
 using namespace mlt::io;
 
-TEST_CASE("path_mtu__on_loopback_is_the_interfaces") {
+TEST_CASE("egress_mtu__on_loopback_is_the_interfaces") {
   for (const char* host : {"127.0.0.1", "::1"}) {
     CAPTURE(host);
     const SocketAddress address = *SocketAddress::from_host(host, 0);
@@ -19,21 +19,21 @@ TEST_CASE("path_mtu__on_loopback_is_the_interfaces") {
     // An IPv4 packet has 16 bits for its length, and loopback's MTU is 65,536.
     const std::uint32_t expected =
         address.family() == AF_INET ? std::min(interface->mtu_bytes, 65'535U) : interface->mtu_bytes;
-    CHECK(path_mtu(address, address.with_port(5'000)) == expected);
-    CHECK(path_mtu(address, address) == expected);
+    CHECK(egress_mtu(address, address.with_port(5'000)) == expected);
+    CHECK(egress_mtu(address, address) == expected);
   }
 }
 
-TEST_CASE("path_mtu__is_unknown_between_families_and_from_an_address_of_another_machine") {
+TEST_CASE("egress_mtu__is_unknown_between_families_and_from_an_address_of_another_machine") {
   const SocketAddress four = SocketAddress::loopback(AF_INET, 1);
   const SocketAddress six = SocketAddress::loopback(AF_INET6, 1);
-  CHECK(path_mtu(four, six) == 0);
-  CHECK(path_mtu(SocketAddress(), SocketAddress()) == 0);
+  CHECK(egress_mtu(four, six) == 0);
+  CHECK(egress_mtu(SocketAddress(), SocketAddress()) == 0);
   // 192.0.2.0/24 is reserved for documentation.
-  CHECK(path_mtu(*SocketAddress::from_host("192.0.2.1", 0), four) == 0);
+  CHECK(egress_mtu(*SocketAddress::from_host("192.0.2.1", 0), four) == 0);
 }
 
-TEST_CASE("path_mtu__is_that_of_the_interface_that_a_path_is_bound_to") {
+TEST_CASE("egress_mtu__is_that_of_the_interface_that_a_path_is_bound_to") {
   if (const std::string missing = mlt::io_test::VethPair::missing(); !missing.empty()) {
     MESSAGE("skipped: " << missing);
     return;
@@ -50,9 +50,9 @@ TEST_CASE("path_mtu__is_that_of_the_interface_that_a_path_is_bound_to") {
     }
     const SocketAddress from = *SocketAddress::from_host("10.99.0.2", 0);
     const SocketAddress to = *SocketAddress::from_host("10.99.0.9", 5'000);
-    by_routes = path_mtu(from, to);
-    by_device = path_mtu(from, to, "far");
-    by_none = path_mtu(from, to, "none0");
+    by_routes = egress_mtu(from, to);
+    by_device = egress_mtu(from, to, "far");
+    by_none = egress_mtu(from, to, "none0");
   });
   CHECK(by_routes == 1'500);
   CHECK(by_device == 1'300);
