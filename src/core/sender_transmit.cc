@@ -172,7 +172,9 @@ std::size_t Sender::encode_probe_of(TimeNs now, SendState& state, std::uint8_t t
     probe.last_sequence[path] = state.newest[path];
     // PROTOCOL 4.7.6: Paths given up, 16 bits, has bit i set for each path i with a packet of the transfer that is
     //     silent while another path is not (12.3.2) ...
-    if (state.newest[path] != 0 && peer.spray.is_given_up(path)) probe.given_up_paths |= 1U << path;
+    if (state.newest[path] != 0 && peer.spray.is_given_up(path)) {
+      probe.given_up_paths = static_cast<std::uint16_t>(probe.given_up_paths | 1U << path);
+    }
   }
   if (trailing_path == kNoPath && state.probe_ack_only && peer.window_blocked && peer.stall_repeats > 0 &&
       peer.stall_probe_ns == base::kNever) {

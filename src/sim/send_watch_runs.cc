@@ -256,7 +256,7 @@ void SendWatch::check_probe(std::uint16_t rank, base::TimeNs local, std::uint16_
   for (std::uint8_t path = 0; path < of.paths.size() && path < probe.path_count; ++path) {
     // Clauses 4.7.1 and 4.7.6
     check(probe.last_sequence[path] == sending->newest[path], "newest packet of a path");
-    const bool given_up = (probe.given_up_paths >> path & 1U) != 0;
+    const bool given_up = (std::uint32_t{probe.given_up_paths} >> path & 1U) != 0;
     check(!given_up || (sending->newest[path] != 0 && of.paths.size() > 1), "path given up");
   }
   if (trailing) {
