@@ -60,7 +60,7 @@ void Oracle::reads(std::uint16_t rank, base::TimeNs local, std::span<const std::
   if (prefix.path >= simulator_.host(rank).config().endpoint.paths) return;
   watches_->sends.reads(rank, local, prefix, bytes);
   must_end(watches_->sends.stopped(), "its receiver said how it ended");
-  must_end(watches_->receives.reads(rank, prefix, bytes, by_control), "what arrived settles it");
+  must_end(watches_->receives.reads(rank, local, prefix, bytes, by_control), "what arrived settles it");
 }
 
 void Oracle::sends_run(std::uint16_t rank, base::TimeNs local, const core::Transmit& run) {
@@ -69,11 +69,12 @@ void Oracle::sends_run(std::uint16_t rank, base::TimeNs local, const core::Trans
 
 void Oracle::sends(std::uint16_t rank, base::TimeNs local, const Packet& packet) {
   watches_->sends.sends(rank, local, packet);
-  watches_->receives.sends(rank, packet);
+  watches_->receives.sends(rank, local, packet.to, packet.datagram(), packet.path);
 }
 
 void Oracle::sends_message(std::uint16_t rank, base::TimeNs local, const core::ControlOutput& output) {
   watches_->sends.sends_message(rank, local, output);
+  watches_->receives.sends(rank, local, output.peer, {output.bytes, output.size}, wire::kNoAnswerPath);
 }
 
 void Oracle::must_end(core::OperationId id, const char* why) {

@@ -4,6 +4,13 @@
 
 namespace mlt::sim {
 
+namespace {
+
+// No host is stopped for longer (sim/scenario.cc).
+constexpr base::DurationNs kLongestWaitNs = 500 * base::kMillisecond;
+
+}  // namespace
+
 ReceiveWatch::ReceiveWatch(VirtualDriver& driver)
     : driver_(driver), hosts_(driver.hosts()), flows_(std::size_t{driver.hosts()} * driver.hosts()) {}
 
@@ -70,15 +77,15 @@ bool ReceiveWatch::is_over(const Flow& of, const Name& name) {
 
 // ---- what is read --------------------------------------------------------------------------------------------------
 
-core::OperationId ReceiveWatch::reads(std::uint16_t rank, const wire::Prefix& prefix, std::span<const std::byte> bytes,
-                                      bool by_control) {
+core::OperationId ReceiveWatch::reads(std::uint16_t rank, base::TimeNs local, const wire::Prefix& prefix,
+                                      std::span<const std::byte> bytes, bool by_control) {
   Flow& of = flow(rank, wire::cookie_rank(prefix.cookie));
   of.paths.resize(driver_.host(rank).config().endpoint.paths);
   switch (prefix.type) {
     case wire::PacketType::kData:
-      return by_control ? 0 : take_data(rank, of, prefix, bytes);
+      return by_control ? 0 : take_data(rank, local, of, prefix, bytes);
     case wire::PacketType::kProbe:
-      return take_probe(of, prefix, bytes, by_control);
+      return take_probe(local, of, prefix, bytes, by_control);
     case wire::PacketType::kAbort:
       return by_control ? take_abort(rank, of, prefix, bytes) : 0;
     default:
@@ -86,21 +93,24 @@ core::OperationId ReceiveWatch::reads(std::uint16_t rank, const wire::Prefix& pr
   }
 }
 
-void ReceiveWatch::count(Flow& of, const wire::Prefix& prefix) {
+void ReceiveWatch::count(base::TimeNs local, Flow& of, const wire::Prefix& prefix, std::uint32_t timestamp_ns) {
   PathIn& path = of.paths[prefix.path];
   ++path.packets;
   if (path.highest == 0 || static_cast<std::int32_t>(prefix.sequence - path.highest) > 0) {
     path.highest = prefix.sequence;
+    path.timestamp_ns = timestamp_ns;
+    path.read_ns = local;
+    path.echoed = false;
   }
 }
 
-core::OperationId ReceiveWatch::take_data(std::uint16_t rank, Flow& of, const wire::Prefix& prefix,
+core::OperationId ReceiveWatch::take_data(std::uint16_t rank, base::TimeNs local, Flow& of, const wire::Prefix& prefix,
                                           std::span<const std::byte> bytes) {
   wire::DataHeader header;
   header.prefix = prefix;
   std::span<const std::byte> payload;
   if (wire::decode_data(bytes, header, payload) != wire::DropReason::kNone) return 0;
-  count(of, prefix);
+  count(local, of, prefix, header.timestamp_ns);
   const Name name{header.tag, header.generation};
   const auto open = of.open.find(name);
   if (open == of.open.end()) {
@@ -136,13 +146,13 @@ void ReceiveWatch::take_early(std::uint16_t rank, Flow& of, const wire::DataHead
   waiting.offsets.push_back(header.offset_bytes);
 }
 
-core::OperationId ReceiveWatch::take_probe(Flow& of, const wire::Prefix& prefix, std::span<const std::byte> bytes,
-                                           bool by_control) {
+core::OperationId ReceiveWatch::take_probe(base::TimeNs local, Flow& of, const wire::Prefix& prefix,
+                                           std::span<const std::byte> bytes, bool by_control) {
   wire::Probe probe;
   if (wire::decode_probe(bytes, prefix, probe) != wire::DropReason::kNone) return 0;
   if ((prefix.flags & MLT_PROBE_FLAG_TRAILING) != 0) {
     if (by_control) return 0;
-    count(of, prefix);
+    count(local, of, prefix, probe.timestamp_ns);
   }
   const auto open = of.open.find({probe.transfer.tag, probe.transfer.generation});
   if (open == of.open.end()) return 0;
@@ -174,41 +184,57 @@ core::OperationId ReceiveWatch::take_abort(std::uint16_t rank, Flow& of, const w
 
 // ---- what is sent --------------------------------------------------------------------------------------------------
 
-void ReceiveWatch::sends(std::uint16_t rank, const Packet& packet) {
+void ReceiveWatch::sends(std::uint16_t rank, base::TimeNs local, std::uint16_t to, std::span<const std::byte> bytes,
+                         std::uint32_t by_path) {
   wire::Prefix prefix;
-  if (wire::decode_prefix(packet.datagram(), prefix) != wire::DropReason::kNone) return;
+  if (wire::decode_prefix(bytes, prefix) != wire::DropReason::kNone) return;
+  wire::Ack ack;
+  wire::BitmapMessage bitmap;
+  wire::Stop stop;
   if (prefix.type == wire::PacketType::kAck) {
-    wire::Ack ack;
-    if (wire::decode_ack(packet.datagram(), prefix, ack) != wire::DropReason::kNone) return;
-    check_block(rank, packet, prefix.path, ack.block);
+    if (wire::decode_ack(bytes, prefix, ack) != wire::DropReason::kNone) return;
+    check_block(rank, local, to, prefix.path, ack.block, (prefix.flags & MLT_ACK_FLAG_ECHO) != 0);
     for (std::uint8_t i = 0; i < ack.other_count; ++i) {
-      check_block(rank, packet, ack.others[i].path, ack.others[i].block);
+      check_block(rank, local, to, ack.others[i].path, ack.others[i].block, ack.others[i].fresh);
     }
   } else if (prefix.type == wire::PacketType::kBitmap) {
-    wire::BitmapMessage bitmap;
-    if (wire::decode_bitmap(packet.datagram(), prefix, bitmap) != wire::DropReason::kNone) return;
-    check_block(rank, packet, prefix.path, bitmap.block);
+    if (wire::decode_bitmap(bytes, prefix, bitmap) != wire::DropReason::kNone) return;
+    check_block(rank, local, to, prefix.path, bitmap.block, (prefix.flags & MLT_BITMAP_FLAG_ECHO) != 0);
   } else if (prefix.type == wire::PacketType::kStop) {
-    wire::Stop stop;
-    if (wire::decode_stop(packet.datagram(), prefix, stop) != wire::DropReason::kNone) return;
-    check_block(rank, packet, prefix.path, stop.block);
+    if (wire::decode_stop(bytes, prefix, stop) != wire::DropReason::kNone) return;
+    check_block(rank, local, to, prefix.path, stop.block, (prefix.flags & MLT_STOP_FLAG_ECHO) != 0);
   } else {
     return;
   }
-  if (prefix.sequence != packet.path) fail(15, rank, packet.to, "an answer that names another path than it takes");
+  // Clause 4.5.3
+  if (prefix.sequence != by_path) fail(15, rank, to, "an answer that names another path than it takes");
 }
 
-void ReceiveWatch::check_block(std::uint16_t rank, const Packet& packet, std::uint8_t path_number,
-                               const wire::AckBlock& block) {
-  Flow& of = flow(rank, packet.to);
+void ReceiveWatch::check_block(std::uint16_t rank, base::TimeNs local, std::uint16_t to, std::uint8_t path_number,
+                               const wire::AckBlock& block, bool fresh) {
+  Flow& of = flow(rank, to);
   of.paths.resize(driver_.host(rank).config().endpoint.paths);
-  if (path_number >= of.paths.size()) return fail(15, rank, packet.to, "an answer about a path that there is not");
-  const PathIn& path = of.paths[path_number];
-  if (block.highest_sequence == path.highest && block.received_packets == path.packets) return;
-  fail(15, rank, packet.to,
-       "path " + std::to_string(path_number) + " is said to have brought " + std::to_string(block.received_packets) +
-           " packets up to " + std::to_string(block.highest_sequence) + ", it brought " + std::to_string(path.packets) +
-           " up to " + std::to_string(path.highest));
+  if (path_number >= of.paths.size()) return fail(15, rank, to, "an answer about a path that there is not");
+  PathIn& path = of.paths[path_number];
+  if (block.highest_sequence != path.highest || block.received_packets != path.packets) {
+    fail(15, rank, to,
+         "path " + std::to_string(path_number) + " is said to have brought " + std::to_string(block.received_packets) +
+             " packets up to " + std::to_string(block.highest_sequence) + ", it brought " +
+             std::to_string(path.packets) + " up to " + std::to_string(path.highest));
+  }
+  // Clause 4.5.2
+  if (fresh == path.echoed) fail(15, rank, to, "an echo that is fresh and not said to be, or the other way round");
+  path.echoed = true;
+  if (path.packets == 0) return;
+  if (block.echo_timestamp_ns != path.timestamp_ns) fail(15, rank, to, "an echo of another packet than the highest");
+  // It may have waited for its host, before it was read.
+  const auto held = static_cast<base::DurationNs>(block.hold_ns);
+  if (held < std::min<base::DurationNs>(local - path.read_ns, 0xFFFF'FFFF) ||
+      held > local - path.read_ns + kLongestWaitNs) {
+    fail(15, rank, to,
+         "an echo that was held for " + std::to_string(held) + " ns, it was read " +
+             std::to_string(local - path.read_ns) + " ns ago");
+  }
 }
 
 }  // namespace mlt::sim

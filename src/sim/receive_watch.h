@@ -39,9 +39,11 @@ class ReceiveWatch {
   Early posted(std::uint16_t rank, std::uint16_t peer, const WatchedReceive& receive);
   void ended(std::uint16_t rank, std::uint16_t peer, core::OperationId operation);
   // The receive that what is read ends; 0: none.
-  core::OperationId reads(std::uint16_t rank, const wire::Prefix& prefix, std::span<const std::byte> bytes,
-                          bool by_control);
-  void sends(std::uint16_t rank, const Packet& packet);
+  core::OperationId reads(std::uint16_t rank, base::TimeNs local, const wire::Prefix& prefix,
+                          std::span<const std::byte> bytes, bool by_control);
+  // `by_path`: the path that it takes, wire::kNoAnswerPath over the control connection.
+  void sends(std::uint16_t rank, base::TimeNs local, std::uint16_t to, std::span<const std::byte> bytes,
+             std::uint32_t by_path);
   bool is_up(std::uint16_t rank, std::uint64_t cookie) const;
 
  private:
@@ -63,6 +65,9 @@ class ReceiveWatch {
   struct PathIn {
     std::uint32_t highest = 0;
     std::uint32_t packets = 0;
+    std::uint32_t timestamp_ns = 0;  // of the highest
+    base::TimeNs read_ns = 0;        // when it was read
+    bool echoed = true;
   };
   struct Flow {
     bool up = false;
@@ -75,15 +80,17 @@ class ReceiveWatch {
   };
 
   Flow& flow(std::uint16_t rank, std::uint16_t peer) { return flows_[std::size_t{rank} * hosts_ + peer]; }
-  core::OperationId take_data(std::uint16_t rank, Flow& of, const wire::Prefix& prefix,
+  core::OperationId take_data(std::uint16_t rank, base::TimeNs local, Flow& of, const wire::Prefix& prefix,
                               std::span<const std::byte> bytes);
-  core::OperationId take_probe(Flow& of, const wire::Prefix& prefix, std::span<const std::byte> bytes, bool by_control);
+  core::OperationId take_probe(base::TimeNs local, Flow& of, const wire::Prefix& prefix,
+                               std::span<const std::byte> bytes, bool by_control);
   core::OperationId take_abort(std::uint16_t rank, Flow& of, const wire::Prefix& prefix,
                                std::span<const std::byte> bytes);
   void take_early(std::uint16_t rank, Flow& of, const wire::DataHeader& header);
   static bool is_over(const Flow& of, const Name& name);
-  static void count(Flow& of, const wire::Prefix& prefix);
-  void check_block(std::uint16_t rank, const Packet& packet, std::uint8_t path, const wire::AckBlock& block);
+  static void count(base::TimeNs local, Flow& of, const wire::Prefix& prefix, std::uint32_t timestamp_ns);
+  void check_block(std::uint16_t rank, base::TimeNs local, std::uint16_t to, std::uint8_t path,
+                   const wire::AckBlock& block, bool fresh);
   void fail(int rule, std::uint16_t rank, std::uint16_t peer, const std::string& text);
 
   VirtualDriver& driver_;

@@ -68,15 +68,7 @@ void SendWatch::posted(std::uint16_t rank, std::uint16_t peer, WatchedSend send)
   }
   if (send.tags.empty() && send.uniform.is_critical()) sending.critical = sending.left;
   sending.send = std::move(send);
-  std::uint32_t segments = 0;
-  std::uint32_t transfers = 0;
-  for (const auto& other : of.open) {
-    if (other->ready || other->early == 0) continue;
-    segments += other->early;
-    ++transfers;
-  }
-  sending.may_wait =
-      segments >= std::max(of.peer.early_segments, 1U) || transfers >= std::max(of.peer.early_transfers, 1U);
+  sending.may_wait = is_exhausted(of);
   const auto place = std::find_if(of.open.begin(), of.open.end(),
                                   [&](const auto& other) { return sending.send.order < other->send.order; });
   of.open.insert(place, std::move(made));
@@ -93,10 +85,35 @@ void SendWatch::ended(std::uint16_t rank, std::uint16_t peer, core::OperationId 
     Sending& sending = **at;
     if (sending.send.operation != operation) continue;
     forget(senders_[rank], sending);
-    if (!sending.ready && sending.early > 0) of.budget_unknown = true;
+    if (!sending.ready && !sending.over && sending.early > 0) {
+      of.given_up.push_back({{sending.send.tag, sending.send.generation}, sending.early});
+    }
     of.open.erase(at);
     return;
   }
+}
+
+void SendWatch::release(Flow& of, const wire::TransferId& transfer) {
+  std::erase_if(of.given_up, [&](const Flow::GivenUp& given_up) { return given_up.transfer == transfer; });
+}
+
+SendWatch::EarlyOut SendWatch::early_out(const Flow& of) {
+  EarlyOut out;
+  for (const auto& sending : of.open) {
+    if (sending->ready || sending->over || sending->early == 0) continue;
+    out.segments += sending->early;
+    ++out.transfers;
+  }
+  for (const Flow::GivenUp& given_up : of.given_up) {
+    out.segments += given_up.early;
+    ++out.transfers;
+  }
+  return out;
+}
+
+bool SendWatch::is_exhausted(const Flow& of) {
+  const EarlyOut out = early_out(of);
+  return out.segments >= std::max(of.peer.early_segments, 1U) || out.transfers >= std::max(of.peer.early_transfers, 1U);
 }
 
 SendWatch::Sending* SendWatch::find(Flow& of, const wire::TransferId& transfer) {
@@ -132,7 +149,9 @@ void SendWatch::reads(std::uint16_t rank, base::TimeNs local, const wire::Prefix
     take_block(of, prefix.path, bitmap.block);
     take_answer(of, local, bitmap.probe_timestamp_ns);
     Sending* sending = find(of, bitmap.transfer);
-    if (sending == nullptr || (prefix.flags & MLT_BITMAP_FLAG_NOT_POSTED) != 0) return;
+    const bool not_posted = (prefix.flags & MLT_BITMAP_FLAG_NOT_POSTED) != 0;
+    if (not_posted && bitmap.probe_timestamp_ns == 0) release(of, bitmap.transfer);
+    if (sending == nullptr || not_posted) return;
     become_ready(*sending);
     take_bitmap(sender, of, *sending, bitmap);
   } else if (prefix.type == wire::PacketType::kStop) {
@@ -140,6 +159,7 @@ void SendWatch::reads(std::uint16_t rank, base::TimeNs local, const wire::Prefix
     if (wire::decode_stop(bytes, prefix, stop) != wire::DropReason::kNone) return;
     take_block(of, prefix.path, stop.block);
     take_answer(of, local, stop.probe_timestamp_ns);
+    release(of, stop.transfer);
     Sending* sending = find(of, stop.transfer);
     if (sending == nullptr || sending->over) return;
     // Clause 6.9.5: a success with another size is refused.

@@ -104,7 +104,12 @@ class SendWatch {
       bool behind_stall = false;  // nothing was sent for so long that it may prove the window lost (6.3.6)
     };
     std::vector<Probe> probes;
-    bool budget_unknown = false;  // early data of a send that ended: when it is forgotten is the sender's choice
+    // Early data of sends that were given up counts until their ABORT is answered, or for good (8.1.6, 8.1.7).
+    struct GivenUp {
+      wire::TransferId transfer;
+      std::uint32_t early = 0;
+    };
+    std::vector<GivenUp> given_up;
   };
   struct Sender {
     std::uint64_t turn = 0;
@@ -140,7 +145,15 @@ class SendWatch {
   void add_to_flight(std::uint16_t rank, base::TimeNs local, std::uint16_t peer, Flow& of, std::uint8_t path,
                      std::uint32_t sequence, bool is_data);
   std::uint64_t in_flight(Flow& of) const;
-  void count_early(std::uint16_t rank, base::TimeNs local, std::uint16_t peer, Flow& of, Sending& sending);
+  // What was sent for receives that are not known to be posted.
+  struct EarlyOut {
+    std::uint32_t segments = 0;
+    std::uint32_t transfers = 0;
+  };
+  static EarlyOut early_out(const Flow& of);
+  static bool is_exhausted(const Flow& of);
+  static void release(Flow& of, const wire::TransferId& transfer);
+  void count_early(std::uint16_t rank, std::uint16_t peer, Flow& of, Sending& sending);
 
   VirtualDriver& driver_;
   std::uint16_t hosts_;

@@ -111,7 +111,7 @@ void SendWatch::check_rivals(std::uint16_t rank, base::TimeNs local, std::uint16
   for (const auto& other : of.open) {
     if (other.get() == &sending) return;
     if (other->left == 0 || other->over || local >= other->send.expires_ns) continue;
-    if (!other->ready && (other->may_wait || of.budget_unknown)) continue;
+    if (!other->ready && other->may_wait) continue;
     return fail(12, rank, peer,
                 in_order(sending.send) + " sends before " + in_order(other->send) + ", which has " +
                     std::to_string(other->left) + " segments to send");
@@ -157,7 +157,7 @@ void SendWatch::check_data(std::uint16_t rank, base::TimeNs local, const Packet&
     ++senders_[rank].owed_probes;
   }
   add_to_flight(rank, local, peer, of, packet.path, prefix.sequence, true);
-  if (!s.ready) count_early(rank, local, peer, of, s);
+  if (!s.ready) count_early(rank, peer, of, s);
   if (--run_left_ > 0) return;
   // Clause 6.3.2
   const std::uint64_t packets = in_flight(of);
@@ -205,23 +205,17 @@ void SendWatch::add_to_flight(std::uint16_t rank, base::TimeNs local, std::uint1
 }
 
 // Clause 6.4.1
-void SendWatch::count_early(std::uint16_t rank, base::TimeNs local, std::uint16_t peer, Flow& of, Sending& sending) {
+void SendWatch::count_early(std::uint16_t rank, std::uint16_t peer, Flow& of, Sending& sending) {
   ++sending.early;
-  std::uint32_t segments = 0;
-  std::uint32_t transfers = 0;
-  for (const auto& other : of.open) {
-    if (other->ready || other->early == 0 || other->over || local >= other->send.expires_ns) continue;
-    segments += other->early;
-    ++transfers;
-  }
+  const EarlyOut out = early_out(of);
   const std::uint32_t most = std::max(of.peer.early_segments, 1U);
   const std::uint32_t most_transfers = std::max(of.peer.early_transfers, 1U);
-  if (segments > most || transfers > most_transfers) {
+  if (out.segments > most || out.transfers > most_transfers) {
     fail(13, rank, peer,
-         std::to_string(segments) + " early segments of " + std::to_string(transfers) + " transfers, " +
+         std::to_string(out.segments) + " early segments of " + std::to_string(out.transfers) + " transfers, " +
              std::to_string(most) + " of " + std::to_string(most_transfers) + " were offered");
   }
-  if (segments < most && transfers < most_transfers) return;
+  if (!is_exhausted(of)) return;
   for (const auto& other : of.open) other->may_wait = other->may_wait || !other->ready;
 }
 

@@ -195,6 +195,19 @@ TEST_CASE("magnitude_tagger__the_last_segment_may_hold_a_single_element") {
   CHECK(tags[1].is_important());
 }
 
+TEST_CASE("magnitude_tagger__a_shorter_last_segment_is_sampled_all_over_too") {
+  // Nearly a whole segment, whose first half is zero: one group alone would see nothing but zeros.
+  constexpr std::size_t kWhole = 8'960 / sizeof(float);
+  std::vector<float> values(10 * kWhole + kWhole - 16, 1.0F);
+  std::fill_n(values.begin() + 10 * kWhole, kWhole / 2, 0.0F);
+  std::fill(values.begin() + 10 * kWhole + kWhole / 2, values.end(), 1'000.0F);
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    const auto tags = tag(values, ElementType::kFloat32, 8'960, seed);
+    REQUIRE(tags.size() == 11);
+    CHECK(tags[10].is_important());
+  }
+}
+
 TEST_CASE("magnitude_tagger__looks_at_a_sample_and_repeats_with_the_seed") {
   // One large element in each segment: a sample of two groups of 16 in 400 sees it in about one segment of twelve.
   constexpr std::size_t kSegments = 2'000;
@@ -257,6 +270,15 @@ TEST_CASE("sampled_median__its_rank_is_within_three_percent_and_no_period_hides_
       CHECK(core::sampled_median(std::as_bytes(std::span(values)), ElementType::kFloat32, 5) == 1.0F);
     }
   }
+}
+
+TEST_CASE("sampled_median__of_few_elements_is_that_of_all_of_them") {
+  const auto median = [](std::vector<float> values) {
+    return core::sampled_median(std::as_bytes(std::span(values)), ElementType::kFloat32, 5);
+  };
+  CHECK(median({-3.0F}) == 3.0F);
+  CHECK(median({1.0F, 2.0F, 9.0F}) == 2.0F);
+  CHECK(median({9.0F, 1.0F, -2.0F}) == 2.0F);
 }
 
 TEST_CASE("median_part__leaves_no_more_samples_than_there_is_room_for_and_no_fewer_than_a_median_needs") {

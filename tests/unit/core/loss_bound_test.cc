@@ -18,6 +18,8 @@ TEST_CASE("allowed_missing__round_bounds_mean_what_they_say") {
   CHECK(allowed_missing(10, 0.1 + 0.2) == 3);
   CHECK(allowed_missing(10, 0.0) == 0);
   CHECK(allowed_missing(0, 0.5) == 0);
+  CHECK(is_within_bound(0, 0, 0.5));
+  CHECK_FALSE(is_within_bound(1, 0, 0.5));
 }
 
 TEST_CASE("allowed_missing__is_the_largest_within_the_bound") {

@@ -146,6 +146,30 @@ TEST_CASE("silence__is_concluded_from_siblings_and_ends_with_the_first_arrival")
   CHECK(used[1] > 1'000);
 }
 
+TEST_CASE("give_up__reaches_what_was_sent_after_the_last_report_even_if_nothing_follows") {
+  // Two bursts on path 0: the report of the first leaves the second in flight, and nothing more is sent there. When its
+  // siblings' later packets have arrived, it has to leave the window.
+  Spray s;
+  while (s.send(1) != 0) s.report(1), s.report(2), s.report(3);
+  const std::uint32_t first = s.sent[0];
+  s.now += 100 * kMicrosecond;
+  for (std::uint32_t i = 0; i < 3; ++i) s.sent[0] = s.spray.next_sequence(0);
+  s.spray.sent(s.now, 0, 3);
+  s.blocks[0].received_packets += first - s.blocks[0].highest_sequence;
+  s.blocks[0].highest_sequence = first;
+  s.spray.on_block(0, s.blocks[0], s.now);
+  const std::uint64_t before = s.spray.packets_in_flight();
+  REQUIRE(before >= 3);
+  s.now += 50 * kMillisecond;  // of siblings, long after
+  for (std::uint8_t path = 1; path < 4; ++path) {
+    s.sent[path] = s.spray.next_sequence(path);
+    s.spray.sent(s.now, path, 1);
+    s.report(path);
+  }
+  CHECK(s.spray.after_report(s.now));
+  CHECK(s.spray.packets_in_flight() == 0);
+}
+
 TEST_CASE("silence__of_all_paths_at_once_is_the_peers_and_no_paths") {
   Spray s;
   for (int i = 0; i < 100; ++i) s.send(4);

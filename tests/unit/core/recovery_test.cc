@@ -436,3 +436,52 @@ TEST_CASE("not_posted__that_ready_has_overtaken_is_ignored") {
   CHECK(transfer.run(100 * kMillisecond));
   CHECK(transfer.fault() == "");
 }
+
+TEST_CASE("backstop__a_probe_that_an_answer_overtakes_does_not_leave_over_tcp") {
+  // A driver whose timers are due, and that reads an answer before it asks what is to be sent.
+  core::EndpointConfig config;
+  const auto run = [&](bool answered) {
+    core::Endpoint endpoint(config);
+    core::PeerUp up;
+    up.peer = 1;
+    up.segment_bytes = 1'432;
+    up.window_bytes = 1 << 20;
+    up.early_segments = 64;
+    up.early_transfers = 8;
+    up.local_cookie = 0xAAAA'0001;
+    up.remote_cookie = 0xBBBB'0000;
+    base::TimeNs now = 1'000;
+    endpoint.on_control(now, up);
+    std::vector<std::byte> data(1'000);
+    core::SendRequest send;
+    send.operation = 1;
+    send.peer = 1;
+    send.tag = 7;
+    send.data = data;
+    REQUIRE(endpoint.post_send(now, send) == core::PostStatus::kPosted);
+    core::Transmit transmit;
+    core::ControlOutput output;
+    for (int timeouts = 0;; ++timeouts) {
+      REQUIRE(timeouts < 20);
+      while (endpoint.poll_transmit(now, {}, transmit)) {
+      }
+      now = endpoint.next_timeout();
+      endpoint.on_timeout(now);
+      if (timeouts < 6) {  // six probes go as datagrams alone
+        REQUIRE_FALSE(endpoint.poll_control(now, output));
+        continue;
+      }
+      wire::BitmapMessage not_posted;
+      not_posted.prefix.type = wire::PacketType::kBitmap;
+      not_posted.prefix.flags = MLT_BITMAP_FLAG_NOT_POSTED;
+      not_posted.prefix.cookie = up.local_cookie;
+      not_posted.transfer = {7, 0};
+      std::vector<std::byte> bytes(wire::kMaxControlBytes);
+      bytes.resize(wire::encode_bitmap(not_posted, bytes.data()));
+      if (answered) endpoint.on_datagram(now, bytes, base::Ecn::kNotEct, now);
+      return endpoint.poll_control(now, output);
+    }
+  };
+  CHECK(run(false));
+  CHECK_FALSE(run(true));
+}

@@ -222,3 +222,28 @@ TEST_CASE("endpoint__bitmap_of_a_round_that_is_still_being_sent_is_counted_and_c
   CHECK(transfer.fault() == "");
   CHECK(network.counter(0, Counter::k_segments_repaired) == 0);
 }
+
+TEST_CASE("endpoint__bitmap_that_asks_for_nothing_starts_no_round") {
+  // Three segments arrive, no answer does: the sender waits.
+  VirtualNetwork network(NetworkConfig{});
+  network.drop_if = [](const test::Flight& f) { return f.type != wire::PacketType::kData; };
+  Transfer transfer(network, 3 * 1'432);
+  transfer.post();
+  network.run_for(kMillisecond);
+  REQUIRE(network.counter(0, Counter::k_data_packets_sent) == 3);
+  wire::BitmapMessage bitmap;
+  bitmap.prefix.type = wire::PacketType::kBitmap;
+  bitmap.prefix.cookie = network.cookie(1, 0);
+  bitmap.transfer = {7, 0};
+  const std::array<std::byte, 1> all_arrived{std::byte{0x07}};  // the byte's other bits are no segments
+  bitmap.segment_count = 3;
+  bitmap.bits = all_arrived;
+  std::vector<std::byte> bytes(wire::kMaxControlBytes);
+  bytes.resize(wire::encode_bitmap(bitmap, bytes.data()));
+  const std::uint64_t stale = network.counter(0, Counter::k_stale_control);
+  network.inject(0, bytes);
+  CHECK(network.counter(0, Counter::k_stale_control) == stale + 1);
+  network.drop_if = nullptr;
+  REQUIRE(transfer.run());
+  CHECK(transfer.fault() == "");
+}
