@@ -192,8 +192,9 @@ def test_testbed__verify_while_a_job_runs(bed: Testbed, policy: Path) -> None:
     assert mlt("apply", policy, host, "-t", "linux").returncode == 0
 
     def job(tos: int) -> str:
-        send = f"import socket; s = socket.socket(2, 2); s.setsockopt(0, 1, {tos}); "
-        send += f"[s.sendto(bytes(1000), ('{bed.address('host1')}', 9)) for _ in range(200)]"
+        send = f"import socket, time; s = socket.socket(2, 2); s.setsockopt(0, 1, {tos}); "
+        # Until its neighbour's address is known a host keeps few packets and drops the rest: paced, none is dropped.
+        send += f"[(s.sendto(bytes(1000), ('{bed.address('host1')}', 9)), time.sleep(0.002)) for _ in range(200)]"
         inside = " ".join(bed.command("host0", [sys.executable, "-c"]))
         return f'{inside} "{send}"'
 
