@@ -114,10 +114,6 @@ struct Options {
   std::uint32_t early_segments = 2'048;   // kept for receives that are not posted yet, shared by the other ranks
   std::uint32_t early_transfers = 2'048;  // that these may belong to
   std::uint32_t busy_poll_us = 0;         // how long the kernel polls the interface for it (SO_BUSY_POLL); 0: not
-  // Threads that make the system calls of the paths, path i by thread i modulo their number; at most as many as paths.
-  // 0: none, the I/O thread makes them. `io_cpus`: the CPU that each runs on; empty: any.
-  std::uint16_t io_threads = 0;
-  std::vector<int> io_cpus;
   // DSCP of each traffic class, class 0 (the most urgent) first; its size is the number of classes, 1 to 8. Every code
   // point is below 64 and belongs to one class. Empty: 3, 7, 11, 15, 19, 23, 27. The switches need the same map.
   std::vector<std::uint8_t> data_dscp;

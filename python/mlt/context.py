@@ -53,9 +53,7 @@ class Context(GroupCollectives):
     ``paths`` are the ways to each peer that packets are sprayed over (``mlt.paths.resolve``: a number, interfaces or
     addresses, mappings, or a YAML file; None: what MLT_PATHS says, else one); all ranks need the same number.
     ``busy_poll_us``: how long the kernel polls the interface when a socket is read and empty (needs CAP_NET_ADMIN).
-    ``io_threads`` threads make the system calls of the paths, one for each group of them, on the CPUs of ``io_cpus``
-    if given (None: MLT_IO_THREADS and MLT_IO_CPUS, else 0: the thread that runs the protocol makes them). Ranks may
-    differ in it.
+    ``io_threads`` and ``io_cpus`` are gone; what still asks for them is refused.
     ``datapath`` is what carries datagrams here (None: MLT_DATAPATH, else ``auto``): ``udp``, ``vma``, ``xdp``, or
     ``auto``, which is ``vma`` under libvma and ``udp`` elsewhere. Ranks may differ in it. See docs/datapaths.md.
     ``max_operations``, ``max_tags``, ``early_segments`` and ``early_transfers`` are limits (``mlt.limits.Limits``;
@@ -112,7 +110,7 @@ class Context(GroupCollectives):
         connect_ns = _nanoseconds(connect_timeout, "connect_timeout")
         dscp = qos.resolve(qos_policy)
         ways = paths_module.resolve(paths, ranks=config.size, rank=config.rank)
-        threads = io_threads_module.resolve(io_threads, io_cpus)
+        io_threads_module.refuse(io_threads, io_cpus)
         limits = limits_module.resolve(
             {
                 "max_operations": max_operations,
@@ -143,8 +141,6 @@ class Context(GroupCollectives):
             faults=(faults if faults is not None else Faults()).to_native(),
             paths=[way.to_native() for way in ways],
             busy_poll_us=_at_least(busy_poll_us, 0, "busy_poll_us"),
-            io_threads=threads.count,
-            io_cpus=list(threads.cpus),
             datapath=datapath if datapath is not None else os.environ.get("MLT_DATAPATH") or "auto",
             secret=config.secret.reveal() if config.secret is not None else b"",
             insecure=config.insecure,

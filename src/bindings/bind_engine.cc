@@ -20,9 +20,9 @@ std::unique_ptr<EngineHandle> make_engine(
     std::uint16_t control_port, std::uint32_t segment_bytes, double line_rate_bits_per_second,
     std::uint32_t receive_buffer_bytes, std::int64_t operation_timeout_ns, std::int64_t peer_timeout_ns,
     std::uint32_t spin_us, std::vector<std::uint8_t> data_dscp, std::uint8_t control_dscp, const FaultOptions& faults,
-    std::vector<PathOptions> paths, std::uint32_t busy_poll_us, const std::string& datapath, std::uint16_t io_threads,
-    std::vector<int> io_cpus, const py::bytes& secret, bool insecure, std::uint32_t max_operations,
-    std::uint32_t max_tags, std::uint32_t early_segments, std::uint32_t early_transfers) {
+    std::vector<PathOptions> paths, std::uint32_t busy_poll_us, const std::string& datapath, const py::bytes& secret,
+    bool insecure, std::uint32_t max_operations, std::uint32_t max_tags, std::uint32_t early_segments,
+    std::uint32_t early_transfers) {
   return std::make_unique<EngineHandle>(Options{.rank = rank,
                                                 .ranks = ranks,
                                                 .job = job,
@@ -43,8 +43,6 @@ std::unique_ptr<EngineHandle> make_engine(
                                                 .early_segments = early_segments,
                                                 .early_transfers = early_transfers,
                                                 .busy_poll_us = busy_poll_us,
-                                                .io_threads = io_threads,
-                                                .io_cpus = std::move(io_cpus),
                                                 .data_dscp = std::move(data_dscp),
                                                 .control_dscp = control_dscp,
                                                 .datapath = datapath,
@@ -104,10 +102,9 @@ void register_engine(py::module_& module) {
            py::arg("receive_buffer_bytes"), py::arg("operation_timeout_ns"), py::arg("peer_timeout_ns"),
            py::arg("spin_us"), py::arg("data_dscp"), py::arg("control_dscp"), py::arg("faults"),
            py::arg("paths") = std::vector<PathOptions>{}, py::arg("busy_poll_us") = 0, py::arg("datapath") = "auto",
-           py::arg("io_threads") = 0, py::arg("io_cpus") = std::vector<int>{}, py::arg("secret") = py::bytes(),
-           py::arg("insecure") = false, py::arg("max_operations") = Options{}.max_operations,
-           py::arg("max_tags") = Options{}.max_tags, py::arg("early_segments") = Options{}.early_segments,
-           py::arg("early_transfers") = Options{}.early_transfers)
+           py::arg("secret") = py::bytes(), py::arg("insecure") = false,
+           py::arg("max_operations") = Options{}.max_operations, py::arg("max_tags") = Options{}.max_tags,
+           py::arg("early_segments") = Options{}.early_segments, py::arg("early_transfers") = Options{}.early_transfers)
       .def_property_readonly("control_port", [](const EngineHandle& self) { return self.engine().control_port(); })
       .def_property_readonly("udp_port", [](const EngineHandle& self) { return self.engine().udp_port(); })
       .def_property_readonly("receive_buffer_bytes",

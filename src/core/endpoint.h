@@ -18,8 +18,7 @@
 namespace mlt::core {
 
 // One GSO run: one peer, one DSCP, one ECN mark, one path. Slices point into the tensor and into the run itself. The
-// driver sends it before the next call, or keeps it and a copy of what lies in the run itself: then whoever posted the
-// tensor hears of its completion only when the run has left (engine/completion_fence.h).
+// driver sends it before the next call.
 using Transmit = base::DatagramRun;
 
 // What reaches an endpoint beside datagrams: the control connection's news, and a caller's second thoughts.

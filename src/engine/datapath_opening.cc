@@ -12,7 +12,6 @@
 #include "io/fault_datapath.h"
 #include "io/interface.h"
 #include "io/path_spec.h"
-#include "io/threaded_datapath.h"
 #include "io/udp_datapath.h"
 #include "io/udp_paths_datapath.h"
 #include "io/vma_datapath.h"
@@ -35,10 +34,10 @@ bool is_data(std::span<const std::byte> first_bytes) {
   return !first_bytes.empty() && (static_cast<std::uint8_t>(first_bytes[0]) & 0x0F) == MLT_TYPE_DATA;
 }
 
-io::FaultOptions fault_options(const FaultOptions& faults, std::uint16_t rank, std::uint64_t group) {
+io::FaultOptions fault_options(const FaultOptions& faults, std::uint16_t rank) {
   io::FaultOptions options;
-  // Every rank has faults of its own, and every group of paths of it, all of them from one seed.
-  options.seed = faults.seed * 0x9E3779B97F4A7C15ULL + rank + (group << 16);
+  // Every rank has faults of its own, all of them from one seed.
+  options.seed = faults.seed * 0x9E3779B97F4A7C15ULL + rank;
   options.drop = faults.drop;
   options.duplicate = faults.duplicate;
   options.reorder = faults.reorder;
@@ -235,67 +234,16 @@ std::uint32_t wanted_receive_buffer_bytes(const Options& options) {
 
 namespace {
 
-OpenedDatapath with_faults(const Options& options, std::unique_ptr<io::NetworkDatapath> network, std::uint64_t group) {
+OpenedDatapath with_faults(const Options& options, std::unique_ptr<io::NetworkDatapath> network) {
   OpenedDatapath opened;
   opened.network = network.get();
   opened.outer = std::move(network);
   if (options.faults.any()) {
     io::OsError error;
-    const io::FaultOptions faults = fault_options(options.faults, options.rank, group);
+    const io::FaultOptions faults = fault_options(options.faults, options.rank);
     opened.outer = io::FaultDatapath::wrap(std::move(opened.outer), faults, error);
     if (!opened.outer) throw_os_error(error, options.rank);
   }
-  return opened;
-}
-
-// Before a socket is opened.
-void check_io_threads(const Options& options, std::size_t paths) {
-  const auto refuse_threads = [&](const std::string& why) {
-    throw Error(ErrorCode::kConfig,
-                "rank " + std::to_string(options.rank) + ": io_threads is " + std::to_string(options.io_threads) + why);
-  };
-  if (!options.io_cpus.empty() && options.io_cpus.size() != options.io_threads) {
-    refuse_threads(" and io_cpus names " + std::to_string(options.io_cpus.size()) + " CPUs: give one for each thread");
-  }
-  for (const int cpu : options.io_cpus) {
-    if (cpu < 0) refuse_threads(" and io_cpus names CPU " + std::to_string(cpu) + ": they count from 0");
-  }
-  if (options.io_threads > paths) {
-    refuse_threads(", and there " + std::string(paths == 1 ? "is 1 path" : "are " + std::to_string(paths) + " paths") +
-                   ": each thread serves one at least; give fewer threads, or more paths");
-  }
-  if (options.io_threads > 0 && (io::find_vma().present || (options.datapath != "udp" && options.datapath != "auto"))) {
-    refuse(options,
-           "is served by the thread that runs the protocol, for its memory is that thread's: io_threads is for "
-           "'udp'");
-  }
-}
-
-// A datapath with the sockets of every io_threads-th path for each thread.
-OpenedDatapath open_threads(const Options& options, const io::UdpOptions& udp, const std::vector<io::PathSpec>& specs) {
-  io::OsError error;
-  std::vector<io::IoGroup> groups;
-  for (std::size_t number = 0; number < options.io_threads; ++number) {
-    io::IoGroup group;
-    io::UdpPathsDatapath::PathSet served = 0;
-    for (std::size_t path = number; path < specs.size(); path += options.io_threads) {
-      served |= io::UdpPathsDatapath::PathSet{1} << path;
-      group.paths.push_back(static_cast<std::uint8_t>(path));
-    }
-    auto network = io::UdpPathsDatapath::open(udp, specs, error, served);
-    if (!network) throw_os_error(error, options.rank);
-    OpenedDatapath opened = with_faults(options, std::move(network), number);
-    group.outer = std::move(opened.outer);
-    group.network = opened.network;
-    if (!options.io_cpus.empty()) group.cpu = options.io_cpus[number];
-    groups.push_back(std::move(group));
-  }
-  const base::DurationNs spin_ns = options.spin_us * base::kMicrosecond;
-  auto threads = io::ThreadedDatapath::open(std::move(groups), options.ranks, spin_ns, error);
-  if (!threads) throw_os_error(error, options.rank);
-  OpenedDatapath opened;
-  opened.network = threads.get();
-  opened.outer = std::move(threads);
   return opened;
 }
 
@@ -308,12 +256,10 @@ OpenedDatapath open_datapath(const Options& options) {
   udp.socket.send_buffer_bytes = udp.socket.receive_buffer_bytes;
   udp.socket.busy_poll_us = options.busy_poll_us;
   udp.peer_count = options.ranks;
-  check_io_threads(options, specs.size());
-  if (options.io_threads > 0) return open_threads(options, udp, specs);
   io::OsError error;
   std::unique_ptr<io::NetworkDatapath> network = open_network(options, udp, specs, error);
   if (!network) throw_os_error(error, options.rank);
-  return with_faults(options, std::move(network), 0);
+  return with_faults(options, std::move(network));
 }
 
 }  // namespace mlt::engine

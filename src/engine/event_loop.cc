@@ -54,12 +54,6 @@ void EventLoop::run() {
   }
   say_goodbye();
   snapshot_counters();
-  // Its threads, if it has any, read the memory of sends until they end.
-  network_ = nullptr;
-  datapath_.reset();
-  while (fence_.pop_any(completion_)) {  // what only waited for them ends as it did
-    if (!collective::is_machine_operation(completion_.operation)) finish_user(completion_);
-  }
   base::fence_streamed();  // of receives under way, whose memory is given back below
   // PROTOCOL 10.1.3: Operations that are still under way then end as cancelled here, and as peer failed at the other
   //     side.
@@ -133,7 +127,6 @@ bool EventLoop::service_channel(TimeNs now) {
 
 bool EventLoop::transmit() {
   bool any = false;
-  while (datapath_->poll_refused(refused_run_)) on_refused_run(refused_run_);
   for (std::size_t i = 0; i < kTransmitBudget && datapath_->has_room(); ++i) {
     // Each run carries the time it leaves at: the round trip is measured from there.
     const TimeNs now = io::monotonic_now();
@@ -144,27 +137,25 @@ bool EventLoop::transmit() {
   return any;
 }
 
-// The run's slices point into tensors: it leaves before anything can complete, or the fence waits until it has.
+// The run's slices point into tensors: it leaves before anything can complete.
 void EventLoop::send_run(const core::Transmit& run) {
-  io::RefusedRun refused{
-      io::SendStatus::kWouldBlock, run.peer, run.path, std::min(run.datagram_bytes, run.total_bytes), {}};
+  io::SendStatus status = io::SendStatus::kWouldBlock;
   for (int waited_ms = 0; waited_ms < kSendWaitMs; ++waited_ms) {
-    refused.status = datapath_->send(io::monotonic_now(), run);
-    if (refused.status == io::SendStatus::kSent) return;
-    if (refused.status != io::SendStatus::kWouldBlock) break;
+    status = datapath_->send(io::monotonic_now(), run);
+    if (status == io::SendStatus::kSent) return;
+    if (status != io::SendStatus::kWouldBlock) break;
     pollfd writable{datapath_->writable_fd(run), POLLOUT, 0};
     ::poll(&writable, 1, 1);
   }
-  if (refused.status == io::SendStatus::kFailed) refused.error = datapath_->last_error();
-  on_refused_run(refused);
+  on_refused_run(run, status);
 }
 
 // PROTOCOL 18.1.4: A run that the system refuses to send is lost like any datagram, and the reason is named if its
 //     transfer then fails.
-void EventLoop::on_refused_run(const io::RefusedRun& run) {
+void EventLoop::on_refused_run(const core::Transmit& run, io::SendStatus status) {
   ++send_failures_;
-  if (run.status == io::SendStatus::kFailed) peers_[run.peer].send_error = run.error;
-  if (run.status == io::SendStatus::kTooLarge) on_too_large(run);
+  if (status == io::SendStatus::kFailed) peers_[run.peer].send_error = datapath_->last_error();
+  if (status == io::SendStatus::kTooLarge) on_too_large(run);
 }
 
 void EventLoop::on_run(const base::ReceivedRun& run) {
@@ -215,7 +206,6 @@ void EventLoop::stop() {
 void EventLoop::say_goodbye() {
   now_ = io::monotonic_now();
   commands_.run(now_);
-  datapath_->runs_left();  // begins with what the last turn queued: nothing else does before the datapath ends
   endpoint_->on_control(now_, core::Closing{});
   send_backstop();
   // PROTOCOL 10.1.2: Goodbye follows these on the same connection, which keeps the order ...
@@ -234,10 +224,6 @@ void EventLoop::say_goodbye() {
 bool EventLoop::drain_completions(TimeNs now) {
   bool any = false;
   while (endpoint_->poll_completion(completion_)) {
-    any = true;
-    if (!fence_.hold(*datapath_, completion_)) hand_over(now, completion_);
-  }
-  while (fence_.pop(*datapath_, completion_)) {
     any = true;
     hand_over(now, completion_);
   }

@@ -18,7 +18,6 @@
 #include "core/endpoint.h"
 #include "engine/collectives.h"
 #include "engine/command_queue.h"
-#include "engine/completion_fence.h"
 #include "engine/operation_table.h"
 #include "engine/words.h"
 #include "io/control_channel.h"
@@ -99,8 +98,8 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink {
   bool step(TimeNs now);
   bool transmit();
   void send_run(const core::Transmit& run);
-  void on_refused_run(const io::RefusedRun& run);
-  void on_too_large(const io::RefusedRun& run);
+  void on_refused_run(const core::Transmit& run, io::SendStatus status);
+  void on_too_large(const core::Transmit& run);
   PathLimitWords path_limit_words(std::uint16_t peer) const;
   std::string probed_limit(std::uint16_t peer) const;
   void explain_failure(const core::Completion& completion, std::string& error);
@@ -138,8 +137,6 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink {
   core::Transmit transmit_;
   core::ControlOutput control_output_;
   core::Completion completion_;
-  CompletionFence fence_;
-  io::RefusedRun refused_run_;
   std::unique_ptr<Collectives> collectives_;
   std::uint64_t send_failures_ = 0;
   std::uint64_t loops_ = 0;

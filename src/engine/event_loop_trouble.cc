@@ -9,10 +9,10 @@ namespace mlt::engine {
 
 // PROTOCOL 18.1.6: Where the system refuses a datagram because the interface carries only smaller ones, the same MUST
 //     happen at once. The reason names both ranks, the sizes and the way out.
-void EventLoop::on_too_large(const io::RefusedRun& run) {
+void EventLoop::on_too_large(const core::Transmit& run) {
   PeerRecord& record = peers_[run.peer];
   const std::uint32_t headers = io::udp_header_bytes(record.udp_addresses[run.path]);
-  const std::uint32_t ours = headers + run.datagram_bytes;
+  const std::uint32_t ours = headers + std::min(run.datagram_bytes, run.total_bytes);
   // Of several paths the widest decides: a run that one path refuses is lost, and the others get its segments.
   std::uint32_t path = 0;
   for (std::uint8_t i = 0; i < network_->paths(); ++i) {

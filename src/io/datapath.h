@@ -36,15 +36,6 @@ enum class SendStatus : std::uint8_t {
   kFailed,      // the system refused it; see last_error(). Counts as a lost run, never retried here
 };
 
-// A run that send() took and that did not leave after all.
-struct RefusedRun {
-  SendStatus status = SendStatus::kFailed;  // kWouldBlock: the system took nothing for too long
-  std::uint16_t peer = 0;
-  std::uint8_t path = 0;
-  std::uint32_t datagram_bytes = 0;  // of the largest datagram
-  std::string error;                 // text of a kFailed
-};
-
 // Where a datapath puts what it received; called on the owner's thread, from inside receive().
 class ReceiveSink {
  public:
@@ -60,27 +51,12 @@ class Datapath {
 
   virtual const Capabilities& capabilities() const = 0;
 
-  // Sends one run. `now` is the driver's clock: wrappers that delay need it, sockets ignore it.
+  // Sends one run; its slices are read no more afterwards. `now` is the driver's clock: wrappers that delay need it,
+  // sockets ignore it.
   virtual SendStatus send(base::TimeNs now, const base::DatagramRun& run) = 0;
-
-  // The fence, for a datapath whose send() puts a run into a queue that another thread empties. The slices of a run
-  // that was taken may be read until it has left, but for those in its own scratch, which are copied: whoever owns that
-  // memory gets it back, by a completion, when runs_left() has reached what runs_taken() was. Equal, always, where
-  // send() itself hands the bytes to the system. The other thread begins with it at the latest when the owner calls
-  // receive() or runs_left(), and readable_fd() wakes the owner when more has left.
-  virtual std::uint64_t runs_taken() const { return 0; }
-  virtual std::uint64_t runs_left() { return 0; }
 
   // False: send() may answer kWouldBlock, whatever the run. readable_fd() wakes the owner when that has passed.
   virtual bool has_room() { return true; }
-
-  // What became of a run that was taken, oldest first; false if there is nothing to tell. Whoever sends asks this, for
-  // what is not asked for takes up room.
-  virtual bool poll_refused(RefusedRun&) { return false; }
-
-  // From now on receive() puts a run at the start of `buffer`, of 65,535 bytes at least, until it is given another:
-  // then the sink may keep what is there. False: this datapath has its own memory.
-  virtual bool receive_into(std::span<std::byte>) { return false; }
 
   // Hands up to `budget_runs` received runs to the sink; returns how many.
   virtual std::size_t receive(base::TimeNs now, std::size_t budget_runs, ReceiveSink& sink) = 0;

@@ -92,8 +92,7 @@ UdpDatapath::UdpDatapath(UdpSocket socket, const UdpOptions& options)
       device_(options.socket.device),
       counters_(kNames),
       peers_(options.peer_count),
-      own_buffer_(kMaxIpPacketBytes),
-      receive_buffer_(own_buffer_) {
+      receive_buffer_(kMaxIpPacketBytes) {
   capabilities_.max_run_segments = base::kMaxRunSegments;
   capabilities_.max_run_bytes = base::kMaxRunBytes;
   capabilities_.receive_buffer_bytes = socket_.granted_receive_bytes();
@@ -279,12 +278,6 @@ std::string UdpDatapath::last_error() const {
   return os_error(failed_errno_, "send datagrams to rank " + std::to_string(failed_peer_) + " at",
                   peers_[failed_peer_].format())
       .text;
-}
-
-bool UdpDatapath::receive_into(std::span<std::byte> buffer) {
-  MLT_CHECK(buffer.size() >= kMaxIpPacketBytes);
-  receive_buffer_ = buffer;
-  return true;
 }
 
 std::size_t UdpDatapath::receive(base::TimeNs now, std::size_t budget_runs, ReceiveSink& sink) {

@@ -69,7 +69,6 @@ class UdpDatapath final : public NetworkDatapath {
   const Capabilities& capabilities() const override { return capabilities_; }
   SendStatus send(base::TimeNs now, const base::DatagramRun& run) override;
   std::size_t receive(base::TimeNs now, std::size_t budget_runs, ReceiveSink& sink) override;
-  bool receive_into(std::span<std::byte> buffer) override;
   int readable_fd() const override { return socket_.fd(); }
   PathCount path_count(std::uint8_t) const override {
     return {counters_[UdpCounter::kRunsSent], counters_[UdpCounter::kSendFailed] +
@@ -108,8 +107,7 @@ class UdpDatapath final : public NetworkDatapath {
   std::array<mmsghdr, base::kMaxRunSegments> messages_;
   alignas(cmsghdr) std::array<std::byte, 64> send_control_;
   alignas(cmsghdr) std::array<std::byte, 128> receive_control_;
-  std::vector<std::byte> own_buffer_;
-  std::span<std::byte> receive_buffer_;  // where the next run goes
+  std::vector<std::byte> receive_buffer_;
 };
 
 }  // namespace mlt::io

@@ -21,7 +21,7 @@ OsError of_path(OsError error, std::uint8_t path) {
 }  // namespace
 
 std::unique_ptr<UdpPathsDatapath> UdpPathsDatapath::open(const UdpOptions& common, std::span<const PathSpec> specs,
-                                                         OsError& error, PathSet served) {
+                                                         OsError& error) {
   if (specs.empty() || specs.size() > MLT_MAX_PATHS) {
     error = bad_argument("cannot open a UDP datapath with " + std::to_string(specs.size()) + " paths; give 1 to " +
                          std::to_string(MLT_MAX_PATHS) + ".");
@@ -29,7 +29,6 @@ std::unique_ptr<UdpPathsDatapath> UdpPathsDatapath::open(const UdpOptions& commo
   }
   const auto paths = static_cast<std::uint8_t>(specs.size());
   std::unique_ptr<UdpPathsDatapath> datapath(new UdpPathsDatapath(paths, common.peer_count));
-  const auto serves = [served](std::uint8_t path) { return ((served >> path) & 1U) != 0; };
   // The paths' own sockets first: the first of all is that of the first path.
   for (std::uint8_t path = 0; path < paths; ++path) {
     if (specs[path].bind.family() != specs[0].bind.family()) {
@@ -38,11 +37,9 @@ std::unique_ptr<UdpPathsDatapath> UdpPathsDatapath::open(const UdpOptions& commo
                       path);
       return nullptr;
     }
-    if (serves(path) && !datapath->open_path(common, specs[path], path, error)) return nullptr;
+    if (!datapath->open_path(common, specs[path], path, error)) return nullptr;
   }
-  MLT_CHECK(!datapath->sockets_.empty());
   for (std::uint8_t path = 0; path < paths; ++path) {
-    if (!serves(path)) continue;
     UdpOptions options = common;
     options.path = path;
     options.flow_label = specs[path].flow_label;
@@ -132,7 +129,6 @@ void UdpPathsDatapath::combine_capabilities() {
   }
   // The smallest, not the sum: when the other paths fail, a peer's whole window comes in by one socket.
   for (const std::uint16_t own : own_) {
-    if (own == kNoSocket) continue;
     capabilities_.receive_buffer_bytes =
         std::min(capabilities_.receive_buffer_bytes, sockets_[own].udp->capabilities().receive_buffer_bytes);
   }
@@ -140,7 +136,6 @@ void UdpPathsDatapath::combine_capabilities() {
 
 void UdpPathsDatapath::name_counters() {
   for (std::uint8_t path = 0; path < path_count_; ++path) {
-    if (own_[path] == kNoSocket) continue;
     const std::string prefix = "udp_path" + std::to_string(path);
     path_names_.push_back(prefix + "_runs_sent");
     path_names_.push_back(prefix + "_runs_failed");
@@ -169,8 +164,7 @@ bool UdpPathsDatapath::set_peer_paths(std::uint16_t rank, std::span<const Socket
 
 UdpDatapath* UdpPathsDatapath::route(const base::DatagramRun& run) const {
   if (run.peer >= peers_ || run.path >= path_count_) return nullptr;
-  const std::uint16_t socket = routes_[std::size_t{run.path} * peers_ + run.peer];
-  return socket == kNoSocket ? nullptr : sockets_[socket].udp.get();
+  return sockets_[routes_[std::size_t{run.path} * peers_ + run.peer]].udp.get();
 }
 
 SendStatus UdpPathsDatapath::send(base::TimeNs now, const base::DatagramRun& run) {
@@ -187,13 +181,8 @@ int UdpPathsDatapath::writable_fd(const base::DatagramRun& run) const {
 }
 
 const SocketAddress& UdpPathsDatapath::path_address(std::uint8_t path) const {
-  MLT_CHECK(path < path_count_ && own_[path] != kNoSocket);
+  MLT_CHECK(path < path_count_);
   return sockets_[own_[path]].udp->local_address();
-}
-
-bool UdpPathsDatapath::receive_into(std::span<std::byte> buffer) {
-  for (const Socket& socket : sockets_) socket.udp->receive_into(buffer);
-  return true;
 }
 
 std::size_t UdpPathsDatapath::receive(base::TimeNs now, std::size_t budget_runs, ReceiveSink& sink) {
@@ -243,7 +232,6 @@ std::span<const NamedCounter> UdpPathsDatapath::counters() const {
   }
   std::size_t at = common;
   for (std::uint8_t path = 0; path < path_count_; ++path) {
-    if (own_[path] == kNoSocket) continue;
     const PathCount count = path_count(path);
     reported_[at++].value = count.runs_sent;
     reported_[at++].value = count.runs_failed;

@@ -3,9 +3,8 @@
 // and port of that path, so that both ports differ and every switch's hash sees it.
 //
 // All sockets are read, each its part of the budget. What they count is added up; runs sent and failed are also counted
-// by path ("udp_path0_runs_sent"). A job of one path has a UdpDatapath alone. Where several threads share the paths
-// (ThreadedDatapath), each has one of these that serves its part of them; paths keep their numbers. One thread owns it;
-// no call but construction, counters() and last_error() allocates.
+// by path ("udp_path0_runs_sent"). A job of one path has a UdpDatapath alone. One thread owns it; no call but
+// construction, counters() and last_error() allocates.
 #pragma once
 
 #include <sys/epoll.h>
@@ -25,18 +24,14 @@ namespace mlt::io {
 
 class UdpPathsDatapath final : public NetworkDatapath {
  public:
-  using PathSet = std::uint32_t;  // bit i: path i
-  static constexpr PathSet kAllPaths = ~PathSet{0};
-
-  // `common` is what all paths share; its address, path, flow label and segments are the specs'. The paths of `served`
-  // have sockets here; runs for others are answered kNoPeer. Null on failure, with `error` filled.
+  // `common` is what all paths share; its address, path, flow label and segments are the specs'. Null on failure, with
+  // `error` filled.
   static std::unique_ptr<UdpPathsDatapath> open(const UdpOptions& common, std::span<const PathSpec> specs,
-                                                OsError& error, PathSet served = kAllPaths);
+                                                OsError& error);
 
   bool set_peer(std::uint16_t rank, const SocketAddress& address, OsError& error) override;
   const SocketAddress& local_address() const override { return sockets_.front().udp->local_address(); }
   std::uint8_t paths() const override { return path_count_; }
-  // Of a path that is served.
   const SocketAddress& path_address(std::uint8_t path) const override;
   std::string path_device(std::uint8_t path) const override { return sockets_[own_[path]].udp->path_device(0); }
   bool set_peer_paths(std::uint16_t rank, std::span<const SocketAddress> addresses, OsError& error) override;
@@ -45,7 +40,6 @@ class UdpPathsDatapath final : public NetworkDatapath {
   const Capabilities& capabilities() const override { return capabilities_; }
   SendStatus send(base::TimeNs now, const base::DatagramRun& run) override;
   std::size_t receive(base::TimeNs now, std::size_t budget_runs, ReceiveSink& sink) override;
-  bool receive_into(std::span<std::byte> buffer) override;
   int readable_fd() const override { return epoll_.get(); }
   int writable_fd(const base::DatagramRun& run) const override;
   base::TimeNs next_timeout() const override;
@@ -58,10 +52,8 @@ class UdpPathsDatapath final : public NetworkDatapath {
     std::uint8_t path = 0;
   };
 
-  static constexpr std::uint16_t kNoSocket = 0xFFFF;
-
   UdpPathsDatapath(std::uint8_t paths, std::uint16_t peers)
-      : path_count_(paths), peers_(peers), own_(paths, kNoSocket), routes_(std::size_t{paths} * peers, kNoSocket) {}
+      : path_count_(paths), peers_(peers), own_(paths), routes_(std::size_t{paths} * peers) {}
 
   bool open_path(const UdpOptions& common, const PathSpec& spec, std::uint8_t path, OsError& error);
   bool open_lists(const UdpOptions& path_options, const PathSpec& spec, OsError& error);
@@ -72,7 +64,7 @@ class UdpPathsDatapath final : public NetworkDatapath {
 
   std::uint8_t path_count_;
   std::uint16_t peers_;
-  std::vector<Socket> sockets_;        // the served paths' own; then those of lists that only some ranks get
+  std::vector<Socket> sockets_;        // the paths' own; then those of lists that only some ranks get
   std::vector<std::uint16_t> own_;     // [path]: its own socket
   std::vector<std::uint16_t> routes_;  // [path * peers + rank]: by which of the sockets
   UniqueFd epoll_;

@@ -12,7 +12,6 @@
 #include "allocation_counter.h"
 #include "io/fault_datapath.h"
 #include "io/memory_datapath.h"
-#include "io/threaded_datapath.h"
 #include "io/udp_datapath.h"
 #include "network_pairs.h"
 #include "unit/io/datagrams.h"
@@ -52,21 +51,7 @@ Pair wrapped(Pair pair) {
   return pair;
 }
 
-enum class Thread { kNone, kOne, kOneWithFaults };
-
-// Served by an I/O thread: where there are faults, they are inside.
-std::unique_ptr<io::NetworkDatapath> threaded(std::unique_ptr<io::NetworkDatapath> end, bool faults) {
-  std::vector<io::IoGroup> groups(1);
-  groups[0].network = end.get();
-  groups[0].outer = faults ? wrapped(std::unique_ptr<io::Datapath>(std::move(end))) : std::move(end);
-  groups[0].paths = {0};
-  io::OsError error;
-  auto made = io::ThreadedDatapath::open(std::move(groups), 2, 0, error);
-  REQUIRE_MESSAGE(made != nullptr, error.text);
-  return made;
-}
-
-Pair udp_pair(const char* host, bool offload, Thread thread = Thread::kNone) {
+Pair udp_pair(const char* host, bool offload) {
   std::array<std::unique_ptr<io::NetworkDatapath>, 2> ends;
   for (auto& end : ends) {
     io::UdpOptions options;
@@ -77,7 +62,6 @@ Pair udp_pair(const char* host, bool offload, Thread thread = Thread::kNone) {
     io::OsError error;
     end = io::UdpDatapath::open(options, error);
     REQUIRE_MESSAGE(end != nullptr, error.text);
-    if (thread != Thread::kNone) end = threaded(std::move(end), thread == Thread::kOneWithFaults);
   }
   io::OsError error;
   REQUIRE(ends[0]->set_peer(1, ends[1]->local_address(), error));
@@ -102,11 +86,7 @@ void add_udp(std::vector<Backend>& all) {
   all.push_back({"udp without offload", [] { return udp_pair("127.0.0.1", false); }});
   all.push_back({"fault over udp", [] { return wrapped(udp_pair("127.0.0.1", true)); }});
   all.push_back({"fault over udp without offload", [] { return wrapped(udp_pair("127.0.0.1", false)); }});
-  all.push_back({"threads over udp", [] { return udp_pair("127.0.0.1", true, Thread::kOne); }});
-  all.push_back({"threads over udp without offload", [] { return udp_pair("127.0.0.1", false, Thread::kOne); }});
-  all.push_back({"threads over fault over udp", [] { return udp_pair("127.0.0.1", true, Thread::kOneWithFaults); }});
   if (!has_ipv6()) return;
-  all.push_back({"threads over udp over IPv6", [] { return udp_pair("::1", true, Thread::kOne); }});
   all.push_back({"udp over IPv6", [] { return udp_pair("::1", true); }});
   all.push_back({"udp over IPv6 without offload", [] { return udp_pair("::1", false); }});
 }
@@ -161,12 +141,7 @@ void for_each_backend(const std::function<void(Pair&)>& check) {
   }
 }
 
-// The run's memory is the caller's again.
-io::SendStatus send(io::Datapath& datapath, const TestRun& run) {
-  const io::SendStatus status = datapath.send(0, run.get());
-  io_test::wait_until_left(datapath);
-  return status;
-}
+io::SendStatus send(io::Datapath& datapath, const TestRun& run) { return datapath.send(0, run.get()); }
 
 std::vector<std::uint32_t> sequence(std::uint32_t first, std::uint32_t count) {
   std::vector<std::uint32_t> numbers(count);
@@ -303,19 +278,13 @@ TEST_CASE("receive__keeps_to_its_budget_and_polls_readable_while_there_is_more")
     CollectingSink sink;
     CHECK(pair.one->receive(io::monotonic_now(), 0, sink) == 0);
     for (std::size_t i = 1; i <= 4; ++i) {
-      // With a thread between, the next one may not be there yet, and the descriptor still tell of the last.
-      const bool may_be_early = pair.one->capabilities().name.starts_with("threads");
-      std::size_t received = 0;
-      do {
-        if (pair.one->readable_fd() >= 0) {
-          pollfd ready{pair.one->readable_fd(), POLLIN, 0};
-          REQUIRE(::poll(&ready, 1, 1'000) == 1);
-        } else {
-          CHECK(pair.one->next_timeout() < base::kNever);
-        }
-        received = pair.one->receive(io::monotonic_now(), 1, sink);
-      } while (received == 0 && may_be_early);
-      CHECK(received == 1);
+      if (pair.one->readable_fd() >= 0) {
+        pollfd ready{pair.one->readable_fd(), POLLIN, 0};
+        REQUIRE(::poll(&ready, 1, 1'000) == 1);
+      } else {
+        CHECK(pair.one->next_timeout() < base::kNever);
+      }
+      CHECK(pair.one->receive(io::monotonic_now(), 1, sink) == 1);
       CHECK(sink.datagrams.size() == i);
     }
     CHECK(pair.one->receive(io::monotonic_now(), 1, sink) == 0);
@@ -368,14 +337,12 @@ TEST_CASE("send__and_receive_allocate_nothing") {
     CountingSink sink;
     const std::uint64_t before = io_test::allocations();
     for (int i = 0; i < 50; ++i) {
-      io_test::wait_until_left(*pair.zero);
       pair.zero->send(io::monotonic_now(), data.get());
       pair.zero->send(io::monotonic_now(), control.get());
       pair.one->receive(io::monotonic_now(), 16, sink);
       pair.one->next_timeout();
     }
-    io_test::wait_until_left(*pair.zero);
-    const base::TimeNs give_up = io::monotonic_now() + base::kSecond;  // for a thread that brings it later
+    const base::TimeNs give_up = io::monotonic_now() + base::kSecond;  // the network may bring it later
     while (sink.bytes <= 10 * data.get().total_bytes && io::monotonic_now() < give_up) {
       pair.one->receive(io::monotonic_now(), 16, sink);
     }

@@ -186,8 +186,6 @@ class Engine:
         paths: list[PathOptions] = ...,
         busy_poll_us: int = 0,
         datapath: str = "auto",
-        io_threads: int = 0,
-        io_cpus: list[int] = ...,
         secret: bytes = b"",
         insecure: bool = False,
         max_operations: int = ...,

@@ -13,6 +13,7 @@ from typing import Any
 
 from mlt.errors import ConfigError
 from mlt.faults import Faults
+from mlt.io_threads import ADVICE
 from mlt.perf.problem import BadOptionError
 from mlt.switch_configs.units import RATES, SIZES, scaled
 
@@ -136,10 +137,8 @@ class Options:
             raise BadOptionError(f"segment of {self.segment_bytes} bytes: a multiple of 8")
         if not 1 <= self.paths <= MOST_PATHS:
             raise BadOptionError(f"{self.paths} paths: 1 to {MOST_PATHS}")
-        if not 0 <= self.io_threads <= self.paths:
-            raise BadOptionError(
-                f"{self.io_threads} I/O threads: 0 to one for each path, of which there are {self.paths}"
-            )
+        if self.io_threads:
+            raise BadOptionError(f"{self.io_threads} I/O threads: {ADVICE}")
         for name in self.context_arguments:
             _require_argument(name)
 
@@ -159,8 +158,6 @@ class Options:
     def context_arguments(self) -> dict[str, Any]:
         """What mlt's Context is told beyond its defaults of the ways that packets take."""
         given: dict[str, Any] = {} if self.paths == 1 else {"paths": self.paths}
-        if self.io_threads:
-            given["io_threads"] = self.io_threads
         return given if self.datapath == DATAPATHS[0] else {**given, "datapath": self.datapath}
 
     @property

@@ -112,14 +112,6 @@ class CollectingSink final : public io::ReceiveSink {
   std::size_t runs = 0;
 };
 
-// Waits until no thread of the datapath reads the memory of a run that it took.
-inline void wait_until_left(io::Datapath& datapath) {
-  while (datapath.runs_left() < datapath.runs_taken()) {
-    pollfd ready{datapath.readable_fd(), POLLIN, 0};
-    ::poll(&ready, 1, 1);
-  }
-}
-
 // Receives until `sink` holds `count` datagrams, or nothing came for a second of real time.
 inline void receive_until(io::Datapath& datapath, CollectingSink& sink, std::size_t count) {
   const base::TimeNs give_up = io::monotonic_now() + base::kSecond;
