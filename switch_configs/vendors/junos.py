@@ -19,6 +19,7 @@ from mlt.switch_configs.plan import Plan
 from mlt.switch_configs.policy import DSCP_NAMES
 from mlt.switch_configs.target import PortBuilder, Procedure, Reading, Target, Unconfirmed, code_lines
 
+OWN = re.compile(r"^((?:schedulers|scheduler-maps|drop-profiles|classifiers dscp|forwarding-classes class) \S+) .*$")
 PREFIX = "set class-of-service "
 BASIS = re.compile(r"percent of a queue's memory of (\d+) bytes")
 
@@ -116,9 +117,10 @@ class Junos(Target):
         return {"junos.apply.set": "\n".join([basis, *(PREFIX + line for line in self.lines(plan))]) + "\n"}
 
     def undo(self, plan: Plan) -> dict[str, str]:
-        lines = ["delete class-of-service " + line.replace(" [", "").replace(" ]", "") for line in self.lines(plan)]
-        shorter = [re.sub(r" (code-points|interpolate) .*", "", line) for line in lines]
-        return {"junos.undo.set": "\n".join(dict.fromkeys(reversed(shorter))) + "\n"}
+        # Entries of our names go as a whole: without their last statement they would stay, empty.
+        whole = [OWN.sub(r"\1", line) for line in self.lines(plan)]
+        lines = ["delete class-of-service " + line for line in dict.fromkeys(reversed(whole))]
+        return {"junos.undo.set": "\n".join(lines) + "\n"}
 
     def parse(self, files: Mapping[str, str], reading: Reading | None = None) -> Behaviour:
         reading = reading or Reading()

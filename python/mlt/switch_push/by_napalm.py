@@ -1,26 +1,40 @@
-"""EOS, NX-OS and Junos through NAPALM: its candidate, its comparison, its commit timer where the driver has one."""
+"""EOS, NX-OS and Junos through NAPALM: its candidate, its comparison, its commit timer where the driver has one.
+
+The drivers take any certificate and host key unless told. Here Junos's host key must be known, and certificates signed,
+unless the inventory's options say ``enforce_verification: false`` (EOS) or ``ssl_verify: false`` (NX-OS).
+"""
 
 from __future__ import annotations
 
+import contextlib
 import math
+import tempfile
+from pathlib import Path
 from typing import Any
 
 from mlt.switch_configs.generator import Generated
-from mlt.switch_configs.target import code_lines
+from mlt.switch_configs.target import Target, code_lines
+from mlt.switch_configs.vendors.junos import PREFIX
 from mlt.switch_push.device import Device, PushError, need
 from mlt.switch_push.login import Login
+from mlt.switch_push.memory import Memory
+from mlt.switch_push.statements import Statement, lost, statements, written
 
 DRIVERS = {"eos": "eos", "nxos": "nxos", "junos": "junos"}
 _TIMERS = ("eos", "junos")
+_VERIFY = {"eos": "enforce_verification", "nxos": "ssl_verify"}
 
 
 class NapalmDevice(Device):
-    """A merge candidate of the target's text without its comments."""
+    """A merge candidate of the target's text without its comments. Undo also writes again what the apply replaced."""
 
-    def __init__(self, login: Login, system: str) -> None:
+    def __init__(self, login: Login, system: str, *, known_hosts: Path | None = None) -> None:
         napalm: Any = need("napalm", f"target {system}")
         self.title = login.host
         self._system = system
+        self._memory = Memory(login, system)
+        self._before: list[Statement] = []
+        self._after: list[Statement] = []
         self._waiting = self._active = False
         self.reverts_itself = system in _TIMERS
         options = dict(login.options)
@@ -28,30 +42,48 @@ class NapalmDevice(Device):
             options.setdefault("port", login.port)
         if login.key_file is not None:
             options.setdefault("key_file", login.key_file)
-        self._driver: Any = napalm.get_network_driver(DRIVERS[system])(
-            login.host, login.user or "", login.password or "", timeout=60, optional_args=options
-        )
-        self._do("cannot connect", self._driver.open)
+        if system in _VERIFY:
+            options.setdefault(_VERIFY[system], True)
+        with contextlib.ExitStack() as opened:
+            if system == "junos" and known_hosts is not None:
+                file = opened.enter_context(tempfile.NamedTemporaryFile("w", suffix=".ssh_config"))
+                file.write(f"Host *\n  UserKnownHostsFile {known_hosts.resolve()}\n")
+                file.flush()
+                options["ssh_config_file"] = file.name
+            self._driver: Any = napalm.get_network_driver(DRIVERS[system])(
+                login.host, login.user or "", login.password or "", timeout=60, optional_args=options
+            )
+            if system == "junos":
+                self._driver.device._hostkey_verify = True  # no option of the driver's; without it any key is taken
+            self._do("cannot connect", self._driver.open)
 
     def _do(self, what: str, call: Any, *arguments: Any, **named: Any) -> Any:
         """Drivers raise NAPALM's errors and those of the four libraries below them."""
         try:
             return call(*arguments, **named)
         except Exception as error:
-            raise PushError(f"{self.title}: {what}: {error or type(error).__name__}") from None
+            raise PushError(f"{self.title}: {what}: {error or type(error).__name__}{_advice(error)}") from None
 
-    def _load(self, files: dict[str, str], comment: str) -> None:
-        lines = [line for text in files.values() for _, line in code_lines(text, comment)]
-        self._do("refuses the candidate", self._driver.load_merge_candidate, config="\n".join(lines) + "\n")
+    def _load(self, lines: list[str], *, commit: bool) -> None:
+        # NX-API runs each request from exec mode; the comparison takes every line as configuration.
+        first = ["configure terminal"] if commit and self._system == "nxos" else []
+        text = "\n".join([*first, *lines]) + "\n"
+        self._do("refuses the candidate", self._driver.load_merge_candidate, config=text)
+
+    def _statements(self, target: Target) -> list[Statement]:
+        form = {"format": "set"} if self._system == "junos" else {}
+        found = self._do("cannot read the configuration", self._driver.get_config, retrieve="running", **form)
+        return statements(target, str(found["running"]))
 
     def preview(self, generated: Generated) -> str:
-        self._load(generated.apply, generated.target.comment)
+        self._load(_lines(generated.apply, generated.target), commit=False)
         diff = self._do("cannot compare", self._driver.compare_config)
         self._do("cannot discard the candidate", self._driver.discard_config)
         return str(diff)
 
     def apply(self, generated: Generated, revert_in: float | None) -> None:
-        self._load(generated.apply, generated.target.comment)
+        self._before = self._statements(generated.target)
+        self._load(_lines(generated.apply, generated.target), commit=True)
         if revert_in is None or not self.reverts_itself:
             self._do("cannot commit", self._driver.commit_config)
         else:
@@ -60,10 +92,16 @@ class NapalmDevice(Device):
             self._do("cannot commit for a time", self._driver.commit_config, revert_in=seconds)
             self._waiting = True
         self._active = True
+        self._after = self._statements(generated.target)
 
     def confirm(self) -> None:
+        self._memory.keep(self._before, self._after)
         if self._waiting:
-            self._do("cannot confirm", self._driver.confirm_commit)
+            try:
+                self._do("cannot confirm", self._driver.confirm_commit)
+            except PushError:
+                self._memory.drop()
+                raise
         self._waiting = self._active = False
 
     def rollback(self) -> None:
@@ -74,8 +112,41 @@ class NapalmDevice(Device):
         self._waiting = self._active = False
 
     def undo(self, generated: Generated) -> None:
-        self._load(generated.undo, generated.target.comment)
+        before, after = ([tuple(one) for one in part] for part in self._memory.latest())
+        lines = _lines(generated.undo, generated.target)
+        gone = lost(before, after)
+        if self._system == "junos":
+            # An entry without statements would stay: entries of ports go, and come back with what is not ours.
+            entries = tuple(f"{PREFIX}interfaces {port} " for port in generated.plan.ports)
+            since = lost(self._statements(generated.target), after)
+            gone = [one for one in gone if not one[0].startswith(entries)]
+            gone += [one for one in (*before, *since) if one[0].startswith(entries)]
+            whole = [entry.replace("set ", "delete ", 1).rstrip() for entry in entries]
+            lines = [*whole, *(line for line in lines if not line.startswith(tuple(f"{each} " for each in whole)))]
+        self._load([*lines, *written(gone)], commit=True)
         self._do("cannot commit the undo", self._driver.commit_config)
+        self._memory.drop()
+        if missing := lost(before, self._statements(generated.target)):
+            raise PushError(
+                f"{self.title}: undone, but {len(missing)} statements of before are not back: {' / '.join(missing[0])}"
+            )
 
     def close(self) -> None:
         self._do("cannot close", self._driver.close)
+
+
+def _lines(files: dict[str, str], target: Target) -> list[str]:
+    return [line for text in files.values() for _, line in code_lines(text, target.comment)]
+
+
+def _advice(error: BaseException | None) -> str:
+    """What a person can do, from the errors below the driver's, which says "refused" of a host key too."""
+    said = ""
+    while error is not None:
+        said += f"{type(error).__name__} {error} ".lower()
+        error = error.__cause__ or error.__context__
+    if "unknownhost" in said:
+        return "; the host key is not known: ssh-keyscan -p PORT HOST, --known-hosts FILE"
+    if "certificate" in said:
+        return "; its certificate is not of an authority that this machine knows"
+    return ""

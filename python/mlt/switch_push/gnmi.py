@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import difflib
 import json
+from collections.abc import Iterator
 from typing import Any
 
 from mlt.switch_configs.counters import QueueCounters, merge
 from mlt.switch_configs.generator import Generated
 from mlt.switch_configs.telemetry import read_openconfig
-from mlt.switch_configs.vendors.openconfig import undo_paths
 from mlt.switch_push.device import Device, PushError, need
 from mlt.switch_push.login import Login
+from mlt.switch_push.memory import Memory
 
 PORT = 57400
 _QOS = "/qos"
@@ -25,6 +26,7 @@ class GnmiDevice(Device):
     def __init__(self, login: Login) -> None:
         client: Any = need("pygnmi.client", "target openconfig")
         self.title = login.host
+        self._memory = Memory(login, "openconfig")
         self._before: dict[str, Any] | None = None
         self._connection: Any = client.gNMIclient(
             target=(login.host, login.port or PORT),
@@ -71,19 +73,31 @@ class GnmiDevice(Device):
         self._set(update=[(_QOS, {_MODULE + key: value for key, value in _tree(generated).items()})])
 
     def confirm(self) -> None:
+        if self._before is not None:
+            self._memory.keep(_plain(self._before), _plain(self._get()))
         self._before = None
 
     def rollback(self) -> None:
-        if self._before is None:
-            return
-        if self._before:
-            self._set(replace=[(_QOS, {_MODULE + key: value for key, value in _plain(self._before).items()})])
-        else:
-            self._set(delete=[_QOS])
-        self._before = None
+        if self._before is not None:
+            self._put_back(_plain(self._before))
+            self._before = None
 
     def undo(self, generated: Generated) -> None:
-        self._set(delete=undo_paths({f"{_MODULE}qos": _tree(generated)}))
+        before, after = self._memory.latest()
+        now = _plain(self._get())
+        if changed := sorted(_differing(after, now)):
+            raise PushError(
+                f"{self.title}: {len(changed)} places of /qos are not as the latest apply left them ({changed[0]}): "
+                "putting back what was before would lose that; 'mlt switch rollback' writes the deletes of ours alone"
+            )
+        self._put_back(before)
+        self._memory.drop()
+
+    def _put_back(self, before: dict[str, Any]) -> None:
+        if before:
+            self._set(replace=[(_QOS, {_MODULE + key: value for key, value in before.items()})])
+        else:
+            self._set(delete=[_QOS])
 
     def counters(self) -> list[QueueCounters]:
         wanted = {"subscription": [{"path": _QUEUES}], "mode": "once", "encoding": "json_ietf"}
@@ -119,6 +133,17 @@ def _merged(now: Any, wanted: Any) -> Any:
             merged[_key(one)] = _merged(merged.get(_key(one)), one)
         return list(merged.values())
     return wanted
+
+
+def _differing(left: Any, right: Any, path: str = "/qos") -> Iterator[str]:
+    """Where two trees differ; entries of lists by their keys, in any order."""
+    if isinstance(left, list) and isinstance(right, list) and all(isinstance(one, dict) for one in (*left, *right)):
+        left, right = ({_key(one): one for one in side} for side in (left, right))
+    if isinstance(left, dict) and isinstance(right, dict):
+        for key in {**left, **right}:
+            yield from _differing(left.get(key), right.get(key), f"{path}/{key}")
+    elif left != right:
+        yield path
 
 
 def _key(entry: dict[str, Any]) -> Any:

@@ -43,7 +43,7 @@ def open_device(host: str, target: str, *, inventory: Path | None = None, known_
     if system in ("eos", "nxos", "junos"):
         from mlt.switch_push.by_napalm import NapalmDevice
 
-        return NapalmDevice(login, system)
+        return NapalmDevice(login, system, known_hosts=known_hosts)
     raise PushError(f"nothing pushes to {system}; 'mlt switch generate' writes its files")
 
 

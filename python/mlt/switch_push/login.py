@@ -20,9 +20,11 @@ USER, PASSWORD, KEY = "MLT_SWITCH_USER", "MLT_SWITCH_PASSWORD", "MLT_SWITCH_KEY"
 
 @dataclass(frozen=True, kw_only=True)
 class Login:
-    """An address and how to get in. ``options``: what the inventory says besides, for the driver."""
+    """An address and how to get in. ``name``: what the person called it; ``options``: what the inventory says besides,
+    for the driver."""
 
     host: str
+    name: str = ""
     port: int | None = None
     user: str | None = None
     password: str | None = field(default=None, repr=False)
@@ -64,6 +66,7 @@ def find(host: str, *, inventory: Path | None = None, environ: Mapping[str, str]
     number = known.get("port") or (int(port) if port else None)
     return Login(
         host=str(known.get("host") or name),
+        name=name,
         port=None if number is None else int(number),
         user=user or known.get("user") or environ.get(USER),
         password=known.get("password") or environ.get(PASSWORD),

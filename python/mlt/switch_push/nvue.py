@@ -1,7 +1,10 @@
-"""Cumulus through NVUE's REST: a revision, a patch of its root, an apply; back by applying the revision before.
+"""Cumulus through NVUE's REST: a revision, a patch of its root, an apply; back by a revision with QoS as it was.
 
-Source: NVIDIA's NVUE API pages: POST /revision, PATCH /?rev=ID, PATCH /revision/ID {"state": "apply"}, GET until it is.
-NVUE's timer belongs to its command line, so this process takes the configuration back.
+Source: NVIDIA, Cumulus Linux 5.9 user guide, NVUE API (basic authentication, port 8765): POST /revision; GET of
+/?rev=applied&filled=false; PATCH /?rev=ID with a tree from the root; DELETE of a path with ?rev=ID; PATCH /revision/ID
+{"state": "apply", "auto-prompt": {"ays": "ays_yes"}} and GET until it is "applied". UNCONFIRMED, not found there:
+DELETE /revision/ID, which a preview uses, and the states of an apply that fails. NVUE's timer belongs to its command
+line, so this process takes the configuration back. Before 5.9 an applied revision is not saved: 'nv config save'.
 """
 
 from __future__ import annotations
@@ -14,17 +17,21 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Iterable
 from typing import Any
 
 from mlt.switch_configs.generator import Generated
 from mlt.switch_configs.vendors.cumulus import Cumulus
 from mlt.switch_push.device import Device, PushError
 from mlt.switch_push.login import Login
+from mlt.switch_push.memory import Memory
 
 PORT = 8765
 _WAIT_SECONDS = 120.0
 _DONE = {"applied", "applied_and_saved"}
 _FAILED = ("fail", "error", "invalid", "ays")
+# Path of the tree (without its slash) -> what stands there; {} where nothing does.
+Parts = dict[str, Any]
 
 
 class NvueDevice(Device):
@@ -40,7 +47,8 @@ class NvueDevice(Device):
             "Content-Type": "application/json",
         }
         self._tls = ssl.create_default_context(cafile=login.options.get("ca")) if scheme == "https" else None
-        self._before: str | None = None
+        self._memory = Memory(login, "cumulus")
+        self._before: Parts | None = None
 
     def _call(self, method: str, path: str, body: Any = None) -> Any:
         data = None if body is None else json.dumps(body).encode()
@@ -56,21 +64,39 @@ class NvueDevice(Device):
         except (OSError, ValueError) as error:
             raise PushError(f"{self.title}: NVUE at port {self._base.split(':')[2].split('/')[0]}: {error}") from None
 
-    def _applied(self) -> str:
-        revisions = self._call("GET", "/revision")
-        for name, entry in revisions.items():
-            if isinstance(entry, dict) and entry.get("state") in _DONE:
-                return str(name)
-        raise PushError(f"{self.title}: no revision is applied, so there would be no way back; 'nv config apply' first")
+    def _parts(self, revision: str, ports: Iterable[str]) -> Parts:
+        """The QoS of the switch and of these ports in one revision, as configured."""
+        tree = self._call("GET", f"/?rev={_quoted(revision)}&filled=false")
+        found = {f"interface/{port}/qos": tree.get("interface", {}).get(port, {}).get("qos", {}) for port in ports}
+        return {"qos": tree.get("qos", {}), **found}
 
-    def _patched(self, generated: Generated) -> str:
+    def _revision(self) -> str:
         (revision,) = self._call("POST", "/revision")
-        tree = Cumulus().read_tree(generated.apply)
-        self._call("PATCH", f"/?rev={urllib.parse.quote(revision, safe='')}", tree)
         return str(revision)
 
+    def _put_back(self, parts: Parts) -> None:
+        """A revision with these parts as they were; the rest of the tree is as it is now."""
+        revision = self._revision()
+        tree: dict[str, Any] = {}
+        for path, value in parts.items():
+            self._call("DELETE", f"/{urllib.parse.quote(path)}?rev={_quoted(revision)}", {})
+            if value:
+                at = tree
+                *above, last = path.split("/")
+                for word in above:
+                    at = at.setdefault(word, {})
+                at[last] = value
+        if tree:
+            self._call("PATCH", f"/?rev={_quoted(revision)}", tree)
+        self._activate(revision)
+
+    def _patched(self, generated: Generated) -> str:
+        revision = self._revision()
+        self._call("PATCH", f"/?rev={_quoted(revision)}", Cumulus().read_tree(generated.apply))
+        return revision
+
     def _activate(self, revision: str) -> None:
-        at = f"/revision/{urllib.parse.quote(revision, safe='')}"
+        at = f"/revision/{_quoted(revision)}"
         self._call("PATCH", at, {"state": "apply", "auto-prompt": {"ays": "ays_yes"}})
         end = time.monotonic() + _WAIT_SECONDS
         while time.monotonic() < end:
@@ -86,24 +112,47 @@ class NvueDevice(Device):
     def preview(self, generated: Generated) -> str:
         revision = self._patched(generated)
         now, then = (
-            json.dumps(self._call("GET", f"/qos?rev={urllib.parse.quote(rev, safe='')}"), indent=1, sort_keys=True)
-            for rev in (self._applied(), revision)
+            json.dumps(self._parts(rev, generated.plan.ports), indent=1, sort_keys=True).splitlines()
+            for rev in ("applied", revision)
         )
-        lines = difflib.unified_diff(now.splitlines(), then.splitlines(), "applied", revision, lineterm="", n=2)
-        self._call("DELETE", f"/revision/{urllib.parse.quote(revision, safe='')}")
+        lines = list(difflib.unified_diff(now, then, "applied", revision, lineterm="", n=2))
+        try:
+            self._call("DELETE", f"/revision/{_quoted(revision)}")
+        except PushError:
+            lines.append(f"revision {revision} stays on the switch, pending and not applied")
         return "\n".join(lines)
 
     def apply(self, generated: Generated, revert_in: float | None) -> None:
-        before = self._applied()
+        before = self._parts("applied", generated.plan.ports)
         revision = self._patched(generated)
         self._before = before
         self._activate(revision)
 
     def confirm(self) -> None:
+        if self._before is not None:
+            self._memory.keep(self._before, self._now(self._before))
         self._before = None
 
     def rollback(self) -> None:
-        # A revision that was refused is not in force: the one before still is.
-        if self._before is not None and self._applied() != self._before:
-            self._activate(self._before)
+        # A revision that was refused is not in force: what was before still is.
+        if self._before is not None and self._now(self._before) != self._before:
+            self._put_back(self._before)
         self._before = None
+
+    def undo(self, generated: Generated) -> None:
+        before, after = self._memory.latest()
+        now = self._now(before)
+        if changed := [path for path in before if now[path] != after[path]]:
+            raise PushError(
+                f"{self.title}: {', '.join(changed)} changed since the latest apply: putting back what was before "
+                "would lose that; 'mlt switch rollback' prints what takes back ours alone"
+            )
+        self._put_back(before)
+        self._memory.drop()
+
+    def _now(self, parts: Parts) -> Parts:
+        return self._parts("applied", [path.split("/")[1] for path in parts if path.startswith("interface/")])
+
+
+def _quoted(revision: str) -> str:
+    return urllib.parse.quote(revision, safe="")

@@ -10,6 +10,8 @@ import contextlib
 import copy
 import json
 import os
+import re
+import ssl
 import stat
 import sys
 import threading
@@ -117,8 +119,11 @@ def sonic_over_ssh(folder: Path, password: str, tables: dict[str, Any]) -> Itera
 
 
 @contextlib.contextmanager
-def http(handle: Callable[[str, str, Any, dict[str, str]], tuple[int, Any]]) -> Iterator[int]:
-    """A JSON server on loopback: ``handle(method, path, body, headers)`` gives status and body."""
+def http(
+    handle: Callable[[str, str, Any, dict[str, str]], tuple[int, Any]], *, certificate: Path | None = None
+) -> Iterator[int]:
+    """A JSON server on loopback: ``handle(method, path, body, headers)`` gives status and body; ``certificate`` (and
+    key, PEM): over TLS."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -140,6 +145,10 @@ def http(handle: Callable[[str, str, Any, dict[str, str]], tuple[int, Any]]) -> 
             return
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    if certificate is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
@@ -176,13 +185,19 @@ class Nvue:
         rev = parse_qs(url.query).get("rev", [""])[0]
         if words[:1] == ["revision"]:
             return self._revision(method, words[1:], body)
+        if method == "GET" and rev == "applied":
+            return 200, self.applied
+        one = self.revisions.get(rev)
+        if one is None or (method != "GET" and one["state"] != "pending"):
+            return 404, {"detail": f"no pending revision {rev}"}
         if method == "PATCH" and not words:
-            one = self.revisions[rev]
             one["tree"] = merged(one["tree"], body)
-            return 200, one["tree"]
-        if method == "GET":
-            return 200, self.revisions[rev]["tree"].get(words[0], {})
-        return 404, {}
+        elif method == "DELETE" and words and body == {}:
+            at = one["tree"]
+            for word in words[:-1]:
+                at = at.get(word, {})
+            at.pop(words[-1], None)
+        return 200, one["tree"]
 
     def _revision(self, method: str, words: list[str], body: Any) -> tuple[int, Any]:
         if method == "POST":
@@ -209,14 +224,23 @@ class Nvue:
 class Eapi:
     """Arista's JSON-RPC with configuration sessions and a commit timer that only the test lets run out."""
 
-    def __init__(self) -> None:
-        self.running: list[str] = ["hostname leaf1"]
-        self.startup: list[str] = []
+    SECTION = re.compile(r"interface |qos profile |hostname |qos map ")
+
+    def __init__(self, tree: dict[str, list[str]] | None = None) -> None:
+        self.tree: dict[str, list[str]] = {"hostname leaf1": [], **(tree or {})}
         self.sessions: dict[str, list[str]] = {}
-        self.pending: dict[str, list[str]] = {}
-        self.saved: list[str] = []
+        self.pending: dict[str, dict[str, list[str]]] = {}
+        self.saved: dict[str, list[str]] = {}
         self.session = ""
         self.timers: list[str] = []
+
+    @property
+    def running(self) -> list[str]:
+        return self._lines(self.tree)
+
+    @staticmethod
+    def _lines(tree: dict[str, list[str]]) -> list[str]:
+        return [line for top, inner in tree.items() for line in (top, *(f"   {each}" for each in inner))]
 
     def __call__(self, method: str, path: str, body: Any, headers: dict[str, str]) -> tuple[int, Any]:
         results = []
@@ -234,22 +258,50 @@ class Eapi:
         words = command.split()
         if command == "show version":
             return {"version": "4.30.1F"}
+        if command == "show running-config":
+            return {"output": "\n".join(self.running)}
         if command.startswith("show configuration sessions"):
             return {"sessions": {name: {"state": "pendingCommitTimer"} for name in self.pending}}
         if words[:2] == ["show", "session-config"]:
-            lines = [line for line in self.sessions[words[3]] if line not in self.running]
+            then = self._lines(self._edited(self.sessions[words[3]]))
+            lines = [line for line in then if line not in self.running]
             return {"output": "--- system:/running-config\n+++ session\n" + "\n".join(f"+{line}" for line in lines)}
         if words[:2] == ["configure", "session"]:
             self._session(words[2], words[3:])
         elif words[:2] == ["configure", "replace"]:
-            self.running = list(self.saved)
+            self.tree = copy.deepcopy(self.saved)
         elif words[0] == "copy":
-            self.saved = list(self.running)
+            self.saved = copy.deepcopy(self.tree)
         elif self.session and command != "end":
             if command.startswith("random-detect ecn minimum-threshold 999"):
                 raise ValueError("Invalid input")
             self.sessions[self.session].append(command)
         return {"output": ""}
+
+    def _edited(self, lines: list[str]) -> dict[str, list[str]]:
+        """A code point has one traffic class; "no qos map dscp" takes the code points without their class."""
+        tree, inner = copy.deepcopy(self.tree), [""]
+        for line in lines:
+            no, plain = line.startswith("no "), line.removeprefix("no ")
+            if plain.startswith("qos map dscp "):
+                points, _, rest = plain.removeprefix("qos map dscp ").partition(" to ")
+                for point in points.split():
+                    for known in [known for known in tree if known.startswith(f"qos map dscp {point} ")]:
+                        del tree[known]
+                    if not no:
+                        tree[f"qos map dscp {point} to {rest}"] = []
+            elif self.SECTION.match(plain):
+                inner = tree.setdefault(plain, [])
+                if no:
+                    del tree[plain]
+            elif no:
+                inner.remove(plain)
+            else:
+                if plain.startswith("service-profile "):
+                    inner[:] = [known for known in inner if not known.startswith("service-profile ")]
+                inner.append(plain)
+        # Interfaces are hardware: an empty section is no configuration.
+        return {top: lines for top, lines in tree.items() if lines or not top.startswith("interface ")}
 
     def _session(self, name: str, rest: list[str]) -> None:
         if not rest:
@@ -258,14 +310,14 @@ class Eapi:
         elif rest == ["abort"]:
             self.sessions.pop(name, None)
             if name in self.pending:
-                self.running = self.pending.pop(name)
+                self.tree = self.pending.pop(name)
         elif rest[0] == "commit" and name in self.pending:
             del self.pending[name]
         elif rest[0] == "commit":
             if rest[1:2] == ["timer"]:
                 self.timers.append(rest[2])
-                self.pending[name] = list(self.running)
-            self.running += self.sessions[name]
+                self.pending[name] = self.tree
+            self.tree = self._edited(self.sessions[name])
 
 
 @contextlib.contextmanager

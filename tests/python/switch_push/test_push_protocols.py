@@ -40,6 +40,12 @@ def inventory(folder: Path, port: int, transport: str) -> Path:
     return file
 
 
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Undo of this machine, not the developer's own."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
 @pytest.fixture
 def clean() -> Iterator[None]:
     yield
@@ -120,50 +126,76 @@ def test_ssh__refuses_unknown_hosts_and_wrong_passwords(policy: Path, tmp_path: 
         assert SECRET not in unknown.stderr + wrong.stderr
 
 
-def test_nvue__revisions_applied_and_reapplied(policy: Path, tmp_path: Path) -> None:
+def test_nvue__revisions_applied_and_put_back(policy: Path, tmp_path: Path) -> None:
     authorization = "Basic " + base64.b64encode(f"{USER}:{SECRET}".encode()).decode()
-    device = Nvue({"system": {"hostname": "leaf1"}, "qos": {}}, authorization)
+    theirs = {"congestion-control": {"profile": "theirs"}}
+    factory: dict[str, Any] = {
+        "system": {"hostname": "leaf1"},
+        "qos": {"egress-scheduler": {"default-global": {"traffic-class": {"1": {"mode": "dwrr", "bw-percent": 12}}}}},
+        "interface": {"swp2": {"link": {"mtu": 9216}, "qos": theirs}},
+    }
+    before = json.loads(json.dumps(factory))
+    device = Nvue(factory, authorization)
     with http(device) as port:
         words = (policy, "leaf1", "-t", "cumulus/5.9@sn2100", "--inventory", inventory(tmp_path, port, "http"))
         shown = mlt("apply", *words, "--dry-run")
         assert shown.returncode == 0, shown.stderr
-        assert '+  "mlt": {' in shown.stdout
+        assert '+   "mlt": {' in shown.stdout
         assert list(device.revisions) == ["1"]
         gone = mlt("apply", *words, "--confirm", "2s")
         assert "not confirmed: taken back" in gone.stderr, gone.stderr
-        assert device.applied == {"system": {"hostname": "leaf1"}, "qos": {}}
+        assert device.applied == before
         kept = mlt("apply", *words, "--confirm", "9s", "--keep-if", "true")
         assert kept.returncode == 0, kept.stderr
         assert device.applied["qos"]["congestion-control"]["mlt"]["traffic-class"]["6"]["red"] == "enable"
-        assert device.applied["system"] == {"hostname": "leaf1"}
-        before = device.applied
+        assert device.applied["interface"]["swp2"] == {
+            "link": {"mtu": 9216},
+            "qos": {"congestion-control": {"profile": "mlt"}},
+        }
+        after = json.loads(json.dumps(device.applied))
         device.refuses = "invalid"
         refused = mlt("apply", *words)
         assert refused.returncode == 1
         assert "is invalid" in refused.stderr
-        assert device.applied == before
+        assert device.applied == after
+        device.refuses = ""
+        device.applied["qos"]["roce"] = {"mode": "lossy"}
+        changed = mlt("apply", *words, "--undo")
+        assert changed.returncode == 1
+        assert "qos changed since the latest apply" in changed.stderr
+        del device.applied["qos"]["roce"]
+        device.applied["system"]["hostname"] = "leaf9"  # not ours, and stays
+        undone = mlt("apply", *words, "--undo")
+        assert undone.returncode == 0, undone.stderr
+        assert device.applied == {**before, "system": {"hostname": "leaf9"}}
+        assert "no apply to leaf1 is known on this machine" in mlt("apply", *words, "--undo").stderr
         device.authorization = "other"
         assert "answers 401" in mlt("apply", *words).stderr
 
 
 def test_eos__a_session_with_the_commit_timer_of_the_switch(policy: Path, tmp_path: Path) -> None:
     pytest.importorskip("pyavd")
-    device = Eapi()
+    device = Eapi({"qos map dscp 46 to traffic-class 1": [], "interface Ethernet2": ["service-profile theirs"]})
+    before = device.running
     with http(device) as port:
         words = (policy, "leaf1", "-t", "eos@7060x", "--inventory", inventory(tmp_path, port, "http"))
         shown = mlt("apply", *words, "--dry-run")
         assert shown.returncode == 0, shown.stderr
         assert "+qos profile mlt" in shown.stdout
-        assert device.running == ["hostname leaf1"]
+        assert device.running == before
         gone = mlt("apply", *words, "--confirm", "2s")
         assert "not confirmed: taken back" in gone.stderr, gone.stderr
-        assert device.running == ["hostname leaf1"]
+        assert device.running == before
         assert device.timers == ["00:00:17"]
         kept = mlt("apply", *words, "--confirm", "9s", "--keep-if", "true")
         assert kept.returncode == 0, kept.stderr
         assert "qos profile mlt" in device.running
+        assert "qos map dscp 46 to traffic-class 6" in device.running
         assert not device.pending
         assert not any("!" in line for line in device.running)
+        undone = mlt("apply", *words, "--undo")
+        assert undone.returncode == 0, undone.stderr
+        assert sorted(device.running) == sorted(before)
 
 
 def test_gnmi__set_and_put_back(policy: Path, tmp_path: Path) -> None:
@@ -186,9 +218,16 @@ def test_gnmi__set_and_put_back(policy: Path, tmp_path: Path) -> None:
         assert {one["name"] for one in store["qos"]["classifiers"]["classifier"]} == {"mlt", "mlt-v6"}
         read = mlt("verify", policy, "-t", "openconfig", "--host", "leaf1", *words[4:])
         assert "5000" in read.stdout, read.stderr
+        after = json.loads(json.dumps(store["qos"]))
+        store["qos"]["queues"]["queue"].append({"name": "new", "config": {"name": "new"}})
+        changed = mlt("apply", *words, "--undo")
+        assert changed.returncode == 1
+        assert "1 places of /qos are not as the latest apply left them (/qos/queues/queue/new)" in changed.stderr
+        store["qos"] = after
         undone = mlt("apply", *words, "--undo")
         assert undone.returncode == 0, undone.stderr
-        assert len(store["sets"][-1].delete) > 10
+        assert store["qos"] == factory
+        assert "no apply to leaf1 is known on this machine" in mlt("apply", *words, "--undo").stderr
         store["refuses"] = "no such leaf"
         refused = mlt("apply", *words)
         assert refused.returncode == 1
