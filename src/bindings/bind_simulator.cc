@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "bindings/register.h"
+#include "sim/port_load.h"
 #include "sim/transfers.h"
 
 namespace mlt::bindings {
@@ -104,6 +105,36 @@ py::dict simulate_transfers(std::uint32_t hosts, std::uint32_t switches, const p
   return out;
 }
 
+using ClassTuple = std::tuple<std::uint64_t, std::uint64_t, double, double>;
+
+py::list simulate_port(const py::sequence& classes, std::uint64_t packets, std::uint32_t burst_packets,
+                       std::uint32_t senders, std::uint32_t packet_bytes, double port_rate, double card_rate,
+                       std::uint64_t seed) {
+  sim::PortLoad load{.classes = {},
+                     .packets = packets,
+                     .burst_packets = burst_packets,
+                     .senders = senders,
+                     .packet_bytes = packet_bytes,
+                     .port_bytes_per_second = port_rate,
+                     .card_bytes_per_second = card_rate,
+                     .seed = seed};
+  for (std::size_t i = 0; i < classes.size(); ++i) {
+    const auto [threshold, limit, rate, ratio] = cast_element<ClassTuple>(
+        "classes", i, classes[i], "(threshold_bytes, limit_bytes, load, small_ratio), the first two integers");
+    load.classes.push_back({threshold, limit, rate, ratio});
+  }
+  std::vector<sim::QueueCounters> counters;
+  {
+    const py::gil_scoped_release released;
+    counters = sim::run_port_load(load);
+  }
+  py::list out;
+  for (const sim::QueueCounters& each : counters) {
+    out.append(py::make_tuple(each.offered[0], each.dropped[0], each.offered[1], each.dropped[1], each.marked));
+  }
+  return out;
+}
+
 }  // namespace
 
 void register_simulator(py::module_& module) {
@@ -118,6 +149,13 @@ void register_simulator(py::module_& module) {
              py::arg("loss_bound") = standard.loss_bound, py::arg("seed") = standard.seed,
              py::arg("segment_bytes") = standard.segment_bytes, py::arg("limit_ns") = standard.limit_ns,
              py::arg("progress") = py::none());
+  const sim::PortLoad port;
+  module.def("simulate_port", &simulate_port,
+             "Offer a load to one switch port; of each class (Not-ECT offered, dropped, ECT offered, dropped, marked).",
+             py::kw_only(), py::arg("classes"), py::arg("packets"), py::arg("burst_packets") = port.burst_packets,
+             py::arg("senders") = port.senders, py::arg("packet_bytes") = port.packet_bytes,
+             py::arg("port_rate") = port.port_bytes_per_second, py::arg("card_rate") = port.card_bytes_per_second,
+             py::arg("seed") = port.seed);
 }
 
 }  // namespace mlt::bindings

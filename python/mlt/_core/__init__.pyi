@@ -323,6 +323,17 @@ def simulate_transfers(
     limit_ns: int = 60_000_000_000,
     progress: Callable[[int], object] | None = None,
 ) -> dict[str, Any]: ...
+def simulate_port(
+    *,
+    classes: Sequence[tuple[int, int, float, float]],
+    packets: int,
+    burst_packets: int = 1,
+    senders: int = 1,
+    packet_bytes: int = 1_500,
+    port_rate: float = 12.5e9,
+    card_rate: float = 12.5e9,
+    seed: int = 1,
+) -> list[tuple[int, int, int, int, int]]: ...
 def bare_udp_prepare(fd: int, silence_ns: int) -> None: ...
 def bare_udp_send(fd: int, tensor: Any, payload_bytes: int) -> None: ...
 def bare_udp_receive(fd: int, tensor: Any, payload_bytes: int) -> tuple[int, int, int]: ...

@@ -9,13 +9,16 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from mlt.simulation.switch_port import simulate
 from mlt.switch_configs.derive import Derived, policy_of, problem_of
 from mlt.switch_configs.errors import SwitchConfigError
 from mlt.switch_configs.model_layers import load_layers
 from mlt.switch_configs.policy import Switch, dump
 from mlt.switch_configs.semantics import require_sound
-from mlt.switch_configs.threshold_check import in_one_step
+from mlt.switch_configs.threshold_check import in_one_step, parameters
 from mlt.switch_configs.thresholds import Model, Problem
+
+_NETWORK_PACKETS = 2_000_000  # through the network simulator, a quarter of a second
 
 
 @click.command()
@@ -60,7 +63,8 @@ def policy(
     """Derive a policy from a model: classes, code points, and the thresholds that cost the fewest extra rounds.
 
     No threshold is below what WORKERS send at once. The predicted losses go to standard error, beside those of a packet
-    simulation of the same bursts; a load at which a class starves is refused. How: docs/switch-thresholds.md.
+    simulation of the same bursts and those of mlt's network simulator; a load at which a class starves is refused. How:
+    docs/switch-thresholds.md.
     """
     try:
         switch = Switch(
@@ -89,7 +93,7 @@ def policy(
     except (SwitchConfigError, ValueError, OSError) as error:
         click.echo(f"error: {error}", err=True)
         raise SystemExit(1) from error
-    _show_predictions(derived)
+    _show_predictions(problem, derived)
     click.echo(
         f"{problem.group_packets} packets arrive at once ({together}): no S is below {problem.floor_bytes} B", err=True
     )
@@ -98,15 +102,26 @@ def policy(
         click.echo(dump(derived.policy), nl=False)
 
 
-def _show_predictions(derived: Derived) -> None:
-    """Per class: thresholds, the model's losses, the simulation's, and how far apart they are."""
-    table = Table("class", "S bytes", "L bytes", "load", "small lost", "simulated", "large lost", "simulated", "error")
-    for data, row, check in zip(derived.policy.data, derived.rows, derived.checked, strict=True):
-        seen = (f"{check.simulated.small:.2e}", f"{check.simulated.large:.2e}", f"{check.error:.3f}")
-        small, large, error = seen if check.enough else (f"{check.bursts} bursts: too few", "", "?")
-        losses = (f"{row.small_loss:.2e}", small, f"{row.large_loss:.2e}", large, error)
+def _show_predictions(problem: Problem, derived: Derived) -> None:
+    """Per class: thresholds; losses by the model, the simulated queue and the network simulator; how far the first two
+    are apart."""
+    small, large = ("small lost", "simulated", "network"), ("large lost", "simulated", "network")
+    table = Table("class", "S bytes", "L bytes", "load", *small, *large, "error")
+    network = simulate(
+        parameters(problem, derived.rows),
+        packets=_NETWORK_PACKETS,
+        seed=1,
+        burst=problem.group_packets,
+        senders=min(problem.workers, 256),
+        packet_bytes=problem.packet_bytes,
+    )
+    for data, row, check, seen in zip(derived.policy.data, derived.rows, derived.checked, network, strict=True):
+        losses = [f"{row.small_loss:.2e}", f"{check.bursts} bursts: too few", "", f"{row.large_loss:.2e}", "", "", "?"]
+        if check.enough:
+            losses[1:3] = f"{check.simulated.small:.2e}", f"{seen.small:.2e}"
+            losses[4:] = f"{check.simulated.large:.2e}", f"{seen.large:.2e}", f"{check.error:.3f}"
         table.add_row(data.name, str(row.threshold_bytes), str(row.limit_bytes), f"{row.load:.3g}", *losses)
-    Console(stderr=True, width=None if sys.stderr.isatty() else 140).print(table)
+    Console(stderr=True, width=None if sys.stderr.isatty() else 150).print(table)
 
 
 def _one_step(problem: Problem, derived: Derived) -> str:
