@@ -88,6 +88,7 @@ void Network::cross(std::uint32_t edge, std::uint32_t index, base::TimeNs leaves
   const Link& link = state.link;
   Packet& packet = pool_[index];
   if (!link.up) return drop(index, Fate::k_dropped_link_down);
+  if (link.mtu_bytes != 0 && packet.size > link.mtu_bytes) return drop(index, Fate::k_dropped_too_long);
   base::TimeNs arrival = leaves + link.propagation_ns;
   if (link.jitter_ns > 0) {
     arrival += static_cast<base::DurationNs>(prng_.below(static_cast<std::uint64_t>(link.jitter_ns) + 1));

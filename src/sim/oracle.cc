@@ -31,7 +31,8 @@ Oracle::Oracle(VirtualDriver& driver, bool faultless)
       faultless_(faultless),
       retired_(core::kCounterNames.size()),
       receives_ended_(driver.hosts()),
-      paused_(driver.hosts()) {
+      paused_(driver.hosts()),
+      limits_found_(driver.hosts()) {
   if (driver.shows_everything()) {
     watches_ = std::make_unique<Watches>(Watches{SendWatch(driver), ReceiveWatch(driver), {}});
     watches_->due.resize(driver.hosts());
@@ -143,11 +144,12 @@ void Oracle::check_end(const Operation& operation, const Completion& completion)
       }
       return;
     case CompletionStatus::kPeerFailed:
-      if (simulator_.connection(plan.host, plan.peer) == operation.key.connection && !operation.too_long) {
+      if (simulator_.connection(plan.host, plan.peer) == operation.key.connection && !operation.too_long &&
+          !may_be_too_long(operation)) {
         violate(3, operation, "the peer is said to have failed, but the connection is up");
       }
       // A path limit may end it before it reads how its receiver did (18.1.5).
-      if (operation.told && !operation.too_long) {
+      if (operation.told && !operation.too_long && !may_be_too_long(operation)) {
         violate(3, operation, "its receiver ended it well and left in order, and it failed");
       }
       return;
@@ -166,6 +168,16 @@ void Oracle::check_end(const Operation& operation, const Completion& completion)
     case CompletionStatus::kWithinBound:
       return;
   }
+}
+
+// Whether some link ever lost this send's longest datagram for its length (12.6.5, 18.1.5).
+bool Oracle::may_be_too_long(const Operation& operation) const {
+  return operation.kind == CompletionKind::kSend && longest_datagram(operation) > shortest_link_bytes_;
+}
+
+std::uint32_t Oracle::longest_datagram(const Operation& operation) const {
+  const std::uint32_t segment = simulator_.host(operation.plan.host).config().endpoint.max_segment_bytes;
+  return std::min(operation.plan.bytes, segment) + MLT_DATA_HEADER_BYTES;
 }
 
 // Whether an operation gives its other side a reason to end as cancelled.

@@ -16,9 +16,11 @@
 //  13  no more early data than was offered; what was offered is kept
 //  14  an operation whose end is settled ends at once
 //  15  what a datagram says of its transfer and path is true
+//  16  no path is found to carry short datagrams only where every link carries all
 // It knows the protocol's promises and nothing of how they are kept.
 #pragma once
 
+#include <algorithm>
 #include <compare>
 #include <cstdint>
 #include <map>
@@ -52,6 +54,8 @@ struct Plan {
   bool by_place_function = false;
 };
 
+inline constexpr std::uint32_t kNoShortLink = ~std::uint32_t{0};
+
 class Oracle final : private Observer {
  public:
   // `faultless`: nothing in the network drops, repeats or delays beyond its queues, so rule 8 applies.
@@ -66,6 +70,8 @@ class Oracle final : private Observer {
   void cancel(core::OperationId operation);
   // From now on the network is not without faults: it dropped something, or let data overtake data of the same path.
   void on_network_fault() { faultless_ = false; }
+  // From now on some link loses datagrams of more than `bytes`, or did.
+  void on_short_link(std::uint32_t bytes) { shortest_link_bytes_ = std::min(shortest_link_bytes_, bytes); }
   // This host sends more early data than it was offered: what it loses by that is its own fault.
   void on_overrunning(std::uint16_t host) { overrunning_ = host; }
   // Stops a host for a while.
@@ -144,6 +150,7 @@ class Oracle final : private Observer {
   void sends(std::uint16_t rank, base::TimeNs local, const Packet& packet) override;
   void sends_message(std::uint16_t rank, base::TimeNs local, const core::ControlOutput& output) override;
   void turn_ended(std::uint16_t rank, base::TimeNs local) override;
+  void excuse_too_long(std::uint16_t rank);
   void must_end(core::OperationId operation, const char* why);
   void watch(const Operation& operation);
   void unwatch(const Operation& operation);
@@ -157,6 +164,8 @@ class Oracle final : private Observer {
   void check_contents(const Operation& receive, const core::Completion& completion);
   void check_status(const Operation& receive, const core::Completion& completion);
   void check_end(const Operation& operation, const core::Completion& completion);
+  bool may_be_too_long(const Operation& operation) const;
+  std::uint32_t longest_datagram(const Operation& operation) const;
   void check_memory(const Operation& operation);
   void check_conservation();
   void check_early(const Operation& receive, const std::vector<std::uint32_t>& offsets);
@@ -180,7 +189,9 @@ class Oracle final : private Observer {
   std::vector<std::uint64_t> receives_ended_;  // per host
   std::vector<bool> paused_;                   // hosts that were stopped at some time: late for everything
   std::uint16_t overrunning_ = 0xFFFF;
-  std::unique_ptr<Watches> watches_;  // none where the driver does not show everything
+  std::uint32_t shortest_link_bytes_ = kNoShortLink;
+  std::vector<std::uint64_t> limits_found_;  // per host, when it was last looked at
+  std::unique_ptr<Watches> watches_;         // none where the driver does not show everything
 };
 
 }  // namespace mlt::sim

@@ -70,6 +70,10 @@ void Oracle::check_conservation() {
               C::k_stops_received, C::k_aborts_received, C::k_mtu_probes_received, C::k_mtu_replies_received,
               C::k_drop_too_short, C::k_drop_bad_version, C::k_drop_unknown_type, C::k_drop_unknown_flags,
               C::k_drop_unknown_element, C::k_drop_bad_length, C::k_drop_bad_cookie, C::k_drop_bad_path));
+  // Clause 12.6.3: what random losses, pauses and dead paths do to both probes alike is no evidence.
+  if (shortest_link_bytes_ == kNoShortLink && sum(C::k_mtu_limits_found) > 0) {
+    simulator_.fail("rule 16: a path is said to carry short datagrams only, and every link carries all");
+  }
   // Events that a state table excludes: honest endpoints meet none, but for a cancellation that comes too late.
   for (std::size_t i = 0; i < sums.size(); ++i) {
     const std::string_view name = core::kCounterNames[i];

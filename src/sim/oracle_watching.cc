@@ -63,7 +63,22 @@ void Oracle::reads(std::uint16_t rank, base::TimeNs local, std::span<const std::
   must_end(watches_->receives.reads(rank, local, prefix, bytes, by_control), "what arrived settles it");
 }
 
+// Clause 18.1.5, of a limit that the host found by itself: its sends have ended, and their completions come later.
+void Oracle::excuse_too_long(std::uint16_t rank) {
+  const std::uint64_t found = simulator_.endpoint(rank).counters().value(core::Counter::k_mtu_limits_found);
+  if (found == limits_found_[rank]) return;
+  limits_found_[rank] = found;
+  for (const auto& operation : operations_) {
+    if (operation->plan.host != rank || operation->ended || operation->lost || !may_be_too_long(*operation)) continue;
+    const std::uint32_t limit = simulator_.endpoint(rank).path_limit_bytes(operation->plan.peer);
+    if (limit == 0 || longest_datagram(*operation) <= limit) continue;
+    operation->too_long = true;
+    unwatch(*operation);
+  }
+}
+
 void Oracle::sends_run(std::uint16_t rank, base::TimeNs local, const core::Transmit& run) {
+  if (shortest_link_bytes_ != kNoShortLink) excuse_too_long(rank);
   watches_->sends.sends_run(rank, local, run);
 }
 

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "sim/scenario_late.h"
+#include "sim/scenario_short.h"
 
 namespace mlt::sim {
 
@@ -402,8 +403,9 @@ Scenario draw_scenario(std::uint64_t seed, Draw draw) {
       scenario.spine_delay.push_back(spread(prng, 1, 20));
     }
   }
-  if (draw == Draw::kThird || draw == Draw::kFourth) draw_third(scenario, most_bytes);
-  if (draw == Draw::kFourth) draw_late(scenario);
+  if (draw >= Draw::kThird) draw_third(scenario, most_bytes);
+  if (draw >= Draw::kFourth) draw_late(scenario);
+  if (draw >= Draw::kFifth) draw_short_links(scenario);
   scenario.limit_ns = scenario.quiet_ns + 12 * kSecond;
   return scenario;
 }
@@ -418,7 +420,7 @@ std::string Scenario::text() const {
   static constexpr const char* kShapes[] = {"star", "dumbbell", "leaf-spine"};
   static constexpr const char* kAccidents[] = {"pause",     "partition",  "link down",  "gray link",
                                                "slow link", "disconnect", "crash",      "black hole",
-                                               "leave",     "path limit", "paused link"};
+                                               "leave",     "path limit", "short link", "paused link"};
   std::string text =
       "seed " + std::to_string(seed) + ": " + std::to_string(hosts) + " hosts, " +
       kShapes[static_cast<std::size_t>(shape)] + ", " + std::to_string(spines) + " spines, " +

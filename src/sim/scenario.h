@@ -27,6 +27,7 @@ struct Accident {
     kBlackHole,   // edge a: data only is lost, or control datagrams only (amount 0 or 1)
     kLeave,       // a: host; its process leaves in order, and starts again after a while
     kPathLimit,   // host a is told that the network carries no larger payload to b than `amount`
+    kShortLink,   // edge a carries no datagram of more than `amount` bytes for a while, and nobody is told
     kPausedLink,  // edge a: its port sends no data (amount 0), or nothing at all (amount 1), for a while, and keeps it
   };
   Kind kind = Kind::kPause;
@@ -70,8 +71,8 @@ struct Scenario {
 
 // Regressions keep the meaning that their seeds had. kFirst: the oldest, whose neighbours were not independent.
 // kSecond: before orderly ends, path limits, sequence numbers that wrap, peers beyond their share and round bounds.
-// kThird: before networks that lose nothing and are late.
-enum class Draw : std::uint8_t { kFirst, kSecond, kThird, kFourth };
-Scenario draw_scenario(std::uint64_t seed, Draw draw = Draw::kFourth);
+// kThird: before networks that lose nothing and are late. kFourth: before links that carry short datagrams only.
+enum class Draw : std::uint8_t { kFirst, kSecond, kThird, kFourth, kFifth };
+Scenario draw_scenario(std::uint64_t seed, Draw draw = Draw::kFifth);
 
 }  // namespace mlt::sim

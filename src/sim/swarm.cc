@@ -29,6 +29,11 @@ class Run {
 
   Verdict go(const std::function<void(const TraceRecord&)>& trace) {
     simulator_.trace = trace;
+    if (trace) {
+      simulator_.network().on_drop = [this](const Packet& packet, Fate fate) {
+        simulator_.trace({simulator_.now(), TraceKind::kDropped, packet.from, &packet, fate, ""});
+      };
+    }
     oracle_.on_overrunning(scenario_.simulator.overrunning_host);
     const base::TimeNs start = simulator_.now();
     simulator_.connect_all(scenario_.faultless ? 0 : 200 * base::kMicrosecond);
@@ -142,6 +147,9 @@ class Run {
         return simulator_.leave(a);
       case Kind::kPathLimit:
         return simulator_.limit_path(a, {b, static_cast<std::uint32_t>(accident.amount)});
+      case Kind::kShortLink:
+        network.link(accident.a).mtu_bytes = static_cast<std::uint32_t>(accident.amount);
+        return oracle_.on_short_link(network.link(accident.a).mtu_bytes);
       case Kind::kPausedLink:
         return network.pause(simulator_.now(), accident.a, accident.amount > 0 ? 0xFFU : 0xFEU);
       case Kind::kBlackHole:
