@@ -5,6 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
+def listed(names: Sequence[str], most: int = 4) -> str:
+    """``"a, b, c, d and 64 more"``: the message stays short however long the list is."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
+
+
 class SwitchConfigError(Exception):
     """Base of every error this package raises on purpose."""
 

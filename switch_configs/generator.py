@@ -30,14 +30,16 @@ class Generated:
         return self.target.parse(self.apply)
 
 
-def plan(policy: Policy, target: Target, *, ports: tuple[str, ...] | None = None) -> Plan:
-    """The policy resolved for one target; raises CannotExpressError."""
+def plan(policy: Policy, target: Target, *, ports: tuple[str, ...] | None = None, running: bool = False) -> Plan:
+    """The policy resolved for one target; ``running``: its configuration says which ports there are. Raises
+    CannotExpressError."""
     return plan_for(
         policy,
         spec=target.spec,
         platform=target.platform,
         capabilities=target.able,
         native_port=target.native_port,
+        port_problem=(lambda _: None) if running else target.port_problem,
         ports=ports,
     )
 
@@ -58,7 +60,7 @@ def generate(
     """
     require_sound(policy, source=f"policy {policy.name}")
     target = device(policy, target_name)
-    resolved = plan(policy, target, ports=ports)
+    resolved = plan(policy, target, ports=ports, running=running is not None)
     if running is None:
         apply, undo = target.render(resolved), target.undo(resolved)
     else:

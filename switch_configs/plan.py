@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from mlt.switch_configs.behaviour import Behaviour, PortBehaviour, QueueBehaviour, RandomDetect, Role
 from mlt.switch_configs.capabilities import MEANING, Capabilities, Feature, Support
-from mlt.switch_configs.errors import CannotExpressError
+from mlt.switch_configs.errors import CannotExpressError, listed
 from mlt.switch_configs.platforms import Platform, Spec, first_release, platforms
 from mlt.switch_configs.policy import DSCP_VALUES, DataClass, Policy
 
@@ -171,7 +171,9 @@ class _Resolver:
                 f"Way out: set switch.queues to {self.capabilities.max_queues} and use fewer data classes"
             )
 
-    def ports(self, labels: tuple[str, ...], native_port: Callable[[str], str]) -> tuple[str, ...]:
+    def ports(
+        self, labels: tuple[str, ...], native_port: Callable[[str], str], port_problem: Callable[[str], str | None]
+    ) -> tuple[str, ...]:
         """Native names; a port that the platform does not have is a problem."""
         count = self.platform.port_count
         try:
@@ -184,12 +186,15 @@ class _Resolver:
             absent = [label for label in labels if native_port(label) in beyond]
             if absent:
                 self.problems.append(
-                    f"{self.platform.title} has {count} ports, not {', '.join(absent)}. Way out: --ports 1-{count}, or "
+                    f"{self.platform.title} has {count} ports, not {listed(absent)}. Way out: --ports 1-{count}, or "
                     "name the ports"
                 )
+                return names
+        if wrong := [problem for name in names if (problem := port_problem(name)) is not None]:
+            self.problems.append(wrong[0] + (f" (and {len(wrong) - 1} more ports)" if len(wrong) > 1 else ""))
         repeated = sorted({name for name in names if names.count(name) > 1})
         if repeated:
-            self.problems.append(f"ports named twice: {', '.join(repeated)}")
+            self.problems.append(f"ports named twice: {listed(repeated)}")
         return names
 
     def rounded(self, value: int, unit: int | None, what: str, *, detect: bool = False) -> int:
@@ -357,6 +362,7 @@ def plan_for(
     platform: Platform,
     capabilities: Capabilities,
     native_port: Callable[[str], str],
+    port_problem: Callable[[str], str | None] = lambda _: None,
     ports: tuple[str, ...] | None = None,
 ) -> Plan:
     """Resolve ``policy`` for one device; raises CannotExpressError listing everything the target cannot do."""
@@ -364,7 +370,7 @@ def plan_for(
     resolver = _Resolver(policy=policy, spec=spec, platform=platform, capabilities=able)
     resolver.check_device()
     labels = ports if ports is not None else policy.ports()
-    names = resolver.ports(labels, native_port)
+    names = resolver.ports(labels, native_port, port_problem)
     queues, group_weights = _queues(resolver)
     resolver.check_acceptances()
     if resolver.problems:

@@ -104,6 +104,11 @@ class Target(ABC):
     def native_port(self, label: str) -> str:
         """A port number of the policy as this system calls it; a name that is no number passes unchanged."""
 
+    def port_problem(self, port: str) -> str | None:
+        """Why no device of this platform calls a port so as it leaves the factory; asked where no running configuration
+        says what its ports are."""
+        return None
+
     @abstractmethod
     def render(self, plan: Plan) -> dict[str, str]:
         """File name -> text without header."""

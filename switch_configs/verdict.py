@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 from mlt.switch_configs.counters import QueueCounters
+from mlt.switch_configs.errors import listed
 from mlt.switch_configs.plan import Plan, PlannedQueue
 
 # Of a data class's packets; above that, large gradients are lost that the policy means to keep.
@@ -56,6 +57,45 @@ def judge(plan: Plan, rows: Sequence[QueueCounters]) -> list[Verdict]:
             where = f"{row.port} queue {row.queue} ({queue.name})"
             found += [Verdict(level, where, what) for level, what in _of_queue(queue, row)]
     return found + _of_all(rows, queues)
+
+
+def unseen(plan: Plan, rows: Sequence[QueueCounters]) -> list[str]:
+    """The queues and ports of the plan that no row is about; ports only where the rows use the plan's names."""
+    seen: dict[str, set[int]] = {}
+    for row in rows:
+        seen.setdefault(row.port, set()).add(row.queue)
+    ours = set(plan.ports) & set(seen) or set(seen)  # a device's other ports are not the policy's
+    lacking: dict[tuple[str, ...], list[str]] = {}
+    for port, numbers in seen.items():
+        missing = tuple(f"{queue.number} ({queue.name})" for queue in plan.queues if queue.number not in numbers)
+        if missing and port in ours:
+            lacking.setdefault(missing, []).append(port)
+    found = [f"queues {', '.join(missing)} of {listed(ports)}" for missing, ports in lacking.items()]
+    absent = [port for port in plan.ports if port not in seen]
+    if absent and len(absent) < len(plan.ports):
+        found.append(f"ports {listed(absent)}")
+    return found
+
+
+def unsaid(plan: Plan, rows: Sequence[QueueCounters]) -> list[str]:
+    """Counters that no row gives, with the classes that would be judged by them."""
+    found = []
+    for name, words in (
+        ("sent", "sent"),
+        ("marked", "marked"),
+        ("dropped_early", "dropped early"),
+        ("dropped_at_limit", "dropped at the limit"),
+    ):
+        classes = [
+            queue.name
+            for queue in plan.queues
+            if (queue.random_detect is not None or (queue.role == "control" and name == "dropped_at_limit"))
+            and (own := [row for row in rows if row.queue == queue.number])
+            and all(getattr(row, name) is None for row in own)
+        ]
+        if classes:
+            found.append(f"{words} ({', '.join(classes)})")
+    return found
 
 
 def _of_queue(queue: PlannedQueue, row: QueueCounters) -> Iterable[tuple[Literal["wrong", "note"], str]]:

@@ -34,6 +34,7 @@ _FILE = click.Path(path_type=Path, allow_dash=True)
 @click.option("--host", help="Read the device itself, as for 'mlt switch apply'.")
 @click.option("--during", metavar="COMMAND", help="With --host: what came while a shell command ran is judged.")
 @click.option("--for", "seconds", metavar="TIME", help="With --host: what came within TIME (10s, 5m) is judged.")
+@click.option("--partial", is_flag=True, help="Judge what was read, though queues or ports of the policy were not.")
 @click.option("--json", "as_json", is_flag=True, help="Print the counters as JSON; --input and --before read it.")
 @click.option("--inventory", type=click.Path(path_type=Path), help="Ansible's YAML inventory, or nornir's hosts file.")
 @click.option("--known-hosts", type=click.Path(path_type=Path), help="Host keys for SSH, besides the user's own.")
@@ -47,6 +48,7 @@ def verify(
     host: str | None,
     during: str | None,
     seconds: str | None,
+    partial: bool,
     as_json: bool,
     inventory: Path | None,
     known_hosts: Path | None,
@@ -55,12 +57,14 @@ def verify(
 
     Counters come from a file (--input) or from the device (--host). JSON is {port, queue, sent, marked, dropped_early,
     dropped_at_limit, queued_bytes} in a list, or OpenConfig's queue state: a gNMI Get, or Subscribe's lines. Ends with
-    1 if a class did not get what the policy means.
+    1 if a class did not get what the policy means, or if queues or ports of the policy were not read (--partial).
     """
     from mlt.switch_push.device import PushError
 
     if (given is not None) + (host is not None) > 1 or (host is None and (during or seconds)):
         raise click.UsageError("give --input or --host; --during and --for go with --host")
+    if given is None and host is None and (output is not None or before is not None or partial or as_json):
+        raise click.UsageError("--output, --before, --partial and --json go with --input or --host")
     try:
         asked = None if ports is None else expand_ports(tuple(ports.split(",")))
         if host is not None:
@@ -88,10 +92,23 @@ def verify(
     found = verdict.judge(plan, rows)
     for one in found:
         click.echo(f"{'error' if one.level == 'wrong' else 'note'}: {one}", err=True)
-    wrong = any(one.level == "wrong" for one in found)
-    if not wrong:
-        click.echo("as the policy means it", err=True)
-    raise SystemExit(1 if wrong else 0)
+    raise SystemExit(_conclude(plan, rows, wrong=any(one.level == "wrong" for one in found), partial=partial))
+
+
+def _conclude(plan: Plan, rows: list[QueueCounters], *, wrong: bool, partial: bool) -> int:
+    """What was not seen is not as the policy means it; the exit status."""
+    unseen = verdict.unseen(plan, rows)
+    for one in unseen:
+        click.echo(
+            f"{'note' if partial else 'error'}: not seen: {one}{'' if partial else '; --partial accepts that'}",
+            err=True,
+        )
+    if unsaid := verdict.unsaid(plan, rows):
+        click.echo(f"note: nobody says what was {', '.join(unsaid)}", err=True)
+    if wrong or (unseen and not partial):
+        return 1
+    click.echo(f"as the policy means it{', as far as it was seen' if unseen or unsaid else ''}", err=True)
+    return 0
 
 
 def _from_host(

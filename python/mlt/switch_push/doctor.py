@@ -9,7 +9,7 @@ from mlt.doctor import Finding
 from mlt.switch_configs.errors import SwitchConfigError
 from mlt.switch_configs.generator import generate
 from mlt.switch_configs.policy import load
-from mlt.switch_configs.verdict import judge
+from mlt.switch_configs.verdict import judge, unseen
 from mlt.switch_push.device import PushError
 from mlt.switch_push.hosts import open_device
 
@@ -38,6 +38,9 @@ def examine_switch(
     fix = f"mlt switch verify {file} --target {target} --host {host} --for 10s"
     for one in found:
         yield Finding("problem" if one.level == "wrong" else "optional", f"switch {host}: {one}", fix)
-    if not found:
+    missing = unseen(plan, rows)
+    for what in missing:
+        yield Finding("optional", f"switch {host}: not seen: {what}", fix)
+    if not found and not missing:
         sent = sum(row.sent or 0 for row in rows)
         yield Finding("ok", f"switch {host}: {len(rows)} queues, {sent} packets, as the policy means it")

@@ -7,6 +7,7 @@ the separate SAI attribute that does, so every profile sets both.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -14,6 +15,7 @@ from typing import Any, ClassVar
 from mlt.switch_configs.behaviour import Behaviour, RandomDetect
 from mlt.switch_configs.capabilities import Capabilities, Feature, Support
 from mlt.switch_configs.counters import QueueCounters, integer, merge
+from mlt.switch_configs.errors import listed
 from mlt.switch_configs.plan import Plan
 from mlt.switch_configs.platforms import platforms
 from mlt.switch_configs.target import Procedure, Reading, Target, Unconfirmed
@@ -114,6 +116,25 @@ class Sonic(Target):
             )
         return f"Ethernet{lane}"
 
+    def port_problem(self, port: str) -> str | None:
+        out = "Way out: --running config_db.json, whose PORT table says what this switch calls its ports"
+        number = re.fullmatch(r"Ethernet(\d+)", port)
+        if number is None:
+            return (
+                f"port {port}: SONiC's ports are called Ethernet0, Ethernet4, ... by their first lanes (aliases like "
+                f"etp1 are not keys of CONFIG_DB). {out}; or their numbers with a platform"
+            )
+        count = self.platform.port_count
+        if count is None:
+            return None
+        firsts = [f"Ethernet{self.platform.first_lane(each)}" for each in range(1, count + 1)]
+        if port in firsts:
+            return None
+        return (
+            f"port {port}: ports of {self.platform.title} begin at {listed(firsts)}; another lane is a port only where "
+            f"one is broken out. {out}"
+        )
+
     def tables(self, plan: Plan) -> Database:
         """The CONFIG_DB content: table -> key -> field -> value."""
         name = plan.name
@@ -202,7 +223,7 @@ class Sonic(Target):
         before = self._database(running)
         tables = self.tables(plan)
         if "PORT" in before and (absent := [port for port in plan.ports if port not in before["PORT"]]):
-            raise self.fail("running configuration", f"has no port {', '.join(absent)}; its ports are the PORT table's")
+            raise self.fail("running configuration", f"has no port {listed(absent)}; its ports are the PORT table's")
         made = change(before, tables, plan.ports)
         full = text(tables)
         refused = self._refusals(made.before, made.after) + self._refusals(made.after, made.before)

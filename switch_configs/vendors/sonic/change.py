@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from mlt.switch_configs.errors import listed
 from mlt.switch_configs.vendors.sonic.model import split_queue_key
 from mlt.switch_configs.vendors.sonic.updater import Database, Operation, difference, patched
 
@@ -126,10 +127,14 @@ def change(running: Mapping[str, Any], tables: Database, ports: tuple[str, ...])
         for key, entry in entries.items():
             known = after.setdefault(table, {}).get(key, {})
             after[table][key] = {**known, **entry} if table in SHARED_ENTRIES else dict(entry)
+    paused: dict[str, list[str]] = {}
     for port in ports:
-        classes = after.get("PORT_QOS_MAP", {}).get(port, {}).get("pfc_enable", "")
-        if classes:
-            notes.append(f"{port} keeps pfc_enable {classes}: those classes are paused, not dropped; clear it for mlt")
+        if classes := after.get("PORT_QOS_MAP", {}).get(port, {}).get("pfc_enable", ""):
+            paused.setdefault(classes, []).append(port)
+    for classes, named in paused.items():
+        notes.append(
+            f"{listed(named)} keep pfc_enable {classes}: those classes are paused, not dropped; clear it for mlt"
+        )
     if "global" in after.get("PORT_QOS_MAP", {}):
         notes.append("PORT_QOS_MAP|global stays; it serves the ports that have no entry of their own")
     return Change(before=before, after=after, notes=tuple(notes))
@@ -144,6 +149,8 @@ def _split(
 ) -> dict[str, dict[str, str]]:
     """Entries with every range (or list of ports) that overlaps ``ours`` written out queue by queue."""
     result: dict[str, dict[str, str]] = {}
+    keys: list[str] = []
+    kept: list[str] = []
     for key, entry in entries.items():
         split = split_queue_key(key)
         if split is None or key in ours:
@@ -155,8 +162,12 @@ def _split(
             result[key] = entry
             continue
         rest = [each for each in single if each not in ours]
-        notes.append(f"{table}|{key} is split" + (f"; {', '.join(rest)} keep its entry" if rest else ""))
+        keys.append(f"{table}|{key}")
+        kept += rest
         result.update({each: dict(entry) for each in rest})
+    if keys:
+        stay = f"; {listed(kept)} keep what those said" if kept else ""
+        notes.append(f"{table}: {len(keys)} entries of several queues or ports are split ({listed(keys)}){stay}")
     return result
 
 

@@ -104,6 +104,12 @@ def test_ports__beyond_the_platform_are_refused(spec: str, port: str) -> None:
     assert plan(small(), target(spec), ports=("16",)).ports
 
 
+def test_ports__a_refusal_of_many_stays_short() -> None:
+    refusal = problems(small(), "cumulus@sn2100", ports=tuple(str(port) for port in range(1, 85)))
+    assert "has 16 ports, not 17, 18, 19, 20 and 64 more" in refusal
+    assert "84" not in refusal
+
+
 @pytest.mark.parametrize("bad", ["0", "0-3", "Ethernet0-12", "swp1-4", "Ethernet0-Ethernet12", "Ethernet1/1-1/4"])
 def test_expand_ports__zero_and_ranges_of_names_are_refused(bad: str) -> None:
     with pytest.raises(ValueError, match="port"):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from mlt.switch_configs.errors import ParseError
+from mlt.switch_configs.errors import CannotExpressError, ParseError
 from mlt.switch_configs.generator import Generated, generate
 from mlt.switch_configs.platforms import find
 from mlt.switch_configs.vendors.sonic.updater import refusals, releases
@@ -187,10 +187,61 @@ def test_against__what_others_own_stays_and_is_said() -> None:
     # The control queue had no RED of its own and must not inherit any.
     assert "wred_profile" not in after["QUEUE"]["Ethernet0|7"]
     readme = generated.apply["README.txt"].replace("\n#     ", " ")
-    assert "Ethernet0 keeps pfc_enable 3,4" in readme
-    assert "QUEUE|Ethernet0|0-2 is split" in readme
+    assert "Ethernet0, Ethernet4 keep pfc_enable 3,4" in readme
+    assert "QUEUE|Ethernet0|0-2" in readme
+    assert "entries of several queues or ports are split" in readme
     untouched = set(BEFORE) - set(json.loads(generated.apply["config_db.json"]))
     assert all(after[table] == BEFORE[table] for table in untouched)
+
+
+def test_against__the_readme_of_a_switch_with_many_ports_counts_instead_of_listing() -> None:
+    """It listed every split: 96 lines for 32 ports."""
+    names = tuple(f"Ethernet{4 * number}" for number in range(16))
+    running = json.dumps(
+        {
+            "PORT": {name: {} for name in names},
+            "QUEUE": {f"{name}|0-7": {"scheduler": "s"} for name in names},
+            "PORT_QOS_MAP": {name: {"pfc_enable": "3,4"} for name in names},
+            "SCHEDULER": {"s": {"type": "DWRR", "weight": "1"}},
+        }
+    )
+    generated = generate(example_for("sonic"), "sonic/202511@mlnx-sn2100", ports=names, running=running)
+    readme = " ".join(generated.apply["README.txt"].split())
+    assert "QUEUE: 16 entries of several queues or ports are split (" in readme
+    assert readme.count("Ethernet") < 40, readme
+    with pytest.raises(ParseError, match="has no port Ethernet1, Ethernet2, Ethernet3, Ethernet5 and 44 more"):
+        generate(
+            example_for("sonic"),
+            "sonic",
+            ports=tuple(f"Ethernet{number}" for number in range(64) if number % 4),
+            running=running,
+        )
+
+
+@pytest.mark.parametrize(
+    ("target", "port", "words"),
+    [
+        ("sonic@mlnx-sn2100", "swp3", "swp3: SONiC's ports are called Ethernet0, Ethernet4"),
+        ("sonic", "1/1", "1/1: SONiC's ports are called Ethernet0, Ethernet4"),
+        ("sonic@mlnx-sn2100", "etp1", "etp1: SONiC's ports are called"),
+        (
+            "sonic@mlnx-sn2100",
+            "Ethernet1",
+            "Ethernet1: ports of NVIDIA (Mellanox) SN2100 begin at Ethernet0, ",
+        ),
+        ("sonic@mlnx-sn4700", "Ethernet4", "Ethernet4: ports of NVIDIA SN4700 begin at Ethernet0, Ethernet8"),
+    ],
+)
+def test_ports__names_the_device_cannot_have_are_refused_without_running(target: str, port: str, words: str) -> None:
+    policy = small(l1="135168", l2="270336", s1="36864", extra="accept: {sonic: {step-threshold: x}}")
+    with pytest.raises(CannotExpressError) as caught:
+        generate(policy, target, ports=(port,))
+    assert words in str(caught.value)
+    assert "--running" in str(caught.value)
+    # Broken out, the switch has such ports: its own configuration decides.
+    running = json.dumps({"PORT": {port: {}}})
+    if port.startswith("Ethernet"):
+        assert generate(policy, target, ports=(port,), running=running).plan.ports == (port,)
 
 
 def test_against__a_port_the_switch_lacks_is_refused() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -120,12 +121,41 @@ def test_verify__two_readings_as_json(tmp_path: Path) -> None:
     policy.write_text(text(), encoding="utf-8")
     before.write_text(json.dumps([{"port": "swp2", "queue": 6, "sent": 100, "dropped_at_limit": 50}]), encoding="utf-8")
     later = json.dumps([{"port": "swp2", "queue": 6, "sent": 1100, "dropped_at_limit": 51, "queued_bytes": 3000}])
-    done = mlt(policy, "-t", "linux", "--input", "-", "--before", before, "--json", stdin=later)
+    asked = (policy, "-t", "linux", "--input", "-", "--before", before, "--json")
+    done = mlt(*asked, "--partial", stdin=later)
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)[0]["sent"] == 1000
-    assert "as the policy means it" in done.stderr
+    assert "as the policy means it, as far as it was seen" in done.stderr
+    whole = mlt(*asked, stdin=later)
+    assert whole.exit_code == 1
+    assert "not seen: queues 7 (control), 5 (back), 0 (default) of swp2; --partial accepts that" in whole.stderr
+    assert "as the policy means it" not in whole.stderr
     alone = mlt(policy, "-t", "linux", "--input", "-", stdin=later.replace("51", "500"))
     assert alone.exit_code == 1
     assert "front" in alone.stdout
     assert "dropped at its limit" in alone.stderr
     assert mlt(policy, "-t", "linux", "--during", "true").exit_code == 2
+
+
+def test_verify__output_without_counters_is_refused(tmp_path: Path) -> None:
+    """-o was dropped without a word."""
+    policy = tmp_path / "p.yaml"
+    policy.write_text(text(), encoding="utf-8")
+    for option in (("-o", tmp_path / "out.json"), ("--before", tmp_path / "b.json"), ("--json",), ("--partial",)):
+        done = mlt(policy, "-t", "linux", *option)
+        assert done.exit_code == 2, option
+        assert "go with --input or --host" in done.output
+
+
+def test_unseen__queues_and_ports_and_numbers_that_nobody_said() -> None:
+    plan = generate(small(ports="[2, 3]"), "linux").plan
+    every = [QueueCounters(port=port, queue=number, sent=1, marked=0, dropped_early=0, dropped_at_limit=0)
+             for port in ("swp2", "swp3") for number in (7, 6, 5, 0)]  # fmt: skip
+    assert verdict.unseen(plan, every) == []
+    assert verdict.unseen(plan, every[:4]) == ["ports swp3"]
+    assert verdict.unseen(plan, every[1:]) == ["queues 7 (control) of swp2"]
+    # A software switch's ports have names of their own, but its queues are the policy's.
+    assert verdict.unseen(plan, [replace(row, port="s0:host1") for row in every[:4]]) == []
+    blind = [replace(row, marked=None, dropped_at_limit=None) for row in every]
+    assert verdict.unsaid(plan, blind) == ["marked (front, back)", "dropped at the limit (control, front, back)"]
+    assert verdict.unsaid(plan, every) == []
