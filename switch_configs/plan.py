@@ -220,7 +220,7 @@ class _Resolver:
             grain = f"units of {unit} B"
         if detect and self.platform.red_unit_bytes > 1:
             result = self.platform.red_bytes(value if unit is not None else result)
-            grain = f"units of {self.platform.red_unit_bytes} B (RED of {self.platform.title})"
+            grain = self.platform.red_unit
         moved = abs(result - value) * 100 / value
         # An exact percent of an odd buffer still rounds by less than a byte.
         if moved > self.policy.rounding_tolerance_percent and abs(result - value) > 1:

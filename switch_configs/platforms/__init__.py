@@ -40,10 +40,16 @@ class Fact(_Strict, Generic[Value]):
 
 
 class PortGroup(_Strict):
-    """``count`` front-panel ports in a row, each of ``lanes`` serial lanes (what SONiC numbers ports by)."""
+    """``count`` front-panel ports in a row, each of ``lanes`` serial lanes; SONiC's numbers rise by ``step``."""
 
     count: int = Field(gt=0)
     lanes: int = Field(gt=0)
+    step: int | None = None
+
+    @property
+    def apart(self) -> int:
+        """How far apart SONiC's numbers of two neighbours are."""
+        return self.lanes if self.step is None else self.step
 
 
 class Pool(_Strict):
@@ -93,9 +99,11 @@ class _SystemFile(_Strict):
     """``needs_platform``: why a configuration without a named platform is refused; empty: it is not.
 
     ``default``: the platform that is meant where none is named (a system with one ordinary kind of device).
+    ``no_platforms``: why no model is described.
     """
 
     needs_platform: str = ""
+    no_platforms: str = ""
     default: str | None = None
     first_release: Fact[str] | None = None
     unknown: _PlatformEntry
@@ -154,15 +162,32 @@ class Platform:
         groups = self.facts.ports.value
         for group in groups[:-1]:
             if left < group.count:
-                return lane + left * group.lanes
-            lane, left = lane + group.count * group.lanes, left - group.count
-        return lane + left * groups[-1].lanes
+                return lane + left * group.apart
+            lane, left = lane + group.count * group.apart, left - group.count
+        return lane + left * groups[-1].apart
+
+    def lanes(self, port: int) -> int | None:
+        """The serial lanes of front-panel port ``port`` (from 1), None where the model or the port is not known."""
+        left = port - 1
+        for group in () if self.facts.ports is None else self.facts.ports.value:
+            if left < group.count:
+                return group.lanes
+            left -= group.count
+        return None
 
     @property
     def red_unit_bytes(self) -> int:
         """What the device moves a RED threshold to a multiple of; 1 where it takes every byte."""
         cell, step = self.facts.cell_bytes, self.facts.red_step_cells
         return (1 if cell is None else cell.value) * (1 if step is None else step.value)
+
+    @property
+    def red_unit(self) -> str:
+        """The unit in words, with what is known of it."""
+        cell = self.facts.cell_bytes
+        how = "RED of" if cell is None or cell.confirmed else "assumed of"
+        why = "" if cell is None or cell.confirmed else f": {cell.source}"
+        return f"units of {self.red_unit_bytes} B ({how} {self.title}{why})"
 
     def red_bytes(self, value: int) -> int:
         """``value`` as the device's RED will use it."""
@@ -177,6 +202,10 @@ class Platform:
             return ()
         if self.asked is not None:
             return (f"platform {self.asked!r} is not known for {self.system}: its most restrictive facts are used",)
+        if why_none(self.system):
+            return (
+                f"no model of {self.system} is described ('mlt switch facts {self.system}' says why): cautious facts",
+            )
         return (f"no platform given: {self.system}'s most restrictive facts are used (write {self.system}@PLATFORM)",)
 
     def statements(self) -> tuple[tuple[str, Fact[Any]], ...]:
@@ -225,6 +254,12 @@ def platforms(system: str) -> tuple[str, ...]:
     """The names of the models that ``system``'s file knows."""
     known = _system(system)
     return () if known is None else tuple(known.platforms)
+
+
+def why_none(system: str) -> str:
+    """Why ``system``'s file describes no model; empty where it does."""
+    known = _system(system)
+    return "no facts file" if known is None else known.no_platforms
 
 
 def find(system: str, name: str | None = None) -> Platform:

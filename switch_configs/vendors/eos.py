@@ -77,7 +77,10 @@ class Eos(Target):
     )
 
     def native_port(self, label: str) -> str:
-        return f"Ethernet{label}" if label.isdigit() else label
+        if not label.isdigit():
+            return label
+        # A port of several lanes is called by its first lane.
+        return f"Ethernet{label}/1" if (self.platform.lanes(int(label)) or 1) > 1 else f"Ethernet{label}"
 
     def structured(self, plan: Plan) -> dict[str, Any]:
         """AVD's structured configuration (what its schema judges)."""

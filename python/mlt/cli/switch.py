@@ -19,7 +19,7 @@ from mlt.switch_configs import generator
 from mlt.switch_configs.behaviour import differences
 from mlt.switch_configs.capabilities import Feature
 from mlt.switch_configs.errors import SwitchConfigError
-from mlt.switch_configs.platforms import platforms
+from mlt.switch_configs.platforms import platforms, why_none
 from mlt.switch_configs.policy import Policy, expand_ports, json_schema, parse
 from mlt.switch_configs.policy import load as load_policy
 from mlt.switch_configs.registry import target as find_target
@@ -278,7 +278,10 @@ def facts(target: str) -> None:
     _print(table)
     for note in system.platform.notes():
         click.echo(note, err=True)
-    click.echo(f"platforms of {system.name}: {', '.join(platforms(system.name)) or 'none described'}", err=True)
+    if why := why_none(system.name):
+        click.echo(f"no model is described: {why}", err=True)
+    else:
+        click.echo(f"platforms of {system.name}: {', '.join(platforms(system.name))}", err=True)
 
 
 @app.command("faults")

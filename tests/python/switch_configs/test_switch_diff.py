@@ -52,7 +52,10 @@ def test_diff__a_factory_configuration_is_read_to_the_end(system: str) -> None:
 # What a person would say of each factory configuration against the policy, on the first port.
 EXPECTED = {
     "sonic": ("port Ethernet0 queue 3: scheduling: strict against weight 15%", "pfc_enable 3,4", "dynamic_th 3"),
-    "eos": ("port Ethernet1 queue 3: scheduling: strict against weight 40%", "port Ethernet1 queue 7: queue: present"),
+    "eos": (
+        "port Ethernet1/1 queue 3: scheduling: strict against weight 40%",
+        "port Ethernet1/1 queue 7: queue: present",
+    ),
     "nxos": ("port ethernet1/1 queue 3: drop-not-ect: True against False", "queue-limit dynamic 9"),
     "junos": ("port et-0/0/0 dscp 26: queue: 0 against 3", "port et-0/0/1: qos: set against none"),
     "cumulus": ("port swp1 queue 3: drop-not-ect: True against False", "port swp1 dscp 46: queue: 6 against 3"),
@@ -121,7 +124,7 @@ def test_diff__a_port_that_the_device_lacks_is_a_difference(system: str, tmp_pat
         del tables["PORT"]["Ethernet4"], tables["PORT_QOS_MAP"]["Ethernet4"]
         text = json.dumps(tables)
     elif system == "eos":
-        text = text.replace("interface Ethernet2\n", "interface Ethernet7\n")
+        text = text.replace("interface Ethernet2/1\n", "interface Ethernet7/1\n")
     else:
         text = text.replace("swp1-16", "swp1").replace("swp1-8", "swp1").replace("swp1-2", "swp1")
     file = tmp_path / "running.txt"

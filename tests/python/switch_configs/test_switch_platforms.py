@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from mlt.switch_configs import platforms as facts_package
 from mlt.switch_configs.errors import CannotExpressError, PolicyError, SwitchConfigError
 from mlt.switch_configs.generator import device, generate, plan
@@ -12,6 +13,8 @@ from mlt.switch_configs.platforms import Spec, find, parse_spec, platforms
 from mlt.switch_configs.policy import Policy, expand_ports, parse
 from mlt.switch_configs.registry import target, targets
 from switch_lab import example, small, text
+
+from mlt.cli.switch import app
 
 SYSTEMS = sorted(path.stem for path in Path(facts_package.__file__).parent.glob("facts/*.yaml") if path.stem != "asics")
 EVERY = [(system, name) for system in SYSTEMS for name in (None, *platforms(system))]
@@ -66,6 +69,7 @@ def test_find__aliases_and_case() -> None:
     assert find("sonic", "ACS-MSN2700").name == "mlnx-sn2700"
     assert find("junos", "qfx10002").name == "qfx10000"
     assert find("os10", "s5248").known is False
+    assert find("linux-ebpf").known
 
 
 def test_target__a_bare_name_means_the_device_the_policy_names() -> None:
@@ -102,6 +106,30 @@ def test_ports__sonic_numbers_need_a_platform_and_names_do_not() -> None:
 def test_ports__beyond_the_platform_are_refused(spec: str, port: str) -> None:
     assert f"has 16 ports, not {port}" in problems(small(), spec, ports=("1", port))
     assert plan(small(), target(spec), ports=("16",)).ports
+
+
+@pytest.mark.parametrize(
+    ("spec", "ports", "names"),
+    [
+        ("eos@7060x", ("1", "32", "33"), ("Ethernet1/1", "Ethernet32/1", "Ethernet33")),
+        ("eos@7050sx3", ("1", "48", "49"), ("Ethernet1", "Ethernet48", "Ethernet49/1")),
+        ("eos", ("1",), ("Ethernet1",)),
+        ("sonic@7060cx", ("1", "32", "33", "34"), ("Ethernet0", "Ethernet124", "Ethernet128", "Ethernet132")),
+    ],
+)
+def test_ports__are_called_as_the_model_calls_them(spec: str, ports: tuple[str, ...], names: tuple[str, ...]) -> None:
+    """EOS wrote "interface Ethernet1" for a port that is Ethernet1/1; SONiC refused this model's last two ports."""
+    extra = "accept: {eos: {step-threshold: x, queue-limit: x}, sonic: {step-threshold: x}}"
+    policy = small(extra=extra, l1="135168", l2="270336")
+    assert plan(policy, target(spec), ports=ports).ports == names
+
+
+@pytest.mark.parametrize("name", sorted(targets()))
+def test_facts__every_system_has_models_or_says_why_not(name: str) -> None:
+    done = CliRunner().invoke(app, ["facts", name])
+    assert done.exit_code == 0
+    assert "platforms of" in done.stderr or "no model is described: " in done.stderr
+    assert len(find(name).statements()) >= 1
 
 
 def test_ports__a_refusal_of_many_stays_short() -> None:
@@ -209,6 +237,21 @@ def test_policy__obvious_spellings_are_accepted() -> None:
     for bad, words in ((text(dscp1="eff"), "a number from 0 to 63 or a name"), (text(s1="40 k"), "units: b, kb")):
         with pytest.raises(PolicyError, match=words):
             parse(bad)
+
+
+def test_rounding__an_assumed_unit_is_said_to_be_one() -> None:
+    extra = "accept: {sonic: {step-threshold: x}}"
+    assert "units of 12288 B (assumed of Arista 7060CX-32S: " in problems(
+        small(s1="40960", extra=extra), "sonic@7060cx"
+    )
+
+
+def test_header__without_models_does_not_ask_for_one() -> None:
+    text_ = " ".join(
+        generate(small(extra="accept: {os10: {step-threshold: x}}"), "os10").apply["os10.apply.txt"].split()
+    )
+    assert "os10@PLATFORM" not in text_
+    assert "no model of os10 is described" in text_
 
 
 def test_header__names_the_device() -> None:

@@ -175,7 +175,7 @@ def test_nvue__revisions_applied_and_put_back(policy: Path, tmp_path: Path) -> N
 
 def test_eos__a_session_with_the_commit_timer_of_the_switch(policy: Path, tmp_path: Path) -> None:
     pytest.importorskip("pyavd")
-    device = Eapi({"qos map dscp 46 to traffic-class 1": [], "interface Ethernet2": ["service-profile theirs"]})
+    device = Eapi({"qos map dscp 46 to traffic-class 1": [], "interface Ethernet2/1": ["service-profile theirs"]})
     before = device.running
     with http(device) as port:
         words = (policy, "leaf1", "-t", "eos@7060x", "--inventory", inventory(tmp_path, port, "http"))
