@@ -250,6 +250,22 @@ def _facts(own: Facts, asic: str | None, unknown: Facts | None) -> Facts:
     return Facts(**merged)
 
 
+def _of_another(entry: _PlatformEntry, facts: Facts) -> Facts:
+    """The ``unknown`` entry's facts as a model inherits them; what its ASIC does is not documented for the model."""
+    if entry.asic is None:
+        return facts
+    name = asics()[entry.asic].asic
+    of = entry.asic if name is None else name.value
+    marked: dict[str, Any] = {}
+    for key in Facts.model_fields:
+        fact = getattr(facts, key)
+        if fact is not None and getattr(entry.facts, key) is None:
+            why = f"not documented for this model; the cautious value, of {of}: {fact.source}"
+            fact = fact.model_copy(update={"source": why, "confirmed": False})
+        marked[key] = fact
+    return Facts(**marked)
+
+
 def platforms(system: str) -> tuple[str, ...]:
     """The names of the models that ``system``'s file knows."""
     known = _system(system)
@@ -271,7 +287,7 @@ def find(system: str, name: str | None = None) -> Platform:
     wanted = (name or file.default or "").lower()
     for key, entry in file.platforms.items():
         if wanted and wanted in (key, *(alias.lower() for alias in entry.aliases)):
-            facts = _facts(entry.facts, entry.asic, unknown)
+            facts = _facts(entry.facts, entry.asic, _of_another(file.unknown, unknown))
             return Platform(system=system, name=key, title=entry.title, known=True, facts=facts, asked=name)
     return Platform(
         system=system,

@@ -232,7 +232,8 @@ def diff(policy: Path, other: Path, target: str, ports: str | None) -> None:
         click.echo(f"unread: {line}")
     for line in dict.fromkeys(reading.kept):
         click.echo(f"kept: {line}")
-    counts = f"{len(found)} differences in meaning, {len(reading.unread)} QoS statements not understood"
+    counts = f"{len(found)} differences in meaning ({policy.name} against {other.name}), "
+    counts += f"{len(reading.unread)} QoS statements not understood"
     click.echo(f"{counts}, {reading.skipped} lines or tables that are not QoS skipped", err=True)
     raise SystemExit(1 if found or reading.unread else 0)
 

@@ -30,7 +30,7 @@ class NapalmDevice(Device):
 
     def __init__(self, login: Login, system: str, *, known_hosts: Path | None = None) -> None:
         napalm: Any = need("napalm", f"target {system}")
-        self.title = login.host
+        self.title = login.name or login.host
         self._system = system
         self._memory = Memory(login, system)
         self._before: list[Statement] = []

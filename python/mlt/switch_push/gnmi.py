@@ -25,7 +25,7 @@ class GnmiDevice(Device):
 
     def __init__(self, login: Login) -> None:
         client: Any = need("pygnmi.client", "target openconfig")
-        self.title = login.host
+        self.title = login.name or login.host
         self._memory = Memory(login, "openconfig")
         self._before: dict[str, Any] | None = None
         self._connection: Any = client.gNMIclient(

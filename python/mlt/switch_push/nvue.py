@@ -39,7 +39,7 @@ class NvueDevice(Device):
 
     def __init__(self, login: Login) -> None:
         scheme = str(login.options.get("transport", "https"))
-        self.title = login.host
+        self.title = login.name or login.host
         self._base = f"{scheme}://{login.host}:{login.port or PORT}/nvue_v1"
         credentials = f"{login.user or ''}:{login.password or ''}".encode()
         self._headers = {

@@ -66,7 +66,7 @@ class SshShell(Shell):
 
     def __init__(self, login: Login, *, known_hosts: str | None = None) -> None:
         paramiko: Any = need("paramiko", f"SSH to {login.host}")
-        self.title = f"{login.host}"
+        self.title = login.name or login.host
         self._client = paramiko.SSHClient()
         self._client.load_system_host_keys()
         if known_hosts is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from mlt.switch_configs.counters import QueueCounters
 from mlt.switch_configs.generator import Generated
 from mlt.switch_configs.registry import target as find_target
+from mlt.switch_configs.target import code_lines
 from mlt.switch_push.on_shell import ShellDevice
 
 _CHECKPOINT = "mlt-before"
@@ -23,7 +24,9 @@ class SonicSwitch(ShellDevice):
 
     def preview(self, generated: Generated) -> str:
         if "patch.json" not in generated.apply:
-            return generated.apply.get("apply.sh", generated.apply["config_db.json"])
+            loaded = [name for name in ("kept_db.json", "config_db.json") if name in generated.apply]
+            script = [line for _, line in code_lines(generated.apply.get("apply.sh", ""), "#")]
+            return "\n".join([*script, *(f"==> {name} <==\n{generated.apply[name]}" for name in loaded)])
         self._prepare()
         self._put(f"{self._folder}/new/patch.json", generated.apply["patch.json"])
         said = self._root(f"config apply-patch --dry-run {self._folder}/new/patch.json")

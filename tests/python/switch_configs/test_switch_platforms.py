@@ -53,6 +53,21 @@ def test_facts__the_unknown_platform_is_the_most_restrictive(system: str) -> Non
             assert unknown.facts.buffer_bytes.value <= known.facts.buffer_bytes.value
 
 
+def test_facts__what_another_asic_does_is_not_a_fact_of_this_one() -> None:
+    """The Tomahawk's RED was said to be rounded as mlxsw's driver does."""
+    facts = dict(find("sonic", "7060cx").statements())
+    for name in ("cell_bytes", "red_step_cells", "red_rounding"):
+        assert not facts[name].confirmed, name
+        assert facts[name].source.startswith("not documented for this model; the cautious value, of Spectrum-4: ")
+    assert facts["ports"].confirmed
+    pools = dict(find("cumulus", "sn3700").statements())["default_pools"]
+    assert pools.confirmed
+    assert pools.source.startswith("Cumulus Linux 5.9")
+    known = dict(find("sonic", "mlnx-sn2700").statements())
+    assert known["red_step_cells"].confirmed
+    assert known["red_step_cells"].source.startswith("Linux mlxsw")
+
+
 def test_parse_spec__system_release_platform() -> None:
     assert parse_spec("sonic/202511@mlnx-sn2700") == Spec("sonic", "202511", "mlnx-sn2700")
     assert [str(parse_spec(each)) for each in ("cumulus/5.9@sn3700", "junos@qfx5120", "eos")] == [

@@ -45,6 +45,16 @@ def apply(tree, patch):
 try:
     if name == "sonic-cfggen": print(json.dumps(read(db)))
     elif name == "show": print(open(db + ".show").read())
+    elif name == "sonic-db-cli":
+        tree, (table, _, key) = read(db), words[2].partition("|")
+        if words[1] == "DEL": del tree[table][key]
+        else: [tree[table][key].pop(field) for field in words[3:]]
+        write(db, {{table: entries for table, entries in tree.items() if entries}})  # Redis keeps no empty table
+    elif words[:2] == ["load", "-y"]:
+        tree = read(db)
+        for table, entries in read(words[2]).items():
+            for key, entry in entries.items(): tree.setdefault(table, {{}}).setdefault(key, {{}}).update(entry)
+        write(db, tree)
     elif words[0] == "checkpoint": write(db + "." + words[1], read(db))
     elif words[0] == "delete-checkpoint": os.unlink(db + "." + words[1])
     elif words[0] == "rollback": write(db, read(db + "." + words[1]))
@@ -66,7 +76,7 @@ def sonic_over_ssh(folder: Path, password: str, tables: dict[str, Any]) -> Itera
     tools, db = folder / "bin", folder / "config_db.json"
     tools.mkdir()
     db.write_text(json.dumps(tables), encoding="utf-8")
-    for name in ("sonic-cfggen", "config", "show"):
+    for name in ("sonic-cfggen", "config", "show", "sonic-db-cli"):
         program = tools / name
         program.write_text(SONIC.format(python=sys.executable, db=str(db)), encoding="utf-8")
         program.chmod(program.stat().st_mode | stat.S_IXUSR)

@@ -17,7 +17,7 @@ import pytest
 from push_lab import SECRET, mlt, text
 from push_servers import USER, Eapi, Nvue, gnmi, http, sonic_over_ssh
 
-FACTORY = {
+FACTORY: dict[str, Any] = {
     "DSCP_TO_TC_MAP": {"AZURE": {"0": "1"}},
     "PORT_QOS_MAP": {"Ethernet60": {"dscp_to_tc_map": "AZURE"}},  # Redis keeps no empty table
     "DEVICE_METADATA": {"localhost": {"hwsku": "x"}},
@@ -77,6 +77,38 @@ def test_sonic__apply_patch_over_ssh(policy: Path, tmp_path: Path, clean: None) 
         assert json.loads(db.read_text()) == before
         written = [path for path in Path("/var/tmp/mlt-switch").rglob("*") if path.is_file()]
         assert not any(SECRET in path.read_text(errors="replace") for path in written)
+
+
+@pytest.mark.parametrize("buffers", ["keep", "write"])
+def test_sonic__a_release_that_refuses_the_patch_is_loaded(
+    buffers: str, policy: Path, tmp_path: Path, clean: None
+) -> None:
+    """202505: deletions, config load, deletions; what was in ranges and under our names comes back."""
+    policy.write_text(policy.read_text().replace("queues: 8,", f"queues: 8, buffers: {buffers},"), encoding="utf-8")
+    tables = {
+        **FACTORY,
+        "QUEUE": {"Ethernet4|0-2": {"scheduler": "s"}, "Ethernet4|6": {"scheduler": "s", "wred_profile": "w"}},
+        "BUFFER_QUEUE": {"Ethernet4|0-7": {"profile": "p"}},
+    }
+    with sonic_over_ssh(tmp_path, SECRET, tables) as (port, db, known):
+        words = (policy, f"127.0.0.1:{port}", "-t", "sonic/202505@mlnx-sn2100", "--known-hosts", known)
+        before = json.loads(db.read_text())
+        shown = mlt("apply", *words, "--dry-run", **LOGIN)
+        assert shown.returncode == 0, shown.stderr
+        assert "sonic-db-cli CONFIG_DB DEL" in shown.stdout
+        assert '"WRED_PROFILE": {' in shown.stdout
+        assert json.loads(db.read_text()) == before
+        gone = mlt("apply", *words, "--confirm", "2s", **LOGIN)
+        assert "not confirmed: taken back" in gone.stderr, gone.stderr
+        assert json.loads(db.read_text()) == before
+        kept = mlt("apply", *words, "--confirm", "20s", "--keep-if", "true", **LOGIN)
+        assert kept.returncode == 0, kept.stderr
+        after = json.loads(db.read_text())
+        assert after["QUEUE"]["Ethernet4|1"] == {"scheduler": "s"}
+        assert after["QUEUE"]["Ethernet4|6"] == {"scheduler": "mlt_strict", "wred_profile": "mlt_q6"}
+        assert ("BUFFER_POOL" in after) == (buffers == "write")
+        assert mlt("apply", *words, "--undo", **LOGIN).returncode == 0
+        assert json.loads(db.read_text()) == before
 
 
 def test_sonic__a_refused_patch_leaves_what_was(policy: Path, tmp_path: Path, clean: None) -> None:
