@@ -137,9 +137,14 @@ class Target(ABC):
         """How a person uses these files; ``procedure`` unless a vendor writes different ones from time to time."""
         return self.procedure
 
-    def verify_commands(self, plan: Plan) -> tuple[str, ...]:
-        """The verify procedure with the first port filled in."""
-        return tuple(command.replace("PORT", plan.ports[0]) for command in self.procedure.verify)
+    def verify_commands(self, plan: Plan, *, ports: int = 1) -> tuple[str, ...]:
+        """The verify procedure, what names a port for the first ``ports`` of the plan."""
+        found = [
+            command.replace("PORT", port)
+            for command in self.procedure.verify
+            for port in (plan.ports[:ports] if "PORT" in command else plan.ports[:1])
+        ]
+        return tuple(dict.fromkeys(found))
 
     def take_lines(self, files: Mapping[str, str], reading: Reading, take: Callable[[str, str], None]) -> None:
         """Give ``take`` (place, line) of every line that is QoS; of our own text, every line.

@@ -145,7 +145,7 @@ class Eos(Target):
         for line in text.splitlines():
             cells = line.split()
             if match := re.match(r"\s*((?:Ethernet|Et)\S+?):?\s*$", line):
-                port = match[1]
+                port = _whole(match[1])
             elif "Marked" in line and "Queue" in line:
                 columns = ["queue", "marked"]
             elif "DropPkts" in line or "Dropped" in line:
@@ -155,13 +155,18 @@ class Eos(Target):
                 counted = {name: integer(value) for name, value in values.items() if name != "bytes"}
                 rows.append(QueueCounters(port=port, queue=int(match[1]), **counted))
             elif len(cells) >= 4 and re.match(r"Et", cells[0]) and (match := re.fullmatch(r"UC(\d)", cells[1])):
-                port = cells[0]
+                port = _whole(cells[0])
                 rows.append(
                     QueueCounters(
                         port=port, queue=int(match[1]), sent=integer(cells[2]), dropped_at_limit=integer(cells[-2])
                     )
                 )
         return merge(rows)
+
+
+def _whole(port: str) -> str:
+    """``Et1/1`` in tables is ``Ethernet1/1`` in the configuration."""
+    return re.sub(r"^Et(?=\d)", "Ethernet", port)
 
 
 class _Reader:

@@ -73,7 +73,7 @@ def verify(
             generated = generator.generate(load_policy(policy), target, ports=asked)
             plan = generated.plan
             if given is None:
-                click.echo("\n".join(generated.target.verify_commands(plan)))
+                click.echo("\n".join(generated.target.verify_commands(plan, ports=len(plan.ports))))
                 click.echo("then: mlt switch verify ... --input FILE with what they print", err=True)
                 return
             rows = telemetry.read(_text(given), generated.target)

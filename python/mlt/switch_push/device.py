@@ -56,7 +56,8 @@ class Device(ABC):
     def counters(self) -> list[QueueCounters]:
         """Every queue's counters, read now."""
         raise PushError(
-            f"{self.title}: counters are not read this way; give their output to 'mlt switch verify --output'"
+            f"{self.title}: counters are not read this way; 'mlt switch verify' without --host prints what to type "
+            "there, and --input FILE reads what it said"
         )
 
     def close(self) -> None:  # noqa: B027 (most have nothing to end)

@@ -64,11 +64,16 @@ class NvueDevice(Device):
         except (OSError, ValueError) as error:
             raise PushError(f"{self.title}: NVUE at port {self._base.split(':')[2].split('/')[0]}: {error}") from None
 
-    def _parts(self, revision: str, ports: Iterable[str]) -> Parts:
-        """The QoS of the switch and of these ports in one revision, as configured."""
-        tree = self._call("GET", f"/?rev={_quoted(revision)}&filled=false")
-        found = {f"interface/{port}/qos": tree.get("interface", {}).get(port, {}).get("qos", {}) for port in ports}
-        return {"qos": tree.get("qos", {}), **found}
+    def _tree(self, revision: str) -> dict[str, Any]:
+        found: dict[str, Any] = self._call("GET", f"/?rev={_quoted(revision)}&filled=false")
+        return found
+
+    def _before_of(self, generated: Generated) -> Parts:
+        """The QoS of the switch and of the ports, as it is; of a port that is not configured at all, all of it."""
+        tree = self._tree("applied")
+        known = tree.get("interface", {})
+        ports = generated.plan.ports
+        return _parts(tree, ["qos", *(f"interface/{port}" + ("/qos" if port in known else "") for port in ports)])
 
     def _revision(self) -> str:
         (revision,) = self._call("POST", "/revision")
@@ -111,8 +116,9 @@ class NvueDevice(Device):
 
     def preview(self, generated: Generated) -> str:
         revision = self._patched(generated)
+        paths = ["qos", *(f"interface/{port}/qos" for port in generated.plan.ports)]
         now, then = (
-            json.dumps(self._parts(rev, generated.plan.ports), indent=1, sort_keys=True).splitlines()
+            json.dumps(_parts(self._tree(rev), paths), indent=1, sort_keys=True).splitlines()
             for rev in ("applied", revision)
         )
         lines = list(difflib.unified_diff(now, then, "applied", revision, lineterm="", n=2))
@@ -123,7 +129,7 @@ class NvueDevice(Device):
         return "\n".join(lines)
 
     def apply(self, generated: Generated, revert_in: float | None) -> None:
-        before = self._parts("applied", generated.plan.ports)
+        before = self._before_of(generated)
         revision = self._patched(generated)
         self._before = before
         self._activate(revision)
@@ -151,7 +157,17 @@ class NvueDevice(Device):
         self._memory.drop()
 
     def _now(self, parts: Parts) -> Parts:
-        return self._parts("applied", [path.split("/")[1] for path in parts if path.startswith("interface/")])
+        return _parts(self._tree("applied"), parts)
+
+
+def _parts(tree: dict[str, Any], paths: Iterable[str]) -> Parts:
+    found: Parts = {}
+    for path in paths:
+        at: Any = tree
+        for word in path.split("/"):
+            at = at.get(word, {}) if isinstance(at, dict) else {}
+        found[path] = at
+    return found
 
 
 def _quoted(revision: str) -> str:

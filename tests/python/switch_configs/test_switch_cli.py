@@ -98,6 +98,9 @@ def test_rollback__prints_the_undo() -> None:
 def test_verify__prints_commands_then_reads_their_output() -> None:
     commands = mlt("verify", EXAMPLE, "-t", "sonic", "--ports", "1")
     assert "show queue wredcounters Ethernet0" in commands.output
+    both = mlt("verify", EXAMPLE, "-t", "sonic", "--ports", "1,2")
+    assert "show queue wredcounters Ethernet4" in both.output  # else the second port is never seen
+    assert both.output.count("show ecn") == 1
     read = mlt("verify", EXAMPLE, "-t", "sonic", "--ports", "1", "--partial", "-i", "-", stdin=OUTPUTS["sonic"][0])
     assert read.exit_code == 0, read.output
     assert "layers-1" in read.output

@@ -96,7 +96,7 @@ UC6        4321
 Port    TxQ   Counter/pkts   Counter/bytes   DropPkts   DropBytes
 Et1     UC6   99999          149998500       7          10500
 """,
-        QueueCounters(port="Ethernet1", queue=6, marked=4321),
+        QueueCounters(port="Ethernet1", queue=6, sent=99999, marked=4321, dropped_at_limit=7),
     ),
     "cumulus": (
         """

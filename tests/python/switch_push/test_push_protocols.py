@@ -200,6 +200,11 @@ def test_nvue__revisions_applied_and_put_back(policy: Path, tmp_path: Path) -> N
         undone = mlt("apply", *words, "--undo")
         assert undone.returncode == 0, undone.stderr
         assert device.applied == {**before, "system": {"hostname": "leaf9"}}
+        # A port that nobody had configured is not left behind as an empty one.
+        fresh = (*words, "--ports", "3")
+        assert mlt("apply", *fresh).returncode == 0
+        assert mlt("apply", *fresh, "--undo").returncode == 0
+        assert device.applied == {**before, "system": {"hostname": "leaf9"}}
         assert "no apply to leaf1 is known on this machine" in mlt("apply", *words, "--undo").stderr
         device.authorization = "other"
         assert "answers 401" in mlt("apply", *words).stderr
