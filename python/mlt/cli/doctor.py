@@ -31,6 +31,7 @@ INTERRUPTED = 130
 @click.option("--switch", help="Read this switch's counters, as 'mlt switch verify --host'; needs a policy.")
 @click.option("--target", "system", default="linux", show_default=True, help="With --switch: its system.")
 @click.option("--inventory", type=click.Path(path_type=Path), help="With --switch: where its login is.")
+@click.option("--known-hosts", type=click.Path(path_type=Path), help="With --switch: host keys for SSH.")
 @click.option("--timeout", type=click.FloatRange(min=1), default=60.0, show_default=True,
               help="With --job: seconds until every rank must have come.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
@@ -45,6 +46,7 @@ def app(
     switch: str | None,
     system: str,
     inventory: Path | None,
+    known_hosts: Path | None,
     timeout: float,
     as_json: bool,
 ) -> None:
@@ -69,7 +71,8 @@ def app(
         if switch is not None:
             from mlt.switch_push.doctor import examine_switch
 
-            _finish(_shown(examine_switch(switch, system, policy, os.environ, inventory=inventory), as_json))
+            found = examine_switch(switch, system, policy, os.environ, inventory=inventory, known_hosts=known_hosts)
+            _finish(_shown(found, as_json))
         if serve:
             command.serve(settings, once=once, say=_say)
         elif job:

@@ -17,7 +17,13 @@ VARIABLE = "MLT_QOS_POLICY"
 
 
 def examine_switch(
-    host: str, target: str, policy: str | None, environ: Mapping[str, str], *, inventory: Path | None = None
+    host: str,
+    target: str,
+    policy: str | None,
+    environ: Mapping[str, str],
+    *,
+    inventory: Path | None = None,
+    known_hosts: Path | None = None,
 ) -> Iterator[Finding]:
     """One finding for each class that did not get what the policy means, or one that all did.
 
@@ -26,7 +32,7 @@ def examine_switch(
     file = policy or environ.get(VARIABLE)
     if not file:
         raise PushError(f"--switch needs the policy that it was given: --policy FILE, or {VARIABLE}")
-    device = open_device(host, target, inventory=inventory)
+    device = open_device(host, target, inventory=inventory, known_hosts=known_hosts)
     try:
         plan = generate(load(file), device.target(target)).plan
         rows = device.counters()

@@ -31,7 +31,11 @@ def small(s1: str = "36864") -> Policy:
 
 def mlt(*words: str | Path, timeout: float = 60, **environ: str) -> subprocess.CompletedProcess[str]:
     """``mlt switch WORDS`` in a process of its own."""
-    command = [sys.executable, "-m", "mlt.cli.main", "switch", *map(str, words)]
+    return run_mlt("switch", *words, timeout=timeout, **environ)
+
+
+def run_mlt(*words: str | Path, timeout: float = 60, **environ: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "mlt.cli.main", *map(str, words)]
     full = {**os.environ, **environ}
     return subprocess.run(
         command, capture_output=True, text=True, timeout=timeout, env=full, stdin=subprocess.DEVNULL, check=False

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from push_lab import SECRET, mlt, text
+from push_lab import SECRET, mlt, run_mlt, text
 from push_servers import USER, Eapi, Nvue, gnmi, http, sonic_over_ssh
 
 FACTORY: dict[str, Any] = {
@@ -52,6 +52,10 @@ def clean() -> Iterator[None]:
     shutil.rmtree("/var/tmp/mlt-switch/sonic", ignore_errors=True)
 
 
+# What SONiC prints of the small policy's port and queues.
+COUNTERS = "Port TxQ Counter/pkts Counter/bytes Drop/pkts Drop/bytes EcnMarked/pkts WredDrp/pkts\n" + "".join(
+    f"Ethernet4 UC{queue} 1000 1500000 0 0 0 0\n" for queue in (7, 6, 5, 0)
+)
 SONIC_TARGET = "sonic/202511@mlnx-sn2100"
 
 
@@ -73,6 +77,13 @@ def test_sonic__apply_patch_over_ssh(policy: Path, tmp_path: Path, clean: None) 
         after = json.loads(db.read_text())
         assert len(after["WRED_PROFILE"]) == 2
         assert after["DSCP_TO_TC_MAP"]["AZURE"] == {"0": "1"}
+        Path(f"{db}.show").write_text(COUNTERS, encoding="utf-8")
+        read = mlt("verify", policy, "--host", *words[1:], **LOGIN)
+        assert read.returncode == 0, read.stderr
+        asked = ["doctor", "--switch", words[1], "--policy", str(policy), "--target", SONIC_TARGET]
+        healthy = run_mlt(*asked, "--known-hosts", known, **LOGIN)
+        assert healthy.returncode == 0, healthy.stdout + healthy.stderr
+        assert "4 queues, 4000 packets, as the policy means it" in healthy.stdout
         assert mlt("apply", *words, "--undo", **LOGIN).returncode == 0
         assert json.loads(db.read_text()) == before
         written = [path for path in Path("/var/tmp/mlt-switch").rglob("*") if path.is_file()]
