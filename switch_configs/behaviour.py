@@ -5,8 +5,8 @@ Source: paper, sections 4.2.2 and 5.2. Queue numbers rise with priority on every
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 Role = Literal["control", "data", "default"]
@@ -71,6 +71,33 @@ class Difference:
 
     def __str__(self) -> str:
         return f"{self.where}: {self.feature}: {self.left} against {self.right}"
+
+
+def condensed(found: Sequence[Difference]) -> list[str]:
+    """One line a difference; code points in a row that differ alike share one."""
+    lines: list[str] = []
+    run: list[Difference] = []
+
+    def flush() -> None:
+        if run:
+            port, _, first = run[0].where.rpartition(" dscp ")
+            last = run[-1].where.rpartition(" ")[2]
+            span = first if first == last else f"{first}-{last}"
+            lines.append(str(replace(run[0], where=f"{port} dscp {span}")))
+            run.clear()
+
+    for one in found:
+        port, dscp, number = one.where.rpartition(" dscp ")
+        if not dscp:
+            flush()
+            lines.append(str(one))
+            continue
+        before = None if not run else replace(run[-1], where=f"{port} dscp {int(number) - 1}")
+        if before is not None and (before != run[-1] or (one.left, one.right) != (before.left, before.right)):
+            flush()
+        run.append(one)
+    flush()
+    return lines
 
 
 def _off(left: int, right: int, tolerance_percent: float) -> bool:

@@ -201,7 +201,9 @@ class Platform:
         if self.known:
             return ()
         if self.asked is not None:
-            return (f"platform {self.asked!r} is not known for {self.system}: its most restrictive facts are used",)
+            known = f" (known: {', '.join(platforms(self.system))})" if platforms(self.system) else ""
+            what = f"platform {self.asked!r} is not known for {self.system}{known}"
+            return (f"{what}: its most restrictive facts are used",)
         if why_none(self.system):
             return (
                 f"no model of {self.system} is described ('mlt switch facts {self.system}' says why): cautious facts",

@@ -16,7 +16,7 @@ from rich.table import Table
 from mlt.cli import switch_apply, switch_policy, switch_verify
 from mlt.switch_configs import check as checking
 from mlt.switch_configs import generator
-from mlt.switch_configs.behaviour import differences
+from mlt.switch_configs.behaviour import condensed, differences
 from mlt.switch_configs.capabilities import Feature
 from mlt.switch_configs.errors import SwitchConfigError
 from mlt.switch_configs.platforms import platforms, why_none
@@ -215,8 +215,8 @@ def diff(policy: Path, other: Path, target: str, ports: str | None) -> None:
     if other.suffix in (".yaml", ".yml"):
         theirs = _generate(_load(other), target, ports)
         found = differences(ours.behaviour, theirs.behaviour)
-        for difference in found:
-            click.echo(f"meaning: {difference}")
+        for line in condensed(found):
+            click.echo(f"meaning: {line}")
         left, right = (_body(files, ours.target.comment) for files in (ours.apply, theirs.apply))
         for line in difflib.unified_diff(left, right, str(policy), str(other), lineterm="", n=1):
             click.echo(line)
@@ -226,8 +226,8 @@ def diff(policy: Path, other: Path, target: str, ports: str | None) -> None:
         found, reading = generator.compare_device(ours, other.read_text(encoding="utf-8"), name=other.name)
     except (SwitchConfigError, OSError, UnicodeDecodeError) as error:
         _fail(error)
-    for difference in found:
-        click.echo(f"meaning: {difference}")
+    for line in condensed(found):
+        click.echo(f"meaning: {line}")
     for line in reading.unread:
         click.echo(f"unread: {line}")
     for line in dict.fromkeys(reading.kept):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from mlt.switch_configs.behaviour import Difference, condensed
 from mlt.switch_configs.generator import Generated, compare_device, generate
 from switch_lab import EXAMPLE, FACTORY, PORTS, QFX, example_for
 
@@ -155,6 +156,21 @@ def test_diff__junos_reads_display_set_as_well() -> None:
     assert reading.unread == []
     assert "port et-0/0/0 dscp 46: queue: 6 against 3" in [str(each) for each in found]
     assert reading.skipped == 1
+
+
+def test_condensed__code_points_in_a_row_that_differ_alike_share_a_line() -> None:
+    def at(where: str, left: str = "0", right: str = "1") -> Difference:
+        return Difference(where, "queue", left, right)
+
+    found = [at(f"port swp1 dscp {dscp}") for dscp in (0, 1, 2, 5)]
+    found += [at("port swp1 dscp 6", "2"), at("port swp2 dscp 7", "2"), at("port swp2 queue 3")]
+    assert condensed(found) == [
+        "port swp1 dscp 0-2: queue: 0 against 1",
+        "port swp1 dscp 5: queue: 0 against 1",
+        "port swp1 dscp 6: queue: 2 against 1",
+        "port swp2 dscp 7: queue: 2 against 1",
+        "port swp2 queue 3: queue: 0 against 1",
+    ]
 
 
 def test_diff__onyx_alpha_quotas_are_not_bytes() -> None:

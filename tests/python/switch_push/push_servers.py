@@ -172,6 +172,12 @@ def merged(now: Any, patch: Any) -> Any:
     if isinstance(now, dict) and isinstance(patch, dict):
         found = {**now, **{key: merged(now.get(key), value) for key, value in patch.items()}}
         return {key: value for key, value in found.items() if value is not None}
+    if isinstance(now, list) and isinstance(patch, list) and all(isinstance(one, dict) for one in (*now, *patch)):
+        entries = {next(iter(one.values())): one for one in now}  # a YANG list's key comes first
+        for one in patch:
+            key = next(iter(one.values()))
+            entries[key] = merged(entries.get(key), one)
+        return list(entries.values())
     return patch
 
 
