@@ -119,7 +119,8 @@ struct Options {
   std::vector<std::uint8_t> data_dscp;
   std::uint8_t control_dscp = 31;  // of answers, probes and the control connection
   // What carries datagrams: "udp" (the kernel's sockets), "vma" (they, under libvma), "xdp" (AF_XDP on the interface of
-  // `host`, receive queue 0; "xdp:2": queue 2), or "auto": vma if the process runs under libvma, else udp.
+  // `host`, receive queue 0; "xdp:2": queue 2), or "auto": vma if the process runs under libvma, else udp, and
+  // shared memory to ranks of this host and user (docs/datapaths.md says which options turn that off).
   std::string datapath = "auto";
   FaultOptions faults;
 };

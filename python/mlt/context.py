@@ -55,7 +55,8 @@ class Context(GroupCollectives):
     ``busy_poll_us``: how long the kernel polls the interface when a socket is read and empty (needs CAP_NET_ADMIN).
     ``io_threads`` and ``io_cpus`` are gone; what still asks for them is refused.
     ``datapath`` is what carries datagrams here (None: MLT_DATAPATH, else ``auto``): ``udp``, ``vma``, ``xdp``, or
-    ``auto``, which is ``vma`` under libvma and ``udp`` elsewhere. Ranks may differ in it. See docs/datapaths.md.
+    ``auto``, which is ``vma`` under libvma and ``udp`` elsewhere, with shared memory to ranks of this host and user.
+    Ranks may differ in it. See docs/datapaths.md.
     ``max_operations``, ``max_tags``, ``early_segments`` and ``early_transfers`` are limits (``mlt.limits.Limits``;
     None: MLT_MAX_OPERATIONS, MLT_MAX_TAGS, MLT_EARLY_SEGMENTS, MLT_EARLY_TRANSFERS, else 65,536, 262,144, 2,048 and
     2,048). See docs/limits.md.

@@ -105,7 +105,7 @@ void PushPull::register_partitions(Key& key) {
     shape.key = key.key;
     shape.partition = i;
     shape.elements = static_cast<std::uint32_t>(partition.count);
-    shape.segment_bytes = verbs_.segment_bytes(partition.service);
+    shape.segment_bytes = verbs_.grid_bytes(partition.service);
     shape.loss_bound = key.loss_bound;
     shape.average = key.average;
     shape.order = key.request.order;

@@ -81,10 +81,10 @@ void Summation::on_register(TimeNs now, std::uint16_t from, const Register& shap
   // Contributions are counted on this grid, so it is the one that this worker's segments really come on.
   // PROTOCOL 14.1.5: A service MUST refuse a registration that is out of range, differs from another worker's, names
   //     other segment bytes than the connection's, or exceeds its limits.
-  if (shape.segment_bytes != verbs_.segment_bytes(from)) {
+  if (shape.segment_bytes != verbs_.grid_bytes(from)) {
     return refuse(from, shape,
                   "rank " + std::to_string(from) + " names segments of " + std::to_string(shape.segment_bytes) +
-                      " bytes, its connection carries " + std::to_string(verbs_.segment_bytes(from)));
+                      " bytes, its connection carries " + std::to_string(verbs_.grid_bytes(from)));
   }
   auto found = by_key_.find({shape.key, shape.partition});
   if (found == by_key_.end()) {
@@ -141,7 +141,10 @@ void Summation::add_segment(void* context, std::uint64_t offset_bytes, std::span
   auto& partition = *static_cast<Partition*>(context);
   const std::span<float> sum(partition.sum);
   add_float32(sum.subspan(offset_bytes / sizeof(float), payload.size() / sizeof(float)), payload.data());
-  ++partition.contributors[offset_bytes / partition.shape.segment_bytes];
+  const std::uint32_t cell = partition.shape.segment_bytes;
+  // One, or as many as a longer segment covers; an empty one has its place, too.
+  const std::size_t end = std::max<std::size_t>(offset_bytes + payload.size(), offset_bytes + 1);
+  for (std::size_t at = offset_bytes / cell; at * cell < end; ++at) ++partition.contributors[at];
 }
 
 void Summation::expect_push(TimeNs now, Partition& partition, std::uint16_t worker) {

@@ -22,6 +22,9 @@ class Verbs {
   virtual bool send_message(std::uint16_t peer, std::span<const std::byte> bytes) = 0;
   // Payload of a full packet to or from `peer`.
   virtual std::uint32_t segment_bytes(std::uint16_t peer) const = 0;
+  // What a service counts contributions in: packets of the network to `peer`. A worker that shares memory with the
+  // service sends longer segments, of several of these each, and sums with workers that do not.
+  virtual std::uint32_t grid_bytes(std::uint16_t peer) const { return segment_bytes(peer); }
 
  protected:
   ~Verbs() = default;

@@ -9,6 +9,9 @@
 
 namespace mlt::core {
 
+// To a peer whose way holds back by itself: more than memory moves, so that the pacer never waits.
+inline constexpr double kUncontrolledBytesPerSecond = 1e12;
+
 // PROTOCOL 17.1.1: Every queue and table MUST have a limit that is set before the first datagram ...
 struct EndpointConfig {
   std::uint16_t rank = 0;

@@ -180,7 +180,11 @@ void Endpoint::bring_up(const PeerUp& up) {
   peer.packets_per_ack = packets_per_ack(up);
   peer.early_segments = up.early_segments;
   peer.early_transfers = up.early_transfers;
-  peer.rate.emplace(shared_.config.timely);
+  peer.holds_back = up.holds_back;
+  TimelyConfig timely = shared_.config.timely;
+  // PROTOCOL 23.3.2: The rate to such a peer is not controlled ...
+  if (up.holds_back) timely.line_rate_bytes_per_second = kUncontrolledBytesPerSecond;
+  peer.rate.emplace(timely);
   peer.spray = PathSpray(shared_.config.paths, shared_.config.first_sequence);
   shared_.send_tags.forget(up.peer);
   shared_.receive_tags.forget(up.peer);

@@ -124,6 +124,9 @@ struct PeerUp {
   std::uint32_t own_window_bytes = 0;  // the same that we announced to the peer; 0: as much as it likes
   std::uint32_t early_segments = 0;    // segments the peer keeps for receives that are not posted yet, over all of them
   std::uint32_t early_transfers = 0;   // and how many transfers these may belong to
+  // The way to it drops nothing and holds back by itself (shared memory): the rate stays what it is at the start, and
+  // no path MTU is searched.
+  bool holds_back = false;
 };
 
 struct PeerDown {

@@ -38,6 +38,7 @@ inline constexpr std::uint8_t kNoPath = 0xFF;
 
 struct Peer {
   bool up = false;
+  bool holds_back = false;  // its way: no rate control, no path MTU
   std::uint64_t local_cookie = 0;
   std::uint64_t remote_cookie = 0;
   std::uint32_t segment_bytes = 0;

@@ -23,6 +23,10 @@ namespace mlt::core {
 struct TransmitCapabilities {
   std::uint32_t max_run_segments = base::kMaxRunSegments;
   std::uint32_t max_run_bytes = base::kMaxRunBytes;
+  // Whether data for a peer finds room now; nullptr: for every peer, always. A peer without room is passed over, and
+  // the driver calls again when there is some. Answers and probes are not asked for: they are few and small.
+  bool (*has_room_for)(void* context, std::uint16_t peer) = nullptr;
+  void* room_context = nullptr;
 };
 
 class Sender {

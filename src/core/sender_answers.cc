@@ -83,7 +83,9 @@ void Sender::take_report(TimeNs now, TimeNs arrival_ns, std::uint16_t from, std:
   const std::uint64_t delivered_bytes =
       peer.spray.take_delivered_packets() * (peer.segment_bytes + MLT_DATA_HEADER_BYTES);
   peer.rate->on_delivered(arrival_ns, delivered_bytes);
-  if (report.rate_sample_ns > 0) peer.rate->on_rtt_sample(now, report.rate_sample_ns);
+  // PROTOCOL 23.3.2: The rate to such a peer is not controlled: a round trip tells how busy the processes are, not a
+  //     network ...
+  if (report.rate_sample_ns > 0 && !peer.holds_back) peer.rate->on_rtt_sample(now, report.rate_sample_ns);
   if (probe_timestamp_ns != 0) {
     const std::uint32_t rtt = static_cast<std::uint32_t>(now) - probe_timestamp_ns;
     // PROTOCOL 6.8.3: The probe timestamp of an answer, if it is not zero, gives a sample of the answer time.

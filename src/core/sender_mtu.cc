@@ -17,6 +17,8 @@ static_assert(MtuSearch::kShortProbeBytes == wire::kMtuProbeBytes);
 
 void Sender::check_mtu(TimeNs now, const base::DatagramRun& run) {
   Peer& peer = shared_.peers[run.peer];
+  // PROTOCOL 23.3.2: and no path MTU is searched.
+  if (peer.holds_back) return;
   MtuSearch& search = peer.mtu[run.path];
   const bool last_is_shorter = run.total_bytes < run.datagram_count * run.datagram_bytes;
   if (run.datagram_bytes < search.full_bytes()) {

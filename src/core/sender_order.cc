@@ -210,6 +210,9 @@ bool Sender::fill_from_peer(TimeNs now, std::uint16_t rank, const TransmitCapabi
     shared_.timers.set(shared_.peer_timer(rank), peer.pacer.next_ns());
     return false;
   }
+  // PROTOCOL 23.3.3: A ring that is full MUST hold back the data for its peer, and for no other ...
+  // A way that holds back instead of dropping: nothing of it is in the wheel, for the driver hears when it has room.
+  if (capabilities.has_room_for != nullptr && !capabilities.has_room_for(capabilities.room_context, rank)) return false;
   while (peer.work_head != kNil) {
     SendState& state = states_[peer.work_head];
     const std::uint32_t limit = datagrams_allowed(now, rank, state, capabilities);

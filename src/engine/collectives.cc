@@ -170,5 +170,6 @@ bool Collectives::send_message(std::uint16_t peer, std::span<const std::byte> by
   return channel_.send(peer, kCollectiveMessage, bytes) == io::ControlSendStatus::kQueued;
 }
 std::uint32_t Collectives::segment_bytes(std::uint16_t peer) const { return loop_.segment_bytes_of(peer); }
+std::uint32_t Collectives::grid_bytes(std::uint16_t peer) const { return loop_.grid_bytes_of(peer); }
 
 }  // namespace mlt::engine

@@ -61,6 +61,7 @@ class Collectives final : private collective::Verbs {
   void cancel(TimeNs now, core::OperationId operation, core::CompletionKind kind) override;
   bool send_message(std::uint16_t peer, std::span<const std::byte> bytes) override;
   std::uint32_t segment_bytes(std::uint16_t peer) const override;
+  std::uint32_t grid_bytes(std::uint16_t peer) const override;
 
   void finish_push_pulls();
   void finish_collectives();

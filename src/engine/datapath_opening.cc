@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/config.h"
+#include "engine/local_peers.h"
 #include "engine/words.h"
 #include "io/fault_datapath.h"
 #include "io/interface.h"
@@ -247,6 +248,18 @@ OpenedDatapath with_faults(const Options& options, std::unique_ptr<io::NetworkDa
   return opened;
 }
 
+// Around the network, for peers of this host. Under libvma the sockets' events are the library's, and can't be waited
+// for together with ours.
+OpenedDatapath with_shared_memory(const Options& options, OpenedDatapath opened) {
+  if (!may_share_memory(options) || io::find_vma().present) return opened;
+  io::OsError error;
+  auto shared = io::ShmDatapath::wrap(std::move(opened.outer), options.ranks, error);
+  if (!shared) throw_os_error(error, options.rank);
+  opened.shared = shared.get();
+  opened.outer = std::move(shared);
+  return opened;
+}
+
 }  // namespace
 
 OpenedDatapath open_datapath(const Options& options) {
@@ -259,7 +272,7 @@ OpenedDatapath open_datapath(const Options& options) {
   io::OsError error;
   std::unique_ptr<io::NetworkDatapath> network = open_network(options, udp, specs, error);
   if (!network) throw_os_error(error, options.rank);
-  return with_faults(options, std::move(network));
+  return with_shared_memory(options, with_faults(options, std::move(network)));
 }
 
 }  // namespace mlt::engine

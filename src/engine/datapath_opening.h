@@ -8,6 +8,7 @@
 #include "io/control_frame.h"
 #include "io/datapath.h"
 #include "io/network_datapath.h"
+#include "io/shm_datapath.h"
 #include "mlt.h"
 
 namespace mlt::engine {
@@ -15,6 +16,7 @@ namespace mlt::engine {
 struct OpenedDatapath {
   std::unique_ptr<io::Datapath> outer;     // what runs are handed to: the network, or faults around it
   io::NetworkDatapath* network = nullptr;  // the one inside, or outer itself: it knows addresses
+  io::ShmDatapath* shared = nullptr;       // outer, where peers of this host may share memory; else null
 };
 
 // Throws mlt::Error.

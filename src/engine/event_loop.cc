@@ -127,7 +127,8 @@ bool EventLoop::service_channel(TimeNs now) {
 
 bool EventLoop::transmit() {
   bool any = false;
-  for (std::size_t i = 0; i < kTransmitBudget && datapath_->has_room(); ++i) {
+  drop_broken_peers();
+  for (std::size_t i = 0; i < kTransmitBudget; ++i) {
     // Each run carries the time it leaves at: the round trip is measured from there.
     const TimeNs now = io::monotonic_now();
     if (!endpoint_->poll_transmit(now, transmit_capabilities_, transmit_)) break;
@@ -135,6 +136,18 @@ bool EventLoop::transmit() {
     send_run(transmit_);
   }
   return any;
+}
+
+// A peer whose words in shared memory make no sense has lost its mind: it is down, whatever its connection says.
+// PROTOCOL 23.2.4: MUST end the use of the ring, and the peer is down.
+void EventLoop::drop_broken_peers() {
+  std::uint16_t rank = 0;
+  while (shared_ != nullptr && shared_->poll_broken(rank)) {
+    channel_->give_up(rank, "rank " + std::to_string(rank) + " wrote into the memory that it shares with rank " +
+                                std::to_string(options_.rank) +
+                                " what no rank of this release writes: install the same release everywhere, or start "
+                                "the job with MLT_DATAPATH=udp");
+  }
 }
 
 // The run's slices point into tensors: it leaves before anything can complete.
@@ -171,7 +184,7 @@ void EventLoop::on_run(const base::ReceivedRun& run) {
 void EventLoop::sleep_until(TimeNs at) {
   // A receive need not be known before its first packet, which wakes us; but of what came early already, it may be all.
   if (!commands_.about_to_sleep(endpoint_->has_early() ? base::kNever : at)) return;
-  if (stopping_.load(std::memory_order_acquire)) return commands_.awake(false);
+  if (stopping_.load(std::memory_order_acquire) || !datapath_->prepare_to_wait()) return commands_.awake(false);
   pollfd fds[3] = {
       {datapath_->readable_fd(), POLLIN, 0}, {channel_->poll_fd(), POLLIN, 0}, {commands_.wake_fd(), POLLIN, 0}};
   timespec timeout{};
@@ -199,6 +212,7 @@ void EventLoop::stop() {
   // Ports, and what AF_XDP holds of the interface, are free for the next context of this process.
   channel_.reset();
   network_ = nullptr;
+  shared_ = nullptr;
   datapath_.reset();
 }
 

@@ -18,6 +18,7 @@
 #include "core/endpoint.h"
 #include "engine/collectives.h"
 #include "engine/command_queue.h"
+#include "engine/local_peers.h"
 #include "engine/operation_table.h"
 #include "engine/words.h"
 #include "io/control_channel.h"
@@ -61,6 +62,9 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink {
   std::uint32_t segment_bytes_of(std::uint16_t peer) const {
     return peers_[peer].segment_bytes.load(std::memory_order_acquire);
   }
+  std::uint32_t grid_bytes_of(std::uint16_t peer) const {
+    return peers_[peer].grid_bytes.load(std::memory_order_acquire);
+  }
   std::uint32_t receive_buffer_bytes() const { return receive_buffer_bytes_; }
   const core::DscpMap& dscp() const { return endpoint_->config().dscp; }
   std::vector<CounterValue> counters();
@@ -84,6 +88,7 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink {
   struct PeerRecord {
     std::atomic<PeerState> state{PeerState::kConnecting};
     std::atomic<std::uint32_t> segment_bytes{0};
+    std::atomic<std::uint32_t> grid_bytes{0};  // of packets of the network, though it may share memory
     std::uint64_t local_cookie = 0;
     std::string error;                             // guarded by peers_mutex_
     std::string send_error;                        // I/O thread: why the last run that failed did
@@ -97,6 +102,8 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink {
   void run();
   bool step(TimeNs now);
   bool transmit();
+  void drop_broken_peers();
+  bool join_local_peer(const io::Hello& hello, core::PeerUp& up);
   void send_run(const core::Transmit& run);
   void on_refused_run(const core::Transmit& run, io::SendStatus status);
   void on_too_large(const core::Transmit& run);
@@ -125,6 +132,8 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink {
   Options options_;
   std::unique_ptr<io::Datapath> datapath_;  // the network, or faults around it
   io::NetworkDatapath* network_ = nullptr;  // the one inside
+  io::ShmDatapath* shared_ = nullptr;       // datapath_, where peers may share memory
+  std::optional<LocalPeers> local_peers_;   // with it
   core::TransmitCapabilities transmit_capabilities_;
   std::unique_ptr<io::ControlChannel> channel_;
   // What is asked for after the datapath and the channel are gone; set once, by the constructor.

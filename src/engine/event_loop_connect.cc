@@ -75,11 +75,18 @@ void check_limits(const Options& options) {
 void EventLoop::open_datapath() {
   OpenedDatapath opened = mlt::engine::open_datapath(options_);
   network_ = opened.network;
+  shared_ = opened.shared;
   datapath_ = std::move(opened.outer);
 
   const io::Capabilities& capabilities = datapath_->capabilities();
   transmit_capabilities_.max_run_segments = capabilities.max_run_segments;
   transmit_capabilities_.max_run_bytes = capabilities.max_run_bytes;
+  transmit_capabilities_.room_context = datapath_.get();
+  if (shared_ != nullptr) {
+    transmit_capabilities_.has_room_for = [](void* datapath, std::uint16_t peer) {
+      return static_cast<io::Datapath*>(datapath)->has_room_for(peer);
+    };
+  }
   core::EndpointConfig config;
   config.rank = options_.rank;
   config.peers = options_.ranks;
@@ -93,6 +100,7 @@ void EventLoop::open_datapath() {
   config.early_segments = options_.early_segments;
   config.early_transfers = options_.early_transfers;
   config.paths = network_->paths();
+  if (shared_ != nullptr) config.max_segment_bytes = kShmSegmentBytes;
   config.timely.line_rate_bytes_per_second = line_rate_bits_per_second(options_, *network_) / 8;
   config.timely.packet_bytes = choose_segment_bytes(options_, capabilities) + MLT_DATA_HEADER_BYTES;
   config.timely.run_bytes = capabilities.max_run_bytes;
@@ -119,6 +127,7 @@ void EventLoop::open_control_channel() {
   // PROTOCOL 3.2.4: A rank MUST draw its incarnation and one cookie per peer from the system's random source when it
   //     starts.
   control.incarnation = random_u64();
+  if (shared_ != nullptr) local_peers_.emplace(options_, control.incarnation, *shared_);
   control.paths = hello_paths(options_, *network_);
   own_segment_bytes_ = choose_segment_bytes(options_, capabilities);
   control.segment_bytes = own_segment_bytes_;
@@ -222,6 +231,23 @@ void EventLoop::connect(std::span<const PeerAddress> peers, std::int64_t timeout
   }
 }
 
+// Whether the peer shares memory with this rank, which changes what is said to the endpoint. False: it is given up.
+bool EventLoop::join_local_peer(const io::Hello& hello, core::PeerUp& up) {
+  if (!local_peers_) return true;
+  std::string why;
+  const auto segment_bytes = local_peers_->join(hello, up.local_cookie, up.segment_bytes, why);
+  if (!segment_bytes) {
+    channel_->give_up(hello.rank, why);
+    return false;
+  }
+  if (*segment_bytes == 0) return true;
+  up.segment_bytes = *segment_bytes;
+  // PROTOCOL 23.3.2: The window, either way, is 16 MiB, whatever the hellos say: the ring is what limits.
+  up.window_bytes = up.own_window_bytes = kShmWindowBytes;
+  up.holds_back = true;
+  return true;
+}
+
 void EventLoop::on_peer_up(const io::PeerHello& peer) {
   const io::Hello& hello = peer.hello;
   PeerRecord& record = peers_[hello.rank];
@@ -247,6 +273,8 @@ void EventLoop::on_peer_up(const io::PeerHello& peer) {
                         "rank " + std::to_string(hello.rank) + " sent a hello with a cookie or segment size of no use");
   }
   record.udp_addresses = peer.udp_addresses;
+  record.grid_bytes.store(up.segment_bytes, std::memory_order_release);
+  if (!join_local_peer(hello, up)) return;
   endpoint_->on_control(now_, up);
   record.segment_bytes.store(up.segment_bytes, std::memory_order_release);
   {
@@ -272,6 +300,7 @@ void EventLoop::on_peer_down(std::uint16_t peer, io::PeerDownCause cause, const 
   }
   peers_changed_.notify_all();
   endpoint_->on_control(now_, core::PeerDown{peer});
+  if (shared_ != nullptr) shared_->remove_peer(peer);
   collectives_->on_peer_down(now_, peer);
 }
 

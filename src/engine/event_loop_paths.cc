@@ -19,6 +19,7 @@ std::vector<PathStatus> EventLoop::paths(std::uint16_t peer) {
     for (PathStatus& one : found) {
       const core::PathView view = endpoint_->path_view(peer, one.path);
       const io::NetworkDatapath::PathCount count = network_->path_count(one.path);
+      if (shared_ != nullptr && shared_->has_peer(peer)) one.local = "shared memory";
       one.packets_sent = view.packets_sent;
       one.packets_reported = view.packets_reported;
       one.loss = view.loss;

@@ -144,6 +144,10 @@ class ControlChannel {
   // `type` is kFirstMessageType or above. Delivered in order, or the peer goes down.
   ControlSendStatus send(std::uint16_t rank, std::uint8_t type, std::span<const std::byte> payload);
 
+  // The peer is of no use to the caller: its connection ends without a goodbye, and it goes down, with that text, in
+  // the next service(). Nothing happens if it is not up.
+  void give_up(std::uint16_t rank, const std::string& text);
+
   // Tells every peer that nothing follows, and stops listening and connecting. Keep calling service() until
   // finished(), or for as long as you care.
   void say_goodbye();

@@ -21,6 +21,7 @@ struct ControlChannel::Connection {
   bool watches_output = false;  // with EPOLLOUT
   bool goodbye_sent = false;
   bool overflowed = false;
+  std::string given_up;               // by the caller, and why; empty: it was not
   bool spoke = false;                 // since the last heartbeat was due
   std::optional<std::uint16_t> rank;  // the peer's: known from the start if outgoing, else from its hello
   SocketAddress remote;

@@ -111,10 +111,13 @@ void ControlChannel::on_hello(Connection& connection, std::span<const std::byte>
   connection.hello = hello;
   if (connection.outgoing) {
     // PROTOCOL 3.5.1: The connecting side sends confirm once it accepts the hello that answers its own, and is up ...
+    // It leaves after come_up(): what the sink does there for the peer is done when the peer hears of it (23.1.2).
     connection.stream.queue(static_cast<std::uint8_t>(FrameType::kConfirm), {});
+    come_up(connection, now, sink);
+    if (connection.state == State::kClosed) return;
     connection.stream.flush();
     watch(connection);
-    return come_up(connection, now, sink);
+    return;
   }
   Peer& peer = peers_[hello.rank];
   // PROTOCOL 3.3.3: A second connection from the same rank with the same incarnation replaces one that is not up yet:

@@ -93,6 +93,12 @@ void ControlChannel::attempt_failed(std::uint16_t rank, const std::string& cause
   peer.backoff_ns = std::min(2 * peer.backoff_ns, options_.connect_backoff_max_ns);
 }
 
+void ControlChannel::give_up(std::uint16_t rank, const std::string& text) {
+  if (!is_up(rank)) return;
+  peers_[rank].connection->given_up = text;
+  next_timeout_ = 0;
+}
+
 void ControlChannel::go_down(std::uint16_t rank, PeerDownCause cause, const std::string& text, ControlSink& sink) {
   Peer& peer = peers_[rank];
   // PROTOCOL 3.7.5: A peer that is up goes down exactly once
@@ -135,6 +141,10 @@ void ControlChannel::run_connection_timers(Connection& connection, base::TimeNs 
       break;
   }
   const std::uint16_t rank = *connection.rank;
+  if (!connection.given_up.empty()) {
+    const std::string text = connection.given_up;
+    return go_down(rank, PeerDownCause::kMalformed, text, sink);
+  }
   if (connection.overflowed) {
     go_down(rank, PeerDownCause::kOverflow,
             peer_text(rank, connection.remote) + " does not read: more than " +
@@ -196,7 +206,7 @@ base::TimeNs ControlChannel::compute_next_timeout() const {
     if (peer.state == PeerState::kConnecting && peer.connection == nullptr) next = std::min(next, peer.next_attempt);
   }
   for (const auto& connection : connections_) {
-    if (connection->overflowed) return 0;
+    if (connection->overflowed || !connection->given_up.empty()) return 0;
     if (connection->state == State::kUp) {
       next = std::min({next, connection->next_heartbeat, base::after(connection->last_heard, options_.dead_after_ns)});
     } else {

@@ -55,13 +55,19 @@ class Datapath {
   // sockets ignore it.
   virtual SendStatus send(base::TimeNs now, const base::DatagramRun& run) = 0;
 
-  // False: send() may answer kWouldBlock, whatever the run. readable_fd() wakes the owner when that has passed.
-  virtual bool has_room() { return true; }
+  // False: the way to that peer is full, send() answers kWouldBlock for all but small runs, and to send must wait until
+  // readable_fd() wakes the owner; other peers are not concerned.
+  virtual bool has_room_for(std::uint16_t) { return true; }
 
   // Hands up to `budget_runs` received runs to the sink; returns how many.
   virtual std::size_t receive(base::TimeNs now, std::size_t budget_runs, ReceiveSink& sink) = 0;
 
-  // File descriptor that polls readable when receive() would find something; -1 where there is none (memory).
+  // To be called before the owner sleeps on readable_fd(). False: there is something to receive, or room to send, now,
+  // and it must not sleep. The next receive() ends it.
+  virtual bool prepare_to_wait() { return true; }
+
+  // File descriptor that polls readable, once prepare_to_wait() was called, when receive() would find something; -1
+  // where there is none (memory).
   virtual int readable_fd() const = 0;
 
   // File descriptor that polls writable when a send() of `run` that answered kWouldBlock may work; -1: try again later.

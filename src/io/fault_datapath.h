@@ -53,6 +53,8 @@ class FaultDatapath final : public Datapath, private ReceiveSink {
   SendStatus send(base::TimeNs now, const base::DatagramRun& run) override;
   // A run that faults split counts once against the budget.
   std::size_t receive(base::TimeNs now, std::size_t budget_runs, ReceiveSink& sink) override;
+  bool has_room_for(std::uint16_t peer) override { return inner_->has_room_for(peer); }
+  bool prepare_to_wait() override { return inner_->prepare_to_wait(); }
   int readable_fd() const override { return inner_->readable_fd(); }
   int writable_fd(const base::DatagramRun& run) const override { return inner_->writable_fd(run); }
   base::TimeNs next_timeout() const override;

@@ -12,6 +12,7 @@
 #include "allocation_counter.h"
 #include "io/fault_datapath.h"
 #include "io/memory_datapath.h"
+#include "io/shm_datapath.h"
 #include "io/udp_datapath.h"
 #include "network_pairs.h"
 #include "unit/io/datagrams.h"
@@ -69,6 +70,24 @@ Pair udp_pair(const char* host, bool offload) {
   return {nullptr, std::move(ends[0]), std::move(ends[1])};
 }
 
+// Over kernel UDP, which carries runs to those who share no memory.
+Pair shm_pair(Pair network, bool share) {
+  io::OsError error;
+  auto zero = io::ShmDatapath::wrap(std::move(network.zero), 2, error);
+  auto one = io::ShmDatapath::wrap(std::move(network.one), 2, error);
+  REQUIRE_MESSAGE((zero && one), error.text);
+  if (share) {
+    io::ShmDescriptors give;
+    auto created = io::ShmSegment::create(io::kMinShmRingBytes, give, error);
+    REQUIRE_MESSAGE(created.has_value(), error.text);
+    auto joined = io::ShmSegment::join(io::kMinShmRingBytes, std::move(give), error);
+    REQUIRE_MESSAGE(joined.has_value(), error.text);
+    REQUIRE_MESSAGE(zero->add_peer(1, std::move(*joined), error), error.text);
+    REQUIRE_MESSAGE(one->add_peer(0, std::move(*created), error), error.text);
+  }
+  return {nullptr, std::move(zero), std::move(one)};
+}
+
 struct Backend {
   std::string name;
   std::function<Pair()> make;
@@ -86,6 +105,9 @@ void add_udp(std::vector<Backend>& all) {
   all.push_back({"udp without offload", [] { return udp_pair("127.0.0.1", false); }});
   all.push_back({"fault over udp", [] { return wrapped(udp_pair("127.0.0.1", true)); }});
   all.push_back({"fault over udp without offload", [] { return wrapped(udp_pair("127.0.0.1", false)); }});
+  all.push_back({"shm", [] { return shm_pair(udp_pair("127.0.0.1", true), true); }});
+  all.push_back({"fault over shm", [] { return wrapped(shm_pair(udp_pair("127.0.0.1", true), true)); }});
+  all.push_back({"shm, a peer that has none", [] { return shm_pair(udp_pair("127.0.0.1", true), false); }});
   if (!has_ipv6()) return;
   all.push_back({"udp over IPv6", [] { return udp_pair("::1", true); }});
   all.push_back({"udp over IPv6 without offload", [] { return udp_pair("::1", false); }});
@@ -278,11 +300,11 @@ TEST_CASE("receive__keeps_to_its_budget_and_polls_readable_while_there_is_more")
     CollectingSink sink;
     CHECK(pair.one->receive(io::monotonic_now(), 0, sink) == 0);
     for (std::size_t i = 1; i <= 4; ++i) {
-      if (pair.one->readable_fd() >= 0) {
+      if (pair.one->readable_fd() < 0) {
+        CHECK(pair.one->next_timeout() < base::kNever);
+      } else if (pair.one->prepare_to_wait()) {
         pollfd ready{pair.one->readable_fd(), POLLIN, 0};
         REQUIRE(::poll(&ready, 1, 1'000) == 1);
-      } else {
-        CHECK(pair.one->next_timeout() < base::kNever);
       }
       CHECK(pair.one->receive(io::monotonic_now(), 1, sink) == 1);
       CHECK(sink.datagrams.size() == i);
@@ -290,6 +312,28 @@ TEST_CASE("receive__keeps_to_its_budget_and_polls_readable_while_there_is_more")
     CHECK(pair.one->receive(io::monotonic_now(), 1, sink) == 0);
     CHECK(pair.one->next_timeout() == base::kNever);
     CHECK(sink.numbers() == sequence(0, 4));
+  });
+}
+
+TEST_CASE("send__wakes_a_receiver_that_sleeps") {
+  for_each_backend([](Pair& pair) {
+    if (pair.one->readable_fd() < 0) return;
+    CollectingSink sink;
+    for (std::uint32_t i = 0; i < 3; ++i) {
+      while (!pair.one->prepare_to_wait()) pair.one->receive(io::monotonic_now(), 16, sink);
+      REQUIRE(send(*pair.zero, TestRun(1, i, 1, 900)) == io::SendStatus::kSent);
+      pollfd ready{pair.one->readable_fd(), POLLIN, 0};
+      CHECK(::poll(&ready, 1, 1'000) == 1);
+      io_test::receive_until(*pair.one, sink, i + 1);
+      // Who has read everything may sleep again: nothing rings on.
+      const base::TimeNs give_up = io::monotonic_now() + base::kSecond;
+      while (io::monotonic_now() < give_up) {
+        if (pair.one->prepare_to_wait() && ::poll(&ready, 1, 0) == 0) break;
+        pair.one->receive(io::monotonic_now(), 16, sink);
+      }
+      CHECK(io::monotonic_now() < give_up);
+    }
+    CHECK(sink.numbers() == sequence(0, 3));
   });
 }
 

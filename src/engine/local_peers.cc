@@ -1,0 +1,74 @@
+#include "engine/local_peers.h"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+namespace mlt::engine {
+
+bool may_share_memory(const Options& options) {
+  return options.datapath == "auto" && options.ranks > 1 && options.paths.empty() && !options.faults.any() &&
+         options.segment_bytes == 0 && options.line_rate_bits_per_second == 0 && options.busy_poll_us == 0;
+}
+
+LocalPeers::LocalPeers(const Options& options, std::uint64_t incarnation, io::ShmDatapath& datapath)
+    : rank_(options.rank),
+      ring_bytes_(std::clamp(std::bit_floor(kShmRingsBytes / options.ranks), io::kMinShmRingBytes, kShmRingBytes)),
+      job_(options.job),
+      datapath_(datapath) {
+  // PROTOCOL 23.1.1: A rank that takes offers MUST listen, with a socket of type SOCK_SEQPACKET, at the abstract Unix
+  //     address ... before it listens for connections.
+  io::OsError error;  // a system that has none of this has a network
+  listener_ = io::ShmListener::open(io::shm_address(options.job, incarnation), options.ranks, error);
+}
+
+std::optional<std::uint32_t> LocalPeers::join(const io::Hello& hello, std::uint64_t local_cookie,
+                                              std::uint32_t segment_bytes, std::string& error) {
+  if (segment_bytes == 0 || segment_bytes > kShmSegmentBytes) return 0;
+  // PROTOCOL 23.3.1: The segment bytes of the pair are the largest multiple of those of 3.2.6 that is not above 32,704
+  const std::uint32_t shared_segment = kShmSegmentBytes / segment_bytes * segment_bytes;
+  if (hello.rank < rank_) return offer(hello, shared_segment);
+  return take(hello, local_cookie, shared_segment, error);
+}
+
+// This side connects: it makes the memory, and hands it over before it confirms. Where anything stands against it, the
+// network is there.
+std::uint32_t LocalPeers::offer(const io::Hello& hello, std::uint32_t segment_bytes) {
+  io::OsError error;
+  io::ShmDescriptors give;
+  auto segment = io::ShmSegment::create(ring_bytes_, give, error);
+  if (!segment || !datapath_.add_peer(hello.rank, std::move(*segment), error)) return 0;
+  // PROTOCOL 23.1.2: The connecting side MAY offer memory after it has accepted the hello, and MUST do so before it
+  //     sends confirm, without waiting ...
+  const io::ShmOffer offer{rank_, hello.cookie, ring_bytes_, segment_bytes};
+  if (io::offer_shm(io::shm_address(job_, hello.incarnation), offer, give, error)) return segment_bytes;
+  datapath_.remove_peer(hello.rank);
+  return 0;
+}
+
+// This side listens, and has just heard the confirmation.
+std::optional<std::uint32_t> LocalPeers::take(const io::Hello& hello, std::uint64_t local_cookie,
+                                              std::uint32_t segment_bytes, std::string& error) {
+  if (!listener_) return 0;
+  // PROTOCOL 23.1.5: The listening side looks for the rank's offer when it receives confirm: what is not there then
+  //     never comes.
+  auto taken = listener_->take(hello.rank, local_cookie);
+  if (!taken) return 0;
+  const std::string who = "rank " + std::to_string(hello.rank) + " shares memory with this rank, which ";
+  const std::string way_out = ". Start the job with MLT_DATAPATH=udp to do without.";
+  if (taken->offer.segment_bytes != segment_bytes) {
+    error = who + "has other segments: " + std::to_string(taken->offer.segment_bytes) + " bytes there, " +
+            std::to_string(segment_bytes) + " here" + way_out;
+    return std::nullopt;
+  }
+  io::OsError os_error;
+  auto segment = io::ShmSegment::join(taken->offer.ring_bytes, std::move(taken->descriptors), os_error);
+  if (!segment || !datapath_.add_peer(hello.rank, std::move(*segment), os_error)) {
+    // PROTOCOL 23.1.5: Where it can't use an offer that was made, the peer is down: the other side counts on it.
+    error = who + "can't use it: " + os_error.text + way_out;
+    return std::nullopt;
+  }
+  return segment_bytes;
+}
+
+}  // namespace mlt::engine
