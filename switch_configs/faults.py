@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from mlt.switch_configs.behaviour import differences
-from mlt.switch_configs.errors import MissingToolError, ParseError, SwitchConfigError
+from mlt.switch_configs.errors import CannotExpressError, MissingToolError, ParseError, SwitchConfigError
 from mlt.switch_configs.generator import Generated, generate
 from mlt.switch_configs.policy import Policy
 from mlt.switch_configs.validators import Validator, validators
@@ -312,4 +312,6 @@ def table(policy: Policy, names: tuple[str, ...]) -> tuple[list[Row], list[str]]
             rows += judge(policy, name, outside=tuple(outside))
         except MissingToolError as error:
             notes.append(f"{name}: {error}")
+        except CannotExpressError as error:
+            notes.append(f"{name}: refuses the policy ({len(error.problems)} reasons; 'mlt switch check -t {name}')")
     return rows, notes

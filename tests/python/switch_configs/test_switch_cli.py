@@ -121,6 +121,14 @@ def test_verify__output_is_an_output(tmp_path: Path) -> None:
     assert (rows[6]["port"], rows[6]["marked"], rows[7]["marked"]) == ("Ethernet0", 4321, None)
 
 
+def test_faults__a_target_that_refuses_the_policy_is_skipped_by_name() -> None:
+    """The documented command ended at the first of them."""
+    done = mlt("faults", EXAMPLE, "-t", "os10", "-t", "junos")
+    assert done.exit_code == 0, done.output
+    assert "os10" in done.output
+    assert "skipped junos: refuses the policy" in done.output
+
+
 def test_faults__prints_the_table_of_one_target() -> None:
     done = mlt("faults", EXAMPLE, "-t", "os10")
     assert done.exit_code == 0, done.output
