@@ -32,6 +32,7 @@ Stop = Literal["patient", "eager"]
 
 _open_contexts: weakref.WeakSet[Context] = weakref.WeakSet()
 _warned_of_small_buffer = False
+_SPIN_US, _MOST_SPIN_US = 50, 1_000_000
 
 
 class Context(GroupCollectives):
@@ -53,6 +54,8 @@ class Context(GroupCollectives):
     ``paths`` are the ways to each peer that packets are sprayed over (``mlt.paths.resolve``: a number, interfaces or
     addresses, mappings, or a YAML file; None: what MLT_PATHS says, else one); all ranks need the same number.
     ``busy_poll_us``: how long the kernel polls the interface when a socket is read and empty (needs CAP_NET_ADMIN).
+    ``spin_us``: how long at most a thread that waits polls the network before it sleeps (None: MLT_SPIN_US, else 50; 0:
+    it sleeps at once). It learns how long polling pays, and does not poll where runnable threads outnumber the CPUs.
     ``io_threads`` and ``io_cpus`` are gone; what still asks for them is refused.
     ``datapath`` is what carries datagrams here (None: MLT_DATAPATH, else ``auto``): ``udp``, ``vma``, ``xdp``, or
     ``auto``, which is ``vma`` under libvma and ``udp`` elsewhere, with shared memory to ranks of this host and user.
@@ -83,7 +86,7 @@ class Context(GroupCollectives):
         operation_timeout: float = 300.0,
         connect_timeout: float = 60.0,
         peer_timeout: float = 3.0,
-        spin_us: int = 0,
+        spin_us: int | None = None,
         qos_policy: qos.PolicySource | None = None,
         paths: paths_module.PathSource | None = None,
         busy_poll_us: int = 0,
@@ -136,7 +139,7 @@ class Context(GroupCollectives):
             receive_buffer_bytes=0,
             operation_timeout_ns=_nanoseconds(operation_timeout, "operation_timeout"),
             peer_timeout_ns=_nanoseconds(peer_timeout, "peer_timeout"),
-            spin_us=spin_us,
+            spin_us=_spin_us(spin_us),
             data_dscp=list(dscp.data),
             control_dscp=dscp.control,
             faults=(faults if faults is not None else Faults()).to_native(),
@@ -412,6 +415,19 @@ def _line_rate(gbps: float | None) -> float:
     if not (math.isfinite(gbps) and gbps > 0):
         raise ConfigError(f"line_rate_gbps is {gbps!r}; it is a speed in Gbit/s, above 0")
     return gbps * 1e9
+
+
+def _spin_us(value: int | None) -> int:
+    if value is not None:
+        if isinstance(value, bool) or not 0 <= value <= _MOST_SPIN_US:
+            raise ConfigError(f"spin_us is {value!r}; give 0 to {_MOST_SPIN_US:,} microseconds, or None")
+        return value
+    text = os.environ.get("MLT_SPIN_US", "").strip()
+    if not text:
+        return _SPIN_US
+    if not text.isdecimal() or int(text) > _MOST_SPIN_US:
+        raise ConfigError(f"MLT_SPIN_US is {text!r}; give 0 to {_MOST_SPIN_US:,} microseconds")
+    return int(text)
 
 
 def _tag(tag: int) -> int:

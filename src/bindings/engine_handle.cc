@@ -13,8 +13,6 @@ namespace {
 
 // How long a wait keeps a pending Ctrl-C waiting.
 constexpr std::int64_t kSignalSliceNs = 100'000'000;
-// Below this, computing importance is cheaper than giving the GIL away and taking it back.
-constexpr std::size_t kReleaseGilBytes = 64 * 1024;
 
 // Runs `post`, and says which tensor it was about in what it throws. The engine names rank, peer and tag.
 template <typename Post>
@@ -177,8 +175,7 @@ OperationId EngineHandle::post_send(py::handle tensor, const SendArguments& argu
                               .tags = copy_tags(arguments.tags),
                               .by_magnitude = arguments.by_magnitude && is_floating_point(view.element()),
                               .timeout_ns = arguments.timeout_ns};
-    if (!options.by_magnitude || view.bytes() < kReleaseGilBytes) return target.post_send(options);
-    const py::gil_scoped_release release;
+    const py::gil_scoped_release release;  // the post sends
     return target.post_send(options);
   });
   pins_.add(operation, make_pin(std::move(view)));
@@ -191,6 +188,7 @@ OperationId EngineHandle::post_recv(py::handle tensor, const ReceiveArguments& a
   TensorView view = lend("receive of tag " + std::to_string(arguments.tag) + " from rank " + std::to_string(from),
                          tensor, true, arguments.dtype);
   const OperationId operation = naming_tensor(view, [&] {
+    const py::gil_scoped_release release;
     return target.post_recv(ReceiveOptions{.from = from,
                                            .tag = arguments.tag,
                                            .data = {view.data(), view.bytes()},
@@ -206,8 +204,13 @@ OperationId EngineHandle::post_recv(py::handle tensor, const ReceiveArguments& a
 }
 
 std::vector<Completion> EngineHandle::poll(std::size_t max_completions) {
+  Engine& target = engine();
+  std::vector<Completion> finished = [&] {
+    const py::gil_scoped_release release;
+    return target.poll(max_completions);
+  }();
   std::vector<Completion> taken;
-  for (Completion& completion : engine().poll(max_completions)) {
+  for (Completion& completion : finished) {
     hand_back(completion, pins_.take(completion.operation));
     const auto waiter = waited_.find(completion.operation);
     if (waiter == waited_.end()) {
@@ -248,7 +251,15 @@ std::optional<Completion> EngineHandle::wait(OperationId operation, std::int64_t
 }
 
 void EngineHandle::use_services(const std::vector<std::uint16_t>& ranks, std::uint16_t workers) {
-  engine().use_services(ranks, workers);
+  Engine& target = engine();
+  const py::gil_scoped_release release;
+  target.use_services(ranks, workers);
+}
+
+void EngineHandle::cancel(OperationId operation) {
+  Engine& target = engine();
+  const py::gil_scoped_release release;
+  target.cancel(operation);
 }
 
 OperationId EngineHandle::push_pull(py::handle tensor, const PushPullArguments& arguments) {
@@ -278,7 +289,6 @@ OperationId EngineHandle::push_pull(py::handle tensor, const PushPullArguments& 
                                   .layer = arguments.layer,
                                   .layers = arguments.layers,
                                   .timeout_ns = arguments.timeout_ns};
-    if (arguments.loss_bound == 0 || input.bytes() < kReleaseGilBytes) return target.push_pull(options);
     const py::gil_scoped_release release;
     return target.push_pull(options);
   });
@@ -296,7 +306,11 @@ std::optional<PushPullResult> EngineHandle::next_push_pull(std::int64_t timeout_
   return result;
 }
 
-void EngineHandle::serve(std::uint16_t workers) { engine().serve(workers); }
+void EngineHandle::serve(std::uint16_t workers) {
+  Engine& target = engine();
+  const py::gil_scoped_release release;
+  target.serve(workers);
+}
 
 bool EngineHandle::wait_workers_gone(std::int64_t timeout_ns) {
   Engine& target = engine();

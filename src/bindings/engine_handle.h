@@ -88,6 +88,7 @@ class EngineHandle {
                               std::vector<std::uint64_t> input_parts, const CollectiveArguments& arguments);
   // `output` is None but at the root.
   OperationId post_gather(py::handle input, py::handle output, std::int64_t root, const CollectiveArguments& arguments);
+  void cancel(OperationId operation);
   std::vector<Completion> poll(std::size_t max_completions);
   std::optional<Completion> wait(OperationId operation, std::int64_t timeout_ns);
 

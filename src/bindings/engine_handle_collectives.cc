@@ -16,6 +16,13 @@ Pin pin_of(std::vector<TensorView> views) {
   return pin;
 }
 
+// A post sends, and may wait for the loop's lock.
+template <typename Post>
+OperationId without_gil(Post&& post) {
+  const py::gil_scoped_release release;
+  return post();
+}
+
 void to_bytes(std::vector<std::uint64_t>& parts, Element element) {
   for (std::uint64_t& part : parts) part *= element_bytes(element);
 }
@@ -50,7 +57,7 @@ OperationId EngineHandle::post_all_reduce(py::handle tensor, bool average, const
   fill(options, what, arguments);
   options.data = {reinterpret_cast<float*>(view.data()), view.element_count()};
   options.average = average;
-  const OperationId operation = target.post_all_reduce(options);
+  const OperationId operation = without_gil([&] { return target.post_all_reduce(options); });
   std::vector<TensorView> views;
   views.push_back(std::move(view));
   pins_.add(operation, pin_of(std::move(views)));
@@ -80,7 +87,7 @@ OperationId EngineHandle::post_all_to_all(py::handle output, py::handle input, s
   options.receive_bytes = std::move(output_parts);
   to_bytes(options.send_bytes, from.element());
   to_bytes(options.receive_bytes, from.element());
-  const OperationId operation = target.post_all_to_all(options);
+  const OperationId operation = without_gil([&] { return target.post_all_to_all(options); });
   pins_.add(operation, pin_of(std::move(views)));
   return operation;
 }
@@ -107,7 +114,7 @@ OperationId EngineHandle::post_gather(py::handle input, py::handle output, std::
   options.input = {views.front().data(), views.front().bytes()};
   if (!output.is_none()) options.output = {views.back().data(), views.back().bytes()};
   options.element = views.front().element();
-  const OperationId operation = target.post_gather(options);
+  const OperationId operation = without_gil([&] { return target.post_gather(options); });
   pins_.add(operation, pin_of(std::move(views)));
   return operation;
 }

@@ -221,13 +221,7 @@ OperationId Engine::post_recv(const ReceiveOptions& options) {
   request.fill = options.keep_missing ? core::Fill::kKeep : core::Fill::kZero;
   request.deadline_ns = options.deadline_ns;
   request.timeout_ns = options.timeout_ns > 0 ? options.timeout_ns : impl.loop.options().operation_timeout_ns;
-  // Nothing leaves for it, so that it may wait for what wakes the I/O thread next: most often, its first packet.
-  const base::TimeNs posted = io::monotonic_now();
-  const base::DurationNs first_ns =
-      options.deadline_ns > 0 ? std::min(options.deadline_ns, request.timeout_ns) : request.timeout_ns;
-  impl.submit(
-      id, what, [&impl, request, posted](base::TimeNs) { impl.loop.post(posted, request); },
-      base::after(posted, first_ns));
+  impl.submit(id, what, [&impl, request](base::TimeNs now) { impl.loop.post(now, request); });
   return id;
 }
 
@@ -239,6 +233,10 @@ std::vector<Completion> Engine::poll(std::size_t max_completions) {
   std::vector<Completion> taken;
   while (taken.size() < max_completions) {
     std::optional<Completion> one = impl_->loop.operations().take_any();
+    if (!one && taken.empty()) {
+      impl_->loop.poll();
+      one = impl_->loop.operations().take_any();
+    }
     if (!one) break;
     taken.push_back(std::move(*one));
   }

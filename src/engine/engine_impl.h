@@ -48,12 +48,12 @@ class Engine::Impl {
     }
   }
 
-  // `needed`: as of CommandQueue::push().
-  void submit(OperationId id, const std::string& what, engine::CommandQueue::Command command, base::TimeNs needed = 0) {
-    if (loop.run_command(std::move(command), needed)) return;
+  template <typename Command>
+  void submit(OperationId id, const std::string& what, Command&& command) {
+    if (loop.run_command(std::forward<Command>(command))) return;
     loop.operations().forget(id);
     if (closed) fail(ErrorCode::kClosed, what + " was refused: the context is closed");
-    fail(ErrorCode::kLimit, what + " was refused: the I/O thread does not keep up with the commands that wait for it");
+    fail(ErrorCode::kLimit, what + " was refused: the event loop does not keep up with the commands that wait for it");
   }
 
   engine::Operation* begin(OperationId id, engine::Operation operation) {

@@ -17,6 +17,8 @@ namespace {
 // never waits for more than a few of them.
 constexpr std::size_t kReceiveBudget = 16;
 constexpr std::size_t kTransmitBudget = 16;
+// Runs that leave on the thread of a post: the caller has other things to do.
+constexpr std::size_t kPostBudget = 4;
 // A kernel that takes no datagram for this long has lost its interface: the run counts as lost.
 constexpr int kSendWaitMs = 20;
 // How long the last messages get to leave when the context is closed.
@@ -41,19 +43,18 @@ EventLoop::~EventLoop() { stop(); }
 // ---- the loop ------------------------------------------------------------------------------------------------------
 
 void EventLoop::run() {
-  while (!stopping_.load(std::memory_order_acquire)) {
-    now_ = io::monotonic_now();
-    ++loops_;
-    if (step(now_)) {
-      idle_since_ = now_;
-      continue;
-    }
-    if (now_ - idle_since_ < static_cast<TimeNs>(options_.spin_us) * base::kMicrosecond) continue;
-    sleep_until(std::min({endpoint_->next_timeout(), channel_->next_timeout(), datapath_->next_timeout(),
-                          collectives_->next_timeout()}));
-  }
+  driving_.run();
   say_goodbye();
   snapshot_counters();
+  end_operations();
+  {
+    const std::lock_guard lock(peers_mutex_);
+    stopped_ = true;
+  }
+  peers_changed_.notify_all();
+}
+
+void EventLoop::end_operations() {
   base::fence_streamed();  // of receives under way, whose memory is given back below
   // PROTOCOL 10.1.3: Operations that are still under way then end as cancelled here, and as peer failed at the other
   //     side.
@@ -80,15 +81,12 @@ void EventLoop::run() {
         "rank " + std::to_string(options_.rank) + ": " + operation.what + " was under way when the context was closed";
     return done;
   });
-  {
-    const std::lock_guard lock(peers_mutex_);
-    stopped_ = true;
-  }
-  peers_changed_.notify_all();
 }
 
-// One turn; true if anything was done.
-bool EventLoop::step(TimeNs now) {
+bool EventLoop::step(bool is_channel_quiet) {
+  const TimeNs now = now_ = io::monotonic_now();
+  ++loops_;
+  if (is_channel_quiet) channel_polled_ns_ = now;
   bool busy = commands_.run(now);
   busy |= datapath_->receive(now, kReceiveBudget, *this) > 0;
   busy |= service_channel(now);
@@ -98,11 +96,29 @@ bool EventLoop::step(TimeNs now) {
   }
   busy |= collectives_->on_timeout(now);
   busy |= drain_completions(now);
-  busy |= transmit();
+  busy |= transmit(kTransmitBudget) > 0;
   send_backstop();
   busy |= drain_completions(now);
   return busy;
 }
+
+// What a post does on its caller's thread; what arrives and what is due is left to whoever runs the next turn.
+bool EventLoop::run_posts() {
+  now_ = io::monotonic_now();
+  commands_.run(now_);
+  drain_completions(now_);
+  const std::size_t sent = transmit(kPostBudget);
+  send_backstop();
+  drain_completions(now_);
+  return sent == kPostBudget;
+}
+
+TimeNs EventLoop::next_timeout() const {
+  return std::min(
+      {endpoint_->next_timeout(), channel_->next_timeout(), datapath_->next_timeout(), collectives_->next_timeout()});
+}
+
+EventLoop::Descriptors EventLoop::descriptors() const { return {datapath_->readable_fd(), channel_->poll_fd()}; }
 
 // A message that can't be queued is lost like a datagram: the peer is failing, and the channel says so by itself.
 void EventLoop::send_backstop() {
@@ -125,17 +141,17 @@ bool EventLoop::service_channel(TimeNs now) {
   return true;
 }
 
-bool EventLoop::transmit() {
-  bool any = false;
+// Returns how many runs were sent.
+std::size_t EventLoop::transmit(std::size_t budget) {
+  std::size_t sent = 0;
   drop_broken_peers();
-  for (std::size_t i = 0; i < kTransmitBudget; ++i) {
+  for (; sent < budget; ++sent) {
     // Each run carries the time it leaves at: the round trip is measured from there.
     const TimeNs now = io::monotonic_now();
     if (!endpoint_->poll_transmit(now, transmit_capabilities_, transmit_)) break;
-    any = true;
     send_run(transmit_);
   }
-  return any;
+  return sent;
 }
 
 // A peer whose words in shared memory make no sense has lost its mind: it is down, whatever its connection says.
@@ -181,33 +197,13 @@ void EventLoop::on_run(const base::ReceivedRun& run) {
   }
 }
 
-void EventLoop::sleep_until(TimeNs at) {
-  // A receive need not be known before its first packet, which wakes us; but of what came early already, it may be all.
-  if (!commands_.about_to_sleep(endpoint_->has_early() ? base::kNever : at)) return;
-  if (stopping_.load(std::memory_order_acquire) || !datapath_->prepare_to_wait()) return commands_.awake(false);
-  pollfd fds[3] = {
-      {datapath_->readable_fd(), POLLIN, 0}, {channel_->poll_fd(), POLLIN, 0}, {commands_.wake_fd(), POLLIN, 0}};
-  timespec timeout{};
-  timespec* limit = nullptr;
-  if (at != base::kNever) {
-    const TimeNs wait = std::max<TimeNs>(0, at - io::monotonic_now());
-    timeout.tv_sec = wait / base::kSecond;
-    timeout.tv_nsec = wait % base::kSecond;
-    limit = &timeout;
-  }
-  ++sleeps_;
-  const int ready = ::ppoll(fds, 3, limit, nullptr);
-  commands_.awake(ready > 0 && fds[2].revents != 0);
-  if (ready >= 0 && fds[1].revents == 0) channel_polled_ns_ = io::monotonic_now();
-}
-
 void EventLoop::stop() {
   // The queue closes first: what it took runs before the goodbye, what comes later is refused. Every caller waits for
   // the thread's end, for each of them may free the buffers next.
   commands_.close();
   const std::lock_guard lock(thread_mutex_);
   stopping_ = true;
-  commands_.wake();
+  driving_.close();
   if (thread_.joinable()) thread_.join();
   // Ports, and what AF_XDP holds of the interface, are free for the next context of this process.
   channel_.reset();
@@ -279,14 +275,22 @@ void EventLoop::snapshot_counters() {
   add(channel_->counters());
   values.push_back({"engine_send_failures", send_failures_});
   values.push_back({"engine_loops", loops_});
-  values.push_back({"engine_sleeps", sleeps_});
+  const Driving::Counts& drove = driving_.counts();
+  values.push_back({"engine_sleeps", drove.sleeps.load()});
+  values.push_back({"engine_driven_by_waiters", drove.driven_by_waiters.load()});
+  values.push_back({"engine_driven_by_posts", drove.driven_by_posts.load()});
+  values.push_back({"engine_driven_by_polls", drove.driven_by_polls.load()});
+  values.push_back({"engine_io_takeovers", drove.takeovers.load()});
+  values.push_back({"engine_wakes", drove.wakes.load()});
+  values.push_back({"engine_spins_won", driving_.spin().won()});
+  values.push_back({"engine_spins_lost", driving_.spin().lost()});
   if (const auto rounds = collectives_->rounds_summed()) values.push_back({"summation_rounds", *rounds});
   const std::lock_guard lock(peers_mutex_);
   snapshot_ = std::move(values);
 }
 
 std::vector<CounterValue> EventLoop::counters() {
-  // The counters are the I/O thread's: it takes the snapshot, and this thread waits for it.
+  // Who has the loop's lock takes the snapshot: this thread if it is free.
   std::mutex mutex;
   std::condition_variable ready;
   bool done = false;

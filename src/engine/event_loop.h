@@ -1,8 +1,8 @@
-// The real driver of an endpoint: one thread that moves datagrams, control messages, timers, commands and completions
-// between core::Endpoint, a datapath, the control channel and the collectives.
+// The real driver of an endpoint: moves datagrams, control messages, timers, commands and completions between
+// core::Endpoint, a datapath, the control channel and the collectives.
 //
-// Everything private here belongs to that thread, apart from what is named atomic or guarded. sim/host is the other
-// driver; the two share only what lies below both.
+// Everything private here belongs to whoever holds the loop's lock (engine/driving.h), apart from what is named atomic
+// or guarded. sim/host is the other driver; the two share only what lies below both.
 #pragma once
 
 #include <atomic>
@@ -18,9 +18,11 @@
 #include "core/endpoint.h"
 #include "engine/collectives.h"
 #include "engine/command_queue.h"
+#include "engine/driving.h"
 #include "engine/local_peers.h"
 #include "engine/operation_table.h"
 #include "engine/words.h"
+#include "io/clock.h"
 #include "io/control_channel.h"
 #include "io/datapath.h"
 #include "io/network_datapath.h"
@@ -41,7 +43,7 @@ core::DscpMap dscp_map(const Options& options);
 
 enum class PeerState : std::uint8_t { kConnecting, kUp, kLeft, kFailed };
 
-class EventLoop final : private io::ReceiveSink, private io::ControlSink {
+class EventLoop final : private io::ReceiveSink, private io::ControlSink, private DrivenLoop {
  public:
   // Binds UDP and TCP ports; throws mlt::Error.
   explicit EventLoop(const Options& options);
@@ -54,9 +56,22 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink {
   std::uint16_t control_port() const { return control_port_; }
   void connect(std::span<const PeerAddress> peers, std::int64_t timeout_ns);
   void stop();
-  bool run_command(CommandQueue::Command command, TimeNs needed = 0) {
-    return commands_.push(std::move(command), needed);
+  // Runs `command(now)` with the loop's lock: here if it is free, else whoever has it does. False if neither will.
+  template <typename Command>
+  bool run_command(Command&& command) {
+    if (driving_.try_begin_post()) {
+      now_ = io::monotonic_now();
+      commands_.run(now_);  // first what came first
+      command(now_);
+      driving_.finish_post();
+      return true;
+    }
+    if (!commands_.push(std::forward<Command>(command))) return false;
+    driving_.run_queued();
+    return true;
   }
+  // One turn, unless somebody is in one: for callers that poll instead of waiting.
+  void poll() { driving_.poll(); }
   PeerState peer_state(std::uint16_t peer) const { return peers_[peer].state.load(std::memory_order_acquire); }
   std::string peer_error(std::uint16_t peer);
   std::uint32_t segment_bytes_of(std::uint16_t peer) const {
@@ -76,9 +91,9 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink {
   OperationTable<PushPullResult>& push_pulls() { return push_pulls_; }
   const Options& options() const { return options_; }
 
-  // I/O thread: what stands between this rank and a peer, up or not; empty if nothing is known.
+  // With the loop's lock: what stands between this rank and a peer, up or not; empty if nothing is known.
   std::string trouble_with(std::uint16_t peer);
-  // I/O thread, from commands.
+  // From commands.
   void post(TimeNs now, const core::SendRequest& request);
   void post(TimeNs now, const core::ReceiveRequest& request);
   void cancel_user(TimeNs now, OperationId operation);
@@ -91,17 +106,26 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink {
     std::atomic<std::uint32_t> grid_bytes{0};  // of packets of the network, though it may share memory
     std::uint64_t local_cookie = 0;
     std::string error;                             // guarded by peers_mutex_
-    std::string send_error;                        // I/O thread: why the last run that failed did
-    std::vector<io::SocketAddress> udp_addresses;  // I/O thread: per path
-    std::string path_error;  // I/O thread: why the interface takes no datagrams of our segments; empty if it may
+    std::string send_error;                        // why the last run that failed did
+    std::vector<io::SocketAddress> udp_addresses;  // per path
+    std::string path_error;  // why the interface takes no datagrams of our segments; empty if it may
     ErrorCode error_code = ErrorCode::kPeerFailed;
   };
   void open_datapath();
   void open_control_channel();
   void require_secret(const io::SocketAddress& address, const std::string& purpose) const;
   void run();
-  bool step(TimeNs now);
-  bool transmit();
+  void end_operations();
+  // DrivenLoop
+  bool step(bool is_channel_quiet) override;
+  bool run_posts() override;
+  TimeNs next_timeout() const override;
+  Descriptors descriptors() const override;
+  bool prepare_to_wait() override { return datapath_->prepare_to_wait(); }
+  bool has_posts() const override { return commands_.has_waiting(); }
+  bool has_operations() const override { return operations_.in_progress() + push_pulls_.in_progress() > 0; }
+
+  std::size_t transmit(std::size_t budget);
   void drop_broken_peers();
   bool join_local_peer(const io::Hello& hello, core::PeerUp& up);
   void send_run(const core::Transmit& run);
@@ -117,7 +141,6 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink {
   void finish_user(const core::Completion& completion);
   void finish_refused(OperationId operation, bool is_send, std::uint16_t peer, std::uint64_t tag,
                       core::PostStatus status);
-  void sleep_until(TimeNs at);
   void say_goodbye();
   void snapshot_counters();
 
@@ -149,15 +172,14 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink {
   std::unique_ptr<Collectives> collectives_;
   std::uint64_t send_failures_ = 0;
   std::uint64_t loops_ = 0;
-  std::uint64_t sleeps_ = 0;
   TimeNs now_ = 0;
-  TimeNs idle_since_ = 0;
   TimeNs channel_polled_ns_ = 0;
 
   // Each operation comes with a command, and may be cancelled by another: the tables refuse before this is full.
   CommandQueue commands_{std::size_t{4} * options_.max_operations + 1'024};
-  OperationTable<Completion> operations_{options_.max_operations};
-  OperationTable<PushPullResult> push_pulls_{options_.max_operations};
+  Driving driving_{*this, options_.spin_us* base::kMicrosecond};
+  OperationTable<Completion> operations_{options_.max_operations, driving_};
+  OperationTable<PushPullResult> push_pulls_{options_.max_operations, driving_};
   std::vector<PeerRecord> peers_;
   std::string last_refusal_;  // guarded by peers_mutex_: somebody turned away while connecting
   std::mutex peers_mutex_;

@@ -7,7 +7,7 @@
 
 namespace mlt::engine {
 
-// The figures are the I/O thread's: it fills them in, and this thread waits for it. Without it they stay zero.
+// Who has the loop's lock fills them in: this thread if it is free. Before connect() they stay zero.
 std::vector<PathStatus> EventLoop::paths(std::uint16_t peer) {
   std::vector<PathStatus> found(path_addresses_.size());
   const auto fill = [&](TimeNs) {

@@ -54,7 +54,7 @@ std::string EventLoop::probed_limit(std::uint16_t peer) const {
   return path_limit_text(words);
 }
 
-// I/O thread.
+// With the loop's lock.
 std::string EventLoop::trouble_with(std::uint16_t peer) {
   if (peer_state(peer) != PeerState::kUp) return peer_error(peer);
   const std::string probed = probed_limit(peer);

@@ -1,7 +1,8 @@
 // Operations of user threads: pinned from post to the moment their completion is taken. Any thread.
 #pragma once
 
-#include <condition_variable>
+#include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <list>
 #include <mutex>
@@ -13,11 +14,12 @@
 
 #include "core/importance.h"
 #include "core/priority.h"
+#include "engine/driving.h"
 #include "mlt.h"
 
 namespace mlt::engine {
 
-// What the table keeps of an operation while it is under way; the I/O thread reads it to word an error.
+// What the table keeps of an operation while it is under way; the event loop reads it to word an error.
 struct Operation {
   std::string what;  // "send of tag 7 (4096 bytes of float32) to rank 1"
   Verb verb = Verb::kReceive;
@@ -32,35 +34,40 @@ struct Operation {
 template <typename Done>
 class OperationTable {
  public:
-  explicit OperationTable(std::size_t limit) : limit_(limit) {}
+  OperationTable(std::size_t limit, Driving& driving) : limit_(limit), driving_(driving) {}
 
-  // Registers an operation before it is handed to the I/O thread; nullptr if the limit is reached or the table closed:
+  // Registers an operation before it is handed to the event loop; nullptr if the limit is reached or the table closed:
   // after finish_all() nobody would end it.
   Operation* begin(OperationId id, Operation operation) {
     const std::lock_guard lock(mutex_);
     if (closed_ || entries_.size() >= limit_) return nullptr;
     Entry& entry = entries_[id];
     entry.operation = std::move(operation);
+    in_progress_.fetch_add(1, std::memory_order_relaxed);
     return &entry.operation;
   }
 
-  // Withdraws an operation that never reached the I/O thread. finish_all() may have ended it meanwhile.
+  // Withdraws an operation that never reached the event loop. finish_all() may have ended it meanwhile.
   void forget(OperationId id) {
     const std::lock_guard lock(mutex_);
     const auto found = entries_.find(id);
     if (found == entries_.end()) return;
-    if (found->second.done) finished_.erase(found->second.place);
+    if (found->second.done) {
+      finished_.erase(found->second.place);
+    } else {
+      in_progress_.fetch_sub(1, std::memory_order_relaxed);
+    }
     entries_.erase(found);
   }
 
-  // Description of an operation under way. I/O thread: entries are only erased after finish().
+  // Description of an operation under way. With the loop's lock: entries are only erased after finish().
   std::string what(OperationId id) {
     const std::lock_guard lock(mutex_);
     const auto found = entries_.find(id);
     return found == entries_.end() ? std::string() : found->second.operation.what;
   }
 
-  // Which verb an operation under way is of. I/O thread.
+  // Which verb an operation under way is of. With the loop's lock.
   Verb verb(OperationId id) {
     const std::lock_guard lock(mutex_);
     const auto found = entries_.find(id);
@@ -70,34 +77,22 @@ class OperationTable {
   // Wakes who waits for this operation and nobody else: a thread that is woken in vain goes to sleep again, at the cost
   // of both.
   void finish(Done done) {
-    {
-      const std::lock_guard lock(mutex_);
-      const auto found = entries_.find(done.operation);
-      if (found == entries_.end()) return;
-      Entry& entry = found->second;
-      if (entry.done) return;
-      entry.done = std::move(done);
-      entry.place = finished_.insert(finished_.end(), found->first);
-      // Under the lock: once awake, the waiter takes its condition with it.
-      if (entry.waiter != nullptr) return entry.waiter->notify_one();
-    }
-    unclaimed_.notify_all();
+    const std::lock_guard lock(mutex_);
+    const auto found = entries_.find(done.operation);
+    if (found == entries_.end() || found->second.done) return;
+    end(found->first, found->second, std::move(done));
+    if (found->second.waiter == nullptr) notify_unclaimed();
   }
 
   // Ends every operation that is not done; `make(id, operation)` words its completion.
   template <typename Make>
   void finish_all(Make&& make) {
-    {
-      const std::lock_guard lock(mutex_);
-      for (auto& [id, entry] : entries_) {
-        if (entry.done) continue;
-        entry.done = make(id, std::as_const(entry.operation));
-        entry.place = finished_.insert(finished_.end(), id);
-        if (entry.waiter != nullptr) entry.waiter->notify_one();
-      }
-      closed_ = true;
+    const std::lock_guard lock(mutex_);
+    for (auto& [id, entry] : entries_) {
+      if (!entry.done) end(id, entry, make(id, std::as_const(entry.operation)));
     }
-    unclaimed_.notify_all();
+    closed_ = true;
+    notify_unclaimed();
   }
 
   // Oldest finished operation nobody waits for.
@@ -107,33 +102,36 @@ class OperationTable {
   }
 
   // As take_any(), but waits; nothing when the time is up, or all is closed and taken.
-  template <typename TimePoint>
-  std::optional<Done> wait_any(std::optional<TimePoint> until) {
+  std::optional<Done> wait_any(std::optional<SteadyTime> until) {
     std::unique_lock lock(mutex_);
     while (true) {
       if (std::optional<Done> done = take_any_locked()) return done;
       if (closed_) return std::nullopt;
-      if (!wait_until(unclaimed_, lock, until)) return take_any_locked();
+      Waiter waiter;
+      any_waiters_.push_back(&waiter);
+      lock.unlock();
+      const bool in_time = driving_.wait(waiter, until);
+      lock.lock();
+      std::erase(any_waiters_, &waiter);
+      if (!in_time) return take_any_locked();
     }
   }
 
   enum class WaitResult { kDone, kTimeout, kUnknown };
 
-  template <typename TimePoint>
-  WaitResult wait(OperationId id, std::optional<TimePoint> until, Done& done) {
+  WaitResult wait(OperationId id, std::optional<SteadyTime> until, Done& done) {
     std::unique_lock lock(mutex_);
     auto found = entries_.find(id);
     if (found == entries_.end() || found->second.waiter != nullptr) return WaitResult::kUnknown;
-    std::condition_variable finished;
-    found->second.waiter = &finished;
-    while (!found->second.done) {
-      if (!wait_until(finished, lock, until)) {
-        found = entries_.find(id);
-        if (found->second.done) break;
-        found->second.waiter = nullptr;
-        return WaitResult::kTimeout;
-      }
+    if (!found->second.done) {
+      Waiter waiter;
+      found->second.waiter = &waiter;
+      lock.unlock();
+      driving_.wait(waiter, until);
+      lock.lock();
       found = entries_.find(id);  // the table may have been rehashed
+      found->second.waiter = nullptr;
+      if (!found->second.done) return WaitResult::kTimeout;
     }
     done = std::move(*found->second.done);
     finished_.erase(found->second.place);
@@ -145,14 +143,28 @@ class OperationTable {
     const std::lock_guard lock(mutex_);
     return entries_.size();
   }
+  // Posted and not ended.
+  std::size_t in_progress() const { return in_progress_.load(std::memory_order_relaxed); }
 
  private:
   struct Entry {
     Operation operation;
     std::optional<Done> done;
-    std::condition_variable* waiter = nullptr;  // on the stack of the thread that waits for this one
+    Waiter* waiter = nullptr;  // on the stack of the thread that waits for this one
     std::list<OperationId>::iterator place;
   };
+
+  void end(OperationId id, Entry& entry, Done done) {
+    entry.done = std::move(done);
+    entry.place = finished_.insert(finished_.end(), id);
+    in_progress_.fetch_sub(1, std::memory_order_relaxed);
+    // Under the lock: the waiter is there until it has taken the lock itself.
+    if (entry.waiter != nullptr) driving_.notify(*entry.waiter);
+  }
+
+  void notify_unclaimed() {
+    for (Waiter* waiter : any_waiters_) driving_.notify(*waiter);
+  }
 
   std::optional<Done> take_any_locked() {
     for (auto it = finished_.begin(); it != finished_.end(); ++it) {
@@ -166,19 +178,11 @@ class OperationTable {
     return std::nullopt;
   }
 
-  template <typename TimePoint>
-  static bool wait_until(std::condition_variable& changed, std::unique_lock<std::mutex>& lock,
-                         std::optional<TimePoint> until) {
-    if (!until) {
-      changed.wait(lock);
-      return true;
-    }
-    return changed.wait_until(lock, *until) == std::cv_status::no_timeout;
-  }
-
   const std::size_t limit_;
+  Driving& driving_;
   std::mutex mutex_;
-  std::condition_variable unclaimed_;  // something finished that nobody waits for by name
+  std::vector<Waiter*> any_waiters_;  // for something that nobody waits for by name
+  std::atomic<std::size_t> in_progress_{0};
   bool closed_ = false;
   std::unordered_map<OperationId, Entry> entries_;
   std::list<OperationId> finished_;

@@ -8,11 +8,23 @@
 #include <thread>
 
 #include "engine/deadline.h"
+#include "engine/driving.h"
 
 using mlt::Completion;
 using Table = mlt::engine::OperationTable<Completion>;
 
 namespace {
+
+// Nobody drives: what is waited for is ended by the test itself.
+struct StillLoop final : mlt::engine::DrivenLoop {
+  bool step(bool) override { return false; }
+  bool run_posts() override { return false; }
+  mlt::base::TimeNs next_timeout() const override { return mlt::base::kNever; }
+  Descriptors descriptors() const override { return {}; }
+  bool prepare_to_wait() override { return true; }
+  bool has_posts() const override { return false; }
+  bool has_operations() const override { return false; }
+};
 
 template <typename Id>
 Completion ended(Id id) {
@@ -24,7 +36,9 @@ Completion ended(Id id) {
 }  // namespace
 
 TEST_CASE("forget__withdraws_an_operation_that_close_has_ended_already") {
-  Table table(4);
+  StillLoop still;
+  mlt::engine::Driving driving(still, 0);
+  Table table(4, driving);
   REQUIRE(table.begin(1, {}) != nullptr);
   REQUIRE(table.begin(2, {}) != nullptr);
   table.finish_all([](mlt::OperationId id, const auto&) { return ended(id); });
@@ -37,14 +51,18 @@ TEST_CASE("forget__withdraws_an_operation_that_close_has_ended_already") {
 }
 
 TEST_CASE("begin__is_refused_once_everything_was_ended") {
-  Table table(4);
+  StillLoop still;
+  mlt::engine::Driving driving(still, 0);
+  Table table(4, driving);
   table.finish_all([](mlt::OperationId id, const auto&) { return ended(id); });
   CHECK(table.begin(1, {}) == nullptr);
 }
 
 TEST_CASE("finish__wakes_who_waits_for_that_operation_and_nobody_else") {
   constexpr mlt::OperationId kOthers = 50;
-  Table table(kOthers + 1);
+  StillLoop still;
+  mlt::engine::Driving driving(still, 0);
+  Table table(kOthers + 1, driving);
   for (mlt::OperationId id = 0; id <= kOthers; ++id) REQUIRE(table.begin(id, {}) != nullptr);
   std::optional<Completion> got;
   long times_asleep = 0;

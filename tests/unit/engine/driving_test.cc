@@ -1,0 +1,297 @@
+#include "engine/driving.h"
+
+#include <doctest/doctest.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "engine/command_queue.h"
+#include "engine/deadline.h"
+#include "io/clock.h"
+
+using namespace mlt;
+using engine::Driving;
+using engine::Waiter;
+
+namespace {
+
+constexpr std::int64_t kSecond = base::kSecond;
+
+// A loop whose datagrams are the counts of a descriptor, each handled by `on_datagram` in a turn.
+struct CountingLoop final : engine::DrivenLoop {
+  bool step(bool) override {
+    stepped_by.store(std::this_thread::get_id());
+    const base::TimeNs now = io::monotonic_now();
+    bool busy = commands.run(now);
+    std::uint64_t count = 0;
+    if (::read(datagrams.get(), &count, sizeof count) == sizeof count) {
+      busy = true;
+      if (on_datagram) on_datagram();
+    }
+    if (due.load() <= now) {
+      busy = true;
+      due.store(base::kNever);
+      if (on_due) on_due();
+    }
+    return busy;
+  }
+  bool run_posts() override {
+    commands.run(io::monotonic_now());
+    return false;
+  }
+  base::TimeNs next_timeout() const override { return due.load(); }
+  Descriptors descriptors() const override { return {datagrams.get(), -1}; }
+  bool prepare_to_wait() override { return true; }
+  bool has_posts() const override { return commands.has_waiting(); }
+  bool has_operations() const override { return true; }
+
+  void deliver() const {
+    const std::uint64_t one = 1;
+    REQUIRE(::write(datagrams.get(), &one, sizeof one) == sizeof one);
+  }
+
+  io::UniqueFd datagrams{::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)};
+  engine::CommandQueue commands{100'000};
+  std::function<void()> on_datagram;
+  std::function<void()> on_due;
+  std::atomic<base::TimeNs> due{base::kNever};
+  std::atomic<std::thread::id> stepped_by{};
+};
+
+struct World {
+  World() : io_thread([this] { driving.run(); }) {}
+  ~World() { close(); }
+  void close() {
+    driving.close();
+    if (io_thread.joinable()) io_thread.join();
+  }
+  void post(engine::CommandQueue::Command command) {
+    if (driving.try_begin_post()) {
+      command(io::monotonic_now());
+      driving.finish_post();
+      return;
+    }
+    REQUIRE(loop.commands.push(std::move(command)));
+    driving.run_queued();
+  }
+
+  CountingLoop loop;
+  Driving driving{loop, 0};
+  std::thread io_thread;
+};
+
+template <typename Condition>
+bool soon(Condition&& condition) {
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > until) return false;
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+  }
+  return true;
+}
+
+void sleep_ms(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
+
+}  // namespace
+
+TEST_CASE("driving__a_waiter_runs_the_turn_that_ends_its_wait") {
+  World world;
+  Waiter waiter;
+  std::thread::id ended_by;
+  world.loop.on_datagram = [&] {
+    ended_by = std::this_thread::get_id();
+    world.driving.notify(waiter);
+  };
+  std::thread sender([&] {
+    // The I/O thread slept on the descriptors when the wait began: a datagram wakes it as well, and it may be first.
+    soon([&] { return world.driving.counts().driven_by_waiters.load() == 1; });
+    sleep_ms(20);
+    world.loop.deliver();
+  });
+  CHECK(world.driving.wait(waiter, engine::deadline_after(5 * kSecond)));
+  sender.join();
+  CHECK(world.driving.counts().driven_by_waiters == 1);
+}
+
+TEST_CASE("driving__what_is_queued_is_run_though_its_caller_did_not_get_the_lock") {
+  World world;
+  REQUIRE(soon([&] { return world.loop.stepped_by.load() != std::thread::id(); }));
+  constexpr int kThreads = 4;
+  constexpr int kCommands = 20'000;
+  std::atomic<int> stranded{0};
+  std::vector<std::thread> callers;
+  for (int i = 0; i < kThreads; ++i) {
+    callers.emplace_back([&] {
+      for (int n = 0; n < kCommands && stranded == 0; ++n) {
+        std::atomic<bool> ran{false};
+        REQUIRE(world.loop.commands.push([&](base::TimeNs) { ran.store(true); }));
+        world.driving.run_queued();
+        // Nothing else wakes the I/O thread: the holder of the lock runs it, or nobody.
+        const base::TimeNs give_up = io::monotonic_now() + 2 * kSecond;
+        while (!ran.load()) {
+          if (io::monotonic_now() < give_up) continue;
+          ++stranded;
+          world.loop.deliver();
+          while (!ran.load()) std::this_thread::yield();
+        }
+      }
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
+  CHECK(stranded == 0);
+}
+
+TEST_CASE("driving__who_leaves_hands_the_seat_to_another_waiter") {
+  World world;
+  Waiter first;
+  Waiter second;
+  std::atomic<int> datagrams{0};
+  world.loop.on_datagram = [&] { world.driving.notify(datagrams++ == 0 ? first : second); };
+  std::thread one([&] { CHECK(world.driving.wait(first, engine::deadline_after(20 * kSecond))); });
+  REQUIRE(soon([&] { return world.driving.counts().driven_by_waiters == 1; }));
+  std::thread two([&] { CHECK(world.driving.wait(second, engine::deadline_after(20 * kSecond))); });
+  sleep_ms(20);
+  CHECK(world.driving.counts().driven_by_waiters == 1);  // the second only sleeps
+  world.loop.deliver();
+  one.join();
+  CHECK(soon([&] { return world.driving.counts().driven_by_waiters == 2; }));
+  world.loop.deliver();
+  two.join();
+}
+
+TEST_CASE("driving__a_waiter_that_is_done_passes_the_seat_on_that_it_was_offered") {
+  // All end at once, in any order: whoever is left drives, and nobody waits for a seat that nobody has.
+  World world;
+  for (int round = 0; round < 200; ++round) {
+    std::array<Waiter, 3> waiters;
+    std::vector<std::thread> threads;
+    for (Waiter& waiter : waiters) {
+      threads.emplace_back([&] { CHECK(world.driving.wait(waiter, engine::deadline_after(20 * kSecond))); });
+    }
+    for (Waiter& waiter : waiters) world.driving.notify(waiter);
+    for (std::thread& thread : threads) thread.join();
+  }
+}
+
+TEST_CASE("driving__the_io_thread_takes_over_from_a_waiter_that_had_the_seat_for_long") {
+  World world;
+  Waiter waiter;
+  CHECK_FALSE(world.driving.wait(waiter, engine::deadline_after(kSecond / 10)));  // it rests by then
+  std::atomic<int> datagrams{0};
+  world.loop.on_datagram = [&] { ++datagrams; };
+  world.loop.deliver();
+  CHECK(soon([&] { return datagrams == 1; }));
+  CHECK(world.loop.stepped_by.load() == world.io_thread.get_id());
+}
+
+TEST_CASE("driving__the_io_thread_takes_over_after_a_lease_from_waits_that_were_short") {
+  World world;
+  std::atomic<int> datagrams{0};
+  world.loop.on_datagram = [&] { ++datagrams; };
+  for (int round = 0; round < 20; ++round) {
+    Waiter waiter;
+    for (int i = 0; i < 50; ++i) CHECK_FALSE(world.driving.wait(waiter, engine::deadline_after(0)));
+    world.loop.deliver();
+    CHECK(soon([&] { return datagrams == round + 1; }));
+  }
+}
+
+TEST_CASE("driving__a_post_wakes_a_sleeper_only_for_what_is_due_before_it_wakes_by_itself") {
+  World world;
+  Waiter waiter;
+  std::atomic<int> notified{0};
+  world.loop.on_due = [&] {
+    world.driving.notify(waiter);
+    ++notified;
+  };
+  int expected = 0;
+  for (const bool has_waiter : {true, false}) {
+    waiter.done = false;
+    std::thread waits;
+    if (has_waiter) {
+      waits = std::thread([&] { CHECK(world.driving.wait(waiter, engine::deadline_after(20 * kSecond))); });
+    }
+    sleep_ms(30);
+    const std::uint64_t wakes = world.driving.counts().wakes;
+    for (int i = 0; i < 10; ++i) world.post([](base::TimeNs) {});
+    CHECK(world.driving.counts().wakes == wakes);
+    world.post([&](base::TimeNs now) { world.loop.due.store(now + 5 * base::kMillisecond); });
+    ++expected;
+    CHECK(soon([&] { return notified == expected; }));
+    if (waits.joinable()) waits.join();
+    sleep_ms(5);
+  }
+}
+
+TEST_CASE("wait__ends_in_time_while_another_thread_drives_and_while_it_drives_itself") {
+  World world;
+  Waiter driver;
+  std::thread drives([&] { CHECK(world.driving.wait(driver, engine::deadline_after(20 * kSecond))); });
+  REQUIRE(soon([&] { return world.driving.counts().driven_by_waiters == 1; }));
+  Waiter late;
+  const base::TimeNs began = io::monotonic_now();
+  CHECK_FALSE(world.driving.wait(late, engine::deadline_after(kSecond / 50)));
+  CHECK(io::monotonic_now() - began >= kSecond / 50);
+  world.driving.notify(driver);  // from a thread that does not drive, while it sleeps on the descriptors
+  drives.join();
+  CHECK_FALSE(world.driving.wait(late, engine::deadline_after(kSecond / 50)));
+  CHECK(io::monotonic_now() - began < 5 * kSecond);
+}
+
+TEST_CASE("close__ends_all_driving_and_leaves_waiters_to_be_notified") {
+  for (int round = 0; round < 20; ++round) {
+    World world;
+    std::array<Waiter, 3> waiters;
+    std::vector<std::thread> threads;
+    for (Waiter& waiter : waiters) {
+      threads.emplace_back([&] { CHECK(world.driving.wait(waiter, std::nullopt)); });
+    }
+    if (round % 2 == 0) soon([&] { return world.driving.counts().driven_by_waiters > 0; });
+    world.close();
+    world.loop.stepped_by = std::thread::id();
+    CHECK_FALSE(world.driving.try_begin_post());
+    world.driving.poll();
+    CHECK(world.loop.stepped_by.load() == std::thread::id());
+    for (Waiter& waiter : waiters) world.driving.notify(waiter);
+    for (std::thread& thread : threads) thread.join();
+  }
+}
+
+TEST_CASE("adaptive_spin__follows_the_length_of_waits_within_its_bound") {
+  constexpr base::DurationNs kBound = 50 * base::kMicrosecond;
+  engine::AdaptiveSpin spin(kBound);
+  CHECK(spin.window_ns() == kBound);
+  for (int i = 0; i < 10; ++i) spin.ended(10 * kBound, true, true);
+  CHECK(spin.window_ns() == 0);
+  CHECK_FALSE(spin.goes_on(1, 0));
+  spin.ended(kBound / 2, false, true);
+  CHECK(spin.window_ns() == engine::AdaptiveSpin::kFirstNs);
+  for (int i = 0; i < 10; ++i) spin.ended(kBound, false, true);
+  CHECK(spin.window_ns() == kBound);
+  spin.ended(kBound / 2, true, false);
+  CHECK(spin.window_ns() == kBound);
+  CHECK(spin.won() == 1);
+  CHECK(spin.lost() == 10);
+}
+
+TEST_CASE("adaptive_spin__tries_again_after_a_while_and_never_with_a_bound_of_nothing") {
+  engine::AdaptiveSpin spin(50 * base::kMicrosecond);
+  engine::AdaptiveSpin off(0);
+  std::uint32_t tried = 0;
+  constexpr std::uint32_t kWaits = 10 * engine::AdaptiveSpin::kRestWaits;
+  for (std::uint32_t i = 0; i < kWaits; ++i) {
+    spin.ended(base::kSecond, false, true);
+    off.ended(1, false, false);
+    tried += spin.window_ns() > 0;
+    CHECK(off.window_ns() == 0);
+  }
+  CHECK(tried >= 5 * engine::AdaptiveSpin::kTrialWaits);
+  CHECK(tried < kWaits / 4);
+}
