@@ -208,6 +208,7 @@ void EventLoop::stop() {
   // Ports, and what AF_XDP holds of the interface, are free for the next context of this process.
   channel_.reset();
   network_ = nullptr;
+  local_peers_.reset();
   shared_ = nullptr;
   datapath_.reset();
 }

@@ -74,7 +74,9 @@ def perf(
     segment_bytes: Annotated[int | None, typer.Option(help="Payload of a packet; default: by the MTU.")] = None,
     paths: Annotated[int, typer.Option(help="To each peer.")] = 1,
     io_threads: Annotated[int, typer.Option(hidden=True)] = 0,
-    datapath: Annotated[str, typer.Option(help="Of mlt: auto, udp, vma or xdp.")] = "auto",
+    datapath: Annotated[
+        str, typer.Option(help="Of mlt: auto, udp, vma or xdp; udp does without shared memory.")
+    ] = "auto",
     rate: Annotated[str | None, typer.Option(help="Offer this and no more, for example 1gbit: for CPU per GB.")] = None,
     line_rate: Annotated[
         str | None, typer.Option(help="Of the network, for mlt; default: what the interface says.")

@@ -62,6 +62,12 @@ def given_up(measurement: Measurement) -> float:
     return measurement.missing_bytes / (everything * len(measurement.seconds))
 
 
+def label(measurement: Measurement) -> str:
+    """Of a row; says where packets went through shared memory, and so not over the network."""
+    shared = measurement.counters.get("shm_bytes_sent", 0) > 0
+    return f"{measurement.label} shm" if shared else measurement.label
+
+
 def _row(measurement: Measurement) -> dict[str, Any]:
     summary = summarise(measurement.seconds)
     return {
@@ -141,7 +147,7 @@ def _table(result: Result, size: int) -> Table:
     for name in ("Gbit/s", *map(name_of, QUANTILES), "lost", "repairs", "given up", "s/GB"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
-        table.add_row(row.label, *_cells(row, scale))
+        table.add_row(label(row), *_cells(row, scale))
     return table
 
 
@@ -175,7 +181,7 @@ def write_plot(result: Result, path: Path) -> None:
         unit, scale = _time_unit([summarise(row.seconds) for row in rows])
         for row in rows:
             samples, fractions = cumulative(row.seconds)
-            panel.step([one * scale for one in samples], fractions, where="post", label=row.label)
+            panel.step([one * scale for one in samples], fractions, where="post", label=label(row))
         panel.set(xscale="log", xlabel=f"time of a round, {unit}", ylabel="fraction of rounds", ylim=(0, 1.01))
         panel.set_title(f"{rows[0].case.pattern}, {format_size(size)}, {rows[0].case.ranks} ranks", fontsize=10)
         panel.grid(alpha=0.3, which="both")
