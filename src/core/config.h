@@ -1,6 +1,7 @@
 // Sizes and defaults of one endpoint. Every queue and table gets its limit here, once; nothing grows afterwards.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "base/time.h"
@@ -21,6 +22,10 @@ struct EndpointConfig {
   std::uint32_t max_sends = 65'536;     // under way, or completed and not yet polled, or given up and not yet answered
   std::uint32_t max_receives = 65'536;  // under way, or completed and not yet polled
   std::uint32_t max_tags = 262'144;     // distinct (peer, tag) pairs that are remembered, of sends and of receives each
+  // New tags of sends to one peer after which those not in use are forgotten; 0: never.
+  std::uint32_t retire_after = 16'384;
+  // Tags of one peer that may be kept by its word alone, before a receive of them is posted. The same everywhere.
+  std::uint32_t unknown_tags = 2'048;
   // Bitmaps of everything under way: 2^23 words = 537 M segments = 768 GB of tensors at 1,432 bytes each.
   std::uint32_t bitmap_words = 1U << 23;
   std::uint32_t max_segment_bytes = 8'960;  // payload; a jumbo frame's worth
@@ -37,6 +42,8 @@ struct EndpointConfig {
   // Each peer's share of the early buffer, announced in hello.
   std::uint32_t early_segments_per_peer() const { return share_of(early_segments); }
   std::uint32_t early_transfers_per_peer() const { return share_of(early_transfers); }
+  // The receiver's table fills no faster: half of it, where all are configured alike.
+  std::uint32_t retire_after_per_peer() const { return std::min(retire_after, share_of((max_tags + 1) / 2)); }
 
  private:
   std::uint32_t share_of(std::uint32_t all) const {

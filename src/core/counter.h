@@ -37,6 +37,8 @@ namespace mlt::core {
   X(stops_received)                                                                                    \
   X(aborts_sent) /* sends given up here: the receiver is told over the control connection */           \
   X(aborts_received)                                                                                   \
+  X(retirements_sent) /* messages that say which tags are forgotten */                                 \
+  X(retirements_received)                                                                              \
   X(stale_control)          /* control datagrams for a transfer or round that is over */               \
   X(control_resent)         /* probes repeated because no answer came in time */                       \
   X(backstop_messages_sent) /* control messages moved to the TCP connection */                         \

@@ -12,6 +12,7 @@ Endpoint::Endpoint(const EndpointConfig& config)
   MLT_CHECK(config.paths >= 1 && config.paths <= MLT_MAX_PATHS);
   MLT_CHECK(config.rank < config.peers);
   MLT_CHECK(config.first_sequence != 0);
+  MLT_CHECK(config.max_receives < kGenerationGap);
   MLT_CHECK(config.dscp.data_classes >= 1 && config.dscp.data_classes <= kMaxClasses);
   MLT_CHECK(config.timely.line_rate_bytes_per_second > 0);
 }
@@ -150,6 +151,13 @@ void Endpoint::on_control_datagram(TimeNs now, TimeNs arrival_ns, std::uint16_t 
       wire::MtuReply reply;
       reason = wire::decode_mtu_reply(datagram, prefix, reply);
       if (reason == wire::DropReason::kNone) sender_.on_mtu_reply(now, from, reply);
+      break;
+    }
+    case wire::PacketType::kRetire: {
+      if (!by_control) break;
+      wire::Retire retire;
+      reason = wire::decode_retire(datagram, prefix, retire);
+      if (reason == wire::DropReason::kNone) receiver_.on_retire(now, from, retire);
       break;
     }
   }

@@ -77,7 +77,7 @@ enum class PostStatus : std::uint8_t {
   kLossyInteger,       // a loss bound above 0 on a type that is not floating point
   kTooManyOperations,  // every slot is taken: poll completions, then post again
   kOutOfBitmaps,       // the arena that tracks segments is full: poll completions, then post again
-  kTooManyTags,        // too many distinct (peer, tag) pairs: reuse tags
+  kTooManyTags,        // too many (peer, tag) pairs are in use
 };
 
 enum class CompletionKind : std::uint8_t { kSend, kReceive };

@@ -45,6 +45,18 @@ class FinishedLog {
     return nullptr;
   }
 
+  // The transfer has another generation now.
+  void renumber(std::uint16_t peer, const wire::TransferId& transfer, std::uint32_t generation) {
+    std::uint32_t at = chain_of(peer, transfer);
+    while (at != kNil && !(ring_[at].peer == peer && ring_[at].transfer == transfer)) at = next_[at];
+    if (at == kNil) return;
+    unlink(at);
+    ring_[at].transfer.generation = generation;
+    std::uint32_t& chain = chain_of(peer, ring_[at].transfer);
+    next_[at] = chain;
+    chain = at;
+  }
+
   // Calls `visit` for every entry that ended at `since_ns` or later.
   template <typename Visit>
   void each_since(base::TimeNs since_ns, Visit&& visit) const {

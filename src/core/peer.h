@@ -57,6 +57,12 @@ struct Peer {
   std::uint32_t abandoned = 0;        // of both, those of sends whose ABORT nobody answered: they count for good
   std::uint32_t blind_head = kNil;    // sends that wait at the blind limit, in send order
   std::uint32_t blind_waiting = 0;    // so many
+  std::uint32_t send_floor = 0;       // first generation of tags that are new here
+  std::uint32_t new_tags = 0;         // since the last retirement
+  std::uint32_t tags = 0;             // of sends, that are remembered
+  std::uint32_t tags_held = 0;        // of these, those that may not be forgotten now
+  std::uint32_t tags_unknown = 0;     // of these, those of which no receive is known to be posted
+  std::uint32_t retire_at = kNil;     // where the list of kept tags goes on that is being sent
   bool window_blocked = false;
   bool judging_put_off = false;          // until the peer's timer: enough segments were judged in one call
   std::uint32_t stall_repeats = 0;       // timeouts that the window stayed full
@@ -74,6 +80,8 @@ struct Peer {
   bool ack_posted = false;
   bool heard = false;                // something came from it on this connection: it is up there too
   bool refused_before_up = false;    // datagrams in its name came when no connection with it was up
+  std::uint32_t receive_floor = 0;   // the same, as the peer said last
+  std::uint32_t kept_tags = 0;       // entries by_retirement
   bool early_refused = false;        // a segment of a transfer without a record found no room in the early buffer
   DurationNs reorder_window_ns = 0;  // how late a packet was seen to arrive after a later one
 };
@@ -84,7 +92,8 @@ struct Shared {
       : config(endpoint_config),
         peers(endpoint_config.peers),
         send_tags(endpoint_config.max_tags, endpoint_config.peers),
-        receive_tags(endpoint_config.max_tags, endpoint_config.peers),
+        receive_tags(endpoint_config.max_tags + endpoint_config.peers * endpoint_config.unknown_tags,
+                     endpoint_config.peers),
         timers(std::size_t{2} * endpoint_config.peers +
                std::size_t{2} * std::max(endpoint_config.max_sends, endpoint_config.max_receives)),
         completions(endpoint_config.max_sends, endpoint_config.max_receives) {}

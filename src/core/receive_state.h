@@ -28,6 +28,7 @@ struct ReceiveState {
 
   // A segment of its first round may have been dropped here before the post, for want of room.
   bool segment_dropped = false;
+  bool seen = false;            // something came of it, whatever it was
   bool has_critical = false;    // the sender said so
   bool critical_known = false;  // its number is known (from a probe)
   std::uint32_t critical_total = 0;

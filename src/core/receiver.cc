@@ -66,8 +66,10 @@ PostStatus Receiver::post(TimeNs now, const ReceiveRequest& request) {
   const Peer& peer = shared_.peers[request.peer];
   const SegmentGrid grid(static_cast<std::uint32_t>(request.data.size()), peer.segment_bytes);
   if (free_.empty() && states_.size() == states_.capacity()) return PostStatus::kTooManyOperations;
-  ReceiveTag* entry = shared_.receive_tags.find_or_insert(request.peer, request.tag);
+  ReceiveTag* entry = tag_for_post(request.peer, request.tag);
   if (entry == nullptr) return PostStatus::kTooManyTags;
+  // PROTOCOL 5.2.6: A receiver MUST NOT number as many as 2^18 receives of a tag of whose sends nothing has come ...
+  if (entry->generation - entry->unseen >= kGenerationGap - 1) return PostStatus::kTooManyOperations;
   const std::span<std::uint64_t> words = arena_.take(base::words_for_bits(grid.count()));
   if (words.empty()) return PostStatus::kOutOfBitmaps;
 
@@ -96,9 +98,15 @@ PostStatus Receiver::post(TimeNs now, const ReceiveRequest& request) {
   by_operation_.insert(hash_tag(0, request.operation), slot);
   arm(state);
 
-  state.segment_dropped = peer.early_refused;
-  EarlyTransfer* early = early_.find(request.peer, state.transfer());
-  if (early == nullptr) return PostStatus::kPosted;
+  take_early(now, state);
+  return PostStatus::kPosted;
+}
+
+void Receiver::take_early(TimeNs now, ReceiveState& state) {
+  state.segment_dropped = state.segment_dropped || shared_.peers[state.request.peer].early_refused;
+  EarlyTransfer* early = early_.find(state.request.peer, state.transfer());
+  if (early == nullptr) return;
+  note_seen(state);
   const bool aborted = early->aborted();
   const bool probed = early->probed;
   const wire::Probe probe = early->probe;
@@ -109,19 +117,19 @@ PostStatus Receiver::post(TimeNs now, const ReceiveRequest& request) {
     if (!state.is_under_way()) return;
     place(now, state, header, payload);
   });
-  if (!state.is_under_way()) return PostStatus::kPosted;
+  if (!state.is_under_way()) return;
   if (aborted) {  // the sender gave up before this receive was posted
     state.answer_by_control = true;
     finish(now, state, ReceiveEvent::k_abort, CompletionStatus::kCancelled, true);
-    return PostStatus::kPosted;
+    return;
   }
   Reply ready;
   ready.kind = ReplyKind::kReady;
-  ready.peer = request.peer;
+  ready.peer = state.request.peer;
   ready.transfer = state.transfer();
   // PROTOCOL 7.3.5: When a receive is posted of which something has come already, the receiver answers at once ...
   // PROTOCOL 7.1.1: A packet or probe that names another size or element type ... MUST NOT be placed: the receive fails
-  if (probed && !matches(now, state, probe.total_bytes, probe.prefix.element)) return PostStatus::kPosted;
+  if (probed && !matches(now, state, probe.total_bytes, probe.prefix.element)) return;
   if (probed && (probe.prefix.flags & MLT_PROBE_FLAG_ACK_ONLY) == 0) {
     take_probe(now, state, probe, false);
     // PROTOCOL 7.3.5: and with READY, if it can't be judged yet: the sender sends no trailing probes before it knows
@@ -131,7 +139,6 @@ PostStatus Receiver::post(TimeNs now, const ReceiveRequest& request) {
     // Without a packet or probe the sender's size is not known: an empty tensor may be the wrong one.
     if (probed || state.received_segments > 0) judge(now, state);
   }
-  return PostStatus::kPosted;
 }
 
 bool Receiver::cancel(TimeNs now, OperationId operation) {
@@ -162,10 +169,14 @@ ReceiveState* Receiver::find(std::uint16_t peer, const wire::TransferId& transfe
 
 // Was this transfer posted once? Asked only when it is not active: then it is over.
 bool Receiver::is_over(std::uint16_t peer, const wire::TransferId& transfer) {
-  const ReceiveTag* entry = shared_.receive_tags.find(peer, transfer.tag);
-  // PROTOCOL 5.2.3: A transfer whose generation is before that of the tag's next receive, and which is not under way,
-  //     is over.
-  return entry != nullptr && is_after(entry->generation, transfer.generation);
+  ReceiveTag* entry = shared_.receive_tags.find(peer, transfer.tag);
+  // PROTOCOL 5.2.3: A transfer whose generation is before that of the tag's next receive, or before the floor if the
+  // tag
+  //     is not known, and which is not under way, is over.
+  if (entry == nullptr) return is_after(shared_.peers[peer].receive_floor, transfer.generation);
+  if (!is_after(entry->generation, transfer.generation)) return false;
+  note_seen(*entry, transfer.generation);
+  return true;
 }
 
 // ---- ends ---------------------------------------------------------------------------------------------------------
@@ -210,17 +221,18 @@ void Receiver::finish(TimeNs now, ReceiveState& state, ReceiveEvent event, Compl
   finished.total_bytes = state.grid.total_bytes();
   finished.finished_ns = now;
   finished_.put(finished);
-  // PROTOCOL 7.7.6: The outcome of the newest receive of a tag MUST be kept as long as the connection
-  ReceiveTag* entry = shared_.receive_tags.find(state.request.peer, state.request.tag);
-  MLT_CHECK(entry != nullptr);
-  entry->has_outcome = true;
-  entry->outcome_generation = state.generation;
-  entry->outcome_status = finished.status;
-  entry->outcome_element = finished.element;
-  entry->outcome_missing_bytes = finished.missing_bytes;
-  entry->outcome_total_bytes = finished.total_bytes;
+  // PROTOCOL 7.7.6: The outcome of the newest receive of a tag MUST be kept as long as the tag is known ...
+  if (ReceiveTag* entry = shared_.receive_tags.find(state.request.peer, state.request.tag)) {
+    entry->has_outcome = true;
+    entry->outcome_generation = state.generation;
+    entry->outcome_status = finished.status;
+    entry->outcome_element = finished.element;
+    entry->outcome_missing_bytes = finished.missing_bytes;
+    entry->outcome_total_bytes = finished.total_bytes;
+  }
   const bool prompt = now == state.round_over_ns;
-  answer_finished(state.request.peer, state.transfer(), prompt ? state.probe_timestamp_ns : 0, state.answer_by_control);
+  answer_finished(state.request.peer, state.transfer(), prompt ? state.probe_timestamp_ns : 0, state.answer_by_control,
+                  !state.seen);
 }
 
 // A STOP lost now would never be sent again, and the sender would take a finished transfer for a failed one: say over
@@ -247,6 +259,10 @@ void Receiver::on_peer_down(TimeNs now, std::uint16_t peer) {
   replies_.forget(peer);
   control_replies_.forget(peer);
   acks_due_.clear(peer);
+  shared_.receive_tags.each_of(peer, [this](ReceiveTag& entry) {
+    unkeep_tag(entry);
+    shared_.receive_tags.erase(entry);
+  });
 }
 
 void Receiver::add_usage(Usage& usage) const {

@@ -32,6 +32,7 @@ class Receiver {
                 bool by_control);
   void on_abort(TimeNs now, std::uint16_t from, const wire::Abort& abort);
   void on_mtu_probe(std::uint16_t from, const wire::MtuProbe& probe);
+  void on_retire(TimeNs now, std::uint16_t from, const wire::Retire& retire);
   void on_receive_timer(TimeNs now, std::uint32_t slot);
   void on_closing(TimeNs now);
   void on_peer_down(TimeNs now, std::uint16_t peer);
@@ -49,6 +50,15 @@ class Receiver {
   ReceiveState* find(std::uint16_t peer, const wire::TransferId& transfer);
   std::uint32_t slot_of(const ReceiveState& state) const { return static_cast<std::uint32_t>(&state - states_.data()); }
   bool is_over(std::uint16_t peer, const wire::TransferId& transfer);
+  ReceiveTag* tag_for_post(std::uint16_t peer, std::uint64_t tag);
+  // Something came of the transfer, whose receive was posted.
+  static void note_seen(ReceiveTag& entry, std::uint32_t generation);
+  void note_seen(ReceiveState& state);
+  void keep_tag(std::uint16_t from, std::uint64_t tag);
+  void unkeep_tag(ReceiveTag& entry);
+  void renumber(TimeNs now, ReceiveTag& entry, std::uint32_t floor);
+  // What came of the transfer before its receive was posted, or had its number.
+  void take_early(TimeNs now, ReceiveState& state);
 
   // What orders a packet among its path's, whatever it carries.
   struct Arrival {
@@ -78,7 +88,7 @@ class Receiver {
   void fill_missing(ReceiveState& state);
   void arm(ReceiveState& state);
   void answer_finished(std::uint16_t peer, const wire::TransferId& transfer, std::uint32_t probe_timestamp_ns,
-                       bool by_control);
+                       bool by_control, bool unseen = false);
 
   std::size_t encode_reply(TimeNs now, Reply& reply, std::uint32_t by_path, std::byte* out, bool& more);
   std::size_t encode_ack_reply(TimeNs now, const Reply& reply, std::uint32_t by_path, std::byte* out);
@@ -97,6 +107,7 @@ class Receiver {
   base::FixedStack<std::uint32_t> free_;  // slots that were used before
   SlotIndex by_transfer_;                 // under way
   SlotIndex by_operation_;                // until released
+  std::uint32_t kept_tags_ = 0;           // entries of tags that were made by retirements, of all peers
   EarlyBuffer early_;
   FinishedLog finished_;
   ReplyQueue replies_;

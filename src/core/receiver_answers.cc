@@ -26,9 +26,10 @@ wire::Prefix answer_prefix(wire::PacketType type, const Peer& peer, std::uint32_
 }  // namespace
 
 void Receiver::answer_finished(std::uint16_t peer, const wire::TransferId& transfer, std::uint32_t probe_timestamp_ns,
-                               bool by_control) {
+                               bool by_control, bool unseen) {
   Reply reply;
   reply.kind = ReplyKind::kStop;
+  reply.unseen = unseen;
   reply.peer = peer;
   reply.transfer = transfer;
   reply.probe_timestamp_ns = probe_timestamp_ns;
@@ -131,6 +132,8 @@ std::size_t Receiver::encode_stop_of(TimeNs now, const Reply& reply, std::uint32
   bool fresh = false;
   stop.block = block_of(now, reply.peer, stop.prefix.path, fresh);
   if (fresh) stop.prefix.flags |= MLT_STOP_FLAG_ECHO;
+  // PROTOCOL 4.9.2: UNSEEN says that the receive ended before anything of the transfer had come ...
+  if (reply.unseen) stop.prefix.flags |= MLT_STOP_FLAG_UNSEEN;
   // PROTOCOL 7.6.3: after a STOP, an ACK follows at once if other paths have news
   if (peer.unreported_paths != 0) acks_due_.set(reply.peer);  // the last of the transfer on the other paths
   stop.transfer = reply.transfer;

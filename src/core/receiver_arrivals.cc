@@ -72,6 +72,7 @@ void Receiver::on_data(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const 
   const std::uint8_t path = header.prefix.path;
   count_arrival(arrival_ns, from, {path, header.prefix.sequence, header.timestamp_ns, transfer}, ecn, state != nullptr);
   if (state != nullptr) {
+    note_seen(*state);
     if ((header.prefix.flags & MLT_FLAG_OVERTAKES) == 0) note_order(*state, path, header.prefix.sequence, arrival_ns);
     if (place(now, *state, header, payload)) judge(now, *state);
     return;
@@ -207,6 +208,7 @@ void Receiver::on_trailing_probe(TimeNs now, TimeNs arrival_ns, std::uint16_t fr
     if (early != nullptr) note_newest(early->newest[prefix.path], prefix.sequence);
     return;
   }
+  note_seen(*state);
   if (!matches(now, *state, probe.total_bytes, prefix.element)) return;
   if (known_lost_ns(*state) == base::kNever) state->proof_ns = now;
   note_order(*state, prefix.path, prefix.sequence, arrival_ns);
@@ -231,6 +233,7 @@ void Receiver::on_probe(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const
   }
   ReceiveState* state = find(from, probe.transfer);
   if (state != nullptr) {
+    note_seen(*state);
     if (matches(now, *state, probe.total_bytes, probe.prefix.element)) take_probe(now, *state, probe, by_control);
     return;
   }
@@ -255,6 +258,7 @@ void Receiver::on_abort(TimeNs now, std::uint16_t from, const wire::Abort& abort
   shared_.counters.add(Counter::k_aborts_received);
   if (ReceiveState* state = find(from, abort.transfer)) {
     // PROTOCOL 8.1.2: On ABORT a receive under way ends as cancelled.
+    note_seen(*state);
     state->answer_by_control = true;
     return finish(now, *state, ReceiveEvent::k_abort, CompletionStatus::kCancelled, true);
   }

@@ -24,6 +24,7 @@ namespace mlt::core {
   X(PREFIX##late_bitmap)  /* BITMAP of the round before: a further chunk of what began this one */ \
   X(PREFIX##other_bitmap) /* BITMAP of any other round */                                          \
   X(PREFIX##stop)                                                                                  \
+  X(PREFIX##stop_unseen) /* STOP of a receiver that had seen nothing of the transfer */            \
   X(PREFIX##probe_timer)                                                                           \
   X(PREFIX##expiry)                                                                                \
   X(PREFIX##cancel)                                                                                \
@@ -58,6 +59,7 @@ inline constexpr StateTable<SendPhase, SendEvent> kSendTable{
         {SendPhase::k_sending, SendEvent::k_late_bitmap, SendPhase::k_sending},
         {SendPhase::k_sending, SendEvent::k_probe_timer, SendPhase::k_sending},
         {SendPhase::k_sending, SendEvent::k_stop, SendPhase::k_done},
+        {SendPhase::k_sending, SendEvent::k_stop_unseen, SendPhase::k_aborting},
         {SendPhase::k_sending, SendEvent::k_expiry, SendPhase::k_aborting},
         {SendPhase::k_sending, SendEvent::k_cancel, SendPhase::k_aborting},
         {SendPhase::k_sending, SendEvent::k_peer_down, SendPhase::k_done},
@@ -67,6 +69,7 @@ inline constexpr StateTable<SendPhase, SendEvent> kSendTable{
         {SendPhase::k_awaiting, SendEvent::k_bitmap, SendPhase::k_sending},
         {SendPhase::k_awaiting, SendEvent::k_probe_timer, SendPhase::k_awaiting},
         {SendPhase::k_awaiting, SendEvent::k_stop, SendPhase::k_done},
+        {SendPhase::k_awaiting, SendEvent::k_stop_unseen, SendPhase::k_aborting},
         {SendPhase::k_awaiting, SendEvent::k_expiry, SendPhase::k_aborting},
         {SendPhase::k_awaiting, SendEvent::k_cancel, SendPhase::k_aborting},
         {SendPhase::k_awaiting, SendEvent::k_peer_down, SendPhase::k_done},
@@ -97,6 +100,8 @@ inline constexpr StateTable<SendPhase, SendEvent> kSendTable{
         {SendPhase::k_done, SendEvent::k_other_bitmap},
         {SendPhase::k_done, SendEvent::k_stop},
         // Answers to what was sent before ABORT.
+        {SendPhase::k_aborting, SendEvent::k_stop_unseen},
+        {SendPhase::k_lingering, SendEvent::k_stop_unseen},
         {SendPhase::k_aborting, SendEvent::k_not_posted},
         {SendPhase::k_aborting, SendEvent::k_other_bitmap},
         {SendPhase::k_lingering, SendEvent::k_not_posted},

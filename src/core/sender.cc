@@ -32,7 +32,8 @@ Sender::Sender(Shared& shared, base::WordArena& arena)
       backstops_due_(shared.config.max_sends),
       aborts_due_(shared.config.max_sends),
       mtu_words_(base::words_for_bits(shared.config.peers)),
-      mtu_probes_due_(mtu_words_.data(), shared.config.peers) {}
+      mtu_probes_due_(mtu_words_.data(), shared.config.peers),
+      retirements_due_(shared.config.peers) {}
 
 PostStatus Sender::post(TimeNs now, const SendRequest& request) {
   if (const PostStatus status = shared_.check_peer(request.peer); status != PostStatus::kPosted) return status;
@@ -46,7 +47,7 @@ PostStatus Sender::post(TimeNs now, const SendRequest& request) {
   const bool has_tags = !request.tags.empty() || request.judge != nullptr;
   if (has_tags && request.tags.size() != grid.count()) return PostStatus::kBadTagCount;
   if (free_.empty() && states_.size() == states_.capacity()) return PostStatus::kTooManyOperations;
-  SendTag* entry = shared_.send_tags.find_or_insert(request.peer, request.tag);
+  SendTag* entry = tag_for_post(request.peer, request.tag);
   if (entry == nullptr) return PostStatus::kTooManyTags;
   const std::span<std::uint64_t> words = arena_.take(base::words_for_bits(grid.count()));
   if (words.empty()) return PostStatus::kOutOfBitmaps;
@@ -58,7 +59,7 @@ PostStatus Sender::post(TimeNs now, const SendRequest& request) {
   MLT_CHECK(state.machine.on(SendEvent::k_post, shared_.counters));
   state.request = request;
   // PROTOCOL 5.2.1: The k-th send of a tag to a peer meets the k-th receive of that tag from it ...
-  state.generation = entry->generation++;
+  state.generation = take_generation(*entry);
   state.grid = grid;
   state.words = words;
   state.pending = base::BitmapView(words.data(), grid.count());
@@ -220,6 +221,10 @@ void Sender::on_peer_down(TimeNs now, std::uint16_t rank) {
   shared_.timers.cancel(shared_.peer_timer(rank));
   shared_.timers.cancel(shared_.mtu_timer(rank));
   mtu_probes_due_.clear(rank);
+  retirements_due_.clear(rank);
+  shared_.send_tags.forget(rank);
+  Peer& peer = shared_.peers[rank];
+  peer.tags = peer.tags_held = peer.tags_unknown = 0;
 }
 
 void Sender::on_path_limit(TimeNs now, std::uint16_t rank, std::uint32_t payload_bytes) {
@@ -246,7 +251,7 @@ void Sender::say_abort(TimeNs now, SendState& state) {
   arm(state);
 }
 
-void Sender::settle(SendState& state, SendEvent event) {
+void Sender::settle(SendState& state, SendEvent event, bool is_matched) {
   MLT_CHECK(state.machine.on(event, shared_.counters));
   const std::uint32_t slot = slot_of(state);
   // PROTOCOL 8.1.7: what was sent blindly then counts as long as the connection lasts
@@ -258,6 +263,7 @@ void Sender::settle(SendState& state, SendEvent event) {
   aborts_due_.clear(slot);
   shared_.timers.cancel(shared_.send_timer(slot));
   by_transfer_.erase(hash_transfer(state.request.peer, state.transfer()), slot);
+  leave_tag(state, event == SendEvent::k_released && is_matched);
   if (state.machine.phase() == SendPhase::k_free) free_slot(slot);
 }
 
@@ -278,6 +284,7 @@ bool Sender::finish(TimeNs now, SendState& state, SendEvent event, CompletionSta
   if (!state.is_given_up()) {
     forget_blind(state);
     by_transfer_.erase(hash_transfer(state.request.peer, state.transfer()), slot);
+    leave_tag(state, true);
   }
   state.status = status;
   state.elapsed_ns = now - state.posted_ns;

@@ -82,8 +82,20 @@ class Sender {
   void give_up(TimeNs now, SendState& state, SendEvent event, CompletionStatus status);
   void say_abort(TimeNs now, SendState& state);
   // What was given up is over for the receiver too, or never will be: `event` says which.
-  void settle(SendState& state, SendEvent event);
+  void settle(SendState& state, SendEvent event, bool is_matched = false);
   void free_slot(std::uint32_t slot);
+  SendTag* tag_for_post(std::uint16_t peer, std::uint64_t tag);
+  // A send of the tag is over, or its ABORT answered. `is_matched`: its receive has ended too.
+  void leave_tag(const SendState& state, bool is_matched);
+  // The receive of the transfer was posted.
+  void note_posted(std::uint16_t peer, const wire::TransferId& transfer);
+  // Whatever changes a tag's use goes through here: what is held is counted.
+  template <typename Change>
+  void change_tag(SendTag& entry, Change&& change);
+  std::uint32_t take_generation(SendTag& entry);
+  void retire_if_due(std::uint16_t peer);
+  void retire_tags(std::uint16_t peer);
+  bool fill_retirement(ControlOutput& output);
   void arm(SendState& state);
   void await_answer(TimeNs now, SendState& state);
   DurationNs repeat_after(const SendState& state, std::uint32_t repeats) const;
@@ -126,6 +138,7 @@ class Sender {
   SlotSet aborts_due_;
   std::vector<std::uint64_t> mtu_words_;
   base::BitmapView mtu_probes_due_;    // peers
+  SlotSet retirements_due_;            // peers
   std::uint16_t next_peer_ = 0;        // where the round robin over peers goes on
   std::uint32_t blocks_to_judge_ = 0;  // in this fill_data()
   std::uint64_t posts_ = 0;

@@ -147,6 +147,7 @@ void Sender::forget_blind(SendState& state) {
 
 void Sender::mark_ready(SendState& state) {
   if (state.receiver_ready || !state.machine.on(SendEvent::k_ready, shared_.counters)) return;
+  note_posted(state.request.peer, state.transfer());
   stop_waiting_blind(state);
   forget_blind(state);
   state.not_posted_answers = 0;  // from now on trailing probes prove something
@@ -261,8 +262,15 @@ void Sender::on_stop(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wi
   SendState* state = find(from, stop.transfer);
   // PROTOCOL 6.9.2: A STOP of a transfer that is not under way MUST be ignored (stale_control), but for its
   //     acknowledgement block.
+  if ((stop.prefix.flags & MLT_STOP_FLAG_UNSEEN) == 0) note_posted(from, stop.transfer);
   if (state == nullptr) return shared_.counters.add(Counter::k_stale_control);
-  if (state->is_given_up()) return settle(*state, SendEvent::k_released);
+  const bool unseen = (stop.prefix.flags & MLT_STOP_FLAG_UNSEEN) != 0;
+  if (state->is_given_up()) {
+    forget_blind(*state);
+    // ABORT is still on its way to a receiver that says so.
+    if (unseen) return (void)state->machine.on(SendEvent::k_stop_unseen, shared_.counters);
+    return settle(*state, SendEvent::k_released, true);
+  }
   CompletionStatus status = completion_status(stop.status);
   // PROTOCOL 6.9.5: A STOP that claims success for another size than the tensor's MUST be refused (drop_mismatch) ...
   if (!is_failure(status) && stop.receiver_total_bytes != state->grid.total_bytes()) {
@@ -274,6 +282,11 @@ void Sender::on_stop(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wi
   state->remote_total_bytes = stop.receiver_total_bytes;
   state->remote_element = stop.prefix.element;
   // PROTOCOL 6.9.1: On STOP the sender MUST send nothing more of the transfer and completes as 6.9.3 says.
+  // PROTOCOL 6.9.6: On STOP with UNSEEN the send ends as 6.9.3 says, and the sender MUST send ABORT as well ...
+  if (unseen) {
+    forget_blind(*state);
+    return give_up(now, *state, SendEvent::k_stop_unseen, status);
+  }
   finish(now, *state, SendEvent::k_stop, status);
 }
 

@@ -227,6 +227,8 @@ bool Sender::fill_backstop(TimeNs now, ControlOutput& output) {
     shared_.counters.add(Counter::k_aborts_sent);
     return true;
   }
+  // After every ABORT: what it says of a tag comes first.
+  if (fill_retirement(output)) return true;
   if (backstops_due_.empty()) return false;
   const std::uint32_t slot = backstops_due_.first();
   backstops_due_.clear(slot);

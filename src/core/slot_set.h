@@ -35,6 +35,7 @@ class SlotSet {
       slot /= 64;
     }
   }
+  bool contains(std::uint32_t slot) const { return ((layers_[0][slot / 64] >> (slot % 64)) & 1U) != 0; }
   bool empty() const { return layers_.back()[0] == 0; }
   // The smallest; the set is not empty.
   std::uint32_t first() const {

@@ -2,7 +2,8 @@
 // table for each direction. Chained hashing over a fixed number of entries; memory is touched as it is used.
 //
 // The k-th send of a tag to a peer meets the k-th receive of that tag from it: both sides count, so no rendezvous round
-// trip is needed, and a packet of an earlier use is recognised as stale.
+// trip is needed, and a packet of an earlier use is recognised as stale. Tags that are not in use are forgotten when
+// the sender says so (sender_tags.cc, receiver_tags.cc).
 #pragma once
 
 #include <cstdint>
@@ -14,6 +15,16 @@
 
 namespace mlt::core {
 
+// Between the generations of tags that are forgotten and those that follow: more than the receives that may be posted
+// ahead of their sends.
+inline constexpr std::uint32_t kGenerationGap = 1U << 18;
+// Numbers that are so far apart may soon be compared wrongly. No floor is moved further than this and a gap at once.
+inline constexpr std::uint32_t kFarGenerations = 1U << 29;
+constexpr bool is_far(std::uint32_t a, std::uint32_t b) { return a - b >= kFarGenerations && b - a >= kFarGenerations; }
+
+// A list of more would fill the control connection, which takes 4 MiB: 2 MiB.
+inline constexpr std::uint32_t kMaxListedTags = 1U << 18;
+
 struct TagKey {
   std::uint64_t tag = 0;
   std::uint16_t peer = 0;
@@ -22,11 +33,26 @@ struct TagKey {
 };
 
 struct SendTag : TagKey {
-  std::uint32_t generation = 0;  // of the next send to be posted
+  std::uint32_t base = 0;         // generation of the first send since the tag was last forgotten
+  std::uint32_t generation = 0;   // of the next send to be posted
+  std::uint32_t in_progress = 0;  // sends that are not over, or whose ABORT is not answered
+  bool known_there = false;       // the receiver has posted a receive of it since
+  bool kept = false;              // by the retirement that is being sent
+  bool stays = false;             // its numbers are far from the floor: it is never forgotten
+  // The newest send that was given up, and whose receive is not known to have ended: until then its tag is in use.
+  bool has_unmatched = false;
+  std::uint32_t unmatched_generation = 0;
+
+  bool in_use() const { return in_progress > 0 || has_unmatched; }
+  bool is_held() const { return in_use() || stays; }
+  bool is_unknown() const { return in_use() && !known_there; }
 };
 
 struct ReceiveTag : TagKey {
   std::uint32_t generation = 0;  // of the next receive to be posted
+  std::uint32_t unseen = 0;      // of the first receive, posted or not, of whose send nothing has come
+  bool kept = false;             // by the retirement that is coming in
+  bool by_retirement = false;    // made by one, of a tag of which no receive was posted yet
   // How the newest receive of this tag ended, for a sender whose STOP was lost. Never evicted, unlike FinishedLog.
   bool has_outcome = false;
   wire::StopStatus outcome_status = wire::StopStatus::kFinishedBefore;
@@ -63,7 +89,6 @@ class TagTable {
   // nullptr when the table is full.
   Entry* find_or_insert(std::uint16_t peer, std::uint64_t tag) {
     if (Entry* entry = find(peer, tag)) return entry;
-    // PROTOCOL 5.2.4: A generation MUST NOT be forgotten while the connection lasts ...
     if (used_ == entries_.capacity()) return nullptr;
     const std::uint32_t at = free_ == kNil ? static_cast<std::uint32_t>(entries_.size()) : free_;
     Entry& entry = free_ == kNil ? entries_.grow() : entries_[at];
@@ -104,6 +129,10 @@ class TagTable {
   void forget(std::uint16_t peer) {
     each_of(peer, [this](Entry& entry) { erase(entry); });
   }
+
+  // For walking a peer's tags in steps; what is put in meanwhile is not met.
+  std::uint32_t first_of(std::uint16_t peer) const { return first_of_peer_[peer]; }
+  Entry& at(std::uint32_t place) { return entries_[place]; }
 
   std::uint32_t used() const { return used_; }
   std::uint32_t limit() const { return static_cast<std::uint32_t>(entries_.capacity()); }

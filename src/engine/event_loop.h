@@ -35,7 +35,8 @@ using base::TimeNs;
 // Room in the endpoint beyond the application's operations, for sends and receives each: what collectives and services
 // have under way, and sends that were given up and are not answered yet.
 inline constexpr std::uint32_t kSpareOperations = 16'384;
-// Of Options::max_operations: with the spare ones less than the receives that a generation's gap allows (core/floor.h).
+// Of Options::max_operations: with the spare ones less than the receives that a generation's gap allows
+// (kGenerationGap).
 inline constexpr std::uint32_t kMaxOperationsLimit = 131'072;
 
 // The options' map of classes to code points, the default where they name none; not checked.

@@ -89,10 +89,9 @@ std::string refusal_text(core::PostStatus status, const std::string& peer_error,
              "raise max_operations (MLT_MAX_OPERATIONS, now " +
              std::to_string(options.max_operations) + "), with which their number grows";
     case core::PostStatus::kTooManyTags:
-      return std::to_string(options.max_tags) +
-             " distinct tags are remembered: reuse tags (sends and receives of a tag match in order), or raise "
-             "max_tags "
-             "(MLT_MAX_TAGS)";
+      return "more than " + std::to_string(options.max_tags) +
+             " tags are in use, or their ranks have not yet said that they are not: take completions, use fewer at "
+             "once, or raise max_tags (MLT_MAX_TAGS)";
   }
   return "refused";
 }

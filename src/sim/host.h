@@ -18,8 +18,16 @@
 
 namespace mlt::sim {
 
+inline core::EndpointConfig without_retirement() {
+  core::EndpointConfig config;
+  config.retire_after = 0;
+  return config;
+}
+
 struct HostConfig {
-  core::EndpointConfig endpoint;  // rank and peers are set by the simulator
+  // Rank and peers are set by the simulator. Tags are forgotten only where a run asks for it: what is watched of single
+  // hosts (observer.h) names transfers by the numbers that they have while nothing is forgotten.
+  core::EndpointConfig endpoint = without_retirement();
   core::TransmitCapabilities capabilities;
   Clock clock;
   base::DurationNs wake_up_ns = 0;                // from an arrival to the thread that reads it

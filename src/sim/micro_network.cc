@@ -64,7 +64,7 @@ void MicroWorld::transmit(std::uint16_t host, const core::Transmit& run) {
   std::uint32_t slice = 0;
   std::uint32_t left = run.total_bytes;
   const TimeNs local = hosts_[host].config().clock.local(now_);
-  observer->sends_run(host, local, run);
+  if (observer != nullptr) observer->sends_run(host, local, run);
   for (std::uint32_t i = 0; i < run.datagram_count; ++i) {
     const std::uint32_t size = std::min(run.datagram_bytes, left);
     left -= size;
@@ -95,7 +95,7 @@ void MicroWorld::transmit(std::uint16_t host, const core::Transmit& run) {
     event.at = arrival_ns(event);
     ledger_.add(Fate::k_sent, event.type == wire::PacketType::kData, size);
     record(TraceKind::kSent, host, &event, Fate::k_sent, "");
-    observer->sends(host, local, packet_of(event));
+    if (observer != nullptr) observer->sends(host, local, packet_of(event));
     if (scenario_.control_lost && event.dscp == kMicroControlDscp) drop(event);
   }
 }
@@ -183,7 +183,7 @@ void MicroWorld::message(std::uint16_t host, const core::ControlOutput& output) 
   if (known_[host] == 0) return;
   if (output.size > Event::kMaxBytes) return violation(host, "a message that no world of this size needs");
   if (events_.size() >= kMaxEvents) return violation(host, "more on the way than any world needs");
-  observer->sends_message(host, hosts_[host].config().clock.local(now_), output);
+  if (observer != nullptr) observer->sends_message(host, hosts_[host].config().clock.local(now_), output);
   TimeNs at = now_ + kMessageNs;
   for (const Event* other : events_) {
     if (other->what == What::kMessage && other->from == host) at = std::max(at, other->at);

@@ -42,6 +42,7 @@ class Maker {
     tight();
     misfits();
     dead_class();
+    forgotten();
     return std::move(made_);
   }
 
@@ -204,6 +205,25 @@ class Maker {
       for (const double p : {0.0, 0.5}) {
         const std::string text = p == 0 ? ", p 0" : ", p 0.5 patient";
         add("2 segments, no control datagrams" + text, variant, {transfer(2, p)}).control_lost = true;
+      }
+    }
+  }
+
+  // A tag that is forgotten as soon as another one is used, and then used again.
+  void forgotten() {
+    for (const Variant& variant : variants()) {
+      for (const bool cancels : {false, true}) {
+        for (const bool ahead : {false, true}) {
+          MicroTransfer other = transfer(1, 0, 8);
+          MicroTransfer again = transfer(2, 0);
+          other.send_at_ns = other.receive_at_ns = kMillisecond;
+          again.send_at_ns = again.receive_at_ns = 2 * kMillisecond;
+          if (ahead) again.receive_at_ns = 0;
+          const std::string text = std::string(ahead ? ", received ahead" : "") + (cancels ? ", cancelled" : "");
+          MicroScenario& made = add("tag forgotten and used again" + text, variant, {transfer(1, 0), other, again});
+          made.retire_after = 1;
+          made.cancels = cancels;
+        }
       }
     }
   }

@@ -38,6 +38,7 @@ struct MicroScenario {
   std::uint32_t finished_log = 4;
   // The sender's clock shows so much more than the receiver's: its low 32 bits wrap during the run.
   bool timestamps_wrap = false;
+  std::uint32_t retire_after = 0;  // of the endpoints; the watches do without endpoints that forget tags
 };
 
 // All of them, the same on every machine; a scenario's number is its place.

@@ -40,6 +40,8 @@ HostConfig host_config(const MicroScenario& scenario, std::uint16_t rank) {
   endpoint.paths = scenario.paths;
   endpoint.max_sends = endpoint.max_receives = 3;
   endpoint.max_tags = 4;
+  endpoint.unknown_tags = 4;
+  endpoint.retire_after = scenario.retire_after;
   endpoint.bitmap_words = 64;
   endpoint.max_segment_bytes = MicroScenario::kSegmentBytes;
   endpoint.early_segments = scenario.early_segments;

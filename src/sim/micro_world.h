@@ -99,7 +99,7 @@ class MicroWorld final : public VirtualDriver, private World {
   std::size_t packets_in_use() const override;
   std::uint64_t messages_delivered() const override { return messages_delivered_; }
   std::uint64_t lost_in_crashes() const override { return 0; }
-  bool shows_everything() const override { return true; }
+  bool shows_everything() const override { return scenario_.retire_after == 0; }
 
   // Outside the world's memory, or null.
   const std::function<void(const TraceRecord&)>* trace = nullptr;
@@ -147,12 +147,18 @@ class MicroWorld final : public VirtualDriver, private World {
   void completed(std::uint16_t host, const core::Completion& completion) override;
   void machine_message(std::uint16_t, std::uint16_t, std::span<const std::byte>) override {}
   void went_down(std::uint16_t, std::uint16_t) override {}
-  void coming_up(std::uint16_t host, const core::PeerUp& up) override { observer->came_up(host, up); }
-  void going_down(std::uint16_t host, std::uint16_t peer) override { observer->went_down(host, peer); }
-  void reading(std::uint16_t host, base::TimeNs local, std::span<const std::byte> bytes, bool by_control) override {
-    observer->reads(host, local, bytes, by_control);
+  void coming_up(std::uint16_t host, const core::PeerUp& up) override {
+    if (observer != nullptr) observer->came_up(host, up);
   }
-  void turn_ended(std::uint16_t host, base::TimeNs local) override { observer->turn_ended(host, local); }
+  void going_down(std::uint16_t host, std::uint16_t peer) override {
+    if (observer != nullptr) observer->went_down(host, peer);
+  }
+  void reading(std::uint16_t host, base::TimeNs local, std::span<const std::byte> bytes, bool by_control) override {
+    if (observer != nullptr) observer->reads(host, local, bytes, by_control);
+  }
+  void turn_ended(std::uint16_t host, base::TimeNs local) override {
+    if (observer != nullptr) observer->turn_ended(host, local);
+  }
   void schedule_turn(std::uint16_t host, base::TimeNs at, std::uint32_t number) override;
   std::uint64_t card_backlog_bytes(std::uint16_t) const override { return 0; }
   base::TimeNs card_drained_ns(std::uint16_t, std::uint64_t) const override { return now_; }

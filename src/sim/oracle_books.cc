@@ -67,9 +67,10 @@ void Oracle::check_conservation() {
   const std::uint64_t taken = ledger.packets(Fate::k_delivered) + simulator_.messages_delivered();
   balance("what hosts took, and what endpoints counted", taken - simulator_.lost_in_crashes(),
           sum(C::k_data_packets_received, C::k_acks_received, C::k_probes_received, C::k_bitmaps_received,
-              C::k_stops_received, C::k_aborts_received, C::k_mtu_probes_received, C::k_mtu_replies_received,
-              C::k_drop_too_short, C::k_drop_bad_version, C::k_drop_unknown_type, C::k_drop_unknown_flags,
-              C::k_drop_unknown_element, C::k_drop_bad_length, C::k_drop_bad_cookie, C::k_drop_bad_path));
+              C::k_stops_received, C::k_aborts_received, C::k_retirements_received, C::k_mtu_probes_received,
+              C::k_mtu_replies_received, C::k_drop_too_short, C::k_drop_bad_version, C::k_drop_unknown_type,
+              C::k_drop_unknown_flags, C::k_drop_unknown_element, C::k_drop_bad_length, C::k_drop_bad_cookie,
+              C::k_drop_bad_path));
   // Clause 12.6.3: what random losses, pauses and dead paths do to both probes alike is no evidence.
   if (shortest_link_bytes_ == kNoShortLink && sum(C::k_mtu_limits_found) > 0) {
     simulator_.fail("rule 16: a path is said to carry short datagrams only, and every link carries all");

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "sim/scenario_late.h"
+#include "sim/scenario_retirement.h"
 #include "sim/scenario_short.h"
 
 namespace mlt::sim {
@@ -44,6 +45,7 @@ void draw_endpoint(Prng& prng, Scenario& scenario) {
   endpoint.paths = static_cast<std::uint8_t>(prng.chance(0.5) ? 1 : pick<std::uint32_t>(prng, {2, 4, 4, 8, 16}));
   endpoint.max_sends = endpoint.max_receives = pick<std::uint32_t>(prng, {16, 128});
   endpoint.max_tags = 512;
+  endpoint.retire_after = 0;  // the oracle's watches number transfers as they were posted
   endpoint.bitmap_words = 1U << 14;
   endpoint.early_segments = static_cast<std::uint32_t>(spread(prng, 1, 256));
   endpoint.early_transfers = static_cast<std::uint32_t>(spread(prng, 1, 64));
@@ -406,6 +408,7 @@ Scenario draw_scenario(std::uint64_t seed, Draw draw) {
   if (draw >= Draw::kThird) draw_third(scenario, most_bytes);
   if (draw >= Draw::kFourth) draw_late(scenario);
   if (draw >= Draw::kFifth) draw_short_links(scenario);
+  if (draw >= Draw::kFifth) draw_retirement(scenario);
   scenario.limit_ns = scenario.quiet_ns + 12 * kSecond;
   return scenario;
 }
@@ -428,7 +431,8 @@ std::string Scenario::text() const {
       " bytes, window " + std::to_string(simulator.window_bytes) + (faultless ? ", faultless" : "") +
       (control_datagrams_lost ? ", all control datagrams lost" : "") +
       (simulator.overrun_factor > 1 ? ", overrun by " + std::to_string(simulator.overrunning_host) : "") +
-      ", sequence numbers from " + std::to_string(endpoint.first_sequence) + "\n";
+      ", sequence numbers from " + std::to_string(endpoint.first_sequence) +
+      (endpoint.retire_after > 0 ? ", tags forgotten after " + std::to_string(endpoint.retire_after) : "") + "\n";
   text += impairments("data:", fabric.host_link.data) + impairments("control:", fabric.host_link.control);
   for (const Accident& accident : accidents) {
     text += std::string(kAccidents[static_cast<std::size_t>(accident.kind)]) + " of " + std::to_string(accident.a) +

@@ -71,7 +71,8 @@ struct Scenario {
 
 // Regressions keep the meaning that their seeds had. kFirst: the oldest, whose neighbours were not independent.
 // kSecond: before orderly ends, path limits, sequence numbers that wrap, peers beyond their share and round bounds.
-// kThird: before networks that lose nothing and are late. kFourth: before links that carry short datagrams only.
+// kThird: before networks that lose nothing and are late. kFourth: before links that carry short datagrams only,
+// and before tags were forgotten.
 enum class Draw : std::uint8_t { kFirst, kSecond, kThird, kFourth, kFifth };
 Scenario draw_scenario(std::uint64_t seed, Draw draw = Draw::kFifth);
 

@@ -231,6 +231,8 @@ const char* type_name(wire::PacketType type) {
       return "MTU_PROBE";
     case wire::PacketType::kMtuReply:
       return "MTU_REPLY";
+    case wire::PacketType::kRetire:
+      return "RETIRE";
   }
   return "?";
 }

@@ -88,7 +88,7 @@ DropReason decode_prefix(std::span<const std::byte> datagram, Prefix& prefix) {
   const std::uint8_t version_type = byte_at(datagram, MLT_OFFSET_VERSION_TYPE);
   if ((version_type >> 4) != MLT_PROTOCOL_VERSION) return DropReason::kBadVersion;
   const std::uint8_t type = version_type & 0x0F;
-  if (type < MLT_TYPE_DATA || type > MLT_TYPE_MTU_REPLY) return DropReason::kUnknownType;
+  if (type < MLT_TYPE_DATA || type > MLT_TYPE_RETIRE) return DropReason::kUnknownType;
   prefix.type = static_cast<PacketType>(type);
   prefix.flags = byte_at(datagram, MLT_OFFSET_FLAGS);
   if ((prefix.flags & ~allowed_flags(prefix.type)) != 0) return DropReason::kUnknownFlags;
@@ -163,6 +163,8 @@ std::uint8_t allowed_flags(PacketType type) {
     case PacketType::kMtuProbe:
     case PacketType::kMtuReply:
       return 0;
+    case PacketType::kRetire:
+      return MLT_RETIRE_FLAGS;
   }
   return 0;
 }

@@ -33,6 +33,7 @@ enum class PacketType : std::uint8_t {
   kAbort = MLT_TYPE_ABORT,
   kMtuProbe = MLT_TYPE_MTU_PROBE,
   kMtuReply = MLT_TYPE_MTU_REPLY,
+  kRetire = MLT_TYPE_RETIRE,
 };
 
 // The first 16 bytes of every datagram.

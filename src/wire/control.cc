@@ -105,6 +105,8 @@ constexpr std::size_t kProbeBytes = MLT_PREFIX_BYTES + kTransferIdBytes + 3 * 4 
 constexpr std::size_t kBitmapBytes = MLT_PREFIX_BYTES + kAckBlockBytes + kTransferIdBytes + 12;
 constexpr std::size_t kStopBytes = MLT_PREFIX_BYTES + kAckBlockBytes + kTransferIdBytes + 4 + 4 + 8;
 constexpr std::size_t kAbortBytes = MLT_PREFIX_BYTES + kTransferIdBytes;
+constexpr std::size_t kRetireBytes = MLT_PREFIX_BYTES + 4 + 4;
+static_assert(kRetireBytes + std::size_t{8} * MLT_MAX_RETIRE_TAGS <= kMaxControlBytes);
 static_assert(kBitmapBytes + MLT_BITMAP_CHUNK_SEGMENTS / 8 == kMaxControlBytes);
 
 }  // namespace
@@ -191,6 +193,15 @@ std::size_t encode_mtu_reply(const MtuReply& message, std::byte* out) {
   w.prefix(message.prefix);
   w.u32(message.timestamp_ns);
   w.u32(message.bytes);
+  return w.sealed();
+}
+
+std::size_t encode_retire(const Retire& message, std::byte* out) {
+  Writer w(out);
+  w.prefix(message.prefix);
+  w.u32(message.floor);
+  w.u32(message.kept_count);
+  for (std::uint32_t i = 0; i < message.kept_count; ++i) w.u64(message.kept[i]);
   return w.sealed();
 }
 
@@ -316,6 +327,20 @@ DropReason decode_mtu_reply(std::span<const std::byte> datagram, const Prefix& p
   message.timestamp_ns = r.u32();
   message.bytes = r.u32();
   return message.bytes >= kMtuProbeBytes ? DropReason::kNone : DropReason::kBadLength;
+}
+
+DropReason decode_retire(std::span<const std::byte> datagram, const Prefix& prefix, Retire& message) {
+  if (datagram.size() < kRetireBytes) return DropReason::kTooShort;
+  Reader r(datagram);
+  message.prefix = prefix;
+  message.floor = r.u32();
+  message.kept_count = r.u32();
+  // PROTOCOL 4.11.11: RETIRE MUST be refused if it lists more than 128 tags, or if its length does not fit their
+  // number.
+  if (message.kept_count > MLT_MAX_RETIRE_TAGS) return DropReason::kBadLength;
+  if (datagram.size() != kRetireBytes + std::size_t{8} * message.kept_count) return DropReason::kBadLength;
+  for (std::uint32_t i = 0; i < message.kept_count; ++i) message.kept[i] = r.u64();
+  return DropReason::kNone;
 }
 
 }  // namespace mlt::wire

@@ -1,6 +1,6 @@
-// Control messages: ACK, PROBE, BITMAP, STOP, ABORT, MTU_PROBE, MTU_REPLY. The first four are one datagram in the
-// control class each, or, when datagrams stay unanswered, the same bytes over the TCP connection; ABORT goes over that
-// connection only, and the last two never do.
+// Control messages: ACK, PROBE, BITMAP, STOP, ABORT, MTU_PROBE, MTU_REPLY, RETIRE. The first four are one datagram in
+// the control class each, or, when datagrams stay unanswered, the same bytes over the TCP connection; ABORT and RETIRE
+// go over that connection only, and those of the MTU never do.
 //
 // Every answer carries an acknowledgement block, so that a BITMAP or STOP is an ACK too. Its prefix names the block's
 // path as `path`, and as `sequence` the path that the answer itself takes (kNoAnswerPath over the control connection).
@@ -132,6 +132,15 @@ struct MtuReply {
   std::uint32_t bytes = 0;
 };
 
+// The sender has forgotten its tags, but for those listed: what comes of another with a generation before the floor is
+// stale, and the tag's next generation is the floor. One list may take several messages.
+struct Retire {
+  Prefix prefix;  // flags: whether the list ends here
+  std::uint32_t floor = 0;
+  std::uint32_t kept_count = 0;
+  std::array<std::uint64_t, MLT_MAX_RETIRE_TAGS> kept{};  // the first `kept_count`
+};
+
 inline constexpr std::size_t kMaxControlBytes = MLT_PREFIX_BYTES + kAckBlockBytes + kTransferIdBytes + 12 + 1024;
 
 // Encoders write to `out`, which holds kMaxControlBytes, and return the size.
@@ -143,6 +152,7 @@ std::size_t encode_abort(const Abort& message, std::byte* out);
 // Writes the first kMtuProbeBytes; zeros follow up to `bytes`.
 std::size_t encode_mtu_probe(const MtuProbe& message, std::byte* out);
 std::size_t encode_mtu_reply(const MtuReply& message, std::byte* out);
+std::size_t encode_retire(const Retire& message, std::byte* out);
 
 // Decoders take the datagram whose prefix was read already; kNone on success.
 DropReason decode_ack(std::span<const std::byte> datagram, const Prefix& prefix, Ack& message);
@@ -152,5 +162,6 @@ DropReason decode_stop(std::span<const std::byte> datagram, const Prefix& prefix
 DropReason decode_abort(std::span<const std::byte> datagram, const Prefix& prefix, Abort& message);
 DropReason decode_mtu_probe(std::span<const std::byte> datagram, const Prefix& prefix, MtuProbe& message);
 DropReason decode_mtu_reply(std::span<const std::byte> datagram, const Prefix& prefix, MtuReply& message);
+DropReason decode_retire(std::span<const std::byte> datagram, const Prefix& prefix, Retire& message);
 
 }  // namespace mlt::wire

@@ -24,7 +24,7 @@
 #include <stdint.h>
 
 /* 4: both sides of a connection prove that they know the job's secret; a PROBE names the paths given up; OVERTAKES;
- * MTU_PROBE and MTU_REPLY */
+ * MTU_PROBE and MTU_REPLY; RETIRE */
 #define MLT_PROTOCOL_VERSION 4
 
 /* byte 0: version in the high half, type in the low half */
@@ -36,6 +36,7 @@
 #define MLT_TYPE_ABORT 6     /* over the control connection only */
 #define MLT_TYPE_MTU_PROBE 7 /* padded: does a datagram of this size pass? */
 #define MLT_TYPE_MTU_REPLY 8 /* it did */
+#define MLT_TYPE_RETIRE 9    /* over the control connection only */
 
 /* byte 1 of a data packet */
 #define MLT_FLAG_CRITICAL 0x01     /* this segment may never be lost */
@@ -64,8 +65,11 @@
 #define MLT_BITMAP_FLAG_READY 0x02      /* the receive was posted just now; no bits follow */
 #define MLT_BITMAP_FLAG_ECHO 0x04
 #define MLT_BITMAP_FLAGS 0x07
+#define MLT_STOP_FLAG_UNSEEN 0x01 /* the receive ended before anything of the transfer came */
 #define MLT_STOP_FLAG_ECHO 0x04
-#define MLT_STOP_FLAGS 0x04
+#define MLT_STOP_FLAGS 0x05
+#define MLT_RETIRE_FLAG_LAST 0x01 /* the list of tags that are kept ends here */
+#define MLT_RETIRE_FLAGS 0x01
 
 /* byte offsets in a data packet */
 #define MLT_OFFSET_VERSION_TYPE 0
@@ -99,6 +103,9 @@
 
 /* Bits of one BITMAP datagram: 1 KiB, so that it fits any Ethernet MTU. Chunks start at multiples of it. */
 #define MLT_BITMAP_CHUNK_SEGMENTS 8192u
+
+/* Tags in one RETIRE; a longer list takes several. */
+#define MLT_MAX_RETIRE_TAGS 128
 
 #define MLT_MAX_PATHS 16
 

@@ -55,6 +55,10 @@ std::size_t reencode(std::span<const std::byte> datagram, const wire::Prefix& pr
       wire::MtuReply reply;
       return wire::decode_mtu_reply(datagram, prefix, reply) == kNone ? wire::encode_mtu_reply(reply, out) : 0;
     }
+    case wire::PacketType::kRetire: {
+      wire::Retire retire;
+      return wire::decode_retire(datagram, prefix, retire) == kNone ? wire::encode_retire(retire, out) : 0;
+    }
   }
   return 0;
 }
@@ -67,7 +71,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::uint16_t damage = input.u16();
   std::vector<std::byte> datagram = input.rest();
   if ((how & 1U) != 0 && !datagram.empty()) {
-    const std::uint32_t type = MLT_TYPE_ACK + (how >> 1) % (MLT_TYPE_MTU_REPLY - MLT_TYPE_ACK + 1U);
+    const std::uint32_t type = MLT_TYPE_ACK + (how >> 1) % (MLT_TYPE_RETIRE - MLT_TYPE_ACK + 1U);
     datagram[MLT_OFFSET_VERSION_TYPE] = static_cast<std::byte>((MLT_PROTOCOL_VERSION << 4) | type);
   }
   wire::Prefix prefix;

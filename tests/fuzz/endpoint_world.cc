@@ -275,7 +275,7 @@ void World::deliver_made_up(std::uint16_t side, Input& input) {
   const std::uint8_t how = input.u8();
   datagram.bytes = input.take(MLT_PREFIX_BYTES + input.below(128));
   if (datagram.bytes.size() < MLT_PREFIX_BYTES) return;
-  const std::uint32_t type = (how & 7U) == 0 ? MLT_TYPE_MTU_REPLY : how & 7U;
+  const std::uint32_t type = (how & 7U) != 0 ? how & 7U : (how & 16U) != 0 ? MLT_TYPE_RETIRE : MLT_TYPE_MTU_REPLY;
   datagram.bytes[0] = static_cast<std::byte>((MLT_PROTOCOL_VERSION << 4) | type);
   // Near what is really under way: a made-up transfer alone would only ever meet the early buffer.
   if ((how & 8U) != 0 && !operations_.empty()) {

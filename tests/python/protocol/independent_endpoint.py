@@ -20,7 +20,8 @@ VERSION = 4
 MASK = 2**64 - 1
 OPEN, REFUSE, CONFIRM, HEARTBEAT, GOODBYE, HELLO, BACKSTOP = 1, 2, 3, 4, 5, 6, 16
 CONNECTING, LISTENING = 1, 2
-DATA, ACK, PROBE, BITMAP, STOP, ABORT, MTU_PROBE, MTU_REPLY = 1, 2, 3, 4, 5, 6, 7, 8
+DATA, ACK, PROBE, BITMAP, STOP, ABORT, MTU_PROBE, MTU_REPLY, RETIRE = 1, 2, 3, 4, 5, 6, 7, 8, 9
+RETIRE_LAST = 0x01
 CRITICAL, HAS_CRITICAL, END_OF_ROUND, REPAIR, OVERTAKES, UNCONFIRMED = 1, 2, 4, 8, 16, 32
 POSTED, ACK_ECHO, ACK_ONLY, PROBE_CRITICAL, TRAILING, NOT_POSTED, READY, ECHO = 1, 2, 1, 2, 4, 1, 2, 4
 CHUNK = 8_192
@@ -73,6 +74,8 @@ class Message:
     status: int = 0
     missing: int = 0
     payload: bytes = b""
+    floor: int = 0
+    kept: tuple[int, ...] = ()
 
 
 @dataclass
@@ -119,6 +122,8 @@ class IndependentEndpoint:
         self.sends: dict[tuple[int, int], Send] = {}
         self.next_receive: dict[int, int] = {}
         self.next_send: dict[int, int] = {}
+        self.receive_floor = 0
+        self.kept: set[int] = set()
         self.sequence = 0
         self.highest = self.received = self.echo = self.echo_at = self.since_ack = 0
         self.fresh = False
@@ -252,6 +257,10 @@ class IndependentEndpoint:
             message.tag, message.generation, message.total, message.critical, message.timestamp = fields
             paths, given_up, message.named = struct.unpack("<BxHI", data[40:48])
             assert (paths, given_up) == (1, 0)  # 4.7.6: the only path can't be given up
+        elif kind == RETIRE:
+            message.floor, count = struct.unpack("<II", data[16:24])
+            message.kept = struct.unpack(f"<{count}Q", data[24:])
+            message.tag, message.generation, message.probe_timestamp = 0, 0, 0
         elif kind == ABORT:
             message.tag, message.generation = struct.unpack("<QI", data[16:])
         elif kind in (MTU_PROBE, MTU_REPLY):
@@ -278,6 +287,7 @@ class IndependentEndpoint:
             STOP: self.on_stop,
             ABORT: self.on_abort,
             MTU_PROBE: self.on_mtu_probe,
+            RETIRE: self.on_retire,
         }
         take.get(message.kind, lambda _: None)(message)
 
@@ -288,7 +298,7 @@ class IndependentEndpoint:
     # ---- receiving (7) -----------------------------------------------------------------------------------------------
 
     def post_receive(self, tag: int, total: int, *, element: int, allowed: int = 0) -> Receive:
-        generation = self.next_receive.get(tag, 0)
+        generation = self.next_receive.get(tag, self.receive_floor)
         self.next_receive[tag] = generation + 1
         receive = self.receives[tag, generation] = Receive(bytearray(total), element, allowed)
         return receive
@@ -349,6 +359,13 @@ class IndependentEndpoint:
             receive.status = 5  # 8.1.2
         end = struct.pack("<BxxxII", receive.status, 0, len(receive.data))
         return self.say(self.prefix(STOP, element=receive.element) + self.block() + fields + end, over_tcp=True)
+
+    def on_retire(self, message: Message) -> None:  # 5.2.7; no receive of this one is ever posted ahead of its send
+        self.kept |= set(message.kept)
+        if message.flags & RETIRE_LAST:
+            self.receive_floor = message.floor
+            self.next_receive = {tag: generation for tag, generation in self.next_receive.items() if tag in self.kept}
+            self.kept = set()
 
     def judge(self, message: Message, receive: Receive, *, over: bool) -> None:
         """7.5. Without evidence (7.4.6) it asks at once: what is late costs a repetition, and loopback is quick."""

@@ -110,7 +110,7 @@ def examples(text: str) -> dict[str, bytes]:
 
 SHOWN = examples(TEXT.split("\n## B ")[1])
 FRAMES = {name: SHOWN[name] for name in ("OPEN", "ANSWER", "HELLO", "REFUSE")}
-EXAMPLES = {name: SHOWN[name] for name in ("DATA", "ACK", "PROBE", "BITMAP", "STOP", "ABORT")}
+EXAMPLES = {name: SHOWN[name] for name in ("DATA", "ACK", "PROBE", "BITMAP", "STOP", "ABORT", "RETIRE")}
 COOKIE = 0x1122334455660001
 
 
@@ -167,6 +167,7 @@ BODIES = {
     "BITMAP": ("5IQIIIIB", (*BLOCK, 42, 3, 1_200_000, 0, 3, 0b101)),
     "STOP": ("5IQIIBxxxII", (*BLOCK, 42, 3, 0, 1, 1_432, 4_096)),
     "ABORT": ("QI", (42, 3)),
+    "RETIRE": ("IIQQ", (262_147, 2, 42, 7)),
 }
 PREFIXES = {  # version and type, flags, path and element type, round, sequence
     "DATA": (0x41, 0x06, 0x07, 0, 7),
@@ -175,6 +176,7 @@ PREFIXES = {  # version and type, flags, path and element type, round, sequence
     "BITMAP": (0x44, 0x00, 0x00, 1, 0),
     "STOP": (0x45, 0x04, 0x07, 0, 0),
     "ABORT": (0x46, 0x00, 0x00, 0, 0),
+    "RETIRE": (0x49, 0x01, 0x00, 0, 0),
 }
 
 

@@ -146,19 +146,27 @@ TEST_CASE("post__refuses_without_room_for_bitmaps_and_leaks_none") {
   }
 }
 
-TEST_CASE("post__refuses_more_tags_than_the_table_holds") {
+TEST_CASE("post__refuses_more_tags_in_use_than_the_table_holds_and_takes_others_once_they_are_not") {
   NetworkConfig config;
   config.endpoint.max_tags = 3;
   VirtualNetwork network(config);
+  std::vector<std::unique_ptr<Transfer>> transfers;
   for (std::uint64_t i = 0; i < 4; ++i) {
     TransferOptions options;
     options.tag = options.operation = i + 1;
-    Transfer transfer(network, 1'000, options);
-    CHECK(transfer.post_send() == (i < 3 ? PostStatus::kPosted : PostStatus::kTooManyTags));
-    if (i == 3) continue;
-    REQUIRE(transfer.post_receive() == PostStatus::kPosted);
-    REQUIRE(transfer.run());
+    transfers.push_back(std::make_unique<Transfer>(network, 1'000, options));
+    CHECK(transfers.back()->post_send() == (i < 3 ? PostStatus::kPosted : PostStatus::kTooManyTags));
   }
+  for (std::size_t i = 0; i < 3; ++i) {
+    REQUIRE(transfers[i]->post_receive() == PostStatus::kPosted);
+    REQUIRE(transfers[i]->run());
+  }
+  CHECK(transfers[3]->post_receive() == PostStatus::kTooManyTags);
+  REQUIRE(transfers[3]->post_send() == PostStatus::kPosted);  // now the others are forgotten, here and there
+  network.run_for(kMillisecond);
+  REQUIRE(transfers[3]->post_receive() == PostStatus::kPosted);
+  REQUIRE(transfers[3]->run());
+  for (const auto& transfer : transfers) CHECK(transfer->fault() == "");
 }
 
 // ---- drops by name -------------------------------------------------------------------------------------------------
@@ -182,7 +190,7 @@ TEST_CASE("on_datagram__counts_each_reason_and_writes_nothing") {
   expect(Counter::k_drop_too_short, std::vector<std::byte>(good.begin(), good.begin() + 15));
   expect(Counter::k_drop_too_short, std::vector<std::byte>(good.begin(), good.begin() + 39));
   expect(Counter::k_drop_bad_version, with(MLT_OFFSET_VERSION_TYPE, ((MLT_PROTOCOL_VERSION + 1) << 4) | 1));
-  expect(Counter::k_drop_unknown_type, with(MLT_OFFSET_VERSION_TYPE, (MLT_PROTOCOL_VERSION << 4) | 9));
+  expect(Counter::k_drop_unknown_type, with(MLT_OFFSET_VERSION_TYPE, (MLT_PROTOCOL_VERSION << 4) | 10));
   expect(Counter::k_drop_unknown_flags, with(MLT_OFFSET_FLAGS, 0x40));
   expect(Counter::k_drop_unknown_element, with(MLT_OFFSET_PATH_ELEMENT, 0x0D));
   expect(Counter::k_drop_bad_length, std::vector<std::byte>(good.begin(), good.begin() + 40));

@@ -368,6 +368,10 @@ TEST_CASE("finished_log__finds_what_was_put_until_it_is_replaced") {
     CHECK((log.find(3, {5, generation}) != nullptr) == (generation >= 6));
   }
   CHECK(log.find(2, {5, 9}) == nullptr);
+  log.renumber(3, {5, 8}, 1'000);
+  CHECK(log.find(3, {5, 8}) == nullptr);
+  REQUIRE(log.find(3, {5, 1'000}) != nullptr);
+  CHECK(log.find(3, {5, 1'000})->missing_bytes == 8);
   int recent = 0;
   log.each_since(8, [&](const core::FinishedReceive& finished) {
     CHECK(finished.finished_ns >= 8);

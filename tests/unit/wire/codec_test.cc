@@ -101,7 +101,7 @@ TEST_CASE("decode__every_reason_by_name") {
   CHECK(decode(changed(0, 0x01)) == DropReason::kBadVersion);
   CHECK(decode(changed(0, 0x11)) == DropReason::kBadVersion);
   CHECK(decode(changed(0, 0x40)) == DropReason::kUnknownType);
-  CHECK(decode(changed(0, 0x49)) == DropReason::kUnknownType);
+  CHECK(decode(changed(0, 0x4A)) == DropReason::kUnknownType);
   CHECK(decode(changed(0, 0x4F)) == DropReason::kUnknownType);
   for (const unsigned flag : {0x40U, 0x80U}) CHECK(decode(changed(1, flag)) == DropReason::kUnknownFlags);
   for (const unsigned element : {13U, 14U, 15U}) CHECK(decode(changed(2, element)) == DropReason::kUnknownElement);

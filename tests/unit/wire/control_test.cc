@@ -132,6 +132,10 @@ DropReason decode(const std::vector<std::byte>& bytes) {
       wire::MtuReply reply;
       return wire::decode_mtu_reply(view, prefix, reply);
     }
+    case PacketType::kRetire: {
+      wire::Retire retire;
+      return wire::decode_retire(view, prefix, retire);
+    }
   }
   return DropReason::kUnknownType;
 }
@@ -204,6 +208,34 @@ TEST_CASE("abort__round_trip_and_exact_length") {
   }
   bytes.push_back(std::byte{0});
   CHECK(decode(bytes) == DropReason::kBadLength);
+}
+
+TEST_CASE("retire__round_trip_and_exact_length") {
+  for (const std::uint32_t count : {0U, 1U, 128U}) {
+    CAPTURE(count);
+    wire::Retire sent;
+    sent.prefix = prefix_of(PacketType::kRetire, MLT_RETIRE_FLAG_LAST);
+    sent.floor = 0x0004'0007;
+    sent.kept_count = count;
+    for (std::uint32_t i = 0; i < count; ++i) sent.kept[i] = 0x1122'3344'5566'7788 + i;
+    std::vector<std::byte> bytes(wire::kMaxControlBytes);
+    bytes.resize(wire::encode_retire(sent, bytes.data()));
+    CHECK(bytes.size() == 24 + 8 * count);
+    wire::Prefix prefix;
+    wire::Retire retire;
+    REQUIRE(wire::decode_prefix(bytes, prefix) == DropReason::kNone);
+    REQUIRE(wire::decode_retire(bytes, prefix, retire) == DropReason::kNone);
+    CHECK(retire.prefix.flags == MLT_RETIRE_FLAG_LAST);
+    CHECK(retire.floor == sent.floor);
+    REQUIRE(retire.kept_count == count);
+    for (std::uint32_t i = 0; i < count; ++i) CHECK(retire.kept[i] == sent.kept[i]);
+    for (std::size_t length = 0; length < bytes.size(); ++length) {
+      CHECK(decode({bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(length)}) ==
+            (length < 24 ? DropReason::kTooShort : DropReason::kBadLength));
+    }
+    bytes.push_back(std::byte{0});
+    CHECK(decode(bytes) == DropReason::kBadLength);
+  }
 }
 
 TEST_CASE("ack__round_trip") {
@@ -402,7 +434,7 @@ TEST_CASE("decode__flags_of_other_types_are_refused") {
   CHECK(decode(with_flags(ack_bytes(), 0x04)) == DropReason::kUnknownFlags);
   CHECK(decode(with_flags(probe_bytes(1), 0x08)) == DropReason::kUnknownFlags);
   CHECK(decode(with_flags(bitmap_bytes(0, 8, 1), 0x08)) == DropReason::kUnknownFlags);
-  CHECK(decode(with_flags(stop_bytes(), 0x01)) == DropReason::kUnknownFlags);
+  CHECK(decode(with_flags(stop_bytes(), 0x02)) == DropReason::kUnknownFlags);
 }
 
 TEST_CASE("decode__mutations_of_every_byte_and_random_bytes_stay_inside") {

@@ -109,7 +109,15 @@ std::string examples() {
   wire::encode_mtu_probe(mtu_probe, out.data());
   text += hex("MTU_PROBE", out.data(), mtu_probe.bytes);
   const wire::MtuReply mtu_reply{prefix_of(PacketType::kMtuReply, 0, {}, 0), 1'300'000, 32};
-  return text + hex("MTU_REPLY", out.data(), wire::encode_mtu_reply(mtu_reply, out.data()));
+  text += hex("MTU_REPLY", out.data(), wire::encode_mtu_reply(mtu_reply, out.data()));
+
+  wire::Retire retire;
+  retire.prefix = prefix_of(PacketType::kRetire, MLT_RETIRE_FLAG_LAST, {}, 0);
+  retire.floor = 262'147;
+  retire.kept_count = 2;
+  retire.kept[0] = 42;
+  retire.kept[1] = 7;
+  return text + hex("RETIRE", out.data(), wire::encode_retire(retire, out.data()));
 }
 
 }  // namespace

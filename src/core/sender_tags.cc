@@ -1,0 +1,140 @@
+// What the sender remembers of tags, and how it forgets those that are not in use.
+//
+// A tag is in use as long as one of its sends is not over, or one that was given up has not met its receive. Of the
+// others both sides know that every transfer is over. The sender forgets them, many at once, and says so: which tags it
+// keeps, and the generation with which a tag that it does not know begins from now on (the floor). The floor lies
+// beyond every generation of what it forgets, so that nothing old is taken for new, and so far beyond that no receive
+// that the other side has posted ahead can have a number there. A tag whose own numbers have come to lie so far from
+// the floor that the two can't be compared is known for good.
+#include "core/sender.h"
+
+namespace mlt::core {
+
+SendTag* Sender::tag_for_post(std::uint16_t rank, std::uint64_t tag) {
+  if (SendTag* entry = shared_.send_tags.find(rank, tag)) return entry;
+  Peer& peer = shared_.peers[rank];
+  // Before it is put in: what is forgotten, and what is kept, are the tags that had a number already.
+  ++peer.new_tags;
+  retire_if_due(rank);
+  SendTag* entry = shared_.send_tags.find_or_insert(rank, tag);
+  if (entry == nullptr) {
+    for (std::uint16_t other = 0; other < shared_.config.peers; ++other) retire_tags(other);
+    entry = shared_.send_tags.find_or_insert(rank, tag);
+    if (entry == nullptr) return nullptr;
+  }
+  ++peer.tags;
+  // PROTOCOL 5.2.5: Both sides count a tag that they do not know from the floor on
+  entry->base = entry->generation = peer.send_floor;
+  return entry;
+}
+
+template <typename Change>
+void Sender::change_tag(SendTag& entry, Change&& change) {
+  Peer& peer = shared_.peers[entry.peer];
+  peer.tags_held -= entry.is_held() ? 1U : 0U;
+  peer.tags_unknown -= entry.is_unknown() ? 1U : 0U;
+  change();
+  peer.tags_held += entry.is_held() ? 1U : 0U;
+  peer.tags_unknown += entry.is_unknown() ? 1U : 0U;
+}
+
+// Of a send that is posted.
+std::uint32_t Sender::take_generation(SendTag& entry) {
+  const std::uint32_t generation = entry.generation;
+  change_tag(entry, [&] {
+    ++entry.generation;
+    ++entry.in_progress;
+    // PROTOCOL 5.2.9: A sender MUST NOT forget a tag whose next generation is 2^29 or more from the floor ...
+    entry.stays = entry.stays || is_far(entry.generation, shared_.peers[entry.peer].send_floor);
+  });
+  if (is_far(entry.generation, entry.base)) entry.base = entry.generation - kFarGenerations;
+  return generation;
+}
+
+void Sender::leave_tag(const SendState& state, bool is_matched) {
+  SendTag* entry = shared_.send_tags.find(state.request.peer, state.request.tag);
+  MLT_CHECK(entry != nullptr && entry->in_progress > 0);
+  change_tag(*entry, [&] {
+    --entry->in_progress;
+    if (is_matched) return;
+    if (entry->has_unmatched && is_after(entry->unmatched_generation, state.generation)) return;
+    entry->has_unmatched = true;
+    entry->unmatched_generation = state.generation;
+  });
+  retire_if_due(state.request.peer);
+}
+
+void Sender::note_posted(std::uint16_t rank, const wire::TransferId& transfer) {
+  SendTag* entry = shared_.send_tags.find(rank, transfer.tag);
+  // Not of an earlier time, when the tag was known.
+  if (entry == nullptr || is_after(entry->base, transfer.generation)) return;
+  if (!is_after(entry->generation, transfer.generation)) return;
+  change_tag(*entry, [&] {
+    entry->known_there = true;
+    // Receives of a tag are posted in order: those before have met their sends.
+    if (!is_after(entry->unmatched_generation, transfer.generation)) entry->has_unmatched = false;
+  });
+  retire_if_due(rank);
+}
+
+// When there are many new ones, and enough to forget that listing the others is worth it.
+void Sender::retire_if_due(std::uint16_t rank) {
+  const Peer& peer = shared_.peers[rank];
+  if (peer.new_tags < shared_.config.retire_after_per_peer()) return;
+  if (8 * std::uint64_t{peer.tags - peer.tags_held} >= peer.tags_held) retire_tags(rank);
+}
+
+// Forgets what is not in use, if that can be said now.
+void Sender::retire_tags(std::uint16_t rank) {
+  Peer& peer = shared_.peers[rank];
+  if (!peer.up || shared_.config.retire_after == 0 || retirements_due_.contains(rank)) return;
+  // PROTOCOL 5.2.8: A sender MUST NOT list more tags whose receives it does not know to be posted than 2,048, nor more
+  //     than 2^18 in all, and forgets later instead
+  if (peer.tags_unknown > shared_.config.unknown_tags || peer.tags_held > kMaxListedTags) return;
+  if (peer.tags == peer.tags_held) return;
+  std::uint32_t floor = peer.send_floor;
+  shared_.send_tags.each_of(rank, [&](SendTag& entry) {
+    // PROTOCOL 5.2.4: A sender MUST NOT forget a tag that is in use ...
+    entry.kept = entry.is_held();
+    if (entry.kept) return;
+    if (is_after(entry.generation, floor)) floor = entry.generation;
+    shared_.send_tags.erase(entry);
+  });
+  // PROTOCOL 5.2.6: the floor is 2^18 more than the largest of the floor before and the next generations of the tags
+  //     that are forgotten
+  peer.send_floor = floor + kGenerationGap;
+  // PROTOCOL 5.2.9: A sender MUST NOT forget a tag whose next generation is 2^29 or more from the floor ...
+  shared_.send_tags.each_of(
+      rank, [&](SendTag& entry) { entry.stays = entry.stays || is_far(entry.generation, peer.send_floor); });
+  peer.tags = peer.tags_held;
+  peer.new_tags = 0;
+  peer.retire_at = shared_.send_tags.first_of(rank);
+  retirements_due_.set(rank);
+}
+
+// One message of the list of tags that are kept.
+bool Sender::fill_retirement(ControlOutput& output) {
+  if (retirements_due_.empty()) return false;
+  const auto rank = static_cast<std::uint16_t>(retirements_due_.first());
+  Peer& peer = shared_.peers[rank];
+  // PROTOCOL 4.10.2: It says that the sender has forgotten its tags to this receiver but for those listed (5.2.6).
+  wire::Retire retire;
+  retire.prefix.type = wire::PacketType::kRetire;
+  retire.prefix.cookie = peer.remote_cookie;
+  retire.floor = peer.send_floor;
+  while (peer.retire_at != kNil && retire.kept_count < MLT_MAX_RETIRE_TAGS) {
+    SendTag& entry = shared_.send_tags.at(peer.retire_at);
+    peer.retire_at = entry.next_of_peer;
+    if (std::exchange(entry.kept, false)) retire.kept[retire.kept_count++] = entry.tag;
+  }
+  if (peer.retire_at == kNil) {
+    retire.prefix.flags = MLT_RETIRE_FLAG_LAST;
+    retirements_due_.clear(rank);
+  }
+  output.peer = rank;
+  output.size = wire::encode_retire(retire, output.bytes);
+  shared_.counters.add(Counter::k_retirements_sent);
+  return true;
+}
+
+}  // namespace mlt::core
