@@ -9,6 +9,7 @@
 #   make bench   the benchmarks
 #   make targets what mlt must reach beside its peers, measured (docs/results/line-rate.md); five minutes, as root
 #   make attacks  attacks a running job from a host of its own (docs/results/attacks.md); three minutes, as root
+#   make chaos    real ranks in a bad network, judged by the oracle; CHAOS_ARGS="--seconds 600" writes docs/results/chaos.md
 #   make lint    ruff, mypy, clang-format
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
@@ -20,7 +21,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 CPP_SOURCES := $(shell git ls-files 'src/*' CMakeLists.txt 2>/dev/null)
 PY_SOURCES := $(shell git ls-files 'python/*' 'plugins/*' 'switch_configs/*' pyproject.toml 2>/dev/null)
 
-.PHONY: demo test test-cpp test-python test-live test-asan test-tsan fuzz swarm micro mutants clang bench targets attacks lint format wheel system clean help
+.PHONY: demo test test-cpp test-python test-live test-asan test-tsan fuzz swarm micro mutants clang bench targets attacks chaos lint format wheel system clean help
 help:
 	@sed -n 's/^#   //p' Makefile
 
@@ -112,6 +113,12 @@ targets: $(VENV)/.wheel
 
 attacks: $(VENV)/.wheel
 	$(BIN)/python tools/attacks $(ATTACKS_ARGS)
+
+# Half a minute, as root; CHAOS_ARGS="--seconds 600" is the long form.
+chaos: $(VENV)/.wheel
+	$(BIN)/cmake --preset default
+	$(BIN)/cmake --build --preset default --target mlt_chaos_judge mlt_chaos_wire mlt_chaos_clock
+	$(BIN)/python tools/chaos $(CHAOS_ARGS)
 
 lint: $(VENV)/.wheel
 	$(BIN)/ruff check python plugins switch_configs tests tools examples

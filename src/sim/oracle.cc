@@ -20,10 +20,6 @@ constexpr base::DurationNs kTellNs = 3 * base::kSecond;
 // Between a deadline and the end of its receive: a host that is awake needs no more.
 constexpr base::DurationNs kDeadlineSlackNs = 10 * base::kMicrosecond;
 
-bool arrived(const Completion& completion, std::uint32_t segment) {
-  return completion.received_bitmap.empty() || ((completion.received_bitmap[segment / 64] >> (segment % 64)) & 1U) != 0;
-}
-
 }  // namespace
 
 Oracle::Oracle(VirtualDriver& driver, bool faultless)
@@ -61,6 +57,15 @@ void Oracle::violate(int rule, const Operation& operation, const std::string& te
                   std::to_string(operation.id) + " of rank " + std::to_string(operation.plan.host) + ", peer " +
                   std::to_string(operation.plan.peer) + ", tag " + std::to_string(operation.plan.tag) + ", " +
                   std::to_string(operation.plan.bytes) + " bytes: " + text);
+}
+
+void Oracle::hold(const Operation& operation, const Finding& verdict) {
+  if (verdict) violate(verdict->rule, operation, verdict->text);
+}
+
+Side Oracle::side_of(const Operation& operation) {
+  return {&operation.plan,     operation.kind,   operation.ended,        operation.lost,
+          operation.cancelled, operation.status, operation.missing_bytes};
 }
 
 // ---- completions ---------------------------------------------------------------------------------------------------
@@ -109,64 +114,32 @@ void Oracle::check_common(Operation& operation, const Completion& completion) {
 void Oracle::check_end(const Operation& operation, const Completion& completion) {
   const Plan& plan = operation.plan;
   const HostConfig& host = simulator_.host(plan.host).config();
-  const base::TimeNs now = host.clock.local(simulator_.now());
-  const base::DurationNs late = now - operation.posted_ns - plan.deadline_ns;
-  if (plan.deadline_ns > 0 && late > kDeadlineSlackNs + host.wake_up_ns && !paused_[plan.host]) {
-    violate(3, operation, "ended " + std::to_string(late) + " ns after its deadline");
-  }
-  const base::DurationNs timeout = plan.timeout_ns > 0 ? plan.timeout_ns : host.endpoint.operation_timeout_ns;
-  const base::DurationNs beyond = now - operation.posted_ns - timeout;
-  if (beyond > kDeadlineSlackNs + host.wake_up_ns && !paused_[plan.host]) {
-    violate(14, operation, "ended " + std::to_string(beyond) + " ns after its timeout");
-  }
+  Duration duration;
+  duration.took_ns = host.clock.local(simulator_.now()) - operation.posted_ns;
+  duration.timeout_ns = plan.timeout_ns > 0 ? plan.timeout_ns : host.endpoint.operation_timeout_ns;
+  duration.slack_ns = paused_[plan.host] ? base::kNever : kDeadlineSlackNs + host.wake_up_ns;
+  hold(operation, check_duration(side_of(operation), duration));
   const auto match = matches_.find(operation.key);
   const core::OperationId other_id =
       operation.kind == CompletionKind::kSend ? match->second.receive : match->second.send;
   const Operation* other = other_id == 0 ? nullptr : operations_[other_id - 1].get();
-  switch (completion.status) {
-    case CompletionStatus::kTimedOut:
-      if (now < operation.posted_ns + timeout) violate(3, operation, "timed out before its time");
-      // Both sides are there, and the faults are over long before a default timeout: nothing excuses it.
-      if (plan.timeout_ns == 0 && other != nullptr && !other_failed(*other)) {
-        violate(3, operation, "timed out, although its other side was posted");
-      }
-      // Who gives up tells the other side over a connection that loses nothing.
-      if (plan.timeout_ns == 0 && other != nullptr && other->ended && other->ended_ns > operation.posted_virtual_ns &&
-          simulator_.now() - other->ended_ns > kTellNs &&
-          simulator_.connection(plan.host, plan.peer) == operation.key.connection) {
-        violate(3, operation, "timed out long after its other side had given up");
-      }
-      return;
-    case CompletionStatus::kDeadline:
-      if (operation.kind == CompletionKind::kReceive &&
-          (plan.deadline_ns == 0 || now < operation.posted_ns + plan.deadline_ns)) {
-        violate(3, operation, "ended by a deadline that has not passed");
-      }
-      return;
-    case CompletionStatus::kPeerFailed:
-      if (simulator_.connection(plan.host, plan.peer) == operation.key.connection && !operation.too_long &&
-          !may_be_too_long(operation)) {
-        violate(3, operation, "the peer is said to have failed, but the connection is up");
-      }
-      // A path limit may end it before it reads how its receiver did (18.1.5).
-      if (operation.told && !operation.too_long && !may_be_too_long(operation)) {
-        violate(3, operation, "its receiver ended it well and left in order, and it failed");
-      }
-      return;
-    case CompletionStatus::kCancelled:
-      if (!operation.cancelled && (other == nullptr || !(other_failed(*other) || outcome_forgotten(*other)))) {
-        violate(3, operation, "cancelled by nobody");
-      }
-      return;
-    case CompletionStatus::kSizeMismatch:
-      if (other == nullptr || other->plan.bytes == plan.bytes) violate(3, operation, "sizes do not differ");
-      return;
-    case CompletionStatus::kTypeMismatch:
-      if (other == nullptr || other->plan.element == plan.element) violate(3, operation, "types do not differ");
-      return;
-    case CompletionStatus::kComplete:
-    case CompletionStatus::kWithinBound:
-      return;
+  const Side other_side = other == nullptr ? Side{} : side_of(*other);
+  hold(operation, check_reason(side_of(operation), other == nullptr ? nullptr : &other_side,
+                               other != nullptr && outcome_forgotten(*other)));
+  const bool connected = simulator_.connection(plan.host, plan.peer) == operation.key.connection;
+  if (completion.status == CompletionStatus::kTimedOut && plan.timeout_ns == 0 && other != nullptr) {
+    // Both sides are there, and the faults are over long before a default timeout: nothing excuses it.
+    if (!gave_reason(other_side)) violate(3, operation, "timed out, although its other side was posted");
+    // Who gives up tells the other side over a connection that loses nothing.
+    if (other->ended && other->ended_ns > operation.posted_virtual_ns && simulator_.now() - other->ended_ns > kTellNs &&
+        connected) {
+      violate(3, operation, "timed out long after its other side had given up");
+    }
+  }
+  if (completion.status == CompletionStatus::kPeerFailed && !operation.too_long && !may_be_too_long(operation)) {
+    if (connected) violate(3, operation, "the peer is said to have failed, but the connection is up");
+    // A path limit may end it before it reads how its receiver did (18.1.5).
+    if (operation.told) violate(3, operation, "its receiver ended it well and left in order, and it failed");
   }
 }
 
@@ -180,11 +153,6 @@ std::uint32_t Oracle::longest_datagram(const Operation& operation) const {
   return std::min(operation.plan.bytes, segment) + MLT_DATA_HEADER_BYTES;
 }
 
-// Whether an operation gives its other side a reason to end as cancelled.
-bool Oracle::other_failed(const Operation& operation) const {
-  return operation.cancelled || operation.lost || (operation.ended && core::is_failure(operation.status));
-}
-
 // A sender that asks for an outcome so late that as many others were logged since is told "finished before", and claims
 // no success.
 bool Oracle::outcome_forgotten(const Operation& operation) const {
@@ -193,20 +161,10 @@ bool Oracle::outcome_forgotten(const Operation& operation) const {
          receives_ended_[host] - operation.ended_at >= simulator_.host(host).config().endpoint.finished_log;
 }
 
-void Oracle::check_send(Operation& operation, const Completion& completion) {
-  if (core::is_failure(completion.status)) return;
+void Oracle::check_send(Operation& operation, const Completion&) {
   const Match& match = matches_.at(operation.key);
-  if (match.receive == 0) return violate(3, operation, "succeeded, but nobody posted its receive");
-  const Operation& receive = *operations_[match.receive - 1];
-  if (receive.lost) return;  // it ended there, and then its process died
-  // A receive that ended without success never reads as success here.
-  if (!receive.ended) return violate(3, operation, "succeeded before its receive ended");
-  if (receive.status != completion.status || receive.missing_bytes != completion.missing_bytes) {
-    violate(3, operation,
-            "ends with status " + std::to_string(static_cast<int>(completion.status)) + " and " +
-                std::to_string(completion.missing_bytes) + " bytes missing, its receive with " +
-                std::to_string(static_cast<int>(receive.status)) + " and " + std::to_string(receive.missing_bytes));
-  }
+  const Side receive = match.receive == 0 ? Side{} : side_of(*operations_[match.receive - 1]);
+  hold(operation, check_agreement(side_of(operation), match.receive == 0 ? nullptr : &receive));
 }
 
 void Oracle::check_receive(Operation& operation, const Completion& completion) {
@@ -216,50 +174,16 @@ void Oracle::check_receive(Operation& operation, const Completion& completion) {
   check_contents(operation, completion);
 }
 
-// Rule 1, and 8: what the status promises, by arithmetic of its own.
+// Rules 1 and 8, and that what succeeds was sent.
 void Oracle::check_status(const Operation& receive, const Completion& completion) {
   const Plan& plan = receive.plan;
-  const std::uint64_t element = wire::element_bytes(plan.element);
-  const std::uint64_t elements = plan.bytes / element;
-  const std::uint64_t missing = completion.missing_bytes;
-  if (missing % element != 0) violate(1, receive, "part of an element is missing");
-  // The definition itself: the most elements that are no larger a fraction than the bound, in double precision.
-  const auto within = [&](std::uint64_t lost) {
-    return lost == 0 || static_cast<double>(lost) / static_cast<double>(elements) <= plan.loss_bound;
-  };
-  const std::uint64_t allowed = completion.allowed_missing_bytes / element;
-  if (completion.allowed_missing_bytes % element != 0 || !within(allowed) || (elements > 0 && within(allowed + 1))) {
-    violate(1, receive, std::to_string(allowed) + " elements may be missing, which is not what the bound allows");
+  hold(receive, check_bound(plan, completion));
+  if (completion.status == CompletionStatus::kWithinBound && faultless_ && plan.stop == core::StopPolicy::kPatient &&
+      plan.peer != overrunning_) {
+    violate(8, receive, std::to_string(completion.missing_bytes) + " bytes lost on a network without faults");
   }
-  switch (completion.status) {
-    case CompletionStatus::kComplete:
-      if (missing != 0) violate(1, receive, "complete, but something is missing");
-      break;
-    case CompletionStatus::kWithinBound:
-      if (missing == 0) violate(1, receive, "within its bound, but nothing is missing");
-      if (!within(missing / element)) {
-        violate(1, receive, std::to_string(missing) + " bytes are missing, beyond the bound");
-      }
-      if (faultless_ && plan.stop == core::StopPolicy::kPatient && plan.peer != overrunning_) {
-        violate(8, receive, std::to_string(missing) + " bytes lost on a network without faults");
-      }
-      break;
-    default:
-      return;
-  }
-  const Match& match = matches_.at(receive.key);
-  if (match.send == 0) return violate(2, receive, "succeeded, but nobody sent it");
-  const Operation& send = *operations_[match.send - 1];
-  if (send.plan.bytes != plan.bytes || send.plan.element != plan.element) {
-    return violate(3, receive, "succeeded with a send of another size or type");
-  }
-  for (std::uint32_t segment = 0; segment < completion.segment_count; ++segment) {
-    const bool critical = send.plan.tags.size() == completion.segment_count ? send.plan.tags[segment].is_critical()
-                                                                            : send.plan.uniform_tag.is_critical();
-    if (critical && !arrived(completion, segment) && plan.bytes > 0) {
-      return violate(1, receive, "critical segment " + std::to_string(segment) + " is missing");
-    }
-  }
+  const core::OperationId send = matches_.at(receive.key).send;
+  hold(receive, check_source(plan, completion, send == 0 ? nullptr : &operations_[send - 1]->plan));
 }
 
 // Rule 2: what arrived is what was sent, at its place; what did not is filled, or as it was.
@@ -267,27 +191,24 @@ void Oracle::check_contents(const Operation& receive, const Completion& completi
   const Plan& plan = receive.plan;
   const std::span<const std::byte> data = std::span(receive.memory).subspan(kCanaryBytes, plan.bytes);
   const Match& match = matches_.at(receive.key);
-  const bool failed = core::is_failure(completion.status);
-  std::uint64_t missing = 0;
-  for (std::uint32_t segment = 0; segment < completion.segment_count; ++segment) {
-    const std::size_t begin = std::min<std::size_t>(std::size_t{segment} * completion.segment_bytes, plan.bytes);
-    const std::size_t end = std::min<std::size_t>(plan.bytes, begin + completion.segment_bytes);
-    const std::span<const std::byte> got = data.subspan(begin, end - begin);
-    if (arrived(completion, segment)) {
+  Finding wrong;
+  for_each_part(plan, completion, [&](const Part& part) {
+    const std::span<const std::byte> got = data.subspan(part.begin, part.end - part.begin);
+    if (part.source == Source::kSent) {
       // A segment that arrived must have been sent; of a failed transfer too.
-      if (got.empty()) continue;
-      if (match.send == 0) return violate(2, receive, "a segment arrived that nobody sent");
-      const std::size_t at = first_difference(match.send, 0, begin, got);
-      if (at != end) return violate(2, receive, "wrong bytes from " + std::to_string(at));
-      continue;
+      if (got.empty()) return true;
+      const std::size_t at = match.send == 0 ? 0 : first_difference(match.send, 0, part.begin, got);
+      if (match.send == 0)
+        wrong = Violation{2, "a segment arrived that nobody sent"};
+      else if (at != part.end)
+        wrong = {2, "wrong bytes from " + std::to_string(at)};
+    } else if (part.source == Source::kZero ? !std::ranges::all_of(got, [](std::byte b) { return b == std::byte{0}; })
+                                            : first_difference(receive.id, 0, part.begin, got) != part.end) {
+      wrong = Violation{2, "missing segment " + std::to_string(part.segment) + " is not filled as promised"};
     }
-    missing += end - begin;
-    const bool zero = !failed && plan.fill == core::Fill::kZero && !plan.by_place_function;
-    const bool right = zero ? std::ranges::all_of(got, [](std::byte b) { return b == std::byte{0}; })
-                            : first_difference(receive.id, 0, begin, got) == end;
-    if (!right) return violate(2, receive, "missing segment " + std::to_string(segment) + " is not filled as promised");
-  }
-  if (missing != completion.missing_bytes) violate(2, receive, "missing_bytes does not agree with the bitmap");
+    return !wrong;
+  });
+  hold(receive, wrong ? wrong : check_missing_bytes(plan, completion));
 }
 
 // The application has its memory back, and uses it for something else.

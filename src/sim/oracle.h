@@ -17,7 +17,8 @@
 //  14  an operation whose end is settled ends at once
 //  15  what a datagram says of its transfer and path is true
 //  16  no path is found to carry short datagrams only where every link carries all
-// It knows the protocol's promises and nothing of how they are kept.
+// It knows the protocol's promises and nothing of how they are kept. The rules over one transfer are functions on plain
+// records (sim/completion_rules.h), so that runs on real sockets are judged by them too (tests/sim/chaos).
 #pragma once
 
 #include <algorithm>
@@ -28,31 +29,12 @@
 #include <string>
 #include <vector>
 
+#include "sim/completion_rules.h"
 #include "sim/receive_watch.h"
 #include "sim/send_watch.h"
 #include "sim/virtual_driver.h"
 
 namespace mlt::sim {
-
-// One side of a transfer, as an application would ask for it.
-struct Plan {
-  std::uint16_t host = 0;
-  std::uint16_t peer = 0;
-  std::uint64_t tag = 0;
-  std::uint32_t bytes = 0;
-  wire::ElementType element = wire::ElementType::kFloat32;
-  base::DurationNs timeout_ns = 0;
-  // Sends.
-  std::uint32_t order = 0;
-  core::SegmentTag uniform_tag = core::SegmentTag::important(0);
-  std::vector<core::SegmentTag> tags;
-  // Receives.
-  double loss_bound = 0;
-  core::StopPolicy stop = core::StopPolicy::kPatient;
-  core::Fill fill = core::Fill::kZero;
-  base::DurationNs deadline_ns = 0;
-  bool by_place_function = false;
-};
 
 inline constexpr std::uint32_t kNoShortLink = ~std::uint32_t{0};
 
@@ -171,11 +153,12 @@ class Oracle final : private Observer {
   void check_early(const Operation& receive, const std::vector<std::uint32_t>& offsets);
   void mix_contents(const Operation& operation, const core::Completion& completion);
   void end(Operation& operation);
-  bool other_failed(const Operation& operation) const;
+  static Side side_of(const Operation& operation);
   bool outcome_forgotten(const Operation& operation) const;
   static void place(void* context, std::uint64_t offset, std::span<const std::byte> payload);
   static void judge(void* context, std::uint32_t first, std::uint32_t count);
   void violate(int rule, const Operation& operation, const std::string& text);
+  void hold(const Operation& operation, const Finding& verdict);
 
   VirtualDriver& simulator_;
   bool faultless_;
