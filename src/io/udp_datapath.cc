@@ -287,7 +287,10 @@ std::size_t UdpDatapath::receive(base::TimeNs now, std::size_t budget_runs, Rece
   // What is dropped here costs budget too: a flood of empty datagrams must not keep the owner's thread.
   for (std::size_t attempt = 0; attempt < budget_runs; ++attempt) {
     bool delivered = false;
-    if (!receive_one(now, realtime_offset_ns, sink, delivered)) break;
+    if (!receive_one(now, realtime_offset_ns, sink, delivered)) {
+      drained_ns_ = now;
+      break;
+    }
     if (delivered) ++handed_up;
   }
   return handed_up;
@@ -337,7 +340,10 @@ bool UdpDatapath::receive_one(base::TimeNs now, base::DurationNs realtime_offset
     } else if (header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_TIMESTAMPNS) {
       timespec arrival{};
       std::memcpy(&arrival, CMSG_DATA(header), sizeof arrival);
-      run.arrival_ns = std::min(now, nanoseconds(arrival) + realtime_offset_ns);
+      // The wall clock may have been set since the stamp. What is read now did not come before the socket was last
+      // empty.
+      const base::TimeNs stamp = nanoseconds(arrival) + realtime_offset_ns;
+      run.arrival_ns = stamp >= drained_ns_ && stamp <= now ? stamp : now;
     } else if (header->cmsg_level == IPPROTO_IPV6 && header->cmsg_type == IPV6_TCLASS) {
       std::memcpy(&value, CMSG_DATA(header), sizeof value);
       run.ecn = static_cast<base::Ecn>(value & 3);

@@ -108,6 +108,7 @@ class UdpDatapath final : public NetworkDatapath {
   alignas(cmsghdr) std::array<std::byte, 64> send_control_;
   alignas(cmsghdr) std::array<std::byte, 128> receive_control_;
   std::vector<std::byte> receive_buffer_;
+  base::TimeNs drained_ns_ = 0;  // when the socket was last found empty
 };
 
 }  // namespace mlt::io

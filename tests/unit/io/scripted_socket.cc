@@ -4,6 +4,7 @@
 #include <netinet/in.h>
 #include <netinet/udp.h>
 #include <sys/socket.h>
+#include <time.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -34,6 +35,18 @@ bool is_segmented(const msghdr* message) {
     if (header->cmsg_level == IPPROTO_UDP && header->cmsg_type == UDP_SEGMENT) return true;
   }
   return false;
+}
+
+void shift_stamps(msghdr* message, long long by_ns) {
+  for (cmsghdr* header = CMSG_FIRSTHDR(message); header != nullptr; header = CMSG_NXTHDR(message, header)) {
+    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_TIMESTAMPNS) continue;
+    timespec stamp{};
+    std::memcpy(&stamp, CMSG_DATA(header), sizeof stamp);
+    const long long shifted = stamp.tv_sec * 1'000'000'000LL + stamp.tv_nsec + by_ns;
+    stamp.tv_sec = shifted / 1'000'000'000LL;
+    stamp.tv_nsec = shifted % 1'000'000'000LL;
+    std::memcpy(CMSG_DATA(header), &stamp, sizeof stamp);
+  }
 }
 
 }  // namespace
@@ -70,7 +83,9 @@ ssize_t recvmsg(int fd, msghdr* message, int flags) {
   static auto* const real = next_definition<ssize_t(int, msghdr*, int)>("recvmsg");
   mlt::io_test::ScriptedCall call;
   if (take(mlt::io_test::socket_script().recvmsg, call) && call.error != 0) return -1;
-  return real(fd, message, flags);
+  const ssize_t got = real(fd, message, flags);
+  if (got >= 0) shift_stamps(message, mlt::io_test::socket_script().stamps_shift_ns);
+  return got;
 }
 
 }  // extern "C"

@@ -13,6 +13,7 @@ struct ScriptedCall {
 
 struct SocketScript {
   std::deque<ScriptedCall> sendmsg, sendmmsg, recvmsg;
+  long long stamps_shift_ns = 0;      // of every arrival stamp: the wall clock was set since it was taken
   int segmented_sends_fail_with = 0;  // errno for every sendmsg() with UDP_SEGMENT; 0: none
 
   bool empty() const { return sendmsg.empty() && sendmmsg.empty() && recvmsg.empty(); }

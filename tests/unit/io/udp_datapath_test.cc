@@ -275,3 +275,23 @@ TEST_CASE("receive__a_flood_of_empty_datagrams_costs_budget") {
   CHECK(datapath->receive(0, 4, sink) == 0);
   CHECK(io::counter_value(datapath->counters(), "udp_receive_empty") == 4);
 }
+
+TEST_CASE("receive__a_wall_clock_that_was_set_dates_no_arrival_back") {
+  struct Sink final : io::ReceiveSink {
+    void on_run(const base::ReceivedRun& run) override { arrivals.push_back(run.arrival_ns); }
+    std::vector<base::TimeNs> arrivals;
+  };
+  UdpPair pair;
+  const TestRun run(1, 0, 1, 100);
+  Sink sink;
+  const base::TimeNs empty = io::monotonic_now();
+  REQUIRE(pair.one->receive(empty, 8, sink) == 0);
+  for (const long long hours : {0, 2, -2}) {
+    socket_script().stamps_shift_ns = hours * 3'600'000'000'000LL;
+    REQUIRE(pair.zero->send(io::monotonic_now(), run.get()) == SendStatus::kSent);
+    const base::TimeNs now = io::monotonic_now();
+    REQUIRE(pair.one->receive(now, 8, sink) == 1);
+    CHECK(sink.arrivals.back() >= empty);
+    CHECK(sink.arrivals.back() <= now);
+  }
+}
