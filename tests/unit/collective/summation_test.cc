@@ -3,6 +3,8 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -88,4 +90,69 @@ TEST_CASE("summation__segments_of_another_size_than_the_connection_carries_are_r
   CHECK(service.bytes_held() == 0);
   service.on_message(0, 0, shape_of(1, 10'000));
   CHECK(std::holds_alternative<Registered>(verbs.last));
+}
+
+namespace {
+
+// A service whose worker 1 shares memory with it: its segments are longer than the grid that sums are counted on.
+class MixedVerbs final : public Verbs {
+ public:
+  mlt::core::PostStatus post_send(TimeNs, const mlt::core::SendRequest& request) override {
+    result.assign(request.data.begin(), request.data.end());
+    return mlt::core::PostStatus::kPosted;
+  }
+  mlt::core::PostStatus post_recv(TimeNs, const mlt::core::ReceiveRequest& request) override {
+    receives.push_back(request);
+    return mlt::core::PostStatus::kPosted;
+  }
+  void cancel(TimeNs, OperationId, mlt::core::CompletionKind) override {}
+  bool send_message(std::uint16_t, std::span<const std::byte> bytes) override {
+    last = decode(bytes).value();
+    return true;
+  }
+  std::uint32_t segment_bytes(std::uint16_t peer) const override { return peer == 1 ? 4 * 1'432 : 1'432; }
+  std::uint32_t grid_bytes(std::uint16_t) const override { return 1'432; }
+
+  Message last;
+  std::vector<mlt::core::ReceiveRequest> receives;
+  std::vector<std::byte> result;
+};
+
+}  // namespace
+
+TEST_CASE("summation__a_worker_with_longer_segments_counts_once_in_each_cell_that_it_covers") {
+  constexpr std::uint32_t kElements = 6 * 358 + 7;  // 1,432 bytes are 358 elements
+  MixedVerbs verbs;
+  Summation service({.workers = 2}, verbs);
+  Register shape = shape_of(1, kElements);
+  shape.average = true;
+  for (std::uint16_t worker = 0; worker < 2; ++worker) {
+    service.on_message(0, worker, shape);
+    REQUIRE(std::holds_alternative<Registered>(verbs.last));
+  }
+  REQUIRE(verbs.receives.size() == 2);
+  const std::vector<float> ones(kElements, 1.0F);
+  const std::span<const std::byte> bytes = std::as_bytes(std::span(ones));
+  const std::uint64_t total = kElements * sizeof(float);
+  const std::vector<mlt::core::ReceiveRequest> receives = verbs.receives;
+  for (const auto& request : receives) {
+    const std::uint64_t each = verbs.segment_bytes(request.peer);
+    for (std::uint64_t at = 0; at < total; at += each) {
+      if (request.peer == 0 && at == 2 * each) continue;  // lost: there the mean is of one
+      request.place(request.place_context, at, bytes.subspan(at, std::min(each, total - at)));
+    }
+  }
+  for (const auto& request : receives) {
+    mlt::core::Completion completion;
+    completion.operation = request.operation;
+    completion.kind = mlt::core::CompletionKind::kReceive;
+    completion.peer = request.peer;
+    service.on_completion(0, completion);
+  }
+  REQUIRE(verbs.result.size() == total);
+  for (std::uint32_t i = 0; i < kElements; ++i) {
+    float mean = 0;
+    std::memcpy(&mean, verbs.result.data() + i * sizeof mean, sizeof mean);
+    REQUIRE(mean == 1.0F);
+  }
 }
