@@ -10,6 +10,7 @@
 #include <functional>
 #include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "engine/command_queue.h"
@@ -44,6 +45,7 @@ struct CountingLoop final : engine::DrivenLoop {
   }
   bool run_posts() override {
     commands.run(io::monotonic_now());
+    if (const auto hook = std::exchange(after_posts, nullptr)) hook();
     return false;
   }
   base::TimeNs next_timeout() const override { return due.load(); }
@@ -61,6 +63,7 @@ struct CountingLoop final : engine::DrivenLoop {
   engine::CommandQueue commands{100'000};
   std::function<void()> on_datagram;
   std::function<void()> on_due;
+  std::function<void()> after_posts;  // once, with the lock
   std::atomic<base::TimeNs> due{base::kNever};
   std::atomic<std::thread::id> stepped_by{};
 };
@@ -146,6 +149,21 @@ TEST_CASE("driving__what_is_queued_is_run_though_its_caller_did_not_get_the_lock
   }
   for (std::thread& caller : callers) caller.join();
   CHECK(stranded == 0);
+}
+
+TEST_CASE("driving__the_holder_of_the_lock_runs_what_is_queued_while_it_has_it") {
+  World world;
+  REQUIRE(soon([&] { return world.driving.counts().sleeps > 0; }));
+  bool ran = false;
+  world.loop.after_posts = [&] {
+    std::thread([&] {
+      REQUIRE(world.loop.commands.push([&](base::TimeNs) { ran = true; }));
+      world.driving.run_queued();
+      CHECK_FALSE(ran);
+    }).join();
+  };
+  world.post([](base::TimeNs) {});
+  CHECK(ran);  // nobody else is awake
 }
 
 TEST_CASE("driving__who_leaves_hands_the_seat_to_another_waiter") {
