@@ -60,7 +60,8 @@ def main(argument: str) -> None:
     job, reporter = start(argument)
     torch.set_num_threads(1)
     faults = mlt.Faults(drop=job.drop, seed=job.fault_seed)
-    with mlt.Context(job.rank, job.workers, job.services, faults=faults) as context:
+    # The runs are compared over one network: shared memory would carry the one without faults.
+    with mlt.Context(job.rank, job.workers, job.services, faults=faults, datapath="udp") as context:
         mlt.torch.use_context(context)
         dist.init_process_group("mlt")
         train(job, reporter, context)
