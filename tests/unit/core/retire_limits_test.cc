@@ -73,11 +73,11 @@ TEST_CASE("retire__a_tag_in_use_outlives_the_wrap_of_the_floor") {
   world.timeout_ns = 100'000 * kSecond;
   Transfer& waiting = world.make(7, 5'000);
   REQUIRE(waiting.post_send() == PostStatus::kPosted);
-  for (std::uint64_t i = 0; i < 40'000; ++i) {
+  for (std::uint64_t i = 0; i < 18'000; ++i) {
     CAPTURE(i);
     world.use(1'000 + i);
   }
-  CHECK(world.network.counter(1, Counter::k_retirements_received) > 32'768);
+  CHECK(world.network.counter(1, Counter::k_retirements_received) > 16'384);
   CHECK(world.network.counter(1, Counter::k_stale_control) == 0);
   REQUIRE(waiting.post_receive() == PostStatus::kPosted);
   REQUIRE(waiting.run(10 * kSecond));

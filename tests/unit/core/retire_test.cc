@@ -125,7 +125,7 @@ TEST_CASE("retire__nothing_old_is_taken_for_new_and_the_kth_meets_the_kth") {
   std::uint64_t retirements = 0;
   std::uint64_t stale = 0;
   std::size_t judged = 0;
-  for (std::uint64_t seed = 1; seed <= 400; ++seed) {
+  for (std::uint64_t seed = 1; seed <= 160; ++seed) {
     CAPTURE(seed);
     base::Prng prng(seed * 77);
     NetworkConfig config = eager(seed, 1U + static_cast<std::uint32_t>(prng.below(3)));
@@ -149,9 +149,9 @@ TEST_CASE("retire__nothing_old_is_taken_for_new_and_the_kth_meets_the_kth") {
     stale += model.network.counter(1, Counter::k_stale_packets);
     judged += model.judged;
   }
-  CHECK(judged > 80'000);
-  CHECK(retirements > 8'000);
-  CHECK(stale > 10'000);
+  CHECK(judged > 32'000);
+  CHECK(retirements > 3'200);
+  CHECK(stale > 4'000);
 }
 
 // A tag per message: the tables stay as small as what is in use.
