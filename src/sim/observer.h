@@ -17,7 +17,7 @@ class Observer {
   virtual void came_up(std::uint16_t rank, const core::PeerUp& up) = 0;
   virtual void went_down(std::uint16_t rank, std::uint16_t peer) = 0;
   // The peer left in order: all that it had to say was handed in before (10.1).
-  virtual void hears_goodbye(std::uint16_t rank, std::uint16_t peer) = 0;
+  virtual void hears_goodbye(std::uint16_t rank, std::uint16_t peer, std::uint64_t connection) = 0;
   // The endpoint is about to be told that the network carries no larger payload to a peer.
   virtual void is_limited(std::uint16_t rank, const core::PathLimit& limit) = 0;
   // The endpoint is about to read a datagram, or a message that came over the control connection.

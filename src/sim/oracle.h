@@ -125,7 +125,7 @@ class Oracle final : private Observer {
 
   void came_up(std::uint16_t rank, const core::PeerUp& up) override;
   void went_down(std::uint16_t rank, std::uint16_t peer) override;
-  void hears_goodbye(std::uint16_t rank, std::uint16_t peer) override;
+  void hears_goodbye(std::uint16_t rank, std::uint16_t peer, std::uint64_t connection) override;
   void is_limited(std::uint16_t rank, const core::PathLimit& limit) override;
   void reads(std::uint16_t rank, base::TimeNs local, std::span<const std::byte> bytes, bool by_control) override;
   void sends_run(std::uint16_t rank, base::TimeNs local, const core::Transmit& run) override;

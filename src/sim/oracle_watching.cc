@@ -26,11 +26,12 @@ void Oracle::went_down(std::uint16_t rank, std::uint16_t peer) {
 
 // Clause 10.1.1: before the goodbye came how every receive of the last two seconds ended; less here, as the goodbye
 // took its time.
-void Oracle::hears_goodbye(std::uint16_t rank, std::uint16_t peer) {
+void Oracle::hears_goodbye(std::uint16_t rank, std::uint16_t peer, std::uint64_t connection) {
   for (const auto& operation : operations_) {
     if (operation->kind != CompletionKind::kSend || operation->plan.host != rank || operation->plan.peer != peer)
       continue;
-    if (operation->ended || operation->lost) continue;
+    // A host that was stopped meanwhile has yet to read that an earlier connection ended.
+    if (operation->ended || operation->lost || operation->key.connection != connection) continue;
     const core::OperationId id = matches_.at(operation->key).receive;
     if (id == 0) continue;
     const Operation& receive = *operations_[id - 1];

@@ -135,6 +135,7 @@ class SendWatch {
 
   // What is sent.
   void check_data_run(std::uint16_t rank, base::TimeNs local, const core::Transmit& run);
+  bool owes_probe(std::uint16_t rank, base::TimeNs local);
   void check_turns(std::uint16_t rank, base::TimeNs local, std::uint16_t peer);
   void check_rivals(std::uint16_t rank, base::TimeNs local, std::uint16_t peer, Flow& of, const Sending& sending);
   void check_data(std::uint16_t rank, base::TimeNs local, const Packet& packet, const wire::Prefix& prefix);

@@ -237,7 +237,7 @@ void Simulator::deliver_messages(std::uint32_t index) {
         return;
       }
       if (first.goodbye) {
-        if (observer != nullptr) observer->hears_goodbye(to, from);
+        if (observer != nullptr) observer->hears_goodbye(to, from, first.connection);
         peer_down(to, from, first.connection);
         stream.waiting.pop_front();
         continue;
