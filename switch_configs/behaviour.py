@@ -5,7 +5,8 @@ Source: paper, sections 4.2.2 and 5.2. Queue numbers rise with priority on every
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -98,6 +99,20 @@ def condensed(found: Sequence[Difference]) -> list[str]:
         run.append(one)
     flush()
     return lines
+
+
+def by_port(lines: Sequence[str], ports: Iterable[str]) -> list[str]:
+    """Lines that differ only in the port they begin with ("port swp1 ...", "swp1 ...") share one; others stay once."""
+    names = "|".join(re.escape(port) for port in sorted(ports, key=len, reverse=True)) or "(?!)"
+    pattern = re.compile(rf"(port |interface |)({names})(?=[ :])(.*)", re.DOTALL)
+    shared: dict[tuple[str, str], list[str]] = {}
+    for line in lines:
+        found = pattern.fullmatch(line)
+        key = (line, "") if found is None else (found[1], found[3])
+        of = shared.setdefault(key, [])
+        if found is not None and found[2] not in of:
+            of.append(found[2])
+    return [f"{before}{', '.join(of)}{after}" for (before, after), of in shared.items()]
 
 
 def _off(left: int, right: int, tolerance_percent: float) -> bool:

@@ -171,6 +171,9 @@ class Target(ABC):
         return ParseError(self.name, where, cause)
 
 
+_UNDO_FROM = "the undo file is written by mlt switch rollback, with the options that generate had"
+
+
 def header_lines(target: Target, plan: Plan, body: str, files: Mapping[str, str]) -> list[str]:
     """The header: whose policy, how to apply, verify and undo, what is unconfirmed or accepted. No dates."""
     steps = target.steps(files)
@@ -185,6 +188,7 @@ def header_lines(target: Target, plan: Plan, body: str, files: Mapping[str, str]
         *[f"  {step}" for step in target.verify_commands(plan)],
         "undo:",
         *[f"  {step}" for step in steps.undo],
+        *([] if any("mlt switch rollback" in step for step in steps.undo) else [f"  {_UNDO_FROM}"]),
     ]
     if notes := (*steps.notes, *target.platform.notes(), *plan.notes):
         lines += ["notes:", *[f"  {note}" for note in notes]]

@@ -128,6 +128,9 @@ def _of_all(rows: Sequence[QueueCounters], queues: dict[int, PlannedQueue]) -> l
             sent[role] = sent.get(role, 0) + row.sent
     if sent.get("data") == 0 and sent.get("default", 0) > 0:
         what = f"{sent['default']} packets in the default class and none in data's: the hosts stamp other DSCPs "
-        what += "(MLT_QOS_POLICY on every rank), or the port does not trust them"
+        what += "(MLT_QOS_POLICY on every rank), the port does not trust them, or no job ran meanwhile"
         return [Verdict("wrong", "all ports", what)]
+    if sent.get("data") == 0:
+        what = "no packet in any data class, so nothing of them was judged: read again while a job runs (--during)"
+        return [Verdict("note", "all ports", what)]
     return []

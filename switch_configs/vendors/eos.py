@@ -49,6 +49,7 @@ class Eos(Target):
     )
     procedure: ClassVar[Procedure] = Procedure(
         apply=(
+            "configure checkpoint save mlt-before  (UNCONFIRMED)",
             "configure session mlt; paste this file; show session-config diffs; commit timer 00:05:00",
             "verify, then: configure session mlt commit   (without it everything returns by itself)",
         ),
@@ -60,7 +61,7 @@ class Eos(Target):
         ),
         undo=(
             "configure session mlt-undo; paste the undo file; commit",
-            "or, for whatever was configured before: configure replace checkpoint:<name>  (UNCONFIRMED)",
+            "or, for whatever was configured before: configure replace checkpoint:mlt-before  (UNCONFIRMED)",
         ),
         notes=("queues are called uc-tx-queue or tx-queue, and units differ, by platform: see 'show qos profile'",),
     )

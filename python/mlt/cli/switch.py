@@ -16,7 +16,7 @@ from rich.table import Table
 from mlt.cli import switch_apply, switch_policy, switch_verify
 from mlt.switch_configs import check as checking
 from mlt.switch_configs import generator
-from mlt.switch_configs.behaviour import condensed, differences
+from mlt.switch_configs.behaviour import by_port, condensed, differences
 from mlt.switch_configs.capabilities import Feature
 from mlt.switch_configs.errors import SwitchConfigError
 from mlt.switch_configs.platforms import platforms, why_none
@@ -213,9 +213,9 @@ def diff(policy: Path, other: Path, target: str, ports: str | None) -> None:
     """
     ours = _generate(_load(policy), target, ports)
     if other.suffix in (".yaml", ".yml"):
-        theirs = _generate(_load(other), target, ports)
+        theirs = _generate(_load(other), str(ours.target.spec), ports)  # one device, whatever OTHER's targets name
         found = differences(ours.behaviour, theirs.behaviour)
-        for line in condensed(found):
+        for line in by_port(condensed(found), ours.behaviour):
             click.echo(f"meaning: {line}")
         left, right = (_body(files, ours.target.comment) for files in (ours.apply, theirs.apply))
         for line in difflib.unified_diff(left, right, str(policy), str(other), lineterm="", n=1):
@@ -226,12 +226,9 @@ def diff(policy: Path, other: Path, target: str, ports: str | None) -> None:
         found, reading = generator.compare_device(ours, other.read_text(encoding="utf-8"), name=other.name)
     except (SwitchConfigError, OSError, UnicodeDecodeError) as error:
         _fail(error)
-    for line in condensed(found):
-        click.echo(f"meaning: {line}")
-    for line in reading.unread:
-        click.echo(f"unread: {line}")
-    for line in dict.fromkeys(reading.kept):
-        click.echo(f"kept: {line}")
+    for kind, lines in (("meaning", condensed(found)), ("unread", reading.unread), ("kept", reading.kept)):
+        for line in by_port(lines, ours.behaviour):
+            click.echo(f"{kind}: {line}")
     counts = f"{len(found)} differences in meaning ({policy.name} against {other.name}), "
     counts += f"{len(reading.unread)} QoS statements not understood"
     click.echo(f"{counts}, {reading.skipped} lines or tables that are not QoS skipped", err=True)

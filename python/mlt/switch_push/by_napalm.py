@@ -7,6 +7,7 @@ unless the inventory's options say ``enforce_verification: false`` (EOS) or ``ss
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import tempfile
 from pathlib import Path
@@ -22,6 +23,11 @@ from mlt.switch_push.statements import Statement, lost, statements, written
 
 DRIVERS = {"eos": "eos", "nxos": "nxos", "junos": "junos"}
 _TIMERS = ("eos", "junos")
+_ENABLE = {
+    "eos": "management api http-commands, no shutdown",
+    "nxos": "feature nxapi",
+    "junos": "set system services netconf ssh",
+}
 _VERIFY = {"eos": "enforce_verification", "nxos": "ssl_verify"}
 
 
@@ -30,6 +36,8 @@ class NapalmDevice(Device):
 
     def __init__(self, login: Login, system: str, *, known_hosts: Path | None = None) -> None:
         napalm: Any = need("napalm", f"target {system}")
+        # pyeapi logs a traceback of what it then raises; without a handler Python prints that to the terminal.
+        logging.getLogger("pyeapi").addHandler(logging.NullHandler())
         self.title = login.name or login.host
         self._system = system
         self._memory = Memory(login, system)
@@ -62,7 +70,9 @@ class NapalmDevice(Device):
         try:
             return call(*arguments, **named)
         except Exception as error:
-            raise PushError(f"{self.title}: {what}: {error or type(error).__name__}{_advice(error)}") from None
+            raise PushError(
+                f"{self.title}: {what}: {error or type(error).__name__}{_advice(self._system, error)}"
+            ) from None
 
     def _load(self, lines: list[str], *, commit: bool) -> None:
         # NX-API runs each request from exec mode; the comparison takes every line as configuration.
@@ -139,7 +149,7 @@ def _lines(files: dict[str, str], target: Target) -> list[str]:
     return [line for text in files.values() for _, line in code_lines(text, target.comment)]
 
 
-def _advice(error: BaseException | None) -> str:
+def _advice(system: str, error: BaseException | None) -> str:
     """What a person can do, from the errors below the driver's, which says "refused" of a host key too."""
     said = ""
     while error is not None:
@@ -149,4 +159,8 @@ def _advice(error: BaseException | None) -> str:
         return "; the host key is not known: ssh-keyscan -p PORT HOST, --known-hosts FILE"
     if "certificate" in said:
         return "; its certificate is not of an authority that this machine knows"
+    if "gaierror" in said:
+        return "; this machine knows no address of that name: give HOST as an address, or ansible_host in --inventory"
+    if "connectionrefused" in said:
+        return f"; nobody listens there: {_ENABLE[system]}, or another port (HOST:PORT)"
     return ""

@@ -62,7 +62,11 @@ class NvueDevice(Device):
                 f"{self.title}: NVUE answers {error.code} to {method} {path.split('?')[0]}: {said}"
             ) from None
         except (OSError, ValueError) as error:
-            raise PushError(f"{self.title}: NVUE at port {self._base.split(':')[2].split('/')[0]}: {error}") from None
+            way_out = "the REST API must be on (on the switch: nv show system api); HOST:PORT names another port"
+            if "certificate" in str(error).lower():
+                way_out = "the inventory's optional_args: ca names the authority that signed it"
+            port = self._base.split(":")[2].split("/")[0]
+            raise PushError(f"{self.title}: NVUE at port {port}: {error}; {way_out}") from None
 
     def _tree(self, revision: str) -> dict[str, Any]:
         found: dict[str, Any] = self._call("GET", f"/?rev={_quoted(revision)}&filled=false")

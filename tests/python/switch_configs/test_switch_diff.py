@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from mlt.switch_configs.behaviour import Difference, condensed
+from mlt.switch_configs.behaviour import Difference, by_port, condensed
 from mlt.switch_configs.generator import Generated, compare_device, generate
 from switch_lab import EXAMPLE, FACTORY, PORTS, QFX, example_for
 
@@ -53,14 +53,21 @@ def test_diff__a_factory_configuration_is_read_to_the_end(system: str) -> None:
 
 # What a person would say of each factory configuration against the policy, on the first port.
 EXPECTED = {
-    "sonic": ("port Ethernet0 queue 3: scheduling: strict against weight 15%", "pfc_enable 3,4", "dynamic_th 3"),
+    "sonic": (
+        "port Ethernet0, Ethernet4 queue 3: scheduling: strict against weight 15%",
+        "pfc_enable 3,4",
+        "dynamic_th 3",
+    ),
     "eos": (
         "port Ethernet1/1 queue 3: scheduling: strict against weight 40%",
-        "port Ethernet1/1 queue 7: queue: present",
+        "port Ethernet1/1, Ethernet2/1 queue 7: queue: present",
     ),
     "nxos": ("port ethernet1/1 queue 3: drop-not-ect: True against False", "queue-limit dynamic 9"),
     "junos": ("port et-0/0/0 dscp 26: queue: 0 against 3", "port et-0/0/1: qos: set against none"),
-    "cumulus": ("port swp1 queue 3: drop-not-ect: True against False", "port swp1 dscp 46: queue: 6 against 3"),
+    "cumulus": (
+        "port swp1, swp2 queue 3: drop-not-ect: True against False",
+        "port swp1, swp2 dscp 46: queue: 6 against 3",
+    ),
 }
 
 
@@ -171,6 +178,34 @@ def test_condensed__code_points_in_a_row_that_differ_alike_share_a_line() -> Non
         "port swp2 dscp 7: queue: 2 against 1",
         "port swp2 queue 3: queue: 0 against 1",
     ]
+
+
+def test_by_port__ports_that_differ_alike_share_a_line() -> None:
+    lines = [
+        "port swp1 queue 3: qos: set against none",
+        "swp1 queue 3: limit",
+        "port swp10 queue 3: qos: set against none",
+        "port swp1 queue 4: qos: set against none",
+        "hostname swp1",
+        "swp10 queue 3: limit",
+        "hostname swp1",
+    ]
+    assert by_port(lines, ("swp1", "swp10")) == [
+        "port swp1, swp10 queue 3: qos: set against none",
+        "swp1, swp10 queue 3: limit",
+        "port swp1 queue 4: qos: set against none",
+        "hostname swp1",
+    ]
+    assert by_port(["port swp1: x", "port swp1: x"], ()) == ["port swp1: x"]
+
+
+def test_diff__another_policy_is_written_for_the_same_device(tmp_path: Path) -> None:
+    """A policy fresh from --from-model names no targets: it was written for no platform, and refused."""
+    ours = EXAMPLE.read_text(encoding="utf-8")
+    fresh = tmp_path / "fresh.yaml"
+    fresh.write_text(re.sub(r"(?ms)^targets:.*?^switch:", "switch:", ours), encoding="utf-8")
+    done = diff(EXAMPLE, fresh, "sonic")
+    assert done.exit_code == 0, done.output
 
 
 def test_diff__onyx_alpha_quotas_are_not_bytes() -> None:

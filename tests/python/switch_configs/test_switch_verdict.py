@@ -105,6 +105,7 @@ def test_judge__what_the_policy_means_is_silent() -> None:
         ([row(6, sent=90, marked=10, dropped_early=0)], "note", "10 marked and none dropped early"),
         ([row(6, sent=90, marked=0, dropped_early=10)], "note", "10 dropped early and none marked"),
         ([row(6, sent=0), row(5, sent=0), row(0, sent=77)], "wrong", "77 packets in the default class and none in"),
+        ([row(6, sent=0), row(5, sent=0), row(0, sent=0)], "note", "no packet in any data class, so nothing of them"),
     ],
 )
 def test_judge__names_what_is_not_meant(rows: list[QueueCounters], level: str, words: str) -> None:

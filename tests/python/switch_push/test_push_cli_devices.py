@@ -91,6 +91,23 @@ def test_nxos__what_is_refused_midway_is_taken_back(policy: Path, tmp_path: Path
         assert "cannot connect" in mlt("apply", *words).stderr
 
 
+@pytest.mark.parametrize(
+    ("system", "host", "way_out"),
+    [
+        ("eos", "leaf1.invalid", "knows no address of that name"),
+        ("eos", "127.0.0.1:9", "management api http-commands"),
+        ("nxos", "127.0.0.1:9", "feature nxapi"),
+        ("cumulus", "127.0.0.1:9", "nv show system api"),
+    ],
+)
+def test_apply__a_device_that_cannot_be_reached(system: str, host: str, way_out: str, policy: Path) -> None:
+    """pyeapi logged a traceback on the terminal before our error."""
+    done = mlt("apply", policy, host, "-t", system, "--dry-run")
+    assert done.returncode == 1
+    assert way_out in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize("system", ["nxos", "eos"])
 def test_https__a_certificate_that_nobody_signed_is_refused(system: str, policy: Path, tmp_path: Path) -> None:
     """The drivers take any certificate unless told; then a password goes to whoever answers."""
