@@ -25,7 +25,7 @@ from queue import SimpleQueue
 import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCES = ("src", "tests", "CMakeLists.txt", "CMakePresets.json")
+SOURCES = ("src", "tests", "tools/chaos", "CMakeLists.txt", "CMakePresets.json")
 RULE = re.compile(r"^(rule \d+|rank \d+: .*|mlt: internal error: .*)", re.MULTILINE)
 
 

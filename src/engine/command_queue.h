@@ -36,14 +36,17 @@ class CommandQueue {
   // Any thread.
   bool has_waiting() const { return waiting_.load(); }
 
-  // Runs what is queued; true if anything was. With the loop's lock.
-  bool run(base::TimeNs now) {
+  // Runs what is queued; true if anything was. With the loop's lock. The clock is read after the commands were taken:
+  // a time of before would begin an operation before it was posted.
+  template <typename Clock>
+  bool run(Clock&& clock) {
     if (!waiting_.load(std::memory_order_acquire)) return false;
     {
       const std::lock_guard lock(mutex_);
       running_.swap(pending_);
       waiting_.store(false);
     }
+    const base::TimeNs now = clock();
     for (Command& command : running_) command(now);
     const bool any = !running_.empty();
     running_.clear();

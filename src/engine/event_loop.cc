@@ -83,11 +83,15 @@ void EventLoop::end_operations() {
   });
 }
 
+bool EventLoop::run_commands() {
+  return commands_.run([this] { return now_ = io::monotonic_now(); });
+}
+
 bool EventLoop::step(bool is_channel_quiet) {
+  bool busy = run_commands();
   const TimeNs now = now_ = io::monotonic_now();
   ++loops_;
   if (is_channel_quiet) channel_polled_ns_ = now;
-  bool busy = commands_.run(now);
   busy |= datapath_->receive(now, kReceiveBudget, *this) > 0;
   busy |= service_channel(now);
   if (endpoint_->next_timeout() <= now) {
@@ -104,8 +108,8 @@ bool EventLoop::step(bool is_channel_quiet) {
 
 // What a post does on its caller's thread; what arrives and what is due is left to whoever runs the next turn.
 bool EventLoop::run_posts() {
+  run_commands();
   now_ = io::monotonic_now();
-  commands_.run(now_);
   drain_completions(now_);
   const std::size_t sent = transmit(kPostBudget);
   send_backstop();
@@ -215,8 +219,8 @@ void EventLoop::stop() {
 
 // How the last receives ended goes out before the goodbye, in order, on the same connection.
 void EventLoop::say_goodbye() {
+  run_commands();
   now_ = io::monotonic_now();
-  commands_.run(now_);
   endpoint_->on_control(now_, core::Closing{});
   send_backstop();
   // PROTOCOL 10.1.2: Goodbye follows these on the same connection, which keeps the order ...

@@ -61,8 +61,8 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink, privat
   template <typename Command>
   bool run_command(Command&& command) {
     if (driving_.try_begin_post()) {
+      run_commands();  // first what came first
       now_ = io::monotonic_now();
-      commands_.run(now_);  // first what came first
       command(now_);
       driving_.finish_post();
       return true;
@@ -142,6 +142,7 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink, privat
   void finish_user(const core::Completion& completion);
   void finish_refused(OperationId operation, bool is_send, std::uint16_t peer, std::uint64_t tag,
                       core::PostStatus status);
+  bool run_commands();
   void say_goodbye();
   void snapshot_counters();
 

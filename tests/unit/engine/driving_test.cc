@@ -30,7 +30,7 @@ struct CountingLoop final : engine::DrivenLoop {
   bool step(bool) override {
     stepped_by.store(std::this_thread::get_id());
     const base::TimeNs now = io::monotonic_now();
-    bool busy = commands.run(now);
+    bool busy = commands.run(io::monotonic_now);
     std::uint64_t count = 0;
     if (::read(datagrams.get(), &count, sizeof count) == sizeof count) {
       busy = true;
@@ -44,7 +44,7 @@ struct CountingLoop final : engine::DrivenLoop {
     return busy;
   }
   bool run_posts() override {
-    commands.run(io::monotonic_now());
+    commands.run(io::monotonic_now);
     if (const auto hook = std::exchange(after_posts, nullptr)) hook();
     return false;
   }
