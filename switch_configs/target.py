@@ -109,6 +109,10 @@ class Target(ABC):
         says what its ports are."""
         return None
 
+    def of_release(self) -> str:
+        """What the release of ``spec`` changes, in words."""
+        return f"the release changes nothing that is written for {self.name}; one older than a fact allows is refused"
+
     @abstractmethod
     def render(self, plan: Plan) -> dict[str, str]:
         """File name -> text without header."""

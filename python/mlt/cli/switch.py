@@ -276,6 +276,7 @@ def facts(target: str) -> None:
     _print(table)
     for note in system.platform.notes():
         click.echo(note, err=True)
+    click.echo(system.of_release(), err=True)
     if why := why_none(system.name):
         click.echo(f"no model is described: {why}", err=True)
     else:

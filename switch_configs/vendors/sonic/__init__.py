@@ -21,7 +21,7 @@ from mlt.switch_configs.platforms import platforms
 from mlt.switch_configs.target import Procedure, Reading, Target, Unconfirmed
 from mlt.switch_configs.vendors.sonic.change import change, text
 from mlt.switch_configs.vendors.sonic.reading import Reader
-from mlt.switch_configs.vendors.sonic.updater import Database, parts_of, pointer, refusals, rules_of
+from mlt.switch_configs.vendors.sonic.updater import Database, parts_of, pointer, refusals, releases, rules_of
 
 COLOURS = ("green", "yellow", "red")
 RESERVED_BYTES = 1024
@@ -242,6 +242,13 @@ class Sonic(Target):
         if back_load.entries:
             undo["undo_db.json"] = text(back_load.entries)
         return apply, undo, notes
+
+    def of_release(self) -> str:
+        known, release = releases(), self.spec.release
+        what = f"'config apply-patch' of {release or 'no release'}: "
+        if release not in known:
+            what += f"taken for {known[0]}, whose rules allow least; "
+        return f"{what}rules are known of {', '.join(known)}"
 
     def _database(self, running: str) -> Database:
         try:

@@ -145,6 +145,15 @@ def test_facts__are_printed_with_their_source() -> None:
     assert "most restrictive" in unknown.output
 
 
+def test_facts__say_what_the_release_changes() -> None:
+    """A release that no file knows was taken without a word."""
+    assert (
+        "'config apply-patch' of 202505: rules are known of 202305" in mlt("facts", "sonic/202505@mlnx-sn2700").output
+    )
+    assert "201911: taken for 202305, whose rules allow least" in mlt("facts", "sonic/201911@mlnx-sn2700").output
+    assert "changes nothing that is written for cumulus" in mlt("facts", "cumulus/9.9@sn2700").output
+
+
 @pytest.mark.parametrize("command", ["targets", "schema"])
 def test_listings__print(command: str) -> None:
     done = mlt(command)
