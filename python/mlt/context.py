@@ -109,6 +109,7 @@ class Context(GroupCollectives):
             interface=interface,
             secret=secret,
         )
+        self._workers = tuple(range(config.world_size))
         self._rendezvous_counts: Counter[str] = Counter()
         self._dispatcher: Dispatcher | None = None
         connect_ns = _nanoseconds(connect_timeout, "connect_timeout")
@@ -232,16 +233,17 @@ class Context(GroupCollectives):
         if prio_func is not None and not by_magnitude and prio_func is not priority.all_important:
             grid = self._grid(_core.tensor_info(tensor, dtype or ""), to, layer, layers)
             tags = self._segment_tags(tensor, prio_func, grid, f"send of tag {tag} to rank {to}")
+        # By position: names of arguments would cost more than the post.
         operation = self._engine.post_send(
             tensor,
-            to=to,
-            tag=_tag(tag),
-            layer=layer,
-            layers=layers,
-            tags=tags,
-            by_magnitude=by_magnitude,
-            timeout_ns=0 if timeout is None else _nanoseconds(timeout, "timeout"),
-            dtype=dtype or "",
+            to,
+            _tag(tag),
+            layer,
+            layers,
+            tags,
+            by_magnitude,
+            0 if timeout is None else _nanoseconds(timeout, "timeout"),
+            dtype or "",
         )
         return Operation(operation, "send", to, tag, self)
 
@@ -269,14 +271,14 @@ class Context(GroupCollectives):
         """
         operation = self._engine.post_recv(
             tensor,
-            from_=from_,
-            tag=_tag(tag),
-            loss_bound=loss_bound,
-            keep_missing=fill != "zero" and _choice(fill, "fill", "zero", "keep"),
-            eager=stop != "patient" and _choice(stop, "stop", "patient", "eager"),
-            deadline_ns=0 if deadline is None else _nanoseconds(deadline, "deadline"),
-            timeout_ns=0 if timeout is None else _nanoseconds(timeout, "timeout"),
-            dtype=dtype or "",
+            from_,
+            _tag(tag),
+            loss_bound,
+            fill != "zero" and _choice(fill, "fill", "zero", "keep"),
+            stop != "patient" and _choice(stop, "stop", "patient", "eager"),
+            0 if deadline is None else _nanoseconds(deadline, "deadline"),
+            0 if timeout is None else _nanoseconds(timeout, "timeout"),
+            dtype or "",
         )
         return Operation(operation, "recv", from_, tag, self)
 
@@ -299,8 +301,8 @@ class Context(GroupCollectives):
                 f"rank {self.rank}: the {op} is not done after {timeout:g} s; it goes on (wait again, or cancel it)",
                 peer=op.peer if op.peer >= 0 else None,
             )
-        completion = completion_of(self, native, op)
-        if completion.error:
+        completion = Completion(op, native)
+        if native.failed:
             completion.raise_if_failed()
         return completion
 

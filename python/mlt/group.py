@@ -22,6 +22,7 @@ class GroupCollectives:
     """What ``Context`` inherits. ``post_*`` starts a collective, the plain name waits for its end too."""
 
     _config: JobConfig
+    _workers: tuple[int, ...]
     _engine: _core.Engine
 
     def post_all_reduce(
@@ -48,13 +49,13 @@ class GroupCollectives:
         """
         operation = self._engine.post_all_reduce(
             tensor,
-            ranks=self._group(ranks),
-            average=average,
-            loss_bound=loss_bound,
-            layer=layer,
-            layers=_layers(layer, layers),
-            timeout_ns=_timeout_ns(timeout),
-            dtype="",
+            self._group(ranks),
+            average,
+            loss_bound,
+            layer,
+            _layers(layer, layers),
+            _timeout_ns(timeout),
+            "",
         )
         return self._operation(operation, "all_reduce")
 
@@ -105,14 +106,14 @@ class GroupCollectives:
         operation = self._engine.post_all_to_all(
             output,
             input,
-            output_parts=_parts(output, output_splits, "output_splits", len(group), dtype),
-            input_parts=_parts(input, input_splits, "input_splits", len(group), dtype),
-            ranks=group,
-            loss_bound=loss_bound,
-            layer=layer,
-            layers=_layers(layer, layers),
-            timeout_ns=_timeout_ns(timeout),
-            dtype=dtype or "",
+            _parts(output, output_splits, "output_splits", len(group), dtype),
+            _parts(input, input_splits, "input_splits", len(group), dtype),
+            group,
+            loss_bound,
+            layer,
+            _layers(layer, layers),
+            _timeout_ns(timeout),
+            dtype or "",
         )
         return self._operation(operation, "all_to_all")
 
@@ -166,13 +167,13 @@ class GroupCollectives:
         operation = self._engine.post_gather(
             input,
             output,
-            root=root,
-            ranks=self._group(ranks),
-            loss_bound=loss_bound,
-            layer=layer,
-            layers=_layers(layer, layers),
-            timeout_ns=_timeout_ns(timeout),
-            dtype=dtype or "",
+            root,
+            self._group(ranks),
+            loss_bound,
+            layer,
+            _layers(layer, layers),
+            _timeout_ns(timeout),
+            dtype or "",
         )
         return self._operation(operation, "gather")
 
@@ -202,9 +203,9 @@ class GroupCollectives:
             dtype=dtype,
         ).wait()
 
-    def _group(self, ranks: Sequence[int] | None) -> list[int]:
+    def _group(self, ranks: Sequence[int] | None) -> Sequence[int]:
         if ranks is None:
-            return list(range(self._config.world_size))
+            return self._workers
         if not ranks:
             raise ConfigError("ranks is empty; a group has at least this rank, and None means all workers")
         return list(ranks)

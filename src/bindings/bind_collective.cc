@@ -24,8 +24,8 @@ void register_collectives(py::class_<EngineHandle>& engine) {
                 tensor, average,
                 CollectiveArguments{std::move(ranks), loss_bound, layer, layers, timeout_ns, std::move(dtype)});
           },
-          py::arg("tensor"), py::kw_only(), py::arg("ranks"), py::arg("average"), py::arg("loss_bound"),
-          py::arg("layer"), py::arg("layers"), py::arg("timeout_ns"), py::arg("dtype"))
+          py::arg("tensor"), py::arg("ranks"), py::arg("average"), py::arg("loss_bound"), py::arg("layer"),
+          py::arg("layers"), py::arg("timeout_ns"), py::arg("dtype"))
       .def(
           "post_all_to_all",
           [](EngineHandle& self, py::handle output, py::handle input, Parts output_parts, Parts input_parts,
@@ -35,9 +35,8 @@ void register_collectives(py::class_<EngineHandle>& engine) {
                 output, input, std::move(output_parts), std::move(input_parts),
                 CollectiveArguments{std::move(ranks), loss_bound, layer, layers, timeout_ns, std::move(dtype)});
           },
-          py::arg("output"), py::arg("input"), py::kw_only(), py::arg("output_parts"), py::arg("input_parts"),
-          py::arg("ranks"), py::arg("loss_bound"), py::arg("layer"), py::arg("layers"), py::arg("timeout_ns"),
-          py::arg("dtype"))
+          py::arg("output"), py::arg("input"), py::arg("output_parts"), py::arg("input_parts"), py::arg("ranks"),
+          py::arg("loss_bound"), py::arg("layer"), py::arg("layers"), py::arg("timeout_ns"), py::arg("dtype"))
       .def(
           "post_gather",
           [](EngineHandle& self, py::handle input, py::handle output, std::int64_t root, Ranks ranks, double loss_bound,
@@ -46,7 +45,7 @@ void register_collectives(py::class_<EngineHandle>& engine) {
                 input, output, root,
                 CollectiveArguments{std::move(ranks), loss_bound, layer, layers, timeout_ns, std::move(dtype)});
           },
-          py::arg("input"), py::arg("output"), py::kw_only(), py::arg("root"), py::arg("ranks"), py::arg("loss_bound"),
+          py::arg("input"), py::arg("output"), py::arg("root"), py::arg("ranks"), py::arg("loss_bound"),
           py::arg("layer"), py::arg("layers"), py::arg("timeout_ns"), py::arg("dtype"));
 }
 

@@ -56,13 +56,6 @@ py::list missing_ranges(const Completion& completion) {
   return ranges;
 }
 
-// All that the package needs of it at once: a call for each would cost more than the wait.
-py::tuple outcome(const Completion& completion) {
-  return py::make_tuple(status_name(completion.status), completion.failed_peer, completion.total_bytes,
-                        missing_ranges(completion), completion.missing_bytes, completion.allowed_missing_bytes,
-                        completion.repaired_segments, completion.elapsed_ns, completion.error);
-}
-
 }  // namespace
 
 void register_completion(py::module_& module) {
@@ -80,8 +73,8 @@ void register_completion(py::module_& module) {
       .def_readonly("elapsed_ns", &Completion::elapsed_ns)
       .def_readonly("error", &Completion::error)
       .def_readonly("failed_peer", &Completion::failed_peer)
-      .def_property_readonly("missing", &missing_ranges)
-      .def_property_readonly("outcome", &outcome);
+      .def_property_readonly("failed", &Completion::failed)
+      .def_property_readonly("missing", &missing_ranges);
   py::class_<PushPullResult>(module, "PushPullResult", "How a push-pull ended.")
       .def_readonly("operation", &PushPullResult::operation)
       .def_readonly("key", &PushPullResult::key)

@@ -74,8 +74,8 @@ void register_transfers(py::class_<EngineHandle>& engine) {
             return self.post_send(tensor, SendArguments{to, tag, layer, layers, std::move(tags), by_magnitude,
                                                         timeout_ns, std::move(dtype)});
           },
-          py::arg("tensor"), py::kw_only(), py::arg("to"), py::arg("tag"), py::arg("layer"), py::arg("layers"),
-          py::arg("tags"), py::arg("by_magnitude"), py::arg("timeout_ns"), py::arg("dtype"))
+          py::arg("tensor"), py::arg("to"), py::arg("tag"), py::arg("layer"), py::arg("layers"), py::arg("tags"),
+          py::arg("by_magnitude"), py::arg("timeout_ns"), py::arg("dtype"))
       .def(
           "post_recv",
           [](EngineHandle& self, py::handle tensor, std::int64_t from, std::uint64_t tag, double loss_bound,
@@ -83,8 +83,8 @@ void register_transfers(py::class_<EngineHandle>& engine) {
             return self.post_recv(tensor, ReceiveArguments{from, tag, loss_bound, keep_missing, eager, deadline_ns,
                                                            timeout_ns, std::move(dtype)});
           },
-          py::arg("tensor"), py::kw_only(), py::arg("from_"), py::arg("tag"), py::arg("loss_bound"),
-          py::arg("keep_missing"), py::arg("eager"), py::arg("deadline_ns"), py::arg("timeout_ns"), py::arg("dtype"))
+          py::arg("tensor"), py::arg("from_"), py::arg("tag"), py::arg("loss_bound"), py::arg("keep_missing"),
+          py::arg("eager"), py::arg("deadline_ns"), py::arg("timeout_ns"), py::arg("dtype"))
       .def("cancel", &EngineHandle::cancel, py::arg("operation"))
       .def("poll", &EngineHandle::poll, py::arg("max_completions"))
       .def("wait", &EngineHandle::wait, py::arg("operation"), py::arg("timeout_ns"));

@@ -1,8 +1,9 @@
 #include "bindings/engine_handle.h"
 
-#include <unistd.h>
+#include <pthread.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <utility>
@@ -10,6 +11,10 @@
 namespace mlt::bindings {
 
 namespace {
+
+// How many forks this process is away from the one that loaded the library: a load, where getpid() is a system call.
+std::atomic<std::uint32_t> forks{0};
+const int watches_forks = ::pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1); });
 
 // How long a wait keeps a pending Ctrl-C waiting.
 constexpr std::int64_t kSignalSliceNs = 100'000'000;
@@ -75,10 +80,12 @@ bool overlap(const TensorView& a, const TensorView& b) {
 }  // namespace
 
 EngineHandle::EngineHandle(const Options& options)
-    : engine_(std::make_unique<Engine>(options)), rank_(options.rank), ranks_(options.ranks), owner_(getpid()) {}
+    : engine_(std::make_unique<Engine>(options)), rank_(options.rank), ranks_(options.ranks), owner_(forks.load()) {
+  if (watches_forks != 0) throw Error(ErrorCode::kSystem, name() + ": pthread_atfork() had no memory left");
+}
 
 EngineHandle::~EngineHandle() {
-  if (getpid() != owner_) {
+  if (is_fork()) {
     // The I/O thread did not survive the fork: joining it would hang, and its goodbye is the parent's to say.
     static_cast<void>(engine_.release());
     return;
@@ -87,8 +94,10 @@ EngineHandle::~EngineHandle() {
   engine_.reset();
 }
 
+bool EngineHandle::is_fork() const { return forks.load(std::memory_order_relaxed) != owner_; }
+
 Engine& EngineHandle::engine() const {
-  if (getpid() != owner_) {
+  if (is_fork()) {
     throw Error(ErrorCode::kClosed, name() +
                                         ": this context belongs to the process that forked this one; make a new "
                                         "one, or start the process with the spawn method");
@@ -105,13 +114,8 @@ std::uint16_t EngineHandle::peer_rank(std::int64_t rank) const {
   return static_cast<std::uint16_t>(rank);
 }
 
-TensorView EngineHandle::lend(const std::string& operation, py::handle tensor, bool writable,
-                              const std::string& dtype) const {
-  try {
-    return TensorView(tensor, writable, dtype);
-  } catch (const Error& error) {
-    throw Error(error.code(), name() + ": " + operation + " was refused: " + error.what(), error.peer());
-  }
+void EngineHandle::refuse_tensor(const std::string& operation, const Error& error) const {
+  throw Error(error.code(), name() + ": " + operation + " was refused: " + error.what(), error.peer());
 }
 
 void EngineHandle::connect(const std::vector<PeerAddress>& peers, std::int64_t timeout_ns) {
@@ -121,7 +125,7 @@ void EngineHandle::connect(const std::vector<PeerAddress>& peers, std::int64_t t
 }
 
 void EngineHandle::close() {
-  if (getpid() != owner_) return;
+  if (is_fork()) return;
   {
     const py::gil_scoped_release release;
     engine_->close();
@@ -163,8 +167,9 @@ std::vector<CounterValue> EngineHandle::counters() const {
 OperationId EngineHandle::post_send(py::handle tensor, const SendArguments& arguments) {
   Engine& target = engine();
   const std::uint16_t to = peer_rank(arguments.to);
-  TensorView view = lend("send of tag " + std::to_string(arguments.tag) + " to rank " + std::to_string(to), tensor,
-                         false, arguments.dtype);
+  TensorView view =
+      lend([&] { return "send of tag " + std::to_string(arguments.tag) + " to rank " + std::to_string(to); }, tensor,
+           false, arguments.dtype);
   const OperationId operation = naming_tensor(view, [&] {
     const SendOptions options{.to = to,
                               .tag = arguments.tag,
@@ -185,8 +190,9 @@ OperationId EngineHandle::post_send(py::handle tensor, const SendArguments& argu
 OperationId EngineHandle::post_recv(py::handle tensor, const ReceiveArguments& arguments) {
   Engine& target = engine();
   const std::uint16_t from = peer_rank(arguments.from);
-  TensorView view = lend("receive of tag " + std::to_string(arguments.tag) + " from rank " + std::to_string(from),
-                         tensor, true, arguments.dtype);
+  TensorView view =
+      lend([&] { return "receive of tag " + std::to_string(arguments.tag) + " from rank " + std::to_string(from); },
+           tensor, true, arguments.dtype);
   const OperationId operation = naming_tensor(view, [&] {
     const py::gil_scoped_release release;
     return target.post_recv(ReceiveOptions{.from = from,
@@ -264,7 +270,7 @@ void EngineHandle::cancel(OperationId operation) {
 
 OperationId EngineHandle::push_pull(py::handle tensor, const PushPullArguments& arguments) {
   Engine& target = engine();
-  const std::string what = "push-pull of key " + std::to_string(arguments.key);
+  const auto what = [&] { return "push-pull of key " + std::to_string(arguments.key); };
   const bool in_place = arguments.output.is_none() || arguments.output.is(tensor);
   Pin pin = make_pin(lend(what, tensor, in_place, {}));
   if (!in_place) pin.views.push_back(lend(what, arguments.output, true, {}));
@@ -272,7 +278,7 @@ OperationId EngineHandle::push_pull(py::handle tensor, const PushPullArguments& 
   const TensorView& output = pin.views.back();
   const OperationId operation = naming_tensor(input, [&] {
     const auto refuse = [&](const std::string& why) {
-      throw Error(ErrorCode::kBuffer, name() + ": " + what + " was refused: " + why);
+      throw Error(ErrorCode::kBuffer, name() + ": " + what() + " was refused: " + why);
     };
     if (input.element() != Element::kFloat32) refuse("the services sum float32; convert the tensor");
     if (output.element() != Element::kFloat32 || output.bytes() != input.bytes()) {

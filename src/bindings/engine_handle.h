@@ -2,8 +2,6 @@
 // long, lets Ctrl-C through while it waits, and stays out of the way in forked children.
 #pragma once
 
-#include <sys/types.h>
-
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -103,8 +101,18 @@ class EngineHandle {
   std::string name() const { return "rank " + std::to_string(rank_); }
   // The group, checked; `options` gets it and what else all collectives have.
   void fill(CollectiveOptions& options, const std::string& what, const CollectiveArguments& arguments) const;
-  // Lends the tensor; a refusal says which operation it was for.
-  TensorView lend(const std::string& operation, py::handle tensor, bool writable, const std::string& dtype) const;
+  // Lends the tensor; a refusal says which operation it was for, which `name_operation` composes only then.
+  template <typename Name>
+  TensorView lend(Name&& name_operation, py::handle tensor, bool writable, const std::string& dtype) const {
+    try {
+      return TensorView(tensor, writable, dtype);
+    } catch (const Error& error) {
+      refuse_tensor(name_operation(), error);
+    }
+  }
+  [[noreturn]] void refuse_tensor(const std::string& operation, const Error& error) const;
+  // Of the process that made this.
+  bool is_fork() const;
 
   std::unique_ptr<Engine> engine_;
   PinTable pins_;
@@ -112,7 +120,7 @@ class EngineHandle {
   std::unordered_map<OperationId, std::optional<Completion>> waited_;
   std::uint16_t rank_;
   std::uint16_t ranks_;
-  pid_t owner_;
+  std::uint32_t owner_;  // forks between the process that loaded the library and the one that made this
   bool closed_ = false;
 };
 

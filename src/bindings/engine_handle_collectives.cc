@@ -47,14 +47,14 @@ void EngineHandle::fill(CollectiveOptions& options, const std::string& what,
 
 OperationId EngineHandle::post_all_reduce(py::handle tensor, bool average, const CollectiveArguments& arguments) {
   Engine& target = engine();
-  const std::string what = "all-reduce";
+  const auto what = [] { return "all-reduce"; };
   TensorView view = lend(what, tensor, true, arguments.dtype);
   if (view.element() != Element::kFloat32) {
     throw Error(ErrorCode::kBuffer,
                 name() + ": all-reduce was refused: it sums float32, and the tensor is " + view.description());
   }
   AllReduceOptions options;
-  fill(options, what, arguments);
+  fill(options, what(), arguments);
   options.data = {reinterpret_cast<float*>(view.data()), view.element_count()};
   options.average = average;
   const OperationId operation = without_gil([&] { return target.post_all_reduce(options); });
@@ -68,7 +68,7 @@ OperationId EngineHandle::post_all_to_all(py::handle output, py::handle input, s
                                           std::vector<std::uint64_t> input_parts,
                                           const CollectiveArguments& arguments) {
   Engine& target = engine();
-  const std::string what = "all-to-all";
+  const auto what = [] { return "all-to-all"; };
   std::vector<TensorView> views;
   views.push_back(lend(what, input, false, arguments.dtype));
   views.push_back(lend(what, output, true, arguments.dtype));
@@ -79,7 +79,7 @@ OperationId EngineHandle::post_all_to_all(py::handle output, py::handle input, s
                                         ", the output " + to.description() + ": both need the same element type");
   }
   AllToAllOptions options;
-  fill(options, what, arguments);
+  fill(options, what(), arguments);
   options.input = {from.data(), from.bytes()};
   options.output = {to.data(), to.bytes()};
   options.element = from.element();
@@ -95,21 +95,21 @@ OperationId EngineHandle::post_all_to_all(py::handle output, py::handle input, s
 OperationId EngineHandle::post_gather(py::handle input, py::handle output, std::int64_t root,
                                       const CollectiveArguments& arguments) {
   Engine& target = engine();
-  const std::string what = "gather to rank " + std::to_string(root);
+  const auto what = [&] { return "gather to rank " + std::to_string(root); };
   if (root < 0 || root >= ranks_) {
     throw Error(ErrorCode::kUnknownPeer,
-                name() + ": " + what + " was refused: the job has ranks 0 to " + std::to_string(ranks_ - 1));
+                name() + ": " + what() + " was refused: the job has ranks 0 to " + std::to_string(ranks_ - 1));
   }
   std::vector<TensorView> views;
   views.push_back(lend(what, input, false, arguments.dtype));
   if (!output.is_none()) views.push_back(lend(what, output, true, arguments.dtype));
   if (views.front().element() != views.back().element()) {
-    throw Error(ErrorCode::kBuffer, name() + ": " + what + " was refused: the input is " + views.front().description() +
-                                        ", the output " + views.back().description() +
+    throw Error(ErrorCode::kBuffer, name() + ": " + what() + " was refused: the input is " +
+                                        views.front().description() + ", the output " + views.back().description() +
                                         ": both need the same element type");
   }
   GatherOptions options;
-  fill(options, what, arguments);
+  fill(options, what(), arguments);
   options.root = static_cast<std::uint16_t>(root);
   options.input = {views.front().data(), views.front().bytes()};
   if (!output.is_none()) options.output = {views.back().data(), views.back().bytes()};

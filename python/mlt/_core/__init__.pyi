@@ -66,7 +66,7 @@ class Completion:
     @property
     def error(self) -> str: ...
     @property
-    def outcome(self) -> tuple[_Status, int, int, list[tuple[int, int]], int, int, int, int, str]: ...
+    def failed(self) -> bool: ...
 
 class PushPullResult:
     @property
@@ -222,7 +222,6 @@ class Engine:
     def post_send(
         self,
         tensor: Any,
-        *,
         to: int,
         tag: int,
         layer: int,
@@ -235,7 +234,6 @@ class Engine:
     def post_recv(
         self,
         tensor: Any,
-        *,
         from_: int,
         tag: int,
         loss_bound: float,
@@ -248,8 +246,7 @@ class Engine:
     def post_all_reduce(
         self,
         tensor: Any,
-        *,
-        ranks: list[int],
+        ranks: Sequence[int],
         average: bool,
         loss_bound: float,
         layer: int,
@@ -261,10 +258,9 @@ class Engine:
         self,
         output: Any,
         input: Any,
-        *,
         output_parts: list[int],
         input_parts: list[int],
-        ranks: list[int],
+        ranks: Sequence[int],
         loss_bound: float,
         layer: int,
         layers: int,
@@ -275,9 +271,8 @@ class Engine:
         self,
         input: Any,
         output: Any | None,
-        *,
         root: int,
-        ranks: list[int],
+        ranks: Sequence[int],
         loss_bound: float,
         layer: int,
         layers: int,
@@ -287,7 +282,7 @@ class Engine:
     def cancel(self, operation: int) -> None: ...
     def poll(self, max_completions: int) -> list[Completion]: ...
     def wait(self, operation: int, timeout_ns: int) -> Completion | None: ...
-    def use_services(self, ranks: list[int], workers: int) -> None: ...
+    def use_services(self, ranks: Sequence[int], workers: int) -> None: ...
     def push_pull(
         self,
         tensor: Any,
