@@ -7,6 +7,7 @@
 
 #include "base/bytes.h"
 #include "collective/all_to_all.h"
+#include "collective/direct_allreduce.h"
 #include "collective/gather.h"
 #include "collective/ring_allreduce.h"
 
@@ -131,9 +132,12 @@ std::unique_ptr<Collective> make_collective(const CollectiveRequest& request, co
     case CollectiveKind::kAllReduce:
       break;
   }
-  auto* first = reinterpret_cast<float*>(request.output.data());
-  return std::make_unique<RingAllReduce>(group, std::span(first, request.output.size() / sizeof(float)),
-                                         request.average, request.loss_bound);
+  const std::span<float> data(reinterpret_cast<float*>(request.output.data()), request.output.size() / sizeof(float));
+  // PROTOCOL 22.2.6: A small all-reduce is carried as 22.4 says instead of 22.2.2 to 22.2.4.
+  if (DirectAllReduce::fits(group.size(), data.size_bytes(), request.loss_bound)) {
+    return std::make_unique<DirectAllReduce>(group, data, request.average);
+  }
+  return std::make_unique<RingAllReduce>(group, data, request.average, request.loss_bound);
 }
 
 std::string check_request(const CollectiveRequest& request, std::uint16_t rank) {

@@ -1,5 +1,5 @@
 // One collective of a group of ranks, as streams of transfers: what travels between this rank and each peer, in which
-// order, and what must have arrived before. ring_allreduce, all_to_all and gather are the three;
+// order, and what must have arrived before. ring_allreduce, direct_allreduce, all_to_all and gather are the four;
 // collective/collectives.h runs them.
 //
 // Absent on purpose: posting, time and failure, which are the runner's; agreement on a group, which is the caller's.
@@ -122,6 +122,8 @@ class Collective {
   virtual std::size_t unlocks(std::size_t stream) const { return stream; }
   // What needs no network, before anything is posted.
   virtual void begin() {}
+  // The same once every stream is over, nothing having failed; the memory is the caller's again right after.
+  virtual void finish() {}
 
   std::vector<Stream> streams;
 };

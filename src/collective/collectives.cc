@@ -320,6 +320,7 @@ void Collectives::settle(TimeNs now, Group& group) {
       ++i;
       continue;
     }
+    if (!active.failed) active.collective->finish();
     timers_.erase({active.expires_ns, active.slot});
     active.done.elapsed_ns = now - active.started_ns;
     if (!active.failed && active.done.missing_bytes > 0) active.done.status = core::CompletionStatus::kWithinBound;

@@ -94,6 +94,8 @@ class Collectives {
     bool failed = false;    // done.status and done.error say why
     // A peer gave a transfer up. It says why to every member, but by another way; this rank waits for that a little.
     int given_up_by = -1;
+    // Its transfer had another size than this rank's. Its shape, or its word, says what it called: awaited as long.
+    int differs_from = -1;
   };
 
   static std::string rank_text(int rank) { return "rank " + std::to_string(rank); }
@@ -113,6 +115,7 @@ class Collectives {
   void on_post_refused(TimeNs now, Active& active, const Stream& stream, core::PostStatus status);
   void check_shape(TimeNs now, Active& active, const Stream& stream);
   void on_transfer_failed(TimeNs now, Active& active, const core::Completion& completion);
+  void on_mismatch(TimeNs now, Active& active, const core::Completion& completion);
   // The first cause stands. Tells the other members unless one of them told us.
   void fail(TimeNs now, Active& active, const Cause& cause, bool tell);
   void break_group(TimeNs now, Group& group, std::uint32_t from, const Cause& cause);

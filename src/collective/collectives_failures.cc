@@ -32,12 +32,17 @@ void Collectives::on_transfer_failed(TimeNs now, Active& active, const core::Com
       stop(now, active);
       return set_timer(active, std::min(active.expires_ns, base::after(now, kExplanationNs)));
     default:
-      return fail(now, active,
-                  {completion.status, completion.peer,
-                   peer + " called another collective, or one of another size, than " + rank_text(rank_) +
-                       ": every member must call the same"},
-                  true);
+      return on_mismatch(now, active, completion);
   }
+}
+
+// What differs is in the shape, which may have been overtaken: transfers that are posted together end in any order.
+// PROTOCOL 22.1.13: A member whose transfer ends as a size or type mismatch waits for the other side's shape, or for
+//     failed, 1 s at most, and MUST NOT cancel its own shape meanwhile ...
+void Collectives::on_mismatch(TimeNs now, Active& active, const core::Completion& completion) {
+  if (active.differs_from >= 0) return;
+  active.differs_from = completion.peer;
+  set_timer(active, std::min(active.expires_ns, base::after(now, kExplanationNs)));
 }
 
 void Collectives::fail(TimeNs now, Active& active, const Cause& cause, bool tell) {
@@ -138,7 +143,8 @@ void Collectives::on_peer_down(TimeNs now, std::uint16_t peer) {
     if (!slots_[slot] || !slots_[slot]->collective) continue;
     Active& active = *slots_[slot];
     const auto& ranks = active.group->ranks;
-    const bool is_waiting = active.given_up_by >= 0 && std::ranges::find(ranks, peer) != ranks.end();
+    const bool is_waiting =
+        (active.given_up_by >= 0 || active.differs_from >= 0) && std::ranges::find(ranks, peer) != ranks.end();
     const bool is_needed = std::ranges::any_of(active.collective->streams, [&](const Stream& stream) {
       return stream.peer == peer && stream.posted < stream.steps;
     });
@@ -162,6 +168,15 @@ void Collectives::on_timeout(TimeNs now) {
       fail(now, active,
            {core::CompletionStatus::kCancelled, active.given_up_by,
             rank_text(active.given_up_by) + " gave it up and did not say why"},
+           true);
+      continue;
+    }
+    if (active.differs_from >= 0) {
+      const std::string peer = rank_text(active.differs_from);
+      fail(now, active,
+           {core::CompletionStatus::kSizeMismatch, active.differs_from,
+            peer + " called another collective, or one of another size, than " + rank_text(rank_) +
+                ": every member must call the same"},
            true);
       continue;
     }

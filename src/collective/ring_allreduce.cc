@@ -29,7 +29,6 @@ RingAllReduce::RingAllReduce(const Membership& group, std::span<float> data, boo
       pieces_(pieces_of(data.size(), group.size())),
       loss_bound_(loss_bound),
       scale_(average ? 1.0F / static_cast<float>(group.size()) : 1.0F) {
-  if (ranks_ == 1) return;
   const std::uint32_t steps = 2 * (ranks_ - 1) * pieces_;
   const std::uint16_t left = group.ranks[(own_ + ranks_ - 1) % ranks_];
   const std::uint16_t right = group.ranks[(own_ + 1) % ranks_];

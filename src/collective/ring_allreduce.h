@@ -27,6 +27,7 @@ inline constexpr std::uint64_t kRingLeastPieceBytes = 32U << 10;
 
 class RingAllReduce final : public Collective {
  public:
+  // Of two ranks at least.
   RingAllReduce(const Membership& group, std::span<float> data, bool average, double loss_bound);
 
   bool is_ready(const Stream& stream, std::uint32_t step) const override;

@@ -13,8 +13,11 @@ from transport_jobs import START_SECONDS, local_job, process_job
 
 import mlt
 
-# Elements: none, one, fewer than ranks, an odd number over a megabyte, what a small model has.
-SIZES = [0, 1, 7, (1 << 18) + 3, 25 << 18]
+# What a rank sends at most of a tensor that takes one round (docs/collectives.md).
+DIRECT_BYTES = 64 << 10
+# Elements: none, one, a few, the most in one round between 4, between 2 and one more, an odd number over a megabyte,
+# what a small model has.
+SIZES = [0, 1, 7, 5_461, 16_384, 16_385, (1 << 18) + 3, 25 << 18]
 FAULTS = mlt.Faults(drop=0.02, duplicate=0.01, reorder=0.02, seed=31)
 PEER_TIMEOUT = 1.0
 
@@ -50,6 +53,16 @@ def ring_sum(tensors: list[np.ndarray], *, average: bool) -> np.ndarray:
     return result * np.float32(1 / n) if average else result
 
 
+def exact_sum(tensors: list[np.ndarray], *, average: bool) -> np.ndarray:
+    """The sum in the ring's order, of a small tensor in the order of the ranks."""
+    if (len(tensors) - 1) * tensors[0].nbytes > DIRECT_BYTES:
+        return ring_sum(tensors, average=average)
+    total = tensors[0].copy()
+    for tensor in tensors[1:]:
+        total += tensor
+    return total * np.float32(1 / len(tensors)) if average else total
+
+
 def all_reduce(contexts: list[mlt.Context], tensors: list[Any], **options: Any) -> list[mlt.Completion]:
     operations = [context.post_all_reduce(tensor, **options) for context, tensor in zip(contexts, tensors, strict=True)]
     return [operation.wait(60) for operation in operations]
@@ -57,9 +70,11 @@ def all_reduce(contexts: list[mlt.Context], tensors: list[Any], **options: Any) 
 
 @pytest.mark.parametrize("elements", SIZES)
 @pytest.mark.parametrize("average", [True, False])
-def test_all_reduce__is_the_ring_s_sum_bit_for_bit(job: list[mlt.Context], elements: int, average: bool) -> None:
+def test_all_reduce__is_the_sum_in_a_fixed_order_bit_for_bit(
+    job: list[mlt.Context], elements: int, average: bool
+) -> None:
     tensors = random_tensors(len(job), elements)
-    expected = ring_sum(tensors, average=average)
+    expected = exact_sum(tensors, average=average)
     for completion in all_reduce(job, tensors, average=average):
         assert (completion.kind, completion.status, completion.bytes) == ("all_reduce", "complete", 4 * elements)
         assert (completion.missing_bytes, completion.missing, completion.peer) == (0, [], -1)
@@ -79,7 +94,7 @@ def test_all_reduce__without_a_bound_is_exact_over_a_network_that_loses(
     lossy: list[mlt.Context], elements: int
 ) -> None:
     tensors = random_tensors(3, elements)
-    expected = ring_sum(tensors, average=True)
+    expected = exact_sum(tensors, average=True)
     all_reduce(lossy, tensors)
     for tensor in tensors:
         np.testing.assert_array_equal(tensor, expected)
@@ -243,16 +258,35 @@ def test_timeout__names_the_rank_that_never_called() -> None:
             contexts[1].all_reduce(np.ones(10, np.float32))
 
 
-@pytest.mark.parametrize("other", [11, 2_000_000])
-def test_all_reduce__of_another_size_fails_at_both_naming_the_sizes(other: int) -> None:
+# A ring of each, one round of each, and one of each.
+@pytest.mark.parametrize(
+    ("first", "other"), [(1_000_000, 2_000_000), (10, 11), (10, 0), (1_000_000, 11), (16_384, 16_385)]
+)
+def test_all_reduce__of_another_size_fails_at_both_naming_the_sizes(first: int, other: int) -> None:
     with local_job(2) as contexts:
         operations = [
-            contexts[0].post_all_reduce(np.ones(1_000_000, np.float32)),
+            contexts[0].post_all_reduce(np.ones(first, np.float32)),
             contexts[1].post_all_reduce(np.ones(other, np.float32)),
         ]
+        start = time.monotonic()
         for operation in operations:
-            with pytest.raises(mlt.SizeMismatchError, match="every member must call the same"):
+            with pytest.raises(mlt.SizeMismatchError, match="every member must call the same") as caught:
                 operation.wait(10)
+            assert f"of {4 * first} bytes of float32" in str(caught.value).split(" failed: ")[1]
+            assert f"of {4 * other} bytes of float32" in str(caught.value).split(" failed: ")[1]
+        assert time.monotonic() - start < 1
+
+
+@pytest.mark.parametrize("options", [{"average": False}, {"loss_bound": 0.1}, {"loss_bound": 0.9}])
+def test_all_reduce__called_otherwise_fails_at_both_naming_what_each_called(options: dict[str, Any]) -> None:
+    with local_job(2) as contexts:
+        tensors = [np.ones(1_000, np.float32) for _ in contexts]
+        operations = [contexts[0].post_all_reduce(tensors[0]), contexts[1].post_all_reduce(tensors[1], **options)]
+        for operation in operations:
+            with pytest.raises(mlt.SizeMismatchError, match="loss bound 0, mean") as caught:
+                operation.wait(10)
+            assert (", sum" if "average" in options else f"loss bound {options['loss_bound']}") in str(caught.value)
+        assert all((tensor == 1).all() for tensor in tensors)
 
 
 def test_poll_cq__has_collectives_among_the_rest(job: list[mlt.Context]) -> None:

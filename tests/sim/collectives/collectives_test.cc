@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/prng.h"
+#include "collective/direct_allreduce.h"
 #include "sim/collective_hosts.h"
 #include "sim/scenarios/stream.h"
 
@@ -98,10 +99,19 @@ std::vector<std::vector<float>> tensors_of(Prng& prng, std::uint16_t ranks, std:
   return made;
 }
 
-// Chunk c is summed from rank c on, each rank adding what comes to its own.
+// In a ring, chunk c is summed from rank c on, each rank adding what comes to its own; a small tensor in the order of
+// the ranks.
 std::vector<float> reference(const std::vector<std::vector<float>>& tensors) {
   const std::size_t n = tensors.size(), elements = tensors[0].size();
   std::vector<float> result(elements);
+  if (collective::DirectAllReduce::fits(n, 4 * elements, 0)) {
+    for (std::size_t i = 0; i < elements; ++i) {
+      float sum = tensors[0][i];
+      for (std::size_t rank = 1; rank < n; ++rank) sum += tensors[rank][i];
+      result[i] = sum * (1.0F / static_cast<float>(n));
+    }
+    return result;
+  }
   for (std::size_t i = 0; i < elements; ++i) {
     const std::size_t longer = elements % n, length = elements / n;
     const std::size_t chunk =
@@ -148,6 +158,71 @@ TEST_CASE("collectives__an_all_reduce_without_loss_bound_is_the_reference_bit_fo
     for (std::uint16_t rank = 0; rank < world.ranks; ++rank) {
       CHECK(first[rank] == expected);
       CHECK(second[rank] == expected);
+    }
+  }
+}
+
+// Nothing of them may be lost under these bounds either.
+TEST_CASE("collectives__small_all_reduces_are_the_reference_bit_for_bit_many_at_once") {
+  for (std::uint64_t seed = 4'001; seed <= 4'150; ++seed) {
+    CAPTURE(seed);
+    World world(seed);
+    constexpr std::size_t kCount = 8;
+    const std::size_t most = collective::kDirectBytes / sizeof(float) / (world.ranks - 1U);
+    std::vector<std::vector<std::vector<float>>> tensors;
+    std::vector<std::vector<float>> expected;
+    std::vector<double> bounds;
+    for (std::size_t i = 0; i < kCount; ++i) {
+      const std::size_t elements = world.prng.chance(0.5) ? world.prng.below(20) : world.prng.below(most + 1);
+      tensors.push_back(tensors_of(world.prng, world.ranks, elements));
+      expected.push_back(reference(tensors.back()));
+      bounds.push_back(elements > 0 && elements < 256 ? 0.9 : 0);
+    }
+    for (std::uint16_t rank = 0; rank < world.ranks; ++rank) {
+      world.simulator.at(world.simulator.now() + static_cast<base::DurationNs>(world.prng.below(3 * kMillisecond)),
+                         [&, rank] {
+                           for (std::size_t i = 0; i < kCount; ++i) {
+                             CollectiveRequest request = all_reduce(i + 1, tensors[i][rank], bounds[i]);
+                             request.ranks = world.group();
+                             world.hosts.start(rank, request);
+                           }
+                         });
+    }
+    world.run(kCount);
+    world.check_all_ok();
+    for (std::size_t i = 0; i < kCount; ++i) {
+      for (const auto& tensor : tensors[i]) CHECK(tensor == expected[i]);
+    }
+  }
+}
+
+// One member calls with a tensor of another size, or another operation: whatever is lost and whatever overtakes, all
+// hear of both calls, and none waits for a timeout.
+TEST_CASE("collectives__that_differ_end_everywhere_and_name_what_each_called") {
+  for (std::uint64_t seed = 5'001; seed <= 5'100; ++seed) {
+    CAPTURE(seed);
+    World world(seed);
+    const std::size_t fitting = collective::kDirectBytes / sizeof(float) / (world.ranks - 1U);
+    const std::size_t sizes[] = {0, 1, fitting - 1, fitting, fitting + 1, 100'000};
+    const std::size_t usual = sizes[world.prng.below(6)], unusual = sizes[world.prng.below(6)];
+    const auto other = static_cast<std::uint16_t>(world.prng.below(world.ranks));
+    std::vector<std::vector<float>> tensors(world.ranks, std::vector<float>(usual, 1.0F));
+    tensors[other].resize(unusual);
+    for (std::uint16_t rank = 0; rank < world.ranks; ++rank) {
+      world.start(rank, all_reduce(1, tensors[rank], 0, rank != other));
+    }
+    const base::TimeNs start = world.simulator.now();
+    world.run(1);
+    CHECK(world.simulator.now() - start < kSecond);
+    for (std::uint16_t rank = 0; rank < world.ranks; ++rank) {
+      const CollectiveDone& done = world.hosts.done(rank)[0];
+      CAPTURE(done.error);
+      CHECK(done.status == CompletionStatus::kSizeMismatch);
+      CHECK(done.error.find("of " + std::to_string(4 * usual) + " bytes of float32, loss bound 0, mean") !=
+            std::string::npos);
+      CHECK(done.error.find("of " + std::to_string(4 * unusual) + " bytes of float32, loss bound 0, sum") !=
+            std::string::npos);
+      CHECK(world.hosts.open(rank) == 0);
     }
   }
 }
@@ -235,10 +310,12 @@ TEST_CASE("collectives__parts_and_inputs_arrive_whole_all_to_all_and_at_the_root
 // own from then on.
 TEST_CASE("collectives__of_a_host_that_crashes_end_everywhere_and_name_it") {
   std::size_t failures = 0;
-  for (std::uint64_t seed = 3'001; seed <= 3'100; ++seed) {
+  for (std::uint64_t seed = 3'001; seed <= 3'150; ++seed) {
     CAPTURE(seed);
     World world(seed);
-    auto tensors = tensors_of(world.prng, world.ranks, 20'000 + world.prng.below(200'000));
+    const bool is_small = seed % 2 == 0;
+    auto tensors = tensors_of(world.prng, world.ranks,
+                              is_small ? 1 + world.prng.below(3'000) : 20'000 + world.prng.below(200'000));
     const auto dead = static_cast<std::uint16_t>(world.prng.below(world.ranks));
     for (std::uint16_t rank = 0; rank < world.ranks; ++rank) {
       if (rank == dead)

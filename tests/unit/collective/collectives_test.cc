@@ -49,8 +49,8 @@ TEST_CASE("collectives__of_a_group_run_in_order_and_several_at_once") {
   std::vector<std::vector<std::vector<float>>> tensors;
   std::vector<std::vector<float>> expected;
   for (std::size_t i = 0; i < count; ++i) {
-    tensors.push_back(random_tensors(3, 5'000 + i, i));
-    expected.push_back(ring_sum(tensors.back(), true));
+    tensors.push_back(random_tensors(3, 5'000 + 700 * i, i));
+    expected.push_back(exact_sum(tensors.back(), true));
   }
   // Each rank gets to its calls at another time.
   for (std::uint16_t rank = 0; rank < 3; ++rank) {
@@ -67,7 +67,7 @@ TEST_CASE("collectives__of_a_group_run_in_order_and_several_at_once") {
 TEST_CASE("collectives__of_different_groups_do_not_meet") {
   FakeBus bus({.ranks = 3, .seed = 6});
   auto pair = random_tensors(2, 777, 1), all = random_tensors(3, 777, 2);
-  const auto pair_sum = ring_sum(pair, true), all_sum = ring_sum(all, true);
+  const auto pair_sum = exact_sum(pair, true), all_sum = exact_sum(all, true);
   // Rank 0 starts the pair's first, rank 1 the other.
   CollectiveRequest request = all_reduce_request(1, pair[0]);
   request.ranks = {0, 1};
@@ -91,7 +91,7 @@ TEST_CASE("collectives__wait_for_room_where_there_is_none") {
     std::vector<std::vector<float>> expected;
     for (std::size_t i = 0; i < 6; ++i) {
       tensors.push_back(random_tensors(4, 150'000, i));
-      expected.push_back(ring_sum(tensors.back(), true));
+      expected.push_back(exact_sum(tensors.back(), true));
       for (std::uint16_t rank = 0; rank < 4; ++rank) bus.start(rank, all_reduce_request(i + 1, tensors[i][rank]));
     }
     bus.run();
@@ -215,18 +215,78 @@ TEST_CASE("collectives__one_behind_the_lanes_times_out_too") {
   CHECK(bus.machine(0).open() == kLanes);
 }
 
+// One of the ranks calls something else. All hear both, with no wait, whatever arrives first: the shapes, or transfers
+// of other sizes than are awaited.
 TEST_CASE("collectives__members_that_call_differently_hear_what_each_called") {
-  for (const std::size_t other : {std::size_t{100}, kElements + 800'000}) {  // fewer pieces, and more
-    FakeBus bus({.ranks = 2, .seed = other});
-    auto tensors = random_tensors(1, kElements, 1);
-    std::vector<float> longer(other);
-    bus.start(0, all_reduce_request(1, tensors[0]));
-    bus.start(1, all_reduce_request(1, longer));
+  struct Call {
+    std::size_t elements = 0;
+    bool average = true;
+    double loss_bound = 0;
+    std::string text() const {
+      std::string text = "all-reduce number 0 of " + std::to_string(4 * elements) + " bytes of float32, loss bound ";
+      return text + (loss_bound > 0 ? "0.5" : "0") + (average ? ", mean" : ", sum");
+    }
+  };
+  const Call ring{kElements}, direct{1'000};
+  const std::pair<Call, Call> cases[] = {
+      {ring, {kElements + 800'000}},                   // more pieces
+      {ring, direct},                                  // another way
+      {ring, {0}},                                     // by its shape alone
+      {direct, {1'001}},                               //
+      {direct, {0}},                                   //
+      {direct, {1'000, false}},                        // equal transfers
+      {direct, {1'000, true, 0.5}},                    // another way for equal tensors
+      {{400, true, 0}, {400, true, 0.5}},              // the same way for other bounds
+      {{16'384, true, 0}, {16'385, true, 0}},          // on both sides of what fits, between two
+      {{16'384 / 3, true, 0}, {16'384 / 3 + 1, true}}  // and between four
+  };
+  for (const auto& [most, one] : cases) {
+    for (std::uint64_t seed = 1; seed <= 40; ++seed) {
+      CAPTURE(most.text());
+      CAPTURE(one.text());
+      CAPTURE(seed);
+      const auto ranks = static_cast<std::uint16_t>(2 + seed % 3);
+      const auto other = static_cast<std::uint16_t>(seed % ranks);
+      FakeBus bus({.ranks = ranks, .seed = seed});
+      std::vector<std::vector<float>> tensors;
+      for (std::uint16_t rank = 0; rank < ranks; ++rank) {
+        tensors.emplace_back((rank == other ? one : most).elements);
+      }
+      const mlt::base::TimeNs before = bus.now;
+      for (std::uint16_t rank = 0; rank < ranks; ++rank) {
+        const Call& call = rank == other ? one : most;
+        bus.start(rank, all_reduce_request(1, tensors[rank], call.average, call.loss_bound));
+      }
+      bus.run();
+      CHECK(bus.now == before);
+      for (std::uint16_t rank = 0; rank < ranks; ++rank) {
+        check_failed(bus, rank, CompletionStatus::kSizeMismatch, bus.done(rank).at(0).failed_peer,
+                     "called " + most.text());
+        CHECK(bus.done(rank)[0].error.find("called " + one.text()) != std::string::npos);
+        CHECK(bus.done(rank)[0].failed_peer >= 0);
+      }
+    }
+  }
+}
+
+// Of another version, perhaps: the shapes are equal, and nobody has more to say.
+TEST_CASE("collectives__who_meets_another_size_and_hears_no_more_waits_a_second_and_says_so") {
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    CAPTURE(seed);
+    FakeBus bus({.ranks = 2, .seed = seed});
+    auto tensors = random_tensors(2, seed % 2 == 0 ? 10 : 100'000, 1);
+    bus.fail_next_receive(0, CompletionStatus::kSizeMismatch);
+    for (std::uint16_t rank = 0; rank < 2; ++rank) bus.start(rank, all_reduce_request(1, tensors[rank]));
+    bus.run();
+    CHECK(bus.done(0).empty());
+    CHECK(bus.done(1).empty());
+    const mlt::base::TimeNs before = bus.now;
+    REQUIRE(bus.run_to_next_timeout());
+    CHECK(bus.now == before + mlt::base::kSecond);
     bus.run();
     for (std::uint16_t rank = 0; rank < 2; ++rank) {
-      REQUIRE(bus.done(rank).size() == 1);
-      CHECK(bus.done(rank)[0].status == CompletionStatus::kSizeMismatch);
-      CHECK(bus.done(rank)[0].failed_peer >= 0);
+      check_failed(bus, rank, CompletionStatus::kSizeMismatch, 1 - rank,
+                   "called another collective, or one of another");
     }
   }
 }
@@ -288,7 +348,7 @@ TEST_CASE("collectives__who_is_given_up_without_a_word_waits_a_second_and_names_
 TEST_CASE("collectives__a_failure_of_strangers_or_of_unknown_groups_harms_nobody") {
   FakeBus bus({.ranks = 3, .seed = 2});
   auto tensors = random_tensors(2, 100, 1);
-  const auto expected = ring_sum(tensors, true);
+  const auto expected = exact_sum(tensors, true);
   const std::vector<std::uint16_t> group = {0, 1};
   const auto start = [&](std::uint16_t rank, OperationId operation) {
     CollectiveRequest request = all_reduce_request(operation, tensors[rank]);
@@ -326,7 +386,7 @@ TEST_CASE("collectives__the_first_of_a_group_hears_of_a_failure_before_it_was_ca
 TEST_CASE("collectives__a_group_not_used_yet_is_not_broken_by_who_is_no_member") {
   FakeBus bus({.ranks = 3, .seed = 2});
   auto tensors = random_tensors(2, 100, 1);
-  const auto expected = ring_sum(tensors, true);
+  const auto expected = exact_sum(tensors, true);
   const std::vector<std::uint16_t> group = {0, 1};
   Failed failed;
   failed.group = Collectives::group_id(group);

@@ -17,6 +17,7 @@
 
 #include "base/prng.h"
 #include "collective/collectives.h"
+#include "collective/direct_allreduce.h"
 #include "core/segmenter.h"
 
 namespace mlt::test {
@@ -347,6 +348,22 @@ inline std::vector<float> ring_sum(const std::vector<std::vector<float>>& tensor
     }
   }
   return result;
+}
+
+// What every rank sends to every other and sums in the group's order.
+inline std::vector<float> direct_sum(const std::vector<std::vector<float>>& tensors, bool average) {
+  std::vector<float> result = tensors[0];
+  for (std::size_t i = 0; i < result.size(); ++i) {
+    for (std::size_t rank = 1; rank < tensors.size(); ++rank) result[i] = result[i] + tensors[rank][i];
+    if (average && tensors.size() > 1) result[i] = result[i] * (1.0F / static_cast<float>(tensors.size()));
+  }
+  return result;
+}
+
+// What an all-reduce without a loss bound gives.
+inline std::vector<float> exact_sum(const std::vector<std::vector<float>>& tensors, bool average) {
+  const bool is_direct = DirectAllReduce::fits(tensors.size(), tensors[0].size() * sizeof(float), 0);
+  return is_direct ? direct_sum(tensors, average) : ring_sum(tensors, average);
 }
 
 inline std::vector<std::vector<float>> random_tensors(std::size_t ranks, std::size_t elements, std::uint64_t seed) {
