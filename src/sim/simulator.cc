@@ -118,14 +118,16 @@ void Simulator::leave(std::uint16_t rank) {
   note(rank, "leaves");
   hosts_[rank].close(now_);
   for (std::uint16_t peer = 0; peer < hosts(); ++peer) {
-    if (peer == rank || connections_.number(rank, peer) == 0) continue;
-    if (known(rank, peer) != 0) {
-      queue_message(rank, peer, {}, false, true);
-    } else {  // not up here yet: nothing can be said, and the peer sees the connection end
-      peer_down(peer, rank, connections_.number(rank, peer));
+    if (peer == rank) continue;
+    if (const std::uint64_t number = connections_.number(rank, peer); number != 0) {
+      if (known(rank, peer) != 0) {
+        queue_message(rank, peer, {}, false, true);
+      } else {  // not up here yet: nothing can be said, and the peer sees the connection end
+        peer_down(peer, rank, number);
+      }
+      connections_.close(rank, peer);
     }
-    connections_.close(rank, peer);
-    known(rank, peer) = 0;
+    known(rank, peer) = 0;  // also of one that has ended and whose end was still to be read here
   }
   lost_in_crashes_ += hosts_[rank].unread();
   if (on_crash) on_crash(rank, hosts_[rank].endpoint());
