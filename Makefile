@@ -1,7 +1,8 @@
 # The commands a person types. Everything a command needs is installed by it, into .venv and build/.
 #   make demo    train a real model over the transport, with losses (report in demo-report/)
 #   make test    every test, C++ and Python
-#   make test-asan, make test-tsan   the C++ tests under sanitizers: addresses and undefined behaviour; threads
+#   make test-asan   the C++ tests under sanitizers: addresses and undefined behaviour
+#   make test-tsan   those of the layers that have threads under ThreadSanitizer: ctest holds the others to having none
 #   make swarm   SEEDS=2000 simulated networks with faults, judged by the oracle; resumable
 #   make micro   DEPTH=2 every pattern of up to so many faults in tiny worlds, judged by the oracle; resumable
 #   make mutants plants faults in the core and demands that the swarm catches each
@@ -69,8 +70,15 @@ test-cpp: $(VENV)/.tools
 	$(BIN)/cmake --build --preset default
 	$(BIN)/ctest --preset default --parallel 2
 
+# Tests that only compute share the cores; those that measure time, open networks or start ranks have them alone.
+PARALLEL_TESTS := $(addprefix tests/python/,planners protocol simulation switch_configs switch_push)
 test-python: $(VENV)/.wheel
+ifdef PYTEST_ARGS
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+else
+	failed=0; $(BIN)/python -m pytest -n auto --dist loadfile $(PARALLEL_TESTS) || failed=1; \
+	$(BIN)/python -m pytest $(addprefix --ignore=,$(PARALLEL_TESTS)) || failed=1; exit $$failed
+endif
 
 test-asan test-tsan: test-%: $(VENV)/.tools
 	$(BIN)/cmake --preset $*

@@ -138,7 +138,7 @@ class Workshop:
                 copy_if_changed(file, folder / file.relative_to(ROOT))
         # -O1: most of the time goes into compiling what a fault changes.
         options = ["-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_CXX_FLAGS_RELEASE=-O1", "-DMLT_BUILD_TESTS=ON"]
-        options += ["-DMLT_WARNINGS_ARE_ERRORS=OFF"]
+        options += ["-DMLT_WARNINGS_ARE_ERRORS=OFF", "-DMLT_PRECOMPILE=ON", "-DMLT_TEST_FLAGS=-O0"]
         self._run(["cmake", "-S", str(folder), "-B", str(folder / "build"), "-G", "Ninja", *options])
 
     def _program(self, hunter: Hunter) -> Path:
