@@ -11,6 +11,7 @@
 #   make targets what mlt must reach beside its peers, measured (docs/results/line-rate.md); five minutes, as root
 #   make attacks  attacks a running job from a host of its own (docs/results/attacks.md); three minutes, as root
 #   make chaos    real ranks in a bad network, judged by the oracle; CHAOS_ARGS="--seconds 600" writes docs/results/chaos.md
+#   make night   the long forms of what .ci/run does in short: swarm, micro-swarm, mutants, chaos, fuzzing; some eight hours
 #   make lint    ruff, mypy, clang-format
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
@@ -22,7 +23,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 CPP_SOURCES := $(shell git ls-files 'src/*' CMakeLists.txt 2>/dev/null)
 PY_SOURCES := $(shell git ls-files 'python/*' 'plugins/*' 'switch_configs/*' pyproject.toml 2>/dev/null)
 
-.PHONY: demo test test-cpp test-python test-live test-asan test-tsan fuzz swarm micro mutants clang bench targets attacks chaos lint format wheel system clean help
+.PHONY: demo test test-cpp test-python test-live test-asan test-tsan fuzz swarm micro mutants night clang bench targets attacks chaos lint format wheel system clean help
 help:
 	@sed -n 's/^#   //p' Makefile
 
@@ -107,6 +108,13 @@ fuzz: $(VENV)/.tools build/.clang
 	$(BIN)/cmake --preset fuzz
 	$(BIN)/cmake --build --preset fuzz
 	$(BIN)/python tests/fuzz/run.py --seconds $(FUZZ_SECONDS) $(FUZZ_ARGS)
+
+# NIGHT_SEED begins seeds that no night had before: the day, as 20261123.
+NIGHT_SEED ?= $(shell date +%Y%m%d)
+night:
+	failed=0; for long in "swarm SEEDS=1000000 FIRST=$(NIGHT_SEED)000000" "micro DEPTH=2" "mutants" \
+	  "chaos CHAOS_ARGS=--seconds=600" "fuzz FUZZ_SECONDS=3600"; do \
+	  echo "==== $$long"; $(MAKE) --no-print-directory $$long || failed=1; done; exit $$failed
 
 test-live: $(VENV)/.wheel
 	$(BIN)/python -m pytest -m live tests/python

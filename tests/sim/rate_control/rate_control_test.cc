@@ -214,7 +214,7 @@ void check_fair(const Setting& setting, double tolerance, double queue_tolerance
 
 }  // namespace
 
-TEST_CASE("rate_control__flows_that_start_together_share_a_port_of_10_gbit") {
+TEST_CASE("rate_control__flows_that_start_together_share_a_port_of_10_gbit" * doctest::test_suite("long")) {
   for (const std::uint16_t flows : kFlows) {
     for (const std::uint64_t seed : {1U, 2U, 3U}) {
       Setting setting;
@@ -225,7 +225,7 @@ TEST_CASE("rate_control__flows_that_start_together_share_a_port_of_10_gbit") {
   }
 }
 
-TEST_CASE("rate_control__flows_that_come_late_get_their_share") {
+TEST_CASE("rate_control__flows_that_come_late_get_their_share" * doctest::test_suite("long")) {
   for (const std::uint16_t flows : kFlows) {
     for (const std::uint64_t seed : {4U, 5U, 6U}) {
       Setting setting;
@@ -260,7 +260,7 @@ TEST_CASE("rate_control__cards_ten_times_faster_than_the_port_share_it") {
   }
 }
 
-TEST_CASE("rate_control__an_incast_of_32_does_not_collapse") {
+TEST_CASE("rate_control__an_incast_of_32_does_not_collapse" * doctest::test_suite("long")) {
   for (const std::uint64_t port_bytes : {1'000'000U, 4'000'000U}) {
     for (const std::uint64_t seed : {1U, 2U}) {
       CAPTURE(port_bytes);

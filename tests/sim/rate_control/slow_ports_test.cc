@@ -188,7 +188,7 @@ TEST_CASE("slow_ports__an_incast_of_hosts_that_are_often_late_fills_the_port") {
   CHECK(percentile(times, 1) < 170);
 }
 
-TEST_CASE("slow_ports__a_ring_keeps_every_link_busy") {
+TEST_CASE("slow_ports__a_ring_keeps_every_link_busy" * doctest::test_suite("long")) {
   // The most that p50 and p99 may be of the payload's time on the wire; headers and acknowledgements are 8.4 % of it.
   struct Case {
     Ring ring;

@@ -101,7 +101,7 @@ TEST_CASE("black_hole__is_found_within_a_second_and_ends_longer_sends_only") {
   }
 }
 
-TEST_CASE("black_hole__is_found_where_random_loss_hides_it") {
+TEST_CASE("black_hole__is_found_where_random_loss_hides_it" * doctest::test_suite("long")) {
   for (std::uint64_t seed = 1; seed <= 40; ++seed) {
     CAPTURE(seed);
     NetworkConfig config;

@@ -115,7 +115,7 @@ TEST_CASE("lossy_path__is_used_less_within_20_ms_and_fairly_again_once_healed") 
   CHECK(stream.share(2) > 0.9 * kFair);
 }
 
-TEST_CASE("lossy_path__heals_within_the_packets_that_path_spray_h_states") {
+TEST_CASE("lossy_path__heals_within_the_packets_that_path_spray_h_states" * doctest::test_suite("long")) {
   for (std::uint64_t seed = 1; seed <= 12; ++seed) {
     for (const double loss : {0.02, 0.05, 0.3, 0.9}) {
       CAPTURE(seed);
@@ -144,7 +144,7 @@ TEST_CASE("lossy_path__heals_within_the_packets_that_path_spray_h_states") {
   }
 }
 
-TEST_CASE("dead_path__is_avoided_within_20_ms_and_used_again_once_it_works") {
+TEST_CASE("dead_path__is_avoided_within_20_ms_and_used_again_once_it_works" * doctest::test_suite("long")) {
   const double clean = clean_goodput(four_paths(), 100 * kMillisecond);
   Stream stream(four_paths());
   stream.run(20 * kMillisecond);
@@ -200,7 +200,7 @@ TEST_CASE("dead_path__does_not_slow_the_end_of_later_rounds") {
   CHECK(median_ns[1] < 1.5 * median_ns[0]);
 }
 
-TEST_CASE("slow_path__is_used_less_within_100_ms_and_does_not_slow_the_rate") {
+TEST_CASE("slow_path__is_used_less_within_100_ms_and_does_not_slow_the_rate" * doctest::test_suite("long")) {
   NetworkConfig config = four_paths();
   config.link.delay_ns = 100 * kMicrosecond;
   const double clean = clean_goodput(config, 100 * kMillisecond);
