@@ -140,6 +140,8 @@ using SegmentTag = std::uint8_t;
 inline constexpr SegmentTag kImportant = 0x08;
 inline constexpr SegmentTag kCritical = 0x10;
 
+// Options of operations have `lent`: whatever keeps their buffers alive. The operation keeps it, and its completion
+// gives it back to whoever takes that.
 struct SendOptions {
   std::uint16_t to = 0;
   std::uint64_t tag = 0;
@@ -150,6 +152,7 @@ struct SendOptions {
   std::vector<SegmentTag> tags;  // one per segment (Engine::segment_count), or empty: then all important
   bool by_magnitude = false;     // compute the tags from the values (needs an empty `tags`)
   std::int64_t timeout_ns = 0;   // 0: Options::operation_timeout_ns
+  std::shared_ptr<void> lent = nullptr;
 };
 
 struct ReceiveOptions {
@@ -162,6 +165,7 @@ struct ReceiveOptions {
   bool eager = false;         // stop the moment 1 - loss_bound has arrived
   std::int64_t deadline_ns = 0;
   std::int64_t timeout_ns = 0;
+  std::shared_ptr<void> lent = nullptr;
 };
 
 enum class Status : std::uint8_t {
@@ -175,8 +179,8 @@ enum class Status : std::uint8_t {
   kCancelled
 };
 
-// What an operation is. The last three are collectives of a group of ranks.
-enum class Verb : std::uint8_t { kSend, kReceive, kAllReduce, kAllToAll, kGather };
+// What an operation is. kAllReduce to kGather are collectives of a group of ranks.
+enum class Verb : std::uint8_t { kSend, kReceive, kAllReduce, kAllToAll, kGather, kPushPull };
 
 struct Range {
   std::uint64_t offset_bytes = 0;
@@ -189,15 +193,16 @@ struct Completion {
   Verb verb = Verb::kReceive;
   Status status = Status::kComplete;
   std::uint16_t peer = 0;
-  std::uint64_t tag = 0;
+  std::uint64_t tag = 0;  // the key of a push-pull
   std::uint64_t total_bytes = 0;
-  std::uint64_t missing_bytes = 0;
+  std::uint64_t missing_bytes = 0;  // of a push-pull: of this worker's push
   std::uint64_t allowed_missing_bytes = 0;
-  std::uint64_t repaired_segments = 0;
+  std::uint64_t repaired_segments = 0;  // of a push-pull or collective: both ways
   std::int64_t elapsed_ns = 0;
   std::vector<Range> missing;  // receive only; ascending, merged
   std::string error;           // empty unless the operation failed: rank, peer, tag and cause
-  int failed_peer = -1;        // of a collective that failed: the rank at fault, if one was
+  int failed_peer = -1;        // of a collective or push-pull that failed: the rank at fault, if one was
+  std::shared_ptr<void> lent;  // the options'
   bool failed() const { return !error.empty(); }
 };
 
@@ -210,18 +215,7 @@ struct PushPullOptions {
   std::uint32_t layer = 0;
   std::uint32_t layers = 1;
   std::int64_t timeout_ns = 0;
-};
-
-struct PushPullResult {
-  OperationId operation = 0;
-  std::uint64_t key = 0;
-  std::uint64_t total_bytes = 0;
-  std::uint64_t missing_bytes = 0;      // of this worker's push
-  std::uint64_t repaired_segments = 0;  // both ways
-  std::int64_t elapsed_ns = 0;
-  Status status = Status::kComplete;
-  std::string error;
-  int failed_peer = -1;
+  std::shared_ptr<void> lent = nullptr;
 };
 
 // What all collectives have. Every member of a group calls the same ones with the same ranks, in the same order;
@@ -232,6 +226,7 @@ struct CollectiveOptions {
   std::uint32_t layer = 0;           // as of a send
   std::uint32_t layers = 1;
   std::int64_t timeout_ns = 0;  // 0: Options::operation_timeout_ns
+  std::shared_ptr<void> lent = nullptr;
 };
 
 // The sum, or mean, of all members' tensors, in place, by a ring. Only the sums on their way may lose: all members end
@@ -314,17 +309,26 @@ class Engine {
   OperationId post_gather(const GatherOptions& options);
   void cancel(OperationId operation);
 
-  // Takes finished operations that nobody waits for, oldest first; never blocks.
+  // Takes finished operations that nobody waits for and nobody watches, oldest first; never blocks.
   std::vector<Completion> poll(std::size_t max_completions);
-  // Blocks until the operation is done; nothing if timeout_ns (< 0: none) passed first.
-  std::optional<Completion> wait(OperationId operation, std::int64_t timeout_ns);
+  // Blocks until the operation is done; nothing if timeout_ns (< 0: none) passed first. `now_and_then`, if there is
+  // one, is called every 100 ms meanwhile, and may throw to end the wait.
+  std::optional<Completion> wait(OperationId operation, std::int64_t timeout_ns,
+                                 const std::function<void()>& now_and_then = nullptr);
+  // From now on the operation's completion is next_watched()'s. False if it was taken already.
+  bool watch(OperationId operation);
+  // Blocks until a watched operation is done; nothing if the time passed, or the engine was closed and all were taken.
+  std::optional<Completion> next_watched(std::int64_t timeout_ns);
+  // Whether it ended; nothing if its completion was taken, or there never was one.
+  std::optional<bool> is_done(OperationId operation) const;
+  // Operations that were lent something and are not taken.
+  std::size_t lending() const;
+  // After close(): what operations were lent whose completion nobody took.
+  std::vector<std::shared_ptr<void>> take_lent();
 
   // Push-pull of float32 tensors: cut into partitions of at most 4 MB over the services, summed there, averaged.
   void use_services(std::span<const std::uint16_t> service_ranks, std::uint16_t workers);
   OperationId push_pull(const PushPullOptions& options);
-  std::optional<PushPullResult> wait_push_pull(OperationId operation, std::int64_t timeout_ns);
-  // Blocks until any push-pull is done that nobody waited for yet; nothing if the time passed or the engine was closed.
-  std::optional<PushPullResult> next_push_pull(std::int64_t timeout_ns);
 
   // Makes this rank a summation service for the workers 0 .. workers-1.
   void serve(std::uint16_t workers);

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import logging
 import threading
-from collections.abc import Callable
+import time
+import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from mlt.callbacks import Callbacks
+from mlt.completion import Operation
 from mlt.context import Context
-from mlt.errors import ClosedError, ConfigError, MltError, WaitTimeoutError, from_status
+from mlt.errors import ConfigError, UnknownOperationError, WaitTimeoutError, from_status
 
 if TYPE_CHECKING:
     from mlt import _core
 
-logger = logging.getLogger("mlt")
-
-# How long the dispatcher stays in the native library before it looks whether it should stop.
-SLICE_NS = 500_000_000
 MAX_KEY = 2**40
+# How long ``poll_cq`` has on its thread to tell a handle what it took.
+SETTLE_SECONDS = 5.0
+
+_services_lock = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,166 +43,93 @@ class PushPullResult:
         return self.missing_bytes / self.bytes if self.bytes else 0.0
 
 
-class PushPullHandle:
-    """A push-pull under way."""
+class PushPullHandle(Operation):
+    """A push-pull under way: an operation whose ``wait`` returns a ``PushPullResult``, any number of times."""
 
-    def __init__(self, dispatcher: Dispatcher, key: int, name: str | None) -> None:
-        self.key = key
+    __slots__ = ("__weakref__", "_native", "_waiting", "name")
+
+    def __init__(self, context: Context, key: int, name: str | None) -> None:
+        super().__init__(0, "push_pull", -1, key, context)
         self.name = name
-        self._dispatcher = dispatcher
-        self._done = threading.Event()
-        self._lock = threading.Lock()
-        self._callbacks: list[Callable[[PushPullHandle], object]] = []
-        self._result: PushPullResult | None = None
-        self._error: MltError | None = None
+        # Held by the thread that waits in the native library; others wait for that thread.
+        self._waiting = threading.Lock()
+        self._native: _core.Completion | None = None
+
+    @property
+    def key(self) -> int:
+        """What names the tensor."""
+        return self._tag
 
     def done(self) -> bool:
         """Whether it ended, well or not."""
-        return self._done.is_set()
+        return self._native is not None or super().done()
 
-    def wait(self, timeout: float | None = None) -> PushPullResult:
+    def wait(self, timeout: float | None = None) -> PushPullResult:  # type: ignore[override]
         """Block until it ended; other Python threads run meanwhile.
 
-        Raises the TransferError of a failed one, ClosedError if the context was closed under it, WaitTimeoutError if
-        ``timeout`` seconds passed first (it goes on).
+        Raises the TransferError of a failed one, WaitTimeoutError if ``timeout`` seconds passed first (it goes on).
         """
-        if not self._done.is_set() and self._dispatcher.is_current_thread():
-            raise MltError(f"{self}: waiting for it inside a completion callback would never end; add a callback to it")
-        if not self._done.wait(timeout):
+        native = self._native or self._take(timeout)
+        if native is None:
             raise WaitTimeoutError(f"{self}: not done after {timeout:g} s; it goes on")
-        if self._error is not None:
-            raise self._error
-        assert self._result is not None
-        return self._result
-
-    def add_done_callback(self, function: Callable[[PushPullHandle], object]) -> None:
-        """Call ``function(handle)`` once when it ended: on a thread of the library that holds no lock, or at once on
-        this thread if it ended before. Keep it short: it delays other callbacks. What it raises is logged."""
-        with self._lock:
-            if not self._done.is_set():
-                self._callbacks.append(function)
-                return
-        self._call(function)
-
-    def _finish(self, result: PushPullResult | None, error: MltError | None) -> None:
-        with self._lock:
-            if self._done.is_set():
-                return
-            self._result, self._error = result, error
-            callbacks, self._callbacks = self._callbacks, []
-            self._done.set()
-        for function in callbacks:
-            self._call(function)
-
-    def _call(self, function: Callable[[PushPullHandle], object]) -> None:
-        try:
-            function(self)
-        except BaseException:  # even SystemExit: it would end the thread that every other handle waits for
-            logger.exception("%s: a completion callback raised", self)
-
-    def __repr__(self) -> str:
-        return f"push-pull of key {self.key}" + (f" ({self.name})" if self.name else "")
-
-
-class Dispatcher:
-    """The thread of a context that takes finished push-pulls from the native library and tells their handles."""
-
-    _creation = threading.Lock()
-
-    def __init__(self, context: Context) -> None:
-        # Held while the thread runs: a context that its program dropped is then still there to be closed at exit.
-        self._context = context
-        self._engine = context.engine
-        self._rank = context.rank
-        self._lock = threading.Lock()
-        self._handles: dict[int, PushPullHandle] = {}
-        # Results whose caller is still on its way from the native call to ``add``.
-        self._early: dict[int, _core.PushPullResult] = {}
-        self._stopping = False
-        self._thread = threading.Thread(target=self._run, name="mlt-push-pull", daemon=True)
-
-    @classmethod
-    def of(cls, context: Context) -> Dispatcher:
-        """The dispatcher of ``context``, started when first asked for."""
-        with cls._creation:
-            if context._dispatcher is None:
-                ranks = list(range(context.world_size, context.size))
-                context.engine.use_services(ranks, context.world_size)
-                context._dispatcher = cls(context)
-                context._dispatcher._thread.start()
-            return context._dispatcher
-
-    def is_current_thread(self) -> bool:
-        """Whether the caller runs inside a completion callback."""
-        return threading.current_thread() is self._thread
-
-    def add(self, operation: int, handle: PushPullHandle) -> None:
-        """Tell ``handle`` when ``operation`` is done, which it may be already."""
-        with self._lock:
-            result = self._early.pop(operation, None)
-            if result is None and not self._stopping:
-                self._handles[operation] = handle
-                return
-        if result is not None:
-            self._finish(handle, result)
-        else:
-            handle._finish(None, self._closed())
-
-    def stop(self) -> None:
-        """Deliver nothing more; called before the engine is closed, which wakes the thread."""
-        with self._lock:
-            self._stopping = True
-
-    def join(self) -> None:
-        """Wait for the thread's end, unless this is it (a callback closed the context)."""
-        if not self.is_current_thread():
-            self._thread.join()
-
-    def _run(self) -> None:
-        error: MltError = self._closed()
-        try:
-            while not self._stopping:
-                result = self._engine.next_push_pull(SLICE_NS)
-                if result is not None:
-                    self._deliver(result)
-        except ClosedError:
-            pass
-        except MltError as failure:
-            error = failure
-        except BaseException as failure:
-            error = MltError(f"rank {self._rank}: the push-pull thread failed: {failure!r}")
-            logger.exception("rank %d: the push-pull thread failed", self._rank)
-        finally:
-            self.stop()
-            with self._lock:
-                handles, self._handles = list(self._handles.values()), {}
-            for handle in handles:
-                handle._finish(None, error)
-
-    def _deliver(self, result: _core.PushPullResult) -> None:
-        with self._lock:
-            handle = self._handles.pop(result.operation, None)
-            if handle is None:
-                self._early[result.operation] = result
-                return
-        self._finish(handle, result)
-
-    def _finish(self, handle: PushPullHandle, native: _core.PushPullResult) -> None:
-        if native.error:
-            handle._finish(None, from_status(native.status, f"{handle}: {native.error}", native.failed_peer))
-            return
-        result = PushPullResult(
-            key=native.key,
-            name=handle.name,
+        if native.failed:
+            raise from_status(native.status, f"{self}: {native.error}", native.failed_peer)
+        return PushPullResult(
+            key=self._tag,
+            name=self.name,
             bytes=native.total_bytes,
             missing_bytes=native.missing_bytes,
             repairs=native.repaired_segments,
             elapsed_ns=native.elapsed_ns,
         )
-        handle._finish(result, None)
 
-    def _closed(self) -> ClosedError:
-        return ClosedError(f"rank {self._rank}: the context was closed before the push-pull was done")
+    def settle(self, native: _core.Completion) -> None:
+        """Its completion was taken, by the thread that calls this."""
+        self._native = native
+        super().settle(native)
+
+    @property
+    def is_told(self) -> bool:
+        """Whether whoever takes its completion tells it, so that callbacks may be added at any time."""
+        return True
+
+    def taken(self) -> _core.Completion | None:
+        """Its completion, if it was told."""
+        return self._native
+
+    def _take(self, timeout: float | None) -> _core.Completion | None:
+        if self._watch is not None:
+            return self._watch.wait(self, timeout)
+        Callbacks.refuse_to_wait(self)
+        start = time.monotonic()
+        if not self._waiting.acquire(timeout=-1 if timeout is None else max(timeout, 0)):
+            return self._native
+        try:
+            if self._native is not None:
+                return self._native
+            left = None if timeout is None else max(timeout - (time.monotonic() - start), 0)
+            try:
+                native = self._context.engine.wait(self._id, -1 if left is None else round(left * 1e9))
+            except UnknownOperationError:
+                # ``poll_cq`` took it on another thread, and is about to say so; or the callbacks' thread did.
+                while self._native is None and self._watch is None and time.monotonic() - start < SETTLE_SECONDS:
+                    time.sleep(0)
+                if self._watch is not None:
+                    return self._watch.wait(self, left)
+                if self._native is None:
+                    raise
+                return self._native
+            if native is not None:
+                self.settle(native)
+            return native
+        finally:
+            self._waiting.release()
+
+    def __str__(self) -> str:
+        return f"push-pull of key {self._tag}" + (f" ({self.name})" if self.name else "")
+
+    def __repr__(self) -> str:
+        return str(self)
 
 
 class PushPull:
@@ -219,7 +148,10 @@ class PushPull:
         if context.rank >= context.world_size:
             raise ConfigError(f"rank {context.rank} is a summation service; only workers push and pull")
         self._context = context
-        self._dispatcher = Dispatcher.of(context)
+        with _services_lock:
+            if not context._uses_services:
+                context.engine.use_services(list(range(context.world_size, context.size)), context.world_size)
+                context._uses_services = True
 
     @property
     def context(self) -> Context:
@@ -254,16 +186,16 @@ class PushPull:
             raise ConfigError(f"layer {layer} of {layers}: give 0 <= layer < layers (push-pull of key {key})")
         if timeout is not None and not timeout > 0:
             raise ConfigError(f"timeout is {timeout!r}; it is a time in seconds, above 0 (push-pull of key {key})")
-        handle = PushPullHandle(self._dispatcher, key, name)
-        operation = self._context.engine.push_pull(
+        handle = PushPullHandle(self._context, key, name)
+        handle._id = self._context.engine.push_pull(
             tensor,
-            out=out,
-            key=key,
-            loss_bound=loss_bound,
-            average=average,
-            layer=layer,
-            layers=layers,
-            timeout_ns=0 if timeout is None else max(round(timeout * 1e9), 1),
+            out,
+            key,
+            loss_bound,
+            average,
+            layer,
+            layers,
+            0 if timeout is None else max(round(timeout * 1e9), 1),
+            weakref.ref(handle),
         )
-        self._dispatcher.add(operation, handle)
         return handle

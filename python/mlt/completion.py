@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+import asyncio
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any, Literal
 
+from mlt.callbacks import Callbacks, Watch
 from mlt.errors import TransferError, from_status
 
 if TYPE_CHECKING:
     from mlt import _core
     from mlt.context import Context
 
-Kind = Literal["send", "recv", "all_reduce", "all_to_all", "gather"]
+Kind = Literal["send", "recv", "all_reduce", "all_to_all", "gather", "push_pull"]
 Status = Literal[
     "complete",  # everything arrived
     "within_bound",  # some is missing, no more than the loss bound allows
@@ -24,15 +27,17 @@ Status = Literal[
 
 
 class Operation:
-    """A send, receive or collective under way. Two handles are equal if they name the same operation of a context.
+    """An operation under way. Two handles are equal if they name the same operation of a context.
 
-    A collective's ``peer`` is -1 and its ``tag`` 0.
+    The ``peer`` of a collective or push-pull is -1; a collective's ``tag`` is 0, a push-pull's its key. ``await op``
+    waits for its completion in a coroutine of asyncio, as ``op.wait()`` does in a thread.
     """
 
     # Neither this nor Completion is a dataclass: a frozen one takes microseconds to make, as long as the operation.
-    __slots__ = ("_context", "_id", "_kind", "_peer", "_tag")
+    __slots__ = ("_context", "_id", "_kind", "_peer", "_tag", "_watch")
 
     def __init__(self, id: int, kind: Kind, peer: int, tag: int, context: Context) -> None:
+        self._watch: Watch | None = None
         self._id = id
         self._kind = kind
         self._peer = peer
@@ -68,6 +73,49 @@ class Operation:
         """``Context.wait`` for this operation."""
         return self._context.wait(self, timeout)
 
+    def done(self) -> bool:
+        """Whether it ended, well or not."""
+        if self._watch is not None and self._watch.native is not None:
+            return True
+        return self._context.engine.is_done(self._id) is not False
+
+    def add_done_callback(self, function: Callable[[Any], object]) -> None:
+        """Call ``function(op)`` once when it ended: on a thread of the library that holds no lock, on the thread that
+        waits for it, or at once on this one if it ended before. ``op.wait()`` may then be called any number of times,
+        and ``poll_cq`` does not take it. Keep it short: it delays other callbacks. What it raises is logged.
+
+        Raises UnknownOperationError if its completion was taken before.
+        """
+        watch = self._watch or Callbacks.of(self._context).watch(self)
+        watch.add(self, function)
+
+    def __await__(self) -> Generator[Any, None, Completion]:
+        loop = asyncio.get_running_loop()
+        ended: asyncio.Future[None] = loop.create_future()
+
+        def settle() -> None:
+            if not ended.done():
+                ended.set_result(None)
+
+        self.add_done_callback(lambda _: loop.call_soon_threadsafe(settle))
+        yield from ended
+        return self._context.wait(self)
+
+    @property
+    def is_told(self) -> bool:
+        """Whether whoever takes its completion tells it, so that callbacks may be added at any time."""
+        return False
+
+    def taken(self) -> _core.Completion | None:
+        """Its completion, if it was told."""
+        return None
+
+    def settle(self, native: _core.Completion) -> None:
+        """Its completion was taken, by the thread that calls this."""
+        if self._watch is not None:
+            Callbacks.of(self._context).forget(self)
+            self._watch.settle(native)
+
     def cancel(self) -> None:
         """Ask for the operation to be given up; it still completes (status "cancelled", or as it ended before)."""
         self._context.cancel(self)
@@ -81,6 +129,8 @@ class Operation:
         return hash((self._id, id(self._context)))
 
     def __str__(self) -> str:
+        if self._kind == "push_pull":
+            return f"push-pull of key {self._tag}"
         if self._peer < 0:
             return self._kind
         return f"{self._kind} {'to' if self._kind == 'send' else 'from'} rank {self._peer}, tag {self._tag},"
@@ -90,7 +140,7 @@ class Operation:
 
 
 class Completion:
-    """How a send, receive or collective ended. The tensor belongs to the caller again."""
+    """How an operation ended. The tensor belongs to the caller again."""
 
     __slots__ = ("_native", "_op")
 
@@ -115,12 +165,12 @@ class Completion:
 
     @property
     def peer(self) -> int:
-        """The other rank; of a collective the rank at fault, or -1."""
+        """The other rank; of a collective or push-pull the rank at fault, or -1."""
         return self._op._peer if self._op._peer >= 0 else self._native.failed_peer
 
     @property
     def tag(self) -> int:
-        """The tag it was posted with."""
+        """The tag it was posted with, or the key."""
         return self._op._tag
 
     @property
@@ -196,6 +246,10 @@ class Completion:
 
 def completion_of(context: Context, native: _core.Completion) -> Completion:
     """The public form of a completion taken from the native library, where the caller does not have the operation."""
-    is_transfer = native.kind in ("send", "recv")
-    peer, tag = (native.peer, native.tag) if is_transfer else (-1, 0)
-    return Completion(Operation(native.operation, native.kind, peer, tag, context), native)
+    if native.handle is not None:
+        handle: Operation | None = native.handle()
+        if handle is not None:
+            handle.settle(native)
+            return Completion(handle, native)
+    peer = native.peer if native.kind in ("send", "recv") else -1
+    return Completion(Operation(native.operation, native.kind, peer, native.tag, context), native)

@@ -25,7 +25,7 @@ from mlt.faults import Faults
 from mlt.group import GroupCollectives
 
 if TYPE_CHECKING:
-    from mlt.collectives import Dispatcher
+    from mlt.callbacks import Callbacks
 
 Fill = Literal["zero", "keep"]
 Stop = Literal["patient", "eager"]
@@ -111,7 +111,8 @@ class Context(GroupCollectives):
         )
         self._workers = tuple(range(config.world_size))
         self._rendezvous_counts: Counter[str] = Counter()
-        self._dispatcher: Dispatcher | None = None
+        self._callbacks: Callbacks | None = None
+        self._uses_services = False
         connect_ns = _nanoseconds(connect_timeout, "connect_timeout")
         dscp = qos.resolve(qos_policy)
         ways = paths_module.resolve(paths, ranks=config.size, rank=config.rank)
@@ -295,7 +296,12 @@ class Context(GroupCollectives):
         Raises the TransferError of a failed operation, WaitTimeoutError if ``timeout`` seconds passed first (the
         operation goes on), UnknownOperationError if its completion was taken before.
         """
-        native = self._engine.wait(op.id, -1 if timeout is None else max(round(timeout * 1e9), 0))
+        if op._watch is not None:
+            native = op._watch.wait(op, timeout)
+        else:
+            native = self._engine.wait(op._id, -1 if timeout is None else max(round(timeout * 1e9), 0))
+            if native is not None and op._watch is not None:
+                op.settle(native)
         if native is None:
             raise WaitTimeoutError(
                 f"rank {self.rank}: the {op} is not done after {timeout:g} s; it goes on (wait again, or cancel it)",
@@ -341,12 +347,9 @@ class Context(GroupCollectives):
     def close(self) -> None:
         """Say goodbye to all peers and give every tensor back; what is under way fails. Harmless when repeated."""
         _open_contexts.discard(self)
-        dispatcher = self._dispatcher
-        if dispatcher is not None:
-            dispatcher.stop()
         self._engine.close()
-        if dispatcher is not None:
-            dispatcher.join()
+        if self._callbacks is not None:
+            self._callbacks.join()
 
     def __enter__(self) -> Context:
         return self

@@ -1,6 +1,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include "bindings/engine_handle.h"
 #include "bindings/register.h"
 #include "mlt.h"
 
@@ -44,6 +45,8 @@ const char* verb_name(Verb verb) {
       return "all_to_all";
     case Verb::kGather:
       return "gather";
+    case Verb::kPushPull:
+      return "push_pull";
   }
   return "recv";
 }
@@ -56,10 +59,16 @@ py::list missing_ranges(const Completion& completion) {
   return ranges;
 }
 
+// What a push-pull was given to be known by.
+py::object handle(const Completion& completion) {
+  const auto* const lent = static_cast<const Lent*>(completion.lent.get());
+  return lent == nullptr || !lent->handle ? py::none() : lent->handle;
+}
+
 }  // namespace
 
 void register_completion(py::module_& module) {
-  py::class_<Completion>(module, "Completion", "How a send, receive or collective ended.")
+  py::class_<Completion>(module, "Completion", "How an operation ended.")
       .def_readonly("operation", &Completion::operation)
       .def_property_readonly("kind", [](const Completion& self) { return verb_name(self.verb); })
       .def_readonly("is_send", &Completion::is_send)
@@ -74,17 +83,8 @@ void register_completion(py::module_& module) {
       .def_readonly("error", &Completion::error)
       .def_readonly("failed_peer", &Completion::failed_peer)
       .def_property_readonly("failed", &Completion::failed)
+      .def_property_readonly("handle", &handle)
       .def_property_readonly("missing", &missing_ranges);
-  py::class_<PushPullResult>(module, "PushPullResult", "How a push-pull ended.")
-      .def_readonly("operation", &PushPullResult::operation)
-      .def_readonly("key", &PushPullResult::key)
-      .def_readonly("total_bytes", &PushPullResult::total_bytes)
-      .def_readonly("missing_bytes", &PushPullResult::missing_bytes)
-      .def_readonly("repaired_segments", &PushPullResult::repaired_segments)
-      .def_readonly("elapsed_ns", &PushPullResult::elapsed_ns)
-      .def_property_readonly("status", [](const PushPullResult& self) { return status_name(self.status); })
-      .def_readonly("error", &PushPullResult::error)
-      .def_readonly("failed_peer", &PushPullResult::failed_peer);
 }
 
 }  // namespace mlt::bindings

@@ -15,13 +15,12 @@ void register_push_pull(py::class_<EngineHandle>& engine) {
       .def(
           "push_pull",
           [](EngineHandle& self, py::handle tensor, py::object out, std::uint64_t key, double loss_bound, bool average,
-             std::uint32_t layer, std::uint32_t layers, std::int64_t timeout_ns) {
-            return self.push_pull(
-                tensor, PushPullArguments{std::move(out), key, loss_bound, average, layer, layers, timeout_ns});
+             std::uint32_t layer, std::uint32_t layers, std::int64_t timeout_ns, py::object handle) {
+            return self.push_pull(tensor, PushPullArguments{std::move(handle), std::move(out), key, loss_bound, average,
+                                                            layer, layers, timeout_ns});
           },
-          py::arg("tensor"), py::kw_only(), py::arg("out"), py::arg("key"), py::arg("loss_bound"), py::arg("average"),
-          py::arg("layer"), py::arg("layers"), py::arg("timeout_ns"))
-      .def("next_push_pull", &EngineHandle::next_push_pull, py::arg("timeout_ns"))
+          py::arg("tensor"), py::arg("out"), py::arg("key"), py::arg("loss_bound"), py::arg("average"),
+          py::arg("layer"), py::arg("layers"), py::arg("timeout_ns"), py::arg("handle"))
       .def("serve", &EngineHandle::serve, py::arg("workers"))
       .def("wait_workers_gone", &EngineHandle::wait_workers_gone, py::arg("timeout_ns"));
 }

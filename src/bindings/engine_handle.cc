@@ -16,9 +16,6 @@ namespace {
 std::atomic<std::uint32_t> forks{0};
 const int watches_forks = ::pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1); });
 
-// How long a wait keeps a pending Ctrl-C waiting.
-constexpr std::int64_t kSignalSliceNs = 100'000'000;
-
 // Runs `post`, and says which tensor it was about in what it throws. The engine names rank, peer and tag.
 template <typename Post>
 auto naming_tensor(const TensorView& view, Post&& post) {
@@ -29,25 +26,13 @@ auto naming_tensor(const TensorView& view, Post&& post) {
   }
 }
 
-// Runs `slice(timeout_ns)` without the GIL until it has a result or the time is up; looks for signals in between.
-// A negative timeout waits without limit.
-template <typename Slice>
-auto wait_in_slices(std::int64_t timeout_ns, Slice&& slice) {
-  using Clock = std::chrono::steady_clock;
-  const Clock::time_point start = Clock::now();
-  while (true) {
-    std::int64_t left = kSignalSliceNs;
-    if (timeout_ns >= 0) {
-      const std::int64_t passed = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count();
-      left = std::clamp<std::int64_t>(timeout_ns - passed, 0, kSignalSliceNs);
-    }
-    auto result = [&] {
-      const py::gil_scoped_release release;
-      return slice(left);
-    }();
-    if (result || (timeout_ns >= 0 && left < kSignalSliceNs)) return result;
-    if (PyErr_CheckSignals() != 0) throw py::error_already_set();
-  }
+// How long wait_workers_gone() keeps a pending Ctrl-C waiting.
+constexpr std::int64_t kSignalSliceNs = 100'000'000;
+
+// What a thread without the GIL does now and then: looks for a signal.
+void look_for_signals() {
+  const py::gil_scoped_acquire acquire;
+  if (PyErr_CheckSignals() != 0) throw py::error_already_set();
 }
 
 std::vector<SegmentTag> copy_tags(py::handle tags) {
@@ -61,16 +46,14 @@ std::vector<SegmentTag> copy_tags(py::handle tags) {
   return copy;
 }
 
-Pin make_pin(TensorView view) {
-  Pin pin;
-  pin.views.push_back(std::move(view));
-  return pin;
-}
-
 // The caller owns the memory again; a failure names the tensor.
-template <typename Result>
-void hand_back(Result& result, const Pin& pin) {
-  if (!result.error.empty() && !pin.views.empty()) result.error += " (tensor " + pin.views.front().description() + ")";
+void hand_back(Completion& done) {
+  auto* const lent = static_cast<Lent*>(done.lent.get());
+  if (lent == nullptr) return;
+  if (done.failed() && !lent->views.empty()) done.error += " (tensor " + lent->views.front().description() + ")";
+  // Dropping them may run Python code, which must find the completion in order.
+  const std::vector<TensorView> views = std::exchange(lent->views, {});
+  if (!lent->handle) done.lent.reset();
 }
 
 bool overlap(const TensorView& a, const TensorView& b) {
@@ -90,6 +73,11 @@ EngineHandle::~EngineHandle() {
     static_cast<void>(engine_.release());
     return;
   }
+  {
+    const py::gil_scoped_release release;
+    engine_->close();
+  }
+  engine_->take_lent().clear();
   const py::gil_scoped_release release;
   engine_.reset();
 }
@@ -131,7 +119,7 @@ void EngineHandle::close() {
     engine_->close();
   }
   closed_ = true;
-  pins_.close();
+  engine_->take_lent().clear();
 }
 
 std::uint32_t EngineHandle::segment_count(std::int64_t peer, std::uint64_t total_bytes) const {
@@ -167,10 +155,12 @@ std::vector<CounterValue> EngineHandle::counters() const {
 OperationId EngineHandle::post_send(py::handle tensor, const SendArguments& arguments) {
   Engine& target = engine();
   const std::uint16_t to = peer_rank(arguments.to);
-  TensorView view =
+  TensorView tensor_view =
       lend([&] { return "send of tag " + std::to_string(arguments.tag) + " to rank " + std::to_string(to); }, tensor,
            false, arguments.dtype);
-  const OperationId operation = naming_tensor(view, [&] {
+  const auto lent = std::make_shared<Lent>(std::move(tensor_view));
+  const TensorView& view = lent->views.front();
+  return naming_tensor(view, [&] {
     const SendOptions options{.to = to,
                               .tag = arguments.tag,
                               .data = {view.data(), view.bytes()},
@@ -179,34 +169,35 @@ OperationId EngineHandle::post_send(py::handle tensor, const SendArguments& argu
                               .layers = arguments.layers,
                               .tags = copy_tags(arguments.tags),
                               .by_magnitude = arguments.by_magnitude && is_floating_point(view.element()),
-                              .timeout_ns = arguments.timeout_ns};
+                              .timeout_ns = arguments.timeout_ns,
+                              .lent = lent};
     const py::gil_scoped_release release;  // the post sends
     return target.post_send(options);
   });
-  pins_.add(operation, make_pin(std::move(view)));
-  return operation;
 }
 
 OperationId EngineHandle::post_recv(py::handle tensor, const ReceiveArguments& arguments) {
   Engine& target = engine();
   const std::uint16_t from = peer_rank(arguments.from);
-  TensorView view =
+  TensorView tensor_view =
       lend([&] { return "receive of tag " + std::to_string(arguments.tag) + " from rank " + std::to_string(from); },
            tensor, true, arguments.dtype);
-  const OperationId operation = naming_tensor(view, [&] {
+  const auto lent = std::make_shared<Lent>(std::move(tensor_view));
+  const TensorView& view = lent->views.front();
+  return naming_tensor(view, [&] {
+    const ReceiveOptions options{.from = from,
+                                 .tag = arguments.tag,
+                                 .data = {view.data(), view.bytes()},
+                                 .element = view.element(),
+                                 .loss_bound = arguments.loss_bound,
+                                 .keep_missing = arguments.keep_missing,
+                                 .eager = arguments.eager,
+                                 .deadline_ns = arguments.deadline_ns,
+                                 .timeout_ns = arguments.timeout_ns,
+                                 .lent = lent};
     const py::gil_scoped_release release;
-    return target.post_recv(ReceiveOptions{.from = from,
-                                           .tag = arguments.tag,
-                                           .data = {view.data(), view.bytes()},
-                                           .element = view.element(),
-                                           .loss_bound = arguments.loss_bound,
-                                           .keep_missing = arguments.keep_missing,
-                                           .eager = arguments.eager,
-                                           .deadline_ns = arguments.deadline_ns,
-                                           .timeout_ns = arguments.timeout_ns});
+    return target.post_recv(options);
   });
-  pins_.add(operation, make_pin(std::move(view)));
-  return operation;
 }
 
 std::vector<Completion> EngineHandle::poll(std::size_t max_completions) {
@@ -215,46 +206,33 @@ std::vector<Completion> EngineHandle::poll(std::size_t max_completions) {
     const py::gil_scoped_release release;
     return target.poll(max_completions);
   }();
-  std::vector<Completion> taken;
-  for (Completion& completion : finished) {
-    hand_back(completion, pins_.take(completion.operation));
-    const auto waiter = waited_.find(completion.operation);
-    if (waiter == waited_.end()) {
-      taken.push_back(std::move(completion));
-    } else {
-      waiter->second = std::move(completion);
-    }
-  }
-  return taken;
+  for (Completion& done : finished) hand_back(done);
+  return finished;
 }
 
 std::optional<Completion> EngineHandle::wait(OperationId operation, std::int64_t timeout_ns) {
   Engine& target = engine();
-  const auto [entry, is_first] = waited_.try_emplace(operation);
-  if (!is_first) {
-    throw Error(ErrorCode::kUnknownOperation,
-                name() + ": another thread waits for operation " + std::to_string(operation));
-  }
-  // Node-based: the reference survives other waits that come and go meanwhile.
-  std::optional<Completion>& met_by_poll = entry->second;
-  struct Leave {
-    std::unordered_map<OperationId, std::optional<Completion>>& waited;
-    OperationId operation;
-    ~Leave() { waited.erase(operation); }
-  } const leave{waited_, operation};
-  std::optional<Completion> completion;
-  try {
-    completion = wait_in_slices(timeout_ns, [&](std::int64_t slice_ns) { return target.wait(operation, slice_ns); });
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::kUnknownOperation || !met_by_poll) throw;
-  }
-  if (completion) {
-    hand_back(*completion, pins_.take(operation));
-  } else {
-    completion = std::move(met_by_poll);
-  }
-  return completion;
+  std::optional<Completion> done = [&] {
+    const py::gil_scoped_release release;
+    return target.wait(operation, timeout_ns, look_for_signals);
+  }();
+  if (done) hand_back(*done);
+  return done;
 }
+
+bool EngineHandle::watch(OperationId operation) { return engine().watch(operation); }
+
+std::optional<Completion> EngineHandle::next_watched(std::int64_t timeout_ns) {
+  Engine& target = engine();
+  std::optional<Completion> done = [&] {
+    const py::gil_scoped_release release;
+    return target.next_watched(timeout_ns);
+  }();
+  if (done) hand_back(*done);
+  return done;
+}
+
+std::optional<bool> EngineHandle::is_done(OperationId operation) const { return engine().is_done(operation); }
 
 void EngineHandle::use_services(const std::vector<std::uint16_t>& ranks, std::uint16_t workers) {
   Engine& target = engine();
@@ -272,11 +250,12 @@ OperationId EngineHandle::push_pull(py::handle tensor, const PushPullArguments& 
   Engine& target = engine();
   const auto what = [&] { return "push-pull of key " + std::to_string(arguments.key); };
   const bool in_place = arguments.output.is_none() || arguments.output.is(tensor);
-  Pin pin = make_pin(lend(what, tensor, in_place, {}));
-  if (!in_place) pin.views.push_back(lend(what, arguments.output, true, {}));
-  const TensorView& input = pin.views.front();
-  const TensorView& output = pin.views.back();
-  const OperationId operation = naming_tensor(input, [&] {
+  const auto lent = std::make_shared<Lent>(lend(what, tensor, in_place, {}));
+  if (!in_place) lent->views.push_back(lend(what, arguments.output, true, {}));
+  lent->handle = arguments.handle;
+  const TensorView& input = lent->views.front();
+  const TensorView& output = lent->views.back();
+  return naming_tensor(input, [&] {
     const auto refuse = [&](const std::string& why) {
       throw Error(ErrorCode::kBuffer, name() + ": " + what() + " was refused: " + why);
     };
@@ -294,22 +273,11 @@ OperationId EngineHandle::push_pull(py::handle tensor, const PushPullArguments& 
                                   .average = arguments.average,
                                   .layer = arguments.layer,
                                   .layers = arguments.layers,
-                                  .timeout_ns = arguments.timeout_ns};
+                                  .timeout_ns = arguments.timeout_ns,
+                                  .lent = lent};
     const py::gil_scoped_release release;
     return target.push_pull(options);
   });
-  pins_.add(operation, std::move(pin));
-  return operation;
-}
-
-std::optional<PushPullResult> EngineHandle::next_push_pull(std::int64_t timeout_ns) {
-  Engine& target = engine();
-  std::optional<PushPullResult> result = [&] {
-    const py::gil_scoped_release release;
-    return target.next_push_pull(timeout_ns);
-  }();
-  if (result) hand_back(*result, pins_.take(result->operation));
-  return result;
 }
 
 void EngineHandle::serve(std::uint16_t workers) {
@@ -320,7 +288,19 @@ void EngineHandle::serve(std::uint16_t workers) {
 
 bool EngineHandle::wait_workers_gone(std::int64_t timeout_ns) {
   Engine& target = engine();
-  return wait_in_slices(timeout_ns, [&](std::int64_t slice_ns) { return target.wait_workers_gone(slice_ns); });
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point start = Clock::now();
+  const py::gil_scoped_release release;
+  while (true) {
+    std::int64_t left = kSignalSliceNs;
+    if (timeout_ns >= 0) {
+      const std::int64_t passed = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count();
+      left = std::clamp<std::int64_t>(timeout_ns - passed, 0, kSignalSliceNs);
+    }
+    if (target.wait_workers_gone(left)) return true;
+    if (timeout_ns >= 0 && left < kSignalSliceNs) return false;
+    look_for_signals();
+  }
 }
 
 }  // namespace mlt::bindings

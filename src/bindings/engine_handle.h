@@ -6,14 +6,21 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
-#include "bindings/pin_table.h"
 #include "bindings/tensor_view.h"
 #include "mlt.h"
 
 namespace mlt::bindings {
+
+// What an operation borrows from Python. The engine keeps it and gives it back with the completion; it is made and
+// dropped with the GIL held.
+struct Lent {
+  explicit Lent(TensorView view) { views.push_back(std::move(view)); }
+
+  std::vector<TensorView> views;  // the first is the one that errors name; empty once the caller has them back
+  py::object handle;
+};
 
 struct SendArguments {
   std::int64_t to;
@@ -38,6 +45,7 @@ struct ReceiveArguments {
 };
 
 struct PushPullArguments {
+  py::object handle;  // kept for the completion
   py::object output;  // None: in place
   std::uint64_t key;
   double loss_bound;
@@ -68,7 +76,7 @@ class EngineHandle {
   void connect(const std::vector<PeerAddress>& peers, std::int64_t timeout_ns);
   void close();
   bool is_closed() const { return closed_; }
-  std::size_t pinned() const { return pins_.size(); }
+  std::size_t pinned() const { return engine_->lending(); }
 
   std::uint32_t segment_count(std::int64_t peer, std::uint64_t total_bytes) const;
   std::uint32_t segment_bytes(std::int64_t peer) const;
@@ -89,10 +97,12 @@ class EngineHandle {
   void cancel(OperationId operation);
   std::vector<Completion> poll(std::size_t max_completions);
   std::optional<Completion> wait(OperationId operation, std::int64_t timeout_ns);
+  bool watch(OperationId operation);
+  std::optional<Completion> next_watched(std::int64_t timeout_ns);
+  std::optional<bool> is_done(OperationId operation) const;
 
   void use_services(const std::vector<std::uint16_t>& ranks, std::uint16_t workers);
   OperationId push_pull(py::handle tensor, const PushPullArguments& arguments);
-  std::optional<PushPullResult> next_push_pull(std::int64_t timeout_ns);
   void serve(std::uint16_t workers);
   bool wait_workers_gone(std::int64_t timeout_ns);
 
@@ -115,9 +125,6 @@ class EngineHandle {
   bool is_fork() const;
 
   std::unique_ptr<Engine> engine_;
-  PinTable pins_;
-  // Operations that a thread waits for in slices, and the completions that poll() met between two slices.
-  std::unordered_map<OperationId, std::optional<Completion>> waited_;
   std::uint16_t rank_;
   std::uint16_t ranks_;
   std::uint32_t owner_;  // forks between the process that loaded the library and the one that made this

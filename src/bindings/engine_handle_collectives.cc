@@ -10,12 +10,6 @@ namespace mlt::bindings {
 
 namespace {
 
-Pin pin_of(std::vector<TensorView> views) {
-  Pin pin;
-  pin.views = std::move(views);
-  return pin;
-}
-
 // A post sends, and may wait for the loop's lock.
 template <typename Post>
 OperationId without_gil(Post&& post) {
@@ -57,11 +51,9 @@ OperationId EngineHandle::post_all_reduce(py::handle tensor, bool average, const
   fill(options, what(), arguments);
   options.data = {reinterpret_cast<float*>(view.data()), view.element_count()};
   options.average = average;
-  const OperationId operation = without_gil([&] { return target.post_all_reduce(options); });
-  std::vector<TensorView> views;
-  views.push_back(std::move(view));
-  pins_.add(operation, pin_of(std::move(views)));
-  return operation;
+  const auto lent = std::make_shared<Lent>(std::move(view));
+  options.lent = lent;
+  return without_gil([&] { return target.post_all_reduce(options); });
 }
 
 OperationId EngineHandle::post_all_to_all(py::handle output, py::handle input, std::vector<std::uint64_t> output_parts,
@@ -69,11 +61,10 @@ OperationId EngineHandle::post_all_to_all(py::handle output, py::handle input, s
                                           const CollectiveArguments& arguments) {
   Engine& target = engine();
   const auto what = [] { return "all-to-all"; };
-  std::vector<TensorView> views;
-  views.push_back(lend(what, input, false, arguments.dtype));
-  views.push_back(lend(what, output, true, arguments.dtype));
-  const TensorView& from = views.front();
-  const TensorView& to = views.back();
+  const auto lent = std::make_shared<Lent>(lend(what, input, false, arguments.dtype));
+  lent->views.push_back(lend(what, output, true, arguments.dtype));
+  const TensorView& from = lent->views.front();
+  const TensorView& to = lent->views.back();
   if (from.element() != to.element()) {
     throw Error(ErrorCode::kBuffer, name() + ": all-to-all was refused: the input is " + from.description() +
                                         ", the output " + to.description() + ": both need the same element type");
@@ -87,9 +78,8 @@ OperationId EngineHandle::post_all_to_all(py::handle output, py::handle input, s
   options.receive_bytes = std::move(output_parts);
   to_bytes(options.send_bytes, from.element());
   to_bytes(options.receive_bytes, from.element());
-  const OperationId operation = without_gil([&] { return target.post_all_to_all(options); });
-  pins_.add(operation, pin_of(std::move(views)));
-  return operation;
+  options.lent = lent;
+  return without_gil([&] { return target.post_all_to_all(options); });
 }
 
 OperationId EngineHandle::post_gather(py::handle input, py::handle output, std::int64_t root,
@@ -100,8 +90,8 @@ OperationId EngineHandle::post_gather(py::handle input, py::handle output, std::
     throw Error(ErrorCode::kUnknownPeer,
                 name() + ": " + what() + " was refused: the job has ranks 0 to " + std::to_string(ranks_ - 1));
   }
-  std::vector<TensorView> views;
-  views.push_back(lend(what, input, false, arguments.dtype));
+  const auto lent = std::make_shared<Lent>(lend(what, input, false, arguments.dtype));
+  std::vector<TensorView>& views = lent->views;
   if (!output.is_none()) views.push_back(lend(what, output, true, arguments.dtype));
   if (views.front().element() != views.back().element()) {
     throw Error(ErrorCode::kBuffer, name() + ": " + what() + " was refused: the input is " +
@@ -114,9 +104,8 @@ OperationId EngineHandle::post_gather(py::handle input, py::handle output, std::
   options.input = {views.front().data(), views.front().bytes()};
   if (!output.is_none()) options.output = {views.back().data(), views.back().bytes()};
   options.element = views.front().element();
-  const OperationId operation = without_gil([&] { return target.post_gather(options); });
-  pins_.add(operation, pin_of(std::move(views)));
-  return operation;
+  options.lent = lent;
+  return without_gil([&] { return target.post_gather(options); });
 }
 
 }  // namespace mlt::bindings

@@ -117,44 +117,33 @@ std::string Collectives::cause_text(int peer) const {
   return cause.empty() ? "" : " (" + cause + ")";
 }
 
+// Both kinds of ends have the same members, a push-pull's its key beside.
+template <typename Done>
+void Collectives::finish(Done& done, std::uint64_t key) {
+  Completion result;
+  result.operation = done.operation;
+  result.status = static_cast<Status>(done.status);
+  result.tag = key;
+  result.total_bytes = done.total_bytes;
+  result.missing_bytes = done.missing_bytes;
+  result.repaired_segments = done.repaired_segments;
+  result.elapsed_ns = done.elapsed_ns;
+  result.failed_peer = done.failed_peer;
+  if (!done.error.empty()) {
+    result.error = "rank " + std::to_string(loop_.options().rank) + ": " + loop_.operations().name(done.operation) +
+                   " failed: " + done.error + cause_text(done.failed_peer);
+  }
+  loop_.operations().finish(std::move(result));
+}
+
 void Collectives::finish_push_pulls() {
   collective::PushPullDone done;
-  while (push_pull_ && push_pull_->poll_done(done)) {
-    PushPullResult result;
-    result.operation = done.operation;
-    result.key = done.key;
-    result.total_bytes = done.total_bytes;
-    result.missing_bytes = done.missing_bytes;
-    result.repaired_segments = done.repaired_segments;
-    result.elapsed_ns = done.elapsed_ns;
-    result.status = static_cast<Status>(done.status);
-    result.failed_peer = done.failed_peer;
-    if (!done.error.empty()) {
-      result.error = "rank " + std::to_string(loop_.options().rank) + ": " + loop_.push_pulls().what(done.operation) +
-                     " failed: " + done.error + cause_text(done.failed_peer);
-    }
-    loop_.push_pulls().finish(std::move(result));
-  }
+  while (push_pull_ && push_pull_->poll_done(done)) finish(done, done.key);
 }
 
 void Collectives::finish_collectives() {
   collective::CollectiveDone done;
-  while (collectives_.poll_done(done)) {
-    Completion result;
-    result.operation = done.operation;
-    result.verb = loop_.operations().verb(done.operation);
-    result.status = static_cast<Status>(done.status);
-    result.total_bytes = done.total_bytes;
-    result.missing_bytes = done.missing_bytes;
-    result.repaired_segments = done.repaired_segments;
-    result.elapsed_ns = done.elapsed_ns;
-    result.failed_peer = done.failed_peer;
-    if (!done.error.empty()) {
-      result.error = "rank " + std::to_string(loop_.options().rank) + ": " + loop_.operations().what(done.operation) +
-                     " failed: " + done.error + cause_text(done.failed_peer);
-    }
-    loop_.operations().finish(std::move(result));
-  }
+  while (collectives_.poll_done(done)) finish(done, 0);
 }
 
 core::PostStatus Collectives::post_send(TimeNs now, const core::SendRequest& request) {

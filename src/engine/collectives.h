@@ -63,6 +63,8 @@ class Collectives final : private collective::Verbs {
   std::uint32_t segment_bytes(std::uint16_t peer) const override;
   std::uint32_t grid_bytes(std::uint16_t peer) const override;
 
+  template <typename Done>
+  void finish(Done& done, std::uint64_t key);
   void finish_push_pulls();
   void finish_collectives();
   // " (why the connection ended)", or nothing.

@@ -125,93 +125,100 @@ std::uint8_t Engine::traffic_class(std::uint32_t layer, std::uint32_t layers) co
   return core::class_of_layer(layer, layers, impl_->loop.dscp().data_classes);
 }
 
+namespace {
+
+// The tags of a send, as the caller chose them.
+template <typename Impl>
+void take_tags(Impl& impl, engine::Operation& operation, const std::vector<SegmentTag>& tags, std::uint32_t segments) {
+  if (tags.size() != segments) {
+    impl.refuse(operation, ErrorCode::kConfig,
+                engine::refusal_text(core::PostStatus::kBadTagCount, "", impl.loop.options()) + " (" +
+                    std::to_string(tags.size()) + " for " + std::to_string(segments) + ")");
+  }
+  operation.tags.reserve(tags.size());
+  for (const SegmentTag tag : tags) {
+    if ((tag & ~core::SegmentTag::kAllBits) != 0) {
+      impl.refuse(operation, ErrorCode::kConfig,
+                  "segment tag " + std::to_string(tag) + " has bits beyond critical (0x10)");
+    }
+    // PROTOCOL 13.1.8: A send whose tags name a class that is not in the map MUST be refused, not moved to another
+    // ...
+    if ((tag & core::SegmentTag::kClassMask) >= impl.loop.dscp().data_classes) {
+      impl.refuse(operation, ErrorCode::kConfig,
+                  "a segment's tag names class " + std::to_string(tag & core::SegmentTag::kClassMask) +
+                      ", and the map of DSCPs has classes 0 to " + std::to_string(impl.loop.dscp().data_classes - 1));
+    }
+    operation.tags.push_back(core::SegmentTag{tag});
+  }
+}
+
+}  // namespace
+
 OperationId Engine::post_send(const SendOptions& options) {
   Impl& impl = *impl_;
   engine::Operation operation;
-  operation.what = engine::describe("send", options.tag, options.data.size(), options.element, "to", options.to);
-  const std::string what = operation.what;
   operation.verb = Verb::kSend;
+  operation.element = options.element;
   operation.peer = options.to;
   operation.tag = options.tag;
   operation.total_bytes = options.data.size();
-  impl.check(what, options.to, options.tag, options.data.size(), options.element);
+  impl.check(operation);
   if (options.layers == 0 || options.layer >= options.layers) {
-    impl.fail(ErrorCode::kConfig, what + " was refused: layer must be below layers, and layers positive");
+    impl.refuse(operation, ErrorCode::kConfig, "layer must be below layers, and layers positive");
   }
   const std::uint8_t traffic_class = core::class_of_layer(options.layer, options.layers, impl.loop.dscp().data_classes);
+  core::SendRequest request;
   if (!options.tags.empty()) {
-    if (options.tags.size() != segment_count(options.to, options.data.size())) {
-      impl.fail(ErrorCode::kConfig, what + " was refused: " +
-                                        engine::refusal_text(core::PostStatus::kBadTagCount, "", impl.loop.options()) +
-                                        " (" + std::to_string(options.tags.size()) + " for " +
-                                        std::to_string(segment_count(options.to, options.data.size())) + ")");
-    }
-    operation.tags.reserve(options.tags.size());
-    for (const SegmentTag tag : options.tags) {
-      if ((tag & ~core::SegmentTag::kAllBits) != 0) {
-        impl.fail(ErrorCode::kConfig,
-                  what + " was refused: segment tag " + std::to_string(tag) + " has bits beyond critical (0x10)");
-      }
-      // PROTOCOL 13.1.8: A send whose tags name a class that is not in the map MUST be refused, not moved to another
-      // ...
-      if ((tag & core::SegmentTag::kClassMask) >= impl.loop.dscp().data_classes) {
-        impl.fail(ErrorCode::kConfig, what + " was refused: a segment's tag names class " +
-                                          std::to_string(tag & core::SegmentTag::kClassMask) +
-                                          ", and the map of DSCPs has classes 0 to " +
-                                          std::to_string(impl.loop.dscp().data_classes - 1));
-      }
-      operation.tags.push_back(core::SegmentTag{tag});
-    }
+    take_tags(impl, operation, options.tags, segment_count(options.to, options.data.size()));
   } else if (options.by_magnitude && wire::is_floating_point(wire_element(options.element))) {
     const core::SegmentGrid grid(static_cast<std::uint32_t>(options.data.size()), segment_bytes(options.to));
-    operation.tags.resize(grid.count());
-    operation.tagger = core::MagnitudeTagger(options.data, wire_element(options.element), grid, traffic_class,
-                                             options.tag, operation.tags);
+    // A segment alone is never below the median of all.
+    if (grid.count() > 1) {
+      operation.tags.resize(grid.count());
+      operation.tagger = core::MagnitudeTagger(options.data, wire_element(options.element), grid, traffic_class,
+                                               options.tag, operation.tags);
+      request.judge = core::MagnitudeTagger::judge;
+    }
   }
-  const OperationId id = impl.next_operation.fetch_add(1);
-  engine::Operation* kept = impl.begin(id, std::move(operation));
-  core::SendRequest request;
-  request.operation = id;
+  operation.lent = options.lent;
+  const engine::OperationTable::Begun begun = impl.begin(std::move(operation));
+  request.operation = begun.id;
   request.peer = options.to;
   request.tag = options.tag;
   request.data = options.data;
   request.element = wire_element(options.element);
   request.order = options.layer;
-  request.tags = kept->tags;
+  request.tags = begun.operation->tags;
   request.uniform_tag = core::SegmentTag::important(traffic_class);
-  if (options.tags.empty() && !kept->tags.empty()) {
-    request.judge = core::MagnitudeTagger::judge;
-    request.judge_context = &kept->tagger;
-  }
+  if (request.judge != nullptr) request.judge_context = &begun.operation->tagger;
   request.timeout_ns = options.timeout_ns;
-  impl.submit(id, what, [&impl, request](base::TimeNs now) { impl.loop.post(now, request); });
-  return id;
+  impl.submit(begun.id, [&impl, request](base::TimeNs now) { impl.loop.post(now, request); });
+  return begun.id;
 }
 
 OperationId Engine::post_recv(const ReceiveOptions& options) {
   Impl& impl = *impl_;
   engine::Operation operation;
-  operation.what = engine::describe("receive", options.tag, options.data.size(), options.element, "from", options.from);
-  const std::string what = operation.what;
+  operation.verb = Verb::kReceive;
+  operation.element = options.element;
   operation.peer = options.from;
   operation.tag = options.tag;
   operation.total_bytes = options.data.size();
-  impl.check(what, options.from, options.tag, options.data.size(), options.element);
+  impl.check(operation);
   if (!(options.loss_bound >= 0.0 && options.loss_bound < 1.0)) {
-    impl.fail(ErrorCode::kConfig, what + " was refused: loss bound " + std::to_string(options.loss_bound) +
-                                      ": it must be at least 0 and below 1");
+    impl.refuse(operation, ErrorCode::kConfig,
+                "loss bound " + std::to_string(options.loss_bound) + ": it must be at least 0 and below 1");
   }
   if (options.loss_bound > 0 && !wire::is_floating_point(wire_element(options.element))) {
-    impl.fail(ErrorCode::kBuffer,
-              what + " was refused: " + engine::refusal_text(core::PostStatus::kLossyInteger, "", impl.loop.options()));
+    impl.refuse(operation, ErrorCode::kBuffer,
+                engine::refusal_text(core::PostStatus::kLossyInteger, "", impl.loop.options()));
   }
   if (options.deadline_ns < 0 || options.timeout_ns < 0) {
-    impl.fail(ErrorCode::kConfig, what + " was refused: a deadline or timeout must not be negative");
+    impl.refuse(operation, ErrorCode::kConfig, "a deadline or timeout must not be negative");
   }
-  const OperationId id = impl.next_operation.fetch_add(1);
-  impl.begin(id, std::move(operation));
+  operation.lent = options.lent;
   core::ReceiveRequest request;
-  request.operation = id;
+  request.operation = impl.begin(std::move(operation)).id;
   request.peer = options.from;
   request.tag = options.tag;
   request.data = options.data;
@@ -221,8 +228,8 @@ OperationId Engine::post_recv(const ReceiveOptions& options) {
   request.fill = options.keep_missing ? core::Fill::kKeep : core::Fill::kZero;
   request.deadline_ns = options.deadline_ns;
   request.timeout_ns = options.timeout_ns > 0 ? options.timeout_ns : impl.loop.options().operation_timeout_ns;
-  impl.submit(id, what, [&impl, request](base::TimeNs now) { impl.loop.post(now, request); });
-  return id;
+  impl.submit(request.operation, [&impl, request](base::TimeNs now) { impl.loop.post(now, request); });
+  return request.operation;
 }
 
 void Engine::cancel(OperationId operation) {
@@ -243,14 +250,11 @@ std::vector<Completion> Engine::poll(std::size_t max_completions) {
   return taken;
 }
 
-namespace {
-
-template <typename Done>
-std::optional<Done> wait_in(engine::OperationTable<Done>& table, OperationId operation, std::int64_t timeout_ns,
-                            std::uint16_t rank) {
-  Done done;
-  using Result = typename engine::OperationTable<Done>::WaitResult;
-  switch (table.wait(operation, engine::deadline_after(timeout_ns), done)) {
+std::optional<Completion> Engine::wait(OperationId operation, std::int64_t timeout_ns,
+                                       const std::function<void()>& now_and_then) {
+  std::optional<Completion> done(std::in_place);
+  using Result = engine::OperationTable::WaitResult;
+  switch (impl_->loop.operations().wait(operation, timeout_ns, now_and_then, *done)) {
     case Result::kDone:
       return done;
     case Result::kTimeout:
@@ -258,25 +262,20 @@ std::optional<Done> wait_in(engine::OperationTable<Done>& table, OperationId ope
     case Result::kUnknown:
       break;
   }
-  throw Error(ErrorCode::kUnknownOperation, "rank " + std::to_string(rank) + ": operation " +
-                                                std::to_string(operation) +
+  impl_->fail(ErrorCode::kUnknownOperation, "operation " + std::to_string(operation) +
                                                 " was never posted, or its completion was taken already, or another "
                                                 "thread waits for it");
 }
 
-}  // namespace
+bool Engine::watch(OperationId operation) { return impl_->loop.operations().watch(operation); }
 
-std::optional<Completion> Engine::wait(OperationId operation, std::int64_t timeout_ns) {
-  return wait_in(impl_->loop.operations(), operation, timeout_ns, impl_->loop.options().rank);
+std::optional<Completion> Engine::next_watched(std::int64_t timeout_ns) {
+  return impl_->loop.operations().next_watched(engine::deadline_after(timeout_ns));
 }
 
-std::optional<PushPullResult> Engine::wait_push_pull(OperationId operation, std::int64_t timeout_ns) {
-  return wait_in(impl_->loop.push_pulls(), operation, timeout_ns, impl_->loop.options().rank);
-}
-
-std::optional<PushPullResult> Engine::next_push_pull(std::int64_t timeout_ns) {
-  return impl_->loop.push_pulls().wait_any(engine::deadline_after(timeout_ns));
-}
+std::optional<bool> Engine::is_done(OperationId operation) const { return impl_->loop.operations().is_done(operation); }
+std::size_t Engine::lending() const { return impl_->loop.operations().lending(); }
+std::vector<std::shared_ptr<void>> Engine::take_lent() { return impl_->loop.operations().take_lent(); }
 
 void Engine::use_services(std::span<const std::uint16_t> service_ranks, std::uint16_t workers) {
   Impl& impl = *impl_;
@@ -300,36 +299,44 @@ void Engine::use_services(std::span<const std::uint16_t> service_ranks, std::uin
       [&impl, services = impl.services](base::TimeNs) { impl.loop.collectives().use_services(services); });
 }
 
-OperationId Engine::push_pull(const PushPullOptions& options) {
-  Impl& impl = *impl_;
-  const std::string what = "push-pull of key " + std::to_string(options.key) + " (" +
-                           std::to_string(options.input.size_bytes()) + " bytes of float32)";
-  if (impl.services.empty()) impl.fail(ErrorCode::kConfig, what + " was refused: call use_services() first");
-  if (impl.closed) impl.fail(ErrorCode::kClosed, what + " was refused: the context is closed");
-  if (options.key > collective::kMaxKey) impl.fail(ErrorCode::kConfig, what + " was refused: a key is below 2^40");
+namespace {
+
+template <typename Impl>
+void check_push_pull(Impl& impl, const engine::Operation& operation, const PushPullOptions& options) {
+  if (impl.services.empty()) impl.refuse(operation, ErrorCode::kConfig, "call use_services() first");
+  if (impl.closed) impl.refuse(operation, ErrorCode::kClosed, "the context is closed");
+  if (options.key > collective::kMaxKey) impl.refuse(operation, ErrorCode::kConfig, "a key is below 2^40");
   if (options.output.size() != options.input.size()) {
-    impl.fail(ErrorCode::kBuffer, what + " was refused: output has " + std::to_string(options.output.size()) +
-                                      " elements, input " + std::to_string(options.input.size()));
+    impl.refuse(operation, ErrorCode::kBuffer,
+                "output has " + std::to_string(options.output.size()) + " elements, input " +
+                    std::to_string(options.input.size()));
   }
   if (options.input.size() / collective::kPartitionElements >= collective::kMaxPartitions) {
-    impl.fail(ErrorCode::kBuffer, what + " was refused: too large for one key");
+    impl.refuse(operation, ErrorCode::kBuffer, "too large for one key");
   }
   if (!(options.loss_bound >= 0.0 && options.loss_bound < 1.0)) {
-    impl.fail(ErrorCode::kConfig, what + " was refused: loss bound " + std::to_string(options.loss_bound) +
-                                      ": it must be at least 0 and below 1");
+    impl.refuse(operation, ErrorCode::kConfig,
+                "loss bound " + std::to_string(options.loss_bound) + ": it must be at least 0 and below 1");
   }
   if (options.layers == 0 || options.layer >= options.layers) {
-    impl.fail(ErrorCode::kConfig, what + " was refused: layer must be below layers, and layers positive");
+    impl.refuse(operation, ErrorCode::kConfig, "layer must be below layers, and layers positive");
   }
   for (const std::uint16_t service : impl.services) {
     if (impl.loop.peer_state(service) == engine::PeerState::kUp) continue;
-    impl.fail(ErrorCode::kPeerFailed, what + " was refused: summation service: " + impl.loop.peer_error(service),
-              service);
+    impl.refuse(operation, ErrorCode::kPeerFailed, "summation service: " + impl.loop.peer_error(service), service);
   }
+}
+
+}  // namespace
+
+OperationId Engine::push_pull(const PushPullOptions& options) {
+  Impl& impl = *impl_;
   engine::Operation operation;
-  operation.what = what;
+  operation.verb = Verb::kPushPull;
+  operation.element = Element::kFloat32;
   operation.tag = options.key;
   operation.total_bytes = options.input.size_bytes();
+  check_push_pull(impl, operation, options);
   const std::uint8_t traffic_class = core::class_of_layer(options.layer, options.layers, impl.loop.dscp().data_classes);
   if (options.loss_bound > 0) {
     const std::size_t count = std::max<std::size_t>(
@@ -346,16 +353,10 @@ OperationId Engine::push_pull(const PushPullOptions& options) {
       operation.tags.insert(operation.tags.end(), tags.begin(), tags.end());
     }
   }
-  const OperationId id = impl.next_operation.fetch_add(1);
-  engine::Operation* kept = impl.loop.push_pulls().begin(id, std::move(operation));
-  if (kept == nullptr) {
-    if (impl.closed) impl.fail(ErrorCode::kClosed, what + " was refused: the context is closed");
-    impl.fail(ErrorCode::kLimit, what + " was refused: " + std::to_string(impl.loop.options().max_operations) +
-                                     " push-pulls are in progress or not taken: take some, or raise max_operations "
-                                     "(MLT_MAX_OPERATIONS)");
-  }
+  operation.lent = options.lent;
+  const engine::OperationTable::Begun begun = impl.begin(std::move(operation));
   collective::PushPullRequest request;
-  request.operation = id;
+  request.operation = begun.id;
   request.key = options.key;
   request.input = options.input;
   request.output = options.output;
@@ -363,13 +364,10 @@ OperationId Engine::push_pull(const PushPullOptions& options) {
   request.average = options.average;
   request.order = options.layer;
   request.traffic_class = traffic_class;
-  request.tags = kept->tags.empty() ? nullptr : kept->tags.data();
+  request.tags = begun.operation->tags.empty() ? nullptr : begun.operation->tags.data();
   request.timeout_ns = options.timeout_ns;
-  if (!impl.loop.run_command([&impl, request](base::TimeNs now) { impl.loop.collectives().start(now, request); })) {
-    impl.loop.push_pulls().forget(id);
-    impl.fail(ErrorCode::kClosed, what + " was refused: the context is closed, or its command queue full");
-  }
-  return id;
+  impl.submit(begun.id, [&impl, request](base::TimeNs now) { impl.loop.collectives().start(now, request); });
+  return begun.id;
 }
 
 void Engine::serve(std::uint16_t workers) {

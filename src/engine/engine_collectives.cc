@@ -44,40 +44,36 @@ Verb verb_of(collective::CollectiveKind kind) {
 
 // PROTOCOL 22.1.10: What can't be carried MUST be refused before it takes a sequence number ...
 template <typename Impl>
-OperationId post(Impl& impl, collective::CollectiveRequest request) {
-  const std::uint64_t bytes = std::max(request.input.size(), request.output.size());
-  const std::string what = std::string(collective_name(request.kind)) + " of " + std::to_string(bytes) + " bytes of " +
-                           wire::element_name(request.element) + " over " + std::to_string(request.ranks.size()) +
-                           " ranks";
-  if (impl.closed) impl.fail(ErrorCode::kClosed, what + " was refused: the context is closed");
+OperationId post(Impl& impl, collective::CollectiveRequest request, const std::shared_ptr<void>& lent) {
   const std::uint16_t own = impl.loop.options().rank;
+  engine::Operation operation;
+  operation.verb = verb_of(request.kind);
+  operation.element = static_cast<Element>(request.element);
+  operation.peer = own;
+  operation.members = request.ranks.size();
+  operation.total_bytes = std::max(request.input.size(), request.output.size());
+  if (impl.closed) impl.refuse(operation, ErrorCode::kClosed, "the context is closed");
   for (const std::uint16_t rank : request.ranks) {
     if (rank >= impl.loop.options().ranks) {
-      impl.fail(ErrorCode::kUnknownPeer,
-                what + " was refused: the job has ranks 0 to " + std::to_string(impl.loop.options().ranks - 1), rank);
+      impl.refuse(operation, ErrorCode::kUnknownPeer,
+                  "the job has ranks 0 to " + std::to_string(impl.loop.options().ranks - 1), rank);
     }
   }
   if (const std::string problem = check_request(request, own); !problem.empty()) {
-    impl.fail(ErrorCode::kBuffer, what + " was refused: " + problem);
+    impl.refuse(operation, ErrorCode::kBuffer, problem);
   }
   for (const std::uint16_t rank : request.ranks) {
     if (rank == own || impl.loop.peer_state(rank) == engine::PeerState::kUp) continue;
     const std::string cause = impl.loop.peer_error(rank);
-    impl.fail(ErrorCode::kPeerFailed,
-              what + " was refused: rank " + std::to_string(rank) + " is not connected" +
-                  (cause.empty() ? "" : " (" + cause + ")"),
-              rank);
+    impl.refuse(operation, ErrorCode::kPeerFailed,
+                "rank " + std::to_string(rank) + " is not connected" + (cause.empty() ? "" : " (" + cause + ")"), rank);
   }
-  engine::Operation operation;
-  operation.what = what;
-  operation.verb = verb_of(request.kind);
-  operation.peer = own;
-  operation.total_bytes = bytes;
-  const OperationId id = impl.next_operation.fetch_add(1);
-  impl.begin(id, std::move(operation));
+  operation.lent = lent;
+  const OperationId id = impl.begin(std::move(operation)).id;
   request.operation = id;
-  impl.submit(id, what,
-              [&impl, request = std::move(request)](base::TimeNs now) { impl.loop.collectives().start(now, request); });
+  impl.submit(id, [&impl, request = std::move(request)](base::TimeNs now) mutable {
+    impl.loop.collectives().start(now, std::move(request));
+  });
   return id;
 }
 
@@ -92,7 +88,7 @@ OperationId Engine::post_all_reduce(const AllReduceOptions& options) {
   request.output = std::as_writable_bytes(options.data);
   request.element = wire::ElementType::kFloat32;
   request.average = options.average;
-  return post(*impl_, std::move(request));
+  return post(*impl_, std::move(request), options.lent);
 }
 
 OperationId Engine::post_all_to_all(const AllToAllOptions& options) {
@@ -104,7 +100,7 @@ OperationId Engine::post_all_to_all(const AllToAllOptions& options) {
   request.send_bytes = options.send_bytes.empty() ? equal_parts(options.input.size(), ranks) : options.send_bytes;
   request.receive_bytes =
       options.receive_bytes.empty() ? equal_parts(options.output.size(), ranks) : options.receive_bytes;
-  return post(*impl_, std::move(request));
+  return post(*impl_, std::move(request), options.lent);
 }
 
 OperationId Engine::post_gather(const GatherOptions& options) {
@@ -113,7 +109,7 @@ OperationId Engine::post_gather(const GatherOptions& options) {
   request.output = options.output;
   request.element = wire_element(options.element);
   request.root = options.root;
-  return post(*impl_, std::move(request));
+  return post(*impl_, std::move(request), options.lent);
 }
 
 }  // namespace mlt

@@ -23,53 +23,59 @@ class Engine::Impl {
     throw Error(code, "rank " + std::to_string(loop.options().rank) + ": " + text, peer);
   }
 
+  // Composes the operation's name, which nobody needs unless it is refused.
+  [[noreturn]] void refuse(const engine::Operation& operation, ErrorCode code, const std::string& why,
+                           int peer = -1) const {
+    fail(code, operation.name() + " was refused: " + why, peer);
+  }
+
   // Everything about a transfer that can be judged before it is handed over.
-  void check(const std::string& what, std::uint16_t peer, std::uint64_t tag, std::size_t bytes, Element element) {
+  void check(const engine::Operation& operation) {
+    const std::uint16_t peer = operation.peer;
     if (peer >= loop.options().ranks || peer == loop.options().rank) {
-      fail(ErrorCode::kUnknownPeer,
-           what + " was refused: the job has ranks 0 to " + std::to_string(loop.options().ranks - 1) +
-               ", and a rank has no transfers with itself",
-           peer);
+      refuse(operation, ErrorCode::kUnknownPeer,
+             "the job has ranks 0 to " + std::to_string(loop.options().ranks - 1) +
+                 ", and a rank has no transfers with itself",
+             peer);
     }
-    if (closed) fail(ErrorCode::kClosed, what + " was refused: the context is closed");
+    if (closed) refuse(operation, ErrorCode::kClosed, "the context is closed");
     if (loop.peer_state(peer) != engine::PeerState::kUp) {
       const std::string cause = loop.peer_error(peer);
-      fail(ErrorCode::kPeerFailed, what + " was refused: " + (cause.empty() ? "the peer is not connected" : cause),
-           peer);
+      refuse(operation, ErrorCode::kPeerFailed, cause.empty() ? "the peer is not connected" : cause, peer);
     }
-    if (tag >= collective::kCollectiveTagBit) fail(ErrorCode::kConfig, what + " was refused: a tag is below 2^63");
-    if (bytes > 0xFFFF'FFFFULL) {
-      fail(ErrorCode::kBuffer,
-           what + " was refused: " + engine::refusal_text(core::PostStatus::kTooLarge, "", loop.options()));
+    if (operation.tag >= collective::kCollectiveTagBit) {
+      refuse(operation, ErrorCode::kConfig, "a tag is below 2^63");
     }
-    if (bytes % wire::element_bytes(wire_element(element)) != 0) {
-      fail(ErrorCode::kBuffer,
-           what + " was refused: " + engine::refusal_text(core::PostStatus::kBadElementCount, "", loop.options()));
+    const auto refuse_post = [&](core::PostStatus status) {
+      refuse(operation, ErrorCode::kBuffer, engine::refusal_text(status, "", loop.options()));
+    };
+    if (operation.total_bytes > 0xFFFF'FFFFULL) refuse_post(core::PostStatus::kTooLarge);
+    if (operation.total_bytes % wire::element_bytes(wire_element(operation.element)) != 0) {
+      refuse_post(core::PostStatus::kBadElementCount);
     }
+  }
+
+  engine::OperationTable::Begun begin(engine::Operation&& operation) {
+    const engine::OperationTable::Begun begun = loop.operations().begin(std::move(operation));
+    if (begun.operation == nullptr) {
+      if (closed) refuse(operation, ErrorCode::kClosed, "the context is closed");
+      refuse(operation, ErrorCode::kLimit,
+             std::to_string(loop.options().max_operations) +
+                 " operations are in progress or done and not taken: poll or wait for some, or raise max_operations "
+                 "(MLT_MAX_OPERATIONS)");
+    }
+    return begun;
   }
 
   template <typename Command>
-  void submit(OperationId id, const std::string& what, Command&& command) {
+  void submit(OperationId id, Command&& command) {
     if (loop.run_command(std::forward<Command>(command))) return;
-    loop.operations().forget(id);
-    if (closed) fail(ErrorCode::kClosed, what + " was refused: the context is closed");
-    fail(ErrorCode::kLimit, what + " was refused: the event loop does not keep up with the commands that wait for it");
-  }
-
-  engine::Operation* begin(OperationId id, engine::Operation operation) {
-    const std::string what = operation.what;
-    engine::Operation* kept = loop.operations().begin(id, std::move(operation));
-    if (kept == nullptr) {
-      if (closed) fail(ErrorCode::kClosed, what + " was refused: the context is closed");
-      fail(ErrorCode::kLimit, what + " was refused: " + std::to_string(loop.options().max_operations) +
-                                  " operations are in progress or done and not taken: poll or wait for some, or raise "
-                                  "max_operations (MLT_MAX_OPERATIONS)");
-    }
-    return kept;
+    const std::string name = loop.operations().forget(id);
+    if (closed) fail(ErrorCode::kClosed, name + " was refused: the context is closed");
+    fail(ErrorCode::kLimit, name + " was refused: the event loop does not keep up with the commands that wait for it");
   }
 
   engine::EventLoop loop;
-  std::atomic<OperationId> next_operation{1};
   std::atomic<bool> closed{false};
   std::vector<std::uint16_t> services;
   std::atomic<bool> uses_services{false};

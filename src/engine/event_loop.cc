@@ -58,28 +58,8 @@ void EventLoop::end_operations() {
   base::fence_streamed();  // of receives under way, whose memory is given back below
   // PROTOCOL 10.1.3: Operations that are still under way then end as cancelled here, and as peer failed at the other
   //     side.
-  operations_.finish_all([&](OperationId id, const Operation& operation) {
-    Completion done;
-    done.operation = id;
-    done.is_send = operation.verb == Verb::kSend;
-    done.verb = operation.verb;
-    done.peer = operation.peer;
-    done.tag = operation.tag;
-    done.total_bytes = operation.total_bytes;
-    done.status = Status::kCancelled;
-    done.error =
-        "rank " + std::to_string(options_.rank) + ": " + operation.what + " was under way when the context was closed";
-    return done;
-  });
-  push_pulls_.finish_all([&](OperationId id, const Operation& operation) {
-    PushPullResult done;
-    done.operation = id;
-    done.key = operation.tag;
-    done.total_bytes = operation.total_bytes;
-    done.status = Status::kCancelled;
-    done.error =
-        "rank " + std::to_string(options_.rank) + ": " + operation.what + " was under way when the context was closed";
-    return done;
+  operations_.finish_all([&](const std::string& name) {
+    return "rank " + std::to_string(options_.rank) + ": " + name + " was under way when the context was closed";
   });
 }
 

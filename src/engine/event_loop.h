@@ -88,8 +88,7 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink, privat
   std::vector<PathStatus> paths(std::uint16_t peer);
   bool wait_ranks_gone(std::uint16_t first, std::uint16_t count, std::int64_t timeout_ns);
 
-  OperationTable<Completion>& operations() { return operations_; }
-  OperationTable<PushPullResult>& push_pulls() { return push_pulls_; }
+  OperationTable& operations() { return operations_; }
   const Options& options() const { return options_; }
 
   // With the loop's lock: what stands between this rank and a peer, up or not; empty if nothing is known.
@@ -124,7 +123,7 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink, privat
   Descriptors descriptors() const override;
   bool prepare_to_wait() override { return datapath_->prepare_to_wait(); }
   bool has_posts() const override { return commands_.has_waiting(); }
-  bool has_operations() const override { return operations_.in_progress() + push_pulls_.in_progress() > 0; }
+  bool has_operations() const override { return operations_.in_progress() > 0; }
 
   std::size_t transmit(std::size_t budget);
   void drop_broken_peers();
@@ -140,8 +139,7 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink, privat
   bool drain_completions(TimeNs now);
   void hand_over(TimeNs now, const core::Completion& completion);
   void finish_user(const core::Completion& completion);
-  void finish_refused(OperationId operation, bool is_send, std::uint16_t peer, std::uint64_t tag,
-                      core::PostStatus status);
+  void finish_refused(OperationId operation, std::uint16_t peer, std::uint64_t tag, core::PostStatus status);
   bool run_commands();
   void say_goodbye();
   void snapshot_counters();
@@ -180,8 +178,7 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink, privat
   // Each operation comes with a command, and may be cancelled by another: the tables refuse before this is full.
   CommandQueue commands_{std::size_t{4} * options_.max_operations + 1'024};
   Driving driving_{*this, options_.spin_us* base::kMicrosecond};
-  OperationTable<Completion> operations_{options_.max_operations, driving_};
-  OperationTable<PushPullResult> push_pulls_{options_.max_operations, driving_};
+  OperationTable operations_{options_.max_operations, driving_};
   std::vector<PeerRecord> peers_;
   std::string last_refusal_;  // guarded by peers_mutex_: somebody turned away while connecting
   std::mutex peers_mutex_;

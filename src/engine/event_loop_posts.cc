@@ -10,8 +10,6 @@ namespace mlt::engine {
 void EventLoop::finish_user(const core::Completion& completion) {
   Completion done;
   done.operation = completion.operation;
-  done.is_send = completion.kind == core::CompletionKind::kSend;
-  done.verb = done.is_send ? Verb::kSend : Verb::kReceive;
   done.status = static_cast<Status>(completion.status);
   done.peer = completion.peer;
   done.tag = completion.tag;
@@ -32,34 +30,31 @@ void EventLoop::finish_user(const core::Completion& completion) {
   }
   if (core::is_failure(completion.status)) {
     done.error =
-        failure_text(options_.rank, operations_.what(completion.operation), completion, trouble_with(completion.peer));
+        failure_text(options_.rank, operations_.name(completion.operation), completion, trouble_with(completion.peer));
     explain_failure(completion, done.error);
   }
   operations_.finish(std::move(done));
 }
 
-void EventLoop::finish_refused(OperationId operation, bool is_send, std::uint16_t peer, std::uint64_t tag,
-                               core::PostStatus status) {
+void EventLoop::finish_refused(OperationId operation, std::uint16_t peer, std::uint64_t tag, core::PostStatus status) {
   Completion done;
   done.operation = operation;
-  done.is_send = is_send;
-  done.verb = is_send ? Verb::kSend : Verb::kReceive;
   done.peer = peer;
   done.tag = tag;
   done.status = status == core::PostStatus::kPeerNotConnected ? Status::kPeerFailed : Status::kCancelled;
-  done.error = "rank " + std::to_string(options_.rank) + ": " + operations_.what(operation) +
+  done.error = "rank " + std::to_string(options_.rank) + ": " + operations_.name(operation) +
                " was refused: " + refusal_text(status, peer_error(peer), options_);
   operations_.finish(std::move(done));
 }
 
 void EventLoop::post(TimeNs now, const core::SendRequest& request) {
   const core::PostStatus status = endpoint_->post_send(now, request);
-  if (status != core::PostStatus::kPosted) finish_refused(request.operation, true, request.peer, request.tag, status);
+  if (status != core::PostStatus::kPosted) finish_refused(request.operation, request.peer, request.tag, status);
 }
 
 void EventLoop::post(TimeNs now, const core::ReceiveRequest& request) {
   const core::PostStatus status = endpoint_->post_recv(now, request);
-  if (status != core::PostStatus::kPosted) finish_refused(request.operation, false, request.peer, request.tag, status);
+  if (status != core::PostStatus::kPosted) finish_refused(request.operation, request.peer, request.tag, status);
 }
 
 void EventLoop::cancel_user(TimeNs now, OperationId operation) {

@@ -1,14 +1,53 @@
 #include "engine/words.h"
 
+#include "collective/collective.h"
 #include "wire/element.h"
 
 namespace mlt::engine {
 
-std::string describe(const char* verb, std::uint64_t tag, std::uint64_t bytes, Element element, const char* preposition,
-                     std::uint16_t peer) {
-  return std::string(verb) + " of tag " + std::to_string(tag) + " (" + std::to_string(bytes) + " bytes of " +
-         wire::element_name(static_cast<wire::ElementType>(element)) + ") " + preposition + " rank " +
-         std::to_string(peer);
+// The public names of what the core and the wire name too: one is cast to the other.
+template <auto kPublic, auto kInner>
+constexpr bool kSame = static_cast<int>(kPublic) == static_cast<int>(kInner);
+static_assert(kSame<Status::kComplete, core::CompletionStatus::kComplete>);
+static_assert(kSame<Status::kWithinBound, core::CompletionStatus::kWithinBound>);
+static_assert(kSame<Status::kDeadline, core::CompletionStatus::kDeadline>);
+static_assert(kSame<Status::kSizeMismatch, core::CompletionStatus::kSizeMismatch>);
+static_assert(kSame<Status::kTypeMismatch, core::CompletionStatus::kTypeMismatch>);
+static_assert(kSame<Status::kPeerFailed, core::CompletionStatus::kPeerFailed>);
+static_assert(kSame<Status::kTimedOut, core::CompletionStatus::kTimedOut>);
+static_assert(kSame<Status::kCancelled, core::CompletionStatus::kCancelled>);
+static_assert(kSame<Element::kUint8, wire::ElementType::kUint8>);
+static_assert(kSame<Element::kInt8, wire::ElementType::kInt8>);
+static_assert(kSame<Element::kInt16, wire::ElementType::kInt16>);
+static_assert(kSame<Element::kInt32, wire::ElementType::kInt32>);
+static_assert(kSame<Element::kInt64, wire::ElementType::kInt64>);
+static_assert(kSame<Element::kFloat16, wire::ElementType::kFloat16>);
+static_assert(kSame<Element::kBfloat16, wire::ElementType::kBfloat16>);
+static_assert(kSame<Element::kFloat32, wire::ElementType::kFloat32>);
+static_assert(kSame<Element::kFloat64, wire::ElementType::kFloat64>);
+static_assert(kSame<Element::kUint16, wire::ElementType::kUint16>);
+static_assert(kSame<Element::kUint32, wire::ElementType::kUint32>);
+static_assert(kSame<Element::kUint64, wire::ElementType::kUint64>);
+static_assert(kSame<Element::kBool, wire::ElementType::kBool>);
+
+const char* element_text(Element element) { return wire::element_name(static_cast<wire::ElementType>(element)); }
+
+const char* verb_text(Verb verb) {
+  switch (verb) {
+    case Verb::kSend:
+      return "send";
+    case Verb::kReceive:
+      return "receive";
+    case Verb::kAllReduce:
+      return collective::collective_name(collective::CollectiveKind::kAllReduce);
+    case Verb::kAllToAll:
+      return collective::collective_name(collective::CollectiveKind::kAllToAll);
+    case Verb::kGather:
+      return collective::collective_name(collective::CollectiveKind::kGather);
+    case Verb::kPushPull:
+      return "push-pull";
+  }
+  return "unknown operation";
 }
 
 std::string failure_text(std::uint16_t rank, const std::string& what, const core::Completion& completion,

@@ -25,8 +25,8 @@ struct PathLimitWords {
   bool probed = false;              // found by our own probes; else the interface's MTU
 };
 std::string path_limit_text(const PathLimitWords& words);
-std::string describe(const char* verb, std::uint64_t tag, std::uint64_t bytes, Element element, const char* preposition,
-                     std::uint16_t peer);
+const char* element_text(Element element);
+const char* verb_text(Verb verb);
 ErrorCode down_code(io::PeerDownCause cause);
 ErrorCode status_code(Status status);
 [[noreturn]] void throw_os_error(const io::OsError& error, std::uint16_t rank);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import threading
@@ -9,7 +10,7 @@ import time
 
 import numpy as np
 import pytest
-from transport_jobs import exchange_pending, takes
+from transport_jobs import exchange_pending, local_job, takes
 
 import mlt
 
@@ -134,3 +135,82 @@ def test_operation__cancel_ends_it(clean: list[mlt.Context]) -> None:
     receive.cancel()
     with takes(at_most=1.0), pytest.raises(mlt.CancelledError, match="tag 37"):
         receive.wait(5)
+
+
+def test_callback__of_a_receive_is_called_and_the_operation_waited_for_twice(clean: list[mlt.Context]) -> None:
+    called: list[mlt.Operation] = []
+    ended = threading.Event()
+
+    def note(op: mlt.Operation) -> None:
+        called.append(op)
+        assert op.wait().bytes == 16
+        ended.set()
+
+    receive = clean[1].post_recv(np.zeros(4, np.float32), from_=0, tag=50)
+    receive.add_done_callback(note)
+    assert not receive.done()
+    assert called == []
+    clean[0].post_send(np.ones(4, np.float32), to=1, tag=50).wait(10)
+    assert ended.wait(10)
+    assert called == [receive]
+    assert receive.done()
+    assert receive.wait().status == "complete"
+    assert clean[1].poll_cq() == []
+    receive.add_done_callback(note)
+    assert called == [receive, receive]
+
+
+def test_callback__is_called_though_another_thread_waits(clean: list[mlt.Context]) -> None:
+    receive = clean[1].post_recv(np.zeros(4, np.float32), from_=0, tag=51)
+    done: list[mlt.Completion] = []
+    thread = threading.Thread(target=lambda: done.append(receive.wait(20)))
+    thread.start()
+    time.sleep(0.05)
+    ended = threading.Event()
+    receive.add_done_callback(lambda _: ended.set())
+    clean[0].post_send(np.ones(4, np.float32), to=1, tag=51).wait(10)
+    assert ended.wait(10)
+    thread.join()
+    assert done[0].op == receive
+
+
+def test_callback__after_the_completion_was_taken_is_refused(clean: list[mlt.Context]) -> None:
+    receive = clean[1].post_recv(np.zeros(4, np.float32), from_=0, tag=52)
+    exchange_pending(clean, receive, 52)
+    assert receive.done()
+    with pytest.raises(mlt.UnknownOperationError, match=r"rank 1.*tag 52"):
+        receive.add_done_callback(lambda _: None)
+
+
+def test_await__gives_the_completion_or_its_error(clean: list[mlt.Context]) -> None:
+    async def exchange() -> tuple[mlt.Completion, ...]:
+        receives = [clean[1].post_recv(np.zeros(4, np.float32), from_=0, tag=53 + i) for i in range(2)]
+        sends = [clean[0].post_send(np.ones(4, np.float32), to=1, tag=53 + i) for i in range(2)]
+
+        async def end(op: mlt.Operation) -> mlt.Completion:
+            return await op
+
+        return tuple(await asyncio.gather(*(end(op) for op in (*receives, *sends))))
+
+    assert [one.status for one in asyncio.run(asyncio.wait_for(exchange(), 20))] == ["complete"] * 4
+
+    async def fail() -> None:
+        await clean[1].post_recv(np.zeros(4, np.float32), from_=0, tag=55, timeout=0.1)
+
+    with pytest.raises(mlt.OperationTimeoutError, match="tag 55"):
+        asyncio.run(fail())
+
+
+def test_callback__of_what_close_ends_is_called() -> None:
+    with local_job(2) as contexts:
+        ended = threading.Event()
+        receive = contexts[1].post_recv(np.zeros(4, np.float32), from_=0, tag=1)
+        receive.add_done_callback(lambda _: ended.set())
+        late = contexts[1].post_recv(np.zeros(4, np.float32), from_=0, tag=2)
+        contexts[1].close()
+        assert ended.wait(10)
+        called = threading.Event()
+        late.add_done_callback(lambda _: called.set())
+        assert called.wait(10)
+        with pytest.raises(mlt.CancelledError):
+            late.wait()

@@ -122,7 +122,7 @@ def test_callback__is_called_once_on_a_thread_of_the_library(lossy: list[mlt.Con
     assert calls == []
     mlt.PushPull(lossy[1]).push_pull(np.zeros(10, np.float32), key=22_000).wait(30)
     assert called.wait(30)
-    assert calls == [("mlt-push-pull", first)]
+    assert calls == [("mlt-callbacks", first)]
     assert first.done()
     first.add_done_callback(note)
     assert len(calls) == 2
@@ -253,9 +253,12 @@ def test_callback__that_exits_does_not_end_the_dispatcher() -> None:
         client.push_pull(np.ones(4, np.float32), key=2).wait(10)
 
 
-def test_context__dropped_after_push_pull_is_kept_to_be_closed() -> None:
+def test_context__dropped_with_callbacks_is_kept_to_be_closed() -> None:
     with local_job(1, services=1) as contexts:
-        mlt.PushPull(contexts[0])
+        handle = mlt.PushPull(contexts[0]).push_pull(np.ones(4, np.float32), key=1)
+        handle.add_done_callback(lambda _: None)
+        handle.wait(10)
+        del handle
         dropped = weakref.ref(contexts[0])
         engine = contexts.pop(0).engine
         gc.collect()
@@ -263,3 +266,41 @@ def test_context__dropped_after_push_pull_is_kept_to_be_closed() -> None:
         assert kept is not None
         kept.close()
         assert engine.closed
+
+
+def test_poll_cq__takes_push_pulls_and_tells_their_handles() -> None:
+    with local_job(1, services=1) as contexts:
+        client = mlt.PushPull(contexts[0])
+        called: list[object] = []
+        handle = client.push_pull(np.ones(4, np.float32), key=7, name="bias")
+        taken: list[mlt.Completion] = []
+        with takes(at_most=10):
+            while not taken:
+                taken = contexts[0].poll_cq()
+        assert [(one.kind, one.tag, one.bytes, one.op is handle) for one in taken] == [("push_pull", 7, 16, True)]
+        assert handle.done()
+        assert handle.wait(0).name == "bias"
+        handle.add_done_callback(called.append)
+        assert called == [handle]
+        # One that nobody keeps is taken all the same.
+        client.push_pull(np.ones(4, np.float32), key=8)
+        taken = []
+        with takes(at_most=10):
+            while not taken:
+                taken = contexts[0].poll_cq()
+        assert (taken[0].op.kind, taken[0].op.tag, str(taken[0].op)) == ("push_pull", 8, "push-pull of key 8")
+
+
+def test_wait__of_many_threads_for_one_handle(lossy: list[mlt.Context]) -> None:
+    handle = mlt.PushPull(lossy[0]).push_pull(np.zeros(10, np.float32), key=22_007)
+    results: list[mlt.PushPullResult] = []
+    called = threading.Event()
+    threads = [threading.Thread(target=lambda: results.append(handle.wait(30))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    handle.add_done_callback(lambda _: called.set())
+    mlt.PushPull(lossy[1]).push_pull(np.zeros(10, np.float32), key=22_007).wait(30)
+    for thread in threads:
+        thread.join()
+    assert called.wait(10)
+    assert [one.bytes for one in results] == [40] * 4

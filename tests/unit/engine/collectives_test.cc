@@ -145,7 +145,7 @@ TEST_CASE("push_pull__more_keys_than_receives_stand_ready") {
     }
     for (std::uint16_t worker = 0; worker < 2; ++worker) {
       for (std::size_t key = 0; key < kKeys; ++key) {
-        const auto done = group[worker].wait_push_pull(operations[worker][key], 20 * kSecond);
+        const auto done = group[worker].wait(operations[worker][key], 20 * kSecond);
         REQUIRE(done.has_value());
         CHECK(done->error == "");
         CHECK(data[worker][key] == static_cast<float>(key + 1));

@@ -430,7 +430,7 @@ TEST_CASE("engine__push_pull_gives_every_worker_the_same_bits_under_loss") {
       operations[worker] = job[worker].push_pull(options);
     }
     for (std::size_t worker = 0; worker < 2; ++worker) {
-      const auto done = job[worker].wait_push_pull(operations[worker], 20 * kSecond);
+      const auto done = job[worker].wait(operations[worker], 20 * kSecond);
       REQUIRE(done.has_value());
       CHECK(done->error == "");
       CHECK(done->missing_bytes <= done->total_bytes / 10);
@@ -587,7 +587,7 @@ TEST_CASE("serve__a_worker_dead_before_it_is_told_to_the_others") {
   PushPullOptions options;
   options.input = tensor;
   options.output = tensor;
-  const auto done = job[0].wait_push_pull(job[0].push_pull(options), 5 * kSecond);
+  const auto done = job[0].wait(job[0].push_pull(options), 5 * kSecond);
   REQUIRE(done.has_value());
   CHECK(done->failed_peer == 1);
 }

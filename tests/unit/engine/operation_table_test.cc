@@ -4,14 +4,18 @@
 #include <sys/resource.h>
 
 #include <chrono>
+#include <memory>
 #include <optional>
+#include <stdexcept>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "engine/deadline.h"
 #include "engine/driving.h"
 
 using mlt::Completion;
-using Table = mlt::engine::OperationTable<Completion>;
+using Table = mlt::engine::OperationTable;
 
 namespace {
 
@@ -26,8 +30,7 @@ struct StillLoop final : mlt::engine::DrivenLoop {
   bool has_operations() const override { return false; }
 };
 
-template <typename Id>
-Completion ended(Id id) {
+Completion ended(mlt::OperationId id) {
   Completion done;
   done.operation = id;
   return done;
@@ -39,13 +42,13 @@ TEST_CASE("forget__withdraws_an_operation_that_close_has_ended_already") {
   StillLoop still;
   mlt::engine::Driving driving(still, 0);
   Table table(4, driving);
-  REQUIRE(table.begin(1, {}) != nullptr);
-  REQUIRE(table.begin(2, {}) != nullptr);
-  table.finish_all([](mlt::OperationId id, const auto&) { return ended(id); });
-  table.forget(1);
+  const mlt::OperationId first = table.begin({}).id;
+  const mlt::OperationId second = table.begin({}).id;
+  table.finish_all([](const std::string& name) { return name; });
+  CHECK(table.forget(first) == "receive of tag 0 (0 bytes of uint8) from rank 0");
   const auto taken = table.take_any();  // walked over the place of an entry that was gone
   REQUIRE(taken.has_value());
-  CHECK(taken->operation == 2);
+  CHECK(taken->operation == second);
   CHECK_FALSE(table.take_any().has_value());
   CHECK(table.size() == 0);
 }
@@ -54,33 +57,134 @@ TEST_CASE("begin__is_refused_once_everything_was_ended") {
   StillLoop still;
   mlt::engine::Driving driving(still, 0);
   Table table(4, driving);
-  table.finish_all([](mlt::OperationId id, const auto&) { return ended(id); });
-  CHECK(table.begin(1, {}) == nullptr);
+  table.finish_all([](const std::string& name) { return name; });
+  CHECK(table.begin({}).operation == nullptr);
+}
+
+TEST_CASE("begin__is_refused_at_the_limit_and_leaves_the_operation_as_it_was") {
+  StillLoop still;
+  mlt::engine::Driving driving(still, 0);
+  Table table(1, driving);
+  const mlt::OperationId first = table.begin({}).id;
+  mlt::engine::Operation operation;
+  operation.tag = 9;
+  operation.lent = std::make_shared<int>(1);
+  CHECK(table.begin(std::move(operation)).operation == nullptr);
+  CHECK(operation.lent != nullptr);
+  CHECK(operation.name() == "receive of tag 9 (0 bytes of uint8) from rank 0");
+  table.forget(first);
+  CHECK(table.begin(std::move(operation)).operation != nullptr);
+}
+
+TEST_CASE("id__names_no_other_operation_after_its_own_was_taken") {
+  StillLoop still;
+  mlt::engine::Driving driving(still, 0);
+  Table table(4, driving);
+  const mlt::OperationId first = table.begin({}).id;
+  table.finish(ended(first));
+  REQUIRE(table.take_any().has_value());
+  const mlt::OperationId second = table.begin({}).id;  // in the same place
+  CHECK(second > first);
+  CHECK_FALSE(table.is_done(first).has_value());
+  table.finish(ended(first));
+  CHECK(table.is_done(second) == false);
+  CHECK(table.name(first).empty());
+}
+
+TEST_CASE("lent__comes_back_with_the_completion_or_after_the_end_of_all") {
+  StillLoop still;
+  mlt::engine::Driving driving(still, 0);
+  Table table(4, driving);
+  const auto lent = std::make_shared<int>(1);
+  std::vector<mlt::OperationId> ids;
+  for (int i = 0; i < 3; ++i) {
+    mlt::engine::Operation operation;
+    operation.lent = lent;
+    ids.push_back(table.begin(std::move(operation)).id);
+  }
+  CHECK(table.lending() == 3);
+  table.finish(ended(ids[0]));
+  CHECK(table.take_any()->lent == lent);
+  table.forget(ids[1]);
+  CHECK(lent.use_count() == 2);
+  CHECK(table.take_lent().empty());  // it is under way
+  table.finish_all([](const std::string& name) { return name; });
+  CHECK(table.take_lent().size() == 1);
+  CHECK(table.lending() == 0);
+  CHECK(lent.use_count() == 1);
+  CHECK(table.take_any().has_value());
+}
+
+TEST_CASE("watch__leaves_the_completion_to_next_watched_and_to_who_waits_for_it") {
+  StillLoop still;
+  mlt::engine::Driving driving(still, 0);
+  Table table(4, driving);
+  const mlt::OperationId watched = table.begin({}).id;
+  const mlt::OperationId waited = table.begin({}).id;
+  REQUIRE(table.watch(watched));
+  REQUIRE(table.watch(waited));
+  std::thread ender([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    table.finish(ended(waited));
+    table.finish(ended(watched));
+  });
+  Completion done;
+  CHECK(table.wait(waited, -1, nullptr, done) == Table::WaitResult::kDone);
+  CHECK_FALSE(table.take_any().has_value());
+  const auto taken = table.next_watched(mlt::engine::deadline_after(10'000'000'000));
+  ender.join();
+  REQUIRE(taken.has_value());
+  CHECK(taken->operation == watched);
+  CHECK_FALSE(table.watch(watched));
+  CHECK_FALSE(table.next_watched(mlt::engine::deadline_after(1'000'000)).has_value());
+}
+
+TEST_CASE("wait__calls_now_and_then_and_lets_it_end_the_wait") {
+  StillLoop still;
+  mlt::engine::Driving driving(still, 0);
+  Table table(4, driving);
+  const mlt::OperationId id = table.begin({}).id;
+  Completion done;
+  int calls = 0;
+  const auto leave = [&] {
+    CHECK_FALSE(table.take_any().has_value());
+    if (++calls == 2) throw std::runtime_error("enough");
+  };
+  CHECK_THROWS_AS(table.wait(id, -1, leave, done), std::runtime_error);
+  CHECK(calls == 2);
+  CHECK(table.wait(id, 1'000'000, leave, done) == Table::WaitResult::kTimeout);
+  const auto end = [&] {
+    table.finish(ended(id));
+    CHECK_FALSE(table.take_any().has_value());  // it is the waiter's
+  };
+  CHECK(table.wait(id, -1, end, done) == Table::WaitResult::kDone);
+  CHECK(table.wait(id, -1, end, done) == Table::WaitResult::kUnknown);
 }
 
 TEST_CASE("finish__wakes_who_waits_for_that_operation_and_nobody_else") {
-  constexpr mlt::OperationId kOthers = 50;
+  constexpr std::size_t kOthers = 50;
   StillLoop still;
   mlt::engine::Driving driving(still, 0);
   Table table(kOthers + 1, driving);
-  for (mlt::OperationId id = 0; id <= kOthers; ++id) REQUIRE(table.begin(id, {}) != nullptr);
+  std::vector<mlt::OperationId> ids;
+  for (std::size_t i = 0; i <= kOthers; ++i) ids.push_back(table.begin({}).id);
   std::optional<Completion> got;
   long times_asleep = 0;
   std::thread waiter([&] {
     Completion done;
-    const auto result = table.wait(kOthers, mlt::engine::deadline_after(-1), done);
+    const auto result = table.wait(ids.back(), -1, nullptr, done);
     if (result == Table::WaitResult::kDone) got = done;
     rusage used{};
     getrusage(RUSAGE_THREAD, &used);
     times_asleep = used.ru_nvcsw;
   });
-  for (mlt::OperationId id = 0; id <= kOthers; ++id) {
+  for (const mlt::OperationId id : ids) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
     table.finish(ended(id));
   }
   waiter.join();
   REQUIRE(got.has_value());
-  CHECK(got->operation == kOthers);
-  CHECK(times_asleep < kOthers / 2);
+  CHECK(got->operation == ids.back());
+  CHECK(times_asleep < static_cast<long>(kOthers / 2));
   CHECK(table.size() == kOthers);
 }

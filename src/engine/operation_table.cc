@@ -1,0 +1,235 @@
+#include "engine/operation_table.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "engine/words.h"
+
+namespace mlt::engine {
+
+std::string Operation::name() const {
+  const std::string size = std::to_string(total_bytes) + " bytes of " + element_text(element);
+  switch (verb) {
+    case Verb::kSend:
+      return "send of tag " + std::to_string(tag) + " (" + size + ") to rank " + std::to_string(peer);
+    case Verb::kReceive:
+      return "receive of tag " + std::to_string(tag) + " (" + size + ") from rank " + std::to_string(peer);
+    case Verb::kPushPull:
+      return "push-pull of key " + std::to_string(tag) + " (" + size + ")";
+    case Verb::kAllReduce:
+    case Verb::kAllToAll:
+    case Verb::kGather:
+      break;
+  }
+  return std::string(verb_text(verb)) + " of " + size + " over " + std::to_string(members) + " ranks";
+}
+
+OperationTable::Begun OperationTable::begin(Operation&& operation) {
+  const std::lock_guard lock(mutex_);
+  if (closed_ || size_ >= limit_) return {};
+  OperationId place = records_.size();
+  Record* record = nullptr;
+  if (free_.empty()) {
+    record = &records_.emplace_back();
+  } else {
+    record = free_.back();
+    free_.pop_back();
+    place = record->done.operation & (kPlaces - 1);
+  }
+  record->operation = std::move(operation);
+  record->id = ++sequence_ << kPlaceBits | place;
+  ++size_;
+  in_progress_.fetch_add(1, std::memory_order_relaxed);
+  if (record->operation.lent) lending_.fetch_add(1, std::memory_order_relaxed);
+  return {record->id, &record->operation};
+}
+
+std::string OperationTable::forget(OperationId id) {
+  const std::lock_guard lock(mutex_);
+  Record* const record = find(id);
+  if (record == nullptr) return {};
+  std::string name = record->operation.name();
+  if (!record->is_done) in_progress_.fetch_sub(1, std::memory_order_relaxed);
+  free(*record);
+  return name;
+}
+
+std::string OperationTable::name(OperationId id) {
+  const std::lock_guard lock(mutex_);
+  const Record* const record = find(id);
+  return record == nullptr ? std::string() : record->operation.name();
+}
+
+void OperationTable::finish(Completion done) {
+  const std::lock_guard lock(mutex_);
+  Record* const record = find(done.operation);
+  if (record == nullptr || record->is_done) return;
+  end(*record, std::move(done));
+  if (record->waiter == nullptr) notify_unclaimed(*record);
+}
+
+void OperationTable::finish_all(const std::function<std::string(const std::string& name)>& word) {
+  const std::lock_guard lock(mutex_);
+  for (Record& record : records_) {
+    if (record.id == 0 || record.is_done) continue;
+    Completion done;
+    done.operation = record.id;
+    done.peer = record.operation.peer;
+    done.tag = record.operation.tag;
+    done.total_bytes = record.operation.total_bytes;
+    done.status = Status::kCancelled;
+    done.error = word(record.operation.name());
+    end(record, std::move(done));
+  }
+  closed_ = true;
+  for (Waiter* const watcher : watchers_) driving_.notify(*watcher);
+}
+
+std::optional<Completion> OperationTable::take_any() {
+  const std::lock_guard lock(mutex_);
+  return take_any_locked(false);
+}
+
+bool OperationTable::watch(OperationId id) {
+  const std::lock_guard lock(mutex_);
+  Record* const record = find(id);
+  if (record == nullptr) return false;
+  record->is_watched = true;
+  if (record->is_done && record->waiter == nullptr) notify_unclaimed(*record);
+  return true;
+}
+
+std::optional<Completion> OperationTable::next_watched(std::optional<SteadyTime> until) {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    if (std::optional<Completion> done = take_any_locked(true)) return done;
+    if (closed_) return std::nullopt;
+    Waiter waiter;
+    watchers_.push_back(&waiter);
+    lock.unlock();
+    const bool in_time = driving_.wait(waiter, until);
+    lock.lock();
+    std::erase(watchers_, &waiter);
+    if (!in_time) return take_any_locked(true);
+  }
+}
+
+OperationTable::WaitResult OperationTable::wait(OperationId id, std::int64_t timeout_ns,
+                                                const std::function<void()>& now_and_then, Completion& done) {
+  std::unique_lock lock(mutex_);
+  Record* const record = find(id);
+  if (record == nullptr || record->waiter != nullptr) return WaitResult::kUnknown;
+  if (!record->is_done) {
+    const std::optional<SteadyTime> until = deadline_after(timeout_ns);
+    Waiter waiter;
+    record->waiter = &waiter;
+    while (!record->is_done) {
+      lock.unlock();
+      std::optional<SteadyTime> slice = until;
+      if (now_and_then) {
+        slice = *deadline_after(kSliceNs);
+        if (until) slice = std::min(*slice, *until);
+      }
+      driving_.wait(waiter, slice);
+      lock.lock();
+      if (record->is_done || !now_and_then || slice == until) break;
+      lock.unlock();
+      try {
+        now_and_then();
+      } catch (...) {
+        lock.lock();
+        record->waiter = nullptr;
+        if (record->is_done) notify_unclaimed(*record);
+        throw;
+      }
+      lock.lock();
+    }
+    record->waiter = nullptr;
+    if (!record->is_done) return WaitResult::kTimeout;
+  }
+  done = take(*record);
+  return WaitResult::kDone;
+}
+
+std::optional<bool> OperationTable::is_done(OperationId id) {
+  const std::lock_guard lock(mutex_);
+  const Record* const record = find(id);
+  if (record == nullptr) return std::nullopt;
+  return record->is_done;
+}
+
+std::vector<std::shared_ptr<void>> OperationTable::take_lent() {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::shared_ptr<void>> lent;
+  for (Record& record : records_) {
+    if (record.is_done && record.operation.lent) {
+      lent.push_back(std::move(record.operation.lent));
+      lending_.fetch_sub(1, std::memory_order_relaxed);
+    }
+  }
+  return lent;
+}
+
+std::size_t OperationTable::size() {
+  const std::lock_guard lock(mutex_);
+  return size_;
+}
+
+// ---- with mutex_ ---------------------------------------------------------------------------------------------------
+
+OperationTable::Record* OperationTable::find(OperationId id) {
+  const OperationId place = id & (kPlaces - 1);
+  if (id == 0 || place >= records_.size() || records_[place].id != id) return nullptr;
+  return &records_[place];
+}
+
+void OperationTable::end(Record& record, Completion done) {
+  record.done = std::move(done);
+  record.done.verb = record.operation.verb;
+  record.done.is_send = record.operation.verb == Verb::kSend;
+  record.is_done = true;
+  record.previous = newest_;
+  record.next = nullptr;
+  (newest_ == nullptr ? oldest_ : newest_->next) = &record;
+  newest_ = &record;
+  in_progress_.fetch_sub(1, std::memory_order_relaxed);
+  // The waiter is there until it has taken mutex_ itself.
+  if (record.waiter != nullptr) driving_.notify(*record.waiter);
+}
+
+Completion OperationTable::take(Record& record) {
+  Completion done = std::move(record.done);
+  done.lent = std::move(record.operation.lent);
+  if (done.lent) lending_.fetch_sub(1, std::memory_order_relaxed);
+  free(record);
+  return done;
+}
+
+void OperationTable::free(Record& record) {
+  if (record.is_done) {
+    (record.previous == nullptr ? oldest_ : record.previous->next) = record.next;
+    (record.next == nullptr ? newest_ : record.next->previous) = record.previous;
+  }
+  if (record.operation.lent) lending_.fetch_sub(1, std::memory_order_relaxed);
+  const OperationId id = record.id;
+  record = Record{};
+  record.done.operation = id;  // tells the place
+  free_.push_back(&record);
+  --size_;
+}
+
+// A completion for which nobody waits by its name.
+void OperationTable::notify_unclaimed(const Record& record) {
+  if (!record.is_watched) return;
+  for (Waiter* const watcher : watchers_) driving_.notify(*watcher);
+}
+
+std::optional<Completion> OperationTable::take_any_locked(bool is_watched) {
+  for (Record* record = oldest_; record != nullptr; record = record->next) {
+    if (record->waiter == nullptr && record->is_watched == is_watched) return take(*record);
+  }
+  return std::nullopt;
+}
+
+}  // namespace mlt::engine
