@@ -44,7 +44,11 @@ class PushPullResult:
 
 
 class PushPullHandle(Operation):
-    """A push-pull under way: an operation whose ``wait`` returns a ``PushPullResult``, any number of times."""
+    """A push-pull under way: an operation whose ``wait`` returns a ``PushPullResult``, any number of times.
+
+    Like every operation it counts among the context's ``max_operations`` until its completion was taken: wait for it,
+    add a callback, or call ``Context.poll_cq``.
+    """
 
     __slots__ = ("__weakref__", "_native", "_waiting", "name")
 
