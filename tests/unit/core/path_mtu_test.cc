@@ -175,7 +175,7 @@ TEST_CASE("black_hole__of_every_path_ends_sends_by_the_widest") {
   CHECK(network.endpoint(0).path_limit_bytes(1) == 1'368);
 }
 
-TEST_CASE("no_limit__is_seen_in_losses_however_many") {
+TEST_CASE("no_limit__is_seen_in_losses_however_many" * doctest::test_suite("long")) {
   for (const double drop : {0.01, 0.1, 0.3, 0.5}) {
     CAPTURE(drop);
     for (std::uint64_t seed = 1; seed <= 4; ++seed) {

@@ -93,7 +93,7 @@ double clean_goodput(const NetworkConfig& config, DurationNs duration) {
   return clean.run(duration);
 }
 
-TEST_CASE("lossy_path__is_used_less_within_20_ms_and_fairly_again_once_healed") {
+TEST_CASE("lossy_path__is_used_less_within_20_ms_and_fairly_again_once_healed" * doctest::test_suite("long")) {
   const double clean = clean_goodput(four_paths(), 100 * kMillisecond);
   Stream stream(four_paths());
   stream.run(20 * kMillisecond);

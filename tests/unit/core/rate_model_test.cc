@@ -172,7 +172,7 @@ TEST_CASE("rate_model__one_flow_keeps_the_whole_port") {
   }
 }
 
-TEST_CASE("rate_model__flows_converge_to_equal_shares_from_any_start") {
+TEST_CASE("rate_model__flows_converge_to_equal_shares_from_any_start" * doctest::test_suite("long")) {
   for (const double rate : {1.25e8, 1.25e9}) {
     for (const std::uint32_t flows : {2U, 4U, 8U}) {
       for (const std::uint64_t seed : {1U, 2U}) {

@@ -45,7 +45,7 @@ std::uint32_t segment_of(const Flight& flight) { return header_of(flight).offset
 
 // ---- the bound -----------------------------------------------------------------------------------------------------
 
-TEST_CASE("loss_bound__is_exact_for_every_fraction_and_size") {
+TEST_CASE("loss_bound__is_exact_for_every_fraction_and_size" * doctest::test_suite("long")) {
   // For every bound: exactly as many segments lost for good as the bound allows, and one more.
   for (const double bound : {0.0, 0.001, 0.05, 0.1, 0.25, 0.29, 0.5, 0.6, 0.7, 0.9, 0.999}) {
     for (const std::size_t segments : {1UL, 2UL, 3UL, 10UL, 100UL, 333UL}) {
