@@ -124,8 +124,9 @@ def copy_if_changed(source: Path, target: Path) -> None:
 class Workshop:
     """A copy of the tree that is mutated, built and restored again."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, compilers: int) -> None:
         self._folder = folder
+        self._compilers = compilers  # at a time
         self._clean: set[str] = set()  # programs that are clean without a fault
         folder.mkdir(parents=True, exist_ok=True)
         for name in SOURCES:
@@ -145,7 +146,7 @@ class Workshop:
         return self._folder / "build/tests" / hunter.target
 
     def _building(self, hunter: Hunter) -> list[str]:
-        return ["cmake", "--build", str(self._folder / "build"), "--target", hunter.target, "-j", "1"]
+        return ["cmake", "--build", str(self._folder / "build"), "--target", hunter.target, "-j", str(self._compilers)]
 
     def judge(self, mutant: Mutant, hunters: list[Hunter]) -> Result:
         """Plant it, and let one hunter after the other have it."""
@@ -220,7 +221,7 @@ def main() -> int:
     jobs = min(options.jobs, len(mutants))
     print(f"{len(mutants)} mutants, {jobs} at a time; building", flush=True)
     for number in range(jobs):
-        workshops.put(Workshop(options.folder / str(number)))
+        workshops.put(Workshop(options.folder / str(number), max(1, (os.cpu_count() or 1) // jobs)))
 
     def judge(mutant: Mutant) -> Result:
         workshop = workshops.get()
