@@ -403,10 +403,17 @@ TEST_CASE("post_recv__of_what_was_given_up_before_it_ends_at_once") {
     CHECK(finish(job[1], send).status == Status::kCancelled);
     std::this_thread::sleep_for(std::chrono::milliseconds(20));  // it is told, and rank 0 asleep again
     const auto began = std::chrono::steady_clock::now();
-    CHECK(finish(job[0], job[0].post_recv(from(1, tag, into))).status == Status::kCancelled);
+    const Status end = finish(job[0], job[0].post_recv(from(1, tag, into))).status;
+    // A busy machine may keep the ABORT from rank 0 for longer than that: the data, which came before it, is then
+    // taken.
+    if (end == Status::kComplete) {
+      CHECK(into == data);
+      continue;
+    }
+    CHECK(end == Status::kCancelled);
     soonest_ns = std::min<std::int64_t>(soonest_ns, (std::chrono::steady_clock::now() - began).count());
   }
-  CHECK(soonest_ns < kSecond / 20);
+  CHECK(soonest_ns < kSecond / 20);  // and one of five at least was told in time
 }
 
 TEST_CASE("engine__push_pull_gives_every_worker_the_same_bits_under_loss") {
