@@ -120,6 +120,8 @@ class Collective {
   virtual bool is_lossy(std::uint32_t step) const = 0;
   // The stream whose sends a receive of `stream` may let go; `stream` itself if none.
   virtual std::size_t unlocks(std::size_t stream) const { return stream; }
+  // The memory of a stream's first transfer, which begins with the shape; the runner writes that of a send.
+  virtual std::span<std::byte> opening(Stream& stream) { return stream.shape; }
   // What needs no network, before anything is posted.
   virtual void begin() {}
   // The same once every stream is over, nothing having failed; the memory is the caller's again right after.

@@ -9,10 +9,6 @@ namespace mlt::collective {
 
 namespace {
 
-constexpr unsigned kStepBits = 22, kStreamBits = 17;  // and 17 for the slot
-constexpr std::uint32_t kMaxSteps = 1U << kStepBits;
-constexpr std::uint32_t kMaxStreams = 1U << kStreamBits;
-
 // Only want of room is worth another try.
 bool may_retry(core::PostStatus status) {
   return status == core::PostStatus::kTooManyOperations || status == core::PostStatus::kOutOfBitmaps;
@@ -137,7 +133,7 @@ void Collectives::begin(TimeNs now, Active& active) {
   active.streams_left = streams.size();
   for (Stream& stream : streams) {
     MLT_CHECK(stream.steps < kMaxSteps);
-    if (stream.is_send) stream.shape = encode(shape_of(active, stream));
+    if (stream.is_send) std::ranges::copy(encode(shape_of(active, stream)), active.collective->opening(stream).begin());
     if (stream.is_send && active.request.loss_bound > 0) stream.tags.resize(kMaxWindow);
   }
   // Receives first, in all collectives: what comes then finds its place.
@@ -185,7 +181,7 @@ core::PostStatus Collectives::post_send(TimeNs now, Active& active, Stream& stre
   request.uniform_tag = core::SegmentTag::important(active.request.traffic_class);
   request.timeout_ns = std::max<base::DurationNs>(1, active.expires_ns - now);
   if (stream.posted == 0) {
-    request.data = stream.shape;
+    request.data = active.collective->opening(stream);
   } else {
     active.collective->fill(stream, stream.posted, request);
     if (active.collective->is_lossy(stream.posted)) tag_segments(active, stream, request);
@@ -213,7 +209,7 @@ core::PostStatus Collectives::post_receive(TimeNs now, Active& active, Stream& s
   request.tag = lane_tag(active.group->id, active.sequence);
   request.timeout_ns = std::max<base::DurationNs>(1, active.expires_ns - now);
   if (stream.posted == 0) {
-    request.data = stream.shape;
+    request.data = active.collective->opening(stream);
   } else {
     active.collective->fill(stream, stream.posted, request);
   }
@@ -253,7 +249,7 @@ void Collectives::on_completion(TimeNs now, const core::Completion& completion) 
   if (!stream.is_send) {
     active.done.missing_bytes += completion.missing_bytes;
     if (step == 0) {
-      check_shape(now, active, stream);
+      check_shape(now, active, stream, active.collective->opening(stream).first<kShapeBytes>());
     } else {
       active.collective->on_received(stream, step, completion);
     }
@@ -263,15 +259,15 @@ void Collectives::on_completion(TimeNs now, const core::Completion& completion) 
   settle(now, *active.group);
 }
 
-// PROTOCOL 22.1.6: A member that receives another shape than its own MUST fail the collective as a size mismatch,
-// naming
-//     both.
-void Collectives::check_shape(TimeNs now, Active& active, const Stream& stream) {
+// PROTOCOL 22.1.6: A member that receives another shape than its own MUST fail the collective as a size
+//     mismatch, naming both.
+void Collectives::check_shape(TimeNs now, Active& active, const Stream& stream,
+                              std::span<const std::byte, kShapeBytes> found) {
   const auto expected = encode(shape_of(active, stream));
-  if (stream.shape == expected) return;
+  if (std::ranges::equal(found, expected)) return;
   fail(now, active,
        {core::CompletionStatus::kSizeMismatch, stream.peer,
-        rank_text(stream.peer) + " called " + describe_shape(stream.shape) + "; " + rank_text(rank_) + " called " +
+        rank_text(stream.peer) + " called " + describe_shape(found) + "; " + rank_text(rank_) + " called " +
             describe_shape(expected) + ": every member must call the same"},
        true);
 }

@@ -40,6 +40,7 @@ class Collectives {
   void start(TimeNs now, CollectiveRequest request);
   void cancel(TimeNs now, OperationId operation);
   void on_message(TimeNs now, std::uint16_t from, const Failed& failed);
+  void on_message(TimeNs now, std::uint16_t from, const Called& called);
   void on_completion(TimeNs now, const core::Completion& completion);
   void on_peer_down(TimeNs now, std::uint16_t peer);
   // Posts what found no room before; called after completions were taken.
@@ -55,6 +56,10 @@ class Collectives {
   static std::uint64_t group_id(const std::vector<std::uint16_t>& ranks);
 
  private:
+  static constexpr unsigned kStepBits = 22, kStreamBits = 17;  // and 17 for the slot
+  static constexpr std::uint32_t kMaxSteps = 1U << kStepBits;
+  static constexpr std::uint32_t kMaxStreams = 1U << kStreamBits;
+
   // Why a group is of no use from one of its sequence numbers on.
   struct Cause {
     core::CompletionStatus status = core::CompletionStatus::kComplete;
@@ -113,7 +118,7 @@ class Collectives {
   core::PostStatus post_receive(TimeNs now, Active& active, Stream& stream, OperationId operation);
   void tag_segments(Active& active, Stream& stream, core::SendRequest& request);
   void on_post_refused(TimeNs now, Active& active, const Stream& stream, core::PostStatus status);
-  void check_shape(TimeNs now, Active& active, const Stream& stream);
+  void check_shape(TimeNs now, Active& active, const Stream& stream, std::span<const std::byte, kShapeBytes> found);
   void on_transfer_failed(TimeNs now, Active& active, const core::Completion& completion);
   void on_mismatch(TimeNs now, Active& active, const core::Completion& completion);
   // The first cause stands. Tells the other members unless one of them told us.

@@ -36,12 +36,16 @@ void Collectives::on_transfer_failed(TimeNs now, Active& active, const core::Com
   }
 }
 
-// What differs is in the shape, which may have been overtaken: transfers that are posted together end in any order.
-// PROTOCOL 22.1.13: A member whose transfer ends as a size or type mismatch waits for the other side's shape, or for
-//     failed, 1 s at most, and MUST NOT cancel its own shape meanwhile ...
+// What differs is in the shapes: one may still be on its way, one may be part of the transfer that did not fit.
+// PROTOCOL 22.1.13: A member whose transfer ends as a size or type mismatch MUST send called, with its own shape,
+//     to the other side, and waits for the other's shape, by transfer or by called, or for failed, 1 s at most ...
 void Collectives::on_mismatch(TimeNs now, Active& active, const core::Completion& completion) {
   if (active.differs_from >= 0) return;
   active.differs_from = completion.peer;
+  const auto index = static_cast<std::size_t>((local_of(completion.operation) >> kStepBits) & (kMaxStreams - 1));
+  encode(Called{active.group->id, active.sequence, encode(shape_of(active, active.collective->streams[index]))},
+         scratch_);
+  verbs_.send_message(completion.peer, scratch_);
   set_timer(active, std::min(active.expires_ns, base::after(now, kExplanationNs)));
 }
 
@@ -109,6 +113,22 @@ void Collectives::on_message(TimeNs now, std::uint16_t from, const Failed& faile
   const auto found = groups_.find(failed.group);
   if (found == groups_.end()) return remember(from, failed, std::move(cause));
   apply(now, found->second, from, failed.sequence, std::move(cause));
+  settle(now, found->second);
+}
+
+// PROTOCOL 22.1.13: ... Called counts as the shape of 22.1.6; one of a collective that is not under way, or from no
+//     member, MUST be ignored.
+void Collectives::on_message(TimeNs now, std::uint16_t from, const Called& called) {
+  const auto found = groups_.find(called.group);
+  if (found == groups_.end()) return;
+  for (const std::uint32_t slot : found->second.open) {
+    Active& active = *slots_[slot];
+    if (active.sequence != called.sequence || active.failed || !active.collective) continue;
+    const auto& streams = active.collective->streams;
+    const auto stream = std::ranges::find(streams, from, &Stream::peer);
+    if (stream != streams.end()) check_shape(now, active, *stream, called.shape);
+    break;
+  }
   settle(now, found->second);
 }
 

@@ -3,9 +3,9 @@
 //
 // A ring (collective/ring_allreduce.h) carries fewer bytes with more than two ranks, 2 (n - 1) / n of the tensor
 // instead of n - 1, but one after the other in 2 (n - 1) turns; of a small tensor the turns cost more than the bytes.
-// Nothing is lost here. The tensors of the others arrive in memory of this machine's own, and the caller's is written
-// only once everything that it sends has arrived: a collective that fails leaves the tensor as it was. All ranks add
-// the same terms in the same order, so that they end with the same bits.
+// Nothing is lost here. A tensor travels behind its shape in one transfer, from and to memory of this machine's own,
+// and the caller's is written only once everything has arrived: a collective that fails leaves the tensor as it was.
+// All ranks add the same terms in the same order, so that they end with the same bits.
 #pragma once
 
 #include <memory>
@@ -27,20 +27,24 @@ class DirectAllReduce final : public Collective {
   // Whether an all-reduce is this one: every rank finds the same.
   static bool fits(std::uint64_t ranks, std::uint64_t bytes, double loss_bound);
 
-  void fill(const Stream& stream, std::uint32_t step, core::SendRequest& request) override;
-  void fill(const Stream& stream, std::uint32_t step, core::ReceiveRequest& request) override;
+  // Nothing follows the first transfer.
+  void fill(const Stream&, std::uint32_t, core::SendRequest&) override {}
+  void fill(const Stream&, std::uint32_t, core::ReceiveRequest&) override {}
   bool is_lossy(std::uint32_t) const override { return false; }
+  std::span<std::byte> opening(Stream& stream) override;
+  void begin() override;
   void finish() override;
 
  private:
-  // Where the tensor of another rank arrives.
-  std::span<float> arrival(std::uint32_t index) const;
+  // A shape and the tensor of the rank of this index: what leaves, or what arrives.
+  std::span<std::byte> record(std::uint32_t index) const;
+  std::span<float> tensor(std::uint32_t index) const;
 
   std::span<float> data_;
   std::uint32_t ranks_;
   std::uint32_t own_;
   float scale_;
-  std::unique_ptr<float[]> arrivals_;  // of the other ranks, in the order of the group
+  std::unique_ptr<float[]> records_;  // of all ranks, in the order of the group
 };
 
 }  // namespace mlt::collective

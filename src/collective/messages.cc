@@ -10,7 +10,7 @@ namespace mlt::collective {
 
 namespace {
 
-constexpr std::uint8_t kRegister = 1, kRegistered = 2, kRefused = 3, kAborted = 4, kReady = 5, kFailed = 6;
+constexpr std::uint8_t kRegister = 1, kRegistered = 2, kRefused = 3, kAborted = 4, kReady = 5, kFailed = 6, kCalled = 7;
 constexpr std::size_t kMaxText = 1'000;
 
 template <typename... Ts>
@@ -126,6 +126,12 @@ void encode(const Message& message, std::vector<std::byte>& out) {
                           w.u32(static_cast<std::uint32_t>(m.failed_rank));
                           w.u8(m.status);
                           w.text(m.text);
+                        },
+                        [&](const Called& m) {
+                          w.u8(kCalled);
+                          w.u64(m.group);
+                          w.u32(m.sequence);
+                          for (const std::byte byte : m.shape) w.u8(static_cast<std::uint8_t>(byte));
                         }},
              message);
 }
@@ -169,6 +175,14 @@ std::optional<Message> decode(std::span<const std::byte> bytes) {
       m.failed_rank = static_cast<int>(r.u32());
       m.status = r.u8();
       m.text = r.text();
+      message = m;
+      break;
+    }
+    case kCalled: {
+      Called m;
+      m.group = key;
+      m.sequence = partition;
+      for (std::byte& byte : m.shape) byte = static_cast<std::byte>(r.u8());
       message = m;
       break;
     }

@@ -2,6 +2,7 @@
 // of a group when a collective fails.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -60,7 +61,14 @@ struct Failed {
   std::string text;
 };
 
-using Message = std::variant<Register, Registered, Refused, Aborted, Ready, Failed>;
+// Member -> member: a transfer between us had two sizes; this is what I called.
+struct Called {
+  std::uint64_t group = 0;
+  std::uint32_t sequence = 0;
+  std::array<std::byte, 32> shape{};
+};
+
+using Message = std::variant<Register, Registered, Refused, Aborted, Ready, Failed, Called>;
 
 void encode(const Message& message, std::vector<std::byte>& out);
 // Nothing if the bytes are not exactly one message.

@@ -57,6 +57,8 @@ void Collectives::on_message(TimeNs now, std::uint16_t from, std::span<const std
   if (!message) return;
   if (const auto* failed = std::get_if<collective::Failed>(&*message)) {
     collectives_.on_message(now, from, *failed);
+  } else if (const auto* called = std::get_if<collective::Called>(&*message)) {
+    collectives_.on_message(now, from, *called);
   } else if (!std::holds_alternative<collective::Register>(*message) &&
              !std::holds_alternative<collective::Ready>(*message)) {
     if (push_pull_) push_pull_->on_message(now, from, *message);

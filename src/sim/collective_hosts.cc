@@ -57,8 +57,13 @@ CollectiveHosts::CollectiveHosts(Simulator& simulator) : simulator_(simulator) {
   };
   simulator.on_machine_message = [this](std::uint16_t rank, std::uint16_t from, std::span<const std::byte> bytes) {
     const auto message = collective::decode(bytes);
-    MLT_CHECK(message && std::holds_alternative<collective::Failed>(*message));
-    machines_[rank]->collectives().on_message(simulator_.now(), from, std::get<collective::Failed>(*message));
+    MLT_CHECK(message);
+    collective::Collectives& machine = machines_[rank]->collectives();
+    if (const auto* failed = std::get_if<collective::Failed>(&*message)) {
+      machine.on_message(simulator_.now(), from, *failed);
+    } else {
+      machine.on_message(simulator_.now(), from, std::get<collective::Called>(*message));
+    }
     settle(rank);
   };
   simulator.on_peer_down = [this](std::uint16_t rank, std::uint16_t peer) {

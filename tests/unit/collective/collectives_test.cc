@@ -370,6 +370,26 @@ TEST_CASE("collectives__a_failure_of_strangers_or_of_unknown_groups_harms_nobody
   CHECK(tensors[1] == expected);
 }
 
+TEST_CASE("collectives__what_strangers_or_other_groups_called_harms_nobody") {
+  FakeBus bus({.ranks = 3, .seed = 2});
+  auto tensors = random_tensors(2, 100, 1);
+  const auto expected = exact_sum(tensors, true);
+  const std::vector<std::uint16_t> group = {0, 1};
+  Called called{Collectives::group_id(group), 0, {}};
+  bus.machine(0).on_message(bus.now, 1, called);  // not called here yet
+  for (std::uint16_t rank = 0; rank < 2; ++rank) {
+    CollectiveRequest request = all_reduce_request(1, tensors[rank]);
+    request.ranks = group;
+    bus.start(rank, request);
+  }
+  bus.machine(0).on_message(bus.now, 2, called);  // rank 2 is no member
+  called.sequence = 1;
+  bus.machine(0).on_message(bus.now, 1, called);
+  bus.run();
+  CHECK(tensors[0] == expected);
+  CHECK(tensors[1] == expected);
+}
+
 TEST_CASE("collectives__the_first_of_a_group_hears_of_a_failure_before_it_was_called") {
   FakeBus bus({.ranks = 2, .seed = 2});
   std::vector<float> data(10);

@@ -300,7 +300,11 @@ class FakeBus {
     if (dead_.contains(message.to)) return true;
     const auto decoded = decode(message.bytes);
     REQUIRE(decoded.has_value());
-    host(message.to).machine.on_message(now, message.from, std::get<Failed>(*decoded));
+    if (const auto* failed = std::get_if<Failed>(&*decoded)) {
+      host(message.to).machine.on_message(now, message.from, *failed);
+    } else {
+      host(message.to).machine.on_message(now, message.from, std::get<Called>(*decoded));
+    }
     return true;
   }
 

@@ -50,12 +50,20 @@ TEST_CASE("decode__gives_back_what_encode_wrote") {
   CHECK(failed.failed_rank == -1);
   CHECK(failed.status == 6);
   CHECK(failed.text == "late~");
+  Called called{0xFF'FFFF'FFFE, 7, {}};
+  called.shape[0] = std::byte{1};
+  called.shape[31] = std::byte{200};
+  encode(called, bytes);
+  CHECK(std::get<Called>(*decode(bytes)).group == called.group);
+  CHECK(std::get<Called>(*decode(bytes)).sequence == 7);
+  CHECK(std::get<Called>(*decode(bytes)).shape == called.shape);
 }
 
 TEST_CASE("decode__refuses_every_truncation_and_anything_longer") {
   std::vector<std::byte> bytes;
-  for (const Message& message : {Message{Register{}}, Message{Registered{1, 2}}, Message{Refused{1, 2, "because"}},
-                                 Message{Aborted{1, 2, 3}}, Message{Ready{1, 2}}, Message{Failed{1, 2, 3, 4, "why"}}}) {
+  for (const Message& message :
+       {Message{Register{}}, Message{Registered{1, 2}}, Message{Refused{1, 2, "because"}}, Message{Aborted{1, 2, 3}},
+        Message{Ready{1, 2}}, Message{Failed{1, 2, 3, 4, "why"}}, Message{Called{1, 2, {}}}}) {
     encode(message, bytes);
     for (std::size_t n = 0; n < bytes.size(); ++n) CHECK_FALSE(decode(std::span(bytes).first(n)).has_value());
     bytes.push_back(std::byte{0});
