@@ -60,6 +60,8 @@ class PortBehaviour:
 
 Behaviour = Mapping[str, PortBehaviour]
 
+_LISTED = 4
+
 
 @dataclass(frozen=True)
 class Difference:
@@ -102,7 +104,11 @@ def condensed(found: Sequence[Difference]) -> list[str]:
 
 
 def by_port(lines: Sequence[str], ports: Iterable[str]) -> list[str]:
-    """Lines that differ only in the port they begin with ("port swp1 ...", "swp1 ...") share one; others stay once."""
+    """Lines that differ only in the port they begin with ("port swp1 ...", "swp1 ...") share one; others stay once.
+
+    ``ports`` are those compared: where a line is about all of them, and they are many, it says so instead of listing.
+    """
+    ports = list(ports)
     names = "|".join(re.escape(port) for port in sorted(ports, key=len, reverse=True)) or "(?!)"
     pattern = re.compile(rf"(port |interface |)({names})(?=[ :])(.*)", re.DOTALL)
     shared: dict[tuple[str, str], list[str]] = {}
@@ -112,7 +118,10 @@ def by_port(lines: Sequence[str], ports: Iterable[str]) -> list[str]:
         of = shared.setdefault(key, [])
         if found is not None and found[2] not in of:
             of.append(found[2])
-    return [f"{before}{', '.join(of)}{after}" for (before, after), of in shared.items()]
+    return [
+        f"every port ({len(of)}){after}" if _LISTED < len(of) == len(ports) else f"{before}{', '.join(of)}{after}"
+        for (before, after), of in shared.items()
+    ]
 
 
 def _off(left: int, right: int, tolerance_percent: float) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from mlt.switch_configs.behaviour import Difference
+from mlt.switch_configs.capabilities import MEANING
 from mlt.switch_configs.errors import CannotExpressError, MissingToolError, SwitchConfigError
 from mlt.switch_configs.generator import Generated, compare, generate
 from mlt.switch_configs.policy import Policy
@@ -83,7 +84,5 @@ def _one(policy: Policy, name: str, ports: tuple[str, ...] | None) -> TargetResu
         return TargetResult(target=name, status="skipped", detail=str(error))
     except SwitchConfigError as error:
         return TargetResult(target=name, status="broken", detail=str(error))
-    accepted = ", ".join(str(feature) for feature, _ in generated.plan.accepted)
-    return TargetResult(
-        target=name, status="written", detail=f"without {accepted}" if accepted else "", generated=generated
-    )
+    without = "\n".join(f"without {feature} ({MEANING[feature]}): {why}" for feature, why in generated.plan.accepted)
+    return TargetResult(target=name, status="written", detail=without, generated=generated)

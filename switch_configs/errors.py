@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from json import JSONDecodeError
 
 
 def listed(names: Sequence[str], most: int = 4) -> str:
     """``"a, b, c, d and 64 more"``: the message stays short however long the list is."""
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
+
+
+def not_json(text: str, error: JSONDecodeError) -> str:
+    """``"not JSON at line 1 (Expecting value): 'hostname leaf1'"``."""
+    lines = text.splitlines()
+    at = lines[error.lineno - 1].strip() if error.lineno <= len(lines) else ""
+    return f"not JSON at line {error.lineno} ({error.msg}): {at[:40]!r}"
 
 
 class SwitchConfigError(Exception):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 
 from mlt.switch_configs.behaviour import Behaviour, Difference, against_device, differences
 from mlt.switch_configs.capabilities import Feature
-from mlt.switch_configs.errors import SwitchConfigError
+from mlt.switch_configs.errors import ParseError, SwitchConfigError, not_json
 from mlt.switch_configs.plan import Plan, plan_for
 from mlt.switch_configs.platforms import parse_spec
 from mlt.switch_configs.policy import Policy
@@ -99,16 +100,36 @@ def _with_headers(target: Target, resolved: Plan, files: dict[str, str]) -> dict
 def compare_device(ours: Generated, text: str, *, name: str) -> tuple[list[Difference], Reading]:
     """How the device that ``text`` was taken from differs from ``ours``, on its ports.
 
-    Raises ParseError where ``text`` is not this system's. ``name`` stands for it in messages.
+    Raises SwitchConfigError where ``text`` is not this system's. ``name`` stands for it in messages.
     """
+    _is_whole(ours.target, text, name)
     reading = Reading(
         strict=False, ports=ours.plan.ports, queue_memory_bytes=ours.plan.policy.switch.queue_memory_bytes
     )
-    # SONiC's tables are known by one name whatever the file is called.
-    file = "config_db.json" if ours.target.name == "sonic" else name
-    theirs = ours.target.parse({file: text}, reading)
+    known = ours.target.whole_json or name
+    try:
+        theirs = ours.target.parse({known: text}, reading)
+    except ParseError as error:
+        raise ParseError(error.target, error.where.replace(known, name), error.cause) from error
     limits = any(queue.limit_bytes is not None for queue in ours.plan.queues)
     return against_device(ours.behaviour, theirs, limits=limits), reading
+
+
+def _is_whole(target: Target, text: str, name: str) -> None:
+    """Raises SwitchConfigError where ``text`` is JSON and should not be, or should be and is not."""
+    wanted = f"'mlt switch diff -t {target.name}' reads {target.whole}"
+    if not text.strip():
+        raise SwitchConfigError(f"{name}: empty; {wanted}")
+    try:
+        found = json.loads(text)
+    except json.JSONDecodeError as error:
+        if target.whole_json:
+            raise SwitchConfigError(f"{name}: {not_json(text, error)}; {wanted}") from error
+        return
+    if not target.whole_json:
+        raise SwitchConfigError(f"{name}: it is JSON; {wanted}")
+    if not isinstance(found, dict) or not all(isinstance(part, dict) for part in found.values()):
+        raise SwitchConfigError(f"{name}: JSON, but not an object of objects; {wanted}")
 
 
 def neutral(generated: Generated) -> Behaviour:

@@ -87,6 +87,9 @@ class Target(ABC):
     capabilities: ClassVar[Capabilities]
     procedure: ClassVar[Procedure]
     unconfirmed: ClassVar[tuple[Unconfirmed, ...]] = ()
+    # What ``diff`` reads of a device, and the name ``parse`` knows it by where it is JSON.
+    whole: ClassVar[str] = "what 'show running-config' prints"
+    whole_json: ClassVar[str] = ""
     # What of a device's configuration is QoS: first lines of sections, and lines inside interface sections.
     qos_sections: ClassVar[re.Pattern[str]] = re.compile("")
     qos_inside: ClassVar[re.Pattern[str]] = re.compile("")

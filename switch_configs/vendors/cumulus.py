@@ -38,6 +38,7 @@ class Cumulus(Target):
     name: ClassVar[str] = "cumulus"
     title: ClassVar[str] = "NVIDIA Cumulus Linux 5.5 or later (NVUE)"
     comment: ClassVar[str] = "#"
+    whole: ClassVar[str] = "what 'nv config show -o commands' prints"
     capabilities: ClassVar[Capabilities] = Capabilities(
         step_gap_bytes=STEP_BYTES,
         buffers_apart=True,

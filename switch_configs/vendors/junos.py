@@ -30,6 +30,7 @@ class Junos(Target):
     name: ClassVar[str] = "junos"
     title: ClassVar[str] = "Juniper Junos (QFX)"
     comment: ClassVar[str] = "#"
+    whole: ClassVar[str] = "what 'show configuration' prints, with or without '| display set'"
     capabilities: ClassVar[Capabilities] = Capabilities(
         threshold_unit_bytes=None,
         above_max_ect="unknown",

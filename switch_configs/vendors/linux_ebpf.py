@@ -46,6 +46,7 @@ class LinuxEbpf(Target):
     name: ClassVar[str] = "linux-ebpf"
     title: ClassVar[str] = "Linux (eBPF switch port over htb)"
     comment: ClassVar[str] = "#"
+    whole: ClassVar[str] = "the script that 'mlt switch generate' wrote"
     capabilities: ClassVar[Capabilities] = Capabilities(
         max_queues=QUEUES,
         above_max_ect="mark",

@@ -39,6 +39,7 @@ class LinuxTc(Target):
     name: ClassVar[str] = "linux"
     title: ClassVar[str] = "Linux (tc: htb, prio, red)"
     comment: ClassVar[str] = "#"
+    whole: ClassVar[str] = "the script that 'mlt switch generate' wrote (tc does not print commands)"
     capabilities: ClassVar[Capabilities] = Capabilities(
         step_gap_bytes=STEP_BYTES,
         above_max_ect="mark",

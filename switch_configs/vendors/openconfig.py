@@ -28,6 +28,8 @@ class OpenConfig(Target):
     name: ClassVar[str] = "openconfig"
     title: ClassVar[str] = "OpenConfig QoS (JSON IETF, gNMI)"
     comment: ClassVar[str] = "#"
+    whole: ClassVar[str] = "a tree with openconfig-qos:qos, as gNMI Get of /qos gives it"
+    whole_json: ClassVar[str] = "openconfig.json"
     capabilities: ClassVar[Capabilities] = Capabilities(
         above_max_ect="mark",
         above_max_source="openconfig-qos-mem-mgmt.yang: drop concerns packets that are not ECN capable",

@@ -27,6 +27,7 @@ class SrLinux(LeafTarget):
     name: ClassVar[str] = "srlinux"
     title: ClassVar[str] = "Nokia SR Linux"
     comment: ClassVar[str] = "#"
+    whole: ClassVar[str] = "what 'info flat from running' prints"
     qos_sections: ClassVar[re.Pattern[str]] = re.compile(r"set / qos ")
     write: ClassVar[str] = "set / qos {leaf}"
     remove: ClassVar[str] = "delete / qos {leaf}"

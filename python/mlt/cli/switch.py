@@ -220,7 +220,7 @@ def diff(policy: Path, other: Path, target: str, ports: str | None) -> None:
         left, right = (_body(files, ours.target.comment) for files in (ours.apply, theirs.apply))
         for line in difflib.unified_diff(left, right, str(policy), str(other), lineterm="", n=1):
             click.echo(line)
-        click.echo(f"{len(found)} differences in meaning", err=True)
+        click.echo(f"{_count(len(found), 'difference')} in meaning", err=True)
         raise SystemExit(1 if found else 0)
     try:
         found, reading = generator.compare_device(ours, other.read_text(encoding="utf-8"), name=other.name)
@@ -229,10 +229,19 @@ def diff(policy: Path, other: Path, target: str, ports: str | None) -> None:
     for kind, lines in (("meaning", condensed(found)), ("unread", reading.unread), ("kept", reading.kept)):
         for line in by_port(lines, ours.behaviour):
             click.echo(f"{kind}: {line}")
-    counts = f"{len(found)} differences in meaning ({policy.name} against {other.name}), "
-    counts += f"{len(reading.unread)} QoS statements not understood"
-    click.echo(f"{counts}, {reading.skipped} lines or tables that are not QoS skipped", err=True)
+    counts = (
+        f"{_count(len(found), 'difference')} in meaning ({policy.name} against {other.name}), "
+        f"{_count(len(reading.unread), 'QoS statement')} not understood, "
+        f"{reading.skipped} lines or tables that are not QoS skipped"
+    )
+    click.echo(counts, err=True)
+    if found and all(one.feature == "port" for one in found):
+        click.echo(f"none of the policy's ports is in {other.name}; it should be {ours.target.whole}", err=True)
     raise SystemExit(1 if found or reading.unread else 0)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _body(files: dict[str, str], comment: str) -> list[str]:
@@ -258,9 +267,15 @@ def list_targets() -> None:
 
 
 @app.command()
-@click.argument("target")
-def facts(target: str) -> None:
-    """Print what is known of a device (system[/release][@platform]), each fact with its source."""
+@click.argument("target", required=False)
+def facts(target: str | None) -> None:
+    """Print what is known of a device (TARGET: system[/release][@platform]), each fact with its source.
+
+    Without TARGET: the systems, and the platforms that are known of each.
+    """
+    if target is None:
+        _list_platforms()
+        return
     try:
         system = find_target(target)
     except SwitchConfigError as error:
@@ -281,6 +296,14 @@ def facts(target: str) -> None:
         click.echo(f"no model is described: {why}", err=True)
     else:
         click.echo(f"platforms of {system.name}: {', '.join(platforms(system.name))}", err=True)
+
+
+def _list_platforms() -> None:
+    table = Table("system", "platforms: system@platform", "what it is")
+    for name, system in all_targets().items():
+        table.add_row(name, ", ".join(platforms(name)) or f"none: {why_none(name)}", system.title)
+    _print(table)
+    click.echo("one of them: mlt switch facts sonic/202511@mlnx-sn2700 (system[/release][@platform])", err=True)
 
 
 @app.command("faults")

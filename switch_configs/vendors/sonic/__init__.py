@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from mlt.switch_configs.behaviour import Behaviour, RandomDetect
 from mlt.switch_configs.capabilities import Capabilities, Feature, Support
 from mlt.switch_configs.counters import QueueCounters, integer, merge
-from mlt.switch_configs.errors import listed
+from mlt.switch_configs.errors import listed, not_json
 from mlt.switch_configs.plan import Plan
 from mlt.switch_configs.platforms import platforms
 from mlt.switch_configs.target import Procedure, Reading, Target, Unconfirmed
@@ -59,6 +59,10 @@ class Sonic(Target):
     name: ClassVar[str] = "sonic"
     title: ClassVar[str] = "SONiC (CONFIG_DB)"
     comment: ClassVar[str] = "#"
+    whole: ClassVar[str] = (
+        "the whole CONFIG_DB: /etc/sonic/config_db.json, or what 'sonic-cfggen -d --print-data' prints"
+    )
+    whole_json: ClassVar[str] = "config_db.json"
     capabilities: ClassVar[Capabilities] = Capabilities(
         buffers_apart=True,
         above_max_ect="mark",
@@ -254,7 +258,8 @@ class Sonic(Target):
         try:
             before = json.loads(running)
         except json.JSONDecodeError as error:
-            raise self.fail(f"running configuration:{error.lineno}", f"not JSON: {error.msg}") from error
+            cause = f"{not_json(running, error)}; it takes {self.whole}"
+            raise self.fail("running configuration", cause) from error
         if not isinstance(before, dict) or not all(isinstance(table, dict) for table in before.values()):
             raise self.fail("running configuration", "not a CONFIG_DB: expected tables of keys")
         return before

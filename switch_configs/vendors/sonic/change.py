@@ -26,6 +26,8 @@ DEFINITIONS = (
     ("DSCP_TO_TC_MAP", "TC_TO_QUEUE_MAP", "TC_TO_PRIORITY_GROUP_MAP", "SCHEDULER", "WRED_PROFILE", "BUFFER_PROFILE"),
     ("BUFFER_POOL",),
 )
+# sonic-utilities, config/main.py: interface pfc priority, one class at a time.
+CLEAR_PFC = "sudo config interface pfc priority PORT {number} off"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,8 +134,10 @@ def change(running: Mapping[str, Any], tables: Database, ports: tuple[str, ...])
         if classes := after.get("PORT_QOS_MAP", {}).get(port, {}).get("pfc_enable", ""):
             paused.setdefault(classes, []).append(port)
     for classes, named in paused.items():
+        off = "; ".join(CLEAR_PFC.format(number=number) for number in classes.split(","))
         notes.append(
-            f"{listed(named)} keep pfc_enable {classes}: those classes are paused, not dropped; clear it for mlt"
+            f"{listed(named)} keep pfc_enable {classes}: those classes are paused where the policy means them to be "
+            f"dropped; clear it at each PORT: {off}"
         )
     if "global" in after.get("PORT_QOS_MAP", {}):
         notes.append("PORT_QOS_MAP|global stays; it serves the ports that have no entry of their own")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from mlt.switch_configs.behaviour import Behaviour, PortBehaviour, RandomDetect
 from mlt.switch_configs.target import PortBuilder, Reading
+from mlt.switch_configs.vendors.sonic.change import CLEAR_PFC
 from mlt.switch_configs.vendors.sonic.model import model, problems, split_queue_key
 from mlt.switch_configs.vendors.sonic.updater import Database
 
@@ -72,7 +73,8 @@ class Reader:
             else:
                 self._unknown(f"DSCP_TO_TC_MAP {dscp}", f"traffic class {traffic_class} leads to no queue")
         if binding.get("pfc_enable"):
-            self.reading.kept.append(f"{port}: pfc_enable {binding['pfc_enable']} pauses those, drops none")
+            clear = CLEAR_PFC.format(number="CLASS")
+            self.reading.kept.append(f"{port}: pfc_enable {binding['pfc_enable']} pauses those, drops none ({clear})")
         for number, entry in self._entries("QUEUE", port):
             self._queue(built, port, number, entry)
         for number, entry in self._entries("BUFFER_QUEUE", port):

@@ -145,6 +145,29 @@ def test_facts__are_printed_with_their_source() -> None:
     assert "most restrictive" in unknown.output
 
 
+def test_facts__without_a_target_lists_systems_and_platforms() -> None:
+    done = mlt("facts")
+    assert done.exit_code == 0, done.output
+    for words in ("mlnx-sn2700", "7050cx3-32s", "qfx5120", "nxos", "no per-model", "sonic/202511@mlnx-sn2700"):
+        assert words in done.output
+
+
+def test_check__says_what_a_target_is_written_without_and_why(tmp_path: Path) -> None:
+    done = mlt("check", EXAMPLE, "-t", "sonic@mlnx-sn2700", "-t", "cumulus")
+    assert done.exit_code == 0, done.output
+    note = " ".join(done.output.replace("│", " ").split())
+    assert note.count("without queue-limit (a limit L_i of its own for each queue): switch.buffers is keep") == 2
+
+
+def test_diff__says_what_the_file_should_be_where_no_port_is_in_it(tmp_path: Path) -> None:
+    other = tmp_path / "notes.txt"
+    other.write_text("nothing of a switch\n", encoding="utf-8")
+    done = mlt("diff", EXAMPLE, other, "-t", "cumulus", "--ports", "1")
+    assert done.exit_code == 1
+    assert "1 difference in meaning" in done.stderr
+    assert "none of the policy's ports is in notes.txt; it should be what 'nv config show -o commands'" in done.stderr
+
+
 def test_facts__say_what_the_release_changes() -> None:
     """A release that no file knows was taken without a word."""
     assert (

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 from mlt.switch_configs.behaviour import Difference, by_port, condensed
+from mlt.switch_configs.errors import SwitchConfigError
 from mlt.switch_configs.generator import Generated, compare_device, generate
 from switch_lab import EXAMPLE, FACTORY, PORTS, QFX, example_for
 
@@ -29,7 +30,7 @@ def factory(system: str) -> str:
 
 def made(system: str) -> Generated:
     pytest.importorskip("pyavd") if system == "eos" else None
-    return generate(example_for(system), DEVICES[system][1], ports=PORTS)
+    return generate(example_for(system), DEVICES.get(system, ("", system))[1], ports=PORTS)
 
 
 def diff(policy: Path, other: Path, target: str, ports: str = "1,2") -> Result:
@@ -197,6 +198,38 @@ def test_by_port__ports_that_differ_alike_share_a_line() -> None:
         "hostname swp1",
     ]
     assert by_port(["port swp1: x", "port swp1: x"], ()) == ["port swp1: x"]
+
+
+def test_by_port__many_ports_are_counted_where_a_line_is_about_all_of_them() -> None:
+    """Every line listed the sixteen ports of a switch whole."""
+    ports = [f"Ethernet{4 * number}" for number in range(16)]
+    every = [f"{before}{port}: x" for before in ("port ", "") for port in ports]
+    some = [f"port {port}: y" for port in ports[1:]]
+    assert by_port([*every, *some], ports) == [
+        "every port (16): x",
+        "every port (16): x",
+        f"port {', '.join(ports[1:])}: y",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("system", "text", "words"),
+    [
+        ("sonic", "hostname leaf1\n", "running.txt: not JSON at line 1 (Expecting value): 'hostname leaf1'"),
+        ("sonic", '{"PORT": {}}\n}', "running.txt: not JSON at line 2 (Extra data): '}'"),
+        ("sonic", "[1]", "running.txt: JSON, but not an object of objects"),
+        ("sonic", " \n", "running.txt: empty"),
+        ("openconfig", "{}", "running.txt: openconfig-qos:qos is missing"),
+        ("eos", '{"PORT": {}}', "running.txt: it is JSON; 'mlt switch diff -t eos' reads what 'show running-config'"),
+    ],
+)
+def test_diff__what_is_not_the_system_s_configuration_is_named(system: str, text: str, words: str) -> None:
+    """It blamed line 1 of a config_db.json that nobody had, and took a list for tables."""
+    with pytest.raises(SwitchConfigError) as refused:
+        compare_device(made(system), text, name="running.txt")
+    assert words in str(refused.value)
+    if "missing" not in words:
+        assert "reads " in str(refused.value)
 
 
 def test_diff__another_policy_is_written_for_the_same_device(tmp_path: Path) -> None:

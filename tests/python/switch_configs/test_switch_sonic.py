@@ -188,6 +188,9 @@ def test_against__what_others_own_stays_and_is_said() -> None:
     assert "wred_profile" not in after["QUEUE"]["Ethernet0|7"]
     readme = generated.apply["README.txt"].replace("\n#     ", " ")
     assert "Ethernet0, Ethernet4 keep pfc_enable 3,4" in readme
+    assert "sudo config interface pfc priority PORT 3 off; sudo config interface pfc priority PORT 4 off" in (
+        " ".join(readme.split())
+    )
     assert "QUEUE|Ethernet0|0-2" in readme
     assert "entries of several queues or ports are split" in readme
     untouched = set(BEFORE) - set(json.loads(generated.apply["config_db.json"]))
