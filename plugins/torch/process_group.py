@@ -406,13 +406,15 @@ def _end_at_exit(reference: weakref.ref[MltProcessGroup]) -> None:
 def _secret_of(store: Any, rank: int) -> str | None:
     """The job's secret from torch's store, where rank 0 leaves a new one; None where the environment has its own.
 
-    Summation services do not see the store, so a job with services needs one in the environment.
+    A group made again over the same store finds the secret of the one before: rank 0 keeps it, for the others read
+    whatever is there. Summation services do not see the store, so a job with services needs one in the environment.
     """
     if store is None or int(os.environ.get("MLT_SERVICES") or 0) > 0:
         return None
     own = os.environ.get("MLT_JOB_SECRET") or os.environ.get("MLT_JOB_SECRET_FILE")
     if rank == 0:
-        made = "" if own else secrets.token_hex(32)
+        before = "" if own or not store.check([_SECRET_KEY]) else store.get(_SECRET_KEY).decode()
+        made = "" if own else before or secrets.token_hex(32)
         store.set(_SECRET_KEY, made)
         return made or None
     # Rank 0 has one of its own: this rank needs the same, and is told so when they meet.

@@ -229,6 +229,7 @@ PushPull::Key* PushPull::find(std::uint64_t key, std::uint32_t partition) {
   return partition < state.partitions.size() ? &state : nullptr;
 }
 
+// PROTOCOL 14.1.12: A worker MUST ignore what another rank than the partition's service says of it.
 void PushPull::on_message(TimeNs now, std::uint16_t from, const Message& message) {
   Key* key = nullptr;
   if (const auto* registered = std::get_if<Registered>(&message)) {
@@ -242,13 +243,13 @@ void PushPull::on_message(TimeNs now, std::uint16_t from, const Message& message
     if (--key->unregistered == 0 && key->active && !key->posted && key->broken.empty()) post_all(now, *key);
   } else if (const auto* refused = std::get_if<Refused>(&message)) {
     key = find(refused->key, refused->partition);
-    if (key == nullptr) return;
+    if (key == nullptr || key->partitions[refused->partition].service != from) return;
     break_key(now, *key, core::CompletionStatus::kSizeMismatch, -1,
               "summation service rank " + std::to_string(from) + " refuses key " + std::to_string(key->key) + ": " +
                   refused->text);
   } else if (const auto* aborted = std::get_if<Aborted>(&message)) {
     key = find(aborted->key, aborted->partition);
-    if (key == nullptr) return;
+    if (key == nullptr || key->partitions[aborted->partition].service != from) return;
     abort(now, *key, *aborted);
   }
   if (key != nullptr) finish_if_over(now, *key);

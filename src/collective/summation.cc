@@ -74,7 +74,8 @@ void Summation::on_register(TimeNs now, std::uint16_t from, const Register& shap
   if (from >= config_.workers) {
     return refuse(from, shape, "rank " + std::to_string(from) + " is not a worker of this service");
   }
-  if (!(shape.loss_bound >= 0.0 && shape.loss_bound < 1.0) || shape.elements > kPartitionBytes / sizeof(float) ||
+  if (shape.key > kMaxKey || shape.partition >= kMaxPartitions ||
+      !(shape.loss_bound >= 0.0 && shape.loss_bound < 1.0) || shape.elements > kPartitionBytes / sizeof(float) ||
       shape.segment_bytes == 0 || shape.segment_bytes % sizeof(float) != 0) {
     return refuse(from, shape, "a field of the registration is out of range");
   }

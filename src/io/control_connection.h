@@ -17,6 +17,7 @@ struct ControlChannel::Connection {
   FrameStream stream;
   State state;
   bool outgoing = false;        // we connected
+  bool proved = false;          // the other side knows the job's secret
   bool watched = false;         // in the epoll set
   bool watches_output = false;  // with EPOLLOUT
   bool goodbye_sent = false;
@@ -36,8 +37,8 @@ struct ControlChannel::Connection {
   std::span<std::byte, kOpeningBytes> connecting_opening() { return std::span(transcript).first<kOpeningBytes>(); }
   std::span<std::byte, kOpeningBytes> listening_opening() { return std::span(transcript).last<kOpeningBytes>(); }
 
-  // It came in, and has not proved that it knows the job's secret.
-  bool is_unproved() const { return !outgoing && (state == State::kAwaitOpening || state == State::kAwaitHello); }
+  // It came in, and has not proved that it knows the job's secret; also one that was turned away and still reads why.
+  bool is_unproved() const { return !outgoing && !proved && state != State::kClosed; }
 };
 
 }  // namespace mlt::io

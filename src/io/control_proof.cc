@@ -118,6 +118,7 @@ bool ControlChannel::check_proof(Connection& connection, FrameType type, std::sp
   const bool proved = key_.verify(payload.subspan(covered), role, static_cast<std::uint8_t>(type),
                                   connection.transcript, payload.first(covered));
   payload = payload.first(covered);
+  connection.proved |= proved;
   if (proved) return true;
   // PROTOCOL 3.8.9: A side that receives a wrong proof MUST close the connection and say nothing; it is counted in
   //     control_unproved.

@@ -27,14 +27,37 @@ print(json.dumps([tensor[0].item(), secret and hashlib.sha256(secret.reveal()).h
 dist.destroy_process_group()
 """
 
+# The default group three times over one store, as torchrun keeps it for the life of the workers; rank 0 is the last to
+# make its group.
+AGAIN = """
+import datetime, json, os, time, warnings
+import mlt.torch, torch, torch.distributed as dist
+warnings.simplefilter("ignore")
+rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+store = dist.TCPStore(*address, size, rank == 0, timeout=datetime.timedelta(seconds=30))
+sums = []
+for turn in range(3):
+    time.sleep(0.5 * turn if rank == 0 else 0)
+    dist.init_process_group("mlt", store=store, rank=rank, world_size=size)
+    tensor = torch.ones(10) * (rank + 1)
+    dist.all_reduce(tensor)
+    sums.append(tensor[0].item())
+    dist.destroy_process_group()
+store.add("left", 1)
+while rank == 0 and store.add("left", 0) < size:
+    time.sleep(0.01)
+print(json.dumps(sums), flush=True)
+"""
 
-def run(*own: dict[str, str]) -> list[tuple[int, Any, str]]:
+
+def run(*own: dict[str, str], program: str = PROGRAM) -> list[tuple[int, Any, str]]:
     """Exit status, answer and errors of each rank, given what is its own in its environment."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("MLT_")}
     shared = {"WORLD_SIZE": str(len(own)), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port_pair())}
     processes = [
         subprocess.Popen(
-            [sys.executable, "-c", PROGRAM],
+            [sys.executable, "-c", program],
             env={**inherited, **shared, "RANK": str(rank), **more},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -75,3 +98,8 @@ def test_process_group__a_rank_without_rank_0s_secret_does_not_join() -> None:
     assert status != 0
     assert answer is None
     assert "did not prove that it knows the job's secret: this rank has none" in errors
+
+
+def test_process_group__made_again_over_the_same_store_has_one_secret() -> None:
+    job = run({}, {}, program=AGAIN)
+    assert [(status, answer) for status, answer, _ in job] == [(0, [3.0] * 3)] * 2, job

@@ -45,6 +45,11 @@ class Job {
     }
     pump();
   }
+  // What rank `from` sends to a worker beside the protocol.
+  void say(std::uint16_t from, std::uint16_t worker, const Message& message) {
+    hosts_[worker]->push_pull->on_message(network_.now(), from, message);
+    pump();
+  }
   // Messages to `rank` vanish, as before serve() is called there.
   void silence(std::uint16_t rank) { silent_ = rank; }
   // Until `worker` has finished `count` push-pulls in all.
@@ -279,6 +284,27 @@ TEST_CASE("push_pull__different_sizes_are_refused_with_both_named") {
   job.start(1, request_of(4, large, 0.0));
   REQUIRE(job.run_until_done(1, 2));
   CHECK(job.done(1)[1].error.find("failed before") != std::string::npos);
+}
+
+TEST_CASE("push_pull__only_the_service_of_a_partition_ends_it") {
+  Job job(NetworkConfig{}, 3, 2);
+  // Partition 0 of key 4 is of service rank 3.
+  std::vector<std::vector<float>> tensors(3, std::vector<float>(5'000, 1.0F));
+  for (std::uint16_t worker = 0; worker < 3; ++worker) job.start(worker, request_of(4, tensors[worker], 0.0));
+  for (const std::uint16_t stranger : {std::uint16_t{2}, std::uint16_t{4}}) {
+    job.say(stranger, 0, Refused{4, 0, "no"});
+    job.say(stranger, 0, Aborted{4, 0, 1});
+    job.say(stranger, 0, Registered{4, 0, true});
+  }
+  for (std::uint16_t worker = 0; worker < 3; ++worker) {
+    REQUIRE(job.run_until_done(worker, 1));
+    CHECK(job.done(worker)[0].error == "");
+    CHECK(tensors[worker][0] == 1.0F);
+  }
+  job.say(3, 0, Refused{4, 0, "no"});
+  job.start(0, request_of(4, tensors[0], 0.0));
+  REQUIRE(job.run_until_done(0, 2));
+  CHECK(job.done(0)[1].error.find("rank 3 refuses") != std::string::npos);
 }
 
 TEST_CASE("push_pull__a_dead_worker_fails_the_others_with_its_rank") {

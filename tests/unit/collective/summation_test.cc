@@ -77,6 +77,24 @@ TEST_CASE("summation__partitions_are_limited_by_what_all_workers_register") {
   CHECK(text.find("10 partitions") != std::string::npos);
 }
 
+// Their tags would be those of other transfers.
+TEST_CASE("summation__a_key_or_partition_that_no_tag_has_room_for_is_refused") {
+  RecordingVerbs verbs;
+  Summation service({.workers = 1}, verbs);
+  const auto asks = [&](std::uint64_t key, std::uint32_t partition) {
+    Register shape = shape_of(key, 10);
+    shape.partition = partition;
+    service.on_message(0, 0, shape);
+    return !std::holds_alternative<Refused>(verbs.last);
+  };
+  CHECK(!asks(kMaxKey + 1, 0));
+  CHECK(!asks(~std::uint64_t{0}, 0));
+  CHECK(!asks(1, kMaxPartitions));
+  CHECK(!asks(1, ~std::uint32_t{0}));
+  CHECK(service.bytes_held() == 0);
+  CHECK(asks(kMaxKey, kMaxPartitions - 1));
+}
+
 TEST_CASE("summation__segments_of_another_size_than_the_connection_carries_are_refused") {
   RecordingVerbs verbs;
   Summation service({.workers = 2}, verbs);

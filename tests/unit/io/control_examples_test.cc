@@ -89,7 +89,7 @@ std::string examples() {
 }  // namespace
 
 TEST_CASE("control_examples__are_the_bytes_that_the_document_shows") {
-  const std::string file = std::string(MLT_GOLDEN_FOLDER) + "/control_examples.txt";
+  const std::string file = MLT_GOLDEN_FOLDER "/control_examples.txt";
   if (std::getenv("MLT_REWRITE_GOLDEN") != nullptr) std::ofstream(file) << examples();
   std::ifstream in(file);
   const std::string golden{std::istreambuf_iterator<char>(in), {}};

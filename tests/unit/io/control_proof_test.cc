@@ -319,6 +319,21 @@ TEST_CASE("accept__idle_connections_are_cut_by_number_oldest_first_and_a_rank_st
   CHECK(count(zero, "control_timed_out") == 2 + 64 - 1);  // a place was taken by rank 1
 }
 
+// They wait to be read to the end; each holds a descriptor of a process that has other uses for them.
+TEST_CASE("accept__connections_that_were_turned_away_count_among_those_without_a_proof") {
+  Couple couple;
+  std::vector<std::unique_ptr<RawClient>> clients;
+  for (std::uint64_t i = 0; i < 100; ++i) {
+    clients.push_back(std::make_unique<RawClient>(couple.zero, kSecret));
+    clients.back()->open(7);
+    REQUIRE(count(couple.zero, "control_other_version") == i + 1);
+  }
+  CHECK(count(couple.zero, "control_too_many_pending") >= 100 - (2 + 64));
+  couple.zero.channel->service(io::monotonic_now() + base::kSecond, couple.zero.sink);
+  CHECK(count(couple.zero, "control_drains_cut") <= 2 + 64);
+  CHECK(couple.zero.channel->is_up(1));
+}
+
 TEST_CASE("accept__a_flood_is_taken_in_turns_and_slowly_once_every_rank_has_come") {
   Couple couple;
   std::vector<std::unique_ptr<RawClient>> flood;
