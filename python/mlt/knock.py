@@ -20,6 +20,13 @@ def object_of(line: str | bytes) -> dict[str, Any]:
     return message
 
 
+def shown(text: str) -> str:
+    """``text`` for a terminal or a log, though a stranger wrote parts of it: no control characters, and no line of its
+    own that begins like one of ours."""
+    lines = ["".join(one if one.isprintable() else "?" for one in line) for line in text.split("\n")]
+    return "\n".join(lines[:1] + [line if line.startswith("  ") else f"  {line}" for line in lines[1:]])
+
+
 class KnockError(Exception):
     """What listens there is not what was looked for. ``message``: its first line, if that was a message;
     ``version``: its version, if it is another; ``unproved``: it has another secret."""

@@ -10,7 +10,7 @@ import errno
 import selectors
 import socket
 import time
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,8 @@ from mlt.own_address import is_loopback_on_purpose, resolve_master
 from mlt.qos import DscpMap
 from mlt.rendezvous import VERSION, Endpoint
 from mlt.rendezvous_lines import Announcement
+
+SHOWN_REFUSALS = 5
 
 
 @dataclass(eq=False)
@@ -41,7 +43,7 @@ class Host:
         self._dscp = dscp
         self._ranks: dict[int, Endpoint] = {own.rank: own}
         self._callers: dict[int, _Rank] = {}
-        self._refused: list[str] = []
+        self._refused: deque[str] = deque(maxlen=SHOWN_REFUSALS)
         self._left: set[int] = set()
         self._door = Door(
             "rendezvous", VERSION, config.secret, places=config.size, counts=counts, report=self._refused.append
@@ -264,7 +266,7 @@ class Host:
                 "unset MLT_SERVICES on every rank"
             )
         if self._refused:
-            text += "; refused: " + "; ".join(self._refused[-5:])
+            text += "; refused: " + "; ".join(self._refused)
         if unproved := self._door.counts["rendezvous_unproved"]:
             text += (
                 f"; turned away: {unproved} connection{'s' if unproved > 1 else ''} without a proof of the job's "

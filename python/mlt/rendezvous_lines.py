@@ -33,12 +33,15 @@ class Announcement:
         dscp = said.get("dscp", ())
         if "dscp" in said and (type(dscp) is not list or not 2 <= len(dscp) <= MAX_CLASSES + 1):
             raise ValueError("dscp is no list of code points")
+        host = _text(said.get("host"), MAX_HOST_LENGTH)
+        if not host.isprintable():  # it is shown to people where the rank can't be reached
+            raise ValueError("a host is no address")
         return cls(
             job=_text(said.get("job"), 1 << 20),
             rank=_number(said.get("rank"), 0, 2**16 - 1),
             size=_number(said.get("size"), 0, 2**16 - 1),
             services=_number(said.get("services"), 0, 2**16 - 1),
-            host=_text(said.get("host"), MAX_HOST_LENGTH),
+            host=host,
             port=_number(said.get("port"), 1, 2**16 - 1),
             dscp=tuple(_number(one, 0, 63) for one in dscp),
         )

@@ -43,7 +43,13 @@ class JobSecret:
     __slots__ = ("_value",)
 
     def __init__(self, value: str | bytes, *, source: str = "secret") -> None:
-        content = value.encode() if isinstance(value, str) else bytes(value)
+        try:
+            # As ``os.environ`` decoded it: a variable may hold any bytes.
+            content = value.encode(errors="surrogateescape") if isinstance(value, str) else bytes(value)
+        except UnicodeEncodeError:
+            content = None  # whose text and cause would show parts of it
+        if content is None:
+            raise ConfigError(f"the job secret ({source}) is not text: make one with `openssl rand -hex 32`")
         if not MIN_BYTES <= len(content) <= MAX_BYTES:
             raise ConfigError(
                 f"the job secret ({source}) has {len(content)} bytes; it needs {MIN_BYTES} to {MAX_BYTES}: make one "

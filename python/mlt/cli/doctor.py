@@ -14,6 +14,7 @@ import click
 from mlt.diagnosis.messages import DEFAULT_PORT
 from mlt.doctor import Finding, examine
 from mlt.errors import MltError
+from mlt.knock import shown
 
 _MARKS = {"ok": "ok       ", "problem": "PROBLEM  ", "optional": "optional "}
 INTERRUPTED = 130
@@ -81,14 +82,14 @@ def app(
             assert target is not None
             _finish(_shown(command.examine_host(target, settings), as_json))
     except MltError as error:
-        click.echo(f"error: {error}", err=True)
+        click.echo(f"error: {shown(str(error))}", err=True)
         raise SystemExit(1) from None
     except KeyboardInterrupt:
         raise SystemExit(INTERRUPTED) from None
 
 
 def _say(text: str) -> None:
-    click.echo(f"mlt doctor: {text}", err=True)
+    click.echo(f"mlt doctor: {shown(text)}", err=True)
 
 
 def _shown(findings: Iterable[Finding], as_json: bool) -> list[Finding]:
@@ -97,7 +98,7 @@ def _shown(findings: Iterable[Finding], as_json: bool) -> list[Finding]:
     for finding in findings:
         known.append(finding)
         if not as_json:
-            click.echo(_MARKS[finding.level] + finding.what)
+            click.echo(_MARKS[finding.level] + shown(finding.what))
             if finding.fix:
                 click.echo(f"         -> {finding.fix}")
     if as_json:

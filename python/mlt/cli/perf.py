@@ -19,6 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from mlt.errors import MltError
 from mlt.interfaces import VARIABLE
+from mlt.knock import shown
 from mlt.perf import report, session
 from mlt.perf.options import DEFAULT_SIZES, Options, parse_rate, parse_size
 from mlt.perf.problem import BadOptionError
@@ -131,7 +132,8 @@ def perf(
         with _interruptible():
             _run(mode, options, host or "", port, interface, once=once, json=json, plot=plot)
     except MltError as error:
-        Console(stderr=True).print(f"mlt perf: {error}", markup=False, highlight=False, soft_wrap=True)
+        text = f"mlt perf: {shown(str(error))}"
+        Console(stderr=True).print(text, markup=False, highlight=False, soft_wrap=True)
         raise SystemExit(FAILED) from None
     except KeyboardInterrupt:
         Console(stderr=True).print("mlt perf: interrupted; every process was ended", markup=False)
@@ -186,7 +188,7 @@ def _run(
     notes = Console(stderr=True, highlight=False)
 
     def say(text: str) -> None:
-        notes.print(text, markup=False, soft_wrap=True)
+        notes.print(shown(text), markup=False, soft_wrap=True)
 
     if mode == "--serve":
         session.serve(port, interface, once=once, say=say)

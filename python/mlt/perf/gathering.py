@@ -10,6 +10,7 @@ import errno
 import selectors
 import socket
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -46,7 +47,7 @@ class Gathering:
         self._own = own
         self._ranks = ranks
         self._say = say
-        self._refused: list[str] = []
+        self._refused: deque[str] = deque(maxlen=SHOWN_REFUSALS)
         self._callers: dict[Link, _Caller] = {}
         self._listeners = list(listeners)
         self._selector = selectors.DefaultSelector()
@@ -97,7 +98,7 @@ class Gathering:
 
     def _who_is_missing(self) -> str:
         missing = ", ".join(str(rank) for rank in range(self._ranks) if rank not in self.hosts)
-        refused = f"; turned away: {'; '.join(self._refused[-SHOWN_REFUSALS:])}" if self._refused else ""
+        refused = f"; turned away: {'; '.join(self._refused)}" if self._refused else ""
         return (
             f"rank 0: rank {missing} of {self._ranks} did not come; start mlt perf once per rank, with RANK, "
             f"WORLD_SIZE, MASTER_ADDR and MASTER_PORT{refused}"

@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import json
 import os
+import stat
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -63,10 +64,25 @@ def owner() -> list[int]:
 
 
 def directory() -> Path:
-    """/run/mlt-testbed for root; XDG_RUNTIME_DIR/mlt-testbed for others."""
-    if os.geteuid() == 0:
-        return ROOT_DIRECTORY
-    return Path(os.environ.get("XDG_RUNTIME_DIR") or f"/tmp/mlt-{os.getuid()}") / "mlt-testbed"
+    """/run/mlt-testbed for root; XDG_RUNTIME_DIR/mlt-testbed for others, or a folder of their own in /tmp.
+
+    Raises TestbedError where somebody else made it, or may write to it: what it holds is believed.
+    """
+    folder = ROOT_DIRECTORY
+    if os.geteuid() != 0:
+        runtime = os.environ.get("XDG_RUNTIME_DIR")
+        # Not below another folder there: whoever made that could put his own in its place.
+        folder = Path(runtime) / "mlt-testbed" if runtime else Path(f"/tmp/mlt-testbed-{os.getuid()}")
+    try:
+        found = folder.lstat()
+    except OSError:  # not there yet, or whoever needs it says why
+        return folder
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise TestbedError(
+            f"{folder} is not this user's alone (another's, a link, or others may write to it): remove it, or set "
+            "XDG_RUNTIME_DIR to a folder of your own"
+        )
+    return folder
 
 
 def _private(path: str, flags: int) -> int:

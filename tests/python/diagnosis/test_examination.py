@@ -304,6 +304,23 @@ def test_serve__ends_on_signals_and_frees_its_port(number: signal.Signals, code:
     socket.create_server(("127.0.0.1", 29_617)).close()
 
 
+def test_serve__a_stranger_writes_no_line_of_its_own() -> None:
+    words = [*DOCTOR, "--serve", "--interface", "lo", "--port", "29616"]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        process.stderr.readline()
+        with socket.create_connection(("127.0.0.1", 29_616), timeout=10) as stranger:
+            release = "9\x1b[2J\nmlt doctor: 192.0.2.1 found no problem"
+            stranger.sendall(json.dumps({"mlt_doctor": 7, "package": release}).encode() + b"\n")
+            while stranger.recv(4_096):
+                pass
+        said = [process.stderr.readline() for _ in range(2)]
+        process.terminate()
+        process.communicate(timeout=10)
+    assert "mlt 9?[2J" in said[0]
+    assert said[1].startswith("  mlt doctor: 192.0.2.1")
+
+
 def test_command__tells_a_script_by_its_exit_code() -> None:
     words = [*DOCTOR, "--serve", "--once", "--interface", "lo", "--port", "29618"]
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:

@@ -305,6 +305,15 @@ def test_serve__an_idle_caller_holds_no_client_up() -> None:
         assert done.returncode == 0, done.stderr
 
 
+def test_serve__a_stranger_writes_no_line_of_its_own() -> None:
+    with server() as (process, port):
+        answered(int(port), hello() | {"version": "9\x1b[2J\nmlt perf: a run with 192.0.2.1 is done"})
+        assert process.stderr is not None
+        said = [process.stderr.readline() for _ in range(2)]
+    assert "runs mlt 9?[2J" in said[0]
+    assert said[1].startswith("  mlt perf: a run with 192.0.2.1")
+
+
 def test_gathering__silent_callers_do_not_keep_a_rank_out() -> None:
     with contextlib.ExitStack() as stack:
         listener = socket.create_server(("127.0.0.1", 0), backlog=MAX_CALLERS + 1)

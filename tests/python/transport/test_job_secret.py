@@ -61,6 +61,18 @@ def test_job_secret__a_weak_or_endless_one_is_refused_and_not_shown(weak: str) -
         JobSecret(weak)
 
 
+def test_job_secret__of_any_bytes_is_what_the_environment_holds() -> None:
+    value = bytes(range(128, 160))
+    given = {"MLT_JOB_SECRET": os.fsdecode(value)}
+    found = secret.resolve(None, given)
+    assert found is not None
+    assert found.reveal() == value
+    with pytest.raises(mlt.ConfigError, match="not text") as refused:
+        JobSecret("sixteen bytes and \ud800")
+    assert refused.value.__cause__ is None
+    assert "sixteen" not in str(refused.value)
+
+
 def test_job_secret__shows_nothing_of_itself() -> None:
     config = JobConfig.resolve(rank=0, world_size=1, secret=LONG, environ={})
     assert config.secret == JobSecret(LONG)

@@ -18,6 +18,7 @@ import mlt
 from mlt import door
 from mlt.config import JobConfig
 from mlt.rendezvous import VERSION, Endpoint, meet
+from mlt.rendezvous_host import Host
 from mlt.secret import JobSecret
 
 SECRET = JobSecret("known to the ranks alone")
@@ -172,6 +173,8 @@ def test_door__rank_0_survives_every_line(rank_0: Waiting, line: bytes, counter:
         json.dumps({**ANNOUNCEMENT, "port": 10**30}),
         json.dumps({**ANNOUNCEMENT, "host": "h" * 300}),
         json.dumps({**ANNOUNCEMENT, "host": ["127.0.0.1"]}),
+        json.dumps({**ANNOUNCEMENT, "host": "127.0.0.1\n\x1b[2J"}),
+        json.dumps({**ANNOUNCEMENT, "host": "\ud800"}),
         "[" * 4_000,
         "",
         "null",
@@ -232,6 +235,17 @@ def test_door__a_rank_with_another_secret_says_so_at_once() -> None:
     text = str(waiting.outcome)
     assert "2 connections without a proof of the job's secret" in text
     assert "known to the ranks" not in text
+
+
+def test_door__a_crowd_of_strangers_leaves_nothing_but_counts() -> None:
+    port, counts = free_port(), Counter[str]()
+    with Host(config(0, port), Endpoint(0, "127.0.0.1", 1_000), None, counts) as host:
+        for turn in range(1, 51):
+            with Caller(port) as caller:
+                caller.say(old_announcement())
+                while counts["rendezvous_other_version"] < turn:
+                    host._door.turn(1.0)
+        assert len(host._refused) <= 5
 
 
 def test_door__two_jobs_with_one_secret_are_told_apart(rank_0: Waiting) -> None:
