@@ -6,6 +6,9 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+# What is judged, as fields of ``QueueCounters``.
+COUNTS = frozenset({"sent", "marked", "dropped_early", "dropped_at_limit"})
+
 
 @dataclass(frozen=True, kw_only=True)
 class QueueCounters:

@@ -15,7 +15,7 @@ from typing import ClassVar
 
 from mlt.switch_configs.behaviour import Behaviour, PortBehaviour, QueueBehaviour, RandomDetect
 from mlt.switch_configs.capabilities import Capabilities
-from mlt.switch_configs.counters import QueueCounters
+from mlt.switch_configs.counters import COUNTS, QueueCounters
 from mlt.switch_configs.errors import ParseError, SwitchConfigError
 from mlt.switch_configs.plan import Plan
 from mlt.switch_configs.platforms import Spec, find
@@ -90,6 +90,9 @@ class Target(ABC):
     # What ``diff`` reads of a device, and the name ``parse`` knows it by where it is JSON.
     whole: ClassVar[str] = "what 'show running-config' prints"
     whole_json: ClassVar[str] = ""
+    # What a device is asked for its counters, PORT filled in, and which of ``COUNTS`` the system gives at all.
+    counter_commands: ClassVar[tuple[str, ...]] = ()
+    counts: ClassVar[frozenset[str]] = COUNTS
     # What of a device's configuration is QoS: first lines of sections, and lines inside interface sections.
     qos_sections: ClassVar[re.Pattern[str]] = re.compile("")
     qos_inside: ClassVar[re.Pattern[str]] = re.compile("")
@@ -139,6 +142,10 @@ class Target(ABC):
     @abstractmethod
     def parse_counters(self, text: str) -> list[QueueCounters]:
         """Counters from the pasted output of the ``verify`` commands."""
+
+    def asked_for_counters(self, plan: Plan) -> list[str]:
+        """``counter_commands`` for every port of the plan."""
+        return [command.replace("PORT", port) for command in self.counter_commands for port in plan.ports]
 
     def steps(self, files: Mapping[str, str]) -> Procedure:
         """How a person uses these files; ``procedure`` unless a vendor writes different ones from time to time."""

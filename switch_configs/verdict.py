@@ -5,11 +5,12 @@ Paper: sections 4.2.2 and 5.2. Counters are those of the time a job ran: cleared
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
-from mlt.switch_configs.counters import QueueCounters
+from mlt.switch_configs.counters import COUNTS, QueueCounters
 from mlt.switch_configs.errors import listed
 from mlt.switch_configs.plan import Plan, PlannedQueue
 
@@ -55,12 +56,16 @@ def judge(plan: Plan, rows: Sequence[QueueCounters]) -> list[Verdict]:
         queue = queues.get(row.queue)
         if queue is not None:
             where = f"{row.port} queue {row.queue} ({queue.name})"
-            found += [Verdict(level, where, what) for level, what in _of_queue(queue, row)]
+            counted = _in_packets(row, plan.policy.switch.packet_bytes)
+            found += [Verdict(level, where, what) for level, what in _of_queue(queue, counted)]
     return found + _of_all(rows, queues)
 
 
 def unseen(plan: Plan, rows: Sequence[QueueCounters]) -> list[str]:
-    """The queues and ports of the plan that no row is about; ports only where the rows use the plan's names."""
+    """The queues and ports of the plan that no row is about, and data where nothing was sent at all.
+
+    Ports only where the rows use the plan's names.
+    """
     seen: dict[str, set[int]] = {}
     for row in rows:
         seen.setdefault(row.port, set()).add(row.queue)
@@ -74,11 +79,20 @@ def unseen(plan: Plan, rows: Sequence[QueueCounters]) -> list[str]:
     absent = [port for port in plan.ports if port not in seen]
     if absent and len(absent) < len(plan.ports):
         found.append(f"ports {listed(absent)}")
+    data = {queue.number for queue in plan.queues if queue.role == "data"}
+    if rows and all(row.sent == 0 for row in rows) and any(row.queue in data for row in rows):
+        found.append("a packet in any data class; read again while a job runs (--during)")
     return found
 
 
-def unsaid(plan: Plan, rows: Sequence[QueueCounters]) -> list[str]:
-    """Counters that no row gives, with the classes that would be judged by them."""
+def named(plan: Plan, rows: Iterable[QueueCounters]) -> list[QueueCounters]:
+    """Rows under the plan's names of ports, where a device writes them in other letters (NX-OS: Ethernet1/1)."""
+    known = {port.lower(): port for port in plan.ports}
+    return [replace(row, port=known.get(row.port.lower(), row.port)) for row in rows]
+
+
+def unsaid(plan: Plan, rows: Sequence[QueueCounters], of: Collection[str] = COUNTS) -> list[str]:
+    """Counters among ``of`` that no row gives, with the classes that would be judged by them."""
     found = []
     for name, words in (
         ("sent", "sent"),
@@ -92,10 +106,19 @@ def unsaid(plan: Plan, rows: Sequence[QueueCounters]) -> list[str]:
             if (queue.random_detect is not None or (queue.role == "control" and name == "dropped_at_limit"))
             and (own := [row for row in rows if row.queue == queue.number])
             and all(getattr(row, name) is None for row in own)
+            and not (name == "dropped_at_limit" and any(row.dropped_at_limit_bytes is not None for row in own))
+            and name in of
         ]
         if classes:
             found.append(f"{words} ({', '.join(classes)})")
     return found
+
+
+def _in_packets(row: QueueCounters, packet_bytes: int) -> QueueCounters:
+    """Bytes dropped at the limit as packets of full size, where a device counts bytes alone: no fewer were dropped."""
+    if row.dropped_at_limit is not None or row.dropped_at_limit_bytes is None:
+        return row
+    return replace(row, dropped_at_limit=math.ceil(row.dropped_at_limit_bytes / packet_bytes))
 
 
 def _of_queue(queue: PlannedQueue, row: QueueCounters) -> Iterable[tuple[Literal["wrong", "note"], str]]:
@@ -130,7 +153,4 @@ def _of_all(rows: Sequence[QueueCounters], queues: dict[int, PlannedQueue]) -> l
         what = f"{sent['default']} packets in the default class and none in data's: the hosts stamp other DSCPs "
         what += "(MLT_QOS_POLICY on every rank), the port does not trust them, or no job ran meanwhile"
         return [Verdict("wrong", "all ports", what)]
-    if sent.get("data") == 0:
-        what = "no packet in any data class, so nothing of them was judged: read again while a job runs (--during)"
-        return [Verdict("note", "all ports", what)]
     return []

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from mlt.switch_configs.behaviour import Behaviour, PortBehaviour, RandomDetect
 from mlt.switch_configs.capabilities import Capabilities, Feature, Support
-from mlt.switch_configs.counters import QueueCounters, integer, merge
+from mlt.switch_configs.counters import COUNTS, QueueCounters, integer, merge
 from mlt.switch_configs.errors import ParseError, SwitchConfigError
 from mlt.switch_configs.plan import Plan
 from mlt.switch_configs.target import PortBuilder, Procedure, Reading, Target, Unconfirmed, code_lines
@@ -26,6 +26,13 @@ RESERVED_BYTES = 1500
 STATIC_POOL = 2
 DEFAULT_POOL = "0"
 Tree = dict[str, Any]
+_COLUMNS = {
+    "tx-frames": "sent",
+    "tx-uc-buffer-discards": "dropped_at_limit",
+    "wred-discards": "dropped_early",
+    "ecn-marked-packets": "marked",
+    "ecn-marked-frames": "marked",
+}
 
 # The parts of `nv set qos` that are read; and what stops senders on a port, which the policy has no word for.
 READ_GLOBALLY = {"egress-scheduler", "mapping", "egress-queue-mapping", "advance-buffer-config", "congestion-control"}
@@ -70,6 +77,8 @@ class Cumulus(Target):
         ),
         notes=("default-global profiles act on every port of the switch; only congestion control is bound per port",),
     )
+    # Marks are counted per port; only newer releases have a column of a queue's.
+    counts: ClassVar[frozenset[str]] = COUNTS - {"marked"}
     unconfirmed: ClassVar[tuple[Unconfirmed, ...]] = (
         Unconfirmed(r"egress-pool 0 memory-percent", "that the default pool may be made smaller while traffic runs"),
         Unconfirmed(
@@ -273,8 +282,6 @@ class Cumulus(Target):
 
     def parse_counters(self, text: str) -> list[QueueCounters]:
         rows, port, columns = [], "", []
-        fields = {"tx-frames": "sent", "tx-uc-buffer-discards": "dropped_at_limit", "wred-discards": "dropped_early",
-                  "ecn-marked-packets": "marked"}  # fmt: skip
         for line in text.splitlines():
             # NVIDIA's manual: indented under a title, cells of two words ("0 Bytes") two blanks apart.
             cells = re.split(r"\s{2,}", line.strip())
@@ -285,12 +292,16 @@ class Cumulus(Target):
             elif cells[0] and not cells[0].isdigit() and set(cells[0]) != {"-"}:
                 columns = []  # another table begins
             elif columns and len(cells) == len(columns) and cells[0].isdigit():
-                values = dict(zip(columns, cells, strict=True))
-                counted = {name: integer(values[column]) for column, name in fields.items() if column in values}
-                if (discards := _bytes(values.get("tx-uc-buffer-discards", ""))) is not None:
-                    counted |= {"dropped_at_limit": 0 if discards == 0 else None, "dropped_at_limit_bytes": discards}
-                rows.append(QueueCounters(port=port, queue=int(cells[0]), **counted))
+                rows.append(queue_counters(port, cells[0], dict(zip(columns, cells, strict=True))))
         return merge(rows)
+
+
+def queue_counters(port: str, queue: str, values: Mapping[str, str]) -> QueueCounters:
+    """One traffic class of ``egress-queue-stats``; discards with a unit are bytes."""
+    counted = {name: integer(values[column]) for column, name in _COLUMNS.items() if column in values}
+    if (discards := _bytes(values.get("tx-uc-buffer-discards", ""))) is not None:
+        counted |= {"dropped_at_limit": 0 if discards == 0 else None, "dropped_at_limit_bytes": discards}
+    return QueueCounters(port=port, queue=int(queue), **counted)
 
 
 def _bytes(cell: str) -> int | None:

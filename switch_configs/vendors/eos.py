@@ -6,6 +6,7 @@ drops it is inferred. ``random-detect drop`` drops ECN-capable packets too and i
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from importlib import import_module
@@ -13,7 +14,7 @@ from typing import Any, ClassVar
 
 from mlt.switch_configs.behaviour import Behaviour, RandomDetect
 from mlt.switch_configs.capabilities import Capabilities, Feature, Support
-from mlt.switch_configs.counters import QueueCounters, integer, merge
+from mlt.switch_configs.counters import COUNTS, QueueCounters, integer, merge
 from mlt.switch_configs.errors import MissingToolError
 from mlt.switch_configs.plan import Plan
 from mlt.switch_configs.target import PortBuilder, Procedure, Reading, Target, Unconfirmed
@@ -65,6 +66,12 @@ class Eos(Target):
         ),
         notes=("queues are called uc-tx-queue or tx-queue, and units differ, by platform: see 'show qos profile'",),
     )
+    counter_commands: ClassVar[tuple[str, ...]] = (
+        "show interfaces PORT counters queue detail",
+        "show qos interfaces PORT ecn counters queue | json",
+    )
+    # Arista's tables of queues have one column of drops.
+    counts: ClassVar[frozenset[str]] = COUNTS - {"dropped_early"}
     unconfirmed: ClassVar[tuple[Unconfirmed, ...]] = (
         Unconfirmed(
             r"random-detect ecn minimum", "that Not-ECT packets are dropped here (inferred from AVD's opt-out)"
@@ -142,6 +149,8 @@ class Eos(Target):
         return reader.behaviour()
 
     def parse_counters(self, text: str) -> list[QueueCounters]:
+        if text.lstrip().startswith("{"):
+            return _marked(text)
         rows, port, columns = [], "", []
         for line in text.splitlines():
             cells = line.split()
@@ -163,6 +172,19 @@ class Eos(Target):
                     )
                 )
         return merge(rows)
+
+
+def _marked(text: str) -> list[QueueCounters]:
+    """``show qos interfaces ecn counters queue | json``: intfQueueCounters, as Arista's own tests (ANTA) read it."""
+    try:
+        ports = json.loads(text)["intfQueueCounters"].items()
+        return [
+            QueueCounters(port=port, queue=int(queue), marked=integer(str(marked)))
+            for port, found in ports
+            for queue, marked in found["queueCounters"].items()
+        ]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return []
 
 
 def _whole(port: str) -> str:

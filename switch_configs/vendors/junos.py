@@ -66,6 +66,7 @@ class Junos(Target):
             "fill levels are percent of switch.queue_memory_bytes; check what one queue may hold on this device first",
         ),
     )
+    counter_commands: ClassVar[tuple[str, ...]] = ("show interfaces queue PORT",)
     unconfirmed: ClassVar[tuple[Unconfirmed, ...]] = (
         Unconfirmed(r"explicit-congestion-notification", "what this queue does with Not-ECT packets (see the notes)"),
     )

@@ -60,6 +60,7 @@ class Nxos(Target):
         ),
         notes=("a policy on an interface replaces the one in 'system qos' there",),
     )
+    counter_commands: ClassVar[tuple[str, ...]] = ("show queuing interface PORT",)
     unconfirmed: ClassVar[tuple[Unconfirmed, ...]] = (
         Unconfirmed(r"priority level [2-8]", "several strict levels, with random-detect on them"),
         Unconfirmed(r"random-detect non-ecn", "the CLI form of the non-ECN thresholds (the YANG model has them)"),

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from mlt.switch_configs import openconfig
 from mlt.switch_configs.behaviour import Behaviour, RandomDetect
 from mlt.switch_configs.capabilities import Capabilities, Feature, Support
-from mlt.switch_configs.counters import QueueCounters
+from mlt.switch_configs.counters import COUNTS, QueueCounters
 from mlt.switch_configs.plan import Plan
 from mlt.switch_configs.target import PortBuilder, Procedure, Reading, Target, Unconfirmed
 from mlt.switch_configs.telemetry import read_openconfig
@@ -55,6 +55,8 @@ class OpenConfig(Target):
         notes=("queues are named q0 to q7; a device that has names of its own for them needs those instead",),
     )
 
+    # The model's own leaves; marks and early drops are augmentations that some devices have.
+    counts: ClassVar[frozenset[str]] = COUNTS - {"marked", "dropped_early"}
     unconfirmed: ClassVar[tuple[Unconfirmed, ...]] = (
         Unconfirmed(r'"drop": true', "that a device's agent drops Not-ECT for 'drop' while it marks for 'enable-ecn'"),
         Unconfirmed(r'"static-shared-buffer-limit"', "that a device takes a static limit of the shared buffer"),

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from mlt.switch_configs.behaviour import Behaviour, RandomDetect
 from mlt.switch_configs.capabilities import Capabilities, Feature, Support
-from mlt.switch_configs.counters import QueueCounters, integer, merge
+from mlt.switch_configs.counters import COUNTS, QueueCounters, integer, merge
 from mlt.switch_configs.plan import Plan
 from mlt.switch_configs.target import PortBuilder, Procedure, Reading, Target, Unconfirmed
 
@@ -62,6 +62,7 @@ class Os10(Target):
             "or, for whatever was configured before: copy config://mlt-before.xml running-configuration (UNCONFIRMED)",
         ),
     )
+    counts: ClassVar[frozenset[str]] = COUNTS - {"marked", "dropped_early"}
     unconfirmed: ClassVar[tuple[Unconfirmed, ...]] = (
         Unconfirmed(r"^trust dscp-map", "the body of a DSCP trust map"),
         Unconfirmed(r"^  random-detect mlt|^  random-detect \S+-q\d", "binding a named wred profile to a class"),

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from mlt.switch_configs.capabilities import Capabilities, Feature, Support
-from mlt.switch_configs.counters import QueueCounters, integer, merge
+from mlt.switch_configs.counters import COUNTS, QueueCounters, integer, merge
 from mlt.switch_configs.leaf_target import LeafTarget
 from mlt.switch_configs.target import Procedure, Unconfirmed
 
@@ -61,6 +61,7 @@ class SrLinux(LeafTarget):
         verify=("info from state qos interfaces interface PORT output queues   (UNCONFIRMED)",),
         undo=("enter candidate; paste the undo file; commit now",),
     )
+    counts: ClassVar[frozenset[str]] = COUNTS - {"dropped_early"}
     unconfirmed: ClassVar[tuple[Unconfirmed, ...]] = (
         Unconfirmed(r"priority strict", "several strict schedulers, the lowest sequence first"),
         Unconfirmed(r"dscp-policy", "the leaves of a DSCP policy, and of binding policies to a port"),

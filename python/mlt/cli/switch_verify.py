@@ -15,9 +15,8 @@ from rich.console import Console
 from rich.table import Table
 
 from mlt.switch_configs import generator, telemetry, verdict
-from mlt.switch_configs.counters import QueueCounters
+from mlt.switch_configs.counters import COUNTS, QueueCounters
 from mlt.switch_configs.errors import SwitchConfigError
-from mlt.switch_configs.plan import Plan
 from mlt.switch_configs.policy import expand_ports
 from mlt.switch_configs.policy import load as load_policy
 
@@ -34,7 +33,7 @@ _FILE = click.Path(path_type=Path, allow_dash=True)
 @click.option("--host", help="Read the device itself, as for 'mlt switch apply'.")
 @click.option("--during", metavar="COMMAND", help="With --host: what came while a shell command ran is judged.")
 @click.option("--for", "seconds", metavar="TIME", help="With --host: what came within TIME (10s, 5m) is judged.")
-@click.option("--partial", is_flag=True, help="Judge what was read, though queues or ports of the policy were not.")
+@click.option("--partial", is_flag=True, help="Judge what was read, though queues, ports or counters were not.")
 @click.option("--json", "as_json", is_flag=True, help="Print the counters as JSON; --input and --before read it.")
 @click.option("--inventory", type=click.Path(path_type=Path), help="Ansible's YAML inventory, or nornir's hosts file.")
 @click.option("--known-hosts", type=click.Path(path_type=Path), help="Host keys for SSH, besides the user's own.")
@@ -56,8 +55,10 @@ def verify(
     """Print the show commands; or say per class what was dropped, marked and queued, and whether the policy means that.
 
     Counters come from a file (--input) or from the device (--host). JSON is {port, queue, sent, marked, dropped_early,
-    dropped_at_limit, queued_bytes} in a list, or OpenConfig's queue state: a gNMI Get, or Subscribe's lines. Ends with
-    1 if a class did not get what the policy means, or if queues or ports of the policy were not read (--partial).
+    dropped_at_limit, queued_bytes} in a list, or OpenConfig's queue state: a gNMI Get, or Subscribe's lines.
+
+    Ends with 1 if a class did not get what the policy means, or if queues, ports or counters were not read that this
+    system has (--partial). What it never counts is named in the last line and not judged.
     """
     from mlt.switch_push.device import PushError
 
@@ -68,17 +69,18 @@ def verify(
     try:
         asked = None if ports is None else expand_ports(tuple(ports.split(",")))
         if host is not None:
-            plan, rows = _from_host(policy, host, target, asked, _wait(during, seconds), inventory, known_hosts)
+            generated, rows = _from_host(policy, host, target, asked, _wait(during, seconds), inventory, known_hosts)
         else:
             generated = generator.generate(load_policy(policy), target, ports=asked)
-            plan = generated.plan
             if given is None:
-                click.echo("\n".join(generated.target.verify_commands(plan, ports=len(plan.ports))))
+                ports_of_all = len(generated.plan.ports)
+                click.echo("\n".join(generated.target.verify_commands(generated.plan, ports=ports_of_all)))
                 click.echo("then: mlt switch verify ... --input FILE with what they print", err=True)
                 return
             rows = telemetry.read(_text(given), generated.target)
             if before is not None:
                 rows = verdict.since(rows, telemetry.read(_text(before), generated.target))
+        rows = verdict.named(generated.plan, rows)
         if output is not None:
             output.write_text(json.dumps([dataclasses.asdict(row) for row in rows], indent=1) + "\n", encoding="utf-8")
     except (PushError, SwitchConfigError, ValueError, OSError) as error:
@@ -88,26 +90,29 @@ def verify(
     if as_json:
         click.echo(written)
     else:
-        _show({queue.number: queue.name for queue in plan.queues}, rows)
+        _show({queue.number: queue.name for queue in generated.plan.queues}, rows)
+    raise SystemExit(_conclude(generated, rows, partial=partial))
+
+
+def _conclude(generated: generator.Generated, rows: list[QueueCounters], *, partial: bool) -> int:
+    """What was not seen is not as the policy means it, but for what this system never counts; the exit status."""
+    plan, target = generated.plan, generated.target
     found = verdict.judge(plan, rows)
     for one in found:
         click.echo(f"{'error' if one.level == 'wrong' else 'note'}: {one}", err=True)
-    raise SystemExit(_conclude(plan, rows, wrong=any(one.level == "wrong" for one in found), partial=partial))
-
-
-def _conclude(plan: Plan, rows: list[QueueCounters], *, wrong: bool, partial: bool) -> int:
-    """What was not seen is not as the policy means it; the exit status."""
-    unseen = verdict.unseen(plan, rows)
-    for one in unseen:
+    missing = [*verdict.unseen(plan, rows), *verdict.unsaid(plan, rows, target.counts)]
+    for what in missing:
         click.echo(
-            f"{'note' if partial else 'error'}: not seen: {one}{'' if partial else '; --partial accepts that'}",
+            f"{'note' if partial else 'error'}: not seen: {what}{'' if partial else '; --partial accepts that'}",
             err=True,
         )
-    if unsaid := verdict.unsaid(plan, rows):
-        click.echo(f"note: nobody says what was {', '.join(unsaid)}", err=True)
-    if wrong or (unseen and not partial):
+    never = verdict.unsaid(plan, rows, COUNTS - target.counts)
+    blind = f"; not judged, for {target.name} does not count it: {', '.join(never)}" if never else ""
+    wrong = sum(one.level == "wrong" for one in found)
+    if wrong or (missing and not partial):
+        click.echo(f"{'not what the policy means' if wrong else 'no verdict: not all was seen'}{blind}", err=True)
         return 1
-    click.echo(f"as the policy means it{', as far as it was seen' if unseen or unsaid else ''}", err=True)
+    click.echo(f"as the policy means it{', as far as it was seen' if missing or never else ''}{blind}", err=True)
     return 0
 
 
@@ -119,19 +124,19 @@ def _from_host(
     wait: Callable[[], None] | None,
     inventory: Path | None,
     known_hosts: Path | None,
-) -> tuple[Plan, list[QueueCounters]]:
+) -> tuple[generator.Generated, list[QueueCounters]]:
     from mlt.switch_push.hosts import open_device
 
     device = open_device(host, target, inventory=inventory, known_hosts=known_hosts)
     try:
-        plan = generator.generate(load_policy(policy), device.target(target), ports=ports).plan
-        rows = device.counters()
+        generated = generator.generate(load_policy(policy), device.target(target), ports=ports)
+        rows = device.counters(generated.plan)
         if wait is not None:
             wait()
-            rows = verdict.since(device.counters(), rows)
+            rows = verdict.since(device.counters(generated.plan), rows)
     finally:
         device.close()
-    return plan, rows
+    return generated, rows
 
 
 def _wait(during: str | None, seconds: str | None) -> Callable[[], None] | None:

@@ -7,16 +7,20 @@ unless the inventory's options say ``enforce_verification: false`` (EOS) or ``ss
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import math
 import tempfile
 from pathlib import Path
 from typing import Any
 
+from mlt.switch_configs.counters import QueueCounters, merge
 from mlt.switch_configs.generator import Generated
+from mlt.switch_configs.plan import Plan
+from mlt.switch_configs.registry import target as find_target
 from mlt.switch_configs.target import Target, code_lines
 from mlt.switch_configs.vendors.junos import PREFIX
-from mlt.switch_push.device import Device, PushError, need
+from mlt.switch_push.device import NO_ADDRESS, Device, PushError, need
 from mlt.switch_push.login import Login
 from mlt.switch_push.memory import Memory
 from mlt.switch_push.statements import Statement, lost, statements, written
@@ -141,6 +145,18 @@ class NapalmDevice(Device):
                 f"{self.title}: undone, but {len(missing)} statements of before are not back: {' / '.join(missing[0])}"
             )
 
+    def counters(self, plan: Plan) -> list[QueueCounters]:
+        target = find_target(self._system)
+        rows: list[QueueCounters] = []
+        for command in target.asked_for_counters(plan):
+            plain, _, as_json = command.partition(" | ")
+            form = {"encoding": "json"} if as_json else {}
+            said = self._do(f"cannot read counters ({plain})", self._driver.cli, [plain], **form)[plain]
+            rows += target.parse_counters(json.dumps(said) if as_json else f"{plain}\n{said}")
+        if not rows:
+            raise PushError(f"{self.title}: no queue counters in what {command!r} prints there")
+        return merge(rows)
+
     def close(self) -> None:
         self._do("cannot close", self._driver.close)
 
@@ -155,12 +171,12 @@ def _advice(system: str, error: BaseException | None) -> str:
     while error is not None:
         said += f"{type(error).__name__} {error} ".lower()
         error = error.__cause__ or error.__context__
+    if "gaierror" in said:
+        return NO_ADDRESS
     if "unknownhost" in said:
         return "; the host key is not known: ssh-keyscan -p PORT HOST, --known-hosts FILE"
     if "certificate" in said:
         return "; its certificate is not of an authority that this machine knows"
-    if "gaierror" in said:
-        return "; this machine knows no address of that name: give HOST as an address, or ansible_host in --inventory"
     if "connectionrefused" in said:
         return f"; nobody listens there: {_ENABLE[system]}, or another port (HOST:PORT)"
     return ""

@@ -9,6 +9,9 @@ from typing import Any
 from mlt.errors import MltError
 from mlt.switch_configs.counters import QueueCounters
 from mlt.switch_configs.generator import Generated
+from mlt.switch_configs.plan import Plan
+
+NO_ADDRESS = "; this machine knows no address of that name: give HOST as an address, or ansible_host in --inventory"
 
 
 class PushError(MltError):
@@ -53,8 +56,8 @@ class Device(ABC):
         """Take back what an earlier, confirmed ``apply`` of this policy made active."""
         raise PushError(f"{self.title}: keeps no undo; 'mlt switch rollback' prints what to enter there")
 
-    def counters(self) -> list[QueueCounters]:
-        """Every queue's counters, read now."""
+    def counters(self, plan: Plan) -> list[QueueCounters]:
+        """The counters of the plan's queues on its ports, read now; others may be among them."""
         raise PushError(
             f"{self.title}: counters are not read this way; 'mlt switch verify' without --host prints what to type "
             "there, and --input FILE reads what it said"

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import difflib
 import json
+import socket
 from collections.abc import Iterator
 from typing import Any
 
 from mlt.switch_configs.counters import QueueCounters, merge
 from mlt.switch_configs.generator import Generated
+from mlt.switch_configs.plan import Plan
 from mlt.switch_configs.telemetry import read_openconfig
-from mlt.switch_push.device import Device, PushError, need
+from mlt.switch_push.device import NO_ADDRESS, Device, PushError, need
 from mlt.switch_push.login import Login
 from mlt.switch_push.memory import Memory
 
@@ -37,6 +39,7 @@ class GnmiDevice(Device):
             gnmi_timeout=20,
             no_qos_marking=True,
         )
+        _reach(self.title, login.host, login.port or PORT)
         self._do("cannot connect", self._connection.connect, timeout=20)
 
     def _do(self, what: str, call: Any, *arguments: Any, **named: Any) -> Any:
@@ -99,7 +102,7 @@ class GnmiDevice(Device):
         else:
             self._set(delete=[_QOS])
 
-    def counters(self) -> list[QueueCounters]:
+    def counters(self, plan: Plan) -> list[QueueCounters]:
         wanted = {"subscription": [{"path": _QUEUES}], "mode": "once", "encoding": "json_ietf"}
         rows = []
         for reply in self._do("Subscribe", lambda: list(self._connection.subscribe2(subscribe=wanted))):
@@ -111,6 +114,17 @@ class GnmiDevice(Device):
 
     def close(self) -> None:
         self._connection.close()
+
+
+def _reach(title: str, host: str, port: int) -> None:
+    """pygnmi says of every failure that it got no certificate."""
+    try:
+        socket.create_connection((host, port), timeout=20).close()
+    except OSError as error:
+        way_out = NO_ADDRESS
+        if not isinstance(error, socket.gaierror):
+            way_out = f"; gNMI must be on there and listen at {port}, or another port (HOST:PORT)"
+        raise PushError(f"{title}: gNMI cannot connect: {error}{way_out}") from None
 
 
 def _tree(generated: Generated) -> dict[str, Any]:

@@ -44,7 +44,10 @@ def open_device(host: str, target: str, *, inventory: Path | None = None, known_
         from mlt.switch_push.by_napalm import NapalmDevice
 
         return NapalmDevice(login, system, known_hosts=known_hosts)
-    raise PushError(f"nothing pushes to {system}; 'mlt switch generate' writes its files")
+    raise PushError(
+        f"nothing pushes to {system} or reads it; 'mlt switch generate' writes its files, 'mlt switch verify' names "
+        "the commands whose output --input takes"
+    )
 
 
 def _text(path: Path | None) -> str | None:

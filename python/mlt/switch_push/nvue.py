@@ -1,10 +1,11 @@
 """Cumulus through NVUE's REST: a revision, a patch of its root, an apply; back by a revision with QoS as it was.
 
 Source: NVIDIA, Cumulus Linux 5.9 user guide, NVUE API (basic authentication, port 8765): POST /revision; GET of
-/?rev=applied&filled=false; PATCH /?rev=ID with a tree from the root; DELETE of a path with ?rev=ID; PATCH /revision/ID
-{"state": "apply", "auto-prompt": {"ays": "ays_yes"}} and GET until it is "applied". UNCONFIRMED, not found there:
-DELETE /revision/ID, which a preview uses, and the states of an apply that fails. NVUE's timer belongs to its command
-line, so this process takes the configuration back. Before 5.9 an applied revision is not saved: 'nv config save'.
+/?rev=applied&filled=false; GET of a path with ?rev=operational; PATCH /?rev=ID with a tree from the root; DELETE of a
+path with ?rev=ID; PATCH /revision/ID {"state": "apply", "auto-prompt": {"ays": "ays_yes"}} and GET until it is
+"applied". UNCONFIRMED, not found there: DELETE /revision/ID, which a preview uses, the counters' path (that of
+``nv show``) and form, and the states of an apply that fails. NVUE's timer belongs to its command line, so this process
+takes the configuration back. Before 5.9 an applied revision is not saved: 'nv config save'.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ import urllib.request
 from collections.abc import Iterable
 from typing import Any
 
+from mlt.switch_configs.counters import QueueCounters
 from mlt.switch_configs.generator import Generated
-from mlt.switch_configs.vendors.cumulus import Cumulus
-from mlt.switch_push.device import Device, PushError
+from mlt.switch_configs.plan import Plan
+from mlt.switch_configs.vendors.cumulus import Cumulus, queue_counters
+from mlt.switch_push.device import NO_ADDRESS, Device, PushError
 from mlt.switch_push.login import Login
 from mlt.switch_push.memory import Memory
 
@@ -63,7 +66,9 @@ class NvueDevice(Device):
             ) from None
         except (OSError, ValueError) as error:
             way_out = "the REST API must be on (on the switch: nv show system api); HOST:PORT names another port"
-            if "certificate" in str(error).lower():
+            if "not known" in str(error):
+                way_out = NO_ADDRESS.removeprefix("; ")
+            elif "certificate" in str(error).lower():
                 way_out = "the inventory's optional_args: ca names the authority that signed it"
             port = self._base.split(":")[2].split("/")[0]
             raise PushError(f"{self.title}: NVUE at port {port}: {error}; {way_out}") from None
@@ -142,6 +147,18 @@ class NvueDevice(Device):
         if self._before is not None:
             self._memory.keep(self._before, self._now(self._before))
         self._before = None
+
+    def counters(self, plan: Plan) -> list[QueueCounters]:
+        rows = []
+        for port in plan.ports:
+            at = f"/interface/{_quoted(port)}/counters/qos/egress-queue-stats?rev=operational"
+            for queue, values in self._call("GET", at).items():
+                # NVUE's table gives discards in bytes; its JSON leaves the unit out.
+                said = {
+                    name: f"{value} B" if "buffer-discards" in name else str(value) for name, value in values.items()
+                }
+                rows.append(queue_counters(port, queue, said))
+        return rows
 
     def rollback(self) -> None:
         # A revision that was refused is not in force: what was before still is.

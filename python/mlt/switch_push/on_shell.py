@@ -13,6 +13,7 @@ from abc import abstractmethod
 
 from mlt.switch_configs.counters import QueueCounters
 from mlt.switch_configs.generator import Generated
+from mlt.switch_configs.plan import Plan
 from mlt.switch_configs.registry import target as find_target
 from mlt.switch_push.device import Device, PushError
 from mlt.switch_push.shell import Shell
@@ -169,7 +170,7 @@ class LinuxSwitch(ShellDevice):
         wanted = "\n".join(f"+ {line}" for line in script.splitlines() if not line.startswith("#"))
         return f"{there}\n{wanted}"
 
-    def counters(self) -> list[QueueCounters]:
+    def counters(self, plan: Plan) -> list[QueueCounters]:
         if not self._there(f"{self._folder}/current"):
             raise PushError(f"{self.title}: nothing of mlt is in force here")
         spec = self._root(f"cat {self._folder}/current/target").strip()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from mlt.switch_configs.counters import QueueCounters
 from mlt.switch_configs.generator import Generated
+from mlt.switch_configs.plan import Plan
 from mlt.switch_configs.registry import target as find_target
 from mlt.switch_configs.target import code_lines
 from mlt.switch_push.on_shell import ShellDevice
@@ -50,5 +51,5 @@ class SonicSwitch(ShellDevice):
             f"else config apply-patch {folder}/undo-patch.json; fi"
         )
 
-    def counters(self) -> list[QueueCounters]:
+    def counters(self, plan: Plan) -> list[QueueCounters]:
         return find_target("sonic").parse_counters(self._root("show queue wredcounters; show queue counters"))

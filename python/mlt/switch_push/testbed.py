@@ -5,6 +5,7 @@ from __future__ import annotations
 from mlt.switch_configs.counters import QueueCounters
 from mlt.switch_configs.errors import SwitchConfigError
 from mlt.switch_configs.generator import Generated
+from mlt.switch_configs.plan import Plan
 from mlt.switch_configs.policy import dump
 from mlt.switch_push.device import Device, PushError
 from mlt.testbed import Testbed, TestbedError
@@ -69,7 +70,7 @@ class TestbedSwitch(Device):
         except (TestbedError, SwitchConfigError) as error:
             raise PushError(str(error)) from None
 
-    def counters(self) -> list[QueueCounters]:
+    def counters(self, plan: Plan) -> list[QueueCounters]:
         return [
             QueueCounters(
                 port=f"{row.switch}:{row.port}",

@@ -105,7 +105,6 @@ def test_judge__what_the_policy_means_is_silent() -> None:
         ([row(6, sent=90, marked=10, dropped_early=0)], "note", "10 marked and none dropped early"),
         ([row(6, sent=90, marked=0, dropped_early=10)], "note", "10 dropped early and none marked"),
         ([row(6, sent=0), row(5, sent=0), row(0, sent=77)], "wrong", "77 packets in the default class and none in"),
-        ([row(6, sent=0), row(5, sent=0), row(0, sent=0)], "note", "no packet in any data class, so nothing of them"),
     ],
 )
 def test_judge__names_what_is_not_meant(rows: list[QueueCounters], level: str, words: str) -> None:
@@ -157,6 +156,43 @@ def test_unseen__queues_and_ports_and_numbers_that_nobody_said() -> None:
     assert verdict.unseen(plan, every[1:]) == ["queues 7 (control) of swp2"]
     # A software switch's ports have names of their own, but its queues are the policy's.
     assert verdict.unseen(plan, [replace(row, port="s0:host1") for row in every[:4]]) == []
+    # An idle switch did nothing wrong, and nothing right; that was a note, and then "as the policy means it".
+    idle = [replace(row, sent=0) for row in every]
+    assert verdict.unseen(plan, idle) == ["a packet in any data class; read again while a job runs (--during)"]
     blind = [replace(row, marked=None, dropped_at_limit=None) for row in every]
     assert verdict.unsaid(plan, blind) == ["marked (front, back)", "dropped at the limit (control, front, back)"]
     assert verdict.unsaid(plan, every) == []
+    assert verdict.unsaid(plan, blind, {"marked"}) == ["marked (front, back)"]
+    in_bytes = [replace(row, dropped_at_limit=None, dropped_at_limit_bytes=0) for row in every]
+    assert verdict.unsaid(plan, in_bytes) == []
+
+
+def test_judge__drops_in_bytes_alone_are_judged_as_packets_of_full_size() -> None:
+    """Cumulus counts them so: a class that lost half of its packets was as the policy means it."""
+    found = said(row(6, sent=1000, dropped_at_limit_bytes=1500 * 1000))
+    assert [words for _, words in found if "1000 of 2000 packets dropped at its limit (50.0%)" in words], found
+
+
+def test_named__ports_in_other_letters_are_the_policy_s() -> None:
+    plan = generate(small(), "nxos").plan
+    assert verdict.named(plan, [QueueCounters(port="Ethernet1/2", queue=6)])[0].port == plan.ports[0] == "ethernet1/2"
+
+
+def test_verify__what_a_system_never_counts_is_in_the_last_line(tmp_path: Path) -> None:
+    """It ended with 0 and a note; what the commands do give and the input lacks ends with 1."""
+    policy = tmp_path / "p.yaml"
+    policy.write_text(text(extra="rounding_tolerance_percent: 25"), encoding="utf-8")
+    head = "traffic-class  tx-frames  tx-bytes  tx-uc-buffer-discards  wred-discards\n"
+    table = "nv show interface swp2 counters qos egress-queue-stats\n" + head
+    table += "".join(f"{queue}  500  1 KB  0 Bytes  0\n" for queue in range(8))
+    done = mlt(policy, "-t", "cumulus@sn2100", "--input", "-", stdin=table)
+    assert done.exit_code == 0, done.output
+    last = done.stderr.strip().splitlines()[-1]
+    assert last == (
+        "as the policy means it, as far as it was seen; not judged, for cumulus does not count it: marked (front, back)"
+    )
+    blind = mlt(policy, "-t", "cumulus@sn2100", "--input", "-", stdin=table.replace("  wred-discards", "").replace(
+        "  0 Bytes  0", "  0 Bytes"))  # fmt: skip
+    assert blind.exit_code == 1
+    assert "error: not seen: dropped early (front, back); --partial accepts that" in blind.stderr
+    assert "no verdict: not all was seen" in blind.stderr

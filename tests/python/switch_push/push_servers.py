@@ -186,6 +186,7 @@ class Nvue:
 
     def __init__(self, tree: dict[str, Any], authorization: str) -> None:
         self.revisions: dict[str, dict[str, Any]] = {"1": {"state": "applied", "tree": tree}}
+        self.stats: dict[str, Any] = {}  # of each port's queues
         self.authorization = authorization
         self.refuses = ""
 
@@ -201,6 +202,9 @@ class Nvue:
         rev = parse_qs(url.query).get("rev", [""])[0]
         if words[:1] == ["revision"]:
             return self._revision(method, words[1:], body)
+        if words[:1] == ["interface"] and words[2:] == ["counters", "qos", "egress-queue-stats"]:
+            known = method == "GET" and rev == "operational" and words[1] in self.stats
+            return (200, self.stats[words[1]]) if known else (404, {"detail": f"no interface {words[1]}"})
         if method == "GET" and rev == "applied":
             return 200, self.applied
         one = self.revisions.get(rev)
@@ -249,6 +253,7 @@ class Eapi:
         self.saved: dict[str, list[str]] = {}
         self.session = ""
         self.timers: list[str] = []
+        self.shows: dict[str, Any] = {}  # a text, or an object where JSON is asked for
 
     @property
     def running(self) -> list[str]:
@@ -272,6 +277,11 @@ class Eapi:
 
     def _run(self, command: str, form: str) -> dict[str, Any]:
         words = command.split()
+        if command in self.shows:
+            said = self.shows[command]
+            if isinstance(said, str) == (form == "json"):
+                raise ValueError("unconverted command")
+            return {"output": said} if form == "text" else said
         if command == "show version":
             return {"version": "4.30.1F"}
         if command == "show running-config":

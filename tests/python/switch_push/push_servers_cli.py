@@ -44,6 +44,7 @@ class Nxapi:
         self.tree: Tree = {"hostname leaf1": {}, "version 10.4(3)": {}, **(tree or {})}
         self.startup = self.text()
         self.files: dict[str, str] = {}
+        self.shows: dict[str, str] = {}
         self.authorization = "Basic " + base64.b64encode(f"{USER}:{password}".encode()).decode()
         self._stack: list[str] | None = None
 
@@ -73,6 +74,8 @@ class Nxapi:
         words = command.split()
         if words[:2] in (["configure", "terminal"], ["conf", "t"]):
             self._stack = []
+        elif command in self.shows:
+            return self.shows[command]
         elif words[0] == "show":
             return self.text() if words[1] == "running-config" else "leaf1"
         elif words[:2] == ["checkpoint", "file"]:
@@ -179,6 +182,7 @@ class Junos:
         self.before_timer: list[str] = []
         self.sessions = 0
         self.commits: list[str] = []
+        self.shows: dict[str, str] = {}
 
     def time_out(self) -> None:
         """The confirmed commit's minutes are over."""
@@ -202,6 +206,8 @@ class Junos:
             return self._commit(rpc)
         if name == "close-session":
             return "<ok/>"
+        if name == "command" and rpc.get("format") == "text" and (rpc.text or "") in self.shows:
+            return f"<output>{self.shows[rpc.text or '']}</output>"
         raise ValueError(f"syntax error: {name}")
 
     def leave(self, session: int) -> None:

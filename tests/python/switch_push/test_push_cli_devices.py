@@ -98,6 +98,11 @@ def test_nxos__what_is_refused_midway_is_taken_back(policy: Path, tmp_path: Path
         ("eos", "127.0.0.1:9", "management api http-commands"),
         ("nxos", "127.0.0.1:9", "feature nxapi"),
         ("cumulus", "127.0.0.1:9", "nv show system api"),
+        ("cumulus", "leaf1.invalid", "knows no address of that name"),
+        ("junos@qfx5120", "leaf1.invalid", "knows no address of that name"),
+        ("openconfig", "leaf1.invalid", "knows no address of that name"),
+        ("openconfig", "127.0.0.1:9", "gNMI must be on there and listen at 9"),
+        ("onyx", "leaf1", "nothing pushes to onyx or reads it"),
     ],
 )
 def test_apply__a_device_that_cannot_be_reached(system: str, host: str, way_out: str, policy: Path) -> None:

@@ -1,0 +1,163 @@
+"""``verify --host`` and ``doctor --switch`` read EOS, NX-OS, Junos and Cumulus, from servers of our own.
+
+No vendor's device took part; the forms are those of ``test_switch_counters`` and, for JSON, of public readers.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from push_lab import ROOT, SECRET, mlt, run_mlt, text
+from push_servers import USER, Eapi, Nvue, http
+from push_servers_cli import Junos, Nxapi, netconf
+
+pytest.importorskip("napalm")
+QFX = ROOT / "examples" / "switch" / "qfx5120.yaml"
+
+
+@pytest.fixture
+def policy(tmp_path: Path) -> Path:
+    file = tmp_path / "policy.yaml"
+    accept = "accept: {eos: {queue-limit: the profile, step-threshold: a ramp}}\n"
+    file.write_text(text() + accept, encoding="utf-8")
+    return file
+
+
+def inventory(folder: Path, port: int, **options: str | bool) -> Path:
+    file = folder / "hosts.yaml"
+    host = {"hostname": "127.0.0.1", "port": port, "username": USER, "password": SECRET, "optional_args": options}
+    file.write_text(json.dumps({"leaf1": host}), encoding="utf-8")
+    return file
+
+
+def eos_queues(sent: int, dropped: int = 0) -> str:
+    head = "Port      TxQ    Counter/pkts   Counter/bytes     DropPkts    DropBytes\n"
+    lines = [f"Et2/1     UC{queue}   {sent}   {1500 * sent}   {dropped if queue == 6 else 0}   0" for queue in range(8)]
+    return head + "\n".join(lines)
+
+
+def test_eos__tables_and_marks(policy: Path, tmp_path: Path) -> None:
+    pytest.importorskip("pyavd")
+    device = Eapi()
+    drops, marks = (
+        "show interfaces Ethernet2/1 counters queue detail",
+        "show qos interfaces Ethernet2/1 ecn counters queue",
+    )
+    queues = {**dict.fromkeys(map(str, range(8)), "-"), "6": "4321", "5": "0"}
+    device.shows = {drops: eos_queues(5000), marks: {"intfQueueCounters": {"Ethernet2/1": {"queueCounters": queues}}}}
+    with http(device) as port:
+        words = (
+            policy,
+            "-t",
+            "eos@7060x",
+            "--host",
+            "leaf1",
+            "--inventory",
+            inventory(tmp_path, port, transport="http"),
+        )
+        read = mlt("verify", *words)
+        assert read.returncode == 0, read.stderr
+        assert "4321" in read.stdout
+        last = read.stderr.strip().splitlines()[-1]
+        assert last.startswith("as the policy means it, as far as it was seen; not judged, for eos does not count it")
+        assert "dropped early (front, back)" in last
+        found = run_mlt("doctor", "--switch", "leaf1", "--target", "eos@7060x", *("--policy", policy), *words[5:])
+        assert found.returncode == 0, found.stdout + found.stderr
+        assert "eos does not count: dropped early (front, back)" in found.stdout
+        device.shows[drops] = eos_queues(5000, 2500)
+        wrong = mlt("verify", *words)
+        assert wrong.returncode == 1
+        assert "2500 of 7500 packets dropped at its limit" in wrong.stderr
+        found = run_mlt("doctor", "--switch", "leaf1", "--target", "eos@7060x", *("--policy", policy), *words[5:])
+        assert found.returncode == 1
+        again = f"mlt switch verify {policy} --target eos@7060x --host leaf1 --for 10s --inventory {words[-1]}"
+        assert again in " ".join(found.stdout.split())
+        idle = mlt("verify", *words, "--for", "1s")
+        assert idle.returncode == 1
+        assert "not seen: a packet in any data class; read again while a job runs" in idle.stderr
+        device.shows[marks] = "a table, though JSON was asked for"
+        refused = mlt("verify", *words)
+        assert refused.returncode == 1
+        assert "leaf1: cannot read counters (show qos interfaces" in refused.stderr
+
+
+NXOS = """
+Egress Queuing for Ethernet1/2 [System]
++-------------------------------------------------------------+
+|                          QOS GROUP {queue}                       |
++-------------------------------------------------------------+
+|                   Tx Pkts |           5000|             0|
+|        WRED/AFD Drop Pkts |              {early}|             0|
+|      WD &amp; ECN Marked Pkts |            {marked}|             0|
+|              Dropped Pkts |              0|             0|
+""".replace("&amp;", "&")
+
+
+def test_nxos__queuing_of_a_port_by_its_own_letters(policy: Path, tmp_path: Path) -> None:
+    device = Nxapi(SECRET)
+    queues = [(7, 0, 0), (6, 12, 345), (5, 1, 2), (0, 0, 0)]
+    said = "".join(NXOS.format(queue=queue, early=early, marked=marked) for queue, early, marked in queues)
+    device.shows["show queuing interface ethernet1/2"] = said
+    with http(device) as port:
+        words = (policy, "-t", "nxos", "--host", "leaf1", "--inventory", inventory(tmp_path, port, transport="http"))
+        read = mlt("verify", *words)
+        assert read.returncode == 0, read.stderr
+        assert "345" in read.stdout
+        assert "ethernet1/2" in read.stdout  # the policy's name of a port that NX-OS calls Ethernet1/2
+        assert read.stderr.strip().endswith("as the policy means it")
+        device.shows["show queuing interface ethernet1/2"] = NXOS.format(queue=6, early=12, marked=345)
+        part = mlt("verify", *words)
+        assert part.returncode == 1
+        assert "not seen: queues 7 (control), 5 (back), 0 (default) of ethernet1/2" in part.stderr
+        device.shows["show queuing interface ethernet1/2"] = "nothing"
+        assert "no queue counters in what 'show queuing interface ethernet1/2' prints" in mlt("verify", *words).stderr
+
+
+JUNOS = """
+Queue number: {queue}, Forwarding classes: some
+  Transmitted:
+    Packets              :                  1400                     0 pps
+    Tail-dropped packets :                     0                     0 pps
+    RED-dropped packets  :                    70                     0 pps
+    ECN-CE packets       :                   222                     0 pps
+"""
+
+
+def test_junos__queues_over_netconf(tmp_path: Path) -> None:
+    device = Junos()
+    said = "Physical interface: et-0/0/1, Enabled, Physical link is Up\n"
+    device.shows["show interfaces queue et-0/0/1"] = said + JUNOS.format(queue=6)
+    with netconf(device, SECRET, tmp_path) as (port, known):
+        words = (QFX, "-t", "junos@qfx5120", "--ports", "2", "--host", "leaf1", "--known-hosts", known)
+        read = mlt("verify", *words, "--inventory", inventory(tmp_path, port), "--partial")
+        assert read.returncode == 0, read.stderr
+        assert "222" in read.stdout
+        assert "70" in read.stdout
+        assert "as the policy means it, as far as it was seen" in read.stderr
+
+
+def test_cumulus__queues_over_nvue(policy: Path, tmp_path: Path) -> None:
+    authorization = "Basic " + base64.b64encode(f"{USER}:{SECRET}".encode()).decode()
+    device = Nvue({}, authorization)
+    queue: dict[str, Any] = {"tx-frames": 5000, "tx-bytes": 7500000, "tx-uc-buffer-discards": 0, "wred-discards": 0}
+    device.stats["swp2"] = {str(number): dict(queue) for number in range(8)}
+    device.stats["swp2"]["6"]["wred-discards"] = 41
+    with http(device) as port:
+        words = (policy, "-t", "cumulus", "--host", "leaf1", "--inventory", inventory(tmp_path, port, transport="http"))
+        read = mlt("verify", *words)
+        assert read.returncode == 0, read.stderr
+        assert "41" in read.stdout
+        assert "not judged, for cumulus does not count it: marked (front, back)" in read.stderr
+        # Discards are bytes; they were not judged at all.
+        device.stats["swp2"]["6"]["tx-uc-buffer-discards"] = 1500 * 500
+        wrong = mlt("verify", *words)
+        assert wrong.returncode == 1
+        assert "750000 B" in wrong.stdout
+        assert "500 of 5541 packets dropped at its limit (9.0%)" in wrong.stderr
+        absent = mlt("verify", *words, "--ports", "3")
+        assert absent.returncode == 1
+        assert "answers 404 to GET /interface/swp3/counters" in absent.stderr
