@@ -27,9 +27,9 @@ ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build" / "fuzz"
 COMMITTED = ROOT / "tests" / "fuzz" / "corpus"
 # Longest input in bytes: what the target can use, so that time is not spent on bytes that nothing reads.
-TARGETS = {"packet": 128, "control": 1_200, "frame": 2_000, "channel": 400, "endpoint": 800}
+TARGETS = {"packet": 128, "control": 1_200, "frame": 2_000, "channel": 400, "connect": 400, "endpoint": 800}
 # Committed inputs of a target; if more are needed for equal coverage, the longest stay, which reach furthest.
-COMMITTED_INPUTS = {"packet": 25, "control": 30, "frame": 30, "channel": 30, "endpoint": 65}
+COMMITTED_INPUTS = {"packet": 25, "control": 30, "frame": 30, "channel": 30, "connect": 30, "endpoint": 65}
 # One input that takes longer is a failure: none needs a tenth of it.
 INPUT_LIMIT_S = 10
 
