@@ -62,6 +62,7 @@ class Reader:
         self.target = target
         self.ports: dict[str, PortBuilder] = {}
         self.queue_of: dict[str, dict[int, int]] = {}
+        self.bands: dict[str, int] = {}
 
     def line(self, where: str, line: str) -> None:
         if m := _PRIO.fullmatch(line):
@@ -69,12 +70,12 @@ class Reader:
             if len(bands) != PRIORITIES or max(bands) >= total:
                 raise self.target.fail(where, f"priomap {bands} names a band that is not there")
             self.ports[m[1]] = PortBuilder()
-            self.ports[m[1]].present = set(range(total))
+            self.bands[m[1]] = total
             self.queue_of[m[1]] = {priority: total - 1 - band for priority, band in enumerate(bands)}
         elif (m := _RED.fullmatch(line)) and m[1] in self.ports:
             built, low, high = self.ports[m[1]], int(m[3]), int(m[4])
-            queue, chance = len(built.present) - int(m[2]), round(float(m[5]) * 100)
-            if not 0 < low <= high or not 0 < chance <= 100 or queue not in built.present:
+            queue, chance = self.bands[m[1]] - int(m[2]), round(float(m[5]) * 100)
+            if not 0 < low <= high or not 0 < chance <= 100 or not 0 <= queue < self.bands[m[1]]:
                 raise self.target.fail(where, f"red makes no sense: {low}..{high} at {chance}% in band {m[2]}")
             built.random_detect[queue] = RandomDetect(
                 min_bytes=low,
@@ -93,4 +94,10 @@ class Reader:
             raise self.target.fail(where, f"not a command this target writes: {line!r}")
 
     def behaviour(self) -> Behaviour:
-        return {port: built.build(default_queue=self.queue_of[port][0]) for port, built in self.ports.items()}
+        found = {}
+        for port, built in self.ports.items():
+            # A band that no code point leads to is empty, whatever prio calls it.
+            default = self.queue_of[port][0]
+            built.present = {default, *built.dscp.values(), *built.random_detect}
+            found[port] = built.build(default_queue=default)
+        return found

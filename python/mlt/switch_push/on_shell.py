@@ -151,7 +151,14 @@ class LinuxSwitch(ShellDevice):
 
     def _check(self, generated: Generated) -> None:
         ours = self._there(f"{self._folder}/current")
+        offload = generated.target.platform.facts.offload
         for port in generated.plan.ports:
+            asic = re.search(r" switchid \w+", self._root(f"ip -d link show dev {port} 2>/dev/null || true"))
+            if asic and (offload is None or offload.value == "none"):
+                raise PushError(
+                    f"{self.title}: port {port} is one of a switch ASIC ({asic[0].strip()}), whose forwarded packets "
+                    f"never meet the kernel's queues; --target linux@mlxsw writes what such a driver offloads"
+                )
             try:
                 rows = json.loads(self._root(f"tc -j qdisc show dev {port}") or "[]")
             except ValueError:

@@ -60,6 +60,13 @@ def test_switchdev__prio_at_the_root_and_no_htb() -> None:
     assert detect.limit_bytes is None
 
 
+@pytest.mark.parametrize("platform", ["mlxsw", "mlxsw-spectrum-2", "mlxsw-spectrum-3"])
+def test_switchdev__a_policy_of_fewer_classes_than_queues(platform: str) -> None:
+    """It was "generated text does not mean the policy (please report)": prio's empty bands counted as queues."""
+    generated = generate(small(extra="rounding_tolerance_percent: 25"), f"linux@{platform}")
+    assert [queue.queue for queue in generated.behaviour["swp2"].queues] == [0, 5, 6, 7]
+
+
 def test_switchdev__what_the_driver_does_not_offload_is_refused() -> None:
     with pytest.raises(CannotExpressError, match="forwarded packets bypass them"):
         generate(small(sharing="fair"), "linux@mlxsw")

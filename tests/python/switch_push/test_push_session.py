@@ -11,8 +11,8 @@ from push_lab import SECRET, small
 
 from mlt.switch_push import login, session
 from mlt.switch_push.device import Device, PushError, need
-from mlt.switch_push.on_shell import ShellDevice
-from mlt.switch_push.shell import LocalShell
+from mlt.switch_push.on_shell import LinuxSwitch, ShellDevice
+from mlt.switch_push.shell import LocalShell, Shell
 
 
 class Recorder(Device):
@@ -222,3 +222,29 @@ def test_shell_device__the_watchdog_is_gone_once_confirmed(switch: FileSwitch) -
     time.sleep(2.0)
     assert switch.state.exists()
     switch.undo(generate(small(), "linux"))
+
+
+class Switchdev(Shell):
+    """A machine whose ports belong to a switch ASIC; no such machine is at hand."""
+
+    title = "leaf1"
+
+    def __init__(self) -> None:
+        self.ran: list[str] = []
+
+    def run(self, command: str, *, stdin: str = "") -> str:
+        self.ran.append(command)
+        if command == "id -u":
+            return "0"
+        if command.startswith("ip -d link"):
+            return "9: swp2: <BROADCAST,UP> mtu 1500\n    addrgenmode eui64 portname p2 switchid e41d2dabcdef\n"
+        return "[]" if command.startswith("tc -j") else ""
+
+
+def test_linux__ports_of_a_switch_asic_are_not_given_queues_that_forwarded_packets_bypass() -> None:
+    shell = Switchdev()
+    with pytest.raises(PushError, match=r"switchid e41d2dabcdef.*--target linux@mlxsw"):
+        LinuxSwitch(shell, name="linux").apply(generate(small(), "linux"), None)
+    assert not any("apply.sh" in command for command in shell.ran)
+    LinuxSwitch(shell, name="linux").apply(generate(small(), "linux@mlxsw"), None)
+    assert any("linux.apply.sh" in command for command in shell.ran)
