@@ -1,6 +1,7 @@
 // One receive under way.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <span>
@@ -71,6 +72,16 @@ struct ReceiveState {
   }
   bool is_newer_round(std::uint8_t other) const {
     return machine.phase() == ReceivePhase::k_filling || static_cast<std::int8_t>(other - round) > 0;
+  }
+  // Whether this end of a round, with the newest packet of each path, was said before the newest one known. Rounds are
+  // counted modulo 256, and as many may pass while a stalled connection holds a question back; packet numbers only
+  // grow.
+  bool names_older_packets(std::span<const std::uint32_t> newest_sent) const {
+    for (std::size_t path = 0; path < std::min<std::size_t>(path_count, newest_sent.size()); ++path) {
+      if (last_sequence[path] == 0) continue;
+      if (newest_sent[path] == 0 || is_after(last_sequence[path], newest_sent[path])) return true;
+    }
+    return false;
   }
   std::uint64_t missing_bytes() const { return grid.total_bytes() - received_bytes; }
   // Too large for a core's caches: written past them.

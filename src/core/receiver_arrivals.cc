@@ -183,6 +183,7 @@ bool Receiver::place(TimeNs now, ReceiveState& state, const wire::DataHeader& he
     }
   }
   if ((flags & MLT_FLAG_END_OF_ROUND) != 0 && state.is_newer_round(header.prefix.round) &&
+      !state.names_older_packets({&header.prefix.sequence, 1}) &&
       state.machine.on(ReceiveEvent::k_end_of_round, shared_.counters)) {
     // PROTOCOL 7.4.1: A receiver learns that a round is over from its marker, or from a PROBE without ACK_ONLY ...
     // The marker is the last packet of its round, on the only path: it says what a probe would.
@@ -214,7 +215,9 @@ void Receiver::on_trailing_probe(TimeNs now, TimeNs arrival_ns, std::uint16_t fr
   note_order(*state, prefix.path, prefix.sequence, arrival_ns);
   // A round of which this is the first news is over; one that was answered is answered again only to a probe proper.
   // PROTOCOL 7.4.8: A trailing probe of a round newer than any whose end was seen ends that round like a PROBE ...
-  if (state->is_newer_round(prefix.round)) return take_probe(now, *state, probe, false);
+  if (state->is_newer_round(prefix.round) && !state->names_older_packets({probe.last_sequence, probe.path_count})) {
+    return take_probe(now, *state, probe, false);
+  }
   judge(now, *state);
 }
 
@@ -297,10 +300,11 @@ void Receiver::take_probe(TimeNs now, ReceiveState& state, const wire::Probe& pr
     (by_control ? control_replies_ : replies_).push(reply);
     return judge(now, state);
   }
-  const bool newer = state.is_newer_round(probe.prefix.round);
+  const bool older = state.names_older_packets({probe.last_sequence, probe.path_count});
+  const bool newer = !older && state.is_newer_round(probe.prefix.round);
   // PROTOCOL 7.4.3: A PROBE of an earlier round than the newest known MUST be ignored (stale_control).
   const ReceiveEvent again =
-      probe.prefix.round == state.round ? ReceiveEvent::k_probe_again : ReceiveEvent::k_old_probe;
+      !older && probe.prefix.round == state.round ? ReceiveEvent::k_probe_again : ReceiveEvent::k_old_probe;
   if (!state.machine.on(newer ? ReceiveEvent::k_new_probe : again, shared_.counters)) return;
   if (newer) state.begin_judging(probe.prefix.round, now);
   state.path_count = probe.path_count;

@@ -12,7 +12,7 @@ namespace {
 using base::DurationNs;
 
 // Events without progress, once the faults are over, that no healthy run needs: every timer of every host many times
-// over.
+// over. While a link hands out what it held back until then, every packet fewer under way is progress.
 constexpr std::uint64_t kIdleEventsPerHost = 40'000;
 constexpr std::uint64_t kProgressEvery = 1'024;
 
@@ -45,11 +45,14 @@ class Run {
     const base::TimeNs last = first + scenario_.limit_ns;
     std::uint64_t idle_since = 0;
     std::uint64_t progress = 0;
+    std::uint64_t least_under_way = ~0ULL;
     while (!(scheduled_ == 0 && oracle_.all_ended()) && simulator_.step(last)) {
       if (simulator_.events() % kProgressEvery != 0) continue;
       oracle_.check_limits(false);
       const std::uint64_t now = oracle_.progress();
-      if (now != progress || !quiet_) idle_since = simulator_.events();
+      const std::uint64_t under_way = packets_under_way();
+      if (now != progress || !quiet_ || under_way < least_under_way) idle_since = simulator_.events();
+      if (quiet_) least_under_way = std::min(least_under_way, under_way);
       progress = now;
       if (simulator_.events() - idle_since > kIdleEventsPerHost * simulator_.hosts()) {
         simulator_.fail("rule 7: " + std::to_string(simulator_.events() - idle_since) +
@@ -90,6 +93,11 @@ class Run {
       }
     };
     return config;
+  }
+
+  std::uint64_t packets_under_way() {
+    const Ledger& ledger = simulator_.network().ledger();
+    return ledger.under_way(false).packets + ledger.under_way(true).packets;
   }
 
   void later(base::TimeNs when, std::function<void()> action) {

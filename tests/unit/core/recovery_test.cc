@@ -324,6 +324,57 @@ TEST_CASE("reconnect__answers_of_the_earlier_incarnation_are_not_sent_to_the_new
   CHECK_FALSE(receiver.poll_control(40, *output));
 }
 
+// Rounds are counted modulo 256. A question that a stalled connection held back for more than half of them seems newer
+// than the newest; taken for it, it would make every later one seem older, and the transfer would wait for its time-out
+// (swarm, seed 9378350).
+TEST_CASE("probe__held_back_for_half_the_rounds_is_an_earlier_one") {
+  core::EndpointConfig config;
+  config.rank = 0;
+  config.peers = 2;
+  core::Endpoint receiver(config);
+  core::PeerUp up;
+  up.peer = 1;
+  up.segment_bytes = 1'432;
+  up.window_bytes = 1 << 20;
+  up.early_segments = 64;
+  up.local_cookie = 0xAAAA'0001;
+  up.remote_cookie = 0xBBBB'0000;
+  receiver.on_control(0, up);
+  std::vector<std::byte> buffer(8'000);
+  core::ReceiveRequest request;
+  request.peer = 1;
+  request.data = buffer;
+  request.tag = 3;
+  REQUIRE(receiver.post_recv(0, request) == core::PostStatus::kPosted);
+  auto output = std::make_unique<core::ControlOutput>();
+  base::TimeNs now = 0;
+  const auto is_answered = [&](std::uint8_t round, std::uint32_t newest) {
+    wire::Probe probe;
+    probe.prefix.type = wire::PacketType::kProbe;
+    probe.prefix.cookie = up.local_cookie;
+    probe.prefix.round = round;
+    probe.transfer = {3, 0};
+    probe.total_bytes = 8'000;
+    probe.timestamp_ns = 5;
+    probe.path_count = 1;
+    probe.last_sequence[0] = newest;
+    std::vector<std::byte> bytes(wire::kMaxControlBytes);
+    bytes.resize(wire::encode_probe(probe, bytes.data()));
+    now += base::kSecond;
+    receiver.on_control(now, core::PeerMessage{1, bytes});
+    now += base::kSecond;
+    receiver.on_timeout(now);
+    bool answered = false;
+    while (receiver.poll_control(now, *output)) answered = true;
+    return answered;
+  };
+  CHECK(is_answered(181, 1'000));
+  CHECK_FALSE(is_answered(11, 100));  // 86 rounds on, or 170 ago
+  CHECK(is_answered(182, 1'010));
+  CHECK(is_answered(53, 2'000));  // 127 rounds on
+  CHECK(is_answered(180, 3'000));
+}
+
 TEST_CASE("patient__waits_for_slow_paths_on_a_clean_network") {
   for (const base::DurationNs slow : {20 * kMicrosecond, 200 * kMicrosecond, 500 * kMicrosecond}) {
     for (const bool early : {false, true}) {

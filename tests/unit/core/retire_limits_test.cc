@@ -88,6 +88,30 @@ TEST_CASE("retire__a_tag_in_use_outlives_the_wrap_of_the_floor") {
   }
 }
 
+// 8,192 retirements bring the floor so far from a tag that waited through them that its numbers seem to lie beyond the
+// floor. Forgotten then, it would move the floor by more than half the circle, which the receiver takes for older.
+TEST_CASE("retire__a_tag_that_waited_for_half_the_circle_is_kept") {
+  World world(eager(1));
+  world.timeout_ns = 100'000 * kSecond;
+  std::vector<Transfer*> waiting;
+  for (std::uint64_t tag = 0; tag < 8; ++tag) {
+    waiting.push_back(&world.make(tag));
+    REQUIRE(waiting.back()->post_send() == PostStatus::kPosted);
+  }
+  std::uint64_t next = 1'000;
+  while (world.network.counter(0, Counter::k_retirements_sent) < 8'188) world.use(next++);
+  for (std::uint64_t tag = 0; tag < waiting.size(); ++tag) {
+    CAPTURE(tag);
+    REQUIRE(waiting[tag]->post_receive() == PostStatus::kPosted);
+    REQUIRE(waiting[tag]->run(kSecond));
+    CHECK(waiting[tag]->fault() == "");
+    world.use(next++);
+    world.use(tag);
+  }
+  CHECK(world.network.counter(0, Counter::k_retirements_sent) > 8'194);
+  CHECK(world.network.counter(1, Counter::k_stale_control) == 0);
+}
+
 // A tag that is used so often between two retirements that no floor lies beyond it.
 TEST_CASE("is_far__is_symmetric_and_says_no_to_what_can_be_compared") {
   for (const std::uint32_t base : {0U, 5U, 0x8000'0000U, 0xFFFF'FFF0U}) {
