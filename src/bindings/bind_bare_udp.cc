@@ -28,6 +28,14 @@ std::tuple<std::int64_t, std::int64_t, std::size_t> receive(int fd, const py::ob
   return {received.waited_ns, received.elapsed_ns, received.bytes};
 }
 
+std::size_t all_reduce(int fd, const py::object& tensor, bool is_first, std::uint32_t round, std::size_t payload_bytes,
+                       std::int64_t patience_ns, std::int64_t silence_ns) {
+  const TensorView view(tensor, true, "");
+  const std::span<float> data(reinterpret_cast<float*>(view.data()), view.bytes() / sizeof(float));
+  const py::gil_scoped_release release;
+  return engine::all_reduce_bare_udp(fd, data, is_first, round, payload_bytes, patience_ns, silence_ns);
+}
+
 }  // namespace
 
 void register_bare_udp(py::module_& module) {
@@ -37,6 +45,9 @@ void register_bare_udp(py::module_& module) {
              "Send a tensor in bare datagrams to the connected peer.");
   module.def("bare_udp_receive", &receive, py::arg("fd"), py::arg("tensor"), py::arg("payload_bytes"),
              "Receive what comes of a tensor: nanoseconds to the first datagram, from there to the last, and bytes.");
+  module.def("bare_udp_all_reduce", &all_reduce, py::arg("fd"), py::arg("tensor"), py::arg("is_first"),
+             py::arg("round"), py::arg("payload_bytes"), py::arg("patience_ns"), py::arg("silence_ns"),
+             "Sum a float32 tensor with the connected peer's in place; bytes that came.");
 }
 
 }  // namespace mlt::bindings

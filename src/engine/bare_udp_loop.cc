@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "collective/reduce.h"
 #include "io/os_error.h"
 #include "mlt.h"
 
@@ -38,18 +39,86 @@ std::size_t run_length(std::size_t payload_bytes) {
   return std::min(kMostRun, kMostRunBytes / (kBareUdpHeaderBytes + payload_bytes));
 }
 
-// Fills `vectors` with header and payload in turn, for the datagrams from `first` on; returns how many vectors.
-std::size_t gather(std::span<const std::byte> data, std::size_t payload_bytes, std::size_t first, std::size_t count,
-                   std::vector<std::byte>& headers, std::vector<iovec>& vectors) {
-  for (std::size_t i = 0; i < count; ++i) {
-    const std::uint64_t number = first + i;
-    std::byte* const header = headers.data() + i * kBareUdpHeaderBytes;
-    std::memcpy(header, &number, sizeof number);
-    const std::size_t at = number * payload_bytes;
-    vectors[2 * i] = {header, kBareUdpHeaderBytes};
-    vectors[2 * i + 1] = {const_cast<std::byte*>(data.data()) + at, std::min(payload_bytes, data.size() - at)};
+std::size_t datagrams_of(std::size_t bytes, std::size_t payload_bytes) {
+  return (bytes + payload_bytes - 1) / payload_bytes;
+}
+
+// Sends a tensor run by run, each datagram with its number: the phase in the upper half, its place in the lower.
+class RunSender {
+ public:
+  RunSender(int fd, std::size_t payload_bytes)
+      : fd_(fd),
+        payload_bytes_(payload_bytes),
+        most_(run_length(payload_bytes)),
+        headers_(most_ * kBareUdpHeaderBytes),
+        vectors_(2 * most_) {}
+
+  // The datagrams of `data` from `first` on, as many as one run has; where the next run begins. `first` again if the
+  // socket takes none just now, which only a call with MSG_DONTWAIT says.
+  std::size_t send(std::span<const std::byte> data, std::size_t first, std::uint32_t phase, int flags) {
+    const std::size_t count = std::min(most_, datagrams_of(data.size(), payload_bytes_) - first);
+    gather(data, first, count, phase);
+    alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(std::uint16_t))> control{};
+    msghdr message{};
+    message.msg_iov = vectors_.data();
+    message.msg_iovlen = 2 * count;
+    message.msg_control = control.data();
+    message.msg_controllen = control.size();
+    cmsghdr* const header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = IPPROTO_UDP;
+    header->cmsg_type = UDP_SEGMENT;
+    header->cmsg_len = CMSG_LEN(sizeof(std::uint16_t));
+    const auto segment = static_cast<std::uint16_t>(kBareUdpHeaderBytes + payload_bytes_);
+    std::memcpy(CMSG_DATA(header), &segment, sizeof segment);
+    while (::sendmsg(fd_, &message, flags) < 0) {
+      // An earlier datagram met a closed port, or the interface's queue is full: nothing here repairs either.
+      if (errno == ECONNREFUSED || errno == EINTR) continue;
+      if (errno == ENOBUFS) break;
+      if (errno == EAGAIN || errno == EWOULDBLOCK) return first;
+      fail("send on");
+    }
+    return first + count;
   }
-  return 2 * count;
+
+ private:
+  // Fills the vectors with header and payload in turn.
+  void gather(std::span<const std::byte> data, std::size_t first, std::size_t count, std::uint32_t phase) {
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::uint64_t number = std::uint64_t{phase} << 32 | (first + i);
+      std::byte* const header = headers_.data() + i * kBareUdpHeaderBytes;
+      std::memcpy(header, &number, sizeof number);
+      const std::size_t at = (first + i) * payload_bytes_;
+      vectors_[2 * i] = {header, kBareUdpHeaderBytes};
+      vectors_[2 * i + 1] = {const_cast<std::byte*>(data.data()) + at, std::min(payload_bytes_, data.size() - at)};
+    }
+  }
+
+  int fd_;
+  std::size_t payload_bytes_;
+  std::size_t most_;
+  std::vector<std::byte> headers_;
+  std::vector<iovec> vectors_;
+};
+
+// One receive; 0 bytes if there is nothing now, or nothing came within the socket's receive timeout.
+std::size_t receive_run(int fd, std::span<std::byte> buffer, int flags) {
+  for (;;) {
+    const ssize_t got = ::recv(fd, buffer.data(), buffer.size(), flags);
+    if (got >= 0) return static_cast<std::size_t>(got);
+    if (errno == EAGAIN || errno == EWOULDBLOCK) return 0;
+    if (errno != EINTR && errno != ECONNREFUSED) fail("receive on");
+  }
+}
+
+// Calls `take(number, payload)` for each datagram of a run.
+template <typename Take>
+void for_each_datagram(std::span<const std::byte> run, std::size_t payload_bytes, const Take& take) {
+  for (std::size_t at = 0; at + kBareUdpHeaderBytes < run.size(); at += kBareUdpHeaderBytes + payload_bytes) {
+    std::uint64_t number = 0;
+    std::memcpy(&number, run.data() + at, sizeof number);
+    const std::size_t begin = at + kBareUdpHeaderBytes;
+    take(number, run.subspan(begin, std::min(payload_bytes, run.size() - begin)));
+  }
 }
 
 }  // namespace
@@ -66,63 +135,77 @@ void prepare_bare_udp(int fd, std::int64_t silence_ns) {
 }
 
 void send_bare_udp(int fd, std::span<const std::byte> data, std::size_t payload_bytes) {
-  const std::size_t most = run_length(payload_bytes);
-  const std::size_t datagrams = (data.size() + payload_bytes - 1) / payload_bytes;
-  std::vector<std::byte> headers(most * kBareUdpHeaderBytes);
-  std::vector<iovec> vectors(2 * most);
-  for (std::size_t first = 0; first < datagrams; first += most) {
-    const std::size_t count = std::min(most, datagrams - first);
-    alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(std::uint16_t))> control{};
-    msghdr message{};
-    message.msg_iov = vectors.data();
-    message.msg_iovlen = gather(data, payload_bytes, first, count, headers, vectors);
-    message.msg_control = control.data();
-    message.msg_controllen = control.size();
-    cmsghdr* const header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = IPPROTO_UDP;
-    header->cmsg_type = UDP_SEGMENT;
-    header->cmsg_len = CMSG_LEN(sizeof(std::uint16_t));
-    const auto segment = static_cast<std::uint16_t>(kBareUdpHeaderBytes + payload_bytes);
-    std::memcpy(CMSG_DATA(header), &segment, sizeof segment);
-    while (::sendmsg(fd, &message, 0) < 0) {
-      // An earlier datagram met a closed port, or the interface's queue is full: nothing here repairs either.
-      if (errno == ECONNREFUSED || errno == EINTR) continue;
-      if (errno == ENOBUFS) break;
-      fail("send on");
-    }
-  }
+  RunSender sender(fd, payload_bytes);
+  const std::size_t datagrams = datagrams_of(data.size(), payload_bytes);
+  for (std::size_t next = 0; next < datagrams;) next = sender.send(data, next, 0, 0);
 }
 
 BareUdpReceived receive_bare_udp(int fd, std::span<std::byte> data, std::size_t payload_bytes) {
   (void)run_length(payload_bytes);  // checks it
-  const std::size_t datagrams = (data.size() + payload_bytes - 1) / payload_bytes;
-  const std::size_t step = kBareUdpHeaderBytes + payload_bytes;
+  const std::size_t datagrams = datagrams_of(data.size(), payload_bytes);
   std::array<std::byte, 65'536> buffer;
   BareUdpReceived received;
   const Clock::time_point called = Clock::now();
   Clock::time_point start = called, last = called;
   for (bool over = datagrams == 0; !over;) {
-    const ssize_t got = ::recv(fd, buffer.data(), buffer.size(), 0);
-    if (got < 0 && (errno == EINTR || errno == ECONNREFUSED)) continue;
-    if (got < 0 && errno != EAGAIN && errno != EWOULDBLOCK) fail("receive on");
-    if (got <= 0) break;
+    const std::size_t size = receive_run(fd, buffer, 0);
+    if (size == 0) break;
     if (received.bytes == 0) start = Clock::now();
-    const auto size = static_cast<std::size_t>(got);
-    for (std::size_t at = 0; at + kBareUdpHeaderBytes < size; at += step) {
-      std::uint64_t number = 0;
-      std::memcpy(&number, buffer.data() + at, sizeof number);
-      if (number >= datagrams) continue;  // not of this tensor
-      const std::size_t place = number * payload_bytes;
-      const std::size_t here = std::min({payload_bytes, size - at - kBareUdpHeaderBytes, data.size() - place});
-      std::memcpy(data.data() + place, buffer.data() + at + kBareUdpHeaderBytes, here);
+    for_each_datagram(std::span(buffer).first(size), payload_bytes, [&](std::uint64_t number, auto payload) {
+      if (number >= datagrams) return;  // not of this tensor
+      const std::span<std::byte> place = data.subspan(number * payload_bytes);
+      const std::size_t here = std::min(payload.size(), place.size());
+      std::memcpy(place.data(), payload.data(), here);
       received.bytes += here;
       over = over || number + 1 == datagrams;
-    }
+    });
     last = Clock::now();
   }
   received.waited_ns = std::chrono::nanoseconds(start - called).count();
   received.elapsed_ns = std::chrono::nanoseconds(last - start).count();
   return received;
+}
+
+std::size_t all_reduce_bare_udp(int fd, std::span<float> data, bool is_first, std::uint32_t round,
+                                std::size_t payload_bytes, std::int64_t patience_ns, std::int64_t silence_ns) {
+  const std::span<float> lower = data.first(data.size() / 2), upper = data.subspan(lower.size());
+  const std::span<std::byte> own = std::as_writable_bytes(is_first ? lower : upper);
+  const std::span<std::byte> other = std::as_writable_bytes(is_first ? upper : lower);
+  // First the other half leaves and the own one takes the sum; then the sum leaves, and the other's comes.
+  const std::array<std::span<std::byte>, 2> out{other, own}, in{own, other};
+  std::array<std::size_t, 2> sent{}, arrived{};
+  RunSender sender(fd, payload_bytes);
+  std::array<std::byte, 65'536> buffer;
+  const auto take = [&](std::uint64_t number, std::span<const std::byte> payload) {
+    const std::uint64_t phase = (number >> 32) - std::uint64_t{2} * round;
+    const std::size_t at = static_cast<std::uint32_t>(number) * payload_bytes;
+    if (phase > 1 || at >= in[phase].size()) return;  // not of this tensor
+    const std::size_t here = std::min(payload.size(), in[phase].size() - at);
+    if (phase == 0) {
+      auto* sums = reinterpret_cast<float*>(in[0].data() + at);
+      collective::add_float32({sums, here / sizeof(float)}, payload.data());
+    } else {
+      std::memcpy(in[1].data() + at, payload.data(), here);
+    }
+    arrived[phase] += here;
+  };
+  Clock::time_point last = Clock::now();
+  for (std::size_t phase = 0; phase < 2;) {
+    const std::size_t datagrams = datagrams_of(out[phase].size(), payload_bytes), before = sent[phase];
+    if (before < datagrams) {
+      sent[phase] = sender.send(out[phase], before, 2 * round + static_cast<std::uint32_t>(phase), MSG_DONTWAIT);
+    }
+    const std::size_t size = receive_run(fd, buffer, MSG_DONTWAIT);
+    for_each_datagram(std::span(buffer).first(size), payload_bytes, take);
+    if (sent[phase] == datagrams && arrived[phase] >= in[phase].size()) {
+      ++phase;
+    } else if (size > 0 || sent[phase] > before) {
+      last = Clock::now();
+    } else if (Clock::now() - last > std::chrono::nanoseconds(arrived[0] == 0 ? patience_ns : silence_ns)) {
+      break;
+    }
+  }
+  return arrived[0] + arrived[1];
 }
 
 }  // namespace mlt::engine

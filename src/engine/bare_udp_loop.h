@@ -31,4 +31,11 @@ void send_bare_udp(int fd, std::span<const std::byte> data, std::size_t payload_
 // Until the last datagram of `data`, or silence, which is not counted. Throws mlt::Error.
 BareUdpReceived receive_bare_udp(int fd, std::span<std::byte> data, std::size_t payload_bytes);
 
+// An all-reduce of two ranks in place, as bare: each sends one half and adds to the other what comes, then the sums
+// cross. Sends and receives by turns and spins while there is nothing; both ranks call it with the same `round`, one
+// more each time, and one of them is first. Bytes that came, data.size_bytes() if nothing was lost: it gives up after
+// `patience_ns` before the first datagram, later after `silence_ns` without progress. Throws mlt::Error.
+std::size_t all_reduce_bare_udp(int fd, std::span<float> data, bool is_first, std::uint32_t round,
+                                std::size_t payload_bytes, std::int64_t patience_ns, std::int64_t silence_ns);
+
 }  // namespace mlt::engine

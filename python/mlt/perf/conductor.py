@@ -138,10 +138,13 @@ class Conductor:
         """Start all transports at once; those that can take part, ours first."""
         candidates = [OURS]
         for peer in self._options.peers:
-            if self._options.pattern in peer_class(peer).patterns:
-                candidates.append(peer)
-            else:
+            kind = peer_class(peer)
+            if self._options.pattern not in kind.patterns:
                 self._skip(peer, f"{peer} does not know the pattern {self._options.pattern}")
+            elif self._options.ranks > kind.most_ranks:
+                self._skip(peer, f"{peer} is for {kind.most_ranks} ranks, not {self._options.ranks}")
+            else:
+                candidates.append(peer)
         for peer in candidates:
             for crew in self._all:
                 crew.start(peer)

@@ -44,6 +44,36 @@ def test_round__begins_with_the_first_question_though_it_is_lost() -> None:
     assert outcome.seconds > 0.1  # two silences of 50 ms
 
 
+def test_all_reduce__sums_on_both_sides_round_after_round() -> None:
+    table = [Address("127.0.0.1", free_port()) for _ in range(2)]
+    # An odd number of elements, more than one run, a last datagram that is not full; and one that leaves a half empty.
+    for elements in (300_001, 1):
+        case = Case(pattern="allreduce", bytes=4 * elements, ranks=2)
+        failures: list[str] = []
+        both_open = threading.Barrier(2)
+
+        def rank(
+            number: int, case: Case = case, failures: list[str] = failures, opened: threading.Barrier = both_open
+        ) -> None:
+            peer, buffers = RAW_UDP(place(number), Options(timeout=20)), Buffers(case, number)
+            peer.open(table)
+            opened.wait()
+            try:
+                for _ in range(3):
+                    buffers.before_round(0)
+                    outcome = peer.allreduce(buffers)
+                    if outcome.arrived_bytes != case.bytes or buffers.missing():
+                        failures.append(f"rank {number}: {outcome.arrived_bytes} bytes, {buffers.missing()} missing")
+            finally:
+                peer.close()
+
+        other = threading.Thread(target=rank, args=(1,))
+        other.start()
+        rank(0)
+        other.join()
+        assert not failures
+
+
 def test_payload__as_of_mlt_and_as_asked() -> None:
     for mtu, asked, payload in ((9_000, None, 8_928), (1_500, None, 1_432), (9_000, 4_096, 4_096)):
         table = [Address("127.0.0.1", free_port()) for _ in range(2)]

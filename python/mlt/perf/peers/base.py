@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from mlt.perf.options import PATTERNS, Options
+from mlt.perf.options import MOST_RANKS, PATTERNS, Options
 from mlt.perf.patterns import Buffers
 
 
@@ -52,6 +52,7 @@ class Peer(ABC):
     """One rank of a transport. ``open`` may block until all ranks are there."""
 
     patterns: ClassVar[frozenset[str]] = frozenset(PATTERNS)
+    most_ranks: ClassVar[int] = MOST_RANKS
     # Loss bounds, stop policies and tags mean something to it.
     is_bounded: ClassVar[bool] = False
     # Everything it sends must arrive unchanged; a bare datagram loop promises no such thing.

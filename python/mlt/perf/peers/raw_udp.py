@@ -1,7 +1,7 @@
 """The bare UDP_SEGMENT loop: what kernel UDP carries when nobody checks, orders or paces anything.
 
-A ceiling, not a transport: what is lost stays lost, and the fraction that arrived is shown. Point to point only. A
-round lasts from the first question to the last datagram that came.
+A ceiling, not a transport: what is lost stays lost, and the fraction that arrived is shown. Two ranks only. A p2p round
+lasts from the first question to the last datagram that came; an all-reduce spins.
 """
 
 from __future__ import annotations
@@ -20,13 +20,15 @@ from mlt.perf.problem import PerfError
 
 _ASK = struct.Struct("!I")
 _SILENCE_SECONDS = 0.05
+_SILENCE_NS = round(_SILENCE_SECONDS * 1e9)
 _TRIALS = 100
 
 
 class RawUdp(Peer):
     """Two connected sockets; rank 0 asks with the round's number until something comes."""
 
-    patterns = frozenset({"p2p"})
+    patterns = frozenset({"p2p", "allreduce"})
+    most_ranks = 2
     is_reliable = False
 
     def open(self, table: Sequence[Address]) -> None:
@@ -35,7 +37,7 @@ class RawUdp(Peer):
         self._socket = socket.socket(family_of(own.host), socket.SOCK_DGRAM)
         self._socket.bind((own.host, own.port))
         self._socket.connect((other.host, other.port))
-        _core.bare_udp_prepare(self._socket.fileno(), round(_SILENCE_SECONDS * 1e9))
+        _core.bare_udp_prepare(self._socket.fileno(), _SILENCE_NS)
         self._payload = self.options.segment_bytes or usual_payload(own.host, self.place.mtu)
 
     def incast(self, buffers: Buffers) -> Outcome:
@@ -65,10 +67,18 @@ class RawUdp(Peer):
         raise PerfError(f"rank 1: raw-udp: rank 0 did not ask within {self.options.timeout:g} s", peer=0)
 
     def alltoall(self, buffers: Buffers) -> Outcome:
-        raise NotImplementedError("raw-udp is point to point")
+        raise NotImplementedError("raw-udp knows no all-to-all")
 
     def allreduce(self, buffers: Buffers) -> Outcome:
-        raise NotImplementedError("raw-udp is point to point")
+        self._round += 1
+        rank, patience_ns = self.place.rank, round(self.options.timeout * 1e9)
+        began = time.perf_counter()
+        arrived = _core.bare_udp_all_reduce(
+            self._socket.fileno(), buffers.work, rank == 0, self._round, self._payload, patience_ns, _SILENCE_NS
+        )
+        if not arrived:
+            raise PerfError(f"rank {rank}: raw-udp: no datagram came in {self.options.timeout:g} s", peer=1 - rank)
+        return Outcome(time.perf_counter() - began, 0, arrived)
 
     def close(self) -> None:
         if hasattr(self, "_socket"):
