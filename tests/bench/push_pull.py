@@ -2,9 +2,10 @@
 
     python -P tests/bench/push_pull.py [--bytes 4MB] [--keys 8] [--rounds 20] [--turns 5]
 
-A round moves ``keys`` tensors, all under way at once: one way as sends from the worker to the service, or as push-pulls,
-which bring as much back. Printed as JSON: seconds of each round, and key bytes per second in one direction (median). The
-datapath is what MLT_DATAPATH says; MLT_SPIN_US=0 does without polling. Not a test: no figure here is a promise.
+A round moves ``keys`` tensors, all under way at once: one way as sends from the worker to the service, or as
+push-pulls, which bring as much back. Printed as JSON: seconds of each round, and key bytes per second in one direction
+(median). The datapath is what MLT_DATAPATH says; MLT_SPIN_US=0 does without polling. Not a test: no figure here is a
+promise.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ import time
 from collections.abc import Callable
 
 import numpy as np
+from mlt.switch_configs.units import SIZES, scaled
 
 import mlt
-from mlt.switch_configs.units import SIZES, scaled
 
 WORKER, SERVICE = 0, 1
 _WARM_UP = 3
