@@ -229,9 +229,9 @@ def judge_incast(run: Run, result: dict[str, Any]) -> list[Verdict]:
 def runs() -> list[Run]:
     """All cases, in the order of the table."""
     # One core per side is part of that target; elsewhere a library may use what the machine has.
-    one_way = "--size 64MiB --rounds 15 --segment-bytes 1440 --pin"
-    reduce = "--pattern allreduce --size 1MiB,25MiB --rounds 50 --compare gloo,mpi"
-    paced = "--size 1MB --rounds 250 --rate 1gbit --compare gloo"
+    one_way = "--size 64MiB --rounds 15 --segment-bytes 1440 --pin --datapath udp"
+    reduce = "--pattern allreduce --size 1MiB,25MiB --rounds 50 --datapath udp --compare gloo,mpi"
+    paced = "--size 1MB --rounds 250 --rate 1gbit --datapath udp --compare gloo"
     bounds = "--rounds 100 --loss-bound 0,0.1 --compare gloo"
     bed = {"hosts": HOSTS, "rate": "200mbit", "buffer": "256KiB"}
     found = [

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/mtu_search.h"
 #include "sim/oracle_contents.h"
 
 namespace mlt::sim {
@@ -143,9 +144,11 @@ void Oracle::check_end(const Operation& operation, const Completion& completion)
   }
 }
 
-// Whether some link ever lost this send's longest datagram for its length (12.6.5, 18.1.5).
+// Whether some link ever lost this send's longest datagram for its length, or carried it though the search, whose steps
+// are of 8 bytes, found less (12.6.5, 18.1.5).
 bool Oracle::may_be_too_long(const Operation& operation) const {
-  return operation.kind == CompletionKind::kSend && longest_datagram(operation) > shortest_link_bytes_;
+  const std::uint32_t found = shortest_link_bytes_ - shortest_link_bytes_ % core::MtuSearch::kStepBytes;
+  return operation.kind == CompletionKind::kSend && longest_datagram(operation) > found;
 }
 
 std::uint32_t Oracle::longest_datagram(const Operation& operation) const {
