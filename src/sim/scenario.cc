@@ -6,6 +6,7 @@
 #include "sim/scenario_late.h"
 #include "sim/scenario_retirement.h"
 #include "sim/scenario_short.h"
+#include "sim/scenario_window.h"
 
 namespace mlt::sim {
 
@@ -414,6 +415,7 @@ Scenario draw_scenario(std::uint64_t seed, Draw draw) {
   if (draw >= Draw::kFourth) draw_late(scenario);
   if (draw >= Draw::kFifth) draw_short_links(scenario);
   if (draw >= Draw::kFifth) draw_retirement(scenario);
+  if (draw >= Draw::kFifth) widen_window(scenario);
   scenario.limit_ns = scenario.quiet_ns + 12 * kSecond;
   return scenario;
 }

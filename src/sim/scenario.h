@@ -21,7 +21,7 @@ struct Accident {
     kPartition,   // a and b can't reach each other (one way or both) for a while
     kLinkDown,    // edge a, down for a while
     kGrayLink,    // edge a loses `amount` of its packets for a while
-    kSlowLink,    // edge a runs at `amount` of its rate for a while
+    kSlowLink,    // edge a runs at `amount` of its rate for a while; of two at once the slower counts
     kDisconnect,  // a and b lose their control connection and make a new one
     kCrash,       // a: host; its process dies and starts again after a while
     kBlackHole,   // edge a: data only is lost, or control datagrams only (amount 0 or 1)

@@ -1,0 +1,54 @@
+#include "sim/scenario_window.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+namespace mlt::sim {
+
+namespace {
+
+using base::DurationNs;
+
+// Windows are not always full, and what is lost is sent again: a quarter of the timeout leaves time for both.
+constexpr DurationNs kPartOfTimeout = 4;
+
+// Between two hosts as far apart as any, over the slowest path, as late as links and hosts may be without a fault.
+DurationNs longest_round_trip_ns(const Scenario& scenario) {
+  const Fabric& fabric = scenario.fabric;
+  const DurationNs core_links = scenario.shape == Shape::kStar ? 0 : scenario.shape == Shape::kDumbbell ? 1 : 2;
+  double slowest = 1;
+  for (const double delay : scenario.spine_delay) slowest = std::max(slowest, delay);
+  const auto core_ns = static_cast<DurationNs>(static_cast<double>(fabric.core_link.propagation_ns) * slowest);
+  const DurationNs one_way_ns = 2 * (fabric.host_link.propagation_ns + fabric.host_link.jitter_ns) +
+                                core_links * (core_ns + fabric.core_link.jitter_ns) + scenario.wake_up_most_ns;
+  return 2 * one_way_ns;
+}
+
+// The most that one host sends to another, as the sender counts it against its window (PROTOCOL 6.3.1).
+std::uint64_t most_sent_bytes(const Scenario& scenario) {
+  const std::uint32_t segment = scenario.simulator.segment_bytes;
+  std::map<std::pair<std::uint16_t, std::uint16_t>, std::uint64_t> sent;
+  std::uint64_t most = 0;
+  for (const Exchange& exchange : scenario.exchanges) {
+    std::uint64_t& bytes = sent[{exchange.send.host, exchange.send.peer}];
+    bytes += std::uint64_t{core::SegmentGrid(exchange.send.bytes, segment).count()} * (segment + MLT_DATA_HEADER_BYTES);
+    most = std::max(most, bytes);
+  }
+  return most;
+}
+
+}  // namespace
+
+// A window is sent once per round trip. Transfers of one class leave in the order of their posts, so a short one whose
+// receive is posted early waits for all before it, and its time must not be up by then.
+void widen_window(Scenario& scenario) {
+  const DurationNs time_ns = scenario.simulator.host.endpoint.operation_timeout_ns / kPartOfTimeout;
+  const double round_trips = static_cast<double>(time_ns) / static_cast<double>(longest_round_trip_ns(scenario));
+  const auto bytes = static_cast<double>(most_sent_bytes(scenario));
+  while (static_cast<double>(scenario.simulator.window_bytes) * round_trips < bytes) {
+    scenario.simulator.window_bytes *= 2;
+  }
+}
+
+}  // namespace mlt::sim
