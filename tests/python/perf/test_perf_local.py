@@ -79,7 +79,7 @@ def test_local__bare_loop_and_rate(tmp_path: Path) -> None:
 def test_local__all_compares_with_what_is_there_and_names_the_rest(tmp_path: Path) -> None:
     out, plot = tmp_path / "out.json", tmp_path / "deep" / "out.png"
     done = perf(
-        "--local", "--pattern", "allreduce", "--size", "8KB,64KB", "--rounds", "5", "--compare", "all",
+        "--local", "--ranks", "3", "--pattern", "allreduce", "--size", "8KB,64KB", "--rounds", "5", "--compare", "all",
         "--json", str(out), "--plot", str(plot),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -87,7 +87,7 @@ def test_local__all_compares_with_what_is_there_and_names_the_rest(tmp_path: Pat
     ran = {row["peer"] for row in found["results"]}
     skipped = {one["peer"]: one["why"] for one in found["skipped"]}
     assert {"mlt", "tcp", "gloo"} <= ran
-    assert "does not know the pattern" in skipped["raw-udp"]
+    assert skipped["raw-udp"] == "raw-udp is for 2 ranks, not 3"
     assert ran | set(skipped) == {"mlt", "tcp", "gloo", "mpi", "raw-udp"}
     assert all(f"not compared with {peer}" in done.stdout for peer in skipped)
     assert plot.read_bytes().startswith(b"\x89PNG")
