@@ -8,7 +8,7 @@
 #   make mutants plants faults in the core and demands that the swarm catches each
 #   make fuzz    every fuzz target for FUZZ_SECONDS (60) each; says how to replay what it finds
 #   make bench   the benchmarks
-#   make targets what mlt must reach beside its peers, measured (docs/results/line-rate.md); five minutes, as root
+#   make targets what mlt must reach beside its peers, measured (docs/results/line-rate.md); eight minutes, as root
 #   make attacks  attacks a running job from a host of its own (docs/results/attacks.md); three minutes, as root
 #   make chaos    real ranks in a bad network, judged by the oracle; CHAOS_ARGS="--seconds 600" writes docs/results/chaos.md
 #   make night   the long forms of what .ci/run does in short: swarm, micro-swarm, mutants, chaos, fuzzing; some eight hours
@@ -125,7 +125,7 @@ bench: $(VENV)/.wheel
 	$(BIN)/python -m pytest tests/bench --benchmark-only --benchmark-disable-gc -p no:timeout -s
 
 targets: $(VENV)/.wheel
-	$(BIN)/python tools/targets.py $(TARGETS_ARGS)
+	$(BIN)/python tools/targets $(TARGETS_ARGS)
 
 attacks: $(VENV)/.wheel
 	$(BIN)/python tools/attacks $(ATTACKS_ARGS)

@@ -33,7 +33,7 @@ from mlt.secret import own_secret
 
 END_SECONDS = 3.0
 LOG_TAIL_LINES, LOG_TAIL_BYTES = 8, 4_096
-MPI = "mpi"
+MPI, MPI_SHM = "mpi", "mpi-shm"
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class LocalCrew(Crew):
     def start(self, peer: str) -> None:
         missing = peer_class(peer).missing()
         whole = set(self.ranks) == set(range(self._options.ranks))
-        if peer == MPI and not whole:  # whether it is installed or not
+        if peer in (MPI, MPI_SHM) and not whole:  # whether it is installed or not
             missing = "mpirun starts its ranks itself, which mlt perf asks of it on one machine only (--local)"
         if missing is not None:
             self._events.put(Event(self.ranks[0], peer, {"kind": "missing", "text": missing}))
@@ -103,8 +103,11 @@ class LocalCrew(Crew):
         server.bind(f"{self._name}-{peer}")
         server.listen(len(self.ranks))
         threading.Thread(target=self._accept, args=(server, peer), daemon=True).start()
-        if peer == MPI:
-            self._spawn(peer, self.ranks, launch_command(len(self.ranks), self._interface(), self._agent(peer, None)))
+        if peer in (MPI, MPI_SHM):
+            agent = self._agent(peer, None)
+            shared = peer == MPI_SHM
+            command = launch_command(len(self.ranks), self._interface(), agent, shared_memory=shared)
+            self._spawn(peer, self.ranks, command)
             return
         for rank in self.ranks:
             self._spawn(peer, (rank,), [sys.executable, *self._agent(peer, rank)])

@@ -18,7 +18,7 @@ from mlt.perf.problem import BadOptionError
 from mlt.switch_configs.units import RATES, SIZES, scaled
 
 PATTERNS = ("p2p", "incast", "alltoall", "allreduce")
-PEERS = ("tcp", "gloo", "mpi", "raw-udp")
+PEERS = ("tcp", "gloo", "mpi", "mpi-shm", "raw-udp")
 ALL = "all"
 OURS = "mlt"
 STOPS = ("patient", "eager")

@@ -88,7 +88,7 @@ def test_local__all_compares_with_what_is_there_and_names_the_rest(tmp_path: Pat
     skipped = {one["peer"]: one["why"] for one in found["skipped"]}
     assert {"mlt", "tcp", "gloo"} <= ran
     assert skipped["raw-udp"] == "raw-udp is for 2 ranks, not 3"
-    assert ran | set(skipped) == {"mlt", "tcp", "gloo", "mpi", "raw-udp"}
+    assert ran | set(skipped) == {"mlt", "tcp", "gloo", "mpi", "mpi-shm", "raw-udp"}
     assert all(f"not compared with {peer}" in done.stdout for peer in skipped)
     assert plot.read_bytes().startswith(b"\x89PNG")
 

@@ -57,7 +57,7 @@ def test_parse_rate__reads_units_and_refuses() -> None:
         ({"loss_bounds": ()}, "loss bounds"),
         ({"loss_bounds": (0.1, 0.1)}, "each one once"),
         ({"stop": "never"}, "stop 'never'"),
-        ({"compare": ("udt",)}, "compare 'udt': one of tcp, gloo, mpi, raw-udp, all"),
+        ({"compare": ("udt",)}, "compare 'udt': one of tcp, gloo, mpi, mpi-shm, raw-udp, all"),
         ({"segment_bytes": 100}, "segment of 100 bytes"),
         ({"paths": 0}, "0 paths"),
         ({"io_threads": 3}, "3 I/O threads: mlt has no I/O threads any more"),

@@ -1,4 +1,4 @@
-"""``tools/targets.py``: what it makes of a result, met or missed, without measuring anything."""
+"""``tools/targets``: what it makes of a result, met or missed, without measuring anything."""
 
 from __future__ import annotations
 
@@ -15,13 +15,19 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @pytest.fixture(scope="module")
 def targets() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("mlt_targets", ROOT / "tools" / "targets.py")
+    sys.path.insert(0, str(ROOT / "tools" / "targets"))  # as running the folder does
+    spec = importlib.util.spec_from_file_location("mlt_targets", ROOT / "tools" / "targets" / "__main__.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def judging(targets: ModuleType) -> ModuleType:
+    return sys.modules["judging"]
 
 
 def row(label: str, size: int, seconds: list[float], **more: Any) -> dict[str, Any]:
@@ -38,14 +44,14 @@ def run_of(targets: ModuleType, name: str) -> Any:
     return next(run for run in targets.runs() if run.name == name)
 
 
-def test_speed_ratio__is_the_median_of_turns(targets: ModuleType) -> None:
+def test_speed_ratio__is_the_median_of_turns(judging: ModuleType) -> None:
     # The machine is slower from turn to turn; in each of them ours is twice as fast, but for one.
     theirs = row("gloo", 8, [2.0, 4.0, 6.0, 8.0, 10.0])
     ours = row("mlt p=0", 8, [1.0, 2.0, 3.0, 4.0, 50.0])
-    assert targets.speed_ratio(ours, theirs) == 2.0
+    assert judging.speed_ratio(ours, theirs) == 2.0
 
 
-@pytest.mark.parametrize(("seconds", "met"), [(0.9, [True, True]), (1.2, [True, False]), (1.4, [False, False])])
+@pytest.mark.parametrize(("seconds", "met"), [(0.9, [True, True]), (1.14, [False, True]), (1.4, [False, False])])
 def test_one_way__both_ratios(targets: ModuleType, seconds: float, met: list[bool]) -> None:
     size = 64 << 20
     rows = [row("mlt p=0", size, [seconds] * 5), row("raw-udp", size, [1.0] * 5), row("gloo", size, [1.5] * 5)]
@@ -53,20 +59,49 @@ def test_one_way__both_ratios(targets: ModuleType, seconds: float, met: list[boo
     assert [one.met for one in found] == met
 
 
-@pytest.mark.parametrize(("p99", "met"), [(5.8, [True, True]), (6.0, [False, True]), (10.0, [False, False])])
-def test_ring__holds_p99_against_the_wire(targets: ModuleType, p99: float, met: list[bool]) -> None:
+@pytest.mark.parametrize(("p99", "met"), [(6.3, True), (6.5, False)])
+def test_ring__holds_p99_against_the_wire(targets: ModuleType, judging: ModuleType, p99: float, met: bool) -> None:
     samples = [0.004] * 98 + [p99 / 1e3] * 2
     rows = [row(f"mlt p={bound}", 64 << 10, samples) for bound in ("0", "0.1")]
     found = targets.judge_ring(run_of(targets, "ring-64k-loss-1"), {"results": rows})
-    assert [one.met for one in found] == met
+    assert [one.met for one in found] == [met, met]
     assert all("64 KiB" in one.case and "loss 1%" in one.case for one in found)
-    large = [row(f"mlt p={bound}", 1 << 20, [0.0725] * 100) for bound in ("0", "0.1")]
+    large = [row(f"mlt p={bound}", 1 << 20, [seconds] * 100) for bound, seconds in (("0", 0.078), ("0.1", 0.079))]
     found = targets.judge_ring(run_of(targets, "ring-1m-loss-1"), {"results": large})
     assert all("1024 KiB" in one.case for one in found)
-    assert sorted(one.met for one in found) == [False, True]  # 1.15 and 1.3 times 62.9 ms
+    assert [one.met for one in found] == [False, True]  # p = 0.1 first; 1.15 times 68.1 ms is 78.3
     with pytest.raises(AssertionError):  # one of the two bounds was not measured
         targets.judge_ring(run_of(targets, "ring-64k-loss-1"), {"results": rows[:1]})
-    assert targets.ring_limit_seconds(64 << 10) == pytest.approx(3.93e-3, rel=1e-2)
+    # 1.5 tensors, each 1,432 bytes of which take 1,538 on the wire and a tenth of an acknowledgement of 118.
+    assert judging.ring_limit_seconds(64 << 10) == pytest.approx(4.256e-3, rel=1e-3)
+
+
+def test_all_reduce__in_time_or_as_fast_as_open_mpi(targets: ModuleType) -> None:
+    times = {64: 21e-6, 64 << 10: 50e-6, 1 << 20: 300e-6, 25 << 20: 8e-3}
+    mpi = {64: 1e-6, 64 << 10: 55e-6, 1 << 20: 290e-6, 25 << 20: 10.1e-3}
+    rows = [row("mlt p=0", size, [took] * 5) for size, took in times.items()]
+    rows += [row("mpi", size, [took] * 5) for size, took in mpi.items()]
+    found = targets.judge_all_reduce(run_of(targets, "all-reduce"), {"results": rows})
+    # 64 B has its 20 us; 64 KiB may take as long as Open MPI; 1 MiB must be faster; 25 MiB within 0.8 of its time.
+    assert [one.met for one in found] == [False, True, False, True]
+
+
+def test_asleep__ahead_at_every_size(targets: ModuleType, judging: ModuleType) -> None:
+    run = run_of(targets, "all-reduce-asleep")
+    assert run.command.startswith("MLT_SPIN_US=0 mlt perf --local")
+    rows = [row("mlt p=0", size, [1.0] * 5) for size in judging.SIZES]
+    rows += [row("tcp", size, [0.9 if size == 64 else 1.1] * 5) for size in judging.SIZES]
+    found = targets.judge_asleep(run, {"results": rows})
+    assert [one.met for one in found] == [False, True, True, True]
+
+
+def test_push_pull__beside_one_way(targets: ModuleType) -> None:
+    run = run_of(targets, "push-pull")
+    assert (
+        run.command == "MLT_DATAPATH=udp python -P tests/bench/push_pull.py --bytes 4MB --keys 8 --rounds 50 --turns 5"
+    )
+    (found,) = targets.judge_push_pull(run, {"bytes_per_second": {"one_way": 2e9, "push_pull": 1.7e9}})
+    assert (found.met, found.ratio) == (True, "0.85")
 
 
 @pytest.mark.parametrize(("worst", "met"), [(0.11, True), (0.13, False), (0.31, False)])

@@ -13,6 +13,7 @@ _MODULES = {
     "tcp": "mlt.perf.peers.tcp",
     "gloo": "mlt.perf.peers.gloo",
     "mpi": "mlt.perf.peers.mpi",
+    "mpi-shm": "mlt.perf.peers.mpi",
     "raw-udp": "mlt.perf.peers.raw_udp",
 }
 

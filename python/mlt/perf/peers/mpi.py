@@ -1,6 +1,7 @@
-"""Open MPI over its TCP transport, through mpi4py; its processes are started by mpirun.
+"""Open MPI through mpi4py; its processes are started by mpirun.
 
-Its shared memory is left out on purpose: between machines there is none, and this compares networks.
+``mpi`` has its TCP transport alone: between machines there is no shared memory. ``mpi-shm`` has whatever it takes between
+ranks of one machine, to hold beside mlt's own shared memory.
 """
 
 from __future__ import annotations
@@ -68,12 +69,13 @@ class Mpi(Peer):
             self._mpi.Finalize()
 
 
-def launch_command(ranks: int, interface: str, agent: Sequence[str]) -> list[str]:
-    """mpirun for ``ranks`` agents on this machine."""
+def launch_command(ranks: int, interface: str, agent: Sequence[str], *, shared_memory: bool = False) -> list[str]:
+    """mpirun for ``ranks`` agents on this machine, which talk over TCP on ``interface`` or through shared memory."""
     command = ["mpirun", "-n", str(ranks), "--oversubscribe", "--bind-to", "none"]
     if os.geteuid() == 0:
         command.append("--allow-run-as-root")
-    settings = {"btl": "tcp,self", "btl_tcp_if_include": interface, "mpi_yield_when_idle": "1"}
+    transport = {"btl": "^tcp"} if shared_memory else {"btl": "tcp,self", "btl_tcp_if_include": interface}
+    settings = {**transport, "mpi_yield_when_idle": "1"}
     for name, value in settings.items():
         command += ["--mca", name, value]
     return [*command, sys.executable, *agent]

@@ -1,0 +1,205 @@
+"""Measure what ``mlt`` must reach beside its peers, and write docs/results/line-rate.md, .json and the pictures.
+
+    python tools/targets            # all cases: eight minutes; the testbed's need root
+    python tools/targets --only loopback
+
+Every case is one ``mlt perf``, or one program of tests/bench: what is compared takes turns, and a figure is a ratio
+within that run. A target that was missed is written down as missed; this ends with 0 unless a measurement failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from judging import (
+    HOSTS,
+    TURNS,
+    Judge,
+    Run,
+    Verdict,
+    judge_all_reduce,
+    judge_asleep,
+    judge_cpu,
+    judge_incast,
+    judge_one_way,
+    judge_push_pull,
+    judge_ring,
+    judge_shared_memory,
+    untagged,
+)
+
+from mlt.testbed import Testbed, make, runner
+from mlt.testbed.requirements import problems
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "docs" / "results"
+PERF = [sys.executable, "-m", "mlt.cli.main", "perf"]
+
+
+def runs() -> list[Run]:
+    """All cases, in the order of the table."""
+    # One core per side is part of that target; elsewhere a library may use what the machine has.
+    one_way = "--size 64MiB --rounds 15 --segment-bytes 1440 --pin --datapath udp"
+    reduce = "--pattern allreduce --size 64b,64KiB,1MiB,25MiB"
+    paced = "--size 1MB --rounds 250 --rate 1gbit --datapath udp --compare gloo"
+    bounds = "--rounds 100 --loss-bound 0,0.1 --compare gloo"
+    bed = {"hosts": HOSTS, "rate": "200mbit", "buffer": "256KiB"}
+    found = [
+        _run("one-way", f"{one_way} --compare gloo,raw-udp", judge_one_way),
+        _run("one-way-untagged", f"{one_way} --compare gloo,raw-udp --tags none", untagged(judge_one_way)),
+        _run("all-reduce", f"{reduce} --datapath udp --compare tcp,gloo,mpi,raw-udp", judge_all_reduce),
+        replace(
+            _run("all-reduce-asleep", f"{reduce} --datapath udp --compare tcp,gloo", judge_asleep),
+            environment=(("MLT_SPIN_US", "0"),),
+        ),
+        _run("all-reduce-shm", f"{reduce} --compare mpi-shm", judge_shared_memory),
+        replace(
+            _run("push-pull", "--bytes 4MB --keys 8 --rounds 50", judge_push_pull),
+            environment=(("MLT_DATAPATH", "udp"),),
+            program="tests/bench/push_pull.py",
+        ),
+        _run("cpu", paced, judge_cpu),
+        _run("cpu-untagged", f"{paced} --tags none", untagged(judge_cpu)),
+    ]
+    # Of 100 short rounds the second worst would be the p99, and chance would choose it.
+    short = "--pattern allreduce --size 64KiB --rounds 1000 --loss-bound 0,0.1 --compare gloo"
+    for loss in ("0%", "0.1%", "1%"):
+        lossy, number = {**bed, "loss": loss}, loss.rstrip("%")
+        found.append(_run(f"ring-64k-loss-{number}", short, judge_ring, lossy))
+        found.append(_run(f"ring-1m-loss-{number}", f"--pattern allreduce --size 1MiB {bounds}", judge_ring, lossy))
+    shallow = {**bed, "buffer": "64KiB"}
+    found.append(_run("incast", f"--pattern incast --size 1MiB {bounds}", judge_incast, shallow))
+    return found
+
+
+def _run(name: str, perf: str, judge: Judge, testbed: dict[str, Any] | None = None) -> Run:
+    return Run(name, [*perf.split(), "--turns", str(TURNS)], judge, testbed)
+
+
+# Running
+
+
+def perform(run: Run, folder: Path) -> dict[str, Any]:
+    """Run it; the result as ``mlt perf`` wrote it. Raises SystemExit with its last words if it fails."""
+    out, picture = folder / f"{run.name}.json", folder / f"{run.name}.png"
+    words = [*run.perf, "--json", str(out), "--plot", str(picture)]
+    if run.testbed is None:
+        command = [*PERF, "--local", *words]
+        if run.program:
+            command = [sys.executable, "-P", str(ROOT / run.program), *run.perf]
+        environment = {**os.environ, **dict(run.environment)}
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+        code, said = done.returncode, done.stdout + done.stderr
+        if run.program and not code:
+            out.write_text(done.stdout, encoding="utf-8")
+    else:
+        lines: list[str] = []
+        shape = {key: value for key, value in run.testbed.items() if value != "0%"}
+        with Testbed(**shape) as bed:
+            outcome = runner.run(
+                bed, [*PERF, *words], write=lambda rank, line: lines.append(f"[{rank}] {line.decode()}")
+            )
+        code, said = outcome.code, "\n".join(lines)
+    if code:
+        raise SystemExit(f"{run.command}\nended with exit code {code}:\n{said[-3000:]}")
+    found: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))
+    return found
+
+
+def without_samples(result: dict[str, Any]) -> dict[str, Any]:
+    """For the file that is kept: thousands of samples are in the picture."""
+    if "results" not in result:  # of a program of its own
+        return {key: value for key, value in result.items() if key != "seconds"}
+    return {
+        **result,
+        "results": [{k: v for k, v in row.items() if k != "samples_seconds"} for row in result["results"]],
+    }
+
+
+def markdown(verdicts: Sequence[Verdict], done: Sequence[Run], skipped: Sequence[str], load: float) -> str:
+    """The page. ``load``: of the machine before anything of this began."""
+    met, judged = sum(one.met is True for one in verdicts), sum(one.met is not None for one in verdicts)
+    lines = [
+        "# Against the peers: what was asked for, and what was measured",
+        "",
+        f"Written by `make targets` on {datetime.now(timezone.utc):%Y-%m-%d %H:%M} UTC: {os.cpu_count()} shared cores, "
+        f"Linux {platform.release()}. {met} of {judged} targets met.",
+        *_busy(load),
+        f"A ratio of speeds is the median of {TURNS} turns, in each of which every transport ran beside the others",
+        "(to the bare UDP loop, the quotient of the medians of the whole run);",
+        "percentiles stand on all rounds of a run. [perf.md](../perf.md) says how they are taken, and where the time",
+        "of missed targets goes.",
+        "",
+        "| case | measured | ratio | target | met | run |",
+        "|---|---|---|---|---|---|",
+    ]
+    words = {True: "yes", False: "**no**", None: "-"}
+    lines += [
+        f"| {v.case} | {v.measured} | {v.ratio} | {v.target or '-'} | {words[v.met]} | {v.run} |" for v in verdicts
+    ]
+    lines += ["", *(f"Not measured: {text}." for text in skipped), "", "| run | command |", "|---|---|"]
+    lines += [f"| {run.name} | `{run.command}` |" for run in done]
+    lines += ["", *(f"![{run.name}](line-rate-{run.name}.png)" for run in done if not run.program), ""]
+    return "\n".join(lines)
+
+
+def _busy(load: float) -> list[str]:
+    cores = os.cpu_count() or 1
+    if load < 0.5 * cores:
+        return []
+    return [
+        f"**The load was {load:.0f} on {cores} cores when this began**: times against the wire are those of a machine",
+        "short of CPU. Ratios between transports, and CPU per GB, suffer less.",
+    ]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=("loopback", "testbed"), help="a part of the cases")
+    parser.add_argument("--output", type=Path, default=RESULTS, help="folder of what is written")
+    options = parser.parse_args()
+    missing = problems(make({"hosts": HOSTS}))
+    load = os.getloadavg()[0]
+    skipped = ["Horovod (it is no transport of mlt perf)"]
+    verdicts: list[Verdict] = []
+    done: list[Run] = []
+    kept: dict[str, Any] = {"schema": 1, "runs": {}}
+    options.output.mkdir(parents=True, exist_ok=True)
+    for run in runs():
+        part = "loopback" if run.testbed is None else "testbed"
+        if options.only not in (None, part):
+            continue
+        if part == "testbed" and missing:
+            skipped.append(f"{run.name} ({'; '.join(missing)})")
+            continue
+        print(run.command, flush=True)
+        with tempfile.TemporaryDirectory() as folder:
+            result = perform(run, Path(folder))
+            if not run.program:
+                picture = (Path(folder) / f"{run.name}.png").read_bytes()
+                (options.output / f"line-rate-{run.name}.png").write_bytes(picture)
+        found = run.judge(run, result)
+        for one in found:
+            print(f"  {one.case}: {one.measured}; {one.ratio} (target {one.target or '-'}): {one.met}", flush=True)
+        verdicts += found
+        done.append(run)
+        kept["runs"][run.name] = {"command": run.command, **without_samples(result)}
+    kept |= {"verdicts": [vars(one) for one in verdicts], "load_before": load}
+    (options.output / "line-rate.md").write_text(markdown(verdicts, done, skipped, load), encoding="utf-8")
+    (options.output / "line-rate.json").write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,274 @@
+"""What is asked of a run, and what its result comes to: one verdict for each line of the table."""
+
+from __future__ import annotations
+
+import shlex
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mlt.perf.options import format_size
+
+TURNS = 5
+HOSTS, RATE_BITS = 4, 200_000_000
+KIB, MIB = 1 << 10, 1 << 20
+SIZES = (64, 64 * KIB, MIB, 25 * MIB)
+# Of a full packet on Ethernet: payload, and everything that takes time on the wire (headers, FCS, preamble, gap).
+PAYLOAD_BYTES, WIRE_BYTES = 1_432, 1_538
+# An acknowledgement of one path, for every ten packets of the other direction (PROTOCOL.md 4.6, 7.2.4).
+ACK_WIRE_BYTES, PACKETS_PER_ACK = 52 + 66, 10
+# Half of TCP's least retransmission timeout: a round this far above the median waited for a timer.
+GAP_SECONDS = 0.1
+
+Row = dict[str, Any]
+Judge = Callable[["Run", dict[str, Any]], list["Verdict"]]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One line of the table. ``met`` None: nothing to hold it against."""
+
+    case: str
+    measured: str
+    ratio: str
+    target: str
+    met: bool | None
+    run: str
+
+
+@dataclass(frozen=True)
+class Run:
+    """One ``mlt perf``; ``testbed`` None: over loopback. ``judge`` turns its result into verdicts.
+
+    ``program``: a file that is run instead of ``mlt perf``, and prints its result as JSON.
+    """
+
+    name: str
+    perf: Sequence[str]
+    judge: Judge
+    testbed: dict[str, Any] | None = None
+    environment: tuple[tuple[str, str], ...] = ()
+    program: str = ""
+
+    @property
+    def command(self) -> str:
+        """What a person would type for it."""
+        given = [f"{name}={value}" for name, value in self.environment]
+        if self.program:
+            return shlex.join([*given, "python", "-P", self.program, *self.perf])
+        words = ["mlt", "perf", *self.perf] if self.testbed is not None else ["mlt", "perf", "--local", *self.perf]
+        words = [*given, *words]
+        if self.testbed is not None:
+            bed = [item for key, value in self.testbed.items() for item in (f"--{key}", str(value))]
+            words = ["mlt", "testbed", "run", *bed, "--", *words]
+        return shlex.join(words)
+
+
+# Reading a result
+
+
+def row_of(result: dict[str, Any], label: str, size: int) -> Row | None:
+    """A transport's row at a size; None if it was skipped."""
+    return next((row for row in result["results"] if row["label"] == label and row["bytes"] == size), None)
+
+
+def turn_medians(row: Row) -> list[float]:
+    """The median round time of each turn; transports' turns of one number lie beside each other in time."""
+    samples, turns = row["samples_seconds"], min(TURNS, len(row["samples_seconds"]))
+    edges = [len(samples) * turn // turns for turn in range(turns + 1)]
+    return [statistics.median(samples[edges[i] : edges[i + 1]]) for i in range(turns)]
+
+
+def speed_ratio(ours: Row, theirs: Row) -> float:
+    """How many times as fast as theirs: the median over the turns of the ratio within each."""
+    pairs = zip(turn_medians(ours), turn_medians(theirs), strict=True)
+    return statistics.median(their / our for our, their in pairs)
+
+
+def microseconds(row: Row) -> float:
+    return float(row["seconds"]["p50"]) * 1e6
+
+
+def gbit(row: Row) -> str:
+    return f"{row['goodput_bits_per_second'] / 1e9:.1f}"
+
+
+def ring_limit_seconds(size: int) -> float:
+    """What a ring's all-reduce takes on the wire: payload, headers and acknowledgements, no processing.
+
+    Acknowledgements of what a host receives leave through the port through which it sends.
+    """
+    per_payload_byte = (WIRE_BYTES + ACK_WIRE_BYTES / PACKETS_PER_ACK) / PAYLOAD_BYTES
+    return 2 * (HOSTS - 1) / HOSTS * size * per_payload_byte * 8 / RATE_BITS
+
+
+# Judging
+
+
+def judge_one_way(run: Run, result: dict[str, Any]) -> list[Verdict]:
+    size = 64 * MIB
+    ours, verdicts = row_of(result, "mlt p=0", size), []
+    assert ours is not None
+    for name, label, least in (("raw-udp", "bare UDP loop", 0.9), ("gloo", "gloo", 1.3)):
+        theirs = row_of(result, name, size)
+        if theirs is not None:
+            ratio = speed_ratio(ours, theirs)
+            if name == "raw-udp":
+                # Its rounds are of what arrived: the quotient of the whole run's medians, not the median by turn.
+                ratio = ours["goodput_bits_per_second"] / theirs["goodput_bits_per_second"]
+            measured = f"mlt {gbit(ours)}, {label} {gbit(theirs)} Gbit/s"
+            verdicts.append(
+                Verdict(
+                    "64 MiB one way, loopback, 1,440 B",
+                    measured,
+                    f"{ratio:.2f}",
+                    f">= {least}",
+                    ratio >= least,
+                    run.name,
+                )
+            )
+    return verdicts
+
+
+def untagged(judge: Judge) -> Judge:
+    """The same without tagging by magnitude, to see what that costs: for information, against no target."""
+
+    def judge_all(run: Run, result: dict[str, Any]) -> list[Verdict]:
+        return [replace(one, case=f"{one.case}, untagged", target="", met=None) for one in judge(run, result)]
+
+    return judge_all
+
+
+def _beside(run: Run, result: dict[str, Any], size: int, name: str, least: float | None) -> list[Verdict]:
+    """Our speed over that of ``name``, against ``least``; None: for information."""
+    ours, theirs = row_of(result, "mlt p=0", size), row_of(result, name, size)
+    assert ours is not None
+    if theirs is None:
+        return []
+    ratio = speed_ratio(ours, theirs)
+    if name == "raw-udp":
+        ratio = ours["goodput_bits_per_second"] / theirs["goodput_bits_per_second"]  # as in judge_one_way
+    measured = f"mlt {microseconds(ours):,.0f}, {name} {microseconds(theirs):,.0f} us"
+    met = None if least is None else ratio > least if least == 1 else ratio >= least
+    target = "" if least is None else "> 1" if least == 1 else f">= {least:g}"
+    return [Verdict(_case(run, size), measured, f"{ratio:.2f}", target, met, run.name)]
+
+
+def _within(run: Run, result: dict[str, Any], size: int, most_us: float, peer: str = "") -> Verdict:
+    """Our median time against ``most_us``, or that of ``peer`` if it is longer."""
+    ours, theirs = row_of(result, "mlt p=0", size), row_of(result, peer, size)
+    assert ours is not None
+    took = microseconds(ours)
+    most = max(most_us, 0.0 if theirs is None else microseconds(theirs))
+    target = f"<= {most_us:,g} us" + (f" or {peer}'s" if peer else "")
+    return Verdict(_case(run, size), f"mlt {took:,.0f} us", f"{took / most_us:.2f}", target, took <= most, run.name)
+
+
+def _case(run: Run, size: int) -> str:
+    what = {"all-reduce": "UDP", "all-reduce-asleep": "UDP, nobody polls", "all-reduce-shm": "shared memory"}[run.name]
+    return f"all-reduce of {format_size(size)}, 2 ranks, {what}"
+
+
+def judge_all_reduce(run: Run, result: dict[str, Any]) -> list[Verdict]:
+    small, middle, large, huge = SIZES
+    verdicts = [_within(run, result, small, 20), _within(run, result, middle, 46, "mpi")]
+    verdicts += _beside(run, result, large, "mpi", 1)
+    # 0.8 of its time at most
+    verdicts += _beside(run, result, huge, "mpi", 1.25)
+    for size in SIZES:
+        for name in ("tcp", "gloo", "raw-udp"):
+            verdicts += _beside(run, result, size, name, None)
+    return verdicts
+
+
+def judge_asleep(run: Run, result: dict[str, Any]) -> list[Verdict]:
+    return [one for size in SIZES for name in ("tcp", "gloo") for one in _beside(run, result, size, name, 1)]
+
+
+def judge_shared_memory(run: Run, result: dict[str, Any]) -> list[Verdict]:
+    verdicts = [_within(run, result, size, most) for size, most in zip(SIZES, (3.0, 20.0, 100.0, 7_000.0), strict=True)]
+    for size in SIZES:
+        verdicts += _beside(run, result, size, "mpi-shm", None if size < 64 * KIB else 1)
+    return verdicts
+
+
+def judge_push_pull(run: Run, result: dict[str, Any]) -> list[Verdict]:
+    one_way, push_pull = (result["bytes_per_second"][kind] for kind in ("one_way", "push_pull"))
+    ratio = push_pull / one_way
+    measured = f"push-pull {push_pull * 8e-9:.1f}, one way {one_way * 8e-9:.1f} Gbit/s of keys in one direction"
+    case = "push-pull of 4 MB keys, one worker, one service, loopback, UDP"
+    return [Verdict(case, measured, f"{ratio:.2f}", ">= 0.8", ratio >= 0.8, run.name)]
+
+
+def judge_cpu(run: Run, result: dict[str, Any]) -> list[Verdict]:
+    ours, theirs = row_of(result, "mlt p=0", 10**6), row_of(result, "gloo", 10**6)
+    if ours is None or theirs is None:
+        return []
+    mine, others = ours["cpu_seconds_per_gigabyte"], theirs["cpu_seconds_per_gigabyte"]
+    rate = ours["achieved_bits_per_second"] / 1e9
+    measured = f"mlt {mine:.2f}, gloo {others:.2f} CPU s/GB (mlt carried {rate:.2f} Gbit/s)"
+    return [
+        Verdict(
+            "CPU per GB, 1 MB rounds offered at 1 Gbit/s",
+            measured,
+            f"{mine / others:.2f}",
+            "<= 0.7",
+            mine <= 0.7 * others,
+            run.name,
+        )
+    ]
+
+
+def judge_ring(run: Run, result: dict[str, Any]) -> list[Verdict]:
+    assert run.testbed is not None
+    verdicts = []
+    for size, most in ((64 * KIB, 1.5), (MIB, 1.15)):
+        if all(row["bytes"] != size for row in result["results"]):
+            continue  # the other size has a run of its own
+        limit = ring_limit_seconds(size)
+        case = f"all-reduce of {size // KIB} KiB, {HOSTS} hosts, 200 Mbit/s, loss {run.testbed['loss']}"
+        for label in ("mlt p=0.1", "mlt p=0"):
+            ours = row_of(result, label, size)
+            assert ours is not None
+            p50, p99 = ours["seconds"]["p50"], ours["seconds"]["p99"]
+            measured = f"{label}: p50 {p50 * 1e3:.1f}, p99 {p99 * 1e3:.1f} ms"
+            verdicts.append(
+                Verdict(
+                    case,
+                    measured,
+                    f"{p99 / limit:.2f}",
+                    f"p99 <= {most} x {limit * 1e3:.1f} ms",
+                    p99 <= most * limit,
+                    run.name,
+                )
+            )
+        gloo = row_of(result, "gloo", size)
+        if gloo is not None:
+            p50, p99 = gloo["seconds"]["p50"], gloo["seconds"]["p99"]
+            measured = f"gloo: p50 {p50 * 1e3:.1f}, p99 {p99 * 1e3:.1f} ms"
+            verdicts.append(Verdict(case, measured, f"{p99 / limit:.2f}", "", None, run.name))
+    return verdicts
+
+
+def judge_incast(run: Run, result: dict[str, Any]) -> list[Verdict]:
+    verdicts = []
+    for label in ("mlt p=0", "mlt p=0.1", "gloo"):
+        row = row_of(result, label, MIB)
+        if row is None:
+            continue
+        p50, p99, worst = row["seconds"]["p50"], row["seconds"]["p99"], max(row["samples_seconds"])
+        measured = f"{label}: p50 {p50 * 1e3:.0f}, p99 {p99 * 1e3:.0f}, worst {worst * 1e3:.0f} ms"
+        met = p99 <= 1.2 * p50 and worst - p50 < GAP_SECONDS
+        target = "p99 / p50 <= 1.2, no gap of 100 ms" if label != "gloo" else ""
+        verdicts.append(
+            Verdict(
+                "incast 3:1 of 1 MiB, 64 KiB buffers",
+                measured,
+                f"{p99 / p50:.2f}",
+                target,
+                met if target else None,
+                run.name,
+            )
+        )
+    return verdicts
