@@ -25,7 +25,7 @@ DurationNs longest_round_trip_ns(const Scenario& scenario) {
   return 2 * one_way_ns;
 }
 
-// The most that one host sends to another, as the sender counts it against its window (PROTOCOL 6.3.1).
+// The most that one host sends to another, as the sender counts it against its window (clause 6.3.1).
 std::uint64_t most_sent_bytes(const Scenario& scenario) {
   const std::uint32_t segment = scenario.simulator.segment_bytes;
   std::map<std::pair<std::uint16_t, std::uint16_t>, std::uint64_t> sent;

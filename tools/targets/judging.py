@@ -14,10 +14,11 @@ TURNS = 5
 HOSTS, RATE_BITS = 4, 200_000_000
 KIB, MIB = 1 << 10, 1 << 20
 SIZES = (64, 64 * KIB, MIB, 25 * MIB)
-# Of a full packet on Ethernet: payload, and everything that takes time on the wire (headers, FCS, preamble, gap).
-PAYLOAD_BYTES, WIRE_BYTES = 1_432, 1_538
+# Of a full packet: payload, and what the testbed's links count (mlt's, UDP's, IP's and Ethernet's headers; preamble, FCS
+# and gap, 24 bytes on a real wire, are not there).
+PAYLOAD_BYTES, FRAME_BYTES = 1_432, 1_514
 # An acknowledgement of one path, for every ten packets of the other direction (PROTOCOL.md 4.6, 7.2.4).
-ACK_WIRE_BYTES, PACKETS_PER_ACK = 52 + 66, 10
+ACK_FRAME_BYTES, PACKETS_PER_ACK = 52 + 42, 10
 # Half of TCP's least retransmission timeout: a round this far above the median waited for a timer.
 GAP_SECONDS = 0.1
 
@@ -99,7 +100,7 @@ def ring_limit_seconds(size: int) -> float:
 
     Acknowledgements of what a host receives leave through the port through which it sends.
     """
-    per_payload_byte = (WIRE_BYTES + ACK_WIRE_BYTES / PACKETS_PER_ACK) / PAYLOAD_BYTES
+    per_payload_byte = (FRAME_BYTES + ACK_FRAME_BYTES / PACKETS_PER_ACK) / PAYLOAD_BYTES
     return 2 * (HOSTS - 1) / HOSTS * size * per_payload_byte * 8 / RATE_BITS
 
 

@@ -59,21 +59,21 @@ def test_one_way__both_ratios(targets: ModuleType, seconds: float, met: list[boo
     assert [one.met for one in found] == met
 
 
-@pytest.mark.parametrize(("p99", "met"), [(6.3, True), (6.5, False)])
+@pytest.mark.parametrize(("p99", "met"), [(6.2, True), (6.3, False)])
 def test_ring__holds_p99_against_the_wire(targets: ModuleType, judging: ModuleType, p99: float, met: bool) -> None:
     samples = [0.004] * 98 + [p99 / 1e3] * 2
     rows = [row(f"mlt p={bound}", 64 << 10, samples) for bound in ("0", "0.1")]
     found = targets.judge_ring(run_of(targets, "ring-64k-loss-1"), {"results": rows})
     assert [one.met for one in found] == [met, met]
     assert all("64 KiB" in one.case and "loss 1%" in one.case for one in found)
-    large = [row(f"mlt p={bound}", 1 << 20, [seconds] * 100) for bound, seconds in (("0", 0.078), ("0.1", 0.079))]
+    large = [row(f"mlt p={bound}", 1 << 20, [seconds] * 100) for bound, seconds in (("0", 0.0765), ("0.1", 0.0775))]
     found = targets.judge_ring(run_of(targets, "ring-1m-loss-1"), {"results": large})
     assert all("1024 KiB" in one.case for one in found)
-    assert [one.met for one in found] == [False, True]  # p = 0.1 first; 1.15 times 68.1 ms is 78.3
+    assert [one.met for one in found] == [False, True]  # p = 0.1 first; 1.15 times 66.9 ms is 77.0
     with pytest.raises(AssertionError):  # one of the two bounds was not measured
         targets.judge_ring(run_of(targets, "ring-64k-loss-1"), {"results": rows[:1]})
-    # 1.5 tensors, each 1,432 bytes of which take 1,538 on the wire and a tenth of an acknowledgement of 118.
-    assert judging.ring_limit_seconds(64 << 10) == pytest.approx(4.256e-3, rel=1e-3)
+    # 1.5 tensors, each 1,432 bytes of which take a frame of 1,514 and a tenth of an acknowledgement's of 94.
+    assert judging.ring_limit_seconds(64 << 10) == pytest.approx(4.183e-3, rel=1e-3)
 
 
 def test_all_reduce__in_time_or_as_fast_as_open_mpi(targets: ModuleType) -> None:
