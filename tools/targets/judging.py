@@ -14,7 +14,7 @@ TURNS = 5
 HOSTS, RATE_BITS = 4, 200_000_000
 KIB, MIB = 1 << 10, 1 << 20
 SIZES = (64, 64 * KIB, MIB, 25 * MIB)
-# Of a full packet: payload, and what the testbed's links count: mlt's, UDP's, IP's and Ethernet's headers. Preamble, FCS
+# Of a full packet: payload, and what the testbed's links count (headers of mlt, UDP, IP and Ethernet). Preamble, FCS
 # and gap, 24 bytes on a real wire, are not there.
 PAYLOAD_BYTES, FRAME_BYTES = 1_432, 1_514
 # An acknowledgement of one path, for every ten packets of the other direction (PROTOCOL.md 4.6, 7.2.4).
