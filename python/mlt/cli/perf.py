@@ -66,7 +66,9 @@ def perf(
         int | None, typer.Option(help="Timed rounds per size; default: 1000, 200 or 20, by size.")
     ] = None,
     turns: Annotated[int, typer.Option(help="The transports take turns this many times at each size.")] = 5,
-    compare: Annotated[str, typer.Option(help="Others to run: of tcp,gloo,mpi,mpi-shm,raw-udp, or all that are there.")] = "",
+    compare: Annotated[
+        str, typer.Option(help="Others to run: of tcp,gloo,mpi,mpi-shm,raw-udp, or all that are there.")
+    ] = "",
     loss_bound: Annotated[str, typer.Option(help="Fraction that mlt may give up; several with commas.")] = "0",
     stop: Annotated[Stop, typer.Option(help="When mlt gives up what is missing.")] = Stop.patient,
     tags: Annotated[

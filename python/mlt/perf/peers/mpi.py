@@ -1,7 +1,7 @@
 """Open MPI through mpi4py; its processes are started by mpirun.
 
-``mpi`` has its TCP transport alone: between machines there is no shared memory. ``mpi-shm`` has whatever it takes between
-ranks of one machine, to hold beside mlt's own shared memory.
+``mpi`` has its TCP transport alone: between machines there is no shared memory. ``mpi-shm`` has whatever it takes
+between ranks of one machine, to hold beside mlt's own shared memory.
 """
 
 from __future__ import annotations
