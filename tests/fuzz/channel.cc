@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <array>
 
+#include "control_channel.h"
 #include "input.h"
 #include "io/control_channel.h"
 #include "io/proof.h"
@@ -17,6 +18,7 @@
 namespace {
 
 using namespace mlt;
+using fuzz::frame_of;
 
 constexpr std::uint16_t kWorld = 4;
 constexpr std::uint64_t kJob = 7;
@@ -59,13 +61,6 @@ io::ControlOptions options() {
   options.max_message_bytes = 1'024;
   options.outgoing_limit_bytes = 8'192;
   return options;
-}
-
-std::vector<std::byte> frame_of(std::uint8_t type, std::span<const std::byte> payload) {
-  std::vector<std::byte> frame(io::kFrameHeaderBytes);
-  io::encode_frame_header({static_cast<std::uint32_t>(payload.size()), type}, frame.data());
-  frame.insert(frame.end(), payload.begin(), payload.end());
-  return frame;
 }
 
 // A hello that would be accepted, but for one byte changed where `damage` says (beyond its end: none).
