@@ -17,6 +17,8 @@ concept RateController =
       // A report that arrived at `now` tells of so many bytes, of headers and payload, that the peer was not known to
       // have. Before the report's sample.
       { controller.on_delivered(now, bytes) } -> std::same_as<void>;
+      // Most of a round of many packets must be sent again.
+      { controller.on_round_lost() } -> std::same_as<void>;
       // A round-trip sample of a data packet.
       { controller.on_rtt_sample(now, rtt_ns) } -> std::same_as<void>;
       // Current sending rate; positive.

@@ -31,6 +31,9 @@ struct SendState {
   std::uint8_t round = 0;
   std::uint32_t critical_segments = 0;
   std::uint64_t repaired_segments = 0;
+  std::uint32_t sent_in_round = 0;     // packets
+  std::uint32_t sent_in_previous = 0;  // packets of the round before; 0: its loss has been acted on
+  std::uint32_t asked_again = 0;       // segments of these that its bitmap asks for
   std::array<std::uint64_t, kMaxBitmapChunks / 64> merged_chunks{};  // of the bitmap that started this round
 
   bool receiver_ready = false;       // known to be posted: no limit on what is sent blindly

@@ -77,6 +77,7 @@ class Sender {
   void forget_blind(SendState& state);
   void mark_ready(SendState& state);
   void merge(SendState& state, const wire::BitmapMessage& bitmap);
+  void slow_down_if_lost(SendState& state, std::uint32_t added);
   // `event` is what ends it. False, and counted, if the transfer is not under way.
   bool finish(TimeNs now, SendState& state, SendEvent event, CompletionStatus status);
   void give_up(TimeNs now, SendState& state, SendEvent event, CompletionStatus status);

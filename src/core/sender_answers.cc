@@ -1,6 +1,7 @@
 // What the receiver says: ACK, BITMAP, STOP. Paper sections 4.2.1 and 4.2.3.
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 #include "core/sender.h"
 
@@ -10,6 +11,8 @@ namespace {
 
 // Longer than a host with something to do keeps an answer.
 constexpr DurationNs kLongestHoldNs = base::kMillisecond;
+// Packets: the loss of fewer says little about the rate.
+constexpr std::uint32_t kLeastJudgedRound = 64;
 
 CompletionStatus completion_status(wire::StopStatus status) {
   switch (status) {
@@ -226,6 +229,8 @@ void Sender::on_bitmap(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const 
   if (event == SendEvent::k_bitmap) {
     base::BitmapView(state.merged_chunks.data(), kMaxBitmapChunks).clear_all();
     ++state.round;
+    state.sent_in_previous = std::exchange(state.sent_in_round, 0);
+    state.asked_again = 0;
     state.probe_ns = base::kNever;
     state.probe_due = false;
     probes_due_.clear(slot_of(state));
@@ -249,8 +254,24 @@ void Sender::merge(SendState& state, const wire::BitmapMessage& bitmap) {
   }
   merged.set(chunk);
   state.pending_count += added;
+  slow_down_if_lost(state, added);
   state.restart_passes();
   link_work(state);
+}
+
+// Where a port or a slow host holds less than a round, what is beyond is dropped, and few packets are left to be
+// sampled.
+void Sender::slow_down_if_lost(SendState& state, std::uint32_t added) {
+  // PROTOCOL 11.2.13: When a BITMAP asks again for more than half of a round of 64 packets or more, the rate is halved,
+  //     once per round ...
+  state.asked_again += added;
+  if (state.sent_in_previous < kLeastJudgedRound || 2 * std::uint64_t{state.asked_again} <= state.sent_in_previous)
+    return;
+  state.sent_in_previous = 0;
+  Peer& peer = shared_.peers[state.request.peer];
+  if (peer.holds_back) return;
+  peer.rate->on_round_lost();
+  shared_.counters.add(Counter::k_rounds_lost);
 }
 
 void Sender::on_stop(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wire::Stop& stop) {

@@ -73,6 +73,7 @@ void Sender::fill_run(TimeNs now, SendState& state, std::uint32_t segment, std::
     if (MLT_DATA_HEADER_BYTES + length > run.datagram_bytes) break;
     state.pending.clear(segment);
     --state.pending_count;
+    ++state.sent_in_round;
     // PROTOCOL 4.4.4: Sequence numbers count the packets and trailing probes to a peer on a path, over all transfers;
     //     the first is 1, a repair gets a new one ...
     header.prefix.sequence = peer.spray.next_sequence(path);

@@ -99,6 +99,10 @@ class Timely {
   // The peer reports so many bytes, of headers and payload, that it was not known to have; when the report arrived.
   void on_delivered(base::TimeNs arrival_ns, std::uint64_t bytes) { delivered_.on_delivered(arrival_ns, bytes); }
 
+  // PROTOCOL 11.2.13: ... the rate is halved ...
+  // Who is heard of so little gets few samples, or none.
+  void on_round_lost() { set_rate(rate_ / 2); }
+
   void on_rtt_sample(base::TimeNs now, base::DurationNs rtt_ns) {
     update_base(now, rtt_ns);
     // PROTOCOL 11.2.12: ... over a round trip and the time of 20 packets at the current rate at least ...

@@ -520,6 +520,39 @@ TEST_CASE("rate__a_slow_link_is_shared_without_collapse") {
   CHECK(goodput > 0.5 * 1.25e8);
 }
 
+TEST_CASE("rate__is_halved_once_for_every_round_of_which_most_was_lost") {
+  struct Case {
+    std::size_t segments;
+    unsigned rounds;       // that lose packets
+    unsigned lost_of_ten;  // packets of these
+    std::uint64_t counted;
+  };
+  for (const Case& one : {Case{200, 1, 5, 0}, Case{200, 1, 6, 1}, Case{200, 3, 9, 3}, Case{1'000, 2, 9, 2},
+                          Case{60, 1, 9, 0}, Case{20'000, 1, 6, 1}, Case{20'000, 1, 4, 0}}) {
+    CAPTURE(one.segments);
+    CAPTURE(one.lost_of_ten);
+    NetworkConfig config;
+    config.endpoint.timely.line_rate_bytes_per_second = 1.25e9;
+    VirtualNetwork network(config);
+    unsigned sent[3] = {};
+    network.drop_if = [&](const Flight& f) {
+      const auto round = static_cast<unsigned>(f.bytes[3]);
+      if (f.type != wire::PacketType::kData || f.from != 0 || round >= one.rounds) return false;
+      // The first of ten arrive, the last too: a report of them comes soon.
+      const unsigned place = sent[round]++ % 10;
+      return place > 0 && place <= one.lost_of_ten;
+    };
+    Transfer transfer(network, one.segments * kSegment);
+    transfer.post();
+    network.run_for(kMicrosecond);
+    REQUIRE(transfer.run(10 * kSecond));
+    CHECK(transfer.fault() == "");
+    CHECK(network.counter(0, Counter::k_rounds_lost) == one.counted);
+    if (one.counted == 0) CHECK(network.endpoint(0).rate_bytes_per_second(1) > 0.8 * 1.25e9);
+    if (one.segments <= 200 && one.counted == 1) CHECK(network.endpoint(0).rate_bytes_per_second(1) < 0.6 * 1.25e9);
+  }
+}
+
 // ---- probes --------------------------------------------------------------------------------------------------------
 
 TEST_CASE("probe__is_repeated_ever_more_slowly_while_nobody_answers") {
