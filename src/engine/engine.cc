@@ -322,8 +322,7 @@ void check_push_pull(Impl& impl, const engine::Operation& operation, const PushP
     impl.refuse(operation, ErrorCode::kConfig, "layer must be below layers, and layers positive");
   }
   for (const std::uint16_t service : impl.services) {
-    if (impl.loop.peer_state(service) == engine::PeerState::kUp) continue;
-    impl.refuse(operation, ErrorCode::kPeerFailed, "summation service: " + impl.loop.peer_error(service), service);
+    impl.check_connected(operation, service, "the summation service is not connected");
   }
 }
 

@@ -63,10 +63,7 @@ OperationId post(Impl& impl, collective::CollectiveRequest request, const std::s
     impl.refuse(operation, ErrorCode::kBuffer, problem);
   }
   for (const std::uint16_t rank : request.ranks) {
-    if (rank == own || impl.loop.peer_state(rank) == engine::PeerState::kUp) continue;
-    const std::string cause = impl.loop.peer_error(rank);
-    impl.refuse(operation, ErrorCode::kPeerFailed,
-                "rank " + std::to_string(rank) + " is not connected" + (cause.empty() ? "" : " (" + cause + ")"), rank);
+    if (rank != own) impl.check_connected(operation, rank, "rank " + std::to_string(rank) + " is not connected");
   }
   operation.lent = lent;
   const OperationId id = impl.begin(std::move(operation)).id;

@@ -29,6 +29,15 @@ class Engine::Impl {
     fail(code, operation.name() + " was refused: " + why, peer);
   }
 
+  // `absent` says what it means for the operation that `peer` is not there; the reason follows where one is known.
+  void check_connected(const engine::Operation& operation, std::uint16_t peer, const std::string& absent) {
+    if (loop.peer_state(peer) == engine::PeerState::kUp) return;
+    // Closing takes the peers down: a post that saw the engine open a moment ago is told of the close, not of a peer.
+    if (closed) refuse(operation, ErrorCode::kClosed, "the context is closed");
+    const std::string cause = loop.peer_error(peer);
+    refuse(operation, ErrorCode::kPeerFailed, absent + (cause.empty() ? "" : " (" + cause + ")"), peer);
+  }
+
   // Everything about a transfer that can be judged before it is handed over.
   void check(const engine::Operation& operation) {
     const std::uint16_t peer = operation.peer;
@@ -39,10 +48,7 @@ class Engine::Impl {
              peer);
     }
     if (closed) refuse(operation, ErrorCode::kClosed, "the context is closed");
-    if (loop.peer_state(peer) != engine::PeerState::kUp) {
-      const std::string cause = loop.peer_error(peer);
-      refuse(operation, ErrorCode::kPeerFailed, cause.empty() ? "the peer is not connected" : cause, peer);
-    }
+    check_connected(operation, peer, "the peer is not connected");
     if (operation.tag >= collective::kCollectiveTagBit) {
       refuse(operation, ErrorCode::kConfig, "a tag is below 2^63");
     }
