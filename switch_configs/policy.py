@@ -20,8 +20,9 @@ from typing import Annotated, Any, Literal
 import yaml
 from mlt.switch_configs.errors import PolicyError, SwitchConfigError
 from mlt.switch_configs.platforms import parse_spec
-from mlt.switch_configs.units import RATES, SIZES, scaled
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema, field_validator
+
+from mlt._shared.units import RATES, SIZES, scaled
 
 DSCP_VALUES = 64
 # RFC 2474 (class selectors), 2597 (assured forwarding), 3246 (ef), 5865 (voice-admit), 8622 (le).

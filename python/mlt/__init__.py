@@ -11,15 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mlt import errors, priority
-    from mlt.collectives import (
-        PushPull,
-        PushPullHandle,
-        PushPullResult,
-    )
-    from mlt.completion import (
-        Completion,
-        Operation,
-    )
     from mlt.context import (
         Context,
     )
@@ -44,14 +35,21 @@ if TYPE_CHECKING:
         UnknownPeerError,
         WaitTimeoutError,
     )
-    from mlt.faults import (
+    from mlt.operation import (
+        Completion,
+        Operation,
+    )
+    from mlt.options.faults import (
         Faults,
     )
     from mlt.priority import (
         SegmentGrid,
         SegmentTags,
     )
-    from mlt.summation import (
+    from mlt.push_pull import (
+        PushPull,
+        PushPullHandle,
+        PushPullResult,
         SummationService,
     )
 
@@ -61,27 +59,27 @@ __version__ = "0.1.0"
 _LAZY: dict[str, str] = {
     "CancelledError": "mlt.errors",
     "ClosedError": "mlt.errors",
-    "Completion": "mlt.completion",
+    "Completion": "mlt.operation",
     "ConfigError": "mlt.errors",
     "Context": "mlt.context",
     "ErrorCode": "mlt.errors",
-    "Faults": "mlt.faults",
+    "Faults": "mlt.options.faults",
     "InvalidBufferError": "mlt.errors",
     "LimitError": "mlt.errors",
     "MltError": "mlt.errors",
-    "Operation": "mlt.completion",
+    "Operation": "mlt.operation",
     "OperationTimeoutError": "mlt.errors",
     "PeerFailedError": "mlt.errors",
     "PeerMismatchError": "mlt.errors",
     "PortInUseError": "mlt.errors",
-    "PushPull": "mlt.collectives",
-    "PushPullHandle": "mlt.collectives",
-    "PushPullResult": "mlt.collectives",
+    "PushPull": "mlt.push_pull",
+    "PushPullHandle": "mlt.push_pull",
+    "PushPullResult": "mlt.push_pull",
     "RendezvousError": "mlt.errors",
     "SegmentGrid": "mlt.priority",
     "SegmentTags": "mlt.priority",
     "SizeMismatchError": "mlt.errors",
-    "SummationService": "mlt.summation",
+    "SummationService": "mlt.push_pull",
     "SystemCallError": "mlt.errors",
     "TransferError": "mlt.errors",
     "TypeMismatchError": "mlt.errors",

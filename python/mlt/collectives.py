@@ -1,205 +1,242 @@
-"""Push-pull: workers push tensors to the summation services and pull the averages back (paper appendix A; BytePS)."""
+"""Collectives of a group of ranks: all-reduce, all-to-all and gather, as methods of ``Context``.
+
+Every member calls the same collectives with the same ``ranks``, in the same order; several may be under way at once.
+"""
 
 from __future__ import annotations
 
-import threading
-import time
-import weakref
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, cast
 
-from mlt.callbacks import Callbacks
-from mlt.completion import Operation
-from mlt.context import Context
-from mlt.errors import ConfigError, UnknownOperationError, WaitTimeoutError, from_status
+from mlt import _core
+from mlt.errors import ConfigError, InvalidBufferError
+from mlt.operation import Completion, Kind, Operation
 
 if TYPE_CHECKING:
-    from mlt import _core
-
-MAX_KEY = 2**40
-# How long ``poll_cq`` has on its thread to tell a handle what it took.
-SETTLE_SECONDS = 5.0
-
-_services_lock = threading.Lock()
+    from mlt.context import Context
+    from mlt.job.configuration import JobConfig
 
 
-@dataclass(frozen=True, slots=True)
-class PushPullResult:
-    """How a push-pull ended. ``missing_bytes`` of this worker's push did not arrive; the result itself is complete.
+class GroupCollectives:
+    """What ``Context`` inherits. ``post_*`` starts a collective, the plain name waits for its end too."""
 
-    ``repairs`` counts segments sent again, both ways; ``elapsed_ns`` runs from the call to the completion.
-    """
+    _config: JobConfig
+    _workers: tuple[int, ...]
+    _engine: _core.Engine
 
-    key: int
-    name: str | None
-    bytes: int
-    missing_bytes: int
-    repairs: int
-    elapsed_ns: int
-
-    @property
-    def loss_fraction(self) -> float:
-        """Missing bytes over all bytes of this worker's push; 0 for an empty tensor."""
-        return self.missing_bytes / self.bytes if self.bytes else 0.0
-
-
-class PushPullHandle(Operation):
-    """A push-pull under way: an operation whose ``wait`` returns a ``PushPullResult``, any number of times.
-
-    Like every operation it counts among the context's ``max_operations`` until its completion was taken: wait for it,
-    add a callback, or call ``Context.poll_cq``.
-    """
-
-    __slots__ = ("__weakref__", "_native", "_waiting", "name")
-
-    def __init__(self, context: Context, key: int, name: str | None) -> None:
-        super().__init__(0, "push_pull", -1, key, context)
-        self.name = name
-        # Held by the thread that waits in the native library; others wait for that thread.
-        self._waiting = threading.Lock()
-        self._native: _core.Completion | None = None
-
-    @property
-    def key(self) -> int:
-        """What names the tensor."""
-        return self._tag
-
-    def done(self) -> bool:
-        """Whether it ended, well or not."""
-        return self._native is not None or super().done()
-
-    def wait(self, timeout: float | None = None) -> PushPullResult:  # type: ignore[override]
-        """Block until it ended; other Python threads run meanwhile.
-
-        Raises the TransferError of a failed one, WaitTimeoutError if ``timeout`` seconds passed first (it goes on).
-        """
-        native = self._native or self._take(timeout)
-        if native is None:
-            raise WaitTimeoutError(f"{self}: not done after {timeout:g} s; it goes on")
-        if native.failed:
-            raise from_status(native.status, f"{self}: {native.error}", native.failed_peer)
-        return PushPullResult(
-            key=self._tag,
-            name=self.name,
-            bytes=native.total_bytes,
-            missing_bytes=native.missing_bytes,
-            repairs=native.repaired_segments,
-            elapsed_ns=native.elapsed_ns,
-        )
-
-    def settle(self, native: _core.Completion) -> None:
-        """Its completion was taken, by the thread that calls this."""
-        self._native = native
-        super().settle(native)
-
-    @property
-    def is_told(self) -> bool:
-        """Whether whoever takes its completion tells it, so that callbacks may be added at any time."""
-        return True
-
-    def taken(self) -> _core.Completion | None:
-        """Its completion, if it was told."""
-        return self._native
-
-    def _take(self, timeout: float | None) -> _core.Completion | None:
-        if self._watch is not None:
-            return self._watch.wait(self, timeout)
-        Callbacks.refuse_to_wait(self)
-        start = time.monotonic()
-        if not self._waiting.acquire(timeout=-1 if timeout is None else max(timeout, 0)):
-            return self._native
-        try:
-            if self._native is not None:
-                return self._native
-            left = None if timeout is None else max(timeout - (time.monotonic() - start), 0)
-            try:
-                native = self._context.engine.wait(self._id, -1 if left is None else round(left * 1e9))
-            except UnknownOperationError:
-                # ``poll_cq`` took it on another thread, and is about to say so; or the callbacks' thread did.
-                while self._native is None and self._watch is None and time.monotonic() - start < SETTLE_SECONDS:
-                    time.sleep(0)
-                if self._watch is not None:
-                    return self._watch.wait(self, left)
-                if self._native is None:
-                    raise
-                return self._native
-            if native is not None:
-                self.settle(native)
-            return native
-        finally:
-            self._waiting.release()
-
-    def __str__(self) -> str:
-        return f"push-pull of key {self._tag}" + (f" ({self.name})" if self.name else "")
-
-    def __repr__(self) -> str:
-        return str(self)
-
-
-class PushPull:
-    """A worker's side of push-pull over all summation services of the job.
-
-    Raises ConfigError in a job without services or on a service's rank. Several may share one context. Safe to use
-    from any thread.
-    """
-
-    def __init__(self, context: Context) -> None:
-        if context.services == 0:
-            raise ConfigError(
-                f"rank {context.rank}: the job has no summation service; start one with `mlt serve` and give every "
-                "rank services=1 (MLT_SERVICES=1)"
-            )
-        if context.rank >= context.world_size:
-            raise ConfigError(f"rank {context.rank} is a summation service; only workers push and pull")
-        self._context = context
-        with _services_lock:
-            if not context._uses_services:
-                context.engine.use_services(list(range(context.world_size, context.size)), context.world_size)
-                context._uses_services = True
-
-    @property
-    def context(self) -> Context:
-        """The context it was made for."""
-        return self._context
-
-    def push_pull(
+    def post_all_reduce(
         self,
         tensor: Any,
         *,
-        key: int,
+        average: bool = True,
         loss_bound: float = 0.0,
+        ranks: Sequence[int] | None = None,
         layer: int = 0,
         layers: int = 1,
-        average: bool = True,
-        out: Any | None = None,
-        name: str | None = None,
         timeout: float | None = None,
-    ) -> PushPullHandle:
-        """Push ``tensor`` (float32, C-contiguous, in host memory) and pull its average over the workers into ``out``.
+    ) -> Operation:
+        """Start replacing ``tensor`` (float32) by the mean of all ranks' tensors, or their sum (``average=False``).
 
-        ``out``: as many float32; default: in place. Both stay lent until the handle is done. ``key`` in [0, 2**40)
-        names the tensor: every worker uses the same one for it in every iteration, with the same number of elements
-        and the same ``loss_bound``, the fraction of its elements that this worker's push may lose, in [0, 1). Each
-        element is divided by the number of workers whose segment arrived (``average=False``: the plain sum). Results
-        are the same bits on every worker. ``layer`` of ``layers``: 0 is the front, which goes first. ``name`` is for
-        messages. Raises InvalidBufferError, ConfigError, PeerFailedError, LimitError.
+        A ring: sums flow once around it and the results once more. Only the sums on their way may lose, up to
+        ``loss_bound`` of each of their ``n - 1`` hops, and what is lost counts as zero; the results are exact, so that
+        all ranks end with the same bits. The divisor is the number of ranks, whatever was lost. The completion's
+        ``missing_bytes`` are those that this rank's receives missed.
+
+        ``ranks``: the group, in the order of its ring; None: all workers. ``layer`` of ``layers``: 0 is the front,
+        which goes first. ``timeout`` in seconds bounds the whole collective. The tensor stays lent until the completion
+        was taken. Raises InvalidBufferError, ConfigError, UnknownPeerError, PeerFailedError, LimitError.
         """
-        if not 0 <= key < MAX_KEY:
-            raise ConfigError(f"key is {key}; keys are integers in [0, 2**40)")
-        if layers < 1 or not 0 <= layer < layers:
-            raise ConfigError(f"layer {layer} of {layers}: give 0 <= layer < layers (push-pull of key {key})")
-        if timeout is not None and not timeout > 0:
-            raise ConfigError(f"timeout is {timeout!r}; it is a time in seconds, above 0 (push-pull of key {key})")
-        handle = PushPullHandle(self._context, key, name)
-        handle._id = self._context.engine.push_pull(
+        operation = self._engine.post_all_reduce(
             tensor,
-            out,
-            key,
-            loss_bound,
+            self._group(ranks),
             average,
+            loss_bound,
             layer,
-            layers,
-            0 if timeout is None else max(round(timeout * 1e9), 1),
-            weakref.ref(handle),
+            _layers(layer, layers),
+            _timeout_ns(timeout),
+            "",
         )
-        return handle
+        return self._operation(operation, "all_reduce")
+
+    def all_reduce(
+        self,
+        tensor: Any,
+        *,
+        average: bool = True,
+        loss_bound: float = 0.0,
+        ranks: Sequence[int] | None = None,
+        layer: int = 0,
+        layers: int = 1,
+        timeout: float | None = None,
+    ) -> Completion:
+        """``post_all_reduce``, and wait for its end; raises the TransferError of one that failed."""
+        return self.post_all_reduce(
+            tensor,
+            average=average,
+            loss_bound=loss_bound,
+            ranks=ranks,
+            layer=layer,
+            layers=layers,
+            timeout=timeout,
+        ).wait()
+
+    def post_all_to_all(
+        self,
+        output: Any,
+        input: Any,
+        *,
+        output_splits: Sequence[int] | None = None,
+        input_splits: Sequence[int] | None = None,
+        loss_bound: float = 0.0,
+        ranks: Sequence[int] | None = None,
+        layer: int = 0,
+        layers: int = 1,
+        timeout: float | None = None,
+        dtype: str | None = None,
+    ) -> Operation:
+        """Start sending part ``i`` of ``input`` to the ``i``-th rank and receiving part ``i`` of ``output`` from it.
+
+        Splits count rows of the first dimension, one for each rank of the group; None: equal parts. Part ``i`` of one
+        rank's output is as long as its part of rank ``i``'s input. ``loss_bound``: of each part, floating point only;
+        what is missing becomes zero. The two tensors have the same element type and do not overlap. The rest as for
+        ``post_all_reduce``.
+        """
+        group = self._group(ranks)
+        operation = self._engine.post_all_to_all(
+            output,
+            input,
+            _parts(output, output_splits, "output_splits", len(group), dtype),
+            _parts(input, input_splits, "input_splits", len(group), dtype),
+            group,
+            loss_bound,
+            layer,
+            _layers(layer, layers),
+            _timeout_ns(timeout),
+            dtype or "",
+        )
+        return self._operation(operation, "all_to_all")
+
+    def all_to_all(
+        self,
+        output: Any,
+        input: Any,
+        *,
+        output_splits: Sequence[int] | None = None,
+        input_splits: Sequence[int] | None = None,
+        loss_bound: float = 0.0,
+        ranks: Sequence[int] | None = None,
+        layer: int = 0,
+        layers: int = 1,
+        timeout: float | None = None,
+        dtype: str | None = None,
+    ) -> Completion:
+        """``post_all_to_all``, and wait for its end; raises the TransferError of one that failed."""
+        return self.post_all_to_all(
+            output,
+            input,
+            output_splits=output_splits,
+            input_splits=input_splits,
+            loss_bound=loss_bound,
+            ranks=ranks,
+            layer=layer,
+            layers=layers,
+            timeout=timeout,
+            dtype=dtype,
+        ).wait()
+
+    def post_gather(
+        self,
+        input: Any,
+        output: Any | None = None,
+        *,
+        root: int = 0,
+        loss_bound: float = 0.0,
+        ranks: Sequence[int] | None = None,
+        layer: int = 0,
+        layers: int = 1,
+        timeout: float | None = None,
+        dtype: str | None = None,
+    ) -> Operation:
+        """Start sending ``input`` to rank ``root``, whose ``output`` gets all ranks' inputs in the order of the group.
+
+        ``input`` has the same size everywhere; ``output`` is the root's alone and holds as many of it as the group has
+        ranks. The root's own place in it may be its ``input``. ``loss_bound``: of each input, floating point only; what
+        is missing becomes zero. The rest as for ``post_all_reduce``.
+        """
+        operation = self._engine.post_gather(
+            input,
+            output,
+            root,
+            self._group(ranks),
+            loss_bound,
+            layer,
+            _layers(layer, layers),
+            _timeout_ns(timeout),
+            dtype or "",
+        )
+        return self._operation(operation, "gather")
+
+    def gather(
+        self,
+        input: Any,
+        output: Any | None = None,
+        *,
+        root: int = 0,
+        loss_bound: float = 0.0,
+        ranks: Sequence[int] | None = None,
+        layer: int = 0,
+        layers: int = 1,
+        timeout: float | None = None,
+        dtype: str | None = None,
+    ) -> Completion:
+        """``post_gather``, and wait for its end; raises the TransferError of one that failed."""
+        return self.post_gather(
+            input,
+            output,
+            root=root,
+            loss_bound=loss_bound,
+            ranks=ranks,
+            layer=layer,
+            layers=layers,
+            timeout=timeout,
+            dtype=dtype,
+        ).wait()
+
+    def _group(self, ranks: Sequence[int] | None) -> Sequence[int]:
+        if ranks is None:
+            return self._workers
+        if not ranks:
+            raise ConfigError("ranks is empty; a group has at least this rank, and None means all workers")
+        return list(ranks)
+
+    def _operation(self, operation: int, kind: Kind) -> Operation:
+        return Operation(operation, kind, -1, 0, cast("Context", self))
+
+
+def _layers(layer: int, layers: int) -> int:
+    if layers < 1 or not 0 <= layer < layers:
+        raise ConfigError(f"layer {layer} of {layers}: give 0 <= layer < layers")
+    return layers
+
+
+def _timeout_ns(seconds: float | None) -> int:
+    if seconds is None:
+        return 0
+    if not (math.isfinite(seconds) and seconds > 0):
+        raise ConfigError(f"timeout is {seconds!r}; it is a time in seconds, above 0")
+    return max(round(seconds * 1e9), 1)
+
+
+def _parts(tensor: Any, splits: Sequence[int] | None, name: str, ranks: int, dtype: str | None) -> list[int]:
+    """Elements of each part; empty for equal ones."""
+    if splits is None:
+        return []
+    info = _core.tensor_info(tensor, dtype or "")
+    rows = info.shape[0] if info.shape else 1
+    if len(splits) != ranks or any(split < 0 for split in splits) or sum(splits) != rows:
+        raise InvalidBufferError(
+            f"{name} is {list(splits)!r}; give {ranks} numbers of rows, one for each rank, that add up to {rows}"
+        )
+    row = info.elements // rows if rows else 0
+    return [split * row for split in splits]

@@ -13,19 +13,22 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
-from mlt import _core, own_address, priority, qos, rendezvous
-from mlt import io_threads as io_threads_module
-from mlt import limits as limits_module
-from mlt import paths as paths_module
-from mlt import secret as secret_module
-from mlt.completion import Completion, Operation, completion_of
-from mlt.config import JobConfig
+from mlt import _core, priority
+from mlt.collectives import GroupCollectives
 from mlt.errors import ConfigError, InvalidBufferError, WaitTimeoutError
-from mlt.faults import Faults
-from mlt.group import GroupCollectives
+from mlt.job import address as own_address
+from mlt.job import rendezvous
+from mlt.job import secret as secret_module
+from mlt.job.configuration import JobConfig
+from mlt.operation import Completion, Operation, completion_of
+from mlt.options import io_threads as io_threads_module
+from mlt.options import limits as limits_module
+from mlt.options import paths as paths_module
+from mlt.options import qos
+from mlt.options.faults import Faults
 
 if TYPE_CHECKING:
-    from mlt.callbacks import Callbacks
+    from mlt._callbacks import Callbacks
 
 Fill = Literal["zero", "keep"]
 Stop = Literal["patient", "eager"]
@@ -40,7 +43,7 @@ class Context(GroupCollectives):
 
     Arguments left None come from the environment (``JobConfig.resolve``). ``services`` counts the summation services
     that follow the workers. ``host`` is this rank's address, or ``interface`` a choice of interfaces ("eth1",
-    "10.1.0.0/16", "^docker": see ``mlt.interfaces``); without both, that of the interface that routes to rank 0.
+    "10.1.0.0/16", "^docker": see ``mlt.job.interfaces``); without both, that of the interface that routes to rank 0.
     ``secret``: 16 bytes or more that all ranks know and nobody else, by which they prove that they belong to the job
     (None: MLT_JOB_SECRET, or the file that MLT_JOB_SECRET_FILE names; without one all addresses have to be loopback,
     unless MLT_INSECURE=1; see docs/security.md).
@@ -51,7 +54,7 @@ class Context(GroupCollectives):
     policy file of ``mlt switch`` (a path, or its content as a mapping; None: the file that MLT_QOS_POLICY names):
     packets carry its DSCPs, and there are as many traffic classes as it has data classes. Without one there are seven,
     of DSCP 3, 7, 11, 15, 19, 23 and 27, and control has 31. All ranks need the same.
-    ``paths`` are the ways to each peer that packets are sprayed over (``mlt.paths.resolve``: a number, interfaces or
+    ``paths`` are the ways to each peer that packets are sprayed over (``mlt.options.paths``: a number, interfaces or
     addresses, mappings, or a YAML file; None: what MLT_PATHS says, else one); all ranks need the same number.
     ``busy_poll_us``: how long the kernel polls the interface when a socket is read and empty (needs CAP_NET_ADMIN).
     ``spin_us``: how long at most a thread that waits polls the network before it sleeps (None: MLT_SPIN_US, else 50; 0:
@@ -60,7 +63,7 @@ class Context(GroupCollectives):
     ``datapath`` is what carries datagrams here (None: MLT_DATAPATH, else ``auto``): ``udp``, ``vma``, ``xdp``, or
     ``auto``, which is ``vma`` under libvma and ``udp`` elsewhere, with shared memory to ranks of this host and user.
     Ranks may differ in it. See docs/datapaths.md.
-    ``max_operations``, ``max_tags``, ``early_segments`` and ``early_transfers`` are limits (``mlt.limits.Limits``;
+    ``max_operations``, ``max_tags``, ``early_segments`` and ``early_transfers`` are limits (``mlt.options.limits``;
     None: MLT_MAX_OPERATIONS, MLT_MAX_TAGS, MLT_EARLY_SEGMENTS, MLT_EARLY_TRANSFERS, else 65,536, 262,144, 2,048 and
     2,048). See docs/limits.md.
 

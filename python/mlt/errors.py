@@ -7,10 +7,7 @@ transfers (``TransferError``) also carry their ``completion``. After any of them
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from mlt.completion import Completion
+from typing import Any, Protocol
 
 __all__ = [
     "CancelledError",
@@ -136,10 +133,35 @@ class WaitTimeoutError(MltError, TimeoutError):
     default_code = ErrorCode.TIMEOUT
 
 
+class TransferReport(Protocol):
+    """What the ``Completion`` of a failure says. That class is in ``mlt.operation``, which builds on this module."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def status(self) -> str: ...
+    @property
+    def peer(self) -> int: ...
+    @property
+    def tag(self) -> int: ...
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def missing(self) -> list[tuple[int, int]]: ...
+    @property
+    def missing_bytes(self) -> int: ...
+    @property
+    def repairs(self) -> int: ...
+    @property
+    def elapsed_ns(self) -> int: ...
+    @property
+    def error(self) -> str: ...
+
+
 class TransferError(MltError):
     """An operation failed. ``completion`` says what had arrived, where that is known."""
 
-    completion: Completion | None = None
+    completion: TransferReport | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         # To another process goes the error alone: a completion belongs to a context of this one.

@@ -18,7 +18,8 @@ from mlt.switch_configs.counters import COUNTS, QueueCounters, integer, merge
 from mlt.switch_configs.errors import ParseError, SwitchConfigError
 from mlt.switch_configs.plan import Plan
 from mlt.switch_configs.target import PortBuilder, Procedure, Reading, Target, Unconfirmed, code_lines
-from mlt.switch_configs.units import SIZES, scaled
+
+from mlt._shared.units import SIZES, scaled
 
 GLOBAL = "default-global"
 STEP_BYTES = 1024

@@ -20,9 +20,9 @@ import time
 from collections.abc import Callable
 
 import numpy as np
-from mlt.switch_configs.units import SIZES, scaled
 
 import mlt
+from mlt._shared.units import SIZES, scaled
 
 WORKER, SERVICE = 0, 1
 _WARM_UP = 3

@@ -25,7 +25,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from mlt.config import JobConfig
+from mlt.job.configuration import JobConfig
 from mlt.testbed import Testbed
 
 HERE = Path(__file__).resolve().parent

@@ -1,4 +1,4 @@
-"""Types of the native module. ``tests/python/test_core_stub.py`` holds them against the module itself."""
+"""Types of the native module. ``tests/python/transport/test_core_stub.py`` holds them against the module itself."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Literal

@@ -115,9 +115,9 @@ def _run(console: Console, settings: DemoSettings) -> None:
 
 def _check_interface() -> None:
     """Here, once, rather than in every child's log."""
-    from mlt.config import JobConfig
     from mlt.errors import ConfigError
-    from mlt.own_address import local_host
+    from mlt.job.address import local_host
+    from mlt.job.configuration import JobConfig
 
     try:
         local_host(JobConfig.resolve(rank=0, world_size=1, services=0, master_addr="127.0.0.1", rendezvous_port=1))

@@ -11,10 +11,10 @@ from typing import NoReturn
 
 import click
 
+from mlt._shared.json_lines import shown
+from mlt.diagnosis.doctor import Finding, examine
 from mlt.diagnosis.messages import DEFAULT_PORT
-from mlt.doctor import Finding, examine
 from mlt.errors import MltError
-from mlt.knock import shown
 
 _MARKS = {"ok": "ok       ", "problem": "PROBLEM  ", "optional": "optional "}
 INTERRUPTED = 130

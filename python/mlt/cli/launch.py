@@ -10,10 +10,10 @@ from typing import Annotated, Any
 
 import typer
 
-from mlt import supervisor
+from mlt._shared import processes as supervisor
 from mlt.demo.problem import DemoError
 from mlt.demo.processes import free_port_pair
-from mlt.secret import own_secret
+from mlt.job.secret import own_secret
 
 HOST = "127.0.0.1"
 INTERRUPTED = 130

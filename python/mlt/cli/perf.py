@@ -17,9 +17,9 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from mlt._shared.json_lines import shown
 from mlt.errors import MltError
-from mlt.interfaces import VARIABLE
-from mlt.knock import shown
+from mlt.job.interfaces import VARIABLE
 from mlt.perf import report, session
 from mlt.perf.options import DEFAULT_SIZES, Options, parse_rate, parse_size
 from mlt.perf.problem import BadOptionError

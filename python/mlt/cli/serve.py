@@ -56,8 +56,8 @@ def serve(
     # Here, so that the help needs no native library.
     from mlt.context import Context
     from mlt.errors import MltError
-    from mlt.faults import Faults
-    from mlt.summation import SummationService
+    from mlt.options.faults import Faults
+    from mlt.push_pull import SummationService
 
     output = Console(stderr=True, quiet=quiet, highlight=False)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))

@@ -11,7 +11,7 @@ from pathlib import Path
 from mlt.demo.events import Evaluated, Event, Finished, Ready, StepDone
 from mlt.demo.processes import ProcessGroup, ProcessSpec, free_port_pair
 from mlt.demo.settings import SERVICES, DemoSettings, ProcessJob, RunSpec
-from mlt.secret import own_secret
+from mlt.job.secret import own_secret
 
 HOST = "127.0.0.1"
 

@@ -11,14 +11,16 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from mlt import interfaces, own_address, qos
-from mlt.config import JobConfig
+from mlt.diagnosis.doctor import Finding
 from mlt.diagnosis.examine import Examination
 from mlt.diagnosis.messages import DEFAULT_PORT, TalkError
 from mlt.diagnosis.responder import Responder, Visit
 from mlt.diagnosis.session import CONNECT_SECONDS, Session, connect
-from mlt.doctor import Finding
 from mlt.errors import ConfigError
+from mlt.job import address as own_address
+from mlt.job import interfaces
+from mlt.job.configuration import JobConfig
+from mlt.options import qos
 
 RETRY_SECONDS = 0.2
 Say = Callable[[str], None]

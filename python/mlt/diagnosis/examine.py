@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from mlt import __version__
 from mlt.diagnosis import path_mtu
 from mlt.diagnosis.datagrams import HEADER, LEAST_PACKET, MAX_DATAGRAM, Sent, Tally
+from mlt.diagnosis.doctor import Finding
 from mlt.diagnosis.path_mtu import Attempt, PathMtu
 from mlt.diagnosis.session import Echoes, Session
-from mlt.doctor import Finding
-from mlt.qos import DscpMap
+from mlt.options.qos import DscpMap
 
 NOT_ECT, ECT_0, CE = 0, 2, 3
 COPIES = 6

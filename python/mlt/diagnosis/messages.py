@@ -22,7 +22,7 @@ from typing import Any
 
 from mlt import __version__
 from mlt.diagnosis.datagrams import BUFFER_BYTES
-from mlt.qos import DscpMap
+from mlt.options.qos import DscpMap
 
 VERSION = 1
 DEFAULT_PORT = 29_600

@@ -17,13 +17,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mlt import interfaces
 from mlt.diagnosis.allowance import Allowance, Allowances
 from mlt.diagnosis.datagrams import HEADER, MAX_DATAGRAM, Port
 from mlt.diagnosis.messages import VERSION, Line, TalkError, make_hello, read_hello
-from mlt.door import Caller, Door
 from mlt.errors import PortInUseError
-from mlt.qos import DscpMap
+from mlt.job import interfaces
+from mlt.job.door import Caller, Door
+from mlt.options.qos import DscpMap
 
 IDLE_SECONDS = 15.0
 REPORT_SECONDS = 10.0

@@ -7,10 +7,10 @@ import socket
 import time
 from dataclasses import dataclass
 
-from mlt import interfaces
 from mlt.diagnosis.datagrams import ECHO, REPLY, Port, Sent, Tally
 from mlt.diagnosis.messages import Hello, Line, TalkError, make_hello, read_hello
-from mlt.qos import DscpMap
+from mlt.job import interfaces
+from mlt.options.qos import DscpMap
 
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 10.0

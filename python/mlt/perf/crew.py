@@ -24,12 +24,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import IO
 
+from mlt.job.secret import own_secret
 from mlt.perf.link import Link, Message
 from mlt.perf.options import Options
 from mlt.perf.peers import Place, peer_class
 from mlt.perf.peers.mpi import launch_command
 from mlt.perf.problem import PerfError
-from mlt.secret import own_secret
 
 END_SECONDS = 3.0
 LOG_TAIL_LINES, LOG_TAIL_BYTES = 8, 4_096

@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from mlt.config import JobConfig
-from mlt.own_address import resolve_master
+from mlt.job.address import resolve_master
+from mlt.job.configuration import JobConfig
 from mlt.perf.link import MOST_HELLO_BYTES, Link, Message
 from mlt.perf.place import listen, where
 from mlt.perf.problem import PerfError

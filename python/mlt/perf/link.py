@@ -9,6 +9,7 @@ import threading
 import time
 from typing import Any
 
+from mlt._shared.json_lines import line_of
 from mlt.perf.problem import PerfError
 
 Message = dict[str, Any]
@@ -55,7 +56,7 @@ class Link:
 
     def send(self, message: Message) -> None:
         """Raises OSError when the other end is gone."""
-        line = json.dumps(message, separators=(",", ":")).encode() + b"\n"
+        line = line_of(message)
         with self._lock:
             self._socket.sendall(line)
 

@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from mlt._shared.units import RATES, SIZES, scaled
 from mlt.errors import ConfigError
-from mlt.faults import Faults
-from mlt.io_threads import ADVICE
+from mlt.options.faults import Faults
+from mlt.options.io_threads import ADVICE
 from mlt.perf.problem import BadOptionError
-from mlt.switch_configs.units import RATES, SIZES, scaled
 
 PATTERNS = ("p2p", "incast", "alltoall", "allreduce")
 PEERS = ("tcp", "gloo", "mpi", "mpi-shm", "raw-udp")

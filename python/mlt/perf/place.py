@@ -10,8 +10,8 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
-from mlt import interfaces
 from mlt.errors import ConfigError
+from mlt.job import interfaces
 from mlt.perf.problem import BadOptionError, PerfError
 
 _FIRST_PORT, _LAST_PORT, _TRIALS = 10_000, 65_535, 200
@@ -33,7 +33,7 @@ class Interface:
 
 def find_interface(wanted: str | None, own: str) -> Interface:
     """The interface of ``own``, this machine's address on the way to the others, or the first of those that ``wanted``
-    chooses (``mlt.interfaces``), with an address of the same IP version if it has one.
+    chooses (``mlt.job.interfaces``), with an address of the same IP version if it has one.
 
     Raises BadOptionError for a choice that leaves none.
     """

@@ -15,10 +15,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from mlt.config import JobConfig
-from mlt.door import Caller, Door
 from mlt.errors import MltError
-from mlt.own_address import local_host
+from mlt.job.address import local_host
+from mlt.job.configuration import JobConfig
+from mlt.job.door import Caller, Door
 from mlt.perf.conductor import Conductor, Measurement, Observe, Skipped
 from mlt.perf.crew import Crew, Events, LocalCrew
 from mlt.perf.gathering import Gathering, listeners

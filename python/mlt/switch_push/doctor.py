@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from mlt.doctor import Finding
+from mlt.diagnosis.doctor import Finding
 from mlt.switch_configs.counters import COUNTS
 from mlt.switch_configs.errors import SwitchConfigError
 from mlt.switch_configs.generator import generate

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from mlt import secret
+from mlt.job import secret
 from mlt.testbed import (
     cleanup,
     counters,

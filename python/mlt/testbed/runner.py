@@ -7,8 +7,8 @@ import subprocess
 from collections.abc import Sequence
 from typing import Any
 
-from mlt import supervisor
-from mlt.supervisor import Ending, Outcome, Write, interruptible, to_stdout, uninterrupted
+from mlt._shared import processes as supervisor
+from mlt._shared.processes import Ending, Outcome, Write, interruptible, to_stdout, uninterrupted
 from mlt.testbed.bed import DEFAULT_PORT, Testbed
 
 __all__ = ["Ending", "Outcome", "interruptible", "run", "to_stdout", "uninterrupted"]

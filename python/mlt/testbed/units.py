@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from decimal import Decimal
 
-from mlt.switch_configs.units import NUMBER, RATES, SIZES, scaled
+from mlt._shared.units import NUMBER, RATES, SIZES, scaled
 
 _DELAYS = {"us": 10**3, "ms": 10**6, "s": 10**9}
 

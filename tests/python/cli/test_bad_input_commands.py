@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from mlt.rendezvous import VERSION
-from mlt.secret import Prover
+from mlt.job.rendezvous import VERSION
+from mlt.job.secret import Prover
 
 ROOT = Path(__file__).resolve().parents[3]
 MLT = [sys.executable, "-m", "mlt.cli.main"]

@@ -9,9 +9,10 @@ import sys
 
 import pytest
 
-from mlt import doctor, interfaces
-from mlt.doctor import Finding, examine
-from mlt.interfaces import Interface
+from mlt.diagnosis import doctor
+from mlt.diagnosis.doctor import Finding, examine
+from mlt.job import interfaces
+from mlt.job.interfaces import Interface
 
 
 def only(check: object, *arguments: object) -> list[Finding]:

@@ -18,15 +18,16 @@ from typing import Any
 import pytest
 
 import mlt
-from mlt import _core, interfaces
+from mlt import _core
 from mlt.diagnosis import allowance, messages, responder, session
 from mlt.diagnosis.command import Settings, examine_host, parse_target
 from mlt.diagnosis.datagrams import COUNT, HEADER, MAGIC, MAX_DATAGRAM, Port
+from mlt.diagnosis.doctor import Finding
 from mlt.diagnosis.messages import DEFAULT_DSCP, Line, TalkError, make_hello, read_hello
 from mlt.diagnosis.responder import Responder, Visit
-from mlt.doctor import Finding
 from mlt.errors import ConfigError, PortInUseError
-from mlt.qos import DEFAULT, DscpMap
+from mlt.job import interfaces
+from mlt.options.qos import DEFAULT, DscpMap
 
 PROTOCOL = _core.PROTOCOL_VERSION
 DOCTOR = [sys.executable, "-m", "mlt.cli.main", "doctor"]

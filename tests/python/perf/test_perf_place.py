@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from mlt import interfaces
+from mlt.job import interfaces
 from mlt.perf.options import Options
 from mlt.perf.place import find_interface, fitting_payload, listen, usual_payload, where
 from mlt.perf.problem import BadOptionError, PerfError

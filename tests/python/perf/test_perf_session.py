@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 from perf_runs import agents_of, free_port, perf, read, running, until
 
-from mlt import __version__, interfaces
+from mlt import __version__
+from mlt.job import interfaces
 from mlt.perf import remote
 from mlt.perf.gathering import MAX_CALLERS, Gathering
 from mlt.perf.link import Link, SilenceError

@@ -18,7 +18,7 @@ def loaded_after(code: str) -> set[str]:
     ("code", "absent"),
     [
         ("import mlt", {"mlt._core", "numpy", "torch", "rich", "mlt.context"}),
-        ("import mlt.rendezvous, mlt.config, mlt.errors", {"mlt._core", "numpy", "torch"}),
+        ("import mlt.job.rendezvous, mlt.job.configuration, mlt.errors", {"mlt._core", "numpy", "torch"}),
         ("import mlt; mlt.Context", {"torch", "rich", "typer"}),
         ("import mlt.cli.main", {"mlt._core", "numpy", "torch", "mlt.cli.serve"}),
     ],

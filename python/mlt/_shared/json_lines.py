@@ -1,0 +1,29 @@
+"""JSON objects, one a line: written, read from strangers, and shown."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+
+def line_of(message: dict[str, Any]) -> bytes:
+    """One message as it is sent."""
+    return json.dumps(message, separators=(",", ":")).encode() + b"\n"
+
+
+def object_of(line: str | bytes) -> dict[str, Any]:
+    """The JSON object of a line. Raises ValueError for anything else, nesting without end included."""
+    try:
+        message = json.loads(line)
+    except RecursionError:
+        message = None
+    if not isinstance(message, dict):
+        raise ValueError("not a JSON object")
+    return message
+
+
+def shown(text: str) -> str:
+    """``text`` for a terminal or a log, though a stranger wrote parts of it: no control characters, and no line of its
+    own that begins like one of ours."""
+    lines = ["".join(one if one.isprintable() else "?" for one in line) for line in text.split("\n")]
+    return "\n".join(lines[:1] + [line if line.startswith("  ") else f"  {line}" for line in lines[1:]])

@@ -1,0 +1,290 @@
+"""Rank 0's side of the rendezvous: takes what the others announce, and hands the table to all of them.
+
+Callers come through a ``Door``: one that has not proved that it knows the job's secret gets no field of the job.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import selectors
+import socket
+import time
+from collections import Counter, deque
+from dataclasses import dataclass
+from typing import Any
+
+from mlt._shared.json_lines import line_of
+from mlt.errors import PortInUseError, RendezvousError
+from mlt.job import interfaces, knock, rendezvous
+from mlt.job import secret as secret_module
+from mlt.job._rendezvous_lines import Announcement
+from mlt.job.address import is_loopback_on_purpose, resolve_master
+from mlt.job.configuration import JobConfig
+from mlt.job.door import SPARE_CALLERS, Caller, Door
+from mlt.job.rendezvous import VERSION, Endpoint
+from mlt.options.qos import DscpMap
+
+SHOWN_REFUSALS = 5
+
+
+@dataclass(eq=False)
+class _Rank:
+    """A caller that proved itself, and the endpoint it announced."""
+
+    caller: Caller
+    endpoint: Endpoint
+
+
+class Host:
+    """A context manager around the listeners. ``counts`` gets what the door counts."""
+
+    def __init__(self, config: JobConfig, own: Endpoint, dscp: DscpMap | None, counts: Counter[str]) -> None:
+        self._config = config
+        self._dscp = dscp
+        self._ranks: dict[int, Endpoint] = {own.rank: own}
+        self._callers: dict[int, _Rank] = {}
+        self._refused: deque[str] = deque(maxlen=SHOWN_REFUSALS)
+        self._left: set[int] = set()
+        self._door = Door(
+            "rendezvous", VERSION, config.secret, places=config.size, counts=counts, report=self._refused.append
+        )
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._door, selectors.EVENT_READ)
+        self._remote: dict[int, str] = {}  # ranks on other machines, and where they called from
+        self._listeners: list[socket.socket] = []
+        try:
+            self._listen()
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def __enter__(self) -> Host:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for rank in list(self._callers.values()):
+            self._drop(rank)
+        self._selector.close()
+        self._door.close()
+        for listener in self._listeners:
+            listener.close()
+
+    def _listen(self) -> None:
+        """At MASTER_ADDR. Where that is a name which only this machine takes for loopback, at its address for others
+        too: they resolve the same name to it."""
+        config = self._config
+        found = resolve_master(config, socket.SOCK_STREAM)
+        places = [(family, address) for family, _, _, _, address in found]
+        last: OSError | None = None
+        for place in places:
+            try:
+                self._listen_at(*place)
+                break
+            except PortInUseError:
+                raise
+            except OSError as error:  # a name may mean addresses of both IP versions, and the machine have one
+                last = error
+        else:
+            assert last is not None
+            raise PortInUseError(
+                f"rank 0: cannot listen at {rendezvous.where(config)} ({last.strerror}); MASTER_ADDR must be an "
+                "address of rank 0's machine, and the port one that this user may bind"
+            ) from last
+        if not self._is_loopback() or is_loopback_on_purpose(config.master_addr):
+            return
+        if config.secret is None and not config.insecure:
+            return  # then only ranks of this machine may come
+        if (address := interfaces.machine_address()) is not None:
+            family = socket.AF_INET6 if ":" in address else socket.AF_INET
+            with contextlib.suppress(OSError):
+                self._listen_at(family, (address, config.rendezvous_port))
+
+    def _listen_at(self, family: int, address: tuple[Any, ...]) -> None:
+        config = self._config
+        secret_module.require(config.secret, config.insecure, str(address[0]), "rank 0 would listen at")
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen(min(config.size + SPARE_CALLERS, socket.SOMAXCONN))
+        except OSError as error:
+            listener.close()
+            if error.errno == errno.EADDRINUSE:
+                raise PortInUseError(
+                    f"rank 0: rendezvous port {rendezvous.where(config)} is taken by another process; set "
+                    "MLT_RENDEZVOUS_PORT (the same on all ranks) to a free one, or end the job that holds it"
+                ) from error
+            raise
+        self._listeners.append(listener)
+        self._door.add(listener)
+
+    def _is_loopback(self) -> bool:
+        """Whether no other machine can come here."""
+        return all(interfaces.is_loopback(str(one.getsockname()[0])) for one in self._listeners)
+
+    def run(self, deadline: float, timeout: float) -> list[Endpoint]:
+        patience = rendezvous.Patience()
+        while len(self._ranks) < self._config.size:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                self._give_up(timeout)
+            patience.ask(lambda: self._waiting_text(timeout))
+            for key, _ in self._selector.select(min(left, patience.left, self._door.seconds_left())):
+                if key.data is not None:
+                    self._read(key.data)
+            for caller in self._door.turn():
+                self._admit(caller)
+        table = [self._ranks[rank] for rank in range(self._config.size)]
+        self._answer_all({"ranks": [[one.rank, one.host, one.port] for one in table]}, deadline)
+        return table
+
+    def _waiting_text(self, timeout: float) -> str:
+        missing = [rank for rank in range(self._config.size) if rank not in self._ranks]
+        refused = f"; refused: {self._refused[-1]}" if self._refused else ""
+        return (
+            f"rank 0: still waiting at {rendezvous.where(self._config)} for {rendezvous.ranks_text(missing)} of "
+            f"{self._config.size}, {timeout:g} s in all{refused}"
+        )
+
+    def _read(self, rank: _Rank) -> None:
+        """What a rank says once it has announced itself: nothing, until it leaves."""
+        try:
+            piece = rank.caller.connection.recv(1)
+        except BlockingIOError:
+            return
+        except OSError:
+            piece = b""
+        if piece:
+            self._refuse(rank.caller, "sent more than one announcement")
+        self._drop(rank)  # it may come again: a rank that restarts announces itself anew
+
+    def _admit(self, caller: Caller) -> None:
+        try:
+            said = Announcement.parse(caller.content)
+        except ValueError:
+            self._turn_away(caller, "did not announce itself as a rank of mlt")
+            return
+        if caller.received:
+            self._turn_away(caller, "sent more than one announcement")
+            return
+        endpoint = Endpoint(said.rank, said.host, said.port)
+        why = self._mismatch(caller, said, endpoint)
+        if why is not None:
+            self._turn_away(caller, why)
+            return
+        rank = _Rank(caller, endpoint)
+        self._callers[caller.connection.fileno()] = rank
+        self._selector.register(caller.connection, selectors.EVENT_READ, rank)
+        self._ranks[said.rank] = endpoint
+        if not interfaces.is_own_address(caller.address):
+            self._remote[said.rank] = caller.address
+
+    def _mismatch(self, caller: Caller, said: Announcement, endpoint: Endpoint) -> str | None:
+        """Why a rank does not belong to this job; None if it does."""
+        config = self._config
+        if said.job != config.job:
+            return f"rank {said.rank} belongs to job {said.job!r}; this is job {config.job!r} (set MLT_JOB)"
+        if (said.size, said.services) != (config.size, config.services):
+            return (
+                f"rank {said.rank} expects {said.size - said.services} workers and {said.services} services; rank 0 "
+                f"expects {config.world_size} and {config.services} (WORLD_SIZE, MLT_SERVICES)"
+            )
+        if self._dscp is not None and (dscp := _dscp_of(said)) is not None and dscp != self._dscp:
+            return (
+                f"rank {said.rank}'s packets carry other DSCPs ({dscp}) than rank 0's ({self._dscp}), so that switches "
+                "would sort them differently: give all ranks the same policy (MLT_QOS_POLICY, qos_policy=)"
+            )
+        if not 0 < said.rank < config.size:
+            return f"rank {said.rank} is not one of 1 to {config.size - 1}"
+        if said.rank in self._ranks:
+            return f"rank {said.rank} was already announced, from {self._ranks[said.rank].host}"
+        return self._unreachable(caller, endpoint)
+
+    def _unreachable(self, caller: Caller, endpoint: Endpoint) -> str | None:
+        """Why one rank of this job could not reach another: loopback means another machine to each of them."""
+        how = "set MLT_INTERFACE or MLT_HOST there to the interface that the others reach, or leave both out"
+        is_remote = not interfaces.is_own_address(caller.address)
+        if interfaces.is_loopback(endpoint.host):
+            others = {endpoint.rank: caller.address} if is_remote else self._remote
+            for other, address in others.items():
+                who = "it" if other == endpoint.rank else f"rank {other}"
+                return (
+                    f"rank {endpoint.rank} announces {endpoint.host}, which only its own machine reaches, and {who} "
+                    f"calls from {address}: {how}"
+                )
+        if is_remote:
+            for known in self._ranks.values():
+                if known.rank not in self._remote and interfaces.is_loopback(known.host):
+                    master = f" (MASTER_ADDR is {self._config.master_addr})" if known.rank == 0 else ""
+                    return (
+                        f"rank {known.rank} announces {known.host}{master}, which only its own machine reaches, and "
+                        f"rank {endpoint.rank} calls from {caller.address}: {how}"
+                    )
+        return None
+
+    def _turn_away(self, caller: Caller, why: str) -> None:
+        self._refuse(caller, why)
+        caller.connection.close()
+
+    def _refuse(self, caller: Caller, why: str) -> None:
+        self._refused.append(f"{why} [{caller.address}]")
+        self._door.count("refusals")
+        caller.say(knock.proved(caller.prover, {"error": "peer_mismatch", "text": why}))
+
+    def _drop(self, rank: _Rank) -> None:
+        connection = rank.caller.connection
+        self._callers.pop(connection.fileno(), None)
+        self._selector.unregister(connection)
+        connection.close()
+        if len(self._ranks) < self._config.size:
+            self._ranks.pop(rank.endpoint.rank, None)
+            self._remote.pop(rank.endpoint.rank, None)
+            self._left.add(rank.endpoint.rank)
+
+    def _answer_all(self, message: dict[str, Any], deadline: float) -> None:
+        for caller in [one.caller for one in self._callers.values()]:
+            # A rank that vanished meanwhile is reported by the engine, which connects to every rank next.
+            with contextlib.suppress(OSError):
+                caller.connection.settimeout(max(deadline - time.monotonic(), 1.0))
+                caller.connection.sendall(line_of(knock.proved(caller.prover, message)))
+
+    def _give_up(self, timeout: float) -> None:
+        missing = [rank for rank in range(self._config.size) if rank not in self._ranks]
+        never = [rank for rank in missing if rank not in self._left]
+        left = [rank for rank in missing if rank in self._left]
+        absence = [f"{rendezvous.ranks_text(never)} did not come"] if never else []
+        absence += [f"{rendezvous.ranks_text(left)} came and left"] if left else []
+        text = (
+            f"job {self._config.job!r}: of {self._config.size} ranks, {' and '.join(absence)} "
+            f"(rank 0 at {rendezvous.where(self._config)} waited {timeout:g} s)"
+        )
+        services = [rank for rank in missing if rank >= self._config.world_size]
+        if services:
+            are = "is a summation service" if len(services) == 1 else "are summation services"
+            text += (
+                f"; {rendezvous.ranks_text(services)} {are}: start `mlt serve` with the job's settings, or "
+                "unset MLT_SERVICES on every rank"
+            )
+        if self._refused:
+            text += "; refused: " + "; ".join(self._refused)
+        if unproved := self._door.counts["rendezvous_unproved"]:
+            text += (
+                f"; turned away: {unproved} connection{'s' if unproved > 1 else ''} without a proof of the job's "
+                "secret (give all processes the same MLT_JOB_SECRET)"
+            )
+        if self._is_loopback():
+            text += (
+                "; this is a loopback address, which ranks on other machines cannot reach: if there are any, set "
+                f"MASTER_ADDR to an address of this machine on every rank ({interfaces.candidates_text()})"
+            )
+        self._answer_all({"error": "rendezvous", "text": text}, time.monotonic())
+        raise RendezvousError(f"rank 0: {text}", peer=missing[0])
+
+
+def _dscp_of(said: Announcement) -> DscpMap | None:
+    """None where the rank does not say."""
+    if not said.dscp:
+        return None
+    control, *data = said.dscp
+    return DscpMap(data=tuple(data), control=control)

@@ -1,0 +1,60 @@
+"""What a rank announces to rank 0 at the rendezvous: every field has a type and a range, and is held to them.
+
+By hand, because rank 0 would wait longer for a schema library to load than for a job of two ranks to form.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mlt._shared.json_lines import object_of
+
+MAX_HOST_LENGTH = 255
+MAX_CLASSES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """The place of a rank in its job, and where it listens. ``dscp``: of control, then of the classes; empty where the
+    rank does not say."""
+
+    job: str
+    rank: int
+    size: int
+    services: int
+    host: str
+    port: int
+    dscp: tuple[int, ...]
+
+    @classmethod
+    def parse(cls, content: str) -> Announcement:
+        """Raises ValueError for anything but an announcement."""
+        said = object_of(content)
+        dscp = said.get("dscp", ())
+        if "dscp" in said and (type(dscp) is not list or not 2 <= len(dscp) <= MAX_CLASSES + 1):
+            raise ValueError("dscp is no list of code points")
+        host = _text(said.get("host"), MAX_HOST_LENGTH)
+        if not host.isprintable():  # it is shown to people where the rank can't be reached
+            raise ValueError("a host is no address")
+        return cls(
+            job=_text(said.get("job"), 1 << 20),
+            rank=_number(said.get("rank"), 0, 2**16 - 1),
+            size=_number(said.get("size"), 0, 2**16 - 1),
+            services=_number(said.get("services"), 0, 2**16 - 1),
+            host=host,
+            port=_number(said.get("port"), 1, 2**16 - 1),
+            dscp=tuple(_number(one, 0, 63) for one in dscp),
+        )
+
+
+def _number(value: object, least: int, most: int) -> int:
+    # An exact type: True, 1.0 and 1e999 are numbers to JSON, too.
+    if type(value) is not int or not least <= value <= most:
+        raise ValueError(f"a number is not in {least} to {most}")
+    return value
+
+
+def _text(value: object, most: int) -> str:
+    if not isinstance(value, str) or not 1 <= len(value) <= most:
+        raise ValueError(f"a text has not 1 to {most} characters")
+    return value

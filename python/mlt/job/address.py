@@ -1,0 +1,81 @@
+"""Which address of its own a rank binds and announces, so that every other rank reaches it.
+
+Absent on purpose: the peers themselves. Rank 0 does not know the others before they call; what they all know is
+MASTER_ADDR, so the way there decides on every rank, rank 0 included.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from typing import Any
+
+from mlt.errors import ConfigError
+from mlt.job import interfaces
+from mlt.job.configuration import JobConfig
+
+
+def local_host(config: JobConfig) -> str:
+    """The address to bind and announce: ``config.host``, else that of the interface that ``config.interface`` names,
+    else the one this machine uses towards rank 0.
+
+    Raises ConfigError if MASTER_ADDR does not resolve, no route leads there, or the choice is none.
+    """
+    try:
+        if config.host is not None:
+            return interfaces.check_host(config.host, source="host (MLT_HOST)")
+        towards = _towards_rank_0(config)
+        if config.interface is not None:
+            (choice, *_) = interfaces.select_interfaces(
+                config.interface, towards=towards, source="interface (MLT_INTERFACE)"
+            )
+            return choice.address
+        if towards is None:
+            raise ConfigError(
+                f"no route to MASTER_ADDR {config.master_addr!r}; set MLT_INTERFACE (interface=) to the interface to "
+                f"use: {interfaces.candidates_text()}"
+            )
+        if interfaces.is_link_local(towards):
+            raise ConfigError(f"MASTER_ADDR {config.master_addr!r}: {interfaces.link_local_text(towards)}")
+        return towards
+    except ConfigError as error:
+        text = str(error)
+        raise ConfigError(text if text.startswith("rank ") else f"rank {config.rank}: {text}") from None
+
+
+def _towards_rank_0(config: JobConfig) -> str | None:
+    """The address that this machine uses towards rank 0; None if no route leads there.
+
+    A machine's own name is often 127.0.1.1 to itself (Debian's /etc/hosts). To others it is not, so its address for
+    others counts then.
+    """
+    for _, _, _, _, address in resolve_master(config, socket.SOCK_DGRAM):
+        with contextlib.suppress(OSError):
+            source = interfaces.source_towards(_host_of(address))
+            if interfaces.is_loopback(source) and not is_loopback_on_purpose(config.master_addr):
+                return interfaces.machine_address() or source
+            return source
+    return None
+
+
+def is_loopback_on_purpose(master_addr: str) -> bool:
+    """Whether MASTER_ADDR says loopback in so many words, rather than by what a name happens to mean here."""
+    name = master_addr.rstrip(".").lower()
+    return interfaces.is_loopback(master_addr) or "localhost" in name.split(".") or name.startswith("ip6-l")
+
+
+def _host_of(address: tuple[Any, ...]) -> str:
+    # getaddrinfo keeps the interface of a link-local address in a field of its own.
+    return str(address[0]) if len(address) < 4 or not address[3] or "%" in address[0] else f"{address[0]}%{address[3]}"
+
+
+def resolve_master(config: JobConfig, kind: socket.SocketKind) -> list[tuple[Any, ...]]:
+    """What MASTER_ADDR means here, addresses that others reach first."""
+    try:
+        found = list(socket.getaddrinfo(config.master_addr, config.rendezvous_port, type=kind))
+        return sorted(found, key=lambda one: interfaces.is_loopback(str(one[4][0])))
+    except OSError as error:
+        raise ConfigError(
+            f"rank {config.rank}: MASTER_ADDR {config.master_addr!r} does not resolve ({error}); set it to the address "
+            "of rank 0's machine"
+        ) from error

@@ -1,0 +1,149 @@
+"""Which job this process belongs to and as which rank: arguments first, then the environment that torchrun sets."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from mlt.errors import ConfigError
+from mlt.job import secret as secret_module
+from mlt.job.secret import JobSecret
+
+# Ranks travel as 16 bits, and a cookie's low 16 bits name one.
+MAX_RANKS = 2**16 - 1
+
+DEFAULT_JOB = "default"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobConfig:
+    """A process's place in its job.
+
+    Workers are ranks 0 to ``world_size - 1``, summation services the ``services`` ranks after them. Rank 0 listens for
+    the others at ``master_addr``:``rendezvous_port``. ``host`` is the address to bind and announce, ``interface`` a
+    choice of interfaces (``mlt.job.interfaces``); both None: the one that routes to rank 0. Without a ``secret`` the
+    job is one of loopback addresses, unless ``insecure`` (``mlt.job.secret``).
+    """
+
+    rank: int
+    world_size: int
+    services: int
+    job: str
+    master_addr: str
+    rendezvous_port: int
+    host: str | None
+    interface: str | None = None
+    secret: JobSecret | None = None
+    insecure: bool = False
+
+    def __post_init__(self) -> None:
+        _check(self.world_size >= 1, f"world_size (WORLD_SIZE) is {self.world_size}; a job has 1 worker at least")
+        _check(self.services >= 0, f"services (MLT_SERVICES) is {self.services}; it is 0 or more")
+        _check(self.size <= MAX_RANKS, f"{self.world_size} workers and {self.services} services; {MAX_RANKS} at most")
+        _check(
+            0 <= self.rank < self.size,
+            f"rank (RANK) is {self.rank}; workers are 0 to {self.world_size - 1}"
+            + (
+                f", services {self.world_size} to {self.size - 1}" if self.services else ", and the job has no services"
+            ),
+        )
+        _check(bool(self.job), "job (MLT_JOB) is empty; leave it out for the job 'default'")
+        _check(bool(self.master_addr), "master_addr (MASTER_ADDR) is empty; it is the address of rank 0's machine")
+        _check(
+            1 <= self.rendezvous_port <= 65_535,
+            f"rendezvous_port (MLT_RENDEZVOUS_PORT, or MASTER_PORT + 1) is {self.rendezvous_port}; "
+            "a port is 1 to 65535",
+        )
+        _check(
+            self.host is None or self.interface is None,
+            f"host is {self.host!r} and interface {self.interface!r}; give one of them",
+        )
+
+    @property
+    def size(self) -> int:
+        """Ranks in the job: workers and services."""
+        return self.world_size + self.services
+
+    @property
+    def job_id(self) -> int:
+        """64 bits of the job's name, which hello compares."""
+        return int.from_bytes(hashlib.blake2b(self.job.encode(), digest_size=8).digest(), "little")
+
+    @classmethod
+    def resolve(
+        cls,
+        *,
+        rank: int | None = None,
+        world_size: int | None = None,
+        services: int | None = None,
+        job: str | None = None,
+        master_addr: str | None = None,
+        rendezvous_port: int | None = None,
+        host: str | None = None,
+        interface: str | None = None,
+        secret: str | bytes | JobSecret | None = None,
+        environ: Mapping[str, str] | None = None,
+    ) -> JobConfig:
+        """Fill what is None from RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, and MLT_SERVICES, MLT_JOB,
+        MLT_RENDEZVOUS_PORT, MLT_HOST, MLT_INTERFACE, MLT_JOB_SECRET or MLT_JOB_SECRET_FILE, MLT_INSECURE. Raises
+        ConfigError that names the variable."""
+        env = os.environ if environ is None else environ
+        if host is None and interface is None:
+            # An empty variable is as good as none. The address is the more precise of the two.
+            host = env.get("MLT_HOST") or None
+            interface = env.get("MLT_INTERFACE") or None if host is None else None
+        world_size = _required(env, "WORLD_SIZE", world_size)
+        services = services if services is not None else _integer(env, "MLT_SERVICES")
+        services = services if services is not None else 0
+        alone = world_size + services == 1
+        if rendezvous_port is None:
+            rendezvous_port = _integer(env, "MLT_RENDEZVOUS_PORT")
+        if rendezvous_port is None:
+            # torch's own store listens on MASTER_PORT.
+            master_port = _integer(env, "MASTER_PORT")
+            if master_port is None and not alone:
+                raise ConfigError(
+                    "rank 0's rendezvous port is not known: set MLT_RENDEZVOUS_PORT, or MASTER_PORT (then it is the "
+                    "port after it), or pass rendezvous_port="
+                )
+            rendezvous_port = master_port + 1 if master_port is not None else 1
+        if master_addr is None:
+            master_addr = env.get("MASTER_ADDR", "127.0.0.1" if alone else None)
+        if master_addr is None:
+            raise ConfigError("MASTER_ADDR is not set: set it to the address of rank 0's machine, or pass master_addr=")
+        return cls(
+            rank=_required(env, "RANK", rank),
+            world_size=world_size,
+            services=services,
+            job=job if job is not None else env.get("MLT_JOB", DEFAULT_JOB),
+            master_addr=master_addr,
+            rendezvous_port=rendezvous_port,
+            host=host,
+            interface=interface,
+            secret=secret_module.resolve(secret, env),
+            insecure=secret_module.is_insecure(env),
+        )
+
+
+def _check(condition: bool, text: str) -> None:
+    if not condition:
+        raise ConfigError(text)
+
+
+def _integer(env: Mapping[str, str], name: str) -> int | None:
+    text = env.get(name)
+    if text is None:
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        raise ConfigError(f"environment variable {name} is {text!r}; it must be an integer") from None
+
+
+def _required(env: Mapping[str, str], name: str, given: int | None) -> int:
+    value = given if given is not None else _integer(env, name)
+    if value is None:
+        raise ConfigError(f"{name} is not set: start with torchrun, set {name}, or pass {name.lower()}=")
+    return value

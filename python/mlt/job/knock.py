@@ -1,0 +1,50 @@
+"""The caller's side of ``mlt.job.door``: small, because every rank imports it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from mlt.job.secret import JobSecret, Prover
+
+
+class KnockError(Exception):
+    """What listens there is not what was looked for. ``message``: its first line, if that was a message;
+    ``version``: its version, if it is another; ``unproved``: it has another secret."""
+
+    def __init__(
+        self, text: str, *, message: dict[str, Any] | None = None, version: int | None = None, unproved: bool = False
+    ) -> None:
+        super().__init__(text)
+        self.message = message
+        self.version = version
+        self.unproved = unproved
+
+
+def knock(
+    name: str,
+    version: int,
+    secret: JobSecret | None,
+    say: Callable[[dict[str, Any]], None],
+    hear: Callable[[], dict[str, Any]],
+) -> Prover:
+    """The caller's side, over ``say`` and ``hear``: open, and have the host prove itself. Raises KnockError."""
+    prover = Prover(secret, name, role="caller")
+    key = f"mlt_{name}"
+    say({key: version, "nonce": prover.nonce})
+    answer = hear()
+    found = answer.get(key)
+    if type(found) is int and found != version:
+        raise KnockError(f"it speaks version {found} of {name}, this side {version}", message=answer, version=found)
+    if found != version or not prover.meet(str(answer.get("nonce"))):
+        raise KnockError("it gave no proof", message=answer)
+    if not prover.check(answer.get("proof")):
+        raise KnockError("it did not prove that it knows the job's secret", message=answer, unproved=True)
+    return prover
+
+
+def proved(prover: Prover, message: Any) -> dict[str, Any]:
+    """``message`` with its proof."""
+    content = json.dumps(message, separators=(",", ":"))
+    return {"content": content, "proof": prover.prove(content)}

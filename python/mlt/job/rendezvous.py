@@ -1,0 +1,242 @@
+"""How the ranks of a job find each other: each tells rank 0 where it listens, and rank 0 tells all of them.
+
+One TCP connection per rank, two JSON lines each way: first both prove that they know the job's secret, then the rank
+announces itself and gets the table (``knock``, ``_rendezvous_lines``). Rank 0 listens at MASTER_ADDR and
+MLT_RENDEZVOUS_PORT; its side is ``rendezvous_host``. Everything is bounded: in time by ``timeout``, in memory by the
+line length and the number of callers. Nothing here carries tensors, and nothing needs the native library.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import math
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from mlt._shared.json_lines import line_of, object_of
+from mlt.errors import MltError, PeerMismatchError, RendezvousError, from_code
+from mlt.job import interfaces, knock
+from mlt.job import secret as secret_module
+from mlt.job.address import resolve_master
+from mlt.job.configuration import JobConfig
+from mlt.options.qos import DscpMap
+
+VERSION = 2
+MAX_OPENING_BYTES = 1_024
+# A table entry is an address and two numbers.
+MAX_ENTRY_BYTES = 256
+RETRY_SECONDS = 0.05
+# After the deadline, a rank listens this much longer for what rank 0, whose deadline is about the same, has to say.
+GRACE_SECONDS = 0.5
+# After so long a rank says once what it waits for.
+QUIET_SECONDS = 5.0
+
+NOT_MLT = "what listens there is not an mlt rendezvous, or that of an older release"
+
+logger = logging.getLogger("mlt")
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a rank's engine listens for control connections."""
+
+    rank: int
+    host: str
+    port: int
+
+
+def meet(
+    config: JobConfig,
+    own: Endpoint,
+    timeout: float,
+    *,
+    dscp: DscpMap | None = None,
+    counts: Counter[str] | None = None,
+) -> list[Endpoint]:
+    """Exchange endpoints with all ranks; returns those of all ranks in rank order.
+
+    ``dscp``: the code points of this rank's packets, which have to be those of rank 0's (None: not compared).
+    ``counts`` gets what rank 0 counted of its callers (``door.COUNTERS``). Raises ConfigError (no secret,
+    and not on loopback), PortInUseError (rank 0 cannot listen), PeerMismatchError (another secret, job, size, version
+    or map of code points), or RendezvousError naming the ranks that did not come within ``timeout`` seconds.
+    """
+    deadline = time.monotonic() + timeout
+    if config.size == 1:
+        return [own]
+    if config.rank == 0:
+        from mlt.job._rendezvous_host import Host  # here: the other ranks need none of it
+
+        with Host(config, own, dscp, Counter() if counts is None else counts) as host:
+            return host.run(deadline, timeout)
+    return _join(config, own, dscp, deadline, timeout)
+
+
+def where(config: JobConfig) -> str:
+    """Rank 0's address and port, for people."""
+    host = f"[{config.master_addr}]" if ":" in config.master_addr else config.master_addr
+    return f"{host}:{config.rendezvous_port}"
+
+
+class Patience:
+    """Says once, after ``QUIET_SECONDS``, what is being waited for."""
+
+    def __init__(self) -> None:
+        self._due = time.monotonic() + QUIET_SECONDS
+
+    @property
+    def left(self) -> float:
+        """Seconds until it has to be asked."""
+        return max(self._due - time.monotonic(), 0.0)
+
+    def ask(self, text: Callable[[], str]) -> None:
+        if self.left == 0:
+            self._due = math.inf
+            logger.warning("%s", text())
+
+
+def ranks_text(ranks: list[int]) -> str:
+    """ "rank 3", "ranks 1, 2, ...": for people."""
+    shown = ", ".join(str(rank) for rank in ranks[:8]) + (", ..." if len(ranks) > 8 else "")
+    return f"rank {shown}" if len(ranks) == 1 else f"ranks {shown}"
+
+
+def _join(config: JobConfig, own: Endpoint, dscp: DscpMap | None, deadline: float, timeout: float) -> list[Endpoint]:
+    """The side of every rank but 0."""
+    announcement = {
+        **({} if dscp is None else {"dscp": [dscp.control, *dscp.data]}),
+        "job": config.job,
+        "rank": config.rank,
+        "size": config.size,
+        "services": config.services,
+        "host": own.host,
+        "port": own.port,
+    }
+    for *_, address in resolve_master(config, socket.SOCK_STREAM):
+        purpose = f"rank {config.rank} would announce itself at"
+        secret_module.require(config.secret, config.insecure, str(address[0]), purpose)
+    cause = "no answer"
+    patience = Patience()
+
+    def waiting_text() -> str:
+        who = f"rank {config.rank}: still waiting for rank 0 at {where(config)}, {timeout:g} s in all"
+        return f"{who} (last: {cause}); is it running, and is MASTER_ADDR the same on all ranks?"
+
+    def not_all_text() -> str:
+        return (
+            f"rank {config.rank}: rank 0 at {where(config)} has not heard of every rank yet, {timeout:g} s in all; it "
+            "says which are missing"
+        )
+
+    while (left := deadline - time.monotonic()) > 0:
+        patience.ask(waiting_text)
+        try:
+            seconds = min(left, max(patience.left, RETRY_SECONDS))
+            with socket.create_connection((config.master_addr, config.rendezvous_port), timeout=seconds) as connection:
+                prover = _open(config, connection, deadline, lambda: patience.ask(waiting_text))
+                connection.sendall(line_of(knock.proved(prover, announcement)))
+                answer = _read_line(
+                    connection,
+                    deadline + GRACE_SECONDS,
+                    config.size * MAX_ENTRY_BYTES + MAX_OPENING_BYTES,
+                    lambda: patience.ask(not_all_text),
+                )
+                return _table(config, _content(answer, prover))
+        except OSError as error:
+            # A timeout has no strerror.
+            cause = error.strerror or str(error)
+            if isinstance(error, MltError):
+                raise
+        time.sleep(min(RETRY_SECONDS, max(deadline - time.monotonic(), 0.0)))
+    here = ""
+    if all(interfaces.is_loopback(str(one[4][0])) for one in resolve_master(config, socket.SOCK_STREAM)):
+        here = f" Here {config.master_addr} is this very machine: if rank 0 runs on another one, name that."
+    raise RendezvousError(
+        f"rank {config.rank}: no rendezvous with rank 0 at {where(config)} within {timeout:g} s (last: {cause}); is "
+        f"rank 0 running, and are MASTER_ADDR and MLT_RENDEZVOUS_PORT the same on all ranks?{here}",
+        peer=0,
+    )
+
+
+def _read_line(connection: socket.socket, deadline: float, limit: int, waiting: Callable[[], None]) -> bytes:
+    """``waiting`` is called once a second while nothing comes."""
+    received = bytearray()
+    while b"\n" not in received:
+        left = max(deadline - time.monotonic(), 1e-3)
+        connection.settimeout(min(left, 1.0))
+        try:
+            piece = connection.recv(65_536)
+        except TimeoutError:
+            if left <= 1.0:
+                raise TimeoutError("rank 0 took the connection, but did not say that every rank had come") from None
+            waiting()
+            continue
+        if not piece:
+            raise ConnectionResetError(errno.ECONNRESET, "rank 0 closed the connection without an answer")
+        received += piece
+        if len(received) > limit:
+            raise OSError(errno.EPROTO, NOT_MLT)
+    return bytes(received.partition(b"\n")[0])
+
+
+def _open(
+    config: JobConfig, connection: socket.socket, deadline: float, waiting: Callable[[], None]
+) -> secret_module.Prover:
+    """Open the conversation, and have rank 0 prove that it knows the secret. Nothing of the job is said before."""
+
+    def say(message: dict[str, Any]) -> None:
+        connection.sendall(line_of(message))
+
+    def hear() -> dict[str, Any]:
+        return _object(_read_line(connection, deadline, MAX_OPENING_BYTES, waiting))
+
+    try:
+        return knock.knock("rendezvous", VERSION, config.secret, say, hear)
+    except knock.KnockError as error:
+        if error.version is not None:
+            text = f"rank 0 at {where(config)} has rendezvous version {error.version}, this rank {VERSION}; install the"
+            raise PeerMismatchError(f"rank {config.rank}: {text} same mlt release on all machines", peer=0) from None
+        if not error.unproved:
+            raise OSError(errno.EPROTO, NOT_MLT) from None
+    why = "this rank has none" if config.secret is None else "it has another one, or is not rank 0 of this job"
+    raise PeerMismatchError(
+        f"rank {config.rank}: what listens at {where(config)} did not prove that it knows the job's secret: {why}; "
+        f"give all processes of the job the same {secret_module.VARIABLE}",
+        peer=0,
+    )
+
+
+def _object(line: bytes) -> dict[str, Any]:
+    try:
+        return object_of(line)
+    except ValueError:
+        raise OSError(errno.EPROTO, NOT_MLT) from None
+
+
+def _content(line: bytes, prover: secret_module.Prover) -> str:
+    message = _object(line)
+    content = message.get("content")
+    if not isinstance(content, str) or not prover.check(message.get("proof"), content):
+        raise OSError(errno.EPROTO, NOT_MLT)
+    return content
+
+
+def _table(config: JobConfig, answer: str) -> list[Endpoint]:
+    try:
+        message = json.loads(answer)
+        if "error" in message:
+            text = f"rank {config.rank}: refused by rank 0 at {where(config)}: {message['text']}"
+            raise from_code(str(message["error"]), text, 0)
+        table = [Endpoint(int(rank), str(host), int(port)) for rank, host, port in message["ranks"]]
+    except (ValueError, KeyError, TypeError) as error:
+        if isinstance(error, MltError):
+            raise
+        raise OSError(errno.EPROTO, NOT_MLT) from error
+    if [one.rank for one in table] != list(range(config.size)):
+        raise PeerMismatchError(f"rank {config.rank}: rank 0 sent a table of other ranks than 0 to {config.size - 1}")
+    return table

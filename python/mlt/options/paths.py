@@ -1,0 +1,249 @@
+"""The ways to each peer that packets are sprayed over, and what is known of them.
+
+A path is a socket of its own: another source and destination port, which the switches' hashes see; another interface;
+another IPv6 flow label; or a list of switches to go through (SRv6). Every rank has the same number of them, and path i
+of one rank talks to path i of another. ``docs/paths.md`` says when to use which.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mlt._shared.addresses import is_address
+from mlt.errors import ConfigError
+from mlt.options import _plan_paths as plan_paths
+
+if TYPE_CHECKING:
+    from mlt import _core
+
+VARIABLE = "MLT_PATHS"
+MOST_PATHS = 16
+MOST_SEGMENTS = 126
+MOST_FLOW_LABEL = 2**20 - 1
+
+PathSource = int | str | os.PathLike[str] | Sequence[str | Mapping[str, Any]] | Mapping[str, Any]
+
+_FIELDS = ("address", "interface", "port", "flow_label", "segments", "segments_to")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PathOptions:
+    """One path. Empty fields: the rank's own address, any port, the system's flow label, no segment list.
+
+    ``interface``: packets leave by it whatever the routes say, and its first address is used unless ``address`` is
+    given. ``segments``: IPv6 addresses in order of travel, the destination left out. ``segments_to``: other lists for
+    some ranks. Raises ConfigError.
+    """
+
+    address: str = ""
+    interface: str = ""
+    port: int = 0
+    flow_label: int = 0
+    segments: tuple[str, ...] = ()
+    segments_to: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.address:
+            _address(self.address)
+        _integer(self.port, "port", 65_535)
+        _integer(self.flow_label, "flow_label", MOST_FLOW_LABEL)
+        for name, segments in (("segments", self.segments), *((f"segments_to[{r}]", s) for r, s in self._lists())):
+            if len(segments) > MOST_SEGMENTS:
+                raise ConfigError(
+                    f"{name} has {len(segments)} addresses; a routing header has room for {MOST_SEGMENTS}"
+                )
+            for segment in segments:
+                if _address(segment).version != 6:
+                    raise ConfigError(f"{name}: {segment!r} is not an IPv6 address, which an SRv6 segment is")
+        for rank in self.segments_to:
+            _integer(rank, "a rank of segments_to", 2**16 - 1)
+
+    def _lists(self) -> list[tuple[int, tuple[str, ...]]]:
+        return sorted(self.segments_to.items())
+
+    def to_native(self) -> _core.PathOptions:
+        """The options of the native library."""
+        from mlt import _core
+
+        return _core.PathOptions(
+            host=self.address,
+            interface=self.interface,
+            udp_port=self.port,
+            flow_label=self.flow_label,
+            segments=list(self.segments),
+            segments_to=[(rank, list(segments)) for rank, segments in self._lists()],
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PathStatus:
+    """What is known of one path to one peer.
+
+    ``share`` of what is now sent to the peer and ``loss`` (estimate) are fractions. ``rtt_us`` is None before the first
+    measurement; they start anew when control takes another path. ``silent``: given up for now, only probed.
+    ``packets_*`` count this peer's, ``runs_*`` (system calls that succeeded, and that the system refused) those to all
+    peers.
+    """
+
+    path: int
+    local: str
+    share: float
+    loss: float
+    rtt_us: float | None
+    silent: bool
+    packets_sent: int
+    packets_reported: int
+    runs_sent: int
+    runs_failed: int
+
+    @classmethod
+    def of(cls, native: _core.PathStatus) -> PathStatus:
+        """The native library's answer."""
+        return cls(
+            path=native.path,
+            local=native.local,
+            share=native.share,
+            loss=native.loss,
+            rtt_us=native.rtt_ns / 1_000 if native.rtt_ns else None,
+            silent=native.silent,
+            packets_sent=native.packets_sent,
+            packets_reported=native.packets_reported,
+            runs_sent=native.runs_sent,
+            runs_failed=native.runs_failed,
+        )
+
+
+def resolve(
+    paths: PathSource | None,
+    *,
+    ranks: int | None = None,
+    rank: int | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> tuple[PathOptions, ...]:
+    """The paths that ``paths`` means, else MLT_PATHS; nothing for the default, one path by the rank's own address.
+
+    ``paths``: a number (so many ports); a sequence whose items are addresses, interfaces or mappings with the fields of
+    ``PathOptions``; a mapping with the one field ``paths``, such a sequence or number; or the name of a YAML file that
+    holds any of these. A mapping with ``plan``, ``hosts`` and perhaps ``job`` takes the segment lists that ``mlt plan``
+    chose. MLT_PATHS is a number, addresses or interfaces with commas between, or a file's name.
+    ``ranks``, ``rank``: the job's size, which bounds ``segments_to``, and this process's rank. Raises ConfigError.
+    """
+    where = "paths"
+    if paths is None:
+        paths, where = (os.environ if environ is None else environ).get(VARIABLE) or None, VARIABLE
+    if paths is None:
+        return ()
+    try:
+        found = _read(paths, rank)
+        for number, one in enumerate(found):
+            beyond = [rank for rank in one.segments_to if ranks is not None and rank >= ranks]
+            if beyond:
+                raise ConfigError(f"path {number}: segments_to names rank {beyond[0]}; the job has {ranks} ranks")
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None
+    return found
+
+
+def _read(source: object, rank: int | None, *, from_file: bool = False) -> tuple[PathOptions, ...]:
+    if isinstance(source, str | os.PathLike) and not from_file:
+        return _read_text(os.fspath(source), rank)
+    if isinstance(source, Mapping) and "plan" in source:
+        return tuple(PathOptions(segments_to=lists) for lists in plan_paths.segments_by_path(source, rank))
+    if isinstance(source, Mapping):
+        if set(source) != {"paths"}:
+            raise ConfigError(f"a mapping has the one field 'paths', not {', '.join(map(str, source)) or 'none'}")
+        source = source["paths"]
+    if isinstance(source, int) and not isinstance(source, bool):
+        _count(source)
+        return tuple(PathOptions() for _ in range(source))
+    if not isinstance(source, Sequence) or isinstance(source, str | bytes):
+        raise ConfigError(f"{source!r} is no number of paths, no list of them, and no name of a file")
+    _count(len(source))
+    found = []
+    for number, item in enumerate(source):
+        try:
+            found.append(_one(item))
+        except ConfigError as error:
+            raise ConfigError(f"path {number}: {error}") from None
+    return tuple(found)
+
+
+def _read_text(text: str, rank: int | None) -> tuple[PathOptions, ...]:
+    """A number, a list with commas, or a file."""
+    if text.strip().isdecimal():
+        return _read(int(text), rank)
+    if "/" in text or text.endswith((".yaml", ".yml", ".json")):
+        import yaml
+
+        try:
+            return _read(yaml.safe_load(Path(text).read_text(encoding="utf-8")), rank, from_file=True)
+        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+            raise ConfigError(f"{text} cannot be read: {error}") from None
+        except ConfigError as error:
+            raise ConfigError(f"{text}: {error}") from None
+    return _read([item.strip() for item in text.split(",")], rank)
+
+
+def _one(item: object) -> PathOptions:
+    if isinstance(item, str):
+        if is_address(item):
+            return PathOptions(address=item)
+        return PathOptions(interface=_interface(item))
+    if not isinstance(item, Mapping):
+        raise ConfigError(f"{item!r} is no address, no interface, and no mapping")
+    unknown = [str(name) for name in item if name not in _FIELDS]
+    if unknown:
+        raise ConfigError(f"{', '.join(unknown)}: no such field; there are {', '.join(_FIELDS)}")
+    lists = item.get("segments_to", {})
+    if not isinstance(lists, Mapping):
+        raise ConfigError(f"segments_to is {lists!r}; it is a mapping of ranks to lists of addresses")
+    return PathOptions(
+        address=_text(item.get("address", ""), "address"),
+        interface=_interface(_text(item.get("interface", ""), "interface")),
+        port=item.get("port", 0),
+        flow_label=item.get("flow_label", 0),
+        segments=_segments(item.get("segments", ()), "segments"),
+        segments_to={rank: _segments(one, f"segments_to[{rank}]") for rank, one in lists.items()},
+    )
+
+
+def _segments(value: object, name: str) -> tuple[str, ...]:
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise ConfigError(f"{name} is {value!r}; it is a list of IPv6 addresses, in order of travel")
+    return tuple(_text(one, name) for one in value)
+
+
+def _text(value: object, name: str) -> str:
+    if not isinstance(value, str):
+        raise ConfigError(f"{name} is {value!r}; it is a text")
+    return value
+
+
+def _count(number: int) -> None:
+    if not 1 <= number <= MOST_PATHS:
+        raise ConfigError(f"{number} paths; give 1 to {MOST_PATHS}")
+
+
+def _integer(value: object, name: str, most: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
+        raise ConfigError(f"{name} is {value!r}; it is an integer from 0 to {most}")
+
+
+def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    try:
+        return ipaddress.ip_address(text)
+    except ValueError:
+        raise ConfigError(f"{text!r} is not an IPv4 or IPv6 address") from None
+
+
+def _interface(name: str) -> str:
+    known = [one for _, one in socket.if_nameindex()]
+    if name and name not in known:
+        raise ConfigError(f"{name!r} is no address and no interface of this machine, which has {', '.join(known)}")
+    return name

@@ -1,0 +1,229 @@
+"""Push-pull: workers push tensors to the summation services and pull the averages back (paper appendix A; BytePS)."""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from mlt._callbacks import Callbacks
+from mlt.context import Context
+from mlt.errors import ConfigError, UnknownOperationError, WaitTimeoutError, from_status
+from mlt.operation import Operation
+
+if TYPE_CHECKING:
+    from mlt import _core
+
+MAX_KEY = 2**40
+# How long ``poll_cq`` has on its thread to tell a handle what it took.
+SETTLE_SECONDS = 5.0
+
+_services_lock = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class PushPullResult:
+    """How a push-pull ended. ``missing_bytes`` of this worker's push did not arrive; the result itself is complete.
+
+    ``repairs`` counts segments sent again, both ways; ``elapsed_ns`` runs from the call to the completion.
+    """
+
+    key: int
+    name: str | None
+    bytes: int
+    missing_bytes: int
+    repairs: int
+    elapsed_ns: int
+
+    @property
+    def loss_fraction(self) -> float:
+        """Missing bytes over all bytes of this worker's push; 0 for an empty tensor."""
+        return self.missing_bytes / self.bytes if self.bytes else 0.0
+
+
+class PushPullHandle(Operation):
+    """A push-pull under way: an operation whose ``wait`` returns a ``PushPullResult``, any number of times.
+
+    Like every operation it counts among the context's ``max_operations`` until its completion was taken: wait for it,
+    add a callback, or call ``Context.poll_cq``.
+    """
+
+    __slots__ = ("__weakref__", "_native", "_waiting", "name")
+
+    def __init__(self, context: Context, key: int, name: str | None) -> None:
+        super().__init__(0, "push_pull", -1, key, context)
+        self.name = name
+        # Held by the thread that waits in the native library; others wait for that thread.
+        self._waiting = threading.Lock()
+        self._native: _core.Completion | None = None
+
+    @property
+    def key(self) -> int:
+        """What names the tensor."""
+        return self._tag
+
+    def done(self) -> bool:
+        """Whether it ended, well or not."""
+        return self._native is not None or super().done()
+
+    def wait(self, timeout: float | None = None) -> PushPullResult:  # type: ignore[override]
+        """Block until it ended; other Python threads run meanwhile.
+
+        Raises the TransferError of a failed one, WaitTimeoutError if ``timeout`` seconds passed first (it goes on).
+        """
+        native = self._native or self._take(timeout)
+        if native is None:
+            raise WaitTimeoutError(f"{self}: not done after {timeout:g} s; it goes on")
+        if native.failed:
+            raise from_status(native.status, f"{self}: {native.error}", native.failed_peer)
+        return PushPullResult(
+            key=self._tag,
+            name=self.name,
+            bytes=native.total_bytes,
+            missing_bytes=native.missing_bytes,
+            repairs=native.repaired_segments,
+            elapsed_ns=native.elapsed_ns,
+        )
+
+    def settle(self, native: _core.Completion) -> None:
+        """Its completion was taken, by the thread that calls this."""
+        self._native = native
+        super().settle(native)
+
+    @property
+    def is_told(self) -> bool:
+        """Whether whoever takes its completion tells it, so that callbacks may be added at any time."""
+        return True
+
+    def taken(self) -> _core.Completion | None:
+        """Its completion, if it was told."""
+        return self._native
+
+    def _take(self, timeout: float | None) -> _core.Completion | None:
+        if self._watch is not None:
+            return self._watch.wait(self, timeout)
+        Callbacks.refuse_to_wait(self)
+        start = time.monotonic()
+        if not self._waiting.acquire(timeout=-1 if timeout is None else max(timeout, 0)):
+            return self._native
+        try:
+            if self._native is not None:
+                return self._native
+            left = None if timeout is None else max(timeout - (time.monotonic() - start), 0)
+            try:
+                native = self._context.engine.wait(self._id, -1 if left is None else round(left * 1e9))
+            except UnknownOperationError:
+                # ``poll_cq`` took it on another thread, and is about to say so; or the callbacks' thread did.
+                while self._native is None and self._watch is None and time.monotonic() - start < SETTLE_SECONDS:
+                    time.sleep(0)
+                if self._watch is not None:
+                    return self._watch.wait(self, left)
+                if self._native is None:
+                    raise
+                return self._native
+            if native is not None:
+                self.settle(native)
+            return native
+        finally:
+            self._waiting.release()
+
+    def __str__(self) -> str:
+        return f"push-pull of key {self._tag}" + (f" ({self.name})" if self.name else "")
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+class PushPull:
+    """A worker's side of push-pull over all summation services of the job.
+
+    Raises ConfigError in a job without services or on a service's rank. Several may share one context. Safe to use
+    from any thread.
+    """
+
+    def __init__(self, context: Context) -> None:
+        if context.services == 0:
+            raise ConfigError(
+                f"rank {context.rank}: the job has no summation service; start one with `mlt serve` and give every "
+                "rank services=1 (MLT_SERVICES=1)"
+            )
+        if context.rank >= context.world_size:
+            raise ConfigError(f"rank {context.rank} is a summation service; only workers push and pull")
+        self._context = context
+        with _services_lock:
+            if not context._uses_services:
+                context.engine.use_services(list(range(context.world_size, context.size)), context.world_size)
+                context._uses_services = True
+
+    @property
+    def context(self) -> Context:
+        """The context it was made for."""
+        return self._context
+
+    def push_pull(
+        self,
+        tensor: Any,
+        *,
+        key: int,
+        loss_bound: float = 0.0,
+        layer: int = 0,
+        layers: int = 1,
+        average: bool = True,
+        out: Any | None = None,
+        name: str | None = None,
+        timeout: float | None = None,
+    ) -> PushPullHandle:
+        """Push ``tensor`` (float32, C-contiguous, in host memory) and pull its average over the workers into ``out``.
+
+        ``out``: as many float32; default: in place. Both stay lent until the handle is done. ``key`` in [0, 2**40)
+        names the tensor: every worker uses the same one for it in every iteration, with the same number of elements
+        and the same ``loss_bound``, the fraction of its elements that this worker's push may lose, in [0, 1). Each
+        element is divided by the number of workers whose segment arrived (``average=False``: the plain sum). Results
+        are the same bits on every worker. ``layer`` of ``layers``: 0 is the front, which goes first. ``name`` is for
+        messages. Raises InvalidBufferError, ConfigError, PeerFailedError, LimitError.
+        """
+        if not 0 <= key < MAX_KEY:
+            raise ConfigError(f"key is {key}; keys are integers in [0, 2**40)")
+        if layers < 1 or not 0 <= layer < layers:
+            raise ConfigError(f"layer {layer} of {layers}: give 0 <= layer < layers (push-pull of key {key})")
+        if timeout is not None and not timeout > 0:
+            raise ConfigError(f"timeout is {timeout!r}; it is a time in seconds, above 0 (push-pull of key {key})")
+        handle = PushPullHandle(self._context, key, name)
+        handle._id = self._context.engine.push_pull(
+            tensor,
+            out,
+            key,
+            loss_bound,
+            average,
+            layer,
+            layers,
+            0 if timeout is None else max(round(timeout * 1e9), 1),
+            weakref.ref(handle),
+        )
+        return handle
+
+
+class SummationService:
+    """Makes this rank, one of those after the workers, a summation service. It serves from here on until the context
+    is closed; ``run`` waits for its end. Raises ConfigError on a worker's rank."""
+
+    def __init__(self, context: Context) -> None:
+        if context.rank < context.world_size:
+            last = context.size - 1
+            raise ConfigError(
+                f"rank {context.rank} is a worker; summation services are the ranks after the workers"
+                + (f" ({context.world_size} to {last})" if context.services else " (this job has none: services=0)")
+            )
+        self._context = context
+        context.engine.serve(context.world_size)
+
+    @property
+    def context(self) -> Context:
+        """The context it was made for."""
+        return self._context
+
+    def run(self, timeout: float | None = None) -> bool:
+        """Block until every worker said goodbye or failed; False if ``timeout`` seconds passed first."""
+        return self._context.engine.wait_workers_gone(-1 if timeout is None else max(round(timeout * 1e9), 0))

@@ -1,0 +1,285 @@
+"""A stranger at rank 0's rendezvous learns nothing of the job, gets in nowhere, and holds nobody up."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from rendezvous_caller import ANNOUNCEMENT, Caller
+from transport_jobs import free_port, takes
+
+import mlt
+from mlt.job import door
+from mlt.job._rendezvous_host import Host
+from mlt.job.configuration import JobConfig
+from mlt.job.rendezvous import VERSION, Endpoint, meet
+from mlt.job.secret import JobSecret
+
+SECRET = JobSecret("known to the ranks alone")
+JOB = "job-17-secret-name"
+
+
+def config(rank: int, port: int, size: int = 2, secret: JobSecret | None = SECRET) -> JobConfig:
+    return JobConfig(
+        rank=rank, world_size=size, services=0, job=JOB, master_addr="127.0.0.1", rendezvous_port=port, host=None,
+        secret=secret,
+    )  # fmt: skip
+
+
+class Waiting:
+    """Rank 0, waiting for the others in a thread."""
+
+    def __init__(self, size: int = 2, timeout: float = 20.0) -> None:
+        self.port = free_port()
+        self.size = size
+        self.counts: Counter[str] = Counter()
+        self.outcome: Any = None
+        self._timeout = timeout
+        self._thread = threading.Thread(target=self._meet)
+        self._thread.start()
+
+    def _meet(self) -> None:
+        try:
+            own = Endpoint(0, "127.0.0.1", 1_000)
+            self.outcome = meet(config(0, self.port, self.size), own, self._timeout, counts=self.counts)
+        except BaseException as error:
+            self.outcome = error
+
+    def until(self, counter: str, least: int = 1) -> None:
+        deadline = time.monotonic() + 10
+        while self.counts[counter] < least:
+            assert time.monotonic() < deadline, self.counts
+            time.sleep(0.01)
+
+    def join_all(self) -> None:
+        """Let the other ranks come, and rank 0 end well."""
+        tables: list[Any] = [None] * self.size
+
+        def one(rank: int) -> None:
+            tables[rank] = meet(config(rank, self.port, self.size), Endpoint(rank, "127.0.0.1", 1_000 + rank), 10.0)
+
+        ranks = [threading.Thread(target=one, args=(rank,)) for rank in range(1, self.size)]
+        for rank in ranks:
+            rank.start()
+        for rank in ranks:
+            rank.join()
+        self._thread.join()
+        expected = [Endpoint(rank, "127.0.0.1", 1_000 + rank) for rank in range(self.size)]
+        assert self.outcome == expected, self.outcome
+        assert tables[1:] == [expected] * (self.size - 1)
+
+
+@pytest.fixture
+def rank_0() -> Iterator[Waiting]:
+    waiting = Waiting()
+    yield waiting
+    if waiting.outcome is None:
+        with contextlib.suppress(Exception):
+            waiting.join_all()
+
+
+def old_announcement(**changes: Any) -> bytes:
+    """What releases without a proof said."""
+    return json.dumps({"mlt_rendezvous": 1, **ANNOUNCEMENT, **changes}).encode() + b"\n"
+
+
+@pytest.mark.parametrize("changes", [{"job": "?"}, {"size": 9_999}, {"rank": 7}, {"job": JOB}])
+def test_door__a_wrong_guess_is_not_answered_with_the_right_one(rank_0: Waiting, changes: dict[str, Any]) -> None:
+    with Caller(rank_0.port) as caller:
+        caller.say(old_announcement(**changes))
+        answer = caller.line()
+        assert caller.line() == b""
+    assert JOB.encode() not in answer
+    # It hears the version of what listens there, and nothing else.
+    assert set(json.loads(answer)) == {"mlt_rendezvous", "error", "text"}
+    assert "version" in json.loads(answer)["text"]
+    rank_0.join_all()
+    assert rank_0.counts["rendezvous_other_version"] == 1
+
+
+@pytest.mark.parametrize("secret", [None, JobSecret("guessed, and wrong all the way")])
+def test_door__without_the_secret_nobody_joins_and_nothing_is_said(rank_0: Waiting, secret: JobSecret | None) -> None:
+    with Caller(rank_0.port, secret=secret) as caller:
+        assert not caller.open()
+        caller.announce(job=JOB)
+        assert caller.line() == b""
+    rank_0.join_all()
+    assert rank_0.counts["rendezvous_unproved"] == 1
+    assert rank_0.counts["rendezvous_refusals"] == 0
+
+
+def test_door__a_proof_is_good_for_its_own_line_and_connection_only(rank_0: Waiting) -> None:
+    text = json.dumps({**ANNOUNCEMENT, "job": JOB})
+    with Caller(rank_0.port, secret=SECRET) as first, Caller(rank_0.port, secret=SECRET) as second:
+        assert first.open()
+        recorded = json.dumps({"content": text, "proof": first.prover.prove(text)}).encode() + b"\n"
+        assert second.open()
+        second.say(recorded)
+        assert second.line() == b""
+        changed = json.dumps({"content": text.replace("127", "126"), "proof": first.prover.prove(text)})
+        first.say(changed.encode() + b"\n")
+        assert first.line() == b""
+    with Caller(rank_0.port, secret=SECRET) as third:  # rank 0's own proof, sent back to it
+        third.say(json.dumps({"mlt_rendezvous": VERSION, "nonce": third.prover.nonce}).encode() + b"\n")
+        third.say(json.dumps({"content": "", "proof": json.loads(third.line())["proof"]}).encode() + b"\n")
+        assert third.line() == b""
+    rank_0.join_all()
+    assert rank_0.counts["rendezvous_unproved"] == 3
+
+
+@pytest.mark.parametrize(
+    ("line", "counter"),
+    [
+        (b'{"mlt_rendezvous":1,"rank":1e999,"job":"x","size":2,"services":0,"host":"a","port":1}\n', "other_version"),
+        (b'{"mlt_rendezvous":1e999,"nonce":"00"}\n', "malformed"),
+        (b'{"mlt_rendezvous":NaN}\n', "malformed"),
+        (b'{"mlt_rendezvous":2,"nonce":7}\n', "malformed"),
+        (b'{"mlt_rendezvous":true,"nonce":""}\n', "malformed"),
+        (b'{"mlt_rendezvous":"2","nonce":""}\n', "malformed"),
+        (b'{"mlt_rendezvous":2,"nonce":"' + b"zz" * 32 + b'"}\n', "malformed"),
+        (b"[" * 4_000 + b"\n", "malformed"),
+        (b'{"a":' * 1_500 + b"\n", "malformed"),
+        (b"[" * 4_000, "strangers"),
+        (b"\xff\xfe\x00\n", "malformed"),
+        (b"null\n", "malformed"),
+        (b"\n", "malformed"),
+        (b"9" * 7_000 + b"\n", "malformed"),
+        (b"x" * 100_000, "oversized"),
+    ],
+)
+def test_door__rank_0_survives_every_line(rank_0: Waiting, line: bytes, counter: str) -> None:
+    with Caller(rank_0.port) as caller, contextlib.suppress(ConnectionError):
+        caller.say(line)
+        if counter not in ("strangers", "other_version"):
+            assert caller.line() == b""
+    rank_0.until(f"rendezvous_{counter}")
+    rank_0.join_all()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        '{"rank":1e999,"job":"x","size":2,"services":0,"host":"a","port":1}',
+        json.dumps({**ANNOUNCEMENT, "rank": True}),
+        json.dumps({**ANNOUNCEMENT, "rank": "1"}),
+        json.dumps({**ANNOUNCEMENT, "rank": 1.0}),
+        json.dumps({**ANNOUNCEMENT, "rank": -1}),
+        json.dumps({**ANNOUNCEMENT, "port": 10**30}),
+        json.dumps({**ANNOUNCEMENT, "host": "h" * 300}),
+        json.dumps({**ANNOUNCEMENT, "host": ["127.0.0.1"]}),
+        json.dumps({**ANNOUNCEMENT, "host": "127.0.0.1\n\x1b[2J"}),
+        json.dumps({**ANNOUNCEMENT, "host": "\ud800"}),
+        "[" * 4_000,
+        "",
+        "null",
+    ],
+)
+def test_door__rank_0_survives_a_rank_that_says_nonsense(rank_0: Waiting, content: str) -> None:
+    with Caller(rank_0.port, secret=SECRET) as caller:
+        assert caller.open()
+        caller.announce(content)
+        # It proved itself, so it is told.
+        assert caller.content()["text"] == "did not announce itself as a rank of mlt"
+    rank_0.join_all()
+    assert rank_0.counts["rendezvous_refusals"] == 1
+
+
+@pytest.mark.parametrize("number", [100, 1_000])
+def test_door__idle_callers_hold_no_rank_up(rank_0: Waiting, number: int) -> None:
+    with contextlib.ExitStack() as idle:
+        for _ in range(number):
+            idle.enter_context(Caller(rank_0.port))
+        with takes(at_most=3.0):
+            rank_0.join_all()
+    assert rank_0.counts["rendezvous_accepted"] >= 1
+    if number == 1_000:
+        assert rank_0.counts["rendezvous_too_many_pending"] >= number - (rank_0.size + door.SPARE_CALLERS)
+
+
+def test_door__callers_that_open_and_wait_are_cut_by_number_oldest_first(rank_0: Waiting) -> None:
+    limit = rank_0.size + door.SPARE_CALLERS
+    with contextlib.ExitStack() as waiting:
+        callers = [waiting.enter_context(Caller(rank_0.port)) for _ in range(limit + 10)]
+        rank_0.until("rendezvous_too_many_pending", 10)
+        assert callers[0].line() == b""
+        assert callers[-1].open() is False
+        rank_0.join_all()
+
+
+def test_door__a_slow_caller_is_cut_by_time(rank_0: Waiting, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(door, "PROOF_SECONDS", 0.3)
+    with Caller(rank_0.port) as mute, Caller(rank_0.port) as slow, takes(at_most=3.0):
+        slow.open()
+        for _ in range(3):
+            slow.say(b" ")
+        assert mute.line() == b""
+        assert slow.line() == b""
+    rank_0.join_all()
+    assert rank_0.counts["rendezvous_timed_out"] == 2
+
+
+def test_door__a_rank_with_another_secret_says_so_at_once() -> None:
+    waiting = Waiting(timeout=1.5)
+    for secret, why in ((None, "this rank has none"), (JobSecret("another one, also long"), "it has another one")):
+        with takes(at_most=1.0), pytest.raises(mlt.PeerMismatchError, match="did not prove") as refused:
+            meet(config(1, waiting.port, secret=secret), Endpoint(1, "127.0.0.1", 1), 10.0)
+        assert why in str(refused.value)
+        assert "MLT_JOB_SECRET" in str(refused.value)
+    waiting._thread.join()
+    text = str(waiting.outcome)
+    assert "2 connections without a proof of the job's secret" in text
+    assert "known to the ranks" not in text
+
+
+def test_door__a_crowd_of_strangers_leaves_nothing_but_counts() -> None:
+    port, counts = free_port(), Counter[str]()
+    with Host(config(0, port), Endpoint(0, "127.0.0.1", 1_000), None, counts) as host:
+        for turn in range(1, 51):
+            with Caller(port) as caller:
+                caller.say(old_announcement())
+                while counts["rendezvous_other_version"] < turn:
+                    host._door.turn(1.0)
+        assert len(host._refused) <= 5
+
+
+def test_door__two_jobs_with_one_secret_are_told_apart(rank_0: Waiting) -> None:
+    with Caller(rank_0.port, secret=SECRET) as caller:
+        assert caller.open()
+        caller.announce(job="other")
+        assert caller.content()["text"] == f"rank 1 belongs to job 'other'; this is job {JOB!r} (set MLT_JOB)"
+    rank_0.join_all()
+
+
+def test_context__counts_what_came_to_the_door() -> None:
+    port = free_port()
+    contexts: dict[int, mlt.Context] = {}
+    secret = "known to the ranks alone"
+
+    def one(rank: int) -> None:
+        contexts[rank] = mlt.Context(rank, 2, master_addr="127.0.0.1", rendezvous_port=port, job=JOB, secret=secret)
+
+    first = threading.Thread(target=one, args=(0,))
+    first.start()
+    with Caller(port) as caller:
+        caller.say(b"GET / HTTP/1.1\r\n\r\n")
+        assert caller.line() == b""
+    second = threading.Thread(target=one, args=(1,))
+    second.start()
+    first.join()
+    second.join()
+    try:
+        counters = contexts[0].counters()
+        assert counters["rendezvous_malformed"] == 1
+        assert counters["control_accepted"] == 1
+        assert counters["control_unproved"] == 0
+        assert "rendezvous_malformed" not in contexts[1].counters()
+        assert secret not in repr(contexts[0]) + repr(contexts[0].config)
+    finally:
+        for context in contexts.values():
+            context.close()

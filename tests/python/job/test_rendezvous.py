@@ -1,0 +1,430 @@
+"""Ranks find each other, or say who is missing, within a stated time."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+import pytest
+from rendezvous_caller import Caller
+from transport_jobs import exchange, free_port, local_job, process_job, takes
+
+import mlt
+from mlt.job import rendezvous, secret
+from mlt.job.configuration import JobConfig
+from mlt.job.rendezvous import VERSION, Endpoint, meet
+from mlt.job.secret import JobSecret
+from mlt.options.qos import DscpMap
+
+TIMEOUT = 1.0
+SECRET = JobSecret("not known to strangers")
+
+
+def config(rank: int, size: int, port: int, **changes: Any) -> JobConfig:
+    fields = {"services": 0, "job": "test", "master_addr": "127.0.0.1", "host": None, **changes}
+    return JobConfig(rank=rank, world_size=size, rendezvous_port=port, **fields)
+
+
+class Ranks:
+    """Runs ``meet`` for several configs in threads and keeps what each returned or raised."""
+
+    def __init__(self, *configs: JobConfig, timeout: float = TIMEOUT, dscp: DscpMap | None = None) -> None:
+        self.outcomes: dict[int, Any] = {}
+        self._dscp = dscp
+        self._threads = [threading.Thread(target=self._one, args=(i, c, timeout)) for i, c in enumerate(configs)]
+        for thread in self._threads:
+            thread.start()
+
+    def _one(self, index: int, one: JobConfig, timeout: float) -> None:
+        try:
+            self.outcomes[index] = meet(
+                one, Endpoint(one.rank, "127.0.0.1", 1_000 + one.rank), timeout, dscp=self._dscp
+            )
+        except mlt.MltError as error:
+            self.outcomes[index] = error
+
+    def join(self) -> list[Any]:
+        for thread in self._threads:
+            thread.join()
+        return [self.outcomes[index] for index in range(len(self._threads))]
+
+
+def test_meet__all_ranks_get_the_same_table() -> None:
+    port = free_port()
+    with takes(at_most=2.0):
+        tables = Ranks(*(config(rank, 5, port) for rank in (3, 1, 4, 0, 2)), timeout=10).join()
+    expected = [Endpoint(rank, "127.0.0.1", 1_000 + rank) for rank in range(5)]
+    assert tables == [expected] * 5
+
+
+def test_meet__rank_0_may_come_last() -> None:
+    port = free_port()
+    early = Ranks(config(1, 2, port), timeout=10)
+    time.sleep(0.3)
+    table = meet(config(0, 2, port), Endpoint(0, "127.0.0.1", 1_000), 10)
+    assert early.join() == [table]
+
+
+def test_meet__names_the_ranks_that_are_missing() -> None:
+    port = free_port()
+    with takes(at_least=TIMEOUT - 0.1, at_most=TIMEOUT + 1):
+        zero, two = Ranks(config(0, 4, port), config(2, 4, port)).join()
+    assert isinstance(zero, mlt.RendezvousError)
+    assert f"of 4 ranks, ranks 1, 3 did not come (rank 0 at 127.0.0.1:{port} waited 1 s)" in str(zero)
+    assert zero.peer == 1
+    assert isinstance(two, mlt.RendezvousError)
+    # Rank 2 hears it from rank 0.
+    assert str(two).startswith(f"rank 2: refused by rank 0 at 127.0.0.1:{port}: job 'test': of 4 ranks, ranks 1, 3 did")
+
+
+def test_meet__says_how_to_start_a_service_that_is_missing() -> None:
+    port = free_port()
+    zero = Ranks(dataclasses.replace(config(0, 1, port), services=1)).join()[0]
+    assert "rank 1 is a summation service: start `mlt serve`" in str(zero)
+
+
+def test_meet__tells_a_rank_that_left_from_one_that_never_came() -> None:
+    port = free_port()
+    zero = Ranks(config(0, 3, port))
+    with Caller(port) as caller:
+        assert caller.open()
+        caller.announce(rank=1, size=3)
+        time.sleep(0.2)
+    assert "rank 2 did not come" in str(text := zero.join()[0])
+    assert "rank 1 came and left" in str(text)
+
+
+def test_meet__who_waits_long_says_once_for_whom(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(rendezvous, "QUIET_SECONDS", 0.2)
+    port = free_port()
+    Ranks(config(0, 3, port), config(2, 3, port), timeout=2.5).join()
+    said = [record.getMessage() for record in caplog.records if record.name == "mlt"]
+    assert f"rank 0: still waiting at 127.0.0.1:{port} for rank 1 of 3, 2.5 s in all" in said
+    assert [text for text in said if text.startswith("rank 2: ")] == [
+        f"rank 2: rank 0 at 127.0.0.1:{port} has not heard of every rank yet, 2.5 s in all; it says which are missing"
+    ]
+    assert len(said) == 2
+    caplog.clear()
+    Ranks(config(1, 2, port), timeout=1.0).join()
+    (text,) = [record.getMessage() for record in caplog.records if record.name == "mlt"]
+    assert text.startswith(
+        f"rank 1: still waiting for rank 0 at 127.0.0.1:{port}, 1 s in all (last: Connection refused"
+    )
+
+
+def test_meet__who_is_served_soon_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    port = free_port()
+    Ranks(*(config(rank, 3, port) for rank in range(3)), timeout=10).join()
+    assert not caplog.records
+
+
+def test_meet__says_that_rank_0_is_missing() -> None:
+    port = free_port()
+    with takes(at_least=TIMEOUT - 0.1, at_most=TIMEOUT + 1):
+        (one,) = Ranks(config(1, 2, port)).join()
+    assert isinstance(one, mlt.RendezvousError)
+    assert f"rank 1: no rendezvous with rank 0 at 127.0.0.1:{port} within 1 s (last: Connection refused)" in str(one)
+
+
+def test_meet__a_taken_port_is_named_at_once() -> None:
+    port = free_port()
+    refused = pytest.raises(mlt.PortInUseError, match=rf"rank 0: .*127.0.0.1:{port} is taken.*MLT_RENDEZVOUS_PORT")
+    with socket.create_server(("127.0.0.1", port)), takes(at_most=0.5), refused:
+        meet(config(0, 2, port), Endpoint(0, "127.0.0.1", 1), TIMEOUT)
+
+
+def test_meet__an_address_of_another_machine_cannot_be_listened_at() -> None:
+    # 203.0.113.0/24 is reserved for documentation.
+    with pytest.raises(mlt.PortInUseError, match="MASTER_ADDR must be an address of rank 0's machine"):
+        meet(config(0, 2, free_port(), master_addr="203.0.113.9", secret=SECRET), Endpoint(0, "127.0.0.1", 1), TIMEOUT)
+
+
+@pytest.mark.parametrize(
+    ("stranger", "cause"),
+    [
+        ({"job": "other"}, "rank 1 belongs to job 'other'; this is job 'test'"),
+        ({"world_size": 3}, "rank 1 expects 3 workers and 0 services; rank 0 expects 2 and 0"),
+        ({"services": 1}, "rank 1 expects 2 workers and 1 services; rank 0 expects 2 and 0"),
+    ],
+)
+def test_meet__a_rank_of_another_job_is_refused_and_the_right_one_served(stranger: dict[str, Any], cause: str) -> None:
+    port = free_port()
+    zero = Ranks(config(0, 2, port), timeout=10)
+    with takes(at_most=1.0):
+        (refused,) = Ranks(dataclasses.replace(config(1, 2, port), **stranger), timeout=10).join()
+    assert isinstance(refused, mlt.PeerMismatchError)
+    assert cause in str(refused)
+    (table,) = Ranks(config(1, 2, port), timeout=10).join()
+    assert zero.join() == [table]
+
+
+def test_meet__other_code_points_are_refused_with_both_maps() -> None:
+    port = free_port()
+    policy, own = DscpMap(data=(46, 40), control=48), DscpMap(data=(3, 7), control=31)
+    zero = Ranks(config(0, 2, port), timeout=10, dscp=policy)
+    (refused,) = Ranks(config(1, 2, port), timeout=10, dscp=own).join()
+    assert isinstance(refused, mlt.PeerMismatchError)
+    assert "rank 1's packets carry other DSCPs (3, 7; control 31) than rank 0's (46, 40; control 48)" in str(refused)
+    assert "MLT_QOS_POLICY" in str(refused)
+    (table,) = Ranks(config(1, 2, port), timeout=10, dscp=policy).join()
+    assert zero.join() == [table]
+
+
+@pytest.mark.parametrize("dscp", [[], 7, ["x"], {"a": 1}, None])
+def test_meet__code_points_that_are_none_are_no_announcement(dscp: Any) -> None:
+    port = free_port()
+    zero = Ranks(config(0, 2, port), dscp=DscpMap(data=(3,), control=31))
+    with Caller(port) as caller:
+        assert caller.open()
+        caller.announce(dscp=dscp)
+        assert caller.content()["text"] == "did not announce itself as a rank of mlt"
+    zero.join()
+
+
+def test_meet__two_processes_with_one_rank_are_told() -> None:
+    port = free_port()
+    outcomes = Ranks(config(0, 3, port), config(1, 3, port), config(1, 3, port)).join()
+    mismatches = [one for one in outcomes if isinstance(one, mlt.PeerMismatchError)]
+    assert len(mismatches) == 1
+    assert "rank 1 was already announced" in str(mismatches[0])
+    assert "refused: rank 1 was already announced" in str(outcomes[0])
+
+
+def test_meet__another_version_is_refused() -> None:
+    port = free_port()
+    zero = Ranks(config(0, 2, port))
+    hello = {"mlt_rendezvous": VERSION + 1, "job": "test", "rank": 1, "size": 2, "services": 0, "host": "h", "port": 1}
+    # Releases before this one said everything in their first line, and read "error" and "text".
+    answer = call(port, json.dumps(hello).encode() + b"\n")
+    assert json.loads(answer) == {
+        "mlt_rendezvous": VERSION,
+        "error": "peer_mismatch",
+        "text": f"rendezvous version {VERSION} is spoken here, not {VERSION + 1}: install the same mlt release on all "
+        "machines",
+    }
+    assert "rendezvous version" in str(zero.join()[0])
+
+
+def call(port: int, data: bytes) -> bytes:
+    """Say ``data`` to rank 0 once it listens, and return its answer."""
+    with Caller(port) as caller:
+        caller.say(data)
+        return caller.line()
+
+
+@pytest.mark.parametrize("noise", [b"GET / HTTP/1.1\r\n\r\n", b"[]\n", b'{"mlt_rendezvous":2}\n', b"\xff" * 9_000])
+def test_meet__strangers_are_turned_away(noise: bytes) -> None:
+    port = free_port()
+    zero = Ranks(config(0, 2, port), timeout=10)
+    assert call(port, noise) == b""
+    (table,) = Ranks(config(1, 2, port), timeout=10).join()
+    assert zero.join() == [table]
+
+
+def test_meet__a_silent_caller_holds_nobody_up() -> None:
+    port = free_port()
+    zero = Ranks(config(0, 2, port), timeout=10)
+    time.sleep(0.2)
+    with socket.create_connection(("127.0.0.1", port)), takes(at_most=1.0):
+        (table,) = Ranks(config(1, 2, port), timeout=10).join()
+        assert zero.join() == [table]
+
+
+def proving(content: dict[str, Any]) -> tuple[int, Callable[[], None]]:
+    """A server that proves itself to one caller, and says ``content``; its port, and a function that ends it."""
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        connection, _ = server.accept()
+        with connection, connection.makefile("rwb") as stream:
+            prover = secret.Prover(None, "rendezvous", role="host")
+            assert prover.meet(json.loads(stream.readline())["nonce"])
+            opening = {"mlt_rendezvous": VERSION, "nonce": prover.nonce, "proof": prover.prove()}
+            stream.write(json.dumps(opening).encode() + b"\n")
+            stream.flush()
+            stream.readline()
+            text = json.dumps(content)
+            stream.write(json.dumps({"content": text, "proof": prover.prove(text)}).encode() + b"\n")
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+
+    def end() -> None:
+        thread.join()
+        server.close()
+
+    return server.getsockname()[1], end
+
+
+def answering(reply: bytes) -> tuple[int, Callable[[], None]]:
+    """A server that answers every caller with ``reply``; its port, and a function that ends it."""
+    server = socket.create_server(("127.0.0.1", 0))
+    stop = threading.Event()
+
+    def serve() -> None:
+        while not stop.is_set():
+            try:
+                connection, _ = server.accept()
+            except OSError:
+                return
+            with connection:
+                connection.recv(4_096)
+                connection.sendall(reply)
+
+    threading.Thread(target=serve, daemon=True).start()
+
+    def end() -> None:
+        stop.set()
+        server.shutdown(socket.SHUT_RDWR)
+        server.close()
+
+    return server.getsockname()[1], end
+
+
+@pytest.mark.parametrize("reply", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", b'{"ranks":7}\n', b"x" * 20_000])
+def test_meet__whatever_else_listens_there_is_reported_in_time(reply: bytes) -> None:
+    port, end = answering(reply)
+    try:
+        with takes(at_most=TIMEOUT + 1), pytest.raises(mlt.RendezvousError, match="rank 1: no rendezvous"):
+            meet(config(1, 2, port), Endpoint(1, "127.0.0.1", 1), TIMEOUT)
+    finally:
+        end()
+
+
+def test_meet__a_table_of_other_ranks_is_refused() -> None:
+    port, end = proving({"ranks": [[0, "127.0.0.1", 1]]})
+    try:
+        with pytest.raises(mlt.PeerMismatchError, match="rank 1: rank 0 sent a table"):
+            meet(config(1, 2, port), Endpoint(1, "127.0.0.1", 1), TIMEOUT)
+    finally:
+        end()
+
+
+def own_machine_is(monkeypatch: pytest.MonkeyPatch, *own: str) -> None:
+    """Callers from any other address than these count as other machines."""
+    monkeypatch.setattr(rendezvous.interfaces, "is_own_address", lambda address: address in own)
+
+
+def test_meet__loopback_is_not_announced_to_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    own_machine_is(monkeypatch, "127.0.0.1")
+    port = free_port()
+    zero = Ranks(config(0, 3, port, host="10.0.0.1"), timeout=2)
+    # 127.0.0.2 stands for the other machine, from which rank 2 calls.
+    with Caller(port, source="127.0.0.2") as caller:
+        assert caller.open()
+        caller.announce(rank=2, size=3, host="127.0.0.1")
+        text = caller.content()["text"]
+    assert text.startswith(
+        "rank 2 announces 127.0.0.1, which only its own machine reaches, and it calls from 127.0.0.2:"
+    )
+    assert "MLT_INTERFACE" in text
+    # Rank 0 itself announced loopback here (Ranks does).
+    with Caller(port, source="127.0.0.2") as caller:
+        assert caller.open()
+        caller.announce(rank=2, size=3, host="10.0.0.2")
+        text = caller.content()["text"]
+    assert text.startswith(
+        "rank 0 announces 127.0.0.1 (MASTER_ADDR is 127.0.0.1), which only its own machine reaches, and rank 2 calls "
+        "from 127.0.0.2:"
+    )
+    assert "refused: rank 2 announces 127.0.0.1" in str(zero.join()[0])
+
+
+def test_meet__a_machines_own_name_that_is_loopback_there_is_reached_by_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Debian: "node" is 127.0.1.1 to itself; rank 0 listens at its address for others as well (127.0.0.3 here)."""
+    resolve = socket.getaddrinfo
+    monkeypatch.setattr(
+        socket,
+        "getaddrinfo",
+        lambda host, *rest, **more: resolve("127.0.1.1" if host == "node" else host, *rest, **more),
+    )
+    monkeypatch.setattr(rendezvous.interfaces, "machine_address", lambda: "127.0.0.3")
+    port = free_port()
+    zero, here, there = Ranks(
+        config(0, 3, port, master_addr="node", secret=SECRET),
+        config(1, 3, port, master_addr="node", secret=SECRET),
+        config(2, 3, port, master_addr="127.0.0.3", secret=SECRET),
+        timeout=10,
+    ).join()
+    assert zero == here == there == [Endpoint(rank, "127.0.0.1", 1_000 + rank) for rank in range(3)]
+
+
+def test_meet__a_rank_that_takes_itself_for_rank_0s_machine_is_told() -> None:
+    port = free_port()
+    (one,) = Ranks(config(1, 2, port, master_addr="localhost")).join()
+    assert "Here localhost is this very machine: if rank 0 runs on another one, name that." in str(one)
+    (zero,) = Ranks(config(0, 2, port, master_addr="localhost")).join()
+    assert "set MASTER_ADDR to an address of this machine on every rank" in str(zero)
+
+
+def from_environment(pipe: Connection, rank: int, port: int) -> None:
+    """A rank that knows nothing but what torchrun would have set."""
+    for name in [name for name in os.environ if name.startswith("MLT_")]:
+        del os.environ[name]
+    os.environ.update(RANK=str(rank), WORLD_SIZE="3", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port - 1))
+    with mlt.Context() as context:
+        right, left = (rank + 1) % 3, (rank - 1) % 3
+        into = bytearray(1)
+        receive = context.post_recv(into, from_=left)
+        context.post_send(bytes([rank]), to=right).wait(10)
+        receive.wait(10)
+        pipe.send((context.rank, context.size, into[0]))
+
+
+def test_context__the_four_variables_of_torchrun_are_enough() -> None:
+    with process_job(from_environment, 3) as ranks:
+        assert [one.hear() for one in ranks] == [(0, 3, 2), (1, 3, 0), (2, 3, 1)]
+
+
+def test_context__reports_what_went_wrong_and_leaves_nothing_open() -> None:
+    port = free_port()
+    with takes(at_most=3.0), pytest.raises(mlt.RendezvousError, match="rank 1 did not come"):
+        mlt.Context(0, 2, master_addr="127.0.0.1", rendezvous_port=port, connect_timeout=TIMEOUT)
+    with socket.create_server(("127.0.0.1", port)):
+        pass
+    with pytest.raises(mlt.ConfigError, match="rank 0: host 'nonsense' is not an IPv4 or IPv6 address"):
+        mlt.Context(0, 1, host="nonsense")
+
+
+def test_context__over_ipv6() -> None:
+    with socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as probe:
+        try:
+            probe.bind(("::1", 0))
+        except OSError as error:
+            pytest.skip(f"no IPv6 here: {error}")
+    for options in (
+        {"master_addr": "::1"},
+        {"master_addr": "::1", "host": "::1"},
+        {"master_addr": "::1", "interface": "lo"},
+    ):
+        with local_job(2, **options) as contexts:
+            sent = np.arange(200_000, dtype=np.float32)
+            into = np.zeros_like(sent)
+            exchange(contexts[0], contexts[1], sent, into)
+            assert (into == sent).all()
+
+
+def test_context__interface_of_loopback_by_name_and_by_network() -> None:
+    for interface in ("lo", "=lo", "127.0.0.0/8", "^nothing"):
+        with local_job(2, interface=interface) as contexts:
+            into = np.zeros(1_000, np.float32)
+            exchange(contexts[0], contexts[1], np.ones(1_000, np.float32), into)
+            assert into.all()
+
+
+def test_context__a_wrong_interface_lists_the_candidates_and_leaves_nothing_open() -> None:
+    with (
+        takes(at_most=1.0),
+        pytest.raises(mlt.ConfigError, match=r"^rank 0: interface .*'wlan9'.*candidates: .*lo 127"),
+    ):
+        mlt.Context(0, 2, master_addr="127.0.0.1", rendezvous_port=free_port(), interface="wlan9")

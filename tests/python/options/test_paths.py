@@ -1,0 +1,256 @@
+"""``paths=`` and MLT_PATHS: what they mean, what is refused and in which words, and what ranks see of their paths."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from transport_jobs import free_port
+
+import mlt
+from mlt.options.paths import PathOptions, resolve
+
+
+def test_resolve__one_path_unless_told_otherwise() -> None:
+    assert resolve(None, environ={}) == ()
+    assert resolve(None, environ={"MLT_PATHS": ""}) == ()
+    assert resolve(1, environ={"MLT_PATHS": "4"}) == (PathOptions(),)
+    assert len(resolve(None, environ={"MLT_PATHS": "4"})) == 4
+
+
+def test_resolve__reads_addresses_and_interfaces() -> None:
+    expected = (PathOptions(interface="lo"), PathOptions(address="127.0.0.2"))
+    assert resolve(["lo", "127.0.0.2"]) == expected
+    assert resolve(None, environ={"MLT_PATHS": "lo, 127.0.0.2"}) == expected
+    assert resolve({"paths": ["lo", {"address": "127.0.0.2"}]}) == expected
+
+
+def test_resolve__reads_every_field_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "paths.yaml"
+    file.write_text(
+        """
+paths:
+  - {interface: lo, address: "::1", port: 9, flow_label: 0xABCDE, segments: ["fc00:1::1", "fc00:2::1"]}
+  - segments_to: {1: ["fc00:3::1"], 0: []}
+""",
+        encoding="utf-8",
+    )
+    first, second = resolve(None, environ={"MLT_PATHS": str(file)}, ranks=2)
+    assert first == PathOptions(
+        interface="lo", address="::1", port=9, flow_label=0xABCDE, segments=("fc00:1::1", "fc00:2::1")
+    )
+    assert second.segments_to == {0: (), 1: ("fc00:3::1",)}
+    native = second.to_native()
+    assert native.segments_to == [(0, []), (1, ["fc00:3::1"])]
+    (tmp_path / "number.yaml").write_text("3\n", encoding="utf-8")
+    assert len(resolve(tmp_path / "number.yaml")) == 3
+
+
+@pytest.mark.parametrize(
+    ("paths", "words"),
+    [
+        (0, "paths: 0 paths; give 1 to 16"),
+        (17, "17 paths"),
+        ([], "0 paths"),
+        (True, "True is no number"),
+        (1.5, "1.5 is no number"),
+        ("eth-none", "path 0: 'eth-none' is no address and no interface of this machine, which has .*lo"),
+        (["lo", 3], "path 1: 3 is no address"),
+        ([{"segment": []}], "path 0: segment: no such field; there are address"),
+        ([{"address": "10.0.0"}], "path 0: '10.0.0' is not an IPv4"),
+        ([{"address": 7}], "address is 7; it is a text"),
+        ([{"port": 65_536}], "port is 65536; it is an integer from 0 to 65535"),
+        ([{"port": True}], "port is True"),
+        ([{"flow_label": 2**20}], "flow_label is 1048576"),
+        ([{"segments": "fc00::1"}], "segments is 'fc00::1'; it is a list"),
+        ([{"segments": ["10.0.0.1"]}], "segments: '10.0.0.1' is not an IPv6 address"),
+        ([{"segments": ["fc00::1"] * 127}], "127 addresses; a routing header has room for 126"),
+        ([{"segments_to": []}], "segments_to is \\[\\]; it is a mapping"),
+        ([{"segments_to": {"a": []}}], "a rank of segments_to is 'a'"),
+        ([{}, {"segments_to": {2: []}}], "path 1: segments_to names rank 2; the job has 2 ranks"),
+        ({"path": 2}, "the one field 'paths', not path"),
+        ("none/such.yaml", "none/such.yaml cannot be read"),
+    ],
+)
+def test_resolve__refuses_with_the_path_and_the_reason(paths: Any, words: str) -> None:
+    with pytest.raises(mlt.ConfigError, match=words):
+        resolve(paths, ranks=2)
+
+
+def test_resolve__names_the_variable_and_the_file(tmp_path: Path) -> None:
+    (tmp_path / "bad.yaml").write_text("paths: [{port: x}]\n", encoding="utf-8")
+    with pytest.raises(mlt.ConfigError, match=r"MLT_PATHS: .*bad\.yaml: path 0: port is 'x'"):
+        resolve(None, environ={"MLT_PATHS": str(tmp_path / "bad.yaml")})
+    (tmp_path / "broken.yaml").write_text("paths: [", encoding="utf-8")
+    with pytest.raises(mlt.ConfigError, match="cannot be read"):
+        resolve(str(tmp_path / "broken.yaml"))
+
+
+def plan(folder: Path, *jobs: str) -> str:
+    """A plan file in which w0 has two routes to ps, by other spines, and w1 one."""
+
+    def route(source: str, *segments: str) -> dict[str, Any]:
+        return {"source": source, "destination": "ps", "path": [source, "leaf0", "ps"], "segments": list(segments)}
+
+    tasks = [
+        {"server": "ps", "rate": 1e9, "routes": [route("w0", "fd79::1"), route("w1", "fd79::2")]},
+        {"server": "ps", "rate": 1e9, "routes": [route("w0", "fd79::2", "fd79::9"), route("w1", "fd79::2")]},
+    ]
+    entries = [{"job": name, "routing": {"method": "aro", "tasks": tasks}} for name in jobs]
+    file = folder / "plan.json"
+    file.write_text(json.dumps({"cluster": "lab", "cluster_digest": "0", "jobs": entries}), encoding="utf-8")
+    return str(file)
+
+
+def test_resolve__takes_the_segment_lists_of_a_plan(tmp_path: Path) -> None:
+    source = {"plan": plan(tmp_path, "train"), "hosts": ["w0", "w1", "ps"]}
+    first, second, server = (resolve(source, ranks=3, rank=rank) for rank in range(3))
+    assert [dict(one.segments_to) for one in first] == [{2: ("fd79::1",)}, {2: ("fd79::2", "fd79::9")}]
+    # As many paths as the rank with the most routes has.
+    assert [dict(one.segments_to) for one in second] == [{2: ("fd79::2",)}] * 2
+    assert [dict(one.segments_to) for one in server] == [{}, {}]
+    (tmp_path / "paths.yaml").write_text(json.dumps(source), encoding="utf-8")
+    assert resolve(str(tmp_path / "paths.yaml"), ranks=3, rank=0) == first
+
+
+@pytest.mark.parametrize(
+    ("change", "rank", "words"),
+    [
+        ({"hosts": ["w0", "ps"]}, 0, "routes from or to 'w1', which is not among hosts"),
+        ({"hosts": "w0"}, 0, "hosts is 'w0'"),
+        ({"hosts": ["w0", "w0"]}, 0, "each once"),
+        ({}, 3, "hosts names 3 hosts; rank 3 has none"),
+        ({"jobs": "train"}, 0, "a mapping with plan, hosts and job"),
+        ({"job": "other"}, 0, "routes of 0 such jobs"),
+        ({"plan": "no-such-plan.json"}, 0, "no-such-plan.json.*cannot be read"),
+    ],
+)
+def test_resolve__refuses_a_plan_that_does_not_fit(
+    tmp_path: Path, change: dict[str, Any], rank: int, words: str
+) -> None:
+    source = {"plan": plan(tmp_path, "train"), "hosts": ["w0", "w1", "ps"]} | change
+    with pytest.raises(mlt.ConfigError, match=words):
+        resolve(source, ranks=4, rank=rank)
+    with pytest.raises(mlt.ConfigError, match="routes of 2 such jobs"):
+        resolve({"plan": plan(tmp_path, "a", "b"), "hosts": ["w0", "w1", "ps"]}, rank=0)
+
+
+def pair(work: Callable[[mlt.Context], None], paths: tuple[Any, Any], **options: Any) -> list[Exception]:
+    """Two contexts with their paths; what either raised."""
+    errors: list[Exception] = []
+    port = free_port()
+
+    def one(rank: int) -> None:
+        try:
+            with mlt.Context(
+                rank,
+                2,
+                master_addr="127.0.0.1",
+                rendezvous_port=port,
+                paths=paths[rank],
+                **({"connect_timeout": 20} | options),
+            ) as context:
+                work(context)
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=one, args=(rank,)) for rank in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return errors
+
+
+def exchange(context: mlt.Context, size: int = 1 << 20) -> None:
+    """A tensor to rank 1 and one byte back."""
+    tensor, reply = np.full(size, 3, np.uint8), np.zeros(1, np.uint8)
+    if context.rank == 0:
+        context.wait(context.post_send(tensor, to=1))
+        context.wait(context.post_recv(reply, from_=1))
+    else:
+        tensor[:] = 0
+        context.wait(context.post_recv(tensor, from_=0))
+        assert (tensor == 3).all()
+        context.wait(context.post_send(reply, to=0))
+
+
+@pytest.mark.parametrize("faults", [mlt.Faults(), mlt.Faults(drop=0.02, seed=5)])
+def test_context__sprays_over_all_its_paths_and_says_what_it_knows(faults: mlt.Faults) -> None:
+    found: list[tuple[mlt.options.paths.PathStatus, ...]] = []
+    counted: list[dict[str, int]] = []
+
+    def work(context: mlt.Context) -> None:
+        for _ in range(4):
+            exchange(context)
+        if context.rank == 0:
+            found.append(context.paths(1))
+            counted.append(context.counters())
+            with pytest.raises(mlt.UnknownPeerError):
+                context.paths(0)
+
+    assert pair(work, ([{}, {}, "127.0.0.2", "lo"],) * 2, host="127.0.0.1", faults=faults) == []
+    (paths,) = found
+    assert [one.path for one in paths] == [0, 1, 2, 3]
+    assert paths[2].local.startswith("127.0.0.2:")
+    assert len({one.local for one in paths}) == 4
+    assert sum(one.share for one in paths) == pytest.approx(1)
+    for one in paths:
+        assert one.packets_sent >= one.packets_reported > 100
+        # The counters were asked later: an answer or a probe may have left in between.
+        assert 0 < one.runs_sent <= counted[0][f"udp_path{one.path}_runs_sent"] <= one.runs_sent + 50
+        # Measurements start anew when control takes another path, so that one may be missing.
+        assert one.rtt_us is None or one.rtt_us > 0
+        assert (one.silent, one.runs_failed) == (False, 0)
+    # A path that carried little may have lost nothing.
+    assert any(one.loss > 0 for one in paths) == (faults.drop > 0)
+    assert sum(counted[0][f"udp_path{one.path}_runs_sent"] for one in paths) == counted[0]["udp_runs_sent"]
+
+
+def test_context__one_path_is_the_default_and_has_a_status_too() -> None:
+    found: list[tuple[mlt.options.paths.PathStatus, ...]] = []
+
+    def work(context: mlt.Context) -> None:
+        exchange(context)
+        found.append(context.paths(1 - context.rank))
+
+    assert pair(work, (None, 1)) == []
+    assert [[one.share for one in paths] for paths in found] == [[1.0], [1.0]]
+
+
+def test_context__refuses_ranks_with_different_numbers_of_paths() -> None:
+    errors = pair(exchange, (2, 3), connect_timeout=4)
+    assert len(errors) == 2
+    mismatch = next(error for error in errors if isinstance(error, mlt.PeerMismatchError))
+    assert "number of paths differs: rank 0 has 2, rank 1 has 3" in str(mismatch)
+    assert "MLT_PATHS" in str(mismatch)
+
+
+@pytest.mark.parametrize(
+    ("paths", "words"),
+    [
+        ([{}, {"address": "::1"}], "path 1: host '::1' is no address of the same IP version"),
+        ([{"flow_label": 5}], "flow label 5 for 127.0.0.1"),
+        ([{}, {"segments": ["fc00::1"]}], "path 1: a segment list of SRv6 has 1 to 126 IPv6 addresses"),
+        (["192.0.2.1"], "192.0.2.1"),
+    ],
+)
+def test_context__refuses_what_the_system_or_the_ip_version_does_not_offer(paths: Any, words: str) -> None:
+    with pytest.raises(mlt.MltError, match=words):
+        mlt.Context(0, 1, master_addr="127.0.0.1", rendezvous_port=free_port(), host="127.0.0.1", paths=paths)
+
+
+def test_context__busy_polling_works_or_is_refused_with_a_way_out() -> None:
+    privileged = os.geteuid() == 0
+    refused = contextlib.nullcontext() if privileged else pytest.raises(mlt.MltError, match="set busy_poll_us to 0")
+    with refused, mlt.Context(0, 1, master_addr="127.0.0.1", rendezvous_port=free_port(), busy_poll_us=200, paths=2):
+        pass
+    with pytest.raises(mlt.ConfigError, match="busy_poll_us is -1"):
+        mlt.Context(0, 1, master_addr="127.0.0.1", rendezvous_port=free_port(), busy_poll_us=-1)

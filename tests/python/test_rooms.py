@@ -1,0 +1,115 @@
+"""The rooms of the Python package: each imports itself and rooms below it, type-only imports included."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+# Source folder -> the name under which it installs.
+SOURCES = {"python/mlt": "mlt", "plugins/torch": "mlt.torch", "switch_configs": "mlt.switch_configs"}
+# From the bottom up. A module belongs to the longest of these names that its own begins with; ``mlt`` itself stands for
+# what users import from the top: context, operation, collectives, push_pull.
+ROOMS = (
+    "mlt._core",
+    "mlt.errors",
+    "mlt._shared",
+    "mlt.switch_configs",
+    "mlt.planners",
+    "mlt.options",
+    "mlt.job",
+    "mlt.priority",
+    "mlt",
+    "mlt.testbed",
+    "mlt.diagnosis",
+    "mlt.switch_push",
+    "mlt.simulation",
+    "mlt.perf",
+    "mlt.torch",
+    "mlt.demo",
+    "mlt.cli",
+)
+# What a room names only to build the native form of its own values, when a context asks for it.
+NATIVE = ROOMS[0]
+
+
+def modules() -> dict[str, Path]:
+    found = {}
+    for folder, package in SOURCES.items():
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            parts = path.relative_to(ROOT / folder).with_suffix("").parts
+            found[".".join([package, *parts]).removesuffix(".__init__")] = path
+    return found
+
+
+MODULES = modules()
+
+
+def room_of(name: str) -> str:
+    return max((room for room in ROOMS if name == room or name.startswith(f"{room}.")), key=len)
+
+
+def imports(name: str, text: str) -> Iterator[tuple[int, str]]:
+    """(Line, module) of every import of this package in ``text``, ``import_module`` included."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            found = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{name}:{node.lineno} is a relative import: name the module"
+            inside = {alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+            found = [full if full in MODULES or full == NATIVE else str(node.module) for full in inside.values()]
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+            found = [str(one.value) for one in node.args[:1] if isinstance(one, ast.Constant)]
+        else:
+            continue
+        yield from ((node.lineno, one) for one in found if one.split(".")[0] == "mlt")
+
+
+def upward(name: str, text: str) -> list[str]:
+    """What the module ``name`` imports from a room above its own, or from the private modules of another."""
+    # The top re-exports; its names are loaded on first use.
+    if name == "mlt":
+        return []
+    own = room_of(name)
+    wrong = []
+    for line, used in imports(name, text):
+        other = room_of(used)
+        if ROOMS.index(other) > ROOMS.index(own):
+            wrong.append(f"{name}:{line} imports {used}: {own} is below {other}")
+        parts = used.removeprefix(other).split(".")
+        if other != own and any(part.startswith("_") for part in parts):
+            wrong.append(f"{name}:{line} imports {used}: a name with an underscore is for its own room")
+    return wrong
+
+
+@pytest.mark.parametrize("name", sorted(MODULES))
+def test_rooms__import_only_what_is_below(name: str) -> None:
+    assert upward(name, MODULES[name].read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("mlt.errors", "if TYPE_CHECKING:\n    from mlt.operation import Completion"),
+        ("mlt.options.paths", "def late():\n    from mlt.job import interfaces"),
+        ("mlt.job.secret", "import mlt.context"),
+        ("mlt.job.secret", "from mlt import Context"),
+        ("mlt.planners.new", "import_module('mlt.options.paths')"),
+        ("mlt.perf.session", "from mlt.job import _rendezvous_host"),
+        ("mlt.perf.session", "from mlt._callbacks import Callbacks"),
+    ],
+)
+def test_rooms__find_an_arrow_that_points_up(name: str, text: str) -> None:
+    assert len(upward(name, text)) == 1
+
+
+def test_rooms__have_no_module_that_was_forgotten() -> None:
+    top = {path.name for path in (ROOT / "python" / "mlt").iterdir() if path.suffix == ".py"}
+    assert top == {f"{name}.py" for name in (
+        "__init__", "_callbacks", "collectives", "context", "errors", "operation", "priority", "push_pull",
+    )}  # fmt: skip
+    folders = {path.name for path in (ROOT / "python" / "mlt").iterdir() if path.is_dir() and path.name[0] != "_"}
+    assert {f"mlt.{name}" for name in folders} < set(ROOMS)
