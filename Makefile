@@ -72,7 +72,7 @@ test-cpp: $(VENV)/.tools
 	$(BIN)/ctest --preset default --parallel 2
 
 # Tests that only compute share the cores; those that measure time, open networks or start ranks have them alone.
-PARALLEL_TESTS := $(addprefix tests/python/,planners protocol simulation switch_configs switch_push)
+PARALLEL_TESTS := $(addprefix tests/python/,planners studies protocol simulation switch_configs switch_push)
 test-python: $(VENV)/.wheel
 ifdef PYTEST_ARGS
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
@@ -137,14 +137,14 @@ chaos: $(VENV)/.wheel
 	$(BIN)/python tools/chaos $(CHAOS_ARGS)
 
 lint: $(VENV)/.wheel
-	$(BIN)/ruff check python plugins switch_configs tests tools examples
-	$(BIN)/ruff format --check python plugins switch_configs tests tools examples
+	$(BIN)/ruff check python plugins switch_configs tests tools examples studies
+	$(BIN)/ruff format --check python plugins switch_configs tests tools examples studies
 	$(BIN)/python tools/run_mypy.py
 	$(BIN)/clang-format --dry-run --Werror $$(git ls-files '*.h' '*.cc' '*.c')
 
 format: $(VENV)/.tools
-	$(BIN)/ruff check --fix-only python plugins switch_configs tests tools examples
-	$(BIN)/ruff format python plugins switch_configs tests tools examples
+	$(BIN)/ruff check --fix-only python plugins switch_configs tests tools examples studies
+	$(BIN)/ruff format python plugins switch_configs tests tools examples studies
 	$(BIN)/clang-format -i $$(git ls-files '*.h' '*.cc' '*.c')
 
 clean:

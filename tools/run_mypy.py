@@ -1,4 +1,4 @@
-"""Run mypy --strict over the Python of the wheel, laid out as it installs (plugins and switch_configs under ``mlt``).
+"""Run mypy --strict over studies and the Python of the wheel, as it installs (plugins, switch_configs under ``mlt``).
 
 The source folders of ``mlt.torch`` and ``mlt.switch_configs`` lie outside ``python/mlt``; mypy must see them under
 their installed names, so this builds a folder of links and checks that.
@@ -25,7 +25,9 @@ def main() -> int:
         for name, target in LINKS.items():
             if any(target.glob("*.py")):
                 (package / name).symlink_to(target)
+        (Path(tmp) / "studies").symlink_to(ROOT / "studies")
         command = [sys.executable, "-m", "mypy", "--config-file", str(ROOT / "pyproject.toml"), "-p", "mlt"]
+        command += ["-p", "studies"]
         command += ["--cache-dir", str(ROOT / ".mypy_cache")]
         return subprocess.run(command, cwd=tmp, env={**os.environ, "MYPYPATH": tmp}, check=False).returncode
 

@@ -10,7 +10,12 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 # Source folder -> the name under which it installs.
-SOURCES = {"python/mlt": "mlt", "plugins/torch": "mlt.torch", "switch_configs": "mlt.switch_configs"}
+SOURCES = {
+    "python/mlt": "mlt",
+    "plugins/torch": "mlt.torch",
+    "switch_configs": "mlt.switch_configs",
+    "studies": "studies",
+}
 # From the bottom up. A module belongs to the longest of these names that its own begins with; ``mlt`` itself stands for
 # what users import from the top: context, operation, collectives, push_pull.
 ROOMS = (
@@ -19,6 +24,15 @@ ROOMS = (
     "mlt._shared",
     "mlt.switch_configs",
     "mlt.planners",
+    "mlt.planners._shared",
+    "mlt.planners.cluster",
+    "mlt.planners.plan",
+    "mlt.planners.byteps",
+    "mlt.planners.aleph",
+    "mlt.planners.aro",
+    "mlt.planners.psnet",
+    "mlt.planners.show",
+    "mlt.planners.auto",
     "mlt.options",
     "mlt.job",
     "mlt.priority",
@@ -31,6 +45,7 @@ ROOMS = (
     "mlt.torch",
     "mlt.demo",
     "mlt.cli",
+    "studies",
 )
 # What a room names only to build the native form of its own values, when a context asks for it.
 NATIVE = ROOMS[0]
@@ -65,7 +80,7 @@ def imports(name: str, text: str) -> Iterator[tuple[int, str]]:
             found = [str(one.value) for one in node.args[:1] if isinstance(one, ast.Constant)]
         else:
             continue
-        yield from ((node.lineno, one) for one in found if one.split(".")[0] == "mlt")
+        yield from ((node.lineno, one) for one in found if one.split(".")[0] in ("mlt", "studies"))
 
 
 def upward(name: str, text: str) -> list[str]:
@@ -99,6 +114,8 @@ def test_rooms__import_only_what_is_below(name: str) -> None:
         ("mlt.job.secret", "from mlt import Context"),
         ("mlt.planners.new", "import_module('mlt.options.paths')"),
         ("mlt.perf.session", "from mlt.job import _rendezvous_host"),
+        ("mlt.planners.byteps.new", "from mlt.planners.auto.ranking import plan_auto"),
+        ("mlt.planners.aro.multiple", "from studies.aro.grid import plan_grid"),
         ("mlt.perf.session", "from mlt._callbacks import Callbacks"),
     ],
 )
@@ -111,5 +128,7 @@ def test_rooms__have_no_module_that_was_forgotten() -> None:
     assert top == {f"{name}.py" for name in (
         "__init__", "_callbacks", "collectives", "context", "errors", "operation", "priority", "push_pull",
     )}  # fmt: skip
-    folders = {path.name for path in (ROOT / "python" / "mlt").iterdir() if path.is_dir() and path.name[0] != "_"}
-    assert {f"mlt.{name}" for name in folders} < set(ROOMS)
+    for folder, package in (("python/mlt", "mlt"), ("python/mlt/planners", "mlt.planners")):
+        rooms = {path.parent.name for path in (ROOT / folder).glob("*/__init__.py*")}
+        assert {f"{package}.{name}" for name in rooms} < set(ROOMS)
+    assert {path.name for path in (ROOT / "python" / "mlt" / "planners").glob("*.py")} == {"__init__.py"}

@@ -16,14 +16,14 @@ from mlt.cli.delegate import Delegate
 from mlt.cli.plan_simulate import notes as simulation_notes
 from mlt.cli.plan_simulate import simulate as simulate_auto
 from mlt.cli.plan_simulate import with_estimates
-from mlt.planners.aggregation import METHODS, plan_aggregation
-from mlt.planners.auto import AutoResult, plan_auto
+from mlt.planners._shared.documents import InputError, Problem, suggest
+from mlt.planners._shared.quantities import format_time
+from mlt.planners.aleph.aggregation import METHODS, plan_aggregation
+from mlt.planners.auto.ranking import AutoResult, plan_auto
+from mlt.planners.byteps.load_assignment import plan_assignment
 from mlt.planners.cluster import Cluster, Job, read_cluster
-from mlt.planners.documents import InputError, Problem, suggest
-from mlt.planners.explain import explain_plan
-from mlt.planners.load_assignment import plan_assignment
 from mlt.planners.plan import InfeasibleError, Plan, dump_plan, new_plan, read_plan
-from mlt.planners.quantities import format_time
+from mlt.planners.show.explain import explain_plan
 
 if TYPE_CHECKING:
     from mlt.simulation.report import SimulationReport
@@ -187,7 +187,7 @@ def show(
     typer.echo(explain_plan(cluster, plan))
     if draw is None:
         return
-    from mlt.planners.show import draw_plan
+    from mlt.planners.show.picture import draw_plan
 
     jobs = [job.name for job in _jobs(cluster, cluster_file, job_name)]
     for name in jobs:

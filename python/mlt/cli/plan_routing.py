@@ -8,17 +8,17 @@ from typing import Annotated
 
 import typer
 
+from mlt.planners._shared.documents import InputError
+from mlt.planners.aro.accelerate import Accelerations
+from mlt.planners.aro.baselines import plan_aggtree, plan_random
+from mlt.planners.aro.convert import add_to_plan, instance_of
+from mlt.planners.aro.export import Addresses, openflow_rules, rule_lines, srv6_lines
+from mlt.planners.aro.instance import Instance
+from mlt.planners.aro.multiple import Effort, Solution
+from mlt.planners.aro.solve import plan_routes
+from mlt.planners.aro.verify import verify
 from mlt.planners.cluster import Cluster, read_cluster
-from mlt.planners.documents import InputError
 from mlt.planners.plan import Plan, dump_plan, new_plan, read_plan
-from mlt.planners.routing.accelerate import Accelerations
-from mlt.planners.routing.baselines import plan_aggtree, plan_random
-from mlt.planners.routing.convert import add_to_plan, instance_of
-from mlt.planners.routing.export import Addresses, openflow_rules, rule_lines, srv6_lines
-from mlt.planners.routing.instance import Instance
-from mlt.planners.routing.multiple import Effort, Solution
-from mlt.planners.routing.solve import plan_routes
-from mlt.planners.routing.verify import verify
 
 app = typer.Typer(add_completion=False, context_settings={"help_option_names": ["-h", "--help"]})
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from mlt.planners.auto import AutoResult
+from mlt.planners._shared.quantities import format_time
+from mlt.planners.auto.ranking import AutoResult
 from mlt.planners.cluster import Cluster, Job
 from mlt.planners.plan import Plan
-from mlt.planners.quantities import format_time
 
 if TYPE_CHECKING:
     from mlt.simulation.report import SimulationReport

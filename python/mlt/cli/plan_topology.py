@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Annotated, cast, get_args
 import typer
 from pydantic import TypeAdapter, ValidationError
 
+from mlt.planners._shared.documents import InputError
+from mlt.planners._shared.quantities import BitsPerSecond, Bytes, format_rate, format_time
 from mlt.planners.cluster import Cluster, dump_cluster, read_cluster
-from mlt.planners.documents import InputError
 from mlt.planners.plan import dump_plan, new_plan, read_plan
-from mlt.planners.quantities import BitsPerSecond, Bytes, format_rate, format_time
-from mlt.planners.topology.checks import TopologyError
+from mlt.planners.psnet.checks import TopologyError
 
 if TYPE_CHECKING:
-    from mlt.planners.topology.cluster_psnet import NamedPSNet
-    from mlt.planners.topology.graph import Graph
+    from mlt.planners.psnet.cluster_psnet import NamedPSNet
+    from mlt.planners.psnet.graph import Graph
 
 app = typer.Typer(
     add_completion=False,
@@ -73,7 +73,7 @@ def _write(out: Path | None, graph: Graph, cluster: Cluster) -> None:
     typer.echo(f"{len(cluster.hosts)} hosts, {len(cluster.switches)} switches, {len(cluster.links)} links")
     if out is None:
         return
-    from mlt.planners.topology.graph import dumps
+    from mlt.planners.psnet.graph import dumps
 
     out.write_text(dumps(graph) + "\n" if out.suffix == ".json" else dump_cluster(cluster), encoding="utf-8")
     typer.echo(f"written to {out}")
@@ -89,8 +89,8 @@ def build_fat_tree(
 ) -> None:
     """The k-ary fat-tree."""
     with _refusals():
-        from mlt.planners.topology.clos import fat_tree
-        from mlt.planners.topology.cluster_io import clos_cluster
+        from mlt.planners.psnet.clos import fat_tree
+        from mlt.planners.psnet.cluster_io import clos_cluster
 
         rate = _quantity(_RATE, bandwidth, "--bandwidth")
         graph = fat_tree(
@@ -113,8 +113,8 @@ def build_leaf_spine(
 ) -> None:
     """Every leaf joined to every spine."""
     with _refusals():
-        from mlt.planners.topology.clos import leaf_spine
-        from mlt.planners.topology.cluster_io import clos_cluster
+        from mlt.planners.psnet.clos import leaf_spine
+        from mlt.planners.psnet.cluster_io import clos_cluster
 
         rate = _quantity(_RATE, bandwidth, "--bandwidth")
         graph = leaf_spine(
@@ -142,9 +142,9 @@ def build_psnet_command(
 ) -> None:
     """PSNet: modules with a circuit switch, joined into an R-regular graph."""
     with _refusals():
-        from mlt.planners.topology.cluster_io import psnet_cluster
-        from mlt.planners.topology.psnet import Module, build_psnet
-        from mlt.planners.topology.psnet_graph import physical_graph
+        from mlt.planners.psnet.cluster_io import psnet_cluster
+        from mlt.planners.psnet.psnet import Module, build_psnet
+        from mlt.planners.psnet.psnet_graph import physical_graph
 
         module = Module(
             ecs_ports=ecs_ports,
@@ -174,7 +174,7 @@ def circuits(
 ) -> None:
     """Set the circuits and routes for all jobs of a cluster file that describes a PSNet."""
     with _refusals(cluster_file):
-        from mlt.planners.topology.plan_section import plan_topology, with_topology
+        from mlt.planners.psnet.plan_section import plan_topology, with_topology
 
         cluster = read_cluster(cluster_file)
         plan = new_plan(cluster)
@@ -204,9 +204,9 @@ def place(
 ) -> None:
     """Give new jobs their machines: inside one module where possible, else on adjacent ones."""
     with _refusals(cluster_file):
-        from mlt.planners.topology.cluster_psnet import read_psnet
-        from mlt.planners.topology.jobs import JobRequest, PlacedJob
-        from mlt.planners.topology.placement import place_jobs
+        from mlt.planners.psnet.cluster_psnet import read_psnet
+        from mlt.planners.psnet.jobs import JobRequest, PlacedJob
+        from mlt.planners.psnet.placement import place_jobs
 
         cluster = read_cluster(cluster_file)
         named = read_psnet(cluster)
@@ -247,7 +247,7 @@ def place(
 def grow(cluster_file: ClusterFile, seed: Seed = 0, out: ClusterOut = None) -> None:
     """Add a module like the first one: which inter-module cables to unplug and plug in."""
     with _refusals(cluster_file):
-        from mlt.planners.topology.cluster_growth import grow_cluster
+        from mlt.planners.psnet.cluster_growth import grow_cluster
 
         grown = grow_cluster(read_cluster(cluster_file), seed=seed)
         for link in grown.unplug:
@@ -277,8 +277,8 @@ def faults(
 ) -> None:
     """What still reaches what when parts fail (named ones, or K of a kind), before and after setting circuits anew."""
     with _refusals(cluster_file):
-        from mlt.planners.topology.cluster_psnet import read_psnet
-        from mlt.planners.topology.faults import Kind, survey
+        from mlt.planners.psnet.cluster_psnet import read_psnet
+        from mlt.planners.psnet.faults import Kind, survey
 
         if (kind is None) == (not failed):
             raise TopologyError("expected either --kind with --failures, or --failed")
@@ -302,7 +302,7 @@ def faults(
 
 def _report_failed(named: NamedPSNet, texts: list[str]) -> None:
     """Counts, and who lost whom, for parts given by the file's names."""
-    from mlt.planners.topology.faults import Element, reach, unreached
+    from mlt.planners.psnet.faults import Element, reach, unreached
 
     names = named.file_names()
     own = {name: node for node, name in names.items()}
@@ -338,7 +338,7 @@ def time(
 ) -> None:
     """Push time of a job in one PSNet module (equation 5) and on a plain tree with one card per server (equation 7)."""
     with _refusals():
-        from mlt.planners.topology.bct import JobProfile, fat_tree_time, one_module_time
+        from mlt.planners.psnet.bct import JobProfile, fat_tree_time, one_module_time
 
         rate = _quantity(_RATE, bandwidth, "--bandwidth")
         job = JobProfile(workers=workers, servers=servers, size_bytes=_quantity(_SIZE, size, "--size"))

@@ -18,7 +18,7 @@ def segments_by_path(source: Mapping[str, Any], rank: int | None) -> list[dict[i
     the plan has several. A host that has several routes to another, of several tasks, takes them as so many paths; all
     ranks have as many as the one with the most, and repeat theirs. Raises ConfigError.
     """
-    from mlt.planners.documents import InputError
+    from mlt.planners._shared.documents import InputError
     from mlt.planners.plan import read_plan
 
     unknown = [str(name) for name in source if name not in FIELDS]

@@ -2,7 +2,7 @@
 
 Per task (one server of the job) the routes are a tree: workers, the places that sum, the server. A place takes in one
 stream of each child, sends one on when all have brought a part, and hands the result to each of them on its way back
-over the same cables, which is what ``mlt.planners.link_load`` counts. A real pipeline sums packet by packet; here
+over the same cables, which is what ``mlt.planners.plan.link_load`` counts. A real pipeline sums packet by packet; here
 it does so part by part, so that each level of places adds a part's time to the iteration's. A place with one child has
 nothing to sum and only forwards. The tasks of a job share its gradients in proportion to their rates, and everyone
 sends at the planned rate at most, which is where ARO's shares of links come from: without, workers with faster cards
@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mlt.planners.explain import tree_feeds_routes
 from mlt.planners.plan import JobPlan, Route, TaskRoutes, WorkerCluster
+from mlt.planners.show.explain import tree_feeds_routes
 from mlt.simulation.scenario import Aggregator, Transfer, Ways
 from mlt.simulation.workload import NotSimulated, Workload, parts_of, whole_floats
 

@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from mlt.planners.alternatives import Alternative
+from mlt.planners.auto.alternatives import Alternative
 from mlt.planners.cluster import Cluster, Job
-from mlt.planners.effective import effective_cluster, has_circuit_switches, without_links
 from mlt.planners.plan import Estimate, JobPlan, Plan
+from mlt.planners.plan.effective import effective_cluster, has_circuit_switches, without_links
 from mlt.simulation.planned_circuits import planned_ways
 from mlt.simulation.planned_routes import routed_workload
 from mlt.simulation.scenario import Outcome, Scenario, scenario_of

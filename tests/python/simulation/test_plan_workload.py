@@ -6,16 +6,16 @@ from collections import Counter
 
 import pytest
 
-from mlt.planners.alternatives import Alternative, Skipped, parameter_server, ring
+from mlt.planners.auto.alternatives import Alternative, Skipped, parameter_server, ring
 from mlt.planners.cluster import Cluster, Host, Job, Link, Switch
-from mlt.planners.effective import effective_cluster
 from mlt.planners.plan import Aggregation, JobPlan, ServerShare, WorkerCluster, new_plan
-from mlt.planners.topology.clos import fat_tree
-from mlt.planners.topology.cluster_io import clos_cluster, psnet_cluster
-from mlt.planners.topology.jobs import JobRequest
-from mlt.planners.topology.placement import place_jobs
-from mlt.planners.topology.plan_section import plan_topology, with_topology
-from mlt.planners.topology.psnet import Module, build_psnet
+from mlt.planners.plan.effective import effective_cluster
+from mlt.planners.psnet.clos import fat_tree
+from mlt.planners.psnet.cluster_io import clos_cluster, psnet_cluster
+from mlt.planners.psnet.jobs import JobRequest
+from mlt.planners.psnet.placement import place_jobs
+from mlt.planners.psnet.plan_section import plan_topology, with_topology
+from mlt.planners.psnet.psnet import Module, build_psnet
 from mlt.simulation.report import network_of, simulate_alternatives
 from mlt.simulation.scenario import SEGMENT_BYTES, Transfer, scenario_of
 from mlt.simulation.workload import aggregation_tree, push_pull, ring_all_reduce

@@ -6,14 +6,14 @@ from collections import Counter
 
 import pytest
 
-from mlt.planners.alternatives import Alternative
-from mlt.planners.alternatives_topology import Ground, prepare_ground
+from mlt.planners.auto.alternatives import Alternative
+from mlt.planners.auto.alternatives_topology import Ground, prepare_ground
 from mlt.planners.cluster import Cluster, Job
 from mlt.planners.plan import Placement, new_plan
-from mlt.planners.topology.cluster_io import psnet_cluster
-from mlt.planners.topology.jobs import JobRequest
-from mlt.planners.topology.placement import place_jobs
-from mlt.planners.topology.psnet import Module, build_psnet
+from mlt.planners.psnet.cluster_io import psnet_cluster
+from mlt.planners.psnet.jobs import JobRequest
+from mlt.planners.psnet.placement import place_jobs
+from mlt.planners.psnet.psnet import Module, build_psnet
 from mlt.simulation.planned_circuits import planned_ways
 from mlt.simulation.report import simulate_alternatives, workload_of
 from mlt.simulation.scenario import scenario_of

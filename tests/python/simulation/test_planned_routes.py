@@ -6,18 +6,18 @@ from collections import Counter
 
 import pytest
 
-from mlt.planners.alternatives import Alternative, aleph, parameter_server
-from mlt.planners.alternatives_routing import routed
+from mlt.planners.auto.alternatives import Alternative, aleph, parameter_server
+from mlt.planners.auto.alternatives_routing import routed
 from mlt.planners.cluster import Cluster, Host, Job, Link, Switch
 from mlt.planners.plan import JobPlan, PipelineUse, Route, Routing, TaskRoutes, new_plan
-from mlt.planners.topology.clos import fat_tree
-from mlt.planners.topology.cluster_io import clos_cluster
+from mlt.planners.psnet.clos import fat_tree
+from mlt.planners.psnet.cluster_io import clos_cluster
 from mlt.simulation.planned_routes import routed_workload, task_trees
 from mlt.simulation.report import simulate_alternatives, workload_of
 from mlt.simulation.scenario import Aggregator, Ways, scenario_of
 from mlt.simulation.workload import NotSimulated, Workload, hosts_of
 
-pytest.importorskip("mlt.planners.routing.convert")
+pytest.importorskip("mlt.planners.aro.convert")
 
 
 def fabric(*, strong: int = 0, model_size: float = 40e6) -> tuple[Cluster, Job]:

@@ -1,0 +1,1 @@
+"""ALEPH: which workers aggregate for which, as clusters of a worker graph."""

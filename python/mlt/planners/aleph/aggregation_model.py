@@ -1,0 +1,171 @@
+"""Rates and times of gradient aggregation: parameter server, ring all-reduce and ALEPH's hierarchy.
+
+Paper: ALEPH, sections 3.1 and 4.1. Every worker sends one stream at the rate r. An aggregator with g members takes in
+g streams, sends one up and one down to each member, all overlapped, so (1 + g) r must fit its bandwidth in each
+direction and g r its cores; the servers together take one stream per aggregator and direct worker. Absent, as in the
+paper: links between switches, which are taken to be wide enough (``mlt.planners.aro`` looks at them).
+
+Units: bits per second, bytes, cores, seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from mlt.planners.aleph.clustering import Clustering
+from mlt.planners.aleph.clustering_baselines import greedy_clustering
+from mlt.planners.aleph.worker_graph import Floats, Ints, WorkerGraph
+
+_SLACK = 1e-9  # relative; 30 Gbit/s shared by three streams of 10 must not fail by rounding
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Resources:
+    """What the machines of one job have.
+
+    ``bandwidths`` and ``cores`` have one entry per worker, ``server_bandwidths`` one per server (at least one).
+    ``cores_per_gbit`` is what aggregating 1 Gbit/s of members' streams costs.
+    """
+
+    bandwidths: Floats
+    cores: Floats
+    server_bandwidths: Floats
+    cores_per_gbit: float
+    model_bytes: float
+
+    def __post_init__(self) -> None:
+        if not len(self.bandwidths) or not len(self.server_bandwidths) or len(self.cores) != len(self.bandwidths):
+            raise ValueError("expected at least one worker and one server, and the cores of every worker")
+
+    @property
+    def slowest_worker(self) -> float:
+        """b of the paper: what every worker can send."""
+        return float(self.bandwidths.min())
+
+    @property
+    def server_total(self) -> float:
+        return float(self.server_bandwidths.sum())
+
+    @property
+    def shares(self) -> Floats:
+        """Part of every aggregated gradient that each server takes: its share of their bandwidth (section 7)."""
+        shares: Floats = self.server_bandwidths / self.server_bandwidths.sum()
+        return shares
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bottleneck:
+    """The rate of every stream and what keeps it from being higher."""
+
+    rate: float
+    constraint: str
+    worker: int | None = None
+
+
+def capacities(resources: Resources, *, rate: float) -> Ints:
+    """g of equation 1: how many others each worker can aggregate when all send at ``rate``."""
+    network = np.floor(resources.bandwidths / rate * (1 + _SLACK)) - 1
+    per_member = resources.cores_per_gbit * rate / 1e9
+    compute = np.floor(resources.cores / per_member * (1 + _SLACK)) if per_member > 0 else np.full_like(network, np.inf)
+    limit = np.minimum(np.minimum(network, compute), len(resources.bandwidths))
+    whole: Ints = np.maximum(limit, 0).astype(np.int64)
+    return whole
+
+
+def bottleneck(clustering: Clustering, resources: Resources) -> Bottleneck:
+    """The highest rate at which all workers can send under ``clustering``, and what binds."""
+    members = clustering.member_counts
+    network = resources.bandwidths / (1 + members)
+    per_bit = resources.cores_per_gbit / 1e9
+    compute = np.full(len(members), np.inf)
+    busy = (members > 0) & (per_bit > 0)
+    compute[busy] = resources.cores[busy] / (members[busy] * per_bit)
+    servers = resources.server_total / clustering.streams
+    worker = int(np.argmin(np.minimum(network, compute)))
+    options = [
+        Bottleneck(rate=servers, constraint=f"the servers' bandwidth, shared by {clustering.streams} streams"),
+        Bottleneck(
+            rate=float(network[worker]),
+            constraint=f"the bandwidth of aggregator {{}}, shared by {1 + members[worker]} streams"
+            if members[worker]
+            else "the bandwidth of the slowest worker, {}",
+            worker=worker,
+        ),
+        Bottleneck(rate=float(compute[worker]), constraint="the CPU of aggregator {}", worker=worker),
+    ]
+    return min(options, key=lambda option: option.rate)
+
+
+def iteration_time(*, model_bytes: float, rate: float) -> float:
+    """Push and pull overlap (section 3.1), so the model crosses at ``rate`` once; infinite at rate 0."""
+    return model_bytes * 8 / rate if rate > 0 else float("inf")
+
+
+def hierarchical_time(clustering: Clustering, resources: Resources) -> float:
+    """Communication time of one iteration under ``clustering``."""
+    return iteration_time(model_bytes=resources.model_bytes, rate=bottleneck(clustering, resources).rate)
+
+
+def direct_clustering(size: int) -> Clustering:
+    """Nobody aggregates: the plain parameter server."""
+    return Clustering(head=np.arange(size, dtype=np.int64), method="direct")
+
+
+def fewest_streams(graph: WorkerGraph, capacity: Ints) -> int:
+    """Least number of streams to the servers that any clustering of a grouped graph has.
+
+    In each group the strongest aggregators are taken until they and their members are everyone.
+    """
+    assert graph.group is not None
+    order = np.lexsort([-capacity, graph.group])
+    group, sizes = graph.group[order], np.bincount(graph.group)
+    held = np.cumsum(capacity[order] + 1)
+    starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+    before = np.concatenate([[0], held])[starts][group]
+    # A worker opens a cluster when the stronger ones of its group hold less than the whole group.
+    held_by_stronger = held - (capacity[order] + 1) - before
+    return int(np.count_nonzero(held_by_stronger < sizes[group]))
+
+
+def fastest_clustering(graph: WorkerGraph, resources: Resources) -> Clustering:
+    """The clustering with the highest rate on a grouped graph, proven.
+
+    The paper fixes the rate at the slowest worker's bandwidth and minimises streams, which can leave the servers short
+    (too many streams) where a slightly lower rate would give aggregators more members. Here the rate is searched:
+    capacities fall and streams rise with it, so feasibility is monotone and bisection finds the top. For the same
+    reason more bandwidth or more cores never make it slower.
+
+    Raises:
+        ValueError: the graph has explicit neighbour lists, for which no proof is offered.
+    """
+    if graph.group is None:
+        raise ValueError("the fastest clustering needs a grouped graph; use cluster_workers for neighbour lists")
+
+    def feasible(rate: float) -> bool:
+        return rate * fewest_streams(graph, capacities(resources, rate=rate)) <= resources.server_total * (1 + _SLACK)
+
+    high = resources.slowest_worker
+    low = min(high, resources.server_total / graph.size)  # what the plain parameter server reaches
+    if feasible(high):
+        low = high
+    while high - low > 1e-12 * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if feasible(middle) else (low, middle)
+    best = greedy_clustering(graph=graph, capacity=capacities(resources, rate=low))
+    return Clustering(head=best.head, method="fastest", proven=True)
+
+
+def usage(clustering: Clustering, *, rate: float) -> tuple[float, float]:
+    """Bandwidth in use at ``rate`` by all workers and by all servers, bits per second and direction (figure 13).
+
+    A worker uses what it sends; an aggregator the larger of what it sends and receives, (1 + g) streams.
+    """
+    return float((clustering.member_counts + 1).sum()) * rate, clustering.streams * rate
+
+
+def server_loads(resources: Resources, *, streams: int, rate: float) -> Sequence[float]:
+    """Bits per second into each server."""
+    return [float(share) * streams * rate for share in resources.shares]

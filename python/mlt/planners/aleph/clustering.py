@@ -1,0 +1,238 @@
+"""ALEPH worker clustering: M-WCHA, the choice of aggregators by dominating set.
+
+Paper: ALEPH, section 4.1, algorithm 1 and appendix A. Given the aggregation capacity of each worker, choose aggregators
+D and their members so that as few streams as possible reach the parameter server. Absent on purpose: bandwidths and
+times (``aggregation_model``), other algorithms (``clustering_baselines``).
+
+Where the print is loose, and what stands here (``Reading`` turns each repair off, to measure it):
+
+1. Equation 1 asks for ``V_i union V_j`` to be empty; the text below it, and theorem 3, mean the intersection.
+2. Line 11 leaves the whole selection at the first worker that is not a local maximum, so that the result would depend
+   on the order of workers; the text wants every local maximum, so only that worker is passed over.
+3. Line 23 admits each neighbour by a coin with chance alpha, so capacity holds in expectation only (theorem 2 claims
+   more), and a candidate may admit nobody and burn its capacity. ``fill``: exactly ``min(g, free neighbours)`` are
+   admitted, which is the coin's mean. With the coin, admission stops at the capacity.
+4. Who is admitted is left to the coin. ``weakest_first``: those with the least capacity of their own, then the nearest,
+   so that strong workers stay available; the paper's testbed (each 20 Gbit/s worker leads one 10 Gbit/s worker) is
+   only certain this way.
+5. Equation 3 rounds a capacity of 0 up to 1, which makes a worker that can aggregate nobody a candidate. Rounded
+   capacity of 0 is 0 here, and such a worker is never a candidate.
+6. ``1/m`` exceeds 1 whenever the median is below 1; it is cut off at 1.
+7. "If no aggregator is selected in a round" the print stops, even when that was only bad luck. ``redraw``: it stops
+   when no candidate is left, and draws again otherwise.
+8. Within a round a candidate may be admitted by another before its own turn; it is then a member and passed over.
+   Later admissions of the round see earlier ones (lines 18 to 23 are a loop).
+9. ``N(w)`` counts w itself, in equations 2 and 5 too, where w would aggregate for itself; only others count here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from mlt.planners.aleph.worker_graph import Bools, Floats, Ints, WorkerGraph
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """Which repairs of algorithm 1 are in force; ``AS_PRINTED`` only those without which it has no result."""
+
+    fill: bool = True
+    weakest_first: bool = True
+    redraw: bool = True
+
+
+REPAIRED = Reading()
+AS_PRINTED = Reading(fill=False, weakest_first=False, redraw=False)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Clustering:
+    """Each worker's aggregator: ``head[w] == w`` for an aggregator or a worker that sends straight to the server.
+
+    ``rounds`` is how often the algorithm's loop ran; ``proven`` says that no clustering has fewer streams.
+    """
+
+    head: Ints
+    method: str
+    rounds: int = 1
+    proven: bool = False
+
+    @property
+    def streams(self) -> int:
+        """Streams that reach the server: aggregators and direct workers, |D| of equation 1."""
+        return int(np.count_nonzero(self.head == np.arange(len(self.head))))
+
+    @property
+    def member_counts(self) -> Ints:
+        """Members of each worker's cluster, the worker itself not counted; 0 for members and direct workers."""
+        counts: Ints = np.bincount(self.head, minlength=len(self.head)) - (self.head == np.arange(len(self.head)))
+        return counts
+
+    def members(self, worker: int) -> list[int]:
+        """Workers that send to ``worker``, ascending."""
+        return [int(w) for w in np.flatnonzero(self.head == worker) if w != worker]
+
+    @property
+    def aggregators(self) -> list[int]:
+        """Workers with at least one member, ascending."""
+        return [int(w) for w in np.flatnonzero(self.member_counts)]
+
+    @property
+    def direct(self) -> list[int]:
+        """Workers with neither aggregator nor members, ascending."""
+        alone = (self.head == np.arange(len(self.head))) & (self.member_counts == 0)
+        return [int(w) for w in np.flatnonzero(alone)]
+
+
+def violations(clustering: Clustering, *, graph: WorkerGraph, capacity: Ints) -> list[str]:
+    """Which constraints of equation 1 a clustering breaks, in words; empty when it is feasible."""
+    head, counts = clustering.head, clustering.member_counts
+    out = []
+    if len(head) != graph.size or head.min(initial=0) < 0 or head.max(initial=0) >= graph.size:
+        return [f"heads do not cover the {graph.size} workers"]
+    for worker in np.flatnonzero(head[head] != head):
+        out.append(f"worker {worker} sends to {head[worker]}, which is not an aggregator")
+    for worker in np.flatnonzero(counts > capacity):
+        out.append(f"aggregator {worker} has {counts[worker]} members; its capacity is {capacity[worker]}")
+    for aggregator in clustering.aggregators:
+        reach = set(graph.neighbours(aggregator).tolist())
+        strangers = [member for member in clustering.members(aggregator) if member not in reach]
+        out += [f"worker {member} cannot reach its aggregator {aggregator}" for member in strangers]
+    return out
+
+
+def round_up(capacity: Ints) -> Ints:
+    """Equation 3: the least power of two not below each capacity; 0 stays 0 (repair 5)."""
+    safe = np.maximum(capacity, 1)
+    rounded = np.left_shift(1, np.ceil(np.log2(safe)).astype(np.int64))
+    return np.where(capacity > 0, rounded, 0)
+
+
+def admission_order(
+    free: Ints, *, aggregator: int, graph: WorkerGraph, capacity: Ints, weakest_first: bool, tie: Floats
+) -> Ints:
+    """Free neighbours in the order an aggregator takes them: weakest, then nearest, then by the random ``tie``."""
+    keys = [tie[free]]
+    if weakest_first:
+        far = np.zeros(len(free), dtype=np.int64)
+        for level in graph.nearness:
+            far += level[free] != level[aggregator]
+        keys += [far.astype(float), capacity[free].astype(float)]
+    return free[np.lexsort(keys)]
+
+
+class _State:
+    """Heads decided so far; -1 is unclustered."""
+
+    def __init__(self, graph: WorkerGraph, capacity: Ints) -> None:
+        self.graph = graph
+        self.capacity = capacity
+        self.head = np.full(graph.size, -1, dtype=np.int64)
+
+    @property
+    def unclustered(self) -> Bools:
+        return self.head < 0
+
+    def free_neighbours(self, worker: int) -> Ints:
+        near = self.graph.neighbours(worker)
+        return near[self.head[near] < 0]
+
+
+def _candidates(state: _State) -> tuple[Bools, Ints, Ints]:
+    """Steps 1 and 2: candidate aggregators, actual capacity (equation 2) and number of free neighbours."""
+    free = state.unclustered
+    free_neighbours = state.graph.neighbour_count(free)
+    actual = np.where(free, np.minimum(state.capacity, free_neighbours), 0)
+    rounded = round_up(actual)
+    # Two hops in G; clustered workers have rounded capacity 0 and never stand in the way.
+    best = state.graph.neighbour_max(state.graph.neighbour_max(rounded))
+    return free & (rounded > 0) & (rounded >= best), actual, free_neighbours
+
+
+def _admit(state: _State, worker: int, chance: float, reading: Reading, tie: Floats, rng: np.random.Generator) -> bool:
+    """Lines 21 to 23 for one drawn aggregator; says whether its cluster has members."""
+    state.head[worker] = worker
+    free = state.free_neighbours(worker)
+    order = admission_order(
+        free,
+        aggregator=worker,
+        graph=state.graph,
+        capacity=state.capacity,
+        weakest_first=reading.weakest_first,
+        tie=tie,
+    )
+    if not reading.fill:
+        order = order[rng.random(len(order)) < chance]
+    taken = order[: state.capacity[worker]]
+    state.head[taken] = worker
+    return len(taken) > 0
+
+
+def _round(state: _State, reading: Reading, rng: np.random.Generator) -> tuple[bool, bool]:
+    """One pass of the while loop; says whether there were candidates, and whether one was drawn."""
+    candidates, actual, free_neighbours = _candidates(state)
+    chosen = np.flatnonzero(candidates)
+    if not len(chosen):
+        return False, False
+    alpha = np.divide(actual, free_neighbours, out=np.zeros(len(actual)), where=free_neighbours > 0)  # equation 5
+    beta = state.graph.neighbour_sum(np.where(candidates, alpha, 0.0))  # equation 6
+    tie = rng.random(state.graph.size)
+    draws = rng.random(len(chosen))
+    medians: dict[int, float] = {}
+    # In a group all free workers but candidates have the same beta, so one median per group serves all its candidates.
+    for worker in chosen:
+        key = int(state.graph.group[worker]) if state.graph.group is not None else int(worker)
+        if key not in medians:
+            medians[key] = float(np.median(beta[state.free_neighbours(int(worker))]))
+    drawn = False
+    # The loop's order is open in print: the strongest come first, so that the weaker ones become their members.
+    for worker, draw in sorted(zip(chosen.tolist(), draws, strict=True), key=lambda item: -actual[item[0]]):
+        key = int(state.graph.group[worker]) if state.graph.group is not None else worker
+        if state.head[worker] >= 0 or draw * medians[key] >= 1:
+            continue
+        drawn = True
+        _admit(state, worker, float(alpha[worker]), reading, tie, rng)
+    return True, drawn
+
+
+def cluster_workers(*, graph: WorkerGraph, capacity: Ints, seed: int = 0, reading: Reading = REPAIRED) -> Clustering:
+    """M-WCHA (algorithm 1).
+
+    Args:
+        graph: Who may aggregate for whom, n workers.
+        capacity: g of equation 1, n whole numbers >= 0: how many others each worker can aggregate.
+        seed: The same seed gives the same clustering.
+        reading: Which repairs are in force.
+
+    Returns:
+        A feasible clustering (``violations`` is empty).
+
+    Raises:
+        ValueError: ``capacity`` does not have one entry >= 0 per worker.
+    """
+    capacity = np.asarray(capacity, dtype=np.int64)
+    if capacity.shape != (graph.size,) or (graph.size and capacity.min() < 0):
+        raise ValueError(f"expected {graph.size} capacities of 0 or more, one per worker")
+    rng = np.random.default_rng(seed)
+    state = _State(graph, capacity)
+    rounds = 0
+    while state.unclustered.any():
+        rounds += 1
+        found, drawn = _round(state, reading, rng)
+        if not found or (not drawn and not reading.redraw):
+            break
+    alone = np.flatnonzero(state.unclustered)
+    state.head[alone] = alone
+    return Clustering(head=state.head, method="m-wcha" if reading == REPAIRED else "m-wcha-printed", rounds=rounds)
+
+
+def best_of_seeds(
+    *, graph: WorkerGraph, capacity: Ints, seed: int = 0, attempts: int = 8, reading: Reading = REPAIRED
+) -> Clustering:
+    """The clustering with fewest streams among ``attempts`` seeds (the first one of these on a tie)."""
+    runs = (
+        cluster_workers(graph=graph, capacity=capacity, seed=seed + i, reading=reading) for i in range(max(1, attempts))
+    )
+    return replace(min(runs, key=lambda run: run.streams))

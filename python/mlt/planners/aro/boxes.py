@@ -1,0 +1,268 @@
+"""Several tasks together: better routes and a proven bound at once, by dividing the space of their rates into boxes.
+
+Rates that can be routed can be routed at any lower rates too. So if no routes exist at the lowest corner of a box, none
+exist in it, and one integer programme with fixed rates (linear, where rates as variables would multiply flows) rules
+out the whole box. A box starts as everything up to each task's proven optimum alone. To beat the best known plan, every
+job must reach a certain total, which lifts the lowest corner: a task must bring what its job's others cannot. Corners
+that can't be routed cut the box down, task by task; where that stalls it is split. A corner that can be routed brings
+routes, and the best rates on them are a plan, which may be better than the best known one.
+
+The first question about a corner goes to a relaxation (``contract``'s bundles, flows in parts, whole pipelines), the
+second to the joint programme itself. A box that is left when time runs out keeps its place in the bound.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import count
+from random import Random
+
+import numpy as np
+
+from mlt.planners.aro.bounds import Objective, best_rates, bound_rates
+from mlt.planners.aro.contract import Bundled, contract
+from mlt.planners.aro.flow import flows_that_fit
+from mlt.planners.aro.graph import FloatArray, IntArray, TaskGraph
+from mlt.planners.aro.highs import Rows, Verdict, solve
+from mlt.planners.aro.instance import Instance
+from mlt.planners.aro.joint import add_task, edge_limits, route_jointly
+
+TOLERANCE = 5e-4  # relative: boxes that promise less above the best known value are not looked at
+_ABOVE = 1 + 1e-6  # just above a rate that is a whole part of a link's capacity, a link carries one flow less
+_PROGRAMME_SECONDS = 3.0  # of one joint programme, or
+_PROGRAMME_SHARE = 0.15  # of the time that is left
+_CLIMB_SHARE = 0.5  # of the time, for better routes before boxes
+_DRAWS = 5  # ways to split a total before it is taken for too high
+
+
+@dataclass(frozen=True, eq=False)
+class Routed:
+    """Flows per edge, task by task, and the best rates on them."""
+
+    rates: FloatArray
+    flows: list[IntArray]
+
+
+@dataclass(frozen=True, eq=False)
+class Box:
+    """Rates from ``low`` to ``high``, task by task."""
+
+    low: FloatArray
+    high: FloatArray
+
+
+class Search:
+    """Boxes that may hold something better than the best known plan; ``best`` is None until one is found."""
+
+    def __init__(
+        self,
+        instance: Instance,
+        graphs: Sequence[TaskGraph],
+        objective: Objective,
+        *,
+        seconds: float,
+        seed: int = 0,
+    ) -> None:
+        self.instance = instance
+        self.graphs = graphs
+        self.objective = objective
+        self.value = 0.0
+        self.best: Routed | None = None
+        self.random = Random(seed)
+        self.deadline = time.monotonic() + seconds
+        self.bundled: Bundled = contract(graphs)
+        self.closed: list[FloatArray] = []  # corners without routes: nothing above them has any
+        owners = [job.name for job, _ in instance.tasks]
+        self.members = [
+            (job.weight, np.array([i for i, owner in enumerate(owners) if owner == job.name])) for job in instance.jobs
+        ]
+
+    @property
+    def goal(self) -> float:
+        return self.value * (1 + TOLERANCE)
+
+    @property
+    def left(self) -> float:
+        return self.deadline - time.monotonic()
+
+    def run(self, alone: Sequence[float], *, value: float, bound: float, seconds: float) -> float:
+        """Search until ``bound`` is met or time is up; the bound that is proven then.
+
+        Args:
+            alone: proven upper bounds of the tasks' rates, each alone.
+            value: of the objective for the best known plan.
+        """
+        self.value = value
+        self.deadline = min(self.deadline, time.monotonic() + seconds)
+        highest = np.array(alone, dtype=np.float64)
+        self._climb(highest)
+        ticket = count()
+        heap = [(-bound, next(ticket), Box(np.zeros(len(highest)), highest))]
+        while heap and -heap[0][0] > self.goal and self.left > 0:
+            promise, number, box = heapq.heappop(heap)
+            rest = self._reduced(box, cut=number == 0)
+            for part in () if rest is None else self._halves(rest):
+                heapq.heappush(heap, (max(promise, -self._promise(part)), next(ticket), part))
+        return min(bound, max(-heap[0][0] if heap else 0.0, self.goal) * _ABOVE)
+
+    def _climb(self, highest: FloatArray) -> None:
+        """Look for better routes: totals per job between the best known and the bound, split over tasks by lot."""
+        low = self.value
+        high = min(weight * float(highest[members].sum()) for weight, members in self.members)
+        until = time.monotonic() + _CLIMB_SHARE * self.left
+        while high > low * (1 + 4 * TOLERANCE) and time.monotonic() < until:
+            total = (low + high) / 2
+            for turn in range(_DRAWS):
+                rates = self._split(total, highest, even=turn == 0)
+                if self._can_route(rates) or time.monotonic() >= until:
+                    break
+            else:
+                high = total
+                continue
+            low = max(total, self.value)
+
+    def _split(self, total: float, highest: FloatArray, *, even: bool) -> FloatArray:
+        """Rates with which every job reaches ``total``: in proportion to the highest, or most at whole parts."""
+        rates = highest.copy()
+        for weight, members in self.members:
+            left, room = total / weight, float(highest[members].sum())
+            if even:
+                rates[members] *= min(1.0, left / room)
+                continue
+            for i in self.random.sample(members.tolist(), len(members)):
+                room -= float(highest[i])
+                least, most = max(left - room, 0.0), min(float(highest[i]), left)
+                steps = [*self._whole_parts(least, most), most] if most > least else [most]
+                rates[i] = self.random.choice(steps[-4:]) if room > 0 else most
+                left -= float(rates[i])
+        split: FloatArray = np.maximum(rates, 1e-3)
+        return split
+
+    def _promise(self, box: Box) -> float:
+        """Upper bound of the objective in ``box``, by what links certainly carry."""
+        return bound_rates(self.instance, self.graphs, box.high.tolist(), self.objective).value
+
+    def _patience(self) -> float:
+        return max(0.0, min(self.left, max(_PROGRAMME_SECONDS, _PROGRAMME_SHARE * self.left)))
+
+    # ---- corners ----
+
+    def _can_route(self, rates: FloatArray) -> bool:
+        """Whether routes were found at ``rates``; remembers a proof that there are none."""
+        if not self.may_route(rates):
+            return False
+        verdict, flows = route_jointly(self.graphs, rates, seconds=self._patience())
+        if verdict is Verdict.INFEASIBLE:
+            self.closed.append(rates.copy())
+        if flows is None:
+            return False
+        found = best_rates(self.instance, self.graphs, flows, self.objective)
+        value = self.objective.value(self.instance, found.tolist())
+        if value > self.value:
+            self.value, self.best = value, Routed(found, flows)
+        return True
+
+    def may_route(self, rates: FloatArray) -> bool:
+        """False if the relaxation proves that no routes exist at ``rates``."""
+        if self._is_closed(rates):
+            return False
+        if self.left <= 0 or self._relaxation(rates) is not Verdict.INFEASIBLE:
+            return True
+        self.closed.append(rates.copy())
+        return False
+
+    def _is_closed(self, rates: FloatArray) -> bool:
+        return any(bool((rates >= corner).all()) for corner in self.closed)
+
+    def _relaxation(self, rates: FloatArray) -> Verdict:
+        graphs, width = self.bundled.graphs, self.bundled.width
+        offsets = np.cumsum([0, *(len(graph.tail) for graph in graphs)])
+        rows = Rows()
+        lowers, uppers = [], []
+        on_link: dict[int, list[tuple[int, float, float]]] = defaultdict(list)
+        for i, graph in enumerate(graphs):
+            real = ~graph.virtual
+            parallel = np.where(real, width[np.where(real, graph.link, 0)], 1)
+            lower, upper = edge_limits(graph, flows_that_fit(graph.capacity, float(rates[i])) * parallel)
+            lowers.append(lower)
+            uppers.append(upper)
+            add_task(rows, graph, upper, int(offsets[i]))
+            for e in np.flatnonzero(real).tolist():
+                pooled = float(graph.capacity[e]) * float(parallel[e])
+                on_link[int(graph.link[e])].append((int(offsets[i]) + e, float(rates[i]), pooled))
+        for users in on_link.values():
+            if len(users) > 1:
+                columns, loads, capacities = (np.array(side) for side in zip(*users, strict=True))
+                rows.add(columns, loads, -np.inf, float(capacities[0]) * (1 + 1e-9))
+        whole = np.concatenate([graph.virtual for graph in graphs])
+        bounds = np.concatenate(lowers), np.concatenate(uppers)
+        return solve(np.zeros(int(offsets[-1])), *bounds, whole, rows, seconds=self._patience()).verdict
+
+    # ---- boxes ----
+
+    def _lifted(self, box: Box) -> Box | None:
+        """``box`` without corners that miss the goal whatever the others do; None if nothing is left."""
+        low = box.low.copy()
+        weighted = sum(weight * float(box.high[members].sum()) for weight, members in self.members)
+        least = self.goal - self.objective.mu * weighted
+        for weight, members in self.members:
+            spare = float(box.high[members].sum()) - least / weight
+            if spare < 0:
+                return None
+            low[members] = np.maximum(low[members], box.high[members] - spare)
+        return Box(low, box.high)
+
+    def _reduced(self, box: Box, *, cut: bool) -> Box | None:
+        """``box`` without corners that miss the goal or (``cut``) have no routes; None if it holds nothing."""
+        lifted = self._lifted(box)
+        if lifted is None or self._is_empty(lifted):
+            return None
+        if not cut:
+            return lifted
+        high = lifted.high.copy()
+        for i in range(len(high)):
+            high[i] = self._cut(lifted.low, high, i)
+        return self._lifted(Box(lifted.low, high))
+
+    def _is_empty(self, box: Box) -> bool:
+        return not self._can_route(box.low) and self._is_closed(box.low)
+
+    def _cut(self, low: FloatArray, high: FloatArray, i: int) -> float:
+        """The highest rate of task i that the others' lowest rates may leave."""
+        least, most = float(low[i]), float(high[i])
+        trial = low.copy()
+        trial[i] = most
+        if most <= least * _ABOVE or self.may_route(trial):
+            return most
+        steps = self._whole_parts(least, most)
+        first, last = 0, len(steps)  # steps before `first` may be passed, from `last` on they can't
+        while first < last:
+            middle = (first + last) // 2
+            trial[i] = steps[middle] * _ABOVE
+            if self.may_route(trial):
+                first = middle + 1
+            else:
+                last = middle
+        return min(most, steps[last] * _ABOVE) if last < len(steps) else most
+
+    def _whole_parts(self, low: float, high: float) -> list[float]:
+        """Rates between the two, ends excluded, of which a link's capacity is a whole multiple: where routes change."""
+        parts = self.instance.fastest_gbps / np.arange(1, 201)
+        return sorted(float(part) for part in parts if low * _ABOVE < part < high / _ABOVE)
+
+    def _halves(self, box: Box) -> tuple[Box, Box]:
+        """``box`` split across its relatively longest side, at a whole part where there is one.
+
+        The sliver just above a whole part is left out: what is in it, lowered to the whole part, is in the lower half,
+        and loses less than ``_ABOVE``, which the bound at the end makes good.
+        """
+        i = int(np.argmax((box.high - box.low) / np.maximum(box.high, 1e-12)))
+        steps = self._whole_parts(float(box.low[i]), float(box.high[i]))
+        middle = steps[len(steps) // 2] if steps else float(box.low[i] + box.high[i]) / 2
+        low, high = box.low.copy(), box.high.copy()
+        low[i], high[i] = middle * (_ABOVE if steps else 1.0), middle
+        return Box(low, box.high), Box(box.low, high)

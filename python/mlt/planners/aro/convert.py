@@ -1,0 +1,197 @@
+"""Between the planners' common cluster file and a routing instance, and from a solution to the plan file's section.
+
+The cluster file counts tiers from 1 and bandwidths in bit/s, the instance from 0 and in Gbit/s. A job's servers are
+its aggregation tasks, one each. Hosts that no chosen job uses are left out unless they hang from exactly one leaf.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mlt.planners._shared.documents import InputError, Problem
+from mlt.planners.aro.export import Addresses, ecmp_overrides, merging_places, openflow_rules, segment_list
+from mlt.planners.aro.instance import Instance, InstanceError, Job, Link, Port, Switch, Task
+from mlt.planners.aro.multiple import Solution
+from mlt.planners.aro.routes import TaskPlan
+from mlt.planners.cluster import Cluster
+from mlt.planners.cluster import Host as ClusterHost
+from mlt.planners.cluster import Job as ClusterJob
+from mlt.planners.cluster import Link as ClusterLink
+from mlt.planners.cluster import Switch as ClusterSwitch
+from mlt.planners.plan import EcmpOverride, JobPlan, OpenFlowRule, PipelineUse, Plan, Route, Routing, TaskRoutes
+
+_GIGA = 1e9
+
+
+def instance_of(
+    cluster: Cluster, *, jobs: Sequence[str] | None = None, weights: Mapping[str, float] | None = None
+) -> Instance:
+    """The routing problem of the named jobs (default: every job with servers).
+
+    Raises:
+        InputError: a job is unknown or has no servers, or the network is not a Clos that ARO can route.
+    """
+    names = [job.name for job in cluster.jobs if job.servers] if jobs is None else list(jobs)
+    index = {job.name: place for place, job in enumerate(cluster.jobs)}
+    problems = [
+        Problem(where=("jobs",), message=f"no job is named {name!r}; expected one of {', '.join(index) or 'none'}")
+        for name in names
+        if name not in index
+    ]
+    problems += [
+        Problem(where=("jobs", index[name], "servers"), message="expected at least one server: ARO routes towards them")
+        for name in names
+        if name in index and not cluster.job_by_name[name].servers
+    ]
+    for place, switch in enumerate(cluster.switches):
+        if switch.kind == "circuit":
+            message = "a circuit switch forwards no packets; expected its circuits written as links"
+            problems.append(Problem(where=("switches", place, "kind"), message=message))
+    if not names:
+        problems.append(Problem(where=("jobs",), message="expected a job with servers: there is nothing to route"))
+    if problems:
+        raise InputError(problems)
+    try:
+        return _instance(cluster, names, weights or {})
+    except InstanceError as error:
+        raise InputError([Problem(where=(), message=str(error))]) from error
+
+
+def _instance(cluster: Cluster, names: Sequence[str], weights: Mapping[str, float]) -> Instance:
+    chosen = [cluster.job_by_name[name] for name in names]
+    used = {host for job in chosen for host in (*job.workers, *job.servers)}
+    hosts = [
+        host.name
+        for host in cluster.hosts
+        if host.name in used or (len(cluster.links_of[host.name]) == 1 and _at_leaf(cluster, host.name))
+    ]
+    known = {*hosts, *(switch.name for switch in cluster.switches)}
+    links = []
+    for link in cluster.links:
+        if link.a in known and link.b in known:
+            limits = [cluster.host_by_name[end].bandwidth for end in (link.a, link.b) if end in cluster.host_by_name]
+            links.append(Link(link.a, link.b, min([link.bandwidth, *limits]) / _GIGA))
+    return Instance(
+        switches=tuple(_switch(cluster, switch, known) for switch in cluster.switches),
+        hosts=tuple(hosts),
+        links=tuple(links),
+        jobs=tuple(
+            Job(
+                job.name, job.workers, tuple(Task(server, server) for server in job.servers), weights.get(job.name, 1.0)
+            )
+            for job in chosen
+        ),
+        notes={"cluster": cluster.name},
+    )
+
+
+def _at_leaf(cluster: Cluster, host: str) -> bool:
+    return cluster.tier(cluster.peer(cluster.links_of[host][0], host)) == 1
+
+
+def _switch(cluster: Cluster, switch: ClusterSwitch, known: set[str]) -> Switch:
+    pipeline = cluster.port_pipelines(switch.name)
+    ports = []
+    for link in cluster.links_of[switch.name]:
+        peer, number = cluster.peer(link, switch.name), cluster.port(link, switch.name)
+        if peer in known:
+            ports.append(Port(peer, number, pipeline[number]))
+    ports.sort(key=lambda port: port.number)
+    return Switch(switch.name, switch.tier - 1, tuple(ports), switch.aggregates, switch.pipelines)
+
+
+def cluster_of(instance: Instance, *, name: str = "cluster", model_size: int = 100_000_000) -> Cluster:
+    """The instance as a cluster file, with every port-to-pipeline map written out."""
+    links = tuple(
+        ClusterLink(
+            a=link.a,
+            b=link.b,
+            bandwidth=link.gbps * _GIGA,
+            a_port=_port(instance, link.a, link.b),
+            b_port=_port(instance, link.b, link.a),
+        )
+        for link in instance.links
+    )
+    return Cluster(
+        name=name,
+        hosts=tuple(
+            ClusterHost(name=host, bandwidth=instance.capacity[host, instance.leaf_of[host]] * _GIGA)
+            for host in instance.hosts
+        ),
+        switches=tuple(
+            ClusterSwitch(
+                name=switch.name,
+                tier=switch.tier + 1,
+                aggregates=switch.programmable,
+                pipelines=switch.pipelines,
+                port_pipelines={port.number: port.pipeline for port in switch.ports},
+            )
+            for switch in instance.switches
+        ),
+        links=links,
+        jobs=tuple(
+            ClusterJob(
+                name=job.name,
+                workers=job.workers,
+                servers=tuple(task.ps for task in job.tasks),
+                model_size=model_size,
+            )
+            for job in instance.jobs
+        ),
+    )
+
+
+def _port(instance: Instance, node: str, peer: str) -> int:
+    switch = instance.switch.get(node)
+    return 0 if switch is None else switch.port_number[peer]
+
+
+def add_to_plan(
+    plan: Plan, instance: Instance, solution: Solution, *, cluster: Cluster, options: Mapping[str, Any] | None = None
+) -> Plan:
+    """A copy of ``plan`` whose jobs carry ``solution`` as their routing section, exports included."""
+    addresses = Addresses.of_cluster(cluster)
+    for job in instance.jobs:
+        plans = [task_plan for task_plan in solution.plans if task_plan.job == job.name]
+        section = Routing(
+            method="aro",
+            objective=_objective(instance),
+            tasks=tuple(_task_routes(instance, addresses, task_plan, solution.proven) for task_plan in plans),
+            openflow=tuple(
+                OpenFlowRule(switch=r.switch, priority=r.priority, match=dict(r.match), actions=r.actions)
+                for r in openflow_rules(instance, plans, addresses)
+            ),
+            ecmp=tuple(
+                EcmpOverride(
+                    switch=o.switch, source=o.source, destination=o.destination, next_hop=o.next_hop, port=o.port
+                )
+                for o in ecmp_overrides(instance, plans)
+            ),
+            solve_time=solution.seconds,
+            options={**(options or {}), "found_by": solution.found_by, "gap": solution.gap},
+        )
+        entry: JobPlan = plan.job(job.name).model_copy(update={"routing": section})
+        plan = plan.with_job(entry)
+    return plan
+
+
+def _objective(instance: Instance) -> str:
+    if len(instance.jobs) > 1:
+        return "MJMT"
+    return "SJST" if len(instance.tasks) == 1 else "SJMT"
+
+
+def _task_routes(instance: Instance, addresses: Addresses, plan: TaskPlan, proven: bool) -> TaskRoutes:
+    routes = tuple(
+        Route(
+            source=worker,
+            destination=plan.ps,
+            path=route.path,
+            aggregated_at=tuple(PipelineUse(switch=s, pipeline=p) for s, p in merging_places(instance, route)),
+            segments=segment_list(instance, route, addresses),
+        )
+        for worker, route in plan.routes.items()
+    )
+    bound = plan.rate if proven or plan.bound is None else plan.bound
+    return TaskRoutes(server=plan.ps, rate=plan.rate * _GIGA, rate_bound=bound * _GIGA, routes=routes)

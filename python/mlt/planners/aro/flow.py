@@ -1,0 +1,85 @@
+"""Routing at a fixed rate with a fixed set of open input pipelines is an ordinary integral flow.
+
+An open INP swallows whatever enters and sends one flow on; so it is a sink for its input and a source of one unit at
+its OP. Once the open INPs are chosen, finding all ``y`` of the paper's constraints 4 to 10 at a given rate is a
+maximum flow with integer capacities ``floor(b / r)``, whose solution is integral.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mlt.planners.aro.graph import FloatArray, IntArray, TaskGraph
+from mlt.planners.aro.maxflow import maximum_flow
+
+BoolArray = NDArray[np.bool_]
+_SLACK = 1e-9  # relative; capacities that are an exact multiple of the rate must not lose a flow to rounding
+
+
+def flows_that_fit(capacity: FloatArray, rate: float) -> IntArray:
+    """How many flows of ``rate`` fit each capacity: ``floor(b / r)``; many where that is unbounded."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        count = np.floor(capacity / rate * (1 + _SLACK))
+    return np.where(np.isfinite(count), count, 2**30).clip(0, 2**30).astype(np.int64)
+
+
+def route_flow(
+    graph: TaskGraph, fits: IntArray, opened: BoolArray, *, takes: BoolArray | None = None
+) -> IntArray | None:
+    """Flows per edge when exactly the INPs ``opened`` aggregate, or None if the sources do not fit.
+
+    ``fits[e]`` is the number of flows edge ``e`` may carry. ``takes`` relaxes: INPs in it but not in ``opened``
+    swallow flows and send nothing on. If even ``relaxed_flow`` is None, no choice of INPs fits.
+    """
+    size = len(graph.nodes)
+    source, sink = size, size + 1
+    emits = opened
+    takes = opened if takes is None else takes
+    supply = np.where(graph.is_inp, 0, graph.supply)
+    virtual = np.flatnonzero(graph.virtual)
+    emitting = virtual[emits[graph.tail[virtual]]]
+    np.add.at(supply, graph.head[emitting], 1)
+    usable = ~graph.virtual & (~graph.is_inp[graph.head] | takes[graph.head]) & (fits > 0)
+    used = np.flatnonzero(usable)
+    total = int(supply.sum())
+    fed = np.flatnonzero(supply)
+    ends = np.flatnonzero(takes)
+    rows = np.concatenate([graph.tail[used], np.full(len(fed), source), ends, [graph.ps]])
+    columns = np.concatenate([graph.head[used], fed, np.full(len(ends), sink), [sink]])
+    limits = np.concatenate([np.minimum(fits[used], total), supply[fed], np.full(len(ends) + 1, total)])
+    value, flow = maximum_flow(rows, columns, limits, nodes=size + 2, source=source, sink=sink)
+    if value < total:
+        return None
+    y = np.zeros(len(graph.tail), dtype=np.int64)
+    y[used] = flow[: len(used)]
+    y[emitting] = 1
+    return y
+
+
+def relaxed_flow(graph: TaskGraph, fits: IntArray) -> IntArray | None:
+    """Flows when every INP may swallow but only those that workers force open send on; None proves infeasibility."""
+    return route_flow(graph, fits, graph.forced, takes=graph.is_inp)
+
+
+def drop_idle(graph: TaskGraph, y: IntArray) -> IntArray:
+    """Remove the flow of every INP that nothing enters, and of INPs further down that thereby become idle."""
+    y = y.copy()
+    inflow = np.bincount(graph.head, weights=y, minlength=len(graph.nodes)).astype(np.int64) + graph.supply
+    idle = [int(e) for e in np.flatnonzero(graph.virtual & (y > 0)) if inflow[graph.tail[e]] == 0]
+    while idle:
+        e = idle.pop()
+        while True:
+            y[e] -= 1
+            v = int(graph.head[e])
+            inflow[v] -= 1
+            if v == graph.ps or (graph.is_inp[v] and inflow[v] > 0):
+                break
+            e = next(int(out) for out in graph.edges_out[v] if y[out] > 0)
+    return y
+
+
+def rate_of(graph: TaskGraph, y: IntArray) -> float:
+    """The rate that ``y`` allows alone: the smallest capacity per flow, the workers' own links included."""
+    loaded = y > 0
+    return float(min(np.min(graph.capacity[loaded] / y[loaded]), graph.access_gbps))

@@ -1,0 +1,178 @@
+"""The open solver HiGHS behind one question, a linear programme with some integers; Gurobi instead, where installed.
+
+``using_solver("gurobi")`` switches for a block of code; nothing else in the package knows which one answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from enum import Enum
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+
+from mlt.planners.aro.flow import BoolArray
+from mlt.planners.aro.graph import FloatArray, IntArray
+
+
+def _highspy() -> Any:
+    """Loaded on first use: its wheel and OR-Tools' carry HiGHS libraries of one name, and a process bears only one."""
+    return import_module("highspy")
+
+
+class Verdict(Enum):
+    """What a solver can say."""
+
+    OPTIMAL = "optimal"
+    FEASIBLE = "feasible"
+    INFEASIBLE = "infeasible"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Verdict, values (None without a solution), objective value and proven bound."""
+
+    verdict: Verdict
+    x: FloatArray | None
+    objective: float
+    bound: float
+
+
+class Rows:
+    """Collects sparse rows ``low <= a x <= high``."""
+
+    def __init__(self) -> None:
+        self._columns: list[IntArray] = []
+        self._values: list[FloatArray] = []
+        self.low: list[float] = []
+        self.high: list[float] = []
+
+    def add(self, columns: IntArray, values: FloatArray, low: float, high: float) -> None:
+        self._columns.append(np.asarray(columns, dtype=np.int64))
+        self._values.append(np.asarray(values, dtype=np.float64))
+        self.low.append(low)
+        self.high.append(high)
+
+    def compressed(self) -> tuple[IntArray, IntArray, FloatArray]:
+        """Row starts, column indices and values, row by row."""
+        starts = np.cumsum([0, *(len(columns) for columns in self._columns)])
+        return starts, np.concatenate([*self._columns, []]).astype(np.int64), np.concatenate([*self._values, []])
+
+
+_solver: ContextVar[str] = ContextVar("solver", default="highs")
+SOLVERS = ("highs", "gurobi")
+
+
+@contextmanager
+def using_solver(name: str) -> Iterator[None]:
+    """Answer linear and integer programmes with ``name`` inside the block.
+
+    Raises:
+        ValueError: the solver is unknown or not installed.
+    """
+    if name not in SOLVERS:
+        raise ValueError(f"solver {name!r}: expected one of {', '.join(SOLVERS)}")
+    if find_spec({"highs": "highspy", "gurobi": "gurobipy"}[name]) is None:
+        raise ValueError(f"solver {name!r} is not installed; install it or use another of {', '.join(SOLVERS)}")
+    token = _solver.set(name)
+    try:
+        yield
+    finally:
+        _solver.reset(token)
+
+
+def solve(
+    cost: FloatArray,
+    lower: FloatArray,
+    upper: FloatArray,
+    integer: BoolArray,
+    rows: Rows,
+    *,
+    seconds: float,
+    gap: float = 0.0,
+    start: FloatArray | None = None,
+) -> Answer:
+    """Minimise ``cost @ x``. ``start`` is a feasible point to begin from; ``seconds`` limits the search."""
+    if _solver.get() == "gurobi":
+        return _solve_with_gurobi(cost, lower, upper, integer, rows, seconds=seconds, gap=gap, start=start)
+    highspy = _highspy()
+    solver = highspy.Highs()
+    solver.setOptionValue("output_flag", False)
+    solver.setOptionValue("time_limit", float(seconds))
+    solver.setOptionValue("mip_rel_gap", float(gap))
+    solver.setOptionValue("threads", 1)
+    model = highspy.HighsLp()
+    model.num_col_, model.num_row_ = len(cost), len(rows.low)
+    model.col_cost_, model.col_lower_, model.col_upper_ = cost, lower, upper
+    model.row_lower_, model.row_upper_ = np.array(rows.low), np.array(rows.high)
+    model.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
+    model.a_matrix_.start_, model.a_matrix_.index_, model.a_matrix_.value_ = rows.compressed()
+    if integer.any():
+        kinds = (highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger)
+        model.integrality_ = [kinds[int(flag)] for flag in integer]
+    solver.passModel(model)
+    if start is not None:
+        solution = highspy.HighsSolution()
+        solution.col_value = list(start)
+        solver.setSolution(solution)
+    solver.run()
+    return _answer(solver, bool(integer.any()))
+
+
+def _answer(solver: Any, mixed: bool) -> Answer:
+    highspy = _highspy()
+    status = solver.getModelStatus()
+    info = solver.getInfo()
+    if status == highspy.HighsModelStatus.kInfeasible:
+        return Answer(Verdict.INFEASIBLE, None, float("inf"), float("inf"))
+    found = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
+    bound = info.mip_dual_bound if mixed else info.objective_function_value
+    if not found:
+        return Answer(Verdict.UNKNOWN, None, float("inf"), bound)
+    x = np.array(solver.getSolution().col_value)
+    verdict = Verdict.OPTIMAL if status == highspy.HighsModelStatus.kOptimal else Verdict.FEASIBLE
+    return Answer(verdict, x, info.objective_function_value, bound)
+
+
+def _solve_with_gurobi(
+    cost: FloatArray,
+    lower: FloatArray,
+    upper: FloatArray,
+    integer: BoolArray,
+    rows: Rows,
+    *,
+    seconds: float,
+    gap: float,
+    start: FloatArray | None,
+) -> Answer:
+    gurobi: Any = import_module("gurobipy")
+    sparse: Any = import_module("scipy.sparse")
+    with gurobi.Env(params={"OutputFlag": 0}) as environment, gurobi.Model(env=environment) as model:
+        model.Params.TimeLimit, model.Params.MIPGap, model.Params.Threads = seconds, gap, 1
+        kinds = np.where(integer, "I", "C")
+        x = model.addMVar(len(cost), lb=lower, ub=upper, obj=cost, vtype=kinds)
+        starts, columns, values = rows.compressed()
+        if len(rows.low):
+            matrix = sparse.csr_array((values, columns, starts), shape=(len(rows.low), len(cost)))
+            low, high = np.array(rows.low), np.array(rows.high)
+            above, below = np.isfinite(low), np.isfinite(high)
+            if above.any():
+                model.addConstr(matrix[np.flatnonzero(above)] @ x >= low[above])
+            if below.any():
+                model.addConstr(matrix[np.flatnonzero(below)] @ x <= high[below])
+        if start is not None:
+            x.Start = start
+        model.optimize()
+        if model.Status == gurobi.GRB.INFEASIBLE:
+            return Answer(Verdict.INFEASIBLE, None, float("inf"), float("inf"))
+        bound = float(model.ObjBound) if integer.any() else float(model.ObjVal) if model.SolCount else -float("inf")
+        if model.SolCount == 0:
+            return Answer(Verdict.UNKNOWN, None, float("inf"), bound)
+        verdict = Verdict.OPTIMAL if model.Status == gurobi.GRB.OPTIMAL else Verdict.FEASIBLE
+        return Answer(verdict, np.array(x.X), float(model.ObjVal), bound)

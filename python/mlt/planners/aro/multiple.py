@@ -1,0 +1,303 @@
+"""Several tasks and jobs together (SJMT, MJMT): routes, rates and a proven bound of the objective.
+
+The bound comes first: every task alone (exact), then ``bounds`` over the rates. Its rates are the target; tasks are
+routed one after another in the capacity that is left, each spread as thinly as it can be over links that others
+need. If all fit, the objective equals the bound and the plan is proven optimal. If not, other orders are tried, then
+the joint integer programme at the target rates. Where that fails too, ``boxes`` looks for better routes and a lower
+bound over the space of rates, and CP-SAT chooses rates and pipelines together on bundled links and finely quantised
+rates. What remains between the best routes and the bound is reported as the gap.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from random import Random
+
+import numpy as np
+
+from mlt.planners.aro.bounds import Objective, RateBound, best_rates, bound_rates, job_totals, rate_rows
+from mlt.planners.aro.boxes import TOLERANCE, Search
+from mlt.planners.aro.contract import contract
+from mlt.planners.aro.cpsat import available, solve_quantised
+from mlt.planners.aro.flow import flows_that_fit
+from mlt.planners.aro.graph import FloatArray, IntArray, TaskGraph, unfold
+from mlt.planners.aro.highs import Verdict
+from mlt.planners.aro.instance import Instance
+from mlt.planners.aro.joint import route_jointly
+from mlt.planners.aro.routes import TaskPlan, generate_routes
+from mlt.planners.aro.single import Quantisation, TaskSolution, quantised, routes_at, solve_task
+
+
+@dataclass(frozen=True)
+class Effort:
+    """Limits of the search: seconds in all, of one joint programme, of CP-SAT (0: without it); orders per target."""
+
+    seconds: float = 60.0
+    joint_seconds: float = 10.0
+    cpsat_seconds: float = 20.0
+    orders: int = 8
+    seed: int = 0
+
+
+_LAST_SHARE = 0.2  # of the time, kept for raising single tasks at the end
+_BOX_SHARE = 0.6  # of what is left then, for the search over boxes of rates
+FINE_LEVELS = 840  # every b/k up to k = 8 is a whole number of steps
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """Plans and flows per edge in the order of ``instance.tasks``; ``value`` and ``bound`` are of the objective."""
+
+    plans: tuple[TaskPlan, ...]
+    flows: tuple[IntArray, ...]
+    value: float
+    bound: float
+    seconds: float
+    found_by: str
+
+    @property
+    def gap(self) -> float:
+        """Relative distance to the proven bound."""
+        return max(0.0, 1.0 - self.value / self.bound)
+
+    @property
+    def proven(self) -> bool:
+        return self.gap <= 1e-6
+
+
+class _Router:
+    """Routes all tasks at given rates in the capacities of one instance."""
+
+    def __init__(self, graphs: Sequence[TaskGraph], quantisation: Quantisation | None, effort: Effort) -> None:
+        self.graphs = [replace(graph, capacity=quantised(graph.capacity, quantisation)) for graph in graphs]
+        self.effort = effort
+        self.random = Random(effort.seed)
+        self.deadline = time.monotonic() + (1 - _LAST_SHARE) * effort.seconds
+        size = len(graphs[0].links)
+        users = np.zeros(size, dtype=np.int64)
+        self.free = np.full(size, np.inf)
+        for graph in self.graphs:
+            real = ~graph.virtual
+            np.add.at(users, graph.link[real], 1)
+            self.free[graph.link[real]] = graph.capacity[real]
+        self.shared = users > 1
+
+    @property
+    def left(self) -> float:
+        return self.deadline - time.monotonic()
+
+    def in_turn(self, rates: FloatArray, *, exact: bool) -> list[IntArray] | None:
+        """Try several orders, the highest rates first, then at random."""
+        order = sorted(range(len(self.graphs)), key=lambda i: -rates[i])
+        for _ in range(self.effort.orders):
+            found = self._one_order(rates, order, exact=exact)
+            if found is not None or self.left <= 0:
+                return found
+            self.random.shuffle(order)
+        return None
+
+    def _one_order(self, rates: FloatArray, order: Sequence[int], *, exact: bool) -> list[IntArray] | None:
+        free = self.free.copy()
+        found: dict[int, IntArray] = {}
+        for i in order:
+            graph, rate = self.graphs[i], float(rates[i])
+            capacity = np.where(graph.virtual, np.inf, free[graph.link])
+            y = self._spread(graph, flows_that_fit(capacity, rate), exact=exact)
+            if y is None:
+                return None
+            real = np.flatnonzero(~graph.virtual & (y > 0))
+            free[graph.link[real]] -= y[real] * rate
+            found[i] = y
+        return [found[i] for i in range(len(self.graphs))]
+
+    def _spread(self, graph: TaskGraph, fits: IntArray, *, exact: bool) -> IntArray | None:
+        """Routes with the fewest flows on any shared link."""
+        shared = ~graph.virtual & self.shared[graph.link]
+        most = int(fits[shared].max()) if shared.any() else 0
+        for cap in range(1, most):
+            _, y = routes_at(graph, np.where(shared, np.minimum(fits, cap), fits), seconds=0.0, exact=False)
+            if y is not None:
+                return y
+            if cap > 8:
+                break
+        return routes_at(graph, fits, seconds=min(10.0, max(self.left, 0.0)), exact=exact)[1]
+
+    def jointly(self, rates: FloatArray) -> tuple[Verdict, list[IntArray] | None]:
+        """All tasks in one integer programme."""
+        return route_jointly(self.graphs, rates, seconds=max(0.0, min(self.left, self.effort.joint_seconds)))
+
+
+def solve_tasks(
+    instance: Instance,
+    *,
+    objective: Objective | None = None,
+    quantisation: Quantisation | None = None,
+    effort: Effort | None = None,
+    graphs: Sequence[TaskGraph] | None = None,
+) -> Solution:
+    """Route every task of ``instance`` for the objective of equation 3 (equation 2 with one job).
+
+    Args:
+        graphs: pruned graphs to use instead of the unfolded ones (APP, SRO); the bound then holds for those only.
+
+    Raises:
+        Infeasible: some task has no routes at all.
+    """
+    begin = time.monotonic()
+    objective = objective or Objective()
+    effort = effort or Effort()
+    graphs = graphs or [unfold(instance, job, task) for job, task in instance.tasks]
+    alone = [solve_task(graph, quantisation=quantisation, seconds=effort.seconds / 4) for graph in graphs]
+    tops = [solution.bound for solution in alone]
+    target = bound_rates(instance, graphs, tops, objective, quantisation)
+    router = _Router(graphs, quantisation, effort)
+    found, bound = _search(instance, router, target, objective, alone, quantisation)
+    plans = tuple(
+        TaskPlan(job.name, task.name, task.ps, float(rate), generate_routes(graph, y), bound=top)
+        for (job, task), graph, rate, y, top in zip(instance.tasks, graphs, found.rates, found.flows, tops, strict=True)
+    )
+    value = objective.value(instance, [plan.rate for plan in plans])
+    return Solution(plans, tuple(found.flows), value, max(bound, value), time.monotonic() - begin, found.how)
+
+
+@dataclass(frozen=True, eq=False)
+class _Found:
+    rates: FloatArray
+    flows: list[IntArray]
+    how: str
+
+
+def _search(
+    instance: Instance,
+    router: _Router,
+    target: RateBound,
+    objective: Objective,
+    alone: Sequence[TaskSolution],
+    quantisation: Quantisation | None,
+) -> tuple[_Found, float]:
+    """The best routes found and the bound, lowered where CP-SAT proved a lower one."""
+    if len(alone) == 1:
+        return _Found(np.array([alone[0].rate]), [alone[0].y], "alone"), target.value
+    search = Search(instance, router.graphs, objective, seconds=router.left, seed=router.effort.seed)
+    found = _at(router, target.rates, search if quantisation is None else None)
+    if found is not None:
+        return found, target.value
+    tops = [solution.bound for solution in alone]
+    candidates = [_lower(router, target.rates, quantisation)]
+    bound = target.value
+    if quantisation is None:
+        bound = _divide(instance, router, search, candidates, bound, tops, objective)
+    value = max(objective.value(instance, candidate.rates.tolist()) for candidate in candidates)
+    seconds = min(router.left / 2, router.effort.cpsat_seconds)
+    if seconds > 0.5 and bound > value * (1 + 2 * TOLERANCE) and available():
+        grid = quantisation or Quantisation(FINE_LEVELS, instance.fastest_gbps)
+        outcome = solve_quantised(
+            instance,
+            contract(router.graphs),
+            objective=objective,
+            quantisation=grid,
+            alone=tops,
+            seconds=seconds,
+            seed=router.effort.seed,
+        )
+        bound = min(bound, outcome.bound + (0.0 if quantisation else _rounding(instance, grid, objective)))
+        if outcome.rates is not None:
+            better = _at(router, outcome.rates)
+            candidates.append(better or _lower(router, outcome.rates, quantisation))
+    router.deadline = max(router.deadline, time.monotonic()) + _LAST_SHARE * router.effort.seconds
+    candidates = [_raise(instance, router, c, tops, quantisation) for c in candidates]
+    if quantisation is None:
+        candidates = [_best(instance, router, candidate, objective) for candidate in candidates]
+    return max(candidates, key=lambda c: objective.value(instance, c.rates.tolist())), bound
+
+
+def _best(instance: Instance, router: _Router, found: _Found, objective: Objective) -> _Found:
+    """The same flows at the best rates that they carry."""
+    return replace(found, rates=best_rates(instance, router.graphs, found.flows, objective))
+
+
+def _divide(
+    instance: Instance,
+    router: _Router,
+    search: Search,
+    candidates: list[_Found],
+    bound: float,
+    tops: Sequence[float],
+    objective: Objective,
+) -> float:
+    """Search the space of rates from the best candidate on; better routes join ``candidates``. The bound then."""
+    candidates[:] = [_best(instance, router, candidate, objective) for candidate in candidates]
+    value = max(objective.value(instance, candidate.rates.tolist()) for candidate in candidates)
+    bound = search.run(tops, value=value, bound=bound, seconds=_BOX_SHARE * router.left)
+    if search.best is not None:
+        candidates.append(_Found(search.best.rates, search.best.flows, "boxes"))
+    return bound
+
+
+def _rounding(instance: Instance, grid: Quantisation, objective: Objective) -> float:
+    """How far real rates may exceed the best quantised ones: each task gains less than a step."""
+    step = grid.fastest / grid.levels
+    gains = [job.weight * len(job.tasks) * step for job in instance.jobs]
+    return max(gains) + objective.mu * sum(gains)
+
+
+def _at(router: _Router, rates: FloatArray, search: Search | None = None) -> _Found | None:
+    """Routes at exactly ``rates``, by the cheapest means that finds them; ``search`` may know that there are none."""
+    for how, exact in (("in turn", False), ("in turn, exactly", True)):
+        if exact and search is not None and not search.may_route(rates):
+            return None
+        flows = router.in_turn(rates, exact=exact)
+        if flows is not None:
+            return _Found(rates, flows, how)
+    _, flows = router.jointly(rates)
+    return None if flows is None else _Found(rates, flows, "jointly")
+
+
+def _lower(router: _Router, rates: FloatArray, quantisation: Quantisation | None) -> _Found:
+    """``rates`` scaled down until routes are found in turn; scaled to nothing they always are."""
+    step = 0.0 if quantisation is None else quantisation.fastest / quantisation.levels
+
+    def scaled(factor: float) -> FloatArray:
+        return rates * factor if step == 0.0 else np.floor(rates * factor / step + 1e-9) * step
+
+    low, high = 0.0, 1.0
+    best: _Found | None = None
+    while high - low > 0.002 or best is None:
+        middle = (low + high) / 2
+        flows = router.in_turn(scaled(middle), exact=False)
+        if flows is None:
+            high = middle
+        else:
+            low, best = middle, _Found(scaled(middle), flows, "scaled")
+        if router.left <= 0 and best is not None:
+            break
+    return best
+
+
+def _raise(
+    instance: Instance, router: _Router, found: _Found, tops: Sequence[float], quantisation: Quantisation | None
+) -> _Found:
+    """Raise one task after another, those of the poorest jobs first, to the highest rate whose routes are found."""
+    step = 0.0 if quantisation is None else quantisation.fastest / quantisation.levels
+    rows = rate_rows(instance, router.graphs)
+    owners = [job.name for job, _ in instance.tasks]
+    changed = True
+    while changed and router.left > 0:
+        changed = False
+        totals = dict(zip((job.name for job in instance.jobs), job_totals(instance, found.rates.tolist()), strict=True))
+        for i in sorted(range(len(tops)), key=lambda i: (totals[owners[i]], found.rates[i])):
+            levels = [tops[i]] + [instance.fastest_gbps / k for k in range(1, 13)]
+            levels = [rate if step == 0.0 else np.floor(rate / step + 1e-9) * step for rate in levels]
+            for rate in sorted({r for r in levels if found.rates[i] * 1.005 < r <= tops[i] * (1 + 1e-9)}, reverse=True):
+                trial = found.rates.copy()
+                trial[i] = rate
+                fits = all(sum(a * trial[j] for j, a in row.items()) <= limit * (1 + 1e-9) for row, limit in rows)
+                flows = router.in_turn(trial, exact=False) if fits and router.left > 0 else None
+                if flows is not None:
+                    found, changed = _Found(trial, flows, "raised"), True
+                    break
+            if changed:
+                break
+    return found

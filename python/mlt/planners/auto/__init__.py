@@ -1,0 +1,1 @@
+"""Every planner tried on one job, and the best plan kept."""

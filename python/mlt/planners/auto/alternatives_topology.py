@@ -1,0 +1,53 @@
+"""PSNet in ``mlt plan auto``: circuits first, since they decide which links every other alternative has.
+
+The topology planner needs the extra ``mlt[plan]`` and is imported when the cluster has circuit switches. Its time is
+T_push of PSNet's equations: push and pull overlap on full-duplex links, as in every other alternative.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+
+from mlt.planners._shared.documents import InputError
+from mlt.planners.auto.alternatives import Alternative, Skipped
+from mlt.planners.cluster import Cluster, Job
+from mlt.planners.plan import Plan
+from mlt.planners.plan.effective import effective_cluster, has_circuit_switches, without_links
+
+_NAME = "parameter server over psnet routes"
+
+
+@dataclass(frozen=True)
+class Ground:
+    """What the other alternatives stand on: the network after circuits, and the plan that holds these circuits."""
+
+    cluster: Cluster
+    plan: Plan
+    outcome: Alternative | Skipped | None  # None where no circuit switch is involved
+
+
+def prepare_ground(cluster: Cluster, job: Job, plan: Plan) -> Ground:
+    """Plan circuits for all jobs of ``cluster`` where it has circuit switches."""
+    if not has_circuit_switches(cluster):
+        return Ground(cluster, plan, None)
+    try:
+        section = import_module("mlt.planners.psnet.plan_section")
+        refused: type[Exception] = import_module("mlt.planners.psnet.graph").TopologyError
+    except ImportError as error:
+        reason = f"the topology planner is not installed ({error.name}); pip install 'mlt[plan]'"
+        return Ground(without_links(cluster), plan, Skipped(_NAME, f"{reason}; links are left out of all times"))
+    try:
+        made = section.plan_topology(cluster)
+        planned: Plan = section.with_topology(plan, made)
+    except (InputError, refused) as error:
+        reason = f"{str(error).splitlines()[0]}; links are left out of all times"
+        return Ground(without_links(cluster), plan, Skipped(_NAME, reason))
+    time = float(made.seconds[job.name])
+    alternative = Alternative(
+        name=_NAME,
+        time=time,
+        reason="the busiest link of the planned circuits and routes, all jobs at once",
+        sections=planned.job(job.name).model_copy(update={"strategy": "circuits"}),
+    )
+    return Ground(effective_cluster(cluster, planned.circuits), planned, alternative)

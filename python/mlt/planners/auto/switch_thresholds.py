@@ -1,0 +1,83 @@
+"""Queue thresholds for ``mlt plan auto``: the switch generator's optimiser, fed from the cluster file.
+
+MLT, appendix B. The optimiser and the policy it fills belong to ``mlt.switch_configs``; here the cluster's switches are
+grouped into kinds (buffer, queues, fastest port) and each kind is asked for once. Data is taken to fill the busiest
+port (load 1): a plan's slowest link is full by construction; the workers of the largest job are taken to send in step.
+The generator is imported when it is used.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+
+from mlt.planners._shared.documents import InputError, Problem
+from mlt.planners.cluster import Cluster
+from mlt.planners.plan import Threshold
+
+_LOAD = 1.0
+
+
+@dataclass(frozen=True)
+class SwitchPlan:
+    """Thresholds of every switch whose buffer is known, and the name of the policy they belong to."""
+
+    thresholds: tuple[Threshold, ...]
+    policy: str
+
+
+def plan_thresholds(cluster: Cluster, layers_file: Path | None) -> SwitchPlan | str:
+    """Thresholds for every packet switch with a ``buffer``, or the reason why there are none.
+
+    Raises:
+        InputError: the layers file is refused, or a switch's buffer cannot hold the classes.
+    """
+    try:
+        derive = import_module("mlt.switch_configs.derive")
+        model_layers = import_module("mlt.switch_configs.model_layers")
+        policies = import_module("mlt.switch_configs.policy")
+        errors = import_module("mlt.switch_configs.errors")
+    except ImportError:
+        return "mlt.switch_configs is not installed"
+    if layers_file is None:
+        return "they follow from the model's layers; name them with --layers"
+    kinds: dict[tuple[int, int, int], list[str]] = {}
+    for switch in cluster.switches:
+        rates = [link.bandwidth for link in cluster.links_of[switch.name]]
+        if switch.kind == "packet" and switch.buffer is not None and rates:
+            kinds.setdefault((int(switch.buffer), switch.queues, int(max(rates))), []).append(switch.name)
+    if not kinds:
+        return "no switch of the cluster file states its buffer"
+    out: list[Threshold] = []
+    name = ""
+    workers = max((len(job.workers) for job in cluster.jobs), default=1)
+    for (buffer, queues, rate), members in kinds.items():
+        ports = sorted({cluster.port(link, members[0]) for link in cluster.links_of[members[0]]})
+        try:
+            layers = model_layers.load_layers(layers_file)
+            described = policies.Switch(
+                queues=queues, shared_buffer_bytes=buffer, link_rate_bits_per_second=rate, ports=tuple(ports)
+            )
+            problem = derive.problem_of(layers, described, load=_LOAD, workers=workers)
+        except (errors.PolicyError, ValueError) as error:
+            where = f"thresholds of {members[0]}"
+            raise InputError([Problem(where=(where,), message=str(error))], source=str(layers_file)) from None
+        try:
+            derived = derive.policy_of(problem, described)
+        except errors.PolicyError as error:
+            return f"thresholds of {members[0]}: {error}"
+        policy, found = derived.policy, derived.rows
+        name = str(policy.name)
+        out += [
+            Threshold(
+                switch=member,
+                queue=queue,
+                red_min_bytes=entry.threshold_bytes,
+                red_max_bytes=entry.threshold_bytes,
+                limit_bytes=entry.limit_bytes,
+            )
+            for member in members
+            for queue, entry in enumerate(found)
+        ]
+    return SwitchPlan(tuple(out), name)

@@ -1,0 +1,1 @@
+"""BytePS: which summation service holds which bytes."""

@@ -1,0 +1,101 @@
+"""PSNet's addresses: 10.mid.swid.x (section 3.2).
+
+=================  ===============  ==========================================================
+node               address          numbers
+=================  ===============  ==========================================================
+ToR switch         10.mid.swid.0    mid in 1..H, swid in 1..R
+SuperNode switch   10.mid.(R+1).0
+parameter server   10.mid.0.psid    psid in 1..P'
+worker             10.mid.swid.wid  wid in 1..ceil(W'/R); the ToR it is counted under, not the
+                                    one its circuit leads to, so reconfiguring never readdresses
+=================  ===============  ==========================================================
+
+The paper lets wid range to W'/B with B undefined; it is the number of ToRs, R, since workers are dealt equally to them.
+A parameter server has R cards and this one address: the cards answer to it together. The circuit switch has none, being
+transparent to packets.
+"""
+
+from __future__ import annotations
+
+from ipaddress import AddressValueError, IPv4Address
+from typing import Literal, NamedTuple
+
+from mlt.planners.psnet.checks import TopologyError
+from mlt.planners.psnet.psnet import PSNet, supernode_name, tor_name
+
+Kind = Literal["tor", "supernode", "server", "worker"]
+
+
+class Place(NamedTuple):
+    """What an address means; every number counts from 1 and is 0 where it has no meaning."""
+
+    kind: Kind
+    mid: int
+    swid: int
+    position: int
+
+
+def tor_address(mid: int, tor: int) -> IPv4Address:
+    """Address of ToR ``tor`` (from 0) of module ``mid``."""
+    return _address(mid, tor + 1, 0)
+
+
+def supernode_address(network: PSNet, mid: int) -> IPv4Address:
+    """Address of a module's SuperNode switch."""
+    return _address(mid, network.tors + 1, 0)
+
+
+def server_address(mid: int, server: int) -> IPv4Address:
+    """Address of parameter server ``server`` (from 0) of module ``mid``."""
+    return _address(mid, 0, server + 1)
+
+
+def worker_address(network: PSNet, mid: int, worker: int) -> IPv4Address:
+    """Address of worker ``worker`` (from 0) of module ``mid``."""
+    swid, wid = network.module(mid).home_of(worker)
+    return _address(mid, swid, wid)
+
+
+def parse_address(network: PSNet, address: str) -> Place:
+    """Which node of ``network`` has this address.
+
+    Raises:
+        TopologyError: the address is malformed or no node of the network has it; the message says which number is off.
+    """
+    try:
+        first, mid, swid, last = IPv4Address(address).packed
+    except AddressValueError as error:
+        raise TopologyError(f"{address!r} is not an IPv4 address: {error}") from None
+    if first != 10:
+        raise TopologyError(f"{address} is not in 10.0.0.0/8, where every PSNet address is")
+    if not 1 <= mid <= len(network.modules):
+        raise TopologyError(f"{address}: module {mid} does not exist; expected 1..{len(network.modules)}")
+    module = network.module(mid)
+    if swid == 0:
+        if not 1 <= last <= module.server_count:
+            raise TopologyError(f"{address}: module {mid} has parameter servers 1..{module.server_count}, not {last}")
+        return Place("server", mid, 0, last)
+    if swid > network.tors + 1:
+        raise TopologyError(f"{address}: module {mid} has ToRs 1..{network.tors} and switch {network.tors + 1}")
+    if last == 0:
+        return Place("tor" if swid <= network.tors else "supernode", mid, swid, 0)
+    if swid > network.tors or last > module.home_sizes[swid - 1]:
+        most = module.home_sizes[swid - 1] if swid <= network.tors else 0
+        raise TopologyError(f"{address}: {most} workers are counted under switch {swid} of module {mid}, not {last}")
+    return Place("worker", mid, swid, last)
+
+
+def address_table(network: PSNet) -> dict[str, IPv4Address]:
+    """Every addressed node's name and address, module by module."""
+    table: dict[str, IPv4Address] = {}
+    for mid in network.mids:
+        module = network.module(mid)
+        table.update({tor_name(mid, t): tor_address(mid, t) for t in range(network.tors)})
+        table[supernode_name(mid)] = supernode_address(network, mid)
+        table.update({network.server_name(mid, s): server_address(mid, s) for s in range(module.server_count)})
+        table.update({network.worker_name(mid, w): worker_address(network, mid, w) for w in range(module.worker_count)})
+    return table
+
+
+def _address(mid: int, swid: int, last: int) -> IPv4Address:
+    return IPv4Address(bytes((10, mid, swid, last)))

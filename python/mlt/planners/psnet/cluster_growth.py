@@ -1,0 +1,152 @@
+"""Growing the PSNet of a cluster file: what to unplug, what to plug in, and the file afterwards.
+
+Every entry of the file stays as it is but the cut links; jobs and their hosts are not touched (PSNet, section 3.4). The
+two ports a cut frees are the ports its two new links use, so cables move at one end only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+from mlt.planners._shared.documents import InputError, Problem
+from mlt.planners.cluster import Cluster, Link
+from mlt.planners.psnet.cluster_io import psnet_cluster
+from mlt.planners.psnet.cluster_psnet import NamedPSNet, read_psnet
+from mlt.planners.psnet.growth import NetworkGrowth, grow_psnet
+from mlt.planners.psnet.psnet import Module, PSNet, supernode_name
+from mlt.planners.psnet.routing import demands, route_jobs
+from mlt.planners.psnet.wiring import Pair, Wiring
+
+
+@dataclass(frozen=True)
+class ClusterGrowth:
+    """The grown file and the cables that change hands, by the file's names."""
+
+    cluster: Cluster
+    unplug: tuple[Link, ...]
+    plug: tuple[Link, ...]
+    growth: NetworkGrowth
+
+
+def grow_cluster(cluster: Cluster, *, module: Module | None = None, seed: int = 0) -> ClusterGrowth:
+    """Add one module to the PSNet of ``cluster``, cutting the links that disturb its cross-module jobs least.
+
+    module: a copy of the first one when None.
+
+    Raises:
+        InputError: the cluster is not a PSNet, or one of the new names is taken.
+    """
+    named = read_psnet(cluster)
+    growth = grow_psnet(named.network, module, seed=seed, job_bytes=trunk_bytes(cluster, named))
+    new = len(growth.network.modules)
+    fresh = _new_module(growth.network, number=max(named.file_module.values()) + 1)
+    taken = {*cluster.nodes} & {*fresh.nodes}
+    if taken:
+        message = (
+            f"the new module would use the name {min(taken)!r}, which is taken; expected names of other modules only"
+        )
+        raise InputError([Problem(where=("hosts",), message=message)])
+    unplug = _cut(cluster, named, growth)
+    plug = _plug(cluster, named, growth, unplug, fresh, supernode_name(new))
+    gone = list(unplug)
+    kept = []
+    for link in cluster.links:
+        if link in gone:
+            gone.remove(link)
+        else:
+            kept.append(link)
+    grown = Cluster(
+        version=1,
+        name=cluster.name,
+        hosts=(*cluster.hosts, *fresh.hosts),
+        switches=(*cluster.switches, *fresh.switches),
+        links=(*kept, *fresh.links, *plug),
+        jobs=cluster.jobs,
+    )
+    return ClusterGrowth(grown, unplug, plug, growth)
+
+
+def trunk_bytes(cluster: Cluster, named: NamedPSNet) -> dict[str, dict[Pair, float]]:
+    """Bytes per iteration that every cross-module job of the file has on each trunk, push and pull together."""
+    jobs = [named.placed(job) for job in cluster.jobs]
+    jobs = [job for job in jobs if len(job.modules) > 1]
+    if not jobs:
+        return {}
+    routes = route_jobs(named.network, jobs)
+    out: dict[str, dict[Pair, float]] = {}
+    for job in jobs:
+        loads: dict[Pair, float] = {}
+        for (a, b), amount in demands([job]).items():
+            for path, share in routes.paths[a, b].items():
+                for i, j in pairwise(path):
+                    pair = (min(i, j), max(i, j))
+                    loads[pair] = loads.get(pair, 0.0) + 2 * amount * share
+        out[job.name] = loads
+    return out
+
+
+def _new_module(network: PSNet, *, number: int) -> Cluster:
+    """Hosts, switches and inner links of the network's last module, under the file's next module number."""
+    last = len(network.modules)
+    lone = psnet_cluster(_without_wiring(network))
+    hosts = tuple(h.model_copy(update={"module": number}) for h in lone.hosts if h.module == last)
+    switches = tuple(s.model_copy(update={"module": number}) for s in lone.switches if s.module == last)
+    names = {entry.name for entry in (*hosts, *switches)}
+    links = tuple(link for link in lone.links if link.a in names and link.b in names)
+    return Cluster(name="new-module", hosts=hosts, switches=switches, links=links)
+
+
+def _without_wiring(network: PSNet) -> PSNet:
+    return PSNet(
+        modules=network.modules,
+        wiring=Wiring(len(network.modules), network.tors, ()),
+        inter_bits_per_second=network.inter_rate,
+        latency_seconds=network.latency_seconds,
+    )
+
+
+def _cut(cluster: Cluster, named: NamedPSNet, growth: NetworkGrowth) -> tuple[Link, ...]:
+    """The file's entries of the cut links; of parallel ones the last."""
+    out: list[Link] = []
+    for a, b in growth.wiring.removed:
+        ends = {named.supernode_names[a], named.supernode_names[b]}
+        out.append(next(link for link in reversed(cluster.links) if {link.a, link.b} == ends and link not in out))
+    return tuple(out)
+
+
+def _plug(
+    cluster: Cluster,
+    named: NamedPSNet,
+    growth: NetworkGrowth,
+    unplug: tuple[Link, ...],
+    fresh: Cluster,
+    supernode: str,
+) -> tuple[Link, ...]:
+    freed: dict[str, list[int]] = {}
+    for link in unplug:
+        for end in (link.a, link.b):
+            freed.setdefault(end, []).append(cluster.port(link, end))
+    used: Mapping[str, set[int]] = {
+        name: {cluster.port(link, name) for link in cluster.links_of[name]} for name in named.supernode_names.values()
+    }
+    own = max(fresh.port(link, supernode) for link in fresh.links_of[supernode]) + 1
+    out = []
+    for n, (a, _) in enumerate(growth.wiring.added):
+        name = named.supernode_names[a]
+        if freed.get(name):
+            port = freed[name].pop(0)
+        else:
+            port = next(p for p in range(len(used[name]) + 1) if p not in used[name])
+            used[name].add(port)
+        link = Link(
+            a=name,
+            b=supernode,
+            bandwidth=growth.network.inter_rate,
+            delay=growth.network.latency_seconds,
+            a_port=port,
+            b_port=own + n,
+        )
+        out.append(link)
+    return tuple(out)

@@ -1,0 +1,145 @@
+"""The vocabulary of every network graph built here, so that planners and the simulator can read any of them.
+
+A graph is an undirected ``networkx.Graph``. An edge is a full-duplex link: its bandwidth holds in each direction.
+
+Node attributes
+    ``kind``   ``"host"`` or ``"switch"``
+    ``role``   the field's name for the node: ``host``, ``worker``, ``server`` (a parameter server), ``leaf``,
+               ``spine``, ``edge``, ``aggregation``, ``core``, ``tor``, ``supernode`` (a SuperNode's switch), ``ecs``
+    ``level``  hops above the hosts in an up-down network: 0 for a host, 1 for its switch, and so on
+    ``group``  pod of a fat-tree, module of a PSNet, -1 where the network has none
+    ``index``  position among its siblings, from 0
+
+Edge attributes
+    ``bits_per_second``   bandwidth of the whole edge in each direction
+    ``latency_seconds``   propagation and switching, one way
+    ``links``             parallel physical links the edge stands for (a trunk when more than one)
+
+Graph attributes: ``name`` of the family and the parameters it was built from.
+"""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from typing import Any, TypeAlias
+
+import networkx as nx
+
+from mlt.planners.psnet.checks import TopologyError, require_positive
+
+Graph: TypeAlias = "nx.Graph[str]"
+
+#: One way, per link; section 4.2 of the PSNet paper.
+DEFAULT_LATENCY_SECONDS = 20e-6
+DEFAULT_BITS_PER_SECOND = 10e9
+
+
+def add_host(graph: Graph, name: str, *, role: str = "host", group: int = -1, index: int) -> str:
+    """Add a host (level 0) and return its name."""
+    graph.add_node(name, kind="host", role=role, level=0, group=group, index=index)
+    return name
+
+
+def add_switch(graph: Graph, name: str, *, role: str, level: int, group: int = -1, index: int) -> str:
+    """Add a switch and return its name."""
+    graph.add_node(name, kind="switch", role=role, level=level, group=group, index=index)
+    return name
+
+
+def add_link(
+    graph: Graph,
+    a: str,
+    b: str,
+    *,
+    bits_per_second: float,
+    latency_seconds: float = DEFAULT_LATENCY_SECONDS,
+    links: int = 1,
+) -> None:
+    """Join two nodes by ``links`` parallel links of ``bits_per_second`` each (per direction)."""
+    if graph.has_edge(a, b):
+        raise TopologyError(f"link {a} - {b} exists already; ask for a trunk with links=2 instead of adding it twice")
+    graph.add_edge(a, b, bits_per_second=bits_per_second * links, latency_seconds=latency_seconds, links=links)
+
+
+def hosts(graph: Graph, *, role: str | None = None) -> list[str]:
+    """Names of all hosts (of one role when given), in the order they were built."""
+    return [n for n, d in graph.nodes(data=True) if d["kind"] == "host" and role in (None, d["role"])]
+
+
+def switches(graph: Graph, *, role: str | None = None) -> list[str]:
+    """Names of all switches (of one role when given), in the order they were built."""
+    return [n for n, d in graph.nodes(data=True) if d["kind"] == "switch" and role in (None, d["role"])]
+
+
+def bandwidth(graph: Graph, a: str, b: str) -> float:
+    """Bits per second, in each direction, of the edge between two neighbours."""
+    return float(graph.edges[a, b]["bits_per_second"])
+
+
+def access_switch(graph: Graph, host: str) -> str:
+    """The one switch a single-homed host hangs on (its leaf or edge switch)."""
+    neighbours = list(graph.neighbors(host))
+    if len(neighbours) != 1:
+        raise TopologyError(f"{host} has {len(neighbours)} links; a single access switch is defined for one link only")
+    return str(neighbours[0])
+
+
+def up_down_paths(graph: Graph, source: str, target: str) -> list[list[str]]:
+    """All shortest up-down paths between two hosts of a leaf-spine or fat-tree, each a list of node names.
+
+    A shortest path in a folded Clos network climbs to the lowest common level and descends; every shortest path has
+    that form, which this checks rather than assumes. Sorted, so that the result does not depend on hash order.
+    """
+    paths = sorted(nx.all_shortest_paths(graph, source, target))
+    for path in paths:
+        levels = [graph.nodes[node]["level"] for node in path]
+        top = levels.index(max(levels))
+        climbing = all(a < b for a, b in pairwise(levels[: top + 1]))
+        descending = all(a > b for a, b in pairwise(levels[top:]))
+        if not (climbing and descending):
+            raise TopologyError(f"{source} and {target} are joined by {path}, which is not up-down: not a Clos network")
+    return paths
+
+
+def to_document(graph: Graph) -> dict[str, Any]:
+    """A JSON-ready description: ``{"graph": {...}, "nodes": [...], "links": [...]}``, in build order."""
+    return {
+        "graph": dict(graph.graph),
+        "nodes": [{"name": name, **data} for name, data in graph.nodes(data=True)],
+        "links": [{"a": a, "b": b, **data} for a, b, data in graph.edges(data=True)],
+    }
+
+
+def from_document(document: dict[str, Any]) -> Graph:
+    """The inverse of ``to_document``; refuses links to unknown nodes and links without a bandwidth."""
+    graph: Graph = nx.Graph(**document.get("graph", {}))
+    for node in document["nodes"]:
+        attributes = {key: value for key, value in node.items() if key != "name"}
+        missing = {"kind", "role", "level", "group", "index"} - attributes.keys()
+        if missing:
+            raise TopologyError(f"node {node['name']!r} lacks {', '.join(sorted(missing))}")
+        graph.add_node(node["name"], **attributes)
+    for link in document["links"]:
+        for end in (link["a"], link["b"]):
+            if end not in graph:
+                raise TopologyError(f"link {link['a']} - {link['b']}: {end!r} is not among the nodes")
+        require_positive(f"link {link['a']} - {link['b']}: bits_per_second", link.get("bits_per_second", 0))
+        attributes = {key: value for key, value in link.items() if key not in ("a", "b")}
+        graph.add_edge(link["a"], link["b"], **attributes)
+    return graph
+
+
+def dumps(graph: Graph) -> str:
+    """The graph as JSON text, stable for equal graphs built in the same order."""
+    return json.dumps(to_document(graph), indent=1)
+
+
+def same_network(a: Graph, b: Graph) -> bool:
+    """Whether two graphs have the same nodes, links and attributes, whatever the order they were built in."""
+
+    def key(graph: Graph) -> tuple[Any, Any]:
+        nodes = {name: data for name, data in graph.nodes(data=True)}  # noqa: C416
+        return nodes, {frozenset((u, v)): data for u, v, data in graph.edges(data=True)}
+
+    return key(a) == key(b)

@@ -1,0 +1,125 @@
+"""Link-disjoint paths between modules.
+
+Source: PSNet, section 3.1 (data between two SuperNodes is spread over R parallel paths that share no link). The R paths
+of least total length are found as a minimum-cost flow of R units, each link carrying one unit; a trunk carries as many
+as it has links.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import networkx as nx
+import numpy as np
+from scipy.optimize import Bounds, LinearConstraint, milp
+from scipy.sparse import lil_array
+
+from mlt.planners.psnet.checks import TopologyError
+from mlt.planners.psnet.wiring import Pair, Wiring
+
+ModulePath = tuple[int, ...]
+
+
+def remaining_trunks(wiring: Wiring, lost: dict[Pair, int] | None = None) -> dict[Pair, int]:
+    """Links left of each trunk after ``lost`` of them failed; trunks with none left are not listed."""
+    trunks = wiring.trunks()
+    for pair, count in (lost or {}).items():
+        if not 0 <= count <= trunks.get(pair, 0):
+            raise TopologyError(f"{count} links lost between modules {pair}, which have {trunks.get(pair, 0)}")
+        trunks[pair] -= count
+    return {pair: links for pair, links in trunks.items() if links}
+
+
+def disjoint_paths(trunks: dict[Pair, int], source: int, target: int) -> dict[ModulePath, int]:
+    """As many link-disjoint paths as exist, of least total length: path (module numbers) -> how many run in parallel.
+
+    Raises:
+        TopologyError: no path is left.
+    """
+    graph: nx.DiGraph[int] = nx.DiGraph()
+    graph.add_nodes_from((source, target))
+    for (a, b), links in sorted(trunks.items()):
+        graph.add_edge(a, b, capacity=links, weight=1)
+        graph.add_edge(b, a, capacity=links, weight=1)
+    flow = nx.max_flow_min_cost(graph, source, target)
+    left = {(a, b): amount for a, targets in flow.items() for b, amount in targets.items() if amount > 0}
+    paths: dict[ModulePath, int] = {}
+    while any(a == source for a, _ in left):
+        walk = [source]
+        while walk[-1] != target:
+            step = min(b for a, b in left if a == walk[-1])
+            walk.append(step)
+        width = min(left[link] for link in pairwise(walk))
+        for link in pairwise(walk):
+            left[link] -= width
+            if not left[link]:
+                del left[link]
+        paths[tuple(walk)] = paths.get(tuple(walk), 0) + int(width)
+    if not paths:
+        raise TopologyError(f"no link is left on any way from module {source} to module {target}")
+    return dict(sorted(paths.items(), key=lambda item: (len(item[0]), item[0])))
+
+
+def shortest_paths(trunks: dict[Pair, int], source: int, target: int, *, count: int) -> list[ModulePath]:
+    """The ``count`` shortest simple paths (fewer when there are no more), shortest first, ties in module order."""
+    if count == 0:
+        return []
+    graph: nx.Graph[int] = nx.Graph()
+    graph.add_nodes_from((source, target))
+    graph.add_edges_from(sorted(trunks))
+    found: list[ModulePath] = []
+    try:
+        for path in nx.shortest_simple_paths(graph, source, target):
+            if len(found) >= count and len(path) > len(found[-1]):
+                break
+            found.append(tuple(path))
+            if len(found) >= 16 * count:  # many equal ones: enough to choose from
+                break
+    except nx.NetworkXNoPath:
+        return []
+    return sorted(found, key=lambda path: (len(path), path))[:count]
+
+
+def any_path_seconds(trunks: dict[Pair, int], demand_bytes: dict[Pair, float], *, link_bits_per_second: float) -> float:
+    """Time of the fullest inter-module link when bytes may take any ways at all, not only R shortest disjoint ones.
+
+    The arc-based multi-commodity flow (one commodity per source), so a lower bound on what any choice of paths reaches;
+    how far ``routing`` is from it is what choosing link-disjoint paths costs.
+
+    demand_bytes: (from, to) -> bytes.
+    """
+    arcs = [arc for a, b in sorted(trunks) for arc in ((a, b), (b, a))]
+    nodes = sorted({node for arc in arcs for node in arc})
+    sources = sorted({a for a, _ in demand_bytes})
+    unit = max(demand_bytes.values(), default=0.0)
+    if unit == 0:
+        return 0.0
+    column = {(s, arc): 1 + i * len(arcs) + j for i, s in enumerate(sources) for j, arc in enumerate(arcs)}
+    balance = lil_array((len(sources) * len(nodes), 1 + len(column)))
+    supply = np.zeros(len(sources) * len(nodes))
+    for i, s in enumerate(sources):
+        for k, node in enumerate(nodes):
+            row = i * len(nodes) + k
+            wanted = {b: amount / unit for (a, b), amount in demand_bytes.items() if a == s}
+            supply[row] = sum(wanted.values()) if node == s else -wanted.get(node, 0.0)
+            for arc in arcs:
+                if node in arc:
+                    balance[row, column[s, arc]] = 1.0 if arc[0] == node else -1.0
+    capacity = lil_array((len(arcs), 1 + len(column)))
+    for j, arc in enumerate(arcs):
+        capacity[j, 0] = -float(trunks[min(arc), max(arc)])
+        for s in sources:
+            capacity[j, column[s, arc]] = 1.0
+    cost = np.zeros(1 + len(column))
+    cost[0] = 1.0
+    result = milp(
+        cost,
+        bounds=Bounds(0, np.inf),
+        constraints=[
+            LinearConstraint(balance.tocsr(), supply, supply),
+            LinearConstraint(capacity.tocsr(), -np.inf, 0.0),
+        ],
+    )
+    if result.x is None:
+        raise TopologyError("some modules that exchange bytes are cut off from each other")
+    return float(result.x[0]) * unit * 8 / link_bits_per_second

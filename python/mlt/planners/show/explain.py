@@ -1,0 +1,206 @@
+"""A plan in words: what was decided, what it gains over doing nothing, and what binds it."""
+
+from __future__ import annotations
+
+from mlt.planners._shared.quantities import format_rate, format_size, format_time
+from mlt.planners.aleph.aggregation import job_resources
+from mlt.planners.aleph.aggregation_model import direct_clustering, hierarchical_time
+from mlt.planners.byteps.load_assignment import ring_all_reduce_time
+from mlt.planners.cluster import Cluster, Job
+from mlt.planners.plan import Aggregation, Assignment, JobPlan, Placement, Plan, Routing
+from mlt.planners.plan.effective import effective_cluster, has_circuit_switches
+from mlt.planners.plan.link_load import (
+    Demand,
+    Loads,
+    aggregation_demands,
+    all_to_all_loads,
+    arc_bandwidths,
+    most_loaded,
+    parameter_server_demands,
+    ring_demands,
+    routed_loads,
+    spread_over_shortest_paths,
+    with_results,
+)
+
+_BARE = ("all-reduce", "parameter-server")  # strategies without a section
+
+
+def job_loads(cluster: Cluster, entry: JobPlan) -> Loads:
+    """Load of every link under one job's plan, results included: its routes where planned, else shortest paths."""
+    if entry.routing is not None:
+        loads = routed_loads(entry.routing)
+        if entry.aggregation is not None and tree_feeds_routes(entry):
+            rate = sum(task.rate for task in entry.routing.tasks)
+            inner = [Demand(m, c.aggregator, rate) for c in entry.aggregation.clusters for m in c.members]
+            for arc, load in spread_over_shortest_paths(cluster, inner, job=entry.job).items():
+                loads[arc] = loads.get(arc, 0.0) + load
+        return with_results(loads)
+    if not cluster.links:
+        return {}
+    demands: list[Demand] = []
+    job = cluster.job_by_name[entry.job]
+    if entry.strategy in _BARE and entry.estimates:
+        rate = job.model_size * 8 / entry.estimates[0].iteration_time
+        if entry.strategy == "all-reduce":  # both phases are on their way already
+            n = len(job.workers)
+            return spread_over_shortest_paths(cluster, ring_demands(job, rate=2 * (n - 1) / n * rate), job=job.name)
+        demands = parameter_server_demands(cluster, job, rate=rate)
+    elif entry.aggregation is not None:
+        demands = aggregation_demands(entry.aggregation, rate=entry.aggregation.rate)
+    elif entry.assignment is not None and entry.assignment.time > 0:
+        held = [service for service in entry.assignment.services if service.load_bytes > 0]
+        rates = {service.host: service.load_bytes * 8 / entry.assignment.time for service in held}
+        return with_results(all_to_all_loads(cluster, job.workers, rates, job=job.name))
+    return with_results(spread_over_shortest_paths(cluster, demands, job=entry.job))
+
+
+def planned_network(cluster: Cluster, plan: Plan) -> Cluster | None:
+    """The network under the plan's circuits; None when circuit switches wait for circuits that nobody planned."""
+    if has_circuit_switches(cluster) and not plan.circuits:
+        return None
+    return effective_cluster(cluster, plan.circuits)
+
+
+def _gain(before: float | None, after: float | None) -> str:
+    if before is None or not after:
+        return ""
+    ratio = before / after
+    return f" ({ratio:.2f} times faster)" if ratio >= 1 else f" ({1 / ratio:.2f} times slower)"
+
+
+def baselines(cluster: Cluster, job: Job) -> dict[str, float]:
+    """Communication time of one iteration when nothing is planned, by the model of network cards."""
+    out = {}
+    if job.servers:
+        out["a plain parameter server"] = hierarchical_time(
+            direct_clustering(len(job.workers)), job_resources(cluster, job)
+        )
+    bandwidths = [cluster.host_by_name[name].bandwidth for name in job.workers]
+    out["ring all-reduce"] = ring_all_reduce_time(model_bytes=job.model_size, worker_bandwidths=bandwidths)
+    return out
+
+
+def _assignment_lines(section: Assignment) -> list[str]:
+    own = [service.load_bytes for service in section.services if service.colocated]
+    other = [service.load_bytes for service in section.services if not service.colocated]
+
+    def spread(loads: list[float]) -> str:
+        low, high = format_size(min(loads)), format_size(max(loads))
+        return low if low == high else f"{low} to {high}"
+
+    lines = [f"Load assignment ({section.method}): each worker's service sums {spread(own)}"]
+    if other:
+        lines[0] += f", each server {spread(other)}"
+    return [
+        *lines,
+        f"  partitions of at most {format_size(section.partition_bytes)} hash into {section.hash_space} values",
+    ]
+
+
+def _aggregation_lines(section: Aggregation) -> list[str]:
+    sizes = [len(cluster.members) for cluster in section.clusters]
+    streams = len(section.clusters) + len(section.direct)
+    lines = [
+        f"Aggregation ({section.method}): {len(section.clusters)} aggregators take in {sum(sizes)} workers, "
+        f"{len(section.direct)} send straight; the servers see {streams} streams instead of {streams + sum(sizes)}"
+    ]
+    for cluster in section.clusters[:8]:
+        lines.append(f"  {cluster.aggregator} <- {', '.join(cluster.members)}")
+    if len(section.clusters) > 8:
+        lines.append(f"  and {len(section.clusters) - 8} more")
+    lines.append(f"  every worker sends at {format_rate(section.rate)}")
+    return lines
+
+
+def _routing_lines(section: Routing) -> list[str]:
+    lines = [f"Routes ({section.method}): {sum(len(task.routes) for task in section.tasks)} routes"]
+    for task in section.tasks:
+        places = {(use.switch, use.pipeline) for route in task.routes for use in route.aggregated_at}
+        bound = ""
+        if task.rate_bound is not None:
+            proven = task.rate_bound <= task.rate * (1 + 1e-6)
+            bound = ", proven optimal" if proven else f", at most {format_rate(task.rate_bound)} is possible"
+        lines.append(
+            f"  to {task.server}: {format_rate(task.rate)} per worker{bound}; aggregated in {len(places)} pipelines"
+        )
+    return lines
+
+
+def _placement_lines(section: Placement) -> list[str]:
+    tors = sorted(set(section.tor_of.values()))
+    modules = f" in modules {', '.join(map(str, section.modules))}" if section.modules else ""
+    return [f"Placement ({section.method}): {len(section.tor_of)} hosts over {len(tors)} ToRs{modules}"]
+
+
+def tree_feeds_routes(entry: JobPlan) -> bool:
+    """Whether the routes start at the tree's aggregators and direct workers, so that both are in force."""
+    if entry.routing is None or entry.aggregation is None:
+        return False
+    members = {member for group in entry.aggregation.clusters for member in group.members}
+    return not any(route.source in members for task in entry.routing.tasks for route in task.routes)
+
+
+def planned_time(entry: JobPlan, job: Job) -> float | None:
+    """Communication time of one iteration under the sections present: routes, then the tree, then the loads.
+
+    Tasks of one job run at once, each with a part of the model in proportion to its rate. Where the routes start at the
+    tree's heads, the slower of the two counts; routes from every worker replace the tree. A strategy that has no
+    section of its own is as fast as its estimate.
+    """
+    if entry.strategy in _BARE and entry.estimates:
+        return entry.estimates[0].iteration_time
+    if entry.routing is not None and entry.routing.tasks:
+        total = sum(task.rate for task in entry.routing.tasks)
+        time = job.model_size * 8 / total if total > 0 else None
+        if time is not None and entry.aggregation is not None and tree_feeds_routes(entry):
+            return max(time, entry.aggregation.time)
+        return time
+    if entry.aggregation is not None:
+        return entry.aggregation.time
+    if entry.assignment is not None:
+        return entry.assignment.time
+    return entry.placement.time if entry.placement is not None else None
+
+
+def _job_lines(cluster: Cluster, network: Cluster | None, entry: JobPlan) -> list[str]:
+    job = cluster.job_by_name[entry.job]
+    lines = [f"Job {job.name}: {len(job.workers)} workers, {len(job.servers)} servers, {format_size(job.model_size)}"]
+    body: list[str] = [f"Strategy: {entry.strategy}"] if entry.strategy is not None else []
+    if entry.placement is not None:
+        body += _placement_lines(entry.placement)
+    if entry.assignment is not None:
+        body += _assignment_lines(entry.assignment)
+    if entry.aggregation is not None:
+        body += _aggregation_lines(entry.aggregation)
+    if entry.routing is not None:
+        body += _routing_lines(entry.routing)
+    time = planned_time(entry, job)
+    if time is not None:
+        body.append(f"One iteration's communication: {format_time(time)}")
+    for name, before in baselines(cluster, job).items():
+        body.append(f"  {name} would take {format_time(before)}{_gain(before, time)}")
+    busiest = None
+    if network is not None:
+        busiest = most_loaded(job_loads(network, entry), arc_bandwidths(network))
+    if busiest is not None:
+        (a, b), utilisation = busiest
+        body.append(f"Busiest link: {a} to {b}, {utilisation:.0%} of its bandwidth")
+    body += [f"Note: {note}" for note in entry.notes]
+    return [lines[0], *(f"  {line}" for line in body)]
+
+
+def explain_plan(cluster: Cluster, plan: Plan) -> str:
+    """The whole plan as text, one paragraph per job."""
+    lines: list[str] = []
+    network = planned_network(cluster, plan)
+    for entry in plan.jobs:
+        lines += [*_job_lines(cluster, network, entry), ""]
+    if plan.circuits:
+        lines.append(f"{len(plan.circuits)} circuits")
+    if plan.thresholds:
+        lines.append(f"{len(plan.thresholds)} queue thresholds")
+    if plan.switch_policy:
+        lines.append(f"switch policy: {plan.switch_policy}")
+    lines += [f"Note: {note}" for note in plan.notes]
+    return "\n".join(lines).rstrip() or "The plan decides nothing yet."

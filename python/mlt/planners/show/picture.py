@@ -1,0 +1,155 @@
+"""A plan as a picture: the graph with its link loads, the aggregation tree, and the busiest links.
+
+matplotlib is imported only when something is drawn; it belongs to the extra ``mlt[plan]``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mlt.planners._shared.quantities import format_time
+from mlt.planners.cluster import Cluster
+from mlt.planners.plan import JobPlan, Plan
+from mlt.planners.plan.link_load import Loads, arc_bandwidths
+from mlt.planners.show.explain import job_loads, planned_network, planned_time
+
+_LABELS_UP_TO = 40  # nodes in a row beyond which names would overlap
+_BARS = 20
+_COLOURS = {"worker": "#4c78a8", "aggregator": "#e45756", "server": "#54a24b", "idle": "#bab0ac"}
+
+
+def roles(cluster: Cluster, entry: JobPlan) -> dict[str, str]:
+    """Each host's part in the job: worker, aggregator, server or idle."""
+    job = cluster.job_by_name[entry.job]
+    out = dict.fromkeys(cluster.host_by_name, "idle")
+    out.update(dict.fromkeys(job.workers, "worker"))
+    out.update(dict.fromkeys(job.servers, "server"))
+    if entry.aggregation is not None:
+        out.update(dict.fromkeys((group.aggregator for group in entry.aggregation.clusters), "aggregator"))
+    return out
+
+
+def positions(cluster: Cluster) -> dict[str, tuple[float, float]]:
+    """Hosts in a row at the bottom, in order of their rack; each tier of switches in a row above."""
+    rack: dict[str, int] = {}
+    order = {switch.name: index for index, switch in enumerate(cluster.switches)}
+    for name in cluster.host_by_name:
+        above = [order[peer] for link in cluster.links_of[name] if (peer := cluster.peer(link, name)) in order]
+        rack[name] = min(above, default=len(order))
+    rows: dict[int, list[str]] = {0: sorted(cluster.host_by_name, key=lambda name: rack[name])}
+    for switch in cluster.switches:
+        rows.setdefault(switch.tier, []).append(switch.name)
+    return {
+        name: ((index + 0.5) / len(names), float(tier))
+        for tier, names in rows.items()
+        for index, name in enumerate(names)
+    }
+
+
+def utilisations(cluster: Cluster, loads: Loads) -> dict[tuple[str, str], float]:
+    """Load over bandwidth of each directed link that carries something."""
+    bandwidths = arc_bandwidths(cluster)
+    return {arc: load / bandwidths[arc] for arc, load in loads.items() if arc in bandwidths}
+
+
+def _draw_graph(axes: Any, cluster: Cluster, entry: JobPlan, used: dict[tuple[str, str], float]) -> Any:
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import Normalize
+
+    scale = ScalarMappable(norm=Normalize(0, 1), cmap="turbo")
+    place, part = positions(cluster), roles(cluster, entry)
+    for link in cluster.links:
+        load: float = max(used.get((link.a, link.b), 0.0), used.get((link.b, link.a), 0.0))
+        (x0, y0), (x1, y1) = place[link.a], place[link.b]
+        colour = scale.to_rgba(np.array([min(load, 1.0)]))[0] if load > 0 else "#dddddd"
+        axes.plot([x0, x1], [y0, y1], color=colour, linewidth=0.6 + 1.6 * min(load, 1.0), zorder=1 if load > 0 else 0)
+    for name, (x, y) in place.items():
+        switch = cluster.switch_by_name.get(name)
+        colour = ("#f2cf5b" if switch.aggregates else "#ffffff") if switch else _COLOURS[part[name]]
+        marker = "s" if switch else "o"
+        axes.scatter([x], [y], color=colour, edgecolors="#333333", marker=marker, s=60 if switch else 28, zorder=3)
+    if max(len(cluster.hosts), len(cluster.switches)) <= _LABELS_UP_TO:
+        for name, (x, y) in place.items():
+            axes.annotate(name, (x, y), textcoords="offset points", xytext=(0, -13), ha="center", fontsize=6)
+    for role, colour in _COLOURS.items():
+        if role in part.values():
+            axes.scatter([], [], color=colour, edgecolors="#333333", label=role)
+    if any(switch.aggregates for switch in cluster.switches):
+        axes.scatter([], [], color="#f2cf5b", edgecolors="#333333", marker="s", label="aggregating switch")
+    axes.legend(fontsize=7, loc="upper right")
+    axes.set_axis_off()
+    axes.margins(0.03, 0.12)
+    return scale
+
+
+def _draw_tree(axes: Any, cluster: Cluster, entry: JobPlan) -> None:
+    """Servers on top, what sends to them below, members below their aggregators."""
+    tree = entry.aggregation
+    job = cluster.job_by_name[entry.job]
+    groups: list[tuple[str, tuple[str, ...]]]
+    groups = [(g.aggregator, g.members) for g in tree.clusters] + [(w, ()) for w in tree.direct] if tree else []
+    if not groups:
+        groups = [(worker, ()) for worker in job.workers]
+    width = sum(max(1, len(members)) for _, members in groups)
+    left, place = 0.0, {name: ((i + 0.5) / len(job.servers), 2.0) for i, name in enumerate(job.servers)}
+    for head, members in groups:
+        span = max(1, len(members)) / width
+        place[head] = (left + span / 2, 1.0)
+        for index, member in enumerate(members):
+            place[member] = (left + (index + 0.5) * span / len(members), 0.0)
+            axes.plot([place[member][0], place[head][0]], [0, 1], color="#999999", linewidth=0.7, zorder=1)
+        for server in job.servers:
+            axes.plot([place[head][0], place[server][0]], [1, 2], color="#cccccc", linewidth=0.6, zorder=0)
+        left += span
+    part = roles(cluster, entry)
+    for name, (x, y) in place.items():
+        axes.scatter([x], [y], color=_COLOURS[part[name]], edgecolors="#333333", s=30, zorder=3)
+        if len(place) <= _LABELS_UP_TO:
+            axes.annotate(name, (x, y), textcoords="offset points", xytext=(0, -12), ha="center", fontsize=6)
+    axes.set_title("aggregation tree" if tree else "no aggregation tree: every worker sends straight", fontsize=9)
+    axes.set_axis_off()
+    axes.margins(0.05, 0.2)
+
+
+def _draw_bars(axes: Any, used: dict[tuple[str, str], float]) -> None:
+    top = sorted(used.items(), key=lambda item: -item[1])[:_BARS][::-1]
+    axes.barh([f"{a} → {b}" for (a, b), _ in top], [100 * value for _, value in top], color="#4c78a8")
+    axes.tick_params(axis="y", labelsize=6)
+    axes.set_xlabel("utilisation, % of bandwidth", fontsize=8)
+    axes.set_title(f"busiest of {len(used)} loaded links", fontsize=9)
+    axes.axvline(100, color="#e45756", linewidth=0.8)
+
+
+def draw_plan(cluster: Cluster, plan: Plan, *, job: str, path: Path) -> None:
+    """Draw one job's plan into ``path`` (its suffix picks the format: png, svg, pdf).
+
+    Raises:
+        KeyError: the cluster has no such job.
+        InfeasibleError: streams of the plan lead to hosts that no link reaches.
+    """
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    entry = plan.job(job)
+    network = planned_network(cluster, plan)
+    used = utilisations(network, job_loads(network, entry)) if network is not None else {}
+    canvas = pyplot.figure(figsize=(13, 8))
+    grid = canvas.add_gridspec(2, 2, height_ratios=[1.3, 1])
+    scale = _draw_graph(canvas.add_subplot(grid[0, :]), network or cluster, entry, used)
+    _draw_tree(canvas.add_subplot(grid[1, 0]), cluster, entry)
+    bars = canvas.add_subplot(grid[1, 1])
+    if used:
+        _draw_bars(bars, used)
+        canvas.colorbar(scale, ax=canvas.axes[0], shrink=0.6, label="link utilisation")
+    else:
+        bars.text(0.5, 0.5, "no links in the cluster file, or nothing planned", ha="center", fontsize=9)
+        bars.set_axis_off()
+    time = planned_time(entry, cluster.job_by_name[job])
+    canvas.suptitle(f"{cluster.name}: job {job}" + (f", {format_time(time)} per iteration" if time else ""))
+    canvas.savefig(path, dpi=110, bbox_inches="tight")
+    pyplot.close(canvas)

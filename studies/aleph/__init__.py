@@ -1,0 +1,1 @@
+"""ALEPH's simulations, and how far its clustering is from the optimum."""

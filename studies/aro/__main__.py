@@ -1,0 +1,106 @@
+"""Command line of the sweeps: ``python -m studies.aro SWEEP --out docs/results/aro``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mlt.planners.aro.convert import cluster_of
+from mlt.planners.aro.multiple import Effort
+from mlt.planners.cluster import dump_cluster
+from studies.aro import many, reductions, sjst
+from studies.aro.generate import MAPPINGS, Hardware, Workload, fat_tree, leaf_spine
+
+main = typer.Typer(
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Repeat the paper's experiments; every command writes JSON, CSV and PNG files into --out.",
+)
+Out = Annotated[Path, typer.Option(help="Folder for the results.")]
+Limit = Annotated[float, typer.Option(help="Seconds of each search.")]
+RESULTS = Path("docs/results/aro")
+
+
+@main.command("sjst")
+def sjst_command(
+    out: Out = RESULTS,
+    seeds: int = 1000,
+    other_seeds: Annotated[int, typer.Option(help="For the other port mappings.")] = 200,
+) -> None:
+    """Figure 7a: one task of 200 workers, proven optima beside the baselines, in every reading."""
+    sjst.run(out, seeds=seeds, other_seeds=other_seeds, progress=typer.echo)
+
+
+@main.command("grid")
+def grid_command(out: Out = RESULTS, seeds: int = 300) -> None:
+    """GRID's mean rate in each reading of what the paper says of it."""
+    sjst.run_grid(out, seeds=seeds, progress=typer.echo)
+
+
+@main.command("curves")
+def curves_command(out: Out = RESULTS, seeds: int = 10) -> None:
+    """Figures 7b, 7c and 8: share of aggregators, workers, pipelines."""
+    sjst.run_curves(out, seeds=seeds, progress=typer.echo)
+
+
+@main.command("many")
+def many_command(
+    out: Out = RESULTS,
+    seeds: int = 10,
+    seconds: Limit = 20.0,
+    only: Annotated[list[str] | None, typer.Option(metavar="3J2T", help="These shapes only, without figures.")] = None,
+) -> None:
+    """Figures 9 and 10: several tasks and jobs of 100 workers."""
+    many.run(out, seeds=seeds, effort=Effort(seconds=seconds), progress=typer.echo, only=only or ())
+
+
+@main.command("scale")
+def scale_command(
+    out: Out = RESULTS,
+    seeds: int = 3,
+    seconds: Limit = 20.0,
+    scales: Annotated[list[int] | None, typer.Option("--lambda", min=1, max=5, help="48 switches each.")] = None,
+) -> None:
+    """Figure 11: 240 switches and five jobs by default, with and without SRO, APP and QSR."""
+    many.run_scale(out, seeds=seeds, scales=scales or [5], effort=Effort(seconds=seconds), progress=typer.echo)
+
+
+@main.command("reductions")
+def reductions_command(out: Out = RESULTS, seeds: int = 40) -> None:
+    """Figures 12 and 13: loss and time of SRO, APP and QSR."""
+    reductions.run(out, seeds=seeds, progress=typer.echo)
+
+
+@main.command("solvers")
+def solvers_command(out: Out = RESULTS, seeds: int = 10, seconds: Limit = 30.0) -> None:
+    """The paper's model given whole to HiGHS and CP-SAT, beside the search of this package."""
+    reductions.run_solvers(out, seeds=seeds, seconds=seconds, progress=typer.echo)
+
+
+@main.command("instance")
+def instance_command(
+    fat_tree_arity: Annotated[int | None, typer.Option("--fat-tree", help="A fat-tree, not the leaf-spine.")] = None,
+    seed: int = 0,
+    share: Annotated[float, typer.Option(help="Programmable share of the switches.")] = 0.2,
+    mapping: Annotated[str, typer.Option(help=f"Ports to pipelines: {', '.join(MAPPINGS)}.")] = "class",
+    ps_leaf_in_share: Annotated[bool, typer.Option("--ps-leaf-in-share/--ps-leaf-on-top")] = True,
+    jobs: int = 1,
+    tasks: int = 1,
+    workers: int = 200,
+) -> None:
+    """Print a generated instance as a cluster file, every switch's port-to-pipeline map written out."""
+    hardware = Hardware(share=share, mapping=mapping, ps_leaf_in_share=ps_leaf_in_share)  # type: ignore[arg-type]
+    workload = Workload(jobs=jobs, tasks=tasks, workers=workers)
+    if fat_tree_arity is None:
+        instance = leaf_spine(seed=seed, hardware=hardware, workload=workload)
+    else:
+        instance = fat_tree(k=fat_tree_arity, seed=seed, hardware=hardware, workload=workload)
+    where = "among" if ps_leaf_in_share else "on top of"
+    typer.echo(f"# seed {seed}; leaves of servers are {where} the {share:.0%} programmable switches; map: {mapping}")
+    typer.echo(dump_cluster(cluster_of(instance)), nl=False)
+
+
+if __name__ == "__main__":
+    main()

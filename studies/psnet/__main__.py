@@ -1,0 +1,154 @@
+"""``python -m studies.psnet``: regenerate the paper's figures as JSON, CSV and PNG."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from studies.psnet import figures, study, testbed
+
+app = typer.Typer(add_completion=False, no_args_is_help=True)
+Out = Annotated[Path, typer.Option(help="Folder for the results; created when missing")]
+Pictures = Annotated[bool, typer.Option(help="Draw PNG files too (needs matplotlib)")]
+Draws = Annotated[int, typer.Option(min=1, help="Random cases where not all can be tried")]
+Seeds = Annotated[int, typer.Option(min=2, help="Random draws behind the confidence intervals")]
+_DEFAULT_OUT = Path("docs/results/psnet")
+
+
+@app.command("figures")
+def figures_command(out: Out = _DEFAULT_OUT, pictures: Pictures = True) -> None:
+    """Figures 6(a), 6(b) and 7: communication time by equations 5, 6 and 7."""
+    out.mkdir(parents=True, exist_ok=True)
+    drawn = (
+        ("figure6a", "Figure 6(a): one PSNet module, bandwidth ratio K", figures.figure_6a(), False),
+        ("figure6b", "Figure 6(b): one module and two modules, K = 1", figures.figure_6b(), True),
+        ("figure7", "Figure 7: PSNet (K = 1) and fat-tree", figures.figure_7(), True),
+    )
+    for name, title, series, log in drawn:
+        _write_series(out / f"{name}.csv", series)
+        if pictures:
+            from studies.psnet.draw import draw_series
+
+            draw_series(out / f"{name}.png", title, series, log=log)
+        for line in series:
+            typer.echo(f"{name}: {line.label}: {line.seconds[-1]:.4f} s at {line.x[-1]:g} Gbit/s; {line.note}")
+
+
+@app.command("testbed")
+def figure_13_command(out: Out = _DEFAULT_OUT, pictures: Pictures = True, seeds: Seeds = 1000) -> None:
+    """Figure 13, and what 1.89 x and 1.92 x imply."""
+    out.mkdir(parents=True, exist_ok=True)
+    at_mbits = min(testbed.MBITS)
+    rate = testbed.common_server_rate(at_mbits)
+    rows = testbed.figure_13(rate)
+    c, hops = testbed.concurrency()
+    hashed, half_width = testbed.hashed_concurrency(range(seeds))
+    transfers = testbed.transfers("VGG-16", at_mbits, oversubscription=1)
+    report: dict[str, Any] = {
+        "concurrency_balanced": c,
+        "hops": hops,
+        "concurrency_hashed": {"mean": hashed, "half_width_95": half_width, "draws": seeds},
+        "communication_ratio": transfers[1].seconds / transfers[0].seconds,
+        "calibrated_at_mbits": at_mbits,
+        "server_bytes_per_second": rate,
+        "predicted_ratio": {
+            row.model: row.ratio_most for row in rows if row.mbits == at_mbits and row.oversubscription == 1
+        },
+        "printed_ratio": testbed.PRINTED,
+        "inversions": [asdict(testbed.invert(model)) for model in testbed.MODELS],
+    }
+    (out / "testbed.json").write_text(json.dumps(report, indent=1) + "\n")
+    with (out / "figure13.csv").open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        bounds = ("psnet_least", "psnet_most", "fat_tree_least", "fat_tree_most", "ratio_least", "ratio_most")
+        writer.writerow(["model", "mbits", "r", *bounds])
+        for row in rows:
+            numbers = (*asdict(row.psnet).values(), *asdict(row.fat_tree).values(), row.ratio_least, row.ratio_most)
+            writer.writerow([row.model, f"{row.mbits:g}", row.oversubscription, *(f"{n:.6g}" for n in numbers)])
+    if pictures:
+        from studies.psnet.draw import draw_figure_13
+
+        draw_figure_13(out / "figure13.png", rows)
+    typer.echo(f"communication alone: {report['communication_ratio']:.3f} x; C = {c:g}, hashed {hashed:.2f}")
+    for model, ratio in report["predicted_ratio"].items():
+        typer.echo(f"{model}: one P_s = {rate / 1e6:.1f} MB/s gives {ratio:.3f} x, printed {testbed.PRINTED[model]} x")
+
+
+@app.command("faults")
+def faults_command(out: Out = _DEFAULT_OUT, draws: Draws = 100) -> None:
+    """Shares of worker-server pairs that survive failures, before and after the circuits are set anew."""
+    out.mkdir(parents=True, exist_ok=True)
+    shares = ("as_is", "repaired", "any_way", "modules_joined")
+    rows = [
+        [name, found.kind, found.failures, found.cases, "all" if found.exhaustive else "random"]
+        + [f"{value:.4f}" for share in shares for value in getattr(found, share)]
+        for name, found in study.fault_study(draws=draws)
+    ]
+    columns = [f"{share}_{end}" for share in shares for end in ("mean", "worst")]
+    _write_rows(out / "faults.csv", ["ports", "kind", "failures", "cases", "drawn", *columns], rows)
+    typer.echo(f"{len(rows)} surveys in {out / 'faults.csv'}")
+
+
+@app.command("growth")
+def growth_command(out: Out = _DEFAULT_OUT) -> None:
+    """A PSNet grown module by module against fresh ones."""
+    out.mkdir(parents=True, exist_ok=True)
+    ages = [age for ports in (3, 4, 6) for age in study.growth_study(ports=ports)]
+    names = [field.name for field in fields(study.Age)]
+    _write_rows(out / "growth.csv", names, [[f"{value:.6g}" for value in asdict(age).values()] for age in ages])
+    for ports in (3, 4, 6):
+        last = [age for age in ages if age.ports == ports][-1]
+        typer.echo(
+            f"R = {ports}: {last.links_cut} links cut per step; at {last.modules} modules {last.connectivity} disjoint "
+            f"paths, mean distance {last.mean_hops:.3f} grown, {last.fresh_mean_hops:.3f} fresh"
+        )
+
+
+@app.command("routing")
+def routing_command(out: Out = _DEFAULT_OUT, seeds: Seeds = 20) -> None:
+    """Cross-module routing against the best of all paths, one path, and doing nothing."""
+    out.mkdir(parents=True, exist_ok=True)
+    gains = study.routing_study(seeds=range(seeds))
+    names = [field.name for field in fields(study.Gain)]
+    _write_rows(out / "routing.csv", names, [[f"{value:.6g}" for value in asdict(gain).values()] for gain in gains])
+    for label, values in (
+        ("as cabled / planned", [gain.as_cabled / gain.planned for gain in gains]),
+        ("planned / proven bound", [gain.planned / gain.bound for gain in gains]),
+        ("planned / best of any paths", [gain.planned / gain.any_path for gain in gains]),
+        ("with 16 more paths / best of any paths", [gain.with_extra_paths / gain.any_path for gain in gains]),
+        ("one path / best of any paths", [gain.one_path / gain.any_path for gain in gains]),
+    ):
+        middle, half = study.interval(values)
+        typer.echo(f"{label}: {middle:.3f} +- {half:.3f} (worst {max(values):.3f})")
+
+
+@app.command("all")
+def all_command(out: Out = _DEFAULT_OUT, pictures: Pictures = True, seeds: Seeds = 1000) -> None:
+    """The paper's figures: ``figures`` and ``testbed``."""
+    figures_command(out, pictures)
+    figure_13_command(out, pictures, seeds)
+
+
+def _write_rows(path: Path, names: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(names)
+        writer.writerows(rows)
+
+
+def _write_series(path: Path, series: list[figures.Series]) -> None:
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["gbits", *(line.label for line in series)])
+        for n, x in enumerate(series[0].x):
+            writer.writerow([f"{x:g}", *(f"{line.seconds[n]:.6g}" for line in series)])
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from mlt.cli.plan_topology import app
+from mlt.planners.cluster import read_cluster
+from mlt.planners.plan import read_plan
+from mlt.planners.psnet.clos import fat_tree
+from mlt.planners.psnet.cluster_psnet import read_psnet
+from mlt.planners.psnet.graph import from_document, same_network
+
+
+def run(*arguments: object, code: int = 0) -> str:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def test_build_place_circuits_grow__work_on_one_another_s_files(tmp_path: Path) -> None:
+    empty, busy, grown, plan = (tmp_path / name for name in ("empty.yaml", "busy.yaml", "grown.yaml", "plan.json"))
+    output = run("build", "psnet", 5, "--ecs-ports", 16, "--tor-uplinks", 5, "--seed", 3, "-o", empty)
+    assert "4 link-disjoint paths between any two modules" in output
+    output = run("place", empty, "--job", "vgg=10,2,528MB", "--job", "res=30,5,97 MB", "-o", busy)
+    assert "vgg: module" in output
+    assert [len(job.workers) for job in read_cluster(busy).jobs] == [10, 30]
+    output = run("circuits", busy, "-o", plan)
+    assert "circuits change" in output
+    assert not read_plan(plan).mismatches(read_cluster(busy))
+    assert {entry.job for entry in read_plan(plan).jobs} == {"vgg", "res"}
+    output = run("grow", busy, "-o", grown)
+    assert output.count("unplug ") == 2
+    assert output.count("plug   ") == 4
+    assert read_psnet(read_cluster(grown)).network.wiring.modules == 6
+    run("circuits", grown)
+
+
+def test_build__writes_the_graph_as_json(tmp_path: Path) -> None:
+    out = tmp_path / "graph.json"
+    run("build", "fat-tree", 4, "--bandwidth", "10 Gbit/s", "--oversubscription", 2, "-o", out)
+    expected = fat_tree(4, host_bits_per_second=10e9, fabric_bits_per_second=5e9)
+    assert same_network(from_document(json.loads(out.read_text())), expected)
+    run("build", "leaf-spine", 3, 2, 4, "-o", tmp_path / "ls.yaml")
+    assert len(read_cluster(tmp_path / "ls.yaml").hosts) == 12
+
+
+def test_faults__prints_shares(tmp_path: Path) -> None:
+    run("build", "psnet", 2, "-o", tmp_path / "net.yaml")
+    output = run("faults", tmp_path / "net.yaml", "--kind", "tor", "-k", 1)
+    assert "6 all cases" in output
+    assert "reached directly by the old circuits: 83.33% (83.33%)" in output
+
+
+def test_faults__says_who_lost_whom(tmp_path: Path) -> None:
+    run("build", "psnet", 2, "--servers", 2, "-o", tmp_path / "net.yaml")
+    output = run("faults", tmp_path / "net.yaml", "--failed", "server-1-1", "--failed", "worker-2-1-1,ecs-2")
+    lines = output.splitlines()
+    assert lines[0].startswith("of 48 worker-server pairs, directly: 34 by the old circuits, 34 by new ones (0 moved)")
+    lost = [line for line in lines if "no longer reaches" in line]
+    assert len(lost) == 12 + 1
+    assert lost[-1] == "worker-2-1-1 no longer reaches server-2-1, server-2-2"
+    assert "expected either" in run("faults", tmp_path / "net.yaml", code=3)
+    assert "no node is named 'tor-9'" in run("faults", tmp_path / "net.yaml", "--failed", "tor-9", code=3)
+    assert "no cable 7 between" in run("faults", tmp_path / "net.yaml", "--failed", "tor-1-1,ecs-1,7", code=3)
+
+
+def test_time__shows_the_testbed_s_three_to_one() -> None:
+    output = run("time", "--workers", 6, "--servers", 2, "--size", "528 MB", "--bandwidth", "1 Gbit/s")
+    assert "PSNet: 4.224 s, limited by server cards" in output
+    assert "fat-tree, not oversubscribed: 12.67 s" in output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (("build", "fat-tree", 3), 3, "even number of ports"),
+        (("build", "psnet", 2, "--bandwidth", "10 furlongs"), 3, "--bandwidth: expected a bandwidth such as"),
+        (("place", "NET", "--job", "x=1"), 3, "expected NAME=WORKERS,SERVERS,SIZE"),
+        (("place", "NET", "--job", "x=99,1,1MB"), 3, "the jobs want 99 workers, 24 are free"),
+        (("circuits", "NET"), 2, "net.yaml: jobs: there is no job to plan"),
+        (("circuits", "TREE"), 2, "tree.yaml: jobs: there is no job to plan"),
+        (("grow", "TREE"), 2, "tree.yaml: switches: no switch of kind 'circuit'"),
+        (("faults", "NET", "--kind", "psu"), 3, "--kind 'psu': expected one of tor"),
+        (("circuits", "MISSING"), 2, "missing.yaml"),
+    ],
+)
+def test_commands__refuse_in_one_clear_line(
+    tmp_path: Path, arguments: tuple[object, ...], code: int, message: str
+) -> None:
+    run("build", "psnet", 2, "-o", tmp_path / "net.yaml")
+    run("build", "fat-tree", 4, "-o", tmp_path / "tree.yaml")
+    files = {name: tmp_path / f"{name.lower()}.yaml" for name in ("NET", "TREE", "MISSING")}
+    output = run(*(files.get(str(argument), argument) for argument in arguments), code=code)
+    assert message in output.replace("\n", " ")
+    assert "Traceback" not in output
+
+
+def test_commands__name_the_extra_they_lack(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("mlt.planners.psnet.")]:
+        if not name.endswith(".checks"):
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "networkx", None)
+    assert "this command needs networkx; pip install 'mlt[plan]'" in run("build", "fat-tree", 4, code=3)

@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+from ipaddress import IPv4Address
+
+import networkx as nx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mlt.planners.psnet import graph as g
+from mlt.planners.psnet.addressing import Place, address_table, parse_address
+from mlt.planners.psnet.psnet import Module, PSNet, build_psnet
+from mlt.planners.psnet.psnet_graph import logical_graph, physical_graph
+from mlt.planners.psnet.wiring import Wiring
+
+modules = st.builds(
+    lambda tors, down, extra, servers: Module(
+        ecs_ports=tors * down + extra % down, tor_downlinks=down, tor_uplinks=servers + 1
+    ),
+    st.integers(2, 5),
+    st.integers(1, 5),
+    st.integers(0, 4),
+    st.integers(1, 4),
+)
+
+
+def test_module__figure_2_and_the_two_examples_of_the_paper() -> None:
+    figure = Module(ecs_ports=12, tor_downlinks=4, tor_uplinks=4)
+    assert (figure.tors, figure.worker_count) == (3, 12)
+    assert Module(ecs_ports=192, tor_downlinks=64, tor_uplinks=8).tors == 3
+    # A 384-port ECS is 192 x 192: 4 ToRs, 192 machines of 8 processors = 1536 workers, 28 server cards of 8 = 224.
+    large = Module(ecs_ports=192, tor_downlinks=48, tor_uplinks=8)
+    assert (large.tors, large.worker_count * 8, large.server_count * large.tors * 8) == (4, 1536, 224)
+
+
+@settings(deadline=None, max_examples=60)
+@given(module=modules, count=st.integers(1, 6), seed=st.integers(0, 99))
+def test_logical_graph__every_worker_is_two_hops_from_every_server_of_its_module(
+    module: Module, count: int, seed: int
+) -> None:
+    network = build_psnet(module, modules=count, seed=seed)
+    graph = logical_graph(network)
+    for mid in network.mids:
+        for worker in network.workers(mid):
+            distance = nx.single_source_shortest_path_length(graph, worker, cutoff=2)
+            assert {distance[server] for server in network.servers(mid)} == {2}
+    for server in g.hosts(graph, role="server"):
+        assert graph.degree(server) == network.tors
+    assert nx.is_connected(graph)
+
+
+@settings(deadline=None, max_examples=60)
+@given(module=modules, count=st.integers(1, 6))
+def test_physical_graph__uses_no_more_ports_than_there_are(module: Module, count: int) -> None:
+    network = build_psnet(module, modules=count)
+    graph = physical_graph(network)
+
+    def ports(node: str) -> int:
+        return sum(data["links"] for _, _, data in graph.edges(node, data=True))
+
+    for mid in network.mids:
+        assert ports(f"ecs-{mid}") <= 2 * module.ecs_ports
+        assert ports(f"supernode-{mid}") <= 2 * module.tors
+        for t in range(module.tors):
+            assert ports(f"tor-{mid}-{t + 1}") <= module.tor_downlinks + module.tor_uplinks
+
+
+@settings(deadline=None, max_examples=60)
+@given(module=modules, count=st.integers(1, 6))
+def test_address_table__every_node_has_its_own_and_reads_back(module: Module, count: int) -> None:
+    network = build_psnet(module, modules=count)
+    table = address_table(network)
+    assert len(set(table.values())) == len(table) == logical_graph(network).number_of_nodes()
+    for name, address in table.items():
+        kind, *numbers = name.split("-")
+        place = parse_address(network, str(address))
+        assert place.kind == kind
+        expected = {
+            "worker": lambda n: (n[0], n[1], n[2]),
+            "server": lambda n: (n[0], 0, n[1]),
+            "tor": lambda n: (n[0], n[1], 0),
+            "supernode": lambda n: (n[0], network.tors + 1, 0),
+        }[kind]([int(n) for n in numbers])
+        assert place[1:] == expected
+        assert address.packed == bytes((10, *expected))
+
+
+def test_parse_address__says_which_number_is_off() -> None:
+    network = build_psnet(Module(ecs_ports=12, tor_downlinks=4, tor_uplinks=3), modules=2)
+    assert parse_address(network, "10.2.3.4") == Place("worker", 2, 3, 4)
+    for address, message in {
+        "10.3.1.1": "module 3 does not exist; expected 1..2",
+        "10.1.0.3": "parameter servers 1..2, not 3",
+        "10.1.2.5": "4 workers are counted under switch 2",
+        "10.1.5.0": "ToRs 1..3 and switch 4",
+        "192.168.1.1": "not in 10.0.0.0/8",
+        "10.1": "not an IPv4 address",
+    }.items():
+        with pytest.raises(g.TopologyError, match=message):
+            parse_address(network, address)
+
+
+def test_address_table__largest_network_stays_in_its_block() -> None:
+    network = build_psnet(Module(ecs_ports=16, tor_downlinks=4, tor_uplinks=5), modules=255, seed=1)
+    assert max(address_table(network).values()) < IPv4Address("10.255.255.255")
+
+
+def test_psnet__heterogeneous_modules_need_one_r() -> None:
+    small, large = (
+        Module(ecs_ports=6, tor_downlinks=2, tor_uplinks=2),
+        Module(ecs_ports=12, tor_downlinks=4, tor_uplinks=4),
+    )
+    links = ((1, 2),) * 3
+    network = PSNet(modules=(small, large), wiring=Wiring(2, 3, links))
+    assert len(network.workers(1)) == 6
+    assert len(network.workers(2)) == 12
+    with pytest.raises(g.TopologyError, match="module 2 has R = 2 ToRs but module 1 has 3"):
+        PSNet(modules=(small, Module(ecs_ports=4, tor_downlinks=2, tor_uplinks=2)), wiring=Wiring(2, 3, links))
+
+
+@pytest.mark.parametrize(
+    ("numbers", "message"),
+    [
+        ({"ecs_ports": 3, "tor_downlinks": 4, "tor_uplinks": 2}, "not one ToR fits"),
+        ({"ecs_ports": 4, "tor_downlinks": 4, "tor_uplinks": 2, "servers": 2}, "need 3 uplinks on every ToR"),
+        ({"ecs_ports": 7, "tor_downlinks": 4, "tor_uplinks": 2, "workers": 5}, "do not fit 1 ToRs with 4 downlinks"),
+        ({"ecs_ports": 300, "tor_downlinks": 300, "tor_uplinks": 2}, "300 workers per ToR do not fit 10.mid.swid.x"),
+        ({"ecs_ports": 4, "tor_downlinks": 2, "tor_uplinks": 2, "server_ratio": 0.0}, "server_ratio must be a finite"),
+    ],
+)
+def test_module__refuses_numbers_that_do_not_fit(numbers: dict[str, int], message: str) -> None:
+    with pytest.raises(g.TopologyError, match=message):
+        Module(**numbers)

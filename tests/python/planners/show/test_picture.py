@@ -1,0 +1,68 @@
+"""Drawings: roles, places, and files that appear."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mlt.planners.aleph.aggregation import plan_aggregation
+from mlt.planners.cluster import Cluster, Host, Job, Link, Switch
+from mlt.planners.plan import JobPlan, new_plan
+from mlt.planners.show.picture import draw_plan, positions, roles, utilisations
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    hosts = tuple(Host(name=f"h{i}", bandwidth=10e9 * (1 + 2 * (i == 0)), cpu_cores=8) for i in range(6))
+    switches = (Switch(name="leaf0"), Switch(name="leaf1", aggregates=True), Switch(name="spine", tier=2))
+    links = [Link(a=f"h{i}", b=f"leaf{i % 2}", bandwidth=40e9) for i in range(6)]
+    links += [Link(a=f"leaf{i}", b="spine", bandwidth=40e9) for i in range(2)]
+    job = Job(name="j", workers=("h0", "h1", "h2", "h3"), servers=("h4",), model_size=97e6)
+    return Cluster(hosts=hosts, switches=switches, links=tuple(links), jobs=(job,))
+
+
+@pytest.fixture
+def entry(cluster: Cluster) -> JobPlan:
+    return JobPlan(job="j", aggregation=plan_aggregation(cluster, cluster.jobs[0]).section)
+
+
+def test_roles__of_every_host(cluster: Cluster, entry: JobPlan) -> None:
+    part = roles(cluster, entry)
+    assert part["h0"] == "aggregator"
+    assert part["h4"] == "server"
+    assert part["h5"] == "idle"
+    assert part["h3"] == "worker"
+
+
+def test_positions__racks_stay_together(cluster: Cluster) -> None:
+    place = positions(cluster)
+    row = sorted((name for name in place if name.startswith("h")), key=lambda name: place[name][0])
+    assert row == ["h0", "h2", "h4", "h1", "h3", "h5"]
+    assert place["spine"][1] > place["leaf0"][1] > place["h0"][1]
+
+
+def test_utilisations__ignore_links_the_cluster_lacks(cluster: Cluster) -> None:
+    assert utilisations(cluster, {("h1", "leaf1"): 5e9, ("h1", "nowhere"): 1.0}) == {("h1", "leaf1"): 0.5}
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg"])
+def test_draw_plan__writes_the_format_of_its_suffix(
+    cluster: Cluster, entry: JobPlan, tmp_path: Path, suffix: str
+) -> None:
+    path = tmp_path / f"plan.{suffix}"
+    draw_plan(cluster, new_plan(cluster).with_job(entry), job="j", path=path)
+    head = path.read_bytes()[:200]
+    assert head.startswith(b"\x89PNG") if suffix == "png" else b"<?xml" in head
+
+
+def test_draw_plan__without_links_or_sections(tmp_path: Path) -> None:
+    hosts = (Host(name="a", bandwidth=1), Host(name="b", bandwidth=1))
+    bare = Cluster(hosts=hosts, jobs=(Job(name="j", workers=("a",), servers=("b",), model_size=1),))
+    draw_plan(bare, new_plan(bare).with_job(JobPlan(job="j")), job="j", path=tmp_path / "bare.png")
+    assert (tmp_path / "bare.png").stat().st_size > 1000
+
+
+def test_draw_plan__unknown_job(cluster: Cluster, tmp_path: Path) -> None:
+    with pytest.raises(KeyError):
+        draw_plan(cluster, new_plan(cluster), job="absent", path=tmp_path / "x.png")
