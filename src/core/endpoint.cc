@@ -64,8 +64,8 @@ bool Endpoint::identify(std::span<const std::byte> datagram, wire::Prefix& prefi
   // PROTOCOL 4.3.4: MUST refuse the datagram unless that connection is up and all 64 bits are its cookie
   if (from >= shared_.config.peers || !shared_.peers[from].up || shared_.peers[from].local_cookie != prefix.cookie) {
     shared_.counters.add(Counter::k_drop_bad_cookie);
-    // Perhaps its own, sent before this side knew of the connection: remembered for 7.5.10.
-    if (from < shared_.config.peers && !shared_.peers[from].up) shared_.peers[from].refused_before_up = true;
+    // Perhaps of the next connection with it, of which this side does not know yet: remembered for 7.5.10.
+    if (from < shared_.config.peers) shared_.peers[from].refused = true;
     return false;
   }
   // Answers go back on the path that they speak of: it must be one that the driver has.
@@ -177,7 +177,7 @@ void Endpoint::bring_up(const PeerUp& up) {
   Peer& peer = shared_.peers[up.peer];
   MLT_CHECK(!peer.up);
   // PROTOCOL 3.5.2: An endpoint MUST start a connection that comes up with fresh state for the peer ...
-  const bool refused = peer.refused_before_up;
+  const bool refused = peer.refused;
   peer = Peer{};
   peer.refused_before_up = refused;
   peer.up = true;

@@ -79,7 +79,8 @@ struct Peer {
   wire::TransferId ack_transfer;
   bool ack_posted = false;
   bool heard = false;                // something came from it on this connection: it is up there too
-  bool refused_before_up = false;    // datagrams in its name came when no connection with it was up
+  bool refused = false;              // datagrams in its name that are not of this connection: perhaps of the next
+  bool refused_before_up = false;    // such came since the connection before this one was up
   std::uint32_t receive_floor = 0;   // the same, as the peer said last
   std::uint32_t kept_tags = 0;       // entries by_retirement
   bool early_refused = false;        // a segment of a transfer without a record found no room in the early buffer

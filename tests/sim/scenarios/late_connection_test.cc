@@ -18,11 +18,18 @@ struct Outcome {
   std::uint64_t refused = 0;
 };
 
-// Both sides post as soon as they may; the connection comes up at each of them within 200 us.
-Outcome first_transfer(std::uint64_t seed, std::uint8_t paths) {
+// Both sides post as soon as they may; the connection comes up at each of them within 200 us. `returns`: the sender was
+// there before, and its peer may learn only by the new connection that the old one is gone.
+Outcome first_transfer(std::uint64_t seed, std::uint8_t paths, bool returns) {
   sim::SimulatorConfig config = test::configured(1.25e9, paths);
   config.seed = seed;
   sim::Simulator simulator(config, sim::leaf_spine(2, paths, 1, test::fabric(1.25e9)));
+  if (returns) {
+    simulator.connect_all(0);
+    simulator.run_for(kMicrosecond);
+    simulator.leave(0);
+    simulator.restart(0);
+  }
   simulator.connect_all(200 * kMicrosecond);
   std::vector<float> in(50'000, 1.0F), out(50'000);
   Outcome outcome;
@@ -44,7 +51,8 @@ Outcome first_transfer(std::uint64_t seed, std::uint8_t paths) {
   bool sent = false, posted = false;
   while (!(sent && posted)) {
     sent = sent || simulator.send(0, send) == core::PostStatus::kPosted;
-    posted = posted || simulator.receive(1, receive) == core::PostStatus::kPosted;
+    const bool is_new = simulator.endpoint_connection(1, 0) == simulator.connection(1, 0);
+    posted = posted || (is_new && simulator.receive(1, receive) == core::PostStatus::kPosted);
     simulator.run_for(kMicrosecond);
   }
   REQUIRE(simulator.run_until([&] { return over == 2; }, kSecond));
@@ -57,12 +65,15 @@ Outcome first_transfer(std::uint64_t seed, std::uint8_t paths) {
 }  // namespace
 
 TEST_CASE("late_connection__the_first_transfer_loses_nothing_where_the_network_loses_nothing") {
+  bool returns = false;
+  SUBCASE("of a first connection") {}
+  SUBCASE("of a rank that left and came back") { returns = true; }
   std::uint64_t refused = 0;
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     for (const int paths : {1, 2}) {
       CAPTURE(seed);
       CAPTURE(paths);
-      const Outcome outcome = first_transfer(seed, static_cast<std::uint8_t>(paths));
+      const Outcome outcome = first_transfer(seed, static_cast<std::uint8_t>(paths), returns);
       CHECK(outcome.missing == 0);
       refused += outcome.refused;
     }

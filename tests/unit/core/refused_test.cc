@@ -1,0 +1,84 @@
+// What was refused because it belongs to a connection that this side does not know yet is not lost (PROTOCOL 7.5.10).
+#include <doctest/doctest.h>
+
+#include <memory>
+#include <vector>
+
+#include "core/endpoint.h"
+#include "wire/codec.h"
+
+using namespace mlt;
+using core::CompletionStatus;
+
+namespace {
+
+constexpr std::uint32_t kSegment = 1'432;
+constexpr std::uint64_t kOld = 0xAAAA'0000, kNew = 0xCCCC'0000;  // cookies of rank 0
+
+core::PeerUp up_with(std::uint64_t cookie) {
+  core::PeerUp up;
+  up.peer = 0;
+  up.segment_bytes = kSegment;
+  up.window_bytes = 1 << 20;
+  up.early_segments = 64;
+  up.local_cookie = cookie;
+  up.remote_cookie = 0xBBBB'0001;
+  return up;
+}
+
+// Segment 0 or 1 of two, the first packets of a connection.
+std::vector<std::byte> packet(std::uint64_t cookie, std::uint32_t segment) {
+  wire::DataHeader header;
+  header.prefix.cookie = cookie;
+  header.prefix.element = wire::ElementType::kFloat32;
+  header.prefix.sequence = segment + 1;
+  header.prefix.flags = MLT_FLAG_UNCONFIRMED;
+  if (segment == 1) header.prefix.flags |= MLT_FLAG_END_OF_ROUND;
+  header.tag = 3;
+  header.total_bytes = 2 * kSegment;
+  header.offset_bytes = segment * kSegment;
+  std::vector<std::byte> datagram(MLT_DATA_HEADER_BYTES + kSegment);
+  wire::encode_data_header(header, datagram.data());
+  return datagram;
+}
+
+enum class First { kNever, kWhileNoneIsUp, kWhileTheOldIsUp, kBeforeTheOldIsUp };
+
+// The second packet of a round arrives over a new connection. Is the first one taken for lost, within the bound?
+bool taken_for_lost(First first) {
+  core::EndpointConfig config;
+  config.rank = 1;
+  core::Endpoint receiver(config);
+  const auto arrives_if = [&](First when) {
+    if (first == when) receiver.on_datagram(1, packet(kNew, 0), base::Ecn::kNotEct);
+  };
+  arrives_if(First::kBeforeTheOldIsUp);
+  receiver.on_control(2, up_with(kOld));
+  arrives_if(First::kWhileTheOldIsUp);
+  receiver.on_control(3, core::PeerDown{0});
+  arrives_if(First::kWhileNoneIsUp);
+  receiver.on_control(4, up_with(kNew));
+  std::vector<std::byte> buffer(2 * kSegment);
+  core::ReceiveRequest request;
+  request.data = buffer;
+  request.tag = 3;
+  request.element = wire::ElementType::kFloat32;
+  request.loss_bound = 0.5;
+  REQUIRE(receiver.post_recv(5, request) == core::PostStatus::kPosted);
+  receiver.on_datagram(6, packet(kNew, 1), base::Ecn::kNotEct);
+  receiver.on_timeout(base::kSecond);
+  core::Completion completion;
+  if (!receiver.poll_completion(completion)) return false;
+  CHECK(completion.status == CompletionStatus::kWithinBound);
+  return true;
+}
+
+}  // namespace
+
+TEST_CASE("refused__before_the_connection_was_up_is_not_taken_for_lost") {
+  CHECK(taken_for_lost(First::kNever));
+  CHECK_FALSE(taken_for_lost(First::kWhileNoneIsUp));
+  CHECK_FALSE(taken_for_lost(First::kWhileTheOldIsUp));
+  // Of what came before the earlier connection nothing can be of this one.
+  CHECK(taken_for_lost(First::kBeforeTheOldIsUp));
+}
