@@ -143,13 +143,17 @@ void Host::wake(base::TimeNs now) {
   if (turn_at_ > at) schedule(at);
 }
 
-void Host::on_turn(base::TimeNs now, std::uint32_t number) {
-  if (number != event_number_ || !is_up()) return;
+bool Host::on_turn(base::TimeNs now, std::uint32_t number) {
+  if (number != event_number_ || !is_up()) return false;
   event_at_ = base::kNever;
-  if (is_paused(now)) return schedule(paused_until_);
-  if (turn_at_ == base::kNever) return;
-  if (now < turn_at_) return schedule(turn_at_);
-  turn(now);
+  if (is_paused(now)) {
+    schedule(paused_until_);
+  } else if (now < turn_at_ && turn_at_ != base::kNever) {
+    schedule(turn_at_);
+  } else if (turn_at_ != base::kNever) {
+    turn(now);
+  }
+  return true;
 }
 
 void Host::apply(base::TimeNs local, const Input& input) {

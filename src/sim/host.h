@@ -93,8 +93,8 @@ class Host {
   core::PostStatus post(base::TimeNs now, const core::ReceiveRequest& request);
   void cancel(base::TimeNs now, core::OperationId operation, core::CompletionKind kind);
 
-  // A kTurn event that `number` names has come due.
-  void on_turn(base::TimeNs now, std::uint32_t number);
+  // A kTurn event that `number` names has come due; false if the host's time was moved since, so that nothing happens.
+  bool on_turn(base::TimeNs now, std::uint32_t number);
 
  private:
   struct Datagram {

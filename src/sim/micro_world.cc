@@ -248,7 +248,8 @@ void MicroWorld::happen(const Due& due) {
     // A turn that only brings the datapath's input forward is no step of its own.
     if (host.endpoint().next_timeout() <= host.config().clock.local(now_)) ++steps_;
     mix((std::uint64_t{due.host} << 8) | 0xF0);
-    return host.on_turn(now_, turn.number);
+    host.on_turn(now_, turn.number);
+    return;
   }
   Event& event = *due.event;
   mix((static_cast<std::uint64_t>(event.what) << 40) | (std::uint64_t{event.to} << 32) | event.sent);

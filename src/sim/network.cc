@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "sim/damage.h"
 
 namespace mlt::sim {
 
@@ -124,10 +125,12 @@ void Network::cross(std::uint32_t edge, std::uint32_t index, base::TimeNs leaves
 }
 
 // UDP's checksum covers the payload, so the kernel refuses what was damaged there. Headers and control messages carry a
-// check of their own (wire/packet.h): let the endpoint prove that it looks at it.
+// check of their own (wire/packet.h): let the endpoint prove that it looks at it. A few damages of three bits that
+// check can't show, and the kernel refuses those too.
 bool Network::corrupt(std::uint32_t index) {
   Packet& packet = pool_[index];
   const std::uint32_t checked = packet.is_data() ? std::uint32_t{MLT_DATA_HEADER_BYTES} : packet.size;
+  const std::vector<std::byte> before(packet.bytes, packet.bytes + checked);
   for (std::uint64_t flips = 1 + prng_.below(3); flips > 0; --flips) {
     const auto at = static_cast<std::uint32_t>(prng_.below(packet.size));
     if (at >= checked) {
@@ -136,7 +139,9 @@ bool Network::corrupt(std::uint32_t index) {
     }
     packet.bytes[at] ^= static_cast<std::byte>(1U << prng_.below(8));
   }
-  return true;
+  if (!only_udp_notices(before, {packet.bytes, checked})) return true;
+  drop(index, Fate::k_dropped_checksum);
+  return false;
 }
 
 bool Network::arrive(base::TimeNs now, std::uint32_t edge, std::uint32_t index) {

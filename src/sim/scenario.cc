@@ -416,6 +416,7 @@ Scenario draw_scenario(std::uint64_t seed, Draw draw) {
   if (draw >= Draw::kFifth) draw_short_links(scenario);
   if (draw >= Draw::kFifth) draw_retirement(scenario);
   if (draw >= Draw::kFifth) widen_window(scenario);
+  if (draw >= Draw::kFifth) widen_ports(scenario);
   scenario.limit_ns = scenario.quiet_ns + 12 * kSecond;
   return scenario;
 }

@@ -38,6 +38,14 @@ std::uint64_t most_sent_bytes(const Scenario& scenario) {
   return most;
 }
 
+// Control datagrams die on some link for longer than any operation may take: answers come over TCP alone.
+bool answers_come_by_control_only(const Scenario& scenario) {
+  const DurationNs most_ns = scenario.simulator.host.endpoint.operation_timeout_ns;
+  return std::any_of(scenario.accidents.begin(), scenario.accidents.end(), [most_ns](const Accident& accident) {
+    return accident.kind == Accident::Kind::kBlackHole && accident.amount > 0 && accident.length_ns > most_ns;
+  });
+}
+
 }  // namespace
 
 // A window is sent once per round trip. Transfers of one class leave in the order of their posts, so a short one whose
@@ -49,6 +57,23 @@ void widen_window(Scenario& scenario) {
   while (static_cast<double>(scenario.simulator.window_bytes) * round_trips < bytes) {
     scenario.simulator.window_bytes *= 2;
   }
+}
+
+// An answer over TCP finds the trailing probes of its question in the queue, one for each path and transfer. A port
+// that holds fewer drops the repairs behind them, all of them in every round (seed 11221658).
+void widen_ports(Scenario& scenario) {
+  if (!answers_come_by_control_only(scenario)) return;
+  const std::uint64_t paths = scenario.simulator.host.endpoint.paths;
+  const std::uint64_t probe = 44 + 4 * paths + kOverheadBytes;  // clause 4.7.1
+  const std::uint64_t packet = scenario.simulator.segment_bytes + MLT_DATA_HEADER_BYTES + kOverheadBytes;
+  const std::uint64_t least = scenario.exchanges.size() * paths * probe + packet;
+  Fabric& fabric = scenario.fabric;
+  for (Queue& queue : fabric.port.queues) {
+    queue.limit_bytes = std::max(queue.limit_bytes, least);
+    queue.red_min_bytes = std::max(queue.red_min_bytes, least);
+    queue.red_max_bytes = std::max(queue.red_max_bytes, least);
+  }
+  fabric.switch_buffer_bytes = std::max(fabric.switch_buffer_bytes, least);
 }
 
 }  // namespace mlt::sim

@@ -1,4 +1,4 @@
-// Windows that carry in time what a scenario posts (sim/scenario.h).
+// Windows and ports that carry in time what a scenario posts (sim/scenario.h).
 #pragma once
 
 #include "sim/scenario.h"
@@ -6,5 +6,6 @@
 namespace mlt::sim {
 
 void widen_window(Scenario& scenario);
+void widen_ports(Scenario& scenario);
 
 }  // namespace mlt::sim

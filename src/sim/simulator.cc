@@ -178,7 +178,8 @@ void Simulator::dispatch(const Event& event) {
     case EventKind::kPort:
       return network_.serve(now_, event.target);
     case EventKind::kTurn:
-      return hosts_[event.target].on_turn(now_, event.argument);
+      if (!hosts_[event.target].on_turn(now_, event.argument)) ++turns_moved_;
+      return;
     case EventKind::kMessage:
       return deliver_messages(event.target);
     case EventKind::kAction: {

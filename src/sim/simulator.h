@@ -79,6 +79,8 @@ class Simulator final : public VirtualDriver, private World {
   bool run_until(const std::function<bool()>& condition, base::DurationNs limit);
 
   std::uint64_t events() const { return events_run_; }
+  // Of these, wake-ups of hosts whose time was moved since: nothing happened.
+  std::uint64_t turns_moved() const { return turns_moved_; }
   const Ledger& ledger() const override { return network_.ledger(); }
   std::size_t packets_in_use() const override { return network_.packets_in_use(); }
   std::uint64_t messages_delivered() const override { return messages_delivered_; }
@@ -142,6 +144,7 @@ class Simulator final : public VirtualDriver, private World {
   std::vector<std::function<void()>> actions_;
   std::vector<std::uint32_t> free_actions_;
   std::uint64_t events_run_ = 0;
+  std::uint64_t turns_moved_ = 0;
   std::uint64_t messages_delivered_ = 0;
   std::uint64_t lost_in_crashes_ = 0;
 };
