@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from mlt.planners.aro.convert import cluster_of
 from mlt.planners.aro.multiple import Effort
 from mlt.planners.cluster import dump_cluster
 from studies.aro import many, reductions, sjst
+from studies.aro.cluster_file import cluster_of
 from studies.aro.generate import MAPPINGS, Hardware, Workload, fat_tree, leaf_spine
 
 main = typer.Typer(

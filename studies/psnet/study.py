@@ -20,13 +20,14 @@ import networkx as nx
 from mlt.planners.psnet.faults import Kind, Survey, survey
 from mlt.planners.psnet.flows import drain, fluid_loads, push_demands
 from mlt.planners.psnet.jobs import JobRequest, PlacedJob
-from mlt.planners.psnet.paths import any_path_seconds, disjoint_paths, remaining_trunks
+from mlt.planners.psnet.paths import disjoint_paths, remaining_trunks
 from mlt.planners.psnet.placement import place_jobs
 from mlt.planners.psnet.psnet import Module, PSNet, build_psnet
 from mlt.planners.psnet.psnet_graph import logical_graph
 from mlt.planners.psnet.routing import circuits_of, demands, route_jobs
 from mlt.planners.psnet.verify import verify_routes
 from mlt.planners.psnet.wiring import Wiring, grow_wiring, regular_wiring
+from studies.psnet.any_path import any_path_seconds
 
 KINDS: tuple[Kind, ...] = ("tor", "server", "server-link", "tor-port", "supernode", "ecs", "trunk")
 MODULES = {

@@ -306,32 +306,6 @@ def _list_platforms() -> None:
     click.echo("one of them: mlt switch facts sonic/202511@mlnx-sn2700 (system[/release][@platform])", err=True)
 
 
-@app.command("faults")
-@_common(_POLICY, click.option("--target", "-t", multiple=True, help="Only these targets. Default: all."))
-def show_faults(policy: Path, target: tuple[str, ...]) -> None:
-    """Seed faults into correct configurations and print who catches each; ends with 1 if we miss one."""
-    from mlt.switch_configs import faults
-
-    try:
-        names = tuple(find_target(name).name for name in target) or tuple(all_targets())
-        rows, notes = faults.table(load_policy(policy), names)
-    except SwitchConfigError as error:
-        _fail(error)
-    judges = list(dict.fromkeys(judge for row in rows for judge in row.caught_by))
-    table = Table("target", "fault", *judges)
-    for row in rows:
-        table.add_row(
-            row.target, row.what, *({True: "caught", False: "-", None: ""}[row.caught_by.get(j)] for j in judges)
-        )
-    _print(table)
-    for judge in judges:
-        seen = [row.caught_by[judge] for row in rows if judge in row.caught_by]
-        click.echo(f"{judge}: {sum(seen)} of {len(seen)}")
-    for note in notes:
-        click.echo(f"skipped {note}")
-    raise SystemExit(0 if all(row.ours for row in rows) else 1)
-
-
 @app.command()
 def schema() -> None:
     """Print the policy file's JSON schema, for editors."""

@@ -20,7 +20,7 @@ def mlt(*arguments: str | Path, stdin: str = "") -> Result:
 def test_help__lists_the_way() -> None:
     done = mlt("--help")
     assert done.exit_code == 0
-    for command in ("policy", "check", "generate", "verify", "rollback", "diff", "targets", "faults", "schema"):
+    for command in ("policy", "check", "generate", "verify", "rollback", "diff", "targets", "schema"):
         assert f"  {command}" in done.output
 
 
@@ -119,20 +119,6 @@ def test_verify__output_is_an_output(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     rows = {row["queue"]: row for row in json.loads(file.read_text(encoding="utf-8"))}
     assert (rows[6]["port"], rows[6]["marked"], rows[7]["marked"]) == ("Ethernet0", 4321, None)
-
-
-def test_faults__a_target_that_refuses_the_policy_is_skipped_by_name() -> None:
-    """The documented command ended at the first of them."""
-    done = mlt("faults", EXAMPLE, "-t", "os10", "-t", "junos")
-    assert done.exit_code == 0, done.output
-    assert "os10" in done.output
-    assert "skipped junos: refuses the policy" in done.output
-
-
-def test_faults__prints_the_table_of_one_target() -> None:
-    done = mlt("faults", EXAMPLE, "-t", "os10")
-    assert done.exit_code == 0, done.output
-    assert "mlt: 13 of 13" in done.output
 
 
 def test_facts__are_printed_with_their_source() -> None:

@@ -6,11 +6,11 @@ from collections import Counter
 
 import pytest
 from mlt.switch_configs.errors import MissingToolError, SwitchConfigError
-from mlt.switch_configs.faults import FAULTS, Fault, caught_by_us, inject, judge
 from mlt.switch_configs.generator import generate
 from mlt.switch_configs.registry import targets
 from mlt.switch_configs.validators import validators
-from switch_lab import example_for
+from switch_faults import FAULTS, Fault, caught_by_us, inject, judge, main
+from switch_lab import EXAMPLE, example_for
 
 
 def test_faults__ten_or_more_per_target() -> None:
@@ -62,3 +62,15 @@ def test_validators__accept_what_we_write_and_object_to_some_faults(validator: o
         for row in judge(example_for(name, buffers="write"), name, outside=(validator,))
     ]
     assert sum(row.caught_by[validator.name] for row in rows) >= 4
+
+
+def test_main__skips_a_target_that_refuses_the_policy_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(EXAMPLE), "-t", "os10", "-t", "junos"]) == 0
+    printed = capsys.readouterr().out
+    assert "mlt: 13 of 13" in printed
+    assert "skipped junos: refuses the policy" in printed
+
+
+def test_main__names_a_target_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(EXAMPLE), "-t", "acme"]) == 2
+    assert "acme" in capsys.readouterr().err

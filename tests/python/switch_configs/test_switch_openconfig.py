@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from mlt.switch_configs.behaviour import differences
 from mlt.switch_configs.errors import ParseError
-from mlt.switch_configs.faults import FAULTS, Fault, inject
 from mlt.switch_configs.generator import generate
 from mlt.switch_configs.vendors.openconfig import undo_paths
+from switch_faults import FAULTS, Fault, inject
 from switch_lab import example, small
 
 

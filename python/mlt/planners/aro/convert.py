@@ -15,9 +15,6 @@ from mlt.planners.aro.instance import Instance, InstanceError, Job, Link, Port, 
 from mlt.planners.aro.multiple import Solution
 from mlt.planners.aro.routes import TaskPlan
 from mlt.planners.cluster import Cluster
-from mlt.planners.cluster import Host as ClusterHost
-from mlt.planners.cluster import Job as ClusterJob
-from mlt.planners.cluster import Link as ClusterLink
 from mlt.planners.cluster import Switch as ClusterSwitch
 from mlt.planners.plan import EcmpOverride, JobPlan, OpenFlowRule, PipelineUse, Plan, Route, Routing, TaskRoutes
 
@@ -99,52 +96,6 @@ def _switch(cluster: Cluster, switch: ClusterSwitch, known: set[str]) -> Switch:
             ports.append(Port(peer, number, pipeline[number]))
     ports.sort(key=lambda port: port.number)
     return Switch(switch.name, switch.tier - 1, tuple(ports), switch.aggregates, switch.pipelines)
-
-
-def cluster_of(instance: Instance, *, name: str = "cluster", model_size: int = 100_000_000) -> Cluster:
-    """The instance as a cluster file, with every port-to-pipeline map written out."""
-    links = tuple(
-        ClusterLink(
-            a=link.a,
-            b=link.b,
-            bandwidth=link.gbps * _GIGA,
-            a_port=_port(instance, link.a, link.b),
-            b_port=_port(instance, link.b, link.a),
-        )
-        for link in instance.links
-    )
-    return Cluster(
-        name=name,
-        hosts=tuple(
-            ClusterHost(name=host, bandwidth=instance.capacity[host, instance.leaf_of[host]] * _GIGA)
-            for host in instance.hosts
-        ),
-        switches=tuple(
-            ClusterSwitch(
-                name=switch.name,
-                tier=switch.tier + 1,
-                aggregates=switch.programmable,
-                pipelines=switch.pipelines,
-                port_pipelines={port.number: port.pipeline for port in switch.ports},
-            )
-            for switch in instance.switches
-        ),
-        links=links,
-        jobs=tuple(
-            ClusterJob(
-                name=job.name,
-                workers=job.workers,
-                servers=tuple(task.ps for task in job.tasks),
-                model_size=model_size,
-            )
-            for job in instance.jobs
-        ),
-    )
-
-
-def _port(instance: Instance, node: str, peer: str) -> int:
-    switch = instance.switch.get(node)
-    return 0 if switch is None else switch.port_number[peer]
 
 
 def add_to_plan(

@@ -17,22 +17,12 @@ transparent to packets.
 
 from __future__ import annotations
 
-from ipaddress import AddressValueError, IPv4Address
-from typing import Literal, NamedTuple
+from ipaddress import IPv4Address
+from typing import Literal
 
-from mlt.planners.psnet.checks import TopologyError
 from mlt.planners.psnet.psnet import PSNet, supernode_name, tor_name
 
 Kind = Literal["tor", "supernode", "server", "worker"]
-
-
-class Place(NamedTuple):
-    """What an address means; every number counts from 1 and is 0 where it has no meaning."""
-
-    kind: Kind
-    mid: int
-    swid: int
-    position: int
 
 
 def tor_address(mid: int, tor: int) -> IPv4Address:
@@ -54,35 +44,6 @@ def worker_address(network: PSNet, mid: int, worker: int) -> IPv4Address:
     """Address of worker ``worker`` (from 0) of module ``mid``."""
     swid, wid = network.module(mid).home_of(worker)
     return _address(mid, swid, wid)
-
-
-def parse_address(network: PSNet, address: str) -> Place:
-    """Which node of ``network`` has this address.
-
-    Raises:
-        TopologyError: the address is malformed or no node of the network has it; the message says which number is off.
-    """
-    try:
-        first, mid, swid, last = IPv4Address(address).packed
-    except AddressValueError as error:
-        raise TopologyError(f"{address!r} is not an IPv4 address: {error}") from None
-    if first != 10:
-        raise TopologyError(f"{address} is not in 10.0.0.0/8, where every PSNet address is")
-    if not 1 <= mid <= len(network.modules):
-        raise TopologyError(f"{address}: module {mid} does not exist; expected 1..{len(network.modules)}")
-    module = network.module(mid)
-    if swid == 0:
-        if not 1 <= last <= module.server_count:
-            raise TopologyError(f"{address}: module {mid} has parameter servers 1..{module.server_count}, not {last}")
-        return Place("server", mid, 0, last)
-    if swid > network.tors + 1:
-        raise TopologyError(f"{address}: module {mid} has ToRs 1..{network.tors} and switch {network.tors + 1}")
-    if last == 0:
-        return Place("tor" if swid <= network.tors else "supernode", mid, swid, 0)
-    if swid > network.tors or last > module.home_sizes[swid - 1]:
-        most = module.home_sizes[swid - 1] if swid <= network.tors else 0
-        raise TopologyError(f"{address}: {most} workers are counted under switch {swid} of module {mid}, not {last}")
-    return Place("worker", mid, swid, last)
 
 
 def address_table(network: PSNet) -> dict[str, IPv4Address]:

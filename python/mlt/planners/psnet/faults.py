@@ -259,22 +259,6 @@ def survey(network: PSNet, kind: Kind, failures: int, *, draws: int = 200, seed:
     )
 
 
-def fewest_cuts(network: PSNet, mid: int, server: int) -> dict[str, int]:
-    """How many failures it takes, at the least, to cut a server off from the circuit switch of its module.
-
-    ``links`` and ``switches`` (ToRs, SuperNode switches), by maximum flow; the server's and the circuit switch's own
-    failure not counted, nor a worker's one cable. ``direct links`` ignores detours through the SuperNode switch.
-    """
-    graph = physical_graph(network)
-    hosts = [n for n, d in graph.nodes(data=True) if d["kind"] == "host" and n != network.server_name(mid, server)]
-    graph.remove_nodes_from(hosts)
-    graph.remove_nodes_from([ecs_name(m) for m in network.mids if m != mid])
-    ends = ecs_name(mid), network.server_name(mid, server)
-    cut = nx.maximum_flow_value(graph, *ends, capacity="links")
-    direct = sum(min(graph.edges[ends[0], tor_name(mid, t)]["links"], 1) for t in range(network.tors))
-    return {"links": int(cut), "switches": len(nx.minimum_node_cut(graph, *ends)), "direct links": direct}
-
-
 @dataclass(frozen=True)
 class _Broken:
     """Failures sorted by what they break."""

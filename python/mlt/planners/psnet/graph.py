@@ -21,7 +21,6 @@ Graph attributes: ``name`` of the family and the parameters it was built from.
 from __future__ import annotations
 
 import json
-from itertools import pairwise
 from typing import Any, TypeAlias
 
 import networkx as nx
@@ -75,31 +74,6 @@ def switches(graph: Graph, *, role: str | None = None) -> list[str]:
 def bandwidth(graph: Graph, a: str, b: str) -> float:
     """Bits per second, in each direction, of the edge between two neighbours."""
     return float(graph.edges[a, b]["bits_per_second"])
-
-
-def access_switch(graph: Graph, host: str) -> str:
-    """The one switch a single-homed host hangs on (its leaf or edge switch)."""
-    neighbours = list(graph.neighbors(host))
-    if len(neighbours) != 1:
-        raise TopologyError(f"{host} has {len(neighbours)} links; a single access switch is defined for one link only")
-    return str(neighbours[0])
-
-
-def up_down_paths(graph: Graph, source: str, target: str) -> list[list[str]]:
-    """All shortest up-down paths between two hosts of a leaf-spine or fat-tree, each a list of node names.
-
-    A shortest path in a folded Clos network climbs to the lowest common level and descends; every shortest path has
-    that form, which this checks rather than assumes. Sorted, so that the result does not depend on hash order.
-    """
-    paths = sorted(nx.all_shortest_paths(graph, source, target))
-    for path in paths:
-        levels = [graph.nodes[node]["level"] for node in path]
-        top = levels.index(max(levels))
-        climbing = all(a < b for a, b in pairwise(levels[: top + 1]))
-        descending = all(a > b for a, b in pairwise(levels[top:]))
-        if not (climbing and descending):
-            raise TopologyError(f"{source} and {target} are joined by {path}, which is not up-down: not a Clos network")
-    return paths
 
 
 def to_document(graph: Graph) -> dict[str, Any]:

@@ -7,10 +7,11 @@ from typer.testing import CliRunner
 
 from mlt.cli.plan_routing import app
 from mlt.planners._shared.documents import InputError
-from mlt.planners.aro.convert import add_to_plan, cluster_of, instance_of
+from mlt.planners.aro.convert import add_to_plan, instance_of
 from mlt.planners.aro.solve import plan_routes
 from mlt.planners.cluster import Cluster, dump_cluster, parse_cluster
 from mlt.planners.plan import dump_plan, new_plan, parse_plan, read_plan
+from studies.aro.cluster_file import cluster_of
 from studies.aro.generate import Hardware, Workload, fat_tree, leaf_spine
 
 SMALL = leaf_spine(

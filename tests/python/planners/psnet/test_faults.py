@@ -9,7 +9,6 @@ from mlt.planners.psnet.faults import (
     Element,
     degraded_graph,
     elements,
-    fewest_cuts,
     reach,
     repair,
     survey,
@@ -131,10 +130,6 @@ def test_survey__is_the_same_for_the_same_seed() -> None:
     net = network(FULL, modules=5)
     assert survey(net, "link", 4, draws=10, seed=3) == survey(net, "link", 4, draws=10, seed=3)
     assert survey(net, "link", 4, draws=10, seed=3) != survey(net, "link", 4, draws=10, seed=4)
-
-
-def test_fewest_cuts__a_server_hangs_on_r_links() -> None:
-    assert fewest_cuts(network(), 1, 0) == {"links": 3, "switches": 3, "direct links": 3}
 
 
 def test_elements__counts_every_cable_once() -> None:

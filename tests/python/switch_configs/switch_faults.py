@@ -1,20 +1,30 @@
 """Seeded faults per target, and who catches each: our own reading, or a validator we did not write.
 
 A fault is one substitution in a correct text, of the kind people and generators make. Our check is: parse the text and
-compare it with what the policy means. A row nobody catches is a hole; ``mlt switch faults`` prints the table.
+compare it with what the policy means. A row nobody catches is a hole; run as a program, this prints the table:
+
+    python tests/python/switch_configs/switch_faults.py examples/switch/paper-testbed.yaml [--target NAME]...
 """
 
 from __future__ import annotations
 
+import argparse
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from mlt.switch_configs.behaviour import differences
 from mlt.switch_configs.errors import CannotExpressError, MissingToolError, ParseError, SwitchConfigError
 from mlt.switch_configs.generator import Generated, generate
 from mlt.switch_configs.policy import Policy
+from mlt.switch_configs.policy import load as load_policy
+from mlt.switch_configs.registry import target as find_target
+from mlt.switch_configs.registry import targets as all_targets
 from mlt.switch_configs.validators import Validator, validators
+from rich.console import Console
+from rich.table import Table
 
 
 @dataclass(frozen=True)
@@ -315,3 +325,34 @@ def table(policy: Policy, names: tuple[str, ...]) -> tuple[list[Row], list[str]]
         except CannotExpressError as error:
             notes.append(f"{name}: refuses the policy ({len(error.problems)} reasons; 'mlt switch check -t {name}')")
     return rows, notes
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print the table; 1 if our own check misses a fault, 2 if the policy or a target cannot be read."""
+    parser = argparse.ArgumentParser(description="Seed faults into correct configurations and print who catches each.")
+    parser.add_argument("policy", type=Path)
+    parser.add_argument("--target", "-t", action="append", help="Only these targets. Default: all.")
+    chosen = parser.parse_args(arguments)
+    try:
+        names = tuple(find_target(name).name for name in chosen.target or ()) or tuple(all_targets())
+        rows, notes = table(load_policy(chosen.policy), names)
+    except SwitchConfigError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    judges = list(dict.fromkeys(judge for row in rows for judge in row.caught_by))
+    shown = Table("target", "fault", *judges)
+    for row in rows:
+        shown.add_row(
+            row.target, row.what, *({True: "caught", False: "-", None: ""}[row.caught_by.get(j)] for j in judges)
+        )
+    Console(width=None if sys.stdout.isatty() else 160).print(shown)
+    for judge in judges:
+        seen = [row.caught_by[judge] for row in rows if judge in row.caught_by]
+        print(f"{judge}: {sum(seen)} of {len(seen)}")
+    for note in notes:
+        print(f"skipped {note}")
+    return 0 if all(row.ours for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
