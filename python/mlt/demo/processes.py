@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import selectors
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -23,6 +21,7 @@ from typing import Final
 
 from pydantic import ValidationError
 
+from mlt._shared.ports import free_port
 from mlt.demo.events import Event, Finished, decode
 from mlt.demo.problem import DemoError
 
@@ -32,9 +31,6 @@ _AFTERMATH_SECONDS: Final = 1.0
 END_SECONDS: Final = 3.0
 EXIT_SECONDS: Final = 30.0
 _POLL_SECONDS: Final = 0.1
-_FIRST_PORT: Final = 10_000
-_PORTS: Final = 65_536
-_PORT_TRIALS: Final = 200
 
 
 @dataclass(frozen=True)
@@ -59,27 +55,11 @@ class _Child:
 
 
 def free_port_pair(host: str = "127.0.0.1") -> int:
-    """A TCP port p that is free together with p + 1: torch's store takes the one, mlt's rendezvous the other.
-
-    The children bind seconds later, when they have loaded torch. So the kernel's own range is avoided: any outgoing
-    connection on the machine could be given such a port in the meantime.
-    """
-    least, greatest = _kernel_ports()
-    candidates: list[int] = [*range(_FIRST_PORT, min(least, _PORTS) - 1), *range(greatest + 1, _PORTS - 1)]
-    if not candidates:
-        candidates = list(range(_FIRST_PORT, _PORTS - 1))
-    for port in random.sample(candidates, min(_PORT_TRIALS, len(candidates))):
-        with contextlib.suppress(OSError), socket.socket() as first, socket.socket() as second:
-            first.bind((host, port))
-            second.bind((host, port + 1))
-            return port
-    raise DemoError(f"no two neighbouring TCP ports are free on {host}; end the programs that hold them")
-
-
-def _kernel_ports() -> tuple[int, int]:
-    """First and last port that the kernel hands out by itself."""
-    least, greatest = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
-    return int(least), int(greatest)
+    """A TCP port p that is free together with p + 1: torch's store takes the one, mlt's rendezvous the other."""
+    try:
+        return free_port(host, neighbours=1)
+    except LookupError as error:
+        raise DemoError(str(error)) from None
 
 
 class ProcessGroup:

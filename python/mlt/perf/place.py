@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
-import random
 import socket
 from dataclasses import dataclass
 from pathlib import Path
 
+from mlt._shared import ports
 from mlt.errors import ConfigError
 from mlt.job import interfaces
 from mlt.perf.problem import BadOptionError, PerfError
 
-_FIRST_PORT, _LAST_PORT, _TRIALS = 10_000, 65_535, 200
 # The headers of IP and UDP, and mlt's own of a data packet.
 _UDP_HEADER, _DATA_HEADER = 8, 40
 _IP_HEADER = {socket.AF_INET: 20, socket.AF_INET6: 40}
@@ -100,25 +98,10 @@ def listen(host: str, port: int) -> socket.socket:
 
 def free_port(host: str) -> int:
     """A TCP and UDP port that is free on ``host``, and that the kernel gives to nobody by itself meanwhile."""
-    least, greatest = _kernel_ports()
-    outside: list[int] = [*range(_FIRST_PORT, least), *range(greatest + 1, _LAST_PORT)] or list(
-        range(_FIRST_PORT, _LAST_PORT)
-    )
-    for port in random.Random(os.urandom(8)).sample(outside, min(_TRIALS, len(outside))):
-        with (
-            contextlib.suppress(OSError),
-            socket.socket(family_of(host), socket.SOCK_STREAM) as tcp,
-            socket.socket(family_of(host), socket.SOCK_DGRAM) as udp,
-        ):
-            tcp.bind((host, port))
-            udp.bind((host, port))
-            return port
-    raise PerfError(f"no free port on {host}; end the programs that hold them")
-
-
-def _kernel_ports() -> tuple[int, int]:
-    least, greatest = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split())
-    return least, greatest
+    try:
+        return ports.free_port(host)
+    except LookupError as error:
+        raise PerfError(str(error)) from None
 
 
 def network_id() -> str:
