@@ -83,8 +83,8 @@ def run(names: Sequence[str], start: Start, *, grace: float = 5.0, write: Write 
     """Run ``start(rank, **options)`` for each of ``names`` until all have ended.
 
     When one fails, the others have ``grace`` seconds to end by themselves, then they are ended. ``write`` gets
-    (rank, line); it is called by one thread at a time. KeyboardInterrupt ends all processes and goes on, and so does
-    BrokenPipeError, when nobody reads any more what ``write`` writes.
+    (rank, line); it is called by one thread at a time, and never once this has ended. KeyboardInterrupt ends all
+    processes and goes on, and so does BrokenPipeError, when nobody reads any more what ``write`` writes.
     """
     began = time.monotonic()
     lock = threading.Lock()
@@ -92,13 +92,18 @@ def run(names: Sequence[str], start: Start, *, grace: float = 5.0, write: Write 
     readers: list[threading.Thread] = []
 
     unread = threading.Event()
+    over = threading.Event()
 
     def locked_write(rank: int, line: bytes) -> None:
         with lock:
+            # Nothing is written any more, but read on: a full pipe would stop the process for good. What is written by
+            # a thread while the interpreter ends aborts it.
+            if unread.is_set() or over.is_set():
+                return
             try:
                 write(rank, line)
             except BrokenPipeError:
-                unread.set()  # and read on: a full pipe would stop the process for good
+                unread.set()
 
     ours: set[int] = set()
     order: list[int] = []
@@ -122,6 +127,10 @@ def run(names: Sequence[str], start: Start, *, grace: float = 5.0, write: Write 
         for reader in readers:
             # A grandchild may hold the pipe open.
             reader.join(timeout=1.0)
+        is_free = lock.acquire(timeout=1.0)
+        over.set()
+        if is_free:
+            lock.release()
     codes = [process.returncode if process.returncode >= 0 else 128 - process.returncode for process in processes]
     failed = [rank for rank in order if codes[rank] != 0]
     endings = tuple(Ending(name, codes[rank], rank in ours) for rank, name in enumerate(names))
