@@ -71,8 +71,10 @@ test-cpp: $(VENV)/.tools
 	$(BIN)/cmake --build --preset default
 	$(BIN)/ctest --preset default --parallel 2
 
-# Tests that only compute share the cores; those that measure time, open networks or start ranks have them alone.
-PARALLEL_TESTS := $(addprefix tests/python/,planners studies protocol simulation switch_configs switch_push)
+# Tests that compute, and those whose processes only have to end in time, share the cores; those that measure time or
+# open networks have them alone.
+PARALLEL_TESTS := tests/plugins $(addprefix tests/python/,cli demo job options planners studies protocol simulation \
+  switch_configs switch_push)
 test-python: $(VENV)/.wheel
 ifdef PYTEST_ARGS
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
@@ -97,8 +99,8 @@ swarm: $(VENV)/.tools
 # Every run of up to DEPTH faults in every scenario, over all cores; MICRO_ARGS="--seeds 1000000" draws long ones.
 DEPTH ?= 2
 micro: $(VENV)/.tools
-	$(BIN)/cmake --preset micro
-	$(BIN)/cmake --build --preset micro
+	$(BIN)/cmake --preset default
+	$(BIN)/cmake --build --preset default --target mlt_micro
 	$(BIN)/python tools/micro.py --depth $(DEPTH) $(MICRO_ARGS)
 
 mutants: $(VENV)/.tools

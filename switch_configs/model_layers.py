@@ -84,7 +84,7 @@ def default_cost(index: int, count: int) -> tuple[float, float]:
 def classes_of(layers: tuple[Layer, ...], count: int) -> tuple[ModelClass, ...]:
     """Distribute the layers over ``count`` classes; raises PolicyError where a class would stay empty."""
     if len(layers) < count:
-        raise PolicyError("layers", [f"{len(layers)} layers cannot fill {count} classes; ask for fewer classes"])
+        raise PolicyError("layers", [f"{len(layers)} layers cannot fill {count} classes; use fewer classes"])
     members: list[list[int]] = [[] for _ in range(count)]
     for index in range(len(layers)):
         members[index * count // len(layers)].append(index)

@@ -16,7 +16,7 @@ from mlt.switch_configs.platforms import Platform, Spec, first_release, platform
 from mlt.switch_configs.policy import DSCP_VALUES, DataClass, Policy
 
 # Ports of the largest chassis: names up to this number are told apart from names this system does not have.
-MOST_PORTS = 1024
+MAX_PORTS = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +143,7 @@ class _Resolver:
             if name not in known:
                 self.problems.append(f"accept names {name!r}; the features are {', '.join(sorted(known))}")
             elif Feature(name) not in self.asked:
-                self.notes.append(f"accept {name}: without effect, this policy does not ask for it here")
+                self.notes.append(f"accept {name}: without effect: this policy does not use it here")
             elif name not in effective:
                 self.notes.append(f"accept {name}: without effect, {self.platform.title} has it and it is written")
 
@@ -167,7 +167,7 @@ class _Resolver:
             )
         if switch.queues > self.capabilities.max_queues:
             self.problems.append(
-                f"has {self.capabilities.max_queues} queues per port, the policy asks for {switch.queues}. "
+                f"has {self.capabilities.max_queues} queues per port, the policy needs {switch.queues}. "
                 f"Way out: set switch.queues to {self.capabilities.max_queues} and use fewer data classes"
             )
 
@@ -182,7 +182,7 @@ class _Resolver:
             self.problems.append(str(error))
             return labels
         if count is not None:
-            beyond = {native_port(str(number)) for number in range(count + 1, MOST_PORTS)}
+            beyond = {native_port(str(number)) for number in range(count + 1, MAX_PORTS)}
             absent = [label for label in labels if native_port(label) in beyond]
             if absent:
                 self.problems.append(

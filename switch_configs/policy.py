@@ -22,7 +22,7 @@ from mlt.switch_configs.errors import PolicyError, SwitchConfigError
 from mlt.switch_configs.platforms import parse_spec
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema, field_validator
 
-from mlt._shared.units import RATES, SIZES, scaled
+from mlt._shared.unit_fields import RATE, SIZE, Unit
 
 DSCP_VALUES = 64
 # RFC 2474 (class selectors), 2597 (assured forwarding), 3246 (ef), 5865 (voice-admit), 8622 (le).
@@ -41,14 +41,6 @@ def _code_point(value: object) -> object:
     return DSCP_NAMES[value.strip().lower()]
 
 
-def _size(value: object) -> object:
-    return scaled(value, SIZES, "size", "40KB") if isinstance(value, str) else value
-
-
-def _rate(value: object) -> object:
-    return scaled(value, RATES, "rate", "100gbit") if isinstance(value, str) else value
-
-
 def _schema(pattern: str, example: str) -> WithJsonSchema:
     text = {"type": "string", "pattern": pattern, "examples": [example]}
     return WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 0}, text]})
@@ -57,8 +49,8 @@ def _schema(pattern: str, example: str) -> WithJsonSchema:
 _DSCP_SCHEMA = _schema(f"^({'|'.join(DSCP_NAMES)})$", "ef")
 Dscp = Annotated[int, Field(ge=0, lt=DSCP_VALUES, strict=True), BeforeValidator(_code_point), _DSCP_SCHEMA]
 PositiveInt = Annotated[int, Field(gt=0, strict=True)]
-Size = Annotated[PositiveInt, BeforeValidator(_size), _schema(r"^[0-9.]+ ?([KMGkmg]i?)?[Bb]$", "40KB")]
-Rate = Annotated[PositiveInt, BeforeValidator(_rate), _schema(r"^[0-9.]+ ?[kmg]?bit$", "100gbit")]
+Size = Annotated[PositiveInt, Unit(SIZE, least=1, whole=True)]
+Rate = Annotated[PositiveInt, Unit(RATE, least=1, whole=True)]
 Percent = Annotated[int, Field(gt=0, le=100, strict=True)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9-]{0,15}$")]
 
@@ -271,7 +263,7 @@ def _explain(problem: Any) -> str:
     where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in problem["loc"]).lstrip(".")
     message = str(problem["msg"])
     if problem["type"] == "extra_forbidden":
-        message = "no such key"
+        message = "unknown key"
         if where.startswith("control."):
             message += "; the control class has no RED and no limit, its packets are never dropped early"
     return f"{where or 'policy'}: {message} (got {problem['input']!r})"

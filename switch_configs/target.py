@@ -117,7 +117,7 @@ class Target(ABC):
 
     def of_release(self) -> str:
         """What the release of ``spec`` changes, in words."""
-        return f"the release changes nothing that is written for {self.name}; one older than a fact allows is refused"
+        return f"the release changes nothing written for {self.name}; one older than a fact requires is rejected"
 
     @abstractmethod
     def render(self, plan: Plan) -> dict[str, str]:

@@ -71,7 +71,9 @@ def _own(row: dict[str, Any]) -> QueueCounters:
     numbers = {name: row[name] for name in _NUMBERS if row.get(name) is not None}
     for name, value in numbers.items():
         if type(value) is not int or value < 0:
-            raise SwitchConfigError(f"counter {name} of {row.get('port')} queue {row['queue']}: {value!r} is no count")
+            raise SwitchConfigError(
+                f"counter {name} of {row.get('port')} queue {row['queue']}: {value!r} is not a count"
+            )
     queue = _number(str(row["queue"]))
     if queue is None:
         raise SwitchConfigError(f"queue {row['queue']!r} of {row.get('port')}: a number, or a name that ends with one")

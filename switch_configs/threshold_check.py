@@ -14,12 +14,12 @@ from mlt.switch_configs.thresholds import ClassThresholds, Problem
 
 _PACKETS = 400_000
 _BURSTS = 3_000  # of all classes together, at least
-_MOST_PACKETS = 2_000_000
+_MAX_PACKETS = 2_000_000
 # With fewer bursts of a class a loss of a few percent is luck.
-LEAST_BURSTS = 30
+MIN_BURSTS = 30
 # Packets of one class that a worker sends in a step without rate control, for ``in_one_step``.
 STEP_PACKETS = 8_000
-_MOST_STEP_PACKETS = 400_000  # of all workers together
+_MAX_STEP_PACKETS = 400_000  # of all workers together
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ class Checked:
     @property
     def enough(self) -> bool:
         """Whether the class sent enough bursts for its losses to mean something."""
-        return self.bursts >= LEAST_BURSTS
+        return self.bursts >= MIN_BURSTS
 
     @property
     def error(self) -> float:
@@ -59,7 +59,7 @@ def parameters(problem: Problem, rows: Sequence[ClassThresholds]) -> tuple[Class
 def check_predictions(problem: Problem, rows: Sequence[ClassThresholds], *, seed: int = 1) -> tuple[Checked, ...]:
     """Simulate the whole port with the problem's bursts; classes from the highest priority down."""
     burst = problem.group_packets
-    packets = min(max(_PACKETS, _BURSTS * burst), _MOST_PACKETS)
+    packets = min(max(_PACKETS, _BURSTS * burst), _MAX_PACKETS)
     measured = simulate(parameters(problem, rows), packets=packets, seed=seed, burst=burst, equal_packets=True)
     return tuple(
         Checked(
@@ -74,6 +74,6 @@ def check_predictions(problem: Problem, rows: Sequence[ClassThresholds], *, seed
 
 def in_one_step(problem: Problem, rows: Sequence[ClassThresholds], *, seed: int = 1) -> tuple[Measured, ...]:
     """What is lost when the workers send a whole step at the port's rate, which the model does not describe."""
-    most = min(STEP_PACKETS, max(1, _MOST_STEP_PACKETS // (problem.workers * len(problem.classes))))
+    most = min(STEP_PACKETS, max(1, _MAX_STEP_PACKETS // (problem.workers * len(problem.classes))))
     packets = [min(most, -(-entry.size_bytes // problem.packet_bytes)) for entry in problem.classes]
     return simulate_step(parameters(problem, rows), packets=packets, workers=problem.workers, seed=seed)

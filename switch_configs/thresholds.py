@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 Model = Literal["shared", "split"]
 _ROUNDS_OF_REPETITION = 20
 _BISECTIONS = 60
-_LEAST_PRICE = 1e-200  # extra rounds per byte: below, what the formulas say is no longer a number
+_MIN_PRICE = 1e-200  # extra rounds per byte: below, what the formulas say is no longer a number
 # A host sends a run of packets back to back; this is what one system call can hold (64 KiB).
 RUN_BYTES = 65_536
 # A class below an overloaded one is still served now and then; its load must stay finite for the formulas.
-_LEAST_SERVICE = 1e-6
+_MIN_SERVICE = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +124,7 @@ def class_loads(offered: Sequence[float], carried: Sequence[float]) -> list[floa
     """Each class's load on the service its betters leave: 1 less what they really carry."""
     loads, used = [], 0.0
     for own, served in zip(offered, carried, strict=True):
-        loads.append(own / max(_LEAST_SERVICE, 1 - used))
+        loads.append(own / max(_MIN_SERVICE, 1 - used))
         used += served
     return loads
 
@@ -201,7 +201,7 @@ def _within_buffer(
     free = _chain(costs, grid, 0.0)
     if total(free) <= problem.buffer_bytes:
         return free
-    low, high = _LEAST_PRICE, 1.0
+    low, high = _MIN_PRICE, 1.0
     while total(_chain(costs, grid, high)) > problem.buffer_bytes:
         high *= 4
         if high > 1e12:

@@ -19,7 +19,7 @@ TOTALS = ("runs", "failed", "steps", "replayed")
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--program", type=Path, default=Path("build/micro/tests/mlt_micro"))
+    parser.add_argument("--program", type=Path, default=Path("build/default/tests/mlt_micro"))
     parser.add_argument("--depth", type=int, default=2, help="choices other than the default in a run")
     parser.add_argument("--seeds", type=int, default=0, help="random runs instead, so many")
     parser.add_argument("--first", type=int, default=0, help="first scenario, or seed")

@@ -315,7 +315,7 @@ class MltProcessGroup(dist.ProcessGroup):
                 if average and not all(tensor.is_floating_point() or tensor.is_complex() for tensor in tensors):
                     raise TypeError(f"mlt {name}: AVG needs floating-point tensors; use SUM for integers")
                 return combine, average
-        raise NotImplementedError(f"mlt {name}: reduce operation {operation} is not offered; use SUM, AVG, MIN, MAX")
+        raise NotImplementedError(f"mlt {name}: reduce operation {operation} is not supported; use SUM, AVG, MIN, MAX")
 
     def _submit(self, name: str, program: Callable[[Exchange], None], result: Any, opts: Any, *, calls: int = 1) -> Any:
         """Queue a collective's program; returns the Work that completes with it."""
@@ -350,7 +350,7 @@ class MltProcessGroup(dist.ProcessGroup):
     def _point_to_point_exchange(self, kind: str, peer: int, tag: int) -> Exchange:
         self._refuse_closed(kind)
         if not 0 <= peer < self.size() or peer == self._rank:
-            raise ValueError(f"mlt {kind}: rank {peer} is not another rank of this group of {self.size()}")
+            raise ValueError(f"mlt {kind}: rank {peer} must be another rank of this group of {self.size()}")
         if not 0 <= tag < _USER_TAGS:
             raise ValueError(f"mlt {kind}: tag {tag} is outside [0, {_USER_TAGS})")
         wire_tag = _TAG_SPACE | _TAG_POINT_TO_POINT | self._group_tag | tag
@@ -393,7 +393,7 @@ def _group_number(name: str) -> int:
     number = _HASHED_GROUP | int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") % _HASHED_GROUP
     other = _group_names.setdefault(number, name)
     if other != name:
-        raise ValueError(f"mlt: process groups {other!r} and {name!r} would share their tags; give one another name")
+        raise ValueError(f"mlt: process groups {other!r} and {name!r} would share their tags; rename one")
     return number
 
 

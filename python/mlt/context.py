@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import atexit
-import math
-import os
 import time
 import warnings
 import weakref
 from collections import Counter
-from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,15 +16,16 @@ from mlt.errors import ConfigError, InvalidBufferError, WaitTimeoutError
 from mlt.job import address as own_address
 from mlt.job import rendezvous
 from mlt.job import secret as secret_module
-from mlt.job.configuration import JobConfig
+from mlt.job.configuration import JobArguments, JobConfig
 from mlt.operation import Completion, Operation, completion_of
+from mlt.options import arguments, qos
 from mlt.options import io_threads as io_threads_module
-from mlt.options import limits as limits_module
 from mlt.options import paths as paths_module
-from mlt.options import qos
-from mlt.options.faults import Faults
+from mlt.options.arguments import TransportArguments
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from mlt._callbacks import Callbacks
 
 Fill = Literal["zero", "keep"]
@@ -35,7 +33,11 @@ Stop = Literal["patient", "eager"]
 
 _open_contexts: weakref.WeakSet[Context] = weakref.WeakSet()
 _warned_of_small_buffer = False
-_SPIN_US, _MOST_SPIN_US = 50, 1_000_000
+CONNECT_SECONDS = 60.0
+
+
+class ContextArguments(JobArguments, TransportArguments, total=False):
+    """What ``Context`` takes by keyword."""
 
 
 class Context(GroupCollectives):
@@ -76,88 +78,33 @@ class Context(GroupCollectives):
         rank: int | None = None,
         world_size: int | None = None,
         services: int | None = None,
-        *,
-        job: str | None = None,
-        master_addr: str | None = None,
-        rendezvous_port: int | None = None,
-        host: str | None = None,
-        interface: str | None = None,
-        secret: str | bytes | None = None,
-        faults: Faults | None = None,
-        segment_bytes: int | None = None,
-        line_rate_gbps: float | None = None,
-        operation_timeout: float = 300.0,
-        connect_timeout: float = 60.0,
-        peer_timeout: float = 3.0,
-        spin_us: int | None = None,
-        qos_policy: qos.PolicySource | None = None,
-        paths: paths_module.PathSource | None = None,
-        busy_poll_us: int = 0,
-        io_threads: int | None = None,
-        io_cpus: Sequence[int] | None = None,
-        datapath: str | None = None,
-        max_operations: int | None = None,
-        max_tags: int | None = None,
-        early_segments: int | None = None,
-        early_transfers: int | None = None,
+        **options: Unpack[ContextArguments],
     ) -> None:
-        self._config = config = JobConfig.resolve(
-            rank=rank,
-            world_size=world_size,
-            services=services,
-            job=job,
-            master_addr=master_addr,
-            rendezvous_port=rendezvous_port,
-            host=host,
-            interface=interface,
-            secret=secret,
-        )
+        if unknown := options.keys() - ContextArguments.__annotations__:
+            raise TypeError(f"Context() got an unexpected keyword argument {min(unknown)!r}")
+        place: Any = {name: value for name, value in options.items() if name in JobArguments.__annotations__}
+        config = JobConfig.resolve(rank=rank, world_size=world_size, services=services, **place)
+        self._config = config
         self._workers = tuple(range(config.world_size))
         self._rendezvous_counts: Counter[str] = Counter()
         self._callbacks: Callbacks | None = None
         self._uses_services = False
-        connect_ns = _nanoseconds(connect_timeout, "connect_timeout")
-        dscp = qos.resolve(qos_policy)
-        ways = paths_module.resolve(paths, ranks=config.size, rank=config.rank)
-        io_threads_module.refuse(io_threads, io_cpus)
-        limits = limits_module.resolve(
-            {
-                "max_operations": max_operations,
-                "max_tags": max_tags,
-                "early_segments": early_segments,
-                "early_transfers": early_transfers,
-            }
-        )
+        connect_timeout = options.get("connect_timeout", CONNECT_SECONDS)
+        connect_ns = arguments.nanoseconds(connect_timeout, "connect_timeout")
+        dscp = qos.resolve(options.get("qos_policy"))
+        ways = paths_module.resolve(options.get("paths"), ranks=config.size, rank=config.rank)
+        io_threads_module.refuse(options.get("io_threads"), options.get("io_cpus"))
+        native = _core.Options(data_dscp=list(dscp.data), control_dscp=dscp.control)
+        arguments.apply(options, native)
         deadline = time.monotonic() + connect_timeout
         address = own_address.local_host(config)
         if config.size > 1:
             secret_module.require(config.secret, config.insecure, address, f"rank {config.rank} would listen at")
-        self._engine = _core.Engine(
-            rank=config.rank,
-            ranks=config.size,
-            job=config.job_id,
-            host=address,
-            udp_port=0,
-            control_port=0,
-            segment_bytes=_at_least(segment_bytes, 8, "segment_bytes"),
-            line_rate_bits_per_second=_line_rate(line_rate_gbps),
-            receive_buffer_bytes=0,
-            operation_timeout_ns=_nanoseconds(operation_timeout, "operation_timeout"),
-            peer_timeout_ns=_nanoseconds(peer_timeout, "peer_timeout"),
-            spin_us=_spin_us(spin_us),
-            data_dscp=list(dscp.data),
-            control_dscp=dscp.control,
-            faults=(faults if faults is not None else Faults()).to_native(),
-            paths=[way.to_native() for way in ways],
-            busy_poll_us=_at_least(busy_poll_us, 0, "busy_poll_us"),
-            datapath=datapath if datapath is not None else os.environ.get("MLT_DATAPATH") or "auto",
-            secret=config.secret.reveal() if config.secret is not None else b"",
-            insecure=config.insecure,
-            max_operations=limits.max_operations,
-            max_tags=limits.max_tags,
-            early_segments=limits.early_segments,
-            early_transfers=limits.early_transfers,
-        )
+        native.paths = [way.to_native() for way in ways]
+        native.rank, native.ranks, native.job, native.host = config.rank, config.size, config.job_id, address
+        native.secret = config.secret.reveal() if config.secret is not None else b""
+        native.insecure = config.insecure
+        self._engine = _core.Engine(native)
         _warn_of_small_buffer(self._engine.receive_buffer_bytes, self._engine.wanted_receive_buffer_bytes)
         try:
             own = rendezvous.Endpoint(config.rank, address, self._engine.control_port)
@@ -246,7 +193,7 @@ class Context(GroupCollectives):
             layers,
             tags,
             by_magnitude,
-            0 if timeout is None else _nanoseconds(timeout, "timeout"),
+            0 if timeout is None else arguments.nanoseconds(timeout, "timeout"),
             dtype or "",
         )
         return Operation(operation, "send", to, tag, self)
@@ -280,8 +227,8 @@ class Context(GroupCollectives):
             loss_bound,
             fill != "zero" and _choice(fill, "fill", "zero", "keep"),
             stop != "patient" and _choice(stop, "stop", "patient", "eager"),
-            0 if deadline is None else _nanoseconds(deadline, "deadline"),
-            0 if timeout is None else _nanoseconds(timeout, "timeout"),
+            0 if deadline is None else arguments.nanoseconds(deadline, "deadline"),
+            0 if timeout is None else arguments.nanoseconds(timeout, "timeout"),
             dtype or "",
         )
         return Operation(operation, "recv", from_, tag, self)
@@ -307,7 +254,7 @@ class Context(GroupCollectives):
                 op.settle(native)
         if native is None:
             raise WaitTimeoutError(
-                f"rank {self.rank}: the {op} is not done after {timeout:g} s; it goes on (wait again, or cancel it)",
+                f"rank {self.rank}: the {op} is still in progress after {timeout:g} s (wait again or cancel it)",
                 peer=op.peer if op.peer >= 0 else None,
             )
         completion = Completion(op, native)
@@ -395,47 +342,12 @@ def _warn_of_small_buffer(granted: int, wanted: int) -> None:
         return
     _warned_of_small_buffer = True
     warnings.warn(
-        f"mlt asked the kernel for a receive buffer of {wanted} bytes and got {granted}: bursts from several peers "
+        f"the kernel granted a receive buffer of {granted} of {wanted} bytes: bursts from several peers "
         f"will be lost and sent again. Raise the limit: sudo sysctl -w net.core.rmem_max={wanted} "
         f"net.core.wmem_max={wanted}",
         RuntimeWarning,
         stacklevel=3,
     )
-
-
-def _nanoseconds(seconds: float, name: str) -> int:
-    if not (math.isfinite(seconds) and seconds > 0):
-        raise ConfigError(f"{name} is {seconds!r}; it is a time in seconds, above 0")
-    return max(round(seconds * 1e9), 1)
-
-
-def _at_least(value: int | None, least: int, name: str) -> int:
-    if value is None:
-        return 0
-    if value < least:
-        raise ConfigError(f"{name} is {value}; give {least} or more, or None")
-    return value
-
-
-def _line_rate(gbps: float | None) -> float:
-    if gbps is None:
-        return 0.0
-    if not (math.isfinite(gbps) and gbps > 0):
-        raise ConfigError(f"line_rate_gbps is {gbps!r}; it is a speed in Gbit/s, above 0")
-    return gbps * 1e9
-
-
-def _spin_us(value: int | None) -> int:
-    if value is not None:
-        if isinstance(value, bool) or not 0 <= value <= _MOST_SPIN_US:
-            raise ConfigError(f"spin_us is {value!r}; give 0 to {_MOST_SPIN_US:,} microseconds, or None")
-        return value
-    text = os.environ.get("MLT_SPIN_US", "").strip()
-    if not text:
-        return _SPIN_US
-    if not text.isdecimal() or int(text) > _MOST_SPIN_US:
-        raise ConfigError(f"MLT_SPIN_US is {text!r}; give 0 to {_MOST_SPIN_US:,} microseconds")
-    return int(text)
 
 
 def _tag(tag: int) -> int:

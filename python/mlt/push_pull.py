@@ -71,11 +71,12 @@ class PushPullHandle(Operation):
     def wait(self, timeout: float | None = None) -> PushPullResult:  # type: ignore[override]
         """Block until it ended; other Python threads run meanwhile.
 
-        Raises the TransferError of a failed one, WaitTimeoutError if ``timeout`` seconds passed first (it goes on).
+        Raises the TransferError of a failed one, WaitTimeoutError after ``timeout`` seconds (the operation
+        stays in progress).
         """
         native = self._native or self._take(timeout)
         if native is None:
-            raise WaitTimeoutError(f"{self}: not done after {timeout:g} s; it goes on")
+            raise WaitTimeoutError(f"{self}: still in progress after {timeout:g} s (wait again or cancel it)")
         if native.failed:
             raise from_status(native.status, f"{self}: {native.error}", native.failed_peer)
         return PushPullResult(

@@ -2,6 +2,7 @@
 #include <pybind11/stl.h>
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -14,40 +15,6 @@
 namespace mlt::bindings {
 
 namespace {
-
-std::unique_ptr<EngineHandle> make_engine(
-    std::uint16_t rank, std::uint16_t ranks, std::uint64_t job, const std::string& host, std::uint16_t udp_port,
-    std::uint16_t control_port, std::uint32_t segment_bytes, double line_rate_bits_per_second,
-    std::uint32_t receive_buffer_bytes, std::int64_t operation_timeout_ns, std::int64_t peer_timeout_ns,
-    std::uint32_t spin_us, std::vector<std::uint8_t> data_dscp, std::uint8_t control_dscp, const FaultOptions& faults,
-    std::vector<PathOptions> paths, std::uint32_t busy_poll_us, const std::string& datapath, const py::bytes& secret,
-    bool insecure, std::uint32_t max_operations, std::uint32_t max_tags, std::uint32_t early_segments,
-    std::uint32_t early_transfers) {
-  return std::make_unique<EngineHandle>(Options{.rank = rank,
-                                                .ranks = ranks,
-                                                .job = job,
-                                                .secret = secret,
-                                                .insecure = insecure,
-                                                .host = host,
-                                                .udp_port = udp_port,
-                                                .paths = std::move(paths),
-                                                .control_port = control_port,
-                                                .segment_bytes = segment_bytes,
-                                                .line_rate_bits_per_second = line_rate_bits_per_second,
-                                                .receive_buffer_bytes = receive_buffer_bytes,
-                                                .operation_timeout_ns = operation_timeout_ns,
-                                                .peer_timeout_ns = peer_timeout_ns,
-                                                .spin_us = spin_us,
-                                                .max_operations = max_operations,
-                                                .max_tags = max_tags,
-                                                .early_segments = early_segments,
-                                                .early_transfers = early_transfers,
-                                                .busy_poll_us = busy_poll_us,
-                                                .data_dscp = std::move(data_dscp),
-                                                .control_dscp = control_dscp,
-                                                .datapath = datapath,
-                                                .faults = faults});
-}
 
 void connect(EngineHandle& self, const std::vector<std::tuple<std::uint16_t, std::string, std::uint16_t>>& peers,
              std::int64_t timeout_ns) {
@@ -98,14 +65,7 @@ void register_transfers(py::class_<EngineHandle>& engine) {
 void register_engine(py::module_& module) {
   py::class_<EngineHandle> engine(module, "Engine", "One rank's transport; mlt.Context wraps it.");
   engine
-      .def(py::init(&make_engine), py::kw_only(), py::arg("rank"), py::arg("ranks"), py::arg("job"), py::arg("host"),
-           py::arg("udp_port"), py::arg("control_port"), py::arg("segment_bytes"), py::arg("line_rate_bits_per_second"),
-           py::arg("receive_buffer_bytes"), py::arg("operation_timeout_ns"), py::arg("peer_timeout_ns"),
-           py::arg("spin_us"), py::arg("data_dscp"), py::arg("control_dscp"), py::arg("faults"),
-           py::arg("paths") = std::vector<PathOptions>{}, py::arg("busy_poll_us") = 0, py::arg("datapath") = "auto",
-           py::arg("secret") = py::bytes(), py::arg("insecure") = false,
-           py::arg("max_operations") = Options{}.max_operations, py::arg("max_tags") = Options{}.max_tags,
-           py::arg("early_segments") = Options{}.early_segments, py::arg("early_transfers") = Options{}.early_transfers)
+      .def(py::init([](const Options& options) { return std::make_unique<EngineHandle>(options); }), py::arg("options"))
       .def_property_readonly("control_port", [](const EngineHandle& self) { return self.engine().control_port(); })
       .def_property_readonly("udp_port", [](const EngineHandle& self) { return self.engine().udp_port(); })
       .def_property_readonly("receive_buffer_bytes",

@@ -13,6 +13,7 @@ void register_completion(pybind11::module_& module);
 void register_faults(pybind11::module_& module);
 // Before the engine, whose arguments they are.
 void register_paths(pybind11::module_& module);
+void register_options(pybind11::module_& module);
 void register_engine(pybind11::module_& module);
 void register_simulator(pybind11::module_& module);
 void register_bare_udp(pybind11::module_& module);

@@ -12,7 +12,7 @@ std::uint32_t pieces_of(std::uint64_t bytes) {
   return static_cast<std::uint32_t>((bytes + kPartPieceBytes - 1) / kPartPieceBytes);
 }
 
-// PROTOCOL 22.3.1: A part is carried in pieces of 4 MiB, the last one shorter; an empty part by its shape alone.
+// PROTOCOL 22.3.1: A part MUST be carried in pieces of 4 MiB, the last one shorter; an empty part by its shape alone.
 template <typename Bytes>
 Bytes piece_of(Bytes memory, const Stream& stream, std::uint64_t offset, std::uint32_t step) {
   const std::uint64_t at = (step - 1) * kPartPieceBytes;

@@ -25,7 +25,7 @@ std::uint64_t total(const std::vector<std::uint64_t>& parts) {
 }
 
 std::string check_all_reduce(const CollectiveRequest& request) {
-  // PROTOCOL 22.2.1: Only float32 is summed ...
+  // PROTOCOL 22.2.1: An all-reduce MUST sum float32 only; the result replaces the tensor of every member.
   if (request.element != wire::ElementType::kFloat32) return "an all-reduce sums float32; convert the tensor";
   if (request.output.size() % sizeof(float) != 0) return "its size is not a multiple of 4 bytes";
   return "";
@@ -83,9 +83,9 @@ const char* collective_name(CollectiveKind kind) {
   return "unknown collective";
 }
 
-// PROTOCOL 22.1.5: The first transfer from one member to another is the shape, 32 bytes of uint8: kind (8; 1
-// all-reduce, 2 all-to-all, 3 gather), average (8; 0 or 1),
-//     root (16), sequence (32), bytes (64), loss bound (float64), element type (8), 56 zero bits.
+// PROTOCOL 22.1.5: The first transfer from one member to another MUST be the shape, 32 bytes of uint8: kind (8; 1
+//     all-reduce, 2 all-to-all, 3 gather), average (8; 0 or 1), root (16), sequence (32), bytes (64; of the tensor in
+//     an all-reduce, else of what follows), loss bound (float64), element type (8), 56 zero bits.
 std::array<std::byte, kShapeBytes> encode(const Shape& shape) {
   std::array<std::byte, kShapeBytes> out{};
   out[0] = static_cast<std::byte>(shape.kind);
@@ -133,7 +133,7 @@ std::unique_ptr<Collective> make_collective(const CollectiveRequest& request, co
       break;
   }
   const std::span<float> data(reinterpret_cast<float*>(request.output.data()), request.output.size() / sizeof(float));
-  // PROTOCOL 22.2.6: A small all-reduce is carried as 22.4 says instead of 22.2.2 to 22.2.4.
+  // PROTOCOL 22.2.6: A small all-reduce MUST be carried as 22.4 says instead of 22.2.2 to 22.2.4.
   if (DirectAllReduce::fits(group.size(), data.size_bytes(), request.loss_bound)) {
     return std::make_unique<DirectAllReduce>(group, data, request.average);
   }
@@ -144,7 +144,7 @@ std::string check_request(const CollectiveRequest& request, std::uint16_t rank) 
   if (!(request.loss_bound >= 0.0 && request.loss_bound < 1.0)) {
     return "loss bound " + in_short(request.loss_bound) + ": it must be at least 0 and below 1";
   }
-  // PROTOCOL 22.3.2: Each piece may lose up to the bound, floating point only ...
+  // PROTOCOL 22.3.2: Each piece of floating-point elements MAY lose up to the bound; what is missing becomes zero.
   if (request.loss_bound > 0 && !wire::is_floating_point(request.element)) {
     return "only floating-point tensors may be lossy: use a loss bound of 0";
   }

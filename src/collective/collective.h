@@ -80,12 +80,13 @@ inline constexpr std::uint32_t kMaxWindow = 32;
 struct Stream {
   std::uint16_t peer = 0;
   bool is_send = false;
-  std::uint64_t bytes = 0;    // what Shape::bytes says of it
-  std::uint32_t steps = 0;    // the shape's included
-  std::uint32_t window = 1;   // at most kMaxWindow
-  std::uint32_t posted = 0;   // steps
-  std::uint32_t settled = 0;  // all steps below are done
-  std::uint64_t done = 0;     // bit i: step settled + i is done
+  std::uint64_t bytes = 0;          // what Shape::bytes says of it
+  std::uint32_t steps = 0;          // the shape's included
+  std::uint32_t window = 1;         // at most kMaxWindow
+  std::uint32_t segment_bytes = 0;  // payload of a full packet to or from the peer; 0: it is gone
+  std::uint32_t posted = 0;         // steps
+  std::uint32_t settled = 0;        // all steps below are done
+  std::uint64_t done = 0;           // bit i: step settled + i is done
   std::array<std::byte, kShapeBytes> shape{};
   std::vector<std::vector<core::SegmentTag>> tags;  // of lossy sends under way, by step modulo kMaxWindow
 

@@ -102,7 +102,7 @@ void Collectives::start(TimeNs now, CollectiveRequest request) {
   active.request = std::move(request);
   set_timer(active, base::after(now, timeout_ns));
   // PROTOCOL 22.1.1: The members of a group MUST call the same collectives in the same order; each call takes the
-  //     group's next sequence number, from 0 ...
+  //     group's next sequence number, from 0, and names the collective.
   active.sequence = group.next++;
   group.open.push_back(active.slot);
   busy_.emplace(group.id, &group);
@@ -123,7 +123,8 @@ Shape Collectives::shape_of(const Active& active, const Stream& stream) {
   return shape;
 }
 
-// PROTOCOL 22.1.4: Up to 4 collectives of a group are under way; the next begins when the first of them has ended ...
+// PROTOCOL 22.1.4: A member MUST NOT have more than 4 collectives of a group under way; the next begins when the first
+//     of them has ended.
 void Collectives::begin(TimeNs now, Active& active) {
   Group& group = *active.group;
   active.collective = make_collective(active.request, {group.ranks, group.own});
@@ -133,6 +134,7 @@ void Collectives::begin(TimeNs now, Active& active) {
   active.streams_left = streams.size();
   for (Stream& stream : streams) {
     MLT_CHECK(stream.steps < kMaxSteps);
+    stream.segment_bytes = verbs_.segment_bytes(stream.peer);
     if (stream.is_send) std::ranges::copy(encode(shape_of(active, stream)), active.collective->opening(stream).begin());
     if (stream.is_send && active.request.loss_bound > 0) stream.tags.resize(kMaxWindow);
   }

@@ -51,8 +51,8 @@ class Collectives {
 
   // Under way or waiting for their turn.
   std::size_t open() const { return open_; }
-  // PROTOCOL 22.1.2: A group is named by the low 40 bits of FNV-1a over its ranks, two bytes each in little-endian
-  //     order ...
+  // PROTOCOL 22.1.2: A group's name MUST be the low 40 bits of FNV-1a over its ranks, two bytes each in little-endian
+  //     order, in the group's order.
   static std::uint64_t group_id(const std::vector<std::uint16_t>& ranks);
 
  private:

@@ -26,8 +26,8 @@ void Collectives::on_transfer_failed(TimeNs now, Active& active, const core::Com
                        " call the same collective?"},
                   true);
     case core::CompletionStatus::kCancelled:
-      // PROTOCOL 22.1.8: A member whose transfer the other side gave up MUST cancel its own of that collective, and
-      //     waits for failed 1 s at most ...
+      // PROTOCOL 22.1.8: A member whose transfer the other side gave up MUST cancel its own transfers of that
+      //     collective, and wait for failed 1 s at most: the cause is the one that failed names.
       active.given_up_by = completion.peer;
       stop(now, active);
       return set_timer(active, std::min(active.expires_ns, base::after(now, kExplanationNs)));
@@ -37,8 +37,8 @@ void Collectives::on_transfer_failed(TimeNs now, Active& active, const core::Com
 }
 
 // What differs is in the shapes: one may still be on its way, one may be part of the transfer that did not fit.
-// PROTOCOL 22.1.13: A member whose transfer ends as a size or type mismatch MUST send called, with its own shape,
-//     to the other side, and waits for the other's shape, by transfer or by called, or for failed, 1 s at most ...
+// PROTOCOL 22.1.13: A member whose transfer ends as a size or type mismatch MUST send called, with its own shape, to
+//     the other side, and wait for the other's shape, by transfer or by called, or for failed, 1 s at most.
 void Collectives::on_mismatch(TimeNs now, Active& active, const core::Completion& completion) {
   if (active.differs_from >= 0) return;
   active.differs_from = completion.peer;
@@ -59,7 +59,7 @@ void Collectives::fail(TimeNs now, Active& active, const Cause& cause, bool tell
   Group& group = *active.group;
   if (tell) {
     // PROTOCOL 22.1.7: A member at which a collective fails MUST send failed to every other member, with the rank at
-    //     fault and the cause, unless a member's failed was what it failed of ...
+    //     fault and the cause, unless it failed because of a member's failed.
     encode(Failed{group.id, active.sequence, cause.peer, static_cast<std::uint8_t>(cause.status), cause.text},
            scratch_);
     for (const std::uint16_t rank : group.ranks) {
@@ -70,7 +70,8 @@ void Collectives::fail(TimeNs now, Active& active, const Cause& cause, bool tell
   break_group(now, group, active.sequence, cause);
 }
 
-// PROTOCOL 22.1.9: With a collective that fails, every later one of its group MUST fail, of the same cause ...
+// PROTOCOL 22.1.9: With a collective that fails, every later one of its group MUST fail, of the same cause: transfers
+//     can no longer be matched to calls.
 void Collectives::break_group(TimeNs now, Group& group, std::uint32_t from, const Cause& cause) {
   if (group.broken && group.broken_from <= from) return;
   group.broken = true;
@@ -116,8 +117,7 @@ void Collectives::on_message(TimeNs now, std::uint16_t from, const Failed& faile
   settle(now, found->second);
 }
 
-// PROTOCOL 22.1.13: ... Called counts as the shape of 22.1.6; one of a collective that is not under way, or from no
-//     member, MUST be ignored.
+// PROTOCOL 22.1.13: A member MUST ignore a called of a collective that is not under way, or from no member.
 void Collectives::on_message(TimeNs now, std::uint16_t from, const Called& called) {
   const auto found = groups_.find(called.group);
   if (found == groups_.end()) return;
@@ -132,8 +132,8 @@ void Collectives::on_message(TimeNs now, std::uint16_t from, const Called& calle
   settle(now, found->second);
 }
 
-// PROTOCOL 22.1.11: ... What is said of a group that was not called here yet is kept until it is, of each rank that
-//     says so for 64 groups, of which the oldest goes first.
+// PROTOCOL 22.1.11: A rank keeps what it receives of a group that was not called here yet until it is called, for 64
+//     groups of each sender, of which the oldest goes first.
 void Collectives::remember(std::uint16_t from, const Failed& failed, Cause cause) {
   std::deque<Heard>& told = heard_[from];
   const auto before = std::ranges::find(told, failed.group, &Heard::group);
@@ -145,8 +145,8 @@ void Collectives::remember(std::uint16_t from, const Failed& failed, Cause cause
   told.push_back({failed.group, failed.sequence, std::move(cause)});
 }
 
-// PROTOCOL 22.1.11: A failed that does not come from a member MUST be ignored; a failed rank that is no member's counts
-//     as the sender.
+// PROTOCOL 22.1.11: A member MUST ignore a failed that does not come from a member; a failed rank that is no member's
+//     counts as the sender.
 void Collectives::apply(TimeNs now, Group& group, std::uint16_t from, std::uint32_t sequence, Cause cause) {
   const auto is_member = [&](int rank) { return std::ranges::find(group.ranks, rank) != group.ranks.end(); };
   if (!is_member(from)) return;

@@ -6,14 +6,15 @@
 
 namespace mlt::collective {
 
-// PROTOCOL 22.4.1: An all-reduce is small when n - 1 times the tensor's bytes are at most 65,536 and the loss bound
-//     times the tensor's bytes is below 1,024, in float64 ...
+// PROTOCOL 22.4.1: A member MUST treat an all-reduce as small when n - 1 times the tensor's bytes are at most 65,536
+//     and the loss bound times the tensor's bytes is below 1,024, in float64: every member finds the same of the same
+//     shape.
 bool DirectAllReduce::fits(std::uint64_t ranks, std::uint64_t bytes, double loss_bound) {
   return (ranks - 1) * bytes <= kDirectBytes && loss_bound * static_cast<double>(bytes) < kDirectLossBytes;
 }
 
-// PROTOCOL 22.4.2: Each member sends one transfer to every other: the shape with its whole tensor behind it, as uint8.
-//     It MUST be reliable (bound 0), whatever the loss bound.
+// PROTOCOL 22.4.2: Each member MUST send one transfer to every other: the shape with its whole tensor behind it, as
+//     uint8. It MUST be reliable (bound 0), whatever the loss bound.
 DirectAllReduce::DirectAllReduce(const Membership& group, std::span<float> data, bool average)
     : data_(data),
       ranks_(group.size()),
@@ -49,7 +50,7 @@ void DirectAllReduce::begin() {
   if (ranks_ > 1) std::ranges::copy(data_, tensor(own_).begin());
 }
 
-// PROTOCOL 22.4.3: When all have arrived, every member adds the tensors in the order of the indices, its own at its
+// PROTOCOL 22.4.3: When all have arrived, every member MUST add the tensors in the order of the indices, its own at its
 //     place, so that every member ends with the same bits.
 void DirectAllReduce::finish() {
   if (ranks_ == 1 || data_.empty()) return;
@@ -57,8 +58,8 @@ void DirectAllReduce::finish() {
   for (std::uint32_t index = 1; index < ranks_; ++index) {
     const auto* term = reinterpret_cast<const std::byte*>(tensor(index).data());
     if (index + 1 == ranks_ && scale_ != 1.0F) {
-      // PROTOCOL 22.2.5: A mean is the sum times 1 / n in float32, whatever was lost, multiplied where the last term is
-      //     added.
+      // PROTOCOL 22.2.5: A mean MUST be the sum times 1 / n in float32, whatever was lost, multiplied where the last
+      //     term is added.
       add_and_scale_float32(data_, term, scale_);
     } else {
       add_float32(data_, term);

@@ -189,7 +189,7 @@ std::optional<Message> decode(std::span<const std::byte> bytes) {
     default:
       return std::nullopt;
   }
-  // PROTOCOL 14.1.1: A message MUST be exactly as long as its kind says; any other is ignored.
+  // PROTOCOL 14.1.1: A message MUST be exactly as long as its kind says. A receiver MUST ignore any other.
   if (!r.finished()) return std::nullopt;
   return message;
 }

@@ -139,7 +139,7 @@ void PushPull::post_partition(TimeNs now, Key& key, std::uint32_t index) {
   const base::DurationNs timeout_ns =
       key.expires_ns == base::kNever ? base::kNever : std::max<base::DurationNs>(1, key.expires_ns - now);
   core::PostStatus status = core::PostStatus::kPosted;
-  // PROTOCOL 14.1.6: A worker posts the receive of the result before the send of its push, so that the result never
+  // PROTOCOL 14.1.6: A worker MUST post the receive of the result before the send of its push, so that the result never
   //     arrives early.
   if (!partition.pull_posted) {  // before the push, so that the result never arrives early
     core::ReceiveRequest pull;
@@ -166,7 +166,8 @@ void PushPull::post_partition(TimeNs now, Key& key, std::uint32_t index) {
     status = verbs_.post_send(now, push);
     partition.push_posted = status == core::PostStatus::kPosted;
     if (partition.push_posted && partition.on_demand) {
-      // PROTOCOL 14.1.7: A worker whose registration was answered "on demand" MUST send ready with each push ...
+      // PROTOCOL 14.1.7: A worker whose registration was answered "on demand" MUST send ready with each push. The
+      //     service MUST post the receive then, and not before.
       encode(Ready{key.key, index}, scratch_);
       // Without it the push would wait for a receive that nobody posts.
       if (!verbs_.send_message(partition.service, scratch_)) status = core::PostStatus::kPeerNotConnected;
@@ -229,7 +230,7 @@ PushPull::Key* PushPull::find(std::uint64_t key, std::uint32_t partition) {
   return partition < state.partitions.size() ? &state : nullptr;
 }
 
-// PROTOCOL 14.1.12: A worker MUST ignore what another rank than the partition's service says of it.
+// PROTOCOL 14.1.12: A worker MUST ignore messages about a partition from another rank than its service.
 void PushPull::on_message(TimeNs now, std::uint16_t from, const Message& message) {
   Key* key = nullptr;
   if (const auto* registered = std::get_if<Registered>(&message)) {
@@ -258,8 +259,8 @@ void PushPull::on_message(TimeNs now, std::uint16_t from, const Message& message
 // A service says this of each partition by itself, once the results that were still going out have arrived. One whose
 // result is here has nothing to lose any more; the others of this round may still be on their way.
 void PushPull::abort(TimeNs now, Key& key, const Aborted& aborted) {
-  // PROTOCOL 14.1.11: A worker that hears aborted MUST fail the key, naming the rank, unless the partition's result of
-  //     this round has arrived: then the round completes, and the key fails after it.
+  // PROTOCOL 14.1.11: A worker that receives aborted MUST fail the key, naming the rank, unless the partition's result
+  //     of this round has arrived: then the round completes, and the key fails after it.
   if (key.active && key.posted && !key.partitions[aborted.partition].pulling) {
     key.next_broken_by = aborted.failed_rank;
     return;

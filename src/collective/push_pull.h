@@ -66,8 +66,8 @@ class PushPull {
 
   // Partition `i` of a key is summed by this service.
   static std::size_t service_index(std::uint64_t key, std::uint32_t partition, std::size_t services) {
-    // PROTOCOL 14.1.2: A tensor of float32 is cut into partitions of 1,048,576 elements (4 MiB), the last one shorter;
-    //     partition i of a key is summed by service (key + i) mod services.
+    // PROTOCOL 14.1.2: A tensor of float32 MUST be cut into partitions of 1,048,576 elements (4 MiB), the last one
+    //     shorter; service (key + i) mod services sums partition i of a key.
     return (key + partition) % services;
   }
 

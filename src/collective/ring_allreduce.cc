@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "collective/reduce.h"
+#include "core/segmenter.h"
 
 namespace mlt::collective {
 
@@ -13,20 +14,22 @@ std::size_t cut(std::size_t n, std::size_t i, std::size_t parts) { return n / pa
 
 }  // namespace
 
-// PROTOCOL 22.2.2: The tensor is cut into as many chunks as the group has ranks, each chunk into as many pieces as its
-//     longest needs to be of 1 MiB at most, but into 4 at least, or fewer where these would be shorter than 32 KiB ...
-std::uint32_t RingAllReduce::pieces_of(std::uint64_t elements, std::uint32_t ranks) {
+// PROTOCOL 22.2.2: Each member MUST cut the tensor into as many chunks as the group has ranks, each chunk into as many
+//     pieces as its longest needs to be of 1 MiB at most; with a loss bound above 0 into 4 at least, or fewer where
+//     these would be shorter than 32 KiB.
+std::uint32_t RingAllReduce::pieces_of(std::uint64_t elements, std::uint32_t ranks, double loss_bound) {
   const std::uint64_t longest = (elements + ranks - 1) / ranks * sizeof(float);
-  const std::uint64_t short_enough = (longest + kRingPieceBytes - 1) / kRingPieceBytes;
-  const std::uint64_t overlapping = std::min(kRingOverlap, longest / kRingLeastPieceBytes);
-  return static_cast<std::uint32_t>(std::max({std::uint64_t{1}, short_enough, overlapping}));
+  const std::uint64_t short_enough = std::max(std::uint64_t{1}, (longest + kRingPieceBytes - 1) / kRingPieceBytes);
+  if (loss_bound == 0) return static_cast<std::uint32_t>(short_enough);
+  const std::uint64_t overlapping = std::min(kRingOverlap, longest / kRingMinPieceBytes);
+  return static_cast<std::uint32_t>(std::max(short_enough, overlapping));
 }
 
 RingAllReduce::RingAllReduce(const Membership& group, std::span<float> data, bool average, double loss_bound)
     : data_(data),
       ranks_(group.size()),
       own_(group.own),
-      pieces_(pieces_of(data.size(), group.size())),
+      pieces_(pieces_of(data.size(), group.size(), loss_bound)),
       loss_bound_(loss_bound),
       scale_(average ? 1.0F / static_cast<float>(group.size()) : 1.0F) {
   const std::uint32_t steps = 2 * (ranks_ - 1) * pieces_;
@@ -36,8 +39,8 @@ RingAllReduce::RingAllReduce(const Membership& group, std::span<float> data, boo
   streams.push_back(make_stream(right, true, data.size_bytes(), steps, kMaxWindow));
 }
 
-// PROTOCOL 22.2.3: In turn t, from 0 to 2n - 3, the member of index i sends chunk (i - t) mod n to the next member and
-//     receives chunk (i - t - 1) mod n from the one before ...
+// PROTOCOL 22.2.3: In turn t, from 0 to 2n - 3, the member of index i MUST send chunk (i - t) mod n to the next member
+//     and receive chunk (i - t - 1) mod n from the one before, piece by piece.
 std::span<float> RingAllReduce::piece(std::uint32_t step, bool is_send) const {
   const std::uint32_t turn = turn_of(step);
   const std::uint32_t behind = is_send ? turn : turn + 1;
@@ -49,9 +52,10 @@ std::span<float> RingAllReduce::piece(std::uint32_t step, bool is_send) const {
   return data_.subspan(first + begin, cut(length, index + 1, pieces_) - begin);
 }
 
-// What is sent in a turn arrived, and was added, in the turn before.
+// What is sent in a turn arrived, and was added, in the turn before, or arrives and is passed on as it comes.
 bool RingAllReduce::is_ready(const Stream&, std::uint32_t step) const {
-  return turn_of(step) == 0 || streams[kReceives].is_done(step - pieces_);
+  if (turn_of(step) == 0 || streams[kReceives].is_done(step - pieces_)) return true;
+  return onward_[step % kMaxWindow].send_step == step;
 }
 
 bool RingAllReduce::is_lossy(std::uint32_t step) const { return loss_bound_ > 0 && is_sum(step); }
@@ -59,31 +63,70 @@ bool RingAllReduce::is_lossy(std::uint32_t step) const { return loss_bound_ > 0 
 void RingAllReduce::fill(const Stream&, std::uint32_t step, core::SendRequest& request) {
   request.data = std::as_bytes(piece(step, true));
   request.element = wire::ElementType::kFloat32;
+  Onward& onward = onward_[step % kMaxWindow];
+  if (turn_of(step) > 0 && onward.send_step == step) request.feed = &onward.feed;
 }
 
 void RingAllReduce::fill(const Stream&, std::uint32_t step, core::ReceiveRequest& request) {
   const std::span<float> into = piece(step, false);
   request.data = std::as_writable_bytes(into);
   request.element = wire::ElementType::kFloat32;
-  if (!is_sum(step)) return;
-  // PROTOCOL 22.2.4: Only the first n - 1 turns may lose, up to the bound in each piece ...
-  request.loss_bound = loss_bound_;
+  Onward* const onward = begin_onward(step, into);
+  if (!is_sum(step) && onward == nullptr) return;
+  // PROTOCOL 22.2.4: Only the first n - 1 turns may lose, up to the bound in each piece.
+  if (is_sum(step)) request.loss_bound = loss_bound_;
   Target& target = targets_[step % kMaxWindow];
-  target = {into.data(), is_last_sum(step) ? scale_ : 1.0F};
-  request.place = &RingAllReduce::add_segment;
+  target = {into.data(), is_last_sum(step) ? scale_ : 1.0F, is_sum(step), onward};
+  request.place = &RingAllReduce::take_segment;
   request.place_context = &target;
 }
 
-void RingAllReduce::add_segment(void* context, std::uint64_t offset_bytes, std::span<const std::byte> payload) {
-  const Target& target = *static_cast<const Target*>(context);
-  const std::span<float> sum(target.first + offset_bytes / sizeof(float), payload.size() / sizeof(float));
-  if (target.scale == 1.0F) {
-    add_float32(sum, payload.data());
-  } else {
-    // PROTOCOL 22.2.5: A mean is the sum times 1 / n in float32, whatever was lost, multiplied where the last term is
-    //     added.
-    add_and_scale_float32(sum, payload.data(), target.scale);
+// Makes room for passing on what the receive of this step brings. Null if nothing is sent on, or only once all is here.
+RingAllReduce::Onward* RingAllReduce::begin_onward(std::uint32_t receive_step, std::span<const float> piece) {
+  const std::uint32_t step = receive_step + pieces_;
+  const Stream& sends = streams[kSends];
+  if (step >= sends.steps || is_lossy(receive_step) || sends.segment_bytes == 0 || piece.empty()) return nullptr;
+  Onward& onward = onward_[step % kMaxWindow];
+  // The receive found no room before, and is posted again.
+  if (onward.send_step == step) return &onward;
+  // The send before it in this place may still be under way.
+  if (onward.send_step != 0 && !sends.is_done(onward.send_step)) return nullptr;
+  const core::SegmentGrid grid(static_cast<std::uint32_t>(piece.size_bytes()), sends.segment_bytes);
+  onward.send_step = step;
+  onward.segment_bytes = sends.segment_bytes;
+  onward.words.assign(base::words_for_bits(grid.count()), 0);
+  onward.feed = {0, base::BitmapView(onward.words.data(), grid.count())};
+  onward.left.resize(grid.count());
+  for (std::uint32_t i = 0; i < grid.count(); ++i) onward.left[i] = grid.length(i);
+  return &onward;
+}
+
+// PROTOCOL 22.2.7: A member MAY send a segment of a turn as soon as every byte of it has arrived, and was added, in the
+//     turn before (6.5.11), unless that turn may lose.
+void RingAllReduce::pass_on(Onward& onward, std::uint64_t offset_bytes, std::uint64_t bytes) {
+  // The two neighbours' segments may have different lengths.
+  for (std::uint64_t at = offset_bytes; at < offset_bytes + bytes;) {
+    const auto segment = static_cast<std::uint32_t>(at / onward.segment_bytes);
+    const std::uint64_t end = std::min((segment + std::uint64_t{1}) * onward.segment_bytes, offset_bytes + bytes);
+    onward.left[segment] -= static_cast<std::uint32_t>(end - at);
+    if (onward.left[segment] == 0) onward.feed.add(segment);
+    at = end;
   }
+}
+
+void RingAllReduce::take_segment(void* context, std::uint64_t offset_bytes, std::span<const std::byte> payload) {
+  const Target& target = *static_cast<const Target*>(context);
+  const std::span<float> into(target.first + offset_bytes / sizeof(float), payload.size() / sizeof(float));
+  if (!target.is_sum) {
+    std::ranges::copy(payload, std::as_writable_bytes(into).begin());
+  } else if (target.scale == 1.0F) {
+    add_float32(into, payload.data());
+  } else {
+    // PROTOCOL 22.2.5: A mean MUST be the sum times 1 / n in float32, whatever was lost, multiplied where the last term
+    //     is added.
+    add_and_scale_float32(into, payload.data(), target.scale);
+  }
+  if (target.onward != nullptr) pass_on(*target.onward, offset_bytes, payload.size());
 }
 
 // A mean is divided where it is summed last; of a segment that never came there, what was there already.

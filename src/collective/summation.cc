@@ -40,7 +40,7 @@ void Summation::on_ready(TimeNs now, std::uint16_t from, const Ready& ready) {
   const auto found = by_key_.find({ready.key, ready.partition});
   if (found == by_key_.end()) return;
   Partition& partition = *partitions_[found->second];
-  // PROTOCOL 14.1.7: the service posts the receive then, and not before
+  // PROTOCOL 14.1.7: The service MUST post the receive then, and not before.
   if (from >= config_.workers || !partition.on_demand[from]) return;
   expect_push(now, partition, from);
 }
@@ -169,7 +169,7 @@ bool Summation::post_push(TimeNs now, Partition& partition, std::uint16_t worker
   request.tag = partition_tag(partition.shape.key, partition.shape.partition);
   request.data = std::as_writable_bytes(std::span(partition.sum));
   request.element = wire::ElementType::kFloat32;
-  // PROTOCOL 14.1.8: A push may lose up to the bound
+  // PROTOCOL 14.1.8: A push MAY lose up to the bound.
   request.loss_bound = partition.shape.loss_bound;
   request.place = &Summation::add_segment;
   request.place_context = &partition;
@@ -239,8 +239,8 @@ void Summation::on_completion(TimeNs now, const core::Completion& completion) {
   if (partition.failed_rank >= 0) return;
   if ((local & 1U) == 0) ++partition.arrived;
   // The result buffer must have left for every worker before it is written again.
-  // PROTOCOL 14.1.9: A round is summed when the push of every worker has completed and every result of the round before
-  //     has left
+  // PROTOCOL 14.1.9: A service MUST sum a round when the push of every worker has completed and every result of the
+  //     round before has left.
   if (partition.arrived == config_.workers && partition.sending == 0) finish_round(now, partition);
 }
 
@@ -252,8 +252,8 @@ void Summation::finish_round(TimeNs now, Partition& partition) {
     const std::size_t at = segment * segment_elements;
     const std::size_t n = std::min(segment_elements, sum.size() - std::min(at, sum.size()));
     const std::uint16_t contributors = partition.contributors[segment];
-    // PROTOCOL 14.1.9: A round is summed when the push of every worker has completed and every result of the round
-    //     before has left ...
+    // PROTOCOL 14.1.9: It divides each segment by the number of workers whose segment arrived (paper, appendix A), or
+    //     not at all if the average was not asked for.
     // Appendix A: the mean of what arrived. A segment that nobody's push brought is zero, as no gradient.
     const float scale = partition.shape.average && contributors > 0 ? 1.0F / static_cast<float>(contributors) : 1.0F;
     scale_and_clear(sum.subspan(at, n), result.subspan(at, n), scale);
@@ -278,7 +278,8 @@ void Summation::fail(TimeNs now, Partition& partition, std::uint16_t rank) {
       verbs_.cancel(now, operation(partition, worker, false), core::CompletionKind::kReceive);
     }
   }
-  // PROTOCOL 14.1.10: When a worker is gone no sum can be made ...
+  // PROTOCOL 14.1.10: When a worker is gone no sum can be made: the service MUST cancel the pushes that are still
+  //     coming, let the results on their way arrive, and then send aborted to every other worker.
   if (partition.sending == 0) announce_failure(partition);
 }
 

@@ -46,13 +46,13 @@ inline constexpr std::uint64_t kCollectiveTagBit = std::uint64_t{1} << 63;
 inline constexpr std::uint64_t kMaxKey = (std::uint64_t{1} << 40) - 1;
 inline constexpr std::uint32_t kMaxPartitions = 1U << 16;
 
-// PROTOCOL 14.1.3: A partition's pushes and results are transfers whose tag is 2^63 + key * 2^16 + partition ...
+// PROTOCOL 14.1.3: A partition's pushes and results MUST be transfers whose tag is 2^63 + key * 2^16 + partition.
 constexpr std::uint64_t partition_tag(std::uint64_t key, std::uint32_t partition) {
   return kCollectiveTagBit | (key << 16) | partition;
 }
 
-// PROTOCOL 22.1.3: The transfers of a collective from one member to another have the tag 2^63 + 2^62 + group * 2^16 +
-//     lane, where the lane is the sequence modulo 4 ...
+// PROTOCOL 22.1.3: The transfers of a collective from one member to another MUST have the tag 2^63 + 2^62 + group *
+//     2^16 + lane, where the lane is the sequence modulo 4.
 inline constexpr std::uint32_t kLanes = 4;
 constexpr std::uint64_t lane_tag(std::uint64_t group, std::uint32_t sequence) {
   return kCollectiveTagBit | (std::uint64_t{1} << 62) | (group << 16) | (sequence % kLanes);

@@ -13,7 +13,8 @@ namespace mlt::core {
 // To a peer whose way holds back by itself: more than memory moves, so that the pacer never waits.
 inline constexpr double kUncontrolledBytesPerSecond = 1e12;
 
-// PROTOCOL 17.1.1: Every queue and table MUST have a limit that is set before the first datagram ...
+// PROTOCOL 17.1.1: Every queue and table MUST have a limit that is set before the first datagram, and its address space
+//     with it.
 struct EndpointConfig {
   std::uint16_t rank = 0;
   std::uint16_t peers = 2;  // ranks in the job, this one included
@@ -32,7 +33,7 @@ struct EndpointConfig {
   std::uint32_t early_segments = 2'048;     // kept for receives that are not posted yet, over all peers
   std::uint32_t early_transfers = 2'048;    // that these may belong to
   std::uint32_t finished_log = 4'096;       // outcomes remembered for senders whose STOP was lost
-  std::uint32_t reply_queue = 4'096;   // answers waiting to be sent; a full queue drops one, and the probe asks again
+  std::uint32_t reply_queue = 4'096;  // replies waiting to be sent; a full queue drops one, and the sender probes again
   std::uint32_t packets_per_ack = 10;  // paper section 4.2.3
   std::uint32_t first_sequence = 1;    // of the first packet to a peer on each path; tests begin before the wrap. Not 0
   base::DurationNs operation_timeout_ns = 300 * base::kSecond;

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "core/probe_table.h"
 #include "core/receive_table.h"
 #include "core/send_table.h"
 
@@ -44,10 +45,10 @@ namespace mlt::core {
   X(backstop_messages_sent) /* control messages moved to the TCP connection */                                \
   X(backstop_messages_received)                                                                               \
   X(window_stalls)              /* a peer's window stayed full for a whole retransmission timeout */          \
-  X(rounds_lost)                /* more than half of a round had to be sent again, and the rate was halved */ \
+  X(rounds_lost)                /* more than half of a round had to be sent again; the rate may be halved  */ \
   X(segments_lost_within_bound) /* missing at completion, allowed by the caller */                            \
-  X(paths_gone_silent)          /* given up: nothing arrived on a path while its siblings delivered */        \
-  X(paths_heard_again)          /* of these: brought back by an answer */                                     \
+  X(paths_suspended)            /* given up: nothing arrived on a path while its siblings delivered */        \
+  X(paths_resumed)              /* of these: brought back by an answer */                                     \
   X(mtu_probes_sent)            /* padded probes, to find out whether a path carries full packets */          \
   X(mtu_probes_received)                                                                                      \
   X(mtu_replies_sent)                                                                                         \
@@ -68,7 +69,9 @@ namespace mlt::core {
   X(drop_bad_segment) /* not on the segment grid, or beyond the tensor */                                     \
   X(drop_mismatch)    /* size or element type differs from the posted operation */                            \
   MLT_SEND_EVENTS(X, wrong_state_send_)                                                                       \
-  MLT_RECEIVE_EVENTS(X, wrong_state_receive_)
+  MLT_RECEIVE_EVENTS(X, wrong_state_receive_)                                                                 \
+  MLT_PROBE_EVENTS(X, wrong_state_probe_)                                                                     \
+  MLT_WINDOW_EVENTS(X, wrong_state_window_)
 
 enum class Counter : std::size_t {
 #define MLT_X(name) k_##name,

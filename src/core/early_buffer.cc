@@ -53,8 +53,8 @@ void EarlyBuffer::unlink(EarlyTransfer& early) {
 }
 
 bool EarlyBuffer::has_room(std::uint16_t peer, EarlyKind kind) {
-  // PROTOCOL 7.3.6: What is remembered of a probe or an ABORT before its receive is posted has records of its own, as
-  //     many per peer as early transfers: asking never costs data its place.
+  // PROTOCOL 7.3.6: A receiver MUST remember a probe or an ABORT that comes before its receive is posted in records of
+  //     their own, as many per peer as early transfers: asking never costs data its place.
   PeerRecords& records = peers_[peer];
   return (kind == EarlyKind::kData ? records.of(kind).size : records.notes()) < transfers_per_peer_;
 }
@@ -106,13 +106,14 @@ EarlyTransfer* EarlyBuffer::find_or_insert_for_data(std::uint16_t peer, const wi
 bool EarlyBuffer::abort(std::uint16_t peer, const wire::TransferId& transfer) {
   EarlyTransfer* early = find(peer, transfer);
   // Whether or not there is room to remember the ABORT:
-  // PROTOCOL 8.1.3: and its early data forgotten
+  // PROTOCOL 8.1.3: A receiver remembers an ABORT of a transfer that is not posted yet, and forgets its early data: the
+  //     receive ends as cancelled when it is posted.
   if (early != nullptr) drop_segments(*early);
   if (early == nullptr || early->kind == EarlyKind::kData) {
     // Its own record was one for data: it needs one of the others now, like every note.
     if (early != nullptr) erase(*early);
-    List& asked = peers_[peer].of(EarlyKind::kProbed);
-    if (!has_room(peer, EarlyKind::kAborted) && asked.size > 0) erase(transfers_[asked.first]);
+    List& probed = peers_[peer].of(EarlyKind::kProbed);
+    if (!has_room(peer, EarlyKind::kAborted) && probed.size > 0) erase(transfers_[probed.first]);
     return insert(peer, transfer, EarlyKind::kAborted) != nullptr;
   }
   unlink(*early);
@@ -123,7 +124,8 @@ bool EarlyBuffer::abort(std::uint16_t peer, const wire::TransferId& transfer) {
 EarlyBuffer::Kept EarlyBuffer::keep(EarlyTransfer& early, const wire::DataHeader& header,
                                     std::span<const std::byte> payload) {
   std::uint32_t& chain = chain_of(index_of(early), header.offset_bytes);
-  // PROTOCOL 7.3.7: A segment that is kept already MUST NOT take room again ...
+  // PROTOCOL 7.3.7: A segment that is kept already MUST NOT take room again (duplicate_segments): the sender counts
+  //     what it sent, not what arrives.
   for (std::uint32_t at = chain; at != kNil; at = segments_[at].next_alike) {
     const EarlySegment& segment = segments_[at];
     if (segment.record == index_of(early) && segment.header.offset_bytes == header.offset_bytes &&

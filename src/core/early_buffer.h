@@ -2,7 +2,7 @@
 // counted, and the sender's probe recovers it. One peer cannot use up another's share; memory is touched as it is used.
 //
 // A record is of one kind: of a transfer that has sent data, of one that was only probed, or of one that its sender
-// gave up. The first kind has a share of its own, the other two have one together: asking never costs data its place.
+// gave up. The first kind has a share of its own, the other two have one together: probes never take space from data.
 #pragma once
 
 #include <array>
@@ -36,7 +36,7 @@ struct EarlyTransfer {
   std::uint16_t peer = 0;
   wire::TransferId transfer;
   std::uint32_t first_segment = kNil;
-  bool probed = false;                                // the sender has asked: answer as soon as the receive is posted
+  bool probed = false;                                // a probe arrived: reply as soon as the receive is posted
   bool segment_lost = false;                          // one of its segments was dropped here, for want of room
   wire::Probe probe;                                  // its newest probe, or one made from the end-of-round marker
   std::array<std::uint32_t, MLT_MAX_PATHS> newest{};  // sequence number that arrived on each path, kept or not; 0: none
@@ -54,13 +54,13 @@ class EarlyBuffer {
               std::uint16_t peers);
 
   EarlyTransfer* find(std::uint16_t peer, const wire::TransferId& transfer);
-  // Notes that a transfer was asked about. nullptr when this peer's share of notes is taken; what a peer may send
-  // blindly has records of its own, so that asking never costs data its place.
+  // Records a probe of a transfer. nullptr when this peer's share of notes is taken; what a peer may send
+  // blindly has records of its own, so that probes never take space from data.
   EarlyTransfer* find_or_insert(std::uint16_t peer, const wire::TransferId& transfer);
   // For data; nullptr when this peer sends more transfers blindly than it was promised room for.
   EarlyTransfer* find_or_insert_for_data(std::uint16_t peer, const wire::TransferId& transfer);
   // Notes that the sender gave a transfer up, and forgets its segments, even if there is no room for the note: false.
-  // A note that only says that somebody asked makes room.
+  // A record that holds only a probe is replaced.
   bool abort(std::uint16_t peer, const wire::TransferId& transfer);
 
   enum class Kept : std::uint8_t { kKept, kDuplicate, kNoRoom };

@@ -8,7 +8,7 @@ namespace mlt::core {
 
 Endpoint::Endpoint(const EndpointConfig& config)
     : shared_(config), arena_(config.bitmap_words), sender_(shared_, arena_), receiver_(shared_, arena_) {
-  // PROTOCOL 12.1.1: A job MUST configure the same number of paths, 1 to 16, at every rank; it is not negotiated.
+  // RECOVERY R2.1.1: A job MUST configure the same number of paths, 1 to 16, at every rank; it is not negotiated.
   MLT_CHECK(config.paths >= 1 && config.paths <= MLT_MAX_PATHS);
   MLT_CHECK(config.rank < config.peers);
   MLT_CHECK(config.first_sequence != 0);
@@ -59,9 +59,11 @@ bool Endpoint::identify(std::span<const std::byte> datagram, wire::Prefix& prefi
     count_drop(reason);
     return false;
   }
-  // PROTOCOL 4.1.4: Whose datagram it is MUST be judged by its cookie alone, never by the address that it comes from.
+  // PROTOCOL 4.1.4: An endpoint MUST identify the sender of a datagram by the cookie alone, never by the source
+  //     address.
   from = wire::cookie_rank(prefix.cookie);
-  // PROTOCOL 4.3.4: MUST refuse the datagram unless that connection is up and all 64 bits are its cookie
+  // PROTOCOL 4.3.4: It MUST drop the datagram unless that connection is up and all 64 bits are its cookie
+  //     (drop_bad_cookie).
   if (from >= shared_.config.peers || !shared_.peers[from].up || shared_.peers[from].local_cookie != prefix.cookie) {
     shared_.counters.add(Counter::k_drop_bad_cookie);
     // Perhaps of the next connection with it, of which this side does not know yet: remembered for 7.5.10.
@@ -83,7 +85,7 @@ void Endpoint::on_datagram(TimeNs now, std::span<const std::byte> datagram, base
   wire::DataHeader header;
   const wire::Prefix& prefix = header.prefix;
   std::uint16_t from = 0;
-  // PROTOCOL 4.3.5: a receiver MUST make it before it looks at anything that the table of 4.11 lists after it
+  // PROTOCOL 4.3.5: A receiver MUST make it before it looks at anything that the table of 4.11 lists after it.
   if (!identify(datagram, header.prefix, from)) return;
   if (prefix.type != wire::PacketType::kData) {
     return on_control_datagram(now, arrival_ns, from, datagram, prefix, ecn, false);
@@ -106,7 +108,7 @@ void Endpoint::on_control_datagram(TimeNs now, TimeNs arrival_ns, std::uint16_t 
       reason = wire::decode_ack(datagram, prefix, ack);
       if (reason != wire::DropReason::kNone) break;
       for (std::uint8_t i = 0; i < ack.other_count; ++i) {
-        // PROTOCOL 4.11.8: Every path that an ACK names MUST be one that is configured (drop_bad_path).
+        // PROTOCOL 4.11.8: A receiver MUST drop ACK if it names a path that is not configured (drop_bad_path).
         if (ack.others[i].path >= shared_.config.paths) return shared_.counters.add(Counter::k_drop_bad_path);
       }
       sender_.on_ack(now, arrival_ns, from, ack);
@@ -131,7 +133,7 @@ void Endpoint::on_control_datagram(TimeNs now, TimeNs arrival_ns, std::uint16_t 
       break;
     }
     case wire::PacketType::kAbort: {
-      // PROTOCOL 4.10.1: ABORT travels over the control connection only, as a backstop frame, because it is rare,
+      // PROTOCOL 4.10.1: ABORT MUST be sent over the control connection only, as a backstop frame, because it is rare,
       //     final, and must arrive.
       if (!by_control) break;  // it never comes as a datagram
       wire::Abort abort;
@@ -176,7 +178,8 @@ void Endpoint::bring_up(const PeerUp& up) {
   MLT_CHECK(wire::cookie_rank(up.local_cookie) == up.peer && wire::cookie_rank(up.remote_cookie) == config().rank);
   Peer& peer = shared_.peers[up.peer];
   MLT_CHECK(!peer.up);
-  // PROTOCOL 3.5.2: An endpoint MUST start a connection that comes up with fresh state for the peer ...
+  // PROTOCOL 3.5.2: An endpoint MUST start a connection that comes up with fresh state for the peer: sequence numbers,
+  //     rate, round trip and every tag's generations from zero.
   const bool refused = peer.refused;
   peer = Peer{};
   peer.refused_before_up = refused;
@@ -190,7 +193,8 @@ void Endpoint::bring_up(const PeerUp& up) {
   peer.early_transfers = up.early_transfers;
   peer.holds_back = up.holds_back;
   TimelyConfig timely = shared_.config.timely;
-  // PROTOCOL 23.3.2: The rate to such a peer is not controlled ...
+  // PROTOCOL 23.3.2: A sender MUST NOT control the rate to such a peer: a round trip tells how busy the processes are,
+  //     not a network.
   if (up.holds_back) timely.line_rate_bytes_per_second = kUncontrolledBytesPerSecond;
   peer.rate.emplace(timely);
   peer.spray = PathSpray(shared_.config.paths, shared_.config.first_sequence);
@@ -214,10 +218,11 @@ void Endpoint::on_control(TimeNs now, const ControlInput& input) {
     wire::Prefix prefix;
     std::uint16_t from = 0;
     if (!identify(message->bytes, prefix, from)) return;
-    // PROTOCOL 4.11.6: A message over TCP whose cookie is another rank's than the connection's MUST be refused
+    // PROTOCOL 4.11.6: A receiver MUST drop a message over TCP whose cookie is another rank's than the connection's
     //     (drop_bad_cookie).
     if (from != message->peer) return shared_.counters.add(Counter::k_drop_bad_cookie);
-    // PROTOCOL 9.1.4: A backstop message goes through the checks of 4.11 and is then taken like the datagram.
+    // PROTOCOL 9.1.4: A receiver MUST apply the checks of 4.11 to a backstop message, and then take it like the
+    //     datagram.
     on_control_datagram(now, now, from, message->bytes, prefix, base::Ecn::kNotEct, true);
   } else if (const auto* cancel = std::get_if<Cancel>(&input)) {
     cancel->kind == CompletionKind::kSend ? sender_.cancel(now, cancel->operation)
@@ -231,7 +236,8 @@ void Endpoint::on_timeout(TimeNs now) {
   release_polled();
   std::uint32_t slot = 0;
   const std::uint32_t peers = shared_.config.peers;
-  // PROTOCOL 16.1.1: Every wait MUST end ... An endpoint has one timer per send and per receive, and two per peer
+  // RECOVERY R3.1.1: Every wait MUST end: by what it waits for, or by one of these timers. An endpoint has one timer
+  //     per send and per receive, and two per peer
   while (shared_.timers.pop_due(now, slot)) {
     if (slot < peers) {
       sender_.on_peer_timer(now, static_cast<std::uint16_t>(slot));
@@ -245,11 +251,12 @@ void Endpoint::on_timeout(TimeNs now) {
   }
 }
 
-// Answers first, then questions, then data: what the other side waits for is small and urgent.
+// Replies first, then probes, then data: the peer waits for the first two, and they are small.
 bool Endpoint::poll_transmit(TimeNs now, const TransmitCapabilities& capabilities, Transmit& transmit) {
   release_polled();
-  // PROTOCOL 6.1.4: Answers leave before probes, and probes before data ...
-  return receiver_.fill_answer(now, transmit) || sender_.fill_probe(now, transmit) ||
+  // PROTOCOL 6.1.4: An endpoint MUST send answers before probes, and probes before data: what the other side waits for
+  //     is small and urgent.
+  return receiver_.fill_reply(now, transmit) || sender_.fill_probe(now, transmit) ||
          sender_.fill_mtu_probe(now, transmit) || sender_.fill_data(now, capabilities, transmit);
 }
 

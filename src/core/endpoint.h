@@ -45,7 +45,7 @@ class Endpoint {
 
   TimeNs next_timeout() const;
 
-  // Pure questions.
+  // Queries: nothing changes.
   const Counters& counters() const { return shared_.counters; }
   const EndpointConfig& config() const { return shared_.config; }
   // Segments of a tensor of `total_bytes` for this peer; 0 if the peer is not up. The length of SendRequest::tags.

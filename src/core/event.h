@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <span>
 
+#include "base/bitmap.h"
 #include "base/time.h"
 #include "core/priority.h"
 #include "wire/control.h"
@@ -28,7 +29,20 @@ enum class Fill : std::uint8_t {
 };
 
 // Writes the tags of `count` segments from `first` on into the memory behind SendRequest::tags.
-using JudgeFunction = void (*)(void* context, std::uint32_t first, std::uint32_t count);
+using ClassifyFunction = void (*)(void* context, std::uint32_t first, std::uint32_t count);
+
+// Segments of a send that have become ready to leave, and that the endpoint has not taken yet. Whoever prepares them
+// writes, on the endpoint's thread; the endpoint takes them whenever it is asked for packets.
+struct SendFeed {
+  std::uint32_t fresh_count = 0;
+  base::BitmapView fresh;  // a bit per segment of the send
+
+  // Once for every segment, from the time its bytes stay as they are.
+  void add(std::uint32_t segment) {
+    fresh.set(segment);
+    ++fresh_count;
+  }
+};
 
 struct SendRequest {
   OperationId operation = 0;
@@ -43,8 +57,11 @@ struct SendRequest {
   SegmentTag uniform_tag = SegmentTag::important(0);
   // With it the tags need not be there at the post: it is called for every segment once, in order, shortly before the
   // segment may leave. No segment is critical then: the first packet says whether any of them is.
-  JudgeFunction judge = nullptr;
-  void* judge_context = nullptr;
+  ClassifyFunction classify = nullptr;
+  void* classify_context = nullptr;
+  // With it a segment leaves only once it was added there; it lives as long as the request's other memory. Not together
+  // with `classify`.
+  SendFeed* feed = nullptr;
   DurationNs timeout_ns = 0;  // 0: the endpoint's default
 };
 
@@ -72,7 +89,7 @@ enum class PostStatus : std::uint8_t {
   kPeerNotConnected,   // no hello yet, or the peer said goodbye or failed
   kTooLarge,           // more than 4 GiB - 1: split the tensor
   kBadElementCount,    // size is not a multiple of the element size
-  kBadTagCount,        // `tags` has another length than the tensor has segments
+  kBadTagCount,        // `tags` or `feed` has another length than the tensor has segments
   kBadLossBound,       // outside [0, 1), or not a number
   kLossyInteger,       // a loss bound above 0 on a type that is not floating point
   kTooManyOperations,  // every slot is taken: poll completions, then post again

@@ -153,8 +153,8 @@ MagnitudeTagger::MagnitudeTagger(std::span<const std::byte> data, wire::ElementT
       seed_(seed),
       groups_(group_count(grid.segment_bytes())),
       part_(grid.segment_bytes() / std::max<std::size_t>(1, groups_)),
-      // PROTOCOL 13.1.5: Types that are not floating point, and segments with values that are not numbers, are
-      //     important.
+      // PROTOCOL 13.1.5: The default priority function MUST call a segment important if its type is not floating point,
+      //     or if it holds values that are not numbers.
       all_important_(!wire::is_floating_point(element) || grid.count() < 2),
       threshold_(all_important_ ? 0 : sampled_median(data, element, seed) * kRounding),
       tags_(tags) {
@@ -184,8 +184,8 @@ void MagnitudeTagger::tag_as(std::uint32_t first, std::uint32_t count) const {
         sum += magnitude<kElement>(data_.data() + grid_.offset(segment) + at);
       }
     }
-    // PROTOCOL 13.1.4: important if the mean magnitude of its elements is not below the median magnitude of the
-    //     tensor's
+    // PROTOCOL 13.1.4: The default priority function MUST call a segment important if the mean magnitude of its
+    //     elements is not below the median magnitude of the tensor's.
     // Written so that a mean that is not a number counts as important.
     tags_[segment] = sum < threshold_ * static_cast<float>(samples) ? other_ : important_;
   }

@@ -3,7 +3,7 @@
 // Paper section 4.2.2 ("mean value" there is magnitude: a signed mean would cancel, DESIGN.md section 5). The median
 // comes first, from a few thousand elements; a segment is judged just before it may leave, so that nothing waits for
 // the whole tensor's judgement, and what judging reads is in the caches when it is sent. The endpoint never looks at
-// values: it calls judge() through SendRequest::judge.
+// values: it calls classify() through SendRequest::classify.
 #pragma once
 
 #include <cstddef>
@@ -44,8 +44,8 @@ class MagnitudeTagger {
 
   // Tags `count` segments from `first` on, and fetches the memory that those behind them need.
   void tag(std::uint32_t first, std::uint32_t count) const;
-  // The same of the MagnitudeTagger at `tagger`, as SendRequest::judge wants it.
-  static void judge(void* tagger, std::uint32_t first, std::uint32_t count) {
+  // The same of the MagnitudeTagger at `tagger`, as SendRequest::classify wants it.
+  static void classify(void* tagger, std::uint32_t first, std::uint32_t count) {
     static_cast<const MagnitudeTagger*>(tagger)->tag(first, count);
   }
 

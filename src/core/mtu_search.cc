@@ -8,8 +8,8 @@ namespace mlt::core {
 MtuSearch::MtuSearch(std::uint32_t full_bytes) : full_bytes_(std::min(full_bytes, kLongestProbeBytes)) {}
 
 bool MtuSearch::is_due(base::TimeNs now, std::uint32_t bytes) const {
-  // PROTOCOL 12.6.1: A sender SHOULD check a path that has lost a packet, when it sends there one of more than 544
-  //     bytes ...
+  // RECOVERY R2.6.1: A sender SHOULD check a path that has lost a packet, when it sends there one of more than 544
+  //     bytes, header included. It MUST NOT check a path again within 200 ms.
   if (running_ || bytes <= kAlwaysCarriedBytes || full_bytes_ <= kAlwaysCarriedBytes) return false;
   return (suspect_ || limit_bytes_ != 0) && now >= not_before_ns_;
 }
@@ -39,8 +39,8 @@ void MtuSearch::begin_pair() {
   timeout_ns_ = base::kNever;
 }
 
-// PROTOCOL 12.6.4: A pair follows the one before after 20 ms, or 10 ms once the full size has failed, or after twice
-//     the round trip of the newest reply if that is longer ...
+// RECOVERY R2.6.4: A pair MUST follow the one before after 20 ms, or 10 ms once the full size has failed, or after
+//     twice the round trip of the newest reply if that is longer.
 base::DurationNs MtuSearch::pair_ns() const {
   const base::DurationNs once = std::max(is_search() ? kSearchPairNs : kCheckPairNs, 2 * rtt_ns_);
   const std::uint32_t doublings = silent_pairs_ - std::min(silent_pairs_, kPatientPairs);
@@ -49,7 +49,7 @@ base::DurationNs MtuSearch::pair_ns() const {
 
 std::uint32_t MtuSearch::next_probe(base::TimeNs now) {
   if (unsent_ == 0) return 0;
-  // PROTOCOL 12.6.2: A check MUST send pairs: an MTU_PROBE of the size in question, and behind it on the same path one
+  // RECOVERY R2.6.2: A check MUST send pairs: an MTU_PROBE of the size in question, and behind it on the same path one
   //     of 24 bytes.
   if (--unsent_ == 1) return size_;
   short_sent_at_ = static_cast<std::uint32_t>(now);
@@ -65,7 +65,7 @@ MtuSearch::Outcome MtuSearch::on_reply(base::TimeNs now, std::uint32_t timestamp
     if (unsent_ == 0 && timestamp_ns == short_sent_at_) short_answered_ = true;
     return Outcome::kNone;
   }
-  // PROTOCOL 12.6.3: One answer to an MTU_PROBE proves that its size passes.
+  // RECOVERY R2.6.3: A sender MUST take one answer to an MTU_PROBE as proof that its size passes.
   if (bytes == full_bytes_) return end(now, Outcome::kFits);
   passes_ = std::max(passes_, bytes);
   if (bytes >= too_long_) too_long_ = full_bytes_;  // a late answer to a size that was taken for too long
@@ -81,7 +81,8 @@ void MtuSearch::put_off(base::TimeNs now) {
 
 // One size is decided: on to the next, or the end.
 MtuSearch::Outcome MtuSearch::next_size(base::TimeNs now) {
-  // PROTOCOL 12.6.5: the largest size that passes MUST be searched in steps of 8 bytes, from 544 bytes on ...
+  // RECOVERY R2.6.5: Once the full size has failed, a sender MUST search the largest size that passes in steps of 8
+  //     bytes, from 544 bytes on.
   if (too_long_ - passes_ <= kStepBytes) return end(now, Outcome::kLimited);
   const std::uint32_t steps = (too_long_ - passes_) / kStepBytes;
   begin_size(passes_ + std::max(1U, steps / 2) * kStepBytes);
@@ -90,15 +91,15 @@ MtuSearch::Outcome MtuSearch::next_size(base::TimeNs now) {
 
 MtuSearch::Outcome MtuSearch::on_timeout(base::TimeNs now, std::uint64_t reported) {
   if (!running_ || now < timeout_ns_) return Outcome::kNone;
-  // PROTOCOL 12.6.3: So does, for the full size, a report of more packets of the path than were in flight when the
-  //     check began and shorter ones that were sent since: a full packet of data has arrived.
+  // RECOVERY R2.6.3: For the full size it MUST take as proof, too, a report of more packets of the path than were in
+  //     flight when the check began and shorter ones that were sent since: a full packet of data has arrived.
   if (reported > reported_before_ + short_packets_) return end(now, Outcome::kFits);
   ++pairs_;
   if (short_answered_) {
     silent_pairs_ = 0;
   } else {
     ++short_lost_;
-    // PROTOCOL 12.6.4: after eight in a row without any answer the check is put off
+    // RECOVERY R2.6.4: After eight in a row without any answer a sender MUST put the check off.
     if (++silent_pairs_ == kMaxSilentPairs) {
       put_off(now);
       return Outcome::kNone;
@@ -112,8 +113,9 @@ MtuSearch::Outcome MtuSearch::on_timeout(base::TimeNs now, std::uint64_t reporte
   return next_size(now);
 }
 
-// PROTOCOL 12.6.3: A size is too long only after n pairs without an answer to a long probe, n being 10 at least, or 4
-//     once the full size has failed, and if ((short ones unanswered + 1) / (n + 2))^n is 10^-9 at most, or 10^-3.
+// RECOVERY R2.6.3: It MUST NOT take a size as too long before n pairs without an answer to a long probe, n being 10 at
+//     least, or 4 once the full size has failed, and only if ((short ones unanswered + 1) / (n + 2))^n is 10^-9 at
+//     most, or 10^-3.
 bool MtuSearch::is_too_long() const {
   if (!short_answered_ || pairs_ < (is_search() ? kSearchPairs : kCheckPairs)) return false;
   const double lost = (short_lost_ + 1.0) / (pairs_ + 2.0);
@@ -124,7 +126,7 @@ MtuSearch::Outcome MtuSearch::end(base::TimeNs now, Outcome outcome) {
   running_ = false;
   unsent_ = 0;
   timeout_ns_ = base::kNever;
-  // PROTOCOL 12.6.1: but no path again within 200 ms
+  // RECOVERY R2.6.1: It MUST NOT check a path again within 200 ms.
   not_before_ns_ = base::after(now, kCheckAgainNs);
   if (outcome == Outcome::kFits) {
     limit_bytes_ = 0;
@@ -134,7 +136,8 @@ MtuSearch::Outcome MtuSearch::end(base::TimeNs now, Outcome outcome) {
     limit_bytes_ = passes_;
     raise_wait_ns_ = std::clamp(2 * raise_wait_ns_, kRaiseNs, kMaxRaiseNs);
   }
-  // PROTOCOL 12.6.7: is checked again after 1 s, and after twice as long each time, up to 64 s
+  // RECOVERY R2.6.7: A sender MUST check a path that carries no data because of its limit again after 1 s, and after
+  //     twice as long each time, up to 64 s.
   raise_at_ns_ = base::after(now, raise_wait_ns_);
   return outcome;
 }

@@ -22,11 +22,12 @@ class Pacer {
   base::TimeNs next_ns() const { return next_ns_; }
   bool may_send(base::TimeNs now) const { return now >= next_ns_; }
 
-  // PROTOCOL 11.3.2: A sender that comes late is given back at most 200 us of unused time, or that of 7,500 bytes if
-  //     it is more ...
+  // RECOVERY R1.3.2: A sender that is late MUST take back its unused time, but at most 200 us of it, or that of 7,500
+  //     bytes if it is more, so that the mean rate holds and no burst grows.
   void on_sent(base::TimeNs now, std::uint64_t bytes, double rate_bytes_per_second) {
     const base::DurationNs credit_ns = std::max(kCreditNs, base::serialisation_ns(kCreditBytes, rate_bytes_per_second));
-    // PROTOCOL 11.3.1: After a run of n bytes the next may leave n / rate later, over all transfers to the peer.
+    // RECOVERY R1.3.1: After a run of n bytes the next MUST NOT leave before n / rate later, over all transfers to the
+    //     peer, but for the credit of R1.3.2.
     next_ns_ = std::max(next_ns_, now - credit_ns) + base::serialisation_ns(bytes, rate_bytes_per_second);
   }
 

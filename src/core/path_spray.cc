@@ -26,18 +26,18 @@ void PathSpray::set_narrow(std::uint8_t path, bool narrow) {
 
 std::uint8_t PathSpray::choose(base::TimeNs now, std::uint32_t& limit) {
   if (paths_ == 1) return 0;
-  // PROTOCOL 12.3.4: If all paths are silent, all are used.
+  // RECOVERY R2.3.4: If all paths are silent, a sender MUST use all.
   const bool heard = any_heard();  // if none is, each is as good as the other
   const bool wide = any_wide();
   std::uint8_t best = paths_;
   for (std::uint8_t path = 0; path < paths_; ++path) {
     PathOut& out = paths_out_[path];
-    // PROTOCOL 12.6.6: A path with a limit carries no data as long as another path to the peer has none.
+    // RECOVERY R2.6.6: A path with a limit MUST NOT carry data as long as another path to the peer has none.
     if (wide && out.narrow) continue;
     if (heard && out.silent) {
       if (now < out.silent_probe_ns) continue;
-      // PROTOCOL 12.3.3: A silent path carries nothing but one packet after 20 ms, and after twice as long each time,
-      //     up to 640 ms ...
+      // RECOVERY R2.3.3: A silent path MUST carry nothing but one packet after 20 ms, and after twice as long each
+      //     time, up to 640 ms.
       out.silent_probe_ns = base::after(now, out.silent_wait_ns);
       out.silent_wait_ns = std::min(2 * out.silent_wait_ns, kMaxSilentProbeNs);
       limit = 1;
@@ -65,7 +65,8 @@ void PathSpray::sent(base::TimeNs now, std::uint8_t path, std::uint32_t packets)
     if (heard && paths_out_[other].silent) continue;
     if (wide && paths_out_[other].narrow) continue;
     const std::int64_t weight = paths_out_[other].weight;
-    // PROTOCOL 12.2.1: Runs are spread by a smooth weighted round robin that counts packets ...
+    // RECOVERY R2.2.1: A sender SHOULD spread runs by a smooth weighted round robin that counts packets: with every
+    //     packet each path is owed its weight, and the path that is owed most is next.
     paths_out_[other].credit += weight * packets;
     total += weight;
   }
@@ -75,8 +76,8 @@ void PathSpray::sent(base::TimeNs now, std::uint8_t path, std::uint32_t packets)
 std::uint64_t PathSpray::packets_in_flight() const {
   std::uint64_t packets = 0;
   for (std::uint8_t path = 0; path < paths_; ++path) {
-    // PROTOCOL 6.3.1: Bytes in flight to a peer are, over its paths, the packets sent after the highest one
-    //     acknowledged or given up (12.3), each counted as a full one.
+    // PROTOCOL 6.3.1: A sender MUST count as in flight to a peer, over its paths, the packets sent after the highest
+    //     one acknowledged or given up (R2.3), each counted as a full one.
     packets += packets_between(paths_out_[path].resolved, paths_out_[path].last_sequence);
   }
   return packets;
@@ -84,9 +85,9 @@ std::uint64_t PathSpray::packets_in_flight() const {
 
 void PathSpray::try_another_control_path(base::TimeNs now) {
   PathOut& failed = paths_out_[control_path_];
-  failed.question_rtt_ns = 0;
-  failed.no_question_wait_ns = std::clamp(2 * failed.no_question_wait_ns, kNoQuestionNs, kMaxNoQuestionNs);
-  failed.no_question_before_ns = base::after(now, failed.no_question_wait_ns);
+  failed.probe_rtt_ns = 0;
+  failed.probe_backoff_ns = std::clamp(2 * failed.probe_backoff_ns, kProbeBackoffNs, kMaxProbeBackoffNs);
+  failed.probe_backoff_until_ns = base::after(now, failed.probe_backoff_ns);
   const bool heard = any_heard();
   for (std::uint8_t step = 1; step <= paths_; ++step) {
     const auto path = static_cast<std::uint8_t>((control_path_ + step) % paths_);
@@ -96,12 +97,12 @@ void PathSpray::try_another_control_path(base::TimeNs now) {
   }
 }
 
-void PathSpray::on_question_answered(std::uint32_t answer_path, base::DurationNs rtt_ns) {
-  if (answer_path >= paths_) return;
-  PathOut& out = paths_out_[answer_path];
-  out.question_rtt_ns = out.question_rtt_ns == 0 ? rtt_ns : out.question_rtt_ns + (rtt_ns - out.question_rtt_ns) / 4;
-  out.no_question_before_ns = out.no_question_wait_ns = 0;
-  base_question_ns_ = base_question_ns_ == 0 ? rtt_ns : std::min(base_question_ns_, rtt_ns);
+void PathSpray::on_probe_reply(std::uint32_t reply_path, base::DurationNs rtt_ns) {
+  if (reply_path >= paths_) return;
+  PathOut& out = paths_out_[reply_path];
+  out.probe_rtt_ns = out.probe_rtt_ns == 0 ? rtt_ns : out.probe_rtt_ns + (rtt_ns - out.probe_rtt_ns) / 4;
+  out.probe_backoff_until_ns = out.probe_backoff_ns = 0;
+  base_probe_rtt_ns_ = base_probe_rtt_ns_ == 0 ? rtt_ns : std::min(base_probe_rtt_ns_, rtt_ns);
 }
 
 // ---- what the receiver says ----------------------------------------------------------------------------------------
@@ -113,8 +114,8 @@ void PathSpray::count_loss(PathOut& out, std::int64_t packets, std::int64_t lost
     const double gain = std::min(1.0, static_cast<double>(packets) * out.loss_gain);
     out.loss += gain * (static_cast<double>(lost) / static_cast<double>(packets) - out.loss);
   }
-  // PROTOCOL 12.2.2: and zero once it is below 10^-6
-  out.loss = out.loss < kLeastLoss ? 0.0 : std::min(out.loss, 1.0);
+  // RECOVERY R2.2.2: It is zero once it is below 10^-6, some 4,000 packets after a single loss at the latest.
+  out.loss = out.loss < kMinLoss ? 0.0 : std::min(out.loss, 1.0);
 }
 
 // The next checkpoint, once the last one has passed.
@@ -132,7 +133,7 @@ bool PathSpray::on_block(std::uint8_t path, const wire::AckBlock& block, base::T
   out.packets_reported += arrived;
   delivered_packets_ += arrived;
   std::uint32_t packets = 0;
-  // PROTOCOL 6.3.4: The highest sequence number of an acknowledgement block resolves everything up to it ...
+  // PROTOCOL 6.3.4: The highest sequence number of an acknowledgement block resolves everything up to it.
   // Never trust a number beyond what was sent, and take 0 for what it says: nothing came yet.
   if (block.highest_sequence != 0 && is_after(block.highest_sequence, out.resolved) &&
       !is_after(block.highest_sequence, out.last_sequence)) {
@@ -141,7 +142,8 @@ bool PathSpray::on_block(std::uint8_t path, const wire::AckBlock& block, base::T
     set_checkpoint(out);
   }
   if (packets > 0 || arrived > 0) {
-    // PROTOCOL 12.2.2: Of the packets that an acknowledgement block tells of, those that did not arrive are lost ...
+    // RECOVERY R2.2.2: A sender SHOULD take as lost the packets that an acknowledgement block covers and that did not
+    //     arrive: sent up to its highest sequence number, less received.
     // Below 0 if packets came after all that were counted as lost: overtaken, or given up too early.
     count_loss(out, packets, std::int64_t{packets} - std::int64_t{arrived});
     if (packets > arrived) lossy_paths_ |= 1U << path;
@@ -157,7 +159,7 @@ void PathSpray::hear(PathOut& out) {
   out.silent = false;
   out.loss = std::min(out.loss, kRevivedLoss);
   out.credit = 0;
-  ++changes_.heard_again;
+  ++changes_.resumed;
 }
 
 void PathSpray::give_up(PathOut& out, std::uint32_t until) {
@@ -172,13 +174,13 @@ void PathSpray::give_up(PathOut& out, std::uint32_t until) {
   lossy_paths_ |= 1U << (&out - paths_out_.data());
   out.resolved = until;
   set_checkpoint(out);
-  // PROTOCOL 12.3.2: A path is silent when four packets at least, on two occasions at least, were given up on it while
-  //     its siblings delivered, and nothing arrived on it between (paths_gone_silent).
+  // RECOVERY R2.3.2: A sender MUST treat a path as silent when four packets at least, on two occasions at least, were
+  //     given up on it while its siblings delivered, and nothing arrived on it between (paths_suspended).
   if (out.silent || paths_ == 1 || out.silent_packets < kSilentPackets || out.silent_times < 2) return;
   out.silent = true;
   out.silent_wait_ns = kSilentProbeNs;
   out.silent_probe_ns = base::after(out.last_sent_ns, kSilentProbeNs);
-  ++changes_.went_silent;
+  ++changes_.suspended;
 }
 
 void PathSpray::give_up_all() {
@@ -204,8 +206,8 @@ bool PathSpray::after_report(base::TimeNs now) {
     if (!is_after(out.checkpoint, out.resolved)) continue;
     const bool known = out.rtt.smoothed_ns() > 0;
     const base::DurationNs slower = std::max<base::DurationNs>(0, out.rtt.smoothed_ns() - best);
-    // PROTOCOL 12.3.1: Packets in flight on a path MUST be given up once a packet is known to have arrived that left
-    //     more than the path's lateness after them: they leave the window and count as lost ...
+    // RECOVERY R2.3.1: A sender MUST give up packets in flight on a path once a packet is known to have arrived that
+    //     left more than the path's lateness after them: they leave the window and count as lost.
     const base::DurationNs lateness = known ? slower + 4 * out.rtt.variation_ns() + kLatenessNs : kUnknownLatenessNs;
     if (newest_arrived_ns_ <= base::after(out.checkpoint_ns, lateness)) continue;
     give_up(out, out.checkpoint);
@@ -221,43 +223,44 @@ void PathSpray::renew_weights(base::DurationNs best_rtt_ns) {
   for (std::uint8_t path = 0; path < paths_; ++path) {
     if (!paths_out_[path].silent) best_loss = std::min(best_loss, paths_out_[path].loss);
   }
-  // PROTOCOL 12.2.4: Tolerated is the loss of the best path plus the larger of half of it and 0.5 %, and twice the
-  //     delay of the best path plus 50 us. What all paths suffer alike is congestion, and changes no weight.
+  // RECOVERY R2.2.4: A sender SHOULD tolerate the loss of the best path plus the larger of half of it and 0.5 %, and
+  //     twice the delay of the best path plus 50 us. What all paths have in common is congestion, and changes no
+  //     weight.
   const double tolerated_loss = best_loss + std::max(best_loss / 2, kLossMargin);
   const double tolerated_rtt = static_cast<double>(2 * best_rtt_ns + kDelayMarginNs);
-  most_weight_ = 0;
+  max_weight_ = 0;
   for (std::uint8_t path = 0; path < paths_; ++path) {
     PathOut& out = paths_out_[path];
     double share = 1.0;
     if (out.loss > tolerated_loss) share = kHalvingLoss / (kHalvingLoss + out.loss - tolerated_loss);
     const auto rtt = static_cast<double>(out.rtt.smoothed_ns());
     if (rtt > tolerated_rtt) share *= tolerated_rtt * tolerated_rtt / (rtt * rtt);
-    // PROTOCOL 12.2.3: A weight is 1,024 for a path as good as its best sibling ...
-    const auto weight = std::max(kLeastWeight, static_cast<std::uint32_t>(share * kFullWeight));
+    // RECOVERY R2.2.3: A weight SHOULD be 1,024 for a path as good as its best sibling.
+    const auto weight = std::max(kMinWeight, static_cast<std::uint32_t>(share * kFullWeight));
     if (weight != out.weight) {
       out.weight = weight;
       out.loss_gain = 1 / (kLossHorizon * std::sqrt(static_cast<double>(weight) / kFullWeight));
     }
-    if (!out.silent) most_weight_ = std::max(most_weight_, weight);
+    if (!out.silent) max_weight_ = std::max(max_weight_, weight);
   }
 }
 
-bool PathSpray::is_typical(const PathOut& out) const { return !out.silent && 2 * out.weight >= most_weight_; }
+bool PathSpray::is_typical(const PathOut& out) const { return !out.silent && 2 * out.weight >= max_weight_; }
 
-// Stays where it is as long as that is good enough; else goes where the data is quickest, but not where questions are
-// known to take long.
+// Stays where it is as long as that is good enough; else goes where the data is quickest, but not where replies to
+// probes are known to take long.
 void PathSpray::renew_control_path(base::TimeNs now) {
-  const auto usable = [&](const PathOut& out) { return is_typical(out) && now >= out.no_question_before_ns; };
+  const auto usable = [&](const PathOut& out) { return is_typical(out) && now >= out.probe_backoff_until_ns; };
   const auto quick = [&](const PathOut& out) {
-    return out.question_rtt_ns <= 2 * base_question_ns_ + kDelayMarginNs;  // or not known
+    return out.probe_rtt_ns <= 2 * base_probe_rtt_ns_ + kDelayMarginNs;  // or not known
   };
-  // PROTOCOL 12.4.1: Probes take the control path: one that works and is quick, as the sender knows from data and from
-  //     answers.
+  // RECOVERY R2.4.1: Probes, but for trailing ones (4.7.5), MUST take the control path: one that works and is quick, as
+  //     the sender knows from data and from answers.
   if (usable(paths_out_[control_path_]) && quick(paths_out_[control_path_])) return;
   std::uint8_t best = paths_;
   const auto is_better = [&](const PathOut& a, const PathOut& b) {
     if (quick(a) != quick(b)) return quick(a);
-    if (!quick(a)) return a.question_rtt_ns < b.question_rtt_ns;
+    if (!quick(a)) return a.probe_rtt_ns < b.probe_rtt_ns;
     return a.rtt.smoothed_ns() < b.rtt.smoothed_ns();
   };
   for (std::uint8_t path = 0; path < paths_; ++path) {
@@ -267,16 +270,17 @@ void PathSpray::renew_control_path(base::TimeNs now) {
   if (best < paths_) control_path_ = best;
 }
 
-base::DurationNs PathSpray::on_sample(std::uint8_t path, std::uint32_t answer_path, base::DurationNs rtt_ns) {
+base::DurationNs PathSpray::on_sample(std::uint8_t path, std::uint32_t reply_path, base::DurationNs rtt_ns) {
   PathOut& out = paths_out_[path];
   if (paths_ == 1) {
     out.rtt.on_sample(rtt_ns);
     return rtt_ns;
   }
-  // PROTOCOL 12.5.3: Only samples whose answers took the same path back are compared ...
-  if (answer_path != answers_over_) {
-    if (answer_path != control_path_) return 0;  // of before, or by another way
-    answers_over_ = answer_path;
+  // RECOVERY R2.5.3: A sender MUST compare only samples whose answers took the same path back: with a new control path
+  //     the measurements of all paths start anew.
+  if (reply_path != reply_path_) {
+    if (reply_path != control_path_) return 0;  // of before, or by another way
+    reply_path_ = reply_path;
     for (PathOut& each : paths_out_) each.rtt = RttEstimator{};
   }
   out.rtt.on_sample(rtt_ns);
@@ -288,10 +292,11 @@ base::DurationNs PathSpray::on_sample(std::uint8_t path, std::uint32_t answer_pa
     const PathOut& sibling = paths_out_[other];
     if (sibling.rtt.smoothed_ns() > 0 && is_typical(sibling)) shortest = std::min(shortest, queue_ns(sibling));
   }
-  // PROTOCOL 12.5.2: A path that is silent, has less than half of the largest weight, or a queue of more than twice the
-  //     shortest and 50 us, gives the rate controller no samples: one slow path must not slow the others.
+  // RECOVERY R2.5.2: A path that is silent, has less than half of the largest weight, or a queue of more than twice the
+  //     shortest and 50 us, MUST NOT give the rate controller samples: one slow path must not slow the others.
   if (queue_ns(out) > 2 * shortest + kDelayMarginNs) return 0;
-  // PROTOCOL 12.5.1: A path's constant extra delay is taken off its samples before the rate controller sees them.
+  // RECOVERY R2.5.1: A sender MUST subtract a path's constant extra delay from its samples before the rate controller
+  //     gets them.
   return base_rtt_ns_ + (rtt_ns - out.rtt.min_ns());
 }
 

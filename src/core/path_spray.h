@@ -47,7 +47,7 @@ constexpr std::uint32_t packets_between(std::uint32_t from, std::uint32_t to) {
   return to - from - (to < from ? 1 : 0);
 }
 
-// What may be asked about one path to a peer.
+// The state of one path to a peer, for callers.
 struct PathView {
   std::uint64_t packets_sent = 0;
   std::uint64_t packets_reported = 0;  // arrived, by the receiver's account; repetitions count
@@ -62,13 +62,13 @@ struct PathView {
 class PathSpray {
  public:
   static constexpr std::uint32_t kFullWeight = 1'024;
-  static constexpr std::uint32_t kLeastWeight = kFullWeight / 32;
-  static constexpr double kLossHorizon = 512;     // packets
-  static constexpr double kLeastLoss = 0.000001;  // less is none: 3,900 packets after a single loss
-  static constexpr double kCongestedLoss = 0.1;   // more is a queue that overflows
-  static constexpr double kRevivedLoss = 0.05;  // what a path is thought to lose when it was silent and is heard again
-  static constexpr double kHalvingLoss = 0.01;  // excess loss that halves the weight
-  static constexpr double kLossMargin = 0.005;  // below it, and below half the best sibling's, a difference is noise
+  static constexpr std::uint32_t kMinWeight = kFullWeight / 32;
+  static constexpr double kLossHorizon = 512;    // packets
+  static constexpr double kMinLoss = 0.000001;   // less is none: 3,900 packets after a single loss
+  static constexpr double kCongestedLoss = 0.1;  // more is a queue that overflows
+  static constexpr double kRevivedLoss = 0.05;   // what a path is thought to lose when it was silent and is heard again
+  static constexpr double kHalvingLoss = 0.01;   // excess loss that halves the weight
+  static constexpr double kLossMargin = 0.005;   // below it, and below half the best sibling's, a difference is noise
   static constexpr std::uint32_t kSilentPackets = 4;  // given up in a row, on two occasions at least
   static constexpr base::DurationNs kSilentProbeNs = 20 * base::kMillisecond;  // doubles up to
   static constexpr base::DurationNs kMaxSilentProbeNs = 640 * base::kMillisecond;
@@ -77,9 +77,9 @@ class PathSpray {
   static constexpr base::DurationNs kUnknownLatenessNs = 5 * base::kMillisecond;  // without a measurement
   // A delay below twice the best sibling's and this is tolerated: a few runs' length on a 10 Gbit/s path.
   static constexpr base::DurationNs kDelayMarginNs = 50 * base::kMicrosecond;
-  // For how long no further question takes a path on which one stayed unanswered; doubles up to
-  static constexpr base::DurationNs kNoQuestionNs = 100 * base::kMillisecond;
-  static constexpr base::DurationNs kMaxNoQuestionNs = 3'200 * base::kMillisecond;
+  // Time without probes on a path after an unanswered one; doubles up to
+  static constexpr base::DurationNs kProbeBackoffNs = 100 * base::kMillisecond;
+  static constexpr base::DurationNs kMaxProbeBackoffNs = 3'200 * base::kMillisecond;
 
   PathSpray() = default;  // one path
   // `first_sequence`: of the first packet on each path; not 0.
@@ -94,7 +94,7 @@ class PathSpray {
   // The sequence number of a packet that leaves on `path` now; sent() closes its run of `packets`.
   std::uint32_t next_sequence(std::uint8_t path) {
     std::uint32_t& last = paths_out_[path].last_sequence;
-    // PROTOCOL 4.4.4: after 2^32 - 1 comes 1: no packet has the number 0, which says "none"
+    // PROTOCOL 4.4.4: After 2^32 - 1 comes 1: no packet has the number 0, which means "none".
     if (++last == 0) last = 1;
     return last;
   }
@@ -104,11 +104,11 @@ class PathSpray {
   // Nothing but a packet now and then goes there: the path is silent, and there is another that is not.
   bool is_given_up(std::uint8_t path) const { return paths_out_[path].silent && any_heard(); }
 
-  // The path that questions take, and that their answers take back: healthy, quick both ways, and another one after
-  // each question that stayed unanswered.
+  // The path of probes and of their replies: not silent, with short delay in both directions, and another one after
+  // each unanswered probe.
   std::uint8_t control_path() const { return control_path_; }
   void try_another_control_path(base::TimeNs now);
-  void on_question_answered(std::uint32_t answer_path, base::DurationNs rtt_ns);
+  void on_probe_reply(std::uint32_t reply_path, base::DurationNs rtt_ns);
   // One of its last few thousand packets was lost, and no more than errors explain.
   bool loses_some(std::uint8_t path) const {
     const double loss = paths_out_[path].loss;
@@ -123,10 +123,10 @@ class PathSpray {
   // True if it tells of packets that were in flight. `sent_ns`: when the newest packet it echoes left; kNever if the
   // echo is not fresh. Call after_report() once all blocks of a datagram were taken.
   bool on_block(std::uint8_t path, const wire::AckBlock& block, base::TimeNs sent_ns);
-  // A round-trip sample of a packet that went over `path` and of its answer, which came back over `answer_path`.
+  // A round-trip sample of a packet that went over `path` and of its answer, which came back over `reply_path`.
   // Returns what the peer's rate controller may see of it; 0: nothing.
-  base::DurationNs on_sample(std::uint8_t path, std::uint32_t answer_path, base::DurationNs rtt_ns);
-  // Packets that reports told of since this was last asked.
+  base::DurationNs on_sample(std::uint8_t path, std::uint32_t reply_path, base::DurationNs rtt_ns);
+  // Packets reported as arrived since the last call.
   std::uint64_t take_delivered_packets() { return std::exchange(delivered_packets_, 0); }
   // Gives up what must have arrived by now if its path worked; true if something was. Renews weights and control path.
   bool after_report(base::TimeNs now);
@@ -134,17 +134,18 @@ class PathSpray {
   void give_up_all();
 
   PathView view(std::uint8_t path) const;
-  // Paths that went silent or were heard again since this was last asked.
+  // Paths that became silent or active again since the last call.
   struct Changes {
-    std::uint32_t went_silent = 0;
-    std::uint32_t heard_again = 0;
+    std::uint32_t suspended = 0;
+    std::uint32_t resumed = 0;
   };
   Changes take_changes();
-  // Bit per path on which packets were lost since this was last asked.
+  // Bit per path on which packets were lost since the last call.
   std::uint32_t take_lossy_paths() { return std::exchange(lossy_paths_, 0); }
 
  private:
-  // PROTOCOL 12.1.3: Sequence numbers, loss, delay and acknowledgement blocks are counted per path ...
+  // RECOVERY R2.1.3: Sequence numbers, loss, delay and acknowledgement blocks MUST be counted per path; window and rate
+  //     are the peer's.
   struct PathOut {
     std::uint32_t last_sequence = 0;  // newest sent
     std::uint32_t resolved = 0;       // everything up to here arrived or is given up: not in flight
@@ -156,10 +157,10 @@ class PathSpray {
     std::uint64_t packets_reported = 0;
     std::uint32_t reported = 0;  // the receiver's counter at its latest report; wraps
     double loss = 0;
-    RttEstimator rtt;                        // with answers over `answers_over_`
-    base::DurationNs question_rtt_ns = 0;    // of probes over this path; 0: none was answered yet, or the last was not
-    base::TimeNs no_question_before_ns = 0;  // after one stayed unanswered
-    base::DurationNs no_question_wait_ns = 0;
+    RttEstimator rtt;                         // with answers over `reply_path_`
+    base::DurationNs probe_rtt_ns = 0;        // of probes over this path; 0: none was answered yet, or the last was not
+    base::TimeNs probe_backoff_until_ns = 0;  // after one stayed unanswered
+    base::DurationNs probe_backoff_ns = 0;
     double loss_gain = 1 / kLossHorizon;  // of one packet in the estimate
     std::uint32_t weight = kFullWeight;
     std::int64_t credit = 0;           // packets times weights that the path is owed
@@ -186,11 +187,11 @@ class PathSpray {
   std::uint8_t paths_ = 1;
   std::uint32_t lossy_paths_ = 0;
   std::uint8_t control_path_ = 0;
-  std::uint32_t answers_over_ = 0;    // the path back of all round-trip samples that are kept
+  std::uint32_t reply_path_ = 0;      // the path back of all round-trip samples that are kept
   base::DurationNs base_rtt_ns_ = 0;  // smallest sample ever
-  base::DurationNs base_question_ns_ = 0;
+  base::DurationNs base_probe_rtt_ns_ = 0;
   base::TimeNs newest_arrived_ns_ = 0;  // when the newest packet left of which any path's report tells
-  std::uint32_t most_weight_ = kFullWeight;
+  std::uint32_t max_weight_ = kFullWeight;
   std::uint64_t delivered_packets_ = 0;
   Changes changes_;
   std::array<PathOut, MLT_MAX_PATHS> paths_out_;

@@ -14,6 +14,8 @@
 #include "core/mtu_search.h"
 #include "core/pacer.h"
 #include "core/path_spray.h"
+#include "core/probe_state.h"
+#include "core/probe_turns.h"
 #include "core/rate_controller.h"
 #include "core/rtt_estimator.h"
 #include "core/tag_table.h"
@@ -51,22 +53,22 @@ struct Peer {
   std::optional<Timely> rate;  // made when the peer comes up
   Pacer pacer;
   RttEstimator rtt;
-  std::uint32_t work_head = kNil;     // sends with segments to go, in send order (send_queue.h)
-  std::uint32_t blind_segments = 0;   // sent for receives that are not known to be posted
-  std::uint32_t blind_transfers = 0;  // that these belong to
-  std::uint32_t abandoned = 0;        // of both, those of sends whose ABORT nobody answered: they count for good
-  std::uint32_t blind_head = kNil;    // sends that wait at the blind limit, in send order
-  std::uint32_t blind_waiting = 0;    // so many
-  std::uint32_t send_floor = 0;       // first generation of tags that are new here
-  std::uint32_t new_tags = 0;         // since the last retirement
-  std::uint32_t tags = 0;             // of sends, that are remembered
-  std::uint32_t tags_held = 0;        // of these, those that may not be forgotten now
-  std::uint32_t tags_unknown = 0;     // of these, those of which no receive is known to be posted
-  std::uint32_t retire_at = kNil;     // where the list of kept tags goes on that is being sent
-  bool window_blocked = false;
-  bool judging_put_off = false;          // until the peer's timer: enough segments were judged in one call
-  std::uint32_t stall_repeats = 0;       // timeouts that the window stayed full
-  TimeNs stall_probe_ns = base::kNever;  // when the first probe because of that was sent; nothing was sent after it
+  std::uint32_t work_head = kNil;        // sends with segments to go, in send order (send_queue.h)
+  std::uint32_t blind_segments = 0;      // sent for receives that are not known to be posted
+  std::uint32_t blind_transfers = 0;     // that these belong to
+  std::uint32_t abandoned = 0;           // of both, those of sends whose ABORT nobody answered: they count for good
+  std::uint32_t blind_head = kNil;       // sends that wait at the blind limit, in send order
+  std::uint32_t blind_waiting = 0;       // so many
+  std::uint32_t send_floor = 0;          // first generation of tags that are new here
+  std::uint32_t new_tags = 0;            // since the last retirement
+  std::uint32_t tags = 0;                // of sends, that are remembered
+  std::uint32_t tags_held = 0;           // of these, those that may not be forgotten now
+  std::uint32_t tags_unknown = 0;        // of these, those of which no receive is known to be posted
+  std::uint32_t retire_at = kNil;        // where the list of kept tags goes on that is being sent
+  bool classification_deferred = false;  // until the peer's timer: enough segments were judged in one call
+  Window window;
+  ProbeTurns probe_turns;
+  bool replies_by_control = false;  // the newest answer to a probe came over TCP: datagrams may not get through
   PathSpray spray;
   std::array<MtuSearch, MLT_MAX_PATHS> mtu;
 
@@ -109,7 +111,7 @@ struct Shared {
   // kPosted, or why nothing can be posted for this peer.
   PostStatus check_peer(std::uint16_t peer) const {
     if (peer >= config.peers || peer == config.rank) return PostStatus::kUnknownPeer;
-    // PROTOCOL 18.1.3: A post to a peer that is not up MUST be refused
+    // PROTOCOL 18.1.3: An endpoint MUST refuse a post to a peer that is not up with the reason that it went down.
     return peers[peer].up ? PostStatus::kPosted : PostStatus::kPeerNotConnected;
   }
 

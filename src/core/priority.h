@@ -31,8 +31,8 @@ struct SegmentTag {
   constexpr bool is_important() const { return (bits & (kImportant | kCritical)) != 0; }
   // Send order within a tensor: critical, then important, then the rest.
   constexpr std::uint8_t pass() const { return is_critical() ? 0 : (is_important() ? 1 : 2); }
-  // PROTOCOL 13.1.3: Packets of important and critical segments MUST be sent ECN-capable, ECT(0), all others Not-ECT,
-  //     so that a switch over its threshold marks the former and drops the latter.
+  // PROTOCOL 13.1.3: A sender MUST send packets of important and critical segments ECN-capable, ECT(0), all others
+  //     Not-ECT, so that a switch over its threshold marks the former and drops the latter.
   constexpr base::Ecn ecn() const { return is_important() ? base::Ecn::kEct0 : base::Ecn::kNotEct; }
 };
 inline constexpr std::uint8_t kPasses = 3;
@@ -41,8 +41,8 @@ inline constexpr std::uint8_t kPasses = 3;
 constexpr std::uint8_t class_of_layer(std::uint32_t layer, std::uint32_t layers, std::uint32_t classes) {
   if (layers == 0) return 0;
   const std::uint64_t at = layer < layers ? layer : layers - 1;
-  // PROTOCOL 13.1.1: A segment's class, 0 to 7, 0 the most urgent, is floor(layer * classes / layers) of its tensor's
-  //     layer, 0 the front, unless the priority function says otherwise.
+  // PROTOCOL 13.1.1: A segment's class, 0 to 7, 0 the most urgent, SHOULD be floor(layer * classes / layers) of its
+  //     tensor's layer, 0 the front; a priority function MAY choose another.
   return static_cast<std::uint8_t>(at * classes / layers);
 }
 

@@ -41,7 +41,7 @@ struct ReceiveState {
   std::uint8_t path_count = 0;
   std::array<std::uint32_t, MLT_MAX_PATHS> last_sequence{};  // of each path, as the probe or marker names it
   std::uint16_t given_up_paths = 0;                          // bit per path: what the sender does not wait for
-  bool asked_in_silence = false;                             // in this round, without evidence
+  bool requested_in_silence = false;                         // in this round, without evidence
   std::uint32_t silent_rounds = 0;                           // rounds in which it did so since a segment came
   // What arrived of this transfer, trailing probes included: newest on each path, and when. Not what may have overtaken
   // what was sent before it: packets of other transfers, and of more urgent classes.
@@ -49,7 +49,7 @@ struct ReceiveState {
   std::array<TimeNs, MLT_MAX_PATHS> newest_arrival_ns{};
   TimeNs proof_ns = 0;  // when a trailing probe last came that may have been the last missing proof
   std::uint32_t probe_timestamp_ns = 0;
-  bool answer_by_control = false;  // the probe came over TCP
+  bool reply_by_control = false;  // the probe came over TCP
 
   TimeNs posted_ns = 0;
   TimeNs last_data_ns = 0;
@@ -64,9 +64,9 @@ struct ReceiveState {
   bool is_under_way() const {
     return machine.phase() != ReceivePhase::k_free && machine.phase() != ReceivePhase::k_done;
   }
-  void begin_judging(std::uint8_t of_round, TimeNs now) {
-    if (asked_in_silence) ++silent_rounds;
-    asked_in_silence = false;
+  void begin_loss_detection(std::uint8_t of_round, TimeNs now) {
+    if (requested_in_silence) ++silent_rounds;
+    requested_in_silence = false;
     round = of_round;
     round_over_ns = now;
   }
@@ -74,7 +74,7 @@ struct ReceiveState {
     return machine.phase() == ReceivePhase::k_filling || static_cast<std::int8_t>(other - round) > 0;
   }
   // Whether this end of a round, with the newest packet of each path, was said before the newest one known. Rounds are
-  // counted modulo 256, and as many may pass while a stalled connection holds a question back; packet numbers only
+  // counted modulo 256, and as many may pass while a stalled connection delays a probe; packet numbers only
   // grow.
   bool names_older_packets(std::span<const std::uint32_t> newest_sent) const {
     for (std::size_t path = 0; path < std::min<std::size_t>(path_count, newest_sent.size()); ++path) {

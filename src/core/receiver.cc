@@ -29,7 +29,7 @@ wire::StopStatus stop_status(CompletionStatus status) {
     case CompletionStatus::kPeerFailed:
     case CompletionStatus::kTimedOut:
     case CompletionStatus::kCancelled:
-      // PROTOCOL 8.1.5: A receiver that gives up ends as cancelled or timed out, and tells the sender with STOP
+      // PROTOCOL 8.1.5: A receiver that gives up MUST end the receive as cancelled or timed out, and send STOP
       //     cancelled.
       return wire::StopStatus::kCancelled;
   }
@@ -68,7 +68,8 @@ PostStatus Receiver::post(TimeNs now, const ReceiveRequest& request) {
   if (free_.empty() && states_.size() == states_.capacity()) return PostStatus::kTooManyOperations;
   ReceiveTag* entry = tag_for_post(request.peer, request.tag);
   if (entry == nullptr) return PostStatus::kTooManyTags;
-  // PROTOCOL 5.2.6: A receiver MUST NOT number as many as 2^18 receives of a tag of whose sends nothing has come ...
+  // PROTOCOL 5.2.6: A receiver MUST NOT number as many as 2^18 receives of a tag of whose sends nothing has come, so
+  //     that no number that it has given lies beyond the new floor.
   if (entry->generation - entry->unseen >= kGenerationGap - 1) return PostStatus::kTooManyOperations;
   const std::span<std::uint64_t> words = arena_.take(base::words_for_bits(grid.count()));
   if (words.empty()) return PostStatus::kOutOfBitmaps;
@@ -79,19 +80,18 @@ PostStatus Receiver::post(TimeNs now, const ReceiveRequest& request) {
   state = ReceiveState{};
   MLT_CHECK(state.machine.on(ReceiveEvent::k_post, shared_.counters));
   state.request = request;
-  // PROTOCOL 5.2.1: The k-th send of a tag to a peer meets the k-th receive of that tag from it
+  // PROTOCOL 5.2.1: The k-th send of a tag to a peer MUST match the k-th receive of that tag from it.
   state.generation = entry->generation++;
   state.grid = grid;
   state.words = words;
   state.received = base::BitmapView(words.data(), grid.count());
   state.received.clear_all();
-  // PROTOCOL 7.5.2: The bound is counted in elements: the largest k whose fraction k / elements, in double precision,
-  // is
-  //     not above p may be missing at completion, and not one more ...
+  // PROTOCOL 7.5.2: A receiver MUST count the bound in elements: the largest k whose fraction k / elements, in double
+  //     precision, is not above p may be missing at completion, and not one more.
   state.allowed_missing_bytes = allowed_missing(request.data.size() / element, request.loss_bound) * element;
   state.posted_ns = now;
   const DurationNs timeout = request.timeout_ns > 0 ? request.timeout_ns : shared_.config.operation_timeout_ns;
-  // PROTOCOL 5.3.3: Each operation MUST have a limit in time: its own, or the endpoint's (300 s) ...
+  // PROTOCOL 5.3.3: Each operation MUST have a limit in time: its own, or the endpoint's (300 s).
   state.expires_ns = base::after(now, timeout);
   if (request.deadline_ns > 0) state.deadline_ns = base::after(now, request.deadline_ns);
   by_transfer_.insert(hash_transfer(request.peer, state.transfer()), slot);
@@ -119,7 +119,7 @@ void Receiver::take_early(TimeNs now, ReceiveState& state) {
   });
   if (!state.is_under_way()) return;
   if (aborted) {  // the sender gave up before this receive was posted
-    state.answer_by_control = true;
+    state.reply_by_control = true;
     finish(now, state, ReceiveEvent::k_abort, CompletionStatus::kCancelled, true);
     return;
   }
@@ -127,17 +127,20 @@ void Receiver::take_early(TimeNs now, ReceiveState& state) {
   ready.kind = ReplyKind::kReady;
   ready.peer = state.request.peer;
   ready.transfer = state.transfer();
-  // PROTOCOL 7.3.5: When a receive is posted of which something has come already, the receiver answers at once ...
-  // PROTOCOL 7.1.1: A packet or probe that names another size or element type ... MUST NOT be placed: the receive fails
+  // PROTOCOL 7.3.5: When a receive is posted of which something has come already, the receiver MUST answer at once: its
+  //     newest probe, or its marker if no probe came, as 7.4 says, and with READY, if it can't be judged yet: the
+  //     sender sends no trailing probes before it knows.
+  // PROTOCOL 7.1.1: A receiver MUST NOT place a packet or probe that names another size or element type than the posted
+  //     receive.
   if (probed && !matches(now, state, probe.total_bytes, probe.prefix.element)) return;
   if (probed && (probe.prefix.flags & MLT_PROBE_FLAG_ACK_ONLY) == 0) {
     take_probe(now, state, probe, false);
-    // PROTOCOL 7.3.5: and with READY, if it can't be judged yet: the sender sends no trailing probes before it knows
-    if (state.machine.phase() == ReceivePhase::k_judging) replies_.push(ready);
+    // PROTOCOL 7.3.5: and with READY, if it can't be judged yet: the sender sends no trailing probes before it knows.
+    if (state.machine.phase() == ReceivePhase::k_detecting) replies_.push(ready);
   } else {
     replies_.push(ready);
     // Without a packet or probe the sender's size is not known: an empty tensor may be the wrong one.
-    if (probed || state.received_segments > 0) judge(now, state);
+    if (probed || state.received_segments > 0) check_completion(now, state);
   }
 }
 
@@ -167,12 +170,11 @@ ReceiveState* Receiver::find(std::uint16_t peer, const wire::TransferId& transfe
   return nullptr;
 }
 
-// Was this transfer posted once? Asked only when it is not active: then it is over.
+// Whether this transfer was posted once. Called only for one that is not active: then it is over.
 bool Receiver::is_over(std::uint16_t peer, const wire::TransferId& transfer) {
   ReceiveTag* entry = shared_.receive_tags.find(peer, transfer.tag);
-  // PROTOCOL 5.2.3: A transfer whose generation is before that of the tag's next receive, or before the floor if the
-  // tag
-  //     is not known, and which is not under way, is over.
+  // PROTOCOL 5.2.3: A receiver MUST treat a transfer that is not under way as over if its generation is before that of
+  //     the tag's next receive, or before the floor if the tag is not known.
   if (entry == nullptr) return is_after(shared_.peers[peer].receive_floor, transfer.generation);
   if (!is_after(entry->generation, transfer.generation)) return false;
   note_seen(*entry, transfer.generation);
@@ -183,7 +185,7 @@ bool Receiver::is_over(std::uint16_t peer, const wire::TransferId& transfer) {
 
 void Receiver::fill_missing(ReceiveState& state) {
   // PROTOCOL 7.7.3: Missing ranges MUST become zero with fill zero (gradients), and MUST keep what they held with fill
-  //     keep (parameters); after a failure the buffer's contents mean nothing.
+  //     keep (parameters). After a failure the buffer's contents are undefined.
   if (state.request.fill != Fill::kZero || state.request.place != nullptr) return;
   for (std::size_t i = state.received.find_clear(0); i < state.grid.count(); i = state.received.find_clear(i + 1)) {
     const auto segment = static_cast<std::uint32_t>(i);
@@ -202,14 +204,15 @@ void Receiver::finish(TimeNs now, ReceiveState& state, ReceiveEvent event, Compl
   }
   state.status = status;
   state.elapsed_ns = now - state.posted_ns;
-  // PROTOCOL 7.2.3: With every receive from the peer that completes, its reorder window shrinks by a sixteenth.
+  // PROTOCOL 7.2.3: A receiver MUST shrink the peer's reorder window by a sixteenth with every receive from it that
+  //     completes.
   shared_.peers[state.request.peer].reorder_window_ns -= shared_.peers[state.request.peer].reorder_window_ns / 16;
   shared_.counters.add(is_failure(status) ? Counter::k_operations_failed : Counter::k_receives_completed);
   if (state.streams()) base::fence_streamed();
-  // PROTOCOL 7.7.2: A receive completes exactly once, with one of the statuses of the table, the missing bytes, the
+  // PROTOCOL 7.7.2: A receive MUST complete exactly once, with one of the statuses of the table, the missing bytes, the
   //     bytes that the bound allowed, and which segments arrived.
   shared_.completions.push({CompletionKind::kReceive, slot});
-  // PROTOCOL 7.7.4: A receiver MUST tell how the receive ended with STOP, unless the sender is gone.
+  // PROTOCOL 7.7.4: A receiver MUST report with STOP how the receive ended, unless the sender is gone.
   if (!tell_sender) return;
   FinishedReceive finished;
   finished.used = true;
@@ -221,7 +224,8 @@ void Receiver::finish(TimeNs now, ReceiveState& state, ReceiveEvent event, Compl
   finished.total_bytes = state.grid.total_bytes();
   finished.finished_ns = now;
   finished_.put(finished);
-  // PROTOCOL 7.7.6: The outcome of the newest receive of a tag MUST be kept as long as the tag is known ...
+  // PROTOCOL 7.7.6: A receiver MUST keep the outcome of the newest receive of a tag as long as the tag is known; that
+  //     of older ones while the finished log has room.
   if (ReceiveTag* entry = shared_.receive_tags.find(state.request.peer, state.request.tag)) {
     entry->has_outcome = true;
     entry->outcome_generation = state.generation;
@@ -231,29 +235,29 @@ void Receiver::finish(TimeNs now, ReceiveState& state, ReceiveEvent event, Compl
     entry->outcome_total_bytes = finished.total_bytes;
   }
   const bool prompt = now == state.round_over_ns;
-  answer_finished(state.request.peer, state.transfer(), prompt ? state.probe_timestamp_ns : 0, state.answer_by_control,
-                  !state.seen);
+  reply_finished(state.request.peer, state.transfer(), prompt ? state.probe_timestamp_ns : 0, state.reply_by_control,
+                 !state.seen);
 }
 
 // A STOP lost now would never be sent again, and the sender would take a finished transfer for a failed one: say over
 // the control connection, which is closed in order, how the latest receives ended.
 void Receiver::on_closing(TimeNs now) {
-  // PROTOCOL 10.1.1: An endpoint that leaves MUST first say over the control connection, with STOP, how every receive
-  //     of the last two seconds ended ...
+  // PROTOCOL 10.1.1: An endpoint that leaves MUST first report over the control connection, with STOP, how every
+  //     receive of the last two seconds ended.
   finished_.each_since(now - kRecentNs, [&](const FinishedReceive& finished) {
-    answer_finished(finished.peer, finished.transfer, 0, true);
+    reply_finished(finished.peer, finished.transfer, 0, true);
   });
 }
 
 void Receiver::on_peer_down(TimeNs now, std::uint16_t peer) {
   for (ReceiveState& state : states_) {
     if (state.is_under_way() && state.request.peer == peer) {
-      // PROTOCOL 18.1.1: When a peer is down every operation with it MUST end as peer failed, naming its rank, and
-      //     everything kept for the peer is forgotten: early data, outcomes, answers that wait.
+      // PROTOCOL 18.1.1: When a peer is down, an endpoint MUST end every operation with it as peer failed, naming its
+      //     rank. It MUST forget everything kept for the peer: early data, outcomes, answers that wait.
       finish(now, state, ReceiveEvent::k_peer_down, CompletionStatus::kPeerFailed, false);
     }
   }
-  // PROTOCOL 18.1.1: everything kept for the peer is forgotten: early data, outcomes, answers that wait
+  // PROTOCOL 18.1.1: It MUST forget everything kept for the peer: early data, outcomes, answers that wait.
   early_.forget(peer);
   finished_.forget(peer);
   replies_.forget(peer);

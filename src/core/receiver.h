@@ -38,7 +38,7 @@ class Receiver {
   void on_peer_down(TimeNs now, std::uint16_t peer);
 
   // Builds the next answer (BITMAP, STOP) or ACK; false if there is none.
-  bool fill_answer(TimeNs now, base::DatagramRun& run);
+  bool fill_reply(TimeNs now, base::DatagramRun& run);
   bool fill_backstop(TimeNs now, ControlOutput& output);
 
   void add_usage(Usage& usage) const;
@@ -81,14 +81,14 @@ class Receiver {
   bool may_end_within_bound(const ReceiveState& state) const;
   std::uint32_t unproven_paths(const ReceiveState& state) const;
   TimeNs known_lost_ns(const ReceiveState& state) const;
-  TimeNs ask_ns(const ReceiveState& state) const;
-  void judge(TimeNs now, ReceiveState& state);
+  TimeNs request_ns(const ReceiveState& state) const;
+  void check_completion(TimeNs now, ReceiveState& state);
   // `event` is what ends it; nothing happens, counted, if the transfer is not under way.
   void finish(TimeNs now, ReceiveState& state, ReceiveEvent event, CompletionStatus status, bool tell_sender);
   void fill_missing(ReceiveState& state);
   void arm(ReceiveState& state);
-  void answer_finished(std::uint16_t peer, const wire::TransferId& transfer, std::uint32_t probe_timestamp_ns,
-                       bool by_control, bool unseen = false);
+  void reply_finished(std::uint16_t peer, const wire::TransferId& transfer, std::uint32_t probe_timestamp_ns,
+                      bool by_control, bool unseen = false);
 
   std::size_t encode_reply(TimeNs now, Reply& reply, std::uint32_t by_path, std::byte* out, bool& more);
   std::size_t encode_ack_reply(TimeNs now, const Reply& reply, std::uint32_t by_path, std::byte* out);
@@ -97,7 +97,7 @@ class Receiver {
   std::size_t encode_bitmap_of(TimeNs now, Reply& reply, std::uint32_t by_path, std::byte* out, bool& more);
   std::size_t encode_ack_of(TimeNs now, std::uint16_t rank, std::byte* out);
   void add_other_paths(TimeNs now, std::uint16_t rank, std::uint32_t paths, wire::Ack& ack);
-  std::uint8_t answer_path(const Peer& peer) const;
+  std::uint8_t reply_path(const Peer& peer) const;
   wire::AckBlock block_of(TimeNs now, std::uint16_t rank, std::uint8_t path, bool& fresh);
   void fill_control_run(std::uint16_t peer, std::size_t size, base::DatagramRun& run) const;
 

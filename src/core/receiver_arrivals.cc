@@ -30,7 +30,8 @@ void Receiver::count_arrival(TimeNs arrival_ns, std::uint16_t from, const Arriva
     in.echo_arrival_ns = arrival_ns;
     in.echo_fresh = true;
   }
-  // PROTOCOL 7.2.1: Every packet and trailing probe that passes 4.11 counts for its path, whatever becomes of it ...
+  // PROTOCOL 7.2.1: A receiver MUST count every packet and trailing probe that passes 4.11 for its path, whatever
+  //     becomes of it: received, CE-marked, highest sequence.
   ++in.received_packets;
   if (ecn == base::Ecn::kCe) {
     ++in.ce_packets;
@@ -42,20 +43,21 @@ void Receiver::count_arrival(TimeNs arrival_ns, std::uint16_t from, const Arriva
   peer.ack_transfer = arrival.transfer;
   peer.ack_posted = posted;
   // Counted over all paths, because one ACK speaks for all: no window is too small for any number of paths.
-  // PROTOCOL 7.2.4: A receiver MUST send an ACK once ten packets have come, over all paths, of which no acknowledgement
-  //     block has told yet, or as many as fill half the window that it announced, if that is fewer
+  // PROTOCOL 7.2.4: A receiver MUST send an ACK once ten packets have come, over all paths, that no acknowledgement
+  //     block has reported yet, or as many as fill half the window that it announced, if that is fewer.
   if (++peer.since_ack >= peer.packets_per_ack) acks_due_.set(from);
 }
 
 void Receiver::note_order(ReceiveState& state, std::uint8_t path, std::uint32_t sequence, TimeNs arrival_ns) {
-  // PROTOCOL 7.4.6: Packets of other transfers, and those that carry OVERTAKES, MUST NOT count ...
+  // PROTOCOL 7.4.6: It MUST NOT count packets of other transfers, and those that carry OVERTAKES: they may have
+  //     overtaken what was sent before them.
   if (note_newest(state.newest[path], sequence)) {
     state.newest_arrival_ns[path] = arrival_ns;
     return;
   }
   if (sequence == state.newest[path] || arrival_ns < state.newest_arrival_ns[path]) return;
-  // PROTOCOL 7.2.2: the peer's reorder window becomes twice that and 50 us, if that is more than it was, and 20 ms at
-  //     most
+  // PROTOCOL 7.2.2: A receiver MUST raise the peer's reorder window to twice that time and 50 us, if that is more than
+  //     it was, but to 20 ms at most.
   // Later than one sent after it: learn how late packets can be. Doubled, because the next may be later still.
   shared_.counters.add(Counter::k_reordered_packets);
   DurationNs& window = shared_.peers[state.request.peer].reorder_window_ns;
@@ -74,16 +76,17 @@ void Receiver::on_data(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const 
   if (state != nullptr) {
     note_seen(*state);
     if ((header.prefix.flags & MLT_FLAG_OVERTAKES) == 0) note_order(*state, path, header.prefix.sequence, arrival_ns);
-    if (place(now, *state, header, payload)) judge(now, *state);
+    if (place(now, *state, header, payload)) check_completion(now, *state);
     return;
   }
   if (is_over(from, transfer)) {
-    // PROTOCOL 7.7.1: When a transfer is over its memory belongs to the application again ...
+    // PROTOCOL 7.7.1: When a transfer is over its memory belongs to the application again: a receiver MUST NOT write a
+    //     packet of it (stale_packets).
     // Never touches a buffer: the memory of a completed transfer belongs to the application again.
     shared_.counters.add(Counter::k_stale_packets);
-    // PROTOCOL 7.7.5: or a packet with END_OF_ROUND, of a transfer that is over MUST be answered with STOP again: the
-    //     first may have been lost
-    if ((header.prefix.flags & MLT_FLAG_END_OF_ROUND) != 0) answer_finished(from, transfer, 0, false);
+    // PROTOCOL 7.7.5: A receiver MUST answer a probe, but for a trailing one, or a packet with END_OF_ROUND, of a
+    //     transfer that is over with STOP again: the first may have been lost.
+    if ((header.prefix.flags & MLT_FLAG_END_OF_ROUND) != 0) reply_finished(from, transfer, 0, false);
     return;
   }
   on_early_data(from, header, payload);
@@ -92,8 +95,8 @@ void Receiver::on_data(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const 
 void Receiver::on_early_data(std::uint16_t from, const wire::DataHeader& header, std::span<const std::byte> payload) {
   EarlyTransfer* early = early_.find_or_insert_for_data(from, {header.tag, header.generation});
   if (early != nullptr && early->aborted()) return shared_.counters.add(Counter::k_early_segments_dropped);
-  // PROTOCOL 7.3.1: Packets of a transfer that is neither posted nor over MUST be kept, as far as the early buffer has
-  //     room for that peer, and are placed when the receive is posted.
+  // PROTOCOL 7.3.1: A receiver MUST keep packets of a transfer that is neither posted nor over, as far as the early
+  //     buffer has room for that peer, and place them when the receive is posted.
   const EarlyBuffer::Kept kept = early == nullptr ? EarlyBuffer::Kept::kNoRoom : early_.keep(*early, header, payload);
   switch (kept) {
     case EarlyBuffer::Kept::kKept:
@@ -103,7 +106,8 @@ void Receiver::on_early_data(std::uint16_t from, const wire::DataHeader& header,
       shared_.counters.add(Counter::k_duplicate_segments);
       break;
     case EarlyBuffer::Kept::kNoRoom:
-      // PROTOCOL 7.3.2: What finds no room is dropped (early_segments_dropped) ...
+      // PROTOCOL 7.3.2: A receiver MUST drop early data that finds no room (early_segments_dropped); the sender's probe
+      //     recovers it.
       shared_.counters.add(Counter::k_early_segments_dropped);
       break;
   }
@@ -131,8 +135,8 @@ void Receiver::on_early_data(std::uint16_t from, const wire::DataHeader& header,
 
 bool Receiver::matches(TimeNs now, ReceiveState& state, std::uint64_t total_bytes, wire::ElementType element) {
   if (total_bytes == state.grid.total_bytes() && element == state.request.element) return true;
-  // PROTOCOL 7.1.1: A packet or probe that names another size or element type than the posted receive MUST NOT be
-  //     placed: the receive fails with what the sender named (drop_mismatch), and STOP tells the sender.
+  // PROTOCOL 7.1.1: A receiver MUST NOT place a packet or probe that names another size or element type than the posted
+  //     receive. The receive fails with what the sender named (drop_mismatch), and STOP reports it to the sender.
   shared_.counters.add(Counter::k_drop_mismatch);
   state.remote_total_bytes = total_bytes;
   state.remote_element = element;
@@ -144,7 +148,8 @@ bool Receiver::matches(TimeNs now, ReceiveState& state, std::uint64_t total_byte
 bool Receiver::place(TimeNs now, ReceiveState& state, const wire::DataHeader& header,
                      std::span<const std::byte> payload) {
   if (!matches(now, state, header.total_bytes, header.prefix.element)) return false;
-  // PROTOCOL 7.1.2: A packet whose payload is not exactly one segment of the grid MUST be refused (drop_bad_segment).
+  // PROTOCOL 7.1.2: A receiver MUST drop a packet whose payload is not exactly one segment of the grid
+  //     (drop_bad_segment).
   if (!state.grid.fits(header.offset_bytes, payload.size())) {
     shared_.counters.add(Counter::k_drop_bad_segment);
     return true;
@@ -158,16 +163,17 @@ bool Receiver::place(TimeNs now, ReceiveState& state, const wire::DataHeader& he
   if (unconfirmed && shared_.peers[state.request.peer].refused_before_up) state.segment_dropped = true;
   const std::uint32_t segment = header.offset_bytes / state.grid.segment_bytes();
   if (state.received.test(segment)) {
-    // PROTOCOL 7.1.4: A segment that has arrived before MUST NOT be written again (duplicate_segments).
+    // PROTOCOL 7.1.4: A receiver MUST NOT write a segment again that has arrived before (duplicate_segments).
     shared_.counters.add(Counter::k_duplicate_segments);
   } else {
-    // PROTOCOL 7.1.3: A segment that arrives first is written at its offset, whatever its order, round or path.
+    // PROTOCOL 7.1.3: A receiver MUST write a segment that arrives first at its offset, whatever its order, round or
+    //     path.
     state.received.set(segment);
     ++state.received_segments;
     state.silent_rounds = 0;
-    state.asked_in_silence = false;
+    state.requested_in_silence = false;
     state.received_bytes += payload.size();
-    // PROTOCOL 7.5.9: A segment counts as critical if the packet that brought it first carried CRITICAL.
+    // PROTOCOL 7.5.9: A receiver MUST treat a segment as critical if the packet that brought it first carried CRITICAL.
     if ((flags & MLT_FLAG_CRITICAL) != 0) ++state.critical_received;
     if ((flags & MLT_FLAG_REPAIR) != 0) ++state.repaired_segments;
     shared_.counters.add(Counter::k_segments_placed);
@@ -185,15 +191,16 @@ bool Receiver::place(TimeNs now, ReceiveState& state, const wire::DataHeader& he
   if ((flags & MLT_FLAG_END_OF_ROUND) != 0 && state.is_newer_round(header.prefix.round) &&
       !state.names_older_packets({&header.prefix.sequence, 1}) &&
       state.machine.on(ReceiveEvent::k_end_of_round, shared_.counters)) {
-    // PROTOCOL 7.4.1: A receiver learns that a round is over from its marker, or from a PROBE without ACK_ONLY ...
+    // PROTOCOL 7.4.1: A receiver MUST take a round as over on its marker, or on a PROBE without ACK_ONLY.
     // The marker is the last packet of its round, on the only path: it says what a probe would.
-    state.begin_judging(header.prefix.round, now);
+    state.begin_loss_detection(header.prefix.round, now);
     state.path_count = 1;
-    // PROTOCOL 7.4.5: The end of a round names, for each path, the newest packet of the transfer ...
+    // PROTOCOL 7.4.5: The end of a round MUST name, for each path, the newest packet of the transfer: a PROBE in its
+    //     list, a marker by being that packet.
     state.last_sequence[0] = header.prefix.sequence;
     state.given_up_paths = 0;
     state.probe_timestamp_ns = 0;
-    state.answer_by_control = false;
+    state.reply_by_control = false;
   }
   return true;
 }
@@ -214,18 +221,19 @@ void Receiver::on_trailing_probe(TimeNs now, TimeNs arrival_ns, std::uint16_t fr
   if (known_lost_ns(*state) == base::kNever) state->proof_ns = now;
   note_order(*state, prefix.path, prefix.sequence, arrival_ns);
   // A round of which this is the first news is over; one that was answered is answered again only to a probe proper.
-  // PROTOCOL 7.4.8: A trailing probe of a round newer than any whose end was seen ends that round like a PROBE ...
+  // PROTOCOL 7.4.8: A trailing probe of a round newer than any whose end was seen ends that round like a PROBE.
   if (state->is_newer_round(prefix.round) && !state->names_older_packets({probe.last_sequence, probe.path_count})) {
     return take_probe(now, *state, probe, false);
   }
-  judge(now, *state);
+  check_completion(now, *state);
 }
 
 void Receiver::on_probe(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wire::Probe& probe, base::Ecn ecn,
                         bool by_control) {
   shared_.counters.add(Counter::k_probes_received);
   if ((probe.prefix.flags & MLT_PROBE_FLAG_TRAILING) != 0) {
-    // PROTOCOL 7.4.8: One that comes over the control connection stood in no queue, and MUST be ignored.
+    // PROTOCOL 7.4.8: A trailing probe that comes over the control connection stood in no queue, and the receiver MUST
+    //     ignore it.
     if (by_control) return;  // what stands in no queue proves nothing
     return on_trailing_probe(now, arrival_ns, from, probe, ecn);
   }
@@ -240,15 +248,16 @@ void Receiver::on_probe(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const
     if (matches(now, *state, probe.total_bytes, probe.prefix.element)) take_probe(now, *state, probe, by_control);
     return;
   }
-  // PROTOCOL 7.7.5: A probe, but for a trailing one ... of a transfer that is over MUST be answered with STOP again
-  if (is_over(from, probe.transfer)) return answer_finished(from, probe.transfer, probe.timestamp_ns, by_control);
+  // PROTOCOL 7.7.5: A receiver MUST answer a probe, but for a trailing one, or a packet with END_OF_ROUND, of a
+  //     transfer that is over with STOP again: the first may have been lost.
+  if (is_over(from, probe.transfer)) return reply_finished(from, probe.transfer, probe.timestamp_ns, by_control);
   if (EarlyTransfer* early = early_.find_or_insert(from, probe.transfer)) {
     early->probed = true;
     early->probe = probe;
   }
   Reply reply;
-  // PROTOCOL 7.3.4: A probe of a transfer that is not posted MUST be answered with NOT_POSTED, with its timestamp and
-  //     round.
+  // PROTOCOL 7.3.4: A receiver MUST answer a probe of a transfer that is not posted with NOT_POSTED, with its timestamp
+  //     and round.
   reply.kind = ReplyKind::kNotPosted;
   reply.peer = from;
   reply.transfer = probe.transfer;
@@ -260,23 +269,26 @@ void Receiver::on_probe(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const
 void Receiver::on_abort(TimeNs now, std::uint16_t from, const wire::Abort& abort) {
   shared_.counters.add(Counter::k_aborts_received);
   if (ReceiveState* state = find(from, abort.transfer)) {
-    // PROTOCOL 8.1.2: On ABORT a receive under way ends as cancelled.
+    // PROTOCOL 8.1.2: On ABORT a receive under way MUST end as cancelled.
     note_seen(*state);
-    state->answer_by_control = true;
+    state->reply_by_control = true;
     return finish(now, *state, ReceiveEvent::k_abort, CompletionStatus::kCancelled, true);
   }
-  // PROTOCOL 8.1.4: An ABORT of a transfer that is over changes nothing (stale_control).
+  // PROTOCOL 8.1.4: A receiver MUST ignore an ABORT of a transfer that is over, but for the answer of 8.1.6
+  //     (stale_control).
   if (is_over(from, abort.transfer)) {
     shared_.counters.add(Counter::k_stale_control);
-    // PROTOCOL 8.1.6: with STOP if the receive has ended, now or before
-    return answer_finished(from, abort.transfer, 0, true);
+    // PROTOCOL 8.1.6: with STOP if the receive has ended, now or before.
+    return reply_finished(from, abort.transfer, 0, true);
   }
-  // PROTOCOL 8.1.3: An ABORT of a transfer that is not posted yet is remembered, and its early data forgotten ...
+  // PROTOCOL 8.1.3: A receiver remembers an ABORT of a transfer that is not posted yet, and forgets its early data: the
+  //     receive ends as cancelled when it is posted.
   // Without room for that its receive, once posted, ends at its timeout; and what comes late would be kept again, so
   // that the sender must not hear that its data is gone.
   if (!early_.abort(from, abort.transfer)) return;
   Reply reply;
-  // PROTOCOL 8.1.6: with NOT_POSTED and a probe timestamp of zero if no receive is posted and the ABORT is remembered
+  // PROTOCOL 8.1.6: A receiver MUST answer an ABORT over the control connection: with NOT_POSTED and a probe timestamp
+  //     of zero if no receive is posted and the ABORT is remembered
   reply.kind = ReplyKind::kNotPosted;
   reply.peer = from;
   reply.transfer = abort.transfer;
@@ -292,27 +304,28 @@ void Receiver::take_probe(TimeNs now, ReceiveState& state, const wire::Probe& pr
   if ((probe.prefix.flags & MLT_PROBE_FLAG_ACK_ONLY) != 0) {
     if (!state.machine.on(ReceiveEvent::k_ack_probe, shared_.counters)) return;
     Reply reply;
-    // PROTOCOL 7.4.2: An ACK_ONLY probe MUST be answered with an ACK that carries POSTED and the probe's timestamp.
+    // PROTOCOL 7.4.2: A receiver MUST answer an ACK_ONLY probe with an ACK that carries POSTED and the probe's
+    //     timestamp.
     reply.kind = ReplyKind::kAck;
     reply.peer = state.request.peer;
     reply.transfer = state.transfer();
     reply.probe_timestamp_ns = probe.timestamp_ns;
     (by_control ? control_replies_ : replies_).push(reply);
-    return judge(now, state);
+    return check_completion(now, state);
   }
   const bool older = state.names_older_packets({probe.last_sequence, probe.path_count});
   const bool newer = !older && state.is_newer_round(probe.prefix.round);
-  // PROTOCOL 7.4.3: A PROBE of an earlier round than the newest known MUST be ignored (stale_control).
+  // PROTOCOL 7.4.3: A receiver MUST ignore a PROBE of an earlier round than the newest known (stale_control).
   const ReceiveEvent again =
       !older && probe.prefix.round == state.round ? ReceiveEvent::k_probe_again : ReceiveEvent::k_old_probe;
   if (!state.machine.on(newer ? ReceiveEvent::k_new_probe : again, shared_.counters)) return;
-  if (newer) state.begin_judging(probe.prefix.round, now);
+  if (newer) state.begin_loss_detection(probe.prefix.round, now);
   state.path_count = probe.path_count;
   state.given_up_paths = probe.given_up_paths;
   std::copy_n(probe.last_sequence, probe.path_count, state.last_sequence.begin());
   state.probe_timestamp_ns = probe.timestamp_ns;
-  state.answer_by_control = by_control;
-  judge(now, state);
+  state.reply_by_control = by_control;
+  check_completion(now, state);
 }
 
 }  // namespace mlt::core

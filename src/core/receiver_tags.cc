@@ -19,7 +19,8 @@ ReceiveTag* Receiver::tag_for_post(std::uint16_t peer, std::uint64_t tag) {
     return entry;
   }
   entry = shared_.receive_tags.find_or_insert(peer, tag);
-  // PROTOCOL 5.2.5: Both sides count a tag that they do not know from the floor on
+  // PROTOCOL 5.2.5: Both sides MUST count a tag that they do not know from the floor on, a generation that the sender
+  //     sets for all of its tags to a peer.
   if (entry != nullptr) entry->generation = entry->unseen = shared_.peers[peer].receive_floor;
   return entry;
 }
@@ -42,7 +43,7 @@ void Receiver::keep_tag(std::uint16_t from, std::uint64_t tag) {
   Peer& peer = shared_.peers[from];
   ReceiveTag* entry = shared_.receive_tags.find(from, tag);
   if (entry == nullptr) {
-    // PROTOCOL 5.2.8: a receiver MAY ignore what is beyond the 2,048.
+    // PROTOCOL 5.2.8: A receiver MAY ignore what is beyond the 2,048.
     if (peer.kept_tags >= shared_.config.unknown_tags) return;
     entry = shared_.receive_tags.find_or_insert(from, tag);
     if (entry == nullptr) return;
@@ -63,12 +64,11 @@ void Receiver::unkeep_tag(ReceiveTag& entry) {
 void Receiver::on_retire(TimeNs now, std::uint16_t from, const wire::Retire& retire) {
   shared_.counters.add(Counter::k_retirements_received);
   Peer& peer = shared_.peers[from];
-  // PROTOCOL 5.2.10: A RETIRE whose floor is not after the receiver's MUST be ignored (stale_control).
+  // PROTOCOL 5.2.10: A receiver MUST ignore a RETIRE whose floor is not after its own (stale_control).
   if (!is_after(retire.floor, peer.receive_floor)) return shared_.counters.add(Counter::k_stale_control);
   for (std::uint32_t i = 0; i < retire.kept_count; ++i) keep_tag(from, retire.kept[i]);
   if ((retire.prefix.flags & MLT_RETIRE_FLAG_LAST) == 0) return;
-  // PROTOCOL 5.2.7: On the last RETIRE of a list the receiver MUST forget every tag of the sender that is not listed
-  // ...
+  // PROTOCOL 5.2.7: On the last RETIRE of a list the receiver MUST forget every tag of the sender that is not listed.
   peer.receive_floor = retire.floor;
   shared_.receive_tags.each_of(from, [&](ReceiveTag& entry) {
     if (std::exchange(entry.kept, false)) return;
@@ -103,7 +103,7 @@ void Receiver::renumber(TimeNs now, ReceiveTag& entry, std::uint32_t floor) {
     } else if (EarlyTransfer* early = early_.find(entry.peer, transfer)) {
       early_.release(*early, [](const wire::DataHeader&, std::span<const std::byte>) {});
       note_seen(entry, transfer.generation);
-      answer_finished(entry.peer, transfer, 0, true);
+      reply_finished(entry.peer, transfer, 0, true);
     }
   }
 }

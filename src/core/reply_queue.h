@@ -1,4 +1,4 @@
-// Answers that wait to be sent, in order. A full queue refuses; the sender's next probe asks again.
+// Replies that wait to be sent, in order. A full queue drops the reply; the sender probes again.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 namespace mlt::core {
 
 // kAck answers an ACK-only probe. It has a place of its own, because an ACK that is merely due is one per peer: of two
-// transfers that ask at the same time, the second would take the first one's answer, and neither could go over TCP.
+// transfers that probe at the same time, the second would take the first one's reply, and neither could go over TCP.
 enum class ReplyKind : std::uint8_t { kBitmap, kNotPosted, kReady, kStop, kAck, kMtuReply };
 
 struct Reply {

@@ -24,7 +24,8 @@ class RttEstimator {
       variation_ns_ = rtt_ns / 2;
     } else {
       const base::DurationNs error = rtt_ns > smoothed_ns_ ? rtt_ns - smoothed_ns_ : smoothed_ns_ - rtt_ns;
-      // PROTOCOL 11.1.1: The smoothed round trip and its variation follow RFC 6298 from samples of the answer time ...
+      // RECOVERY R1.1.1: The smoothed round trip and its variation MUST follow RFC 6298 from samples of the answer
+      //     time: weights 1/8 and 1/4, the first sample and half of it to begin with.
       variation_ns_ += (error - variation_ns_) / 4;
       smoothed_ns_ += (rtt_ns - smoothed_ns_) / 8;
     }
@@ -37,10 +38,10 @@ class RttEstimator {
 
   // Time to wait for an answer that was not repeated yet (`repeats` = 0), then doubling.
   base::DurationNs timeout_ns(std::uint32_t repeats) const {
-    // PROTOCOL 11.1.2: The retransmission timeout is the smoothed round trip plus four variations, 2 ms before the
+    // RECOVERY R1.1.2: The retransmission timeout MUST be the smoothed round trip plus four variations, 2 ms before the
     //     first sample, and 250 us at least.
     const base::DurationNs once = smoothed_ns_ == 0 ? kInitialNs : smoothed_ns_ + 4 * variation_ns_;
-    // PROTOCOL 11.1.3: It doubles with every repetition, up to 50 ms.
+    // RECOVERY R1.1.3: The retransmission timeout MUST double with every repetition, up to 50 ms.
     return std::min(std::max(once, kMinTimeoutNs) << std::min<std::uint32_t>(repeats, 10), kMaxTimeoutNs);
   }
 

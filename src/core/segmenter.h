@@ -14,9 +14,10 @@ class SegmentGrid {
   SegmentGrid(std::uint32_t total_bytes, std::uint32_t segment_bytes)
       : total_bytes_(total_bytes), segment_bytes_(segment_bytes) {
     MLT_CHECK(segment_bytes > 0);
-    // PROTOCOL 5.1.2: An empty tensor has one empty segment, or its receive would never complete.
+    // PROTOCOL 5.1.2: An empty tensor MUST have one empty segment; otherwise its receive would never complete.
     // An empty tensor still needs one (empty) packet, or its receive would never complete.
-    // PROTOCOL 5.1.1: A tensor of n bytes is cut into segments of segment bytes (3.2.6), the last one shorter ...
+    // PROTOCOL 5.1.1: A sender MUST cut a tensor of n bytes into segments of segment bytes (3.2.6), the last one
+    //     shorter: ceil(n / segment bytes) of them, segment i at offset i * segment bytes.
     count_ = total_bytes == 0 ? 1 : (total_bytes - 1) / segment_bytes + 1;
   }
 

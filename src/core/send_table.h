@@ -48,64 +48,53 @@ enum class SendEvent : std::uint8_t {
       kCount
 };
 
-inline constexpr StateTable<SendPhase, SendEvent> kSendTable{
-    {
-        {SendPhase::k_free, SendEvent::k_post, SendPhase::k_sending},
+consteval StateTable<SendPhase, SendEvent> send_table() {
+  using P = SendPhase;
+  using E = SendEvent;
+  return {{
+              {P::k_free, E::k_post, P::k_sending},
 
-        {SendPhase::k_sending, SendEvent::k_run_sent, SendPhase::k_sending},
-        {SendPhase::k_sending, SendEvent::k_round_sent, SendPhase::k_awaiting},
-        {SendPhase::k_sending, SendEvent::k_not_posted, SendPhase::k_sending},
-        {SendPhase::k_sending, SendEvent::k_ready, SendPhase::k_sending},
-        {SendPhase::k_sending, SendEvent::k_late_bitmap, SendPhase::k_sending},
-        {SendPhase::k_sending, SendEvent::k_probe_timer, SendPhase::k_sending},
-        {SendPhase::k_sending, SendEvent::k_stop, SendPhase::k_done},
-        {SendPhase::k_sending, SendEvent::k_stop_unseen, SendPhase::k_aborting},
-        {SendPhase::k_sending, SendEvent::k_expiry, SendPhase::k_aborting},
-        {SendPhase::k_sending, SendEvent::k_cancel, SendPhase::k_aborting},
-        {SendPhase::k_sending, SendEvent::k_peer_down, SendPhase::k_done},
+              {P::k_sending, E::k_run_sent},
+              {P::k_sending, E::k_round_sent, P::k_awaiting},
+              {{P::k_sending, P::k_awaiting}, E::k_not_posted},
+              {{P::k_sending, P::k_awaiting}, E::k_ready},
+              {P::k_awaiting, E::k_bitmap, P::k_sending},
+              {P::k_sending, E::k_late_bitmap},
+              {{P::k_sending, P::k_awaiting}, E::k_probe_timer},
 
-        {SendPhase::k_awaiting, SendEvent::k_not_posted, SendPhase::k_awaiting},
-        {SendPhase::k_awaiting, SendEvent::k_ready, SendPhase::k_awaiting},
-        {SendPhase::k_awaiting, SendEvent::k_bitmap, SendPhase::k_sending},
-        {SendPhase::k_awaiting, SendEvent::k_probe_timer, SendPhase::k_awaiting},
-        {SendPhase::k_awaiting, SendEvent::k_stop, SendPhase::k_done},
-        {SendPhase::k_awaiting, SendEvent::k_stop_unseen, SendPhase::k_aborting},
-        {SendPhase::k_awaiting, SendEvent::k_expiry, SendPhase::k_aborting},
-        {SendPhase::k_awaiting, SendEvent::k_cancel, SendPhase::k_aborting},
-        {SendPhase::k_awaiting, SendEvent::k_peer_down, SendPhase::k_done},
+              {{P::k_sending, P::k_awaiting}, E::k_stop, P::k_done},
+              {{P::k_sending, P::k_awaiting}, E::k_stop_unseen, P::k_aborting},
+              {{P::k_sending, P::k_awaiting}, E::k_expiry, P::k_aborting},
+              {{P::k_sending, P::k_awaiting}, E::k_cancel, P::k_aborting},
+              {{P::k_sending, P::k_awaiting, P::k_aborting}, E::k_peer_down, P::k_done},
+              {P::k_lingering, E::k_peer_down, P::k_free},
 
-        {SendPhase::k_done, SendEvent::k_polled, SendPhase::k_free},
-
-        {SendPhase::k_aborting, SendEvent::k_polled, SendPhase::k_lingering},
-        {SendPhase::k_aborting, SendEvent::k_released, SendPhase::k_done},
-        {SendPhase::k_aborting, SendEvent::k_abort_timer, SendPhase::k_aborting},
-        {SendPhase::k_aborting, SendEvent::k_abandoned, SendPhase::k_done},
-        {SendPhase::k_aborting, SendEvent::k_peer_down, SendPhase::k_done},
-
-        {SendPhase::k_lingering, SendEvent::k_released, SendPhase::k_free},
-        {SendPhase::k_lingering, SendEvent::k_abort_timer, SendPhase::k_lingering},
-        {SendPhase::k_lingering, SendEvent::k_abandoned, SendPhase::k_free},
-        {SendPhase::k_lingering, SendEvent::k_peer_down, SendPhase::k_free},
-    },
-    {
-        // A chunk that was overtaken, or one that a repeated probe brought a second time.
-        {SendPhase::k_sending, SendEvent::k_other_bitmap},
-        {SendPhase::k_awaiting, SendEvent::k_late_bitmap},
-        {SendPhase::k_awaiting, SendEvent::k_other_bitmap},
-        // Answers to a transfer that is over. A slot that was used again has another generation and does not get them.
-        {SendPhase::k_done, SendEvent::k_not_posted},
-        {SendPhase::k_done, SendEvent::k_ready},
-        {SendPhase::k_done, SendEvent::k_bitmap},
-        {SendPhase::k_done, SendEvent::k_late_bitmap},
-        {SendPhase::k_done, SendEvent::k_other_bitmap},
-        {SendPhase::k_done, SendEvent::k_stop},
-        // Answers to what was sent before ABORT.
-        {SendPhase::k_aborting, SendEvent::k_stop_unseen},
-        {SendPhase::k_lingering, SendEvent::k_stop_unseen},
-        {SendPhase::k_aborting, SendEvent::k_not_posted},
-        {SendPhase::k_aborting, SendEvent::k_other_bitmap},
-        {SendPhase::k_lingering, SendEvent::k_not_posted},
-        {SendPhase::k_lingering, SendEvent::k_other_bitmap},
-    }};
+              {{P::k_aborting, P::k_lingering}, E::k_abort_timer},
+              {P::k_aborting, E::k_released, P::k_done},
+              {P::k_aborting, E::k_abandoned, P::k_done},
+              {P::k_lingering, E::k_released, P::k_free},
+              {P::k_lingering, E::k_abandoned, P::k_free},
+              {P::k_aborting, E::k_polled, P::k_lingering},
+              {P::k_done, E::k_polled, P::k_free},
+          },
+          {
+              // A chunk that was overtaken, or one that a repeated probe brought a second time.
+              {{P::k_sending, P::k_awaiting}, E::k_other_bitmap},
+              {P::k_awaiting, E::k_late_bitmap},
+              // Answers to a transfer that is over. A slot that was used again has another generation and does not get
+              // them.
+              {P::k_done, E::k_not_posted},
+              {P::k_done, E::k_ready},
+              {P::k_done, E::k_bitmap},
+              {P::k_done, E::k_late_bitmap},
+              {P::k_done, E::k_other_bitmap},
+              {P::k_done, E::k_stop},
+              // Answers to what was sent before ABORT.
+              {{P::k_aborting, P::k_lingering}, E::k_stop_unseen},
+              {{P::k_aborting, P::k_lingering}, E::k_not_posted},
+              {{P::k_aborting, P::k_lingering}, E::k_other_bitmap},
+          }};
+}
+inline constexpr StateTable<SendPhase, SendEvent> kSendTable = send_table();
 
 }  // namespace mlt::core

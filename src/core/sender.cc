@@ -9,8 +9,6 @@ namespace mlt::core {
 
 namespace {
 
-// A probe that stays unanswered this often is also sent over TCP: something eats datagrams, or one class of them.
-constexpr std::uint32_t kBackstopAfterProbes = 6;
 // TCP does not lose an ABORT; but its receiver may have no room to remember it, or none in its queue for the answer.
 constexpr DurationNs kAbortAgainNs = 500 * base::kMillisecond;  // doubles
 constexpr std::uint32_t kMaxAborts = 3;
@@ -33,7 +31,8 @@ Sender::Sender(Shared& shared, base::WordArena& arena)
       aborts_due_(shared.config.max_sends),
       mtu_words_(base::words_for_bits(shared.config.peers)),
       mtu_probes_due_(mtu_words_.data(), shared.config.peers),
-      retirements_due_(shared.config.peers) {}
+      retirements_due_(shared.config.peers),
+      fed_(shared.config.max_sends) {}
 
 PostStatus Sender::post(TimeNs now, const SendRequest& request) {
   if (const PostStatus status = shared_.check_peer(request.peer); status != PostStatus::kPosted) return status;
@@ -41,11 +40,15 @@ PostStatus Sender::post(TimeNs now, const SendRequest& request) {
   if (request.data.size() % wire::element_bytes(request.element) != 0) return PostStatus::kBadElementCount;
   const Peer& peer = shared_.peers[request.peer];
   const SegmentGrid grid(static_cast<std::uint32_t>(request.data.size()), peer.segment_bytes);
-  // PROTOCOL 5.1.3: A transfer carries less than 4 GiB, and at most 512 chunks of 8,192 segments ...
+  // PROTOCOL 5.1.3: A transfer carries less than 4 GiB, and at most 512 chunks of 8,192 segments. A sender MUST refuse
+  //     to post more.
   if (grid.count() > kMaxBitmapChunks * MLT_BITMAP_CHUNK_SEGMENTS) return PostStatus::kTooLarge;
-  // PROTOCOL 5.3.2: What cannot be carried MUST be refused when it is posted, before anything is counted or sent ...
-  const bool has_tags = !request.tags.empty() || request.judge != nullptr;
+  // PROTOCOL 5.3.2: An endpoint MUST refuse an operation that it cannot carry when it is posted, before it counts or
+  //     sends anything.
+  const bool has_tags = !request.tags.empty() || request.classify != nullptr;
   if (has_tags && request.tags.size() != grid.count()) return PostStatus::kBadTagCount;
+  if (request.feed != nullptr && request.feed->fresh.size() != grid.count()) return PostStatus::kBadTagCount;
+  MLT_CHECK(request.feed == nullptr || request.classify == nullptr);
   if (free_.empty() && states_.size() == states_.capacity()) return PostStatus::kTooManyOperations;
   SendTag* entry = tag_for_post(request.peer, request.tag);
   if (entry == nullptr) return PostStatus::kTooManyTags;
@@ -58,24 +61,32 @@ PostStatus Sender::post(TimeNs now, const SendRequest& request) {
   state = SendState{};
   MLT_CHECK(state.machine.on(SendEvent::k_post, shared_.counters));
   state.request = request;
-  // PROTOCOL 5.2.1: The k-th send of a tag to a peer meets the k-th receive of that tag from it ...
+  // PROTOCOL 5.2.1: The k-th send of a tag to a peer MUST match the k-th receive of that tag from it.
   state.generation = take_generation(*entry);
   state.grid = grid;
   state.words = words;
   state.pending = base::BitmapView(words.data(), grid.count());
-  // PROTOCOL 6.5.1: A round sends every segment that is pending at its start, in the order of 6.1; in round 0 all are.
-  state.pending.set_all();
-  state.pending_count = grid.count();
+  // PROTOCOL 6.5.1: A round MUST send every segment that is pending at its start, in the order of 6.1; in round 0 all
+  //     are pending.
+  if (request.feed == nullptr) {
+    state.pending.set_all();
+    state.pending_count = grid.count();
+  } else {
+    // PROTOCOL 6.5.11: It sends what is ready, and segments that are not ready are added to it as they become ready.
+    state.pending.clear_all();
+    state.withheld = grid.count();
+    fed_[fed_count_++] = slot;
+  }
   if (!has_tags) {
     state.critical_segments = request.uniform_tag.is_critical() ? grid.count() : 0;
-  } else if (request.judge == nullptr) {
+  } else if (request.classify == nullptr) {
     for (const SegmentTag tag : request.tags) state.critical_segments += tag.is_critical() ? 1U : 0U;
   }
-  state.judged = request.judge == nullptr ? grid.count() : 0;
+  state.classified = request.classify == nullptr ? grid.count() : 0;
   state.restart_passes();
   state.posted_ns = now;
   const DurationNs timeout = request.timeout_ns > 0 ? request.timeout_ns : shared_.config.operation_timeout_ns;
-  // PROTOCOL 5.3.3: Each operation MUST have a limit in time: its own, or the endpoint's (300 s) ...
+  // PROTOCOL 5.3.3: Each operation MUST have a limit in time: its own, or the endpoint's (300 s).
   state.expires_ns = base::after(now, timeout);
   state.post_number = posts_++;
   by_transfer_.insert(hash_transfer(request.peer, state.transfer()), slot);
@@ -119,34 +130,33 @@ void Sender::arm(SendState& state) {
   shared_.timers.set(shared_.send_timer(slot_of(state)), std::min(state.expires_ns, state.probe_ns));
 }
 
-void Sender::ask(SendState& state, bool ack_only) {
-  state.probe_due = true;
-  // PROTOCOL 6.5.6: A probe that is sent while segments of the round are left MUST be ACK_ONLY ...
-  state.probe_ack_only = ack_only;
-  state.trailing_paths = 0;
+void Sender::schedule_probe(SendState& state, bool ack_only) {
+  // PROTOCOL 6.5.6: A probe that is sent while segments of the round are left MUST be ACK_ONLY.
+  state.probe.schedule(ack_only, shared_.counters);
   probes_due_.set(slot_of(state));
 }
 
 // A trailing probe on every path with a packet of the transfer, but for those given up. They leave before the probe
 // proper, if one is due too.
-void Sender::ask_behind_data(SendState& state) {
+void Sender::schedule_trailing_probes(SendState& state) {
   // Before the receive is posted they prove nothing: what came may have found no room.
-  if (state.not_posted_answers > 0) return;
+  if (state.probe.is_not_posted()) return;
   const PathSpray& spray = shared_.peers[state.request.peer].spray;
-  state.trailing_paths = 0;
+  std::uint32_t paths = 0;
   for (std::uint8_t path = 0; path < shared_.config.paths; ++path) {
-    if (state.newest[path] != 0 && !spray.is_given_up(path)) state.trailing_paths |= 1U << path;
+    if (state.newest[path] != 0 && !spray.is_given_up(path)) paths |= 1U << path;
   }
-  if (state.trailing_paths != 0) probes_due_.set(slot_of(state));
+  state.probe.schedule_trailing(paths);
+  if (paths != 0) probes_due_.set(slot_of(state));
 }
 
-void Sender::await_answer(TimeNs now, SendState& state) {
+void Sender::await_reply(TimeNs now, SendState& state) {
   const Peer& peer = shared_.peers[state.request.peer];
   // The last run still has to leave at the current rate before an answer can be expected.
-  // PROTOCOL 6.5.4: Then it waits; without an answer within a retransmission timeout after the last packet could have
-  //     left, it sends a PROBE, and repeats it after twice as long each time.
+  // PROTOCOL 6.5.4: Then a sender MUST wait. Without an answer within a retransmission timeout after the last packet
+  //     could have left, it MUST send a PROBE, and repeat it after twice as long each time.
   const TimeNs leaves = std::max(now, peer.pacer.next_ns());
-  state.probe_ns = base::after(leaves, repeat_after(state, state.unanswered_probes));
+  state.probe_ns = base::after(leaves, repeat_after(state, state.probe.unanswered()));
   arm(state);
 }
 
@@ -155,10 +165,22 @@ DurationNs Sender::repeat_after(const SendState& state, std::uint32_t repeats) c
   const Peer& peer = shared_.peers[state.request.peer];
   const DurationNs timeout = peer.rtt.timeout_ns(repeats);
   // PROTOCOL 6.4.5: A send that waits at the blind limit, or was answered NOT_POSTED, MUST NOT probe again before 50 us
-  // for
-  //     each send to the peer that waits or was sent blindly
-  if (!state.waits_blind && state.not_posted_answers == 0) return timeout;
+  //     for each send to the peer that waits or was sent blindly
+  if (!state.waits_blind && !state.probe.is_not_posted()) return timeout;
   return std::max(timeout, (peer.blind_waiting + peer.blind_transfers) * kBlindProbeNs);
+}
+
+// The probe that is due repeats an unanswered one, and others to the peer come first.
+bool Sender::waits_for_turn(TimeNs now, SendState& state) {
+  const bool has_turn = std::exchange(state.has_probe_turn, false);
+  const std::uint32_t unanswered = state.probe.unanswered();
+  if (has_turn || unanswered == 0) return false;
+  Peer& peer = shared_.peers[state.request.peer];
+  const TimeNs turn = peer.probe_turns.take(now, peer.rtt.timeout_ns(unanswered));
+  if (turn <= now) return false;
+  state.probe_ns = turn;
+  state.has_probe_turn = true;
+  return true;
 }
 
 void Sender::on_send_timer(TimeNs now, std::uint32_t slot) {
@@ -169,47 +191,50 @@ void Sender::on_send_timer(TimeNs now, std::uint32_t slot) {
     shared_.counters.add(Counter::k_control_resent);
     return say_abort(now, state);
   }
-  // PROTOCOL 6.9.4: A send ends at its timeout as timed out, on the caller's word as cancelled, and with its peer as
-  //     peer failed.
+  // PROTOCOL 6.9.4: A send MUST end at its timeout as timed out, when the caller cancels it as cancelled, and when its
+  //     peer goes down as peer failed.
   if (now >= state.expires_ns) return give_up(now, state, SendEvent::k_expiry, CompletionStatus::kTimedOut);
   if (now < state.probe_ns) return arm(state);
+  if (waits_for_turn(now, state)) return arm(state);
   if (!state.machine.on(SendEvent::k_probe_timer, shared_.counters)) return;
-  if (state.unanswered_probes > 0) shared_.counters.add(Counter::k_control_resent);
-  // PROTOCOL 6.5.4: it sends a PROBE, and repeats it after twice as long each time
-  ask(state, state.machine.phase() == SendPhase::k_sending);
-  // PROTOCOL 6.5.8: A PROBE that the answer timer sends after a round MUST be preceded by a trailing probe on every
-  //     path with a packet of the transfer, but for those given up (4.7.6), unless the receiver has said NOT_POSTED ...
+  if (state.probe.unanswered() > 0) shared_.counters.add(Counter::k_control_resent);
+  // PROTOCOL 6.5.4: Then a sender MUST wait. Without an answer within a retransmission timeout after the last packet
+  //     could have left, it MUST send a PROBE, and repeat it after twice as long each time.
+  schedule_probe(state, state.machine.phase() == SendPhase::k_sending);
+  // PROTOCOL 6.5.8: A sender MUST send a trailing probe on every path with a packet of the transfer, but for those
+  //     given up (4.7.6), before a PROBE that the reply timer sends after a round, unless the receiver has said
+  //     NOT_POSTED and not READY since.
   // The last packets of a path may be lost, or stand in a queue that the probe does not see.
-  if (!state.probe_ack_only) ask_behind_data(state);
-  ++state.unanswered_probes;
-  // PROTOCOL 9.1.1: A sender of whose transfer six probes in a row were not answered MUST send each further one over
-  //     the control connection too, as a backstop frame with the datagram's bytes.
-  if (state.probes_since_answer++ == 0) state.asked_ns = now;
-  const bool is_put_off =
-      state.probes_since_answer > kBackstopAfterProbes && now - state.asked_ns >= RttEstimator::kMaxTimeoutNs;
-  if (state.unanswered_probes > kBackstopAfterProbes || is_put_off) backstops_due_.set(slot);
-  if (is_put_off) state.question_out = true;  // the datagram takes another path, though something was heard
-  await_answer(now, state);
+  if (!state.probe.is_ack_only()) schedule_trailing_probes(state);
+  const bool needs_backstop = state.probe.count_unanswered(now, shared_.counters);
+  // PROTOCOL 9.1.6: Where the newest answer to a probe came over the control connection, a sender MUST send each
+  //     further probe of the reply timer and of a stalled window to that peer both ways from the first on, until one
+  //     with a probe timestamp comes as a datagram.
+  // PROTOCOL 9.1.7: A sender MUST do the same with all probes of the reply timer to a peer of which more than 384
+  //     repetitions in a row (6.5.12) were not answered, of whatever transfers.
+  const Peer& peer = shared_.peers[state.request.peer];
+  const bool at_once = peer.replies_by_control || peer.probe_turns.lack_reply();
+  if (at_once || needs_backstop) backstops_due_.set(slot);
+  await_reply(now, state);
 }
 
 void Sender::on_peer_timer(TimeNs now, std::uint16_t rank) {
   Peer& peer = shared_.peers[rank];
-  peer.judging_put_off = false;
-  if (!peer.up || !peer.window_blocked) return;  // pacing or judging: poll_transmit does the rest
+  peer.classification_deferred = false;
+  if (!peer.up || peer.window.is_open()) return;  // pacing or judging: poll_transmit does the rest
   if (peer.work_head == kNil) {
-    // Whoever waited for the window is gone, and nobody asks for it any more: the next send finds out for itself.
-    peer.window_blocked = false;
-    peer.stall_repeats = 0;
-    peer.stall_probe_ns = base::kNever;
-    return;
+    // No send waits for the window any more: the next send tests it itself.
+    return peer.window.on_unwanted(shared_.counters);
   }
-  // PROTOCOL 6.3.5: When the window has stayed full for a retransmission timeout (11.1), the sender MUST send an
-  //     ACK_ONLY probe of the transfer that is first in order ...
+  // PROTOCOL 6.3.5: When the window has stayed full for a retransmission timeout (R1.1), the sender MUST send an
+  //     ACK_ONLY probe of the transfer that is first in order, and repeat it after twice as long each time
+  //     (window_stalls).
   shared_.counters.add(Counter::k_window_stalls);
-  ask(states_[peer.work_head], true);
-  // PROTOCOL 9.1.2: The same holds for the probes of a stalled window.
-  if (++peer.stall_repeats > kBackstopAfterProbes) backstops_due_.set(peer.work_head);
-  shared_.timers.set(shared_.peer_timer(rank), base::after(now, peer.rtt.timeout_ns(peer.stall_repeats)));
+  schedule_probe(states_[peer.work_head], true);
+  // PROTOCOL 9.1.2: A sender MUST do the same with the probes of a stalled window.
+  const std::uint32_t timeouts = peer.window.on_timeout(shared_.counters);
+  if (timeouts > kBackstopAfterProbes || peer.replies_by_control) backstops_due_.set(peer.work_head);
+  shared_.timers.set(shared_.peer_timer(rank), base::after(now, peer.rtt.timeout_ns(timeouts)));
 }
 
 void Sender::on_peer_down(TimeNs now, std::uint16_t rank) {
@@ -230,7 +255,8 @@ void Sender::on_peer_down(TimeNs now, std::uint16_t rank) {
 void Sender::on_path_limit(TimeNs now, std::uint16_t rank, std::uint32_t payload_bytes) {
   for (SendState& state : states_) {
     if (!state.is_under_way() || state.request.peer != rank) continue;
-    // PROTOCOL 18.1.5: every send to that peer with a longer segment MUST end as peer failed, and be aborted (8.1.1)
+    // PROTOCOL 18.1.5: Where every path to a peer has a limit (R2.6.5), a sender MUST end every send to that peer with
+    //     a longer segment as peer failed, and abort it (8.1.1): nothing of it would ever arrive.
     const std::uint32_t longest = std::min(state.grid.total_bytes(), state.grid.segment_bytes());
     if (longest > payload_bytes) give_up(now, state, SendEvent::k_cancel, CompletionStatus::kPeerFailed);
   }
@@ -243,9 +269,10 @@ void Sender::give_up(TimeNs now, SendState& state, SendEvent event, CompletionSt
 }
 
 void Sender::say_abort(TimeNs now, SendState& state) {
-  // PROTOCOL 8.1.1: A sender that gives up (cancelled, timed out, or by 18.1.5 or 18.1.6) MUST send ABORT ...
+  // PROTOCOL 8.1.1: A sender that gives up (cancelled, timed out, or by 18.1.5 or 18.1.6) MUST send ABORT.
   aborts_due_.set(slot_of(state));
-  // PROTOCOL 8.1.7: An ABORT that is not answered within 500 ms MUST be sent again, and a third time after 1 s more ...
+  // PROTOCOL 8.1.7: A sender MUST send an ABORT that is not answered within 500 ms again, and a third time after 1 s
+  //     more.
   state.expires_ns = base::kNever;
   state.probe_ns = base::after(now, kAbortAgainNs << state.aborts++);
   arm(state);
@@ -254,7 +281,8 @@ void Sender::say_abort(TimeNs now, SendState& state) {
 void Sender::settle(SendState& state, SendEvent event, bool is_matched) {
   MLT_CHECK(state.machine.on(event, shared_.counters));
   const std::uint32_t slot = slot_of(state);
-  // PROTOCOL 8.1.7: what was sent blindly then counts as long as the connection lasts
+  // PROTOCOL 8.1.7: After 2 s more the sender forgets the transfer, and what was sent blindly then counts as long as
+  //     the connection lasts.
   if (event != SendEvent::k_abandoned) {
     forget_blind(state);
   } else if (!state.receiver_ready && state.blind_segments > 0) {
@@ -276,6 +304,7 @@ bool Sender::finish(TimeNs now, SendState& state, SendEvent event, CompletionSta
   if (!state.machine.on(event, shared_.counters)) return false;
   const std::uint32_t slot = slot_of(state);
   unlink_work(state);
+  end_feed(state);
   stop_waiting_blind(state);
   probes_due_.clear(slot);
   backstops_due_.clear(slot);

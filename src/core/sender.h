@@ -24,7 +24,7 @@ struct TransmitCapabilities {
   std::uint32_t max_run_segments = base::kMaxRunSegments;
   std::uint32_t max_run_bytes = base::kMaxRunBytes;
   // Whether data for a peer finds room now; nullptr: for every peer, always. A peer without room is passed over, and
-  // the driver calls again when there is some. Answers and probes are not asked for: they are few and small.
+  // the driver calls again when there is some. Replies and probes do not wait for this: they are few and small.
   bool (*has_room_for)(void* context, std::uint16_t peer) = nullptr;
   void* room_context = nullptr;
 };
@@ -64,15 +64,14 @@ class Sender {
   std::uint32_t slot_of(const SendState& state) const { return static_cast<std::uint32_t>(&state - states_.data()); }
   // What the acknowledgement blocks of one datagram bring about.
   struct Report {
-    std::uint32_t answer_path = wire::kNoAnswerPath;  // by which the datagram came
-    bool first = true;                                // no block was taken yet
-    bool progress = false;                            // something left the window
-    DurationNs rate_sample_ns = 0;                    // for the rate controller: one per datagram; 0: none
+    std::uint32_t reply_path = wire::kNoReplyPath;  // by which the datagram came
+    bool first = true;                              // no block was taken yet
+    bool progress = false;                          // something left the window
+    DurationNs rate_sample_ns = 0;                  // for the rate controller: one per datagram; 0: none
   };
   void take_block(TimeNs now, TimeNs arrival_ns, Peer& peer, std::uint8_t path, const wire::AckBlock& block, bool fresh,
                   Report& report);
   void take_report(TimeNs now, TimeNs arrival_ns, std::uint16_t from, std::uint32_t probe_timestamp_ns, Report report);
-  void on_alive(SendState& state);
   void on_answer(SendState& state);
   void forget_blind(SendState& state);
   void mark_ready(SendState& state);
@@ -98,19 +97,22 @@ class Sender {
   void retire_tags(std::uint16_t peer);
   bool fill_retirement(ControlOutput& output);
   void arm(SendState& state);
-  void await_answer(TimeNs now, SendState& state);
+  void await_reply(TimeNs now, SendState& state);
+  bool waits_for_turn(TimeNs now, SendState& state);
   DurationNs repeat_after(const SendState& state, std::uint32_t repeats) const;
   void wait_blind(TimeNs now, SendState& state);
   void stop_waiting_blind(SendState& state);
   void wake_blind(Peer& peer);
-  void ask(SendState& state, bool ack_only);
-  void ask_behind_data(SendState& state);
+  void schedule_probe(SendState& state, bool ack_only);
+  void schedule_trailing_probes(SendState& state);
   void link_work(SendState& state);
   void unlink_work(SendState& state);
 
+  void take_feeds();
+  void end_feed(const SendState& state);
   std::optional<std::uint32_t> find_of_pass(SendState& state);
   bool next_segment(SendState& state, std::uint32_t& segment);
-  void put_off_judging(TimeNs now, std::uint16_t peer);
+  void defer_classification(TimeNs now, std::uint16_t peer);
   std::uint32_t datagrams_allowed(TimeNs now, std::uint16_t peer, const SendState& state,
                                   const TransmitCapabilities& capabilities);
   bool fill_from_peer(TimeNs now, std::uint16_t peer, const TransmitCapabilities& capabilities, base::DatagramRun& run);
@@ -138,10 +140,12 @@ class Sender {
   SlotSet backstops_due_;
   SlotSet aborts_due_;
   std::vector<std::uint64_t> mtu_words_;
-  base::BitmapView mtu_probes_due_;    // peers
-  SlotSet retirements_due_;            // peers
-  std::uint16_t next_peer_ = 0;        // where the round robin over peers goes on
-  std::uint32_t blocks_to_judge_ = 0;  // in this fill_data()
+  base::BitmapView mtu_probes_due_;  // peers
+  SlotSet retirements_due_;          // peers
+  std::vector<std::uint32_t> fed_;   // slots of sends with segments that are not ready yet, `fed_count_` of them
+  std::uint32_t fed_count_ = 0;
+  std::uint16_t next_peer_ = 0;           // where the round robin over peers goes on
+  std::uint32_t blocks_to_classify_ = 0;  // in this fill_data()
   std::uint64_t posts_ = 0;
 };
 

@@ -17,7 +17,7 @@ static_assert(MtuSearch::kShortProbeBytes == wire::kMtuProbeBytes);
 
 void Sender::check_mtu(TimeNs now, const base::DatagramRun& run) {
   Peer& peer = shared_.peers[run.peer];
-  // PROTOCOL 23.3.2: and no path MTU is searched.
+  // PROTOCOL 23.3.2: It MUST NOT search for a path MTU either.
   if (peer.holds_back) return;
   MtuSearch& search = peer.mtu[run.path];
   const bool last_is_shorter = run.total_bytes < run.datagram_count * run.datagram_bytes;
@@ -27,7 +27,8 @@ void Sender::check_mtu(TimeNs now, const base::DatagramRun& run) {
     search.on_short_packets(1);
   }
   if (search.is_due(now, run.datagram_bytes)) start_mtu_search(run.peer, run.path);
-  // PROTOCOL 12.6.7: A path with a limit that carries no data because of it is checked again after 1 s ...
+  // RECOVERY R2.6.7: A sender MUST check a path that carries no data because of its limit again after 1 s, and after
+  //     twice as long each time, up to 64 s.
   for (std::uint8_t path = 0; path < shared_.config.paths; ++path) {
     if (path != run.path && peer.mtu[path].is_raise_due(now)) start_mtu_search(run.peer, path);
   }
@@ -74,7 +75,7 @@ bool Sender::fill_mtu_probe(TimeNs now, base::DatagramRun& run) {
 void Sender::on_mtu_reply(TimeNs now, std::uint16_t from, const wire::MtuReply& reply) {
   shared_.counters.add(Counter::k_mtu_replies_received);
   MtuSearch& search = shared_.peers[from].mtu[reply.prefix.path];
-  // PROTOCOL 12.6.8: An MTU_REPLY of a path that is not being checked MUST be ignored (stale_control).
+  // RECOVERY R2.6.8: A sender MUST ignore an MTU_REPLY of a path that is not being checked (stale_control).
   if (!search.is_running()) return shared_.counters.add(Counter::k_stale_control);
   take_mtu_outcome(now, from, reply.prefix.path, search.on_reply(now, reply.timestamp_ns, reply.bytes));
 }
@@ -82,7 +83,7 @@ void Sender::on_mtu_reply(TimeNs now, std::uint16_t from, const wire::MtuReply& 
 void Sender::on_mtu_timer(TimeNs now, std::uint16_t rank) {
   Peer& peer = shared_.peers[rank];
   if (!peer.up) return;
-  // PROTOCOL 12.6.4: The check ends without a result when no send to the peer is under way ...
+  // RECOVERY R2.6.4: The check ends without a result when no send to the peer is under way.
   const bool sends = std::any_of(states_.begin(), states_.end(), [rank](const SendState& state) {
     return state.is_under_way() && state.request.peer == rank;
   });
@@ -105,9 +106,8 @@ void Sender::take_mtu_outcome(TimeNs now, std::uint16_t rank, std::uint8_t path,
     shared_.counters.add(limited ? Counter::k_mtu_limits_found : Counter::k_mtu_limits_gone);
   }
   peer.spray.set_narrow(path, limited);
-  // PROTOCOL 18.1.5: Where every path to a peer has a limit ... every send to that peer with a longer segment MUST end
-  // as
-  //     peer failed, and be aborted (8.1.1)
+  // PROTOCOL 18.1.5: Where every path to a peer has a limit (R2.6.5), a sender MUST end every send to that peer with a
+  //     longer segment as peer failed, and abort it (8.1.1): nothing of it would ever arrive.
   const std::uint32_t limit = path_limit_bytes(rank);
   if (limited && limit != 0) on_path_limit(now, rank, limit - MLT_DATA_HEADER_BYTES);
 }

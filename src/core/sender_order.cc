@@ -11,11 +11,11 @@ namespace mlt::core {
 
 namespace {
 
-// Segments judged in one call (SendRequest::judge).
-constexpr std::uint32_t kJudgedAtOnce = 64;
+// Segments judged in one call (SendRequest::classify).
+constexpr std::uint32_t kClassifiedAtOnce = 64;
 // Such calls in one poll_transmit(): with 2,048 segments at some 30 ns judging takes no longer than a run may last
 // (Pacer::kRunNs), and a run of 64 is still found in one go where one segment of 32 is important.
-constexpr std::uint32_t kBlocksJudged = 32;
+constexpr std::uint32_t kBlocksClassified = 32;
 // Sends that may wait at the blind limit of a peer before the next ones' first probes are spread over time.
 constexpr std::uint32_t kProbeAtOnce = 64;
 
@@ -37,6 +37,31 @@ void Sender::unlink_work(SendState& state) {
   if (peer.work_head == kNil) peers_with_work_.clear(state.request.peer);
 }
 
+// What has become ready since the last look.
+void Sender::take_feeds() {
+  for (std::uint32_t at = fed_count_; at-- > 0;) {
+    SendState& state = states_[fed_[at]];
+    SendFeed& feed = *state.request.feed;
+    if (feed.fresh_count == 0) continue;
+    MLT_CHECK(feed.fresh_count <= state.withheld);
+    for (std::size_t w = 0; w < base::words_for_bits(feed.fresh.size()); ++w) {
+      state.pending.words()[w] |= std::exchange(feed.fresh.words()[w], 0);
+    }
+    state.withheld -= feed.fresh_count;
+    state.pending_count += std::exchange(feed.fresh_count, 0);
+    state.restart_passes();
+    if (!state.waits_blind) link_work(state);
+    if (state.withheld == 0) end_feed(state);
+  }
+}
+
+void Sender::end_feed(const SendState& state) {
+  if (state.request.feed == nullptr) return;
+  const auto fed = std::span(fed_).first(fed_count_);
+  const auto at = std::ranges::find(fed, slot_of(state));
+  if (at != fed.end()) *at = fed[--fed_count_];
+}
+
 std::uint64_t Sender::in_flight_bytes(std::uint16_t rank) const {
   const Peer& peer = shared_.peers[rank];
   return peer.spray.packets_in_flight() * (peer.segment_bytes + MLT_DATA_HEADER_BYTES);
@@ -53,13 +78,14 @@ std::optional<std::uint32_t> Sender::find_of_pass(SendState& state) {
   if (state.pass + 1 == kPasses) return i;
   for (; i < count; i = static_cast<std::uint32_t>(state.pending.find_set(i + 1))) {
     // A block: long enough to amortise the call and the wait for memory, short enough to be in the caches still.
-    for (; state.judged <= i; state.judged += std::min(kJudgedAtOnce, count - state.judged)) {
-      if (blocks_to_judge_ == 0) {
+    for (; state.classified <= i; state.classified += std::min(kClassifiedAtOnce, count - state.classified)) {
+      if (blocks_to_classify_ == 0) {
         state.cursor = i;
         return std::nullopt;
       }
-      --blocks_to_judge_;
-      state.request.judge(state.request.judge_context, state.judged, std::min(kJudgedAtOnce, count - state.judged));
+      --blocks_to_classify_;
+      state.request.classify(state.request.classify_context, state.classified,
+                             std::min(kClassifiedAtOnce, count - state.classified));
     }
     if (state.request.tags[i].pass() == state.pass) break;
   }
@@ -69,12 +95,13 @@ std::optional<std::uint32_t> Sender::find_of_pass(SendState& state) {
 // The next segment in send order: critical, then important, then the rest. Leaves the cursor on it. False if none is
 // left, or if it can't be told in this call.
 bool Sender::next_segment(SendState& state, std::uint32_t& segment) {
-  // PROTOCOL 6.1.1: Within a tensor, critical segments go first, then important ones, then the rest ...
+  // PROTOCOL 6.1.1: Within a tensor, a sender MUST send critical segments first, then important ones, then the rest;
+  //     each kind by offset.
   while (state.pass < kPasses) {
     const std::optional<std::uint32_t> found = find_of_pass(state);
     if (!found) return false;
     if (*found < state.grid.count()) {
-      MLT_CHECK(*found < state.judged);
+      MLT_CHECK(*found < state.classified);
       segment = state.cursor = *found;
       return true;
     }
@@ -85,9 +112,9 @@ bool Sender::next_segment(SendState& state, std::uint32_t& segment) {
 }
 
 // What judging is left waits until the driver has looked at its input: the timer makes it come back at once.
-void Sender::put_off_judging(TimeNs now, std::uint16_t rank) {
-  MLT_CHECK(blocks_to_judge_ == 0);
-  shared_.peers[rank].judging_put_off = true;
+void Sender::defer_classification(TimeNs now, std::uint16_t rank) {
+  MLT_CHECK(blocks_to_classify_ == 0);
+  shared_.peers[rank].classification_deferred = true;
   shared_.timers.set(shared_.peer_timer(rank), base::after(now, 1));
 }
 
@@ -98,8 +125,8 @@ std::uint32_t Sender::datagrams_allowed(TimeNs now, std::uint16_t rank, const Se
   const std::uint32_t datagram = peer.segment_bytes + MLT_DATA_HEADER_BYTES;
   std::uint64_t limit = std::min<std::uint64_t>(capabilities.max_run_segments, base::kMaxRunSegments);
   limit = std::min<std::uint64_t>(limit, capabilities.max_run_bytes / datagram);
-  // PROTOCOL 6.2.2: A run has at most 64 packets and 65,507 bytes, and no more than the current rate sends in 100 us,
-  //     but one packet at least.
+  // PROTOCOL 6.2.2: A run MUST NOT have more than 64 packets or 65,507 bytes, nor more than the current rate sends in
+  //     100 us, but MAY always have one packet.
   limit = std::min(limit, Pacer::run_bytes(peer.rate->rate_bytes_per_second()) / datagram);
   limit = std::max<std::uint64_t>(limit, 1);
   const std::uint64_t in_flight = in_flight_bytes(rank);
@@ -112,9 +139,8 @@ std::uint32_t Sender::datagrams_allowed(TimeNs now, std::uint16_t rank, const Se
     // Runs are cheap only when they are long: wait for a quarter of the window rather than dribble.
     const std::uint64_t worthwhile = std::min<std::uint64_t>(limit * datagram, peer.window_bytes / 4);
     if (room < datagram || room < worthwhile) {
-      if (!peer.window_blocked) {
-        peer.window_blocked = true;
-        shared_.timers.set(shared_.peer_timer(rank), base::after(now, peer.rtt.timeout_ns(peer.stall_repeats)));
+      if (peer.window.on_no_space(shared_.counters)) {
+        shared_.timers.set(shared_.peer_timer(rank), base::after(now, peer.rtt.timeout_ns(0)));
       }
       return 0;
     }
@@ -124,9 +150,9 @@ std::uint32_t Sender::datagrams_allowed(TimeNs now, std::uint16_t rank, const Se
   if (!state.receiver_ready) {
     // What the peer has promised to keep, over all transfers: beyond it a network without faults would lose.
     // PROTOCOL 6.4.1: As long as receives are not known to be posted, a sender MUST NOT send more segments for them,
-    //     over all transfers to the peer, than the early segments that it offered ...
+    //     over all transfers to the peer, than the early segments that the peer offered, nor of more transfers than its
+    //     early transfers. Where the peer offers none, the limit is one.
     const std::uint32_t blind = std::max<std::uint32_t>(peer.early_segments, 1);
-    // PROTOCOL 6.4.1: nor of more transfers than its early transfers
     if (state.blind_segments == 0 && peer.blind_transfers >= std::max<std::uint32_t>(peer.early_transfers, 1)) return 0;
     if (peer.blind_segments >= blind) return 0;
     limit = std::min<std::uint64_t>(limit, blind - peer.blind_segments);
@@ -135,9 +161,10 @@ std::uint32_t Sender::datagrams_allowed(TimeNs now, std::uint16_t rank, const Se
 }
 
 bool Sender::fill_data(TimeNs now, const TransmitCapabilities& capabilities, base::DatagramRun& run) {
+  take_feeds();
   const std::uint16_t peers = shared_.config.peers;
   const std::uint16_t first = next_peer_;
-  blocks_to_judge_ = kBlocksJudged;
+  blocks_to_classify_ = kBlocksClassified;
   std::size_t rank = peers_with_work_.find_set(first);
   bool wrapped = false;
   while (true) {
@@ -148,14 +175,14 @@ bool Sender::fill_data(TimeNs now, const TransmitCapabilities& capabilities, bas
       if (rank >= first) return false;
     }
     if (wrapped && rank >= first) return false;
-    const bool may_judge = blocks_to_judge_ > 0;
+    const bool may_classify = blocks_to_classify_ > 0;
     if (fill_from_peer(now, static_cast<std::uint16_t>(rank), capabilities, run)) {
-      // PROTOCOL 6.1.3: Peers take turns, a run each.
+      // PROTOCOL 6.1.3: A sender MUST serve its peers in turn, a run each.
       next_peer_ = static_cast<std::uint16_t>((rank + 1) % peers);
       return true;
     }
     // So do they in having their segments judged: who found none within the call's limit comes last in the next.
-    if (may_judge && blocks_to_judge_ == 0) next_peer_ = static_cast<std::uint16_t>((rank + 1) % peers);
+    if (may_classify && blocks_to_classify_ == 0) next_peer_ = static_cast<std::uint16_t>((rank + 1) % peers);
     rank = peers_with_work_.find_set(rank + 1);
   }
 }
@@ -167,8 +194,8 @@ void Sender::wait_blind(TimeNs now, SendState& state) {
   SendQueue(states_, peer.blind_head).push(slot_of(state));
   state.waits_blind = true;
   if (++peer.blind_waiting <= kProbeAtOnce) {
-    ask(state, true);
-    return await_answer(now, state);
+    schedule_probe(state, true);
+    return await_reply(now, state);
   }
   // Behind many others: its first probe waits for its turn, like every repetition.
   state.probe_ns = base::after(now, repeat_after(state, 0));
@@ -195,7 +222,7 @@ void Sender::wake_blind(Peer& peer) {
     if (is_new) --transfers;
     stop_waiting_blind(state);
     state.probe_ns = base::kNever;
-    state.probe_due = false;
+    state.probe.cancel(shared_.counters);
     probes_due_.clear(slot_of(state));
     arm(state);
     link_work(state);
@@ -205,32 +232,31 @@ void Sender::wake_blind(Peer& peer) {
 bool Sender::fill_from_peer(TimeNs now, std::uint16_t rank, const TransmitCapabilities& capabilities,
                             base::DatagramRun& run) {
   Peer& peer = shared_.peers[rank];
-  if (peer.window_blocked || peer.judging_put_off) return false;
+  if (!peer.window.is_open() || peer.classification_deferred) return false;
   if (!peer.pacer.may_send(now)) {
     shared_.timers.set(shared_.peer_timer(rank), peer.pacer.next_ns());
     return false;
   }
-  // PROTOCOL 23.3.3: A ring that is full MUST hold back the data for its peer, and for no other ...
+  // PROTOCOL 23.3.3: A ring that is full MUST hold back the data for its peer, and for no other, and drop none of it.
   // A way that holds back instead of dropping: nothing of it is in the wheel, for the driver hears when it has room.
   if (capabilities.has_room_for != nullptr && !capabilities.has_room_for(capabilities.room_context, rank)) return false;
   while (peer.work_head != kNil) {
     SendState& state = states_[peer.work_head];
     const std::uint32_t limit = datagrams_allowed(now, rank, state, capabilities);
-    if (peer.window_blocked) return false;
-    // PROTOCOL 6.4.2: At that limit it sends an ACK_ONLY probe and lets the transfers behind go on.
+    if (!peer.window.is_open()) return false;
+    // PROTOCOL 6.4.2: At that limit a sender MUST send an ACK_ONLY probe and let the transfers behind go on.
     if (limit == 0) {
       wait_blind(now, state);
       continue;
     }
     std::uint32_t segment = 0;
     if (!next_segment(state, segment)) {
-      put_off_judging(now, rank);
+      defer_classification(now, rank);
       return false;
     }
-    // Any transfer may carry the question, which is about the path.
-    // PROTOCOL 11.2.11: A sender whose rate is below line rate SHOULD send an ACK_ONLY probe with its data every 50 ms;
-    //     the network time of its answer, which overtook the data, lowers base if it is smaller ...
-    if (peer.rate->base_sample_due(now)) ask(state, true);
+    // Any transfer may carry the probe, which measures the path.
+    // RECOVERY R1.2.11: A sender whose rate is below line rate SHOULD send an ACK_ONLY probe with its data every 50 ms.
+    if (peer.rate->base_sample_due(now)) schedule_probe(state, true);
     fill_run(now, state, segment, limit, run);
     return true;
   }

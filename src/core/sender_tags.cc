@@ -23,7 +23,8 @@ SendTag* Sender::tag_for_post(std::uint16_t rank, std::uint64_t tag) {
     if (entry == nullptr) return nullptr;
   }
   ++peer.tags;
-  // PROTOCOL 5.2.5: Both sides count a tag that they do not know from the floor on
+  // PROTOCOL 5.2.5: Both sides MUST count a tag that they do not know from the floor on, a generation that the sender
+  //     sets for all of its tags to a peer.
   entry->base = entry->generation = peer.send_floor;
   return entry;
 }
@@ -44,7 +45,8 @@ std::uint32_t Sender::take_generation(SendTag& entry) {
   change_tag(entry, [&] {
     ++entry.generation;
     ++entry.in_progress;
-    // PROTOCOL 5.2.9: A sender MUST NOT forget a tag whose next generation is 2^29 or more from the floor ...
+    // PROTOCOL 5.2.9: A sender MUST NOT forget a tag whose next generation is 2^29 or more from the floor, before or
+    //     after it, since the tag was last new.
     entry.stays = entry.stays || is_far(entry.generation, shared_.peers[entry.peer].send_floor);
   });
   if (is_far(entry.generation, entry.base)) entry.base = entry.generation - kFarGenerations;
@@ -88,22 +90,23 @@ void Sender::retire_if_due(std::uint16_t rank) {
 void Sender::retire_tags(std::uint16_t rank) {
   Peer& peer = shared_.peers[rank];
   if (!peer.up || shared_.config.retire_after == 0 || retirements_due_.contains(rank)) return;
-  // PROTOCOL 5.2.8: A sender MUST NOT list more tags whose receives it does not know to be posted than 2,048, nor more
-  //     than 2^18 in all, and forgets later instead
+  // PROTOCOL 5.2.8: A sender MUST NOT list more than 2,048 tags whose receives it does not know to be posted, nor more
+  //     than 2^18 tags in all; it forgets later instead.
   if (peer.tags_unknown > shared_.config.unknown_tags || peer.tags_held > kMaxListedTags) return;
   if (peer.tags == peer.tags_held) return;
   std::uint32_t floor = peer.send_floor;
   shared_.send_tags.each_of(rank, [&](SendTag& entry) {
-    // PROTOCOL 5.2.4: A sender MUST NOT forget a tag that is in use ...
+    // PROTOCOL 5.2.4: A sender MUST NOT forget a tag that is in use.
     entry.kept = entry.is_held();
     if (entry.kept) return;
     if (is_after(entry.generation, floor)) floor = entry.generation;
     shared_.send_tags.erase(entry);
   });
-  // PROTOCOL 5.2.6: the floor is 2^18 more than the largest of the floor before and the next generations of the tags
-  //     that are forgotten
+  // PROTOCOL 5.2.6: The floor is 2^18 more than the largest of the floor before and the next generations of the tags
+  //     that are forgotten; the tags that are kept are listed.
   peer.send_floor = floor + kGenerationGap;
-  // PROTOCOL 5.2.9: A sender MUST NOT forget a tag whose next generation is 2^29 or more from the floor ...
+  // PROTOCOL 5.2.9: A sender MUST NOT forget a tag whose next generation is 2^29 or more from the floor, before or
+  //     after it, since the tag was last new.
   shared_.send_tags.each_of(
       rank, [&](SendTag& entry) { entry.stays = entry.stays || is_far(entry.generation, peer.send_floor); });
   peer.tags = peer.tags_held;

@@ -11,7 +11,8 @@ namespace {
 
 std::uint32_t nonzero_timestamp(TimeNs now) {
   const auto low = static_cast<std::uint32_t>(now);
-  // PROTOCOL 4.7.2: The timestamp is the low 32 bits of the sender's clock, and 1 where these are 0 ...
+  // PROTOCOL 4.7.2: The timestamp MUST be the low 32 bits of the sender's clock, and 1 where these are 0: in answers 0
+  //     means "no probe".
   return low == 0 ? 1 : low;
 }
 
@@ -22,14 +23,14 @@ void Sender::fill_run(TimeNs now, SendState& state, std::uint32_t segment, std::
   Peer& peer = shared_.peers[state.request.peer];
   // One: a trailing probe that came after STOP is told of by the next answer only.
   if (peer.spray.packets_in_flight() <= 1) peer.rate->on_resumed();
-  // PROTOCOL 12.1.2: A sender MAY choose a path for every run ...
+  // RECOVERY R2.1.2: A sender MAY choose a path for every run.
   const std::uint8_t path = peer.spray.choose(now, limit);
 
   const SegmentTag first_tag = state.tag_of(segment);
   const std::uint8_t pass = state.pass;
   run.peer = state.request.peer;
   run.path = path;
-  // PROTOCOL 13.1.2: The class decides the DSCP of its packets, by a map that hosts and switches share ...
+  // PROTOCOL 13.1.2: The class decides the DSCP of its packets, by a map that hosts and switches share.
   run.dscp = shared_.config.dscp.data[first_tag.traffic_class()];
   run.ecn = first_tag.ecn();
   run.datagram_bytes = MLT_DATA_HEADER_BYTES + state.grid.length(segment);
@@ -47,17 +48,17 @@ void Sender::fill_run(TimeNs now, SendState& state, std::uint32_t segment, std::
   header.generation = state.generation;
   header.total_bytes = state.grid.total_bytes();
   header.timestamp_ns = static_cast<std::uint32_t>(now);
-  // PROTOCOL 4.4.3: REPAIR says that the packet belongs to a later round than the first.
+  // PROTOCOL 4.4.3: A sender MUST set REPAIR if, and only if, the packet belongs to a later round than the first.
   std::uint8_t common_flags = state.round > 0 || state.repaired_segments > 0 ? MLT_FLAG_REPAIR : 0;
-  // PROTOCOL 4.4.2: HAS_CRITICAL, in every packet of a transfer, that some segment of it is
+  // PROTOCOL 4.4.2: It MUST set HAS_CRITICAL in every packet of a transfer if, and only if, some segment of the
+  //     transfer is critical.
   if (state.critical_segments > 0) common_flags |= MLT_FLAG_HAS_CRITICAL;
-  // PROTOCOL 4.4.6: UNCONFIRMED MUST be set in every packet of a transfer of which one was sent before anything had
-  // come
-  //     from the peer ...
+  // PROTOCOL 4.4.6: A sender MUST set UNCONFIRMED in every packet of a transfer of which one was sent before anything
+  //     had come from the peer, datagram or backstop message, on this connection.
   state.unconfirmed = state.unconfirmed || !peer.heard;
   if (state.unconfirmed) common_flags |= MLT_FLAG_UNCONFIRMED;
-  // PROTOCOL 4.4.5: OVERTAKES MUST be set in a packet whose class is more urgent than that of a packet of the transfer
-  //     sent before ...
+  // PROTOCOL 4.4.5: A sender MUST set OVERTAKES in a packet whose class is more urgent than that of a packet of the
+  //     transfer sent before, and in no other.
   if (first_tag.traffic_class() < state.last_class) {
     common_flags |= MLT_FLAG_OVERTAKES;
     state.overtakes = true;
@@ -74,14 +75,15 @@ void Sender::fill_run(TimeNs now, SendState& state, std::uint32_t segment, std::
     state.pending.clear(segment);
     --state.pending_count;
     ++state.sent_in_round;
-    // PROTOCOL 4.4.4: Sequence numbers count the packets and trailing probes to a peer on a path, over all transfers;
-    //     the first is 1, a repair gets a new one ...
+    // PROTOCOL 4.4.4: Sequence numbers MUST count the packets and trailing probes to a peer on a path, over all
+    //     transfers; the first is 1, and a repair gets a new one.
     header.prefix.sequence = peer.spray.next_sequence(path);
     header.prefix.flags = common_flags;
     if (tag.is_critical()) header.prefix.flags |= MLT_FLAG_CRITICAL;
-    // PROTOCOL 6.5.2: With one path to the peer, the last packet of a round MUST carry END_OF_ROUND ...
+    // PROTOCOL 6.5.2: With one path to the peer, the last packet of a round MUST carry END_OF_ROUND: it asks like a
+    //     probe.
     // Seen on one path the marker says nothing about the others: with several, a probe names the newest packet of each.
-    if (state.pending_count == 0 && shared_.config.paths == 1) header.prefix.flags |= MLT_FLAG_END_OF_ROUND;
+    if (state.is_round_sent() && shared_.config.paths == 1) header.prefix.flags |= MLT_FLAG_END_OF_ROUND;
     header.offset_bytes = state.grid.offset(segment);
     std::byte* at = run.scratch.data() + std::size_t{run.datagram_count} * MLT_DATA_HEADER_BYTES;
     wire::encode_data_header(header, at);
@@ -91,7 +93,7 @@ void Sender::fill_run(TimeNs now, SendState& state, std::uint32_t segment, std::
     ++run.datagram_count;
     if (state.pending_count == 0 || MLT_DATA_HEADER_BYTES + length < run.datagram_bytes) break;
     if (!next_segment(state, segment)) {
-      put_off_judging(now, state.request.peer);
+      defer_classification(now, state.request.peer);
       break;
     }
   }
@@ -114,31 +116,31 @@ void Sender::fill_run(TimeNs now, SendState& state, std::uint32_t segment, std::
   shared_.counters.add(Counter::k_data_packets_sent, run.datagram_count);
   shared_.counters.add(Counter::k_data_bytes_sent,
                        run.total_bytes - std::uint64_t{run.datagram_count} * MLT_DATA_HEADER_BYTES);
-  const bool round_sent = state.pending_count == 0;
+  const bool round_sent = state.is_round_sent();
   MLT_CHECK(state.machine.on(round_sent ? SendEvent::k_round_sent : SendEvent::k_run_sent, shared_.counters));
+  if (state.pending_count == 0) unlink_work(state);
   if (round_sent) {
-    unlink_work(state);
     // PROTOCOL 6.5.3: After the last packet of a round a sender MUST send a PROBE if there are several paths, or if the
     //     transfer has critical segments, whose number only a probe tells.
-    // The marker in the last packet asks already. Critical segments need their number told, which only a probe does.
-    if (state.critical_segments > 0 || shared_.config.paths > 1) ask(state, false);
+    // END_OF_ROUND in the last packet acts as a probe. The number of critical segments is in a PROBE only.
+    if (state.critical_segments > 0 || shared_.config.paths > 1) schedule_probe(state, false);
     // PROTOCOL 6.5.9: With one path to the peer, that has lost one of its last few thousand packets, but less than a
-    //     tenth lately ... the last packet of a round SHOULD be followed by a trailing probe ...
-    // PROTOCOL 6.5.10: A round with a packet that carries OVERTAKES MUST be followed by a trailing probe on every path
-    //     with a packet of the transfer ...
-    if (state.overtakes || (shared_.config.paths == 1 && peer.spray.loses_some(path))) ask_behind_data(state);
+    //     tenth lately (the estimate of R2.2.2 is above 0 and below 0.1), a sender SHOULD send a trailing probe after
+    //     the last packet of a round, unless the receiver has said NOT_POSTED and not READY since.
+    // PROTOCOL 6.5.10: After a round with a packet that carries OVERTAKES a sender MUST send a trailing probe on every
+    //     path with a packet of the transfer, as 6.5.8 says.
+    if (state.overtakes || (shared_.config.paths == 1 && peer.spray.loses_some(path))) schedule_trailing_probes(state);
     state.overtakes = false;
-    await_answer(now, state);
+    await_reply(now, state);
   }
 }
 
-// A question that stayed unanswered is repeated over another path: this one may be dead, there or back.
+// An unanswered probe is repeated over another path: this one may have failed in either direction.
 std::uint8_t Sender::probe_path(TimeNs now, SendState& state) {
   PathSpray& spray = shared_.peers[state.request.peer].spray;
-  // PROTOCOL 12.4.2: A probe that repeats an unanswered one MUST take another path, as long as there is another that is
-  //     not silent; the path that failed is not asked over again for 100 ms, twice as long each time, up to 3.2 s.
-  if (state.question_out) spray.try_another_control_path(now);
-  state.question_out = true;
+  // RECOVERY R2.4.2: A probe that repeats an unanswered one MUST take another path, as long as there is another that is
+  //     not silent. A sender SHOULD NOT probe on the path that failed for 100 ms, twice as long each time, up to 3.2 s.
+  if (state.probe.send(shared_.counters)) spray.try_another_control_path(now);
   return spray.control_path();
 }
 
@@ -151,36 +153,39 @@ std::size_t Sender::encode_probe_of(TimeNs now, SendState& state, std::uint8_t t
   probe.prefix.round = state.round;
   probe.prefix.cookie = peer.remote_cookie;
   if (trailing_path != kNoPath) {
-    // PROTOCOL 4.7.5: TRAILING says that the probe travels behind the data ...
+    // PROTOCOL 4.7.5: A sender MUST set TRAILING in a probe that travels behind the data: on the path that its prefix
+    //     names, ECN-capable, in the least urgent class of the transfer's packets, with a sequence number of its own
+    //     there.
     probe.prefix.flags |= MLT_PROBE_FLAG_TRAILING;
     probe.prefix.path = trailing_path;
     probe.prefix.sequence = peer.spray.next_sequence(trailing_path);
     peer.spray.sent(now, trailing_path, 1);
     peer.mtu[trailing_path].on_short_packets(1);
   }
-  // PROTOCOL 4.7.3: ACK_ONLY says that the round is not over ...
-  // A trailing one follows the round's last packet, even if a measurement (11.2.11) is due at the same time.
-  if (state.probe_ack_only && trailing_path == kNoPath) probe.prefix.flags |= MLT_PROBE_FLAG_ACK_ONLY;
-  // PROTOCOL 4.7.4: CRITICAL says that the number of critical segments is not zero.
+  // PROTOCOL 4.7.3: A sender MUST set ACK_ONLY in a probe of a round that is not over (6.5.6): the probe asks whether
+  //     the receive is posted, or what has arrived.
+  // A trailing one follows the round's last packet, even if a measurement (R1.2.11) is due at the same time.
+  const bool is_ack_only = state.probe.is_ack_only() && trailing_path == kNoPath;
+  if (is_ack_only) probe.prefix.flags |= MLT_PROBE_FLAG_ACK_ONLY;
+  // PROTOCOL 4.7.4: A sender MUST set CRITICAL if, and only if, the number of critical segments is not zero.
   if (state.critical_segments > 0) probe.prefix.flags |= MLT_PROBE_FLAG_CRITICAL;
   probe.transfer = state.transfer();
   probe.total_bytes = state.grid.total_bytes();
   probe.critical_segments = state.critical_segments;
   probe.timestamp_ns = nonzero_timestamp(now);
-  // PROTOCOL 4.7.1: for each path the sequence number of the transfer's newest packet there, 0 if there is none ...
+  // PROTOCOL 4.7.1: A PROBE MUST carry the transfer's size, element type and number of critical segments, and for each
+  //     path the sequence number of the transfer's newest packet there, 0 if there is none.
   probe.path_count = shared_.config.paths;
   for (std::uint8_t path = 0; path < probe.path_count; ++path) {
     probe.last_sequence[path] = state.newest[path];
-    // PROTOCOL 4.7.6: Paths given up, 16 bits, has bit i set for each path i with a packet of the transfer that is
-    //     silent while another path is not (12.3.2) ...
+    // PROTOCOL 4.7.6: Paths given up, 16 bits, MUST have bit i set for each path i with a packet of the transfer that
+    //     is silent while another path is not (R2.3.2): the sender sends nothing more of it there, and waits for
+    //     nothing.
     if (state.newest[path] != 0 && peer.spray.is_given_up(path)) {
       probe.given_up_paths = static_cast<std::uint16_t>(probe.given_up_paths | 1U << path);
     }
   }
-  if (trailing_path == kNoPath && state.probe_ack_only && peer.window_blocked && peer.stall_repeats > 0 &&
-      peer.stall_probe_ns == base::kNever) {
-    peer.stall_probe_ns = now;
-  }
+  if (is_ack_only) peer.window.on_probe_sent(now, shared_.counters);
   shared_.counters.add(Counter::k_probes_sent);
   return wire::encode_probe(probe, out);
 }
@@ -190,17 +195,15 @@ bool Sender::fill_probe(TimeNs now, base::DatagramRun& run) {
   const std::uint32_t slot = probes_due_.first();
   SendState& state = states_[slot];
   std::uint8_t trailing_path = kNoPath;
-  if (state.trailing_paths != 0) {
-    trailing_path = static_cast<std::uint8_t>(std::countr_zero(state.trailing_paths));
-    state.trailing_paths &= state.trailing_paths - 1;
-    if (state.trailing_paths == 0 && !state.probe_due) probes_due_.clear(slot);
+  if (state.probe.has_trailing()) {
+    trailing_path = state.probe.take_trailing_path();
+    if (!state.probe.has_trailing() && !state.probe.is_due()) probes_due_.clear(slot);
     run.path = trailing_path;
     run.dscp = shared_.config.dscp.data[state.last_class];
   } else {
     probes_due_.clear(slot);
-    state.probe_due = false;
     run.path = probe_path(now, state);
-    // PROTOCOL 4.1.3: A control datagram, but for a trailing probe (4.7.5), MUST be sent in the control class,
+    // PROTOCOL 4.1.3: An endpoint MUST send a control datagram, but for a trailing probe (4.7.5), in the control class,
     //     ECN-capable (ECT(0)), and alone in its run.
     run.dscp = shared_.config.dscp.control;
   }

@@ -1,5 +1,5 @@
 // Slots by a hash of their key: found, put in and taken out in constant time. The keys stay in the slots; two of one
-// hash are told apart by whoever asks. Fixed size, memory touched as it is used. Owned by one thread.
+// hash are told apart by the caller. Fixed size, memory touched as it is used. Owned by one thread.
 #pragma once
 
 #include <bit>

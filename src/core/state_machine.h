@@ -17,12 +17,12 @@ class StateMachine {
   [[nodiscard]] bool on(Event event, Counters& counters) {
     const auto& cell = table.at(phase_, event);
     if (cell.outcome == Outcome::kTaken) {
-      // PROTOCOL 15.1.1: The phase of a transfer MUST change as its table says and in no other way.
+      // PROTOCOL 5.4.1: The phase of a transfer MUST change as its table says and in no other way.
       phase_ = cell.next;
       return true;
     }
-    // PROTOCOL 15.1.2: A stale event MUST be counted in stale_control, a wrong one under its own name
-    //     (wrong_state_send_..., wrong_state_receive_...), and nothing else may happen.
+    // PROTOCOL 5.4.2: An endpoint MUST count a stale event in stale_control and a wrong one under its own name
+    //     (wrong_state_send_..., wrong_state_receive_...), and do nothing else.
     counters.add(cell.outcome == Outcome::kStale ? Counter::k_stale_control : wrong(event));
     return false;
   }

@@ -28,20 +28,30 @@ class StateTable {
     Outcome outcome = Outcome::kWrong;
     Phase next{};
   };
+  // One phase or several.
+  struct Phases {
+    consteval Phases(Phase phase) : bits(1U << static_cast<unsigned>(phase)) {}
+    consteval Phases(std::initializer_list<Phase> phases) {
+      for (const Phase phase : phases) bits |= 1U << static_cast<unsigned>(phase);
+    }
+    consteval bool contains(std::size_t phase) const { return ((bits >> phase) & 1U) != 0; }
+    std::uint32_t bits = 0;
+  };
+  static_assert(kPhases <= 32);
   struct Taken {
-    Phase from;
+    Phases from;
     Event event;
-    Phase next;
+    Phase next = Phase::kCount;  // kCount: each stays as it is
   };
   struct Stale {
-    Phase in;
+    Phases in;
     Event event;
   };
 
   // Evaluated by the compiler: naming a cell twice does not compile.
   consteval StateTable(std::initializer_list<Taken> taken, std::initializer_list<Stale> stale) {
-    for (const Taken& row : taken) fill(row.from, row.event, {Outcome::kTaken, row.next});
-    for (const Stale& row : stale) fill(row.in, row.event, {Outcome::kStale, row.in});
+    for (const Taken& row : taken) fill(row.from, row.event, Outcome::kTaken, row.next);
+    for (const Stale& row : stale) fill(row.in, row.event, Outcome::kStale, Phase::kCount);
   }
 
   constexpr const Cell& at(Phase phase, Event event) const {
@@ -49,10 +59,13 @@ class StateTable {
   }
 
  private:
-  consteval void fill(Phase phase, Event event, Cell cell) {
-    Cell& place = cells_[static_cast<std::size_t>(phase) * kEvents + static_cast<std::size_t>(event)];
-    if (place.outcome != Outcome::kWrong) throw "this cell is named twice";
-    place = cell;
+  consteval void fill(Phases phases, Event event, Outcome outcome, Phase next) {
+    for (std::size_t phase = 0; phase < kPhases; ++phase) {
+      if (!phases.contains(phase)) continue;
+      Cell& place = cells_[phase * kEvents + static_cast<std::size_t>(event)];
+      if (place.outcome != Outcome::kWrong) throw "this cell is named twice";
+      place = {outcome, next == Phase::kCount ? static_cast<Phase>(phase) : next};
+    }
   }
 
   std::array<Cell, kPhases * kEvents> cells_{};

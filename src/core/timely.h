@@ -40,7 +40,7 @@
 
 namespace mlt::core {
 
-// PROTOCOL 16.2.1: Durations, counts and weights MUST be those of this table where a clause names them.
+// RECOVERY R3.2.1: Durations, counts and weights MUST be those of this table where a clause names them.
 struct TimelyConfig {
   double line_rate_bytes_per_second = 1.25e9;
   double min_rate_bytes_per_second = 0;                            // 0: by min_rate_interval_ns
@@ -73,7 +73,7 @@ class Timely {
   explicit Timely(const TimelyConfig& config)
       : config_(config),
         min_rate_(least_rate(config)),
-        // PROTOCOL 11.2.1: A connection starts at line rate: the interface's, or what the user says.
+        // RECOVERY R1.2.1: A connection MUST start at line rate: the interface's, or what the user says.
         rate_(config.line_rate_bytes_per_second) {}
 
   double rate_bytes_per_second() const { return rate_; }
@@ -82,7 +82,7 @@ class Timely {
   base::DurationNs high_threshold_ns() const { return threshold(config_.high_offset_ns, config_.high_packets); }
 
   // Slowed down, a flow shares a queue with others, and may never have seen it empty: true when a round trip of the
-  // control class, which overtakes data, should be measured. Asked for is asked: false until the next is due.
+  // control class, which overtakes data, should be measured. True at most once per interval.
   bool base_sample_due(base::TimeNs now) {
     if (rate_ >= config_.line_rate_bytes_per_second || now < next_base_sample_ns_) return false;
     next_base_sample_ns_ = now + config_.base_sample_interval_ns;
@@ -90,7 +90,7 @@ class Timely {
   }
   // Any round trip is at least the base's: a smaller one corrects it.
   void on_base_sample(base::TimeNs now, base::DurationNs rtt_ns) {
-    // PROTOCOL 11.2.11: lowers base if it is smaller
+    // RECOVERY R1.2.11: The network time of its answer, which overtook the data, lowers base if it is smaller.
     if (base_rtt_ns_ > 0) update_base(now, rtt_ns);
   }
 
@@ -99,18 +99,21 @@ class Timely {
   // The peer reports so many bytes, of headers and payload, that it was not known to have; when the report arrived.
   void on_delivered(base::TimeNs arrival_ns, std::uint64_t bytes) { delivered_.on_delivered(arrival_ns, bytes); }
 
-  // PROTOCOL 11.2.13: ... the rate is halved ...
+  // RECOVERY R1.2.13: When a BITMAP asks again for more than half of a round of 64 packets or more, a sender MUST halve
+  //     the rate, once per round (rounds_lost).
   // Who is heard of so little gets few samples, or none.
   void on_round_lost() { set_rate(rate_ / 2); }
 
   void on_rtt_sample(base::TimeNs now, base::DurationNs rtt_ns) {
     update_base(now, rtt_ns);
-    // PROTOCOL 11.2.12: ... over a round trip and the time of 20 packets at the current rate at least ...
+    // RECOVERY R1.2.12: delivered MUST be what acknowledgement blocks newly report as received, each packet counted as
+    //     a full one, over a round trip and the time of 20 packets at the current rate at least, by the arrival of the
+    //     reports; of the last two such windows the larger counts.
     delivered_.end_window(std::max(rtt_ns, packets_ns(config_.delivery_packets)));
     if (previous_rtt_ns_ == 0) previous_rtt_ns_ = rtt_ns;
     const double difference = static_cast<double>(rtt_ns - previous_rtt_ns_);
     previous_rtt_ns_ = rtt_ns;
-    // PROTOCOL 11.2.2: The gradient is the smoothed difference of consecutive samples (weight 0.3 for the newest),
+    // RECOVERY R1.2.2: The gradient MUST be the smoothed difference of consecutive samples (weight 0.3 for the newest),
     //     divided by the larger of base and run.
     smoothed_difference_ns_ += config_.gradient_weight * (difference - smoothed_difference_ns_);
     const double gradient =
@@ -121,28 +124,30 @@ class Timely {
     sampled_ns_ = now;
     const base::DurationNs low = low_threshold_ns();
     const base::DurationNs high = high_threshold_ns();
-    // PROTOCOL 11.2.4: If rtt > T_high, whatever the gradient: rate = rate * (1 - 0.8 * (1 - T_high / rtt)) ...
+    // RECOVERY R1.2.4: With delivered known, the result MUST be neither more than twice delivered nor less than half of
+    //     it, and not less than 30 packets per queueing delay (rtt - base).
     if (rtt_ns > high) {
       falling_samples_ = 0;
       decrease(now, rtt_ns, high);
     } else if (rtt_ns < low) {
       falling_samples_ = 0;
       // No queue: what was lost to a burst comes back within a few round trips, however long they are.
-      // PROTOCOL 11.2.5: If rtt < T_low: rate = rate + max(share * alpha, rate / 500) ...
+      // RECOVERY R1.2.5: If rtt < T_low, a sender MUST set rate = rate + max(share * alpha, rate / 500).
       if (share > 0) set_rate(rate_ + std::max(share * alpha(rtt_ns), config_.calm_increase * rate_));
     } else {
       falling_samples_ = gradient < 0 ? falling_samples_ + 1 : 0;
-      // PROTOCOL 11.2.10: Hyper-active increase is an option: after N samples in a row between the thresholds with a
-      //     negative gradient, alpha counts N times.
+      // RECOVERY R1.2.10: A sender MAY offer hyper-active increase: after N samples in a row between the thresholds
+      //     with a negative gradient, alpha counts N times.
       const bool hyper_active = config_.hyper_active_after > 0 && falling_samples_ >= config_.hyper_active_after;
       const double increase = hyper_active ? config_.hyper_active_after * alpha(rtt_ns) : alpha(rtt_ns);
-      // PROTOCOL 11.2.6: Between, rate = rate + share * ((1 - w) * alpha - w * 0.8 * error * rate), where w = 1/2 + 2 *
-      //     gradient, 0 at least and 1 at most, and error = 1 - reference / rtt, 0 at least ...
+      // RECOVERY R1.2.6: Between the thresholds, a sender MUST set rate = rate + share * ((1 - w) * alpha - w * 0.8 *
+      //     error * rate), where w = 1/2 + 2 * gradient, 0 at least and 1 at most, and error = 1 - reference / rtt, 0
+      //     at least.
       const double weight = std::clamp(0.5 + 2 * gradient, 0.0, 1.0);
       const double reference = static_cast<double>(low + packets_ns(config_.reference_packets));
       const double error = std::max(0.0, 1.0 - reference / static_cast<double>(rtt_ns));
       const double next = rate_ + share * ((1.0 - weight) * increase - weight * config_.beta * error * rate_);
-      // PROTOCOL 11.2.6: A decrease leaves 0.85 * delivered.
+      // RECOVERY R1.2.6: A decrease leaves 0.85 * delivered.
       set_rate(std::max(next, std::min(rate_, config_.kept * delivered_.bytes_per_second())));
     }
   }
@@ -151,8 +156,8 @@ class Timely {
   // What a round trip adds to the rate.
   double alpha(base::DurationNs rtt_ns) const {
     if (config_.alpha_bytes_per_second > 0) return config_.alpha_bytes_per_second;
-    // PROTOCOL 11.2.9: Unless the user says otherwise, alpha is one packet per queueing delay (rtt - base, but 100 us
-    //     and the time of 10 packets at the current rate at least), and half a percent of the line rate at most.
+    // RECOVERY R1.2.9: Unless the user says otherwise, alpha MUST be one packet per queueing delay (rtt - base, but 100
+    //     us and the time of 10 packets at the current rate at least), and half a percent of the line rate at most.
     const base::DurationNs queueing_ns =
         std::max({rtt_ns - base_rtt_ns_, Pacer::kRunNs, packets_ns(config_.alpha_delay_packets)});
     const double packets = config_.alpha_packets * config_.packet_bytes * 1e9 / static_cast<double>(queueing_ns);
@@ -160,8 +165,8 @@ class Timely {
   }
 
   base::DurationNs threshold(base::DurationNs offset_ns, double packets) const {
-    // PROTOCOL 11.2.3: T_low is base + run + max(12.5 us, 3 packets at the current rate), and T_high is base + run +
-    //     max(125 us, 30 packets at the current rate) ...
+    // RECOVERY R1.2.3: T_low MUST be base + run + max(12.5 us, 3 packets at the current rate), and T_high MUST be base
+    //     + run + max(125 us, 30 packets at the current rate).
     return base_rtt_ns_ + run_ns() + std::max(offset_ns, packets_ns(packets));
   }
 
@@ -191,15 +196,15 @@ class Timely {
   }
 
   void decrease(base::TimeNs now, base::DurationNs rtt_ns, base::DurationNs high_ns) {
-    // PROTOCOL 11.2.7: The decrease of 11.2.4 MUST NOT be made twice within a round trip, because the samples of one
-    //     flight tell of the same queue.
+    // RECOVERY R1.2.7: A sender MUST NOT make the decrease of R1.2.4 twice within a round trip, because the samples of
+    //     one flight report the same queue.
     if (now < no_decrease_before_ns_) return;
     no_decrease_before_ns_ = now + rtt_ns;
     double next = rate_ * (1.0 - config_.beta * (1.0 - static_cast<double>(high_ns) / static_cast<double>(rtt_ns)));
     const double delivered = delivered_.bytes_per_second();
     if (delivered > 0) {
-      // PROTOCOL 11.2.4: but with delivered known neither more than twice that nor less than half of it, and not less
-      //     than 30 packets per queueing delay (rtt - base).
+      // RECOVERY R1.2.4: With delivered known, the result MUST be neither more than twice delivered nor less than half
+      //     of it, and not less than 30 packets per queueing delay (rtt - base).
       // More than twice: the port is slower by far, and says by how much. (Twice, as the sender may have paused within
       // the window.) Less than half: the queue drains as it is, and samples will say so only when it has. Packets: a
       // flow whose first ones were all dropped is told of little, and would be long in coming back.
@@ -212,8 +217,8 @@ class Timely {
     set_rate(next);
   }
 
-  // PROTOCOL 11.2.8: The rate stays between a packet per 5 ms, or a thousandth of the line rate if that is less, and
-  //     the line rate.
+  // RECOVERY R1.2.8: The rate MUST stay between a packet per 5 ms, or a thousandth of the line rate if that is less,
+  //     and the line rate.
   void set_rate(double rate) { rate_ = std::clamp(rate, min_rate_, config_.line_rate_bytes_per_second); }
 
   TimelyConfig config_;

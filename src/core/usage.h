@@ -1,4 +1,4 @@
-// What an endpoint holds at the moment, each beside its limit (core/config.h). A pure question: for operators who size
+// What an endpoint holds at the moment, each beside its limit (core/config.h). Read only: for operators who size
 // an endpoint, and for the simulator's oracle, which demands that nothing is left when everything has ended.
 #pragma once
 

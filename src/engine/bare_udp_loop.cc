@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "collective/reduce.h"
-#include "io/os_error.h"
+#include "io/os/os_error.h"
 #include "mlt.h"
 
 namespace mlt::engine {
@@ -23,8 +23,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::size_t kMostRunBytes = 65'507;  // one system call: the most that UDP over IPv4 carries
-constexpr std::size_t kMostRun = 64;           // segments; the kernel's UDP_MAX_SEGMENTS of old
+constexpr std::size_t kMaxRunBytes = 65'507;  // one system call: the most that UDP over IPv4 carries
+constexpr std::size_t kMaxRunSegments = 64;   // segments; the kernel's UDP_MAX_SEGMENTS of old
 constexpr int kSocketBufferBytes = 8 << 20;
 
 [[noreturn]] void fail(std::string_view action) {
@@ -32,11 +32,11 @@ constexpr int kSocketBufferBytes = 8 << 20;
 }
 
 std::size_t run_length(std::size_t payload_bytes) {
-  if (payload_bytes < kBareUdpLeastPayload || payload_bytes > kBareUdpMostPayload) {
+  if (payload_bytes < kBareUdpMinPayload || payload_bytes > kBareUdpMaxPayload) {
     throw Error(ErrorCode::kConfig,
                 "bare UDP loop: a payload of " + std::to_string(payload_bytes) + " bytes; give 8 to 8960");
   }
-  return std::min(kMostRun, kMostRunBytes / (kBareUdpHeaderBytes + payload_bytes));
+  return std::min(kMaxRunSegments, kMaxRunBytes / (kBareUdpHeaderBytes + payload_bytes));
 }
 
 std::size_t datagrams_of(std::size_t bytes, std::size_t payload_bytes) {

@@ -13,8 +13,8 @@ namespace mlt::engine {
 
 inline constexpr std::size_t kBareUdpHeaderBytes =
     40;  // as much as a data packet's header; holds the datagram's number
-inline constexpr std::size_t kBareUdpLeastPayload = 8;
-inline constexpr std::size_t kBareUdpMostPayload = 8'960;  // as mlt's own segments
+inline constexpr std::size_t kBareUdpMinPayload = 8;
+inline constexpr std::size_t kBareUdpMaxPayload = 8'960;  // as mlt's own segments
 
 struct BareUdpReceived {
   std::int64_t waited_ns = 0;   // from the call to the first datagram; 0 if none came

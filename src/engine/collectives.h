@@ -15,7 +15,7 @@
 #include "collective/push_pull.h"
 #include "collective/summation.h"
 #include "core/endpoint.h"
-#include "io/control_channel.h"
+#include "io/control/control_channel.h"
 #include "mlt.h"
 
 namespace mlt::engine {

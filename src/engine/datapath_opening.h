@@ -5,10 +5,10 @@
 #include <memory>
 #include <vector>
 
-#include "io/control_frame.h"
+#include "io/control/control_frame.h"
 #include "io/datapath.h"
 #include "io/network_datapath.h"
-#include "io/shm_datapath.h"
+#include "io/shm/shm_datapath.h"
 #include "mlt.h"
 
 namespace mlt::engine {

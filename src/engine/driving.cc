@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-#include "io/clock.h"
+#include "io/os/clock.h"
 #include "mlt.h"
 
 namespace mlt::engine {

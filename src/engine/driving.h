@@ -19,7 +19,7 @@
 #include "base/time.h"
 #include "engine/adaptive_spin.h"
 #include "engine/deadline.h"
-#include "io/unique_fd.h"
+#include "io/os/unique_fd.h"
 
 namespace mlt::engine {
 

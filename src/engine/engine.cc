@@ -9,7 +9,7 @@
 #include "engine/engine_impl.h"
 #include "engine/event_loop.h"
 #include "engine/words.h"
-#include "io/clock.h"
+#include "io/os/clock.h"
 #include "mlt.h"
 #include "wire/element.h"
 
@@ -27,7 +27,8 @@ std::vector<core::SegmentTag> magnitude_tags(std::span<const std::byte> data, El
 }
 
 // Empty if the map of classes to code points is sound, else what is wrong with it.
-// PROTOCOL 13.1.2: ... all code points of a map, control's included, MUST be distinct.
+// PROTOCOL 13.1.2: The number of classes is that of the map, 1 to 8; all code points of a map, control's included, MUST
+//     be distinct.
 std::string dscp_problem(const core::DscpMap& map) {
   std::array<int, 64> owner;
   owner.fill(-1);
@@ -141,8 +142,8 @@ void take_tags(Impl& impl, engine::Operation& operation, const std::vector<Segme
       impl.refuse(operation, ErrorCode::kConfig,
                   "segment tag " + std::to_string(tag) + " has bits beyond critical (0x10)");
     }
-    // PROTOCOL 13.1.8: A send whose tags name a class that is not in the map MUST be refused, not moved to another
-    // ...
+    // PROTOCOL 13.1.8: An endpoint MUST refuse a send whose tags name a class that is not in the map, and not move it
+    //     to another class.
     if ((tag & core::SegmentTag::kClassMask) >= impl.loop.dscp().data_classes) {
       impl.refuse(operation, ErrorCode::kConfig,
                   "a segment's tag names class " + std::to_string(tag & core::SegmentTag::kClassMask) +
@@ -177,7 +178,7 @@ OperationId Engine::post_send(const SendOptions& options) {
       operation.tags.resize(grid.count());
       operation.tagger = core::MagnitudeTagger(options.data, wire_element(options.element), grid, traffic_class,
                                                options.tag, operation.tags);
-      request.judge = core::MagnitudeTagger::judge;
+      request.classify = core::MagnitudeTagger::classify;
     }
   }
   operation.lent = options.lent;
@@ -190,7 +191,7 @@ OperationId Engine::post_send(const SendOptions& options) {
   request.order = options.layer;
   request.tags = begun.operation->tags;
   request.uniform_tag = core::SegmentTag::important(traffic_class);
-  if (request.judge != nullptr) request.judge_context = &begun.operation->tagger;
+  if (request.classify != nullptr) request.classify_context = &begun.operation->tagger;
   request.timeout_ns = options.timeout_ns;
   impl.submit(begun.id, [&impl, request](base::TimeNs now) { impl.loop.post(now, request); });
   return begun.id;

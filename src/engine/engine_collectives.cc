@@ -42,7 +42,7 @@ Verb verb_of(collective::CollectiveKind kind) {
   return Verb::kAllReduce;
 }
 
-// PROTOCOL 22.1.10: What can't be carried MUST be refused before it takes a sequence number ...
+// PROTOCOL 22.1.10: A member MUST refuse what it can't carry before it takes a sequence number, as 5.3.2 says.
 template <typename Impl>
 OperationId post(Impl& impl, collective::CollectiveRequest request, const std::shared_ptr<void>& lent) {
   const std::uint16_t own = impl.loop.options().rank;

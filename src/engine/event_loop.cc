@@ -7,7 +7,7 @@
 
 #include "base/stream_copy.h"
 #include "engine/words.h"
-#include "io/clock.h"
+#include "io/os/clock.h"
 
 namespace mlt::engine {
 
@@ -56,8 +56,8 @@ void EventLoop::run() {
 
 void EventLoop::end_operations() {
   base::fence_streamed();  // of receives under way, whose memory is given back below
-  // PROTOCOL 10.1.3: Operations that are still under way then end as cancelled here, and as peer failed at the other
-  //     side.
+  // PROTOCOL 10.1.3: Operations that are still under way MUST then end as cancelled here, and as peer failed at the
+  //     other side.
   operations_.finish_all([&](const std::string& name) {
     return "rank " + std::to_string(options_.rank) + ": " + name + " was under way when the context was closed";
   });
@@ -106,7 +106,8 @@ EventLoop::Descriptors EventLoop::descriptors() const { return {datapath_->reada
 
 // A message that can't be queued is lost like a datagram: the peer is failing, and the channel says so by itself.
 void EventLoop::send_backstop() {
-  // PROTOCOL 9.1.5: A backstop message that the connection does not take is lost like a datagram: that peer is failing.
+  // PROTOCOL 9.1.5: An endpoint MUST NOT keep a backstop message that the connection does not take: it is lost like a
+  //     datagram, and that peer is failing.
   while (endpoint_->poll_control(now_, control_output_)) {
     channel_->send(control_output_.peer, kBackstopMessage, {control_output_.bytes, control_output_.size});
   }
@@ -139,7 +140,8 @@ std::size_t EventLoop::transmit(std::size_t budget) {
 }
 
 // A peer whose words in shared memory make no sense has lost its mind: it is down, whatever its connection says.
-// PROTOCOL 23.2.4: MUST end the use of the ring, and the peer is down.
+// PROTOCOL 23.2.4: A side MUST end the use of the ring, and the peer is down, on a position that goes back, or beyond
+//     what the ring can hold.
 void EventLoop::drop_broken_peers() {
   std::uint16_t rank = 0;
   while (shared_ != nullptr && shared_->poll_broken(rank)) {
@@ -163,8 +165,8 @@ void EventLoop::send_run(const core::Transmit& run) {
   on_refused_run(run, status);
 }
 
-// PROTOCOL 18.1.4: A run that the system refuses to send is lost like any datagram, and the reason is named if its
-//     transfer then fails.
+// PROTOCOL 18.1.4: An endpoint MUST treat a run that the system refuses to send as lost, like any datagram, and name
+//     the reason if its transfer then fails.
 void EventLoop::on_refused_run(const core::Transmit& run, io::SendStatus status) {
   ++send_failures_;
   if (status == io::SendStatus::kFailed) peers_[run.peer].send_error = datapath_->last_error();
@@ -203,7 +205,7 @@ void EventLoop::say_goodbye() {
   now_ = io::monotonic_now();
   endpoint_->on_control(now_, core::Closing{});
   send_backstop();
-  // PROTOCOL 10.1.2: Goodbye follows these on the same connection, which keeps the order ...
+  // PROTOCOL 10.1.2: Goodbye MUST follow these on the same connection, which keeps the order.
   channel_->say_goodbye();
   const TimeNs until = now_ + kGoodbyeNs;
   while (!channel_->finished() && now_ < until) {
@@ -241,7 +243,7 @@ void EventLoop::hand_over(TimeNs now, const core::Completion& completion) {
 
 void EventLoop::on_message(std::uint16_t from, std::uint8_t type, std::span<const std::byte> bytes) {
   if (type == kBackstopMessage) endpoint_->on_control(now_, core::PeerMessage{from, bytes});
-  // PROTOCOL 3.1.7: Messages of types 18 and above are ignored: a later version may define them.
+  // PROTOCOL 3.1.7: A receiver MUST ignore messages of types 18 and above: a later version may define them.
   if (type == kCollectiveMessage) collectives_->on_message(now_, from, bytes);
 }
 

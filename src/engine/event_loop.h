@@ -22,10 +22,10 @@
 #include "engine/local_peers.h"
 #include "engine/operation_table.h"
 #include "engine/words.h"
-#include "io/clock.h"
-#include "io/control_channel.h"
+#include "io/control/control_channel.h"
 #include "io/datapath.h"
 #include "io/network_datapath.h"
+#include "io/os/clock.h"
 #include "mlt.h"
 
 namespace mlt::engine {

@@ -9,7 +9,7 @@
 #include "engine/deadline.h"
 #include "engine/event_loop.h"
 #include "engine/words.h"
-#include "io/clock.h"
+#include "io/os/clock.h"
 
 namespace mlt::engine {
 
@@ -35,15 +35,14 @@ core::DscpMap dscp_map(const Options& options) {
   map.control = options.control_dscp;
   if (options.data_dscp.empty()) return map;
   map.data_classes = static_cast<std::uint8_t>(std::min<std::size_t>(options.data_dscp.size(), core::kMaxClasses));
-  // PROTOCOL 13.1.8: ... a service whose map lacks a registration's class sends the results in its last one.
+  // PROTOCOL 13.1.8: A service whose map lacks a registration's class sends the results in its last one.
   map.data.fill(options.data_dscp[map.data_classes - 1U]);
   std::copy_n(options.data_dscp.begin(), map.data_classes, map.data.begin());
   return map;
 }
 
 // PROTOCOL 3.8.10: A process without a job secret MUST listen on loopback addresses and connect to them only, unless
-// its
-//     user says otherwise.
+//     its user says otherwise.
 void EventLoop::require_secret(const io::SocketAddress& address, const std::string& purpose) const {
   if (!options_.secret.empty() || options_.insecure || options_.ranks == 1 || address.is_loopback()) return;
   throw Error(ErrorCode::kConfig,
@@ -104,7 +103,7 @@ void EventLoop::open_datapath() {
   config.timely.line_rate_bytes_per_second = line_rate_bits_per_second(options_, *network_) / 8;
   config.timely.packet_bytes = choose_segment_bytes(options_, capabilities) + MLT_DATA_HEADER_BYTES;
   config.timely.run_bytes = capabilities.max_run_bytes;
-  // PROTOCOL 11.2.3: Where the kernel moves the data, both offsets are 50 us longer, for its copying.
+  // RECOVERY R1.2.3: Where the kernel moves the data, both offsets are 50 us longer, for its copying.
   config.timely.low_offset_ns += kKernelRunNs;
   config.timely.high_offset_ns += kKernelRunNs;
   endpoint_ = std::make_unique<core::Endpoint>(config);
@@ -121,8 +120,12 @@ void EventLoop::open_control_channel() {
   control.listen = *io::SocketAddress::from_host(options_.host, options_.control_port);
   require_secret(control.listen, "listen on");
   control.dead_after_ns = options_.peer_timeout_ns;
+  // PROTOCOL 3.5.4: A side MUST close a connection that is not up 5 s after it was opened, or 100 ms for each rank of
+  // the
+  //     job if that is longer, but 60 s at most (control_timed_out).
+  control.hello_timeout_ns = io::hello_timeout_of(options_.ranks);
   control.dscp = endpoint_->config().dscp.control;
-  // PROTOCOL 3.6.1: The period is 500 ms, or a quarter of the limit of 3.6.2 if that is shorter.
+  // PROTOCOL 3.6.1: The period MUST be 500 ms, or a quarter of the limit of 3.6.2 if that is shorter.
   control.heartbeat_ns = std::min(control.heartbeat_ns, options_.peer_timeout_ns / 4);
   // PROTOCOL 3.2.4: A rank MUST draw its incarnation and one cookie per peer from the system's random source when it
   //     starts.
@@ -142,7 +145,7 @@ void EventLoop::open_control_channel() {
   control.early_transfers = endpoint_->config().early_transfers_per_peer();
   control.cookies.resize(options_.ranks);
   for (std::uint16_t peer = 0; peer < options_.ranks; ++peer) {
-    // PROTOCOL 3.2.5: The low 16 bits of a cookie are the rank that must use it; the other 48 are random.
+    // PROTOCOL 3.2.5: The low 16 bits of a cookie MUST be the rank that uses it, and the other 48 MUST be random.
     peers_[peer].local_cookie = (random_u64() & ~std::uint64_t{MLT_COOKIE_RANK_MASK}) | peer;
     control.cookies[peer] = peers_[peer].local_cookie;
   }
@@ -242,7 +245,7 @@ bool EventLoop::join_local_peer(const io::Hello& hello, core::PeerUp& up) {
   }
   if (*segment_bytes == 0) return true;
   up.segment_bytes = *segment_bytes;
-  // PROTOCOL 23.3.2: The window, either way, is 16 MiB, whatever the hellos say: the ring is what limits.
+  // PROTOCOL 23.3.2: The window, in each direction, MUST be 16 MiB, whatever the hellos say: the ring is what limits.
   up.window_bytes = up.own_window_bytes = kShmWindowBytes;
   up.holds_back = true;
   return true;
@@ -259,15 +262,15 @@ void EventLoop::on_peer_up(const io::PeerHello& peer) {
   up.peer = hello.rank;
   up.local_cookie = record.local_cookie;
   up.remote_cookie = hello.cookie;
-  // PROTOCOL 3.2.6: The segment bytes of a pair are the smaller of the two values offered, rounded down to a multiple
-  //     of 8.
+  // PROTOCOL 3.2.6: The segment bytes of a pair MUST be the smaller of the two values offered, rounded down to a
+  //     multiple of 8.
   up.segment_bytes = std::min(hello.segment_bytes, own_segment_bytes_) / 8 * 8;
   up.window_bytes = hello.window_bytes;
   up.own_window_bytes = own_window_bytes_;
   up.early_segments = hello.early_segments;
   up.early_transfers = hello.early_transfers;
-  // PROTOCOL 3.2.9: A peer whose hello leaves no segment bytes, or whose cookie names another rank, MUST be treated as
-  //     down.
+  // PROTOCOL 3.2.9: An endpoint MUST treat a peer as down if its hello leaves no segment bytes, or if its cookie names
+  //     another rank.
   if (up.segment_bytes == 0 || wire::cookie_rank(up.remote_cookie) != options_.rank) {
     return on_peer_down(hello.rank, io::PeerDownCause::kMalformed,
                         "rank " + std::to_string(hello.rank) + " sent a hello with a cookie or segment size of no use");

@@ -3,12 +3,12 @@
 
 #include "engine/event_loop.h"
 #include "engine/words.h"
-#include "io/egress_mtu.h"
+#include "io/net/egress_mtu.h"
 
 namespace mlt::engine {
 
-// PROTOCOL 18.1.6: Where the system refuses a datagram because the interface carries only smaller ones, the same MUST
-//     happen at once. The reason names both ranks, the sizes and the way out.
+// PROTOCOL 18.1.6: Where the system refuses a datagram because the interface carries only smaller ones, an endpoint
+//     MUST do the same at once. The reason names both ranks, the sizes and the way out.
 void EventLoop::on_too_large(const core::Transmit& run) {
   PeerRecord& record = peers_[run.peer];
   const std::uint32_t headers = io::udp_header_bytes(record.udp_addresses[run.path]);

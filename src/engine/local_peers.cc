@@ -25,7 +25,8 @@ LocalPeers::LocalPeers(const Options& options, std::uint64_t incarnation, io::Sh
 std::optional<std::uint32_t> LocalPeers::join(const io::Hello& hello, std::uint64_t local_cookie,
                                               std::uint32_t segment_bytes, std::string& error) {
   if (segment_bytes == 0 || segment_bytes > kShmSegmentBytes) return 0;
-  // PROTOCOL 23.3.1: The segment bytes of the pair are the largest multiple of those of 3.2.6 that is not above 32,704
+  // PROTOCOL 23.3.1: The segment bytes of the pair MUST be the largest multiple of those of 3.2.6 that is not above
+  //     32,704: two packets fill a run.
   const std::uint32_t shared_segment = kShmSegmentBytes / segment_bytes * segment_bytes;
   if (hello.rank < rank_) return offer(hello, shared_segment);
   return take(hello, local_cookie, shared_segment, error);
@@ -39,7 +40,7 @@ std::uint32_t LocalPeers::offer(const io::Hello& hello, std::uint32_t segment_by
   auto segment = io::ShmSegment::create(ring_bytes_, give, error);
   if (!segment || !datapath_.add_peer(hello.rank, std::move(*segment), error)) return 0;
   // PROTOCOL 23.1.2: The connecting side MAY offer memory after it has accepted the hello, and MUST do so before it
-  //     sends confirm, without waiting ...
+  //     sends confirm, without waiting.
   const io::ShmOffer offer{rank_, hello.cookie, ring_bytes_, segment_bytes};
   if (io::offer_shm(io::shm_address(job_, hello.incarnation), offer, give, error)) return segment_bytes;
   datapath_.remove_peer(hello.rank);
@@ -50,8 +51,8 @@ std::uint32_t LocalPeers::offer(const io::Hello& hello, std::uint32_t segment_by
 std::optional<std::uint32_t> LocalPeers::take(const io::Hello& hello, std::uint64_t local_cookie,
                                               std::uint32_t segment_bytes, std::string& error) {
   if (!listener_) return 0;
-  // PROTOCOL 23.1.5: The listening side looks for the rank's offer when it receives confirm: what is not there then
-  //     never comes.
+  // PROTOCOL 23.1.5: The listening side MUST look for the rank's offer when it receives confirm: an offer that is not
+  //     there then never comes.
   auto taken = listener_->take(hello.rank, local_cookie);
   if (!taken) return 0;
   const std::string who = "rank " + std::to_string(hello.rank) + " shares memory with this rank, which ";
@@ -64,7 +65,7 @@ std::optional<std::uint32_t> LocalPeers::take(const io::Hello& hello, std::uint6
   io::OsError os_error;
   auto segment = io::ShmSegment::join(taken->offer.ring_bytes, std::move(taken->descriptors), os_error);
   if (!segment || !datapath_.add_peer(hello.rank, std::move(*segment), os_error)) {
-    // PROTOCOL 23.1.5: Where it can't use an offer that was made, the peer is down: the other side counts on it.
+    // PROTOCOL 23.1.5: Where it can't use an offer that was made, the peer is down: the other side counts on the offer.
     error = who + "can't use it: " + os_error.text + way_out;
     return std::nullopt;
   }

@@ -6,9 +6,9 @@
 #include <optional>
 #include <string>
 
-#include "io/control_frame.h"
-#include "io/shm_datapath.h"
-#include "io/shm_offer.h"
+#include "io/control/control_frame.h"
+#include "io/shm/shm_datapath.h"
+#include "io/shm/shm_offer.h"
 #include "mlt.h"
 
 namespace mlt::engine {

@@ -4,8 +4,8 @@
 #include <string>
 
 #include "core/event.h"
-#include "io/control_channel.h"
-#include "io/os_error.h"
+#include "io/control/control_channel.h"
+#include "io/os/os_error.h"
 #include "mlt.h"
 
 namespace mlt::engine {

@@ -6,8 +6,8 @@
 #include <string>
 
 #include "io/datapath.h"
-#include "io/os_error.h"
-#include "io/socket_address.h"
+#include "io/net/socket_address.h"
+#include "io/os/os_error.h"
 
 namespace mlt::io {
 

@@ -24,6 +24,9 @@ struct Plan {
   std::uint32_t order = 0;
   core::SegmentTag uniform_tag = core::SegmentTag::important(0);
   std::vector<core::SegmentTag> tags;
+  // Segments become ready in so many parts: runs of `fed_run` segments, dealt out in turn. 0: all with the post.
+  std::uint32_t fed_parts = 0;
+  std::uint32_t fed_run = 1;
   // Receives.
   double loss_bound = 0;
   core::StopPolicy stop = core::StopPolicy::kPatient;

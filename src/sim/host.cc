@@ -137,7 +137,6 @@ void Host::cancel(base::TimeNs now, core::OperationId operation, core::Completio
   wake(now);
 }
 
-// The application's thread wakes the I/O thread; never from inside a turn.
 void Host::wake(base::TimeNs now) {
   const base::TimeNs at = std::max(now, paused_until_);
   if (turn_at_ > at) schedule(at);

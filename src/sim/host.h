@@ -92,6 +92,8 @@ class Host {
   core::PostStatus post(base::TimeNs now, const core::SendRequest& request);
   core::PostStatus post(base::TimeNs now, const core::ReceiveRequest& request);
   void cancel(base::TimeNs now, core::OperationId operation, core::CompletionKind kind);
+  // The application's thread wakes the I/O thread; never from inside a turn.
+  void wake(base::TimeNs now);
 
   // A kTurn event that `number` names has come due; false if the host's time was moved since, so that nothing happens.
   bool on_turn(base::TimeNs now, std::uint32_t number);
@@ -113,7 +115,6 @@ class Host {
   };
   using Input = std::variant<Datagram, Up, core::PeerDown, core::PathLimit, Message>;
 
-  void wake(base::TimeNs now);
   void turn(base::TimeNs now);
   void apply(base::TimeNs local, const Input& input);
   void schedule(base::TimeNs at);

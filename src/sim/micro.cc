@@ -49,7 +49,7 @@ std::string MicroRun::text() const {
   for (const Step& step : steps) {
     if (text.back() != '/') text += ",";
     text += std::to_string(step.point) + ":" + micro_action_name(step.choice.action);
-    if (step.choice.argument != 0) text += "=" + std::to_string(step.choice.argument);
+    if (step.choice.argument != 0) text.append("=").append(std::to_string(step.choice.argument));
   }
   return text;
 }

@@ -91,6 +91,7 @@ void Oracle::on_completion(std::uint16_t rank, const Completion& completion) {
   --open_;
   unwatch(operation);
   mix_contents(operation, completion);
+  check_not_fed(operation);
   check_memory(operation);
   check_end(operation, completion);
   if (operation.kind == CompletionKind::kSend) {
@@ -145,7 +146,7 @@ void Oracle::check_end(const Operation& operation, const Completion& completion)
 }
 
 // Whether some link ever lost this send's longest datagram for its length, or carried it though the search, whose steps
-// are of 8 bytes, found less (12.6.5, 18.1.5).
+// are of 8 bytes, found less (R2.6.5, 18.1.5).
 bool Oracle::may_be_too_long(const Operation& operation) const {
   const std::uint32_t found = shortest_link_bytes_ - shortest_link_bytes_ % core::MtuSearch::kStepBytes;
   return operation.kind == CompletionKind::kSend && longest_datagram(operation) > found;

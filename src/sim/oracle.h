@@ -50,6 +50,8 @@ class Oracle final : private Observer {
   core::OperationId post_send(const Plan& plan);
   core::OperationId post_receive(const Plan& plan);
   void cancel(core::OperationId operation);
+  // One part of what a fed send carries is ready (Plan::fed_parts).
+  void feed(core::OperationId operation, std::uint32_t part);
   // From now on the network is not without faults: it dropped something, or let data overtake data of the same path.
   void on_network_fault() { faultless_ = false; }
   // From now on some link loses datagrams of more than `bytes`, or did.
@@ -99,6 +101,9 @@ class Oracle final : private Observer {
     std::vector<std::uint8_t> placed;    // per segment, by the place function
     std::vector<core::SegmentTag> tags;  // of a send that learns them while it sends
     std::uint32_t judged = 0;            // so many of them it has
+    core::SendFeed feed;                 // of a send whose segments become ready in parts
+    std::vector<std::uint64_t> feed_words;
+    std::uint32_t parts_fed = 0;
     bool ended = false;
     bool lost = false;  // its process crashed: nothing is owed to it
     bool cancelled = false;
@@ -139,6 +144,9 @@ class Oracle final : private Observer {
   void unwatch_host(std::uint16_t rank);
 
   core::OperationId post(const Plan& plan, core::CompletionKind kind);
+  void for_segments_of(Operation& operation, std::uint32_t part,
+                       const std::function<void(std::uint32_t, std::size_t, std::span<std::byte>)>& each);
+  void check_not_fed(Operation& operation);
   void on_completion(std::uint16_t rank, const core::Completion& completion);
   void check_common(Operation& operation, const core::Completion& completion);
   void check_send(Operation& operation, const core::Completion& completion);

@@ -32,7 +32,9 @@ std::string Oracle::unfinished() const {
 void Oracle::finish() {
   if (!all_ended()) simulator_.fail("rule 3: never ended: " + unfinished());
   for (const auto& operation : operations_) {
-    if (!operation->lost) check_memory(*operation);
+    if (operation->lost) continue;
+    check_not_fed(*operation);
+    check_memory(*operation);
   }
   check_conservation();
   check_limits(true);
@@ -71,7 +73,7 @@ void Oracle::check_conservation() {
               C::k_mtu_replies_received, C::k_drop_too_short, C::k_drop_bad_version, C::k_drop_unknown_type,
               C::k_drop_unknown_flags, C::k_drop_unknown_element, C::k_drop_bad_length, C::k_drop_bad_cookie,
               C::k_drop_bad_path));
-  // Clause 12.6.3: what random losses, pauses and dead paths do to both probes alike is no evidence.
+  // Clause R2.6.3: what random losses, pauses and dead paths do to both probes alike is no evidence.
   if (shortest_link_bytes_ == kNoShortLink && sum(C::k_mtu_limits_found) > 0) {
     simulator_.fail("rule 16: a path is said to carry short datagrams only, and every link carries all");
   }

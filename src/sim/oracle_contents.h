@@ -60,6 +60,15 @@ inline void fill_contents(std::uint64_t operation, std::uint8_t epoch, std::span
   Contents(operation, epoch).fill(bytes);
 }
 
+// A part of it: what stands from the tensor's byte `at` on, a multiple of 8 or not.
+inline void copy_contents(std::uint64_t operation, std::size_t at, std::span<std::byte> bytes) {
+  const Contents contents(operation, 0);
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    const std::uint64_t held = contents.word((at + i) / 8);
+    bytes[i] = static_cast<std::byte>(held >> 8 * ((at + i) % 8));
+  }
+}
+
 // The first place in [at, at + bytes.size()) of the tensor that differs; its end if none does. `at` is a multiple of 8.
 inline std::size_t first_difference(std::uint64_t operation, std::uint8_t epoch, std::size_t at,
                                     std::span<const std::byte> bytes) {

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/segmenter.h"
 #include "sim/oracle.h"
 #include "sim/oracle_contents.h"
 
@@ -25,7 +26,8 @@ core::OperationId Oracle::post(const Plan& plan, CompletionKind kind) {
   operation.posted_virtual_ns = simulator_.now();
   operation.memory.assign(plan.bytes + 2 * kCanaryBytes, kCanary);
   const std::span<std::byte> data = std::span(operation.memory).subspan(kCanaryBytes, plan.bytes);
-  fill_contents(operation.id, 0, data);
+  // What is not ready yet may be anything: whoever sends it is found out by its contents.
+  if (plan.fed_parts == 0) fill_contents(operation.id, 0, data);
 
   core::PostStatus status = core::PostStatus::kPosted;
   // Known before the post: it may complete at once.
@@ -49,14 +51,22 @@ core::OperationId Oracle::post(const Plan& plan, CompletionKind kind) {
     if (!plan.tags.empty() && simulator_.endpoint(plan.host).segment_count(plan.peer, plan.bytes) == plan.tags.size()) {
       request.tags = operation.plan.tags;
       // Whoever may be told the tags while it sends is, so that this way gets its share of networks and faults.
-      if (std::none_of(plan.tags.begin(), plan.tags.end(), [](core::SegmentTag tag) { return tag.is_critical(); })) {
+      if (plan.fed_parts == 0 &&
+          std::none_of(plan.tags.begin(), plan.tags.end(), [](core::SegmentTag tag) { return tag.is_critical(); })) {
         operation.tags.assign(plan.tags.size(), core::SegmentTag{core::SegmentTag::kCritical});
         request.tags = operation.tags;
-        request.judge = &Oracle::judge;
-        request.judge_context = &operation;
+        request.classify = &Oracle::judge;
+        request.classify_context = &operation;
       }
     }
     request.uniform_tag = plan.uniform_tag;
+    // Refused without a connection, which alone says how long segments are.
+    if (plan.fed_parts > 0 && connection != 0) {
+      const std::uint32_t count = simulator_.endpoint(plan.host).segment_count(plan.peer, plan.bytes);
+      operation.feed_words.assign(base::words_for_bits(count), 0);
+      operation.feed.fresh = base::BitmapView(operation.feed_words.data(), count);
+      request.feed = &operation.feed;
+    }
     request.timeout_ns = plan.timeout_ns;
     status = simulator_.send(plan.host, request);
   } else {
@@ -92,6 +102,43 @@ core::OperationId Oracle::post(const Plan& plan, CompletionKind kind) {
     violate(3, operation, "refused with status " + std::to_string(static_cast<int>(status)));
   }
   return 0;
+}
+
+void Oracle::feed(core::OperationId id, std::uint32_t part) {
+  if (id == 0) return;
+  Operation& operation = *operations_[id - 1];
+  if (operation.ended || operation.lost || operation.cancelled) return;
+  const Plan& plan = operation.plan;
+  for_segments_of(operation, part, [&](std::uint32_t segment, std::size_t offset, std::span<std::byte> data) {
+    copy_contents(id, offset, data);
+    operation.feed.add(segment);
+    if (watches_ != nullptr) watches_->sends.fed(plan.host, plan.peer, id, segment);
+  });
+  ++operation.parts_fed;
+  simulator_.host(plan.host).wake(simulator_.now());
+}
+
+// Memory that was never made ready is as it was: the send ended before.
+void Oracle::check_not_fed(Operation& operation) {
+  for (; operation.parts_fed < operation.plan.fed_parts; ++operation.parts_fed) {
+    for_segments_of(operation, operation.parts_fed, [&](std::uint32_t, std::size_t offset, std::span<std::byte> data) {
+      if (!std::ranges::all_of(data, [](std::byte b) { return b == kCanary; })) {
+        violate(4, operation, "a send's memory was written before it was ready");
+      }
+      copy_contents(operation.id, offset, data);
+    });
+  }
+}
+
+void Oracle::for_segments_of(Operation& operation, std::uint32_t part,
+                             const std::function<void(std::uint32_t, std::size_t, std::span<std::byte>)>& each) {
+  const Plan& plan = operation.plan;
+  const core::SegmentGrid grid(plan.bytes, simulator_.host(plan.host).config().endpoint.max_segment_bytes);
+  const std::span<std::byte> data = std::span(operation.memory).subspan(kCanaryBytes, plan.bytes);
+  for (std::uint32_t i = 0; i < grid.count(); ++i) {
+    if (i / plan.fed_run % plan.fed_parts == part)
+      each(i, grid.offset(i), data.subspan(grid.offset(i), grid.length(i)));
+  }
 }
 
 void Oracle::cancel(core::OperationId id) {

@@ -90,7 +90,7 @@ void Oracle::sends(std::uint16_t rank, base::TimeNs local, const Packet& packet)
 
 void Oracle::sends_message(std::uint16_t rank, base::TimeNs local, const core::ControlOutput& output) {
   watches_->sends.sends_message(rank, local, output);
-  watches_->receives.sends(rank, local, output.peer, {output.bytes, output.size}, wire::kNoAnswerPath);
+  watches_->receives.sends(rank, local, output.peer, {output.bytes, output.size}, wire::kNoReplyPath);
 }
 
 void Oracle::must_end(core::OperationId id, const char* why) {
@@ -101,6 +101,8 @@ void Oracle::must_end(core::OperationId id, const char* why) {
 
 void Oracle::turn_ended(std::uint16_t rank, base::TimeNs local) {
   (void)local;
+  // Before the application posts again: what is posted after a limit was found is tried (18.1.5), and watched.
+  if (shortest_link_bytes_ != kNoShortLink) excuse_too_long(rank);
   watches_->sends.turn_ended(rank);
   for (const Watches::Due& due : watches_->due[rank]) {
     const Operation& operation = *operations_[due.operation - 1];
@@ -135,6 +137,7 @@ void Oracle::watch(const Operation& operation) {
     send.tags = plan.tags;
     send.judged_late = !operation.tags.empty();
   }
+  send.is_fed = plan.fed_parts > 0;
   const base::DurationNs timeout =
       plan.timeout_ns > 0 ? plan.timeout_ns : simulator_.host(plan.host).config().endpoint.operation_timeout_ns;
   send.expires_ns = operation.posted_ns + timeout;

@@ -41,7 +41,7 @@ class ReceiveWatch {
   // The receive that what is read ends; 0: none.
   core::OperationId reads(std::uint16_t rank, base::TimeNs local, const wire::Prefix& prefix,
                           std::span<const std::byte> bytes, bool by_control);
-  // `by_path`: the path that it takes, wire::kNoAnswerPath over the control connection.
+  // `by_path`: the path that it takes, wire::kNoReplyPath over the control connection.
   void sends(std::uint16_t rank, base::TimeNs local, std::uint16_t to, std::span<const std::byte> bytes,
              std::uint32_t by_path);
   bool is_up(std::uint16_t rank, std::uint64_t cookie) const;

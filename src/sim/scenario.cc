@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "sim/scenario_fed.h"
 #include "sim/scenario_late.h"
 #include "sim/scenario_retirement.h"
 #include "sim/scenario_short.h"
@@ -415,6 +416,7 @@ Scenario draw_scenario(std::uint64_t seed, Draw draw) {
   if (draw >= Draw::kFourth) draw_late(scenario);
   if (draw >= Draw::kFifth) draw_short_links(scenario);
   if (draw >= Draw::kFifth) draw_retirement(scenario);
+  if (draw >= Draw::kSixth) draw_fed(scenario);
   if (draw >= Draw::kFifth) widen_window(scenario);
   if (draw >= Draw::kFifth) widen_ports(scenario);
   scenario.limit_ns = scenario.quiet_ns + 12 * kSecond;

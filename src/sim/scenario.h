@@ -43,7 +43,8 @@ struct Exchange {
   Plan receive;
   base::DurationNs send_at_ns = 0;  // after the run's start
   base::DurationNs receive_at_ns = 0;
-  base::DurationNs cancel_at_ns = 0;  // 0: never
+  base::DurationNs feed_every_ns = 0;  // parts of a fed send (Plan::fed_parts): the first so long after the post
+  base::DurationNs cancel_at_ns = 0;   // 0: never
   bool cancel_send = false;
 };
 
@@ -72,8 +73,8 @@ struct Scenario {
 // Regressions keep the meaning that their seeds had. kFirst: the oldest, whose neighbours were not independent.
 // kSecond: before orderly ends, path limits, sequence numbers that wrap, peers beyond their share and round bounds.
 // kThird: before networks that lose nothing and are late. kFourth: before links that carry short datagrams only,
-// and before tags were forgotten.
-enum class Draw : std::uint8_t { kFirst, kSecond, kThird, kFourth, kFifth };
-Scenario draw_scenario(std::uint64_t seed, Draw draw = Draw::kFifth);
+// and before tags were forgotten. kFifth: before sends whose segments become ready one after another.
+enum class Draw : std::uint8_t { kFirst, kSecond, kThird, kFourth, kFifth, kSixth };
+Scenario draw_scenario(std::uint64_t seed, Draw draw = Draw::kSixth);
 
 }  // namespace mlt::sim

@@ -14,8 +14,8 @@ using base::DurationNs;
 using base::kMillisecond;
 using base::Prng;
 
-// What every path carries (clause 12.6.5), and some: shorter limits are none that the protocol knows.
-constexpr std::uint32_t kLeastBytes = 560;
+// What every path carries (clause R2.6.5), and some: shorter limits are none that the protocol knows.
+constexpr std::uint32_t kMinBytes = 560;
 
 // Long enough for a check that one loss begins, over a link that loses more besides.
 void draw_short_link(Prng& prng, Scenario& scenario) {
@@ -36,7 +36,7 @@ void draw_short_link(Prng& prng, Scenario& scenario) {
   }
   accident.length_ns = static_cast<DurationNs>(5e6 * std::exp(prng.uniform() * std::log(800.0)));  // 5 ms to 4 s
   // Most of them a byte or a few too short, as a tunnel's header makes them.
-  const std::uint64_t most = full - 1 - kLeastBytes;
+  const std::uint64_t most = full - 1 - kMinBytes;
   const std::uint64_t missing =
       prng.chance(0.6) ? 1 + prng.below(std::min<std::uint64_t>(most, 100)) : prng.below(most);
   accident.amount = static_cast<double>(full - std::max<std::uint64_t>(missing, 1));
@@ -49,7 +49,7 @@ void draw_short_link(Prng& prng, Scenario& scenario) {
 void draw_short_links(Scenario& scenario) {
   Prng prng(Prng(scenario.seed ^ 0x5403712ULL).next());
   if (scenario.faultless || scenario.control_datagrams_lost) return;
-  if (scenario.simulator.segment_bytes + MLT_DATA_HEADER_BYTES <= kLeastBytes + 1 || !prng.chance(0.4)) return;
+  if (scenario.simulator.segment_bytes + MLT_DATA_HEADER_BYTES <= kMinBytes + 1 || !prng.chance(0.4)) return;
   for (std::uint64_t more = 1 + prng.below(3); more > 0; --more) draw_short_link(prng, scenario);
 }
 

@@ -7,8 +7,8 @@ namespace mlt::sim {
 
 namespace {
 
-// No packet is given up before one that left so much later is known to have arrived (12.3.1).
-constexpr base::DurationNs kLeastLatenessNs = base::kMillisecond;
+// No packet is given up before one that left so much later is known to have arrived (R2.3.1).
+constexpr base::DurationNs kMinLatenessNs = base::kMillisecond;
 
 }  // namespace
 
@@ -67,11 +67,26 @@ void SendWatch::posted(std::uint16_t rank, std::uint16_t peer, WatchedSend send)
     if (kind == 0) sending.critical = static_cast<std::uint32_t>(sending.in_order.size());
   }
   if (send.tags.empty() && send.uniform.is_critical()) sending.critical = sending.left;
+  // Clause 6.5.11
+  if (send.is_fed) {
+    std::swap(sending.left, sending.withheld);
+    std::ranges::fill(sending.pending, 0);
+  }
   sending.send = std::move(send);
   sending.may_wait = is_exhausted(of);
   const auto place = std::find_if(of.open.begin(), of.open.end(),
                                   [&](const auto& other) { return sending.send.order < other->send.order; });
   of.open.insert(place, std::move(made));
+}
+
+void SendWatch::fed(std::uint16_t rank, std::uint16_t peer, core::OperationId operation, std::uint32_t segment) {
+  for (const auto& sending : flow(rank, peer).open) {
+    if (sending->send.operation != operation) continue;
+    sending->pending[segment] = 1;
+    ++sending->left;
+    --sending->withheld;
+    sending->cursor = 0;
+  }
 }
 
 void SendWatch::forget(Sender& sender, Sending& sending) {
@@ -204,10 +219,9 @@ void SendWatch::take_answer(Flow& of, base::TimeNs local, std::uint32_t probe_ti
     }
   }
   if (of.paths.size() < 2) return;
-  // Clause 12.3.1: with several paths, also what must have arrived by now if its path worked.
+  // Clause R2.3.1: with several paths, also what must have arrived by now if its path worked.
   for (Path& path : of.paths) {
-    while (path.first < path.bursts.size() &&
-           path.bursts[path.first].sent_ns < of.newest_arrived_ns - kLeastLatenessNs) {
+    while (path.first < path.bursts.size() && path.bursts[path.first].sent_ns < of.newest_arrived_ns - kMinLatenessNs) {
       ++path.first;
     }
   }
@@ -231,7 +245,7 @@ void SendWatch::take_bitmap(Sender& sender, Flow& of, Sending& sending, const wi
   std::uint32_t i = 0;
   while (i < bitmap.segment_count && !is_missing(i)) ++i;
   if (i == bitmap.segment_count) return;
-  const bool begins = bitmap.prefix.round == sending.round && sending.left == 0;
+  const bool begins = bitmap.prefix.round == sending.round && sending.is_round_over();
   const bool adds = bitmap.prefix.round == static_cast<std::uint8_t>(sending.round - 1) && sending.left > 0;
   if (!begins && !adds) return;
   const std::size_t chunk = bitmap.first_segment / MLT_BITMAP_CHUNK_SEGMENTS;

@@ -1,8 +1,8 @@
-// A model of what every sender owes by PROTOCOL, sections 6 and 11.3, kept from what its host reads and sends: which
-// segments of which transfers are due, what is in flight, how much early data is out, when the next run may leave.
-// Every run and probe is held against it. The rules' numbers are the oracle's (sim/oracle.h):
+// A model of what every sender owes by sections 6 (PROTOCOL) and R1.3 (RECOVERY), kept from what its host reads and
+// sends: which segments of which transfers are due, what is in flight, how much early data is out, when the next run
+// may leave. Every run and probe is held against it. The rules' numbers are the oracle's (sim/oracle.h):
 //   10  no more in flight than the window (6.3)
-//   11  no sooner than the rate allows, no longer run than 100 us of it (6.2.2, 11.3)
+//   11  no sooner than the rate allows, no longer run than 100 us of it (6.2.2, R1.3)
 //   12  in send order, within a transfer, among transfers, among peers and among kinds of datagrams (6.1)
 //   13  no more early data than the peer offered (6.4)
 //   15  what a datagram says of its transfer is true (4.4, 4.7, 6.5, 6.7)
@@ -33,6 +33,7 @@ struct WatchedSend {
   std::vector<core::SegmentTag> tags;  // one per segment, or none: `uniform`
   core::SegmentTag uniform;
   bool judged_late = false;     // learns its tags while it sends
+  bool is_fed = false;          // its segments become ready one after another
   base::TimeNs expires_ns = 0;  // by its host's clock
 };
 
@@ -44,6 +45,8 @@ class SendWatch {
   void went_down(std::uint16_t rank, std::uint16_t peer);
   void crashed(std::uint16_t rank);
   void posted(std::uint16_t rank, std::uint16_t peer, WatchedSend send);
+  // A segment of a fed send is ready.
+  void fed(std::uint16_t rank, std::uint16_t peer, core::OperationId operation, std::uint32_t segment);
   // Over, as far as the application knows: cancelled, or completed.
   void ended(std::uint16_t rank, std::uint16_t peer, core::OperationId operation);
   void reads(std::uint16_t rank, base::TimeNs local, const wire::Prefix& prefix, std::span<const std::byte> bytes);
@@ -74,7 +77,8 @@ class SendWatch {
     std::vector<std::uint32_t> in_order;  // segments in send order; empty: as they are
     std::vector<std::uint8_t> pending;
     std::uint32_t left = 0;
-    std::uint32_t cursor = 0;  // of the send order: nothing before it is pending
+    std::uint32_t withheld = 0;  // not ready yet
+    std::uint32_t cursor = 0;    // of the send order: nothing before it is pending
     std::uint8_t round = 0;
     std::uint32_t rounds = 0;  // begun after the first
     std::uint32_t critical = 0;
@@ -87,6 +91,7 @@ class SendWatch {
     bool may_wait = false;    // the early budget was exhausted at some time while it was not ready
     bool over = false;        // STOP was read, or it was cancelled
     bool owes_probe = false;
+    bool is_round_over() const { return left == 0 && withheld == 0; }
     std::uint64_t data_turn = ~std::uint64_t{0};  // of its newest run
   };
   struct Flow {

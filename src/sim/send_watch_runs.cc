@@ -8,8 +8,8 @@ namespace mlt::sim {
 
 namespace {
 
-// No retransmission timeout is shorter (11.1.2): a window stalls for that long before it is asked about.
-constexpr base::DurationNs kLeastTimeoutNs = 250 * base::kMicrosecond;
+// No retransmission timeout is shorter (R1.1.2): a window stalls for that long before it is asked about.
+constexpr base::DurationNs kMinTimeoutNs = 250 * base::kMicrosecond;
 constexpr base::DurationNs kCreditNs = 200 * base::kMicrosecond;
 constexpr std::uint64_t kCreditBytes = 7'500;
 constexpr double kRunSeconds = 100e-6;
@@ -143,7 +143,7 @@ void SendWatch::check_data(std::uint16_t rank, base::TimeNs local, const Packet&
   if (sending == nullptr || sending->over || local >= sending->send.expires_ns) {
     return fail(15, rank, peer, "data of a transfer that is over, tag " + std::to_string(header.tag));
   }
-  if (sending->left == 0) return fail(15, rank, peer, "data of a round that is over");
+  if (sending->left == 0) return fail(15, rank, peer, "data of a round that is over, or not ready yet");
   check_rivals(rank, local, peer, of, *sending);
   // Clause 6.1.1
   Sending& s = *sending;
@@ -164,7 +164,7 @@ void SendWatch::check_data(std::uint16_t rank, base::TimeNs local, const Packet&
   s.last_class = std::max(s.last_class, tag_of(s.send, segment).traffic_class());
   s.newest[packet.path] = prefix.sequence;
   s.data_turn = senders_[rank].turn;
-  if (s.left == 0 && (of.paths.size() > 1 || s.critical > 0)) {
+  if (s.is_round_over() && (of.paths.size() > 1 || s.critical > 0)) {
     s.owes_probe = true;
     ++senders_[rank].owed_probes;
   }
@@ -187,7 +187,7 @@ void SendWatch::check_header(std::uint16_t rank, const Packet& packet, const wir
   if (tag.is_critical()) flags |= MLT_FLAG_CRITICAL;
   if (sending.critical > 0) flags |= MLT_FLAG_HAS_CRITICAL;
   if (sending.rounds > 0) flags |= MLT_FLAG_REPAIR;
-  if (sending.left == 0 && endpoint.paths == 1) flags |= MLT_FLAG_END_OF_ROUND;
+  if (sending.is_round_over() && endpoint.paths == 1) flags |= MLT_FLAG_END_OF_ROUND;
   if (tag.traffic_class() < sending.last_class) flags |= MLT_FLAG_OVERTAKES;
   if (sending.unconfirmed) flags |= MLT_FLAG_UNCONFIRMED;
   const auto ecn = tag.is_important() ? base::Ecn::kEct0 : base::Ecn::kNotEct;
@@ -258,7 +258,7 @@ void SendWatch::check_probe(std::uint16_t rank, base::TimeNs local, std::uint16_
   check(probe.timestamp_ns == (low == 0 ? 1 : low), "timestamp");
   check(probe.path_count == of.paths.size(), "number of paths");
   // Clause 6.5.6
-  check(ack_only || sending->left == 0, "flags: it asks about a round that is not over");
+  check(ack_only || sending->is_round_over(), "flags: it asks about a round that is not over");
   for (std::uint8_t path = 0; path < of.paths.size() && path < probe.path_count; ++path) {
     // Clauses 4.7.1 and 4.7.6
     check(probe.last_sequence[path] == sending->newest[path], "newest packet of a path");
@@ -272,7 +272,7 @@ void SendWatch::check_probe(std::uint16_t rank, base::TimeNs local, std::uint16_
     add_to_flight(rank, local, peer, of, packet->path, prefix.sequence, false);
   } else {
     if (of.probes.size() >= kProbesKept) of.probes.erase(of.probes.begin(), of.probes.begin() + kProbesKept / 2);
-    of.probes.push_back({local, local - of.last_data_ns >= kLeastTimeoutNs});
+    of.probes.push_back({local, local - of.last_data_ns >= kMinTimeoutNs});
     forget(sender, *sending);
   }
   // Clause 6.1.4: what is asked for by no data of this turn was due before it.

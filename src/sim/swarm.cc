@@ -116,6 +116,10 @@ class Run {
           [this, index] { ids_[index].receive = oracle_.post_receive(scenario_.exchanges[index].receive); });
     later(first + exchange.send_at_ns,
           [this, index] { ids_[index].send = oracle_.post_send(scenario_.exchanges[index].send); });
+    for (std::uint32_t part = 0; part < exchange.send.fed_parts; ++part) {
+      later(first + exchange.send_at_ns + (part + 1) * exchange.feed_every_ns,
+            [this, index, part] { oracle_.feed(ids_[index].send, part); });
+    }
     if (exchange.cancel_at_ns > 0) {
       later(first + exchange.cancel_at_ns, [this, index] {
         oracle_.cancel(scenario_.exchanges[index].cancel_send ? ids_[index].send : ids_[index].receive);

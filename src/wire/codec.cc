@@ -20,7 +20,8 @@ std::uint8_t allowed_flags(PacketType type);
 // The part of the check that is XORed into the cookie: never the rank in its low bits. `zeros` bytes follow the
 // message.
 std::uint64_t check_of(std::span<const std::byte> message, std::size_t zeros = 0) {
-  // PROTOCOL 4.3.3: The check takes the covered bytes as 64-bit little-endian words ... the cookie's own word left out
+  // PROTOCOL 4.3.3: The check MUST be computed over the covered bytes as 64-bit little-endian words, the last padded
+  //     with zeros, without the word of the cookie.
   std::uint64_t check = MLT_CHECK_SEED;
   const auto mix = [&check](std::uint64_t word) {
     check = (check ^ word) * MLT_CHECK_FACTOR;
@@ -64,14 +65,14 @@ void seal(std::span<std::byte> message) { seal_padded(message, 0); }
 void seal_padded(std::span<std::byte> message, std::size_t zeros) {
   MLT_CHECK(zeros == 0 || message.size() % 8 == 0);
   std::byte* cookie = message.data() + MLT_OFFSET_COOKIE;
-  // PROTOCOL 4.3.1: The cookie field carries the cookie that the receiver's hello gave, its upper 48 bits XORed with
+  // PROTOCOL 4.3.1: The cookie field MUST carry the cookie that the receiver's hello gave, its upper 48 bits XORed with
   //     those of the check of the message.
   store_le64(cookie, load_le64(cookie) ^ check_of(message, zeros));
 }
 
 void encode_data_header(const DataHeader& header, std::byte* out) {
-  // PROTOCOL 4.4.1: A packet MUST carry exactly one segment of the tensor's grid, so that it can be placed by whoever
-  //     receives it, in any order, once or twice.
+  // PROTOCOL 4.4.1: A packet MUST carry exactly one segment of the tensor's grid, so that a receiver can place it in
+  //     any order, once or twice.
   encode_prefix(header.prefix, out);
   store_le64(out + MLT_OFFSET_TAG, header.tag);
   store_le32(out + MLT_OFFSET_GENERATION, header.generation);
@@ -101,7 +102,8 @@ DropReason decode_prefix(std::span<const std::byte> datagram, Prefix& prefix) {
   const bool is_data = prefix.type == PacketType::kData;
   if (is_data && datagram.size() < MLT_DATA_HEADER_BYTES) return DropReason::kTooShort;
   prefix.cookie = load_le64(datagram.data() + MLT_OFFSET_COOKIE) ^
-                  // PROTOCOL 4.3.2: The check of a DATA packet covers its 40 bytes of header ...
+                  // PROTOCOL 4.3.2: The check of a DATA packet MUST cover its 40 bytes of header; that of any other
+                  //     message MUST cover all of its bytes.
                   check_of(is_data ? datagram.first(MLT_DATA_HEADER_BYTES) : datagram);
   return DropReason::kNone;
 }
@@ -115,8 +117,8 @@ DropReason decode_data(std::span<const std::byte> datagram, DataHeader& header, 
   header.offset_bytes = load_le32(in + MLT_OFFSET_OFFSET);
   header.timestamp_ns = load_le32(in + MLT_OFFSET_TIMESTAMP);
   payload = datagram.subspan(MLT_DATA_HEADER_BYTES);
-  // PROTOCOL 4.11.2: DATA MUST be refused if its payload is empty and total bytes is not zero, if it reaches beyond
-  //     total bytes, or if total bytes is not a multiple of the element size.
+  // PROTOCOL 4.11.2: A receiver MUST drop DATA if its payload is empty and total bytes is not zero, if it reaches
+  //     beyond total bytes, or if total bytes is not a multiple of the element size.
   // Only an empty tensor is carried by an empty packet.
   if (payload.empty() && header.total_bytes != 0) return DropReason::kBadLength;
   if (header.offset_bytes > header.total_bytes) return DropReason::kBadLength;

@@ -73,7 +73,8 @@ class Reader {
     return load_le64(at_ - 8);
   }
   // Skips reserved bytes; false if one is not zero.
-  // PROTOCOL 4.11.9: ACK, PROBE, STOP and MTU_PROBE MUST be refused if a reserved byte is not zero
+  // PROTOCOL 4.11.9: A receiver MUST drop ACK, PROBE, STOP and MTU_PROBE if a reserved byte is not zero
+  //     (drop_unknown_flags).
   // (drop_unknown_flags).
   bool zeros(std::size_t count) {
     const std::byte* begin = at_;
@@ -136,7 +137,8 @@ std::size_t encode_probe(const Probe& message, std::byte* out) {
   w.u32(message.critical_segments);
   w.u32(message.timestamp_ns);
   w.u8(message.path_count);
-  // PROTOCOL 4.1.1: An endpoint MUST set every field and bit that this section calls zero to zero ...
+  // PROTOCOL 4.1.1: An endpoint MUST set every field and bit that this section calls zero to zero. A receiver MUST
+  //     ignore those that no check of 4.11 names.
   w.u8(0);
   w.u8(static_cast<std::uint8_t>(message.given_up_paths));
   w.u8(static_cast<std::uint8_t>(message.given_up_paths >> 8));
@@ -176,9 +178,7 @@ std::size_t encode_abort(const Abort& message, std::byte* out) {
   return w.sealed();
 }
 
-// PROTOCOL 4.12.1: An MTU_PROBE MUST be as long as its field bytes says, 24 bytes at least, with zeros behind these;
-// its
-//     check covers them.
+// PROTOCOL 4.12.1: An MTU_PROBE MUST be as long as its field bytes says, 24 bytes at least, with zeros behind these ...
 std::size_t encode_mtu_probe(const MtuProbe& message, std::byte* out) {
   MLT_CHECK(message.bytes >= kMtuProbeBytes);
   Writer w(out);
@@ -210,8 +210,8 @@ DropReason decode_ack(std::span<const std::byte> datagram, const Prefix& prefix,
   // The length tells how many further paths there are.
   const std::size_t others = (datagram.size() - kAckBytes) / kPathBlockBytes;
   if (datagram.size() != kAckBytes + others * kPathBlockBytes) return DropReason::kBadLength;
-  // PROTOCOL 4.11.7: ACK MUST be refused if its length is not 52 and a multiple of 24, if it names 16 further paths or
-  //     more, or a path twice.
+  // PROTOCOL 4.11.7: A receiver MUST drop ACK if its length is not 52 and a multiple of 24, if it names 16 further
+  //     paths or more, or a path twice.
   if (others >= MLT_MAX_PATHS) return DropReason::kBadLength;
   Reader r(datagram);
   message.prefix = prefix;
@@ -246,12 +246,13 @@ DropReason decode_probe(std::span<const std::byte> datagram, const Prefix& prefi
   if (!r.zeros(1)) return DropReason::kUnknownFlags;
   const std::uint32_t low = r.u8();
   message.given_up_paths = static_cast<std::uint16_t>(low | std::uint32_t{r.u8()} << 8);
-  // PROTOCOL 4.11.3: or if it gives a path up that it does not name
+  // PROTOCOL 4.11.3: ... or if it gives a path up that it does not name (drop_unknown_flags).
   if (message.path_count < MLT_MAX_PATHS && message.given_up_paths >> message.path_count != 0) {
     return DropReason::kUnknownFlags;
   }
-  // PROTOCOL 4.11.3: PROBE MUST be refused if it names more than 16 paths, if its length does not fit their number, if
-  //     total bytes is not a multiple of the element size ...
+  // PROTOCOL 4.11.3: A receiver MUST drop PROBE if it names more than 16 paths, if its length does not fit their
+  //     number, if total bytes is not a multiple of the element size, or if it gives a path up that it does not name
+  //     (drop_unknown_flags).
   if (message.path_count > MLT_MAX_PATHS) return DropReason::kBadLength;
   if (datagram.size() != kProbeBytes + 4U * message.path_count) return DropReason::kBadLength;
   for (std::uint8_t i = 0; i < message.path_count; ++i) message.last_sequence[i] = r.u32();
@@ -268,7 +269,7 @@ DropReason decode_bitmap(std::span<const std::byte> datagram, const Prefix& pref
   message.probe_timestamp_ns = r.u32();
   message.first_segment = r.u32();
   message.segment_count = r.u32();
-  // PROTOCOL 4.11.4: BITMAP MUST be refused if it counts more than 8,192 segments, does not start at a multiple of
+  // PROTOCOL 4.11.4: A receiver MUST drop BITMAP if it counts more than 8,192 segments, does not start at a multiple of
   //     8,192, or does not have exactly the bytes that its bits need.
   if (message.segment_count > MLT_BITMAP_CHUNK_SEGMENTS) return DropReason::kBadLength;
   if (message.first_segment % MLT_BITMAP_CHUNK_SEGMENTS != 0) return DropReason::kBadLength;
@@ -286,8 +287,8 @@ DropReason decode_stop(std::span<const std::byte> datagram, const Prefix& prefix
   message.transfer = r.transfer();
   message.probe_timestamp_ns = r.u32();
   const std::uint8_t status = r.u8();
-  // PROTOCOL 4.11.5: STOP MUST be refused if its status is above 6, if it misses more than the receiver's total bytes,
-  //     or if it is complete and misses any.
+  // PROTOCOL 4.11.5: A receiver MUST drop STOP if its status is above 6, if it misses more than the receiver's total
+  //     bytes, or if it is complete and misses any.
   if (status >= kStopStatusCount) return DropReason::kBadLength;
   message.status = static_cast<StopStatus>(status);
   if (!r.zeros(3)) return DropReason::kUnknownFlags;
@@ -307,8 +308,8 @@ DropReason decode_abort(std::span<const std::byte> datagram, const Prefix& prefi
   return DropReason::kNone;
 }
 
-// PROTOCOL 4.11.10: MTU_PROBE MUST be refused if it is not as long as it says, and MTU_REPLY if it is not 24 bytes long
-//     or names fewer.
+// PROTOCOL 4.11.10: A receiver MUST drop MTU_PROBE if it is not as long as it says, and MTU_REPLY if it is not 24 bytes
+//     long or names fewer.
 DropReason decode_mtu_probe(std::span<const std::byte> datagram, const Prefix& prefix, MtuProbe& message) {
   if (datagram.size() < kMtuProbeBytes) return DropReason::kTooShort;
   Reader r(datagram);
@@ -335,8 +336,8 @@ DropReason decode_retire(std::span<const std::byte> datagram, const Prefix& pref
   message.prefix = prefix;
   message.floor = r.u32();
   message.kept_count = r.u32();
-  // PROTOCOL 4.11.11: RETIRE MUST be refused if it lists more than 128 tags, or if its length does not fit their
-  // number.
+  // PROTOCOL 4.11.11: A receiver MUST drop RETIRE if it lists more than 128 tags, or if its length does not fit their
+  //     number.
   if (message.kept_count > MLT_MAX_RETIRE_TAGS) return DropReason::kBadLength;
   if (datagram.size() != kRetireBytes + std::size_t{8} * message.kept_count) return DropReason::kBadLength;
   for (std::uint32_t i = 0; i < message.kept_count; ++i) message.kept[i] = r.u64();

@@ -3,7 +3,7 @@
 // go over that connection only, and those of the MTU never do.
 //
 // Every answer carries an acknowledgement block, so that a BITMAP or STOP is an ACK too. Its prefix names the block's
-// path as `path`, and as `sequence` the path that the answer itself takes (kNoAnswerPath over the control connection).
+// path as `path`, and as `sequence` the path that the answer itself takes (kNoReplyPath over the control connection).
 // Paper section 4.2.3; the paper sends these over TCP, we do not (a lost segment there costs 200 ms).
 #pragma once
 
@@ -25,7 +25,7 @@ struct AckBlock {
   std::uint32_t hold_ns = 0;            // how long the receiver held that echo; saturates
 };
 inline constexpr std::size_t kAckBlockBytes = 20;
-inline constexpr std::uint32_t kNoAnswerPath = 0xFF;
+inline constexpr std::uint32_t kNoReplyPath = 0xFF;
 
 struct TransferId {
   std::uint64_t tag = 0;

@@ -25,7 +25,7 @@
 
 /* 4: both sides of a connection prove that they know the job's secret; a PROBE names the paths given up; OVERTAKES;
  * MTU_PROBE and MTU_REPLY; RETIRE */
-#define MLT_PROTOCOL_VERSION 4
+#define MLT_PROTOCOL_VERSION 5
 
 /* byte 0: version in the high half, type in the low half */
 #define MLT_TYPE_DATA 1

@@ -15,8 +15,9 @@ from pathlib import Path
 import numpy as np
 
 from mlt.planners.aleph.clustering import AS_PRINTED, best_of_seeds, cluster_workers
-from mlt.planners.aleph.clustering_baselines import exact_clustering, greedy_clustering
+from mlt.planners.aleph.clustering_greedy import greedy_clustering
 from mlt.planners.aleph.worker_graph import random_graph
+from studies.aleph.baselines import exact_clustering
 
 
 @dataclass(frozen=True, kw_only=True)

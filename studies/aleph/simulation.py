@@ -25,7 +25,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mlt.planners.aleph.aggregation_model import Resources, bottleneck, capacities, fastest_clustering, usage
+from mlt.planners.aleph.aggregation_model import Resources, bottleneck, capacities, fastest_clustering
 from mlt.planners.aleph.clustering import Clustering, best_of_seeds
 from mlt.planners.aleph.clustering_locality import localise
 from mlt.planners.aleph.worker_graph import Floats, Ints, complete_graph, grouped_graph
@@ -35,6 +35,14 @@ FLOOR = 0.1  # lowest ratio of available bandwidth
 MODEL_BYTES = 97e6
 SERVERS = 10
 PAPER_GB = 1024e6  # see above
+
+
+def usage(clustering: Clustering, *, rate: float) -> tuple[float, float]:
+    """Bandwidth in use at ``rate`` by all workers and by all servers, bits per second and direction (figure 13).
+
+    A worker uses what it sends; an aggregator the larger of what it sends and receives, (1 + g) streams.
+    """
+    return float((clustering.member_counts + 1).sum()) * rate, clustering.streams * rate
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,21 +9,21 @@ from typing import Any
 
 import numpy as np
 
-from mlt.planners.aro.accelerate import (
-    ALL,
-    Accelerations,
-    drop_unused,
-    only_programmable,
-    prune_aggregators,
-    task_graphs,
-)
 from mlt.planners.aro.bounds import Objective
 from mlt.planners.aro.contract import plain
 from mlt.planners.aro.cpsat import solve_quantised
 from mlt.planners.aro.graph import IntArray, TaskGraph
 from mlt.planners.aro.instance import Instance
 from mlt.planners.aro.single import Infeasible, Quantisation, solve_task
-from mlt.planners.aro.solve import plan_routes
+from studies.aro.accelerate import (
+    ALL,
+    Accelerations,
+    drop_unused,
+    only_programmable,
+    plan_accelerated,
+    prune_aggregators,
+    task_graphs,
+)
 from studies.aro.generate import Hardware, leaf_spine
 from studies.aro.records import Row, lines_figure, summarise, write_json
 from studies.aro.whole import solve_whole
@@ -44,7 +44,7 @@ def run(out: Path, *, seeds: int, progress: Callable[[str], None]) -> None:
     for name, variant in variants.items():
         rates, seconds = [], []
         for seed in range(seeds):
-            solution = plan_routes(leaf_spine(seed=seed, hardware=Hardware(share=0.4)), accelerations=variant)
+            solution = plan_accelerated(leaf_spine(seed=seed, hardware=Hardware(share=0.4)), accelerations=variant)
             rates.append(solution.plans[0].rate)
             seconds.append(solution.seconds)
         found[name] = {"rate": summarise(rates), "seconds": summarise(seconds)}

@@ -9,11 +9,11 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, get_args
 
-from mlt.planners.aro.baselines import plan_aggtree, plan_random
 from mlt.planners.aro.instance import Instance
-from mlt.planners.aro.multiple import solve_tasks
+from mlt.planners.aro.multiple import plan_routes
 from mlt.planners.aro.single import Quantisation
 from mlt.planners.aro.verify import verify
+from studies.aro.baselines import plan_aggtree, plan_random
 from studies.aro.generate import MAPPINGS, Hardware, Workload, leaf_spine
 from studies.aro.grid import Reading, plan_grid
 from studies.aro.grid_rounding import Rounding
@@ -28,7 +28,7 @@ def measure(instance: Instance, seed: int) -> Row:
     Raises:
         RuntimeError: routes failed their check, or the optimum was not proven.
     """
-    solution = solve_tasks(instance)
+    solution = plan_routes(instance)
     plans = {
         "RANDOM": plan_random(instance, seed=seed),
         "AggTree": plan_aggtree(instance, seed=seed),
@@ -41,7 +41,7 @@ def measure(instance: Instance, seed: int) -> Row:
             raise RuntimeError(f"{name}, seed {seed}: {report.faults[0]}")
     if not solution.proven:
         raise RuntimeError(f"seed {seed}: optimum not proven, gap {solution.gap}")
-    quantised = solve_tasks(instance, quantisation=Quantisation(100, instance.fastest_gbps))
+    quantised = plan_routes(instance, quantisation=Quantisation(100, instance.fastest_gbps))
     row: Row = {"seed": seed, "ARO": solution.plans[0].rate, "ARO quantised": quantised.plans[0].rate}
     row |= {name: routed[0].rate for name, routed in plans.items()}
     return {**row, "seconds": solution.seconds, "programmable spines": _spines(instance)}

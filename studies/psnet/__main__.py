@@ -7,11 +7,17 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast, get_args
 
 import typer
 
+from mlt._shared.units import format_rate, format_time
+from mlt.cli.unit_option import RATE, SIZE, UnitOption
+from mlt.planners.cluster import read_cluster
+from mlt.planners.psnet.cluster_psnet import read_psnet
 from studies.psnet import figures, study, testbed
+from studies.psnet.bct import JobProfile, fat_tree_time, one_module_time
+from studies.psnet.survey import Kind, survey
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
 Out = Annotated[Path, typer.Option(help="Folder for the results; created when missing")]
@@ -78,6 +84,48 @@ def figure_13_command(out: Out = _DEFAULT_OUT, pictures: Pictures = True, seeds:
     typer.echo(f"communication alone: {report['communication_ratio']:.3f} x; C = {c:g}, hashed {hashed:.2f}")
     for model, ratio in report["predicted_ratio"].items():
         typer.echo(f"{model}: one P_s = {rate / 1e6:.1f} MB/s gives {ratio:.3f} x, printed {testbed.PRINTED[model]} x")
+
+
+@app.command("time")
+def time_command(
+    workers: Annotated[int, typer.Option()],
+    servers: Annotated[int, typer.Option()],
+    size: Annotated[float, typer.Option(parser=UnitOption(SIZE, above=0), help="Model size, such as 528MB")],
+    tors: Annotated[int, typer.Option(help="R")] = 3,
+    bandwidth: Annotated[float, typer.Option(parser=UnitOption(RATE, above=0))] = 10e9,
+    ratio: Annotated[float, typer.Option(help="K = B_s / B_w")] = 1.0,
+) -> None:
+    """Push time of a job in one PSNet module (equation 5) and on a plain tree with one card per server (equation 7)."""
+    job = JobProfile(workers=workers, servers=servers, size_bytes=size)
+    module = one_module_time(job, tors=tors, worker_bits_per_second=bandwidth, server_ratio=ratio)
+    tree = fat_tree_time(job, host_bits_per_second=bandwidth, oversubscription=1.0, concurrency=0, hops=6)
+    share = format_rate(min(module.shares.values()))
+    typer.echo(f"PSNet: {format_time(module.seconds)}, limited by {module.bottleneck} ({share} per flow)")
+    typer.echo(f"fat-tree, not oversubscribed: {format_time(tree.seconds)}, limited by {tree.bottleneck}")
+
+
+@app.command("survey")
+def survey_command(
+    cluster_file: Annotated[Path, typer.Argument(help="A PSNet's cluster file")],
+    kind: Annotated[str, typer.Option(help=f"What fails: {', '.join(get_args(Kind))}")],
+    failures: Annotated[int, typer.Option("-k", "--failures", min=0, help="How many of that kind fail at once")] = 1,
+    draws: Draws = 200,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+) -> None:
+    """Shares of worker-server pairs that still reach each other when K of a kind fail."""
+    if kind not in get_args(Kind):
+        raise typer.BadParameter(f"{kind!r}: expected one of {', '.join(get_args(Kind))}", param_hint="--kind")
+    network = read_psnet(read_cluster(cluster_file)).network
+    result = survey(network, cast(Kind, kind), failures, draws=draws, seed=seed)
+    how = "all" if result.exhaustive else "random"
+    typer.echo(f"{failures} failed of kind {kind}, {result.cases} {how} cases; mean (worst) share of pairs:")
+    for label, shares in (
+        ("reached directly by the old circuits", result.as_is),
+        ("reached directly by new circuits", result.repaired),
+        ("reached by any way after that", result.any_way),
+        ("pairs of modules joined", result.modules_joined),
+    ):
+        typer.echo(f"  {label}: {shares[0]:.2%} ({shares[1]:.2%})")
 
 
 @app.command("faults")

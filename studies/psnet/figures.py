@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
-from mlt.planners.psnet.bct import JobProfile, fat_tree_time, one_module_time, two_module_time
 from mlt.planners.psnet.checks import TopologyError
 from mlt.planners.psnet.clos import fat_tree
-from mlt.planners.psnet.flows import fluid_loads, most_concurrent, most_hops, push_demands
+from studies.psnet.bct import JobProfile, fat_tree_time, one_module_time, two_module_time
+from studies.psnet.flows import fluid_loads, most_concurrent, most_hops, push_demands
 
 TORS = 3
 JOB = JobProfile(workers=192, servers=32, size_bytes=200e6)

@@ -17,8 +17,6 @@ from statistics import mean, stdev
 
 import networkx as nx
 
-from mlt.planners.psnet.faults import Kind, Survey, survey
-from mlt.planners.psnet.flows import drain, fluid_loads, push_demands
 from mlt.planners.psnet.jobs import JobRequest, PlacedJob
 from mlt.planners.psnet.paths import disjoint_paths, remaining_trunks
 from mlt.planners.psnet.placement import place_jobs
@@ -28,6 +26,8 @@ from mlt.planners.psnet.routing import circuits_of, demands, route_jobs
 from mlt.planners.psnet.verify import verify_routes
 from mlt.planners.psnet.wiring import Wiring, grow_wiring, regular_wiring
 from studies.psnet.any_path import any_path_seconds
+from studies.psnet.flows import drain, fluid_loads, push_demands
+from studies.psnet.survey import Kind, Survey, survey
 
 KINDS: tuple[Kind, ...] = ("tor", "server", "server-link", "tor-port", "supernode", "ecs", "trunk")
 MODULES = {

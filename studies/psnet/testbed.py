@@ -20,9 +20,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import mean, stdev
 
-from mlt.planners.psnet.bct import BatchTime, JobProfile, TransferTime, batch_time, fat_tree_time, one_module_time
 from mlt.planners.psnet.clos import fat_tree
-from mlt.planners.psnet.flows import fluid_loads, hashed_loads, most_concurrent, most_hops, push_demands
+from studies.psnet.bct import BatchTime, JobProfile, TransferTime, batch_time, fat_tree_time, one_module_time
+from studies.psnet.flows import fluid_loads, hashed_loads, most_concurrent, most_hops, push_demands
 
 WORKERS, SERVERS, TORS = 6, 2, 3
 MODELS = {"VGG-16": 528e6, "ResNet50": 97e6}

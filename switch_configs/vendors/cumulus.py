@@ -19,7 +19,7 @@ from mlt.switch_configs.errors import ParseError, SwitchConfigError
 from mlt.switch_configs.plan import Plan
 from mlt.switch_configs.target import PortBuilder, Procedure, Reading, Target, Unconfirmed, code_lines
 
-from mlt._shared.units import SIZES, scaled
+from mlt._shared.units import SIZE
 
 GLOBAL = "default-global"
 STEP_BYTES = 1024
@@ -307,8 +307,10 @@ def queue_counters(port: str, queue: str, values: Mapping[str, str]) -> QueueCou
 
 def _bytes(cell: str) -> int | None:
     """``"9.98 KB"`` -> 9980; None where it has no unit."""
+    if cell.strip().isdecimal():  # of packets
+        return None
     try:
-        return scaled(cell.replace("Bytes", "B"), SIZES, "counter", "9.98 KB")
+        return round(SIZE.read(cell.replace("Bytes", "B")))
     except ValueError:
         return None
 

@@ -21,7 +21,7 @@ from mlt.switch_configs.target import PortBuilder, Procedure, Reading, Target, c
 SOURCE = "switch_port.bpf.c"
 QUEUES = 8
 # Tokens for one millisecond, which timers always meet.
-LEAST_BURST_BYTES = 16384
+MIN_BURST_BYTES = 16384
 # Shell functions of the script: little-endian hex for bpftool's map keys and values.
 _PRELUDE = """#!/bin/sh
 set -eu
@@ -85,7 +85,7 @@ class LinuxEbpf(Target):
         lines += [f"dscp {dscp} {queue}" for dscp, queue in enumerate(plan.dscp_to_queue())]
         for port in plan.ports:
             rate = switch.link_rate_bits_per_second
-            burst = max(LEAST_BURST_BYTES, rate // 8000)
+            burst = max(MIN_BURST_BYTES, rate // 8000)
             lines += [
                 f"begin {port} {rate}",
                 f"tc qdisc add dev {port} root handle 1: htb default 10 r2q 10",

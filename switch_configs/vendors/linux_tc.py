@@ -22,10 +22,10 @@ AVERAGE_PACKET_BYTES = 1500
 # red needs max > min: two packets are the least ramp that its arithmetic resolves.
 STEP_BYTES = 2 * AVERAGE_PACKET_BYTES
 # Tokens for one millisecond, which timers always meet; 32 KiB at least, or slow links are not filled.
-LEAST_BURST_BYTES = 32 * 1024
+MIN_BURST_BYTES = 32 * 1024
 BURSTS_PER_SECOND = 1000
 # tc keeps red's bandwidth in 32 bits of bytes per second; it only ages the average while the queue is idle.
-MOST_RED_BANDWIDTH = 8 * (2**32 - 1)
+MAX_RED_BANDWIDTH = 8 * (2**32 - 1)
 _RED = re.compile(
     r"qdisc add dev (\S+) parent 10:([0-9a-f]+) handle ([0-9a-f]+): red limit (\d+) min (\d+) max (\d+) "
     r"avpkt \d+ burst \d+ probability ([\d.]+) bandwidth \d+bit( ecn)?( nodrop| harddrop)?"
@@ -98,7 +98,7 @@ class LinuxTc(Target):
         lines = ["#!/bin/sh", "set -eu"]
         for port in plan.ports:
             if self.offloads:
-                lines += linux_switchdev.lines(plan, port, most_bandwidth=MOST_RED_BANDWIDTH)
+                lines += linux_switchdev.lines(plan, port, most_bandwidth=MAX_RED_BANDWIDTH)
             else:
                 lines += [f"tc {line}" for line in self._port(plan, port)]
         return {"linux.apply.sh": "\n".join(lines) + "\n"}
@@ -106,7 +106,7 @@ class LinuxTc(Target):
     def _port(self, plan: Plan, port: str) -> list[str]:
         switch, total = plan.policy.switch, plan.policy.switch.queues
         rate, fair = switch.link_rate_bits_per_second, bool(plan.group_weights)
-        burst = max(LEAST_BURST_BYTES, rate // 8 // BURSTS_PER_SECOND)
+        burst = max(MIN_BURST_BYTES, rate // 8 // BURSTS_PER_SECOND)
         shape = f"ceil {rate}bit burst {burst} cburst {burst}"
         lines = [
             # A root of another kind goes first: htb cannot be changed in place, and the script may run again.
@@ -133,7 +133,7 @@ class LinuxTc(Target):
                     f"qdisc add dev {port} parent 10:{band:x} handle {handle}: red limit {queue.limit_bytes} "
                     f"min {detect.min_bytes} max {detect.max_bytes} avpkt {AVERAGE_PACKET_BYTES} "
                     f"burst {detect.min_bytes // AVERAGE_PACKET_BYTES + 1} "
-                    f"probability {detect.probability_percent / 100} bandwidth {min(rate, MOST_RED_BANDWIDTH)}bit ecn"
+                    f"probability {detect.probability_percent / 100} bandwidth {min(rate, MAX_RED_BANDWIDTH)}bit ecn"
                 )
             elif not (fair and queue.role == "default"):
                 lines.append(

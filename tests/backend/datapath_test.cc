@@ -10,10 +10,10 @@
 #include <numeric>
 
 #include "allocation_counter.h"
-#include "io/fault_datapath.h"
+#include "io/fault/fault_datapath.h"
 #include "io/memory_datapath.h"
-#include "io/shm_datapath.h"
-#include "io/udp_datapath.h"
+#include "io/shm/shm_datapath.h"
+#include "io/udp/udp_datapath.h"
 #include "network_pairs.h"
 #include "unit/io/datagrams.h"
 

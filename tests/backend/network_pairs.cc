@@ -7,10 +7,10 @@
 #include <array>
 #include <cstring>
 
-#include "io/clock.h"
-#include "io/udp_datapath.h"
-#include "io/vma_datapath.h"
-#include "io/xdp_datapath.h"
+#include "io/os/clock.h"
+#include "io/udp/udp_datapath.h"
+#include "io/vma/vma_datapath.h"
+#include "io/xdp/xdp_datapath.h"
 #include "support/veth_pair.h"
 #include "unit/io/datagrams.h"
 

@@ -1,5 +1,5 @@
 // What is libvma's alone. These run under its stand-in (ctest's test_backend_vma*) and have nothing to say elsewhere.
-#include "io/vma_datapath.h"
+#include "io/vma/vma_datapath.h"
 
 #include <doctest/doctest.h>
 #include <netinet/in.h>

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "core/endpoint.h"
-#include "io/clock.h"
 #include "io/memory_datapath.h"
+#include "io/os/clock.h"
 
 namespace {
 std::atomic<std::uint64_t> allocations{0};

@@ -24,9 +24,9 @@
 #include <utility>
 #include <vector>
 
-#include "io/clock.h"
-#include "io/udp_datapath.h"
-#include "io/xdp_datapath.h"
+#include "io/os/clock.h"
+#include "io/udp/udp_datapath.h"
+#include "io/xdp/xdp_datapath.h"
 #include "support/veth_pair.h"
 
 using namespace mlt;

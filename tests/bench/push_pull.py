@@ -22,7 +22,7 @@ from collections.abc import Callable
 import numpy as np
 
 import mlt
-from mlt._shared.units import SIZES, scaled
+from mlt._shared.units import SIZE
 
 WORKER, SERVICE = 0, 1
 _WARM_UP = 3
@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def run_rank(options: argparse.Namespace) -> None:
-    elements = scaled(options.bytes, SIZES, "size", "4MB") // 4
+    elements = round(SIZE.named("--bytes", options.bytes)) // 4
     tensors = [np.ones(elements, np.float32) for _ in range(options.keys)]
     with mlt.Context(
         options.rank, 1, 1, job="push-pull", master_addr="127.0.0.1", rendezvous_port=options.port

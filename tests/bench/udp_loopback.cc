@@ -24,10 +24,10 @@
 #include <utility>
 #include <vector>
 
-#include "io/clock.h"
-#include "io/fault_datapath.h"
-#include "io/udp_datapath.h"
-#include "io/udp_paths_datapath.h"
+#include "io/fault/fault_datapath.h"
+#include "io/os/clock.h"
+#include "io/udp/udp_datapath.h"
+#include "io/udp/udp_paths_datapath.h"
 
 using namespace mlt;
 

@@ -29,8 +29,8 @@
 #include <string>
 #include <vector>
 
-#include "io/clock.h"
-#include "io/socket_address.h"
+#include "io/net/socket_address.h"
+#include "io/os/clock.h"
 
 using namespace mlt;
 
@@ -43,7 +43,7 @@ constexpr std::size_t kRunBytes = kDatagrams * kDatagramBytes;
 constexpr std::size_t kTensorBytes = 64U << 20;
 constexpr int kBufferBytes = 8 << 20;
 // Runs whose memory the kernel may still read, before the sender waits for notifications.
-constexpr std::uint64_t kMostInFlight = 64;
+constexpr std::uint64_t kMaxInFlight = 64;
 
 struct Variant {
   const char* name;
@@ -152,7 +152,7 @@ Sent send_for(double seconds, const io::SocketAddress& to, const Variant& varian
     }
     if (!variant.zerocopy) continue;
     take_notifications(fd, sent);
-    while (taken - sent.notified > kMostInFlight && io::monotonic_now() < end) {
+    while (taken - sent.notified > kMaxInFlight && io::monotonic_now() < end) {
       pollfd notice{fd, 0, 0};
       ::poll(&notice, 1, 1);
       take_notifications(fd, sent);

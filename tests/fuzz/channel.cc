@@ -12,8 +12,8 @@
 
 #include "control_channel.h"
 #include "input.h"
-#include "io/control_channel.h"
-#include "io/proof.h"
+#include "io/control/control_channel.h"
+#include "io/control/proof.h"
 
 namespace {
 

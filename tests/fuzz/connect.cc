@@ -11,9 +11,9 @@
 
 #include "control_channel.h"
 #include "input.h"
-#include "io/control_channel.h"
-#include "io/proof.h"
-#include "io/tcp_socket.h"
+#include "io/control/control_channel.h"
+#include "io/control/proof.h"
+#include "io/control/tcp_socket.h"
 
 namespace {
 

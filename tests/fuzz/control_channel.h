@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "io/control_frame.h"
+#include "io/control/control_frame.h"
 
 namespace mlt::fuzz {
 

@@ -125,8 +125,8 @@ void World::post_send(std::uint16_t side, Input& input) {
       operation->judgement.assign(operation->tags.size(), core::SegmentTag{});
       operation->judgement.swap(operation->tags);
       request.tags = operation->tags;
-      request.judge = &World::judge;
-      request.judge_context = operation;
+      request.classify = &World::judge;
+      request.classify_context = operation;
     }
   }
   request.timeout_ns = base::DurationNs{input.u8()} * 4 * base::kMillisecond;

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "input.h"
-#include "io/frame_stream.h"
+#include "io/control/frame_stream.h"
 
 namespace {
 

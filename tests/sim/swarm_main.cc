@@ -3,7 +3,7 @@
 //   mlt_swarm --seed 77 --trace               one seed, with its scenario and every event
 //   mlt_swarm --first-draw ...                as the seeds of tests/sim/regressions/first_draw were drawn
 //   mlt_swarm --second-draw ...               as those of tests/sim/regressions itself were
-//   mlt_swarm --third-draw ...                as those of third_draw were; --fourth-draw as those of fourth_draw
+//   mlt_swarm --third-draw ...                as those of third_draw were; --fourth-draw, --fifth-draw likewise
 //   mlt_swarm --seeds FILE                    the seeds in FILE, one per line ('#' begins a comment)
 #include <unistd.h>
 
@@ -49,6 +49,7 @@ const char* option_of(sim::Draw draw) {
   if (draw == sim::Draw::kFirst) return " --first-draw";
   if (draw == sim::Draw::kThird) return " --third-draw";
   if (draw == sim::Draw::kFourth) return " --fourth-draw";
+  if (draw == sim::Draw::kFifth) return " --fifth-draw";
   return draw == sim::Draw::kSecond ? " --second-draw" : "";
 }
 
@@ -101,7 +102,7 @@ int main(int argc, char** argv) {
   program = argv[0];
   std::uint64_t first = 1, count = 100;
   bool trace = false, quiet = true, keep_going = false;
-  sim::Draw draw = sim::Draw::kFifth;
+  sim::Draw draw = sim::Draw::kSixth;
   unsigned limit_s = 300;  // a seed takes milliseconds
   std::vector<std::uint64_t> seeds;
   for (int i = 1; i < argc; ++i) {
@@ -131,6 +132,8 @@ int main(int argc, char** argv) {
       draw = sim::Draw::kThird;
     } else if (option == "--fourth-draw") {
       draw = sim::Draw::kFourth;
+    } else if (option == "--fifth-draw") {
+      draw = sim::Draw::kFifth;
     } else if (option == "--trace") {
       trace = true;
     } else if (option == "--verbose") {

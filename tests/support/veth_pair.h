@@ -19,7 +19,7 @@
 #include <string>
 #include <thread>
 
-#include "io/unique_fd.h"
+#include "io/os/unique_fd.h"
 
 namespace mlt::io_test {
 

@@ -123,6 +123,8 @@ void VirtualNetwork::cancel(std::uint16_t host, core::OperationId operation, cor
   turn(host);
 }
 
+void VirtualNetwork::wake(std::uint16_t host) { turn(host); }
+
 void VirtualNetwork::limit_path(std::uint16_t host, std::uint16_t peer, std::uint32_t payload_bytes) {
   enter([&] { hosts_[host].endpoint->on_control(now_, core::PathLimit{peer, payload_bytes}); });
   turn(host);

@@ -127,6 +127,8 @@ class VirtualNetwork {
   core::PostStatus send(std::uint16_t host, const core::SendRequest& request);
   core::PostStatus receive(std::uint16_t host, const core::ReceiveRequest& request);
   void cancel(std::uint16_t host, core::OperationId operation, core::CompletionKind kind);
+  // The host takes a turn now, as it would after any event.
+  void wake(std::uint16_t host);
   // Tells `host` that packets with a longer payload do not get to `peer`, as a driver does that the system told.
   void limit_path(std::uint16_t host, std::uint16_t peer, std::uint32_t payload_bytes);
   // Runs `action` at `at`, before whatever else happens then.

@@ -12,6 +12,7 @@ Ends with 1 if anything got in, anything about the job leaked, a result was wron
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import secrets
@@ -20,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -33,7 +35,8 @@ ROOT = HERE.parent.parent
 RATE = "1gbit"
 RENDEZVOUS = 29_501
 LATE_SECONDS = 1.0
-RECORD_SECONDS = 5.0
+# How long a job that is up is recorded: its start is on record then, and hundreds of its datagrams.
+RECORD_SECONDS = 0.5
 # Of a name that does not move on a quiet network.
 TELLING = (
     "drop_",
@@ -50,6 +53,7 @@ RUNNING = (
     "ask-control", "join-with-a-guess", "replay-streams", "replay-datagrams", "forge-datagrams", "flood-1472",
     "flood-16", "hold", "churn", "pour", "icmp", "resets",
 )  # fmt: skip
+RECORDED = ("replay-streams", "replay-datagrams", "forge-datagrams")
 AT_START = ("ask-rendezvous", "bad-lines", "hold", "join-with-a-guess", "replay-streams")
 
 
@@ -181,17 +185,33 @@ def moved(counters: list[tuple[float, dict[str, int]]], quiet: float, began: flo
     return {name: count for name, count in rise.items() if count > 2 * calm.get(name, 0)}
 
 
+@contextlib.contextmanager
+def recording(bed: Testbed, out: Path) -> Iterator[None]:
+    """What host1 sends and gets meanwhile and for RECORD_SECONDS after, written to ``out``."""
+    words = [sys.executable, str(HERE / "recorder.py"), "mlt0", str(out)]
+    recorder = bed.popen("host1", words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert recorder.stdin is not None
+    assert recorder.stdout is not None
+    try:
+        recorder.stdout.readline()
+        yield
+        time.sleep(RECORD_SECONDS)
+        recorder.stdin.close()
+        if recorder.wait(timeout=30) != 0:
+            raise RuntimeError("the recorder failed; its error is above")
+    finally:
+        recorder.kill()
+        recorder.wait()
+
+
 def attack_running(bed: Testbed, name: str, seconds: float, folder: Path) -> Result:
     """A job of its own: left alone, attacked, and left alone while a bystander is attacked, ``seconds`` each."""
     print(f"attacks: {name}", file=sys.stderr, flush=True)
     job, recorded = Job(bed, folder), folder / "recorded.json"
-    words = [sys.executable, str(HERE / "recorder.py"), "mlt0", str(RECORD_SECONDS), str(recorded)]
-    recorder = bed.popen("host1", words, stdout=subprocess.PIPE, text=True)
-    recorder.stdout.readline()
-    job.start(0)
-    job.start(1)
-    job.wait_up()
-    recorder.wait(timeout=30)
+    with recording(bed, recorded) if name in RECORDED else contextlib.nullcontext():
+        job.start(0)
+        job.start(1)
+        job.wait_up()
     quiet = time.monotonic()
     time.sleep(seconds)
     began = time.monotonic()

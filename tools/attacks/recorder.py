@@ -1,18 +1,19 @@
 """What somebody on the path could have recorded of a job's start: used to replay it from elsewhere.
 
-    python tools/attacks/recorder.py INTERFACE SECONDS OUT
+    python tools/attacks/recorder.py INTERFACE OUT
 
-Writes JSON: ``streams``, a list of {"to": [address, port], "data": hex} with the bytes of each TCP connection that
-began while it looked, and ``datagrams``, a list of {"from": [address, port], "to": [address, port], "data": hex}.
+Records until its standard input ends. Writes JSON: ``streams``, a list of {"to": [address, port], "data": hex} with the
+bytes of each TCP connection that began while it looked, and ``datagrams``, a list of {"from": [address, port],
+"to": [address, port], "data": hex}.
 """
 
 from __future__ import annotations
 
 import json
+import select
 import socket
 import struct
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -32,21 +33,16 @@ def parse(frame: bytes) -> tuple[int, str, str, bytes] | None:
 
 
 def main() -> None:
-    interface, seconds, out = sys.argv[1], float(sys.argv[2]), Path(sys.argv[3])
+    interface, out = sys.argv[1], Path(sys.argv[2])
     sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0003))
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16 << 20)
     sock.bind((interface, 0))
-    sock.settimeout(0.2)
     pieces: dict[tuple[str, int, str, int], dict[int, bytes]] = {}
     first: dict[tuple[str, int, str, int], int] = {}
     datagrams: list[dict[str, Any]] = []
     print("recording", flush=True)
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        try:
-            found = parse(sock.recv(70_000))
-        except TimeoutError:
-            continue
+    while sys.stdin not in select.select([sock, sys.stdin], [], [])[0]:
+        found = parse(sock.recv(70_000))
         if found is None:
             continue
         protocol, source, target, body = found

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mlt.perf.options import format_size
+from mlt._shared.units import format_size
 
 TURNS = 5
 HOSTS, RATE_BITS = 4, 200_000_000

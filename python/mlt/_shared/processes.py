@@ -1,8 +1,12 @@
-"""The processes of one job on this machine: started together, output with the rank in front, ended together."""
+"""The processes of one run on this machine: started together, watched over, and always ended together.
+
+``Group`` is that for any run; ``run`` is a whole run of it, with the rank in front of each line of output.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import signal
 import subprocess
@@ -14,8 +18,13 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import IO, Any
 
+from mlt._shared.link import Link, Message, StrangerError
+
 # From asking to killing.
-TERMINATE_SECONDS = 2.0
+TERMINATE_SECONDS = 3.0
+# Of a process whose parent is gone.
+ORPHANED = 75
+_TAIL_BYTES = 4_096
 _POLL_SECONDS = 0.02
 _CHUNK = 65_536
 
@@ -79,6 +88,91 @@ def uninterrupted() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+@dataclass(frozen=True)
+class Process:
+    """One process of a group; ``log`` is the file that its output goes to, if it goes to one."""
+
+    name: str
+    popen: subprocess.Popen[bytes]
+    log: IO[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        return self.popen.pid
+
+    def ending(self) -> str | None:
+        """How it ended, in words; None while it runs."""
+        code = self.popen.poll()
+        if code is None or code >= 0:
+            return None if code is None else f"ended with exit status {code}"
+        with contextlib.suppress(ValueError):
+            return f"was killed by {signal.Signals(-code).name}"
+        return f"was killed by signal {-code}"
+
+    def tail(self, lines: int) -> str:
+        """The last lines of its log, each on a line of its own with a bar in front."""
+        if self.log is None:
+            return ""
+        text = b""
+        with contextlib.suppress(OSError, ValueError):  # closed meanwhile
+            file = self.log.fileno()
+            # The position in the file is the process's, too.
+            text = os.pread(file, _TAIL_BYTES, max(os.fstat(file).st_size - _TAIL_BYTES, 0))
+        return "".join(f"\n  | {line}" for line in text.decode(errors="replace").strip().splitlines()[-lines:])
+
+
+class Group:
+    """Processes, each in a session of its own: Ctrl-C goes to the parent alone, which then ends them in order."""
+
+    def __init__(self) -> None:
+        self.processes: list[Process] = []
+
+    def start(self, name: str, start: Callable[..., subprocess.Popen[Any]], log: IO[bytes] | None = None) -> Process:
+        """``start(**options)`` with the arguments of ``subprocess.Popen``. Output goes to ``log``, else to a pipe."""
+        output = subprocess.PIPE if log is None else log
+        popen = start(
+            stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, bufsize=0, start_new_session=True
+        )
+        process = Process(name, popen, log)
+        self.processes.append(process)
+        return process
+
+    def end(self, *, patience: float = 0.0) -> None:
+        """End all that still run and close their logs: after ``patience`` seconds SIGTERM to their sessions, then
+        SIGKILL to what is left. Harmless when repeated."""
+        end(self.processes, patience=patience)
+        for process in self.processes:
+            if process.log is not None:
+                process.log.close()
+
+
+def end(processes: Sequence[Process], *, patience: float = 0.0) -> None:
+    """SIGTERM to the session of each that still runs after ``patience`` seconds, then SIGKILL to what is left."""
+    for number, seconds in ((None, patience), (signal.SIGTERM, TERMINATE_SECONDS), (signal.SIGKILL, TERMINATE_SECONDS)):
+        running = [process.popen for process in processes if process.popen.poll() is None]
+        for popen in running:
+            if number is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(popen.pid, number)
+        deadline = time.monotonic() + seconds
+        for popen in running:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                popen.wait(timeout=max(0.0, deadline - time.monotonic()))
+
+
+def end_with_parent(link: Link, heard: Callable[[Message], object] = lambda message: None) -> None:
+    """In a thread of its own, hand what the parent says to ``heard``, and end this process when the parent is gone,
+    however it went: the main thread may be inside a library that never gives up."""
+
+    def listen() -> None:
+        with contextlib.suppress(StrangerError):
+            while True:
+                heard(link.receive())
+        os._exit(ORPHANED)
+
+    threading.Thread(target=listen, name="mlt-parent", daemon=True).start()
+
+
 def run(names: Sequence[str], start: Start, *, grace: float = 5.0, write: Write = to_stdout) -> Outcome:
     """Run ``start(rank, **options)`` for each of ``names`` until all have ended.
 
@@ -88,7 +182,7 @@ def run(names: Sequence[str], start: Start, *, grace: float = 5.0, write: Write 
     """
     began = time.monotonic()
     lock = threading.Lock()
-    processes: list[subprocess.Popen[bytes]] = []
+    group = Group()
     readers: list[threading.Thread] = []
 
     unread = threading.Event()
@@ -109,19 +203,15 @@ def run(names: Sequence[str], start: Start, *, grace: float = 5.0, write: Write 
     order: list[int] = []
     try:
         for rank in range(len(names)):
-            process = start(
-                rank, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, bufsize=0,
-                start_new_session=True,
-            )  # fmt: skip
-            processes.append(process)
-            reader = threading.Thread(target=_read, args=(rank, process.stdout, locked_write), daemon=True)
+            process = group.start(names[rank], functools.partial(start, rank))
+            reader = threading.Thread(target=_read, args=(rank, process.popen.stdout, locked_write), daemon=True)
             reader.start()
             readers.append(reader)
-        _wait(processes, order, ours, grace, unread)
+        _wait(group.processes, order, ours, grace, unread)
     except BaseException:
         with uninterrupted():
-            ours.update(rank for rank, process in enumerate(processes) if process.poll() is None)
-            _end(processes)
+            ours.update(rank for rank, process in enumerate(group.processes) if process.ending() is None)
+            group.end()
         raise
     finally:
         for reader in readers:
@@ -131,44 +221,29 @@ def run(names: Sequence[str], start: Start, *, grace: float = 5.0, write: Write 
         over.set()
         if is_free:
             lock.release()
-    codes = [process.returncode if process.returncode >= 0 else 128 - process.returncode for process in processes]
+    codes = [code if (code := process.popen.returncode) >= 0 else 128 - code for process in group.processes]
     failed = [rank for rank in order if codes[rank] != 0]
     endings = tuple(Ending(name, codes[rank], rank in ours) for rank, name in enumerate(names))
     return Outcome(codes[failed[0]] if failed else 0, endings, time.monotonic() - began)
 
 
-def _wait(
-    processes: list[subprocess.Popen[bytes]], order: list[int], ours: set[int], grace: float, unread: threading.Event
-) -> None:
+def _wait(processes: list[Process], order: list[int], ours: set[int], grace: float, unread: threading.Event) -> None:
     deadline: float | None = None
     while len(order) < len(processes):
         if unread.is_set():
             raise BrokenPipeError
         for rank, process in enumerate(processes):
-            if rank not in order and process.poll() is not None:
+            if rank not in order and process.ending() is not None:
                 order.append(rank)
-                if process.returncode != 0 and deadline is None:
+                if process.popen.returncode != 0 and deadline is None:
                     deadline = time.monotonic() + grace
         if deadline is not None and time.monotonic() >= deadline:
             left = [rank for rank in range(len(processes)) if rank not in order]
             ours.update(left)
-            _end([processes[rank] for rank in left])
+            end([processes[rank] for rank in left])
             order += left
             return
         time.sleep(_POLL_SECONDS)
-
-
-def _end(processes: list[subprocess.Popen[bytes]]) -> None:
-    """SIGTERM to every process group, then SIGKILL to what is left."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        for process in processes:
-            if process.poll() is None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, number)
-        deadline = time.monotonic() + TERMINATE_SECONDS
-        for process in processes:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=max(0.0, deadline - time.monotonic()))
 
 
 def _read(rank: int, pipe: IO[bytes] | Any, write: Write) -> None:

@@ -1,26 +1,150 @@
-"""The one grammar of sizes and rates: ``256KiB``, ``40KB``, ``200mbit``.
+"""The one grammar of rates, sizes, times and losses, in every file, option and environment variable.
 
-Every command and file of the tree reads its numbers with ``scaled``; limits and messages stay with the reader. The case
-of a unit does not matter; ``KB`` is 1,000 bytes, ``KiB`` 1,024.
+A number and its unit: ``200mbit`` or ``200 Mbit/s``, ``256KiB``, ``1.5 ms``, ``1%``. The case of a unit does not
+matter, but ``MBps``, which means bytes, is refused as a rate, and ``Mb``, which means bits, as a size. ``KB`` is 1,000
+bytes, ``KiB`` 1,024. A number without a unit counts in the base unit: bit/s, bytes, seconds, a fraction.
 """
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from decimal import Decimal
 
-RATES: dict[str, int] = {"bit": 1, "kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
-SIZES: dict[str, int] = {
-    "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30,
-}  # fmt: skip
-NUMBER = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([A-Za-z%]*)\s*")
+_NUMBER = re.compile(r"\s*([+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-zµ/%]*)\s*")
+# 0.1 % and 1e-9 s are what people write; Decimal keeps them from becoming 0.0010000000000000002.
+_PREFIXES = {"": 0, "k": 3, "m": 6, "g": 9, "t": 12}
 
 
-def scaled(text: str, units: Mapping[str, int], what: str, example: str) -> int:
-    """``text`` in the base unit of ``units``, rounded; raises ValueError naming ``what`` where the unit is missing."""
-    match = NUMBER.fullmatch(text)
-    unit = match[2].lower() if match else ""
-    if match is None or unit not in units:
-        raise ValueError(f"{what} {text!r}: write it as {example} (units: {', '.join(units)})")
-    return round(Decimal(match[1]) * units[unit])
+@dataclass(frozen=True, eq=False)
+class Quantity:
+    """One kind of number with units. ``units`` in lower case, each in base units; ``pattern`` is theirs for editors."""
+
+    kind: str
+    examples: tuple[str, str]
+    units: Mapping[str, Decimal]
+    pattern: str
+    text_of: Callable[[float], str]
+
+    def read(
+        self, given: object, *, least: float = 0.0, most: float = math.inf, base: str = "", above: float = -math.inf
+    ) -> float:
+        """``given`` in base units (with ``base``, a name of ``units``, in those), between ``least`` and ``most`` base
+        units and greater than ``above``. Raises ValueError that says what is expected."""
+        scale = self.units[base] if base else Decimal(1)
+        number = self._number(given, scale)
+        if number is None:
+            raise ValueError(f"expected a {self.kind} such as {self.examples[0]} or {self.examples[1]}")
+        if not (above < number and least <= number <= most):
+            raise ValueError(f"expected a {self.kind} {self._limits(least, most, above)}")
+        return float(Decimal(repr(number)) / scale) if base else number
+
+    def named(self, name: str, given: object, *, most: float = math.inf, above: float = -math.inf) -> float:
+        """``read``; the error names the option or variable ``name`` and what it was given."""
+        try:
+            return self.read(given, most=most, above=above)
+        except ValueError as error:
+            raise ValueError(f"{name} {given!r}: {error}") from None
+
+    def _number(self, given: object, scale: Decimal) -> float | None:
+        if isinstance(given, str):
+            match = _NUMBER.fullmatch(given)
+            unit = match[2].lower() if match else ""
+            if match is None or (unit and unit not in self.units) or self._is_misleading(match[1], match[2]):
+                return None
+            return float(Decimal(match[1]) * (self.units[unit] if unit else scale))
+        if isinstance(given, bool) or not isinstance(given, int | float) or not math.isfinite(given):
+            return None
+        return float(given * scale if isinstance(given, int) else Decimal(repr(given)) * scale)
+
+    def _is_misleading(self, number: str, unit: str) -> bool:
+        """Bytes per second as a rate, megabits as a size, and 1 as a loss, which may mean 1 % or everything."""
+        if self is LOSS:
+            return not unit and abs(Decimal(number)) >= 1
+        if self is RATE:
+            return unit.endswith(("Bps", "BPS"))
+        return self is SIZE and unit.endswith("b") and unit[:-1].isupper()
+
+    def _limits(self, least: float, most: float, above: float) -> str:
+        low = f"above {self.text_of(above)}" if above > -math.inf else f"of {self.text_of(least)} or more"
+        if math.isinf(most):
+            return low
+        return (
+            f"{low}, and {self.text_of(most)} at most"
+            if above > -math.inf
+            else (f"between {self.text_of(least)} and {self.text_of(most)}")
+        )
+
+
+def _digits(number: float) -> str:
+    return f"{number:.4g}" if number < 9999.5 else f"{number:.0f}"
+
+
+def format_rate(bits_per_second: float) -> str:
+    """``1.25e10`` as ``12.5 Gbit/s``."""
+    for prefix in ("T", "G", "M", "k"):
+        if bits_per_second >= (scale := 10 ** _PREFIXES[prefix.lower()]):
+            return f"{_digits(bits_per_second / scale)} {prefix}bit/s"
+    return f"{_digits(bits_per_second)} bit/s"
+
+
+def format_size(size_bytes: float) -> str:
+    """``65536`` as ``64 KiB``, ``9.7e7`` as ``97 MB``: exact in the largest unit where that takes four digits, rounded
+    above a gigabyte where it takes more, else bytes."""
+    for power, letter in ((4, "T"), (3, "G"), (2, "M"), (1, "K")):
+        for scale, unit in ((1024**power, f"{letter}iB"), (1000**power, f"{letter}B")):
+            if size_bytes >= scale and size_bytes % scale == 0:
+                return f"{size_bytes / scale:.0f} {unit}"
+        text = f"{size_bytes / 1000**power:.4g}"
+        if size_bytes >= 1000**power and (power > 2 or Decimal(text) * 1000**power == Decimal(size_bytes)):
+            return f"{text} {letter}B"
+    return f"{_digits(size_bytes)} B"
+
+
+def format_time(seconds: float) -> str:
+    """``0.0125`` as ``12.5 ms``."""
+    if math.isinf(seconds):
+        return "never"
+    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if seconds >= scale:
+            return f"{seconds / scale:.4g} {unit}"
+    return f"{seconds / 1e-9:.4g} ns" if seconds else "0 s"
+
+
+def format_loss(fraction: float) -> str:
+    """``0.01`` as ``1%``."""
+    return f"{fraction * 100:.4f}".rstrip("0").rstrip(".") + "%"
+
+
+RATE = Quantity(
+    "rate",
+    ("200mbit", "'200 Mbit/s'"),
+    {
+        f"{prefix}{unit}": Decimal(10) ** power
+        for prefix, power in _PREFIXES.items()
+        for unit in ("bit", "bit/s", "bps")
+    },
+    r"[kKmMgGtT]?([bB]it(/s)?|bps)",
+    format_rate,
+)
+SIZE = Quantity(
+    "size",
+    ("256KiB", "'97 MB'"),
+    {f"{prefix}b": Decimal(10) ** power for prefix, power in _PREFIXES.items()}
+    | {f"{prefix}ib": Decimal(1024) ** (power // 3) for prefix, power in _PREFIXES.items() if prefix},
+    r"([kKmMgGtT]i?)?[bB]",
+    format_size,
+)
+TIME = Quantity(
+    "time",
+    ("10ms", "'1.5 s'"),
+    {
+        "ns": Decimal("1e-9"), "us": Decimal("1e-6"), "µs": Decimal("1e-6"), "ms": Decimal("1e-3"), "s": Decimal(1),
+        "m": Decimal(60), "min": Decimal(60), "h": Decimal(3600),
+    },
+    r"(ns|us|µs|ms|s|m|min|h)",
+    format_time,
+)  # fmt: skip
+LOSS = Quantity("loss", ("1%", "0.01"), {"%": Decimal("0.01")}, "%", format_loss)

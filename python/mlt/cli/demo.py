@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from enum import Enum
 from importlib.util import find_spec
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
+from mlt._shared.processes import interruptible
+from mlt.cli.unit_option import LOSS, TIME, UnitOption
 from mlt.demo.problem import DemoError
 
 if TYPE_CHECKING:
@@ -36,15 +34,24 @@ class DataChoice(str, Enum):
 def demo(
     *,
     steps: Annotated[int, typer.Option(help="Training steps per run.")] = 360,
-    loss: Annotated[float, typer.Option(help="Fraction of packets lost on purpose in the lossy runs.")] = 0.01,
-    bound: Annotated[float, typer.Option(help="Largest fraction of a gradient tensor that may be given up.")] = 0.1,
-    seed: Annotated[int, typer.Option(help="First seed; it sets the weights, the order of images and the losses.")] = 1,
+    loss: Annotated[
+        float, typer.Option(parser=UnitOption(LOSS), help="Injected packet loss of the lossy runs.")
+    ] = 0.01,
+    bound: Annotated[
+        float,
+        typer.Option(
+            parser=UnitOption(LOSS), help="Loss bound: largest fraction of a gradient tensor that may be missing."
+        ),
+    ] = 0.1,
+    seed: Annotated[int, typer.Option(help="First seed of the weights, the order of images and the losses.")] = 1,
     seeds: Annotated[int, typer.Option(help="Repeat all three runs with this many seeds, to show the noise.")] = 1,
-    output: Annotated[Path, typer.Option(help="Folder of report.json, report.png and logs.")] = Path("demo-report"),
+    output: Annotated[Path, typer.Option(help="Folder for report.json, report.png and logs.")] = Path("demo-report"),
     live: Annotated[bool, typer.Option(help="Redraw a live table (on a terminal only).")] = True,
     workers: Annotated[int, typer.Option(help="Worker processes.")] = 2,
     data: Annotated[DataChoice, typer.Option(help="Images to learn.")] = DataChoice.auto,
-    timeout: Annotated[float, typer.Option(help="Give up after this many seconds without any progress.")] = 120.0,
+    timeout: Annotated[
+        float, typer.Option(parser=UnitOption(TIME), help="Time without progress after which the run fails.")
+    ] = 120.0,
 ) -> None:
     """Train a small residual network three times over the transport: without loss, with a loss bound, fully reliable.
 
@@ -53,7 +60,7 @@ def demo(
     """
     console = Console()
     try:
-        with _terminate_as_interrupt():
+        with interruptible():
             from mlt.demo.settings import DemoSettings
 
             settings = DemoSettings(
@@ -129,17 +136,3 @@ def _require(modules: tuple[str, ...]) -> None:
     missing = [module for module in modules if find_spec(module) is None]
     if missing:
         raise DemoError(f"{' and '.join(missing)} not installed: pip install 'mlt[demo]' (torch first, see the README)")
-
-
-@contextmanager
-def _terminate_as_interrupt() -> Iterator[None]:
-    """Let SIGTERM take the way of Ctrl-C, so that the processes are ended then too."""
-
-    def interrupt(_signal: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    previous = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)

@@ -1,4 +1,4 @@
-"""``mlt doctor``: what this machine lacks for mlt, or what is wrong between two, and the command that fixes it."""
+"""``mlt doctor``: find problems on this host or between two hosts, and print the command that fixes each."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import NoReturn
 import click
 
 from mlt._shared.json_lines import shown
+from mlt.cli.unit_option import TIME, UnitOption
 from mlt.diagnosis.doctor import Finding, examine
 from mlt.diagnosis.messages import DEFAULT_PORT
 from mlt.errors import MltError
@@ -22,20 +23,22 @@ INTERRUPTED = 130
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("target", metavar="[HOST[:PORT]]", required=False)
-@click.option("--serve", is_flag=True, help="Answer 'mlt doctor HOST' of other machines, until Ctrl-C.")
+@click.option("--serve", is_flag=True, help="Serve 'mlt doctor HOST' of other hosts, until Ctrl-C.")
 @click.option("--once", is_flag=True, help="With --serve: end after one examination.")
-@click.option("--job", is_flag=True, help="On every rank of a job: rank 0 serves, the others examine their way to it.")
+@click.option(
+    "--job", is_flag=True, help="Run on every rank of a job: rank 0 serves, the others examine the network to it."
+)
 @click.option("--port", type=click.IntRange(1, 65_535), default=DEFAULT_PORT, show_default=True,
-              help="Where --serve listens (TCP).")  # fmt: skip
-@click.option("--interface", help="As MLT_INTERFACE: the interface to examine from, or to serve on.")
+              help="TCP port of --serve.")  # fmt: skip
+@click.option("--interface", help="Interface to examine from, or to serve on, as in MLT_INTERFACE.")
 @click.option("--policy", type=click.Path(), help="QoS policy file of 'mlt switch', instead of MLT_QOS_POLICY.")
-@click.option("--switch", help="Read this switch's counters, as 'mlt switch verify --host'; needs a policy.")
-@click.option("--target", "system", default="linux", show_default=True, help="With --switch: its system.")
-@click.option("--inventory", type=click.Path(path_type=Path), help="With --switch: where its login is.")
-@click.option("--known-hosts", type=click.Path(path_type=Path), help="With --switch: host keys for SSH.")
-@click.option("--timeout", type=click.FloatRange(min=1), default=60.0, show_default=True,
-              help="With --job: seconds until every rank must have come.")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@click.option("--switch", help="Switch whose counters to read, as 'mlt switch verify --host' does; needs a policy.")
+@click.option("--target", "system", default="linux", show_default=True, help="System of the switch, with --switch.")
+@click.option("--inventory", type=click.Path(path_type=Path), help="Inventory with the switch's login, with --switch.")
+@click.option("--known-hosts", type=click.Path(path_type=Path), help="SSH host keys, with --switch.")
+@click.option("--timeout", type=UnitOption(TIME, least=1), default=60.0, show_default=True,
+              help="Time limit for all ranks to connect, with --job.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def app(
     target: str | None,
     serve: bool,

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from mlt._shared import processes as supervisor
+from mlt.cli.unit_option import TIME, UnitOption
 from mlt.demo.problem import DemoError
 from mlt.demo.processes import free_port_pair
 from mlt.job.secret import own_secret
@@ -26,10 +27,12 @@ app = typer.Typer(
 
 @app.command()
 def launch(
-    command: Annotated[list[str], typer.Argument(help="Program of the workers and its arguments.")],
+    command: Annotated[list[str], typer.Argument(help="Worker program and its arguments.")],
     workers: Annotated[int, typer.Option("--workers", "-n", min=1, help="Number of workers.")] = 2,
     services: Annotated[int, typer.Option("--services", "-s", min=0, help="Number of summation services.")] = 0,
-    grace: Annotated[float, typer.Option(min=0, help="Seconds for the others to end once a rank failed.")] = 5.0,
+    grace: Annotated[
+        float, typer.Option(parser=UnitOption(TIME), help="Time for the other ranks to end after one failed.")
+    ] = 5.0,
 ) -> None:
     """Run COMMAND once per worker, and the summation services beside them, until all have ended.
 
@@ -62,7 +65,7 @@ def launch(
         return subprocess.Popen([*guard, *words], env=environment, **options)
 
     if shutil.which(command[0]) is None:
-        _say(f"there is no program {command[0]!r}")
+        _say(f"program not found: {command[0]!r}")
         raise typer.Exit(127)
     try:
         with supervisor.interruptible():

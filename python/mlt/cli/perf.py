@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
-from types import FrameType
 from typing import Annotated
 
 import typer
@@ -18,16 +14,19 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from mlt._shared.json_lines import shown
+from mlt._shared.processes import interruptible
+from mlt.cli.unit_option import LOSS, RATE, SIZE, TIME, Quantity, UnitOption
 from mlt.errors import MltError
 from mlt.job.interfaces import VARIABLE
 from mlt.perf import report, session
-from mlt.perf.options import DEFAULT_SIZES, Options, parse_rate, parse_size
+from mlt.perf.options import DEFAULT_SIZES, Options
 from mlt.perf.problem import BadOptionError
 
 app = typer.Typer(add_completion=False, context_settings={"help_option_names": ["-h", "--help"]})
 
 FAILED, INTERRUPTED = 1, 130
 WIDTH = 120
+_RATE, _SIZE = UnitOption(RATE, whole=True), UnitOption(SIZE, whole=True)
 
 
 class Pattern(str, Enum):
@@ -50,52 +49,62 @@ class Tags(str, Enum):
 @app.command()
 def perf(
     *,
-    host: Annotated[
-        str | None, typer.Argument(help="A machine where 'mlt perf --serve' runs.", show_default=False)
-    ] = None,
-    local: Annotated[bool, typer.Option("--local", help="All ranks on this machine.")] = False,
-    serve: Annotated[bool, typer.Option("--serve", help="Wait for the other side; Ctrl-C ends it.")] = False,
+    host: Annotated[str | None, typer.Argument(help="Host where 'mlt perf --serve' runs.", show_default=False)] = None,
+    local: Annotated[bool, typer.Option("--local", help="Run all ranks on this host.")] = False,
+    serve: Annotated[bool, typer.Option("--serve", help="Wait for the other host; Ctrl-C ends it.")] = False,
     once: Annotated[bool, typer.Option("--once", help="With --serve: end after one run.")] = False,
-    port: Annotated[int, typer.Option(min=1, max=65_535, help="Of --serve and HOST.")] = session.DEFAULT_PORT,
-    pattern: Annotated[Pattern, typer.Option(help="Who sends to whom.")] = Pattern.p2p,
+    port: Annotated[int, typer.Option(min=1, max=65_535, help="TCP port of --serve and HOST.")] = session.DEFAULT_PORT,
+    pattern: Annotated[Pattern, typer.Option(help="Traffic pattern.")] = Pattern.p2p,
     size: Annotated[
-        str | None, typer.Option(help="Of a tensor, several with commas; default: 64KiB,1MiB,25MiB.")
+        str | None, typer.Option(help="Tensor sizes, separated by commas; default: 64KiB,1MiB,25MiB.")
     ] = None,
-    ranks: Annotated[int | None, typer.Option(help="With --local; default: 2, for incast 4.")] = None,
+    ranks: Annotated[int | None, typer.Option(help="Number of ranks with --local; default: 2, for incast 4.")] = None,
     rounds: Annotated[
         int | None, typer.Option(help="Timed rounds per size; default: 1000, 200 or 20, by size.")
     ] = None,
-    turns: Annotated[int, typer.Option(help="The transports take turns this many times at each size.")] = 5,
+    turns: Annotated[int, typer.Option(help="Number of times that the transports take turns at each size.")] = 5,
     compare: Annotated[
-        str, typer.Option(help="Others to run: of tcp,gloo,mpi,mpi-shm,raw-udp, or all that are there.")
+        str, typer.Option(help="Transports to compare with: tcp,gloo,mpi,mpi-shm,raw-udp, or all that are installed.")
     ] = "",
-    loss_bound: Annotated[str, typer.Option(help="Fraction that mlt may give up; several with commas.")] = "0",
-    stop: Annotated[Stop, typer.Option(help="When mlt gives up what is missing.")] = Stop.patient,
+    loss_bound: Annotated[str, typer.Option(help="Loss bounds of mlt, such as 10% or 0.1, separated by commas.")] = "0",
+    stop: Annotated[Stop, typer.Option(help="When mlt completes without the missing segments.")] = Stop.patient,
     tags: Annotated[
-        Tags, typer.Option(help="How mlt tags segments for switches; none saves its sampling.")
+        Tags, typer.Option(help="Segment priorities of mlt for switches; none saves the sampling.")
     ] = Tags.magnitude,
-    segment_bytes: Annotated[int | None, typer.Option(help="Payload of a packet; default: by the MTU.")] = None,
-    paths: Annotated[int, typer.Option(help="To each peer.")] = 1,
+    segment_bytes: Annotated[
+        int | None,
+        typer.Option(parser=_SIZE, help="Payload bytes per packet; default: from the MTU."),
+    ] = None,
+    paths: Annotated[int, typer.Option(help="Paths to each peer.")] = 1,
     io_threads: Annotated[int, typer.Option(hidden=True)] = 0,
     datapath: Annotated[
-        str, typer.Option(help="Of mlt: auto, udp, vma or xdp; udp does without shared memory.")
+        str, typer.Option(help="Datapath of mlt: auto, udp, vma or xdp; udp uses no shared memory.")
     ] = "auto",
-    rate: Annotated[str | None, typer.Option(help="Offer this and no more, for example 1gbit: for CPU per GB.")] = None,
-    line_rate: Annotated[
-        str | None, typer.Option(help="Of the network, for mlt; default: what the interface says.")
+    rate: Annotated[
+        int | None,
+        typer.Option(parser=_RATE, help="Rate limit of the traffic, for example 1gbit: to measure CPU per GB."),
     ] = None,
-    faults: Annotated[str, typer.Option(help="For mlt's packets on purpose, for example drop=0.01,seed=7.")] = "",
+    line_rate: Annotated[
+        int | None, typer.Option(parser=_RATE, help="Network bandwidth for mlt; default: the interface's.")
+    ] = None,
+    faults: Annotated[
+        str, typer.Option(help="Faults to inject into mlt's packets, for example drop=0.01,seed=7.")
+    ] = "",
     interface: Annotated[
-        str | None, typer.Option(envvar=VARIABLE, help="To use; default: the one towards the others.")
+        str | None, typer.Option(envvar=VARIABLE, help="Interface to use; default: the one towards the other ranks.")
     ] = None,
     pin: Annotated[
-        bool, typer.Option("--pin", help="With --local: a core for each rank, if there are enough.")
+        bool, typer.Option("--pin", help="With --local: pin each rank to its own core, if there are enough.")
     ] = False,
-    timeout: Annotated[float, typer.Option(help="Seconds for one operation, and for ranks to come.")] = 60.0,
-    json: Annotated[Path | None, typer.Option(help="Write everything there, samples included.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Write the distribution of round times there (.png, .svg).")] = None,
+    timeout: Annotated[
+        float, typer.Option(parser=UnitOption(TIME), help="Time limit of one operation, and of the wait for all ranks.")
+    ] = 60.0,
+    json: Annotated[Path | None, typer.Option(help="JSON file to write, samples included.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Image file for the distribution of round times (.png, .svg).")
+    ] = None,
 ) -> None:
-    """Goodput and latency between ranks, over mlt and whatever it is to be compared with.
+    """Measure goodput and latency between ranks, over mlt and the transports to compare with.
 
     \b
     mlt perf --local --compare all
@@ -113,11 +122,11 @@ def perf(
             raise BadOptionError("--ranks goes with --local; a job has WORLD_SIZE ranks, a server and a client are 2")
         options = Options(
             pattern=pattern.value,
-            sizes=tuple(parse_size(one) for one in _list(size)) if size is not None else DEFAULT_SIZES,
+            sizes=tuple(round(one) for one in _quantities("--size", size, SIZE)) if size is not None else DEFAULT_SIZES,
             ranks=ranks if ranks is not None else _default_ranks(mode, pattern.value),
             rounds=rounds,
             turns=turns,
-            loss_bounds=tuple(_fraction(one) for one in _list(loss_bound)),
+            loss_bounds=tuple(_quantities("--loss-bound", loss_bound, LOSS)),
             stop=stop.value,
             tags=tags.value,
             compare=tuple(_list(compare)),
@@ -125,13 +134,13 @@ def perf(
             paths=paths,
             io_threads=io_threads,
             datapath=datapath,
-            rate=None if rate is None else parse_rate(rate),
-            line_rate=None if line_rate is None else parse_rate(line_rate),
+            rate=rate,
+            line_rate=line_rate,
             faults=faults,
             pin=pin,
             timeout=timeout,
         )
-        with _interruptible():
+        with interruptible():
             _run(mode, options, host or "", port, interface, once=once, json=json, plot=plot)
     except MltError as error:
         text = f"mlt perf: {shown(str(error))}"
@@ -169,11 +178,11 @@ def _list(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
-def _fraction(text: str) -> float:
+def _quantities(option: str, text: str, quantity: Quantity) -> list[float]:
     try:
-        return float(text)
-    except ValueError:
-        raise BadOptionError(f"loss bound {text!r}: a fraction such as 0.1") from None
+        return [quantity.named(option, one) for one in _list(text)]
+    except ValueError as error:
+        raise BadOptionError(str(error)) from None
 
 
 def _run(
@@ -247,18 +256,3 @@ class _Display:
         elif time.monotonic() - self._said >= self.LINE_SECONDS:
             self._said = time.monotonic()
             self._console.print(f"mlt perf: {done:,} of {total:,} rounds; {text}", markup=False)
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP take the way of Ctrl-C, so that the agents are ended then too."""
-
-    def interrupt(_signal: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    previous = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 from typer.core import TyperGroup
 
+from mlt._shared.units import format_time
 from mlt.cli.delegate import Delegate
 from mlt.cli.plan_simulate import notes as simulation_notes
 from mlt.cli.plan_simulate import simulate as simulate_auto
 from mlt.cli.plan_simulate import with_estimates
 from mlt.planners._shared.documents import InputError, Problem, suggest
-from mlt.planners._shared.quantities import format_time
 from mlt.planners.aleph.aggregation import METHODS, plan_aggregation
 from mlt.planners.auto.ranking import AutoResult, plan_auto
 from mlt.planners.byteps.load_assignment import plan_assignment
@@ -41,7 +41,7 @@ JobOption = Annotated[
     str | None, typer.Option("--job", metavar="NAME", help="Plan this job only; default: every job of the file.")
 ]
 Out = Annotated[Path | None, typer.Option("--out", "-o", help="Write the plan here, keeping other sections.")]
-Seed = Annotated[int, typer.Option(help="The same seed gives the same plan.")]
+Seed = Annotated[int, typer.Option(help="Seed; the same seed gives the same plan.")]
 
 
 def refusals(function: F) -> F:
@@ -73,7 +73,7 @@ def _jobs(cluster: Cluster, source: Path, name: str | None) -> list[Job]:
         message = f"no job is named {name!r}; {suggest(name, known)}"
         raise InputError([Problem(where=("jobs",), message=message)], source=str(source))
     if not known:
-        raise InputError([Problem(where=("jobs",), message="there is no job to plan")], source=str(source))
+        raise InputError([Problem(where=("jobs",), message="no job to plan")], source=str(source))
     return [cluster.job_by_name[name]] if name is not None else list(cluster.jobs)
 
 
@@ -135,13 +135,13 @@ app = typer.Typer(
 
 @app.callback()
 def _plan() -> None:
-    """Plan who holds, who aggregates and which route: CLUSTER is the cluster file (YAML), a plan file is JSON."""
+    """Plan placement, aggregation and routes: CLUSTER is the cluster file (YAML), a plan file is JSON."""
 
 
 @app.command()
 @refusals
 def assign(cluster_file: ClusterFile, job_name: JobOption = None, out: Out = None) -> None:
-    """BytePS: which summation service holds which bytes."""
+    """BytePS: assign bytes to summation services."""
     cluster = read_cluster(cluster_file)
     plan = _plan_to_extend(cluster, out, 0)
     for job in _jobs(cluster, cluster_file, job_name):
@@ -155,11 +155,11 @@ def aggregate(
     cluster_file: ClusterFile,
     job_name: JobOption = None,
     method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")] = "best",
-    reach: Annotated[str, typer.Option(help=f"Who may aggregate for whom: {', '.join(_REACHES)}.")] = "cluster",
+    reach: Annotated[str, typer.Option(help=f"Scope of aggregation: {', '.join(_REACHES)}.")] = "cluster",
     seed: Seed = 0,
     out: Out = None,
 ) -> None:
-    """ALEPH: which workers aggregate for which."""
+    """ALEPH: choose the workers that aggregate for others."""
     _one_of(method, METHODS, "method")
     _one_of(reach, _REACHES, "reach")
     cluster = read_cluster(cluster_file)
@@ -176,10 +176,10 @@ def aggregate(
 def show(
     cluster_file: ClusterFile,
     plan_file: Annotated[Path, typer.Argument(metavar="PLAN", help="The plan file (JSON).")],
-    draw: Annotated[Path | None, typer.Option(help="Draw it here (png, svg or pdf); one image per job.")] = None,
+    draw: Annotated[Path | None, typer.Option(help="Image file (png, svg or pdf); one image per job.")] = None,
     job_name: JobOption = None,
 ) -> None:
-    """Say a plan in words and draw it: graph, aggregation tree, load of every link."""
+    """Explain a plan and draw it: graph, aggregation tree, load of every link."""
     cluster, plan = read_cluster(cluster_file), read_plan(plan_file)
     problems = plan.mismatches(cluster)
     if problems:
@@ -200,7 +200,7 @@ def show(
 @refusals
 def check(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A cluster file, or with --against a plan file.")],
-    against: Annotated[Path | None, typer.Option(help="For a plan: the cluster file it must fit.")] = None,
+    against: Annotated[Path | None, typer.Option(help="Cluster file that the plan must match.")] = None,
 ) -> None:
     """Check a cluster file, or a plan file (.json with --against)."""
     if against is None:
@@ -216,7 +216,7 @@ def check(
 
 @app.command()
 @refusals
-def schema(kind: Annotated[str, typer.Argument(metavar="cluster|plan", help="Which file.")]) -> None:
+def schema(kind: Annotated[str, typer.Argument(metavar="cluster|plan", help="File type.")]) -> None:
     """Print the JSON schema of the cluster or plan file."""
     _one_of(kind, ("cluster", "plan"), "kind")
     model = Cluster if kind == "cluster" else Plan
@@ -263,10 +263,10 @@ def auto(
             metavar="MILLIONS",
             min=0.01,
             max=10_000,
-            help="With --simulate: of each alternative, at most (default 2); larger jobs are scaled down.",
+            help="Max time per alternative with --simulate (default 2); larger jobs are scaled down.",
         ),
     ] = None,
-    layers: Annotated[Path | None, typer.Option(help="The model's layers (JSON): plan queue thresholds too.")] = None,
+    layers: Annotated[Path | None, typer.Option(help="Layers of the model (JSON): plan queue thresholds too.")] = None,
     seed: Seed = 0,
     out: Out = None,
 ) -> None:

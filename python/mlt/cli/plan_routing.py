@@ -8,14 +8,11 @@ from typing import Annotated
 
 import typer
 
+from mlt.cli.unit_option import TIME, UnitOption
 from mlt.planners._shared.documents import InputError
-from mlt.planners.aro.accelerate import Accelerations
-from mlt.planners.aro.baselines import plan_aggtree, plan_random
-from mlt.planners.aro.convert import add_to_plan, instance_of
-from mlt.planners.aro.export import Addresses, openflow_rules, rule_lines, srv6_lines
-from mlt.planners.aro.instance import Instance
-from mlt.planners.aro.multiple import Effort, Solution
-from mlt.planners.aro.solve import plan_routes
+from mlt.planners.aro.convert import add_to_plan, cluster_segment_ids, instance_of
+from mlt.planners.aro.export import srv6_lines
+from mlt.planners.aro.multiple import Effort, Solution, plan_routes
 from mlt.planners.aro.verify import verify
 from mlt.planners.cluster import Cluster, read_cluster
 from mlt.planners.plan import Plan, dump_plan, new_plan, read_plan
@@ -32,25 +29,18 @@ def route(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Write the plan here, keeping other sections.")
     ] = None,
-    sro: Annotated[bool, typer.Option("--sro", help="Staged routing optimisation.")] = False,
-    app_share: Annotated[
-        float | None, typer.Option("--app", metavar="ALPHA", help="Keep this share of alternative aggregators.")
-    ] = None,
-    qsr_levels: Annotated[
-        int | None, typer.Option("--qsr", metavar="N", help="Quantise rates to N levels of the fastest link.")
-    ] = None,
-    seconds: Annotated[float, typer.Option(min=0.1, help="Limit of the search.")] = 60.0,
-    seed: Annotated[int, typer.Option(help="Of the search order and of the baselines.")] = 0,
-    openflow: Annotated[Path | None, typer.Option(help="Write OpenFlow rules here, one per line.")] = None,
-    srv6: Annotated[Path | None, typer.Option(help="Write SRv6 segment lists here, one per line.")] = None,
+    seconds: Annotated[
+        float, typer.Option(parser=UnitOption(TIME, least=0.1), help="Time limit of the search.")
+    ] = 60.0,
+    seed: Annotated[int, typer.Option(help="Seed of the search order.")] = 0,
+    srv6: Annotated[Path | None, typer.Option(help="File for SRv6 segment lists, one per line.")] = None,
 ) -> None:
-    """ARO: which route every worker's gradients take, and through which aggregators."""
+    """ARO: choose each worker's route and aggregators."""
     try:
         cluster = read_cluster(cluster_file)
         instance = instance_of(cluster, jobs=jobs or None)
         plan = _plan_to_extend(cluster, out, seed)
-        accelerations = Accelerations(sro=sro, app_share=app_share, qsr_levels=qsr_levels)
-        solution = plan_routes(instance, accelerations=accelerations, effort=Effort(seconds=seconds, seed=seed))
+        solution = plan_routes(instance, effort=Effort(seconds=seconds, seed=seed))
     except InputError as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(2) from None
@@ -61,9 +51,9 @@ def route(
     if not report.ok:
         typer.echo("\n".join(["error: the routes failed their independent check", *report.faults[:10]]), err=True)
         raise typer.Exit(1)
-    typer.echo(summary(instance, solution, seed=seed))
+    typer.echo(summary(solution))
     if out is not None:
-        options = {"sro": sro, "app": app_share, "qsr": qsr_levels, "seed": seed}
+        options = {"seed": seed}
         updated = add_to_plan(plan, instance, solution, cluster=cluster, options=options)
         try:
             out.write_text(dump_plan(updated), encoding="utf-8")
@@ -71,11 +61,8 @@ def route(
             typer.echo(f"{out}: cannot be written: {error.strerror}", err=True)
             raise typer.Exit(2) from None
         typer.echo(f"written to {out}")
-    addresses = Addresses.of_cluster(cluster)
-    if openflow is not None:
-        _write(openflow, rule_lines(openflow_rules(instance, solution.plans, addresses)))
     if srv6 is not None:
-        _write(srv6, srv6_lines(instance, solution.plans, addresses))
+        _write(srv6, srv6_lines(instance, solution.plans, cluster_segment_ids(cluster)))
 
 
 def _plan_to_extend(cluster: Cluster, out: Path | None, seed: int) -> Plan:
@@ -93,12 +80,10 @@ def _write(path: Path, lines: Sequence[str]) -> None:
     typer.echo(f"written to {path}")
 
 
-def summary(instance: Instance, solution: Solution, *, seed: int) -> str:
-    """Rates per task beside those of random and of AggTree routes, and how far from the bound, in words."""
-    random, tree = plan_random(instance, seed=seed), plan_aggtree(instance, seed=seed)
-    lines = ["Rate of every worker, Gbit/s (beside: one random aggregating spine; leaves spread at random)"]
-    for ours, one, spread in zip(solution.plans, random, tree, strict=True):
-        lines.append(f"  {ours.job} -> {ours.ps}: {ours.rate:.2f}  ({one.rate:.2f}; {spread.rate:.2f})")
+def summary(solution: Solution) -> str:
+    """Rates per task, and the distance from the bound, as text."""
+    lines = ["Rate of every worker, Gbit/s"]
+    lines += [f"  {plan.job} -> {plan.ps}: {plan.rate:.2f}" for plan in solution.plans]
     if solution.proven:
         lines.append(f"Proven optimal, found {solution.found_by} in {solution.seconds:.2f} s; routes verified")
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from mlt.planners._shared.quantities import format_time
+from mlt._shared.units import format_time
 from mlt.planners.auto.ranking import AutoResult
 from mlt.planners.cluster import Cluster, Job
 from mlt.planners.plan import Plan

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast, get_args
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from pydantic import TypeAdapter, ValidationError
 
+from mlt.cli.unit_option import RATE, SIZE, UnitOption
 from mlt.planners._shared.documents import InputError
-from mlt.planners._shared.quantities import BitsPerSecond, Bytes, format_rate, format_time
 from mlt.planners.cluster import Cluster, dump_cluster, read_cluster
 from mlt.planners.plan import dump_plan, new_plan, read_plan
 from mlt.planners.psnet.checks import TopologyError
@@ -33,9 +32,17 @@ ClusterFile = Annotated[Path, typer.Argument(metavar="CLUSTER", help="Cluster fi
 Out = Annotated[Path | None, typer.Option("-o", "--out", help="Write here; .json is a graph, else a cluster file")]
 ClusterOut = Annotated[Path | None, typer.Option("-o", "--out", help="Write the new cluster file here")]
 PlanOut = Annotated[Path | None, typer.Option("-o", "--out", help="Write the plan here, keeping its other sections")]
-Seed = Annotated[int, typer.Option(help="The same seed gives the same result")]
-Rate = Annotated[str, typer.Option(help="Bandwidth of a host's link, such as '25 Gbit/s'")]
-Over = Annotated[float, typer.Option(min=1e-9, help="Links between switches are this many times slower")]
+Seed = Annotated[int, typer.Option(help="Seed; the same seed gives the same result")]
+Rate = Annotated[
+    float,
+    typer.Option(
+        parser=UnitOption(RATE, above=0), show_default="10gbit", help="Bandwidth of a host's link, such as 25gbit"
+    ),
+]
+_TEN_GIGABIT = 10e9
+Over = Annotated[
+    float, typer.Option(min=1e-9, help="Oversubscription: links between switches are this many times slower")
+]
 
 
 @contextmanager
@@ -57,18 +64,6 @@ def _refusals(source: Path | None = None) -> Iterator[None]:
         raise typer.Exit(3) from None
 
 
-_RATE: TypeAdapter[float] = TypeAdapter(BitsPerSecond)
-_SIZE: TypeAdapter[float] = TypeAdapter(Bytes)
-
-
-def _quantity(kind: TypeAdapter[float], text: str, what: str) -> float:
-    """A bandwidth or size as people write it; ``what`` names the option in a refusal."""
-    try:
-        return kind.validate_python(text)
-    except ValidationError as error:
-        raise TopologyError(f"{what}: {error.errors()[0]['msg']}") from None
-
-
 def _write(out: Path | None, graph: Graph, cluster: Cluster) -> None:
     typer.echo(f"{len(cluster.hosts)} hosts, {len(cluster.switches)} switches, {len(cluster.links)} links")
     if out is None:
@@ -82,8 +77,8 @@ def _write(out: Path | None, graph: Graph, cluster: Cluster) -> None:
 @build.command("fat-tree")
 def build_fat_tree(
     k: Annotated[int, typer.Argument(help="Ports per switch, even")],
-    hosts_per_edge: Annotated[int | None, typer.Option(help="k/2 when not given")] = None,
-    bandwidth: Rate = "10 Gbit/s",
+    hosts_per_edge: Annotated[int | None, typer.Option(help="Hosts per edge switch; default: k/2")] = None,
+    bandwidth: Rate = _TEN_GIGABIT,
     oversubscription: Over = 1.0,
     out: Out = None,
 ) -> None:
@@ -92,12 +87,11 @@ def build_fat_tree(
         from mlt.planners.psnet.clos import fat_tree
         from mlt.planners.psnet.cluster_io import clos_cluster
 
-        rate = _quantity(_RATE, bandwidth, "--bandwidth")
         graph = fat_tree(
             k,
             hosts_per_edge=hosts_per_edge,
-            host_bits_per_second=rate,
-            fabric_bits_per_second=rate / oversubscription,
+            host_bits_per_second=bandwidth,
+            fabric_bits_per_second=bandwidth / oversubscription,
         )
         _write(out, graph, clos_cluster(graph))
 
@@ -107,7 +101,7 @@ def build_leaf_spine(
     leaves: Annotated[int, typer.Argument()],
     spines: Annotated[int, typer.Argument()],
     hosts_per_leaf: Annotated[int, typer.Argument()],
-    bandwidth: Rate = "10 Gbit/s",
+    bandwidth: Rate = _TEN_GIGABIT,
     oversubscription: Over = 1.0,
     out: Out = None,
 ) -> None:
@@ -116,27 +110,30 @@ def build_leaf_spine(
         from mlt.planners.psnet.clos import leaf_spine
         from mlt.planners.psnet.cluster_io import clos_cluster
 
-        rate = _quantity(_RATE, bandwidth, "--bandwidth")
         graph = leaf_spine(
             leaves,
             spines,
             hosts_per_leaf=hosts_per_leaf,
-            host_bits_per_second=rate,
-            fabric_bits_per_second=rate / oversubscription,
+            host_bits_per_second=bandwidth,
+            fabric_bits_per_second=bandwidth / oversubscription,
         )
         _write(out, graph, clos_cluster(graph))
 
 
 @build.command("psnet")
 def build_psnet_command(
-    modules: Annotated[int, typer.Argument(help="SuperNodes, H")],
+    modules: Annotated[int, typer.Argument(help="Number of SuperNodes, H")],
     ecs_ports: Annotated[int, typer.Option(help="Ports of the circuit switch on each side, W'")] = 12,
-    tor_downlinks: Annotated[int, typer.Option(help="M_d; R = W' / M_d ToRs")] = 4,
-    tor_uplinks: Annotated[int, typer.Option(help="M_u; one for the SuperNode switch, one per server")] = 4,
-    workers: Annotated[int | None, typer.Option(help="Per module; all that fit when not given")] = None,
-    servers: Annotated[int | None, typer.Option(help="Per module; all that fit when not given")] = None,
-    bandwidth: Rate = "10 Gbit/s",
-    ratio: Annotated[float, typer.Option(help="K = B_s / B_w, a server card over a worker link")] = 1.0,
+    tor_downlinks: Annotated[int, typer.Option(help="Downlinks per ToR, M_d; R = W' / M_d ToRs")] = 4,
+    tor_uplinks: Annotated[
+        int, typer.Option(help="Uplinks per ToR, M_u; one for the SuperNode switch, one per server")
+    ] = 4,
+    workers: Annotated[int | None, typer.Option(help="Workers per module; default: all that fit")] = None,
+    servers: Annotated[int | None, typer.Option(help="Servers per module; default: all that fit")] = None,
+    bandwidth: Rate = _TEN_GIGABIT,
+    ratio: Annotated[
+        float, typer.Option(help="K = B_s / B_w, rate of a server's NIC over that of a worker link")
+    ] = 1.0,
     seed: Seed = 0,
     out: Out = None,
 ) -> None:
@@ -152,7 +149,7 @@ def build_psnet_command(
             tor_uplinks=tor_uplinks,
             workers=workers,
             servers=servers,
-            worker_bits_per_second=_quantity(_RATE, bandwidth, "--bandwidth"),
+            worker_bits_per_second=bandwidth,
             server_ratio=ratio,
         )
         network = build_psnet(module, modules=modules, seed=seed)
@@ -202,7 +199,7 @@ def place(
     job: Annotated[list[str], typer.Option(help="NAME=WORKERS,SERVERS,SIZE, such as vgg=24,4,528MB; repeatable")],
     out: ClusterOut = None,
 ) -> None:
-    """Give new jobs their machines: inside one module where possible, else on adjacent ones."""
+    """Place new jobs on hosts: inside one module where possible, else on adjacent ones."""
     with _refusals(cluster_file):
         from mlt.planners.psnet.cluster_psnet import read_psnet
         from mlt.planners.psnet.jobs import JobRequest, PlacedJob
@@ -216,7 +213,10 @@ def place(
             parts = numbers.split(",")
             if not name or len(parts) != 3 or not (parts[0].strip().isdigit() and parts[1].strip().isdigit()):
                 raise TopologyError(f"--job {text!r}: expected NAME=WORKERS,SERVERS,SIZE such as vgg=24,4,528MB")
-            size = _quantity(_SIZE, parts[2].strip(), f"--job {text!r}")
+            try:
+                size = SIZE.read(parts[2], above=0)
+            except ValueError as error:
+                raise TopologyError(f"--job {text!r}: {error}") from None
             requests.append(JobRequest(name=name, workers=int(parts[0]), servers=int(parts[1]), size_bytes=size))
         running = [named.placed(old) for old in cluster.jobs]
         result = place_jobs(named.network, requests, placed=running)
@@ -245,7 +245,7 @@ def place(
 
 @app.command()
 def grow(cluster_file: ClusterFile, seed: Seed = 0, out: ClusterOut = None) -> None:
-    """Add a module like the first one: which inter-module cables to unplug and plug in."""
+    """Add a module like the first one, and list the inter-module cables to unplug and plug in."""
     with _refusals(cluster_file):
         from mlt.planners.psnet.cluster_growth import grow_cluster
 
@@ -264,44 +264,19 @@ def grow(cluster_file: ClusterFile, seed: Seed = 0, out: ClusterOut = None) -> N
 @app.command()
 def faults(
     cluster_file: ClusterFile,
-    kind: Annotated[
-        str | None,
-        typer.Option(help="tor, server, worker, supernode, ecs, link, server-link, tor-port, worker-link, trunk"),
-    ] = None,
-    failures: Annotated[int, typer.Option("-k", "--failures", min=0, help="How many of that kind fail at once")] = 1,
     failed: Annotated[
-        list[str] | None, typer.Option(help="This node fails, or this cable: A,B or A,B,N of parallel ones; repeatable")
-    ] = None,
-    draws: Annotated[int, typer.Option(min=1, help="Random cases where not all can be tried")] = 200,
-    seed: Seed = 0,
+        list[str], typer.Option(help="Node or cable that fails: NAME, A,B, or A,B,N of parallel ones; repeatable")
+    ],
 ) -> None:
-    """What still reaches what when parts fail (named ones, or K of a kind), before and after setting circuits anew."""
+    """Show reachability when parts fail, before and after setting circuits again."""
     with _refusals(cluster_file):
         from mlt.planners.psnet.cluster_psnet import read_psnet
-        from mlt.planners.psnet.faults import Kind, survey
 
-        if (kind is None) == (not failed):
-            raise TopologyError("expected either --kind with --failures, or --failed")
-        named = read_psnet(read_cluster(cluster_file))
-        if kind is None:
-            _report_failed(named, failed or [])
-            return
-        if kind not in get_args(Kind):
-            raise TopologyError(f"--kind {kind!r}: expected one of {', '.join(get_args(Kind))}")
-        result = survey(named.network, cast(Kind, kind), failures, draws=draws, seed=seed)
-        how = "all" if result.exhaustive else "random"
-        typer.echo(f"{failures} failed of kind {kind}, {result.cases} {how} cases; mean (worst) share of pairs:")
-        for label, shares in (
-            ("reached directly by the old circuits", result.as_is),
-            ("reached directly by new circuits", result.repaired),
-            ("reached by any way after that", result.any_way),
-            ("pairs of modules joined", result.modules_joined),
-        ):
-            typer.echo(f"  {label}: {shares[0]:.2%} ({shares[1]:.2%})")
+        _report_failed(read_psnet(read_cluster(cluster_file)), failed)
 
 
 def _report_failed(named: NamedPSNet, texts: list[str]) -> None:
-    """Counts, and who lost whom, for parts given by the file's names."""
+    """Counts and lost pairs, for parts given by the file's names."""
     from mlt.planners.psnet.faults import Element, reach, unreached
 
     names = named.file_names()
@@ -325,25 +300,3 @@ def _report_failed(named: NamedPSNet, texts: list[str]) -> None:
     )
     for worker, servers in unreached(named.network, elements).items():
         typer.echo(f"{names[worker]} no longer reaches {', '.join(names[server] for server in servers)}")
-
-
-@app.command()
-def time(
-    workers: Annotated[int, typer.Option()],
-    servers: Annotated[int, typer.Option()],
-    size: Annotated[str, typer.Option(help="Model size, such as '528 MB'")],
-    tors: Annotated[int, typer.Option(help="R")] = 3,
-    bandwidth: Rate = "10 Gbit/s",
-    ratio: Annotated[float, typer.Option(help="K = B_s / B_w")] = 1.0,
-) -> None:
-    """Push time of a job in one PSNet module (equation 5) and on a plain tree with one card per server (equation 7)."""
-    with _refusals():
-        from mlt.planners.psnet.bct import JobProfile, fat_tree_time, one_module_time
-
-        rate = _quantity(_RATE, bandwidth, "--bandwidth")
-        job = JobProfile(workers=workers, servers=servers, size_bytes=_quantity(_SIZE, size, "--size"))
-        module = one_module_time(job, tors=tors, worker_bits_per_second=rate, server_ratio=ratio)
-        tree = fat_tree_time(job, host_bits_per_second=rate, oversubscription=1.0, concurrency=0, hops=6)
-        share = format_rate(min(module.shares.values()))
-        typer.echo(f"PSNet: {format_time(module.seconds)}, limited by {module.bottleneck} ({share} per flow)")
-        typer.echo(f"fat-tree, not oversubscribed: {format_time(tree.seconds)}, limited by {tree.bottleneck}")

@@ -1,4 +1,4 @@
-"""``mlt serve``: run a summation service until every worker is gone."""
+"""``mlt serve``: run a summation service until every worker has left."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from mlt.cli.unit_option import TIME, UnitOption
+
 app = typer.Typer(add_completion=False, context_settings={"help_option_names": ["-h", "--help"]})
 
 
@@ -19,20 +21,18 @@ def serve(
         int | None, typer.Option(envvar="WORLD_SIZE", help="Number of workers.", show_default=False)
     ] = None,
     services: Annotated[int, typer.Option(envvar="MLT_SERVICES", help="Number of summation services in the job.")] = 1,
-    index: Annotated[int, typer.Option(help="Which of them this is: its rank is WORLD_SIZE + index.")] = 0,
+    index: Annotated[int, typer.Option(help="Index of this service; its rank is WORLD_SIZE + index.")] = 0,
     rank: Annotated[
-        int | None, typer.Option(envvar="RANK", help="Its rank, instead of --index.", show_default=False)
+        int | None, typer.Option(envvar="RANK", help="Rank of this service, instead of --index.", show_default=False)
     ] = None,
     master_addr: Annotated[
-        str | None, typer.Option(envvar="MASTER_ADDR", help="Address of rank 0's machine.", show_default=False)
+        str | None, typer.Option(envvar="MASTER_ADDR", help="Address of rank 0's host.", show_default=False)
     ] = None,
     rendezvous_port: Annotated[
         int | None,
-        typer.Option(
-            envvar="MLT_RENDEZVOUS_PORT", help="Where rank 0 listens; default MASTER_PORT + 1.", show_default=False
-        ),
+        typer.Option(envvar="MLT_RENDEZVOUS_PORT", help="Port of rank 0; default MASTER_PORT + 1.", show_default=False),
     ] = None,
-    job: Annotated[str, typer.Option(envvar="MLT_JOB", help="Name of the job.")] = "default",
+    job: Annotated[str, typer.Option(envvar="MLT_JOB", help="Job name.")] = "default",
     host: Annotated[
         str | None,
         typer.Option(help="Address to bind; default MLT_HOST, else the interface's.", show_default=False),
@@ -45,9 +45,11 @@ def serve(
             show_default=False,
         ),
     ] = None,
-    faults: Annotated[str, typer.Option(help="Faults to inject on purpose, for example drop=0.01,seed=7.")] = "",
-    connect_timeout: Annotated[float, typer.Option(help="Seconds until all ranks must be there.")] = 60.0,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.")] = False,
+    faults: Annotated[str, typer.Option(help="Faults to inject, for example drop=0.01,seed=7.")] = "",
+    connect_timeout: Annotated[
+        float, typer.Option(parser=UnitOption(TIME), help="Time limit for all ranks to connect.")
+    ] = 60.0,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")] = False,
 ) -> None:
     """Sum what the workers of a job push, average it by what arrived, and hand the results back.
 

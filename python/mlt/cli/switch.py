@@ -51,17 +51,17 @@ app.add_command(switch_verify.verify)
 _POLICY = click.argument("policy", type=click.Path(path_type=Path), metavar="POLICY")
 _TARGET = click.option("--target", "-t", required=True, help="Switch system; 'mlt switch targets' lists them.")
 _PORTS = click.option(
-    "--ports", help="Comma-separated numbers, ranges or the device's own names. Default: those of the policy."
+    "--ports", help="Ports: comma-separated numbers, ranges or the device's names. Default: the policy's."
 )
 _OUTPUT = click.option(
-    "--output", "-o", type=click.Path(path_type=Path), help="Write the files into this folder instead of printing them."
+    "--output", "-o", type=click.Path(path_type=Path), help="Folder for the files; without it they are printed."
 )
 
 
 _RUNNING = click.option(
     "--running",
     type=click.Path(path_type=Path),
-    help="The device's own configuration (sonic: config_db.json): the undo then restores what was replaced.",
+    help="Current configuration of the device (sonic: config_db.json): the undo then restores what was replaced.",
 )
 
 
@@ -122,7 +122,7 @@ def _emit(files: dict[str, str], directory: Path | None) -> None:
 @app.command()
 @_common(_POLICY, _TARGET, _PORTS, _RUNNING, _OUTPUT)
 def generate(policy: Path, target: str, ports: str | None, running: Path | None, output: Path | None) -> None:
-    """Write one switch's configuration; refuses what the switch cannot express."""
+    """Write one switch's configuration; fails if the switch cannot express the policy."""
     _emit(_generate(_load(policy), target, ports, running).apply, output)
 
 
@@ -140,9 +140,9 @@ def rollback(policy: Path, target: str, ports: str | None, running: Path | None,
 @app.command()
 @_common(
     _POLICY,
-    click.option("--target", "-t", multiple=True, help="Only these targets; may be given again. Default: all."),
+    click.option("--target", "-t", multiple=True, help="Target to check; repeatable. Default: all."),
     _PORTS,
-    click.option("--validators", is_flag=True, help="Also run every third-party validator that is installed."),
+    click.option("--validators", is_flag=True, help="Run every installed third-party validator too."),
 )
 def check(policy: Path, target: tuple[str, ...], ports: str | None, validators: bool) -> None:
     """Check the rules, write for every target, read each text back and compare all targets pairwise."""

@@ -1,4 +1,4 @@
-"""``mlt switch apply``: a policy onto a device, with a way back."""
+"""``mlt switch apply``: apply a policy to a device, with an undo."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from mlt.cli.unit_option import TIME, UnitOption
 from mlt.switch_configs.errors import SwitchConfigError
 from mlt.switch_configs.generator import Generated, generate
 from mlt.switch_configs.policy import expand_ports
@@ -17,26 +18,31 @@ from mlt.switch_configs.policy import load as load_policy
 @click.argument("policy", type=click.Path(path_type=Path), metavar="POLICY")
 @click.argument("host")
 @click.option("--target", "-t", required=True, help="Switch system; 'mlt switch targets' lists them.")
-@click.option("--ports", help="Comma-separated numbers, ranges or the device's own names. Default: the policy's.")
-@click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")
-@click.option("--confirm", metavar="TIME", help="Take it back after TIME (90s, 5m) unless it is confirmed.")
-@click.option("--keep-if", metavar="COMMAND", help="With --confirm: a shell command that confirms by ending with 0.")
-@click.option("--undo", is_flag=True, help="Take back what the latest apply made active, and put back what was before.")
-@click.option("--inventory", type=click.Path(path_type=Path), help="Ansible's YAML inventory, or nornir's hosts file.")
-@click.option("--known-hosts", type=click.Path(path_type=Path), help="Host keys for SSH, besides the user's own.")
+@click.option("--ports", help="Ports: comma-separated numbers, ranges or the device's names. Default: the policy's.")
+@click.option("--dry-run", is_flag=True, help="Show the changes without applying them.")
+@click.option(
+    "--confirm",
+    metavar="TIME",
+    type=UnitOption(TIME, above=0),
+    help="Undo after TIME (90s, 5m) unless confirmed.",
+)
+@click.option("--keep-if", metavar="COMMAND", help="Shell command that confirms by exit status 0, with --confirm.")
+@click.option("--undo", is_flag=True, help="Undo the latest apply and restore the previous configuration.")
+@click.option("--inventory", type=click.Path(path_type=Path), help="Inventory: Ansible's YAML or nornir's hosts file.")
+@click.option("--known-hosts", type=click.Path(path_type=Path), help="File of further SSH host keys.")
 def apply(
     policy: Path,
     host: str,
     target: str,
     ports: str | None,
     dry_run: bool,
-    confirm: str | None,
+    confirm: float | None,
     keep_if: str | None,
     undo: bool,
     inventory: Path | None,
     known_hosts: Path | None,
 ) -> None:
-    """Push a policy to HOST and, with --confirm, take it back unless it is confirmed.
+    """Apply a policy to HOST and, with --confirm, undo it unless it is confirmed.
 
     HOST is testbed:NAME (a testbed's switches), local, netns:NAME, or [USER@]HOST[:PORT]. The login comes from
     MLT_SWITCH_USER, MLT_SWITCH_PASSWORD or MLT_SWITCH_KEY, or from --inventory; nothing of it is written.
@@ -74,7 +80,7 @@ def apply(
         raise SystemExit(130) from None
 
 
-def _push(device: object, generated: Generated, confirm: str | None, keep_if: str | None) -> int:
+def _push(device: object, generated: Generated, confirm: float | None, keep_if: str | None) -> int:
     from mlt.switch_push import session
     from mlt.switch_push.device import Device
 
@@ -82,7 +88,7 @@ def _push(device: object, generated: Generated, confirm: str | None, keep_if: st
     kept = session.push(
         device,
         generated,
-        confirm=None if confirm is None else session.seconds(confirm),
+        confirm=confirm,
         keep=session.asked_at_terminal if keep_if is None else session.command_says(keep_if),
         say=lambda text: click.echo(text, err=True),
     )

@@ -9,6 +9,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from mlt.cli.unit_option import RATE, SIZE, UnitOption
 from mlt.simulation.switch_port import simulate
 from mlt.switch_configs.derive import Derived, policy_of, problem_of
 from mlt.switch_configs.errors import SwitchConfigError
@@ -18,32 +19,56 @@ from mlt.switch_configs.semantics import require_sound
 from mlt.switch_configs.threshold_check import in_one_step, parameters
 from mlt.switch_configs.thresholds import Model, Problem
 
+_SIZE = UnitOption(SIZE, least=1, whole=True)
 _NETWORK_PACKETS = 2_000_000  # through the network simulator, a quarter of a second
 
 
 @click.command()
 @click.option("--from-model", "layers", type=click.Path(path_type=Path), required=True, help="JSON list of layers.")
 @click.option("--queues", type=click.IntRange(3, 8), default=8, show_default=True, help="Queues per port.")
-@click.option("--buffer-bytes", type=click.IntRange(min=1), required=True, help="The switch's shared buffer.")
-@click.option("--link-rate", type=click.IntRange(min=1), required=True, help="Port rate in bits per second.")
-@click.option("--packet-bytes", type=click.IntRange(min=64), default=1500, show_default=True, help="Largest packet.")
-@click.option("--ports", required=True, help="Comma-separated numbers, ranges or the device's own names.")
-@click.option("--load", type=float, default=1.0, show_default=True, help="Data's arrival over the port's rate.")
+@click.option("--buffer-bytes", type=_SIZE, required=True, help="Shared buffer of the switch.")
 @click.option(
-    "--workers", type=click.IntRange(min=1), default=1, show_default=True, help="Workers in step that share a port."
+    "--link-rate",
+    type=UnitOption(RATE, least=1, whole=True),
+    required=True,
+    help="Rate of a port, for example 100gbit.",
 )
 @click.option(
-    "--paths", type=click.IntRange(min=1), default=1, show_default=True, help="Paths of a worker that end there."
+    "--packet-bytes",
+    type=UnitOption(SIZE, least=64, whole=True),
+    default=1500,
+    show_default=True,
+    help="Largest packet size.",
+)
+@click.option("--ports", required=True, help="Ports: comma-separated numbers, ranges or the device's names.")
+@click.option(
+    "--load", type=float, default=1.0, show_default=True, help="Arrival rate of the data over the port's rate."
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Number of synchronous workers that share a port.",
+)
+@click.option(
+    "--paths",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Number of a worker's paths that end at the port.",
 )
 @click.option(
     "--burst-packets",
     type=click.IntRange(min=1),
-    help="Packets that a host sends back to back on a path. Default: 64 KiB, one system call's.",
+    help="Packets that a host sends back to back on a path. Default: 64 KiB, one system call.",
 )
 @click.option("--small-ratio", type=float, default=0.5, show_default=True, help="Share of small gradients (theta).")
-@click.option("--granularity-bytes", type=click.IntRange(min=1), default=36864, show_default=True, help="Step of S, L.")
-@click.option("--model", type=click.Choice(["shared", "split"]), default="shared", show_default=True, help="Losses.")
-@click.option("--output", "-o", type=click.Path(path_type=Path), help="Policy file to write. Default: print it.")
+@click.option("--granularity-bytes", type=_SIZE, default=36864, show_default=True, help="Step size of S and L.")
+@click.option(
+    "--model", type=click.Choice(["shared", "split"]), default="shared", show_default=True, help="Loss model."
+)
+@click.option("--output", "-o", type=click.Path(path_type=Path), help="Policy file to write. Default: standard output.")
 def policy(
     layers: Path,
     queues: int,

@@ -1,4 +1,4 @@
-"""``mlt switch verify``: what a switch counted, class by class, and whether that is what the policy means."""
+"""``mlt switch verify``: compare a switch's counters with the policy, class by class."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from mlt.cli.unit_option import TIME, UnitOption
 from mlt.switch_configs import generator, telemetry, verdict
 from mlt.switch_configs.counters import COUNTS, QueueCounters
 from mlt.switch_configs.errors import SwitchConfigError
@@ -26,17 +27,29 @@ _FILE = click.Path(path_type=Path, allow_dash=True)
 @click.command()
 @click.argument("policy", type=click.Path(path_type=Path), metavar="POLICY")
 @click.option("--target", "-t", required=True, help="Switch system; 'mlt switch targets' lists them.")
-@click.option("--ports", help="Comma-separated numbers, ranges or the device's own names. Default: the policy's.")
-@click.option("--input", "-i", "given", type=_FILE, help="File to read: JSON, telemetry, or what the commands printed.")
-@click.option("--output", "-o", type=click.Path(path_type=Path), help="Also write the counters there, as JSON.")
-@click.option("--before", type=_FILE, help="An earlier reading; what came between the two is judged.")
-@click.option("--host", help="Read the device itself, as for 'mlt switch apply'.")
-@click.option("--during", metavar="COMMAND", help="With --host: what came while a shell command ran is judged.")
-@click.option("--for", "seconds", metavar="TIME", help="With --host: what came within TIME (10s, 5m) is judged.")
-@click.option("--partial", is_flag=True, help="Judge what was read, though queues, ports or counters were not.")
+@click.option("--ports", help="Ports: comma-separated numbers, ranges or the device's names. Default: the policy's.")
+@click.option("--input", "-i", "given", type=_FILE, help="File to read: JSON, telemetry, or the commands' output.")
+@click.option("--output", "-o", type=click.Path(path_type=Path), help="JSON file for the counters.")
+@click.option("--before", type=_FILE, help="Earlier counters; the difference is checked.")
+@click.option("--host", help="Device to read, as for 'mlt switch apply'.")
+@click.option(
+    "--during",
+    metavar="COMMAND",
+    help="Shell command; the counters that change while it runs are checked, with --host.",
+)
+@click.option(
+    "--for",
+    "seconds",
+    metavar="TIME",
+    type=UnitOption(TIME, above=0),
+    help="Measuring time (10s, 5m); the counters that change within it are checked, with --host.",
+)
+@click.option(
+    "--partial", is_flag=True, help="Check the counters that were read, even if queues, ports or counters are missing."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the counters as JSON; --input and --before read it.")
-@click.option("--inventory", type=click.Path(path_type=Path), help="Ansible's YAML inventory, or nornir's hosts file.")
-@click.option("--known-hosts", type=click.Path(path_type=Path), help="Host keys for SSH, besides the user's own.")
+@click.option("--inventory", type=click.Path(path_type=Path), help="Inventory: Ansible's YAML or nornir's hosts file.")
+@click.option("--known-hosts", type=click.Path(path_type=Path), help="File of further SSH host keys.")
 def verify(
     policy: Path,
     target: str,
@@ -46,13 +59,13 @@ def verify(
     before: Path | None,
     host: str | None,
     during: str | None,
-    seconds: str | None,
+    seconds: float | None,
     partial: bool,
     as_json: bool,
     inventory: Path | None,
     known_hosts: Path | None,
 ) -> None:
-    """Print the show commands; or say per class what was dropped, marked and queued, and whether the policy means that.
+    """Print the show commands; or report drops, marks and queues per class, and compare them with the policy.
 
     Counters come from a file (--input) or from the device (--host). JSON is {port, queue, sent, marked, dropped_early,
     dropped_at_limit, queued_bytes} in a list, or OpenConfig's queue state: a gNMI Get, or Subscribe's lines.
@@ -139,9 +152,7 @@ def _from_host(
     return generated, rows
 
 
-def _wait(during: str | None, seconds: str | None) -> Callable[[], None] | None:
-    from mlt.switch_push.session import seconds as read_seconds
-
+def _wait(during: str | None, seconds: float | None) -> Callable[[], None] | None:
     if during is not None:
         command = during
 
@@ -152,7 +163,7 @@ def _wait(during: str | None, seconds: str | None) -> Callable[[], None] | None:
 
         return run
     if seconds is not None:
-        length = read_seconds(seconds)
+        length = seconds
         return lambda: time.sleep(length)
     return None
 

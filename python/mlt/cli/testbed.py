@@ -1,4 +1,4 @@
-"""``mlt testbed``: what a bad network does to a job, on one machine."""
+"""``mlt testbed``: run a job over a bad network, on one host."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 import click
 
+from mlt.cli.unit_option import TIME, UnitOption
 from mlt.testbed import bed as beds
 from mlt.testbed import cleanup, report, requirements, runner, state, topology
 from mlt.testbed.bed import Testbed
@@ -56,17 +57,24 @@ def _errors() -> Iterator[None]:
 def _shape(function: Callable[..., Any]) -> Callable[..., Any]:
     options = [
         click.option("--hosts", type=int, help="Number of hosts."),
-        click.option("--rate", help="Of every link, for example 200mbit.  [default: 1gbit]"),
-        click.option("--buffer", help="Of every switch port, for example 256KiB.  [default: the policy's, or 256KiB]"),
-        click.option("--loss", help="Lost on every host's way to its switch, for example 1%.  [default: 0%]"),
-        click.option("--delay", help="Added to every packet that leaves a host, for example 5ms (needs sch_netem)."),
-        click.option("--policy", type=click.Path(), help="QoS policy file of 'mlt switch': classes and thresholds."),
-        click.option("--spines", type=int, help="Spine switches; above 0, leaves spread flows over them."),
-        click.option("--leaves", type=int, help="Leaf switches.  [default: 2 with spines]"),
-        click.option("--queue", type=click.Choice(["ebpf", "red", "fifo"]), help="Switch queues.  [default: ebpf]"),
-        click.option("--seed", type=int, help="Which packets are lost.  [default: 1]"),
+        click.option("--rate", help="Rate of every link, for example 200mbit.  [default: 1gbit]"),
         click.option(
-            "--topology", "-f", type=click.Path(path_type=Path), help="YAML file; the options above go before it."
+            "--buffer", help="Buffer of every switch port, for example 256KiB.  [default: the policy's, or 256KiB]"
+        ),
+        click.option("--loss", help="Loss from every host to its switch, for example 1%.  [default: 0%]"),
+        click.option("--delay", help="Delay of every packet that leaves a host, for example 5ms (needs sch_netem)."),
+        click.option("--policy", type=click.Path(), help="QoS policy file of 'mlt switch': classes and thresholds."),
+        click.option("--spines", type=int, help="Number of spine switches; leaves spread flows over them."),
+        click.option("--leaves", type=int, help="Number of leaf switches.  [default: 2 with spines]"),
+        click.option(
+            "--queue", type=click.Choice(["ebpf", "red", "fifo"]), help="Type of the switch queues.  [default: ebpf]"
+        ),
+        click.option("--seed", type=int, help="Seed of the random losses.  [default: 1]"),
+        click.option(
+            "--topology",
+            "-f",
+            type=click.Path(path_type=Path),
+            help="Topology file (YAML); the options above override it.",
         ),
     ]
     for option in reversed(options):
@@ -90,12 +98,12 @@ def _check_command(command: tuple[str, ...]) -> None:
 
 @app.command()
 @_shape
-@click.option("--name", help="Of the testbed.  [default: run-PID]")
-@click.option("--grace", type=click.FloatRange(min=0), default=5.0, show_default=True,
-              help="Seconds the others have to end by themselves when one host's command failed.")  # fmt: skip
+@click.option("--name", help="Testbed name.  [default: run-PID]")
+@click.option("--grace", type=UnitOption(TIME), default=5.0, show_default=True,
+              help="Time for the other commands to end after one host's command failed.")  # fmt: skip
 @click.option("--port", type=click.IntRange(1, 65_534), default=beds.DEFAULT_PORT, show_default=True,
               help="MASTER_PORT.")  # fmt: skip
-@click.option("--counters", is_flag=True, help="Show the links and queues at the end, as 'status' does.")
+@click.option("--counters", is_flag=True, help="Show links and queues at the end, like 'status'.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def run(name: str | None, grace: float, port: int, counters: bool, command: tuple[str, ...], **options: Any) -> None:
     """Run COMMAND once per host and remove everything afterwards.
@@ -195,7 +203,7 @@ def _console(*, err: bool = False) -> Any:
 
 def _named(function: Callable[..., Any]) -> Callable[..., Any]:
     return click.option(
-        "--name", default=DEFAULT_NAME, show_default=True, help="Which testbed; the only one there is if this is not."
+        "--name", default=DEFAULT_NAME, show_default=True, help="Testbed name; if it does not exist, the only one."
     )(function)
 
 
@@ -217,9 +225,9 @@ def exec_(name: str, host: str, command: tuple[str, ...]) -> None:
 
 @app.command()
 @_named
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
-@click.option("--all", "everything", is_flag=True, help="Idle queues too.")
-@click.option("--watch", is_flag=True, help="Again every second, until Ctrl-C or until the testbed is gone.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--all", "everything", is_flag=True, help="Show idle queues too.")
+@click.option("--watch", is_flag=True, help="Repeat every second, until Ctrl-C or until the testbed is removed.")
 def status(name: str, as_json: bool, everything: bool, watch: bool) -> None:
     """Links and queues, live: packets sent, marked, dropped by cause, bytes waiting."""
     from rich.live import Live
@@ -243,10 +251,10 @@ def status(name: str, as_json: bool, everything: bool, watch: bool) -> None:
 @app.command(name="set")
 @_named
 @click.argument("link", required=False)
-@click.option("--loss", help="Fraction of packets to lose; without LINK on every host's way up.")
-@click.option("--direction", type=click.Choice(["up", "down"]), help="Of --loss with LINK.  [default: both]")
-@click.option("--rate", help="Bits per second; without LINK of all links.")
-@click.option("--buffer", help="Bytes of switch ports; without LINK of all.")
+@click.option("--loss", help="Loss, 1% or 0.01; without LINK from every host to its switch.")
+@click.option("--direction", type=click.Choice(["up", "down"]), help="Direction of --loss with LINK.  [default: both]")
+@click.option("--rate", help="Rate, for example 200mbit; without LINK of all links.")
+@click.option("--buffer", help="Buffer of switch ports, for example 64KiB; without LINK of all.")
 @click.option("--break", "break_", is_flag=True, help="Unplug LINK.")
 @click.option("--heal", is_flag=True, help="Plug LINK in again.")
 def set_(
@@ -290,7 +298,7 @@ def set_(
 
 @app.command()
 @click.argument("name", default=DEFAULT_NAME)
-@click.option("--all", "everything", is_flag=True, help="Every testbed of this machine.")
+@click.option("--all", "everything", is_flag=True, help="Remove every testbed of this host.")
 def down(name: str, everything: bool) -> None:
     """End every process in a testbed and remove it; also what crashed runs left behind."""
     with _errors(), runner.uninterrupted():
@@ -299,7 +307,7 @@ def down(name: str, everything: bool) -> None:
         with state.locked():
             swept = cleanup.sweep()
         for gone in swept:
-            click.echo(f"removed {gone}, whose process was gone")
+            click.echo(f"removed {gone}, whose process had ended")
         if everything:
             for found in state.all_states():
                 cleanup.remove(found.name)

@@ -1,11 +1,11 @@
-"""What the processes of a run tell their parent: one JSON object per line on a pipe of their own.
+"""What the processes of a run tell their parent: one JSON object per line on a socket of their own.
 
 These lines are for the display and the report only; everything the training needs goes over the transport.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
@@ -70,11 +70,6 @@ Event = Annotated[Ready | StepDone | Evaluated | Finished, Field(discriminator="
 _ADAPTER: TypeAdapter[Event] = TypeAdapter(Event)
 
 
-def encode(event: Event) -> bytes:
-    """One line, newline included."""
-    return event.model_dump_json().encode() + b"\n"
-
-
-def decode(line: bytes) -> Event:
-    """The event of one line; raises pydantic.ValidationError when it is none."""
-    return _ADAPTER.validate_json(line)
+def event_of(message: dict[str, Any]) -> Event:
+    """The event that a process sent; raises pydantic.ValidationError when it is none."""
+    return _ADAPTER.validate_python(message)

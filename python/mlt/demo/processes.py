@@ -7,9 +7,10 @@ them would mislead.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import selectors
-import signal
+import socket
 import subprocess
 import sys
 import time
@@ -21,21 +22,22 @@ from typing import Final
 
 from pydantic import ValidationError
 
+from mlt._shared.link import GoneError, Link, StrangerError
 from mlt._shared.ports import free_port
-from mlt.demo.events import Event, Finished, decode
+from mlt._shared.processes import TERMINATE_SECONDS, Group, Process
+from mlt.demo.events import Event, Finished, event_of
 from mlt.demo.problem import DemoError
 
 LOG_TAIL_LINES: Final = 20
 AFTERMATH_LINES: Final = 3
 _AFTERMATH_SECONDS: Final = 1.0
-END_SECONDS: Final = 3.0
 EXIT_SECONDS: Final = 30.0
 _POLL_SECONDS: Final = 0.1
 
 
 @dataclass(frozen=True)
 class ProcessSpec:
-    """``name`` for people; ``module`` is run with the JSON that ``job`` makes of the event pipe's descriptor."""
+    """``name`` for people; ``module`` is run with the JSON that ``job`` makes of the event socket's descriptor."""
 
     name: str
     rank: int
@@ -46,10 +48,9 @@ class ProcessSpec:
 @dataclass
 class _Child:
     spec: ProcessSpec
-    process: subprocess.Popen[bytes]
-    events: int
+    process: Process
+    link: Link
     log: Path
-    rest: bytes = b""
     finished: bool = False
     heard: float = field(default_factory=time.monotonic)
 
@@ -73,6 +74,7 @@ class ProcessGroup:
         self._environment = environment
         self._logs = logs
         self._stall_seconds = stall_seconds
+        self._group = Group()
         self._children: list[_Child] = []
         self._selector = selectors.DefaultSelector()
 
@@ -97,28 +99,22 @@ class ProcessGroup:
         return {child.spec.name: child.process.pid for child in self._children}
 
     def _start(self, spec: ProcessSpec) -> None:
-        read_end, write_end = os.pipe()
         log = self._logs / f"{spec.name}.log"
+        here, there = socket.socketpair()
+        link = Link(here, spec.name)
         try:
-            with log.open("wb") as output:
-                process = subprocess.Popen(
-                    [sys.executable, "-m", spec.module, spec.job(write_end)],
-                    stdin=subprocess.PIPE,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    pass_fds=(write_end,),
-                    env={**os.environ, **self._environment, "RANK": str(spec.rank)},
-                    # Ctrl-C goes to the parent alone, which then ends the children in order.
-                    start_new_session=True,
-                )
+            with there:
+                start = functools.partial(
+                    subprocess.Popen, [sys.executable, "-m", spec.module, spec.job(there.fileno())],
+                    pass_fds=(there.fileno(),), env={**os.environ, **self._environment, "RANK": str(spec.rank)},
+                )  # fmt: skip
+                process = self._group.start(spec.name, start, log.open("w+b"))
         except BaseException:
-            os.close(read_end)
+            link.close()
             raise
-        finally:
-            os.close(write_end)
-        child = _Child(spec, process, read_end, log)
+        child = _Child(spec, process, link, log)
         self._children.append(child)
-        self._selector.register(read_end, selectors.EVENT_READ, child)
+        self._selector.register(link, selectors.EVENT_READ, child)
 
     def events(self) -> Iterator[Event]:
         """Yield what the processes report until all have finished and exited.
@@ -137,41 +133,39 @@ class ProcessGroup:
             self._expect_exit(child, max(0.0, deadline - time.monotonic()))
 
     def _read(self, child: _Child, gone: list[_Child]) -> Iterator[Event]:
-        data = os.read(child.events, 1 << 16)
-        if not data:
-            self._selector.unregister(child.events)
+        try:
+            message = child.link.receive_ready()
+            while message is not None:
+                child.heard = time.monotonic()
+                event = event_of(message)
+                child.finished = child.finished or isinstance(event, Finished)
+                yield event
+                message = child.link.take()
+        except GoneError:
+            self._selector.unregister(child.link)
             if not child.finished:
                 gone.append(child)
-            return
-        child.heard = time.monotonic()
-        *lines, child.rest = (child.rest + data).split(b"\n")
-        for line in lines:
-            try:
-                event = decode(line)
-            except ValidationError as error:
-                raise self._failure(child, f"reported something unreadable ({error.error_count()} errors)") from error
-            child.finished = child.finished or isinstance(event, Finished)
-            yield event
+        except (ValidationError, StrangerError) as error:
+            raise self._failure(child, f"reported something unreadable ({type(error).__name__})") from error
 
     def _expect_exit(self, child: _Child, seconds: float) -> None:
         try:
-            code = child.process.wait(seconds)
+            code = child.process.popen.wait(seconds)
         except subprocess.TimeoutExpired:
             raise self._failure(child, "reported its end but is still running") from None
         if code != 0:
-            raise self._failure(child, _describe_exit(code))
+            raise self._failure(child, str(child.process.ending()))
 
     def _end_of(self, gone: list[_Child]) -> DemoError:
         """The error for processes that closed their pipe too early, seen in the same instant."""
         for child in gone:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                child.process.wait(END_SECONDS)
+                child.process.popen.wait(TERMINATE_SECONDS)
         # One that a signal ended did not choose to; the others may have given up because of it.
-        culprit = min(gone, key=lambda child: child.process.returncode is None or child.process.returncode >= 0)
-        code = culprit.process.returncode
-        if code is None or code == 0:
+        culprit = min(gone, key=lambda child: (child.process.popen.returncode or 0) >= 0)
+        if not culprit.process.popen.returncode:
             return self._failure(culprit, "stopped reporting before its work was done")
-        return self._failure(culprit, _describe_exit(code))
+        return self._failure(culprit, str(culprit.process.ending()))
 
     def _check_silence(self) -> None:
         running = [child for child in self._children if not child.finished]
@@ -182,45 +176,21 @@ class ProcessGroup:
     def _failure(self, child: _Child, what: str) -> DemoError:
         text = (
             f"{child.spec.name} (rank {child.spec.rank}, pid {child.process.pid}) {what}; "
-            f"the end of its log {child.log}:\n{_tail(child.log, LOG_TAIL_LINES)}"
+            f"the end of its log {child.log}:{child.process.tail(LOG_TAIL_LINES)}"
         )
         deadline = time.monotonic() + _AFTERMATH_SECONDS
         for other in self._children:
             if other is child or other.finished:
                 continue
             with contextlib.suppress(subprocess.TimeoutExpired):
-                code = other.process.wait(max(0.0, deadline - time.monotonic()))
-                text += f"\nthen {other.spec.name} (rank {other.spec.rank}) {_describe_exit(code)}; its log ends:\n"
-                text += _tail(other.log, AFTERMATH_LINES)
+                other.process.popen.wait(max(0.0, deadline - time.monotonic()))
+                text += f"\nthen {other.spec.name} (rank {other.spec.rank}) {other.process.ending()}; its log ends:"
+                text += other.process.tail(AFTERMATH_LINES)
         return DemoError(text)
 
     def end(self) -> None:
         """End every process that still runs: asked first, killed after a few seconds. Harmless when repeated."""
-        running = [child for child in self._children if child.process.poll() is None]
-        for child in running:
-            child.process.terminate()
-        deadline = time.monotonic() + END_SECONDS
-        for child in running:
-            try:
-                child.process.wait(max(0.0, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                child.process.kill()
-                child.process.wait()
+        self._group.end()
         for child in self._children:
-            if child.process.stdin is not None and not child.process.stdin.closed:
-                child.process.stdin.close()
-                os.close(child.events)
+            child.link.close()
         self._selector.close()
-
-
-def _tail(log: Path, lines: int) -> str:
-    tail = log.read_text(errors="replace").splitlines()[-lines:]
-    return "\n".join(f"  | {line}" for line in tail) or "  | (nothing)"
-
-
-def _describe_exit(code: int) -> str:
-    if code >= 0:
-        return f"ended with exit status {code}"
-    with contextlib.suppress(ValueError):
-        return f"was killed by {signal.Signals(-code).name}"
-    return f"was killed by signal {-code}"

@@ -84,7 +84,7 @@ def run_specs(settings: DemoSettings) -> list[RunSpec]:
 class ProcessJob(BaseModel):
     """What one process of a run is told on its command line, as JSON. The rendezvous comes by environment.
 
-    ``events_fd``: file descriptor of the pipe on which the process reports to its parent.
+    ``events_fd``: file descriptor of the socket on which the process reports to its parent.
     """
 
     model_config = ConfigDict(frozen=True)

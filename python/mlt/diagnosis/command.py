@@ -11,9 +11,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+from mlt._shared.link import StrangerError
 from mlt.diagnosis.doctor import Finding
 from mlt.diagnosis.examine import Examination
-from mlt.diagnosis.messages import DEFAULT_PORT, TalkError
+from mlt.diagnosis.messages import DEFAULT_PORT
 from mlt.diagnosis.responder import Responder, Visit
 from mlt.diagnosis.session import CONNECT_SECONDS, Session, connect
 from mlt.errors import ConfigError
@@ -67,7 +68,7 @@ def parse_target(target: str, default_port: int) -> tuple[str, int]:
     elif target.count(":") == 1:
         host, _, port = target.partition(":")
     if not host or not port.isdigit() or not 1 <= int(port) <= 65_535:
-        raise ConfigError(f"{target!r} is no HOST or HOST:PORT; write 10.0.0.2, node2:29600 or [fd00::2]:29600")
+        raise ConfigError(f"{target!r} is not HOST or HOST:PORT; write 10.0.0.2, node2:29600 or [fd00::2]:29600")
     return host, int(port)
 
 
@@ -124,8 +125,8 @@ def examine_host(target: str, settings: Settings, *, patience: float = 0.0) -> I
                 problems += finding.level == "problem"
                 yield finding
             session.bye(problems)
-    except (TalkError, OSError) as error:
-        why = error if isinstance(error, TalkError) else (error.strerror or error)
+    except (StrangerError, OSError) as error:
+        why = error if isinstance(error, StrangerError) else (error.strerror or error)
         yield Finding(
             "problem",
             f"the examination with {host} port {port} broke off: {why}",
@@ -151,7 +152,7 @@ def _unreachable(host: str, port: int, error: OSError) -> Finding:
             "problem", f"{host} does not resolve ({error.strerror})", f"getent hosts {host}, or give its address"
         )
     if isinstance(error, ConnectionRefusedError):
-        return Finding("problem", f"TCP to {host} port {port} is refused: nobody listens there",
+        return Finding("problem", f"TCP to {host} port {port} is refused: no program listens there",
                        f"run mlt doctor --serve --port {port} on {host}")  # fmt: skip
     if isinstance(error, TimeoutError):
         return Finding("problem", f"TCP to {host} port {port} is not answered within {CONNECT_SECONDS:g} s",
@@ -164,7 +165,7 @@ def examine_job(settings: Settings, *, say: Say) -> Iterator[Finding]:
     # A job of the same variables; its rendezvous port has no part in this.
     config = JobConfig.resolve(rendezvous_port=1, interface=settings.interface, environ=settings.environ)
     if config.size == 1:
-        raise ConfigError("the job has one rank; there is no way to examine")
+        raise ConfigError("the job has one rank: no network to examine")
     if config.rank != 0:
         target = f"[{config.master_addr}]:{settings.port}"
         yield from examine_host(target, settings, patience=settings.timeout)

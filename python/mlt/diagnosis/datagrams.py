@@ -24,7 +24,7 @@ MAX_DATAGRAM = 65_507
 # What a datagram may not use of an IP packet: the IP and UDP headers.
 HEADERS = {socket.AF_INET: 28, socket.AF_INET6: 48}
 # What every network carries: the least MTU of IPv6, and what IPv4 hosts must reassemble.
-LEAST_PACKET = {socket.AF_INET: 576, socket.AF_INET6: 1_280}
+MIN_PACKET = {socket.AF_INET: 576, socket.AF_INET6: 1_280}
 BUFFER_BYTES = 8 << 20
 
 _SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 32, 33

@@ -24,7 +24,7 @@ Level = Literal["ok", "problem", "optional"]
 # What the engine asks the kernel for (src/engine/datapath_opening.cc).
 SOCKET_BUFFER_BYTES = 8 << 20
 # GSO came to UDP with 4.18, GRO with 5.0.
-LEAST_KERNEL = (5, 0)
+MIN_KERNEL = (5, 0)
 _UDP_SEGMENT, _UDP_GRO = 103, 104
 _CAP_NET_ADMIN = 12
 
@@ -59,7 +59,7 @@ def _library() -> Iterator[Finding]:
 def _kernel() -> Iterator[Finding]:
     release = platform.release()
     numbers = tuple(int(part) for part in release.split("-")[0].split(".")[:2] if part.isdigit())
-    if platform.system() != "Linux" or numbers < LEAST_KERNEL:
+    if platform.system() != "Linux" or numbers < MIN_KERNEL:
         yield Finding("problem", f"{platform.system()} {release}: mlt needs Linux 5.0 or newer", "upgrade the kernel")
     else:
         yield Finding("ok", f"Linux {release}")

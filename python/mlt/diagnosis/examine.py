@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from mlt import __version__
 from mlt.diagnosis import path_mtu
-from mlt.diagnosis.datagrams import HEADER, LEAST_PACKET, MAX_DATAGRAM, Sent, Tally
+from mlt.diagnosis.datagrams import HEADER, MAX_DATAGRAM, MIN_PACKET, Sent, Tally
 from mlt.diagnosis.doctor import Finding
 from mlt.diagnosis.path_mtu import Attempt, PathMtu
 from mlt.diagnosis.session import Echoes, Session
@@ -46,7 +46,7 @@ class Examination:
         self._to = _Way(f"to {peer}", session.there_and_counted, self._here.mtu)
         self._back = _Way(f"back from {peer}", session.back_and_counted, self._there.mtu)
         self._wait = 0.25
-        self._packet = LEAST_PACKET[session.port.family]
+        self._packet = MIN_PACKET[session.port.family]
 
     def findings(self) -> Iterator[Finding]:
         """Everything; stops early where nothing more can be learned."""
@@ -174,7 +174,7 @@ class Examination:
             elif one.packet == 0:
                 yield Finding(
                     "problem",
-                    f"not even packets of {LEAST_PACKET[self._session.port.family]} bytes arrive, {way.words}",
+                    f"not even packets of {MIN_PACKET[self._session.port.family]} bytes arrive, {way.words}",
                     "look for a link that loses nearly everything, or a filter by size",
                 )
             else:
@@ -204,7 +204,7 @@ class Examination:
                     break
             return Attempt(False, said, by)
 
-        least = LEAST_PACKET[self._session.port.family]
+        least = MIN_PACKET[self._session.port.family]
         other = min(self._here.mtu, self._there.mtu)
         return path_mtu.find(attempt, least, min(way.sender_mtu, MAX_DATAGRAM + overhead), other)
 

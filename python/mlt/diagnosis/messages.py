@@ -13,24 +13,19 @@ A line is 8 KiB at most. Everything from the network is checked before it is use
 from __future__ import annotations
 
 import contextlib
-import json
 import socket
-import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from mlt import __version__
+from mlt._shared.link import Link, Message, StrangerError
 from mlt.diagnosis.datagrams import BUFFER_BYTES
 from mlt.options.qos import DscpMap
 
 VERSION = 1
 DEFAULT_PORT = 29_600
 MAX_LINE = 8_192
-
-
-class TalkError(Exception):
-    """The other side broke off, or said what has no place."""
 
 
 @dataclass(frozen=True)
@@ -87,16 +82,16 @@ def make_hello(dscp: DscpMap, *, interface: str, mtu: int, buffer: int, port: in
 
 
 def read_hello(message: Mapping[str, Any]) -> Hello:
-    """A checked greeting; raises TalkError."""
+    """A checked greeting; raises StrangerError."""
     if "mlt_perf" in message or "refused" in message:
-        raise TalkError(
+        raise StrangerError(
             "it is mlt perf, not mlt doctor: they have the same --port by default; start 'mlt doctor --serve' for 'mlt "
             "doctor HOST', 'mlt perf --serve' for 'mlt perf HOST', and both with a --port each"
         )
     version = message.get("mlt_doctor")
     if version != VERSION:
         release = message.get("package", "unknown")
-        raise TalkError(
+        raise StrangerError(
             f"it is mlt doctor of version {version!r} (mlt {release}); this is {VERSION} (mlt {__version__})"
         )
     try:
@@ -115,9 +110,9 @@ def read_hello(message: Mapping[str, Any]) -> Hello:
             wanted_buffer=_number(message["wanted_buffer"], 0, 1 << 40),
         )
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
-        raise TalkError(f"it sent a greeting that is none ({error})") from None
+        raise StrangerError(f"its greeting is not valid ({error})") from None
     if not hello.data_dscp:
-        raise TalkError("it sent a greeting without traffic classes")
+        raise StrangerError("it sent a greeting without traffic classes")
     return hello
 
 
@@ -128,58 +123,15 @@ def _number(value: Any, least: int, greatest: int) -> int:
     return number
 
 
-@dataclass
-class Line:
-    """A TCP connection as a stream of JSON objects."""
+def open_link(connection: socket.socket, received: bytes = b"") -> Link:
+    """The connection to the other side; ``received``: what was read of it already."""
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return Link(connection, "mlt doctor", received)
 
-    connection: socket.socket
-    received: bytearray = field(default_factory=bytearray)
 
-    def say(self, message: Mapping[str, Any] | Hello) -> None:
-        """Raises TalkError if the other side is gone."""
-        content = asdict(message) if isinstance(message, Hello) else dict(message)
-        try:
-            self.connection.sendall(json.dumps(content, separators=(",", ":")).encode() + b"\n")
-        except OSError as error:
-            raise TalkError(f"the connection broke: {error.strerror or error}") from None
-
-    def next(self) -> dict[str, Any] | None:
-        """One object that has come whole already, or None."""
-        line, newline, rest = bytes(self.received).partition(b"\n")
-        if not newline:
-            if len(self.received) > MAX_LINE:
-                raise TalkError("it sent a line without end")
-            return None
-        self.received[:] = rest
-        try:
-            message = json.loads(line)
-        except (ValueError, RecursionError):
-            message = None
-        if not isinstance(message, dict):
-            raise TalkError("what it says is not mlt doctor's: is the port another program's?")
-        return message
-
-    def fill(self) -> None:
-        """Read what has come; raises TalkError at the end of the connection."""
-        try:
-            piece = self.connection.recv(MAX_LINE)
-        except (BlockingIOError, TimeoutError):
-            return
-        except OSError as error:
-            raise TalkError(f"the connection broke: {error.strerror or error}") from None
-        if not piece:
-            raise TalkError("it closed the connection")
-        self.received += piece
-
-    def hear(self, seconds: float) -> dict[str, Any]:
-        """The next object; raises TalkError if there is none within ``seconds``."""
-        deadline = time.monotonic() + seconds
-        while (message := self.next()) is None:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise TalkError(f"it said nothing for {seconds:g} s")
-            self.connection.settimeout(left)
-            self.fill()
-        if "error" in message and set(message) == {"error"}:
-            raise TalkError(str(message["error"])[:300])
-        return message
+def hear(link: Link, seconds: float) -> Message:
+    """What the other side says next; raises StrangerError if that is nothing or an error of its own."""
+    message = link.receive(timeout=seconds, limit=MAX_LINE)
+    if set(message) == {"error"}:
+        raise StrangerError(str(message["error"])[:300])
+    return message

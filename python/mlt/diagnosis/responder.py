@@ -14,12 +14,13 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
+from mlt._shared.link import Link, StrangerError
 from mlt.diagnosis.allowance import Allowance, Allowances
 from mlt.diagnosis.datagrams import HEADER, MAX_DATAGRAM, Port
-from mlt.diagnosis.messages import VERSION, Line, TalkError, make_hello, read_hello
+from mlt.diagnosis.messages import MAX_LINE, VERSION, hear, make_hello, open_link, read_hello
 from mlt.errors import PortInUseError
 from mlt.job import interfaces
 from mlt.job.door import Caller, Door
@@ -118,29 +119,32 @@ class Responder:
             self._waiting = self._door.wait(REPORT_SECONDS if left is None else min(left, REPORT_SECONDS))
             if self._told != (told := self._door.turned_away()):
                 self._told = told
-                self._say(f"connections turned away so far: {told}")
+                self._say(f"connections rejected so far: {told}")
         caller = self._waiting.pop(0)
         with caller.connection as connection:
-            received = bytearray(caller.content.encode() + b"\n" + caller.received)
-            return self._answer(Line(connection, received), caller.address)
+            try:
+                link = open_link(connection, caller.content.encode() + b"\n" + caller.received)
+            except OSError:  # gone already
+                return Visit(caller.address, "", None)
+            return self._answer(link, caller.address)
 
-    def _answer(self, line: Line, caller: str) -> Visit:
-        connection = line.connection
+    def _answer(self, link: Link, caller: str) -> Visit:
         name = ""
         try:
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            message = line.hear(IDLE_SECONDS)
-            own = str(connection.getsockname()[0])
+            message = hear(link, IDLE_SECONDS)
+            own = link.local_host
             with contextlib.closing(Port(own, secrets.randbits(64))) as port:
                 interface = interfaces.interface_of(own)
-                line.say(
-                    make_hello(
-                        self._dscp,
-                        interface=interface.name if interface else own,
-                        mtu=interface.mtu if interface else 1_500,
-                        buffer=port.granted_bytes,
-                        port=port.number,
-                        token=port.token,
+                link.send(
+                    asdict(
+                        make_hello(
+                            self._dscp,
+                            interface=interface.name if interface else own,
+                            mtu=interface.mtu if interface else 1_500,
+                            buffer=port.granted_bytes,
+                            port=port.number,
+                            token=port.token,
+                        )
                     )
                 )
                 hello = read_hello(message)
@@ -148,50 +152,44 @@ class Responder:
                 port.peer = (caller, hello.port)
                 port.interface_mtu = interface.mtu if interface else 1_500
                 port.allowance = self._allowances.of(caller)
-                return Visit(caller, name, _Session(line, port, port.allowance).run())
-        except (TalkError, OSError) as error:
+                return Visit(caller, name, _Session(link, port, port.allowance).run())
+        except (StrangerError, OSError) as error:
             self._say(f"{caller}: {error}")
             return Visit(caller, name, None)
         except NOT_A_QUESTION as error:
-            self._say(f"{caller}: what it says is no question of mlt doctor ({type(error).__name__}: {error})")
+            self._say(f"{caller}: not a request of mlt doctor ({type(error).__name__}: {error})")
             return Visit(caller, name, None)
 
 
 class _Session:
     """One caller's questions, answered until it says bye."""
 
-    def __init__(self, line: Line, port: Port, allowance: Allowance) -> None:
-        self._line = line
+    def __init__(self, link: Link, port: Port, allowance: Allowance) -> None:
+        self._link = link
         self._port = port
         self._allowance = allowance
 
     def run(self) -> int:
-        """The problems that the caller found. Raises TalkError."""
+        """The problems that the caller found. Raises StrangerError."""
         end = time.monotonic() + SESSION_SECONDS
         heard = time.monotonic()
-        self._line.connection.setblocking(False)
         with selectors.DefaultSelector() as selector:
-            selector.register(self._line.connection, selectors.EVENT_READ, True)
+            selector.register(self._link, selectors.EVENT_READ, True)
             selector.register(self._port.socket, selectors.EVENT_READ, False)
             while True:
                 now = time.monotonic()
                 if now >= min(end, heard + IDLE_SECONDS):
-                    raise TalkError("it said nothing any more" if now < end else "its examination took too long")
+                    raise StrangerError("it said nothing any more" if now < end else "its examination took too long")
                 ready = selector.select(min(end, heard + IDLE_SECONDS) - now)
                 if not self._port.receive_all():
                     self._port.errors()
-                if any(key.data for key, _ in ready):
-                    self._line.fill()
-                while time.monotonic() < end and (message := self._line.next()) is not None:
+                message = self._link.receive_ready(limit=MAX_LINE) if any(key.data for key, _ in ready) else None
+                while message is not None and time.monotonic() < end:
                     heard = time.monotonic()
                     if message.get("do") == "bye":
                         return int(message.get("problems", 0))
-                    self._say(self._reply(message))
-
-    def _say(self, message: dict[str, Any]) -> None:
-        self._line.connection.settimeout(IDLE_SECONDS)
-        self._line.say(message)
-        self._line.connection.setblocking(False)
+                    self._link.send(self._reply(message), timeout=IDLE_SECONDS)
+                    message = self._link.take(MAX_LINE)
 
     def _reply(self, message: dict[str, Any]) -> dict[str, Any]:
         try:
@@ -216,5 +214,5 @@ class _Session:
                 sent = self._port.send_many(test, count, size, int(message["class"]) & 0xFF, interval)
                 return {"count": sent.count, "errno": sent.error, "mtu": sent.mtu, "by": sent.by}
         except NOT_A_QUESTION as error:
-            return {"error": f"a question that is none ({error})"}
+            return {"error": f"not a valid request ({error})"}
         return {"error": f"no answer to {str(message.get('do'))[:40]!r}"}

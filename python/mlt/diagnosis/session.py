@@ -5,10 +5,11 @@ from __future__ import annotations
 import select
 import socket
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
+from mlt._shared.link import StrangerError
 from mlt.diagnosis.datagrams import ECHO, REPLY, Port, Sent, Tally
-from mlt.diagnosis.messages import Hello, Line, TalkError, make_hello, read_hello
+from mlt.diagnosis.messages import Hello, hear, make_hello, open_link, read_hello
 from mlt.job import interfaces
 from mlt.options.qos import DscpMap
 
@@ -39,12 +40,11 @@ def connect(address: str, port: int, source: str | None, seconds: float = CONNEC
 
 
 class Session:
-    """A context manager. Raises TalkError or OSError when the other side breaks off."""
+    """A context manager. Raises StrangerError or OSError when the other side breaks off."""
 
     def __init__(self, connection: socket.socket, dscp: DscpMap) -> None:
         self._tests = 0
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._line = Line(connection)
+        self._link = open_link(connection)
         self.local_address = str(connection.getsockname()[0])
         self.remote_address = str(connection.getpeername()[0])
         self.interface = interfaces.interface_of(self.local_address)
@@ -64,8 +64,8 @@ class Session:
             buffer=self.port.granted_bytes,
             port=self.port.number,
         )
-        self._line.say(self.hello)
-        self.there = read_hello(self._line.hear(TURN_SECONDS))
+        self._link.send(asdict(self.hello))
+        self.there = read_hello(hear(self._link, TURN_SECONDS))
         self.port.token = self.there.token
         self.port.peer = (self.remote_address, self.there.port)
         self.port.interface_mtu = mtu
@@ -75,15 +75,15 @@ class Session:
 
     def __exit__(self, *_: object) -> None:
         self.port.close()
-        self._line.connection.close()
+        self._link.close()
 
     def bye(self, problems: int) -> None:
         """Tell the other side what was found."""
-        self._line.say({"do": "bye", "problems": problems})
+        self._link.send({"do": "bye", "problems": problems})
 
     def _ask(self, **question: object) -> dict[str, object]:
-        self._line.say(question)
-        return self._line.hear(ANSWER_SECONDS)
+        self._link.send(question)
+        return hear(self._link, ANSWER_SECONDS)
 
     def _test(self) -> int:
         self._tests += 1
@@ -105,7 +105,7 @@ class Session:
         answer = self._ask(do="tally", test=test, least=least, seconds=wait)
         classes = answer.get("classes")
         if not isinstance(classes, dict):
-            raise TalkError("it sent no tally")
+            raise StrangerError("it sent no tally")
         return Tally(int(str(answer.get("received", 0))), {int(one): int(n) for one, n in classes.items()})
 
     def back_and_counted(

@@ -270,7 +270,7 @@ class Host:
             text += "; refused: " + "; ".join(self._refused)
         if unproved := self._door.counts["rendezvous_unproved"]:
             text += (
-                f"; turned away: {unproved} connection{'s' if unproved > 1 else ''} without a proof of the job's "
+                f"; rejected: {unproved} connection{'s' if unproved > 1 else ''} without a proof of the job's "
                 "secret (give all processes the same MLT_JOB_SECRET)"
             )
         if self._is_loopback():

@@ -32,10 +32,10 @@ class Announcement:
         said = object_of(content)
         dscp = said.get("dscp", ())
         if "dscp" in said and (type(dscp) is not list or not 2 <= len(dscp) <= MAX_CLASSES + 1):
-            raise ValueError("dscp is no list of code points")
+            raise ValueError("dscp is not a list of code points")
         host = _text(said.get("host"), MAX_HOST_LENGTH)
         if not host.isprintable():  # it is shown to people where the rank can't be reached
-            raise ValueError("a host is no address")
+            raise ValueError("a host is not an address")
         return cls(
             job=_text(said.get("job"), 1 << 20),
             rank=_number(said.get("rank"), 0, 2**16 - 1),

@@ -6,15 +6,30 @@ import hashlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypedDict
 
 from mlt.errors import ConfigError
 from mlt.job import secret as secret_module
 from mlt.job.secret import JobSecret
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 # Ranks travel as 16 bits, and a cookie's low 16 bits name one.
 MAX_RANKS = 2**16 - 1
 
 DEFAULT_JOB = "default"
+
+
+class JobArguments(TypedDict, total=False):
+    """Where the job is and where this process is in it; None, or left out: by the environment."""
+
+    job: str | None
+    master_addr: str | None
+    rendezvous_port: int | None
+    host: str | None
+    interface: str | None
+    secret: str | bytes | JobSecret | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,18 +93,14 @@ class JobConfig:
         rank: int | None = None,
         world_size: int | None = None,
         services: int | None = None,
-        job: str | None = None,
-        master_addr: str | None = None,
-        rendezvous_port: int | None = None,
-        host: str | None = None,
-        interface: str | None = None,
-        secret: str | bytes | JobSecret | None = None,
         environ: Mapping[str, str] | None = None,
+        **given: Unpack[JobArguments],
     ) -> JobConfig:
         """Fill what is None from RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, and MLT_SERVICES, MLT_JOB,
         MLT_RENDEZVOUS_PORT, MLT_HOST, MLT_INTERFACE, MLT_JOB_SECRET or MLT_JOB_SECRET_FILE, MLT_INSECURE. Raises
         ConfigError that names the variable."""
         env = os.environ if environ is None else environ
+        host, interface, rendezvous_port = given.get("host"), given.get("interface"), given.get("rendezvous_port")
         if host is None and interface is None:
             # An empty variable is as good as none. The address is the more precise of the two.
             host = env.get("MLT_HOST") or None
@@ -109,6 +120,7 @@ class JobConfig:
                     "port after it), or pass rendezvous_port="
                 )
             rendezvous_port = master_port + 1 if master_port is not None else 1
+        master_addr, job = given.get("master_addr"), given.get("job")
         if master_addr is None:
             master_addr = env.get("MASTER_ADDR", "127.0.0.1" if alone else None)
         if master_addr is None:
@@ -122,7 +134,7 @@ class JobConfig:
             rendezvous_port=rendezvous_port,
             host=host,
             interface=interface,
-            secret=secret_module.resolve(secret, env),
+            secret=secret_module.resolve(given.get("secret"), env),
             insecure=secret_module.is_insecure(env),
         )
 

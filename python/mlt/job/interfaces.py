@@ -193,7 +193,8 @@ class Selection:
                 network = ipaddress.ip_network(item, strict=False)
             except ValueError as error:
                 raise ConfigError(
-                    f"{self.source} is {self.text!r}: {item!r} is no network ({error}); candidates: {candidates_text()}"
+                    f"{self.source} is {self.text!r}: {item!r} is not a network ({error}); "
+                    f"candidates: {candidates_text()}"
                 ) from None
             if ":" in item and is_link_local(item.partition("/")[0]):
                 raise ConfigError(f"{self.source} is {self.text!r}: {link_local_text(item)}")
@@ -255,9 +256,7 @@ def check_host(host: str, *, source: str) -> str:
         return host
     address = ipaddress.ip_address(host)
     if address.is_unspecified:
-        raise ConfigError(
-            f"{source} is {host!r}, which is no address that peers could connect to; give one of: {candidates_text()}"
-        )
+        raise ConfigError(f"{source} is {host!r}, which peers cannot connect to; give one of: {candidates_text()}")
     if is_link_local(host):
         raise ConfigError(f"{source} is {host!r}: {link_local_text(host)}")
     if not is_own_address(host):

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from mlt._shared.json_lines import line_of, object_of
+from mlt._shared.link import GoneError, Link, SilenceError, StrangerError
 from mlt.errors import MltError, PeerMismatchError, RendezvousError, from_code
 from mlt.job import interfaces, knock
 from mlt.job import secret as secret_module
@@ -138,15 +138,18 @@ def _join(config: JobConfig, own: Endpoint, dscp: DscpMap | None, deadline: floa
         try:
             seconds = min(left, max(patience.left, RETRY_SECONDS))
             with socket.create_connection((config.master_addr, config.rendezvous_port), timeout=seconds) as connection:
-                prover = _open(config, connection, deadline, lambda: patience.ask(waiting_text))
-                connection.sendall(line_of(knock.proved(prover, announcement)))
-                answer = _read_line(
-                    connection,
+                link = Link(connection)
+                prover = _open(config, link, deadline, lambda: patience.ask(waiting_text))
+                link.send(knock.proved(prover, announcement))
+                answer = _receive(
+                    link,
                     deadline + GRACE_SECONDS,
                     config.size * MAX_ENTRY_BYTES + MAX_OPENING_BYTES,
                     lambda: patience.ask(not_all_text),
                 )
                 return _table(config, _content(answer, prover))
+        except GoneError as error:
+            cause = str(error)
         except OSError as error:
             # A timeout has no strerror.
             cause = error.strerror or str(error)
@@ -163,40 +166,30 @@ def _join(config: JobConfig, own: Endpoint, dscp: DscpMap | None, deadline: floa
     )
 
 
-def _read_line(connection: socket.socket, deadline: float, limit: int, waiting: Callable[[], None]) -> bytes:
+def _receive(link: Link, deadline: float, limit: int, waiting: Callable[[], None]) -> dict[str, Any]:
     """``waiting`` is called once a second while nothing comes."""
-    received = bytearray()
-    while b"\n" not in received:
+    while True:
         left = max(deadline - time.monotonic(), 1e-3)
-        connection.settimeout(min(left, 1.0))
         try:
-            piece = connection.recv(65_536)
-        except TimeoutError:
+            return link.receive(timeout=min(left, 1.0), limit=limit)
+        except SilenceError:
             if left <= 1.0:
                 raise TimeoutError("rank 0 took the connection, but did not say that every rank had come") from None
             waiting()
-            continue
-        if not piece:
-            raise ConnectionResetError(errno.ECONNRESET, "rank 0 closed the connection without an answer")
-        received += piece
-        if len(received) > limit:
-            raise OSError(errno.EPROTO, NOT_MLT)
-    return bytes(received.partition(b"\n")[0])
+        except GoneError as error:
+            raise ConnectionResetError(errno.ECONNRESET, f"rank 0 gave no answer: {error}") from None
+        except StrangerError:
+            raise OSError(errno.EPROTO, NOT_MLT) from None
 
 
-def _open(
-    config: JobConfig, connection: socket.socket, deadline: float, waiting: Callable[[], None]
-) -> secret_module.Prover:
+def _open(config: JobConfig, link: Link, deadline: float, waiting: Callable[[], None]) -> secret_module.Prover:
     """Open the conversation, and have rank 0 prove that it knows the secret. Nothing of the job is said before."""
 
-    def say(message: dict[str, Any]) -> None:
-        connection.sendall(line_of(message))
-
     def hear() -> dict[str, Any]:
-        return _object(_read_line(connection, deadline, MAX_OPENING_BYTES, waiting))
+        return _receive(link, deadline, MAX_OPENING_BYTES, waiting)
 
     try:
-        return knock.knock("rendezvous", VERSION, config.secret, say, hear)
+        return knock.knock("rendezvous", VERSION, config.secret, link.send, hear)
     except knock.KnockError as error:
         if error.version is not None:
             text = f"rank 0 at {where(config)} has rendezvous version {error.version}, this rank {VERSION}; install the"
@@ -211,15 +204,7 @@ def _open(
     )
 
 
-def _object(line: bytes) -> dict[str, Any]:
-    try:
-        return object_of(line)
-    except ValueError:
-        raise OSError(errno.EPROTO, NOT_MLT) from None
-
-
-def _content(line: bytes, prover: secret_module.Prover) -> str:
-    message = _object(line)
+def _content(message: dict[str, Any], prover: secret_module.Prover) -> str:
     content = message.get("content")
     if not isinstance(content, str) or not prover.check(message.get("proof"), content):
         raise OSError(errno.EPROTO, NOT_MLT)

@@ -122,15 +122,15 @@ def require(secret: JobSecret | None, insecure: bool, address: str, purpose: str
         return
     if not insecure:
         raise ConfigError(
-            f"{purpose} {address}, which is no loopback address, without a job secret: anybody there could join the "
-            f"job, read its tensors and change them; {WAYS_OUT}"
+            f"{purpose} {address}, which is not a loopback address, without a job secret: any host there could join "
+            f"the job, read its tensors and change them; {WAYS_OUT}"
         )
     global _warned
     if not _warned:
         _warned = True
         print(
-            f"mlt: WARNING: {INSECURE_VARIABLE}=1: this job has no secret; anybody who reaches {address} can join it, "
-            "read its tensors and change them",
+            f"mlt: WARNING: {INSECURE_VARIABLE}=1: this job has no secret; any host that reaches {address} can join "
+            "it, read its tensors and change them",
             file=sys.stderr,
             flush=True,
         )

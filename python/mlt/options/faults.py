@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
+from mlt._shared.units import LOSS, TIME
 from mlt.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -44,19 +46,18 @@ class Faults:
 
     @classmethod
     def parse(cls, text: str) -> Faults:
-        """Read ``"drop=0.01,seed=7"``: names and values of this class, separated by commas. Raises ConfigError."""
-        kinds: dict[str, type[float] | type[int] | type[bool]] = {
-            field.name: {"float": float, "int": int, "bool": bool}[str(field.type)] for field in fields(cls)
-        }
-        values: dict[str, float | int | bool] = {}
+        """Read ``"drop=1%,delay_us=2ms,seed=7"``: names and values of this class, separated by commas. A number without
+        a unit is a fraction, or microseconds. Raises ConfigError."""
+        readers = {field.name: _TIMES.get(field.name) or _READERS[str(field.type)] for field in fields(cls)}
+        values: dict[str, float] = {}
         for item in filter(None, (part.strip() for part in text.split(","))):
             name, equals, value = (piece.strip() for piece in item.partition("="))
-            if not equals or name not in kinds:
-                raise ConfigError(f"faults: {item!r} is not name=value with a name of {', '.join(kinds)}")
+            if not equals or name not in readers:
+                raise ConfigError(f"faults: {item!r} is not name=value with a name of {', '.join(readers)}")
             try:
-                values[name] = _boolean(value) if kinds[name] is bool else kinds[name](value)
+                values[name] = readers[name](value)
             except ValueError as error:
-                raise ConfigError(f"faults: {item!r}: {value!r} is not a {kinds[name].__name__}") from error
+                raise ConfigError(f"faults: {item!r}: {error}") from None
         return cls(**values)  # type: ignore[arg-type]  # each value was built with its field's type
 
     def to_native(self) -> _core.FaultOptions:
@@ -75,9 +76,23 @@ class Faults:
         )
 
 
+def _microseconds(text: str) -> float:
+    return TIME.read(text, base="us")
+
+
+def _integer(text: str) -> int:
+    if not text.isdecimal():
+        raise ValueError("expected an integer")
+    return int(text)
+
+
 def _boolean(text: str) -> bool:
     known = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
     try:
         return known[text.lower()]
     except KeyError:
-        raise ValueError(text) from None
+        raise ValueError("expected true or false") from None
+
+
+_TIMES: dict[str, Callable[[str], float]] = {"delay_us": _microseconds, "jitter_us": _microseconds}
+_READERS: dict[str, Callable[[str], float]] = {"float": LOSS.read, "int": _integer, "bool": _boolean}

@@ -1,10 +1,17 @@
-"""How much one rank may have in progress and remember. ``docs/limits.md`` says what each limit costs."""
+"""How much one rank may have in progress and remember. ``docs/limits.md`` says what each limit costs.
+
+``max_operations``: sends, receives and collectives in progress, or done and not taken. One more is refused at once
+(``LimitError``); below it no order of posting makes operations wait for each other's slots. ``max_tags``: pairs of
+rank and tag that are remembered, of sends and of receives each. ``early_segments``: segments kept for receives that
+are not posted yet, shared evenly by the other ranks; ``early_transfers``: how many transfers these may belong to.
+Ranks may differ in them. Memory is touched as a limit is used, not before.
+
+    mlt.Context(max_operations=100_000)  # or MLT_MAX_OPERATIONS=100000
+"""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from mlt.errors import ConfigError
 
@@ -17,35 +24,14 @@ VARIABLES = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """Limits of one rank. Ranks may differ in them. Memory is touched as a limit is used, not before.
-
-    ``max_operations``: sends, receives and collectives in progress, or done and not taken. One more is refused at once
-    (``LimitError``); below it no order of posting makes operations wait for each other's slots. ``max_tags``: pairs of
-    rank and tag that are remembered, of sends and of receives each. ``early_segments``: segments kept for receives that
-    are not posted yet, shared evenly by the other ranks; ``early_transfers``: how many transfers these may belong to.
-
-    Example::
-
-        mlt.Context(max_operations=100_000)  # or MLT_MAX_OPERATIONS=100000
-    """
-
-    max_operations: int = 65_536
-    max_tags: int = 262_144
-    early_segments: int = 2_048
-    early_transfers: int = 2_048
-
-
-def resolve(given: Mapping[str, int | None], *, environ: Mapping[str, str] | None = None) -> Limits:
-    """The limits that ``given`` names, those that are None from the environment, else the defaults. Raises ConfigError
-    that names the argument or the variable, and the range."""
-    environment = os.environ if environ is None else environ
+def resolve(given: Mapping[str, object], environ: Mapping[str, str]) -> dict[str, int]:
+    """The limits that ``given`` names, and those that are None there from the environment; the others keep the default.
+    Raises ConfigError that names the argument or the variable, and the range."""
     chosen: dict[str, int] = {}
     for name, (variable, most) in VARIABLES.items():
         source, value = name, given.get(name)
         if value is None:
-            text = environment.get(variable, "").strip()
+            text = environ.get(variable, "").strip()
             if not text:
                 continue
             if not text.isdecimal():
@@ -54,4 +40,4 @@ def resolve(given: Mapping[str, int | None], *, environ: Mapping[str, str] | Non
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
             raise ConfigError(f"{source} is {value!r}; it is an integer from 1 to {most}")
         chosen[name] = value
-    return Limits(**chosen)
+    return chosen

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from mlt import _core
 
 VARIABLE = "MLT_PATHS"
-MOST_PATHS = 16
-MOST_SEGMENTS = 126
-MOST_FLOW_LABEL = 2**20 - 1
+MAX_PATHS = 16
+MAX_SEGMENTS = 126
+MAX_FLOW_LABEL = 2**20 - 1
 
 PathSource = int | str | os.PathLike[str] | Sequence[str | Mapping[str, Any]] | Mapping[str, Any]
 
@@ -52,12 +52,10 @@ class PathOptions:
         if self.address:
             _address(self.address)
         _integer(self.port, "port", 65_535)
-        _integer(self.flow_label, "flow_label", MOST_FLOW_LABEL)
+        _integer(self.flow_label, "flow_label", MAX_FLOW_LABEL)
         for name, segments in (("segments", self.segments), *((f"segments_to[{r}]", s) for r, s in self._lists())):
-            if len(segments) > MOST_SEGMENTS:
-                raise ConfigError(
-                    f"{name} has {len(segments)} addresses; a routing header has room for {MOST_SEGMENTS}"
-                )
+            if len(segments) > MAX_SEGMENTS:
+                raise ConfigError(f"{name} has {len(segments)} addresses; a routing header has room for {MAX_SEGMENTS}")
             for segment in segments:
                 if _address(segment).version != 6:
                     raise ConfigError(f"{name}: {segment!r} is not an IPv6 address, which an SRv6 segment is")
@@ -163,7 +161,7 @@ def _read(source: object, rank: int | None, *, from_file: bool = False) -> tuple
         _count(source)
         return tuple(PathOptions() for _ in range(source))
     if not isinstance(source, Sequence) or isinstance(source, str | bytes):
-        raise ConfigError(f"{source!r} is no number of paths, no list of them, and no name of a file")
+        raise ConfigError(f"{source!r} is not a path count, a list of paths or a file name")
     _count(len(source))
     found = []
     for number, item in enumerate(source):
@@ -196,10 +194,10 @@ def _one(item: object) -> PathOptions:
             return PathOptions(address=item)
         return PathOptions(interface=_interface(item))
     if not isinstance(item, Mapping):
-        raise ConfigError(f"{item!r} is no address, no interface, and no mapping")
+        raise ConfigError(f"{item!r} is not an address, an interface or a mapping")
     unknown = [str(name) for name in item if name not in _FIELDS]
     if unknown:
-        raise ConfigError(f"{', '.join(unknown)}: no such field; there are {', '.join(_FIELDS)}")
+        raise ConfigError(f"{', '.join(unknown)}: unknown field; known are {', '.join(_FIELDS)}")
     lists = item.get("segments_to", {})
     if not isinstance(lists, Mapping):
         raise ConfigError(f"segments_to is {lists!r}; it is a mapping of ranks to lists of addresses")
@@ -226,8 +224,8 @@ def _text(value: object, name: str) -> str:
 
 
 def _count(number: int) -> None:
-    if not 1 <= number <= MOST_PATHS:
-        raise ConfigError(f"{number} paths; give 1 to {MOST_PATHS}")
+    if not 1 <= number <= MAX_PATHS:
+        raise ConfigError(f"{number} paths; give 1 to {MAX_PATHS}")
 
 
 def _integer(value: object, name: str, most: int) -> None:
@@ -245,5 +243,5 @@ def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
 def _interface(name: str) -> str:
     known = [one for _, one in socket.if_nameindex()]
     if name and name not in known:
-        raise ConfigError(f"{name!r} is no address and no interface of this machine, which has {', '.join(known)}")
+        raise ConfigError(f"{name!r} is not an address or interface of this host, which has {', '.join(known)}")
     return name

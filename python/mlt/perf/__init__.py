@@ -1,5 +1,6 @@
-"""``mlt perf``: what this transport, and others beside it, make of a network.
+"""``mlt perf``: goodput and latency of this transport and of others.
 
-``options`` says what is asked, ``conductor`` leads the ranks through it, ``agent`` is one rank of one transport in a
-process of its own, ``peers`` are the transports, ``statistics`` and ``report`` say what came of it.
+``options`` holds the options, ``conductor`` leads the ranks, ``agent`` is the process of one rank of one transport,
+``agents`` starts and ends these processes, ``transports`` has a module per transport, ``statistics`` and ``report``
+evaluate the measurements.
 """

@@ -1,6 +1,6 @@
 """One rank of one transport, in a process of its own: does what it is told and answers with what it measured.
 
-Started as ``python -m mlt.perf.agent JOB`` by ``crew``. Ends when the socket to its parent closes, however that comes.
+Started as ``python -m mlt.perf.agent JOB`` by ``agents``. Ends when the socket to its parent closes.
 Messages it obeys: ``announce``, ``open``, ``case``, ``verify``, ``turn``, ``close``.
 """
 
@@ -12,20 +12,19 @@ import queue
 import resource
 import socket
 import sys
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
+from mlt._shared.link import Link, Message
+from mlt._shared.processes import end_with_parent
 from mlt.errors import MltError
-from mlt.perf.link import Link, Message
+from mlt.perf.local_address import free_port, network_id, retransmitted_segments
 from mlt.perf.options import Options
 from mlt.perf.patterns import Buffers, Case
-from mlt.perf.peers import Address, Place, peer_class
-from mlt.perf.peers.mpi import RANK_VARIABLE
-from mlt.perf.place import free_port, network_id, retransmitted_segments
-
-ORPHANED = 75
+from mlt.perf.problem import PROGRAM
+from mlt.perf.transports import Address, Place, transport_class
+from mlt.perf.transports.mpi import RANK_VARIABLE
 
 
 class Agent:
@@ -34,7 +33,7 @@ class Agent:
     def __init__(self, peer: str, place: Place, options: Options) -> None:
         self._place = place
         self._options = options
-        self._peer = peer_class(peer)(place, options)
+        self._peer = transport_class(peer)(place, options)
         self._buffers: dict[int, Buffers] = {}
         self._counted: dict[str, int] = {}
 
@@ -123,25 +122,18 @@ def _cpu_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def _listen(link: Link, messages: queue.SimpleQueue[Message]) -> None:
-    while (message := link.receive()) is not None:
-        messages.put(message)
-    # The parent is gone. The main thread may be inside a library that never gives up.
-    os._exit(ORPHANED)
-
-
 def main(argument: str) -> None:
-    """Connect to the parent and serve it. ``argument``: the JSON that ``crew`` makes."""
+    """Connect to the parent and serve it. ``argument``: the JSON that ``agents`` makes."""
     job: dict[str, Any] = json.loads(argument)
     rank = int(os.environ[RANK_VARIABLE]) if job["rank"] is None else int(job["rank"])
     if job["cpus"]:
         os.sched_setaffinity(0, {job["cpus"][rank % len(job["cpus"])]})
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(job["socket"])
-    link = Link(connection)
+    link = Link(connection, PROGRAM)
     link.send({"rank": rank})
     messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
-    threading.Thread(target=_listen, args=(link, messages), name="mlt-perf-parent", daemon=True).start()
+    end_with_parent(link, messages.put)
     place = Place(**{**job["place"], "rank": rank})
     try:
         agent = Agent(job["peer"], place, Options.read(job["options"]))

@@ -11,12 +11,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from mlt.perf.crew import Crew, Event, Events
-from mlt.perf.link import Message
+from mlt._shared.link import Message
+from mlt.perf.agents import Agents, Event, Events
 from mlt.perf.options import OURS, Options
 from mlt.perf.patterns import Case, as_message
-from mlt.perf.peers import peer_class
-from mlt.perf.problem import PeerMissingError, PerfError
+from mlt.perf.problem import PerfError, TransportMissingError
+from mlt.perf.transports import transport_class
 
 START_SECONDS = 90.0
 # How long to listen for the cause after the first sign of a failure: who died is not always who is heard first.
@@ -73,19 +73,19 @@ class Skipped:
 
 
 class Conductor:
-    """One run over all ``crews``; used once, by one thread."""
+    """One run over all ``all_agents``; used once, by one thread."""
 
-    def __init__(self, options: Options, crews: Sequence[Crew], events: Events, observe: Observe) -> None:
+    def __init__(self, options: Options, all_agents: Sequence[Agents], events: Events, observe: Observe) -> None:
         self._options = options
-        self._crews = {rank: crew for crew in crews for rank in crew.ranks}
-        self._all = list(crews)
+        self._agents = {rank: agents for agents in all_agents for rank in agents.ranks}
+        self._all = list(all_agents)
         self._events = events
         self._observe = observe
         self._networks: dict[int, str] = {}
         self.skipped: list[Skipped] = []
 
     def run(self) -> list[Measurement]:
-        """Everything that the options ask for. Raises PerfError; the agents are left for their crews to end."""
+        """Everything that the options ask for. Raises PerfError; the agents are left for their all_agents to end."""
         peers = self._start()
         for peer in peers:
             self._open(peer)
@@ -114,7 +114,7 @@ class Conductor:
         options = self._options
         found: list[Entrant] = []
         for peer in peers:
-            bounded = peer_class(peer).is_bounded
+            bounded = transport_class(peer).is_bounded
             for bound in options.loss_bounds if bounded else (0.0,):
                 case = Case(
                     pattern=options.pattern, bytes=size, ranks=options.ranks, loss_bound=bound,
@@ -138,16 +138,16 @@ class Conductor:
         """Start all transports at once; those that can take part, ours first."""
         candidates = [OURS]
         for peer in self._options.peers:
-            kind = peer_class(peer)
+            kind = transport_class(peer)
             if self._options.pattern not in kind.patterns:
                 self._skip(peer, f"{peer} does not know the pattern {self._options.pattern}")
-            elif self._options.ranks > kind.most_ranks:
-                self._skip(peer, f"{peer} is for {kind.most_ranks} ranks, not {self._options.ranks}")
+            elif self._options.ranks > kind.max_ranks:
+                self._skip(peer, f"{peer} is for {kind.max_ranks} ranks, not {self._options.ranks}")
             else:
                 candidates.append(peer)
         for peer in candidates:
-            for crew in self._all:
-                crew.start(peer)
+            for agents in self._all:
+                agents.start(peer)
         return [peer for peer in candidates if self._is_ready(peer)]
 
     def _is_ready(self, peer: str) -> bool:
@@ -159,7 +159,7 @@ class Conductor:
 
     def _skip(self, peer: str, why: str) -> None:
         if not self._options.is_optional(peer):
-            raise PeerMissingError(f"{peer} cannot be compared with: {why}")
+            raise TransportMissingError(f"{peer} cannot be compared with: {why}")
         self.skipped.append(Skipped(peer, why))
 
     def _open(self, peer: str) -> None:
@@ -199,19 +199,19 @@ class Conductor:
         measurement.retransmitted += sum(again.values())
 
     def _tell(self, peer: str, message: Message) -> None:
-        for rank, crew in self._crews.items():
-            crew.send(rank, peer, message)
+        for rank, agents in self._agents.items():
+            agents.send(rank, peer, message)
 
     def _expect(self, peer: str, kind: str, seconds: float, *, or_missing: bool = False) -> dict[int, Message]:
         """One answer of every rank. What other transports say at start-up is kept for their turn."""
         deadline = time.monotonic() + seconds
         answers: dict[int, Message] = {}
         kept: list[Event] = []
-        while len(answers) < len(self._crews):
+        while len(answers) < len(self._agents):
             try:
                 event = self._events.get(timeout=max(deadline - time.monotonic(), 0.0))
             except queue.Empty:
-                silent = [rank for rank in sorted(self._crews) if rank not in answers]
+                silent = [rank for rank in sorted(self._agents) if rank not in answers]
                 raise PerfError(
                     f"{peer}: rank {', '.join(map(str, silent))} did not answer within {seconds:.0f} s ({kind}); a "
                     "firewall or a lost network holds it up, or give it longer with --timeout"
@@ -222,7 +222,7 @@ class Conductor:
             if event.peer != peer:
                 kept.append(event)
             elif found == "missing" and or_missing:
-                answers = dict.fromkeys(self._crews, event.message)
+                answers = dict.fromkeys(self._agents, event.message)
             elif found == kind:
                 answers[event.rank] = event.message
         for event in kept:

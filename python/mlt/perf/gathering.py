@@ -15,12 +15,12 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from mlt._shared.link import GoneError, Link, Message, StrangerError
 from mlt.job.address import resolve_master
 from mlt.job.configuration import JobConfig
-from mlt.perf.link import MOST_HELLO_BYTES, Link, Message
-from mlt.perf.place import listen, where
-from mlt.perf.problem import PerfError
-from mlt.perf.remote import CALLER_SECONDS, Host, check_hello, read_host, refuse
+from mlt.perf.local_address import listen, where
+from mlt.perf.problem import PROGRAM, PerfError
+from mlt.perf.remote import CALLER_SECONDS, MAX_HELLO_BYTES, Host, check_hello, read_host, refuse
 
 # That have not said who they are.
 MAX_CALLERS = 64
@@ -85,7 +85,7 @@ class Gathering:
             silent = [one for one in self._callers.values() if one.host is None]
             for caller in silent:
                 if caller.expires <= now:
-                    self._refuse(caller, f"{caller.name} did not say within {CALLER_SECONDS:g} s who it is")
+                    self._refuse(caller, f"{caller.name} did not send its rank within {CALLER_SECONDS:g} s")
             until = min([deadline, *(one.expires for one in silent)])
             ready = [key for key, _ in self._selector.select(max(until - now, 0.0))]
             # Who has spoken first: a new caller may take the place of one that is silent.
@@ -98,7 +98,7 @@ class Gathering:
 
     def _who_is_missing(self) -> str:
         missing = ", ".join(str(rank) for rank in range(self._ranks) if rank not in self.hosts)
-        refused = f"; turned away: {'; '.join(self._refused)}" if self._refused else ""
+        refused = f"; rejected: {'; '.join(self._refused)}" if self._refused else ""
         return (
             f"rank 0: rank {missing} of {self._ranks} did not come; start mlt perf once per rank, with RANK, "
             f"WORLD_SIZE, MASTER_ADDR and MASTER_PORT{refused}"
@@ -107,7 +107,7 @@ class Gathering:
     def _accept(self, listener: socket.socket) -> None:
         try:
             connection, _ = listener.accept()
-            link = Link(connection)
+            link = Link(connection, PROGRAM)
             link.watch_network()
             caller = _Caller(link, f"the caller from {link.peer_host}", time.monotonic() + CALLER_SECONDS)
         except OSError:  # gone already
@@ -122,27 +122,27 @@ class Gathering:
 
     def _hear(self, caller: _Caller) -> None:
         try:
-            message, is_open = caller.link.receive_ready(limit=MOST_HELLO_BYTES)
+            message = caller.link.receive_ready(limit=MAX_HELLO_BYTES)
             if message is not None:
                 self._admit(caller, message)
-            elif not is_open:
-                self._forget(caller)
-                caller.link.close()
-        except PerfError as error:
+        except GoneError:
+            self._forget(caller)
+            caller.link.close()
+        except (PerfError, StrangerError) as error:
             self._refuse(caller, f"{caller.name}: {error}")
 
     def _admit(self, caller: _Caller, message: Message) -> None:
         check_hello(message, caller.name)
         host = read_host(message, caller.name)
         if caller.host is not None:
-            raise PerfError("it said twice who it is")
+            raise PerfError("it sent its rank twice")
         if not 0 < host.rank < self._ranks or host.rank in self.hosts:
             raise PerfError(f"rank {host.rank} is not expected: there are {self._ranks}, and each comes once")
         caller.host = host
 
     def _refuse(self, caller: _Caller, why: str) -> None:
         self._refused.append(why)
-        self._say(f"mlt perf: turned away: {why}")
+        self._say(f"mlt perf: rejected: {why}")
         self._forget(caller)
         refuse(caller.link, why)
 
@@ -166,7 +166,7 @@ def listeners(config: JobConfig, own: str, port: int) -> list[socket.socket]:
         raise
     if not found:
         raise PerfError(
-            f"rank 0: {where(config.master_addr, port)} is no address of this machine; MASTER_ADDR names rank 0's"
+            f"rank 0: {where(config.master_addr, port)} is not an address of this host; MASTER_ADDR names rank 0's"
         )
     return found
 

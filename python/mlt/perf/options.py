@@ -5,13 +5,11 @@ Sizes are bytes, rates bits per second, times seconds.
 
 from __future__ import annotations
 
-import inspect
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from mlt._shared.units import RATES, SIZES, scaled
 from mlt.errors import ConfigError
 from mlt.options.faults import Faults
 from mlt.options.io_threads import ADVICE
@@ -26,41 +24,10 @@ TAGS = ("magnitude", "none")
 DATAPATHS = ("auto", "udp", "vma", "xdp")
 
 DEFAULT_SIZES = (64 << 10, 1 << 20, 25 << 20)
-LEAST_BYTES, MOST_BYTES = 8, 4 << 30
-MOST_RANKS, MOST_PATHS = 64, 16
-MOST_ROUNDS = 1_000_000
-LEAST_RATE = 1_000_000
-
-
-def parse_size(text: str) -> int:
-    """``64KiB``, ``1MB``: bytes. Raises BadOptionError."""
-    size = _parse(text, SIZES, "size", "1MiB")
-    if not LEAST_BYTES <= size <= MOST_BYTES or size % 4:
-        raise BadOptionError(f"size {text!r} is {size} bytes; give a multiple of 4 from {LEAST_BYTES} B to 4 GiB")
-    return size
-
-
-def parse_rate(text: str) -> int:
-    """``1gbit``: bits per second. Raises BadOptionError."""
-    rate = _parse(text, RATES, "rate", "1gbit")
-    if rate < LEAST_RATE:
-        raise BadOptionError(f"rate {text!r}: 1mbit at least")
-    return rate
-
-
-def _parse(text: str, units: Mapping[str, int], what: str, example: str) -> int:
-    try:
-        return scaled(text, units, what, example)
-    except ValueError as error:
-        raise BadOptionError(str(error)) from error
-
-
-def format_size(size: int) -> str:
-    """``25 MiB``: in the largest unit that comes out whole, binary before decimal; else bytes."""
-    for unit, scale in (("MiB", 2**20), ("MB", 10**6), ("KiB", 2**10), ("KB", 10**3)):
-        if size >= scale and size % scale == 0:
-            return f"{size // scale} {unit}"
-    return f"{size} B"
+MIN_BYTES, MAX_BYTES = 8, 4 << 30
+MAX_RANKS, MAX_PATHS = 64, 16
+MAX_ROUNDS = 1_000_000
+MIN_RATE = 1_000_000
 
 
 def default_rounds(size: int) -> int:
@@ -115,12 +82,12 @@ class Options:
 
     def _check_numbers(self) -> None:
         least = 2
-        if not least <= self.ranks <= MOST_RANKS:
-            raise BadOptionError(f"{self.ranks} ranks: {least} to {MOST_RANKS}")
+        if not least <= self.ranks <= MAX_RANKS:
+            raise BadOptionError(f"{self.ranks} ranks: {least} to {MAX_RANKS}")
         if self.pattern == "p2p" and self.ranks != least:
             raise BadOptionError(f"pattern p2p has 2 ranks, not {self.ranks}; incast has one receiver and many senders")
-        if self.rounds is not None and not 1 <= self.rounds <= MOST_ROUNDS:
-            raise BadOptionError(f"{self.rounds} rounds: 1 to {MOST_ROUNDS:,}")
+        if self.rounds is not None and not 1 <= self.rounds <= MAX_ROUNDS:
+            raise BadOptionError(f"{self.rounds} rounds: 1 to {MAX_ROUNDS:,}")
         if not 1 <= self.turns <= 1_000:
             raise BadOptionError(f"{self.turns} turns: 1 to 1,000")
         for bound in self.loss_bounds:
@@ -131,23 +98,21 @@ class Options:
         if not (math.isfinite(self.timeout) and self.timeout > 0):
             raise BadOptionError(f"timeout {self.timeout!r}: seconds, above 0")
         for name, rate in (("rate", self.rate), ("line rate", self.line_rate)):
-            if rate is not None and rate < LEAST_RATE:
+            if rate is not None and rate < MIN_RATE:
                 raise BadOptionError(f"{name} {rate} bit/s: 1mbit at least")
         if self.segment_bytes is not None and (self.segment_bytes < 8 or self.segment_bytes % 8):
             raise BadOptionError(f"segment of {self.segment_bytes} bytes: a multiple of 8")
-        if not 1 <= self.paths <= MOST_PATHS:
-            raise BadOptionError(f"{self.paths} paths: 1 to {MOST_PATHS}")
+        if not 1 <= self.paths <= MAX_PATHS:
+            raise BadOptionError(f"{self.paths} paths: 1 to {MAX_PATHS}")
         if self.io_threads:
             raise BadOptionError(f"{self.io_threads} I/O threads: {ADVICE}")
-        for name in self.context_arguments:
-            _require_argument(name)
 
     def _check_sizes(self) -> None:
         if not self.sizes:
             raise BadOptionError("no size; give --size, for example --size 1MiB")
         for size in self.sizes:
-            if not LEAST_BYTES <= size <= MOST_BYTES or size % 4:
-                raise BadOptionError(f"size {size} bytes: a multiple of 4 from {LEAST_BYTES} B to 4 GiB")
+            if not MIN_BYTES <= size <= MAX_BYTES or size % 4:
+                raise BadOptionError(f"size {size} bytes: a multiple of 4 from {MIN_BYTES} B to 4 GiB")
             if self.pattern == "alltoall" and size % (4 * self.ranks):
                 raise BadOptionError(
                     f"size {size} bytes cannot be dealt out to {self.ranks} ranks in whole elements of 4 bytes; give a "
@@ -194,13 +159,3 @@ class Options:
 def _choice(name: str, value: str, allowed: Sequence[str]) -> None:
     if value not in allowed:
         raise BadOptionError(f"{name} {value!r}: one of {', '.join(allowed)}")
-
-
-def _require_argument(name: str) -> None:
-    """A build without several paths, or with one datapath only, has no such argument."""
-    from mlt.context import Context
-
-    if name not in inspect.signature(Context).parameters:
-        raise BadOptionError(
-            f"--{name.replace('_', '-')}: this build of mlt has one path to a peer, over kernel UDP; leave it out"
-        )

@@ -19,7 +19,7 @@ from mlt.perf.problem import PerfError
 Floats = npt.NDArray[np.float32]
 
 # Sums grow by the number of ranks with each round in place; after this many they still fit float32 for 64 ranks.
-MOST_SUMS_IN_PLACE = 16
+MAX_SUMS_IN_PLACE = 16
 SMALL_BYTES = 1 << 20
 _PERIOD = 251
 
@@ -86,7 +86,7 @@ class Buffers:
 
     def before_round(self, number: int) -> None:
         """Outside the timed part: an all-reduce works in place and needs its input anew, if only now and then."""
-        if self.case.pattern == "allreduce" and (self.case.bytes <= SMALL_BYTES or number % MOST_SUMS_IN_PLACE == 0):
+        if self.case.pattern == "allreduce" and (self.case.bytes <= SMALL_BYTES or number % MAX_SUMS_IN_PLACE == 0):
             np.copyto(self.work, self.outgoing)
 
     def missing(self) -> float:

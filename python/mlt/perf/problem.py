@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from mlt.errors import ErrorCode, MltError
 
+PROGRAM = "mlt perf"
+
 
 class PerfError(MltError):
     """A measurement that could not be made; the text names the rank, the cause and the way out."""
@@ -17,7 +19,7 @@ class BadOptionError(PerfError, ValueError):
     default_code = ErrorCode.CONFIG
 
 
-class PeerMissingError(PerfError):
+class TransportMissingError(PerfError):
     """Another transport was asked for that is not installed or cannot run here."""
 
     default_code = ErrorCode.CONFIG

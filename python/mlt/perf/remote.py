@@ -17,20 +17,21 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from mlt import __version__
-from mlt.perf.crew import Crew, Event, Events, LocalCrew
-from mlt.perf.link import MOST_HELLO_BYTES, GoneError, Link, Message, SilenceError, StrangerError
+from mlt._shared.link import GoneError, Link, Message, SilenceError, StrangerError
+from mlt.perf.agents import Agents, Event, Events, LocalAgents
+from mlt.perf.local_address import Interface, family_of, fitting_payload
 from mlt.perf.options import Options
-from mlt.perf.peers import Place
-from mlt.perf.place import Interface, family_of, fitting_payload
 from mlt.perf.problem import BadOptionError, PerfError
+from mlt.perf.transports import Place
 
 # Of the lines between machines; raised when one changes its meaning.
 PROTOCOL = 2
+MAX_HELLO_BYTES = 64 << 10
 HELLO_SECONDS = 20.0
 # How long whoever calls may take to say who it is: others wait behind it.
 CALLER_SECONDS = 5.0
 # A rank is 16 bits on the wire; an MTU is the kernel's int.
-MOST_RANKS, MOST_MTU = 1 << 16, (1 << 31) - 1
+MAX_RANKS, MAX_MTU = 1 << 16, (1 << 31) - 1
 # The machine that leads says at least that it is still there.
 ALIVE_SECONDS, SILENCE_SECONDS = 5.0, 30.0
 
@@ -63,9 +64,10 @@ def hello(**content: Any) -> Message:
 
 def read_hello(link: Link, who: str, seconds: float = HELLO_SECONDS) -> Message:
     """The other side's first line, checked. Raises PerfError; StrangerError if it is not mlt perf."""
-    message = link.receive(timeout=seconds, limit=MOST_HELLO_BYTES)
-    if message is None:
-        raise GoneError(f"{who} closed the connection without a word; is it mlt perf that listens there?")
+    try:
+        message = link.receive(timeout=seconds, limit=MAX_HELLO_BYTES)
+    except GoneError as error:
+        raise GoneError(f"{who} said nothing: {error}; is it mlt perf that listens there?") from None
     check_hello(message, who)
     return message
 
@@ -95,12 +97,12 @@ def read_host(message: Message, who: str) -> Host:
         host = Host(**message["host"])
         # What JSON calls a number may be infinite, or a truth value; whoever connects chooses it.
         known = type(host.rank) is int and type(host.mtu) is int and isinstance(host.interface, str)
-        if known and 0 <= host.rank < MOST_RANKS and 0 < host.mtu <= MOST_MTU and isinstance(host.address, str):
+        if known and 0 <= host.rank < MAX_RANKS and 0 < host.mtu <= MAX_MTU and isinstance(host.address, str):
             ipaddress.ip_address(host.address)
             return host
     except (KeyError, TypeError, ValueError):
         pass
-    raise PerfError(f"{who} did not say which rank it is, and where")
+    raise PerfError(f"{who} did not send its rank and address")
 
 
 def check_hosts(hosts: Sequence[Host], options: Options) -> None:
@@ -124,12 +126,12 @@ def check_hosts(hosts: Sequence[Host], options: Options) -> None:
 
 def refuse(link: Link, why: str) -> None:
     """Tell the other side why, and hang up."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(GoneError):
         link.send({"refused": why})
     link.close()
 
 
-class RemoteCrew(Crew):
+class RemoteAgents(Agents):
     """The agents of one other machine's rank, over ``link``."""
 
     def __init__(self, link: Link, host: Host, events: Events) -> None:
@@ -164,15 +166,15 @@ class RemoteCrew(Crew):
 
     def _tell(self, message: Message) -> None:
         # A machine that is gone is reported by the thread that reads.
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(GoneError):
             self._link.send(message)
 
     def _read(self) -> None:
-        text = "it closed the connection, or the network between is gone"
         try:
-            while (raw := self._link.receive()) is not None:
+            while True:
+                raw = self._link.receive()
                 self._events.put(Event(int(raw["rank"]), str(raw["peer"]), dict(raw["message"])))
-        except (PerfError, KeyError, TypeError, ValueError, OverflowError) as error:
+        except (StrangerError, KeyError, TypeError, ValueError, OverflowError) as error:
             text = str(error)
         if not self._closing:
             lost = f"{self._host} was lost: {text}"
@@ -180,12 +182,12 @@ class RemoteCrew(Crew):
 
 
 def follow(link: Link, place: Place, options: Options) -> None:
-    """The other machine's side of ``RemoteCrew``: run its agents until it says that it is over.
+    """The other machine's side of ``RemoteAgents``: run its agents until it says that it is over.
 
     Raises PerfError with what went wrong there, or if the connection breaks.
     """
     events: Events = queue.SimpleQueue()
-    crew = LocalCrew({place.rank: place}, options, events)
+    agents = LocalAgents({place.rank: place}, options, events)
     pump = threading.Thread(target=_pump, args=(events, link), name="mlt-perf-pump", daemon=True)
     pump.start()
     try:
@@ -195,9 +197,9 @@ def follow(link: Link, place: Place, options: Options) -> None:
                 if message.get("error"):
                     raise PerfError(str(message["error"]))
                 return
-            _obey(crew, message)
+            _obey(agents, message)
     finally:
-        crew.close()
+        agents.close()
         link.close()
         events.put(_OVER)
         pump.join()
@@ -206,23 +208,22 @@ def follow(link: Link, place: Place, options: Options) -> None:
 def _next(link: Link, rank: int) -> Message:
     """What the machine that leads the run says next."""
     try:
-        message = link.receive(timeout=SILENCE_SECONDS)
+        return link.receive(timeout=SILENCE_SECONDS)
+    except GoneError:
+        raise PerfError(f"rank {rank}: lost the connection to the leading host; this host's ranks were ended") from None
     except SilenceError:
         raise PerfError(
             f"rank {rank}: the machine that leads the run has said nothing for {SILENCE_SECONDS:g} s; what ran here "
             "was ended"
         ) from None
-    if message is None:
-        raise PerfError(f"rank {rank}: the machine that leads the run is gone; what ran here was ended")
-    return message
 
 
-def _obey(crew: LocalCrew, message: Message) -> None:
+def _obey(agents: LocalAgents, message: Message) -> None:
     try:
         if message["do"] == "start":
-            crew.start(str(message["peer"]))
+            agents.start(str(message["peer"]))
         elif message["do"] == "tell":
-            crew.send(int(message["rank"]), str(message["peer"]), dict(message["message"]))
+            agents.send(int(message["rank"]), str(message["peer"]), dict(message["message"]))
         elif message["do"] != "alive":
             raise ValueError(message["do"])
     except (KeyError, TypeError, ValueError, OverflowError) as error:
@@ -233,7 +234,7 @@ _OVER = Event(-1, "", {})
 
 
 def _pump(events: Events, link: Link) -> None:
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(GoneError):
         while (event := events.get()) is not _OVER:
             link.send({"rank": event.rank, "peer": event.peer, "message": event.message})
 

@@ -15,12 +15,12 @@ from rich import box
 from rich.table import Table
 
 from mlt import __version__
+from mlt._shared.units import format_size
 from mlt.perf.conductor import Measurement
-from mlt.perf.options import format_size
-from mlt.perf.peers.tcp import congestion_control
 from mlt.perf.problem import PerfError
 from mlt.perf.session import Result
 from mlt.perf.statistics import QUANTILES, Summary, cumulative, name_of, needed, significant, summarise
+from mlt.perf.transports.tcp import congestion_control
 
 # Raised when a field changes its meaning or goes.
 SCHEMA = 1

@@ -15,23 +15,23 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from mlt._shared.link import GoneError, Link, Message, StrangerError
 from mlt.errors import MltError
 from mlt.job.address import local_host
 from mlt.job.configuration import JobConfig
 from mlt.job.door import Caller, Door
+from mlt.perf.agents import Agents, Events, LocalAgents
 from mlt.perf.conductor import Conductor, Measurement, Observe, Skipped
-from mlt.perf.crew import Crew, Events, LocalCrew
 from mlt.perf.gathering import Gathering, listeners
-from mlt.perf.link import GoneError, Link, Message, StrangerError
+from mlt.perf.local_address import find_interface, listen, where
 from mlt.perf.options import Options
-from mlt.perf.place import find_interface, listen, where
-from mlt.perf.problem import BadOptionError, PerfError
+from mlt.perf.problem import PROGRAM, BadOptionError, PerfError
 from mlt.perf.remote import (
     CALLER_SECONDS,
     HELLO_SECONDS,
     PROTOCOL,
     Host,
-    RemoteCrew,
+    RemoteAgents,
     as_dict,
     check_hosts,
     follow,
@@ -69,8 +69,8 @@ def run_local(options: Options, interface: str | None, observe: Observe) -> Resu
     hosts = [host_of(rank, found) for rank in range(options.ranks)]
     job = _job_name()
     events: Events = queue.SimpleQueue()
-    crew = LocalCrew({host.rank: place_of(host, options.ranks, job) for host in hosts}, options, events)
-    return _lead("local", options, hosts, [crew], events, observe)
+    agents = LocalAgents({host.rank: place_of(host, options.ranks, job) for host in hosts}, options, events)
+    return _lead("local", options, hosts, [agents], events, observe)
 
 
 def run_client(options: Options, server: str, port: int, interface: str | None, observe: Observe) -> Result:
@@ -88,8 +88,8 @@ def run_client(options: Options, server: str, port: int, interface: str | None, 
         refuse(link, str(error))
         raise
     events: Events = queue.SimpleQueue()
-    crews = [LocalCrew({1: place_of(own, 2, job)}, options, events), RemoteCrew(link, other, events)]
-    return _lead("server and client", options, hosts, crews, events, observe)
+    all_agents = [LocalAgents({1: place_of(own, 2, job)}, options, events), RemoteAgents(link, other, events)]
+    return _lead("server and client", options, hosts, all_agents, events, observe)
 
 
 def serve(port: int, interface: str | None, *, once: bool, say: Say) -> None:
@@ -105,11 +105,11 @@ def serve(port: int, interface: str | None, *, once: bool, say: Say) -> None:
             while not waiting:
                 waiting = door.wait(REPORT_SECONDS)
                 if told != (told := door.turned_away()):
-                    say(f"mlt perf: connections turned away so far: {told}")
+                    say(f"mlt perf: connections rejected so far: {told}")
             caller = waiting.pop(0)
             address = caller.address
             try:
-                link = Link(caller.connection, caller.content.encode() + b"\n" + caller.received)
+                link = Link(caller.connection, PROGRAM, caller.content.encode() + b"\n" + caller.received)
                 link.watch_network()
             except OSError:  # gone already
                 continue
@@ -121,7 +121,7 @@ def serve(port: int, interface: str | None, *, once: bool, say: Say) -> None:
                 say(f"mlt perf: a run with {address} is done")
             except StrangerError as error:
                 refuse(link, str(error))
-                say(f"mlt perf: turned away: {error}")
+                say(f"mlt perf: rejected: {error}")
                 continue
             except (MltError, OSError) as error:
                 refuse(link, str(error))
@@ -158,7 +158,7 @@ def _turn_away(listener: socket.socket, busy: threading.Event) -> None:
     listener.settimeout(RETRY_SECONDS)
     while not busy.is_set():
         with contextlib.suppress(TimeoutError, OSError):
-            refuse(Link(listener.accept()[0]), "it is busy with another client; try again later")
+            refuse(Link(listener.accept()[0], PROGRAM), "it is busy with another client; try again later")
     listener.setblocking(False)
 
 
@@ -199,23 +199,23 @@ def _lead_job(options: Options, config: JobConfig, own: Host, port: int, observe
                 refuse(link, str(error) or "rank 0 was interrupted")
             raise
     events: Events = queue.SimpleQueue()
-    crews: list[Crew] = [LocalCrew({0: place_of(own, options.ranks, job)}, options, events)]
-    crews += [RemoteCrew(links[rank], hosts[rank], events) for rank in sorted(links)]
-    return _lead("job", options, [hosts[rank] for rank in sorted(hosts)], crews, events, observe)
+    all_agents: list[Agents] = [LocalAgents({0: place_of(own, options.ranks, job)}, options, events)]
+    all_agents += [RemoteAgents(links[rank], hosts[rank], events) for rank in sorted(links)]
+    return _lead("job", options, [hosts[rank] for rank in sorted(hosts)], all_agents, events, observe)
 
 
 def _lead(
-    mode: str, options: Options, hosts: list[Host], crews: list[Crew], events: Events, observe: Observe
+    mode: str, options: Options, hosts: list[Host], all_agents: list[Agents], events: Events, observe: Observe
 ) -> Result:
     began = time.monotonic()
-    conductor = Conductor(options, crews, events, observe)
-    with _ended(crews):
+    conductor = Conductor(options, all_agents, events, observe)
+    with _ended(all_agents):
         measurements = conductor.run()
     return Result(options, mode, tuple(hosts), tuple(measurements), tuple(conductor.skipped), time.monotonic() - began)
 
 
 @contextlib.contextmanager
-def _ended(crews: list[Crew]) -> Iterator[None]:
+def _ended(all_agents: list[Agents]) -> Iterator[None]:
     """Afterwards no agent is left, here or there; others learn of a failure and its cause."""
     error: str | None = None
     try:
@@ -224,16 +224,16 @@ def _ended(crews: list[Crew]) -> Iterator[None]:
         error = str(failure) or "the run was interrupted on the machine that leads it"
         raise
     finally:
-        for crew in crews:
-            if isinstance(crew, RemoteCrew):
-                crew.end(error)
-        for crew in crews:
-            crew.close()
+        for agents in all_agents:
+            if isinstance(agents, RemoteAgents):
+                agents.end(error)
+        for agents in all_agents:
+            agents.close()
 
 
 def _call(server: str, port: int) -> Link:
     try:
-        link = Link(socket.create_connection((server, port), timeout=HELLO_SECONDS))
+        link = Link(socket.create_connection((server, port), timeout=HELLO_SECONDS), PROGRAM)
     except OSError as error:
         raise PerfError(
             f"no mlt perf at {where(server, port)} ({error.strerror or error}); start 'mlt perf --serve' there, and "
@@ -266,7 +266,8 @@ def _reach(config: JobConfig, port: int, deadline: float) -> Link:
     while True:
         try:
             link = Link(
-                socket.create_connection((config.master_addr, port), timeout=max(deadline - time.monotonic(), 0.1))
+                socket.create_connection((config.master_addr, port), timeout=max(deadline - time.monotonic(), 0.1)),
+                PROGRAM,
             )
             link.watch_network()
             return link

@@ -28,7 +28,7 @@ MAX_PATHS = 16  # that a transfer can be spread over
 _PATHS = 4
 _IDEAL_DELAY_NS = 1_000
 _LIMIT_NS = 600 * 1_000_000_000
-_MOST_RATE = 1e12
+_MAX_RATE = 1e12
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class Scenario:
         for number, place in enumerate(aggregators, start=first):
             switch = shift[self._number[place.switch]]
             speeds = [rate for a, b, rate, _ in cables if switch in (a, b) and not first <= min(a, b) < count]
-            cables.append((number, switch, min(sum(speeds), _MOST_RATE), 0))
+            cables.append((number, switch, min(sum(speeds), _MAX_RATE), 0))
             line_rates.append(max(speeds))
         hosts = (*self.hosts, *(place.name for place in aggregators))
         line_rates = [planned.get(name, rate) for name, rate in zip(hosts, line_rates, strict=True)]

@@ -59,7 +59,7 @@ def transfers_of(cluster: Cluster, job: Job, plan: JobPlan, *, size: float) -> l
         return aggregation_tree(plan.aggregation, size=size)
     if strategy in ("parameter-server", "circuits") and job.servers:
         return push_pull(job.workers, server_shares(cluster, job), size=size)
-    raise NotSimulated(f"the plan does not say how gradients are aggregated (strategy {strategy})")
+    raise NotSimulated(f"the plan has no method of aggregation (strategy {strategy})")
 
 
 def server_shares(cluster: Cluster, job: Job) -> dict[str, float]:

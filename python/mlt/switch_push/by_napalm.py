@@ -178,5 +178,5 @@ def _advice(system: str, error: BaseException | None) -> str:
     if "certificate" in said:
         return "; its certificate is not of an authority that this machine knows"
     if "connectionrefused" in said:
-        return f"; nobody listens there: {_ENABLE[system]}, or another port (HOST:PORT)"
+        return f"; no program listens there: {_ENABLE[system]}, or another port (HOST:PORT)"
     return ""

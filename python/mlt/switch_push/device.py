@@ -11,7 +11,7 @@ from mlt.switch_configs.counters import QueueCounters
 from mlt.switch_configs.generator import Generated
 from mlt.switch_configs.plan import Plan
 
-NO_ADDRESS = "; this machine knows no address of that name: give HOST as an address, or ansible_host in --inventory"
+NO_ADDRESS = "; the name does not resolve on this host: give HOST as an address, or ansible_host in --inventory"
 
 
 class PushError(MltError):

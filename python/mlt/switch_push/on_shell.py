@@ -166,7 +166,7 @@ class LinuxSwitch(ShellDevice):
             roots = [row for row in rows if row.get("root") and str(row.get("handle", "0:")) != "0:"]
             if roots and not ours:
                 raise PushError(
-                    f"{self.title}: port {port} has a root qdisc of its own ({roots[0]['kind']} {roots[0]['handle']}), "
+                    f"{self.title}: port {port} already has a root qdisc ({roots[0]['kind']} {roots[0]['handle']}), "
                     f"which could not be restored; remove it first: tc qdisc del dev {port} root"
                 )
 

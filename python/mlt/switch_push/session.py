@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import select
 import subprocess
 import sys
@@ -14,15 +13,6 @@ from mlt.switch_push.device import Device, PushError
 
 # The device's own timer ends later than ours: ours takes back in good order, the device's is for when we are gone.
 GRACE_SECONDS = 15.0
-_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
-
-
-def seconds(text: str) -> float:
-    """``"5m"`` -> 300; raises ValueError."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip())
-    if match is None or float(match[1]) <= 0:
-        raise ValueError(f"{text!r} is no time: write 90, 90s, 5m or 1h")
-    return float(match[1]) * _UNITS[match[2]]
 
 
 def push(
@@ -51,7 +41,7 @@ def push(
         return True
     say(f"{device.title}: applied; taken back in {confirm:g} s unless it is confirmed")
     if not device.reverts_itself:
-        say(f"{device.title}: has no timer of its own: if this command is killed, the configuration stays")
+        say(f"{device.title}: has no undo timer: if this command is killed, the configuration stays")
     try:
         kept = keep(confirm)
         if kept:

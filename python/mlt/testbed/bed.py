@@ -292,7 +292,7 @@ class Testbed:
         """Undo the latest ``set_policy``; raises TestbedError if there is none."""
         made = self._up()
         if not made.policies:
-            raise TestbedError(f"testbed {self.name!r} has the policy that it was made with; there is nothing to undo")
+            raise TestbedError(f"testbed {self.name!r} still has its initial policy; nothing to undo")
         self._change_policy(made.policies[-1], made.policies[:-1])
 
     def _change_policy(self, policy: str | None, before: list[str | None]) -> None:
@@ -410,7 +410,7 @@ class Testbed:
         settings = self.topology.settings(host)
         assert settings.rate is not None
         by_netem = 0.0 if "link_of_ifindex" in self._tables else (settings.loss_up or 0.0)
-        return impairments.host_queue(HOST_INTERFACE, settings.rate, delay_ns=self.topology.delay, netem_loss=by_netem)
+        return impairments.host_queue(HOST_INTERFACE, settings.rate, delay=self.topology.delay, netem_loss=by_netem)
 
     def _write(self, tables: dict[str, dict[bytes, bytes]]) -> None:
         for name, entries in tables.items():

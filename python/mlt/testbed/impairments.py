@@ -62,14 +62,17 @@ def expected_losses(loss: float, seed: int, packets: int) -> int:
     return sum(is_lost(loss, seed, number) for number in range(packets))
 
 
-def host_queue(interface: str, rate: int, *, delay_ns: int = 0, netem_loss: float = 0.0) -> list[str]:
-    """tc lines of a host's own interface: it sends at the link's rate, like a card; netem only where asked for."""
+def host_queue(interface: str, rate: int, *, delay: float = 0.0, netem_loss: float = 0.0) -> list[str]:
+    """tc lines of a host's own interface: it sends at the link's rate, like a card; netem only where asked for.
+
+    ``delay`` in seconds.
+    """
     burst = max(16_384, rate // 8000)
     lines, parent = [], "root"
-    if delay_ns or netem_loss:
+    if delay or netem_loss:
         loss = f" loss {netem_loss * 100:.6f}%" if netem_loss else ""
-        delay = f" delay {delay_ns // 1000}us" if delay_ns else ""
-        lines.append(f"qdisc replace dev {interface} root handle 2: netem limit 100000{delay}{loss}")
+        extra = f" delay {round(delay * 1e6)}us" if delay else ""
+        lines.append(f"qdisc replace dev {interface} root handle 2: netem limit 100000{extra}{loss}")
         parent = "parent 2:1"
     # Sockets hold back their senders; the limit is there so that nothing is endless.
     lines.append(f"qdisc replace dev {interface} {parent} handle 1: tbf rate {rate}bit burst {burst} limit 16777216")

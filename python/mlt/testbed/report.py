@@ -8,8 +8,8 @@ from typing import Any
 from rich.console import Group
 from rich.table import Table
 
+from mlt._shared.units import format_loss, format_rate, format_size
 from mlt.testbed.bed import Testbed
-from mlt.testbed.units import format_loss, format_rate, format_size
 
 
 def as_json(bed: Testbed) -> dict[str, Any]:

@@ -125,7 +125,7 @@ def read(name: str) -> State:
     if os.geteuid() != 0 and (ROOT_DIRECTORY / f"{name}.json").exists():
         raise TestbedError(f"testbed {name!r} belongs to root: use sudo")
     names = ", ".join(state.name for state in all_states())
-    there = f"there are: {names}" if names else "there is none; 'mlt testbed up' makes one"
+    there = f"there are: {names}" if names else "no testbed exists; 'mlt testbed up' makes one"
     raise TestbedError(f"no testbed named {name!r}; {there}")
 
 

@@ -2,7 +2,7 @@
 
 One switch joins up to ``MAX_HOSTS`` hosts; with spines, hosts are dealt in blocks to leaves, every leaf has one link to
 every spine, and leaves spread flows over spines by a hash of addresses and ports (ECMP). The YAML file has these fields
-by these names; ``json_schema`` is for editors. Units in the models: bit/s, bytes, fractions, nanoseconds.
+by these names; ``json_schema`` is for editors. Units in the models: bit/s, bytes, fractions, seconds.
 """
 
 from __future__ import annotations
@@ -13,26 +13,22 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from mlt._shared.unit_fields import LOSS, RATE, SIZE, TIME, Unit
 from mlt.testbed.errors import BadTopologyError
-from mlt.testbed.units import parse_delay, parse_loss, parse_rate, parse_size
 
 MAX_HOSTS, MAX_LEAVES, MAX_SPINES = 64, 16, 16
 # The switch program's table of ports.
 MAX_PORTS = 256
 
 
-def _text(pattern: str, example: str) -> WithJsonSchema:
-    return WithJsonSchema(
-        {"anyOf": [{"type": "string", "pattern": pattern, "examples": [example]}, {"type": "number"}]}
-    )
-
-
-Rate = Annotated[int, BeforeValidator(parse_rate), _text(r"^[0-9.]+ ?([kmg]?bit)$", "200mbit")]
-Size = Annotated[int, BeforeValidator(parse_size), _text(r"^[0-9.]+ ?([KMG]i?)?B$", "256KiB")]
-Loss = Annotated[float, BeforeValidator(parse_loss), _text(r"^(0|[0-9.]+ ?%)$", "1%")]
-Delay = Annotated[int, BeforeValidator(parse_delay), _text(r"^[0-9.]+ ?(us|ms|s)$", "10ms")]
+# htb and tbf lose their accuracy below the first rate; a software switch cannot pretend to carry more than the second.
+Rate = Annotated[int, Unit(RATE, least=8_000, most=100e9, whole=True)]
+# From one packet.
+Size = Annotated[int, Unit(SIZE, least=2_000, most=2**30, whole=True)]
+Loss = Annotated[float, Unit(LOSS, most=1)]
+Delay = Annotated[float, Unit(TIME, most=10)]
 # IPv6 does not run below 1280.
 Mtu = Annotated[int, Field(ge=1280, le=9000, strict=True)]
 QueueKind = Literal["ebpf", "red", "fifo"]
@@ -67,7 +63,7 @@ class Topology(_Strict):
         default=None, description="of every switch port; default: the policy's shared buffer, or 256KiB without policy"
     )
     loss: Loss = Field(default=0.0, description="of every host's link towards its switch: what a path loses once")
-    delay: Delay = Field(default=0, description="added where a packet leaves a host (needs sch_netem)")
+    delay: Delay = Field(default=0.0, description="added where a packet leaves a host (needs sch_netem)")
     uplink: LinkSettings = Field(default=LinkSettings(), description="links between leaves and spines")
     links: dict[str, LinkSettings] = Field(default_factory=dict, description="single links by name")
     mtu: Mtu = Field(default=1500, description="of every link, in bytes")
@@ -87,7 +83,7 @@ class Topology(_Strict):
         known = self.link_names()
         for name in self.links:
             if name not in known:
-                raise ValueError(f"links.{name}: no such link; there are {', '.join(known)}")
+                raise ValueError(f"links.{name}: unknown link; known are {', '.join(known)}")
         if self.queue == "fifo" and self.policy is not None:
             raise ValueError("queue: fifo has no classes; leave the policy out, or choose ebpf or red")
         return self
@@ -184,7 +180,7 @@ def _explain(problem: Any) -> str:
     where = ".".join(str(part) for part in problem["loc"])
     message = str(problem["msg"]).removeprefix("Value error, ")
     if problem["type"] == "extra_forbidden":
-        message = "no such field"
+        message = "unknown field"
     elif problem["type"] == "missing":
         message = "is required"
     elif not problem["type"].startswith("value_error"):

@@ -65,7 +65,7 @@ SERVE = ("serve", "--world-size", "1", "--rendezvous-port", "25999", "--connect-
         ({}, ("--interface", "eth0,,lo"), "an entry is empty"),
         ({"MLT_HOST": "203.0.113.9"}, (), "host (MLT_HOST) is '203.0.113.9', which no interface of this machine has"),
         ({}, ("--host", "fe80::1"), "fe80::1 is link-local"),
-        ({}, ("--host", "0.0.0.0"), "no address that peers could connect to"),
+        ({}, ("--host", "0.0.0.0"), "peers cannot connect to"),
         ({}, ("--host", "127.0.0.1", "--interface", "lo"), "give one of them"),
         ({"MLT_INTERFACE": "wlan9"}, ("--host", "127.0.0.1"), "no rendezvous with rank 0"),  # the address goes first
     ],
@@ -122,7 +122,7 @@ def rank_0(hello: bytes) -> Iterator[int]:
 @pytest.mark.parametrize("newer", [-1, 1, 1_000])
 def test_serve__a_peer_of_another_version(newer: int) -> None:
     version = pytest.importorskip("mlt._core").PROTOCOL_VERSION + newer
-    # src/io/control_frame.h: length, type, three zero bytes; "MLT1", version, two zero bytes.
+    # src/io/control/control_frame.h: length, type, three zero bytes; "MLT1", version, two zero bytes.
     prefix = struct.pack("<IB3xIHH", 72, 1, 0x31544C4D, version, 0)
     with rank_0(prefix + bytes(64)) as port:
         words = ("--world-size", "1", "--rendezvous-port", str(port), "--connect-timeout", "20")
@@ -175,7 +175,7 @@ def test_no_privilege__is_named_with_what_to_do(nobody: tuple[str, ...], words: 
     ("words", "cause"),
     [
         (("demo", "--workers", "0"), "--workers is 0"),
-        (("demo", "--loss", "2"), "--loss is 2.0"),
+        (("demo", "--loss", "2"), "'--loss': '2': expected a loss such as 1% or 0.01"),
         (("demo", "--steps", "2", "--output", "/proc/no"), "--output /proc/no cannot be made"),
         (("plan", "auto", "/no/file", "vgg19"), "/no/file: cannot be read"),
         (("plan", "auto", CLUSTER, "nomodel"), "no job is named 'nomodel'"),

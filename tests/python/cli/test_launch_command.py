@@ -101,4 +101,4 @@ def test_launch__shows_the_secret_on_no_command_line() -> None:
 def test_launch__a_program_that_is_not_there() -> None:
     done = launch("no-such-program-of-anybody")
     assert done.returncode == 127
-    assert "there is no program 'no-such-program-of-anybody'" in done.stderr
+    assert "program not found: 'no-such-program-of-anybody'" in done.stderr

@@ -101,8 +101,8 @@ def test_select__gives_an_address_of_rank_0s_ip_version() -> None:
         ("eth0,,eth1", "an entry is empty"),
         (",", "an entry is empty"),
         ("^", "an entry is empty"),
-        ("10.1.0.0/33", "'10.1.0.0/33' is no network"),
-        ("eth0/24", "'eth0/24' is no network"),
+        ("10.1.0.0/33", "'10.1.0.0/33' is not a network"),
+        ("eth0/24", "'eth0/24' is not a network"),
         ("fe80::/10", "is link-local"),
     ],
 )

@@ -95,17 +95,13 @@ def test_context__without_a_secret_is_for_loopback_and_the_error_says_both_ways_
         mlt.Context(1, 2, **arguments)
     text = str(refused.value)
     assert text.startswith("rank 1 would")
-    assert ", which is no loopback address, without a job secret" in text
+    assert ", which is not a loopback address, without a job secret" in text
     assert "MLT_JOB_SECRET" in text
     assert "MLT_INSECURE=1" in text
 
 
 def engine(**options: Any) -> _core.Engine:
-    fixed = dict.fromkeys(("udp_port", "control_port", "segment_bytes", "receive_buffer_bytes", "spin_us"), 0)
-    return _core.Engine(
-        rank=1, ranks=2, job=1, line_rate_bits_per_second=0, operation_timeout_ns=10**9, peer_timeout_ns=10**9,
-        data_dscp=[], control_dscp=31, faults=mlt.Faults().to_native(), **{"host": "127.0.0.1", **fixed, **options},
-    )  # fmt: skip
+    return _core.Engine(_core.Options(rank=1, ranks=2, job=1, **options))
 
 
 def test_engine__holds_to_it_too() -> None:
@@ -135,7 +131,9 @@ def test_require__says_it_once_and_loudly_where_it_is_allowed() -> None:
         env={**os.environ, "MLT_INSECURE": "1"}, capture_output=True, text=True, check=True,
     )  # fmt: skip
     (line,) = done.stderr.splitlines()
-    assert line.startswith("mlt: WARNING: MLT_INSECURE=1: this job has no secret; anybody who reaches 203.0.113.9 can")
+    assert line.startswith(
+        "mlt: WARNING: MLT_INSECURE=1: this job has no secret; any host that reaches 203.0.113.9 can"
+    )
 
 
 @pytest.mark.parametrize("text", ["yes", "true", "2"])

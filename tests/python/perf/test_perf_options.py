@@ -2,43 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 import pytest
 from perf_runs import perf
 
-import mlt
-from mlt.perf.options import PEERS, Options, format_size, parse_rate, parse_size
+from mlt.perf.options import PEERS, Options
 from mlt.perf.problem import BadOptionError
-
-
-@pytest.mark.parametrize(
-    ("text", "size"), [("64KiB", 65_536), ("1MB", 1_000_000), ("25 MiB", 26_214_400), ("8B", 8), ("0.5MiB", 524_288)]
-)
-def test_parse_size__reads_units(text: str, size: int) -> None:
-    assert parse_size(text) == size
-
-
-@pytest.mark.parametrize("text", ["64", "64kg", "-1MB", "", "4B", "5GiB", "1001B", "1e6B"])
-def test_parse_size__refuses(text: str) -> None:
-    with pytest.raises(BadOptionError, match="size"):
-        parse_size(text)
-
-
-@pytest.mark.parametrize(
-    ("size", "text"),
-    [(65_536, "64 KiB"), (10**6, "1 MB"), (25 << 20, "25 MiB"), (64 * 10**6, "64 MB"), (1004, "1004 B")],
-)
-def test_format_size__takes_the_unit_that_comes_out_whole(size: int, text: str) -> None:
-    assert format_size(size) == text
-
-
-def test_parse_rate__reads_units_and_refuses() -> None:
-    assert parse_rate("1gbit") == 10**9
-    for text in ("1", "1gbps", "10kbit", "fast"):
-        with pytest.raises(BadOptionError, match="rate"):
-            parse_rate(text)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +34,7 @@ def test_parse_rate__reads_units_and_refuses() -> None:
         ({"datapath": "dpdk"}, "datapath 'dpdk'"),
         ({"rate": 5}, "rate 5 bit/s"),
         ({"timeout": 0.0}, "timeout 0.0"),
-        ({"faults": "drop=2"}, "Faults.drop is 2"),
+        ({"faults": "drop=2"}, "drop=2"),
     ],
 )
 def test_options__refuses(given: dict[str, Any], text: str) -> None:
@@ -73,16 +43,9 @@ def test_options__refuses(given: dict[str, Any], text: str) -> None:
     assert text in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("given", "argument"),
-    [({"paths": 2}, "paths"), ({"datapath": "udp"}, "datapath")],
-)
-def test_options__what_this_build_lacks_is_refused(given: dict[str, Any], argument: str) -> None:
-    if argument in inspect.signature(mlt.Context).parameters:
-        assert Options(**given).context_arguments == given
-        return
-    with pytest.raises(BadOptionError, match=f"--{argument.replace('_', '-')}: this build"):
-        Options(**given)
+@pytest.mark.parametrize("given", [{"paths": 2}, {"datapath": "udp"}, {}])
+def test_options__ways_of_packets_reach_the_context(given: dict[str, Any]) -> None:
+    assert Options(**given).context_arguments == given
 
 
 def test_options__all_is_optional_a_name_is_not() -> None:
@@ -103,12 +66,12 @@ def test_options__come_back_from_json_checked() -> None:
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (["--local", "--size", "1"], "size '1'"),
+        (["--local", "--size", "1"], "size 1 bytes"),
         (["--local", "--serve"], "--local and --serve: choose one"),
         (["--local", "--once"], "--once goes with --serve"),
         (["127.0.0.1", "--ranks", "3"], "--ranks goes with --local"),
         (["--local", "--interface", "nope0"], "leaves no interface"),
-        (["--local", "--loss-bound", "most"], "loss bound 'most'"),
+        (["--local", "--loss-bound", "most"], "--loss-bound 'most': expected a loss such as 1%"),
         (["--local", "--pattern", "incast", "--compare", "raw-udp"], "raw-udp does not know the pattern incast"),
         ([], "say where: --local, --serve, HOST"),
     ],

@@ -10,8 +10,8 @@ from perf_runs import free_port
 from mlt import _core
 from mlt.perf.options import Options
 from mlt.perf.patterns import Buffers, Case
-from mlt.perf.peers import Address, Place
-from mlt.perf.peers.raw_udp import PEER as RAW_UDP
+from mlt.perf.transports import Address, Place
+from mlt.perf.transports.raw_udp import TRANSPORT as RAW_UDP
 
 
 def place(rank: int, mtu: int = 65_536) -> Place:

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 
 from independent_endpoint import IndependentEndpoint, job_id
 
-import mlt
 from mlt import _core
 
 JOB = job_id("two implementations")
@@ -23,24 +22,10 @@ def connected(
 ) -> Iterator[tuple[IndependentEndpoint, _core.Engine]]:
     """The independent endpoint as rank 0, the engine as rank 1, with its own code points or these."""
     peer = IndependentEndpoint(job=JOB, secret=SECRET)
-    engine = _core.Engine(
-        rank=1,
-        ranks=2,
-        job=JOB,
-        host="127.0.0.1",
-        udp_port=0,
-        control_port=0,
-        segment_bytes=0,
-        line_rate_bits_per_second=1e9,
-        receive_buffer_bytes=0,
-        operation_timeout_ns=20 * SECONDS,
-        peer_timeout_ns=30 * SECONDS,
-        spin_us=0,
-        data_dscp=list(data_dscp),
-        control_dscp=control_dscp,
-        faults=mlt.Faults().to_native(),
-        secret=SECRET,
-    )
+    options = _core.Options(rank=1, ranks=2, job=JOB, line_rate_bits_per_second=1e9, spin_us=0, secret=SECRET)
+    options.operation_timeout_ns, options.peer_timeout_ns = 20 * SECONDS, 30 * SECONDS
+    options.data_dscp, options.control_dscp = list(data_dscp), control_dscp
+    engine = _core.Engine(options)
     accepting = threading.Thread(target=peer.accept)
     accepting.start()
     try:

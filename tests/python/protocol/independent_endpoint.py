@@ -1,4 +1,4 @@
-"""A second implementation of the protocol, written from PROTOCOL.md alone: small, slow, and without a line of mlt.
+"""A second implementation of the protocol, written from PROTOCOL.md and RECOVERY.md alone: small, slow, no line of mlt.
 
 It is rank 0 of a job of two, in one thread, over real sockets. Absent on purpose: pacing, windows, several paths and
 push-pull. Numbers in comments are clauses.
@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-VERSION = 4
+VERSION = 5
 MASK = 2**64 - 1
 OPEN, REFUSE, CONFIRM, HEARTBEAT, GOODBYE, HELLO, BACKSTOP = 1, 2, 3, 4, 5, 6, 16
 CONNECTING, LISTENING = 1, 2

@@ -1,4 +1,4 @@
-"""PROTOCOL.md and the comments that cite it, as data: clauses, exceptions, citations, tables.
+"""PROTOCOL.md, RECOVERY.md and the comments that cite them, as data: clauses, citations, tables.
 
 Pure text: nothing here imports mlt, so that a broken build does not hide a broken document.
 """
@@ -11,14 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
-DOCUMENT = ROOT / "PROTOCOL.md"
+PROTOCOL = (ROOT / "PROTOCOL.md").read_text()
+RECOVERY = (ROOT / "RECOVERY.md").read_text()
+DOCUMENT = PROTOCOL + "\n" + RECOVERY
 
-_HEADING = re.compile(r"^(#{2,3}) (?P<number>\d+(?:\.\d+)?|[A-Z]) (?P<title>.+)$")
-_CLAUSE = re.compile(r"^\*\*(?P<number>\d+\.\d+\.\d+)\*\* (?P<text>.+)$")
-_CITATION = re.compile(r"^\s*// PROTOCOL (?P<number>\d+\.\d+\.\d+): (?P<quote>\S.*)$")
+_HEADING = re.compile(r"^(#{2,3}) (?P<number>R?\d+(?:\.\d+)?|[A-Z]) (?P<title>.+)$")
+_CLAUSE = re.compile(r"^\*\*(?P<number>R?\d+\.\d+\.\d+)\*\* (?P<text>.+)$")
+# A number that starts with R is of RECOVERY.md, every other of PROTOCOL.md.
+_CITATION = re.compile(r"^\s*// (?:PROTOCOL (?=\d)|RECOVERY (?=R))(?P<number>R?\d+\.\d+\.\d+): (?P<quote>\S.*)$")
 _CONTINUATION = re.compile(r"^\s*//     (?P<quote>\S.*)$")
 # Whatever looks like a citation must be one: a form of its own would escape the checks.
-_NEARLY = re.compile(r"protocol(\.md)?[\s:,]*(clause|section)?[\s:,]*\d+\.\d", re.IGNORECASE)
+_NEARLY = re.compile(r"(protocol|recovery)(\.md)?[\s:,]*(clause|section)?[\s:,]*R?\d+\.\d", re.IGNORECASE)
 _SHORTEST_QUOTE = 12
 
 
@@ -79,13 +82,6 @@ def clauses(document: str) -> list[Clause]:
     return found
 
 
-def exceptions(document: str) -> dict[str, str]:
-    """Clause -> why no line of code cites it, from the table of the section called Exceptions."""
-    section = re.search(r"^## \d+ Exceptions$(.*?)(?=^## |\Z)", document, re.MULTILINE | re.DOTALL)
-    rows = re.findall(r"^\| (\d+\.\d+\.\d+) \|(.*)\|$", section[1], re.MULTILINE) if section else []
-    return {number: reason.strip() for number, reason in rows}
-
-
 def citations(name: str, source: str) -> Iterator[Citation]:
     """Citations in the text of one source file. Raises ValueError on a comment that is nearly one."""
     lines = source.splitlines()
@@ -131,7 +127,6 @@ def problems(document: str, sources: Iterable[tuple[str, str]]) -> list[str]:
         known = {clause.number: clause for clause in clauses(document)}
     except ValueError as error:
         return [str(error)]
-    excused = exceptions(document)
     wrong: list[str] = []
     cited: set[str] = set()
     for name, text in sources:
@@ -151,17 +146,10 @@ def problems(document: str, sources: Iterable[tuple[str, str]]) -> list[str]:
                 )
             if not citation.obeyed_by:
                 wrong.append(f"{citation.where}: no line of code stands below the citation of {citation.number}")
-    for number, reason in excused.items():
-        if number not in known:
-            wrong.append(f"the exceptions name clause {number}, which does not exist")
-        elif not reason:
-            wrong.append(f"the exception of clause {number} has no reason")
-        if number in cited:
-            wrong.append(f"clause {number} is cited: it needs no exception")
     wrong += [
         f"no line of code cites clause {clause.number}: {clause.text}"
         for clause in known.values()
-        if not clause.informative and clause.number not in cited and clause.number not in excused
+        if not clause.informative and clause.number not in cited
     ]
     return wrong
 

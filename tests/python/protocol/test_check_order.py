@@ -96,9 +96,9 @@ def mtu_reply(peer: IndependentEndpoint, *, says: int, more: bytes = b"") -> byt
 
 # Row of the table, what is wrong, the datagram. What is wrong with later checks too shows that the first one counts.
 CASES: list[tuple[int, str, Build]] = [
-    (1, "15 bytes of another version", lambda p: changed(data(p), 0, 0x51)[:15]),
-    (2, "another version, an unknown type", lambda p: changed(data(p), 0, 0x5F)),
-    (3, "an unknown type, unknown flags", lambda p: changed(changed(data(p), 0, 0x4F), 1, 0xFF)),
+    (1, "15 bytes of another version", lambda p: changed(data(p), 0, 0x61)[:15]),
+    (2, "another version, an unknown type", lambda p: changed(data(p), 0, 0x6F)),
+    (3, "an unknown type, unknown flags", lambda p: changed(changed(data(p), 0, 0x5F), 1, 0xFF)),
     (4, "unknown flags, an unknown element", lambda p: changed(changed(data(p), 1, 0x40), 2, 0x0D)),
     (5, "an unknown element, a wrong cookie", lambda p: changed(data(p), 2, 0x0D)),
     (6, "half a header", lambda p: data(p)[:39]),
@@ -139,10 +139,7 @@ CASES: list[tuple[int, str, Build]] = [
     (17, "an ACK that names a path twice", lambda p: ack(p, more=further(0))),
     (18, "an ACK of a path too many", lambda p: ack(p, more=further(1))),
 ]
-ROWS = {
-    int(row[0]): row[2].strip("`")
-    for row in table(DOCUMENT.read_text(), "### 4.11 What a receiver checks, in order")[1:]
-}
+ROWS = {int(row[0]): row[2].strip("`") for row in table(DOCUMENT, "### 4.11 What a receiver checks, in order")[1:]}
 
 
 def drops(engine: _core.Engine) -> dict[str, int]:

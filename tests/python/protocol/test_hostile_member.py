@@ -29,7 +29,6 @@ from independent_endpoint import (
     sealed,
 )
 
-import mlt
 from mlt import _core
 
 RANKS, HOSTILE, COLLECTIVE = 3, 2, 17
@@ -136,10 +135,10 @@ class Member:
 def engines() -> Iterator[list[_core.Engine]]:
     made = [
         _core.Engine(
-            rank=rank, ranks=RANKS, job=JOB, host="127.0.0.1", udp_port=0, control_port=0, segment_bytes=0,
-            line_rate_bits_per_second=1e9, receive_buffer_bytes=0, operation_timeout_ns=20 * SECONDS,
-            peer_timeout_ns=60 * SECONDS, spin_us=0, data_dscp=[], control_dscp=31, faults=mlt.Faults().to_native(),
-            secret=SECRET,
+            _core.Options(
+                rank=rank, ranks=RANKS, job=JOB, line_rate_bits_per_second=1e9, operation_timeout_ns=20 * SECONDS,
+                peer_timeout_ns=60 * SECONDS, spin_us=0, secret=SECRET,
+            )
         )
         for rank in (0, 1)
     ]  # fmt: skip

@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from mlt.planners.cluster import dump_cluster
+from mlt.planners.psnet.cluster_io import psnet_cluster
+from mlt.planners.psnet.psnet import Module, build_psnet
 from studies.psnet import figures, study, testbed
 from studies.psnet.__main__ import app
 
@@ -135,3 +138,21 @@ def _same(fresh: list[list[float | str]], kept: list[list[float | str]]) -> bool
         )
         for a, b in zip(fresh, kept, strict=True)
     )
+
+
+def test_time__shows_the_testbed_s_three_to_one() -> None:
+    arguments = ["--workers", "6", "--servers", "2", "--size", "528 MB", "--bandwidth", "1 Gbit/s"]
+    output = CliRunner().invoke(app, ["time", *arguments]).output
+    assert "PSNet: 4.224 s, limited by server cards" in output
+    assert "fat-tree, not oversubscribed: 12.67 s" in output
+
+
+def test_survey__prints_shares(tmp_path: Path) -> None:
+    file = tmp_path / "net.yaml"
+    file.write_text(
+        dump_cluster(psnet_cluster(build_psnet(Module(ecs_ports=12, tor_downlinks=4, tor_uplinks=4), modules=2)))
+    )
+    output = CliRunner().invoke(app, ["survey", str(file), "--kind", "tor", "-k", "1"]).output
+    assert "6 all cases" in output
+    assert "reached directly by the old circuits: 83.33% (83.33%)" in output
+    assert CliRunner().invoke(app, ["survey", str(file), "--kind", "psu"]).exit_code == 2

@@ -281,7 +281,10 @@ def test_policy__obvious_spellings_are_accepted() -> None:
     assert policy.data[0].limit_bytes == 131072
     assert policy.switch.link_rate_bits_per_second == 100_000_000_000
     assert parse(text(s1="40KB")).data[0].wred.min_threshold_bytes == 40_000
-    for bad, words in ((text(dscp1="eff"), "a number from 0 to 63 or a name"), (text(s1="40 k"), "units: b, kb")):
+    for bad, words in (
+        (text(dscp1="eff"), "a number from 0 to 63 or a name"),
+        (text(s1="40 k"), "expected a size such as 256KiB"),
+    ):
         with pytest.raises(PolicyError, match=words):
             parse(bad)
 

@@ -29,17 +29,17 @@ def test_digest__ignores_words_and_order_but_no_number() -> None:
 @pytest.mark.parametrize(
     ("source", "words"),
     [
-        (text(control="{dscp: 48, wred: {min_threshold_bytes: 1500}}"), "control.wred: no such key; the control class"),
+        (text(control="{dscp: 48, wred: {min_threshold_bytes: 1500}}"), "control.wred: unknown key; the control class"),
         (text(dscp1="64"), "data[0].dscp"),
         (text(s1="-1"), "data[0].wred.min_threshold_bytes"),
         (text(queues="9"), "switch.queues"),
-        (text(extra="queue: 3"), "queue: no such key"),
+        (text(extra="queue: 3"), "queue: unknown key"),
         (text(extra="accept: {onyx: {fair: ' '}}"), "write the reason"),
         (text(extra='accept: {onyx: {fair: "x\\nreload"}}'), "one line of plain ASCII"),
         ("a: [", "not YAML"),
         ("- 1", "expected a mapping"),
         (text(extra="default: {sharing: fair}"), "appears twice"),
-        (text(s1="'32768'"), "data[0].wred.min_threshold_bytes"),
+        (text(s1="32768bit"), "data[0].wred.min_threshold_bytes"),
     ],
 )
 def test_parse__refuses_and_names_the_place(source: str, words: str) -> None:

@@ -64,7 +64,7 @@ def test_read__our_json_lines_and_tables() -> None:
     assert read(lines, linux) == [row(6, sent=9)]
     with pytest.raises(SwitchConfigError, match="no queue counters in it"):
         read("hello", linux)
-    with pytest.raises(SwitchConfigError, match="is no count"):
+    with pytest.raises(SwitchConfigError, match="is not a count"):
         read(json.dumps([{"port": "p", "queue": 6, "sent": -1}]), linux)
     with pytest.raises(SwitchConfigError, match="a name that ends with one"):
         read(json.dumps([{"port": "p", "queue": "best", "sent": 1}]), linux)

@@ -56,7 +56,7 @@ def test_nxos__dry_run_confirm_and_undo(policy: Path, tmp_path: Path, state: Pat
         assert device.text() == before
         gone = mlt("apply", *words, "--confirm", "2s")
         assert "not confirmed: taken back" in gone.stderr, gone.stderr
-        assert "has no timer of its own" in gone.stderr
+        assert "has no undo timer" in gone.stderr
         assert device.text() == device.startup == before
         kept = mlt("apply", *words, "--confirm", "9s", "--keep-if", "true")
         assert kept.returncode == 0, kept.stderr
@@ -94,13 +94,13 @@ def test_nxos__what_is_refused_midway_is_taken_back(policy: Path, tmp_path: Path
 @pytest.mark.parametrize(
     ("system", "host", "way_out"),
     [
-        ("eos", "leaf1.invalid", "knows no address of that name"),
+        ("eos", "leaf1.invalid", "does not resolve on this host"),
         ("eos", "127.0.0.1:9", "management api http-commands"),
         ("nxos", "127.0.0.1:9", "feature nxapi"),
         ("cumulus", "127.0.0.1:9", "nv show system api"),
-        ("cumulus", "leaf1.invalid", "knows no address of that name"),
-        ("junos@qfx5120", "leaf1.invalid", "knows no address of that name"),
-        ("openconfig", "leaf1.invalid", "knows no address of that name"),
+        ("cumulus", "leaf1.invalid", "does not resolve on this host"),
+        ("junos@qfx5120", "leaf1.invalid", "does not resolve on this host"),
+        ("openconfig", "leaf1.invalid", "does not resolve on this host"),
         ("openconfig", "127.0.0.1:9", "gNMI must be on there and listen at 9"),
         ("onyx", "leaf1", "nothing pushes to onyx or reads it"),
     ],
@@ -150,7 +150,7 @@ def test_junos__dry_run_confirm_and_undo(tmp_path: Path) -> None:
         assert (device.active, device.candidate, device.lock) == (before, before, None)
         gone = mlt("apply", *words, "--confirm", "2s")
         assert "not confirmed: taken back" in gone.stderr, gone.stderr
-        assert "has no timer" not in gone.stderr
+        assert "has no undo timer" not in gone.stderr
         assert device.commits[0] == "1"  # Junos counts minutes
         assert (device.active, device.lock, device.timer) == (before, None, "")
         kept = mlt("apply", *words, "--confirm", "9s", "--keep-if", "true")

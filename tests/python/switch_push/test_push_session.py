@@ -79,13 +79,6 @@ def test_push__takes_back_what_fails_or_is_interrupted() -> None:
     assert device.calls[-1] == "rollback"
 
 
-def test_seconds__times_and_refusals() -> None:
-    assert [session.seconds(text) for text in ("90", "90s", "5m", "1h", "0.5m")] == [90, 90, 300, 3600, 30]
-    for wrong in ("", "5 minutes", "0", "-1", "5d"):
-        with pytest.raises(ValueError, match="is no time"):
-            session.seconds(wrong)
-
-
 def test_command_says__tries_until_the_time_is_over(tmp_path: Path) -> None:
     flag = tmp_path / "flag"
     decide = session.command_says(f"test -e {flag} || {{ touch {flag}; false; }}")

@@ -21,8 +21,14 @@ from testbed_lab import MLT, POLICY, command, needs_testbed
         (["run", "--hosts", "2"], "no command"),
         (["run", "--hosts", "0", "--", "true"], "hosts: "),
         (["run", "--hosts", "2", "--loss", "200%", "--", "true"], "between 0% and 100%"),
-        (["run", "--hosts", "2", "--rate", "fast", "--", "true"], "write it as 200mbit"),
-        (["run", "--hosts", "2", "--buffer", "0", "--", "true"], "write it as 256KiB"),
+        (
+            ["run", "--hosts", "2", "--rate", "fast", "--", "true"],
+            "rate: expected a rate such as 200mbit or '200 Mbit/s' (got 'fast')",
+        ),
+        (
+            ["run", "--hosts", "2", "--buffer", "0", "--", "true"],
+            "buffer: expected a size between 2 KB and 1 GiB (got '0')",
+        ),
         (["run", "--hosts", "2", "--policy", "nowhere.yaml", "--", "true"], "nowhere.yaml"),
         (["run", "--hosts", "2", "--name", "../x", "--", "true"], "letters, digits"),
         (["run", "--topology", "nowhere.yaml", "--", "true"], "nowhere.yaml: cannot be read"),

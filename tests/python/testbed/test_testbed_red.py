@@ -62,10 +62,10 @@ def test_ebpf_port__comes_to_the_arithmetic_in_another_kernel(measured: dict[str
 
 
 def test_tc_red__marks_and_drops_what_our_port_does_to_the_same_burst(measured: dict[str, dict[str, int]]) -> None:
-    from mlt.switch_configs.vendors.linux_tc import LEAST_BURST_BYTES
+    from mlt.switch_configs.vendors.linux_tc import MIN_BURST_BYTES
 
     assert measured["red"] is not None, "no valid measurement"
-    expected = expected_burst(PAIRS, passed=LEAST_BURST_BYTES)
+    expected = expected_burst(PAIRS, passed=MIN_BURST_BYTES)
     for name in ("marked", "dropped_early", "dropped_at_limit"):
         assert measured["red"][name] == pytest.approx(expected[name], rel=TOLERANCE), (name, measured, expected)
     # The same law in both: beyond S every second packet is marked and the others are dropped.

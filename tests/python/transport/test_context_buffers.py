@@ -35,7 +35,7 @@ def test_context__warns_once_of_a_buffer_that_the_system_limits() -> None:
         assert done.stderr == ""
         return
     assert done.stderr.count("RuntimeWarning") == 1
-    assert f"asked the kernel for a receive buffer of {wanted} bytes and got {limit}" in done.stderr
+    assert f"granted a receive buffer of {limit} of {wanted} bytes" in done.stderr
     assert f"sudo sysctl -w net.core.rmem_max={wanted}" in done.stderr
 
 
@@ -48,7 +48,7 @@ def test_warn__says_nothing_of_what_was_granted_and_repeats_nothing(monkeypatch:
         context._warn_of_small_buffer(212_992, 8 << 20)
         context._warn_of_small_buffer(212_992, 8 << 20)
     assert [one.category for one in caught] == [RuntimeWarning]
-    assert "got 212992" in str(caught[0].message)
+    assert "granted a receive buffer of 212992" in str(caught[0].message)
 
 
 def test_engine__says_what_it_got() -> None:

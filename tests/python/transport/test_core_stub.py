@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import ast
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 import mlt
 from mlt import _core
@@ -29,7 +32,9 @@ def test_stub__classes_have_the_same_members_and_kinds() -> None:
             continue
         native = getattr(_core, node.name)
         functions = [item for item in node.body if isinstance(item, ast.FunctionDef)]
-        assert public([item.name for item in functions]) == public(dir(native)), node.name
+        fields = [item.target.id for item in node.body if isinstance(item, ast.AnnAssign)]
+        assert public([item.name for item in functions] + fields) == public(dir(native)), node.name
+        assert all(isinstance(getattr(native, name), property) for name in fields), node.name
         for item in functions:
             declared = any(isinstance(mark, ast.Name) and mark.id == "property" for mark in item.decorator_list)
             if not item.name.startswith("_"):
@@ -51,3 +56,21 @@ def test_stub__methods_take_the_same_arguments() -> None:
             assert -1 not in positions, f"{item.name}{arguments} is not {signature}"
             assert positions == sorted(positions), f"{item.name}{arguments} is not {signature}"
             assert signature.count(": ") - ("self: " in signature) == len(arguments), signature
+
+
+@pytest.mark.parametrize("kind", [_core.Options, _core.FaultOptions, _core.PathOptions])
+def test_options__are_set_by_keyword_and_by_attribute(kind: Any) -> None:
+    (node,) = (one for one in stub().body if isinstance(one, ast.ClassDef) and one.name == kind.__name__)
+    for item in node.body:
+        assert isinstance(item, ast.AnnAssign)
+        name = item.target.id
+        if name == "secret":
+            assert kind(secret=b"any bytes \xff").rank == 0
+            continue
+        default = getattr(kind(), name)
+        other = {str: "x", int: 7, float: 0.5, bool: True, list: []}.get(type(default), default)
+        assert getattr(kind(**{name: other}), name) == other or type(default) is _core.FaultOptions
+        made = kind()
+        setattr(made, name, other)
+    with pytest.raises(AttributeError, match="no_such_field"):
+        kind(no_such_field=1)

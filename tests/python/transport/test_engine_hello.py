@@ -17,29 +17,15 @@ from mlt import _core
 
 MISMATCH_SECONDS = 2.0
 CONNECT_SECONDS = 3.0
-# src/io/control_frame.h: frame header (payload length, type, three zero bytes), then the prefix of an opening.
+# src/io/control/control_frame.h: frame header (payload length, type, three zero bytes), then the prefix of an opening.
 OPEN_FRAME, OPEN_BYTES, MAGIC = 1, 72, 0x31544C4D
 
 
 @contextlib.contextmanager
 def engine(rank: int, *, ranks: int = 2, job: int = 1) -> Iterator[_core.Engine]:
-    opened = _core.Engine(
-        rank=rank,
-        ranks=ranks,
-        job=job,
-        host="127.0.0.1",
-        udp_port=0,
-        control_port=0,
-        segment_bytes=0,
-        line_rate_bits_per_second=0,
-        receive_buffer_bytes=0,
-        operation_timeout_ns=10**10,
-        peer_timeout_ns=10**9,
-        spin_us=0,
-        data_dscp=[],
-        control_dscp=31,
-        faults=mlt.Faults().to_native(),
-    )
+    options = _core.Options(rank=rank, ranks=ranks, job=job, spin_us=0)
+    options.operation_timeout_ns, options.peer_timeout_ns = 10**10, 10**9
+    opened = _core.Engine(options)
     try:
         yield opened
     finally:

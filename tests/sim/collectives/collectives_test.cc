@@ -162,6 +162,40 @@ TEST_CASE("collectives__an_all_reduce_without_loss_bound_is_the_reference_bit_fo
   }
 }
 
+// Each of the six turns costs its chunk's time on the wire, but not another trip through the network.
+TEST_CASE("collectives__a_ring_passes_on_what_it_is_still_receiving") {
+  constexpr std::uint16_t kRanks = 4;
+  constexpr std::size_t kElements = 1 << 20;
+  sim::Fabric fabric = test::fabric(kRate);
+  fabric.host_link.propagation_ns = 100 * base::kMicrosecond;
+  sim::Simulator simulator(test::configured(kRate), sim::star(kRanks, fabric));
+  sim::CollectiveHosts hosts(simulator);
+  simulator.connect_all();
+  simulator.run_for(10 * kMillisecond);
+  Prng prng(3);
+  auto tensors = tensors_of(prng, kRanks, kElements);
+  const std::vector<float> expected = reference(tensors);
+  const base::TimeNs start = simulator.now();
+  for (std::uint16_t rank = 0; rank < kRanks; ++rank) {
+    CollectiveRequest request = all_reduce(1, tensors[rank]);
+    request.ranks = {0, 1, 2, 3};
+    hosts.start(rank, request);
+  }
+  const auto over = [&] {
+    for (std::uint16_t rank = 0; rank < kRanks; ++rank) {
+      if (hosts.done(rank).empty()) return false;
+    }
+    return true;
+  };
+  REQUIRE(simulator.run_until(over, kSecond));
+  for (const auto& tensor : tensors) CHECK(tensor == expected);
+  // Of 4 MiB: 6 chunks of 1 MiB with their headers, and a way there and back for shapes and for the last STOP.
+  constexpr double kHeaders = MLT_DATA_HEADER_BYTES + sim::kOverheadBytes;
+  const double wire_ns = 6 * 1048576.0 * (1 + kHeaders / 1'432) / kRate * 1e9;
+  const double trip_ns = 2 * 2 * 100e3;
+  CHECK(static_cast<double>(simulator.now() - start) < wire_ns + 2.5 * trip_ns);
+}
+
 // Nothing of them may be lost under these bounds either.
 TEST_CASE("collectives__small_all_reduces_are_the_reference_bit_for_bit_many_at_once") {
   for (std::uint64_t seed = 4'001; seed <= 4'150; ++seed) {

@@ -225,6 +225,9 @@ class FakeBus {
       return one.request.peer == to.rank && one.request.tag == receive.request.tag && one.number == receive.number;
     });
     if (send == from.sends.end()) return false;
+    // What is not ready yet does not leave; a transfer is carried whole here.
+    const core::SendFeed* feed = send->request.feed;
+    if (feed != nullptr && feed->fresh_count < feed->fresh.size()) return false;
     const core::SendRequest request = send->request;
     from.sends.erase(send);
     erase();

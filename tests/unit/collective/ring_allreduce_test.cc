@@ -20,10 +20,10 @@ void all_reduce(FakeBus& bus, std::vector<std::vector<float>>& tensors, bool ave
 
 }  // namespace
 
-TEST_CASE("pieces_of__four_of_32_KiB_at_least_and_1_MiB_at_most") {
-  const auto pieces = [](std::uint64_t chunk_kibibytes) {
+TEST_CASE("pieces_of__1_MiB_at_most_and_four_of_32_KiB_at_least_where_sums_may_lose") {
+  const auto pieces = [](std::uint64_t chunk_kibibytes, double loss_bound = 0.1) {
     constexpr std::uint32_t kRanks = 4;
-    return RingAllReduce::pieces_of(chunk_kibibytes * 256 * kRanks, kRanks);
+    return RingAllReduce::pieces_of(chunk_kibibytes * 256 * kRanks, kRanks, loss_bound);
   };
   CHECK(pieces(0) == 1);
   CHECK(pieces(16) == 1);
@@ -34,6 +34,43 @@ TEST_CASE("pieces_of__four_of_32_KiB_at_least_and_1_MiB_at_most") {
   CHECK(pieces(4'096) == 4);
   CHECK(pieces(4'097) == 5);
   CHECK(pieces(12'800) == 13);
+  CHECK(pieces(0, 0) == 1);
+  CHECK(pieces(1'024, 0) == 1);
+  CHECK(pieces(1'025, 0) == 2);
+}
+
+// Both neighbours cut the same chunk, each by the segments of its own link.
+TEST_CASE("ring_allreduce__passes_a_segment_on_once_every_byte_of_it_is_here") {
+  constexpr std::uint32_t kFromLeft = 24, kToRight = 40;
+  std::vector<float> data(60, 1.0F);
+  const std::vector<float> arriving(20, 2.0F);
+  RingAllReduce ring({{0, 1, 2}, 0}, data, false, 0);
+  Stream& receives = ring.streams[0];
+  Stream& sends = ring.streams[1];
+  receives.segment_bytes = kFromLeft;
+  sends.segment_bytes = kToRight;
+  mlt::core::ReceiveRequest receive;
+  ring.fill(receives, 1, receive);
+  REQUIRE(ring.is_ready(sends, 2));
+  mlt::core::SendRequest send;
+  ring.fill(sends, 2, send);
+  REQUIRE(send.feed != nullptr);
+  REQUIRE(send.feed->fresh.size() == 2);
+  const auto arrives = [&](std::uint64_t offset) {
+    const auto bytes = std::as_bytes(std::span(arriving));
+    receive.place(receive.place_context, offset,
+                  bytes.subspan(offset, std::min<std::uint64_t>(kFromLeft, 80 - offset)));
+  };
+  arrives(24);
+  CHECK(send.feed->fresh_count == 0);
+  arrives(72);
+  CHECK(send.feed->fresh_count == 0);
+  arrives(0);
+  CHECK(send.feed->fresh_count == 1);
+  CHECK(send.feed->fresh.test(0));
+  arrives(48);
+  CHECK(send.feed->fresh_count == 2);
+  CHECK(std::ranges::count(std::span(data).subspan(40, 20), 3.0F) == 20);
 }
 
 TEST_CASE("ring_allreduce__is_the_sum_in_ring_order_bit_for_bit") {

@@ -90,3 +90,38 @@ TEST_CASE("many__of_one_tag_are_matched_in_order") {
   REQUIRE(network.run_until_completed(0, uses.size(), 20 * kSecond));
   for (auto& use : uses) CHECK(use->fault() == "");
 }
+
+// Neither datagrams nor the control connection bring an answer: the peer may be as slow as one that never speaks.
+TEST_CASE("many__to_a_peer_that_does_not_answer_take_turns_to_repeat_their_probes") {
+  for (const std::size_t count : {32U, 1'000U}) {
+    CAPTURE(count);
+    NetworkConfig config;
+    VirtualNetwork network(config);
+    Transfers transfers = transfers_of(network, count, 1, 64);
+    for (auto& transfer : transfers) REQUIRE(transfer->post_receive() == core::PostStatus::kPosted);
+    network.every_link([](Link& link) {
+      link.data.drop = link.control.drop = 1;
+      link.control_connection_up = false;
+    });
+    for (auto& transfer : transfers) REQUIRE(transfer->post_send() == core::PostStatus::kPosted);
+    network.run_for(kSecond);
+    const auto sent = [&](Counter counter) { return network.counter(0, counter); };
+    const auto probes = sent(Counter::k_probes_sent);
+    const auto backstops = sent(Counter::k_backstop_messages_sent);
+    network.run_for(kSecond);
+    // Each of few every 50 ms, and 64 of many: a probe, a trailing one, and the copy over TCP.
+    const std::size_t most = 21 * std::min<std::size_t>(count, 64);
+    CHECK(sent(Counter::k_probes_sent) - probes <= 3 * most);
+    // TCP carries them all, though the sixth of each is far.
+    CHECK(sent(Counter::k_backstop_messages_sent) - backstops <= most);
+    CHECK(sent(Counter::k_backstop_messages_sent) - backstops >= most * 3 / 4);
+    network.every_link([](Link& link) {
+      link.data.drop = link.control.drop = 0;
+      link.control_connection_up = true;
+    });
+    const auto healed_ns = network.now();
+    REQUIRE(network.run_until_completed(0, count, 10 * kSecond));
+    CHECK(network.now() - healed_ns < 1'100 * kMillisecond);
+    for (auto& transfer : transfers) CHECK(transfer->fault() == "");
+  }
+}

@@ -73,7 +73,7 @@ TEST_CASE("report__loss_is_what_was_sent_and_did_not_arrive") {
   CHECK(s.spray.view(2).packets_reported == s.blocks[2].received_packets);
   CHECK(s.spray.view(0).weight == PathSpray::kFullWeight);
   CHECK(s.spray.view(2).weight < PathSpray::kFullWeight / 4);
-  CHECK(s.spray.view(2).weight >= PathSpray::kLeastWeight);
+  CHECK(s.spray.view(2).weight >= PathSpray::kMinWeight);
 }
 
 TEST_CASE("report__what_all_paths_lose_is_no_reason_to_prefer_one") {
@@ -127,7 +127,7 @@ TEST_CASE("silence__is_concluded_from_siblings_and_ends_with_the_first_arrival")
   CHECK_FALSE(s.spray.is_silent(1));
   round(false);
   CHECK(s.spray.is_silent(1));
-  CHECK(s.spray.take_changes().went_silent == 1);
+  CHECK(s.spray.take_changes().suspended == 1);
   CHECK(s.spray.view(1).weight == 0);
   CHECK(s.spray.control_path() != 1);
   used = {};
@@ -141,7 +141,7 @@ TEST_CASE("silence__is_concluded_from_siblings_and_ends_with_the_first_arrival")
   used = {};
   for (int i = 0; i < 40; ++i) round(true);
   CHECK_FALSE(s.spray.is_silent(1));
-  CHECK(s.spray.take_changes().heard_again == 1);
+  CHECK(s.spray.take_changes().resumed == 1);
   CHECK(s.spray.view(1).weight == PathSpray::kFullWeight);
   CHECK(used[1] > 1'000);
 }
@@ -223,18 +223,18 @@ TEST_CASE("delay__samples_with_answers_by_another_way_are_not_mixed") {
 TEST_CASE("control_path__leaves_one_that_does_not_answer_and_comes_back_when_it_is_the_quick_one") {
   Spray s;
   CHECK(s.spray.control_path() == 0);
-  s.spray.on_question_answered(0, 100 * kMicrosecond);
+  s.spray.on_probe_reply(0, 100 * kMicrosecond);
   s.spray.try_another_control_path(s.now);
   CHECK(s.spray.control_path() == 1);
-  s.spray.on_question_answered(1, kMillisecond);
+  s.spray.on_probe_reply(1, kMillisecond);
   s.spray.after_report(s.now);
   CHECK(s.spray.control_path() == 2);  // 1 is slow, 0 did not answer just now
-  s.spray.on_question_answered(2, 2 * kMillisecond);
+  s.spray.on_probe_reply(2, 2 * kMillisecond);
   s.spray.after_report(s.now);
-  s.spray.on_question_answered(3, 2 * kMillisecond);
+  s.spray.on_probe_reply(3, 2 * kMillisecond);
   s.spray.after_report(s.now);
   CHECK(s.spray.control_path() == 1);  // the least slow of those that answer
-  s.spray.after_report(s.now += PathSpray::kNoQuestionNs);
+  s.spray.after_report(s.now += PathSpray::kProbeBackoffNs);
   CHECK(s.spray.control_path() == 0);
 }
 

@@ -106,7 +106,7 @@ TEST_CASE("lossy_path__is_used_less_within_20_ms_and_fairly_again_once_healed" *
   CHECK(goodput > 0.9 * clean);
   CHECK(stream.view(2).loss == doctest::Approx(0.05).epsilon(0.5));
   CHECK(stream.view(0).loss < 0.005);
-  CHECK(stream.network.counter(0, Counter::k_paths_gone_silent) == 0);
+  CHECK(stream.network.counter(0, Counter::k_paths_suspended) == 0);
 
   stream.network.link(0, 1).path_data_drop[2] = 0;
   stream.run(20 * kMillisecond);
@@ -156,7 +156,7 @@ TEST_CASE("dead_path__is_avoided_within_20_ms_and_used_again_once_it_works" * do
   set(1.0);
   stream.run(20 * kMillisecond);
   CHECK(stream.view(0).silent);
-  CHECK(stream.network.counter(0, Counter::k_paths_gone_silent) == 1);
+  CHECK(stream.network.counter(0, Counter::k_paths_suspended) == 1);
   const auto lost = stream.view(0).packets_sent;
   stream.share(0);
   CHECK(stream.run(100 * kMillisecond) > 0.9 * clean);
@@ -167,7 +167,7 @@ TEST_CASE("dead_path__is_avoided_within_20_ms_and_used_again_once_it_works" * do
   set(0.0);
   stream.run(PathSpray::kMaxSilentProbeNs + 20 * kMillisecond);
   CHECK_FALSE(stream.view(0).silent);
-  CHECK(stream.network.counter(0, Counter::k_paths_heard_again) == 1);
+  CHECK(stream.network.counter(0, Counter::k_paths_resumed) == 1);
   stream.share(0);
   CHECK(stream.run(50 * kMillisecond) > 0.95 * clean);
   CHECK(stream.share(0) == doctest::Approx(kFair).epsilon(0.05));
@@ -210,7 +210,7 @@ TEST_CASE("slow_path__is_used_less_within_100_ms_and_does_not_slow_the_rate" * d
   stream.run(100 * kMillisecond);
   stream.share(1);
   CHECK(stream.run(100 * kMillisecond) > 0.9 * clean);
-  // What PROTOCOL 12.2.3 gives it: the square of tolerated over measured delay. The queue that all paths share is part
+  // What RECOVERY R2.2.3 gives it: the square of tolerated over measured delay. The queue that all paths share is part
   // of both.
   base::DurationNs best = stream.view(0).rtt_ns;
   for (std::uint8_t path = 2; path < kPaths; ++path) best = std::min(best, stream.view(path).rtt_ns);
@@ -259,7 +259,7 @@ TEST_CASE("all_paths__losing_alike_are_used_alike") {
   for (std::uint8_t path = 0; path < kPaths; ++path) stream.share(path);
   stream.run(100 * kMillisecond);
   for (std::uint8_t path = 0; path < kPaths; ++path) CHECK(stream.share(path) == doctest::Approx(kFair).epsilon(0.25));
-  CHECK(stream.network.counter(0, Counter::k_paths_gone_silent) == 0);
+  CHECK(stream.network.counter(0, Counter::k_paths_suspended) == 0);
 }
 
 // ---- acknowledgements and control ----------------------------------------------------------------------------------

@@ -105,7 +105,7 @@ TEST_CASE("trailing_probe__ends_the_round_while_a_measurement_is_due") {
       probes_of_transfer(network, 2, 1'000, [&](const Flight& flight) { return is_marker(flight) && markers++ == 0; });
   REQUIRE(probes.size() >= 2);
   CHECK(flags_of(probes[0]) == MLT_PROBE_FLAG_TRAILING);
-  CHECK(flags_of(probes[1]) == MLT_PROBE_FLAG_ACK_ONLY);  // that measures (11.2.11)
+  CHECK(flags_of(probes[1]) == MLT_PROBE_FLAG_ACK_ONLY);  // that measures (R1.2.11)
 }
 
 TEST_CASE("backstop__carries_a_transfer_when_every_control_datagram_is_lost") {

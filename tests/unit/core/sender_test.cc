@@ -139,21 +139,21 @@ TEST_CASE("send_order__a_repair_follows_it_too") {
 
 namespace {
 
-// Gives what `truth` says, and remembers what it was asked for.
-struct Judge {
-  explicit Judge(std::vector<SegmentTag> tags_to_give)
+// Gives what `truth` says, and remembers what it was classified for.
+struct Classifier {
+  explicit Classifier(std::vector<SegmentTag> tags_to_give)
       : truth(std::move(tags_to_give)), tags(truth.size(), SegmentTag{SegmentTag::kCritical}) {}
 
   std::vector<SegmentTag> truth;
   std::vector<SegmentTag> tags;
-  std::vector<std::uint32_t> asked;
-  std::function<void(std::uint32_t count)> on_asked;
+  std::vector<std::uint32_t> classified;
+  std::function<void(std::uint32_t count)> on_call;
 
-  static void judge(void* context, std::uint32_t first, std::uint32_t count) {
-    Judge& self = *static_cast<Judge*>(context);
-    if (self.on_asked) self.on_asked(count);
+  static void classify(void* context, std::uint32_t first, std::uint32_t count) {
+    Classifier& self = *static_cast<Classifier*>(context);
+    if (self.on_call) self.on_call(count);
     for (std::uint32_t i = first; i < first + count; ++i) {
-      self.asked.push_back(i);
+      self.classified.push_back(i);
       self.tags[i] = self.truth[i];
     }
   }
@@ -170,12 +170,12 @@ std::vector<SegmentTag> a_third_important(std::uint32_t count) {
 
 namespace {
 
-// The transfer from post to end, its segments judged as they are reached.
-void run_judged(VirtualNetwork& network, Transfer& transfer, Judge& judge) {
+// The transfer from post to end, its segments classified as they are reached.
+void run_classified(VirtualNetwork& network, Transfer& transfer, Classifier& classifier) {
   core::SendRequest request = transfer.send_request();
-  request.tags = judge.tags;
-  request.judge = Judge::judge;
-  request.judge_context = &judge;
+  request.tags = classifier.tags;
+  request.classify = Classifier::classify;
+  request.classify_context = &classifier;
   REQUIRE(transfer.post_receive() == core::PostStatus::kPosted);
   REQUIRE(network.send(0, request) == core::PostStatus::kPosted);
   REQUIRE(transfer.run());
@@ -184,32 +184,33 @@ void run_judged(VirtualNetwork& network, Transfer& transfer, Judge& judge) {
 
 }  // namespace
 
-TEST_CASE("judge__is_asked_for_each_segment_once_in_order_and_not_before_its_turn_is_near") {
+TEST_CASE("classify__is_asked_for_each_segment_once_in_order_and_not_before_its_turn_is_near") {
   constexpr std::uint32_t kCount = 1'000;
   NetworkConfig config;
   config.endpoint.timely.line_rate_bytes_per_second = 1.25e8;
   VirtualNetwork network(config);
   std::vector<Packet> packets;
   record(network, packets);
-  Judge judge(a_third_important(kCount));
-  std::size_t asked_at_first_run = 0;
+  Classifier classifier(a_third_important(kCount));
+  std::size_t classified_at_first_run = 0;
   network.on_run = [&](std::uint16_t from, const core::Transmit& run) {
-    if (from == 0 && is_data(run) && asked_at_first_run == 0) asked_at_first_run = judge.asked.size();
+    if (from == 0 && is_data(run) && classified_at_first_run == 0)
+      classified_at_first_run = classifier.classified.size();
   };
   Transfer transfer(network, kCount * kSegment, {});
-  run_judged(network, transfer, judge);
-  CHECK(asked_at_first_run < kCount / 4);
-  REQUIRE(judge.asked.size() == kCount);
-  for (std::uint32_t i = 0; i < kCount; ++i) CHECK(judge.asked[i] == i);
+  run_classified(network, transfer, classifier);
+  CHECK(classified_at_first_run < kCount / 4);
+  REQUIRE(classifier.classified.size() == kCount);
+  for (std::uint32_t i = 0; i < kCount; ++i) CHECK(classifier.classified[i] == i);
 }
 
-TEST_CASE("judge__what_leaves_is_what_tags_known_before_would_have_sent") {
+TEST_CASE("classify__what_leaves_is_what_tags_known_before_would_have_sent") {
   for (const double loss : {0.0, 0.2}) {
     CAPTURE(loss);
     std::vector<Packet> sent[2];
-    for (const bool judged : {false, true}) {
+    for (const bool classified : {false, true}) {
       VirtualNetwork network(NetworkConfig{});
-      std::vector<Packet>& packets = sent[judged ? 1 : 0];
+      std::vector<Packet>& packets = sent[classified ? 1 : 0];
       record(network, packets);
       base::Prng prng(23);
       const auto watch = network.drop_if;
@@ -217,12 +218,12 @@ TEST_CASE("judge__what_leaves_is_what_tags_known_before_would_have_sent") {
         watch(f);
         return f.type == wire::PacketType::kData && prng.chance(loss);
       };
-      Judge judge(a_third_important(300));
+      Classifier classifier(a_third_important(300));
       Transfer transfer(network, 300 * kSegment, {});
       core::SendRequest request = transfer.send_request();
-      request.tags = judged ? judge.tags : judge.truth;
-      if (judged) request.judge = Judge::judge;
-      request.judge_context = &judge;
+      request.tags = classified ? classifier.tags : classifier.truth;
+      if (classified) request.classify = Classifier::classify;
+      request.classify_context = &classifier;
       REQUIRE(transfer.post_receive() == core::PostStatus::kPosted);
       REQUIRE(network.send(0, request) == core::PostStatus::kPosted);
       REQUIRE(transfer.run());
@@ -237,7 +238,7 @@ TEST_CASE("judge__what_leaves_is_what_tags_known_before_would_have_sent") {
   }
 }
 
-TEST_CASE("judge__is_asked_for_no_more_than_2048_segments_in_one_poll") {
+TEST_CASE("classify__is_asked_for_no_more_than_2048_segments_in_one_poll") {
   constexpr std::uint32_t kCount = 12'000;
   constexpr std::uint32_t kHead = 9'000;  // not important, but for one segment
   std::vector<SegmentTag> truth(kCount, SegmentTag{1});
@@ -246,33 +247,139 @@ TEST_CASE("judge__is_asked_for_no_more_than_2048_segments_in_one_poll") {
   VirtualNetwork network(NetworkConfig{});
   std::vector<Packet> packets;
   record(network, packets);
-  Judge judge(truth);
+  Classifier classifier(truth);
   // A poll ends with a run, or with none at that moment: the host then sleeps.
   std::uint64_t runs = 0;
   network.on_run = [&](std::uint16_t from, const core::Transmit& run) { runs += from == 0 && is_data(run) ? 1U : 0U; };
-  std::map<std::pair<base::TimeNs, std::uint64_t>, std::uint32_t> judged_by_poll;
-  judge.on_asked = [&](std::uint32_t count) { judged_by_poll[{network.now(), runs}] += count; };
+  std::map<std::pair<base::TimeNs, std::uint64_t>, std::uint32_t> classified_by_poll;
+  classifier.on_call = [&](std::uint32_t count) { classified_by_poll[{network.now(), runs}] += count; };
   Transfer transfer(network, kCount * kSegment, {});
-  run_judged(network, transfer, judge);
-  for (const auto& [poll, count] : judged_by_poll) CHECK(count <= 2'048);
-  CHECK(judge.asked.size() == kCount);
+  run_classified(network, transfer, classifier);
+  for (const auto& [poll, count] : classified_by_poll) CHECK(count <= 2'048);
+  CHECK(classifier.classified.size() == kCount);
   REQUIRE(packets.size() == kCount);
   CHECK(packets[0].segment() == 5'000);
   for (std::uint32_t i = 1; i <= kCount - kHead; ++i) CHECK(packets[i].segment() == kHead + i - 1);
   for (std::uint32_t i = kCount - kHead + 2; i < kCount; ++i) CHECK(packets[i - 1].segment() < packets[i].segment());
 }
 
-TEST_CASE("judge__without_a_place_for_every_tag_is_refused") {
+TEST_CASE("classify__without_a_place_for_every_tag_is_refused") {
   VirtualNetwork network(NetworkConfig{});
-  Judge judge(a_third_important(10));
+  Classifier classifier(a_third_important(10));
   Transfer transfer(network, 11 * kSegment, {});
   core::SendRequest request = transfer.send_request();
-  request.judge = Judge::judge;
-  request.judge_context = &judge;
+  request.classify = Classifier::classify;
+  request.classify_context = &classifier;
   CHECK(network.send(0, request) == core::PostStatus::kBadTagCount);
-  request.tags = judge.tags;
+  request.tags = classifier.tags;
   CHECK(network.send(0, request) == core::PostStatus::kBadTagCount);
-  CHECK(judge.asked.empty());
+  CHECK(classifier.classified.empty());
+}
+
+// ---- segments that become ready one after another ------------------------------------------------------------------
+
+namespace {
+
+// What a send may send so far; lives as long as the send.
+struct Feed {
+  explicit Feed(std::uint32_t segments) : words(base::words_for_bits(segments)) {
+    feed.fresh = base::BitmapView(words.data(), segments);
+  }
+  std::vector<std::uint64_t> words;
+  core::SendFeed feed;
+};
+
+}  // namespace
+
+TEST_CASE("feed__a_segment_leaves_when_it_is_ready_and_the_last_of_all_ends_the_round") {
+  VirtualNetwork network(NetworkConfig{});
+  std::vector<Packet> packets;
+  record(network, packets);
+  Transfer transfer(network, 6 * kSegment, {});
+  Feed fed(6);
+  core::SendRequest request = transfer.send_request();
+  request.feed = &fed.feed;
+  REQUIRE(transfer.post_receive() == core::PostStatus::kPosted);
+  REQUIRE(network.send(0, request) == core::PostStatus::kPosted);
+  network.run_for(kMillisecond);
+  CHECK(packets.empty());
+  const auto now_ready = [&](std::initializer_list<std::uint32_t> segments) {
+    for (const std::uint32_t segment : segments) fed.feed.add(segment);
+    network.wake(0);
+    network.run_for(kMillisecond);
+  };
+  now_ready({4, 1});
+  REQUIRE(packets.size() == 2);
+  CHECK(packets[0].segment() == 1);
+  CHECK(packets[1].segment() == 4);
+  // Nobody is classified about a round that is not over, however long that takes.
+  network.run_for(kSecond);
+  CHECK(network.counter(0, Counter::k_probes_sent) == 0);
+  CHECK(transfer.sent() == nullptr);
+  now_ready({0, 2, 3});
+  now_ready({5});
+  REQUIRE(packets.size() == 6);
+  for (const Packet& packet : packets) {
+    CHECK(((packet.header.prefix.flags & MLT_FLAG_END_OF_ROUND) != 0) == (packet.segment() == 5));
+  }
+  REQUIRE(transfer.run());
+  CHECK(transfer.fault() == "");
+}
+
+TEST_CASE("feed__what_was_lost_meanwhile_is_repaired_when_the_round_is_over") {
+  VirtualNetwork network(NetworkConfig{});
+  std::vector<std::uint32_t> sent;
+  network.drop_if = [&](const Flight& f) {
+    if (f.type != wire::PacketType::kData) return false;
+    sent.push_back(0);
+    return sent.size() == 1;
+  };
+  Transfer transfer(network, 3 * kSegment, {});
+  Feed fed(3);
+  core::SendRequest request = transfer.send_request();
+  request.feed = &fed.feed;
+  REQUIRE(transfer.post_receive() == core::PostStatus::kPosted);
+  REQUIRE(network.send(0, request) == core::PostStatus::kPosted);
+  for (const std::uint32_t segment : {0U, 1U, 2U}) {
+    fed.feed.add(segment);
+    network.wake(0);
+    network.run_for(kMillisecond);
+  }
+  REQUIRE(transfer.run());
+  CHECK(transfer.fault() == "");
+  CHECK(sent.size() == 4);
+}
+
+TEST_CASE("feed__of_a_send_that_ended_early_is_not_looked_at_again") {
+  VirtualNetwork network(NetworkConfig{});
+  Transfer first(network, 3 * kSegment, {});
+  auto fed = std::make_unique<Feed>(3);
+  core::SendRequest request = first.send_request();
+  request.feed = &fed->feed;
+  REQUIRE(network.send(0, request) == core::PostStatus::kPosted);
+  fed->feed.add(1);
+  network.wake(0);
+  network.run_for(kMillisecond);
+  network.cancel(0, request.operation, core::CompletionKind::kSend);
+  network.run_for(kMillisecond);
+  REQUIRE(first.sent() != nullptr);
+  fed.reset();
+  TransferOptions options;
+  options.operation = 2;
+  options.tag = 8;
+  Transfer second(network, 3 * kSegment, options);
+  second.post();
+  REQUIRE(second.run());
+  CHECK(second.fault() == "");
+}
+
+TEST_CASE("feed__of_another_length_than_the_tensor_has_segments_is_refused") {
+  VirtualNetwork network(NetworkConfig{});
+  Transfer transfer(network, 11 * kSegment, {});
+  Feed fed(10);
+  core::SendRequest request = transfer.send_request();
+  request.feed = &fed.feed;
+  CHECK(network.send(0, request) == core::PostStatus::kBadTagCount);
 }
 
 // ---- runs and tags -------------------------------------------------------------------------------------------------
@@ -551,6 +658,24 @@ TEST_CASE("rate__is_halved_once_for_every_round_of_which_most_was_lost") {
     if (one.counted == 0) CHECK(network.endpoint(0).rate_bytes_per_second(1) > 0.8 * 1.25e9);
     if (one.segments <= 200 && one.counted == 1) CHECK(network.endpoint(0).rate_bytes_per_second(1) < 0.6 * 1.25e9);
   }
+}
+
+// A link that carries nothing for seconds loses every round. What comes after it must not crawl.
+TEST_CASE("rate__that_lost_rounds_halve_still_sends_such_a_round_in_a_tenth_of_a_second") {
+  constexpr base::DurationNs kOutage = 8 * kSecond;
+  NetworkConfig config;
+  config.endpoint.timely.line_rate_bytes_per_second = 1.25e8;
+  VirtualNetwork network(config);
+  network.drop_if = [&](const Flight& f) {
+    return f.type == wire::PacketType::kData && f.from == 0 && network.now() < kOutage;
+  };
+  Transfer transfer(network, 140 * kSegment);
+  transfer.post();
+  network.run_for(kOutage);
+  CHECK(network.counter(0, Counter::k_rounds_lost) > 8);
+  CHECK(network.endpoint(0).rate_bytes_per_second(1) >= 140 * (kSegment + MLT_DATA_HEADER_BYTES) / 0.1);
+  REQUIRE(transfer.run(kSecond));
+  CHECK(transfer.fault() == "");
 }
 
 // ---- probes --------------------------------------------------------------------------------------------------------

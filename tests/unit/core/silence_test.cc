@@ -182,7 +182,7 @@ TEST_CASE("trailing_probe__of_long_ago_is_no_sample_of_the_answer_time") {
   }
 }
 
-// What tells the sender of a pause is that nothing is in flight (11.2.12): a trailing probe that came after STOP is.
+// What tells the sender of a pause is that nothing is in flight (R1.2.12): a trailing probe that came after STOP is.
 TEST_CASE("trailing_probe__hides_no_pause_from_the_delivery_rate") {
   struct Case {
     std::size_t bytes;
@@ -219,5 +219,84 @@ TEST_CASE("trailing_probe__hides_no_pause_from_the_delivery_rate") {
                          << " MB/s with one in 3,000");
     CHECK(time_us[1] < 1.1 * time_us[0]);
     CHECK(rate[1] > 0.85 * rate[0]);
+  }
+}
+
+// Answers come over TCP alone, and each transfer has to be asked for again: the six probes that were lost once would be
+// lost for every round of every transfer (9.1.6).
+TEST_CASE("backstop__is_used_from_the_first_question_on_where_the_last_answer_came_over_it") {
+  for (const std::uint8_t paths : {std::uint8_t{1}, std::uint8_t{2}}) {
+    CAPTURE(int{paths});
+    NetworkConfig config;
+    config.endpoint.paths = paths;
+    config.link.delay_ns = 5 * kMillisecond;
+    config.link.control_connection_ns = 8 * kMillisecond;  // TCP is no faster than what gets through
+    VirtualNetwork network(config);
+    bool dead = true;
+    int data = 0;
+    int lost = 0;
+    network.drop_if = [&](const Flight& flight) {
+      if (flight.by_control_connection || flight.from != 0) return false;
+      if (!is_data(flight)) return dead;  // trailing probes too
+      return data++ < lost;
+    };
+    TransferOptions options;
+    const auto take = [&](int lost_packets) {
+      lost = lost_packets;
+      data = 0;
+      options.tag = ++options.operation;
+      Transfer transfer(network, 1'000, options);
+      transfer.post();
+      const base::TimeNs start = network.now();
+      REQUIRE(transfer.run());
+      CHECK(transfer.fault() == "");
+      return network.now() - start;
+    };
+    const DurationNs first_ns = take(1);
+    const DurationNs second_ns = take(1);
+    const DurationNs third_ns = take(3);
+    MESSAGE(int{paths} << " paths: first " << first_ns / 1'000 << " us, second " << second_ns / 1'000 << ", third "
+                       << third_ns / 1'000);
+    CHECK(first_ns > 100 * kMillisecond);  // six probes in vain
+    CHECK(second_ns < 100 * kMillisecond);
+    CHECK(third_ns < 400 * kMillisecond);  // silences of 20, 40 and 80 ms among it
+    // Once an answer to a probe comes as a datagram, TCP is left alone again.
+    dead = false;
+    (void)take(0);
+    (void)take(1);
+    const std::uint64_t messages = network.counter(0, Counter::k_backstop_messages_sent);
+    (void)take(1);
+    CHECK(network.counter(0, Counter::k_backstop_messages_sent) == messages);
+  }
+}
+
+// Of few packets a lossy path may lose all, again and again; that a path stands still is likelier where many were sent.
+TEST_CASE("silence__is_short_where_little_is_missing_and_long_where_much_is") {
+  constexpr DurationNs kStall = 4 * kSecond;
+  for (const std::uint64_t segments : {1ULL, 8ULL, 16ULL, 100ULL}) {
+    CAPTURE(segments);
+    NetworkConfig config;
+    VirtualNetwork network(config);
+    std::uint64_t sent = 0;
+    base::TimeNs last_ns = 0;
+    DurationNs longest_ns = 0;
+    network.drop_if = [&](const Flight& flight) {
+      if (flight.from != 0 || flight.by_control_connection || flight.dscp == config.endpoint.dscp.control) return false;
+      if (is_data(flight)) {
+        ++sent;
+        if (last_ns > 0) longest_ns = std::max(longest_ns, network.now() - last_ns);
+        last_ns = network.now();
+      }
+      return network.now() < kStall;  // and trailing probes, which are evidence
+    };
+    Transfer transfer(network, segments * 1'432);
+    transfer.post();
+    REQUIRE(transfer.run(20 * kSecond));
+    CHECK(transfer.fault() == "");
+    MESSAGE(segments << " segments: " << sent << " packets, waits of up to " << longest_ns / 1'000 << " us");
+    const DurationNs most_ns =
+        std::clamp(DurationNs(segments) * 20 * kMillisecond, 160 * kMillisecond, 640 * kMillisecond);
+    CHECK(longest_ns > most_ns - kMillisecond);
+    CHECK(longest_ns < most_ns + 60 * kMillisecond);
   }
 }

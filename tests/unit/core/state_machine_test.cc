@@ -55,6 +55,37 @@ struct ReceiveNames {
   };
 };
 
+struct ProbeNames {
+  static constexpr std::array phases = {
+#define MLT_X(name) #name,
+      MLT_PROBE_PHASES(MLT_X)
+#undef MLT_X
+  };
+  static constexpr std::array events = {
+#define MLT_X(name) #name + 1,
+      MLT_PROBE_EVENTS(MLT_X, _)
+#undef MLT_X
+  };
+};
+
+struct WindowNames {
+  static constexpr std::array phases = {
+#define MLT_X(name) #name,
+      MLT_WINDOW_PHASES(MLT_X)
+#undef MLT_X
+  };
+  static constexpr std::array events = {
+#define MLT_X(name) #name + 1,
+      MLT_WINDOW_EVENTS(MLT_X, _)
+#undef MLT_X
+  };
+};
+
+using ProbeMachine =
+    core::StateMachine<core::ProbePhase, core::ProbeEvent, core::kProbeTable, Counter::k_wrong_state_probe_schedule>;
+using WindowMachine = core::StateMachine<core::WindowPhase, core::WindowEvent, core::kWindowTable,
+                                         Counter::k_wrong_state_window_no_space>;
+
 std::string padded(std::string text, std::size_t width) {
   text.resize(std::max(text.size(), width), ' ');
   return text;
@@ -144,6 +175,18 @@ TEST_CASE("table__receiver_is_what_the_snapshot_shows") {
   compare_with_golden("receiver_states.txt", text_of<ReceiveNames>(core::kReceiveTable));
 }
 
+TEST_CASE("table__probe_is_what_the_snapshot_shows") {
+  compare_with_golden("probe_states.txt", text_of<ProbeNames>(core::kProbeTable));
+}
+
+TEST_CASE("table__window_is_what_the_snapshot_shows") {
+  compare_with_golden("window_states.txt", text_of<WindowNames>(core::kWindowTable));
+}
+
+TEST_CASE("machine__every_probe_cell_moves_or_is_counted") { check_every_cell<ProbeMachine>(core::kProbeTable); }
+
+TEST_CASE("machine__every_window_cell_moves_or_is_counted") { check_every_cell<WindowMachine>(core::kWindowTable); }
+
 TEST_CASE("machine__every_sender_cell_moves_or_is_counted") { check_every_cell<core::SendMachine>(core::kSendTable); }
 
 TEST_CASE("machine__every_receiver_cell_moves_or_is_counted") {
@@ -158,6 +201,14 @@ TEST_CASE("counter__is_named_after_the_event") {
   for (std::size_t e = 0; e < core::kReceiveTable.kEvents; ++e) {
     const auto counter = static_cast<std::size_t>(core::ReceiveMachine::wrong(static_cast<ReceiveEvent>(e)));
     CHECK(std::string(core::kCounterNames[counter]) == std::string("wrong_state_receive_") + ReceiveNames::events[e]);
+  }
+  for (std::size_t e = 0; e < core::kProbeTable.kEvents; ++e) {
+    const auto counter = static_cast<std::size_t>(ProbeMachine::wrong(static_cast<core::ProbeEvent>(e)));
+    CHECK(std::string(core::kCounterNames[counter]) == std::string("wrong_state_probe_") + ProbeNames::events[e]);
+  }
+  for (std::size_t e = 0; e < core::kWindowTable.kEvents; ++e) {
+    const auto counter = static_cast<std::size_t>(WindowMachine::wrong(static_cast<core::WindowEvent>(e)));
+    CHECK(std::string(core::kCounterNames[counter]) == std::string("wrong_state_window_") + WindowNames::events[e]);
   }
 }
 

@@ -24,6 +24,19 @@ LAYERS: dict[str, set[str]] = {
     "bpf": {"wire/packet.h"},
     "bindings": {"mlt.h", "engine", "sim"},
 }
+# The rooms of src/io ("" is the folder itself) -> other rooms of it that each may include: no datapath knows a sibling,
+# save that AF_XDP and libvma fall back on the kernel's UDP.
+IO_ROOMS: dict[str, set[str]] = {
+    "os": set(),
+    "net": {"os"},
+    "": {"net", "os"},
+    "udp": {"", "net", "os"},
+    "xdp": {"", "net", "os", "udp"},
+    "vma": {"", "net", "os", "udp"},
+    "shm": {"", "os"},
+    "fault": {"", "os"},
+    "control": {"", "net", "os"},
+}
 # System headers of files, sockets, clocks and threads, which the layers below the drivers do without.
 PURE_LAYERS = ("base", "wire", "core", "collective", "sim")
 IMPURE_HEADER = re.compile(
@@ -66,6 +79,27 @@ def layer_violations(path: str, text: str) -> Iterator[str]:
             yield f"{path} includes <{target}>: {layer} has no files, sockets, clocks or threads"
 
 
+def room_of(path: str) -> str:
+    """The room of a file of src/io: "udp" of io/udp/udp_socket.h, "" of io/datapath.h."""
+    return "/".join(path.split("/")[1:-1])
+
+
+def room_violations(path: str, text: str) -> Iterator[str]:
+    """What the file at `path`, relative to src/, includes of another room of io but must not."""
+    if not path.startswith("io/"):
+        return
+    room = room_of(path)
+    if room not in IO_ROOMS:
+        yield f"{path}: {room}/ is not a room of the table"
+        return
+    for bracket, target in INCLUDE.findall(without_comments(text)):
+        if bracket != '"' or not target.startswith("io/"):
+            continue
+        used = room_of(target)
+        if used != room and used not in IO_ROOMS[room]:
+            yield f"{path} includes {target}: {room or 'io'} may not use {used or 'io'}"
+
+
 def core_imports(path: str, text: str) -> Iterator[str]:
     """Imports of the native library, in any spelling, by a file that must do without."""
     for node in ast.walk(ast.parse(text, filename=path)):
@@ -89,7 +123,8 @@ def check(root: Path) -> list[str]:
     if not sources:
         raise SystemExit(f"no sources under {root}/src")
     for source in sources:
-        found += layer_violations(source.relative_to(root / "src").as_posix(), source.read_text(encoding="utf-8"))
+        path, text = source.relative_to(root / "src").as_posix(), source.read_text(encoding="utf-8")
+        found += [*layer_violations(path, text), *room_violations(path, text)]
     for folder in PLAIN_PYTHON:
         for source in sorted((root / folder).rglob("*.py")):
             found += core_imports(source.relative_to(root).as_posix(), source.read_text(encoding="utf-8"))
@@ -116,6 +151,15 @@ def self_test() -> None:
     ]
     for path, text in bad:
         assert list(layer_violations(path, text)), (path, text)
+    bad_rooms = [
+        ("io/os/x.h", '#include "io/datapath.h"'),
+        ("io/net/x.cc", '#include "io/udp/udp_socket.h"'),
+        ("io/datapath.h", '#include "io/udp/udp_datapath.h"'),
+        ("io/udp/x.cc", '#include "io/xdp/xsk_socket.h"'),
+        ("io/elsewhere/x.h", ""),
+    ]
+    for path, text in bad_rooms:
+        assert list(room_violations(path, text)), (path, text)
     good = [
         ("core/x.cc", '#include "wire/codec.h"\n#include <vector>\n// #include "io/datapath.h"\n'),
         ("wire/packet.h", "#include <stdint.h>"),
@@ -124,6 +168,7 @@ def self_test() -> None:
     ]
     for path, text in good:
         assert not list(layer_violations(path, text)), (path, text)
+    assert not list(room_violations("io/xdp/x.cc", '#include "io/udp/udp_socket.h"\n#include "base/time.h"\n'))
     for text in (
         "from mlt import _core",
         "import mlt._core as c",

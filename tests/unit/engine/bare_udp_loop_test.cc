@@ -10,7 +10,7 @@
 #include <cstring>
 #include <vector>
 
-#include "io/unique_fd.h"
+#include "io/os/unique_fd.h"
 #include "mlt.h"
 
 namespace mlt::engine {
@@ -96,7 +96,7 @@ TEST_CASE("bare_udp_loop__a_number_beyond_the_tensor_writes_nothing") {
 TEST_CASE("bare_udp_loop__refuses_payloads_that_do_not_fit") {
   const Pair pair = connected_pair();
   std::vector<std::byte> data(100);
-  for (const std::size_t payload : {std::size_t{0}, kBareUdpLeastPayload - 1, kBareUdpMostPayload + 1}) {
+  for (const std::size_t payload : {std::size_t{0}, kBareUdpMinPayload - 1, kBareUdpMaxPayload + 1}) {
     CHECK_THROWS_AS(send_bare_udp(pair.sender.get(), data, payload), Error);
     CHECK_THROWS_AS(receive_bare_udp(pair.receiver.get(), data, payload), Error);
   }

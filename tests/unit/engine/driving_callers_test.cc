@@ -164,24 +164,35 @@ TEST_CASE("driving__a_transfer_ends_while_its_receiver_computes") {
 
 TEST_CASE("driving__waits_that_follow_each_other_wake_nobody_else") {
   Job job(2);
-  // A busy machine takes the CPU away between two waits: then the I/O thread is called, takes over and may end some.
-  // That only ever adds wake-ups, so the batch that was disturbed least shows what the engine itself needs.
-  constexpr int kBatches = 40;
-  constexpr std::uint64_t kRounds = 20;
+  // Who computes for longer than a lease between two waits, or is kept from the CPU, leaves the loop to the I/O thread,
+  // and wakes it with the next post. So the claim is about batches without a takeover; the machine decides how many
+  // there are, and a short batch is seldom disturbed.
+  constexpr int kBatches = 400;
+  constexpr std::uint64_t kRounds = 4;
+  std::uint64_t undisturbed = 0;
   std::uint64_t fewest_wakes = ~std::uint64_t{0};
   std::uint64_t most_driven = 0;
   for (std::uint64_t batch = 0; batch < kBatches; ++batch) {
+    const std::uint64_t takeovers = counter(job[0], "engine_io_takeovers");
     const std::uint64_t wakes = counter(job[0], "engine_wakes");
     const std::uint64_t driven = counter(job[0], "engine_driven_by_waiters");
     const std::uint64_t posts = counter(job[0], "engine_driven_by_posts");
     std::thread partner([&] { exchange(job, 1, batch, kRounds); });
     exchange(job, 0, batch, kRounds);
     partner.join();
+    CHECK(counter(job[0], "engine_driven_by_posts") - posts >= kRounds);
+    if (counter(job[0], "engine_io_takeovers") != takeovers) continue;
+    ++undisturbed;
     fewest_wakes = std::min(fewest_wakes, counter(job[0], "engine_wakes") - wakes);
     most_driven = std::max(most_driven, counter(job[0], "engine_driven_by_waiters") - driven);
-    CHECK(counter(job[0], "engine_driven_by_posts") - posts >= kRounds);
-    if (fewest_wakes < kRounds / 2 && most_driven > kRounds / 2) break;
+    if (fewest_wakes <= 1 && most_driven >= kRounds / 2) break;
   }
-  CHECK(fewest_wakes < kRounds / 2);
-  CHECK(most_driven > kRounds / 2);
+#if defined(__SANITIZE_THREAD__)
+  // Here every step between two waits may take longer than a lease: what remains is that nothing races.
+  if (undisturbed == 0) return;
+#endif
+  REQUIRE(undisturbed > 0);
+  // One: the I/O thread may sleep on the descriptors when a batch begins.
+  CHECK(fewest_wakes <= 1);
+  CHECK(most_driven >= kRounds / 2);
 }

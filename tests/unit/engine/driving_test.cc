@@ -15,7 +15,7 @@
 
 #include "engine/command_queue.h"
 #include "engine/deadline.h"
-#include "io/clock.h"
+#include "io/os/clock.h"
 
 using namespace mlt;
 using engine::Driving;

@@ -15,8 +15,8 @@
 #include "base/bytes.h"
 #include "base/datagram.h"
 #include "base/prng.h"
-#include "io/clock.h"
 #include "io/datapath.h"
+#include "io/os/clock.h"
 
 namespace mlt::io_test {
 

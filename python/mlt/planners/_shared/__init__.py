@@ -1,1 +1,1 @@
-"""What the planners share: documents that people write, and quantities with units."""
+"""What the planners share: documents that people write."""

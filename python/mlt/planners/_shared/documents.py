@@ -109,7 +109,7 @@ def _explain(error: dict[str, Any], model: type[BaseModel]) -> Problem:
     elif kind == "missing":
         message = f"the key {where[-1]!r} is missing"
         where = where[:-1]
-    elif kind != "quantity" and isinstance(given, (str, int, float, bool, type(None))):
+    elif isinstance(given, (str, int, float, bool, type(None))):
         message = f"{message[:1].lower()}{message[1:]}, got {given!r}"
     return Problem(where=where, message=message)
 

@@ -22,14 +22,14 @@ from mlt.planners.aleph.aggregation_model import (
     hierarchical_time,
 )
 from mlt.planners.aleph.clustering import Clustering, best_of_seeds
-from mlt.planners.aleph.clustering_baselines import balanced_clustering, exact_clustering, greedy_clustering
+from mlt.planners.aleph.clustering_greedy import greedy_clustering
 from mlt.planners.aleph.clustering_locality import localise
 from mlt.planners.aleph.worker_graph import Reach, WorkerGraph, worker_graph
 from mlt.planners.byteps.load_assignment import ring_all_reduce_time
 from mlt.planners.cluster import Cluster, Job
 from mlt.planners.plan import Aggregation, Estimate, InfeasibleError, ServerShare, WorkerCluster
 
-Method = Literal["best", "m-wcha", "fastest", "greedy", "exact", "balanced", "direct"]
+Method = Literal["best", "m-wcha", "fastest", "greedy", "direct"]
 METHODS: tuple[Method, ...] = get_args(Method)
 _RANKED: tuple[Method, ...] = ("m-wcha", "fastest", "greedy", "direct")
 
@@ -72,8 +72,6 @@ def run_method(method: Method, *, graph: WorkerGraph, resources: Resources, seed
         "m-wcha": lambda: best_of_seeds(graph=graph, capacity=capacity, seed=seed),
         "fastest": lambda: fastest_clustering(graph, resources),
         "greedy": lambda: greedy_clustering(graph=graph, capacity=capacity),
-        "exact": lambda: exact_clustering(graph=graph, capacity=capacity),
-        "balanced": lambda: balanced_clustering(graph=graph, seed=seed),
         "direct": lambda: direct_clustering(graph.size),
     }
     if method not in run:
@@ -97,7 +95,7 @@ def plan_aggregation(
 
     Raises:
         InfeasibleError: the job has no server.
-        ValueError: unknown method, or ``exact`` beyond its size limit.
+        ValueError: unknown method.
     """
     resources = job_resources(cluster, job)
     graph = worker_graph(cluster, job, reach=reach)

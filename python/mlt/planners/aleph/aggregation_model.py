@@ -10,13 +10,12 @@ Units: bits per second, bytes, cores, seconds.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from mlt.planners.aleph.clustering import Clustering
-from mlt.planners.aleph.clustering_baselines import greedy_clustering
+from mlt.planners.aleph.clustering_greedy import greedy_clustering
 from mlt.planners.aleph.worker_graph import Floats, Ints, WorkerGraph
 
 _SLACK = 1e-9  # relative; 30 Gbit/s shared by three streams of 10 must not fail by rounding
@@ -156,16 +155,3 @@ def fastest_clustering(graph: WorkerGraph, resources: Resources) -> Clustering:
         low, high = (middle, high) if feasible(middle) else (low, middle)
     best = greedy_clustering(graph=graph, capacity=capacities(resources, rate=low))
     return Clustering(head=best.head, method="fastest", proven=True)
-
-
-def usage(clustering: Clustering, *, rate: float) -> tuple[float, float]:
-    """Bandwidth in use at ``rate`` by all workers and by all servers, bits per second and direction (figure 13).
-
-    A worker uses what it sends; an aggregator the larger of what it sends and receives, (1 + g) streams.
-    """
-    return float((clustering.member_counts + 1).sum()) * rate, clustering.streams * rate
-
-
-def server_loads(resources: Resources, *, streams: int, rate: float) -> Sequence[float]:
-    """Bits per second into each server."""
-    return [float(share) * streams * rate for share in resources.shares]

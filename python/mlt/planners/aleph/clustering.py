@@ -2,7 +2,7 @@
 
 Paper: ALEPH, section 4.1, algorithm 1 and appendix A. Given the aggregation capacity of each worker, choose aggregators
 D and their members so that as few streams as possible reach the parameter server. Absent on purpose: bandwidths and
-times (``aggregation_model``), other algorithms (``clustering_baselines``).
+times (``aggregation_model``), other algorithms (``clustering_greedy``).
 
 Where the print is loose, and what stands here (``Reading`` turns each repair off, to measure it):
 

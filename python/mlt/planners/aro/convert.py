@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mlt.planners._shared.documents import InputError, Problem
-from mlt.planners.aro.export import Addresses, ecmp_overrides, merging_places, openflow_rules, segment_list
+from mlt.planners.aro.export import ecmp_overrides, merging_places, segment_ids, segment_list
 from mlt.planners.aro.instance import Instance, InstanceError, Job, Link, Port, Switch, Task
 from mlt.planners.aro.multiple import Solution
 from mlt.planners.aro.routes import TaskPlan
 from mlt.planners.cluster import Cluster
 from mlt.planners.cluster import Switch as ClusterSwitch
-from mlt.planners.plan import EcmpOverride, JobPlan, OpenFlowRule, PipelineUse, Plan, Route, Routing, TaskRoutes
+from mlt.planners.plan import EcmpOverride, JobPlan, PipelineUse, Plan, Route, Routing, TaskRoutes
 
 _GIGA = 1e9
 
@@ -98,21 +98,22 @@ def _switch(cluster: Cluster, switch: ClusterSwitch, known: set[str]) -> Switch:
     return Switch(switch.name, switch.tier - 1, tuple(ports), switch.aggregates, switch.pipelines)
 
 
+def cluster_segment_ids(cluster: Cluster) -> dict[str, str]:
+    """SRv6 segment identifiers as the cluster file has them; what it leaves out is numbered."""
+    return segment_ids(cluster.switch_by_name, {switch.name: switch.sid for switch in cluster.switches})
+
+
 def add_to_plan(
     plan: Plan, instance: Instance, solution: Solution, *, cluster: Cluster, options: Mapping[str, Any] | None = None
 ) -> Plan:
     """A copy of ``plan`` whose jobs carry ``solution`` as their routing section, exports included."""
-    addresses = Addresses.of_cluster(cluster)
+    sids = cluster_segment_ids(cluster)
     for job in instance.jobs:
         plans = [task_plan for task_plan in solution.plans if task_plan.job == job.name]
         section = Routing(
             method="aro",
             objective=_objective(instance),
-            tasks=tuple(_task_routes(instance, addresses, task_plan, solution.proven) for task_plan in plans),
-            openflow=tuple(
-                OpenFlowRule(switch=r.switch, priority=r.priority, match=dict(r.match), actions=r.actions)
-                for r in openflow_rules(instance, plans, addresses)
-            ),
+            tasks=tuple(_task_routes(instance, sids, task_plan, solution.proven) for task_plan in plans),
             ecmp=tuple(
                 EcmpOverride(
                     switch=o.switch, source=o.source, destination=o.destination, next_hop=o.next_hop, port=o.port
@@ -133,14 +134,14 @@ def _objective(instance: Instance) -> str:
     return "SJST" if len(instance.tasks) == 1 else "SJMT"
 
 
-def _task_routes(instance: Instance, addresses: Addresses, plan: TaskPlan, proven: bool) -> TaskRoutes:
+def _task_routes(instance: Instance, sids: Mapping[str, str], plan: TaskPlan, proven: bool) -> TaskRoutes:
     routes = tuple(
         Route(
             source=worker,
             destination=plan.ps,
             path=route.path,
             aggregated_at=tuple(PipelineUse(switch=s, pipeline=p) for s, p in merging_places(instance, route)),
-            segments=segment_list(instance, route, addresses),
+            segments=segment_list(instance, route, sids),
         )
         for worker, route in plan.routes.items()
     )

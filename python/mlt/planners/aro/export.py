@@ -1,69 +1,24 @@
-"""Routes in the forms that networks take them: SRv6 segment lists, OpenFlow rules, static ECMP overrides.
+"""Routes in the forms that networks take them: SRv6 segment lists and static ECMP overrides.
 
-A flow leaves its worker under the worker's address. Where a pipeline merges a task's flows, the merged flow goes on
-under the switch's address with UDP source port ``MERGED_PORT + pipeline``; the task is told by the UDP destination
-port ``TASK_PORT + n``. What merging itself needs is the aggregator's business: the rule says ``aggregate:<pipeline>``.
+Absent on purpose: OpenFlow rules. OpenFlow has no action for merging, which is the aggregator's business.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv6Address, ip_address
+from ipaddress import IPv6Address
 
 from mlt.planners.aro.instance import Instance
 from mlt.planners.aro.routes import TaskPlan, WorkerRoute
-from mlt.planners.cluster import Cluster
 
-TASK_PORT = 40000
-MERGED_PORT = 50000
-_FIRST_HOST = int(IPv4Address("10.0.0.1"))
-_FIRST_SWITCH = int(IPv4Address("10.240.0.1"))
 _LOCATOR = int(IPv6Address("fc00::"))
 
 
-@dataclass(frozen=True)
-class Addresses:
-    """IP address of every host and switch, SRv6 segment identifier of every switch."""
-
-    ip: Mapping[str, str]
-    sid: Mapping[str, str]
-
-    @classmethod
-    def of_cluster(cls, cluster: Cluster) -> Addresses:
-        """The cluster file's addresses; what it leaves out is numbered from 10.0.0.1, 10.240.0.1 and fc00:0:1::."""
-        given = {host.name: host.address for host in cluster.hosts}
-        given |= {switch.name: switch.address for switch in cluster.switches}
-        sids = {switch.name: switch.sid for switch in cluster.switches}
-        return cls._fill(tuple(cluster.host_by_name), tuple(cluster.switch_by_name), given, sids)
-
-    @classmethod
-    def of_instance(cls, instance: Instance) -> Addresses:
-        return cls._fill(instance.hosts, tuple(instance.switch), {}, {})
-
-    @classmethod
-    def _fill(
-        cls,
-        hosts: Sequence[str],
-        switches: Sequence[str],
-        given: Mapping[str, str | None],
-        sids: Mapping[str, str | None],
-    ) -> Addresses:
-        ip = {name: given.get(name) or str(IPv4Address(_FIRST_HOST + i)) for i, name in enumerate(hosts)}
-        ip |= {name: given.get(name) or str(IPv4Address(_FIRST_SWITCH + i)) for i, name in enumerate(switches)}
-        sid = {name: sids.get(name) or str(IPv6Address(_LOCATOR + (i + 1 << 80))) for i, name in enumerate(switches)}
-        return cls(ip, sid)
-
-
-@dataclass(frozen=True)
-class Rule:
-    """One OpenFlow flow entry; the highest priority that matches wins."""
-
-    switch: str
-    priority: int
-    match: tuple[tuple[str, str | int], ...]
-    actions: tuple[str, ...]
+def segment_ids(switches: Iterable[str], given: Mapping[str, str | None] | None = None) -> dict[str, str]:
+    """SRv6 segment identifier of every switch: as ``given`` says, else numbered from fc00:0:1::."""
+    stated = given or {}
+    return {name: stated.get(name) or str(IPv6Address(_LOCATOR + (i + 1 << 80))) for i, name in enumerate(switches)}
 
 
 @dataclass(frozen=True)
@@ -141,7 +96,7 @@ def _above(instance: Instance, host: str) -> frozenset[str]:
     return cache[host]
 
 
-def segment_list(instance: Instance, route: WorkerRoute, addresses: Addresses) -> tuple[str, ...]:
+def segment_list(instance: Instance, route: WorkerRoute, sids: Mapping[str, str]) -> tuple[str, ...]:
     """SRv6 segments in order of travel: each switch that merges the flow or that shortest paths leave open."""
     ps = route.path[-1]
     merging = {hop.switch for hop in hops(instance, route) if hop.merges}
@@ -150,72 +105,8 @@ def segment_list(instance: Instance, route: WorkerRoute, addresses: Addresses) -
         here, previous = route.path[place], route.path[place - 1]
         chosen = place > 1 and next_choices(instance, previous, ps) > 1
         if here in merging or chosen:
-            found.append(addresses.sid[here])
+            found.append(sids[here])
     return tuple(found)
-
-
-def openflow_rules(instance: Instance, plans: Sequence[TaskPlan], addresses: Addresses) -> list[Rule]:
-    """Flow entries for every switch: one per task and input port where its flows all leave alike, else one per flow.
-
-    Pipelines that merge get an ``aggregate`` entry per input port and an output entry for the merged flow.
-    """
-    number = {(job.name, task.name): place for place, (job, task) in enumerate(instance.tasks)}
-    rules: dict[tuple[str, int, tuple[tuple[str, str | int], ...]], Rule] = {}
-    for plan in plans:
-        task: list[tuple[str, str | int]] = [
-            ("eth_type", "0x0800" if _version(addresses.ip[plan.ps]) == "v4" else "0x86dd"),
-            ("ip_proto", 17),
-            (f"ip{_version(addresses.ip[plan.ps])}_dst", addresses.ip[plan.ps]),
-            ("udp_dst", TASK_PORT + number[plan.job, plan.task]),
-        ]
-        arrivals: dict[tuple[str, str], dict[tuple[str, int], str]] = defaultdict(dict)
-        for route in plan.routes.values():
-            for hop in hops(instance, route):
-                ports = instance.switch[hop.switch].port_number
-                if hop.merges:
-                    place: list[tuple[str, str | int]] = [("in_port", ports[hop.arrived_from])]
-                    actions = (f"aggregate:{hop.after[1]}",)
-                    if route.aggregators is not None:  # not every flow of the task merges here
-                        place += _source(addresses, hop.before)
-                    _add(rules, hop.switch, 300 if route.aggregators is not None else 200, place + task, actions)
-                    merged = _source(addresses, hop.after)
-                    _add(rules, hop.switch, 250, merged + task, (f"output:{ports[hop.next_hop]}",))
-                else:
-                    arrivals[hop.switch, hop.arrived_from][hop.before] = hop.next_hop
-        for (switch, sender), leaving in arrivals.items():
-            ports = instance.switch[switch].port_number
-            entering: list[tuple[str, str | int]] = [("in_port", ports[sender])]
-            if len(set(leaving.values())) == 1:
-                port = ports[next(iter(leaving.values()))]
-                _add(rules, switch, 100, entering + task, (f"output:{port}",))
-                continue
-            for identity, next_hop in leaving.items():
-                match = entering + _source(addresses, identity) + task
-                _add(rules, switch, 150, match, (f"output:{ports[next_hop]}",))
-    return list(rules.values())
-
-
-def _version(address: str) -> str:
-    return f"v{ip_address(address).version}"
-
-
-def _source(addresses: Addresses, identity: tuple[str, int]) -> list[tuple[str, str | int]]:
-    name, pipeline = identity
-    match: list[tuple[str, str | int]] = [(f"ip{_version(addresses.ip[name])}_src", addresses.ip[name])]
-    return match if pipeline < 0 else [*match, ("udp_src", MERGED_PORT + pipeline)]
-
-
-def _add(
-    rules: dict[tuple[str, int, tuple[tuple[str, str | int], ...]], Rule],
-    switch: str,
-    priority: int,
-    match: list[tuple[str, str | int]],
-    actions: tuple[str, ...],
-) -> None:
-    key = (switch, priority, tuple(match))
-    known = rules.setdefault(key, Rule(switch, priority, tuple(match), actions))
-    if known.actions != actions:
-        raise ValueError(f"switch {switch!r}: one flow would need two actions, {known.actions} and {actions}")
 
 
 def ecmp_overrides(instance: Instance, plans: Sequence[TaskPlan]) -> list[Override]:
@@ -233,19 +124,10 @@ def ecmp_overrides(instance: Instance, plans: Sequence[TaskPlan]) -> list[Overri
     return list(found)
 
 
-def rule_lines(rules: Sequence[Rule]) -> list[str]:
-    """One line per rule, ``switch: priority=..,field=value,.. actions=..``, fields named as in OpenFlow 1.3."""
-    lines = []
-    for rule in rules:
-        match = ",".join(f"{field}={value}" for field, value in rule.match)
-        lines.append(f"{rule.switch}: priority={rule.priority},{match} actions={','.join(rule.actions)}")
-    return lines
-
-
-def srv6_lines(instance: Instance, plans: Sequence[TaskPlan], addresses: Addresses) -> list[str]:
+def srv6_lines(instance: Instance, plans: Sequence[TaskPlan], sids: Mapping[str, str]) -> list[str]:
     """One line per worker and task, ``worker: server via segments``, in order of travel."""
     return [
-        f"{worker}: {plan.ps} via {' '.join(segment_list(instance, route, addresses)) or 'the leaf'}"
+        f"{worker}: {plan.ps} via {' '.join(segment_list(instance, route, sids)) or 'the leaf'}"
         for plan in plans
         for worker, route in plan.routes.items()
     ]

@@ -1,17 +1,12 @@
-"""The open solver HiGHS behind one question, a linear programme with some integers; Gurobi instead, where installed.
-
-``using_solver("gurobi")`` switches for a block of code; nothing else in the package knows which one answers.
-"""
+"""The open solver HiGHS behind one question, a linear programme with some integers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import Enum
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -65,26 +60,8 @@ class Rows:
         return starts, np.concatenate([*self._columns, []]).astype(np.int64), np.concatenate([*self._values, []])
 
 
-_solver: ContextVar[str] = ContextVar("solver", default="highs")
-SOLVERS = ("highs", "gurobi")
-
-
-@contextmanager
-def using_solver(name: str) -> Iterator[None]:
-    """Answer linear and integer programmes with ``name`` inside the block.
-
-    Raises:
-        ValueError: the solver is unknown or not installed.
-    """
-    if name not in SOLVERS:
-        raise ValueError(f"solver {name!r}: expected one of {', '.join(SOLVERS)}")
-    if find_spec({"highs": "highspy", "gurobi": "gurobipy"}[name]) is None:
-        raise ValueError(f"solver {name!r} is not installed; install it or use another of {', '.join(SOLVERS)}")
-    token = _solver.set(name)
-    try:
-        yield
-    finally:
-        _solver.reset(token)
+# Answers in place of HiGHS where it is set (``studies.aro.gurobi``), with the arguments of ``solve``.
+OTHER: ContextVar[Callable[..., Answer] | None] = ContextVar("other_solver", default=None)
 
 
 def solve(
@@ -99,8 +76,8 @@ def solve(
     start: FloatArray | None = None,
 ) -> Answer:
     """Minimise ``cost @ x``. ``start`` is a feasible point to begin from; ``seconds`` limits the search."""
-    if _solver.get() == "gurobi":
-        return _solve_with_gurobi(cost, lower, upper, integer, rows, seconds=seconds, gap=gap, start=start)
+    if (other := OTHER.get()) is not None:
+        return other(cost, lower, upper, integer, rows, seconds=seconds, gap=gap, start=start)
     highspy = _highspy()
     solver = highspy.Highs()
     solver.setOptionValue("output_flag", False)
@@ -138,41 +115,3 @@ def _answer(solver: Any, mixed: bool) -> Answer:
     x = np.array(solver.getSolution().col_value)
     verdict = Verdict.OPTIMAL if status == highspy.HighsModelStatus.kOptimal else Verdict.FEASIBLE
     return Answer(verdict, x, info.objective_function_value, bound)
-
-
-def _solve_with_gurobi(
-    cost: FloatArray,
-    lower: FloatArray,
-    upper: FloatArray,
-    integer: BoolArray,
-    rows: Rows,
-    *,
-    seconds: float,
-    gap: float,
-    start: FloatArray | None,
-) -> Answer:
-    gurobi: Any = import_module("gurobipy")
-    sparse: Any = import_module("scipy.sparse")
-    with gurobi.Env(params={"OutputFlag": 0}) as environment, gurobi.Model(env=environment) as model:
-        model.Params.TimeLimit, model.Params.MIPGap, model.Params.Threads = seconds, gap, 1
-        kinds = np.where(integer, "I", "C")
-        x = model.addMVar(len(cost), lb=lower, ub=upper, obj=cost, vtype=kinds)
-        starts, columns, values = rows.compressed()
-        if len(rows.low):
-            matrix = sparse.csr_array((values, columns, starts), shape=(len(rows.low), len(cost)))
-            low, high = np.array(rows.low), np.array(rows.high)
-            above, below = np.isfinite(low), np.isfinite(high)
-            if above.any():
-                model.addConstr(matrix[np.flatnonzero(above)] @ x >= low[above])
-            if below.any():
-                model.addConstr(matrix[np.flatnonzero(below)] @ x <= high[below])
-        if start is not None:
-            x.Start = start
-        model.optimize()
-        if model.Status == gurobi.GRB.INFEASIBLE:
-            return Answer(Verdict.INFEASIBLE, None, float("inf"), float("inf"))
-        bound = float(model.ObjBound) if integer.any() else float(model.ObjVal) if model.SolCount else -float("inf")
-        if model.SolCount == 0:
-            return Answer(Verdict.UNKNOWN, None, float("inf"), bound)
-        verdict = Verdict.OPTIMAL if model.Status == gurobi.GRB.OPTIMAL else Verdict.FEASIBLE
-        return Answer(verdict, np.array(x.X), float(model.ObjVal), bound)

@@ -130,7 +130,7 @@ def _check_names(instance: Instance) -> None:
     seen: set[str] = set()
     for name in [*(switch.name for switch in instance.switches), *instance.hosts]:
         if name in seen:
-            raise InstanceError(f"{name!r} names two nodes; every switch and host needs a name of its own")
+            raise InstanceError(f"{name!r} names two nodes; every switch and host needs a unique name")
         seen.add(name)
 
 

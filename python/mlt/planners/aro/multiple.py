@@ -129,7 +129,7 @@ class _Router:
         return route_jointly(self.graphs, rates, seconds=max(0.0, min(self.left, self.effort.joint_seconds)))
 
 
-def solve_tasks(
+def plan_routes(
     instance: Instance,
     *,
     objective: Objective | None = None,

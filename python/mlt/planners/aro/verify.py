@@ -84,7 +84,7 @@ def _path(instance: Instance, worker: str, path: Sequence[str], plan: TaskPlan) 
         return [f"path {'-'.join(path)} does not lead from {worker} to {plan.ps}"]
     for a, b in pairwise(path):
         if (a, b) not in instance.capacity:
-            return [f"worker {worker}: there is no link {a}-{b}"]
+            return [f"worker {worker}: unknown link {a}-{b}"]
     tiers = [_tier(instance, name) for name in path]
     top = tiers.index(max(tiers))
     climbs = all(x < y for x, y in pairwise(tiers[: top + 1]))

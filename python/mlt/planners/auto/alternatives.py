@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from mlt.planners._shared.quantities import format_time
+from mlt._shared.units import format_time
 from mlt.planners.aleph.aggregation import AggregationResult, Method, plan_aggregation
 from mlt.planners.aleph.worker_graph import Reach
 from mlt.planners.byteps.load_assignment import parameter_server_time, plan_assignment, ring_all_reduce_time

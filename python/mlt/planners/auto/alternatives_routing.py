@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
+from mlt._shared.units import format_rate
 from mlt.planners._shared.documents import InputError
-from mlt.planners._shared.quantities import format_rate
 from mlt.planners.auto.alternatives import Alternative, Skipped
 from mlt.planners.cluster import Cluster, Job
 from mlt.planners.plan import JobPlan, Routing, Strategy, new_plan
@@ -36,12 +36,11 @@ class _Aro:
 
 
 def _load() -> _Aro:
-    convert, solve, multiple, verify, single = (
-        import_module(f"mlt.planners.aro.{name}") for name in ("convert", "solve", "multiple", "verify", "single")
+    convert, multiple, verify, single = (
+        import_module(f"mlt.planners.aro.{name}") for name in ("convert", "multiple", "verify", "single")
     )
-    return _Aro(
-        convert.instance_of, convert.add_to_plan, solve.plan_routes, multiple.Effort, verify.verify, single.Infeasible
-    )
+    found = (convert.instance_of, convert.add_to_plan, multiple.plan_routes, multiple.Effort, verify.verify)
+    return _Aro(*found, single.Infeasible)
 
 
 def _why_not(cluster: Cluster, job: Job) -> str | None:
@@ -88,7 +87,7 @@ def _solve(aro: _Aro, cluster: Cluster, job: Job, heads: tuple[str, ...], seed: 
     solution = aro.plan_routes(instance, effort=aro.effort(seconds=_SEARCH_SECONDS, seed=seed))
     report = aro.verify(instance, solution.plans)
     if not report.ok:
-        raise ArithmeticError(f"job {job.name!r}: the verifier refuses the routes: {report.faults[0]}")
+        raise ArithmeticError(f"job {job.name!r}: the verifier rejects the routes: {report.faults[0]}")
     plan = aro.add_to_plan(new_plan(reduced, seed=seed), instance, solution, cluster=reduced)
     routing: Routing = plan.job(job.name).routing
     # How long the search took differs from run to run; a plan must not.

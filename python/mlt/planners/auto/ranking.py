@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from mlt.planners._shared.quantities import format_time
+from mlt._shared.units import format_time
 from mlt.planners.auto.alternatives import Alternative, Skipped, host_alternatives
 from mlt.planners.auto.alternatives_routing import routed
 from mlt.planners.auto.alternatives_topology import Ground, prepare_ground

@@ -19,13 +19,16 @@ import yaml
 from pydantic import AfterValidator, Field, PositiveInt, model_validator
 from typing_extensions import Self
 
+from mlt._shared.unit_fields import RATE, SIZE, TIME, Unit
 from mlt.planners._shared.documents import Document, InputError, Problem, parse_document, read_document, suggest
-from mlt.planners._shared.quantities import BitsPerSecond, Bytes, Seconds
 
 Name = Annotated[str, Field(min_length=1, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:/-]*$")]
 Address = Annotated[str, AfterValidator(lambda text: str(ip_address(text)))]
 SegmentId = Annotated[str, AfterValidator(lambda text: str(IPv6Address(text)))]
 Port = Annotated[int, Field(ge=0)]
+BitsPerSecond = Annotated[float, Unit(RATE, above=0)]
+Bytes = Annotated[float, Unit(SIZE, above=0)]
+Seconds = Annotated[float, Unit(TIME)]
 
 
 class Named(Document):
@@ -171,11 +174,6 @@ class Cluster(Document):
             for ports in classes.values()
             for index, port in enumerate(sorted(ports))
         }
-
-    def with_explicit_pipelines(self) -> Cluster:
-        """The same cluster with every switch's port-to-pipeline map written out."""
-        switches = [s.model_copy(update={"port_pipelines": self.port_pipelines(s.name)}) for s in self.switches]
-        return Cluster(name=self.name, hosts=self.hosts, switches=tuple(switches), links=self.links, jobs=self.jobs)
 
     def with_job(self, job: Job) -> Cluster:
         """The same cluster with ``job`` in place of the job of that name."""

@@ -95,15 +95,6 @@ class Route(Document):
     segments: tuple[str, ...] = Field(default=(), description="SRv6 segment list, in order of travel")
 
 
-class OpenFlowRule(Document):
-    """One flow-table entry."""
-
-    switch: Name
-    priority: int = Field(default=100, ge=0, le=65535)
-    match: dict[str, str | int]
-    actions: tuple[str, ...]
-
-
 class EcmpOverride(Document):
     """A static next hop that replaces the hash's choice for one source and destination."""
 
@@ -129,7 +120,6 @@ class Routing(Document):
     method: Name
     objective: Name | None = None
     tasks: tuple[TaskRoutes, ...]
-    openflow: tuple[OpenFlowRule, ...] = ()
     ecmp: tuple[EcmpOverride, ...] = ()
     solve_time: NonNegative | None = None
     options: dict[str, Any] = Field(default_factory=dict)

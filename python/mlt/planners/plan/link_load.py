@@ -10,10 +10,10 @@ A link here is a directed pair of node names; parallel cables between two nodes 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from mlt.planners.cluster import Cluster, Host, Job
+from mlt.planners.cluster import Cluster, Job
 from mlt.planners.plan import Aggregation, InfeasibleError, Routing
 
 Arc = tuple[str, str]
@@ -44,7 +44,7 @@ def arc_bandwidths(cluster: Cluster) -> dict[Arc, float]:
 
 
 def _distances(
-    neighbours: Mapping[str, Sequence[str]], hosts: Mapping[str, Host], target: str, wanted: Iterable[str]
+    neighbours: Mapping[str, Sequence[str]], hosts: Container[str], target: str, wanted: Iterable[str]
 ) -> dict[str, int]:
     """Hops to ``target``, as far as it takes to find all ``wanted`` nodes; hosts do not forward."""
     distance, queue, missing = {target: 0}, deque([target]), set(wanted)
@@ -60,14 +60,23 @@ def _distances(
 
 
 def spread_over_shortest_paths(cluster: Cluster, demands: Iterable[Demand], *, job: str = "") -> Loads:
+    """Load of each link of ``cluster``, as ``spread`` has it."""
+    neighbours = {
+        name: sorted({cluster.peer(link, name) for link in links}) for name, links in cluster.links_of.items()
+    }
+    return spread(neighbours, cluster.host_by_name, demands, job=job)
+
+
+def spread(
+    neighbours: Mapping[str, Sequence[str]], hosts: Container[str], demands: Iterable[Demand], *, job: str = ""
+) -> Loads:
     """Load of each link when every node splits what it forwards evenly over its next hops towards the destination.
+
+    ``hosts`` forward nothing.
 
     Raises:
         InfeasibleError: a destination cannot be reached.
     """
-    neighbours = {
-        name: sorted({cluster.peer(link, name) for link in links}) for name, links in cluster.links_of.items()
-    }
     by_target: dict[str, dict[str, float]] = {}
     for demand in demands:
         if demand.source != demand.destination:
@@ -75,7 +84,7 @@ def spread_over_shortest_paths(cluster: Cluster, demands: Iterable[Demand], *, j
             sources[demand.source] = sources.get(demand.source, 0.0) + demand.rate
     loads: Loads = {}
     for target, sources in by_target.items():
-        distance = _distances(neighbours, cluster.host_by_name, target, sources)
+        distance = _distances(neighbours, hosts, target, sources)
         lost = [source for source in sources if source not in distance]
         if lost:
             message = f"no path leads from {lost[0]!r} to {target!r}; add a link, or name hosts that are connected"

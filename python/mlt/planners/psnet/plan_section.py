@@ -12,14 +12,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from mlt._shared.units import format_time
 from mlt.planners._shared.documents import InputError, Problem
-from mlt.planners._shared.quantities import format_time
 from mlt.planners.cluster import Cluster
 from mlt.planners.plan import Circuit, Placement, Plan
+from mlt.planners.plan.link_load import Demand, Loads, spread
 from mlt.planners.psnet.addressing import supernode_address
 from mlt.planners.psnet.circuits import CircuitPlan
 from mlt.planners.psnet.cluster_psnet import NamedPSNet, read_psnet
-from mlt.planners.psnet.flows import Loads, fluid_loads, push_demands
 from mlt.planners.psnet.graph import bandwidth
 from mlt.planners.psnet.jobs import PlacedJob, check_jobs
 from mlt.planners.psnet.psnet import PSNet
@@ -52,9 +52,7 @@ def plan_topology(cluster: Cluster, *, extra_paths: int = 0) -> TopologyPlan:
         TopologyError: two jobs share a machine.
     """
     if not cluster.jobs:
-        raise InputError(
-            [Problem(where=("jobs",), message="there is no job to plan; mlt plan topology place adds some")]
-        )
+        raise InputError([Problem(where=("jobs",), message="no job to plan; mlt plan topology place adds jobs")])
     named = read_psnet(cluster)
     network = named.network
     jobs = tuple(named.placed(job) for job in cluster.jobs)
@@ -150,12 +148,16 @@ def _hops(job: PlacedJob, routes: RoutePlan) -> int:
 def _as_cabled(network: PSNet, jobs: tuple[PlacedJob, ...]) -> dict[str, float]:
     """Push time of every job when nothing is planned: circuits as cabled, packets spread over shortest paths."""
     graph = logical_graph(network)
+    neighbours = {node: sorted(graph.neighbors(node)) for node in graph}
+    hosts = {node for node, data in graph.nodes(data=True) if data["kind"] == "host"}
     of_job: dict[str, Loads] = {}
     total: Loads = {}
     for job in jobs:
         workers = [network.worker_name(mid, w) for mid, members in job.workers.items() for w in members]
         servers = [network.server_name(mid, s) for mid, members in job.servers.items() for s in members]
-        of_job[job.name] = fluid_loads(graph, push_demands(workers, servers, job.size_bytes))
+        part = job.size_bytes / len(servers)
+        demands = [Demand(worker, server, part) for worker in workers for server in servers]
+        of_job[job.name] = spread(neighbours, hosts, demands, job=job.name)
         for link, load in of_job[job.name].items():
             total[link] = total.get(link, 0.0) + load
     return {name: max(8 * total[link] / bandwidth(graph, *link) for link in loads) for name, loads in of_job.items()}

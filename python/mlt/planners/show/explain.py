@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mlt.planners._shared.quantities import format_rate, format_size, format_time
+from mlt._shared.units import format_rate, format_size, format_time
 from mlt.planners.aleph.aggregation import job_resources
 from mlt.planners.aleph.aggregation_model import direct_clustering, hierarchical_time
 from mlt.planners.byteps.load_assignment import ring_all_reduce_time

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from mlt.planners._shared.quantities import format_time
+from mlt._shared.units import format_time
 from mlt.planners.cluster import Cluster
 from mlt.planners.plan import JobPlan, Plan
 from mlt.planners.plan.link_load import Loads, arc_bandwidths

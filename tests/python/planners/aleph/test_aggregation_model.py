@@ -15,13 +15,12 @@ from mlt.planners.aleph.aggregation_model import (
     fastest_clustering,
     fewest_streams,
     hierarchical_time,
-    server_loads,
-    usage,
 )
 from mlt.planners.aleph.clustering import Clustering, cluster_workers, violations
-from mlt.planners.aleph.clustering_baselines import greedy_clustering
+from mlt.planners.aleph.clustering_greedy import greedy_clustering
 from mlt.planners.aleph.worker_graph import complete_graph, graph_from_edges, grouped_graph
 from mlt.planners.byteps.load_assignment import ring_all_reduce_time
+from studies.aleph.simulation import usage
 
 
 def resources(
@@ -82,12 +81,6 @@ def test_usage__counts_members_twice() -> None:
     # Figure 13's 188 and 12 Gbit/s: 12 aggregators over 100 workers of 1 Gbit/s.
     head = np.arange(100) % 12
     assert usage(Clustering(head=head, method="by hand"), rate=1e9) == (188e9, 12e9)
-
-
-def test_server_loads__follow_bandwidth() -> None:
-    example = resources([10e9], [10e9, 30e9])
-    assert example.shares.tolist() == [0.25, 0.75]
-    assert list(server_loads(example, streams=4, rate=1e9)) == [1e9, 3e9]
 
 
 def test_resources__need_workers_and_servers() -> None:

@@ -6,18 +6,19 @@ import pytest
 from hypothesis import given, settings
 from routing_cases import QUICK, figure_1, instances
 
-from mlt.planners.aro.accelerate import (
+from mlt.planners.aro.graph import Kind, unfold
+from mlt.planners.aro.instance import Instance, Job, Link, Port, Switch, Task
+from mlt.planners.aro.multiple import plan_routes
+from mlt.planners.aro.verify import verify
+from studies.aro.accelerate import (
     ALL,
     Accelerations,
     alternatives,
     only_programmable,
+    plan_accelerated,
     prune_aggregators,
     scores,
 )
-from mlt.planners.aro.graph import Kind, unfold
-from mlt.planners.aro.instance import Instance, Job, Link, Port, Switch, Task
-from mlt.planners.aro.solve import plan_routes
-from mlt.planners.aro.verify import verify
 from studies.aro.generate import Hardware, Workload, fat_tree, leaf_spine
 
 
@@ -87,7 +88,7 @@ def test_only_programmable__is_none_without_aggregating_spines() -> None:
 @settings(max_examples=30, deadline=None)
 @given(instances(jobs=2))
 def test_plan_routes__accelerated_plans_are_valid_and_never_better_than_the_bound(instance: Instance) -> None:
-    accelerated = plan_routes(instance, accelerations=Accelerations(sro=True, app_share=0.6), effort=QUICK)
+    accelerated = plan_accelerated(instance, accelerations=Accelerations(sro=True, app_share=0.6), effort=QUICK)
     assert verify(instance, accelerated.plans).ok
     assert accelerated.value <= plan_routes(instance, effort=QUICK).bound * (1 + 1e-9)
 
@@ -96,7 +97,7 @@ def test_plan_routes__all_accelerations_lose_little_on_the_papers_cluster() -> N
     ratio = []
     for seed in range(8):
         instance = leaf_spine(seed=seed)
-        ratio.append(plan_routes(instance, accelerations=ALL).value / plan_routes(instance, effort=QUICK).value)
+        ratio.append(plan_accelerated(instance, accelerations=ALL).value / plan_routes(instance, effort=QUICK).value)
     assert max(ratio) <= 1.0
     assert sum(ratio) / len(ratio) > 0.8
 

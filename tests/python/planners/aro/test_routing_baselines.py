@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from routing_cases import QUICK, figure_1, instances
 
-from mlt.planners.aro.baselines import fair_rates, plan_aggtree, plan_random
 from mlt.planners.aro.instance import Instance, InstanceError
-from mlt.planners.aro.solve import plan_routes
+from mlt.planners.aro.multiple import plan_routes
 from mlt.planners.aro.verify import verify
+from studies.aro.baselines import fair_rates, plan_aggtree, plan_random
 from studies.aro.generate import Hardware, Workload, fat_tree, leaf_spine
 from studies.aro.grid import plan_grid
 

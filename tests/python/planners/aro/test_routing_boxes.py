@@ -16,7 +16,7 @@ from mlt.planners.aro.graph import TaskGraph, unfold
 from mlt.planners.aro.highs import Verdict
 from mlt.planners.aro.instance import Instance
 from mlt.planners.aro.joint import route_jointly
-from mlt.planners.aro.multiple import solve_tasks
+from mlt.planners.aro.multiple import plan_routes
 from mlt.planners.aro.routes import TaskPlan, generate_routes
 from mlt.planners.aro.single import solve_task
 from mlt.planners.aro.verify import verify
@@ -64,7 +64,7 @@ def test_search__bound_is_never_below_a_plan_that_exists(
     data: st.DataObject, jobs: int, tasks: int, part: float
 ) -> None:
     instance = data.draw(instances(jobs=jobs, tasks=tasks))
-    solution = solve_tasks(instance, effort=replace(QUICK, seconds=1.0))
+    solution = plan_routes(instance, effort=replace(QUICK, seconds=1.0))
     assert verify(instance, solution.plans).ok
     graphs, alone, bound = prepared(instance)
     search = Search(instance, graphs, Objective(), seconds=1.0)

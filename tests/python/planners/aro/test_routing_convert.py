@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from mlt.cli.plan_routing import app
 from mlt.planners._shared.documents import InputError
 from mlt.planners.aro.convert import add_to_plan, instance_of
-from mlt.planners.aro.solve import plan_routes
+from mlt.planners.aro.multiple import plan_routes
 from mlt.planners.cluster import Cluster, dump_cluster, parse_cluster
 from mlt.planners.plan import dump_plan, new_plan, parse_plan, read_plan
 from studies.aro.cluster_file import cluster_of
@@ -74,7 +74,6 @@ def test_add_to_plan__fills_the_routing_section_and_matches_the_cluster() -> Non
     (task,) = section.tasks
     assert task.rate == pytest.approx(solution.plans[1].rate * 1e9)
     assert {route.source for route in task.routes} == set(instance.jobs[1].workers)
-    assert section.openflow
     assert section.ecmp
     assert any(route.aggregated_at and route.segments for route in task.routes)
 
@@ -82,14 +81,13 @@ def test_add_to_plan__fills_the_routing_section_and_matches_the_cluster() -> Non
 def test_route_command__writes_plan_and_exports(tmp_path: Path) -> None:
     cluster_file, plan_file = tmp_path / "cluster.yaml", tmp_path / "plan.json"
     cluster_file.write_text(dump_cluster(cluster_of(SMALL)))
-    rules, segments = tmp_path / "rules.txt", tmp_path / "segments.txt"
-    arguments = [str(cluster_file), "-o", str(plan_file), "--openflow", str(rules), "--srv6", str(segments)]
+    segments = tmp_path / "segments.txt"
+    arguments = [str(cluster_file), "-o", str(plan_file), "--srv6", str(segments)]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
     assert "Proven optimal" in result.output
     assert read_plan(plan_file).job("job0").routing is not None
     assert len(segments.read_text().splitlines()) == 16
-    assert "actions=aggregate:" in rules.read_text()
 
 
 def test_route_command__refuses_bad_input_before_writing(tmp_path: Path) -> None:

@@ -3,62 +3,9 @@ from __future__ import annotations
 from hypothesis import given, settings
 from routing_cases import QUICK, figure_1, instances
 
-from mlt.planners.aro.export import (
-    MERGED_PORT,
-    TASK_PORT,
-    Addresses,
-    Rule,
-    ecmp_overrides,
-    merging_places,
-    openflow_rules,
-    rule_lines,
-    segment_list,
-    srv6_lines,
-)
+from mlt.planners.aro.export import ecmp_overrides, merging_places, segment_ids, segment_list, srv6_lines
 from mlt.planners.aro.instance import Instance
-from mlt.planners.aro.solve import plan_routes
-
-
-def _forward(instance: Instance, rules: list[Rule], fields: dict[str, str | int], worker: str) -> tuple[str, ...]:
-    """Carry a packet through the flow tables as a switch would; an aggregate action re-addresses it and looks again."""
-    addresses = Addresses.of_instance(instance)
-    path = [worker, instance.leaf_of[worker]]
-    while path[-1] in instance.switch:
-        switch = instance.switch[path[-1]]
-        fields["in_port"] = switch.port_number[path[-2]]
-        merged = False
-        while True:
-            found = [r for r in rules if r.switch == switch.name and all(fields.get(k) == v for k, v in r.match)]
-            best = [r for r in found if r.priority == max(r.priority for r in found)]
-            assert len(best) == 1, (switch.name, fields, found)
-            verb, argument = best[0].actions[0].split(":")
-            if verb == "output":
-                path.append(next(port.peer for port in switch.ports if port.number == int(argument)))
-                break
-            assert not merged
-            merged = True
-            fields |= {"ipv4_src": addresses.ip[switch.name], "udp_src": MERGED_PORT + int(argument)}
-            fields["in_port"] = -1
-    return tuple(path)
-
-
-@settings(max_examples=30, deadline=None)
-@given(instances(jobs=2))
-def test_openflow_rules__forward_every_flow_along_its_route(instance: Instance) -> None:
-    plans = plan_routes(instance, effort=QUICK).plans
-    addresses = Addresses.of_instance(instance)
-    rules = openflow_rules(instance, plans, addresses)
-    for number, plan in enumerate(plans):
-        for worker, route in plan.routes.items():
-            fields: dict[str, str | int] = {
-                "eth_type": "0x0800",
-                "ip_proto": 17,
-                "ipv4_src": addresses.ip[worker],
-                "ipv4_dst": addresses.ip[plan.ps],
-                "udp_src": 1,
-                "udp_dst": TASK_PORT + number,
-            }
-            assert _forward(instance, rules, fields, worker) == route.path
+from mlt.planners.aro.multiple import plan_routes
 
 
 def _shortest(instance: Instance, start: str, end: str) -> list[tuple[str, ...]]:
@@ -77,10 +24,10 @@ def _shortest(instance: Instance, start: str, end: str) -> list[tuple[str, ...]]
 @given(instances())
 def test_segment_list__pins_the_path_by_shortest_paths_between_segments(instance: Instance) -> None:
     (plan,) = plan_routes(instance, effort=QUICK).plans
-    addresses = Addresses.of_instance(instance)
-    name_of = {sid: name for name, sid in addresses.sid.items()}
+    sids = segment_ids(instance.switch)
+    name_of = {sid: name for name, sid in sids.items()}
     for worker, route in list(plan.routes.items())[:4]:
-        stops = [name_of[sid] for sid in segment_list(instance, route, addresses)]
+        stops = [name_of[sid] for sid in segment_list(instance, route, sids)]
         walked: tuple[str, ...] = (worker,)
         for stop in [*stops, plan.ps]:
             options = _shortest(instance, walked[-1], stop)
@@ -116,9 +63,7 @@ def test_merging_places__of_figure_1() -> None:
 def test_lines__are_readable() -> None:
     instance = figure_1(["L1", "L2", "S1"])
     plans = plan_routes(instance, effort=QUICK).plans
-    addresses = Addresses.of_instance(instance)
-    assert "W4: ps via fc00:0:6::" in srv6_lines(instance, plans, addresses)
-    expected = (
-        "S1: priority=200,in_port=3,eth_type=0x0800,ip_proto=17,ipv4_dst=10.0.0.1,udp_dst=40000 actions=aggregate:0"
-    )
-    assert expected in rule_lines(openflow_rules(instance, plans, addresses))
+    assert "W4: ps via fc00:0:6::" in srv6_lines(instance, plans, segment_ids(instance.switch))
+    stated = segment_ids(instance.switch, {"S1": "fd00::1", "L1": None})
+    assert stated["S1"] == "fd00::1"
+    assert stated["L1"] == segment_ids(instance.switch)["L1"]

@@ -8,28 +8,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from routing_cases import QUICK, instances
 
-from mlt.planners.aro.accelerate import Accelerations
 from mlt.planners.aro.bounds import Objective, bound_rates, job_totals, rate_rows
 from mlt.planners.aro.graph import unfold
 from mlt.planners.aro.instance import Instance
-from mlt.planners.aro.multiple import solve_tasks
+from mlt.planners.aro.multiple import plan_routes
 from mlt.planners.aro.single import Infeasible, solve_task
-from mlt.planners.aro.solve import plan_routes
 from mlt.planners.aro.verify import verify
+from studies.aro.accelerate import Accelerations, plan_accelerated
 from studies.aro.generate import Hardware, Workload, leaf_spine
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_solve_tasks__two_jobs_of_100_workers_are_proven_optimal(seed: int) -> None:
     instance = leaf_spine(seed=seed, workload=Workload(jobs=2, workers=100))
-    solution = solve_tasks(instance)
+    solution = plan_routes(instance)
     assert solution.proven
     assert verify(instance, solution.plans).ok
 
 
 def test_solve_tasks__240_switches_5_jobs_500_workers_each_within_a_percent_in_a_minute() -> None:
     instance = leaf_spine(leaves=120, spines=120, workload=Workload(jobs=5, workers=500), seed=0)
-    solution = solve_tasks(instance)
+    solution = plan_routes(instance)
     assert solution.gap <= 0.01
     assert solution.seconds < 60.0
     assert verify(instance, solution.plans).ok
@@ -37,7 +36,7 @@ def test_solve_tasks__240_switches_5_jobs_500_workers_each_within_a_percent_in_a
 
 def test_solve_tasks__one_job_never_exceeds_its_workers_links() -> None:
     instance = leaf_spine(seed=2, workload=Workload(tasks=4, workers=60))
-    solution = solve_tasks(instance)
+    solution = plan_routes(instance)
     assert sum(plan.rate for plan in solution.plans) <= 100.0 * (1 + 1e-9)
     assert solution.proven
 
@@ -48,7 +47,7 @@ def test_solve_tasks__routes_pass_the_verifier_and_respect_the_bound(
     data: st.DataObject, jobs: int, tasks: int
 ) -> None:
     instance = data.draw(instances(jobs=jobs, tasks=tasks))
-    solution = solve_tasks(instance, effort=QUICK)
+    solution = plan_routes(instance, effort=QUICK)
     report = verify(instance, solution.plans)
     assert report.ok, report.faults
     assert solution.value <= solution.bound * (1 + 1e-9)
@@ -58,7 +57,7 @@ def test_solve_tasks__routes_pass_the_verifier_and_respect_the_bound(
 @settings(max_examples=15, deadline=None)
 @given(instances(jobs=2, tasks=2))
 def test_solve_tasks__same_seed_same_plan(instance: Instance) -> None:
-    first, second = solve_tasks(instance, effort=QUICK), solve_tasks(instance, effort=QUICK)
+    first, second = plan_routes(instance, effort=QUICK), plan_routes(instance, effort=QUICK)
     if first.found_by == second.found_by and first.seconds + second.seconds < 2.0:  # no time limit interfered
         assert [plan.routes for plan in first.plans] == [plan.routes for plan in second.plans]
 
@@ -67,12 +66,12 @@ def test_solve_tasks__same_seed_same_plan(instance: Instance) -> None:
 @given(instances(jobs=2, tasks=1))
 def test_solve_tasks__bound_never_falls_with_more_bandwidth(instance: Instance) -> None:
     wider = replace(instance, links=tuple(replace(link, gbps=link.gbps * 1.5) for link in instance.links))
-    assert solve_tasks(wider, effort=QUICK).bound >= solve_tasks(instance, effort=QUICK).bound * (1 - 1e-9)
+    assert plan_routes(wider, effort=QUICK).bound >= plan_routes(instance, effort=QUICK).bound * (1 - 1e-9)
 
 
 def test_solve_tasks__quantised_rates_are_whole_gigabits() -> None:
     instance = leaf_spine(seed=4, workload=Workload(jobs=2, tasks=2, workers=60))
-    solution = plan_routes(instance, accelerations=Accelerations(qsr_levels=100))
+    solution = plan_accelerated(instance, accelerations=Accelerations(qsr_levels=100))
     rates = np.array([plan.rate for plan in solution.plans])
     assert np.allclose(rates, np.round(rates))
     assert solution.value <= plan_routes(instance).bound * (1 + 1e-9)
@@ -101,4 +100,4 @@ def test_solve_tasks__says_when_rates_are_too_coarse() -> None:
         seed=0, leaves=2, spines=1, hosts_per_leaf=6, hardware=Hardware(share=0.0), workload=Workload(workers=8)
     )
     with pytest.raises(Infeasible, match="no routes fit"):
-        plan_routes(instance, accelerations=Accelerations(qsr_levels=1))
+        plan_accelerated(instance, accelerations=Accelerations(qsr_levels=1))

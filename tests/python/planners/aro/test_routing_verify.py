@@ -6,8 +6,8 @@ import pytest
 from routing_cases import figure_1
 
 from mlt.planners.aro.instance import Instance
+from mlt.planners.aro.multiple import plan_routes
 from mlt.planners.aro.routes import TaskPlan, WorkerRoute
-from mlt.planners.aro.solve import plan_routes
 from mlt.planners.aro.verify import verify
 from studies.aro.generate import Hardware, Workload, fat_tree
 
@@ -34,7 +34,7 @@ def test_verify__accepts_a_good_plan_and_counts_merged_flows() -> None:
     ("worker", "path", "message"),
     [
         ("W4", ("W4", "L3", "S0", "L0"), "does not lead from W4 to ps"),
-        ("W4", ("W4", "L3", "L0", "ps"), "there is no link L3-L0"),
+        ("W4", ("W4", "L3", "L0", "ps"), "unknown link L3-L0"),
         ("W4", ("W4", "L3", "S0", "L1", "S1", "L0", "ps"), "is not up-down"),
         ("W1", ("W1", "L1", "S0", "L0", "ps"), "L1#0 would have to send one flow along two paths"),
     ],

@@ -45,14 +45,6 @@ def test_port_pipelines__each_class_is_split_in_order() -> None:
     assert leaf_spine().port_pipelines("leaf0") == {0: 0, 1: 0, 2: 0, 3: 1, 4: 1, 5: 0, 6: 1}
 
 
-def test_with_explicit_pipelines__says_the_same() -> None:
-    cluster = leaf_spine(hosts=7, pipelines=4)
-    explicit = cluster.with_explicit_pipelines()
-    assert explicit.switches[0].port_pipelines == cluster.port_pipelines("leaf0")
-    assert explicit.port_pipelines("leaf0") == cluster.port_pipelines("leaf0")
-    assert parse_cluster(dump_cluster(explicit)) == explicit
-
-
 def test_cluster__round_trips_through_yaml() -> None:
     cluster = leaf_spine()
     again = parse_cluster(dump_cluster(cluster))

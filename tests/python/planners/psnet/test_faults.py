@@ -8,14 +8,13 @@ from hypothesis import strategies as st
 from mlt.planners.psnet.faults import (
     Element,
     degraded_graph,
-    elements,
     reach,
     repair,
-    survey,
     unreached,
 )
 from mlt.planners.psnet.graph import TopologyError
 from mlt.planners.psnet.psnet import Module, PSNet, build_psnet
+from studies.psnet.survey import elements, survey
 
 SPARE = Module(ecs_ports=12, tor_downlinks=4, tor_uplinks=3, workers=8)  # 8 workers on 12 ports
 FULL = Module(ecs_ports=12, tor_downlinks=4, tor_uplinks=3)

@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 from mlt.planners._shared.documents import InputError
 from mlt.planners.cluster import Cluster
 from mlt.planners.plan import JobPlan, dump_plan, new_plan, parse_plan
-from mlt.planners.psnet.bct import JobProfile, one_module_time
 from mlt.planners.psnet.cluster_io import psnet_cluster
 from mlt.planners.psnet.jobs import JobRequest, PlacedJob
 from mlt.planners.psnet.placement import place_jobs
 from mlt.planners.psnet.plan_section import plan_topology, with_topology
 from mlt.planners.psnet.psnet import Module, build_psnet
+from studies.psnet.bct import JobProfile, one_module_time
 
 MODULE = Module(ecs_ports=12, tor_downlinks=4, tor_uplinks=4)
 
@@ -77,7 +77,7 @@ def test_with_topology__keeps_other_sections_and_replaces_its_own_note() -> None
 
 def test_plan_topology__refuses_a_cluster_without_jobs_and_jobs_without_servers() -> None:
     network = build_psnet(MODULE, modules=1)
-    with pytest.raises(InputError, match="there is no job to plan"):
+    with pytest.raises(InputError, match="no job to plan"):
         plan_topology(psnet_cluster(network))
     cluster = psnet_cluster(network, [PlacedJob(name="job", size_bytes=1e6, workers={1: (0,)}, servers={1: (0,)})])
     bare = cluster.model_copy(update={"jobs": (cluster.jobs[0].model_copy(update={"servers": ()}),)})

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlt.planners.psnet.bct import JobProfile, two_module_time
 from mlt.planners.psnet.circuits import Circuits
 from mlt.planners.psnet.graph import TopologyError
 from mlt.planners.psnet.jobs import PlacedJob
@@ -16,6 +15,7 @@ from mlt.planners.psnet.psnet import Module, PSNet, build_psnet
 from mlt.planners.psnet.routing import RoutePlan, circuits_of, demands, route_jobs
 from mlt.planners.psnet.verify import Verdict, verify_routes
 from studies.psnet.any_path import any_path_seconds
+from studies.psnet.bct import JobProfile, two_module_time
 
 RATE = 1e10
 MODULE = Module(ecs_ports=12, tor_downlinks=4, tor_uplinks=5, worker_bits_per_second=RATE)

@@ -40,7 +40,7 @@ jobs:
         ("name: lab", "name: lab\nname: lab2", 2, "written twice"),
         ("hosts:", "hosts: [", 3, "not YAML"),
         ("name: lab", "version: 2", 1, "input should be 1"),
-        ("97 MB", "97 Mb", 13, "such as '97 MB'"),
+        ("97 MB", "97 Mb", 13, "such as 256KiB or '97 MB'"),
     ],
 )
 def test_parse_document__names_line_and_expectation(old: str, new: str, line: int, words: str) -> None:
@@ -87,5 +87,5 @@ def test_suggest__lists_names_when_none_is_near() -> None:
 def test_read_document__json_indented_by_tabs_is_still_explained(tmp_path: Path) -> None:
     path = tmp_path / "cluster.json"
     path.write_text('{\n\t"hosts": [\n\t\t{"name": "h0", "bandwidth": "fast"}\n\t]\n}\n')
-    with pytest.raises(InputError, match="such as '25 Gbit/s'"):
+    with pytest.raises(InputError, match="such as 200mbit or '200 Mbit/s'"):
         read_document(Cluster, path)

@@ -1,0 +1,154 @@
+"""JSON objects, one a line, over a connected stream socket: what processes and machines of a run say to each other.
+
+Everything is bounded, in time and in length. Nothing here is timed and no tensor passes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import threading
+import time
+from typing import Any
+
+from mlt._shared.json_lines import line_of, object_of
+from mlt.errors import MltError
+
+Message = dict[str, Any]
+MAX_LINE_BYTES = 64 << 20
+# A network that is gone without a word is noticed after these seconds, both while something is unacknowledged and idle.
+GONE_SECONDS = 9
+_PIECE = 1 << 16
+_MAPPED = "::ffff:"
+
+
+class StrangerError(MltError):
+    """What is at the other end does not talk as it should."""
+
+
+class SilenceError(StrangerError):
+    """Nothing came in time."""
+
+
+class GoneError(StrangerError):
+    """The other end hung up, or the network between is gone."""
+
+
+class EndlessLineError(StrangerError):
+    """A line is longer than any message."""
+
+
+class Link:
+    """One end. ``send`` from any thread, the rest from one. ``program`` is what errors say the other end is not;
+    ``received``: what was read of it already."""
+
+    def __init__(self, connection: socket.socket, program: str = "mlt", received: bytes = b"") -> None:
+        connection.settimeout(None)
+        self._socket = connection
+        self._program = program
+        self._lock = threading.Lock()
+        self._received = bytearray(received)
+
+    def watch_network(self) -> None:
+        """Have a TCP connection end in error when the network between is gone."""
+        options = (
+            (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+            (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, GONE_SECONDS // 3),
+            (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, GONE_SECONDS // 3),
+            (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 2),
+            (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, GONE_SECONDS * 1000),
+            (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+        )
+        for level, name, value in options:
+            self._socket.setsockopt(level, name, value)
+
+    def send(self, message: Message, *, timeout: float | None = None) -> None:
+        """Raises GoneError; also if the other end has not read enough after ``timeout`` seconds."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        rest = memoryview(line_of(message))
+        with self._lock:
+            while rest:
+                try:
+                    rest = rest[self._socket.send(rest, socket.MSG_DONTWAIT) :]
+                except BlockingIOError:
+                    if not self._is_ready(select.POLLOUT, deadline):
+                        raise GoneError("it does not read what it is told") from None
+                except OSError as error:
+                    raise _broken(error) from None
+
+    def receive(self, *, timeout: float | None = None, limit: int = MAX_LINE_BYTES) -> Message:
+        """The next message, whole within ``timeout`` seconds. Raises SilenceError, GoneError or, for anything but a
+        message, StrangerError."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while (message := self.take(limit)) is None:
+            if not self._is_ready(select.POLLIN, deadline):
+                raise SilenceError(f"it said nothing for {timeout:g} s; is it {self._program} that is there?")
+            self._read()
+        return message
+
+    def receive_ready(self, *, limit: int = MAX_LINE_BYTES) -> Message | None:
+        """A message if one is whole, once what has come is read. Raises as ``receive`` does."""
+        self._read()
+        return self.take(limit)
+
+    def take(self, limit: int = MAX_LINE_BYTES) -> Message | None:
+        """A message if one has been read whole. Raises StrangerError."""
+        end = self._received.find(b"\n")
+        if end < 0:
+            if len(self._received) > limit:
+                raise EndlessLineError(f"the other program is not {self._program}: it sent a line without end")
+            return None
+        line = bytes(self._received[:end])
+        del self._received[: end + 1]
+        try:
+            return object_of(line)
+        except ValueError:
+            text = (
+                f"the other program is not {self._program}: it sent no JSON object; does another program use the port?"
+            )
+            raise StrangerError(text) from None
+
+    def _read(self) -> None:
+        try:
+            piece = self._socket.recv(_PIECE, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return
+        except OSError as error:  # also: closed meanwhile, by the thread that owns it
+            raise _broken(error) from None
+        if not piece:
+            raise GoneError("it closed the connection")
+        self._received += piece
+
+    def _is_ready(self, event: int, deadline: float | None) -> bool:
+        left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
+        poll = select.poll()
+        try:
+            poll.register(self._socket, event)
+        except ValueError:
+            raise GoneError("the connection was closed here") from None
+        return bool(poll.poll(None if left is None else left * 1_000))
+
+    def close(self) -> None:
+        """Wakes a ``receive`` under way, too."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+    def fileno(self) -> int:
+        """For a selector."""
+        return self._socket.fileno()
+
+    @property
+    def local_host(self) -> str:
+        """The address that the other side sees."""
+        return str(self._socket.getsockname()[0]).removeprefix(_MAPPED)
+
+    @property
+    def peer_host(self) -> str:
+        """The other side's address."""
+        return str(self._socket.getpeername()[0]).removeprefix(_MAPPED)
+
+
+def _broken(error: OSError) -> GoneError:
+    return GoneError(f"the connection broke: {error.strerror or error}")

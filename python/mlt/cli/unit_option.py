@@ -1,0 +1,47 @@
+"""Options of commands that are written with units."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import click
+import typer
+
+from mlt._shared.units import LOSS, RATE, SIZE, TIME, Quantity
+
+__all__ = ["LOSS", "RATE", "SIZE", "TIME", "Quantity", "UnitOption"]
+
+
+class UnitOption(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic in new releases of click
+    """A number in base units: ``type=`` of click's options, ``parser=`` of typer's. ``whole``: an integer."""
+
+    def __init__(
+        self, quantity: Quantity, *, least: float = 0.0, most: float = math.inf, above: float = -math.inf,
+        whole: bool = False,
+    ) -> None:  # fmt: skip
+        self._quantity = quantity
+        self._least, self._most, self._above = least, most, above
+        self._whole = whole
+        self.name = self.__name__ = quantity.kind
+
+    def __call__(self, value: Any, param: Any = None, ctx: Any = None) -> Any:
+        """For typer, which has exceptions of its own."""
+        try:
+            return self._read(value)
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from None
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float | int:
+        """For click."""
+        try:
+            return self._read(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+    def _read(self, value: object) -> float | int:
+        try:
+            number = self._quantity.read(value, least=self._least, most=self._most, above=self._above)
+        except ValueError as error:
+            raise ValueError(f"{value!r}: {error}") from None
+        return round(number) if self._whole else number

@@ -1,0 +1,111 @@
+"""The keyword arguments of ``mlt.Context`` beyond its place in the job, listed once, and handed to the native library.
+
+What is not given keeps the default of the native library (src/mlt.h).
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, TypedDict
+
+from mlt._shared.units import TIME
+from mlt.errors import ConfigError
+from mlt.options import limits
+from mlt.options.faults import Faults
+
+if TYPE_CHECKING:
+    from mlt import _core
+    from mlt.options import paths, qos
+
+MAX_SPIN_US = 1_000_000
+
+
+class LimitArguments(TypedDict, total=False):
+    """``mlt.options.limits``."""
+
+    max_operations: int | None
+    max_tags: int | None
+    early_segments: int | None
+    early_transfers: int | None
+
+
+class NetworkArguments(TypedDict, total=False):
+    """What carries packets, and how."""
+
+    faults: Faults | None
+    segment_bytes: int | None
+    line_rate_gbps: float | None
+    qos_policy: qos.PolicySource | None
+    paths: paths.PathSource | None
+    datapath: str | None
+    busy_poll_us: int
+    spin_us: int | None
+    io_threads: int | None
+    io_cpus: Sequence[int] | None
+
+
+class TimeArguments(TypedDict, total=False):
+    """Seconds."""
+
+    operation_timeout: float
+    connect_timeout: float
+    peer_timeout: float
+
+
+class TransportArguments(LimitArguments, NetworkArguments, TimeArguments, total=False):
+    """All of them."""
+
+
+def apply(given: TransportArguments, native: _core.Options, environ: Mapping[str, str] = os.environ) -> None:
+    """Set what ``given`` and the environment say in ``native``; all but paths and code points, which need the job.
+
+    Raises ConfigError that names the argument or variable.
+    """
+    if (faults := given.get("faults")) is not None:
+        native.faults = faults.to_native()
+    native.segment_bytes = _at_least(given.get("segment_bytes"), 8, "segment_bytes")
+    native.busy_poll_us = _at_least(given.get("busy_poll_us"), 0, "busy_poll_us")
+    if (gbps := given.get("line_rate_gbps")) is not None:
+        if not (math.isfinite(gbps) and gbps > 0):
+            raise ConfigError(f"line_rate_gbps is {gbps!r}; it is a speed in Gbit/s, above 0")
+        native.line_rate_bits_per_second = gbps * 1e9
+    if "operation_timeout" in given:
+        native.operation_timeout_ns = nanoseconds(given["operation_timeout"], "operation_timeout")
+    if "peer_timeout" in given:
+        native.peer_timeout_ns = nanoseconds(given["peer_timeout"], "peer_timeout")
+    if (spin_us := _spin_us(given.get("spin_us"), environ)) is not None:
+        native.spin_us = spin_us
+    native.datapath = given.get("datapath") or environ.get("MLT_DATAPATH") or native.datapath
+    for name, value in limits.resolve(given, environ).items():
+        setattr(native, name, value)
+
+
+def nanoseconds(seconds: float, name: str) -> int:
+    """``seconds``, above 0, as the native library counts them. Raises ConfigError that names ``name``."""
+    if not (math.isfinite(seconds) and seconds > 0):
+        raise ConfigError(f"{name} is {seconds!r}; it is a time in seconds, above 0")
+    return max(round(seconds * 1e9), 1)
+
+
+def _at_least(value: int | None, least: int, name: str) -> int:
+    if value is None:
+        return 0
+    if value < least:
+        raise ConfigError(f"{name} is {value}; give {least} or more, or None")
+    return value
+
+
+def _spin_us(value: int | None, environ: Mapping[str, str]) -> int | None:
+    if value is not None:
+        if isinstance(value, bool) or not 0 <= value <= MAX_SPIN_US:
+            raise ConfigError(f"spin_us is {value!r}; give 0 to {MAX_SPIN_US:,} microseconds, or None")
+        return value
+    text = environ.get("MLT_SPIN_US", "").strip()
+    if not text:
+        return None
+    try:
+        return round(TIME.read(text, base="us", most=MAX_SPIN_US / 1e6))
+    except ValueError as error:
+        raise ConfigError(f"MLT_SPIN_US is {text!r}: {error}; a number without a unit is in microseconds") from None

@@ -1,0 +1,186 @@
+"""The agents of a run: started, talked to, watched, and always ended.
+
+``LocalAgents`` starts processes on this host. ``remote.RemoteAgents`` has the same interface for another host. Messages
+and ends of all agents come as ``Event`` through one queue. No file is created: a run that is killed leaves nothing
+behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import queue
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+from mlt._shared.link import GoneError, Link, Message, StrangerError
+from mlt._shared.processes import Group, Process
+from mlt.job.secret import own_secret
+from mlt.perf.options import Options
+from mlt.perf.problem import PROGRAM
+from mlt.perf.transports import Place, transport_class
+from mlt.perf.transports.mpi import launch_command
+
+# Agents end by themselves when their link ends.
+LEAVE_SECONDS = 1.0
+LOG_TAIL_LINES = 8
+MPI, MPI_SHM = "mpi", "mpi-shm"
+
+
+@dataclass(frozen=True)
+class Event:
+    """``message["kind"]``: what an agent answered, or ``ready``, ``error``, ``missing`` or ``died`` with a ``text``.
+
+    ``peer`` is empty where a whole machine is meant.
+    """
+
+    rank: int
+    peer: str
+    message: Message
+
+
+Events = queue.SimpleQueue[Event]
+
+
+class Agents(ABC):
+    """The agents of some ranks."""
+
+    ranks: tuple[int, ...]
+
+    @abstractmethod
+    def start(self, peer: str) -> None:
+        """Start the agents of ``peer``: each says ``ready``, or one ``missing``."""
+
+    @abstractmethod
+    def send(self, rank: int, peer: str, message: Message) -> None:
+        """Tell one agent. An agent that is gone is reported as an event, not here."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End every agent; harmless when repeated."""
+
+
+class LocalAgents(Agents):
+    """Processes of this machine, one per rank and transport, each in a session of its own: Ctrl-C is the parent's."""
+
+    def __init__(self, places: Mapping[int, Place], options: Options, events: Events) -> None:
+        self.ranks = tuple(places)
+        self._places = dict(places)
+        self._options = options
+        self._events = events
+        self._links: dict[tuple[int, str], Link] = {}
+        self._group = Group()
+        self._servers: list[socket.socket] = []
+        self._closing = False
+        # In Linux's abstract name space, which belongs to the network name space: mpirun's children find it by name.
+        self._name = f"\0mlt-perf-{os.urandom(16).hex()}"
+        cpus = sorted(os.sched_getaffinity(0))
+        # Ranks of other machines could not know a secret made here: theirs is the one of the environment.
+        whole = set(self.ranks) == set(range(options.ranks))
+        self._secret = own_secret(os.environ) if whole else {}
+        self._cpus = cpus if options.pin and len(cpus) >= len(places) > 1 else []
+
+    def start(self, peer: str) -> None:
+        missing = transport_class(peer).missing()
+        whole = set(self.ranks) == set(range(self._options.ranks))
+        if peer in (MPI, MPI_SHM) and not whole:  # whether it is installed or not
+            missing = "mpirun starts its ranks itself, which mlt perf asks of it on one machine only (--local)"
+        if missing is not None:
+            self._events.put(Event(self.ranks[0], peer, {"kind": "missing", "text": missing}))
+            return
+        server = socket.socket(socket.AF_UNIX)
+        self._servers.append(server)
+        server.bind(f"{self._name}-{peer}")
+        server.listen(len(self.ranks))
+        threading.Thread(target=self._accept, args=(server, peer), daemon=True).start()
+        if peer in (MPI, MPI_SHM):
+            agent = self._agent(peer, None)
+            shared = peer == MPI_SHM
+            command = launch_command(len(self.ranks), self._interface(), agent, shared_memory=shared)
+            self._spawn(peer, self.ranks, command)
+            return
+        for rank in self.ranks:
+            self._spawn(peer, (rank,), [sys.executable, *self._agent(peer, rank)])
+
+    def _interface(self) -> str:
+        return self._places[self.ranks[0]].interface
+
+    def _agent(self, peer: str, rank: int | None) -> list[str]:
+        job = {
+            "peer": peer,
+            "rank": rank,
+            "socket": f"{self._name}-{peer}",
+            "cpus": self._cpus,
+            "place": asdict(self._places[self.ranks[0] if rank is None else rank]),
+            "options": self._options.as_dict(),
+        }
+        return ["-m", "mlt.perf.agent", json.dumps(job)]
+
+    def _spawn(self, peer: str, ranks: tuple[int, ...], command: list[str]) -> None:
+        start = functools.partial(subprocess.Popen, command, env={**os.environ, **self._secret, "OMP_NUM_THREADS": "1"})
+        name = f"{peer}'s process of rank {', '.join(map(str, ranks))}"
+        process = self._group.start(name, start, tempfile.TemporaryFile())  # noqa: SIM115  # the group closes it
+        threading.Thread(target=self._watch, args=(peer, ranks[0], process), daemon=True).start()
+
+    def _accept(self, server: socket.socket, peer: str) -> None:
+        left = set(self.ranks)
+        while left:
+            try:
+                connection, _ = server.accept()
+                if _user_of(connection) != os.geteuid():  # the name can be read by everybody
+                    connection.close()
+                    continue
+            except OSError:  # closing
+                return
+            link = Link(connection, PROGRAM)
+            try:
+                hello = link.receive()
+            except StrangerError:
+                continue
+            rank = int(hello["rank"])
+            left.discard(rank)
+            self._links[rank, peer] = link
+            threading.Thread(target=self._read, args=(rank, peer, link), daemon=True).start()
+
+    def _read(self, rank: int, peer: str, link: Link) -> None:
+        with contextlib.suppress(StrangerError):
+            while True:
+                self._events.put(Event(rank, peer, link.receive()))
+
+    def _watch(self, peer: str, rank: int, process: Process) -> None:
+        code = process.popen.wait()
+        if self._closing or code == 0:
+            return
+        text = f"{process.name} {process.ending()}{process.tail(LOG_TAIL_LINES)}"
+        self._events.put(Event(rank, peer, {"kind": "died", "text": text, "signal": code < 0}))
+
+    def send(self, rank: int, peer: str, message: Message) -> None:
+        link = self._links.get((rank, peer))
+        if link is not None:
+            with contextlib.suppress(GoneError):
+                link.send(message)
+
+    def close(self) -> None:
+        self._closing = True
+        for server in self._servers:
+            with contextlib.suppress(OSError):
+                server.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
+            server.close()
+        for link in list(self._links.values()):
+            link.close()
+        self._group.end(patience=LEAVE_SECONDS)
+
+
+def _user_of(connection: socket.socket) -> int:
+    credentials = struct.Struct("3i")  # process, user, group
+    told = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, credentials.size)
+    return int(credentials.unpack(told)[1])

@@ -1,0 +1,116 @@
+"""Where a rank is: the interface towards the others, its address and MTU, and TCP ports that are free there."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+from mlt._shared import ports
+from mlt.errors import ConfigError
+from mlt.job import interfaces
+from mlt.perf.problem import BadOptionError, PerfError
+
+# The headers of IP and UDP, and mlt's own of a data packet.
+_UDP_HEADER, _DATA_HEADER = 8, 40
+_IP_HEADER = {socket.AF_INET: 20, socket.AF_INET6: 40}
+# PROTOCOL 3.2.7: the largest payload that is chosen by the MTU, and the one where that leaves room for more.
+_MAX_PAYLOAD, _ETHERNET_PAYLOAD = 8_960, 1_432
+
+
+@dataclass(frozen=True)
+class Interface:
+    """One address of this machine, and the interface that has it."""
+
+    name: str
+    address: str
+    mtu: int
+
+
+def find_interface(wanted: str | None, own: str) -> Interface:
+    """The interface of ``own``, this machine's address on the way to the others, or the first of those that ``wanted``
+    chooses (``mlt.job.interfaces``), with an address of the same IP version if it has one.
+
+    Raises BadOptionError for a choice that leaves none.
+    """
+    if wanted is not None:
+        try:
+            source = "the interface (--interface or MLT_INTERFACE)"
+            choice = interfaces.select_interfaces(wanted, towards=own, source=source)[0]
+        except ConfigError as error:
+            raise BadOptionError(str(error)) from None
+        return Interface(choice.interface.name, choice.address, choice.interface.mtu)
+    if interfaces.is_link_local(own):
+        raise PerfError(interfaces.link_local_text(own))
+    found = interfaces.interface_of(own)
+    if found is None:
+        raise PerfError(f"this machine uses {own} on the way there, which none of its interfaces has")
+    return Interface(found.name, own, found.mtu)
+
+
+def family_of(address: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in address else socket.AF_INET
+
+
+def where(host: str, port: int) -> str:
+    """An address and a port as people write them."""
+    return f"[{host}]:{port}" if ":" in host else f"{host or '*'}:{port}"
+
+
+def fitting_payload(address: str, mtu: int) -> int:
+    """Payload of a data packet that fits ``mtu`` beside all headers."""
+    return (mtu - _IP_HEADER[family_of(address)] - _UDP_HEADER - _DATA_HEADER) // 8 * 8
+
+
+def usual_payload(address: str, mtu: int) -> int:
+    """What mlt puts into a data packet unless it is told otherwise."""
+    room = fitting_payload(address, mtu)
+    return room if room <= _MAX_PAYLOAD else _ETHERNET_PAYLOAD
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A TCP listener at ``host``; "": at all addresses, of both IP versions where the machine has them.
+
+    Raises PerfError; the OSError is its cause.
+    """
+    try:
+        if host:
+            return socket.create_server((host, port), family=family_of(host))
+        if socket.has_dualstack_ipv6():
+            return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
+        return socket.create_server(("", port))
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise PerfError(
+                f"port {where(host, port)} is in use by another process; choose another with --port (in a job: "
+                "MLT_PERF_PORT)"
+            ) from error
+        if error.errno == errno.EACCES:
+            raise PerfError(
+                f"port {where(host, port)}: no privilege for it; ports below 1024 are root's, choose another"
+            ) from error
+        raise PerfError(
+            f"cannot listen at {where(host, port)}: {error.strerror or error}; is it an address of this machine?"
+        ) from error
+
+
+def free_port(host: str) -> int:
+    """A TCP and UDP port that is free on ``host``, and that the kernel gives to nobody by itself meanwhile."""
+    try:
+        return ports.free_port(host)
+    except LookupError as error:
+        raise PerfError(str(error)) from None
+
+
+def network_id() -> str:
+    """Tells apart the network stacks of ranks on one machine: those that share one also share its counters."""
+    return f"{socket.gethostname()}:{os.stat('/proc/self/ns/net').st_ino}"
+
+
+def retransmitted_segments() -> int:
+    """TCP segments that this network stack has sent again since it began."""
+    lines = [line.split() for line in Path("/proc/self/net/snmp").read_text(encoding="ascii").splitlines()]
+    names, numbers = [line for line in lines if line[0] == "Tcp:"]
+    return int(numbers[names.index("RetransSegs")])

@@ -1,0 +1,104 @@
+"""What a transport must do to be measured: open, run rounds of four patterns, close.
+
+An instance is one rank of one transport, in a process of its own and used by one thread.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from mlt.perf.options import MAX_RANKS, PATTERNS, Options
+from mlt.perf.patterns import Buffers
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a rank is: its address, and the interface behind that."""
+
+    rank: int
+    ranks: int
+    address: str
+    interface: str
+    mtu: int
+    job: str
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a rank's transport may listen; ``port`` was free a moment ago."""
+
+    host: str
+    port: int
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One round as one rank saw it. ``seconds`` counts on rank 0 only.
+
+    ``missing_bytes`` were given up within the loss bound. ``arrived_bytes`` is for a transport that promises nothing:
+    None means all.
+    """
+
+    seconds: float
+    missing_bytes: int = 0
+    arrived_bytes: int | None = None
+
+
+class Transport(ABC):
+    """One rank of a transport. ``open`` may block until all ranks are there."""
+
+    patterns: ClassVar[frozenset[str]] = frozenset(PATTERNS)
+    max_ranks: ClassVar[int] = MAX_RANKS
+    # Loss bounds, stop policies and tags mean something to it.
+    is_bounded: ClassVar[bool] = False
+    # Everything it sends must arrive unchanged; a bare datagram loop promises no such thing.
+    is_reliable: ClassVar[bool] = True
+
+    def __init__(self, place: Place, options: Options) -> None:
+        self.place = place
+        self.options = options
+
+    @classmethod
+    def missing(cls) -> str | None:
+        """Why it cannot run on this machine, with the line that changes it; None if it can."""
+        return None
+
+    @abstractmethod
+    def open(self, table: Sequence[Address]) -> None:
+        """Connect to all ranks; ``table`` is in their order."""
+
+    @abstractmethod
+    def incast(self, buffers: Buffers) -> Outcome:
+        """p2p and incast: rank 0 asks, all others send."""
+
+    @abstractmethod
+    def alltoall(self, buffers: Buffers) -> Outcome:
+        """``work`` gets a share of everyone's ``outgoing``."""
+
+    @abstractmethod
+    def allreduce(self, buffers: Buffers) -> Outcome:
+        """``work`` becomes the sum of everyone's."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of everything; harmless when ``open`` failed."""
+
+    def counters(self) -> dict[str, int]:
+        """What it counts by itself, ever growing."""
+        return {}
+
+    def round(self, buffers: Buffers) -> Outcome:
+        """One round of the case's pattern."""
+        pattern = buffers.case.pattern
+        if pattern == "alltoall":
+            return self.alltoall(buffers)
+        return self.allreduce(buffers) if pattern == "allreduce" else self.incast(buffers)
+
+
+def not_installed(module: str, remedy: str) -> str | None:
+    """The text of ``Transport.missing`` for a Python module."""
+    return None if importlib.util.find_spec(module) is not None else f"{module} is not installed: {remedy}"

@@ -1,0 +1,93 @@
+"""This project's transport."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+import mlt
+from mlt.perf.patterns import Buffers, Case
+from mlt.perf.transports.base import Address, Outcome, Transport
+from mlt.priority import PriorityFunction
+
+_ASK, _DATA = 1, 2
+
+
+class Mlt(Transport):
+    """``Context.post_send``, ``post_recv`` and the collectives over them."""
+
+    is_bounded = True
+    _context: mlt.Context | None = None
+
+    def open(self, table: Sequence[Address]) -> None:
+        options = self.options
+        self._ask = np.zeros(2, np.float32)
+        self._context = mlt.Context(
+            self.place.rank,
+            self.place.ranks,
+            0,
+            job=self.place.job,
+            master_addr=table[0].host,
+            rendezvous_port=table[0].port,
+            host=self.place.address,
+            segment_bytes=options.segment_bytes,
+            line_rate_gbps=None if options.line_rate is None else options.line_rate / 1e9,
+            faults=mlt.Faults.parse(options.faults),
+            operation_timeout=options.timeout,
+            connect_timeout=min(options.timeout, 60.0),
+            **options.context_arguments,
+        )
+
+    @property
+    def context(self) -> mlt.Context:
+        assert self._context is not None
+        return self._context
+
+    def incast(self, buffers: Buffers) -> Outcome:
+        context, case = self.context, buffers.case
+        if self.place.rank:
+            context.wait(context.post_recv(self._ask, from_=0, tag=_ASK))
+            began = time.perf_counter()
+            context.wait(context.post_send(buffers.outgoing, _policy(case), to=0, tag=_DATA))
+            return Outcome(time.perf_counter() - began)
+        began = time.perf_counter()
+        receives = [
+            context.post_recv(array, case.loss_bound, from_=peer, tag=_DATA, stop=_stop(case))
+            for peer, array in buffers.incoming.items()
+        ]
+        asks = [context.post_send(self._ask, mlt.priority.all_important, to=p, tag=_ASK) for p in buffers.incoming]
+        missing = sum(context.wait(receive).missing_bytes for receive in receives)
+        seconds = time.perf_counter() - began
+        for ask in asks:
+            context.wait(ask)
+        return Outcome(seconds, missing)
+
+    def alltoall(self, buffers: Buffers) -> Outcome:
+        began = time.perf_counter()
+        done = self.context.all_to_all(buffers.work, buffers.outgoing, loss_bound=buffers.case.loss_bound)
+        return Outcome(time.perf_counter() - began, done.missing_bytes)
+
+    def allreduce(self, buffers: Buffers) -> Outcome:
+        began = time.perf_counter()
+        done = self.context.all_reduce(buffers.work, average=False, loss_bound=buffers.case.loss_bound)
+        return Outcome(time.perf_counter() - began, done.missing_bytes)
+
+    def close(self) -> None:
+        if self._context is not None:
+            self._context.close()
+
+    def counters(self) -> dict[str, int]:
+        return self.context.counters()
+
+
+def _policy(case: Case) -> PriorityFunction | None:
+    return mlt.priority.all_important if case.tags == "none" else None
+
+
+def _stop(case: Case) -> mlt.context.Stop:
+    return "eager" if case.stop == "eager" else "patient"
+
+
+TRANSPORT = Mlt

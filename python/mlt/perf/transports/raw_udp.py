@@ -1,0 +1,88 @@
+"""The bare UDP_SEGMENT loop: what kernel UDP carries when nobody checks, orders or paces anything.
+
+A ceiling, not a transport: what is lost stays lost, and the fraction that arrived is shown. Two ranks only. A p2p round
+lasts from the first question to the last datagram that came; an all-reduce spins.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import time
+from collections.abc import Sequence
+
+from mlt import _core
+from mlt.perf.local_address import family_of, usual_payload
+from mlt.perf.patterns import Buffers
+from mlt.perf.problem import PerfError
+from mlt.perf.transports.base import Address, Outcome, Transport
+
+_ASK = struct.Struct("!I")
+_SILENCE_SECONDS = 0.05
+_SILENCE_NS = round(_SILENCE_SECONDS * 1e9)
+_TRIALS = 100
+
+
+class RawUdp(Transport):
+    """Two connected sockets; rank 0 asks with the round's number until something comes."""
+
+    patterns = frozenset({"p2p", "allreduce"})
+    max_ranks = 2
+    is_reliable = False
+
+    def open(self, table: Sequence[Address]) -> None:
+        own, other = table[self.place.rank], table[1 - self.place.rank]
+        self._round = 0
+        self._socket = socket.socket(family_of(own.host), socket.SOCK_DGRAM)
+        self._socket.bind((own.host, own.port))
+        self._socket.connect((other.host, other.port))
+        _core.bare_udp_prepare(self._socket.fileno(), _SILENCE_NS)
+        self._payload = self.options.segment_bytes or usual_payload(own.host, self.place.mtu)
+
+    def incast(self, buffers: Buffers) -> Outcome:
+        self._round += 1
+        if self.place.rank:
+            self._await_ask()
+            _core.bare_udp_send(self._socket.fileno(), buffers.outgoing, self._payload)
+            return Outcome(0.0)
+        array = buffers.incoming[1]
+        began = time.perf_counter()
+        for _ in range(_TRIALS):
+            # An error here is an earlier datagram's: the other side was not listening yet.
+            with contextlib.suppress(ConnectionRefusedError):
+                self._socket.send(_ASK.pack(self._round))
+            before = time.perf_counter() - began
+            waited_ns, elapsed_ns, arrived = _core.bare_udp_receive(self._socket.fileno(), array, self._payload)
+            if arrived:
+                return Outcome(before + (waited_ns + elapsed_ns) * 1e-9, 0, arrived)
+        raise PerfError(f"rank 0: raw-udp: no datagram of rank 1 came in {_TRIALS * _SILENCE_SECONDS:g} s", peer=1)
+
+    def _await_ask(self) -> None:
+        for _ in range(round(self.options.timeout / _SILENCE_SECONDS)):
+            with contextlib.suppress(BlockingIOError, ConnectionRefusedError):
+                text = self._socket.recv(_ASK.size)
+                if len(text) == _ASK.size and _ASK.unpack(text)[0] == self._round:
+                    return
+        raise PerfError(f"rank 1: raw-udp: rank 0 did not ask within {self.options.timeout:g} s", peer=0)
+
+    def alltoall(self, buffers: Buffers) -> Outcome:
+        raise NotImplementedError("raw-udp knows no all-to-all")
+
+    def allreduce(self, buffers: Buffers) -> Outcome:
+        self._round += 1
+        rank, patience_ns = self.place.rank, round(self.options.timeout * 1e9)
+        began = time.perf_counter()
+        arrived = _core.bare_udp_all_reduce(
+            self._socket.fileno(), buffers.work, rank == 0, self._round, self._payload, patience_ns, _SILENCE_NS
+        )
+        if not arrived:
+            raise PerfError(f"rank {rank}: raw-udp: no datagram came in {self.options.timeout:g} s", peer=1 - rank)
+        return Outcome(time.perf_counter() - began, 0, arrived)
+
+    def close(self) -> None:
+        if hasattr(self, "_socket"):
+            self._socket.close()
+
+
+TRANSPORT = RawUdp

@@ -1,0 +1,19 @@
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace mlt::bindings {
+
+namespace py = pybind11;
+
+// The constructor of a struct of options in Python: its defaults, and any of its fields by keyword.
+template <class Struct>
+auto by_keywords() {
+  return py::init([](const py::kwargs& given) {
+    py::object made = py::cast(Struct{});
+    for (const auto& [name, value] : given) py::setattr(made, name, value);
+    return made.cast<Struct>();
+  });
+}
+
+}  // namespace mlt::bindings

@@ -1,0 +1,331 @@
+// What the receiver says: ACK, BITMAP, STOP. Paper sections 4.2.1 and 4.2.3.
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "core/sender.h"
+
+namespace mlt::core {
+
+namespace {
+
+// Longer than a host with something to do keeps an answer.
+constexpr DurationNs kLongestHoldNs = base::kMillisecond;
+// Packets: the loss of fewer says little about the rate.
+constexpr std::uint32_t kMinRoundPackets = 64;
+// The silences between rounds are as long: to send more slowly gains little, and rounds are lost at any rate where a
+// path carries nothing, or loses most.
+constexpr DurationNs kSlowestSendNs = 100 * base::kMillisecond;
+
+CompletionStatus completion_status(wire::StopStatus status) {
+  switch (status) {
+    case wire::StopStatus::kComplete:
+      return CompletionStatus::kComplete;
+    case wire::StopStatus::kWithinBound:
+      return CompletionStatus::kWithinBound;
+    case wire::StopStatus::kDeadline:
+      return CompletionStatus::kDeadline;
+    case wire::StopStatus::kSizeMismatch:
+      return CompletionStatus::kSizeMismatch;
+    case wire::StopStatus::kTypeMismatch:
+      return CompletionStatus::kTypeMismatch;
+    case wire::StopStatus::kCancelled:
+    // PROTOCOL 6.9.3: A send MUST complete as complete, within bound or deadline if STOP says so, with the missing
+    //     bytes it names; as size or type mismatch with the receiver's size and type; as cancelled on the statuses
+    //     cancelled and finished before, because a sender cannot claim a success whose outcome is forgotten.
+    case wire::StopStatus::kFinishedBefore:  // it may have failed or lost something: no success is claimed
+      return CompletionStatus::kCancelled;
+  }
+  return CompletionStatus::kCancelled;
+}
+
+bool is_received(const wire::BitmapMessage& bitmap, std::uint32_t i) {
+  return ((std::to_integer<std::uint32_t>(bitmap.bits[i / 8]) >> (i % 8)) & 1U) != 0;
+}
+
+bool requests_any(const wire::BitmapMessage& bitmap) {
+  for (std::uint32_t i = 0; i < bitmap.segment_count; ++i) {
+    if (!is_received(bitmap, i)) return true;
+  }
+  return false;
+}
+
+SendEvent bitmap_event(std::uint8_t round, std::uint8_t current) {
+  if (round == current) return SendEvent::k_bitmap;
+  return round == static_cast<std::uint8_t>(current - 1) ? SendEvent::k_late_bitmap : SendEvent::k_other_bitmap;
+}
+
+}  // namespace
+
+void Sender::take_block(TimeNs now, TimeNs arrival_ns, Peer& peer, std::uint8_t path, const wire::AckBlock& block,
+                        bool fresh, Report& report) {
+  TimeNs sent_ns = base::kNever;
+  if (fresh) {
+    const std::uint32_t age = static_cast<std::uint32_t>(now) - block.echo_timestamp_ns;
+    // How long the network took, from arrival stamps, for the rate. A host that is slow to look is no congestion; the
+    // window bounds it.
+    const std::uint32_t network = static_cast<std::uint32_t>(arrival_ns) - block.echo_timestamp_ns - block.hold_ns;
+    // PROTOCOL 6.8.2: A sender MUST ignore a sample of 2^31 ns or more: it is a stale echo or a clock that jumped.
+    if (age < 0x8000'0000U && network < 0x8000'0000U &&
+        block.hold_ns < 0x8000'0000U) {  // else a stale echo, or a clock that jumped
+      const DurationNs rtt_ns = std::max<DurationNs>(1, network);
+      sent_ns = now - age;
+      // PROTOCOL 6.8.1: On ECHO a sender MUST take two samples: the answer time, now less the echoed timestamp, for
+      //     timeouts, of the first block only; and the network time, the arrival of the datagram less the echoed
+      //     timestamp less hold, for the rate and the estimates of the path (R2.5).
+      // How long an answer takes, both hosts' threads included, for the timers. The other blocks of an ACK were held.
+      // PROTOCOL 6.8.2: An echo that was held for more than 1 ms gives neither sample: the queue that it saw is gone,
+      //     and nothing was there to be answered.
+      // Where packets keep coming it is not: the newest is echoed.
+      if (block.hold_ns <= kLongestHoldNs) {
+        if (report.first) peer.rtt.on_sample(age);
+        const DurationNs rate_sample_ns = peer.spray.on_sample(path, report.reply_path, rtt_ns);
+        if (report.rate_sample_ns == 0) report.rate_sample_ns = rate_sample_ns;
+      }
+    }
+  }
+  report.first = false;
+  if (peer.spray.on_block(path, block, sent_ns)) report.progress = true;
+}
+
+void Sender::take_report(TimeNs now, TimeNs arrival_ns, std::uint16_t from, std::uint32_t probe_timestamp_ns,
+                         Report report) {
+  Peer& peer = shared_.peers[from];
+  const std::uint64_t delivered_bytes =
+      peer.spray.take_delivered_packets() * (peer.segment_bytes + MLT_DATA_HEADER_BYTES);
+  peer.rate->on_delivered(arrival_ns, delivered_bytes);
+  // PROTOCOL 23.3.2: A sender MUST NOT control the rate to such a peer: a round trip tells how busy the processes are,
+  //     not a network.
+  if (report.rate_sample_ns > 0 && !peer.holds_back) peer.rate->on_rtt_sample(now, report.rate_sample_ns);
+  if (probe_timestamp_ns != 0) {
+    peer.probe_turns.on_reply();
+    // PROTOCOL 9.1.6: Where the newest answer to a probe came over the control connection, a sender MUST send each
+    //     further probe of the reply timer and of a stalled window to that peer both ways from the first on, until one
+    //     with a probe timestamp comes as a datagram.
+    peer.replies_by_control = report.reply_path == wire::kNoReplyPath;
+    const std::uint32_t rtt = static_cast<std::uint32_t>(now) - probe_timestamp_ns;
+    // PROTOCOL 6.8.3: A sender MUST take the probe timestamp of an answer, if it is not zero, as a sample of the answer
+    //     time.
+    if (rtt < 0x8000'0000U && rtt > 0) {
+      peer.rtt.on_sample(rtt);
+      peer.spray.on_probe_reply(report.reply_path, rtt);
+    }
+    const std::uint32_t network = static_cast<std::uint32_t>(arrival_ns) - probe_timestamp_ns;
+    if (network < 0x8000'0000U && network > 0) peer.rate->on_base_sample(now, network);
+    if (peer.window.is_resolved_by(now, rtt)) {
+      // PROTOCOL 6.3.6: A sender MUST take an answer to a probe that was sent after the window had stalled as proof
+      //     that everything sent before is resolved: nothing is in flight any more.
+      // The window was full for a whole timeout, nothing was sent since, and the peer replied to a probe sent after
+      // that: what it has not received by now is lost.
+      peer.spray.give_up_all();
+      report.progress = true;
+    }
+  }
+  if (peer.spray.after_report(now)) report.progress = true;
+  for (std::uint32_t lossy = peer.spray.take_lossy_paths(); lossy != 0; lossy &= lossy - 1) {
+    peer.mtu[static_cast<std::size_t>(std::countr_zero(lossy))].on_loss();
+  }
+  const PathSpray::Changes changes = peer.spray.take_changes();
+  shared_.counters.add(Counter::k_paths_suspended, changes.suspended);
+  shared_.counters.add(Counter::k_paths_resumed, changes.resumed);
+  if (!report.progress) return;
+  if (peer.window.on_progress(shared_.counters)) shared_.timers.cancel(shared_.peer_timer(from));
+}
+
+void Sender::on_answer(SendState& state) {
+  state.probe.on_reply();
+  // PROTOCOL 6.5.7: A probe that has not left when an answer comes MUST NOT leave over TCP.
+  // A probe that is still due may be wrong by now: a round in progress must not be probed for its end.
+  backstops_due_.clear(slot_of(state));
+}
+
+// What was sent blindly is no longer in the peer's early buffer.
+void Sender::forget_blind(SendState& state) {
+  Peer& peer = shared_.peers[state.request.peer];
+  if (state.receiver_ready || state.blind_segments == 0) return;
+  // PROTOCOL 6.4.4: A sender MUST count what was sent blindly until the receive is known to be posted, STOP has come,
+  //     or ABORT was answered (8.1.6): until then it may stand in the peer's early buffer, whatever became of the send.
+  peer.blind_segments -= state.blind_segments;
+  --peer.blind_transfers;
+  state.blind_segments = 0;
+  wake_blind(peer);
+}
+
+void Sender::mark_ready(SendState& state) {
+  if (state.receiver_ready || !state.machine.on(SendEvent::k_ready, shared_.counters)) return;
+  note_posted(state.request.peer, state.transfer());
+  stop_waiting_blind(state);
+  forget_blind(state);
+  state.probe.set_posted();  // from now on trailing probes prove something
+  state.receiver_ready = true;
+  if (state.machine.phase() == SendPhase::k_sending) {
+    state.probe_ns = base::kNever;  // it probed because the receive might not be posted
+    state.probe.cancel(shared_.counters);
+    probes_due_.clear(slot_of(state));
+    link_work(state);
+    arm(state);
+  }
+}
+
+void Sender::on_ack(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wire::Ack& ack) {
+  shared_.counters.add(Counter::k_acks_received);
+  Peer& peer = shared_.peers[from];
+  Report report{.reply_path = ack.prefix.sequence};
+  take_block(now, arrival_ns, peer, ack.prefix.path, ack.block, (ack.prefix.flags & MLT_ACK_FLAG_ECHO) != 0, report);
+  for (std::uint8_t i = 0; i < ack.other_count; ++i) {
+    const wire::PathBlock& other = ack.others[i];
+    take_block(now, arrival_ns, peer, other.path, other.block, other.fresh, report);
+  }
+  take_report(now, arrival_ns, from, ack.probe_timestamp_ns, report);
+  SendState* state = find(from, ack.transfer);
+  // ACKs are per peer: the transfer that made this one due may be over.
+  if (state == nullptr || state->is_given_up()) return;
+  state->probe.on_packet(shared_.counters);
+  // PROTOCOL 9.1.1: An ACK without a probe timestamp is no answer here once the first of these probes is 50 ms old:
+  //     packets and trailing probes make ACKs due too, and may arrive where the probe does not.
+  const bool posted = (ack.prefix.flags & MLT_ACK_FLAG_POSTED) != 0;
+  if (ack.probe_timestamp_ns != 0 || (posted && !state->receiver_ready)) on_answer(*state);
+  // PROTOCOL 6.4.3: A sender MUST take POSTED in an ACK, or a BITMAP without NOT_POSTED, as the report that the receive
+  //     is posted.
+  if (posted) mark_ready(*state);
+}
+
+void Sender::on_bitmap(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wire::BitmapMessage& bitmap) {
+  shared_.counters.add(Counter::k_bitmaps_received);
+  Report report{.reply_path = bitmap.prefix.sequence};
+  take_block(now, arrival_ns, shared_.peers[from], bitmap.prefix.path, bitmap.block,
+             (bitmap.prefix.flags & MLT_BITMAP_FLAG_ECHO) != 0, report);
+  take_report(now, arrival_ns, from, bitmap.probe_timestamp_ns, report);
+  SendState* found = find(from, bitmap.transfer);
+  // PROTOCOL 6.7.1: A sender MUST ignore a BITMAP of a transfer that is not under way (stale_control).
+  if (found == nullptr) return shared_.counters.add(Counter::k_stale_control);
+  SendState& state = *found;
+  const bool not_posted = (bitmap.prefix.flags & MLT_BITMAP_FLAG_NOT_POSTED) != 0;
+  if (state.is_given_up()) {
+    // An answer to a probe, which carries the probe's timestamp, was said before ABORT had come.
+    if (not_posted && bitmap.probe_timestamp_ns == 0) return settle(state, SendEvent::k_released);
+    (void)state.machine.on(not_posted ? SendEvent::k_not_posted : SendEvent::k_other_bitmap, shared_.counters);
+    return;
+  }
+  state.probe.on_packet(shared_.counters);
+  on_answer(state);
+  if (not_posted) {
+    // PROTOCOL 6.6.2: A sender MUST ignore a NOT_POSTED that comes once the receive is known to be posted: that report
+    //     overtook it (stale_control).
+    if (state.receiver_ready) return shared_.counters.add(Counter::k_stale_control);
+    if (!state.machine.on(SendEvent::k_not_posted, shared_.counters)) return;
+    // PROTOCOL 6.6.1: On NOT_POSTED a sender MUST wait for READY, and probe again after a retransmission timeout that
+    //     doubles with every such answer: READY may be lost.
+    // The receiver sends READY once the receive is posted; probe with backoff in case READY is lost.
+    state.probe_ns = base::after(now, repeat_after(state, state.probe.count_not_posted()));
+    return arm(state);
+  }
+  mark_ready(state);
+  if (bitmap.segment_count == 0) return;
+  // PROTOCOL 9.1.6: Where the newest answer to a probe came over the control connection, a sender MUST send each
+  //     further probe of the reply timer and of a stalled window to that peer both ways from the first on, until one
+  //     with a probe timestamp comes as a datagram.
+  // One that was held back carries no timestamp.
+  if (report.reply_path == wire::kNoReplyPath) shared_.peers[from].replies_by_control = true;
+  // PROTOCOL 6.7.4: A sender MUST drop a BITMAP that reaches beyond the tensor's segments (drop_bad_segment).
+  if (bitmap.first_segment >= state.grid.count() || bitmap.segment_count > state.grid.count() - bitmap.first_segment) {
+    return shared_.counters.add(Counter::k_drop_bad_segment);
+  }
+  if (!requests_any(bitmap)) return shared_.counters.add(Counter::k_stale_control);
+  // PROTOCOL 6.7.2: A BITMAP with bits counts in two cases only.
+  const SendEvent event = bitmap_event(bitmap.prefix.round, state.round);
+  if (!state.machine.on(event, shared_.counters)) return;
+  if (event == SendEvent::k_bitmap) {
+    base::BitmapView(state.merged_chunks.data(), kMaxBitmapChunks).clear_all();
+    ++state.round;
+    state.sent_in_previous = std::exchange(state.sent_in_round, 0);
+    state.requested_again = 0;
+    state.probe_ns = base::kNever;
+    state.probe.cancel(shared_.counters);
+    probes_due_.clear(slot_of(state));
+  }
+  merge(state, bitmap);
+  arm(state);
+}
+
+// Segments that one chunk requests are sent (again) in the current round.
+void Sender::merge(SendState& state, const wire::BitmapMessage& bitmap) {
+  const std::uint32_t chunk = bitmap.first_segment / MLT_BITMAP_CHUNK_SEGMENTS;
+  base::BitmapView merged(state.merged_chunks.data(), kMaxBitmapChunks);
+  // PROTOCOL 6.7.5: A sender MUST take a chunk of the bitmap once per round.
+  if (merged.test(chunk)) return shared_.counters.add(Counter::k_stale_control);  // the answer to a repeated probe
+  std::uint32_t added = 0;
+  for (std::uint32_t i = 0; i < bitmap.segment_count; ++i) {
+    if (is_received(bitmap, i) || state.pending.test(bitmap.first_segment + i)) continue;
+    // PROTOCOL 6.7.3: A sender MUST send again every segment whose bit is clear.
+    state.pending.set(bitmap.first_segment + i);
+    ++added;
+  }
+  merged.set(chunk);
+  state.pending_count += added;
+  slow_down_if_lost(state, added);
+  state.restart_passes();
+  link_work(state);
+}
+
+// Where a port or a slow host holds less than a round, what is beyond is dropped, and few packets are left to be
+// sampled.
+void Sender::slow_down_if_lost(SendState& state, std::uint32_t added) {
+  // RECOVERY R1.2.13: When a BITMAP asks again for more than half of a round of 64 packets or more, a sender MUST halve
+  //     the rate, once per round (rounds_lost).
+  state.requested_again += added;
+  if (state.sent_in_previous < kMinRoundPackets || 2 * std::uint64_t{state.requested_again} <= state.sent_in_previous)
+    return;
+  state.sent_in_previous = 0;
+  Peer& peer = shared_.peers[state.request.peer];
+  if (peer.holds_back) return;
+  shared_.counters.add(Counter::k_rounds_lost);
+  std::uint64_t packets = 0;
+  for (const SendState& other : states_) {
+    if (other.is_under_way() && other.request.peer == state.request.peer) packets += other.pending_count;
+  }
+  const auto bytes = static_cast<double>(packets * (peer.segment_bytes + MLT_DATA_HEADER_BYTES));
+  const double least = bytes / (static_cast<double>(kSlowestSendNs) / base::kSecond);
+  // RECOVERY R1.2.13: It MUST NOT halve the rate where all that is pending for the peer would then take more than
+  //     100 ms.
+  if (peer.rate->rate_bytes_per_second() >= 2 * least) peer.rate->on_round_lost();
+}
+
+void Sender::on_stop(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wire::Stop& stop) {
+  shared_.counters.add(Counter::k_stops_received);
+  Report report{.reply_path = stop.prefix.sequence};
+  take_block(now, arrival_ns, shared_.peers[from], stop.prefix.path, stop.block,
+             (stop.prefix.flags & MLT_STOP_FLAG_ECHO) != 0, report);
+  take_report(now, arrival_ns, from, stop.probe_timestamp_ns, report);
+  SendState* state = find(from, stop.transfer);
+  // PROTOCOL 6.9.2: A sender MUST ignore a STOP of a transfer that is not under way (stale_control), but for its
+  //     acknowledgement block.
+  if ((stop.prefix.flags & MLT_STOP_FLAG_UNSEEN) == 0) note_posted(from, stop.transfer);
+  if (state == nullptr) return shared_.counters.add(Counter::k_stale_control);
+  const bool unseen = (stop.prefix.flags & MLT_STOP_FLAG_UNSEEN) != 0;
+  if (state->is_given_up()) {
+    forget_blind(*state);
+    // ABORT is still on its way to a receiver that says so.
+    if (unseen) return (void)state->machine.on(SendEvent::k_stop_unseen, shared_.counters);
+    return settle(*state, SendEvent::k_released, true);
+  }
+  CompletionStatus status = completion_status(stop.status);
+  // PROTOCOL 6.9.5: A sender MUST drop a STOP that claims success for another size than the tensor's (drop_mismatch).
+  if (!is_failure(status) && stop.receiver_total_bytes != state->grid.total_bytes()) {
+    // No receiver of ours takes a tensor of another size for its own; but its deadline may pass before it hears of one.
+    if (status != CompletionStatus::kDeadline) return shared_.counters.add(Counter::k_drop_mismatch);
+    status = CompletionStatus::kSizeMismatch;
+  }
+  state->missing_bytes = stop.missing_bytes;
+  state->remote_total_bytes = stop.receiver_total_bytes;
+  state->remote_element = stop.prefix.element;
+  // PROTOCOL 6.9.1: On STOP the sender MUST send nothing more of the transfer, and complete the send as 6.9.3 says.
+  // PROTOCOL 6.9.6: On STOP with UNSEEN the send ends as 6.9.3 says, and the sender MUST send ABORT as well (8.1.6).
+  if (unseen) {
+    forget_blind(*state);
+    return give_up(now, *state, SendEvent::k_stop_unseen, status);
+  }
+  finish(now, *state, SendEvent::k_stop, status);
+}
+
+}  // namespace mlt::core

@@ -1,0 +1,451 @@
+#include "io/control/control_channel.h"
+
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <utility>
+
+#include "base/check.h"
+#include "io/control/control_connection.h"
+#include "io/control/tcp_socket.h"
+
+namespace mlt::io {
+
+namespace {
+
+constexpr std::array<std::string_view, CounterTable<ControlCounter>::kSize> kNames = {
+    "control_messages_sent",    "control_messages_received", "control_heartbeats_sent", "control_heartbeats_received",
+    "control_connect_attempts", "control_accepted",          "control_refusals",        "control_strangers",
+    "control_unproved",         "control_other_version",     "control_timed_out",       "control_too_many_pending",
+    "control_abandoned",        "control_drains_cut",        "control_malformed",
+};
+
+// Before a connection is up it gets no more of our memory than these frames need.
+constexpr std::size_t kHandshakePayloadBytes = 512;
+// Connections without a proof at once, beyond one per rank: retries of the same rank and unrelated clients.
+constexpr std::size_t kSparePending = 64;
+// Connections accepted per turn: data must not wait for a flood of them.
+constexpr std::size_t kAcceptsPerTurn = 16;
+// Between such turns once every rank has come: then only clients that are turned away are left.
+constexpr base::DurationNs kAcceptPauseNs = 10 * base::kMillisecond;
+// What a refused client may still send while it reads why: no more than the rest of a handshake.
+constexpr std::size_t kDrainBytes = 4'096;
+// Reads per connection and service(): one peer cannot keep the owner's thread from the others.
+constexpr int kMaxReads = 64;
+constexpr base::DurationNs kListenerPauseNs = 100 * base::kMillisecond;
+
+OsError check_options(const ControlOptions& options) {
+  if (options.world_size == 0 || options.rank >= options.world_size) {
+    return bad_argument("rank " + std::to_string(options.rank) + " is not below the world size " +
+                        std::to_string(options.world_size) + "; RANK must lie in 0 .. WORLD_SIZE - 1.");
+  }
+  if (options.cookies.size() != options.world_size) {
+    return bad_argument("control channel got " + std::to_string(options.cookies.size()) + " cookies for " +
+                        std::to_string(options.world_size) + " ranks; give one per rank.");
+  }
+  if (options.paths.empty() || options.paths.size() > MLT_MAX_PATHS ||
+      std::any_of(options.paths.begin(), options.paths.end(), [](const HelloPath& path) { return path.port == 0; })) {
+    return bad_argument("control channel got " + std::to_string(options.paths.size()) + " paths; give 1 to " +
+                        std::to_string(MLT_MAX_PATHS) + ", each with its port.");
+  }
+  if (options.hello_timeout_ns <= 0 || options.heartbeat_ns <= 0 || options.connect_backoff_ns <= 0 ||
+      options.connect_backoff_max_ns < options.connect_backoff_ns) {
+    return bad_argument(
+        "control channel times must be positive, and connect_backoff_max_ns not below "
+        "connect_backoff_ns.");
+  }
+  if (options.dead_after_ns < 2 * options.heartbeat_ns) {
+    return bad_argument(
+        "dead_after_ns must be at least twice heartbeat_ns, or a peer that is well would be declared "
+        "dead between two heartbeats.");
+  }
+  if (options.outgoing_limit_bytes <
+      kFrameHeaderBytes + std::max(kHelloMaxBytes, std::size_t{options.max_message_bytes})) {
+    return bad_argument("outgoing_limit_bytes must hold one message of max_message_bytes and its header.");
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string_view cause_name(PeerDownCause cause) {
+  switch (cause) {
+    case PeerDownCause::kGoodbye:
+      return "goodbye";
+    case PeerDownCause::kLost:
+      return "lost";
+    case PeerDownCause::kSilent:
+      return "silent";
+    case PeerDownCause::kMalformed:
+      return "malformed";
+    case PeerDownCause::kOverflow:
+      return "overflow";
+    case PeerDownCause::kRefused:
+      return "refused";
+    case PeerDownCause::kUnreachable:
+      return "unreachable";
+  }
+  return "unknown";
+}
+
+std::unique_ptr<ControlChannel> ControlChannel::open(const ControlOptions& options, OsError& error) {
+  error = check_options(options);
+  if (error) return nullptr;
+  auto listener = listen_tcp(options.listen, options.dscp, error);
+  if (!listener) return nullptr;
+  UniqueFd epoll(::epoll_create1(EPOLL_CLOEXEC));
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.ptr = nullptr;  // the listener
+  if (!epoll || ::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, listener->get(), &event) != 0) {
+    error = os_error(errno, "watch the control socket", options.listen.format());
+    return nullptr;
+  }
+  return std::unique_ptr<ControlChannel>(new ControlChannel(options, std::move(*listener), std::move(epoll)));
+}
+
+ControlChannel::ControlChannel(const ControlOptions& options, UniqueFd listener, UniqueFd epoll)
+    : options_(options),
+      key_(options.secret, options.job_id),
+      listener_(std::move(listener)),
+      epoll_(std::move(epoll)),
+      listen_address_(SocketAddress::local_of(listener_.get())),
+      peers_(options.world_size),
+      counters_(kNames) {}
+
+ControlChannel::~ControlChannel() = default;
+
+bool ControlChannel::is_up(std::uint16_t rank) const {
+  return rank < peers_.size() && peers_[rank].state == PeerState::kUp;
+}
+
+ControlSendStatus ControlChannel::send(std::uint16_t rank, std::uint8_t type, std::span<const std::byte> payload) {
+  MLT_CHECK(type >= kFirstMessageType);
+  if (!is_up(rank)) return ControlSendStatus::kNotConnected;
+  Connection& connection = *peers_[rank].connection;
+  if (connection.overflowed || connection.goodbye_sent) return ControlSendStatus::kNotConnected;
+  if (payload.size() > options_.max_message_bytes) return ControlSendStatus::kTooLarge;
+  if (!connection.stream.queue(type, payload)) {
+    connection.overflowed = true;
+    next_timeout_ = 0;  // service() reports it at once
+    return ControlSendStatus::kOverflow;
+  }
+  connection.spoke = true;
+  counters_.add(ControlCounter::kMessagesSent);
+  // A failure to write is left to the reading side, which may still find a goodbye there.
+  connection.stream.flush();
+  watch(connection);
+  return ControlSendStatus::kQueued;
+}
+
+void ControlChannel::say_goodbye() {
+  if (goodbye_) return;
+  goodbye_ = true;
+  if (listener_) ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, listener_.get(), nullptr);
+  listener_.reset();
+  listener_paused_until_ = base::kNever;
+  for (Peer& peer : peers_) {
+    if (peer.state == PeerState::kUp) continue;
+    peer.state = PeerState::kGone;
+    peer.connection = nullptr;
+  }
+  for (const auto& connection : connections_) {
+    if (connection->state == State::kUp &&
+        // PROTOCOL 3.7.1: A side that leaves MUST send goodbye as its last frame and end its half of the connection.
+        connection->stream.queue(static_cast<std::uint8_t>(FrameType::kGoodbye), {})) {
+      connection->goodbye_sent = true;
+      connection->stream.end_output();
+      watch(*connection);
+    } else if (connection->state == State::kUp) {
+      connection->overflowed = true;
+    } else if (connection->state != State::kClosing) {
+      close(*connection);
+    }
+  }
+  next_timeout_ = 0;
+}
+
+bool ControlChannel::finished() const {
+  return std::all_of(connections_.begin(), connections_.end(),
+                     [](const auto& connection) { return connection->state == State::kClosed; });
+}
+
+// Every connection that was readable, however many there are: the kernel hands out as many as `events` holds, and those
+// that it has handed out come last the next time.
+void ControlChannel::read_ready(base::TimeNs now, ControlSink& sink) {
+  std::array<epoll_event, 64> events;
+  for (std::size_t turns = connections_.size() / events.size() + 1; turns > 0; --turns) {
+    const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), 0);
+    for (int i = 0; i < count; ++i) {
+      const epoll_event& event = events[static_cast<std::size_t>(i)];
+      if (event.data.ptr == nullptr) {
+        accept_all(now, sink);
+      } else {
+        // Connections are destroyed in sweep() only, so that an event never points to one that is gone.
+        on_ready(*static_cast<Connection*>(event.data.ptr), event.events, now, sink);
+      }
+    }
+    if (count < static_cast<int>(events.size())) return;
+  }
+}
+
+void ControlChannel::service(base::TimeNs now, ControlSink& sink) {
+  read_ready(now, sink);
+  // PROTOCOL 3.6.3: An endpoint MUST read what has arrived before it takes a peer as silent: data may wait for a
+  //     process that was not scheduled.
+  // Timers after input: what a peer said while this process was not scheduled counts as heard.
+  // By index: a sink may start connections while we walk.
+  for (std::size_t i = 0; i < connections_.size(); ++i) run_connection_timers(*connections_[i], now, sink);
+  for (std::size_t rank = 0; rank < peers_.size(); ++rank) {
+    run_peer_timers(static_cast<std::uint16_t>(rank), now, sink);
+  }
+  if (now >= listener_paused_until_) {
+    listener_paused_until_ = base::kNever;
+    accept_all(now, sink);
+    epoll_event event{};
+    event.events = EPOLLIN;
+    if (listener_paused_until_ == base::kNever && listener_) {
+      ::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, listener_.get(), &event);
+    }
+  }
+  sweep();
+  next_timeout_ = compute_next_timeout();
+}
+
+ControlChannel::Connection& ControlChannel::add_connection(UniqueFd fd, State state, base::TimeNs now) {
+  connections_.push_back(std::make_unique<Connection>(FrameStream(std::move(fd), options_.outgoing_limit_bytes), state,
+                                                      now, options_.hello_timeout_ns));
+  Connection& connection = *connections_.back();
+  connection.stream.set_max_payload(kHandshakePayloadBytes);
+  watch(connection);
+  return connection;
+}
+
+// Output is watched only while there is some, or while a connection is being made.
+void ControlChannel::watch(Connection& connection) {
+  if (connection.state == State::kClosed) return;
+  const bool output = connection.state == State::kConnecting || connection.stream.pending_bytes() > 0;
+  if (connection.watched && output == connection.watches_output) return;
+  epoll_event event{};
+  event.events = EPOLLIN | (output ? static_cast<std::uint32_t>(EPOLLOUT) : 0U);
+  event.data.ptr = &connection;
+  const int operation = connection.watched ? EPOLL_CTL_MOD : EPOLL_CTL_ADD;
+  MLT_CHECK(::epoll_ctl(epoll_.get(), operation, connection.stream.fd(), &event) == 0);
+  connection.watched = true;
+  connection.watches_output = output;
+}
+
+void ControlChannel::accept_all(base::TimeNs now, ControlSink&) {
+  const auto pause = [&](base::DurationNs length) {
+    epoll_event event{};
+    ::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, listener_.get(), &event);
+    listener_paused_until_ = base::after(now, length);
+  };
+  // PROTOCOL 3.5.6: A listening side SHOULD accept at most 16 connections before it looks at its other work again, and
+  //     wait 10 ms between such turns once every rank has come.
+  for (std::size_t accepts = 0; listener_; ++accepts) {
+    if (accepts == kAcceptsPerTurn) {
+      if (!is_forming()) pause(kAcceptPauseNs);
+      return;
+    }
+    int number = 0;
+    UniqueFd fd = accept_tcp(listener_.get(), number);
+    if (!fd) {
+      if (number == 0) return;
+      // Out of descriptors or memory: the pending connection stays, so the listener would poll readable for ever.
+      return pause(kListenerPauseNs);
+    }
+    const auto pending =
+        std::count_if(connections_.begin(), connections_.end(), [](const auto& c) { return c->is_unproved(); });
+    // PROTOCOL 3.5.5: A listening side SHOULD hold at most world size + 64 connections that came in and have no proof
+    //     yet.
+    if (static_cast<std::size_t>(pending) >= peers_.size() + kSparePending) evict_oldest_unproved();
+    counters_.add(ControlCounter::kAccepted);
+    const SocketAddress remote = SocketAddress::remote_of(fd.get());
+    add_connection(std::move(fd), State::kAwaitOpening, now).remote = remote;
+  }
+}
+
+// Whether a rank may still come to us.
+bool ControlChannel::is_forming() const {
+  return std::any_of(peers_.begin() + options_.rank + 1, peers_.end(), [](const Peer& peer) {
+    return peer.state == PeerState::kUnknown || peer.state == PeerState::kExpected;
+  });
+}
+
+void ControlChannel::on_ready(Connection& connection, std::uint32_t events, base::TimeNs now, ControlSink& sink) {
+  if (connection.state == State::kClosed) return;
+  if (connection.state == State::kConnecting) {
+    if (const int number = connect_result(connection.stream.fd()); number != 0) {
+      attempt_failed(*connection.rank, errno_text(number), now);
+      close(connection);
+      return;
+    }
+    connection.state = State::kAwaitOpening;
+    send_opening(connection, options_.version);
+    return;
+  }
+  if ((events & EPOLLOUT) != 0) {
+    connection.stream.flush();
+    watch(connection);
+  }
+  if ((events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0) read_frames(connection, now, sink);
+}
+
+void ControlChannel::read_frames(Connection& connection, base::TimeNs now, ControlSink& sink) {
+  for (int reads = 0; reads < kMaxReads && connection.state != State::kClosed; ++reads) {
+    switch (connection.stream.fill()) {
+      case FrameStream::Status::kBlocked:
+        return;
+      case FrameStream::Status::kEnd:
+        return on_ended(connection, 0, now, sink);
+      case FrameStream::Status::kFailed:
+        return on_ended(connection, connection.stream.error(), now, sink);
+      case FrameStream::Status::kOk:
+        break;
+    }
+    connection.last_heard = now;
+    FrameHeader header;
+    std::span<const std::byte> payload;
+    while (connection.state != State::kClosed) {
+      if (connection.state == State::kClosing) {  // it was told; whatever it says now is late
+        connection.drained_bytes += connection.stream.discard();
+        // PROTOCOL 3.4.1: It then discards at most 4,096 bytes of what still comes, for at most 1 s, and closes the
+        //     connection (control_drains_cut).
+        if (connection.drained_bytes <= kDrainBytes) break;
+        counters_.add(ControlCounter::kDrainsCut);
+        close(connection);
+        break;
+      }
+      const FrameStream::Next next = connection.stream.next(header, payload);
+      if (next == FrameStream::Next::kIncomplete) break;
+      if (next == FrameStream::Next::kMalformed) {
+        malformed(connection, "a frame that is too long or has a bad header", now, sink);
+      } else {
+        on_frame(connection, header.type, payload, now, sink);
+      }
+    }
+  }
+}
+
+void ControlChannel::on_frame(Connection& connection, std::uint8_t type, std::span<const std::byte> payload,
+                              base::TimeNs now, ControlSink& sink) {
+  const State state = connection.state;
+  if (type >= kFirstMessageType && state == State::kUp) {
+    counters_.add(ControlCounter::kMessagesReceived);
+    sink.on_message(*connection.rank, type, payload);
+    return;
+  }
+  switch (static_cast<FrameType>(type)) {
+    case FrameType::kOpen:
+      if (state == State::kAwaitOpening) return on_opening(connection, payload, now, sink);
+      break;
+    case FrameType::kHello:
+      if (state == State::kAwaitHello && check_proof(connection, FrameType::kHello, payload, sink)) {
+        return on_hello(connection, payload, now, sink);
+      }
+      if (state == State::kAwaitHello) return;
+      break;
+    case FrameType::kRefuse:
+      if (state == State::kAwaitOpening && connection.outgoing)
+        return on_unproved_refusal(connection, payload, now, sink);
+      if (state == State::kAwaitConfirm || (state == State::kAwaitHello && connection.outgoing)) {
+        if (check_proof(connection, FrameType::kRefuse, payload, sink)) on_refusal(connection, payload, now, sink);
+        return;
+      }
+      break;
+    case FrameType::kConfirm:
+      if (state == State::kAwaitConfirm && payload.empty()) return come_up(connection, now, sink);
+      break;
+    case FrameType::kHeartbeat:
+      if (state != State::kUp || !payload.empty()) break;
+      counters_.add(ControlCounter::kHeartbeatsReceived);
+      return;
+    case FrameType::kGoodbye:
+      if (state != State::kUp || !payload.empty()) break;
+      // PROTOCOL 3.7.2: On goodbye an endpoint MUST treat the peer as down, which is an orderly end, and close the
+      //     connection; closing is the answer.
+      return go_down(*connection.rank, PeerDownCause::kGoodbye,
+                     peer_text(*connection.rank, connection.remote) + " said goodbye.", sink);
+  }
+  // PROTOCOL 3.1.5: A receiver MUST treat a frame as malformed if the connection's state does not allow its type, or if
+  //     its length is wrong for its type. No state allows types 7 to 15.
+  malformed(connection, "a frame of type " + std::to_string(type) + " that has no place here", now, sink);
+}
+
+void ControlChannel::on_ended(Connection& connection, int number, base::TimeNs now, ControlSink& sink) {
+  const std::string how = number == 0 ? "closed" : errno_text(number);
+  if (connection.state == State::kUp) {
+    const std::string who = peer_text(*connection.rank, connection.remote);
+    if (connection.goodbye_sent) {
+      go_down(*connection.rank, PeerDownCause::kGoodbye, who + " answered our goodbye by closing.", sink);
+    } else {
+      // PROTOCOL 3.7.3: An endpoint MUST treat a connection that ends without a goodbye as the death of the peer.
+      go_down(*connection.rank, PeerDownCause::kLost,
+              who + " died: its connection ended without a goodbye (" + how +
+                  "). Its own output should say why; if it says nothing, it was killed (SIGKILL, out of memory).",
+              sink);
+    }
+    return;
+  }
+  const SocketAddress from = connection.remote;
+  const State state = connection.state;
+  if (connection.outgoing && (state == State::kAwaitOpening || state == State::kAwaitHello)) {
+    attempt_failed(*connection.rank, "the connection ended before a hello (" + how + ")", now);
+  } else if (state == State::kAwaitOpening) {
+    counters_.add(ControlCounter::kStrangers);
+  } else if (state == State::kAwaitHello) {
+    counters_.add(ControlCounter::kUnproved);
+    turned_away(from, "left without proving that it knows the job's secret: it may have another secret or job name.",
+                sink);
+  } else if (state == State::kAwaitConfirm) {
+    counters_.add(ControlCounter::kAbandoned);
+  }
+  close(connection);
+}
+
+void ControlChannel::malformed(Connection& connection, const std::string& what, base::TimeNs now, ControlSink& sink) {
+  // PROTOCOL 3.1.6: A receiver MUST end the connection on a malformed frame and count it in control_malformed; a peer
+  //     that was up goes down.
+  counters_.add(ControlCounter::kMalformed);
+  const std::string saw = " sent " + what + " on the control connection; is it another program, or another release?";
+  if (connection.state == State::kUp) {
+    const std::uint16_t rank = *connection.rank;
+    go_down(rank, PeerDownCause::kMalformed, peer_text(rank, connection.remote) + saw, sink);
+    return;
+  }
+  if (connection.outgoing) {
+    attempt_failed(*connection.rank, "it sent " + what, now);
+    close(connection);
+    return;
+  }
+  const SocketAddress from = connection.remote;
+  close(connection);
+  turned_away(from, saw.substr(1), sink);
+}
+
+// A client that named no rank which could be believed.
+void ControlChannel::turned_away(const SocketAddress& from, const std::string& why, ControlSink& sink) {
+  last_turned_away_ =
+      "turned away a connection to rank " + std::to_string(options_.rank) + ": " + from.format() + " " + why;
+  sink.on_refused(from, last_turned_away_);
+}
+
+// The descriptor itself is closed in sweep(); until then it is out of the epoll set.
+void ControlChannel::close(Connection& connection) {
+  if (connection.state == State::kClosed) return;
+  if (connection.watched) ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, connection.stream.fd(), nullptr);
+  connection.watched = false;
+  if (connection.rank && peers_[*connection.rank].connection == &connection) {
+    peers_[*connection.rank].connection = nullptr;
+  }
+  connection.state = State::kClosed;
+}
+
+void ControlChannel::sweep() {
+  std::erase_if(connections_, [](const auto& connection) { return connection->state == State::kClosed; });
+}
+
+}  // namespace mlt::io

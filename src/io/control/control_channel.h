@@ -1,0 +1,250 @@
+// The TCP mesh between ranks: who is there, with which settings, and whether they still are. It also carries the
+// caller's messages (registration, backstop, ...), which are opaque here.
+//
+// One listener per process and one connection per pair: the higher rank connects to the lower. A connection opens with
+//
+//     connecting side                         listening side
+//     opening (version, nonce) ------------>
+//     checks the proof  <-------------------  opening, proof
+//     hello, proof ------------------------>  checks the proof, or ends; judges it; refuse and end, or
+//     judges it; refuse and end, or  <------  hello, proof
+//     confirm, up -------------------------->  up
+//
+// so that a connection given up half-way (a retry, a time-out) never looks like a peer that came and died, and so that
+// neither side says anything about the job to a client that has not proved to know its secret. Each peer that comes up
+// goes down exactly once; a rank that went down stays down, because operations with it have failed.
+//
+// Absent on purpose: reconnection, encryption, and any timer of its own: service() is called when poll_fd() is readable
+// or next_timeout() has come. One thread owns a channel; a sink may call send(), connect_to(), expect() and
+// say_goodbye() from inside service().
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/time.h"
+#include "io/control/control_frame.h"
+#include "io/control/frame_stream.h"
+#include "io/control/proof.h"
+#include "io/counters.h"
+#include "io/net/socket_address.h"
+#include "io/os/os_error.h"
+#include "io/os/unique_fd.h"
+
+namespace mlt::io {
+
+// While all connect to all, a rank that shares its cores with many others comes late to every connection.
+inline constexpr base::DurationNs kConnectNsPerRank = 100 * base::kMillisecond;
+
+// Until a connection is up, in a job of `ranks`.
+constexpr base::DurationNs hello_timeout_of(std::uint16_t ranks) {
+  constexpr base::DurationNs kLeastHelloNs = 5 * base::kSecond;
+  constexpr base::DurationNs kMostHelloNs = 60 * base::kSecond;
+  return std::clamp(ranks * kConnectNsPerRank, kLeastHelloNs, kMostHelloNs);
+}
+
+struct ControlOptions {
+  SocketAddress listen;   // port 0: the system chooses
+  std::uint8_t dscp = 0;  // of every packet of the connections, 6 bits
+  std::uint16_t version = 1;
+  std::uint16_t rank = 0;
+  std::uint16_t world_size = 0;
+  std::uint64_t job_id = 0;
+  std::string secret;  // of the job; empty: everybody proves to know it
+  std::uint64_t incarnation = 0;
+  std::vector<std::uint64_t> cookies;  // [r]: what rank r must put into its datagrams to us; world_size entries
+  std::vector<HelloPath> paths;        // where we receive datagrams, 1 .. MLT_MAX_PATHS of them
+  std::uint32_t segment_bytes = 0;
+  std::uint32_t window_bytes = 0;
+  std::uint32_t early_segments = 0;
+  std::uint32_t early_transfers = 0;
+
+  base::DurationNs hello_timeout_ns = hello_timeout_of(1);   // until a connection is up
+  base::DurationNs drain_timeout_ns = 1 * base::kSecond;     // that a refused client gets to read why
+  base::DurationNs heartbeat_ns = 500 * base::kMillisecond;  // sent when nothing else was for this long
+  base::DurationNs dead_after_ns = 3 * base::kSecond;        // of silence
+  base::DurationNs connect_backoff_ns = 10 * base::kMillisecond;
+  base::DurationNs connect_backoff_max_ns = 500 * base::kMillisecond;
+  std::uint32_t max_message_bytes = 1U << 20;
+  std::uint32_t outgoing_limit_bytes = 4U << 20;  // per peer; exceeding it is that peer's failure
+};
+
+struct PeerHello {
+  Hello hello;                               // hello.rank is whose; hello.cookie goes into our datagrams to it
+  SocketAddress control_address;             // where it listens: its host as this connection sees it, its control port
+  std::vector<SocketAddress> udp_addresses;  // of its paths: the same host where the hello names none
+};
+
+enum class PeerDownCause : std::uint8_t {
+  kGoodbye,      // orderly, by either side
+  kLost,         // the connection ended without goodbye: the process died
+  kSilent,       // nothing heard for dead_after_ns: stopped, or the network is down
+  kMalformed,    // it sent bytes that are no protocol of ours
+  kOverflow,     // it does not read: more than outgoing_limit_bytes waited for it
+  kRefused,      // it refused us, or we refused it; the settings differ
+  kUnreachable,  // it did not come up before the deadline
+};
+std::string_view cause_name(PeerDownCause cause);
+
+class ControlSink {
+ public:
+  virtual void on_peer_up(const PeerHello& peer) = 0;
+  virtual void on_message(std::uint16_t rank, std::uint8_t type, std::span<const std::byte> payload) = 0;
+  // `text` names both ranks, the address, the cause and what to do.
+  virtual void on_peer_down(std::uint16_t rank, PeerDownCause cause, const std::string& text) = 0;
+  // Somebody connected and was turned away without having been a peer: another job, another version, a rank that is
+  // taken, a port scanner. Peers are not affected; who waits for a rank in vain gets this text again at the deadline.
+  virtual void on_refused(const SocketAddress& from, const std::string& text) = 0;
+
+ protected:
+  ~ControlSink() = default;
+};
+
+enum class ControlSendStatus : std::uint8_t {
+  kQueued,
+  kNotConnected,  // not up, or already failing
+  kTooLarge,      // above max_message_bytes
+  kOverflow,      // nothing queued; the peer is failed for it and on_peer_down follows
+};
+
+enum class ControlCounter : std::size_t {
+  kMessagesSent,
+  kMessagesReceived,
+  kHeartbeatsSent,
+  kHeartbeatsReceived,
+  kConnectAttempts,
+  kAccepted,
+  kRefusals,        // sent or received
+  kStrangers,       // connections that ended before a valid opening
+  kUnproved,        // that opened, and ended without a valid proof that they know the job's secret
+  kOtherVersion,    // that opened with another protocol version
+  kTimedOut,        // cut because they were not up in time
+  kTooManyPending,  // cut because too many had not proved anything: the oldest goes
+  kAbandoned,       // proved, said hello and left before confirming: a retry will follow
+  kDrainsCut,       // refused, and cut because they kept sending or did not end
+  kMalformed,
+  kCount
+};
+
+class ControlChannel {
+ public:
+  // Null on failure (port taken, bad options), with `error` filled.
+  static std::unique_ptr<ControlChannel> open(const ControlOptions& options, OsError& error);
+  ~ControlChannel();
+  ControlChannel(const ControlChannel&) = delete;
+  ControlChannel& operator=(const ControlChannel&) = delete;
+
+  const SocketAddress& listen_address() const { return listen_address_; }
+  int poll_fd() const { return epoll_.get(); }
+  base::TimeNs next_timeout() const { return next_timeout_; }
+
+  // Keeps trying until `deadline`, then on_peer_down(kUnreachable). `rank` is below ours. False, with `error` filled,
+  // if it is not, or if it was given before.
+  bool connect_to(base::TimeNs now, std::uint16_t rank, const SocketAddress& address, base::TimeNs deadline,
+                  OsError& error);
+  // Rank `rank`, above ours, is expected to connect before `deadline`; else on_peer_down(kUnreachable). It may connect
+  // without being expected, too.
+  bool expect(base::TimeNs now, std::uint16_t rank, base::TimeNs deadline, OsError& error);
+
+  // `type` is kFirstMessageType or above. Delivered in order, or the peer goes down.
+  ControlSendStatus send(std::uint16_t rank, std::uint8_t type, std::span<const std::byte> payload);
+
+  // The peer is of no use to the caller: its connection ends without a goodbye, and it goes down, with that text, in
+  // the next service(). Nothing happens if it is not up.
+  void give_up(std::uint16_t rank, const std::string& text);
+
+  // Tells every peer that nothing follows, and stops listening and connecting. Keep calling service() until
+  // finished(), or for as long as you care.
+  void say_goodbye();
+  bool finished() const;
+
+  bool is_up(std::uint16_t rank) const;
+  void service(base::TimeNs now, ControlSink& sink);
+  std::span<const NamedCounter> counters() const { return counters_.all(); }
+
+ private:
+  enum class State : std::uint8_t { kConnecting, kAwaitOpening, kAwaitHello, kAwaitConfirm, kUp, kClosing, kClosed };
+  struct Connection;
+  enum class PeerState : std::uint8_t { kUnknown, kConnecting, kExpected, kUp, kGone };
+  struct Peer {
+    PeerState state = PeerState::kUnknown;
+    SocketAddress address;
+    base::TimeNs asked_at = 0;
+    base::TimeNs deadline = base::kNever;
+    base::TimeNs next_attempt = base::kNever;
+    base::DurationNs backoff_ns = 0;
+    std::uint64_t incarnation = 0;
+    std::string last_cause;            // why it is not up yet
+    Connection* connection = nullptr;  // kUp, or the attempt in progress
+  };
+
+  ControlChannel(const ControlOptions& options, UniqueFd listener, UniqueFd epoll);
+
+  // Connections and their events.
+  Connection& add_connection(UniqueFd fd, State state, base::TimeNs now);
+  void watch(Connection& connection);
+  void read_ready(base::TimeNs now, ControlSink& sink);
+  void accept_all(base::TimeNs now, ControlSink& sink);
+  void on_ready(Connection& connection, std::uint32_t events, base::TimeNs now, ControlSink& sink);
+  void read_frames(Connection& connection, base::TimeNs now, ControlSink& sink);
+  void on_frame(Connection& connection, std::uint8_t type, std::span<const std::byte> payload, base::TimeNs now,
+                ControlSink& sink);
+  void on_ended(Connection& connection, int number, base::TimeNs now, ControlSink& sink);
+  void malformed(Connection& connection, const std::string& what, base::TimeNs now, ControlSink& sink);
+  void turned_away(const SocketAddress& from, const std::string& why, ControlSink& sink);
+  void close(Connection& connection);
+  void sweep();
+
+  // Openings and proofs (control_proof.cc).
+  void send_opening(Connection& connection, std::uint16_t answered_version);
+  void on_opening(Connection& connection, std::span<const std::byte> payload, base::TimeNs now, ControlSink& sink);
+  void on_other_version(Connection& connection, std::uint16_t version, base::TimeNs now, ControlSink& sink);
+  bool queue_proved(Connection& connection, FrameType type, std::span<const std::byte> payload);
+  bool check_proof(Connection& connection, FrameType type, std::span<const std::byte>& payload, ControlSink& sink);
+  void on_unproved_refusal(Connection& connection, std::span<const std::byte> payload, base::TimeNs now,
+                           ControlSink& sink);
+  void end_after_output(Connection& connection, base::TimeNs now);
+  void evict_oldest_unproved();
+
+  // Hellos and refusals (control_handshake.cc).
+  void send_hello(Connection& connection, std::uint16_t to);
+  void on_hello(Connection& connection, std::span<const std::byte> payload, base::TimeNs now, ControlSink& sink);
+  bool resolve_paths(const Connection& connection, const Hello& hello, std::vector<SocketAddress>& out) const;
+  bool judge(const Connection& connection, const Hello& hello, Refusal& refusal) const;
+  void refuse(Connection& connection, const Hello& hello, const Refusal& refusal, base::TimeNs now, ControlSink& sink);
+  void on_refusal(Connection& connection, std::span<const std::byte> payload, base::TimeNs now, ControlSink& sink);
+  void come_up(Connection& connection, base::TimeNs now, ControlSink& sink);
+
+  // Peers and their timers (control_peer.cc).
+  void attempt(std::uint16_t rank, base::TimeNs now, ControlSink& sink);
+  void attempt_failed(std::uint16_t rank, const std::string& cause, base::TimeNs now);
+  void go_down(std::uint16_t rank, PeerDownCause cause, const std::string& text, ControlSink& sink);
+  void run_connection_timers(Connection& connection, base::TimeNs now, ControlSink& sink);
+  void run_peer_timers(std::uint16_t rank, base::TimeNs now, ControlSink& sink);
+  base::TimeNs silent_at(const Connection& connection) const;
+  base::TimeNs compute_next_timeout() const;
+  std::string peer_text(std::uint16_t rank, const SocketAddress& address) const;
+  bool check_rank(std::uint16_t rank, bool below, OsError& error) const;
+  bool is_forming() const;
+
+  ControlOptions options_;
+  JobKey key_;
+  UniqueFd listener_;
+  UniqueFd epoll_;
+  SocketAddress listen_address_;
+  base::TimeNs listener_paused_until_ = base::kNever;  // kNever means not paused
+  std::string last_turned_away_;  // why a client that named no rank was: for whoever waits for a rank in vain
+  base::TimeNs next_timeout_ = base::kNever;
+  bool goodbye_ = false;
+  std::vector<Peer> peers_;
+  std::vector<std::unique_ptr<Connection>> connections_;
+  CounterTable<ControlCounter> counters_;
+};
+
+}  // namespace mlt::io

@@ -1,0 +1,45 @@
+// One connection of the control channel. Private to control_*.cc.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <utility>
+
+#include "io/control/control_channel.h"
+
+namespace mlt::io {
+
+struct ControlChannel::Connection {
+  Connection(FrameStream frames, State initial, base::TimeNs now, base::DurationNs patience)
+      : stream(std::move(frames)), state(initial), give_up_at(base::after(now, patience)), last_heard(now) {}
+
+  FrameStream stream;
+  State state;
+  bool outgoing = false;        // we connected
+  bool proved = false;          // the other side knows the job's secret
+  bool watched = false;         // in the epoll set
+  bool watches_output = false;  // with EPOLLOUT
+  bool goodbye_sent = false;
+  bool overflowed = false;
+  std::string given_up;               // by the caller, and why; empty: it was not
+  bool spoke = false;                 // since the last heartbeat was due
+  std::optional<std::uint16_t> rank;  // the peer's: known from the start if outgoing, else from its hello
+  SocketAddress remote;
+  Hello hello;              // the peer's
+  base::TimeNs give_up_at;  // closed by then unless it is up
+  base::TimeNs last_heard;
+  base::TimeNs up_since = 0;
+  base::TimeNs next_heartbeat = base::kNever;
+
+  std::array<std::byte, 2 * kOpeningBytes> transcript{};  // both openings, the connecting side's first
+  std::size_t drained_bytes = 0;                          // read and thrown away after a refusal
+
+  std::span<std::byte, kOpeningBytes> connecting_opening() { return std::span(transcript).first<kOpeningBytes>(); }
+  std::span<std::byte, kOpeningBytes> listening_opening() { return std::span(transcript).last<kOpeningBytes>(); }
+
+  // It came in, and has not proved that it knows the job's secret; also one that was turned away and still reads why.
+  bool is_unproved() const { return !outgoing && !proved && state != State::kClosed; }
+};
+
+}  // namespace mlt::io

@@ -1,0 +1,161 @@
+// How the two ends of a control connection prove to each other that they know the job's secret, before either says
+// anything about the job: section 3.8 of PROTOCOL.md.
+#include <algorithm>
+#include <array>
+
+#include "base/check.h"
+#include "io/control/control_connection.h"
+
+namespace mlt::io {
+
+namespace {
+
+constexpr std::string_view kSameRelease = ". Install the same mlt release on every machine.";
+
+}  // namespace
+
+// Ours. To a client of another version it is all that we say: no nonce, no proof.
+void ControlChannel::send_opening(Connection& connection, std::uint16_t answered_version) {
+  const auto own = connection.outgoing ? connection.connecting_opening() : connection.listening_opening();
+  Opening opening;
+  opening.version = options_.version;
+  const bool same_version = answered_version == options_.version;
+  // PROTOCOL 3.8.1: The nonce of an opening MUST be 32 bytes from the system's random source, drawn for this
+  //     connection.
+  if (same_version) opening.nonce = random_nonce();
+  encode_opening(opening, own.data());
+  bool queued = false;
+  if (connection.outgoing || !same_version) {
+    queued = connection.stream.queue(static_cast<std::uint8_t>(FrameType::kOpen), own);
+  } else {
+    // PROTOCOL 3.8.1: A connection MUST start with an opening of 40 bytes from the connecting side, which the listening
+    //     side answers with its own and the proof of it.
+    std::array<std::byte, kOpeningBytes + kProofBytes> bytes;
+    const Proof proof =
+        key_.prove(ProofRole::kListening, static_cast<std::uint8_t>(FrameType::kOpen), connection.transcript, {});
+    std::copy(proof.begin(), proof.end(), std::copy(own.begin(), own.end(), bytes.begin()));
+    queued = connection.stream.queue(static_cast<std::uint8_t>(FrameType::kOpen), bytes);
+  }
+  MLT_CHECK(queued);
+  connection.stream.flush();
+  watch(connection);
+}
+
+void ControlChannel::on_opening(Connection& connection, std::span<const std::byte> payload, base::TimeNs now,
+                                ControlSink& sink) {
+  Opening opening;
+  switch (decode_opening(payload, connection.outgoing ? kProofBytes : 0, options_.version, opening)) {
+    case OpeningError::kMalformed:
+      return malformed(connection, "no valid opening", now, sink);
+    case OpeningError::kOtherVersion:
+      return on_other_version(connection, opening.version, now, sink);
+    case OpeningError::kNone:
+      break;
+  }
+  if (!connection.outgoing) {
+    std::copy_n(payload.begin(), kOpeningBytes, connection.connecting_opening().begin());
+    connection.state = State::kAwaitHello;
+    return send_opening(connection, opening.version);
+  }
+  std::copy_n(payload.begin(), kOpeningBytes, connection.listening_opening().begin());
+  std::span<const std::byte> proof = payload.subspan(kOpeningBytes);
+  // PROTOCOL 3.8.6: The connecting side MUST check the listening side's proof before it sends its hello, which holds a
+  //     cookie.
+  if (!check_proof(connection, FrameType::kOpen, proof, sink)) return;
+  connection.state = State::kAwaitHello;
+  send_hello(connection, *connection.rank);
+}
+
+// PROTOCOL 3.8.7: The listening side MUST answer an opening of another version with its own opening, without a proof
+//     and with a nonce of zeros, and end the connection.
+void ControlChannel::on_other_version(Connection& connection, std::uint16_t version, base::TimeNs now,
+                                      ControlSink& sink) {
+  counters_.add(ControlCounter::kOtherVersion);
+  const std::string ours = std::to_string(options_.version);
+  if (connection.outgoing) {
+    const std::uint16_t rank = *connection.rank;
+    return go_down(rank, PeerDownCause::kRefused,
+                   "protocol version differs: rank " + std::to_string(rank) + " at " + connection.remote.format() +
+                       " has " + std::to_string(version) + ", rank " + std::to_string(options_.rank) +
+                       " (this process) has " + ours + std::string(kSameRelease),
+                   sink);
+  }
+  const SocketAddress from = connection.remote;
+  send_opening(connection, version);
+  end_after_output(connection, now);
+  turned_away(
+      from, "speaks protocol version " + std::to_string(version) + ", this process " + ours + std::string(kSameRelease),
+      sink);
+}
+
+// Before version 4 a listening side refused another version at once, and without a proof.
+void ControlChannel::on_unproved_refusal(Connection& connection, std::span<const std::byte> payload, base::TimeNs now,
+                                         ControlSink& sink) {
+  Refusal refusal;
+  // PROTOCOL 3.8.8: In place of the listening side's opening, the connecting side MUST accept a refusal without a proof
+  //     whose reason is 1, version, from versions below 4. It MUST treat any other refusal there as malformed.
+  if (!decode_refusal(payload, refusal) || refusal.reason != RefusalReason::kVersion ||
+      refusal.refuser_value == options_.version) {
+    return malformed(connection, "a refusal without a proof", now, sink);
+  }
+  on_other_version(connection, static_cast<std::uint16_t>(refusal.refuser_value), now, sink);
+}
+
+// A frame of the handshake behind the openings, with its proof.
+bool ControlChannel::queue_proved(Connection& connection, FrameType type, std::span<const std::byte> payload) {
+  const ProofRole role = connection.outgoing ? ProofRole::kConnecting : ProofRole::kListening;
+  const Proof proof = key_.prove(role, static_cast<std::uint8_t>(type), connection.transcript, payload);
+  std::array<std::byte, kHelloMaxBytes + kProofBytes> bytes;
+  MLT_CHECK(payload.size() <= kHelloMaxBytes);
+  std::copy(proof.begin(), proof.end(), std::copy(payload.begin(), payload.end(), bytes.begin()));
+  return connection.stream.queue(static_cast<std::uint8_t>(type), std::span(bytes).first(payload.size() + kProofBytes));
+}
+
+// Takes the proof off the end of `payload`. False, and the connection is over, if it is not the other side's.
+bool ControlChannel::check_proof(Connection& connection, FrameType type, std::span<const std::byte>& payload,
+                                 ControlSink& sink) {
+  const std::size_t covered = payload.size() - std::min(payload.size(), kProofBytes);
+  const ProofRole role = connection.outgoing ? ProofRole::kListening : ProofRole::kConnecting;
+  const bool proved = key_.verify(payload.subspan(covered), role, static_cast<std::uint8_t>(type),
+                                  connection.transcript, payload.first(covered));
+  payload = payload.first(covered);
+  connection.proved |= proved;
+  if (proved) return true;
+  // PROTOCOL 3.8.9: A side that receives a wrong proof MUST close the connection without a reply, and count it in
+  //     control_unproved.
+  counters_.add(ControlCounter::kUnproved);
+  const SocketAddress from = connection.remote;
+  if (connection.outgoing) {
+    const std::uint16_t rank = *connection.rank;
+    go_down(rank, PeerDownCause::kRefused,
+            peer_text(rank, from) +
+                " did not prove that it knows the job's secret: it has another secret or job name, or another program "
+                "listens there. Give every process of the job the same MLT_JOB_SECRET and MLT_JOB.",
+            sink);
+    return false;
+  }
+  close(connection);
+  turned_away(from, "did not prove that it knows the job's secret: it may have another secret or job name.", sink);
+  return false;
+}
+
+// It reads to the end of what is queued; what it still says is thrown away, up to a limit.
+void ControlChannel::end_after_output(Connection& connection, base::TimeNs now) {
+  connection.state = State::kClosing;
+  // PROTOCOL 3.4.1: It then discards at most 4,096 bytes of what still comes, for at most 1 s, and closes the
+  //     connection (control_drains_cut).
+  connection.give_up_at = std::min(connection.give_up_at, base::after(now, options_.drain_timeout_ns));
+  connection.stream.end_output();
+  watch(connection);
+}
+
+void ControlChannel::evict_oldest_unproved() {
+  // In the order of their arrival: connections are added at the end.
+  for (const auto& connection : connections_) {
+    if (!connection->is_unproved()) continue;
+    counters_.add(ControlCounter::kTooManyPending);
+    return close(*connection);
+  }
+}
+
+}  // namespace mlt::io

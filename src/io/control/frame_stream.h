@@ -1,0 +1,68 @@
+// One TCP connection as a stream of frames, both ways, with limits: on a frame's size, on what may wait to be sent.
+// Non-blocking; never throws anything away silently. Owned by one thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "io/control/control_frame.h"
+#include "io/os/unique_fd.h"
+
+namespace mlt::io {
+
+class FrameStream {
+ public:
+  enum class Status : std::uint8_t {
+    kOk,
+    kBlocked,  // the socket has no more, or takes no more, for now
+    kEnd,      // the other side closed
+    kFailed,   // see error()
+  };
+  enum class Next : std::uint8_t { kFrame, kIncomplete, kMalformed };
+
+  FrameStream(UniqueFd fd, std::size_t outgoing_limit_bytes)
+      : fd_(std::move(fd)), outgoing_limit_bytes_(outgoing_limit_bytes) {}
+
+  int fd() const { return fd_.get(); }
+  int error() const { return error_; }
+
+  // Larger frames are malformed. Small until the other side is known, so that strangers cannot make us allocate.
+  void set_max_payload(std::size_t bytes) { max_payload_ = bytes; }
+
+  // False, and nothing queued, if that would exceed the outgoing limit.
+  bool queue(std::uint8_t type, std::span<const std::byte> payload);
+  Status flush();
+  std::size_t pending_bytes() const { return out_.size() - out_begin_; }
+
+  // Reads what the socket has, up to one large frame; invalidates earlier payloads.
+  Status fill();
+  // The next whole frame; its payload is valid until fill().
+  Next next(FrameHeader& header, std::span<const std::byte>& payload);
+
+  // Forgets what was read and not taken yet; returns how many bytes that were.
+  std::size_t discard() {
+    const std::size_t bytes = in_end_ - in_begin_;
+    in_begin_ = in_end_ = 0;
+    return bytes;
+  }
+
+  // No more will be queued: the other side reads to the end of what is pending and then finds it.
+  void end_output();
+
+ private:
+  UniqueFd fd_;
+  std::size_t outgoing_limit_bytes_;
+  std::size_t max_payload_ = 0;
+  int error_ = 0;
+  bool ending_ = false;
+  std::vector<std::byte> out_;
+  std::size_t out_begin_ = 0;
+  std::vector<std::byte> in_;
+  std::size_t in_begin_ = 0;
+  std::size_t in_end_ = 0;
+};
+
+}  // namespace mlt::io

@@ -1,0 +1,92 @@
+#include "io/control/tcp_socket.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+
+namespace mlt::io {
+
+namespace {
+
+void enable(int fd, int level, int name) {
+  const int on = 1;
+  ::setsockopt(fd, level, name, &on, sizeof on);  // an optimisation or a convenience: works without, too
+}
+
+// PROTOCOL 13.1.7: Packets of the TCP control connection SHOULD carry the control class's DSCP, those of its handshake
+//     included.
+void mark(int fd, const SocketAddress& address, std::uint8_t dscp) {
+  const int traffic_class = dscp << 2;  // the kernel keeps the ECN bits of a stream to itself
+  if (address.family() == AF_INET6) {
+    ::setsockopt(fd, IPPROTO_IPV6, IPV6_TCLASS, &traffic_class, sizeof traffic_class);
+  } else {
+    ::setsockopt(fd, IPPROTO_IP, IP_TOS, &traffic_class, sizeof traffic_class);
+  }
+}
+
+std::optional<UniqueFd> open_tcp(const SocketAddress& address, std::uint8_t dscp, OsError& error) {
+  if (address.family() != AF_INET && address.family() != AF_INET6) {
+    error = bad_argument("cannot open a control socket without an IPv4 or IPv6 address.");
+    return std::nullopt;
+  }
+  UniqueFd fd(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!fd) {
+    error = os_error(errno, "open a control socket for", address.format());
+    return std::nullopt;
+  }
+  mark(fd.get(), address, dscp);  // before listen(): accepted sockets inherit it
+  return fd;
+}
+
+}  // namespace
+
+std::optional<UniqueFd> listen_tcp(const SocketAddress& address, std::uint8_t dscp, OsError& error) {
+  auto fd = open_tcp(address, dscp, error);
+  if (!fd) return std::nullopt;
+  enable(fd->get(), SOL_SOCKET, SO_REUSEADDR);
+  if (address.family() == AF_INET6) enable(fd->get(), IPPROTO_IPV6, IPV6_V6ONLY);
+  if (::bind(fd->get(), address.raw(), address.raw_size()) != 0 || ::listen(fd->get(), SOMAXCONN) != 0) {
+    error = os_error(errno, "listen for control connections on", address.format());
+    return std::nullopt;
+  }
+  return fd;
+}
+
+std::optional<UniqueFd> start_connect_tcp(const SocketAddress& address, std::uint8_t dscp, OsError& error) {
+  auto fd = open_tcp(address, dscp, error);
+  if (!fd) return std::nullopt;
+  // PROTOCOL 3.1.8: Both sides SHOULD send frames at once (TCP_NODELAY).
+  enable(fd->get(), IPPROTO_TCP, TCP_NODELAY);
+  if (::connect(fd->get(), address.raw(), address.raw_size()) != 0 && errno != EINPROGRESS && errno != EINTR) {
+    error = os_error(errno, "connect to", address.format());
+    return std::nullopt;
+  }
+  return fd;
+}
+
+UniqueFd accept_tcp(int listener, int& number) {
+  for (;;) {
+    UniqueFd fd(::accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (fd) {
+      number = 0;
+      enable(fd.get(), IPPROTO_TCP, TCP_NODELAY);
+      return fd;
+    }
+    // A connection that died in the queue is no reason to stop accepting the others.
+    if (errno == EINTR || errno == ECONNABORTED) continue;
+    number = errno == EAGAIN ? 0 : errno;
+    return UniqueFd();
+  }
+}
+
+int connect_result(int fd) {
+  int number = 0;
+  socklen_t size = sizeof number;
+  if (::getsockopt(fd, SOL_SOCKET, SO_ERROR, &number, &size) != 0) return errno;
+  if (number == 0 && SocketAddress::local_of(fd) == SocketAddress::remote_of(fd)) return ECONNREFUSED;
+  return number;
+}
+
+}  // namespace mlt::io

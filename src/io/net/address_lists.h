@@ -1,0 +1,34 @@
+// Owners of the lists that the C library allocates: addresses of a host name, addresses of this host's interfaces.
+#pragma once
+
+#include <ifaddrs.h>
+#include <netdb.h>
+
+#include <memory>
+
+namespace mlt::io {
+
+struct FreeAddressList {
+  void operator()(addrinfo* list) const { ::freeaddrinfo(list); }
+  void operator()(ifaddrs* list) const { ::freeifaddrs(list); }
+};
+
+using HostAddresses = std::unique_ptr<addrinfo, FreeAddressList>;
+using InterfaceAddresses = std::unique_ptr<ifaddrs, FreeAddressList>;
+
+// Both return what the call of the C library returns: 0, or a failure that leaves `list` empty.
+inline int list_interface_addresses(InterfaceAddresses& list) {
+  ifaddrs* raw = nullptr;
+  const int status = ::getifaddrs(&raw);
+  list.reset(status == 0 ? raw : nullptr);
+  return status;
+}
+
+inline int list_host_addresses(const char* host, const addrinfo& hints, HostAddresses& list) {
+  addrinfo* raw = nullptr;
+  const int status = ::getaddrinfo(host, nullptr, &hints, &raw);
+  list.reset(status == 0 ? raw : nullptr);
+  return status;
+}
+
+}  // namespace mlt::io

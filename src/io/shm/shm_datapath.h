@@ -1,0 +1,88 @@
+// A datapath that carries runs to ranks of this host through shared memory, and those to all others through the network
+// datapath that it wraps.
+//
+// A ring drops nothing: while one is full, has_room_for() says no for that peer and for no other, and whoever sends
+// passes it over. Nothing is written to a descriptor but when the other side has said that it sleeps. Single-threaded,
+// like every datapath; nothing allocates but when a peer comes.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "io/counters.h"
+#include "io/datapath.h"
+#include "io/os/unique_fd.h"
+#include "io/shm/shm_segment.h"
+
+namespace mlt::io {
+
+enum class ShmCounter : std::size_t {
+  kPeers,            // ranks that are reached through shared memory now
+  kRunsSent,         //
+  kBytesSent,        //
+  kRecordsReceived,  // a run of long datagrams is several
+  kBytesReceived,    //
+  kFull,             // times that a peer was passed over because its ring was full
+  kAnswersDropped,   // small runs that found no room even in what is kept free for them: the peer does not read
+  kWakesSent,        // times that a peer slept, and was woken
+  kBroken,           // peers whose words in the ring made no sense
+  kCount
+};
+
+class ShmDatapath final : public Datapath {
+ public:
+  // Null, with `error` filled, if the system has no descriptor left.
+  static std::unique_ptr<ShmDatapath> wrap(std::unique_ptr<Datapath> network, std::uint16_t ranks, OsError& error);
+
+  // From now on runs to `rank` go through `segment`, and what it sends through it arrives here.
+  bool add_peer(std::uint16_t rank, ShmSegment segment, OsError& error);
+  // It is gone: its memory is given back.
+  void remove_peer(std::uint16_t rank);
+  bool has_peer(std::uint16_t rank) const { return rank < peers_.size() && peers_[rank] != nullptr; }
+  // A peer whose ring is broken, once each; false if there is none.
+  bool poll_broken(std::uint16_t& rank);
+
+  const Capabilities& capabilities() const override { return capabilities_; }
+  SendStatus send(base::TimeNs now, const base::DatagramRun& run) override;
+  bool has_room_for(std::uint16_t peer) override;
+  std::size_t receive(base::TimeNs now, std::size_t budget_runs, ReceiveSink& sink) override;
+  bool prepare_to_wait() override;
+  int readable_fd() const override { return epoll_.get(); }
+  int writable_fd(const base::DatagramRun& run) const override;
+  base::TimeNs next_timeout() const override { return network_->next_timeout(); }
+  std::string last_error() const override { return last_error_.empty() ? network_->last_error() : last_error_; }
+  std::span<const NamedCounter> counters() const override { return counters_.all(); }
+
+ private:
+  struct Peer {
+    explicit Peer(ShmSegment memory) : segment(std::move(memory)) {}
+    ShmSegment segment;
+    bool full = false;         // has_room_for() said no, and not yes since
+    bool told_broken = false;  // by poll_broken()
+  };
+
+  ShmDatapath(std::unique_ptr<Datapath> network, std::uint16_t ranks, UniqueFd epoll);
+  void stop_waiting();
+  std::size_t receive_from(Peer& peer, std::size_t budget, ReceiveSink& sink);
+  std::size_t receive_from_network(base::TimeNs now, std::size_t budget, ReceiveSink& sink);
+
+  std::unique_ptr<Datapath> network_;
+  UniqueFd epoll_;
+  Capabilities capabilities_;
+  std::vector<std::unique_ptr<Peer>> peers_;  // by rank; null: through the network
+  std::vector<std::uint16_t> ranks_;          // that have one
+  std::size_t next_ = 0;                      // of these, who is read first
+  bool waits_ = false;                        // prepare_to_wait() announced it
+  bool network_due_ = true;                   // its descriptor was readable
+  std::uint32_t turns_without_network_ = 0;
+  bool any_network_peer_ = false;
+  bool broken_seen_ = false;  // since poll_broken() had nothing to tell
+  std::string last_error_;
+  std::unique_ptr<std::array<std::byte, base::kMaxRunBytes>> copy_;  // of records of short datagrams
+  CounterTable<ShmCounter> counters_;
+};
+
+}  // namespace mlt::io

@@ -1,0 +1,114 @@
+// Runs of datagrams over kernel UDP: one system call per run out (UDP_SEGMENT) and one per merged run in (UDP_GRO).
+//
+// Slices go to the kernel as they are, so nothing is copied in user space on the way out. Where segmentation offload is
+// missing or refused, a run is one sendmmsg instead, and what the socket did not take of it waits here, copied, for the
+// next call. One path per peer: a run for any other is answered kNoPeer (UdpPathsDatapath has several). One thread owns
+// a UdpDatapath; no call but construction allocates, except last_error(). Offloads: Linux udp(7); de Bruijn and
+// Dumazet, "Optimizing UDP for content delivery", Linux Plumbers 2018.
+#pragma once
+
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "io/counters.h"
+#include "io/network_datapath.h"
+#include "io/os/os_error.h"
+#include "io/run_view.h"
+#include "io/udp/udp_socket.h"
+
+namespace mlt::io {
+
+struct UdpOptions {
+  UdpSocketOptions socket;
+  std::uint16_t peer_count = 0;         // ranks 0 .. peer_count-1 can be peers
+  bool segmentation_offload = true;     // false: never use UDP_SEGMENT, even if it works
+  std::uint8_t path = 0;                // the one path of this datapath
+  std::uint32_t flow_label = 0;         // of its packets, 20 bits, IPv6; 0: as the system chooses
+  std::vector<SocketAddress> segments;  // SRv6 list of its packets, in order of travel; empty: none
+};
+
+enum class UdpCounter : std::size_t {
+  kRunsSent,
+  kDatagramsSent,
+  kBytesSent,
+  kSystemCallsSend,
+  kRunsReceived,
+  kBytesReceived,
+  kSendWouldBlock,
+  kSendNoBuffers,       // ENOBUFS, ENOMEM: the kernel had no memory for the run
+  kSendTooLarge,        // EMSGSIZE: the interface's MTU has shrunk since it was opened, or the route takes another one
+  kSendForbidden,       // EPERM: a packet filter refused it
+  kSendFailed,          // any other errno; see last_error()
+  kIcmpErrors,          // ECONNREFUSED and the like, reported for an earlier datagram; the run was sent again
+  kPartialRuns,         // without offload: only a part fitted, the rest waited here
+  kDatagramsAbandoned,  // without offload: the rest of a run that was refused for good after a part was sent
+  kOffloadGivenUp,      // 1 after the interface refused UDP_SEGMENT
+  kReceiveTruncated,    // larger than any run can be; dropped
+  kReceiveEmpty,        // zero bytes; dropped
+  kReceiveFailed,       // errno other than EAGAIN and pending ICMP errors
+  kCount
+};
+
+class UdpDatapath final : public NetworkDatapath {
+ public:
+  // Null on failure, with `error` filled.
+  static std::unique_ptr<UdpDatapath> open(const UdpOptions& options, OsError& error);
+
+  bool set_peer(std::uint16_t rank, const SocketAddress& address, OsError& error) override;
+  std::uint16_t local_port() const { return socket_.local_address().port(); }
+  const SocketAddress& local_address() const override { return socket_.local_address(); }
+  std::string path_device(std::uint8_t) const override { return device_; }
+  std::uint32_t send_buffer_bytes() const { return socket_.granted_send_bytes(); }
+
+  const Capabilities& capabilities() const override { return capabilities_; }
+  SendStatus send(base::TimeNs now, const base::DatagramRun& run) override;
+  std::size_t receive(base::TimeNs now, std::size_t budget_runs, ReceiveSink& sink) override;
+  int readable_fd() const override { return socket_.fd(); }
+  PathCount path_count(std::uint8_t) const override {
+    return {counters_[UdpCounter::kRunsSent], counters_[UdpCounter::kSendFailed] +
+                                                  counters_[UdpCounter::kSendForbidden] +
+                                                  counters_[UdpCounter::kSendTooLarge]};
+  }
+  base::TimeNs next_timeout() const override { return backlog_due_; }
+  std::string last_error() const override;
+  std::span<const NamedCounter> counters() const override { return counters_.all(); }
+
+ private:
+  UdpDatapath(UdpSocket socket, const UdpOptions& options);
+
+  void prepare(msghdr& message, const base::DatagramRun& run, std::uint16_t segment_bytes);
+  SendStatus send_whole(const base::DatagramRun& run);
+  SendStatus send_each(const base::DatagramRun& run, std::uint32_t& taken);
+  SendStatus send_parts(base::TimeNs now, const base::DatagramRun& run);
+  bool flush_backlog(base::TimeNs now);
+  SendStatus refused(int number, std::uint16_t peer);
+  bool receive_one(base::TimeNs now, base::DurationNs realtime_offset_ns, ReceiveSink& sink, bool& delivered);
+
+  UdpSocket socket_;
+  std::uint8_t path_ = 0;
+  std::uint32_t flow_label_ = 0;
+  std::string device_;
+  Capabilities capabilities_;
+  CounterTable<UdpCounter> counters_;
+  std::vector<SocketAddress> peers_;
+  int failed_errno_ = 0;
+  std::uint16_t failed_peer_ = 0;
+
+  CopiedRun backlog_;
+  base::TimeNs backlog_due_ = base::kNever;
+
+  std::array<iovec, 2 * base::kMaxRunSegments> vectors_;
+  std::array<mmsghdr, base::kMaxRunSegments> messages_;
+  alignas(cmsghdr) std::array<std::byte, 64> send_control_;
+  alignas(cmsghdr) std::array<std::byte, 128> receive_control_;
+  std::vector<std::byte> receive_buffer_;
+  base::TimeNs drained_ns_ = 0;  // when the socket was last found empty
+};
+
+}  // namespace mlt::io

@@ -1,0 +1,656 @@
+#include "io/control/control_channel.h"
+
+#include <doctest/doctest.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "io/control/tcp_socket.h"
+#include "unit/io/control/control_world.h"
+#include "unit/io/control/raw_client.h"
+
+using namespace mlt;
+using io::ControlSendStatus;
+using io::PeerDownCause;
+using io_test::control_options;
+using io_test::hello_of;
+using io_test::Node;
+using io_test::RawClient;
+using io_test::serve;
+
+namespace {
+
+constexpr std::uint8_t kType = io::kFirstMessageType;
+
+std::vector<std::byte> bytes_of(std::string_view text) {
+  std::vector<std::byte> bytes(text.size());
+  std::memcpy(bytes.data(), text.data(), text.size());
+  return bytes;
+}
+
+bool contains(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
+
+#define CHECK_CONTAINS(text, part) CHECK_MESSAGE(contains(text, part), "\"", text, "\" lacks \"", part, "\"")
+
+// Two nodes that are up: rank 0 listens, rank 1 connected.
+struct Couple {
+  Couple(const io::ControlOptions& zero_options, const io::ControlOptions& one_options)
+      : zero(zero_options), one(one_options) {
+    one.connect_to(0, zero);
+    REQUIRE(serve({&zero, &one}, [&] { return zero.sink.ups.size() == 1 && one.sink.ups.size() == 1; }));
+  }
+  Couple() : Couple(control_options(0, 2), control_options(1, 2)) {}
+
+  Node zero, one;
+};
+
+}  // namespace
+
+TEST_CASE("open__port_taken_names_address_and_way_out") {
+  const Node first(0, 1);
+  io::ControlOptions options = control_options(0, 1);
+  options.listen = first.channel->listen_address();
+  io::OsError error;
+  CHECK(io::ControlChannel::open(options, error) == nullptr);
+  CHECK(error.code == io::OsErrorCode::kAddressInUse);
+  CHECK_CONTAINS(error.text, options.listen.format());
+  CHECK_CONTAINS(error.text, "EADDRINUSE");
+  CHECK_CONTAINS(error.text, "choose another one");
+}
+
+TEST_CASE("open__refuses_options_that_make_no_sense") {
+  const auto refused = [](auto change) {
+    io::ControlOptions options = control_options(0, 2);
+    change(options);
+    io::OsError error;
+    CHECK(io::ControlChannel::open(options, error) == nullptr);
+    CHECK(error.code == io::OsErrorCode::kBadArgument);
+    CHECK(!error.text.empty());
+  };
+  refused([](io::ControlOptions& o) { o.rank = 2; });
+  refused([](io::ControlOptions& o) { o.world_size = 0; });
+  refused([](io::ControlOptions& o) { o.cookies.pop_back(); });
+  refused([](io::ControlOptions& o) { o.heartbeat_ns = 0; });
+  refused([](io::ControlOptions& o) { o.dead_after_ns = o.heartbeat_ns; });
+  refused([](io::ControlOptions& o) { o.outgoing_limit_bytes = o.max_message_bytes; });
+  refused([](io::ControlOptions& o) { o.listen = {}; });
+  refused([](io::ControlOptions& o) { o.paths.clear(); });
+  refused([](io::ControlOptions& o) { o.paths.resize(17, o.paths[0]); });
+  refused([](io::ControlOptions& o) { o.paths[0].port = 0; });
+}
+
+TEST_CASE("connect_to__and_expect_refuse_the_wrong_direction_and_repeats") {
+  Node one(1, 3);
+  io::OsError error;
+  const io::SocketAddress somewhere = io::SocketAddress::loopback(AF_INET, 9);
+  CHECK(!one.channel->connect_to(0, 2, somewhere, 1, error));
+  CHECK_CONTAINS(error.text, "the higher rank connects to the lower");
+  CHECK(!one.channel->connect_to(0, 1, somewhere, 1, error));
+  CHECK(!one.channel->expect(0, 0, 1, error));
+  CHECK(!one.channel->expect(0, 3, 1, error));
+  CHECK(!one.channel->connect_to(0, 0, {}, 1, error));
+  CHECK(one.channel->connect_to(0, 0, somewhere, 1, error));
+  CHECK(!one.channel->connect_to(0, 0, somewhere, 1, error));
+  CHECK_CONTAINS(error.text, "already given");
+}
+
+TEST_CASE("service__brings_a_mesh_up_and_each_side_knows_the_other") {
+  constexpr std::uint16_t kWorld = 4;
+  std::vector<std::unique_ptr<Node>> nodes;
+  std::vector<Node*> all;
+  for (std::uint16_t rank = 0; rank < kWorld; ++rank) {
+    nodes.push_back(std::make_unique<Node>(rank, kWorld));
+    all.push_back(nodes.back().get());
+  }
+  for (std::uint16_t rank = 0; rank < kWorld; ++rank) {
+    for (std::uint16_t other = 0; other < rank; ++other) nodes[rank]->connect_to(other, *nodes[other]);
+    for (auto other = static_cast<std::uint16_t>(rank + 1); other < kWorld; ++other) nodes[rank]->expect(other);
+  }
+  REQUIRE(serve(all, [&] {
+    return std::all_of(all.begin(), all.end(), [](const Node* node) { return node->sink.ups.size() == kWorld - 1; });
+  }));
+  for (std::uint16_t rank = 0; rank < kWorld; ++rank) {
+    for (const io::PeerHello& peer : nodes[rank]->sink.ups) {
+      const std::uint16_t other = peer.hello.rank;
+      CHECK(other != rank);
+      CHECK(nodes[rank]->channel->is_up(other));
+      CHECK(peer.hello.cookie == 100U * other + rank);
+      CHECK(peer.hello.incarnation == 1'000U + other);
+      CHECK(peer.hello.segment_bytes == 1'400);
+      CHECK(peer.hello.window_bytes == 1U << 20);
+      CHECK(peer.hello.early_segments == 512);
+      CHECK(peer.udp_addresses.at(0) ==
+            io::SocketAddress::loopback(AF_INET, static_cast<std::uint16_t>(20'000 + other)));
+      CHECK(peer.control_address == nodes[other]->channel->listen_address());
+    }
+    CHECK(nodes[rank]->sink.downs.empty());
+    CHECK(nodes[rank]->sink.refusals.empty());
+  }
+}
+
+TEST_CASE("hello__names_each_path_by_its_own_address_or_that_of_the_connection") {
+  io::ControlOptions options[2] = {control_options(0, 2), control_options(1, 2)};
+  for (io::ControlOptions& one : options) one.paths.push_back({one.paths[0].address, 30'000});
+  options[1].paths[1].address = io::SocketAddress::from_host("192.0.2.7", 0)->ip_bytes();
+  Couple couple(options[0], options[1]);
+  const std::vector<io::SocketAddress>& of_one = couple.zero.sink.ups[0].udp_addresses;
+  REQUIRE(of_one.size() == 2);
+  CHECK(of_one[0].format() == "127.0.0.1:20001");
+  CHECK(of_one[1].format() == "192.0.2.7:30000");
+  CHECK(couple.one.sink.ups[0].udp_addresses[1].format() == "127.0.0.1:30000");
+}
+
+TEST_CASE("hello__a_path_of_another_ip_version_is_malformed") {
+  Node zero(0, 2);
+  io::Hello hello = hello_of(1, 0);
+  hello.paths[0].address = io::SocketAddress::from_host("2001:db8::1", 0)->ip_bytes();
+  RawClient client(zero);
+  client.say_hello(hello);
+  REQUIRE(serve({&zero}, [&] { return zero.sink.refusals.size() == 1; }));
+  CHECK_CONTAINS(zero.sink.refusals[0], "a path of another IP version");
+  CHECK(zero.sink.ups.empty());
+}
+
+TEST_CASE("send__messages_arrive_in_order_and_whole_whatever_their_size") {
+  Couple couple;
+  std::vector<std::vector<std::byte>> sent;
+  for (std::size_t i = 0; i < 40; ++i) {
+    const std::size_t size = i == 0 ? 0 : i == 1 ? control_options(0, 2).max_message_bytes : i * i * 37;
+    std::vector<std::byte> message(size);
+    for (std::size_t at = 0; at < size; ++at) message[at] = static_cast<std::byte>(at * 31 + i);
+    sent.push_back(std::move(message));
+    REQUIRE(couple.one.channel->send(0, static_cast<std::uint8_t>(kType + i), sent.back()) ==
+            ControlSendStatus::kQueued);
+  }
+  REQUIRE(serve({&couple.zero, &couple.one}, [&] { return couple.zero.sink.messages.size() == sent.size(); }));
+  for (std::size_t i = 0; i < sent.size(); ++i) {
+    CHECK(couple.zero.sink.messages[i].rank == 1);
+    CHECK(couple.zero.sink.messages[i].type == kType + i);
+    CHECK(couple.zero.sink.messages[i].payload == sent[i]);
+  }
+}
+
+TEST_CASE("send__refuses_strangers_and_messages_that_are_too_large") {
+  Couple couple;
+  CHECK(couple.zero.channel->send(0, kType, {}) == ControlSendStatus::kNotConnected);
+  CHECK(couple.zero.channel->send(9, kType, {}) == ControlSendStatus::kNotConnected);
+  const std::vector<std::byte> large(control_options(0, 2).max_message_bytes + 1);
+  CHECK(couple.zero.channel->send(1, kType, large) == ControlSendStatus::kTooLarge);
+  CHECK(couple.zero.channel->is_up(1));
+}
+
+TEST_CASE("send__from_inside_the_sink_is_allowed") {
+  Couple couple;
+  couple.zero.sink.when_message = [&](const auto& message) {
+    CHECK(couple.zero.channel->send(1, kType, message.payload) == ControlSendStatus::kQueued);
+  };
+  couple.one.channel->send(0, kType, bytes_of("ping"));
+  REQUIRE(serve({&couple.zero, &couple.one}, [&] { return couple.one.sink.messages.size() == 1; }));
+  CHECK(couple.one.sink.messages[0].payload == bytes_of("ping"));
+}
+
+TEST_CASE("send__overflow_fails_that_peer_with_a_cause") {
+  io::ControlOptions options = control_options(0, 2);
+  options.max_message_bytes = 64 << 10;
+  options.outgoing_limit_bytes = 256 << 10;
+  Couple couple(options, control_options(1, 2));
+  const std::vector<std::byte> message(options.max_message_bytes);
+  // Rank 1 is not served: its kernel buffer fills up, then our queue.
+  ControlSendStatus status = ControlSendStatus::kQueued;
+  for (int i = 0; i < 1'000 && status == ControlSendStatus::kQueued; ++i) {
+    status = couple.zero.channel->send(1, kType, message);
+  }
+  REQUIRE(status == ControlSendStatus::kOverflow);
+  CHECK(couple.zero.channel->send(1, kType, {}) == ControlSendStatus::kNotConnected);
+  REQUIRE(serve({&couple.zero}, [&] { return couple.zero.sink.downs.size() == 1; }));
+  CHECK(couple.zero.sink.downs[0].rank == 1);
+  CHECK(couple.zero.sink.downs[0].cause == PeerDownCause::kOverflow);
+  CHECK_CONTAINS(couple.zero.sink.downs[0].text, "does not read");
+  CHECK_CONTAINS(couple.zero.sink.downs[0].text, "rank 1 at 127.0.0.1:");
+}
+
+TEST_CASE("connect_to__retries_until_the_other_side_listens") {
+  // A port that is free now and taken by rank 0 later.
+  const io::SocketAddress address = Node(0, 2).channel->listen_address();
+  Node one(1, 2);
+  one.connect_to(0, address, 2 * base::kSecond);
+  CHECK(!serve({&one}, [&] { return !one.sink.ups.empty() || !one.sink.downs.empty(); }, 50 * base::kMillisecond));
+  CHECK(io::counter_value(one.channel->counters(), "control_connect_attempts") >= 2);
+  io::ControlOptions options = control_options(0, 2);
+  options.listen = address;
+  Node zero(options);
+  REQUIRE(serve({&zero, &one}, [&] { return zero.sink.ups.size() == 1 && one.sink.ups.size() == 1; }));
+  CHECK(one.sink.downs.empty());
+}
+
+TEST_CASE("connect_to__nobody_there_ends_at_the_deadline_naming_rank_and_address") {
+  const io::SocketAddress address = Node(0, 2).channel->listen_address();
+  Node one(1, 2);
+  one.connect_to(0, address, 100 * base::kMillisecond);
+  const base::TimeNs start = io::monotonic_now();
+  REQUIRE(serve({&one}, [&] { return one.sink.downs.size() == 1; }));
+  CHECK(io::monotonic_now() - start >= 95 * base::kMillisecond);
+  CHECK(one.sink.downs[0].rank == 0);
+  CHECK(one.sink.downs[0].cause == PeerDownCause::kUnreachable);
+  CHECK_CONTAINS(one.sink.downs[0].text, "rank 1 could not reach rank 0 at " + address.format());
+  CHECK_CONTAINS(one.sink.downs[0].text, "ECONNREFUSED");
+  CHECK_CONTAINS(one.sink.downs[0].text, "0.1 s");
+}
+
+TEST_CASE("expect__nobody_came_ends_at_the_deadline") {
+  Node zero(0, 2);
+  zero.expect(1, 50 * base::kMillisecond);
+  REQUIRE(serve({&zero}, [&] { return zero.sink.downs.size() == 1; }));
+  CHECK(zero.sink.downs[0].rank == 1);
+  CHECK(zero.sink.downs[0].cause == PeerDownCause::kUnreachable);
+  CHECK_CONTAINS(zero.sink.downs[0].text, "rank 1 did not connect to rank 0 at 127.0.0.1:");
+}
+
+TEST_CASE("hello__mismatches_are_explained_on_both_sides") {
+  struct Case {
+    const char* name;
+    void (*change)(io::ControlOptions&);
+    std::vector<std::string> both_say;
+  };
+  const std::vector<Case> cases = {
+      {"world size",
+       [](io::ControlOptions& o) {
+         o.world_size = 3;
+         o.cookies.resize(3);
+       },
+       {"world size differs: rank 0 has 2, rank 1 has 3", "same WORLD_SIZE"}},
+      {"paths",
+       [](io::ControlOptions& o) { o.paths.resize(4, o.paths[0]); },
+       {"number of paths differs: rank 0 has 1, rank 1 has 4", "MLT_PATHS"}},
+  };
+  for (const Case& mismatch : cases) {
+    CAPTURE(mismatch.name);
+    Node zero(0, 2);
+    zero.expect(1);
+    io::ControlOptions options = control_options(1, 2);
+    mismatch.change(options);
+    Node one(options);
+    one.connect_to(0, zero);
+    REQUIRE(serve({&zero, &one}, [&] { return one.sink.downs.size() == 1 && zero.sink.refusals.size() == 1; }));
+    CHECK(one.sink.downs[0].rank == 0);
+    CHECK(one.sink.downs[0].cause == PeerDownCause::kRefused);
+    CHECK_CONTAINS(one.sink.downs[0].text, "rank 0 at " + zero.channel->listen_address().format() + " refused rank 1");
+    CHECK_CONTAINS(zero.sink.refusals[0], "rank 0 refused rank 1 at 127.0.0.1:");
+    for (const std::string& part : mismatch.both_say) {
+      CHECK_CONTAINS(one.sink.downs[0].text, part);
+      CHECK_CONTAINS(zero.sink.refusals[0], part);
+    }
+    CHECK(zero.sink.ups.empty());
+    CHECK(one.sink.ups.empty());
+    // Who waited for that rank hears the reason again when the wait ends.
+    CHECK(serve({&zero, &one}, [&] { return zero.channel->finished() && one.channel->finished(); }));
+    zero.channel->service(io::monotonic_now() + base::kSecond * 60, zero.sink);
+    REQUIRE(zero.sink.downs.size() == 1);
+    CHECK(zero.sink.downs[0].cause == PeerDownCause::kUnreachable);
+    CHECK_CONTAINS(zero.sink.downs[0].text, mismatch.both_say[0]);
+  }
+}
+
+TEST_CASE("hello__a_rank_that_is_taken_is_refused_and_the_first_holder_stays") {
+  Couple couple;
+  io::ControlOptions options = control_options(1, 2);
+  options.incarnation = 77;
+  Node twin(options);
+  twin.connect_to(0, couple.zero);
+  REQUIRE(serve({&couple.zero, &couple.one, &twin}, [&] { return twin.sink.downs.size() == 1; }));
+  CHECK(twin.sink.downs[0].cause == PeerDownCause::kRefused);
+  CHECK_CONTAINS(twin.sink.downs[0].text, "rank 1 is already taken");
+  CHECK_CONTAINS(twin.sink.downs[0].text, "Start every process with its own RANK");
+  REQUIRE(couple.zero.sink.refusals.size() == 1);
+  CHECK_CONTAINS(couple.zero.sink.refusals[0], "rank 1 is already taken");
+  CHECK(couple.zero.channel->is_up(1));
+  CHECK(couple.zero.sink.downs.empty());
+}
+
+TEST_CASE("hello__a_rank_out_of_range_or_equal_to_the_listener_is_refused") {
+  Node zero(0, 2);
+  for (const std::uint16_t rank : {std::uint16_t{5}, std::uint16_t{0}}) {
+    zero.sink.refusals.clear();
+    RawClient client(zero);
+    client.say_hello(hello_of(rank, 0));
+    REQUIRE(serve({&zero}, [&] { return zero.sink.refusals.size() == 1; }));
+    CHECK_CONTAINS(zero.sink.refusals[0],
+                   rank == 5 ? "rank 5 is not below the world size 2" : "rank 0 is already taken");
+    // The client hears it, too: a refusal frame, then the end.
+    const auto answer = client.read();
+    REQUIRE(answer.has_value());
+    CHECK(answer->type == static_cast<std::uint8_t>(io::FrameType::kRefuse));
+    io::Refusal refusal;
+    REQUIRE(io::decode_refusal(std::span(answer->payload).first(io::kRefusalBytes), refusal));
+    CHECK(refusal.reason == (rank == 5 ? io::RefusalReason::kRankRange : io::RefusalReason::kRankTaken));
+    CHECK(client.read_to_the_end().empty());
+  }
+}
+
+TEST_CASE("hello__reaching_the_wrong_rank_is_refused") {
+  Node one(1, 3);
+  Node two(2, 3);
+  two.connect_to(0, one);  // the address of rank 1 was given for rank 0
+  REQUIRE(serve({&one, &two}, [&] { return two.sink.downs.size() == 1; }));
+  CHECK(two.sink.downs[0].cause == PeerDownCause::kRefused);
+  CHECK_CONTAINS(two.sink.downs[0].text, "looking for rank 0 and reached rank 1");
+}
+
+TEST_CASE("hello__attempt_given_up_before_confirming_is_no_death") {
+  Node zero(0, 2);
+  {
+    RawClient client(zero);
+    client.say_hello(hello_of(1, 0));
+  }
+  REQUIRE(serve({&zero}, [&] { return io::counter_value(zero.channel->counters(), "control_abandoned") == 1; }));
+  CHECK(zero.sink.ups.empty());
+  CHECK(zero.sink.downs.empty());
+  Node one(1, 2);
+  one.connect_to(0, zero);
+  CHECK(serve({&zero, &one}, [&] { return zero.sink.ups.size() == 1; }));
+}
+
+TEST_CASE("hello__a_second_attempt_of_the_same_process_replaces_the_first") {
+  Node zero(0, 2);
+  RawClient first(zero);
+  first.say_hello(hello_of(1, 0));
+  CHECK(first.read()->type == static_cast<std::uint8_t>(io::FrameType::kHello));
+  RawClient second(zero);
+  second.say_hello(hello_of(1, 0));
+  second.confirm();
+  REQUIRE(serve({&zero}, [&] { return zero.sink.ups.size() == 1; }));
+  CHECK(zero.sink.refusals.empty());
+}
+
+TEST_CASE("hello__silence_ends_after_the_timeout_on_both_sides") {
+  io::ControlOptions options = control_options(0, 2);
+  options.hello_timeout_ns = 30 * base::kMillisecond;
+  Node zero(options);
+  RawClient mute(zero);
+  REQUIRE(serve({&zero}, [&] { return zero.sink.refusals.size() == 1; }));
+  CHECK_CONTAINS(zero.sink.refusals[0], "did not complete a hello within 0.03 s");
+
+  // A listener that accepts (the kernel does) and never speaks.
+  io::OsError error;
+  const auto listener = io::listen_tcp(io::SocketAddress::loopback(AF_INET, 0), 0, error);
+  REQUIRE(listener.has_value());
+  options = control_options(1, 2);
+  options.hello_timeout_ns = 100 * base::kMillisecond;
+  Node one(options);
+  one.connect_to(0, io::SocketAddress::local_of(listener->get()), 250 * base::kMillisecond);
+  REQUIRE(serve({&one}, [&] { return one.sink.downs.size() == 1; }));
+  CHECK(one.sink.downs[0].cause == PeerDownCause::kUnreachable);
+  CHECK_CONTAINS(one.sink.downs[0].text, "no hello within 0.1 s");
+}
+
+TEST_CASE("read_frames__malformed_bytes_close_that_connection_only") {
+  Couple couple;
+  const auto reserved = [] {
+    std::array<std::byte, io::kFrameHeaderBytes> bytes{};
+    io::encode_frame_header({0, static_cast<std::uint8_t>(io::FrameType::kHeartbeat)}, bytes.data());
+    bytes[6] = std::byte{1};
+    return std::vector<std::byte>(bytes.begin(), bytes.end());
+  }();
+  const auto too_long = [] {
+    std::array<std::byte, io::kFrameHeaderBytes> bytes{};
+    io::encode_frame_header({1U << 20, static_cast<std::uint8_t>(io::FrameType::kOpen)}, bytes.data());
+    return std::vector<std::byte>(bytes.begin(), bytes.end());
+  }();
+  const auto early_message = [] {
+    std::array<std::byte, io::kFrameHeaderBytes> bytes{};
+    io::encode_frame_header({0, kType}, bytes.data());
+    return std::vector<std::byte>(bytes.begin(), bytes.end());
+  }();
+  const auto bad_magic = [] {
+    std::vector<std::byte> bytes(io::kFrameHeaderBytes + io::kOpeningBytes);
+    io::encode_frame_header({io::kOpeningBytes, static_cast<std::uint8_t>(io::FrameType::kOpen)}, bytes.data());
+    return bytes;
+  }();
+  const std::vector<std::vector<std::byte>> inputs = {reserved, too_long, early_message, bad_magic,
+                                                      bytes_of("GET / HTTP/1.1\r\nHost: example\r\n\r\n")};
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    CAPTURE(i);
+    RawClient client(couple.zero);
+    client.say(inputs[i]);
+    REQUIRE(serve({&couple.zero, &couple.one}, [&] { return couple.zero.sink.refusals.size() == i + 1; }));
+    CHECK_CONTAINS(couple.zero.sink.refusals[i], "sent");
+    CHECK_CONTAINS(couple.zero.sink.refusals[i], "127.0.0.1:");
+    std::byte rest;
+    CHECK(::recv(client.fd().get(), &rest, 1, 0) <= 0);
+  }
+  CHECK(couple.zero.channel->is_up(1));
+  CHECK(couple.zero.sink.downs.empty());
+}
+
+TEST_CASE("read_frames__malformed_bytes_of_a_peer_are_its_end_with_a_cause") {
+  Node zero(0, 2);
+  RawClient client(zero);
+  client.say_hello(hello_of(1, 0));
+  client.confirm();
+  REQUIRE(serve({&zero}, [&] { return zero.sink.ups.size() == 1; }));
+  client.say_frame(io::FrameType::kConfirm, {});  // once is enough
+  REQUIRE(serve({&zero}, [&] { return zero.sink.downs.size() == 1; }));
+  CHECK(zero.sink.downs[0].cause == PeerDownCause::kMalformed);
+  CHECK_CONTAINS(zero.sink.downs[0].text, "rank 1 at 127.0.0.1:");
+  CHECK_CONTAINS(zero.sink.downs[0].text, "a frame of type 3 that has no place here");
+}
+
+TEST_CASE("say_goodbye__is_told_apart_from_a_death_and_messages_before_it_arrive") {
+  Couple couple;
+  couple.one.channel->send(0, kType, bytes_of("last words"));
+  couple.one.channel->say_goodbye();
+  CHECK(couple.one.channel->send(0, kType, {}) == ControlSendStatus::kNotConnected);
+  REQUIRE(serve({&couple.zero, &couple.one},
+                [&] { return couple.zero.sink.downs.size() == 1 && couple.one.channel->finished(); }));
+  CHECK(couple.zero.sink.downs[0].cause == PeerDownCause::kGoodbye);
+  REQUIRE(couple.zero.sink.messages.size() == 1);
+  CHECK(couple.zero.sink.messages[0].payload == bytes_of("last words"));
+  REQUIRE(couple.one.sink.downs.size() == 1);
+  CHECK(couple.one.sink.downs[0].cause == PeerDownCause::kGoodbye);
+  CHECK(!couple.zero.channel->is_up(1));
+}
+
+TEST_CASE("say_goodbye__by_both_at_once_ends_in_goodbye_on_both_sides") {
+  Couple couple;
+  couple.zero.channel->say_goodbye();
+  couple.one.channel->say_goodbye();
+  REQUIRE(serve({&couple.zero, &couple.one},
+                [&] { return couple.zero.channel->finished() && couple.one.channel->finished(); }));
+  for (const Node* node : {&couple.zero, &couple.one}) {
+    REQUIRE(node->sink.downs.size() == 1);
+    CHECK(node->sink.downs[0].cause == PeerDownCause::kGoodbye);
+  }
+}
+
+TEST_CASE("service__a_killed_peer_is_lost_not_gone_by_goodbye") {
+  Node zero(0, 2);
+  const io::SocketAddress address = zero.channel->listen_address();
+  const pid_t child = ::fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    // Only calls that end in _exit or SIGKILL: no doctest, no destructors of the parent's state.
+    Node one(1, 2);
+    one.connect_to(0, address);
+    serve({&one}, [] { return false; }, 10 * base::kSecond);
+    ::_exit(0);
+  }
+  REQUIRE(serve({&zero}, [&] { return zero.sink.ups.size() == 1; }));
+  const base::TimeNs killed = io::monotonic_now();
+  ::kill(child, SIGKILL);
+  REQUIRE(serve({&zero}, [&] { return zero.sink.downs.size() == 1; }));
+  CHECK(io::monotonic_now() - killed < base::kSecond);
+  CHECK(zero.sink.downs[0].cause == PeerDownCause::kLost);
+  CHECK_CONTAINS(zero.sink.downs[0].text, "rank 1 at 127.0.0.1:");
+  CHECK_CONTAINS(zero.sink.downs[0].text, "ended without a goodbye");
+  ::waitpid(child, nullptr, 0);
+
+  // A process that comes back as the same rank is told that its place is gone.
+  io::ControlOptions options = control_options(1, 2);
+  options.incarnation = 9'999;
+  Node again(options);
+  again.connect_to(0, zero);
+  REQUIRE(serve({&zero, &again}, [&] { return again.sink.downs.size() == 1; }));
+  CHECK_CONTAINS(again.sink.downs[0].text, "Restart the whole job");
+}
+
+// Heartbeats on a clock of the test's own, so that a slow machine changes nothing: only what is on its way is waited
+// for.
+class Beats {
+ public:
+  Beats() : now_(io::monotonic_now()) {}
+
+  void advance(base::DurationNs by) { now_ += by; }
+  void service(Node& node) { node.channel->service(now_, node.sink); }
+  // Serves `node` until something arrived.
+  void service_with_input(Node& node) {
+    pollfd ready{node.channel->poll_fd(), POLLIN, 0};
+    REQUIRE(::poll(&ready, 1, 20'000) == 1);
+    service(node);
+  }
+
+ private:
+  base::TimeNs now_;
+};
+
+TEST_CASE("service__heartbeats_keep_idle_peers_up_and_silence_brings_them_down") {
+  Couple couple;
+  const io::ControlOptions options = control_options(0, 2);
+  Beats beats;
+  for (int i = 0; i < 20; ++i) {  // 10 s, more than three times what brings a silent peer down
+    beats.advance(options.heartbeat_ns);
+    beats.service(couple.zero);
+    beats.service_with_input(couple.one);
+    beats.service_with_input(couple.zero);
+  }
+  CHECK(couple.zero.sink.downs.empty());
+  CHECK(couple.one.sink.downs.empty());
+  CHECK(io::counter_value(couple.zero.channel->counters(), "control_heartbeats_received") >= 19);
+  // Rank 1 is alive for the kernel, which acknowledges what arrives, but runs no more.
+  beats.advance(options.dead_after_ns - base::kMillisecond);
+  beats.service(couple.zero);
+  CHECK(couple.zero.sink.downs.empty());
+  beats.advance(base::kMillisecond);
+  CHECK(couple.zero.channel->next_timeout() <= io::monotonic_now() + 20 * base::kSecond);
+  beats.service(couple.zero);
+  REQUIRE(couple.zero.sink.downs.size() == 1);
+  CHECK(couple.zero.sink.downs[0].cause == PeerDownCause::kSilent);
+  CHECK_CONTAINS(couple.zero.sink.downs[0].text, "has been silent for 3 s");
+}
+
+TEST_CASE("service__messages_stand_in_for_heartbeats") {
+  Couple couple;
+  const io::ControlOptions options = control_options(0, 2);
+  Beats beats;
+  for (int i = 0; i < 3; ++i) {
+    couple.zero.channel->send(1, kType, {});
+    beats.advance(options.heartbeat_ns);
+    beats.service(couple.zero);
+  }
+  CHECK(io::counter_value(couple.zero.channel->counters(), "control_heartbeats_sent") == 0);
+  beats.advance(options.heartbeat_ns);
+  beats.service(couple.zero);
+  CHECK(io::counter_value(couple.zero.channel->counters(), "control_heartbeats_sent") == 1);
+}
+
+TEST_CASE("service__what_was_said_while_we_were_not_scheduled_counts_as_heard") {
+  Couple couple;
+  const io::ControlOptions options = control_options(0, 2);
+  Beats beats;
+  beats.advance(options.heartbeat_ns);
+  beats.service(couple.one);
+  // Rank 0 did not run for longer than dead_after_ns, but rank 1's heartbeat lies in its socket.
+  beats.advance(2 * options.dead_after_ns);
+  beats.service_with_input(couple.zero);
+  CHECK(couple.zero.sink.downs.empty());
+}
+
+// epoll hands out 64 events at a time.
+TEST_CASE("service__what_many_peers_said_is_all_read_before_silence_is_judged") {
+  constexpr std::uint16_t kWorld = 200;
+  Node zero(0, kWorld);
+  std::vector<std::unique_ptr<RawClient>> clients;
+  for (std::uint16_t rank = 1; rank < kWorld; ++rank) {
+    clients.push_back(std::make_unique<RawClient>(zero));
+    io::Hello hello = hello_of(rank, 0);
+    hello.world_size = kWorld;
+    clients.back()->say_hello(hello);
+    clients.back()->confirm();
+    REQUIRE(serve({&zero}, [&] { return zero.sink.ups.size() == rank; }));
+  }
+  for (const auto& client : clients) client->say_frame(io::FrameType::kHeartbeat, {});
+  for (const auto& client : clients) client->wait_until_acknowledged();
+  const base::TimeNs late = io::monotonic_now() + kWorld * io::kConnectNsPerRank;
+  zero.channel->service(late, zero.sink);
+  CHECK(zero.sink.downs.empty());
+  CHECK(io::counter_value(zero.channel->counters(), "control_heartbeats_received") == kWorld - 1);
+  zero.channel->service(late + control_options(0, kWorld).dead_after_ns, zero.sink);
+  CHECK(zero.sink.downs.size() == kWorld - 1);
+}
+
+TEST_CASE("service__a_peer_that_came_up_just_now_is_not_silent_while_many_others_connect") {
+  const auto silent_after = [](std::uint16_t world) {
+    Couple couple(control_options(0, world), control_options(1, world));
+    const io::ControlOptions options = control_options(0, world);
+    const base::TimeNs up = io::monotonic_now();
+    couple.zero.channel->service(up + options.dead_after_ns, couple.zero.sink);
+    const bool early = !couple.zero.sink.downs.empty();
+    couple.zero.channel->service(up + world * io::kConnectNsPerRank, couple.zero.sink);
+    CHECK(couple.zero.sink.downs.size() == 1);
+    return early ? options.dead_after_ns : world * io::kConnectNsPerRank;
+  };
+  CHECK(silent_after(2) == 3 * base::kSecond);
+  CHECK(silent_after(256) == 25'600 * base::kMillisecond);
+}
+
+TEST_CASE("hello_timeout__grows_with_the_job") {
+  CHECK(io::hello_timeout_of(2) == 5 * base::kSecond);
+  CHECK(io::hello_timeout_of(256) == 25'600 * base::kMillisecond);
+  CHECK(io::hello_timeout_of(65'535) == 60 * base::kSecond);
+}
+
+TEST_CASE("accept__out_of_descriptors_pauses_the_listener_and_resumes") {
+  Node zero(0, 2);
+  RawClient client(zero);
+  rlimit before{};
+  REQUIRE(::getrlimit(RLIMIT_NOFILE, &before) == 0);
+  rlimit none = before;
+  none.rlim_cur = static_cast<rlim_t>(client.fd().get()) + 1;  // every lower number is taken
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &none) == 0);
+  zero.channel->service(io::monotonic_now(), zero.sink);
+  const base::TimeNs paused_until = zero.channel->next_timeout();
+  const bool still_readable = [&] {
+    pollfd ready{zero.channel->poll_fd(), POLLIN, 0};
+    return ::poll(&ready, 1, 0) != 0;
+  }();
+  ::setrlimit(RLIMIT_NOFILE, &before);
+  CHECK(zero.sink.ups.empty());
+  CHECK(!still_readable);
+  CHECK(paused_until <= io::monotonic_now() + 100 * base::kMillisecond);
+  client.say_hello(hello_of(1, 0));
+  client.confirm();
+  CHECK(serve({&zero}, [&] { return zero.sink.ups.size() == 1; }));
+}
+
+TEST_CASE("service__works_over_IPv6") {
+  io::ControlOptions options = control_options(0, 2);
+  options.listen = io::SocketAddress::loopback(AF_INET6, 0);
+  io::OsError error;
+  if (io::ControlChannel::open(options, error) == nullptr) {
+    MESSAGE("no IPv6 on this machine: ", error.text);
+    return;
+  }
+  Node zero(options);
+  io::ControlOptions other = control_options(1, 2);
+  other.listen = options.listen;
+  Node one(other);
+  one.connect_to(0, zero);
+  REQUIRE(serve({&zero, &one}, [&] { return zero.sink.ups.size() == 1 && one.sink.ups.size() == 1; }));
+  CHECK(zero.sink.ups[0].udp_addresses.at(0).format() == "[::1]:20001");
+}

@@ -1,0 +1,47 @@
+// Sockets of the control channel on loopback, looked at through the kernel.
+#include "io/control/tcp_socket.h"
+
+#include <doctest/doctest.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+namespace {
+
+using namespace mlt;
+
+// The DSCP that the kernel puts into this socket's packets.
+int dscp_of(const io::UniqueFd& fd, int family) {
+  int traffic_class = -1;
+  socklen_t size = sizeof traffic_class;
+  const int level = family == AF_INET6 ? IPPROTO_IPV6 : IPPROTO_IP;
+  REQUIRE(::getsockopt(fd.get(), level, family == AF_INET6 ? IPV6_TCLASS : IP_TOS, &traffic_class, &size) == 0);
+  return traffic_class >> 2;
+}
+
+bool has_ipv6() {
+  io::OsError error;
+  return io::listen_tcp(io::SocketAddress::loopback(AF_INET6, 0), 0, error).has_value();
+}
+
+}  // namespace
+
+TEST_CASE("tcp_socket__both_ends_of_a_connection_carry_their_dscp") {
+  for (const int family : {AF_INET, AF_INET6}) {
+    if (family == AF_INET6 && !has_ipv6()) continue;
+    CAPTURE(family);
+    io::OsError error;
+    const auto listener = io::listen_tcp(io::SocketAddress::loopback(family, 0), 48, error);
+    REQUIRE(listener);
+    CHECK(dscp_of(*listener, family) == 48);  // what answers a SYN
+    const auto connection = io::start_connect_tcp(io::SocketAddress::local_of(listener->get()), 31, error);
+    REQUIRE(connection);
+    CHECK(dscp_of(*connection, family) == 31);
+    pollfd waiting{.fd = listener->get(), .events = POLLIN, .revents = 0};
+    REQUIRE(::poll(&waiting, 1, 5'000) == 1);
+    int number = 0;
+    const io::UniqueFd accepted = io::accept_tcp(listener->get(), number);
+    REQUIRE(accepted);
+    CHECK(dscp_of(accepted, family) == 48);
+  }
+}
