@@ -150,7 +150,7 @@ def test_down__removes_what_a_killed_run_left(name: str) -> None:
     process.communicate(timeout=30)
     done = command("down", name)
     assert done.returncode == 0, done.stderr
-    assert f"removed {name}, whose process was gone" in done.stdout
+    assert f"removed {name}, whose process had ended" in done.stdout
     assert leftovers(name) == []
 
 
