@@ -147,7 +147,8 @@ bool PathSpray::on_block(std::uint8_t path, const wire::AckBlock& block, base::T
     // Below 0 if packets came after all that were counted as lost: overtaken, or given up too early.
     count_loss(out, packets, std::int64_t{packets} - std::int64_t{arrived});
     if (packets > arrived) lossy_paths_ |= 1U << path;
-    hear(out);
+    // RECOVERY R2.3.3: What is acknowledged of packets sent before the silence does not end it: the report may be late.
+    if (!out.silent || is_after(block.highest_sequence, out.silenced_sequence)) hear(out);
   }
   if (sent_ns != base::kNever) newest_arrived_ns_ = std::max(newest_arrived_ns_, sent_ns);
   return packets > 0;
@@ -178,6 +179,7 @@ void PathSpray::give_up(PathOut& out, std::uint32_t until) {
   //     given up on it while its siblings delivered, and nothing arrived on it between (paths_suspended).
   if (out.silent || paths_ == 1 || out.silent_packets < kSilentPackets || out.silent_times < 2) return;
   out.silent = true;
+  out.silenced_sequence = out.last_sequence;
   out.silent_wait_ns = kSilentProbeNs;
   out.silent_probe_ns = base::after(out.last_sent_ns, kSilentProbeNs);
   ++changes_.suspended;

@@ -168,6 +168,7 @@ class PathSpray {
     std::uint32_t silent_times = 0;    // on so many occasions
     bool silent = false;
     bool narrow = false;
+    std::uint32_t silenced_sequence = 0;  // the last sent before it became silent
     base::TimeNs silent_probe_ns = 0;     // when the next packet may try it
     base::DurationNs silent_wait_ns = 0;  // and how long after that the one after
   };

@@ -146,6 +146,34 @@ TEST_CASE("silence__is_concluded_from_siblings_and_ends_with_the_first_arrival")
   CHECK(used[1] > 1'000);
 }
 
+TEST_CASE("silence__is_not_ended_by_a_late_report_of_what_came_before_it") {
+  // With a dead spine die the ACKs that tell of its last packets: a later one brought the path back for a round.
+  Spray s;
+  for (int i = 0; i < 40; ++i) s.report(s.send(4));
+  while (s.send(4) != 1) {
+  }
+  wire::AckBlock late = s.blocks[1];
+  late.highest_sequence = s.sent[1];
+  late.received_packets += 4;
+  for (int i = 0; i < 400 && !s.spray.is_silent(1); ++i) {
+    if (const std::uint8_t path = s.send(4); path != 1) s.report(path);
+    s.spray.after_report(s.now += 100 * kMicrosecond);
+  }
+  REQUIRE(s.spray.is_silent(1));
+  s.spray.on_block(1, late, base::kNever);
+  CHECK(s.spray.is_silent(1));
+  CHECK(s.spray.take_changes().resumed == 0);
+  CHECK(s.spray.view(1).packets_reported == late.received_packets);
+  // The packet that goes there after 20 ms tells.
+  s.now += PathSpray::kSilentProbeNs;
+  while (s.send(4) != 1) {
+  }
+  late.highest_sequence = s.sent[1];
+  ++late.received_packets;
+  s.spray.on_block(1, late, s.now);
+  CHECK_FALSE(s.spray.is_silent(1));
+}
+
 TEST_CASE("give_up__reaches_what_was_sent_after_the_last_report_even_if_nothing_follows") {
   // Two bursts on path 0: the report of the first leaves the second in flight, and nothing more is sent there. When its
   // siblings' later packets have arrived, it has to leave the window.
