@@ -51,7 +51,7 @@ class Support:
 class Capabilities:
     """One target's abilities.
 
-    ``threshold_unit_bytes``: granularity of thresholds; None means whole percent of the shared buffer.
+    ``threshold_unit_bytes``: granularity of thresholds; None means whole percent of ``queue_memory_bytes``.
     ``limit_unit_bytes``: granularity of limits, same convention.
     ``step_gap_bytes``: the least max - min the target takes; 0 where max = min is accepted.
     ``buffers_apart``: limits live in pools and profiles of the whole switch; written only where the policy says so.
