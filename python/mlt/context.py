@@ -244,8 +244,13 @@ class Context(GroupCollectives):
         """Block until ``op`` is done; other Python threads run meanwhile.
 
         Raises the TransferError of a failed operation, WaitTimeoutError if ``timeout`` seconds passed first (the
-        operation goes on), UnknownOperationError if its completion was taken before.
+        operation goes on), UnknownOperationError if its completion was taken before, TypeError if ``op`` is none.
         """
+        if not isinstance(op, Operation):
+            raise TypeError(
+                f"wait() takes the Operation that a post_* function returned, not {type(op).__name__}; all_reduce, "
+                "all_to_all and gather have waited already"
+            )
         if op._watch is not None:
             native = op._watch.wait(op, timeout)
         else:

@@ -57,13 +57,18 @@ def serve(
     """
     # Here, so that the help needs no native library.
     from mlt.context import Context
-    from mlt.errors import MltError
+    from mlt.errors import ConfigError, MltError
     from mlt.options.faults import Faults
     from mlt.push_pull import SummationService
 
     output = Console(stderr=True, quiet=quiet, highlight=False)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
+        if rank is not None and world_size is not None and 0 <= rank < world_size:
+            raise ConfigError(
+                f"rank {rank} (RANK) is a worker's: services have the ranks from {world_size} (WORLD_SIZE) on; set "
+                f"RANK={world_size + index}, or unset it and use --index"
+            )
         with Context(
             rank=rank if rank is not None else _rank_of(index, world_size),
             world_size=world_size,

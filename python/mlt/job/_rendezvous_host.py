@@ -144,7 +144,16 @@ class Host:
         refused = f"; refused: {self._refused[-1]}" if self._refused else ""
         return (
             f"rank 0: still waiting at {rendezvous.where(self._config)} for {rendezvous.ranks_text(missing)} of "
-            f"{self._config.size}, {timeout:g} s in all{refused}"
+            f"{self._config.size}, {timeout:g} s in all{refused}{self._rejected_text()}"
+        )
+
+    def _rejected_text(self) -> str:
+        unproved = self._door.counts["rendezvous_unproved"]
+        if not unproved:
+            return ""
+        return (
+            f"; rejected: {unproved} connection{'s' if unproved > 1 else ''} without a proof of the job's "
+            "secret (give all processes the same MLT_JOB_SECRET)"
         )
 
     def _read(self, rank: _Rank) -> None:
@@ -268,11 +277,7 @@ class Host:
             )
         if self._refused:
             text += "; refused: " + "; ".join(self._refused)
-        if unproved := self._door.counts["rendezvous_unproved"]:
-            text += (
-                f"; rejected: {unproved} connection{'s' if unproved > 1 else ''} without a proof of the job's "
-                "secret (give all processes the same MLT_JOB_SECRET)"
-            )
+        text += self._rejected_text()
         if self._is_loopback():
             text += (
                 "; this is a loopback address, which ranks on other machines cannot reach: if there are any, set "

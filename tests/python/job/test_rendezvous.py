@@ -122,6 +122,18 @@ def test_meet__who_waits_long_says_once_for_whom(
     )
 
 
+def test_meet__who_waits_for_a_rank_without_the_secret_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(rendezvous, "QUIET_SECONDS", 0.5)
+    port = free_port()
+    zero = Ranks(config(0, 2, port, secret=JobSecret("the secret of this job")), timeout=1.5)
+    Ranks(config(1, 2, port, secret=JobSecret("the secret of another")), timeout=1.0).join()
+    zero.join()
+    said = [record.getMessage() for record in caplog.records if record.message.startswith("rank 0")]
+    assert "1 connection without a proof of the job's secret" in said[0]
+
+
 def test_meet__who_is_served_soon_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
     port = free_port()
     Ranks(*(config(rank, 3, port) for rank in range(3)), timeout=10).join()

@@ -37,6 +37,12 @@ def test_poll_cq__takes_what_is_done_and_never_blocks(clean: list[mlt.Context]) 
     assert a.engine.pinned == b.engine.pinned == 0
 
 
+def test_wait__of_what_is_no_operation_says_what_it_takes(clean: list[mlt.Context]) -> None:
+    for wrong in (5, None, "send"):
+        with pytest.raises(TypeError, match=r"takes the Operation that a post_\* function returned, not "):
+            clean[0].wait(wrong)  # type: ignore[arg-type]
+
+
 def test_wait__timeout_leaves_the_operation_running(clean: list[mlt.Context]) -> None:
     into = np.zeros(100, np.float32)
     receive = clean[1].post_recv(into, from_=0, tag=31)

@@ -146,7 +146,8 @@ def test_serve__says_in_time_that_nobody_is_there() -> None:
     ("arguments", "changes", "cause"),
     [
         (("--index", "1"), {}, "rank (RANK) is 3"),
-        (("--rank", "0"), {}, "mlt serve: rank 0"),
+        (("--rank", "0"), {}, "mlt serve: rank 0 (RANK) is a worker's"),
+        ((), {"RANK": "1"}, "set RANK=2, or unset it and use --index"),
         (("--faults", "drop=2"), {}, "drop=2"),
         ((), {"MASTER_PORT": "many"}, "MASTER_PORT is 'many'"),
     ],
