@@ -22,7 +22,7 @@ struct EndpointConfig {
   // Memory of the tables is touched as it is used: a limit that is not reached costs next to nothing.
   std::uint32_t max_sends = 65'536;     // under way, or completed and not yet polled, or given up and not yet answered
   std::uint32_t max_receives = 65'536;  // under way, or completed and not yet polled
-  std::uint32_t max_tags = 262'144;     // distinct (peer, tag) pairs that are remembered, of sends and of receives each
+  std::uint32_t max_tags = 262'144;     // tags remembered of one peer at most, of sends and of receives each
   // New tags of sends to one peer after which those not in use are forgotten; 0: never.
   std::uint32_t retire_after = 16'384;
   // Tags of one peer that may be kept by its word alone, before a receive of them is posted. The same everywhere.
@@ -43,8 +43,11 @@ struct EndpointConfig {
   // Each peer's share of the early buffer, announced in hello.
   std::uint32_t early_segments_per_peer() const { return share_of(early_segments); }
   std::uint32_t early_transfers_per_peer() const { return share_of(early_transfers); }
-  // The receiver's table fills no faster: half of it, where all are configured alike.
-  std::uint32_t retire_after_per_peer() const { return std::min(retire_after, share_of((max_tags + 1) / 2)); }
+  // Each peer's share of half of the tags; the rest is for whoever needs more.
+  std::uint32_t own_tags_per_peer() const { return share_of((max_tags + 1) / 2); }
+  std::uint32_t common_tags() const { return max_tags - own_tags_per_peer(); }
+  // The receiver's table fills no faster, where all are configured alike.
+  std::uint32_t retire_after_per_peer() const { return std::min(retire_after, own_tags_per_peer()); }
 
  private:
   std::uint32_t share_of(std::uint32_t all) const {

@@ -94,9 +94,9 @@ struct Shared {
   explicit Shared(const EndpointConfig& endpoint_config)
       : config(endpoint_config),
         peers(endpoint_config.peers),
-        send_tags(endpoint_config.max_tags, endpoint_config.peers),
-        receive_tags(endpoint_config.max_tags + endpoint_config.peers * endpoint_config.unknown_tags,
-                     endpoint_config.peers),
+        send_tags(endpoint_config.own_tags_per_peer(), endpoint_config.common_tags(), 0, endpoint_config.peers),
+        receive_tags(endpoint_config.own_tags_per_peer(), endpoint_config.common_tags(),
+                     endpoint_config.peers * endpoint_config.unknown_tags, endpoint_config.peers),
         timers(std::size_t{2} * endpoint_config.peers +
                std::size_t{2} * std::max(endpoint_config.max_sends, endpoint_config.max_receives)),
         completions(endpoint_config.max_sends, endpoint_config.max_receives) {}

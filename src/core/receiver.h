@@ -107,7 +107,6 @@ class Receiver {
   base::FixedStack<std::uint32_t> free_;  // slots that were used before
   SlotIndex by_transfer_;                 // under way
   SlotIndex by_operation_;                // until released
-  std::uint32_t kept_tags_ = 0;           // entries of tags that were made by retirements, of all peers
   EarlyBuffer early_;
   FinishedLog finished_;
   ReplyQueue replies_;

@@ -12,16 +12,18 @@ namespace mlt::core {
 ReceiveTag* Receiver::tag_for_post(std::uint16_t peer, std::uint64_t tag) {
   ReceiveTag* entry = shared_.receive_tags.find(peer, tag);
   if (entry != nullptr && !entry->by_retirement) return entry;
-  // What peers keep has places of its own, or their transfers would be taken for stale where this table is full.
-  if (shared_.receive_tags.used() - kept_tags_ >= shared_.config.max_tags) return nullptr;
+  // What peers keep does not count, or their transfers would be taken for stale where this table is full.
+  if (!shared_.receive_tags.has_space(peer)) return nullptr;
   if (entry != nullptr) {
     unkeep_tag(*entry);
-    return entry;
+  } else {
+    entry = shared_.receive_tags.find_or_insert(peer, tag);
+    MLT_CHECK(entry != nullptr);
+    // PROTOCOL 5.2.5: Both sides MUST count a tag that they do not know from the floor on, a generation that the sender
+    //     sets for all of its tags to a peer.
+    entry->generation = entry->unseen = shared_.peers[peer].receive_floor;
   }
-  entry = shared_.receive_tags.find_or_insert(peer, tag);
-  // PROTOCOL 5.2.5: Both sides MUST count a tag that they do not know from the floor on, a generation that the sender
-  //     sets for all of its tags to a peer.
-  if (entry != nullptr) entry->generation = entry->unseen = shared_.peers[peer].receive_floor;
+  shared_.receive_tags.count(*entry);
   return entry;
 }
 
@@ -50,7 +52,6 @@ void Receiver::keep_tag(std::uint16_t from, std::uint64_t tag) {
     entry->generation = entry->unseen = peer.receive_floor;
     entry->by_retirement = true;
     ++peer.kept_tags;
-    ++kept_tags_;
   }
   entry->kept = true;
 }
@@ -58,7 +59,6 @@ void Receiver::keep_tag(std::uint16_t from, std::uint64_t tag) {
 void Receiver::unkeep_tag(ReceiveTag& entry) {
   if (!std::exchange(entry.by_retirement, false)) return;
   --shared_.peers[entry.peer].kept_tags;
-  --kept_tags_;
 }
 
 void Receiver::on_retire(TimeNs now, std::uint16_t from, const wire::Retire& retire) {

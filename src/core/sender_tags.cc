@@ -16,12 +16,15 @@ SendTag* Sender::tag_for_post(std::uint16_t rank, std::uint64_t tag) {
   // Before it is put in: what is forgotten, and what is kept, are the tags that had a number already.
   ++peer.new_tags;
   retire_if_due(rank);
-  SendTag* entry = shared_.send_tags.find_or_insert(rank, tag);
-  if (entry == nullptr) {
+  // PROTOCOL 17.1.2: An endpoint MUST NOT refuse a post for want of a tag while less than the peer's share of half of
+  //     the tags is in use with it, however many are in use with others.
+  if (!shared_.send_tags.has_space(rank)) {
     for (std::uint16_t other = 0; other < shared_.config.peers; ++other) retire_tags(other);
-    entry = shared_.send_tags.find_or_insert(rank, tag);
-    if (entry == nullptr) return nullptr;
+    if (!shared_.send_tags.has_space(rank)) return nullptr;
   }
+  SendTag* entry = shared_.send_tags.find_or_insert(rank, tag);
+  MLT_CHECK(entry != nullptr);
+  shared_.send_tags.count(*entry);
   ++peer.tags;
   // PROTOCOL 5.2.5: Both sides MUST count a tag that they do not know from the floor on, a generation that the sender
   //     sets for all of its tags to a peer.

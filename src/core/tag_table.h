@@ -4,6 +4,9 @@
 // The k-th send of a tag to a peer meets the k-th receive of that tag from it: both sides count, so no rendezvous round
 // trip is needed, and a packet of an earlier use is recognised as stale. Tags that are not in use are forgotten when
 // the sender says so (sender_tags.cc, receiver_tags.cc).
+//
+// Each peer has `own` entries that no other peer can take, and all share `common` ones: a rank whose tags stay in use,
+// because it posts no receives, does not block posts to others. `spare` entries are for tags that do not count.
 #pragma once
 
 #include <cstdint>
@@ -30,6 +33,7 @@ struct TagKey {
   std::uint16_t peer = 0;
   std::uint32_t next_of_peer = kNil;
   std::uint32_t previous_of_peer = kNil;
+  bool counted = false;  // against the limits of the table
 };
 
 struct SendTag : TagKey {
@@ -77,7 +81,12 @@ constexpr std::uint64_t hash_transfer(std::uint16_t peer, const wire::TransferId
 template <typename Entry>
 class TagTable {
  public:
-  TagTable(std::uint32_t tags, std::uint16_t peers) : entries_(tags), index_(tags), first_of_peer_(peers, kNil) {}
+  TagTable(std::uint32_t own, std::uint32_t common, std::uint32_t spare, std::uint16_t peers)
+      : own_(own),
+        common_(common),
+        entries_(own * peers + common + spare),
+        index_(own * peers + common + spare),
+        peers_(peers) {}
 
   Entry* find(std::uint16_t peer, std::uint64_t tag) {
     for (std::uint32_t at = index_.first(hash_tag(peer, tag)); at != kNil; at = index_.next(at)) {
@@ -86,7 +95,14 @@ class TagTable {
     return nullptr;
   }
 
-  // nullptr when the table is full.
+  // One more tag of the peer may be counted.
+  bool has_space(std::uint16_t peer) const { return peers_[peer].counted < own_ || common_used_ < common_; }
+  void count(Entry& entry) {
+    entry.counted = true;
+    if (peers_[entry.peer].counted++ >= own_) ++common_used_;
+  }
+
+  // nullptr when the table is full. The entry is not counted yet.
   Entry* find_or_insert(std::uint16_t peer, std::uint64_t tag) {
     if (Entry* entry = find(peer, tag)) return entry;
     if (used_ == entries_.capacity()) return nullptr;
@@ -97,9 +113,9 @@ class TagTable {
     entry.tag = tag;
     entry.peer = peer;
     index_.insert(hash_tag(peer, tag), at);
-    entry.next_of_peer = first_of_peer_[peer];
+    entry.next_of_peer = peers_[peer].first;
     if (entry.next_of_peer != kNil) entries_[entry.next_of_peer].previous_of_peer = at;
-    first_of_peer_[peer] = at;
+    peers_[peer].first = at;
     ++used_;
     return &entry;
   }
@@ -107,9 +123,10 @@ class TagTable {
   void erase(Entry& entry) {
     const auto at = static_cast<std::uint32_t>(&entry - entries_.data());
     index_.erase(hash_tag(entry.peer, entry.tag), at);
+    PerPeer& peer = peers_[entry.peer];
+    if (entry.counted && --peer.counted >= own_) --common_used_;
     if (entry.next_of_peer != kNil) entries_[entry.next_of_peer].previous_of_peer = entry.previous_of_peer;
-    (entry.previous_of_peer == kNil ? first_of_peer_[entry.peer] : entries_[entry.previous_of_peer].next_of_peer) =
-        entry.next_of_peer;
+    (entry.previous_of_peer == kNil ? peer.first : entries_[entry.previous_of_peer].next_of_peer) = entry.next_of_peer;
     entry.next_of_peer = free_;
     free_ = at;
     --used_;
@@ -118,7 +135,7 @@ class TagTable {
   // Calls `visit(entry)` for every tag of the peer; it may erase that entry.
   template <typename Visit>
   void each_of(std::uint16_t peer, Visit&& visit) {
-    for (std::uint32_t at = first_of_peer_[peer]; at != kNil;) {
+    for (std::uint32_t at = peers_[peer].first; at != kNil;) {
       Entry& entry = entries_[at];
       at = entry.next_of_peer;
       visit(entry);
@@ -131,16 +148,24 @@ class TagTable {
   }
 
   // For walking a peer's tags in steps; what is put in meanwhile is not met.
-  std::uint32_t first_of(std::uint16_t peer) const { return first_of_peer_[peer]; }
+  std::uint32_t first_of(std::uint16_t peer) const { return peers_[peer].first; }
   Entry& at(std::uint32_t place) { return entries_[place]; }
 
   std::uint32_t used() const { return used_; }
   std::uint32_t limit() const { return static_cast<std::uint32_t>(entries_.capacity()); }
 
  private:
+  struct PerPeer {
+    std::uint32_t first = kNil;
+    std::uint32_t counted = 0;
+  };
+
+  std::uint32_t own_;
+  std::uint32_t common_;
+  std::uint32_t common_used_ = 0;
   base::LazyArray<Entry> entries_;
   SlotIndex index_;
-  std::vector<std::uint32_t> first_of_peer_;
+  std::vector<PerPeer> peers_;
   std::uint32_t free_ = kNil;  // linked by `next_of_peer`
   std::uint32_t used_ = 0;
 };

@@ -169,6 +169,33 @@ TEST_CASE("post__refuses_more_tags_in_use_than_the_table_holds_and_takes_others_
   for (const auto& transfer : transfers) CHECK(transfer->fault() == "");
 }
 
+TEST_CASE("post__finds_a_tag_though_another_peer_that_posts_no_receives_holds_all_it_can") {
+  NetworkConfig config;
+  config.hosts = 3;
+  config.endpoint.max_tags = 100;
+  VirtualNetwork network(config);
+  std::vector<std::unique_ptr<Transfer>> stuck;
+  PostStatus status = PostStatus::kPosted;
+  while (status == PostStatus::kPosted) {
+    TransferOptions options;
+    options.tag = options.operation = stuck.size() + 1;
+    stuck.push_back(std::make_unique<Transfer>(network, 1'000, options));
+    status = stuck.back()->post_send();
+  }
+  CHECK(status == PostStatus::kTooManyTags);
+  CHECK(stuck.size() == 101);
+  for (std::uint64_t tag = 0; tag < 25; ++tag) {  // its share: a fourth
+    TransferOptions options;
+    options.to = 2;
+    options.tag = tag;
+    options.operation = 1'000 + tag;
+    Transfer well(network, 1'000, options);
+    well.post();
+    REQUIRE(well.run());
+    CHECK(well.fault() == "");
+  }
+}
+
 // ---- drops by name -------------------------------------------------------------------------------------------------
 
 TEST_CASE("on_datagram__counts_each_reason_and_writes_nothing") {

@@ -635,7 +635,7 @@ TEST_CASE("rate__is_halved_once_for_every_round_of_which_most_was_lost") {
     std::uint64_t counted;
   };
   for (const Case& one : {Case{200, 1, 5, 0}, Case{200, 1, 6, 1}, Case{200, 3, 9, 3}, Case{1'000, 2, 9, 2},
-                          Case{60, 1, 9, 0}, Case{20'000, 1, 6, 1}, Case{20'000, 1, 4, 0}}) {
+                          Case{60, 1, 9, 0}, Case{20'000, 1, 6, 1}, Case{20'000, 1, 9, 1}, Case{20'000, 1, 4, 0}}) {
     CAPTURE(one.segments);
     CAPTURE(one.lost_of_ten);
     NetworkConfig config;

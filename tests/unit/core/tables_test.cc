@@ -69,7 +69,7 @@ TEST_CASE("timer_table__agrees_with_a_map") {
 // ---- tags ----------------------------------------------------------------------------------------------------------
 
 TEST_CASE("tag_table__agrees_with_a_map_up_to_its_limit") {
-  core::TagTable<core::SendTag> table(500, 5);
+  core::TagTable<core::SendTag> table(0, 400, 100, 5);
   std::map<std::pair<std::uint16_t, std::uint64_t>, std::uint32_t> model;
   base::Prng prng(2);
   bool was_full = false;
@@ -113,6 +113,34 @@ TEST_CASE("tag_table__agrees_with_a_map_up_to_its_limit") {
     REQUIRE(seen == model.size());
   }
   CHECK(was_full);
+}
+
+TEST_CASE("tag_table__keeps_a_share_for_each_peer_and_the_rest_for_all") {
+  core::TagTable<core::SendTag> table(10, 30, 7, 3);  // of one peer at most 40
+  std::vector<core::SendTag*> counted;
+  const auto take = [&](std::uint16_t peer) {
+    std::uint64_t tags = 0;
+    for (; table.has_space(peer); ++tags) {
+      counted.push_back(table.find_or_insert(peer, 1'000 + counted.size()));
+      REQUIRE(counted.back() != nullptr);
+      table.count(*counted.back());
+    }
+    return tags;
+  };
+  CHECK(take(1) == 40);
+  CHECK(take(0) == 10);
+  CHECK(take(2) == 10);
+  table.erase(*counted[0]);  // of peer 1: common again
+  CHECK(take(2) == 1);
+  for (std::size_t i = 1; i < 40; ++i) table.erase(*counted[i]);
+  CHECK(take(0) == 29);
+  CHECK_FALSE(table.has_space(2));
+  CHECK(take(1) == 10);
+  // What does not count has entries of its own.
+  for (std::uint64_t tag = 0; tag < 7; ++tag) CHECK(table.find_or_insert(1, tag) != nullptr);
+  CHECK(table.find_or_insert(1, 7) == nullptr);
+  table.forget(0);
+  CHECK(take(0) == 39);
 }
 
 // ---- slots ---------------------------------------------------------------------------------------------------------
