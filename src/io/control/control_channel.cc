@@ -132,7 +132,7 @@ ControlSendStatus ControlChannel::send(std::uint16_t rank, std::uint8_t type, st
     next_timeout_ = 0;  // service() reports it at once
     return ControlSendStatus::kOverflow;
   }
-  connection.spoke = true;
+  connection.sent_at = serviced_at_;
   counters_.add(ControlCounter::kMessagesSent);
   // A failure to write is left to the reading side, which may still find a goodbye there.
   connection.stream.flush();
@@ -192,6 +192,7 @@ void ControlChannel::read_ready(base::TimeNs now, ControlSink& sink) {
 }
 
 void ControlChannel::service(base::TimeNs now, ControlSink& sink) {
+  serviced_at_ = now;
   read_ready(now, sink);
   // PROTOCOL 3.6.3: An endpoint MUST read what has arrived before it takes a peer as silent: data may wait for a
   //     process that was not scheduled.

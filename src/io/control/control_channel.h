@@ -241,6 +241,7 @@ class ControlChannel {
   base::TimeNs listener_paused_until_ = base::kNever;  // kNever means not paused
   std::string last_turned_away_;  // why a client that named no rank was: for whoever waits for a rank in vain
   base::TimeNs next_timeout_ = base::kNever;
+  base::TimeNs serviced_at_ = 0;  // the last call of service(): what is sent until the next one is sent after it
   bool goodbye_ = false;
   std::vector<Peer> peers_;
   std::vector<std::unique_ptr<Connection>> connections_;

@@ -23,13 +23,13 @@ struct ControlChannel::Connection {
   bool goodbye_sent = false;
   bool overflowed = false;
   std::string given_up;               // by the caller, and why; empty: it was not
-  bool spoke = false;                 // since the last heartbeat was due
   std::optional<std::uint16_t> rank;  // the peer's: known from the start if outgoing, else from its hello
   SocketAddress remote;
   Hello hello;              // the peer's
   base::TimeNs give_up_at;  // closed by then unless it is up
   base::TimeNs last_heard;
   base::TimeNs up_since = 0;
+  base::TimeNs sent_at = 0;  // the last message or heartbeat, or shortly before
   base::TimeNs next_heartbeat = base::kNever;
 
   std::array<std::byte, 2 * kOpeningBytes> transcript{};  // both openings, the connecting side's first

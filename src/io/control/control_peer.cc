@@ -173,9 +173,12 @@ void ControlChannel::run_connection_timers(Connection& connection, base::TimeNs 
     return;
   }
   if (now < connection.next_heartbeat) return;
-  connection.next_heartbeat = base::after(now, options_.heartbeat_ns);
   // PROTOCOL 3.6.1: A side that has sent no message for a heartbeat period MUST send a heartbeat.
-  if (std::exchange(connection.spoke, false)) return;
+  // From the message on: from the time a heartbeat was last due, two periods could pass without a word.
+  connection.next_heartbeat = base::after(connection.sent_at, options_.heartbeat_ns);
+  if (now < connection.next_heartbeat) return;
+  connection.sent_at = now;
+  connection.next_heartbeat = base::after(now, options_.heartbeat_ns);
   // Full only when it does not read; its silence will say so.
   if (!connection.stream.queue(static_cast<std::uint8_t>(FrameType::kHeartbeat), {})) return;
   counters_.add(ControlCounter::kHeartbeatsSent);

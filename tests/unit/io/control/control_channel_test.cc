@@ -506,6 +506,7 @@ class Beats {
  public:
   Beats() : now_(io::monotonic_now()) {}
 
+  base::TimeNs now() const { return now_; }
   void advance(base::DurationNs by) { now_ += by; }
   void service(Node& node) { node.channel->service(now_, node.sink); }
   // Serves `node` until something arrived.
@@ -548,15 +549,23 @@ TEST_CASE("service__messages_stand_in_for_heartbeats") {
   Couple couple;
   const io::ControlOptions options = control_options(0, 2);
   Beats beats;
-  for (int i = 0; i < 3; ++i) {
-    couple.zero.channel->send(1, kType, {});
-    beats.advance(options.heartbeat_ns);
-    beats.service(couple.zero);
-  }
-  CHECK(io::counter_value(couple.zero.channel->counters(), "control_heartbeats_sent") == 0);
-  beats.advance(options.heartbeat_ns);
+  const auto heartbeats = [&] { return io::counter_value(couple.zero.channel->counters(), "control_heartbeats_sent"); };
   beats.service(couple.zero);
-  CHECK(io::counter_value(couple.zero.channel->counters(), "control_heartbeats_sent") == 1);
+  for (int i = 0; i < 4; ++i) {
+    couple.zero.channel->send(1, kType, {});
+    beats.advance(options.heartbeat_ns / 10 * 9);
+    beats.service(couple.zero);
+    CHECK(heartbeats() == 0);
+  }
+  couple.zero.channel->send(1, kType, {});
+  beats.advance(options.heartbeat_ns - 1);
+  beats.service(couple.zero);
+  CHECK(heartbeats() == 0);
+  // Two periods without a message, as there were, left a lost one little time to be repeated before the silence limit.
+  beats.advance(1);
+  CHECK(couple.zero.channel->next_timeout() <= beats.now());
+  beats.service(couple.zero);
+  CHECK(heartbeats() == 1);
 }
 
 TEST_CASE("service__what_was_said_while_we_were_not_scheduled_counts_as_heard") {
