@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from mlt.errors import ConfigError
@@ -79,3 +80,35 @@ def resolve_master(config: JobConfig, kind: socket.SocketKind) -> list[tuple[Any
             f"rank {config.rank}: MASTER_ADDR {config.master_addr!r} does not resolve ({error}); set it to the address "
             "of rank 0's machine"
         ) from error
+
+
+def dial(
+    found: Sequence[tuple[Any, ...]],
+    timeout: float,
+    check: Callable[[str], None],
+    source: Callable[[str], str | None] = lambda address: None,
+) -> socket.socket:
+    """A TCP connection to the first of ``found`` (what getaddrinfo returned) that accepts one.
+
+    ``check`` raises for an address, in numbers, that must not be connected to. It sees every address before any is
+    used, and no name is resolved again: another answer of the DNS cannot change where the connection goes. ``source``
+    gives the address to connect from. Raises OSError.
+    """
+    for *_, target in found:
+        check(str(target[0]))
+    last: OSError = ConnectionRefusedError("no address")
+    for family, kind, protocol, _, target in found:
+        connection = socket.socket(family, kind, protocol)
+        try:
+            connection.settimeout(timeout)
+            if (own := source(str(target[0]))) is not None:
+                connection.bind((own, 0))
+            connection.connect(target)
+            return connection
+        except OSError as error:
+            last = error
+            connection.close()
+        except BaseException:
+            connection.close()
+            raise
+    raise last

@@ -8,6 +8,7 @@ line length and the number of callers. Nothing here carries tensors, and nothing
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import logging
@@ -20,10 +21,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from mlt._shared.link import GoneError, Link, SilenceError, StrangerError
-from mlt.errors import MltError, PeerMismatchError, RendezvousError, from_code
+from mlt.errors import ConfigError, MltError, PeerMismatchError, RendezvousError, from_code
 from mlt.job import interfaces, knock
 from mlt.job import secret as secret_module
-from mlt.job.address import resolve_master
+from mlt.job.address import dial, resolve_master
 from mlt.job.configuration import JobConfig
 from mlt.options.qos import DscpMap
 
@@ -117,9 +118,12 @@ def _join(config: JobConfig, own: Endpoint, dscp: DscpMap | None, deadline: floa
         "host": own.host,
         "port": own.port,
     }
-    for *_, address in resolve_master(config, socket.SOCK_STREAM):
+
+    def check(address: str) -> None:
         purpose = f"rank {config.rank} would announce itself at"
-        secret_module.require(config.secret, config.insecure, str(address[0]), purpose)
+        secret_module.require(config.secret, config.insecure, address, purpose)
+
+    found = resolve_master(config, socket.SOCK_STREAM)
     cause = "no answer"
     patience = Patience()
 
@@ -137,7 +141,7 @@ def _join(config: JobConfig, own: Endpoint, dscp: DscpMap | None, deadline: floa
         patience.ask(waiting_text)
         try:
             seconds = min(left, max(patience.left, RETRY_SECONDS))
-            with socket.create_connection((config.master_addr, config.rendezvous_port), timeout=seconds) as connection:
+            with dial(found, seconds, check) as connection:
                 link = Link(connection)
                 prover = _open(config, link, deadline, lambda: patience.ask(waiting_text))
                 link.send(knock.proved(prover, announcement))
@@ -156,8 +160,10 @@ def _join(config: JobConfig, own: Endpoint, dscp: DscpMap | None, deadline: floa
             if isinstance(error, MltError):
                 raise
         time.sleep(min(RETRY_SECONDS, max(deadline - time.monotonic(), 0.0)))
+        with contextlib.suppress(ConfigError):  # for a moment without DNS the last answer holds
+            found = resolve_master(config, socket.SOCK_STREAM)
     here = ""
-    if all(interfaces.is_loopback(str(one[4][0])) for one in resolve_master(config, socket.SOCK_STREAM)):
+    if all(interfaces.is_loopback(str(one[4][0])) for one in found):
         here = f" Here {config.master_addr} is this very machine: if rank 0 runs on another one, name that."
     raise RendezvousError(
         f"rank {config.rank}: no rendezvous with rank 0 at {where(config)} within {timeout:g} s (last: {cause}); is "

@@ -18,7 +18,7 @@ from rendezvous_caller import Caller
 from transport_jobs import exchange, free_port, local_job, process_job, takes
 
 import mlt
-from mlt.job import rendezvous, secret
+from mlt.job import interfaces, rendezvous, secret
 from mlt.job.configuration import JobConfig
 from mlt.job.rendezvous import VERSION, Endpoint, meet
 from mlt.job.secret import JobSecret
@@ -440,3 +440,48 @@ def test_context__a_wrong_interface_lists_the_candidates_and_leaves_nothing_open
         pytest.raises(mlt.ConfigError, match=r"^rank 0: interface .*'wlan9'.*candidates: .*lo 127"),
     ):
         mlt.Context(0, 2, master_addr="127.0.0.1", rendezvous_port=free_port(), interface="wlan9")
+
+
+def test_join__a_name_that_comes_to_mean_another_host_is_checked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a secret nothing of the job goes to what the name means by now."""
+    resolve, is_loopback, asked = socket.getaddrinfo, interfaces.is_loopback, list[str]()
+    elsewhere = "127.0.0.66"  # stands for another host
+
+    def answer(host: str, *words: Any, **more: Any) -> Any:
+        if host == "rank0.test":
+            asked.append(host)
+            host = "127.0.0.1" if len(asked) == 1 else elsewhere
+        return resolve(host, *words, **more)
+
+    monkeypatch.setattr(socket, "getaddrinfo", answer)
+    monkeypatch.setattr(interfaces, "is_loopback", lambda address: address != elsewhere and is_loopback(address))
+    with socket.create_server((elsewhere, 0)) as listener:
+        listener.settimeout(0.1)
+        one = config(1, 2, listener.getsockname()[1], master_addr="rank0.test")
+        with pytest.raises(
+            mlt.ConfigError, match=rf"rank 1 would announce itself at {elsewhere}.*without a job secret"
+        ):
+            meet(one, Endpoint(1, "127.0.0.1", 5), 2.0)
+        with pytest.raises(TimeoutError):
+            listener.accept()
+    assert len(asked) == 2
+
+
+def test_join__a_moment_without_dns_is_survived(monkeypatch: pytest.MonkeyPatch) -> None:
+    resolve, asked, port = socket.getaddrinfo, list[str](), free_port()
+
+    def answer(host: str, *words: Any, **more: Any) -> Any:
+        if host == "rank0.test":
+            asked.append(host)
+            if len(asked) == 2:
+                raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+            host = "127.0.0.1"
+        return resolve(host, *words, **more)
+
+    monkeypatch.setattr(socket, "getaddrinfo", answer)
+    early = Ranks(config(1, 2, port, master_addr="rank0.test"), timeout=10)
+    until = time.monotonic() + 5
+    while len(asked) < 3 and time.monotonic() < until:
+        time.sleep(0.02)
+    table = meet(config(0, 2, port), Endpoint(0, "127.0.0.1", 1_000), 10)
+    assert early.join() == [table]
