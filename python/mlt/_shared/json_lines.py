@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
+# Of what another host sent and an error, a log or an answer repeats.
+MAX_QUOTED = 64
+
 
 def line_of(message: dict[str, Any]) -> bytes:
     """One message as it is sent."""
@@ -27,3 +30,10 @@ def shown(text: str) -> str:
     own that begins like one of ours."""
     lines = ["".join(one if one.isprintable() else "?" for one in line) for line in text.split("\n")]
     return "\n".join(lines[:1] + [line if line.startswith("  ") else f"  {line}" for line in lines[1:]])
+
+
+def quoted(value: object, most: int = MAX_QUOTED) -> str:
+    """A value that another host sent, for an error or an answer: one line, printable, ``most`` characters at most."""
+    text = value if isinstance(value, str) else repr(value)
+    line = "".join(one if one.isprintable() else "?" for one in text[: most + 1])
+    return line if len(text) <= most else f"{line[:most]}..."

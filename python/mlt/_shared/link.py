@@ -77,6 +77,12 @@ class Link:
                 except OSError as error:
                     raise _broken(error) from None
 
+    def send_last(self, message: Message) -> None:
+        """As much of ``message`` as the connection takes at once: for the reason of a rejection, which nobody waits
+        for."""
+        with contextlib.suppress(OSError):
+            self._socket.send(line_of(message), socket.MSG_DONTWAIT)
+
     def receive(self, *, timeout: float | None = None, limit: int = MAX_LINE_BYTES) -> Message:
         """The next message, whole within ``timeout`` seconds. Raises SilenceError, GoneError or, for anything but a
         message, StrangerError."""

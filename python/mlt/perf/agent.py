@@ -21,8 +21,8 @@ from mlt._shared.processes import end_with_parent
 from mlt.errors import MltError
 from mlt.perf.local_address import free_port, network_id, retransmitted_segments
 from mlt.perf.options import Options
-from mlt.perf.patterns import Buffers, Case
-from mlt.perf.problem import PROGRAM
+from mlt.perf.patterns import Buffers, Case, bounds_of, read_case
+from mlt.perf.problem import PROGRAM, BadOptionError
 from mlt.perf.transports import Address, Place, transport_class
 from mlt.perf.transports.mpi import RANK_VARIABLE
 
@@ -59,9 +59,15 @@ class Agent:
         return {}
 
     def _case(self, message: Message) -> Message:
+        is_bounded = self._peer.is_bounded
+        case = read_case(message, self._options, is_bounded=is_bounded)
         if message["first"]:
             self._buffers.clear()  # before the new ones are made: they may be large
-        self._buffers[int(message["id"])] = Buffers(Case(**message["case"]), self._place.rank)
+        number = int(message["id"])
+        self._buffers.pop(number, None)
+        if len(self._buffers) >= len(bounds_of(self._options, is_bounded=is_bounded)):
+            raise BadOptionError("more cases of one size than the run's options have loss bounds")
+        self._buffers[number] = Buffers(case, self._place.rank)
         return {}
 
     def _verify(self, message: Message) -> Message:
@@ -76,6 +82,8 @@ class Agent:
     def _turn(self, message: Message) -> Message:
         """One untimed round, which brings the ranks together, then as many timed ones as asked for."""
         buffers, rounds = self._buffers[int(message["id"])], int(message["rounds"])
+        if not 0 < rounds <= self._options.rounds_of(buffers.case.bytes):
+            raise BadOptionError(f"{rounds} rounds in a turn: not in the run's options")
         buffers.spoil()
         self._peer.round(buffers)
         pace = self._pace(buffers.case)
@@ -143,7 +151,7 @@ def main(argument: str) -> None:
             link.send(agent.obey(message))
             if message["do"] == "close":
                 break
-    except (MltError, RuntimeError, OSError, MemoryError, ImportError, ValueError) as error:
+    except (MltError, RuntimeError, OSError, MemoryError, ImportError, LookupError, TypeError, ValueError) as error:
         text = str(error).strip() or repr(error)
         link.send({"kind": "error", "text": text if isinstance(error, MltError) else f"rank {rank}: {text}"})
         # Whatever the library still waits for, it waits in vain.

@@ -13,12 +13,11 @@ from dataclasses import dataclass, field
 
 from mlt._shared.link import Message
 from mlt.perf.agents import Agents, Event, Events
-from mlt.perf.options import OURS, Options
-from mlt.perf.patterns import Case, as_message
+from mlt.perf.options import OURS, START_SECONDS, Options
+from mlt.perf.patterns import Case, as_message, bounds_of, case_of
 from mlt.perf.problem import PerfError, TransportMissingError
 from mlt.perf.transports import transport_class
 
-START_SECONDS = 90.0
 # How long to listen for the cause after the first sign of a failure: who died is not always who is heard first.
 CULPRIT_SECONDS = 1.0
 
@@ -115,11 +114,8 @@ class Conductor:
         found: list[Entrant] = []
         for peer in peers:
             bounded = transport_class(peer).is_bounded
-            for bound in options.loss_bounds if bounded else (0.0,):
-                case = Case(
-                    pattern=options.pattern, bytes=size, ranks=options.ranks, loss_bound=bound,
-                    stop=options.stop, tags=options.tags,
-                )  # fmt: skip
+            for bound in bounds_of(options, is_bounded=bounded):
+                case = case_of(options, size, bound)
                 label = f"{peer} p={bound:g}" if bounded else peer
                 found.append(Entrant(len(found), peer, case, label))
         return found
@@ -172,7 +168,7 @@ class Conductor:
 
     def _prepare(self, entrant: Entrant, measurement: Measurement, is_first: bool) -> float:
         """Make its buffers, dropping those of another size, and one verified round; returns the seconds this took."""
-        self._tell(entrant.peer, {"do": "case", "id": entrant.id, "case": as_message(entrant.case), "first": is_first})
+        self._tell(entrant.peer, {"do": "case", "id": entrant.id, "first": is_first, **as_message(entrant.case)})
         self._expect(entrant.peer, "case", self._options.timeout)
         began = time.monotonic()
         self._tell(entrant.peer, {"do": "verify", "id": entrant.id})

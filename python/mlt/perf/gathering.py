@@ -1,7 +1,7 @@
-"""Rank 0's side of a job's start: ranks come, strangers are told why they do not belong, and nobody holds up another.
+"""Rank 0's side of a job's start: ranks come through a ``Door``, where they prove that they know the job's secret.
 
-One thread. A caller has ``CALLER_SECONDS`` to say who it is and ``MAX_CALLERS`` places, where the newest
-take those of the oldest; a rank that goes away again may come again.
+One thread, which waits for no client: one that does not prove itself, or does not read, holds nobody up. A rank that
+goes away again may come again.
 """
 
 from __future__ import annotations
@@ -15,140 +15,149 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from mlt._shared.link import GoneError, Link, Message, StrangerError
+from mlt._shared.json_lines import quoted
+from mlt._shared.link import GoneError, Link, StrangerError
+from mlt.job import secret as secret_module
 from mlt.job.address import resolve_master
 from mlt.job.configuration import JobConfig
+from mlt.job.door import Caller, Door
+from mlt.job.secret import JobSecret, Prover
 from mlt.perf.local_address import listen, where
+from mlt.perf.options import MAX_ERROR
 from mlt.perf.problem import PROGRAM, PerfError
-from mlt.perf.remote import CALLER_SECONDS, MAX_HELLO_BYTES, Host, check_hello, read_host, refuse
+from mlt.perf.remote import DOOR, MAX_HELLO_BYTES, PROTOCOL, Host, read_hello, read_host, refuse
 
-# That have not said who they are.
-MAX_CALLERS = 64
 SHOWN_REFUSALS = 3
+# Lines about rejected clients of one start, and seconds between two reports of how many there were.
+MAX_REPORTS, REPORT_SECONDS = 50, 10.0
 Say = Callable[[str], None]
 
 
-@dataclass
-class _Caller:
+@dataclass(frozen=True, eq=False)
+class Member:
+    """A rank that came."""
+
     link: Link
+    prover: Prover
+    host: Host
     name: str
-    expires: float
-    host: Host | None = None
 
 
 class Gathering:
-    """A context manager; ``links`` and ``hosts`` are those of the ranks that came, this one's host among them.
+    """A context manager; ``members`` are the ranks that came, ``hosts`` theirs and this one's.
 
-    What is not a rank of this job is refused and reported with ``say``; so is a rank of another version of mlt, which
-    may come again once that is mended.
+    What is not a rank of this job is rejected, counted and reported with ``say``; so is a rank of another version of
+    mlt, which may come again once that is mended.
     """
 
-    def __init__(self, listeners: Sequence[socket.socket], own: Host, ranks: int, say: Say) -> None:
+    def __init__(
+        self, listeners: Sequence[socket.socket], own: Host, ranks: int, secret: JobSecret | None, say: Say
+    ) -> None:
         self._own = own
         self._ranks = ranks
         self._say = say
         self._refused: deque[str] = deque(maxlen=SHOWN_REFUSALS)
-        self._callers: dict[Link, _Caller] = {}
+        self._reports = 0
+        self._turned_away = ""
+        self._report_at = 0.0
+        self.members: dict[int, Member] = {}
         self._listeners = list(listeners)
+        self._door = Door(DOOR, PROTOCOL, secret, listeners=listeners, places=ranks, report=self._rejected)
         self._selector = selectors.DefaultSelector()
-        for listener in self._listeners:
-            listener.setblocking(False)
-            self._selector.register(listener, selectors.EVENT_READ)
+        self._selector.register(self._door, selectors.EVENT_READ)
 
     def __enter__(self) -> Gathering:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._selector.close()
+        self._door.close()
         for listener in self._listeners:
             listener.close()
-        for caller in self._callers.values():
-            if caller.host is None:
-                caller.link.close()
-
-    @property
-    def links(self) -> dict[int, Link]:
-        return {one.host.rank: one.link for one in self._callers.values() if one.host is not None}
 
     @property
     def hosts(self) -> dict[int, Host]:
-        found = {one.host.rank: one.host for one in self._callers.values() if one.host is not None}
-        return {self._own.rank: self._own, **found}
+        return {self._own.rank: self._own, **{rank: one.host for rank, one in self.members.items()}}
 
     def run(self, seconds: float) -> None:
         """Until every rank is there. Raises PerfError that names those that did not come."""
         deadline = time.monotonic() + seconds
         while len(self.hosts) < self._ranks:
-            now = time.monotonic()
-            if now >= deadline:
+            left = deadline - time.monotonic()
+            if left <= 0:
                 raise PerfError(self._who_is_missing())
-            silent = [one for one in self._callers.values() if one.host is None]
-            for caller in silent:
-                if caller.expires <= now:
-                    self._refuse(caller, f"{caller.name} did not send its rank within {CALLER_SECONDS:g} s")
-            until = min([deadline, *(one.expires for one in silent)])
-            ready = [key for key, _ in self._selector.select(max(until - now, 0.0))]
-            # Who has spoken first: a new caller may take the place of one that is silent.
-            for key in ready:
-                if isinstance(key.data, _Caller):
+            for key, _ in self._selector.select(min(left, self._door.seconds_left())):
+                if isinstance(key.data, Member):
                     self._hear(key.data)
-            for key in ready:
-                if isinstance(key.fileobj, socket.socket):
-                    self._accept(key.fileobj)
+            for caller in self._door.turn():
+                self._admit(caller)
+            self._report()
 
     def _who_is_missing(self) -> str:
         missing = ", ".join(str(rank) for rank in range(self._ranks) if rank not in self.hosts)
         refused = f"; rejected: {'; '.join(self._refused)}" if self._refused else ""
+        counted = f"; connections rejected: {told}" if (told := self._door.turned_away()) else ""
         return (
             f"rank 0: rank {missing} of {self._ranks} did not come; start mlt perf once per rank, with RANK, "
-            f"WORLD_SIZE, MASTER_ADDR and MASTER_PORT{refused}"
+            f"WORLD_SIZE, MASTER_ADDR and MASTER_PORT{refused}{counted}"
         )
 
-    def _accept(self, listener: socket.socket) -> None:
-        try:
-            connection, _ = listener.accept()
-            link = Link(connection, PROGRAM)
-            link.watch_network()
-            caller = _Caller(link, f"the caller from {link.peer_host}", time.monotonic() + CALLER_SECONDS)
-        except OSError:  # gone already
-            return
-        silent = [one for one in self._callers.values() if one.host is None]
-        if len(silent) >= MAX_CALLERS:
-            # The oldest: a rank says who it is at once, and comes again if this was one.
-            self._forget(silent[0])
-            silent[0].link.close()
-        self._callers[link] = caller
-        self._selector.register(link, selectors.EVENT_READ, caller)
+    def _report(self) -> None:
+        now = time.monotonic()
+        if now >= self._report_at and self._turned_away != (told := self._door.turned_away()):
+            self._turned_away, self._report_at = told, now + REPORT_SECONDS
+            self._say(f"mlt perf: connections rejected so far: {told}")
 
-    def _hear(self, caller: _Caller) -> None:
-        try:
-            message = caller.link.receive_ready(limit=MAX_HELLO_BYTES)
-            if message is not None:
-                self._admit(caller, message)
-        except GoneError:
-            self._forget(caller)
-            caller.link.close()
-        except (PerfError, StrangerError) as error:
-            self._refuse(caller, f"{caller.name}: {error}")
-
-    def _admit(self, caller: _Caller, message: Message) -> None:
-        check_hello(message, caller.name)
-        host = read_host(message, caller.name)
-        if caller.host is not None:
-            raise PerfError("it sent its rank twice")
-        if not 0 < host.rank < self._ranks or host.rank in self.hosts:
-            raise PerfError(f"rank {host.rank} is not expected: there are {self._ranks}, and each comes once")
-        caller.host = host
-
-    def _refuse(self, caller: _Caller, why: str) -> None:
+    def _rejected(self, why: str) -> None:
+        why = quoted(why, MAX_ERROR)
         self._refused.append(why)
-        self._say(f"mlt perf: rejected: {why}")
-        self._forget(caller)
-        refuse(caller.link, why)
+        self._reports += 1
+        if self._reports <= MAX_REPORTS:
+            more = "; further ones are only counted" if self._reports == MAX_REPORTS else ""
+            self._say(f"mlt perf: rejected: {why}{more}")
 
-    def _forget(self, caller: _Caller) -> None:
-        del self._callers[caller.link]
-        self._selector.unregister(caller.link)
+    def _admit(self, caller: Caller) -> None:
+        name = f"the caller from {caller.address}"
+        try:
+            link = Link(caller.connection, PROGRAM, caller.received)
+            link.watch_network()
+        except OSError:  # gone already
+            caller.connection.close()
+            return
+        try:
+            host = read_host(read_hello(caller.content, name), name)
+            if not 0 < host.rank < self._ranks or host.rank in self.hosts:
+                raise PerfError(f"rank {host.rank} is not expected: there are {self._ranks}, and each comes once")
+            if caller.received:
+                raise PerfError("it sent its rank twice")
+        except (PerfError, StrangerError) as error:
+            self._refuse(link, caller.prover, f"{name}: {error}")
+            return
+        member = Member(link, caller.prover, host, name)
+        self.members[host.rank] = member
+        self._selector.register(link, selectors.EVENT_READ, member)
+
+    def _hear(self, member: Member) -> None:
+        """What a rank says before all are there: nothing, until it leaves."""
+        try:
+            if member.link.receive_ready(limit=MAX_HELLO_BYTES) is None:
+                return
+            why = "it sent its rank twice"
+        except GoneError:
+            why = ""
+        except StrangerError as error:
+            why = str(error)
+        del self.members[member.host.rank]
+        self._selector.unregister(member.link)
+        if why:
+            self._refuse(member.link, member.prover, f"{member.name}: {why}")
+        else:
+            member.link.close()
+
+    def _refuse(self, link: Link, prover: Prover, why: str) -> None:
+        self._door.count("refusals")
+        self._rejected(why)
+        refuse(link, prover, why)
 
 
 def listeners(config: JobConfig, own: str, port: int) -> list[socket.socket]:
@@ -158,6 +167,7 @@ def listeners(config: JobConfig, own: str, port: int) -> list[socket.socket]:
     addresses = [str(one[4][0]) for one in resolve_master(config, socket.SOCK_STREAM)]
     try:
         for address in dict.fromkeys([*addresses, own]):
+            secret_module.require(config.secret, config.insecure, address, "rank 0 would listen at")
             with suppress(_NotOurs):
                 found.append(_listen_at(address, port))
     except BaseException:

@@ -6,10 +6,11 @@ Sizes are bytes, rates bits per second, times seconds.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from mlt._shared.json_lines import quoted
 from mlt.errors import ConfigError
 from mlt.options.faults import Faults
 from mlt.options.io_threads import ADVICE
@@ -28,6 +29,13 @@ MIN_BYTES, MAX_BYTES = 8, 4 << 30
 MAX_RANKS, MAX_PATHS = 64, 16
 MAX_ROUNDS = 1_000_000
 MIN_RATE = 1_000_000
+# A run between two hosts: what its options may take on the slowest network, within limits.
+START_SECONDS = 90.0
+MIN_RUN_SECONDS, MAX_RUN_SECONDS = 600.0, 86_400.0
+# Of an error about options that came from another host.
+MAX_ERROR = 300
+# Sizes, loss bounds or transports of one run.
+MAX_SEVERAL = 64
 
 
 def default_rounds(size: int) -> int:
@@ -138,6 +146,17 @@ class Options:
         """Timed rounds of one transport at one size."""
         return self.rounds if self.rounds is not None else default_rounds(size)
 
+    @property
+    def longest_seconds(self) -> float:
+        """More than any run of these options takes on a network that carries ``MIN_RATE``."""
+        entrants = len(self.loss_bounds) + len(self.peers)
+        seconds = START_SECONDS * 3 * (1 + len(self.peers))
+        for size in self.sizes:
+            pace = size * self.ranks * 8 / (self.rate or MIN_RATE)
+            rounds = (self.rounds_of(size) + self.turns) * (1.0 + 2 * pace)
+            seconds += entrants * (rounds + (2 + self.turns) * self.timeout)
+        return min(max(seconds, MIN_RUN_SECONDS), MAX_RUN_SECONDS)
+
     def as_dict(self) -> dict[str, Any]:
         """For JSON; ``Options.read`` is the inverse."""
         return asdict(self)
@@ -147,13 +166,66 @@ class Options:
         """Options that came as JSON from another machine, checked like any other. Raises BadOptionError."""
         if not isinstance(raw, dict):
             raise BadOptionError("options of another program than mlt perf")
+        made = {key: tuple(value) if isinstance(value, list) else value for key, value in raw.items()}
+        for name, value in made.items():
+            if not _KINDS.get(name, _never)(value):
+                text = f"option {quoted(name)} {quoted(value)}: not one of this version of mlt perf"
+                raise BadOptionError(f"{text}; install the same mlt release on all hosts")
         try:
-            made: dict[str, Any] = {
-                key: tuple(value) if isinstance(value, list) else value for key, value in raw.items()
-            }
             return cls(**made)
-        except TypeError as error:
-            raise BadOptionError(f"options of another version of mlt perf: {error}") from None
+        except BadOptionError as error:
+            raise BadOptionError(quoted(str(error), MAX_ERROR)) from None
+
+
+def _is_number(value: object) -> bool:
+    return type(value) in (int, float)
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_flag(value: object) -> bool:
+    return isinstance(value, bool)
+
+
+def _maybe(kind: Callable[[object], bool]) -> Callable[[object], bool]:
+    return lambda value: value is None or kind(value)
+
+
+def _several(kind: Callable[[object], bool]) -> Callable[[object], bool]:
+    return lambda value: isinstance(value, tuple) and len(value) <= MAX_SEVERAL and all(kind(one) for one in value)
+
+
+def _never(_: object) -> bool:
+    return False
+
+
+# What each option is where it comes as JSON.
+_KINDS: dict[str, Callable[[object], bool]] = {
+    "pattern": _is_text,
+    "sizes": _several(_is_count),
+    "ranks": _is_count,
+    "rounds": _maybe(_is_count),
+    "turns": _is_count,
+    "loss_bounds": _several(_is_number),
+    "stop": _is_text,
+    "tags": _is_text,
+    "compare": _several(_is_text),
+    "segment_bytes": _maybe(_is_count),
+    "paths": _is_count,
+    "io_threads": _is_count,
+    "datapath": _is_text,
+    "rate": _maybe(_is_count),
+    "line_rate": _maybe(_is_count),
+    "faults": _is_text,
+    "pin": _is_flag,
+    "timeout": _is_number,
+}
 
 
 def _choice(name: str, value: str, allowed: Sequence[str]) -> None:

@@ -8,13 +8,16 @@ Elements are float32; values are small whole numbers, so that sums are exact in 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from mlt.perf.problem import PerfError
+from mlt._shared.json_lines import quoted
+from mlt.perf.options import Options
+from mlt.perf.problem import BadOptionError, PerfError
 
 Floats = npt.NDArray[np.float32]
 
@@ -132,6 +135,30 @@ class Buffers:
             )
 
 
+def bounds_of(options: Options, *, is_bounded: bool) -> tuple[float, ...]:
+    """The loss bounds that a transport is measured with."""
+    return options.loss_bounds if is_bounded else (0.0,)
+
+
+def case_of(options: Options, size: int, loss_bound: float) -> Case:
+    """The case of ``options`` at one size and loss bound."""
+    return Case(
+        pattern=options.pattern, bytes=size, ranks=options.ranks, loss_bound=loss_bound,
+        stop=options.stop, tags=options.tags,
+    )  # fmt: skip
+
+
 def as_message(case: Case) -> dict[str, Any]:
-    """For JSON."""
-    return dict(vars(case))
+    """What an agent is told of a case: the rest is in its options."""
+    return {"bytes": case.bytes, "loss_bound": case.loss_bound}
+
+
+def read_case(message: Mapping[str, Any], options: Options, *, is_bounded: bool) -> Case:
+    """The case that ``as_message`` described. Raises BadOptionError unless it is one of ``options``: the ranks agreed
+    on these, and another host must not make this one use more memory or send more."""
+    size, bound = message["bytes"], message["loss_bound"]
+    if type(size) is not int or size not in options.sizes or bound not in bounds_of(options, is_bounded=is_bounded):
+        raise BadOptionError(
+            f"a case of {quoted(size)} bytes, loss bound {quoted(bound)}: not one of the run's options"
+        )
+    return case_of(options, size, bound)

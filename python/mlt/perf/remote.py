@@ -1,9 +1,10 @@
 """Agents on other machines: one TCP connection to each machine carries what is said to them and by them.
 
-It also carries who each is: the first line each way holds the versions and the sender's interface, so that machines
-that cannot measure together say so before anything starts. Whoever reaches the port of ``mlt perf --serve`` may start
-measurements on that machine, and nothing else: options are checked as if typed there, transports are named, no code
-passes.
+Both ends first prove that they know the job's secret (``mlt.job.door``). The first line behind that holds the versions
+and the sender's interface, so that machines that cannot measure together say so before anything starts. A client of
+``mlt perf --serve`` may start measurements with that machine, and nothing else: options are checked as if typed there,
+transports are named, no code passes, cases are those of the options, traffic goes to the client's own address, and the
+time is limited (``Follower``).
 """
 
 from __future__ import annotations
@@ -12,24 +13,32 @@ import contextlib
 import ipaddress
 import queue
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from mlt import __version__
+from mlt._shared.json_lines import MAX_QUOTED, object_of, quoted
 from mlt._shared.link import GoneError, Link, Message, SilenceError, StrangerError
+from mlt.errors import ConfigError
+from mlt.job import knock as job_knock
+from mlt.job.secret import VARIABLE, JobSecret, Prover, require
 from mlt.perf.agents import Agents, Event, Events, LocalAgents
 from mlt.perf.local_address import Interface, family_of, fitting_payload
-from mlt.perf.options import Options
+from mlt.perf.options import OURS, Options
 from mlt.perf.problem import BadOptionError, PerfError
 from mlt.perf.transports import Place
 
 # Of the lines between machines; raised when one changes its meaning.
-PROTOCOL = 2
+PROTOCOL = 3
+DOOR = "perf"
 MAX_HELLO_BYTES = 64 << 10
 HELLO_SECONDS = 20.0
-# How long whoever calls may take to say who it is: others wait behind it.
-CALLER_SECONDS = 5.0
+# How long a line of the start may wait until the other side reads.
+SEND_SECONDS = 5.0
+# Characters of a reason that the other host sent.
+MAX_REASON, MAX_ERROR = 1_000, 10_000
 # A rank is 16 bits on the wire; an MTU is the kernel's int.
 MAX_RANKS, MAX_MTU = 1 << 16, (1 << 31) - 1
 # The machine that leads says at least that it is still there.
@@ -62,32 +71,73 @@ def hello(**content: Any) -> Message:
     return {"mlt_perf": PROTOCOL, "version": __version__, **content}
 
 
-def read_hello(link: Link, who: str, seconds: float = HELLO_SECONDS) -> Message:
-    """The other side's first line, checked. Raises PerfError; StrangerError if it is not mlt perf."""
+def knock(link: Link, secret: JobSecret | None, who: str, seconds: float = HELLO_SECONDS) -> Prover:
+    """Prove the secret to the listening side, and have it prove the same. Raises PerfError; GoneError if it hung up;
+    StrangerError if it is not mlt perf."""
+
+    def hear() -> Message:
+        try:
+            return link.receive(timeout=seconds, limit=MAX_HELLO_BYTES)
+        except GoneError as error:
+            raise GoneError(f"{who} said nothing: {error}; is it mlt perf that listens there?") from None
+
+    try:
+        return job_knock.knock(DOOR, PROTOCOL, secret, link.send, hear)
+    except job_knock.KnockError as error:
+        if error.unproved:
+            why = "this host has none" if secret is None else "it has another one, or none"
+            raise PerfError(
+                f"{who} did not prove that it knows the job's secret: {why}; give mlt perf the same {VARIABLE} on all "
+                "hosts"
+            ) from None
+        check_versions(error.message or {}, who)
+    raise StrangerError(f"{who} is not mlt perf")
+
+
+def say_proved(link: Link, prover: Prover, message: Message) -> None:
+    """One line of the start, with its proof. Raises GoneError."""
+    link.send(job_knock.proved(prover, message), timeout=SEND_SECONDS)
+
+
+def read_proved(link: Link, prover: Prover, who: str, seconds: float = HELLO_SECONDS) -> Message:
+    """The listening side's answer to a hello. Raises PerfError; StrangerError for what nobody proved."""
     try:
         message = link.receive(timeout=seconds, limit=MAX_HELLO_BYTES)
     except GoneError as error:
         raise GoneError(f"{who} said nothing: {error}; is it mlt perf that listens there?") from None
-    check_hello(message, who)
+    content = message.get("content")
+    if not isinstance(content, str) or not prover.check(message.get("proof"), content):
+        raise StrangerError(f"{who} sent an answer without a proof of the job's secret")
+    return read_hello(content, who)
+
+
+def read_hello(content: str, who: str) -> Message:
+    """The hello or rejection in ``content``, checked. Raises PerfError; StrangerError if it is neither."""
+    try:
+        message = object_of(content)
+    except ValueError:
+        raise StrangerError(f"{who} sent no JSON object") from None
+    if "refused" in message:
+        raise PerfError(f"{who} refused: {quoted(message['refused'], MAX_REASON)}")
+    check_versions(message, who)
     return message
 
 
-def check_hello(message: Message, who: str) -> None:
-    """Raise PerfError if ``message`` refuses, is of another version, or is not mlt perf's."""
-    if "refused" in message:
-        raise PerfError(f"{who} refused: {message['refused']}")
+def check_versions(message: Message, who: str) -> None:
+    """Raise PerfError if ``message`` is of another version; StrangerError if it is not mlt perf's."""
     version, protocol = message.get("version"), message.get("mlt_perf")
     if "mlt_doctor" in message:
         raise StrangerError(
             f"{who} is mlt doctor, not mlt perf: they have the same --port by default; start 'mlt perf --serve' for "
             "'mlt perf HOST', 'mlt doctor --serve' for 'mlt doctor HOST', and both with a --port each"
         )
-    if protocol is None:
+    if protocol is None and "refused" not in message:  # versions before 3 refused what they did not know
         raise StrangerError(f"{who} is not mlt perf")
     if protocol != PROTOCOL or version != __version__:
+        release = f" mlt {quoted(version)}" if version is not None else " another mlt release"
         raise PerfError(
-            f"{who} runs mlt {version} (perf protocol {protocol}), this side {__version__} ({PROTOCOL}): figures would "
-            "not be of one program; install the same version on all machines"
+            f"{who} runs{release} (perf protocol {quoted(protocol)}), this side {__version__} ({PROTOCOL}): figures "
+            "would not be of one program; install the same version on all machines"
         )
 
 
@@ -96,7 +146,12 @@ def read_host(message: Message, who: str) -> Host:
     try:
         host = Host(**message["host"])
         # What JSON calls a number may be infinite, or a truth value; whoever connects chooses it.
-        known = type(host.rank) is int and type(host.mtu) is int and isinstance(host.interface, str)
+        known = (
+            type(host.rank) is int
+            and type(host.mtu) is int
+            and isinstance(host.interface, str)
+            and len(host.interface) <= MAX_QUOTED
+        )
         if known and 0 <= host.rank < MAX_RANKS and 0 < host.mtu <= MAX_MTU and isinstance(host.address, str):
             ipaddress.ip_address(host.address)
             return host
@@ -124,10 +179,10 @@ def check_hosts(hosts: Sequence[Host], options: Options) -> None:
         )
 
 
-def refuse(link: Link, why: str) -> None:
-    """Tell the other side why, and hang up."""
-    with contextlib.suppress(GoneError):
-        link.send({"refused": why})
+def refuse(link: Link, prover: Prover, why: str) -> None:
+    """Send the reason, as far as the connection takes it at once, and hang up: nobody waits for a client that does not
+    read."""
+    link.send_last(job_knock.proved(prover, {"refused": why[:MAX_REASON]}))
     link.close()
 
 
@@ -181,23 +236,72 @@ class RemoteAgents(Agents):
             self._events.put(Event(self._host.rank, "", {"kind": "died", "text": lost, "signal": True}))
 
 
-def follow(link: Link, place: Place, options: Options) -> None:
-    """The other machine's side of ``RemoteAgents``: run its agents until it says that it is over.
+@dataclass(frozen=True)
+class Follower:
+    """The other machine's side of ``RemoteAgents``. ``peer_host``: where traffic may go, beside this rank's own
+    address; None in a job, where rank 0 names the ranks, but without a ``secret`` loopback addresses only."""
+
+    place: Place
+    options: Options
+    secret: JobSecret | None = None
+    insecure: bool = False
+    peer_host: str | None = None
+
+    def table(self, raw: object) -> list[list[str | int]]:
+        """Where the ranks of a transport are, as the machine that leads names them. Raises BadOptionError."""
+        place = self.place
+        if not isinstance(raw, list) or len(raw) != place.ranks:
+            raise BadOptionError(f"rank {place.rank}: a table of other ranks than the run's {place.ranks}")
+        found: list[list[str | int]] = []
+        for rank, row in enumerate(raw):
+            match row:
+                case [str(host), int(port)] if 0 < port < 65_536 and not isinstance(port, bool):
+                    pass
+                case _:
+                    raise BadOptionError(f"rank {place.rank}: no address and port of rank {rank}")
+            if rank == place.rank:
+                host = place.address
+            elif self.peer_host is not None:
+                # Else a client could have this host send to any other.
+                host = self.peer_host
+            try:
+                ipaddress.ip_address(host)
+            except ValueError:
+                raise BadOptionError(f"rank {place.rank}: rank {rank}'s address {quoted(host)} is none") from None
+            require(self.secret, self.insecure, host, f"rank {place.rank} would send to rank {rank} at")
+            found.append([host, port])
+        return found
+
+
+def follow(link: Link, follower: Follower) -> None:
+    """Run the agents of this machine until the one that leads says that it is over, or has taken longer than the
+    options can.
 
     Raises PerfError with what went wrong there, or if the connection breaks.
     """
+    place, options = follower.place, follower.options
     events: Events = queue.SimpleQueue()
     agents = LocalAgents({place.rank: place}, options, events)
     pump = threading.Thread(target=_pump, args=(events, link), name="mlt-perf-pump", daemon=True)
     pump.start()
+    started: set[str] = set()
+    deadline = time.monotonic() + options.longest_seconds
     try:
         while True:
             message = _next(link, place.rank)
             if message.get("do") == "end":
                 if message.get("error"):
-                    raise PerfError(str(message["error"]))
+                    raise PerfError(str(message["error"])[:MAX_ERROR])
                 return
-            _obey(agents, message)
+            if time.monotonic() > deadline:
+                raise BadOptionError(
+                    f"rank {place.rank}: the run took more than {options.longest_seconds:.0f} s, more than its options "
+                    "need; give it fewer --rounds or sizes"
+                )
+            _obey(agents, message, follower, started)
+    except (BadOptionError, ConfigError) as error:
+        link.send_last({"rank": place.rank, "peer": "", "message": {"kind": "error", "text": str(error)}})
+        raise
     finally:
         agents.close()
         link.close()
@@ -218,16 +322,26 @@ def _next(link: Link, rank: int) -> Message:
         ) from None
 
 
-def _obey(agents: LocalAgents, message: Message) -> None:
+def _obey(agents: LocalAgents, message: Message, follower: Follower, started: set[str]) -> None:
     try:
         if message["do"] == "start":
-            agents.start(str(message["peer"]))
+            peer = message["peer"]
+            if peer not in (OURS, *follower.options.peers) or peer in started:
+                raise BadOptionError(f"transport {quoted(peer)}: not one of the run's options, or started already")
+            started.add(peer)
+            agents.start(peer)
         elif message["do"] == "tell":
-            agents.send(int(message["rank"]), str(message["peer"]), dict(message["message"]))
+            told = dict(message["message"])
+            if told.get("do") == "open":
+                told["table"] = follower.table(told.get("table"))
+            agents.send(int(message["rank"]), str(message["peer"]), told)
         elif message["do"] != "alive":
             raise ValueError(message["do"])
+    except (BadOptionError, ConfigError):
+        raise
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise BadOptionError(f"the machine that leads the run sent something unknown: {error!r}") from None
+        why = quoted(repr(error))
+        raise BadOptionError(f"the machine that leads the run sent something unknown: {why}") from None
 
 
 _OVER = Event(-1, "", {})

@@ -15,21 +15,27 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from mlt._shared.json_lines import quoted
 from mlt._shared.link import GoneError, Link, Message, StrangerError
 from mlt.errors import MltError
-from mlt.job.address import local_host
+from mlt.job import interfaces
+from mlt.job import secret as secret_module
+from mlt.job.address import dial, local_host, resolve_master
 from mlt.job.configuration import JobConfig
 from mlt.job.door import Caller, Door
+from mlt.job.knock import proved
+from mlt.job.secret import JobSecret
 from mlt.perf.agents import Agents, Events, LocalAgents
 from mlt.perf.conductor import Conductor, Measurement, Observe, Skipped
-from mlt.perf.gathering import Gathering, listeners
+from mlt.perf.gathering import MAX_REPORTS, REPORT_SECONDS, Gathering, listeners
 from mlt.perf.local_address import find_interface, listen, where
-from mlt.perf.options import Options
+from mlt.perf.options import MAX_ERROR, Options
 from mlt.perf.problem import PROGRAM, BadOptionError, PerfError
 from mlt.perf.remote import (
-    CALLER_SECONDS,
+    DOOR,
     HELLO_SECONDS,
     PROTOCOL,
+    Follower,
     Host,
     RemoteAgents,
     as_dict,
@@ -37,17 +43,21 @@ from mlt.perf.remote import (
     follow,
     hello,
     host_of,
+    knock,
     place_of,
     read_hello,
     read_host,
+    read_proved,
     refuse,
+    say_proved,
 )
 
 DEFAULT_PORT = 29_600
 # After MASTER_PORT and mlt's own rendezvous.
 JOB_PORT_OFFSET = 2
 RETRY_SECONDS = 0.1
-REPORT_SECONDS = 10.0
+TURN_AWAY_SECONDS = 0.1
+LOOPBACK, LOOPBACK_V6 = "127.0.0.1", "::1"
 Say = Callable[[str], None]
 
 
@@ -73,93 +83,192 @@ def run_local(options: Options, interface: str | None, observe: Observe) -> Resu
     return _lead("local", options, hosts, [agents], events, observe)
 
 
-def run_client(options: Options, server: str, port: int, interface: str | None, observe: Observe) -> Result:
+def run_client(
+    options: Options,
+    server: str,
+    port: int,
+    interface: str | None,
+    observe: Observe,
+    environ: Mapping[str, str] | None = None,
+) -> Result:
     """Point to point with ``mlt perf --serve`` on another machine: rank 1 here sends to rank 0 there."""
     if options.ranks != 2:
         raise BadOptionError(f"{options.ranks} ranks: a server and a client are 2; more are a job (RANK, WORLD_SIZE)")
-    link, who, job = _call(server, port), f"the server at {where(server, port)}", _job_name()
+    admission = _Admission.resolve(environ)
+    link, who, job = _call(server, port, interface, admission), f"the server at {where(server, port)}", _job_name()
     try:
         own = host_of(1, find_interface(interface, link.local_host))
-        link.send(hello(host=as_dict(own), options=options.as_dict(), job=job))
-        other = read_host(read_hello(link, who), who)
+        prover = knock(link, admission.secret, who)
+        say_proved(link, prover, hello(host=as_dict(own), options=options.as_dict(), job=job))
+        other = read_host(read_proved(link, prover, who), who)
         hosts = [other, own]
         check_hosts(hosts, options)
     except BaseException as error:
-        refuse(link, str(error))
+        link.send_last({"do": "end", "error": str(error) or "the client was interrupted"})
+        link.close()
         raise
     events: Events = queue.SimpleQueue()
     all_agents = [LocalAgents({1: place_of(own, 2, job)}, options, events), RemoteAgents(link, other, events)]
     return _lead("server and client", options, hosts, all_agents, events, observe)
 
 
-def serve(port: int, interface: str | None, *, once: bool, say: Say) -> None:
+@dataclass(frozen=True)
+class _Admission:
+    """Which hosts may measure with this one: those that know the ``secret``; without one, only this host itself,
+    unless ``insecure``."""
+
+    secret: JobSecret | None
+    insecure: bool
+
+    @classmethod
+    def resolve(cls, environ: Mapping[str, str] | None) -> _Admission:
+        return cls(secret_module.resolve(None, environ), secret_module.is_insecure(environ))
+
+    def check(self, purpose: str) -> Callable[[str], None]:
+        """Raises ConfigError for an address that is not for jobs without a secret."""
+        return lambda address: secret_module.require(self.secret, self.insecure, address, purpose)
+
+
+def _serving(port: int, interface: str | None, admission: _Admission, say: Say) -> list[socket.socket]:
+    """Where ``serve`` listens. Raises PerfError, ConfigError."""
+    the_other = f"the other side: mlt perf HOST --port {port}"
+    check = admission.check("mlt perf would listen at")
+    if interface is not None:
+        address = find_interface(interface, LOOPBACK).address
+        check(address)
+        found = [listen(address, port)]
+        say(f"mlt perf: serving at {address}, port {port}; {the_other}")
+    elif admission.secret is None and not admission.insecure:
+        # As a job without a secret: the transport that is measured takes no other host either.
+        found = [listen(LOOPBACK, port)]
+        if interfaces.is_own_address(LOOPBACK_V6):
+            try:
+                found.append(listen(LOOPBACK_V6, port))
+            except PerfError:
+                found[0].close()
+                raise
+        say(
+            f"mlt perf: serving at loopback addresses only, port {port}, because there is no job secret; for other "
+            f"hosts {secret_module.WAYS_OUT}"
+        )
+    else:
+        check("0.0.0.0")
+        found = [listen("", port)]
+        say(f"mlt perf: serving at all addresses, port {port}; {the_other}")
+    return found
+
+
+def serve(port: int, interface: str | None, *, once: bool, say: Say, environ: Mapping[str, str] | None = None) -> None:
     """Be rank 0 for one client after another, until interrupted (or for one: what went wrong with it is raised)."""
-    bind = "" if interface is None else find_interface(interface, "127.0.0.1").address
-    with listen(bind, port) as listener:
-        say(f"mlt perf: serving at {bind or 'all addresses'}, port {port}; the other side: mlt perf HOST --port {port}")
-        door = Door("perf", PROTOCOL, None, proof=False, listeners=[listener])
-        waiting: list[Caller] = []
+    admission = _Admission.resolve(environ)
+    with contextlib.ExitStack() as stack:
+        listeners = [stack.enter_context(one) for one in _serving(port, interface, admission, say)]
+        door = Door(DOOR, PROTOCOL, admission.secret, listeners=listeners, report=_Limited(say))
+        stack.callback(door.close)
         told = ""
+        waiting: list[Caller] = []
         while True:
-            # Those that said something, one after the other; those that say nothing hold nobody up.
-            while not waiting:
-                waiting = door.wait(REPORT_SECONDS)
-                if told != (told := door.turned_away()):
-                    say(f"mlt perf: connections rejected so far: {told}")
-            caller = waiting.pop(0)
-            address = caller.address
-            try:
-                link = Link(caller.connection, PROGRAM, caller.content.encode() + b"\n" + caller.received)
-                link.watch_network()
-            except OSError:  # gone already
+            # Those that said who they are, one after the other, until one of them starts a run.
+            waiting = waiting or door.wait(REPORT_SECONDS)
+            if told != (told := door.turned_away()):
+                say(f"mlt perf: connections rejected so far: {told}")
+            if not waiting:
                 continue
-            busy = threading.Event()
-            turn_away = threading.Thread(target=_turn_away, args=(listener, busy), daemon=True)
-            turn_away.start()
+            caller = waiting.pop(0)
             try:
-                _serve_one(link)
+                link = Link(caller.connection, PROGRAM, caller.received)
+                link.watch_network()
+                address = link.peer_host
+            except OSError:  # gone already
+                caller.connection.close()
+                continue
+            try:
+                follower = _admit(link, caller, admission)
+                with _turning_away(door, waiting):
+                    follow(link, follower)
                 say(f"mlt perf: a run with {address} is done")
             except StrangerError as error:
-                refuse(link, str(error))
+                refuse(link, caller.prover, str(error))
+                door.count("refusals")
                 say(f"mlt perf: rejected: {error}")
                 continue
             except (MltError, OSError) as error:
-                refuse(link, str(error))
+                refuse(link, caller.prover, str(error))
                 if once:
                     raise (
                         error if isinstance(error, MltError) else PerfError(f"the client at {address}: {error}")
                     ) from None
                 say(f"mlt perf: the run with {address} failed: {error}")
-            except Exception as error:  # whatever a stranger's bytes may raise, the next client is served
-                refuse(link, f"what you said was not understood ({type(error).__name__})")
+            except Exception as error:  # whatever a client's bytes may raise, the next client is served
+                refuse(link, caller.prover, f"what you said was not understood ({type(error).__name__})")
                 if once:
                     raise
-                say(f"mlt perf: {address} said what was not understood: {type(error).__name__}: {error}")
-            finally:
-                busy.set()
-                turn_away.join()
+                said = f"{type(error).__name__}: {quoted(str(error))}"
+                say(f"mlt perf: {address} said what was not understood: {said}")
             if once:
                 return
 
 
-def _serve_one(link: Link) -> None:
-    message = read_hello(link, f"the caller from {link.peer_host}", CALLER_SECONDS)
+class _Limited:
+    """Passes the first lines on: what clients cause may be endless."""
+
+    def __init__(self, say: Say) -> None:
+        self._say = say
+        self._left = MAX_REPORTS
+
+    def __call__(self, why: str) -> None:
+        self._left -= 1
+        if self._left >= 0:
+            more = "" if self._left else "; further ones are only counted"
+            self._say(f"mlt perf: rejected: {quoted(why, MAX_ERROR)}{more}")
+
+
+def _admit(link: Link, caller: Caller, admission: _Admission) -> Follower:
+    """What a client asks for, checked; it learns that it is served."""
+    who = f"the caller from {link.peer_host}"
+    message = read_hello(caller.content, who)
     options = Options.read(message.get("options"))
-    read_host(message, "the client")
+    client = read_host(message, "the client")
     if options.ranks != 2:
         raise BadOptionError(f"{options.ranks} ranks: a server and a client are 2")
+    if client.address != link.peer_host:
+        # Else it could have this host send to any other.
+        raise BadOptionError(
+            f"the client announces {client.address} and calls from {link.peer_host}: only the address that calls can "
+            "be measured with (no address translation between the hosts)"
+        )
     host = host_of(0, find_interface(None, link.local_host))
-    link.send(hello(host=as_dict(host)))
-    follow(link, place_of(host, 2, str(message.get("job"))), options)
+    say_proved(link, caller.prover, hello(host=as_dict(host)))
+    place = place_of(host, 2, quoted(message.get("job")))
+    return Follower(place, options, admission.secret, admission.insecure, link.peer_host)
 
 
-def _turn_away(listener: socket.socket, busy: threading.Event) -> None:
-    """While one client is served, tell others so rather than let them wait."""
-    listener.settimeout(RETRY_SECONDS)
-    while not busy.is_set():
-        with contextlib.suppress(TimeoutError, OSError):
-            refuse(Link(listener.accept()[0], PROGRAM), "it is busy with another client; try again later")
-    listener.setblocking(False)
+def _busy(door: Door, caller: Caller) -> None:
+    """One client is served: others are told so rather than left waiting."""
+    door.count("refusals")
+    caller.say(proved(caller.prover, {"refused": "it is busy with another client; try again later"}))
+    caller.connection.close()
+
+
+@contextlib.contextmanager
+def _turning_away(door: Door, waiting: list[Caller]) -> Iterator[None]:
+    """Another thread has the door meanwhile."""
+    over = threading.Event()
+    while waiting:
+        _busy(door, waiting.pop())
+
+    def turn_away() -> None:
+        while not over.is_set():
+            for caller in door.turn(min(door.seconds_left(), TURN_AWAY_SECONDS)):
+                _busy(door, caller)
+
+    thread = threading.Thread(target=turn_away, name="mlt-perf-busy", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def run_job(
@@ -179,7 +288,8 @@ def run_job(
     link, answer = _join(config, own, port, options)
     try:
         agreed = Options.read(answer.get("options"))
-        follow(link, place_of(own, agreed.ranks, str(answer.get("job"))), agreed)
+        place = place_of(own, agreed.ranks, quoted(answer.get("job")))
+        follow(link, Follower(place, agreed, config.secret, config.insecure))
     finally:
         link.close()
     return None
@@ -187,20 +297,25 @@ def run_job(
 
 def _lead_job(options: Options, config: JobConfig, own: Host, port: int, observe: Observe, say: Say) -> Result:
     job = _job_name()
-    with Gathering(listeners(config, own.address, port), own, config.world_size, say) as gathering:
+    with Gathering(listeners(config, own.address, port), own, config.world_size, config.secret, say) as gathering:
+        members = gathering.members
         try:
             gathering.run(options.timeout)
-            links, hosts = gathering.links, gathering.hosts
+            hosts = gathering.hosts
             check_hosts([hosts[rank] for rank in sorted(hosts)], options)
-            for link in links.values():
-                link.send(hello(host=as_dict(own), options=options.as_dict(), job=job))
+            for member in members.values():
+                agreed = hello(host=as_dict(own), options=options.as_dict(), job=job)
+                try:
+                    say_proved(member.link, member.prover, agreed)
+                except GoneError as error:
+                    raise PerfError(f"{member.host} was lost: {error}", peer=member.host.rank) from None
         except BaseException as error:
-            for link in gathering.links.values():
-                refuse(link, str(error) or "rank 0 was interrupted")
+            for member in members.values():
+                refuse(member.link, member.prover, str(error) or "rank 0 was interrupted")
             raise
     events: Events = queue.SimpleQueue()
     all_agents: list[Agents] = [LocalAgents({0: place_of(own, options.ranks, job)}, options, events)]
-    all_agents += [RemoteAgents(links[rank], hosts[rank], events) for rank in sorted(links)]
+    all_agents += [RemoteAgents(members[rank].link, hosts[rank], events) for rank in sorted(members)]
     return _lead("job", options, [hosts[rank] for rank in sorted(hosts)], all_agents, events, observe)
 
 
@@ -231,13 +346,20 @@ def _ended(all_agents: list[Agents]) -> Iterator[None]:
             agents.close()
 
 
-def _call(server: str, port: int) -> Link:
+def _call(server: str, port: int, interface: str | None, admission: _Admission) -> Link:
+    def source(address: str) -> str | None:
+        """Of the interface that is measured: the server sends to the address that calls."""
+        return None if interface is None else find_interface(interface, interfaces.source_towards(address)).address
+
+    check = admission.check("mlt perf would connect to")
     try:
-        link = Link(socket.create_connection((server, port), timeout=HELLO_SECONDS), PROGRAM)
+        found = socket.getaddrinfo(server, port, type=socket.SOCK_STREAM)
+        link = Link(dial(found, HELLO_SECONDS, check, source), PROGRAM)
     except OSError as error:
         raise PerfError(
-            f"no mlt perf at {where(server, port)} ({error.strerror or error}); start 'mlt perf --serve' there, and "
-            "let its port through the firewall"
+            f"no mlt perf at {where(server, port)} ({error.strerror or error}); start 'mlt perf --serve' there (with a "
+            f"job secret, {secret_module.VARIABLE}: else it serves loopback only), and let its port through the "
+            "firewall"
         ) from None
     link.watch_network()
     return link
@@ -249,9 +371,10 @@ def _join(config: JobConfig, own: Host, port: int, options: Options) -> tuple[Li
     while True:
         link = _reach(config, port, deadline)
         try:
-            link.send(hello(host=as_dict(own)))
             who = f"rank 0 at {where(config.master_addr, port)}"
-            return link, read_hello(link, who, options.timeout + HELLO_SECONDS)
+            prover = knock(link, config.secret, who)
+            say_proved(link, prover, hello(host=as_dict(own)))
+            return link, read_proved(link, prover, who, options.timeout + HELLO_SECONDS)
         except (GoneError, OSError) as error:
             link.close()
             if time.monotonic() >= deadline:
@@ -263,12 +386,11 @@ def _join(config: JobConfig, own: Host, port: int, options: Options) -> tuple[Li
 
 
 def _reach(config: JobConfig, port: int, deadline: float) -> Link:
+    check = _Admission(config.secret, config.insecure).check(f"rank {config.rank} would announce itself at")
     while True:
         try:
-            link = Link(
-                socket.create_connection((config.master_addr, port), timeout=max(deadline - time.monotonic(), 0.1)),
-                PROGRAM,
-            )
+            found = [(*one[:4], (one[4][0], port, *one[4][2:])) for one in resolve_master(config, socket.SOCK_STREAM)]
+            link = Link(dial(found, max(deadline - time.monotonic(), 0.1), check), PROGRAM)
             link.watch_network()
             return link
         except OSError as error:

@@ -16,13 +16,19 @@ import pytest
 from perf_runs import agents_of, free_port, perf, read, running, until
 
 from mlt import __version__
-from mlt._shared.link import Link
+from mlt._shared.json_lines import object_of
+from mlt._shared.link import GoneError, Link, Message
+from mlt.errors import ConfigError
 from mlt.job import interfaces
+from mlt.job.door import SPARE_CALLERS, Door
+from mlt.job.knock import proved
+from mlt.job.secret import JobSecret, Prover
 from mlt.perf import remote
-from mlt.perf.gathering import MAX_CALLERS, Gathering
+from mlt.perf.gathering import Gathering
 from mlt.perf.options import Options
-from mlt.perf.problem import PerfError
-from mlt.perf.remote import PROTOCOL, Host, check_hosts, hello, read_host
+from mlt.perf.patterns import read_case
+from mlt.perf.problem import BadOptionError, PerfError
+from mlt.perf.remote import DOOR, PROTOCOL, Follower, Host, check_hosts, hello, read_host
 from mlt.perf.transports import Place
 
 needs_ipv6 = pytest.mark.skipif(not interfaces.is_own_address("::1"), reason="no IPv6 here")
@@ -47,15 +53,30 @@ def caller_of(port: int) -> socket.socket | None:
         return None
 
 
-def answered(port: int, said: bytes | dict[str, Any]) -> dict[str, Any] | None:
-    """What a server there says to a stranger."""
+def knocked(connection: socket.socket, secret: str | None = None) -> tuple[Link, Prover]:
+    """A client that proved itself there, as far as it knows the secret."""
+    link = Link(connection)
+    return link, remote.knock(link, None if secret is None else JobSecret(secret), "what listens there")
+
+
+def answered(port: int, said: Message) -> Message:
+    """What a server there answers to a client that proved itself."""
     with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
-        link = Link(connection)
-        if isinstance(said, bytes):
-            connection.sendall(said)
-        else:
-            link.send(said)
-        return link.receive(timeout=20)
+        link, prover = knocked(connection)
+        link.send(proved(prover, said))
+        answer = link.receive(timeout=20)
+        assert prover.check(answer["proof"], answer["content"])
+        return object_of(answer["content"])
+
+
+def ended(port: int, said: bytes) -> bytes:
+    """What a server there sends to a client that proves nothing, until it hangs up."""
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        connection.sendall(said)
+        found = b""
+        while piece := connection.recv(65_536):
+            found += piece
+        return found
 
 
 def test_serve__one_client_after_another(tmp_path: Path) -> None:
@@ -155,11 +176,10 @@ def test_client__something_else_listens() -> None:
 
 
 def test_serve__another_version_is_refused_by_name() -> None:
-    with server() as (_, port), socket.create_connection(("127.0.0.1", int(port))) as connection:
-        link = Link(connection)
-        link.send(hello() | {"version": "9.9.9"})
-        answer = link.receive(timeout=20)
-    assert answer is not None
+    with server() as (_, port):
+        answer = answered(int(port), hello() | {"version": "9.9.9"})
+        before = object_of(ended(int(port), b'{"mlt_perf":2,"version":"9.9.9"}\n'))
+    assert "perf version 3 is spoken here, not 2: install the same mlt release" in before["text"]
     assert "9.9.9" in answer["refused"]
     assert __version__ in answer["refused"]
     assert "install the same version" in answer["refused"]
@@ -177,16 +197,17 @@ def test_serve__another_version_is_refused_by_name() -> None:
         {"options": {"ranks": 3, "pattern": "incast"}, "host": {"rank": 1, "address": "", "interface": "", "mtu": 1}},
         {"options": {}, "job": 3},
         {"options": 7},
+        {"options": {"pattern": "x" * 7_000}, "host": HOST},
+        {"options": {"timeout": "x" * 7_000}, "host": HOST},
+        {"options": {"sizes": [8] * 1_000}, "host": HOST},
+        {"options": {}, "host": HOST | {"address": "192.0.2.1"}},
     ],
 )
 def test_serve__hostile_clients_are_refused_and_survived(content: dict[str, object]) -> None:
     with server() as (process, port):
-        with socket.create_connection(("127.0.0.1", int(port))) as connection:
-            link = Link(connection)
-            link.send(hello(**content))
-            answer = link.receive(timeout=20)
-        assert answer is not None
+        answer = answered(int(port), hello(**content))
         assert "refused" in answer
+        assert len(answer["refused"]) < 500
         assert perf("127.0.0.1", "--port", port, "--size", "8KB", "--rounds", "2").returncode == 0
         assert process.poll() is None
 
@@ -257,15 +278,13 @@ def test_job__strangers_are_turned_away_and_the_start_goes_on(tmp_path: Path) ->
         leader = stack.enter_context(running(*words, **environment(0)))
         # One that never says a word, one of another program, and ranks that are none of this job's.
         stack.enter_context(until(lambda: caller_of(at)))
+        ended(at, b"GET / HTTP/1.1\r\n\r\n")
         for said in (
-            b"GET / HTTP/1.1\r\n\r\n",
             hello(host={"rank": 7}),
             hello(host=HOST | {"rank": float("inf")}),
             hello(host=HOST | {"rank": 2}),
         ):
-            answer = answered(at, said)
-            assert answer is not None
-            assert "refused" in answer
+            assert "refused" in answered(at, said)
         follower = stack.enter_context(running(*words, **environment(1)))
         texts = [process.communicate(timeout=60) for process in (leader, follower)]
         assert [leader.returncode, follower.returncode] == [0, 0], texts
@@ -282,7 +301,7 @@ def test_job__who_was_turned_away_is_named_with_who_is_missing() -> None:
         _, error = leader.communicate(timeout=40)
     assert leader.returncode == 1
     assert "rank 1 of 2 did not come" in error
-    assert "runs mlt 9.9.9" in error.rpartition("rejected: ")[2]
+    assert "runs mlt 9.9.9" in error.partition("did not come")[2]
 
 
 def test_job__a_rank_that_is_hung_up_on_comes_again() -> None:
@@ -291,9 +310,12 @@ def test_job__a_rank_that_is_hung_up_on_comes_again() -> None:
         at = listener.getsockname()[1]
         with running("--pattern", "allreduce", **job(free_port(), 1, 2), MLT_PERF_PORT=str(at)) as rank:
             listener.accept()[0].close()
-            link = Link(listener.accept()[0])
-            assert read_host(remote.read_hello(link, "the rank"), "the rank").rank == 1
-            remote.refuse(link, "enough was seen")
+            listener.setblocking(False)
+            door = Door(DOOR, PROTOCOL, None, listeners=[listener])
+            (caller,) = door.wait(20)
+            door.close()
+            assert read_host(remote.read_hello(caller.content, "the rank"), "the rank").rank == 1
+            remote.refuse(Link(caller.connection), caller.prover, "enough was seen")
             _, error = rank.communicate(timeout=20)
     assert "enough was seen" in error
 
@@ -310,22 +332,98 @@ def test_serve__a_stranger_writes_no_line_of_its_own() -> None:
     with server() as (process, port):
         answered(int(port), hello() | {"version": "9\x1b[2J\nmlt perf: a run with 192.0.2.1 is done"})
         assert process.stderr is not None
-        said = [process.stderr.readline() for _ in range(2)]
-    assert "runs mlt 9?[2J" in said[0]
-    assert said[1].startswith("  mlt perf: a run with 192.0.2.1")
+        said = [process.stderr.readline()]
+    assert "runs mlt 9?[2J?mlt perf: a run with 192.0.2.1 is done (perf" in said[0]
+
+
+def gathered(listener: socket.socket, said: list[str]) -> Gathering:
+    return Gathering([listener], Host(**HOST | {"rank": 0}), 2, None, said.append)
+
+
+def rank_1(at: int) -> threading.Thread:
+    """A rank that comes there."""
+
+    def come() -> None:
+        link, prover = knocked(socket.create_connection(("127.0.0.1", at), timeout=10))
+        link.send(proved(prover, hello(host=HOST)))
+        with contextlib.suppress(GoneError):
+            link.receive(timeout=20)
+
+    thread = threading.Thread(target=come)
+    thread.start()
+    return thread
 
 
 def test_gathering__silent_callers_do_not_keep_a_rank_out() -> None:
     with contextlib.ExitStack() as stack:
-        listener = socket.create_server(("127.0.0.1", 0), backlog=MAX_CALLERS + 1)
+        listener = socket.create_server(("127.0.0.1", 0), backlog=SPARE_CALLERS + 8)
         at = listener.getsockname()[1]
-        gathering = stack.enter_context(Gathering([listener], Host(**HOST | {"rank": 0}), 2, lambda text: None))
-        for _ in range(MAX_CALLERS):
+        gathering = stack.enter_context(gathered(listener, []))
+        for _ in range(SPARE_CALLERS + 2):
             stack.enter_context(socket.create_connection(("127.0.0.1", at)))
-        Link(stack.enter_context(socket.create_connection(("127.0.0.1", at)))).send(hello(host=HOST))
-        gathering.run(3.0)
+        rank = rank_1(at)
+        gathering.run(4.0)
         assert sorted(gathering.hosts) == [0, 1]
-        gathering.links[1].close()
+        gathering.members[1].link.close()
+        rank.join()
+
+
+def deaf(at: int, said: Message) -> socket.socket:
+    """A client that proves itself and reads nothing of the answer, with the smallest buffers that there are."""
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1_024)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 88)
+    connection.connect(("127.0.0.1", at))
+    link, prover = knocked(connection)
+    link.send(proved(prover, said))
+    return connection
+
+
+def test_gathering__a_client_that_does_not_read_holds_nobody_up() -> None:
+    said: list[str] = []
+    with contextlib.ExitStack() as stack:
+        listener = socket.create_server(("127.0.0.1", 0), backlog=64)
+        at = listener.getsockname()[1]
+        gathering = stack.enter_context(gathered(listener, said))
+        runs = threading.Thread(target=gathering.run, args=(20.0,))
+        began = time.monotonic()
+        runs.start()
+        for _ in range(4):
+            stack.enter_context(deaf(at, hello() | {"version": "\x80" * 1_000}))
+        rank = rank_1(at)
+        runs.join()
+        assert time.monotonic() - began < 4.0
+        assert sorted(gathering.hosts) == [0, 1]
+        gathering.members[1].link.close()
+        rank.join()
+    assert len([text for text in said if "runs mlt ????" in text]) == 4
+    assert all(len(text) < 400 for text in said)
+
+
+def test_gathering__a_client_without_the_secret_is_counted_and_shown() -> None:
+    said: list[str] = []
+    listener = socket.create_server(("127.0.0.1", 0), backlog=64)
+    at = listener.getsockname()[1]
+    own = Host(**HOST | {"rank": 0})
+    with Gathering([listener], own, 2, JobSecret("sixteen bytes or more"), said.append) as gathering:
+        failures: list[str] = []
+
+        def run() -> None:
+            try:
+                gathering.run(1.5)
+            except PerfError as error:
+                failures.append(str(error))
+
+        runs = threading.Thread(target=run)
+        runs.start()
+        with (
+            pytest.raises(PerfError, match="did not prove that it knows the job's secret: it has another one"),
+            socket.create_connection(("127.0.0.1", at)) as connection,
+        ):
+            knocked(connection, "another one of sixteen bytes")
+        runs.join()
+    assert "connections rejected: 1 unproved" in failures[0]
+    assert any("rejected so far: 1 unproved" in text for text in said)
 
 
 @pytest.mark.parametrize(
@@ -351,7 +449,8 @@ def test_job__a_rank_that_left_may_come_again() -> None:
     words = ("--pattern", "allreduce", "--size", "8KB", "--rounds", "3")
     with running(*words, **job(port, 0, 3), MLT_PERF_PORT=str(at)) as leader:
         with until(lambda: caller_of(at)) as gone:
-            Link(gone).send(hello(host=HOST))
+            link, prover = knocked(gone)
+            link.send(proved(prover, hello(host=HOST)))
         with running(*words, **job(port, 2, 3), MLT_PERF_PORT=str(at)) as other:
             done = perf(*words, **job(port, 1, 3), MLT_PERF_PORT=str(at))
             _, error = leader.communicate(timeout=60)
@@ -361,14 +460,21 @@ def test_job__a_rank_that_left_may_come_again() -> None:
 
 def test_serve__strangers_do_not_end_it() -> None:
     with server("--once") as (process, port):
-        answer = answered(int(port), b"GET / HTTP/1.1\r\n\r\n")
-        assert answer is not None
-        assert "not mlt perf" in answer["refused"]
+        assert ended(int(port), b"GET / HTTP/1.1\r\n\r\n") == b""
         assert perf("127.0.0.1", "--port", port, "--size", "8KB", "--rounds", "2").returncode == 0
         assert process.wait(20) == 0
 
 
-def following(monkeypatch: pytest.MonkeyPatch, silence: float) -> tuple[Link, threading.Thread, list[str]]:
+OPTIONS = Options()
+
+
+def follower(options: Options = OPTIONS, peer_host: str | None = None, **admission: Any) -> Follower:
+    return Follower(Place(1, 2, "127.0.0.1", "lo", 65_536, "job"), options, peer_host=peer_host, **admission)
+
+
+def following(
+    monkeypatch: pytest.MonkeyPatch, silence: float, options: Options = OPTIONS
+) -> tuple[Link, threading.Thread, list[str]]:
     """``follow`` in a thread, the other end of its link, and how it ended."""
     monkeypatch.setattr(remote, "SILENCE_SECONDS", silence)
     here, there = socket.socketpair()
@@ -376,7 +482,7 @@ def following(monkeypatch: pytest.MonkeyPatch, silence: float) -> tuple[Link, th
 
     def run() -> None:
         try:
-            remote.follow(Link(there), Place(1, 2, "127.0.0.1", "lo", 65_536, "job"), Options())
+            remote.follow(Link(there), follower(options))
             ends.append("")
         except PerfError as error:
             ends.append(str(error))
@@ -436,3 +542,154 @@ def test_local__an_interface_with_ipv6_alone(tmp_path: Path) -> None:
                 "--json", str(out))  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert {host["address"] for host in read(out)["hosts"]} == {"::1"}
+
+
+def test_follower__sends_to_the_client_and_to_no_third_host() -> None:
+    one = follower(peer_host="127.0.0.5")
+    assert one.table([["192.0.2.1", 9], ["192.0.2.2", 10]]) == [["127.0.0.5", 9], ["127.0.0.1", 10]]
+    for wrong in (
+        None,
+        [],
+        [["127.0.0.1", 9]],
+        [["127.0.0.1", 9]] * 3,
+        [["127.0.0.1", 9], ["127.0.0.1", 0]],
+        [["127.0.0.1", 9], [7, 9]],
+        [["127.0.0.1", True], ["127.0.0.1", 9]],
+        [["127.0.0.1", 9, 9], ["127.0.0.1", 9]],
+    ):
+        with pytest.raises(BadOptionError):
+            one.table(wrong)
+
+
+def test_follower__in_a_job_without_a_secret_sends_to_loopback_only() -> None:
+    table = [["203.0.113.9", 9], ["127.0.0.1", 10]]
+    with pytest.raises(ConfigError, match=r"rank 1 would send to rank 0 at 203.0.113.9.*MLT_JOB_SECRET"):
+        follower().table(table)
+    with pytest.raises(BadOptionError, match=r"rank 0's address some.host is none"):
+        follower().table([["some.host", 9], ["127.0.0.1", 10]])
+    assert follower(secret=JobSecret("sixteen bytes or more")).table(table) == table
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"do": "start", "peer": "tcp"},
+        {"do": "start", "peer": "os"},
+        {"do": "start", "peer": ["mlt"]},
+        {"do": "tell", "rank": 1, "peer": "mlt", "message": {"do": "open", "table": [["::", 1]]}},
+        {"do": "x" * 5_000},
+        {},
+    ],
+)
+def test_follow__what_was_not_agreed_ends_it_and_the_leader_reads_why(
+    monkeypatch: pytest.MonkeyPatch, wrong: Message
+) -> None:
+    link, thread, ends = following(monkeypatch, 10.0)
+    link.send(wrong)
+    told = link.receive(timeout=10)
+    thread.join(20)
+    link.close()
+    assert told["message"]["kind"] == "error"
+    assert told["message"]["text"] == ends[0] != ""
+    assert len(ends[0]) < 300
+
+
+def test_follow__takes_no_longer_than_its_options_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Options, "longest_seconds", 0.3)
+    link, thread, ends = following(monkeypatch, 10.0)
+    until(lambda: link.send({"do": "alive"}) or time.sleep(0.1) or not thread.is_alive() or ends, 10)
+    thread.join(20)
+    link.close()
+    assert "the run took more than 0 s, more than its options need" in ends[0]
+
+
+def test_options__a_run_that_takes_long_is_given_its_time() -> None:
+    assert Options(sizes=(8,), rounds=1, timeout=1).longest_seconds == 600
+    assert Options().longest_seconds > 4 * 3_600
+    assert Options(rounds=1_000_000, timeout=1e9).longest_seconds == 24 * 3_600
+
+
+def test_read_case__only_cases_of_the_options() -> None:
+    options = Options(sizes=(8, 16), loss_bounds=(0.0, 0.1))
+    found = read_case({"bytes": 16, "loss_bound": 0.1}, options, is_bounded=True)
+    assert (found.pattern, found.bytes, found.ranks, found.loss_bound) == ("p2p", 16, 2, 0.1)
+    for size, bound in ((32, 0.0), (16.0, 0.0), (True, 0.0), ("16", 0.0), (16, 0.2), (16, "0")):
+        with pytest.raises(BadOptionError, match="not one of the run's options"):
+            read_case({"bytes": size, "loss_bound": bound}, options, is_bounded=True)
+    with pytest.raises(BadOptionError):
+        read_case({"bytes": 16, "loss_bound": 0.1}, options, is_bounded=False)
+
+
+def test_serve__without_a_secret_is_for_this_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = interfaces.machine_address()
+    if own is None:
+        pytest.skip("no address for other hosts here")
+    with server() as (_, port):
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((own, int(port)), timeout=5).close()
+        assert perf("127.0.0.1", "--port", port, "--size", "8KB", "--rounds", "2").returncode == 0
+    for words in (("--serve", "--interface", own), (own,)):
+        done = perf(*words, "--port", str(free_port()))
+        assert done.returncode == 1
+        assert f"{own}, which is not a loopback address, without a job secret" in done.stderr
+        assert "MLT_INSECURE=1" in done.stderr
+
+
+def test_serve__with_a_secret_is_for_hosts_that_know_it() -> None:
+    own = interfaces.machine_address()
+    if own is None:
+        pytest.skip("no address for other hosts here")
+    port, secret = str(free_port()), "sixteen bytes or more"
+    words = (own, "--port", port, "--size", "8KB", "--rounds", "2")
+    with running("--serve", "--port", port, MLT_JOB_SECRET=secret) as process:
+        assert process.stderr is not None
+        assert "at all addresses" in process.stderr.readline()
+        for environment in ({"MLT_JOB_SECRET": "another one of sixteen bytes"}, {"MLT_INSECURE": "1"}):
+            done = perf(*words, **environment)
+            assert done.returncode == 1
+            assert "did not prove that it knows the job's secret" in done.stderr
+        done = perf(*words, MLT_JOB_SECRET=secret)
+        assert done.returncode == 0, done.stderr
+
+
+def test_serve__floods_no_third_host_and_holds_to_the_agreed_options() -> None:
+    options = {
+        "pattern": "allreduce",
+        "sizes": [1 << 20],
+        "compare": ["raw-udp"],
+        "timeout": 1.0,
+        "segment_bytes": 1432,
+    }
+    with contextlib.ExitStack() as stack:
+        _, port = stack.enter_context(server())
+        victim = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+        victim.bind(("127.0.0.77", 0))
+        victim.settimeout(0.5)
+        link, prover = knocked(stack.enter_context(socket.create_connection(("127.0.0.1", int(port)))))
+        link.send(proved(prover, hello(host=HOST, options=options, job="x")))
+        remote.read_proved(link, prover, "the server")
+        link.send({"do": "start", "peer": "raw-udp"})
+
+        def told(message: Message) -> Message:
+            link.send({"do": "tell", "rank": 0, "peer": "raw-udp", "message": message})
+            return dict(link.receive(timeout=20)["message"])
+
+        assert link.receive(timeout=20)["message"]["kind"] == "ready"
+        announced = told({"do": "announce"})
+        table = [[announced["host"], announced["port"]], list(victim.getsockname())]
+        assert told({"do": "open", "table": table})["kind"] == "open"
+        assert told({"do": "case", "id": 0, "bytes": 1 << 20, "loss_bound": 0.0, "first": True})["kind"] == "case"
+        link.send({"do": "tell", "rank": 0, "peer": "raw-udp", "message": {"do": "verify", "id": 0}})
+        with pytest.raises(TimeoutError):
+            victim.recv(65_536)
+        assert told({"do": "case", "id": 0, "bytes": 4 << 20, "loss_bound": 0.0, "first": True})["kind"] == "error"
+
+
+def test_serve__a_client_that_does_not_read_holds_nobody_up() -> None:
+    with server() as (_, port), contextlib.ExitStack() as stack:
+        for _ in range(3):
+            stack.enter_context(deaf(int(port), hello() | {"version": "\x80" * 1_000}))
+        began = time.monotonic()
+        answer = answered(int(port), hello() | {"version": "9.9.9"})
+        assert time.monotonic() - began < 3.0
+    assert "9.9.9" in answer["refused"]
