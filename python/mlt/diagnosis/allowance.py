@@ -72,7 +72,7 @@ class Allowances:
 
     def of(self, address: str) -> Allowance:
         """For an examination that begins now."""
-        key = _host(address)
+        key = host_of(address)
         bucket = self._callers.pop(key, None) or _Bucket(
             CALLER_BYTES, CALLER_BYTES_PER_SECOND, self._clock(), CALLER_BYTES
         )
@@ -82,6 +82,7 @@ class Allowances:
         return Allowance((bucket, self._all), self._clock)
 
 
-def _host(address: str) -> str:
+def host_of(address: str) -> str:
+    """What counts as one caller."""
     one = ipaddress.ip_address(address.partition("%")[0])
     return str(one) if one.version == 4 else str(ipaddress.ip_network((one, 64), strict=False))

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mlt import __version__
+from mlt._shared.json_lines import quoted
 from mlt._shared.link import Link, Message, StrangerError
 from mlt.diagnosis.datagrams import BUFFER_BYTES
 from mlt.options.qos import DscpMap
@@ -90,9 +91,9 @@ def read_hello(message: Mapping[str, Any]) -> Hello:
         )
     version = message.get("mlt_doctor")
     if version != VERSION:
-        release = message.get("package", "unknown")
+        release = quoted(message.get("package", "unknown"))
         raise StrangerError(
-            f"it is mlt doctor of version {version!r} (mlt {release}); this is {VERSION} (mlt {__version__})"
+            f"it is mlt doctor of version {quoted(version)} (mlt {release}); this is {VERSION} (mlt {__version__})"
         )
     try:
         hello = Hello(
@@ -110,7 +111,7 @@ def read_hello(message: Mapping[str, Any]) -> Hello:
             wanted_buffer=_number(message["wanted_buffer"], 0, 1 << 40),
         )
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
-        raise StrangerError(f"its greeting is not valid ({error})") from None
+        raise StrangerError(f"its greeting is not valid ({quoted(str(error))})") from None
     if not hello.data_dscp:
         raise StrangerError("it sent a greeting without traffic classes")
     return hello

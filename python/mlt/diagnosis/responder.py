@@ -1,6 +1,7 @@
 """``mlt doctor --serve``: answers one examination after the other, so that they do not disturb each other's figures.
 
-A caller costs one TCP connection and one UDP socket, for ``SESSION_SECONDS`` at most; datagrams are sent to nobody but
+Those that wait are bounded, and hosts take turns, so that one host cannot keep the others out. A caller costs one TCP
+connection and one UDP socket, for ``SESSION_SECONDS`` at most; datagrams are sent to nobody but
 the address that opened the TCP connection, and no more bytes than ``allowance`` says: it cannot be used to flood.
 """
 
@@ -13,12 +14,14 @@ import selectors
 import socket
 import struct
 import time
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from mlt._shared.json_lines import quoted
 from mlt._shared.link import Link, StrangerError
-from mlt.diagnosis.allowance import Allowance, Allowances
+from mlt.diagnosis.allowance import Allowance, Allowances, host_of
 from mlt.diagnosis.datagrams import HEADER, MAX_DATAGRAM, Port
 from mlt.diagnosis.messages import MAX_LINE, VERSION, hear, make_hello, open_link, read_hello
 from mlt.errors import PortInUseError
@@ -32,8 +35,14 @@ SESSION_SECONDS = 120.0
 # What reading a stranger's JSON may raise: numbers without end or too long, nesting without end, missing fields.
 NOT_A_QUESTION = (ArithmeticError, LookupError, RecursionError, TypeError, ValueError, struct.error)
 MAX_TESTS = 1_024
+# Callers that wait for their turn: all, and those of one host.
+MAX_WAITING, MAX_WAITING_OF_HOST = 128, 32
+# Hosts whose last turn is remembered.
+MAX_HOSTS = 1_024
 MAX_COUNT, MAX_INTERVAL = 2_000, 0.01
 LONGEST_WAIT = 2.0
+# Of an error that repeats what a caller sent.
+MAX_ERROR = 300
 
 Say = Callable[[str], None]
 
@@ -59,6 +68,7 @@ class Responder:
         self._listeners: list[socket.socket] = []
         self._door = Door("doctor", VERSION, None, proof=False)
         self._waiting: list[Caller] = []
+        self._turns: OrderedDict[str, None] = OrderedDict()  # hosts; the latest turn last
         self._told = ""
         try:
             for address in addresses or ("0.0.0.0", "::"):
@@ -116,17 +126,49 @@ class Responder:
             if left is not None and left <= 0:
                 return None
             # Those that asked something, one after the other; those that say nothing hold nobody up.
-            self._waiting = self._door.wait(REPORT_SECONDS if left is None else min(left, REPORT_SECONDS))
+            self._queue(self._door.wait(REPORT_SECONDS if left is None else min(left, REPORT_SECONDS)))
             if self._told != (told := self._door.turned_away()):
                 self._told = told
                 self._say(f"connections rejected so far: {told}")
-        caller = self._waiting.pop(0)
+        self._attend()  # those that came meanwhile
+        caller = self._next()
         with caller.connection as connection:
             try:
                 link = open_link(connection, caller.content.encode() + b"\n" + caller.received)
             except OSError:  # gone already
                 return Visit(caller.address, "", None)
             return self._answer(link, caller.address)
+
+    def _attend(self) -> None:
+        """Let callers in, while another one is served too."""
+        self._queue(self._door.turn())
+
+    def _queue(self, callers: Sequence[Caller]) -> None:
+        for caller in callers:
+            self._waiting.append(caller)
+            crowd = Counter(host_of(one.address) for one in self._waiting)
+            host = host_of(caller.address)
+            if len(self._waiting) > MAX_WAITING:
+                host = max(crowd, key=lambda one: crowd[one])
+            elif crowd[host] <= MAX_WAITING_OF_HOST:
+                continue
+            last = [one for one in self._waiting if host_of(one.address) == host][-1]
+            self._waiting.remove(last)
+            self._door.count("refusals")
+            last.say({"error": f"{crowd[host] - 1} examinations of this host wait already; try again later"})
+            last.connection.close()
+
+    def _next(self) -> Caller:
+        """The first caller of the host that waited longest since its last turn."""
+        turns = {host: number for number, host in enumerate(self._turns)}
+        caller = min(self._waiting, key=lambda one: turns.get(host_of(one.address), -1))
+        self._waiting.remove(caller)
+        host = host_of(caller.address)
+        self._turns[host] = None
+        self._turns.move_to_end(host)
+        if len(self._turns) > MAX_HOSTS:
+            self._turns.popitem(last=False)
+        return caller
 
     def _answer(self, link: Link, caller: str) -> Visit:
         name = ""
@@ -145,19 +187,20 @@ class Responder:
                             port=port.number,
                             token=port.token,
                         )
-                    )
+                    ),
+                    timeout=IDLE_SECONDS,
                 )
                 hello = read_hello(message)
                 name = hello.host
                 port.peer = (caller, hello.port)
                 port.interface_mtu = interface.mtu if interface else 1_500
                 port.allowance = self._allowances.of(caller)
-                return Visit(caller, name, _Session(link, port, port.allowance).run())
+                return Visit(caller, name, _Session(link, port, port.allowance).run(self._door, self._attend))
         except (StrangerError, OSError) as error:
-            self._say(f"{caller}: {error}")
+            self._say(f"{caller}: {quoted(str(error), MAX_ERROR)}")
             return Visit(caller, name, None)
         except NOT_A_QUESTION as error:
-            self._say(f"{caller}: not a request of mlt doctor ({type(error).__name__}: {error})")
+            self._say(f"{caller}: not a request of mlt doctor ({type(error).__name__}: {quoted(str(error))})")
             return Visit(caller, name, None)
 
 
@@ -169,21 +212,25 @@ class _Session:
         self._port = port
         self._allowance = allowance
 
-    def run(self) -> int:
-        """The problems that the caller found. Raises StrangerError."""
+    def run(self, door: Door, attend: Callable[[], None]) -> int:
+        """The problems that the caller found. ``attend`` is called when ``door`` has something to do. Raises
+        StrangerError."""
         end = time.monotonic() + SESSION_SECONDS
         heard = time.monotonic()
         with selectors.DefaultSelector() as selector:
-            selector.register(self._link, selectors.EVENT_READ, True)
-            selector.register(self._port.socket, selectors.EVENT_READ, False)
+            selector.register(self._link, selectors.EVENT_READ)
+            selector.register(self._port.socket, selectors.EVENT_READ)
+            selector.register(door, selectors.EVENT_READ)
             while True:
                 now = time.monotonic()
                 if now >= min(end, heard + IDLE_SECONDS):
                     raise StrangerError("it said nothing any more" if now < end else "its examination took too long")
-                ready = selector.select(min(end, heard + IDLE_SECONDS) - now)
+                patience = min(end - now, heard + IDLE_SECONDS - now, door.seconds_left())
+                ready = {key.fileobj for key, _ in selector.select(patience)}
+                attend()
                 if not self._port.receive_all():
                     self._port.errors()
-                message = self._link.receive_ready(limit=MAX_LINE) if any(key.data for key, _ in ready) else None
+                message = self._link.receive_ready(limit=MAX_LINE) if self._link in ready else None
                 while message is not None and time.monotonic() < end:
                     heard = time.monotonic()
                     if message.get("do") == "bye":
@@ -214,5 +261,5 @@ class _Session:
                 sent = self._port.send_many(test, count, size, int(message["class"]) & 0xFF, interval)
                 return {"count": sent.count, "errno": sent.error, "mtu": sent.mtu, "by": sent.by}
         except NOT_A_QUESTION as error:
-            return {"error": f"not a valid request ({error})"}
-        return {"error": f"no answer to {str(message.get('do'))[:40]!r}"}
+            return {"error": f"not a valid request ({quoted(str(error))})"}
+        return {"error": f"no answer to {quoted(message.get('do'))!r}"}

@@ -14,7 +14,7 @@ from collections import Counter, deque
 from dataclasses import dataclass
 from typing import Any
 
-from mlt._shared.json_lines import line_of
+from mlt._shared.json_lines import line_of, quoted
 from mlt.errors import PortInUseError, RendezvousError
 from mlt.job import interfaces, knock, rendezvous
 from mlt.job import secret as secret_module
@@ -26,6 +26,8 @@ from mlt.job.rendezvous import VERSION, Endpoint
 from mlt.options.qos import DscpMap
 
 SHOWN_REFUSALS = 5
+# Characters of one that names what a client sent.
+MAX_REFUSAL = 300
 
 
 @dataclass(eq=False)
@@ -46,9 +48,7 @@ class Host:
         self._callers: dict[int, _Rank] = {}
         self._refused: deque[str] = deque(maxlen=SHOWN_REFUSALS)
         self._left: set[int] = set()
-        self._door = Door(
-            "rendezvous", VERSION, config.secret, places=config.size, counts=counts, report=self._refused.append
-        )
+        self._door = Door("rendezvous", VERSION, config.secret, places=config.size, counts=counts, report=self._reject)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._door, selectors.EVENT_READ)
         self._remote: dict[int, str] = {}  # ranks on other machines, and where they called from
@@ -193,7 +193,7 @@ class Host:
         """Why a rank does not belong to this job; None if it does."""
         config = self._config
         if said.job != config.job:
-            return f"rank {said.rank} belongs to job {said.job!r}; this is job {config.job!r} (set MLT_JOB)"
+            return f"rank {said.rank} belongs to job {quoted(said.job)!r}; this is job {config.job!r} (set MLT_JOB)"
         if (said.size, said.services) != (config.size, config.services):
             return (
                 f"rank {said.rank} expects {said.size - said.services} workers and {said.services} services; rank 0 "
@@ -240,6 +240,10 @@ class Host:
         self._refused.append(f"{why} [{caller.address}]")
         self._door.count("refusals")
         caller.say(knock.proved(caller.prover, {"error": "peer_mismatch", "text": why}))
+
+    def _reject(self, why: str) -> None:
+        """Of the door, about a client that proved nothing."""
+        self._refused.append(quoted(why, MAX_REFUSAL))
 
     def _drop(self, rank: _Rank) -> None:
         connection = rank.caller.connection

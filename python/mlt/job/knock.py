@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from mlt._shared.json_lines import quoted
 from mlt.job.secret import JobSecret, Prover
 
 
@@ -36,7 +37,9 @@ def knock(
     answer = hear()
     found = answer.get(key)
     if type(found) is int and found != version:
-        raise KnockError(f"it speaks version {found} of {name}, this side {version}", message=answer, version=found)
+        raise KnockError(
+            f"it speaks version {quoted(found)} of {name}, this side {version}", message=answer, version=found
+        )
     if found != version or not prover.meet(str(answer.get("nonce"))):
         raise KnockError("it gave no proof", message=answer)
     if not prover.check(answer.get("proof")):

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from mlt._shared.json_lines import quoted
 from mlt._shared.link import GoneError, Link, SilenceError, StrangerError
 from mlt.errors import ConfigError, MltError, PeerMismatchError, RendezvousError, from_code
 from mlt.job import interfaces, knock
@@ -198,8 +199,10 @@ def _open(config: JobConfig, link: Link, deadline: float, waiting: Callable[[], 
         return knock.knock("rendezvous", VERSION, config.secret, link.send, hear)
     except knock.KnockError as error:
         if error.version is not None:
-            text = f"rank 0 at {where(config)} has rendezvous version {error.version}, this rank {VERSION}; install the"
-            raise PeerMismatchError(f"rank {config.rank}: {text} same mlt release on all machines", peer=0) from None
+            text = f"rank 0 at {where(config)} has rendezvous version {quoted(error.version)}, this rank {VERSION}"
+            raise PeerMismatchError(
+                f"rank {config.rank}: {text}; install the same mlt release on all machines", peer=0
+            ) from None
         if not error.unproved:
             raise OSError(errno.EPROTO, NOT_MLT) from None
     why = "this rank has none" if config.secret is None else "it has another one, or is not rank 0 of this job"

@@ -28,6 +28,7 @@ from mlt.diagnosis.messages import DEFAULT_DSCP, make_hello, read_hello
 from mlt.diagnosis.responder import Responder, Visit
 from mlt.errors import ConfigError, PortInUseError
 from mlt.job import interfaces
+from mlt.job.door import Door
 from mlt.options.qos import DEFAULT, DscpMap
 
 PROTOCOL = _core.PROTOCOL_VERSION
@@ -226,6 +227,76 @@ def test_responder__refuses_questions_that_are_none(question: dict[str, Any], ca
         caller.bye(0)
 
 
+def hello_from(port: int, source: str = "127.0.0.1") -> socket.socket:
+    """A caller that said hello and waits."""
+    connection = session.connect("127.0.0.1", port, source)
+    own = dataclasses.asdict(make_hello(DEFAULT, interface="lo", mtu=1_500, buffer=1, port=9))
+    connection.sendall(json.dumps(own).encode() + b"\n")
+    return connection
+
+
+def test_responder__hosts_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One host that opens many examinations and says nothing more holds up another one for one of them."""
+    monkeypatch.setattr(responder, "IDLE_SECONDS", 1.0)
+    one = Responder(0, DEFAULT, addresses=["127.0.0.1"])
+    visits: list[Visit | None] = []
+    thread = threading.Thread(target=lambda: visits.extend(one.serve_one(20) for _ in range(2)))
+    with contextlib.ExitStack() as stack:
+        many = [stack.enter_context(hello_from(one.port, "127.0.0.9")) for _ in range(responder.MAX_WAITING_OF_HOST)]
+        thread.start()
+        assert b"mlt_doctor" in many[0].recv(4_096)
+        # While the first is served, more are let in: the host has one to wait more, and no place for another.
+        stack.enter_context(hello_from(one.port, "127.0.0.9"))
+        refused = stack.enter_context(hello_from(one.port, "127.0.0.9"))
+        refused.settimeout(0.9)
+        text = f"{responder.MAX_WAITING_OF_HOST} examinations of this host wait already".encode()
+        assert text in refused.recv(4_096)
+        with session.Session(session.connect("127.0.0.1", one.port, None), DEFAULT) as caller:
+            caller.bye(5)
+        thread.join()
+    one.close()
+    assert [(visit.address, visit.problems) for visit in visits if visit is not None] == [
+        ("127.0.0.9", None),
+        ("127.0.0.1", 5),
+    ]
+
+
+def test_responder__repeats_little_of_what_a_caller_sent() -> None:
+    said: list[str] = []
+    one = Responder(0, DEFAULT, addresses=["127.0.0.1"], say=said.append)
+    thread = threading.Thread(target=lambda: [one.serve_one(20) for _ in range(2)])
+    thread.start()
+    with socket.create_connection(("127.0.0.1", one.port), timeout=10) as stranger:
+        stranger.sendall(json.dumps({"mlt_doctor": "7" * 3_000, "package": "x" * 3_000}).encode() + b"\n")
+        while stranger.recv(4_096):
+            pass
+    with session.Session(session.connect("127.0.0.1", one.port, None), DEFAULT) as caller:
+        for question in ({"do": "x" * 5_000, "test": 1}, {"do": "send", "test": 1, "count": "x" * 5_000}):
+            with pytest.raises(StrangerError) as refused:
+                caller._ask(**question)
+            assert len(str(refused.value)) < 150
+        caller.bye(0)
+    thread.join()
+    one.close()
+    assert all(len(text) < 400 for text in said)
+
+
+def test_doctor_and_perf__name_each_other() -> None:
+    with serving() as (port, _):
+        words = [sys.executable, "-m", "mlt.cli.main", "perf", "127.0.0.1", "--port", str(port)]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "is mlt doctor, not mlt perf: they have the same --port by default" in done.stderr
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        door = Door("perf", 3, None, listeners=[listener])
+        thread = threading.Thread(target=door.wait, args=(2.0,))
+        thread.start()
+        (text,) = problems(examined(listener.getsockname()[1]))
+        thread.join()
+        door.close()
+    assert "it is mlt perf, not mlt doctor" in text
+
+
 def test_responder__ignores_datagrams_of_strangers() -> None:
     with serving() as (port, _), session.Session(session.connect("127.0.0.1", port, None), DEFAULT) as caller:
         caller._ask(do="expect", test=9)
@@ -319,8 +390,8 @@ def test_serve__a_stranger_writes_no_line_of_its_own() -> None:
         said = [process.stderr.readline() for _ in range(2)]
         process.terminate()
         process.communicate(timeout=10)
-    assert "mlt 9?[2J" in said[0]
-    assert said[1].startswith("  mlt doctor: 192.0.2.1")
+    assert "mlt 9?[2J?mlt doctor: 192.0.2.1" in said[0]
+    assert said[1].startswith("mlt doctor: 127.0.0.1 broke off")
 
 
 def test_command__tells_a_script_by_its_exit_code() -> None:
