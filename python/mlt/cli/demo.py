@@ -18,7 +18,9 @@ from mlt.demo.problem import DemoError
 if TYPE_CHECKING:
     from mlt.demo.settings import DemoSettings
 
-app = typer.Typer(add_completion=False, context_settings={"help_option_names": ["-h", "--help"]})
+app = typer.Typer(
+    add_completion=False, pretty_exceptions_show_locals=False, context_settings={"help_option_names": ["-h", "--help"]}
+)
 
 INTERRUPTED = 130
 FAILED = 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import subprocess
@@ -19,9 +20,12 @@ from mlt.job.secret import own_secret
 HOST = "127.0.0.1"
 INTERRUPTED = 130
 UNREAD = 141
+NOT_EXECUTABLE = 126
 
 app = typer.Typer(
-    add_completion=False, context_settings={"help_option_names": ["-h", "--help"], "allow_interspersed_args": False}
+    add_completion=False,
+    pretty_exceptions_show_locals=False,
+    context_settings={"help_option_names": ["-h", "--help"], "allow_interspersed_args": False},
 )
 
 
@@ -62,7 +66,11 @@ def launch(
         environment = {**inherited, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}
         service = [sys.executable, "-m", "mlt.cli.main", "serve", "--quiet"]
         words = command if rank < workers else service
-        return subprocess.Popen([*guard, *words], env=environment, **options)
+        try:
+            return subprocess.Popen([*guard, *words], env=environment, **options)
+        except OSError as error:
+            # Without the cause: its frames hold the job's secret.
+            raise _CannotStartError(f"{names[rank]}: cannot start {words[0]!r}: {_why(error)}") from None
 
     if shutil.which(command[0]) is None:
         _say(f"program not found: {command[0]!r}")
@@ -70,6 +78,9 @@ def launch(
     try:
         with supervisor.interruptible():
             outcome = supervisor.run(names, start, grace=grace)
+    except _CannotStartError as error:
+        _say(str(error))
+        raise typer.Exit(NOT_EXECUTABLE) from None
     except KeyboardInterrupt:
         _say("interrupted: every rank was ended")
         raise typer.Exit(INTERRUPTED) from None
@@ -83,6 +94,19 @@ def launch(
         elif ending.code:
             _say(f"{ending.name} ended with exit code {ending.code}")
     raise typer.Exit(outcome.code)
+
+
+class _CannotStartError(Exception):
+    pass
+
+
+def _why(error: OSError) -> str:
+    hint = (
+        "; a script needs #! and its interpreter as the first line, or name the interpreter before it"
+        if error.errno == errno.ENOEXEC
+        else ""
+    )
+    return f"{error.strerror or error}{hint}"
 
 
 def _say(text: str) -> None:

@@ -43,10 +43,12 @@ class LazyGroup(TyperGroup):
             formatter.write_dl([(name, text) for name, (_, text) in sorted(COMMANDS.items())])
 
 
+# Tracebacks show no locals, in any of the apps: older typer does so by default, and the job secret is among them.
 # Without rich's help pages: they would import every command to list it.
 app = typer.Typer(
     cls=LazyGroup,
     add_completion=False,
+    pretty_exceptions_show_locals=False,
     no_args_is_help=True,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},

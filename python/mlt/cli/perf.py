@@ -22,7 +22,9 @@ from mlt.perf import report, session
 from mlt.perf.options import DEFAULT_SIZES, Options
 from mlt.perf.problem import BadOptionError
 
-app = typer.Typer(add_completion=False, context_settings={"help_option_names": ["-h", "--help"]})
+app = typer.Typer(
+    add_completion=False, pretty_exceptions_show_locals=False, context_settings={"help_option_names": ["-h", "--help"]}
+)
 
 FAILED, INTERRUPTED = 1, 130
 WIDTH = 120

@@ -127,6 +127,7 @@ def _one_of(value: str, known: Sequence[str], what: str) -> None:
 app = typer.Typer(
     cls=_Group,
     add_completion=False,
+    pretty_exceptions_show_locals=False,
     no_args_is_help=True,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},

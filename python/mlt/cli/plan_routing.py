@@ -17,7 +17,9 @@ from mlt.planners.aro.verify import verify
 from mlt.planners.cluster import Cluster, read_cluster
 from mlt.planners.plan import Plan, dump_plan, new_plan, read_plan
 
-app = typer.Typer(add_completion=False, context_settings={"help_option_names": ["-h", "--help"]})
+app = typer.Typer(
+    add_completion=False, pretty_exceptions_show_locals=False, context_settings={"help_option_names": ["-h", "--help"]}
+)
 
 
 @app.command(name="route")

@@ -21,11 +21,16 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     add_completion=False,
+    pretty_exceptions_show_locals=False,
     no_args_is_help=True,
     help="Network graphs: PSNet, fat-tree, leaf-spine, and plans on them.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-build = typer.Typer(no_args_is_help=True, help="Build a network and write it as a cluster file or a JSON graph.")
+build = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_show_locals=False,
+    help="Build a network and write it as a cluster file or a JSON graph.",
+)
 app.add_typer(build, name="build")
 
 ClusterFile = Annotated[Path, typer.Argument(metavar="CLUSTER", help="Cluster file (YAML) that describes a PSNet")]

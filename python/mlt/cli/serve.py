@@ -12,7 +12,9 @@ from rich.console import Console
 
 from mlt.cli.unit_option import TIME, UnitOption
 
-app = typer.Typer(add_completion=False, context_settings={"help_option_names": ["-h", "--help"]})
+app = typer.Typer(
+    add_completion=False, pretty_exceptions_show_locals=False, context_settings={"help_option_names": ["-h", "--help"]}
+)
 
 
 @app.command()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import pkgutil
 import signal
 import subprocess
 import sys
@@ -10,6 +12,9 @@ import time
 from pathlib import Path
 
 import pytest
+import typer
+
+import mlt.cli
 
 pytest.importorskip("mlt._core")
 MLT = [sys.executable, "-m", "mlt.cli.main", "launch"]
@@ -102,3 +107,38 @@ def test_launch__a_program_that_is_not_there() -> None:
     done = launch("no-such-program-of-anybody")
     assert done.returncode == 127
     assert "program not found: 'no-such-program-of-anybody'" in done.stderr
+
+
+def test_launch__a_program_that_cannot_be_executed_is_named_and_no_secret_shown(tmp_path: Path) -> None:
+    program = tmp_path / "no-interpreter"
+    program.write_text("neither a binary nor a script\n")
+    program.chmod(0o755)
+    # Without setpriv on the path, which would execute it instead; and with tracebacks as typer before 0.23 shows them.
+    older = (
+        "import typer, sys; old = typer.Typer.__init__\n"
+        "def init(self, **more): more.setdefault('pretty_exceptions_show_locals', True); old(self, **more)\n"
+        "typer.Typer.__init__ = init\n"
+        "from mlt.cli.main import main\n"
+        "sys.argv = ['mlt', 'launch', '-n', '2', sys.argv[1]]; main()"
+    )
+    secret = "a secret that nobody may see"
+    environ = {**os.environ, "PATH": str(tmp_path), "MLT_JOB_SECRET": secret}
+    done = subprocess.run(
+        [sys.executable, "-c", older, str(program)], env=environ, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 126
+    assert f"mlt launch: rank 0: cannot start '{program}': Exec format error; a script needs #!" in done.stderr
+    assert secret not in done.stderr + done.stdout
+    assert "Traceback" not in done.stderr
+
+
+def test_apps__show_no_locals_in_tracebacks() -> None:
+    """Typer before 0.23 shows them by default, and the job secret is among them."""
+    seen = 0
+    for module in pkgutil.iter_modules(mlt.cli.__path__, "mlt.cli."):
+        for name, value in vars(importlib.import_module(module.name)).items():
+            if isinstance(value, typer.Typer):
+                seen += 1
+                assert value.pretty_exceptions_show_locals is False, (module.name, name)
+    source = "".join(path.read_text() for path in Path(mlt.cli.__path__[0]).glob("*.py"))
+    assert source.count("typer.Typer(") == source.count("pretty_exceptions_show_locals=False") == seen
