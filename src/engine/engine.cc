@@ -63,10 +63,13 @@ Engine::Engine(const Options& options) {
     if (!(p >= 0.0 && p <= 1.0)) refuse("a fault's probability must lie between 0 and 1");
   }
   if (options.faults.delay_ns < 0 || options.faults.jitter_ns < 0) refuse("a fault's delay must not be negative");
-  // PROTOCOL 3.8.11: A secret MUST be 16 bytes or more.
+  // PROTOCOL 3.8.11: A secret MUST be 16 bytes or more, and not one byte repeated.
   if (!options.secret.empty() && options.secret.size() < kMinSecretBytes) {
     refuse("the job secret has " + std::to_string(options.secret.size()) + " bytes; it needs " +
            std::to_string(kMinSecretBytes) + " or more (`openssl rand -hex 32` makes one)");
+  }
+  if (!options.secret.empty() && options.secret.find_first_not_of(options.secret[0]) == std::string::npos) {
+    refuse("the job secret is one byte repeated: make a random one with `openssl rand -hex 32`");
   }
   if (options.operation_timeout_ns <= 0 || options.peer_timeout_ns <= 0) refuse("a timeout must be positive");
   if (!std::isfinite(options.line_rate_bits_per_second) || options.line_rate_bits_per_second < 0) {

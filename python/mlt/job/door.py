@@ -1,8 +1,8 @@
 """The door of a listening port: callers prove that they know the secret before anything they say is read, and those
 who do not speak hold nobody up.
 
-    caller   {"mlt_rendezvous": 2, "nonce": ...}                    an opening, under the name of what it looks for
-    host     {"mlt_rendezvous": 2, "nonce": ..., "proof": ...}      its own, with the proof that it knows the secret
+    caller   {"mlt_rendezvous": 3, "nonce": ...}                    an opening, under the name of what it looks for
+    host     {"mlt_rendezvous": 3, "nonce": ..., "proof": ...}      its own, with the proof that it knows the secret
     caller   {"content": "...", "proof": ...}                       the first thing it has to say
 
 One line of JSON each. A caller that has not proved itself is told nothing else, is cut by time and by number (the

@@ -29,7 +29,7 @@ from mlt.job.address import dial, resolve_master
 from mlt.job.configuration import JobConfig
 from mlt.options.qos import DscpMap
 
-VERSION = 2
+VERSION = 3
 MAX_OPENING_BYTES = 1_024
 # A table entry is an address and two numbers.
 MAX_ENTRY_BYTES = 256

@@ -37,7 +37,7 @@ _warned = False
 class JobSecret:
     """At least 16 bytes that all processes of a job know, and nobody else. Shows nothing of itself.
 
-    Raises ConfigError for a shorter one.
+    Raises ConfigError for a shorter one, and for one byte repeated.
     """
 
     __slots__ = ("_value",)
@@ -55,14 +55,28 @@ class JobSecret:
                 f"the job secret ({source}) has {len(content)} bytes; it needs {MIN_BYTES} to {MAX_BYTES}: make one "
                 "with `openssl rand -hex 32`"
             )
+        if len(set(content)) == 1:
+            raise ConfigError(
+                f"the job secret ({source}) is one byte repeated: make a random one with `openssl rand -hex 32`"
+            )
         self._value = content
 
     @classmethod
     def from_file(cls, path: str | Path, *, source: str = "secret") -> JobSecret:
-        """What a file holds, without the newline at its end. Raises ConfigError if others may read or write it."""
+        """What a file holds, without the newline at its end.
+
+        Raises ConfigError if other users may read or write it, or it belongs to one, who could have put it there.
+        """
         try:
             with open(path, "rb") as file:
-                mode = os.fstat(file.fileno()).st_mode
+                found = os.fstat(file.fileno())
+                mode = found.st_mode
+                if stat.S_ISREG(mode) and found.st_uid not in (0, os.geteuid()):
+                    raise ConfigError(
+                        f"the job secret's file {path} ({source}) belongs to another user (uid {found.st_uid}; this "
+                        f"process is {os.geteuid()}): chown it to this user or to root, and make a new secret if the "
+                        "other user should not know it"
+                    )
                 if stat.S_ISREG(mode) and mode & (stat.S_IRWXG | stat.S_IRWXO):
                     raise ConfigError(
                         f"the job secret's file {path} ({source}) is open to other users (mode {mode & 0o777:03o}): "
@@ -142,6 +156,13 @@ def own_secret(environ: Mapping[str, str]) -> dict[str, str]:
     return {} if environ.get(VARIABLE) or environ.get(FILE_VARIABLE) else {VARIABLE: secrets.token_hex(32)}
 
 
+def root_key(secret: JobSecret | None) -> bytes:
+    """What proofs are keyed with (PROTOCOL 3.8.12). A hash of the secret and its length, because HMAC itself fills a
+    short key with zeros: a secret and the same with a zero byte behind it would be one key."""
+    content = b"" if secret is None else secret.reveal()
+    return hashlib.sha256(b"mlt secret" + len(content).to_bytes(8, "little") + content).digest()
+
+
 class Prover:
     """One side of a challenge over lines of text. ``purpose``: what is proved with it; ``role``: "caller" or "host".
 
@@ -150,7 +171,7 @@ class Prover:
     """
 
     def __init__(self, secret: JobSecret | None, purpose: str, *, role: str) -> None:
-        self._key = hmac.digest(b"" if secret is None else secret.reveal(), b"mlt " + purpose.encode(), "sha256")
+        self._key = hmac.digest(root_key(secret), b"mlt " + purpose.encode(), "sha256")
         self._role = role
         self.nonce = secrets.token_hex(NONCE_BYTES)
         self._transcript = b""

@@ -4,7 +4,10 @@
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
 
+#include <algorithm>
+#include <array>
 #include <cstring>
+#include <string_view>
 #include <vector>
 
 #include "base/bytes.h"
@@ -16,15 +19,28 @@ namespace mlt::io {
 namespace {
 
 constexpr std::string_view kKeyLabel = "mlt control";
+constexpr std::string_view kRootLabel = "mlt secret";
 
 void hmac_sha256(std::span<const std::byte> key, std::span<const std::byte> data, std::span<std::byte> out) {
-  // An empty secret is a valid key, but HMAC() takes a null pointer for "as before".
-  static constexpr unsigned char kNone = 0;
   unsigned int size = 0;
-  const unsigned char* result = HMAC(EVP_sha256(), key.empty() ? &kNone : static_cast<const void*>(key.data()),
-                                     static_cast<int>(key.size()), reinterpret_cast<const unsigned char*>(data.data()),
-                                     data.size(), reinterpret_cast<unsigned char*>(out.data()), &size);
+  const unsigned char* result =
+      HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()), reinterpret_cast<const unsigned char*>(data.data()),
+           data.size(), reinterpret_cast<unsigned char*>(out.data()), &size);
   MLT_CHECK(result != nullptr && size == kProofBytes);
+}
+
+// PROTOCOL 3.8.12: The root key MUST be SHA-256 of the 10 bytes "mlt secret", the secret's length as 8 bytes, and the
+//     secret.
+void root_key(std::string_view secret, std::span<std::byte, kProofBytes> out) {
+  std::vector<std::byte> data(kRootLabel.size() + 8 + secret.size());
+  std::memcpy(data.data(), kRootLabel.data(), kRootLabel.size());
+  base::store_le64(data.data() + kRootLabel.size(), secret.size());
+  std::copy_n(reinterpret_cast<const std::byte*>(secret.data()), secret.size(), data.data() + kRootLabel.size() + 8);
+  unsigned int size = 0;
+  const int done =
+      EVP_Digest(data.data(), data.size(), reinterpret_cast<unsigned char*>(out.data()), &size, EVP_sha256(), nullptr);
+  OPENSSL_cleanse(data.data(), data.size());
+  MLT_CHECK(done == 1 && size == kProofBytes);
 }
 
 }  // namespace
@@ -36,12 +52,15 @@ Nonce random_nonce() {
 }
 
 JobKey::JobKey(std::string_view secret, std::uint64_t job_id) {
-  // PROTOCOL 3.8.3: The key of a job MUST be HMAC-SHA-256, under the job's secret, of the 11 bytes "mlt control" and
-  //     the job id as 8 bytes; so a proof of one job is not valid in another with the same secret.
+  // PROTOCOL 3.8.3: The key of a job MUST be HMAC-SHA-256, under the root key (3.8.12), of the 11 bytes "mlt control"
+  //     and the job id as 8 bytes; so a proof of one job is not valid in another with the same secret.
   std::array<std::byte, kKeyLabel.size() + 8> label;
   std::memcpy(label.data(), kKeyLabel.data(), kKeyLabel.size());
   base::store_le64(label.data() + kKeyLabel.size(), job_id);
-  hmac_sha256(std::as_bytes(std::span(secret)), label, key_);
+  std::array<std::byte, kProofBytes> root;
+  root_key(secret, root);
+  hmac_sha256(root, label, key_);
+  OPENSSL_cleanse(root.data(), root.size());
 }
 
 JobKey::~JobKey() { OPENSSL_cleanse(key_.data(), key_.size()); }

@@ -62,6 +62,47 @@ def test_job_secret__a_weak_or_endless_one_is_refused_and_not_shown(weak: str) -
         JobSecret(weak)
 
 
+@pytest.mark.parametrize("same", [bytes(32), b"a" * 16, "0" * 64])
+def test_job_secret__one_byte_repeated_is_refused(same: str | bytes) -> None:
+    with pytest.raises(mlt.ConfigError, match=r"the job secret \(secret\) is one byte repeated: make a random one"):
+        JobSecret(same)
+
+
+def test_prover__a_secret_is_not_its_own_extension_by_zeros() -> None:
+    """HMAC alone fills a short key with zeros."""
+    longer = JobSecret(LONG + "\0")
+    caller, host = Prover(JobSecret(LONG), "perf", role="caller"), Prover(longer, "perf", role="host")
+    assert caller.meet(host.nonce)
+    assert host.meet(caller.nonce)
+    assert not host.check(caller.prove("a"), "a")
+    assert secret.root_key(None) != secret.root_key(JobSecret(LONG)) != secret.root_key(longer)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes files of others")
+def test_from_file__refuses_one_of_another_user(tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    file.write_text(LONG)
+    file.chmod(0o600)
+    os.chown(file, 65_534, 65_534)
+    with pytest.raises(mlt.ConfigError, match=r"belongs to another user \(uid 65534; this process is 0\): chown it"):
+        JobSecret.from_file(file)
+    os.chown(file, 0, 65_534)
+    assert JobSecret.from_file(file) == JobSecret(LONG)
+
+
+def test_from_file__roots_file_is_taken_by_any_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "secret"
+    file.write_text(LONG)
+    file.chmod(0o600)
+    owner = file.stat().st_uid
+    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+    if owner == 0:
+        assert JobSecret.from_file(file) == JobSecret(LONG)
+    else:
+        with pytest.raises(mlt.ConfigError, match="belongs to another user"):
+            JobSecret.from_file(file)
+
+
 def test_job_secret__of_any_bytes_is_what_the_environment_holds() -> None:
     value = bytes(range(128, 160))
     given = {"MLT_JOB_SECRET": os.fsdecode(value)}
@@ -113,6 +154,8 @@ def test_engine__holds_to_it_too() -> None:
         engine(host="0.0.0.0")
     with pytest.raises(mlt.ConfigError, match="has 5 bytes; it needs 16 or more"):
         engine(secret=b"short")
+    with pytest.raises(mlt.ConfigError, match="the job secret is one byte repeated"):
+        engine(secret=bytes(32))
     for options in ({"secret": LONG.encode()}, {"insecure": True}):
         opened = engine(**options)
         with pytest.raises(mlt.MltError) as failed:

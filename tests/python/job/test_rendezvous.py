@@ -234,7 +234,7 @@ def call(port: int, data: bytes) -> bytes:
         return caller.line()
 
 
-@pytest.mark.parametrize("noise", [b"GET / HTTP/1.1\r\n\r\n", b"[]\n", b'{"mlt_rendezvous":2}\n', b"\xff" * 9_000])
+@pytest.mark.parametrize("noise", [b"GET / HTTP/1.1\r\n\r\n", b"[]\n", b'{"mlt_rendezvous":3}\n', b"\xff" * 9_000])
 def test_meet__strangers_are_turned_away(noise: bytes) -> None:
     port = free_port()
     zero = Ranks(config(0, 2, port), timeout=10)

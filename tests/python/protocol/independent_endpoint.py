@@ -106,7 +106,8 @@ class Send:
 class IndependentEndpoint:
     def __init__(self, *, job: int, segment_bytes: int = 1_024, early_segments: int = 64, secret: bytes = b"") -> None:
         self.job = job
-        self.key = hmac.digest(secret, b"mlt control" + struct.pack("<Q", job), "sha256")  # 3.8.3
+        root = hashlib.sha256(b"mlt secret" + struct.pack("<Q", len(secret)) + secret).digest()  # 3.8.12
+        self.key = hmac.digest(root, b"mlt control" + struct.pack("<Q", job), "sha256")  # 3.8.3
         self.own_segment_bytes = segment_bytes
         self.early_segments = early_segments
         self.listener = socket.create_server(("127.0.0.1", 0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import re
 import struct
@@ -159,8 +160,9 @@ def test_examples__frames_have_the_fields_of_the_diagrams() -> None:
 
 @pytest.mark.parametrize(("name", "role", "kind"), [("ANSWER", 2, 1), ("HELLO", 1, 6), ("REFUSE", 2, 2)])
 def test_examples__proofs_are_those_of_the_document(name: str, role: int, kind: int) -> None:
-    """Clauses 3.8.3 and 3.8.4, from the document alone."""
-    key = hmac.digest(bytes(range(32)), b"mlt control" + struct.pack("<Q", 0x0102030405060708), "sha256")
+    """Clauses 3.8.3, 3.8.4 and 3.8.12, from the document alone."""
+    root = hashlib.sha256(b"mlt secret" + struct.pack("<Q", 32) + bytes(range(32))).digest()
+    key = hmac.digest(root, b"mlt control" + struct.pack("<Q", 0x0102030405060708), "sha256")
     payload, proof = FRAMES[name][8:-32], FRAMES[name][-32:]
     openings = FRAMES["OPEN"][8:48] + FRAMES["ANSWER"][8:48]
     covered = b"" if name == "ANSWER" else payload

@@ -3,6 +3,7 @@ collectives stay whole, and nobody ends."""
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import os
 import random
@@ -49,7 +50,8 @@ class Member:
         self._udp.bind(("127.0.0.1", 0))
         self._tcp = socket.create_connection(("127.0.0.1", port), timeout=10)
         self._heard = self._tcp.makefile("rb")
-        key = hmac.digest(SECRET, b"mlt control" + struct.pack("<Q", JOB), "sha256")
+        root = hashlib.sha256(b"mlt secret" + struct.pack("<Q", len(SECRET)) + SECRET).digest()
+        key = hmac.digest(root, b"mlt control" + struct.pack("<Q", JOB), "sha256")
         own = b"MLT1" + struct.pack("<HH", VERSION, 0) + os.urandom(32)
         self._tcp.sendall(frame(OPEN, own))
         answer = self._frame()

@@ -70,6 +70,11 @@ TEST_CASE("job_key__proves_role_frame_connection_and_job") {
   CHECK(!key.verify(std::span(proof).first(31), ProofRole::kConnecting, 6, transcript, payload));
   CHECK(!io::JobKey(kSecret, 8).verify(proof, ProofRole::kConnecting, 6, transcript, payload));
   CHECK(!io::JobKey(kSecret + "x", 7).verify(proof, ProofRole::kConnecting, 6, transcript, payload));
+  // HMAC fills a short key with zeros; the root key tells these apart.
+  CHECK(!io::JobKey(kSecret + std::string(1, '\0'), 7).verify(proof, ProofRole::kConnecting, 6, transcript, payload));
+  CHECK(!io::JobKey(std::string(32, '\0'), 7)
+             .verify(io::JobKey("", 7).prove(ProofRole::kConnecting, 6, transcript, payload), ProofRole::kConnecting, 6,
+                     transcript, payload));
   io::Proof changed = proof;
   changed[31] ^= std::byte{1};
   CHECK(!key.verify(changed, ProofRole::kConnecting, 6, transcript, payload));
