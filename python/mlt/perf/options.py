@@ -166,7 +166,7 @@ class Options:
         """Options that came as JSON from another machine, checked like any other. Raises BadOptionError."""
         if not isinstance(raw, dict):
             raise BadOptionError("options of another program than mlt perf")
-        made = {key: tuple(value) if isinstance(value, list) else value for key, value in raw.items()}
+        made: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in raw.items()}
         for name, value in made.items():
             if not _KINDS.get(name, _never)(value):
                 text = f"option {quoted(name)} {quoted(value)}: not one of this version of mlt perf"
