@@ -21,7 +21,7 @@ from mlt.job import secret as secret_module
 from mlt.job._rendezvous_lines import Announcement
 from mlt.job.address import is_loopback_on_purpose, resolve_master
 from mlt.job.configuration import JobConfig
-from mlt.job.door import SPARE_CALLERS, Caller, Door
+from mlt.job.door import Caller, Door, max_callers
 from mlt.job.rendezvous import VERSION, Endpoint
 from mlt.options.qos import DscpMap
 
@@ -48,7 +48,9 @@ class Host:
         self._callers: dict[int, _Rank] = {}
         self._refused: deque[str] = deque(maxlen=SHOWN_REFUSALS)
         self._left: set[int] = set()
-        self._door = Door("rendezvous", VERSION, config.secret, places=config.size, counts=counts, report=self._reject)
+        self._door = Door(
+            "rendezvous", VERSION, config.secret, expected=config.size, counts=counts, report=self._reject
+        )
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._door, selectors.EVENT_READ)
         self._remote: dict[int, str] = {}  # ranks on other machines, and where they called from
@@ -107,7 +109,7 @@ class Host:
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(address)
-            listener.listen(min(config.size + SPARE_CALLERS, socket.SOMAXCONN))
+            listener.listen(min(max_callers(config.size), socket.SOMAXCONN))
         except OSError as error:
             listener.close()
             if error.errno == errno.EADDRINUSE:

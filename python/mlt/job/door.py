@@ -5,13 +5,14 @@ who do not speak hold nobody up.
     host     {"mlt_rendezvous": 3, "nonce": ..., "proof": ...}      its own, with the proof that it knows the secret
     caller   {"content": "...", "proof": ...}                       the first thing it has to say
 
-One line of JSON each. A caller that has not proved itself is told nothing else, is cut by time and by number (the
-oldest makes place), and is counted by name. Single-threaded, and without a blocking read.
+One line of JSON each. A caller that has not proved itself is told nothing else, is cut by time and by number (the source
+address with the most callers loses its oldest), and is counted by name. Single-threaded, and without a blocking read.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import selectors
 import socket
 import time
@@ -23,12 +24,17 @@ from mlt._shared.json_lines import line_of, object_of
 from mlt.job.secret import JobSecret, Prover
 
 MAX_LINE_BYTES = 8_192
-# Callers without a proof at a time, beyond those that are expected.
+# Callers without a proof at a time, for every small job: what a flood can count tells nothing of the job's size.
+MIN_MAX_CALLERS = 256
+# Of a larger job, beyond those that are expected, before rounding up to a power of two.
 SPARE_CALLERS = 64
 # How long a caller may take for its proof.
 PROOF_SECONDS = 5.0
 # Callers accepted before those that are here are read again.
 ACCEPTS_PER_TURN = 16
+
+# accept() failed for want of these: closing a caller frees one.
+OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 # What is counted, with the door's name in front: "rendezvous_accepted".
 COUNTERS = (
@@ -44,12 +50,26 @@ COUNTERS = (
 )
 
 
+def max_callers(expected: int) -> int:
+    """Callers without a proof that a door for ``expected`` ones holds: the same number for jobs of similar size."""
+    return max(MIN_MAX_CALLERS, 1 << (expected + SPARE_CALLERS - 1).bit_length())
+
+
+def source_of(address: str) -> str | bytes:
+    """What callers of one host share: its IPv4 address, or the /64 of its IPv6 address, in which it can take any."""
+    if ":" not in address:
+        return address
+    packed = socket.inet_pton(socket.AF_INET6, address.partition("%")[0])
+    return packed if packed.startswith(bytes(10) + b"\xff\xff") else packed[:8]
+
+
 class Caller:
     """One connection: its socket, what was read of it and not used, and, once it has proved itself, what it said."""
 
     def __init__(self, connection: socket.socket, address: str, prover: Prover) -> None:
         self.connection = connection
         self.address = address
+        self.source = source_of(address)
         self.prover = prover
         self.received = b""
         self.content = ""
@@ -63,8 +83,7 @@ class Caller:
 
 
 class Door:
-    """``listeners`` and their callers, up to ``places`` and ``SPARE_CALLERS`` without a proof. ``fileno`` is for a
-    selector; ``counts`` gets what ``COUNTERS`` names. Without ``proof`` a caller is the owner's once its first line is
+    """``listeners`` and their callers, up to ``max_callers(expected)`` without a proof. ``fileno`` is for a selector; ``counts`` gets what ``COUNTERS`` names. Without ``proof`` a caller is the owner's once its first line is
     whole, which then is its content. The owner closes the listeners.
     """
 
@@ -76,7 +95,7 @@ class Door:
         *,
         proof: bool = True,
         listeners: Iterable[socket.socket] = (),
-        places: int = 0,
+        expected: int = 0,
         counts: Counter[str] | None = None,
         report: Callable[[str], None] = lambda text: None,
     ) -> None:
@@ -84,9 +103,10 @@ class Door:
         self._version = version
         self._secret = secret
         self._proof = proof
-        self._places = places + SPARE_CALLERS
+        self._max_callers = max_callers(expected)
         self._report = report
         self._callers: dict[int, Caller] = {}  # the oldest first
+        self._sources: Counter[str | bytes] = Counter()  # callers by source; none that has no caller
         self._selector = selectors.EpollSelector()
         self.counts: Counter[str] = Counter() if counts is None else counts
         self.counts.update({f"{name}_{one}": 0 for one in COUNTERS})
@@ -107,6 +127,7 @@ class Door:
         for caller in self._callers.values():
             caller.connection.close()
         self._callers.clear()
+        self._sources.clear()
         self._selector.close()
 
     def count(self, what: str) -> None:
@@ -147,27 +168,40 @@ class Door:
 
     def _accept(self, listener: socket.socket) -> None:
         for _ in range(ACCEPTS_PER_TURN):
-            oldest = next(iter(self._callers.values()), None)
             try:
                 connection, address = listener.accept()
             except BlockingIOError:
                 return
-            except OSError:  # gone already, or out of descriptors
-                if oldest is not None:
-                    self._turn_away(oldest, "too_many_pending")
+            except OSError as error:
+                if error.errno not in OUT_OF_DESCRIPTORS:  # that caller is gone already
+                    continue
+                if self._callers:
+                    self._turn_away(self._most_dispensable(), "too_many_pending")
                 else:
                     time.sleep(0.01)
                 return
             self.count("accepted")
-            if oldest is not None and len(self._callers) >= self._places:
-                self._turn_away(oldest, "too_many_pending")
             connection.setblocking(False)
             caller = Caller(connection, str(address[0]), Prover(self._secret, self._name, role="host"))
+            self._sources[caller.source] += 1
+            if len(self._callers) >= self._max_callers:
+                self._turn_away(self._most_dispensable(), "too_many_pending")
             self._callers[connection.fileno()] = caller
             self._selector.register(connection, selectors.EVENT_READ, caller)
 
+    def _most_dispensable(self) -> Caller:
+        """Of the source that holds most callers, the oldest that has not opened, or the oldest: a flood from one
+        address closes its own."""
+        # One that is being accepted is counted for its source, but is not in _callers: it makes nobody else's place.
+        most = max(self._sources[one.source] for one in self._callers.values())
+        held = [one for one in self._callers.values() if self._sources[one.source] == most]
+        return next((one for one in held if not one.opened), held[0])
+
     def _forget(self, caller: Caller) -> None:
         del self._callers[caller.connection.fileno()]
+        self._sources[caller.source] -= 1
+        if not self._sources[caller.source]:
+            del self._sources[caller.source]
         self._selector.unregister(caller.connection)
 
     def _turn_away(self, caller: Caller, counter: str) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
+import socket
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from rendezvous_caller import ANNOUNCEMENT, Caller
@@ -199,17 +201,144 @@ def test_door__idle_callers_hold_no_rank_up(rank_0: Waiting, number: int) -> Non
             rank_0.join_all()
     assert rank_0.counts["rendezvous_accepted"] >= 1
     if number == 1_000:
-        assert rank_0.counts["rendezvous_too_many_pending"] >= number - (rank_0.size + door.SPARE_CALLERS)
+        assert rank_0.counts["rendezvous_too_many_pending"] >= number - door.max_callers(rank_0.size)
 
 
 def test_door__callers_that_open_and_wait_are_cut_by_number_oldest_first(rank_0: Waiting) -> None:
-    limit = rank_0.size + door.SPARE_CALLERS
+    limit = door.max_callers(rank_0.size)
     with contextlib.ExitStack() as waiting:
         callers = [waiting.enter_context(Caller(rank_0.port)) for _ in range(limit + 10)]
         rank_0.until("rendezvous_too_many_pending", 10)
         assert callers[0].line() == b""
         assert callers[-1].open() is False
         rank_0.join_all()
+
+
+class OpenDoor:
+    """A door of this thread, and callers of it by their source address."""
+
+    def __init__(self, expected: int = 2) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=4_096)
+        self.port = self._listener.getsockname()[1]
+        self.door = door.Door("rendezvous", VERSION, SECRET, listeners=[self._listener], expected=expected)
+        self._stack = contextlib.ExitStack()
+        self.accepted = 0
+
+    def __enter__(self) -> OpenDoor:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+        self.door.close()
+        self._listener.close()
+
+    def come(self, source: str = "127.0.0.1", *, opens: bool = False) -> Caller:
+        caller = self._stack.enter_context(Caller(self.port, secret=SECRET, source=source))
+        self.accepted += 1
+        while self.door.counts["rendezvous_accepted"] < self.accepted:
+            self.door.turn(1.0)
+        if opens:
+            caller.say(json.dumps({"mlt_rendezvous": VERSION, "nonce": caller.prover.nonce}).encode() + b"\n")
+            self.door.turn(1.0)
+            answer = json.loads(caller.line())
+            assert caller.prover.meet(answer["nonce"])
+            assert caller.prover.check(answer["proof"])
+        return caller
+
+    def takes_proof_of(self, caller: Caller) -> bool:
+        with contextlib.suppress(ConnectionError):
+            caller.announce()
+            return bool(self.door.turn(1.0))
+        return False
+
+
+@pytest.mark.parametrize("flood_opens", [False, True])
+@pytest.mark.parametrize("rank_opens", [False, True])
+def test_door__a_flood_from_one_address_closes_its_own_callers_only(rank_opens: bool, flood_opens: bool) -> None:
+    with OpenDoor() as one:
+        rank = one.come("127.0.0.2", opens=rank_opens)
+        for _ in range(2 * door.max_callers(2)):
+            one.come("127.0.0.1", opens=flood_opens)
+        assert one.door.counts["rendezvous_too_many_pending"] == door.max_callers(2) + 1
+        if not rank_opens:
+            rank.say(json.dumps({"mlt_rendezvous": VERSION, "nonce": rank.prover.nonce}).encode() + b"\n")
+            one.door.turn(1.0)
+            rank.prover.meet(json.loads(rank.line())["nonce"])
+        assert one.takes_proof_of(rank)
+
+
+def test_door__of_one_address_a_caller_that_has_opened_outlives_idle_ones() -> None:
+    with OpenDoor() as one:
+        rank = one.come(opens=True)
+        idle = [one.come() for _ in range(door.max_callers(2) + 10)]
+        assert idle[10].line() == b""
+        assert one.takes_proof_of(rank)
+
+
+def test_door__a_flood_from_many_addresses_closes_idle_callers_first() -> None:
+    with OpenDoor() as one:
+        rank = one.come("127.0.0.2", opens=True)
+        for turn in range(door.max_callers(2) + 10):
+            one.come(f"127.0.{1 + turn // 250}.{1 + turn % 250}")
+        assert one.takes_proof_of(rank)
+
+
+def test_door__a_newcomer_of_the_fullest_address_makes_no_other_address_s_place() -> None:
+    half = door.max_callers(2) // 2
+    with OpenDoor() as one:
+        ranks = [one.come("127.0.0.2") for _ in range(half)]
+        flood = [one.come("127.0.0.1", opens=True) for _ in range(half + 1)]
+        assert flood[0].line() == b""
+        ranks[0].socket.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            ranks[0].socket.recv(1)
+
+
+@pytest.mark.parametrize("size", [2, 37, 100, 190])
+def test_door__what_a_flood_can_count_is_the_same_for_every_small_job(size: int) -> None:
+    with OpenDoor(size) as one:
+        callers = 0
+        while not one.door.counts["rendezvous_too_many_pending"]:
+            one.come()
+            callers += 1
+        assert callers == 257
+
+
+@pytest.mark.parametrize(("expected", "callers"), [(0, 256), (192, 256), (193, 512), (448, 512), (1_000, 2_048)])
+def test_max_callers__show_the_size_of_a_large_job_to_a_power_of_two_only(expected: int, callers: int) -> None:
+    assert door.max_callers(expected) == callers
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("192.0.2.1", "192.0.2.1", True),
+        ("192.0.2.1", "192.0.2.2", False),
+        ("2001:db8::1", "2001:db8::ffff:1", True),
+        ("2001:db8::1", "2001:db8:0:1::1", False),
+        ("fe80::1%lo", "fe80::2", True),
+        ("::ffff:192.0.2.1", "::ffff:192.0.2.2", False),
+    ],
+)
+def test_source_of__is_what_callers_of_one_host_share(one: str, other: str, same: bool) -> None:
+    assert (door.source_of(one) == door.source_of(other)) is same
+
+
+@pytest.mark.parametrize(("error", "closed"), [(errno.ECONNABORTED, 0), (errno.EMFILE, 1)])
+def test_door__only_want_of_descriptors_closes_a_caller(error: int, closed: int) -> None:
+    class Failing:
+        failures = 1
+
+        def accept(self) -> tuple[socket.socket, Any]:
+            if self.failures:
+                self.failures -= 1
+                raise OSError(error, "")
+            raise BlockingIOError
+
+    with OpenDoor() as one:
+        one.come()
+        one.door._accept(cast(socket.socket, Failing()))
+        assert one.door.counts["rendezvous_too_many_pending"] == closed
 
 
 def test_door__a_slow_caller_is_cut_by_time(rank_0: Waiting, monkeypatch: pytest.MonkeyPatch) -> None:
