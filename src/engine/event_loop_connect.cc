@@ -120,9 +120,8 @@ void EventLoop::open_control_channel() {
   control.listen = *io::SocketAddress::from_host(options_.host, options_.control_port);
   require_secret(control.listen, "listen on");
   control.dead_after_ns = options_.peer_timeout_ns;
-  // PROTOCOL 3.5.4: A side MUST close a connection that is not up 5 s after it was opened, or 100 ms for each rank of
-  // the
-  //     job if that is longer, but 60 s at most (control_timed_out).
+  // PROTOCOL 3.5.4: The connecting side MUST close a connection that is not up 5 s after it opened it, or 100 ms for
+  //     each rank of the job if that is longer, but 60 s at most.
   control.hello_timeout_ns = io::hello_timeout_of(options_.ranks);
   control.dscp = endpoint_->config().dscp.control;
   // PROTOCOL 3.6.1: The period MUST be 500 ms, or a quarter of the limit of 3.6.2 if that is shorter.

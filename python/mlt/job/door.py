@@ -5,8 +5,8 @@ who do not speak hold nobody up.
     host     {"mlt_rendezvous": 3, "nonce": ..., "proof": ...}      its own, with the proof that it knows the secret
     caller   {"content": "...", "proof": ...}                       the first thing it has to say
 
-One line of JSON each. A caller that has not proved itself is told nothing else, is cut by time and by number (the source
-address with the most callers loses its oldest), and is counted by name. Single-threaded, and without a blocking read.
+One line of JSON each. A caller that has not proved itself is told nothing else, is cut by time and by number (the
+source address with most callers loses its oldest), and is counted by name. Single-threaded, and without a blocking read.
 """
 
 from __future__ import annotations
@@ -83,8 +83,9 @@ class Caller:
 
 
 class Door:
-    """``listeners`` and their callers, up to ``max_callers(expected)`` without a proof. ``fileno`` is for a selector; ``counts`` gets what ``COUNTERS`` names. Without ``proof`` a caller is the owner's once its first line is
-    whole, which then is its content. The owner closes the listeners.
+    """``listeners`` and their callers, up to ``max_callers(expected)`` without a proof. ``fileno`` is for a selector;
+    ``counts`` gets what ``COUNTERS`` names. Without ``proof`` a caller is the owner's once its first line is whole,
+    which then is its content. The owner closes the listeners.
     """
 
     def __init__(
@@ -167,7 +168,7 @@ class Door:
         return guests
 
     def _accept(self, listener: socket.socket) -> None:
-        for _ in range(ACCEPTS_PER_TURN):
+        for turn in range(ACCEPTS_PER_TURN):
             try:
                 connection, address = listener.accept()
             except BlockingIOError:
@@ -175,6 +176,8 @@ class Door:
             except OSError as error:
                 if error.errno not in OUT_OF_DESCRIPTORS:  # that caller is gone already
                     continue
+                if turn > 0:  # perhaps nobody waits any more: accept() wants a descriptor first
+                    return
                 if self._callers:
                     self._turn_away(self._most_dispensable(), "too_many_pending")
                 else:

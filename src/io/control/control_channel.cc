@@ -1,5 +1,6 @@
 #include "io/control/control_channel.h"
 
+#include <poll.h>
 #include <sys/epoll.h>
 
 #include <algorithm>
@@ -24,8 +25,6 @@ constexpr std::array<std::string_view, CounterTable<ControlCounter>::kSize> kNam
 
 // Before a connection is up it gets no more of our memory than these frames need.
 constexpr std::size_t kHandshakePayloadBytes = 512;
-// Connections without a proof at once, beyond one per rank: retries of the same rank and unrelated clients.
-constexpr std::size_t kSparePending = 64;
 // Connections accepted per turn: data must not wait for a flood of them.
 constexpr std::size_t kAcceptsPerTurn = 16;
 // Between such turns once every rank has come: then only clients that are turned away are left.
@@ -50,8 +49,8 @@ OsError check_options(const ControlOptions& options) {
     return bad_argument("control channel got " + std::to_string(options.paths.size()) + " paths; give 1 to " +
                         std::to_string(MLT_MAX_PATHS) + ", each with its port.");
   }
-  if (options.hello_timeout_ns <= 0 || options.heartbeat_ns <= 0 || options.connect_backoff_ns <= 0 ||
-      options.connect_backoff_max_ns < options.connect_backoff_ns) {
+  if (options.hello_timeout_ns <= 0 || options.unproved_timeout_ns <= 0 || options.heartbeat_ns <= 0 ||
+      options.connect_backoff_ns <= 0 || options.connect_backoff_max_ns < options.connect_backoff_ns) {
     return bad_argument(
         "control channel times must be positive, and connect_backoff_max_ns not below "
         "connect_backoff_ns.");
@@ -215,9 +214,9 @@ void ControlChannel::service(base::TimeNs now, ControlSink& sink) {
   next_timeout_ = compute_next_timeout();
 }
 
-ControlChannel::Connection& ControlChannel::add_connection(UniqueFd fd, State state, base::TimeNs now) {
-  connections_.push_back(std::make_unique<Connection>(FrameStream(std::move(fd), options_.outgoing_limit_bytes), state,
-                                                      now, options_.hello_timeout_ns));
+ControlChannel::Connection& ControlChannel::add_connection(UniqueFd fd, State state, base::TimeNs give_up_at) {
+  connections_.push_back(
+      std::make_unique<Connection>(FrameStream(std::move(fd), options_.outgoing_limit_bytes), state, give_up_at));
   Connection& connection = *connections_.back();
   connection.stream.set_max_payload(kHandshakePayloadBytes);
   watch(connection);
@@ -255,17 +254,24 @@ void ControlChannel::accept_all(base::TimeNs now, ControlSink&) {
     UniqueFd fd = accept_tcp(listener_.get(), number);
     if (!fd) {
       if (number == 0) return;
-      // Out of descriptors or memory: the pending connection stays, so the listener would poll readable for ever.
-      return pause(kListenerPauseNs);
+      // Out of descriptors or memory, which accept() also says where nobody waits.
+      pollfd waiting{listener_.get(), POLLIN, 0};
+      if (::poll(&waiting, 1, 0) == 0) return;
+      // sweep() frees that of a client that has proved nothing; without one the pending
+      // connection stays, so the listener would poll readable for ever.
+      return evict_unproved() ? void() : pause(kListenerPauseNs);
     }
-    const auto pending =
-        std::count_if(connections_.begin(), connections_.end(), [](const auto& c) { return c->is_unproved(); });
-    // PROTOCOL 3.5.5: A listening side SHOULD hold at most world size + 64 connections that came in and have no proof
-    //     yet.
-    if (static_cast<std::size_t>(pending) >= peers_.size() + kSparePending) evict_oldest_unproved();
     counters_.add(ControlCounter::kAccepted);
     const SocketAddress remote = SocketAddress::remote_of(fd.get());
-    add_connection(std::move(fd), State::kAwaitOpening, now).remote = remote;
+    const ClientSources::Source source = ClientSources::of(remote);
+    unproved_.add(source);
+    // PROTOCOL 3.5.5: A listening side SHOULD hold at most 256 connections that came in and have no proof yet, or world
+    //     size + 64 rounded up to a power of two if that is more.
+    if (unproved_.clients() > max_unproved_of(peers_.size())) evict_unproved();
+    Connection& connection =
+        add_connection(std::move(fd), State::kAwaitOpening, base::after(now, options_.unproved_timeout_ns));
+    connection.remote = remote;
+    connection.source = source;
   }
 }
 
@@ -439,6 +445,7 @@ void ControlChannel::close(Connection& connection) {
   if (connection.state == State::kClosed) return;
   if (connection.watched) ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, connection.stream.fd(), nullptr);
   connection.watched = false;
+  if (connection.is_unproved()) unproved_.remove(connection.source);
   if (connection.rank && peers_[*connection.rank].connection == &connection) {
     peers_[*connection.rank].connection = nullptr;
   }

@@ -29,6 +29,7 @@
 #include <vector>
 
 #include "base/time.h"
+#include "io/control/client_sources.h"
 #include "io/control/control_frame.h"
 #include "io/control/frame_stream.h"
 #include "io/control/proof.h"
@@ -42,12 +43,15 @@ namespace mlt::io {
 // While all connect to all, a rank that shares its cores with many others comes late to every connection.
 inline constexpr base::DurationNs kConnectNsPerRank = 100 * base::kMillisecond;
 
-// Until a connection is up, in a job of `ranks`.
+// Until a connection that this side opened is up, in a job of `ranks`.
 constexpr base::DurationNs hello_timeout_of(std::uint16_t ranks) {
   constexpr base::DurationNs kLeastHelloNs = 5 * base::kSecond;
   constexpr base::DurationNs kMostHelloNs = 60 * base::kSecond;
   return std::clamp(ranks * kConnectNsPerRank, kLeastHelloNs, kMostHelloNs);
 }
+
+// For a client's proof: the same in every job, or it would show the number of ranks.
+inline constexpr base::DurationNs kUnprovedTimeoutNs = 30 * base::kSecond;
 
 struct ControlOptions {
   SocketAddress listen;   // port 0: the system chooses
@@ -65,7 +69,8 @@ struct ControlOptions {
   std::uint32_t early_segments = 0;
   std::uint32_t early_transfers = 0;
 
-  base::DurationNs hello_timeout_ns = hello_timeout_of(1);   // until a connection is up
+  base::DurationNs hello_timeout_ns = hello_timeout_of(1);  // until a connection of ours, or a proved one, is up
+  base::DurationNs unproved_timeout_ns = kUnprovedTimeoutNs;
   base::DurationNs drain_timeout_ns = 1 * base::kSecond;     // that a refused client gets to read why
   base::DurationNs heartbeat_ns = 500 * base::kMillisecond;  // sent when nothing else was for this long
   base::DurationNs dead_after_ns = 3 * base::kSecond;        // of silence
@@ -125,7 +130,7 @@ enum class ControlCounter : std::size_t {
   kUnproved,        // that opened, and ended without a valid proof that they know the job's secret
   kOtherVersion,    // that opened with another protocol version
   kTimedOut,        // cut because they were not up in time
-  kTooManyPending,  // cut because too many had not proved anything: the oldest goes
+  kTooManyPending,  // cut because too many had not proved anything: one of the source address that has most
   kAbandoned,       // proved, said hello and left before confirming: a retry will follow
   kDrainsCut,       // refused, and cut because they kept sending or did not end
   kMalformed,
@@ -187,7 +192,7 @@ class ControlChannel {
   ControlChannel(const ControlOptions& options, UniqueFd listener, UniqueFd epoll);
 
   // Connections and their events.
-  Connection& add_connection(UniqueFd fd, State state, base::TimeNs now);
+  Connection& add_connection(UniqueFd fd, State state, base::TimeNs give_up_at);
   void watch(Connection& connection);
   void read_ready(base::TimeNs now, ControlSink& sink);
   void accept_all(base::TimeNs now, ControlSink& sink);
@@ -210,7 +215,7 @@ class ControlChannel {
   void on_unproved_refusal(Connection& connection, std::span<const std::byte> payload, base::TimeNs now,
                            ControlSink& sink);
   void end_after_output(Connection& connection, base::TimeNs now);
-  void evict_oldest_unproved();
+  bool evict_unproved();
 
   // Hellos and refusals (control_handshake.cc).
   void send_hello(Connection& connection, std::uint16_t to);
@@ -245,6 +250,7 @@ class ControlChannel {
   bool goodbye_ = false;
   std::vector<Peer> peers_;
   std::vector<std::unique_ptr<Connection>> connections_;
+  ClientSources unproved_;  // of the connections with is_unproved()
   CounterTable<ControlCounter> counters_;
 };
 

@@ -11,8 +11,8 @@
 namespace mlt::io {
 
 struct ControlChannel::Connection {
-  Connection(FrameStream frames, State initial, base::TimeNs now, base::DurationNs patience)
-      : stream(std::move(frames)), state(initial), give_up_at(base::after(now, patience)), last_heard(now) {}
+  Connection(FrameStream frames, State initial, base::TimeNs deadline)
+      : stream(std::move(frames)), state(initial), give_up_at(deadline) {}
 
   FrameStream stream;
   State state;
@@ -25,9 +25,10 @@ struct ControlChannel::Connection {
   std::string given_up;               // by the caller, and why; empty: it was not
   std::optional<std::uint16_t> rank;  // the peer's: known from the start if outgoing, else from its hello
   SocketAddress remote;
-  Hello hello;              // the peer's
-  base::TimeNs give_up_at;  // closed by then unless it is up
-  base::TimeNs last_heard;
+  ClientSources::Source source = 0;  // of a connection that came in
+  Hello hello;                       // the peer's
+  base::TimeNs give_up_at;           // closed by then unless it is up
+  base::TimeNs last_heard = 0;       // once it is up
   base::TimeNs up_since = 0;
   base::TimeNs sent_at = 0;  // the last message or heartbeat, or shortly before
   base::TimeNs next_heartbeat = base::kNever;

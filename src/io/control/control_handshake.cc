@@ -134,8 +134,8 @@ void ControlChannel::on_hello(Connection& connection, std::span<const std::byte>
   }
   connection.rank = hello.rank;
   connection.state = State::kAwaitConfirm;
-  // PROTOCOL 3.5.4: A side that has answered a hello waits for confirm for the silence limit longer: the connecting
-  //     side may be up already.
+  // PROTOCOL 3.5.4: Once it has answered a hello it waits for confirm as long as the connecting side waits, and for the
+  //     silence limit longer: the connecting side may be up already.
   connection.give_up_at = base::after(now, options_.hello_timeout_ns + options_.dead_after_ns);
   peer.connection = &connection;
   peer.incarnation = hello.incarnation;

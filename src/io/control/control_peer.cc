@@ -78,7 +78,8 @@ void ControlChannel::attempt(std::uint16_t rank, base::TimeNs now, ControlSink&)
     attempt_failed(rank, errno_text(error.number), now);
     return;
   }
-  Connection& connection = add_connection(std::move(*fd), State::kConnecting, now);
+  Connection& connection =
+      add_connection(std::move(*fd), State::kConnecting, base::after(now, options_.hello_timeout_ns));
   connection.outgoing = true;
   connection.rank = rank;
   connection.remote = peer.address;
@@ -118,9 +119,6 @@ base::TimeNs ControlChannel::silent_at(const Connection& connection) const {
 }
 
 void ControlChannel::run_connection_timers(Connection& connection, base::TimeNs now, ControlSink& sink) {
-  // PROTOCOL 3.5.4: A side MUST close a connection that is not up 5 s after it was opened, or 100 ms for each rank of
-  // the
-  //     job if that is longer, but 60 s at most (control_timed_out).
   const bool overdue = now >= connection.give_up_at;
   switch (connection.state) {
     case State::kClosed:
@@ -136,6 +134,8 @@ void ControlChannel::run_connection_timers(Connection& connection, base::TimeNs 
     case State::kAwaitConfirm:
       if (!overdue) return;
       if (connection.outgoing) {
+        // PROTOCOL 3.5.4: The connecting side MUST close a connection that is not up 5 s after it opened it, or 100 ms
+        //     for each rank of the job if that is longer, but 60 s at most.
         attempt_failed(*connection.rank, "no hello within " + seconds_text(options_.hello_timeout_ns), now);
         close(connection);
         return;
@@ -143,8 +143,15 @@ void ControlChannel::run_connection_timers(Connection& connection, base::TimeNs 
       {
         counters_.add(ControlCounter::kTimedOut);
         const SocketAddress from = connection.remote;
+        // PROTOCOL 3.5.4: The listening side MUST close a connection that has no proof 30 s after it came in, whatever
+        //     the job's size.
+        const std::string missed =
+            connection.proved
+                ? "did not confirm that it is up within " +
+                      seconds_text(options_.hello_timeout_ns + options_.dead_after_ns)
+                : "did not prove that it knows the job's secret within " + seconds_text(options_.unproved_timeout_ns);
         close(connection);
-        turned_away(from, "did not complete a hello within " + seconds_text(options_.hello_timeout_ns) + ".", sink);
+        turned_away(from, missed + ".", sink);
       }
       return;
     case State::kUp:

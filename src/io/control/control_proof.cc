@@ -10,6 +10,8 @@ namespace mlt::io {
 
 namespace {
 
+// Of the protocol: before it a side refused another version without an opening.
+constexpr std::uint16_t kFirstVersionWithOpening = 4;
 constexpr std::string_view kSameRelease = ". Install the same mlt release on every machine.";
 
 }  // namespace
@@ -95,7 +97,7 @@ void ControlChannel::on_unproved_refusal(Connection& connection, std::span<const
   // PROTOCOL 3.8.8: In place of the listening side's opening, the connecting side MUST accept a refusal without a proof
   //     whose reason is 1, version, from versions below 4. It MUST treat any other refusal there as malformed.
   if (!decode_refusal(payload, refusal) || refusal.reason != RefusalReason::kVersion ||
-      refusal.refuser_value == options_.version) {
+      refusal.refuser_value >= kFirstVersionWithOpening || refusal.refuser_value == options_.version) {
     return malformed(connection, "a refusal without a proof", now, sink);
   }
   on_other_version(connection, static_cast<std::uint16_t>(refusal.refuser_value), now, sink);
@@ -119,8 +121,11 @@ bool ControlChannel::check_proof(Connection& connection, FrameType type, std::sp
   const bool proved = key_.verify(payload.subspan(covered), role, static_cast<std::uint8_t>(type),
                                   connection.transcript, payload.first(covered));
   payload = payload.first(covered);
-  connection.proved |= proved;
-  if (proved) return true;
+  if (proved) {
+    if (connection.is_unproved()) unproved_.remove(connection.source);
+    connection.proved = true;
+    return true;
+  }
   // PROTOCOL 3.8.9: A side that receives a wrong proof MUST close the connection without a reply, and count it in
   //     control_unproved.
   counters_.add(ControlCounter::kUnproved);
@@ -149,13 +154,26 @@ void ControlChannel::end_after_output(Connection& connection, base::TimeNs now) 
   watch(connection);
 }
 
-void ControlChannel::evict_oldest_unproved() {
+// False if there is none.
+bool ControlChannel::evict_unproved() {
+  std::size_t most = 0;
+  for (const auto& connection : connections_) {
+    if (connection->is_unproved()) most = std::max(most, unproved_.clients_of(connection->source));
+  }
+  // PROTOCOL 3.5.5: A further one takes the place of one of the source address (IPv6: /64) that holds most: of the
+  //     oldest that has not sent a valid opening, or of the oldest (control_too_many_pending).
+  Connection* evicted = nullptr;
   // In the order of their arrival: connections are added at the end.
   for (const auto& connection : connections_) {
-    if (!connection->is_unproved()) continue;
-    counters_.add(ControlCounter::kTooManyPending);
-    return close(*connection);
+    if (!connection->is_unproved() || unproved_.clients_of(connection->source) != most) continue;
+    const bool opened = connection->state == State::kAwaitHello;
+    if (evicted == nullptr || !opened) evicted = connection.get();
+    if (!opened) break;
   }
+  if (evicted == nullptr) return false;
+  counters_.add(ControlCounter::kTooManyPending);
+  close(*evicted);
+  return true;
 }
 
 }  // namespace mlt::io

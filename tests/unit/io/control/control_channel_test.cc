@@ -371,11 +371,11 @@ TEST_CASE("hello__a_second_attempt_of_the_same_process_replaces_the_first") {
 
 TEST_CASE("hello__silence_ends_after_the_timeout_on_both_sides") {
   io::ControlOptions options = control_options(0, 2);
-  options.hello_timeout_ns = 30 * base::kMillisecond;
+  options.unproved_timeout_ns = 30 * base::kMillisecond;
   Node zero(options);
   RawClient mute(zero);
   REQUIRE(serve({&zero}, [&] { return zero.sink.refusals.size() == 1; }));
-  CHECK_CONTAINS(zero.sink.refusals[0], "did not complete a hello within 0.03 s");
+  CHECK_CONTAINS(zero.sink.refusals[0], "did not prove that it knows the job's secret within 0.03 s");
 
   // A listener that accepts (the kernel does) and never speaks.
   io::OsError error;
@@ -645,6 +645,24 @@ TEST_CASE("accept__out_of_descriptors_pauses_the_listener_and_resumes") {
   client.say_hello(hello_of(1, 0));
   client.confirm();
   CHECK(serve({&zero}, [&] { return zero.sink.ups.size() == 1; }));
+}
+
+TEST_CASE("accept__out_of_descriptors_closes_a_client_that_has_proved_nothing") {
+  Node zero(0, 2);
+  RawClient idle(zero);
+  REQUIRE(serve({&zero}, [&] { return io::counter_value(zero.channel->counters(), "control_accepted") == 1; }));
+  RawClient client(zero);
+  rlimit before{};
+  REQUIRE(::getrlimit(RLIMIT_NOFILE, &before) == 0);
+  rlimit none = before;
+  none.rlim_cur = static_cast<rlim_t>(client.fd().get()) + 1;  // every lower number is taken
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &none) == 0);
+  zero.channel->service(io::monotonic_now(), zero.sink);
+  zero.channel->service(io::monotonic_now(), zero.sink);
+  ::setrlimit(RLIMIT_NOFILE, &before);
+  CHECK(io::counter_value(zero.channel->counters(), "control_too_many_pending") == 1);
+  CHECK(io::counter_value(zero.channel->counters(), "control_accepted") == 2);
+  CHECK(!idle.read());
 }
 
 TEST_CASE("service__works_over_IPv6") {

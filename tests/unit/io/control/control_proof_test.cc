@@ -7,6 +7,7 @@
 #include <cstring>
 #include <memory>
 
+#include "io/control/client_sources.h"
 #include "io/control/proof.h"
 #include "io/control/tcp_socket.h"
 #include "unit/io/control/control_world.h"
@@ -227,27 +228,34 @@ TEST_CASE("handshake__versions_below_4_hear_the_version_in_a_form_that_they_know
   CHECK(client.read_to_the_end().empty());
 }
 
-TEST_CASE("handshake__an_unproved_refusal_counts_for_the_version_only") {
-  for (const bool version : {true, false}) {
+TEST_CASE("handshake__an_unproved_refusal_counts_for_the_version_only_and_of_versions_without_an_opening") {
+  struct Case {
+    io::RefusalReason reason;
+    std::uint64_t version;
+    bool counts;
+  };
+  for (const Case& one : {Case{io::RefusalReason::kVersion, 3, true}, Case{io::RefusalReason::kRankGone, 3, false},
+                          Case{io::RefusalReason::kVersion, 4, false}, Case{io::RefusalReason::kVersion, 9, false},
+                          Case{io::RefusalReason::kVersion, 0x1'0003, false}}) {
+    CAPTURE(one.version);
     io::OsError error;
     const auto listener = io::listen_tcp(io::SocketAddress::loopback(AF_INET, 0), 0, error);
     REQUIRE(listener.has_value());
-    Node one(with_secret(1));
-    one.connect_to(0, io::SocketAddress::local_of(listener->get()), 200 * base::kMillisecond);
+    Node rank(with_secret(1));
+    rank.connect_to(0, io::SocketAddress::local_of(listener->get()), 200 * base::kMillisecond);
     io::UniqueFd fd;
-    REQUIRE(serve({&one}, [&] {
+    REQUIRE(serve({&rank}, [&] {
       int number = 0;
       fd = io::accept_tcp(listener->get(), number);
       return static_cast<bool>(fd);
     }));
     std::array<std::byte, io::kFrameHeaderBytes + io::kRefusalBytes> refusal;
     io::encode_frame_header({io::kRefusalBytes, static_cast<std::uint8_t>(FrameType::kRefuse)}, refusal.data());
-    io::encode_refusal({version ? io::RefusalReason::kVersion : io::RefusalReason::kRankGone, 0, 3, 1},
-                       refusal.data() + io::kFrameHeaderBytes);
+    io::encode_refusal({one.reason, 0, one.version, 1}, refusal.data() + io::kFrameHeaderBytes);
     REQUIRE(::send(fd.get(), refusal.data(), refusal.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(refusal.size()));
-    REQUIRE(serve({&one}, [&] { return one.sink.downs.size() == 1; }));
-    CHECK(one.sink.downs[0].cause == (version ? PeerDownCause::kRefused : PeerDownCause::kUnreachable));
-    if (version) CHECK_CONTAINS(one.sink.downs[0].text, "has 3, rank 1 (this process) has 1");
+    REQUIRE(serve({&rank}, [&] { return rank.sink.downs.size() == 1; }));
+    CHECK(rank.sink.downs[0].cause == (one.counts ? PeerDownCause::kRefused : PeerDownCause::kUnreachable));
+    if (one.counts) CHECK_CONTAINS(rank.sink.downs[0].text, "has 3, rank 1 (this process) has 1");
   }
 }
 
@@ -310,9 +318,9 @@ TEST_CASE("handshake__who_answered_a_hello_waits_for_the_confirm_beyond_the_time
 TEST_CASE("accept__idle_connections_are_cut_by_number_oldest_first_and_a_rank_still_comes_up") {
   Node zero(with_secret(0));
   std::vector<std::unique_ptr<RawClient>> idle;
-  for (int i = 0; i < 200; ++i) idle.push_back(std::make_unique<RawClient>(zero));
-  REQUIRE(serve({&zero}, [&] { return count(zero, "control_accepted") == 200; }));
-  CHECK(count(zero, "control_too_many_pending") == 200 - (2 + 64));
+  for (int i = 0; i < 400; ++i) idle.push_back(std::make_unique<RawClient>(zero));
+  REQUIRE(serve({&zero}, [&] { return count(zero, "control_accepted") == 400; }));
+  CHECK(count(zero, "control_too_many_pending") == 400 - io::max_unproved_of(2));
   std::byte rest;
   CHECK(::recv(idle.front()->fd().get(), &rest, 1, 0) <= 0);             // the oldest is gone
   CHECK(::recv(idle.back()->fd().get(), &rest, 1, MSG_DONTWAIT) == -1);  // the newest is not
@@ -320,22 +328,131 @@ TEST_CASE("accept__idle_connections_are_cut_by_number_oldest_first_and_a_rank_st
   Node one(with_secret(1));
   one.connect_to(0, zero);
   REQUIRE(serve({&zero, &one}, [&] { return zero.sink.ups.size() == 1; }));
-  zero.channel->service(io::monotonic_now() + 5 * base::kSecond, zero.sink);
-  CHECK(count(zero, "control_timed_out") == 2 + 64 - 1);  // a place was taken by rank 1
+  zero.channel->service(io::monotonic_now() + with_secret(0).unproved_timeout_ns, zero.sink);
+  CHECK(count(zero, "control_timed_out") == io::max_unproved_of(2) - 1);  // a place was taken by rank 1
+}
+
+namespace {
+
+// Says what the next frame of the handshake is, as rank 1; true if it is answered.
+bool takes_proof_of(RawClient& client) {
+  client.say_hello(hello_of(1, 0));
+  const auto answer = client.read();
+  return answer && answer->type == static_cast<std::uint8_t>(FrameType::kHello);
+}
+
+std::vector<std::unique_ptr<RawClient>> flood(Node& node, std::size_t clients, bool open) {
+  std::vector<std::unique_ptr<RawClient>> all;
+  for (std::size_t i = 0; i < clients; ++i) {
+    const std::uint64_t before = count(node, "control_accepted");
+    all.push_back(std::make_unique<RawClient>(node, kSecret));
+    REQUIRE(serve({&node}, [&] { return count(node, "control_accepted") == before + 1; }));
+    if (open) REQUIRE(all.back()->open());
+  }
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("accept__a_flood_from_one_address_closes_its_own_connections_only") {
+  for (const bool rank_opens : {false, true}) {
+    for (const bool flood_opens : {false, true}) {
+      CAPTURE(rank_opens);
+      CAPTURE(flood_opens);
+      Node zero(with_secret(0));
+      RawClient rank(zero, kSecret, "127.0.0.2");
+      REQUIRE(serve({&zero}, [&] { return count(zero, "control_accepted") == 1; }));
+      if (rank_opens) REQUIRE(rank.open());
+      const auto others = flood(zero, 2 * io::max_unproved_of(2), flood_opens);
+      CHECK(count(zero, "control_too_many_pending") == io::max_unproved_of(2) + 1);
+      CHECK(takes_proof_of(rank));
+    }
+  }
+}
+
+TEST_CASE("accept__of_one_address_a_connection_that_has_opened_outlives_idle_ones") {
+  Node zero(with_secret(0));
+  RawClient rank(zero, kSecret);
+  REQUIRE(rank.open());
+  const auto idle = flood(zero, io::max_unproved_of(2) + 10, false);
+  CHECK(count(zero, "control_too_many_pending") == 11);
+  CHECK(!idle[10]->read());
+  CHECK(takes_proof_of(rank));
+}
+
+TEST_CASE("accept__a_flood_from_many_addresses_closes_idle_connections_first") {
+  Node zero(with_secret(0));
+  RawClient rank(zero, kSecret, "127.0.0.2");
+  REQUIRE(rank.open());
+  std::vector<std::unique_ptr<RawClient>> others;
+  for (std::size_t i = 0; i < io::max_unproved_of(2) + 10; ++i) {
+    const std::string source = "127.0." + std::to_string(1 + i / 250) + "." + std::to_string(1 + i % 250);
+    others.push_back(std::make_unique<RawClient>(zero, kSecret, source));
+    REQUIRE(serve({&zero}, [&] { return count(zero, "control_accepted") == i + 2; }));
+  }
+  CHECK(takes_proof_of(rank));
+}
+
+// A place is free again once its connection has proved itself, whatever becomes of it then.
+TEST_CASE("accept__connections_that_proved_themselves_hold_no_place") {
+  Node zero(with_secret(0));
+  for (int turn = 0; turn < 3; ++turn) {  // each replaces the one before
+    RawClient client(zero, kSecret);
+    CHECK(takes_proof_of(client));
+  }
+  const auto idle = flood(zero, io::max_unproved_of(2), false);
+  CHECK(count(zero, "control_too_many_pending") == 0);
+  CHECK(flood(zero, 1, false).size() == 1);
+  CHECK(count(zero, "control_too_many_pending") == 1);
+}
+
+TEST_CASE("accept__what_a_flood_can_count_and_time_is_the_same_for_every_small_job") {
+  for (const std::uint16_t ranks : std::initializer_list<std::uint16_t>{2, 37, 100, 192}) {
+    CAPTURE(ranks);
+    io::ControlOptions options = control_options(0, ranks);
+    options.secret = kSecret;
+    options.hello_timeout_ns = io::hello_timeout_of(ranks);
+    Node zero(options);
+    const auto idle = flood(zero, 256, false);
+    CHECK(count(zero, "control_too_many_pending") == 0);
+    const auto last = flood(zero, 1, false);
+    CHECK(count(zero, "control_too_many_pending") == 1);
+    const base::TimeNs now = io::monotonic_now();
+    zero.channel->service(now + 25 * base::kSecond, zero.sink);
+    CHECK(count(zero, "control_timed_out") == 0);
+    zero.channel->service(now + 30 * base::kSecond, zero.sink);
+    CHECK(count(zero, "control_timed_out") == 256);
+  }
+  CHECK(io::max_unproved_of(193) == 512);
+  CHECK(io::max_unproved_of(448) == 512);
+  CHECK(io::max_unproved_of(65'535) == 131'072);
+}
+
+TEST_CASE("client_sources__are_what_clients_of_one_host_share") {
+  const auto same = [](const char* one, const char* other) {
+    return io::ClientSources::of(*io::SocketAddress::from_host(one, 1)) ==
+           io::ClientSources::of(*io::SocketAddress::from_host(other, 2));
+  };
+  CHECK(same("192.0.2.1", "192.0.2.1"));
+  CHECK(!same("192.0.2.1", "192.0.2.2"));
+  CHECK(same("2001:db8::1", "2001:db8::ffff:1"));
+  CHECK(!same("2001:db8::1", "2001:db8:0:1::1"));
+  CHECK(same("::ffff:192.0.2.1", "192.0.2.1"));
 }
 
 // They wait to be read to the end; each holds a descriptor of a process that has other uses for them.
 TEST_CASE("accept__connections_that_were_turned_away_count_among_those_without_a_proof") {
   Couple couple;
   std::vector<std::unique_ptr<RawClient>> clients;
-  for (std::uint64_t i = 0; i < 100; ++i) {
+  constexpr std::uint64_t kClients = 300;
+  for (std::uint64_t i = 0; i < kClients; ++i) {
     clients.push_back(std::make_unique<RawClient>(couple.zero, kSecret));
     clients.back()->open(7);
     REQUIRE(count(couple.zero, "control_other_version") == i + 1);
   }
-  CHECK(count(couple.zero, "control_too_many_pending") >= 100 - (2 + 64));
+  CHECK(count(couple.zero, "control_too_many_pending") >= kClients - io::max_unproved_of(2));
   couple.zero.channel->service(io::monotonic_now() + base::kSecond, couple.zero.sink);
-  CHECK(count(couple.zero, "control_drains_cut") <= 2 + 64);
+  CHECK(count(couple.zero, "control_drains_cut") <= io::max_unproved_of(2));
   CHECK(couple.zero.channel->is_up(1));
 }
 

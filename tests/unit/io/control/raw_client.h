@@ -40,11 +40,16 @@ class RawClient {
     std::vector<std::byte> payload;
   };
 
-  explicit RawClient(Node& node, const std::string& secret = "")
+  // `source`: the address that it connects from; empty: the system chooses.
+  explicit RawClient(Node& node, const std::string& secret = "", const std::string& source = "")
       : node_(node),
         key_(secret, control_options(0, 2).job_id),
         fd_(::socket(node.channel->listen_address().family(), SOCK_STREAM | SOCK_CLOEXEC, 0)) {
     const io::SocketAddress& to = node.channel->listen_address();
+    if (!source.empty()) {
+      const io::SocketAddress from = *io::SocketAddress::from_host(source, 0);
+      REQUIRE(::bind(fd_.get(), from.raw(), from.raw_size()) == 0);
+    }
     REQUIRE(::connect(fd_.get(), to.raw(), to.raw_size()) == 0);
     const timeval patience{2, 0};
     ::setsockopt(fd_.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
