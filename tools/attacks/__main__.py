@@ -6,7 +6,8 @@
 Four hosts on one switch: host0 and host1 run a job of all-reduces whose results are known (victim.py), host2 attacks
 (attacker.py), and host3 is a bystander. The same attack aimed at host3 costs this machine the same packets and CPU, so
 that a step under attack is compared with a step beside it. In an attack on the start, rank 1 comes a second late.
-Ends with 1 if anything got in, anything about the job leaked, a result was wrong, or the job ended.
+Ends with 1 if anything got in, anything about the job leaked, a result was wrong, the job ended, a rank was kept out,
+or an attack did not reach what it aims at, which would prove nothing.
 """
 
 from __future__ import annotations
@@ -53,6 +54,31 @@ RUNNING = (
     "ask-control", "join-with-a-guess", "replay-streams", "replay-datagrams", "forge-datagrams", "flood-1472",
     "flood-16", "hold", "churn", "pour", "icmp", "resets",
 )  # fmt: skip
+# What must have risen by the end of an attack: what it aims at counted it. Of rank 0, or of its host's kernel
+# ("kernel_"), by the number given at least for each try.
+AIMS: dict[tuple[str, str], dict[str, float]] = {
+    ("running", "ask-control"): {"control_unproved": 0, "control_other_version": 0, "control_malformed": 0},
+    ("running", "join-with-a-guess"): {"control_unproved": 0},
+    ("running", "replay-streams"): {"control_unproved": 0},
+    ("running", "replay-datagrams"): {"stale_packets": 0},
+    ("running", "forge-datagrams"): {"drop_bad_cookie": 0},
+    ("running", "flood-1472"): {"drop_bad_cookie": 0, "drop_bad_version": 0},
+    ("running", "flood-16"): {"drop_bad_cookie": 0, "drop_bad_version": 0},
+    ("running", "hold"): {"control_too_many_pending": 0},
+    ("running", "churn"): {"control_strangers": 0},
+    ("running", "pour"): {"control_unproved": 0, "control_other_version": 0, "control_drains_cut": 0},
+    ("running", "icmp"): {"kernel_icmp_errors": 1},
+    ("running", "resets"): {"kernel_tcp_segments": 0.5},
+    ("at the start", "ask-rendezvous"): {"rendezvous_unproved": 0, "rendezvous_other_version": 0},
+    ("at the start", "bad-lines"): {"rendezvous_malformed": 0, "rendezvous_oversized": 0},
+    ("at the start", "hold"): {"rendezvous_too_many_pending": 0},
+    ("at the start", "join-with-a-guess"): {"rendezvous_unproved": 0},
+    ("at the start", "replay-streams"): {"rendezvous_unproved": 0},
+}
+# Names here, and in /proc/net/snmp.
+KERNEL = {"kernel_icmp_errors": ("Icmp", "InDestUnreachs"), "kernel_tcp_segments": ("Tcp", "InSegs")}
+# Clients with the secret at rank 0's rendezvous, and the seconds that each needs from its opening to its proof.
+SLOW_RANKS, SLOW_SECONDS = 5, 0.3
 RECORDED = ("replay-streams", "replay-datagrams", "forge-datagrams")
 AT_START = ("ask-rendezvous", "bad-lines", "hold", "join-with-a-guess", "replay-streams")
 
@@ -71,6 +97,8 @@ class Result:
     beside: tuple[float, float] | None = None
     up_seconds: float | None = None
     moved: dict[str, int] = field(default_factory=dict)
+    reached: dict[str, int] = field(default_factory=dict)
+    slow_admitted: int | None = None
 
 
 class Job:
@@ -152,6 +180,24 @@ def listening(bed: Testbed, host: str, kind: str) -> list[int]:
     return sorted({int(line.split()[3].rpartition(":")[2]) for line in lines})
 
 
+def kernel_counters(bed: Testbed, host: str) -> dict[str, int]:
+    """What ``KERNEL`` names, of the network stack of ``host``."""
+    lines = [line.split() for line in bed.exec(host, ["cat", "/proc/net/snmp"]).stdout.splitlines()]
+    tables = {
+        names[0].rstrip(":"): dict(zip(names, values, strict=True))
+        for names, values in zip(lines[::2], lines[1::2], strict=True)
+    }
+    return {name: int(tables[table][row]) for name, (table, row) in KERNEL.items()}
+
+
+def reach(result: Result, rises: dict[str, int]) -> None:
+    """Note what the attack reached; what it aims at and did not reach is a fault."""
+    for name, share in AIMS[result.when, result.name].items():
+        result.reached[name] = rises.get(name, 0)
+        if result.reached[name] <= share * result.tried:
+            result.faults.append(f"it did not reach its aim: {name} rose by {result.reached[name]}")
+
+
 def attack(bed: Testbed, name: str, target: dict[str, Any], seconds: float, folder: Path) -> dict[str, Any]:
     """Run one attack to its end; raises RuntimeError if the attacker itself failed."""
     path = folder / "target.json"
@@ -173,14 +219,22 @@ def percentiles(steps: list[list[float]], began: float, ended: float) -> tuple[f
     return statistics.median(inside), inside[min(len(inside) - 1, int(len(inside) * 0.99))]
 
 
+def at(counters: list[tuple[float, dict[str, int]]], moment: float) -> dict[str, int]:
+    """The newest counters of before ``moment``."""
+    return max((one for one in counters if one[0] <= moment), default=counters[0], key=lambda one: one[0])[1]
+
+
+def rises(counters: list[tuple[float, dict[str, int]]], began: float, ended: float) -> dict[str, int]:
+    """By how much each counter rose."""
+    start, end = at(counters, began), at(counters, ended)
+    return {name: end[name] - start.get(name, 0) for name in end}
+
+
 def moved(counters: list[tuple[float, dict[str, int]]], quiet: float, began: float, ended: float) -> dict[str, int]:
     """Counters that tell of trouble and rose between ``began`` and ``ended``, by more than in the same time before."""
 
-    def at(moment: float) -> dict[str, int]:
-        return max((one for one in counters if one[0] <= moment), default=counters[0], key=lambda one: one[0])[1]
-
-    before, start, end = at(quiet), at(began), at(ended)
-    rise = {name: end[name] - start.get(name, 0) for name in end if name.startswith(TELLING)}
+    before, start = at(counters, quiet), at(counters, began)
+    rise = {name: count for name, count in rises(counters, began, ended).items() if name.startswith(TELLING)}
     calm = {name: start[name] - before.get(name, 0) for name in start}
     return {name: count for name, count in rise.items() if count > 2 * calm.get(name, 0)}
 
@@ -214,9 +268,11 @@ def attack_running(bed: Testbed, name: str, seconds: float, folder: Path) -> Res
         job.wait_up()
     quiet = time.monotonic()
     time.sleep(seconds)
+    kernel = kernel_counters(bed, "host0")
     began = time.monotonic()
     report = attack(bed, name, job.target(bed.address("host0"), recorded), seconds, folder)
     ended = time.monotonic()
+    kernel = {key: value - kernel[key] for key, value in kernel_counters(bed, "host0").items()}
     time.sleep(0.5)
     control = time.monotonic()
     attack(bed, name, job.target(bed.address("host3"), recorded), seconds, folder)
@@ -230,6 +286,8 @@ def attack_running(bed: Testbed, name: str, seconds: float, folder: Path) -> Res
     result.quiet, result.under = percentiles(steps, quiet, began), percentiles(steps, began, ended)
     result.beside = percentiles(steps, control, last)
     result.moved = moved(counters, quiet, began, ended)
+    reach(result, {**rises(counters, began, control), **kernel})
+    result.moved |= {key: rise for key, rise in result.reached.items() if key in KERNEL}
     if result.under is None:
         result.faults.append("no step was finished")
     if record["wrong"]:
@@ -250,12 +308,16 @@ def attack_start(bed: Testbed, name: str | None, seconds: float, folder: Path) -
     target.write_text(json.dumps(job.target(bed.address("host0"), recorded)))
     running = None
     if name is not None:
-        words = [sys.executable, str(HERE / "attacker.py"), name, str(target), str(seconds + LATE_SECONDS)]
+        words = [sys.executable, str(HERE / "attacker.py"), name, str(target), str(seconds + 2 * LATE_SECONDS)]
         running = bed.popen("host2", words, stdout=subprocess.PIPE, text=True)
     time.sleep(LATE_SECONDS)
+    result = Result(name or "none", "at the start")
+    if name in (None, "hold"):
+        result.slow_admitted = slow_ranks(bed, job)
+        if result.slow_admitted < SLOW_RANKS:
+            result.faults.append(f"kept out {SLOW_RANKS - result.slow_admitted} of {SLOW_RANKS} slow ranks")
     began = time.monotonic()
     job.start(1)
-    result = Result(name or "none", "at the start")
     try:
         job.wait_up()
         result.up_seconds = time.monotonic() - began
@@ -266,6 +328,7 @@ def attack_start(bed: Testbed, name: str | None, seconds: float, folder: Path) -
         report["answers"] = [bytes.fromhex(one) for one in report["answers"]]
     result.what, result.tried = report["what"], report["tried"]
     result.faults += job.leaks(report["answers"])
+    time.sleep(0.5)  # the counters are written every quarter of a second
     record = job.end()
     if "ended" in record:
         result.faults.append(f"the job ended: {record['ended']}")
@@ -275,7 +338,20 @@ def attack_start(bed: Testbed, name: str | None, seconds: float, folder: Path) -
         result.moved = {
             key: count for key, count in record["counters"][-1][1].items() if count and key.startswith(TELLING)
         }
+        if name is not None:
+            reach(result, record["counters"][-1][1])
     return result
+
+
+def slow_ranks(bed: Testbed, job: Job) -> int:
+    """How many slow clients with the secret rank 0 admits, from host1."""
+    words = [sys.executable, str(HERE / "slow_ranks.py"), bed.address("host0"), str(RENDEZVOUS)]
+    done = bed.exec(
+        "host1", [*words, str(SLOW_RANKS), str(SLOW_SECONDS)], timeout=60, env={"MLT_JOB_SECRET": job.secret}
+    )
+    if done.returncode != 0:
+        raise RuntimeError(f"the slow ranks failed: {done.stderr.strip()[-500:]}")
+    return int(json.loads(done.stdout))
 
 
 # Reporting
@@ -296,6 +372,7 @@ def table(results: list[Result], seconds: float) -> str:
         "is an all-reduce of 256 KiB between two ranks with a pause of 2 ms; every result is checked. Step times",
         "are p50 / p99 in ms: *quiet*, before the attack; *attacked*; and *beside*, while the same packets go to a",
         "host that is not in the job: the cost of the attack to this machine and its switch, whatever its target.",
+        "An attack fails if what it aims at did not count it. *kernel*: counters of the attacked host's network stack.",
         "",
         "## Against a running job",
         "",
@@ -312,23 +389,26 @@ def table(results: list[Result], seconds: float) -> str:
         "",
         "## While the job forms",
         "",
-        "Rank 1 comes a second after the attack began; *up* is from its start until both are connected.",
+        "Rank 1 comes a second or two after the attack began; *up* is from its start until both are connected.",
+        f"*Slow*: of {SLOW_RANKS} clients with the secret on rank 1's host that need {SLOW_SECONDS:g} s from opening to",
+        "proof, as behind a slow link (the testbed's links have no delay), how many rank 0 admitted.",
         "",
-        "| attack | times | got in, learned or broke | up | counters of rank 0 |",
-        "|---|---|---|---|---|",
+        "| attack | times | got in, learned or broke | up | slow | counters of rank 0 |",
+        "|---|---|---|---|---|---|",
     ]
     for one in results:
         if one.when != "running":
             up = "-" if one.up_seconds is None else f"{one.up_seconds:.2f} s"
             faults = "; ".join(one.faults) or "nothing"
-            lines.append(f"| `{one.name}` | {one.tried:,} | {faults} | {up} | {counters_text(one)} |")
+            slow = "-" if one.slow_admitted is None else f"{one.slow_admitted} of {SLOW_RANKS}"
+            lines.append(f"| `{one.name}` | {one.tried:,} | {faults} | {up} | {slow} | {counters_text(one)} |")
     lines += ["", "## What each does", ""]
     lines += [f"- `{name}`: {what}" for name, what in {one.name: one.what for one in results if one.what}.items()]
     return "\n".join(lines) + "\n"
 
 
 def counters_text(result: Result) -> str:
-    largest = sorted(result.moved.items(), key=lambda item: -item[1])[:4]
+    largest = sorted(result.moved.items(), key=lambda item: (item[0] not in result.reached, -item[1]))[:5]
     return ", ".join(f"`{name}` {count:,}" for name, count in largest) or "none"
 
 
@@ -356,7 +436,10 @@ def main() -> int:
         options.out.write_text(table(results, options.seconds))
         print(f"written to {options.out}")
     bad = [f"{one.name} ({one.when}): {fault}" for one in results for fault in one.faults]
-    print("\n".join(bad) or "attacks: nothing got in, nothing leaked, every result was right", file=sys.stderr)
+    print(
+        "\n".join(bad) or "attacks: each reached its aim; nothing got in, nothing leaked, every result was right",
+        file=sys.stderr,
+    )
     return 1 if bad else 0
 
 

@@ -24,11 +24,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import mlt
+from mlt import _core
+from mlt.job.configuration import JobConfig
+from mlt.job.rendezvous import VERSION as RENDEZVOUS_VERSION
+
+# An attack in another version than the job's is dropped before it meets what it aims at.
+VERSION = int(_core.PROTOCOL_VERSION)
+GUESS = "a guess of a secret, of some length"
 MAX_KEPT = 4_096
 DATAGRAM = 1_472
 ICMP_UNREACHABLE, ICMP_QUENCH, ICMP_REDIRECT, ICMP_TIME_EXCEEDED = 3, 4, 5, 11
 FRAGMENTATION_NEEDED = 4
 OPEN, HELLO = 1, 6
+DATA, ACK = 1, 2
+DATA_HEADER = 40
 
 
 @dataclass
@@ -120,12 +130,12 @@ def frame(kind: int, payload: bytes) -> bytes:
     return struct.pack("<IBBBB", len(payload), kind, 0, 0, 0) + payload
 
 
-def opening(nonce: bytes) -> bytes:
-    """The first frame of a connecting side, protocol version 4 (PROTOCOL 3.8)."""
-    return frame(OPEN, b"MLT1" + struct.pack("<HH", 4, 0) + nonce)
+def opening(nonce: bytes, version: int = VERSION) -> bytes:
+    """The first frame of a connecting side (PROTOCOL 3.8)."""
+    return frame(OPEN, b"MLT1" + struct.pack("<HH", version, 0) + nonce)
 
 
-def hello(job: int, world: int, expected: int, rank: int, version: int = 4) -> bytes:
+def hello(job: int, world: int, expected: int, rank: int, version: int = VERSION) -> bytes:
     """The payload of a hello (PROTOCOL 3.2), without a proof."""
     head = b"MLT1" + struct.pack("<HHHHHH", version, rank, expected, world, 1, 1)
     body = struct.pack("<QQQ", job, 7, rank) + struct.pack("<IIII", 1432, 1 << 20, 1, 1)
@@ -145,7 +155,7 @@ def ask_rendezvous(attack: Attack) -> None:
         if connection is None:
             continue
         with connection, contextlib.suppress(OSError, ValueError):
-            connection.sendall(json.dumps({"mlt_rendezvous": 2, "nonce": "11" * 32}).encode() + b"\n")
+            connection.sendall(json.dumps({"mlt_rendezvous": RENDEZVOUS_VERSION, "nonce": "11" * 32}).encode() + b"\n")
             answer = connection.recv(MAX_KEPT)
             attack.keep(answer)
             proof = json.loads(answer)["proof"] if turn % 3 == 1 else "00" * 32
@@ -157,10 +167,13 @@ def ask_control(attack: Attack) -> None:
     """Hellos at every listening port: of version 3, without an opening, with a made-up proof, and with the listening
     side's own proof sent back."""
     for turn in attack.turns(0.01):
-        port = attack.target["tcp"][turn % len(attack.target["tcp"])]
-        one = hello(0, 2 + turn % 3, turn % 3, 1, version=4 - turn % 2)
-        if turn % 4 < 2:
-            attack.say(port, frame(OPEN if turn % 2 else HELLO, one))
+        port = attack.target["tcp"][turn // 4 % len(attack.target["tcp"])]
+        if turn % 4 == 0:
+            attack.say(port, frame(OPEN, hello(0, 2, 0, 1, version=3)))  # there a hello was type 1
+            continue
+        one = hello(0, 2 + turn % 3, turn % 3, 1)
+        if turn % 4 == 1:
+            attack.say(port, frame(HELLO, one + bytes(32)))
             continue
         connection = attack.connect(port)
         if connection is None:
@@ -176,29 +189,49 @@ def ask_control(attack: Attack) -> None:
 
 
 def join_with_a_guess(attack: Attack) -> None:
-    """mlt's own client with a wrong secret, knowing addresses, job name and size."""
-    import mlt
-
-    os.environ["MLT_JOB_SECRET"] = "a guess of a secret, of some length"
-    for _ in attack.turns(0.05):
+    """mlt's own client with a wrong secret, knowing addresses, job name and size: at the rendezvous while the job
+    forms, at the control ports of a running job."""
+    target = attack.target
+    os.environ["MLT_JOB_SECRET"] = GUESS
+    forming = target["rendezvous"] in target["tcp"]
+    for turn in attack.turns(0.05):
         try:
+            if not forming:
+                join_at_control(target, target["tcp"][turn % len(target["tcp"])])
+                attack.keep(b"JOINED")
+                continue
             with mlt.Context(
                 rank=1,
-                world_size=attack.target["size"],
-                master_addr=attack.target["address"],
-                rendezvous_port=attack.target["rendezvous"],
-                job=attack.target["job"],
+                world_size=target["size"],
+                master_addr=target["address"],
+                rendezvous_port=target["rendezvous"],
+                job=target["job"],
                 connect_timeout=1.0,
             ):
                 attack.keep(b"JOINED")
-        except mlt.MltError as error:
-            attack.keep(str(error).replace(attack.target["job"], "(own job name)").encode())
+        except (mlt.MltError, RuntimeError) as error:
+            attack.keep(str(error).replace(target["job"], "(own job name)").encode())
+
+
+def join_at_control(target: dict[str, Any], port: int) -> None:
+    """Connect as rank 1 to rank 0's control port; raises unless that succeeds."""
+    config = JobConfig.resolve(
+        rank=1, world_size=target["size"], job=target["job"], master_addr=target["address"], rendezvous_port=1
+    )
+    options = _core.Options()
+    options.rank, options.ranks, options.job = 1, target["size"], config.job_id
+    options.host, options.secret = own_address(target["address"]), GUESS.encode()
+    engine = _core.Engine(options)
+    try:
+        engine.connect([(0, target["address"], port)], 1_000_000_000)
+    finally:
+        engine.close()
 
 
 def replay_streams(attack: Attack) -> None:
     """The bytes of the real ranks' connections, recorded at the start, sent again to every listening port."""
     streams = attack.recorded_streams()
-    ports = [*attack.target["tcp"], attack.target["rendezvous"]]
+    ports = attack.target["tcp"]
     for turn in attack.turns(0.005):
         attack.say(ports[turn % len(ports)], streams[turn // len(ports) % len(streams)])
 
@@ -235,13 +268,21 @@ def forge_datagrams(attack: Attack) -> None:
 def flood(size: int) -> Callable[[Attack], None]:
     def run(attack: Attack) -> None:
         ports = attack.target["udp"]
-        data = bytes([0x41, 0x00, 0x07]) + bytes(size - 3)
+        datagrams = [bytes([0x41, 0x00, 0x07]) + bytes(size - 3)]
+        for kind in (DATA, ACK) if size >= DATA_HEADER else (ACK,):
+            # In rank 1's name (PROTOCOL 3.2.5); the other 48 bits of its cookie are secret.
+            cookie = struct.pack("<H", 1) + attack.random.randbytes(6)
+            datagrams.append(bytes([VERSION << 4 | kind, 0, 0, 0]) + bytes(4) + cookie + bytes(size - 16))
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
             for turn in attack.turns():
                 with contextlib.suppress(OSError):
+                    data = datagrams[turn // len(ports) % len(datagrams)]
                     sock.sendto(data, (attack.target["address"], ports[turn % len(ports)]))
 
-    run.__doc__ = f"Datagrams of {size} bytes as fast as one core sends them."
+    run.__doc__ = (
+        f"Datagrams of {size} bytes as fast as one core sends them: garbage, and the job's version and format "
+        "with a wrong cookie."
+    )
     return run
 
 
@@ -251,7 +292,7 @@ def flood(size: int) -> Callable[[Attack], None]:
 def hold(attack: Attack) -> None:
     """Idle connections, up to 4,000 at a time, to every listening port."""
     held: list[socket.socket] = []
-    ports = [*attack.target["tcp"], attack.target["rendezvous"]]
+    ports = attack.target["tcp"]
     for turn in attack.turns(0.0002):
         if len(held) >= 4_000:
             held.pop(0).close()
@@ -275,7 +316,8 @@ def churn(attack: Attack) -> None:
 
 
 def pour(attack: Attack) -> None:
-    """Two connections at a time that say something wrong and then pour garbage for as long as it is taken."""
+    """Two connections at a time, one of another version and one with a wrong proof, that then pour garbage for as long
+    as it is taken."""
     garbage = bytes(65_536)
     ports = attack.target["tcp"]
     open_ones: list[socket.socket | None] = [None, None]
@@ -288,7 +330,7 @@ def pour(attack: Attack) -> None:
                 continue
             connection.setblocking(False)
             with contextlib.suppress(OSError):
-                connection.send(opening(bytes(32)) + frame(HELLO, hello(9, 2, 0, 1) + bytes(32)))
+                connection.send(opening(bytes(32), VERSION - at) + frame(HELLO, hello(9, 2, 0, 1) + bytes(32)))
         try:
             connection.send(garbage)
         except BlockingIOError:
@@ -311,7 +353,7 @@ LINES = (
     b"\xff\xfe\x00\n",
     b"null\n",
     b'{"mlt_rendezvous":' + b"9" * 4_000 + b"}\n",
-    b'{"mlt_rendezvous":2,"nonce":"' + b"1" * 64 + b'"}\n{"content":"x","proof":1e999}\n',
+    b'{"mlt_rendezvous":%d,"nonce":"' % RENDEZVOUS_VERSION + b"1" * 64 + b'"}\n{"content":"x","proof":1e999}\n',
     b"x" * 1_000_000,
 )
 
