@@ -6,7 +6,7 @@ who do not speak hold nobody up.
     caller   {"content": "...", "proof": ...}                       the first thing it has to say
 
 One line of JSON each. A caller that has not proved itself is told nothing else, is cut by time and by number (the
-source address with most callers loses its oldest), and is counted by name. Single-threaded, and without a blocking read.
+source address with most callers loses its oldest), and is counted by name. Single-threaded, without a blocking read.
 """
 
 from __future__ import annotations
