@@ -66,8 +66,13 @@ bool Endpoint::identify(std::span<const std::byte> datagram, wire::Prefix& prefi
   //     (drop_bad_cookie).
   if (from >= shared_.config.peers || !shared_.peers[from].up || shared_.peers[from].local_cookie != prefix.cookie) {
     shared_.counters.add(Counter::k_drop_bad_cookie);
-    // Perhaps of the next connection with it, of which this side does not know yet: remembered for 7.5.10.
-    if (from < shared_.config.peers) shared_.peers[from].refused = true;
+    if (from < shared_.config.peers) {
+      // PROTOCOL 7.5.10: a datagram that named the peer's rank, with the cookie that the receiver gave it if cookies
+      //     are drawn before connections, was refused before this connection was up
+      // Without the right cookie anyone could have sent it, and would delay the peer's first receives.
+      Peer& peer = shared_.peers[from];
+      peer.refused = peer.refused || peer.issued_cookie == 0 || peer.issued_cookie == prefix.cookie;
+    }
     return false;
   }
   // Answers go back on the path that they speak of: it must be one that the driver has.
@@ -77,6 +82,12 @@ bool Endpoint::identify(std::span<const std::byte> datagram, wire::Prefix& prefi
   }
   shared_.peers[from].heard = true;
   return true;
+}
+
+void Endpoint::set_issued_cookie(std::uint64_t cookie) {
+  const std::uint16_t peer = wire::cookie_rank(cookie);
+  MLT_CHECK(peer < shared_.config.peers);
+  shared_.peers[peer].issued_cookie = cookie;
 }
 
 void Endpoint::on_datagram(TimeNs now, std::span<const std::byte> datagram, base::Ecn ecn, TimeNs arrival_ns) {
@@ -181,8 +192,11 @@ void Endpoint::bring_up(const PeerUp& up) {
   // PROTOCOL 3.5.2: An endpoint MUST start a connection that comes up with fresh state for the peer: sequence numbers,
   //     rate, round trip and every tag's generations from zero.
   const bool refused = peer.refused;
+  const std::uint64_t issued_cookie = peer.issued_cookie;
+  MLT_CHECK(issued_cookie == 0 || issued_cookie == up.local_cookie);
   peer = Peer{};
   peer.refused_before_up = refused;
+  peer.issued_cookie = issued_cookie;
   peer.up = true;
   peer.local_cookie = up.local_cookie;
   peer.remote_cookie = up.remote_cookie;

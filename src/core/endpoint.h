@@ -32,6 +32,10 @@ class Endpoint {
   PostStatus post_send(TimeNs now, const SendRequest& request);
   PostStatus post_recv(TimeNs now, const ReceiveRequest& request);
 
+  // The driver gave `cookie` to the peer that its low 16 bits name, for every connection with it. Without this call the
+  // driver is taken to draw cookies when a connection comes up.
+  void set_issued_cookie(std::uint64_t cookie);
+
   // `arrival_ns`: when the network delivered it, if the driver knows; it may have waited for this thread since.
   void on_datagram(TimeNs now, std::span<const std::byte> datagram, base::Ecn ecn, TimeNs arrival_ns = base::kNever);
   void on_control(TimeNs now, const ControlInput& input);

@@ -42,6 +42,7 @@ struct Peer {
   bool up = false;
   bool holds_back = false;  // its way: no rate control, no path MTU
   std::uint64_t local_cookie = 0;
+  std::uint64_t issued_cookie = 0;  // what local_cookie will be once it is up; 0: not known before
   std::uint64_t remote_cookie = 0;
   std::uint32_t segment_bytes = 0;
   std::uint32_t window_bytes = 0;

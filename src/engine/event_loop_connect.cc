@@ -147,6 +147,7 @@ void EventLoop::open_control_channel() {
     // PROTOCOL 3.2.5: The low 16 bits of a cookie MUST be the rank that uses it, and the other 48 MUST be random.
     peers_[peer].local_cookie = (random_u64() & ~std::uint64_t{MLT_COOKIE_RANK_MASK}) | peer;
     control.cookies[peer] = peers_[peer].local_cookie;
+    endpoint_->set_issued_cookie(peers_[peer].local_cookie);
   }
   io::OsError error;
   channel_ = io::ControlChannel::open(control, error);

@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "core/endpoint.h"
@@ -42,7 +43,18 @@ std::vector<std::byte> packet(std::uint64_t cookie, std::uint32_t segment) {
   return datagram;
 }
 
+constexpr std::uint64_t kStranger = 0xEEEE'0000;  // a guess, in rank 0's name
+
 enum class First { kNever, kWhileNoneIsUp, kWhileTheOldIsUp, kBeforeTheOldIsUp };
+
+core::ReceiveRequest request_of(std::span<std::byte> buffer) {
+  core::ReceiveRequest request;
+  request.data = buffer;
+  request.tag = 3;
+  request.element = wire::ElementType::kFloat32;
+  request.loss_bound = 0.5;
+  return request;
+}
 
 // The second packet of a round arrives over a new connection. Is the first one taken for lost, within the bound?
 bool taken_for_lost(First first) {
@@ -59,12 +71,7 @@ bool taken_for_lost(First first) {
   arrives_if(First::kWhileNoneIsUp);
   receiver.on_control(4, up_with(kNew));
   std::vector<std::byte> buffer(2 * kSegment);
-  core::ReceiveRequest request;
-  request.data = buffer;
-  request.tag = 3;
-  request.element = wire::ElementType::kFloat32;
-  request.loss_bound = 0.5;
-  REQUIRE(receiver.post_recv(5, request) == core::PostStatus::kPosted);
+  REQUIRE(receiver.post_recv(5, request_of(buffer)) == core::PostStatus::kPosted);
   receiver.on_datagram(6, packet(kNew, 1), base::Ecn::kNotEct);
   receiver.on_timeout(base::kSecond);
   core::Completion completion;
@@ -81,4 +88,29 @@ TEST_CASE("refused__before_the_connection_was_up_is_not_taken_for_lost") {
   CHECK_FALSE(taken_for_lost(First::kWhileTheOldIsUp));
   // Of what came before the earlier connection nothing can be of this one.
   CHECK(taken_for_lost(First::kBeforeTheOldIsUp));
+}
+
+namespace {
+
+// As taken_for_lost(), where the receiver knows which cookie it gave rank 0. The first packet carries `first`.
+bool taken_for_lost_with(std::uint64_t first) {
+  core::EndpointConfig config;
+  config.rank = 1;
+  core::Endpoint receiver(config);
+  receiver.set_issued_cookie(kNew);
+  receiver.on_datagram(1, packet(first, 0), base::Ecn::kNotEct);
+  receiver.on_control(2, up_with(kNew));
+  std::vector<std::byte> buffer(2 * kSegment);
+  REQUIRE(receiver.post_recv(3, request_of(buffer)) == core::PostStatus::kPosted);
+  receiver.on_datagram(4, packet(kNew, 1), base::Ecn::kNotEct);
+  receiver.on_timeout(base::kSecond);
+  core::Completion completion;
+  return receiver.poll_completion(completion);
+}
+
+}  // namespace
+
+TEST_CASE("refused__a_stranger_s_datagram_delays_no_receive") {
+  CHECK(taken_for_lost_with(kStranger));
+  CHECK_FALSE(taken_for_lost_with(kNew));
 }
