@@ -62,7 +62,7 @@ class Gathering:
         self._report_at = 0.0
         self.members: dict[int, Member] = {}
         self._listeners = list(listeners)
-        self._door = Door(DOOR, PROTOCOL, secret, listeners=listeners, places=ranks, report=self._rejected)
+        self._door = Door(DOOR, PROTOCOL, secret, listeners=listeners, expected=ranks, report=self._rejected)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._door, selectors.EVENT_READ)
 
