@@ -26,8 +26,6 @@ from mlt.job.rendezvous import VERSION, Endpoint
 from mlt.options.qos import DscpMap
 
 SHOWN_REFUSALS = 5
-# Characters of one that names what a client sent.
-MAX_REFUSAL = 300
 
 
 @dataclass(eq=False)
@@ -242,10 +240,6 @@ class Host:
         self._refused.append(f"{why} [{caller.address}]")
         self._door.count("refusals")
         caller.say(knock.proved(caller.prover, {"error": "peer_mismatch", "text": why}))
-
-    def _reject(self, why: str) -> None:
-        """Of the door, about a client that proved nothing."""
-        self._refused.append(quoted(why, MAX_REFUSAL))
 
     def _drop(self, rank: _Rank) -> None:
         connection = rank.caller.connection

@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any, cast
 
-from mlt._shared.json_lines import line_of, object_of
+from mlt._shared.json_lines import line_of, object_of, quoted
 from mlt.job.secret import JobSecret, Prover
 
 MAX_LINE_BYTES = 8_192
@@ -252,7 +252,7 @@ class Door:
                 caller.say({key: self._version})
             self._turn_away(caller, "malformed")
         elif version != self._version:
-            text = f"{self._name} version {self._version} is spoken here, not {version}"
+            text = f"{self._name} version {self._version} is spoken here, not {quoted(version)}"
             self._report(f"{text} [{caller.address}]")
             answer = {"error": "peer_mismatch", "text": f"{text}: install the same mlt release on all machines"}
             caller.say({key: self._version, **answer})

@@ -131,8 +131,8 @@ def _join(config: JobConfig, own: Endpoint, dscp: DscpMap | None, deadline: floa
     def waiting_text() -> str:
         who = f"rank {config.rank}: still waiting for rank 0 at {where(config)}, {timeout:g} s in all"
         return (
-            f"{who} (last: {cause}); is it running, is MASTER_ADDR the same on all ranks, and did the job start without "
-            "this rank (WORLD_SIZE and MLT_SERVICES must be the same on all)?"
+            f"{who} (last: {cause}); is it running, is MASTER_ADDR the same on all ranks, and did the job start "
+            "without this rank (WORLD_SIZE and MLT_SERVICES must be the same on all)?"
         )
 
     def not_all_text() -> str:

@@ -192,6 +192,15 @@ def test_door__rank_0_survives_a_rank_that_says_nonsense(rank_0: Waiting, conten
     assert rank_0.counts["rendezvous_refusals"] == 1
 
 
+def test_door__repeats_little_of_another_version(rank_0: Waiting) -> None:
+    with Caller(rank_0.port) as caller:
+        caller.say(b'{"mlt_rendezvous":' + b"9" * 4_000 + b"}\n")
+        answer = caller.line()
+    assert b"rendezvous version 3 is spoken here, not 999" in answer
+    assert len(answer) < 300
+    rank_0.join_all()
+
+
 @pytest.mark.parametrize("number", [100, 1_000])
 def test_door__idle_callers_hold_no_rank_up(rank_0: Waiting, number: int) -> None:
     with contextlib.ExitStack() as idle:
