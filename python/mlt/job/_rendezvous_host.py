@@ -47,7 +47,7 @@ class Host:
         self._refused: deque[str] = deque(maxlen=SHOWN_REFUSALS)
         self._left: set[int] = set()
         self._door = Door(
-            "rendezvous", VERSION, config.secret, expected=config.size, counts=counts, report=self._reject
+            "rendezvous", VERSION, config.secret, expected=config.size, counts=counts, report=self._refused.append
         )
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._door, selectors.EVENT_READ)
