@@ -312,7 +312,7 @@ def follow(link: Link, follower: Follower) -> None:
 def _next(link: Link, rank: int) -> Message:
     """What the machine that leads the run says next."""
     try:
-        return link.receive(timeout=SILENCE_SECONDS)
+        return link.receive(timeout=SILENCE_SECONDS, limit=MAX_HELLO_BYTES)
     except GoneError:
         raise PerfError(f"rank {rank}: lost the connection to the leading host; this host's ranks were ended") from None
     except SilenceError:

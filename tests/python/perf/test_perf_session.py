@@ -18,7 +18,7 @@ from perf_runs import agents_of, free_port, perf, read, running, until
 from mlt import __version__
 from mlt._shared.json_lines import object_of
 from mlt._shared.link import GoneError, Link, Message
-from mlt.errors import ConfigError
+from mlt.errors import ConfigError, MltError
 from mlt.job import interfaces
 from mlt.job.door import SPARE_CALLERS, Door
 from mlt.job.knock import proved
@@ -484,7 +484,7 @@ def following(
         try:
             remote.follow(Link(there), follower(options))
             ends.append("")
-        except PerfError as error:
+        except MltError as error:
             ends.append(str(error))
 
     thread = threading.Thread(target=run)
@@ -592,6 +592,16 @@ def test_follow__what_was_not_agreed_ends_it_and_the_leader_reads_why(
     assert told["message"]["kind"] == "error"
     assert told["message"]["text"] == ends[0] != ""
     assert len(ends[0]) < 300
+
+
+def test_follow__takes_no_line_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    link, thread, ends = following(monkeypatch, 10.0)
+    with contextlib.suppress(GoneError):
+        link.send({"do": "x" * (1 << 20)}, timeout=5)
+    thread.join(10)
+    link.close()
+    assert not thread.is_alive()
+    assert "a line without end" in ends[0]
 
 
 def test_follow__takes_no_longer_than_its_options_can(monkeypatch: pytest.MonkeyPatch) -> None:
