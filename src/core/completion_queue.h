@@ -1,5 +1,5 @@
-// Slots whose operation has ended, in order: a list through all slots, so that it cannot overflow. Fixed size, memory
-// touched as it is used.
+// Slots whose operation has ended, in order. A linked list through all slots, so that it cannot overflow. Fixed size;
+// memory is touched as it is used.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ class CompletionQueue {
  public:
   CompletionQueue(std::uint32_t sends, std::uint32_t receives) : sends_(sends), next_(std::size_t{sends} + receives) {}
 
-  // At most once until it is popped.
+  // A slot must not be pushed again before it is popped.
   void push(CompletedSlot slot) {
     const std::uint32_t place = slot.kind == CompletionKind::kSend ? slot.slot : sends_ + slot.slot;
     next_[place] = kNil;

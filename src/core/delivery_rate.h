@@ -1,11 +1,12 @@
-// How much arrives at a peer, by its own reports: the rate that the slowest port on the way carries of us, as long as
-// we send more than it. BBR's delivery rate (Cardwell et al., ACM Queue 2016), over windows of time instead of per
+// Delivery rate to a peer, measured from its reports. While the sender exceeds it, this is the rate of the slowest port
+// on the route. Like BBR's delivery rate (Cardwell et al., ACM Queue 2016), but over windows of time instead of per
 // packet.
 //
-// The larger of the last two windows counts, as a window may lie across a pause of the sender. After a pause of which
-// the sender knows (on_resumed) a window begins anew, with the first report. Who sends so little that no window ends
-// soon learns nothing, and what was learnt before is forgotten. Absent on purpose: clocks, what the rate is used for
-// (timely.h).
+// The estimate is the larger of the last two windows, because a window may span a pause of the sender. After a pause
+// that the sender knows of (on_resumed), the first report starts a new window. A flow that sends so little that no
+// window ends soon gets no estimate, and the older one expires.
+//
+// Absent on purpose: clocks, the use of the rate (timely.h).
 #pragma once
 
 #include <algorithm>
@@ -17,11 +18,11 @@ namespace mlt::core {
 
 class DeliveryRate {
  public:
-  static constexpr base::DurationNs kForgottenAfter = 8;  // times the length of a window
+  static constexpr base::DurationNs kForgottenAfter = 8;  // in window lengths
 
-  // Something is sent, and nothing was in flight.
+  // The sender sends again after nothing was in flight.
   void on_resumed() { resumed_ = true; }
-  // A report that arrived at `arrival_ns` tells of bytes that the peer was not known to have.
+  // A report that arrived at `arrival_ns` acknowledges bytes for the first time.
   void on_delivered(base::TimeNs arrival_ns, std::uint64_t bytes) {
     newest_ns_ = std::max(newest_ns_, arrival_ns);
     window_bytes_ += bytes;
@@ -42,7 +43,7 @@ class DeliveryRate {
     begin();
   }
 
-  // 0: not known.
+  // 0: unknown.
   double bytes_per_second() const { return std::max(older_, newer_); }
 
  private:
@@ -54,7 +55,7 @@ class DeliveryRate {
   bool resumed_ = true;
   base::TimeNs newest_ns_ = 0;  // arrival of the newest report
   base::TimeNs start_ns_ = 0;   // of the window
-  base::TimeNs ended_ns_ = 0;   // the last one
+  base::TimeNs ended_ns_ = 0;   // end of the last window
   std::uint64_t window_bytes_ = 0;
   double newer_ = 0;
   double older_ = 0;

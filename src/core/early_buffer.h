@@ -1,8 +1,9 @@
-// Segments that arrive before their receive is posted: a bounded number is kept per peer, the rest is dropped and
-// counted, and the sender's probe recovers it. One peer cannot use up another's share; memory is touched as it is used.
+// Buffer for early data: segments that arrive before their receive is posted. It keeps a bounded number per peer; the
+// rest is dropped and counted, and the sender's probe recovers it. One peer cannot use another's share. Memory is
+// touched as it is used.
 //
-// A record is of one kind: of a transfer that has sent data, of one that was only probed, or of one that its sender
-// gave up. The first kind has a share of its own, the other two have one together: probes never take space from data.
+// A record has one kind: of a transfer that sent data, of one that was only probed, or of one that its sender aborted.
+// The first kind has its own share and the other two have a common one, so that probes never take space from data.
 #pragma once
 
 #include <array>
@@ -20,16 +21,16 @@ namespace mlt::core {
 
 struct EarlySegment {
   wire::DataHeader header;
-  std::uint32_t record = kNil;  // of the transfer that it belongs to
+  std::uint32_t record = kNil;  // of its transfer
   std::uint32_t length = 0;
-  std::uint32_t next = kNil;        // of the transfer, or free
-  std::uint32_t next_alike = kNil;  // in the chain of its hash
+  std::uint32_t next = kNil;        // segment of the same transfer, or free
+  std::uint32_t next_alike = kNil;  // next in the hash chain
 };
 
 enum class EarlyKind : std::uint8_t { kData, kProbed, kAborted };
 inline constexpr std::size_t kEarlyKinds = 3;
 
-// What is known of one transfer that is not posted yet.
+// State of one transfer whose receive is not posted yet.
 struct EarlyTransfer {
   bool used = false;
   EarlyKind kind = EarlyKind::kProbed;
@@ -37,11 +38,11 @@ struct EarlyTransfer {
   wire::TransferId transfer;
   std::uint32_t first_segment = kNil;
   bool probed = false;                                // a probe arrived: reply as soon as the receive is posted
-  bool segment_lost = false;                          // one of its segments was dropped here, for want of room
-  wire::Probe probe;                                  // its newest probe, or one made from the end-of-round marker
-  std::array<std::uint32_t, MLT_MAX_PATHS> newest{};  // sequence number that arrived on each path, kept or not; 0: none
-  std::uint32_t next_alike = kNil;                    // in the chain of its hash, or free
-  std::uint32_t next = kNil;                          // of the same peer and kind, oldest first
+  bool segment_lost = false;                          // one of its segments was dropped here for lack of space
+  wire::Probe probe;                                  // its newest probe, or one made from END_OF_ROUND
+  std::array<std::uint32_t, MLT_MAX_PATHS> newest{};  // newest sequence number per path, buffered or not; 0: none
+  std::uint32_t next_alike = kNil;                    // next in the hash chain, or free
+  std::uint32_t next = kNil;                          // of the same peer and kind, in order of age, oldest first
   std::uint32_t previous = kNil;
 
   bool aborted() const { return kind == EarlyKind::kAborted; }  // the receive fails as soon as it is posted
@@ -49,25 +50,25 @@ struct EarlyTransfer {
 
 class EarlyBuffer {
  public:
-  // `per_peer` segments of at most `transfers_per_peer` transfers are kept for each of `peers`.
+  // For each of `peers`, buffers up to `per_peer` segments of up to `transfers_per_peer` transfers.
   EarlyBuffer(std::uint32_t segment_bytes, std::uint32_t per_peer, std::uint32_t transfers_per_peer,
               std::uint16_t peers);
 
   EarlyTransfer* find(std::uint16_t peer, const wire::TransferId& transfer);
-  // Records a probe of a transfer. nullptr when this peer's share of notes is taken; what a peer may send
-  // blindly has records of its own, so that probes never take space from data.
+  // Records a probe of a transfer. nullptr if this peer's share of probe and ABORT records is used up; data has its own
+  // records, so that probes never take space from data.
   EarlyTransfer* find_or_insert(std::uint16_t peer, const wire::TransferId& transfer);
-  // For data; nullptr when this peer sends more transfers blindly than it was promised room for.
+  // For data; nullptr if this peer sends early data of more transfers than its announced share.
   EarlyTransfer* find_or_insert_for_data(std::uint16_t peer, const wire::TransferId& transfer);
-  // Notes that the sender gave a transfer up, and forgets its segments, even if there is no room for the note: false.
-  // A record that holds only a probe is replaced.
+  // Records an ABORT and frees the transfer's segments. False if no record was free; the segments are freed even then.
+  // Replaces a record that holds only a probe.
   bool abort(std::uint16_t peer, const wire::TransferId& transfer);
 
   enum class Kept : std::uint8_t { kKept, kDuplicate, kNoRoom };
-  // Keeps a copy of the segment in a record for data. A duplicate takes no room: the sender counts what it sent.
+  // Buffers a copy of the segment in a record for data. A duplicate takes no space: the sender counts what it sent.
   Kept keep(EarlyTransfer& early, const wire::DataHeader& header, std::span<const std::byte> payload);
 
-  // Calls `visit(header, payload)` for every segment kept, then forgets the transfer.
+  // Calls `visit(header, payload)` for every buffered segment, then forgets the transfer.
   template <typename Visit>
   void release(EarlyTransfer& early, Visit&& visit) {
     while (early.first_segment != kNil) {
@@ -82,7 +83,7 @@ class EarlyBuffer {
   void forget(std::uint16_t peer);
 
   std::size_t segments_kept() const { return kept_; }
-  // Transfers of which something came: data, a probe or an ABORT.
+  // Number of transfers from which data, a probe or an ABORT came.
   std::size_t transfers_known() const { return transfers_known_; }
   std::size_t capacity() const { return segments_.capacity(); }
 

@@ -1,8 +1,9 @@
-// The protocol endpoint of one rank: tensors in and out, datagrams in and out, and nothing else.
+// The protocol endpoint of one rank: takes and delivers tensors and datagrams.
 //
-// Nine entry points. No socket, clock, thread or allocation after construction: the driver brings time as an argument,
-// hands in what it received and takes out what is to be sent. engine/event_loop and sim/host are the two drivers.
-// Paper: section 4.2 (mechanisms) and 5.1 (end-host stack); departures in DESIGN.md sections 2 to 5.
+// It has nine entry points. Absent on purpose: sockets, clocks, threads, allocation after construction. The driver
+// passes the time as an argument, hands in received datagrams and sends those that the endpoint returns. The two
+// drivers are engine/event_loop and sim/host. Paper: section 4.2 (mechanisms) and 5.1 (end-host stack); departures in
+// DESIGN.md sections 2 to 5.
 #pragma once
 
 #include <span>
@@ -17,11 +18,11 @@
 
 namespace mlt::core {
 
-// One GSO run: one peer, one DSCP, one ECN mark, one path. Slices point into the tensor and into the run itself. The
-// driver sends it before the next call.
+// One batch: one peer, one DSCP, one ECN codepoint, one path. Slices point into the tensor and into the batch itself.
+// The driver must send it before its next call.
 using Transmit = base::DatagramRun;
 
-// What reaches an endpoint beside datagrams: the control connection's news, and a caller's second thoughts.
+// Input other than datagrams: connection events, path limits, cancel, close.
 using ControlInput = std::variant<PeerUp, PeerDown, PathLimit, PeerMessage, Cancel, Closing>;
 
 // Owned by the driver's thread; no other thread may call it.
@@ -36,12 +37,12 @@ class Endpoint {
   // driver is taken to draw cookies when a connection comes up.
   void set_issued_cookie(std::uint64_t cookie);
 
-  // `arrival_ns`: when the network delivered it, if the driver knows; it may have waited for this thread since.
+  // `arrival_ns`: when the network delivered it, if the driver knows; the datagram may have been queued since.
   void on_datagram(TimeNs now, std::span<const std::byte> datagram, base::Ecn ecn, TimeNs arrival_ns = base::kNever);
   void on_control(TimeNs now, const ControlInput& input);
   void on_timeout(TimeNs now);
 
-  // True if `transmit` was filled. Call until it answers false, sending each run in between.
+  // True if `transmit` was filled. Call until it returns false, sending each batch before the next call.
   bool poll_transmit(TimeNs now, const TransmitCapabilities& capabilities, Transmit& transmit);
   bool poll_control(TimeNs now, ControlOutput& output);
   // The completion's bitmap is valid until the next call of any entry point.
@@ -49,18 +50,18 @@ class Endpoint {
 
   TimeNs next_timeout() const;
 
-  // Queries: nothing changes.
+  // Queries; they change no state.
   const Counters& counters() const { return shared_.counters; }
   const EndpointConfig& config() const { return shared_.config; }
   // Segments of a tensor of `total_bytes` for this peer; 0 if the peer is not up. The length of SendRequest::tags.
   std::uint32_t segment_count(std::uint16_t peer, std::uint64_t total_bytes) const;
   double rate_bytes_per_second(std::uint16_t peer) const;
   Usage usage() const;
-  // Whether something came for a receive that is not posted yet.
+  // Whether the early buffer holds any record.
   bool has_early() const { return receiver_.has_early(); }
-  // What is known of one path to a peer; all zero if there is no such path.
+  // State of one path to a peer; all zero if the path does not exist.
   PathView path_view(std::uint16_t peer, std::uint8_t path) const;
-  // The longest datagram that gets to a peer, by our own probes; 0: no limit is known.
+  // Max datagram size to a peer, found by MTU probes; 0: no limit is known.
   std::uint32_t path_limit_bytes(std::uint16_t peer) const;
   std::uint64_t in_flight_bytes(std::uint16_t peer) const { return sender_.in_flight_bytes(peer); }
 
@@ -77,7 +78,7 @@ class Endpoint {
   base::WordArena arena_;
   Sender sender_;
   Receiver receiver_;
-  bool has_polled_ = false;  // a completion handed out whose slot is freed at the next call
+  bool has_polled_ = false;  // the slot of the last polled completion is freed at the next call
   CompletedSlot polled_;
 };
 

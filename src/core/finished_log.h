@@ -1,5 +1,5 @@
-// How the last receives ended, for senders whose STOP was lost. Of fixed size: a newer outcome replaces the oldest,
-// whose sender is then told "finished before" and claims no success.
+// Outcomes of the last receives, for senders whose STOP was lost. Fixed size: a new outcome replaces the oldest. The
+// sender of a replaced one receives kFinishedBefore, which does not mean success.
 #pragma once
 
 #include <bit>
@@ -23,7 +23,7 @@ struct FinishedReceive {
   base::TimeNs finished_ns = 0;
 };
 
-// The last `entries` outcomes, exactly: a ring for the order, chains over it for finding one.
+// The last `entries` outcomes: a ring for the order, hash chains for look-up.
 class FinishedLog {
  public:
   explicit FinishedLog(std::uint32_t entries)
@@ -45,7 +45,7 @@ class FinishedLog {
     return nullptr;
   }
 
-  // The transfer has another generation now.
+  // Changes the generation recorded for the transfer.
   void renumber(std::uint16_t peer, const wire::TransferId& transfer, std::uint32_t generation) {
     std::uint32_t at = chain_of(peer, transfer);
     while (at != kNil && !(ring_[at].peer == peer && ring_[at].transfer == transfer)) at = next_[at];

@@ -1,9 +1,9 @@
-// Which segments matter: mean magnitude of a segment against the tensor's median magnitude, both from samples.
+// Importance of segments: a segment's mean magnitude against the tensor's median magnitude, both from samples.
 //
-// Paper section 4.2.2 ("mean value" there is magnitude: a signed mean would cancel, DESIGN.md section 5). The median
-// comes first, from a few thousand elements; a segment is judged just before it may leave, so that nothing waits for
-// the whole tensor's judgement, and what judging reads is in the caches when it is sent. The endpoint never looks at
-// values: it calls classify() through SendRequest::classify.
+// Paper section 4.2.2 ("mean value" there is the magnitude: a signed mean would cancel, DESIGN.md section 5). The
+// median is sampled first, from a few thousand elements. Each segment is classified just before it may leave: the first
+// packet need not wait for the whole tensor, and the bytes read are still in the caches when sent. The endpoint never
+// reads values: it calls classify() through SendRequest::classify.
 #pragma once
 
 #include <cstddef>
@@ -17,34 +17,34 @@
 namespace mlt::core {
 
 inline constexpr double kSampleFraction = 0.05;
-// For the median, one element of each so many, or fewer in a large tensor: 4,096 samples bring its rank among the
-// tensor's magnitudes to within 1.6 % (two standard deviations), better where the tensor is ordered. Nothing leaves
-// before it is known, and each sample is a cache miss.
+// Elements per sample of the median; large tensors use fewer samples. 4,096 samples bring its rank among the tensor's
+// magnitudes to within 1.6 % (two standard deviations), better if the tensor is ordered. No segment leaves before the
+// median is known, and each sample is a cache miss.
 inline constexpr std::size_t kElementsPerMedianSample = 160;
 inline constexpr std::size_t kMaxMedianSamples = 4'096;
 inline constexpr std::size_t kMinMedianSamples = 512;
 
-// The median's samples are one element from each part of so many elements of a tensor of `elements`.
+// Elements per sample in a tensor of `elements`: the median takes one sample from each part of this size.
 std::size_t median_part(std::size_t elements);
 
-// Median magnitude of `data` as far as a sample shows it; 0 if no sampled element is a number. The same seed samples
-// the same elements. `element` is floating point.
+// Estimated median magnitude of `data`; 0 if every sampled element is NaN. The same seed samples the same elements.
+// `element` must be floating point.
 float sampled_median(std::span<const std::byte> data, wire::ElementType element, std::uint64_t seed);
 
-// Tags the segments of one tensor with a class, and as important where the segment's sampled mean magnitude is at or
-// above the sampled median. Types that are not floating point, and segments with values that are not numbers, are
-// important: they must not be singled out for dropping. The same seed gives the same tags, in whatever order and
-// portions they are asked for. Any thread, one at a time; the tensor and the tags belong to the caller.
+// Tags the segments of one tensor with a class, and as important if the segment's sampled mean magnitude is at or above
+// the sampled median. Segments of other types than floating point, and those with NaNs, are important, so that switches
+// do not drop them first. The same seed gives the same tags for any order and grouping of calls. Callable from any
+// thread, one at a time. The caller owns the tensor and the tags.
 class MagnitudeTagger {
  public:
   MagnitudeTagger() = default;
-  // Takes the median. `tags`: one per segment of `grid`.
+  // Samples the median. `tags`: one per segment of `grid`.
   MagnitudeTagger(std::span<const std::byte> data, wire::ElementType element, const SegmentGrid& grid,
                   std::uint8_t traffic_class, std::uint64_t seed, std::span<SegmentTag> tags);
 
-  // Tags `count` segments from `first` on, and fetches the memory that those behind them need.
+  // Tags `count` segments from `first` on, and prefetches the data of the segments that follow.
   void tag(std::uint32_t first, std::uint32_t count) const;
-  // The same of the MagnitudeTagger at `tagger`, as SendRequest::classify wants it.
+  // Calls tag() of the MagnitudeTagger at `tagger`; has the type of SendRequest::classify.
   static void classify(void* tagger, std::uint32_t first, std::uint32_t count) {
     static_cast<const MagnitudeTagger*>(tagger)->tag(first, count);
   }
@@ -59,8 +59,8 @@ class MagnitudeTagger {
   SegmentTag important_;
   SegmentTag other_;
   std::uint64_t seed_ = 0;
-  std::size_t groups_ = 0;  // sampled of a whole segment, each in a part of its own
-  std::size_t part_ = 0;    // bytes
+  std::size_t groups_ = 0;  // samples per full segment, each from its own part of the segment
+  std::size_t part_ = 0;    // bytes per part
   bool all_important_ = true;
   float threshold_ = 0;
   std::span<SegmentTag> tags_;

@@ -1,5 +1,5 @@
-// Turns a rate into times: when may the next run leave? A driver that wakes late is given back at most `kCreditNs` of
-// unused time, so that the mean rate holds without ever sending a longer burst.
+// Turns a rate into the time of the next batch. A driver that wakes late gets a credit of at most `kCreditNs` of unused
+// time: the mean rate holds without longer bursts.
 #pragma once
 
 #include <algorithm>
@@ -11,12 +11,12 @@ namespace mlt::core {
 
 class Pacer {
  public:
-  // Waking a thread costs tens of microseconds; twice a run's length covers it.
+  // Waking a thread takes tens of microseconds; twice the length of a batch covers it.
   static constexpr base::DurationNs kCreditNs = 200 * base::kMicrosecond;
-  // At low rates that is no packet's time. A thread that waits for its core comes milliseconds late, and a port that
-  // holds some packets of each flow must not run dry meanwhile.
+  // Min credit, since kCreditNs at low rates is less than one packet's time. A thread that waits for its core wakes
+  // milliseconds late, and a port that queues a few packets per flow must not become idle meanwhile.
   static constexpr std::uint64_t kCreditBytes = 7'500;
-  // A run is never longer than what the rate sends in this time (DESIGN.md section 4).
+  // Max length of a batch, in time at the current rate (DESIGN.md section 4).
   static constexpr base::DurationNs kRunNs = 100 * base::kMicrosecond;
 
   base::TimeNs next_ns() const { return next_ns_; }
@@ -31,7 +31,7 @@ class Pacer {
     next_ns_ = std::max(next_ns_, now - credit_ns) + base::serialisation_ns(bytes, rate_bytes_per_second);
   }
 
-  // Longest run in bytes at this rate; the caller rounds to whole datagrams, one at least.
+  // Max length of a batch in bytes at this rate; the caller rounds to whole datagrams, one at least.
   static std::uint64_t run_bytes(double rate_bytes_per_second) {
     return static_cast<std::uint64_t>(rate_bytes_per_second * static_cast<double>(kRunNs) * 1e-9);
   }

@@ -1,4 +1,4 @@
-// What an endpoint keeps of one peer between transfers: cookies, rate, round trip, sequence numbers per path.
+// State that an endpoint keeps per peer between transfers: cookies, rate, round trip, sequence numbers per path.
 #pragma once
 
 #include <algorithm>
@@ -27,7 +27,7 @@ namespace mlt::core {
 static_assert(RateController<Timely>);
 
 struct PathIn {
-  std::uint32_t highest_sequence = 0;  // 0: nothing came yet
+  std::uint32_t highest_sequence = 0;  // 0: nothing arrived yet
   std::uint32_t received_packets = 0;
   std::uint32_t ce_packets = 0;
   std::uint32_t echo_timestamp_ns = 0;
@@ -40,7 +40,7 @@ inline constexpr std::uint8_t kNoPath = 0xFF;
 
 struct Peer {
   bool up = false;
-  bool holds_back = false;  // its way: no rate control, no path MTU
+  bool holds_back = false;  // the path has flow control of its own: no rate control, no path MTU search
   std::uint64_t local_cookie = 0;
   std::uint64_t issued_cookie = 0;  // what local_cookie will be once it is up; 0: not known before
   std::uint64_t remote_cookie = 0;
@@ -54,43 +54,43 @@ struct Peer {
   std::optional<Timely> rate;  // made when the peer comes up
   Pacer pacer;
   RttEstimator rtt;
-  std::uint32_t work_head = kNil;        // sends with segments to go, in send order (send_queue.h)
-  std::uint32_t blind_segments = 0;      // sent for receives that are not known to be posted
-  std::uint32_t blind_transfers = 0;     // that these belong to
-  std::uint32_t abandoned = 0;           // of both, those of sends whose ABORT nobody answered: they count for good
-  std::uint32_t blind_head = kNil;       // sends that wait at the blind limit, in send order
-  std::uint32_t blind_waiting = 0;       // so many
-  std::uint32_t send_floor = 0;          // first generation of tags that are new here
-  std::uint32_t new_tags = 0;            // since the last retirement
-  std::uint32_t tags = 0;                // of sends, that are remembered
-  std::uint32_t tags_held = 0;           // of these, those that may not be forgotten now
-  std::uint32_t tags_unknown = 0;        // of these, those of which no receive is known to be posted
-  std::uint32_t retire_at = kNil;        // where the list of kept tags goes on that is being sent
-  bool classification_deferred = false;  // until the peer's timer: enough segments were judged in one call
+  std::uint32_t work_head = kNil;     // sends with unsent segments, in send order (send_queue.h)
+  std::uint32_t blind_segments = 0;   // segments of early data
+  std::uint32_t blind_transfers = 0;  // transfers of early data
+  std::uint32_t abandoned = 0;      // sends whose ABORT was never acknowledged; they count against both limits for good
+  std::uint32_t blind_head = kNil;  // sends that wait at the early-data limit, in send order
+  std::uint32_t blind_waiting = 0;  // their number
+  std::uint32_t send_floor = 0;     // first generation of a tag that is new here
+  std::uint32_t new_tags = 0;       // since the last retirement
+  std::uint32_t tags = 0;           // remembered tags of sends
+  std::uint32_t tags_held = 0;      // of these: must not be forgotten now
+  std::uint32_t tags_unknown = 0;   // of these: no receive is known to be posted
+  std::uint32_t retire_at = kNil;   // position in the list of kept tags that is being sent
+  bool classification_deferred = false;  // until the peer's timer: the call's classification budget was used up
   Window window;
   ProbeTurns probe_turns;
-  bool replies_by_control = false;  // the newest answer to a probe came over TCP: datagrams may not get through
+  bool replies_by_control = false;  // the newest reply to a probe came over TCP: datagrams may not get through
   PathSpray spray;
   std::array<MtuSearch, MLT_MAX_PATHS> mtu;
 
   // Receiving. Owned by Receiver.
   std::array<PathIn, MLT_MAX_PATHS> in;
   std::uint8_t last_path = 0;          // of the newest data packet
-  std::uint8_t probe_path = kNoPath;   // of the newest probe: the sender takes another one if it gets no answer
-  std::uint32_t since_ack = 0;         // packets that no acknowledgement spoke of yet, over all paths
+  std::uint8_t probe_path = kNoPath;   // of the newest probe: the sender changes it if a probe stays unanswered
+  std::uint32_t since_ack = 0;         // packets not acknowledged yet, over all paths
   std::uint32_t unreported_paths = 0;  // bit per path that has such packets
   wire::TransferId ack_transfer;
   bool ack_posted = false;
-  bool heard = false;                // something came from it on this connection: it is up there too
-  bool refused = false;              // datagrams in its name that are not of this connection: perhaps of the next
-  bool refused_before_up = false;    // such came since the connection before this one was up
-  std::uint32_t receive_floor = 0;   // the same, as the peer said last
-  std::uint32_t kept_tags = 0;       // entries by_retirement
-  bool early_refused = false;        // a segment of a transfer without a record found no room in the early buffer
-  DurationNs reorder_window_ns = 0;  // how late a packet was seen to arrive after a later one
+  bool heard = false;    // received a packet on this connection: the peer is up
+  bool refused = false;  // received datagrams in its name that are not of this connection, perhaps of the next
+  bool refused_before_up = false;    // received such datagrams since the connection before this one was up
+  std::uint32_t receive_floor = 0;   // as send_floor, by the peer's latest report
+  std::uint32_t kept_tags = 0;       // number of entries with by_retirement
+  bool early_refused = false;        // the early buffer had no space for a segment of a transfer without a record
+  DurationNs reorder_window_ns = 0;  // largest observed delay of a packet behind a later one
 };
 
-// What sender and receiver share. Owned by the endpoint.
+// State shared by sender and receiver. Owned by the endpoint.
 struct Shared {
   explicit Shared(const EndpointConfig& endpoint_config)
       : config(endpoint_config),
@@ -102,14 +102,13 @@ struct Shared {
                std::size_t{2} * std::max(endpoint_config.max_sends, endpoint_config.max_receives)),
         completions(endpoint_config.max_sends, endpoint_config.max_receives) {}
 
-  // Timer slots: peers, their MTU checks, then sends and receives in turn: the lowest are used first, and take little
-  // memory.
+  // Timer slots: peers, their MTU checks, then sends and receives in turn. Low slots are used first, to save memory.
   std::uint32_t peer_timer(std::uint16_t peer) const { return peer; }
   std::uint32_t mtu_timer(std::uint16_t peer) const { return std::uint32_t{config.peers} + peer; }
   std::uint32_t send_timer(std::uint32_t slot) const { return 2 * (config.peers + slot); }
   std::uint32_t receive_timer(std::uint32_t slot) const { return 2 * (config.peers + slot) + 1; }
 
-  // kPosted, or why nothing can be posted for this peer.
+  // kPosted, or why no operation can be posted for this peer.
   PostStatus check_peer(std::uint16_t peer) const {
     if (peer >= config.peers || peer == config.rank) return PostStatus::kUnknownPeer;
     // PROTOCOL 18.1.3: An endpoint MUST refuse a post to a peer that is not up with the reason that it went down.

@@ -1,4 +1,4 @@
-// Tags: which class (DSCP), which ECN mark and which place in the send order a segment gets.
+// Segment priorities: class (DSCP), ECN codepoint and position in the send order of a segment.
 //
 // Paper section 4.2.2: class of layer i of L is floor(i * P / L); important segments are ECN-capable, so that a RED
 // queue marks them and drops the others. Class 0 is the most urgent (front layers).
@@ -13,7 +13,7 @@ namespace mlt::core {
 
 inline constexpr std::uint32_t kMaxClasses = 8;
 
-// Class, importance and "critical" of one segment in a byte; the priority function fills an array of them.
+// Class, important and critical bits of one segment; the priority function fills an array of them.
 struct SegmentTag {
   std::uint8_t bits = 0;
 
@@ -27,7 +27,7 @@ struct SegmentTag {
   }
   constexpr std::uint8_t traffic_class() const { return bits & kClassMask; }
   constexpr bool is_critical() const { return (bits & kCritical) != 0; }
-  // A critical segment is important too, whatever its bit says: a switch should drop it last.
+  // A critical segment counts as important in any case: a switch should drop it last.
   constexpr bool is_important() const { return (bits & (kImportant | kCritical)) != 0; }
   // Send order within a tensor: critical, then important, then the rest.
   constexpr std::uint8_t pass() const { return is_critical() ? 0 : (is_important() ? 1 : 2); }
@@ -46,8 +46,8 @@ constexpr std::uint8_t class_of_layer(std::uint32_t layer, std::uint32_t layers,
   return static_cast<std::uint8_t>(at * classes / layers);
 }
 
-// Class -> DSCP, shared with the switches' configuration (Options::data_dscp of mlt.h). The default takes RFC 2474's
-// pool of local code points (xxxx11), of which there are enough for eight queues and which no well-known service uses.
+// Class to DSCP, shared with the switch configuration (Options::data_dscp of mlt.h). The default uses RFC 2474's pool
+// of local code points (xxxx11): it is large enough for eight queues, and no well-known service uses it.
 struct DscpMap {
   std::uint8_t data_classes = 7;
   std::array<std::uint8_t, kMaxClasses> data = {3, 7, 11, 15, 19, 23, 27, 27};

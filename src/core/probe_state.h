@@ -14,7 +14,7 @@
 
 namespace mlt::core {
 
-// After so many unanswered probes further ones go over TCP too: datagrams, or one class of them, may never arrive.
+// After this many unanswered probes, further ones go over TCP too: datagrams, or one class of them, may never arrive.
 inline constexpr std::uint32_t kBackstopAfterProbes = 6;
 
 class ProbeState {
@@ -29,7 +29,7 @@ class ProbeState {
     ack_only_ = ack_only;
     trailing_paths_ = 0;
   }
-  // Trailing probes, behind the data of each of these paths (a bit for each). They leave before the probe, if one is
+  // Schedules trailing probes: one behind the data of each of these paths (bit mask). They leave before a probe that is
   // due.
   void schedule_trailing(std::uint32_t paths) { trailing_paths_ = paths; }
   bool has_trailing() const { return trailing_paths_ != 0; }
@@ -57,11 +57,11 @@ class ProbeState {
     if (since_reply_++ == 0) first_unanswered_ns_ = now;
     const bool no_reply =
         since_reply_ > kBackstopAfterProbes && now - first_unanswered_ns_ >= RttEstimator::kMaxTimeoutNs;
-    // The datagram takes another path, though other packets of the transfer arrive.
+    // Changes the path of the probe, even if other packets of the transfer arrive.
     if (no_reply) MLT_CHECK(machine_.on(ProbeEvent::k_unanswered, counters));
     return no_reply || unanswered_ > kBackstopAfterProbes;
   }
-  // Probes since anything arrived: each doubles the next wait.
+  // Probes since the last packet about the transfer; each doubles the next wait.
   std::uint32_t unanswered() const { return unanswered_; }
 
   // Any packet about the transfer arrived.
@@ -70,10 +70,10 @@ class ProbeState {
     unanswered_ = 0;
     MLT_CHECK(machine_.on(ProbeEvent::k_received, counters));
   }
-  // A reply to a probe arrived. An ACK of other packets is none.
+  // A reply to a probe arrived. An ACK of other packets does not count.
   void on_reply() { since_reply_ = 0; }
 
-  // The receiver reported NOT_POSTED: how often in a row, this time included.
+  // The receiver reported NOT_POSTED. Returns how often in a row, including this time.
   std::uint32_t count_not_posted() { return ++not_posted_; }
   bool is_not_posted() const { return not_posted_ > 0; }
   void set_posted() { not_posted_ = 0; }
@@ -84,7 +84,7 @@ class ProbeState {
   std::uint32_t trailing_paths_ = 0;
   std::uint32_t unanswered_ = 0;
   std::uint32_t since_reply_ = 0;
-  base::TimeNs first_unanswered_ns_ = base::kNever;  // of the probes since a reply
+  base::TimeNs first_unanswered_ns_ = base::kNever;  // of the probes since the last reply
   std::uint32_t not_posted_ = 0;
 };
 
@@ -99,7 +99,7 @@ class Window {
     MLT_CHECK(machine_.on(WindowEvent::k_no_space, counters));
     return true;
   }
-  // It stayed full for a retransmission timeout. How often in a row, this time included.
+  // The window stayed full for a retransmission timeout. Returns how often in a row, including this time.
   std::uint32_t on_timeout(Counters& counters) {
     MLT_CHECK(machine_.on(WindowEvent::k_timer, counters));
     return ++timeouts_;
@@ -113,7 +113,7 @@ class Window {
   bool is_resolved_by(base::TimeNs now, std::uint32_t reply_time_ns) const {
     return phase() == WindowPhase::k_probed && reply_time_ns <= static_cast<std::uint64_t>(now - probed_ns_);
   }
-  // True if a send waited for it.
+  // True if the window was not open, that is, a send waited for it.
   bool on_progress(Counters& counters) {
     const bool was_open = is_open();
     reopen(WindowEvent::k_progress, counters);

@@ -12,14 +12,14 @@ namespace mlt::core {
   X(idle)      /* no probe is due */                                   \
   X(due)       /* a probe leaves with the next poll */                 \
   X(in_flight) /* one left as a datagram; nothing has arrived since */ \
-  X(due_again) /* the same, and another leaves: over a different path */
+  X(due_again) /* probe unanswered, and the next one leaves: over a different path */
 
 #define MLT_PROBE_EVENTS(X, PREFIX)                                                                \
   X(PREFIX##schedule)   /* the reply timer, the end of a round, a stalled window, a measurement */ \
   X(PREFIX##sent)       /* the probe left as a datagram */                                         \
   X(PREFIX##unanswered) /* too many probes without a reply: the path may have failed */            \
   X(PREFIX##received)   /* any packet about the transfer arrived */                                \
-  X(PREFIX##cancel)     /* the receive is posted, or a new round begins: the scheduled probe is moot */
+  X(PREFIX##cancel)     /* the receive is posted, or a new round begins: the scheduled probe is not needed */
 
 enum class ProbePhase : std::uint8_t {
 #define MLT_X(name) k_##name,
@@ -55,18 +55,18 @@ inline constexpr StateTable<ProbePhase, ProbeEvent> kProbeTable = probe_table();
 
 // ---- the window of one peer ----------------------------------------------------------------------------------------
 
-#define MLT_WINDOW_PHASES(X)                                         \
-  X(open)    /* not known to be full */                              \
-  X(full)    /* the next run does not fit: sends to the peer wait */ \
-  X(stalled) /* full for a retransmission timeout: a probe is due */ \
+#define MLT_WINDOW_PHASES(X)                                           \
+  X(open)    /* not known to be full */                                \
+  X(full)    /* the next batch does not fit: sends to the peer wait */ \
+  X(stalled) /* full for a retransmission timeout: a probe is due */   \
   X(probed)  /* the probe left, and no data since: its reply resolves all that is in flight */
 
 #define MLT_WINDOW_EVENTS(X, PREFIX)                                               \
-  X(PREFIX##no_space)   /* the next run does not fit */                            \
+  X(PREFIX##no_space)   /* the next batch does not fit */                          \
   X(PREFIX##timer)      /* nothing left the window for a retransmission timeout */ \
   X(PREFIX##probe_sent) /* an ACK_ONLY probe to the peer left */                   \
   X(PREFIX##progress)   /* something left the window, or a reply resolved all */   \
-  X(PREFIX##unwanted)   /* no send waits for it */
+  X(PREFIX##unwanted)   /* no send waits for the window */
 
 enum class WindowPhase : std::uint8_t {
 #define MLT_X(name) k_##name,

@@ -1,7 +1,7 @@
-// When the reply timers of all transfers to one peer may repeat their probes: in turns, however many they are. A peer
-// that is slow, or a path that carries nothing, would otherwise get as many probes in a timeout as there are transfers.
+// Times of repeated probes of all transfers to one peer: one after the other, at a limited rate. Otherwise a peer that
+// is slow, or a path that carries nothing, would receive as many probes per timeout as transfers wait.
 //
-// Absent on purpose: timers (Sender), and first probes, which nobody is late to answer. Owned by a peer.
+// Absent on purpose: timers (Sender), and first probes, which are not limited. Owned by a peer.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@ class ProbeTurns {
   static constexpr std::uint32_t kRepeatsPerTimeout = 64;
   static constexpr base::DurationNs kMaxTurnNs = base::kSecond;
 
-  // A repetition is due, whose retransmission timeout is `timeout_ns`: when it may leave, `now` at the earliest.
+  // Returns when a due repetition may leave, `now` or later. `timeout_ns` is its retransmission timeout.
   base::TimeNs take(base::TimeNs now, base::DurationNs timeout_ns) {
     // PROTOCOL 6.5.12: A sender MUST NOT repeat more than 64 unanswered probes to a peer, over all transfers, in the
     //     retransmission timeout of the one that is due, but each after 1 s at the latest.
@@ -28,9 +28,9 @@ class ProbeTurns {
     return turn;
   }
 
-  // A reply to a probe arrived, of whatever transfer.
+  // A reply to a probe of any transfer arrived.
   void on_reply() { since_reply_ = 0; }
-  // So many went unanswered that each transfer would have sent its share over TCP by now, were there few.
+  // True if so many probes stayed unanswered that, with few transfers, each would use the TCP fallback by now.
   bool lack_reply() const { return since_reply_ > kBackstopAfterProbes * kRepeatsPerTimeout; }
 
  private:

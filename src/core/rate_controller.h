@@ -1,5 +1,5 @@
-// What a rate controller is: one object per peer, told of every round-trip sample, asked for a rate. One file per
-// algorithm; none reads a clock. Rates are payload-plus-header bytes per second.
+// Interface of a rate controller: one object per peer; it takes every round-trip sample and returns a rate. One file
+// per algorithm; none reads a clock. Rates are in bytes of payload and headers per second.
 #pragma once
 
 #include <concepts>
@@ -12,10 +12,10 @@ namespace mlt::core {
 template <typename T>
 concept RateController =
     requires(T controller, const T& constant, base::TimeNs now, base::DurationNs rtt_ns, std::uint64_t bytes) {
-      // Something is sent, and nothing was in flight.
+      // The sender sends again after nothing was in flight.
       { controller.on_resumed() } -> std::same_as<void>;
-      // A report that arrived at `now` tells of so many bytes, of headers and payload, that the peer was not known to
-      // have. Before the report's sample.
+      // A report that arrived at `now` acknowledges this many bytes, of headers and payload, for the first time. Called
+      // before the report's sample.
       { controller.on_delivered(now, bytes) } -> std::same_as<void>;
       // Most of a round of many packets must be sent again.
       { controller.on_round_lost() } -> std::same_as<void>;
