@@ -105,12 +105,12 @@ EarlyTransfer* EarlyBuffer::find_or_insert_for_data(std::uint16_t peer, const wi
 
 bool EarlyBuffer::abort(std::uint16_t peer, const wire::TransferId& transfer) {
   EarlyTransfer* early = find(peer, transfer);
-  // Whether or not there is room to remember the ABORT:
+  // Clears early data even if there is no space to remember the ABORT:
   // PROTOCOL 8.1.3: A receiver remembers an ABORT of a transfer that is not posted yet, and forgets its early data: the
   //     receive ends as cancelled when it is posted.
   if (early != nullptr) drop_segments(*early);
   if (early == nullptr || early->kind == EarlyKind::kData) {
-    // Its own record was one for data: it needs one of the others now, like every note.
+    // The record was one for data; the ABORT needs one of the other records.
     if (early != nullptr) erase(*early);
     List& probed = peers_[peer].of(EarlyKind::kProbed);
     if (!has_room(peer, EarlyKind::kAborted) && probed.size > 0) erase(transfers_[probed.first]);

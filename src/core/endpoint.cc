@@ -17,7 +17,7 @@ Endpoint::Endpoint(const EndpointConfig& config)
   MLT_CHECK(config.timely.line_rate_bytes_per_second > 0);
 }
 
-// A polled completion's slot stays untouched until the driver comes back, so that the bitmap it was shown holds.
+// Frees the slot of a polled completion only when the driver calls again, so that the returned bitmap stays valid.
 void Endpoint::release_polled() {
   if (!has_polled_) return;
   has_polled_ = false;
@@ -53,7 +53,7 @@ void Endpoint::count_drop(wire::DropReason reason) {
   }
 }
 
-// Whose datagram is it? The low bits of the cookie name a connection, all 64 bits prove it.
+// Finds the connection by the cookie's low 16 bits; all 64 must match.
 bool Endpoint::identify(std::span<const std::byte> datagram, wire::Prefix& prefix, std::uint16_t& from) {
   if (const wire::DropReason reason = wire::decode_prefix(datagram, prefix); reason != wire::DropReason::kNone) {
     count_drop(reason);
@@ -75,7 +75,7 @@ bool Endpoint::identify(std::span<const std::byte> datagram, wire::Prefix& prefi
     }
     return false;
   }
-  // Answers go back on the path that they speak of: it must be one that the driver has.
+  // Replies take the path in the packet: it must be one that the driver has.
   if (prefix.path >= shared_.config.paths) {
     shared_.counters.add(Counter::k_drop_bad_path);
     return false;
@@ -146,14 +146,14 @@ void Endpoint::on_control_datagram(TimeNs now, TimeNs arrival_ns, std::uint16_t 
     case wire::PacketType::kAbort: {
       // PROTOCOL 4.10.1: ABORT MUST be sent over the control connection only, as a backstop frame, because it is rare,
       //     final, and must arrive.
-      if (!by_control) break;  // it never comes as a datagram
+      if (!by_control) break;  // never in a datagram
       wire::Abort abort;
       reason = wire::decode_abort(datagram, prefix, abort);
       if (reason == wire::DropReason::kNone) receiver_.on_abort(now, from, abort);
       break;
     }
     case wire::PacketType::kMtuProbe: {
-      if (by_control) break;  // it says something about datagrams only
+      if (by_control) break;  // only applies to datagrams
       wire::MtuProbe probe;
       reason = wire::decode_mtu_probe(datagram, prefix, probe);
       if (reason == wire::DropReason::kNone) receiver_.on_mtu_probe(from, probe);
@@ -265,7 +265,7 @@ void Endpoint::on_timeout(TimeNs now) {
   }
 }
 
-// Replies first, then probes, then data: the peer waits for the first two, and they are small.
+// Replies first, then probes, then data: the peer waits for replies and probes, and they are small.
 bool Endpoint::poll_transmit(TimeNs now, const TransmitCapabilities& capabilities, Transmit& transmit) {
   release_polled();
   // PROTOCOL 6.1.4: An endpoint MUST send answers before probes, and probes before data: what the other side waits for

@@ -13,19 +13,20 @@ namespace mlt::core {
 
 namespace {
 
-// A segment's sample: what fits a cache line, at random places in equal parts of the segment. Memory comes in lines, so
-// that more places with fewer elements each would cost as much as reading more of the segment.
+// A segment's sample: groups of one cache line, at random offsets in equal parts of the segment. Memory is read in
+// lines, so more places with fewer elements each would cost as much as reading more of the segment.
 constexpr std::size_t kGroupBytes = 64;
 constexpr std::size_t kMinGroups = 2;
-// Memory is asked for so far ahead of its use. Not in functions of their own: GCC takes one that only fetches for one
-// that does nothing, and leaves its calls out.
+// Distance of prefetches, in segments and samples. The prefetches are not in functions of their own: GCC treats a
+// function that only prefetches as one without effect, and removes its calls.
 constexpr std::uint32_t kSegmentsAhead = 16;
 constexpr std::size_t kSamplesAhead = 32;
-// A sum of equal values may come out a little below their product: the mean of a constant tensor is not below its
-// median. More than what float loses in the longest sum, and less than any difference that matters.
+// Tolerance of the threshold. A sum of equal values may be slightly less than their product, but the mean of a constant
+// tensor must not be below its median. Larger than float's rounding error in the longest sum, and smaller than any
+// difference that matters.
 constexpr float kRounding = 1.0F - 0x1p-18F;
 
-// Groups of a whole segment.
+// Number of groups of a full segment.
 std::size_t group_count(std::size_t segment_bytes) {
   const double wanted = std::ceil(kSampleFraction * static_cast<double>(segment_bytes) / kGroupBytes);
   return std::min(std::max(kMinGroups, static_cast<std::size_t>(wanted)), segment_bytes / kGroupBytes);
@@ -47,9 +48,9 @@ float magnitude(const std::byte* at) {
     if constexpr (kElement == wire::ElementType::kBfloat16) {
       return std::bit_cast<float>((bits & 0x7FFFU) << 16);
     } else {
-      // binary16 has five bits of exponent where binary32 has eight: the same bits in place are 2^112 too small.
+      // binary16 has five exponent bits, binary32 has eight: the shifted bits give a value that is 2^112 too small.
       const std::uint32_t placed = (bits & 0x7FFFU) << 13;
-      if (placed >= 0x0F80'0000U) return std::bit_cast<float>(placed | 0x7F80'0000U);  // infinite, or no number
+      if (placed >= 0x0F80'0000U) return std::bit_cast<float>(placed | 0x7F80'0000U);  // infinite or NaN
       return std::bit_cast<float>(placed) * 0x1p112F;
     }
   }
@@ -61,8 +62,8 @@ float median_as(std::span<const std::byte> data, std::uint64_t seed) {
   const std::size_t total = data.size() / size;
   const std::size_t part = median_part(total);
   const std::size_t samples = total / part;
-  // From a random place in each part: no period of the tensor can hide, and layers of different scale are seen in
-  // proportion.
+  // One random element per part: periodic structure cannot bias the sample, and layers of different scale are sampled
+  // in proportion.
   base::Prng prng(seed);
   std::array<const std::byte*, kSamplesAhead> places{};
   std::array<float, kMaxMedianSamples> values;
@@ -84,7 +85,7 @@ float median_as(std::span<const std::byte> data, std::uint64_t seed) {
   return *middle;
 }
 
-// Sum of the magnitudes of a group's elements, in lanes: in turn, each addition would wait for the one before.
+// Sum of the magnitudes of a group's elements, in parallel lanes: a serial sum would wait for each addition.
 template <wire::ElementType kElement>
 float group_sum(const std::byte* at) {
   constexpr std::size_t size = wire::element_bytes(kElement);
@@ -96,17 +97,17 @@ float group_sum(const std::byte* at) {
   return (sums[0] + sums[1]) + (sums[2] + sums[3]);
 }
 
-// Where the groups of one segment are: in equal parts of it, one in each. The place follows from seed and segment
-// alone, so that segments may be judged in any order; it is random, so that no structure of the tensor hides between
-// the groups.
+// Offsets of the groups of one segment: one at a random place in each of its equal parts. They depend only on seed and
+// segment, so that segments may be classified in any order. They are random, so that the sample does not miss structure
+// that lies between fixed offsets.
 struct Groups {
   std::size_t first;
-  std::size_t last;  // where the last of them may be
+  std::size_t last;  // max offset of the last group
   std::size_t part;
   std::size_t count;
   std::uint64_t random;
 
-  // `part`: as long as a segment has room for one group, or 0 if it has not.
+  // `part`: the segment's size divided by its groups, or 0 if it has no space for one.
   Groups(const SegmentGrid& grid, std::size_t groups, std::size_t part_bytes, std::uint64_t seed, std::uint32_t segment)
       : first(grid.offset(segment)), part(part_bytes), count(groups) {
     const std::size_t length = grid.length(segment);
@@ -115,7 +116,7 @@ struct Groups {
     random = base::Prng(seed + 0xD1B5'4A32'D192'ED03ULL * (segment + 1ULL)).next();
   }
 
-  // In step with the cache's lines, where the tensor is.
+  // Aligned to cache lines of the tensor.
   std::size_t place(std::size_t i) const {
     const std::uint64_t draw = (random * (2 * i + 1)) >> 48;
     const std::size_t at = (first + i * part + (draw * part >> 16)) / kGroupBytes * kGroupBytes;
@@ -164,7 +165,7 @@ MagnitudeTagger::MagnitudeTagger(std::span<const std::byte> data, wire::ElementT
 template <wire::ElementType kElement>
 void MagnitudeTagger::tag_as(std::uint32_t first, std::uint32_t count) const {
   constexpr std::size_t size = wire::element_bytes(kElement);
-  // Those behind the ones before were fetched with them.
+  // The previous call already prefetched the segments just behind its own.
   std::uint32_t fetched = first == 0 ? 0 : std::min(grid_.count(), first + kSegmentsAhead);
   for (std::uint32_t segment = first; segment < first + count; ++segment) {
     for (; fetched < grid_.count() && fetched <= segment + kSegmentsAhead; ++fetched) {
@@ -179,14 +180,14 @@ void MagnitudeTagger::tag_as(std::uint32_t first, std::uint32_t count) const {
     float sum = 0;
     for (std::size_t i = 0; i < groups.count; ++i) sum += group_sum<kElement>(data_.data() + groups.place(i));
     std::size_t samples = groups.count * (kGroupBytes / size);
-    if (samples == 0) {  // shorter than a group: all of it
+    if (samples == 0) {  // shorter than a group: sample all of it
       for (std::uint32_t at = 0; at < grid_.length(segment); at += size, ++samples) {
         sum += magnitude<kElement>(data_.data() + grid_.offset(segment) + at);
       }
     }
     // PROTOCOL 13.1.4: The default priority function MUST call a segment important if the mean magnitude of its
     //     elements is not below the median magnitude of the tensor's.
-    // Written so that a mean that is not a number counts as important.
+    // Written so that a NaN mean counts as important.
     tags_[segment] = sum < threshold_ * static_cast<float>(samples) ? other_ : important_;
   }
 }

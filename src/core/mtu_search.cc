@@ -68,7 +68,7 @@ MtuSearch::Outcome MtuSearch::on_reply(base::TimeNs now, std::uint32_t timestamp
   // RECOVERY R2.6.3: A sender MUST take one answer to an MTU_PROBE as proof that its size passes.
   if (bytes == full_bytes_) return end(now, Outcome::kFits);
   passes_ = std::max(passes_, bytes);
-  if (bytes >= too_long_) too_long_ = full_bytes_;  // a late answer to a size that was taken for too long
+  if (bytes >= too_long_) too_long_ = full_bytes_;  // a late reply to a size that was considered too long
   if (bytes < size_) return Outcome::kNone;
   return next_size(now);
 }
@@ -79,7 +79,7 @@ void MtuSearch::put_off(base::TimeNs now) {
   end(now, Outcome::kNone);
 }
 
-// One size is decided: on to the next, or the end.
+// One size is decided: tests the next one or ends the search.
 MtuSearch::Outcome MtuSearch::next_size(base::TimeNs now) {
   // RECOVERY R2.6.5: Once the full size has failed, a sender MUST search the largest size that passes in steps of 8
   //     bytes, from 544 bytes on.

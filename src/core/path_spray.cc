@@ -21,13 +21,13 @@ void PathSpray::set_narrow(std::uint8_t path, bool narrow) {
   if (out.narrow == narrow) return;
   out.narrow = narrow;
   out.credit = 0;
-  if (!narrow) out.loss = std::min(out.loss, kRevivedLoss);  // what it lost was too long for it
+  if (!narrow) out.loss = std::min(out.loss, kRevivedLoss);  // its losses were due to the size
 }
 
 std::uint8_t PathSpray::choose(base::TimeNs now, std::uint32_t& limit) {
   if (paths_ == 1) return 0;
   // RECOVERY R2.3.4: If all paths are silent, a sender MUST use all.
-  const bool heard = any_heard();  // if none is, each is as good as the other
+  const bool heard = any_heard();  // if none is active, all count alike
   const bool wide = any_wide();
   std::uint8_t best = paths_;
   for (std::uint8_t path = 0; path < paths_; ++path) {
@@ -105,7 +105,7 @@ void PathSpray::on_probe_reply(std::uint32_t reply_path, base::DurationNs rtt_ns
   base_probe_rtt_ns_ = base_probe_rtt_ns_ == 0 ? rtt_ns : std::min(base_probe_rtt_ns_, rtt_ns);
 }
 
-// ---- what the receiver says ----------------------------------------------------------------------------------------
+// ---- reports of the receiver ---------------------------------------------------------------------------------------
 
 void PathSpray::count_loss(PathOut& out, std::int64_t packets, std::int64_t lost) {
   if (packets == 0) {
@@ -118,7 +118,7 @@ void PathSpray::count_loss(PathOut& out, std::int64_t packets, std::int64_t lost
   out.loss = out.loss < kMinLoss ? 0.0 : std::min(out.loss, 1.0);
 }
 
-// The next checkpoint, once the last one has passed.
+// Sets the next checkpoint once the last one has passed.
 void PathSpray::set_checkpoint(PathOut& out) {
   if (is_after(out.checkpoint, out.resolved)) return;
   out.checkpoint = out.last_sequence;
@@ -134,7 +134,7 @@ bool PathSpray::on_block(std::uint8_t path, const wire::AckBlock& block, base::T
   delivered_packets_ += arrived;
   std::uint32_t packets = 0;
   // PROTOCOL 6.3.4: The highest sequence number of an acknowledgement block resolves everything up to it.
-  // Never trust a number beyond what was sent, and take 0 for what it says: nothing came yet.
+  // Ignore sequence numbers above those sent; 0 means that nothing arrived yet.
   if (block.highest_sequence != 0 && is_after(block.highest_sequence, out.resolved) &&
       !is_after(block.highest_sequence, out.last_sequence)) {
     packets = packets_between(out.resolved, block.highest_sequence);
@@ -144,7 +144,7 @@ bool PathSpray::on_block(std::uint8_t path, const wire::AckBlock& block, base::T
   if (packets > 0 || arrived > 0) {
     // RECOVERY R2.2.2: A sender SHOULD take as lost the packets that an acknowledgement block covers and that did not
     //     arrive: sent up to its highest sequence number, less received.
-    // Below 0 if packets came after all that were counted as lost: overtaken, or given up too early.
+    // Negative if packets arrived after all that counted as lost: reordered, or declared lost too early.
     count_loss(out, packets, std::int64_t{packets} - std::int64_t{arrived});
     if (packets > arrived) lossy_paths_ |= 1U << path;
     // RECOVERY R2.3.3: What is acknowledged of packets sent before the silence does not end it: the report may be late.
@@ -166,7 +166,7 @@ void PathSpray::hear(PathOut& out) {
 void PathSpray::give_up(PathOut& out, std::uint32_t until) {
   const std::uint32_t packets = packets_between(out.resolved, until);
   if (packets == 0) return;
-  // Of a path one can only say that it is silent if its siblings delivered meanwhile.
+  // A path counts as silent only if its siblings delivered meanwhile.
   if (newest_arrived_ns_ > out.checkpoint_ns) {
     out.silent_packets += packets;
     ++out.silent_times;
@@ -249,12 +249,12 @@ void PathSpray::renew_weights(base::DurationNs best_rtt_ns) {
 
 bool PathSpray::is_typical(const PathOut& out) const { return !out.silent && 2 * out.weight >= max_weight_; }
 
-// Stays where it is as long as that is good enough; else goes where the data is quickest, but not where replies to
-// probes are known to take long.
+// Keeps the control path while it is good enough. Otherwise takes the path with the lowest data delay, but not one on
+// which replies to probes are known to be slow.
 void PathSpray::renew_control_path(base::TimeNs now) {
   const auto usable = [&](const PathOut& out) { return is_typical(out) && now >= out.probe_backoff_until_ns; };
   const auto quick = [&](const PathOut& out) {
-    return out.probe_rtt_ns <= 2 * base_probe_rtt_ns_ + kDelayMarginNs;  // or not known
+    return out.probe_rtt_ns <= 2 * base_probe_rtt_ns_ + kDelayMarginNs;  // or unknown
   };
   // RECOVERY R2.4.1: Probes, but for trailing ones (4.7.5), MUST take the control path: one that works and is quick, as
   //     the sender knows from data and from answers.
@@ -281,7 +281,7 @@ base::DurationNs PathSpray::on_sample(std::uint8_t path, std::uint32_t reply_pat
   // RECOVERY R2.5.3: A sender MUST compare only samples whose answers took the same path back: with a new control path
   //     the measurements of all paths start anew.
   if (reply_path != reply_path_) {
-    if (reply_path != control_path_) return 0;  // of before, or by another way
+    if (reply_path != control_path_) return 0;  // sampled before the control path changed, or over another path
     reply_path_ = reply_path;
     for (PathOut& each : paths_out_) each.rtt = RttEstimator{};
   }

@@ -41,7 +41,8 @@ namespace mlt::core {
 // Sequence numbers wrap: a is after b if it is within half the number range ahead of b.
 constexpr bool is_after(std::uint32_t a, std::uint32_t b) { return static_cast<std::int32_t>(a - b) > 0; }
 
-// Packets numbered after `from` up to `to`, which is not before it: 0 is no number, so that it can say "none".
+// Packets numbered after `from` up to `to`; `to` must not be before `from`. 0 is no sequence number: it stands for
+// "none".
 constexpr std::uint32_t packets_between(std::uint32_t from, std::uint32_t to) {
   return to - from - (to < from ? 1 : 0);
 }
@@ -181,7 +182,7 @@ class PathSpray {
   base::DurationNs best_rtt_ns() const;
   void renew_weights(base::DurationNs best_rtt_ns);
   void renew_control_path(base::TimeNs now);
-  // True if the path has no more loss or queue than the peer's others: its queue represents the peer's.
+  // Active, with at least half the largest weight: its queue represents the queue to the peer.
   bool is_typical(const PathOut& out) const;
   bool any_heard() const;
   bool any_wide() const;

@@ -57,15 +57,16 @@ struct Peer {
   std::uint32_t work_head = kNil;     // sends with unsent segments, in send order (send_queue.h)
   std::uint32_t blind_segments = 0;   // segments of early data
   std::uint32_t blind_transfers = 0;  // transfers of early data
-  std::uint32_t abandoned = 0;      // sends whose ABORT was never acknowledged; they count against both limits for good
-  std::uint32_t blind_head = kNil;  // sends that wait at the early-data limit, in send order
-  std::uint32_t blind_waiting = 0;  // their number
-  std::uint32_t send_floor = 0;     // first generation of a tag that is new here
-  std::uint32_t new_tags = 0;       // since the last retirement
-  std::uint32_t tags = 0;           // remembered tags of sends
-  std::uint32_t tags_held = 0;      // of these: must not be forgotten now
-  std::uint32_t tags_unknown = 0;   // of these: no receive is known to be posted
-  std::uint32_t retire_at = kNil;   // position in the list of kept tags that is being sent
+  std::uint32_t abandoned =
+      0;  // segments plus transfers of sends whose ABORT was never acknowledged; both limits count them for good
+  std::uint32_t blind_head = kNil;       // sends that wait at the early-data limit, in send order
+  std::uint32_t blind_waiting = 0;       // their number
+  std::uint32_t send_floor = 0;          // first generation of a tag that is new here
+  std::uint32_t new_tags = 0;            // since the last retirement
+  std::uint32_t tags = 0;                // remembered tags of sends
+  std::uint32_t tags_held = 0;           // of these: must not be forgotten now
+  std::uint32_t tags_unknown = 0;        // of these: no receive is known to be posted
+  std::uint32_t retire_at = kNil;        // position in the list of kept tags that is being sent
   bool classification_deferred = false;  // until the peer's timer: the call's classification budget was used up
   Window window;
   ProbeTurns probe_turns;

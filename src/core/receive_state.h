@@ -1,4 +1,4 @@
-// One receive under way.
+// State of one receive in progress.
 #pragma once
 
 #include <algorithm>
@@ -20,34 +20,35 @@ struct ReceiveState {
   ReceiveRequest request;
   std::uint32_t generation = 0;
   SegmentGrid grid;
-  std::span<std::uint64_t> words;  // the arena's block behind `received`
+  std::span<std::uint64_t> words;  // memory of `received`, from the arena
   base::BitmapView received;
   std::uint32_t received_segments = 0;
   std::uint64_t received_bytes = 0;
   std::uint64_t allowed_missing_bytes = 0;
   std::uint64_t repaired_segments = 0;
 
-  // A segment of its first round may have been dropped here before the post, for want of room.
+  // A segment of its first round may have been dropped before the post, for lack of space.
   bool segment_dropped = false;
-  bool seen = false;            // something came of it, whatever it was
-  bool has_critical = false;    // the sender said so
-  bool critical_known = false;  // its number is known (from a probe)
+  bool seen = false;            // any packet of the transfer arrived
+  bool has_critical = false;    // as stated by the sender
+  bool critical_known = false;  // the number of critical segments is known (from a probe)
   std::uint32_t critical_total = 0;
   std::uint32_t critical_received = 0;
 
-  // The sender's newest round whose end was seen; while filling, none was.
+  // The sender's newest round whose end was received; invalid in phase filling.
   std::uint8_t round = 0;
   TimeNs round_over_ns = base::kNever;
   std::uint8_t path_count = 0;
-  std::array<std::uint32_t, MLT_MAX_PATHS> last_sequence{};  // of each path, as the probe or marker names it
-  std::uint16_t given_up_paths = 0;                          // bit per path: what the sender does not wait for
-  bool requested_in_silence = false;                         // in this round, without evidence
-  std::uint32_t silent_rounds = 0;                           // rounds in which it did so since a segment came
-  // What arrived of this transfer, trailing probes included: newest on each path, and when. Not what may have overtaken
-  // what was sent before it: packets of other transfers, and of more urgent classes.
+  std::array<std::uint32_t, MLT_MAX_PATHS>
+      last_sequence{};                // newest per path, from the probe or the packet with END_OF_ROUND
+  std::uint16_t given_up_paths = 0;   // bit per path on which the sender no longer waits for packets
+  bool requested_in_silence = false;  // in this round, without evidence of loss
+  std::uint32_t silent_rounds = 0;    // rounds with such a request since the last segment arrived
+  // Newest packet of this transfer on each path, trailing probes included, and its arrival. Excludes packets that may
+  // have overtaken earlier ones: those of other transfers and of more urgent classes.
   std::array<std::uint32_t, MLT_MAX_PATHS> newest{};
   std::array<TimeNs, MLT_MAX_PATHS> newest_arrival_ns{};
-  TimeNs proof_ns = 0;  // when a trailing probe last came that may have been the last missing proof
+  TimeNs proof_ns = 0;  // newest arrival of a trailing probe that may have been the last missing evidence
   std::uint32_t probe_timestamp_ns = 0;
   bool reply_by_control = false;  // the probe came over TCP
 
@@ -73,9 +74,9 @@ struct ReceiveState {
   bool is_newer_round(std::uint8_t other) const {
     return machine.phase() == ReceivePhase::k_filling || static_cast<std::int8_t>(other - round) > 0;
   }
-  // Whether this end of a round, with the newest packet of each path, was said before the newest one known. Rounds are
-  // counted modulo 256, and as many may pass while a stalled connection delays a probe; packet numbers only
-  // grow.
+  // Whether this end of a round, with the newest packet of each path, was sent before the newest one received. Rounds
+  // are counted modulo 256, and more than that may pass while a stalled connection delays a probe; sequence numbers
+  // only increase.
   bool names_older_packets(std::span<const std::uint32_t> newest_sent) const {
     for (std::size_t path = 0; path < std::min<std::size_t>(path_count, newest_sent.size()); ++path) {
       if (last_sequence[path] == 0) continue;
@@ -84,7 +85,7 @@ struct ReceiveState {
     return false;
   }
   std::uint64_t missing_bytes() const { return grid.total_bytes() - received_bytes; }
-  // Too large for a core's caches: written past them.
+  // Too large for a core's caches: written with non-temporal stores.
   bool streams() const { return grid.total_bytes() >= base::kStreamedBytes; }
   wire::TransferId transfer() const { return {request.tag, generation}; }
 };

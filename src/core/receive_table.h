@@ -1,40 +1,40 @@
 // The receiver's state machine of one transfer, as a table (tests/golden/receiver_states.txt shows it whole). Paper
 // sections 4.2.1 and 4.2.3; DESIGN.md section 2.
 //
-// A sender's round ends where its marker or probe says so. What is missing then may only be late: the receiver judges
-// when it must be lost, then ends the transfer or requests the rest. A transfer that is over is not found by its name
-// any more: its data counts as stale_packets, its probes are answered with the outcome on record.
+// A packet with END_OF_ROUND or a probe ends a sender's round. Segments missing then may only be late: the receiver
+// decides when they are lost, then ends the transfer or requests them. A transfer that has ended is no longer found by
+// its id: its data counts as stale_packets, and its probes get the recorded outcome as reply.
 #pragma once
 
 #include "core/state_table.h"
 
 namespace mlt::core {
 
-#define MLT_RECEIVE_PHASES(X)                                             \
-  X(free)      /* the slot holds no transfer */                           \
-  X(filling)   /* no end of a round was seen yet */                       \
-  X(detecting) /* the round is over: what is missing is late or lost */   \
-  X(replied)   /* requested the rest, or waits for a number in a probe */ \
-  X(done)      /* over; the completion waits to be polled */
+#define MLT_RECEIVE_PHASES(X)                                                         \
+  X(free)      /* the slot holds no transfer */                                       \
+  X(filling)   /* no end of a round was received yet */                               \
+  X(detecting) /* the round has ended: missing segments are late or lost */           \
+  X(replied)   /* requested the missing segments, or waits for a number in a probe */ \
+  X(done)      /* ended; the completion waits to be polled */
 
-#define MLT_RECEIVE_EVENTS(X, PREFIX)                                                            \
-  X(PREFIX##post)                                                                                \
-  X(PREFIX##data)                                                                                \
-  X(PREFIX##end_of_round) /* the marker of a round newer than any whose end was seen */          \
-  X(PREFIX##new_probe)    /* PROBE of such a round */                                            \
-  X(PREFIX##probe_again)  /* PROBE of the round in loss detection, or replied to */              \
-  X(PREFIX##old_probe)    /* PROBE of an earlier one */                                          \
-  X(PREFIX##ack_probe)    /* PROBE that requests an ACK only */                                  \
-  X(PREFIX##grace_timer)  /* what is missing may be known to be lost now */                      \
-  X(PREFIX##reply)        /* it is, and more than may be lost: BITMAP goes out */                \
-  X(PREFIX##complete)     /* nothing is missing */                                               \
-  X(PREFIX##within_bound) /* known to be lost, or stopped eagerly, and no more than the bound */ \
-  X(PREFIX##deadline)                                                                            \
-  X(PREFIX##expiry)                                                                              \
-  X(PREFIX##mismatch) /* the sender names another size or element type */                        \
-  X(PREFIX##abort)    /* the sender gave up */                                                   \
-  X(PREFIX##cancel)                                                                              \
-  X(PREFIX##peer_down)                                                                           \
+#define MLT_RECEIVE_EVENTS(X, PREFIX)                                               \
+  X(PREFIX##post)                                                                   \
+  X(PREFIX##data)                                                                   \
+  X(PREFIX##end_of_round) /* END_OF_ROUND of a newer round than any before */       \
+  X(PREFIX##new_probe)    /* PROBE of such a round */                               \
+  X(PREFIX##probe_again)  /* PROBE of the round in loss detection, or replied to */ \
+  X(PREFIX##old_probe)    /* PROBE of an earlier round */                           \
+  X(PREFIX##ack_probe)    /* PROBE that requests an ACK only */                     \
+  X(PREFIX##grace_timer)  /* missing segments may be declared lost now */           \
+  X(PREFIX##reply)        /* they are, and exceed the bound: BITMAP goes out */     \
+  X(PREFIX##complete)     /* nothing is missing */                                  \
+  X(PREFIX##within_bound) /* declared lost, or stopped eagerly, within the bound */ \
+  X(PREFIX##deadline)                                                               \
+  X(PREFIX##expiry)                                                                 \
+  X(PREFIX##mismatch) /* the sender states another size or element type */          \
+  X(PREFIX##abort)    /* the sender aborted */                                      \
+  X(PREFIX##cancel)                                                                 \
+  X(PREFIX##peer_down)                                                              \
   X(PREFIX##polled) /* the completion was handed out */
 
 enum class ReceivePhase : std::uint8_t {
@@ -61,7 +61,7 @@ consteval StateTable<ReceivePhase, ReceiveEvent> receive_table() {
               {{P::k_filling, P::k_detecting, P::k_replied}, E::k_end_of_round, P::k_detecting},
               {{P::k_filling, P::k_detecting, P::k_replied}, E::k_new_probe, P::k_detecting},
               // PROTOCOL 7.4.4: A PROBE of the newest round that was answered already asks again.
-              // The reply may have been lost.
+              // The previous reply may have been lost.
               {{P::k_detecting, P::k_replied}, E::k_probe_again, P::k_detecting},
               {{P::k_filling, P::k_detecting, P::k_replied}, E::k_ack_probe},
               {P::k_detecting, E::k_grace_timer},
@@ -79,7 +79,7 @@ consteval StateTable<ReceivePhase, ReceiveEvent> receive_table() {
           },
           {
               {{P::k_detecting, P::k_replied}, E::k_old_probe},
-              // The sender gave up what has ended here; its STOP may be on the way.
+              // The sender aborted a transfer that has ended here; its STOP may be in flight.
               {P::k_done, E::k_abort},
           }};
 }

@@ -10,8 +10,8 @@ namespace mlt::core {
 
 namespace {
 
-// A sender repeats its probe every RttEstimator::kMaxTimeoutNs at least: after this long it has had its answer, or has
-// gone over to the control connection.
+// A sender repeats its probe at least every RttEstimator::kMaxTimeoutNs: after this long it has received a reply, or
+// uses the TCP fallback.
 constexpr DurationNs kRecentNs = 2 * base::kSecond;
 
 wire::StopStatus stop_status(CompletionStatus status) {
@@ -112,7 +112,7 @@ void Receiver::take_early(TimeNs now, ReceiveState& state) {
   const wire::Probe probe = early->probe;
   state.segment_dropped = state.segment_dropped || early->segment_lost;
   state.newest = early->newest;
-  state.newest_arrival_ns.fill(base::kNever);  // the order in which they were kept tells nothing
+  state.newest_arrival_ns.fill(base::kNever);  // the order of buffered segments is no evidence of arrival order
   early_.release(*early, [&](const wire::DataHeader& header, std::span<const std::byte> payload) {
     if (!state.is_under_way()) return;
     place(now, state, header, payload);
@@ -139,7 +139,7 @@ void Receiver::take_early(TimeNs now, ReceiveState& state) {
     if (state.machine.phase() == ReceivePhase::k_detecting) replies_.push(ready);
   } else {
     replies_.push(ready);
-    // Without a packet or probe the sender's size is not known: an empty tensor may be the wrong one.
+    // Without a packet or probe the sender's size is unknown: even an empty tensor may have the wrong size.
     if (probed || state.received_segments > 0) check_completion(now, state);
   }
 }
@@ -156,7 +156,7 @@ bool Receiver::cancel(TimeNs now, OperationId operation) {
     }
     over = &state;
   }
-  // Not under way any more: too late, if it is still known at all.
+  // The receive has already ended: the cancel is too late, if the operation is still known at all.
   if (over != nullptr) (void)over->machine.on(ReceiveEvent::k_cancel, shared_.counters);
   return false;
 }
@@ -170,7 +170,7 @@ ReceiveState* Receiver::find(std::uint16_t peer, const wire::TransferId& transfe
   return nullptr;
 }
 
-// Whether this transfer was posted once. Called only for one that is not active: then it is over.
+// Whether this transfer was posted before. Called only for inactive transfers: then the transfer has ended.
 bool Receiver::is_over(std::uint16_t peer, const wire::TransferId& transfer) {
   ReceiveTag* entry = shared_.receive_tags.find(peer, transfer.tag);
   // PROTOCOL 5.2.3: A receiver MUST treat a transfer that is not under way as over if its generation is before that of
@@ -239,8 +239,8 @@ void Receiver::finish(TimeNs now, ReceiveState& state, ReceiveEvent event, Compl
                  !state.seen);
 }
 
-// A STOP lost now would never be sent again, and the sender would take a finished transfer for a failed one: say over
-// the control connection, which is closed in order, how the latest receives ended.
+// After closing, a lost STOP would never be sent again, and the sender would report a complete transfer as failed.
+// Report the outcomes of the latest receives over the control connection, which closes in order.
 void Receiver::on_closing(TimeNs now) {
   // PROTOCOL 10.1.1: An endpoint that leaves MUST first report over the control connection, with STOP, how every
   //     receive of the last two seconds ended.

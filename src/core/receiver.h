@@ -1,4 +1,5 @@
-// The receiving half of an endpoint: placement in any order, known loss, bitmap, stop. Paper sections 4.2.1 and 4.2.3.
+// The receiving half of an endpoint: out-of-order placement, loss detection, BITMAP, STOP. Paper sections 4.2.1 and
+// 4.2.3.
 //
 // Absent on purpose: sockets, clocks, threads, allocation after set-up. Owned by the endpoint, used by one thread.
 #pragma once
@@ -37,7 +38,7 @@ class Receiver {
   void on_closing(TimeNs now);
   void on_peer_down(TimeNs now, std::uint16_t peer);
 
-  // Builds the next answer (BITMAP, STOP) or ACK; false if there is none.
+  // Builds the next reply (BITMAP, STOP) or ACK; false if none is due.
   bool fill_reply(TimeNs now, base::DatagramRun& run);
   bool fill_backstop(TimeNs now, ControlOutput& output);
 
@@ -51,16 +52,16 @@ class Receiver {
   std::uint32_t slot_of(const ReceiveState& state) const { return static_cast<std::uint32_t>(&state - states_.data()); }
   bool is_over(std::uint16_t peer, const wire::TransferId& transfer);
   ReceiveTag* tag_for_post(std::uint16_t peer, std::uint64_t tag);
-  // Something came of the transfer, whose receive was posted.
+  // Records that a packet of the transfer, whose receive is posted, arrived.
   static void note_seen(ReceiveTag& entry, std::uint32_t generation);
   void note_seen(ReceiveState& state);
   void keep_tag(std::uint16_t from, std::uint64_t tag);
   void unkeep_tag(ReceiveTag& entry);
   void renumber(TimeNs now, ReceiveTag& entry, std::uint32_t floor);
-  // What came of the transfer before its receive was posted, or had its number.
+  // Processes packets of the transfer that arrived before its receive was posted or had a generation.
   void take_early(TimeNs now, ReceiveState& state);
 
-  // What orders a packet among its path's, whatever it carries.
+  // Fields that order a packet of any type on its path.
   struct Arrival {
     std::uint8_t path = 0;
     std::uint32_t sequence = 0;
@@ -83,7 +84,7 @@ class Receiver {
   TimeNs known_lost_ns(const ReceiveState& state) const;
   TimeNs request_ns(const ReceiveState& state) const;
   void check_completion(TimeNs now, ReceiveState& state);
-  // `event` is what ends it; nothing happens, counted, if the transfer is not under way.
+  // `event` ends the receive. If the transfer is not in progress, it only counts the event.
   void finish(TimeNs now, ReceiveState& state, ReceiveEvent event, CompletionStatus status, bool tell_sender);
   void fill_missing(ReceiveState& state);
   void arm(ReceiveState& state);
@@ -105,7 +106,7 @@ class Receiver {
   base::WordArena& arena_;
   base::LazyArray<ReceiveState> states_;
   base::FixedStack<std::uint32_t> free_;  // slots that were used before
-  SlotIndex by_transfer_;                 // under way
+  SlotIndex by_transfer_;                 // in progress
   SlotIndex by_operation_;                // until released
   EarlyBuffer early_;
   FinishedLog finished_;

@@ -1,4 +1,4 @@
-// What arrives: data in any order, probes, aborts. Paper section 4.2.1.
+// Processes arrivals: data in any order, probes, ABORTs. Paper section 4.2.1.
 #include <algorithm>
 #include <cstring>
 
@@ -8,10 +8,10 @@ namespace mlt::core {
 
 namespace {
 
-// Longest that an answer waits for packets that may have been overtaken.
+// Max time that a reply waits for packets that may be reordered.
 constexpr DurationNs kMaxReorderNs = 20 * base::kMillisecond;
 
-// True if `sequence` is the newest now; 0: there was none.
+// True if `sequence` becomes the newest; 0: none so far.
 bool note_newest(std::uint32_t& newest, std::uint32_t sequence) {
   if (newest != 0 && !is_after(sequence, newest)) return false;
   newest = sequence;
@@ -42,7 +42,7 @@ void Receiver::count_arrival(TimeNs arrival_ns, std::uint16_t from, const Arriva
   peer.unreported_paths |= 1U << arrival.path;
   peer.ack_transfer = arrival.transfer;
   peer.ack_posted = posted;
-  // Counted over all paths, because one ACK speaks for all: no window is too small for any number of paths.
+  // Counted over all paths, because one ACK covers all of them: no window is too small for any number of paths.
   // PROTOCOL 7.2.4: A receiver MUST send an ACK once ten packets have come, over all paths, that no acknowledgement
   //     block has reported yet, or as many as fill half the window that it announced, if that is fewer.
   if (++peer.since_ack >= peer.packets_per_ack) acks_due_.set(from);
@@ -58,7 +58,7 @@ void Receiver::note_order(ReceiveState& state, std::uint8_t path, std::uint32_t 
   if (sequence == state.newest[path] || arrival_ns < state.newest_arrival_ns[path]) return;
   // PROTOCOL 7.2.2: A receiver MUST raise the peer's reorder window to twice that time and 50 us, if that is more than
   //     it was, but to 20 ms at most.
-  // Later than one sent after it: learn how late packets can be. Doubled, because the next may be later still.
+  // The packet arrived after a later one of its path: measure the delay. Doubled, because the next may be later still.
   shared_.counters.add(Counter::k_reordered_packets);
   DurationNs& window = shared_.peers[state.request.peer].reorder_window_ns;
   const DurationNs late = 2 * (arrival_ns - state.newest_arrival_ns[path]) + 50 * base::kMicrosecond;
@@ -82,7 +82,7 @@ void Receiver::on_data(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const 
   if (is_over(from, transfer)) {
     // PROTOCOL 7.7.1: When a transfer is over its memory belongs to the application again: a receiver MUST NOT write a
     //     packet of it (stale_packets).
-    // Never touches a buffer: the memory of a completed transfer belongs to the application again.
+    // Must not write to the buffer: after completion it belongs to the application.
     shared_.counters.add(Counter::k_stale_packets);
     // PROTOCOL 7.7.5: A receiver MUST answer a probe, but for a trailing one, or a packet with END_OF_ROUND, of a
     //     transfer that is over with STOP again: the first may have been lost.
@@ -192,7 +192,7 @@ bool Receiver::place(TimeNs now, ReceiveState& state, const wire::DataHeader& he
       !state.names_older_packets({&header.prefix.sequence, 1}) &&
       state.machine.on(ReceiveEvent::k_end_of_round, shared_.counters)) {
     // PROTOCOL 7.4.1: A receiver MUST take a round as over on its marker, or on a PROBE without ACK_ONLY.
-    // The marker is the last packet of its round, on the only path: it says what a probe would.
+    // END_OF_ROUND marks the last packet of the round on the only path: it has the information of a probe.
     state.begin_loss_detection(header.prefix.round, now);
     state.path_count = 1;
     // PROTOCOL 7.4.5: The end of a round MUST name, for each path, the newest packet of the transfer: a PROBE in its
@@ -220,7 +220,7 @@ void Receiver::on_trailing_probe(TimeNs now, TimeNs arrival_ns, std::uint16_t fr
   if (!matches(now, *state, probe.total_bytes, prefix.element)) return;
   if (known_lost_ns(*state) == base::kNever) state->proof_ns = now;
   note_order(*state, prefix.path, prefix.sequence, arrival_ns);
-  // A round of which this is the first news is over; one that was answered is answered again only to a probe proper.
+  // The first probe or END_OF_ROUND of a round ends it; later only a PROBE proper gets another reply.
   // PROTOCOL 7.4.8: A trailing probe of a round newer than any whose end was seen ends that round like a PROBE.
   if (state->is_newer_round(prefix.round) && !state->names_older_packets({probe.last_sequence, probe.path_count})) {
     return take_probe(now, *state, probe, false);
@@ -234,7 +234,7 @@ void Receiver::on_probe(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const
   if ((probe.prefix.flags & MLT_PROBE_FLAG_TRAILING) != 0) {
     // PROTOCOL 7.4.8: A trailing probe that comes over the control connection stood in no queue, and the receiver MUST
     //     ignore it.
-    if (by_control) return;  // what stands in no queue proves nothing
+    if (by_control) return;  // bypassed the path's queue, so it proves nothing
     return on_trailing_probe(now, arrival_ns, from, probe, ecn);
   }
   if (by_control) {
@@ -283,8 +283,8 @@ void Receiver::on_abort(TimeNs now, std::uint16_t from, const wire::Abort& abort
   }
   // PROTOCOL 8.1.3: A receiver remembers an ABORT of a transfer that is not posted yet, and forgets its early data: the
   //     receive ends as cancelled when it is posted.
-  // Without room for that its receive, once posted, ends at its timeout; and what comes late would be kept again, so
-  // that the sender must not hear that its data is gone.
+  // Without space for the ABORT, the receive ends at its timeout once posted. Late segments would be buffered again, so
+  // the sender must not receive a confirmation that its data is gone.
   if (!early_.abort(from, abort.transfer)) return;
   Reply reply;
   // PROTOCOL 8.1.6: A receiver MUST answer an ABORT over the control connection: with NOT_POSTED and a probe timestamp

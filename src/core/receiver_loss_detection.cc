@@ -8,13 +8,13 @@ namespace mlt::core {
 
 namespace {
 
-// Longer than a full queue of most switches takes to drain, and than a sender waits before it sends a trailing probe.
-// A request for segments that are only late costs a repetition; so that a stall of seconds costs few of them, each
-// further wait without anything new is twice as long.
+// Longer than a full queue of most switches takes to drain, and longer than a sender waits before a trailing probe. A
+// request for segments that are only late costs a retransmission. Each further wait without arrivals is twice as long,
+// so that a stall of seconds causes few of them.
 constexpr DurationNs kSilenceNs = 20 * base::kMillisecond;
 constexpr DurationNs kMaxSilenceNs = 640 * base::kMillisecond;
-// A lossy path loses all of a few packets again and again, and to repeat these costs little; that nothing of many came
-// is more likely a stall.
+// A lossy path often loses all of a few packets, and resending these costs little. If none of many packets arrived, a
+// stall is more likely.
 constexpr DurationNs kFewSilenceNs = 160 * base::kMillisecond;
 
 }  // namespace
@@ -32,7 +32,7 @@ bool Receiver::within_bound(const ReceiveState& state) const {
   return state.missing_bytes() <= state.allowed_missing_bytes && critical_complete(state);
 }
 
-// Of a patient receive: what was dropped here was not lost by the network.
+// For a patient receive: segments that this endpoint dropped do not count as network loss.
 bool Receiver::may_end_within_bound(const ReceiveState& state) const {
   // PROTOCOL 7.5.10: A patient receive of which a segment may have been dropped for want of room, or because the
   //     connection was not up here yet, MUST NOT complete within bound before the end of a later round than the first:
@@ -40,8 +40,8 @@ bool Receiver::may_end_within_bound(const ReceiveState& state) const {
   return within_bound(state) && !(state.segment_dropped && state.round == 0);
 }
 
-// Of which named paths the newest packet of the transfer, or one that was sent after it there, has not arrived: bit per
-// path.
+// Paths named by the probe on which neither the newest packet of the transfer nor one sent after it has arrived. One
+// bit per path.
 std::uint32_t Receiver::unproven_paths(const ReceiveState& state) const {
   std::uint32_t paths = 0;
   for (std::uint8_t path = 0; path < state.path_count; ++path) {
@@ -54,9 +54,9 @@ std::uint32_t Receiver::unproven_paths(const ReceiveState& state) const {
   return paths;
 }
 
-// From when on everything missing of the sender's round is known to be lost rather than on its way; kNever without
-// evidence. Packets of one transfer and path stand in one queue: when the newest has arrived, or a trailing probe sent
-// after it, only what this peer's network was seen to reorder can still come.
+// Time from which all missing segments of the sender's round are known to be lost; kNever without evidence. Packets of
+// one transfer and path share a queue. Once the newest or a later trailing probe has arrived, others can arrive only
+// within the reordering observed from this peer.
 // PROTOCOL 7.4.7: It MUST NOT complete within its bound for that, however long the silence lasts: a path may be slow, a
 //     link paused, and more urgent data, to any host, may keep a switch from serving the rest.
 TimeNs Receiver::known_lost_ns(const ReceiveState& state) const {
@@ -67,7 +67,7 @@ TimeNs Receiver::known_lost_ns(const ReceiveState& state) const {
   return base::after(std::max({state.last_data_ns, state.round_over_ns, state.proof_ns}), reorder);
 }
 
-// When to request the missing segments: a wrong guess costs a repetition, and nothing else.
+// Time to request the missing segments: a wrong guess costs only a retransmission.
 TimeNs Receiver::request_ns(const ReceiveState& state) const {
   const TimeNs known_ns = known_lost_ns(state);
   if (known_ns != base::kNever) return known_ns;
@@ -86,7 +86,7 @@ TimeNs Receiver::request_ns(const ReceiveState& state) const {
 void Receiver::check_completion(TimeNs now, ReceiveState& state) {
   // PROTOCOL 7.5.1: A receive whose segments have all arrived MUST complete at once; of an empty tensor nothing can be
   //     missing.
-  // Of an empty tensor nothing can be missing, not even when its one packet was lost.
+  // An empty tensor has no missing bytes, even if its one packet was lost.
   if (state.missing_bytes() == 0) {
     return finish(now, state, ReceiveEvent::k_complete, CompletionStatus::kComplete, true);
   }
@@ -108,7 +108,7 @@ void Receiver::check_completion(TimeNs now, ReceiveState& state) {
   if (!state.machine.on(ReceiveEvent::k_reply, shared_.counters)) return;
   // PROTOCOL 7.5.7: If a judgement lacks only the number of critical segments, the receiver MUST wait for the probe
   //     that follows.
-  // A marker tells that there are critical segments but not how many; the probe that follows it does.
+  // END_OF_ROUND states that critical segments exist, but not how many; the probe that follows does.
   const bool await_probe =
       state.missing_bytes() <= state.allowed_missing_bytes && state.has_critical && !state.critical_known;
   if (await_probe) return arm(state);
@@ -122,7 +122,7 @@ void Receiver::check_completion(TimeNs now, ReceiveState& state) {
   // PROTOCOL 7.6.2: A receiver MUST echo the probe timestamp only in an answer that was not held back; in a BITMAP of
   //     several chunks in the first only.
   reply.probe_timestamp_ns = now == state.round_over_ns ? state.probe_timestamp_ns : 0;
-  // If the queue is full the reply is lost like any datagram, and the sender probes again.
+  // If the queue is full the reply is dropped, and the sender probes again.
   (state.reply_by_control ? control_replies_ : replies_).push(reply);
   arm(state);
 }

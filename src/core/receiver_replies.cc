@@ -1,4 +1,4 @@
-// What the receiver says: ACK, BITMAP, STOP.
+// Replies of the receiver: ACK, BITMAP, STOP.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -15,7 +15,7 @@ wire::Prefix reply_prefix(wire::PacketType type, const Peer& peer, std::uint32_t
   prefix.type = type;
   // PROTOCOL 7.6.3: A BITMAP or STOP MUST carry the acknowledgement block of the path on which the newest packet of the
   //     peer came. After a STOP, an ACK MUST follow at once if other paths have news.
-  prefix.path = peer.last_path;  // of the block: the path with the newest news
+  prefix.path = peer.last_path;  // of the block: the path of the newest data packet
   // PROTOCOL 4.5.3: The sequence number of an ACK, BITMAP or STOP MUST be the path that the answer itself takes, and
   //     255 over the control connection: round trips are comparable only if the answers came back on the same path.
   prefix.sequence = by_path;
@@ -66,7 +66,7 @@ wire::AckBlock Receiver::block_of(TimeNs now, std::uint16_t rank, std::uint8_t p
   fresh = in.echo_fresh;
   in.echo_fresh = false;
   // PROTOCOL 4.5.1: A sender MUST take whatever carries it as an ACK of that path.
-  // Whatever carries this block is an ACK of the path.
+  // Any packet with this block acknowledges the path.
   Peer& peer = shared_.peers[rank];
   peer.unreported_paths &= ~(1U << path);
   peer.since_ack -= in.since_ack;
@@ -112,7 +112,7 @@ std::size_t Receiver::encode_ack_reply(TimeNs now, const Reply& reply, std::uint
   if (fresh) ack.prefix.flags |= MLT_ACK_FLAG_ECHO;
   // PROTOCOL 4.6.4: An ACK that answers an ACK_ONLY probe MUST carry the blocks of all paths on which a packet ever
   //     came: the sender is waiting, and an earlier ACK may have been lost.
-  // The sender probes because it waits: an ACK may have been lost, so paths without new packets are included too.
+  // The sender probes because it waits and an ACK may have been lost: include paths without new packets too.
   std::uint32_t used = 0;
   for (std::uint8_t path = 0; path < shared_.config.paths; ++path) {
     if (peer.in[path].highest_sequence != 0) used |= 1U << path;
@@ -138,7 +138,7 @@ std::size_t Receiver::encode_stop_of(TimeNs now, const Reply& reply, std::uint32
   //     has come (cancelled, out of time, or at its deadline), and MUST NOT set it in a STOP of any other receive.
   if (reply.unseen) stop.prefix.flags |= MLT_STOP_FLAG_UNSEEN;
   // PROTOCOL 7.6.3: After a STOP, an ACK MUST follow at once if other paths have news.
-  if (peer.unreported_paths != 0) acks_due_.set(reply.peer);  // the last of the transfer on the other paths
+  if (peer.unreported_paths != 0) acks_due_.set(reply.peer);  // the transfer's last packets on the other paths
   stop.transfer = reply.transfer;
   stop.probe_timestamp_ns = reply.probe_timestamp_ns;
   stop.status = reply.status;
@@ -174,7 +174,7 @@ std::size_t Receiver::encode_mtu_reply_of(const Reply& reply, std::byte* out) {
   return wire::encode_mtu_reply(answer, out);
 }
 
-// BITMAP, and what looks like one: NOT_POSTED and READY.
+// Encodes BITMAP, and NOT_POSTED and READY, which have its format.
 std::size_t Receiver::encode_bitmap_of(TimeNs now, Reply& reply, std::uint32_t by_path, std::byte* out, bool& more) {
   wire::BitmapMessage bitmap;
   bitmap.prefix = reply_prefix(wire::PacketType::kBitmap, shared_.peers[reply.peer], by_path);
@@ -188,9 +188,9 @@ std::size_t Receiver::encode_bitmap_of(TimeNs now, Reply& reply, std::uint32_t b
   if (reply.kind == ReplyKind::kReady) bitmap.prefix.flags |= MLT_BITMAP_FLAG_READY;
   if (reply.kind == ReplyKind::kBitmap) {
     const ReceiveState* state = find(reply.peer, reply.transfer);
-    if (state == nullptr || state->round != reply.round) return 0;  // ended, or went on, since
+    if (state == nullptr || state->round != reply.round) return 0;  // ended or started a new round since
     // PROTOCOL 7.6.1: A BITMAP MUST report what has arrived when it leaves.
-    // Only chunks in which something is missing are worth a datagram.
+    // Skip chunks without missing segments.
     const std::size_t missing = state->received.find_clear(reply.next_segment);
     if (missing >= state->grid.count()) return 0;
     bitmap.first_segment = static_cast<std::uint32_t>(missing) / MLT_BITMAP_CHUNK_SEGMENTS * MLT_BITMAP_CHUNK_SEGMENTS;
@@ -211,7 +211,7 @@ std::size_t Receiver::encode_bitmap_of(TimeNs now, Reply& reply, std::uint32_t b
   return wire::encode_bitmap(bitmap, out);
 }
 
-// Encodes one datagram of the answer; `more` tells that a bitmap has further chunks. 0: nothing to say any more.
+// Encodes one datagram of the reply. Sets `more` if a bitmap has further chunks. Returns 0 if the reply is obsolete.
 std::size_t Receiver::encode_reply(TimeNs now, Reply& reply, std::uint32_t by_path, std::byte* out, bool& more) {
   more = false;
   if (reply.kind == ReplyKind::kStop) return encode_stop_of(now, reply, by_path, out);

@@ -1,8 +1,8 @@
-// What the receiver remembers of tags, and how it forgets them when their sender does.
+// The receiver's state of tags, and how it forgets tags when their sender does.
 //
-// A sender that forgets tags says which it keeps, and the generation with which the others begin anew (the floor). Of
-// those every transfer is over on both sides: what still comes of them is stale by its generation, and receives that
-// were posted and never met a send take the next numbers from the floor on, in their order.
+// A sender that forgets tags lists those that it keeps, and the generation at which the others restart (the floor). All
+// transfers of the forgotten tags have ended at both ranks: later packets of them are stale by their generation. Posted
+// receives that no send has matched are renumbered from the floor on, in order.
 #include <utility>
 
 #include "core/receiver.h"
@@ -12,7 +12,7 @@ namespace mlt::core {
 ReceiveTag* Receiver::tag_for_post(std::uint16_t peer, std::uint64_t tag) {
   ReceiveTag* entry = shared_.receive_tags.find(peer, tag);
   if (entry != nullptr && !entry->by_retirement) return entry;
-  // What peers keep does not count, or their transfers would be taken for stale where this table is full.
+  // Entries that a peer keeps do not count, or a full table here would make its transfers stale.
   if (!shared_.receive_tags.has_space(peer)) return nullptr;
   if (entry != nullptr) {
     unkeep_tag(*entry);
@@ -39,7 +39,7 @@ void Receiver::note_seen(ReceiveState& state) {
   }
 }
 
-// One of those that are kept. Of a tag of which nothing was posted here yet it must be remembered that its packets are
+// Records one of the kept tags. If no receive of the tag was posted here yet, an entry must record that its packets are
 // not stale.
 void Receiver::keep_tag(std::uint16_t from, std::uint64_t tag) {
   Peer& peer = shared_.peers[from];
@@ -78,13 +78,13 @@ void Receiver::on_retire(TimeNs now, std::uint16_t from, const wire::Retire& ret
   });
 }
 
-// Receives that met no send yet, whether they wait or have ended, take the numbers from the floor on.
+// Renumbers the receives that no send has matched, waiting or ended, from the floor on.
 void Receiver::renumber(TimeNs now, ReceiveTag& entry, std::uint32_t floor) {
   const std::uint32_t first = entry.unseen;
   const std::uint32_t count = entry.generation - first;
   for (std::uint32_t i = 0; i < count; ++i) {
     ReceiveState* state = find(entry.peer, {entry.tag, first + i});
-    if (state == nullptr) {  // it has ended: cancelled, or out of time
+    if (state == nullptr) {  // it was cancelled or timed out
       finished_.renumber(entry.peer, {entry.tag, first + i}, floor + i);
       continue;
     }

@@ -8,8 +8,8 @@
 
 namespace mlt::core {
 
-// kAck answers an ACK-only probe. It has a place of its own, because an ACK that is merely due is one per peer: of two
-// transfers that probe at the same time, the second would take the first one's reply, and neither could go over TCP.
+// kAck replies to an ACK_ONLY probe and is queued, unlike other ACKs, of which each peer has at most one due. If two
+// transfers probed at the same time, the second would take the first one's reply, and neither could go over TCP.
 enum class ReplyKind : std::uint8_t { kBitmap, kNotPosted, kReady, kStop, kAck, kMtuReply };
 
 struct Reply {
@@ -17,14 +17,14 @@ struct Reply {
   std::uint16_t peer = 0;
   wire::TransferId transfer;
   std::uint8_t round = 0;
-  std::uint32_t probe_timestamp_ns = 0;  // echoed only when the answer was not held back; 0: none
+  std::uint32_t probe_timestamp_ns = 0;  // echoed only if the reply was not delayed; 0: none
   std::uint32_t next_segment = 0;        // kBitmap: where the next chunk starts
   wire::StopStatus status = wire::StopStatus::kComplete;
   wire::ElementType element = wire::ElementType::kUint8;
-  bool unseen = false;  // kStop: nothing of the transfer had come
+  bool unseen = false;  // kStop: nothing of the transfer had arrived
   std::uint32_t missing_bytes = 0;
   std::uint32_t total_bytes = 0;  // kMtuReply: of the probe
-  std::uint8_t path = 0;          // kMtuReply: the probe's
+  std::uint8_t path = 0;          // kMtuReply: of the probe
 };
 
 class ReplyQueue {
@@ -44,7 +44,7 @@ class ReplyQueue {
   }
   std::size_t size() const { return size_; }
   std::size_t capacity() const { return ring_.size(); }
-  // Answers of one connection must not reach the next one, where the same transfer id names another transfer.
+  // Discards replies of an old connection: on the next one the same transfer id names another transfer.
   // PROTOCOL 18.1.2: Answers and aborts of one connection MUST NOT reach the next, where the same transfer names
   //     another tensor.
   void forget(std::uint16_t peer) {

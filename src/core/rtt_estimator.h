@@ -1,5 +1,5 @@
-// Smoothed round trip and its variation (RFC 6298's filter), and the time after which an unanswered control datagram is
-// sent again. Microseconds matter here, so the floor is far below TCP's 200 ms.
+// Smoothed round trip and its variation (RFC 6298), and the timeout for unanswered control-class packets. The min
+// timeout is far below TCP's 200 ms, because microseconds matter here.
 #pragma once
 
 #include <algorithm>
@@ -11,11 +11,11 @@ namespace mlt::core {
 
 class RttEstimator {
  public:
-  // Before the first sample: longer than any rack's round trip, short enough that a first loss costs little.
+  // Before the first sample: longer than any rack's round trip, short enough that an early loss costs little.
   static constexpr base::DurationNs kInitialNs = 2 * base::kMillisecond;
-  // Two thread wake-ups on a busy host; a shorter timer would only repeat what is being answered.
+  // Two thread wake-ups on a busy host; a shorter timer would repeat probes whose replies are in flight.
   static constexpr base::DurationNs kMinTimeoutNs = 250 * base::kMicrosecond;
-  // Beyond it repeating more slowly helps nobody; 1,000 waiting transfers send 20,000 probes a second at most.
+  // Slower repetition brings no benefit: 1,000 waiting transfers send at most 20,000 probes per second.
   static constexpr base::DurationNs kMaxTimeoutNs = 50 * base::kMillisecond;
 
   void on_sample(base::DurationNs rtt_ns) {
@@ -36,7 +36,7 @@ class RttEstimator {
   base::DurationNs variation_ns() const { return variation_ns_; }
   base::DurationNs min_ns() const { return min_ns_; }
 
-  // Time to wait for an answer that was not repeated yet (`repeats` = 0), then doubling.
+  // Time to wait for a reply: the base timeout (`repeats` = 0), doubled for each repetition.
   base::DurationNs timeout_ns(std::uint32_t repeats) const {
     // RECOVERY R1.1.2: The retransmission timeout MUST be the smoothed round trip plus four variations, 2 ms before the
     //     first sample, and 250 us at least.

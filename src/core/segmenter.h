@@ -1,4 +1,4 @@
-// The grid that cuts a tensor into segments: all of one size but the last. Pure arithmetic.
+// The grid that cuts a tensor into segments of equal size, except for the last. Pure arithmetic.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@ class SegmentGrid {
       : total_bytes_(total_bytes), segment_bytes_(segment_bytes) {
     MLT_CHECK(segment_bytes > 0);
     // PROTOCOL 5.1.2: An empty tensor MUST have one empty segment; otherwise its receive would never complete.
-    // An empty tensor still needs one (empty) packet, or its receive would never complete.
+    // An empty tensor needs one (empty) packet, or its receive would never complete.
     // PROTOCOL 5.1.1: A sender MUST cut a tensor of n bytes into segments of segment bytes (3.2.6), the last one
     //     shorter: ceil(n / segment bytes) of them, segment i at offset i * segment bytes.
     count_ = total_bytes == 0 ? 1 : (total_bytes - 1) / segment_bytes + 1;

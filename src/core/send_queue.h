@@ -1,8 +1,8 @@
-// Sends with segments to go, the next in send order first: a heap whose links lie in the sends themselves, so that
-// thousands of them to one peer cost no list to walk and no memory of their own. A pairing heap (Fredman, Sedgewick,
-// Sleator, Tarjan, Algorithmica 1986): putting in is one comparison, taking out logarithmic, amortised.
+// Sends with unsent segments, the next in send order first. A heap whose links are fields of the sends: thousands of
+// sends to one peer need no list traversal and no extra memory. A pairing heap (Fredman, Sedgewick, Sleator, Tarjan,
+// Algorithmica 1986): insertion takes one comparison, removal amortised logarithmic time.
 //
-// Absent on purpose: which sends these are and when they may go (sender_order.cc). Owned by the endpoint's Sender.
+// Absent on purpose: which sends are queued and when they may leave (sender_order.cc). Owned by the endpoint's Sender.
 #pragma once
 
 #include <cstdint>
@@ -14,12 +14,12 @@ namespace mlt::core {
 
 struct SendQueueLinks {
   std::uint32_t child = kNil;
-  std::uint32_t next = kNil;      // of the same parent; kNil: the last
-  std::uint32_t previous = kNil;  // of the same parent, or the parent; kNil: the root
+  std::uint32_t next = kNil;      // sibling; kNil: the last
+  std::uint32_t previous = kNil;  // sibling, or the parent; kNil: the root
 };
 
-// `States`: an array of something with `queue`, of SendQueueLinks, and `goes_before(other)`, a strict order. `root` is
-// the peer's: kNil if nothing waits.
+// `States`: an array whose elements have `queue`, a SendQueueLinks, and `goes_before(other)`, a strict order. The peer
+// owns `root`: kNil if no send waits.
 template <typename States>
 class SendQueue {
  public:
@@ -46,7 +46,7 @@ class SendQueue {
   }
 
  private:
-  // Two trees become one; each given by its root, whose `next` is kNil.
+  // Merges two trees, each given by its root, whose `next` is kNil.
   std::uint32_t merge(std::uint32_t a, std::uint32_t b) {
     if (a == kNil) return b;
     if (b == kNil) return a;
@@ -60,7 +60,7 @@ class SendQueue {
     return a;
   }
 
-  // All trees of a row of siblings become one: in pairs from the left, then all into one from the right.
+  // Merges all trees of a row of siblings: in pairs from the left, then all into one from the right.
   std::uint32_t merge_all(std::uint32_t row) {
     std::uint32_t pairs = kNil;  // linked by `next`, the last pair first
     while (row != kNil) {

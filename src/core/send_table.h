@@ -6,33 +6,33 @@
 
 namespace mlt::core {
 
-#define MLT_SEND_PHASES(X)                                            \
-  X(free)      /* the slot holds no transfer */                       \
-  X(sending)   /* segments of the current round are left */           \
-  X(awaiting)  /* the round is out: BITMAP or STOP is due */          \
-  X(done)      /* over; the completion waits to be polled */          \
-  X(aborting)  /* given up: as done, and ABORT is not answered yet */ \
-  X(lingering) /* given up and polled; ABORT is not answered yet */
+#define MLT_SEND_PHASES(X)                                              \
+  X(free)      /* the slot holds no transfer */                         \
+  X(sending)   /* the round has unsent segments */                      \
+  X(awaiting)  /* the round was sent: BITMAP or STOP is due */          \
+  X(done)      /* ended; the completion waits to be polled */           \
+  X(aborting)  /* failed: as done, and ABORT is not acknowledged yet */ \
+  X(lingering) /* failed and polled; ABORT is not acknowledged yet */
 
-#define MLT_SEND_EVENTS(X, PREFIX)                                                                 \
-  X(PREFIX##post)                                                                                  \
-  X(PREFIX##run_sent)     /* a run of data left, and segments of the round are left */             \
-  X(PREFIX##round_sent)   /* a run of data left, and with it the round's last segment */           \
-  X(PREFIX##not_posted)   /* the receiver says: no receive yet */                                  \
-  X(PREFIX##ready)        /* READY, or an ACK or BITMAP that says: posted */                       \
-  X(PREFIX##bitmap)       /* BITMAP of the current round */                                        \
-  X(PREFIX##late_bitmap)  /* BITMAP of the round before: a further chunk of what began this one */ \
-  X(PREFIX##other_bitmap) /* BITMAP of any other round */                                          \
-  X(PREFIX##stop)                                                                                  \
-  X(PREFIX##stop_unseen) /* STOP of a receiver that had seen nothing of the transfer */            \
-  X(PREFIX##probe_timer)                                                                           \
-  X(PREFIX##expiry)                                                                                \
-  X(PREFIX##cancel)                                                                                \
-  X(PREFIX##peer_down)                                                                             \
-  X(PREFIX##polled)      /* the completion was handed out */                                       \
-  X(PREFIX##released)    /* an answer to ABORT: the receiver keeps nothing of the transfer */      \
-  X(PREFIX##abort_timer) /* ABORT has no answer yet */                                             \
-  X(PREFIX##abandoned)   /* and will have none */
+#define MLT_SEND_EVENTS(X, PREFIX)                                                                                 \
+  X(PREFIX##post)                                                                                                  \
+  X(PREFIX##run_sent)     /* a batch of data left; the round has unsent segments */                                \
+  X(PREFIX##round_sent)   /* a batch of data left with the round's last segment */                                 \
+  X(PREFIX##not_posted)   /* the receiver reports: no receive yet */                                               \
+  X(PREFIX##ready)        /* READY, or an ACK or BITMAP that reports: posted */                                    \
+  X(PREFIX##bitmap)       /* BITMAP of the current round */                                                        \
+  X(PREFIX##late_bitmap)  /* BITMAP of the previous round: a further chunk of the request that started this one */ \
+  X(PREFIX##other_bitmap) /* BITMAP of any other round */                                                          \
+  X(PREFIX##stop)                                                                                                  \
+  X(PREFIX##stop_unseen) /* STOP of a receiver that had received nothing of the transfer */                        \
+  X(PREFIX##probe_timer)                                                                                           \
+  X(PREFIX##expiry)                                                                                                \
+  X(PREFIX##cancel)                                                                                                \
+  X(PREFIX##peer_down)                                                                                             \
+  X(PREFIX##polled)      /* the completion was handed out */                                                       \
+  X(PREFIX##released)    /* reply to ABORT: the receiver keeps nothing of the transfer */                          \
+  X(PREFIX##abort_timer) /* ABORT has no reply yet */                                                              \
+  X(PREFIX##abandoned)   /* ABORT gets no reply: stop repeating it */
 
 enum class SendPhase : std::uint8_t {
 #define MLT_X(name) k_##name,
@@ -78,18 +78,17 @@ consteval StateTable<SendPhase, SendEvent> send_table() {
               {P::k_done, E::k_polled, P::k_free},
           },
           {
-              // A chunk that was overtaken, or one that a repeated probe brought a second time.
+              // A chunk that was overtaken, or one repeated for a repeated probe.
               {{P::k_sending, P::k_awaiting}, E::k_other_bitmap},
               {P::k_awaiting, E::k_late_bitmap},
-              // Answers to a transfer that is over. A slot that was used again has another generation and does not get
-              // them.
+              // Replies to a transfer that has ended. A reused slot has another generation and does not get them.
               {P::k_done, E::k_not_posted},
               {P::k_done, E::k_ready},
               {P::k_done, E::k_bitmap},
               {P::k_done, E::k_late_bitmap},
               {P::k_done, E::k_other_bitmap},
               {P::k_done, E::k_stop},
-              // Answers to what was sent before ABORT.
+              // Replies to packets sent before ABORT.
               {{P::k_aborting, P::k_lingering}, E::k_stop_unseen},
               {{P::k_aborting, P::k_lingering}, E::k_not_posted},
               {{P::k_aborting, P::k_lingering}, E::k_other_bitmap},

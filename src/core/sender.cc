@@ -9,10 +9,10 @@ namespace mlt::core {
 
 namespace {
 
-// TCP does not lose an ABORT; but its receiver may have no room to remember it, or none in its queue for the answer.
+// TCP does not lose an ABORT, but the receiver may have no space to remember it or to queue the reply.
 constexpr DurationNs kAbortAgainNs = 500 * base::kMillisecond;  // doubles
 constexpr std::uint32_t kMaxAborts = 3;
-// Between probes of sends that wait at the blind limit, over all of a peer: 20,000 in a second.
+// Interval between probes of sends that wait at the early-data limit, over all sends to a peer: 20,000 per second.
 constexpr DurationNs kBlindProbeNs = 50 * base::kMicrosecond;
 
 }  // namespace
@@ -110,7 +110,7 @@ bool Sender::cancel(TimeNs now, OperationId operation) {
     }
     over = &state;
   }
-  // Not under way any more: too late, if it is still known at all.
+  // The send has already ended: the cancel is too late, if the operation is still known at all.
   if (over != nullptr) (void)over->machine.on(SendEvent::k_cancel, shared_.counters);
   return false;
 }
@@ -136,10 +136,10 @@ void Sender::schedule_probe(SendState& state, bool ack_only) {
   probes_due_.set(slot_of(state));
 }
 
-// A trailing probe on every path with a packet of the transfer, but for those given up. They leave before the probe
-// proper, if one is due too.
+// Schedules a trailing probe on every path with a packet of the transfer, except for suspended ones. They leave before
+// a probe proper that is due.
 void Sender::schedule_trailing_probes(SendState& state) {
-  // Before the receive is posted they prove nothing: what came may have found no room.
+  // Before the receive is posted they prove nothing: the receiver may have dropped the segments for lack of space.
   if (state.probe.is_not_posted()) return;
   const PathSpray& spray = shared_.peers[state.request.peer].spray;
   std::uint32_t paths = 0;
@@ -152,7 +152,7 @@ void Sender::schedule_trailing_probes(SendState& state) {
 
 void Sender::await_reply(TimeNs now, SendState& state) {
   const Peer& peer = shared_.peers[state.request.peer];
-  // The last run still has to leave at the current rate before an answer can be expected.
+  // The last batch must leave at the current rate before a reply can be expected.
   // PROTOCOL 6.5.4: Then a sender MUST wait. Without an answer within a retransmission timeout after the last packet
   //     could have left, it MUST send a PROBE, and repeat it after twice as long each time.
   const TimeNs leaves = std::max(now, peer.pacer.next_ns());
@@ -160,7 +160,7 @@ void Sender::await_reply(TimeNs now, SendState& state) {
   arm(state);
 }
 
-// Thousands of sends that wait for their receives do not probe more often together than a few would.
+// Limits the total probe rate: thousands of sends that wait for their receives probe no more often than a few.
 DurationNs Sender::repeat_after(const SendState& state, std::uint32_t repeats) const {
   const Peer& peer = shared_.peers[state.request.peer];
   const DurationNs timeout = peer.rtt.timeout_ns(repeats);
@@ -170,7 +170,7 @@ DurationNs Sender::repeat_after(const SendState& state, std::uint32_t repeats) c
   return std::max(timeout, (peer.blind_waiting + peer.blind_transfers) * kBlindProbeNs);
 }
 
-// The probe that is due repeats an unanswered one, and others to the peer come first.
+// Whether the due probe, which repeats an unanswered one, must wait for others to the peer.
 bool Sender::waits_for_turn(TimeNs now, SendState& state) {
   const bool has_turn = std::exchange(state.has_probe_turn, false);
   const std::uint32_t unanswered = state.probe.unanswered();
@@ -204,7 +204,7 @@ void Sender::on_send_timer(TimeNs now, std::uint32_t slot) {
   // PROTOCOL 6.5.8: A sender MUST send a trailing probe on every path with a packet of the transfer, but for those
   //     given up (4.7.6), before a PROBE that the reply timer sends after a round, unless the receiver has said
   //     NOT_POSTED and not READY since.
-  // The last packets of a path may be lost, or stand in a queue that the probe does not see.
+  // The last packets of a path may be lost, or in a queue that the probe bypasses.
   if (!state.probe.is_ack_only()) schedule_trailing_probes(state);
   const bool needs_backstop = state.probe.count_unanswered(now, shared_.counters);
   // PROTOCOL 9.1.6: Where the newest answer to a probe came over the control connection, a sender MUST send each
@@ -221,9 +221,9 @@ void Sender::on_send_timer(TimeNs now, std::uint32_t slot) {
 void Sender::on_peer_timer(TimeNs now, std::uint16_t rank) {
   Peer& peer = shared_.peers[rank];
   peer.classification_deferred = false;
-  if (!peer.up || peer.window.is_open()) return;  // pacing or judging: poll_transmit does the rest
+  if (!peer.up || peer.window.is_open()) return;  // waiting for pacing or classification: poll_transmit continues
   if (peer.work_head == kNil) {
-    // No send waits for the window any more: the next send tests it itself.
+    // No send waits for the window any more: the next send tests it again.
     return peer.window.on_unwanted(shared_.counters);
   }
   // PROTOCOL 6.3.5: When the window has stayed full for a retransmission timeout (R1.1), the sender MUST send an
@@ -262,8 +262,8 @@ void Sender::on_path_limit(TimeNs now, std::uint16_t rank, std::uint32_t payload
   }
 }
 
-// The receiver would otherwise wait for its own timeout, and the next transfer of this tag would meet the wrong
-// receive.
+// Sends ABORT: otherwise the receiver would wait for its own timeout, and the next transfer of this tag would match the
+// wrong receive.
 void Sender::give_up(TimeNs now, SendState& state, SendEvent event, CompletionStatus status) {
   if (finish(now, state, event, status)) say_abort(now, state);
 }
@@ -309,7 +309,7 @@ bool Sender::finish(TimeNs now, SendState& state, SendEvent event, CompletionSta
   probes_due_.clear(slot);
   backstops_due_.clear(slot);
   shared_.timers.cancel(shared_.send_timer(slot));
-  // What a send that is given up sent blindly stands in the peer's early buffer until ABORT is there.
+  // Early data of a failed send stays in the peer's early buffer until ABORT arrives.
   if (!state.is_given_up()) {
     forget_blind(state);
     by_transfer_.erase(hash_transfer(state.request.peer, state.transfer()), slot);

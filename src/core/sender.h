@@ -19,12 +19,12 @@
 
 namespace mlt::core {
 
-// What the driver's datapath can take in one run.
+// Limits of the driver's datapath for one batch.
 struct TransmitCapabilities {
   std::uint32_t max_run_segments = base::kMaxRunSegments;
   std::uint32_t max_run_bytes = base::kMaxRunBytes;
-  // Whether data for a peer finds room now; nullptr: for every peer, always. A peer without room is passed over, and
-  // the driver calls again when there is some. Replies and probes do not wait for this: they are few and small.
+  // Whether the datapath has space for data to a peer now; nullptr: always. A peer without space is skipped, and the
+  // driver calls again once there is some. Replies and probes ignore this: they are few and small.
   bool (*has_room_for)(void* context, std::uint16_t peer) = nullptr;
   void* room_context = nullptr;
 };
@@ -46,7 +46,7 @@ class Sender {
   void on_mtu_reply(TimeNs now, std::uint16_t from, const wire::MtuReply& reply);
   void on_mtu_timer(TimeNs now, std::uint16_t rank);
 
-  // Builds the next probe, or the next run of data; false if there is none at `now`.
+  // Builds the next probe, or the next batch of data; false if none may leave at `now`.
   bool fill_probe(TimeNs now, base::DatagramRun& run);
   bool fill_mtu_probe(TimeNs now, base::DatagramRun& run);
   bool fill_data(TimeNs now, const TransmitCapabilities& capabilities, base::DatagramRun& run);
@@ -62,11 +62,11 @@ class Sender {
  private:
   SendState* find(std::uint16_t peer, const wire::TransferId& transfer);
   std::uint32_t slot_of(const SendState& state) const { return static_cast<std::uint32_t>(&state - states_.data()); }
-  // What the acknowledgement blocks of one datagram bring about.
+  // Result of the acknowledgement blocks of one datagram.
   struct Report {
-    std::uint32_t reply_path = wire::kNoReplyPath;  // by which the datagram came
-    bool first = true;                              // no block was taken yet
-    bool progress = false;                          // something left the window
+    std::uint32_t reply_path = wire::kNoReplyPath;  // path of the datagram
+    bool first = true;                              // no block was processed yet
+    bool progress = false;                          // packets left the window
     DurationNs rate_sample_ns = 0;                  // for the rate controller: one per datagram; 0: none
   };
   void take_block(TimeNs now, TimeNs arrival_ns, Peer& peer, std::uint8_t path, const wire::AckBlock& block, bool fresh,
@@ -77,19 +77,19 @@ class Sender {
   void mark_ready(SendState& state);
   void merge(SendState& state, const wire::BitmapMessage& bitmap);
   void slow_down_if_lost(SendState& state, std::uint32_t added);
-  // `event` is what ends it. False, and counted, if the transfer is not under way.
+  // `event` ends the send. False, and counted, if the transfer is not in progress.
   bool finish(TimeNs now, SendState& state, SendEvent event, CompletionStatus status);
   void give_up(TimeNs now, SendState& state, SendEvent event, CompletionStatus status);
   void say_abort(TimeNs now, SendState& state);
-  // What was given up is over for the receiver too, or never will be: `event` says which.
+  // Ends a failed send for good: the receiver has ended it too, or never will. `event` states which.
   void settle(SendState& state, SendEvent event, bool is_matched = false);
   void free_slot(std::uint32_t slot);
   SendTag* tag_for_post(std::uint16_t peer, std::uint64_t tag);
-  // A send of the tag is over, or its ABORT answered. `is_matched`: its receive has ended too.
+  // A send of the tag ended, or its ABORT was acknowledged. `is_matched`: its receive has ended too.
   void leave_tag(const SendState& state, bool is_matched);
-  // The receive of the transfer was posted.
+  // Records that the receive of the transfer was posted.
   void note_posted(std::uint16_t peer, const wire::TransferId& transfer);
-  // Whatever changes a tag's use goes through here: what is held is counted.
+  // All changes to a tag's use go through this function, which keeps the count of held tags.
   template <typename Change>
   void change_tag(SendTag& entry, Change&& change);
   std::uint32_t take_generation(SendTag& entry);
@@ -116,13 +116,13 @@ class Sender {
   std::uint32_t datagrams_allowed(TimeNs now, std::uint16_t peer, const SendState& state,
                                   const TransmitCapabilities& capabilities);
   bool fill_from_peer(TimeNs now, std::uint16_t peer, const TransmitCapabilities& capabilities, base::DatagramRun& run);
-  // `segment`: the first, which next_segment() gave.
+  // `segment`: the first one, returned by next_segment().
   void fill_run(TimeNs now, SendState& state, std::uint32_t segment, std::uint32_t limit, base::DatagramRun& run);
   // `trailing_path`: kNoPath for a probe in the control class.
   std::size_t encode_probe_of(TimeNs now, SendState& state, std::uint8_t trailing_path, std::byte* out);
   std::uint8_t probe_path(TimeNs now, SendState& state);
 
-  // A run of data is about to leave.
+  // Called when a batch of data is about to leave.
   void check_mtu(TimeNs now, const base::DatagramRun& run);
   void start_mtu_search(std::uint16_t rank, std::uint8_t path);
   void take_mtu_outcome(TimeNs now, std::uint16_t rank, std::uint8_t path, MtuSearch::Outcome outcome);
@@ -132,7 +132,7 @@ class Sender {
   base::WordArena& arena_;
   base::LazyArray<SendState> states_;
   base::FixedStack<std::uint32_t> free_;  // slots that were used before
-  SlotIndex by_transfer_;                 // under way, or given up and not yet answered
+  SlotIndex by_transfer_;                 // in progress, or failed with ABORT unacknowledged
   SlotIndex by_operation_;                // until the slot is free
   std::vector<std::uint64_t> work_words_;
   base::BitmapView peers_with_work_;
@@ -142,10 +142,10 @@ class Sender {
   std::vector<std::uint64_t> mtu_words_;
   base::BitmapView mtu_probes_due_;  // peers
   SlotSet retirements_due_;          // peers
-  std::vector<std::uint32_t> fed_;   // slots of sends with segments that are not ready yet, `fed_count_` of them
+  std::vector<std::uint32_t> fed_;   // slots of sends with segments not ready yet, `fed_count_` of them
   std::uint32_t fed_count_ = 0;
-  std::uint16_t next_peer_ = 0;           // where the round robin over peers goes on
-  std::uint32_t blocks_to_classify_ = 0;  // in this fill_data()
+  std::uint16_t next_peer_ = 0;           // next peer of the round robin
+  std::uint32_t blocks_to_classify_ = 0;  // classification budget left in this fill_data()
   std::uint64_t posts_ = 0;
 };
 

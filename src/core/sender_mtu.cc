@@ -1,4 +1,4 @@
-// Checks of the paths' MTUs (mtu_search.h): when they start, what they send, what follows from a limit.
+// MTU checks of the paths (mtu_search.h): when they start, what they send, and the effect of a limit.
 #include <algorithm>
 #include <array>
 
@@ -8,7 +8,7 @@ namespace mlt::core {
 
 namespace {
 
-// The padding of all probes.
+// Padding of all probes.
 constexpr std::array<std::byte, MtuSearch::kLongestProbeBytes> kZeros{};
 
 static_assert(MtuSearch::kShortProbeBytes == wire::kMtuProbeBytes);
@@ -56,7 +56,7 @@ bool Sender::fill_mtu_probe(TimeNs now, base::DatagramRun& run) {
     const std::size_t size = wire::encode_mtu_probe(probe, run.scratch.data());
     run.peer = static_cast<std::uint16_t>(rank);
     run.path = path;
-    // A class that no congestion takes packets from, long ones first.
+    // A class in which congestion drops no packets, so that it does not drop the long ones first.
     run.dscp = shared_.config.dscp.control;
     run.ecn = base::Ecn::kEct0;
     run.datagram_count = 1;

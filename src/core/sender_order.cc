@@ -1,5 +1,4 @@
-// What goes next: of which peer, of which of its transfers, which segments, and how many of them now. Paper section
-// 4.2.2.
+// Selects what to send next: the peer, its transfer, the segments and their number. Paper section 4.2.2.
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -11,17 +10,17 @@ namespace mlt::core {
 
 namespace {
 
-// Segments judged in one call (SendRequest::classify).
+// Segments classified in one call (SendRequest::classify).
 constexpr std::uint32_t kClassifiedAtOnce = 64;
-// Such calls in one poll_transmit(): with 2,048 segments at some 30 ns judging takes no longer than a run may last
-// (Pacer::kRunNs), and a run of 64 is still found in one go where one segment of 32 is important.
+// Max such calls in one poll_transmit(). At some 30 ns per segment, 2,048 segments take no longer than the max length
+// of a batch (Pacer::kRunNs). One poll still fills a batch of 64 if one segment of 32 is important.
 constexpr std::uint32_t kBlocksClassified = 32;
-// Sends that may wait at the blind limit of a peer before the next ones' first probes are spread over time.
+// Max sends that wait at a peer's early-data limit before the first probes of further ones are spread over time.
 constexpr std::uint32_t kProbeAtOnce = 64;
 
 }  // namespace
 
-// Front layers before back layers across tensors; the order of posting breaks ties.
+// Front layers before back layers across tensors; ties in the order of posting.
 void Sender::link_work(SendState& state) {
   if (state.in_work || state.pending_count == 0) return;
   SendQueue(states_, shared_.peers[state.request.peer].work_head).push(slot_of(state));
@@ -37,7 +36,7 @@ void Sender::unlink_work(SendState& state) {
   if (peer.work_head == kNil) peers_with_work_.clear(state.request.peer);
 }
 
-// What has become ready since the last look.
+// Takes the segments that have become ready since the last call.
 void Sender::take_feeds() {
   for (std::uint32_t at = fed_count_; at-- > 0;) {
     SendState& state = states_[fed_[at]];
@@ -67,17 +66,17 @@ std::uint64_t Sender::in_flight_bytes(std::uint16_t rank) const {
   return peer.spray.packets_in_flight() * (peer.segment_bytes + MLT_DATA_HEADER_BYTES);
 }
 
-// The first segment from the cursor on that belongs to the current pass, or past the last if there is none. Nothing if
-// more would have to be judged than this call may: the cursor then stands where the search goes on.
+// The first segment from the cursor on that belongs to the current pass, or the segment count if none does. Empty if
+// the call's classification budget is used up; the cursor then marks where the search resumes.
 std::optional<std::uint32_t> Sender::find_of_pass(SendState& state) {
   const std::uint32_t count = state.grid.count();
   auto i = static_cast<std::uint32_t>(state.pending.find_set(state.cursor));
-  // With one tag for all, the pass decides for every segment at once.
+  // With one tag for all segments, all belong to the same pass.
   if (state.request.tags.empty()) return state.request.uniform_tag.pass() == state.pass ? i : count;
-  // What the passes before left over belongs to the last.
+  // The last pass takes all segments that the earlier passes left.
   if (state.pass + 1 == kPasses) return i;
   for (; i < count; i = static_cast<std::uint32_t>(state.pending.find_set(i + 1))) {
-    // A block: long enough to amortise the call and the wait for memory, short enough to be in the caches still.
+    // Block size: long enough to amortise the call and memory latency, short enough to stay in the caches.
     for (; state.classified <= i; state.classified += std::min(kClassifiedAtOnce, count - state.classified)) {
       if (blocks_to_classify_ == 0) {
         state.cursor = i;
@@ -93,7 +92,7 @@ std::optional<std::uint32_t> Sender::find_of_pass(SendState& state) {
 }
 
 // The next segment in send order: critical, then important, then the rest. Leaves the cursor on it. False if none is
-// left, or if it can't be told in this call.
+// left, or if the classification budget is used up.
 bool Sender::next_segment(SendState& state, std::uint32_t& segment) {
   // PROTOCOL 6.1.1: Within a tensor, a sender MUST send critical segments first, then important ones, then the rest;
   //     each kind by offset.
@@ -111,14 +110,14 @@ bool Sender::next_segment(SendState& state, std::uint32_t& segment) {
   return false;
 }
 
-// What judging is left waits until the driver has looked at its input: the timer makes it come back at once.
+// Defers remaining classification until the driver has checked its input: the timer makes it return at once.
 void Sender::defer_classification(TimeNs now, std::uint16_t rank) {
   MLT_CHECK(blocks_to_classify_ == 0);
   shared_.peers[rank].classification_deferred = true;
   shared_.timers.set(shared_.peer_timer(rank), base::after(now, 1));
 }
 
-// How many datagrams may leave now for this send: 0 if window or blindness forbid.
+// Number of datagrams that this send may send now; 0 if the window or the early-data limit forbids any.
 std::uint32_t Sender::datagrams_allowed(TimeNs now, std::uint16_t rank, const SendState& state,
                                         const TransmitCapabilities& capabilities) {
   Peer& peer = shared_.peers[rank];
@@ -136,7 +135,7 @@ std::uint32_t Sender::datagrams_allowed(TimeNs now, std::uint16_t rank, const Se
   if (in_flight > 0) {
     // PROTOCOL 6.3.3: A sender SHOULD wait until a whole run, or a quarter of the window, fits, rather than send short
     //     runs.
-    // Runs are cheap only when they are long: wait for a quarter of the window rather than dribble.
+    // Only long batches are efficient: wait for a quarter of the window instead of sending short ones.
     const std::uint64_t worthwhile = std::min<std::uint64_t>(limit * datagram, peer.window_bytes / 4);
     if (room < datagram || room < worthwhile) {
       if (peer.window.on_no_space(shared_.counters)) {
@@ -145,10 +144,10 @@ std::uint32_t Sender::datagrams_allowed(TimeNs now, std::uint16_t rank, const Se
       return 0;
     }
   }
-  // One datagram at least, even into a window that is smaller than it.
+  // At least one datagram, even into a window smaller than it.
   limit = std::max<std::uint64_t>(1, std::min(limit, room / datagram));
   if (!state.receiver_ready) {
-    // What the peer has promised to keep, over all transfers: beyond it a network without faults would lose.
+    // The peer's share of its early buffer, over all transfers: data beyond it is dropped even without network faults.
     // PROTOCOL 6.4.1: As long as receives are not known to be posted, a sender MUST NOT send more segments for them,
     //     over all transfers to the peer, than the early segments that the peer offered, nor of more transfers than its
     //     early transfers. Where the peer offers none, the limit is one.
@@ -181,13 +180,13 @@ bool Sender::fill_data(TimeNs now, const TransmitCapabilities& capabilities, bas
       next_peer_ = static_cast<std::uint16_t>((rank + 1) % peers);
       return true;
     }
-    // So do they in having their segments judged: who found none within the call's limit comes last in the next.
+    // A peer that uses up the call's classification budget goes last in the next.
     if (may_classify && blocks_to_classify_ == 0) next_peer_ = static_cast<std::uint16_t>((rank + 1) % peers);
     rank = peers_with_work_.find_set(rank + 1);
   }
 }
 
-// It sent all it may send blindly: it probes, and lets others go on.
+// The send reached the early-data limit: it probes, and other sends continue.
 void Sender::wait_blind(TimeNs now, SendState& state) {
   Peer& peer = shared_.peers[state.request.peer];
   unlink_work(state);
@@ -197,7 +196,7 @@ void Sender::wait_blind(TimeNs now, SendState& state) {
     schedule_probe(state, true);
     return await_reply(now, state);
   }
-  // Behind many others: its first probe waits for its turn, like every repetition.
+  // Behind many other sends: its first probe waits for its turn, like a repeated one.
   state.probe_ns = base::after(now, repeat_after(state, 0));
   arm(state);
 }
@@ -209,7 +208,7 @@ void Sender::stop_waiting_blind(SendState& state) {
   --peer.blind_waiting;
 }
 
-// The peer has room again for what is sent blindly: the first that wait for it go on.
+// The peer has space for early data again: wakes the first sends that wait for it.
 void Sender::wake_blind(Peer& peer) {
   const std::uint32_t most_segments = std::max<std::uint32_t>(peer.early_segments, 1);
   const std::uint32_t most_transfers = std::max<std::uint32_t>(peer.early_transfers, 1);
@@ -238,7 +237,7 @@ bool Sender::fill_from_peer(TimeNs now, std::uint16_t rank, const TransmitCapabi
     return false;
   }
   // PROTOCOL 23.3.3: A ring that is full MUST hold back the data for its peer, and for no other, and drop none of it.
-  // A way that holds back instead of dropping: nothing of it is in the wheel, for the driver hears when it has room.
+  // A path with flow control of its own: no timer is needed, because the driver calls again when it has space.
   if (capabilities.has_room_for != nullptr && !capabilities.has_room_for(capabilities.room_context, rank)) return false;
   while (peer.work_head != kNil) {
     SendState& state = states_[peer.work_head];
@@ -254,7 +253,7 @@ bool Sender::fill_from_peer(TimeNs now, std::uint16_t rank, const TransmitCapabi
       defer_classification(now, rank);
       return false;
     }
-    // Any transfer may carry the probe, which measures the path.
+    // The probe measures the path, so that any transfer may carry it.
     // RECOVERY R1.2.11: A sender whose rate is below line rate SHOULD send an ACK_ONLY probe with its data every 50 ms.
     if (peer.rate->base_sample_due(now)) schedule_probe(state, true);
     fill_run(now, state, segment, limit, run);

@@ -1,4 +1,4 @@
-// What the receiver says: ACK, BITMAP, STOP. Paper sections 4.2.1 and 4.2.3.
+// Processes replies of the receiver: ACK, BITMAP, STOP. Paper sections 4.2.1 and 4.2.3.
 #include <algorithm>
 #include <bit>
 #include <utility>
@@ -9,12 +9,12 @@ namespace mlt::core {
 
 namespace {
 
-// Longer than a host with something to do keeps an answer.
+// Max ACK delay of a usable sample: longer than a busy host delays a reply.
 constexpr DurationNs kLongestHoldNs = base::kMillisecond;
-// Packets: the loss of fewer says little about the rate.
+// In packets: losses of smaller rounds are weak evidence about the rate.
 constexpr std::uint32_t kMinRoundPackets = 64;
-// The silences between rounds are as long: to send more slowly gains little, and rounds are lost at any rate where a
-// path carries nothing, or loses most.
+// Max time to send a round that still slows the rate. The pauses between rounds are as long, so a lower rate gains
+// little. At any rate, a path that carries nothing, or loses most packets, loses rounds.
 constexpr DurationNs kSlowestSendNs = 100 * base::kMillisecond;
 
 CompletionStatus completion_status(wire::StopStatus status) {
@@ -33,7 +33,7 @@ CompletionStatus completion_status(wire::StopStatus status) {
     // PROTOCOL 6.9.3: A send MUST complete as complete, within bound or deadline if STOP says so, with the missing
     //     bytes it names; as size or type mismatch with the receiver's size and type; as cancelled on the statuses
     //     cancelled and finished before, because a sender cannot claim a success whose outcome is forgotten.
-    case wire::StopStatus::kFinishedBefore:  // it may have failed or lost something: no success is claimed
+    case wire::StopStatus::kFinishedBefore:  // its receive may have failed or lost data: report no success
       return CompletionStatus::kCancelled;
   }
   return CompletionStatus::kCancelled;
@@ -62,8 +62,7 @@ void Sender::take_block(TimeNs now, TimeNs arrival_ns, Peer& peer, std::uint8_t 
   TimeNs sent_ns = base::kNever;
   if (fresh) {
     const std::uint32_t age = static_cast<std::uint32_t>(now) - block.echo_timestamp_ns;
-    // How long the network took, from arrival stamps, for the rate. A host that is slow to look is no congestion; the
-    // window bounds it.
+    // Network time from arrival stamps, for the rate. A slow host is no congestion; the window bounds it.
     const std::uint32_t network = static_cast<std::uint32_t>(arrival_ns) - block.echo_timestamp_ns - block.hold_ns;
     // PROTOCOL 6.8.2: A sender MUST ignore a sample of 2^31 ns or more: it is a stale echo or a clock that jumped.
     if (age < 0x8000'0000U && network < 0x8000'0000U &&
@@ -73,10 +72,10 @@ void Sender::take_block(TimeNs now, TimeNs arrival_ns, Peer& peer, std::uint8_t 
       // PROTOCOL 6.8.1: On ECHO a sender MUST take two samples: the answer time, now less the echoed timestamp, for
       //     timeouts, of the first block only; and the network time, the arrival of the datagram less the echoed
       //     timestamp less hold, for the rate and the estimates of the path (R2.5).
-      // How long an answer takes, both hosts' threads included, for the timers. The other blocks of an ACK were held.
+      // Round trip including both hosts' threads, for the timers. The other blocks of an ACK were delayed.
       // PROTOCOL 6.8.2: An echo that was held for more than 1 ms gives neither sample: the queue that it saw is gone,
       //     and nothing was there to be answered.
-      // Where packets keep coming it is not: the newest is echoed.
+      // With a steady flow of packets the delay is short: the newest is echoed.
       if (block.hold_ns <= kLongestHoldNs) {
         if (report.first) peer.rtt.on_sample(age);
         const DurationNs rate_sample_ns = peer.spray.on_sample(path, report.reply_path, rtt_ns);
@@ -116,7 +115,7 @@ void Sender::take_report(TimeNs now, TimeNs arrival_ns, std::uint16_t from, std:
       // PROTOCOL 6.3.6: A sender MUST take an answer to a probe that was sent after the window had stalled as proof
       //     that everything sent before is resolved: nothing is in flight any more.
       // The window was full for a whole timeout, nothing was sent since, and the peer replied to a probe sent after
-      // that: what it has not received by now is lost.
+      // that: packets that it has not received by now are lost.
       peer.spray.give_up_all();
       report.progress = true;
     }
@@ -135,11 +134,11 @@ void Sender::take_report(TimeNs now, TimeNs arrival_ns, std::uint16_t from, std:
 void Sender::on_answer(SendState& state) {
   state.probe.on_reply();
   // PROTOCOL 6.5.7: A probe that has not left when an answer comes MUST NOT leave over TCP.
-  // A probe that is still due may be wrong by now: a round in progress must not be probed for its end.
+  // A due probe may be wrong by now: it must not report the end of a round in progress.
   backstops_due_.clear(slot_of(state));
 }
 
-// What was sent blindly is no longer in the peer's early buffer.
+// The early data has left the peer's early buffer.
 void Sender::forget_blind(SendState& state) {
   Peer& peer = shared_.peers[state.request.peer];
   if (state.receiver_ready || state.blind_segments == 0) return;
@@ -156,10 +155,10 @@ void Sender::mark_ready(SendState& state) {
   note_posted(state.request.peer, state.transfer());
   stop_waiting_blind(state);
   forget_blind(state);
-  state.probe.set_posted();  // from now on trailing probes prove something
+  state.probe.set_posted();  // from now on trailing probes are evidence
   state.receiver_ready = true;
   if (state.machine.phase() == SendPhase::k_sending) {
-    state.probe_ns = base::kNever;  // it probed because the receive might not be posted
+    state.probe_ns = base::kNever;  // the probe was due only because the receive might not be posted
     state.probe.cancel(shared_.counters);
     probes_due_.clear(slot_of(state));
     link_work(state);
@@ -178,7 +177,7 @@ void Sender::on_ack(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wir
   }
   take_report(now, arrival_ns, from, ack.probe_timestamp_ns, report);
   SendState* state = find(from, ack.transfer);
-  // ACKs are per peer: the transfer that made this one due may be over.
+  // ACKs are per peer: the transfer that caused this one may have ended.
   if (state == nullptr || state->is_given_up()) return;
   state->probe.on_packet(shared_.counters);
   // PROTOCOL 9.1.1: An ACK without a probe timestamp is no answer here once the first of these probes is 50 ms old:
@@ -202,7 +201,7 @@ void Sender::on_bitmap(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const 
   SendState& state = *found;
   const bool not_posted = (bitmap.prefix.flags & MLT_BITMAP_FLAG_NOT_POSTED) != 0;
   if (state.is_given_up()) {
-    // An answer to a probe, which carries the probe's timestamp, was said before ABORT had come.
+    // A reply to a probe, which carries the probe's timestamp, was sent before ABORT arrived.
     if (not_posted && bitmap.probe_timestamp_ns == 0) return settle(state, SendEvent::k_released);
     (void)state.machine.on(not_posted ? SendEvent::k_not_posted : SendEvent::k_other_bitmap, shared_.counters);
     return;
@@ -225,7 +224,7 @@ void Sender::on_bitmap(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const 
   // PROTOCOL 9.1.6: Where the newest answer to a probe came over the control connection, a sender MUST send each
   //     further probe of the reply timer and of a stalled window to that peer both ways from the first on, until one
   //     with a probe timestamp comes as a datagram.
-  // One that was held back carries no timestamp.
+  // A delayed one carries no timestamp.
   if (report.reply_path == wire::kNoReplyPath) shared_.peers[from].replies_by_control = true;
   // PROTOCOL 6.7.4: A sender MUST drop a BITMAP that reaches beyond the tensor's segments (drop_bad_segment).
   if (bitmap.first_segment >= state.grid.count() || bitmap.segment_count > state.grid.count() - bitmap.first_segment) {
@@ -248,12 +247,12 @@ void Sender::on_bitmap(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const 
   arm(state);
 }
 
-// Segments that one chunk requests are sent (again) in the current round.
+// Marks the segments that one chunk requests as pending in the current round.
 void Sender::merge(SendState& state, const wire::BitmapMessage& bitmap) {
   const std::uint32_t chunk = bitmap.first_segment / MLT_BITMAP_CHUNK_SEGMENTS;
   base::BitmapView merged(state.merged_chunks.data(), kMaxBitmapChunks);
   // PROTOCOL 6.7.5: A sender MUST take a chunk of the bitmap once per round.
-  if (merged.test(chunk)) return shared_.counters.add(Counter::k_stale_control);  // the answer to a repeated probe
+  if (merged.test(chunk)) return shared_.counters.add(Counter::k_stale_control);  // reply to a repeated probe
   std::uint32_t added = 0;
   for (std::uint32_t i = 0; i < bitmap.segment_count; ++i) {
     if (is_received(bitmap, i) || state.pending.test(bitmap.first_segment + i)) continue;
@@ -268,8 +267,7 @@ void Sender::merge(SendState& state, const wire::BitmapMessage& bitmap) {
   link_work(state);
 }
 
-// Where a port or a slow host holds less than a round, what is beyond is dropped, and few packets are left to be
-// sampled.
+// If a port or a slow host queues less than a round, it drops the rest, and few packets yield samples.
 void Sender::slow_down_if_lost(SendState& state, std::uint32_t added) {
   // RECOVERY R1.2.13: When a BITMAP asks again for more than half of a round of 64 packets or more, a sender MUST halve
   //     the rate, once per round (rounds_lost).
@@ -305,14 +303,14 @@ void Sender::on_stop(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wi
   const bool unseen = (stop.prefix.flags & MLT_STOP_FLAG_UNSEEN) != 0;
   if (state->is_given_up()) {
     forget_blind(*state);
-    // ABORT is still on its way to a receiver that says so.
+    // ABORT has not reached this receiver yet.
     if (unseen) return (void)state->machine.on(SendEvent::k_stop_unseen, shared_.counters);
     return settle(*state, SendEvent::k_released, true);
   }
   CompletionStatus status = completion_status(stop.status);
   // PROTOCOL 6.9.5: A sender MUST drop a STOP that claims success for another size than the tensor's (drop_mismatch).
   if (!is_failure(status) && stop.receiver_total_bytes != state->grid.total_bytes()) {
-    // No receiver of ours takes a tensor of another size for its own; but its deadline may pass before it hears of one.
+    // A receiver never completes a tensor of another size, except that its deadline may pass before it learns the size.
     if (status != CompletionStatus::kDeadline) return shared_.counters.add(Counter::k_drop_mismatch);
     status = CompletionStatus::kSizeMismatch;
   }

@@ -1,11 +1,11 @@
-// What the sender remembers of tags, and how it forgets those that are not in use.
+// The sender's state of tags, and how it forgets those that are not in use.
 //
-// A tag is in use as long as one of its sends is not over, or one that was given up has not met its receive. Of the
-// others both sides know that every transfer is over. The sender forgets them, many at once, and says so: which tags it
-// keeps, and the generation with which a tag that it does not know begins from now on (the floor). The floor lies
-// beyond every generation of what it forgets, so that nothing old is taken for new, and so far beyond that no receive
-// that the other side has posted ahead can have a number there. A tag whose own numbers have come to lie so far from
-// the floor that the two can't be compared is known for good.
+// A tag is in use while one of its sends has not ended, or while a failed one has not matched its receive. For other
+// tags, both ranks know that every transfer has ended. The sender forgets many of them at once. It then lists the tags
+// that it keeps, and sends the generation at which unknown tags start from now on (the floor). The floor is beyond
+// every generation of the forgotten tags, so that no old packet passes as new. It is also beyond the generations of all
+// receives that the peer may have posted ahead. A tag whose generations are too far from the floor to be compared is
+// never forgotten.
 #include "core/sender.h"
 
 namespace mlt::core {
@@ -13,7 +13,7 @@ namespace mlt::core {
 SendTag* Sender::tag_for_post(std::uint16_t rank, std::uint64_t tag) {
   if (SendTag* entry = shared_.send_tags.find(rank, tag)) return entry;
   Peer& peer = shared_.peers[rank];
-  // Before it is put in: what is forgotten, and what is kept, are the tags that had a number already.
+  // Before the new entry is inserted: only tags that already had a generation are kept or forgotten.
   ++peer.new_tags;
   retire_if_due(rank);
   // PROTOCOL 17.1.2: An endpoint MUST NOT refuse a post for want of a tag while less than the peer's share of half of
@@ -42,7 +42,7 @@ void Sender::change_tag(SendTag& entry, Change&& change) {
   peer.tags_unknown += entry.is_unknown() ? 1U : 0U;
 }
 
-// Of a send that is posted.
+// Generation of a send that is posted.
 std::uint32_t Sender::take_generation(SendTag& entry) {
   const std::uint32_t generation = entry.generation;
   change_tag(entry, [&] {
@@ -71,25 +71,25 @@ void Sender::leave_tag(const SendState& state, bool is_matched) {
 
 void Sender::note_posted(std::uint16_t rank, const wire::TransferId& transfer) {
   SendTag* entry = shared_.send_tags.find(rank, transfer.tag);
-  // Not of an earlier time, when the tag was known.
+  // Ignore transfers from before the tag was last forgotten.
   if (entry == nullptr || is_after(entry->base, transfer.generation)) return;
   if (!is_after(entry->generation, transfer.generation)) return;
   change_tag(*entry, [&] {
     entry->known_there = true;
-    // Receives of a tag are posted in order: those before have met their sends.
+    // Receives of a tag are posted in order: earlier ones have matched their sends.
     if (!is_after(entry->unmatched_generation, transfer.generation)) entry->has_unmatched = false;
   });
   retire_if_due(rank);
 }
 
-// When there are many new ones, and enough to forget that listing the others is worth it.
+// Retires tags after many new ones, if enough can be forgotten to justify the list of the others.
 void Sender::retire_if_due(std::uint16_t rank) {
   const Peer& peer = shared_.peers[rank];
   if (peer.new_tags < shared_.config.retire_after_per_peer()) return;
   if (8 * std::uint64_t{peer.tags - peer.tags_held} >= peer.tags_held) retire_tags(rank);
 }
 
-// Forgets what is not in use, if that can be said now.
+// Forgets the tags not in use, if retirement is possible now.
 void Sender::retire_tags(std::uint16_t rank) {
   Peer& peer = shared_.peers[rank];
   if (!peer.up || shared_.config.retire_after == 0 || retirements_due_.contains(rank)) return;
@@ -118,7 +118,7 @@ void Sender::retire_tags(std::uint16_t rank) {
   retirements_due_.set(rank);
 }
 
-// One message of the list of tags that are kept.
+// Builds one frame of the list of kept tags.
 bool Sender::fill_retirement(ControlOutput& output) {
   if (retirements_due_.empty()) return false;
   const auto rank = static_cast<std::uint16_t>(retirements_due_.first());

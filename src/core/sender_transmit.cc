@@ -1,4 +1,4 @@
-// What goes out: runs of data, probes, and what is moved to the control connection. What is next: sender_order.cc.
+// Output: batches of data, probes, and control-class packets for the TCP fallback. For the order see sender_order.cc.
 #include <algorithm>
 #include <bit>
 
@@ -21,7 +21,7 @@ std::uint32_t nonzero_timestamp(TimeNs now) {
 void Sender::fill_run(TimeNs now, SendState& state, std::uint32_t segment, std::uint32_t limit,
                       base::DatagramRun& run) {
   Peer& peer = shared_.peers[state.request.peer];
-  // One: a trailing probe that came after STOP is told of by the next answer only.
+  // One, not 0: only the next reply acknowledges a trailing probe that arrived after STOP.
   if (peer.spray.packets_in_flight() <= 1) peer.rate->on_resumed();
   // RECOVERY R2.1.2: A sender MAY choose a path for every run.
   const std::uint8_t path = peer.spray.choose(now, limit);
@@ -66,7 +66,7 @@ void Sender::fill_run(TimeNs now, SendState& state, std::uint32_t segment, std::
 
   // PROTOCOL 6.2.1: All packets of a run MUST have the same peer, path, transfer, round, kind (6.1.1), DSCP and length;
   //     the last may be shorter.
-  // One class, one mark, one length (the last datagram may be shorter): then the kernel cuts the run for us.
+  // One class, one ECN codepoint, one length (the last datagram may be shorter): the kernel can then segment the batch.
   while (run.datagram_count < limit) {
     const SegmentTag tag = state.tag_of(segment);
     const std::uint32_t length = state.grid.length(segment);
@@ -82,7 +82,7 @@ void Sender::fill_run(TimeNs now, SendState& state, std::uint32_t segment, std::
     if (tag.is_critical()) header.prefix.flags |= MLT_FLAG_CRITICAL;
     // PROTOCOL 6.5.2: With one path to the peer, the last packet of a round MUST carry END_OF_ROUND: it asks like a
     //     probe.
-    // Seen on one path the marker says nothing about the others: with several, a probe names the newest packet of each.
+    // With several paths END_OF_ROUND says nothing about the others: a probe names the newest packet of each.
     if (state.is_round_sent() && shared_.config.paths == 1) header.prefix.flags |= MLT_FLAG_END_OF_ROUND;
     header.offset_bytes = state.grid.offset(segment);
     std::byte* at = run.scratch.data() + std::size_t{run.datagram_count} * MLT_DATA_HEADER_BYTES;
@@ -122,7 +122,7 @@ void Sender::fill_run(TimeNs now, SendState& state, std::uint32_t segment, std::
   if (round_sent) {
     // PROTOCOL 6.5.3: After the last packet of a round a sender MUST send a PROBE if there are several paths, or if the
     //     transfer has critical segments, whose number only a probe tells.
-    // END_OF_ROUND in the last packet acts as a probe. The number of critical segments is in a PROBE only.
+    // END_OF_ROUND in the last packet acts as a probe, but only a PROBE carries the number of critical segments.
     if (state.critical_segments > 0 || shared_.config.paths > 1) schedule_probe(state, false);
     // PROTOCOL 6.5.9: With one path to the peer, that has lost one of its last few thousand packets, but less than a
     //     tenth lately (the estimate of R2.2.2 is above 0 and below 0.1), a sender SHOULD send a trailing probe after
@@ -135,7 +135,7 @@ void Sender::fill_run(TimeNs now, SendState& state, std::uint32_t segment, std::
   }
 }
 
-// An unanswered probe is repeated over another path: this one may have failed in either direction.
+// Repeats an unanswered probe over another path: this one may have failed in either direction.
 std::uint8_t Sender::probe_path(TimeNs now, SendState& state) {
   PathSpray& spray = shared_.peers[state.request.peer].spray;
   // RECOVERY R2.4.2: A probe that repeats an unanswered one MUST take another path, as long as there is another that is
@@ -148,7 +148,7 @@ std::size_t Sender::encode_probe_of(TimeNs now, SendState& state, std::uint8_t t
   Peer& peer = shared_.peers[state.request.peer];
   wire::Probe probe;
   probe.prefix.type = wire::PacketType::kProbe;
-  probe.prefix.path = peer.spray.control_path();  // answers come back on it
+  probe.prefix.path = peer.spray.control_path();  // replies return on it
   probe.prefix.element = state.request.element;
   probe.prefix.round = state.round;
   probe.prefix.cookie = peer.remote_cookie;
@@ -164,7 +164,7 @@ std::size_t Sender::encode_probe_of(TimeNs now, SendState& state, std::uint8_t t
   }
   // PROTOCOL 4.7.3: A sender MUST set ACK_ONLY in a probe of a round that is not over (6.5.6): the probe asks whether
   //     the receive is posted, or what has arrived.
-  // A trailing one follows the round's last packet, even if a measurement (R1.2.11) is due at the same time.
+  // A trailing probe follows the round's last packet, even if a measurement (R1.2.11) is due at the same time.
   const bool is_ack_only = state.probe.is_ack_only() && trailing_path == kNoPath;
   if (is_ack_only) probe.prefix.flags |= MLT_PROBE_FLAG_ACK_ONLY;
   // PROTOCOL 4.7.4: A sender MUST set CRITICAL if, and only if, the number of critical segments is not zero.
@@ -231,7 +231,7 @@ bool Sender::fill_backstop(TimeNs now, ControlOutput& output) {
     shared_.counters.add(Counter::k_aborts_sent);
     return true;
   }
-  // After every ABORT: what it says of a tag comes first.
+  // After every ABORT: the peer must process ABORTs of a tag before its retirement.
   if (fill_retirement(output)) return true;
   if (backstops_due_.empty()) return false;
   const std::uint32_t slot = backstops_due_.first();

@@ -1,5 +1,5 @@
-// Slots by a hash of their key: found, put in and taken out in constant time. The keys stay in the slots; two of one
-// hash are told apart by the caller. Fixed size, memory touched as it is used. Owned by one thread.
+// Hash index of slots: look-up, insertion and removal in constant time. The keys stay in the slots; the caller compares
+// keys of equal hash. Fixed size; memory is touched as it is used. Owned by one thread.
 #pragma once
 
 #include <bit>
@@ -15,7 +15,7 @@ class SlotIndex {
  public:
   explicit SlotIndex(std::uint32_t slots) : chains_(std::bit_ceil(std::uint64_t{slots} + 1)), next_(slots) {}
 
-  // The newest slot of this hash; kNil if there is none.
+  // The newest slot of this hash; kNil if none.
   std::uint32_t first(std::uint64_t hash) const { return chains_[hash & (chains_.size() - 1)] - 1; }
   std::uint32_t next(std::uint32_t slot) const { return next_[slot] - 1; }
 
@@ -31,7 +31,7 @@ class SlotIndex {
   }
 
  private:
-  // Slots, counted from 1: 0 ends a chain.
+  // Slot numbers plus 1: 0 ends a chain.
   base::ZeroedArray<std::uint32_t> chains_;
   base::ZeroedArray<std::uint32_t> next_;
 };

@@ -1,5 +1,5 @@
-// A set of slots that tells its smallest in a few steps, however many slots there may be: bits, and bits of bits that
-// say which words of the layer below are not empty. Fixed size. Owned by one thread.
+// A set of slots with its minimum in a few steps at any capacity. It is a hierarchy of bitmaps: each layer marks the
+// nonzero words of the layer below. Fixed size. Owned by one thread.
 #pragma once
 
 #include <bit>
@@ -37,7 +37,7 @@ class SlotSet {
   }
   bool contains(std::uint32_t slot) const { return ((layers_[0][slot / 64] >> (slot % 64)) & 1U) != 0; }
   bool empty() const { return layers_.back()[0] == 0; }
-  // The smallest; the set is not empty.
+  // The smallest slot; the set must not be empty.
   std::uint32_t first() const {
     std::uint32_t at = 0;
     for (auto layer = layers_.rbegin(); layer != layers_.rend(); ++layer) {

@@ -1,4 +1,4 @@
-// The phase of one transfer. It changes here and nowhere else, as the table says; what the table excludes is counted.
+// The phase of one transfer. Only this class changes it, by the table; it counts events that the table excludes.
 #pragma once
 
 #include "core/counter.h"
@@ -7,13 +7,13 @@
 
 namespace mlt::core {
 
-// `first_wrong`: the counter of the table's first event in a wrong state; the others follow in the events' order.
+// `first_wrong`: counter of the table's first event in a wrong state. The others follow in the order of the events.
 template <typename Phase, typename Event, const StateTable<Phase, Event>& table, Counter first_wrong>
 class StateMachine {
  public:
   Phase phase() const { return phase_; }
 
-  // False if the event is stale or wrong in this phase: it is counted, and the caller does nothing about it.
+  // False if the event is stale or wrong in this phase: it is counted, and the caller must ignore it.
   [[nodiscard]] bool on(Event event, Counters& counters) {
     const auto& cell = table.at(phase_, event);
     if (cell.outcome == Outcome::kTaken) {

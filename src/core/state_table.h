@@ -1,7 +1,8 @@
-// A state machine as a table: for every phase and every event, what happens. What a table does not name is wrong.
+// A state machine as a table: the outcome of every event in every phase. Combinations that the table does not name are
+// wrong.
 //
-// Absent on purpose: actions. What is done about an event that is taken stands where the event is found out; the table
-// says whether it may be done at all, and what the phase is afterwards. Constant data, no owner.
+// Absent on purpose: actions. The code that detects an event performs its action; the table states whether the event is
+// allowed and the next phase. Constant data, no owner.
 #pragma once
 
 #include <array>
@@ -12,8 +13,8 @@
 namespace mlt::core {
 
 enum class Outcome : std::uint8_t {
-  kWrong,  // excluded: counted under the event's name, and nothing else happens
-  kStale,  // repeated or late, as networks do: counted as stale control, and nothing else happens
+  kWrong,  // excluded: counted under the event's name, otherwise ignored
+  kStale,  // repeated or late, as happens in networks: counted as stale control, otherwise ignored
   kTaken,  // allowed: the phase becomes `next`
 };
 
@@ -28,7 +29,7 @@ class StateTable {
     Outcome outcome = Outcome::kWrong;
     Phase next{};
   };
-  // One phase or several.
+  // One or several phases.
   struct Phases {
     consteval Phases(Phase phase) : bits(1U << static_cast<unsigned>(phase)) {}
     consteval Phases(std::initializer_list<Phase> phases) {
@@ -41,14 +42,14 @@ class StateTable {
   struct Taken {
     Phases from;
     Event event;
-    Phase next = Phase::kCount;  // kCount: each stays as it is
+    Phase next = Phase::kCount;  // kCount: the phase does not change
   };
   struct Stale {
     Phases in;
     Event event;
   };
 
-  // Evaluated by the compiler: naming a cell twice does not compile.
+  // Evaluated at compile time: naming a cell twice does not compile.
   consteval StateTable(std::initializer_list<Taken> taken, std::initializer_list<Stale> stale) {
     for (const Taken& row : taken) fill(row.from, row.event, Outcome::kTaken, row.next);
     for (const Stale& row : stale) fill(row.in, row.event, Outcome::kStale, Phase::kCount);

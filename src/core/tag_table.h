@@ -1,12 +1,12 @@
-// (peer, tag) -> what an endpoint remembers of the tag: how many of its sends, or of its receives, were posted. One
-// table for each direction. Chained hashing over a fixed number of entries; memory is touched as it is used.
+// (peer, tag) -> state of the tag: how many of its sends, or receives, were posted. One table per direction. Chained
+// hashing over a fixed number of entries; memory is touched as it is used.
 //
-// The k-th send of a tag to a peer meets the k-th receive of that tag from it: both sides count, so no rendezvous round
-// trip is needed, and a packet of an earlier use is recognised as stale. Tags that are not in use are forgotten when
-// the sender says so (sender_tags.cc, receiver_tags.cc).
+// The k-th send of a tag to a peer matches the k-th receive of that tag from it. Both ranks count, so no rendezvous
+// round trip is needed, and packets of an earlier use are recognised as stale. Unused tags are forgotten when the
+// sender retires them (sender_tags.cc, receiver_tags.cc).
 //
-// Each peer has `own` entries that no other peer can take, and all share `common` ones: a rank whose tags stay in use,
-// because it posts no receives, does not block posts to others. `spare` entries are for tags that do not count.
+// Each peer has `own` entries that no other peer can take, and all share `common` ones. A rank whose tags stay in use
+// because it posts no receives does not block posts to others. `spare` entries are for uncounted tags.
 #pragma once
 
 #include <cstdint>
@@ -18,14 +18,14 @@
 
 namespace mlt::core {
 
-// Between the generations of tags that are forgotten and those that follow: more than the receives that may be posted
+// Gap between the generations of forgotten tags and those that follow: more than the max number of receives posted
 // ahead of their sends.
 inline constexpr std::uint32_t kGenerationGap = 1U << 18;
-// Numbers that are so far apart may soon be compared wrongly. No floor is moved further than this and a gap at once.
+// Generations this far apart may soon be compared wrongly. No floor advances by more than this plus a gap at once.
 inline constexpr std::uint32_t kFarGenerations = 1U << 29;
 constexpr bool is_far(std::uint32_t a, std::uint32_t b) { return a - b >= kFarGenerations && b - a >= kFarGenerations; }
 
-// A list of more would fill the control connection, which takes 4 MiB: 2 MiB.
+// Max tags in a list, 2 MiB: a longer one would fill the control connection's 4 MiB.
 inline constexpr std::uint32_t kMaxListedTags = 1U << 18;
 
 struct TagKey {
@@ -33,17 +33,17 @@ struct TagKey {
   std::uint16_t peer = 0;
   std::uint32_t next_of_peer = kNil;
   std::uint32_t previous_of_peer = kNil;
-  bool counted = false;  // against the limits of the table
+  bool counted = false;  // counts against the table's limits
 };
 
 struct SendTag : TagKey {
   std::uint32_t base = 0;         // generation of the first send since the tag was last forgotten
   std::uint32_t generation = 0;   // of the next send to be posted
-  std::uint32_t in_progress = 0;  // sends that are not over, or whose ABORT is not answered
+  std::uint32_t in_progress = 0;  // sends that have not ended, or whose ABORT is not acknowledged
   bool known_there = false;       // the receiver has posted a receive of it since
-  bool kept = false;              // by the retirement that is being sent
-  bool stays = false;             // its numbers are far from the floor: it is never forgotten
-  // The newest send that was given up, and whose receive is not known to have ended: until then its tag is in use.
+  bool kept = false;              // listed as kept by the retirement that is being sent
+  bool stays = false;             // its generations are far from the floor: never forgotten
+  // The newest failed send whose receive is not known to have ended: its tag stays in use until then.
   bool has_unmatched = false;
   std::uint32_t unmatched_generation = 0;
 
@@ -54,10 +54,10 @@ struct SendTag : TagKey {
 
 struct ReceiveTag : TagKey {
   std::uint32_t generation = 0;  // of the next receive to be posted
-  std::uint32_t unseen = 0;      // of the first receive, posted or not, of whose send nothing has come
-  bool kept = false;             // by the retirement that is coming in
-  bool by_retirement = false;    // made by one, of a tag of which no receive was posted yet
-  // How the newest receive of this tag ended, for a sender whose STOP was lost. Never evicted, unlike FinishedLog.
+  std::uint32_t unseen = 0;      // of the first receive, posted or not, of whose send nothing has arrived
+  bool kept = false;             // listed as kept by the retirement that is being received
+  bool by_retirement = false;    // created by a retirement; no receive was posted yet
+  // Outcome of the newest receive of this tag, for a sender whose STOP was lost. Never evicted, unlike in FinishedLog.
   bool has_outcome = false;
   wire::StopStatus outcome_status = wire::StopStatus::kFinishedBefore;
   wire::ElementType outcome_element = wire::ElementType::kUint8;
@@ -77,7 +77,7 @@ constexpr std::uint64_t hash_transfer(std::uint16_t peer, const wire::TransferId
   return hash_tag(peer, transfer.tag) + transfer.generation;
 }
 
-// `Entry`: SendTag or ReceiveTag. Entries stay where they are until they are erased.
+// `Entry`: SendTag or ReceiveTag. Entries do not move until they are erased.
 template <typename Entry>
 class TagTable {
  public:
@@ -95,14 +95,14 @@ class TagTable {
     return nullptr;
   }
 
-  // One more tag of the peer may be counted.
+  // Whether one more tag of the peer may be counted.
   bool has_space(std::uint16_t peer) const { return peers_[peer].counted < own_ || common_used_ < common_; }
   void count(Entry& entry) {
     entry.counted = true;
     if (peers_[entry.peer].counted++ >= own_) ++common_used_;
   }
 
-  // nullptr when the table is full. The entry is not counted yet.
+  // nullptr if the table is full. The entry is not counted yet.
   Entry* find_or_insert(std::uint16_t peer, std::uint64_t tag) {
     if (Entry* entry = find(peer, tag)) return entry;
     if (used_ == entries_.capacity()) return nullptr;
@@ -132,7 +132,7 @@ class TagTable {
     --used_;
   }
 
-  // Calls `visit(entry)` for every tag of the peer; it may erase that entry.
+  // Calls `visit(entry)` for every tag of the peer; `visit` may erase that entry.
   template <typename Visit>
   void each_of(std::uint16_t peer, Visit&& visit) {
     for (std::uint32_t at = peers_[peer].first; at != kNil;) {
@@ -142,12 +142,12 @@ class TagTable {
     }
   }
 
-  // A peer came back as a new incarnation: it counts from zero again.
+  // Forgets all tags of a peer that returned as a new incarnation: its counts restart at zero.
   void forget(std::uint16_t peer) {
     each_of(peer, [this](Entry& entry) { erase(entry); });
   }
 
-  // For walking a peer's tags in steps; what is put in meanwhile is not met.
+  // For walking a peer's tags in steps; entries inserted meanwhile are not visited.
   std::uint32_t first_of(std::uint16_t peer) const { return peers_[peer].first; }
   Entry& at(std::uint32_t place) { return entries_[place]; }
 

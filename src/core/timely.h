@@ -1,33 +1,33 @@
-// TIMELY, paper section 4.2.3, with the holes of its text filled (DESIGN.md section 4) and its fairness mended:
-//  - below T_low: rate + alpha, or 0.2 % per sample if that is more;
-//  - above T_high, whatever the gradient: rate * (1 - beta * (1 - T_high / rtt)), once per round trip at most;
-//  - between: rate + (1 - w) * alpha - w * beta * error * rate, where w(gradient) rises from 0 at -1/4 to 1 at 1/4, and
-//    error = 1 - reference / rtt, not below 0. The reference is T_low plus a few packets' time at the current rate;
-//  - and no decrease to far from what the peer says it gets (delivery_rate.h): above T_high to twice that at most and
-//    to half of it at least, between to 0.85 of it at least.
+// TIMELY, paper section 4.2.3, with the gaps of its text filled (DESIGN.md section 4) and its fairness corrected:
+// - below T_low: rate + alpha, or 0.2 % per sample if that is more;
+// - above T_high, for any gradient: rate * (1 - beta * (1 - T_high / rtt)), at most once per round trip;
+// - between: rate + (1 - w) * alpha - w * beta * error * rate, where w(gradient) rises from 0 at -1/4 to 1 at 1/4, and
+// error = 1 - reference / rtt, not below 0. The reference is T_low plus the time of a few packets at the current rate;
+// - decreases are bounded by the delivery rate (delivery_rate.h): above T_high the result is between half and twice
+// that rate, between the thresholds at least 0.85 of it.
 //
 // Departures from both papers, because with their rule N flows keep whatever shares they happened to have:
-//  - In the middle band a pure 1 - beta * gradient is content with every queue and every split (Zhu et al., "ECN or
-//    Delay", CoNEXT 2016, section 4). The error against a reference leaves one point of rest, and as a slow flow's
-//    reference is later, all flows of a port meet where each has as many packets queued: at equal rates.
-//  - What a sample does is scaled by the part of a round trip since the last one. ACKs come every ten packets, so that
-//    an increase per sample would grow with the rate: the fast would get faster.
-//  - Alpha is a packet per queueing delay, half a percent of the line rate and a tenth of the rate at most: a fixed one
-//    is nothing to a fast port and a flood to a slow one behind a fast card.
-//  - A round trip says that a port is overloaded, and how much too late: behind a card of 100 Gbit/s a port of 0.2 has
-//    full queues for five round trips, and then the rate swings by half about the port's. What is delivered is the
-//    port's rate itself. It bounds decreases only: who sends little or loses much must not be held down by it.
-//  - A flow that starts into a standing queue takes it for the base. So a slowed flow measures a round trip of the
-//    control class now and then, which overtakes data (base_sample_due); where it does not, nothing is lost.
+// - In the middle band, a pure 1 - beta * gradient is stable at every queue length and every split (Zhu et al., "ECN or
+// Delay", CoNEXT 2016, section 4). The error against a reference leaves one fixed point. A slower flow has a larger
+// reference, so all flows of a port converge to equal numbers of queued packets: to equal rates.
+// - The effect of a sample is scaled by the fraction of a round trip since the last one. ACKs come every ten packets,
+// so that an increase per sample would grow with the rate: faster flows would gain more.
+// - Alpha is a packet per queueing delay, at most half a percent of the line rate and a tenth of the rate. A fixed
+// alpha is too small for a fast port and too large for a slow one behind a fast NIC.
+// - A round trip shows that a port is overloaded and by how much, but too late. Behind a NIC of 100 Gbit/s, a port of
+// 0.2 has full queues for five round trips, and the rate then oscillates by half around the port's. The delivery rate
+// is the port's rate itself. It bounds only decreases: it must not limit a flow that sends little or loses much.
+// - A flow that starts while a queue persists takes it for the base. A slowed flow therefore sometimes measures a round
+// trip of the control class, which overtakes data (base_sample_due). If it does not overtake, no harm results.
 //
-// Hyper-active increase (TIMELY, algorithm 1) is an option: after N falling samples in a row in the middle band,
-// N * alpha. Thresholds are offsets from the base, and never below a few packets' serialisation time at the current
-// rate. Our own runs make a queue that is no congestion: packets of one run wait for each other wherever they are
-// serialised. Their length in time is added to the thresholds and bounds what the gradient is measured by (TIMELY
-// subtracts a segment's serialisation time from its round trip for the same reason). Starts at line rate. Source:
-// Mittal et al., "TIMELY", SIGCOMM 2015, algorithm 1. What it reaches: tests/sim/rate_control,
-// tests/unit/core/rate_test.cc. Weak where round trips jitter by more than T_high - base: the rate then falls to where
-// a few packets take as long.
+// Hyper-active increase (TIMELY, algorithm 1) is an option: after N falling samples in a row in the middle band, N *
+// alpha. Thresholds are offsets from the base, and never below the serialisation time of a few packets at the current
+// rate. The sender's own batches make a queue that is no congestion, because packets of one batch wait for each other
+// wherever they are serialised. Their length in time is added to the thresholds and is a lower bound of the gradient's
+// divisor (TIMELY subtracts a segment's serialisation time from its round trip for the same reason). A flow starts at
+// line rate. Source: Mittal et al., "TIMELY", SIGCOMM 2015, algorithm 1. Results: tests/sim/rate_control,
+// tests/unit/core/rate_test.cc. Weakness: if round trips jitter by more than T_high - base, the rate falls until a few
+// packets take that long.
 #pragma once
 
 #include <algorithm>
@@ -43,29 +43,31 @@ namespace mlt::core {
 // RECOVERY R3.2.1: Durations, counts and weights MUST be those of this table where a clause names them.
 struct TimelyConfig {
   double line_rate_bytes_per_second = 1.25e9;
-  double min_rate_bytes_per_second = 0;                            // 0: by min_rate_interval_ns
-  base::DurationNs min_rate_interval_ns = 5 * base::kMillisecond;  // a packet per so long, or a thousandth of line rate
-  double alpha_bytes_per_second = 0;                               // per round trip; 0: by alpha_packets
-  double alpha_packets = 1;         // per queueing delay; at most a two-hundredth of the line rate
-  double alpha_delay_packets = 10;  // that delay is no less than so many packets' time at the current rate
-  double calm_increase = 0.002;     // of the rate, at least, per sample below T_low
+  double min_rate_bytes_per_second = 0;  // 0: by min_rate_interval_ns
+  base::DurationNs min_rate_interval_ns =
+      5 * base::kMillisecond;         // one packet per interval, or a thousandth of line rate
+  double alpha_bytes_per_second = 0;  // per round trip; 0: by alpha_packets
+  double alpha_packets = 1;           // per queueing delay; at most a two-hundredth of the line rate
+  double alpha_delay_packets = 10;    // the delay is at least the time of this many packets at the current rate
+  double calm_increase = 0.002;       // min increase per sample below T_low, as a fraction of the rate
   double beta = 0.8;
-  double gradient_weight = 0.3;             // of the newest difference in the smoothed one
+  double gradient_weight = 0.3;             // of the newest difference in the smoothed gradient
   base::DurationNs low_offset_ns = 12'500;  // T_low  = base + max(this, low_packets at the current rate)
   base::DurationNs high_offset_ns = 125'000;
   double low_packets = 3;
   double high_packets = 30;
-  double reference_packets = 5;          // beyond T_low, at the current rate: where the middle band starts to decrease
+  double reference_packets = 5;          // beyond T_low, at the current rate: above it the middle band decreases
   std::uint32_t hyper_active_after = 0;  // N falling samples in a row, then N * alpha; 0: off (TIMELY's N is 5)
-  double delivery_packets = 20;          // of a window of the delivery rate, at the current rate; a round trip at least
-  double kept = 0.85;                    // of what is delivered: a decrease in the middle band leaves so much,
-  double least_kept = 0.5;               // one above T_high so much,
-  double most_kept = 2;                  // and no more than this
+  double delivery_packets = 20;  // min length of a delivery-rate window at the current rate; at least a round trip
+  double kept = 0.85;            // a decrease in the middle band leaves at least this fraction of the delivery rate,
+  double least_kept = 0.5;       // one above T_high at least this fraction
+  double most_kept = 2;          // and at most this one
   std::uint32_t packet_bytes = 1'500;
-  base::DurationNs run_ns = Pacer::kRunNs;  // longest run in time and in bytes
+  base::DurationNs run_ns = Pacer::kRunNs;  // max batch in time and in bytes
   std::uint32_t run_bytes = base::kMaxRunBytes;
-  base::DurationNs base_window_ns = 10 * base::kSecond;  // the smallest round trip of this long counts as base
-  base::DurationNs base_sample_interval_ns = 50 * base::kMillisecond;  // between round trips of the control class
+  base::DurationNs base_window_ns = 10 * base::kSecond;  // the smallest round trip of this window is the base
+  base::DurationNs base_sample_interval_ns =
+      50 * base::kMillisecond;  // interval between round trips of the control class
 };
 
 class Timely {
@@ -81,27 +83,27 @@ class Timely {
   base::DurationNs low_threshold_ns() const { return threshold(config_.low_offset_ns, config_.low_packets); }
   base::DurationNs high_threshold_ns() const { return threshold(config_.high_offset_ns, config_.high_packets); }
 
-  // Slowed down, a flow shares a queue with others, and may never have seen it empty: true when a round trip of the
-  // control class, which overtakes data, should be measured. True at most once per interval.
+  // A slowed flow shares a queue with others and may never have seen it empty. True if a round trip of the control
+  // class, which overtakes data, should be measured; true at most once per interval.
   bool base_sample_due(base::TimeNs now) {
     if (rate_ >= config_.line_rate_bytes_per_second || now < next_base_sample_ns_) return false;
     next_base_sample_ns_ = now + config_.base_sample_interval_ns;
     return true;
   }
-  // Any round trip is at least the base's: a smaller one corrects it.
+  // Every round trip is at least the base: a smaller one corrects it.
   void on_base_sample(base::TimeNs now, base::DurationNs rtt_ns) {
     // RECOVERY R1.2.11: The network time of its answer, which overtook the data, lowers base if it is smaller.
     if (base_rtt_ns_ > 0) update_base(now, rtt_ns);
   }
 
-  // Something is sent, and nothing was in flight.
+  // The sender sends again after nothing was in flight.
   void on_resumed() { delivered_.on_resumed(); }
-  // The peer reports so many bytes, of headers and payload, that it was not known to have; when the report arrived.
+  // A report that arrived at `arrival_ns` acknowledges this many bytes, of headers and payload, for the first time.
   void on_delivered(base::TimeNs arrival_ns, std::uint64_t bytes) { delivered_.on_delivered(arrival_ns, bytes); }
 
   // RECOVERY R1.2.13: When a BITMAP asks again for more than half of a round of 64 packets or more, a sender MUST halve
   //     the rate, once per round (rounds_lost).
-  // Who is heard of so little gets few samples, or none.
+  // A flow with so few acknowledged packets gets few samples, or none.
   void on_round_lost() { set_rate(rate_ / 2); }
 
   void on_rtt_sample(base::TimeNs now, base::DurationNs rtt_ns) {
@@ -119,7 +121,7 @@ class Timely {
     const double gradient =
         smoothed_difference_ns_ / static_cast<double>(std::max<base::DurationNs>(base_rtt_ns_, run_ns()));
 
-    // The part of a round trip that this sample speaks for.
+    // The fraction of a round trip that this sample represents.
     const double share = std::clamp(static_cast<double>(now - sampled_ns_) / static_cast<double>(rtt_ns), 0.0, 1.0);
     sampled_ns_ = now;
     const base::DurationNs low = low_threshold_ns();
@@ -131,7 +133,7 @@ class Timely {
       decrease(now, rtt_ns, high);
     } else if (rtt_ns < low) {
       falling_samples_ = 0;
-      // No queue: what was lost to a burst comes back within a few round trips, however long they are.
+      // No queue: regain rate lost to a burst within a few round trips, at any round-trip time.
       // RECOVERY R1.2.5: If rtt < T_low, a sender MUST set rate = rate + max(share * alpha, rate / 500).
       if (share > 0) set_rate(rate_ + std::max(share * alpha(rtt_ns), config_.calm_increase * rate_));
     } else {
@@ -153,7 +155,7 @@ class Timely {
   }
 
  private:
-  // What a round trip adds to the rate.
+  // Increase of the rate per round trip.
   double alpha(base::DurationNs rtt_ns) const {
     if (config_.alpha_bytes_per_second > 0) return config_.alpha_bytes_per_second;
     // RECOVERY R1.2.9: Unless the user says otherwise, alpha MUST be one packet per queueing delay (rtt - base, but 100
@@ -170,7 +172,7 @@ class Timely {
     return base_rtt_ns_ + run_ns() + std::max(offset_ns, packets_ns(packets));
   }
 
-  // What so many packets take at the current rate.
+  // Time of this many packets at the current rate.
   base::DurationNs packets_ns(double packets) const {
     return base::serialisation_ns(static_cast<std::uint64_t>(packets * config_.packet_bytes), rate_);
   }
@@ -181,10 +183,10 @@ class Timely {
     return std::min(packet_rate, config.line_rate_bytes_per_second / 1'000);
   }
 
-  // How long the packets of one run stand in line behind each other, on an idle network too.
+  // Time that packets of one batch queue behind each other, even on an idle network.
   base::DurationNs run_ns() const { return std::min(config_.run_ns, base::serialisation_ns(config_.run_bytes, rate_)); }
 
-  // The minimum over the last one to two windows: two buckets, the older one dropped when the newer is full.
+  // Minimum over the last one to two windows: two buckets, the older one dropped when the newer is full.
   void update_base(base::TimeNs now, base::DurationNs rtt_ns) {
     if (now - bucket_start_ns_ > config_.base_window_ns) {
       older_min_ns_ = newer_min_ns_;
@@ -205,9 +207,9 @@ class Timely {
     if (delivered > 0) {
       // RECOVERY R1.2.4: With delivered known, the result MUST be neither more than twice delivered nor less than half
       //     of it, and not less than 30 packets per queueing delay (rtt - base).
-      // More than twice: the port is slower by far, and says by how much. (Twice, as the sender may have paused within
-      // the window.) Less than half: the queue drains as it is, and samples will say so only when it has. Packets: a
-      // flow whose first ones were all dropped is told of little, and would be long in coming back.
+      // Upper bound, twice: the port is far slower, and the delivery rate shows by how much; the sender may have paused
+      // within the window, hence twice. Lower bound, half: the queue drains already, but samples show it only
+      // afterwards. Packets: a flow whose first packets were all dropped gets few reports, and would recover slowly.
       const double packets =
           config_.high_packets * config_.packet_bytes * 1e9 / static_cast<double>(rtt_ns - base_rtt_ns_);
       next = std::clamp(next, std::max(config_.least_kept * delivered, packets),
@@ -231,7 +233,7 @@ class Timely {
   base::DurationNs older_min_ns_ = 0;
   DeliveryRate delivered_;
   std::uint32_t falling_samples_ = 0;  // in a row, in the middle band
-  base::TimeNs sampled_ns_ = 0;        // when the last sample came
+  base::TimeNs sampled_ns_ = 0;        // arrival of the last sample
   base::TimeNs bucket_start_ns_ = 0;
   base::TimeNs no_decrease_before_ns_ = 0;
   base::TimeNs next_base_sample_ns_ = 0;

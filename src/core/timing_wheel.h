@@ -1,11 +1,11 @@
 // One timer per slot, in a hierarchical timing wheel: set, move and cancel in constant time, no allocation after
 // set-up.
 //
-// Ten levels of 64 buckets; a bucket of level l spans 1,024 ns * 64^l. A timer stands in the level of the highest digit
-// (base 64) in which its time differs from the wheel's own, and moves down as the wheel turns: at most ten times. Times
-// stay exact: pop_due() never answers early, and timers that are due come in the order of their times, ties by slot.
-// next() is exact on the lowest level; above it is the earliest time that a bucket was given since it was empty, which
-// is early where that timer was moved since: a driver then wakes, the bucket moves down, and it sleeps again. Source:
+// Ten levels of 64 buckets; a bucket of level l spans 1,024 ns * 64^l. A timer is in the level of the highest digit
+// (base 64) in which its time differs from the wheel's own, and moves down as the wheel turns, at most ten times. Times
+// stay exact: pop_due() never returns a timer early, and due timers come in order of time, ties by slot. next() is
+// exact on the lowest level. Above it, next() is the earliest time added to a bucket since the bucket was empty, which
+// is early if that timer was moved: the driver wakes, the bucket moves down, and the driver sleeps again. Source:
 // Varghese and Lauck, SOSP 1987, scheme 7.
 //
 // tests/bench/timers.cc measures it against TimerTable, whose interface it shares.
@@ -40,7 +40,7 @@ class TimingWheel {
     if (slot < timers_.size() && timers_[slot].bucket != kNone) unlink(slot);
   }
 
-  // Never later than the earliest timer, and after `now` once pop_due(now) found none; kNever if there is none.
+  // Never later than the earliest timer, and after `now` once pop_due(now) returned false; kNever without timers.
   base::TimeNs next() const {
     if (used_levels_ == 0) return base::kNever;
     const auto level = static_cast<std::uint32_t>(std::countr_zero(used_levels_));
@@ -48,7 +48,7 @@ class TimingWheel {
     return level == 0 ? timers_[earliest(index)].at : soonest_[level][index];
   }
 
-  // Removes and returns the slot of one timer that is due at `now`; false if there is none.
+  // Removes one timer that is due at `now` and returns its slot; false if none is due.
   bool pop_due(base::TimeNs now, std::uint32_t& slot) {
     while (used_levels_ != 0) {
       const auto level = static_cast<std::uint32_t>(std::countr_zero(used_levels_));
@@ -60,7 +60,7 @@ class TimingWheel {
         return true;
       }
       if (bucket_start(level, index) > now) break;
-      // Every timer is in this bucket or later: the wheel turns to where it starts, and its timers move down.
+      // All timers are in this bucket or later: the wheel turns to its start, and its timers move down.
       tick_ = static_cast<std::uint64_t>(bucket_start(level, index)) >> kTickBits;
       std::uint32_t moving = heads_[level][index];
       heads_[level][index] = kNone;
@@ -71,7 +71,7 @@ class TimingWheel {
         moving = after;
       }
     }
-    // No timer stands before `now`: the wheel may follow, so that the next ones start on low levels.
+    // No timer is before `now`: the wheel may advance, so that the next timers start on low levels.
     tick_ = std::max(tick_, static_cast<std::uint64_t>(std::max<base::TimeNs>(now, 0)) >> kTickBits);
     return false;
   }
@@ -98,7 +98,7 @@ class TimingWheel {
 
   void link(std::uint32_t slot) {
     Timer& timer = timers_[slot];
-    // A time that has passed goes where the wheel stands.
+    // A past time goes into the wheel's current bucket.
     const std::uint64_t tick =
         std::max(static_cast<std::uint64_t>(std::max<base::TimeNs>(timer.at, 0)) >> kTickBits, tick_);
     const std::uint64_t differs = tick ^ tick_;
@@ -136,7 +136,7 @@ class TimingWheel {
     if (used_[level] == 0) used_levels_ &= ~(1U << level);
   }
 
-  // Of the bucket `index` of the lowest level, which is about a microsecond wide.
+  // Earliest timer of bucket `index` of the lowest level, which spans about a microsecond.
   std::uint32_t earliest(std::uint32_t index) const {
     std::uint32_t best = heads_[0][index];
     for (std::uint32_t slot = timers_[best].next; slot != kNone; slot = timers_[slot].next) {
@@ -146,12 +146,13 @@ class TimingWheel {
     return best;
   }
 
-  base::LazyArray<Timer> timers_;  // as far as one was ever set
+  base::LazyArray<Timer> timers_;  // up to the highest slot ever set
   std::uint64_t tick_ = 0;
   std::uint32_t used_levels_ = 0;
   std::array<std::uint64_t, kLevels> used_{};
   std::array<std::array<std::uint32_t, kBuckets>, kLevels> heads_;
-  std::array<std::array<base::TimeNs, kBuckets>, kLevels> soonest_{};  // of a bucket's times since it was empty
+  std::array<std::array<base::TimeNs, kBuckets>, kLevels>
+      soonest_{};  // earliest time added to each bucket since it was empty
 };
 
 }  // namespace mlt::core

@@ -1,5 +1,5 @@
-// What an endpoint holds at the moment, each beside its limit (core/config.h). Read only: for operators who size
-// an endpoint, and for the simulator's oracle, which demands that nothing is left when everything has ended.
+// What an endpoint holds now, each count beside its limit (core/config.h). Read only: for operators who size an
+// endpoint, and for the simulator's oracle, which requires that nothing is left when every operation has ended.
 #pragma once
 
 #include <cstddef>
@@ -12,12 +12,12 @@ struct Held {
 };
 
 struct Usage {
-  Held sends;           // slots: under way, or completed and not yet polled
+  Held sends;           // slots: in progress, or complete and not yet polled
   Held receives;        //
-  Held bitmap_words;    // of all transfers under way
-  Held early_segments;  // kept for receives that are not posted yet
-  Held early_sent;      // segments and transfers for receives not known to be posted, but for abandoned ones (8.1.7)
-  Held replies;         // answers and give-ups that wait to be sent, over both ways
+  Held bitmap_words;    // of all transfers in progress
+  Held early_segments;  // buffered for receives that are not posted yet
+  Held early_sent;      // segments and transfers of early data, without abandoned ones (8.1.7)
+  Held replies;         // replies and ABORTs waiting to be sent, as datagrams or over TCP
   Held completions;     // not yet polled
 };
 

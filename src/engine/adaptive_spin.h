@@ -1,10 +1,11 @@
-// How long a thread that waits polls before it sleeps: as long as waits were lately, if they were short enough to gain
-// by it. The window grows and shrinks as the kernel's halt polling does (Documentation/virt/kvm/halt-polling.rst).
+// Adaptive spinning: how long a waiting thread polls before it sleeps. It polls about as long as recent waits lasted,
+// if they were short enough to benefit. The window grows and shrinks like the kernel's halt polling
+// (Documentation/virt/kvm/halt-polling.rst).
 //
-// Nobody polls where runnable threads outnumber the CPUs: waits are long there, so that the window closes by itself,
-// and a thread whose CPU the scheduler gave to another one (an involuntary switch) does not poll for a while. The count
-// of the machine's runnable threads (/proc/loadavg) would also count those of other priorities and other containers.
-// Not thread-safe: with the loop's lock.
+// No thread polls while runnable threads outnumber the CPUs: waits are long then, so that the window closes by itself,
+// and a thread that was preempted (an involuntary context switch) does not poll for a while. The host's count of
+// runnable threads (/proc/loadavg) would also include those of other priorities and other containers.
+// Not thread-safe: requires the loop's lock.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +15,7 @@
 
 namespace mlt::engine {
 
-// Whether others want the CPU of the calling thread; asks the system every millisecond at most.
+// Whether other threads compete for the calling thread's CPU; makes at most one system call per millisecond.
 class Crowd {
  public:
   static constexpr base::DurationNs kLookNs = base::kMillisecond;
@@ -24,7 +25,7 @@ class Crowd {
 
  private:
   long switches_ = -1;
-  long thread_ = 0;  // whose they are
+  long thread_ = 0;  // the thread that switches_ belongs to
   base::TimeNs next_look_ = 0;
   base::TimeNs rests_until_ = 0;
 };
@@ -32,16 +33,16 @@ class Crowd {
 class AdaptiveSpin {
  public:
   static constexpr base::DurationNs kFirstNs = 10 * base::kMicrosecond;
-  // After so many waits without polling, so many with it: both sides of an exchange have to poll to see it be short.
+  // After kRestWaits waits without polling, kTrialWaits waits with it: an exchange is short only if both ranks poll.
   static constexpr std::uint32_t kRestWaits = 64;
   static constexpr std::uint32_t kTrialWaits = 8;
 
   explicit AdaptiveSpin(base::DurationNs bound_ns) : bound_ns_(bound_ns), window_ns_(bound_ns) {}
 
-  // Whether to poll on, `idle_ns` after there was nothing more to do.
+  // Whether to continue polling, `idle_ns` after the last work was done.
   bool goes_on(base::TimeNs now, base::DurationNs idle_ns) { return idle_ns < window_ns_ && !crowd_.is_there(now); }
 
-  // There is something to do again. `polled`: goes_on() said yes; `slept`: polling did not last until now.
+  // Ends a wait: work has arrived. `polled`: goes_on() returned true; `slept`: polling ended before the work arrived.
   void ended(base::DurationNs idle_ns, bool polled, bool slept) {
     if (bound_ns_ == 0) return;
     if (polled) ++(slept ? lost_ : won_);

@@ -23,8 +23,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::size_t kMaxRunBytes = 65'507;  // one system call: the most that UDP over IPv4 carries
-constexpr std::size_t kMaxRunSegments = 64;   // segments; the kernel's UDP_MAX_SEGMENTS of old
+constexpr std::size_t kMaxRunBytes = 65'507;  // max bytes of one system call: the max payload of UDP over IPv4
+constexpr std::size_t kMaxRunSegments = 64;   // max segments; UDP_MAX_SEGMENTS of older kernels
 constexpr int kSocketBufferBytes = 8 << 20;
 
 [[noreturn]] void fail(std::string_view action) {
@@ -43,7 +43,7 @@ std::size_t datagrams_of(std::size_t bytes, std::size_t payload_bytes) {
   return (bytes + payload_bytes - 1) / payload_bytes;
 }
 
-// Sends a tensor run by run, each datagram with its number: the phase in the upper half, its place in the lower.
+// Sends a tensor batch by batch. Each datagram carries a number: phase in the upper half, index in the lower.
 class RunSender {
  public:
   RunSender(int fd, std::size_t payload_bytes)
@@ -53,8 +53,8 @@ class RunSender {
         headers_(most_ * kBareUdpHeaderBytes),
         vectors_(2 * most_) {}
 
-  // The datagrams of `data` from `first` on, as many as one run has; where the next run begins. `first` again if the
-  // socket takes none just now, which only a call with MSG_DONTWAIT says.
+  // Sends one batch of the datagrams of `data` from `first` on. Returns the index after it, or `first` if the socket
+  // accepts none now, which happens only with MSG_DONTWAIT.
   std::size_t send(std::span<const std::byte> data, std::size_t first, std::uint32_t phase, int flags) {
     const std::size_t count = std::min(most_, datagrams_of(data.size(), payload_bytes_) - first);
     gather(data, first, count, phase);
@@ -71,7 +71,7 @@ class RunSender {
     const auto segment = static_cast<std::uint16_t>(kBareUdpHeaderBytes + payload_bytes_);
     std::memcpy(CMSG_DATA(header), &segment, sizeof segment);
     while (::sendmsg(fd_, &message, flags) < 0) {
-      // An earlier datagram met a closed port, or the interface's queue is full: nothing here repairs either.
+      // An earlier datagram reached a closed port, or the interface's queue is full: this loop repairs neither.
       if (errno == ECONNREFUSED || errno == EINTR) continue;
       if (errno == ENOBUFS) break;
       if (errno == EAGAIN || errno == EWOULDBLOCK) return first;
@@ -81,7 +81,7 @@ class RunSender {
   }
 
  private:
-  // Fills the vectors with header and payload in turn.
+  // Fills the iovecs with header and payload in turn.
   void gather(std::span<const std::byte> data, std::size_t first, std::size_t count, std::uint32_t phase) {
     for (std::size_t i = 0; i < count; ++i) {
       const std::uint64_t number = std::uint64_t{phase} << 32 | (first + i);
@@ -100,7 +100,7 @@ class RunSender {
   std::vector<iovec> vectors_;
 };
 
-// One receive; 0 bytes if there is nothing now, or nothing came within the socket's receive timeout.
+// One receive call; 0 bytes if no datagram is available, or none arrived within the socket's receive timeout.
 std::size_t receive_run(int fd, std::span<std::byte> buffer, int flags) {
   for (;;) {
     const ssize_t got = ::recv(fd, buffer.data(), buffer.size(), flags);
@@ -110,7 +110,7 @@ std::size_t receive_run(int fd, std::span<std::byte> buffer, int flags) {
   }
 }
 
-// Calls `take(number, payload)` for each datagram of a run.
+// Calls `take(number, payload)` for each datagram of a batch.
 template <typename Take>
 void for_each_datagram(std::span<const std::byte> run, std::size_t payload_bytes, const Take& take) {
   for (std::size_t at = 0; at + kBareUdpHeaderBytes < run.size(); at += kBareUdpHeaderBytes + payload_bytes) {
@@ -125,7 +125,7 @@ void for_each_datagram(std::span<const std::byte> run, std::size_t payload_bytes
 
 void prepare_bare_udp(int fd, std::int64_t silence_ns) {
   for (const int option : {SO_RCVBUF, SO_SNDBUF, SO_RCVBUFFORCE, SO_SNDBUFFORCE}) {
-    // Forced where there is the right to, else up to the system's limit.
+    // Forced if the process has the privilege, otherwise up to the system's limit.
     ::setsockopt(fd, SOL_SOCKET, option, &kSocketBufferBytes, sizeof kSocketBufferBytes);
   }
   const int on = 1;
@@ -141,7 +141,7 @@ void send_bare_udp(int fd, std::span<const std::byte> data, std::size_t payload_
 }
 
 BareUdpReceived receive_bare_udp(int fd, std::span<std::byte> data, std::size_t payload_bytes) {
-  (void)run_length(payload_bytes);  // checks it
+  (void)run_length(payload_bytes);  // validates it
   const std::size_t datagrams = datagrams_of(data.size(), payload_bytes);
   std::array<std::byte, 65'536> buffer;
   BareUdpReceived received;
@@ -171,7 +171,7 @@ std::size_t all_reduce_bare_udp(int fd, std::span<float> data, bool is_first, st
   const std::span<float> lower = data.first(data.size() / 2), upper = data.subspan(lower.size());
   const std::span<std::byte> own = std::as_writable_bytes(is_first ? lower : upper);
   const std::span<std::byte> other = std::as_writable_bytes(is_first ? upper : lower);
-  // First the other half leaves and the own one takes the sum; then the sum leaves, and the other's comes.
+  // Phase 0: send the other half, add arriving data to the own half. Phase 1: send the sum, receive the other's.
   const std::array<std::span<std::byte>, 2> out{other, own}, in{own, other};
   std::array<std::size_t, 2> sent{}, arrived{};
   RunSender sender(fd, payload_bytes);

@@ -1,8 +1,8 @@
-// The ceiling of kernel UDP on a machine: a bare UDP_SEGMENT loop that copies once, to compare the engine with.
+// Upper limit of kernel UDP on a host: a bare UDP_SEGMENT loop with one copy, for comparison with the engine.
 //
-// No protocol: one side sends runs of equal datagrams as fast as the socket takes them, the other receives merged runs
-// (UDP_GRO) and copies each datagram's payload to its place. What is lost stays lost. The descriptors stay the
-// caller's; one thread uses one at a time. Sizes in bytes, times in nanoseconds.
+// No protocol: one rank sends batches of equal datagrams as fast as the socket accepts them. The other receives merged
+// batches (UDP_GRO) and copies each payload to its offset. Lost data is not repaired. The caller owns the descriptors;
+// one thread at a time may use each. Sizes in bytes, times in nanoseconds.
 #pragma once
 
 #include <cstddef>
@@ -11,29 +11,28 @@
 
 namespace mlt::engine {
 
-inline constexpr std::size_t kBareUdpHeaderBytes =
-    40;  // as much as a data packet's header; holds the datagram's number
+inline constexpr std::size_t kBareUdpHeaderBytes = 40;  // size of a data packet's header; holds the datagram's number
 inline constexpr std::size_t kBareUdpMinPayload = 8;
 inline constexpr std::size_t kBareUdpMaxPayload = 8'960;  // as mlt's own segments
 
 struct BareUdpReceived {
-  std::int64_t waited_ns = 0;   // from the call to the first datagram; 0 if none came
-  std::int64_t elapsed_ns = 0;  // from the first datagram to the last that came
-  std::size_t bytes = 0;        // payload that came and had a place; a datagram that came twice counts twice
+  std::int64_t waited_ns = 0;   // from the call to the first datagram; 0 if none arrived
+  std::int64_t elapsed_ns = 0;  // from the first datagram to the last that arrived
+  std::size_t bytes = 0;        // payload that arrived and had an offset; duplicates count twice
 };
 
-// Large buffers, merged receives, and `silence_ns` as the socket's receive timeout. Throws mlt::Error.
+// Sets large buffers, merged receives, and `silence_ns` as receive timeout. Throws mlt::Error.
 void prepare_bare_udp(int fd, std::int64_t silence_ns);
 
 // Sends `data` in datagrams of `payload_bytes` to the connected peer. Throws mlt::Error.
 void send_bare_udp(int fd, std::span<const std::byte> data, std::size_t payload_bytes);
 
-// Until the last datagram of `data`, or silence, which is not counted. Throws mlt::Error.
+// Receives until the last datagram of `data` or a receive timeout, whose time does not count. Throws mlt::Error.
 BareUdpReceived receive_bare_udp(int fd, std::span<std::byte> data, std::size_t payload_bytes);
 
-// An all-reduce of two ranks in place, as bare: each sends one half and adds to the other what comes, then the sums
-// cross. Sends and receives by turns and spins while there is nothing; both ranks call it with the same `round`, one
-// more each time, and one of them is first. Bytes that came, data.size_bytes() if nothing was lost: it gives up after
+// An in-place all-reduce of two ranks, as bare: each sends one half and adds arriving data to the other, then they
+// exchange the sums. Alternates sending and receiving, and spins while idle. Both ranks pass the same `round`, one more
+// each time; one rank sets is_first. Returns the bytes that arrived, data.size_bytes() without loss. It stops after
 // `patience_ns` before the first datagram, later after `silence_ns` without progress. Throws mlt::Error.
 std::size_t all_reduce_bare_udp(int fd, std::span<float> data, bool is_first, std::uint32_t round,
                                 std::size_t payload_bytes, std::int64_t patience_ns, std::int64_t silence_ns);

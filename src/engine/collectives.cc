@@ -8,7 +8,7 @@ namespace mlt::engine {
 
 namespace {
 
-// Messages that reach a service before serve() was called; workers register before they push, so a few each.
+// Max messages before serve() is called. Workers register before they push, so only a few come from each.
 constexpr std::size_t kMaxEarlyMessages = 65'536;
 
 }  // namespace
@@ -29,7 +29,7 @@ void Collectives::serve(TimeNs now, std::uint16_t workers) {
   config.workers = workers;
   collective::Verbs& verbs = *this;
   summation_ = std::make_unique<collective::Summation>(config, verbs);
-  // A worker that was gone before this will say nothing more: the others must hear it from us.
+  // Workers that are already down send nothing more: the service must report them to the others.
   for (std::uint16_t worker = 0; worker < workers; ++worker) {
     const PeerState state = loop_.peer_state(worker);
     if (state == PeerState::kLeft || state == PeerState::kFailed) summation_->on_peer_down(now, worker);
@@ -119,7 +119,7 @@ std::string Collectives::cause_text(int peer) const {
   return cause.empty() ? "" : " (" + cause + ")";
 }
 
-// Both kinds of ends have the same members, a push-pull's its key beside.
+// Both outcome types have the same members; a push-pull's also has a key.
 template <typename Done>
 void Collectives::finish(Done& done, std::uint64_t key) {
   Completion result;

@@ -1,7 +1,7 @@
-// The engine's side of the machines in src/collective: push-pull, summation and the collectives of groups. Gives them
-// the endpoint and the control channel as Verbs, brings them what happens, and words how their operations end.
+// Runs the state machines of src/collective in the engine: push-pull, summation and group collectives. Gives them the
+// endpoint and the control channel as Verbs, passes events to them, and writes the error texts of their operations.
 //
-// Absent on purpose: which thread calls what; everything here belongs to the event loop's.
+// Absent on purpose: threading. Everything here requires the event loop's lock.
 #pragma once
 
 #include <deque>
@@ -25,34 +25,34 @@ using base::TimeNs;
 class EventLoop;
 
 // Message types on the control connection.
-inline constexpr std::uint8_t kBackstopMessage = io::kFirstMessageType;        // a control datagram's bytes
+inline constexpr std::uint8_t kBackstopMessage = io::kFirstMessageType;        // bytes of a control-class packet
 inline constexpr std::uint8_t kCollectiveMessage = io::kFirstMessageType + 1;  // collective/messages.h
 
 class Collectives final : private collective::Verbs {
  public:
-  // All three outlive this.
+  // The arguments must outlive this object.
   Collectives(EventLoop& loop, core::Endpoint& endpoint, io::ControlChannel& channel);
 
   void use_services(std::vector<std::uint16_t> services);
   void serve(TimeNs now, std::uint16_t workers);
   void start(TimeNs now, const collective::PushPullRequest& request);
   void start(TimeNs now, collective::CollectiveRequest request);
-  // Nothing happens if it is no collective's.
+  // No effect if `operation` is not a collective's.
   void cancel(TimeNs now, core::OperationId operation);
 
   void on_message(TimeNs now, std::uint16_t from, std::span<const std::byte> bytes);
-  // Of an operation that a machine posted.
+  // Completion of an operation that a collective posted.
   void on_completion(TimeNs now, const core::Completion& completion);
   void on_peer_down(TimeNs now, std::uint16_t peer);
   // True if anything was due.
   bool on_timeout(TimeNs now);
   TimeNs next_timeout() const;
-  // Posts what found no room, now that there may be some.
+  // Retries posts that failed for lack of space, when there may be some.
   void retry(TimeNs now);
-  // Tells whoever waits what is done.
+  // Reports completed operations to the operation table.
   void finish();
 
-  // Nothing unless this rank is a service.
+  // Empty if this rank is not a service.
   std::optional<std::uint64_t> rounds_summed() const;
 
  private:
@@ -67,7 +67,7 @@ class Collectives final : private collective::Verbs {
   void finish(Done& done, std::uint64_t key);
   void finish_push_pulls();
   void finish_collectives();
-  // " (why the connection ended)", or nothing.
+  // " (why the connection ended)", or empty.
   std::string cause_text(int peer) const;
 
   EventLoop& loop_;

@@ -1,6 +1,6 @@
-// Commands from any thread to whoever runs the event loop next: bounded, first in first out.
+// Commands from any thread to the holder of the event loop's lock: bounded, first in first out.
 //
-// The limit names who fills it: user threads, which get an error when nobody keeps up.
+// A full queue rejects commands of user threads: they get an error if no thread keeps up.
 #pragma once
 
 #include <atomic>
@@ -36,8 +36,8 @@ class CommandQueue {
   // Any thread.
   bool has_waiting() const { return waiting_.load(); }
 
-  // Runs what is queued; true if anything was. With the loop's lock. The clock is read after the commands were taken:
-  // a time of before would begin an operation before it was posted.
+  // Runs the queued commands; true if there were any. Requires the loop's lock. Reads the clock after it took the
+  // commands: with an earlier time an operation would start before it was posted.
   template <typename Clock>
   bool run(Clock&& clock) {
     if (!waiting_.load(std::memory_order_acquire)) return false;
@@ -53,7 +53,7 @@ class CommandQueue {
     return any;
   }
 
-  // No command is taken any more. Any thread.
+  // Rejects all later commands. Any thread.
   void close() {
     const std::lock_guard lock(mutex_);
     closed_ = true;
@@ -64,7 +64,7 @@ class CommandQueue {
   std::mutex mutex_;
   std::vector<Command> pending_;  // guarded by mutex_
   bool closed_ = false;           // guarded by mutex_
-  std::vector<Command> running_;  // with the loop's lock
+  std::vector<Command> running_;  // requires the loop's lock
   std::atomic<bool> waiting_{false};
 };
 

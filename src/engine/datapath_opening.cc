@@ -23,12 +23,12 @@ namespace mlt::engine {
 
 namespace {
 
-// The socket buffer to ask for: a window of 2 MB and the rest for bursts of others.
+// Requested size of the socket buffer: a window of 2 MB, and space for bursts of other peers.
 constexpr std::uint32_t kReceiveBufferBytes = 8U << 20;
-// Ethernet's payload, less IPv4 and UDP headers and ours, in whole 8 bytes: used where the interface has no such limit.
+// Ethernet's payload minus IPv4, UDP and mlt headers, rounded down to 8 bytes: used if the interface has no such limit.
 constexpr std::uint32_t kEthernetSegmentBytes = (1'500 - 28 - MLT_DATA_HEADER_BYTES) / 8 * 8;
 
-// Loopback has no speed of its own; this is more than a core can move, so only the rate control limits it.
+// Loopback has no speed of its own; this is more than a core can move, so that only rate control limits it.
 constexpr double kNoSpeedBitsPerSecond = 100e9;
 
 bool is_data(std::span<const std::byte> first_bytes) {
@@ -37,13 +37,13 @@ bool is_data(std::span<const std::byte> first_bytes) {
 
 io::FaultOptions fault_options(const FaultOptions& faults, std::uint16_t rank) {
   io::FaultOptions options;
-  // Every rank has faults of its own, all of them from one seed.
+  // Ranks inject different faults, all derived from one seed.
   options.seed = faults.seed * 0x9E3779B97F4A7C15ULL + rank;
   options.drop = faults.drop;
   options.duplicate = faults.duplicate;
   options.reorder = faults.reorder;
   options.corrupt = faults.corrupt;
-  // A checksum that failed to catch it is the rare case; what this exercises is our own reading of headers.
+  // Corrupts only the header, to test its validation: corruption that passes the UDP checksum is rare.
   options.corrupt_first_bytes = MLT_DATA_HEADER_BYTES;
   if (faults.delay_ns > 0 || faults.jitter_ns > 0) {
     options.delay = 1;
@@ -74,7 +74,7 @@ io::SocketAddress bind_address(const Options& options, const PathOptions& path, 
   if (path.host.empty() && path.interface.empty()) return *common;
   if (!path.host.empty()) {
     const auto own = io::SocketAddress::from_host(path.host, path.udp_port);
-    // The hello carries no scope, without which a link-local address leads nowhere.
+    // The hello carries no scope, and a link-local address without one is unusable.
     if (own && own->host().starts_with("fe80:") && own->host() != options.host) {
       throw Error(ErrorCode::kConfig,
                   where + "host '" + path.host + "' is link-local, and only the rank's own host may be");
@@ -112,7 +112,7 @@ std::vector<io::PathSpec> path_specs(const Options& options) {
   return specs;
 }
 
-// One path without lists for single ranks needs one socket, and nothing around it.
+// One path without segment lists for single ranks needs one socket and no wrapper.
 std::unique_ptr<io::NetworkDatapath> open_udp(io::UdpOptions udp, const std::vector<io::PathSpec>& specs,
                                               io::OsError& error) {
   if (specs.size() != 1 || !specs[0].segments_to.empty()) return io::UdpPathsDatapath::open(udp, specs, error);
@@ -128,7 +128,7 @@ std::unique_ptr<io::NetworkDatapath> open_udp(io::UdpOptions udp, const std::vec
               "rank " + std::to_string(options.rank) + ": datapath '" + options.datapath + "' " + why);
 }
 
-// The N of "xdp:N".
+// N of "xdp:N".
 std::uint32_t queue_number(const Options& options) {
   const std::string_view text = std::string_view(options.datapath).substr(std::string_view("xdp").size());
   if (text.empty()) return 0;
@@ -151,7 +151,7 @@ std::unique_ptr<io::NetworkDatapath> open_xdp(const Options& options, const io::
   return io::XdpDatapath::open(xdp, error);
 }
 
-// Libvma and AF_XDP send on one path, and build nothing but plain headers.
+// Libvma and AF_XDP support one path and plain headers only.
 void demand_plain_path(const Options& options, const std::vector<io::PathSpec>& specs) {
   const io::PathSpec& first = specs.front();
   if (specs.size() == 1 && first.flow_label == 0 && first.segments.empty() && first.segments_to.empty()) return;
@@ -205,7 +205,7 @@ std::vector<io::HelloPath> hello_paths(const Options& options, const io::Network
     const io::SocketAddress& address = network.path_address(path);
     io::HelloPath said;
     said.port = address.port();
-    // Zero where the peer sees the same address by itself: it may see another one than we do, and knows its scope.
+    // Zero if the peer sees the same address itself: it may see another address than this rank, and knows its scope.
     if (!address.is_wildcard() && !(host && address.with_port(0) == *host)) said.address = address.ip_bytes();
     paths.push_back(said);
   }
@@ -218,7 +218,7 @@ std::uint32_t choose_segment_bytes(const Options& options, const io::Capabilitie
   // PROTOCOL 3.2.7: A rank SHOULD offer the segment bytes that fill its interface's MTU, less IP, UDP and 40 bytes of
   //     header, up to 8,960; on an interface whose MTU leaves room for more, such as loopback, 1,432.
   if (options.segment_bytes == 0) {
-    // Jumbo frames are used where the interface has them, not on loopback, whose 64 KB would make loss coarse.
+    // Use jumbo frames if the interface has them, but not on loopback, whose 64 KB would make loss coarse.
     return room > core::EndpointConfig{}.max_segment_bytes ? kEthernetSegmentBytes : limit;
   }
   if (options.segment_bytes % 8 != 0 || options.segment_bytes > limit) {
@@ -248,8 +248,8 @@ OpenedDatapath with_faults(const Options& options, std::unique_ptr<io::NetworkDa
   return opened;
 }
 
-// Around the network, for peers of this host. Under libvma the sockets' events are the library's, and can't be waited
-// for together with ours.
+// Wraps the network for peers of this host. Under libvma the library owns the sockets' events, and a thread cannot wait
+// for both.
 OpenedDatapath with_shared_memory(const Options& options, OpenedDatapath opened) {
   if (!may_share_memory(options) || io::find_vma().present) return opened;
   io::OsError error;

@@ -1,4 +1,4 @@
-// When a wait of a user thread ends.
+// End of a wait of a user thread.
 #pragma once
 
 #include <chrono>
@@ -9,7 +9,7 @@ namespace mlt::engine {
 
 using SteadyTime = std::chrono::steady_clock::time_point;
 
-// Nothing if timeout_ns < 0: the wait has no end.
+// Empty if timeout_ns < 0: the wait has no end.
 inline std::optional<SteadyTime> deadline_after(std::int64_t timeout_ns) {
   if (timeout_ns < 0) return std::nullopt;
   return std::chrono::steady_clock::now() + std::chrono::nanoseconds(timeout_ns);

@@ -15,13 +15,13 @@ namespace {
 
 using base::TimeNs;
 
-// How long the I/O thread leaves the loop to those that drive before it looks again: the first lease is short, for a
-// wait is often the last one; the longest costs a thousand looks a second, and is how late it takes over.
+// Time that the I/O thread leaves the loop to waiting threads before it checks again. The first lease is short, because
+// a wait is often the last one. The longest costs a thousand checks per second, and is the max delay of a takeover.
 constexpr base::DurationNs kFirstLeaseNs = 50 * base::kMicrosecond;
 constexpr base::DurationNs kLongestLeaseNs = base::kMillisecond;
-// A caller that computes for longer between two waits leaves the loop to the I/O thread at once, not after a lease.
+// If a caller computes for longer than this between two waits, the I/O thread takes over at once, not after a lease.
 constexpr base::DurationNs kLongAwayNs = 300 * base::kMicrosecond;
-// A thread that has had the seat for so long calls the I/O thread when it leaves, which sleeps until then.
+// A thread that held the seat for this long wakes the I/O thread when it leaves; until then the I/O thread sleeps.
 constexpr base::DurationNs kLongSeatNs = 10 * base::kMillisecond;
 constexpr TimeNs kAwake = 0;
 
@@ -57,12 +57,12 @@ void Driving::finish_post() {
 }
 
 void Driving::run_queued() {
-  // Either this finds the lock free, or its holder finds what was queued: see give_back().
+  // Either this finds the lock free, or its holder finds the queued command: see give_back().
   order_.fetch_add(1);
   if (try_begin_post()) finish_post();
 }
 
-// Gives the lock back and looks at the queue again: who queued something and did not get the lock relies on it.
+// Releases the lock and checks the queue again: a thread that queued a command without getting the lock relies on it.
 void Driving::give_back() {
   while (true) {
     const bool is_open = open_;
@@ -73,18 +73,18 @@ void Driving::give_back() {
   }
 }
 
-// With the lock: somebody has to run a turn at `due`. Wakes who sleeps longer than that.
+// With the lock: requests a turn at `due`. Wakes a thread that would sleep longer.
 void Driving::call_for(TimeNs due) {
   due_.store(due);
   if (seat_taken_.load()) {
-    // Awake, it looks at the time itself before it sleeps; about to leave, it looks at due_.
+    // An awake thread checks the time itself before it sleeps; one about to leave checks due_.
     if (seat_sleeper_.until.load() > due) ring_if_asleep(seat_sleeper_);
   } else if (io_sleeper_.until.load() > due) {
     ring_if_asleep(io_sleeper_);
   }
 }
 
-// With the lock, after a turn: who sleeps meanwhile is still to be woken by what arrives.
+// With the lock, after a turn: arriving data must still wake the thread that sleeps meanwhile.
 void Driving::after_turn(TimeNs due) {
   due_.store(due);
   Sleeper& sleeper = seat_taken_.load() ? seat_sleeper_ : io_sleeper_;
@@ -100,7 +100,7 @@ bool Driving::ring_if_asleep(Sleeper& sleeper) {
   return true;
 }
 
-// With the lock, which it gives back. True if the channel's descriptor was not readable at the end.
+// Called with the lock; releases it. True if the channel's descriptor was not readable at the end.
 bool Driving::sleep(Sleeper& sleeper, TimeNs until, const Waiter* waiter) {
   if (!loop_.prepare_to_wait()) {
     give_back();
@@ -109,7 +109,7 @@ bool Driving::sleep(Sleeper& sleeper, TimeNs until, const Waiter* waiter) {
   const DrivenLoop::Descriptors descriptors = loop_.descriptors();
   sleeper.until.store(until);
   give_back();
-  // What was done before this thread said that it sleeps rang nobody.
+  // Events before this thread set `until` did not ring its bell.
   if (closing_.load() || (waiter != nullptr && waiter->done.load())) {
     sleeper.until.store(kAwake);
     return false;
@@ -127,7 +127,7 @@ bool Driving::sleep(Sleeper& sleeper, TimeNs until, const Waiter* waiter) {
   counts_.sleeps.fetch_add(1, std::memory_order_relaxed);
   const int ready = ::ppoll(fds, 3, limit, nullptr);
   sleeper.until.store(kAwake);
-  // A ring that comes too late for this sleep ends the next one at once.
+  // A ring that is late for this sleep ends the next one at once.
   if (ready > 0 && fds[2].revents != 0) {
     std::uint64_t count = 0;
     [[maybe_unused]] const auto n = ::read(sleeper.bell.get(), &count, sizeof count);
@@ -135,7 +135,7 @@ bool Driving::sleep(Sleeper& sleeper, TimeNs until, const Waiter* waiter) {
   return ready >= 0 && fds[1].revents == 0;
 }
 
-// ---- those that wait -----------------------------------------------------------------------------------------------
+// ---- waiting threads -----------------------------------------------------------------------------------------------
 
 void Driving::poll() {
   if (!try_begin_post()) return;
@@ -170,7 +170,7 @@ bool Driving::wait(Waiter& waiter, std::optional<SteadyTime> until) {
     leave_seat();
     if (!in_time) break;
   }
-  // The seat may have been offered to this thread while it was done.
+  // This thread may have been offered the seat after its waiter was done.
   hand_on();
   return waiter.done.load();
 }
@@ -185,7 +185,7 @@ void Driving::notify(Waiter& waiter) {
   }
 }
 
-// False if the time is up.
+// False on timeout.
 bool Driving::drive(Waiter& waiter, TimeNs until) {
   counts_.driven_by_waiters.fetch_add(1, std::memory_order_relaxed);
   Idle idle;
@@ -195,7 +195,7 @@ bool Driving::drive(Waiter& waiter, TimeNs until) {
   return true;
 }
 
-// One turn, and what follows it: false if the time is up.
+// One turn and its follow-up: false on timeout.
 bool Driving::turn(Waiter& waiter, TimeNs until, Idle& idle) {
   loop_lock_.lock();
   if (!open_) {
@@ -231,7 +231,7 @@ bool Driving::turn(Waiter& waiter, TimeNs until, Idle& idle) {
   return true;
 }
 
-// The I/O thread sleeps on the descriptors since before this thread drove, and is to be woken by what arrives.
+// The I/O thread has slept on the descriptors since before this thread drove; arriving data must wake it.
 void Driving::leave_to_sleeper() {
   loop_lock_.lock();
   if (open_ && !loop_.prepare_to_wait()) ring_if_asleep(io_sleeper_);
@@ -255,14 +255,14 @@ void Driving::leave_seat() {
     seat_left_.notify_all();
     return;
   }
-  if (!sleeping_.empty()) return;  // hand_on() follows, or this thread takes it again
+  if (!sleeping_.empty()) return;  // hand_on() follows, or this thread takes the seat again
   const bool is_missed = is_away_long_ && loop_.has_operations();
   if (io_rests_ || (io_parked_ && is_missed)) {
     io_called_ = true;
     counts_.wakes.fetch_add(1, std::memory_order_relaxed);
     io_wake_.notify_one();
   } else if (io_sleeper_.until.load() > due_.load()) {
-    // It sleeps by a time of before, when this thread did not drive yet.
+    // It sleeps with an older timeout, from before this thread drove.
     ring_if_asleep(io_sleeper_);
   }
 }
@@ -311,7 +311,7 @@ void Driving::run() {
   shut();
 }
 
-// Others drive: sleeps for a lease, or, where one thread has the seat for longer than that, until it leaves.
+// Other threads drive: sleeps for a lease, or until a thread that keeps the seat for longer leaves it.
 void Driving::park() {
   std::unique_lock lock(mutex_);
   const auto is_called = [this] { return io_called_ || closing_.load(); };

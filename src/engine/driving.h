@@ -1,12 +1,12 @@
-// Who may run the event loop: whoever posts or waits, and the I/O thread when nobody does.
+// Decides which thread runs the event loop: a thread that posts or waits, otherwise the I/O thread.
 //
-// The loop's lock owns the loop's whole state. Its holder runs one turn and gives it back; nobody sleeps with it. A
-// post takes it if it is free and runs itself; if not, the holder looks at the queue again after it gave the lock back.
-// Of the threads that wait one has the seat: it runs turns and sleeps on the loop's descriptors until what it waits for
-// is done, then hands the seat to the next one that waits. The I/O thread parks while others drive. It looks after a
-// lease whether they still do, and takes over when nobody did; so no operation depends on a thread being in wait.
+// The loop's lock protects the loop's whole state. Its holder runs one turn and releases it; no thread sleeps with it.
+// A post takes the lock if it is free and runs itself. Otherwise it is queued, and the holder checks the queue again
+// after it released the lock. One of the waiting threads has the seat: it runs turns and sleeps on the loop's
+// descriptors until its operation ends, then hands the seat to the next waiting thread. The I/O thread parks while
+// others drive. After each lease it takes over if no other thread drove, so no operation depends on a waiting thread.
 //
-// Absent on purpose: what a turn does (DrivenLoop), and what is waited for (OperationTable).
+// Absent on purpose: the content of a turn (DrivenLoop), and the operations waited for (OperationTable).
 #pragma once
 
 #include <atomic>
@@ -23,7 +23,7 @@
 
 namespace mlt::engine {
 
-// What is driven.
+// The loop to drive.
 class DrivenLoop {
  public:
   struct Descriptors {
@@ -31,16 +31,16 @@ class DrivenLoop {
     int channel = -1;
   };
 
-  // With the loop's lock. One turn; true if anything was done. `is_channel_quiet`: the channel's descriptor was not
-  // readable just now.
+  // Requires the loop's lock. Runs one turn; true if it did any work. `is_channel_quiet`: the channel's descriptor was
+  // not readable just now.
   virtual bool step(bool is_channel_quiet) = 0;
-  // Runs what was queued and begins to send it; true if a turn would find more to do at once.
+  // Runs queued commands and starts to send; true if a turn would find more work at once.
   virtual bool run_posts() = 0;
-  // When a turn has something to do that no descriptor tells.
+  // Next time at which a turn has work that no descriptor signals.
   virtual base::TimeNs next_timeout() const = 0;
   virtual Descriptors descriptors() const = 0;
-  // Before a thread sleeps on the descriptors, and after every turn while one does: a turn ends it. False: there is
-  // something to do now.
+  // Called before a thread sleeps on the descriptors, and after every turn meanwhile, because a turn cancels it. False:
+  // there is work now.
   virtual bool prepare_to_wait() = 0;
 
   // Any thread.
@@ -51,7 +51,7 @@ class DrivenLoop {
   ~DrivenLoop() = default;
 };
 
-// A thread that waits; on its stack.
+// A waiting thread; on its stack.
 struct Waiter {
   std::atomic<bool> done{false};
   std::condition_variable wake;
@@ -64,36 +64,37 @@ class Driving {
     std::atomic<std::uint64_t> driven_by_posts{0};
     std::atomic<std::uint64_t> driven_by_polls{0};
     std::atomic<std::uint64_t> sleeps{0};     // on the descriptors
-    std::atomic<std::uint64_t> wakes{0};      // given to another thread
-    std::atomic<std::uint64_t> takeovers{0};  // by the I/O thread, after nobody else drove
+    std::atomic<std::uint64_t> wakes{0};      // of other threads
+    std::atomic<std::uint64_t> takeovers{0};  // by the I/O thread, after no other thread drove
   };
 
-  // `loop` outlives this. Throws mlt::Error if the system has no descriptor left.
+  // `loop` must outlive this. Throws mlt::Error if no descriptor is available.
   Driving(DrivenLoop& loop, base::DurationNs spin_bound_ns);
   Driving(const Driving&) = delete;
   Driving& operator=(const Driving&) = delete;
 
-  // The I/O thread: opens the loop to all, and drives it while nobody else does, until close(). Nobody drives when this
-  // returns, nor later.
+  // The I/O thread: opens the loop to all threads, and drives it while no other does, until close(). After it returns,
+  // no thread drives any more.
   void run();
-  // Any thread. Ends run(); who waits then goes on waiting until it is notified.
+  // Any thread. Ends run(); waiting threads keep waiting until they are notified.
   void close();
 
-  // Any thread: takes the lock for a post, which queues itself if this fails. finish_post() gives it back.
+  // Any thread: takes the lock for a post. If this fails, the caller must queue the post. finish_post() releases the
+  // lock.
   bool try_begin_post();
   void finish_post();
-  // Any thread, after something was queued.
+  // Any thread, after it queued a command.
   void run_queued();
-  // Any thread: one turn, unless somebody is in one.
+  // Any thread: runs one turn, unless another thread is in one.
   void poll();
 
-  // Waits until notify() or `until`, and drives if nobody else does; true if notified. One thread for each waiter.
+  // Waits until notify() or `until`, and drives if no other thread does; true if notified. One thread per waiter.
   bool wait(Waiter& waiter, std::optional<SteadyTime> until);
   // Any thread; the waiter must exist.
   void notify(Waiter& waiter);
 
   const Counts& counts() const { return counts_; }
-  // With the loop's lock.
+  // Requires the loop's lock.
   const AdaptiveSpin& spin() const { return spin_; }
 
  private:
@@ -103,9 +104,9 @@ class Driving {
     std::atomic<base::TimeNs> until{0};  // 0: awake. Set with the lock, before a post may look at it
   };
 
-  // Of a thread in the seat: since its last turn that did something.
+  // Time of a thread in the seat since its last turn that did work.
   struct Idle {
-    base::TimeNs since = 0;  // 0: it is not
+    base::TimeNs since = 0;  // 0: not idle
     bool polled = false;
     bool slept = false;
     bool is_channel_quiet = false;
@@ -127,26 +128,26 @@ class Driving {
 
   DrivenLoop& loop_;
   std::mutex loop_lock_;
-  bool open_ = false;  // with loop_lock_: others than the I/O thread may drive
-  // One of queueing and of giving the lock back comes first here, and the other sees what was done before it: a fence
-  // that ThreadSanitizer understands.
+  bool open_ = false;  // with loop_lock_: threads other than the I/O thread may drive
+  // Orders queueing and releasing the lock: whichever comes second sees the effects of the first. A fence that
+  // ThreadSanitizer understands.
   std::atomic<std::uint64_t> order_{0};
-  AdaptiveSpin spin_;  // the seat's
+  AdaptiveSpin spin_;  // of the thread in the seat
   Sleeper seat_sleeper_;
   Sleeper io_sleeper_;
   std::atomic<bool> closing_{false};
   std::atomic<bool> seat_taken_{false};
-  std::atomic<bool> drove_{false};    // a waiting thread did, since the I/O thread looked last
-  std::atomic<base::TimeNs> due_{0};  // when somebody must run the next turn, as of the last one
+  std::atomic<bool> drove_{false};    // a waiting thread drove since the I/O thread last checked
+  std::atomic<base::TimeNs> due_{0};  // time of the next required turn, as of the last one
 
-  std::mutex mutex_;  // of all below
+  std::mutex mutex_;  // guards all members below
   bool may_sit_ = false;
   Waiter* seat_ = nullptr;
   std::vector<Waiter*> sleeping_;
-  std::condition_variable seat_left_;  // while closing
+  std::condition_variable seat_left_;  // used while closing
   std::condition_variable io_wake_;
   bool io_called_ = false;
-  bool io_rests_ = false;  // parked until it is called, not for a lease
+  bool io_rests_ = false;  // parked until a ring, not for a lease
   bool io_parked_ = false;
   base::DurationNs lease_ns_;
   base::TimeNs sat_at_ = 0;

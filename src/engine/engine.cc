@@ -1,4 +1,4 @@
-// The public API over the event loop: checks what can be checked on the caller's thread, then hands a command over.
+// The public API over the event loop: validates arguments on the caller's thread, then queues a command.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -26,7 +26,7 @@ std::vector<core::SegmentTag> magnitude_tags(std::span<const std::byte> data, El
   return tags;
 }
 
-// Empty if the map of classes to code points is sound, else what is wrong with it.
+// Empty if the map of classes to code points is valid, else the error.
 // PROTOCOL 13.1.2: The number of classes is that of the map, 1 to 8; all code points of a map, control's included, MUST
 //     be distinct.
 std::string dscp_problem(const core::DscpMap& map) {
@@ -89,7 +89,7 @@ std::uint16_t Engine::control_port() const { return impl_->loop.control_port(); 
 std::uint16_t Engine::udp_port() const { return impl_->loop.udp_port(); }
 std::uint32_t Engine::receive_buffer_bytes() const { return impl_->loop.receive_buffer_bytes(); }
 std::uint32_t Engine::wanted_receive_buffer_bytes() const {
-  // What AF_XDP receives into is its own memory, of a size of its own: no limit of the system cuts it.
+  // AF_XDP receives into its own memory, of its own size: no system limit applies.
   if (impl_->loop.options().datapath.starts_with("xdp")) return impl_->loop.receive_buffer_bytes();
   return engine::wanted_receive_buffer_bytes(impl_->loop.options());
 }
@@ -131,7 +131,7 @@ std::uint8_t Engine::traffic_class(std::uint32_t layer, std::uint32_t layers) co
 
 namespace {
 
-// The tags of a send, as the caller chose them.
+// Copies the caller's tags of a send.
 template <typename Impl>
 void take_tags(Impl& impl, engine::Operation& operation, const std::vector<SegmentTag>& tags, std::uint32_t segments) {
   if (tags.size() != segments) {
@@ -176,7 +176,7 @@ OperationId Engine::post_send(const SendOptions& options) {
     take_tags(impl, operation, options.tags, segment_count(options.to, options.data.size()));
   } else if (options.by_magnitude && wire::is_floating_point(wire_element(options.element))) {
     const core::SegmentGrid grid(static_cast<std::uint32_t>(options.data.size()), segment_bytes(options.to));
-    // A segment alone is never below the median of all.
+    // A single segment is never below the median.
     if (grid.count() > 1) {
       operation.tags.resize(grid.count());
       operation.tagger = core::MagnitudeTagger(options.data, wire_element(options.element), grid, traffic_class,
@@ -294,7 +294,7 @@ void Engine::use_services(std::span<const std::uint16_t> service_ranks, std::uin
                     std::to_string(workers) + " to " + std::to_string(impl.loop.options().ranks - 1));
     }
   }
-  // The machine holds what receives under way write into: it is made once.
+  // Created once: it owns buffers of receives in progress.
   if (impl.uses_services.exchange(true)) {
     impl.fail(ErrorCode::kConfig, "use_services() was called before: the services are chosen once per context");
   }
@@ -379,7 +379,7 @@ void Engine::serve(std::uint16_t workers) {
     impl.fail(ErrorCode::kConfig, "a summation service's rank comes after those of the workers, which are 0 to " +
                                       std::to_string(workers - 1));
   }
-  // The machine holds the buffers that receives under way write into: it is made once.
+  // Created once: it owns buffers of receives in progress.
   std::uint16_t none = 0;
   if (!impl.served_workers.compare_exchange_strong(none, workers)) {
     impl.fail(ErrorCode::kConfig,

@@ -1,4 +1,4 @@
-// The collectives of the public API: checked on the caller's thread, then handed to the event loop.
+// The collectives of the public API: validated on the caller's thread, then passed to the event loop.
 #include <algorithm>
 #include <numeric>
 
@@ -8,7 +8,7 @@ namespace mlt {
 
 namespace {
 
-// Fills what all collectives have in common.
+// Fills the fields common to all collectives.
 template <typename Impl>
 collective::CollectiveRequest request_of(Impl& impl, collective::CollectiveKind kind,
                                          const CollectiveOptions& options) {

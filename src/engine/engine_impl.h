@@ -1,4 +1,4 @@
-// What an Engine is made of: the event loop, and the checks that every post goes through on the caller's thread.
+// Implementation of Engine: the event loop, and the checks of every post on the caller's thread.
 #pragma once
 
 #include <atomic>
@@ -23,22 +23,23 @@ class Engine::Impl {
     throw Error(code, "rank " + std::to_string(loop.options().rank) + ": " + text, peer);
   }
 
-  // Composes the operation's name, which nobody needs unless it is refused.
+  // Composes the operation's name here, because only a rejection needs it.
   [[noreturn]] void refuse(const engine::Operation& operation, ErrorCode code, const std::string& why,
                            int peer = -1) const {
     fail(code, operation.name() + " was refused: " + why, peer);
   }
 
-  // `absent` says what it means for the operation that `peer` is not there; the reason follows where one is known.
+  // `absent` states the effect on the operation of `peer` being down; the cause follows if known.
   void check_connected(const engine::Operation& operation, std::uint16_t peer, const std::string& absent) {
     if (loop.peer_state(peer) == engine::PeerState::kUp) return;
-    // Closing takes the peers down: a post that saw the engine open a moment ago is told of the close, not of a peer.
+    // close() takes the peers down: a post that started while the engine was open reports the close, not a peer
+    // failure.
     if (closed) refuse(operation, ErrorCode::kClosed, "the context is closed");
     const std::string cause = loop.peer_error(peer);
     refuse(operation, ErrorCode::kPeerFailed, absent + (cause.empty() ? "" : " (" + cause + ")"), peer);
   }
 
-  // Everything about a transfer that can be judged before it is handed over.
+  // Validates what can be checked before the event loop takes the transfer.
   void check(const engine::Operation& operation) {
     const std::uint16_t peer = operation.peer;
     if (peer >= loop.options().ranks || peer == loop.options().rank) {

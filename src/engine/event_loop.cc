@@ -13,15 +13,15 @@ namespace mlt::engine {
 
 namespace {
 
-// Runs handled before the loop looks at the other side again: enough to amortise the calls, short enough that an ACK
-// never waits for more than a few of them.
+// Batches handled before the loop switches between receiving and sending: enough to amortise the calls, few enough that
+// an ACK never waits for long.
 constexpr std::size_t kReceiveBudget = 16;
 constexpr std::size_t kTransmitBudget = 16;
-// Runs that leave on the thread of a post: the caller has other things to do.
+// Batches sent on the thread of a post: the caller has other work.
 constexpr std::size_t kPostBudget = 4;
-// A kernel that takes no datagram for this long has lost its interface: the run counts as lost.
+// If the kernel accepts no datagram for this long, the interface has failed: the batch counts as lost.
 constexpr int kSendWaitMs = 20;
-// How long the last messages get to leave when the context is closed.
+// Max time to send the last frames when the context is closed.
 constexpr base::DurationNs kGoodbyeNs = base::kSecond;
 constexpr base::DurationNs kChannelPollNs = 50 * base::kMicrosecond;
 
@@ -55,7 +55,7 @@ void EventLoop::run() {
 }
 
 void EventLoop::end_operations() {
-  base::fence_streamed();  // of receives under way, whose memory is given back below
+  base::fence_streamed();  // for receives in progress, whose memory is returned below
   // PROTOCOL 10.1.3: Operations that are still under way MUST then end as cancelled here, and as peer failed at the
   //     other side.
   operations_.finish_all([&](const std::string& name) {
@@ -86,7 +86,7 @@ bool EventLoop::step(bool is_channel_quiet) {
   return busy;
 }
 
-// What a post does on its caller's thread; what arrives and what is due is left to whoever runs the next turn.
+// Work of a post on its caller's thread; arrivals and timers are left to the thread that runs the next turn.
 bool EventLoop::run_posts() {
   run_commands();
   now_ = io::monotonic_now();
@@ -104,7 +104,7 @@ TimeNs EventLoop::next_timeout() const {
 
 EventLoop::Descriptors EventLoop::descriptors() const { return {datapath_->readable_fd(), channel_->poll_fd()}; }
 
-// A message that can't be queued is lost like a datagram: the peer is failing, and the channel says so by itself.
+// A frame that cannot be queued is lost like a datagram: the peer is failing, and the channel reports that itself.
 void EventLoop::send_backstop() {
   // PROTOCOL 9.1.5: An endpoint MUST NOT keep a backstop message that the connection does not take: it is lost like a
   //     datagram, and that peer is failing.
@@ -113,8 +113,8 @@ void EventLoop::send_backstop() {
   }
 }
 
-// The control connections are quiet most of the time: they are looked at when they are readable or due, and that is
-// asked no more often than every kChannelPollNs while data flows.
+// The control connections are idle most of the time: they are read when readable or due, which is checked at most every
+// kChannelPollNs while data flows.
 bool EventLoop::service_channel(TimeNs now) {
   if (now < channel_->next_timeout()) {
     if (now - channel_polled_ns_ < kChannelPollNs) return false;
@@ -126,12 +126,12 @@ bool EventLoop::service_channel(TimeNs now) {
   return true;
 }
 
-// Returns how many runs were sent.
+// Returns the number of batches sent.
 std::size_t EventLoop::transmit(std::size_t budget) {
   std::size_t sent = 0;
   drop_broken_peers();
   for (; sent < budget; ++sent) {
-    // Each run carries the time it leaves at: the round trip is measured from there.
+    // Each batch carries its send time: round trips are measured from it.
     const TimeNs now = io::monotonic_now();
     if (!endpoint_->poll_transmit(now, transmit_capabilities_, transmit_)) break;
     send_run(transmit_);
@@ -139,7 +139,7 @@ std::size_t EventLoop::transmit(std::size_t budget) {
   return sent;
 }
 
-// A peer whose words in shared memory make no sense has lost its mind: it is down, whatever its connection says.
+// Invalid positions in a peer's shared memory mean that the peer is broken: it is down, even if its connection is up.
 // PROTOCOL 23.2.4: A side MUST end the use of the ring, and the peer is down, on a position that goes back, or beyond
 //     what the ring can hold.
 void EventLoop::drop_broken_peers() {
@@ -152,7 +152,7 @@ void EventLoop::drop_broken_peers() {
   }
 }
 
-// The run's slices point into tensors: it leaves before anything can complete.
+// The batch's slices point into tensors: it must leave before any operation can complete.
 void EventLoop::send_run(const core::Transmit& run) {
   io::SendStatus status = io::SendStatus::kWouldBlock;
   for (int waited_ms = 0; waited_ms < kSendWaitMs; ++waited_ms) {
@@ -175,7 +175,8 @@ void EventLoop::on_refused_run(const core::Transmit& run, io::SendStatus status)
 
 void EventLoop::on_run(const base::ReceivedRun& run) {
   for (std::size_t at = 0; at < run.bytes.size(); at += run.datagram_bytes) {
-    // The kernel has just copied the run, past the nearest caches: the headers' misses would be a tenth of the loop.
+    // The kernel has just copied the batch, past the nearest caches: cache misses on headers would cost a tenth of the
+    // loop.
     if (at + 2 * run.datagram_bytes < run.bytes.size())
       __builtin_prefetch(run.bytes.data() + at + 2 * run.datagram_bytes);
     const std::size_t size = std::min<std::size_t>(run.datagram_bytes, run.bytes.size() - at);
@@ -184,14 +185,14 @@ void EventLoop::on_run(const base::ReceivedRun& run) {
 }
 
 void EventLoop::stop() {
-  // The queue closes first: what it took runs before the goodbye, what comes later is refused. Every caller waits for
-  // the thread's end, for each of them may free the buffers next.
+  // Closes the queue first: commands queued before run before the goodbye, later ones are rejected. Every caller waits
+  // for the thread's end, because each of them may free its buffers next.
   commands_.close();
   const std::lock_guard lock(thread_mutex_);
   stopping_ = true;
   driving_.close();
   if (thread_.joinable()) thread_.join();
-  // Ports, and what AF_XDP holds of the interface, are free for the next context of this process.
+  // Frees ports, and AF_XDP's resources of the interface, for the next context of this process.
   channel_.reset();
   network_ = nullptr;
   local_peers_.reset();
@@ -199,7 +200,7 @@ void EventLoop::stop() {
   datapath_.reset();
 }
 
-// How the last receives ended goes out before the goodbye, in order, on the same connection.
+// The outcomes of the last receives precede the goodbye on the same connection.
 void EventLoop::say_goodbye() {
   run_commands();
   now_ = io::monotonic_now();
@@ -247,7 +248,7 @@ void EventLoop::on_message(std::uint16_t from, std::uint8_t type, std::span<cons
   if (type == kCollectiveMessage) collectives_->on_message(now_, from, bytes);
 }
 
-// ---- questions -----------------------------------------------------------------------------------------------------
+// ---- queries -------------------------------------------------------------------------------------------------------
 
 void EventLoop::snapshot_counters() {
   std::vector<CounterValue> values;
@@ -277,7 +278,7 @@ void EventLoop::snapshot_counters() {
 }
 
 std::vector<CounterValue> EventLoop::counters() {
-  // Who has the loop's lock takes the snapshot: this thread if it is free.
+  // The holder of the loop's lock takes the snapshot: this thread if the lock is free.
   std::mutex mutex;
   std::condition_variable ready;
   bool done = false;

@@ -1,8 +1,8 @@
-// The real driver of an endpoint: moves datagrams, control messages, timers, commands and completions between
+// The real driver of an endpoint: moves datagrams, control frames, timers, commands and completions between
 // core::Endpoint, a datapath, the control channel and the collectives.
 //
-// Everything private here belongs to whoever holds the loop's lock (engine/driving.h), apart from what is named atomic
-// or guarded. sim/host is the other driver; the two share only what lies below both.
+// All private members require the loop's lock (engine/driving.h), except those marked atomic or guarded. sim/host is
+// the other driver; the two share only the layers below both.
 #pragma once
 
 #include <atomic>
@@ -32,14 +32,14 @@ namespace mlt::engine {
 
 using base::TimeNs;
 
-// Room in the endpoint beyond the application's operations, for sends and receives each: what collectives and services
-// have under way, and sends that were given up and are not answered yet.
+// Extra operations in the endpoint beyond the application's, for sends and receives each: those of collectives and
+// services in progress, and failed sends with ABORT unacknowledged.
 inline constexpr std::uint32_t kSpareOperations = 16'384;
-// Of Options::max_operations: with the spare ones less than the receives that a generation's gap allows
+// Max of Options::max_operations. With the spare ones, it must stay below the receives that a gap of generations allows
 // (kGenerationGap).
 inline constexpr std::uint32_t kMaxOperationsLimit = 131'072;
 
-// The options' map of classes to code points, the default where they name none; not checked.
+// The configured map of classes to code points, or the default if empty; not validated.
 core::DscpMap dscp_map(const Options& options);
 
 enum class PeerState : std::uint8_t { kConnecting, kUp, kLeft, kFailed };
@@ -57,11 +57,12 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink, privat
   std::uint16_t control_port() const { return control_port_; }
   void connect(std::span<const PeerAddress> peers, std::int64_t timeout_ns);
   void stop();
-  // Runs `command(now)` with the loop's lock: here if it is free, else whoever has it does. False if neither will.
+  // Runs `command(now)` with the loop's lock: here if the lock is free, else its holder does. False if the queue
+  // rejects it.
   template <typename Command>
   bool run_command(Command&& command) {
     if (driving_.try_begin_post()) {
-      run_commands();  // first what came first
+      run_commands();  // in order: earlier commands first
       now_ = io::monotonic_now();
       command(now_);
       driving_.finish_post();
@@ -71,7 +72,7 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink, privat
     driving_.run_queued();
     return true;
   }
-  // One turn, unless somebody is in one: for callers that poll instead of waiting.
+  // One turn, unless another thread is in one: for callers that poll instead of waiting.
   void poll() { driving_.poll(); }
   PeerState peer_state(std::uint16_t peer) const { return peers_[peer].state.load(std::memory_order_acquire); }
   std::string peer_error(std::uint16_t peer);
@@ -91,7 +92,7 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink, privat
   OperationTable& operations() { return operations_; }
   const Options& options() const { return options_; }
 
-  // With the loop's lock: what stands between this rank and a peer, up or not; empty if nothing is known.
+  // With the loop's lock: the problem between this rank and a peer, up or not; empty if none is known.
   std::string trouble_with(std::uint16_t peer);
   // From commands.
   void post(TimeNs now, const core::SendRequest& request);
@@ -103,12 +104,12 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink, privat
   struct PeerRecord {
     std::atomic<PeerState> state{PeerState::kConnecting};
     std::atomic<std::uint32_t> segment_bytes{0};
-    std::atomic<std::uint32_t> grid_bytes{0};  // of packets of the network, though it may share memory
+    std::atomic<std::uint32_t> grid_bytes{0};  // for packets over the network, even if the peer shares memory
     std::uint64_t local_cookie = 0;
     std::string error;                             // guarded by peers_mutex_
-    std::string send_error;                        // why the last run that failed did
+    std::string send_error;                        // error of the last failed batch
     std::vector<io::SocketAddress> udp_addresses;  // per path
-    std::string path_error;  // why the interface takes no datagrams of our segments; empty if it may
+    std::string path_error;  // why the interface rejects datagrams of full segments; empty if it does not
     ErrorCode error_code = ErrorCode::kPeerFailed;
   };
   void open_datapath();
@@ -153,13 +154,13 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink, privat
   void on_refused(const io::SocketAddress& from, const std::string& text) override;
 
   Options options_;
-  std::unique_ptr<io::Datapath> datapath_;  // the network, or faults around it
-  io::NetworkDatapath* network_ = nullptr;  // the one inside
-  io::ShmDatapath* shared_ = nullptr;       // datapath_, where peers may share memory
-  std::optional<LocalPeers> local_peers_;   // with it
+  std::unique_ptr<io::Datapath> datapath_;  // the network, or fault injection around it
+  io::NetworkDatapath* network_ = nullptr;  // inside datapath_
+  io::ShmDatapath* shared_ = nullptr;       // datapath_, if peers may share memory
+  std::optional<LocalPeers> local_peers_;   // set together with shared_
   core::TransmitCapabilities transmit_capabilities_;
   std::unique_ptr<io::ControlChannel> channel_;
-  // What is asked for after the datapath and the channel are gone; set once, by the constructor.
+  // Queried even after the datapath and the channel are destroyed; set once, by the constructor.
   std::vector<io::SocketAddress> path_addresses_;
   std::uint16_t control_port_ = 0;
   std::uint32_t receive_buffer_bytes_ = 0;
@@ -175,15 +176,15 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink, privat
   TimeNs now_ = 0;
   TimeNs channel_polled_ns_ = 0;
 
-  // Each operation comes with a command, and may be cancelled by another: the tables refuse before this is full.
+  // Each operation takes one command and may take another to cancel it: the tables reject before this is full.
   CommandQueue commands_{std::size_t{4} * options_.max_operations + 1'024};
   Driving driving_{*this, options_.spin_us* base::kMicrosecond};
   OperationTable operations_{options_.max_operations, driving_};
   std::vector<PeerRecord> peers_;
-  std::string last_refusal_;  // guarded by peers_mutex_: somebody turned away while connecting
+  std::string last_refusal_;  // guarded by peers_mutex_: the last client rejected while connecting
   std::mutex peers_mutex_;
   std::condition_variable peers_changed_;
-  std::vector<CounterValue> snapshot_;  // guarded by peers_mutex_; the last one, once stopped
+  std::vector<CounterValue> snapshot_;  // guarded by peers_mutex_; the final values, once stopped
   std::atomic<bool> stopping_{false};
   bool stopped_ = false;  // guarded by peers_mutex_: the thread has ended
   std::atomic<bool> started_{false};

@@ -1,4 +1,4 @@
-// How a rank comes up: opens its datapath and control channel, meets its peers, and hears when they leave.
+// Start-up of a rank: opens its datapath and control channel, connects to its peers, and handles their departure.
 #include <sys/random.h>
 
 #include <algorithm>
@@ -15,8 +15,8 @@ namespace mlt::engine {
 
 namespace {
 
-// The paper's thresholds are for a stack in user space. The kernel copies a run out and in on the way, and a first
-// sample of one small packet has not paid for that: without this allowance our own copying reads as a queue.
+// The paper's thresholds are for a user-space stack. The kernel also copies a batch out and in, which a first sample of
+// one small packet does not include: without this margin, that copying looks like a queue.
 constexpr base::DurationNs kKernelRunNs = 50 * base::kMicrosecond;
 constexpr base::DurationNs kConnectGraceNs = 500 * base::kMillisecond;
 
@@ -94,7 +94,7 @@ void EventLoop::open_datapath() {
   check_limits(options_);
   config.max_sends = config.max_receives = options_.max_operations + kSpareOperations;
   config.max_tags = options_.max_tags;
-  // As many words for each operation as a tensor of 11 MB has segments of 1,432 bytes.
+  // Per operation, as many words as the segments of an 11 MB tensor at 1,432 bytes need.
   config.bitmap_words = std::bit_ceil(options_.max_operations + kSpareOperations) * 128;
   config.early_segments = options_.early_segments;
   config.early_transfers = options_.early_transfers;
@@ -133,7 +133,8 @@ void EventLoop::open_control_channel() {
   control.paths = hello_paths(options_, *network_);
   own_segment_bytes_ = choose_segment_bytes(options_, capabilities);
   control.segment_bytes = own_segment_bytes_;
-  // What all peers send at once must fit the socket buffer, in which a small packet weighs more than its bytes.
+  // The packets that all peers send at once must fit the socket buffer, in which a small packet takes more than its
+  // bytes.
   const std::uint32_t senders = std::clamp<std::uint32_t>(options_.ranks - 1U, 1, 8);
   // PROTOCOL 3.2.8: A rank SHOULD offer as window a third of its socket's receive buffer (with several paths, of the
   //     smallest: the others may fail) divided by the number of ranks that may send at once (at most 8 are counted),
@@ -157,7 +158,7 @@ void EventLoop::open_control_channel() {
 // ---- connecting ----------------------------------------------------------------------------------------------------
 
 void EventLoop::connect(std::span<const PeerAddress> peers, std::int64_t timeout_ns) {
-  // The channel gives up at the deadline and says why; this thread waits a little longer, to hear it.
+  // The channel stops at the deadline and reports the cause; this thread waits slightly longer to receive it.
   const auto until = deadline_after(timeout_ns < 0 ? timeout_ns : timeout_ns + kConnectGraceNs);
   const TimeNs now = io::monotonic_now();
   std::vector<io::SocketAddress> addresses;
@@ -179,7 +180,7 @@ void EventLoop::connect(std::span<const PeerAddress> peers, std::int64_t timeout
     }
     for (std::size_t i = 0; i < peers.size(); ++i) {
       const std::uint16_t rank = peers[i].rank;
-      // The higher rank connects to the lower, which listens. Whoever does not come up by then is named by the channel.
+      // The higher rank connects to the lower, which listens. The channel names ranks that are not up by the deadline.
       const TimeNs deadline = timeout_ns < 0 ? base::kNever : base::after(now, timeout_ns);
       io::OsError error;
       const bool known = rank < options_.rank ? channel_->connect_to(now, rank, addresses[i], deadline, error)
@@ -214,7 +215,7 @@ void EventLoop::connect(std::span<const PeerAddress> peers, std::int64_t timeout
   int first_missing = -1;
   for (const PeerAddress& peer : peers) {
     const PeerState state = peers_[peer.rank].state.load();
-    // Who said goodbye had come up, and found nothing left to do: only those who want something of it need to know.
+    // A peer that sent goodbye was up and had no work left: only operations with it need to report that.
     if (state == PeerState::kUp || state == PeerState::kLeft) continue;
     if (state != PeerState::kConnecting) {
       throw Error(peers_[peer.rank].error_code,
@@ -234,7 +235,7 @@ void EventLoop::connect(std::span<const PeerAddress> peers, std::int64_t timeout
   }
 }
 
-// Whether the peer shares memory with this rank, which changes what is said to the endpoint. False: it is given up.
+// Whether the peer shares memory with this rank; if so, updates `up`. False: the connection failed.
 bool EventLoop::join_local_peer(const io::Hello& hello, core::PeerUp& up) {
   if (!local_peers_) return true;
   std::string why;

@@ -1,4 +1,4 @@
-// What the event loop answers about the paths to a peer.
+// State of the paths to a peer, as the event loop reports it.
 #include <condition_variable>
 #include <mutex>
 #include <utility>
@@ -7,7 +7,7 @@
 
 namespace mlt::engine {
 
-// Who has the loop's lock fills them in: this thread if it is free. Before connect() they stay zero.
+// The holder of the loop's lock fills them in: this thread if the lock is free. Before connect() they stay zero.
 std::vector<PathStatus> EventLoop::paths(std::uint16_t peer) {
   std::vector<PathStatus> found(path_addresses_.size());
   const auto fill = [&](TimeNs) {

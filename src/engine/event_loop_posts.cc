@@ -1,4 +1,4 @@
-// Operations of user threads: posted and finished.
+// Posts and completions of user threads' operations.
 #include <algorithm>
 #include <utility>
 

@@ -1,4 +1,4 @@
-// Why operations with a peer fail though it is there: the path to it carries smaller packets than its interface.
+// Why operations fail although the peer is up: the path to it carries smaller packets than its interface.
 #include <algorithm>
 
 #include "engine/event_loop.h"
@@ -13,12 +13,12 @@ void EventLoop::on_too_large(const core::Transmit& run) {
   PeerRecord& record = peers_[run.peer];
   const std::uint32_t headers = io::udp_header_bytes(record.udp_addresses[run.path]);
   const std::uint32_t ours = headers + std::min(run.datagram_bytes, run.total_bytes);
-  // Of several paths the widest decides: a run that one path refuses is lost, and the others get its segments.
+  // With several paths the widest decides: a batch that one path rejects is lost, and the others carry its segments.
   std::uint32_t path = 0;
   for (std::uint8_t i = 0; i < network_->paths(); ++i) {
     const std::uint32_t carries =
         io::egress_mtu(network_->path_address(i), record.udp_addresses[i], network_->path_device(i));
-    if (carries == 0 || carries >= ours) return;  // it was something else, or it has passed
+    if (carries == 0 || carries >= ours) return;  // another error, or a transient one
     path = std::max(path, carries);
   }
   PathLimitWords words = path_limit_words(run.peer);
@@ -41,7 +41,7 @@ PathLimitWords EventLoop::path_limit_words(std::uint16_t peer) const {
   return words;
 }
 
-// What the endpoint's own probes found; empty if nothing.
+// The limit that the endpoint's own probes found; empty if none.
 std::string EventLoop::probed_limit(std::uint16_t peer) const {
   const std::uint32_t datagram = endpoint_->path_limit_bytes(peer);
   if (datagram == 0) return {};
@@ -54,14 +54,14 @@ std::string EventLoop::probed_limit(std::uint16_t peer) const {
   return path_limit_text(words);
 }
 
-// With the loop's lock.
+// Requires the loop's lock.
 std::string EventLoop::trouble_with(std::uint16_t peer) {
   if (peer_state(peer) != PeerState::kUp) return peer_error(peer);
   const std::string probed = probed_limit(peer);
   return probed.empty() ? peers_[peer].path_error : probed;
 }
 
-// What is known beside the completion and may be its cause.
+// Adds known conditions that may be the cause of the failure.
 void EventLoop::explain_failure(const core::Completion& completion, std::string& error) {
   const PeerRecord& record = peers_[completion.peer];
   const bool timed_out = completion.status == core::CompletionStatus::kTimedOut;

@@ -18,7 +18,7 @@ LocalPeers::LocalPeers(const Options& options, std::uint64_t incarnation, io::Sh
       datapath_(datapath) {
   // PROTOCOL 23.1.1: A rank that takes offers MUST listen, with a socket of type SOCK_SEQPACKET, at the abstract Unix
   //     address ... before it listens for connections.
-  io::OsError error;  // a system that has none of this has a network
+  io::OsError error;  // without shared memory, use the network
   listener_ = io::ShmListener::open(io::shm_address(options.job, incarnation), options.ranks, error);
 }
 
@@ -32,8 +32,7 @@ std::optional<std::uint32_t> LocalPeers::join(const io::Hello& hello, std::uint6
   return take(hello, local_cookie, shared_segment, error);
 }
 
-// This side connects: it makes the memory, and hands it over before it confirms. Where anything stands against it, the
-// network is there.
+// The connecting rank creates the memory and passes it on before it confirms. On any error, the network is used.
 std::uint32_t LocalPeers::offer(const io::Hello& hello, std::uint32_t segment_bytes) {
   io::OsError error;
   io::ShmDescriptors give;
@@ -47,7 +46,7 @@ std::uint32_t LocalPeers::offer(const io::Hello& hello, std::uint32_t segment_by
   return 0;
 }
 
-// This side listens, and has just heard the confirmation.
+// The listening rank, after it received the confirmation.
 std::optional<std::uint32_t> LocalPeers::take(const io::Hello& hello, std::uint64_t local_cookie,
                                               std::uint32_t segment_bytes, std::string& error) {
   if (!listener_) return 0;

@@ -1,5 +1,5 @@
-// Which peers are reached through shared memory: those on this host, of this user, that agree while the control
-// connection opens (PROTOCOL.md, section 23). All others take the network, and nobody waits to find out.
+// Selects the peers to reach through shared memory: those on this host, of this user, that agree while the control
+// connection opens (PROTOCOL.md, section 23). All others use the network, without extra waiting.
 #pragma once
 
 #include <cstdint>
@@ -13,17 +13,17 @@
 
 namespace mlt::engine {
 
-// Of a packet's payload, at most: two fill a run.
+// Max payload of a packet: two fill a batch.
 inline constexpr std::uint32_t kShmSegmentBytes = 32'704;
-// Of each direction between two ranks: enough for both to work at once, little enough to stay in a core's cache.
+// Size per direction between two ranks: enough for both to work at once, small enough for a core's cache.
 inline constexpr std::uint32_t kShmRingBytes = 1U << 20;
-// Of jobs with many ranks on a host: so that the rings of one rank stay within 64 MiB while they can.
+// Max total per rank with many ranks on a host: limits the rings to 64 MiB while possible.
 inline constexpr std::uint32_t kShmRingsBytes = 64U << 20;
-// Unacknowledged bytes: more than a ring holds, which is what limits.
+// Window in bytes: larger than a ring, so that the ring is the limit.
 inline constexpr std::uint32_t kShmWindowBytes = 16U << 20;
 
-// Whether the options leave it to us: whoever asks for a datapath, paths, faults or the network's sizes and speeds
-// means the network.
+// Whether the options allow shared memory: options for a datapath, paths, faults or the network's sizes and speeds
+// select the network.
 bool may_share_memory(const Options& options);
 
 class LocalPeers {
@@ -31,9 +31,9 @@ class LocalPeers {
   // From now on peers may offer memory to the rank of this incarnation.
   LocalPeers(const Options& options, std::uint64_t incarnation, io::ShmDatapath& datapath);
 
-  // A peer comes up, to which `local_cookie` was given and whose packets of the network have `segment_bytes`. The
-  // segment bytes through shared memory, or 0: it takes the network. Nothing, with `error` filled: it counts on memory
-  // that can't be used here.
+  // Joins a peer that comes up, with its `local_cookie` and the `segment_bytes` of its network packets. Returns the
+  // segment bytes through shared memory, or 0 if it uses the network. Empty, with `error` set, if the peer uses memory
+  // that is unusable here.
   std::optional<std::uint32_t> join(const io::Hello& hello, std::uint64_t local_cookie, std::uint32_t segment_bytes,
                                     std::string& error);
 

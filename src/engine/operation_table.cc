@@ -194,7 +194,7 @@ void OperationTable::end(Record& record, Completion done) {
   (newest_ == nullptr ? oldest_ : newest_->next) = &record;
   newest_ = &record;
   in_progress_.fetch_sub(1, std::memory_order_relaxed);
-  // The waiter is there until it has taken mutex_ itself.
+  // The waiter exists until its thread has taken mutex_ itself.
   if (record.waiter != nullptr) driving_.notify(*record.waiter);
 }
 
@@ -214,12 +214,12 @@ void OperationTable::free(Record& record) {
   if (record.operation.lent) lending_.fetch_sub(1, std::memory_order_relaxed);
   const OperationId id = record.id;
   record = Record{};
-  record.done.operation = id;  // tells the place
+  record.done.operation = id;  // contains the slot
   free_.push_back(&record);
   --size_;
 }
 
-// A completion for which nobody waits by its name.
+// Notifies of a completion that no thread waits for individually.
 void OperationTable::notify_unclaimed(const Record& record) {
   if (!record.is_watched) return;
   for (Waiter* const watcher : watchers_) driving_.notify(*watcher);

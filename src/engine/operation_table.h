@@ -1,11 +1,12 @@
-// Operations of user threads: one record each, from the post to the moment its completion is taken. Any thread.
+// Operations of user threads: one record each, from the post until its completion is taken. Any thread.
 //
-// A record owns the operation's name (in parts: name() composes it when an error needs it), its tags, what keeps its
-// buffers alive, and how it ended. Whoever takes the completion gets all of it. A completion has one taker: the thread
-// that waits for the operation, else poll(), or next_watched() if the operation is watched.
+// A record owns the operation's description (in parts: name() composes it for errors), its tags, the reference that
+// keeps its buffers alive, and its outcome. The completion passes all of these to the caller that takes it. Each
+// completion has one taker: the thread that waits for the operation, else poll(), or next_watched() if the operation is
+// watched.
 //
-// An id is a sequence number and the place of the record: nothing is looked up, and the id of an operation that was
-// taken names no other one later.
+// An id is a sequence number and the index of the record: no look-up is needed, and the id of a taken operation is
+// never reused.
 #pragma once
 
 #include <atomic>
@@ -36,55 +37,55 @@ struct Operation {
   std::uint64_t tag = 0;    // the key of a push-pull
   std::size_t members = 0;  // of a collective's group
   std::uint64_t total_bytes = 0;
-  std::vector<core::SegmentTag> tags;  // per segment; the endpoint reads them until the operation is done
-  core::MagnitudeTagger tagger;        // fills `tags` while the tensor is sent, if the caller left them to the values
-  std::shared_ptr<void> lent;          // see SendOptions
+  std::vector<core::SegmentTag> tags;  // per segment; the endpoint reads them until the operation ends
+  core::MagnitudeTagger tagger;  // computes `tags` while the tensor is sent, if the caller left them to the values
+  std::shared_ptr<void> lent;    // see SendOptions
 };
 
 class OperationTable {
  public:
-  // `limit` is below kPlaces.
+  // `limit` must be below kPlaces.
   OperationTable(std::size_t limit, Driving& driving) : limit_(limit), driving_(driving) {}
 
   struct Begun {
     OperationId id = 0;
-    Operation* operation = nullptr;  // stays where it is until it ended
+    Operation* operation = nullptr;  // does not move until the operation ends
   };
 
-  // Registers an operation before it is handed to the event loop; no record if the limit is reached or the table
-  // closed: after finish_all() nobody would end it. `operation` is left as it was then.
+  // Registers an operation before the event loop gets it. No record if the limit is reached or the table is closed:
+  // after finish_all() nothing would end it. `operation` is unchanged then.
   Begun begin(Operation&& operation);
-  // Withdraws an operation that never reached the event loop, and says its name. finish_all() may have ended it.
+  // Withdraws an operation that never reached the event loop, and returns its name. finish_all() may have ended it.
   std::string forget(OperationId id);
 
-  // Name of an operation under way. With the loop's lock: records only go after finish().
+  // Name of an operation in progress. Requires the loop's lock: records are removed only after finish().
   std::string name(OperationId id);
 
-  // `done` but its verb, which is the record's. Wakes who waits for this operation and nobody else: a thread that is
-  // woken in vain goes to sleep again, at the cost of both.
+  // Sets all of `done` but its verb, which the record has. Wakes only the thread that waits for this operation: a
+  // spurious wake-up would cost both threads.
   void finish(Completion done);
-  // Ends every operation that is not done as cancelled; `word(name)` says why.
+  // Ends every operation in progress as cancelled; `word(name)` returns the error text.
   void finish_all(const std::function<std::string(const std::string& name)>& word);
 
-  // Oldest finished operation that nobody waits for, of those that are not watched.
+  // Oldest completed operation that is not watched and has no waiting thread.
   std::optional<Completion> take_any();
 
-  // From now on its completion goes to next_watched(). False if it is not known.
+  // From now on next_watched() returns its completion. False if the operation is unknown.
   bool watch(OperationId id);
-  // Waits for the oldest finished operation of those watched; nothing when the time is up, or all is closed and taken.
+  // Waits for the oldest completed watched operation; empty on timeout, or if the table is closed and none is left.
   std::optional<Completion> next_watched(std::optional<SteadyTime> until);
 
   enum class WaitResult { kDone, kTimeout, kUnknown };
 
-  // Nobody else gets the completion meanwhile. `now_and_then`, if there is one, is called every kSliceNs.
+  // Only this thread gets the completion meanwhile. `now_and_then`, if set, is called every kSliceNs.
   static constexpr std::int64_t kSliceNs = 100'000'000;
   WaitResult wait(OperationId id, std::int64_t timeout_ns, const std::function<void()>& now_and_then, Completion& done);
 
-  // Whether it ended and was not taken; nothing if it is not known.
+  // Whether it ended; empty if it is unknown or its completion was taken.
   std::optional<bool> is_done(OperationId id);
-  // What operations were lent that are done and not taken: to be called once everything was ended.
+  // References lent to operations that ended and were not taken; to be called once all operations have ended.
   std::vector<std::shared_ptr<void>> take_lent();
-  // Operations that were lent something.
+  // Number of operations with a lent reference.
   std::size_t lending() const { return lending_.load(std::memory_order_relaxed); }
 
   std::size_t size();
@@ -101,9 +102,9 @@ class OperationTable {
     OperationId id = 0;  // 0: free
     bool is_done = false;
     bool is_watched = false;
-    Waiter* waiter = nullptr;  // on the stack of the thread that waits for this one
+    Waiter* waiter = nullptr;  // on the stack of the thread that waits for this operation
     Record* previous = nullptr;
-    Record* next = nullptr;  // of those that are done, oldest first
+    Record* next = nullptr;  // in the list of completed ones, oldest first
   };
 
   Record* find(OperationId id);
@@ -122,7 +123,7 @@ class OperationTable {
   bool closed_ = false;
   std::size_t size_ = 0;
   OperationId sequence_ = 0;
-  std::deque<Record> records_;  // grows to the most that were there at once
+  std::deque<Record> records_;  // grows to the max number of simultaneous operations
   std::vector<Record*> free_;
   Record* oldest_ = nullptr;
   Record* newest_ = nullptr;

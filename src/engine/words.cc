@@ -5,7 +5,7 @@
 
 namespace mlt::engine {
 
-// The public names of what the core and the wire name too: one is cast to the other.
+// Enumerators of the public API must equal those of the core and the wire: values are cast between them.
 template <auto kPublic, auto kInner>
 constexpr bool kSame = static_cast<int>(kPublic) == static_cast<int>(kInner);
 static_assert(kSame<Status::kComplete, core::CompletionStatus::kComplete>);

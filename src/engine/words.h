@@ -1,4 +1,4 @@
-// Errors in words: which rank, which operation, what happened, what to do.
+// Error texts: which rank, which operation, what happened, what to do.
 #pragma once
 
 #include <string>
@@ -17,12 +17,12 @@ std::string refusal_text(core::PostStatus status, const std::string& peer_error,
 struct PathLimitWords {
   std::uint16_t rank = 0;
   std::uint16_t peer = 0;
-  std::string host;                 // the peer's
+  std::string host;                 // of the peer
   std::uint32_t segment_bytes = 0;  // of the pair
-  std::uint32_t packet_bytes = 0;   // the IP packet that does not pass
-  std::uint32_t path_bytes = 0;     // the largest that does
+  std::uint32_t packet_bytes = 0;   // size of the IP packet that does not pass
+  std::uint32_t path_bytes = 0;     // max size that passes
   std::uint32_t fitting_bytes = 0;  // the segment bytes that would fit; 0: none
-  bool probed = false;              // found by our own probes; else the interface's MTU
+  bool probed = false;              // found by MTU probes; else the interface's MTU
 };
 std::string path_limit_text(const PathLimitWords& words);
 const char* element_text(Element element);
