@@ -1,4 +1,4 @@
-// Bit operations over words that somebody else owns: a view, no storage.
+// Bit operations on words: a view without storage.
 #pragma once
 
 #include <bit>
@@ -11,7 +11,7 @@ namespace mlt::base {
 
 constexpr std::size_t words_for_bits(std::size_t bits) { return (bits + 63) / 64; }
 
-// A view of `bits` bits in words. Owned by whoever owns the words; one thread at a time.
+// A view of `bits` bits in words. The caller owns the words; one thread at a time.
 class BitmapView {
  public:
   BitmapView() = default;

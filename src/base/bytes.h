@@ -1,7 +1,7 @@
-// Little-endian integers in and out of bytes, at any alignment: the one byte order that everything on the network uses.
+// Little-endian integers in and out of bytes, at any alignment: the only byte order on the network.
 //
-// Each call compiles to one load or store on little-endian machines. The caller
-// has checked that the bytes are there: these functions take no length on purpose.
+// Each call compiles to one load or store on little-endian hosts. The caller must have checked the bounds: these
+// functions deliberately take no length.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@ namespace mlt::base {
 
 namespace detail {
 
-// Folds rather than loops: GCC 12 merges the former, not the latter, into one load.
+// A fold, not a loop: GCC 12 merges the loads of a fold into one, but not those of a loop.
 template <typename Unsigned, std::size_t... I>
 constexpr Unsigned load_le(const std::byte* from, std::index_sequence<I...>) {
   return static_cast<Unsigned>(((std::uint64_t{static_cast<std::uint8_t>(from[I])} << (8 * I)) | ...));

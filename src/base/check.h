@@ -1,7 +1,7 @@
-// Assertions that ship: what the code relies on is checked in release builds too.
+// Assertions for invariants, also in release builds.
 //
-// MLT_CHECK is for programming errors only (a broken invariant, a violated precondition of an internal call). Input
-// from a network or a user is never checked with it: that is answered with a typed result.
+// MLT_CHECK is only for programming errors (a broken invariant, a violated precondition of an internal call). Never use
+// it for input from the network or a user: invalid input gets a typed result.
 #pragma once
 
 namespace mlt::base {

@@ -1,5 +1,5 @@
-// A stack whose capacity is settled when it is made: push() can never allocate, which a reserved std::vector promises
-// too but no test can see in the compiled code. Memory is touched as far as it was ever full. Owned by one thread.
+// A stack of fixed capacity: push() never allocates. A reserved std::vector promises that too, but no test can verify
+// it in the compiled code. Memory is touched as it is used. Owned by one thread.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// Memory for a fixed number of objects, taken when it is made and touched only as objects are made in it: a table may
-// have a large limit and still cost what is used. grow() can never allocate. Owned by one thread.
+// Memory for a fixed number of objects, reserved at construction and touched only as objects are created. A table with
+// a large limit thus costs only the memory in use. grow() never allocates. Owned by one thread.
 #pragma once
 
 #include <cstddef>
@@ -41,7 +41,7 @@ class LazyArray {
   const T* begin() const { return items_; }
   const T* end() const { return items_ + size_; }
 
-  // One more object, in the next place.
+  // Creates one more object at the end.
   T& grow() {
     MLT_CHECK(size_ < capacity_);
     return *::new (static_cast<void*>(items_ + size_++)) T{};
@@ -55,8 +55,7 @@ class LazyArray {
   std::size_t capacity_;
 };
 
-// As many zeros, likewise touched only where they are used: of a large array the system makes a page when it is
-// written.
+// An array of zeros, also touched only where it is used: the system creates pages of a large array on the first write.
 template <typename T>
   requires std::is_trivial_v<T>
 class ZeroedArray {

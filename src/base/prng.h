@@ -1,5 +1,5 @@
-// A small deterministic generator (SplitMix64): the same seed gives the same sequence on every machine, which
-// <random>'s distributions do not promise. For sampling, jitter and fault injection; never for secrets.
+// A small deterministic generator (SplitMix64): the same seed gives the same sequence on every host, which <random>'s
+// distributions do not guarantee. For sampling, jitter and fault injection; never for secrets.
 // Source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
 #pragma once
 
@@ -22,7 +22,7 @@ class Prng {
   // Uniform in [0, 1) with 53 bits.
   constexpr double uniform() { return static_cast<double>(next() >> 11) * 0x1.0p-53; }
 
-  // Uniform in [0, bound); the bias is below bound / 2^64. `bound` is positive.
+  // Uniform in [0, bound); the bias is below bound / 2^64. `bound` must be positive.
   constexpr std::uint64_t below(std::uint64_t bound) {
     return static_cast<std::uint64_t>((static_cast<Wide>(next()) * bound) >> 64);
   }

@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::size_t kLineBytes = 64;
 
-// Whole lines only: a line that is written in parts leaves in parts, which is slower than an ordinary store.
+// Whole cache lines only: a partly written line is flushed in parts, which is slower than an ordinary store.
 __attribute__((target("avx2"))) void stream_lines(std::byte* to, const std::byte* from, std::size_t lines) {
   for (; lines > 0; --lines, to += kLineBytes, from += kLineBytes) {
     const __m256i low = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));

@@ -17,12 +17,12 @@ inline constexpr DurationNs kMicrosecond = 1'000;
 inline constexpr DurationNs kMillisecond = 1'000'000;
 inline constexpr DurationNs kSecond = 1'000'000'000;
 
-// Time that `bytes` take at `rate_bytes_per_second`; the rate is positive.
+// Time that `bytes` take at `rate_bytes_per_second`, which must be positive.
 constexpr DurationNs serialisation_ns(std::uint64_t bytes, double rate_bytes_per_second) {
   return static_cast<DurationNs>(static_cast<double>(bytes) * 1e9 / rate_bytes_per_second);
 }
 
-// A saturating sum, so that `kNever` stays never.
+// A saturating sum: kNever stays kNever.
 constexpr TimeNs after(TimeNs now, DurationNs delay_ns) { return delay_ns > kNever - now ? kNever : now + delay_ns; }
 
 }  // namespace mlt::base

@@ -62,7 +62,7 @@ void WordArena::give(std::span<std::uint64_t> block_words) {
   auto block = static_cast<std::uint32_t>(at / kMinBlockWords);
   MLT_CHECK(free_order_[block] == kTaken);
   auto order = static_cast<std::size_t>(std::countr_zero(block_words.size() / kMinBlockWords));
-  while (order + 1 < orders_) {  // merge with the buddy as long as it is free and whole
+  while (order + 1 < orders_) {  // merge with the buddy while it is free and whole
     const std::uint32_t buddy = block ^ (std::uint32_t{1} << order);
     if (free_order_[buddy] != order + 1) break;
     unlink(order, buddy);

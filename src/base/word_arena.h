@@ -1,5 +1,5 @@
-// 64-bit words in power-of-two blocks out of one fixed allocation (a buddy allocator): bitmaps of transfers of very
-// different sizes live here without touching the heap. Memory is touched as blocks are used. Owned by one thread.
+// Allocates 64-bit words in power-of-two blocks from one fixed allocation (a buddy allocator), for bitmaps of transfers
+// of very different sizes without heap use. Memory is touched as blocks are used. Owned by one thread.
 // Source: Knuth, TAOCP vol. 1, section 2.5, algorithms R and S.
 #pragma once
 
@@ -17,12 +17,12 @@ class WordArena {
  public:
   static constexpr std::size_t kMinBlockWords = 8;
 
-  // `words` is rounded up to a power of two, kMinBlockWords at least.
+  // `words` is rounded up to a power of two, at least kMinBlockWords.
   explicit WordArena(std::size_t words);
 
   // A block of at least `words` words (contents undefined), or an empty span if none is free.
   std::span<std::uint64_t> take(std::size_t words);
-  // Returns a block that take() gave, whole.
+  // Returns a whole block from take().
   void give(std::span<std::uint64_t> block);
 
   std::size_t capacity_words() const { return capacity_; }

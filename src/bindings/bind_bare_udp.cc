@@ -1,4 +1,4 @@
-// The bare UDP loop for `mlt perf`: descriptors are Python's sockets, the GIL is released while it runs.
+// The bare UDP loop for `mlt perf`: Python's sockets own the descriptors; the loop runs without the GIL.
 #include <pybind11/pybind11.h>
 
 #include <cstddef>

@@ -59,7 +59,7 @@ py::list missing_ranges(const Completion& completion) {
   return ranges;
 }
 
-// What a push-pull was given to be known by.
+// The caller's handle of a push-pull.
 py::object handle(const Completion& completion) {
   const auto* const lent = static_cast<const Lent*>(completion.lent.get());
   return lent == nullptr || !lent->handle ? py::none() : lent->handle;

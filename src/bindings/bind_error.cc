@@ -1,4 +1,4 @@
-// mlt::Error becomes the exception class of its code; python/mlt/errors.py defines the classes.
+// Translates mlt::Error to the exception class of its code; python/mlt/errors.py defines the classes.
 #include <pybind11/pybind11.h>
 
 #include <exception>

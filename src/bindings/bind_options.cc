@@ -13,7 +13,7 @@ void register_options(py::module_& module) {
       .def_readwrite("rank", &Options::rank)
       .def_readwrite("ranks", &Options::ranks)
       .def_readwrite("job", &Options::job)
-      // Nobody reads it back.
+      // Write-only.
       .def_property("secret", py::cpp_function(),
                     [](Options& self, const py::bytes& secret) { self.secret = std::string(secret); })
       .def_readwrite("insecure", &Options::insecure)

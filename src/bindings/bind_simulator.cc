@@ -22,7 +22,7 @@ using CableTuple = std::tuple<std::uint32_t, std::uint32_t, double, std::int64_t
 using WaysTuple = std::tuple<std::uint32_t, std::uint32_t, std::vector<std::vector<std::uint32_t>>>;
 using TransferTuple = std::tuple<std::uint32_t, std::uint32_t, std::uint64_t, std::int64_t, std::vector<std::uint32_t>>;
 
-// One element at a time, so that a wrong one is named.
+// Casts one element at a time, so that the error can name the wrong one.
 template <typename Tuple>
 Tuple cast_element(const char* list, std::size_t index, py::handle element, const char* expected) {
   try {
@@ -84,7 +84,7 @@ py::dict simulate_transfers(std::uint32_t hosts, std::uint32_t switches, const p
                                        .seed = seed,
                                        .segment_bytes = segment_bytes,
                                        .limit_ns = limit_ns};
-  // Also where Ctrl-C gets through.
+  // Also lets Ctrl-C interrupt the run.
   const auto report = [&progress](std::uint64_t arrived) {
     const py::gil_scoped_acquire locked;
     if (PyErr_CheckSignals() != 0) throw py::error_already_set();

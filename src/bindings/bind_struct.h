@@ -6,7 +6,7 @@ namespace mlt::bindings {
 
 namespace py = pybind11;
 
-// The constructor of a struct of options in Python: its defaults, and any of its fields by keyword.
+// Python constructor of a struct of options: default values, with any field overridden by keyword.
 template <class Struct>
 auto by_keywords() {
   return py::init([](const py::kwargs& given) {

@@ -10,7 +10,7 @@ namespace mlt::bindings {
 
 namespace {
 
-// Read by priority functions and tests; the memory itself is not kept.
+// For priority functions and tests; does not keep the memory alive.
 struct TensorInfo {
   std::uintptr_t address;
   std::size_t bytes;

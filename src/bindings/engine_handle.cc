@@ -12,11 +12,11 @@ namespace mlt::bindings {
 
 namespace {
 
-// How many forks this process is away from the one that loaded the library: a load, where getpid() is a system call.
+// Number of forks between this process and the one that loaded the library: a load, where getpid() is a system call.
 std::atomic<std::uint32_t> forks{0};
 const int watches_forks = ::pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1); });
 
-// Runs `post`, and says which tensor it was about in what it throws. The engine names rank, peer and tag.
+// Runs `post`, and adds the tensor to the error that it throws. The engine adds rank, peer and tag.
 template <typename Post>
 auto naming_tensor(const TensorView& view, Post&& post) {
   try {
@@ -26,10 +26,10 @@ auto naming_tensor(const TensorView& view, Post&& post) {
   }
 }
 
-// How long wait_workers_gone() keeps a pending Ctrl-C waiting.
+// Max delay of a pending Ctrl-C in wait_workers_gone().
 constexpr std::int64_t kSignalSliceNs = 100'000'000;
 
-// What a thread without the GIL does now and then: looks for a signal.
+// Checks for signals from a thread that runs without the GIL.
 void look_for_signals() {
   const py::gil_scoped_acquire acquire;
   if (PyErr_CheckSignals() != 0) throw py::error_already_set();
@@ -46,12 +46,12 @@ std::vector<SegmentTag> copy_tags(py::handle tags) {
   return copy;
 }
 
-// The caller owns the memory again; a failure names the tensor.
+// Returns the memory to the caller; the error of a failed operation names the tensor.
 void hand_back(Completion& done) {
   auto* const lent = static_cast<Lent*>(done.lent.get());
   if (lent == nullptr) return;
   if (done.failed() && !lent->views.empty()) done.error += " (tensor " + lent->views.front().description() + ")";
-  // Dropping them may run Python code, which must find the completion in order.
+  // Dropping them may run Python code, which must find the completion in a valid state.
   const std::vector<TensorView> views = std::exchange(lent->views, {});
   if (!lent->handle) done.lent.reset();
 }
@@ -69,7 +69,7 @@ EngineHandle::EngineHandle(const Options& options)
 
 EngineHandle::~EngineHandle() {
   if (is_fork()) {
-    // The I/O thread did not survive the fork: joining it would hang, and its goodbye is the parent's to say.
+    // The I/O thread did not survive the fork: joining it would hang, and only the parent may send its goodbye.
     static_cast<void>(engine_.release());
     return;
   }

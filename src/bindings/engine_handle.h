@@ -1,5 +1,5 @@
-// An mlt::Engine as Python holds it: pins the tensors of operations under way, releases the GIL where a call may take
-// long, lets Ctrl-C through while it waits, and stays out of the way in forked children.
+// An mlt::Engine for Python: pins the tensors of operations in progress, releases the GIL where a call may take long,
+// lets Ctrl-C interrupt waits, and does nothing in forked children.
 #pragma once
 
 #include <cstdint>
@@ -13,12 +13,12 @@
 
 namespace mlt::bindings {
 
-// What an operation borrows from Python. The engine keeps it and gives it back with the completion; it is made and
-// dropped with the GIL held.
+// References that an operation holds to Python objects. The engine keeps them and returns them with the completion;
+// created and destroyed with the GIL held.
 struct Lent {
   explicit Lent(TensorView view) { views.push_back(std::move(view)); }
 
-  std::vector<TensorView> views;  // the first is the one that errors name; empty once the caller has them back
+  std::vector<TensorView> views;  // the first is named in errors; empty once returned to the caller
   py::object handle;
 };
 
@@ -89,10 +89,10 @@ class EngineHandle {
   OperationId post_send(py::handle tensor, const SendArguments& arguments);
   OperationId post_recv(py::handle tensor, const ReceiveArguments& arguments);
   OperationId post_all_reduce(py::handle tensor, bool average, const CollectiveArguments& arguments);
-  // Parts in elements; empty: equal ones.
+  // Parts in elements; empty: equal parts.
   OperationId post_all_to_all(py::handle output, py::handle input, std::vector<std::uint64_t> output_parts,
                               std::vector<std::uint64_t> input_parts, const CollectiveArguments& arguments);
-  // `output` is None but at the root.
+  // `output` must be None except at the root.
   OperationId post_gather(py::handle input, py::handle output, std::int64_t root, const CollectiveArguments& arguments);
   void cancel(OperationId operation);
   std::vector<Completion> poll(std::size_t max_completions);
@@ -109,9 +109,9 @@ class EngineHandle {
  private:
   std::uint16_t peer_rank(std::int64_t rank) const;
   std::string name() const { return "rank " + std::to_string(rank_); }
-  // The group, checked; `options` gets it and what else all collectives have.
+  // Validates the group and fills the fields common to all collectives in `options`.
   void fill(CollectiveOptions& options, const std::string& what, const CollectiveArguments& arguments) const;
-  // Lends the tensor; a refusal says which operation it was for, which `name_operation` composes only then.
+  // Lends the tensor. The error of a rejected one names the operation, which `name_operation` composes only then.
   template <typename Name>
   TensorView lend(Name&& name_operation, py::handle tensor, bool writable, const std::string& dtype) const {
     try {
@@ -121,13 +121,13 @@ class EngineHandle {
     }
   }
   [[noreturn]] void refuse_tensor(const std::string& operation, const Error& error) const;
-  // Of the process that made this.
+  // Whether this process is a fork of the one that created this object.
   bool is_fork() const;
 
   std::unique_ptr<Engine> engine_;
   std::uint16_t rank_;
   std::uint16_t ranks_;
-  std::uint32_t owner_;  // forks between the process that loaded the library and the one that made this
+  std::uint32_t owner_;  // fork count of the process that created this object
   bool closed_ = false;
 };
 

@@ -1,4 +1,4 @@
-// The collectives of a Python engine: tensors lent, groups checked, the rest is the engine's.
+// The collectives of a Python engine: lends the tensors, validates the groups, and posts to the engine.
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -10,7 +10,7 @@ namespace mlt::bindings {
 
 namespace {
 
-// A post sends, and may wait for the loop's lock.
+// A post sends packets, and may wait for the loop's lock.
 template <typename Post>
 OperationId without_gil(Post&& post) {
   const py::gil_scoped_release release;

@@ -1,4 +1,4 @@
-// The extension module mlt._core: thin, exact wrappers of mlt.h. Everything a user reads is in python/mlt.
+// The extension module mlt._core: thin, exact wrappers of mlt.h. The user-facing API is python/mlt.
 #include <pybind11/pybind11.h>
 
 #include "bindings/register.h"

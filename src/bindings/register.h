@@ -1,4 +1,4 @@
-// One function per noun; each adds its names to the extension module.
+// One registration function per topic; each adds its names to the extension module.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -11,7 +11,7 @@ void register_errors(pybind11::module_& module);
 void register_tensor(pybind11::module_& module);
 void register_completion(pybind11::module_& module);
 void register_faults(pybind11::module_& module);
-// Before the engine, whose arguments they are.
+// Before the engine, because its arguments have these types.
 void register_paths(pybind11::module_& module);
 void register_options(pybind11::module_& module);
 void register_engine(pybind11::module_& module);

@@ -14,7 +14,7 @@ struct ElementInfo {
   bool floating_point;
 };
 
-// In the order of the enumeration, so that it can be indexed by it.
+// Indexed by the enumeration's values.
 constexpr std::array<ElementInfo, 13> kElements = {{
     {Element::kUint8, "uint8", 1, false},
     {Element::kInt8, "int8", 1, false},
@@ -83,7 +83,7 @@ std::optional<Element> integer_of_size(std::size_t bytes, bool is_signed) {
   }
 }
 
-// One item of the buffer protocol's format language (the struct module's); byte order marks may precede it.
+// Parses one item of the buffer protocol's format (struct module); byte order marks may precede it.
 std::optional<Element> element_of_format(const char* format, std::size_t item_bytes) {
   std::string_view code = format == nullptr ? std::string_view("B") : std::string_view(format);
   if (!code.empty() && (code[0] == '@' || code[0] == '=' || code[0] == '<')) code.remove_prefix(1);

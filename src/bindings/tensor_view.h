@@ -1,7 +1,8 @@
-// What a Python object lends the engine: a pinned, checked, C-contiguous piece of host memory and its element type.
+// A view of a Python object for the engine: a pinned, validated, C-contiguous piece of host memory and its element
+// type.
 //
-// Takes numpy arrays and everything else with the buffer protocol, and torch CPU tensors (by their methods: torch is
-// never imported). Nothing is copied. Used with the GIL held.
+// Accepts numpy arrays, other objects with the buffer protocol, and torch CPU tensors (by their methods: torch is never
+// imported). Copies nothing. Requires the GIL.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -25,9 +26,9 @@ bool is_floating_point(Element element);
 
 class TensorView {
  public:
-  // Throws Error(kBuffer) when the object can't be lent: not host memory, not contiguous, read-only although `writable`
-  // is asked for, or of an element type that can't travel. `dtype` reads the bytes as another element type (numpy has
-  // no bfloat16, for example); empty: the object's own.
+  // Throws Error(kBuffer) if the object is no host memory, not contiguous, read-only despite `writable`, or of an
+  // unsupported element type. `dtype` reads the bytes as another element type (numpy has no bfloat16, for example);
+  // empty: the object's own.
   TensorView(py::handle object, bool writable, std::string_view dtype);
 
   std::byte* data() const { return data_; }

@@ -37,7 +37,7 @@ AllToAll::AllToAll(const CollectiveRequest& request, const Membership& group)
   own_output_ = output_.subspan(to[group.own], request.receive_bytes[group.own]);
   const std::uint32_t n = group.size();
   const std::uint32_t window = window_of(n - 1);
-  for (const bool is_send : {false, true}) {  // receives first: what they meet then need not wait
+  for (const bool is_send : {false, true}) {  // receives first: arriving data then need not be buffered
     for (std::uint32_t j = 1; j < n; ++j) {
       const std::uint32_t other = (group.own + (is_send ? j : n - j)) % n;
       const std::uint64_t bytes = is_send ? request.send_bytes[other] : request.receive_bytes[other];

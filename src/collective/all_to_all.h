@@ -1,7 +1,7 @@
 // All-to-all: every rank sends each other rank a part of its input, and receives a part of its output from each.
 //
-// Parts lie one after another in the order of the group. The peers' turns are rotated: in place j a rank sends to the
-// j-th after it and receives from the j-th before it, so that no rank is the first of everybody.
+// Parts are stored one after another in group order. The order of peers is rotated: at index j, a rank sends to the
+// j-th rank after it and receives from the j-th before it, so that the ranks do not all start with the same peer.
 #pragma once
 
 #include <vector>
@@ -10,10 +10,10 @@
 
 namespace mlt::collective {
 
-// Of an all-to-all's and a gather's transfers, at most; a multiple of every element's size.
+// Max bytes of a transfer of all-to-all and gather; a multiple of every element's size.
 inline constexpr std::uint64_t kPartPieceBytes = 4U << 20;
 
-// Transfers under way with each of `peers` peers: a window's worth with one, fewer with many, one at least.
+// Max transfers in progress with each of `peers` peers: a window's worth with one peer, fewer with many, at least one.
 std::uint32_t window_of(std::uint32_t peers);
 
 class AllToAll final : public Collective {
@@ -34,7 +34,7 @@ class AllToAll final : public Collective {
   double loss_bound_;
   std::span<const std::byte> own_input_;
   std::span<std::byte> own_output_;
-  std::vector<std::uint64_t> offsets_;  // of each stream's part, in the input or the output
+  std::vector<std::uint64_t> offsets_;  // of each stream's part in the input or output
 };
 
 }  // namespace mlt::collective

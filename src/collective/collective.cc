@@ -40,7 +40,7 @@ std::string check_all_to_all(const CollectiveRequest& request) {
     for (const std::uint64_t part : parts) {
       if (part % wire::element_bytes(request.element) != 0) return "a part of the " + side + " cuts an element";
     }
-    // One by one first: their sum might wrap.
+    // Compare each part first: their sum might wrap.
     const bool fits = std::ranges::all_of(parts, [&](std::uint64_t part) { return part <= bytes; });
     if (!fits || total(parts) != bytes) {
       return "the parts of the " + side + " have " + std::to_string(total(parts)) + " bytes in all, it has " +
@@ -157,7 +157,8 @@ std::string check_request(const CollectiveRequest& request, std::uint16_t rank) 
   std::string problem =
       request.kind == CollectiveKind::kAllToAll ? check_all_to_all(request) : check_gather(request, rank);
   if (!problem.empty() || request.input.empty() || !do_overlap(request.input, request.output)) return problem;
-  // What arrives would change what is still to leave; but the root of a gather sends nothing.
+  // Input and output must not overlap: arriving data would change data not sent yet. Only the root of a gather sends
+  // nothing.
   if (request.kind == CollectiveKind::kGather) {
     const auto own = static_cast<std::size_t>(std::ranges::find(request.ranks, rank) - request.ranks.begin());
     if (request.output.data() + own * request.input.size() == request.input.data()) return "";

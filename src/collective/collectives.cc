@@ -9,7 +9,7 @@ namespace mlt::collective {
 
 namespace {
 
-// Only want of room is worth another try.
+// Retry only if the post failed for lack of space.
 bool may_retry(core::PostStatus status) {
   return status == core::PostStatus::kTooManyOperations || status == core::PostStatus::kOutOfBitmaps;
 }
@@ -138,11 +138,11 @@ void Collectives::begin(TimeNs now, Active& active) {
     if (stream.is_send) std::ranges::copy(encode(shape_of(active, stream)), active.collective->opening(stream).begin());
     if (stream.is_send && active.request.loss_bound > 0) stream.tags.resize(kMaxWindow);
   }
-  // Receives first, in all collectives: what comes then finds its place.
+  // Receives first, in all collectives: early data then needs no buffering.
   for (std::size_t i = 0; i < streams.size() && !active.stopping; ++i) advance(now, active, i);
 }
 
-// Posts what the stream's window and the order of things allow.
+// Posts the transfers that the stream's window and the dependencies allow.
 void Collectives::advance(TimeNs now, Active& active, std::size_t index) {
   Stream& stream = active.collective->streams[index];
   while (!active.stopping && stream.posted < stream.steps && stream.posted < stream.settled + stream.window) {
@@ -191,10 +191,10 @@ core::PostStatus Collectives::post_send(TimeNs now, Active& active, Stream& stre
   return verbs_.post_send(now, request);
 }
 
-// What the network may lose first, as of any tensor; of partial sums only the rank that holds them can say.
+// Tags by magnitude, as for any tensor. Only the rank that holds a partial sum can compute its tags.
 void Collectives::tag_segments(Active& active, Stream& stream, core::SendRequest& request) {
   const std::uint32_t segment_bytes = verbs_.segment_bytes(stream.peer);
-  if (segment_bytes == 0) return;  // the peer is gone: the post is refused
+  if (segment_bytes == 0) return;  // the peer is down: the post is rejected
   const core::SegmentGrid grid(static_cast<std::uint32_t>(request.data.size()), segment_bytes);
   std::vector<core::SegmentTag>& tags = stream.tags[stream.posted % kMaxWindow];
   tags.resize(grid.count());
@@ -303,13 +303,13 @@ bool Collectives::is_over(const Active& active) const {
 void Collectives::settle(TimeNs now) {
   for (auto next = busy_.begin(); next != busy_.end();) {
     Group& group = *next->second;
-    ++next;  // a group that has become idle goes
+    ++next;  // removes a group that has become idle
     settle(now, group);
   }
 }
 
 void Collectives::settle(TimeNs now, Group& group) {
-  // Those that wait behind the lanes can only end with their group.
+  // Collectives beyond the lanes can end only if their group fails.
   for (std::size_t i = 0; i < group.open.size() && (i < kLanes || group.broken);) {
     Active& active = *slots_[group.open[i]];
     const bool may_begin = active.sequence < slots_[group.open.front()]->sequence + kLanes;
@@ -328,7 +328,7 @@ void Collectives::settle(TimeNs now, Group& group) {
     slots_[active.slot].reset();
     --open_;
     group.open.erase(group.open.begin() + static_cast<std::ptrdiff_t>(i));
-    i = 0;  // the next in line may begin, and end at once
+    i = 0;  // the next in line may start, and may end at once
   }
   if (group.open.empty()) busy_.erase(group.id);
 }

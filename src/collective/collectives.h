@@ -1,10 +1,10 @@
-// The collectives of one rank: starts them in the order of their group, posts their transfers a window at a time, ends
-// each exactly once.
+// Runs the collectives of one rank: starts them in group order, posts their transfers a window at a time, and ends each
+// exactly once.
 //
-// A state machine over Verbs: no thread, no socket. The members of a group call the same collectives in the same order;
-// each gets the group's next sequence number, and kLanes of a group are under way at once. What fails at one member
-// fails at all: whoever sees it first says so to the others, and the group is then of no use any more, because nobody
-// could tell which transfers of a later call meet which. Absent on purpose: what a collective carries
+// A state machine over Verbs: no thread, no socket. The members of a group call the same collectives in the same order.
+// Each collective gets the group's next sequence number, and kLanes of a group are in progress at once. A failure at
+// one member fails the collective at all members: the first to notice reports it to the others. The group is then
+// unusable, because transfers can no longer be matched to calls. Absent on purpose: the data of a collective
 // (collective/collective.h) and how members agree on a group. Owned by the driver's thread.
 #pragma once
 
@@ -21,13 +21,13 @@
 
 namespace mlt::collective {
 
-// Transfers that may be posted in each direction by collectives that are not the first of their group. Beyond it only
-// the first are let through, and beyond twice as many these too only one by one: whatever members wait for, they find
-// room for what everybody needs first. The endpoint has more room than that (EndpointConfig::max_sends, max_receives).
+// Max transfers in each direction posted by collectives that are not the first of their group. Beyond it only the first
+// ones may post, and beyond twice as many these only one at a time. Transfers that other members wait for thus always
+// find space. The endpoint has more slots than that (EndpointConfig::max_sends, max_receives).
 inline constexpr std::uint32_t kSharedTransfers = 256;
-// Groups that a context uses in its life; nothing of one is forgotten, as its tags are not. A job has a handful.
+// Max groups in a context's life; they are never forgotten, as their tags are not. A job has a handful.
 inline constexpr std::size_t kMaxGroups = 1'024;
-// Failures of groups not used here yet that are kept of what one rank says.
+// Max failures, reported by one rank, of groups not used here yet.
 inline constexpr std::size_t kMaxHeard = 64;
 
 class Collectives {
@@ -36,20 +36,20 @@ class Collectives {
               std::uint32_t shared_transfers = kSharedTransfers)
       : rank_(rank), verbs_(verbs), default_timeout_ns_(default_timeout_ns), shared_transfers_(shared_transfers) {}
 
-  // The request was checked by check_request(); whatever goes wrong then ends it like any other failure.
+  // The request must have passed check_request(); later errors end it like any other failure.
   void start(TimeNs now, CollectiveRequest request);
   void cancel(TimeNs now, OperationId operation);
   void on_message(TimeNs now, std::uint16_t from, const Failed& failed);
   void on_message(TimeNs now, std::uint16_t from, const Called& called);
   void on_completion(TimeNs now, const core::Completion& completion);
   void on_peer_down(TimeNs now, std::uint16_t peer);
-  // Posts what found no room before; called after completions were taken.
+  // Retries posts that failed for lack of space; call after completions were taken.
   void retry(TimeNs now);
   void on_timeout(TimeNs now);
   TimeNs next_timeout() const { return timers_.empty() ? base::kNever : timers_.begin()->first; }
   bool poll_done(CollectiveDone& done);
 
-  // Under way or waiting for their turn.
+  // In progress or waiting for a lane.
   std::size_t open() const { return open_; }
   // PROTOCOL 22.1.2: A group's name MUST be the low 40 bits of FNV-1a over its ranks, two bytes each in little-endian
   //     order, in the group's order.
@@ -60,7 +60,7 @@ class Collectives {
   static constexpr std::uint32_t kMaxSteps = 1U << kStepBits;
   static constexpr std::uint32_t kMaxStreams = 1U << kStreamBits;
 
-  // Why a group is of no use from one of its sequence numbers on.
+  // Why a group is unusable from one of its sequence numbers on.
   struct Cause {
     core::CompletionStatus status = core::CompletionStatus::kComplete;
     int peer = -1;
@@ -73,11 +73,11 @@ class Collectives {
     std::uint32_t next = 0;  // sequence of the next collective
     bool broken = false;     // from `broken_from` on
     std::uint32_t broken_from = 0;
-    bool is_told = false;  // the members know, by failed: from here or from one of them
+    bool is_told = false;  // the members have received `failed`, from here or from a member
     Cause cause;
-    std::deque<std::uint32_t> open;  // slots, by sequence: the first kLanes are under way, the rest waits
+    std::deque<std::uint32_t> open;  // slots, by sequence: the first kLanes are in progress, the rest waits
   };
-  // A failure of a group that was not used here yet: whether the rank that told is a member shows when it is.
+  // A failure of a group that was not used here yet. Once it is used, the rank that reported it must be a member.
   struct Heard {
     std::uint64_t group = 0;
     std::uint32_t sequence = 0;
@@ -88,24 +88,25 @@ class Collectives {
     std::uint32_t sequence = 0;
     Group* group = nullptr;
     CollectiveRequest request;
-    std::unique_ptr<Collective> collective;  // null: it waits for its turn
+    std::unique_ptr<Collective> collective;  // null: it waits for a lane
     CollectiveDone done;
     TimeNs started_ns = 0;
     TimeNs expires_ns = base::kNever;  // in timers_
-    std::uint32_t outstanding = 0;     // transfers posted and not done
+    std::uint32_t outstanding = 0;     // transfers posted that have not ended
     std::size_t streams_left = 0;
-    bool stalled = false;   // a post found no room
-    bool stopping = false;  // nothing is posted any more
-    bool failed = false;    // done.status and done.error say why
-    // A peer gave a transfer up. It says why to every member, but by another way; this rank waits for that a little.
+    bool stalled = false;   // a post failed for lack of space
+    bool stopping = false;  // no more posts
+    bool failed = false;    // cause in done.status and done.error
+    // The peer that aborted a transfer. It reports the cause to every member over the control connection; wait for it
+    // briefly.
     int given_up_by = -1;
-    // Its transfer had another size than this rank's. Its shape, or its word, says what it called: awaited as long.
+    // The peer whose transfer had another size than this rank's. Wait equally long for its shape or its `called`.
     int differs_from = -1;
   };
 
   static std::string rank_text(int rank) { return "rank " + std::to_string(rank); }
   static Shape shape_of(const Active& active, const Stream& stream);
-  // Null if there are too many.
+  // Null if there are too many groups.
   Group* group_of(TimeNs now, const CollectiveRequest& request);
   void remember(std::uint16_t from, const Failed& failed, Cause cause);
   void apply(TimeNs now, Group& group, std::uint16_t from, std::uint32_t sequence, Cause cause);
@@ -121,13 +122,13 @@ class Collectives {
   void check_shape(TimeNs now, Active& active, const Stream& stream, std::span<const std::byte, kShapeBytes> found);
   void on_transfer_failed(TimeNs now, Active& active, const core::Completion& completion);
   void on_mismatch(TimeNs now, Active& active, const core::Completion& completion);
-  // The first cause stands. Tells the other members unless one of them told us.
+  // Only the first cause counts. Reports it to the other members unless one of them reported it.
   void fail(TimeNs now, Active& active, const Cause& cause, bool tell);
   void break_group(TimeNs now, Group& group, std::uint32_t from, const Cause& cause);
-  // Cancels what is posted; it is awaited, so that the memory comes back untouched.
+  // Cancels posted transfers and waits for them, so that the memory is no longer in use.
   void stop(TimeNs now, Active& active);
   void set_timer(Active& active, TimeNs at);
-  // Hands out what is over and begins what may; the last thing that every entry point does.
+  // Reports ended collectives and starts those that may; every entry point calls it last.
   void settle(TimeNs now);
   void settle(TimeNs now, Group& group);
   bool is_over(const Active& active) const;
@@ -138,13 +139,13 @@ class Collectives {
   Verbs& verbs_;
   base::DurationNs default_timeout_ns_;
   std::uint32_t shared_transfers_;
-  std::uint32_t sends_ = 0, receives_ = 0;            // posted and not done, over all
-  std::map<std::uint64_t, Group> groups_;             // by id; nodes stay where they are
+  std::uint32_t sends_ = 0, receives_ = 0;            // posted and not ended, over all collectives
+  std::map<std::uint64_t, Group> groups_;             // by id; nodes do not move
   std::map<std::uint64_t, Group*> busy_;              // those with open collectives
-  std::map<std::uint16_t, std::deque<Heard>> heard_;  // by who told
+  std::map<std::uint16_t, std::deque<Heard>> heard_;  // by reporting rank
   std::vector<std::unique_ptr<Active>> slots_;
   std::vector<std::uint32_t> free_slots_;
-  std::set<std::pair<TimeNs, std::uint32_t>> timers_;  // of every open collective, one each
+  std::set<std::pair<TimeNs, std::uint32_t>> timers_;  // one per open collective
   std::deque<CollectiveDone> finished_;
   std::vector<std::byte> scratch_;
   std::size_t open_ = 0;

@@ -1,4 +1,4 @@
-// How collectives fail: whose fault it was, who must hear of it, and when the memory comes back.
+// Failures of collectives: the rank at fault, the members to notify, and when the memory is returned.
 #include <algorithm>
 
 #include "collective/collectives.h"
@@ -7,14 +7,14 @@ namespace mlt::collective {
 
 namespace {
 
-// How long a rank whose peer gave a transfer up waits to hear why: longer than a message takes, shorter than anybody
-// waits for an answer.
+// Time that a rank waits for the cause after a peer aborted a transfer: longer than a frame takes, shorter than any
+// reply timeout.
 constexpr base::DurationNs kExplanationNs = base::kSecond;
 
 }  // namespace
 
 void Collectives::on_transfer_failed(TimeNs now, Active& active, const core::Completion& completion) {
-  if (active.stopping) return;  // as asked for, or of no interest any more
+  if (active.stopping) return;  // expected, or no longer relevant
   const std::string peer = rank_text(completion.peer);
   switch (completion.status) {
     case core::CompletionStatus::kPeerFailed:
@@ -36,7 +36,7 @@ void Collectives::on_transfer_failed(TimeNs now, Active& active, const core::Com
   }
 }
 
-// What differs is in the shapes: one may still be on its way, one may be part of the transfer that did not fit.
+// The shapes show the difference: one may still be in flight, one may be part of the transfer that did not fit.
 // PROTOCOL 22.1.13: A member whose transfer ends as a size or type mismatch MUST send called, with its own shape, to
 //     the other side, and wait for the other's shape, by transfer or by called, or for failed, 1 s at most.
 void Collectives::on_mismatch(TimeNs now, Active& active, const core::Completion& completion) {
@@ -63,7 +63,7 @@ void Collectives::fail(TimeNs now, Active& active, const Cause& cause, bool tell
     encode(Failed{group.id, active.sequence, cause.peer, static_cast<std::uint8_t>(cause.status), cause.text},
            scratch_);
     for (const std::uint16_t rank : group.ranks) {
-      if (rank != rank_) verbs_.send_message(rank, scratch_);  // one that is gone has nothing to hear
+      if (rank != rank_) verbs_.send_message(rank, scratch_);  // not to a rank that is down
     }
     group.is_told = true;
   }
@@ -151,13 +151,13 @@ void Collectives::apply(TimeNs now, Group& group, std::uint16_t from, std::uint3
   const auto is_member = [&](int rank) { return std::ranges::find(group.ranks, rank) != group.ranks.end(); };
   if (!is_member(from)) return;
   if (cause.peer != -1 && !is_member(cause.peer)) cause.peer = from;
-  // Also one that waits to hear why it was given up, and one that has not been called here yet.
+  // Also those that wait for the cause of an abort, and those not called here yet.
   group.is_told = true;
   break_group(now, group, sequence, cause);
 }
 
-// Transfers that are posted end by themselves. What matters beside is what was still to be posted, and who waits to
-// hear why a peer gave up.
+// Posted transfers end by themselves. This handles transfers not posted yet, and collectives that wait for the cause of
+// an abort.
 void Collectives::on_peer_down(TimeNs now, std::uint16_t peer) {
   for (std::size_t slot = 0; slot < slots_.size(); ++slot) {
     if (!slots_[slot] || !slots_[slot]->collective) continue;
@@ -171,7 +171,7 @@ void Collectives::on_peer_down(TimeNs now, std::uint16_t peer) {
     if (!is_waiting && !is_needed) continue;
     fail(now, active, {core::CompletionStatus::kPeerFailed, peer, rank_text(peer) + " died or left"}, true);
   }
-  // Later calls: the members beside the one that is gone see it by themselves, the others might wait for these.
+  // Later calls: members that share a transfer with the peer detect its loss themselves; others might wait for these.
   for (auto& [id, group] : groups_) {
     if (std::ranges::find(group.ranks, peer) == group.ranks.end()) continue;
     break_group(now, group, group.next, {core::CompletionStatus::kPeerFailed, peer, rank_text(peer) + " died or left"});
@@ -200,7 +200,7 @@ void Collectives::on_timeout(TimeNs now) {
            true);
       continue;
     }
-    // The one that nothing more came from; of several the first.
+    // The peer of the first stream that has not ended.
     int peer = -1;
     if (active.collective) {
       const auto& streams = active.collective->streams;

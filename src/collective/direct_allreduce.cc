@@ -23,7 +23,7 @@ DirectAllReduce::DirectAllReduce(const Membership& group, std::span<float> data,
   if (ranks_ == 1) return;  // of any size
   records_ = std::make_unique_for_overwrite<float[]>(ranks_ * (kShapeBytes / sizeof(float) + data.size()));
   streams.reserve(2 * (ranks_ - 1));
-  for (const bool is_send : {false, true}) {  // receives first: what they meet then need not wait
+  for (const bool is_send : {false, true}) {  // receives first: arriving data then need not be buffered
     for (std::uint32_t j = 1; j < ranks_; ++j) {
       const std::uint32_t other = (own_ + (is_send ? j : ranks_ - j)) % ranks_;
       streams.push_back(make_stream(group.ranks[other], is_send, data.size_bytes(), 0, 1));

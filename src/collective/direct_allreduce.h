@@ -1,11 +1,11 @@
-// All-reduce of a small float32 tensor in one round: every rank sends its whole tensor to every other, and each sums
-// all of them in the order of the group.
+// All-reduce of a small float32 tensor in one step: every rank sends its whole tensor to every other, and each sums all
+// of them in group order.
 //
-// A ring (collective/ring_allreduce.h) carries fewer bytes with more than two ranks, 2 (n - 1) / n of the tensor
-// instead of n - 1, but one after the other in 2 (n - 1) turns; of a small tensor the turns cost more than the bytes.
-// Nothing is lost here. A tensor travels behind its shape in one transfer, from and to memory of this machine's own,
-// and the caller's is written only once everything has arrived: a collective that fails leaves the tensor as it was.
-// All ranks add the same terms in the same order, so that they end with the same bits.
+// With more than two ranks, a ring (collective/ring_allreduce.h) carries fewer bytes: 2 (n - 1) / n of the tensor
+// instead of n - 1. But it takes 2 (n - 1) sequential steps, and for a small tensor the steps cost more than the bytes.
+// No data is missing here. A tensor follows its shape in one transfer, from and to internal memory. The caller's memory
+// is written only once everything has arrived: a failed collective leaves the tensor unchanged. All ranks add the same
+// terms in the same order, so that they end with identical bits.
 #pragma once
 
 #include <memory>
@@ -15,19 +15,19 @@
 
 namespace mlt::collective {
 
-// What a rank sends in all, at most.
+// Max bytes that a rank sends in total.
 inline constexpr std::uint64_t kDirectBytes = 64U << 10;
-// Bytes that a loss bound must allow to be missing before it can spare a segment: of less there is nothing to gain.
+// Min missing bytes that a loss bound must allow to save a segment: below it a lossy transfer gains nothing.
 inline constexpr double kDirectLossBytes = 1'024;
 
 class DirectAllReduce final : public Collective {
  public:
   DirectAllReduce(const Membership& group, std::span<float> data, bool average);
 
-  // Whether an all-reduce is this one: every rank finds the same.
+  // Whether an all-reduce uses this algorithm: every rank computes the same result.
   static bool fits(std::uint64_t ranks, std::uint64_t bytes, double loss_bound);
 
-  // Nothing follows the first transfer.
+  // The first transfer is the only one.
   void fill(const Stream&, std::uint32_t, core::SendRequest&) override {}
   void fill(const Stream&, std::uint32_t, core::ReceiveRequest&) override {}
   bool is_lossy(std::uint32_t) const override { return false; }
@@ -36,7 +36,7 @@ class DirectAllReduce final : public Collective {
   void finish() override;
 
  private:
-  // A shape and the tensor of the rank of this index: what leaves, or what arrives.
+  // Shape and tensor of the rank with this index, sent or received.
   std::span<std::byte> record(std::uint32_t index) const;
   std::span<float> tensor(std::uint32_t index) const;
 

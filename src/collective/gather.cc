@@ -31,7 +31,7 @@ Gather::Gather(const CollectiveRequest& request, const Membership& group)
   }
 }
 
-// The root may pass its own place in the output as its input.
+// The root's input may be its own part of the output.
 void Gather::begin() {
   if (own_output_.empty() || own_output_.data() == input_.data()) return;
   std::memmove(own_output_.data(), input_.data(), own_output_.size());

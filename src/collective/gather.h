@@ -1,8 +1,7 @@
-// Gather, or incast: every rank of a group sends its input to one, the root, all at once.
+// Gather, or incast: all ranks of a group send their inputs to the root at the same time.
 //
-// The root's output holds the inputs one after another in the order of the group, its own among them. The senders are
-// not held back from one another here: the rate control of the endpoints is what keeps the root's link from
-// overflowing.
+// The root's output holds the inputs, its own included, one after another in group order. The senders are not throttled
+// here: the endpoints' rate control prevents overload of the root's link.
 #pragma once
 
 #include <vector>
@@ -22,7 +21,7 @@ class Gather final : public Collective {
 
  private:
   std::span<const std::byte> input_;
-  std::span<std::byte> output_;  // empty but at the root
+  std::span<std::byte> output_;  // empty except at the root
   wire::ElementType element_;
   double loss_bound_;
   std::span<std::byte> own_output_;     // the root's own part

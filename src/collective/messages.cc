@@ -40,7 +40,7 @@ class Writer {
   std::vector<std::byte>& out_;
 };
 
-// Reads past the end give zero and are remembered.
+// Reads past the end return zero and set an error flag.
 class Reader {
  public:
   explicit Reader(std::span<const std::byte> in) : in_(in) {}
@@ -61,7 +61,7 @@ class Reader {
     if (n > kMaxText) ok_ = false;
     const std::byte* at = ok_ ? take(n) : nullptr;
     std::string text = at == nullptr ? std::string() : std::string(reinterpret_cast<const char*>(at), n);
-    // It ends up in an error that a terminal shows and Python decodes: nothing but printable ASCII passes.
+    // The text ends up in an error that a terminal shows and Python decodes: replace all but printable ASCII.
     std::replace_if(text.begin(), text.end(), [](char c) { return c < 0x20 || c > 0x7E; }, '?');
     return text;
   }

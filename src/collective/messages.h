@@ -1,5 +1,5 @@
-// What ranks tell each other over the control connection: workers and services before and around push-pull, the members
-// of a group when a collective fails.
+// Messages between ranks over the control connection: of workers and services for push-pull, and of the members of a
+// group when a collective fails.
 #pragma once
 
 #include <array>
@@ -13,12 +13,12 @@
 
 namespace mlt::collective {
 
-// Worker -> service: I will push and pull this partition.
+// Worker -> service: registers to push and pull this partition.
 struct Register {
   std::uint64_t key = 0;
   std::uint32_t partition = 0;
   std::uint32_t elements = 0;       // float32
-  std::uint32_t segment_bytes = 0;  // the grid that contributions are counted on
+  std::uint32_t segment_bytes = 0;  // of the grid on which contributions are counted
   double loss_bound = 0;            // of each push
   bool average = true;
   std::uint32_t order = 0;  // send order and class of the result
@@ -29,30 +29,30 @@ struct Register {
 struct Registered {
   std::uint64_t key = 0;
   std::uint32_t partition = 0;
-  bool on_demand = false;  // no receive stands ready between the rounds: say Ready with each push
+  bool on_demand = false;  // no receive is posted between rounds: send Ready with each push
 };
 
-// Worker -> service: a push of this partition, registered on demand, is on its way.
+// Worker -> service: a push of this partition, registered on demand, is in flight.
 struct Ready {
   std::uint64_t key = 0;
   std::uint32_t partition = 0;
 };
 
-// Service -> worker: this partition can't be summed; `text` says why.
+// Service -> worker: this partition cannot be summed; `text` gives the cause.
 struct Refused {
   std::uint64_t key = 0;
   std::uint32_t partition = 0;
   std::string text;
 };
 
-// Service -> worker: a worker of this partition failed; no result will come.
+// Service -> worker: a worker of this partition failed; no result follows.
 struct Aborted {
   std::uint64_t key = 0;
   std::uint32_t partition = 0;
   std::uint16_t failed_rank = 0;
 };
 
-// Member -> every other: this collective of the group failed here, and with it all that follow.
+// Member -> every other: this collective of the group failed here, and so do all later ones.
 struct Failed {
   std::uint64_t group = 0;
   std::uint32_t sequence = 0;
@@ -61,7 +61,7 @@ struct Failed {
   std::string text;
 };
 
-// Member -> member: a transfer between us had two sizes; this is what I called.
+// Member -> member: a transfer between both had two sizes; this is the shape that this member called.
 struct Called {
   std::uint64_t group = 0;
   std::uint32_t sequence = 0;
@@ -71,7 +71,7 @@ struct Called {
 using Message = std::variant<Register, Registered, Refused, Aborted, Ready, Failed, Called>;
 
 void encode(const Message& message, std::vector<std::byte>& out);
-// Nothing if the bytes are not exactly one message.
+// Empty if the bytes are not exactly one message.
 std::optional<Message> decode(std::span<const std::byte> bytes);
 
 }  // namespace mlt::collective

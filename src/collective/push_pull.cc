@@ -135,7 +135,7 @@ void PushPull::post_all(TimeNs now, Key& key) {
 void PushPull::post_partition(TimeNs now, Key& key, std::uint32_t index) {
   Partition& partition = key.partitions[index];
   const PushPullRequest& request = key.request;
-  // What is left of the whole operation's time.
+  // Time left of the whole operation.
   const base::DurationNs timeout_ns =
       key.expires_ns == base::kNever ? base::kNever : std::max<base::DurationNs>(1, key.expires_ns - now);
   core::PostStatus status = core::PostStatus::kPosted;
@@ -169,7 +169,7 @@ void PushPull::post_partition(TimeNs now, Key& key, std::uint32_t index) {
       // PROTOCOL 14.1.7: A worker whose registration was answered "on demand" MUST send ready with each push. The
       //     service MUST post the receive then, and not before.
       encode(Ready{key.key, index}, scratch_);
-      // Without it the push would wait for a receive that nobody posts.
+      // Without it the push would wait for a receive that the service does not post.
       if (!verbs_.send_message(partition.service, scratch_)) status = core::PostStatus::kPeerNotConnected;
     }
   }
@@ -200,7 +200,7 @@ void PushPull::retry(TimeNs now) {
   }
 }
 
-// A service that never answers would otherwise hold the key for ever: nothing is posted yet that could time out.
+// Otherwise a service that never replies would block the key forever: nothing with a timeout is posted yet.
 void PushPull::on_timeout(TimeNs now) {
   while (!timers_.empty() && timers_.begin()->first <= now) {
     Key& key = *keys_[timers_.begin()->second];
@@ -256,8 +256,8 @@ void PushPull::on_message(TimeNs now, std::uint16_t from, const Message& message
   if (key != nullptr) finish_if_over(now, *key);
 }
 
-// A service says this of each partition by itself, once the results that were still going out have arrived. One whose
-// result is here has nothing to lose any more; the others of this round may still be on their way.
+// The service reports this per partition, once the results still in flight have arrived. A partition with a complete
+// result is not affected; the others of this round may still be in flight.
 void PushPull::abort(TimeNs now, Key& key, const Aborted& aborted) {
   // PROTOCOL 14.1.11: A worker that receives aborted MUST fail the key, naming the rank, unless the partition's result
   //     of this round has arrived: then the round completes, and the key fails after it.
@@ -280,8 +280,8 @@ void PushPull::on_completion(TimeNs now, const core::Completion& completion) {
   --key.outstanding;
   key.done.repaired_segments += completion.repaired_segments;
   if (is_send) key.done.missing_bytes += completion.missing_bytes;
-  // A service gives up a push only because a worker is gone, and says which one in a message of its own: that is the
-  // cause to report. Until it comes, or the pull ends for another reason, the pull is still under way.
+  // A service cancels a push only because a worker failed, and names it in a separate message: report that cause. Until
+  // it arrives, or the pull ends for another reason, the pull is still in progress.
   const bool explained_elsewhere = is_send && completion.status == core::CompletionStatus::kCancelled;
   if (core::is_failure(completion.status) && !explained_elsewhere) {
     std::string text = is_send ? "the push of partition " : "the pull of partition ";
@@ -306,7 +306,7 @@ void PushPull::on_peer_down(TimeNs now, std::uint16_t peer) {
   }
 }
 
-// The first cause stands. What is under way is cancelled and awaited, so that the buffers come back untouched.
+// Only the first cause counts. Cancels operations in progress and waits for them, so that the buffers are unused.
 void PushPull::break_key(TimeNs now, Key& key, core::CompletionStatus status, int peer, const std::string& text) {
   if (!key.broken.empty()) return;
   key.broken = text;

@@ -1,8 +1,8 @@
 // The worker's half of push-pull: cuts tensors into partitions over the services, pushes them, pulls the results.
 //
-// A state machine over Verbs: no thread, no socket. A key names a tensor for the life of the job; one push-pull of a
-// key is under way at a time. Pushes may lose up to the bound, pulls never do, so every worker ends with the same bits
-// (DESIGN.md section 6). Owned by the driver's thread.
+// A state machine over Verbs: no thread, no socket. A key identifies a tensor for the life of the job; at most one
+// push-pull of a key is in progress. Pushes may lose data up to the bound, pulls never do, so every worker ends with
+// identical bits (DESIGN.md section 6). Owned by the driver's thread.
 #pragma once
 
 #include <cstdint>
@@ -27,10 +27,10 @@ struct PushPullRequest {
   bool average = true;
   std::uint32_t order = 0;
   std::uint8_t traffic_class = 0;
-  // Tags of all partitions' segments one after another (partition_segments() each), or null: all important. Valid until
-  // the operation is done.
+  // Tags of all partitions' segments one after another (partition_segments() each), or null: all important. Must be
+  // valid until the operation ends.
   const core::SegmentTag* tags = nullptr;
-  base::DurationNs timeout_ns = 0;  // from the start, registration included; 0: the machine's default
+  base::DurationNs timeout_ns = 0;  // from the start, registration included; 0: the default
 };
 
 struct PushPullDone {
@@ -38,14 +38,14 @@ struct PushPullDone {
   std::uint64_t key = 0;
   core::CompletionStatus status = core::CompletionStatus::kComplete;
   std::uint64_t total_bytes = 0;
-  std::uint64_t missing_bytes = 0;  // of this worker's pushes
+  std::uint64_t missing_bytes = 0;  // missing from this worker's pushes
   std::uint64_t repaired_segments = 0;
   base::DurationNs elapsed_ns = 0;
   int failed_peer = -1;
   std::string error;  // empty unless it failed
 };
 
-// Elements of one partition of `elements`: all 4 MB but the last.
+// Max elements of one partition; only the last has fewer than 4 MB.
 constexpr std::uint32_t kPartitionElements = kPartitionBytes / sizeof(float);
 
 class PushPull {
@@ -58,13 +58,12 @@ class PushPull {
   void on_completion(TimeNs now, const core::Completion& completion);
   void on_peer_down(TimeNs now, std::uint16_t peer);
   void retry(TimeNs now);
-  // Ends keys whose time ran out before all of their pushes and pulls were posted; from then on the endpoint's own
-  // timers watch them.
+  // Fails keys that time out before all of their pushes and pulls are posted; after that the endpoint's timers apply.
   void on_timeout(TimeNs now);
   TimeNs next_timeout() const { return timers_.empty() ? base::kNever : timers_.begin()->first; }
   bool poll_done(PushPullDone& done);
 
-  // Partition `i` of a key is summed by this service.
+  // Index of the service that sums partition `partition` of a key.
   static std::size_t service_index(std::uint64_t key, std::uint32_t partition, std::size_t services) {
     // PROTOCOL 14.1.2: A tensor of float32 MUST be cut into partitions of 1,048,576 elements (4 MiB), the last one
     //     shorter; service (key + i) mod services sums partition i of a key.
@@ -74,12 +73,12 @@ class PushPull {
  private:
   struct Partition {
     std::uint16_t service = 0;
-    std::size_t first = 0;  // element
+    std::size_t first = 0;  // first element
     std::size_t count = 0;
     std::size_t first_segment = 0;  // in the request's tags
     std::size_t segments = 0;
     bool registered = false;
-    bool on_demand = false;  // the service wants to hear of each push
+    bool on_demand = false;  // the service requires Ready before each push
     bool pushing = false;
     bool pulling = false;
     bool push_posted = false;
@@ -98,11 +97,11 @@ class PushPull {
     PushPullRequest request;
     TimeNs started_ns = 0;
     TimeNs expires_ns = base::kNever;
-    std::size_t outstanding = 0;  // pushes and pulls not done
+    std::size_t outstanding = 0;  // pushes and pulls in progress
     PushPullDone done;
-    std::string broken;  // why the key can't be used any more
+    std::string broken;  // why the key is unusable
     int broken_by = -1;
-    int next_broken_by = -1;  // the worker whose loss ends the key after the round under way
+    int next_broken_by = -1;  // the worker whose failure breaks the key after the current round
   };
   struct Unposted {
     std::uint32_t key;

@@ -1,5 +1,5 @@
-// Sums of float32 where they land, written so that the compiler vectorises them. Sources may be unaligned: they are
-// packet payloads.
+// Sums of float32 in place, written so that the compiler vectorises them. Sources are packet payloads and may be
+// unaligned.
 #pragma once
 
 #include <cstddef>

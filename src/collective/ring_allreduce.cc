@@ -9,7 +9,7 @@ namespace mlt::collective {
 
 namespace {
 
-// First element of part `i` of `parts` of n: parts differ by an element at most.
+// First element of part `i` of `parts` of n elements: part sizes differ by at most one.
 std::size_t cut(std::size_t n, std::size_t i, std::size_t parts) { return n / parts * i + std::min(i, n % parts); }
 
 }  // namespace
@@ -52,7 +52,7 @@ std::span<float> RingAllReduce::piece(std::uint32_t step, bool is_send) const {
   return data_.subspan(first + begin, cut(length, index + 1, pieces_) - begin);
 }
 
-// What is sent in a turn arrived, and was added, in the turn before, or arrives and is passed on as it comes.
+// A step sends data that arrived and was added in the previous turn, or passes on data as it arrives.
 bool RingAllReduce::is_ready(const Stream&, std::uint32_t step) const {
   if (turn_of(step) == 0 || streams[kReceives].is_done(step - pieces_)) return true;
   return onward_[step % kMaxWindow].send_step == step;
@@ -81,15 +81,15 @@ void RingAllReduce::fill(const Stream&, std::uint32_t step, core::ReceiveRequest
   request.place_context = &target;
 }
 
-// Makes room for passing on what the receive of this step brings. Null if nothing is sent on, or only once all is here.
+// Reserves an Onward to pass on the data of this receive. Null if the data is not sent on, or only once complete.
 RingAllReduce::Onward* RingAllReduce::begin_onward(std::uint32_t receive_step, std::span<const float> piece) {
   const std::uint32_t step = receive_step + pieces_;
   const Stream& sends = streams[kSends];
   if (step >= sends.steps || is_lossy(receive_step) || sends.segment_bytes == 0 || piece.empty()) return nullptr;
   Onward& onward = onward_[step % kMaxWindow];
-  // The receive found no room before, and is posted again.
+  // The receive was posted before without space, and is posted again.
   if (onward.send_step == step) return &onward;
-  // The send before it in this place may still be under way.
+  // The earlier send with this index may still be in progress.
   if (onward.send_step != 0 && !sends.is_done(onward.send_step)) return nullptr;
   const core::SegmentGrid grid(static_cast<std::uint32_t>(piece.size_bytes()), sends.segment_bytes);
   onward.send_step = step;
@@ -104,7 +104,7 @@ RingAllReduce::Onward* RingAllReduce::begin_onward(std::uint32_t receive_step, s
 // PROTOCOL 22.2.7: A member MAY send a segment of a turn as soon as every byte of it has arrived, and was added, in the
 //     turn before (6.5.11), unless that turn may lose.
 void RingAllReduce::pass_on(Onward& onward, std::uint64_t offset_bytes, std::uint64_t bytes) {
-  // The two neighbours' segments may have different lengths.
+  // The segments of the two neighbours may have different lengths.
   for (std::uint64_t at = offset_bytes; at < offset_bytes + bytes;) {
     const auto segment = static_cast<std::uint32_t>(at / onward.segment_bytes);
     const std::uint64_t end = std::min((segment + std::uint64_t{1}) * onward.segment_bytes, offset_bytes + bytes);
@@ -129,7 +129,7 @@ void RingAllReduce::take_segment(void* context, std::uint64_t offset_bytes, std:
   if (target.onward != nullptr) pass_on(*target.onward, offset_bytes, payload.size());
 }
 
-// A mean is divided where it is summed last; of a segment that never came there, what was there already.
+// A mean is divided where the last term is added. For a segment missing there, the present value is divided.
 void RingAllReduce::on_received(const Stream&, std::uint32_t step, const core::Completion& completion) {
   if (completion.received_bitmap.empty() || !is_last_sum(step) || scale_ == 1.0F) return;
   const std::span<float> sum = piece(step, false);

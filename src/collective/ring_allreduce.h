@@ -1,13 +1,13 @@
-// Ring all-reduce of float32, in place: reduce-scatter, then all-gather. What arrives is summed, or copied, and passed
-// on segment by segment: a transfer to the right begins while the one from the left that it carries on is still under
-// way.
+// In-place ring all-reduce of float32: reduce-scatter, then all-gather. Arriving segments are summed or copied and
+// passed on one by one: a transfer to the right starts while the transfer from the left that it continues is still in
+// progress.
 //
-// The tensor is cut into a chunk per rank, a chunk into pieces. In step t a rank sends chunk (own - t) to its right and
-// receives chunk (own - t - 1) from its left; in the first n - 1 steps what arrives is added to what is there, segment
-// by segment, in the rest it is copied. So a chunk is summed in the order of the ring, by one rank, and copied to all:
-// every rank ends with the same bits, whatever arrived when. Losses are allowed while sums flow (DESIGN.md section 6):
-// a lost segment adds nothing, and with it go the terms of every rank that it had passed. The divisor is the number of
-// ranks, whatever was lost: a segment does not say how many terms it holds.
+// The tensor is cut into one chunk per rank, and a chunk into pieces. In step t a rank sends chunk (own - t) to its
+// right and receives chunk (own - t - 1) from its left. The first n - 1 steps add arriving data to the present data,
+// segment by segment; the others copy it. So one rank sums a chunk last, in ring order, and it is copied to all: every
+// rank ends with identical bits, independent of arrival order. Loss is allowed only while sums are passed on (DESIGN.md
+// section 6). A missing segment adds nothing, and drops the terms of every rank that it had passed. The divisor is
+// always the number of ranks, because a segment does not state how many terms it holds.
 #pragma once
 
 #include <array>
@@ -18,19 +18,19 @@
 
 namespace mlt::collective {
 
-// Long enough that a transfer's own answers cost little, short enough that a chunk of a large tensor has several;
-// pieces a quarter as long were slower there, beside busy neighbours. Every rank must cut the same, so this can't
-// follow the segment bytes, which differ from pair to pair: a piece's last segment is shorter.
+// Long enough that a transfer's replies cost little, short enough that a chunk of a large tensor has several. Pieces of
+// a quarter were slower with large tensors and busy neighbours. Every rank must cut the same pieces, so the size cannot
+// depend on the segment bytes, which differ by pair: a piece's last segment is shorter.
 inline constexpr std::uint64_t kRingPieceBytes = 1U << 20;
-// Where sums may lose, a segment is passed on only when its whole piece has ended: whether it matters is judged by the
-// piece's median. Of a smaller chunk too, then, so many pieces that the first is on its way again while the last
-// arrives, but none so short that the turn-around of a transfer costs more than the overlap gains.
+// Where sums may lose data, segments are passed on only when their whole piece has ended, because their importance
+// depends on the piece's median. Therefore a smaller chunk also has several pieces, so that the first is sent on while
+// the last arrives. The min size keeps the turn-around of a transfer below the gain of overlap.
 inline constexpr std::uint64_t kRingOverlap = 4;
 inline constexpr std::uint64_t kRingMinPieceBytes = 32U << 10;
 
 class RingAllReduce final : public Collective {
  public:
-  // Of two ranks at least.
+  // Requires at least two ranks.
   RingAllReduce(const Membership& group, std::span<float> data, bool average, double loss_bound);
 
   bool is_ready(const Stream& stream, std::uint32_t step) const override;
@@ -44,21 +44,21 @@ class RingAllReduce final : public Collective {
 
  private:
   static constexpr std::size_t kReceives = 0, kSends = 1;  // streams: from the left, to the right
-  // The send that carries on what a receive brings, from when that is posted until the send has ended.
+  // The send that passes on a receive's data, from the post of the receive until the send ends.
   struct Onward {
     std::uint32_t send_step = 0;  // 0: none
     std::uint32_t segment_bytes = 0;
     core::SendFeed feed;
     std::vector<std::uint64_t> words;  // of the feed
-    std::vector<std::uint32_t> left;   // bytes still to come, for each segment of the send
+    std::vector<std::uint32_t> left;   // bytes still to arrive, for each segment of the send
   };
-  // What becomes of the segments of a receive: where they are added, or copied to, and what a sum is multiplied by (1
-  // but for the last of a mean).
+  // Destination of a receive's segments, to add or copy to, and the factor of the sum (1 except for the last sum of a
+  // mean).
   struct Target {
     float* first = nullptr;
     float scale = 1;
     bool is_sum = true;
-    Onward* onward = nullptr;  // null: nothing is passed on before the receive has ended
+    Onward* onward = nullptr;  // null: nothing is passed on before the receive ends
   };
 
   std::uint32_t turn_of(std::uint32_t step) const { return (step - 1) / pieces_; }
@@ -75,7 +75,7 @@ class RingAllReduce final : public Collective {
   std::uint32_t pieces_;  // of a chunk
   double loss_bound_;
   float scale_;
-  std::array<Target, kMaxWindow> targets_{};  // of receives under way, by step modulo the window
+  std::array<Target, kMaxWindow> targets_{};  // of receives in progress, by step modulo the window
   std::array<Onward, kMaxWindow> onward_{};   // by the send's step modulo the window
 };
 

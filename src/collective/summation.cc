@@ -10,7 +10,7 @@ namespace mlt::collective {
 
 namespace {
 
-// Only want of room is worth another try; anything else would be a bug here or a peer that is gone.
+// Retry only if the post failed for lack of space; other errors are a bug here or a peer that is down.
 bool may_retry(core::PostStatus status) {
   return status == core::PostStatus::kTooManyOperations || status == core::PostStatus::kOutOfBitmaps;
 }
@@ -20,7 +20,7 @@ std::size_t segments_of(const Register& shape) {
   return std::max<std::uint64_t>(1, (bytes + shape.segment_bytes - 1) / shape.segment_bytes);
 }
 
-// The partition itself, its place in the map and what the allocator adds to its vectors.
+// The partition itself, its map entry and the allocator's overhead of its vectors.
 constexpr std::uint64_t kPartitionCostBytes = 512;
 
 }  // namespace
@@ -64,7 +64,7 @@ std::unique_ptr<Summation::Partition> Summation::make_partition(const Register& 
   return made;
 }
 
-// An empty partition costs something too: without that, registering has no limit.
+// An empty partition has a cost too; otherwise registrations would be unlimited.
 std::uint64_t Summation::cost_bytes(const Register& shape) const {
   return kPartitionCostBytes + 2 * std::uint64_t{shape.elements} * sizeof(float) +
          segments_of(shape) * sizeof(std::uint16_t) + 2 * std::uint64_t{config_.workers};
@@ -79,7 +79,7 @@ void Summation::on_register(TimeNs now, std::uint16_t from, const Register& shap
       shape.segment_bytes == 0 || shape.segment_bytes % sizeof(float) != 0) {
     return refuse(from, shape, "a field of the registration is out of range");
   }
-  // Contributions are counted on this grid, so it is the one that this worker's segments really come on.
+  // Contributions are counted on this grid, so it must be that of this worker's segments.
   // PROTOCOL 14.1.5: A service MUST refuse a registration that is out of range, differs from another worker's, names
   //     other segment bytes than the connection's, or exceeds its limits.
   if (shape.segment_bytes != verbs_.grid_bytes(from)) {
@@ -104,7 +104,8 @@ void Summation::on_register(TimeNs now, std::uint16_t from, const Register& shap
     try {
       partitions_.push_back(make_partition(shape));
       found = by_key_.emplace(std::pair{shape.key, shape.partition}, static_cast<std::uint32_t>(count)).first;
-    } catch (const std::bad_alloc&) {  // the limit is above what the host has: the job hears of it, the service lives
+    } catch (
+        const std::bad_alloc&) {  // the limit exceeds the host's memory: report it to the job; the service continues
       partitions_.resize(count);
       return refuse(from, shape, "the service's host is out of memory: start more services");
     }
@@ -143,7 +144,7 @@ void Summation::add_segment(void* context, std::uint64_t offset_bytes, std::span
   const std::span<float> sum(partition.sum);
   add_float32(sum.subspan(offset_bytes / sizeof(float), payload.size() / sizeof(float)), payload.data());
   const std::uint32_t cell = partition.shape.segment_bytes;
-  // One, or as many as a longer segment covers; an empty one has its place, too.
+  // One cell, or as many as a longer segment covers; an empty segment also counts in one.
   const std::size_t end = std::max<std::size_t>(offset_bytes + payload.size(), offset_bytes + 1);
   for (std::size_t at = offset_bytes / cell; at * cell < end; ++at) ++partition.contributors[at];
 }
@@ -173,7 +174,7 @@ bool Summation::post_push(TimeNs now, Partition& partition, std::uint16_t worker
   request.loss_bound = partition.shape.loss_bound;
   request.place = &Summation::add_segment;
   request.place_context = &partition;
-  // A worker may take as long as it likes between two iterations; its death is noticed by its connection.
+  // A worker may take any time between two iterations; its connection reports its death.
   request.timeout_ns = base::kNever;
   const core::PostStatus status = verbs_.post_recv(now, request);
   if (may_retry(status)) return false;
@@ -208,7 +209,7 @@ bool Summation::post_result(TimeNs now, Partition& partition, std::uint16_t work
   return true;
 }
 
-// Results first: workers wait for them, and each that leaves makes room.
+// Results first: workers wait for them, and each one sent frees space.
 void Summation::retry(TimeNs now) {
   while (!unposted_results_.empty()) {
     const Unposted& first = unposted_results_.front();
@@ -238,7 +239,7 @@ void Summation::on_completion(TimeNs now, const core::Completion& completion) {
   if (core::is_failure(completion.status)) return fail(now, partition, worker);
   if (partition.failed_rank >= 0) return;
   if ((local & 1U) == 0) ++partition.arrived;
-  // The result buffer must have left for every worker before it is written again.
+  // The result buffer must not be rewritten before every worker has received it.
   // PROTOCOL 14.1.9: A service MUST sum a round when the push of every worker has completed and every result of the
   //     round before has left.
   if (partition.arrived == config_.workers && partition.sending == 0) finish_round(now, partition);
@@ -254,7 +255,7 @@ void Summation::finish_round(TimeNs now, Partition& partition) {
     const std::uint16_t contributors = partition.contributors[segment];
     // PROTOCOL 14.1.9: It divides each segment by the number of workers whose segment arrived (paper, appendix A), or
     //     not at all if the average was not asked for.
-    // Appendix A: the mean of what arrived. A segment that nobody's push brought is zero, as no gradient.
+    // Appendix A: the mean of the pushes that arrived. A segment missing from every push is zero, like no gradient.
     const float scale = partition.shape.average && contributors > 0 ? 1.0F / static_cast<float>(contributors) : 1.0F;
     scale_and_clear(sum.subspan(at, n), result.subspan(at, n), scale);
     partition.contributors[segment] = 0;
@@ -262,7 +263,7 @@ void Summation::finish_round(TimeNs now, Partition& partition) {
   ++rounds_summed_;
   partition.arrived = 0;
   partition.sending = config_.workers;
-  // A push of the next round may come as soon as its worker has the result, so the receive is posted before.
+  // A push of the next round may arrive as soon as its worker has the result, so the receive is posted first.
   for (std::uint16_t worker = 0; worker < config_.workers; ++worker) {
     partition.pushes[worker] = Push::kIdle;
     if (!partition.on_demand[worker]) expect_push(now, partition, worker);
@@ -283,8 +284,8 @@ void Summation::fail(TimeNs now, Partition& partition, std::uint16_t rank) {
   if (partition.sending == 0) announce_failure(partition);
 }
 
-// Only once the results that are still going out have arrived: a worker that leaves after the last iteration must not
-// take it from the others.
+// Waits until the results still in progress have arrived: a worker that leaves after the last iteration must not
+// deprive the others of them.
 void Summation::announce_failure(Partition& partition) {
   const auto rank = static_cast<std::uint16_t>(partition.failed_rank);
   encode(Aborted{partition.shape.key, partition.shape.partition, rank}, scratch_);
@@ -293,7 +294,7 @@ void Summation::announce_failure(Partition& partition) {
   }
 }
 
-// Every sum needs every worker, also one that has not registered for it yet.
+// Every sum needs every worker, including one that has not registered for it yet.
 void Summation::on_peer_down(TimeNs now, std::uint16_t peer) {
   if (peer >= config_.workers) return;
   if (gone_worker_ < 0) gone_worker_ = peer;

@@ -1,8 +1,8 @@
-// A summation service: sums what workers push where it lands, averages by what arrived, hands the result out reliably.
+// A summation service: sums workers' pushes in place, averages over the pushes that arrived, sends the result reliably.
 //
 // BytePS (OSDI'20) section 5 for the service, MLT appendix A for the average. A state machine over Verbs: no thread, no
-// socket. Two buffers per partition: pushes of the next iteration may land while results of this one are still going
-// out. Owned by the driver's thread.
+// socket. Two buffers per partition: pushes of the next iteration may arrive while results of this one are still being
+// sent. Owned by the driver's thread.
 #pragma once
 
 #include <cstdint>
@@ -19,11 +19,11 @@ namespace mlt::collective {
 
 struct SummationConfig {
   std::uint16_t workers = 0;                          // ranks 0 .. workers-1
-  std::uint64_t max_bytes = std::uint64_t{16} << 30;  // of all partitions together, all that is kept for them
-  // Partitions times workers. Each takes one of the endpoint's tags (EndpointConfig::max_tags).
+  std::uint64_t max_bytes = std::uint64_t{16} << 30;  // max memory of all partitions together
+  // Max partitions times workers. Each takes one of the endpoint's tags (EndpointConfig::max_tags).
   std::uint32_t max_registrations = 32'768;
-  // Receives that stand ready between rounds, of pushes that may be long in coming. They hold slots of the endpoint, so
-  // there are fewer than it has (EndpointConfig::max_receives): the rest serves whoever says that a push is on its way.
+  // Max receives posted between rounds for pushes that may come late. They hold endpoint slots, so the max is below the
+  // endpoint's (EndpointConfig::max_receives): the rest serves workers that announce a push.
   std::uint32_t max_standing = 512;
 };
 
@@ -34,14 +34,14 @@ class Summation {
   void on_message(TimeNs now, std::uint16_t from, const Message& message);
   void on_completion(TimeNs now, const core::Completion& completion);
   void on_peer_down(TimeNs now, std::uint16_t peer);
-  // Posts what found no room before; called after completions were taken.
+  // Retries posts that failed for lack of space; call after completions were taken.
   void retry(TimeNs now);
 
   std::uint64_t rounds_summed() const { return rounds_summed_; }
   std::uint64_t bytes_held() const { return bytes_held_; }
 
  private:
-  // Where a worker's push of the round stands: not expected yet, its receive waits for room, is posted, is done.
+  // State of a worker's push in the round: not expected yet, receive waits for space, receive posted, complete.
   enum class Push : std::uint8_t { kIdle, kWaiting, kPosted, kArrived };
   struct Partition {
     Register shape;
@@ -51,10 +51,10 @@ class Summation {
     std::vector<std::uint16_t> contributors;  // per segment: workers whose segment arrived
     std::vector<bool> registered;             // per worker
     std::vector<Push> pushes;                 // per worker
-    std::vector<bool> on_demand;              // per worker: its receive is posted when it says Ready
-    std::uint16_t arrived = 0;                // pushes of this round that are done
-    std::uint16_t sending = 0;                // results of the round before that are still going out
-    int failed_rank = -1;                     // no further rounds
+    std::vector<bool> on_demand;              // per worker: its receive is posted when Ready arrives
+    std::uint16_t arrived = 0;                // complete pushes of this round
+    std::uint16_t sending = 0;                // results of the previous round in progress
+    int failed_rank = -1;                     // no further rounds; -1: none
   };
   struct Unposted {
     std::uint32_t partition;
@@ -68,7 +68,7 @@ class Summation {
   void refuse(std::uint16_t to, const Register& shape, const std::string& text);
   void expect_push(TimeNs now, Partition& partition, std::uint16_t worker);
   void send_result(TimeNs now, Partition& partition, std::uint16_t worker);
-  // False: there is no room, try again later.
+  // False if there is no space: try again later.
   bool post_push(TimeNs now, Partition& partition, std::uint16_t worker);
   bool post_result(TimeNs now, Partition& partition, std::uint16_t worker);
   void finish_round(TimeNs now, Partition& partition);
@@ -81,12 +81,12 @@ class Summation {
   Verbs& verbs_;
   std::map<std::pair<std::uint64_t, std::uint32_t>, std::uint32_t> by_key_;
   std::vector<std::unique_ptr<Partition>> partitions_;
-  // Who waits for room, first come first served: what is posted anew never overtakes it.
+  // Posts that wait for space, in order: a new post never overtakes them.
   std::deque<Unposted> unposted_pushes_;
   std::deque<Unposted> unposted_results_;
-  std::uint32_t standing_ = 0;  // registrations whose receive stands ready between rounds
+  std::uint32_t standing_ = 0;  // registrations with a receive posted between rounds
   std::vector<std::byte> scratch_;
-  int gone_worker_ = -1;  // the first that died or left: no sum can be made any more
+  int gone_worker_ = -1;  // the first that died or left: no sum is possible any more
   std::uint64_t rounds_summed_ = 0;
   std::uint64_t bytes_held_ = 0;
 };

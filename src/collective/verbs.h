@@ -1,5 +1,5 @@
-// What a collective may ask of its driver, and what the driver tells it: the endpoint's post/poll, plus small reliable
-// messages. Collectives are state machines over this, so that they run in the engine and in the simulator alike.
+// Interface between a collective and its driver: the endpoint's post/poll, plus small reliable messages. Collectives
+// are state machines over it, so that they run in both the engine and the simulator.
 #pragma once
 
 #include <cstdint>
@@ -18,19 +18,19 @@ class Verbs {
   virtual core::PostStatus post_send(TimeNs now, const core::SendRequest& request) = 0;
   virtual core::PostStatus post_recv(TimeNs now, const core::ReceiveRequest& request) = 0;
   virtual void cancel(TimeNs now, OperationId operation, core::CompletionKind kind) = 0;
-  // Reliable and in order, over the control connection; false if the peer is gone or its queue is full.
+  // Reliable and in order, over the control connection; false if the peer is down or its queue is full.
   virtual bool send_message(std::uint16_t peer, std::span<const std::byte> bytes) = 0;
   // Payload of a full packet to or from `peer`.
   virtual std::uint32_t segment_bytes(std::uint16_t peer) const = 0;
-  // What a service counts contributions in: packets of the network to `peer`. A worker that shares memory with the
-  // service sends longer segments, of several of these each, and sums with workers that do not.
+  // Grid on which a service counts contributions: segments of network packets to `peer`. A worker that shares memory
+  // with the service sends longer segments, each of several such cells, and sums with workers that do not.
   virtual std::uint32_t grid_bytes(std::uint16_t peer) const { return segment_bytes(peer); }
 
  protected:
   ~Verbs() = default;
 };
 
-// Operation ids of machines have the top bit set; the next bits tell the driver whose they are. Users' ids never do.
+// Operation ids of collectives have the top bit set; the next bits name the owner. Users' ids never have it.
 inline constexpr OperationId kMachineBit = OperationId{1} << 63;
 enum class MachineId : std::uint8_t { kPushPull = 0, kSummation = 1, kCollective = 2 };
 

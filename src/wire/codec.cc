@@ -17,8 +17,8 @@ namespace {
 
 std::uint8_t allowed_flags(PacketType type);
 
-// The part of the check that is XORed into the cookie: never the rank in its low bits. `zeros` bytes follow the
-// message.
+// The part of the check that is XORed into the cookie, without the rank's low bits. `zeros`: number of zero bytes that
+// follow the message.
 std::uint64_t check_of(std::span<const std::byte> message, std::size_t zeros = 0) {
   // PROTOCOL 4.3.3: The check MUST be computed over the covered bytes as 64-bit little-endian words, the last padded
   //     with zeros, without the word of the cookie.
@@ -119,7 +119,7 @@ DropReason decode_data(std::span<const std::byte> datagram, DataHeader& header, 
   payload = datagram.subspan(MLT_DATA_HEADER_BYTES);
   // PROTOCOL 4.11.2: A receiver MUST drop DATA if its payload is empty and total bytes is not zero, if it reaches
   //     beyond total bytes, or if total bytes is not a multiple of the element size.
-  // Only an empty tensor is carried by an empty packet.
+  // An empty packet is valid only for an empty tensor.
   if (payload.empty() && header.total_bytes != 0) return DropReason::kBadLength;
   if (header.offset_bytes > header.total_bytes) return DropReason::kBadLength;
   if (payload.size() > header.total_bytes - header.offset_bytes) return DropReason::kBadLength;

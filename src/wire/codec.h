@@ -1,7 +1,7 @@
 // Data packets: header <-> bytes, exact and bounds-checked.
 //
-// Decoding reads nothing past the input and answers a typed reason when a datagram is not for us. What can be judged
-// without state is judged here (length, version, flags, ranges); cookie, transfer and grid are the endpoint's part.
+// Decoding never reads past the input and returns a typed reason for each dropped datagram. It makes all stateless
+// checks (length, version, flags, ranges); the endpoint checks cookie, transfer and grid.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@
 
 namespace mlt::wire {
 
-// Why a datagram was not taken. Each has a counter of its own; none is ever silent.
+// Why a datagram was dropped. Each reason has its own counter.
 enum class DropReason : std::uint8_t {
   kNone = 0,
   kTooShort,        // shorter than the header of its type
@@ -41,7 +41,7 @@ struct Prefix {
   PacketType type = PacketType::kData;
   std::uint8_t flags = 0;
   std::uint8_t path = 0;
-  ElementType element = ElementType::kUint8;  // of the transfer; zero where a message names none
+  ElementType element = ElementType::kUint8;  // of the transfer; zero if the packet has none
   std::uint8_t round = 0;                     // sending round of the transfer; wraps
   std::uint32_t sequence = 0;                 // per peer and path, data packets only
   std::uint64_t cookie = 0;
@@ -50,7 +50,7 @@ struct Prefix {
 struct DataHeader {
   Prefix prefix;
   std::uint64_t tag = 0;
-  std::uint32_t generation = 0;    // how often this tag was used before, in this direction, on this connection
+  std::uint32_t generation = 0;    // number of earlier uses of this tag, in this direction, on this connection
   std::uint32_t total_bytes = 0;   // of the tensor
   std::uint32_t offset_bytes = 0;  // of the payload's first byte in the tensor
   std::uint32_t timestamp_ns = 0;  // sender's clock, low 32 bits
@@ -58,17 +58,16 @@ struct DataHeader {
 
 std::uint16_t cookie_rank(std::uint64_t cookie);
 
-// `out` holds at least MLT_DATA_HEADER_BYTES.
+// `out` must hold MLT_DATA_HEADER_BYTES.
 void encode_data_header(const DataHeader& header, std::byte* out);
 
-// Reads the prefix of any datagram; kNone on success. The cookie comes out as the secret one only if the header, or
-// the whole control message, is what was sent.
+// Reads the prefix of any datagram; kNone on success. The result has the secret cookie only if the header, or the whole
+// control-class packet, is undamaged.
 DropReason decode_prefix(std::span<const std::byte> datagram, Prefix& prefix);
 
-// Reads a data packet whose prefix is in header.prefix already; on kNone `payload` is the part behind the header. The
-// prefix stays where it was read: copying fields that were just written, as one wide load, waits until the stores of
-// the previous packet's payload have reached memory (store forwarding fails). Profiles showed the receiver waiting
-// here.
+// Reads a data packet whose prefix is in header.prefix already; on kNone, `payload` is the part after the header. The
+// prefix is not copied: a wide load of fields that were just written waits until the stores of the previous packet's
+// payload reach memory (store forwarding fails). Profiles showed the receiver waiting here.
 DropReason decode_data(std::span<const std::byte> datagram, DataHeader& header, std::span<const std::byte>& payload);
 
 const char* drop_reason_name(DropReason reason);
@@ -77,7 +76,7 @@ const char* drop_reason_name(DropReason reason);
 void encode_prefix(const Prefix& prefix, std::byte* out);
 // Last step of every encoder: folds the check of the message (packet.h) into its cookie.
 void seal(std::span<std::byte> message);
-// The same of a message whose last `zeros` bytes, all zero, stand elsewhere. `message` is a multiple of 8 bytes long.
+// seal() of a message whose last `zeros` bytes, all zero, are stored elsewhere. Its size must be a multiple of 8 bytes.
 void seal_padded(std::span<std::byte> message, std::size_t zeros);
 
 }  // namespace mlt::wire

@@ -15,7 +15,7 @@ using base::store_le64;
 
 namespace {
 
-// Writes fields one after another; the caller guarantees the room (kMaxControlBytes).
+// Writes fields one after another; the caller must provide kMaxControlBytes.
 class Writer {
  public:
   explicit Writer(std::byte* out) : begin_(out), at_(out) {}
@@ -47,7 +47,7 @@ class Writer {
     u64(t.tag);
     u32(t.generation);
   }
-  // The message is complete: folds its check into the cookie and returns its size. `zeros`: padding that follows.
+  // Completes the message: folds its check into the cookie and returns its size. `zeros`: padding that follows.
   std::size_t sealed(std::size_t zeros = 0) const {
     const auto size = static_cast<std::size_t>(at_ - begin_);
     seal_padded({begin_, size}, zeros);
@@ -59,7 +59,7 @@ class Writer {
   std::byte* at_;
 };
 
-// Reads fields one after another; the caller checked the length before.
+// Reads fields one after another; the caller must have checked the length.
 class Reader {
  public:
   explicit Reader(std::span<const std::byte> in) : at_(in.data() + MLT_PREFIX_BYTES) {}
@@ -75,7 +75,6 @@ class Reader {
   // Skips reserved bytes; false if one is not zero.
   // PROTOCOL 4.11.9: A receiver MUST drop ACK, PROBE, STOP and MTU_PROBE if a reserved byte is not zero
   //     (drop_unknown_flags).
-  // (drop_unknown_flags).
   bool zeros(std::size_t count) {
     const std::byte* begin = at_;
     at_ += count;
@@ -207,7 +206,7 @@ std::size_t encode_retire(const Retire& message, std::byte* out) {
 
 DropReason decode_ack(std::span<const std::byte> datagram, const Prefix& prefix, Ack& message) {
   if (datagram.size() < kAckBytes) return DropReason::kTooShort;
-  // The length tells how many further paths there are.
+  // The length determines the number of further paths.
   const std::size_t others = (datagram.size() - kAckBytes) / kPathBlockBytes;
   if (datagram.size() != kAckBytes + others * kPathBlockBytes) return DropReason::kBadLength;
   // PROTOCOL 4.11.7: A receiver MUST drop ACK if its length is not 52 and a multiple of 24, if it names 16 further

@@ -1,10 +1,10 @@
-// Control messages: ACK, PROBE, BITMAP, STOP, ABORT, MTU_PROBE, MTU_REPLY, RETIRE. The first four are one datagram in
-// the control class each, or, when datagrams stay unanswered, the same bytes over the TCP connection; ABORT and RETIRE
-// go over that connection only, and those of the MTU never do.
+// Control packets: ACK, PROBE, BITMAP, STOP, ABORT, MTU_PROBE, MTU_REPLY, RETIRE. The first four are one datagram in
+// the control class each or, if datagrams stay unanswered, the same bytes over the TCP connection. ABORT and RETIRE use
+// only that connection, the MTU packets never.
 //
-// Every answer carries an acknowledgement block, so that a BITMAP or STOP is an ACK too. Its prefix names the block's
-// path as `path`, and as `sequence` the path that the answer itself takes (kNoReplyPath over the control connection).
-// Paper section 4.2.3; the paper sends these over TCP, we do not (a lost segment there costs 200 ms).
+// Every reply carries an acknowledgement block, so that a BITMAP or STOP is an ACK too. Its prefix has the block's path
+// as `path`, and as `sequence` the path that the reply itself takes (kNoReplyPath over the control connection). Paper
+// section 4.2.3; the paper sends these over TCP, mlt does not (a lost TCP segment costs 200 ms).
 #pragma once
 
 #include <array>
@@ -16,13 +16,13 @@
 
 namespace mlt::wire {
 
-// What the receiver knows of one path, echoed to the sender.
+// The receiver's state of one path, echoed to the sender.
 struct AckBlock {
-  std::uint32_t highest_sequence = 0;   // largest data sequence seen on the path; 0 before the first
-  std::uint32_t received_packets = 0;   // data packets seen on the path, wraps
-  std::uint32_t ce_packets = 0;         // of these, how many were marked CE, wraps
+  std::uint32_t highest_sequence = 0;   // largest data sequence received on the path; 0 before the first
+  std::uint32_t received_packets = 0;   // data packets received on the path, wraps
+  std::uint32_t ce_packets = 0;         // of these, CE-marked, wraps
   std::uint32_t echo_timestamp_ns = 0;  // timestamp of the newest data packet
-  std::uint32_t hold_ns = 0;            // how long the receiver held that echo; saturates
+  std::uint32_t hold_ns = 0;            // ACK delay of that echo; saturates
 };
 inline constexpr std::size_t kAckBlockBytes = 20;
 inline constexpr std::uint32_t kNoReplyPath = 0xFF;
@@ -34,8 +34,8 @@ struct TransferId {
   constexpr TransferId() = default;
   constexpr TransferId(std::uint64_t transfer_tag, std::uint32_t transfer_generation)
       : tag(transfer_tag), generation(transfer_generation) {}
-  // Field by field: one wide load of fields that were just read from a packet waits for all earlier stores, the payload
-  // of the packet before among them (see decode_data).
+  // Copies field by field: one wide load of fields just read from a packet waits for all earlier stores, including the
+  // payload of the previous packet (see decode_data).
   constexpr TransferId(const TransferId& other) : tag(other.tag), generation(other.generation) {}
   constexpr TransferId& operator=(const TransferId& other) {
     tag = other.tag;
@@ -46,8 +46,8 @@ struct TransferId {
 };
 inline constexpr std::size_t kTransferIdBytes = 12;
 
-// The same of a further path: packets are sprayed over paths, and one ACK speaks for all that have news. Otherwise a
-// window that is small beside the number of paths would fill before any path was due one.
+// Block of a further path: packets are sprayed over paths, and one ACK covers all paths with new packets. Otherwise,
+// with many paths, a small window would fill before any path had an ACK due.
 struct PathBlock {
   std::uint8_t path = 0;
   bool fresh = false;  // the echoed timestamp is new: it is a round-trip sample
@@ -59,23 +59,23 @@ struct Ack {
   Prefix prefix;  // path: that of `block`
   AckBlock block;
   TransferId transfer;                   // of the packet that made this ACK due
-  std::uint32_t probe_timestamp_ns = 0;  // of the probe it answers; 0 if none
+  std::uint32_t probe_timestamp_ns = 0;  // of the probe that it replies to; 0 if none
   std::uint8_t other_count = 0;
   std::array<PathBlock, MLT_MAX_PATHS - 1> others{};  // the first `other_count`; each path once
 };
 
-// Asks for the end of a round, or only whether the receive is posted. The prefix names the path that answers take; a
-// trailing probe's prefix names its own path and its sequence number there.
+// Ends a round, or only requests whether the receive is posted. The prefix names the path for replies; a trailing
+// probe's prefix names its own path and its sequence number there.
 struct Probe {
   Prefix prefix;  // element and round of the transfer
   TransferId transfer;
   std::uint32_t total_bytes = 0;
   std::uint32_t critical_segments = 0;
-  std::uint32_t timestamp_ns = 0;  // never 0: 0 means "no probe" in answers
+  std::uint32_t timestamp_ns = 0;  // never 0: 0 means "no probe" in replies
   std::uint8_t path_count = 0;
-  // Bit per path: the sender moved away from it, because its packets stay out. They may arrive all the same.
+  // Bit per path that the sender no longer uses because its packets are overdue. They may still arrive.
   std::uint16_t given_up_paths = 0;
-  // Of this transfer's packets the newest sent on each path; 0: none.
+  // Newest packet of this transfer sent on each path; 0: none.
   std::uint32_t last_sequence[MLT_MAX_PATHS] = {};
 };
 
@@ -93,10 +93,10 @@ enum class StopStatus : std::uint8_t {
   kComplete = 0,       // everything arrived
   kWithinBound = 1,    // ended with a loss that the receiver allowed
   kDeadline = 2,       // the receiver's deadline passed first
-  kSizeMismatch = 3,   // the two sides named different sizes
-  kTypeMismatch = 4,   // the two sides named different element types
-  kCancelled = 5,      // the receiver gave up (cancelled or timed out)
-  kFinishedBefore = 6  // finished so long ago that the outcome is forgotten
+  kSizeMismatch = 3,   // receiver and sender specified different sizes
+  kTypeMismatch = 4,   // receiver and sender specified different element types
+  kCancelled = 5,      // the receiver ended it (cancelled or timed out)
+  kFinishedBefore = 6  // ended so long ago that the outcome is forgotten
 };
 inline constexpr std::uint8_t kStopStatusCount = 7;
 
@@ -110,32 +110,32 @@ struct Stop {
   std::uint32_t receiver_total_bytes = 0;
 };
 
-// The sender gave up (cancelled or timed out): nothing more of this transfer comes. Rare, and final, so that it goes
-// over the control connection, which delivers it.
+// The sender ended the transfer (cancelled or timed out): no more of its packets follow. Rare and final, so it uses the
+// control connection, which delivers it.
 struct Abort {
   Prefix prefix;
   TransferId transfer;
 };
 
-// Asks whether a datagram of its own size gets through on the path that its prefix names. Padded with zeros.
+// Probes whether a datagram of its own size passes the path in its prefix. Padded with zeros.
 struct MtuProbe {
   Prefix prefix;
-  std::uint32_t timestamp_ns = 0;  // repeated in the reply
+  std::uint32_t timestamp_ns = 0;  // echoed in the reply
   std::uint32_t bytes = 0;         // of this datagram
 };
 inline constexpr std::uint32_t kMtuProbeBytes = MLT_PREFIX_BYTES + 8;  // without padding
 
-// One arrived. The same fields; the path is the probe's.
+// Reply to an MtuProbe. The same fields; the path is the probe's.
 struct MtuReply {
   Prefix prefix;
   std::uint32_t timestamp_ns = 0;
   std::uint32_t bytes = 0;
 };
 
-// The sender has forgotten its tags, but for those listed: what comes of another with a generation before the floor is
-// stale, and the tag's next generation is the floor. One list may take several messages.
+// The sender has forgotten its tags, except for those listed. Packets of other tags with a generation before the floor
+// are stale, and their next generation is the floor. One list may take several packets.
 struct Retire {
-  Prefix prefix;  // flags: whether the list ends here
+  Prefix prefix;  // flags: whether this is the end of the list
   std::uint32_t floor = 0;
   std::uint32_t kept_count = 0;
   std::array<std::uint64_t, MLT_MAX_RETIRE_TAGS> kept{};  // the first `kept_count`
@@ -143,7 +143,7 @@ struct Retire {
 
 inline constexpr std::size_t kMaxControlBytes = MLT_PREFIX_BYTES + kAckBlockBytes + kTransferIdBytes + 12 + 1024;
 
-// Encoders write to `out`, which holds kMaxControlBytes, and return the size.
+// Encoders write to `out`, which must hold kMaxControlBytes, and return the size.
 std::size_t encode_ack(const Ack& message, std::byte* out);
 std::size_t encode_probe(const Probe& message, std::byte* out);
 std::size_t encode_bitmap(const BitmapMessage& message, std::byte* out);
@@ -154,7 +154,7 @@ std::size_t encode_mtu_probe(const MtuProbe& message, std::byte* out);
 std::size_t encode_mtu_reply(const MtuReply& message, std::byte* out);
 std::size_t encode_retire(const Retire& message, std::byte* out);
 
-// Decoders take the datagram whose prefix was read already; kNone on success.
+// Decoders take a datagram whose prefix was already read; kNone on success.
 DropReason decode_ack(std::span<const std::byte> datagram, const Prefix& prefix, Ack& message);
 DropReason decode_probe(std::span<const std::byte> datagram, const Prefix& prefix, Probe& message);
 DropReason decode_bitmap(std::span<const std::byte> datagram, const Prefix& prefix, BitmapMessage& message);

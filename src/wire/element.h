@@ -1,4 +1,4 @@
-// Element types that a transfer may carry; the code is four bits on the wire. Only floating point may be lossy.
+// Element types of transfers; the code is four bits on the wire. Only floating point may have a loss bound.
 #pragma once
 
 #include <cstdint>

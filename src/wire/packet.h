@@ -1,8 +1,8 @@
 /* The bytes of a data packet. Plain C and only <stdint.h>, because the XDP programs in bpf/ share it.
  *
  * All integers are little-endian, like the payload: gradients are copied to and from memory as they are. Offsets are
- * spelled out instead of a packed struct, so that every access is an explicit load. The layout follows the paper's
- * section 5.1 (tensor identifier, length, offset, sequence number); cookie, timestamp, round and version are ours.
+ * constants, not a packed struct, so that every access is an explicit load. The layout follows the paper's section 5.1
+ * (tensor identifier, length, offset, sequence number); mlt adds cookie, timestamp, round and version.
  *
  *   0        1        2        3        4                 7
  *  +--------+--------+--------+--------+-----------------+
@@ -23,7 +23,7 @@
 
 #include <stdint.h>
 
-/* 4: both sides of a connection prove that they know the job's secret; a PROBE names the paths given up; OVERTAKES;
+/* 4: both sides of a connection prove that they know the job's secret; a PROBE names unused paths; OVERTAKES;
  * MTU_PROBE and MTU_REPLY; RETIRE */
 #define MLT_PROTOCOL_VERSION 5
 
@@ -34,41 +34,40 @@
 #define MLT_TYPE_BITMAP 4
 #define MLT_TYPE_STOP 5
 #define MLT_TYPE_ABORT 6     /* over the control connection only */
-#define MLT_TYPE_MTU_PROBE 7 /* padded: does a datagram of this size pass? */
-#define MLT_TYPE_MTU_REPLY 8 /* it did */
+#define MLT_TYPE_MTU_PROBE 7 /* padded: tests whether a datagram of this size passes */
+#define MLT_TYPE_MTU_REPLY 8 /* reply to MTU_PROBE */
 #define MLT_TYPE_RETIRE 9    /* over the control connection only */
 
 /* byte 1 of a data packet */
-#define MLT_FLAG_CRITICAL 0x01     /* this segment may never be lost */
+#define MLT_FLAG_CRITICAL 0x01     /* this segment must not be missing */
 #define MLT_FLAG_HAS_CRITICAL 0x02 /* some segment of this transfer is critical */
-#define MLT_FLAG_END_OF_ROUND 0x04 /* nothing more of this round follows: read it as a probe too */
+#define MLT_FLAG_END_OF_ROUND 0x04 /* last packet of this round: also acts as a probe */
 #define MLT_FLAG_REPAIR 0x08       /* sent before, in an earlier round */
-/* Its class is more urgent than that of a packet of the transfer sent before: it may overtake that one in a switch, and
- * so proves nothing about it. */
+/* More urgent class than an earlier packet of the transfer: it may overtake that one in a switch, so it is no evidence
+ * of that packet's loss. */
 #define MLT_FLAG_OVERTAKES 0x10
-/* The transfer began before anything came from the peer, which may not have been up and have refused packets of it. */
+/* The transfer started before anything arrived from the peer, which may have dropped packets if it was not up. */
 #define MLT_FLAG_UNCONFIRMED 0x20
 #define MLT_DATA_FLAGS 0x3F
 
-/* byte 1 of the control datagrams; byte 1 of a further path in an ACK takes the ACK's flags */
-#define MLT_ACK_FLAG_POSTED 0x01 /* the receive that this ACK names is posted: the sender may go on */
+/* byte 1 of the control packets; byte 1 of a further path in an ACK takes the ACK's flags */
+#define MLT_ACK_FLAG_POSTED 0x01 /* the receive named by this ACK is posted: the sender may continue */
 #define MLT_ACK_FLAG_ECHO 0x02   /* the echoed timestamp is new: it is a round-trip sample */
 #define MLT_ACK_FLAGS 0x03
-#define MLT_PROBE_FLAG_ACK_ONLY 0x01 /* the round is not over: answer with an ACK, not with a bitmap */
+#define MLT_PROBE_FLAG_ACK_ONLY 0x01 /* the round has not ended: reply with an ACK, not with a bitmap */
 #define MLT_PROBE_FLAG_CRITICAL 0x02 /* some segment of this transfer is critical */
-/* It travels behind the data: on the same path, in the same class, with a sequence number of its own. When it arrives,
- * what was sent before it there has arrived or is lost. It wants no answer; the PROBE beside it, in the control class,
- * does. */
+/* Sent behind the data: on the same path, in the same class, with its own sequence number. When it arrives, all packets
+ * sent before it on that path have arrived or are lost. Only the PROBE in the control class requests a reply. */
 #define MLT_PROBE_FLAG_TRAILING 0x04
 #define MLT_PROBE_FLAGS 0x07
 #define MLT_BITMAP_FLAG_NOT_POSTED 0x01 /* no receive is posted yet; no bits follow */
 #define MLT_BITMAP_FLAG_READY 0x02      /* the receive was posted just now; no bits follow */
 #define MLT_BITMAP_FLAG_ECHO 0x04
 #define MLT_BITMAP_FLAGS 0x07
-#define MLT_STOP_FLAG_UNSEEN 0x01 /* the receive ended before anything of the transfer came */
+#define MLT_STOP_FLAG_UNSEEN 0x01 /* the receive ended before any packet of the transfer arrived */
 #define MLT_STOP_FLAG_ECHO 0x04
 #define MLT_STOP_FLAGS 0x05
-#define MLT_RETIRE_FLAG_LAST 0x01 /* the list of tags that are kept ends here */
+#define MLT_RETIRE_FLAG_LAST 0x01 /* end of the list of kept tags */
 #define MLT_RETIRE_FLAGS 0x01
 
 /* byte offsets in a data packet */
@@ -88,23 +87,23 @@
 /* Every datagram starts with the first 16 bytes above (version, type, flags, path, sequence, cookie). */
 #define MLT_PREFIX_BYTES 16
 
-/* The cookie on the wire is the connection's secret cookie, its upper 48 bits XORed with a check of the rest of the
- * message: of the header of a data packet (its payload is what UDP's checksum covers), of all of a control message. So
- * one comparison tells stray, forged and damaged packets from ours. The check takes the message as 64-bit little-endian
- * words, the last padded with zeros, the cookie's own word left out:
+/* The cookie on the wire is the connection's secret cookie, its upper 48 bits XORed with a check. The check covers the
+ * rest of the header of a data packet (UDP's checksum covers the payload), or the rest of a whole control packet. One
+ * comparison thus detects stray, forged and damaged packets. The check takes the packet as 64-bit little-endian words,
+ * the last padded with zeros, without the cookie's own word:
  *     c = MLT_CHECK_SEED;  for every word w:  c = (c ^ w) * MLT_CHECK_FACTOR;  c ^= c >> 32
  */
 #define MLT_CHECK_SEED 0x6D6C742D63686563ull
 #define MLT_CHECK_FACTOR 0x9E3779B97F4A7C15ull
 
-/* The low 16 bits of a cookie are the sender's rank: the receiver finds the connection by an index, then compares
- * all 64. */
+/* The low 16 bits of a cookie are the sender's rank: the receiver uses them as index of the connection, then compares
+ * all 64 bits. */
 #define MLT_COOKIE_RANK_MASK 0xFFFFu
 
 /* Bits of one BITMAP datagram: 1 KiB, so that it fits any Ethernet MTU. Chunks start at multiples of it. */
 #define MLT_BITMAP_CHUNK_SEGMENTS 8192u
 
-/* Tags in one RETIRE; a longer list takes several. */
+/* Max tags in one RETIRE; a longer list takes several */
 #define MLT_MAX_RETIRE_TAGS 128
 
 #define MLT_MAX_PATHS 16
