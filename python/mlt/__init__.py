@@ -1,7 +1,7 @@
 """mlt: a bounded-loss network transport for distributed training.
 
-Names that need the native library are loaded on first use, so that the pure-Python parts (``mlt.planners``,
-``mlt.switch_configs``, the command line's help) import in milliseconds and work where nothing was compiled.
+Names that need the native library load on first use. The pure-Python parts (``mlt.planners``, ``mlt.switch_configs``,
+the command line's help) import in milliseconds and work without compiled code.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# name -> module it is imported from on first use
+# Name -> module that defines it, imported on first use.
 _LAZY: dict[str, str] = {
     "CancelledError": "mlt.errors",
     "ClosedError": "mlt.errors",

@@ -1,4 +1,4 @@
-"""Who is told when an operation ended: the callbacks of operations, and the thread of a context that calls them."""
+"""Completion callbacks of operations, and the thread per context that calls them."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ Callback = Callable[[Any], object]
 
 
 class Watch:
-    """The end of an operation that somebody is told of. Whoever takes the completion hands it over here."""
+    """The completion of an operation with callbacks. The thread that takes the completion passes it to ``settle``."""
 
     __slots__ = ("_callbacks", "_ended", "_lock", "_op", "native")
 
     def __init__(self, op: Operation) -> None:
-        self._op: Operation | None = op  # until it ended: the two would keep each other
+        self._op: Operation | None = op  # reset in settle: operation and watch refer to each other
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._callbacks: list[Callback] = []
         self.native: _core.Completion | None = None
 
     def add(self, op: Operation, function: Callback) -> None:
-        """Have ``function(op)`` called at the end, or call it now."""
+        """Call ``function(op)`` on completion, or now if the operation has completed."""
         with self._lock:
             if self.native is None:
                 self._callbacks.append(function)
@@ -40,7 +40,7 @@ class Watch:
         _call(function, op)
 
     def settle(self, native: _core.Completion) -> None:
-        """The operation ended."""
+        """Record the completion, wake the waiting threads and call the callbacks."""
         with self._lock:
             op, self._op, self.native = self._op, None, native
             callbacks, self._callbacks = self._callbacks, []
@@ -49,7 +49,7 @@ class Watch:
             _call(function, op)
 
     def wait(self, op: Operation, timeout: float | None) -> _core.Completion | None:
-        """None if ``timeout`` seconds passed first."""
+        """The completion; None if ``timeout`` seconds passed first."""
         if self.native is None:
             Callbacks.refuse_to_wait(op)
             self._ended.wait(timeout)
@@ -59,17 +59,18 @@ class Watch:
 def _call(function: Callback, op: Operation | None) -> None:
     try:
         function(op)
-    except BaseException:  # even SystemExit: it would end the thread that every other operation relies on
+    except BaseException:  # including SystemExit: it would end the thread that all other callbacks need
         logger.exception("%s: a completion callback raised", op)
 
 
 class Callbacks:
-    """The thread of a context that takes the completions of watched operations; started with the first of them."""
+    """The thread that takes the completions of a context's watched operations; started with the first of them."""
 
     _creation = threading.Lock()
 
     def __init__(self, context: Context) -> None:
-        # Held while the thread runs: a context that its program dropped is then still there to be closed at exit.
+        # A strong reference while the thread runs: the atexit handler can then close a context that the program
+        # dropped.
         self._context = context
         self._lock = threading.Lock()
         self._watches: dict[int, Watch] = {}
@@ -78,7 +79,7 @@ class Callbacks:
 
     @classmethod
     def of(cls, context: Context) -> Callbacks:
-        """The thread of ``context``, started when first asked for."""
+        """The callback thread of ``context``, started on first use."""
         with cls._creation:
             if context._callbacks is None:
                 context._callbacks = cls(context)
@@ -87,7 +88,7 @@ class Callbacks:
 
     @classmethod
     def refuse_to_wait(cls, op: Operation) -> None:
-        """Raise MltError on the thread that calls callbacks."""
+        """Raise MltError if called on the thread that calls callbacks."""
         callbacks = op.context._callbacks
         if callbacks is not None and callbacks._thread is threading.current_thread():
             raise MltError(
@@ -95,13 +96,13 @@ class Callbacks:
             )
 
     def watch(self, op: Operation) -> Watch:
-        """From now on the end of ``op`` goes to its watch. Raises UnknownOperationError if it was taken before."""
+        """Route the completion of ``op`` to its watch. Raises UnknownOperationError if it was taken before."""
         watch = Watch(op)
         with self._lock:
             if op._watch is not None:
                 return op._watch
             self._watches[op.id] = op._watch = watch
-        # From here on a thread that takes it settles the watch.
+        # From here on, the thread that takes the completion settles the watch.
         if self._context.engine.watch(op.id):
             if self._is_over:
                 self._take(op, watch)
@@ -118,22 +119,23 @@ class Callbacks:
         return watch
 
     def _take(self, op: Operation, watch: Watch) -> None:
-        """The context was closed, and the thread has ended: nobody else would take the completion."""
+        """Take the completion here: the context was closed and the callback thread has ended."""
         try:
             native = self._context.engine.wait(op.id, 0)
         except UnknownOperationError:
-            return  # somebody is quicker, and settles it
+            return  # another thread took the completion and settles the watch
         if native is not None:
             self.forget(op)
             watch.settle(native)
 
     def forget(self, op: Operation) -> None:
-        """Its completion was taken by a thread that waited for it."""
+        """Stop watching ``op``: a thread that waited for it took its completion."""
         with self._lock:
             self._watches.pop(op.id, None)
 
     def join(self) -> None:
-        """Wait for the thread's end, which follows the engine's, unless this is it (a callback closed the context)."""
+        """Wait until the callback thread ends; it ends after the engine. No-op on that thread (a callback closed the
+        context)."""
         if self._thread is not threading.current_thread():
             self._thread.join()
 

@@ -1,6 +1,6 @@
 """Collectives of a group of ranks: all-reduce, all-to-all and gather, as methods of ``Context``.
 
-Every member calls the same collectives with the same ``ranks``, in the same order; several may be under way at once.
+Every member calls the same collectives with the same ``ranks``, in the same order; several may be in progress at once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class GroupCollectives:
-    """What ``Context`` inherits. ``post_*`` starts a collective, the plain name waits for its end too."""
+    """Base class of ``Context``. ``post_*`` starts a collective; the plain name also waits for its completion."""
 
     _config: JobConfig
     _workers: tuple[int, ...]
@@ -38,14 +38,14 @@ class GroupCollectives:
     ) -> Operation:
         """Start replacing ``tensor`` (float32) by the mean of all ranks' tensors, or their sum (``average=False``).
 
-        A ring: sums flow once around it and the results once more. Only the sums on their way may lose, up to
-        ``loss_bound`` of each of their ``n - 1`` hops, and what is lost counts as zero; the results are exact, so that
-        all ranks end with the same bits. The divisor is the number of ranks, whatever was lost. The completion's
-        ``missing_bytes`` are those that this rank's receives missed.
+        Ring algorithm: the sums go around the ring once, then the results. Only sums may be lost, up to ``loss_bound``
+        on each of their ``n - 1`` hops; missing values count as zero. The results are exact, so all ranks end with the
+        same bits. The divisor is the number of ranks, whatever was lost. The completion's ``missing_bytes`` are those
+        missing from this rank's receives.
 
-        ``ranks``: the group, in the order of its ring; None: all workers. ``layer`` of ``layers``: 0 is the front,
-        which goes first. ``timeout`` in seconds bounds the whole collective. The tensor stays lent until the completion
-        was taken. Raises InvalidBufferError, ConfigError, UnknownPeerError, PeerFailedError, LimitError.
+        ``ranks``: the group, in ring order; None: all workers. ``layer`` of ``layers``: 0 is the front layer, which is
+        sent first. ``timeout`` in seconds limits the whole collective. Do not access the tensor until its completion is
+        taken. Raises InvalidBufferError, ConfigError, UnknownPeerError, PeerFailedError, LimitError.
         """
         operation = self._engine.post_all_reduce(
             tensor,
@@ -70,7 +70,7 @@ class GroupCollectives:
         layers: int = 1,
         timeout: float | None = None,
     ) -> Completion:
-        """``post_all_reduce``, and wait for its end; raises the TransferError of one that failed."""
+        """``post_all_reduce``, then wait; raises the TransferError of a failed collective."""
         return self.post_all_reduce(
             tensor,
             average=average,
@@ -97,10 +97,10 @@ class GroupCollectives:
     ) -> Operation:
         """Start sending part ``i`` of ``input`` to the ``i``-th rank and receiving part ``i`` of ``output`` from it.
 
-        Splits count rows of the first dimension, one for each rank of the group; None: equal parts. Part ``i`` of one
-        rank's output is as long as its part of rank ``i``'s input. ``loss_bound``: of each part, floating point only;
-        what is missing becomes zero. The two tensors have the same element type and do not overlap. The rest as for
-        ``post_all_reduce``.
+        Splits are rows of the first dimension, one count per rank of the group; None: equal parts. Part ``i`` of this
+        rank's output has the size of this rank's part in rank ``i``'s input. ``loss_bound`` applies to each part, for
+        floating point only; missing elements become zero. Both tensors have the same element type and do not overlap.
+        Otherwise as ``post_all_reduce``.
         """
         group = self._group(ranks)
         operation = self._engine.post_all_to_all(
@@ -131,7 +131,7 @@ class GroupCollectives:
         timeout: float | None = None,
         dtype: str | None = None,
     ) -> Completion:
-        """``post_all_to_all``, and wait for its end; raises the TransferError of one that failed."""
+        """``post_all_to_all``, then wait; raises the TransferError of a failed collective."""
         return self.post_all_to_all(
             output,
             input,
@@ -158,11 +158,11 @@ class GroupCollectives:
         timeout: float | None = None,
         dtype: str | None = None,
     ) -> Operation:
-        """Start sending ``input`` to rank ``root``, whose ``output`` gets all ranks' inputs in the order of the group.
+        """Start sending ``input`` to rank ``root``, whose ``output`` receives all ranks' inputs in group order.
 
-        ``input`` has the same size everywhere; ``output`` is the root's alone and holds as many of it as the group has
-        ranks. The root's own place in it may be its ``input``. ``loss_bound``: of each input, floating point only; what
-        is missing becomes zero. The rest as for ``post_all_reduce``.
+        ``input`` has the same size on every rank. ``output``: on the root only, with space for one input per rank of
+        the group. The root's own part of ``output`` may be its ``input``. ``loss_bound`` applies to each input, for
+        floating point only; missing elements become zero. Otherwise as ``post_all_reduce``.
         """
         operation = self._engine.post_gather(
             input,
@@ -190,7 +190,7 @@ class GroupCollectives:
         timeout: float | None = None,
         dtype: str | None = None,
     ) -> Completion:
-        """``post_gather``, and wait for its end; raises the TransferError of one that failed."""
+        """``post_gather``, then wait; raises the TransferError of a failed collective."""
         return self.post_gather(
             input,
             output,
@@ -229,7 +229,7 @@ def _timeout_ns(seconds: float | None) -> int:
 
 
 def _parts(tensor: Any, splits: Sequence[int] | None, name: str, ranks: int, dtype: str | None) -> list[int]:
-    """Elements of each part; empty for equal ones."""
+    """Number of elements of each part; empty for equal parts."""
     if splits is None:
         return []
     info = _core.tensor_info(tensor, dtype or "")

@@ -1,4 +1,4 @@
-"""``Context``: one rank's place in a job, and the transfers it posts."""
+"""``Context``: the API of one rank of a job, which posts its transfers."""
 
 from __future__ import annotations
 
@@ -37,40 +37,45 @@ CONNECT_SECONDS = 60.0
 
 
 class ContextArguments(JobArguments, TransportArguments, total=False):
-    """What ``Context`` takes by keyword."""
+    """Keyword arguments of ``Context``."""
 
 
 class Context(GroupCollectives):
     """The transport of one rank. Blocks until all ranks of the job are connected; safe to use from any thread.
 
-    Arguments left None come from the environment (``JobConfig.resolve``). ``services`` counts the summation services
-    that follow the workers. ``host`` is this rank's address, or ``interface`` a choice of interfaces ("eth1",
-    "10.1.0.0/16", "^docker": see ``mlt.job.interfaces``); without both, that of the interface that routes to rank 0.
-    ``secret``: 16 bytes or more that all ranks know and nobody else, by which they prove that they belong to the job
-    (None: MLT_JOB_SECRET, or the file that MLT_JOB_SECRET_FILE names; without one all addresses have to be loopback,
-    unless MLT_INSECURE=1; see docs/security.md).
-    ``faults`` injects losses and more on purpose. ``segment_bytes`` is a packet's payload (a multiple of 8; None: from
-    the interface's MTU), ``line_rate_gbps`` the interface's speed (None: what it reports). ``operation_timeout``,
-    ``connect_timeout`` and ``peer_timeout`` are seconds: the longest an operation may take unless it says otherwise,
-    the longest the job may take to come up, and the silence after which a peer counts as dead. ``qos_policy`` is the
-    policy file of ``mlt switch`` (a path, or its content as a mapping; None: the file that MLT_QOS_POLICY names):
-    packets carry its DSCPs, and there are as many traffic classes as it has data classes. Without one there are seven,
-    of DSCP 3, 7, 11, 15, 19, 23 and 27, and control has 31. All ranks need the same.
-    ``paths`` are the ways to each peer that packets are sprayed over (``mlt.options.paths``: a number, interfaces or
-    addresses, mappings, or a YAML file; None: what MLT_PATHS says, else one); all ranks need the same number.
-    ``busy_poll_us``: how long the kernel polls the interface when a socket is read and empty (needs CAP_NET_ADMIN).
-    ``spin_us``: how long at most a thread that waits polls the network before it sleeps (None: MLT_SPIN_US, else 50; 0:
-    it sleeps at once). It learns how long polling pays, and does not poll where runnable threads outnumber the CPUs.
-    ``io_threads`` and ``io_cpus`` are gone; what still asks for them is refused.
-    ``datapath`` is what carries datagrams here (None: MLT_DATAPATH, else ``auto``): ``udp``, ``vma``, ``xdp``, or
-    ``auto``, which is ``vma`` under libvma and ``udp`` elsewhere, with shared memory to ranks of this host and user.
-    Ranks may differ in it. See docs/datapaths.md.
-    ``max_operations``, ``max_tags``, ``early_segments`` and ``early_transfers`` are limits (``mlt.options.limits``;
-    None: MLT_MAX_OPERATIONS, MLT_MAX_TAGS, MLT_EARLY_SEGMENTS, MLT_EARLY_TRANSFERS, else 65,536, 262,144, 2,048 and
-    2,048). See docs/limits.md.
+    Arguments left None come from the environment (``JobConfig.resolve``).
 
-    Warns once per process (RuntimeWarning) where the kernel grants a smaller socket buffer than it was asked for.
-    Raises ConfigError, PortInUseError, PeerMismatchError or RendezvousError; nothing stays open then.
+    ``services``: number of summation services; their ranks follow the workers'.
+    ``host``: this rank's address. ``interface``: a choice of interfaces ("eth1", "10.1.0.0/16", "^docker": see
+    ``mlt.job.interfaces``). Without both, the address of the interface that routes to rank 0.
+    ``secret``: 16 bytes or more, known only to the job's ranks; each rank proves that it knows the secret. None:
+    MLT_JOB_SECRET, or the file that MLT_JOB_SECRET_FILE names. Without a secret, all addresses must be loopback unless
+    MLT_INSECURE=1. See docs/security.md.
+    ``faults``: injected loss, delay and other faults (``mlt.options.faults``).
+    ``segment_bytes``: payload of a packet, a multiple of 8 (None: from the interface's MTU). ``line_rate_gbps``: the
+    interface's rate (None: the rate it reports).
+    ``operation_timeout``, ``connect_timeout``, ``peer_timeout``: seconds. The first is the default limit of an
+    operation, the second limits the start of the job, and a peer that is silent for the third has failed.
+    ``qos_policy``: policy file of ``mlt switch``, as a path or its content as a mapping (None: the file that
+    MLT_QOS_POLICY names). Packets carry its DSCPs; its data classes are the traffic classes. Without a policy, seven
+    traffic classes have DSCP 3, 7, 11, 15, 19, 23 and 27, and control has 31. All ranks need the same policy.
+    ``paths``: the paths to each peer over which packets are sprayed (``mlt.options.paths``): a number, interfaces or
+    addresses, mappings, or a YAML file. None: MLT_PATHS, else one path. All ranks need the same number.
+    ``busy_poll_us``: time for which the kernel polls the interface when a read finds the socket empty (needs
+    CAP_NET_ADMIN).
+    ``spin_us``: max time for which a waiting thread polls the network before it sleeps (None: MLT_SPIN_US, else 50; 0:
+    it sleeps at once). The thread learns how long polling pays. It does not poll while runnable threads outnumber the
+    CPUs.
+    ``io_threads`` and ``io_cpus`` were removed; a context that sets them is rejected.
+    ``datapath``: carries datagrams (None: MLT_DATAPATH, else ``auto``): ``udp``, ``vma``, ``xdp``, or ``auto``, which
+    is ``vma`` under libvma and ``udp`` elsewhere, with shared memory to ranks of the same host and user. Ranks may use
+    different ones. See docs/datapaths.md.
+    ``max_operations``, ``max_tags``, ``early_segments``, ``early_transfers``: limits (``mlt.options.limits``; None:
+    MLT_MAX_OPERATIONS, MLT_MAX_TAGS, MLT_EARLY_SEGMENTS, MLT_EARLY_TRANSFERS, else 65,536, 262,144, 2,048 and 2,048).
+    See docs/limits.md.
+
+    Warns once per process (RuntimeWarning) if the kernel grants a smaller socket buffer than requested. Raises
+    ConfigError, PortInUseError, PeerMismatchError or RendezvousError; nothing stays open then.
     """
 
     def __init__(
@@ -118,7 +123,7 @@ class Context(GroupCollectives):
 
     @property
     def rank(self) -> int:
-        """This process's rank: workers come first, then the services."""
+        """Rank of this process: workers come first, then the services."""
         return self._config.rank
 
     @property
@@ -138,17 +143,17 @@ class Context(GroupCollectives):
 
     @property
     def config(self) -> JobConfig:
-        """What the arguments and the environment came to."""
+        """The job configuration, resolved from the arguments and the environment."""
         return self._config
 
     @property
     def dscp(self) -> qos.DscpMap:
-        """The code points that packets carry, by traffic class."""
+        """DSCPs of the packets, by traffic class."""
         return qos.DscpMap(data=tuple(self._engine.data_dscp), control=self._engine.control_dscp)
 
     @property
     def engine(self) -> _core.Engine:
-        """The native engine, for the modules of this package."""
+        """The native engine; for the modules of this package only."""
         return self._engine
 
     @property
@@ -168,14 +173,15 @@ class Context(GroupCollectives):
         timeout: float | None = None,
         dtype: str | None = None,
     ) -> Operation:
-        """Start sending ``tensor`` to rank ``to``; its receive there names this rank and the same ``tag``.
+        """Start sending ``tensor`` to rank ``to``, which receives it with ``from_`` set to this rank and the same
+        ``tag``.
 
         ``tensor``: a C-contiguous numpy array, torch CPU tensor or object with the buffer protocol. It is not copied:
-        leave it unchanged until the completion was taken; the context keeps it alive until then. ``dtype`` reads its
-        bytes as another element type ("bfloat16", which numpy lacks). ``prio_func`` says which segments matter
-        (``mlt.priority``; None: the paper's policy by magnitude for floating point, all important otherwise).
-        ``layer`` of ``layers`` is the tensor's place in the model, 0 in front: front layers go first. ``timeout`` in
-        seconds bounds the operation. Raises InvalidBufferError, UnknownPeerError, PeerFailedError, LimitError.
+        do not change it until its completion is taken; the context keeps it alive until then. ``dtype`` reads its bytes
+        as another element type ("bfloat16", which numpy lacks). ``prio_func`` chooses the important segments
+        (``mlt.priority``; None: the paper's policy by magnitude for floating point, all important otherwise). ``layer``
+        of ``layers``: position of the tensor in the model, 0 in front; front layers are sent first. ``timeout`` in
+        seconds limits the operation. Raises InvalidBufferError, UnknownPeerError, PeerFailedError, LimitError.
         """
         if layers < 1 or not 0 <= layer < layers:
             raise ConfigError(f"layer {layer} of {layers}: give 0 <= layer < layers (tensor to rank {to}, tag {tag})")
@@ -184,7 +190,7 @@ class Context(GroupCollectives):
         if prio_func is not None and not by_magnitude and prio_func is not priority.all_important:
             grid = self._grid(_core.tensor_info(tensor, dtype or ""), to, layer, layers)
             tags = self._segment_tags(tensor, prio_func, grid, f"send of tag {tag} to rank {to}")
-        # By position: names of arguments would cost more than the post.
+        # Positional: keyword arguments would cost more than the post.
         operation = self._engine.post_send(
             tensor,
             to,
@@ -211,14 +217,14 @@ class Context(GroupCollectives):
         timeout: float | None = None,
         dtype: str | None = None,
     ) -> Operation:
-        """Start receiving into ``tensor`` from rank ``from_`` what is sent with ``tag``.
+        """Start receiving into ``tensor`` the transfer that rank ``from_`` sends with ``tag``.
 
-        ``tensor``: as for ``post_send``, and writable; leave it alone until the completion was taken. ``loss_bound`` in
-        [0, 1): no more than this fraction of the elements may be missing at completion (floating point only unless 0).
-        ``fill``: missing ranges become zero, or keep what the tensor held. ``stop``: "patient" ends when all that is
-        missing is known to be lost, "eager" the moment ``1 - loss_bound`` has arrived. ``deadline`` seconds after the
-        post the receive completes with what it has (status "deadline"); after ``timeout`` it fails. Raises
-        as ``post_send`` does.
+        ``tensor``: as for ``post_send``, and writable; do not access it until its completion is taken. ``loss_bound``
+        in [0, 1): fraction of the elements that may be missing at completion (above 0 for floating point only).
+        ``fill``: missing ranges become zero ("zero"), or keep the tensor's old values ("keep"). ``stop``: "patient"
+        completes when all missing segments are declared lost, "eager" as soon as ``1 - loss_bound`` has arrived. The
+        receive completes with what it has (status "deadline") ``deadline`` seconds after the post; it fails after
+        ``timeout`` seconds. Raises as ``post_send`` does.
         """
         operation = self._engine.post_recv(
             tensor,
@@ -234,17 +240,17 @@ class Context(GroupCollectives):
         return Operation(operation, "recv", from_, tag, self)
 
     def poll_cq(self, max_completions: int = 64) -> list[Completion]:
-        """Take up to ``max_completions`` finished operations that nobody waits for, oldest first. Never blocks.
+        """Take up to ``max_completions`` completions that no thread waits for, oldest first. Never blocks.
 
-        Failed operations are among them: see ``Completion.failed`` and ``Completion.raise_if_failed``.
+        Includes failed operations: see ``Completion.failed`` and ``Completion.raise_if_failed``.
         """
         return [completion_of(self, native) for native in self._engine.poll(max_completions)]
 
     def wait(self, op: Operation, timeout: float | None = None) -> Completion:
-        """Block until ``op`` is done; other Python threads run meanwhile.
+        """Block until ``op`` completes; other Python threads run meanwhile.
 
-        Raises the TransferError of a failed operation, WaitTimeoutError if ``timeout`` seconds passed first (the
-        operation goes on), UnknownOperationError if its completion was taken before, TypeError if ``op`` is none.
+        Raises the TransferError of a failed operation, WaitTimeoutError after ``timeout`` seconds (the operation stays
+        in progress), UnknownOperationError if its completion was taken before, TypeError if ``op`` is not an operation.
         """
         if not isinstance(op, Operation):
             raise TypeError(
@@ -268,39 +274,39 @@ class Context(GroupCollectives):
         return completion
 
     def cancel(self, op: Operation) -> None:
-        """Ask for ``op`` to be given up. It still completes: "cancelled", or as it ended before."""
+        """Request the cancellation of ``op``. It still completes: as "cancelled", or with its earlier status."""
         self._engine.cancel(op.id)
 
     def counters(self) -> dict[str, int]:
-        """Everything the endpoint, the datapath and the control connections count, by name; at rank 0 also what its
-        rendezvous counted. docs/security.md says which of them an operator should watch."""
+        """All counters of the endpoint, the datapath and the control connections, by name; at rank 0 also those of its
+        rendezvous. docs/security.md lists those that an operator should watch."""
         return {**self._engine.counters(), **self._rendezvous_counts}
 
     def segment_grid(self, tensor: Any, *, to: int, layer: int = 0, layers: int = 1) -> priority.SegmentGrid:
-        """How ``tensor`` would be cut into segments on its way to rank ``to``."""
+        """How ``tensor`` would be cut into segments for rank ``to``."""
         return self._grid(_core.tensor_info(tensor), to, layer, layers)
 
     def rate_gbps(self, peer: int) -> float:
-        """What the rate controller now allows towards ``peer``, in Gbit/s."""
+        """Rate that the rate controller now allows towards ``peer``, in Gbit/s."""
         return self._engine.rate_bits_per_second(peer) / 1e9
 
     def paths(self, peer: int) -> tuple[paths_module.PathStatus, ...]:
-        """What is known of each path to ``peer``, path 0 first; what was sent over it by all its users is counted too.
+        """State of each path to ``peer``, path 0 first. System calls on a path are counted over all peers.
 
         Raises UnknownPeerError.
         """
         return tuple(paths_module.PathStatus.of(native) for native in self._engine.paths(peer))
 
     def is_peer_up(self, peer: int) -> bool:
-        """Whether ``peer`` is connected and neither said goodbye nor failed."""
+        """Whether ``peer`` is connected: it has neither left nor failed."""
         return self._engine.is_peer_up(peer)
 
     def peer_failure(self, peer: int) -> str | None:
-        """Why ``peer`` failed (it died, fell silent, ...); None while it is well, and after its goodbye."""
+        """Why ``peer`` failed (it died, was silent, ...); None while it is connected and after it left."""
         return self._engine.peer_failure(peer) or None
 
     def close(self) -> None:
-        """Say goodbye to all peers and give every tensor back; what is under way fails. Harmless when repeated."""
+        """Leave the job and return every tensor to the caller; operations in progress fail. Idempotent."""
         _open_contexts.discard(self)
         self._engine.close()
         if self._callbacks is not None:
@@ -341,7 +347,7 @@ class Context(GroupCollectives):
 
 
 def _warn_of_small_buffer(granted: int, wanted: int) -> None:
-    """Once per process: the limit is the machine's."""
+    """Warn once per process: the limit is the host's."""
     global _warned_of_small_buffer
     if granted >= wanted or _warned_of_small_buffer:
         return
@@ -356,7 +362,7 @@ def _warn_of_small_buffer(granted: int, wanted: int) -> None:
 
 
 def _tag(tag: int) -> int:
-    # The upper half is the push-pull's own.
+    # Push-pull uses the upper half.
     if not 0 <= tag < 2**63:
         raise ConfigError(f"tag is {tag}; tags are integers in [0, 2**63)")
     return tag
@@ -370,7 +376,7 @@ def _choice(value: str, name: str, off: str, on: str) -> bool:
 
 @atexit.register
 def _close_all() -> None:
-    # A daemon thread that comes back from the native library while the interpreter ends would be killed in the middle
-    # of it, and the peers would hear no goodbye.
+    # A daemon thread that returns from the native library during interpreter shutdown is killed there. The peers would
+    # then receive no goodbye.
     for context in list(_open_contexts):
         context.close()

@@ -1,7 +1,7 @@
-"""What can go wrong, as exceptions. Every text names the rank, the tensor or tag where there is one, and the cause.
+"""Exceptions of mlt. Every text names the rank, the tensor or tag if any, and the cause.
 
-All derive from ``MltError``. ``code`` says what kind of failure it was and ``peer`` which rank was at fault; failed
-transfers (``TransferError``) also carry their ``completion``. After any of them the tensor belongs to the caller again.
+All derive from ``MltError``. ``code`` is the kind of failure, ``peer`` the rank at fault. Failed transfers
+(``TransferError``) also carry their ``completion``. After any of them the tensor belongs to the caller again.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class ErrorCode(str, Enum):
 
 
 class MltError(Exception):
-    """Base of everything mlt raises. ``code``: the kind of failure. ``peer``: the rank at fault, or None."""
+    """Base class of mlt's exceptions. ``code``: the kind of failure. ``peer``: the rank at fault, or None."""
 
     default_code = ErrorCode.SYSTEM
 
@@ -76,13 +76,13 @@ class InvalidBufferError(MltError, ValueError):
 
 
 class RendezvousError(MltError):
-    """Not every rank of the job came up in time."""
+    """Not every rank of the job connected in time."""
 
     default_code = ErrorCode.RENDEZVOUS
 
 
 class PortInUseError(MltError, OSError):
-    """The address or port to listen on is taken or not this machine's."""
+    """The address or port to listen on is in use or does not belong to this host."""
 
     default_code = ErrorCode.PORT_IN_USE
 
@@ -94,19 +94,19 @@ class PeerMismatchError(MltError):
 
 
 class UnknownPeerError(MltError, ValueError):
-    """There is no such rank in this job, or it is this rank itself."""
+    """The rank is outside this job, or it is this rank itself."""
 
     default_code = ErrorCode.UNKNOWN_PEER
 
 
 class LimitError(MltError):
-    """A queue or table is full; the text says which and what to do."""
+    """A queue or table is full; the text names it and the fix."""
 
     default_code = ErrorCode.LIMIT
 
 
 class UnknownOperationError(MltError, KeyError):
-    """The operation was never posted here, or its completion was already taken."""
+    """The operation was not posted in this context, or its completion was already taken."""
 
     default_code = ErrorCode.UNKNOWN_OPERATION
 
@@ -122,19 +122,19 @@ class ClosedError(MltError):
 
 
 class SystemCallError(MltError):
-    """The operating system refused something."""
+    """A system call failed."""
 
     default_code = ErrorCode.SYSTEM
 
 
 class WaitTimeoutError(MltError, TimeoutError):
-    """A wait ran out of time. The operation goes on, and its tensor stays lent."""
+    """The timeout of a wait passed. The operation stays in progress; do not access its tensor."""
 
     default_code = ErrorCode.TIMEOUT
 
 
 class TransferReport(Protocol):
-    """What the ``Completion`` of a failure says. That class is in ``mlt.operation``, which builds on this module."""
+    """Fields of a failed operation's ``Completion``. That class is in ``mlt.operation``, which imports this module."""
 
     @property
     def kind(self) -> str: ...
@@ -159,41 +159,41 @@ class TransferReport(Protocol):
 
 
 class TransferError(MltError):
-    """An operation failed. ``completion`` says what had arrived, where that is known."""
+    """An operation failed. ``completion`` reports what had arrived; None where unknown."""
 
     completion: TransferReport | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # To another process goes the error alone: a completion belongs to a context of this one.
+        # Pickled without the completion, which belongs to a context of this process.
         return type(self), self.args, {"code": self.code, "peer": self.peer}
 
 
 class PeerFailedError(TransferError):
-    """The peer died, left, or was never there."""
+    """The peer failed, left, or never connected."""
 
     default_code = ErrorCode.PEER_FAILED
 
 
 class SizeMismatchError(TransferError):
-    """Sender and receiver named different sizes."""
+    """Sender and receiver posted different sizes."""
 
     default_code = ErrorCode.SIZE_MISMATCH
 
 
 class TypeMismatchError(TransferError):
-    """Sender and receiver named different element types."""
+    """Sender and receiver posted different element types."""
 
     default_code = ErrorCode.TYPE_MISMATCH
 
 
 class OperationTimeoutError(TransferError, TimeoutError):
-    """The operation was not finished within its timeout."""
+    """The operation did not complete within its timeout."""
 
     default_code = ErrorCode.TIMEOUT
 
 
 class CancelledError(TransferError):
-    """The operation was cancelled here or given up by the peer."""
+    """The operation was cancelled, by this rank or by the peer."""
 
     default_code = ErrorCode.CANCELLED
 
@@ -226,11 +226,11 @@ _CODE_OF_STATUS: dict[str, ErrorCode] = {
 
 
 def from_code(code: str, message: str, peer: int) -> MltError:
-    """The exception of an error that the native library raised; ``peer`` below 0 means none."""
+    """The exception for an error of the native library; ``peer`` below 0 means none."""
     kind = ErrorCode(code)
     return _CLASS_OF_CODE[kind](message, code=kind, peer=peer if peer >= 0 else None)
 
 
 def from_status(status: str, message: str, peer: int) -> MltError:
-    """The exception of an operation that ended with a failed ``status``; ``peer`` below 0 means none."""
+    """The exception for an operation that failed with ``status``; ``peer`` below 0 means none."""
     return from_code(_CODE_OF_STATUS.get(status, ErrorCode.CANCELLED).value, message, peer)

@@ -1,4 +1,4 @@
-"""How an operation ended, and the handle that names it while it runs."""
+"""``Operation``, the handle of a posted operation, and ``Completion``, its result."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 Kind = Literal["send", "recv", "all_reduce", "all_to_all", "gather", "push_pull"]
 Status = Literal[
     "complete",  # everything arrived
-    "within_bound",  # some is missing, no more than the loss bound allows
-    "deadline",  # the deadline passed first: more than the bound may be missing
-    "size_mismatch",  # failed from here on
+    "within_bound",  # some segments are missing, within the loss bound
+    "deadline",  # the deadline passed first: more than the loss bound may be missing
+    "size_mismatch",  # this status and the following are failures
     "type_mismatch",
     "peer_failed",
     "timed_out",
@@ -27,13 +27,13 @@ Status = Literal[
 
 
 class Operation:
-    """An operation under way. Two handles are equal if they name the same operation of a context.
+    """Handle of a posted operation. Two handles are equal if they refer to the same operation of a context.
 
-    The ``peer`` of a collective or push-pull is -1; a collective's ``tag`` is 0, a push-pull's its key. ``await op``
-    waits for its completion in a coroutine of asyncio, as ``op.wait()`` does in a thread.
+    A collective has ``peer`` -1 and ``tag`` 0; a push-pull has ``peer`` -1, and its key as ``tag``. ``await op`` waits
+    in an asyncio coroutine, as ``op.wait()`` does in a thread.
     """
 
-    # Neither this nor Completion is a dataclass: a frozen one takes microseconds to make, as long as the operation.
+    # Not dataclasses: creating a frozen one takes microseconds, as long as the operation itself. So too Completion.
     __slots__ = ("_context", "_id", "_kind", "_peer", "_tag", "_watch")
 
     def __init__(self, id: int, kind: Kind, peer: int, tag: int, context: Context) -> None:
@@ -46,27 +46,27 @@ class Operation:
 
     @property
     def id(self) -> int:
-        """Its number in its context."""
+        """Number of the operation in its context."""
         return self._id
 
     @property
     def kind(self) -> Kind:
-        """What it is."""
+        """Kind of the operation."""
         return self._kind
 
     @property
     def peer(self) -> int:
-        """The other rank, or -1."""
+        """The remote rank, or -1."""
         return self._peer
 
     @property
     def tag(self) -> int:
-        """The tag it was posted with."""
+        """The tag of the post."""
         return self._tag
 
     @property
     def context(self) -> Context:
-        """The context it was posted in."""
+        """The context of the post."""
         return self._context
 
     def wait(self, timeout: float | None = None) -> Completion:
@@ -74,17 +74,20 @@ class Operation:
         return self._context.wait(self, timeout)
 
     def done(self) -> bool:
-        """Whether it ended, well or not."""
+        """Whether it completed or failed."""
         if self._watch is not None and self._watch.native is not None:
             return True
         return self._context.engine.is_done(self._id) is not False
 
     def add_done_callback(self, function: Callable[[Any], object]) -> None:
-        """Call ``function(op)`` once when it ended: on a thread of the library that holds no lock, on the thread that
-        waits for it, or at once on this one if it ended before. ``op.wait()`` may then be called any number of times,
-        and ``poll_cq`` does not take it. Keep it short: it delays other callbacks. What it raises is logged.
+        """Call ``function(op)`` once, when the operation completes.
 
-        Raises UnknownOperationError if its completion was taken before.
+        It runs on a library thread that holds no lock, on the thread that waits for the operation, or at once on this
+        thread if the operation has completed. ``op.wait()`` may then be called any number of times, and ``poll_cq``
+        does not take the completion. Keep ``function`` short: it delays other callbacks. An exception that it raises is
+        logged.
+
+        Raises UnknownOperationError if the completion was taken before.
         """
         watch = self._watch or Callbacks.of(self._context).watch(self)
         watch.add(self, function)
@@ -103,21 +106,21 @@ class Operation:
 
     @property
     def is_told(self) -> bool:
-        """Whether whoever takes its completion tells it, so that callbacks may be added at any time."""
+        """Whether every taken completion is passed to ``settle``, so that callbacks may be added at any time."""
         return False
 
     def taken(self) -> _core.Completion | None:
-        """Its completion, if it was told."""
+        """The completion that ``settle`` recorded, or None."""
         return None
 
     def settle(self, native: _core.Completion) -> None:
-        """Its completion was taken, by the thread that calls this."""
+        """Record the completion; called by the thread that took it."""
         if self._watch is not None:
             Callbacks.of(self._context).forget(self)
             self._watch.settle(native)
 
     def cancel(self) -> None:
-        """Ask for the operation to be given up; it still completes (status "cancelled", or as it ended before)."""
+        """Request cancellation. The operation still completes: as "cancelled", or with its earlier status."""
         self._context.cancel(self)
 
     def __eq__(self, other: object) -> bool:
@@ -140,7 +143,7 @@ class Operation:
 
 
 class Completion:
-    """How an operation ended. The tensor belongs to the caller again."""
+    """Result of an operation. The tensor belongs to the caller again."""
 
     __slots__ = ("_native", "_op")
 
@@ -150,47 +153,47 @@ class Completion:
 
     @property
     def op(self) -> Operation:
-        """The operation that ended."""
+        """The completed operation."""
         return self._op
 
     @property
     def kind(self) -> Kind:
-        """What the operation was."""
+        """Kind of the operation."""
         return self._op._kind
 
     @property
     def status(self) -> Status:
-        """How it ended."""
+        """Final status of the operation."""
         return self._native.status
 
     @property
     def peer(self) -> int:
-        """The other rank; of a collective or push-pull the rank at fault, or -1."""
+        """The remote rank; for a collective or push-pull the rank at fault, or -1."""
         return self._op._peer if self._op._peer >= 0 else self._native.failed_peer
 
     @property
     def tag(self) -> int:
-        """The tag it was posted with, or the key."""
+        """The tag of the post, or the key of a push-pull."""
         return self._op._tag
 
     @property
     def bytes(self) -> int:
-        """The tensor's size."""
+        """Size of the tensor."""
         return self._native.total_bytes
 
     @property
     def missing(self) -> list[tuple[int, int]]:
-        """(Byte offset, byte length) of what did not arrive, ascending and merged (receives only)."""
+        """(Byte offset, byte length) of each missing range, ascending and merged (receives only)."""
         return self._native.missing
 
     @property
     def missing_bytes(self) -> int:
-        """The sum of ``missing``; for a send, as the receiver reported it."""
+        """Sum of ``missing``; for a send, as the receiver reported it."""
         return self._native.missing_bytes
 
     @property
     def allowed_missing_bytes(self) -> int:
-        """What the loss bound allowed to be missing."""
+        """Bytes that the loss bound allowed to be missing."""
         return self._native.allowed_missing_bytes
 
     @property
@@ -200,12 +203,12 @@ class Completion:
 
     @property
     def elapsed_ns(self) -> int:
-        """From post to completion."""
+        """Time from post to completion."""
         return self._native.elapsed_ns
 
     @property
     def error(self) -> str:
-        """Empty unless the operation failed."""
+        """Error text; empty unless the operation failed."""
         return self._native.error
 
     @property
@@ -215,7 +218,7 @@ class Completion:
 
     @property
     def failed(self) -> bool:
-        """Whether the operation failed: what the tensor holds is then unspecified."""
+        """Whether the operation failed; the tensor's content is then unspecified."""
         return self._native.failed
 
     def raise_if_failed(self) -> None:
@@ -228,7 +231,7 @@ class Completion:
         raise error
 
     def __eq__(self, other: object) -> bool:
-        # An operation ends once.
+        # An operation has one completion.
         if not isinstance(other, Completion):
             return NotImplemented
         return self._op == other._op
@@ -245,7 +248,7 @@ class Completion:
 
 
 def completion_of(context: Context, native: _core.Completion) -> Completion:
-    """The public form of a completion taken from the native library, where the caller does not have the operation."""
+    """The public form of a native completion, for callers that do not hold the operation."""
     if native.handle is not None:
         handle: Operation | None = native.handle()
         if handle is not None:

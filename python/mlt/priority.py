@@ -1,13 +1,13 @@
-"""Priority functions: which segments of a tensor matter (paper section 4.2.2).
+"""Priority functions: choose the important segments of a tensor (paper section 4.2.2).
 
-A priority function is called once per post with the flat tensor and its ``SegmentGrid``, and answers one of
+A priority function is called once per post with the flat tensor and its ``SegmentGrid``. It returns one of
 
 - a ``SegmentTags``,
 - an array of ``bool``, one per segment: important or not,
 - an array of ``uint8``, one per segment: class (0x07) | ``IMPORTANT`` | ``CRITICAL``.
 
-Important segments go first and are marked so that switches drop them last; critical ones are never lost, whatever the
-loss bound. Built in: ``magnitude``, ``all_important`` and ``random``.
+Important segments are sent first, and switches drop them last. Critical segments are never lost, whatever the loss
+bound. Built in: ``magnitude``, ``all_important`` and ``random``.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ SAMPLE_STRIDE = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentGrid:
-    """How a tensor is cut: ``segment_count`` segments of ``segment_elements`` elements, the last one shorter.
+    """Segmentation of a tensor: ``segment_count`` segments of ``segment_elements`` elements; the last one may be
+    shorter.
 
-    ``traffic_class``: the class of the tensor's layer, 0 the most urgent. ``traffic_classes``: how many there are, 1 to
-    8 (7, or as many as the QoS policy has).
+    ``traffic_class``: class of the tensor's layer, 0 the most urgent. ``traffic_classes``: number of classes, 1 to 8
+    (7, or as many as the QoS policy has).
     """
 
     segment_count: int
@@ -47,10 +48,10 @@ class SegmentGrid:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentTags:
-    """What a priority function decides, per segment: arrays of ``segment_count``.
+    """Result of a priority function: arrays with one entry per segment (``segment_count``).
 
-    ``important`` and ``critical`` are bool; ``traffic_class`` is below the grid's ``traffic_classes`` (None: the class
-    of the tensor's layer). A class beyond is refused, not moved to another one.
+    ``important`` and ``critical`` are bool. ``traffic_class`` is below the grid's ``traffic_classes`` (None: the class
+    of the tensor's layer); a higher class is rejected.
     """
 
     important: npt.NDArray[np.bool_]
@@ -64,9 +65,9 @@ PriorityFunction = Callable[[Any, SegmentGrid], SegmentTags | npt.NDArray[Any]]
 class Magnitude:
     """Important: segments whose mean magnitude is at or above the tensor's median magnitude.
 
-    Passed to ``post_send`` it runs in the native library on a sample. Called, it answers the same from every
-    element's magnitude and a sampled median, to build other functions on. Types that are not floating point, and
-    segments with values that are not numbers, are important.
+    As argument of ``post_send`` it runs in the native library on a sample. When called, it uses every element's
+    magnitude and a sampled median; other functions can build on that. All segments of types that are not floating point
+    are important, as are segments that contain NaN.
     """
 
     def __call__(self, tensor: Any, grid: SegmentGrid) -> SegmentTags:
@@ -84,7 +85,7 @@ class Magnitude:
 
 
 def all_important(tensor: Any, grid: SegmentGrid) -> SegmentTags:
-    """Every segment important: for tensors whose parts all matter the same, such as parameters."""
+    """Every segment important: for tensors whose parts matter equally, such as parameters."""
     return SegmentTags(important=np.ones(grid.segment_count, np.bool_))
 
 
@@ -92,9 +93,9 @@ magnitude = Magnitude()
 
 
 def random(seed: int, *, fraction: float = 0.5) -> PriorityFunction:
-    """A function that calls each segment important with probability ``fraction``; the baseline to compare with.
+    """A function that makes each segment important with probability ``fraction``; a baseline for comparisons.
 
-    Each call draws anew, the same sequence for the same seed.
+    Each call draws new values; the same seed gives the same sequence.
     """
     if not 0.0 <= fraction <= 1.0:
         raise InvalidBufferError(f"fraction is {fraction!r}; it is a probability in [0, 1]")
@@ -108,7 +109,7 @@ def random(seed: int, *, fraction: float = 0.5) -> PriorityFunction:
 
 
 def tag_bits(tags: SegmentTags | npt.NDArray[Any], grid: SegmentGrid) -> npt.NDArray[np.uint8]:
-    """The bytes that the native library takes, from what a priority function answered. Raises InvalidBufferError."""
+    """The bytes that the native library takes, from the result of a priority function. Raises InvalidBufferError."""
     if not isinstance(tags, SegmentTags):
         array = np.asarray(tags)
         if array.dtype == np.uint8:
@@ -129,9 +130,9 @@ def tag_bits(tags: SegmentTags | npt.NDArray[Any], grid: SegmentGrid) -> npt.NDA
 
 
 def flat(tensor: Any, dtype: str, elements: int) -> Any:
-    """``tensor`` as a one-dimensional array that shares its memory: torch's for a torch tensor, else numpy's.
+    """``tensor`` as a one-dimensional array that shares its memory: a torch tensor for torch, otherwise a numpy array.
 
-    bfloat16 from anything but torch comes as uint16, numpy having no such type.
+    bfloat16 from a source other than torch becomes uint16, because numpy lacks the type.
     """
     if hasattr(tensor, "data_ptr"):
         return tensor.detach().reshape(-1)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mlt import _core
 
 MAX_KEY = 2**40
-# How long ``poll_cq`` has on its thread to tell a handle what it took.
+# Max wait until another thread, which took a completion by ``poll_cq``, passes it to the handle.
 SETTLE_SECONDS = 5.0
 
 _services_lock = threading.Lock()
@@ -25,9 +25,9 @@ _services_lock = threading.Lock()
 
 @dataclass(frozen=True, slots=True)
 class PushPullResult:
-    """How a push-pull ended. ``missing_bytes`` of this worker's push did not arrive; the result itself is complete.
+    """Result of a push-pull. ``missing_bytes`` of this worker's push did not arrive; the pulled tensor is complete.
 
-    ``repairs`` counts segments sent again, both ways; ``elapsed_ns`` runs from the call to the completion.
+    ``repairs`` counts segments sent again in both directions; ``elapsed_ns`` runs from the call to the completion.
     """
 
     key: int
@@ -44,10 +44,10 @@ class PushPullResult:
 
 
 class PushPullHandle(Operation):
-    """A push-pull under way: an operation whose ``wait`` returns a ``PushPullResult``, any number of times.
+    """Handle of a push-pull: an operation whose ``wait`` returns a ``PushPullResult``, any number of times.
 
-    Like every operation it counts among the context's ``max_operations`` until its completion was taken: wait for it,
-    add a callback, or call ``Context.poll_cq``.
+    It counts towards the context's ``max_operations`` until its completion is taken: call ``wait`` or
+    ``Context.poll_cq``, or add a callback.
     """
 
     __slots__ = ("__weakref__", "_native", "_waiting", "name")
@@ -55,24 +55,24 @@ class PushPullHandle(Operation):
     def __init__(self, context: Context, key: int, name: str | None) -> None:
         super().__init__(0, "push_pull", -1, key, context)
         self.name = name
-        # Held by the thread that waits in the native library; others wait for that thread.
+        # Held by the thread that waits in the native library; other threads wait for it.
         self._waiting = threading.Lock()
         self._native: _core.Completion | None = None
 
     @property
     def key(self) -> int:
-        """What names the tensor."""
+        """Key of the tensor."""
         return self._tag
 
     def done(self) -> bool:
-        """Whether it ended, well or not."""
+        """Whether it completed or failed."""
         return self._native is not None or super().done()
 
     def wait(self, timeout: float | None = None) -> PushPullResult:  # type: ignore[override]
-        """Block until it ended; other Python threads run meanwhile.
+        """Block until it completes; other Python threads run meanwhile.
 
-        Raises the TransferError of a failed one, WaitTimeoutError after ``timeout`` seconds (the operation
-        stays in progress).
+        Raises the TransferError of a failed push-pull, WaitTimeoutError after ``timeout`` seconds (the operation stays
+        in progress).
         """
         native = self._native or self._take(timeout)
         if native is None:
@@ -89,17 +89,17 @@ class PushPullHandle(Operation):
         )
 
     def settle(self, native: _core.Completion) -> None:
-        """Its completion was taken, by the thread that calls this."""
+        """Record the completion; called by the thread that took it."""
         self._native = native
         super().settle(native)
 
     @property
     def is_told(self) -> bool:
-        """Whether whoever takes its completion tells it, so that callbacks may be added at any time."""
+        """Whether every taken completion is passed to ``settle``, so that callbacks may be added at any time."""
         return True
 
     def taken(self) -> _core.Completion | None:
-        """Its completion, if it was told."""
+        """The completion that ``settle`` recorded, or None."""
         return self._native
 
     def _take(self, timeout: float | None) -> _core.Completion | None:
@@ -116,7 +116,7 @@ class PushPullHandle(Operation):
             try:
                 native = self._context.engine.wait(self._id, -1 if left is None else round(left * 1e9))
             except UnknownOperationError:
-                # ``poll_cq`` took it on another thread, and is about to say so; or the callbacks' thread did.
+                # Taken on another thread: ``poll_cq`` is about to settle it, or the callback thread has it.
                 while self._native is None and self._watch is None and time.monotonic() - start < SETTLE_SECONDS:
                     time.sleep(0)
                 if self._watch is not None:
@@ -138,10 +138,9 @@ class PushPullHandle(Operation):
 
 
 class PushPull:
-    """A worker's side of push-pull over all summation services of the job.
+    """The worker side of push-pull over all summation services of the job.
 
-    Raises ConfigError in a job without services or on a service's rank. Several may share one context. Safe to use
-    from any thread.
+    Raises ConfigError in a job without services or on a service's rank. Several may share one context. Thread-safe.
     """
 
     def __init__(self, context: Context) -> None:
@@ -160,7 +159,7 @@ class PushPull:
 
     @property
     def context(self) -> Context:
-        """The context it was made for."""
+        """The context that it uses."""
         return self._context
 
     def push_pull(
@@ -178,12 +177,12 @@ class PushPull:
     ) -> PushPullHandle:
         """Push ``tensor`` (float32, C-contiguous, in host memory) and pull its average over the workers into ``out``.
 
-        ``out``: as many float32; default: in place. Both stay lent until the handle is done. ``key`` in [0, 2**40)
-        names the tensor: every worker uses the same one for it in every iteration, with the same number of elements
-        and the same ``loss_bound``, the fraction of its elements that this worker's push may lose, in [0, 1). Each
-        element is divided by the number of workers whose segment arrived (``average=False``: the plain sum). Results
-        are the same bits on every worker. ``layer`` of ``layers``: 0 is the front, which goes first. ``name`` is for
-        messages. Raises InvalidBufferError, ConfigError, PeerFailedError, LimitError.
+        ``out``: a tensor of as many float32; default: in place. Do not access either until the handle is done. ``key``
+        in [0, 2**40) identifies the tensor. In every iteration, all workers use the same key, number of elements and
+        ``loss_bound`` for it. ``loss_bound`` in [0, 1): fraction of this worker's push that may be missing. Each
+        element is divided by the number of workers whose segment arrived (``average=False``: the plain sum). All
+        workers receive the same bits. ``layer`` of ``layers``: 0 is the front layer, which is sent first. ``name``
+        appears in error texts. Raises InvalidBufferError, ConfigError, PeerFailedError, LimitError.
         """
         if not 0 <= key < MAX_KEY:
             raise ConfigError(f"key is {key}; keys are integers in [0, 2**40)")
@@ -207,8 +206,10 @@ class PushPull:
 
 
 class SummationService:
-    """Makes this rank, one of those after the workers, a summation service. It serves from here on until the context
-    is closed; ``run`` waits for its end. Raises ConfigError on a worker's rank."""
+    """Makes this rank, which follows the workers, a summation service until the context is closed.
+
+    ``run`` waits for the end of the job. Raises ConfigError on a worker's rank.
+    """
 
     def __init__(self, context: Context) -> None:
         if context.rank < context.world_size:
@@ -222,9 +223,9 @@ class SummationService:
 
     @property
     def context(self) -> Context:
-        """The context it was made for."""
+        """The context that it uses."""
         return self._context
 
     def run(self, timeout: float | None = None) -> bool:
-        """Block until every worker said goodbye or failed; False if ``timeout`` seconds passed first."""
+        """Block until every worker left or failed; False if ``timeout`` seconds passed first."""
         return self._context.engine.wait_workers_gone(-1 if timeout is None else max(round(timeout * 1e9), 0))

@@ -1,1 +1,1 @@
-"""A context's groups of options, read from arguments, environment and files: paths, code points, limits, faults."""
+"""Option groups of a context, read from arguments, environment and files: paths, DSCPs, limits, faults."""

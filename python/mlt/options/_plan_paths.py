@@ -1,4 +1,4 @@
-"""The segment lists that ``mlt plan`` chose, as paths of a rank: its plan file names hosts, a job has ranks."""
+"""Paths of a rank from the SRv6 segment lists of ``mlt plan``; maps the plan file's host names to ranks."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ FIELDS = ("plan", "hosts", "job")
 
 
 def segments_by_path(source: Mapping[str, Any], rank: int | None) -> list[dict[int, tuple[str, ...]]]:
-    """For each path, by destination rank, the segment list of this rank's route.
+    """For each path, this rank's segment list by destination rank.
 
-    ``source``: ``plan`` (the file's name), ``hosts`` (the plan's host names, in the order of ranks) and ``job``, where
-    the plan has several. A host that has several routes to another, of several tasks, takes them as so many paths; all
-    ranks have as many as the one with the most, and repeat theirs. Raises ConfigError.
+    ``source``: ``plan`` (the file's name), ``hosts`` (the plan's host names, in rank order) and ``job``, if the plan
+    has several. If several tasks route between the same two hosts, each of their distinct routes is a path. The pair
+    with the most routes gives the number of paths of all ranks; other pairs repeat theirs. Raises ConfigError.
     """
     from mlt.planners._shared.documents import InputError
     from mlt.planners.plan import read_plan

@@ -1,6 +1,6 @@
-"""The keyword arguments of ``mlt.Context`` beyond its place in the job, listed once, and handed to the native library.
+"""The keyword arguments of ``mlt.Context`` other than ``JobArguments``, and their transfer to the native library.
 
-What is not given keeps the default of the native library (src/mlt.h).
+An omitted argument keeps the native library's default (src/mlt.h).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_SPIN_US = 1_000_000
 
 
 class LimitArguments(TypedDict, total=False):
-    """``mlt.options.limits``."""
+    """Limits (``mlt.options.limits``)."""
 
     max_operations: int | None
     max_tags: int | None
@@ -32,7 +32,7 @@ class LimitArguments(TypedDict, total=False):
 
 
 class NetworkArguments(TypedDict, total=False):
-    """What carries packets, and how."""
+    """How packets are carried."""
 
     faults: Faults | None
     segment_bytes: int | None
@@ -47,7 +47,7 @@ class NetworkArguments(TypedDict, total=False):
 
 
 class TimeArguments(TypedDict, total=False):
-    """Seconds."""
+    """Times in seconds."""
 
     operation_timeout: float
     connect_timeout: float
@@ -55,11 +55,11 @@ class TimeArguments(TypedDict, total=False):
 
 
 class TransportArguments(LimitArguments, NetworkArguments, TimeArguments, total=False):
-    """All of them."""
+    """All keyword arguments of the transport."""
 
 
 def apply(given: TransportArguments, native: _core.Options, environ: Mapping[str, str] = os.environ) -> None:
-    """Set what ``given`` and the environment say in ``native``; all but paths and code points, which need the job.
+    """Copy the options of ``given`` and of the environment to ``native``, except paths and DSCPs, which need the job.
 
     Raises ConfigError that names the argument or variable.
     """
@@ -83,7 +83,7 @@ def apply(given: TransportArguments, native: _core.Options, environ: Mapping[str
 
 
 def nanoseconds(seconds: float, name: str) -> int:
-    """``seconds``, above 0, as the native library counts them. Raises ConfigError that names ``name``."""
+    """``seconds``, above 0, as nanoseconds. Raises ConfigError that names ``name``."""
     if not (math.isfinite(seconds) and seconds > 0):
         raise ConfigError(f"{name} is {seconds!r}; it is a time in seconds, above 0")
     return max(round(seconds * 1e9), 1)

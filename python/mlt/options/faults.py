@@ -1,4 +1,4 @@
-"""Faults injected on purpose between the protocol and the network, to see what they do."""
+"""Injected faults between the protocol and the network, for tests."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Faults:
-    """What the fault datapath does to the datagrams this rank sends.
+    """Faults that the fault datapath applies to the datagrams this rank sends.
 
-    ``drop``, ``duplicate``, ``reorder`` and ``corrupt`` are probabilities per datagram in [0, 1]; ``delay_us`` is added
-    to each, ``jitter_us`` is the width of a uniform extra delay. The same ``seed`` makes the same decisions.
-    ``control``: datagrams of the control class suffer too. Raises ConfigError for values out of range.
+    ``drop``, ``duplicate``, ``reorder`` and ``corrupt`` are probabilities per datagram in [0, 1]. Each datagram is
+    delayed by ``delay_us`` plus a uniform random time up to ``jitter_us``. The same ``seed`` makes the same decisions.
+    ``control``: apply faults to datagrams of the control class too. Raises ConfigError for values out of range.
     """
 
     drop: float = 0.0
@@ -46,8 +46,10 @@ class Faults:
 
     @classmethod
     def parse(cls, text: str) -> Faults:
-        """Read ``"drop=1%,delay_us=2ms,seed=7"``: names and values of this class, separated by commas. A number without
-        a unit is a fraction, or microseconds. Raises ConfigError."""
+        """Read ``"drop=1%,delay_us=2ms,seed=7"``: fields of this class and their values, separated by commas.
+
+        A number without a unit is a fraction, or microseconds. Raises ConfigError.
+        """
         readers = {field.name: _TIMES.get(field.name) or _READERS[str(field.type)] for field in fields(cls)}
         values: dict[str, float] = {}
         for item in filter(None, (part.strip() for part in text.split(","))):

@@ -1,4 +1,4 @@
-"""I/O threads are gone: a context that still asks for some is refused, with what to do instead."""
+"""The removed I/O threads: rejects a context that requests them and gives the replacement."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ADVICE = (
 
 
 def refuse(count: Any, cpus: Any, *, environ: Mapping[str, str] | None = None) -> None:
-    """Raise ConfigError if arguments or variables ask for I/O threads; 0 of them is what every context has."""
+    """Raise ConfigError if an argument or variable requests I/O threads; 0 is accepted."""
     environment = os.environ if environ is None else environ
     asked = {
         "io_threads": count,

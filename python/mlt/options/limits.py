@@ -1,10 +1,10 @@
-"""How much one rank may have in progress and remember. ``docs/limits.md`` says what each limit costs.
+"""Limits of one rank. ``docs/limits.md`` gives the cost of each.
 
-``max_operations``: sends, receives and collectives in progress, or done and not taken. One more is refused at once
-(``LimitError``); below it no order of posting makes operations wait for each other's slots. ``max_tags``: pairs of
-rank and tag that are remembered, of sends and of receives each. ``early_segments``: segments kept for receives that
-are not posted yet, shared evenly by the other ranks; ``early_transfers``: how many transfers these may belong to.
-Ranks may differ in them. Memory is touched as a limit is used, not before.
+``max_operations``: sends, receives and collectives that are in progress or whose completion was not taken. A post
+beyond the limit fails at once (``LimitError``). Below it, no order of posts makes operations wait for each other's
+slots. ``max_tags``: remembered pairs of rank and tag, for sends and receives each. ``early_segments``: buffered
+segments of receives that are not posted yet, shared evenly by the other ranks. ``early_transfers``: max number of
+transfers of these segments. Ranks may use different limits. Memory is touched only as a limit is used.
 
     mlt.Context(max_operations=100_000)  # or MLT_MAX_OPERATIONS=100000
 """
@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 from mlt.errors import ConfigError
 
-# Of each, the environment variable and the range that the engine takes (src/engine/event_loop.h).
+# For each limit: environment variable, and range that the engine accepts (src/engine/event_loop.h).
 VARIABLES = {
     "max_operations": ("MLT_MAX_OPERATIONS", 131_072),
     "max_tags": ("MLT_MAX_TAGS", 2**24),
@@ -25,8 +25,10 @@ VARIABLES = {
 
 
 def resolve(given: Mapping[str, object], environ: Mapping[str, str]) -> dict[str, int]:
-    """The limits that ``given`` names, and those that are None there from the environment; the others keep the default.
-    Raises ConfigError that names the argument or the variable, and the range."""
+    """The limits in ``given``; those that are None there come from the environment; the others keep the default.
+
+    Raises ConfigError that names the argument or the variable, and the range.
+    """
     chosen: dict[str, int] = {}
     for name, (variable, most) in VARIABLES.items():
         source, value = name, given.get(name)

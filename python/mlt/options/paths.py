@@ -1,8 +1,8 @@
-"""The ways to each peer that packets are sprayed over, and what is known of them.
+"""The paths to each peer over which packets are sprayed, and their state.
 
-A path is a socket of its own: another source and destination port, which the switches' hashes see; another interface;
-another IPv6 flow label; or a list of switches to go through (SRv6). Every rank has the same number of them, and path i
-of one rank talks to path i of another. ``docs/paths.md`` says when to use which.
+A path is a socket of its own. Paths differ in source and destination port, which switches hash; in interface; in IPv6
+flow label; or in the switches to pass (SRv6). Every rank has the same number of paths, and path i of one rank connects
+to path i of another. ``docs/paths.md`` advises which to use.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _FIELDS = ("address", "interface", "port", "flow_label", "segments", "segments_t
 class PathOptions:
     """One path. Empty fields: the rank's own address, any port, the system's flow label, no segment list.
 
-    ``interface``: packets leave by it whatever the routes say, and its first address is used unless ``address`` is
-    given. ``segments``: IPv6 addresses in order of travel, the destination left out. ``segments_to``: other lists for
-    some ranks. Raises ConfigError.
+    ``interface``: packets leave by it whatever the routes; its first address is used unless ``address`` is given.
+    ``segments``: IPv6 addresses in order of travel, without the destination. ``segments_to``: other lists for some
+    ranks. Raises ConfigError.
     """
 
     address: str = ""
@@ -81,12 +81,11 @@ class PathOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PathStatus:
-    """What is known of one path to one peer.
+    """State of one path to one peer.
 
-    ``share`` of what is now sent to the peer and ``loss`` (estimate) are fractions. ``rtt_us`` is None before the first
-    measurement; they start anew when control takes another path. ``silent``: given up for now, only probed.
-    ``packets_*`` count this peer's, ``runs_*`` (system calls that succeeded, and that the system refused) those to all
-    peers.
+    ``share`` (of the data now sent to the peer) and ``loss`` (an estimate) are fractions. ``rtt_us`` is None before the
+    first measurement; it starts again when control moves to another path. ``silent``: the path is suspended and only
+    probed. ``packets_*`` count packets of this peer. ``runs_*`` count system calls to all peers, successful and failed.
     """
 
     path: int
@@ -102,7 +101,7 @@ class PathStatus:
 
     @classmethod
     def of(cls, native: _core.PathStatus) -> PathStatus:
-        """The native library's answer."""
+        """The public form of a native status."""
         return cls(
             path=native.path,
             local=native.local,
@@ -124,13 +123,13 @@ def resolve(
     rank: int | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> tuple[PathOptions, ...]:
-    """The paths that ``paths`` means, else MLT_PATHS; nothing for the default, one path by the rank's own address.
+    """The paths that ``paths`` or else MLT_PATHS describes; empty for the default, one path by the rank's own address.
 
-    ``paths``: a number (so many ports); a sequence whose items are addresses, interfaces or mappings with the fields of
-    ``PathOptions``; a mapping with the one field ``paths``, such a sequence or number; or the name of a YAML file that
-    holds any of these. A mapping with ``plan``, ``hosts`` and perhaps ``job`` takes the segment lists that ``mlt plan``
-    chose. MLT_PATHS is a number, addresses or interfaces with commas between, or a file's name.
-    ``ranks``, ``rank``: the job's size, which bounds ``segments_to``, and this process's rank. Raises ConfigError.
+    ``paths`` is one of: a number of paths, which differ by port; a sequence of addresses, interfaces or mappings with
+    the fields of ``PathOptions``; a mapping with the one field ``paths``, a sequence or number as above; the name of a
+    YAML file that holds any of these. A mapping with ``plan``, ``hosts`` and optionally ``job`` takes the segment lists
+    of ``mlt plan``. MLT_PATHS is a number, addresses or interfaces separated by commas, or a file name. ``ranks``: size
+    of the job, which limits ``segments_to``. ``rank``: rank of this process. Raises ConfigError.
     """
     where = "paths"
     if paths is None:
@@ -173,7 +172,7 @@ def _read(source: object, rank: int | None, *, from_file: bool = False) -> tuple
 
 
 def _read_text(text: str, rank: int | None) -> tuple[PathOptions, ...]:
-    """A number, a list with commas, or a file."""
+    """Parse a number, a comma-separated list, or a file name."""
     if text.strip().isdecimal():
         return _read(int(text), rank)
     if "/" in text or text.endswith((".yaml", ".yml", ".json")):

@@ -1,7 +1,7 @@
-"""Which DSCP each traffic class carries: the switches' policy file, read for the transport.
+"""DSCP of each traffic class, read from the switches' policy file.
 
-The file is the one that ``mlt switch generate`` turns into a switch's configuration, so that hosts and switches cannot
-disagree. Only the code points are taken from it; thresholds, limits and ports are the switches'.
+``mlt switch generate`` makes the switch configuration from the same file, so hosts and switches always agree. Only the
+DSCPs are read from it; thresholds, limits and ports are for the switches.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PolicySource = str | os.PathLike[str] | Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DscpMap:
-    """Code points, 0 to 63: of the data classes, the most urgent first, and of control."""
+    """DSCPs, 0 to 63: of the data classes, most urgent first, and of control."""
 
     data: tuple[int, ...]
     control: int
@@ -29,14 +29,14 @@ class DscpMap:
         return f"{', '.join(map(str, self.data))}; control {self.control}"
 
 
-# What the native library takes for "your own": it has the default map (src/core/priority.h).
+# An empty map selects the native library's default (src/core/priority.h).
 DEFAULT = DscpMap(data=(), control=31)
 
 
 def resolve(policy: PolicySource | None, environ: Mapping[str, str] | None = None) -> DscpMap:
     """The map of ``policy``, else of the file that MLT_QOS_POLICY names, else (unset or empty) ``DEFAULT``.
 
-    ``policy``: a path, or what the YAML file holds as a mapping. Raises ConfigError with every problem of the policy.
+    ``policy``: a path, or the content of the YAML file as a mapping. Raises ConfigError that lists every problem.
     """
     where = "qos_policy"
     if policy is None:
@@ -44,7 +44,7 @@ def resolve(policy: PolicySource | None, environ: Mapping[str, str] | None = Non
         where = VARIABLE
     if policy is None:
         return DEFAULT
-    # Here, so that a job without a policy does not wait for the policy's schema.
+    # Imported here: a job without a policy then does not wait for the policy's schema.
     from mlt.switch_configs.errors import PolicyError
     from mlt.switch_configs.policy import load, validate
 
