@@ -1,11 +1,11 @@
 """``mlt.torch``: train with PyTorch over the bounded-loss transport.
 
 - ``torch.distributed.init_process_group("mlt")`` after ``import mlt.torch``: the exact collectives (parameters, batch
-  norm statistics, shapes, barriers), never lossy.
-- ``ddp.register_comm_hook(BoundedLossState(loss_bound=0.1), bounded_loss_hook)``: gradients, averaged through the
-  summation services, with the loss the caller allowed and not more.
+  norm statistics, shapes, barriers), without loss.
+- ``ddp.register_comm_hook(BoundedLossState(loss_bound=0.1), bounded_loss_hook)``: gradients, averaged by the summation
+  services, with loss up to the caller's loss bound.
 
-This sub-package is the only part of mlt's library that imports torch.
+No other part of mlt's library imports torch.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Exact collectives over point-to-point transfers, for tensors in host memory.
 
-Every sum is taken in rank order by one owner, so all ranks end with the same bits whatever the network did.
+One owner combines the ranks' values in rank order, so all ranks end with the same bits.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import torch
 
 Combine = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
-# Below this, all ranks exchange everything in one round trip; above, each rank sums a share in two (fewer bytes).
+# Below this size, all ranks exchange everything in one round trip. Above it, each rank sums a share in two round trips
+# (fewer bytes).
 ONE_ROUND_BYTES = 32 * 1024
 
 

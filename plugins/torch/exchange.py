@@ -1,4 +1,4 @@
-"""The transfers of one collective: posted together, waited for together. Exact: loss bound 0 throughout."""
+"""The transfers of one collective, posted and awaited together. Exact: the loss bound is always 0."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
 class Exchange:
     """Transfers between the ranks of one group, in rounds that each end with ``finish``.
 
-    ``ranks``: group rank to rank of the job. ``tag``: the first of ``ring`` tags that the rounds take in turn, from
-    number ``first`` on. The transport remembers every tag it ever saw, so tags come round again; it matches the k-th
-    send of a tag to the k-th receive. ``timeout`` seconds bound the whole exchange. Used by one thread.
+    ``ranks``: rank in the job by group rank. ``tag``: the first of ``ring`` tags, which the rounds use in turn from
+    number ``first`` on. Tags are reused because the transport remembers every tag; it matches the k-th send of a tag to
+    the k-th receive. ``timeout``: limit of the whole exchange in seconds. Used by one thread.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Exchange:
         return self._base + self._round % self._ring
 
     def send(self, tensor: torch.Tensor, to: int) -> None:
-        """Start sending a tensor to group rank ``to``; nothing goes out for an empty one."""
+        """Start sending a tensor to group rank ``to``; an empty tensor is not sent."""
         if tensor.numel() == 0:
             return
         data = as_bytes(tensor.contiguous())
@@ -74,7 +74,7 @@ class Exchange:
             self._landing.append((tensor, landing))
 
     def finish(self) -> None:
-        """Wait until every transfer of this round is done; raises the transport's error of the first that failed."""
+        """Wait until every transfer of this round completes; raises the transport's error of the first that failed."""
         try:
             for operation, _ in self._pending:
                 self._context.wait(operation, timeout=self._remaining())
@@ -88,12 +88,12 @@ class Exchange:
         self._round += 1
 
     def abandon(self) -> None:
-        """Cancel what is posted and wait until each is over: no caller's tensor is written to after this returns."""
+        """Cancel every posted transfer and wait for it; the callers' tensors are not written to after the return."""
         pending, self._pending, self._landing = self._pending, [], []
         for operation, _ in pending:
             with suppress(MltError):
                 self._context.cancel(operation)
         for operation, _ in pending:
-            # It fails as cancelled, or was taken before; a closed context has given every tensor back.
+            # It fails as cancelled, or its completion was taken before; a closed context has returned every tensor.
             with suppress(MltError):
                 self._context.wait(operation)

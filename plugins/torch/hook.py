@@ -1,8 +1,8 @@
-"""DDP communication hook: gradient buckets pushed to the summation services as they become ready, averages pulled back.
+"""DDP communication hook: pushes ready gradient buckets to the summation services, and pulls the averages.
 
 ``DistributedDataParallel.register_comm_hook(BoundedLossState(loss_bound=0.1), bounded_loss_hook)``. The training loop
-stays as it is. What a bucket loses on its way in is bounded by ``loss_bound``; averages come back reliably, so every
-replica applies the same bits (MLT, NSDI 2024, section 4.1 and appendix A; push-pull after BytePS, OSDI 2020).
+is unchanged. ``loss_bound`` limits the loss of each pushed bucket. Averages are pulled reliably, so every replica
+applies the same bits (MLT, NSDI 2024, section 4.1 and appendix A; push-pull after BytePS, OSDI 2020).
 
 This module has no ``from __future__ import annotations``: DDP compares the hook's annotations with the real types.
 """
@@ -24,12 +24,12 @@ DEFAULT_HISTORY = 100_000
 
 
 class BoundedLossState:
-    """What the hook keeps between steps: the push-pull client, the keys of the buckets, the statistics.
+    """State of the hook between steps: the push-pull client, the keys of the buckets, the statistics.
 
-    ``transport``: a ``PushPull``, or the ``Context`` to make one from; default: the context of the process group
-    "mlt". ``loss_bound`` in [0, 1): largest fraction of a bucket's elements this worker may lose per step; 0 is fully
-    reliable. ``first_key``: where this state's push-pull keys begin (two states that share one ``PushPull`` need
-    ranges of their own). ``history``: how many steps of statistics are kept.
+    ``transport``: a ``PushPull``, or the ``Context`` to make one from; default: the context of the process group "mlt".
+    ``loss_bound`` in [0, 1): max fraction of a bucket's elements that this worker may lose per step; 0 is fully
+    reliable. ``first_key``: first push-pull key of this state (two states that share a ``PushPull`` need separate
+    ranges). ``history``: number of steps whose statistics are kept.
 
     Used from the thread that runs the backward pass; ``steps`` and ``latest`` may be read from any thread.
     """
@@ -66,7 +66,7 @@ class BoundedLossState:
         return self._log.latest()
 
     def synchronise(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
-        """Push one bucket; the returned future gives its average over the workers (the bucket's own buffer).
+        """Push one bucket; returns a future of its average over the workers (in the bucket's own buffer).
 
         Raises TypeError for a bucket that is not float32 on the CPU; a failed transfer raises from the backward pass.
         """
@@ -99,9 +99,9 @@ class BoundedLossState:
     def _key(self, bucket: GradBucket) -> int:
         """A key per set of parameters, numbered in order of first appearance.
 
-        DDP regroups the parameters after the first backward pass, so a bucket's index alone does not tell what is in
-        it, and the service must see the same element count under a key every time. Every rank meets the same buckets
-        in the same order, hence gives them the same keys.
+        DDP regroups the parameters after the first backward pass, so a bucket's index does not identify its content.
+        The service needs the same element count under a key every time. Every rank has the same buckets in the same
+        order, and so gives them the same keys.
         """
         parameters = tuple(id(parameter) for parameter in bucket.parameters())
         key = self._keys.get(parameters)
@@ -113,7 +113,7 @@ class BoundedLossState:
     def _layer(self, index: int, is_last: bool) -> tuple[int, int]:
         """Bucket index to (layer, layers): the last bucket holds the front layers, which the next forward needs first.
 
-        How many buckets there are shows with the last one; until then the count of the step before is used.
+        The bucket count is known with the last bucket; until then the previous step's count is used.
         """
         if is_last:
             self._bucket_count = index + 1
@@ -128,11 +128,11 @@ class BoundedLossState:
         buffer: torch.Tensor,
         *_: object,
     ) -> None:
-        """Completion callback, on a thread of the library: hand the result or the failure to the future."""
+        """Completion callback, on a thread of the library: sets the future's result or exception."""
         try:
             done = handle.wait(timeout=0)
         except Exception as error:
-            # (torch's annotation repeats the result's type here; the method takes any exception.)
+            # (torch's annotation gives the result's type here; the method takes any exception.)
             future.set_exception(error)  # type: ignore[arg-type]
             return
         self._log.result(step, pushed_bytes=done.bytes, missing_bytes=done.missing_bytes, repairs=done.repairs)

@@ -1,11 +1,11 @@
 """``torch.distributed`` backend "mlt": exact collectives over ``mlt.Context``, for tensors in host memory.
 
-torch's store is used for the rendezvous of ``init_process_group``, and to hand the job's secret over; every byte of a
-tensor goes over the transport, with loss bound 0. Gradients take the communication hook (``mlt.torch.hook``) instead,
-where loss may be allowed.
+torch's store serves only the rendezvous of ``init_process_group`` and the distribution of the job's secret. All tensor
+data goes over the transport, with loss bound 0. Gradients use the communication hook (``mlt.torch.hook``), which may
+allow loss.
 
-Collectives of one group run one after another, in the order they were called, on one thread that sleeps between them;
-a send or receive gets a thread of its own for as long as it lasts, since its completion may depend on a later call.
+Collectives of one group run one after another, in call order, on one thread that sleeps between them. Each send or
+receive has a thread until it completes, because its completion may depend on a later call.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
 BACKEND: Final = "mlt"
 
-# Tags of this plugin: bit 62, so that they keep clear of the small tags programs use; bit 61 tells point-to-point from
-# collective; 36 bits name the group; the rest is the user's tag, or a place in the ring that the rounds go through. The
-# transport keeps state for each tag for ever, so a call cannot have one of its own.
+# Tags of this plugin. Bit 62 separates them from the small tags of programs; bit 61 separates point-to-point from
+# collectives; 36 bits are the group. The rest is the user's tag, or a position in the ring that the rounds reuse: the
+# transport keeps the state of every tag, so a call cannot have a tag of its own.
 _TAG_SPACE: Final = 1 << 62
 _TAG_POINT_TO_POINT: Final = 1 << 61
 _GROUP_SHIFT: Final = 25
@@ -59,10 +59,10 @@ _group_names: dict[int, str] = {}
 
 
 def use_context(context: Context | None) -> None:
-    """Choose the context that ``init_process_group("mlt")`` takes; it stays the caller's to close. None forgets it.
+    """Choose the context for ``init_process_group("mlt")``; the caller still closes it. None removes the choice.
 
-    Others may post transfers on it too, but wait for them by operation: ``poll_cq`` would take a collective's
-    completions away from it.
+    Others may post transfers on it, but must wait for them by operation: ``poll_cq`` would take a collective's
+    completions.
     """
     global _shared_context
     _shared_context = context
@@ -71,7 +71,7 @@ def use_context(context: Context | None) -> None:
 def current_context() -> Context:
     """The context of the default process group "mlt" (or the one chosen with ``use_context``).
 
-    Raises RuntimeError when there is none yet.
+    Raises RuntimeError if neither exists.
     """
     if _shared_context is None:
         raise RuntimeError(
@@ -82,16 +82,16 @@ def current_context() -> Context:
 
 
 def register_backend() -> None:
-    """Make "mlt" known to ``torch.distributed``; called by ``import mlt.torch``, harmless when repeated."""
+    """Register "mlt" with ``torch.distributed``; called by ``import mlt.torch``. Idempotent."""
     if BACKEND.upper() not in dist.Backend._plugins:
         dist.Backend.register_backend(BACKEND, _create, extended_api=True, devices=["cpu"])
 
 
 class MltProcessGroup(dist.ProcessGroup):
-    """A group of workers; made by ``torch.distributed``, not by hand.
+    """A group of workers; created by ``torch.distributed``, not by programs.
 
-    Offers what DDP and plain data-parallel scripts call: broadcast, allreduce (SUM, AVG, PRODUCT, MIN, MAX), allgather,
-    reduce_scatter, barrier, send and recv. Other collectives are refused by torch with this backend's name.
+    Offers the calls of DDP and plain data-parallel scripts: broadcast, allreduce (SUM, AVG, PRODUCT, MIN, MAX),
+    allgather, reduce_scatter, barrier, send and recv. torch rejects other collectives with this backend's name.
     """
 
     def __init__(
@@ -122,10 +122,10 @@ class MltProcessGroup(dist.ProcessGroup):
         self._closed = False
         self._thread = threading.Thread(target=serve, args=(self._queue,), name=f"mlt-group-{group_id}", daemon=True)
         self._thread.start()
-        # Left running at interpreter exit, a thread inside torch ends the process with std::terminate.
+        # A thread inside torch that still runs at interpreter exit ends the process with std::terminate.
         atexit.register(_end_at_exit, weakref.ref(self))
 
-    # -- identity, as torch asks for it ------------------------------------------------------------------------------
+    # -- identity, queried by torch ----------------------------------------------------------------------------------
 
     def rank(self) -> int:
         return self._rank
@@ -248,7 +248,7 @@ class MltProcessGroup(dist.ProcessGroup):
             )
         return self.reduce_scatter([output], [list(tensor.reshape(-1).chunk(self.size()))], opts)
 
-    # torch 2.13 calls the single-tensor forms by these names, earlier versions by those above.
+    # torch 2.13 calls the single-tensor forms by these names, earlier versions by the names above.
     all_gather_single = _allgather_base  # type: ignore[assignment]
     reduce_scatter_single = _reduce_scatter_base  # type: ignore[assignment]
 
@@ -264,7 +264,7 @@ class MltProcessGroup(dist.ProcessGroup):
     # -- point to point ----------------------------------------------------------------------------------------------
 
     def send(self, tensors: Any, to: int, tag: int = 0) -> Any:
-        """Send one tensor to group rank ``to``; the n-th send meets the n-th receive of the same tag there."""
+        """Send one tensor to group rank ``to``; the n-th send matches the n-th receive of the same tag there."""
         (tensor,) = tensors
         exchange = self._point_to_point_exchange("send", to, tag)
         _check([tensor], "send")
@@ -282,7 +282,7 @@ class MltProcessGroup(dist.ProcessGroup):
     # -- end ---------------------------------------------------------------------------------------------------------
 
     def shutdown(self) -> None:
-        """Finish the collectives that were called, end the helper threads, close the context this group made."""
+        """Complete the posted collectives, end the helper threads, close the context that this group made."""
         if self._closed:
             return
         self._closed = True
@@ -296,7 +296,7 @@ class MltProcessGroup(dist.ProcessGroup):
             self._context.close()
 
     def end(self) -> None:
-        """Shut down without waiting for calls that are under way: the context is closed first, which fails them."""
+        """Shut down without waiting for calls in progress: closes the context first, which fails them."""
         if not self._closed:
             self._context.close()
             self.shutdown()
@@ -327,7 +327,7 @@ class MltProcessGroup(dist.ProcessGroup):
         description = f"mlt {name} (call {number} of group {self._group_id!r}, rank {self._rank})"
 
         def run() -> None:
-            # A failed call may have left ranks at different rounds: a later one would meet the wrong data.
+            # After a failed call, ranks may be at different rounds: a later call would receive the wrong data.
             if self._failure is not None:
                 raise RuntimeError(
                     f"an earlier collective of this group failed ({self._failure}); destroy the process group and "
@@ -339,7 +339,7 @@ class MltProcessGroup(dist.ProcessGroup):
                 program(exchange)
             except Exception as error:
                 self._failure = error
-                # A post that was refused leaves the earlier ones of its round under way.
+                # If a post fails, the earlier posts of its round are still in progress.
                 exchange.abandon()
                 raise
 
@@ -384,9 +384,9 @@ def _check(tensors: Sequence[torch.Tensor], name: str) -> None:
 
 
 def _group_number(name: str) -> int:
-    """The group's number in tags: torch's own where it numbers groups, else 35 bits of a hash, refused if taken.
+    """The group's number in tags: torch's own where it numbers groups, else 35 bits of a hash; a collision is rejected.
 
-    Ranks must agree on it without talking, and each sees only the groups it belongs to, so none can count them.
+    Ranks must agree on it without communication. Each rank knows only its own groups, so counting them is not possible.
     """
     if name.isascii() and name.isdigit() and int(name) < _HASHED_GROUP:
         return int(name)
@@ -404,10 +404,11 @@ def _end_at_exit(reference: weakref.ref[MltProcessGroup]) -> None:
 
 
 def _secret_of(store: Any, rank: int) -> str | None:
-    """The job's secret from torch's store, where rank 0 leaves a new one; None where the environment has its own.
+    """The job's secret from torch's store, where rank 0 writes a new one; None if the environment has one.
 
-    A group made again over the same store finds the secret of the one before: rank 0 keeps it, for the others read
-    whatever is there. Summation services do not see the store, so a job with services needs one in the environment.
+    A group created again over the same store uses the previous group's secret: rank 0 does not replace it, because the
+    other ranks read whatever is stored. Summation services cannot read the store, so a job with services needs a secret
+    in the environment.
     """
     if store is None or int(os.environ.get("MLT_SERVICES") or 0) > 0:
         return None
@@ -417,18 +418,19 @@ def _secret_of(store: Any, rank: int) -> str | None:
         made = "" if own else before or secrets.token_hex(32)
         store.set(_SECRET_KEY, made)
         return made or None
-    # Rank 0 has one of its own: this rank needs the same, and is told so when they meet.
+    # Rank 0 has its own secret, and this rank needs the same; the rendezvous reports a mismatch.
     return None if own else store.get(_SECRET_KEY).decode() or None
 
 
 def _create(options: Any, _backend_options: object) -> MltProcessGroup:
-    """What ``init_process_group`` and ``new_group`` call: the default group makes the context, others share it."""
+    """Called by ``init_process_group`` and ``new_group``: the default group makes the context, other groups share
+    it."""
     ranks = tuple(options.global_ranks_in_group) or tuple(range(options.group_size))
     owns_context = False
     if _shared_context is None:
         from mlt import Context
 
-        # How many services there are, and where rank 0 listens, comes from the environment.
+        # The number of services and rank 0's address come from the environment.
         secret = _secret_of(options.store, options.group_rank)
         use_context(Context(options.group_rank, options.group_size, secret=secret))
         owns_context = True

@@ -1,4 +1,4 @@
-"""What one gradient synchronisation cost, per training step, as the communication hook saw it."""
+"""Cost of the gradient synchronisation per training step, as the communication hook measured it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from dataclasses import dataclass
 class StepStatistics:
     """One step's gradient synchronisation on this worker.
 
-    ``bytes`` are what this worker pushed and ``missing_bytes`` the part of it that was given up within the loss bound;
-    ``repairs`` counts segments sent again, both ways. ``sync_seconds`` runs from the first bucket's push to the last
-    bucket's result, so it overlaps with the backward pass; ``exposed_seconds`` runs from the last push to the last
-    result: the part no computation can hide.
+    ``bytes`` were pushed by this worker; ``missing_bytes`` of them are missing, within the loss bound. ``repairs``
+    counts segments sent again in both directions. ``sync_seconds`` runs from the first bucket's push to the last
+    bucket's result, so it overlaps with the backward pass. ``exposed_seconds`` runs from the last push to the last
+    result: no computation can hide it.
     """
 
     step: int
@@ -33,7 +33,7 @@ class StepStatistics:
 
 
 class OpenStep:
-    """A step whose buckets are still being pushed or on their way; guarded by the log's lock."""
+    """A step with buckets still to be pushed or in progress; guarded by the log's lock."""
 
     def __init__(self, step: int) -> None:
         self.step = step
@@ -60,7 +60,8 @@ class StepLog:
         self._finished: deque[StepStatistics] = deque(maxlen=history)
 
     def push(self, *, first: bool, last: bool) -> OpenStep:
-        """Note that a bucket is about to be pushed; ``first`` opens a new step, ``last`` completes its bucket list."""
+        """Record that a bucket is about to be pushed; ``first`` opens a new step, ``last`` completes its bucket
+        list."""
         with self._lock:
             step = self._open
             if step is None or first:
@@ -73,7 +74,7 @@ class StepLog:
             return step
 
     def result(self, step: OpenStep, *, pushed_bytes: int, missing_bytes: int, repairs: int) -> None:
-        """Note that one bucket of ``step`` came back averaged; the last one closes the step."""
+        """Record the averaged result of one bucket of ``step``; the last one closes the step."""
         now_ns = time.monotonic_ns()
         with self._lock:
             step.outstanding -= 1
@@ -94,7 +95,7 @@ class StepLog:
                 )
 
     def finished(self) -> tuple[StepStatistics, ...]:
-        """The finished steps that are still kept, oldest first."""
+        """The finished steps in the history, oldest first."""
         with self._lock:
             return tuple(self._finished)
 

@@ -1,4 +1,4 @@
-"""A collective under way: what ``torch.distributed`` calls a Work, and the thread that carries the work out."""
+"""``MltWork``, torch.distributed's Work of a call in progress, and the thread that runs the calls."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from torch.futures import Future
 
 
 class MltWork(dist.Work):
-    """A call under way. ``wait`` raises RuntimeError with the call's name; its cause is the transport's own error.
+    """A call in progress. ``wait`` raises RuntimeError with the call's name; its cause is the transport's own error.
 
-    (torch's own work-from-future returns True from ``wait`` when the future failed, which would pass garbage on as a
+    (torch's own work-from-future returns True from ``wait`` when the future failed: the caller would use garbage as a
     result. This needs torch >= 2.13: under 2.6, C++ callers wait for ever on a Python subclass.)
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._source: Future[Any] = Future()
-        # Raised inside then(), a failure becomes the chained future's own error, which C++ waiters understand.
+        # An exception raised inside then() becomes the chained future's own error, which C++ waiters understand.
         self._future: Future[Any] = self._source.then(_value)
         self._error: Exception | None = None
 
@@ -37,7 +37,7 @@ class MltWork(dist.Work):
         self._source.set_result(result)
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
-        # The call has a limit of its own, so the future always completes; torch passes 0 for "no other limit".
+        # The call has a timeout of its own, so the future always completes; torch passes 0 for "no other limit".
         try:
             self._future.wait()
         except RuntimeError:
@@ -60,7 +60,7 @@ class MltWork(dist.Work):
 
 
 def serve(calls: queue.SimpleQueue[Callable[[], None] | None]) -> None:
-    """Run queued calls until None comes. Holds no reference to a finished call while it sleeps."""
+    """Run queued calls until None arrives. Holds no reference to a finished call while it sleeps."""
     while True:
         call = calls.get()
         if call is None:

@@ -1,4 +1,4 @@
-"""Hosts, switches and a bad network on one machine: network namespaces, real queues, losses on purpose.
+"""Emulated hosts, switches and a lossy network on one host: network namespaces, real queues, injected loss.
 
 ``Testbed`` is the context manager; ``mlt testbed`` the command. Linux only; needs pyroute2 (``mlt[testbed]``).
 """

@@ -1,11 +1,11 @@
-"""``Testbed``: real hosts and a real bad network on one machine, as a context manager.
+"""``Testbed``: emulated hosts and a lossy network on one host, as a context manager.
 
     with Testbed(hosts=3, rate="200mbit", loss="1%") as bed:
         bed.exec("host0", ["ping", "-c", "3", bed.address("host1")])
         bed.set_loss("5%", link="host2")
         print(bed.counters())
 
-Needs root. Owned by one thread; other processes reach the same testbed by ``Testbed.attach(name)``.
+Needs root. Owned by one thread; other processes attach to the same testbed with ``Testbed.attach(name)``.
 """
 
 from __future__ import annotations
@@ -48,10 +48,11 @@ class Testbed:
     """A testbed that is up between ``up`` and ``down`` (or inside ``with``).
 
     Pass a Topology, or its fields as keywords (``hosts=4, rate="200mbit", loss="1%"``). Raises BadTopologyError for
-    these, MissingError for what the machine lacks, both before anything is touched; TestbedError for the rest.
+    invalid fields and MissingError for missing features of this host, both before any change; TestbedError for the
+    rest.
     """
 
-    __test__ = False  # not a class of tests, whatever pytest makes of its name
+    __test__ = False  # keeps pytest from collecting it
 
     def __init__(self, topology: Topology | None = None, *, name: str | None = None, **fields: Any) -> None:
         if topology is not None and fields:
@@ -65,10 +66,10 @@ class Testbed:
         self._tables: dict[str, libbpf.Table] = {}
         self._state: state.State | None = None
 
-    # Making and removing
+    # Creation and removal
 
     def up(self, *, stays: bool = False) -> Testbed:
-        """Make everything. ``stays``: it outlives this process, until somebody calls ``down``."""
+        """Create everything. ``stays``: the testbed outlives this process, until a call of ``down``."""
         if self._state is not None:
             raise TestbedError(f"testbed {self.name!r} is up already")
         requirements.require(self.topology)
@@ -137,7 +138,7 @@ class Testbed:
             self._state.tables[name] = self._tables[name].id
 
     def down(self) -> None:
-        """End every process inside and remove everything; harmless when repeated."""
+        """End every process inside and remove everything. Idempotent."""
         if self._state is not None:
             with state.locked():
                 self._remove()
@@ -152,7 +153,7 @@ class Testbed:
 
     @classmethod
     def attach(cls, name: str) -> Testbed:
-        """A testbed that is up, made by another process; raises TestbedError if there is none of that name."""
+        """Attach to a testbed that another process created; raises TestbedError if none has that name."""
         found = state.read(name)
         if found.is_abandoned():
             raise TestbedError(f"testbed {name!r} lost its process; 'mlt testbed down {name}' removes what it left")
@@ -171,7 +172,7 @@ class Testbed:
     ) -> None:
         self.down()
 
-    # Running things
+    # Commands
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -182,12 +183,12 @@ class Testbed:
         return self.layout.hosts[self._host(host)]
 
     def path(self, node: str) -> Path:
-        """Where the namespace of a host or switch is mounted."""
+        """Mount point of the namespace of a host or switch."""
         return namespaces.path_of(self.name, node)
 
     def environment(self, host: str, *, port: int = DEFAULT_PORT) -> dict[str, str]:
-        """What a command on ``host`` finds of the job: rank, world, rank 0's address, the interface to use, the
-        job's secret, and the switches' policy, if they have one."""
+        """Environment of a command on ``host``: rank, world, rank 0's address, the interface to use, the job's secret,
+        and the switches' policy, if any."""
         policy = self.topology.policy
         has_secret = os.environ.get(secret.VARIABLE) or os.environ.get(secret.FILE_VARIABLE)
         return {
@@ -201,9 +202,9 @@ class Testbed:
             "NCCL_SOCKET_IFNAME": HOST_INTERFACE,
             "MLT_TESTBED": self.name,
             "MLT_TESTBED_HOST": host,
-            # Hosts that stamp other code points than the switches know would all be in the default class.
+            # With DSCPs that the switches do not know, all packets would be in the default class.
             **({} if policy is None else {"MLT_QOS_POLICY": policy}),
-            # One for all hosts, whichever process starts their commands; the user's own, where there is one.
+            # One secret for all hosts, whichever process starts their commands; the user's own, if set.
             **({} if has_secret or self._state is None else {secret.VARIABLE: self._state.secret}),
         }
 
@@ -212,7 +213,7 @@ class Testbed:
         return [*namespaces.enter_command(self.path(self._host(host))), *command]
 
     def popen(self, host: str, command: Sequence[str], *, env: Mapping[str, str] | None = None, **options: Any) -> Any:
-        """``subprocess.Popen`` on ``host``; it is killed if this process dies, and ended by ``down``."""
+        """``subprocess.Popen`` on ``host``; the child is killed if this process dies, and ended by ``down``."""
         full = {**os.environ, **self.environment(host), **(env or {})}
         guarded = ["setpriv", "--pdeathsig", "KILL", *self.command(host, command)]
         return subprocess.Popen(guarded, env=full, **options)
@@ -220,7 +221,7 @@ class Testbed:
     def exec(
         self, host: str, command: Sequence[str], *, timeout: float | None = None, env: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
-        """Run ``command`` on ``host`` to its end, with its output as text."""
+        """Run ``command`` on ``host`` until it ends; its output is text."""
         process = self.popen(host, command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         try:
             out, err = process.communicate(timeout=timeout)
@@ -231,13 +232,14 @@ class Testbed:
         return subprocess.CompletedProcess(list(command), process.returncode, out, err)
 
     def inside(self, host: str, work: Callable[[], Result]) -> Result:
-        """Run ``work`` in a thread on ``host``; sockets that it opens stay there. Raises what ``work`` raises."""
+        """Run ``work`` in a thread on ``host``; sockets that it opens stay in that namespace. Raises what ``work``
+        raises."""
         return namespaces.inside(self.path(self._host(host)), work)
 
-    # Changing
+    # Changes
 
     def set_loss(self, loss: str | float, *, link: str | None = None, direction: str | None = None) -> None:
-        """Lose a fraction of packets on one link (both directions unless said), or on every host's way up."""
+        """Drop a fraction of packets on one link (default: both directions), or on every host's uplink."""
         if direction is not None and direction not in DIRECTIONS:
             raise BadTopologyError(f"direction {direction!r}: up or down")
         if link is None:
@@ -275,9 +277,9 @@ class Testbed:
             self._change(self.topology.changed(buffer=buffer))
 
     def set_policy(self, text: str) -> None:
-        """Give every switch port the classes of a policy (YAML text) while packets flow; queues keep what they hold.
+        """Give every switch port the classes of a policy (YAML text) while packets flow; queued packets stay.
 
-        Raises TestbedError, and SwitchConfigError where the policy is refused; then nothing has changed.
+        Raises TestbedError, or SwitchConfigError for an invalid policy; then nothing has changed.
         """
         made = self._up()
         kept = state.keep_policy(self.name, len(made.policies) + 1, text)
@@ -289,7 +291,7 @@ class Testbed:
             raise
 
     def restore_policy(self) -> None:
-        """Undo the latest ``set_policy``; raises TestbedError if there is none."""
+        """Undo the latest ``set_policy``; raises TestbedError if nothing is to be undone."""
         made = self._up()
         if not made.policies:
             raise TestbedError(f"testbed {self.name!r} still has its initial policy; nothing to undo")
@@ -315,7 +317,7 @@ class Testbed:
             state.write(made)
 
     def break_link(self, link: str) -> None:
-        """Take a link down as if unplugged; routes go around it where there is a way."""
+        """Take a link down as if unplugged; routes avoid it where another route exists."""
         self._plug(link, up=False)
 
     def heal_link(self, link: str) -> None:
@@ -324,7 +326,7 @@ class Testbed:
 
     def _plug(self, link: str, *, up: bool) -> None:
         made = self._up()
-        self.topology.with_link(link)  # refuses an unknown name
+        self.topology.with_link(link)  # rejects an unknown name
         with state.locked():
             links.set_carrier(self.layout.link(link).upper, self.path, up)
             broken = (set(made.broken) - {link}) if up else (set(made.broken) | {link})
@@ -357,15 +359,15 @@ class Testbed:
             made.topology = topology.as_dict()
             state.write(made)
 
-    # Reading
+    # Counters
 
     def counters(self) -> list[QueueCounters]:
-        """Every queue of every switch port: packets sent, marked and dropped, bytes waiting."""
+        """Every queue of every switch port: packets sent, marked and dropped, bytes queued."""
         self._up()
         return counters.of_queues(self.layout, self.topology.queue, self.classes.queue_names(), self._tables, self.path)
 
     def link_counters(self) -> list[LossCounters]:
-        """Both directions of every link: packets that arrived at the far end, and those lost there on purpose."""
+        """Both directions of every link: packets that arrived at the far end, and packets dropped by injected loss."""
         return counters.of_links(self.layout, self.topology, self._tables, frozenset(self._up().broken))
 
     @property
@@ -374,7 +376,7 @@ class Testbed:
         return "link_counters" in self._tables
 
     def port_state(self, switch: str, port: str) -> switch_port.PortState:
-        """What the eBPF program knows of a port; raises TestbedError where another queue is in use."""
+        """State of a port in the eBPF program; raises TestbedError if another queue is in use."""
         self._up()
         end = next(end for end in self.layout.ports(switch) if end.interface == port)
         if "port_of_ifindex" not in self._tables:

@@ -1,4 +1,4 @@
-"""Taking testbeds apart, whoever made them: what ``down`` does, and what is found of those whose process is gone."""
+"""Removal of testbeds, by ``down`` or after their process ended, whichever process created them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def dismantle(made: state.State) -> None:
 
 
 def sweep() -> list[str]:
-    """Remove testbeds whose process is gone; returns their names. The caller holds the lock."""
+    """Remove testbeds whose process has ended; returns their names. The caller holds the lock."""
     swept = []
     for found in state.all_states():
         if found.is_abandoned():
@@ -29,6 +29,6 @@ def sweep() -> list[str]:
 
 
 def remove(name: str) -> None:
-    """Remove a testbed whoever made it; raises TestbedError if there is none of that name."""
+    """Remove a testbed, whichever process created it; raises TestbedError if none has that name."""
     with state.locked():
         dismantle(state.read(name))

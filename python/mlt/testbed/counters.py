@@ -1,4 +1,4 @@
-"""What a testbed counted, read from the programs' tables and from tc."""
+"""Counters of a testbed, read from the programs' tables and from tc."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mlt.testbed.topology import QueueKind, Topology
 
 
 def key_of(end: End) -> bytes:
-    """The tables' key of an interface."""
+    """Key of an interface in the tables."""
     return struct.pack("=I", end.index)
 
 
@@ -47,7 +47,7 @@ def of_queues(
 
 
 def _real_queues(rows: list[dict[str, Any]]) -> dict[tuple[str, int], dict[str, int]]:
-    """(interface, queue) -> the fifo that holds its packets: handles 20: to 27:."""
+    """(interface, queue) -> counters of the fifo that holds its packets: handles 20: to 27:."""
     found = {}
     for row in rows:
         handle = str(row.get("handle", "")).rstrip(":")

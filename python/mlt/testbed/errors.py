@@ -1,4 +1,4 @@
-"""What can go wrong in a testbed. Every text says what is missing or wrong and the way out."""
+"""Errors of a testbed. Every text says what is missing or wrong, and the fix."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from mlt.errors import ErrorCode, MltError
 
 
 class TestbedError(MltError):
-    """A testbed could not be made, changed or found; whatever was begun has been removed again."""
+    """A testbed could not be created, changed or found; a partly created one has been removed again."""
 
-    __test__ = False  # not a class of tests, whatever pytest makes of its name
+    __test__ = False  # keeps pytest from collecting it
     default_code = ErrorCode.SYSTEM
 
 
 class BadTopologyError(TestbedError, ValueError):
-    """An option or a topology file is wrong; nothing was touched."""
+    """An option or a topology file is invalid; nothing was changed."""
 
     default_code = ErrorCode.CONFIG
 
 
 class MissingError(TestbedError):
-    """This machine lacks privileges, programs or kernel features; ``problems`` has one line for each."""
+    """This host lacks privileges, programs or kernel features; ``problems`` has one line for each."""
 
     def __init__(self, problems: list[str]) -> None:
         super().__init__("; ".join(problems))

@@ -1,6 +1,6 @@
-"""Loss and delay on links. Loss is our seeded program where it can be loaded, netem otherwise; delay is always netem.
+"""Loss and delay on links. Loss is our seeded program where the kernel can load it, else netem; delay is always netem.
 
-With the program, packet n of a direction is lost or not whatever the timing: ``expected_losses`` says which.
+The program decides by the packet's number in its direction, whatever the timing: ``expected_losses`` gives the result.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ _COUNTER = struct.Struct("=QQ")
 
 @dataclass(frozen=True, kw_only=True)
 class LossCounters:
-    """One direction of a link, in packets since the testbed began: what arrived, and what of it was lost."""
+    """One direction of a link, in packets since the testbed was created: packets that arrived, and how many of them
+    were dropped."""
 
     link: str
     direction: str
@@ -28,7 +29,7 @@ class LossCounters:
 
 
 def seed_of(seed: int, link: str, direction: str) -> int:
-    """64 bits of their own for each direction."""
+    """A separate 64-bit seed for each direction."""
     return int.from_bytes(hashlib.blake2b(f"{seed} {link} {direction}".encode(), digest_size=8).digest(), "little")
 
 
@@ -58,12 +59,12 @@ def is_lost(loss: float, seed: int, number: int) -> bool:
 
 
 def expected_losses(loss: float, seed: int, packets: int) -> int:
-    """How many of the first ``packets`` are lost."""
+    """Number of losses among the first ``packets``."""
     return sum(is_lost(loss, seed, number) for number in range(packets))
 
 
 def host_queue(interface: str, rate: int, *, delay: float = 0.0, netem_loss: float = 0.0) -> list[str]:
-    """tc lines of a host's own interface: it sends at the link's rate, like a card; netem only where asked for.
+    """tc lines of a host's own interface: it sends at the link's rate, like a NIC; netem only if requested.
 
     ``delay`` in seconds.
     """
@@ -74,6 +75,6 @@ def host_queue(interface: str, rate: int, *, delay: float = 0.0, netem_loss: flo
         extra = f" delay {round(delay * 1e6)}us" if delay else ""
         lines.append(f"qdisc replace dev {interface} root handle 2: netem limit 100000{extra}{loss}")
         parent = "parent 2:1"
-    # Sockets hold back their senders; the limit is there so that nothing is endless.
+    # Sockets hold back their senders; the limit only prevents an unbounded queue.
     lines.append(f"qdisc replace dev {interface} {parent} handle 1: tbf rate {rate}bit burst {burst} limit 16777216")
     return lines

@@ -1,8 +1,8 @@
-"""A topology with everything named and numbered: namespaces, interfaces, addresses, routes. Pure arithmetic.
+"""A topology with names and numbers: namespaces, interfaces, addresses, routes. Pure arithmetic.
 
-Hosts of leaf L: 10.77.L.1 and up, the leaf is .254; fd77:0:0:L::/64 alike. A leaf's link to spine S: 10.78.S.2L (leaf)
-and the address after it (spine). Spine S has the SRv6 segment fd79::(S+1). Interface numbers are unique in a testbed:
-the programs' tables are keyed by them.
+Hosts of leaf L: 10.77.L.1 and up; the leaf is .254; likewise fd77:0:0:L::/64. A leaf's link to spine S: 10.78.S.2L
+(leaf) and the address after it (spine). Spine S has the SID fd79::(S+1). Interface numbers are unique in a testbed,
+because they are keys of the programs' tables.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Route:
     gateways: tuple[tuple[str, tuple[str, ...]], ...]
 
     def alive(self, broken: frozenset[str]) -> list[str]:
-        """What a routing protocol would leave of the gateways."""
+        """The gateways that a routing protocol would keep."""
         return [gateway for gateway, links in self.gateways if not broken.intersection(links)]
 
 
@@ -62,7 +62,7 @@ class Route:
 class Layout:
     """``bridges``: leaf -> gateway addresses (none without spines). ``hosts``: name -> IPv4 address.
 
-    ``segments``: spine -> its IPv6 segment, through which a packet with a routing header can be made to go (SRv6).
+    ``segments``: spine -> its IPv6 SID, which a packet's routing header (SRv6) can name.
     """
 
     nodes: tuple[str, ...]

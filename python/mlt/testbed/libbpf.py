@@ -1,7 +1,7 @@
-"""The few calls of libbpf.so.1 that loading programs and reading their tables takes, through ctypes.
+"""The few libbpf.so.1 calls that load programs and read their tables, through ctypes.
 
-iproute2 depends on that library, so it is there wherever ``tc`` is. Nothing is pinned: an attached program keeps its
-tables, another process finds them by number, and all is gone with the interface it hangs on.
+iproute2 depends on that library, so every host with ``tc`` has it. Nothing is pinned: an attached program holds its
+tables, another process finds them by number, and the kernel removes everything with the interface.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def library() -> Any:
 
 
 class _Log:
-    """Collects what libbpf would print to standard error."""
+    """Collects messages that libbpf would print to standard error."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -66,7 +66,7 @@ _log: _Log | None = None
 
 
 class Table:
-    """One map, by file descriptor. Keys and values are bytes; per-processor maps give one value per processor."""
+    """One map, by file descriptor. Keys and values are bytes; per-CPU maps give one value per CPU."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -80,7 +80,7 @@ class Table:
 
     @classmethod
     def by_id(cls, number: int) -> Table:
-        """A table that an attached program holds; raises TestbedError if it is gone."""
+        """A table of an attached program; raises TestbedError if it no longer exists."""
         fd = library().bpf_map_get_fd_by_id(number)
         if fd < 0:
             raise TestbedError(f"table {number} of the switch program is gone: {os.strerror(-fd)}")
@@ -94,7 +94,7 @@ class Table:
             raise TestbedError(f"table {self.id}: {os.strerror(-failed)}")
 
     def lookup(self, key: bytes, *, locked: bool = False) -> list[bytes] | None:
-        """The value, or one per processor; None if the key is absent. ``locked``: under the value's spin lock."""
+        """The value, or one per CPU; None if the key is absent. ``locked``: under the value's spin lock."""
         size = (self.value_bytes + 7) // 8 * 8 if self.per_processor else self.value_bytes
         count = library().libbpf_num_possible_cpus() if self.per_processor else 1
         buffer = ctypes.create_string_buffer(size * count)
@@ -114,10 +114,10 @@ class Table:
 
 
 class Program:
-    """A loaded object file: one program and its tables, until ``close`` (what is attached stays)."""
+    """A loaded object file: one program and its tables, until ``close`` (attachments stay)."""
 
     def __init__(self, path: Path, program: str) -> None:
-        """Load into the kernel; raises TestbedError with libbpf's own words."""
+        """Load into the kernel; raises TestbedError with libbpf's own text."""
         global _log
         lib = library()
         if _log is None:

@@ -1,7 +1,7 @@
 """Links: pairs of veth interfaces between namespaces, bridges, addresses, routes, offloads.
 
-Segmentation offload is off on every interface: a queue that counts packets, and an injector that loses them, would
-otherwise take 64 KB super-packets for one.
+Segmentation offload is off on every interface. Otherwise a queue that counts packets, and an injector that drops them,
+would take a 64 KB super-packet for one packet.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from mlt.testbed import namespaces
 from mlt.testbed.layout import BRIDGE, End, Layout, Route
 
 _SIOCETHTOOL = 0x8946
-# ETHTOOL_STSO, ETHTOOL_SGSO, ETHTOOL_SGRO. UDP's segmentation has no such call: gso_max_segs covers it.
+# ETHTOOL_STSO, ETHTOOL_SGSO, ETHTOOL_SGRO. UDP segmentation has no such call; gso_max_segs covers it.
 _OFFLOADS = {"tso": 0x1F, "gso": 0x24, "gro": 0x2C}
 _IFA_F_NODAD = 0x02
-# Link-local addresses must be usable at once: neighbours are asked for from them.
-# Routing headers are obeyed only where both "all" and the interface, made from "default", say so (SRv6).
+# Link-local addresses must be usable at once: neighbour solicitations are sent from them.
+# The kernel processes routing headers (SRv6) only if both "all" and the interface, made from "default", enable it.
 _NODE_SYSCTLS = {
     "net/ipv6/conf/all/accept_dad": "0",
     "net/ipv6/conf/default/accept_dad": "0",
@@ -36,7 +36,7 @@ _SWITCH_SYSCTLS = {
     "net/ipv6/conf/all/forwarding": "1",
     "net/ipv4/conf/all/rp_filter": "0",
     "net/ipv4/conf/default/rp_filter": "0",
-    # Flows are spread by addresses and ports, so that source ports choose paths.
+    # ECMP hashes addresses and ports, so source ports choose paths.
     "net/ipv4/fib_multipath_hash_policy": "1",
     "net/ipv6/fib_multipath_hash_policy": "1",
     "net/ipv6/conf/all/keep_addr_on_down": "1",
@@ -52,7 +52,7 @@ def _socket() -> Any:
 
 
 def connect(layout: Layout, path: Paths, mtus: Mapping[str, int]) -> None:
-    """Make every link and configure both ends; ``mtus``: by link, in bytes.
+    """Create every link and configure both ends; ``mtus``: by link, in bytes.
 
     Raises TestbedError or pyroute2's NetlinkError.
     """
@@ -77,7 +77,7 @@ def _prepare(layout: Layout, node: str) -> None:
 
 def _set_sysctls(values: dict[str, str]) -> None:
     for name, value in values.items():
-        # A kernel without IPv6 has no such files, and then no such addresses either.
+        # A kernel without IPv6 has neither these files nor IPv6 addresses.
         if (path := Path("/proc/sys", name)).exists():
             path.write_text(value, encoding="ascii")
 
@@ -110,7 +110,7 @@ def _configure(layout: Layout, node: str, mtus: Mapping[str, int]) -> None:
             ip.link("set", index=bridge, state="up")
         for end, mtu in own:
             _offloads_off(end.interface)
-            # One segment per packet also stops UDP's segmentation offload; the stack then cuts before the queue.
+            # One segment per packet also disables UDP segmentation offload; the stack then segments before the queue.
             ip.link("set", index=end.index, gso_max_segs=1, mtu=mtu)
             if bridge is not None and not end.addresses:
                 ip.link("set", index=end.index, master=bridge)
@@ -131,13 +131,13 @@ def _offloads_off(interface: str) -> None:
         for command in _OFFLOADS.values():
             value = ctypes.create_string_buffer(struct.pack("=II", command, 0))
             request = struct.pack("@16sP16x", interface.encode(), ctypes.addressof(value))
-            # A driver without the offload refuses to switch it off.
+            # A driver without the offload returns an error when it is switched off.
             with contextlib.suppress(OSError):
                 fcntl.ioctl(sock, _SIOCETHTOOL, request)
 
 
 def converge(layout: Layout, path: Paths, broken: frozenset[str]) -> None:
-    """Set every route to the gateways that are left: what a routing protocol would come to."""
+    """Set every route to the remaining gateways, as a routing protocol would."""
     for node in dict.fromkeys(route.node for route in layout.routes):
         routes = [route for route in layout.routes if route.node == node]
         namespaces.inside(path(node), lambda routes=routes: _set_routes(routes, broken))  # type: ignore[misc]
@@ -163,7 +163,7 @@ def _set_routes(routes: list[Route], broken: frozenset[str]) -> None:
 
 
 def set_carrier(end: End, path: Paths, up: bool) -> None:
-    """Bring the upper end of a link down or up; the lower end sees its carrier go or come."""
+    """Set the upper end of a link down or up; the lower end loses or regains its carrier."""
 
     def change() -> None:
         with _socket() as ip:
@@ -173,7 +173,7 @@ def set_carrier(end: End, path: Paths, up: bool) -> None:
 
 
 def attach(end: End, path: Paths, fd: int, name: str, *, ingress: bool) -> None:
-    """Hang a loaded program on an interface's clsact qdisc, which must be there."""
+    """Attach a loaded program to an interface's existing clsact qdisc."""
 
     def add() -> None:
         with _socket() as ip:

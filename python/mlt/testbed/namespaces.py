@@ -1,7 +1,7 @@
-"""Network namespaces: made, entered, searched for processes, removed.
+"""Network namespaces: create, enter, search for processes, remove.
 
 A namespace lives as long as a process is in it or its file is mounted; the files are where ``ip netns`` looks for them.
-Threads enter namespaces, never the process: each call runs in a thread of its own, which ends there.
+Only threads enter namespaces, never the process: each call runs in a thread of its own, which ends there.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _in_thread(work: Callable[[], Result]) -> Result:
     def body() -> None:
         try:
             results.append(work())
-        except BaseException as error:  # handed to the caller below
+        except BaseException as error:  # re-raised for the caller below
             failures.append(error)
 
     thread = threading.Thread(target=body, name="mlt-testbed-namespace")
@@ -46,7 +46,7 @@ def _in_thread(work: Callable[[], Result]) -> Result:
     try:
         thread.join()
     except BaseException:
-        thread.join()  # what it makes must be there, or not, when the caller cleans up
+        thread.join()  # when the caller cleans up, the thread has created the namespace or failed
         raise
     if failures:
         raise failures[0]
@@ -54,12 +54,12 @@ def _in_thread(work: Callable[[], Result]) -> Result:
 
 
 def path_of(bed: str, node: str) -> Path:
-    """Where the namespace of a node is mounted."""
+    """Mount point of a node's namespace."""
     return NETNS_DIRECTORY / f"mlt-{bed}-{node}"
 
 
 def create(path: Path) -> None:
-    """Make a namespace that stays until ``remove``. Raises TestbedError."""
+    """Create a namespace that stays until ``remove``. Raises TestbedError."""
     path.parent.mkdir(parents=True, exist_ok=True)
 
     def body() -> None:
@@ -86,12 +86,13 @@ def inside(path: Path, work: Callable[[], Result]) -> Result:
 
 
 def enter_command(path: Path) -> list[str]:
-    """Prefix of a command line that is to run in the namespace; the command replaces it, so the pid is its own."""
+    """Command-line prefix to run a command in the namespace; the command replaces it, so the pid is the command's
+    own."""
     return ["nsenter", f"--net={path}", "--"]
 
 
 def processes(paths: Iterable[Path]) -> list[int]:
-    """Every process with a thread in one of the namespaces, but never this one."""
+    """Every process whose main thread is in one of the namespaces, except this one."""
     wanted = set()
     for path in paths:
         with contextlib.suppress(OSError):
@@ -109,7 +110,7 @@ def processes(paths: Iterable[Path]) -> list[int]:
 
 
 def end_processes(paths: list[Path], *, grace: float) -> int:
-    """SIGTERM to everything inside, after ``grace`` seconds SIGKILL; returns how many there were."""
+    """SIGTERM to every process inside, SIGKILL after ``grace`` seconds; returns the number of processes."""
     ended = set()
     deadline = time.monotonic() + grace
     terminated: set[int] = set()
@@ -122,13 +123,13 @@ def end_processes(paths: list[Path], *, grace: float) -> int:
                     os.kill(pid, signal.SIGKILL if late else signal.SIGTERM)
                 terminated.add(pid)
         if late and time.monotonic() > deadline + 5:
-            break  # stuck in the kernel: the namespace goes when they do
+            break  # stuck in the kernel: the namespace is removed when they end
         time.sleep(0.02)
     return len(ended)
 
 
 def remove(path: Path) -> None:
-    """Unmount and delete; harmless when it is not there."""
+    """Unmount and delete. Idempotent."""
     _libc.umount2(str(path).encode(), _MNT_DETACH)
     with contextlib.suppress(FileNotFoundError):
         path.unlink()

@@ -1,7 +1,7 @@
-"""Where the compiled switch programs come from: shipped in the wheel, else cached, else compiled by clang now.
+"""Finds the compiled switch programs: shipped in the wheel, else cached, else compiled by clang now.
 
-An object is used only if it was made from the very source that is installed: its file name carries the source's hash.
-``python programs.py FOLDER`` compiles both: what the wheel's build does where clang is there, before mlt is installed.
+The file name of an object carries its source's hash: only an object of the installed source is used. ``python
+programs.py FOLDER`` compiles both; the wheel's build does so if clang is installed, before mlt is.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _HELPERS = "bpf/bpf_helpers.h"
 
 
 class CompileError(Exception):
-    """What clang said. The wheel's build runs this file before mlt is installed, so it is not one of mlt's errors."""
+    """clang's error output. Not one of mlt's errors: the wheel's build runs this file before mlt is installed."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """``program`` is the function in ``path`` that gets attached."""
+    """``program``: the function in ``path`` to attach."""
 
     path: Path
     program: str
@@ -40,7 +40,7 @@ class Source:
 
 def sources() -> tuple[Source, Source]:
     """The switch port (the one ``mlt switch generate --target linux-ebpf`` writes) and the loss injector."""
-    # The wheel's build runs this file where mlt is not installed; switch_configs then lies in the source tree.
+    # The wheel's build runs this file before mlt is installed; switch_configs is then in the source tree.
     candidates = (HERE.parent / "switch_configs" / "bpf", HERE.parents[2] / "switch_configs" / "bpf")
     folder = next((folder for folder in candidates if folder.is_dir()), candidates[0])
     return (
@@ -64,12 +64,12 @@ def ready(source: Source) -> Path | None:
 
 
 def _includes() -> list[str]:
-    # The multiarch folder holds asm/types.h on Debian; -target bpf does not look there by itself.
+    # On Debian, asm/types.h is in the multiarch folder, which -target bpf does not search.
     return [f"-I/usr/include/{platform.machine()}-linux-gnu"]
 
 
 def missing_tools() -> list[str]:
-    """What compiling lacks, one line each with the package that brings it."""
+    """Missing requirements for compiling, one line each with the package that provides it."""
     found = []
     if shutil.which("clang") is None:
         found.append("clang is not installed, and this wheel was built without it: apt-get install clang")
@@ -79,7 +79,7 @@ def missing_tools() -> list[str]:
 
 
 def object_of(source: Source) -> Path:
-    """The path of the object, compiled into the cache if need be. Raises MissingError or TestbedError."""
+    """The path of the object, compiled into the cache if necessary. Raises MissingError or TestbedError."""
     path = ready(source)
     if path is not None:
         return path
@@ -97,7 +97,7 @@ def object_of(source: Source) -> Path:
 
 
 def compile_into(source: Source, folder: Path) -> Path:
-    """Compile ``source``; the file appears whole or not at all. Raises CompileError or OSError."""
+    """Compile ``source``; the output file appears complete or not at all. Raises CompileError or OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         out = Path(scratch) / source.object_name

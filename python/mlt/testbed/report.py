@@ -1,4 +1,4 @@
-"""Counters as people and programs read them."""
+"""Counters as tables and as JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mlt.testbed.bed import Testbed
 
 
 def as_json(bed: Testbed) -> dict[str, Any]:
-    """Everything ``status`` shows."""
+    """All data of ``status``."""
     return {
         "name": bed.name,
         "topology": bed.topology.as_dict(),
@@ -24,7 +24,7 @@ def as_json(bed: Testbed) -> dict[str, Any]:
 
 
 def tables(bed: Testbed, *, everything: bool = False) -> Group:
-    """Links, then queues that had something to do (all with ``everything``)."""
+    """Links, then queues that had packets (all with ``everything``)."""
     links = Table("link", "state", "rate", "", "loss", "packets", "lost", "measured", title=f"links of {bed.name}")
     for row in bed.link_counters():
         measured = format_loss(row.lost / row.seen) if row.seen else "-"
@@ -48,7 +48,7 @@ def tables(bed: Testbed, *, everything: bool = False) -> Group:
 
 
 def summary(bed: Testbed) -> str:
-    """One line after a run: what the network did to the packets."""
+    """One line after a run: counters of the network's effect on the packets."""
     links = bed.link_counters()
     seen, lost = sum(row.seen for row in links if row.direction == "up"), sum(row.lost for row in links)
     queues = bed.counters()

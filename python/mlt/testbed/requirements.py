@@ -1,4 +1,4 @@
-"""Whether this machine can carry a testbed, asked before anything is made. Each problem names its remedy."""
+"""Checks whether this host can run a testbed, before anything is created. Each problem names its fix."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from mlt.testbed import programs
 from mlt.testbed.errors import MissingError
 from mlt.testbed.topology import Topology
 
-# Set by the command line when it has entered a user namespace of its own.
+# Set by the command line once it has entered its own user namespace.
 USER_NAMESPACE = "MLT_TESTBED_USER_NAMESPACE"
 _CAP_NET_ADMIN, _CAP_SYS_ADMIN = 12, 21
 _PACKAGES = {"tc": "iproute2", "nsenter": "util-linux", "unshare": "util-linux", "setpriv": "util-linux"}
-# A discipline and arguments with which tc accepts it on a fresh loopback interface.
+# A discipline, and arguments that tc accepts for it on a fresh loopback interface.
 _PROBES = {
     "htb": "root handle 1: htb",
     "tbf": "root tbf rate 1mbit burst 16384 limit 65536",
@@ -30,7 +30,7 @@ _PROBES = {
 
 
 def in_user_namespace() -> bool:
-    """Whether root here is only root of a namespace: then the kernel loads no programs for us."""
+    """Whether root here is root only of a user namespace: then the kernel loads no programs for this process."""
     try:
         first = Path("/proc/self/uid_map").read_text(encoding="ascii").split()
     except OSError:
@@ -47,7 +47,7 @@ def has_capability(number: int) -> bool:
 
 
 def is_privileged() -> bool:
-    """Whether namespaces and links may be made here as we are."""
+    """Whether this process may create namespaces and links without a user namespace."""
     return has_capability(_CAP_NET_ADMIN) and has_capability(_CAP_SYS_ADMIN)
 
 
@@ -65,7 +65,7 @@ def user_namespace_problem() -> str | None:
 
 
 def private_run() -> None:
-    """In a user namespace: a /run of our own, because the machine's belongs to a root that we are not."""
+    """Mount a private /run, in a user namespace: the host's belongs to the real root."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.mount(b"mlt", b"/run", b"tmpfs", 0, None) != 0:
         raise MissingError([f"no private /run in the user namespace: {os.strerror(ctypes.get_errno())}"])
@@ -73,13 +73,13 @@ def private_run() -> None:
 
 @cache
 def kernel_has(discipline: str) -> bool:
-    """Whether the kernel has (or can load) a queueing discipline; tried in a namespace that is gone at once."""
+    """Whether the kernel has (or can load) a queueing discipline; tried in a temporary namespace."""
     command = ["unshare", "--net", "tc", "qdisc", "add", "dev", "lo", *_PROBES[discipline].split()]
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
 def can_load_programs() -> bool:
-    """Whether loss can be the seeded program: real root, libbpf, and an object or the means to compile it."""
+    """Whether loss can use the seeded program: real root, libbpf, and an object or the tools to compile it."""
     return not _program_problems()
 
 
@@ -97,7 +97,7 @@ def _program_problems() -> list[str]:
 
 
 def _lossy(topology: Topology) -> list[str]:
-    """Directions that lose packets, other than the one netem can do."""
+    """Directions with loss, except the one that netem can do."""
     found = []
     for link in topology.link_names():
         settings = topology.settings(link)
@@ -107,7 +107,7 @@ def _lossy(topology: Topology) -> list[str]:
 
 
 def problems(topology: Topology) -> list[str]:
-    """Everything that is missing for this topology, one line each; empty if it can be made."""
+    """Everything that this host lacks for the topology, one line each; empty if nothing."""
     if not is_privileged():
         return [
             "making network namespaces needs root (or CAP_NET_ADMIN and CAP_SYS_ADMIN): sudo, or 'mlt testbed run', "

@@ -1,4 +1,4 @@
-"""One command, once per host of a testbed."""
+"""Runs one command on each host of a testbed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def run(
 
     def start(rank: int, **options: Any) -> subprocess.Popen[bytes]:
         host = bed.hosts[rank]
-        # Output through a pipe would otherwise come in blocks, long after it was printed.
+        # Python buffers output to a pipe in blocks, and would show it late.
         env = {**bed.environment(host, port=port), "PYTHONUNBUFFERED": os.environ.get("PYTHONUNBUFFERED", "1")}
         process: subprocess.Popen[bytes] = bed.popen(host, command, env=env, **options)
         return process

@@ -1,7 +1,7 @@
-"""What a testbed leaves on disk, so that other processes find it and nothing outlives its owner unseen.
+"""Testbed state on disk: other processes find the testbed, and nothing outlives its owner unnoticed.
 
 One JSON file per testbed, written before its first namespace and removed after its last. A testbed of ``run`` or of a
-Python program belongs to that process; if the process is gone, the next command removes what it left.
+Python program belongs to that process; if the process has ended, the next command removes the testbed.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ ROOT_DIRECTORY = Path("/run/mlt-testbed")
 
 @dataclass(kw_only=True)
 class State:
-    """``owner``: [pid, start time] of the process it ends with, None for ``up``. ``tables``: name -> kernel number.
-    ``secret``: of the jobs that run on it; so the file is for its user's eyes. ``policies``: policy files (None: no
-    policy) that were in force before this one, oldest first."""
+    """``owner``: [pid, start time] of the owning process, None for ``up``. ``tables``: name -> kernel number.
+    ``secret``: secret of the jobs on the testbed, so only its user may read the file. ``policies``: earlier policy
+    files (None: no policy), oldest first."""
 
     name: str
     owner: list[int] | None
@@ -44,12 +44,12 @@ class State:
         return [Path(path) for path in self.namespaces.values()]
 
     def is_abandoned(self) -> bool:
-        """Whether the process it belongs to is gone."""
+        """Whether the owning process has ended."""
         return self.owner is not None and (start_time(self.owner[0]) != self.owner[1])
 
 
 def start_time(pid: int) -> int | None:
-    """Clock ticks since boot at which ``pid`` began; with it, a number that was given out again is told apart."""
+    """Clock ticks since boot at which ``pid`` started; distinguishes processes that reuse a pid."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
     except OSError:
@@ -66,16 +66,16 @@ def owner() -> list[int]:
 def directory() -> Path:
     """/run/mlt-testbed for root; XDG_RUNTIME_DIR/mlt-testbed for others, or a folder of their own in /tmp.
 
-    Raises TestbedError where somebody else made it, or may write to it: what it holds is believed.
+    Raises TestbedError if another user owns it or may write to it: its content is trusted.
     """
     folder = ROOT_DIRECTORY
     if os.geteuid() != 0:
         runtime = os.environ.get("XDG_RUNTIME_DIR")
-        # Not below another folder there: whoever made that could put his own in its place.
+        # Not below another folder in /tmp: the owner of that folder could replace ours.
         folder = Path(runtime) / "mlt-testbed" if runtime else Path(f"/tmp/mlt-testbed-{os.getuid()}")
     try:
         found = folder.lstat()
-    except OSError:  # not there yet, or whoever needs it says why
+    except OSError:  # it does not exist yet, or its user reports why
         return folder
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise TestbedError(
@@ -90,7 +90,7 @@ def _private(path: str, flags: int) -> int:
 
 
 def write(state: State) -> None:
-    """Replace the file in one step."""
+    """Replace the file atomically."""
     folder = directory()
     folder.mkdir(parents=True, exist_ok=True, mode=0o755)
     scratch = folder / f".{state.name}.{os.getpid()}"
@@ -102,7 +102,7 @@ def write(state: State) -> None:
 
 
 def create(state: State) -> None:
-    """Write the file, unless the name is taken; raises TestbedError then."""
+    """Write the file; raises TestbedError if the name is in use."""
     folder = directory()
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o755)
@@ -118,7 +118,7 @@ def create(state: State) -> None:
 
 
 def read(name: str) -> State:
-    """Raises TestbedError listing the names there are."""
+    """Read one testbed's state; raises TestbedError with the known names if it is missing."""
     for state in all_states():
         if state.name == name:
             return state
@@ -130,7 +130,7 @@ def read(name: str) -> State:
 
 
 def all_states() -> list[State]:
-    """Every testbed on this machine that this user may see; unreadable files are skipped."""
+    """Every testbed on this host that this user may read; unreadable files are skipped."""
     found = []
     for path in sorted(directory().glob("*.json")):
         with contextlib.suppress(OSError, ValueError, TypeError):
@@ -141,14 +141,14 @@ def all_states() -> list[State]:
 
 
 def keep_policy(name: str, number: int, text: str) -> Path:
-    """A policy file that lives as long as the testbed: its commands and other processes read it."""
+    """Write a policy file that lives as long as the testbed: its commands and other processes read it."""
     path = directory() / f"{name}.policy{number}.yaml"
     path.write_text(text, encoding="utf-8")
     return path
 
 
 def forget(name: str) -> None:
-    """Remove the file and the policies kept with it; harmless when they are not there."""
+    """Remove the file and its policy files. Idempotent."""
     kept = [path for path in directory().glob("*.policy*.yaml") if path.name.rsplit(".policy", 1)[0] == name]
     for path in (directory() / f"{name}.json", *kept):
         with contextlib.suppress(FileNotFoundError):
@@ -157,7 +157,7 @@ def forget(name: str) -> None:
 
 @contextlib.contextmanager
 def locked() -> Iterator[None]:
-    """One process at a time makes, changes or removes testbeds."""
+    """Lock: one process at a time creates, changes or removes testbeds."""
     folder = directory()
     folder.mkdir(parents=True, exist_ok=True, mode=0o755)
     with (folder / "lock").open("w") as file:

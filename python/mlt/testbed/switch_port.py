@@ -1,9 +1,9 @@
-"""Switch ports: what ``mlt switch`` generates for Linux, applied to the testbed's interfaces.
+"""Switch ports: the output of ``mlt switch`` for Linux, applied to the testbed's interfaces.
 
-The generated script is the one source of truth. Its shell runs here with ``tc``, ``bpftool`` and ``clang`` replaced by
-functions that print their arguments; the printed tc lines go to tc in the switch's namespace and the printed table
-entries to the loaded program, so neither bpftool nor a bpf file system is needed. A switch without a policy is a policy
-without classes: one queue that drops at its limit.
+The generated script is the only source. It runs here with ``tc``, ``bpftool`` and ``clang`` replaced by shell functions
+that print their arguments. The printed tc lines go to tc in the switch's namespace, the printed table entries to the
+loaded program, so neither bpftool nor a bpf file system is needed. A switch without a policy has a policy without
+classes: one queue that drops at its limit.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class PortSettings:
 
 @dataclass(frozen=True)
 class Commands:
-    """What one switch needs: tc lines (without "tc"), and table name -> key -> value."""
+    """Setup of one switch: tc lines (without "tc"), and table name -> key -> value."""
 
     tc: list[str]
     tables: dict[str, dict[bytes, bytes]]
@@ -68,10 +68,10 @@ class QueueCounters:
 
 
 class Classes:
-    """The policy of a testbed: which queue has which name, and the script for a port."""
+    """The policy of a testbed: the name of each queue, and the script for a port."""
 
     def __init__(self, topology: Topology) -> None:
-        """Read and check the policy; raises BadTopologyError in the policy checker's words."""
+        """Read and check the policy; raises BadTopologyError with the policy checker's text."""
         from mlt.switch_configs.errors import SwitchConfigError
         from mlt.switch_configs.policy import load
 
@@ -86,7 +86,7 @@ class Classes:
 
     @property
     def buffer(self) -> int:
-        """Bytes of a port's buffer where the topology names none."""
+        """Bytes of a port's buffer if the topology gives none."""
         return DEFAULT_BUFFER if self._policy is None else int(self._policy.switch.shared_buffer_bytes)
 
     def plan(self, port: PortSettings) -> Any:
@@ -116,12 +116,12 @@ class Classes:
         return generator.plan(policy, target(_TARGETS[self.kind]), ports=(port.interface,))
 
     def queue_names(self) -> dict[int, str]:
-        """Queue number -> class name. Control is where address resolution goes, even without a policy."""
+        """Queue number -> class name. Address resolution uses the control queue, even without a policy."""
         plan = self.plan(PortSettings("switch", 1, 10**9, self.buffer))
         return {QUEUES - 1: "control"} | {queue.number: queue.name for queue in plan.queues}
 
     def commands(self, ports: list[PortSettings]) -> Commands:
-        """Everything to set up ``ports`` of one switch."""
+        """All commands that set up ``ports`` of one switch."""
         from mlt.switch_configs.registry import target
 
         if self.kind == "fifo":
@@ -129,7 +129,7 @@ class Classes:
         found = Commands([], {})
         expanded: dict[tuple[int, int], list[str]] = {}
         for port in ports:
-            # Ports that differ in name only share one run of the script.
+            # Ports with the same rate and buffer share one run of the script.
             key = (port.rate, port.buffer)
             if key not in expanded:
                 files = target(_TARGETS[self.kind]).render(self.plan(replace(port, interface=_PLACEHOLDER, index=0)))
@@ -162,7 +162,7 @@ def _read(lines: list[str], port: PortSettings, into: Commands) -> None:
     for line in lines:
         words = [port.interface if word == _PLACEHOLDER else word for word in line.split()]
         if words[0] == "tc" and words[1] == "filter" and "pinned" in words:
-            continue  # the program is attached by its number instead
+            continue  # attached by its number instead
         if words[0] == "tc":
             into.tc.append(" ".join(words[1:]))
         elif words[:4] == ["bpftool", "map", "update", "pinned"]:
@@ -177,7 +177,7 @@ def _read(lines: list[str], port: PortSettings, into: Commands) -> None:
 
 
 def as_change(lines: list[str]) -> list[str]:
-    """The same tc lines for ports that are set up: classes and queues keep what they hold."""
+    """The same tc lines for ports that are set up; classes and queues keep their packets."""
     changed = []
     for line in lines:
         if line.startswith("class add") or (line.startswith("qdisc add") and " parent " in line):
@@ -186,15 +186,15 @@ def as_change(lines: list[str]) -> list[str]:
 
 
 def as_policy_change(kind: QueueKind, lines: list[str]) -> list[str]:
-    """The same tc lines for ports that had other classes. The program's eight queues are always there and change in
-    place; prio's bands are not, so they are made anew. The program that marks and drops stays attached."""
+    """The same tc lines for ports that had other classes. The program always has eight queues, which change in place;
+    prio's bands are created again. The program that marks and drops stays attached."""
     if kind != "red":
         return as_change(lines)
     return [line for line in lines if not line.endswith(" clsact")]
 
 
 def decode_counters(values: list[bytes]) -> dict[str, int]:
-    """Sum of one queue's counters over processors."""
+    """Sum of one queue's counters over all CPUs."""
     rows = [_COUNTER.unpack(value) for value in values] or [(0, 0, 0, 0)]
     names = ("sent", "marked", "dropped_early", "dropped_at_limit")
     return dict(zip(names, (sum(column) for column in zip(*rows, strict=True)), strict=True))
@@ -202,7 +202,8 @@ def decode_counters(values: list[bytes]) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class PortState:
-    """What the program knows of a port: bytes per second, the time of its last packet, and the fluid queues then."""
+    """A port's state in the program: bytes per second, the time of its last packet, and the fluid queues at that
+    time."""
 
     rate_bytes_per_second: int
     drained_at_ns: int
@@ -212,7 +213,7 @@ class PortState:
 
 
 def decode_port(value: bytes) -> PortState:
-    """``struct port``."""
+    """Unpack ``struct port``."""
     fields = _PORT.unpack(value)
     queues = fields[4 + QUEUES :]
     return PortState(fields[2], fields[3], fields[4 : 4 + QUEUES], queues[::2], queues[1::2])

@@ -1,4 +1,4 @@
-"""Queueing disciplines by the ``tc`` program: the words are the ones that ``mlt switch generate`` writes."""
+"""Queueing disciplines through the ``tc`` program, in the syntax that ``mlt switch generate`` writes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mlt.testbed.errors import TestbedError
 
 
 def batch(path: Path, lines: list[str]) -> None:
-    """Run ``lines`` (without the word tc) in a namespace, all or an error naming the line."""
+    """Run ``lines`` (without the word tc) in a namespace; raises an error that names the failed line."""
     if not lines:
         return
     command = [*namespaces.enter_command(path), "tc", "-batch", "-"]
@@ -27,7 +27,7 @@ def show(path: Path) -> list[dict[str, Any]]:
 
 
 def show_text(path: Path, interface: str) -> str:
-    """``tc -s qdisc`` of one interface, as people read it."""
+    """``tc -s qdisc`` of one interface, as text."""
     return _output(path, "-s", "qdisc", "show", "dev", interface)
 
 

@@ -1,6 +1,6 @@
-"""What a testbed looks like: hosts, leaves, spines, and what each link does to packets.
+"""Topology of a testbed: hosts, leaves, spines, and the rate, delay and loss of each link.
 
-One switch joins up to ``MAX_HOSTS`` hosts; with spines, hosts are dealt in blocks to leaves, every leaf has one link to
+One switch joins up to ``MAX_HOSTS`` hosts. With spines, leaves get the hosts in blocks, every leaf has one link to
 every spine, and leaves spread flows over spines by a hash of addresses and ports (ECMP). The YAML file has these fields
 by these names; ``json_schema`` is for editors. Units in the models: bit/s, bytes, fractions, seconds.
 """
@@ -19,13 +19,13 @@ from mlt._shared.unit_fields import LOSS, RATE, SIZE, TIME, Unit
 from mlt.testbed.errors import BadTopologyError
 
 MAX_HOSTS, MAX_LEAVES, MAX_SPINES = 64, 16, 16
-# The switch program's table of ports.
+# Size of the switch program's port table.
 MAX_PORTS = 256
 
 
-# htb and tbf lose their accuracy below the first rate; a software switch cannot pretend to carry more than the second.
+# htb and tbf are inaccurate below the first rate; a software switch cannot carry more than the second.
 Rate = Annotated[int, Unit(RATE, least=8_000, most=100e9, whole=True)]
-# From one packet.
+# The minimum is one packet.
 Size = Annotated[int, Unit(SIZE, least=2_000, most=2**30, whole=True)]
 Loss = Annotated[float, Unit(LOSS, most=1)]
 Delay = Annotated[float, Unit(TIME, most=10)]
@@ -40,7 +40,7 @@ class _Strict(BaseModel):
 
 
 class LinkSettings(_Strict):
-    """What one link differs in; a field left out keeps the topology's value."""
+    """Settings of one link; an omitted field keeps the topology's value."""
 
     rate: Rate | None = Field(default=None, description="both directions")
     buffer: Size | None = Field(default=None, description="of the switch ports on this link")
@@ -90,13 +90,13 @@ class Topology(_Strict):
 
     @property
     def leaf_count(self) -> int:
-        """Switches that hosts hang on."""
+        """Number of switches with hosts."""
         if self.leaves is not None:
             return self.leaves
         return min(2, self.hosts) if self.spines else 1
 
     def leaf_names(self) -> list[str]:
-        """A switch without spines above it is just "switch"."""
+        """Names of the leaves; a switch without spines is just "switch"."""
         return [f"leaf{i}" for i in range(self.leaf_count)] if self.spines else ["switch"]
 
     def host_names(self) -> list[str]:
@@ -110,7 +110,7 @@ class Topology(_Strict):
         return self.host_names() + [f"{leaf}-{spine}" for leaf in self.leaf_names() for spine in self.spine_names()]
 
     def settings(self, link: str) -> LinkSettings:
-        """One link's own settings over the uplinks' over the topology's; no field but ``buffer`` is None."""
+        """One link's settings, over the uplinks', over the topology's; only ``buffer`` may be None."""
         own, group = self.links.get(link, LinkSettings()), LinkSettings()
         is_host = link.startswith("host")
         if not is_host:
@@ -123,7 +123,7 @@ class Topology(_Strict):
         return LinkSettings(rate=rate, buffer=buffer, mtu=mtu, loss_up=up, loss_down=down)
 
     def with_link(self, link: str, **changes: Any) -> Topology:
-        """A copy in which one link's settings changed."""
+        """A copy with changed settings of one link."""
         known = self.link_names()
         if link not in known:
             raise BadTopologyError(f"no link {link!r}; there are {', '.join(known)}")
@@ -135,7 +135,7 @@ class Topology(_Strict):
         return make({**self.as_dict(), **changes})
 
     def as_dict(self) -> dict[str, Any]:
-        """What ``make`` reads back into an equal topology."""
+        """The fields from which ``make`` builds an equal topology."""
         return self.model_dump(mode="json", exclude_none=True)
 
 
@@ -144,7 +144,7 @@ def _first(*values: Any) -> Any:
 
 
 def make(fields: dict[str, Any], *, source: str = "testbed") -> Topology:
-    """Check ``fields`` and build a Topology; raises BadTopologyError naming every bad field."""
+    """Validate ``fields`` and build a Topology; raises BadTopologyError that names every invalid field."""
     try:
         return Topology.model_validate(fields)
     except ValidationError as error:
@@ -152,7 +152,7 @@ def make(fields: dict[str, Any], *, source: str = "testbed") -> Topology:
 
 
 def load(path: str | Path, **overrides: Any) -> Topology:
-    """Read a YAML file; ``overrides`` go before what it says. A policy is looked up beside the file."""
+    """Read a YAML file; ``overrides`` take precedence. A policy's path is relative to the file."""
     try:
         raw = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
@@ -170,7 +170,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def check_name(name: str) -> str:
-    """A testbed's name becomes part of file names; raises BadTopologyError."""
+    """Validate a testbed's name, which becomes part of file names; raises BadTopologyError."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}", name):
         raise BadTopologyError(f"name {name!r}: letters, digits, - and _, 32 at most")
     return name
