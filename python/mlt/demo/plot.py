@@ -1,4 +1,4 @@
-"""The report's figure: what was learned and what it cost, for all runs side by side."""
+"""The report's figure: accuracy and cost of all runs side by side."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 PLOT_FILE: Final = "report.png"
-# The run without loss and the reliable one coincide: the former is drawn wide, so that both stay visible.
+# The curves without loss and with the reliable run coincide: the first is wide, so that both are visible.
 STYLES: Final[dict[str, dict[str, Any]]] = {
     "no-loss": {"color": "#4477aa", "linewidth": 3.0, "alpha": 0.5},
     "bounded": {"color": "#ee6677", "linewidth": 1.0},

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 
 class DemoError(RuntimeError):
-    """The demo cannot go on; the message names the object, the cause and the way out."""
+    """The demo cannot continue; the message names the object, the cause and the fix."""

@@ -1,7 +1,6 @@
-"""The processes of one run, watched over: started together, listened to, and always ended, together.
+"""The processes of one run: started, supervised and always ended together.
 
-The first process that ends badly is the culprit: the others usually fail a moment later because it is gone, and naming
-them would mislead.
+The first process that fails is reported as the cause: the others usually fail a moment later because it is gone.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _POLL_SECONDS: Final = 0.1
 
 @dataclass(frozen=True)
 class ProcessSpec:
-    """``name`` for people; ``module`` is run with the JSON that ``job`` makes of the event socket's descriptor."""
+    """``name`` is for display; ``module`` runs with the JSON that ``job`` returns for the event socket's descriptor."""
 
     name: str
     rank: int
@@ -56,7 +55,7 @@ class _Child:
 
 
 def free_port_pair(host: str = "127.0.0.1") -> int:
-    """A TCP port p that is free together with p + 1: torch's store takes the one, mlt's rendezvous the other."""
+    """A TCP port p such that p and p + 1 are free: torch's store uses one, mlt's rendezvous the other."""
     try:
         return free_port(host, neighbours=1)
     except LookupError as error:
@@ -64,9 +63,9 @@ def free_port_pair(host: str = "127.0.0.1") -> int:
 
 
 class ProcessGroup:
-    """Context manager around the processes of a run; on leaving it, none of them is left.
+    """Context manager around the processes of a run; on exit, all of them have ended.
 
-    ``stall_seconds``: how long every process may be silent before the run is given up.
+    ``stall_seconds``: limit of the time without any event, after which the run fails.
     """
 
     def __init__(self, specs: Sequence[ProcessSpec], *, environment: dict[str, str], logs: Path, stall_seconds: float):
@@ -117,9 +116,9 @@ class ProcessGroup:
         self._selector.register(link, selectors.EVENT_READ, child)
 
     def events(self) -> Iterator[Event]:
-        """Yield what the processes report until all have finished and exited.
+        """Yield the processes' events until all have finished and exited.
 
-        Raises DemoError naming the process and showing the tail of its log when one fails or all fall silent.
+        Raises DemoError with the process and the tail of its log if one fails or all are silent.
         """
         while self._selector.get_map():
             gone: list[_Child] = []
@@ -157,11 +156,11 @@ class ProcessGroup:
             raise self._failure(child, str(child.process.ending()))
 
     def _end_of(self, gone: list[_Child]) -> DemoError:
-        """The error for processes that closed their pipe too early, seen in the same instant."""
+        """The error for processes that closed their pipe too early, all detected at the same time."""
         for child in gone:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.process.popen.wait(TERMINATE_SECONDS)
-        # One that a signal ended did not choose to; the others may have given up because of it.
+        # A process that a signal ended is the likely cause; the others may have failed because of it.
         culprit = min(gone, key=lambda child: (child.process.popen.returncode or 0) >= 0)
         if not culprit.process.popen.returncode:
             return self._failure(culprit, "stopped reporting before its work was done")
@@ -189,7 +188,7 @@ class ProcessGroup:
         return DemoError(text)
 
     def end(self) -> None:
-        """End every process that still runs: asked first, killed after a few seconds. Harmless when repeated."""
+        """End every process that still runs: SIGTERM, then SIGKILL after a few seconds. Idempotent."""
         self._group.end()
         for child in self._children:
             child.link.close()

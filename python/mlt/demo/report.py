@@ -1,4 +1,4 @@
-"""The demo's record: every number in one JSON file, and what the comparison table shows, computed from it."""
+"""The demo's record: all figures in one JSON file, and the values of the comparison table."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mlt.demo.settings import BATCH_PER_WORKER, SERVICES, DemoSettings, RunName
 FORMAT_VERSION: Final = 1
 REPORT_FILE: Final = "report.json"
 
-# Counters of the transport, summed over the processes of a run. (The first exists only where faults are injected.)
+# Counters of the transport, summed over the processes of a run. (The first exists only with injected faults.)
 PACKETS_DROPPED: Final = "fault_dropped"
 SEGMENTS_LOST: Final = "segments_lost_within_bound"
 SEGMENTS_REPAIRED: Final = "segments_repaired"
@@ -57,12 +57,12 @@ class SettingsReport(_Model):
 
 
 class RunReport(_Model):
-    """One training. Times in seconds, sizes in bytes, ``drop`` and ``bound`` and the loss as fractions.
+    """One training. Times in seconds, sizes in bytes; ``drop``, ``bound`` and the loss are fractions.
 
-    ``sync_*`` and ``exposed_*`` are quantiles over all workers' steps but the first (it includes the start-up skew);
-    ``gradient_loss`` is the share of all pushed gradient bytes given up. ``packets_dropped`` on purpose, whose segments
-    were given up within the bound (``segments_lost``) or sent again (``segments_repaired``). ``counters``: the
-    transport's own, by process.
+    ``sync_*`` and ``exposed_*`` are quantiles over all workers' steps except the first (it includes the start-up skew).
+    ``gradient_loss``: fraction of all pushed gradient bytes that is missing. ``packets_dropped``: by the injected
+    faults; their segments were declared lost within the loss bound (``segments_lost``) or sent again
+    (``segments_repaired``). ``counters``: the transport's own, by process.
     """
 
     name: RunName
@@ -94,7 +94,7 @@ class RunReport(_Model):
 
 
 class AccuracySummary(_Model):
-    """Test accuracy of one kind of run over the seeds; ``deviation``: sample standard deviation, None for one."""
+    """Test accuracy over the seeds for one kind of run; ``deviation``: sample standard deviation, None for one seed."""
 
     name: RunName
     title: str
@@ -105,8 +105,8 @@ class AccuracySummary(_Model):
 
 
 class DemoReport(_Model):
-    """The whole report; ``equals_no_loss`` says of each run, seed by seed, whether it ended with the very parameters,
-    bit by bit, that the run without loss ended with.
+    """The whole report. ``equals_no_loss``: by kind of run and seed, whether the final parameters equal those of the
+    run without loss, bit by bit.
     """
 
     format_version: int = FORMAT_VERSION
@@ -121,7 +121,7 @@ class DemoReport(_Model):
 
 
 def summarise_run(record: RunRecord) -> RunReport:
-    """Reduce one run's events to a report; the events themselves are kept in it."""
+    """Reduce one run's events to a report, which also contains the events."""
     workers = [done for done in record.finished.values() if done.parameters_sha256 is not None]
     digests = {str(done.parameters_sha256) for done in workers}
     settled = [step for step in record.steps if step.step > 0]
@@ -161,7 +161,7 @@ def summarise_run(record: RunRecord) -> RunReport:
 
 
 def build(settings: DemoSettings, images: Images, records: Sequence[RunRecord], *, seconds: float) -> DemoReport:
-    """Put the runs together."""
+    """Combine the runs into the report."""
     runs = [summarise_run(record) for record in records]
     names = list(dict.fromkeys(run.name for run in runs))
     return DemoReport(
@@ -203,7 +203,7 @@ def write_json(report: DemoReport, folder: Path) -> Path:
 
 
 def _slowest_per_step(steps: Sequence[StepDone]) -> list[float]:
-    """A step has ended when its slowest worker has."""
+    """Duration of each step of the slowest worker, which ends the step."""
     slowest: dict[int, float] = {}
     for step in steps:
         slowest[step.step] = max(slowest.get(step.step, 0.0), step.seconds)

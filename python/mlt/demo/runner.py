@@ -1,4 +1,4 @@
-"""Runs one training: two kinds of processes around the transport, their events to the display and the record."""
+"""Runs one training: starts workers and services, and passes their events to the display and the record."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HOST = "127.0.0.1"
 
 @dataclass
 class RunRecord:
-    """Everything the processes of one run reported; ``seconds`` is the whole run, start of the processes included."""
+    """All events of the processes of one run; ``seconds`` is the whole run, including the start of the processes."""
 
     spec: RunSpec
     parameters: int = 0
@@ -33,7 +33,7 @@ class RunRecord:
         elif isinstance(event, StepDone):
             self.steps.append(event)
         elif isinstance(event, Evaluated):
-            # Every worker reports the same shared count; one is enough.
+            # Every worker reports the same total; rank 0's report suffices.
             if event.rank == 0:
                 self.evaluations.append(event)
         else:
@@ -50,7 +50,7 @@ def process_specs(settings: DemoSettings, run: RunSpec) -> list[ProcessSpec]:
                 rank=rank,
                 workers=settings.workers,
                 drop=run.drop,
-                # Each sender loses packets of its own, the same ones whenever the demo is run with this seed.
+                # Each sender drops different packets, and the same ones in every demo run with this seed.
                 fault_seed=run.seed * 1000 + rank + 1,
                 bound=run.bound,
                 seed=run.seed,
@@ -87,7 +87,7 @@ def execute(
         "WORLD_SIZE": str(settings.workers),
         "MASTER_ADDR": HOST,
         "MASTER_PORT": str(free_port_pair(HOST)),
-        # One computing thread per worker; the cores left over carry the transport.
+        # One computing thread per worker; the remaining cores serve the transport.
         "OMP_NUM_THREADS": "1",
         "MKL_NUM_THREADS": "1",
         **own_secret(os.environ),

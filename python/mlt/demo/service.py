@@ -15,7 +15,7 @@ from mlt.demo.events import Finished, Ready
 def main(argument: str) -> None:
     job, reporter = start(argument)
     faults = mlt.Faults(drop=job.drop, seed=job.fault_seed)
-    # The runs are compared over one network: shared memory would carry the one without faults.
+    # All runs use the same network: with shared memory, the run without faults would not.
     with mlt.Context(job.rank, job.workers, job.services, faults=faults, datapath="udp") as context:
         reporter.report(Ready(rank=job.rank))
         mlt.SummationService(context).run()

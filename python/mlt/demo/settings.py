@@ -1,4 +1,4 @@
-"""What is run: the three trainings of the demo, and what the parent tells each process of one."""
+"""Settings of the demo: its three trainings, and the job description of each process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RunName = Literal["no-loss", "bounded", "reliable"]
 
 SERVICES: Final = 1
 BATCH_PER_WORKER: Final = 64
-# Long enough for torch to load on a busy machine; a step takes well under a second.
+# Enough for torch to load on a busy host; a step takes well under a second.
 STALL_SECONDS: Final = 120.0
 
 
@@ -23,7 +23,7 @@ STALL_SECONDS: Final = 120.0
 class DemoSettings:
     """The options of ``mlt demo``. ``loss`` and ``bound`` are fractions in [0, 1).
 
-    Raises DemoError when a value makes no sense, before anything is started.
+    Raises DemoError for an invalid value, before anything is started.
     """
 
     steps: int
@@ -59,7 +59,7 @@ class DemoSettings:
 
 @dataclass(frozen=True)
 class RunSpec:
-    """One training: ``drop`` is the share of packets lost on purpose, ``bound`` the gradient loss allowed."""
+    """One training: ``drop`` is the injected packet loss, ``bound`` the loss bound of the gradients, both fractions."""
 
     name: RunName
     title: str
@@ -82,7 +82,7 @@ def run_specs(settings: DemoSettings) -> list[RunSpec]:
 
 
 class ProcessJob(BaseModel):
-    """What one process of a run is told on its command line, as JSON. The rendezvous comes by environment.
+    """Job description of one process of a run, on its command line as JSON. The rendezvous is in the environment.
 
     ``events_fd``: file descriptor of the socket on which the process reports to its parent.
     """

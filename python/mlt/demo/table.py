@@ -1,4 +1,4 @@
-"""The tables at the end: the runs compared, one column per kind of run; the test accuracy seed by seed."""
+"""The final tables: the runs side by side, one column per kind of run; the test accuracy by seed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MEASURES: Final[tuple[tuple[str, Callable[[RunReport], float], str], ...]] = (
 
 
 def comparison(report: DemoReport) -> Table:
-    """One row per measure; of several seeds the mean."""
+    """One row per measure; the mean over several seeds."""
     groups = _by_name(report)
     seeds = f", mean of {report.settings.seeds} seeds" if report.settings.seeds > 1 else ""
     table = Table(
@@ -43,7 +43,7 @@ def comparison(report: DemoReport) -> Table:
 
 
 def accuracy_by_seed(report: DemoReport) -> Table:
-    """The noise: test accuracy of each seed, then mean and sample standard deviation."""
+    """Variation between seeds: test accuracy of each seed, then mean and sample standard deviation."""
     groups = _by_name(report)
     table = Table(title="test accuracy by seed, %")
     _add_columns(table, groups)

@@ -1,4 +1,4 @@
-"""The training loop of the demo: plain data-parallel SGD, nothing in it knows how gradients travel."""
+"""The training loop of the demo: plain data-parallel SGD, independent of the transport."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from mlt.torch import BoundedLossState
 PEAK_LEARNING_RATE = 0.1
 MOMENTUM = 0.9
 WEIGHT_DECAY = 5e-4
-# The accuracy curve has this many points; each but the last is measured on a part of the test images, to save time.
+# Points of the accuracy curve; each but the last is measured on a part of the test images, to save time.
 EVALUATIONS = 8
 CURVE_IMAGES = 1000
 EVALUATION_BATCH = 250
@@ -30,7 +30,7 @@ Batch = tuple[torch.Tensor, torch.Tensor]
 
 
 class ImageBatches(Dataset[Batch]):
-    """Labelled images, taken a list of indices at a time: float32 (n, 1, 28, 28), standardised, and int64 (n,)."""
+    """Labelled images, indexed by lists: float32 (n, 1, 28, 28), standardised, and int64 (n,)."""
 
     def __init__(self, images: np.ndarray, labels: np.ndarray, *, mean: float, deviation: float) -> None:
         self._images = torch.from_numpy(np.array(images)).unsqueeze(1)
@@ -85,7 +85,7 @@ def endless(images: ImageBatches, *, batch: int, seed: int) -> Iterator[Batch]:
             f"{len(images)} images are too few for {dist.get_world_size()} workers with batches of {batch}; "
             "choose fewer --workers or --data fashion-mnist"
         )
-    # (A distributed sampler yields indices, though torch's annotations say it yields what the data set holds.)
+    # (A distributed sampler yields indices; torch's annotations claim the data set's items.)
     sampler: DistributedSampler[Any] = DistributedSampler(images, shuffle=True, seed=seed, drop_last=True)
     loader: DataLoader[Batch] = DataLoader(
         images, sampler=BatchSampler(sampler, batch, drop_last=True), batch_size=None
@@ -132,7 +132,7 @@ def train_step(
 
 
 def evaluate(replica: DistributedDataParallel, images: ImageBatches, *, step: int, limit: int) -> Evaluated:
-    """Accuracy on the first ``limit`` images, shared out among the workers."""
+    """Accuracy on the first ``limit`` images, divided among the workers."""
     share_batch_norm(replica.module)
     count = min(limit, len(images))
     mine = list(range(dist.get_rank(), count, dist.get_world_size()))
@@ -149,7 +149,8 @@ def evaluate(replica: DistributedDataParallel, images: ImageBatches, *, step: in
 
 
 def share_batch_norm(module: nn.Module) -> None:
-    """Give every worker rank 0's running statistics, as DDP does before each training forward but not before this."""
+    """Copy rank 0's running statistics to every worker, as DDP does before each training forward but not before
+    this."""
     running = [buffer for buffer in module.buffers() if buffer.is_floating_point()]
     flat = torch.cat([buffer.reshape(-1) for buffer in running])
     dist.broadcast(flat, src=0)

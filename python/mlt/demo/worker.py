@@ -20,12 +20,12 @@ from mlt.demo.events import Finished, Ready
 from mlt.demo.model import SmallResNet
 from mlt.demo.settings import ProcessJob
 
-# Megabytes per gradient bucket: small enough that the front layers' gradients travel apart from the back layers'.
+# Megabytes per gradient bucket: small enough to send the front layers' gradients apart from the back layers'.
 BUCKET_MEGABYTES = 0.25
 
 
 def digest(module: torch.nn.Module) -> str:
-    """SHA-256 of all parameters' bytes, in order: equal on two ranks only if every bit is."""
+    """SHA-256 of all parameters' bytes, in order: equal on two ranks only if every bit is equal."""
     sha = hashlib.sha256()
     for parameter in module.parameters():
         sha.update(parameter.detach().contiguous().numpy().tobytes())
@@ -44,7 +44,7 @@ def train(job: ProcessJob, reporter: Reporter, context: mlt.Context) -> None:
     accuracy = training.run(
         replica, images, state, steps=job.steps, batch=job.batch, seed=job.seed, report=reporter.report
     )
-    # Counted before the goodbyes, so that the numbers are those of the training.
+    # Counted before any rank leaves, so that the counters cover the training only.
     dist.barrier()
     reporter.report(
         Finished(
@@ -60,7 +60,7 @@ def main(argument: str) -> None:
     job, reporter = start(argument)
     torch.set_num_threads(1)
     faults = mlt.Faults(drop=job.drop, seed=job.fault_seed)
-    # The runs are compared over one network: shared memory would carry the one without faults.
+    # All runs use the same network: with shared memory, the run without faults would not.
     with mlt.Context(job.rank, job.workers, job.services, faults=faults, datapath="udp") as context:
         mlt.torch.use_context(context)
         dist.init_process_group("mlt")

@@ -1,10 +1,9 @@
-"""PSNet's routes as ways of the simulator: a worker's ToR, the modules' SuperNode switches, the server's entry ToR.
+"""PSNet's routes in the simulator: a worker's ToR, the modules' SuperNode switches, the server's entry ToR.
 
-Within a module a worker and a server are two hops apart. Between modules the plan gives shares: of the paths between
-two modules, and of the ToRs through which traffic reaches a job's servers. A transfer is spread over 16 paths; each
-gets one combination of path and entry, dealt so that what one pair of hosts got too much or too little of goes over to
-the next: all workers of a ToR together keep the shares to one part in 16. Who is in which module follows from the
-cables.
+Within a module, a worker and a server are two hops apart. Between modules, the plan gives shares of two kinds: of the
+paths between two modules, and of the ToRs through which traffic enters to a job's servers. A transfer is spread over 16
+paths; each takes one combination of path and entry. The rounding error of one pair of hosts carries over to the next
+pair, so all workers of a ToR together meet the shares to one part in 16. The cables determine the module of each host.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ Way = tuple[str, ...]
 
 
 def planned_ways(cluster: Cluster, job: Job, placement: Placement) -> tuple[Ways, ...]:
-    """From every worker of ``job`` to each of its servers, as ``placement`` says.
+    """The routes from every worker of ``job`` to each of its servers, according to ``placement``.
 
     Args:
         cluster: the network with its circuits as cables.
 
     Raises:
-        NotSimulated: the placement does not say how some worker reaches some server.
+        NotSimulated: the placement gives no route from a worker to a server.
     """
     near = _neighbours(cluster)
     paths: Sequence[Mapping[str, Any]] = placement.options.get("paths", ())
@@ -69,7 +68,7 @@ def _neighbours(cluster: Cluster) -> dict[str, set[str]]:
 
 
 def _deal(debts: dict[Way, float], shares: Mapping[Way, float], count: int) -> list[Way]:
-    """``count`` ways, each to the one that is owed most; what is left is remembered in ``debts``."""
+    """Choose ``count`` routes, each time the one with the largest debt; ``debts`` carries the remainder over."""
     dealt = []
     for _ in range(count):
         for way, share in shares.items():

@@ -1,14 +1,13 @@
-"""ARO's routes as transfers: streams go where they were routed, and merge where a switch's pipeline sums them.
+"""ARO's routes as transfers: streams follow their routes and merge where a switch's pipeline sums them.
 
-Per task (one server of the job) the routes are a tree: workers, the places that sum, the server. A place takes in one
-stream of each child, sends one on when all have brought a part, and hands the result to each of them on its way back
-over the same cables, which is what ``mlt.planners.plan.link_load`` counts. A real pipeline sums packet by packet; here
-it does so part by part, so that each level of places adds a part's time to the iteration's. A place with one child has
-nothing to sum and only forwards. The tasks of a job share its gradients in proportion to their rates, and everyone
-sends at the planned rate at most, which is where ARO's shares of links come from: without, workers with faster cards
-take them from the others.
+Per task (one server of the job) the routes are a tree: workers, aggregators, the server. An aggregator receives one
+stream from each child and sends a part on once all children have sent it. It returns the result to each child over the
+same cables, as ``mlt.planners.plan.link_load`` counts. A real pipeline sums packet by packet. Here it sums part by
+part, so each level of aggregators adds a part's time to the iteration's. An aggregator with one child only forwards.
+The tasks of a job share its gradients in proportion to their rates. All senders keep to the planned rates, from which
+ARO's shares of links follow; otherwise workers with faster NICs would exceed their shares.
 
-Absent: the memory of pipelines (ARO does not model it), repair across a place (each leg repairs its own losses).
+Absent: the memory of pipelines (ARO does not model it), repair across an aggregator (each leg repairs its own losses).
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from mlt.simulation.workload import NotSimulated, Workload, parts_of, whole_floa
 
 @dataclass(frozen=True)
 class TaskTree:
-    """One task's streams: who sends to whom, over which nodes (both ends included), children before parents."""
+    """One task's streams: sender and receiver, the nodes between them (both ends included), children before parents."""
 
     server: str
     share: float
@@ -45,7 +44,7 @@ def routed_workload(plan: JobPlan, *, size: float) -> Workload:
     """One iteration over planned routes with ``size`` bytes of gradients per worker.
 
     Raises:
-        NotSimulated: there are no routes, or merged streams part again.
+        NotSimulated: the plan has no routes, or merged streams separate again.
     """
     trees = task_trees(plan)
     groups: Sequence[WorkerCluster] = ()
@@ -75,7 +74,7 @@ def routed_workload(plan: JobPlan, *, size: float) -> Workload:
 
 
 def _rates(trees: Sequence[TaskTree], groups: Sequence[WorkerCluster]) -> dict[str, float]:
-    """What each may send at to one peer. Below aggregators that are workers, all tasks' parts travel as one stream."""
+    """Max send rate of each node to one peer. Below worker aggregators, the parts of all tasks form one stream."""
     out: dict[str, float] = {}
     for tree in trees:
         for name in {node for leg in tree.legs for node in (leg[0], leg[-1])}:
@@ -90,7 +89,7 @@ def _rates(trees: Sequence[TaskTree], groups: Sequence[WorkerCluster]) -> dict[s
 def _push_and_return(
     out: list[Transfer], tree: TaskTree, gathered: dict[str, tuple[int, ...]], part: int
 ) -> dict[str, int]:
-    """Append one part's way up and down ``tree``; the index of the transfer that brings each node its result."""
+    """Append one part's transfers up and down ``tree``; returns the transfer that brings each node its result."""
     arrived: dict[str, list[int]] = {name: list(indices) for name, indices in gathered.items()}
     for leg in tree.legs:
         source, receiver = leg[0], leg[-1]
@@ -110,7 +109,7 @@ def task_trees(plan: JobPlan) -> tuple[TaskTree, ...]:
     """The tree of every task that has a rate.
 
     Raises:
-        NotSimulated: there is none, or merged streams part again.
+        NotSimulated: no task has a rate, or merged streams separate again.
     """
     tasks = [task for task in plan.routing.tasks if task.rate > 0] if plan.routing is not None else []
     total = sum(task.rate for task in tasks)
@@ -121,7 +120,7 @@ def task_trees(plan: JobPlan) -> tuple[TaskTree, ...]:
 
 def _tree(task: TaskRoutes, share: float) -> TaskTree:
     switch_of: dict[str, str] = {}
-    onward: dict[str, tuple[str, ...]] = {}  # from each worker and place to the next place or the server
+    onward: dict[str, tuple[str, ...]] = {}  # from each worker and aggregator to the next aggregator or the server
     for route in task.routes:
         for leg in _legs_of(route, task.server, switch_of):
             if onward.setdefault(leg[0], leg) != leg:
@@ -143,7 +142,7 @@ def _tree(task: TaskRoutes, share: float) -> TaskTree:
 
 
 def _legs_of(route: Route, server: str, switch_of: dict[str, str]) -> list[tuple[str, ...]]:
-    """``route`` cut at the places that sum; enters these into ``switch_of``."""
+    """``route`` cut at the aggregators; adds these to ``switch_of``."""
     place_at = {}
     for use in route.aggregated_at:
         name = f"{use.switch} pipeline {use.pipeline} to {server}"
@@ -160,13 +159,13 @@ def _legs_of(route: Route, server: str, switch_of: dict[str, str]) -> list[tuple
 
 
 def _drop_single(onward: dict[str, tuple[str, ...]], switch_of: dict[str, str]) -> None:
-    """Take out the places that only one stream enters: it goes straight on."""
+    """Remove the aggregators that only one stream enters: they only forward."""
     children: dict[str, list[str]] = {}
     for name, leg in onward.items():
         children.setdefault(leg[-1], []).append(name)
     for place in [name for name in onward if name in switch_of and len(children[name]) == 1]:
         (child,) = children[place]
-        onward[child] = (*onward[child][:-2], *onward[place][1:])  # the switch stands in both legs
+        onward[child] = (*onward[child][:-2], *onward[place][1:])  # both legs contain the switch
         parent = onward[place][-1]
         children[parent] = [child if name == place else name for name in children[parent]]
         del onward[place]

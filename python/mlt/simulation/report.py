@@ -1,9 +1,9 @@
 """Alternatives of ``mlt plan auto``, each timed in the simulator.
 
-Large jobs are scaled down: the gradients of all alternatives are divided by one factor, the smallest with which none
-takes more data packet hops than allowed, and the simulated times are multiplied by it. What does not grow with the
-bytes (round trips, queues that fill at the start, the rate control finding its rate) is multiplied too and then weighs
-more than in the whole job: most in a ring of many workers, whose every step waits for the one before.
+Large jobs are scaled down. The gradients of all alternatives are divided by one factor, the smallest that keeps every
+alternative within ``packet_hops``; the simulated times are multiplied by it. This also multiplies times that do not
+grow with the bytes (round trips, initial queues, the start of the rate control). Their weight is then larger than in
+the full job, most of all in a ring of many workers, where every step waits for the previous one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DEFAULT_PACKET_HOPS = 2_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class SimulatedTime:
-    """One alternative: its iteration's communication time in seconds, scaled back, or why there is none."""
+    """One alternative: its iteration's communication time in seconds, scaled back, or the reason for its absence."""
 
     name: str
     time: float | None = None
@@ -34,7 +34,7 @@ class SimulatedTime:
     outcome: Outcome | None = None
 
     def estimate(self) -> Estimate | None:
-        """A line of the plan file; None where there is no time."""
+        """A line of the plan file; None without a time."""
         if self.time is None:
             return None
         return Estimate(name=self.name, iteration_time=self.time, source="simulator", reason=self.reason)
@@ -50,7 +50,7 @@ class SimulationReport:
 
     @property
     def rule(self) -> str:
-        """How the job was scaled, in words."""
+        """Description of the scaling."""
         if self.divisor <= 1:
             return "simulated with all its bytes"
         return (
@@ -60,7 +60,7 @@ class SimulationReport:
 
 
 def network_of(cluster: Cluster, plan: Plan) -> Cluster:
-    """The network that ``plan``'s alternatives were timed on: planned circuits are cables in it."""
+    """The network on which ``plan``'s alternatives were timed: planned circuits are cables in it."""
     if has_circuit_switches(cluster) and not plan.circuits:
         return without_links(cluster)
     return effective_cluster(cluster, plan.circuits)
@@ -70,7 +70,7 @@ def workload_of(network: Cluster, job: Job, plan: JobPlan, *, size: float) -> Wo
     """One iteration of ``plan`` on ``network`` with ``size`` bytes of gradients per worker.
 
     Raises:
-        NotSimulated: the plan does not say enough.
+        NotSimulated: the plan lacks information.
     """
     if plan.strategy in ("routes", "tree-and-routes"):
         return routed_workload(plan, size=size)
@@ -81,7 +81,7 @@ def workload_of(network: Cluster, job: Job, plan: JobPlan, *, size: float) -> Wo
 
 
 def _on(scenario: Scenario, workload: Workload) -> Scenario:
-    """``scenario`` with what ``workload`` needs of the network."""
+    """``scenario`` with the aggregators, routes and rates of ``workload``."""
     try:
         return scenario.with_routes(workload.aggregators, workload.ways, dict(workload.rates))
     except ValueError as error:
@@ -101,9 +101,9 @@ def simulate_alternatives(
     """Simulate one iteration of every alternative.
 
     Args:
-        plan: holds the circuits, if any.
-        packet_hops: data packets times cables that one alternative may take; more is scaled down.
-        progress: hears the alternative's index and the part of its transfers that has arrived.
+        plan: the plan with the circuits, if any.
+        packet_hops: limit per alternative, in data packets times cables; larger jobs are scaled down.
+        progress: receives the alternative's index and the fraction of its transfers that has arrived.
 
     Raises:
         ValueError: the graph cannot be simulated.
@@ -124,7 +124,7 @@ def simulate_alternatives(
             continue
         divisor = max(divisor, hops / packet_hops)
     times = []
-    known: dict[Workload, Outcome] = {}  # planners may find the same way twice
+    known: dict[Workload, Outcome] = {}  # planners may find the same plan twice
     for index, alternative in enumerate(alternatives):
         if index in skipped:
             times.append(SimulatedTime(name=alternative.name, reason=skipped[index]))

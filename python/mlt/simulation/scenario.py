@@ -1,9 +1,9 @@
-"""A cluster's graph as the simulator takes it: numbered nodes, and cables with rates.
+"""A cluster's graph for the simulator: numbered nodes, and cables with rates.
 
-Packets take shortest ways, spread over equal ones, unless ``with_routes`` states a pair's ways. A place in a switch
-that sums is a host of its own beside the switch (``Aggregator``): its cable is as fast as all others of the switch
+Packets take shortest routes, spread over equal ones, unless ``with_routes`` gives a pair's routes. An ``Aggregator`` (a
+switch pipeline that sums) is a separate host beside its switch. Its cable is as fast as the switch's other cables
 together, so it limits nothing. Absent on purpose: other jobs' traffic, the time of summing. A cluster file without
-links is taken as one ideal switch. Only the hosts that take part are simulated.
+links becomes one ideal switch. Only participating hosts are simulated.
 
 Units: bytes, bytes per second, nanoseconds.
 """
@@ -18,13 +18,13 @@ from functools import cached_property
 from mlt import _core
 from mlt.planners.cluster import Cluster
 
-MAX_HOSTS = 256  # of one simulation: every endpoint keeps state of every other
-BUFFER_BYTES = 16_000_000  # of switches whose memory the cluster file does not state
+MAX_HOSTS = 256  # of one simulation: every endpoint keeps state for every other
+BUFFER_BYTES = 16_000_000  # of switches whose memory is not in the cluster file
 QUEUE_THRESHOLD_BYTES = 200_000
 SEGMENT_BYTES = 1_432
-_HEADER_BYTES = 40  # MLT's; the protocol's rates count it
-_OVERHEAD_BYTES = 66  # UDP to Ethernet's gap; they don't count that
-MAX_PATHS = 16  # that a transfer can be spread over
+_HEADER_BYTES = 40  # mlt's; the protocol's rates include it
+_OVERHEAD_BYTES = 66  # UDP header to Ethernet's interframe gap; the protocol's rates exclude them
+MAX_PATHS = 16  # over which a transfer can be spread
 _PATHS = 4
 _IDEAL_DELAY_NS = 1_000
 _LIMIT_NS = 600 * 1_000_000_000
@@ -43,7 +43,7 @@ class Transfer:
 
 @dataclass(frozen=True)
 class Aggregator:
-    """A place in ``switch`` that takes streams in, sums them and sends one on; ``name`` is nobody else's."""
+    """A host in ``switch`` that receives streams, sums them and sends one on; ``name`` is unique."""
 
     name: str
     switch: str
@@ -51,9 +51,9 @@ class Aggregator:
 
 @dataclass(frozen=True)
 class Ways:
-    """Where everything from ``source`` to ``destination`` goes, and answers in reverse: nodes, both ends included.
+    """The routes from ``source`` to ``destination``, in reverse for replies: lists of nodes, both ends included.
 
-    Path p of a transfer takes the way p modulo their number, so a way that is listed twice carries twice as much.
+    Path p of a transfer takes route p modulo their number, so a route that is listed twice carries twice as much.
     """
 
     source: str
@@ -63,7 +63,7 @@ class Ways:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """When each transfer had arrived (seconds), and what the network did meanwhile."""
+    """Arrival time of each transfer (seconds), and the network's counters."""
 
     finish: tuple[float, ...]
     data_packets: int
@@ -95,14 +95,14 @@ class Scenario:
     def with_routes(
         self, aggregators: Sequence[Aggregator], ways: Sequence[Ways], rates: Mapping[str, float] | None = None
     ) -> Scenario:
-        """The same graph with ``aggregators`` in its switches, and ``ways`` instead of the shortest.
+        """The same graph with ``aggregators`` in its switches, and ``ways`` instead of the shortest routes.
 
         Args:
-            rates: bits per second on the wire that a host or aggregator may send at to one peer, where planned; others
-                may use their card, aggregators the fastest cable of their switch.
+    rates: planned max send rates to one peer, in bits per second on the wire, by host or aggregator. Other hosts are
+    limited by their NIC, other aggregators by the fastest cable of their switch.
 
         Raises:
-            ValueError: too many hosts and aggregators, more ways of a pair than there can be, or an unknown node.
+            ValueError: too many hosts and aggregators, too many routes of a pair, or an unknown node.
         """
         count = len(self.hosts) + len(aggregators)
         if count > MAX_HOSTS:
@@ -163,7 +163,7 @@ class Scenario:
         return {}
 
     def hops(self, source: str, destination: str) -> int:
-        """Cables on the shortest way, or on the shortest planned one; 0 if there is none."""
+        """Cables on the shortest route, or on the shortest planned one; 0 if none exists."""
         planned = self._planned_hops.get((source, destination))
         if planned is not None:
             return planned
@@ -174,7 +174,7 @@ class Scenario:
             while queue:
                 node = queue.popleft()
                 if node < len(self.hosts) and node != start:
-                    continue  # hosts forward nothing
+                    continue  # hosts do not forward
                 for near in self._neighbours[node]:
                     if near != start and not distance[near]:
                         distance[near] = distance[node] + 1
@@ -183,11 +183,12 @@ class Scenario:
         return self._distances[start][self._number[destination]]
 
     def packet_hops(self, transfers: Iterable[Transfer]) -> int:
-        """Data packets times cables that ``transfers`` take at least."""
+        """Data packets times cables that ``transfers`` take on shortest routes."""
         return sum(-(-t.size // SEGMENT_BYTES) * self.hops(t.source, t.destination) for t in transfers)
 
     def run(self, transfers: Sequence[Transfer], *, progress: Callable[[int], object] | None = None) -> Outcome:
-        """Run ``transfers`` and wait; ``progress`` hears now and then how many have arrived, and may raise to stop.
+        """Run ``transfers`` to their end. ``progress`` receives the number that has arrived, at intervals; it may raise
+        to stop.
 
         Raises:
             ValueError: a transfer or cable is wrong; the message names it.
@@ -226,7 +227,7 @@ class Scenario:
 
 
 def scenario_of(cluster: Cluster, hosts: Sequence[str], *, seed: int = 1) -> Scenario:
-    """The graph between ``hosts`` (names) of ``cluster``; a host's cables together run at its ``bandwidth`` at most.
+    """The graph between ``hosts`` (names) of ``cluster``; ``bandwidth`` limits the sum over a host's cables.
 
     Raises:
         ValueError: too many hosts, a host without a link, or a circuit switch whose circuits are not planned.

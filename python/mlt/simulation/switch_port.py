@@ -1,6 +1,6 @@
-"""A policy's queues in the project's own network simulator (``src/sim``): the same loads, its cards, cables and ports.
+"""A policy's queues in the project's own network simulator (``src/sim``), with the same loads as the queue model.
 
-Absent on purpose: endpoints. The load is given and nothing answers a loss, as in the model that it is compared with.
+Absent on purpose: endpoints. The load is fixed and does not react to losses, as in the queue model.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from mlt import _core
 from mlt.switch_configs.queue_simulation import ClassParameters, Measured
 
-# Cards so fast that a burst is there at once, as in the model.
+# NICs so fast that a burst arrives at once, as in the model.
 AT_ONCE = 1000.0
 
 
@@ -24,12 +24,12 @@ def simulate(
     packet_bytes: int = 1500,
     card_speed: float = AT_ONCE,
 ) -> tuple[Measured, ...]:
-    """Fractions lost of each class, as ``queue_simulation.simulate`` measures them.
+    """Fraction lost of each class, as ``queue_simulation.simulate`` measures it.
 
     Args:
-        burst: packets of one class that the senders together send at one instant.
-        senders: hosts among which a burst is divided.
-        card_speed: of a host's card, as a multiple of the port's; 1 is a fabric of equal links.
+        burst: packets of one class that all senders together send at one instant.
+        senders: hosts that share a burst.
+        card_speed: rate of a host's NIC as a multiple of the port's; 1 is a fabric of equal links.
     """
     rate = 12.5e9
     found = _core.simulate_port(

@@ -1,9 +1,9 @@
-"""What one iteration of a plan puts on the wire: transfers with dependencies.
+"""Transfers of one iteration of a plan, with their dependencies.
 
-Gradients travel in parts, so that a service returns the first sums while later parts are on their way (BytePS section
-6.1, ALEPH section 3.1); the parts of an iteration are pushed in order. Every way is the one its planner times: ring
-all-reduce, push-pull through services (parameter server, BytePS), ALEPH's tree. ARO's routes, with the places that sum
-on them, are in ``planned_routes``, PSNet's in ``planned_circuits``. Absent: the time of summing.
+Gradients are sent in parts, so that a service returns the first sums while later parts are in flight (BytePS section
+6.1, ALEPH section 3.1); the parts of an iteration are pushed in order. The algorithms are those that the planners time:
+ring all-reduce, push-pull through services (parameter server, BytePS), ALEPH's tree. ARO's routes and their aggregators
+are in ``planned_routes``, PSNet's in ``planned_circuits``. Absent: the time of summing.
 
 Sizes are bytes of 32-bit floats, so multiples of 4.
 """
@@ -20,17 +20,17 @@ from mlt.simulation.scenario import SEGMENT_BYTES, Aggregator, Transfer, Ways
 _MAX_PARTS = 64
 _MIN_PARTS = 4
 _MAX_TRANSFERS = 20_000
-_MIN_SEGMENTS = 32  # of a transfer: below, what a transfer costs beside its bytes would show
+_MIN_SEGMENTS = 32  # of a transfer: in smaller ones, costs other than the bytes would show
 
 
 class NotSimulated(Exception):
-    """This way cannot be simulated; the message says why."""
+    """This plan cannot be simulated; the message gives the reason."""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """Transfers, the places in switches that take part in them, and what is not left to the network and the endpoints:
-    ways, and the bits per second on the wire that somebody may send at to one peer."""
+    """Transfers, the aggregators in switches, and the planned routes and rates (bits per second on the wire to one
+    peer). Routes and rates that are not planned are left to the network and the endpoints."""
 
     transfers: tuple[Transfer, ...]
     aggregators: tuple[Aggregator, ...] = ()
@@ -39,7 +39,7 @@ class Workload:
 
 
 def hosts_of(job: Job) -> tuple[str, ...]:
-    """Everyone who may take part in ``job``'s communication."""
+    """All hosts that may take part in ``job``'s communication."""
     return (*job.workers, *job.servers)
 
 
@@ -47,7 +47,7 @@ def transfers_of(cluster: Cluster, job: Job, plan: JobPlan, *, size: float) -> l
     """One iteration of ``plan`` with ``size`` bytes of gradients per worker, where switches only forward.
 
     Raises:
-        NotSimulated: the plan does not say who sums.
+        NotSimulated: the plan does not name the hosts that sum.
     """
     strategy = plan.strategy
     if strategy == "all-reduce":
@@ -63,29 +63,30 @@ def transfers_of(cluster: Cluster, job: Job, plan: JobPlan, *, size: float) -> l
 
 
 def server_shares(cluster: Cluster, job: Job) -> dict[str, float]:
-    """The part of the gradients that each server of ``job`` sums: by its bandwidth."""
+    """The fraction of the gradients that each server of ``job`` sums: by its bandwidth."""
     total = sum(cluster.host_by_name[name].bandwidth for name in job.servers)
     return {name: cluster.host_by_name[name].bandwidth / total for name in job.servers}
 
 
 def whole_floats(size: float) -> int:
-    """Bytes of the nearest number of 32-bit floats, one at least."""
+    """Bytes of the nearest number of 32-bit floats, min one."""
     return max(4, round(size / 4) * 4)
 
 
 def parts_of(size: float, *, transfers: int, smallest: float) -> int:
-    """Parts an iteration is cut into: up to 64, as transfers stay longer than a few packets and not too many.
+    """Number of parts of an iteration: up to 64, limited by the size of the smallest transfer and the number of
+    transfers.
 
     Args:
-        transfers: how many every part causes.
-        smallest: share of the part that the smallest of them carries.
+    transfers: number of transfers per part.
+    smallest: fraction of a part that the smallest of these carries.
     """
     room = int(size * smallest // (_MIN_SEGMENTS * SEGMENT_BYTES))
     return max(_MIN_PARTS, min(_MAX_PARTS, _MAX_TRANSFERS // max(transfers, 1), room))
 
 
 def push_pull(workers: Sequence[str], shares: Mapping[str, float], *, size: float) -> list[Transfer]:
-    """Every worker pushes to every service its share and gets the sum back; a worker's own share stays at home.
+    """Every worker pushes its share to every service and receives the sum; a worker's own share is not sent.
 
     Args:
         shares: host -> part of the gradients that it sums; the parts add up to 1.
@@ -95,7 +96,7 @@ def push_pull(workers: Sequence[str], shares: Mapping[str, float], *, size: floa
     out: list[Transfer] = []
     for _ in range(parts):
         pushed: dict[str, list[int]] = {}
-        # Worker i starts with service i: all to the same one at once would only queue.
+        # Worker i starts with service i: sending to the same service at once would only queue.
         for turn in range(len(held)):
             for place, worker in enumerate(workers):
                 service, share = list(held.items())[(place + turn) % len(held)]
@@ -110,7 +111,7 @@ def push_pull(workers: Sequence[str], shares: Mapping[str, float], *, size: floa
 
 
 def ring_all_reduce(workers: Sequence[str], *, size: float) -> list[Transfer]:
-    """Reduce-scatter, then all-gather: each of n chunks goes round 2 (n - 1) steps (ALEPH section 2, BytePS 2.2)."""
+    """Reduce-scatter, then all-gather: each of n chunks takes 2 (n - 1) steps (ALEPH section 2, BytePS 2.2)."""
     n = len(workers)
     if n < 2:
         return []
@@ -128,9 +129,9 @@ def ring_all_reduce(workers: Sequence[str], *, size: float) -> list[Transfer]:
 
 
 def aggregation_tree(tree: Aggregation, *, size: float) -> list[Transfer]:
-    """ALEPH's two levels: members to aggregators, these and direct workers to the servers, and sums all the way back.
+    """ALEPH's two levels: members to aggregators, these and direct workers to the servers, and sums back the same way.
 
-    An aggregator forwards a part when all its members' parts are in, a server answers when all streams are in.
+    An aggregator forwards a part once it has all its members' parts; a server replies once it has all streams.
     """
     shares = {share.server: share.share for share in tree.shares if share.share > 0}
     heads = [*((c.aggregator, c.members) for c in tree.clusters), *((name, ()) for name in tree.direct)]

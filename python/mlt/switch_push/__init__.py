@@ -1,7 +1,7 @@
-"""``mlt switch apply``: a generated configuration onto a device, confirmed or taken back.
+"""``mlt switch apply``: applies a generated configuration to a device, then confirms it or rolls it back.
 
-``device`` is what every kind of device offers, ``session`` the order in which it is asked; one module per way in:
-the testbed's software switch, a shell (Linux, SONiC over SSH), NVUE's REST, NAPALM, gNMI. Their libraries are the extra
-``mlt[switch-push]`` and are imported by the module that needs them. No vendor's device took part in any test: the tests
-start servers that speak the protocols.
+``device`` is the interface of all devices, ``session`` the order of the calls. One module per access method: the
+testbed's software switch, a shell (Linux, SONiC over SSH), NVUE's REST API, NAPALM, gNMI. Their libraries are the extra
+``mlt[switch-push]``; each is imported only by the module that needs it. No test used a vendor's device: the tests start
+servers that speak the protocols.
 """

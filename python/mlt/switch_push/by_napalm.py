@@ -1,7 +1,7 @@
-"""EOS, NX-OS and Junos through NAPALM: its candidate, its comparison, its commit timer where the driver has one.
+"""EOS, NX-OS and Junos through NAPALM: candidate, comparison, and the commit timer if the driver has one.
 
-The drivers take any certificate and host key unless told. Here Junos's host key must be known, and certificates signed,
-unless the inventory's options say ``enforce_verification: false`` (EOS) or ``ssl_verify: false`` (NX-OS).
+By default the drivers accept any certificate and host key. Here Junos's host key must be known and certificates must be
+signed, unless the inventory's options contain ``enforce_verification: false`` (EOS) or ``ssl_verify: false`` (NX-OS).
 """
 
 from __future__ import annotations
@@ -36,11 +36,12 @@ _VERIFY = {"eos": "enforce_verification", "nxos": "ssl_verify"}
 
 
 class NapalmDevice(Device):
-    """A merge candidate of the target's text without its comments. Undo also writes again what the apply replaced."""
+    """A merge candidate of the target's text without its comments. Undo also restores statements that apply
+    replaced."""
 
     def __init__(self, login: Login, system: str, *, known_hosts: Path | None = None) -> None:
         napalm: Any = need("napalm", f"target {system}")
-        # pyeapi logs a traceback of what it then raises; without a handler Python prints that to the terminal.
+        # pyeapi logs a traceback of the errors it raises; without a handler Python prints that to the terminal.
         logging.getLogger("pyeapi").addHandler(logging.NullHandler())
         self.title = login.name or login.host
         self._system = system
@@ -66,11 +67,11 @@ class NapalmDevice(Device):
                 login.host, login.user or "", login.password or "", timeout=60, optional_args=options
             )
             if system == "junos":
-                self._driver.device._hostkey_verify = True  # no option of the driver's; without it any key is taken
+                self._driver.device._hostkey_verify = True  # not a driver option; default: any key
             self._do("cannot connect", self._driver.open)
 
     def _do(self, what: str, call: Any, *arguments: Any, **named: Any) -> Any:
-        """Drivers raise NAPALM's errors and those of the four libraries below them."""
+        """Call the driver; raises PushError for NAPALM's errors and those of the four libraries below it."""
         try:
             return call(*arguments, **named)
         except Exception as error:
@@ -79,7 +80,7 @@ class NapalmDevice(Device):
             ) from None
 
     def _load(self, lines: list[str], *, commit: bool) -> None:
-        # NX-API runs each request from exec mode; the comparison takes every line as configuration.
+        # NX-API runs each request from exec mode; the comparison treats every line as configuration.
         first = ["configure terminal"] if commit and self._system == "nxos" else []
         text = "\n".join([*first, *lines]) + "\n"
         self._do("refuses the candidate", self._driver.load_merge_candidate, config=text)
@@ -101,7 +102,7 @@ class NapalmDevice(Device):
         if revert_in is None or not self.reverts_itself:
             self._do("cannot commit", self._driver.commit_config)
         else:
-            # Junos counts minutes.
+            # Junos's commit timer is in minutes.
             seconds = math.ceil(revert_in / 60) * 60 if self._system == "junos" else math.ceil(revert_in)
             self._do("cannot commit for a time", self._driver.commit_config, revert_in=seconds)
             self._waiting = True
@@ -130,7 +131,7 @@ class NapalmDevice(Device):
         lines = _lines(generated.undo, generated.target)
         gone = lost(before, after)
         if self._system == "junos":
-            # An entry without statements would stay: entries of ports go, and come back with what is not ours.
+            # An entry without statements would stay. Delete the ports' entries; foreign statements are written again.
             entries = tuple(f"{PREFIX}interfaces {port} " for port in generated.plan.ports)
             since = lost(self._statements(generated.target), after)
             gone = [one for one in gone if not one[0].startswith(entries)]
@@ -166,7 +167,7 @@ def _lines(files: dict[str, str], target: Target) -> list[str]:
 
 
 def _advice(system: str, error: BaseException | None) -> str:
-    """What a person can do, from the errors below the driver's, which says "refused" of a host key too."""
+    """Advice to the user, from the errors below the driver's: it reports "refused" for a host key too."""
     said = ""
     while error is not None:
         said += f"{type(error).__name__} {error} ".lower()

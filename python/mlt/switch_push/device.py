@@ -1,4 +1,4 @@
-"""What ``mlt switch apply`` asks of a device, and how it fails."""
+"""The interface of a device for ``mlt switch apply``, and its error."""
 
 from __future__ import annotations
 
@@ -15,49 +15,49 @@ NO_ADDRESS = "; the name does not resolve on this host: give HOST as an address,
 
 
 class PushError(MltError):
-    """A device could not be reached, refused the configuration, or could not take it back."""
+    """A device was unreachable, rejected the configuration, or could not roll it back."""
 
 
 class Device(ABC):
-    """One device. ``apply`` makes the configuration active; until ``confirm`` it can be taken back by ``rollback``.
+    """One device. ``apply`` activates the configuration; until ``confirm``, ``rollback`` restores the previous one.
 
     Owned by one thread. Every method raises PushError.
     """
 
     title: str
-    # Whether the device takes the configuration back by itself if nobody confirms, even when this process is gone.
+    # Whether the device rolls back by itself without ``confirm``, even after this process has ended.
     reverts_itself = False
 
     def target(self, asked: str) -> str:
-        """The target to generate for; the testbed's switch reads Linux in its own way."""
+        """The target to generate for; the testbed's switch has its own form of the Linux target."""
         return asked
 
     def running(self) -> str | None:
-        """The running configuration, where the target's files depend on it."""
+        """The running configuration, if the target's files depend on it."""
         return None
 
     @abstractmethod
     def preview(self, generated: Generated) -> str:
-        """What ``apply`` would change, without changing it."""
+        """The changes that ``apply`` would make; makes none."""
 
     @abstractmethod
     def apply(self, generated: Generated, revert_in: float | None) -> None:
-        """Make it active. ``revert_in``: seconds after which a device that can takes it back unless confirmed."""
+        """Activate it. ``revert_in``: seconds after which a device that can do so rolls back unless confirmed."""
 
     @abstractmethod
     def confirm(self) -> None:
-        """Keep what ``apply`` made active."""
+        """Make the configuration of ``apply`` permanent."""
 
     @abstractmethod
     def rollback(self) -> None:
-        """Restore what was there before ``apply``."""
+        """Restore the configuration from before ``apply``."""
 
     def undo(self, generated: Generated) -> None:
-        """Take back what an earlier, confirmed ``apply`` of this policy made active."""
+        """Remove the configuration of an earlier, confirmed ``apply`` of this policy."""
         raise PushError(f"{self.title}: keeps no undo; 'mlt switch rollback' prints what to enter there")
 
     def counters(self, plan: Plan) -> list[QueueCounters]:
-        """The counters of the plan's queues on its ports, read now; others may be among them."""
+        """Current counters of the plan's queues on its ports; may contain other queues."""
         raise PushError(
             f"{self.title}: counters are not read this way; 'mlt switch verify' without --host prints what to type "
             "there, and --input FILE reads what it said"
@@ -68,7 +68,7 @@ class Device(ABC):
 
 
 def need(module: str, what: str) -> Any:
-    """Import a library of the extra, or raise PushError naming it."""
+    """Import a library of the extra; raises PushError that names the extra if it is missing."""
     try:
         return import_module(module)
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""What ``mlt doctor --switch`` finds: whether a switch did what the policy means with what it has counted."""
+"""``mlt doctor --switch``: whether a switch's counters match the policy."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def examine_switch(
     inventory: Path | None = None,
     known_hosts: Path | None = None,
 ) -> Iterator[Finding]:
-    """One finding for each class that did not get what the policy means, or one that all did.
+    """One finding for each class whose counters contradict the policy, or one finding that all agree.
 
-    Raises PushError: there is no policy, or the switch cannot be read.
+    Raises PushError: the policy is missing, or the switch cannot be read.
     """
     file = policy or environ.get(VARIABLE)
     if not file:
@@ -58,7 +58,7 @@ def examine_switch(
 
 
 def _again(file: str, target: str, host: str, inventory: Path | None, known_hosts: Path | None) -> str:
-    """What to type for what comes from now on; every device that is read at all is read twice by --for."""
+    """Command that reads new counters; --for works with every device that can be read, by reading it twice."""
     words = ["mlt", "switch", "verify", file, "--target", target, "--host", host, "--for", "10s"]
     for option, path in (("--inventory", inventory), ("--known-hosts", known_hosts)):
         words += [] if path is None else [option, str(path)]

@@ -1,4 +1,4 @@
-"""OpenConfig over gNMI (pygnmi): Set, and a Set that puts the QoS tree back; counters by Subscribe."""
+"""OpenConfig over gNMI (pygnmi): Set to apply, Set of the previous QoS tree to restore, Subscribe for counters."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _QUEUES = "/qos/interfaces/interface/output/queues/queue/state"
 
 
 class GnmiDevice(Device):
-    """TLS, unless the inventory's options say ``transport: insecure``; ``ca`` there names the authorities' file."""
+    """TLS, unless the inventory's options contain ``transport: insecure``; their ``ca`` is the CA certificate file."""
 
     def __init__(self, login: Login) -> None:
         client: Any = need("pygnmi.client", "target openconfig")
@@ -43,7 +43,7 @@ class GnmiDevice(Device):
         self._do("cannot connect", self._connection.connect, timeout=20)
 
     def _do(self, what: str, call: Any, *arguments: Any, **named: Any) -> Any:
-        """pygnmi raises its own errors and grpc's."""
+        """Call pygnmi; raises PushError for its own errors and grpc's."""
         try:
             return call(*arguments, **named)
         except Exception as error:
@@ -117,7 +117,7 @@ class GnmiDevice(Device):
 
 
 def _reach(title: str, host: str, port: int) -> None:
-    """pygnmi says of every failure that it got no certificate."""
+    """Test the TCP connection first: pygnmi reports every failure as a missing certificate."""
     try:
         socket.create_connection((host, port), timeout=20).close()
     except OSError as error:
@@ -133,12 +133,12 @@ def _tree(generated: Generated) -> dict[str, Any]:
 
 
 def _plain(tree: dict[str, Any]) -> dict[str, Any]:
-    """Without the module's name on the topmost keys."""
+    """The tree without module names on the topmost keys."""
     return {key.removeprefix(_MODULE): value for key, value in tree.items()}
 
 
 def _merged(now: Any, wanted: Any) -> Any:
-    """What an update makes of ``now``: containers merge, lists by their key, leaves are replaced."""
+    """Result of an update of ``now``: containers merge, lists merge by key, leaves are replaced."""
     if isinstance(now, dict) and isinstance(wanted, dict):
         return {**now, **{key: _merged(now.get(key), value) for key, value in wanted.items()}}
     if isinstance(now, list) and isinstance(wanted, list) and all(isinstance(one, dict) for one in (*now, *wanted)):
@@ -150,7 +150,7 @@ def _merged(now: Any, wanted: Any) -> Any:
 
 
 def _differing(left: Any, right: Any, path: str = "/qos") -> Iterator[str]:
-    """Where two trees differ; entries of lists by their keys, in any order."""
+    """Paths at which two trees differ; list entries are matched by key, in any order."""
     if isinstance(left, list) and isinstance(right, list) and all(isinstance(one, dict) for one in (*left, *right)):
         left, right = ({_key(one): one for one in side} for side in (left, right))
     if isinstance(left, dict) and isinstance(right, dict):

@@ -10,7 +10,7 @@ from mlt.switch_push.device import Device, PushError
 
 
 def open_device(host: str, target: str, *, inventory: Path | None = None, known_hosts: Path | None = None) -> Device:
-    """The device, connected; raises PushError, and names the extra where its library is missing."""
+    """The connected device; raises PushError, which names the extra if its library is missing."""
     system = parse_spec(target).system
     kind, _, name = host.partition(":")
     if kind == "testbed" and name:

@@ -1,6 +1,6 @@
-"""Who logs in where: from the environment, or from an inventory of Ansible (YAML) or NAPALM's users (nornir hosts).
+"""Logins of devices: from the environment, or from an inventory of Ansible (YAML) or NAPALM's users (nornir hosts).
 
-Secrets are read, never written: no option takes a password, and a Login's text leaves it out.
+Secrets are read but never written: no option takes a password, and a Login's text omits it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ USER, PASSWORD, KEY = "MLT_SWITCH_USER", "MLT_SWITCH_PASSWORD", "MLT_SWITCH_KEY"
 
 @dataclass(frozen=True, kw_only=True)
 class Login:
-    """An address and how to get in. ``name``: what the person called it; ``options``: what the inventory says besides,
-    for the driver."""
+    """An address and its credentials. ``name``: as the user wrote it; ``options``: other options of the inventory, for
+    the driver."""
 
     host: str
     name: str = ""
@@ -47,10 +47,10 @@ _Loader.add_constructor("!vault", _refuse_vault)
 
 
 def find(host: str, *, inventory: Path | None = None, environ: Mapping[str, str] | None = None) -> Login:
-    """The login for ``host`` (``[user@]name[:port]``); the inventory's word goes before the environment's.
+    """The login for ``host`` (``[user@]name[:port]``); the inventory takes precedence over the environment.
 
     Raises:
-        PushError: the inventory cannot be read, is not one, or does not have the host.
+        PushError: the inventory cannot be read, is not an inventory, or lacks the host.
     """
     environ = os.environ if environ is None else environ
     user, _, rest = host.rpartition("@")
@@ -110,7 +110,7 @@ def _hosts(group: Mapping[str, Any], above: Mapping[str, Any]) -> Iterator[tuple
 
 
 def _read(entry: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Ansible's names first, then nornir's and NAPALM's."""
+    """Options of an entry: Ansible's names take precedence over nornir's and NAPALM's."""
     options = entry.get("optional_args") or entry.get("connection_options", {}).get("napalm", {}).get("extras", {}).get(
         "optional_args", {}
     )

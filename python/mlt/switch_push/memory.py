@@ -1,7 +1,7 @@
-"""What was on a device before an apply that was kept, for devices that keep no undo of ours: QoS alone, no secrets.
+"""The QoS of a device before each confirmed apply, for devices that cannot store mlt's undo. Contains no secrets.
 
-One private file a device under ``$XDG_STATE_HOME/mlt/switch``, the latest apply last; ``--undo`` takes it from there,
-so it must run on the machine, and as the user, that applied.
+One private file per device under ``$XDG_STATE_HOME/mlt/switch``, the latest apply last. ``--undo`` reads it, so it must
+run on the host, and as the user, of the apply.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def _folder() -> Path:
 
 
 class Memory:
-    """The kept applies to one device. Raises PushError where its file cannot be read or written."""
+    """The confirmed applies to one device. Raises PushError if its file cannot be read or written."""
 
     def __init__(self, login: Login, system: str) -> None:
         self._name = login.name or login.host
@@ -29,7 +29,7 @@ class Memory:
         self._file = _folder() / (re.sub(r"[^A-Za-z0-9_.-]", "_", f"{system}_{login.host}{port}") + ".json")
 
     def keep(self, before: Any, after: Any) -> None:
-        """One more apply is in force: ``before`` is what it replaced, ``after`` what the device had then."""
+        """Add an apply: ``before`` is the replaced configuration, ``after`` the new one, as read from the device."""
         self._write([*self._read(), {"before": before, "after": after}])
 
     def latest(self) -> tuple[Any, Any]:
@@ -43,7 +43,7 @@ class Memory:
         return entries[-1]["before"], entries[-1]["after"]
 
     def drop(self) -> None:
-        """The latest apply is undone."""
+        """Remove the latest apply, after its undo."""
         self._write(self._read()[:-1])
 
     def _read(self) -> list[dict[str, Any]]:

@@ -1,11 +1,12 @@
-"""Cumulus through NVUE's REST: a revision, a patch of its root, an apply; back by a revision with QoS as it was.
+"""Cumulus through NVUE's REST API: apply is a revision, a patch of its root, and its apply; rollback is a revision with
+the previous QoS.
 
 Source: NVIDIA, Cumulus Linux 5.9 user guide, NVUE API (basic authentication, port 8765): POST /revision; GET of
 /?rev=applied&filled=false; GET of a path with ?rev=operational; PATCH /?rev=ID with a tree from the root; DELETE of a
 path with ?rev=ID; PATCH /revision/ID {"state": "apply", "auto-prompt": {"ays": "ays_yes"}} and GET until it is
-"applied". UNCONFIRMED, not found there: DELETE /revision/ID, which a preview uses, the counters' path (that of
-``nv show``) and form, and the states of an apply that fails. NVUE's timer belongs to its command line, so this process
-takes the configuration back. Before 5.9 an applied revision is not saved: 'nv config save'.
+"applied". UNCONFIRMED, not found there: DELETE /revision/ID, which a preview uses; the path (that of ``nv show``) and
+form of the counters; the states of a failed apply. NVUE's timer belongs to its command line, so this process rolls the
+configuration back. Before 5.9 an applied revision is not saved: 'nv config save'.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ PORT = 8765
 _WAIT_SECONDS = 120.0
 _DONE = {"applied", "applied_and_saved"}
 _FAILED = ("fail", "error", "invalid", "ays")
-# Path of the tree (without its slash) -> what stands there; {} where nothing does.
+# Path in the tree (without its slash) -> its value; {} where the tree has nothing.
 Parts = dict[str, Any]
 
 
 class NvueDevice(Device):
-    """HTTPS, verified against the system's authorities or those of ``ca`` in the inventory's options."""
+    """HTTPS, verified against the system's CAs or those of ``ca`` in the inventory's options."""
 
     def __init__(self, login: Login) -> None:
         scheme = str(login.options.get("transport", "https"))
@@ -78,7 +79,7 @@ class NvueDevice(Device):
         return found
 
     def _before_of(self, generated: Generated) -> Parts:
-        """The QoS of the switch and of the ports, as it is; of a port that is not configured at all, all of it."""
+        """The current QoS of the switch and of the ports; the whole subtree of a port without configuration."""
         tree = self._tree("applied")
         known = tree.get("interface", {})
         ports = generated.plan.ports
@@ -89,7 +90,7 @@ class NvueDevice(Device):
         return str(revision)
 
     def _put_back(self, parts: Parts) -> None:
-        """A revision with these parts as they were; the rest of the tree is as it is now."""
+        """Apply a revision with these parts restored; the rest of the tree stays as it is now."""
         revision = self._revision()
         tree: dict[str, Any] = {}
         for path, value in parts.items():
@@ -153,7 +154,7 @@ class NvueDevice(Device):
         for port in plan.ports:
             at = f"/interface/{_quoted(port)}/counters/qos/egress-queue-stats?rev=operational"
             for queue, values in self._call("GET", at).items():
-                # NVUE's table gives discards in bytes; its JSON leaves the unit out.
+                # NVUE's table gives discards in bytes; its JSON omits the unit.
                 said = {
                     name: f"{value} B" if "buffer-discards" in name else str(value) for name, value in values.items()
                 }
@@ -161,7 +162,7 @@ class NvueDevice(Device):
         return rows
 
     def rollback(self) -> None:
-        # A revision that was refused is not in force: what was before still is.
+        # A rejected revision is not active: the previous configuration still is.
         if self._before is not None and self._now(self._before) != self._before:
             self._put_back(self._before)
         self._before = None

@@ -1,7 +1,8 @@
-"""Devices with a shell: the files go into a folder of the device, and a watchdog there takes them back unconfirmed.
+"""Devices with a shell: copies the files to a folder of the device, where a watchdog rolls back without a confirmation.
 
-The folder is private and stays: ``current`` is what is in force, ``before`` what was, each with its undo. The watchdog
-is a sleeping shell of the device itself, so that a lost connection, which a wrong configuration may cause, restores it.
+The folder is private and stays: ``current`` is the active configuration, ``before`` the previous one, each with its
+undo. The watchdog is a sleeping shell on the device. It restores the device even if a wrong configuration cuts the
+connection.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ _FOLDER = "/var/tmp/mlt-switch"
 
 
 class ShellDevice(Device):
-    """Puts files, runs ``apply`` and ``undo`` scripts as root, arms the watchdog. Subclasses say what they run."""
+    """Copies files, runs ``apply`` and ``undo`` scripts as root, arms the watchdog. Subclasses give the commands."""
 
     reverts_itself = True
-    # The undo leads back to what was running, earlier policies of ours included.
+    # True: the undo restores the running configuration, including earlier policies of mlt.
     against_running = False
 
     def __init__(self, shell: Shell, *, name: str) -> None:
@@ -37,14 +38,15 @@ class ShellDevice(Device):
 
     @abstractmethod
     def _apply_command(self, folder: str, generated: Generated) -> str:
-        """Shell text that makes the files of ``folder`` active."""
+        """Shell text that activates the files of ``folder``."""
 
     @abstractmethod
     def _undo_command(self, folder: str) -> str:
-        """Shell text that takes back what the files of ``folder`` made active; harmless where only half of it is."""
+        """Shell text that removes the configuration of ``folder``; safe after a partial apply."""
 
     def _check(self, generated: Generated) -> None:
-        """Raises PushError where the device could not be restored afterwards. ``current`` is still what was."""
+        """Raise PushError if the device could not be restored afterwards. ``current`` is still the previous
+        configuration."""
 
     def apply(self, generated: Generated, revert_in: float | None) -> None:
         self._prepare()
@@ -96,10 +98,10 @@ class ShellDevice(Device):
     def close(self) -> None:
         self._shell.close()
 
-    # On the device
+    # Scripts on the device
 
     def _take_back_script(self) -> str:
-        """Undo the new files, then put back what was in force."""
+        """Script that undoes the new files, then restores the previous configuration."""
         folder = self._folder
         again = f"if [ -d {folder}/current ]; then {self._apply_text(folder + '/current')}; fi"
         if self.against_running:
@@ -119,7 +121,7 @@ class ShellDevice(Device):
         self._root(f"setsid sh -c {shlex.quote(waiting)} </dev/null >/dev/null 2>&1 & echo $! > {folder}/watchdog")
 
     def _disarm(self) -> None:
-        """The sleeper is the leader of its own session; it is ended with its sleep."""
+        """End the watchdog: it leads its own session, which is killed together with its sleep."""
         folder = self._folder
         self._root(
             f"if [ -e {folder}/watchdog ]; then kill -- -$(cat {folder}/watchdog) 2>/dev/null || "
@@ -146,7 +148,7 @@ class LinuxSwitch(ShellDevice):
         return f"sh {folder}/*.apply.sh"
 
     def _undo_command(self, folder: str) -> str:
-        # Line by line: of what is half applied only half can be taken back.
+        # Without -e, line by line: after a partial apply, only a part can be undone.
         return f"sed -e '/^set -eu/d' {folder}/*.undo.sh | sh 2>/dev/null || true"
 
     def _check(self, generated: Generated) -> None:

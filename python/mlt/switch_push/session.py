@@ -1,4 +1,4 @@
-"""The order of a push: preview, apply, wait for a decision, keep or take back; whatever fails, the device goes back."""
+"""Order of a push: preview, apply, wait for a decision, confirm or roll back; any failure rolls the device back."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from mlt.switch_configs.generator import Generated
 from mlt.switch_push.device import Device, PushError
 
-# The device's own timer ends later than ours: ours takes back in good order, the device's is for when we are gone.
+# The device's timer ends after ours: ours rolls back in order, the device's serves if this process has ended.
 GRACE_SECONDS = 15.0
 
 
@@ -23,10 +23,11 @@ def push(
     keep: Callable[[float], bool],
     say: Callable[[str], object],
 ) -> bool:
-    """Apply; with ``confirm`` (seconds) ask ``keep`` (with the seconds left) and take back unless it says True.
+    """Apply; with ``confirm`` (seconds) call ``keep`` (with the remaining seconds) and roll back unless it returns
+    True.
 
-    Returns whether the configuration stays. Raises PushError where it could not be applied or not be taken back; an
-    interruption takes it back first.
+    Returns whether the configuration stays. Raises PushError if the apply or the rollback failed; an interrupt rolls
+    back first.
     """
     try:
         device.apply(generated, None if confirm is None else confirm + GRACE_SECONDS)
@@ -62,14 +63,14 @@ def _take_back(device: Device, why: str) -> None:
 
 
 def asked_at_terminal(limit: float) -> bool:
-    """Wait for a line "yes" on standard input; anything else, its end, or the time means no."""
+    """Wait for the line "yes" on standard input; other input, end of file or the time limit means no."""
     print("keep it? type yes: ", end="", file=sys.stderr, flush=True)
     readable, _, _ = select.select([sys.stdin], [], [], limit)
     return bool(readable) and sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def command_says(command: str) -> Callable[[float], bool]:
-    """Keep if a shell command ends with 0 within the time; it is tried again until then, once a second."""
+    """Keep if a shell command exits with 0 within the time; retries it once a second."""
 
     def decide(limit: float) -> bool:
         end = time.monotonic() + limit

@@ -1,4 +1,4 @@
-"""A shell on the device: here, in a network namespace of this machine, or over SSH."""
+"""A shell on the device: local, in a network namespace of this host, or over SSH."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Shell(ABC):
 
     @abstractmethod
     def run(self, command: str, *, stdin: str = "") -> str:
-        """Standard output; raises PushError with the error output where the command ends with anything but 0."""
+        """Standard output; raises PushError with the error output if the command exits with a code other than 0."""
 
     def close(self) -> None:  # noqa: B027 (a local shell has nothing to end)
         """End the connection."""
@@ -34,7 +34,7 @@ class Shell(ABC):
 
 
 class LocalShell(Shell):
-    """This machine, or one of its network namespaces (a name of ``ip netns``, or a path)."""
+    """This host, or one of its network namespaces (a name of ``ip netns``, or a path)."""
 
     def __init__(self, namespace: str | None = None) -> None:
         self.title = "this machine" if namespace is None else f"namespace {namespace}"
@@ -62,7 +62,7 @@ class LocalShell(Shell):
 
 
 class SshShell(Shell):
-    """A shell over SSH (paramiko). The host's key must be known; nothing of the login is written or logged."""
+    """A shell over SSH (paramiko). The host key must be known; credentials are neither written nor logged."""
 
     def __init__(self, login: Login, *, known_hosts: str | None = None) -> None:
         paramiko: Any = need("paramiko", f"SSH to {login.host}")

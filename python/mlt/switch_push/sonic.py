@@ -1,6 +1,7 @@
-"""SONiC over SSH: the files made for the running CONFIG_DB, applied by ``config apply-patch`` or their own script.
+"""SONiC over SSH: files generated for the running CONFIG_DB, applied by ``config apply-patch`` or their own script.
 
-The undo was made for the very configuration that was running, so it alone leads back to it: nothing is put back twice.
+The undo was generated for the configuration that was running and restores it alone; the previous files are not applied
+again.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _CHECKPOINT = "mlt-before"
 
 
 class SonicSwitch(ShellDevice):
-    """``generate --running`` with what the switch runs now; its own tools judge, apply and undo."""
+    """``generate --running`` with the switch's current configuration; SONiC's own tools validate, apply and undo."""
 
     against_running = True
 
@@ -44,7 +45,7 @@ class SonicSwitch(ShellDevice):
         )
 
     def _undo_command(self, folder: str) -> str:
-        # What was refused, perhaps halfway, has no undo that fits: then the checkpoint it is.
+        # After a rejected, perhaps partial apply, the undo does not fit: use the checkpoint.
         return (
             f"if [ ! -e {folder}/applied ]; then config rollback {_CHECKPOINT}; "
             f"elif [ -e {folder}/undo.sh ]; then (cd {folder} && sh ./undo.sh); "

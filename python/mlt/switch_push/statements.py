@@ -1,4 +1,4 @@
-"""The QoS of a device's configuration as statements: what an apply replaced is what to write again to undo it."""
+"""The QoS of a device's configuration as statements: undo writes the statements that an apply replaced."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from mlt.switch_configs.target import Target, code_lines
 from mlt.switch_configs.vendors.junos import PREFIX
 
-# From the section to the line.
+# From the section down to the line.
 Statement = tuple[str, ...]
 
 
@@ -32,7 +32,7 @@ def statements(target: Target, text: str) -> list[Statement]:
 
 
 def lost(before: Iterable[Statement], after: Iterable[Statement]) -> list[Statement]:
-    """What of ``before`` is not in ``after``, in its order."""
+    """Statements of ``before`` that are not in ``after``, in the order of ``before``."""
     there = set(after)
     return [one for one in before if one not in there]
 

@@ -1,4 +1,4 @@
-"""The testbed's software switch as a device: the one that every machine has."""
+"""The testbed's software switch as a device."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TARGETS = {"ebpf": "linux-ebpf", "red": "linux"}
 class TestbedSwitch(Device):
     """All switches of one testbed that is up, under one policy; port names, rates and buffers are the testbed's own."""
 
-    __test__ = False  # not a class of tests, whatever pytest makes of its name
+    __test__ = False  # keeps pytest from collecting it
 
     def __init__(self, name: str) -> None:
         try:
