@@ -123,7 +123,7 @@ def _run(console: Console, settings: DemoSettings) -> None:
 
 
 def _check_interface() -> None:
-    """Here, once, rather than in every child's log."""
+    """Checked here once, rather than in every child's log."""
     from mlt.errors import ConfigError
     from mlt.job.address import local_host
     from mlt.job.configuration import JobConfig

@@ -10,7 +10,7 @@ from typer.core import TyperGroup
 from mlt import __version__
 from mlt.cli.delegate import Delegate
 
-# command -> (module with an ``app: typer.Typer``, one-line help)
+# Command -> (module with an ``app: typer.Typer``, one-line help)
 COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("mlt.cli.demo", "train a real model over the transport, with losses, and compare"),
     "launch": ("mlt.cli.launch", "run a program as all ranks of a job on this machine"),
@@ -26,7 +26,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 class LazyGroup(TyperGroup):
     """A group whose members are looked up in COMMANDS, so ``mlt --help`` imports none of them.
 
-    Only typer's own classes are used: whether they are click's, or a copy that typer carries, depends on its version.
+    Uses only typer's own classes: depending on typer's version, they derive from click's or from typer's copy of click.
     """
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -71,7 +71,7 @@ def _mlt(
 
 
 def main() -> None:
-    """What the ``mlt`` script calls."""
+    """Entry point of the ``mlt`` script."""
     app(prog_name="mlt")
 
 

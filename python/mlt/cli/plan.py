@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from mlt.simulation.report import SimulationReport
 
 F = TypeVar("F", bound=Callable[..., Any])
-# command -> (module with an ``app``, one-line help)
+# Command -> (module with an ``app``, one-line help)
 _ELSEWHERE = {
     "route": ("mlt.cli.plan_routing", "ARO: routes through aggregating switches."),
     "topology": ("mlt.cli.plan_topology", "PSNet, fat-tree and leaf-spine: build, place, grow, break."),
@@ -45,7 +45,7 @@ Seed = Annotated[int, typer.Option(help="Seed; the same seed gives the same plan
 
 
 def refusals(function: F) -> F:
-    """Turn refused input and infeasible plans into one clear message and exit status 2 or 3."""
+    """Turn invalid input and infeasible plans into one error message and exit status 2 or 3."""
 
     @wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -57,7 +57,7 @@ def refusals(function: F) -> F:
         except ImportError as error:
             typer.echo(f"error: this needs {error.name}, which is not installed; pip install 'mlt[plan]'", err=True)
             raise typer.Exit(3) from None
-        except OSError as error:  # --out into a folder that is not there, or not ours
+        except OSError as error:  # the folder of --out is missing or not writable
             typer.echo(f"{error.filename}: cannot be written: {error.strerror}", err=True)
             raise typer.Exit(2) from None
         except (InfeasibleError, ValueError) as error:
@@ -78,10 +78,10 @@ def _jobs(cluster: Cluster, source: Path, name: str | None) -> list[Job]:
 
 
 def _plan_to_extend(cluster: Cluster, out: Path | None, seed: int) -> Plan:
-    """The plan already in ``out`` when it was made for this cluster, else an empty one.
+    """The existing plan in ``out`` if it was made for this cluster, else an empty one.
 
     Raises:
-        InputError: ``out`` holds something else, which is then not overwritten.
+        InputError: ``out`` contains something else, which is not overwritten.
     """
     if out is None or not out.exists():
         return new_plan(cluster, seed=seed)
@@ -102,7 +102,7 @@ def _finish(cluster: Cluster, plan: Plan, out: Path | None) -> None:
 
 
 class _Group(TyperGroup):
-    """The commands below, and those of other modules that are there (planners come as separate extras)."""
+    """The commands below, and those of other modules that are installed (planners are separate extras)."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return sorted([*super().list_commands(ctx), *(name for name in _ELSEWHERE if _is_there(name))])
@@ -282,7 +282,7 @@ def auto(
     report = simulate_auto(cluster, job, result, million_hops=packet_hops or 2.0, seed=seed) if simulate else None
     _print_ranking(result, report)
     plan = before.with_job(result.plan.job(job.name))
-    for other in result.plan.jobs:  # circuits are shared, so the other jobs' placements move with them
+    for other in result.plan.jobs:  # circuits are shared, so the other jobs' placements change with them
         if other.job != job.name:
             plan = plan.with_job(plan.job(other.job).model_copy(update={"placement": other.placement}))
     if report is not None:

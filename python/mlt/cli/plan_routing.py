@@ -83,7 +83,7 @@ def _write(path: Path, lines: Sequence[str]) -> None:
 
 
 def summary(solution: Solution) -> str:
-    """Rates per task, and the distance from the bound, as text."""
+    """Rates per task, and the gap to the bound, as text."""
     lines = ["Rate of every worker, Gbit/s"]
     lines += [f"  {plan.job} -> {plan.ps}: {plan.rate:.2f}" for plan in solution.plans]
     if solution.proven:

@@ -51,14 +51,14 @@ def simulate(cluster: Cluster, job: Job, result: AutoResult, *, million_hops: fl
 
 
 def with_estimates(plan: Plan, job: Job, report: SimulationReport) -> Plan:
-    """``plan`` with the simulator's times after the model's."""
+    """``plan`` with the simulator's times after the model's times."""
     entry = plan.job(job.name)
     found = [estimate for time in report.times if (estimate := time.estimate()) is not None]
     return plan.with_job(entry.model_copy(update={"estimates": (*entry.estimates, *found)}))
 
 
 def notes(report: SimulationReport) -> list[str]:
-    """What a reader of the table should know about its simulated times."""
+    """Notes on the simulated times for the reader of the table."""
     lines = [report.rule]
     why: dict[str, list[str]] = {}
     for time in report.times:

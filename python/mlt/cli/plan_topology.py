@@ -52,7 +52,7 @@ Over = Annotated[
 
 @contextmanager
 def _refusals(source: Path | None = None) -> Iterator[None]:
-    """One clear message instead of a traceback: exit status 2 for a refused file, 3 for a request it cannot serve."""
+    """Print one error message instead of a traceback: exit status 2 for invalid input, 3 for an infeasible request."""
     try:
         yield
     except InputError as error:
@@ -281,7 +281,7 @@ def faults(
 
 
 def _report_failed(named: NamedPSNet, texts: list[str]) -> None:
-    """Counts and lost pairs, for parts given by the file's names."""
+    """Print counts and unreachable pairs for the failed parts, by the file's names."""
     from mlt.planners.psnet.faults import Element, reach, unreached
 
     names = named.file_names()

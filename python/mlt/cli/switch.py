@@ -213,7 +213,7 @@ def diff(policy: Path, other: Path, target: str, ports: str | None) -> None:
     """
     ours = _generate(_load(policy), target, ports)
     if other.suffix in (".yaml", ".yml"):
-        theirs = _generate(_load(other), str(ours.target.spec), ports)  # one device, whatever OTHER's targets name
+        theirs = _generate(_load(other), str(ours.target.spec), ports)  # one device, whatever OTHER targets
         found = differences(ours.behaviour, theirs.behaviour)
         for line in by_port(condensed(found), ours.behaviour):
             click.echo(f"meaning: {line}")
@@ -245,7 +245,7 @@ def _count(number: int, what: str) -> str:
 
 
 def _body(files: dict[str, str], comment: str) -> list[str]:
-    """Lines without headers and marks."""
+    """Lines without headers and marks of unconfirmed lines."""
     return [
         line
         for name, text in files.items()

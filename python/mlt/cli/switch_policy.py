@@ -20,7 +20,7 @@ from mlt.switch_configs.threshold_check import in_one_step, parameters
 from mlt.switch_configs.thresholds import Model, Problem
 
 _SIZE = UnitOption(SIZE, least=1, whole=True)
-_NETWORK_PACKETS = 2_000_000  # through the network simulator, a quarter of a second
+_NETWORK_PACKETS = 2_000_000  # for the network simulator: a quarter of a second
 
 
 @click.command()
@@ -128,8 +128,8 @@ def policy(
 
 
 def _show_predictions(problem: Problem, derived: Derived) -> None:
-    """Per class: thresholds; losses by the model, the simulated queue and the network simulator; how far the first two
-    are apart."""
+    """Print per class: thresholds; losses by the model, the simulated queue and the network simulator; the difference
+    of the first two."""
     small, large = ("small lost", "simulated", "network"), ("large lost", "simulated", "network")
     table = Table("class", "S bytes", "L bytes", "load", *small, *large, "error")
     network = simulate(

@@ -108,7 +108,8 @@ def verify(
 
 
 def _conclude(generated: generator.Generated, rows: list[QueueCounters], *, partial: bool) -> int:
-    """What was not seen is not as the policy means it, but for what this system never counts; the exit status."""
+    """Print the conclusion and return the exit status; a missing counter is a failure unless the system never has
+    it."""
     plan, target = generated.plan, generated.target
     found = verdict.judge(plan, rows)
     for one in found:

@@ -21,7 +21,7 @@ from mlt.testbed.errors import BadTopologyError, MissingError, TestbedError
 from mlt.testbed.topology import Topology
 
 INTERRUPTED = 130
-# As a shell gives it for a program that SIGPIPE ended.
+# Exit code that a shell reports for a program ended by SIGPIPE.
 UNREAD = 141
 DEFAULT_NAME = "bed"
 
@@ -132,7 +132,7 @@ def run(name: str | None, grace: float, port: int, counters: bool, command: tupl
             click.echo("interrupted: every command was ended and the testbed is removed", err=True)
             code = INTERRUPTED
         except BrokenPipeError:
-            # The interpreter would flush into the closed pipe once more when it ends.
+            # Otherwise the interpreter would flush into the closed pipe again at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             code = UNREAD
     raise SystemExit(code)
@@ -152,7 +152,7 @@ def _report(bed: Testbed, outcome: runner.Outcome, counters: bool) -> None:
 
 
 def _enter_user_namespace() -> None:
-    """Start again inside a user namespace where we are root, unless we may do everything already."""
+    """Restart inside a user namespace as root, unless this process already has all privileges."""
     if os.environ.get(requirements.USER_NAMESPACE):
         requirements.private_run()
         return
@@ -190,7 +190,7 @@ def _interrupted() -> Iterator[None]:
 def _attach(name: str) -> Testbed:
     names = [found.name for found in state.all_states()]
     if name == DEFAULT_NAME and name not in names and len(names) == 1:
-        name = names[0]  # the only one there is
+        name = names[0]  # the only one
     return Testbed.attach(name)
 
 
@@ -278,7 +278,7 @@ def set_(
         if direction is not None and (link is None or loss is None):
             raise BadTopologyError("--direction goes with --loss and a LINK")
         bed = _attach(name)
-        # All values are checked before the first is applied.
+        # Validate all values before applying the first.
         for field, value in (("loss", loss), ("rate", rate), ("buffer", buffer)):
             if value is not None:
                 bed.topology.changed(**{field: value})

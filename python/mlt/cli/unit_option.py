@@ -1,4 +1,4 @@
-"""Options of commands that are written with units."""
+"""Command options with units."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class UnitOption(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # ge
         self.name = self.__name__ = quantity.kind
 
     def __call__(self, value: Any, param: Any = None, ctx: Any = None) -> Any:
-        """For typer, which has exceptions of its own."""
+        """Conversion for typer, which has its own exceptions."""
         try:
             return self._read(value)
         except ValueError as error:
             raise typer.BadParameter(str(error)) from None
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float | int:
-        """For click."""
+        """Conversion for click."""
         try:
             return self._read(value)
         except ValueError as error:

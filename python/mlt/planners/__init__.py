@@ -1,5 +1,5 @@
-"""Planners: who holds the bytes, who aggregates, which route, which graph.
+"""Planners of placement, aggregation, routes and network graphs.
 
-Plain Python: nothing here needs the native library. One cluster file (``cluster``) goes into every planner and one
-plan file (``plan``) comes out of all of them.
+Plain Python: no module needs the native library. Every planner reads the cluster file (``cluster``) and writes the plan
+file (``plan``).
 """

@@ -97,12 +97,12 @@ class Scenario:
     ) -> Scenario:
         """The same graph with ``aggregators`` in its switches, and ``ways`` instead of the shortest routes.
 
-            Args:
-        rates: planned max send rates to one peer, in bits per second on the wire, by host or aggregator. Other hosts are
-        limited by their NIC, other aggregators by the fastest cable of their switch.
+        Args:
+            rates: planned max send rates to one peer, in bits per second on the wire, by host or aggregator. Other
+                hosts are limited by their NIC, other aggregators by the fastest cable of their switch.
 
-            Raises:
-                ValueError: too many hosts and aggregators, too many routes of a pair, or an unknown node.
+        Raises:
+            ValueError: too many hosts and aggregators, too many routes of a pair, or an unknown node.
         """
         count = len(self.hosts) + len(aggregators)
         if count > MAX_HOSTS:

@@ -74,12 +74,11 @@ def whole_floats(size: float) -> int:
 
 
 def parts_of(size: float, *, transfers: int, smallest: float) -> int:
-    """Number of parts of an iteration: up to 64, limited by the size of the smallest transfer and the number of
-    transfers.
+    """Number of parts of an iteration: up to 64, limited by the smallest transfer and the number of transfers.
 
     Args:
-    transfers: number of transfers per part.
-    smallest: fraction of a part that the smallest of these carries.
+        transfers: number of transfers per part.
+        smallest: fraction of a part that the smallest of these carries.
     """
     room = int(size * smallest // (_MIN_SEGMENTS * SEGMENT_BYTES))
     return max(_MIN_PARTS, min(_MAX_PARTS, _MAX_TRANSFERS // max(transfers, 1), room))

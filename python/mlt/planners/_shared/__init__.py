@@ -1,1 +1,1 @@
-"""What the planners share: documents that people write."""
+"""Shared by the planners: documents written by users."""

@@ -1,7 +1,7 @@
-"""Reading the files people write (YAML, JSON) so that a refusal names the file, the line and what was expected.
+"""Reads user-written files (YAML, JSON); errors name the file, the line and the expected value.
 
-Absent on purpose: anything about clusters or plans. A pydantic model says what a document may hold; this module turns
-its complaints, and a model's own cross-reference checks (``Problem``), into lines of the file.
+Absent on purpose: anything about clusters or plans. A pydantic model defines a document's content. This module maps its
+validation errors, and a model's own cross-reference checks (``Problem``), to lines of the file.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ M = TypeVar("M", bound="Document")
 
 
 class Document(BaseModel):
-    """Base of every model in a cluster or plan file: unknown keys are refused, values never change after reading."""
+    """Base of every model in a cluster or plan file: rejects unknown keys; immutable."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """One thing wrong with a document: where (keys and list positions from the top) and what was expected."""
+    """One error of a document: its location (keys and list positions from the top) and the expected value."""
 
     where: Location
     message: str
@@ -41,7 +41,7 @@ class Problem:
 
 
 class InputError(Exception):
-    """A file or document is refused; ``problems`` lists every reason, in the order of their lines."""
+    """A file or document is invalid; ``problems`` lists every error, in line order."""
 
     def __init__(self, problems: Sequence[Problem], *, source: str | None = None) -> None:
         self.problems = tuple(sorted(problems, key=lambda problem: problem.line or 0))
@@ -58,7 +58,7 @@ def format_location(where: Location) -> str:
 
 
 def suggest(name: str, known: Sequence[str]) -> str:
-    """What was expected in place of ``name``: the nearest known names, else the first few of them."""
+    """Text with the expected names in place of ``name``: the most similar known names, else the first few."""
     close = difflib.get_close_matches(name, known, n=1)
     if close:
         return f"did you mean {close[0]!r}?"
@@ -67,7 +67,7 @@ def suggest(name: str, known: Sequence[str]) -> str:
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """The safe loader, except that a key written twice is an error instead of the last one winning in silence."""
+    """The safe loader, except that a repeated key is an error (by default the last one wins silently)."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: set[Hashable] = set()
@@ -83,7 +83,7 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
 
 
 def _line_of(root: yaml.Node | None, where: Location) -> int | None:
-    """The line where the deepest part of ``where`` that exists in the file begins."""
+    """First line of the deepest part of ``where`` that exists in the file."""
     node, line = root, None if root is None else root.start_mark.line + 1
     for step in where:
         if isinstance(node, yaml.MappingNode):
@@ -169,10 +169,10 @@ def parse_document(model: type[M], text: str, *, source: str, as_json: bool = Fa
         problems = [_explain(dict(item), model) for item in error.errors()]
     except InputError as error:
         problems = list(error.problems)
-    # JSON is YAML, so one walk over YAML nodes finds the line in either; only a refused file pays for it.
+    # JSON is YAML, so one walk over YAML nodes finds the line in both; only invalid files need it.
     try:
         root = yaml.compose(text, Loader=_Loader)
-    except yaml.YAMLError:  # JSON may be indented by tabs, which YAML forbids: better no line than no explanation
+    except yaml.YAMLError:  # JSON may be indented by tabs, which YAML forbids: report without a line
         root = None
     located = [Problem(where=p.where, message=p.message, line=_line_of(root, p.where)) for p in problems]
     raise InputError(located, source=source)
@@ -182,7 +182,7 @@ def read_document(model: type[M], path: Path | str) -> M:
     """Read the file at ``path`` as ``model``; a name ending in ``.json`` is JSON, any other YAML.
 
     Raises:
-        InputError: the file cannot be read, or is refused.
+        InputError: the file cannot be read, or is invalid.
     """
     path = Path(path)
     try:

@@ -1,1 +1,1 @@
-"""ALEPH: which workers aggregate for which, as clusters of a worker graph."""
+"""ALEPH: choice of the workers that aggregate for others, as clusters of a worker graph."""

@@ -1,7 +1,7 @@
-"""The plan section ``aggregation``: who aggregates for whom, from a cluster file and a job.
+"""The plan section ``aggregation``: aggregators and their members, from a cluster file and a job.
 
-Runs the named algorithm, or (``best``) several of them, and keeps the one with the least communication time by the
-model; the plain parameter server is always among them, so a plan never loses to doing nothing.
+Runs the named algorithm, or (``best``) several, and keeps the one with the shortest communication time in the model.
+The plain parameter server is always a candidate, so a plan is never slower than no plan.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _RANKED: tuple[Method, ...] = ("m-wcha", "fastest", "greedy", "direct")
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class AggregationResult:
-    """The chosen clustering as a plan section, the alternatives by rank, and what binds the chosen one."""
+    """The chosen clustering as a plan section, the alternatives by rank, and the bottleneck of the chosen one."""
 
     section: Aggregation
     estimates: tuple[Estimate, ...]
@@ -89,8 +89,8 @@ def plan_aggregation(
     """Choose aggregators and members for one job.
 
     Args:
-        method: One algorithm, or ``best`` of M-WCHA, the rate search, the greedy dominating set and doing nothing.
-        reach: Who may aggregate for whom: workers of one rack, of one module, or all.
+        method: One algorithm, or ``best`` of M-WCHA, the rate search, the greedy dominating set and no aggregation.
+        reach: Pairs that may aggregate for each other: workers of one rack, of one module, or all.
         seed: The same seed gives the same plan.
 
     Raises:
@@ -101,7 +101,7 @@ def plan_aggregation(
     graph = worker_graph(cluster, job, reach=reach)
     names = _RANKED if method == "best" else (method,)
     runs = [run_method(name, graph=graph, resources=resources, seed=seed) for name in names]
-    # Equal times: fewer streams leave more room at the servers; then the order of _RANKED decides.
+    # On equal times, fewer streams leave more capacity at the servers; then the order of _RANKED decides.
     ranked = sorted(runs, key=lambda run: (round(hierarchical_time(run, resources), 12), run.streams))
     best, found = ranked[0], bottleneck(ranked[0], resources)
     binding = _explain(found, job)
@@ -119,7 +119,7 @@ def plan_aggregation(
 
 
 def aggregation_section(clustering: Clustering, *, job: Job, resources: Resources, seed: int | None) -> Aggregation:
-    """``clustering`` in the plan file's words, with the baselines' times beside its own."""
+    """``clustering`` as a section of the plan file, together with the baselines' times."""
     names = job.workers
     clusters = tuple(
         WorkerCluster(aggregator=names[head], members=tuple(names[w] for w in clustering.members(head)))

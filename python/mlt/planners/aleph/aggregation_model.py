@@ -1,9 +1,9 @@
 """Rates and times of gradient aggregation: parameter server, ring all-reduce and ALEPH's hierarchy.
 
-Paper: ALEPH, sections 3.1 and 4.1. Every worker sends one stream at the rate r. An aggregator with g members takes in
-g streams, sends one up and one down to each member, all overlapped, so (1 + g) r must fit its bandwidth in each
-direction and g r its cores; the servers together take one stream per aggregator and direct worker. Absent, as in the
-paper: links between switches, which are taken to be wide enough (``mlt.planners.aro`` looks at them).
+Paper: ALEPH, sections 3.1 and 4.1. Every worker sends one stream at the rate r. An aggregator with g members receives g
+streams and sends one stream up and one down to each member, all overlapped. So its bandwidth must carry (1 + g) r in
+each direction, and its cores g r. The servers together receive one stream per aggregator and direct worker. Absent, as
+in the paper: links between switches, which are assumed not to limit (``mlt.planners.aro`` models them).
 
 Units: bits per second, bytes, cores, seconds.
 """
@@ -23,10 +23,10 @@ _SLACK = 1e-9  # relative; 30 Gbit/s shared by three streams of 10 must not fail
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Resources:
-    """What the machines of one job have.
+    """Bandwidths, cores and cost of aggregation on the hosts of one job.
 
     ``bandwidths`` and ``cores`` have one entry per worker, ``server_bandwidths`` one per server (at least one).
-    ``cores_per_gbit`` is what aggregating 1 Gbit/s of members' streams costs.
+    ``cores_per_gbit``: cores that aggregate 1 Gbit/s of members' streams.
     """
 
     bandwidths: Floats
@@ -41,7 +41,7 @@ class Resources:
 
     @property
     def slowest_worker(self) -> float:
-        """b of the paper: what every worker can send."""
+        """b of the paper: the rate that every worker can send."""
         return float(self.bandwidths.min())
 
     @property
@@ -50,14 +50,14 @@ class Resources:
 
     @property
     def shares(self) -> Floats:
-        """Part of every aggregated gradient that each server takes: its share of their bandwidth (section 7)."""
+        """Fraction of every aggregated gradient per server: its share of the servers' bandwidth (section 7)."""
         shares: Floats = self.server_bandwidths / self.server_bandwidths.sum()
         return shares
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bottleneck:
-    """The rate of every stream and what keeps it from being higher."""
+    """The rate of every stream and the resource that limits it."""
 
     rate: float
     constraint: str
@@ -65,7 +65,7 @@ class Bottleneck:
 
 
 def capacities(resources: Resources, *, rate: float) -> Ints:
-    """g of equation 1: how many others each worker can aggregate when all send at ``rate``."""
+    """g of equation 1: number of other workers for which each worker can aggregate if all send at ``rate``."""
     network = np.floor(resources.bandwidths / rate * (1 + _SLACK)) - 1
     per_member = resources.cores_per_gbit * rate / 1e9
     compute = np.floor(resources.cores / per_member * (1 + _SLACK)) if per_member > 0 else np.full_like(network, np.inf)
@@ -75,7 +75,7 @@ def capacities(resources: Resources, *, rate: float) -> Ints:
 
 
 def bottleneck(clustering: Clustering, resources: Resources) -> Bottleneck:
-    """The highest rate at which all workers can send under ``clustering``, and what binds."""
+    """The highest rate at which all workers can send under ``clustering``, and its bottleneck."""
     members = clustering.member_counts
     network = resources.bandwidths / (1 + members)
     per_bit = resources.cores_per_gbit / 1e9
@@ -99,7 +99,7 @@ def bottleneck(clustering: Clustering, resources: Resources) -> Bottleneck:
 
 
 def iteration_time(*, model_bytes: float, rate: float) -> float:
-    """Push and pull overlap (section 3.1), so the model crosses at ``rate`` once; infinite at rate 0."""
+    """Push and pull overlap (section 3.1), so the model is sent once at ``rate``; infinite at rate 0."""
     return model_bytes * 8 / rate if rate > 0 else float("inf")
 
 
@@ -109,14 +109,14 @@ def hierarchical_time(clustering: Clustering, resources: Resources) -> float:
 
 
 def direct_clustering(size: int) -> Clustering:
-    """Nobody aggregates: the plain parameter server."""
+    """No aggregation: the plain parameter server."""
     return Clustering(head=np.arange(size, dtype=np.int64), method="direct")
 
 
 def fewest_streams(graph: WorkerGraph, capacity: Ints) -> int:
-    """Least number of streams to the servers that any clustering of a grouped graph has.
+    """Min number of streams to the servers over all clusterings of a grouped graph.
 
-    In each group the strongest aggregators are taken until they and their members are everyone.
+    In each group the strongest aggregators are chosen until they and their members are the whole group.
     """
     assert graph.group is not None
     order = np.lexsort([-capacity, graph.group])
@@ -124,7 +124,7 @@ def fewest_streams(graph: WorkerGraph, capacity: Ints) -> int:
     held = np.cumsum(capacity[order] + 1)
     starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
     before = np.concatenate([[0], held])[starts][group]
-    # A worker opens a cluster when the stronger ones of its group hold less than the whole group.
+    # A worker is an aggregator if the stronger ones of its group hold less than the whole group.
     held_by_stronger = held - (capacity[order] + 1) - before
     return int(np.count_nonzero(held_by_stronger < sizes[group]))
 
@@ -132,13 +132,13 @@ def fewest_streams(graph: WorkerGraph, capacity: Ints) -> int:
 def fastest_clustering(graph: WorkerGraph, resources: Resources) -> Clustering:
     """The clustering with the highest rate on a grouped graph, proven.
 
-    The paper fixes the rate at the slowest worker's bandwidth and minimises streams, which can leave the servers short
-    (too many streams) where a slightly lower rate would give aggregators more members. Here the rate is searched:
-    capacities fall and streams rise with it, so feasibility is monotone and bisection finds the top. For the same
-    reason more bandwidth or more cores never make it slower.
+    The paper fixes the rate at the slowest worker's bandwidth and minimises streams. The servers may then be the
+    bottleneck (too many streams), while a slightly lower rate would give aggregators more members. Here the rate is
+    searched. Capacities fall and streams rise with it, so feasibility is monotone and bisection finds the maximum. For
+    the same reason more bandwidth or more cores never make it slower.
 
     Raises:
-        ValueError: the graph has explicit neighbour lists, for which no proof is offered.
+        ValueError: the graph has explicit neighbour lists, for which no proof exists here.
     """
     if graph.group is None:
         raise ValueError("the fastest clustering needs a grouped graph; use cluster_workers for neighbour lists")
@@ -147,7 +147,7 @@ def fastest_clustering(graph: WorkerGraph, resources: Resources) -> Clustering:
         return rate * fewest_streams(graph, capacities(resources, rate=rate)) <= resources.server_total * (1 + _SLACK)
 
     high = resources.slowest_worker
-    low = min(high, resources.server_total / graph.size)  # what the plain parameter server reaches
+    low = min(high, resources.server_total / graph.size)  # the rate of the plain parameter server
     if feasible(high):
         low = high
     while high - low > 1e-12 * high:

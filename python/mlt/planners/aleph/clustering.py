@@ -4,23 +4,23 @@ Paper: ALEPH, section 4.1, algorithm 1 and appendix A. Given the aggregation cap
 D and their members so that as few streams as possible reach the parameter server. Absent on purpose: bandwidths and
 times (``aggregation_model``), other algorithms (``clustering_greedy``).
 
-Where the print is loose, and what stands here (``Reading`` turns each repair off, to measure it):
+Ambiguities of the print, and the repairs used here (``Reading`` turns each repair off, to measure it):
 
 1. Equation 1 asks for ``V_i union V_j`` to be empty; the text below it, and theorem 3, mean the intersection.
-2. Line 11 leaves the whole selection at the first worker that is not a local maximum, so that the result would depend
-   on the order of workers; the text wants every local maximum, so only that worker is passed over.
-3. Line 23 admits each neighbour by a coin with chance alpha, so capacity holds in expectation only (theorem 2 claims
-   more), and a candidate may admit nobody and burn its capacity. ``fill``: exactly ``min(g, free neighbours)`` are
-   admitted, which is the coin's mean. With the coin, admission stops at the capacity.
-4. Who is admitted is left to the coin. ``weakest_first``: those with the least capacity of their own, then the nearest,
-   so that strong workers stay available; the paper's testbed (each 20 Gbit/s worker leads one 10 Gbit/s worker) is
-   only certain this way.
-5. Equation 3 rounds a capacity of 0 up to 1, which makes a worker that can aggregate nobody a candidate. Rounded
-   capacity of 0 is 0 here, and such a worker is never a candidate.
-6. ``1/m`` exceeds 1 whenever the median is below 1; it is cut off at 1.
-7. "If no aggregator is selected in a round" the print stops, even when that was only bad luck. ``redraw``: it stops
+2. Line 11 leaves the whole selection at the first worker that is not a local maximum, so the result would depend on
+   the order of workers. The text wants every local maximum, so only that worker is skipped.
+3. Line 23 admits each neighbour with probability alpha, so capacity holds in expectation only (theorem 2 claims
+   more), and a candidate may admit no worker and waste its capacity. ``fill``: exactly ``min(g, free neighbours)``
+   are admitted, the mean of the random choice. With the random choice, admission stops at the capacity.
+4. The random choice decides which neighbours are admitted. ``weakest_first``: those with the smallest capacity, then
+   the nearest, so that strong workers stay available. The result of the paper's testbed (each 20 Gbit/s worker leads
+   one 10 Gbit/s worker) is only certain this way.
+5. Equation 3 rounds a capacity of 0 up to 1, so a worker that cannot aggregate at all becomes a candidate. Here the
+   rounded capacity of 0 is 0, and such a worker is never a candidate.
+6. ``1/m`` exceeds 1 whenever the median is below 1; it is limited to 1.
+7. "If no aggregator is selected in a round" the print stops, even if that was only bad luck. ``redraw``: it stops
    when no candidate is left, and draws again otherwise.
-8. Within a round a candidate may be admitted by another before its own turn; it is then a member and passed over.
+8. Within a round, another candidate may admit a candidate before its own turn. It is then a member and is skipped.
    Later admissions of the round see earlier ones (lines 18 to 23 are a loop).
 9. ``N(w)`` counts w itself, in equations 2 and 5 too, where w would aggregate for itself; only others count here.
 """
@@ -36,7 +36,7 @@ from mlt.planners.aleph.worker_graph import Bools, Floats, Ints, WorkerGraph
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """Which repairs of algorithm 1 are in force; ``AS_PRINTED`` only those without which it has no result."""
+    """The active repairs of algorithm 1; ``AS_PRINTED`` has only those without which it has no result."""
 
     fill: bool = True
     weakest_first: bool = True
@@ -51,7 +51,7 @@ AS_PRINTED = Reading(fill=False, weakest_first=False, redraw=False)
 class Clustering:
     """Each worker's aggregator: ``head[w] == w`` for an aggregator or a worker that sends straight to the server.
 
-    ``rounds`` is how often the algorithm's loop ran; ``proven`` says that no clustering has fewer streams.
+    ``rounds``: number of rounds of the algorithm's loop; ``proven``: no clustering has fewer streams.
     """
 
     head: Ints
@@ -87,7 +87,7 @@ class Clustering:
 
 
 def violations(clustering: Clustering, *, graph: WorkerGraph, capacity: Ints) -> list[str]:
-    """Which constraints of equation 1 a clustering breaks, in words; empty when it is feasible."""
+    """Violated constraints of equation 1, as text; empty if the clustering is feasible."""
     head, counts = clustering.head, clustering.member_counts
     out = []
     if len(head) != graph.size or head.min(initial=0) < 0 or head.max(initial=0) >= graph.size:
@@ -104,7 +104,7 @@ def violations(clustering: Clustering, *, graph: WorkerGraph, capacity: Ints) ->
 
 
 def round_up(capacity: Ints) -> Ints:
-    """Equation 3: the least power of two not below each capacity; 0 stays 0 (repair 5)."""
+    """Equation 3: the smallest power of two not below each capacity; 0 stays 0 (repair 5)."""
     safe = np.maximum(capacity, 1)
     rounded = np.left_shift(1, np.ceil(np.log2(safe)).astype(np.int64))
     return np.where(capacity > 0, rounded, 0)
@@ -146,13 +146,13 @@ def _candidates(state: _State) -> tuple[Bools, Ints, Ints]:
     free_neighbours = state.graph.neighbour_count(free)
     actual = np.where(free, np.minimum(state.capacity, free_neighbours), 0)
     rounded = round_up(actual)
-    # Two hops in G; clustered workers have rounded capacity 0 and never stand in the way.
+    # Two hops in G; clustered workers have rounded capacity 0 and never hide a candidate.
     best = state.graph.neighbour_max(state.graph.neighbour_max(rounded))
     return free & (rounded > 0) & (rounded >= best), actual, free_neighbours
 
 
 def _admit(state: _State, worker: int, chance: float, reading: Reading, tie: Floats, rng: np.random.Generator) -> bool:
-    """Lines 21 to 23 for one drawn aggregator; says whether its cluster has members."""
+    """Lines 21 to 23 for one drawn aggregator; returns whether its cluster has members."""
     state.head[worker] = worker
     free = state.free_neighbours(worker)
     order = admission_order(
@@ -171,7 +171,7 @@ def _admit(state: _State, worker: int, chance: float, reading: Reading, tie: Flo
 
 
 def _round(state: _State, reading: Reading, rng: np.random.Generator) -> tuple[bool, bool]:
-    """One pass of the while loop; says whether there were candidates, and whether one was drawn."""
+    """One pass of the while loop; returns whether there were candidates, and whether one was drawn."""
     candidates, actual, free_neighbours = _candidates(state)
     chosen = np.flatnonzero(candidates)
     if not len(chosen):
@@ -187,7 +187,7 @@ def _round(state: _State, reading: Reading, rng: np.random.Generator) -> tuple[b
         if key not in medians:
             medians[key] = float(np.median(beta[state.free_neighbours(int(worker))]))
     drawn = False
-    # The loop's order is open in print: the strongest come first, so that the weaker ones become their members.
+    # The print does not fix the loop's order: the strongest come first, so that weaker ones become their members.
     for worker, draw in sorted(zip(chosen.tolist(), draws, strict=True), key=lambda item: -actual[item[0]]):
         key = int(state.graph.group[worker]) if state.graph.group is not None else worker
         if state.head[worker] >= 0 or draw * medians[key] >= 1:
@@ -201,10 +201,10 @@ def cluster_workers(*, graph: WorkerGraph, capacity: Ints, seed: int = 0, readin
     """M-WCHA (algorithm 1).
 
     Args:
-        graph: Who may aggregate for whom, n workers.
-        capacity: g of equation 1, n whole numbers >= 0: how many others each worker can aggregate.
+        graph: Pairs of workers that may aggregate for each other, n workers.
+        capacity: g of equation 1, n integers >= 0: number of other workers for which each worker can aggregate.
         seed: The same seed gives the same clustering.
-        reading: Which repairs are in force.
+        reading: The active repairs.
 
     Returns:
         A feasible clustering (``violations`` is empty).

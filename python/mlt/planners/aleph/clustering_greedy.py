@@ -11,9 +11,9 @@ from mlt.planners.aleph.worker_graph import Ints, WorkerGraph
 
 
 def greedy_clustering(*, graph: WorkerGraph, capacity: Ints) -> Clustering:
-    """Repeatedly the free worker that can take most free neighbours, until none can take any.
+    """Repeatedly take the free worker with the most free neighbours in its capacity, until none has any.
 
-    On groups this is optimal: the strongest aggregators hold everyone they can, weakest members first.
+    On groups this is optimal: the strongest aggregators take as many members as possible, weakest members first.
     """
     capacity = np.asarray(capacity, dtype=np.int64)
     head = np.full(graph.size, -1, dtype=np.int64)

@@ -1,7 +1,7 @@
-"""Members to the nearest aggregator, without changing who aggregates or how many members anyone has.
+"""Assigns members to the nearest aggregator; the aggregators and their numbers of members stay.
 
-ALEPH's figure 14 counts on members that sit one switch from their aggregator; algorithm 1 does not say how they
-come to. Because sizes stay, so do the number of streams, every capacity and every rate; only paths get shorter.
+ALEPH's figure 14 assumes members one switch away from their aggregator; algorithm 1 does not describe how. Sizes stay,
+so the number of streams, every capacity and every rate stay; only paths become shorter.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from mlt.planners.aleph.worker_graph import Ints, WorkerGraph
 
 
 def localise(clustering: Clustering, graph: WorkerGraph) -> Clustering:
-    """Deal members out again, level by level of ``graph.nearness``, nearest first; explicit graphs are left alone.
+    """Assign members again, level by level of ``graph.nearness``, nearest first; explicit graphs are unchanged.
 
-    Inside one place (a rack, then a module, then the whole group) members fill the aggregators' open seats in order,
-    so no member leaves a place that still has a seat for it.
+    Inside one place (a rack, then a module, then the whole group) members fill the aggregators' free slots in order, so
+    a member leaves a place only if it has no free slot left.
     """
     if graph.group is None or not graph.nearness:
         return clustering
@@ -31,12 +31,12 @@ def localise(clustering: Clustering, graph: WorkerGraph) -> Clustering:
 
 
 def _seat(head: Ints, seats: Ints, waiting: np.ndarray[tuple[int], np.dtype[np.bool_]], place: Ints) -> None:
-    """Seat as many waiting workers as their place allows, in place."""
+    """Assign as many waiting workers as their place has slots; modifies the arrays."""
     members = np.flatnonzero(waiting)
     open_seats = np.repeat(np.arange(len(head)), seats)
     members = members[np.argsort(place[members], kind="stable")]
     open_seats = open_seats[np.argsort(place[open_seats], kind="stable")]
-    # Rank of each member and seat within its place; equal ranks are matched.
+    # Rank of each member and slot within its place; equal ranks are matched.
     member_keys = _ranked(place[members], len(head))
     seat_keys = _ranked(place[open_seats], len(head))
     _, member_at, seat_at = np.intersect1d(member_keys, seat_keys, assume_unique=True, return_indices=True)

@@ -1,7 +1,7 @@
-"""Which workers may aggregate for which: the graph G of ALEPH's section 4.1.
+"""Pairs of workers that may aggregate for each other: the graph G of ALEPH's section 4.1.
 
-Two forms: explicit neighbours (compressed sparse rows), or groups of workers who all reach each other (one rack, one
-pod, everyone), which never spells out its edges and so serves 10,000 workers.
+Two forms: explicit neighbours (compressed sparse rows), or groups of workers that all reach each other (one rack, one
+pod, all). Groups never list their edges and so scale to 10,000 workers.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ Reach = Literal["rack", "module", "cluster"]
 class WorkerGraph:
     """An undirected graph over workers 0..n-1, without loops (N(w) of the paper adds w itself).
 
-    ``indptr`` and ``indices`` are the neighbour lists, or ``group`` gives each worker's group, inside which all are
-    neighbours; exactly one form is present. ``nearness`` has one row per level of locality, nearest first (rack, then
+    Exactly one form is present: ``indptr`` and ``indices`` are the neighbour lists; ``group`` gives each worker's
+    group, whose workers are all neighbours. ``nearness`` has one row per level of locality, nearest first (rack, then
     module); workers with equal entries in a row are near on that level.
     """
 
@@ -46,7 +46,7 @@ class WorkerGraph:
         return self.indptr, self.indices
 
     def neighbours(self, worker: int) -> Ints:
-        """Workers one hop from ``worker``, itself not among them, ascending."""
+        """Workers one hop from ``worker``, without itself, ascending."""
         if self.group is not None:
             same: Ints = np.flatnonzero(self.group == self.group[worker]).astype(np.int64)
             others: Ints = same[same != worker]
@@ -66,7 +66,7 @@ class WorkerGraph:
         return sums
 
     def neighbour_count(self, chosen: Bools) -> Ints:
-        """For each worker, how many of its neighbours, itself not counted, are chosen."""
+        """For each worker, the number of chosen neighbours, without itself."""
         if self.group is not None:
             others: Ints = np.bincount(self.group, weights=chosen).astype(np.int64)[self.group] - chosen
             return others
@@ -92,7 +92,7 @@ class WorkerGraph:
 
 
 def complete_graph(size: int, *, nearness: Sequence[Sequence[int] | Ints] = ()) -> WorkerGraph:
-    """Everyone reaches everyone."""
+    """All workers reach each other."""
     return grouped_graph(np.zeros(size, dtype=np.int64), nearness=nearness)
 
 
@@ -125,7 +125,7 @@ def random_graph(size: int, *, edge_probability: float, rng: np.random.Generator
 
 
 def rack_of(cluster: Cluster, host: str) -> str:
-    """The packet switch a host hangs on; the host itself when it hangs on none (a rack of its own)."""
+    """The packet switch of a host; the host itself if it has none (a rack of its own)."""
     for link in cluster.links_of[host]:
         switch = cluster.switch_by_name.get(cluster.peer(link, host))
         if switch is not None and switch.kind == "packet":
@@ -134,10 +134,10 @@ def rack_of(cluster: Cluster, host: str) -> str:
 
 
 def worker_graph(cluster: Cluster, job: Job, *, reach: Reach) -> WorkerGraph:
-    """The graph of a job's workers: all under one switch (``rack``), in one module, or in the cluster are neighbours.
+    """The graph of a job's workers: those under one switch (``rack``), in one module, or in the cluster are neighbours.
 
-    The paper leaves the edges open ("these two workers are able to communicate with each other"); its figure 13 needs
-    clusters that cross racks, its figure 14 members that sit in their aggregator's rack whenever one will do.
+    The paper leaves the edges open ("these two workers are able to communicate with each other"). Its figure 13 needs
+    clusters that cross racks; its figure 14 needs members in their aggregator's rack wherever possible.
     """
     racks = [rack_of(cluster, name) for name in job.workers]
 

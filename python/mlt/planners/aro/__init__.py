@@ -3,5 +3,5 @@
 From an ``instance`` (Clos network, programmable switches port by port, jobs) to routes: ``single`` solves one task to
 proven optimality, ``multiple`` several tasks and jobs together with a proven bound. ``verify`` checks any routes
 independently and ``export`` turns them into SRv6 segment lists and static ECMP overrides. The paper's SRO, APP and QSR,
-and what it compares with, are in ``studies/aro``.
+and its baselines, are in ``studies/aro``.
 """

@@ -1,8 +1,8 @@
-"""Upper bounds for several tasks together: a small programme over the rates alone.
+"""Upper bounds for several tasks together: a small linear programme over the rates alone.
 
-Its rows are necessary for any routes: each task's proven optimum when alone, what every worker's link carries, what
-the forced flows put on each PS's link, and what leaves each switch that workers or forced INPs feed. Its optimum
-bounds equations 2 and 3, and its rates are what ``multiple`` then tries to route.
+Its rows are necessary for any routes: each task's proven optimum when alone, the load of every worker's link, the load
+of the forced flows on each PS's link, and the output of each switch that workers or forced INPs feed. Its optimum
+bounds equations 2 and 3, and ``multiple`` then tries to route its rates.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Objective:
     mu: float = 0.001
 
     def value(self, instance: Instance, rates: Sequence[float]) -> float:
-        """Of rates listed in the order of ``instance.tasks``."""
+        """Value for rates in the order of ``instance.tasks``."""
         totals = job_totals(instance, rates)
         weighted = [job.weight * total for job, total in zip(instance.jobs, totals, strict=True)]
         return min(weighted) + self.mu * sum(weighted)
@@ -53,7 +53,7 @@ def rate_rows(
 ) -> list[tuple[dict[int, float], float]]:
     """Necessary conditions ``sum_i a_i r_i <= b`` as (coefficients by task index, b).
 
-    ``width`` gives the number of parallel links behind each link of bundled graphs.
+    ``width``: number of parallel links behind each link of bundled graphs.
     """
     found: list[tuple[dict[int, float], float]] = []
     at_worker: dict[str, list[int]] = defaultdict(list)
@@ -93,8 +93,9 @@ def bound_rates(
 ) -> RateBound:
     """Solve the relaxation. ``alone[i]`` is a proven upper bound of task i's rate.
 
-    Of the optimal rate vectors one is returned in which each job's largest share of ``alone`` is small: it treats the
-    servers of a job alike and leaves the most room for routing. A rate may be zero if another server can take it all.
+    Among the optimal rate vectors it returns one in which each job's largest share of ``alone`` is small. That vector
+    treats the servers of a job alike and leaves the most capacity for routing. A rate may be zero if another server can
+    take it all.
     """
     tasks = len(alone)
     step = 1.0 if quantisation is None else quantisation.fastest / quantisation.levels
@@ -136,7 +137,7 @@ def bound_rates(
 def best_rates(
     instance: Instance, graphs: Sequence[TaskGraph], flows: Sequence[IntArray], objective: Objective
 ) -> FloatArray:
-    """The best rates for given flows: a linear programme over what every link carries."""
+    """The best rates for given flows: a linear programme over the load of every link."""
     tasks = len(graphs)
     load: dict[int, dict[int, float]] = defaultdict(dict)
     room: dict[int, float] = {}
@@ -149,7 +150,7 @@ def best_rates(
             room[int(graph.link[e])] = float(graph.capacity[e])
     for link, loads in load.items():
         rows.add(np.array(list(loads)), np.array(list(loads.values())), -np.inf, room[link])
-    for coefficients, limit in rate_rows(instance, graphs):  # holds the workers' own links
+    for coefficients, limit in rate_rows(instance, graphs):  # contains the workers' own links
         rows.add(np.array(list(coefficients)), np.array(list(coefficients.values())), -np.inf, limit)
     cost = np.zeros(tasks + 1)
     cost[tasks] = -1.0

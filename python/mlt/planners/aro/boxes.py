@@ -1,14 +1,14 @@
-"""Several tasks together: better routes and a proven bound at once, by dividing the space of their rates into boxes.
+"""Several tasks together: better routes and a proven bound at once, by branch and bound over boxes of rates.
 
-Rates that can be routed can be routed at any lower rates too. So if no routes exist at the lowest corner of a box, none
-exist in it, and one integer programme with fixed rates (linear, where rates as variables would multiply flows) rules
-out the whole box. A box starts as everything up to each task's proven optimum alone. To beat the best known plan, every
-job must reach a certain total, which lifts the lowest corner: a task must bring what its job's others cannot. Corners
-that can't be routed cut the box down, task by task; where that stalls it is split. A corner that can be routed brings
-routes, and the best rates on them are a plan, which may be better than the best known one.
+Rates that can be routed can also be routed at any lower rates. So if the lowest corner of a box cannot be routed, no
+point of the box can. One integer programme with fixed rates then rules out the whole box; it is linear, whereas rates
+as variables would multiply flows. The first box extends to each task's proven optimum alone. To beat the best known
+plan, every job must reach a certain total. This raises the lowest corner: a task must provide what the job's other
+tasks cannot. Corners that cannot be routed shrink the box, task by task; if that stalls, the box is split. A corner
+that can be routed gives routes. The best rates on them are a plan, which may be better than the best known one.
 
-The first question about a corner goes to a relaxation (``contract``'s bundles, flows in parts, whole pipelines), the
-second to the joint programme itself. A box that is left when time runs out keeps its place in the bound.
+Each corner is first checked by a relaxation (``contract``'s bundles, fractional flows, whole pipelines), then by the
+joint programme itself. A box that remains when time runs out still counts in the bound.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from mlt.planners.aro.highs import Rows, Verdict, solve
 from mlt.planners.aro.instance import Instance
 from mlt.planners.aro.joint import add_task, edge_limits, route_jointly
 
-TOLERANCE = 5e-4  # relative: boxes that promise less above the best known value are not looked at
-_ABOVE = 1 + 1e-6  # just above a rate that is a whole part of a link's capacity, a link carries one flow less
+TOLERANCE = 5e-4  # relative: boxes that promise a smaller gain over the best known value are skipped
+_ABOVE = 1 + 1e-6  # just above a rate that divides a link's capacity, the link carries one flow less
 _PROGRAMME_SECONDS = 3.0  # of one joint programme, or
-_PROGRAMME_SHARE = 0.15  # of the time that is left
+_PROGRAMME_SHARE = 0.15  # of the remaining time
 _CLIMB_SHARE = 0.5  # of the time, for better routes before boxes
-_DRAWS = 5  # ways to split a total before it is taken for too high
+_DRAWS = 5  # attempts to split a total before it counts as too high
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +56,7 @@ class Box:
 
 
 class Search:
-    """Boxes that may hold something better than the best known plan; ``best`` is None until one is found."""
+    """Boxes that may contain a plan better than the best known one; ``best`` is None until one is found."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Search:
         self.random = Random(seed)
         self.deadline = time.monotonic() + seconds
         self.bundled: Bundled = contract(graphs)
-        self.closed: list[FloatArray] = []  # corners without routes: nothing above them has any
+        self.closed: list[FloatArray] = []  # corners without routes: no point above them has routes
         owners = [job.name for job, _ in instance.tasks]
         self.members = [
             (job.weight, np.array([i for i, owner in enumerate(owners) if owner == job.name])) for job in instance.jobs
@@ -90,11 +90,11 @@ class Search:
         return self.deadline - time.monotonic()
 
     def run(self, alone: Sequence[float], *, value: float, bound: float, seconds: float) -> float:
-        """Search until ``bound`` is met or time is up; the bound that is proven then.
+        """Search until ``bound`` is met or time runs out; returns the bound proven by then.
 
         Args:
             alone: proven upper bounds of the tasks' rates, each alone.
-            value: of the objective for the best known plan.
+            value: objective value of the best known plan.
         """
         self.value = value
         self.deadline = min(self.deadline, time.monotonic() + seconds)
@@ -110,7 +110,7 @@ class Search:
         return min(bound, max(-heap[0][0] if heap else 0.0, self.goal) * _ABOVE)
 
     def _climb(self, highest: FloatArray) -> None:
-        """Look for better routes: totals per job between the best known and the bound, split over tasks by lot."""
+        """Look for better routes: totals per job between the best known and the bound, split over tasks at random."""
         low = self.value
         high = min(weight * float(highest[members].sum()) for weight, members in self.members)
         until = time.monotonic() + _CLIMB_SHARE * self.left
@@ -143,7 +143,7 @@ class Search:
         return split
 
     def _promise(self, box: Box) -> float:
-        """Upper bound of the objective in ``box``, by what links certainly carry."""
+        """Upper bound of the objective in ``box``, from the certain loads of links."""
         return bound_rates(self.instance, self.graphs, box.high.tolist(), self.objective).value
 
     def _patience(self) -> float:
@@ -152,7 +152,7 @@ class Search:
     # ---- corners ----
 
     def _can_route(self, rates: FloatArray) -> bool:
-        """Whether routes were found at ``rates``; remembers a proof that there are none."""
+        """Whether routes were found at ``rates``; stores a proof that none exist."""
         if not self.may_route(rates):
             return False
         verdict, flows = route_jointly(self.graphs, rates, seconds=self._patience())
@@ -205,7 +205,7 @@ class Search:
     # ---- boxes ----
 
     def _lifted(self, box: Box) -> Box | None:
-        """``box`` without corners that miss the goal whatever the others do; None if nothing is left."""
+        """``box`` without corners that miss the goal whatever the other tasks do; None if it is empty."""
         low = box.low.copy()
         weighted = sum(weight * float(box.high[members].sum()) for weight, members in self.members)
         least = self.goal - self.objective.mu * weighted
@@ -217,7 +217,7 @@ class Search:
         return Box(low, box.high)
 
     def _reduced(self, box: Box, *, cut: bool) -> Box | None:
-        """``box`` without corners that miss the goal or (``cut``) have no routes; None if it holds nothing."""
+        """``box`` without corners that miss the goal or (``cut``) have no routes; None if it is empty."""
         lifted = self._lifted(box)
         if lifted is None or self._is_empty(lifted):
             return None
@@ -239,7 +239,7 @@ class Search:
         if most <= least * _ABOVE or self.may_route(trial):
             return most
         steps = self._whole_parts(least, most)
-        first, last = 0, len(steps)  # steps before `first` may be passed, from `last` on they can't
+        first, last = 0, len(steps)  # steps before `first` may be routable, steps from `last` on are not
         while first < last:
             middle = (first + last) // 2
             trial[i] = steps[middle] * _ABOVE
@@ -250,15 +250,15 @@ class Search:
         return min(most, steps[last] * _ABOVE) if last < len(steps) else most
 
     def _whole_parts(self, low: float, high: float) -> list[float]:
-        """Rates between the two, ends excluded, of which a link's capacity is a whole multiple: where routes change."""
+        """Rates in the open interval of which a link's capacity is a multiple: where routes change."""
         parts = self.instance.fastest_gbps / np.arange(1, 201)
         return sorted(float(part) for part in parts if low * _ABOVE < part < high / _ABOVE)
 
     def _halves(self, box: Box) -> tuple[Box, Box]:
-        """``box`` split across its relatively longest side, at a whole part where there is one.
+        """``box`` split across its relatively longest side, at a divisor of a link's capacity if the side contains one.
 
-        The sliver just above a whole part is left out: what is in it, lowered to the whole part, is in the lower half,
-        and loses less than ``_ABOVE``, which the bound at the end makes good.
+        The split omits the sliver just above the divisor. Its points, lowered to the divisor, are in the lower half;
+        this loses less than ``_ABOVE``, for which the final bound compensates.
         """
         i = int(np.argmax((box.high - box.low) / np.maximum(box.high, 1e-12)))
         steps = self._whole_parts(float(box.low[i]), float(box.high[i]))

@@ -1,8 +1,8 @@
-"""A smaller relaxation: common switches that no task can tell apart become one with their links' capacities pooled.
+"""A smaller relaxation: merges common switches that are equal for all tasks, and pools their links' capacities.
 
 In a leaf-spine network most spines are common and differ only by the pipeline they reach at each PS's leaf; whole
-groups of them act as one bundle of parallel links. The bundle forgets that one link of it may fill before another,
-so what is infeasible for it is infeasible, and rates that fit it nearly always fit the real links.
+groups of them act as one bundle of parallel links. The bundle ignores that one of its links may fill before another. So
+rates that are infeasible for it are infeasible, and rates that fit it nearly always fit the real links.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Bundled:
 
 
 def plain(graphs: Sequence[TaskGraph]) -> Bundled:
-    """No bundling: every link for itself."""
+    """No bundling: one bundle per link."""
     return Bundled(tuple(graphs), np.ones(len(graphs[0].links), dtype=np.int64))
 
 

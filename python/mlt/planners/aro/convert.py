@@ -1,7 +1,7 @@
-"""Between the planners' common cluster file and a routing instance, and from a solution to the plan file's section.
+"""Converts the planners' cluster file to a routing instance, and a solution to the plan file's section.
 
-The cluster file counts tiers from 1 and bandwidths in bit/s, the instance from 0 and in Gbit/s. A job's servers are
-its aggregation tasks, one each. Hosts that no chosen job uses are left out unless they hang from exactly one leaf.
+The cluster file counts tiers from 1 and bandwidths in bit/s, the instance from 0 and in Gbit/s. A job has one
+aggregation task per server. Hosts that no chosen job uses are omitted unless they have exactly one leaf.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def _switch(cluster: Cluster, switch: ClusterSwitch, known: set[str]) -> Switch:
 
 
 def cluster_segment_ids(cluster: Cluster) -> dict[str, str]:
-    """SRv6 segment identifiers as the cluster file has them; what it leaves out is numbered."""
+    """SRv6 SIDs from the cluster file; switches without one are numbered."""
     return segment_ids(cluster.switch_by_name, {switch.name: switch.sid for switch in cluster.switches})
 
 

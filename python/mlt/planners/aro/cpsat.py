@@ -1,10 +1,11 @@
 """The paper's quantised model (constraints 4 to 10 with QSR) for OR-Tools CP-SAT, rates and flows decided together.
 
-CP-SAT multiplies integers natively, so ``y r`` needs no linearisation. What keeps it small: per task and capacity one
-integer ``k = floor(C / r)`` bounds the flows of every link that only this task uses; products appear on shared links.
+CP-SAT multiplies integers natively, so ``y r`` needs no linearisation. The model stays small because, per task and
+capacity, one integer ``k = floor(C / r)`` bounds the flows of every link that only this task uses; products appear on
+shared links only.
 
-The wheels of OR-Tools and highspy each bring a HiGHS library under the same name and cannot share a process, whichever
-comes first; so the model is built and solved in a child process (``python -m mlt.planners.aro.cpsat``).
+The wheels of OR-Tools and highspy each contain a HiGHS library of the same name and cannot share a process, in any
+order. So a child process builds and solves the model (``python -m mlt.planners.aro.cpsat``).
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ class _Model:
 
     @staticmethod
     def _feed(graph: TaskGraph, v: int) -> int:
-        """The most flows node ``v`` can ever send: its own sources if nothing enters it, else any number."""
+        """Max number of flows that node ``v`` can send: its own sources if no edge enters it, else unlimited."""
         inner = [e for e in graph.edges_in[v] if not (graph.virtual[e] and graph.forced[graph.tail[e]])]
         return int(graph.sources[v]) if not inner else 2**20
 
@@ -130,10 +131,10 @@ def solve_quantised(
 
     Args:
         alone: proven upper bounds of the rates, one per task (Gbit/s).
-        start: rates and flows to begin from (their edges must be those of ``bundled``).
+        start: initial rates and flows (their edges must be those of ``bundled``).
 
     Raises:
-        RuntimeError: the child failed; its last words are in the message.
+        RuntimeError: the child failed; the message contains its last output.
     """
     question = pickle.dumps(
         {
@@ -181,7 +182,7 @@ def _solve(
         build.add(i)
     build.share_links()
     model = build.model
-    for coefficients, limit in rate_rows(instance, bundled.graphs, bundled.width):  # valid, and they speed up the proof
+    for coefficients, limit in rate_rows(instance, bundled.graphs, bundled.width):  # valid rows that speed up the proof
         if all(a == int(a) for a in coefficients.values()):
             model.add(sum(int(a) * build.rates[i] for i, a in coefficients.items()) <= int(limit / step + 1e-9))
     heaviest = max(job.weight for job in instance.jobs)
@@ -208,7 +209,7 @@ def _solve(
     solver.parameters.relative_gap_limit = _GAP
     solver.parameters.random_seed = seed
     status = solver.solve(model)
-    if status not in (build.cp.OPTIMAL, build.cp.FEASIBLE):  # its bound may then be a mere initial value
+    if status not in (build.cp.OPTIMAL, build.cp.FEASIBLE):  # its bound may then be only an initial value
         return Outcome(Verdict.UNKNOWN, None, None, float("inf"))
     bound = float(solver.best_objective_bound) * unit
     rates = np.array([solver.value(variable) for variable in build.rates], dtype=np.float64) * step
@@ -218,6 +219,6 @@ def _solve(
 
 
 if __name__ == "__main__":
-    # The module runs as __main__ here; answers must be pickled under its importable name.
+    # The module runs as __main__ here; results must be pickled under its importable name.
     module: Any = import_module("mlt.planners.aro.cpsat")
     sys.stdout.buffer.write(pickle.dumps(module._solve(**pickle.loads(sys.stdin.buffer.read()))))

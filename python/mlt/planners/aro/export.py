@@ -1,6 +1,6 @@
-"""Routes in the forms that networks take them: SRv6 segment lists and static ECMP overrides.
+"""Routes in forms that networks accept: SRv6 segment lists and static ECMP overrides.
 
-Absent on purpose: OpenFlow rules. OpenFlow has no action for merging, which is the aggregator's business.
+Absent on purpose: OpenFlow rules. OpenFlow has no action for merging; the aggregator merges.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _LOCATOR = int(IPv6Address("fc00::"))
 
 
 def segment_ids(switches: Iterable[str], given: Mapping[str, str | None] | None = None) -> dict[str, str]:
-    """SRv6 segment identifier of every switch: as ``given`` says, else numbered from fc00:0:1::."""
+    """SRv6 SID of every switch: from ``given``, else numbered from fc00:0:1::."""
     stated = given or {}
     return {name: stated.get(name) or str(IPv6Address(_LOCATOR + (i + 1 << 80))) for i, name in enumerate(switches)}
 
@@ -34,7 +34,7 @@ class Override:
 
 @dataclass(frozen=True)
 class Hop:
-    """A flow's passage of one switch: identity on arrival and on departure (they differ where it merges)."""
+    """A flow at one switch: identity on arrival and on departure (they differ where it merges)."""
 
     switch: str
     arrived_from: str
@@ -48,7 +48,7 @@ class Hop:
 
 
 def merging_places(instance: Instance, route: WorkerRoute) -> tuple[tuple[str, int], ...]:
-    """(switch, pipeline) of every place where this flow may become one with others."""
+    """(switch, pipeline) of every place where this flow may merge with others."""
     return tuple(hop.after for hop in hops(instance, route) if hop.merges)
 
 
@@ -66,7 +66,7 @@ def hops(instance: Instance, route: WorkerRoute) -> list[Hop]:
 
 
 def next_choices(instance: Instance, here: str, ps: str) -> int:
-    """How many next hops shortest up-down paths to ``ps`` have at ``here``: the upper ones, unless ``ps`` is below."""
+    """Number of next hops of ``here`` on shortest up-down paths to ``ps``: the upper ones, unless ``ps`` is below."""
     tier = _tier(instance, here)
     below = _above(instance, ps)
     if here in below:
@@ -97,7 +97,7 @@ def _above(instance: Instance, host: str) -> frozenset[str]:
 
 
 def segment_list(instance: Instance, route: WorkerRoute, sids: Mapping[str, str]) -> tuple[str, ...]:
-    """SRv6 segments in order of travel: each switch that merges the flow or that shortest paths leave open."""
+    """SIDs in order of travel: each switch that merges the flow or that shortest paths leave open."""
     ps = route.path[-1]
     merging = {hop.switch for hop in hops(instance, route) if hop.merges}
     found = []
@@ -110,7 +110,7 @@ def segment_list(instance: Instance, route: WorkerRoute, sids: Mapping[str, str]
 
 
 def ecmp_overrides(instance: Instance, plans: Sequence[TaskPlan]) -> list[Override]:
-    """A fixed next hop wherever shortest paths leave a choice, one per flow and server."""
+    """A fixed next hop wherever shortest paths are ambiguous, one per flow and server."""
     found: dict[Override, None] = {}
     for plan in plans:
         for route in plan.routes.values():

@@ -1,8 +1,8 @@
 """Routing at a fixed rate with a fixed set of open input pipelines is an ordinary integral flow.
 
-An open INP swallows whatever enters and sends one flow on; so it is a sink for its input and a source of one unit at
-its OP. Once the open INPs are chosen, finding all ``y`` of the paper's constraints 4 to 10 at a given rate is a
-maximum flow with integer capacities ``floor(b / r)``, whose solution is integral.
+An open INP absorbs its input and sends one flow on: it is a sink for its input and a source of one unit at its OP. For
+chosen open INPs, all ``y`` of the paper's constraints 4 to 10 at a given rate form a maximum flow with integer
+capacities ``floor(b / r)``, whose solution is integral.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from mlt.planners.aro.graph import FloatArray, IntArray, TaskGraph
 from mlt.planners.aro.maxflow import maximum_flow
 
 BoolArray = NDArray[np.bool_]
-_SLACK = 1e-9  # relative; capacities that are an exact multiple of the rate must not lose a flow to rounding
+_SLACK = 1e-9  # relative; a capacity that is an exact multiple of the rate must not lose a flow to rounding
 
 
 def flows_that_fit(capacity: FloatArray, rate: float) -> IntArray:
-    """How many flows of ``rate`` fit each capacity: ``floor(b / r)``; many where that is unbounded."""
+    """Number of flows of ``rate`` within each capacity: ``floor(b / r)``; a large number if that is unbounded."""
     with np.errstate(invalid="ignore", divide="ignore"):
         count = np.floor(capacity / rate * (1 + _SLACK))
     return np.where(np.isfinite(count), count, 2**30).clip(0, 2**30).astype(np.int64)
@@ -29,8 +29,8 @@ def route_flow(
 ) -> IntArray | None:
     """Flows per edge when exactly the INPs ``opened`` aggregate, or None if the sources do not fit.
 
-    ``fits[e]`` is the number of flows edge ``e`` may carry. ``takes`` relaxes: INPs in it but not in ``opened``
-    swallow flows and send nothing on. If even ``relaxed_flow`` is None, no choice of INPs fits.
+    ``fits[e]``: number of flows that edge ``e`` may carry. ``takes`` relaxes: INPs in it but not in ``opened`` absorb
+    flows and send none. If even ``relaxed_flow`` is None, no choice of INPs fits.
     """
     size = len(graph.nodes)
     source, sink = size, size + 1
@@ -58,12 +58,12 @@ def route_flow(
 
 
 def relaxed_flow(graph: TaskGraph, fits: IntArray) -> IntArray | None:
-    """Flows when every INP may swallow but only those that workers force open send on; None proves infeasibility."""
+    """Flows if every INP may absorb but only INPs forced open by workers send; None proves infeasibility."""
     return route_flow(graph, fits, graph.forced, takes=graph.is_inp)
 
 
 def drop_idle(graph: TaskGraph, y: IntArray) -> IntArray:
-    """Remove the flow of every INP that nothing enters, and of INPs further down that thereby become idle."""
+    """Remove the flow of every INP without input, and of INPs further down that become idle as a result."""
     y = y.copy()
     inflow = np.bincount(graph.head, weights=y, minlength=len(graph.nodes)).astype(np.int64) + graph.supply
     idle = [int(e) for e in np.flatnonzero(graph.virtual & (y > 0)) if inflow[graph.tail[e]] == 0]

@@ -92,14 +92,14 @@ class TaskGraph:
 
     @cached_property
     def sources(self) -> IntArray:
-        """Flows that enter whatever is decided: one per forced INP (at its OP), one per worker at a CS."""
+        """Flows that enter in any case: one per forced INP (at its OP), one per worker at a CS."""
         found = np.where(self.is_inp, 0, self.supply)
         for inp in np.flatnonzero(self.forced):
             found[self.op_of[int(inp)]] += 1
         return found
 
     def prune(self, drop: Collection[int]) -> TaskGraph | None:
-        """The graph without nodes ``drop`` and all that then leads nowhere; None if a worker is cut off."""
+        """The graph without nodes ``drop`` and without the dead ends that result; None if a worker is cut off."""
         alive = np.ones(len(self.nodes), dtype=bool)
         alive[list(drop)] = False
         while True:
@@ -193,7 +193,7 @@ class _Builder:
         self.link.append(link)
 
     def enter(self, sender: str, switch: Switch) -> int:
-        """The node a packet from neighbour ``sender`` meets first."""
+        """The first node of a packet from neighbour ``sender``."""
         if not switch.programmable:
             return self.exit(switch)
         inp = Node(Kind.INP, switch.name, switch.pipeline_of[sender])

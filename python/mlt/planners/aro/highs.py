@@ -1,4 +1,4 @@
-"""The open solver HiGHS behind one question, a linear programme with some integers."""
+"""The open solver HiGHS behind one function: solves a linear programme with some integers."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from mlt.planners.aro.graph import FloatArray, IntArray
 
 
 def _highspy() -> Any:
-    """Loaded on first use: its wheel and OR-Tools' carry HiGHS libraries of one name, and a process bears only one."""
+    """Loaded on first use: its wheel and OR-Tools' have HiGHS libraries of one name, which cannot share a process."""
     return import_module("highspy")
 
 
 class Verdict(Enum):
-    """What a solver can say."""
+    """Results of a solver."""
 
     OPTIMAL = "optimal"
     FEASIBLE = "feasible"
@@ -60,7 +60,7 @@ class Rows:
         return starts, np.concatenate([*self._columns, []]).astype(np.int64), np.concatenate([*self._values, []])
 
 
-# Answers in place of HiGHS where it is set (``studies.aro.gurobi``), with the arguments of ``solve``.
+# If set, called in place of HiGHS (``studies.aro.gurobi``), with the arguments of ``solve``.
 OTHER: ContextVar[Callable[..., Answer] | None] = ContextVar("other_solver", default=None)
 
 
@@ -75,7 +75,7 @@ def solve(
     gap: float = 0.0,
     start: FloatArray | None = None,
 ) -> Answer:
-    """Minimise ``cost @ x``. ``start`` is a feasible point to begin from; ``seconds`` limits the search."""
+    """Minimise ``cost @ x``. ``start`` is an initial feasible point; ``seconds`` limits the search."""
     if (other := OTHER.get()) is not None:
         return other(cost, lower, upper, integer, rows, seconds=seconds, gap=gap, start=start)
     highspy = _highspy()

@@ -1,8 +1,8 @@
 """The routing problem's input: a Clos network, its programmable switches port by port, and the jobs to aggregate.
 
-Deliberately explicit where the paper (ARO, sections II-B and IV-A) is silent: every switch lists its ports in order
-and the hardware pipeline behind each of them. Rates and capacities are in Gbit/s; a link carries its capacity in each
-direction. Tier 0 is the leaf (edge) level; hosts have one link, to a leaf.
+Explicit where the paper (ARO, sections II-B and IV-A) is silent: every switch lists its ports in order, each with its
+hardware pipeline. Rates and capacities are in Gbit/s; a link has its capacity in each direction. Tier 0 is the leaf
+(edge) level; hosts have one link, to a leaf.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from functools import cached_property
 
 
 class InstanceError(ValueError):
-    """The instance contradicts itself; the message names the object and what was expected."""
+    """The instance is inconsistent; the message names the object and the expected value."""
 
 
 @dataclass(frozen=True)
 class Port:
-    """One port of a switch: who is at the other end, the port's number and the pipeline that serves it."""
+    """One port of a switch: the peer, the port's number and the pipeline that serves it."""
 
     peer: str
     number: int
@@ -37,7 +37,7 @@ class Switch:
 
     @cached_property
     def pipeline_of(self) -> Mapping[str, int]:
-        """Peer name to the pipeline of the port that leads there."""
+        """Peer name to the pipeline of the port towards it."""
         return {port.peer: port.pipeline for port in self.ports}
 
     @cached_property
@@ -75,7 +75,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Instance:
-    """The whole problem. ``notes`` says how it came about (seed, share of programmable switches, port mapping)."""
+    """The whole problem. ``notes``: its origin (seed, share of programmable switches, port mapping)."""
 
     switches: tuple[Switch, ...]
     hosts: tuple[str, ...]
@@ -99,7 +99,7 @@ class Instance:
 
     @cached_property
     def leaf_of(self) -> Mapping[str, str]:
-        """Host to the switch it hangs from."""
+        """Host to its leaf switch."""
         hosts = set(self.hosts)
         found: dict[str, str] = {}
         for link in self.links:

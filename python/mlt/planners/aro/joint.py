@@ -1,6 +1,6 @@
 """All tasks at given rates in one integer programme: constraints 4 to 10 with r fixed, hence linear.
 
-Unlike for one task, the flows of several tasks share links at different rates and are no longer integral by
+The flows of several tasks share links at different rates. Unlike those of one task, they are not integral by
 themselves: every ``y`` on a shared link is an integer variable.
 """
 
@@ -17,7 +17,7 @@ from mlt.planners.aro.highs import Rows, Verdict, solve
 
 
 def add_task(rows: Rows, graph: TaskGraph, upper: FloatArray, offset: int) -> None:
-    """Conservation at CS and OP (9) and "nothing enters a closed INP" (7), for edge variables from ``offset`` on."""
+    """Conservation at CS and OP (9) and no flow into a closed INP (7), for edge variables from ``offset`` on."""
     supply = np.where(graph.is_inp, 0, graph.supply)
     for v in range(len(graph.nodes)):
         if v == graph.ps or graph.is_inp[v]:
@@ -43,7 +43,7 @@ def edge_limits(graph: TaskGraph, fits: IntArray) -> tuple[FloatArray, FloatArra
 def route_jointly(
     graphs: Sequence[TaskGraph], rates: FloatArray, *, seconds: float
 ) -> tuple[Verdict, list[IntArray] | None]:
-    """Routes of all tasks at ``rates``, or the proof that there are none, or UNKNOWN when time runs out."""
+    """Routes of all tasks at ``rates``, or a proof that none exist, or UNKNOWN when time runs out."""
     if seconds <= 0:
         return Verdict.UNKNOWN, None
     offsets = np.cumsum([0, *(len(graph.tail) for graph in graphs)])

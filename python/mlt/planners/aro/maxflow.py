@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 IntArray = NDArray[np.int64]
 
-# scipy ships no types; loading it by name keeps the rest of the package strictly typed with or without stubs for it.
+# scipy has no types; importing it by name keeps the package strictly typed with or without stubs for it.
 _sparse: Any = import_module("scipy.sparse")
 _csgraph: Any = import_module("scipy.sparse.csgraph")
 

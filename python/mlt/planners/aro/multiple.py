@@ -1,11 +1,11 @@
 """Several tasks and jobs together (SJMT, MJMT): routes, rates and a proven bound of the objective.
 
-The bound comes first: every task alone (exact), then ``bounds`` over the rates. Its rates are the target; tasks are
-routed one after another in the capacity that is left, each spread as thinly as it can be over links that others
-need. If all fit, the objective equals the bound and the plan is proven optimal. If not, other orders are tried, then
-the joint integer programme at the target rates. Where that fails too, ``boxes`` looks for better routes and a lower
-bound over the space of rates, and CP-SAT chooses rates and pipelines together on bundled links and finely quantised
-rates. What remains between the best routes and the bound is reported as the gap.
+The bound comes first: every task alone (exact), then ``bounds`` over the rates. Its rates are the target. Tasks are
+routed one after another in the remaining capacity, each spread as thinly as possible over links that others need. If
+all fit, the objective equals the bound and the plan is proven optimal. If not, other orders are tried, then the joint
+integer programme at the target rates. If that fails too, ``boxes`` looks for better routes and a lower bound over the
+space of rates, and CP-SAT chooses rates and pipelines together on bundled links and finely quantised rates. The report
+contains the gap between the best routes and the bound.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from mlt.planners.aro.single import Quantisation, TaskSolution, quantised, route
 
 @dataclass(frozen=True)
 class Effort:
-    """Limits of the search: seconds in all, of one joint programme, of CP-SAT (0: without it); orders per target."""
+    """Limits of the search: seconds in total, of one joint programme, of CP-SAT (0: without it); orders per target."""
 
     seconds: float = 60.0
     joint_seconds: float = 10.0
@@ -41,8 +41,8 @@ class Effort:
     seed: int = 0
 
 
-_LAST_SHARE = 0.2  # of the time, kept for raising single tasks at the end
-_BOX_SHARE = 0.6  # of what is left then, for the search over boxes of rates
+_LAST_SHARE = 0.2  # of the time, reserved for raising single tasks at the end
+_BOX_SHARE = 0.6  # of the remaining time, for the search over boxes of rates
 FINE_LEVELS = 840  # every b/k up to k = 8 is a whole number of steps
 
 
@@ -143,7 +143,7 @@ def plan_routes(
         graphs: pruned graphs to use instead of the unfolded ones (APP, SRO); the bound then holds for those only.
 
     Raises:
-        Infeasible: some task has no routes at all.
+        Infeasible: a task has no routes at all.
     """
     begin = time.monotonic()
     objective = objective or Objective()
@@ -214,7 +214,7 @@ def _search(
 
 
 def _best(instance: Instance, router: _Router, found: _Found, objective: Objective) -> _Found:
-    """The same flows at the best rates that they carry."""
+    """The same flows at the best rates that they allow."""
     return replace(found, rates=best_rates(instance, router.graphs, found.flows, objective))
 
 
@@ -227,7 +227,7 @@ def _divide(
     tops: Sequence[float],
     objective: Objective,
 ) -> float:
-    """Search the space of rates from the best candidate on; better routes join ``candidates``. The bound then."""
+    """Search the space of rates from the best candidate on; adds better routes to ``candidates``. Returns the bound."""
     candidates[:] = [_best(instance, router, candidate, objective) for candidate in candidates]
     value = max(objective.value(instance, candidate.rates.tolist()) for candidate in candidates)
     bound = search.run(tops, value=value, bound=bound, seconds=_BOX_SHARE * router.left)
@@ -237,14 +237,14 @@ def _divide(
 
 
 def _rounding(instance: Instance, grid: Quantisation, objective: Objective) -> float:
-    """How far real rates may exceed the best quantised ones: each task gains less than a step."""
+    """Max excess of real rates over the best quantised ones: each task gains less than a step."""
     step = grid.fastest / grid.levels
     gains = [job.weight * len(job.tasks) * step for job in instance.jobs]
     return max(gains) + objective.mu * sum(gains)
 
 
 def _at(router: _Router, rates: FloatArray, search: Search | None = None) -> _Found | None:
-    """Routes at exactly ``rates``, by the cheapest means that finds them; ``search`` may know that there are none."""
+    """Routes at exactly ``rates``, by the cheapest method that finds them; ``search`` may know that none exist."""
     for how, exact in (("in turn", False), ("in turn, exactly", True)):
         if exact and search is not None and not search.may_route(rates):
             return None
@@ -256,7 +256,7 @@ def _at(router: _Router, rates: FloatArray, search: Search | None = None) -> _Fo
 
 
 def _lower(router: _Router, rates: FloatArray, quantisation: Quantisation | None) -> _Found:
-    """``rates`` scaled down until routes are found in turn; scaled to nothing they always are."""
+    """``rates`` scaled down until all tasks are routed in turn; at a low enough scale they always are."""
     step = 0.0 if quantisation is None else quantisation.fastest / quantisation.levels
 
     def scaled(factor: float) -> FloatArray:

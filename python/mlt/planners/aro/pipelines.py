@@ -1,8 +1,8 @@
-"""Which input pipelines to open: good guesses, tried before any integer programme.
+"""Choice of input pipelines to open: heuristic guesses, tried before any integer programme.
 
-In a two-tier network, at the PS's leaf the number of open INPs is what fits its link; the spines behind closed INPs
-are out. A programmable spine may open as many INPs as flows fit its link to that leaf, and takes those that unload
-most of what is left. In any network, INPs may be opened as flows reach them (``grow``).
+In a two-tier network, the PS's leaf opens as many INPs as its link carries; the spines behind closed INPs are unused. A
+programmable spine may open as many INPs as its link to that leaf carries flows, and opens those that remove most of the
+remaining load. In any network, INPs may be opened as flows reach them (``grow``).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def guesses(graph: TaskGraph, fits: IntArray, *, limit: int = 24) -> Iterator[Bo
 
 
 def _weight(graph: TaskGraph, gate: int) -> int:
-    """Programmable spines behind a gate count most, then plain ones."""
+    """Weight of a gate: programmable spines behind it count most, then plain ones."""
     tails = graph.tail[graph.edges_in[gate]]
     return int(sum(1000 if graph.nodes[v].kind is Kind.OP else 1 for v in tails))
 
@@ -68,10 +68,10 @@ def _open_spines(graph: TaskGraph, fits: IntArray, gates: set[int], all_gates: s
 
 
 def grow(graph: TaskGraph, fits: IntArray, *, rounds: int = 16) -> IntArray | None:
-    """Open INPs as flows reach them, for any number of tiers: each round lets closed ones swallow, then opens those.
+    """Open INPs as flows reach them, for any number of tiers: in each round closed INPs absorb flows, then those open.
 
-    A switch whose outgoing links are spoken for opens no more; of too many candidates the fullest stay. Returns flows
-    once a round opens nothing new, None if the flows stop fitting.
+    A switch whose outgoing links are fully used opens no more; of too many candidates the fullest stay. Returns flows
+    once a round opens no INP, None if the flows stop fitting.
     """
     opened: BoolArray = graph.forced.copy()
     takes: BoolArray = graph.is_inp.copy()

@@ -1,7 +1,8 @@
 """Route generation (ARO, algorithm 1): from flows per edge to one path per worker.
 
-Line 18 of the printed algorithm records the path of an INP when one is already known; it must be when none is, or no
-path would ever be recorded and lines 8 and 14 never reused: here a path is recorded at the first flow through an INP.
+Line 18 of the printed algorithm records the path of an INP if one is already known. It must record if none is known;
+otherwise no path is ever recorded and lines 8 and 14 never reuse one. Here the first flow through an INP records its
+path.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from mlt.planners.aro.graph import IntArray, Kind, TaskGraph
 class WorkerRoute:
     """Every node from worker to parameter server, both included, as physical names.
 
-    ``aggregators`` names the switches that may merge this flow; None means every programmable one it passes.
+    ``aggregators``: switches that may merge this flow; None means every programmable one on the path.
     """
 
     path: tuple[str, ...]
@@ -36,11 +37,11 @@ class TaskPlan:
 
 
 class RouteError(ValueError):
-    """Flows that do not describe routes: a node receives more than it sends."""
+    """Flows that are not routes: a node receives more than it sends."""
 
 
 def generate_routes(graph: TaskGraph, y: IntArray) -> dict[str, WorkerRoute]:
-    """Walk from each worker along edges with flow left, until the PS or an INP whose onward path is known.
+    """Walk from each worker along edges with remaining flow, until the PS or an INP whose onward path is known.
 
     Raises:
         RouteError: ``y`` breaks flow conservation.

@@ -1,10 +1,10 @@
 """One task alone (SJST): the highest rate at which its routes exist, with proof.
 
 At rate r a link carries at most ``floor(b / r)`` flows, so only rates ``b / k`` matter and feasibility is monotone in
-r: the problem is an integer min-max. The search raises the number of flows per link from a relaxation's bound and
-asks at each step for routes: first by guessed open pipelines and a maximum flow, then, only if no guess fits, by an
-integer programme whose sole integers are the open pipelines. It answers infeasible or gives routes, so the first
-feasible step is the optimum.
+r: the problem is an integer min-max. The search starts at a relaxation's bound and raises the number of flows per link.
+Each step looks for routes, first with guessed open pipelines and a maximum flow. If no guess fits, an integer programme
+follows, whose only integers are the open pipelines; it proves infeasibility or gives routes. So the first feasible step
+is the optimum.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def candidate_rates(graph: TaskGraph, quantisation: Quantisation | None = None) 
 
 
 def quantised(capacity: FloatArray, quantisation: Quantisation | None) -> FloatArray:
-    """Capacities as QSR sees them: ``floor(b N / b-bar)`` steps (section III-C)."""
+    """Capacities under QSR: ``floor(b N / b-bar)`` steps (section III-C)."""
     if quantisation is None:
         return capacity
     step = quantisation.fastest / quantisation.levels
@@ -73,9 +73,9 @@ def quantised(capacity: FloatArray, quantisation: Quantisation | None) -> FloatA
 def routes_at(
     graph: TaskGraph, fits: IntArray, *, seconds: float, exact: bool = True
 ) -> tuple[Verdict, IntArray | None]:
-    """Routes that put at most ``fits[e]`` flows on edge ``e``, or the proof (INFEASIBLE) that there are none.
+    """Routes that put at most ``fits[e]`` flows on edge ``e``, or a proof (INFEASIBLE) that none exist.
 
-    Without ``exact`` only guesses are tried and their failure is UNKNOWN.
+    Without ``exact`` only guesses are tried; their failure is UNKNOWN.
     """
     if relaxed_flow(graph, fits) is None:
         return Verdict.INFEASIBLE, None
@@ -92,7 +92,7 @@ def routes_at(
 
 
 def _programme(graph: TaskGraph, fits: IntArray, seconds: float) -> tuple[Verdict, IntArray | None]:
-    """Choose the open INPs by mixed-integer programme; the flows are then integral by themselves."""
+    """Choose the open INPs by mixed-integer programme; the flows are then integral without being integer variables."""
     free = graph.is_inp & ~graph.forced
     lower, upper = edge_limits(graph, fits)
     rows = Rows()
@@ -118,7 +118,7 @@ def solve_task(
     Args:
         quantisation: restrict rates as QSR does; None keeps them real.
         seconds: time limit; past it ``bound`` may exceed ``rate``.
-        ceiling: do not look above this rate (Gbit/s).
+        ceiling: max rate of the search (Gbit/s).
 
     Raises:
         Infeasible: no rate is feasible.
@@ -141,7 +141,7 @@ def solve_task(
     for rate in rates[low:]:
         fits = flows_that_fit(capacity, float(rate))
         if asked is not None and np.array_equal(asked, fits):
-            continue  # as many flows fit as at the rate before (quantised rates): the answer is the same
+            continue  # as many flows fit as at the previous rate (quantised rates): same result
         asked = fits
         left = seconds - (time.monotonic() - begin)
         verdict, y = routes_at(graph, fits, seconds=max(left, 0.0), exact=False)

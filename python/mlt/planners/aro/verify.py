@@ -1,8 +1,8 @@
 """Independent check of routes against the instance alone; shares no code with the model, its graph or its flows.
 
-It reads paths and rates as a network would: are the links there, do paths only climb and then descend, are they as
-short as an up-down path can be, does each input pipeline send a task's merged flow one way only, and does the traffic
-fit every link? Loads are found by carrying flow identities along the paths, not from flow variables.
+It reads paths and rates as a network would. The links exist, paths climb and then descend, and are as short as an
+up-down path can be. Each input pipeline sends a task's merged flow over one link only, and the traffic fits every link.
+Loads come from flow identities carried along the paths, not from flow variables.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _TOLERANCE = 1e-6  # relative excess of a link's load that counts as rounding
 
 @dataclass(frozen=True)
 class Report:
-    """Faults in words (none: the plan holds) and, per directed link and task, how many flows it carries."""
+    """Faults as text (none: the plan is valid) and, per directed link and task, the number of flows."""
 
     faults: tuple[str, ...]
     flows: Mapping[tuple[str, str], Mapping[str, int]]
@@ -31,7 +31,7 @@ class Report:
 
 
 def verify(instance: Instance, plans: Sequence[TaskPlan]) -> Report:
-    """Check all tasks together. Every task of the instance must be there, with a route for each worker."""
+    """Check all tasks together. Every task of the instance must be present, with a route for each worker."""
     faults = _coverage(instance, plans)
     flows: dict[tuple[str, str], dict[str, int]] = defaultdict(dict)
     for plan in plans:
@@ -98,7 +98,7 @@ def _path(instance: Instance, worker: str, path: Sequence[str], plan: TaskPlan) 
 
 
 def _meeting_tier(instance: Instance, worker: str, ps: str) -> int:
-    """Lowest tier at which what lies above the worker meets what lies above the server."""
+    """Lowest tier at which a switch is above both the worker and the server."""
     left, right, tier = {instance.leaf_of[worker]}, {instance.leaf_of[ps]}, 0
     while not left & right:
         left, right = (
@@ -117,9 +117,9 @@ def _meeting_tier(instance: Instance, worker: str, ps: str) -> int:
 
 
 def _carry(instance: Instance, plan: TaskPlan) -> tuple[dict[tuple[str, str], set[str]], list[str]]:
-    """Carry each worker's flow along its path; entering a pipeline that aggregates, it takes that pipeline's identity.
+    """Carry each worker's flow along its path; in an aggregating pipeline, it takes that pipeline's identity.
 
-    Returns the identities on each directed link, and a fault for each merged flow that would have to leave two ways.
+    Returns the identities on each directed link, and a fault for each merged flow with two next hops.
     """
     carried: dict[tuple[str, str], set[str]] = defaultdict(set)
     onward: dict[str, tuple[str, ...]] = {}
