@@ -1,1 +1,1 @@
-"""Every planner tried on one job, and the best plan kept."""
+"""Tries every planner on one job and keeps the best plan."""

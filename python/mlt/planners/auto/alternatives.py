@@ -1,8 +1,8 @@
-"""Ways to aggregate one job's gradients, each timed by the analytic model on the cluster's real links.
+"""Alternatives for aggregating one job's gradients, each timed by the analytic model on the cluster's real links.
 
-BytePS and ALEPH assume that only network cards limit (full bisection bandwidth). Where the cluster file has links, the
-time of the busiest link is computed too, with streams spread over shortest paths, and the larger of both counts: an
-alternative that looks best on paper but crowds an oversubscribed uplink then ranks where it belongs.
+BytePS and ALEPH assume that only NICs limit (full bisection bandwidth). If the cluster file has links, the time of the
+busiest link is computed too, with streams spread over shortest paths, and the larger time counts. An alternative that
+overloads an oversubscribed uplink then ranks correctly.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from mlt.planners.plan.link_load import (
 
 @dataclass(frozen=True, kw_only=True)
 class Alternative:
-    """One way, its time and why it takes that long; ``sections`` is what the plan file would hold."""
+    """One alternative, its time and its bottleneck; ``sections`` is its content of the plan file."""
 
     name: str
     time: float
@@ -47,7 +47,7 @@ class Alternative:
 
 @dataclass(frozen=True)
 class Skipped:
-    """An alternative that this cluster or job rules out, and why."""
+    """An alternative that this cluster or job excludes, and the reason."""
 
     name: str
     reason: str
@@ -56,9 +56,9 @@ class Skipped:
 def link_time(
     cluster: Cluster, job: Job, demands_bits: Sequence[Demand], *, results: bool = True
 ) -> tuple[float, Arc | None]:
-    """Seconds the busiest link needs for ``demands_bits`` (rates read as bits per iteration), and which link it is.
+    """Seconds of the busiest link for ``demands_bits`` (rates read as bits per iteration), and the name of that link.
 
-    With ``results`` the sums flow back along the same paths at the same time.
+    With ``results`` the sums return along the same paths at the same time.
     """
     if not cluster.links:
         return 0.0, None
@@ -93,7 +93,7 @@ def ring(cluster: Cluster, job: Job) -> Alternative:
 
 
 def parameter_server(cluster: Cluster, job: Job) -> Alternative | Skipped:
-    """Workers send straight to the servers."""
+    """Workers send directly to the servers."""
     hosts = cluster.host_by_name
     cards = parameter_server_time(
         model_bytes=job.model_size,
@@ -113,7 +113,7 @@ def parameter_server(cluster: Cluster, job: Job) -> Alternative | Skipped:
 
 
 def byteps(cluster: Cluster, job: Job) -> Alternative:
-    """BytePS: every machine sums a part."""
+    """BytePS: every host sums a part."""
     section = plan_assignment(cluster, job)
     links: tuple[float, Arc | None] = (0.0, None)
     if cluster.links:
@@ -153,7 +153,7 @@ def aleph(
 
 
 def host_alternatives(cluster: Cluster, job: Job, *, seed: int = 0) -> list[Callable[[], Alternative | Skipped]]:
-    """Everything that needs hosts only, to be called in this order."""
+    """The alternatives that need hosts only, in calling order."""
     runs: list[Callable[[], Alternative | Skipped]] = [
         lambda: ring(cluster, job),
         lambda: parameter_server(cluster, job),
@@ -169,5 +169,5 @@ _METHODS: tuple[Method, ...] = ("m-wcha", "fastest")
 
 
 def _reaches(cluster: Cluster) -> tuple[Reach, ...]:
-    """Racks are worth trying only where hosts hang on switches."""
+    """Racks are an alternative only if hosts have switches."""
     return ("cluster", "rack") if cluster.links else ("cluster",)

@@ -1,8 +1,8 @@
 """In-network aggregation among ``mlt plan auto``'s alternatives: ARO's routes for all workers, or for ALEPH's heads.
 
-The routing planner needs the extra ``mlt[plan]`` (an optimiser), so it is imported when it is used; where it is not
-there, the alternative is skipped by name. A job's gradients are split over its servers in proportion to the rates of
-their routes, so one iteration takes the model over the sum of the rates.
+The routing planner needs the extra ``mlt[plan]`` (an optimiser) and is imported on use. If it is missing, the
+alternative is skipped with that reason. A job's gradients are split over its servers in proportion to the rates of
+their routes, so one iteration takes the model size over the sum of the rates.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _why_not(cluster: Cluster, job: Job) -> str | None:
 def routed(cluster: Cluster, job: Job, *, seed: int, tree: Alternative | None = None) -> Alternative | Skipped:
     """ARO for all workers of ``job``, or (``tree``) for the aggregators and direct workers of an ALEPH plan.
 
-    Routes are verified by the routing planner's own independent checker before they count.
+    The routing planner's own independent checker verifies the routes first.
     """
     name = "aro" if tree is None else f"{tree.name} + aro"
     reason = _why_not(cluster, job)
@@ -80,7 +80,7 @@ def _solve(aro: _Aro, cluster: Cluster, job: Job, heads: tuple[str, ...], seed: 
     """Routes from ``heads`` to every server of the job, verified.
 
     Raises:
-        ArithmeticError: the verifier found a fault, which is a bug of the routing planner and never passed on.
+        ArithmeticError: the verifier found a fault, which is a bug of the routing planner; such routes are discarded.
     """
     reduced = cluster.with_job(job.model_copy(update={"workers": heads}))
     instance = aro.instance_of(reduced, jobs=[job.name])
@@ -90,12 +90,12 @@ def _solve(aro: _Aro, cluster: Cluster, job: Job, heads: tuple[str, ...], seed: 
         raise ArithmeticError(f"job {job.name!r}: the verifier rejects the routes: {report.faults[0]}")
     plan = aro.add_to_plan(new_plan(reduced, seed=seed), instance, solution, cluster=reduced)
     routing: Routing = plan.job(job.name).routing
-    # How long the search took differs from run to run; a plan must not.
+    # The search time differs between runs; a plan must not.
     return routing.model_copy(update={"solve_time": None})
 
 
 def _timed(cluster: Cluster, job: Job, name: str, entry: JobPlan) -> Alternative | Skipped:
-    """The alternative with its time on the cluster's links, results on their way back included."""
+    """The alternative with its time on the cluster's links, including the returning results."""
     assert entry.routing is not None
     time = planned_time(entry, job)
     if time is None:

@@ -1,4 +1,4 @@
-"""PSNet in ``mlt plan auto``: circuits first, since they decide which links every other alternative has.
+"""PSNet in ``mlt plan auto``: circuits come first, because they decide the links of every other alternative.
 
 The topology planner needs the extra ``mlt[plan]`` and is imported when the cluster has circuit switches. Its time is
 T_push of PSNet's equations: push and pull overlap on full-duplex links, as in every other alternative.
@@ -20,15 +20,15 @@ _NAME = "parameter server over psnet routes"
 
 @dataclass(frozen=True)
 class Ground:
-    """What the other alternatives stand on: the network after circuits, and the plan that holds these circuits."""
+    """Basis of the other alternatives: the network after circuits, and the plan with these circuits."""
 
     cluster: Cluster
     plan: Plan
-    outcome: Alternative | Skipped | None  # None where no circuit switch is involved
+    outcome: Alternative | Skipped | None  # None without circuit switches
 
 
 def prepare_ground(cluster: Cluster, job: Job, plan: Plan) -> Ground:
-    """Plan circuits for all jobs of ``cluster`` where it has circuit switches."""
+    """Plan circuits for all jobs of ``cluster`` if it has circuit switches."""
     if not has_circuit_switches(cluster):
         return Ground(cluster, plan, None)
     try:

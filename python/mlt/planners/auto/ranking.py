@@ -1,7 +1,7 @@
-"""``mlt plan auto``: every planner tried on one job, the alternatives ranked, the best one kept.
+"""``mlt plan auto``: tries every planner on one job, ranks the alternatives and keeps the best one.
 
-Planners that are not installed are named, not guessed. Absent: the simulator, which the command joins to the result
-(``mlt.simulation``); the ranking is the model's.
+Planners that are not installed are listed as skipped. Absent: the simulator, which the command adds to the result
+(``mlt.simulation``); the ranking uses the model only.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mlt.planners.plan import InfeasibleError, Plan, new_plan
 
 @dataclass(frozen=True, kw_only=True)
 class AutoResult:
-    """Alternatives from fastest to slowest, what was left out and why, and the plan that holds the fastest."""
+    """Alternatives from fastest to slowest, skipped ones with the reason, and the plan of the fastest."""
 
     ranked: tuple[Alternative, ...]
     skipped: tuple[Skipped, ...]
@@ -32,10 +32,10 @@ def plan_auto(cluster: Cluster, job: Job, *, seed: int = 0, layers_file: Path | 
     """Rank every alternative for ``job`` by the analytic model.
 
     Args:
-        layers_file: The model's layers (JSON, as ``mlt.switch_configs`` reads them), from which thresholds follow.
+        layers_file: The model's layers (JSON, as ``mlt.switch_configs`` reads them), which determine the thresholds.
 
     Raises:
-        InfeasibleError: no alternative is possible; the message says what binds.
+        InfeasibleError: no alternative is possible; the message names the bottleneck.
     """
     ranked: list[Alternative] = []
     skipped: list[Skipped] = []
@@ -48,11 +48,11 @@ def plan_auto(cluster: Cluster, job: Job, *, seed: int = 0, layers_file: Path | 
     _sort(routed(network, job, seed=seed), ranked, skipped)
     trees = [alternative for alternative in ranked if alternative.sections.aggregation is not None]
     if trees and any(switch.aggregates for switch in network.switches):
-        # One tree is enough: the fastest leaves the fewest or widest streams to route.
+        # Route one tree only: the fastest has the fewest or widest streams.
         _sort(routed(network, job, seed=seed, tree=min(trees, key=lambda tree: tree.time)), ranked, skipped)
     if not ranked:
         raise InfeasibleError(job=job.name, constraint="nothing fits", message="; ".join(s.reason for s in skipped))
-    # A stable sort: on equal times the simpler way, which comes first, wins.
+    # A stable sort: on equal times the simpler alternative, which comes first, wins.
     ranked.sort(key=lambda alternative: round(alternative.time, 9))
     return AutoResult(
         ranked=tuple(ranked),
@@ -63,7 +63,7 @@ def plan_auto(cluster: Cluster, job: Job, *, seed: int = 0, layers_file: Path | 
 
 
 def _keep(cluster: Cluster, ground: Ground, ranked: list[Alternative], layers_file: Path | None) -> Plan:
-    """The ground's plan with the best alternative's sections in it."""
+    """The basis's plan with the best alternative's sections."""
     best = ranked[0].sections
     placed = ground.plan.job(best.job)
     entry = best.model_copy(
@@ -89,7 +89,7 @@ def _sort(outcome: Alternative | Skipped, ranked: list[Alternative], skipped: li
 
 
 def explain_choice(ranked: list[Alternative]) -> str:
-    """Why the first one is first, in a sentence or two."""
+    """The reason for the first rank, in one or two sentences."""
     best = ranked[0]
     if len(ranked) == 1:
         return f"{best.name} is the only way; it takes {format_time(best.time)}, bound by {best.reason}."

@@ -1,9 +1,9 @@
 """Queue thresholds for ``mlt plan auto``: the switch generator's optimiser, fed from the cluster file.
 
-MLT, appendix B. The optimiser and the policy it fills belong to ``mlt.switch_configs``; here the cluster's switches are
-grouped into kinds (buffer, queues, fastest port) and each kind is asked for once. Data is taken to fill the busiest
-port (load 1): a plan's slowest link is full by construction; the workers of the largest job are taken to send in step.
-The generator is imported when it is used.
+MLT, appendix B. The optimiser and the policy are part of ``mlt.switch_configs``. This module groups the cluster's
+switches into kinds (buffer, queues, fastest port) and calls the optimiser once per kind. It assumes that data fills the
+busiest port (load 1), because a plan's slowest link is full by construction, and that the workers of the largest job
+send in step. The generator is imported on use.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ _LOAD = 1.0
 
 @dataclass(frozen=True)
 class SwitchPlan:
-    """Thresholds of every switch whose buffer is known, and the name of the policy they belong to."""
+    """Thresholds of every switch with a known buffer, and the name of their policy."""
 
     thresholds: tuple[Threshold, ...]
     policy: str
 
 
 def plan_thresholds(cluster: Cluster, layers_file: Path | None) -> SwitchPlan | str:
-    """Thresholds for every packet switch with a ``buffer``, or the reason why there are none.
+    """Thresholds for every packet switch with a ``buffer``, or the reason for their absence.
 
     Raises:
-        InputError: the layers file is refused, or a switch's buffer cannot hold the classes.
+        InputError: the layers file is invalid, or a switch's buffer cannot hold the classes.
     """
     try:
         derive = import_module("mlt.switch_configs.derive")

@@ -1,1 +1,1 @@
-"""BytePS: which summation service holds which bytes."""
+"""BytePS: distribution of bytes over summation services."""

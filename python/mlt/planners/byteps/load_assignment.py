@@ -1,14 +1,14 @@
-"""BytePS load assignment: how many bytes each summation service sums, and how long an iteration's communication takes.
+"""BytePS load assignment: bytes per summation service, and the communication time of an iteration.
 
-Paper: BytePS (OSDI 2020), section 4.1. n workers each run a service; k further CPU machines run one too. Equal
-bandwidths have the closed form of equations 1, 2 and 6; unequal ones the linear programme below. Absent on purpose:
-which partition goes to which service (``partition_hash``) and the network inside a machine (section 4.2).
+Paper: BytePS (OSDI 2020), section 4.1. n workers each run a service, and so do k further CPU hosts. Equal bandwidths
+have the closed form of equations 1, 2 and 6; unequal ones the linear programme below. Absent on purpose: the service of
+each partition (``partition_hash``) and the network inside a host (section 4.2).
 
 Two readings of the print:
 
-* Equation 4 (``t_c = M_cpu / B``) lacks a factor n: a CPU machine receives its part from each of the n workers, as the
+* Equation 4 (``t_c = M_cpu / B``) lacks a factor n: a CPU host receives its part from each of the n workers, as the
   text before it says, and only ``t_c = n * M_cpu / B`` makes equations 1, 2 and 6 agree with each other.
-* The gain 1.46 printed for n = 32, k = 16 is equation 7's 1.469 cut off, not rounded.
+* The gain 1.46 printed for n = 32, k = 16 is equation 7's 1.469 truncated, not rounded.
 
 Units: sizes in bytes, bandwidths in bits per second (each direction), times in seconds.
 """
@@ -30,11 +30,11 @@ Loads = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class LoadAssignment:
-    """Bytes per service and what they cost.
+    """Bytes per service and the resulting times.
 
-    ``worker_loads`` has one entry per worker, ``server_loads`` one per CPU machine; together they sum to the model
-    size. ``time`` is the model's communication time of one iteration; a baseline that cannot run (no server to send
-    to) has the time None.
+    ``worker_loads`` has one entry per worker, ``server_loads`` one per CPU host; together they sum to the model size.
+    ``time`` is the model's communication time of one iteration; a baseline that cannot run (without a server) has the
+    time None.
     """
 
     worker_loads: Loads
@@ -46,12 +46,12 @@ class LoadAssignment:
 
     @property
     def gain_over_all_reduce(self) -> float | None:
-        """gamma_a of equation 7; None when nothing has to be sent (one worker)."""
+        """gamma_a of equation 7; None if nothing is sent (one worker)."""
         return self.time_all_reduce / self.time if self.time > 0 else None
 
     @property
     def gain_over_parameter_server(self) -> float | None:
-        """gamma_p of equation 7; None without servers or when nothing has to be sent."""
+        """gamma_p of equation 7; None without servers or if nothing is sent."""
         if self.time_parameter_server is None or self.time == 0:
             return None
         return self.time_parameter_server / self.time
@@ -68,7 +68,7 @@ def parameter_server_time(
 ) -> float | None:
     """Servers that are not workers share the model in proportion to their bandwidth; None without servers.
 
-    The slower of the servers together (n copies of the model) and the slowest worker (one copy).
+    The maximum of two times: the servers together (n copies of the model), and the slowest worker (one copy).
     """
     if not server_bandwidths:
         return None
@@ -79,7 +79,7 @@ def parameter_server_time(
 def closed_form_loads(*, workers: int, servers: int, model_bytes: float) -> tuple[float, float]:
     """Bytes per worker's service and per server (equations 2 and 1), for any n >= 1 and k >= 0.
 
-    Outside 1 <= k <= n and n >= 2 the paper falls back: k > n is a plain parameter server, k = 0 is all-reduce; a lone
+    Outside 1 <= k <= n and n >= 2, as in the paper: k > n is a plain parameter server, k = 0 is all-reduce; a single
     worker sums for itself.
 
     Raises:
@@ -104,7 +104,7 @@ def communication_time(
     worker_loads: Sequence[float] | Loads,
     server_loads: Sequence[float] | Loads,
 ) -> float:
-    """Time of one iteration under given loads: the slowest machine of equations 3 and 4 (with its n)."""
+    """Time of one iteration under given loads: the slowest host of equations 3 and 4 (with its n)."""
     n = len(worker_bandwidths)
     workers = (model_bytes + (n - 2) * np.asarray(worker_loads, dtype=float)) / np.asarray(worker_bandwidths)
     servers = n * np.asarray(server_loads, dtype=float) / np.asarray(server_bandwidths, dtype=float)
@@ -116,7 +116,7 @@ def _linear_programme_time(bits: float, workers: Loads, servers: Loads) -> float
 
     Solved in units of the model and of the fastest link, so that the solver's tolerances are relative.
     """
-    from scipy import sparse  # of the extra mlt[plan]; equal bandwidths do without
+    from scipy import sparse  # extra mlt[plan]; equal bandwidths need no scipy
     from scipy.optimize import linprog
 
     n, k = len(workers), len(servers)
@@ -137,8 +137,8 @@ def _linear_programme_time(bits: float, workers: Loads, servers: Loads) -> float
 def _loads_within(time: float, bits: float, workers: Loads, servers: Loads) -> tuple[Loads, Loads]:
     """Loads that finish in ``time``: each service's limit, scaled down together so that they sum to the model.
 
-    The programme's optimum is not unique when the slowest worker alone decides the time; this choice is, and gives
-    equal machines equal loads.
+    The programme's optimum is not unique if the slowest worker alone decides the time. This choice is unique, and gives
+    equal hosts equal loads.
     """
     n = len(workers)
     room = np.maximum(time * workers - bits, 0.0)
@@ -193,7 +193,7 @@ def assign_loads(
 
 
 def plan_assignment(cluster: Cluster, job: Job, *, partition_bytes: int = DEFAULT_PARTITION_BYTES) -> Assignment:
-    """The plan section for one job: loads, and the hash ranges that lead to each service (section 4.1)."""
+    """The plan section for one job: loads, and the hash ranges of each service (section 4.1)."""
     hosts = cluster.host_by_name
     result = assign_loads(
         model_bytes=job.model_size,

@@ -1,10 +1,10 @@
-"""Which summation service a tensor's partition goes to: the same one on every worker, with no message exchanged.
+"""The summation service of a tensor's partition: the same on every worker, without communication.
 
-Paper: BytePS, section 4.1: tensors are cut into parts of at most 4 MB, parts are hashed into [0, n^2 + kn - 2k), and
-ranges of hash values lead to services in proportion to their loads. A hash depends on names and sizes only, so all
-workers agree. When services come and go, contiguous ranges shift and most parts move.
+Paper: BytePS, section 4.1. Tensors are cut into parts of up to 4 MB, parts are hashed into [0, n^2 + kn - 2k), and
+ranges of hash values map to services in proportion to their loads. A hash depends on names and sizes only, so all
+workers agree. If the set of services changes, contiguous ranges shift and most parts move.
 
-The hash is FNV-1a (64 bits) followed by the splitmix64 finaliser, so that any language has it in ten lines.
+The hash is FNV-1a (64 bits) followed by the splitmix64 finaliser: ten lines in any language.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def partitions(tensors: Mapping[str, int], *, partition_bytes: int = DEFAULT_PAR
 
 
 def stable_hash(text: str) -> int:
-    """64-bit hash of ``text``, the same on every machine and in every run."""
+    """64-bit hash of ``text``, the same on every host and in every run."""
     value = 0xCBF29CE484222325
     for byte in text.encode():
         value = ((value ^ byte) * 0x100000001B3) & _MASK
@@ -54,7 +54,7 @@ def stable_hash(text: str) -> int:
 
 
 def closed_form_hash_space(*, workers: int, servers: int) -> int | None:
-    """n^2 + kn - 2k, in which equations 1 and 2 are whole numbers; None where the closed form falls back."""
+    """n^2 + kn - 2k, for which equations 1 and 2 give integers; None outside the closed form."""
     if workers < 2 or servers > workers:
         return None
     return workers * workers + servers * workers - 2 * servers
@@ -63,7 +63,7 @@ def closed_form_hash_space(*, workers: int, servers: int) -> int | None:
 def hash_ranges(loads: Sequence[float], *, hash_space: int | None = None) -> tuple[int, list[tuple[int, int]]]:
     """Contiguous ranges [begin, end) of [0, hash_space) in proportion to ``loads``.
 
-    Ends are the rounded running sums, so that no range is off by more than one value and they always tile the space.
+    Ends are the rounded running sums: no range is off by more than one value, and the ranges cover the space exactly.
     """
     space = hash_space or max(_FALLBACK_SPACE, 1000 * len(loads))
     total, running, begin = math.fsum(loads), 0.0, 0

@@ -1,4 +1,4 @@
-"""The cluster file: machines, links and jobs, the input of every planner."""
+"""The cluster file: hosts, links and jobs; the input of every planner."""
 
 from mlt.planners.cluster._file import (
     Address,

@@ -32,13 +32,13 @@ Seconds = Annotated[float, Unit(TIME)]
 
 
 class Named(Document):
-    """Anything that other entries refer to by name."""
+    """Base of all entries that others refer to by name."""
 
     name: Name
 
 
 class Host(Named):
-    """A machine that can be a worker, an aggregator or a server."""
+    """A host that can be a worker, an aggregator or a server."""
 
     bandwidth: BitsPerSecond = Field(description="What jobs may use of its network card, in each direction")
     cpu_cores: float = Field(default=1.0, ge=0, description="Cores free for aggregation")
@@ -48,7 +48,7 @@ class Host(Named):
 
 
 class Switch(Named):
-    """A packet switch, or (``kind: circuit``) a circuit switch that only joins pairs of ports."""
+    """A packet switch, or (``kind: circuit``) a circuit switch, which only connects pairs of ports."""
 
     tier: PositiveInt = Field(default=1, description="1 next to hosts (leaf, edge, ToR), 2 above it, and so on")
     kind: Literal["packet", "circuit"] = "packet"
@@ -67,7 +67,7 @@ class Switch(Named):
 
 
 class Link(Document):
-    """A full-duplex cable between two nodes; ports left out are numbered from 0 in file order."""
+    """A full-duplex cable between two nodes; omitted ports are numbered from 0 in file order."""
 
     a: Name
     b: Name
@@ -90,10 +90,10 @@ class Job(Named):
 
 
 class Cluster(Document):
-    """A whole cluster file, with every name checked.
+    """A whole cluster file; every name is validated.
 
     Raises:
-        InputError: a name is unknown, written twice, or a port or pipeline is taken or out of range.
+        InputError: a name is unknown or repeated, or a port or pipeline is in use or out of range.
     """
 
     version: Literal[1] = 1
@@ -114,7 +114,7 @@ class Cluster(Document):
             raise InputError(problems)
         return self
 
-    # -- questions ----------------------------------------------------------------------------------------------------
+    # -- queries ------------------------------------------------------------------------------------------------------
 
     @cached_property
     def host_by_name(self) -> dict[str, Host]:
@@ -152,13 +152,13 @@ class Cluster(Document):
         return link.b if link.a == node else link.a
 
     def port(self, link: Link, node: str) -> int:
-        """The port of ``node`` that ``link`` is plugged into."""
+        """The port of ``node`` on ``link``."""
         port = link.a_port if link.a == node else link.b_port
-        assert port is not None  # numbered when the cluster was read
+        assert port is not None  # set when the cluster was read
         return port
 
     def port_pipelines(self, switch: str) -> dict[int, int]:
-        """Pipeline of every connected port: as the file states it, else each class of ports split in order.
+        """Pipeline of every connected port: from the file, else by an equal split of each class of ports, in order.
 
         A class is the ports towards hosts, or towards switches of one tier. Of its n ports in order, port i goes
         to pipeline floor(i * P / n).
@@ -181,7 +181,7 @@ class Cluster(Document):
         return Cluster(name=self.name, hosts=self.hosts, switches=self.switches, links=self.links, jobs=jobs)
 
     def digest(self) -> str:
-        """SHA-256 of the contents, so that a plan can say which cluster it was made for."""
+        """SHA-256 of the contents; identifies the cluster of a plan."""
         return hashlib.sha256(self.model_dump_json().encode()).hexdigest()
 
     # -- checks -------------------------------------------------------------------------------------------------------
@@ -285,13 +285,13 @@ def read_cluster(path: Path | str) -> Cluster:
     """Read a cluster file.
 
     Raises:
-        InputError: refused, with the line and what was expected.
+        InputError: invalid, with the line and the expected value.
     """
     return read_document(Cluster, path)
 
 
 def parse_cluster(text: str, *, source: str = "cluster") -> Cluster:
-    """Read a cluster from YAML text; ``source`` is what errors call it."""
+    """Read a cluster from YAML text; ``source`` is its name in errors."""
     return parse_document(Cluster, text, source=source)
 
 

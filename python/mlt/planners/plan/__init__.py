@@ -1,4 +1,4 @@
-"""The plan file: the output of every planner, and what holds of any plan."""
+"""The plan file, the output of every planner, and computations on any plan."""
 
 from mlt.planners.plan._file import (
     Aggregation,

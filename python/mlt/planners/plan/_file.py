@@ -1,6 +1,6 @@
 """The plan file: the one output of every planner, read by the launcher, the simulator and the in-kernel aggregator.
 
-Every section is optional: a planner fills its own and leaves the others alone (``Plan.with_job``). JSON on disk.
+Every section is optional: a planner sets its own and keeps the others (``Plan.with_job``). JSON on disk.
 Units as in the cluster file: bits per second, bytes, seconds.
 """
 
@@ -20,7 +20,7 @@ NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class InfeasibleError(Exception):
-    """No plan exists: ``constraint`` names what binds, the message says the way out."""
+    """No plan exists: ``constraint`` names the bottleneck, the message the fix."""
 
     def __init__(self, *, job: str, constraint: str, message: str) -> None:
         self.job = job
@@ -29,7 +29,7 @@ class InfeasibleError(Exception):
 
 
 class ServiceLoad(Document):
-    """One summation service: what it sums and which hash values lead to it (BytePS section 4.1)."""
+    """One summation service: its bytes, and its ranges of hash values (BytePS section 4.1)."""
 
     host: Name
     colocated: bool = Field(description="Runs on a worker of the job, whose own bytes then stay off the network")
@@ -39,7 +39,7 @@ class ServiceLoad(Document):
 
 
 class Assignment(Document):
-    """Who holds which bytes: partitions hash into [0, hash_space), ranges lead to services."""
+    """Distribution of bytes: partitions hash into [0, hash_space), ranges map to services."""
 
     method: Literal["closed-form", "linear-programme"]
     hash_space: int = Field(gt=0)
@@ -58,7 +58,7 @@ class WorkerCluster(Document):
 
 
 class ServerShare(Document):
-    """The part of every aggregated gradient that goes to one server."""
+    """The fraction of every aggregated gradient that goes to one server."""
 
     server: Name
     share: Share
@@ -79,7 +79,7 @@ class Aggregation(Document):
 
 
 class PipelineUse(Document):
-    """A place where a task's flows become one."""
+    """A place where a task's flows merge."""
 
     switch: Name
     pipeline: int = Field(ge=0)
@@ -96,7 +96,7 @@ class Route(Document):
 
 
 class EcmpOverride(Document):
-    """A static next hop that replaces the hash's choice for one source and destination."""
+    """A static next hop that replaces the ECMP hash for one source and destination."""
 
     switch: Name
     source: Name
@@ -115,7 +115,7 @@ class TaskRoutes(Document):
 
 
 class Routing(Document):
-    """ARO's routes of one job, in the forms that networks take them."""
+    """ARO's routes of one job, in the forms that networks accept."""
 
     method: Name
     objective: Name | None = None
@@ -126,7 +126,7 @@ class Routing(Document):
 
 
 class Circuit(Document):
-    """Two nodes joined through a circuit switch, or straight (``switch`` absent)."""
+    """Two nodes connected through a circuit switch, or directly (``switch`` absent)."""
 
     a: Name
     b: Name
@@ -137,7 +137,7 @@ class Circuit(Document):
 
 
 class Placement(Document):
-    """Where PSNet puts one job: its modules, and each worker's and server's top-of-rack switch."""
+    """PSNet's placement of one job: its modules, and each worker's and server's top-of-rack switch."""
 
     method: Name
     modules: tuple[int, ...] = ()
@@ -149,7 +149,7 @@ class Placement(Document):
 class Threshold(Document):
     """RED/ECN thresholds and the hard limit of one class of model data (MLT appendix B), class 0 highest.
 
-    ``switch`` or ``port`` absent means all of them.
+    An absent ``switch`` or ``port`` means all of them.
     """
 
     switch: Name | None = None
@@ -174,7 +174,7 @@ Strategy = Literal["all-reduce", "parameter-server", "load-assignment", "tree", 
 
 
 class JobPlan(Document):
-    """Everything decided for one job."""
+    """All decisions for one job."""
 
     job: Name
     strategy: Strategy | None = Field(
@@ -217,18 +217,18 @@ class Plan(Document):
         return self
 
     def job(self, name: str) -> JobPlan:
-        """The entry of one job, empty when nothing is planned for it yet."""
+        """The entry of one job, empty if nothing is planned for it yet."""
         return next((job for job in self.jobs if job.job == name), JobPlan(job=name))
 
     def with_job(self, entry: JobPlan) -> Plan:
-        """A copy in which ``entry`` replaces what was planned for its job."""
+        """A copy in which ``entry`` replaces the previous plan for its job."""
         jobs = [entry if job.job == entry.job else job for job in self.jobs]
         if entry.job not in {job.job for job in self.jobs}:
             jobs.append(entry)
         return self.model_copy(update={"jobs": tuple(jobs)})
 
     def mismatches(self, cluster: Cluster) -> list[Problem]:
-        """Names in the plan that ``cluster`` does not have, and a digest that is not its own."""
+        """Names in the plan that are not in ``cluster``, and a digest of another cluster."""
         hosts, nodes = set(cluster.host_by_name), {*cluster.host_by_name, *cluster.switch_by_name}
         problems = []
         if self.cluster_digest != cluster.digest():
@@ -256,7 +256,7 @@ class Plan(Document):
 
 
 def _range_problems(assignment: Assignment, where: tuple[str | int, ...]) -> list[Problem]:
-    """Ranges must tile [0, hash_space): a partition then leads to exactly one service."""
+    """Ranges must tile [0, hash_space), so that a partition maps to exactly one service."""
     expected = 0
     for i, service in enumerate(assignment.services):
         if service.hash_begin != expected or service.hash_end < service.hash_begin:
@@ -271,7 +271,7 @@ def _range_problems(assignment: Assignment, where: tuple[str | int, ...]) -> lis
 
 
 def new_plan(cluster: Cluster, *, seed: int = 0) -> Plan:
-    """A plan for ``cluster`` with nothing decided."""
+    """An empty plan for ``cluster``."""
     return Plan(cluster=cluster.name, cluster_digest=cluster.digest(), seed=seed)
 
 
@@ -279,7 +279,7 @@ def read_plan(path: Path | str) -> Plan:
     """Read a plan file.
 
     Raises:
-        InputError: refused, with the line and what was expected.
+        InputError: invalid, with the line and the expected value.
     """
     return read_document(Plan, path)
 
@@ -290,5 +290,5 @@ def parse_plan(text: str, *, source: str = "plan") -> Plan:
 
 
 def dump_plan(plan: Plan) -> str:
-    """``plan`` as JSON text that reads back as an equal plan; sections that decide nothing are left out."""
+    """``plan`` as JSON text that reads back as an equal plan; empty sections are omitted."""
     return plan.model_dump_json(indent=2, exclude_none=True) + "\n"

@@ -1,7 +1,7 @@
-"""The network as packets see it: circuit switches gone, the circuits they hold in their place.
+"""The network that packets use: circuit switches are replaced by their circuits.
 
-A circuit switch forwards nothing by itself. Under given circuits each one is a plain cable between the two machines it
-joins; ports of the circuit switch without a circuit lead nowhere.
+A circuit switch does not forward packets. Under given circuits, each circuit is a plain cable between its two hosts or
+switches; ports of the circuit switch without a circuit are unconnected.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from mlt.planners.plan import Circuit
 
 
 def has_circuit_switches(cluster: Cluster) -> bool:
-    """Whether circuits decide which links there are."""
+    """Whether circuits determine some links."""
     return any(switch.kind == "circuit" for switch in cluster.switches)
 
 
@@ -24,7 +24,7 @@ def effective_cluster(cluster: Cluster, circuits: Sequence[Circuit]) -> Cluster:
     A circuit runs at the slower of its two cables. Far ends keep their ports, so port-to-pipeline maps still hold.
 
     Raises:
-        InputError: a circuit uses a port of its circuit switch that no cable is plugged into.
+        InputError: a circuit uses a port of its circuit switch that has no cable.
     """
     if not has_circuit_switches(cluster):
         return cluster
@@ -54,5 +54,5 @@ def effective_cluster(cluster: Cluster, circuits: Sequence[Circuit]) -> Cluster:
 
 
 def without_links(cluster: Cluster) -> Cluster:
-    """Hosts and jobs only: what can be said when nobody knows which circuits there will be."""
+    """Hosts and jobs only: the known part of a network whose circuits are unknown."""
     return Cluster(name=cluster.name, hosts=cluster.hosts, jobs=cluster.jobs)

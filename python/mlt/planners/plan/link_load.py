@@ -1,8 +1,8 @@
-"""Bits per second on every link under a plan: what ``mlt plan show`` draws and what bounds a plan's real rate.
+"""Bits per second on every link under a plan: drawn by ``mlt plan show``, and a limit of a plan's real rate.
 
-Streams without a planned route are spread evenly over all shortest paths, which is what equal-cost multipath does on
-average; planned routes are followed, and streams that meet in an aggregating pipeline leave it as one. Loads are those
-towards the servers; ``with_results`` adds what flows back along the same links at the same time.
+Streams without a planned route are spread evenly over all shortest paths, as equal-cost multipath does on average.
+Planned routes are followed, and streams that meet in an aggregating pipeline leave it as one. Loads are those towards
+the servers; ``with_results`` adds the results, which return along the same links at the same time.
 
 A link here is a directed pair of node names; parallel cables between two nodes add up.
 """
@@ -30,7 +30,7 @@ class Demand:
 
 
 def arc_bandwidths(cluster: Cluster) -> dict[Arc, float]:
-    """Bandwidth of every directed link, parallel cables added up; a host's side is capped by its card."""
+    """Bandwidth of every directed link, parallel cables added up; a host's NIC limits its side."""
     out: dict[Arc, float] = {}
     for link in cluster.links:
         for arc in ((link.a, link.b), (link.b, link.a)):
@@ -46,7 +46,7 @@ def arc_bandwidths(cluster: Cluster) -> dict[Arc, float]:
 def _distances(
     neighbours: Mapping[str, Sequence[str]], hosts: Container[str], target: str, wanted: Iterable[str]
 ) -> dict[str, int]:
-    """Hops to ``target``, as far as it takes to find all ``wanted`` nodes; hosts do not forward."""
+    """Hops to ``target``, searched until all ``wanted`` nodes are found; hosts do not forward."""
     distance, queue, missing = {target: 0}, deque([target]), set(wanted)
     while queue and missing:
         node = queue.popleft()
@@ -60,7 +60,7 @@ def _distances(
 
 
 def spread_over_shortest_paths(cluster: Cluster, demands: Iterable[Demand], *, job: str = "") -> Loads:
-    """Load of each link of ``cluster``, as ``spread`` has it."""
+    """Load of each link of ``cluster``, by ``spread``."""
     neighbours = {
         name: sorted({cluster.peer(link, name) for link in links}) for name, links in cluster.links_of.items()
     }
@@ -70,9 +70,9 @@ def spread_over_shortest_paths(cluster: Cluster, demands: Iterable[Demand], *, j
 def spread(
     neighbours: Mapping[str, Sequence[str]], hosts: Container[str], demands: Iterable[Demand], *, job: str = ""
 ) -> Loads:
-    """Load of each link when every node splits what it forwards evenly over its next hops towards the destination.
+    """Load of each link if every node splits its traffic evenly over its next hops towards the destination.
 
-    ``hosts`` forward nothing.
+    ``hosts`` do not forward.
 
     Raises:
         InfeasibleError: a destination cannot be reached.
@@ -90,7 +90,7 @@ def spread(
             message = f"no path leads from {lost[0]!r} to {target!r}; add a link, or name hosts that are connected"
             raise InfeasibleError(job=job, constraint="connectivity", message=message)
         carried: dict[str, float] = dict(sources)
-        # Farthest first: when a node is reached, everything it has to forward has arrived.
+        # Farthest first: when a node is processed, all traffic that it forwards has arrived.
         waiting = sorted(carried, key=lambda node: distance[node])
         levels: dict[int, set[str]] = {}
         for node in waiting:
@@ -109,8 +109,8 @@ def spread(
 def all_to_all_loads(cluster: Cluster, workers: Sequence[str], loads: Mapping[str, float], *, job: str = "") -> Loads:
     """Load of each link when every worker sends ``loads[service]`` to every service but itself.
 
-    n workers and n services are n^2 streams; hosts with one uplink are counted per switch instead, which gives the same
-    loads, since what leaves one switch for another takes the same paths. Other hosts are counted one by one.
+    n workers and n services are n^2 streams. Hosts with one uplink are counted per switch instead; the loads are the
+    same, because all traffic between two switches takes the same paths. Other hosts are counted one by one.
 
     Raises:
         InfeasibleError: a service cannot be reached.
@@ -168,7 +168,7 @@ def ring_demands(job: Job, *, rate: float) -> list[Demand]:
 
 
 def routed_loads(routing: Routing) -> Loads:
-    """Loads of planned routes: after an aggregating pipeline only the first stream of a task goes on."""
+    """Loads of planned routes: after an aggregating pipeline only the first stream of a task continues."""
     loads: Loads = {}
     for task in routing.tasks:
         merged: set[tuple[str, int]] = set()
@@ -185,7 +185,7 @@ def routed_loads(routing: Routing) -> Loads:
 
 
 def with_results(loads: Loads) -> Loads:
-    """``loads`` and their mirror image: sums return by the way their parts came, while more parts are on the way."""
+    """``loads`` plus their mirror image: sums return along the path of their parts, while more parts are in flight."""
     out = dict(loads)
     for (a, b), load in loads.items():
         out[b, a] = out.get((b, a), 0.0) + load

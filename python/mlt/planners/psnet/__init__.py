@@ -1,5 +1,5 @@
-"""Network graphs for training clusters: PSNet, fat-tree and leaf-spine, and what can be planned on them.
+"""Network graphs for training clusters (PSNet, fat-tree, leaf-spine), and the planners for them.
 
-Import the concern you need (``from mlt.planners.psnet.clos import fat_tree``): networkx, scipy and matplotlib belong
-to the extra ``mlt[plan]`` and are imported only by the modules that use them.
+Import the submodule you need (``from mlt.planners.psnet.clos import fat_tree``). networkx, scipy and matplotlib are in
+the extra ``mlt[plan]``; only the modules that use them import them.
 """

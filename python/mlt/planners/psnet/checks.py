@@ -1,4 +1,4 @@
-"""The error of this package and the checks of single numbers; needs nothing installed."""
+"""The error of this package, and checks of single numbers; has no dependencies."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import math
 
 
 class TopologyError(ValueError):
-    """A network that cannot be built, or a request it cannot serve. The message names the object, cause and way out."""
+    """An impossible network, or a request it cannot serve. The message names the object, the cause and the fix."""
 
 
 def require_count(name: str, value: int, *, at_least: int = 1) -> int:
-    """Check a count that shapes a network; returns it."""
+    """Check a count of network elements; returns it."""
     if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
         raise TopologyError(f"{name} must be an integer of at least {at_least}, got {value!r}")
     return value

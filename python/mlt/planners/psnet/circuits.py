@@ -1,16 +1,16 @@
-"""Circuit assignment: which ToR each worker of a module is joined to by the electrical circuit switch.
+"""Circuit assignment: the ToR to which the electrical circuit switch connects each worker of a module.
 
 Source: PSNet, section 3.3 (the Topology Controller spreads a job's workers equally over the ToRs) and section 6
 (several jobs at once, left open there). All jobs of a module are assigned together, exactly, as a minimum-cost flow
 job -> ToR -> port, in this order of importance:
 
-1. as few workers of a job as possible are left without a port (none, while live ports suffice);
-2. each job is spread evenly: the sum over jobs and ToRs of (workers)^2 is least. Without failures every job then has
+1. as few workers of a job as possible have no port (none, while enough ports work);
+2. each job is spread evenly: the sum over jobs and ToRs of (workers)^2 is minimal. Without failures every job then has
    floor or ceil of workers / R on every ToR, since that is feasible for all jobs together;
-3. workers of no job keep a port if one is left;
+3. workers without a job keep a port if one is left;
 4. as few circuits as possible change.
 
-Failures enter as ports that are gone and as ToRs a job must not use (one of its servers' links there is down).
+Failures are modelled as missing ports, and as ToRs that a job must not use (one of its servers' links there is down).
 Numbers count from 0 here; a circuit is (ToR, downlink port of that ToR).
 """
 
@@ -36,12 +36,12 @@ class Circuits:
     of: tuple[CircuitPort | None, ...]
 
     def tor(self, worker: int) -> int | None:
-        """The ToR a worker's circuit leads to."""
+        """The ToR of a worker's circuit."""
         circuit = self.of[worker]
         return None if circuit is None else circuit[0]
 
     def spread(self, workers: Iterable[int], *, tors: int) -> tuple[int, ...]:
-        """How many of ``workers`` each ToR has."""
+        """Number of ``workers`` on each ToR."""
         counts = Counter(self.tor(worker) for worker in workers)
         return tuple(counts[t] for t in range(tors))
 
@@ -50,8 +50,8 @@ class Circuits:
 class ModuleJob:
     """A job's part in one module.
 
-    tors: the ToRs it may use, all when None. counts: exactly how many workers each ToR is to have (``routing`` decides
-    so for jobs that cross modules); as even as possible when None.
+    tors: the ToRs it may use, all when None. counts: exact number of workers on each ToR (set by ``routing`` for jobs
+        that cross modules); as even as possible when None.
     """
 
     name: str
@@ -64,8 +64,8 @@ class ModuleJob:
 class CircuitPlan:
     """A new state of the circuit switch.
 
-    moved: workers whose circuit differs from before; stranded: workers of a job for which no port was left.
-    spread: workers of each job per ToR.
+    moved: workers whose circuit changed; stranded: workers of a job without a free port. spread: workers of each job
+        per ToR.
     """
 
     circuits: Circuits
@@ -75,7 +75,7 @@ class CircuitPlan:
 
 
 def default_circuits(module: Module) -> Circuits:
-    """Every worker on the ToR it is counted under (section 3.2)."""
+    """Every worker on its home ToR (section 3.2)."""
     homes = (module.home_of(worker) for worker in range(module.worker_count))
     return Circuits(tuple((swid - 1, wid - 1) for swid, wid in homes))
 
@@ -92,7 +92,7 @@ def assign_circuits(
     """Spread every job's workers evenly over the ToRs, changing as few circuits as possible.
 
     Raises:
-        TopologyError: a worker does not exist or belongs to two jobs, or a failure names a port that is not there.
+        TopologyError: a worker does not exist or belongs to two jobs, or a failure names an unknown port.
     """
     current = default_circuits(module) if current is None else current
     _check(module, jobs, current)
@@ -214,7 +214,7 @@ def _solve(
 def _choose_workers(
     groups: Mapping[int, Sequence[int]], live: Sequence[CircuitPort | None], want: Mapping[int, Counter[int]]
 ) -> dict[int, int]:
-    """The ToR of every connected worker; who can stay where it is does."""
+    """The ToR of every connected worker; as many as possible keep theirs."""
     chosen: dict[int, int] = {}
     for group, members in groups.items():
         left = Counter(want[group])

@@ -1,10 +1,10 @@
 """Folded Clos networks: the k-ary fat-tree and the leaf-spine.
 
-Both are what PSNet is measured against (PSNet, section 4, figure 5) and what ALEPH (320 servers under 32 edge switches;
-300 servers under 30 leaves) and ARO (24 + 24 switches, 576 servers) were evaluated on. Attributes: see ``graph``.
+PSNet's baselines (PSNet, section 4, figure 5), and the networks in the evaluations of ALEPH (320 servers under 32 edge
+switches; 300 servers under 30 leaves) and ARO (24 + 24 switches, 576 servers). Attributes: see ``graph``.
 
-Deliberately absent: routing, roles of hosts (worker or parameter server), programmable switches; those are decisions
-about a network, not the network.
+Deliberately absent: routing, roles of hosts (worker or parameter server), programmable switches. These are decisions
+about a network, not part of it.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ def fat_tree(
 ) -> Graph:
     """The k-ary fat-tree: k pods of k/2 edge and k/2 aggregation switches, (k/2)^2 core switches.
 
-    Aggregation switch ``a`` of every pod is joined to core switches ``a*k/2 .. a*k/2 + k/2 - 1``. Nodes are named
+    Aggregation switch ``a`` of every pod is connected to core switches ``a*k/2 .. a*k/2 + k/2 - 1``. Nodes are named
     ``host-p-e-h``, ``edge-p-e``, ``aggregation-p-a`` and ``core-c``.
 
-    hosts_per_edge: k/2 when not given, which makes k^3/4 hosts; another number keeps the switches and changes only the
-        hosts (ALEPH's 320 servers are k = 8 with 10 hosts per edge switch).
-    fabric_bits_per_second: every link between switches; the host links' bandwidth when not given. The paper's
+    hosts_per_edge: k/2 by default, which makes k^3/4 hosts; another number changes only the hosts, not the switches
+        (ALEPH's 320 servers are k = 8 with 10 hosts per edge switch).
+    fabric_bits_per_second: every link between switches; the host links' bandwidth by default. The paper's
         oversubscription r is ``fabric = host / r`` with k/2 hosts per edge switch (PSNet, equation 7).
     """
     require_count("k (ports per switch)", k, at_least=2)
@@ -90,10 +90,10 @@ def leaf_spine(
     fabric_bits_per_second: float | None = None,
     latency_seconds: float = DEFAULT_LATENCY_SECONDS,
 ) -> Graph:
-    """Every leaf joined to every spine by one link; hosts under the leaves.
+    """Every leaf is connected to every spine by one link; hosts are under the leaves.
 
-    Nodes are named ``host-l-h``, ``leaf-l`` and ``spine-s``. ``fabric_bits_per_second`` is each leaf-spine link, the
-    host links' bandwidth when not given.
+    Nodes are named ``host-l-h``, ``leaf-l`` and ``spine-s``. ``fabric_bits_per_second`` is each leaf-spine link, by
+    default the host links' bandwidth.
     """
     require_count("leaves", leaves)
     require_count("spines", spines)

@@ -1,7 +1,7 @@
-"""Growing the PSNet of a cluster file: what to unplug, what to plug in, and the file afterwards.
+"""Growth of the PSNet in a cluster file: cables to unplug, cables to plug in, and the new file.
 
-Every entry of the file stays as it is but the cut links; jobs and their hosts are not touched (PSNet, section 3.4). The
-two ports a cut frees are the ports its two new links use, so cables move at one end only.
+All entries of the file stay, except the cut links; jobs and their hosts are unchanged (PSNet, section 3.4). A cut frees
+two ports, which its two new links use, so only one end of each cable moves.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mlt.planners.psnet.wiring import Pair, Wiring
 
 @dataclass(frozen=True)
 class ClusterGrowth:
-    """The grown file and the cables that change hands, by the file's names."""
+    """The new file and the changed cables, by the file's names."""
 
     cluster: Cluster
     unplug: tuple[Link, ...]
@@ -31,12 +31,12 @@ class ClusterGrowth:
 
 
 def grow_cluster(cluster: Cluster, *, module: Module | None = None, seed: int = 0) -> ClusterGrowth:
-    """Add one module to the PSNet of ``cluster``, cutting the links that disturb its cross-module jobs least.
+    """Add one module to the PSNet of ``cluster``, cutting the links that affect its cross-module jobs least.
 
     module: a copy of the first one when None.
 
     Raises:
-        InputError: the cluster is not a PSNet, or one of the new names is taken.
+        InputError: the cluster is not a PSNet, or one of the new names is in use.
     """
     named = read_psnet(cluster)
     growth = grow_psnet(named.network, module, seed=seed, job_bytes=trunk_bytes(cluster, named))
@@ -108,7 +108,7 @@ def _without_wiring(network: PSNet) -> PSNet:
 
 
 def _cut(cluster: Cluster, named: NamedPSNet, growth: NetworkGrowth) -> tuple[Link, ...]:
-    """The file's entries of the cut links; of parallel ones the last."""
+    """The file's entries of the cut links; among parallel ones the last."""
     out: list[Link] = []
     for a, b in growth.wiring.removed:
         ends = {named.supernode_names[a], named.supernode_names[b]}

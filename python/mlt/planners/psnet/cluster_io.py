@@ -5,9 +5,9 @@ A PSNet becomes its cables (``psnet_graph.physical_graph``) with ports:
 * circuit switch: worker w (from 0) on port w; downlink n of ToR t on port W' + t * M_d + n;
 * ToR: downlinks on ports 0 .. M_d - 1, server s on M_d + s, the SuperNode switch on M_d + M_u - 1;
 * SuperNode switch: ToR t on port t, inter-module links on R .. 2 R - 1 in the order of the wiring;
-* server: its card to ToR t is port t.
+* server: the NIC to ToR t is port t.
 
-The way back, from a cluster file to a PSNet, is ``cluster_psnet``.
+The inverse, from a cluster file to a PSNet, is ``cluster_psnet``.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def clos_cluster(graph: Graph, *, name: str | None = None) -> Cluster:
 
 
 def psnet_cluster(network: PSNet, jobs: Sequence[PlacedJob] = (), *, name: str = "psnet") -> Cluster:
-    """A PSNet and the jobs placed on it as a cluster. A server's bandwidth is that of its R cards together."""
+    """A PSNet and the jobs placed on it as a cluster. A server's bandwidth is the sum over its R NICs."""
     check_jobs(network, jobs)
     addresses = {node: str(address) for node, address in address_table(network).items()}
     hosts: list[Host] = []

@@ -1,8 +1,8 @@
-"""Recognising a PSNet in a cluster file, whatever its nodes are called.
+"""Recognises a PSNet in a cluster file, whatever the names of its nodes.
 
-What makes one (PSNet, section 3.1): every module number has one circuit switch; the hosts on it are workers, the packet
-switches on it ToRs; hosts on all the ToRs are parameter servers; the one other packet switch on all ToRs is the
-SuperNode switch. Anything else is refused, with the entry of the file that does not fit.
+Rules (PSNet, section 3.1): every module number has one circuit switch. Hosts on it are workers, packet switches on it
+are ToRs. Hosts on all the ToRs are parameter servers. The only other packet switch on all ToRs is the SuperNode switch.
+Anything else is rejected, with the entry of the file that does not fit.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SAME = 1e-9
 
 @dataclass(frozen=True)
 class NamedPSNet:
-    """A PSNet and what its parts are called in the file. Modules count from 1 in the order of their file numbers.
+    """A PSNet and the file's names of its parts. Modules count from 1 in the order of their file numbers.
 
     worker_names, server_names, tor_names: by (module, index from 0). worker_ports, tor_ports: the circuit switch's port
     of each worker and of each downlink of each ToR.
@@ -40,7 +40,7 @@ class NamedPSNet:
     tor_ports: Mapping[tuple[int, CircuitPort], int]
 
     def file_names(self) -> dict[str, str]:
-        """The file's name of every node, by the name the network's graphs give it."""
+        """The file's name of every node, by its name in the network's graphs."""
         network = self.network
         names = {supernode_name(mid): name for mid, name in self.supernode_names.items()}
         names |= {ecs_name(mid): name for mid, name in self.ecs_names.items()}
@@ -94,7 +94,7 @@ def read_psnet(cluster: Cluster) -> NamedPSNet:
     """The PSNet that ``cluster`` describes.
 
     Raises:
-        InputError: it is not one; the message names the entry and what was expected of it.
+        InputError: it is not a PSNet; the message names the entry and the expected value.
     """
     circuit = [switch for switch in cluster.switches if switch.kind == "circuit"]
     if not circuit:
@@ -208,7 +208,7 @@ def _above(cluster: Cluster, ecs: Switch, tors: Sequence[str]) -> tuple[tuple[st
 
 
 def _one_rate(what: str, cluster: Cluster, links: Iterable[Link], cards: int) -> float:
-    """The bandwidth all these links have; a host's own bandwidth, shared by its ``cards``, counts too."""
+    """The common bandwidth of these links; the bandwidth of a host, divided by its ``cards``, also limits it."""
     rates: dict[float, Link] = {}
     for link in links:
         hosts = [cluster.host_by_name[end] for end in (link.a, link.b) if end in cluster.host_by_name]

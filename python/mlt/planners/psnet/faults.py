@@ -1,14 +1,14 @@
-"""What still reaches what when links, ToRs, servers or other parts of a PSNet fail, and what the circuits can repair.
+"""Reachability when links, ToRs, servers or other parts of a PSNet fail, and repair by new circuits.
 
-Source: PSNet, sections 2 (requirements), 3.1 and 3.4 (claims of fault tolerance). The paper argues; this counts. Three
-answers for every worker and every parameter server of the same module:
+Source: PSNet, sections 2 (requirements), 3.1 and 3.4 (claims of fault tolerance). The paper argues; this module counts.
+Three results for every worker and every parameter server of the same module:
 
 * ``as_is``: the old circuit still leads to a ToR with a link to that server (two hops);
-* ``repaired``: the same after the circuits are set anew around the failures;
-* ``any_way``: after that, by any way through switches (another ToR through the SuperNode switch, say).
+* ``repaired``: the same after new circuits around the failures;
+* ``any_way``: after that, over any route through switches (for example another ToR through the SuperNode switch).
 
-Two things the paper does not say show in the numbers: the circuit switch is a single point of failure of its module,
-and a ToR's workers can move only to free ports, of which a module with all of its R * M_d ports in use has none.
+The figures show two facts that the paper does not state. The circuit switch is a single point of failure of its module.
+A ToR's workers can move only to free ports, and a module that uses all of its R * M_d ports has none.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ Element = str | tuple[str, str, int]
 
 @dataclass(frozen=True)
 class Reach:
-    """Pairs in a degraded network. Module pairs count ordered once; ``stranded``: workers no circuit could reach."""
+    """Pairs in a degraded network. Module pairs count once, ordered; ``stranded``: workers that no circuit could
+    connect."""
 
     pairs: int
     as_is: int
@@ -47,19 +48,19 @@ class Reach:
 
 @lru_cache(maxsize=8)
 def _cables(network: PSNet) -> Graph:
-    """The physical graph, built once per network; not to be changed."""
+    """The physical graph, built once per network; must not be changed."""
     return physical_graph(network)
 
 
 def repair(
     network: PSNet, failed: Iterable[Element], *, circuits: Mapping[int, Circuits] | None = None
 ) -> dict[int, CircuitPlan]:
-    """New circuits for every module, around what failed.
+    """New circuits for every module, around the failures.
 
-    All workers of a module count as one job. They go to ToRs that still reach every live server; those for whom no port
-    is left there go to any other live ToR, from where the SuperNode switch leads on. Where that leaves fewer pairs two
-    hops apart than moving only the workers whose circuit is dead (every ToR may have lost another server), those alone
-    are moved.
+    All workers of a module count as one job. They go to ToRs that still reach every working server. Workers for whom no
+    such port is left go to any other working ToR, from which the SuperNode switch forwards. If every ToR has lost
+    another server, this can leave fewer pairs two hops apart than moving only the workers with a failed circuit. In
+    that case only those workers are moved.
     """
     broken = _Broken.of(network, failed)
     plans = {}
@@ -111,7 +112,8 @@ def repair(
 def degraded_graph(
     network: PSNet, failed: Iterable[Element], *, circuits: Mapping[int, Circuits] | None = None
 ) -> Graph:
-    """The logical graph without what failed; a trunk keeps the links it has left, at their share of its bandwidth."""
+    """The logical graph without the failed parts; a trunk keeps its remaining links and their share of its
+    bandwidth."""
     broken = _Broken.of(network, failed)
     graph = logical_graph(network, circuits)
     for (a, b), count in broken.trunks.items():
@@ -132,7 +134,7 @@ def degraded_graph(
 
 
 def reach(network: PSNet, failed: Iterable[Element], *, circuits: Mapping[int, Circuits] | None = None) -> Reach:
-    """Count what still reaches what. Pairs with a failed end count as lost."""
+    """Count the pairs that still reach each other. Pairs with a failed end count as lost."""
     failed = tuple(failed)
     before = degraded_graph(network, failed, circuits=circuits)
     plans = repair(network, failed, circuits=circuits)
@@ -152,9 +154,9 @@ def reach(network: PSNet, failed: Iterable[Element], *, circuits: Mapping[int, C
 
 
 def unreached(network: PSNet, failed: Iterable[Element]) -> dict[str, tuple[str, ...]]:
-    """What no longer reaches what: worker -> servers of its module it has no way to, the circuits being set anew.
+    """Unreachable pairs: worker -> servers of its module to which no route exists, with new circuits.
 
-    Workers that still reach all of them are left out; failed ends count as unreached.
+    Workers that still reach all servers are omitted; failed ends count as unreached.
     """
     failed = tuple(failed)
     plans = repair(network, failed)
@@ -173,7 +175,7 @@ def unreached(network: PSNet, failed: Iterable[Element]) -> dict[str, tuple[str,
 
 @dataclass(frozen=True)
 class _Broken:
-    """Failures sorted by what they break."""
+    """Failures sorted by the part that fails."""
 
     nodes: frozenset[str]
     ports: Mapping[int, frozenset[tuple[int, int]]]
@@ -213,7 +215,7 @@ class _Broken:
         )
 
     def served(self, network: PSNet, mid: int, tor: int) -> int:
-        """Live servers of the module that a ToR still has a link to."""
+        """Number of working servers of the module to which a ToR still has a link."""
         name = tor_name(mid, tor)
         if name in self.nodes:
             return 0
@@ -221,7 +223,7 @@ class _Broken:
         return sum(1 for s in live if not self.trunks.get((s, name)) and not self.trunks.get((name, s)))
 
     def serves_all(self, network: PSNet, mid: int, tor: int) -> bool:
-        """Whether a ToR is alive and linked to every live server of its module."""
+        """Whether a ToR works and has a link to every working server of its module."""
         live = sum(1 for server in network.servers(mid) if server not in self.nodes)
         return tor_name(mid, tor) not in self.nodes and self.served(network, mid, tor) == live
 
@@ -243,7 +245,7 @@ def _direct_pairs(network: PSNet, graph: Graph) -> int:
 
 
 def _joined_pairs(network: PSNet, graph: Graph) -> int:
-    """Worker-server pairs of one module with any way of switches between them."""
+    """Worker-server pairs of one module with any route through switches between them."""
     parts = _fabric_parts(graph)
     total = 0
     for mid in network.mids:
@@ -258,11 +260,11 @@ def _joined_pairs(network: PSNet, graph: Graph) -> int:
 
 
 def _fabric_parts(graph: Graph) -> dict[str, int]:
-    """Which connected part of the switches each switch is in."""
+    """Connected component of each switch."""
     fabric = nx.Graph(graph.subgraph([n for n, d in graph.nodes(data=True) if d["kind"] == "switch"]))
     return {node: n for n, part in enumerate(nx.connected_components(fabric)) for node in part}
 
 
 def _parts_of(graph: Graph, parts: Mapping[str, int], host: str) -> set[int]:
-    """The parts of the fabric a host hangs on; none when it failed."""
+    """The components of the fabric to which a host is connected; none if it failed."""
     return {parts[node] for node in graph.neighbors(host)} if host in graph else set()

@@ -1,10 +1,10 @@
-"""The vocabulary of every network graph built here, so that planners and the simulator can read any of them.
+"""Attributes of every network graph of this package, for planners and the simulator.
 
 A graph is an undirected ``networkx.Graph``. An edge is a full-duplex link: its bandwidth holds in each direction.
 
 Node attributes
     ``kind``   ``"host"`` or ``"switch"``
-    ``role``   the field's name for the node: ``host``, ``worker``, ``server`` (a parameter server), ``leaf``,
+    ``role``   the usual name of the node: ``host``, ``worker``, ``server`` (a parameter server), ``leaf``,
                ``spine``, ``edge``, ``aggregation``, ``core``, ``tor``, ``supernode`` (a SuperNode's switch), ``ecs``
     ``level``  hops above the hosts in an up-down network: 0 for a host, 1 for its switch, and so on
     ``group``  pod of a fat-tree, module of a PSNet, -1 where the network has none
@@ -13,7 +13,7 @@ Node attributes
 Edge attributes
     ``bits_per_second``   bandwidth of the whole edge in each direction
     ``latency_seconds``   propagation and switching, one way
-    ``links``             parallel physical links the edge stands for (a trunk when more than one)
+    ``links``             number of parallel physical links of the edge (a trunk if more than one)
 
 Graph attributes: ``name`` of the family and the parameters it was built from.
 """
@@ -86,7 +86,7 @@ def to_document(graph: Graph) -> dict[str, Any]:
 
 
 def from_document(document: dict[str, Any]) -> Graph:
-    """The inverse of ``to_document``; refuses links to unknown nodes and links without a bandwidth."""
+    """The inverse of ``to_document``; rejects links to unknown nodes and links without a bandwidth."""
     graph: Graph = nx.Graph(**document.get("graph", {}))
     for node in document["nodes"]:
         attributes = {key: value for key, value in node.items() if key != "name"}
@@ -110,7 +110,7 @@ def dumps(graph: Graph) -> str:
 
 
 def same_network(a: Graph, b: Graph) -> bool:
-    """Whether two graphs have the same nodes, links and attributes, whatever the order they were built in."""
+    """Whether two graphs have the same nodes, links and attributes, in any order."""
 
     def key(graph: Graph) -> tuple[Any, Any]:
         nodes = {name: data for name, data in graph.nodes(data=True)}  # noqa: C416

@@ -1,9 +1,9 @@
 """Growing a PSNet by one module while jobs run.
 
 Source: PSNet, section 3.1 (fine-grained expansion) and 3.4 (growth does not affect tasks inside existing modules, only
-tasks across modules). Only links between SuperNode switches are touched: floor(R/2) are cut, each replaced by two links
-to the new module (``wiring.grow_wiring``), and of all such choices the one that takes the fewest bytes off running
-cross-module jobs is made.
+tasks across modules). Only links between SuperNode switches change: floor(R/2) are cut, each replaced by two links to
+the new module (``wiring.grow_wiring``). Among all such choices, the one with the fewest bytes of running cross-module
+jobs on the cut links is made.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def grow_psnet(
 ) -> NetworkGrowth:
     """Add one module.
 
-    module: what to add; a copy of module 1 when None. Its R must be the network's.
+    module: the module to add; a copy of module 1 when None. Its R must be the network's.
     job_bytes: job -> (low, high) module pair -> bytes per iteration on the trunk between them, both directions; jobs
         inside one module have none and cannot be disturbed.
     """

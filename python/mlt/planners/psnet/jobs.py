@@ -1,6 +1,6 @@
-"""Jobs as PSNet's planners see them: what is asked for, and where it was put.
+"""Jobs of PSNet's planners: requests and placements.
 
-Workers and servers are machines used by one job at a time. Numbers count from 0 inside a module, modules from 1.
+One job at a time uses a worker or server host. Numbers count from 0 inside a module, modules from 1.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from mlt.planners.psnet.psnet import PSNet
 
 @dataclass(frozen=True, kw_only=True)
 class JobRequest:
-    """A job that wants machines. ``size_bytes``: gradient bytes per worker and iteration (S)."""
+    """A job to be placed. ``size_bytes``: gradient bytes per worker and iteration (S)."""
 
     name: str
     workers: int
@@ -30,7 +30,7 @@ class JobRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class PlacedJob:
-    """A job on machines: module -> its workers there, module -> its servers there (modules without any left out)."""
+    """A placed job: module -> its workers there, module -> its servers there (empty modules omitted)."""
 
     name: str
     size_bytes: float
@@ -57,12 +57,12 @@ class PlacedJob:
 
     @property
     def share_bytes(self) -> float:
-        """S/P, what one worker pushes to one server."""
+        """S/P, the bytes that one worker pushes to one server."""
         return self.size_bytes / self.server_count
 
     @property
     def modules(self) -> tuple[int, ...]:
-        """The modules it has machines in, sorted."""
+        """The modules with its workers or servers, sorted."""
         return tuple(sorted({*self.workers, *self.servers}))
 
     def workers_in(self, mid: int) -> int:
@@ -79,7 +79,7 @@ class PlacedJob:
 
 
 def check_jobs(network: PSNet, jobs: Iterable[PlacedJob]) -> None:
-    """Refuse machines that do not exist or are given to two jobs, and two jobs of one name."""
+    """Reject hosts that do not exist or have two jobs, and two jobs of one name."""
     owner: dict[tuple[str, int, int], str] = {}
     names: set[str] = set()
     for job in jobs:

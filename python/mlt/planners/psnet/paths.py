@@ -18,7 +18,7 @@ ModulePath = tuple[int, ...]
 
 
 def remaining_trunks(wiring: Wiring, lost: dict[Pair, int] | None = None) -> dict[Pair, int]:
-    """Links left of each trunk after ``lost`` of them failed; trunks with none left are not listed."""
+    """Remaining links of each trunk after ``lost`` of them failed; trunks without links are omitted."""
     trunks = wiring.trunks()
     for pair, count in (lost or {}).items():
         if not 0 <= count <= trunks.get(pair, 0):
@@ -28,7 +28,7 @@ def remaining_trunks(wiring: Wiring, lost: dict[Pair, int] | None = None) -> dic
 
 
 def disjoint_paths(trunks: dict[Pair, int], source: int, target: int) -> dict[ModulePath, int]:
-    """As many link-disjoint paths as exist, of least total length: path (module numbers) -> how many run in parallel.
+    """As many link-disjoint paths as exist, of min total length: path (module numbers) -> number of parallel links.
 
     Raises:
         TopologyError: no path is left.

@@ -5,12 +5,12 @@ several tasks at once is left open there). Two steps:
 
 1. Whole jobs into modules: an integer programme keeps as many pushed bytes (W S, summed over jobs) as possible inside
    modules. First-fit decreasing is computed too; the better one is used.
-2. Each job left over is split, heaviest first, over a connected set of modules: as few as possible, and among those the
+2. Each remaining job is split, heaviest first, over a connected set of modules: as few as possible, and among those the
    split with the smallest load on a module's inter-module links, max(w_m (P - p_m), (W - w_m) p_m) (equation 6), over
    all splits for two modules and greedily for more.
 
-Bandwidths decide nothing here: inside one module equation 5 does not depend on which module, and between modules all
-splits meet the same R B_s. So a faster network never gets a worse placement.
+Bandwidths have no influence here: equation 5 is the same in every module, and all splits between modules share the same
+R B_s. So a faster network never gets a worse placement.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Split = dict[int, tuple[int, int]]
 
 @dataclass(frozen=True)
 class PlacementResult:
-    """Jobs in the order asked for. ``whole``: names of those inside one module. ``proven``: step 1 is optimal."""
+    """Jobs in request order. ``whole``: names of those inside one module. ``proven``: step 1 is optimal."""
 
     jobs: tuple[PlacedJob, ...]
     whole: tuple[str, ...]
@@ -43,7 +43,7 @@ class PlacementResult:
 
 @dataclass
 class _Free:
-    """Machines nobody has, per module, lowest number first."""
+    """Free hosts per module, lowest number first."""
 
     workers: dict[int, list[int]]
     servers: dict[int, list[int]]
@@ -63,12 +63,12 @@ class _Free:
 def place_jobs(
     network: PSNet, requests: Sequence[JobRequest], *, placed: Iterable[PlacedJob] = (), node_limit: int = 2000
 ) -> PlacementResult:
-    """Give every request its machines, leaving ``placed`` jobs where they are.
+    """Place every request, leaving ``placed`` jobs unchanged.
 
     node_limit: branch-and-bound nodes of step 1; a count, not a time, so that results repeat.
 
     Raises:
-        TopologyError: there are not enough workers or servers; the message says of which and how many are missing.
+        TopologyError: too few workers or servers; the message gives the kind and the missing number.
     """
     placed = tuple(placed)
     check_jobs(network, placed)
@@ -94,7 +94,7 @@ def place_jobs(
 
 
 def inter_load(request: JobRequest, split: Split) -> int:
-    """Worker-server flows on the fuller side of the fullest module's inter-module links (times S/P: bytes)."""
+    """Worker-server flows on the more loaded side of the busiest module's inter-module links (times S/P: bytes)."""
     return max(
         max(w * (request.servers - p), (request.workers - w) * p) for w, p in (split[mid] for mid in sorted(split))
     )
@@ -175,7 +175,7 @@ def _whole_jobs(
 
 
 def _first_fit(requests: Sequence[JobRequest], room: dict[int, tuple[int, int]]) -> dict[int, int]:
-    """First-fit decreasing by bytes, into the module where the fewest workers stay free."""
+    """First-fit decreasing by bytes, into the module where the fewest workers remain free."""
     left = dict(room)
     homes = {}
     for n in sorted(range(len(requests)), key=lambda n: (-_weight(requests[n]), requests[n].name)):
@@ -204,7 +204,7 @@ def _pair_split(request: JobRequest, a: int, room_a: tuple[int, int], b: int, ro
 def _grow_set(
     graph: nx.Graph[int], request: JobRequest, start: int, room: dict[int, tuple[int, int]]
 ) -> tuple[int, ...]:
-    """A connected set of modules around ``start`` that has room, the roomiest neighbour added each time."""
+    """A connected set of modules around ``start`` with enough capacity; adds the neighbour with the most each time."""
     members = [start]
     while True:
         missing = [
@@ -220,7 +220,7 @@ def _grow_set(
 
 
 def _greedy_split(request: JobRequest, members: tuple[int, ...], room: dict[int, tuple[int, int]]) -> Split:
-    """Workers into the roomiest modules first, then each server where the fullest module stays least full."""
+    """Workers into the modules with the most free ones, then each server where the max module load stays lowest."""
     split: Split = {}
     left = request.workers
     for mid in sorted(members, key=lambda m: (-room[m][0], m)):

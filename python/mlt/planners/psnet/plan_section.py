@@ -1,10 +1,11 @@
 """PSNet's part of the plan file: circuits for the whole cluster, and one ``placement`` section per job.
 
-All jobs of the cluster file are planned together, since they share circuits, SuperNode switches and trunks. What is
-written was checked by ``verify`` first. ``Circuit.a_port`` and ``b_port`` are ports of the circuit switch.
+All jobs of the cluster file are planned together, since they share circuits, SuperNode switches and trunks. ``verify``
+has checked everything that is written. ``Circuit.a_port`` and ``b_port`` are ports of the circuit switch.
 
-Times are those of one push with latency (T_push of equations 5 and 6), all jobs communicating at once; pull overlaps
-with it in the links' other direction (equation 2), as in the other planners' times. Without overlap: twice that.
+Times are those of one push with latency (T_push of equations 5 and 6), with all jobs communicating at once. Pull
+overlaps with it in the links' other direction (equation 2), as in the other planners' times. Without overlap: twice
+that.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ from mlt.planners.psnet.verify import verify_routes
 
 @dataclass(frozen=True)
 class TopologyPlan:
-    """What was decided, before it becomes a plan file. ``seconds`` and ``as_cabled``: T_push by job;
-    ``fullest``: the link that needs longest, by the file's names."""
+    """The decisions, before conversion to a plan file. ``seconds`` and ``as_cabled``: T_push by job; ``fullest``: the
+    link that takes longest, by the file's names."""
 
     named: NamedPSNet
     jobs: tuple[PlacedJob, ...]
@@ -49,7 +50,7 @@ def plan_topology(cluster: Cluster, *, extra_paths: int = 0) -> TopologyPlan:
 
     Raises:
         InputError: the cluster is not a PSNet, or a job does not fit it.
-        TopologyError: two jobs share a machine.
+        TopologyError: two jobs share a host.
     """
     if not cluster.jobs:
         raise InputError([Problem(where=("jobs",), message="no job to plan; mlt plan topology place adds jobs")])
@@ -146,7 +147,7 @@ def _hops(job: PlacedJob, routes: RoutePlan) -> int:
 
 
 def _as_cabled(network: PSNet, jobs: tuple[PlacedJob, ...]) -> dict[str, float]:
-    """Push time of every job when nothing is planned: circuits as cabled, packets spread over shortest paths."""
+    """Push time of every job without a plan: circuits as cabled, packets spread over shortest paths."""
     graph = logical_graph(network)
     neighbours = {node: sorted(graph.neighbors(node)) for node in graph}
     hosts = {node for node, data in graph.nodes(data=True) if data["kind"] == "host"}

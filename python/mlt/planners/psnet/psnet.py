@@ -1,17 +1,17 @@
-"""What a PSNet is made of: modules (SuperNodes) with a circuit switch, ToR switches, workers and parameter servers.
+"""Structure of a PSNet: modules (SuperNodes) with a circuit switch, ToR switches, workers and parameter servers.
 
-Source: PSNet (Liu et al., 2020), section 3.1. Inside a module an electrical circuit switch (ECS) with ``ecs_ports``
-ports on each side joins workers to R = floor(ecs_ports / tor_downlinks) ToR switches; every parameter server has R
-network cards, one on each ToR; one SuperNode switch joins the R ToRs. SuperNode switches form an R-regular graph.
+Source: PSNet (Liu et al., 2020), section 3.1. Inside a module, an electrical circuit switch (ECS) with ``ecs_ports``
+ports on each side connects workers to R = floor(ecs_ports / tor_downlinks) ToR switches. Every parameter server has R
+NICs, one on each ToR. One SuperNode switch connects the R ToRs. SuperNode switches form an R-regular graph.
 
-Where the paper is loose, this says what is built:
+Interpretation of ambiguous points:
 
 * ``W' x W'`` ports means W' ports towards workers and W' towards ToRs: its example of a 384-port ECS with 48 downlinks
-  per ToR then has R = 4 and 192 worker machines (1536 workers at 8 processors each), as printed.
+    per ToR then has R = 4 and 192 worker hosts (1536 workers at 8 processors each), as printed.
 * A ToR has ``tor_uplinks`` ports for the SuperNode switch (one) and the parameter servers (one each), so at most
-  ``tor_uplinks - 1`` parameter servers fit. The same example then has 7 machines with 4 cards, not the 28 behind the
-  printed 224: the paper counts cards there.
-* A module alone needs no SuperNode switch port, but keeps it, so that growing never moves a server's cable.
+    ``tor_uplinks - 1`` parameter servers fit. The same example then has 7 hosts with 4 NICs, not the 28 behind the
+    printed 224: the paper counts NICs there.
+  * A single module needs no SuperNode switch port but keeps it, so that growth never moves a server's cable.
 
 Names carry the numbers of the addresses (section 3.2), all from 1: ``worker-m-t-w`` is 10.m.t.w whatever ToR its
 circuit leads to; ``server-m-s`` is 10.m.0.s; ``tor-m-t`` is 10.m.t.0; ``supernode-m`` is 10.m.(R+1).0.
@@ -40,10 +40,10 @@ class Module:
 
     ecs_ports: W', ports of the circuit switch on each side.
     tor_downlinks, tor_uplinks: M_d and M_u of a ToR.
-    workers: worker machines; as many as the ToRs can serve when None.
-    servers: parameter servers P'; as many as the uplinks allow when None.
+    workers: worker hosts; by default (None) as many as the ToRs support.
+    servers: parameter servers P'; by default (None) as many as the uplinks allow.
     worker_bits_per_second: B_w, of a worker's link and of every ToR downlink.
-    server_ratio: K = B_s / B_w; B_s is the bandwidth of each of a server's R cards and of every other uplink.
+    server_ratio: K = B_s / B_w; B_s is the bandwidth of each of a server's R NICs and of every other uplink.
     """
 
     ecs_ports: int
@@ -95,29 +95,29 @@ class Module:
 
     @property
     def tors(self) -> int:
-        """R = floor(W' / M_d), also the number of cards of a parameter server."""
+        """R = floor(W' / M_d), also the number of NICs of a parameter server."""
         return self.ecs_ports // self.tor_downlinks
 
     @property
     def worker_count(self) -> int:
-        """Worker machines built."""
+        """Number of worker hosts."""
         assert self.workers is not None
         return self.workers
 
     @property
     def server_count(self) -> int:
-        """Parameter servers built, P'."""
+        """Number of parameter servers, P'."""
         assert self.servers is not None
         return self.servers
 
     @property
     def server_bits_per_second(self) -> float:
-        """B_s = K * B_w, of one card."""
+        """B_s = K * B_w, of one NIC."""
         return self.server_ratio * self.worker_bits_per_second
 
     @property
     def home_sizes(self) -> tuple[int, ...]:
-        """Workers addressed under each ToR: as equal as they can be (section 3.2)."""
+        """Workers addressed under each ToR: as equal as possible (section 3.2)."""
         whole, rest = divmod(self.worker_count, self.tors)
         return tuple(whole + (t < rest) for t in range(self.tors))
 
@@ -233,7 +233,7 @@ def build_psnet(
     """``modules`` equal modules joined by a random R-regular graph drawn from ``seed``.
 
     Raises:
-        TopologyError: the numbers do not make a PSNet; the message says which one and what would.
+        TopologyError: the numbers do not make a PSNet; the message names the wrong one and a valid value.
     """
     return PSNet(
         modules=(module,) * require_count("modules", modules),

@@ -1,8 +1,8 @@
-"""PSNet as graphs: the cables (``physical_graph``) and what packets see once circuits are set (``logical_graph``).
+"""PSNet as graphs: the cables (``physical_graph``) and the network that packets use (``logical_graph``).
 
-The electrical circuit switch joins ports without looking at packets (PSNet, section 3.1), so in the logical graph it is
-gone and a worker hangs on one ToR: two hops from every parameter server of its module. In the physical graph the
-circuit switch is a node of role ``ecs`` and the M_d cables between it and a ToR are one trunk.
+The electrical circuit switch connects ports without reading packets (PSNet, section 3.1). It is absent from the logical
+graph, where each worker has one ToR, two hops from every parameter server of its module. In the physical graph the
+circuit switch is a node of role ``ecs``, and the M_d cables between it and a ToR are one trunk.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mlt.planners.psnet.psnet import PSNet, ecs_name, supernode_name, tor_name
 
 
 def logical_graph(network: PSNet, circuits: Mapping[int, Circuits] | None = None) -> Graph:
-    """Workers joined to the ToRs their circuits lead to; a worker without a circuit has no link.
+    """Workers connected to the ToRs of their circuits; a worker without a circuit has no link.
 
     circuits: per module number; modules not named have their default circuits.
     """
@@ -49,7 +49,7 @@ def physical_graph(network: PSNet) -> Graph:
 
 
 def _base(network: PSNet, *, name: str) -> Graph:
-    """Everything but the workers' links."""
+    """The network without the workers' links."""
     graph: Graph = nx.Graph(name=name, modules=len(network.modules), tors=network.tors)
     for mid in network.mids:
         module = network.module(mid)

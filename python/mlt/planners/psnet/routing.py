@@ -3,25 +3,25 @@
 Source: the open question of PSNet, section 6 ("the routing algorithm decides not only the configuration of ECS in each
 module but also the paths between workers and parameter servers in different modules"). Not in the paper: this model.
 
-All given jobs push at once; theta is the time of the fullest link, and is minimised exactly. With u = S/P of a job, w
-and p its workers and servers in a module, W and P in all:
+All given jobs push at once; theta is the time of the busiest link, and is minimised exactly. With u = S/P of a job, and
+w and p its workers and servers in a module, W and P in total:
 
     n[job, module, ToR]   workers of the job on a ToR (integer): its circuits
     r[job, module, ToR]   bytes from other modules that reach each of the job's servers here through that ToR's card
     x[a, b, path]         bytes from module a to module b on one of R link-disjoint paths (merged over jobs)
 
-    a server's card        n u + r                     <= theta B_s
+    a server's NIC         n u + r                     <= theta B_s
     SuperNode -> ToR       sum over jobs of r p        <= theta B_s
     ToR -> SuperNode       sum over jobs of n (P - p) u <= theta B_s
     inter-module link      sum of x over its paths     <= theta (links) B
     worker's link          S                           <= theta B_w
     ToR's ports            sum over jobs of n          <= M_d
 
-Pull is the same with every arrow reversed. Of the optima, one with circuits as even as they can be is taken in which
-the second fullest link is as little loaded as possible, then the third, and so on (``routing_fair``): a job that shares
-no link with the slowest one is as fast as its paths allow. At last, bytes travel as few inter-module links as they can.
-Equation 6 is the special case of one job, two adjacent modules and workers that R divides in both; otherwise the ToR
-with one worker more takes longer than the equation says.
+Pull is the same with every arrow reversed. Among the optima, it takes one with circuits as even as possible in which
+the second busiest link has the lowest load, then the third, and so on (``routing_fair``). So a job that shares no link
+with the slowest one is as fast as its paths allow. Last, bytes take as few inter-module links as possible. Equation 6
+is the special case of one job, two adjacent modules and workers that R divides in both; otherwise the ToR with one more
+worker takes longer than the equation says.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ JobModule = tuple[str, int]
 
 @dataclass(frozen=True, kw_only=True)
 class RoutePlan:
-    """Where every byte goes.
+    """Routes of all bytes.
 
     transfer_seconds: theta, the push (and the pull) time of the slowest job, without latency.
     bound_seconds: proven lower bound on theta for these placements and path sets; equal to it when optimal.
     counts: (job, module) -> its workers per ToR. entry: (job, module) -> share of the bytes from other modules that
-    comes in through each ToR. paths: (from, to) -> path -> share of the bytes between the two modules.
+        enters through each ToR. paths: (from, to) -> path -> share of the bytes between the two modules.
     """
 
     transfer_seconds: float
@@ -84,7 +84,7 @@ class RoutePlan:
         return max((len(path) - 1 for paths in self.paths.values() for path in paths), default=0)
 
     def hops(self) -> int:
-        """Links between a worker and a server, at most: 2 in a module, 4 + inter-module links across."""
+        """Max number of links between a worker and a server: 2 in a module, 4 + inter-module links across."""
         return 4 + self.longest_path if self.longest_path else 2
 
 
@@ -101,10 +101,10 @@ def route_jobs(
     lost_links: failed links of each inter-module trunk. The paths between two modules are link-disjoint, R of them when
         nothing failed.
     extra_paths: this many shortest paths are added for every pair of modules, disjoint or not.
-    node_limit: branch-and-bound nodes; a count, not a time, so that the same input gives the same plan on any machine.
+    node_limit: branch-and-bound nodes; a count, not a time, so that the same input gives the same plan on any host.
 
     Raises:
-        TopologyError: machines are double-booked, modules are cut off from each other, or the limit was too low.
+        TopologyError: two jobs share a host, modules are disconnected, or the limit was too low.
     """
     check_jobs(network, jobs)
     require_count("node_limit", node_limit)
@@ -112,7 +112,7 @@ def route_jobs(
     if not jobs:
         raise TopologyError("no job to route")
     trunks = remaining_trunks(network.wiring, dict(lost_links or {}))
-    # Bytes in units of the largest job and seconds in units of its worker link keep the numbers near 1.
+    # Units keep the numbers near 1: bytes of the largest job, and seconds of its worker link.
     unit_bytes = max(job.size_bytes for job in jobs)
     unit_rate = max(network.module(mid).worker_bits_per_second for mid in network.mids) / 8
     unit_seconds = unit_bytes / unit_rate
@@ -120,7 +120,7 @@ def route_jobs(
     paths = add_paths(network, jobs, trunks, model, extra_paths, unit_bytes, unit_rate)
     low = lower_bounds(network, jobs, model, unit_bytes, unit_rate)
 
-    # Even circuits are nearly always optimal, and the relaxation proves it; only otherwise is the integer model solved.
+    # Even circuits are nearly always optimal, and the relaxation proves it; otherwise the integer model is solved.
     bound = theta_of(solve(model, low))
     even = solve(model, low, fixed=even_counts(network, jobs, model))
     best = even
@@ -151,7 +151,7 @@ def circuits_of(
     *,
     current: Mapping[int, Circuits] | None = None,
 ) -> dict[int, CircuitPlan]:
-    """The circuits that put ``plan.counts`` into effect, for every module with a worker; as few moves as possible."""
+    """The circuits that implement ``plan.counts``, for every module with a worker; as few moves as possible."""
     out = {}
     for mid in sorted({mid for job in jobs for mid in job.workers}):
         parts = [
@@ -164,7 +164,7 @@ def circuits_of(
 
 
 def _worker_seconds(network: PSNet, job: PlacedJob) -> float:
-    """What the slowest worker's own link needs: no job is faster, however empty the rest."""
+    """Time of the slowest worker's own link: a lower bound of the job's time."""
     return max(8 * job.size_bytes / network.module(mid).worker_bits_per_second for mid in job.workers)
 
 

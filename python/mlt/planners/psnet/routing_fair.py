@@ -1,9 +1,9 @@
 """Among routings with the same slowest job, the one that is lexicographically best for every link.
 
-The time of the fullest link is minimised; links that must be that full in every solution (their dual is not zero) keep
-it as their limit; then the fullest of the others is minimised, and so on: progressive filling, as for max-min fair
-rates. It ends when no link is fuller than the workers' own links make worthwhile, and the bytes are put on as few
-inter-module links as the limits found allow. Circuits (the integer columns) stay as they are.
+Progressive filling, as for max-min fair rates. The time of the busiest link is minimised. Links that must be that full
+in every solution (their dual is not zero) keep it as their limit; then the busiest of the others is minimised, and so
+on. It ends when the workers' own links are the slowest. Then the bytes use as few inter-module links as these limits
+allow. Circuits (the integer columns) stay unchanged.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from scipy.sparse import csr_array
 
 from mlt.planners.psnet.routing_model import SAME, Array, Model, integrality
 
-#: The published type stubs of scipy do not know that sparse matrices are allowed here.
+#: scipy's published type stubs do not allow sparse matrices here.
 _linprog: Any = linprog
 
 Flags: TypeAlias = NDArray[np.bool_]
@@ -29,7 +29,7 @@ _DUAL = 1e-9
 
 @dataclass(frozen=True)
 class _Links:
-    """Rows of links that the free columns load: ``use`` @ x <= capacity * time."""
+    """Rows of links with load from the free columns: ``use`` @ x <= capacity * time."""
 
     use: csr_array
     capacity: Array
@@ -40,9 +40,9 @@ class _Links:
 
 
 def settle(model: Model, best: Array, *, enough: float) -> Array:
-    """A solution as good as ``best`` that loads every link as little as the fuller ones allow.
+    """A solution as good as ``best`` that loads every link as little as the busier ones allow.
 
-    enough: no link needs to be emptied below this time.
+    enough: below this time a link's load is not reduced further.
     """
     links = _links(model, best)
     if links.use.shape[0] == 0:
@@ -96,7 +96,7 @@ def _links(model: Model, best: Array) -> _Links:
 
 
 def _fullest(links: _Links, limit: Array, open_: Flags) -> tuple[float, Flags] | None:
-    """(least time of the fullest link without a limit, which of them are that full in every solution)."""
+    """(min time of the busiest link without a limit, the links that are that full in every solution)."""
     use = links.use.tolil()
     use[:, [0]] = -(links.capacity * open_)[:, None]
     room = np.where(open_, 0.0, links.capacity * np.where(open_, 0.0, limit) * (1 + SAME))

@@ -1,7 +1,7 @@
-"""The multi-commodity programme behind ``routing``, as columns and rows; what they mean is said there.
+"""The multi-commodity programme of ``routing``, as columns and rows; ``routing`` explains them.
 
-Bytes are counted in units of the largest job, seconds in what a worker's link needs for one unit, so that numbers stay
-near 1 whatever the network's speed.
+Bytes are in units of the largest job, seconds in units of one such unit on a worker's link, so that numbers stay near 1
+whatever the network's rate.
 """
 
 from __future__ import annotations
@@ -130,8 +130,8 @@ def add_paths(
 def lower_bounds(network: PSNet, jobs: Sequence[PlacedJob], model: Model, unit_bytes: float, unit_rate: float) -> Array:
     """Lower bounds of the columns.
 
-    theta is at least what a worker's link needs, and what the ToR needs that has the most workers of a job: whole ones,
-    so ceil(w / R) of them. The latter is what the relaxed model lacks to be tight where R does not divide w.
+    theta is at least the time of a worker's link. It is also at least the time of the ToR with the most workers of a
+    job, ceil(w / R) of them. The relaxed model needs this second bound to be tight where R does not divide w.
     """
     low = np.zeros(len(model.columns))
     for job in jobs:
@@ -145,7 +145,7 @@ def lower_bounds(network: PSNet, jobs: Sequence[PlacedJob], model: Model, unit_b
 
 
 def even_counts(network: PSNet, jobs: Sequence[PlacedJob], model: Model) -> dict[int, float]:
-    """Workers dealt to the ToRs in turn, each job beginning where the one before ended: even for each and for all."""
+    """Workers assigned to the ToRs in turn; each job begins where the previous one ended: even per job and in total."""
     fixed = {}
     for mid in network.mids:
         dealt = 0
@@ -182,7 +182,7 @@ def solve(
     cost: Array | None = None,
     theta: float = np.inf,
 ) -> Array | None:
-    """The linear programme with some columns fixed and theta bounded; least theta unless another cost is given."""
+    """The linear programme with some columns fixed and theta bounded; min theta unless another cost is given."""
     below, above = low.copy(), np.full(len(model.columns), np.inf)
     above[0] = theta
     for column, value in (fixed or {}).items():

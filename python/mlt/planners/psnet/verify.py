@@ -1,8 +1,8 @@
-"""An independent check of a routing: builds the graph, sends every byte, and looks at the links.
+"""Independent check of a routing: builds the graph, sends every byte, and measures the links.
 
-Shares no code with ``routing`` (its model, its loads, its units); only the plan's own description is used. What must
-hold: every circuit exists once and leads to a free port, every path runs over trunks that exist, shares add up to one,
-and no link needs longer than the plan says.
+Shares no code with ``routing`` (its model, its loads, its units); it uses only the plan's own description. Rules: every
+circuit exists once and leads to a free port, every path uses existing trunks, shares add up to one, and no link takes
+longer than the plan says.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TOLERANCE = 1e-6
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the links of a routing really carry: ``bytes_on`` by (from, to), the fullest link and its time."""
+    """Real load of the links of a routing: ``bytes_on`` by (from, to), the busiest link and its time."""
 
     bytes_on: Mapping[tuple[str, str], float]
     fullest: tuple[str, str]
@@ -36,10 +36,10 @@ class Verdict:
 def verify_routes(
     network: PSNet, jobs: Sequence[PlacedJob], plan: RoutePlan, circuits: Mapping[int, Circuits]
 ) -> Verdict:
-    """Send what ``jobs`` push along ``plan`` with these circuits.
+    """Send the bytes of ``jobs`` along ``plan`` with these circuits.
 
     Raises:
-        TopologyError: the plan breaks a rule; the message says which and where.
+        TopologyError: the plan breaks a rule; the message gives the rule and the place.
     """
     for mid, state in circuits.items():
         twice = [end for end, uses in Counter(c for c in state.of if c is not None).items() if uses > 1]
@@ -83,7 +83,7 @@ def _ways(
     source: tuple[int, int],
     target: tuple[int, int],
 ) -> list[tuple[list[str], float]]:
-    """Every (nodes, share) by which one worker reaches one server."""
+    """Every (nodes, share) of the routes from one worker to one server."""
     (a, worker), (b, server) = source, target
     worker_name, server_name = network.worker_name(a, worker), network.server_name(b, server)
     tors = list(graph.neighbors(worker_name))

@@ -1,14 +1,14 @@
-"""Links between modules: an R-regular graph of SuperNode switches, and how it grows by one.
+"""Links between modules: an R-regular graph of SuperNode switches, and its growth by one module.
 
 Source: PSNet, section 3.1 (inter-module construction) and 3.4 (an R-regular random graph is almost surely R-connected,
 so between two modules there are R paths that share no link). "Almost surely" is not "always": a draw that is not
 R-edge-connected is drawn again.
 
-Growth replaces links instead of adding ports: the new module needs R ports, cutting one link frees two, so floor(R/2)
-cuts are both needed and enough (one less port is used when R is odd and no port is left over from the time before).
+Growth replaces links instead of adding ports. The new module needs R ports and cutting one link frees two, so
+floor(R/2) cuts are both needed and enough (one port fewer is used if R is odd and no earlier growth left a port).
 
-With at most R modules a simple R-regular graph does not exist; there, modules are joined by parallel links (two
-modules by R of them). When R * H is odd one module keeps one port free.
+With R or fewer modules no simple R-regular graph exists; there, parallel links connect modules (two modules by R of
+them). If R * H is odd, one module keeps one port free.
 
 Module numbers count from 1, as in the addresses.
 """
@@ -34,7 +34,7 @@ _DRAWS = 64
 
 @dataclass(frozen=True)
 class Wiring:
-    """Which modules are joined. ``links`` is sorted, each (low, high); a pair appears once per parallel link."""
+    """The connected modules. ``links`` is sorted, each (low, high); a pair appears once per parallel link."""
 
     modules: int
     ports: int
@@ -71,7 +71,7 @@ class Wiring:
         return graph
 
     def edge_connectivity(self) -> int:
-        """Links that must fail, at the least, before some module loses another (parallel links count each)."""
+        """Min number of failed links that disconnect two modules (parallel links count each)."""
         graph = self.graph()
         if self.modules == 1:
             return 0
@@ -83,7 +83,7 @@ class Wiring:
 
 @dataclass(frozen=True)
 class Growth:
-    """One step of growth: what was unplugged, what was plugged in."""
+    """One step of growth: the unplugged cables, and the new ones."""
 
     wiring: Wiring
     removed: tuple[Pair, ...]
@@ -91,7 +91,7 @@ class Growth:
 
 
 def best_connectivity(modules: int, ports: int) -> int:
-    """The edge connectivity a wiring should reach: R, or R - 1 where one port must stay free (R * H odd)."""
+    """The target edge connectivity of a wiring: R, or R - 1 if one port must stay free (R * H odd)."""
     if modules == 1:
         return 0
     return ports - (modules * ports) % 2
@@ -114,7 +114,7 @@ def regular_wiring(modules: int, ports: int, *, seed: int) -> Wiring:
     if modules <= ports or modules * ports % 2:
         return grow_wiring(regular_wiring(modules - 1, ports, seed=seed), seed=seed).wiring
     rng = Random(seed)
-    if ports == 2:  # a random 2-regular graph is mostly several rings; one ring is what is connected
+    if ports == 2:  # a random 2-regular graph is mostly several rings; one ring is connected
         order = list(range(1, modules + 1))
         rng.shuffle(order)
         return _wiring(modules, ports, zip(order, order[1:] + order[:1], strict=True))
@@ -129,7 +129,7 @@ def regular_wiring(modules: int, ports: int, *, seed: int) -> Wiring:
 
 
 def grow_wiring(wiring: Wiring, *, seed: int, disturbance: Mapping[Pair, float] | None = None) -> Growth:
-    """Add module H + 1, cutting as few links as possible and, among those choices, the least disturbing ones.
+    """Add module H + 1, cutting as few links as possible and, among those choices, the ones with the least disturbance.
 
     disturbance: cost of cutting one link between a pair (say, bytes a running cross-module job sends over it); pairs
         not named cost nothing. The total is minimised exactly; ties are broken by ``seed``.
@@ -165,7 +165,7 @@ def _wiring(modules: int, ports: int, pairs: Iterable[Pair]) -> Wiring:
 def _cheapest_cuts(
     wiring: Wiring, cuts: int, plugged: list[int], disturbance: Mapping[Pair, float], rng: Random
 ) -> list[Pair]:
-    """``cuts`` links of least total disturbance whose ends are all different, or as few times equal as can be."""
+    """``cuts`` links of min total disturbance whose ends all differ, or repeat as rarely as possible."""
     if cuts == 0:
         return []
     links = list(wiring.links)
@@ -173,7 +173,7 @@ def _cheapest_cuts(
     cost = np.array([float(disturbance.get(link, 0.0)) for link in links])
     if (cost < 0).any() or not np.isfinite(cost).all():
         raise TopologyError("the disturbance of a link must be a finite number of at least zero")
-    # The jitter must never outweigh a difference in cost: it is scaled below the least positive gap.
+    # The jitter must never outweigh a difference in cost: it is scaled below the smallest positive gap.
     distinct = np.unique(cost)
     gap = float(np.diff(distinct).min()) if len(distinct) > 1 else 1.0
     weight = cost + jitter * gap / (2 * cuts)

@@ -1,1 +1,1 @@
-"""A plan in words and as a picture."""
+"""A plan as text and as a picture."""

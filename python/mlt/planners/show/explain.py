@@ -1,4 +1,4 @@
-"""A plan in words: what was decided, what it gains over doing nothing, and what binds it."""
+"""A plan as text: the decisions, the gain over no plan, and the bottlenecks."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def job_loads(cluster: Cluster, entry: JobPlan) -> Loads:
     job = cluster.job_by_name[entry.job]
     if entry.strategy in _BARE and entry.estimates:
         rate = job.model_size * 8 / entry.estimates[0].iteration_time
-        if entry.strategy == "all-reduce":  # both phases are on their way already
+        if entry.strategy == "all-reduce":  # already contains both phases
             n = len(job.workers)
             return spread_over_shortest_paths(cluster, ring_demands(job, rate=2 * (n - 1) / n * rate), job=job.name)
         demands = parameter_server_demands(cluster, job, rate=rate)
@@ -56,7 +56,7 @@ def job_loads(cluster: Cluster, entry: JobPlan) -> Loads:
 
 
 def planned_network(cluster: Cluster, plan: Plan) -> Cluster | None:
-    """The network under the plan's circuits; None when circuit switches wait for circuits that nobody planned."""
+    """The network under the plan's circuits; None if circuit switches have no planned circuits."""
     if has_circuit_switches(cluster) and not plan.circuits:
         return None
     return effective_cluster(cluster, plan.circuits)
@@ -70,7 +70,7 @@ def _gain(before: float | None, after: float | None) -> str:
 
 
 def baselines(cluster: Cluster, job: Job) -> dict[str, float]:
-    """Communication time of one iteration when nothing is planned, by the model of network cards."""
+    """Communication time of one iteration without a plan, by the model of NICs."""
     out = {}
     if job.servers:
         out["a plain parameter server"] = hierarchical_time(
@@ -134,7 +134,7 @@ def _placement_lines(section: Placement) -> list[str]:
 
 
 def tree_feeds_routes(entry: JobPlan) -> bool:
-    """Whether the routes start at the tree's aggregators and direct workers, so that both are in force."""
+    """Whether the routes start at the tree's aggregators and direct workers, so that both apply."""
     if entry.routing is None or entry.aggregation is None:
         return False
     members = {member for group in entry.aggregation.clusters for member in group.members}
@@ -144,9 +144,9 @@ def tree_feeds_routes(entry: JobPlan) -> bool:
 def planned_time(entry: JobPlan, job: Job) -> float | None:
     """Communication time of one iteration under the sections present: routes, then the tree, then the loads.
 
-    Tasks of one job run at once, each with a part of the model in proportion to its rate. Where the routes start at the
-    tree's heads, the slower of the two counts; routes from every worker replace the tree. A strategy that has no
-    section of its own is as fast as its estimate.
+    Tasks of one job run at once, each with a part of the model in proportion to its rate. If the routes start at the
+    tree's heads, the slower of the two counts; routes from every worker replace the tree. A strategy without a section
+    takes its estimated time.
     """
     if entry.strategy in _BARE and entry.estimates:
         return entry.estimates[0].iteration_time

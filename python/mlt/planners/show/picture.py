@@ -16,13 +16,13 @@ from mlt.planners.plan import JobPlan, Plan
 from mlt.planners.plan.link_load import Loads, arc_bandwidths
 from mlt.planners.show.explain import job_loads, planned_network, planned_time
 
-_LABELS_UP_TO = 40  # nodes in a row beyond which names would overlap
+_LABELS_UP_TO = 40  # nodes in a row above which names would overlap
 _BARS = 20
 _COLOURS = {"worker": "#4c78a8", "aggregator": "#e45756", "server": "#54a24b", "idle": "#bab0ac"}
 
 
 def roles(cluster: Cluster, entry: JobPlan) -> dict[str, str]:
-    """Each host's part in the job: worker, aggregator, server or idle."""
+    """Each host's role in the job: worker, aggregator, server or idle."""
     job = cluster.job_by_name[entry.job]
     out = dict.fromkeys(cluster.host_by_name, "idle")
     out.update(dict.fromkeys(job.workers, "worker"))
@@ -50,7 +50,7 @@ def positions(cluster: Cluster) -> dict[str, tuple[float, float]]:
 
 
 def utilisations(cluster: Cluster, loads: Loads) -> dict[tuple[str, str], float]:
-    """Load over bandwidth of each directed link that carries something."""
+    """Load over bandwidth of each directed link with load."""
     bandwidths = arc_bandwidths(cluster)
     return {arc: load / bandwidths[arc] for arc, load in loads.items() if arc in bandwidths}
 
@@ -86,7 +86,7 @@ def _draw_graph(axes: Any, cluster: Cluster, entry: JobPlan, used: dict[tuple[st
 
 
 def _draw_tree(axes: Any, cluster: Cluster, entry: JobPlan) -> None:
-    """Servers on top, what sends to them below, members below their aggregators."""
+    """Servers on top, aggregators and direct workers below, members below their aggregators."""
     tree = entry.aggregation
     job = cluster.job_by_name[entry.job]
     groups: list[tuple[str, tuple[str, ...]]]
@@ -124,11 +124,11 @@ def _draw_bars(axes: Any, used: dict[tuple[str, str], float]) -> None:
 
 
 def draw_plan(cluster: Cluster, plan: Plan, *, job: str, path: Path) -> None:
-    """Draw one job's plan into ``path`` (its suffix picks the format: png, svg, pdf).
+    """Draw one job's plan into ``path`` (its suffix selects the format: png, svg, pdf).
 
     Raises:
         KeyError: the cluster has no such job.
-        InfeasibleError: streams of the plan lead to hosts that no link reaches.
+        InfeasibleError: streams of the plan lead to unreachable hosts.
     """
     import matplotlib
 
