@@ -1,5 +1,5 @@
-"""Switch QoS configurations: one policy file, every switch, checked before anything is written.
+"""Switch QoS configurations: generated for every switch from one policy file, and checked before anything is written.
 
-``policy`` holds the file people write, ``vendors`` one module per switch system, ``generator`` turns one into the
-other and refuses what a switch cannot express. Plain Python; never imports the native library.
+``policy`` is the user's file, ``vendors`` has one module per switch system, ``generator`` turns a policy into a
+configuration and rejects what a switch cannot express. Plain Python; never imports the native library.
 """

@@ -1,4 +1,4 @@
-"""What a port does with a packet, free of any vendor: the meaning two configurations are compared by.
+"""Vendor-neutral behaviour of a port: configurations are compared by it.
 
 Source: paper, sections 4.2.2 and 5.2. Queue numbers rise with priority on every target; sizes in bytes.
 """
@@ -15,7 +15,7 @@ Role = Literal["control", "data", "default"]
 
 @dataclass(frozen=True, kw_only=True)
 class RandomDetect:
-    """One queue's early detection: probability rises from 0 at ``min_bytes`` to the full one at ``max_bytes``."""
+    """One queue's early detection: the probability rises from 0 at ``min_bytes`` to its maximum at ``max_bytes``."""
 
     min_bytes: int
     max_bytes: int
@@ -28,9 +28,9 @@ class RandomDetect:
 class QueueBehaviour:
     """One egress queue. ``weight_percent`` None means strict priority; otherwise a share of ``group``'s bandwidth.
 
-    ``dynamic_limit``: the device's own words for a limit that moves with the free buffer and is no number of bytes.
-    ``group`` names the scheduler level: "port" for the single level most switches have; "dnn" for queues that sit in
-    a second level below it (see ``PortBehaviour.group_weights``).
+    ``dynamic_limit``: the device's own text for a limit that depends on the free buffer and is not a number of bytes.
+    ``group`` names the scheduler level: "port" for the single level of most switches; "dnn" for queues in a second
+    level below it (see ``PortBehaviour.group_weights``).
     """
 
     queue: int
@@ -42,13 +42,13 @@ class QueueBehaviour:
 
     @property
     def limit(self) -> str:
-        """The limit in words."""
+        """The limit as text."""
         return self.dynamic_limit or ("none" if self.limit_bytes is None else f"{self.limit_bytes} B")
 
 
 @dataclass(frozen=True, kw_only=True)
 class PortBehaviour:
-    """One port: 64 code points to queues, then the queues from 0 up."""
+    """One port: the queue of each of the 64 DSCPs, then the queues from 0 up."""
 
     dscp_to_queue: tuple[int, ...]
     queues: tuple[QueueBehaviour, ...]
@@ -65,7 +65,7 @@ _LISTED = 4
 
 @dataclass(frozen=True)
 class Difference:
-    """One disagreement: where, which feature, and what each side says."""
+    """One difference: the place, the feature, and the value of each side."""
 
     where: str
     feature: str
@@ -77,7 +77,7 @@ class Difference:
 
 
 def condensed(found: Sequence[Difference]) -> list[str]:
-    """One line a difference; code points in a row that differ alike share one."""
+    """One line per difference; consecutive DSCPs with the same difference share a line."""
     lines: list[str] = []
     run: list[Difference] = []
 
@@ -104,9 +104,10 @@ def condensed(found: Sequence[Difference]) -> list[str]:
 
 
 def by_port(lines: Sequence[str], ports: Iterable[str]) -> list[str]:
-    """Lines that differ only in the port they begin with ("port swp1 ...", "swp1 ...") share one; others stay once.
+    """Lines that differ only in the port they begin with ("port swp1 ...", "swp1 ...") share one; others stay, once
+    each.
 
-    ``ports`` are those compared: where a line is about all of them, and they are many, it says so instead of listing.
+    ``ports``: the compared ports. A line about all of them, if they are many, says so instead of listing them.
     """
     ports = list(ports)
     names = "|".join(re.escape(port) for port in sorted(ports, key=len, reverse=True)) or "(?!)"
@@ -186,14 +187,15 @@ def _port(where: str, left: PortBehaviour, right: PortBehaviour, tolerance_perce
 
 
 def against_device(ours: Behaviour, device: Behaviour, *, limits: bool) -> list[Difference]:
-    """How a device differs from what a policy writes, on the policy's ports; ``limits``: L_i is written too."""
+    """Differences between a device and a policy's configuration, on the policy's ports; ``limits``: L_i is written
+    too."""
     theirs = {port: device[port] for port in ours if port in device}
     found = differences(ours, theirs)
     return [each for each in found if limits or each.feature != "queue-limit"]
 
 
 def differences(left: Behaviour, right: Behaviour, *, tolerance_percent: float = 0.0) -> list[Difference]:
-    """Every way in which two behaviours differ, port by port; an empty list means they forward alike."""
+    """All differences of two behaviours, port by port; an empty list means they forward alike."""
     found = []
     for port in dict.fromkeys((*left, *right)):
         if port not in left or port not in right:

@@ -1,9 +1,9 @@
-"""Loss rates of one class whose packets arrive in bursts: the exact chain of a queue with batch arrivals.
+"""Loss rates of one class whose packets arrive in bursts: the exact Markov chain of a queue with batch arrivals.
 
-Packets of a training step don't arrive one by one: a host sends a run of them, and workers in step send together. So
-batches arrive at Poisson instants, each of ``burst`` packets, of which every one is small with probability theta. Below
-S all enter, from S to L only large ones, at L none. A batch is served in at most ``STAGES`` exponential stages, so that
-its service varies little, as that of equal packets does; one stage and a burst of one packet is ``shared_loss``.
+Packets of a training step arrive in bursts: a host sends several packets back to back, and workers in step send
+together. So batches of ``burst`` packets arrive at Poisson instants. Each packet is small with probability theta. Below
+S all packets enter, from S to L only large ones, at L none. A batch is served in up to ``STAGES`` exponential stages,
+so its service time varies little, like that of equal packets. One stage and a burst of one packet is ``shared_loss``.
 
 Derivation: docs/switch-thresholds.md. Lengths in packets, loads as arrival over service rate, losses as fractions.
 """
@@ -74,23 +74,23 @@ def _losses(
     column: NDArray[np.int64],
     most: NDArray[np.int64],
 ) -> Loss:
-    """Every S in one pass over n: by cuts, the chain's weights up to n are the same for every L from n on."""
+    """Every S in one pass over n: by cuts, the chain's weights up to n are equal for every L from n on."""
     crossing = _crossing(stages, large)
     missed = np.vstack([np.zeros((1, stages + 2)), np.cumsum(_tail(stages, large), axis=0)])  # [r, x]: sum over i < r
     back = np.arange(2 * stages + 1)
-    # Weights of n, n - 1, ...: all that a batch needs to reach n from.
+    # Weights of n, n - 1, ...: the states from which a batch can reach n.
     window = np.zeros((len(back), len(s)))
     window[0] = 1.0
     total, late_weights = np.zeros(len(s)), np.zeros(len(s))
     end = int(most.max())
     small, gone = np.zeros((end + 1, len(s))), np.zeros((end + 1, len(s)))
     for n in range(end + 1):
-        # Packets of a batch that meet a queue of S or more, by what the batch finds.
+        # Packets of a batch that find a queue of S or more, by the queue that the batch finds.
         late = np.clip(stages - np.maximum(0, s[None, :] - (n - back)[:, None]), 0, stages)
         total += window[0]
         late_weights += window[0] * late[0]
         small[n] = late_weights / (stages * total)
-        # Of those, the large ones that meet L = n.
+        # Of those, the large ones that find L = n.
         needed = np.clip(n - np.maximum((n - back)[:, None], s[None, :]), 0, stages + 1)
         gone[n] = np.sum(window * missed[late, needed], axis=0) / (stages * total)
         chance = crossing[np.clip(n - s, -1, stages) + 1]

@@ -1,4 +1,4 @@
-"""What a target can express, as data. The generator reads it; nothing else decides what is refused."""
+"""Capabilities of a target, as data. The generator rejects policies by this data only."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ AboveMax = Literal["mark", "drop", "unknown"]
 
 
 class Feature(str, Enum):
-    """The things a policy may ask of a target. The values are the keys of the policy's ``accept``."""
+    """Features that a policy may require of a target. The values are the keys of the policy's ``accept``."""
 
     SELECTIVE_DROP = "selective-drop"
     STEP_THRESHOLD = "step-threshold"
@@ -40,7 +40,7 @@ MEANING: Mapping[Feature, str] = {
 
 @dataclass(frozen=True)
 class Support:
-    """``level``: yes, unconfirmed (syntax exists, no vendor document or device confirmed it), or no."""
+    """``level``: yes, unconfirmed (syntax exists, but no vendor document or device confirms it), or no."""
 
     level: Literal["yes", "unconfirmed", "no"]
     why: str
@@ -49,15 +49,15 @@ class Support:
 
 @dataclass(frozen=True, kw_only=True)
 class Capabilities:
-    """One target's abilities.
+    """Capabilities of one target.
 
     ``threshold_unit_bytes``: granularity of thresholds; None means whole percent of ``queue_memory_bytes``.
     ``limit_unit_bytes``: granularity of limits, same convention.
-    ``step_gap_bytes``: the least max - min the target takes; 0 where max = min is accepted.
-    ``buffers_apart``: limits live in pools and profiles of the whole switch; written only where the policy says so.
-    ``strict_queues``: how many queues may be strict at once; None where no number is known.
-    ``above_max_ect``: what happens to an ECN-capable packet above max. Anything but "mark" makes a step at S_i drop
-    important packets, so there max becomes L_i and the policy must accept ``step-threshold``.
+    ``step_gap_bytes``: the min max - min that the target accepts; 0 where max = min is accepted.
+    ``buffers_apart``: limits are in pools and profiles of the whole switch; written only if the policy requires it.
+    ``strict_queues``: max number of strict queues; None where unknown.
+    ``above_max_ect``: action on an ECN-capable packet above max. Anything but "mark" makes a step at S_i drop important
+    packets; there max becomes L_i, and the policy must accept ``step-threshold``.
     """
 
     max_queues: int = 8
@@ -71,11 +71,11 @@ class Capabilities:
     support: Mapping[Feature, Support] = field(default_factory=dict)
 
     def of(self, feature: Feature) -> Support:
-        """The statement about a feature; a target that says nothing about it does not have it."""
+        """The support of a feature; a target without a statement does not support it."""
         return self.support.get(feature, Support("no", "this target says nothing about it"))
 
     def on(self, platform: Platform) -> Capabilities:
-        """These abilities as one platform has them: a fact that is stated there decides."""
+        """These capabilities on one platform; the platform's facts take precedence."""
         facts, support = platform.facts, dict(self.support)
         instead = "" if facts.instead is None else facts.instead.value
         if (not_ect := facts.not_ect) is not None and platform.known:

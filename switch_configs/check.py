@@ -1,4 +1,4 @@
-"""``mlt switch check``: the policy's rules, each target's refusals, and all targets against each other."""
+"""``mlt switch check``: the policy's rules, each target's errors, and a comparison of all targets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mlt.switch_configs.semantics import Finding, findings
 
 @dataclass(frozen=True, kw_only=True)
 class TargetResult:
-    """``status``: written, refused (the target cannot), skipped (a tool is missing) or broken (a defect)."""
+    """``status``: written, refused (the target cannot express it), skipped (a tool is missing) or broken (a defect)."""
 
     target: str
     status: str
@@ -27,7 +27,7 @@ class TargetResult:
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
-    """Two targets' readings of one policy. ``accepted`` and ``near`` are counts."""
+    """Two targets' behaviours under one policy. ``accepted`` and ``near`` are counts."""
 
     left: str
     right: str
@@ -38,7 +38,7 @@ class Pair:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """The whole check. ``ok`` is False on any broken rule, refusal, defect or unexplained difference."""
+    """The whole check. ``ok`` is False on any broken rule, rejection, defect or unexplained difference."""
 
     findings: tuple[Finding, ...]
     results: tuple[TargetResult, ...]

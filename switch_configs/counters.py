@@ -1,4 +1,4 @@
-"""Per-queue counters read from pasted command output: what was marked, dropped early, dropped at the limit."""
+"""Per-queue counters from pasted command output: packets marked, dropped early, dropped at the limit."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-# What is judged, as fields of ``QueueCounters``.
+# Counters for the verdict, as fields of ``QueueCounters``.
 COUNTS = frozenset({"sent", "marked", "dropped_early", "dropped_at_limit"})
 
 
 @dataclass(frozen=True, kw_only=True)
 class QueueCounters:
-    """Packets since the counters were cleared; ``queued_bytes`` wait now. None means the output does not say, which is
-    not zero. ``dropped_at_limit_bytes``: where a device counts those in bytes alone."""
+    """Packets since the counters were cleared; ``queued_bytes`` is the current queue. None: missing from the output,
+    unlike zero. ``dropped_at_limit_bytes``: for devices that count those in bytes only."""
 
     port: str
     queue: int

@@ -1,4 +1,4 @@
-"""A policy derived from a model's layers: classes, code points and thresholds (paper, section 4.2.2 and appendix B)."""
+"""Derives a policy from a model's layers: classes, DSCPs and thresholds (paper, section 4.2.2 and appendix B)."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ from mlt.switch_configs.policy import ControlClass, DataClass, Policy, Switch, W
 from mlt.switch_configs.threshold_check import Checked, check_predictions
 from mlt.switch_configs.thresholds import ClassThresholds, Model, Problem, optimise
 
-# Expedited forwarding first, then class selectors falling; CS6 and CS7 stay with control, 0 with foreign traffic.
+# Expedited forwarding first, then class selectors in descending order; CS6 and CS7 are control's, 0 is foreign
+# traffic's.
 DATA_DSCP = (46, 40, 32, 24, 16, 8)
 CONTROL_DSCP = 48
 ROUTING_DSCP = 56
-# The least step that RED takes without rounding on every Spectrum ASIC: a multiple of 64 cells of 96, 144 and 192 B.
+# The smallest RED step without rounding on every Spectrum ASIC: a multiple of 64 cells of 96, 144 and 192 B.
 RED_STEP_BYTES = 36864
-# Losing more of the packets that must arrive than the paper's loss bound (section 6.1.1) is starving.
+# A class starves if it loses more of its important packets than the paper's loss bound (section 6.1.1).
 STARVED_LARGE_LOSS = 0.1
-_STEPS_OF_LOAD = 100  # loads are named to a hundredth
+_STEPS_OF_LOAD = 100  # loads are rounded to a hundredth
 
 
 @dataclass(frozen=True, kw_only=True)
 class Derived:
-    """A policy, what the model predicts of each class, and what the simulation made of the prediction."""
+    """A policy, the model's prediction for each class, and the simulation's check of the prediction."""
 
     policy: Policy
     rows: tuple[ClassThresholds, ...]
@@ -63,7 +64,7 @@ def policy_of(problem: Problem, switch: Switch, *, description: str = "") -> Der
 
     Raises:
         PolicyError: a class is predicted, or simulated, to lose more than ``STARVED_LARGE_LOSS`` of its large
-            gradients; the message names the load at which none does.
+        gradients; the message names a load at which none does.
         ValueError: the buffer is too small.
     """
     found, checked = _solved(problem)
@@ -118,7 +119,7 @@ def _solved(problem: Problem) -> tuple[tuple[ClassThresholds, ...], tuple[Checke
 
 
 def _starved(rows: tuple[ClassThresholds, ...], checked: tuple[Checked, ...]) -> dict[int, tuple[str, float]]:
-    """Index of each class that starves -> who says so, and its loss of large gradients."""
+    """Index of each starving class -> the method that found it, and its loss of large gradients."""
     found = {}
     for index, (row, check) in enumerate(zip(rows, checked, strict=True)):
         if row.large_loss > STARVED_LARGE_LOSS:
@@ -140,7 +141,7 @@ def _why_starved(problem: Problem, starved: dict[int, tuple[str, float]]) -> str
 
 
 def highest_load(problem: Problem) -> float | None:
-    """The highest load below the problem's, in hundredths, at which no class starves; None where there is none."""
+    """The highest load below the problem's, in hundredths, at which no class starves; None if none exists."""
     low, high = 0, int(problem.load * _STEPS_OF_LOAD - 1e-9) + 1
     while high - low > 1:
         middle = (low + high) // 2

@@ -1,4 +1,4 @@
-"""What can go wrong between a policy and a switch; every message names the object, the cause and the way out."""
+"""Errors between a policy and a switch; every message names the object, the cause and the fix."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from json import JSONDecodeError
 
 
 def listed(names: Sequence[str], most: int = 4) -> str:
-    """``"a, b, c, d and 64 more"``: the message stays short however long the list is."""
+    """``"a, b, c, d and 64 more"``: keeps the message short for any list."""
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
@@ -20,7 +20,7 @@ def not_json(text: str, error: JSONDecodeError) -> str:
 
 
 class SwitchConfigError(Exception):
-    """Base of every error this package raises on purpose."""
+    """Base of this package's errors."""
 
 
 class PolicyError(SwitchConfigError):
@@ -33,7 +33,7 @@ class PolicyError(SwitchConfigError):
 
 
 class CannotExpressError(SwitchConfigError):
-    """A target has no way to do what the policy asks, and the policy does not accept that."""
+    """A target cannot express the policy, and the policy does not accept that."""
 
     def __init__(self, target: str, problems: Sequence[str]) -> None:
         self.target = target
@@ -42,7 +42,7 @@ class CannotExpressError(SwitchConfigError):
 
 
 class ParseError(SwitchConfigError):
-    """A configuration text is not what the target's parser understands."""
+    """The target's parser cannot read a configuration text."""
 
     def __init__(self, target: str, where: str, cause: str) -> None:
         self.target = target

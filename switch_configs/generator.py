@@ -1,4 +1,4 @@
-"""Policy in, files out: check, plan, render, read back, compare; only then is anything returned."""
+"""Turns a policy into files: checks, plans, renders, reads back and compares before it returns anything."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class Generated:
 
     @property
     def behaviour(self) -> Behaviour:
-        """What the written text means, read back from it."""
+        """The behaviour of the written text, read back from it."""
         return self.target.parse(self.apply)
 
 
 def plan(policy: Policy, target: Target, *, ports: tuple[str, ...] | None = None, running: bool = False) -> Plan:
-    """The policy resolved for one target; ``running``: its configuration says which ports there are. Raises
+    """The policy resolved for one target; ``running``: the ports are those of its configuration. Raises
     CannotExpressError."""
     return plan_for(
         policy,
@@ -46,7 +46,7 @@ def plan(policy: Policy, target: Target, *, ports: tuple[str, ...] | None = None
 
 
 def device(policy: Policy, text: str) -> Target:
-    """The target of ``text``; a bare system name means the device that the policy's ``targets`` name for it."""
+    """The target of ``text``; a bare system name means the device in the policy's ``targets`` for it."""
     named = next((spec for spec in policy.targets if parse_spec(spec).system == text), text)
     return find_target(named)
 
@@ -54,10 +54,10 @@ def device(policy: Policy, text: str) -> Target:
 def generate(
     policy: Policy, target_name: str, *, ports: tuple[str, ...] | None = None, running: str | None = None
 ) -> Generated:
-    """Write one target's configuration, for one device's ``running`` configuration if that is given.
+    """Write one target's configuration, for one device's ``running`` configuration if given.
 
-    Raises PolicyError or CannotExpressError before anything is written, and SwitchConfigError if the text does not mean
-    what was asked (a defect of the generator).
+    Raises PolicyError or CannotExpressError before anything is written, and SwitchConfigError if the text has another
+    behaviour than the policy (a defect of the generator).
     """
     require_sound(policy, source=f"policy {policy.name}")
     target = device(policy, target_name)
@@ -81,7 +81,7 @@ def generate(
 
 
 def _with_headers(target: Target, resolved: Plan, files: dict[str, str]) -> dict[str, str]:
-    """Headers as comments; JSON has none, so there the header is a file of its own."""
+    """Headers as comments; JSON has no comments, so its header is a separate file."""
     written = {}
     plain = ""
     for name, text in files.items():
@@ -98,9 +98,9 @@ def _with_headers(target: Target, resolved: Plan, files: dict[str, str]) -> dict
 
 
 def compare_device(ours: Generated, text: str, *, name: str) -> tuple[list[Difference], Reading]:
-    """How the device that ``text`` was taken from differs from ``ours``, on its ports.
+    """Differences between ``ours`` and the device of ``text``, on its ports.
 
-    Raises SwitchConfigError where ``text`` is not this system's. ``name`` stands for it in messages.
+    Raises SwitchConfigError if ``text`` is not of this system. ``name`` is the device's name in messages.
     """
     _is_whole(ours.target, text, name)
     reading = Reading(
@@ -116,7 +116,7 @@ def compare_device(ours: Generated, text: str, *, name: str) -> tuple[list[Diffe
 
 
 def _is_whole(target: Target, text: str, name: str) -> None:
-    """Raises SwitchConfigError where ``text`` is JSON and should not be, or should be and is not."""
+    """Raises SwitchConfigError if ``text`` is JSON for a system without JSON, or the reverse."""
     wanted = f"'mlt switch diff -t {target.name}' reads {target.whole}"
     if not text.strip():
         raise SwitchConfigError(f"{name}: empty; {wanted}")
@@ -133,7 +133,7 @@ def _is_whole(target: Target, text: str, name: str) -> None:
 
 
 def neutral(generated: Generated) -> Behaviour:
-    """The behaviour under the policy's own port labels, comparable between targets."""
+    """The behaviour with the policy's own port labels, comparable between targets."""
     native = generated.behaviour
     return {label: native[port] for label, port in zip(generated.plan.labels, generated.plan.ports, strict=True)}
 
@@ -150,8 +150,8 @@ _EXCUSES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Differences between two targets. ``accepted``: by the policy, for either. ``near``: thresholds within twice the
-    rounding tolerance (each side may have moved once) or within the least gap a target needs between min and max."""
+    """Differences between two targets. ``accepted``: by the policy, for one of them. ``near``: thresholds within twice
+    the rounding tolerance (each side may round once) or within the min gap between min and max of a target."""
 
     unexplained: tuple[Difference, ...]
     accepted: tuple[Difference, ...]
@@ -159,7 +159,7 @@ class Comparison:
 
 
 def compare(left: Generated, right: Generated) -> Comparison:
-    """What two targets make of one policy."""
+    """Compare the behaviours of two targets under one policy."""
     excused: set[str] = set()
     for generated in (left, right):
         for feature, _ in generated.plan.accepted:

@@ -1,7 +1,7 @@
-"""A vendor whose configuration is one leaf per line: it states its leaves as templates, the rest is here.
+"""Base of vendors whose configuration has one leaf per line: the vendor gives the leaves as templates.
 
-Thresholds count in whole percent of the queue's memory. Reading joins what the leaves say and checks it against the
-rules of any such system (references, ranges, the order of schedulers), so a template that lies shows as a difference.
+Thresholds are in whole percent of the queue's memory. Reading joins the leaves and checks them against the rules of any
+such system (references, ranges, the order of schedulers), so a wrong template shows as a difference.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class LeafTarget(Target):
     remove: ClassVar[str] = "delete {leaf}"
 
     def rows(self, plan: Plan) -> Iterator[tuple[str, Row]]:
-        """(kind, fields) of every leaf that the policy needs."""
+        """(kind, fields) of every leaf of the policy."""
         name, memory = plan.name, plan.policy.switch.queue_memory_bytes or 0
         for dscp, queue in enumerate(plan.dscp_to_queue()):
             yield "dscp", {"name": name, "dscp": str(dscp), "queue": str(queue)}
@@ -114,7 +114,7 @@ class LeafTarget(Target):
 
 
 def _pattern(template: str) -> re.Pattern[str]:
-    """A template as the expression that reads it; numbers are digits, names are words."""
+    """A template as a regular expression: numbers are digits, names are words."""
     pieces, last = "", 0
     for match in _FIELD.finditer(template):
         kind = r"\d+" if match[1] in ("dscp", "queue", "order", "value") else r"\S+"

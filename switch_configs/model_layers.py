@@ -1,7 +1,7 @@
-"""A model's layers: sizes, classes, and what losing their gradients costs.
+"""A model's layers: sizes, classes, and the cost of lost gradients.
 
 Class of layer i: floor(i P / L) (paper, section 4.2.2). Default cost: figure 4 of the paper, as the text of section 3.3
-quotes it; measured values in the file replace it layer by layer.
+quotes it; measured values in the file take precedence, layer by layer.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from mlt.switch_configs.errors import PolicyError
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 BYTES_PER_ELEMENT = 4
-# Section 3.3: loss (percent) that keeps speed and accuracy, for the first and last 20 % of layers and for the
+# Section 3.3: loss (percent) without effect on speed and accuracy, for the first and last 20 % of layers and for the
 # smallest and largest 20 % of gradients.
 FRONT_TOLERANCE_PERCENT = 5.0
 BACK_TOLERANCE_PERCENT = 0.3
@@ -45,7 +45,7 @@ class ModelClass:
 
 
 def load_layers(path: str | Path) -> tuple[Layer, ...]:
-    """Read a JSON list of layers, front layer first; raises PolicyError naming the file and the entry."""
+    """Read a JSON list of layers, front layer first; raises PolicyError that names the file and the entry."""
     layers: tuple[Layer, ...]
     try:
         raw = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -68,8 +68,8 @@ def load_layers(path: str | Path) -> tuple[Layer, ...]:
 def default_cost(index: int, count: int) -> tuple[float, float]:
     """(small, large) rounds per percent for layer ``index`` of ``count``, in units of figure 4's tolerance.
 
-    The tolerance runs geometrically from front to back, times the magnitude's own relative to its geometric mean; a
-    cost of 1 is a loss that uses up all a group of 20 % of the layers bears, spread evenly over that group's layers.
+    The tolerance changes geometrically from front to back, times the magnitude's own relative to its geometric mean. A
+    cost of 1 is a loss that uses all the tolerance of a group of 20 % of the layers, spread evenly over them.
     """
     position = index / (count - 1) if count > 1 else 1.0
     layer = FRONT_TOLERANCE_PERCENT * (BACK_TOLERANCE_PERCENT / FRONT_TOLERANCE_PERCENT) ** position
@@ -82,7 +82,7 @@ def default_cost(index: int, count: int) -> tuple[float, float]:
 
 
 def classes_of(layers: tuple[Layer, ...], count: int) -> tuple[ModelClass, ...]:
-    """Distribute the layers over ``count`` classes; raises PolicyError where a class would stay empty."""
+    """Distribute the layers over ``count`` classes; raises PolicyError if a class would be empty."""
     if len(layers) < count:
         raise PolicyError("layers", [f"{len(layers)} layers cannot fill {count} classes; use fewer classes"])
     members: list[list[int]] = [[] for _ in range(count)]

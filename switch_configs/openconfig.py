@@ -1,7 +1,7 @@
-"""The policy as an OpenConfig QoS instance (RFC 7951 JSON): the neutral form its own YANG models can judge.
+"""The policy as an OpenConfig QoS instance (RFC 7951 JSON): the neutral form, which its own YANG models can validate.
 
 ``wred/uniform`` with ``enable-ecn`` and ``drop`` both true is the selective drop of the paper's section 5.2. IPv4 and
-IPv6 have a classifier each, with the same terms: OpenConfig binds one of each type to an interface.
+IPv6 each have a classifier, with the same terms: OpenConfig binds one of each type to an interface.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 from mlt.switch_configs.plan import Plan
 
-# Classifier type -> (what its name ends with, the conditions' container).
+# Classifier type -> (suffix of its name, the conditions' container).
 FAMILIES = {"IPV4": ("", "ipv4"), "IPV6": ("-v6", "ipv6")}
 
 
@@ -83,7 +83,7 @@ def _classifier(plan: Plan, family: str) -> dict[str, Any]:
 
 
 def _limit(queue: str, limit_bytes: int) -> dict[str, Any]:
-    """A queue that may hold ``limit_bytes`` of the shared buffer and has nothing of its own."""
+    """A queue that may hold ``limit_bytes`` of the shared buffer, without reserved memory."""
     config = {
         "name": queue,
         "dedicated-buffer": "0",

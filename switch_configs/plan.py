@@ -1,6 +1,6 @@
 """A policy resolved for one target: native port names, queue numbers, thresholds in that target's units.
 
-``plan_for`` is where every refusal happens, before a line is written. Sizes in bytes.
+``plan_for`` makes every rejection, before a line is written. Sizes in bytes.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from mlt.switch_configs.errors import CannotExpressError, listed
 from mlt.switch_configs.platforms import Platform, Spec, first_release, platforms
 from mlt.switch_configs.policy import DSCP_VALUES, DataClass, Policy
 
-# Ports of the largest chassis: names up to this number are told apart from names this system does not have.
+# Ports of the largest chassis. Names up to this number are known, so others can be rejected.
 MAX_PORTS = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedQueue:
-    """One queue with its class: what a vendor's ``render`` writes."""
+    """One queue with its class: the input of a vendor's ``render``."""
 
     number: int
     role: Role
@@ -44,10 +44,10 @@ class PlannedQueue:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Everything ``render`` may use. ``queues`` from the highest number down; ``ports`` are native names.
+    """All data for ``render``. ``queues`` from the highest number down; ``ports`` are native names.
 
-    ``accepted``: what the target lacks or leaves out, with the policy's reason. ``notes``: what a person should know
-    about the resolution itself (a threshold that the device rounds, an acceptance that nothing needed).
+    ``accepted``: features that the target lacks or omits, with the policy's reason. ``notes``: remarks on the
+    resolution itself (a threshold that the device rounds, an acceptance without effect).
     """
 
     policy: Policy
@@ -74,14 +74,14 @@ class Plan:
         return tuple(table)
 
     def intended(self) -> Behaviour:
-        """What the written configuration must mean, under native port names."""
+        """The intended behaviour of the written configuration, with native port names."""
         queues = tuple(queue.behaviour for queue in reversed(self.queues))
         port = PortBehaviour(dscp_to_queue=self.dscp_to_queue(), queues=queues, group_weights=dict(self.group_weights))
         return dict.fromkeys(self.ports, port)
 
 
 def shares(total: int, parts: int) -> tuple[int, ...]:
-    """Split ``total`` percent over ``parts`` classes in the ratio parts : ... : 1, each at least 1, summing exactly."""
+    """Split ``total`` percent over ``parts`` classes in the ratio parts : ... : 1, each 1 or more, summing exactly."""
     if total < parts:
         raise ValueError(f"{total}% cannot be split over {parts} classes with at least 1% each")
     denominator = parts * (parts + 1) // 2
@@ -95,7 +95,7 @@ def shares(total: int, parts: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Resolver:
-    """Walks the policy once and collects every problem instead of stopping at the first."""
+    """Reads the policy once and collects every problem instead of stopping at the first."""
 
     policy: Policy
     spec: Spec
@@ -116,7 +116,7 @@ class _Resolver:
         return merged
 
     def has(self, feature: Feature) -> bool:
-        """True where the target can do it and the policy wants it; otherwise notes an acceptance or a problem."""
+        """True if the target supports it and the policy wants it; otherwise records an acceptance or a problem."""
         self.asked.add(feature)
         support = self.capabilities.of(feature)
         why = self.acceptances().get(feature.value)
@@ -131,12 +131,12 @@ class _Resolver:
             f"cannot express {feature} ({MEANING[feature]}): {support.why}. Way out: {way_out}; or, if you can live "
             f"without it there, write accept: {{{self.spec.system}: {{{feature}: <reason>}}}} in the policy"
         )
-        if problem not in self.problems:  # every class asks
+        if problem not in self.problems:  # every class checks this
             self.problems.append(problem)
         return False
 
     def check_acceptances(self) -> None:
-        """No ``accept`` is ignored in silence: an unknown feature is a problem, one without effect is noted."""
+        """Ignore no ``accept`` silently: an unknown feature is a problem, an accept without effect gets a note."""
         known = {feature.value for feature in Feature}
         effective = {feature.value for feature, _ in self.accepted}
         for name in self.acceptances():
@@ -148,7 +148,7 @@ class _Resolver:
                 self.notes.append(f"accept {name}: without effect, {self.platform.title} has it and it is written")
 
     def check_device(self) -> None:
-        """What the platform and the release exclude whatever the classes are."""
+        """Problems of the platform and the release that do not depend on the classes."""
         if self.platform.needs_platform and not self.platform.known:
             self.problems.append(
                 f"needs a platform: {self.platform.needs_platform}. Way out: --target {self.spec.system}@PLATFORM, one "
@@ -174,7 +174,7 @@ class _Resolver:
     def ports(
         self, labels: tuple[str, ...], native_port: Callable[[str], str], port_problem: Callable[[str], str | None]
     ) -> tuple[str, ...]:
-        """Native names; a port that the platform does not have is a problem."""
+        """Native names; a port that the platform lacks is a problem."""
         count = self.platform.port_count
         try:
             names = tuple(native_port(label) for label in labels)
@@ -198,8 +198,8 @@ class _Resolver:
         return names
 
     def rounded(self, value: int, unit: int | None, what: str, *, detect: bool = False) -> int:
-        """``value`` in the target's granularity and, for RED (``detect``), as the device rounds it; a move beyond the
-        tolerance is a problem."""
+        """``value`` in the target's granularity and, for RED (``detect``), rounded as by the device; a change beyond
+        the tolerance is a problem."""
         if unit is None:
             memory = self.policy.switch.queue_memory_bytes
             if memory is None:
@@ -222,7 +222,7 @@ class _Resolver:
             result = self.platform.red_bytes(value if unit is not None else result)
             grain = self.platform.red_unit
         moved = abs(result - value) * 100 / value
-        # An exact percent of an odd buffer still rounds by less than a byte.
+        # Even an exact percent of an odd buffer is rounded, by less than a byte.
         if moved > self.policy.rounding_tolerance_percent and abs(result - value) > 1:
             self.problems.append(
                 f"{what} = {value} B would become {result} B ({moved:.1f}% off): this target takes {grain}. Way out: "
@@ -249,7 +249,7 @@ class _Resolver:
         )
 
     def collapse(self, queues: list[PlannedQueue]) -> None:
-        """Two classes the policy keeps apart must not become one through rounding; no tolerance covers that."""
+        """A problem if rounding merges two classes that the policy separates; no tolerance covers that."""
         data = [queue for queue in queues if queue.role == "data"]
         for upper, lower in pairwise(data):
             if upper.random_detect is None or lower.random_detect is None:
@@ -280,7 +280,7 @@ def _weights(policy: Policy, *, weighted: bool) -> tuple[dict[int, int], dict[st
 
 
 def _with_strict_queues(capabilities: Capabilities, platform: Platform, policy: Policy) -> Capabilities:
-    """Strict priority is missing where the platform has fewer strict queues than control and the data classes need."""
+    """Strict priority is missing if the platform has fewer strict queues than control and the data classes need."""
     needed = 1 if policy.default.sharing == "weighted" else len(policy.data) + 1
     has, fact = capabilities.strict_queues, platform.facts.strict_queues
     if has is None or fact is None or has >= needed:
@@ -294,7 +294,7 @@ def _with_strict_queues(capabilities: Capabilities, platform: Platform, policy: 
 
 
 def _sharing(resolver: _Resolver) -> tuple[dict[int, int], dict[str, int]]:
-    """Asks for what the policy's sharing needs; weights where strict priority is accepted to be missing."""
+    """Require the features of the policy's sharing; weights if the policy accepts missing strict priority."""
     policy = resolver.policy
     weighted = policy.default.sharing == "weighted"
     strict = resolver.has(Feature.STRICT_PRIORITY)
@@ -311,7 +311,7 @@ def _sharing(resolver: _Resolver) -> tuple[dict[int, int], dict[str, int]]:
 
 
 def _writes_limits(resolver: _Resolver) -> bool:
-    """True where L_i is written: not into the buffers of the whole switch unless the policy says so."""
+    """True if L_i is written: into the whole switch's buffers only if the policy requires it."""
     limits = resolver.has(Feature.QUEUE_LIMIT)
     if limits and resolver.capabilities.buffers_apart and resolver.policy.switch.buffers == "keep":
         why = "switch.buffers is keep: the device's own pools and profiles stay, and bound the queues in place of L"
@@ -321,7 +321,7 @@ def _writes_limits(resolver: _Resolver) -> bool:
 
 
 def _queues(resolver: _Resolver) -> tuple[tuple[PlannedQueue, ...], dict[str, int]]:
-    """Control on top, data below it in order, default at 0; and the weights of scheduler groups."""
+    """Control on top, data below it in order, default at 0; also the weights of scheduler groups."""
     policy, capabilities = resolver.policy, resolver.capabilities
     weights, group_weights = _sharing(resolver)
     selective = resolver.has(Feature.SELECTIVE_DROP) or capabilities.of(Feature.SELECTIVE_DROP).level != "no"
@@ -365,7 +365,7 @@ def plan_for(
     port_problem: Callable[[str], str | None] = lambda _: None,
     ports: tuple[str, ...] | None = None,
 ) -> Plan:
-    """Resolve ``policy`` for one device; raises CannotExpressError listing everything the target cannot do."""
+    """Resolve ``policy`` for one device; raises CannotExpressError that lists everything the target cannot express."""
     able = _with_strict_queues(capabilities, platform, policy)
     resolver = _Resolver(policy=policy, spec=spec, platform=platform, capabilities=able)
     resolver.check_device()

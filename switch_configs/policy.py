@@ -1,11 +1,11 @@
-"""The policy: which DSCP goes to which queue, and when each queue marks and drops.
+"""The policy: the queue of each DSCP, and the thresholds at which each queue marks and drops.
 
 Paper: sections 4.2.2 and 5.2 (priority by DSCP, selective drop by ECN), appendix D (other traffic). The fields of
-``wred`` carry OpenConfig QoS's names and meaning: ``enable_ecn`` marks ECN-capable packets, ``drop`` drops the others,
-and both true at once is what makes the drop selective.
+``wred`` have OpenConfig QoS's names and meaning: ``enable_ecn`` marks ECN-capable packets, ``drop`` drops the others;
+both together make the drop selective.
 
 Units: thresholds and limits in bytes, rates in bits per second, shares in percent.
-Absent on purpose: anything one vendor only understands (see ``vendors``), and rules that span fields (``semantics``).
+Absent on purpose: features of a single vendor (see ``vendors``), and rules across fields (``semantics``).
 """
 
 from __future__ import annotations
@@ -78,14 +78,14 @@ class DataClass(_Strict):
 
 
 class ControlClass(_Strict):
-    """The reserved class of ACK, PROBE, BITMAP, STOP and the TCP control connection. It has no RED, ever."""
+    """The reserved class of ACK, PROBE, BITMAP, STOP and the TCP control connection. It never has RED."""
 
     dscp: Dscp = Field(default=48, description="what our hosts send")
     extra_dscp: tuple[Dscp, ...] = Field(default=(), description="other code points served here, for example routing")
 
 
 class DefaultClass(_Strict):
-    """Traffic that is not ours: every code point no other class names. Appendix D of the paper."""
+    """Other traffic: every DSCP that no other class names. Appendix D of the paper."""
 
     sharing: Literal["lowest", "fair", "weighted"] = Field(
         default="lowest",
@@ -100,7 +100,8 @@ class DefaultClass(_Strict):
 
 
 class Switch(_Strict):
-    """What the switch is, for checks and for units; no size here is written to a device unless ``buffers`` says so."""
+    """Properties of the switch, for checks and units; its sizes are written to a device only if ``buffers`` requires
+    it."""
 
     queues: Annotated[int, Field(ge=3, le=8, strict=True)] = 8
     shared_buffer_bytes: Size
@@ -122,7 +123,7 @@ class Switch(_Strict):
 
 
 class Policy(_Strict):
-    """The whole file. ``load`` is the usual way to get one."""
+    """The whole file; usually read by ``load``."""
 
     version: Literal[1] = 1
     name: Name = "mlt"
@@ -171,27 +172,27 @@ class Policy(_Strict):
         return value
 
     def class_to_dscp(self) -> tuple[int, ...]:
-        """The code point of each data class, highest priority first: what the transport stamps on class i."""
+        """The DSCP of each data class, highest priority first: the DSCP of the transport's packets of class i."""
         return tuple(data.dscp for data in self.data)
 
     @property
     def control_dscp(self) -> int:
-        """The code point of the control class."""
+        """The DSCP of the control class."""
         return self.control.dscp
 
     def digest(self) -> str:
-        """Hash of the meaning, not of the text: comments, order of keys and descriptions do not change it."""
+        """Hash of the meaning, not of the text: comments, key order and descriptions do not change it."""
         body = self.model_dump(mode="json", exclude={"description", "targets"})
         return hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()[:16]
 
     def ports(self) -> tuple[str, ...]:
-        """The ports with ranges written out, in file order."""
+        """The ports with ranges expanded, in file order."""
         return expand_ports(self.switch.ports)
 
 
 def expand_ports(ports: tuple[str | int, ...]) -> tuple[str, ...]:
-    """``(1, "3-5", "swp9")`` -> ``("1", "3", "4", "5", "swp9")``; raises ValueError on a port 0, a range that runs
-    backwards or is of names, and a repeat."""
+    """``(1, "3-5", "swp9")`` -> ``("1", "3", "4", "5", "swp9")``; raises ValueError on a port 0, a descending range, a
+    range of names, and a repeated port."""
     found: list[str] = []
     for port in ports:
         text = str(port).strip()
@@ -216,7 +217,7 @@ def expand_ports(ports: tuple[str | int, ...]) -> tuple[str, ...]:
 
 
 class _UniqueKeys(yaml.SafeLoader):
-    """YAML silently keeps the last of two equal keys; a policy must not."""
+    """Rejects a repeated key, of which YAML silently keeps the last."""
 
 
 def _mapping(loader: _UniqueKeys, node: yaml.MappingNode) -> dict[Any, Any]:
@@ -233,7 +234,8 @@ _UniqueKeys.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _map
 
 
 def parse(text: str, *, source: str = "policy") -> Policy:
-    """Read YAML text into a Policy without the rules of ``semantics``; raises PolicyError naming every bad field."""
+    """Read YAML text into a Policy without the rules of ``semantics``; raises PolicyError that names every bad
+    field."""
     try:
         raw = yaml.load(text, Loader=_UniqueKeys)
     except yaml.YAMLError as error:
@@ -251,7 +253,7 @@ def _policy_of(raw: dict[Any, Any], source: str) -> Policy:
 
 
 def validate(raw: Mapping[str, Any], *, source: str = "policy") -> Policy:
-    """A checked Policy from what its file would hold; raises PolicyError listing every problem."""
+    """A checked Policy from its file's content as a mapping; raises PolicyError that lists every problem."""
     from mlt.switch_configs.semantics import require_sound
 
     policy = _policy_of(dict(raw), source)

@@ -1,4 +1,4 @@
-"""Loss rates of one priority class whose queue drops small gradients at S and everything at L.
+"""Loss rates of one priority class whose queue drops small gradients at S and all packets at L.
 
 Source: paper, appendix B; derived again in docs/switch-thresholds.md, because the printed formulas mix exponents.
 Lengths in packets, loads as arrival over service rate, losses as fractions of the packets offered.

@@ -1,4 +1,4 @@
-"""A strict-priority port with thresholds, packet by packet: the check on the loss models, not a network simulator.
+"""A strict-priority port with thresholds, packet by packet: checks the loss models; not a network simulator.
 
 Bursts arrive at Poisson instants, or workers send a whole training step at once. Strict priority without preemption,
 one server; a packet that finds n of its class waiting or in service is dropped at n >= L, and at n >= S if it carries
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class ClassParameters:
-    """Offered load (arrival over service rate), share of small-gradient packets, S and L in packets."""
+    """Offered load (arrival over service rate), fraction of small-gradient packets, S and L in packets."""
 
     load: float
     small_ratio: float
@@ -24,7 +24,7 @@ class ClassParameters:
 
 @dataclass(frozen=True)
 class Measured:
-    """Fractions lost of the packets offered, and how many were offered."""
+    """Fractions lost of the packets offered, and the number offered."""
 
     small: float
     large: float
@@ -44,7 +44,7 @@ class _Port:
         self._departs_at = 0.0
 
     def arrive(self, now: float, index: int, small: bool) -> None:
-        """One packet of class ``index``; instants don't fall."""
+        """One packet of class ``index``; ``now`` never decreases."""
         while self._serving >= 0 and self._departs_at <= now:
             self._queued[self._serving] -= 1
             self._serving = next((i for i, count in enumerate(self._queued) if count), -1)

@@ -1,4 +1,4 @@
-"""Finds the vendors: every module in ``vendors`` that has a ``TARGET``. Nothing is listed by hand."""
+"""Finds the vendors: every module in ``vendors`` with a ``TARGET``. No list is maintained by hand."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def targets() -> dict[str, Target]:
 
 
 def target(text: str) -> Target:
-    """One target by ``system[/release][@platform]``; the error lists the systems there are."""
+    """One target by ``system[/release][@platform]``; the error lists the known systems."""
     spec = parse_spec(text)
     try:
         known = targets()[spec.system]

@@ -1,4 +1,4 @@
-"""The rules a policy must keep on any switch; no vendor's schema knows them.
+"""The rules that a policy must keep on any switch; no vendor's schema contains them.
 
 Source: paper, sections 4.2.2 and 5.2 and appendix B: thresholds rise as priority falls, S_i < L_i <= buffer, the
 control class has no RED, mark and drop act together.
@@ -16,7 +16,7 @@ from mlt.switch_configs.policy import Policy
 
 @dataclass(frozen=True)
 class Finding:
-    """One broken rule (error) or one thing to know (warning)."""
+    """One violated rule (error) or remark (warning)."""
 
     severity: Literal["error", "warning"]
     rule: str
@@ -105,7 +105,7 @@ def _thresholds(policy: Policy) -> list[Finding]:
 
 
 def _accepted_targets(policy: Policy) -> list[Finding]:
-    """An ``accept`` for a target that does not exist would be ignored in silence."""
+    """Finds an ``accept`` for an unknown target, which would have no effect."""
     from mlt.switch_configs.platforms import parse_spec
     from mlt.switch_configs.registry import targets
 
@@ -123,7 +123,7 @@ def _accepted_targets(policy: Policy) -> list[Finding]:
 
 
 def findings(policy: Policy) -> list[Finding]:
-    """Every broken rule and every warning, in file order."""
+    """Every violated rule and every warning, in file order."""
     found = _code_points(policy) + _thresholds(policy)
     free = policy.switch.queues - 2
     if len(policy.data) > free:

@@ -1,7 +1,7 @@
-"""What every vendor module provides, and the header every generated file carries.
+"""Interface of every vendor module, and the header of every generated file.
 
 A vendor is one module in ``vendors`` with a ``TARGET``; the registry finds it. It writes (``render``, ``undo``), reads
-its own language back without help from what it wrote (``parse``), and reads counters (``parse_counters``).
+its own language back without using what it wrote (``parse``), and reads counters (``parse_counters``).
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ UNCONFIRMED = "UNCONFIRMED"
 
 @dataclass(frozen=True)
 class Unconfirmed:
-    """A syntax or behaviour no vendor document or device confirmed: a regular expression over lines, and why."""
+    """A syntax or behaviour without a vendor document or device test: a regular expression over lines, and the
+    reason."""
 
     pattern: str
     why: str
@@ -34,7 +35,7 @@ class Unconfirmed:
 
 @dataclass(frozen=True)
 class Procedure:
-    """How a person uses the files; ``{ports}``-free text, one command or sentence per entry."""
+    """Instructions for the user's files; text without ``{ports}``, one command or sentence per entry."""
 
     apply: tuple[str, ...]
     verify: tuple[str, ...]
@@ -44,10 +45,10 @@ class Procedure:
 
 @dataclass
 class Reading:
-    """How a text is read. ``strict``: ours, where every line must be known. Else a device's: lines that are not QoS are
-    skipped and counted, what is QoS but not understood is listed in ``unread``, what stays as it is in ``kept``.
+    """How a text is read. ``strict``: mlt's own text, where every line must be known. Otherwise a device's: lines other
+    than QoS are skipped and counted; unknown QoS is listed in ``unread``, QoS that stays unchanged in ``kept``.
 
-    ``queue_memory_bytes``: what a percentage of a queue's memory is a percentage of, where the text does not say.
+    ``queue_memory_bytes``: the queue memory for percentages, if the text does not state it.
     """
 
     strict: bool = True
@@ -58,19 +59,19 @@ class Reading:
     kept: list[str] = field(default_factory=list)
 
     def foreign(self, error: ParseError) -> None:
-        """A line that is not QoS."""
+        """A line other than QoS."""
         if self.strict:
             raise error
         self.skipped += 1
 
     def unknown(self, error: ParseError) -> None:
-        """A statement on QoS that cannot be read or compared."""
+        """A QoS statement that cannot be read or compared."""
         if self.strict:
             raise error
         self.unread.append(f"{error.where}: {error.cause}")
 
     def name(self, port: str) -> str:
-        """``port`` as the policy writes it, where only the case differs."""
+        """``port`` as the policy writes it, if only the case differs."""
         return next((known for known in self.ports if known.lower() == port.lower()), port)
 
     def wants(self, port: str) -> bool:
@@ -79,7 +80,7 @@ class Reading:
 
 
 class Target(ABC):
-    """One switch system on one platform; stateless but for ``spec`` (release, platform) and that platform's facts."""
+    """One switch system on one platform; its only state is ``spec`` (release, platform) and that platform's facts."""
 
     name: ClassVar[str]
     title: ClassVar[str]
@@ -87,13 +88,13 @@ class Target(ABC):
     capabilities: ClassVar[Capabilities]
     procedure: ClassVar[Procedure]
     unconfirmed: ClassVar[tuple[Unconfirmed, ...]] = ()
-    # What ``diff`` reads of a device, and the name ``parse`` knows it by where it is JSON.
+    # The device's whole configuration for ``diff``; for JSON, the name by which ``parse`` knows it.
     whole: ClassVar[str] = "what 'show running-config' prints"
     whole_json: ClassVar[str] = ""
-    # What a device is asked for its counters, PORT filled in, and which of ``COUNTS`` the system gives at all.
+    # Commands for a device's counters, with PORT filled in, and the ``COUNTS`` that the system has.
     counter_commands: ClassVar[tuple[str, ...]] = ()
     counts: ClassVar[frozenset[str]] = COUNTS
-    # What of a device's configuration is QoS: first lines of sections, and lines inside interface sections.
+    # QoS in a device's configuration: first lines of sections, and lines inside interface sections.
     qos_sections: ClassVar[re.Pattern[str]] = re.compile("")
     qos_inside: ClassVar[re.Pattern[str]] = re.compile("")
 
@@ -103,20 +104,20 @@ class Target(ABC):
 
     @property
     def able(self) -> Capabilities:
-        """``capabilities`` as this platform has them."""
+        """``capabilities`` on this platform."""
         return self.capabilities.on(self.platform)
 
     @abstractmethod
     def native_port(self, label: str) -> str:
-        """A port number of the policy as this system calls it; a name that is no number passes unchanged."""
+        """This system's name of a policy's port number; a name that is not a number stays unchanged."""
 
     def port_problem(self, port: str) -> str | None:
-        """Why no device of this platform calls a port so as it leaves the factory; asked where no running configuration
-        says what its ports are."""
+        """Reason why no device of this platform has a port of that name in its factory configuration; used if no
+        running configuration gives the ports."""
         return None
 
     def of_release(self) -> str:
-        """What the release of ``spec`` changes, in words."""
+        """Changes due to the release of ``spec``, as text."""
         return f"the release changes nothing written for {self.name}; one older than a fact requires is rejected"
 
     @abstractmethod
@@ -128,16 +129,16 @@ class Target(ABC):
         """File name -> text that removes exactly what ``render`` adds, bindings before what they bind."""
 
     def against(self, plan: Plan, running: str) -> tuple[dict[str, str], dict[str, str], tuple[str, ...]]:
-        """(apply, undo, notes) made for one device's running configuration, so that the undo restores even what was
-        replaced; raises SwitchConfigError where this system's own checkpoint does that."""
+        """(apply, undo, notes) for one device's running configuration, so that the undo also restores replaced
+        statements; raises SwitchConfigError if this system's own checkpoint does that."""
         raise SwitchConfigError(
             f"{self.name}: takes no running configuration; the checkpoint its header names restores what was replaced"
         )
 
     @abstractmethod
     def parse(self, files: Mapping[str, str], reading: Reading | None = None) -> Behaviour:
-        """The meaning of a configuration in this system's language, ours unless ``reading`` says otherwise; raises
-        ParseError naming file and line."""
+        """The behaviour of a configuration in this system's language, mlt's own unless ``reading`` says otherwise;
+        raises ParseError that names file and line."""
 
     @abstractmethod
     def parse_counters(self, text: str) -> list[QueueCounters]:
@@ -148,11 +149,11 @@ class Target(ABC):
         return [command.replace("PORT", port) for command in self.counter_commands for port in plan.ports]
 
     def steps(self, files: Mapping[str, str]) -> Procedure:
-        """How a person uses these files; ``procedure`` unless a vendor writes different ones from time to time."""
+        """Instructions for these files; ``procedure`` unless a vendor's depend on the files."""
         return self.procedure
 
     def verify_commands(self, plan: Plan, *, ports: int = 1) -> tuple[str, ...]:
-        """The verify procedure, what names a port for the first ``ports`` of the plan."""
+        """The verify procedure, with commands per port for the first ``ports`` of the plan."""
         found = [
             command.replace("PORT", port)
             for command in self.procedure.verify
@@ -161,9 +162,9 @@ class Target(ABC):
         return tuple(dict.fromkeys(found))
 
     def take_lines(self, files: Mapping[str, str], reading: Reading, take: Callable[[str, str], None]) -> None:
-        """Give ``take`` (place, line) of every line that is QoS; of our own text, every line.
+        """Call ``take`` (place, line) for every QoS line; for mlt's own text, for every line.
 
-        An indented line belongs to the last one that is not. A QoS line that ``take`` does not know is ``unread``.
+        An indented line belongs to the last unindented one. A QoS line that ``take`` does not know is ``unread``.
         """
         for name, text in files.items():
             kind = "foreign"
@@ -189,7 +190,7 @@ _UNDO_FROM = "the undo file is written by mlt switch rollback, with the options 
 
 
 def header_lines(target: Target, plan: Plan, body: str, files: Mapping[str, str]) -> list[str]:
-    """The header: whose policy, how to apply, verify and undo, what is unconfirmed or accepted. No dates."""
+    """The header: policy, how to apply, verify and undo, unconfirmed and accepted points. No dates."""
     steps = target.steps(files)
     lines = [
         f"{plan.name}: QoS for bounded-loss training traffic on {target.title}",
@@ -251,7 +252,7 @@ def decorate(target: Target, plan: Plan, body: str, files: Mapping[str, str]) ->
 
 
 def code_lines(text: str, comment: str) -> list[tuple[int, str]]:
-    """(line number from 1, line without trailing blanks) of every line that is not blank or a comment."""
+    """(line number from 1, line without trailing blanks) of every line other than blanks and comments."""
     return [
         (number, line.rstrip())
         for number, line in enumerate(text.splitlines(), start=1)
@@ -260,7 +261,7 @@ def code_lines(text: str, comment: str) -> list[tuple[int, str]]:
 
 
 class PortBuilder:
-    """Gathers what a parser reads about one port and turns it into a PortBehaviour."""
+    """Collects a parser's data about one port and turns it into a PortBehaviour."""
 
     def __init__(self, queues: int = 8) -> None:
         self.queues = queues

@@ -1,6 +1,6 @@
 """Counters from telemetry: JSON of our own, OpenConfig's queue state (gNMI Get, Subscribe), or pasted tables.
 
-Units: packets and bytes since the counters were cleared. What is not said stays None.
+Units: packets and bytes since the counters were cleared. Missing counters stay None.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _QUEUE_PATH = re.compile(
 
 
 def read(text: str, target: Target) -> list[QueueCounters]:
-    """Counters from whatever ``text`` is; raises SwitchConfigError where nothing in it is a queue's counter."""
+    """Counters in ``text`` of any supported form; raises SwitchConfigError if it contains none."""
     found: list[QueueCounters] = []
     stripped = text.lstrip()
     if stripped[:1] in ("{", "["):
@@ -42,7 +42,8 @@ def read(text: str, target: Target) -> list[QueueCounters]:
 
 
 def _read_lines(text: str) -> list[QueueCounters]:
-    """One JSON document a line, as collectors write them; a later line of the same counter counts."""
+    """One JSON document per line, as collectors write them; a later line of the same counter replaces an earlier
+    one."""
     rows: list[QueueCounters] = []
     for line in text.splitlines():
         if line.strip():
@@ -119,7 +120,7 @@ def _found_queue(queue: dict[str, Any], path: str) -> Iterator[QueueCounters]:
 
 
 def _join(*parts: Any) -> str:
-    """Parts of a path without modules' prefixes; gnmic names them, pygnmi does not."""
+    """Join parts of a path, without module prefixes; gnmic adds them, pygnmi does not."""
     text = "/".join(part.strip("/") for part in parts if isinstance(part, str) and part)
     return re.sub(r"(^|/)[a-z-]+:", r"\1", text)
 

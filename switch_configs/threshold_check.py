@@ -1,7 +1,7 @@
-"""Predictions against the packet simulation: what the loss model says of each class, and by how much it is wrong.
+"""Compares the loss model's predictions with the packet simulation, class by class.
 
-The simulation knows what the model leaves out: real interruptions by the classes above, equal packets, a whole step
-sent at once. Losses are fractions of the packets offered.
+The simulation contains what the model omits: real interruptions by the classes above, equal packets, a whole step sent
+at once. Losses are fractions of the packets offered.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from mlt.switch_configs.queue_simulation import ClassParameters, Measured, simul
 from mlt.switch_configs.thresholds import ClassThresholds, Problem
 
 _PACKETS = 400_000
-_BURSTS = 3_000  # of all classes together, at least
+_BURSTS = 3_000  # min number, of all classes together
 _MAX_PACKETS = 2_000_000
-# With fewer bursts of a class a loss of a few percent is luck.
+# With fewer bursts of a class, a loss of a few percent is chance.
 MIN_BURSTS = 30
 # Packets of one class that a worker sends in a step without rate control, for ``in_one_step``.
 STEP_PACKETS = 8_000
@@ -24,7 +24,7 @@ _MAX_STEP_PACKETS = 400_000  # of all workers together
 
 @dataclass(frozen=True, kw_only=True)
 class Checked:
-    """One class's prediction and measurement. ``bursts`` is how many the measurement rests on."""
+    """One class's prediction and measurement. ``bursts``: number of bursts of the measurement."""
 
     predicted_small: float
     predicted_large: float
@@ -33,17 +33,17 @@ class Checked:
 
     @property
     def enough(self) -> bool:
-        """Whether the class sent enough bursts for its losses to mean something."""
+        """Whether the class sent enough bursts for significant losses."""
         return self.bursts >= MIN_BURSTS
 
     @property
     def error(self) -> float:
-        """The larger of the two absolute errors; a prediction above the measurement counts as one too."""
+        """The larger of the two absolute errors; a prediction above the measurement is an error too."""
         return max(abs(self.predicted_small - self.simulated.small), abs(self.predicted_large - self.simulated.large))
 
 
 def parameters(problem: Problem, rows: Sequence[ClassThresholds]) -> tuple[ClassParameters, ...]:
-    """The classes as the simulation takes them: loads are those offered, not those on what is left over."""
+    """The classes for the simulation: offered loads, not loads relative to the remaining capacity."""
     total = sum(entry.size_bytes for entry in problem.classes)
     return tuple(
         ClassParameters(
@@ -73,7 +73,7 @@ def check_predictions(problem: Problem, rows: Sequence[ClassThresholds], *, seed
 
 
 def in_one_step(problem: Problem, rows: Sequence[ClassThresholds], *, seed: int = 1) -> tuple[Measured, ...]:
-    """What is lost when the workers send a whole step at the port's rate, which the model does not describe."""
+    """Losses if the workers send a whole step at the port's rate, which the model does not describe."""
     most = min(STEP_PACKETS, max(1, _MAX_STEP_PACKETS // (problem.workers * len(problem.classes))))
     packets = [min(most, -(-entry.size_bytes // problem.packet_bytes)) for entry in problem.classes]
     return simulate_step(parameters(problem, rows), packets=packets, workers=problem.workers, seed=seed)

@@ -1,9 +1,9 @@
 """Finds S_i and L_i that minimise the extra convergence rounds of the losses they cause (paper, appendix B).
 
-Exact on a grid: for a price per byte of limit, a dynamic programme over the classes finds the best thresholds with S
-and L rising; bisection on the price meets the buffer. Loads of lower classes follow from what the classes above really
-carry, found by repeating until it stands still. No S is below what workers in step send at once: a queue that held less
-would drop small gradients at any load. Sizes in bytes, loads as arrival over service rate.
+Exact on a grid. For a price per byte of limit, a dynamic programme over the classes finds the best thresholds with S
+and L rising; bisection on the price meets the buffer. Loads of lower classes follow from the real throughput of the
+classes above, found by fixed-point iteration. S is never below the packets that workers in step send at once: a shorter
+queue would drop small gradients at any load. Sizes in bytes, loads as arrival over service rate.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 Model = Literal["shared", "split"]
 _ROUNDS_OF_REPETITION = 20
 _BISECTIONS = 60
-_MIN_PRICE = 1e-200  # extra rounds per byte: below, what the formulas say is no longer a number
-# A host sends a run of packets back to back; this is what one system call can hold (64 KiB).
+_MIN_PRICE = 1e-200  # extra rounds per byte: below, the formulas underflow
+# A host sends packets back to back; one system call holds this much (64 KiB).
 RUN_BYTES = 65_536
-# A class below an overloaded one is still served now and then; its load must stay finite for the formulas.
+# Min service of a class below an overloaded one; its load must stay finite for the formulas.
 _MIN_SERVICE = 1e-6
 
 
@@ -42,10 +42,11 @@ class ClassThresholds:
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """What to optimise for. ``load`` is all data's arrival over the port's service rate; above 1 is congestion.
+    """The optimisation problem. ``load`` is the arrival rate of all data over the port's service rate; above 1:
+    congestion.
 
     ``workers`` send in step, each on ``paths`` paths that end at this port, ``burst_packets`` back to back on each
-    (None: what one system call of the sender holds).
+    (None: the capacity of one system call of the sender).
     """
 
     classes: tuple[ModelClass, ...]
@@ -71,11 +72,11 @@ class Problem:
 
     @property
     def floor_bytes(self) -> int:
-        """The least S: what arrives together, in whole steps of the granularity."""
+        """The min S: the packets that arrive together, in whole steps of the granularity."""
         return -(-self.group_packets * self.packet_bytes // self.granularity_bytes) * self.granularity_bytes
 
     def least_bytes(self, classes: int) -> int:
-        """Buffer that the least thresholds of ``classes`` classes take: S rises by a step, L is a step above S."""
+        """Buffer for the min thresholds of ``classes`` classes: S rises by a step, L is a step above S."""
         step = self.granularity_bytes
         return classes * self.floor_bytes + step * classes * (classes + 1) // 2
 
@@ -121,7 +122,7 @@ def _offered(problem: Problem) -> list[float]:
 
 
 def class_loads(offered: Sequence[float], carried: Sequence[float]) -> list[float]:
-    """Each class's load on the service its betters leave: 1 less what they really carry."""
+    """Each class's load on the service that the classes above leave: 1 less their real throughput."""
     loads, used = [], 0.0
     for own, served in zip(offered, carried, strict=True):
         loads.append(own / max(_MIN_SERVICE, 1 - used))
@@ -130,10 +131,10 @@ def class_loads(offered: Sequence[float], carried: Sequence[float]) -> list[floa
 
 
 def gathered_packets(problem: Problem, offered: Sequence[float], loads: Sequence[float]) -> list[int]:
-    """Packets that a class's bursts count as: while the classes above are served, more of its bursts gather.
+    """Burst size of a class in packets: while the classes above are served, more of its bursts accumulate.
 
-    A class that is left a share r of the port sees the port's backlog 1 / r times as bursty (heavy traffic: the queue
-    of the lowest busy class is nearly the whole port's).
+    A class with a share r of the port sees the port's backlog as 1 / r times as bursty (heavy traffic: the queue of the
+    lowest busy class is nearly the whole port's).
     """
     most = problem.buffer_bytes // problem.packet_bytes
     return [
@@ -218,7 +219,7 @@ def _within_buffer(
 
 
 def optimise(problem: Problem) -> tuple[ClassThresholds, ...]:
-    """Thresholds for each class, highest priority first; raises ValueError where the buffer is too small."""
+    """Thresholds for each class, highest priority first; raises ValueError if the buffer is too small."""
     steps = problem.buffer_bytes // problem.granularity_bytes
     grid = np.arange(1, steps + 1, dtype=np.int64) * problem.granularity_bytes
     offered = _offered(problem)

@@ -1,6 +1,6 @@
-"""Whether a switch did what the policy meant: counters of one measurement, class by class.
+"""Whether a switch follows the policy: counters of one measurement, class by class.
 
-Paper: sections 4.2.2 and 5.2. Counters are those of the time a job ran: cleared before it, or two readings' difference.
+Paper: sections 4.2.2 and 5.2. Counters cover the time of a job: cleared before it, or the difference of two readings.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from mlt.switch_configs.counters import COUNTS, QueueCounters
 from mlt.switch_configs.errors import listed
 from mlt.switch_configs.plan import Plan, PlannedQueue
 
-# Of a data class's packets; above that, large gradients are lost that the policy means to keep.
+# Fraction of a data class's packets; above it, the switch drops large gradients that the policy protects.
 LIMIT_DROPS = 0.01
 _COUNTS = tuple(field.name for field in fields(QueueCounters) if field.name not in ("port", "queue", "queued_bytes"))
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """One statement about one class: ``wrong`` is not what the policy meant, ``note`` may be."""
+    """One statement about one class: ``wrong`` contradicts the policy, ``note`` may."""
 
     level: Literal["wrong", "note"]
     where: str
@@ -32,7 +32,7 @@ class Verdict:
 
 
 def since(later: Iterable[QueueCounters], earlier: Iterable[QueueCounters]) -> list[QueueCounters]:
-    """What was counted between two readings; None where either does not say or the counter went back."""
+    """Counts between two readings; None if a reading lacks the counter or the counter decreased."""
     known = {(row.port, row.queue): row for row in earlier}
     found = []
     for row in later:
@@ -49,7 +49,7 @@ def _difference(later: int | None, earlier: int | None) -> int | None:
 
 
 def judge(plan: Plan, rows: Sequence[QueueCounters]) -> list[Verdict]:
-    """What is not as the policy means it, queue by queue; an empty list where all is."""
+    """Contradictions to the policy, queue by queue; an empty list if none."""
     found: list[Verdict] = []
     queues = {queue.number: queue for queue in plan.queues}
     for row in rows:
@@ -62,14 +62,14 @@ def judge(plan: Plan, rows: Sequence[QueueCounters]) -> list[Verdict]:
 
 
 def unseen(plan: Plan, rows: Sequence[QueueCounters]) -> list[str]:
-    """The queues and ports of the plan that no row is about, and data where nothing was sent at all.
+    """The plan's queues and ports without a row, and data classes without any sent packet.
 
-    Ports only where the rows use the plan's names.
+    Ports only if the rows use the plan's names.
     """
     seen: dict[str, set[int]] = {}
     for row in rows:
         seen.setdefault(row.port, set()).add(row.queue)
-    ours = set(plan.ports) & set(seen) or set(seen)  # a device's other ports are not the policy's
+    ours = set(plan.ports) & set(seen) or set(seen)  # the policy does not cover a device's other ports
     lacking: dict[tuple[str, ...], list[str]] = {}
     for port, numbers in seen.items():
         missing = tuple(f"{queue.number} ({queue.name})" for queue in plan.queues if queue.number not in numbers)
@@ -86,13 +86,13 @@ def unseen(plan: Plan, rows: Sequence[QueueCounters]) -> list[str]:
 
 
 def named(plan: Plan, rows: Iterable[QueueCounters]) -> list[QueueCounters]:
-    """Rows under the plan's names of ports, where a device writes them in other letters (NX-OS: Ethernet1/1)."""
+    """Rows with the plan's port names, if the device writes them in another case (NX-OS: Ethernet1/1)."""
     known = {port.lower(): port for port in plan.ports}
     return [replace(row, port=known.get(row.port.lower(), row.port)) for row in rows]
 
 
 def unsaid(plan: Plan, rows: Sequence[QueueCounters], of: Collection[str] = COUNTS) -> list[str]:
-    """Counters among ``of`` that no row gives, with the classes that would be judged by them."""
+    """Counters among ``of`` that no row has, with the classes whose verdict needs them."""
     found = []
     for name, words in (
         ("sent", "sent"),
@@ -115,7 +115,7 @@ def unsaid(plan: Plan, rows: Sequence[QueueCounters], of: Collection[str] = COUN
 
 
 def _in_packets(row: QueueCounters, packet_bytes: int) -> QueueCounters:
-    """Bytes dropped at the limit as packets of full size, where a device counts bytes alone: no fewer were dropped."""
+    """Bytes dropped at the limit as full-size packets, if the device counts only bytes: a lower bound of the drops."""
     if row.dropped_at_limit is not None or row.dropped_at_limit_bytes is None:
         return row
     return replace(row, dropped_at_limit=math.ceil(row.dropped_at_limit_bytes / packet_bytes))
@@ -143,7 +143,7 @@ def _of_queue(queue: PlannedQueue, row: QueueCounters) -> Iterable[tuple[Literal
 
 
 def _of_all(rows: Sequence[QueueCounters], queues: dict[int, PlannedQueue]) -> list[Verdict]:
-    """Over all ports: a port towards a host that only receives control or foreign packets is no fault."""
+    """Over all ports: a port towards a host that only receives control or foreign packets is not a fault."""
     sent: dict[str, int] = {}
     for row in rows:
         if row.queue in queues and row.sent is not None:

@@ -1,8 +1,8 @@
-"""What one switch model does with a configuration: facts in data files, each with its source.
+"""Facts about switch models, in data files, each with its source.
 
 A target is ``system[/release][@platform]``, for example ``sonic/202511@mlnx-sn2700`` (``parse_spec``). The facts of a
-platform come from ``facts/<system>.yaml`` and, where it names an ASIC, from ``facts/asics.yaml``; what neither states
-is the system's ``unknown`` entry, the most restrictive value, which also serves a platform that no file knows.
+platform come from ``facts/<system>.yaml`` and, if it names an ASIC, from ``facts/asics.yaml``. Facts missing from both
+come from the system's ``unknown`` entry, the most restrictive values, which unknown platforms use too.
 
 Units: bytes, packets in cells of ``cell_bytes``. Absent on purpose: syntax (see ``vendors``) and decisions (``plan``).
 """
@@ -32,7 +32,7 @@ class _Strict(BaseModel):
 
 
 class Fact(_Strict, Generic[Value]):
-    """One statement about a device. ``confirmed`` False: the value is the cautious one, no document was found."""
+    """One statement about a device. ``confirmed`` False: the value is the restrictive one, without a document."""
 
     value: Value
     source: str = Field(min_length=8)
@@ -40,7 +40,7 @@ class Fact(_Strict, Generic[Value]):
 
 
 class PortGroup(_Strict):
-    """``count`` front-panel ports in a row, each of ``lanes`` serial lanes; SONiC's numbers rise by ``step``."""
+    """``count`` consecutive front-panel ports, each of ``lanes`` serial lanes; SONiC's numbers rise by ``step``."""
 
     count: int = Field(gt=0)
     lanes: int = Field(gt=0)
@@ -48,12 +48,12 @@ class PortGroup(_Strict):
 
     @property
     def apart(self) -> int:
-        """How far apart SONiC's numbers of two neighbours are."""
+        """Difference between SONiC's numbers of two neighbouring ports."""
         return self.lanes if self.step is None else self.step
 
 
 class Pool(_Strict):
-    """One shared buffer that the device has before anybody configures it."""
+    """One shared buffer of the device in its factory configuration."""
 
     name: str
     direction: Literal["ingress", "egress", "both"]
@@ -62,13 +62,13 @@ class Pool(_Strict):
 
 
 class Facts(_Strict):
-    """Every fact a platform may state; None: not stated here.
+    """Every fact that a platform may state; None: not stated here.
 
-    ``red_step_cells`` and ``red_rounding``: the device moves a RED threshold to a multiple of that many cells.
-    ``strict_queues``: how many queues may have strict priority at once, each before the next.
-    ``not_ect``: what happens above the threshold to packets that are not ECN-capable, on a queue with ECN.
-    ``threshold_of``: what a threshold counts in: bytes, or percent of the queue's own memory.
-    ``instead``: what to do where the platform cannot serve the paper's policy.
+    ``red_step_cells`` and ``red_rounding``: the device rounds a RED threshold to a multiple of that many cells.
+    ``strict_queues``: max number of queues with strict priority.
+    ``not_ect``: action above the threshold on packets that are not ECN-capable, on a queue with ECN.
+    ``threshold_of``: unit of a threshold: bytes, or percent of the queue's own memory.
+    ``instead``: advice if the platform cannot serve the paper's policy.
     """
 
     asic: Fact[str] | None = None
@@ -96,10 +96,10 @@ class _PlatformEntry(_Strict):
 
 
 class _SystemFile(_Strict):
-    """``needs_platform``: why a configuration without a named platform is refused; empty: it is not.
+    """``needs_platform``: reason to reject a configuration without a named platform; empty: none.
 
-    ``default``: the platform that is meant where none is named (a system with one ordinary kind of device).
-    ``no_platforms``: why no model is described.
+    ``default``: platform if none is named (a system with one ordinary kind of device).
+    ``no_platforms``: reason why no model is described.
     """
 
     needs_platform: str = ""
@@ -112,7 +112,7 @@ class _SystemFile(_Strict):
 
 @dataclass(frozen=True)
 class Spec:
-    """A target as people write it: ``cumulus/5.9@sn3700``."""
+    """A target as users write it: ``cumulus/5.9@sn3700``."""
 
     system: str
     release: str | None = None
@@ -154,7 +154,7 @@ class Platform:
     def first_lane(self, port: int) -> int | None:
         """The number of the first lane of front-panel port ``port`` (from 1), None where the model is not known.
 
-        Beyond the last port the last group's numbering goes on, so that such names can be recognised.
+        Beyond the last port the last group's numbering continues, so that such names can be recognised.
         """
         if self.facts.ports is None:
             return None
@@ -177,27 +177,27 @@ class Platform:
 
     @property
     def red_unit_bytes(self) -> int:
-        """What the device moves a RED threshold to a multiple of; 1 where it takes every byte."""
+        """Unit of the device's rounding of a RED threshold; 1 if it accepts every byte."""
         cell, step = self.facts.cell_bytes, self.facts.red_step_cells
         return (1 if cell is None else cell.value) * (1 if step is None else step.value)
 
     @property
     def red_unit(self) -> str:
-        """The unit in words, with what is known of it."""
+        """The unit as text, with its source."""
         cell = self.facts.cell_bytes
         how = "RED of" if cell is None or cell.confirmed else "assumed of"
         why = "" if cell is None or cell.confirmed else f": {cell.source}"
         return f"units of {self.red_unit_bytes} B ({how} {self.title}{why})"
 
     def red_bytes(self, value: int) -> int:
-        """``value`` as the device's RED will use it."""
+        """``value`` as rounded by the device's RED."""
         unit = self.red_unit_bytes
         if self.facts.red_rounding is not None and self.facts.red_rounding.value == "nearest":
             return max(1, round(value / unit)) * unit
         return math.ceil(value / unit) * unit
 
     def notes(self) -> tuple[str, ...]:
-        """What a person should know about where these facts come from; empty for a known model."""
+        """Remarks on the source of these facts; empty for a known model."""
         if self.known:
             return ()
         if self.asked is not None:
@@ -211,7 +211,7 @@ class Platform:
         return (f"no platform given: {self.system}'s most restrictive facts are used (write {self.system}@PLATFORM)",)
 
     def statements(self) -> tuple[tuple[str, Fact[Any]], ...]:
-        """(name, fact) of everything stated, in the order of ``Facts``."""
+        """(name, fact) of every stated fact, in the order of ``Facts``."""
         found = ((name, getattr(self.facts, name)) for name in Facts.model_fields)
         return tuple((name, fact) for name, fact in found if fact is not None)
 
@@ -240,7 +240,7 @@ def _system(system: str) -> _SystemFile | None:
 
 
 def _facts(own: Facts, asic: str | None, unknown: Facts | None) -> Facts:
-    """``own`` first, then its ASIC's, then the system's most restrictive ones (but never somebody else's ports)."""
+    """``own`` first, then its ASIC's, then the system's most restrictive ones (but never another model's ports)."""
     layers = [own]
     if asic is not None:
         layers.append(asics()[asic])
@@ -253,7 +253,7 @@ def _facts(own: Facts, asic: str | None, unknown: Facts | None) -> Facts:
 
 
 def _of_another(entry: _PlatformEntry, facts: Facts) -> Facts:
-    """The ``unknown`` entry's facts as a model inherits them; what its ASIC does is not documented for the model."""
+    """The ``unknown`` entry's facts for a model; its ASIC's behaviour is not documented for the model."""
     if entry.asic is None:
         return facts
     name = asics()[entry.asic].asic
@@ -275,7 +275,7 @@ def platforms(system: str) -> tuple[str, ...]:
 
 
 def why_none(system: str) -> str:
-    """Why ``system``'s file describes no model; empty where it does."""
+    """Why ``system``'s file describes no model; empty if it does."""
     known = _system(system)
     return "no facts file" if known is None else known.no_platforms
 
@@ -303,6 +303,6 @@ def find(system: str, name: str | None = None) -> Platform:
 
 
 def first_release(system: str) -> Fact[str] | None:
-    """The first release that takes what the vendor writes, where that is documented."""
+    """The first release that accepts the vendor's syntax, if documented."""
     file = _system(system)
     return None if file is None else file.first_release

@@ -1,7 +1,7 @@
-"""Judges we did not write. Each reads the text a target wrote (or a mutation of it) and lists what is wrong.
+"""Third-party validators. Each reads the text that a target wrote (or a mutation of it) and lists its errors.
 
-A validator that is not installed says why; nothing here is needed to generate. Registry packages come with the
-``switch`` extra, the rest with tools/install_switch_validators.sh.
+A missing validator gives the reason; generation needs none of them. Registry packages come with the ``switch`` extra,
+the rest with tools/install_switch_validators.sh.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mlt.switch_configs.policy import Policy
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """``skipped`` names the reason when the validator could not run; otherwise ``problems`` is what it found."""
+    """``skipped``: the reason why the validator could not run; otherwise ``problems`` is its result."""
 
     target: str
     validator: str
@@ -28,7 +28,7 @@ class Verdict:
 
 
 class Validator(ABC):
-    """One outside judge of one or more targets."""
+    """One third-party validator of one or more targets."""
 
     name: ClassVar[str]
     targets: ClassVar[tuple[str, ...]]
@@ -39,11 +39,11 @@ class Validator(ABC):
 
     @abstractmethod
     def judge(self, generated: Generated, files: Mapping[str, str]) -> list[str]:
-        """Problems of ``files``, which are what ``generated`` wrote or a mutation of it."""
+        """Problems of ``files``, which ``generated`` wrote, or a mutation of them."""
 
 
 def home() -> Path:
-    """Where tools/install_switch_validators.sh puts things."""
+    """Installation folder of tools/install_switch_validators.sh."""
     return Path(os.environ.get("MLT_SWITCH_VALIDATORS", "build/switch-validators")).resolve()
 
 
@@ -63,7 +63,7 @@ def validators() -> tuple[Validator, ...]:
 
 
 def validate_all(policy: Policy, generated: Sequence[Generated]) -> list[Verdict]:
-    """Every validator on every target it knows."""
+    """Every validator on every target that it supports."""
     found = []
     for validator in validators():
         reason = validator.missing()

@@ -1,7 +1,7 @@
-"""Runs in the validators' own environment: applies our undo to a running configuration with hier-config.
+"""Runs in the validators' own environment: applies mlt's undo to a running configuration with hier-config.
 
-Standard input: {"platform", "running": lines, "undo": lines}. Prints {"left": lines that remain, "remediation": what
-hier-config itself would send to reach an empty configuration}. Imports nothing of mlt.
+Standard input: {"platform", "running": lines, "undo": lines}. Prints {"left": remaining lines, "remediation": the lines
+that hier-config itself would send to reach an empty configuration}. Imports nothing of mlt.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def main() -> None:
     undo = hier.get_hconfig(driver, "\n".join(request["undo"]))
     after = running.future(undo)
     left = [line.cisco_style_text() for line in after.all_children_sorted()]
-    # An interface is hardware: its empty section stays whatever is configured.
+    # An interface is hardware: its empty section always stays.
     hardware = [line for line in left if line.startswith("interface ")]
     kept = [line for line in left if line not in hardware and not line.strip().startswith("no ")]
     wanted = [line.cisco_style_text() for line in remediation.all_children_sorted()]

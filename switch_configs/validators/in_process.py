@@ -1,4 +1,4 @@
-"""Validators that import: pyavd (EOS), nvueschema (Cumulus), netutils (structure), ocbindings (the neutral form)."""
+"""Imported validators: pyavd (EOS), nvueschema (Cumulus), netutils (structure), ocbindings (the neutral form)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _absent(package: str, way: str) -> str:
 
 
 class Pyavd(Validator):
-    """Arista's schema. The text is read leniently into structured configuration, so that the schema is the judge."""
+    """Arista's schema. The text is read leniently into structured configuration, so that only the schema decides."""
 
     name: ClassVar[str] = "pyavd"
     targets: ClassVar[tuple[str, ...]] = ("eos",)
@@ -47,7 +47,7 @@ def _number(text: str) -> int | str:
 
 
 def _eos_structured(text: str) -> tuple[dict[str, Any], list[str]]:
-    """EOS text as AVD structured configuration, and the lines that have no place in it."""
+    """EOS text as AVD structured configuration, and the lines without an equivalent in it."""
     result: dict[str, Any] = {"hostname": "switch", "qos": {"map": {"dscp": []}}, "qos_profiles": []}
     result["ethernet_interfaces"] = []
     leftover: list[str] = []
@@ -88,7 +88,7 @@ def _eos_structured(text: str) -> tuple[dict[str, Any], list[str]]:
 
 
 class Nvueschema(Validator):
-    """NVUE's published schema as pydantic models; they ignore unknown keys, so what they drop is looked for here."""
+    """NVUE's published schema as pydantic models; they ignore unknown keys, so this class finds ignored keys itself."""
 
     name: ClassVar[str] = "nvueschema"
     targets: ClassVar[tuple[str, ...]] = ("cumulus",)
@@ -120,7 +120,7 @@ def _dropped(tree: Any, kept: Any, path: str = "") -> Iterator[str]:
 
 
 class Netutils(Validator):
-    """Network-to-Code's parsers: judges only that lines nest as the system nests them."""
+    """Network-to-Code's parsers: validate only that lines nest as on the system."""
 
     name: ClassVar[str] = "netutils"
     targets: ClassVar[tuple[str, ...]] = ("eos", "nxos", "onyx")
@@ -154,7 +154,7 @@ class Netutils(Validator):
 
 
 class Openconfig(Validator):
-    """OpenConfig's own models judge the neutral form; shown with target linux, which expresses all of it."""
+    """OpenConfig's own models validate the neutral form; reported for target linux, which expresses all of it."""
 
     name: ClassVar[str] = "ocbindings"
     targets: ClassVar[tuple[str, ...]] = ("linux",)
@@ -166,7 +166,7 @@ class Openconfig(Validator):
         return self.judge_tree(openconfig.tree(generated.plan))
 
     def judge_tree(self, tree: dict[str, Any]) -> list[str]:
-        """Problems of an OpenConfig instance, as pyangbind states them."""
+        """Problems of an OpenConfig instance, as reported by pyangbind."""
         qos: Any = import_module("ocbindings.qos").qos
         serialise: Any = import_module("pyangbind.lib.serialise")
         try:

@@ -1,7 +1,7 @@
-"""Runs in the validators' own environment: prints, as JSON, what Mellanox's Ansible modules would send to a switch.
+"""Runs in the validators' own environment: prints, as JSON, the commands that Mellanox's Ansible modules would send.
 
 Standard input: {"collections": folder, "ports": [...], "queues": [{"tc", "weight", "thresholds"}]}. The modules' reads
-of the device are answered with factory defaults, their writes go nowhere. Imports nothing of mlt.
+of the device return factory defaults, their writes are discarded. Imports nothing of mlt.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 
 class _Done(Exception):
-    """Carries what a module would return."""
+    """Carries a module's return value."""
 
 
 def _commands(basic: Any, module: Any, cls: Any, arguments: dict[str, Any], reads: dict[str, Any]) -> list[str]:

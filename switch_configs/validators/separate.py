@@ -1,6 +1,6 @@
-"""Validators in processes of their own: yanglint with the NX-OS model, Mellanox's Ansible modules, hier-config.
+"""Validators in separate processes: yanglint with the NX-OS model, Mellanox's Ansible modules, hier-config.
 
-What they need comes from tools/install_switch_validators.sh (and the system package libyang2-tools).
+tools/install_switch_validators.sh installs their dependencies (besides the system package libyang2-tools).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _run(command: list[str], stdin: str = "") -> tuple[int, str, str]:
 
 
 class NxosYang(Validator):
-    """Cisco's own YANG model judges the tree that the CLI text stands for (not the CLI's wording)."""
+    """Cisco's own YANG model validates the tree equivalent to the CLI text (not the CLI's wording)."""
 
     name: ClassVar[str] = "nxos-yang"
     targets: ClassVar[tuple[str, ...]] = ("nxos",)
@@ -63,7 +63,8 @@ def _number(text: str) -> int | str:
 
 
 def _nxos_tree(text: str) -> tuple[dict[str, Any], list[str]]:
-    """NX-OS text as an instance of Cisco-NX-OS-device, values unjudged, and queuing lines that have no place."""
+    """NX-OS text as an instance of Cisco-NX-OS-device, values not validated, and queuing lines without an
+    equivalent."""
     policies: dict[str, list[dict[str, Any]]] = {}
     bindings: list[dict[str, Any]] = []
     leftover: list[str] = []
@@ -126,7 +127,7 @@ def _nxos_queue(entry: dict[str, Any], line: str) -> bool:
 
 
 class OnyxModules(Validator):
-    """The commands Mellanox's own modules would send for the same intent must be exactly ours of that kind."""
+    """Mellanox's own modules must send exactly mlt's commands of the same kind."""
 
     name: ClassVar[str] = "mellanox.onyx"
     targets: ClassVar[tuple[str, ...]] = ("onyx",)
@@ -157,7 +158,7 @@ class OnyxModules(Validator):
 
 
 class HierConfig(Validator):
-    """hier-config works out the way back by itself; our undo must remove everything that its remediation removes."""
+    """hier-config derives the rollback by itself; mlt's undo must remove everything that its remediation removes."""
 
     name: ClassVar[str] = "hier-config"
     targets: ClassVar[tuple[str, ...]] = ("eos", "nxos")

@@ -6,18 +6,13 @@ node               address          numbers
 ToR switch         10.mid.swid.0    mid in 1..H, swid in 1..R
 SuperNode switch   10.mid.(R+1).0
 parameter server   10.mid.0.psid    psid in 1..P'
-worker             10.mid.swid.wid  wid in 1..ceil(W'/R); the ToR it is counted under, not the
-                                    worker             10.mid.swid.wid  wid in 1..ceil(W'/R); swid is its home ToR, not
-                                    the ToR of
-                                                                        its circuit, so a new circuit never changes an
-                                                                        address
-                                    =================  ===============
-                                    ==========================================================
+worker             10.mid.swid.wid  wid in 1..ceil(W'/R); swid is its home ToR, not the ToR of
+                                    its circuit, so a new circuit never changes an address
+=================  ===============  ==========================================================
 
-                                    The paper lets wid range to W'/B with B undefined. B is the number of ToRs, R, since
-                                    workers are distributed equally over them. A parameter server has R NICs, which
-                                    share this one address. The circuit switch has no address, because it is transparent
-                                    to packets.
+The paper lets wid range to W'/B with B undefined. B is the number of ToRs, R, since workers are distributed equally
+over them. A parameter server has R NICs, which share this one address. The circuit switch has no address, because it is
+transparent to packets.
 """
 
 from __future__ import annotations
