@@ -104,8 +104,7 @@ def condensed(found: Sequence[Difference]) -> list[str]:
 
 
 def by_port(lines: Sequence[str], ports: Iterable[str]) -> list[str]:
-    """Lines that differ only in the port they begin with ("port swp1 ...", "swp1 ...") share one; others stay, once
-    each.
+    """Lines that differ only in the port they begin with ("port swp1 ...", "swp1 ...") share one; others appear once.
 
     ``ports``: the compared ports. A line about all of them, if they are many, says so instead of listing them.
     """
@@ -187,8 +186,7 @@ def _port(where: str, left: PortBehaviour, right: PortBehaviour, tolerance_perce
 
 
 def against_device(ours: Behaviour, device: Behaviour, *, limits: bool) -> list[Difference]:
-    """Differences between a device and a policy's configuration, on the policy's ports; ``limits``: L_i is written
-    too."""
+    """Differences of a device from a policy's configuration, on the policy's ports; ``limits``: L_i is written too."""
     theirs = {port: device[port] for port in ours if port in device}
     found = differences(ours, theirs)
     return [each for each in found if limits or each.feature != "queue-limit"]

@@ -10,8 +10,7 @@ from mlt.switch_configs.policy import ControlClass, DataClass, Policy, Switch, W
 from mlt.switch_configs.threshold_check import Checked, check_predictions
 from mlt.switch_configs.thresholds import ClassThresholds, Model, Problem, optimise
 
-# Expedited forwarding first, then class selectors in descending order; CS6 and CS7 are control's, 0 is foreign
-# traffic's.
+# Expedited forwarding first, then class selectors in descending order; CS6 and CS7 are for control, 0 for others.
 DATA_DSCP = (46, 40, 32, 24, 16, 8)
 CONTROL_DSCP = 48
 ROUTING_DSCP = 56

@@ -100,8 +100,7 @@ class DefaultClass(_Strict):
 
 
 class Switch(_Strict):
-    """Properties of the switch, for checks and units; its sizes are written to a device only if ``buffers`` requires
-    it."""
+    """Properties of the switch, for checks and units; only ``buffers`` makes a device receive these sizes."""
 
     queues: Annotated[int, Field(ge=3, le=8, strict=True)] = 8
     shared_buffer_bytes: Size
@@ -234,8 +233,7 @@ _UniqueKeys.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _map
 
 
 def parse(text: str, *, source: str = "policy") -> Policy:
-    """Read YAML text into a Policy without the rules of ``semantics``; raises PolicyError that names every bad
-    field."""
+    """Read YAML text into a Policy without the rules of ``semantics``; raises PolicyError with every bad field."""
     try:
         raw = yaml.load(text, Loader=_UniqueKeys)
     except yaml.YAMLError as error:

@@ -26,8 +26,7 @@ UNCONFIRMED = "UNCONFIRMED"
 
 @dataclass(frozen=True)
 class Unconfirmed:
-    """A syntax or behaviour without a vendor document or device test: a regular expression over lines, and the
-    reason."""
+    """A syntax or behaviour that no vendor document or device confirmed: a regular expression over lines, and why."""
 
     pattern: str
     why: str

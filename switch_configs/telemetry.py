@@ -42,8 +42,7 @@ def read(text: str, target: Target) -> list[QueueCounters]:
 
 
 def _read_lines(text: str) -> list[QueueCounters]:
-    """One JSON document per line, as collectors write them; a later line of the same counter replaces an earlier
-    one."""
+    """One JSON document per line, as collectors write them; a later line replaces an earlier one."""
     rows: list[QueueCounters] = []
     for line in text.splitlines():
         if line.strip():

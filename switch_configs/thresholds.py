@@ -42,8 +42,7 @@ class ClassThresholds:
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """The optimisation problem. ``load`` is the arrival rate of all data over the port's service rate; above 1:
-    congestion.
+    """The optimisation problem. ``load``: all data's arrival over the port's service rate; above 1 is congestion.
 
     ``workers`` send in step, each on ``paths`` paths that end at this port, ``burst_packets`` back to back on each
     (None: the capacity of one system call of the sender).

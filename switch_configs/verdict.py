@@ -62,7 +62,7 @@ def judge(plan: Plan, rows: Sequence[QueueCounters]) -> list[Verdict]:
 
 
 def unseen(plan: Plan, rows: Sequence[QueueCounters]) -> list[str]:
-    """The plan's queues and ports without a row, and data classes without any sent packet.
+    """The plan's queues and ports without a row; also the data classes, if no row counts a sent packet.
 
     Ports only if the rows use the plan's names.
     """

@@ -63,8 +63,7 @@ def _number(text: str) -> int | str:
 
 
 def _nxos_tree(text: str) -> tuple[dict[str, Any], list[str]]:
-    """NX-OS text as an instance of Cisco-NX-OS-device, values not validated, and queuing lines without an
-    equivalent."""
+    """NX-OS text as an instance of Cisco-NX-OS-device, values not validated, and unmatched queuing lines."""
     policies: dict[str, list[dict[str, Any]]] = {}
     bindings: list[dict[str, Any]] = []
     leftover: list[str] = []
