@@ -1,7 +1,7 @@
 """NVIDIA Cumulus Linux 5.x, as ``nv set`` lines.
 
-Syntax: Cumulus Linux 5.9 documentation (Quality of Service) and the published NVUE schema. ``ecn enable`` alone marks
-and leaves drops to a full buffer; ``red enable`` is the second switch that drops Not-ECT.
+Syntax: Cumulus Linux 5.9 documentation (Quality of Service) and the published NVUE schema. ``ecn enable`` alone marks,
+and drops only when the buffer is full; ``red enable`` is a separate setting that drops Not-ECT.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _COLUMNS = {
     "ecn-marked-frames": "marked",
 }
 
-# The parts of `nv set qos` that are read; and what stops senders on a port, which the policy has no word for.
+# The parts of `nv set qos` that are read; also pauses per port, which the policy cannot express.
 READ_GLOBALLY = {"egress-scheduler", "mapping", "egress-queue-mapping", "advance-buffer-config", "congestion-control"}
 PAUSES = {"pfc", "link-pause", "pfc-watchdog"}
 
@@ -78,7 +78,7 @@ class Cumulus(Target):
         ),
         notes=("default-global profiles act on every port of the switch; only congestion control is bound per port",),
     )
-    # Marks are counted per port; only newer releases have a column of a queue's.
+    # Marks are counted per port; only newer releases have a column per queue.
     counts: ClassVar[frozenset[str]] = COUNTS - {"marked"}
     unconfirmed: ClassVar[tuple[Unconfirmed, ...]] = (
         Unconfirmed(r"egress-pool 0 memory-percent", "that the default pool may be made smaller while traffic runs"),
@@ -91,7 +91,7 @@ class Cumulus(Target):
         return f"swp{label}" if label.isdigit() else label
 
     def tree(self, plan: Plan) -> Tree:
-        """The configuration as NVUE's tree of keys (what the schema judges)."""
+        """The configuration as NVUE's tree of keys (the form that the schema validates)."""
         numbers = [queue.number for queue in plan.queues]
         profile = plan.name
         qos: Tree = {
@@ -153,7 +153,7 @@ class Cumulus(Target):
         return {"qos": qos, "interface": interfaces}
 
     def _percent(self, plan: Plan) -> int:
-        """The static pool's share of the memory; the device's own pool keeps the rest, since all add up to 100."""
+        """The static pool's share of the memory; the device's own pool keeps the rest, because the sum must be 100."""
         memory = self.platform.facts.buffer_bytes
         wanted = plan.policy.switch.shared_buffer_bytes
         percent = math.ceil(wanted * 100 / (wanted if memory is None else memory.value))
@@ -221,7 +221,7 @@ class Cumulus(Target):
         return result
 
     def _others(self, where: str, names: set[str], reading: Reading) -> None:
-        """Say what is read nowhere: pauses stay; roce, a port's own mapping and the like may overrule ours."""
+        """Report unread statements: pauses stay; roce, a port's own mapping and the like may override mlt's."""
         for name in sorted(names):
             if name in PAUSES:
                 reading.kept.append(f"{where} {name}: paused traffic waits where the policy means it to be dropped")
@@ -245,7 +245,7 @@ class Cumulus(Target):
     def _limits(self, built: PortBuilder, qos: Tree, own: Tree) -> None:
         buffers = qos.get("advance-buffer-config", {}).get(GLOBAL, {})
         pools = buffers.get("egress-pool", {})
-        # The device's own pool takes everything until it is told otherwise.
+        # By default the device's own pool has all the memory.
         total = sum(pool.get("memory-percent", 0) for pool in {DEFAULT_POOL: {"memory-percent": 100}, **pools}.values())
         if pools and total > 100:
             raise self.fail("egress-pool", f"memory-percent of all pools is {total}; NVUE takes 100 at most")
@@ -284,7 +284,7 @@ class Cumulus(Target):
     def parse_counters(self, text: str) -> list[QueueCounters]:
         rows, port, columns = [], "", []
         for line in text.splitlines():
-            # NVIDIA's manual: indented under a title, cells of two words ("0 Bytes") two blanks apart.
+            # NVIDIA's manual: indented under a title, cells of two words ("0 Bytes") separated by two blanks.
             cells = re.split(r"\s{2,}", line.strip())
             if "nv show interface" in line:
                 port = line.split()[line.split().index("interface") + 1]

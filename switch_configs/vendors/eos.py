@@ -70,7 +70,7 @@ class Eos(Target):
         "show interfaces PORT counters queue detail",
         "show qos interfaces PORT ecn counters queue | json",
     )
-    # Arista's tables of queues have one column of drops.
+    # Arista's queue tables have one column for all drops.
     counts: ClassVar[frozenset[str]] = COUNTS - {"dropped_early"}
     unconfirmed: ClassVar[tuple[Unconfirmed, ...]] = (
         Unconfirmed(
@@ -87,11 +87,11 @@ class Eos(Target):
     def native_port(self, label: str) -> str:
         if not label.isdigit():
             return label
-        # A port of several lanes is called by its first lane.
+        # A port with several lanes has the name of its first lane.
         return f"Ethernet{label}/1" if (self.platform.lanes(int(label)) or 1) > 1 else f"Ethernet{label}"
 
     def structured(self, plan: Plan) -> dict[str, Any]:
-        """AVD's structured configuration (what its schema judges)."""
+        """AVD's structured configuration (the form that its schema validates)."""
         queues = []
         for queue in plan.queues:
             entry: dict[str, Any] = {"id": queue.number}
@@ -193,7 +193,7 @@ def _whole(port: str) -> str:
 
 
 class _Reader:
-    """Profiles, the DSCP map and the interfaces; QoS written on an interface itself counts as a profile of its own."""
+    """Profiles, the DSCP map and the interfaces; QoS on an interface itself counts as a separate profile."""
 
     def __init__(self, target: Eos, reading: Reading) -> None:
         self.target, self.reading = target, reading
@@ -275,7 +275,7 @@ class _Reader:
 
 
 def _dscp_groups(plan: Plan) -> list[tuple[int, str]]:
-    """(queue, "46 47 ...") for each queue that any code point leads to."""
+    """(queue, "46 47 ...") for each queue with a DSCP."""
     table = plan.dscp_to_queue()
     return [
         (number, " ".join(str(dscp) for dscp, queue in enumerate(table) if queue == number))

@@ -1,8 +1,8 @@
 """Juniper Junos on QFX, as ``set`` lines.
 
-Syntax: Junos 24.4R1 YANG. Not equivalent to the other targets: fill levels are whole percent of the queue's own
-memory, one ECN page advises against ECN on strict-high queues, and what an ECN queue does with Not-ECT packets and how
-many queues may be strict depends on the model (``platforms``). Without a platform nothing is written.
+Syntax: Junos 24.4R1 YANG. Not equivalent to the other targets: fill levels are whole percent of the queue's own memory,
+and one ECN page advises against ECN on strict-high queues. The action of an ECN queue on Not-ECT packets and the max
+number of strict queues depend on the model (``platforms``). Without a platform nothing is written.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Junos(Target):
 
     @property
     def tail_drops_not_ect(self) -> bool:
-        """True where an ECN queue of this platform leaves Not-ECT packets to a full queue."""
+        """True if an ECN queue of this platform drops Not-ECT packets only when the queue is full."""
         fact = self.platform.facts.not_ect
         return fact is not None and fact.value == "tail-drop"
 
@@ -119,7 +119,7 @@ class Junos(Target):
         return {"junos.apply.set": "\n".join([basis, *(PREFIX + line for line in self.lines(plan))]) + "\n"}
 
     def undo(self, plan: Plan) -> dict[str, str]:
-        # Entries of our names go as a whole: without their last statement they would stay, empty.
+        # Delete mlt's entries as a whole: without their last statement they would stay as empty entries.
         whole = [OWN.sub(r"\1", line) for line in self.lines(plan)]
         lines = ["delete class-of-service " + line for line in dict.fromkeys(reversed(whole))]
         return {"junos.undo.set": "\n".join(lines) + "\n"}
@@ -202,7 +202,7 @@ class _Reader:
         elif m := re.fullmatch(
             rf"drop-profiles {name} interpolate ((?:(?:fill-level|drop-probability) [\[\]\d ]+)+)", words
         ):
-            # "show | display set" writes every number on a line of its own.
+            # "show | display set" writes each number on a separate line.
             for kind, numbers in re.findall(r"(fill-level|drop-probability) ([\[\]\d ]+)", m[2]):
                 found = self.levels.setdefault(m[1], {}).setdefault(kind, [])
                 found += [int(number) for number in re.findall(r"\d+", numbers)]
@@ -293,7 +293,7 @@ class _Reader:
 
 
 def _code_point(text: str) -> int | None:
-    """``"101110"`` or an alias as Junos knows it: 46; None where it is neither."""
+    """``"101110"`` or one of Junos's aliases: 46; None for anything else."""
     if re.fullmatch(r"[01]{6}", text):
         return int(text, 2)
     return {"nc1": 48, "nc2": 56}.get(text, DSCP_NAMES.get(text))

@@ -1,8 +1,8 @@
 """The eBPF port: the same behaviour on kernels without prio and red, and exact thresholds without averaging.
 
 ``switch_port.bpf.c`` keeps one fluid queue per class, drained at link rate in strict order, and decides per packet:
-above L drop, above S mark ECT and drop Not-ECT. htb below it carries the real packets in the same order: every leaf is
-guaranteed next to nothing, so borrowing, which htb grants strictly by ``prio``, decides.
+above L drop, above S mark ECT and drop Not-ECT. htb below it holds the real packets in the same order. Every leaf has a
+minimal guaranteed rate, so borrowing decides, which htb grants strictly by ``prio``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mlt.switch_configs.target import PortBuilder, Procedure, Reading, Target, c
 
 SOURCE = "switch_port.bpf.c"
 QUEUES = 8
-# Tokens for one millisecond, which timers always meet.
+# Tokens for one millisecond, within the precision of timers.
 MIN_BURST_BYTES = 16384
 # Shell functions of the script: little-endian hex for bpftool's map keys and values.
 _PRELUDE = """#!/bin/sh
@@ -141,7 +141,7 @@ class LinuxEbpf(Target):
         for port, built in ports.items():
             if port not in committed or len(built.present) != QUEUES:
                 raise self.fail(f"port {port}", f"needs {QUEUES} queue lines and a commit")
-            # The program always has eight queues; those no code point reaches and nothing limits are not the policy's.
+            # The program always has eight queues; those without a DSCP and without a limit are not the policy's.
             built.present = {q for q in built.present if q in used or q in built.random_detect or q == 0}
             built.dscp = dscp_map
         return {port: built.build() for port, built in ports.items()}
@@ -162,7 +162,7 @@ class LinuxEbpf(Target):
             built.limits[number] = limit
 
     def parse_counters(self, text: str) -> list[QueueCounters]:
-        """``bpftool map dump`` of ``counters``: key {ifindex, queue}, five 64-bit values per processor (with BTF)."""
+        """``bpftool map dump`` of ``counters``: key {ifindex, queue}, five 64-bit values per CPU (with BTF)."""
         rows, port, queue = [], "", -1
         totals: dict[str, int] = {}
         names = {"sent": "sent", "marked": "marked", "dropped_early": "dropped_early",

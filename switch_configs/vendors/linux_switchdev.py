@@ -1,7 +1,7 @@
 """Linux on a Spectrum ASIC (mlxsw): prio at the root and red below it, which the driver offloads, and DSCP by dcb.
 
-htb at the root stays in the kernel, where forwarded packets never come: they would bypass it. ``red``'s limit is not
-offloaded either, so L_i is not written here. Source: Linux mlxsw, spectrum_qdisc.c and spectrum_dcb.c.
+htb at the root stays in the kernel, which forwarded packets bypass. ``red``'s limit is not offloaded either, so L_i is
+not written here. Source: Linux mlxsw, spectrum_qdisc.c and spectrum_dcb.c.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _code_points(plan: Plan) -> str:
 
 
 def lines(plan: Plan, port: str, *, most_bandwidth: int) -> list[str]:
-    """The commands of one port; each replaces what is there, so the script may run again."""
+    """The commands of one port; each replaces the existing setting, so the script may run again."""
     switch, total = plan.policy.switch, plan.policy.switch.queues
     bands = [max(0, total - 1 - priority) for priority in range(8)] + [total - 1] * (PRIORITIES - 8)
     written = [f"tc qdisc replace dev {port} root handle 10: prio bands {total} priomap {' '.join(map(str, bands))}"]
@@ -51,12 +51,12 @@ def lines(plan: Plan, port: str, *, most_bandwidth: int) -> list[str]:
 
 
 def undo_lines(plan: Plan, port: str) -> list[str]:
-    """Code points first, then the queues."""
+    """DSCPs first, then the queues."""
     return [f"dcb app del dev {port} dscp-prio {_code_points(plan)}", f"tc qdisc del dev {port} root"]
 
 
 class Reader:
-    """The commands read back; priorities above the bands are nobody's."""
+    """Reads the commands back; priorities above the bands are unused."""
 
     def __init__(self, target: Target) -> None:
         self.target = target
@@ -96,7 +96,7 @@ class Reader:
     def behaviour(self) -> Behaviour:
         found = {}
         for port, built in self.ports.items():
-            # A band that no code point leads to is empty, whatever prio calls it.
+            # A band without a DSCP is empty, whatever prio calls it.
             default = self.queue_of[port][0]
             built.present = {default, *built.dscp.values(), *built.random_detect}
             found[port] = built.build(default_queue=default)

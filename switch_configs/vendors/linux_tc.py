@@ -1,4 +1,4 @@
-"""Linux: htb at link rate, prio below it, red with ECN in each data band. The kernel's own queues, no module of ours.
+"""Linux: htb at link rate, prio below it, red with ECN in each data band. Uses only the kernel's own queues.
 
 ``red ... ecn`` marks ECT and drops Not-ECT; ``nodrop`` and ``harddrop`` would break one half each and are never
 written. Band 1 is served first. Paper: section 5.2.
@@ -19,12 +19,12 @@ from mlt.switch_configs.target import PortBuilder, Procedure, Reading, Target, c
 from mlt.switch_configs.vendors import linux_switchdev
 
 AVERAGE_PACKET_BYTES = 1500
-# red needs max > min: two packets are the least ramp that its arithmetic resolves.
+# red needs max > min: its arithmetic resolves ramps of two packets or more.
 STEP_BYTES = 2 * AVERAGE_PACKET_BYTES
-# Tokens for one millisecond, which timers always meet; 32 KiB at least, or slow links are not filled.
+# Tokens for one millisecond, within the precision of timers; min 32 KiB, or slow links are not filled.
 MIN_BURST_BYTES = 32 * 1024
 BURSTS_PER_SECOND = 1000
-# tc keeps red's bandwidth in 32 bits of bytes per second; it only ages the average while the queue is idle.
+# tc stores red's bandwidth in 32 bits of bytes per second; it only ages the average while the queue is idle.
 MAX_RED_BANDWIDTH = 8 * (2**32 - 1)
 _RED = re.compile(
     r"qdisc add dev (\S+) parent 10:([0-9a-f]+) handle ([0-9a-f]+): red limit (\d+) min (\d+) max (\d+) "
@@ -65,7 +65,7 @@ class LinuxTc(Target):
 
     @property
     def offloads(self) -> bool:
-        """True on a switch ASIC under switchdev, where only what the driver offloads acts on forwarded packets."""
+        """True on a switch ASIC under switchdev, where forwarded packets pass only through offloaded settings."""
         fact = self.platform.facts.offload
         return fact is not None and fact.value == "prio-red"
 
@@ -109,7 +109,7 @@ class LinuxTc(Target):
         burst = max(MIN_BURST_BYTES, rate // 8 // BURSTS_PER_SECOND)
         shape = f"ceil {rate}bit burst {burst} cburst {burst}"
         lines = [
-            # A root of another kind goes first: htb cannot be changed in place, and the script may run again.
+            # First replace a root of another kind: htb cannot be changed in place, and the script may run again.
             f"qdisc replace dev {port} root handle f: pfifo limit 1000",
             f"qdisc replace dev {port} root handle 1: htb default {'3' if fair else '2'}",
             f"class add dev {port} parent 1: classid 1:1 htb rate {rate}bit {shape}",
@@ -144,7 +144,7 @@ class LinuxTc(Target):
                 if fair:
                     lines += self._filters(port, "1", dscp, "1:2")
                 lines += self._filters(port, "10", dscp, f"10:{total - queue.number:x}")
-        # Without address resolution nothing else flows; it goes with control.
+        # Address resolution uses the control class: all other traffic depends on it.
         for parent, flow in (("1", "1:2"), ("10", "10:1")) if fair else (("10", "10:1"),):
             lines.append(f"filter add dev {port} parent {parent}: protocol arp prio 3 u32 match u32 0 0 flowid {flow}")
         return lines
@@ -205,7 +205,7 @@ class LinuxTc(Target):
 
 
 class _Reader:
-    """Reads tc commands back; a flow to an unknown band or a red without ecn is refused or shows as a difference."""
+    """Reads tc commands back; a flow to an unknown band or a red without ecn is rejected or shows as a difference."""
 
     def __init__(self, target: LinuxTc) -> None:
         self.target = target

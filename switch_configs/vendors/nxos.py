@@ -83,7 +83,7 @@ class Nxos(Target):
         for queue in named:
             lines += [f"  class {plan.name}-{queue.name}", f"    set qos-group {queue.number}"]
         lines += ["  class class-default", "    set qos-group 0", f"policy-map type queuing {plan.name}-out"]
-        # Higher queue number, lower level: level 1 is served first.
+        # A higher queue number has a lower level: level 1 is served first.
         top = plan.queues[0].number
         for queue in plan.queues:
             lines.append(f"  class type queuing {_class_name(queue)}")
@@ -146,7 +146,7 @@ class Nxos(Target):
 
 
 class _Reader:
-    """Reads class maps, policies and bindings, then joins them; refuses what is dangling."""
+    """Reads class maps, policies and bindings, then joins them; rejects dangling references."""
 
     def __init__(self, target: Nxos, reading: Reading) -> None:
         self.target = target
@@ -271,7 +271,7 @@ class _Reader:
         if levels != sorted(set(levels)):
             what = f"priority levels {levels} do not fall with the queue number"
             self.reading.unknown(self.target.fail(f"policy-map {out}", what))
-        # One class left to the remaining bandwidth is simply last in line.
+        # A single class with the remaining bandwidth is simply served last.
         if len(self.remaining[out]) > 1:
             built.weights = {queue: share for queue, share in self.remaining[out].items() if share}
         return built.build(default_queue=self.groups[policies["qos"]].get("class-default", 0))

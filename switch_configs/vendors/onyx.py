@@ -1,7 +1,7 @@
 """NVIDIA (Mellanox) Onyx, the paper's own switch system (3.7.1134 on SN2100).
 
-Syntax: Onyx manual's QoS and shared-buffer chapters, DOC-2500, DOC-2566, DOC-2884; ``congestion-control both`` is the
-choice that drops as well as marks (choices red, ecn, both in Mellanox's own Ansible module).
+Syntax: Onyx manual's QoS and shared-buffer chapters, DOC-2500, DOC-2566, DOC-2884; ``congestion-control both`` both
+drops and marks (choices red, ecn, both in Mellanox's own Ansible module).
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ class Onyx(Target):
 
 
 class _Reader:
-    """Lines that stand alone, joined port by port."""
+    """Reads independent lines and joins them port by port."""
 
     def __init__(self, target: Onyx, reading: Reading) -> None:
         self.target, self.reading = target, reading
@@ -204,7 +204,7 @@ class _Reader:
                 raise self.target.fail(where, f"pool {found[3]!r} is not defined as a static one")
             port.limits[int(found[2])] = int(found[4]) + int(found[5])
         elif found := _ALPHA.fullmatch(line):
-            # A quota of a dynamic pool is a share of what is free, not a number of bytes.
+            # A quota of a dynamic pool is a share of the free buffer, not a number of bytes.
             port.dynamic_limits[int(found[2])] = f"alpha {found[4]} of {found[3]}"
             self.reading.kept.append(f"{label} queue {found[2]}: limit alpha {found[4]} of {found[3]}")
         elif found := _TC.fullmatch(line):

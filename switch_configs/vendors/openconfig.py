@@ -1,7 +1,8 @@
 """OpenConfig: the QoS tree as RFC 7951 JSON and as a gNMI SetRequest, for systems that speak gNMI (SR Linux, EOS, ...).
 
-Syntax: openconfig-qos and its submodules (elements, interfaces, mem-mgmt). ``enable-ecn`` and ``drop`` are leaves of
-their own, so the tree says what the paper needs; whether a device's OpenConfig agent does it is that device's matter.
+Syntax: openconfig-qos and its submodules (elements, interfaces, mem-mgmt). ``enable-ecn`` and ``drop`` are separate
+leaves, so the tree can express the paper's policy. Whether a device's OpenConfig agent implements both depends on the
+device.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ Tree = dict[str, Any]
 
 
 class OpenConfig(Target):
-    """``openconfig.json`` for people and RESTCONF, ``gnmi-set.json`` for gNMI: the same tree."""
+    """``openconfig.json`` for users and RESTCONF, ``gnmi-set.json`` for gNMI: the same tree."""
 
     name: ClassVar[str] = "openconfig"
     title: ClassVar[str] = "OpenConfig QoS (JSON IETF, gNMI)"
@@ -55,7 +56,7 @@ class OpenConfig(Target):
         notes=("queues are named q0 to q7; a device that has names of its own for them needs those instead",),
     )
 
-    # The model's own leaves; marks and early drops are augmentations that some devices have.
+    # The model's own leaves; marks and early drops are augmentations of some devices.
     counts: ClassVar[frozenset[str]] = COUNTS - {"marked", "dropped_early"}
     unconfirmed: ClassVar[tuple[Unconfirmed, ...]] = (
         Unconfirmed(r'"drop": true', "that a device's agent drops Not-ECT for 'drop' while it marks for 'enable-ecn'"),
@@ -75,7 +76,7 @@ class OpenConfig(Target):
 
     def parse(self, files: Mapping[str, str], reading: Reading | None = None) -> Behaviour:
         reading = reading or Reading()
-        if len(files) == 1 and not reading.strict:  # a device's tree, whatever its file is called
+        if len(files) == 1 and not reading.strict:  # a device's tree, whatever its file name
             files = {"openconfig.json": next(iter(files.values()))}
         tree = self._load(files, "openconfig.json")
         if "gnmi-set.json" in files:
@@ -117,7 +118,7 @@ class OpenConfig(Target):
             raise self.fail("gnmi-set.json", "its value differs from openconfig.json")
 
     def parse_counters(self, text: str) -> list[QueueCounters]:
-        """The state of queues as JSON: what gNMI Get prints, or gnmic's and pygnmi's notifications."""
+        """The state of queues as JSON: output of gNMI Get, or gnmic's and pygnmi's notifications."""
         try:
             return read_openconfig(json.loads(text))
         except (ValueError, TypeError):
@@ -125,7 +126,7 @@ class OpenConfig(Target):
 
 
 def undo_paths(tree: Tree) -> list[str]:
-    """What to delete to take ``tree`` back: bindings first."""
+    """Paths to delete to remove ``tree``: bindings first."""
     qos = tree["openconfig-qos:qos"]
     paths = []
     for entry in _list(qos, "interfaces", "interface"):
@@ -150,14 +151,14 @@ def undo_paths(tree: Tree) -> list[str]:
 
 
 def _update(tree: Tree) -> Tree:
-    # RFC 7951: names at the top of a value carry their module.
+    # RFC 7951: the top-level names of a value have their module as prefix.
     named = {f"openconfig-qos:{key}": entry for key, entry in tree["openconfig-qos:qos"].items()}
     value = json.dumps(named, separators=(",", ":")).encode()
     return {"path": _path("/qos"), "val": {"jsonIetfVal": base64.b64encode(value).decode("ascii")}}
 
 
 def _path(text: str) -> Tree:
-    """A gNMI path in protobuf's JSON. A key's value may hold slashes (interface names do)."""
+    """A gNMI path in protobuf's JSON. A key's value may contain slashes (interface names do)."""
     elements: list[Tree] = []
     rest = text.lstrip("/")
     while rest:
@@ -182,7 +183,7 @@ def _list(tree: Tree, outer: str, inner: str) -> list[Tree]:
 
 
 class _Reader:
-    """Reads one QoS tree as its YANG says, following every reference; what dangles is an error."""
+    """Reads one QoS tree by its YANG model, following every reference; a dangling reference is an error."""
 
     def __init__(self, target: OpenConfig, qos: Tree) -> None:
         self.target = target

@@ -1,4 +1,4 @@
-"""Dell SmartFabric OS10: the least documented target; nothing outside our own parser judges it.
+"""Dell SmartFabric OS10: the target with the least documentation; only mlt's own parser validates it.
 
 Syntax: public configurations. Behaviour: a Dell engineer's report on netdev (2022-03-25: DCTCP saw no drops, cubic
 did) and the OS9 manual (above the maximum every packet is dropped, as without ECN).
@@ -160,7 +160,7 @@ class Os10(Target):
 
 
 class _Reader:
-    """Sections by their first line; joined per interface at the end."""
+    """Reads sections by their first line; joins them per interface at the end."""
 
     def __init__(self, target: Os10) -> None:
         self.target = target
@@ -259,7 +259,7 @@ class _Reader:
                     built.limits[queue] = int(settings["queue-limit"]) * KB
                 if "random-detect" in settings:
                     built.random_detect[queue] = self._profile(where, settings["random-detect"])
-            # One class with bandwidth left is simply last in line.
+            # A single class with the remaining bandwidth is simply served last.
             built.weights = weights if len(weights) > 1 else {}
             result[port] = built.build()
         return result

@@ -1,4 +1,4 @@
-"""Nokia SR Linux: leaves, abilities and counters; everything else is ``leaf_target``.
+"""Nokia SR Linux: leaves, capabilities and counters; everything else is in ``leaf_target``.
 
 Syntax: SR Linux 25.10 YANG paths as public configurations use them (queue-management-profile, wred-slope,
 scheduler-policy). ``enable-ecn`` makes a slope mark; whether Not-ECT is dropped there is not documented.
@@ -22,7 +22,7 @@ _SLOPE = (
 
 
 class SrLinux(LeafTarget):
-    """Queue unicast-N takes forwarding class fcN; the scheduler of the lowest sequence is served first."""
+    """Queue unicast-N serves forwarding class fcN; the scheduler of the lowest sequence is served first."""
 
     name: ClassVar[str] = "srlinux"
     title: ClassVar[str] = "Nokia SR Linux"

@@ -1,7 +1,7 @@
 """SONiC: CONFIG_DB tables, and the patch or load that adds and removes them on one switch (``change``, ``updater``).
 
 Syntax: SONiC's CONFIG_DB documents, qosorch.cpp and saiwred.h. ``ecn`` alone never drops: ``wred_<colour>_enable`` is
-the separate SAI attribute that does, so every profile sets both.
+the separate SAI attribute for drops, so every profile sets both.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from mlt.switch_configs.vendors.sonic.updater import Database, parts_of, pointer
 
 COLOURS = ("green", "yellow", "red")
 RESERVED_BYTES = 1024
-# Order matters to apply-patch: what is referred to comes before what refers to it.
+# The order matters to apply-patch: entries come before the entries that refer to them.
 ORDER = (
     "DSCP_TO_TC_MAP",
     "TC_TO_QUEUE_MAP",
@@ -199,7 +199,7 @@ class Sonic(Target):
     def render(self, plan: Plan) -> dict[str, str]:
         tables = self.tables(plan)
         files = {"config_db.json": text(tables)}
-        # Without the running configuration other owners' entries are taken to be in every table, as from a factory.
+        # Without the running configuration, assume foreign entries in every table, as in a factory configuration.
         before: Database = {table: {"other": {}} for table in tables}
         after = {table: {"other": {}, **entries} for table, entries in tables.items()}
         if not self._refusals(before, after) and not self._refusals(after, before):
@@ -212,7 +212,7 @@ class Sonic(Target):
         return files
 
     def undo(self, plan: Plan) -> dict[str, str]:
-        """Empty where the updater refuses the way back: then only ``against`` a running configuration has one."""
+        """Empty if the updater rejects the reverse patch: then only ``against`` a running configuration has an undo."""
         patch = self.render(plan).get("patch.json")
         if patch is None:
             return {}
@@ -222,8 +222,8 @@ class Sonic(Target):
         return refusals(before, after, release=self.spec.release, platform=self.platform)
 
     def against(self, plan: Plan, running: str) -> tuple[dict[str, str], dict[str, str], tuple[str, ...]]:
-        """What one switch's own tools take, made for its CONFIG_DB and tried on a model of it: a patch and its inverse
-        where the updater of this release allows both, else files for ``config load`` and what to delete first."""
+        """Input for one switch's own tools, made for its CONFIG_DB and tried on a model of it: a patch and its inverse
+        if this release's updater allows both, else files for ``config load`` and the keys to delete first."""
         before = self._database(running)
         tables = self.tables(plan)
         if "PORT" in before and (absent := [port for port in plan.ports if port not in before["PORT"]]):
@@ -277,7 +277,7 @@ class Sonic(Target):
         return behaviour
 
     def _patch_agrees(self, tables: Database, patch: list[dict[str, Any]]) -> None:
-        """What the patch sets must be what the tables have; entries that it keeps for others are not in them."""
+        """The patch must set exactly the tables' content; entries kept for other owners are not in the tables."""
         count = 0
         for step in patch:
             wanted: Any = tables
@@ -293,7 +293,7 @@ class Sonic(Target):
             raise self.fail("patch.json", f"adds {count} keys, config_db.json has {keys}")
 
     def steps(self, files: Mapping[str, str]) -> Procedure:
-        """By patch, by script, or by merging alone; and no undo where nothing says what stood there."""
+        """By patch, by script, or by merging only; without an undo if the previous content is unknown."""
         if "patch.json" in files or "undo-patch.json" in files:
             return self.procedure
         if "apply.sh" in files or "undo.sh" in files:

@@ -1,7 +1,8 @@
-"""From one switch's CONFIG_DB to the same with a policy in it, and back: by patch where the updater allows it, or load.
+"""Converts one switch's CONFIG_DB to one with the policy, and back: by patch if the updater allows it, else by load.
 
-``config load`` merges fields into what is there, so whatever must go is deleted by name first. Both ways are tried on a
-model of the device before they are written: the way back must end in exactly the running configuration.
+``config load`` merges fields into existing entries, so obsolete entries and fields are deleted by name first. Both
+directions are tried on a model of the device before they are written: the undo must restore exactly the running
+configuration.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from mlt.switch_configs.errors import listed
 from mlt.switch_configs.vendors.sonic.model import split_queue_key
 from mlt.switch_configs.vendors.sonic.updater import Database, Operation, difference, patched
 
-# One entry here holds the fields of several owners: ours are set, the others' stay.
+# These entries contain fields of several owners: mlt sets its own and keeps the others'.
 SHARED_ENTRIES = ("PORT_QOS_MAP",)
 RANGED_TABLES = ("QUEUE", "BUFFER_QUEUE")
-# orchagent does not remove what is still referred to: bindings go first, a pool after the profiles in it.
+# orchagent does not remove referenced entries: bindings are deleted first, a pool after its profiles.
 BINDINGS = ("PORT_QOS_MAP", "QUEUE", "BUFFER_QUEUE")
 DEFINITIONS = (
     ("DSCP_TO_TC_MAP", "TC_TO_QUEUE_MAP", "TC_TO_PRIORITY_GROUP_MAP", "SCHEDULER", "WRED_PROFILE", "BUFFER_PROFILE"),
@@ -32,14 +33,14 @@ CLEAR_PFC = "sudo config interface pfc priority PORT {number} off"
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """What leads from one database to another without the updater: keys and fields to delete, then entries to load."""
+    """A conversion between two databases without the updater: keys and fields to delete, then entries to load."""
 
     keys: tuple[tuple[str, str], ...]
     fields: tuple[tuple[str, str, str], ...]
     entries: Database
 
     def run(self, database: Database) -> Database:
-        """What the device has afterwards: ``sonic-db-cli`` deletes, ``config load`` merges fields."""
+        """The device's database afterwards: ``sonic-db-cli`` deletes, ``config load`` merges fields."""
         result = copy.deepcopy(database)
         for table, key in self.keys:
             del result[table][key]
@@ -51,7 +52,7 @@ class Load:
         return {table: entries for table, entries in result.items() if entries}
 
     def besides(self, tables: Database) -> Database:
-        """The entries to load that ``tables`` does not hold: the device's own, written out queue by queue."""
+        """The entries to load that are not in ``tables``: the device's own, expanded to one per queue."""
         rest = {
             table: {key: entry for key, entry in entries.items() if key not in tables.get(table, {})}
             for table, entries in self.entries.items()
@@ -59,7 +60,7 @@ class Load:
         return {table: entries for table, entries in rest.items() if entries}
 
     def script(self, *files: str) -> str:
-        """The same as shell commands; ``files`` hold the entries."""
+        """The same as shell commands; ``files`` contain the entries."""
         lines = ["#!/bin/sh", "set -eu"]
         lines += _deletions(self.keys, BINDINGS)
         lines += [
@@ -74,7 +75,7 @@ class Load:
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """One device before and after. ``notes``: what of the device's bears on the policy and stays."""
+    """One device before and after. ``notes``: the device's settings that affect the policy and stay."""
 
     before: Database
     after: Database
@@ -88,7 +89,7 @@ class Change:
         return there, back
 
     def loads(self) -> tuple[Load, Load]:
-        """(there, back) by deletion and ``config load``, both tried."""
+        """(apply, undo) by deletion and ``config load``, both tried."""
         there, back = _load(self.before, self.after), _load(self.after, self.before)
         if there.run(self.before) != self.after or back.run(self.after) != self.before:
             raise AssertionError("the load does not lead there and back")
@@ -118,7 +119,7 @@ def _load(before: Database, after: Database) -> Load:
 
 
 def change(running: Mapping[str, Any], tables: Database, ports: tuple[str, ...]) -> Change:
-    """The running configuration with ``tables`` in it; ranges of queues on ``ports`` are split where they overlap."""
+    """The running configuration with ``tables`` in it; overlapping ranges of queues on ``ports`` are split."""
     before: Database = {table: entries for table, entries in copy.deepcopy(dict(running)).items() if entries}
     after = copy.deepcopy(before)
     notes: list[str] = []
@@ -151,7 +152,7 @@ def _split(
     table: str,
     notes: list[str],
 ) -> dict[str, dict[str, str]]:
-    """Entries with every range (or list of ports) that overlaps ``ours`` written out queue by queue."""
+    """Entries with every range (or list of ports) that overlaps ``ours`` expanded to one per queue."""
     result: dict[str, dict[str, str]] = {}
     keys: list[str] = []
     kept: list[str] = []
@@ -176,5 +177,5 @@ def _split(
 
 
 def text(value: Any) -> str:
-    """JSON as the device's own files have it."""
+    """JSON in the format of the device's own files."""
     return json.dumps(value, indent=1) + "\n"

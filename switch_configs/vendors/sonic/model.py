@@ -1,4 +1,4 @@
-"""Checks CONFIG_DB's QoS tables against ``model.yaml``: unknown fields, absent ports, dangling references."""
+"""Validates CONFIG_DB's QoS tables against ``model.yaml``: unknown fields, unknown ports, dangling references."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def model() -> Mapping[str, Any]:
 
 
 def split_queue_key(key: str) -> tuple[tuple[str, ...], range] | None:
-    """``"Ethernet0,Ethernet4|0-2"`` -> (both ports, 0..2); None where it is no such key."""
+    """``"Ethernet0,Ethernet4|0-2"`` -> (both ports, 0..2); None for any other key."""
     match = _QUEUE_KEY.fullmatch(key)
     if match is None:
         return None
@@ -31,7 +31,7 @@ def split_queue_key(key: str) -> tuple[tuple[str, ...], range] | None:
 
 
 def problems(tables: Tables) -> Iterator[tuple[str, str]]:
-    """(where, what) of everything in the QoS tables that the models exclude. Ports are checked where PORT is there."""
+    """(where, what) of all violations of the models in the QoS tables. Ports are validated if PORT is present."""
     for table, rules in model().items():
         for key, entry in tables.get(table, {}).items():
             where = f"{table}|{key}"

@@ -1,4 +1,4 @@
-"""CONFIG_DB read back: ours, where everything must be known and agree, or a switch's with all else that is in it."""
+"""Reads CONFIG_DB back: mlt's own, where everything must be known and consistent, or a switch's whole database."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BINDINGS = ("dscp_to_tc_map", "tc_to_queue_map")
 
 
 class Reader:
-    """Joins the tables port by port; a range in a key counts for each of its queues, ``global`` for every port."""
+    """Joins the tables port by port; a range in a key applies to each of its queues, ``global`` to every port."""
 
     def __init__(self, target: Target, tables: Database, reading: Reading) -> None:
         self.target, self.tables, self.reading = target, tables, reading
@@ -40,7 +40,7 @@ class Reader:
         return self.reading.wants(port)
 
     def _concerns(self, where: str) -> bool:
-        """False for an entry of a port that the policy does not touch."""
+        """False for an entry of a port outside the policy."""
         table, _, key = where.partition("|")
         split = split_queue_key(key)
         ports = split[0] if split is not None else (key,) if table == "PORT_QOS_MAP" and key != "global" else ()
@@ -53,7 +53,7 @@ class Reader:
         if key is None:
             self._unknown(where, f"names no {table}")
             return {}
-        # A dangling name is one of ``problems``.
+        # ``problems`` reports dangling names.
         return self.tables.get(table, {}).get(key, {})
 
     def _entries(self, table: str, port: str) -> Iterator[tuple[int, dict[str, str]]]:

@@ -1,7 +1,7 @@
-"""What SONiC's updater allows: the rules of ``updater.yaml`` applied to the operations that a change consists of.
+"""The rules of SONiC's updater: ``updater.yaml`` applied to the operations of a change.
 
-``config apply-patch`` and ``config rollback`` both compute the difference between two configurations and judge every
-operation of it; ``difference`` does the same, so that a patch which a device would refuse is never written.
+``config apply-patch`` and ``config rollback`` both compute the difference between two configurations and validate every
+operation of it. ``difference`` does the same, so that a patch which a device would reject is never written.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ def _data() -> Mapping[str, Any]:
 
 
 def releases() -> tuple[str, ...]:
-    """The releases whose rules are known, oldest first."""
+    """The releases with known rules, oldest first."""
     return tuple(_data()["releases"])
 
 
 def rules_of(release: str | None) -> tuple[str, Mapping[str, Any]]:
-    """(the release whose rules hold, its tables): the oldest rules, which allow least, where the release is unknown."""
+    """(the release whose rules apply, its tables): for an unknown release the oldest rules, which allow the least."""
     known = _data()["releases"]
     name = release if release is not None and release in known else releases()[0]
     return name, known[name]["tables"]
 
 
 def pointer(*parts: str) -> str:
-    """RFC 6901."""
+    """Encode a JSON pointer (RFC 6901)."""
     return "".join("/" + part.replace("~", "~0").replace("/", "~1") for part in parts)
 
 
 def parts_of(path: str) -> list[str]:
-    """RFC 6901, the other way."""
+    """Decode a JSON pointer (RFC 6901)."""
     return [part.replace("~1", "/").replace("~0", "~") for part in path.split("/")[1:]]
 
 
 def difference(before: Any, after: Any, path: tuple[str, ...] = ()) -> Iterator[Operation]:
-    """RFC 6902 operations that lead from ``before`` to ``after``, each as deep as it can be."""
+    """RFC 6902 operations that turn ``before`` into ``after``, each as deep as possible."""
     for key in before:
         if key not in after:
             yield {"op": "remove", "path": pointer(*path, key)}
@@ -62,7 +62,7 @@ def difference(before: Any, after: Any, path: tuple[str, ...] = ()) -> Iterator[
 
 
 def patched(database: Any, operations: list[Operation]) -> Any:
-    """RFC 6902 for add, replace and remove; raises KeyError where a path does not lead anywhere."""
+    """Apply RFC 6902 add, replace and remove; raises KeyError for a path that does not exist."""
     result = copy.deepcopy(database)
     for step in operations:
         *above, name = parts_of(step["path"])
@@ -79,7 +79,7 @@ def patched(database: Any, operations: list[Operation]) -> Any:
 
 
 def refusals(before: Database, after: Database, *, release: str | None, platform: Platform) -> list[str]:
-    """Why the updater of ``release`` would refuse to go from ``before`` to ``after``; empty where it would not."""
+    """Why the updater of ``release`` would reject the change from ``before`` to ``after``; empty if it would not."""
     name, tables = rules_of(release)
     asic = "unknown" if platform.facts.updater_asic is None else platform.facts.updater_asic.value
     found = [f"leaves table {table} empty" for table, entries in after.items() if not entries]
