@@ -1,8 +1,8 @@
 """Draw faults for `make mutants` from the sources themselves: one small change of one line each, seeded.
 
-Reads C++ by lines and tokens, not by grammar: comments, strings, preprocessor lines, assertions and declarations are
-left alone, and what does not compile shows when it is hunted (tools/mutants.py says so). Entries have the format of
-tests/sim/mutants.yaml; `find` is the line, with lines before it where the line alone occurs more than once.
+Reads C++ by lines and tokens, not by grammar. Comments, strings, preprocessor lines, assertions and declarations stay
+unchanged; tools/mutants.py reports mutants that do not compile. Entries have the format of tests/sim/mutants.yaml;
+`find` is the line, preceded by earlier lines if the line alone is not unique.
 
     python tools/draw_mutants.py --seed 13 --count 65 --out tests/sim/drawn_mutants.yaml
 """
@@ -19,9 +19,9 @@ from pathlib import Path
 import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
-# Folder and its share of what is drawn.
+# Folder and its share of the mutants.
 FOLDERS = (("src/core", 0.7), ("src/wire", 0.12), ("src/collective", 0.18))
-# One operator: a name, what it looks for, and what it puts there.
+# One operator: name, pattern, replacement.
 OPERATORS: tuple[tuple[str, str, str], ...] = (
     ("less-or-equal", r" < (?![^;]*>[({ ])", " <= "),
     ("less", r" <= ", " < "),
@@ -57,7 +57,7 @@ LEFT_ALONE = re.compile(r"^\s*(?://|/\*|\*|#|\}|X\()|MLT_CHECK|static_assert|cou
 
 @dataclass(frozen=True)
 class Place:
-    """A line that may be changed, and how."""
+    """A line that may be changed, and its replacement."""
 
     path: Path
     line: int
@@ -66,7 +66,7 @@ class Place:
 
 
 def changes_of(line: str) -> Iterator[tuple[str, str]]:
-    """Every operator's results on one line: its name, and the line afterwards."""
+    """Every operator's results on one line: operator name, and the changed line."""
     if LEFT_ALONE.search(line) or not line.rstrip().endswith((";", "{", "&&", "||", ",")):
         return
     code = line.split("  //")[0].rstrip()
@@ -82,7 +82,7 @@ def changes_of(line: str) -> Iterator[tuple[str, str]]:
 
 
 def inside_functions(lines: list[str]) -> list[bool]:
-    """Which lines stand in a function's body, by indentation and the style that clang-format keeps."""
+    """Which lines are in a function's body, by indentation and clang-format's style."""
     inside, depth = [], 0
     for line in lines:
         inside.append(depth > 0)
@@ -130,7 +130,7 @@ def draw(seed: int, count: int) -> list[dict[str, str]]:
     for folder, share in FOLDERS:
         files = sorted((ROOT / folder).glob("*.cc")) + sorted((ROOT / folder).glob("*.h"))
         places = [place for path in files for place in places_of(path)]
-        # Operators that fit everywhere must not crowd out the rare ones.
+        # Frequent operators must not displace the rare ones.
         by_operator: dict[str, list[Place]] = {}
         for place in places:
             by_operator.setdefault(place.operator, []).append(place)

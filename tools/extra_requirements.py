@@ -1,6 +1,6 @@
 """Print the requirements of the named extras of pyproject.toml, one per line, for ``pip install -r``.
 
-Installing ``.[extra]`` would build the wheel as a side effect; this lets the tools come first.
+Installing ``.[extra]`` would also build the wheel; with this script the tools can be installed first.
 """
 
 from __future__ import annotations

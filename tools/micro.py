@@ -1,7 +1,7 @@
 """Run the micro-swarm on every core: every run of up to DEPTH choices in each scenario, or random runs from seeds.
 
-The compiled program (tests/sim/micro_main.cc) takes one scenario, or a block of seeds, at a time; finished ones are
-written to a journal, so that an interrupted run goes on where it stopped (tools/swarm.py does that for both swarms).
+The compiled program (tests/sim/micro_main.cc) takes one scenario, or a block of seeds, at a time. Finished ones are
+written to a journal, so that an interrupted run continues where it stopped (tools/swarm.py does that for both swarms).
 """
 
 from __future__ import annotations

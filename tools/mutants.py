@@ -1,10 +1,10 @@
-"""Prove that the oracle bites: plant one fault at a time in the protocol core, and demand that a swarm catches it.
+"""Mutation testing of the oracle: plants one fault at a time in the protocol core; a swarm must catch it.
 
-Faults are listed in tests/sim/mutants.yaml (by hand) and drawn_mutants.yaml (by tools/draw_mutants.py) as text to find
-(exactly once) and text to put in its place. Each is built in a copy of the tree and run over seeds from 1 until one
-fails; what the swarm does not catch, or cannot see, is left to the unit tests of its folder. The micro-swarm is a
-hunter of its own. Prints which rule or test caught what, and where; ends non-zero if a fault survives, or no longer
-applies to the code.
+Faults are listed in tests/sim/mutants.yaml (by hand) and drawn_mutants.yaml (by tools/draw_mutants.py), as text to find
+(exactly once) and its replacement. Each is built in a copy of the tree and run over seeds from 1 until one fails. The
+unit tests of its folder check faults that the swarm does not catch or cannot see. The micro-swarm is a separate hunter.
+Prints the rule or test that caught each fault, and the place. Exits non-zero if a fault survives, or no longer applies
+to the code.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ RULE = re.compile(r"^(rule \d+|rank \d+: .*|mlt: internal error: .*)", re.MULTIL
 
 @dataclass(frozen=True)
 class Hunter:
-    """A program that looks for faults: how it is called without one, and to find one; what it says where it was."""
+    """A program that detects faults: arguments for the clean run and for the hunt, and the pattern of its finding."""
 
     target: str
     clean: tuple[str, ...]
@@ -50,12 +50,12 @@ def micro(seeds: int) -> Hunter:
     return Hunter("mlt_micro", ("--depth", "1"), hunts, re.compile(r"to see it again: \S+ --replay (\S+)"))
 
 
-# Tests that say something without failing have a header too.
+# Tests that print text without failing have a header too.
 FAILED_TEST = re.compile(r"TEST CASE: +(\S+)(?:(?!TEST CASE)[\s\S])*? ERROR: ")
 
 
 def unit_tests(target: str) -> Hunter:
-    # The first failure is enough: what follows costs a minute for test_core.
+    # Stop at the first failure: the remaining tests of test_core would take a minute.
     return Hunter(target, ("--list-test-cases",), (("--abort-after=1",),), FAILED_TEST, limit_s=400)
 
 
@@ -78,7 +78,7 @@ class Mutant:
 
 
 def hunters_of(choice: str, mutant: Mutant, seeds: int) -> list[Hunter]:
-    """Who hunts a fault, one after the other; nobody if the chosen ones cannot see it."""
+    """The hunters of a fault, in order; empty if the chosen ones cannot see it."""
     folder = str(Path(mutant.file).parent)
     if mutant.hunter == "micro":
         return [micro(seeds)] if choice in ("all", "micro") else []
@@ -102,7 +102,7 @@ class Result:
 
 
 def read_mutants(path: Path) -> list[Mutant]:
-    """The faults of one list; each must apply to the code as it is."""
+    """The faults of one list; each must apply to the current code."""
     mutants = [Mutant(**entry) for entry in yaml.safe_load(path.read_text())]
     for mutant in mutants:
         found = (ROOT / mutant.file).read_text().count(mutant.find)
@@ -115,7 +115,7 @@ def read_mutants(path: Path) -> list[Mutant]:
 
 
 def copy_if_changed(source: Path, target: Path) -> None:
-    """Only what differs gets a new time and is compiled again; what an interrupted run left mutated differs."""
+    """Copy only files that differ, so that only they are compiled again; this also restores leftovers of a run."""
     if target.exists() and target.read_bytes() == source.read_bytes():
         return
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -123,7 +123,7 @@ def copy_if_changed(source: Path, target: Path) -> None:
 
 
 class Workshop:
-    """A copy of the tree that is mutated, built and restored again."""
+    """A copy of the tree for mutation, build and restore."""
 
     def __init__(self, folder: Path, compilers: int) -> None:
         self._folder = folder
@@ -138,7 +138,7 @@ class Workshop:
                     old.unlink()
             for file in files:
                 copy_if_changed(file, folder / file.relative_to(ROOT))
-        # -O1: most of the time goes into compiling what a fault changes.
+        # -O1: most of the time is compilation of the mutated files.
         options = ["-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_CXX_FLAGS_RELEASE=-O1", "-DMLT_BUILD_TESTS=ON"]
         options += ["-DMLT_WARNINGS_ARE_ERRORS=OFF", "-DMLT_PRECOMPILE=ON", "-DMLT_TEST_FLAGS=-O0"]
         self._run(["cmake", "-S", str(folder), "-B", str(folder / "build"), "-G", "Ninja", *options])
@@ -150,7 +150,7 @@ class Workshop:
         return ["cmake", "--build", str(self._folder / "build"), "--target", hunter.target, "-j", str(self._compilers)]
 
     def judge(self, mutant: Mutant, hunters: list[Hunter]) -> Result:
-        """Plant it, and let one hunter after the other have it."""
+        """Plant the fault, and run one hunter after another."""
         started = time.monotonic()
         result = Result(mutant, False, "", "nobody", 0)
         for hunter in hunters:
@@ -161,7 +161,7 @@ class Workshop:
 
     def _judge(self, mutant: Mutant, hunter: Hunter, started: float) -> Result:
         if hunter.target not in self._clean:
-            # A fault proves something only if the program without it is clean.
+            # A detection counts only if the program without the fault is clean.
             self._run(self._building(hunter))
             self._run([str(self._program(hunter)), *hunter.clean])
             self._clean.add(hunter.target)

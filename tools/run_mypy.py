@@ -1,7 +1,7 @@
 """Run mypy --strict over studies and the Python of the wheel, as it installs (plugins, switch_configs under ``mlt``).
 
-The source folders of ``mlt.torch`` and ``mlt.switch_configs`` lie outside ``python/mlt``; mypy must see them under
-their installed names, so this builds a folder of links and checks that.
+The source folders of ``mlt.torch`` and ``mlt.switch_configs`` are outside ``python/mlt``. mypy must see them under
+their installed names, so this script builds a folder of links and checks that.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Run the swarm over many seeds on every core: resumable, with a progress bar, and a command to replay each failure.
 
-Seeds are run in blocks by separate processes of the compiled swarm (tests/sim/swarm_main.cc). Finished blocks are
-written to a journal at once, under the digest of the program that ran them: an interrupted night goes on where it
-stopped, and a changed program starts anew.
+Separate processes of the compiled swarm (tests/sim/swarm_main.cc) run the seeds in blocks. Finished blocks are written
+to a journal at once, under the digest of the program that ran them. An interrupted run continues where it stopped, and
+a changed program starts again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TOTALS = ("seeds", "failed", "events", "packet_hops", "operations", "completions
 
 @dataclass(frozen=True)
 class Hunt:
-    """What is run: a program that takes --first, --count and --keep-going and ends with a line of totals as JSON."""
+    """A program that takes --first, --count and --keep-going and ends with a line of totals as JSON."""
 
     name: str
     program: Path
@@ -39,26 +39,26 @@ class Hunt:
 
 
 def run_block(hunt: Hunt, first: int, count: int) -> dict[str, object]:
-    """Run `count` seeds from `first`; the program's totals, with the text of failures under "errors"."""
+    """Run `count` seeds from `first`; returns the program's totals, with the text of failures under "errors"."""
     command = [str(hunt.program), *hunt.arguments, "--first", str(first), "--count", str(count), "--keep-going"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     lines = done.stdout.strip().splitlines()
     if done.returncode in (0, 1) and lines:
         totals: dict[str, object] = json.loads(lines[-1])
-    else:  # a broken assertion ended the process: the rest of the block is still to be run
+    else:  # a failed assertion ended the process: run the rest of the block
         totals = {"seeds": 0, "failed": 1}
     return totals | {"first": first, "count": count, "errors": done.stderr, "ended": done.returncode in (0, 1)}
 
 
 def read_journal(path: Path, digest: str) -> dict[int, dict[str, object]]:
-    """Blocks that this very program has finished, by first seed."""
+    """Blocks that this exact program has finished, by first seed."""
     done: dict[int, dict[str, object]] = {}
     if path.exists():
         for line in path.read_text().splitlines():
             try:
                 entry = json.loads(line)
             except json.JSONDecodeError:
-                continue  # the line that was being written when the run was stopped
+                continue  # the line was incomplete when the run was stopped
             if entry.get("program") == digest:
                 done[entry["first"]] = entry
     return done
@@ -88,8 +88,8 @@ def add_common_options(parser: argparse.ArgumentParser, journal: Path) -> None:
 
 
 def run(hunt: Hunt, *, fresh: bool) -> int:
-    """Run what the journal does not hold yet; print totals and failures. The exit code: 1 if anything failed."""
-    # What ran is the program and how it was called.
+    """Run the blocks that the journal lacks; print totals and failures. The exit code: 1 if anything failed."""
+    # The digest covers the program and its arguments.
     called = hunt.program.read_bytes() + "\0".join(hunt.arguments).encode()
     digest = hashlib.sha256(called).hexdigest()[:16]
     hunt.journal.parent.mkdir(parents=True, exist_ok=True)
@@ -126,7 +126,7 @@ def failures(entries: list[dict[str, object]]) -> int:
 
 
 def in_parallel(hunt: Hunt, todo: list[tuple[int, int]]) -> Iterator[dict[str, object]]:
-    """Results as they come; at most `hunt.jobs` blocks are under way."""
+    """Results in order of completion; up to `hunt.jobs` blocks run at once."""
     with ThreadPoolExecutor(hunt.jobs) as pool:
         queue = iter(todo)
         running: set[Future[dict[str, object]]] = set()
@@ -140,7 +140,7 @@ def in_parallel(hunt: Hunt, todo: list[tuple[int, int]]) -> Iterator[dict[str, o
 
 
 class Progress:
-    """A bar on a terminal, a line now and then elsewhere."""
+    """A progress bar on a terminal, occasional lines elsewhere."""
 
     def __init__(self, name: str, blocks: int, finished: int) -> None:
         self._name, self._blocks, self._finished, self._printed = name, blocks, finished, time.monotonic()

@@ -36,9 +36,9 @@ ROOT = HERE.parent.parent
 RATE = "1gbit"
 RENDEZVOUS = 29_501
 LATE_SECONDS = 1.0
-# How long a job that is up is recorded: its start is on record then, and hundreds of its datagrams.
+# Recording time of a running job: it includes the job's start and hundreds of its datagrams.
 RECORD_SECONDS = 0.5
-# Of a name that does not move on a quiet network.
+# Name parts of counters that stay constant on an idle network.
 TELLING = (
     "drop_",
     "control_",
@@ -85,7 +85,7 @@ AT_START = ("ask-rendezvous", "bad-lines", "hold", "join-with-a-guess", "replay-
 
 @dataclass
 class Result:
-    """What one attack did. Times in seconds; ``moved``: counters that moved more than in the quiet time before."""
+    """Outcome of one attack. Times in seconds; ``moved``: counters that rose more than in the quiet time before."""
 
     name: str
     when: str
@@ -112,7 +112,7 @@ class Job:
         self.ranks: list[subprocess.Popen[str]] = []
 
     def start(self, rank: int) -> None:
-        """Rank 0 first: the other one is where an attacker wants to be."""
+        """Rank 0 first: the attacker poses as the other one."""
         env = {
             "MLT_JOB": self.name,
             "MLT_JOB_SECRET": self.secret,
@@ -125,7 +125,7 @@ class Job:
         )
 
     def wait_up(self) -> None:
-        """Until every rank has said that it is up; raises RuntimeError with what it said instead."""
+        """Wait until every rank has reported "up"; raises RuntimeError with its output otherwise."""
         for rank in self.ranks:
             assert rank.stdout is not None
             said = []
@@ -135,7 +135,7 @@ class Job:
                     raise RuntimeError("the job did not come up: " + "".join(said)[-600:].strip())
 
     def end(self) -> dict[str, Any]:
-        """Stop after the step under way; what rank 0 wrote, or ``{"ended": why}`` if the job had ended by itself."""
+        """Stop after the current step; returns rank 0's document, or ``{"ended": why}`` if the job had ended."""
         self.stop.touch()
         texts = []
         for rank in self.ranks:
@@ -149,7 +149,7 @@ class Job:
         return dict(json.loads(self.out.read_text()))
 
     def target(self, address: str, recorded: Path) -> dict[str, Any]:
-        """What the attacker is told; ``address`` is rank 0's, or the bystander's with the same ports."""
+        """The attacker's input file; ``address`` is rank 0's, or the bystander's with the same ports."""
         return {
             "address": address,
             "victim": self.bed.address("host0"),
@@ -163,7 +163,7 @@ class Job:
         }
 
     def leaks(self, answers: list[bytes]) -> list[str]:
-        """What of the job an attacker read in the answers."""
+        """Information about the job in the replies to an attacker."""
         config = JobConfig.resolve(
             rank=0, world_size=2, job=self.name, master_addr="127.0.0.1", rendezvous_port=1, environ={}
         )
@@ -175,7 +175,7 @@ class Job:
 
 
 def listening(bed: Testbed, host: str, kind: str) -> list[int]:
-    """The ports that listen on a host (``kind`` "t" TCP, "u" UDP), as a port scan would find them."""
+    """The listening ports of a host (``kind`` "t" TCP, "u" UDP), as found by a port scan."""
     lines = bed.exec(host, ["ss", f"-H{kind}ln"]).stdout.splitlines()
     return sorted({int(line.split()[3].rpartition(":")[2]) for line in lines})
 
@@ -212,7 +212,7 @@ def attack(bed: Testbed, name: str, target: dict[str, Any], seconds: float, fold
 
 
 def percentiles(steps: list[list[float]], began: float, ended: float) -> tuple[float, float] | None:
-    """(p50, p99) of the steps that began in the interval; None if there were none."""
+    """(p50, p99) of the steps that began in the interval; None if it has none."""
     inside = sorted(seconds for at, seconds in steps if began <= at < ended)
     if not inside:
         return None
@@ -231,7 +231,7 @@ def rises(counters: list[tuple[float, dict[str, int]]], began: float, ended: flo
 
 
 def moved(counters: list[tuple[float, dict[str, int]]], quiet: float, began: float, ended: float) -> dict[str, int]:
-    """Counters that tell of trouble and rose between ``began`` and ``ended``, by more than in the same time before."""
+    """Trouble counters that rose between ``began`` and ``ended`` by more than in the same time before."""
 
     before, start = at(counters, quiet), at(counters, began)
     rise = {name: count for name, count in rises(counters, began, ended).items() if name.startswith(TELLING)}
@@ -241,7 +241,7 @@ def moved(counters: list[tuple[float, dict[str, int]]], quiet: float, began: flo
 
 @contextlib.contextmanager
 def recording(bed: Testbed, out: Path) -> Iterator[None]:
-    """What host1 sends and gets meanwhile and for RECORD_SECONDS after, written to ``out``."""
+    """Record host1's traffic to ``out``, until RECORD_SECONDS after the block."""
     words = [sys.executable, str(HERE / "recorder.py"), "mlt0", str(out)]
     recorder = bed.popen("host1", words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert recorder.stdin is not None
@@ -259,7 +259,7 @@ def recording(bed: Testbed, out: Path) -> Iterator[None]:
 
 
 def attack_running(bed: Testbed, name: str, seconds: float, folder: Path) -> Result:
-    """A job of its own: left alone, attacked, and left alone while a bystander is attacked, ``seconds`` each."""
+    """A job of its own: idle network, attack, idle network with an attack on a bystander, ``seconds`` each."""
     print(f"attacks: {name}", file=sys.stderr, flush=True)
     job, recorded = Job(bed, folder), folder / "recorded.json"
     with recording(bed, recorded) if name in RECORDED else contextlib.nullcontext():
@@ -296,7 +296,7 @@ def attack_running(bed: Testbed, name: str, seconds: float, folder: Path) -> Res
 
 
 def attack_start(bed: Testbed, name: str | None, seconds: float, folder: Path) -> Result:
-    """A job that forms while it is attacked: rank 1 comes a second after the attack began. ``name`` None: no attack."""
+    """A job that starts during an attack: rank 1 starts a second after the attack. ``name`` None: no attack."""
     print(f"attacks: {name or 'nothing'}, at the start", file=sys.stderr, flush=True)
     job, recorded = Job(bed, folder), folder / "recorded.json"
     job.start(0)

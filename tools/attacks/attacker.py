@@ -1,12 +1,11 @@
-"""What a hostile host does to a job: one attack by name, for so many seconds, from the namespace that this runs in.
+"""Attacks of a hostile host on a job: one attack by name, for SECONDS, from the namespace of this process.
 
     python tools/attacks/attacker.py NAME TARGET.json SECONDS
 
 TARGET.json: ``address`` to attack, ``victim`` (rank 0's address), ``peer`` (rank 1's), ``rendezvous`` (rank 0's port),
-``tcp`` and ``udp`` (the ports that listen at rank 0, as a port scan finds them), ``size``, ``job``, and ``recorded``
-(the file that recorder.py wrote).
-Prints one JSON line: ``tried``, ``what`` was tried, and ``answers``, the bytes that came back, as hex, without repeats.
-Every loop is bounded by SECONDS.
+``tcp`` and ``udp`` (rank 0's listening ports, as found by a port scan), ``size``, ``job``, and ``recorded`` (the file
+of recorder.py). Prints one JSON line: ``tried`` (a count), ``what`` was tried, and ``answers``, the bytes received, as
+hex, without repeats. SECONDS limits every loop.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ DATA_HEADER = 40
 
 @dataclass
 class Attack:
-    """One attack under way: its target, its end, and what came back."""
+    """One attack in progress: its target, its end, and the received replies."""
 
     target: dict[str, Any]
     seconds: float
@@ -88,7 +87,7 @@ class Attack:
         return connection
 
     def say(self, port: int, data: bytes) -> None:
-        """Connect, send ``data``, and keep whatever is answered."""
+        """Connect, send ``data``, and keep the reply."""
         connection = self.connect(port)
         if connection is None:
             return
@@ -382,7 +381,7 @@ def icmp_errors(attack: Attack) -> None:
         for turn in attack.turns(0.001):
             port = ports[turn % len(ports)]
             protocol = socket.IPPROTO_TCP if port in attack.target["tcp"] else socket.IPPROTO_UDP
-            if port == 0:  # quotes an echo, which every host takes for its own
+            if port == 0:  # quotes an echo, which every host accepts as its own
                 echo = struct.pack("!BBHHH", 8, 0, 0, 1, 1)
                 quoted = ip_header(victim, peer, socket.IPPROTO_ICMP, 1_480) + echo
             else:

@@ -1,9 +1,9 @@
-"""What somebody on the path could have recorded of a job's start: used to replay it from elsewhere.
+"""Records the start of a job as an on-path attacker could; the recording is replayed from elsewhere.
 
     python tools/attacks/recorder.py INTERFACE OUT
 
 Records until its standard input ends. Writes JSON: ``streams``, a list of {"to": [address, port], "data": hex} with the
-bytes of each TCP connection that began while it looked, and ``datagrams``, a list of {"from": [address, port],
+bytes of each TCP connection that began during the recording, and ``datagrams``, a list of {"from": [address, port],
 "to": [address, port], "data": hex}.
 """
 
@@ -23,7 +23,7 @@ SYN = 0x02
 
 
 def parse(frame: bytes) -> tuple[int, str, str, bytes] | None:
-    """(protocol, source, destination, what follows the IP header) of an Ethernet frame with IPv4."""
+    """(protocol, source, destination, IP payload) of an Ethernet frame with IPv4."""
     if len(frame) < 34 or struct.unpack_from("!H", frame, 12)[0] != ETH_P_IP:
         return None
     header = (frame[14] & 15) * 4

@@ -1,4 +1,4 @@
-"""The job under attack: all-reduces whose results are known, timed one by one, until rank 0 finds the stop file.
+"""The attacked job: all-reduces with known results, timed one by one, until rank 0 finds the stop file.
 
 Runs on every rank (RANK, WORLD_SIZE, MASTER_ADDR and the secret from the environment):
 
@@ -40,7 +40,7 @@ def main() -> None:
         while not done:
             step += 1
             tensor.fill(context.rank + step % 100)
-            # Rank 0 carries the word to stop, so that all ranks leave after the same step.
+            # Rank 0's tensor carries the stop signal, so that all ranks leave after the same step.
             tensor[0] = 1.0 if context.rank == 0 and options.stop.exists() else 0.0
             began = time.monotonic()
             context.all_reduce(tensor, average=False)

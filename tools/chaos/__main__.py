@@ -1,14 +1,14 @@
-"""Real ranks on real sockets in a bad network, judged by the simulator's oracle.
+"""Real ranks on real sockets in a faulty network, checked by the simulator's oracle.
 
     python tools/chaos                            # 30 s of jobs; needs root
     python tools/chaos --seconds 600              # the long form; writes docs/results/chaos.md
     python tools/chaos --seed 7 --job 3           # one job again: the same posts, the same faults at the same times
 
-Jobs of four ranks follow one another on a testbed of two leaves and two spines. Every rank posts a stream of sends,
-receives and collectives that the seed gives, while the seed's faults hit ranks and network: SIGKILL, SIGSTOP, wall
-clocks that jump, partitions, slow and paused paths, interfaces that go down, packets lost, copied, damaged and
-reordered. Every rank writes a trace; mlt_chaos_judge (tests/sim/chaos) holds it against the oracle's rules. Ends with 1
-if a rule was broken. A seed repeats posts and faults; real time it cannot repeat.
+Jobs of four ranks run one after another on a testbed of two leaves and two spines. The seed determines each rank's
+stream of sends, receives and collectives, and the faults of ranks and network: SIGKILL, SIGSTOP, wall clocks that jump,
+partitions, slow and paused paths, interfaces that go down, packets lost, copied, damaged and reordered. Every rank
+writes a trace; mlt_chaos_judge (tests/sim/chaos) checks it against the oracle's rules. Exits with 1 if a rule was
+violated. A seed repeats posts and faults, but not real time.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ WIRE = BUILD / "tests" / "mlt_chaos_wire"
 CLOCK = BUILD / "tests" / "libmlt_chaos_clock.so"
 RANKS, SPINES = 4, 2
 LONG = 600.0
-DRAINING = 6.0  # seconds that a job takes beside its traffic: to come up, and to end
+DRAINING = 6.0  # seconds of a job besides its traffic: start and end
 
 
 def build() -> None:
-    """Make the three programs, unless they are there."""
+    """Build the three programs unless they exist."""
     if all(path.exists() for path in (JUDGE, WIRE, CLOCK)):
         return
     cmake = shutil.which("cmake", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
@@ -52,7 +52,7 @@ def build() -> None:
 
 
 def plans(options: argparse.Namespace) -> tuple[int, list[schedule.Plan]]:
-    """The first job's number, and a plan for each."""
+    """The first job's number, and a plan for each job."""
     only = tuple(options.only.split(",")) if options.only else ()
     lengths = random.Random(f"{options.seed}/lengths")
     found: list[schedule.Plan] = []
@@ -67,7 +67,7 @@ def plans(options: argparse.Namespace) -> tuple[int, list[schedule.Plan]]:
 
 
 def judge(folder: Path) -> report.Verdict:
-    """What mlt_chaos_judge says of the traces in ``folder``; raises RuntimeError if it can't read them."""
+    """Verdict of mlt_chaos_judge on the traces in ``folder``; raises RuntimeError if it cannot read them."""
     done = subprocess.run([str(JUDGE), str(folder)], capture_output=True, text=True, check=False)
     if done.returncode not in (0, 1):
         raise RuntimeError(done.stderr.strip() or f"mlt_chaos_judge ended with {done.returncode}")
@@ -90,7 +90,7 @@ def play(options: argparse.Namespace, folder: Path) -> run.Outcome:
 
 
 def explain(options: argparse.Namespace, verdict: report.Verdict, outcome: run.Outcome, folder: Path) -> None:
-    """Say what was broken, and how to see it again."""
+    """Print the violations, and how to reproduce them."""
     for text in [*outcome.wrong, *verdict.broken[:40]]:
         print(text, file=sys.stderr)
     if len(verdict.broken) > 40:

@@ -1,4 +1,4 @@
-"""Buffers whose every byte says whose it is, with guards around them, and their digests.
+"""Buffers whose every byte identifies their operation, guards around them, and their digests.
 
 The contents are those of the simulator's oracle (src/sim/oracle_contents.h), the digests those of its judge
 (tests/sim/chaos/digest.h).
@@ -21,7 +21,7 @@ Words = npt.NDArray[np.uint64]
 
 
 def first_word(number: int, epoch: int) -> int:
-    """The first number of a SplitMix64 of this operation and epoch (src/base/prng.h)."""
+    """First output of a SplitMix64 seeded with this operation and epoch (src/base/prng.h)."""
     z = ((number << 20 ^ epoch << 60) + GOLDEN) & MASK
     z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & MASK
     z = (z ^ z >> 27) * 0x94D049BB133111EB & MASK
@@ -29,7 +29,7 @@ def first_word(number: int, epoch: int) -> int:
 
 
 def contents(number: int, epoch: int, size: int) -> Bytes:
-    """What an operation's buffer holds: for a send what it sends, for a receive what was there before."""
+    """Contents of an operation's buffer: the sent data, or a receive's contents before the transfer."""
     words = np.arange((size + 7) // 8, dtype=np.uint64)
     words *= np.uint64(GOLDEN)
     words += np.uint64(first_word(number, epoch))
@@ -38,7 +38,7 @@ def contents(number: int, epoch: int, size: int) -> Bytes:
 
 
 def digest(data: Bytes, at: int = 0) -> int:
-    """Of bytes that stand from ``at``, a multiple of 8, on in their buffer."""
+    """Digest of bytes at offset ``at`` of their buffer, a multiple of 8."""
     whole = data.size // 8 * 8
     total = 0
     if whole:
@@ -60,7 +60,7 @@ class Block:
 
     def __init__(self, size: int) -> None:
         room = np.full(size + 2 * GUARD_BYTES + 8, GUARD, np.uint8)
-        # Arrays of all element types need their alignment.
+        # All element types must be aligned.
         begin = GUARD_BYTES + -(room.ctypes.data + GUARD_BYTES) % 8
         self._front = room[begin - GUARD_BYTES : begin]
         self._back = room[begin + size : begin + size + GUARD_BYTES]
@@ -74,12 +74,12 @@ class Block:
 
 
 def digests(data: Bytes, missing: list[tuple[int, int]]) -> tuple[int, int]:
-    """(of what arrived, of what is missing): ``missing`` are offsets and lengths."""
+    """(digest of the received ranges, of the missing ranges): ``missing`` are offsets and lengths."""
     gaps = sum(digest(data[offset : offset + length], offset) for offset, length in missing)
     return (digest(data) - gaps) & MASK, gaps & MASK
 
 
 def summands(size: int, rank: int, sequence: int) -> npt.NDArray[np.float32]:
-    """A rank's tensor before an all-reduce: small whole numbers, whose sums are exact in any order."""
+    """A rank's tensor before an all-reduce: small integers, whose sums are exact in any order."""
     places = np.arange(size // 4, dtype=np.uint64)
     return ((places * np.uint64(37) + np.uint64(rank * 11 + sequence * 101)) % np.uint64(251)).astype(np.float32)

@@ -1,7 +1,7 @@
-"""The job's network, and what is done to it: a testbed of two spines whose forwarding is a program of ours.
+"""The job's network and its faults: a testbed of two spines that forward by mlt's own program.
 
-Delay, duplication, reordering and corruption are the wire's (wire.cc), because the kernel may have no netem; partitions
-are the testbed's loss of 100 %; slow links are its rates. Counts every packet that anything dropped.
+The wire (wire.cc) injects delay, duplication, reordering and corruption, because the kernel may lack netem. Partitions
+are the testbed's loss of 100 %; slow links are its rates. Counts every dropped packet.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mlt.testbed.layout import HOST_INTERFACE
 
 RATE = "100mbit"
 TRICKLE = 0.002  # of the rate
-BUFFER = "8MiB"  # more than a link at a trickle has to hold
+BUFFER = "8MiB"  # more than the max backlog of a link at this rate
 SIOCETHTOOL, ETHTOOL_STXCSUM = 0x8946, 0x17
 KEEP_ADDRESSES = Path("/proc/sys/net/ipv6/conf/all/keep_addr_on_down")
 UDP_ERRORS = ("InErrors", "RcvbufErrors", "SndbufErrors", "InCsumErrors")
@@ -37,9 +37,9 @@ class Network:
         self.bed.up()
         try:
             for host in self.bed.hosts:
-                # The wire sends frames as it got them, so the checksum must be there when they leave the host.
+                # The wire forwards frames unchanged, so hosts must send them with a complete checksum.
                 self.bed.inside(host, _checksums_by_the_stack)
-                # Else an interface that goes down loses its IPv6 addresses for good, and the testbed its routes.
+                # Otherwise an interface that goes down loses its IPv6 addresses, and the testbed its routes.
                 self.bed.inside(host, lambda: KEEP_ADDRESSES.write_text("1", encoding="ascii"))
             for spine in self.bed.layout.segments:
                 self._start_wire(spine)
@@ -84,7 +84,7 @@ class Network:
         wire.stdin.flush()
 
     def begin(self, kind: str, target: str, values: dict[str, float], seed: int) -> None:
-        """Begin a fault of the network."""
+        """Start a fault of the network."""
         if kind in ("slow_path", "burst", "damage"):
             pairs = " ".join(f"{name}={value:g}" for name, value in values.items())
             self.tell(target, f"set {pairs} seed={seed}")
@@ -100,7 +100,7 @@ class Network:
             self.bed.break_link(target)
 
     def end(self, kind: str, target: str) -> None:
-        """Undo it."""
+        """End the fault."""
         if kind in ("slow_path", "burst", "damage"):
             self.tell(target, "set")
         elif kind in ("partition", "long_partition", "one_way"):
@@ -116,7 +116,7 @@ class Network:
     # Counting
 
     def drops(self) -> dict[str, int]:
-        """How many packets each part of the network has dropped or damaged so far, or let overtake others."""
+        """Number of packets that each part of the network has dropped, damaged or reordered so far."""
         found = {
             "queues": sum(one.dropped_early + one.dropped_at_limit + one.dropped_full for one in self.bed.counters()),
             "links": sum(one.lost for one in self.bed.link_counters()),

@@ -1,4 +1,4 @@
-"""What ranks post, drawn from the seed: both sides of a transfer draw the same, without a word between them."""
+"""Operations of the ranks, drawn from the seed: both sides of a transfer draw the same without communication."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-# Names of numpy, and the codes of mlt's wire (src/wire/element.h).
+# numpy's names, and the codes on mlt's wire (src/wire/element.h).
 ELEMENT_CODES = {"uint8": 0, "int32": 3, "float16": 5, "float32": 7, "float64": 8}
 ELEMENT_BYTES = {"uint8": 1, "int32": 4, "float16": 2, "float32": 4, "float64": 8}
 FLOATS = ("float16", "float32", "float64")
-# Bounds that a product rounds wrong are among them.
+# Includes bounds that a floating-point product rounds wrong.
 BOUNDS = (0.0, 0.0, 0.0, 0.001, 0.05, 0.1, 0.29, 0.5, 0.6, 0.75)
 TIMEOUTS = (0.4, 1.5, 4.0, 8.0, 8.0, 8.0)
 ORPHAN_TIMEOUTS = (0.2, 0.6, 1.5)
@@ -24,10 +24,10 @@ Verb = Literal["all_reduce", "all_to_all", "gather"]
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """One transfer as both ranks know it. ``only``: the other side posts nothing. Times in seconds.
+    """One transfer, known to both ranks. ``only``: the other side posts nothing. Times in seconds.
 
     ``priority``: "magnitude", "important", or "critical" (every ``critical_every``-th segment, from the first on).
-    ``send_bytes`` and ``receive_bytes`` differ where the sides shall disagree.
+    ``send_bytes`` and ``receive_bytes`` differ where the sides are to disagree.
     """
 
     number: int
@@ -53,7 +53,7 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """One collective of a group. ``bytes``: of the tensor, or of the part of each rank."""
+    """One collective of a group. ``bytes``: of the tensor, or of each rank's part."""
 
     sequence: int
     verb: Verb
@@ -66,17 +66,17 @@ class Collective:
 
 
 def operation_id(job: int, sender: int, receiver: int, number: int, *, is_receive: bool) -> int:
-    """The number of one side of a transfer, which its contents follow from (tests/sim/chaos/digest.h)."""
+    """Number of one side of a transfer, which determines its contents (tests/sim/chaos/digest.h)."""
     return job << 29 | sender << 25 | receiver << 21 | number << 1 | is_receive
 
 
 def collective_id(job: int, group: int, rank: int, sequence: int) -> int:
-    """The number of one rank's side of a collective; bits 21 to 24 stay free for the rank that a part is for."""
+    """Number of one rank's side of a collective; bits 21 to 24 stay free for the receiving rank of a part."""
     return (1 << 10 | job) << 29 | rank << 25 | group << 16 | sequence
 
 
 def size(random_: random.Random) -> int:
-    """Bytes of a tensor: mostly small, some of a few MB, all sorts of tails."""
+    """Bytes of a tensor: mostly small, some of a few MB, with many different remainders."""
     kind = random_.random()
     if kind < 0.04:
         return 0
@@ -90,7 +90,7 @@ def size(random_: random.Random) -> int:
 
 
 def transfers(seed: int, job: int, sender: int, receiver: int) -> Iterator[Transfer]:
-    """All transfers of one rank to another, in the order of their posts on both sides."""
+    """All transfers from one rank to another, in the order of their posts on both sides."""
     random_ = random.Random(f"{seed}/{job}/{sender}/{receiver}")
     generations = [0] * TAGS
     for number in itertools.count():
@@ -116,7 +116,7 @@ def transfers(seed: int, job: int, sender: int, receiver: int) -> Iterator[Trans
             send_bytes=bytes_,
             receive_bytes=bytes_ + 64 if disagree == "size" else bytes_,
             send_dtype=dtype,
-            # Of the same length, so that the type alone differs.
+            # Of the same size, so that only the type differs.
             receive_dtype={"float32": "int32", "int32": "float32"}.get(dtype, dtype) if disagree == "type" else dtype,
             bound=random_.choice(BOUNDS) if is_float and disagree != "type" else 0.0,
             stop="eager" if random_.random() < 0.2 else "patient",
@@ -134,7 +134,7 @@ def transfers(seed: int, job: int, sender: int, receiver: int) -> Iterator[Trans
 
 
 def groups(seed: int, job: int, ranks: int) -> list[list[int]]:
-    """The groups of a job: everybody, and a smaller one."""
+    """The groups of a job: all ranks, and a smaller group."""
     random_ = random.Random(f"{seed}/{job}/groups")
     smaller = random_.sample(range(ranks), max(2, ranks - 1))
     everybody = list(range(ranks))
@@ -155,6 +155,6 @@ def collectives(seed: int, job: int, group: int, ranks: list[int]) -> Iterator[C
             average=random_.random() < 0.5,
             root=random_.choice(ranks),
             timeout=random_.choice((4.0, 8.0)),
-            # A group fails for good with its first failure: few are cancelled.
+            # The first failure of a group is permanent, so few collectives are cancelled.
             cancel_by=random_.choice(ranks) if random_.random() < 0.002 else None,
         )

@@ -1,8 +1,8 @@
-"""One rank of a job in trouble: posts what the seed says, and writes every post and end into its trace.
+"""One rank of a job under faults: posts the seed's operations and writes every post and completion to its trace.
 
-Started by tools/chaos on a host of the testbed, with the job's description as its argument (JSON). Says "up PID" when
-it is connected, "drained" when its operations have ended after the file ``stop`` appeared, and leaves in order when
-the file ``close`` appears. Every line of the trace is one system call, so that SIGKILL loses none that was written.
+Started by tools/chaos on a host of the testbed, with the job's description as argument (JSON). Prints "up PID" once
+connected, and "drained" once its operations have ended after the file ``stop`` appeared; leaves when the file ``close``
+appears. Every trace line is one system call, so SIGKILL loses no written line.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ import plans
 import mlt
 from mlt import _core, priority
 
-WINDOW = (2, 4)  # operations under way on one side of a pair; of a group
+WINDOW = (2, 4)  # max operations in progress: on one side of a pair; of a group
 REUSE_SECONDS = (0.0, 0.5)
 
 
 @dataclass
 class Under:
-    """An operation under way."""
+    """An operation in progress."""
 
     number: int
     handle: Any
@@ -40,12 +40,12 @@ class Under:
     block: memory.Block
     dtype: str
     stream: Stream
-    more: list[memory.Block] = field(default_factory=list)  # what a collective only reads
+    more: list[memory.Block] = field(default_factory=list)  # read-only buffers of a collective
 
 
 @dataclass
 class Stream:
-    """What one side of a pair, or a member of a group, posts one after the other."""
+    """Sequential operations of one side of a pair, or of a member of a group."""
 
     kind: str  # "send", "receive", "group"
     peer: int
@@ -72,11 +72,11 @@ class Rank:
         )
         self.under: dict[int, Under] = {}
         self.cancels: list[tuple[int, int]] = []  # time, handle's id
-        self.used_again: deque[tuple[int, int, memory.Block]] = deque()  # until, operation, block
+        self.used_again: deque[tuple[int, int, memory.Block]] = deque()  # time limit, operation, block
         self.streams = self._streams()
 
     def now(self) -> int:
-        """On the machine's CLOCK_MONOTONIC, whatever this rank's own shows."""
+        """The host's CLOCK_MONOTONIC, not this rank's shifted one."""
         return time.monotonic_ns() - int(self.job["clock_offset_ns"])
 
     def write(self, word: str, **values: Any) -> None:
@@ -238,7 +238,7 @@ class Rank:
         under.stream.under_way += 1
 
     def refused(self, stream: Stream, number: int, error: mlt.MltError) -> None:
-        """What is posted later would be counted differently by the two sides: the stream is over."""
+        """End the stream: the two sides would number later posts differently."""
         stream.ended = True
         code = getattr(error.code, "value", error.code)
         self.write("refused", id=number, code=code, peer=stream.peer, t=self.now())
@@ -249,7 +249,7 @@ class Rank:
             self.write("cancel", id=under.number, t=self.now())
             self.context.cancel(under.handle)
 
-    # Ends
+    # Completions
 
     def end(self, completion: mlt.Completion) -> None:
         seen = self.now()
@@ -269,7 +269,7 @@ class Rank:
         )  # fmt: skip
         if under.stream.kind == "group" and completion.failed:
             under.stream.ended = True
-        # The memory is the application's again, which uses it for something else.
+        # The memory belongs to the application again, which overwrites it.
         data[:] = memory.contents(under.number, 1, data.size)
         until = self.now() + round(self.random.uniform(*REUSE_SECONDS) * 1e9)
         self.used_again.append((until, under.number, under.block))
@@ -277,7 +277,7 @@ class Rank:
             block.data[:] = 0
 
     def check_used(self, now: int | None) -> None:
-        """What was given back long enough ago, or (None) all of it: nobody else may have written there."""
+        """Check blocks returned long enough ago, or (None) all: only the application may have written to them."""
         while self.used_again and (now is None or self.used_again[0][0] <= now):
             _, number, block = self.used_again.popleft()
             self.write("later", id=number, digest=memory.digest(block.data), guards=block.guards())

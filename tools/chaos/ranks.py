@@ -1,4 +1,4 @@
-"""The processes of one job: started on the testbed's hosts, signalled, and left to end or not."""
+"""The processes of one job: started on the testbed's hosts, signalled, and ended."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ HERE = Path(__file__).resolve().parent
 FIRST_PORT = 29_600
 CONNECT_SECONDS = 20.0
 REJOIN_SECONDS = 2.0
-# Ranks of one job differ in what their CLOCK_MONOTONIC shows, by days: no clause compares two hosts' clocks.
+# The ranks' CLOCK_MONOTONIC differ by days: no clause compares two hosts' clocks.
 CLOCK_DAYS = 3
 
 
 class WallClock:
-    """What the wall clock of one rank shows (clock_shift.cc): the file that its library reads."""
+    """The wall clock of one rank (clock_shift.cc): the file that its library reads."""
 
     def __init__(self, path: Path) -> None:
         path.write_bytes(struct.pack("=qqq", 0, 0, 0))
@@ -34,7 +34,7 @@ class WallClock:
         self.path, self.wrong_ns = path, 0
 
     def jump(self, nanoseconds: int) -> None:
-        """From now on the clock is wrong by so much more. Word by word, so that a reader never sees a third time."""
+        """Shift the clock by this much more. Writes whole words, so a reader sees the old or the new time only."""
         self.memory[8:16] = struct.pack("=q", self.wrong_ns)
         self.memory[0:8] = struct.pack("=q", time.time_ns())
         self.wrong_ns += nanoseconds
@@ -42,7 +42,7 @@ class WallClock:
 
 
 def can_shift_monotonic() -> bool:
-    """Whether the kernel has time namespaces, and we may make one."""
+    """Whether the kernel has time namespaces and this process may create one."""
     return subprocess.run(["unshare", "--time", "--fork", "true"], capture_output=True, check=False).returncode == 0
 
 
@@ -67,7 +67,7 @@ class Job:
         self.stopped: set[int] = set()
 
     def start(self) -> None:
-        """Start every rank and wait until all are connected; raises RuntimeError with what one said instead."""
+        """Start every rank and wait until all are connected; raises RuntimeError with a rank's output otherwise."""
         self.processes = [self._popen(rank, self.description) for rank in range(self.size)]
         for rank in range(self.size):
             line = self.line(rank, CONNECT_SECONDS + 20)
@@ -99,14 +99,14 @@ class Job:
             errors.close()
 
     def line(self, rank: int, seconds: float) -> str:
-        """The next line that a rank says; empty if it ended or said nothing for so long."""
+        """The next output line of a rank; empty if it ended or printed nothing within ``seconds``."""
         out = self.processes[rank].stdout
         assert out is not None
         ready, _, _ = select.select([out], [], [], seconds)
         return str(out.readline()) if ready else ""
 
     def text(self, rank: int) -> str:
-        """What a rank wrote to its standard error."""
+        """The standard error output of a rank."""
         return (self.folder / f"{self.number:04}-{rank}.err").read_text(errors="replace")
 
     def signal(self, rank: int, number: signal.Signals) -> None:
@@ -121,12 +121,12 @@ class Job:
             self.killed.add(rank)
 
     def rejoin(self, rank: int) -> subprocess.Popen[str]:
-        """Start a killed rank again as a new incarnation, which the job must not take (PROTOCOL 3.3.2)."""
+        """Start a killed rank again as a new incarnation, which the job must reject (PROTOCOL 3.3.2)."""
         other = {**self.description, "job": self.number, "folder": str(self.folder), "connect_timeout": REJOIN_SECONDS}
         return self._popen(rank, other)
 
     def drain(self, seconds: float) -> list[str]:
-        """Tell all ranks to post no more, and wait until what they posted has ended; what went wrong."""
+        """Make all ranks stop posting and wait until their operations end; returns the problems."""
         for rank in sorted(self.stopped):
             self.signal(rank, signal.SIGCONT)
         (self.folder / f"{self.number:04}.stop").touch()
@@ -149,7 +149,7 @@ class Job:
         return faults
 
     def end(self) -> None:
-        """End whatever is left."""
+        """End all remaining processes."""
         for process in self.processes:
             if process.poll() is None:
                 process.kill()

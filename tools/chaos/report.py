@@ -1,4 +1,4 @@
-"""What came of a run, for the terminal and for docs/results/chaos.md."""
+"""The result of a run, for the terminal and for docs/results/chaos.md."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ VERBS = ("send", "receive", "all_reduce", "all_to_all", "gather")
 
 @dataclass
 class Verdict:
-    """What mlt_chaos_judge printed."""
+    """Output of mlt_chaos_judge."""
 
     broken: list[str] = field(default_factory=list)
     numbers: dict[str, int] = field(default_factory=dict)
@@ -75,7 +75,7 @@ def summary(verdict: Verdict, outcome: Outcome) -> list[str]:
 
 
 def show(verdict: Verdict, outcome: Outcome) -> None:
-    """Print it all."""
+    """Print the result."""
     console = Console()
     for line in summary(verdict, outcome):
         console.print(line, highlight=False)
@@ -90,7 +90,7 @@ def show(verdict: Verdict, outcome: Outcome) -> None:
 
 
 def markdown(seed: int, seconds: float, verdict: Verdict, outcome: Outcome, machine: list[int]) -> str:
-    """docs/results/chaos.md."""
+    """Text of docs/results/chaos.md."""
     when = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
     lines = [
         "# Real ranks in a bad network, judged by the oracle",

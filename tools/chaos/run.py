@@ -1,4 +1,4 @@
-"""One job after the other, each with traffic and faults, and a trace of both."""
+"""Runs jobs one after another, each with traffic and faults, and traces of both."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from network import Network
 
 SAMPLE_SECONDS = 0.4
 DRAIN_SECONDS = 25.0
-CUTS = 0.6  # of the peer timeout: whatever lasts longer may make peers take each other for dead
-CALM_SECONDS = 0.5  # a fault's packets are still on their way when it ends
+CUTS = 0.6  # of the peer timeout: after longer cuts, peers may declare each other failed
+CALM_SECONDS = 0.5  # when a fault ends, its packets are still in flight
 
 
 @dataclass
 class Outcome:
-    """What the driver itself saw."""
+    """The driver's own observations."""
 
     jobs: int = 0
     faults: Counter[str] = field(default_factory=Counter)
@@ -36,7 +36,7 @@ class Outcome:
 
 
 class Stalls:
-    """Measures how long this machine keeps a thread from running; a context manager."""
+    """Measures how long this host keeps a thread from running; a context manager."""
 
     STEP = 0.01
 
@@ -132,11 +132,11 @@ class JobRun:
         cuts = 1 if long and event.kind not in ("kill", "clock", "slow_path") else None
         kind = {"long_stop": "stop"}.get(event.kind, event.kind)
         self.write("fault", kind=kind, begin=began, end=ended, ranks=hit, cuts=cuts)
-        if event.kind == "damage":  # what is let overtake others is no drop that a later sample would show
+        if event.kind == "damage":  # a later sample shows drops but not reordering
             self.write("drop", kind=event.kind, begin=began, end=ended + round(CALM_SECONDS * 1e9))
 
     def end_again(self) -> None:
-        """A rank that was killed and started again must have been refused."""
+        """A rank that was killed and started again must have been rejected."""
         for rank, process in self.again:
             try:
                 out, _ = process.communicate(timeout=ranks.REJOIN_SECONDS + 20)
@@ -151,7 +151,7 @@ class JobRun:
                 self.outcome.rejoins_refused += 1
 
     def sample(self) -> None:
-        """Note the interval since the last sample if anything was dropped in it."""
+        """Record the interval since the last sample if packets were dropped in it."""
         now = time.monotonic_ns()
         drops = self.network.drops()
         rose = [name for name, count in drops.items() if count != self.drops.get(name, count)]
@@ -164,7 +164,7 @@ def run(
     network: Network, plans: list[schedule.Plan], folder: Path, library: Path, *, seed: int, first: int, size: int,
     tick: Callable[[int, float], None],
 ) -> Outcome:  # fmt: skip
-    """Run a job for each plan, numbered from ``first``; ``tick(job, seconds)`` is called now and then."""
+    """Run a job for each plan, numbered from ``first``; calls ``tick(job, seconds)`` at intervals."""
     outcome = Outcome()
     began = time.monotonic()
     shift = ranks.can_shift_monotonic()

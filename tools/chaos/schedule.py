@@ -1,4 +1,4 @@
-"""What is done to a job, and when: drawn from the seed before the job begins."""
+"""Faults of a job and their times, drawn from the seed before the job begins."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ KINDS = {
     "kill": 0.6, "stop": 4.0, "long_stop": 0.5, "partition": 2.0, "one_way": 2.0, "long_partition": 0.5,
     "clock": 3.0, "slow_path": 2.5, "trickle": 2.0, "interface": 1.5, "unplug": 1.5, "burst": 3.0, "damage": 2.0,
 }  # fmt: skip
-QUIET = 0.3  # of all jobs, in which the network is only late
-# Routes are set anew for all hosts, which fails where an interface is down: one of these at a time.
+QUIET = 0.3  # of all jobs, in which the network only delays
+# These set the routes of all hosts again, which fails if an interface is down: one at a time.
 ROUTES = ("interface", "unplug")
 LATE = ("stop", "clock", "slow_path", "trickle")
 
@@ -32,7 +32,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One job: how long it gets traffic, how soon silent peers count as dead, what happens to it."""
+    """One job: duration of its traffic, timeout of silent peers, and its faults."""
 
     seconds: float
     peer_timeout: float
@@ -78,8 +78,7 @@ def _values(random_: random.Random, kind: str) -> tuple[tuple[str, float], ...]:
 
 
 def draw(seed: int, job: int, *, ranks: int, spines: int, seconds: float, only: tuple[str, ...] = ()) -> Plan:
-    """The plan of one job. ``only``: no other kinds. Two faults of one target never overlap, and a kill is the last
-    that its rank meets."""
+    """The plan of one job. ``only``: kinds of faults. Faults of a target never overlap; a kill is a rank's last."""
     random_ = random.Random(f"{seed}/{job}/schedule")
     peer_timeout = random_.choice((1.0, 1.5, 3.0))
     quiet = random_.random() < QUIET

@@ -3,8 +3,8 @@
     python tools/targets            # all cases: eight minutes; the testbed's need root
     python tools/targets --only loopback
 
-Every case is one ``mlt perf``, or one program of tests/bench: what is compared takes turns, and a figure is a ratio
-within that run. A target that was missed is written down as missed; this ends with 0 unless a measurement failed.
+Every case is one ``mlt perf``, or one program of tests/bench. Compared transports take turns, and a figure is a ratio
+within that run. The page records a missed target as missed; this exits with 0 unless a measurement failed.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ PERF = [sys.executable, "-m", "mlt.cli.main", "perf"]
 
 def runs() -> list[Run]:
     """All cases, in the order of the table."""
-    # One core per side is part of that target; elsewhere a library may use what the machine has.
+    # That target has one core per side; elsewhere a library may use the whole host.
     one_way = "--size 64MiB --rounds 15 --segment-bytes 1440 --pin --datapath udp"
     reduce = "--pattern allreduce --size 64b,64KiB,1MiB,25MiB"
     paced = "--size 1MB --rounds 250 --rate 1gbit --datapath udp --compare gloo"
@@ -72,7 +72,7 @@ def runs() -> list[Run]:
         _run("cpu", paced, judge_cpu),
         _run("cpu-untagged", f"{paced} --tags none", untagged(judge_cpu)),
     ]
-    # Of 100 short rounds the second worst would be the p99, and chance would choose it.
+    # With 100 short rounds, the p99 would be the second longest, which is chance.
     short = "--pattern allreduce --size 64KiB --rounds 1000 --loss-bound 0,0.1 --compare gloo"
     for loss in ("0%", "0.1%", "1%"):
         lossy, number = {**bed, "loss": loss}, loss.rstrip("%")
@@ -91,7 +91,7 @@ def _run(name: str, perf: str, judge: Judge, testbed: dict[str, Any] | None = No
 
 
 def perform(run: Run, folder: Path) -> dict[str, Any]:
-    """Run it; the result as ``mlt perf`` wrote it. Raises SystemExit with its last words if it fails."""
+    """Run it; returns the result as written by ``mlt perf``. Raises SystemExit with its last output if it fails."""
     out, picture = folder / f"{run.name}.json", folder / f"{run.name}.png"
     words = [*run.perf, "--json", str(out), "--plot", str(picture)]
     if run.testbed is None:
@@ -118,7 +118,7 @@ def perform(run: Run, folder: Path) -> dict[str, Any]:
 
 
 def without_samples(result: dict[str, Any]) -> dict[str, Any]:
-    """For the file that is kept: thousands of samples are in the picture."""
+    """The result for the stored file: the picture contains the thousands of samples."""
     if "results" not in result:  # of a program of its own
         return {key: value for key, value in result.items() if key != "seconds"}
     return {
@@ -128,7 +128,7 @@ def without_samples(result: dict[str, Any]) -> dict[str, Any]:
 
 
 def markdown(verdicts: Sequence[Verdict], done: Sequence[Run], skipped: Sequence[str], load: float) -> str:
-    """The page. ``load``: of the machine before anything of this began."""
+    """The page. ``load``: of the host before the first measurement."""
     met, judged = sum(one.met is True for one in verdicts), sum(one.met is not None for one in verdicts)
     lines = [
         "# Against the peers: what was asked for, and what was measured",

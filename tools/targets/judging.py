@@ -1,4 +1,4 @@
-"""What is asked of a run, and what its result comes to: one verdict for each line of the table."""
+"""Requirements of a run and their verdicts: one verdict for each line of the table."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ TURNS = 5
 HOSTS, RATE_BITS = 4, 200_000_000
 KIB, MIB = 1 << 10, 1 << 20
 SIZES = (64, 64 * KIB, MIB, 25 * MIB)
-# Of a full packet: payload, and what the testbed's links count (headers of mlt, UDP, IP and Ethernet). Preamble, FCS
-# and gap, 24 bytes on a real wire, are not there.
+# Of a full packet: payload, and bytes on the testbed's links (headers of mlt, UDP, IP and Ethernet). The links lack
+# preamble, FCS and gap, 24 bytes on a real wire.
 PAYLOAD_BYTES, FRAME_BYTES = 1_432, 1_514
 # An acknowledgement of one path, for every ten packets of the other direction (PROTOCOL.md 4.6, 7.2.4).
 ACK_FRAME_BYTES, PACKETS_PER_ACK = 52 + 42, 10
-# Half of TCP's least retransmission timeout: a round this far above the median waited for a timer.
+# Half of TCP's min retransmission timeout: a round this far above the median waited for a timer.
 GAP_SECONDS = 0.1
 
 Row = dict[str, Any]
@@ -28,7 +28,7 @@ Judge = Callable[["Run", dict[str, Any]], list["Verdict"]]
 
 @dataclass(frozen=True)
 class Verdict:
-    """One line of the table. ``met`` None: nothing to hold it against."""
+    """One line of the table. ``met`` None: no target."""
 
     case: str
     measured: str
@@ -42,7 +42,7 @@ class Verdict:
 class Run:
     """One ``mlt perf``; ``testbed`` None: over loopback. ``judge`` turns its result into verdicts.
 
-    ``program``: a file that is run instead of ``mlt perf``, and prints its result as JSON.
+    ``program``: a file to run instead of ``mlt perf``, which prints its result as JSON.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Run:
 
     @property
     def command(self) -> str:
-        """What a person would type for it."""
+        """The equivalent command line."""
         given = [f"{name}={value}" for name, value in self.environment]
         if self.program:
             return shlex.join([*given, "python", "-P", self.program, *self.perf])
@@ -75,14 +75,14 @@ def row_of(result: dict[str, Any], label: str, size: int) -> Row | None:
 
 
 def turn_medians(row: Row) -> list[float]:
-    """The median round time of each turn; transports' turns of one number lie beside each other in time."""
+    """The median round time of each turn; turns of the same number on different transports are adjacent in time."""
     samples, turns = row["samples_seconds"], min(TURNS, len(row["samples_seconds"]))
     edges = [len(samples) * turn // turns for turn in range(turns + 1)]
     return [statistics.median(samples[edges[i] : edges[i + 1]]) for i in range(turns)]
 
 
 def speed_ratio(ours: Row, theirs: Row) -> float:
-    """How many times as fast as theirs: the median over the turns of the ratio within each."""
+    """Our speed over theirs: the median over the turns of the ratio within each."""
     pairs = zip(turn_medians(ours), turn_medians(theirs), strict=True)
     return statistics.median(their / our for our, their in pairs)
 
@@ -96,9 +96,9 @@ def gbit(row: Row) -> str:
 
 
 def ring_limit_seconds(size: int) -> float:
-    """What a ring's all-reduce takes on the wire: payload, headers and acknowledgements, no processing.
+    """Time of a ring's all-reduce on the wire: payload, headers and acknowledgements, no processing.
 
-    Acknowledgements of what a host receives leave through the port through which it sends.
+    Acknowledgements of received data leave through the sending port.
     """
     per_payload_byte = (FRAME_BYTES + ACK_FRAME_BYTES / PACKETS_PER_ACK) / PAYLOAD_BYTES
     return 2 * (HOSTS - 1) / HOSTS * size * per_payload_byte * 8 / RATE_BITS
@@ -116,7 +116,7 @@ def judge_one_way(run: Run, result: dict[str, Any]) -> list[Verdict]:
         if theirs is not None:
             ratio = speed_ratio(ours, theirs)
             if name == "raw-udp":
-                # Its rounds are of what arrived: the quotient of the whole run's medians, not the median by turn.
+                # Its rounds count received data: the quotient of the whole run's medians, not the median by turn.
                 ratio = ours["goodput_bits_per_second"] / theirs["goodput_bits_per_second"]
             measured = f"mlt {gbit(ours)}, {label} {gbit(theirs)} Gbit/s"
             verdicts.append(
@@ -133,7 +133,7 @@ def judge_one_way(run: Run, result: dict[str, Any]) -> list[Verdict]:
 
 
 def untagged(judge: Judge) -> Judge:
-    """The same without tagging by magnitude, to see what that costs: for information, against no target."""
+    """The same without tagging by magnitude, to measure its cost: for information, without a target."""
 
     def judge_all(run: Run, result: dict[str, Any]) -> list[Verdict]:
         return [replace(one, case=f"{one.case}, untagged", target="", met=None) for one in judge(run, result)]
@@ -175,7 +175,7 @@ def judge_all_reduce(run: Run, result: dict[str, Any]) -> list[Verdict]:
     small, middle, large, huge = SIZES
     verdicts = [_within(run, result, small, 20), _within(run, result, middle, 46, "mpi")]
     verdicts += _beside(run, result, large, "mpi", 1)
-    # 0.8 of its time at most
+    # max 0.8 of its time
     verdicts += _beside(run, result, huge, "mpi", 1.25)
     for size in SIZES:
         for name in ("tcp", "gloo", "raw-udp"):
