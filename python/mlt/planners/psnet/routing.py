@@ -7,7 +7,7 @@ All given jobs push at once; theta is the time of the busiest link, and is minim
 w and p its workers and servers in a module, W and P in total:
 
     n[job, module, ToR]   workers of the job on a ToR (integer): its circuits
-    r[job, module, ToR]   bytes from other modules that reach each of the job's servers here through that ToR's card
+    r[job, module, ToR]   bytes from other modules that reach each of the job's servers here through that ToR's NIC
     x[a, b, path]         bytes from module a to module b on one of R link-disjoint paths (merged over jobs)
 
     a server's NIC         n u + r                     <= theta B_s
