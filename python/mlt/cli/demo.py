@@ -57,8 +57,8 @@ def demo(
 ) -> None:
     """Train a small residual network three times over the transport: without loss, with a loss bound, fully reliable.
 
-    Worker processes and one summation service process talk over real UDP sockets of this machine; packets are dropped
-    on purpose. Ends with a table, a plot and a JSON file with every number.
+    Worker processes and one summation service process communicate over real UDP sockets of this host, with injected
+    packet loss. The demo ends with a table, a plot and a JSON file with all figures.
     """
     console = Console()
     try:

@@ -40,7 +40,7 @@ def app() -> None:
 
     The hosts take their DSCPs from the same file: MLT_QOS_POLICY=POLICY on every rank.
 
-    The whole way, with an example: docs/switch.md.
+    The complete procedure, with an example: docs/switch.md.
     """
 
 

@@ -87,9 +87,9 @@ def policy(
 ) -> None:
     """Derive a policy from a model: classes, code points, and the thresholds that cost the fewest extra rounds.
 
-    No threshold is below what WORKERS send at once. The predicted losses go to standard error, beside those of a packet
-    simulation of the same bursts and those of mlt's network simulator; a load at which a class starves is refused. How:
-    docs/switch-thresholds.md.
+    No threshold is below the bytes that WORKERS send at once. The predicted losses go to standard error, beside those
+    of a packet simulation of the same bursts and those of mlt's network simulator. A load at which a class starves is
+    rejected. Details: docs/switch-thresholds.md.
     """
     try:
         switch = Switch(

@@ -70,8 +70,8 @@ def verify(
     Counters come from a file (--input) or from the device (--host). JSON is {port, queue, sent, marked, dropped_early,
     dropped_at_limit, queued_bytes} in a list, or OpenConfig's queue state: a gNMI Get, or Subscribe's lines.
 
-    Ends with 1 if a class did not get what the policy means, or if queues, ports or counters were not read that this
-    system has (--partial). What it never counts is named in the last line and not judged.
+    Exits with 1 if a class's counters contradict the policy, or if queues, ports or counters that this system has are
+    missing (--partial accepts that). The last line names counters that the system never has; they do not count.
     """
     from mlt.switch_push.device import PushError
 

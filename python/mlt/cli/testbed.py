@@ -28,7 +28,7 @@ DEFAULT_NAME = "bed"
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def app() -> None:
-    """Hosts joined by a software switch, each in its own network namespace, with real queues and losses on purpose.
+    """Emulated hosts on a software switch, each in its own network namespace, with real queues and injected loss.
 
     \b
     mlt testbed run --hosts 4 --rate 200mbit --loss 1% -- python train.py
@@ -108,9 +108,8 @@ def _check_command(command: tuple[str, ...]) -> None:
 def run(name: str | None, grace: float, port: int, counters: bool, command: tuple[str, ...], **options: Any) -> None:
     """Run COMMAND once per host and remove everything afterwards.
 
-    COMMAND finds RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, MLT_JOB_SECRET, MLT_INTERFACE and GLOO_SOCKET_IFNAME in
-    its environment.
-    Ends with 0 if all of them do. Without root it enters a user namespace of its own.
+    COMMAND has RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, MLT_JOB_SECRET, MLT_INTERFACE and GLOO_SOCKET_IFNAME in its
+    environment. Exits with 0 if every COMMAND does. Without root it enters a user namespace of its own.
     """
     with _errors():
         _check_command(command)
@@ -169,7 +168,7 @@ def _enter_user_namespace() -> None:
 @_shape
 @click.argument("name", default=DEFAULT_NAME)
 def up(name: str, **options: Any) -> None:
-    """Make a testbed that stays until 'mlt testbed down'. Needs root."""
+    """Create a testbed that stays until 'mlt testbed down'. Needs root."""
     with _errors(), _interrupted(), runner.interruptible():
         bed = Testbed(_topology(options.pop("topology"), options), name=name)
         bed.up(stays=True)
@@ -212,7 +211,7 @@ def _named(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.argument("host")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def exec_(name: str, host: str, command: tuple[str, ...]) -> None:
-    """Run COMMAND on HOST, in its place: same terminal, its exit code."""
+    """Run COMMAND on HOST in the foreground: same terminal, its exit code."""
     with _errors():
         _check_command(command)
         bed = _attach(name)
@@ -229,7 +228,7 @@ def exec_(name: str, host: str, command: tuple[str, ...]) -> None:
 @click.option("--all", "everything", is_flag=True, help="Show idle queues too.")
 @click.option("--watch", is_flag=True, help="Repeat every second, until Ctrl-C or until the testbed is removed.")
 def status(name: str, as_json: bool, everything: bool, watch: bool) -> None:
-    """Links and queues, live: packets sent, marked, dropped by cause, bytes waiting."""
+    """Show links and queues, live: packets sent, marked, dropped by cause, bytes queued."""
     from rich.live import Live
 
     with _errors(), _interrupted():
@@ -300,7 +299,7 @@ def set_(
 @click.argument("name", default=DEFAULT_NAME)
 @click.option("--all", "everything", is_flag=True, help="Remove every testbed of this host.")
 def down(name: str, everything: bool) -> None:
-    """End every process in a testbed and remove it; also what crashed runs left behind."""
+    """End every process in a testbed and remove it, and also the leftovers of crashed runs."""
     with _errors(), runner.uninterrupted():
         if not requirements.is_privileged():
             raise MissingError(requirements.problems(topology.make({"hosts": 1})))
