@@ -68,8 +68,8 @@ class PathSpray {
   static constexpr double kCongestedLoss = 0.1;  // more means a queue that overflows
   static constexpr double kRevivedLoss = 0.05;   // estimate of a path that was suspended and resumes
   static constexpr double kHalvingLoss = 0.01;   // excess loss that halves the weight
-  static constexpr double kLossMargin =
-      0.005;  // differences below it, and below half the best sibling's loss, are noise
+  // Differences below it, and below half the best sibling's loss, are noise.
+  static constexpr double kLossMargin = 0.005;
   static constexpr std::uint32_t kSilentPackets = 4;  // declared lost in a row, on at least two occasions
   static constexpr base::DurationNs kSilentProbeNs = 20 * base::kMillisecond;  // doubles up to
   static constexpr base::DurationNs kMaxSilentProbeNs = 640 * base::kMillisecond;

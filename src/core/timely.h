@@ -44,8 +44,8 @@ namespace mlt::core {
 struct TimelyConfig {
   double line_rate_bytes_per_second = 1.25e9;
   double min_rate_bytes_per_second = 0;  // 0: by min_rate_interval_ns
-  base::DurationNs min_rate_interval_ns =
-      5 * base::kMillisecond;         // one packet per interval, or a thousandth of line rate
+  // One packet per interval, or a thousandth of line rate.
+  base::DurationNs min_rate_interval_ns = 5 * base::kMillisecond;
   double alpha_bytes_per_second = 0;  // per round trip; 0: by alpha_packets
   double alpha_packets = 1;           // per queueing delay; at most a two-hundredth of the line rate
   double alpha_delay_packets = 10;    // the delay is at least the time of this many packets at the current rate
@@ -66,8 +66,8 @@ struct TimelyConfig {
   base::DurationNs run_ns = Pacer::kRunNs;  // max batch in time and in bytes
   std::uint32_t run_bytes = base::kMaxRunBytes;
   base::DurationNs base_window_ns = 10 * base::kSecond;  // the smallest round trip of this window is the base
-  base::DurationNs base_sample_interval_ns =
-      50 * base::kMillisecond;  // interval between round trips of the control class
+  // Between round trips of the control class.
+  base::DurationNs base_sample_interval_ns = 50 * base::kMillisecond;
 };
 
 class Timely {

@@ -133,12 +133,18 @@ def test_serve__a_peer_of_another_version(newer: int) -> None:
     assert str(version) in done.stderr
 
 
+def rank_0_at(port: str) -> list[str]:
+    code = f"import mlt; mlt.Context(rank=0, world_size=2, master_addr='127.0.0.1', rendezvous_port={port})"
+    return [sys.executable, "-c", code]
+
+
 def test_rank_0__a_rendezvous_port_in_use() -> None:
     pytest.importorskip("mlt._core")
     with socket.create_server(("127.0.0.1", 0)) as holder:
         port = str(holder.getsockname()[1])
-        words = ("--rank", "0", "--world-size", "1", "--rendezvous-port", port, "--master-addr", "127.0.0.1")
-        refused(run("serve", *words), f"rank 0: rendezvous port 127.0.0.1:{port} is taken by another process")
+        done = subprocess.run(rank_0_at(port), capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert f"rank 0: rendezvous port 127.0.0.1:{port} is taken by another process" in done.stderr
 
 
 @pytest.fixture(params=UNPRIVILEGED, ids=["no-rights", "nobody"])
@@ -159,10 +165,6 @@ def nobody(request: pytest.FixtureRequest) -> tuple[str, ...]:
         (("testbed", "down"), "needs root (or CAP_NET_ADMIN and CAP_SYS_ADMIN)"),
         (("testbed", "exec", "host0", "--", "true"), "no testbed named 'bed'"),
         (("doctor", "--serve", "--port", "80"), "Permission denied; choose a --port above 1023"),
-        (
-            ("serve", "--rank", "0", "--world-size", "1", "--rendezvous-port", "80", "--master-addr", "127.0.0.1"),
-            "rank 0: cannot listen at 127.0.0.1:80 (Permission denied)",
-        ),
     ],
 )
 def test_no_privilege__is_named_with_what_to_do(nobody: tuple[str, ...], words: tuple[str, ...], cause: str) -> None:
@@ -209,3 +211,12 @@ def test_demo__a_wrong_interface_is_refused_before_anything_starts(tmp_path: Pat
     done = run("demo", "--steps", "2", cwd=tmp_path, MLT_INTERFACE="wlan9")
     refused(done, "error: interface (MLT_INTERFACE) is 'wlan9', which leaves no interface; candidates: ")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_no_privilege__rank_0_cannot_listen(nobody: tuple[str, ...]) -> None:
+    pytest.importorskip("mlt._core")
+    if int(Path("/proc/sys/net/ipv4/ip_unprivileged_port_start").read_text()) <= 80:
+        pytest.skip("anybody may listen at port 80 here")
+    done = subprocess.run([*nobody, *rank_0_at("80")], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "rank 0: cannot listen at 127.0.0.1:80 (Permission denied)" in done.stderr
