@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "engine/event_loop.h"
+#include "engine/public_enums.h"
 
 namespace mlt::engine {
 
@@ -31,7 +32,7 @@ void Collectives::serve(TimeNs now, std::uint16_t workers) {
   summation_ = std::make_unique<collective::Summation>(config, verbs);
   // Workers that are already down send nothing more: the service must report them to the others.
   for (std::uint16_t worker = 0; worker < workers; ++worker) {
-    const PeerState state = loop_.peer_state(worker);
+    const PeerState state = loop_.peers().state(worker);
     if (state == PeerState::kLeft || state == PeerState::kFailed) summation_->on_peer_down(now, worker);
   }
   for (const auto& [from, bytes] : early_messages_) {
@@ -115,7 +116,7 @@ std::optional<std::uint64_t> Collectives::rounds_summed() const {
 
 std::string Collectives::cause_text(int peer) const {
   if (peer < 0 || peer >= loop_.options().ranks) return "";
-  const std::string cause = loop_.trouble_with(static_cast<std::uint16_t>(peer));
+  const std::string cause = loop_.path_mtu_errors().peer_or_path_error(static_cast<std::uint16_t>(peer));
   return cause.empty() ? "" : " (" + cause + ")";
 }
 
@@ -124,7 +125,7 @@ template <typename Done>
 void Collectives::finish(Done& done, std::uint64_t key) {
   Completion result;
   result.operation = done.operation;
-  result.status = static_cast<Status>(done.status);
+  result.status = public_status(done.status);
   result.tag = key;
   result.total_bytes = done.total_bytes;
   result.missing_bytes = done.missing_bytes;
@@ -160,7 +161,7 @@ void Collectives::cancel(TimeNs now, core::OperationId operation, core::Completi
 bool Collectives::send_message(std::uint16_t peer, std::span<const std::byte> bytes) {
   return channel_.send(peer, kCollectiveMessage, bytes) == io::ControlSendStatus::kQueued;
 }
-std::uint32_t Collectives::segment_bytes(std::uint16_t peer) const { return loop_.segment_bytes_of(peer); }
-std::uint32_t Collectives::grid_bytes(std::uint16_t peer) const { return loop_.grid_bytes_of(peer); }
+std::uint32_t Collectives::segment_bytes(std::uint16_t peer) const { return loop_.peers().segment_bytes(peer); }
+std::uint32_t Collectives::grid_bytes(std::uint16_t peer) const { return loop_.peers().grid_bytes(peer); }
 
 }  // namespace mlt::engine

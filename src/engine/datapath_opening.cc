@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "core/config.h"
+#include "engine/error_text.h"
 #include "engine/local_peers.h"
-#include "engine/words.h"
 #include "io/fault/fault_datapath.h"
 #include "io/net/interface.h"
 #include "io/udp/path_spec.h"

@@ -7,8 +7,8 @@
 #include "engine/datapath_opening.h"
 #include "engine/deadline.h"
 #include "engine/engine_impl.h"
+#include "engine/error_text.h"
 #include "engine/event_loop.h"
-#include "engine/words.h"
 #include "io/os/clock.h"
 #include "mlt.h"
 #include "wire/element.h"
@@ -22,7 +22,7 @@ std::vector<core::SegmentTag> magnitude_tags(std::span<const std::byte> data, El
                                              std::uint64_t seed) {
   const core::SegmentGrid grid(static_cast<std::uint32_t>(data.size()), segment_bytes);
   std::vector<core::SegmentTag> tags(grid.count());
-  core::MagnitudeTagger(data, wire_element(element), grid, traffic_class, seed, tags).tag(0, grid.count());
+  core::MagnitudeTagger(data, engine::wire_element(element), grid, traffic_class, seed, tags).tag(0, grid.count());
   return tags;
 }
 
@@ -109,7 +109,7 @@ void Engine::close() {
 }
 
 std::uint32_t Engine::segment_bytes(std::uint16_t peer) const {
-  return peer < impl_->loop.options().ranks ? impl_->loop.segment_bytes_of(peer) : 0;
+  return peer < impl_->loop.options().ranks ? impl_->loop.peers().segment_bytes(peer) : 0;
 }
 
 std::uint32_t Engine::segment_count(std::uint16_t peer, std::uint64_t total_bytes) const {
@@ -174,12 +174,12 @@ OperationId Engine::post_send(const SendOptions& options) {
   core::SendRequest request;
   if (!options.tags.empty()) {
     take_tags(impl, operation, options.tags, segment_count(options.to, options.data.size()));
-  } else if (options.by_magnitude && wire::is_floating_point(wire_element(options.element))) {
+  } else if (options.by_magnitude && wire::is_floating_point(engine::wire_element(options.element))) {
     const core::SegmentGrid grid(static_cast<std::uint32_t>(options.data.size()), segment_bytes(options.to));
     // A single segment is never below the median.
     if (grid.count() > 1) {
       operation.tags.resize(grid.count());
-      operation.tagger = core::MagnitudeTagger(options.data, wire_element(options.element), grid, traffic_class,
+      operation.tagger = core::MagnitudeTagger(options.data, engine::wire_element(options.element), grid, traffic_class,
                                                options.tag, operation.tags);
       request.classify = core::MagnitudeTagger::classify;
     }
@@ -190,7 +190,7 @@ OperationId Engine::post_send(const SendOptions& options) {
   request.peer = options.to;
   request.tag = options.tag;
   request.data = options.data;
-  request.element = wire_element(options.element);
+  request.element = engine::wire_element(options.element);
   request.order = options.layer;
   request.tags = begun.operation->tags;
   request.uniform_tag = core::SegmentTag::important(traffic_class);
@@ -213,7 +213,7 @@ OperationId Engine::post_recv(const ReceiveOptions& options) {
     impl.refuse(operation, ErrorCode::kConfig,
                 "loss bound " + std::to_string(options.loss_bound) + ": it must be at least 0 and below 1");
   }
-  if (options.loss_bound > 0 && !wire::is_floating_point(wire_element(options.element))) {
+  if (options.loss_bound > 0 && !wire::is_floating_point(engine::wire_element(options.element))) {
     impl.refuse(operation, ErrorCode::kBuffer,
                 engine::refusal_text(core::PostStatus::kLossyInteger, "", impl.loop.options()));
   }
@@ -226,7 +226,7 @@ OperationId Engine::post_recv(const ReceiveOptions& options) {
   request.peer = options.from;
   request.tag = options.tag;
   request.data = options.data;
-  request.element = wire_element(options.element);
+  request.element = engine::wire_element(options.element);
   request.loss_bound = options.loss_bound;
   request.stop = options.eager ? core::StopPolicy::kEager : core::StopPolicy::kPatient;
   request.fill = options.keep_missing ? core::Fill::kKeep : core::Fill::kZero;
@@ -352,7 +352,7 @@ OperationId Engine::push_pull(const PushPullOptions& options) {
       const std::size_t at =
           collective::PushPull::service_index(options.key, static_cast<std::uint32_t>(i), impl.services.size());
       const auto tags = magnitude_tags(std::as_bytes(part), Element::kFloat32,
-                                       impl.loop.segment_bytes_of(impl.services[at]), traffic_class, options.key);
+                                       impl.loop.peers().segment_bytes(impl.services[at]), traffic_class, options.key);
       operation.tags.insert(operation.tags.end(), tags.begin(), tags.end());
     }
   }
@@ -392,18 +392,19 @@ bool Engine::wait_workers_gone(std::int64_t timeout_ns) {
   const std::uint16_t workers = impl_->served_workers;
   if (workers == 0)
     impl_->fail(ErrorCode::kConfig, "wait_workers_gone() is for summation services: call serve() first");
-  return impl_->loop.wait_ranks_gone(0, workers, timeout_ns);
+  return impl_->loop.peers().wait_gone(0, workers, timeout_ns);
 }
 
 std::vector<CounterValue> Engine::counters() const { return impl_->loop.counters(); }
 std::vector<PathStatus> Engine::paths(std::uint16_t peer) const { return impl_->loop.paths(peer); }
 double Engine::rate_bits_per_second(std::uint16_t peer) const { return 8 * impl_->loop.rate_bytes_per_second(peer); }
 bool Engine::is_peer_up(std::uint16_t peer) const {
-  return peer < impl_->loop.options().ranks && impl_->loop.peer_state(peer) == engine::PeerState::kUp;
+  return peer < impl_->loop.options().ranks && impl_->loop.peers().state(peer) == engine::PeerState::kUp;
 }
 std::string Engine::peer_failure(std::uint16_t peer) const {
-  const bool failed = peer < impl_->loop.options().ranks && impl_->loop.peer_state(peer) == engine::PeerState::kFailed;
-  return failed ? impl_->loop.peer_error(peer) : "";
+  const bool failed =
+      peer < impl_->loop.options().ranks && impl_->loop.peers().state(peer) == engine::PeerState::kFailed;
+  return failed ? impl_->loop.peers().error(peer) : "";
 }
 
 }  // namespace mlt

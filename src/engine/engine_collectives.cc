@@ -48,7 +48,7 @@ OperationId post(Impl& impl, collective::CollectiveRequest request, const std::s
   const std::uint16_t own = impl.loop.options().rank;
   engine::Operation operation;
   operation.verb = verb_of(request.kind);
-  operation.element = static_cast<Element>(request.element);
+  operation.element = engine::public_element(request.element);
   operation.peer = own;
   operation.members = request.ranks.size();
   operation.total_bytes = std::max(request.input.size(), request.output.size());
@@ -92,7 +92,7 @@ OperationId Engine::post_all_to_all(const AllToAllOptions& options) {
   collective::CollectiveRequest request = request_of(*impl_, collective::CollectiveKind::kAllToAll, options);
   request.input = options.input;
   request.output = options.output;
-  request.element = wire_element(options.element);
+  request.element = engine::wire_element(options.element);
   const std::size_t ranks = request.ranks.size();
   request.send_bytes = options.send_bytes.empty() ? equal_parts(options.input.size(), ranks) : options.send_bytes;
   request.receive_bytes =
@@ -104,7 +104,7 @@ OperationId Engine::post_gather(const GatherOptions& options) {
   collective::CollectiveRequest request = request_of(*impl_, collective::CollectiveKind::kGather, options);
   request.input = options.input;
   request.output = options.output;
-  request.element = wire_element(options.element);
+  request.element = engine::wire_element(options.element);
   request.root = options.root;
   return post(*impl_, std::move(request), options.lent);
 }

@@ -6,14 +6,13 @@
 #include <utility>
 #include <vector>
 
+#include "engine/error_text.h"
 #include "engine/event_loop.h"
-#include "engine/words.h"
+#include "engine/public_enums.h"
 #include "mlt.h"
 #include "wire/element.h"
 
 namespace mlt {
-
-inline wire::ElementType wire_element(Element element) { return static_cast<wire::ElementType>(element); }
 
 class Engine::Impl {
  public:
@@ -31,11 +30,11 @@ class Engine::Impl {
 
   // `absent` states the effect on the operation of `peer` being down; the cause follows if known.
   void check_connected(const engine::Operation& operation, std::uint16_t peer, const std::string& absent) {
-    if (loop.peer_state(peer) == engine::PeerState::kUp) return;
+    if (loop.peers().state(peer) == engine::PeerState::kUp) return;
     // close() takes the peers down: a post that started while the engine was open reports the close, not a peer
     // failure.
     if (closed) refuse(operation, ErrorCode::kClosed, "the context is closed");
-    const std::string cause = loop.peer_error(peer);
+    const std::string cause = loop.peers().error(peer);
     refuse(operation, ErrorCode::kPeerFailed, absent + (cause.empty() ? "" : " (" + cause + ")"), peer);
   }
 
@@ -57,7 +56,7 @@ class Engine::Impl {
       refuse(operation, ErrorCode::kBuffer, engine::refusal_text(status, "", loop.options()));
     };
     if (operation.total_bytes > 0xFFFF'FFFFULL) refuse_post(core::PostStatus::kTooLarge);
-    if (operation.total_bytes % wire::element_bytes(wire_element(operation.element)) != 0) {
+    if (operation.total_bytes % wire::element_bytes(engine::wire_element(operation.element)) != 0) {
       refuse_post(core::PostStatus::kBadElementCount);
     }
   }

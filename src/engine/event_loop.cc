@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "base/stream_copy.h"
-#include "engine/words.h"
 #include "io/os/clock.h"
 
 namespace mlt::engine {
@@ -27,7 +26,8 @@ constexpr base::DurationNs kChannelPollNs = 50 * base::kMicrosecond;
 
 }  // namespace
 
-EventLoop::EventLoop(const Options& options) : options_(options), peers_(options.ranks) {
+EventLoop::EventLoop(const Options& options)
+    : options_(options), peers_(options.rank, options.ranks), send_errors_(options.ranks) {
   open_datapath();
   open_control_channel();
   for (std::uint8_t path = 0; path < network_->paths(); ++path) {
@@ -47,11 +47,7 @@ void EventLoop::run() {
   say_goodbye();
   snapshot_counters();
   end_operations();
-  {
-    const std::lock_guard lock(peers_mutex_);
-    stopped_ = true;
-  }
-  peers_changed_.notify_all();
+  peers_.close();
 }
 
 void EventLoop::end_operations() {
@@ -169,8 +165,8 @@ void EventLoop::send_run(const core::Transmit& run) {
 //     the reason if its transfer then fails.
 void EventLoop::on_refused_run(const core::Transmit& run, io::SendStatus status) {
   ++send_failures_;
-  if (status == io::SendStatus::kFailed) peers_[run.peer].send_error = datapath_->last_error();
-  if (status == io::SendStatus::kTooLarge) on_too_large(run);
+  if (status == io::SendStatus::kFailed) send_errors_[run.peer] = datapath_->last_error();
+  if (status == io::SendStatus::kTooLarge) path_mtu_errors_->on_too_large(now_, run);
 }
 
 void EventLoop::on_run(const base::ReceivedRun& run) {
@@ -232,7 +228,7 @@ bool EventLoop::drain_completions(TimeNs now) {
 
 void EventLoop::hand_over(TimeNs now, const core::Completion& completion) {
   const bool is_sent = completion.kind == core::CompletionKind::kSend && !core::is_failure(completion.status);
-  if (is_sent && completion.segment_count > 1) peers_[completion.peer].path_error.clear();
+  if (is_sent && completion.segment_count > 1) path_mtu_errors_->on_sent(completion.peer);
   if (!collective::is_machine_operation(completion.operation)) {
     finish_user(completion);
   } else {
@@ -273,7 +269,7 @@ void EventLoop::snapshot_counters() {
   values.push_back({"engine_spins_won", driving_.spin().won()});
   values.push_back({"engine_spins_lost", driving_.spin().lost()});
   if (const auto rounds = collectives_->rounds_summed()) values.push_back({"summation_rounds", *rounds});
-  const std::lock_guard lock(peers_mutex_);
+  const std::lock_guard lock(snapshot_mutex_);
   snapshot_ = std::move(values);
 }
 
@@ -292,7 +288,7 @@ std::vector<CounterValue> EventLoop::counters() {
     std::unique_lock lock(mutex);
     ready.wait(lock, [&] { return done; });
   }
-  const std::lock_guard lock(peers_mutex_);
+  const std::lock_guard lock(snapshot_mutex_);
   return snapshot_;
 }
 

@@ -7,7 +7,6 @@
 
 #include <atomic>
 #include <condition_variable>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -21,7 +20,8 @@
 #include "engine/driving.h"
 #include "engine/local_peers.h"
 #include "engine/operation_table.h"
-#include "engine/words.h"
+#include "engine/path_mtu_errors.h"
+#include "engine/peer_table.h"
 #include "io/control/control_channel.h"
 #include "io/datapath.h"
 #include "io/network_datapath.h"
@@ -41,8 +41,6 @@ inline constexpr std::uint32_t kMaxOperationsLimit = 131'072;
 
 // The configured map of classes to code points, or the default if empty; not validated.
 core::DscpMap dscp_map(const Options& options);
-
-enum class PeerState : std::uint8_t { kConnecting, kUp, kLeft, kFailed };
 
 class EventLoop final : private io::ReceiveSink, private io::ControlSink, private DrivenLoop {
  public:
@@ -74,26 +72,19 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink, privat
   }
   // One turn, unless another thread is in one: for callers that poll instead of waiting.
   void poll() { driving_.poll(); }
-  PeerState peer_state(std::uint16_t peer) const { return peers_[peer].state.load(std::memory_order_acquire); }
-  std::string peer_error(std::uint16_t peer);
-  std::uint32_t segment_bytes_of(std::uint16_t peer) const {
-    return peers_[peer].segment_bytes.load(std::memory_order_acquire);
-  }
-  std::uint32_t grid_bytes_of(std::uint16_t peer) const {
-    return peers_[peer].grid_bytes.load(std::memory_order_acquire);
-  }
+  PeerTable& peers() { return peers_; }
+  const PeerTable& peers() const { return peers_; }
   std::uint32_t receive_buffer_bytes() const { return receive_buffer_bytes_; }
   const core::DscpMap& dscp() const { return endpoint_->config().dscp; }
   std::vector<CounterValue> counters();
   double rate_bytes_per_second(std::uint16_t peer);
   std::vector<PathStatus> paths(std::uint16_t peer);
-  bool wait_ranks_gone(std::uint16_t first, std::uint16_t count, std::int64_t timeout_ns);
 
   OperationTable& operations() { return operations_; }
   const Options& options() const { return options_; }
 
-  // With the loop's lock: the problem between this rank and a peer, up or not; empty if none is known.
-  std::string trouble_with(std::uint16_t peer);
+  // Requires the loop's lock.
+  const PathMtuErrors& path_mtu_errors() const { return *path_mtu_errors_; }
   // From commands.
   void post(TimeNs now, const core::SendRequest& request);
   void post(TimeNs now, const core::ReceiveRequest& request);
@@ -101,17 +92,6 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink, privat
   Collectives& collectives() { return *collectives_; }
 
  private:
-  struct PeerRecord {
-    std::atomic<PeerState> state{PeerState::kConnecting};
-    std::atomic<std::uint32_t> segment_bytes{0};
-    std::atomic<std::uint32_t> grid_bytes{0};  // for packets over the network, even if the peer shares memory
-    std::uint64_t local_cookie = 0;
-    std::string error;                             // guarded by peers_mutex_
-    std::string send_error;                        // error of the last failed batch
-    std::vector<io::SocketAddress> udp_addresses;  // per path
-    std::string path_error;  // why the interface rejects datagrams of full segments; empty if it does not
-    ErrorCode error_code = ErrorCode::kPeerFailed;
-  };
   void open_datapath();
   void open_control_channel();
   void require_secret(const io::SocketAddress& address, const std::string& purpose) const;
@@ -131,9 +111,6 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink, privat
   bool join_local_peer(const io::Hello& hello, core::PeerUp& up);
   void send_run(const core::Transmit& run);
   void on_refused_run(const core::Transmit& run, io::SendStatus status);
-  void on_too_large(const core::Transmit& run);
-  PathLimitWords path_limit_words(std::uint16_t peer) const;
-  std::string probed_limit(std::uint16_t peer) const;
   void explain_failure(const core::Completion& completion, std::string& error);
   bool service_channel(TimeNs now);
   void send_backstop();
@@ -167,6 +144,7 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink, privat
   std::uint32_t own_segment_bytes_ = 0;
   std::uint32_t own_window_bytes_ = 0;
   std::unique_ptr<core::Endpoint> endpoint_;
+  std::unique_ptr<PathMtuErrors> path_mtu_errors_;
   core::Transmit transmit_;
   core::ControlOutput control_output_;
   core::Completion completion_;
@@ -180,13 +158,12 @@ class EventLoop final : private io::ReceiveSink, private io::ControlSink, privat
   CommandQueue commands_{std::size_t{4} * options_.max_operations + 1'024};
   Driving driving_{*this, options_.spin_us* base::kMicrosecond};
   OperationTable operations_{options_.max_operations, driving_};
-  std::vector<PeerRecord> peers_;
-  std::string last_refusal_;  // guarded by peers_mutex_: the last client rejected while connecting
-  std::mutex peers_mutex_;
-  std::condition_variable peers_changed_;
-  std::vector<CounterValue> snapshot_;  // guarded by peers_mutex_; the final values, once stopped
+  PeerTable peers_;
+  std::vector<std::uint64_t> local_cookies_;  // per peer
+  std::vector<std::string> send_errors_;      // per peer: error of the last failed batch
+  std::mutex snapshot_mutex_;
+  std::vector<CounterValue> snapshot_;  // guarded by snapshot_mutex_; the final values, once stopped
   std::atomic<bool> stopping_{false};
-  bool stopped_ = false;  // guarded by peers_mutex_: the thread has ended
   std::atomic<bool> started_{false};
   std::mutex thread_mutex_;
   std::thread thread_;  // guarded by thread_mutex_

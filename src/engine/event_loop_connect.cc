@@ -7,8 +7,8 @@
 
 #include "engine/datapath_opening.h"
 #include "engine/deadline.h"
+#include "engine/error_text.h"
 #include "engine/event_loop.h"
-#include "engine/words.h"
 #include "io/os/clock.h"
 
 namespace mlt::engine {
@@ -107,6 +107,7 @@ void EventLoop::open_datapath() {
   config.timely.low_offset_ns += kKernelRunNs;
   config.timely.high_offset_ns += kKernelRunNs;
   endpoint_ = std::make_unique<core::Endpoint>(config);
+  path_mtu_errors_ = std::make_unique<PathMtuErrors>(options_.rank, options_.ranks, peers_, *endpoint_, *network_);
 }
 
 void EventLoop::open_control_channel() {
@@ -146,10 +147,10 @@ void EventLoop::open_control_channel() {
   control.cookies.resize(options_.ranks);
   for (std::uint16_t peer = 0; peer < options_.ranks; ++peer) {
     // PROTOCOL 3.2.5: The low 16 bits of a cookie MUST be the rank that uses it, and the other 48 MUST be random.
-    peers_[peer].local_cookie = (random_u64() & ~std::uint64_t{MLT_COOKIE_RANK_MASK}) | peer;
-    control.cookies[peer] = peers_[peer].local_cookie;
-    endpoint_->set_issued_cookie(peers_[peer].local_cookie);
+    control.cookies[peer] = (random_u64() & ~std::uint64_t{MLT_COOKIE_RANK_MASK}) | peer;
+    endpoint_->set_issued_cookie(control.cookies[peer]);
   }
+  local_cookies_ = control.cookies;
   io::OsError error;
   channel_ = io::ControlChannel::open(control, error);
   if (!channel_) throw_os_error(error, options_.rank);
@@ -190,49 +191,7 @@ void EventLoop::connect(std::span<const PeerAddress> peers, std::int64_t timeout
     thread_ = std::thread([this] { run(); });
     started_ = true;
   }
-
-  std::unique_lock lock(peers_mutex_);
-  const auto settled = [&] {
-    if (stopped_) return true;
-    bool all = true;
-    for (const PeerAddress& peer : peers) {
-      const PeerState state = peers_[peer.rank].state.load();
-      if (state == PeerState::kFailed) return true;
-      all = all && (state == PeerState::kUp || state == PeerState::kLeft);
-    }
-    return all;
-  };
-  if (until) {
-    peers_changed_.wait_until(lock, *until, settled);
-  } else {
-    peers_changed_.wait(lock, settled);
-  }
-  if (stopped_) {
-    throw Error(ErrorCode::kClosed,
-                "rank " + std::to_string(options_.rank) + ": the context was closed while it connected");
-  }
-  std::string missing;
-  int first_missing = -1;
-  for (const PeerAddress& peer : peers) {
-    const PeerState state = peers_[peer.rank].state.load();
-    // A peer that sent goodbye was up and had no work left: only operations with it need to report that.
-    if (state == PeerState::kUp || state == PeerState::kLeft) continue;
-    if (state != PeerState::kConnecting) {
-      throw Error(peers_[peer.rank].error_code,
-                  "rank " + std::to_string(options_.rank) + ": " + peers_[peer.rank].error, peer.rank);
-    }
-    if (first_missing < 0) first_missing = peer.rank;
-    missing += (missing.empty() ? "" : ", ") + std::to_string(peer.rank) + " (" + peer.host + ":" +
-               std::to_string(peer.control_port) + ")";
-  }
-  if (!missing.empty()) {
-    throw Error(ErrorCode::kRendezvous,
-                "rank " + std::to_string(options_.rank) + ": no connection with rank " + missing + " within " +
-                    std::to_string(timeout_ns / base::kMillisecond) +
-                    " ms: is it running, and does a firewall between the hosts let TCP and UDP through?" +
-                    (last_refusal_.empty() ? "" : " Turned away meanwhile: " + last_refusal_),
-                first_missing);
-  }
+  peers_.wait_connected(peers, until, timeout_ns);
 }
 
 // Whether the peer shares memory with this rank; if so, updates `up`. False: the connection failed.
@@ -254,14 +213,13 @@ bool EventLoop::join_local_peer(const io::Hello& hello, core::PeerUp& up) {
 
 void EventLoop::on_peer_up(const io::PeerHello& peer) {
   const io::Hello& hello = peer.hello;
-  PeerRecord& record = peers_[hello.rank];
   io::OsError error;
   if (!network_->set_peer_paths(hello.rank, peer.udp_addresses, error)) {
     return on_peer_down(hello.rank, io::PeerDownCause::kRefused, error.text);
   }
   core::PeerUp up;
   up.peer = hello.rank;
-  up.local_cookie = record.local_cookie;
+  up.local_cookie = local_cookies_[hello.rank];
   up.remote_cookie = hello.cookie;
   // PROTOCOL 3.2.6: The segment bytes of a pair MUST be the smaller of the two values offered, rounded down to a
   //     multiple of 8.
@@ -276,57 +234,19 @@ void EventLoop::on_peer_up(const io::PeerHello& peer) {
     return on_peer_down(hello.rank, io::PeerDownCause::kMalformed,
                         "rank " + std::to_string(hello.rank) + " sent a hello with a cookie or segment size of no use");
   }
-  record.udp_addresses = peer.udp_addresses;
-  record.grid_bytes.store(up.segment_bytes, std::memory_order_release);
+  const std::uint32_t grid_bytes = up.segment_bytes;
   if (!join_local_peer(hello, up)) return;
   endpoint_->on_control(now_, up);
-  record.segment_bytes.store(up.segment_bytes, std::memory_order_release);
-  {
-    const std::lock_guard lock(peers_mutex_);
-    record.state.store(PeerState::kUp, std::memory_order_release);
-  }
-  peers_changed_.notify_all();
+  peers_.on_up(hello.rank, peer.udp_addresses, up.segment_bytes, grid_bytes);
 }
 
-void EventLoop::on_refused(const io::SocketAddress&, const std::string& text) {
-  const std::lock_guard lock(peers_mutex_);
-  last_refusal_ = text;
-}
+void EventLoop::on_refused(const io::SocketAddress&, const std::string& text) { peers_.on_client_rejected(text); }
 
 void EventLoop::on_peer_down(std::uint16_t peer, io::PeerDownCause cause, const std::string& text) {
-  {
-    const std::lock_guard lock(peers_mutex_);
-    PeerRecord& record = peers_[peer];
-    record.error = text;
-    record.error_code = down_code(cause);
-    record.state.store(cause == io::PeerDownCause::kGoodbye ? PeerState::kLeft : PeerState::kFailed,
-                       std::memory_order_release);
-  }
-  peers_changed_.notify_all();
+  peers_.on_down(peer, cause, text);
   endpoint_->on_control(now_, core::PeerDown{peer});
   if (shared_ != nullptr) shared_->remove_peer(peer);
   collectives_->on_peer_down(now_, peer);
-}
-
-std::string EventLoop::peer_error(std::uint16_t peer) {
-  const std::lock_guard lock(peers_mutex_);
-  return peers_[peer].error;
-}
-
-bool EventLoop::wait_ranks_gone(std::uint16_t first, std::uint16_t count, std::int64_t timeout_ns) {
-  std::unique_lock lock(peers_mutex_);
-  const auto gone = [&] {
-    if (stopped_) return true;
-    for (std::uint16_t rank = first; rank < first + count; ++rank) {
-      const PeerState state = peers_[rank].state.load();
-      if (state == PeerState::kUp || state == PeerState::kConnecting) return false;
-    }
-    return true;
-  };
-  const auto until = deadline_after(timeout_ns);
-  if (until) return peers_changed_.wait_until(lock, *until, gone);
-  peers_changed_.wait(lock, gone);
-  return true;
 }
 
 }  // namespace mlt::engine

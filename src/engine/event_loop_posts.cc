@@ -2,15 +2,16 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/error_text.h"
 #include "engine/event_loop.h"
-#include "engine/words.h"
+#include "engine/public_enums.h"
 
 namespace mlt::engine {
 
 void EventLoop::finish_user(const core::Completion& completion) {
   Completion done;
   done.operation = completion.operation;
-  done.status = static_cast<Status>(completion.status);
+  done.status = public_status(completion.status);
   done.peer = completion.peer;
   done.tag = completion.tag;
   done.total_bytes = completion.total_bytes;
@@ -29,11 +30,20 @@ void EventLoop::finish_user(const core::Completion& completion) {
     }
   }
   if (core::is_failure(completion.status)) {
-    done.error =
-        failure_text(options_.rank, operations_.name(completion.operation), completion, trouble_with(completion.peer));
+    done.error = failure_text(options_.rank, operations_.name(completion.operation), completion,
+                              path_mtu_errors_->peer_or_path_error(completion.peer));
     explain_failure(completion, done.error);
   }
   operations_.finish(std::move(done));
+}
+
+// Adds known conditions that may be the cause of the failure.
+void EventLoop::explain_failure(const core::Completion& completion, std::string& error) {
+  const std::string& send_error = send_errors_[completion.peer];
+  const bool timed_out = completion.status == core::CompletionStatus::kTimedOut;
+  if (!send_error.empty() && (timed_out || completion.status == core::CompletionStatus::kPeerFailed)) {
+    error += " (the last datagram to it that the system refused: " + send_error + ")";
+  }
 }
 
 void EventLoop::finish_refused(OperationId operation, std::uint16_t peer, std::uint64_t tag, core::PostStatus status) {
@@ -43,7 +53,7 @@ void EventLoop::finish_refused(OperationId operation, std::uint16_t peer, std::u
   done.tag = tag;
   done.status = status == core::PostStatus::kPeerNotConnected ? Status::kPeerFailed : Status::kCancelled;
   done.error = "rank " + std::to_string(options_.rank) + ": " + operations_.name(operation) +
-               " was refused: " + refusal_text(status, peer_error(peer), options_);
+               " was refused: " + refusal_text(status, peers_.error(peer), options_);
   operations_.finish(std::move(done));
 }
 

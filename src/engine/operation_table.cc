@@ -4,12 +4,36 @@
 #include <chrono>
 #include <utility>
 
-#include "engine/words.h"
+#include "collective/collective.h"
+#include "engine/public_enums.h"
+#include "wire/element.h"
 
 namespace mlt::engine {
 
+namespace {
+
+const char* verb_text(Verb verb) {
+  switch (verb) {
+    case Verb::kSend:
+      return "send";
+    case Verb::kReceive:
+      return "receive";
+    case Verb::kAllReduce:
+      return collective::collective_name(collective::CollectiveKind::kAllReduce);
+    case Verb::kAllToAll:
+      return collective::collective_name(collective::CollectiveKind::kAllToAll);
+    case Verb::kGather:
+      return collective::collective_name(collective::CollectiveKind::kGather);
+    case Verb::kPushPull:
+      return "push-pull";
+  }
+  return "unknown operation";
+}
+
+}  // namespace
+
 std::string Operation::name() const {
-  const std::string size = std::to_string(total_bytes) + " bytes of " + element_text(element);
+  const std::string size = std::to_string(total_bytes) + " bytes of " + wire::element_name(wire_element(element));
   switch (verb) {
     case Verb::kSend:
       return "send of tag " + std::to_string(tag) + " (" + size + ") to rank " + std::to_string(peer);

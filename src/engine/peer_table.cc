@@ -1,0 +1,132 @@
+#include "engine/peer_table.h"
+
+#include <utility>
+
+#include "base/time.h"
+
+namespace mlt::engine {
+
+namespace {
+
+ErrorCode error_code_of(io::PeerDownCause cause) {
+  switch (cause) {
+    case io::PeerDownCause::kRefused:
+      return ErrorCode::kPeerMismatch;
+    case io::PeerDownCause::kUnreachable:
+      return ErrorCode::kRendezvous;
+    default:
+      return ErrorCode::kPeerFailed;
+  }
+}
+
+}  // namespace
+
+std::string PeerTable::error(std::uint16_t peer) const {
+  const std::lock_guard lock(mutex_);
+  return peers_[peer].error;
+}
+
+void PeerTable::on_up(std::uint16_t peer, std::vector<io::SocketAddress> addresses, std::uint32_t segment_bytes,
+                      std::uint32_t grid_bytes) {
+  Peer& record = peers_[peer];
+  record.addresses = std::move(addresses);
+  record.grid_bytes.store(grid_bytes, std::memory_order_release);
+  record.segment_bytes.store(segment_bytes, std::memory_order_release);
+  {
+    const std::lock_guard lock(mutex_);
+    record.state.store(PeerState::kUp, std::memory_order_release);
+  }
+  changed_.notify_all();
+}
+
+void PeerTable::on_down(std::uint16_t peer, io::PeerDownCause cause, const std::string& text) {
+  {
+    const std::lock_guard lock(mutex_);
+    Peer& record = peers_[peer];
+    record.error = text;
+    record.error_code = error_code_of(cause);
+    record.state.store(cause == io::PeerDownCause::kGoodbye ? PeerState::kLeft : PeerState::kFailed,
+                       std::memory_order_release);
+  }
+  changed_.notify_all();
+}
+
+void PeerTable::on_client_rejected(const std::string& text) {
+  const std::lock_guard lock(mutex_);
+  last_rejected_client_ = text;
+}
+
+void PeerTable::close() {
+  {
+    const std::lock_guard lock(mutex_);
+    closed_ = true;
+  }
+  changed_.notify_all();
+}
+
+void PeerTable::wait_connected(std::span<const PeerAddress> peers, std::optional<SteadyTime> until,
+                               std::int64_t timeout_ns) {
+  std::unique_lock lock(mutex_);
+  const auto settled = [&] {
+    if (closed_) return true;
+    bool all = true;
+    for (const PeerAddress& peer : peers) {
+      const PeerState state = peers_[peer.rank].state.load();
+      if (state == PeerState::kFailed) return true;
+      all = all && (state == PeerState::kUp || state == PeerState::kLeft);
+    }
+    return all;
+  };
+  if (until) {
+    changed_.wait_until(lock, *until, settled);
+  } else {
+    changed_.wait(lock, settled);
+  }
+  if (closed_) {
+    throw Error(ErrorCode::kClosed, "rank " + std::to_string(rank_) + ": the context was closed while it connected");
+  }
+  throw_first_error(peers, timeout_ns);
+}
+
+// With mutex_. Returns if all of `peers` are up or have left.
+void PeerTable::throw_first_error(std::span<const PeerAddress> peers, std::int64_t timeout_ns) const {
+  std::string missing;
+  int first_missing = -1;
+  for (const PeerAddress& peer : peers) {
+    const Peer& record = peers_[peer.rank];
+    const PeerState state = record.state.load();
+    // A peer that sent goodbye was up and had no work left: only operations with it need to report that.
+    if (state == PeerState::kUp || state == PeerState::kLeft) continue;
+    if (state != PeerState::kConnecting) {
+      throw Error(record.error_code, "rank " + std::to_string(rank_) + ": " + record.error, peer.rank);
+    }
+    if (first_missing < 0) first_missing = peer.rank;
+    missing += (missing.empty() ? "" : ", ") + std::to_string(peer.rank) + " (" + peer.host + ":" +
+               std::to_string(peer.control_port) + ")";
+  }
+  if (missing.empty()) return;
+  throw Error(ErrorCode::kRendezvous,
+              "rank " + std::to_string(rank_) + ": no connection with rank " + missing + " within " +
+                  std::to_string(timeout_ns / base::kMillisecond) +
+                  " ms: is it running, and does a firewall between the hosts let TCP and UDP through?" +
+                  (last_rejected_client_.empty() ? "" : " Turned away meanwhile: " + last_rejected_client_),
+              first_missing);
+}
+
+bool PeerTable::wait_gone(std::uint16_t first, std::uint16_t count, std::int64_t timeout_ns) {
+  std::unique_lock lock(mutex_);
+  const auto gone = [&] {
+    if (closed_) return true;
+    for (std::uint16_t rank = first; rank < first + count; ++rank) {
+      const PeerState state = peers_[rank].state.load();
+      if (state == PeerState::kUp || state == PeerState::kConnecting) return false;
+    }
+    return true;
+  };
+  const auto until = deadline_after(timeout_ns);
+  if (until) return changed_.wait_until(lock, *until, gone);
+  changed_.wait(lock, gone);
+  return true;
+}
+
+}  // namespace mlt::engine
