@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "engine/event_loop.h"
+#include "engine/control_service.h"
 #include "engine/public_enums.h"
 
 namespace mlt::engine {
@@ -14,15 +14,19 @@ constexpr std::size_t kMaxEarlyMessages = 65'536;
 
 }  // namespace
 
-Collectives::Collectives(EventLoop& loop, core::Endpoint& endpoint, io::ControlChannel& channel)
-    : loop_(loop),
+Collectives::Collectives(const Options& options, core::Endpoint& endpoint, io::ControlChannel& channel,
+                         const PeerTable& peers, const PathMtuErrors& path_mtu_errors, OperationTable& operations)
+    : options_(options),
       endpoint_(endpoint),
       channel_(channel),
-      collectives_(loop.options().rank, *this, loop.options().operation_timeout_ns) {}
+      peers_(peers),
+      path_mtu_errors_(path_mtu_errors),
+      operations_(operations),
+      collectives_(options.rank, *this, options.operation_timeout_ns) {}
 
 void Collectives::use_services(std::vector<std::uint16_t> services) {
   collective::Verbs& verbs = *this;
-  push_pull_ = std::make_unique<collective::PushPull>(std::move(services), verbs, loop_.options().operation_timeout_ns);
+  push_pull_ = std::make_unique<collective::PushPull>(std::move(services), verbs, options_.operation_timeout_ns);
 }
 
 void Collectives::serve(TimeNs now, std::uint16_t workers) {
@@ -32,7 +36,7 @@ void Collectives::serve(TimeNs now, std::uint16_t workers) {
   summation_ = std::make_unique<collective::Summation>(config, verbs);
   // Workers that are already down send nothing more: the service must report them to the others.
   for (std::uint16_t worker = 0; worker < workers; ++worker) {
-    const PeerState state = loop_.peers().state(worker);
+    const PeerState state = peers_.state(worker);
     if (state == PeerState::kLeft || state == PeerState::kFailed) summation_->on_peer_down(now, worker);
   }
   for (const auto& [from, bytes] : early_messages_) {
@@ -115,8 +119,8 @@ std::optional<std::uint64_t> Collectives::rounds_summed() const {
 }
 
 std::string Collectives::cause_text(int peer) const {
-  if (peer < 0 || peer >= loop_.options().ranks) return "";
-  const std::string cause = loop_.path_mtu_errors().peer_or_path_error(static_cast<std::uint16_t>(peer));
+  if (peer < 0 || peer >= options_.ranks) return "";
+  const std::string cause = path_mtu_errors_.peer_or_path_error(static_cast<std::uint16_t>(peer));
   return cause.empty() ? "" : " (" + cause + ")";
 }
 
@@ -133,10 +137,10 @@ void Collectives::finish(Done& done, std::uint64_t key) {
   result.elapsed_ns = done.elapsed_ns;
   result.failed_peer = done.failed_peer;
   if (!done.error.empty()) {
-    result.error = "rank " + std::to_string(loop_.options().rank) + ": " + loop_.operations().name(done.operation) +
+    result.error = "rank " + std::to_string(options_.rank) + ": " + operations_.name(done.operation) +
                    " failed: " + done.error + cause_text(done.failed_peer);
   }
-  loop_.operations().finish(std::move(result));
+  operations_.finish(std::move(result));
 }
 
 void Collectives::finish_push_pulls() {
@@ -161,7 +165,7 @@ void Collectives::cancel(TimeNs now, core::OperationId operation, core::Completi
 bool Collectives::send_message(std::uint16_t peer, std::span<const std::byte> bytes) {
   return channel_.send(peer, kCollectiveMessage, bytes) == io::ControlSendStatus::kQueued;
 }
-std::uint32_t Collectives::segment_bytes(std::uint16_t peer) const { return loop_.peers().segment_bytes(peer); }
-std::uint32_t Collectives::grid_bytes(std::uint16_t peer) const { return loop_.peers().grid_bytes(peer); }
+std::uint32_t Collectives::segment_bytes(std::uint16_t peer) const { return peers_.segment_bytes(peer); }
+std::uint32_t Collectives::grid_bytes(std::uint16_t peer) const { return peers_.grid_bytes(peer); }
 
 }  // namespace mlt::engine

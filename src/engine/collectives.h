@@ -15,6 +15,9 @@
 #include "collective/push_pull.h"
 #include "collective/summation.h"
 #include "core/endpoint.h"
+#include "engine/operation_table.h"
+#include "engine/path_mtu_errors.h"
+#include "engine/peer_table.h"
 #include "io/control/control_channel.h"
 #include "mlt.h"
 
@@ -22,16 +25,11 @@ namespace mlt::engine {
 
 using base::TimeNs;
 
-class EventLoop;
-
-// Message types on the control connection.
-inline constexpr std::uint8_t kBackstopMessage = io::kFirstMessageType;        // bytes of a control-class packet
-inline constexpr std::uint8_t kCollectiveMessage = io::kFirstMessageType + 1;  // collective/messages.h
-
 class Collectives final : private collective::Verbs {
  public:
   // The arguments must outlive this object.
-  Collectives(EventLoop& loop, core::Endpoint& endpoint, io::ControlChannel& channel);
+  Collectives(const Options& options, core::Endpoint& endpoint, io::ControlChannel& channel, const PeerTable& peers,
+              const PathMtuErrors& path_mtu_errors, OperationTable& operations);
 
   void use_services(std::vector<std::uint16_t> services);
   void serve(TimeNs now, std::uint16_t workers);
@@ -70,9 +68,12 @@ class Collectives final : private collective::Verbs {
   // " (why the connection ended)", or empty.
   std::string cause_text(int peer) const;
 
-  EventLoop& loop_;
+  const Options& options_;
   core::Endpoint& endpoint_;
   io::ControlChannel& channel_;
+  const PeerTable& peers_;
+  const PathMtuErrors& path_mtu_errors_;
+  OperationTable& operations_;
   std::unique_ptr<collective::PushPull> push_pull_;
   std::unique_ptr<collective::Summation> summation_;
   collective::Collectives collectives_;

@@ -1,7 +1,5 @@
 // The public API over the event loop: validates arguments on the caller's thread, then queues a command.
 #include <algorithm>
-#include <array>
-#include <cmath>
 
 #include "core/importance.h"
 #include "engine/datapath_opening.h"
@@ -9,6 +7,8 @@
 #include "engine/engine_impl.h"
 #include "engine/error_text.h"
 #include "engine/event_loop.h"
+#include "engine/options_check.h"
+#include "engine/public_enums.h"
 #include "io/os/clock.h"
 #include "mlt.h"
 #include "wire/element.h"
@@ -26,60 +26,12 @@ std::vector<core::SegmentTag> magnitude_tags(std::span<const std::byte> data, El
   return tags;
 }
 
-// Empty if the map of classes to code points is valid, else the error.
-// PROTOCOL 13.1.2: The number of classes is that of the map, 1 to 8; all code points of a map, control's included, MUST
-//     be distinct.
-std::string dscp_problem(const core::DscpMap& map) {
-  std::array<int, 64> owner;
-  owner.fill(-1);
-  for (std::size_t i = 0; i < map.data_classes; ++i) {
-    const std::uint8_t dscp = map.data[i];
-    const std::string name = "data_dscp[" + std::to_string(i) + "] is " + std::to_string(dscp);
-    if (dscp >= owner.size()) return name + ": a DSCP is 0 to 63";
-    if (owner[dscp] >= 0) return name + ", as data_dscp[" + std::to_string(owner[dscp]) + "]: each class needs its own";
-    owner[dscp] = static_cast<int>(i);
-  }
-  const std::string name = "control_dscp is " + std::to_string(map.control);
-  if (map.control >= owner.size()) return name + ": a DSCP is 0 to 63";
-  if (owner[map.control] >= 0) {
-    return name + ", as data_dscp[" + std::to_string(owner[map.control]) + "]: control needs a class of its own";
-  }
-  return "";
-}
-
 }  // namespace
 
 std::uint16_t protocol_version() { return MLT_PROTOCOL_VERSION; }
 
 Engine::Engine(const Options& options) {
-  const auto refuse = [&](const std::string& text) {
-    throw Error(ErrorCode::kConfig, "rank " + std::to_string(options.rank) + ": " + text);
-  };
-  if (options.ranks < 1 || options.rank >= options.ranks) {
-    refuse("rank must be below the number of ranks, which is " + std::to_string(options.ranks));
-  }
-  for (const double p :
-       {options.faults.drop, options.faults.duplicate, options.faults.reorder, options.faults.corrupt}) {
-    if (!(p >= 0.0 && p <= 1.0)) refuse("a fault's probability must lie between 0 and 1");
-  }
-  if (options.faults.delay_ns < 0 || options.faults.jitter_ns < 0) refuse("a fault's delay must not be negative");
-  // PROTOCOL 3.8.11: A secret MUST be 16 bytes or more, and not one byte repeated.
-  if (!options.secret.empty() && options.secret.size() < kMinSecretBytes) {
-    refuse("the job secret has " + std::to_string(options.secret.size()) + " bytes; it needs " +
-           std::to_string(kMinSecretBytes) + " or more (`openssl rand -hex 32` makes one)");
-  }
-  if (!options.secret.empty() && options.secret.find_first_not_of(options.secret[0]) == std::string::npos) {
-    refuse("the job secret is one byte repeated: make a random one with `openssl rand -hex 32`");
-  }
-  if (options.operation_timeout_ns <= 0 || options.peer_timeout_ns <= 0) refuse("a timeout must be positive");
-  if (!std::isfinite(options.line_rate_bits_per_second) || options.line_rate_bits_per_second < 0) {
-    refuse("the line rate must be positive, or 0 for the interface's own");
-  }
-  if (options.data_dscp.size() > core::kMaxClasses) {
-    refuse("data_dscp names " + std::to_string(options.data_dscp.size()) + " classes; there are 1 to " +
-           std::to_string(core::kMaxClasses) + ", or none for the default map");
-  }
-  if (const std::string problem = dscp_problem(engine::dscp_map(options)); !problem.empty()) refuse(problem);
+  engine::check_options(options);
   impl_ = std::make_unique<Impl>(options);
 }
 
@@ -237,7 +189,7 @@ OperationId Engine::post_recv(const ReceiveOptions& options) {
 }
 
 void Engine::cancel(OperationId operation) {
-  impl_->loop.run_command([this, operation](base::TimeNs now) { impl_->loop.cancel_user(now, operation); });
+  impl_->loop.run_command([this, operation](base::TimeNs now) { impl_->loop.cancel(now, operation); });
 }
 
 std::vector<Completion> Engine::poll(std::size_t max_completions) {

@@ -22,8 +22,34 @@ LocalPeers::LocalPeers(const Options& options, std::uint64_t incarnation, io::Sh
   listener_ = io::ShmListener::open(io::shm_address(options.job, incarnation), options.ranks, error);
 }
 
-std::optional<std::uint32_t> LocalPeers::join(const io::Hello& hello, std::uint64_t local_cookie,
-                                              std::uint32_t segment_bytes, std::string& error) {
+bool LocalPeers::join(const io::Hello& hello, core::PeerUp& up, std::string& error) {
+  const auto segment_bytes = agree(hello, up.local_cookie, up.segment_bytes, error);
+  if (!segment_bytes) return false;
+  if (*segment_bytes == 0) return true;
+  up.segment_bytes = *segment_bytes;
+  // PROTOCOL 23.3.2: The window, in each direction, MUST be 16 MiB, whatever the hellos say: the ring is what limits.
+  up.window_bytes = up.own_window_bytes = kShmWindowBytes;
+  up.holds_back = true;
+  return true;
+}
+
+// Invalid positions in a peer's shared memory mean that the peer is broken: it is down, even if its connection is up.
+// PROTOCOL 23.2.4: A side MUST end the use of the ring, and the peer is down, on a position that goes back, or beyond
+//     what the ring can hold.
+void LocalPeers::drop_broken(io::ControlChannel& channel) {
+  std::uint16_t rank = 0;
+  while (datapath_.poll_broken(rank)) {
+    channel.give_up(rank, "rank " + std::to_string(rank) + " wrote into the memory that it shares with rank " +
+                              std::to_string(rank_) +
+                              " what no rank of this release writes: install the same release everywhere, or start "
+                              "the job with MLT_DATAPATH=udp");
+  }
+}
+
+// The segment bytes through shared memory, or 0 if the peer uses the network. Empty, with `error` set, if the peer uses
+// memory that is unusable here.
+std::optional<std::uint32_t> LocalPeers::agree(const io::Hello& hello, std::uint64_t local_cookie,
+                                               std::uint32_t segment_bytes, std::string& error) {
   if (segment_bytes == 0 || segment_bytes > kShmSegmentBytes) return 0;
   // PROTOCOL 23.3.1: The segment bytes of the pair MUST be the largest multiple of those of 3.2.6 that is not above
   //     32,704: two packets fill a run.

@@ -1,11 +1,14 @@
 // Selects the peers to reach through shared memory: those on this host, of this user, that agree while the control
 // connection opens (PROTOCOL.md, section 23). All others use the network, without extra waiting.
+// Locking: all functions require the loop's lock (engine/driving.h).
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <string>
 
+#include "core/event.h"
+#include "io/control/control_channel.h"
 #include "io/control/control_frame.h"
 #include "io/shm/shm_datapath.h"
 #include "io/shm/shm_offer.h"
@@ -31,13 +34,17 @@ class LocalPeers {
   // From now on peers may offer memory to the rank of this incarnation.
   LocalPeers(const Options& options, std::uint64_t incarnation, io::ShmDatapath& datapath);
 
-  // Joins a peer that comes up, with its `local_cookie` and the `segment_bytes` of its network packets. Returns the
-  // segment bytes through shared memory, or 0 if it uses the network. Empty, with `error` set, if the peer uses memory
-  // that is unusable here.
-  std::optional<std::uint32_t> join(const io::Hello& hello, std::uint64_t local_cookie, std::uint32_t segment_bytes,
-                                    std::string& error);
+  // A peer comes up. If it shares memory with this rank, changes `up`, the result of the hellos, to that; else leaves
+  // it as it is. False, with `error` set, if the peer uses memory that is unusable here.
+  bool join(const io::Hello& hello, core::PeerUp& up, std::string& error);
+  // The peer went down.
+  void remove(std::uint16_t peer) { datapath_.remove_peer(peer); }
+  // Takes peers down that wrote invalid positions into the shared memory.
+  void drop_broken(io::ControlChannel& channel);
 
  private:
+  std::optional<std::uint32_t> agree(const io::Hello& hello, std::uint64_t local_cookie, std::uint32_t segment_bytes,
+                                     std::string& error);
   std::uint32_t offer(const io::Hello& hello, std::uint32_t segment_bytes);
   std::optional<std::uint32_t> take(const io::Hello& hello, std::uint64_t local_cookie, std::uint32_t segment_bytes,
                                     std::string& error);

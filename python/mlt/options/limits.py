@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 from mlt.errors import ConfigError
 
-# For each limit: environment variable, and range that the engine accepts (src/engine/event_loop.h).
+# For each limit: environment variable, and range that the engine accepts (src/engine/options_check.cc).
 VARIABLES = {
     "max_operations": ("MLT_MAX_OPERATIONS", 131_072),
     "max_tags": ("MLT_MAX_TAGS", 2**24),

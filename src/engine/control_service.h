@@ -1,0 +1,41 @@
+// Serves the control channel from the turns of the event loop: reads it when due, sends packets of the TCP fallback
+// over it, and says goodbye at the end.
+//
+// Locking: all functions require the loop's lock (engine/driving.h). Invariant: while data flows, a turn checks the
+// channel's descriptor at most every 50 us.
+#pragma once
+
+#include <cstdint>
+
+#include "core/endpoint.h"
+#include "io/control/control_channel.h"
+
+namespace mlt::engine {
+
+// Message types on the control connection.
+inline constexpr std::uint8_t kBackstopMessage = io::kFirstMessageType;        // bytes of a control-class packet
+inline constexpr std::uint8_t kCollectiveMessage = io::kFirstMessageType + 1;  // collective/messages.h
+
+class ControlService {
+ public:
+  // The references must outlive the last call.
+  ControlService(core::Endpoint& endpoint, io::ControlChannel& channel) : endpoint_(endpoint), channel_(channel) {}
+
+  // The channel's descriptor was not readable at `now`.
+  void on_quiet(base::TimeNs now) { polled_ns_ = now; }
+  // Serves the channel if it is readable or due; true if it was.
+  bool service(base::TimeNs now, io::ControlSink& sink);
+  // Sends all packets that the endpoint has for the TCP fallback.
+  void send_fallback(base::TimeNs now);
+  // Tells the peers what they still need, then that this rank leaves. Advances `now`, the time that the sink reads, and
+  // returns once all is sent, or after a second.
+  void say_goodbye(base::TimeNs& now, io::ControlSink& sink);
+
+ private:
+  core::Endpoint& endpoint_;
+  io::ControlChannel& channel_;
+  core::ControlOutput output_;
+  base::TimeNs polled_ns_ = 0;  // the descriptor was last checked then
+};
+
+}  // namespace mlt::engine

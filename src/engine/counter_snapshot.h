@@ -1,0 +1,42 @@
+// All counters of a rank, as of one moment: what counters() returns, also after the loop ended and its parts are gone.
+//
+// Locking: take() requires the loop's lock, because it reads the parts; values() runs on any thread.
+// Invariant: the values of one snapshot are of one turn.
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "core/endpoint.h"
+#include "engine/datapath_opening.h"
+#include "engine/driving.h"
+#include "io/control/control_channel.h"
+#include "mlt.h"
+
+namespace mlt::engine {
+
+class CounterSnapshot {
+ public:
+  // Those that count.
+  struct Sources {
+    const core::Endpoint& endpoint;
+    const OpenedDatapath& datapath;
+    const io::ControlChannel& channel;
+    const Driving& driving;
+    std::uint64_t send_failures = 0;
+    std::uint64_t loops = 0;                        // turns
+    std::optional<std::uint64_t> summation_rounds;  // empty: this rank is no service
+  };
+
+  void take(const Sources& sources);
+  // Empty before the first take().
+  std::vector<CounterValue> values() const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::vector<CounterValue> values_;  // guarded by mutex_
+};
+
+}  // namespace mlt::engine

@@ -1,0 +1,83 @@
+#include "engine/user_operations.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/error_text.h"
+#include "engine/public_enums.h"
+
+namespace mlt::engine {
+
+namespace {
+
+// Missing segments as byte ranges, neighbours merged.
+void add_missing_ranges(const core::Completion& completion, Completion& done) {
+  for (std::uint32_t i = 0; i < completion.segment_count && !completion.received_bitmap.empty(); ++i) {
+    if (((completion.received_bitmap[i / 64] >> (i % 64)) & 1U) != 0) continue;
+    const std::uint64_t offset = std::uint64_t{i} * completion.segment_bytes;
+    const std::uint64_t length = std::min<std::uint64_t>(completion.segment_bytes, done.total_bytes - offset);
+    if (!done.missing.empty() && done.missing.back().offset_bytes + done.missing.back().length_bytes == offset) {
+      done.missing.back().length_bytes += length;
+    } else {
+      done.missing.push_back({offset, length});
+    }
+  }
+}
+
+}  // namespace
+
+void UserOperations::post(base::TimeNs now, const core::SendRequest& request) {
+  const core::PostStatus status = endpoint_.post_send(now, request);
+  if (status != core::PostStatus::kPosted) reject(request.operation, request.peer, request.tag, status);
+}
+
+void UserOperations::post(base::TimeNs now, const core::ReceiveRequest& request) {
+  const core::PostStatus status = endpoint_.post_recv(now, request);
+  if (status != core::PostStatus::kPosted) reject(request.operation, request.peer, request.tag, status);
+}
+
+void UserOperations::reject(OperationId operation, std::uint16_t peer, std::uint64_t tag, core::PostStatus status) {
+  Completion done;
+  done.operation = operation;
+  done.peer = peer;
+  done.tag = tag;
+  done.status = status == core::PostStatus::kPeerNotConnected ? Status::kPeerFailed : Status::kCancelled;
+  done.error = "rank " + std::to_string(options_.rank) + ": " + operations_.name(operation) +
+               " was refused: " + refusal_text(status, peers_.error(peer), options_);
+  operations_.finish(std::move(done));
+}
+
+void UserOperations::cancel(base::TimeNs now, OperationId operation) {
+  endpoint_.on_control(now, core::Cancel{operation, core::CompletionKind::kSend});
+  endpoint_.on_control(now, core::Cancel{operation, core::CompletionKind::kReceive});
+}
+
+void UserOperations::on_completion(const core::Completion& completion) {
+  Completion done;
+  done.operation = completion.operation;
+  done.status = public_status(completion.status);
+  done.peer = completion.peer;
+  done.tag = completion.tag;
+  done.total_bytes = completion.total_bytes;
+  done.missing_bytes = completion.missing_bytes;
+  done.allowed_missing_bytes = completion.allowed_missing_bytes;
+  done.repaired_segments = completion.repaired_segments;
+  done.elapsed_ns = completion.elapsed_ns;
+  add_missing_ranges(completion, done);
+  if (core::is_failure(completion.status)) done.error = error_text(completion);
+  operations_.finish(std::move(done));
+}
+
+// The failure, and known conditions that may be its cause.
+std::string UserOperations::error_text(const core::Completion& completion) const {
+  std::string text = failure_text(options_.rank, operations_.name(completion.operation), completion,
+                                  path_mtu_errors_.peer_or_path_error(completion.peer));
+  const std::string& send_error = transmitter_.last_error(completion.peer);
+  const bool timed_out = completion.status == core::CompletionStatus::kTimedOut;
+  if (!send_error.empty() && (timed_out || completion.status == core::CompletionStatus::kPeerFailed)) {
+    text += " (the last datagram to it that the system refused: " + send_error + ")";
+  }
+  return text;
+}
+
+}  // namespace mlt::engine

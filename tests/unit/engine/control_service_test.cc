@@ -1,0 +1,92 @@
+// The control channel as the turns of an event loop serve it: two channels in one process.
+#include "engine/control_service.h"
+
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "engine/control_opening.h"
+#include "io/os/clock.h"
+#include "unit/engine/small_endpoint.h"
+
+using namespace mlt;
+
+namespace {
+
+struct Rank final : io::ControlSink {
+  explicit Rank(std::uint16_t own) : hello(own, 3, 1'432, 1U << 20) {
+    Options options;
+    options.rank = own;
+    options.ranks = 3;
+    channel = engine::open_control_channel(options, config, hello, {{.address = {}, .port = 5'000}});
+    service.emplace(endpoint, *channel);
+  }
+  void on_peer_up(const io::PeerHello&) override { is_up = true; }
+  void on_message(std::uint16_t, std::uint8_t, std::span<const std::byte>) override {}
+  void on_peer_down(std::uint16_t, io::PeerDownCause why, const std::string&) override { cause = why; }
+  void on_refused(const io::SocketAddress&, const std::string&) override {}
+
+  core::EndpointConfig config = engine_test::small_config();
+  core::Endpoint endpoint{config};
+  engine::HelloNegotiation hello;
+  std::unique_ptr<io::ControlChannel> channel;
+  std::optional<engine::ControlService> service;
+  bool is_up = false;
+  std::optional<io::PeerDownCause> cause;
+};
+
+}  // namespace
+
+TEST_CASE("service__serves_the_channel_when_it_is_readable_until_both_ranks_are_up_and_goodbye_ends_it") {
+  Rank low(0), high(1);
+  base::TimeNs now = io::monotonic_now();
+  const base::TimeNs until = now + 10 * base::kSecond;
+  io::OsError error;
+  REQUIRE(low.channel->expect(now, 1, until, error));
+  REQUIRE(high.channel->connect_to(now, 0, low.channel->listen_address(), until, error));
+  std::size_t served = 0;
+  while (!(low.is_up && high.is_up) && now < until) {
+    served += low.service->service(now, low) ? 1U : 0U;
+    served += high.service->service(now, high) ? 1U : 0U;
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+    now = io::monotonic_now();
+  }
+  REQUIRE(low.is_up);
+  REQUIRE(high.is_up);
+  CHECK(served > 0);
+
+  // Goodbye waits until the peer ends the connection too, which it does in its own turns.
+  std::thread other([&] {
+    while (!high.cause && io::monotonic_now() < until) {
+      high.service->service(io::monotonic_now(), high);
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
+  });
+  const base::TimeNs before = now;
+  low.service->say_goodbye(now, low);
+  other.join();
+  CHECK(now >= before);
+  CHECK(high.cause == io::PeerDownCause::kGoodbye);
+  CHECK(low.channel->finished());
+}
+
+TEST_CASE("service__does_not_check_a_quiet_descriptor_again_within_50_us") {
+  Rank low(0), high(1);
+  const base::TimeNs now = io::monotonic_now();
+  const base::TimeNs until = now + 10 * base::kSecond;
+  io::OsError error;
+  REQUIRE(low.channel->expect(now, 1, until, error));
+  low.service->service(now, low);  // what was due
+  REQUIRE(now < low.channel->next_timeout());
+  // The connection makes the listener's descriptor readable.
+  REQUIRE(high.channel->connect_to(now, 0, low.channel->listen_address(), until, error));
+  high.service->service(now, high);
+  std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  low.service->on_quiet(now);
+  CHECK_FALSE(low.service->service(now + 49 * base::kMicrosecond, low));
+  CHECK(low.service->service(now + 50 * base::kMicrosecond, low));
+}

@@ -1,0 +1,154 @@
+// Sends and receives of user threads between the operation table and the endpoint.
+#include "engine/user_operations.h"
+
+#include <doctest/doctest.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "unit/engine/scripted_network.h"
+#include "unit/engine/small_endpoint.h"
+
+using namespace mlt;
+
+namespace {
+
+const io::SocketAddress kLoopback = *io::SocketAddress::from_host("127.0.0.1", 5'000);
+
+struct StillLoop final : engine::DrivenLoop {
+  bool step(bool) override { return false; }
+  bool run_posts() override { return false; }
+  base::TimeNs next_timeout() const override { return base::kNever; }
+  Descriptors descriptors() const override { return {}; }
+  bool prepare_to_wait() override { return true; }
+  bool has_posts() const override { return false; }
+  bool has_operations() const override { return false; }
+};
+
+struct World {
+  World() {
+    auto scripted = std::make_unique<engine_test::ScriptedNetwork>(std::vector{kLoopback});
+    network = scripted.get();
+    datapath.network = network;
+    datapath.outer = std::move(scripted);
+    errors = std::make_unique<engine::PathMtuErrors>(0, 3, peers, endpoint, *network);
+    transmitter = std::make_unique<engine::Transmitter>(3, endpoint, datapath, *errors);
+    users = std::make_unique<engine::UserOperations>(options, endpoint, operations, peers, *errors, *transmitter);
+  }
+  void bring_up() {
+    endpoint.on_control(1, engine_test::peer_up(1));
+    peers.on_up(1, {kLoopback}, 1'432, 1'432);
+  }
+  core::ReceiveRequest receive() {
+    engine::Operation operation;
+    operation.peer = 1;
+    operation.tag = 4;
+    operation.total_bytes = data.size();
+    core::ReceiveRequest request;
+    request.operation = operations.begin(std::move(operation)).id;
+    request.peer = 1;
+    request.tag = 4;
+    request.data = data;
+    request.timeout_ns = base::kSecond;
+    return request;
+  }
+  // Passes what the endpoint completed to the table, as a turn does.
+  Completion take() {
+    core::Completion completion;
+    while (endpoint.poll_completion(completion)) users->on_completion(completion);
+    auto done = operations.take_any();
+    REQUIRE(done.has_value());
+    return *done;
+  }
+
+  std::vector<std::byte> data = std::vector<std::byte>(4'000);
+  Options options;
+  engine_test::ScriptedNetwork* network = nullptr;
+  engine::OpenedDatapath datapath;
+  core::Endpoint endpoint{engine_test::small_config()};
+  engine::PeerTable peers{0, 3};
+  StillLoop still;
+  engine::Driving driving{still, 0};
+  engine::OperationTable operations{8, driving};
+  std::unique_ptr<engine::PathMtuErrors> errors;
+  std::unique_ptr<engine::Transmitter> transmitter;
+  std::unique_ptr<engine::UserOperations> users;
+};
+
+}  // namespace
+
+TEST_CASE("post__that_the_endpoint_rejects_completes_at_once_with_the_peers_error") {
+  World world;
+  world.peers.on_down(1, io::PeerDownCause::kLost, "rank 1 ended");
+  const core::ReceiveRequest request = world.receive();
+  world.users->post(1, request);
+  const auto done = world.operations.take_any();
+  REQUIRE(done.has_value());
+  CHECK(done->operation == request.operation);
+  CHECK(done->status == Status::kPeerFailed);
+  CHECK(done->peer == 1);
+  CHECK(done->error == "rank 0: receive of tag 4 (4000 bytes of uint8) from rank 1 was refused: rank 1 ended");
+}
+
+TEST_CASE("cancel__ends_an_operation_as_cancelled_and_ignores_unknown_ones") {
+  World world;
+  world.bring_up();
+  const core::ReceiveRequest request = world.receive();
+  world.users->post(1, request);
+  world.users->cancel(2, request.operation + 1);
+  CHECK_FALSE(world.operations.take_any().has_value());
+  world.users->cancel(2, request.operation);
+  const Completion done = world.take();
+  CHECK(done.operation == request.operation);
+  CHECK(done.status == Status::kCancelled);
+  CHECK(done.error.starts_with("rank 0: receive of tag 4 (4000 bytes of uint8) from rank 1 failed: cancelled"));
+}
+
+TEST_CASE("on_completion__merges_neighbouring_missing_segments_into_ranges") {
+  World world;
+  world.bring_up();
+  const std::uint64_t bitmap[] = {0b0101'0011};  // segments 2, 3, 5 and 7 are missing
+  core::Completion completion;
+  completion.operation = world.receive().operation;
+  completion.peer = 1;
+  completion.status = core::CompletionStatus::kWithinBound;
+  completion.total_bytes = 7'100;
+  completion.received_bitmap = bitmap;
+  completion.segment_count = 8;
+  completion.segment_bytes = 1'000;
+  world.users->on_completion(completion);
+  const auto done = world.operations.take_any();
+  REQUIRE(done.has_value());
+  CHECK(done->error.empty());
+  REQUIRE(done->missing.size() == 3);
+  CHECK(done->missing[0].offset_bytes == 2'000);
+  CHECK(done->missing[0].length_bytes == 2'000);
+  CHECK(done->missing[1].offset_bytes == 5'000);
+  CHECK(done->missing[1].length_bytes == 1'000);
+  CHECK(done->missing[2].offset_bytes == 7'000);
+  CHECK(done->missing[2].length_bytes == 100);
+}
+
+TEST_CASE("on_completion__of_a_time_out_names_the_last_datagram_that_the_system_rejected") {
+  World world;
+  world.bring_up();
+  core::SendRequest send;
+  send.operation = 99;
+  send.peer = 1;
+  send.tag = 5;
+  send.data = world.data;
+  REQUIRE(world.endpoint.post_send(1, send) == core::PostStatus::kPosted);
+  world.network->status = io::SendStatus::kFailed;
+  REQUIRE(world.transmitter->transmit(1, 1) == 1);
+  core::Completion completion;
+  completion.operation = world.receive().operation;
+  completion.peer = 1;
+  completion.kind = core::CompletionKind::kReceive;
+  completion.status = core::CompletionStatus::kTimedOut;
+  world.users->on_completion(completion);
+  const auto done = world.operations.take_any();
+  REQUIRE(done.has_value());
+  CHECK(done->error.ends_with("(the last datagram to it that the system refused: sendmsg() failed: EPERM)"));
+}
