@@ -6,7 +6,6 @@
 #include "engine/deadline.h"
 #include "engine/engine_impl.h"
 #include "engine/error_text.h"
-#include "engine/event_loop.h"
 #include "engine/options_check.h"
 #include "engine/public_enums.h"
 #include "io/os/clock.h"
@@ -56,7 +55,7 @@ void Engine::connect(std::span<const PeerAddress> peers, std::int64_t timeout_ns
 }
 
 void Engine::close() {
-  impl_->closed = true;
+  impl_->submitter.close();
   impl_->loop.stop();
 }
 
@@ -84,25 +83,25 @@ std::uint8_t Engine::traffic_class(std::uint32_t layer, std::uint32_t layers) co
 namespace {
 
 // Copies the caller's tags of a send.
-template <typename Impl>
-void take_tags(Impl& impl, engine::Operation& operation, const std::vector<SegmentTag>& tags, std::uint32_t segments) {
+void take_tags(const engine::OperationSubmitter& submitter, const engine::EventLoop& loop, engine::Operation& operation,
+               const std::vector<SegmentTag>& tags, std::uint32_t segments) {
   if (tags.size() != segments) {
-    impl.refuse(operation, ErrorCode::kConfig,
-                engine::refusal_text(core::PostStatus::kBadTagCount, "", impl.loop.options()) + " (" +
-                    std::to_string(tags.size()) + " for " + std::to_string(segments) + ")");
+    submitter.reject(operation, ErrorCode::kConfig,
+                     engine::refusal_text(core::PostStatus::kBadTagCount, "", loop.options()) + " (" +
+                         std::to_string(tags.size()) + " for " + std::to_string(segments) + ")");
   }
   operation.tags.reserve(tags.size());
   for (const SegmentTag tag : tags) {
     if ((tag & ~core::SegmentTag::kAllBits) != 0) {
-      impl.refuse(operation, ErrorCode::kConfig,
-                  "segment tag " + std::to_string(tag) + " has bits beyond critical (0x10)");
+      submitter.reject(operation, ErrorCode::kConfig,
+                       "segment tag " + std::to_string(tag) + " has bits beyond critical (0x10)");
     }
     // PROTOCOL 13.1.8: An endpoint MUST refuse a send whose tags name a class that is not in the map, and not move it
     //     to another class.
-    if ((tag & core::SegmentTag::kClassMask) >= impl.loop.dscp().data_classes) {
-      impl.refuse(operation, ErrorCode::kConfig,
-                  "a segment's tag names class " + std::to_string(tag & core::SegmentTag::kClassMask) +
-                      ", and the map of DSCPs has classes 0 to " + std::to_string(impl.loop.dscp().data_classes - 1));
+    if ((tag & core::SegmentTag::kClassMask) >= loop.dscp().data_classes) {
+      submitter.reject(operation, ErrorCode::kConfig,
+                       "a segment's tag names class " + std::to_string(tag & core::SegmentTag::kClassMask) +
+                           ", and the map of DSCPs has classes 0 to " + std::to_string(loop.dscp().data_classes - 1));
     }
     operation.tags.push_back(core::SegmentTag{tag});
   }
@@ -118,14 +117,12 @@ OperationId Engine::post_send(const SendOptions& options) {
   operation.peer = options.to;
   operation.tag = options.tag;
   operation.total_bytes = options.data.size();
-  impl.check(operation);
-  if (options.layers == 0 || options.layer >= options.layers) {
-    impl.refuse(operation, ErrorCode::kConfig, "layer must be below layers, and layers positive");
-  }
+  impl.submitter.check_transfer(operation);
+  impl.submitter.check_layer(operation, options.layer, options.layers);
   const std::uint8_t traffic_class = core::class_of_layer(options.layer, options.layers, impl.loop.dscp().data_classes);
   core::SendRequest request;
   if (!options.tags.empty()) {
-    take_tags(impl, operation, options.tags, segment_count(options.to, options.data.size()));
+    take_tags(impl.submitter, impl.loop, operation, options.tags, segment_count(options.to, options.data.size()));
   } else if (options.by_magnitude && wire::is_floating_point(engine::wire_element(options.element))) {
     const core::SegmentGrid grid(static_cast<std::uint32_t>(options.data.size()), segment_bytes(options.to));
     // A single segment is never below the median.
@@ -137,7 +134,7 @@ OperationId Engine::post_send(const SendOptions& options) {
     }
   }
   operation.lent = options.lent;
-  const engine::OperationTable::Begun begun = impl.begin(std::move(operation));
+  const engine::OperationTable::Begun begun = impl.submitter.begin(std::move(operation));
   request.operation = begun.id;
   request.peer = options.to;
   request.tag = options.tag;
@@ -148,7 +145,7 @@ OperationId Engine::post_send(const SendOptions& options) {
   request.uniform_tag = core::SegmentTag::important(traffic_class);
   if (request.classify != nullptr) request.classify_context = &begun.operation->tagger;
   request.timeout_ns = options.timeout_ns;
-  impl.submit(begun.id, [&impl, request](base::TimeNs now) { impl.loop.post(now, request); });
+  impl.submitter.submit(begun.id, [&impl, request](base::TimeNs now) { impl.loop.post(now, request); });
   return begun.id;
 }
 
@@ -160,21 +157,18 @@ OperationId Engine::post_recv(const ReceiveOptions& options) {
   operation.peer = options.from;
   operation.tag = options.tag;
   operation.total_bytes = options.data.size();
-  impl.check(operation);
-  if (!(options.loss_bound >= 0.0 && options.loss_bound < 1.0)) {
-    impl.refuse(operation, ErrorCode::kConfig,
-                "loss bound " + std::to_string(options.loss_bound) + ": it must be at least 0 and below 1");
-  }
+  impl.submitter.check_transfer(operation);
+  impl.submitter.check_loss_bound(operation, options.loss_bound);
   if (options.loss_bound > 0 && !wire::is_floating_point(engine::wire_element(options.element))) {
-    impl.refuse(operation, ErrorCode::kBuffer,
-                engine::refusal_text(core::PostStatus::kLossyInteger, "", impl.loop.options()));
+    impl.submitter.reject(operation, ErrorCode::kBuffer,
+                          engine::refusal_text(core::PostStatus::kLossyInteger, "", impl.loop.options()));
   }
   if (options.deadline_ns < 0 || options.timeout_ns < 0) {
-    impl.refuse(operation, ErrorCode::kConfig, "a deadline or timeout must not be negative");
+    impl.submitter.reject(operation, ErrorCode::kConfig, "a deadline or timeout must not be negative");
   }
   operation.lent = options.lent;
   core::ReceiveRequest request;
-  request.operation = impl.begin(std::move(operation)).id;
+  request.operation = impl.submitter.begin(std::move(operation)).id;
   request.peer = options.from;
   request.tag = options.tag;
   request.data = options.data;
@@ -184,7 +178,7 @@ OperationId Engine::post_recv(const ReceiveOptions& options) {
   request.fill = options.keep_missing ? core::Fill::kKeep : core::Fill::kZero;
   request.deadline_ns = options.deadline_ns;
   request.timeout_ns = options.timeout_ns > 0 ? options.timeout_ns : impl.loop.options().operation_timeout_ns;
-  impl.submit(request.operation, [&impl, request](base::TimeNs now) { impl.loop.post(now, request); });
+  impl.submitter.submit(request.operation, [&impl, request](base::TimeNs now) { impl.loop.post(now, request); });
   return request.operation;
 }
 
@@ -218,9 +212,10 @@ std::optional<Completion> Engine::wait(OperationId operation, std::int64_t timeo
     case Result::kUnknown:
       break;
   }
-  impl_->fail(ErrorCode::kUnknownOperation, "operation " + std::to_string(operation) +
-                                                " was never posted, or its completion was taken already, or another "
-                                                "thread waits for it");
+  impl_->submitter.fail(ErrorCode::kUnknownOperation,
+                        "operation " + std::to_string(operation) +
+                            " was never posted, or its completion was taken already, or another "
+                            "thread waits for it");
 }
 
 bool Engine::watch(OperationId operation) { return impl_->loop.operations().watch(operation); }
@@ -235,20 +230,22 @@ std::vector<std::shared_ptr<void>> Engine::take_lent() { return impl_->loop.oper
 
 void Engine::use_services(std::span<const std::uint16_t> service_ranks, std::uint16_t workers) {
   Impl& impl = *impl_;
-  if (service_ranks.empty()) impl.fail(ErrorCode::kConfig, "push-pull needs at least one summation service");
+  if (service_ranks.empty()) impl.submitter.fail(ErrorCode::kConfig, "push-pull needs at least one summation service");
   if (impl.loop.options().rank >= workers) {
-    impl.fail(ErrorCode::kConfig, "push-pull is for workers, which are ranks 0 to " + std::to_string(workers - 1));
+    impl.submitter.fail(ErrorCode::kConfig,
+                        "push-pull is for workers, which are ranks 0 to " + std::to_string(workers - 1));
   }
   for (const std::uint16_t service : service_ranks) {
     if (service >= impl.loop.options().ranks || service < workers) {
-      impl.fail(ErrorCode::kUnknownPeer,
-                "rank " + std::to_string(service) + " can't be a summation service: services are ranks " +
-                    std::to_string(workers) + " to " + std::to_string(impl.loop.options().ranks - 1));
+      impl.submitter.fail(ErrorCode::kUnknownPeer,
+                          "rank " + std::to_string(service) + " can't be a summation service: services are ranks " +
+                              std::to_string(workers) + " to " + std::to_string(impl.loop.options().ranks - 1));
     }
   }
   // Created once: it owns buffers of receives in progress.
   if (impl.uses_services.exchange(true)) {
-    impl.fail(ErrorCode::kConfig, "use_services() was called before: the services are chosen once per context");
+    impl.submitter.fail(ErrorCode::kConfig,
+                        "use_services() was called before: the services are chosen once per context");
   }
   impl.services.assign(service_ranks.begin(), service_ranks.end());
   impl.loop.run_command(
@@ -257,28 +254,23 @@ void Engine::use_services(std::span<const std::uint16_t> service_ranks, std::uin
 
 namespace {
 
-template <typename Impl>
-void check_push_pull(Impl& impl, const engine::Operation& operation, const PushPullOptions& options) {
-  if (impl.services.empty()) impl.refuse(operation, ErrorCode::kConfig, "call use_services() first");
-  if (impl.closed) impl.refuse(operation, ErrorCode::kClosed, "the context is closed");
-  if (options.key > collective::kMaxKey) impl.refuse(operation, ErrorCode::kConfig, "a key is below 2^40");
+void check_push_pull(const engine::OperationSubmitter& submitter, const std::vector<std::uint16_t>& services,
+                     const engine::Operation& operation, const PushPullOptions& options) {
+  if (services.empty()) submitter.reject(operation, ErrorCode::kConfig, "call use_services() first");
+  submitter.check_open(operation);
+  if (options.key > collective::kMaxKey) submitter.reject(operation, ErrorCode::kConfig, "a key is below 2^40");
   if (options.output.size() != options.input.size()) {
-    impl.refuse(operation, ErrorCode::kBuffer,
-                "output has " + std::to_string(options.output.size()) + " elements, input " +
-                    std::to_string(options.input.size()));
+    submitter.reject(operation, ErrorCode::kBuffer,
+                     "output has " + std::to_string(options.output.size()) + " elements, input " +
+                         std::to_string(options.input.size()));
   }
   if (options.input.size() / collective::kPartitionElements >= collective::kMaxPartitions) {
-    impl.refuse(operation, ErrorCode::kBuffer, "too large for one key");
+    submitter.reject(operation, ErrorCode::kBuffer, "too large for one key");
   }
-  if (!(options.loss_bound >= 0.0 && options.loss_bound < 1.0)) {
-    impl.refuse(operation, ErrorCode::kConfig,
-                "loss bound " + std::to_string(options.loss_bound) + ": it must be at least 0 and below 1");
-  }
-  if (options.layers == 0 || options.layer >= options.layers) {
-    impl.refuse(operation, ErrorCode::kConfig, "layer must be below layers, and layers positive");
-  }
-  for (const std::uint16_t service : impl.services) {
-    impl.check_connected(operation, service, "the summation service is not connected");
+  submitter.check_loss_bound(operation, options.loss_bound);
+  submitter.check_layer(operation, options.layer, options.layers);
+  for (const std::uint16_t service : services) {
+    submitter.check_connected(operation, service, "the summation service is not connected");
   }
 }
 
@@ -291,7 +283,7 @@ OperationId Engine::push_pull(const PushPullOptions& options) {
   operation.element = Element::kFloat32;
   operation.tag = options.key;
   operation.total_bytes = options.input.size_bytes();
-  check_push_pull(impl, operation, options);
+  check_push_pull(impl.submitter, impl.services, operation, options);
   const std::uint8_t traffic_class = core::class_of_layer(options.layer, options.layers, impl.loop.dscp().data_classes);
   if (options.loss_bound > 0) {
     const std::size_t count = std::max<std::size_t>(
@@ -309,7 +301,7 @@ OperationId Engine::push_pull(const PushPullOptions& options) {
     }
   }
   operation.lent = options.lent;
-  const engine::OperationTable::Begun begun = impl.begin(std::move(operation));
+  const engine::OperationTable::Begun begun = impl.submitter.begin(std::move(operation));
   collective::PushPullRequest request;
   request.operation = begun.id;
   request.key = options.key;
@@ -321,21 +313,22 @@ OperationId Engine::push_pull(const PushPullOptions& options) {
   request.traffic_class = traffic_class;
   request.tags = begun.operation->tags.empty() ? nullptr : begun.operation->tags.data();
   request.timeout_ns = options.timeout_ns;
-  impl.submit(begun.id, [&impl, request](base::TimeNs now) { impl.loop.collectives().start(now, request); });
+  impl.submitter.submit(begun.id, [&impl, request](base::TimeNs now) { impl.loop.collectives().start(now, request); });
   return begun.id;
 }
 
 void Engine::serve(std::uint16_t workers) {
   Impl& impl = *impl_;
   if (workers == 0 || impl.loop.options().rank < workers) {
-    impl.fail(ErrorCode::kConfig, "a summation service's rank comes after those of the workers, which are 0 to " +
-                                      std::to_string(workers - 1));
+    impl.submitter.fail(
+        ErrorCode::kConfig,
+        "a summation service's rank comes after those of the workers, which are 0 to " + std::to_string(workers - 1));
   }
   // Created once: it owns buffers of receives in progress.
   std::uint16_t none = 0;
   if (!impl.served_workers.compare_exchange_strong(none, workers)) {
-    impl.fail(ErrorCode::kConfig,
-              "this context is a summation service already, of " + std::to_string(none) + " workers");
+    impl.submitter.fail(ErrorCode::kConfig,
+                        "this context is a summation service already, of " + std::to_string(none) + " workers");
   }
   impl.loop.run_command([&impl, workers](base::TimeNs now) { impl.loop.collectives().serve(now, workers); });
 }
@@ -343,7 +336,7 @@ void Engine::serve(std::uint16_t workers) {
 bool Engine::wait_workers_gone(std::int64_t timeout_ns) {
   const std::uint16_t workers = impl_->served_workers;
   if (workers == 0)
-    impl_->fail(ErrorCode::kConfig, "wait_workers_gone() is for summation services: call serve() first");
+    impl_->submitter.fail(ErrorCode::kConfig, "wait_workers_gone() is for summation services: call serve() first");
   return impl_->loop.peers().wait_gone(0, workers, timeout_ns);
 }
 

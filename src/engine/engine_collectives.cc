@@ -3,30 +3,30 @@
 #include <numeric>
 
 #include "engine/engine_impl.h"
+#include "engine/public_enums.h"
 
 namespace mlt {
 
 namespace {
 
 // Fills the fields common to all collectives.
-template <typename Impl>
-collective::CollectiveRequest request_of(Impl& impl, collective::CollectiveKind kind,
-                                         const CollectiveOptions& options) {
+collective::CollectiveRequest request_of(const engine::OperationSubmitter& submitter, const engine::EventLoop& loop,
+                                         collective::CollectiveKind kind, const CollectiveOptions& options) {
   collective::CollectiveRequest request;
   request.kind = kind;
   request.ranks = options.ranks;
   if (request.ranks.empty()) {
-    request.ranks.resize(impl.loop.options().ranks);
+    request.ranks.resize(loop.options().ranks);
     std::iota(request.ranks.begin(), request.ranks.end(), std::uint16_t{0});
   }
   request.loss_bound = options.loss_bound;
   request.order = options.layer;
   request.timeout_ns = options.timeout_ns;
   if (options.layers == 0 || options.layer >= options.layers) {
-    impl.fail(ErrorCode::kConfig,
-              std::string(collective_name(kind)) + " was refused: layer must be below layers, and layers positive");
+    submitter.fail(ErrorCode::kConfig, std::string(collective_name(kind)) +
+                                           " was refused: layer must be below layers, and layers positive");
   }
-  request.traffic_class = core::class_of_layer(options.layer, options.layers, impl.loop.dscp().data_classes);
+  request.traffic_class = core::class_of_layer(options.layer, options.layers, loop.dscp().data_classes);
   return request;
 }
 
@@ -43,33 +43,33 @@ Verb verb_of(collective::CollectiveKind kind) {
 }
 
 // PROTOCOL 22.1.10: A member MUST refuse what it can't carry before it takes a sequence number, as 5.3.2 says.
-template <typename Impl>
-OperationId post(Impl& impl, collective::CollectiveRequest request, const std::shared_ptr<void>& lent) {
-  const std::uint16_t own = impl.loop.options().rank;
+OperationId post(engine::OperationSubmitter& submitter, engine::EventLoop& loop, collective::CollectiveRequest request,
+                 const std::shared_ptr<void>& lent) {
+  const std::uint16_t own = loop.options().rank;
   engine::Operation operation;
   operation.verb = verb_of(request.kind);
   operation.element = engine::public_element(request.element);
   operation.peer = own;
   operation.members = request.ranks.size();
   operation.total_bytes = std::max(request.input.size(), request.output.size());
-  if (impl.closed) impl.refuse(operation, ErrorCode::kClosed, "the context is closed");
+  submitter.check_open(operation);
   for (const std::uint16_t rank : request.ranks) {
-    if (rank >= impl.loop.options().ranks) {
-      impl.refuse(operation, ErrorCode::kUnknownPeer,
-                  "the job has ranks 0 to " + std::to_string(impl.loop.options().ranks - 1), rank);
+    if (rank >= loop.options().ranks) {
+      submitter.reject(operation, ErrorCode::kUnknownPeer,
+                       "the job has ranks 0 to " + std::to_string(loop.options().ranks - 1), rank);
     }
   }
   if (const std::string problem = check_request(request, own); !problem.empty()) {
-    impl.refuse(operation, ErrorCode::kBuffer, problem);
+    submitter.reject(operation, ErrorCode::kBuffer, problem);
   }
   for (const std::uint16_t rank : request.ranks) {
-    if (rank != own) impl.check_connected(operation, rank, "rank " + std::to_string(rank) + " is not connected");
+    if (rank != own) submitter.check_connected(operation, rank, "rank " + std::to_string(rank) + " is not connected");
   }
   operation.lent = lent;
-  const OperationId id = impl.begin(std::move(operation)).id;
+  const OperationId id = submitter.begin(std::move(operation)).id;
   request.operation = id;
-  impl.submit(id, [&impl, request = std::move(request)](base::TimeNs now) mutable {
-    impl.loop.collectives().start(now, std::move(request));
+  submitter.submit(id, [&loop, request = std::move(request)](base::TimeNs now) mutable {
+    loop.collectives().start(now, std::move(request));
   });
   return id;
 }
@@ -81,15 +81,17 @@ std::vector<std::uint64_t> equal_parts(std::uint64_t bytes, std::size_t parts) {
 }  // namespace
 
 OperationId Engine::post_all_reduce(const AllReduceOptions& options) {
-  collective::CollectiveRequest request = request_of(*impl_, collective::CollectiveKind::kAllReduce, options);
+  collective::CollectiveRequest request =
+      request_of(impl_->submitter, impl_->loop, collective::CollectiveKind::kAllReduce, options);
   request.output = std::as_writable_bytes(options.data);
   request.element = wire::ElementType::kFloat32;
   request.average = options.average;
-  return post(*impl_, std::move(request), options.lent);
+  return post(impl_->submitter, impl_->loop, std::move(request), options.lent);
 }
 
 OperationId Engine::post_all_to_all(const AllToAllOptions& options) {
-  collective::CollectiveRequest request = request_of(*impl_, collective::CollectiveKind::kAllToAll, options);
+  collective::CollectiveRequest request =
+      request_of(impl_->submitter, impl_->loop, collective::CollectiveKind::kAllToAll, options);
   request.input = options.input;
   request.output = options.output;
   request.element = engine::wire_element(options.element);
@@ -97,16 +99,17 @@ OperationId Engine::post_all_to_all(const AllToAllOptions& options) {
   request.send_bytes = options.send_bytes.empty() ? equal_parts(options.input.size(), ranks) : options.send_bytes;
   request.receive_bytes =
       options.receive_bytes.empty() ? equal_parts(options.output.size(), ranks) : options.receive_bytes;
-  return post(*impl_, std::move(request), options.lent);
+  return post(impl_->submitter, impl_->loop, std::move(request), options.lent);
 }
 
 OperationId Engine::post_gather(const GatherOptions& options) {
-  collective::CollectiveRequest request = request_of(*impl_, collective::CollectiveKind::kGather, options);
+  collective::CollectiveRequest request =
+      request_of(impl_->submitter, impl_->loop, collective::CollectiveKind::kGather, options);
   request.input = options.input;
   request.output = options.output;
   request.element = engine::wire_element(options.element);
   request.root = options.root;
-  return post(*impl_, std::move(request), options.lent);
+  return post(impl_->submitter, impl_->loop, std::move(request), options.lent);
 }
 
 }  // namespace mlt

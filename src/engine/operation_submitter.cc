@@ -1,0 +1,76 @@
+#include "engine/operation_submitter.h"
+
+#include "collective/verbs.h"
+#include "engine/error_text.h"
+#include "engine/public_enums.h"
+#include "wire/element.h"
+
+namespace mlt::engine {
+
+void OperationSubmitter::fail(ErrorCode code, const std::string& text, int peer) const {
+  throw Error(code, "rank " + std::to_string(loop_.options().rank) + ": " + text, peer);
+}
+
+void OperationSubmitter::reject(const Operation& operation, ErrorCode code, const std::string& why, int peer) const {
+  fail(code, operation.name() + " was refused: " + why, peer);
+}
+
+void OperationSubmitter::check_connected(const Operation& operation, std::uint16_t peer,
+                                         std::string_view absent) const {
+  const EventLoop& loop = loop_;
+  if (loop.peers().state(peer) == PeerState::kUp) return;
+  // close() takes the peers down: a post that started while the engine was open reports the close, not a peer failure.
+  check_open(operation);
+  const std::string cause = loop.peers().error(peer);
+  reject(operation, ErrorCode::kPeerFailed, std::string(absent) + (cause.empty() ? "" : " (" + cause + ")"), peer);
+}
+
+void OperationSubmitter::check_transfer(const Operation& operation) const {
+  const Options& options = loop_.options();
+  const std::uint16_t peer = operation.peer;
+  if (peer >= options.ranks || peer == options.rank) {
+    reject(operation, ErrorCode::kUnknownPeer,
+           "the job has ranks 0 to " + std::to_string(options.ranks - 1) + ", and a rank has no transfers with itself",
+           peer);
+  }
+  check_open(operation);
+  check_connected(operation, peer, "the peer is not connected");
+  if (operation.tag >= collective::kCollectiveTagBit) reject(operation, ErrorCode::kConfig, "a tag is below 2^63");
+  const auto reject_post = [&](core::PostStatus status) {
+    reject(operation, ErrorCode::kBuffer, refusal_text(status, "", options));
+  };
+  if (operation.total_bytes > 0xFFFF'FFFFULL) reject_post(core::PostStatus::kTooLarge);
+  if (operation.total_bytes % wire::element_bytes(wire_element(operation.element)) != 0) {
+    reject_post(core::PostStatus::kBadElementCount);
+  }
+}
+
+void OperationSubmitter::check_loss_bound(const Operation& operation, double loss_bound) const {
+  if (loss_bound >= 0.0 && loss_bound < 1.0) return;
+  reject(operation, ErrorCode::kConfig,
+         "loss bound " + std::to_string(loss_bound) + ": it must be at least 0 and below 1");
+}
+
+void OperationSubmitter::check_layer(const Operation& operation, std::uint32_t layer, std::uint32_t layers) const {
+  if (layers > 0 && layer < layers) return;
+  reject(operation, ErrorCode::kConfig, "layer must be below layers, and layers positive");
+}
+
+OperationTable::Begun OperationSubmitter::begin(Operation&& operation) {
+  const OperationTable::Begun begun = loop_.operations().begin(std::move(operation));
+  if (begun.operation != nullptr) return begun;
+  check_open(operation);
+  reject(operation, ErrorCode::kLimit,
+         std::to_string(loop_.options().max_operations) +
+             " operations are in progress or done and not taken: poll or wait for some, or raise max_operations "
+             "(MLT_MAX_OPERATIONS)");
+}
+
+// The loop did not take the command.
+void OperationSubmitter::withdraw(OperationId id) {
+  const std::string name = loop_.operations().forget(id);
+  if (closed_) fail(ErrorCode::kClosed, name + " was refused: the context is closed");
+  fail(ErrorCode::kLimit, name + " was refused: the event loop does not keep up with the commands that wait for it");
+}
+
+}  // namespace mlt::engine
