@@ -1,4 +1,5 @@
-"""Measure what ``mlt`` must reach beside its peers, and write docs/results/line-rate.md, .json and the pictures.
+"""Measure ``mlt`` against its targets beside other transports; writes docs/results/line-rate.md, .json and the
+pictures.
 
     python tools/targets            # all cases: eight minutes; the testbed's need root
     python tools/targets --only loopback
