@@ -414,10 +414,12 @@ def counters_text(result: Result) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--only", help="names of attacks, with commas between")
-    parser.add_argument("--seconds", type=float, default=5.0, help="length of each attack")
-    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results" / "attacks.md", help="Markdown report")
-    parser.add_argument("--json", type=Path, help="JSON report; no Markdown is written then")
+    parser.add_argument("--only", help="names of attacks, separated by commas (default: all)")
+    parser.add_argument("--seconds", type=float, default=5.0, help="duration of each attack (default: %(default)s)")
+    parser.add_argument(
+        "--out", type=Path, default=ROOT / "docs" / "results" / "attacks.md", help="Markdown report to write"
+    )
+    parser.add_argument("--json", type=Path, help="JSON report to write instead")
     options = parser.parse_args()
     chosen = options.only.split(",") if options.only else sorted({*RUNNING, *AT_START})
     unknown = set(chosen) - {*RUNNING, *AT_START}
