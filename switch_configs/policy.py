@@ -80,8 +80,10 @@ class DataClass(_Strict):
 class ControlClass(_Strict):
     """The reserved class of ACK, PROBE, BITMAP, STOP and the TCP control connection. It never has RED."""
 
-    dscp: Dscp = Field(default=48, description="what our hosts send")
-    extra_dscp: tuple[Dscp, ...] = Field(default=(), description="other code points served here, for example routing")
+    dscp: Dscp = Field(default=48, description="DSCP of the hosts' control packets")
+    extra_dscp: tuple[Dscp, ...] = Field(
+        default=(), description="other DSCPs in this class, for example of routing protocols"
+    )
 
 
 class DefaultClass(_Strict):
@@ -90,8 +92,8 @@ class DefaultClass(_Strict):
     sharing: Literal["lowest", "fair", "weighted"] = Field(
         default="lowest",
         description=(
-            "lowest: what data leaves over. fair: data as a whole and other traffic share by weight, strict priority "
-            "stays inside data (needs two scheduler levels). weighted: one level, data classes too share by weight"
+            "lowest: lowest priority, below data. fair: data as a whole and other traffic share by weight, with strict "
+            "priority within data (needs two scheduler levels). weighted: one level, data classes share by weight too"
         ),
     )
     dnn_share_percent: Annotated[int, Field(gt=0, lt=100, strict=True)] = Field(
@@ -105,17 +107,17 @@ class Switch(_Strict):
     queues: Annotated[int, Field(ge=3, le=8, strict=True)] = 8
     shared_buffer_bytes: Size
     queue_memory_bytes: Size | None = Field(
-        default=None, description="what one queue may hold; only targets that count in percent of it need it"
+        default=None, description="max bytes in one queue; required by targets that use percentages of it"
     )
     buffers: Literal["keep", "write"] = Field(
         default="keep",
         description=(
-            "keep: the device's buffer pools and profiles stay as they are, L_i is not written there. write: pools and "
-            "profiles for L_i are written too, which changes shared buffers of the whole switch"
+            "keep: leave the device's buffer pools and profiles unchanged, without L_i. write: also write pools and "
+            "profiles for L_i, which changes the shared buffers of the whole switch"
         ),
     )
     link_rate_bits_per_second: Rate
-    packet_bytes: Size = Field(default=1500, description="the largest packet of model data")
+    packet_bytes: Size = Field(default=1500, description="size of the largest data packet")
     ports: tuple[str | int, ...] = Field(
         min_length=1, description='numbers, ranges ("1-16") or the device\'s own names'
     )
@@ -134,15 +136,16 @@ class Policy(_Strict):
     targets: tuple[str, ...] = Field(
         default=(),
         description=(
-            'the devices this policy is for, "system[/release][@platform]": what check judges without --target, and '
-            "what a bare system name stands for"
+            'the devices of this policy, "system[/release][@platform]": checked without --target, and used in place of '
+            "a bare system name"
         ),
     )
     rounding_tolerance_percent: Annotated[float, Field(ge=0, lt=50)] = Field(
-        default=0.0, description="how far a threshold may move where a target has coarser units; 0 refuses any move"
+        default=0.0, description="max change of a threshold by a target's coarser units; 0: none"
     )
     accept: dict[str, dict[str, str]] = Field(
-        default_factory=dict, description="target -> feature -> why it may be missing there; anything else is an error"
+        default_factory=dict,
+        description="target -> feature -> reason to accept that it is missing there; else it is an error",
     )
 
     @field_validator("targets")

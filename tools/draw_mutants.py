@@ -150,11 +150,14 @@ def draw(seed: int, count: int) -> list[dict[str, str]]:
     return entries
 
 
+DRAWN = ROOT / "tests/sim/drawn_mutants.yaml"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--count", type=int, default=65)
-    parser.add_argument("--out", type=Path, default=ROOT / "tests/sim/drawn_mutants.yaml")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the choice (default: %(default)s)")
+    parser.add_argument("--count", type=int, default=65, help="number of mutants (default: %(default)s)")
+    parser.add_argument("--out", type=Path, default=DRAWN, help="file to write (default: %(default)s)")
     options = parser.parse_args()
     entries = draw(options.seed, options.count)
     head = f"# Drawn by tools/draw_mutants.py --seed {options.seed} --count {options.count}.\n"

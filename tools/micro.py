@@ -17,15 +17,18 @@ SEEDS_PER_BLOCK = 200_000
 TOTALS = ("runs", "failed", "steps", "replayed")
 
 
+PROGRAM = Path("build/default/tests/mlt_micro")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--program", type=Path, default=Path("build/default/tests/mlt_micro"))
-    parser.add_argument("--depth", type=int, default=2, help="choices other than the default in a run")
-    parser.add_argument("--seeds", type=int, default=0, help="random runs instead, so many")
-    parser.add_argument("--first", type=int, default=0, help="first scenario, or seed")
+    parser.add_argument("--program", type=Path, default=PROGRAM, help="the compiled micro-swarm (default: %(default)s)")
+    parser.add_argument("--depth", type=int, default=2, help="max choices per run (default: %(default)s)")
+    parser.add_argument("--seeds", type=int, default=0, help="number of random runs, instead of all runs")
+    parser.add_argument("--first", type=int, default=0, help="first scenario, or first seed (default: %(default)s)")
     parser.add_argument("--scenarios", type=int, default=0, help="number of scenarios (default: all from --first on)")
-    parser.add_argument("--few", action="store_true", help="fewer kinds of choices, for greater depths")
-    parser.add_argument("--without", default="", help="kinds of choices to leave out: ACTION,...")
+    parser.add_argument("--few", action="store_true", help="use fewer kinds of choices, for greater depths")
+    parser.add_argument("--without", default="", help="kinds of choices to leave out, separated by commas")
     add_common_options(parser, Path("build/micro/journal.jsonl"))
     options = parser.parse_args()
     if options.depth < 0 or options.seeds < 0 or options.jobs < 1:

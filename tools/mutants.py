@@ -200,15 +200,19 @@ class Workshop:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--list", type=Path, action="append", help="list of faults; both in tests/sim by default")
+    parser.add_argument(
+        "--list", type=Path, action="append", help="list of faults; repeatable (default: both lists in tests/sim)"
+    )
     hunters = ("all", "swarm", "tests", "micro")
-    parser.add_argument("--hunter", choices=hunters, default="all", help="programs that must catch the faults")
-    parser.add_argument("--seeds", type=int, default=10_000, help="a fault that survives so many has survived")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--only", default="", help="names that contain this")
-    parser.add_argument("--every", type=int, default=1, help="each n-th only: the short form")
-    parser.add_argument("--folder", type=Path, default=ROOT / "build/mutants")
-    parser.add_argument("--report", type=Path, help="write the results as JSON")
+    parser.add_argument(
+        "--hunter", choices=hunters, default="all", help="programs to run on each fault (default: %(default)s)"
+    )
+    parser.add_argument("--seeds", type=int, default=10_000, help="swarm seeds per fault (default: %(default)s)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="compilers at a time (default: CPUs)")
+    parser.add_argument("--only", default="", help="run only faults whose name contains this text")
+    parser.add_argument("--every", type=int, default=1, help="run only every n-th fault (default: all)")
+    parser.add_argument("--folder", type=Path, default=ROOT / "build/mutants", help="folder for the copy of the tree")
+    parser.add_argument("--report", type=Path, help="JSON file for the results")
     options = parser.parse_args()
     lists = options.list or [ROOT / "tests/sim/mutants.yaml", ROOT / "tests/sim/drawn_mutants.yaml"]
     listed = [m for path in lists for m in read_mutants(path) if options.only in m.name][:: options.every]

@@ -66,9 +66,10 @@ def read_journal(path: Path, digest: str) -> dict[int, dict[str, object]]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--program", type=Path, default=Path("build/default/tests/mlt_swarm"))
-    parser.add_argument("--seeds", type=int, default=2000)
-    parser.add_argument("--first", type=int, default=1)
+    program = Path("build/default/tests/mlt_swarm")
+    parser.add_argument("--program", type=Path, default=program, help="the compiled swarm (default: %(default)s)")
+    parser.add_argument("--seeds", type=int, default=2000, help="number of seeds (default: %(default)s)")
+    parser.add_argument("--first", type=int, default=1, help="first seed (default: %(default)s)")
     add_common_options(parser, Path("build/swarm/journal.jsonl"))
     options = parser.parse_args()
     if options.seeds < 1 or options.jobs < 1:
@@ -82,9 +83,9 @@ def main() -> int:
 
 
 def add_common_options(parser: argparse.ArgumentParser, journal: Path) -> None:
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--journal", type=Path, default=journal)
-    parser.add_argument("--fresh", action="store_true", help="forget what was run before")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="max processes (default: CPUs)")
+    parser.add_argument("--journal", type=Path, default=journal, help="list of finished blocks (default: %(default)s)")
+    parser.add_argument("--fresh", action="store_true", help="ignore the journal and run everything again")
 
 
 def run(hunt: Hunt, *, fresh: bool) -> int:

@@ -2,7 +2,7 @@
 //
 // A state machine over Verbs: no thread, no socket. A key identifies a tensor for the life of the job; at most one
 // push-pull of a key is in progress. Pushes may lose data up to the bound, pulls never do, so every worker ends with
-// identical bits (DESIGN.md section 6). Owned by the driver's thread.
+// identical bits (section 14 of PROTOCOL.md). Owned by the driver's thread.
 #pragma once
 
 #include <cstdint>

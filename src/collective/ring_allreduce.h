@@ -5,9 +5,9 @@
 // The tensor is cut into one chunk per rank, and a chunk into pieces. In step t a rank sends chunk (own - t) to its
 // right and receives chunk (own - t - 1) from its left. The first n - 1 steps add arriving data to the present data,
 // segment by segment; the others copy it. So one rank sums a chunk last, in ring order, and it is copied to all: every
-// rank ends with identical bits, independent of arrival order. Loss is allowed only while sums are passed on (DESIGN.md
-// section 6). A missing segment adds nothing, and drops the terms of every rank that it had passed. The divisor is
-// always the number of ranks, because a segment does not state how many terms it holds.
+// rank ends with identical bits, independent of arrival order. Loss is allowed only while sums are passed on
+// (section 22.2 of PROTOCOL.md). A missing segment adds nothing, and drops the terms of every rank that it had passed.
+// The divisor is always the number of ranks, because a segment does not state how many terms it holds.
 #pragma once
 
 #include <array>

@@ -3,7 +3,7 @@
 // It has nine entry points. Absent on purpose: sockets, clocks, threads, allocation after construction. The driver
 // passes the time as an argument, hands in received datagrams and sends those that the endpoint returns. The two
 // drivers are engine/event_loop and sim/host. Paper: section 4.2 (mechanisms) and 5.1 (end-host stack); departures in
-// DESIGN.md sections 2 to 5.
+// section 20 of PROTOCOL.md.
 #pragma once
 
 #include <span>

@@ -1,6 +1,6 @@
 // Importance of segments: a segment's mean magnitude against the tensor's median magnitude, both from samples.
 //
-// Paper section 4.2.2 ("mean value" there is the magnitude: a signed mean would cancel, DESIGN.md section 5). The
+// Paper section 4.2.2 ("mean value" there is the magnitude: a signed mean would cancel, clause 13.1.4). The
 // median is sampled first, from a few thousand elements. Each segment is classified just before it may leave: the first
 // packet need not wait for the whole tensor, and the bytes read are still in the caches when sent. The endpoint never
 // reads values: it calls classify() through SendRequest::classify.

@@ -16,7 +16,7 @@ class Pacer {
   // Min credit, since kCreditNs at low rates is less than one packet's time. A thread that waits for its core wakes
   // milliseconds late, and a port that queues a few packets per flow must not become idle meanwhile.
   static constexpr std::uint64_t kCreditBytes = 7'500;
-  // Max length of a batch, in time at the current rate (DESIGN.md section 4).
+  // Max length of a batch, in time at the current rate (section R1.3 of RECOVERY.md).
   static constexpr base::DurationNs kRunNs = 100 * base::kMicrosecond;
 
   base::TimeNs next_ns() const { return next_ns_; }

@@ -1,6 +1,6 @@
 // Chooses the path of the next batch to a peer. It counts per path the packets sent and those that the receiver
 // reports, estimates loss and delay, and sends less over paths with more loss or delay than their siblings (gray
-// failures). DESIGN.md section 5; the paper sprays without feedback.
+// failures). Section R2.2 of RECOVERY.md; the paper sprays without feedback.
 //
 // Estimates. Loss: the fraction of packets covered by acknowledgements that did not arrive, smoothed over the last
 // kLossHorizon packets of the path (fewer on a little-used path, so that it recovers in time). Delay: the network round

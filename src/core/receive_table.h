@@ -1,5 +1,5 @@
 // The receiver's state machine of one transfer, as a table (tests/golden/receiver_states.txt shows it whole). Paper
-// sections 4.2.1 and 4.2.3; DESIGN.md section 2.
+// sections 4.2.1 and 4.2.3; section 5.5 of PROTOCOL.md.
 //
 // A packet with END_OF_ROUND or a probe ends a sender's round. Segments missing then may only be late: the receiver
 // decides when they are lost, then ends the transfer or requests them. A transfer that has ended is no longer found by

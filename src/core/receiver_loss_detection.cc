@@ -1,5 +1,5 @@
 // Loss detection: when missing segments are declared lost or requested again, and whether the loss is within the bound.
-// Paper section 4.2.3; DESIGN.md section 2.
+// Paper section 4.2.3; section 7.5 of PROTOCOL.md.
 #include <algorithm>
 
 #include "core/receiver.h"

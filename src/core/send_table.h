@@ -1,5 +1,5 @@
 // The sender's state machine of one transfer, as a table (tests/golden/sender_states.txt shows it whole). Paper section
-// 4.2.1; DESIGN.md section 2.
+// 4.2.1; section 5.4 of PROTOCOL.md.
 #pragma once
 
 #include "core/state_table.h"

@@ -1,4 +1,4 @@
-// TIMELY, paper section 4.2.3, with the gaps of its text filled (DESIGN.md section 4) and its fairness corrected:
+// TIMELY, paper section 4.2.3, with the gaps of its text filled (R1.2 of RECOVERY.md) and its fairness corrected:
 // - below T_low: rate + alpha, or 0.2 % per sample if that is more;
 // - above T_high, for any gradient: rate * (1 - beta * (1 - T_high / rtt)), at most once per round trip;
 // - between: rate + (1 - w) * alpha - w * beta * error * rate, where w(gradient) rises from 0 at -1/4 to 1 at 1/4, and

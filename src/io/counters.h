@@ -1,4 +1,4 @@
-// Counters by name: an enum for the code, a span of (name, value) for whoever reports them.
+// Named counters: an enum for the code, a span of (name, value) for reports.
 #pragma once
 
 #include <array>
@@ -14,7 +14,7 @@ struct NamedCounter {
   std::uint64_t value = 0;
 };
 
-// `Enum` counts from 0 and ends with kCount. Owned by one thread, like what it counts for.
+// `Enum` counts from 0 and ends with kCount. Owned by one thread, like the object that it counts for.
 template <typename Enum>
 class CounterTable {
  public:
@@ -32,7 +32,7 @@ class CounterTable {
   std::array<NamedCounter, kSize> table_;
 };
 
-// Value of the counter called `name`, 0 if there is none: for tests and reports, not for hot paths.
+// Value of the counter called `name`, 0 if it does not exist: for tests and reports, not for hot paths.
 constexpr std::uint64_t counter_value(std::span<const NamedCounter> counters, std::string_view name) {
   for (const NamedCounter& counter : counters) {
     if (counter.name == name) return counter.value;

@@ -45,7 +45,7 @@ MemoryNetwork::Record MemoryNetwork::Queue::read(std::size_t at) const {
 }
 
 bool MemoryNetwork::Queue::push(const base::DatagramRun& run) {
-  if (used == 0) head = tail = 0;  // an empty ring takes whatever fits into it at all
+  if (used == 0) head = tail = 0;  // an empty ring accepts anything that fits
   const std::size_t need = footprint(run.total_bytes);
   const std::size_t to_end = ring.size() - tail;
   const std::size_t skipped = need > to_end ? to_end : 0;
@@ -131,7 +131,7 @@ std::size_t MemoryDatapath::receive(base::TimeNs, std::size_t budget_runs, Recei
     ++handed_up;
     counters_.add(MemoryCounter::kRunsReceived);
     counters_.add(MemoryCounter::kBytesReceived, record.bytes);
-    sink.on_run(run);  // may send to this very queue, which is why the record leaves it only afterwards
+    sink.on_run(run);  // may send to this queue, so the record is removed only afterwards
     queue.pop(record);
   }
   return handed_up;

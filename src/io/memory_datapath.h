@@ -1,7 +1,7 @@
-// Ranks of one process joined by memory: each has a bounded inbound queue, everybody sends into everybody's.
+// Connects the ranks of one process by memory: each has a bounded inbound queue to which all others send.
 //
 // For tests and for measuring the protocol without a kernel. A run is copied once, into the receiver's queue, and
-// handed up from there. A full queue drops the whole run and counts it, as a switch port would. Single-threaded: one
+// delivered from there. A full queue drops the whole run and counts it, as a switch port would. Single-threaded: one
 // thread owns the network and all its endpoints, so that the same calls give the same outcome. The network must outlive
 // its endpoints. Nothing allocates after construction.
 #pragma once
@@ -18,13 +18,13 @@ namespace mlt::io {
 
 struct MemoryOptions {
   std::uint16_t peer_count = 2;
-  std::uint32_t queue_bytes = 4U << 20;  // per receiver, headers included; one full run at least
+  std::uint32_t queue_bytes = 4U << 20;  // per receiver, headers included; at least one full run
   std::uint32_t max_datagram_bytes = 1'472;
   std::uint32_t max_run_segments = base::kMaxRunSegments;
 };
 
 enum class MemoryCounter : std::size_t {
-  kRunsSent,       // taken; of these kRunsDropped were lost
+  kRunsSent,       // accepted; of these kRunsDropped were lost
   kRunsDropped,    // the receiver's queue was full
   kBytesDropped,   //
   kRunsReceived,   //
@@ -40,11 +40,11 @@ class MemoryDatapath final : public Datapath {
   SendStatus send(base::TimeNs now, const base::DatagramRun& run) override;
   std::size_t receive(base::TimeNs now, std::size_t budget_runs, ReceiveSink& sink) override;
   int readable_fd() const override { return -1; }
-  // Memory announces nothing: there is work as soon as something is queued.
+  // Memory has no descriptor: there is work as soon as something is queued.
   base::TimeNs next_timeout() const override;
   std::span<const NamedCounter> counters() const override { return counters_.all(); }
 
-  // DSCP of the run handed up last, which ReceivedRun does not carry.
+  // DSCP of the last delivered run, which ReceivedRun does not carry.
   std::uint8_t last_received_dscp() const { return last_received_dscp_; }
 
  private:
@@ -64,14 +64,14 @@ class MemoryNetwork {
   MemoryNetwork(const MemoryNetwork&) = delete;
   MemoryNetwork& operator=(const MemoryNetwork&) = delete;
 
-  // An endpoint for `rank`; several for one rank share its queue.
+  // Creates an endpoint for `rank`; several for one rank share its queue.
   std::unique_ptr<MemoryDatapath> endpoint(std::uint16_t rank);
   std::size_t queued_bytes(std::uint16_t rank) const;
 
  private:
   friend class MemoryDatapath;
   struct Record {
-    std::uint32_t bytes;  // kSkip: the rest of the ring is unused, go on at its start
+    std::uint32_t bytes;  // kSkip: the rest of the ring is unused, continue at its start
     std::uint32_t datagram_bytes;
     base::Ecn ecn;
     std::uint8_t dscp;
@@ -79,7 +79,7 @@ class MemoryNetwork {
   static constexpr std::uint32_t kSkip = ~std::uint32_t{0};
   static constexpr std::size_t kRecordBytes = 16;
 
-  // A ring of records, each in one piece.
+  // A ring of records, each contiguous.
   struct Queue {
     std::vector<std::byte> ring;
     std::size_t head = 0;  // next to read

@@ -1,4 +1,4 @@
-// Walks the datagrams of an outgoing run, and keeps a copy of one that has to wait.
+// Iterates over the datagrams of an outgoing run, and keeps a copy of a run that has to wait.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@ struct DatagramView {
   std::uint32_t bytes = 0;
 };
 
-// Visits the datagrams of a run in order. A run whose slices do not add up to its datagrams is a programming error.
+// Visits the datagrams of a run in order. The slices of a run must add up to its datagrams.
 class DatagramCursor {
  public:
   explicit DatagramCursor(const base::DatagramRun& run) : run_(run) {
@@ -51,17 +51,16 @@ class DatagramCursor {
   std::uint32_t slice_ = 0;
 };
 
-// Copies the bytes of `view` to `to`; returns how many.
+// Copies the bytes of `view` to `to`; returns their number.
 std::size_t copy_datagram(const DatagramView& view, std::byte* to);
 
-// A run with its own bytes: what a datapath keeps of a run that was taken only in part. Allocates when constructed,
-// never later.
+// A run with its own bytes: the part of a run that a datapath could not send yet. Allocates in its constructor only.
 class CopiedRun {
  public:
   CopiedRun() : storage_(base::kMaxRunBytes) {}
 
   bool empty() const { return run_.datagram_count == 0; }
-  // Replaces the content by the datagrams of `run` from number `first` on.
+  // Replaces the content with the datagrams of `run` from index `first` on.
   void assign(const base::DatagramRun& run, std::uint32_t first);
   void remove_front(std::uint32_t datagrams);
   void clear() { run_.datagram_count = 0; }

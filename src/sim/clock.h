@@ -1,4 +1,4 @@
-// A host's own clock: it started at another time and runs a little fast or slow.
+// A host's own clock: it starts at another time and runs slightly fast or slow.
 #pragma once
 
 #include "base/time.h"

@@ -32,7 +32,7 @@ class CollectiveHosts::Machine final : private collective::Verbs {
   bool send_message(std::uint16_t peer, std::span<const std::byte> bytes) override {
     return simulator_.send_message(rank_, peer, bytes);
   }
-  // Every pair's is the same; 0 before they know each other, as in the engine.
+  // The same for every pair; 0 before they are connected, as in the engine.
   std::uint32_t segment_bytes(std::uint16_t peer) const override {
     return simulator_.endpoint(rank_).segment_count(peer, 1) == 0
                ? 0
@@ -109,7 +109,7 @@ void CollectiveHosts::settle(std::uint16_t rank) {
   simulator_.at(next, [this, rank, next] { on_timer(rank, next); });
 }
 
-// One that was set for later meanwhile is found by settle().
+// settle() has already scheduled a timer that was moved to a later time.
 void CollectiveHosts::on_timer(std::uint16_t rank, base::TimeNs at) {
   Machine& machine = *machines_[rank];
   if (machine.timer_ns == at) machine.timer_ns = base::kNever;

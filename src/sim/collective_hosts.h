@@ -1,8 +1,8 @@
-// Collectives on simulated hosts: one machine a host, driven as the engine drives its own. The same code under virtual
-// time.
+// Collectives on simulated hosts: one state machine per host, driven as the engine drives its own. The same code under
+// virtual time.
 //
-// Takes the simulator's on_completion, on_machine_message, on_peer_down and on_crash. A host that crashed has no
-// machine any more. Absent on purpose: push-pull, which transfers (sim/transfers.h) model. One thread.
+// Uses the simulator's on_completion, on_machine_message, on_peer_down and on_crash. A crashed host has no state
+// machine. Absent on purpose: push-pull, which transfers (sim/transfers.h) model. One thread.
 #pragma once
 
 #include <cstdint>
@@ -21,18 +21,18 @@ class CollectiveHosts {
   CollectiveHosts(const CollectiveHosts&) = delete;
   CollectiveHosts& operator=(const CollectiveHosts&) = delete;
 
-  // The request was checked by check_request(), and the memory it names lives as long as this.
+  // The request must have passed check_request(), and its memory must outlive this object.
   void start(std::uint16_t rank, const collective::CollectiveRequest& request);
   void cancel(std::uint16_t rank, core::OperationId operation);
   // How the rank's collectives ended, oldest first.
   const std::vector<collective::CollectiveDone>& done(std::uint16_t rank) const;
-  // Under way at this rank; 0 of a host that crashed.
+  // Number in progress at this rank; 0 for a crashed host.
   std::size_t open(std::uint16_t rank) const;
 
  private:
   class Machine;
 
-  // After every call of a machine: takes what is done, sets its timer.
+  // After every call of a state machine: takes its completions, sets its timer.
   void settle(std::uint16_t rank);
   void on_timer(std::uint16_t rank, base::TimeNs at);
 

@@ -51,8 +51,8 @@ Finding check_reason(const Side& side, const Side* other, bool outcome_forgotten
 Finding check_agreement(const Side& send, const Side* receive) {
   if (core::is_failure(send.status)) return std::nullopt;
   if (receive == nullptr) return Violation{3, "succeeded, but nobody posted its receive"};
-  if (receive->lost) return std::nullopt;  // it ended there, and then its process died
-  // A receive that ended without success never reads as success here.
+  if (receive->lost) return std::nullopt;  // it completed there, and then its process died
+  // A failed receive must not be reported as a success here.
   if (!receive->ended) return Violation{3, "succeeded before its receive ended"};
   if (receive->status != send.status || receive->missing_bytes != send.missing_bytes) {
     return Violation{3, "ends with status " + std::to_string(static_cast<int>(send.status)) + " and " +
@@ -68,7 +68,7 @@ Finding check_bound(const Plan& receive, const Completion& completion) {
   const std::uint64_t elements = receive.bytes / element;
   const std::uint64_t missing = completion.missing_bytes;
   if (missing % element != 0) return Violation{1, "part of an element is missing"};
-  // The definition itself: the most elements that are no larger a fraction than the bound, in double precision.
+  // The definition itself: the maximum number of elements whose fraction is within the bound, in double precision.
   const auto within = [&](std::uint64_t lost) {
     return lost == 0 || static_cast<double>(lost) / static_cast<double>(elements) <= receive.loss_bound;
   };

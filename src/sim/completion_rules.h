@@ -1,6 +1,6 @@
-// The oracle's rules over one transfer, on plain records: what was asked for, and how it ended. The oracle of simulated
-// runs and the judge of runs on real sockets (tests/sim/chaos) hold completions against the same functions. Rules are
-// numbered as in sim/oracle.h. Absent on purpose: networks, clocks and memory; the caller says what it knows of them.
+// The oracle's rules over one transfer, on plain records: what was posted, and how it ended. The oracle of simulated
+// runs and the checks of runs on real sockets (tests/sim/chaos) share these functions. Rules are numbered as in
+// sim/oracle.h. Absent on purpose: networks, clocks and memory; the caller supplies what it knows of them.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace mlt::sim {
 
-// One side of a transfer, as an application would ask for it.
+// One side of a transfer, as an application would post it.
 struct Plan {
   std::uint16_t host = 0;
   std::uint16_t peer = 0;
@@ -24,7 +24,7 @@ struct Plan {
   std::uint32_t order = 0;
   core::SegmentTag uniform_tag = core::SegmentTag::important(0);
   std::vector<core::SegmentTag> tags;
-  // Segments become ready in so many parts: runs of `fed_run` segments, dealt out in turn. 0: all with the post.
+  // Segments become ready in this many parts: runs of `fed_run` segments, dealt out in turn. 0: all at the post.
   std::uint32_t fed_parts = 0;
   std::uint32_t fed_run = 1;
   // Receives.
@@ -35,18 +35,18 @@ struct Plan {
   bool by_place_function = false;
 };
 
-// How one side of a transfer stands.
+// State of one side of a transfer.
 struct Side {
   const Plan* plan = nullptr;
   core::CompletionKind kind = core::CompletionKind::kSend;
   bool ended = false;
-  bool lost = false;       // its process died: nothing is owed to it
+  bool lost = false;       // its process died: no rule requires its completion
   bool cancelled = false;  // by its application
   core::CompletionStatus status = core::CompletionStatus::kComplete;
   std::uint64_t missing_bytes = 0;
 };
 
-// From the post to the end by its host's clock, and how late an end may be: what its host took to notice.
+// Time from the post to the end by its host's clock, and the tolerance: how late its host may notice.
 struct Duration {
   base::DurationNs took_ns = 0;
   base::DurationNs timeout_ns = 0;  // its own, or the endpoint's default
@@ -57,39 +57,39 @@ struct Violation {
   int rule = 0;
   std::string text;
 };
-using Finding = std::optional<Violation>;  // nothing: as promised
+using Finding = std::optional<Violation>;  // empty: no violation
 
 inline bool arrived(const core::Completion& completion, std::uint32_t segment) {
   return completion.received_bitmap.empty() || ((completion.received_bitmap[segment / 64] >> (segment % 64)) & 1U) != 0;
 }
 
-// Whether a side gives the other one a reason to end as cancelled.
+// Whether a side gives the other a reason to end as cancelled.
 inline bool gave_reason(const Side& side) {
   return side.cancelled || side.lost || (side.ended && core::is_failure(side.status));
 }
 
-// Rules 3 and 14: no later than its deadline and time-out, and not before them where they are the reason.
+// Rules 3 and 14: an operation ends no later than its deadline and timeout, and not before them if they are the reason.
 Finding check_duration(const Side& side, const Duration& duration);
 
-// Rule 3: a failure that the other side (null: never posted) is a reason for. `outcome_forgotten`: the other side
-// ended so many operations ago that it knows only that it ended.
+// Rule 3: the other side (null: never posted) must be a reason for this failure. `outcome_forgotten`: the other side
+// has ended so many operations since that it no longer knows the outcome.
 Finding check_reason(const Side& side, const Side* other, bool outcome_forgotten);
 
-// Rule 3: a send ends well only with its receive (null: never posted), and as that did.
+// Rule 3: a send succeeds only with its receive (null: never posted), and with the same status.
 Finding check_agreement(const Side& send, const Side* receive);
 
-// Rule 1: what the status promises, by arithmetic of its own.
+// Rule 1: checks the loss that the status permits, with independent arithmetic.
 Finding check_bound(const Plan& receive, const core::Completion& completion);
 
-// Rules 1 to 3: a receive ends well only with a send (null: never posted) of its size and type, and has all of that
+// Rules 1 to 3: a receive succeeds only with a send (null: never posted) of its size and type, and has all of that
 // send's critical segments.
 Finding check_source(const Plan& receive, const core::Completion& completion, const Plan* send);
 
-// Rule 2: what each part of a receive's buffer must hold.
+// Rule 2: expected content of each part of a receive's buffer.
 enum class Source : std::uint8_t {
-  kSent,  // what was sent, at its place
+  kSent,  // what was sent, at its offset
   kZero,  //
-  kKept,  // what was there at the post
+  kKept,  // the content at the time of the post
 };
 struct Part {
   std::uint32_t segment = 0;
@@ -115,7 +115,7 @@ void for_each_part(const Plan& receive, const core::Completion& completion, Visi
   }
 }
 
-// Rule 2: `missing_bytes` is what the bitmap lacks.
+// Rule 2: `missing_bytes` must equal what the bitmap lacks.
 Finding check_missing_bytes(const Plan& receive, const core::Completion& completion);
 
 }  // namespace mlt::sim

@@ -1,7 +1,7 @@
-// The control connections between hosts, as far as an endpoint can tell: peers come up with fresh cookies and go down,
-// and messages arrive whole and in order, late where the network is cut.
+// The control connections between hosts as an endpoint sees them: peers come up with fresh cookies and go down, and
+// messages arrive whole and in order, late if the network is cut.
 //
-// Absent on purpose: the frames and the handshake (io/control_*), which have no place under virtual time.
+// Absent on purpose: the frames and the handshake (io/control_*), which do not apply under virtual time.
 #pragma once
 
 #include <array>
@@ -17,26 +17,26 @@ namespace mlt::sim {
 
 class Connections {
  public:
-  // Linux retransmits a lost TCP segment after this at the earliest.
+  // Minimum delay of a TCP retransmission in Linux.
   static constexpr base::DurationNs kTcpTimeoutNs = 200 * base::kMillisecond;
 
   Connections(std::uint16_t hosts, std::uint64_t seed);
 
-  // A new connection with new cookies; its number, which is never used again.
+  // Opens a new connection with new cookies; returns its number, which is never reused.
   std::uint64_t open(std::uint16_t a, std::uint16_t b);
   void close(std::uint16_t a, std::uint16_t b);
   // 0: none.
   std::uint64_t number(std::uint16_t a, std::uint16_t b) const { return pair(a, b).number; }
-  // What `from` puts into every datagram to `to`.
+  // What `from` must put into every datagram to `to`.
   std::uint64_t cookie(std::uint16_t from, std::uint16_t to) const { return pair(from, to).cookies[from < to ? 0 : 1]; }
 
-  // Queues a message; the caller schedules `stream` at the time returned unless that stream is scheduled already.
+  // Queues a message; the caller schedules `stream` at the returned time unless that stream is scheduled already.
   struct Message {
     std::uint64_t connection = 0;
     base::TimeNs ready_ns = 0;
     std::vector<std::byte> bytes;
-    bool of_machines = false;  // from a collective's machine to another, not between endpoints
-    bool goodbye = false;      // nothing follows
+    bool of_machines = false;  // between collective state machines, not between endpoints
+    bool goodbye = false;      // last message
   };
   struct Stream {
     std::deque<Message> waiting;

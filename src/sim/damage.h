@@ -1,6 +1,6 @@
-// What notices a damaged datagram before an endpoint acts on it: the check of the message, as clause 4.3.3 says it, and
-// UDP's checksum, which the kernel looks at first. The network delivers what the check refuses, so that endpoints prove
-// that they look at it, but nothing that no kernel would have handed over.
+// Which check detects a damaged datagram first: UDP's checksum in the kernel, or the packet's own check (clause 4.3.3).
+// The network delivers damage that the packet's check detects, so that runs prove that endpoints verify it, and drops
+// what only a kernel would detect.
 #pragma once
 
 #include <cstddef>
@@ -13,8 +13,8 @@
 
 namespace mlt::sim {
 
-// The cookie that a receiver finds in a message: its field without the check. Written from the clause, not with the
-// codec's function, whose faults are to be found.
+// The cookie that a receiver computes: the cookie field without the check. Written from the clause, not with the
+// codec's function, which is under test.
 inline std::uint64_t cookie_found(std::span<const std::byte> covered) {
   std::uint64_t check = 0x6D6C'742D'6368'6563ULL;
   for (std::size_t at = 0; at < covered.size(); at += 8) {
@@ -36,7 +36,7 @@ inline std::uint32_t udp_sum(std::span<const std::byte> bytes) {
   return static_cast<std::uint32_t>(sum % 0xFFFF);
 }
 
-// Whether UDP's checksum alone keeps this damage from an endpoint: the check of the message does not show it.
+// Whether only UDP's checksum detects this damage: the packet's own check does not.
 inline bool only_udp_notices(std::span<const std::byte> before, std::span<const std::byte> after) {
   return cookie_found(before) == cookie_found(after) && udp_sum(before) != udp_sum(after);
 }

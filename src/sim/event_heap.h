@@ -1,8 +1,7 @@
-// What happens next: events in order of time, and in order of scheduling where times are equal, so that a run is the
-// same on every machine.
+// The event queue: ordered by time, and by order of scheduling at equal times, so that a run is the same on every host.
 //
 // A four-ary heap of small plain entries: wider than binary, because one cache line then holds most of a node's
-// children. Absent on purpose: cancelling. Whoever scheduled an event that is void by then says so when it fires.
+// children. Absent on purpose: cancelling. The scheduler ignores an obsolete event when it fires.
 #pragma once
 
 #include <cstddef>
@@ -15,8 +14,8 @@ namespace mlt::sim {
 
 enum class EventKind : std::uint8_t {
   kArrival,  // target: edge, argument: packet; it has crossed the link
-  kPort,     // target: edge; the port has finished a packet and others wait
-  kTurn,     // target: host; it looks at its socket and its timers
+  kPort,     // target: edge; the port has sent a packet and others wait
+  kTurn,     // target: host; it reads its socket and runs its timers
   kAction,   // argument: what the scenario scheduled
   kMessage,  // target: index of a message on its control connection
 };
@@ -48,7 +47,7 @@ class EventHeap {
     heap_[hole] = event;
   }
 
-  // The heap is not empty.
+  // The heap must not be empty.
   Event pop() {
     const Event top = heap_.front();
     const Event last = heap_.back();

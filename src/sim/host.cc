@@ -9,7 +9,7 @@ namespace mlt::sim {
 
 namespace {
 
-// More turns of one poll loop than any driver would see in one wake-up: an endpoint that never runs dry.
+// More iterations of one poll loop than any driver would run per wake-up: the endpoint's output never ends.
 constexpr int kEndlessPolls = 200'000;
 
 template <typename... Cases>
@@ -34,7 +34,7 @@ std::string run_fault(const core::Transmit& run, const core::TransmitCapabilitie
   return bytes == run.total_bytes ? "" : "slices that do not add up to the run";
 }
 
-// Nobody looks, unless a world says so.
+// No-op unless a world overrides it.
 void World::coming_up(std::uint16_t, const core::PeerUp&) {}
 void World::going_down(std::uint16_t, std::uint16_t) {}
 void World::reading(std::uint16_t, base::TimeNs, std::span<const std::byte>, bool) {}
@@ -223,7 +223,7 @@ void Host::turn(base::TimeNs now) {
     const base::TimeNs drained = world_.card_drained_ns(rank_, config_.card_backlog_bytes / 2);
     next = std::min(timeout <= local ? base::kNever : next, std::max(drained, now + 1));
   }
-  next = std::min(next, turn_at_);  // the application may have posted meanwhile
+  next = std::min(next, turn_at_);  // the application may have posted in the meantime
   if (next != base::kNever) schedule(next);
 }
 

@@ -1,6 +1,6 @@
-// Drives one production endpoint the way engine/event_loop does: what arrived goes in, timers that are due, runs and
-// messages that are ready go out, completions go to the application; then it sleeps until the next timeout. Checks at
-// every turn what drivers rely on: no timer is left due, runs obey the GSO rules, nothing runs dry never.
+// Drives one production endpoint the way engine/event_loop does: passes in what arrived and timers that are due, sends
+// runs and messages that are ready, passes completions to the application; then it sleeps until the next timeout.
+// Checks in every turn what drivers rely on: no timer is left due, runs obey the GSO rules, every poll loop terminates.
 //
 // Absent on purpose: the network (sim/network.h) and the order of events (the simulator's).
 #pragma once
@@ -25,26 +25,26 @@ inline core::EndpointConfig without_retirement() {
 }
 
 struct HostConfig {
-  // Rank and peers are set by the simulator. Tags are forgotten only where a run asks for it: what is watched of single
-  // hosts (observer.h) names transfers by the numbers that they have while nothing is forgotten.
+  // Rank and peers are set by the simulator. Tags are forgotten only if a run enables it: the watches of single hosts
+  // (observer.h) identify transfers by the numbers that they have while no tag is forgotten.
   core::EndpointConfig endpoint = without_retirement();
   core::TransmitCapabilities capabilities;
   Clock clock;
-  base::DurationNs wake_up_ns = 0;                // from an arrival to the thread that reads it
-  std::uint64_t socket_buffer_bytes = 4U << 20;   // what waits beyond it is lost
-  std::uint64_t card_backlog_bytes = 256U << 10;  // the thread stops sending while more waits in the card
+  base::DurationNs wake_up_ns = 0;                // from an arrival to the thread's read
+  std::uint64_t socket_buffer_bytes = 4U << 20;   // datagrams beyond it are dropped
+  std::uint64_t card_backlog_bytes = 256U << 10;  // the thread stops sending while more is queued in the NIC
 };
 
-// What a host needs of its surroundings.
+// What a host requires from its environment.
 class World {
  public:
   virtual void transmit(std::uint16_t host, const core::Transmit& run) = 0;
   virtual void message(std::uint16_t host, const core::ControlOutput& output) = 0;
   virtual void completed(std::uint16_t host, const core::Completion& completion) = 0;
-  // A message of a machine was read; the endpoint was told that a peer is down.
+  // A state machine's message was read; the endpoint was informed that a peer is down.
   virtual void machine_message(std::uint16_t host, std::uint16_t from, std::span<const std::byte> bytes) = 0;
   virtual void went_down(std::uint16_t host, std::uint16_t peer) = 0;
-  // For an observer (sim/observer.h), just before the endpoint is told of it, with the host's own time.
+  // For an observer (sim/observer.h), just before the endpoint is informed, with the host's own time.
   virtual void coming_up(std::uint16_t host, const core::PeerUp& up);
   virtual void going_down(std::uint16_t host, std::uint16_t peer);
   virtual void reading(std::uint16_t host, base::TimeNs local, std::span<const std::byte> bytes, bool by_control);
@@ -69,25 +69,25 @@ class Host {
   const core::Endpoint& endpoint() const { return *endpoint_; }
   const HostConfig& config() const { return config_; }
   std::uint32_t incarnation() const { return incarnation_; }
-  // The connection to `peer` that the endpoint was told of; 0: none.
+  // The connection to `peer` that the endpoint knows of; 0: none.
   std::uint64_t connection(std::uint16_t peer) const { return connections_[peer]; }
   // Datagrams and messages taken from the network and not yet read.
   std::uint64_t unread() const;
 
-  // A new process with an empty endpoint; the old one is gone with all that it knew.
+  // Starts a new process with an empty endpoint; all state of the old one is lost.
   void start();
   void crash();
-  // Reads, sends and wakes again only at `until`; what arrives meanwhile waits in the socket's buffer.
+  // Suspends reading, sending and waking until `until`; what arrives in the meantime waits in the socket's buffer.
   void pause(base::TimeNs now, base::TimeNs until);
 
-  // True if the socket took it (the bytes are copied where they must wait); false: no room, or nobody there.
+  // True if the socket accepted it (bytes that must wait are copied); false: buffer full, or no process.
   bool receive(base::TimeNs now, const Packet& packet);
-  // `connection`: the simulator's number of it.
+  // `connection`: the simulator's number.
   void control(base::TimeNs now, const core::PeerUp& up, std::uint64_t connection);
   void control(base::TimeNs now, const core::PeerDown& down);
   void control(base::TimeNs now, const core::PathLimit& limit);
   void control(base::TimeNs now, std::uint16_t from, std::span<const std::byte> message, bool of_machines);
-  // The process is about to leave: what it still has to say goes out now.
+  // Before the process leaves: sends its remaining output.
   void close(base::TimeNs now);
   core::PostStatus post(base::TimeNs now, const core::SendRequest& request);
   core::PostStatus post(base::TimeNs now, const core::ReceiveRequest& request);
@@ -95,7 +95,7 @@ class Host {
   // The application's thread wakes the I/O thread; never from inside a turn.
   void wake(base::TimeNs now);
 
-  // A kTurn event that `number` names has come due; false if the host's time was moved since, so that nothing happens.
+  // Handles a kTurn event with `number`; false if the host's wake-up was rescheduled, so that the event is obsolete.
   bool on_turn(base::TimeNs now, std::uint32_t number);
 
  private:
@@ -133,13 +133,13 @@ class Host {
   std::vector<Input> inbox_;
   std::vector<Input> reading_;
   std::uint64_t inbox_bytes_ = 0;
-  // A thread sleeps until one time. Its event may come earlier, when the time was moved since: then it sleeps on.
+  // A thread sleeps until one time. An obsolete event may fire earlier: then it continues to sleep.
   base::TimeNs turn_at_ = base::kNever;
   base::TimeNs event_at_ = base::kNever;
   std::uint32_t event_number_ = 0;
 };
 
-// Why `run` breaks what the datapath relies on; empty if it doesn't.
+// How `run` violates the datapath's requirements; empty if it does not.
 std::string run_fault(const core::Transmit& run, const core::TransmitCapabilities& capabilities);
 
 }  // namespace mlt::sim

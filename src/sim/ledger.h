@@ -1,4 +1,4 @@
-// Where every datagram went, by name: sent + duplicated = delivered + dropped + still on its way.
+// Accounts for every datagram: sent + duplicated = delivered + dropped + in flight.
 #pragma once
 
 #include <array>
@@ -61,7 +61,7 @@ class Ledger {
     }
     return sum;
   }
-  // Of what was sent, neither delivered nor dropped.
+  // Sent, and neither delivered nor dropped.
   Tally under_way(bool is_data) const {
     const Tally lost = dropped(is_data);
     const Tally& sent = of(Fate::k_sent, is_data);

@@ -1,4 +1,4 @@
-// One direction of a cable: rate, propagation, jitter, and what can go wrong on it. May be changed while a run goes on.
+// One direction of a cable: rate, propagation delay, jitter and impairments. May change during a run.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace mlt::sim {
 struct Impairments {
   double drop = 0;
   double duplicate = 0;
-  double reorder = 0;  // comes up to Link::reorder_ns later than it should
+  double reorder = 0;  // arrives up to Link::reorder_ns late
   double corrupt = 0;  // one to three bits flip
   bool any() const { return drop > 0 || duplicate > 0 || reorder > 0 || corrupt > 0; }
 };
@@ -22,7 +22,7 @@ struct Link {
   base::DurationNs jitter_ns = 0;  // uniform in [0, jitter_ns] beyond the propagation; order is kept
   base::DurationNs reorder_ns = 100 * base::kMicrosecond;
   bool up = true;
-  std::uint32_t mtu_bytes = 0;  // longer datagrams are lost, and nobody is told; 0: none is too long
+  std::uint32_t mtu_bytes = 0;  // longer datagrams are dropped silently; 0: no limit
   Impairments data;
   Impairments control;
 };

@@ -12,12 +12,12 @@ namespace {
 // A world of two endpoints takes some 40 KB; a run of hundreds of messages as much again.
 constexpr std::size_t kMemoryBytes = 4U << 20;
 
-// Choices that cost two of a run's: what is held for so long makes runs of thousands of steps, all much alike.
+// Choices that count twice: holding something that long makes runs of thousands of similar steps.
 constexpr MicroActions kLong = micro_bit(MicroAction::k_late_1500) | micro_bit(MicroAction::k_stall_1500) |
                                micro_bit(MicroAction::k_hold_data_1500);
 std::uint32_t cost(MicroChoice choice) { return (kLong & micro_bit(choice.action)) != 0 ? 2 : 1; }
 
-// Milder choices, for shrinking: one that still breaks a rule says more.
+// Milder choices, for shrinking: a milder one that still violates a rule is easier to analyse.
 std::vector<MicroAction> milder(MicroAction action) {
   using A = MicroAction;
   switch (action) {
@@ -102,7 +102,7 @@ void Micro::open(std::uint32_t scenario) {
   memory_.clear();
   const WorldMemory::Use use(memory_);
   world_ = new MicroWorld(of);
-  MLT_CHECK(memory_.used() > sizeof(MicroWorld));  // operator new does not ask WorldMemory: copies would be empty
+  MLT_CHECK(memory_.used() > sizeof(MicroWorld));  // operator new does not use WorldMemory: copies would be empty
 }
 
 MicroVerdict Micro::verdict() {
@@ -127,7 +127,7 @@ void Micro::exhaustive(std::uint32_t scenario, const MicroLimits& limits, const 
   explore(limits.depth);
 }
 
-// From the world as it is: every run with up to `depth` choices more. The world is over afterwards.
+// Explores from the current state: every run with up to `depth` more choices. The world is finished afterwards.
 void Micro::explore(std::uint32_t depth) {
   WorldMemory::Copy& copy = copies_[depth];
   while (!world_->over() && !stopped_) {
@@ -163,7 +163,7 @@ void Micro::end_run() {
   steps_before_ = ended.steps;
   ++totals_.runs;
   if (limits_.replay_every > 0 && totals_.runs % limits_.replay_every == 0 && world_->fault().empty()) {
-    // The copies stay; the world is brought to its end from its beginning, at the same addresses.
+    // The copies remain; the world is replayed to its end from its beginning, at the same addresses.
     const MicroRun run = current_;
     const MicroVerdict again = replay(run);
     current_ = run;
@@ -188,7 +188,7 @@ MicroVerdict Micro::replay(const MicroRun& run, const std::function<void(const T
     while (next < run.steps.size() && run.steps[next].point < world_->point()) ++next;
     MicroChoice choice;
     if (next < run.steps.size() && run.steps[next].point == world_->point()) choice = run.steps[next].choice;
-    // What a shrunken run can't do here it leaves out.
+    // Choices that are not possible at this point are skipped.
     if (!world_->allows(choice)) choice = {};
     if (trace != nullptr && choice.action != MicroAction::k_next) {
       (*trace)({world_->now(), TraceKind::kNote, 0, nullptr, Fate::k_sent,
@@ -206,7 +206,7 @@ MicroVerdict Micro::random_run(std::uint64_t seed, MicroActions actions, MicroRu
   base::Prng prng(base::Prng(seed ^ 0x6D6963726FULL).next());
   current_.scenario = static_cast<std::uint32_t>(prng.below(micro_scenarios().size()));
   current_.steps.clear();
-  // Few choices or many, early or all along.
+  // Few choices or many, early or throughout.
   std::uint64_t left = 3 + prng.below(14);
   const double chance = 0.02 + 0.4 * prng.uniform() * prng.uniform();
   open(current_.scenario);
@@ -241,7 +241,7 @@ MicroRun Micro::shrink(const MicroRun& run) {
     for (std::size_t i = 0; i < best.steps.size() && !smaller; ++i) {
       MicroRun tried = best;
       tried.steps.erase(tried.steps.begin() + static_cast<std::ptrdiff_t>(i));
-      // What was left out may have taken numbers of choices with it: the rest is tried one earlier, too.
+      // A removed choice may have removed choice points too: try the remaining ones earlier as well.
       for (const std::uint32_t earlier : {0U, 1U, 2U}) {
         MicroRun moved = tried;
         for (std::size_t later = i; later < moved.steps.size(); ++later) {

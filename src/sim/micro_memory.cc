@@ -27,7 +27,7 @@ void* WorldMemory::take_for_current(std::size_t bytes, std::size_t alignment) {
   if (current_ == nullptr) return nullptr;
   WorldMemory& memory = *current_;
   const std::size_t at = (memory.used_ + alignment - 1) / alignment * alignment;
-  MLT_CHECK(bytes <= memory.capacity_ && at <= memory.capacity_ - bytes);  // a world that grows without end
+  MLT_CHECK(bytes <= memory.capacity_ && at <= memory.capacity_ - bytes);  // a world whose memory grows without limit
   memory.used_ = at + bytes;
   return memory.bytes_ + at;
 }

@@ -1,11 +1,9 @@
-// The memory of one micro-swarm world: everything that it allocates lies in one block, in the order in which it was
-// asked for. So a copy of the block is a copy of the world, endpoints and oracle included, though neither can be
-// copied: it goes back to the same addresses.
+// The memory of one micro-swarm world: all its allocations lie in one block, in order. So a copy of the block is a copy
+// of the world, endpoints and oracle included, though neither is copyable: it is restored to the same addresses.
 //
-// A program that explores replaces operator new and calloc(), and has them ask `WorldMemory::take_for_current()` first
-// (tests/sim/micro_allocation.cc). Whatever else would allocate, a copy would miss: that a run goes the same way from
-// its beginning (MicroLimits::replay_every) is the proof that nothing does. Nothing is freed before the whole world is.
-// One thread.
+// A program that explores replaces operator new and calloc() with versions that call `WorldMemory::take_for_current()`
+// first (tests/sim/micro_allocation.cc). A copy would miss any other allocation; replaying runs from the beginning
+// (MicroLimits::replay_every) proves that there are none. Memory is freed only with the whole world. One thread.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +19,7 @@ class WorldMemory {
   WorldMemory(const WorldMemory&) = delete;
   WorldMemory& operator=(const WorldMemory&) = delete;
 
-  // While one lives, what is allocated lies in the world's memory.
+  // During its lifetime allocations come from the world's memory.
   class Use {
    public:
     explicit Use(WorldMemory& memory) : before_(current_) { current_ = &memory; }
@@ -38,7 +36,7 @@ class WorldMemory {
   static bool holds(const void* memory);
 
   std::size_t used() const { return used_; }
-  // Forgets the world: nothing in it is destroyed.
+  // Discards the world without destroying its objects.
   void clear() { used_ = 0; }
 
   class Copy {
@@ -55,7 +53,7 @@ class WorldMemory {
 
  private:
   static WorldMemory* current_;
-  static const std::byte* first_;  // of the only world memory of the program
+  static const std::byte* first_;  // of the program's only world memory
   static const std::byte* end_;
 
   std::byte* bytes_;

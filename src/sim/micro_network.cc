@@ -1,4 +1,4 @@
-// What is on its way between the two hosts of a micro-swarm's world, and what may go wrong with it.
+// Datagrams and messages in flight between the two hosts of a micro-swarm world, and their faults.
 #include <algorithm>
 #include <cstring>
 
@@ -17,7 +17,7 @@ constexpr DurationNs kPropagationNs = 10 * kMicrosecond;
 constexpr DurationNs kSecondPathNs = 4 * kMicrosecond;
 constexpr DurationNs kMessageNs = 60 * kMicrosecond;
 constexpr DurationNs kNewConnectionNs = kMillisecond;
-// On the way at once: what is held for 1.5 s are some 1,000 packets and trailing probes of a transfer.
+// In flight at once: 1.5 s of a transfer are some 1,000 packets and trailing probes.
 constexpr std::size_t kMaxEvents = 5'000;
 
 }  // namespace
@@ -25,7 +25,7 @@ constexpr std::size_t kMaxEvents = 5'000;
 // ---- datagrams -----------------------------------------------------------------------------------------------------
 
 MicroWorld::Event& MicroWorld::add_event(What what, TimeNs at) {
-  if (free_.empty()) free_.push_back(new Event);  // the world's memory goes as a whole
+  if (free_.empty()) free_.push_back(new Event);  // freed with the world's memory
   Event* event = free_.back();
   free_.pop_back();
   event->at = at;
@@ -39,7 +39,7 @@ MicroWorld::Event& MicroWorld::add_event(What what, TimeNs at) {
   return *event;
 }
 
-// What it holds stays readable until the next event is added.
+// Its contents stay readable until the next event is added.
 void MicroWorld::remove(Event* event) {
   const auto at = std::ranges::find(events_, event);
   *at = events_.back();
@@ -88,7 +88,7 @@ void MicroWorld::transmit(std::uint16_t host, const core::Transmit& run) {
     wire::Prefix prefix;
     if (filled != size || wire::decode_prefix(std::span(event.bytes).first(size), prefix) != wire::DropReason::kNone ||
         prefix.cookie != cookie(host)) {
-      // A connection may have been replaced just now, and the endpoint learns of it at its next turn.
+      // A connection may have just been replaced; the endpoint learns of it in its next turn.
       if (hosts_[host].connection(run.peer) == connection_) return violation(host, "a datagram that its peer refuses");
     }
     event.type = prefix.type;
@@ -100,7 +100,7 @@ void MicroWorld::transmit(std::uint16_t host, const core::Transmit& run) {
   }
 }
 
-// A network that lets data, be it a copy, overtake data of the same path and class is not without faults.
+// Notes that the network is not faultless if data, or a copy of it, overtakes data of the same path and class.
 void MicroWorld::note_overtaking(const Event& event) {
   if (!faultless_ || event.dscp == kMicroControlDscp) return;
   for (const Event* other : events_) {
@@ -119,7 +119,7 @@ void MicroWorld::deliver(Event& event) {
   note_overtaking(event);
   record(TraceKind::kDelivered, event.to, &event, Fate::k_delivered, "");
   ledger_.add(Fate::k_delivered, event.type == wire::PacketType::kData, event.size);
-  // The host may send before it has read all of this one: what it sends takes other memory.
+  // The host may send before it has read all of this one: its output must use other memory.
   Event* const own = free_.back();
   free_.pop_back();
   hosts_[own->to].receive(now_, packet_of(*own));
@@ -150,7 +150,7 @@ void MicroWorld::copy(const Event& event, TimeNs at) {
 void MicroWorld::put_off(Event& event, TimeNs at) {
   event.number = ++pushed_;
   if (event.what == What::kMessage) {
-    // The control connection keeps its order.
+    // The control connection preserves order.
     for (Event* other : events_) {
       if (other->what == What::kMessage && other->from == event.from && other != &event) {
         other->at = std::max(other->at, at);
@@ -172,7 +172,7 @@ void MicroWorld::stall(const Event& event, DurationNs duration_ns, bool data_onl
   for (Event* each : events_) {
     if (each->what != What::kDatagram || each->from != from || each->path != path) continue;
     if (data_only && each->dscp == kMicroControlDscp) continue;
-    each->at = std::max(each->at, until);  // their numbers keep them in order
+    each->at = std::max(each->at, until);  // their numbers preserve the order
   }
   record(TraceKind::kNote, event.to, nullptr, Fate::k_sent, data_only ? "data to it is held" : "its path is stalled");
 }

@@ -31,7 +31,7 @@ void make_first_critical(MicroTransfer& made) {
   if (!made.send.tags.empty()) made.send.tags[0].bits |= SegmentTag::kCritical;
 }
 
-// Builds the list: every scenario is the one before it but for what a function of this class changes.
+// Builds the list: each scenario is the previous one with the changes made by a function of this class.
 class Maker {
  public:
   std::vector<MicroScenario> make() {
@@ -49,7 +49,7 @@ class Maker {
  private:
   struct Variant {
     std::uint8_t paths = 1;
-    bool late = false;  // the receive is posted after the data has come
+    bool late = false;  // the receive is posted after the data has arrived
     std::string text() const {
       return std::to_string(paths) + (paths == 1 ? " path" : " paths") + (late ? ", receive late" : "");
     }
@@ -61,7 +61,7 @@ class Maker {
     scenario.name = name + ", " + variant.text();
     scenario.paths = variant.paths;
     for (MicroTransfer& each : transfers) {
-      // A receive that is posted with its send is posted first.
+      // A receive posted at the same time as its send is posted first.
       if (variant.late) each.receive_at_ns += kLate;
     }
     scenario.transfers = std::move(transfers);
@@ -94,7 +94,7 @@ class Maker {
     for (const Variant& variant : variants()) add("empty", variant, {transfer(0, 0)});
   }
 
-  // Operations that end otherwise than by data.
+  // Operations that end other than by data.
   void ends() {
     for (const Variant& variant : variants()) {
       for (const double p : {0.0, 0.5}) {
@@ -127,7 +127,7 @@ class Maker {
       MicroTransfer placed = transfer(3, 0.5);
       placed.receive.by_place_function = true;
       add("3 segments, p 0.5 patient, place function", variant, {placed});
-      MicroTransfer judged = transfer(3, 0.5);  // tags that the oracle tells while it sends
+      MicroTransfer judged = transfer(3, 0.5);  // the oracle supplies the tags while it sends
       judged.send.tags = {SegmentTag{0}, SegmentTag::important(0), SegmentTag{0}};
       add("3 segments, p 0.5 patient, important last", variant, {judged});
       MicroTransfer odd = transfer(3, 0.5);
@@ -163,7 +163,7 @@ class Maker {
     }
   }
 
-  // Rooms for one.
+  // Limits of one.
   void tight() {
     for (const Variant& variant : variants()) {
       for (const double p : {0.0, 0.5}) {
@@ -181,7 +181,7 @@ class Maker {
     }
   }
 
-  // Two sides that do not agree.
+  // The two sides disagree.
   void misfits() {
     for (const Variant& variant : variants()) {
       MicroTransfer larger = transfer(2, 0);
@@ -199,7 +199,7 @@ class Maker {
     }
   }
 
-  // What answers goes over the control connection only.
+  // All replies use the control connection.
   void dead_class() {
     for (const Variant& variant : variants()) {
       for (const double p : {0.0, 0.5}) {
@@ -209,7 +209,7 @@ class Maker {
     }
   }
 
-  // A tag that is forgotten as soon as another one is used, and then used again.
+  // A tag that is forgotten as soon as another one is used, and then reused.
   void forgotten() {
     for (const Variant& variant : variants()) {
       for (const bool cancels : {false, true}) {

@@ -15,10 +15,10 @@ using base::kMillisecond;
 using base::kSecond;
 using base::TimeNs;
 
-// After the last thing that went wrong: what a run may take until nothing is left. A send that nobody receives asks
-// every 50 ms for the eight seconds of its time-out; two transfers whose data is held for 1.5 s go through 3,000 steps.
+// Maximum steps of a run after its last fault. A send without a receive probes every 50 ms for the eight seconds of its
+// timeout; two transfers whose data is held for 1.5 s take 3,000 steps.
 constexpr std::uint64_t kMaxSteps = 20'000;
-// From then to the end of what succeeds: some repetitions of a probe, which come every 50 ms at least.
+// Maximum time from then to a success: a few repetitions of a probe, which is repeated at least every 50 ms.
 constexpr DurationNs kRecoveryNs = 200 * kMillisecond;
 constexpr std::size_t kActions = static_cast<std::size_t>(MicroAction::kCount);
 constexpr std::array<const char*, kActions> kNames = {
@@ -130,7 +130,7 @@ void MicroWorld::find_choices(MicroActions actions, Choices& choices) const {
     if ((actions & micro_bit(action)) != 0) choices.of[choices.count++] = {action, argument};
   };
   if (next.event == nullptr) {
-    // A timer is served late, and what arrives meanwhile is read first.
+    // A timer runs late, and what arrives in the meantime is read first.
     if (!hosts_[next.host].is_paused(now_)) offer(MicroAction::k_pause);
   } else if (next.event->what == What::kDatagram) {
     find_datagram_choices(*next.event, actions, choices);
@@ -160,7 +160,7 @@ void MicroWorld::find_datagram_choices(const Event& event, MicroActions actions,
   const bool in_data_class = event.dscp != kMicroControlDscp;
   for (const A action : {A::k_drop, A::k_copy, A::k_copy_late, A::k_swap, A::k_late_3, A::k_late_30, A::k_late_1500,
                          A::k_stall_3, A::k_stall_30, A::k_stall_1500}) {
-    // A copy is lost or late as if it had not been made, or had been made otherwise.
+    // Losing or delaying a copy is equivalent to not making it, or to another choice.
     if (event.is_copy && action != A::k_swap) continue;
     if ((actions & micro_bit(action)) != 0) choices.of[choices.count++] = {action, 0};
   }
@@ -180,7 +180,7 @@ bool MicroWorld::allows(MicroChoice choice) const {
 
 // ---- choices -------------------------------------------------------------------------------------------------------
 
-// No later than the longest silence that a receiver waits: a timer of a whole operation is not overtaken.
+// No later than a receiver's longest silence timeout, so that no event overtakes an operation's timer.
 TimeNs MicroWorld::behind_next(const Due& due) const {
   return std::min(find_due(due.event).at, due.at + micro_action_ns(MicroAction::k_late_30));
 }
@@ -245,7 +245,7 @@ void MicroWorld::happen(const Due& due) {
     Turn& turn = turns_[due.host];
     turn.at = base::kNever;
     Host& host = hosts_[due.host];
-    // A turn that only brings the datapath's input forward is no step of its own.
+    // A turn that only advances the datapath's input is not a separate step.
     if (host.endpoint().next_timeout() <= host.config().clock.local(now_)) ++steps_;
     mix((std::uint64_t{due.host} << 8) | 0xF0);
     host.on_turn(now_, turn.number);
@@ -296,7 +296,7 @@ void MicroWorld::completed(std::uint16_t host, const core::Completion& completio
   if (on_completion) on_completion(host, completion);
 }
 
-// Nothing is wrong any more, and both sides are posted: what succeeds does so soon.
+// Once all faults are over and both sides are posted, successes must follow soon.
 void MicroWorld::check_pace(const core::Completion& completion) {
   if (core::is_failure(completion.status) || completion.status == core::CompletionStatus::kDeadline) return;
   if (now_ - disturbed_until_ns_ <= kRecoveryNs || scenario_.control_lost) return;

@@ -1,9 +1,9 @@
-// One world of the micro-swarm: two hosts with production endpoints, what is on its way between them, and a virtual
-// clock. It stops at every event and does what it is told: the event as it would happen, or one of the things that may
-// go wrong with it. The oracle posts and judges, as in the swarm.
+// One world of the micro-swarm: two hosts with production endpoints, the datagrams and messages in flight between them,
+// and a virtual clock. It stops at every event and takes a choice: the event as it would happen, or one of the possible
+// faults. The oracle posts and checks, as in the swarm.
 //
 // The network has no queues: a datagram takes 10 us, and 4 us more on the second path; a message of the control
-// connection takes 60 us. What is not chosen does not go wrong. Absent on purpose: what is chosen (sim/micro.h). One
+// connection takes 60 us. There are no faults but the chosen ones. Absent on purpose: the choosing (sim/micro.h). One
 // thread; all memory lies in a WorldMemory.
 #pragma once
 
@@ -19,7 +19,7 @@
 
 namespace mlt::sim {
 
-// X(name, for how long in microseconds)
+// X(name, duration in microseconds)
 #define MLT_MICRO_ACTIONS(X)                                                                                 \
   X(next, 0)               /* what is due happens */                                                         \
   X(drop, 0)               /* of a datagram: it is lost */                                                   \
@@ -49,7 +49,7 @@ enum class MicroAction : std::uint8_t {
 };
 const char* micro_action_name(MicroAction action);
 base::DurationNs micro_action_ns(MicroAction action);
-// The control class; all else a world's hosts send is of the data class.
+// The control class; everything else that a world's hosts send is of the data class.
 inline constexpr std::uint8_t kMicroControlDscp = core::DscpMap{}.control;
 
 struct MicroChoice {
@@ -58,7 +58,7 @@ struct MicroChoice {
   bool operator==(const MicroChoice&) const = default;
 };
 
-// Bit per action.
+// One bit per action.
 using MicroActions = std::uint32_t;
 constexpr MicroActions micro_bit(MicroAction action) { return 1U << static_cast<std::uint32_t>(action); }
 
@@ -74,17 +74,17 @@ class MicroWorld final : public VirtualDriver, private World {
   MicroWorld(const MicroWorld&) = delete;
   MicroWorld& operator=(const MicroWorld&) = delete;
 
-  // Nothing is left to happen, or a rule is broken.
+  // No event is left, or a rule is violated.
   bool over() const;
-  // How many choices were made: the number of the next one.
+  // Number of choices made, which is the number of the next one.
   std::uint32_t point() const { return point_; }
-  // What may go wrong now, of the actions given; not over.
+  // Finds the possible faults at this point, among the given actions; over() must be false.
   void find_choices(MicroActions actions, Choices& choices) const;
-  // True if the choice can be made here.
+  // True if the choice is possible at this point.
   bool allows(MicroChoice choice) const;
-  // Makes one choice; not over.
+  // Makes one choice; over() must be false.
   void choose(MicroChoice choice);
-  // The last words, once it is over: everything has ended, nothing is left.
+  // Final checks, once over(): every operation has ended, nothing is left.
   void finish();
 
   // Datagrams delivered, dropped or copied, messages delivered, timers serviced and calls taken by an endpoint.
@@ -101,7 +101,7 @@ class MicroWorld final : public VirtualDriver, private World {
   std::uint64_t lost_in_crashes() const override { return 0; }
   bool shows_everything() const override { return scenario_.retire_after == 0; }
 
-  // Outside the world's memory, or null.
+  // outside the world's memory, or null
   const std::function<void(const TraceRecord&)>* trace = nullptr;
 
  private:
@@ -109,7 +109,7 @@ class MicroWorld final : public VirtualDriver, private World {
   struct Event {
     static constexpr std::size_t kMaxBytes = 120;
     base::TimeNs at = 0;
-    std::uint32_t number = 0;  // of equal times the smaller is first
+    std::uint32_t number = 0;  // at equal times the smaller is first
     std::uint32_t sent = 0;    // datagrams: in the order in which they were sent
     What what = What::kDatagram;
     bool is_copy = false;
@@ -119,7 +119,7 @@ class MicroWorld final : public VirtualDriver, private World {
     std::uint8_t dscp = 0;
     base::Ecn ecn = base::Ecn::kNotEct;
     wire::PacketType type = wire::PacketType::kData;
-    std::uint8_t call = 0;  // transfer, and which side
+    std::uint8_t call = 0;  // the transfer, and which side
     bool call_is_send = false;
     std::uint16_t size = 0;
     std::uint64_t connection = 0;
@@ -134,7 +134,7 @@ class MicroWorld final : public VirtualDriver, private World {
     base::TimeNs all_until = 0;
     base::TimeNs data_until = 0;
   };
-  // What is due: an event, or the turn of a host.
+  // The next thing that is due: an event, or the turn of a host.
   struct Due {
     Event* event = nullptr;
     std::uint16_t host = 0;
@@ -197,20 +197,20 @@ class MicroWorld final : public VirtualDriver, private World {
   std::array<std::array<Stall, 2>, 2> stalls_{};  // by sender and path
   std::uint64_t connection_ = 0;
   std::uint64_t connections_made_ = 0;
-  std::array<std::uint64_t, 2> known_{};  // the connection that a host was told of
+  std::array<std::uint64_t, 2> known_{};  // the connection that a host knows of
   std::uint32_t pushed_ = 0;
   std::uint32_t sent_ = 0;
   std::uint32_t point_ = 0;
   std::uint64_t steps_ = 0;
   std::uint64_t steps_when_chosen_ = 0;
-  base::TimeNs disturbed_until_ns_ = 0;  // by choices, and by calls that were still to come
+  base::TimeNs disturbed_until_ns_ = 0;  // end of disturbances by choices, and by calls still to come
   std::uint64_t messages_delivered_ = 0;
   bool faultless_ = true;
   bool disconnected_ = false;
   Ledger ledger_;
   std::optional<Oracle> oracle_;
   std::vector<core::OperationId> operations_;  // those posted
-  mutable Due due_;                            // what is due next, once looked for
+  mutable Due due_;                            // the next due event, once determined
   mutable bool due_known_ = false;
 };
 

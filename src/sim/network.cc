@@ -10,7 +10,7 @@ namespace mlt::sim {
 
 namespace {
 
-// Spreads pairs of hosts over ways, so that path 0 of everyone is not the same spine.
+// Distributes pairs of hosts over routes, so that path 0 of all pairs does not share one spine.
 std::uint32_t spread(std::uint16_t from, std::uint16_t to, std::uint32_t node) {
   base::Prng mix((std::uint64_t{from} << 48) ^ (std::uint64_t{to} << 32) ^ node);
   return static_cast<std::uint32_t>(mix.next() >> 40);
@@ -124,9 +124,9 @@ void Network::cross(std::uint32_t edge, std::uint32_t index, base::TimeNs leaves
   events_.push(arrival, EventKind::kArrival, edge, index);
 }
 
-// UDP's checksum covers the payload, so the kernel refuses what was damaged there. Headers and control messages carry a
-// check of their own (wire/packet.h): let the endpoint prove that it looks at it. A few damages of three bits that
-// check can't show, and the kernel refuses those too.
+// UDP's checksum covers the payload, so the kernel drops what was damaged there. Headers and control packets have a
+// check of their own (wire/packet.h), which the endpoint must verify. That check misses a few damages of three bits,
+// and the kernel drops those too.
 bool Network::corrupt(std::uint32_t index) {
   Packet& packet = pool_[index];
   const std::uint32_t checked = packet.is_data() ? std::uint32_t{MLT_DATA_HEADER_BYTES} : packet.size;

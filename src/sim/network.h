@@ -1,9 +1,9 @@
-// Carries datagrams from card to card: ports, links, ways, and what goes wrong on them.
+// Carries datagrams from NIC to NIC: ports, links, routes and their faults.
 //
-// A packet's path number picks among equal-cost ways at every fan-out (as a source port does with ECMP): path p of one
-// pair of hosts and path p + 1 part at the first switch where they can. Where the topology plans a pair's ways, the
-// path number picks one of these and its edges are followed to the end. Absent on purpose: endpoints (sim/host.h), time
-// (the simulator's).
+// A packet's path number selects among equal-cost next hops at every fan-out (as a source port does with ECMP): path p
+// and path p + 1 of one pair of hosts diverge at the first switch where they can. If the topology plans a pair's
+// routes, the path number selects one of these, and the packet follows its edges to the end. Absent on purpose:
+// endpoints (sim/host.h), time (the simulator's).
 #pragma once
 
 #include <cstdint>
@@ -20,27 +20,28 @@ namespace mlt::sim {
 
 class Network {
  public:
-  // `seed` decides every fault. `max_datagram_bytes` bounds what a packet can hold.
+  // `seed` determines every fault. `max_datagram_bytes` bounds the size of a packet.
   Network(const Topology& topology, std::uint64_t seed, std::uint32_t max_datagram_bytes, EventHeap& events);
 
   std::uint32_t new_packet() { return pool_.take(); }
   Packet& packet(std::uint32_t index) { return pool_[index]; }
-  // The packet is filled in; it joins the queue of its sender's card, or is dropped. Counts it as sent.
+  // Queues the packet, which the caller has filled in, in its sender's NIC, or drops it. Counts it as sent.
   void send(base::TimeNs now, std::uint32_t index);
-  // The packet has crossed `edge`. True if it is at its host now, and the caller's; false if it went on or was dropped.
+  // The packet has crossed `edge`. True if it has reached its host and is the caller's; false if it was forwarded or
+  // dropped.
   bool arrive(base::TimeNs now, std::uint32_t edge, std::uint32_t index);
-  // A port that others wait for is free again.
+  // A port with queued packets is free again.
   void serve(base::TimeNs now, std::uint32_t edge);
-  // The caller is done with a packet that arrived: delivered, or dropped for the reason given.
+  // The caller has finished with a packet that arrived: delivered, or dropped for the given reason.
   void finish(std::uint32_t index, Fate fate);
 
-  // What waits in a host's card (the first one), and when that will be at most `bytes`.
+  // Bytes queued in a host's NIC (the first one), and when that will be at most `bytes`.
   std::uint64_t card_backlog_bytes(std::uint16_t host) const;
   base::TimeNs card_drained_ns(base::TimeNs now, std::uint16_t host, std::uint64_t bytes) const;
 
-  // The port of `edge` serves none of these queues (bit per queue) until told otherwise.
+  // The port of `edge` does not serve these queues (bit per queue) until the next call.
   void pause(base::TimeNs now, std::uint32_t edge, std::uint32_t queues);
-  // Everything from one host to another is lost while blocked.
+  // Drops everything from one host to another while blocked.
   void block(std::uint16_t from, std::uint16_t to, bool blocked);
   bool is_blocked(std::uint16_t from, std::uint16_t to) const { return blocked_[std::size_t{from} * hosts_ + to] != 0; }
 
@@ -54,10 +55,10 @@ class Network {
   std::size_t packets_in_use() const { return pool_.in_use(); }
   std::uint16_t hosts() const { return hosts_; }
 
-  // Called for every drop before the packet is gone, if set.
+  // Called for every drop before the packet is released, if set.
   std::function<void(const Packet&, Fate)> on_drop;
-  // Called when the network is no longer one that loses nothing and keeps the order of each path and class: a datagram
-  // was dropped, damaged, or held back.
+  // Called when the network ceases to be faultless: a datagram was dropped or damaged, or was delayed so that the order
+  // of its path and class changed.
   std::function<void()> on_fault;
 
  private:
@@ -72,7 +73,7 @@ class Network {
   void forward(base::TimeNs now, std::uint32_t node, std::uint32_t index);
   void cross(std::uint32_t edge, std::uint32_t index, base::TimeNs leaves);
   void drop(std::uint32_t index, Fate fate);
-  // False if the packet is gone.
+  // False if the packet was dropped.
   bool corrupt(std::uint32_t index);
 
   Topology topology_;

@@ -1,4 +1,4 @@
-// The oracle as a judge of single operations.
+// The oracle's checks of single operations.
 #include "sim/oracle.h"
 
 #include <algorithm>
@@ -16,9 +16,9 @@ using core::CompletionKind;
 using core::CompletionStatus;
 using core::Counter;
 
-// Between the end of one side of a transfer and that of the other, whatever the network does meanwhile.
+// Maximum time between the ends of the two sides of a transfer, whatever the network's faults.
 constexpr base::DurationNs kTellNs = 3 * base::kSecond;
-// Between a deadline and the end of its receive: a host that is awake needs no more.
+// Maximum time between a deadline and the end of its receive, on a host that is awake.
 constexpr base::DurationNs kDeadlineSlackNs = 10 * base::kMicrosecond;
 
 }  // namespace
@@ -87,7 +87,7 @@ void Oracle::on_completion(std::uint16_t rank, const Completion& completion) {
   operation.missing_bytes = completion.missing_bytes;
   if (operation.kind == CompletionKind::kReceive) operation.ended_at = ++receives_ended_[rank];
   operation.ended_ns = simulator_.now();
-  operation.ended = true;  // what is checked below may look at both sides
+  operation.ended = true;  // the checks below may look at both sides
   --open_;
   unwatch(operation);
   mix_contents(operation, completion);
@@ -130,9 +130,9 @@ void Oracle::check_end(const Operation& operation, const Completion& completion)
                                other != nullptr && outcome_forgotten(*other)));
   const bool connected = simulator_.connection(plan.host, plan.peer) == operation.key.connection;
   if (completion.status == CompletionStatus::kTimedOut && plan.timeout_ns == 0 && other != nullptr) {
-    // Both sides are there, and the faults are over long before a default timeout: nothing excuses it.
+    // Both sides are posted, and the faults end long before a default timeout: nothing excuses it.
     if (!gave_reason(other_side)) violate(3, operation, "timed out, although its other side was posted");
-    // Who gives up tells the other side over a connection that loses nothing.
+    // A side that fails notifies the other over a connection that loses nothing.
     if (other->ended && other->ended_ns > operation.posted_virtual_ns && simulator_.now() - other->ended_ns > kTellNs &&
         connected) {
       violate(3, operation, "timed out long after its other side had given up");
@@ -140,13 +140,13 @@ void Oracle::check_end(const Operation& operation, const Completion& completion)
   }
   if (completion.status == CompletionStatus::kPeerFailed && !operation.too_long && !may_be_too_long(operation)) {
     if (connected) violate(3, operation, "the peer is said to have failed, but the connection is up");
-    // A path limit may end it before it reads how its receiver did (18.1.5).
+    // A path limit may end it before it reads its receiver's outcome (18.1.5).
     if (operation.told) violate(3, operation, "its receiver ended it well and left in order, and it failed");
   }
 }
 
-// Whether some link ever lost this send's longest datagram for its length, or carried it though the search, whose steps
-// are of 8 bytes, found less (R2.6.5, 18.1.5).
+// Whether some link ever dropped this send's longest datagram because of its length, or carried it although the search,
+// whose steps are 8 bytes, found a smaller limit (R2.6.5, 18.1.5).
 bool Oracle::may_be_too_long(const Operation& operation) const {
   const std::uint32_t found = shortest_link_bytes_ - shortest_link_bytes_ % core::MtuSearch::kStepBytes;
   return operation.kind == CompletionKind::kSend && longest_datagram(operation) > found;
@@ -157,8 +157,8 @@ std::uint32_t Oracle::longest_datagram(const Operation& operation) const {
   return std::min(operation.plan.bytes, segment) + MLT_DATA_HEADER_BYTES;
 }
 
-// A sender that asks for an outcome so late that as many others were logged since is told "finished before", and claims
-// no success.
+// A sender that requests an outcome after that many later ones were logged receives "finished before", and does not
+// report success.
 bool Oracle::outcome_forgotten(const Operation& operation) const {
   const std::uint16_t host = operation.plan.host;
   return operation.kind == CompletionKind::kReceive && operation.ended &&
@@ -178,7 +178,7 @@ void Oracle::check_receive(Operation& operation, const Completion& completion) {
   check_contents(operation, completion);
 }
 
-// Rules 1 and 8, and that what succeeds was sent.
+// Rules 1 and 8, and that a success was sent.
 void Oracle::check_status(const Operation& receive, const Completion& completion) {
   const Plan& plan = receive.plan;
   hold(receive, check_bound(plan, completion));
@@ -190,7 +190,7 @@ void Oracle::check_status(const Operation& receive, const Completion& completion
   hold(receive, check_source(plan, completion, send == 0 ? nullptr : &operations_[send - 1]->plan));
 }
 
-// Rule 2: what arrived is what was sent, at its place; what did not is filled, or as it was.
+// Rule 2: what arrived equals what was sent, at its offset; missing parts are filled, or unchanged.
 void Oracle::check_contents(const Operation& receive, const Completion& completion) {
   const Plan& plan = receive.plan;
   const std::span<const std::byte> data = std::span(receive.memory).subspan(kCanaryBytes, plan.bytes);
@@ -199,7 +199,7 @@ void Oracle::check_contents(const Operation& receive, const Completion& completi
   for_each_part(plan, completion, [&](const Part& part) {
     const std::span<const std::byte> got = data.subspan(part.begin, part.end - part.begin);
     if (part.source == Source::kSent) {
-      // A segment that arrived must have been sent; of a failed transfer too.
+      // A segment that arrived must have been sent, also in a failed transfer.
       if (got.empty()) return true;
       const std::size_t at = match.send == 0 ? 0 : first_difference(match.send, 0, part.begin, got);
       if (match.send == 0)
@@ -215,13 +215,13 @@ void Oracle::check_contents(const Operation& receive, const Completion& completi
   hold(receive, wrong ? wrong : check_missing_bytes(plan, completion));
 }
 
-// The application has its memory back, and uses it for something else.
+// The memory returns to the application, which reuses it.
 void Oracle::end(Operation& operation) {
   operation.epoch = 1;
   fill_contents(operation.id, operation.epoch, std::span(operation.memory).subspan(kCanaryBytes, operation.plan.bytes));
 }
 
-// Rule 4. A send's memory is never written; a receive's not after its end.
+// Rule 4. A send's memory is never written, a receive's not after its end.
 void Oracle::check_memory(const Operation& operation) {
   const auto is_canary = [](std::byte b) { return b == kCanary; };
   const std::span<const std::byte> memory = operation.memory;

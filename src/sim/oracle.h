@@ -1,5 +1,5 @@
-// The application of a simulated run, and the judge of it: it posts tensors, owns their buffers, and holds every
-// completion against what was promised. What it checks has numbers:
+// The application of a simulated run, and its checker: it posts tensors, owns their buffers, and checks every
+// completion against the protocol's promises. The rules:
 //   1  never more missing than the bound, never a critical segment
 //   2  every element delivered is what was sent, at its place; what is missing is filled as promised
 //   3  every posted operation completes exactly once, in time
@@ -17,8 +17,8 @@
 //  14  an operation whose end is settled ends at once
 //  15  what a datagram says of its transfer and path is true
 //  16  no path is found to carry short datagrams only where every link carries all
-// It knows the protocol's promises and nothing of how they are kept. The rules over one transfer are functions on plain
-// records (sim/completion_rules.h), so that runs on real sockets are judged by them too (tests/sim/chaos).
+// The oracle knows the protocol's promises and nothing of its implementation. The rules over one transfer are functions
+// on plain records (sim/completion_rules.h), so that runs on real sockets are checked by them too (tests/sim/chaos).
 #pragma once
 
 #include <algorithm>
@@ -46,19 +46,19 @@ class Oracle final : private Observer {
   Oracle(const Oracle&) = delete;
   Oracle& operator=(const Oracle&) = delete;
 
-  // The operation's number, from 1; 0 if the post was refused (for a reason that the oracle accepts).
+  // The operation's number, from 1; 0 if the post was rejected (for a reason that the oracle accepts).
   core::OperationId post_send(const Plan& plan);
   core::OperationId post_receive(const Plan& plan);
   void cancel(core::OperationId operation);
-  // One part of what a fed send carries is ready (Plan::fed_parts).
+  // Marks one part of a fed send as ready (Plan::fed_parts).
   void feed(core::OperationId operation, std::uint32_t part);
-  // From now on the network is not without faults: it dropped something, or let data overtake data of the same path.
+  // From now on the network is not faultless: it dropped something, or let data overtake data of the same path.
   void on_network_fault() { faultless_ = false; }
-  // From now on some link loses datagrams of more than `bytes`, or did.
+  // Some link loses datagrams of more than `bytes` from now on, or did.
   void on_short_link(std::uint32_t bytes) { shortest_link_bytes_ = std::min(shortest_link_bytes_, bytes); }
-  // This host sends more early data than it was offered: what it loses by that is its own fault.
+  // This host sends more early data than it was offered: its losses from that are not violations.
   void on_overrunning(std::uint16_t host) { overrunning_ = host; }
-  // Stops a host for a while.
+  // Suspends a host for a while.
   void pause(std::uint16_t host, base::DurationNs duration_ns);
 
   bool all_ended() const { return open_ == 0; }
@@ -67,12 +67,13 @@ class Oracle final : private Observer {
   }
   std::uint64_t posted() const { return operations_.size(); }
   std::uint64_t completions() const { return completions_; }
-  // Grows whenever something was achieved: posts, placed segments, completions.
+  // Increases with all progress: posts, placed segments, completions.
   std::uint64_t progress() const;
 
   // Rule 6: what every endpoint holds is within its limits; `at_the_end`: nothing.
   void check_limits(bool at_the_end);
-  // After the run: everything ended, memory untouched since, the books balanced. Reports to the simulator.
+  // After the run: all operations have ended, memory is unchanged since, and the counters balance. Reports to the
+  // simulator.
   void finish();
   std::string unfinished() const;
 
@@ -99,25 +100,25 @@ class Oracle final : private Observer {
     base::TimeNs ended_ns = 0;
     std::vector<std::byte> memory;       // canaries, the tensor, canaries
     std::vector<std::uint8_t> placed;    // per segment, by the place function
-    std::vector<core::SegmentTag> tags;  // of a send that learns them while it sends
-    std::uint32_t judged = 0;            // so many of them it has
+    std::vector<core::SegmentTag> tags;  // of a send that receives them while it sends
+    std::uint32_t judged = 0;            // number of them that it has received
     core::SendFeed feed;                 // of a send whose segments become ready in parts
     std::vector<std::uint64_t> feed_words;
     std::uint32_t parts_fed = 0;
     bool ended = false;
-    bool lost = false;  // its process crashed: nothing is owed to it
+    bool lost = false;  // its process crashed: no rule requires its completion
     bool cancelled = false;
-    bool told = false;      // a send: its receiver left in order, and had ended well
-    bool too_long = false;  // a send: the network carries no segment of it
+    bool told = false;      // a send: its receiver succeeded and left in order
+    bool too_long = false;  // a send: the network carries no segment of this length
     core::CompletionStatus status = core::CompletionStatus::kComplete;
     std::uint64_t missing_bytes = 0;
-    std::uint64_t ended_at = 0;  // a receive: how many had ended at its host, this one included
-    std::uint8_t epoch = 0;      // what the memory is used for: 0 as posted, 1 by the application again
+    std::uint64_t ended_at = 0;  // a receive: number of receives that had ended at its host, this one included
+    std::uint8_t epoch = 0;      // use of the memory: 0 as posted, 1 reused by the application
     Oracle* oracle = nullptr;
     std::uint32_t segment_bytes = 0;
   };
 
-  // The models of what hosts owe, and what these find settled.
+  // The models of what hosts must do, and the ends that they determine.
   struct Watches {
     struct Due {
       core::OperationId operation = 0;
@@ -125,7 +126,7 @@ class Oracle final : private Observer {
     };
     SendWatch sends;
     ReceiveWatch receives;
-    std::vector<std::vector<Due>> due;  // per host: must have ended when its turn is over
+    std::vector<std::vector<Due>> due;  // per host: operations that must end in its current turn
   };
 
   void came_up(std::uint16_t rank, const core::PeerUp& up) override;
@@ -176,13 +177,13 @@ class Oracle final : private Observer {
   std::map<Key, std::uint64_t> receive_generations_;
   std::uint64_t open_ = 0;
   std::uint64_t completions_ = 0;
-  std::vector<std::uint64_t> retired_;         // counters of endpoints that are gone
+  std::vector<std::uint64_t> retired_;         // counters of endpoints that no longer exist
   std::vector<std::uint64_t> receives_ended_;  // per host
-  std::vector<bool> paused_;                   // hosts that were stopped at some time: late for everything
+  std::vector<bool> paused_;                   // hosts that were suspended at some time: exempt from rules about time
   std::uint16_t overrunning_ = 0xFFFF;
   std::uint32_t shortest_link_bytes_ = kNoShortLink;
-  std::vector<std::uint64_t> limits_found_;  // per host, when it was last looked at
-  std::unique_ptr<Watches> watches_;         // none where the driver does not show everything
+  std::vector<std::uint64_t> limits_found_;  // per host, at the last check
+  std::unique_ptr<Watches> watches_;         // none if the driver does not show everything
 };
 
 }  // namespace mlt::sim

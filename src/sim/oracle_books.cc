@@ -1,4 +1,4 @@
-// What holds of all operations together: progress, the network's books against the endpoints' counters, limits.
+// Checks over all operations together: progress, the network's accounts against the endpoints' counters, limits.
 #include <string_view>
 
 #include "sim/oracle.h"
@@ -40,7 +40,7 @@ void Oracle::finish() {
   check_limits(true);
 }
 
-// Rule 5. The network's books against the endpoints' own counters.
+// Rule 5. The network's accounts against the endpoints' own counters.
 void Oracle::check_conservation() {
   const Ledger& ledger = simulator_.ledger();
   std::vector<std::uint64_t> sums = retired_;
@@ -73,17 +73,17 @@ void Oracle::check_conservation() {
               C::k_mtu_replies_received, C::k_drop_too_short, C::k_drop_bad_version, C::k_drop_unknown_type,
               C::k_drop_unknown_flags, C::k_drop_unknown_element, C::k_drop_bad_length, C::k_drop_bad_cookie,
               C::k_drop_bad_path));
-  // Clause R2.6.3: what random losses, pauses and dead paths do to both probes alike is no evidence.
+  // Clause R2.6.3: random losses, pauses and dead paths that affect both probes alike are no evidence.
   if (shortest_link_bytes_ == kNoShortLink && sum(C::k_mtu_limits_found) > 0) {
     simulator_.fail("rule 16: a path is said to carry short datagrams only, and every link carries all");
   }
-  // Events that a state table excludes: honest endpoints meet none, but for a cancellation that comes too late.
+  // Events that a state table excludes: correct endpoints never encounter one, except a late cancellation.
   for (std::size_t i = 0; i < sums.size(); ++i) {
     const std::string_view name = core::kCounterNames[i];
     if (sums[i] == 0 || !name.starts_with("wrong_state_") || name.ends_with("_cancel")) continue;
     simulator_.fail("rule 9: " + std::string(name) + " is " + std::to_string(sums[i]));
   }
-  // What came of each data packet. Early ones are counted again when their receive is posted, at most once each.
+  // The fates of each data packet. Early ones are counted again when their receive is posted, at most once each.
   const std::uint64_t fates =
       sum(C::k_segments_placed, C::k_duplicate_segments, C::k_stale_packets, C::k_early_segments_kept,
           C::k_early_segments_dropped, C::k_drop_bad_segment, C::k_drop_mismatch);
@@ -94,7 +94,7 @@ void Oracle::check_conservation() {
   }
 }
 
-// Rule 6, at any time. At the end nothing is left of operations that are over, and no timer runs for them.
+// Rule 6, at any time. At the end no operation and no timer may be left.
 void Oracle::check_limits(bool at_the_end) {
   for (std::uint16_t rank = 0; rank < simulator_.hosts(); ++rank) {
     if (!simulator_.host(rank).is_up()) continue;
@@ -104,7 +104,7 @@ void Oracle::check_limits(bool at_the_end) {
       simulator_.fail("rule 6: rank " + std::to_string(rank) + " holds " + std::to_string(held.used) + " " + what +
                       " of " + std::to_string(held.limit) + (at_the_end ? ", although everything has ended" : ""));
     };
-    // A completion's slot is given back when the driver comes back: one of them may be out.
+    // A completion's slot is returned in the driver's next call: one of them may be in use.
     core::Held sends = usage.sends;
     core::Held receives = usage.receives;
     core::Held words = usage.bitmap_words;
@@ -112,7 +112,7 @@ void Oracle::check_limits(bool at_the_end) {
       core::Held& last = sends.used > 0 ? sends : receives;
       if (last.used > 0) {
         --last.used;
-        if (&last == &receives) words.used = 0;  // its bitmap goes with it
+        if (&last == &receives) words.used = 0;  // its bitmap is freed with it
       }
     }
     check("sends", sends);
@@ -121,7 +121,7 @@ void Oracle::check_limits(bool at_the_end) {
     check("replies", usage.replies);
     check("early segments and transfers sent", usage.early_sent);
     check("completions", usage.completions);
-    // Segments for receives that were never posted stay: that is what the buffer is for.
+    // Segments for receives that were never posted remain: the buffer is for them.
     if (!at_the_end) check("early segments", usage.early_segments);
     if (at_the_end && simulator_.endpoint(rank).next_timeout() != base::kNever) {
       simulator_.fail("rule 6: rank " + std::to_string(rank) + " still has a timer, although everything has ended");

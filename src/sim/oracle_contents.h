@@ -1,4 +1,4 @@
-// What the oracle's operations keep in memory, so that every byte says whose it is.
+// Contents of the operations' memory: every byte identifies its operation.
 #pragma once
 
 #include <algorithm>
@@ -15,16 +15,16 @@ namespace mlt::sim {
 inline constexpr std::size_t kCanaryBytes = 32;
 inline constexpr std::byte kCanary{0xC7};
 
-// The words of an operation's contents in an epoch, by their place: a random number per operation and an odd step per
-// word, so that no two words of it are alike, nor words of two operations. A step, not a hash of each word: it takes
-// most of the time of a simulated run, and this way the compiler works on several words at once.
+// The words of an operation's contents in an epoch, by index: a random number per operation and an odd step per word,
+// so that words are distinct within and across operations. A step instead of a hash of each word: this takes most of
+// the time of a simulated run, and a step can be vectorised.
 class Contents {
  public:
   Contents(std::uint64_t operation, std::uint8_t epoch)
       : first_(base::Prng((operation << 20) ^ (std::uint64_t{epoch} << 60)).next()) {}
 
   std::uint64_t word(std::uint64_t place) const {
-    return (first_ + place * 0x9E3779B97F4A7C15ULL) | 0x0101'0101'0101'0101ULL;  // no byte is zero: a filled gap shows
+    return (first_ + place * 0x9E3779B97F4A7C15ULL) | 0x0101'0101'0101'0101ULL;  // no zero bytes: a filled gap shows
   }
 
   void fill(std::span<std::byte> bytes) const {
@@ -37,7 +37,7 @@ class Contents {
     if (bytes.size() % 8 != 0) std::memcpy(bytes.data() + 8 * words, &last, bytes.size() % 8);
   }
 
-  // True if `bytes` are what stands from the tensor's byte `at` on, a multiple of 8.
+  // True if `bytes` equal the contents from the tensor's byte `at` on, a multiple of 8.
   bool hold(std::size_t at, std::span<const std::byte> bytes) const {
     const std::size_t words = bytes.size() / 8;
     std::uint64_t differs = 0;
@@ -55,12 +55,12 @@ class Contents {
   std::uint64_t first_;
 };
 
-// What an operation's memory holds in an epoch: for a send what it sends, for a receive what was there before.
+// Fills an operation's memory in an epoch: of a send its data, of a receive the content before the post.
 inline void fill_contents(std::uint64_t operation, std::uint8_t epoch, std::span<std::byte> bytes) {
   Contents(operation, epoch).fill(bytes);
 }
 
-// A part of it: what stands from the tensor's byte `at` on, a multiple of 8 or not.
+// Copies a part of it, from the tensor's byte `at` on, which need not be a multiple of 8.
 inline void copy_contents(std::uint64_t operation, std::size_t at, std::span<std::byte> bytes) {
   const Contents contents(operation, 0);
   for (std::size_t i = 0; i < bytes.size(); ++i) {
@@ -69,7 +69,8 @@ inline void copy_contents(std::uint64_t operation, std::size_t at, std::span<std
   }
 }
 
-// The first place in [at, at + bytes.size()) of the tensor that differs; its end if none does. `at` is a multiple of 8.
+// The first offset in [at, at + bytes.size()) of the tensor that differs; its end if none does. `at` is a multiple of
+// 8.
 inline std::size_t first_difference(std::uint64_t operation, std::uint8_t epoch, std::size_t at,
                                     std::span<const std::byte> bytes) {
   const Contents contents(operation, epoch);

@@ -1,4 +1,4 @@
-// The oracle as an application: what it posts, and what the endpoints call while they send and receive.
+// The oracle as an application: its posts, and its callbacks while the endpoints send and receive.
 #include <algorithm>
 #include <cstring>
 
@@ -26,11 +26,11 @@ core::OperationId Oracle::post(const Plan& plan, CompletionKind kind) {
   operation.posted_virtual_ns = simulator_.now();
   operation.memory.assign(plan.bytes + 2 * kCanaryBytes, kCanary);
   const std::span<std::byte> data = std::span(operation.memory).subspan(kCanaryBytes, plan.bytes);
-  // What is not ready yet may be anything: whoever sends it is found out by its contents.
+  // Memory that is not ready yet may have any content: sending it early is detected by its contents.
   if (plan.fed_parts == 0) fill_contents(operation.id, 0, data);
 
   core::PostStatus status = core::PostStatus::kPosted;
-  // Known before the post: it may complete at once.
+  // Set before the post, which may complete at once.
   operation.key = {connection, plan.host, plan.peer, plan.tag, 0};
   if (kind == CompletionKind::kReceive) std::swap(operation.key.from, operation.key.to);
   auto& generations = kind == CompletionKind::kSend ? generations_ : receive_generations_;
@@ -50,7 +50,7 @@ core::OperationId Oracle::post(const Plan& plan, CompletionKind kind) {
     request.order = plan.order;
     if (!plan.tags.empty() && simulator_.endpoint(plan.host).segment_count(plan.peer, plan.bytes) == plan.tags.size()) {
       request.tags = operation.plan.tags;
-      // Whoever may be told the tags while it sends is, so that this way gets its share of networks and faults.
+      // Supplies tags during the send wherever possible, so that this mode gets its share of networks and faults.
       if (plan.fed_parts == 0 &&
           std::none_of(plan.tags.begin(), plan.tags.end(), [](core::SegmentTag tag) { return tag.is_critical(); })) {
         operation.tags.assign(plan.tags.size(), core::SegmentTag{core::SegmentTag::kCritical});
@@ -60,7 +60,7 @@ core::OperationId Oracle::post(const Plan& plan, CompletionKind kind) {
       }
     }
     request.uniform_tag = plan.uniform_tag;
-    // Refused without a connection, which alone says how long segments are.
+    // Rejected without a connection, as only a connection determines the segment length.
     if (plan.fed_parts > 0 && connection != 0) {
       const std::uint32_t count = simulator_.endpoint(plan.host).segment_count(plan.peer, plan.bytes);
       operation.feed_words.assign(base::words_for_bits(count), 0);
@@ -118,7 +118,7 @@ void Oracle::feed(core::OperationId id, std::uint32_t part) {
   simulator_.host(plan.host).wake(simulator_.now());
 }
 
-// Memory that was never made ready is as it was: the send ended before.
+// Memory that was never made ready must be unchanged: the send ended before.
 void Oracle::check_not_fed(Operation& operation) {
   for (; operation.parts_fed < operation.plan.fed_parts; ++operation.parts_fed) {
     for_segments_of(operation, operation.parts_fed, [&](std::uint32_t, std::size_t offset, std::span<std::byte> data) {

@@ -1,4 +1,5 @@
-// The oracle as an observer: what hosts read and send goes to the two models, and what these find settled must end.
+// The oracle as an observer: passes reads and sends of the hosts to the two models, and checks that operations whose
+// end they determine do end.
 #include <algorithm>
 #include <cstring>
 #include <string>
@@ -24,13 +25,13 @@ void Oracle::went_down(std::uint16_t rank, std::uint16_t peer) {
   }
 }
 
-// Clause 10.1.1: before the goodbye came how every receive of the last two seconds ended; less here, as the goodbye
-// took its time.
+// Clause 10.1.1: the outcomes of all receives of the last two seconds arrived before the goodbye; less here, as the
+// goodbye took time to arrive.
 void Oracle::hears_goodbye(std::uint16_t rank, std::uint16_t peer, std::uint64_t connection) {
   for (const auto& operation : operations_) {
     if (operation->kind != CompletionKind::kSend || operation->plan.host != rank || operation->plan.peer != peer)
       continue;
-    // A host that was stopped meanwhile has yet to read that an earlier connection ended.
+    // A host that was suspended has not yet read that an earlier connection ended.
     if (operation->ended || operation->lost || operation->key.connection != connection) continue;
     const core::OperationId id = matches_.at(operation->key).receive;
     if (id == 0) continue;
@@ -64,7 +65,7 @@ void Oracle::reads(std::uint16_t rank, base::TimeNs local, std::span<const std::
   must_end(watches_->receives.reads(rank, local, prefix, bytes, by_control), "what arrived settles it");
 }
 
-// Clause 18.1.5, of a limit that the host found by itself: its sends have ended, and their completions come later.
+// Clause 18.1.5, of a limit found by the host itself: its sends have failed, and their completions follow.
 void Oracle::excuse_too_long(std::uint16_t rank) {
   const std::uint64_t found = simulator_.endpoint(rank).counters().value(core::Counter::k_mtu_limits_found);
   if (found == limits_found_[rank]) return;
@@ -101,7 +102,7 @@ void Oracle::must_end(core::OperationId id, const char* why) {
 
 void Oracle::turn_ended(std::uint16_t rank, base::TimeNs local) {
   (void)local;
-  // Before the application posts again: what is posted after a limit was found is tried (18.1.5), and watched.
+  // Before the application posts again: an operation posted after a limit was found is tried (18.1.5), and watched.
   if (shortest_link_bytes_ != kNoShortLink) excuse_too_long(rank);
   watches_->sends.turn_ended(rank);
   for (const Watches::Due& due : watches_->due[rank]) {
@@ -158,7 +159,7 @@ void Oracle::unwatch_host(std::uint16_t rank) {
   watches_->due[rank].clear();
 }
 
-// Rule 13: what came before the post, and had room, is in the buffer now.
+// Rule 13: data that arrived before the post, and fitted, is in the buffer now.
 void Oracle::check_early(const Operation& receive, const std::vector<std::uint32_t>& offsets) {
   const Match& match = matches_.at(receive.key);
   if (match.send == 0 || receive.plan.bytes == 0) return;
@@ -173,7 +174,7 @@ void Oracle::check_early(const Operation& receive, const std::vector<std::uint32
   }
 }
 
-// What was delivered is in the digest: all of it, and how it ended.
+// Adds all delivered bytes and the outcome to the digest.
 void Oracle::mix_contents(const Operation& operation, const core::Completion& completion) {
   simulator_.mix(operation.id);
   simulator_.mix((completion.missing_bytes << 8) ^ static_cast<std::uint64_t>(completion.status));

@@ -1,4 +1,4 @@
-// Datagrams on their way, and the pool they live in.
+// Datagrams in flight, and their pool.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ namespace mlt::sim {
 
 inline constexpr std::uint32_t kNoPacket = ~std::uint32_t{0};
 inline constexpr std::uint32_t kNoWay = ~std::uint32_t{0};
-// What a datagram takes on the wire beside itself: UDP 8, IPv4 20, Ethernet 18, preamble and gap 20.
+// Overhead of a datagram on the wire: UDP 8, IPv4 20, Ethernet 18, preamble and gap 20.
 inline constexpr std::uint32_t kOverheadBytes = 66;
 
 struct Packet {
@@ -26,10 +26,10 @@ struct Packet {
   base::Ecn ecn = base::Ecn::kNotEct;
   wire::PacketType type = wire::PacketType::kData;
   std::uint32_t size = 0;          // of the datagram, bytes
-  std::uint32_t fan_out = 0;       // what is left of the path number for the next choice of ways
-  std::uint32_t way = kNoWay;      // where its next edge stands among the planned ones (sim/way_table.h)
+  std::uint32_t fan_out = 0;       // rest of the path number, for the next choice of a route
+  std::uint32_t way = kNoWay;      // index of its next edge among the planned ones (sim/way_table.h)
   std::uint32_t next = kNoPacket;  // in a queue
-  base::TimeNs queued_ns = 0;      // when it joined the queue it stands in
+  base::TimeNs queued_ns = 0;      // when it joined its current queue
   std::byte* bytes = nullptr;
 
   bool is_data() const { return type == wire::PacketType::kData; }
@@ -38,7 +38,7 @@ struct Packet {
   std::span<const std::byte> datagram() const { return {bytes, size}; }
 };
 
-// Packets by index, in blocks that never move. Grows with what is in flight; the ports' limits bound that.
+// Packets by index, in blocks that never move. Grows with the packets in flight, which the ports' limits bound.
 class PacketPool {
  public:
   explicit PacketPool(std::uint32_t datagram_bytes) : datagram_bytes_(datagram_bytes) {}

@@ -1,8 +1,8 @@
-// A given load through one switch port of the simulator's network: what each queue drops of each kind of packet.
+// A given load through one switch port of the simulator's network: the drops of each queue by kind of packet.
 //
-// Senders with a card and a cable each, one switch, one receiver behind the port under test. Bursts of one class begin
+// Senders with a NIC and a cable each, one switch, one receiver behind the port under test. Bursts of one class begin
 // at Poisson instants, every sender sending its share of the burst at once. Absent on purpose: endpoints, hence rate
-// control, repairs and everything else that answers a loss (sim/transfers.h runs those).
+// control, retransmissions and all other reactions to loss (sim/transfers.h runs those).
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,8 @@ namespace mlt::sim {
 struct LoadClass {
   std::uint64_t threshold_bytes = kUnlimited;  // above it ECN-capable packets are marked, others dropped
   std::uint64_t limit_bytes = kUnlimited;
-  double load = 0;         // arrival over what the port can send
-  double small_ratio = 0;  // share of packets that are not ECN-capable
+  double load = 0;         // arrival rate over the port's rate
+  double small_ratio = 0;  // fraction of packets that are not ECN-capable
 };
 
 struct PortLoad {
@@ -33,7 +33,7 @@ struct PortLoad {
 
 inline constexpr std::uint32_t kMaxSenders = 256;
 
-// Counters of the port's queues, one for each class. Throws std::invalid_argument, which names the value that is wrong.
+// Counters of the port's queues, one for each class. Throws std::invalid_argument, which names the invalid value.
 std::vector<QueueCounters> run_port_load(const PortLoad& load);
 
 }  // namespace mlt::sim

@@ -6,7 +6,7 @@ namespace mlt::sim {
 
 namespace {
 
-// No host is stopped for longer (sim/scenario.cc).
+// The longest suspension of a host (sim/scenario.cc).
 constexpr base::DurationNs kLongestWaitNs = 500 * base::kMillisecond;
 
 }  // namespace
@@ -119,7 +119,7 @@ core::OperationId ReceiveWatch::take_data(std::uint16_t rank, base::TimeNs local
   }
   Receiving& receiving = open->second;
   const WatchedReceive& receive = receiving.receive;
-  // Clause 7.1.1: another size or type ends it.
+  // Clause 7.1.1: another size or type fails it.
   if (header.total_bytes != receive.bytes || prefix.element != receive.element) return receive.operation;
   const std::uint32_t segment = header.offset_bytes / of.peer.segment_bytes;
   if (segment >= receiving.arrived.size() || header.offset_bytes % of.peer.segment_bytes != 0) return 0;
@@ -131,7 +131,7 @@ core::OperationId ReceiveWatch::take_data(std::uint16_t rank, base::TimeNs local
   return receiving.left == 0 ? receive.operation : 0;
 }
 
-// Clause 7.3.1: kept, as far as the early buffer has room for that peer.
+// Clause 7.3.1: buffered, as far as the early buffer has space for that peer.
 void ReceiveWatch::take_early(std::uint16_t rank, Flow& of, const wire::DataHeader& header) {
   const core::EndpointConfig& endpoint = driver_.host(rank).config().endpoint;
   const auto with_data = static_cast<std::uint32_t>(
@@ -140,7 +140,7 @@ void ReceiveWatch::take_early(std::uint16_t rank, Flow& of, const wire::DataHead
   if (waiting.aborted) return;
   if (!waiting.has_data && with_data >= endpoint.early_transfers_per_peer()) return;
   waiting.has_data = true;
-  if (std::ranges::count(waiting.offsets, header.offset_bytes) > 0) return;  // 7.3.7: kept already
+  if (std::ranges::count(waiting.offsets, header.offset_bytes) > 0) return;  // 7.3.7: buffered already
   if (of.kept >= endpoint.early_segments_per_peer()) return;
   ++of.kept;
   waiting.offsets.push_back(header.offset_bytes);
@@ -168,8 +168,8 @@ core::OperationId ReceiveWatch::take_abort(std::uint16_t rank, Flow& of, const w
   const auto open = of.open.find(name);
   if (open != of.open.end()) return open->second.receive.operation;
   if (is_over(of, name)) return 0;
-  // Clause 8.1.3: its early data is forgotten, and it is remembered as far as there is room for notes: one of an
-  // ABORT takes the place of one of a probe.
+  // Clause 8.1.3: its early data is discarded, and the ABORT is recorded if there is space for notes: it may replace
+  // the note of a probe.
   if (const auto waiting = of.waiting.find(name); waiting != of.waiting.end()) {
     if (waiting->second.aborted) return 0;
     of.kept -= static_cast<std::uint32_t>(waiting->second.offsets.size());
@@ -227,7 +227,7 @@ void ReceiveWatch::check_block(std::uint16_t rank, base::TimeNs local, std::uint
   path.echoed = true;
   if (path.packets == 0) return;
   if (block.echo_timestamp_ns != path.timestamp_ns) fail(15, rank, to, "an echo of another packet than the highest");
-  // It may have waited for its host, before it was read.
+  // Its host may have been late to read it.
   const auto held = static_cast<base::DurationNs>(block.hold_ns);
   if (held < std::min<base::DurationNs>(local - path.read_ns, 0xFFFF'FFFF) ||
       held > local - path.read_ns + kLongestWaitNs) {

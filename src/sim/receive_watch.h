@@ -1,10 +1,10 @@
-// A model of what every receiver owes by PROTOCOL, sections 7 and 8, kept from what its host reads and sends:
+// A model of a receiver's duties by PROTOCOL, sections 7 and 8, derived from what its host reads and sends:
 //   13  early data within a peer's share is kept, and placed when the receive is posted (7.3)
 //   14  an operation whose end is settled ends at once: all segments have arrived, the sender gave up (before the post
 //       too), sizes or types differ (7.5.1, 8.1.2, 8.1.3, 7.1.1)
 //   15  an acknowledgement block says what has arrived on its path (4.5, 7.2.1)
 //
-// It knows what was read, and nothing of core/.
+// Based only on what was read, and on nothing of core/.
 #pragma once
 
 #include <cstdint>
@@ -31,17 +31,17 @@ class ReceiveWatch {
   void came_up(std::uint16_t rank, const core::PeerUp& up);
   void went_down(std::uint16_t rank, std::uint16_t peer);
   void crashed(std::uint16_t rank);
-  // What is known of a receive that was just posted.
+  // What is known of a newly posted receive.
   struct Early {
     std::vector<std::uint32_t> kept;  // offsets of segments that must be in its buffer now
-    bool must_end = false;            // the sender has given it up
+    bool must_end = false;            // the sender has aborted it
   };
   Early posted(std::uint16_t rank, std::uint16_t peer, const WatchedReceive& receive);
   void ended(std::uint16_t rank, std::uint16_t peer, core::OperationId operation);
-  // The receive that what is read ends; 0: none.
+  // The receive that this datagram ends; 0: none.
   core::OperationId reads(std::uint16_t rank, base::TimeNs local, const wire::Prefix& prefix,
                           std::span<const std::byte> bytes, bool by_control);
-  // `by_path`: the path that it takes, wire::kNoReplyPath over the control connection.
+  // `by_path`: its path, wire::kNoReplyPath over the control connection.
   void sends(std::uint16_t rank, base::TimeNs local, std::uint16_t to, std::span<const std::byte> bytes,
              std::uint32_t by_path);
   bool is_up(std::uint16_t rank, std::uint64_t cookie) const;
@@ -58,15 +58,15 @@ class ReceiveWatch {
     std::uint32_t left = 0;
   };
   struct Waiting {
-    std::vector<std::uint32_t> offsets;  // of early segments that were kept, as they came
+    std::vector<std::uint32_t> offsets;  // of buffered early segments, in order of arrival
     bool has_data = false;
     bool aborted = false;
   };
   struct PathIn {
     std::uint32_t highest = 0;
     std::uint32_t packets = 0;
-    std::uint32_t timestamp_ns = 0;  // of the highest
-    base::TimeNs read_ns = 0;        // when it was read
+    std::uint32_t timestamp_ns = 0;  // of the highest sequence number
+    base::TimeNs read_ns = 0;        // when the host read it
     bool echoed = true;
   };
   struct Flow {

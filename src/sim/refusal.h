@@ -1,4 +1,4 @@
-// How wrong values in a schedule are refused: by name, with the value and what was expected.
+// Error texts of invalid values in a schedule: the field, the value and what was expected.
 //
 // Absent on purpose: which values are wrong (sim/transfers.cc, sim/transfer_ways.cc).
 #pragma once
@@ -13,7 +13,7 @@ namespace mlt::sim {
 
 inline std::string item(const std::string& list, std::size_t index) { return list + "[" + std::to_string(index) + "]"; }
 
-// What is wrong with a number is said with its bounds.
+// The text of an invalid number has its bounds.
 template <typename Number>
 void demand(bool fine, const std::string& name, const Number& value, const std::string& expected) {
   if (!fine) refuse(name + " is " + std::to_string(value) + "; expected " + expected);

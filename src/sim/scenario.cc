@@ -47,7 +47,7 @@ void draw_endpoint(Prng& prng, Scenario& scenario) {
   endpoint.paths = static_cast<std::uint8_t>(prng.chance(0.5) ? 1 : pick<std::uint32_t>(prng, {2, 4, 4, 8, 16}));
   endpoint.max_sends = endpoint.max_receives = pick<std::uint32_t>(prng, {16, 128});
   endpoint.max_tags = 512;
-  endpoint.retire_after = 0;  // the oracle's watches number transfers as they were posted
+  endpoint.retire_after = 0;  // the oracle's watches identify transfers by their numbers as posted
   endpoint.bitmap_words = 1U << 14;
   endpoint.early_segments = static_cast<std::uint32_t>(spread(prng, 1, 256));
   endpoint.early_transfers = static_cast<std::uint32_t>(spread(prng, 1, 64));
@@ -106,7 +106,7 @@ void draw_tags(Prng& prng, const Scenario& scenario, Plan& send) {
   if (!prng.chance(0.5)) return;
   const std::uint32_t segments = core::SegmentGrid(send.bytes, scenario.simulator.segment_bytes).count();
   const double critical = prng.chance(0.5) ? 0.0 : 0.1;
-  const bool one_class = scenario.faultless || prng.chance(0.7);  // as the paper does: a layer has one class
+  const bool one_class = scenario.faultless || prng.chance(0.7);  // as in the paper: a layer has one class
   core::SegmentTag tag{class_of()};
   for (std::uint32_t segment = 0; segment < segments; ++segment) {
     if (!one_class) tag = {class_of()};
@@ -124,7 +124,7 @@ Exchange draw_exchange(Prng& prng, const Scenario& scenario, std::uint64_t index
   send.host = receive.peer = static_cast<std::uint16_t>(prng.below(scenario.hosts));
   const auto step = static_cast<std::uint16_t>(1 + prng.below(scenario.hosts - 1U));
   send.peer = receive.host = static_cast<std::uint16_t>((send.host + step) % scenario.hosts);
-  // Some use a tag again and again: the k-th send of it meets the k-th receive.
+  // Some reuse a tag repeatedly: the k-th send of it matches the k-th receive.
   send.tag = receive.tag = in_order ? 1'000 + index % 3 : index;
   send.element = receive.element =
       prng.chance(0.8)
@@ -150,7 +150,7 @@ Exchange draw_exchange(Prng& prng, const Scenario& scenario, std::uint64_t index
   const DurationNs base_ns = static_cast<DurationNs>(index) * 50 * kMicrosecond;
   const DurationNs apart = spread_ns(prng, kMicrosecond, 20 * kMillisecond);
   const bool receive_first = prng.chance(0.6);
-  // Of one tag the order of posts is the order of meeting.
+  // Sends and receives of one tag match in the order of their posts.
   exchange.send_at_ns = base_ns + (in_order || !receive_first ? 0 : apart);
   exchange.receive_at_ns = base_ns + (in_order || receive_first ? 0 : apart);
   if (!scenario.faultless && prng.chance(0.04)) {
@@ -189,7 +189,7 @@ void draw_accidents(Prng& prng, Scenario& scenario, std::size_t edges) {
   }
 }
 
-// Posts after a connection is lost and made again: the same tags count from zero there.
+// Posts after a reconnection: the generations of the same tags start at zero there.
 void draw_second_lives(Prng& prng, Scenario& scenario, double most_bytes) {
   const std::size_t before = scenario.exchanges.size();
   for (const Accident& accident : scenario.accidents) {
@@ -213,14 +213,14 @@ void draw_second_lives(Prng& prng, Scenario& scenario, double most_bytes) {
   }
 }
 
-// Drawn last, so that what earlier seeds drew before stays as it was.
+// Drawn last, so that earlier seeds keep their meaning.
 void draw_rarities(Prng& prng, Scenario& scenario, double most_bytes) {
   SimulatorConfig& simulator = scenario.simulator;
   core::EndpointConfig& endpoint = simulator.host.endpoint;
   const std::uint64_t packet = simulator.segment_bytes + MLT_DATA_HEADER_BYTES + kOverheadBytes;
   draw_second_lives(prng, scenario, most_bytes);
   if (prng.chance(0.1)) endpoint.timely.hyper_active_after = 5;
-  // A receiver that names a smaller tensor, or none; one of the two sides may be refused for want of room.
+  // A receiver that expects a smaller tensor, or none; one of the two sides may be rejected for lack of space.
   Exchange& smaller = scenario.exchanges[prng.below(scenario.exchanges.size())];
   if (prng.chance(0.1)) smaller.receive.bytes = prng.chance(0.5) ? 0 : smaller.receive.bytes / 16 * 8;
   if (prng.chance(0.05)) endpoint.max_tags = 1U + static_cast<std::uint32_t>(prng.below(16));
@@ -237,7 +237,7 @@ void draw_rarities(Prng& prng, Scenario& scenario, double most_bytes) {
   if (prng.chance(0.1)) {
     scenario.fabric.switch_buffer_bytes = static_cast<std::uint64_t>(spread(prng, 8, 64)) * packet;
   }
-  // Longer than any operation may take: only the control connection gets through where data alone passes.
+  // Longer than any operation may take: only the control connection works where only data passes.
   if (!scenario.accidents.empty() || !prng.chance(0.1)) return;
   simulator.window_bytes = std::max(simulator.window_bytes, 1U << 20);
   Accident hole;
@@ -249,7 +249,7 @@ void draw_rarities(Prng& prng, Scenario& scenario, double most_bytes) {
   scenario.accidents.push_back(hole);
 }
 
-// Sizes and bounds as people write them: hundreds of elements, and fractions of these that are whole.
+// Sizes and bounds as users write them: hundreds of elements, and fractions that give whole numbers of them.
 void draw_round_bounds(Prng& prng, const Scenario& scenario, Exchange& exchange) {
   const std::uint32_t round = 100 * wire::element_bytes(exchange.send.element);
   if (exchange.send.bytes != exchange.receive.bytes || exchange.send.bytes < round) return;
@@ -268,7 +268,7 @@ void draw_leave(Prng& prng, Scenario& scenario, double most_bytes) {
   accident.start_ns = spread_ns(prng, 100 * kMicrosecond, 30 * kMillisecond);
   accident.length_ns = spread_ns(prng, 10 * kMicrosecond, 300 * kMillisecond);
   scenario.accidents.push_back(accident);
-  // All that it has to say finds room.
+  // All its output fits.
   core::EndpointConfig& endpoint = scenario.simulator.host.endpoint;
   endpoint.finished_log = endpoint.reply_queue = 512;
   for (std::uint64_t more = prng.below(4); more > 0; --more) {
@@ -281,7 +281,7 @@ void draw_leave(Prng& prng, Scenario& scenario, double most_bytes) {
   }
 }
 
-// Around the length of some transfer's longest segment, where a byte decides.
+// Close to the length of some transfer's longest segment, where one byte matters.
 void draw_path_limit(Prng& prng, Scenario& scenario) {
   const Exchange& exchange = scenario.exchanges[prng.below(scenario.exchanges.size())];
   const std::uint32_t longest = std::min(exchange.send.bytes, scenario.simulator.segment_bytes);
@@ -294,7 +294,7 @@ void draw_path_limit(Prng& prng, Scenario& scenario) {
   scenario.accidents.push_back(accident);
 }
 
-// A generator of its own: what earlier draws meant stays.
+// A separate generator: earlier draws keep their meaning.
 void draw_third(Scenario& scenario, double most_bytes) {
   Prng prng(Prng(scenario.seed ^ 0x7417DULL).next());
   core::EndpointConfig& endpoint = scenario.simulator.host.endpoint;
@@ -311,7 +311,7 @@ void draw_third(Scenario& scenario, double most_bytes) {
   if (prng.chance(0.2)) {
     for (std::uint64_t more = 1 + prng.below(3); more > 0; --more) draw_path_limit(prng, scenario);
   }
-  // Second thoughts and pauses where the network does nothing wrong: what is lost then was given up too early.
+  // Cancellations and pauses without network faults: anything lost then was declared lost too early.
   if (scenario.faultless && prng.chance(0.5)) {
     for (Exchange& exchange : scenario.exchanges) {
       if (!prng.chance(0.15)) continue;
@@ -325,7 +325,7 @@ void draw_third(Scenario& scenario, double most_bytes) {
     pause.start_ns = spread_ns(prng, 100 * kMicrosecond, 20 * kMillisecond);
     pause.length_ns = spread_ns(prng, 10 * kMicrosecond, 200 * kMillisecond);
     scenario.accidents.push_back(pause);
-    scenario.simulator.host.socket_buffer_bytes = 1U << 30;  // nothing is lost in it
+    scenario.simulator.host.socket_buffer_bytes = 1U << 30;  // it drops nothing
   }
   if (!scenario.faultless && prng.chance(0.15)) draw_leave(prng, scenario, most_bytes);
   for (const Accident& accident : scenario.accidents) {
@@ -360,7 +360,7 @@ Scenario draw_scenario(std::uint64_t seed, Draw draw) {
   Scenario scenario;
   scenario.seed = seed;
   scenario.simulator.seed = seed;
-  // The generator's own increment must not be what sets neighbouring seeds apart: it made one draw the other's numbers,
+  // Neighbouring seeds must not differ by the generator's own increment: one would then draw the other's numbers,
   // shifted by one.
   const bool first = draw == Draw::kFirst;
   Prng prng(first ? seed * 0x9E3779B97F4A7C15ULL + 0x5CE7A210ULL : Prng(seed ^ 0x5CE7A210ULL).next());
@@ -380,7 +380,7 @@ Scenario draw_scenario(std::uint64_t seed, Draw draw) {
 
   const auto count = static_cast<std::uint64_t>(spread(prng, 3, 60));
   const bool in_order = prng.chance(0.25);
-  // Slow networks get less to carry, or a run takes minutes of virtual time.
+  // Slow networks get less data; otherwise a run would take minutes of virtual time.
   const double slowest =
       std::min(scenario.fabric.host_link.rate_bytes_per_second, scenario.fabric.core_link.rate_bytes_per_second);
   const double most_bytes = std::min(240'000.0, slowest * 0.4 / static_cast<double>(count));
@@ -393,15 +393,15 @@ Scenario draw_scenario(std::uint64_t seed, Draw draw) {
     scenario.quiet_ns = std::max(scenario.quiet_ns, accident.start_ns + accident.length_ns);
   }
   scenario.quiet_ns = std::max<DurationNs>(scenario.quiet_ns, 300 * kMillisecond);
-  // What is drawn from here on was added later: earlier seeds keep their meaning where it is not chosen.
+  // Draws from here on were added later: earlier seeds keep their meaning if the feature is not chosen.
   if (!scenario.faultless && prng.chance(0.03)) {
     scenario.control_datagrams_lost = true;
     scenario.fabric.host_link.control.drop = 1;
-    // Every window costs several timeouts then; what is to be seen is that everything ends all the same.
+    // Every window costs several timeouts then; the purpose is to see that everything still ends.
     scenario.simulator.window_bytes = 4U << 20;
-    // Nothing slows a sender that hears no ACK: a socket buffer of a few packets would lose nine of ten in each round.
+    // A sender without ACKs does not slow down: a socket buffer of a few packets would drop nine of ten in each round.
     scenario.simulator.host.socket_buffer_bytes = 4U << 20;
-    // Nor would a port of a few packets: seed 6038240 got 7 % through in each round, and ran out of time.
+    // Nor would a port of a few packets: seed 6038240 got 7 % through in each round, and exceeded its time limit.
     if (draw >= Draw::kFifth) {
       scenario.fabric.port = uniform_port(scenario.simulator.host.endpoint.dscp, kUnlimited, kUnlimited);
       scenario.fabric.switch_buffer_bytes = kUnlimited;

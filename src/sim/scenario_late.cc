@@ -17,7 +17,7 @@ double spread(Prng& prng, double least, double most) {
   return least * std::exp(prng.uniform() * std::log(most / least));
 }
 
-// One spine, or all but one, is slower by 1 to 200 ms; and a few transfers are long enough to notice.
+// One spine, or all but one, is slower by 1 to 200 ms; a few transfers are long enough to be affected.
 void draw_slow_path(Prng& prng, Scenario& scenario) {
   if (scenario.shape != Shape::kLeafSpine || scenario.spines < 2) {
     scenario.shape = Shape::kLeafSpine;
@@ -43,7 +43,7 @@ void draw_slow_path(Prng& prng, Scenario& scenario) {
   for (std::uint64_t spine = 0; spine < scenario.spines; ++spine) {
     if ((spine == odd) != others) scenario.spine_delay[spine] += more;
   }
-  // What a window holds has to last for a round trip, or nothing large ends in time.
+  // The window must cover a round trip, or no large transfer ends in time.
   scenario.simulator.window_bytes = std::max(scenario.simulator.window_bytes, 4U << 20);
 }
 
@@ -85,10 +85,10 @@ void draw_late(Scenario& scenario) {
   }
   for (Exchange& exchange : scenario.exchanges) {
     if (prng.chance(0.2)) draw_classes(prng, scenario, exchange.send);
-    // Large parts may be missing: what is taken for lost too early is given up, and not repaired.
+    // Large parts may be missing: anything declared lost too early then stays missing.
     if (exchange.receive.loss_bound > 0 && prng.chance(0.5)) exchange.receive.loss_bound = 0.5 + 0.49 * prng.uniform();
   }
-  // What was held arrives at once, and nothing is lost in a socket.
+  // Delayed data arrives all at once, and the socket must not drop any.
   scenario.simulator.host.socket_buffer_bytes = 1U << 30;
 }
 

@@ -12,10 +12,10 @@ void draw_retirement(Scenario& scenario) {
   core::EndpointConfig& endpoint = scenario.simulator.host.endpoint;
   endpoint.retire_after = 1 + static_cast<std::uint32_t>(prng.below(3));
   if (prng.chance(0.5)) endpoint.unknown_tags = 1 + static_cast<std::uint32_t>(prng.below(8));
-  // Few tags, again and again.
+  // Few tags, reused repeatedly.
   const std::uint64_t tags = 2 + prng.below(12);
   for (Exchange& exchange : scenario.exchanges) exchange.send.tag = exchange.receive.tag = exchange.send.tag % tags;
-  // That a send may fail by it, only the watches know, which do without endpoints that forget.
+  // Only the watches know that a send may fail because of it, and they are off for endpoints that forget tags.
   std::erase_if(scenario.accidents,
                 [](const Accident& accident) { return accident.kind == Accident::Kind::kPathLimit; });
 }

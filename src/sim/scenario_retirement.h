@@ -1,11 +1,11 @@
-// Endpoints that forget tags that are not in use as often as they may.
+// Endpoints that forget unused tags as often as permitted.
 #pragma once
 
 #include "sim/scenario.h"
 
 namespace mlt::sim {
 
-// In one seed of eight, by a generator of its own: what was drawn before stays in the others.
+// Applies to one seed of eight, with a separate generator: all other draws are unchanged.
 void draw_retirement(Scenario& scenario);
 
 }  // namespace mlt::sim

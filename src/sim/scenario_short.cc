@@ -14,10 +14,10 @@ using base::DurationNs;
 using base::kMillisecond;
 using base::Prng;
 
-// What every path carries (clause R2.6.5), and some: shorter limits are none that the protocol knows.
+// What every path carries (clause R2.6.5), and a little more: the protocol does not know shorter limits.
 constexpr std::uint32_t kMinBytes = 560;
 
-// Long enough for a check that one loss begins, over a link that loses more besides.
+// Long enough for a search that a loss starts, over a link with other losses too.
 void draw_short_link(Prng& prng, Scenario& scenario) {
   const std::uint32_t full = scenario.simulator.segment_bytes + MLT_DATA_HEADER_BYTES;
   Accident accident;
@@ -25,7 +25,7 @@ void draw_short_link(Prng& prng, Scenario& scenario) {
   const std::vector<Edge> edges = scenario.topology().edges;
   accident.a = static_cast<std::uint32_t>(prng.below(edges.size()));
   accident.start_ns = static_cast<DurationNs>(prng.below(40 * kMillisecond));
-  // Half of them where somebody is about to send full packets.
+  // Half of them on the path of a transfer of full packets.
   const Exchange& exchange = scenario.exchanges[prng.below(scenario.exchanges.size())];
   if (prng.chance(0.5) && exchange.send.bytes >= scenario.simulator.segment_bytes) {
     const auto card = std::find_if(edges.begin(), edges.end(),
@@ -35,7 +35,7 @@ void draw_short_link(Prng& prng, Scenario& scenario) {
         std::max<DurationNs>(0, exchange.send_at_ns - static_cast<DurationNs>(prng.below(kMillisecond)));
   }
   accident.length_ns = static_cast<DurationNs>(5e6 * std::exp(prng.uniform() * std::log(800.0)));  // 5 ms to 4 s
-  // Most of them a byte or a few too short, as a tunnel's header makes them.
+  // Most of them one or a few bytes too short, like the overhead of a tunnel.
   const std::uint64_t most = full - 1 - kMinBytes;
   const std::uint64_t missing =
       prng.chance(0.6) ? 1 + prng.below(std::min<std::uint64_t>(most, 100)) : prng.below(most);

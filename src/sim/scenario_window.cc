@@ -10,10 +10,10 @@ namespace {
 
 using base::DurationNs;
 
-// Windows are not always full, and what is lost is sent again: a quarter of the timeout leaves time for both.
+// Windows are not always full, and lost packets are retransmitted: a quarter of the timeout leaves time for both.
 constexpr DurationNs kPartOfTimeout = 4;
 
-// Between two hosts as far apart as any, over the slowest path, as late as links and hosts may be without a fault.
+// The longest round trip of any two hosts over the slowest path, with the delays that occur without faults.
 DurationNs longest_round_trip_ns(const Scenario& scenario) {
   const Fabric& fabric = scenario.fabric;
   const DurationNs core_links = scenario.shape == Shape::kStar ? 0 : scenario.shape == Shape::kDumbbell ? 1 : 2;
@@ -25,7 +25,7 @@ DurationNs longest_round_trip_ns(const Scenario& scenario) {
   return 2 * one_way_ns;
 }
 
-// The most that one host sends to another, as the sender counts it against its window (clause 6.3.1).
+// The maximum that one host sends to another, as the sender counts it against its window (clause 6.3.1).
 std::uint64_t most_sent_bytes(const Scenario& scenario) {
   const std::uint32_t segment = scenario.simulator.segment_bytes;
   std::map<std::pair<std::uint16_t, std::uint16_t>, std::uint64_t> sent;
@@ -38,7 +38,7 @@ std::uint64_t most_sent_bytes(const Scenario& scenario) {
   return most;
 }
 
-// Control datagrams die on some link for longer than any operation may take: answers come over TCP alone.
+// Whether some link drops control datagrams for longer than any operation may take: replies arrive over TCP alone.
 bool answers_come_by_control_only(const Scenario& scenario) {
   const DurationNs most_ns = scenario.simulator.host.endpoint.operation_timeout_ns;
   return std::any_of(scenario.accidents.begin(), scenario.accidents.end(), [most_ns](const Accident& accident) {
@@ -49,7 +49,7 @@ bool answers_come_by_control_only(const Scenario& scenario) {
 }  // namespace
 
 // A window is sent once per round trip. Transfers of one class leave in the order of their posts, so a short one whose
-// receive is posted early waits for all before it, and its time must not be up by then.
+// receive is posted early waits for all before it, and must not time out by then.
 void widen_window(Scenario& scenario) {
   const DurationNs time_ns = scenario.simulator.host.endpoint.operation_timeout_ns / kPartOfTimeout;
   const double round_trips = static_cast<double>(time_ns) / static_cast<double>(longest_round_trip_ns(scenario));
@@ -59,8 +59,8 @@ void widen_window(Scenario& scenario) {
   }
 }
 
-// An answer over TCP finds the trailing probes of its question in the queue, one for each path and transfer. A port
-// that holds fewer drops the repairs behind them, all of them in every round (seed 11221658).
+// A reply over TCP finds the trailing probes of the replied probe in the queue, one for each path and transfer. A port
+// that holds fewer drops the retransmissions behind them, all of them in every round (seed 11221658).
 void widen_ports(Scenario& scenario) {
   if (!answers_come_by_control_only(scenario)) return;
   const std::uint64_t paths = scenario.simulator.host.endpoint.paths;

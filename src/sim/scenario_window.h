@@ -1,4 +1,4 @@
-// Windows and ports that carry in time what a scenario posts (sim/scenario.h).
+// Makes windows and ports large enough to carry a scenario's transfers in time (sim/scenario.h).
 #pragma once
 
 #include "sim/scenario.h"

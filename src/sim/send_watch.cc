@@ -1,4 +1,4 @@
-// What a sender is told: posts, answers, ends. What it sends: send_watch_runs.cc.
+// A sender's inputs: posts, replies, ends. Its output: send_watch_runs.cc.
 #include "sim/send_watch.h"
 
 #include <algorithm>
@@ -7,7 +7,7 @@ namespace mlt::sim {
 
 namespace {
 
-// No packet is given up before one that left so much later is known to have arrived (R2.3.1).
+// A packet is not declared lost before one sent at least this much later is known to have arrived (R2.3.1).
 constexpr base::DurationNs kMinLatenessNs = base::kMillisecond;
 
 }  // namespace
@@ -177,7 +177,7 @@ void SendWatch::reads(std::uint16_t rank, base::TimeNs local, const wire::Prefix
     release(of, stop.transfer);
     Sending* sending = find(of, stop.transfer);
     if (sending == nullptr || sending->over) return;
-    // Clause 6.9.5: a success with another size is refused.
+    // Clause 6.9.5: a success with another size is dropped.
     const bool success = stop.status == wire::StopStatus::kComplete || stop.status == wire::StopStatus::kWithinBound;
     if (success && stop.receiver_total_bytes != sending->send.bytes) return;
     forget(sender, *sending);
@@ -187,7 +187,7 @@ void SendWatch::reads(std::uint16_t rank, base::TimeNs local, const wire::Prefix
 }
 
 void SendWatch::take_block(Flow& of, std::uint8_t path_number, const wire::AckBlock& block) {
-  if (path_number >= of.paths.size()) return;  // nothing was sent yet
+  if (path_number >= of.paths.size()) return;  // nothing was sent on it yet
   Path& path = of.paths[path_number];
   const std::uint32_t highest = block.highest_sequence;
   if (highest == 0 || static_cast<std::int32_t>(highest - path.acknowledged) <= 0) return;
@@ -196,7 +196,7 @@ void SendWatch::take_block(Flow& of, std::uint8_t path_number, const wire::AckBl
   for (; path.first < path.bursts.size(); ++path.first) {
     Burst& burst = path.bursts[path.first];
     const bool beyond = static_cast<std::int32_t>(burst.last - highest) > 0;
-    // 0 is no number: after 2^32 - 1 comes 1.
+    // 0 is not a sequence number: after 2^32 - 1 comes 1.
     const std::uint32_t left = beyond ? burst.last - highest - (burst.last < highest ? 1 : 0) : 0;
     if (left >= burst.packets) break;  // it begins after `highest`
     of.newest_arrived_ns = std::max(of.newest_arrived_ns, burst.sent_ns);
@@ -207,7 +207,7 @@ void SendWatch::take_block(Flow& of, std::uint8_t path_number, const wire::AckBl
   }
 }
 
-// Clause 6.3.6: what was sent before a probe that asked about a stalled window is resolved by its answer.
+// Clause 6.3.6: the reply to a probe of a stalled window resolves everything sent before that probe.
 void SendWatch::take_answer(Flow& of, base::TimeNs local, std::uint32_t probe_timestamp_ns) {
   if (probe_timestamp_ns != 0) {
     for (const Flow::Probe& probe : of.probes) {
@@ -285,7 +285,7 @@ std::vector<SendWatch::Path>& SendWatch::paths(std::uint16_t rank, Flow& of) {
   return of.paths;
 }
 
-// What is in flight for sure: DATA packets that nothing tells to have arrived or lets be given up.
+// Minimum number of packets in flight: DATA packets neither known to have arrived nor allowed to be declared lost.
 std::uint64_t SendWatch::in_flight(Flow& of) const {
   std::uint64_t packets = 0;
   for (Path& path : of.paths) {

@@ -1,15 +1,14 @@
-// A model of what every sender owes by sections 6 (PROTOCOL) and R1.3 (RECOVERY), kept from what its host reads and
-// sends: which segments of which transfers are due, what is in flight, how much early data is out, when the next run
-// may leave. Every run and probe is held against it. The rules' numbers are the oracle's (sim/oracle.h):
+// A model of a sender's duties by sections 6 (PROTOCOL) and R1.3 (RECOVERY), derived from what its host reads and
+// sends: which segments of which transfers are due, what is in flight, how much early data was sent, when the next run
+// may leave. Every run and probe is checked against it. The rules' numbers are the oracle's (sim/oracle.h):
 //   10  no more in flight than the window (6.3)
 //   11  no sooner than the rate allows, no longer run than 100 us of it (6.2.2, R1.3)
 //   12  in send order, within a transfer, among transfers, among peers and among kinds of datagrams (6.1)
 //   13  no more early data than the peer offered (6.4)
 //   15  what a datagram says of its transfer is true (4.4, 4.7, 6.5, 6.7)
 //
-// Where a clause leaves a sender a choice, the model takes the largest: it must not fail a sender that is right. It
-// reads datagrams with wire/ and knows nothing of core/ but its rate, which is a question of its own
-// (sim/rate_control).
+// Where a clause permits several values, the model takes the largest: it must not fail a correct sender. It decodes
+// datagrams with wire/ and knows nothing of core/ except its rate, which is tested separately (sim/rate_control).
 #pragma once
 
 #include <array>
@@ -32,7 +31,7 @@ struct WatchedSend {
   std::uint32_t order = 0;
   std::vector<core::SegmentTag> tags;  // one per segment, or none: `uniform`
   core::SegmentTag uniform;
-  bool judged_late = false;     // learns its tags while it sends
+  bool judged_late = false;     // receives its tags while it sends
   bool is_fed = false;          // its segments become ready one after another
   base::TimeNs expires_ns = 0;  // by its host's clock
 };
@@ -47,7 +46,7 @@ class SendWatch {
   void posted(std::uint16_t rank, std::uint16_t peer, WatchedSend send);
   // A segment of a fed send is ready.
   void fed(std::uint16_t rank, std::uint16_t peer, core::OperationId operation, std::uint32_t segment);
-  // Over, as far as the application knows: cancelled, or completed.
+  // Cancelled or completed, from the application's point of view.
   void ended(std::uint16_t rank, std::uint16_t peer, core::OperationId operation);
   void reads(std::uint16_t rank, base::TimeNs local, const wire::Prefix& prefix, std::span<const std::byte> bytes);
   void sends_run(std::uint16_t rank, base::TimeNs local, const core::Transmit& run);
@@ -55,11 +54,11 @@ class SendWatch {
   void sends_message(std::uint16_t rank, base::TimeNs local, const core::ControlOutput& output);
   void turn_ended(std::uint16_t rank) { ++senders_[rank].turn; }
 
-  // The send that a STOP which was just read ends; 0: none.
+  // The send that the last read STOP ends; 0: none.
   core::OperationId stopped() const { return stopped_; }
 
  private:
-  struct Burst {  // packets that left on a path at one time
+  struct Burst {  // packets sent on a path at one time
     std::uint32_t last = 0;
     std::uint32_t packets = 0;
     std::uint32_t data = 0;  // DATA packets among them; the rest are trailing probes
@@ -68,27 +67,27 @@ class SendWatch {
   struct Path {
     std::uint32_t last = 0;
     std::uint32_t acknowledged = 0;
-    std::vector<Burst> bursts;  // from `first` on: not acknowledged, not given up
+    std::vector<Burst> bursts;  // from `first` on: neither acknowledged nor declared lost
     std::size_t first = 0;
   };
   struct Sending {
     WatchedSend send;
-    std::uint64_t number = 0;             // breaks ties of order
-    std::vector<std::uint32_t> in_order;  // segments in send order; empty: as they are
+    std::uint64_t number = 0;             // tie-breaker of the send order
+    std::vector<std::uint32_t> in_order;  // segments in send order; empty: in index order
     std::vector<std::uint8_t> pending;
     std::uint32_t left = 0;
     std::uint32_t withheld = 0;  // not ready yet
-    std::uint32_t cursor = 0;    // of the send order: nothing before it is pending
+    std::uint32_t cursor = 0;    // index into the send order: nothing before it is pending
     std::uint8_t round = 0;
     std::uint32_t rounds = 0;  // begun after the first
     std::uint32_t critical = 0;
     std::uint8_t last_class = 0;
-    bool unconfirmed = false;  // it began before anything was read of the peer
+    bool unconfirmed = false;  // begun before anything was read from the peer
     std::vector<bool> merged;  // chunks of the bitmap that began this round
     std::array<std::uint32_t, MLT_MAX_PATHS> newest{};
     bool ready = false;
-    std::uint32_t early = 0;  // packets sent before it was
-    bool may_wait = false;    // the early budget was exhausted at some time while it was not ready
+    std::uint32_t early = 0;  // packets sent before it was ready
+    bool may_wait = false;    // the early budget was exhausted at some time before it was ready
     bool over = false;        // STOP was read, or it was cancelled
     bool owes_probe = false;
     bool is_round_over() const { return left == 0 && withheld == 0; }
@@ -101,15 +100,15 @@ class SendWatch {
     std::vector<Path> paths;
     std::vector<std::unique_ptr<Sending>> open;  // by order, then number
     std::uint64_t posts = 0;
-    base::TimeNs newest_arrived_ns = -1;  // when the newest packet left that is known to have arrived
+    base::TimeNs newest_arrived_ns = -1;  // send time of the newest packet known to have arrived
     base::TimeNs next_run_ns = 0;
     base::TimeNs last_data_ns = -base::kSecond;
     struct Probe {
       base::TimeNs sent_ns = 0;
-      bool behind_stall = false;  // nothing was sent for so long that it may prove the window lost (6.3.6)
+      bool behind_stall = false;  // nothing was sent for long enough to declare the window lost (6.3.6)
     };
     std::vector<Probe> probes;
-    // Early data of sends that were given up counts until their ABORT is answered, or for good (8.1.6, 8.1.7).
+    // Early data of aborted sends counts until a reply to their ABORT arrives, or permanently (8.1.6, 8.1.7).
     struct GivenUp {
       wire::TransferId transfer;
       std::uint32_t early = 0;
@@ -118,9 +117,9 @@ class SendWatch {
   };
   struct Sender {
     std::uint64_t turn = 0;
-    std::uint64_t data_turn = ~std::uint64_t{0};   // the last turn in which data left
-    std::uint64_t other_turn = ~std::uint64_t{0};  // or anything but answers
-    std::uint16_t run_peer = 0;                    // of the newest run of data
+    std::uint64_t data_turn = ~std::uint64_t{0};   // the last turn that sent data
+    std::uint64_t other_turn = ~std::uint64_t{0};  // the last turn that sent anything but replies
+    std::uint16_t run_peer = 0;                    // of the newest data run
     std::uint32_t owed_probes = 0;
   };
 
@@ -132,13 +131,13 @@ class SendWatch {
   static std::uint32_t segment_count(const Flow& of, const WatchedSend& send);
   static core::SegmentTag tag_of(const WatchedSend& send, std::uint32_t segment);
 
-  // What was read.
+  // Inputs.
   void take_block(Flow& of, std::uint8_t path, const wire::AckBlock& block);
   void take_answer(Flow& of, base::TimeNs local, std::uint32_t probe_timestamp_ns);
   void take_bitmap(Sender& sender, Flow& of, Sending& sending, const wire::BitmapMessage& bitmap);
   void become_ready(Sending& sending);
 
-  // What is sent.
+  // Outputs.
   void check_data_run(std::uint16_t rank, base::TimeNs local, const core::Transmit& run);
   bool owes_probe(std::uint16_t rank, base::TimeNs local);
   void check_turns(std::uint16_t rank, base::TimeNs local, std::uint16_t peer);
@@ -151,7 +150,7 @@ class SendWatch {
   void add_to_flight(std::uint16_t rank, base::TimeNs local, std::uint16_t peer, Flow& of, std::uint8_t path,
                      std::uint32_t sequence, bool is_data);
   std::uint64_t in_flight(Flow& of) const;
-  // What was sent for receives that are not known to be posted.
+  // Data sent for receives that are not known to be posted.
   struct EarlyOut {
     std::uint32_t segments = 0;
     std::uint32_t transfers = 0;

@@ -1,4 +1,4 @@
-// What a sender sends, held against the model: runs of data and probes.
+// Checks a sender's output against the model: runs of data and probes.
 #include <algorithm>
 #include <string>
 
@@ -8,7 +8,7 @@ namespace mlt::sim {
 
 namespace {
 
-// No retransmission timeout is shorter (R1.1.2): a window stalls for that long before it is asked about.
+// Minimum retransmission timeout (R1.1.2): a window must stall for that long before it is probed.
 constexpr base::DurationNs kMinTimeoutNs = 250 * base::kMicrosecond;
 constexpr base::DurationNs kCreditNs = 200 * base::kMicrosecond;
 constexpr std::uint64_t kCreditBytes = 7'500;
@@ -76,7 +76,7 @@ void SendWatch::check_data_run(std::uint16_t rank, base::TimeNs local, const cor
   }
 }
 
-// A send whose time is up in this turn owes nothing any more, though its completion is still to come.
+// A send that times out in this turn has no duties left, though its completion is still to come.
 bool SendWatch::owes_probe(std::uint16_t rank, base::TimeNs local) {
   for (std::uint16_t peer = 0; peer < hosts_; ++peer) {
     for (const auto& sending : flow(rank, peer).open) {
@@ -87,14 +87,14 @@ bool SendWatch::owes_probe(std::uint16_t rank, base::TimeNs local) {
 }
 
 // Clause 6.1.3: Peers take turns. Two runs for one peer with nothing read between them: no other peer can have had
-// something that may leave.
+// anything ready to send.
 void SendWatch::check_turns(std::uint16_t rank, base::TimeNs local, std::uint16_t peer) {
   const Sender& sender = senders_[rank];
   if (sender.data_turn != sender.turn || sender.run_peer != peer) return;
   for (std::uint16_t other = 0; other < hosts_; ++other) {
     Flow& of = flow(rank, other);
     if (other == peer || of.open.empty() || local < of.next_run_ns) continue;
-    // Only where neither its window nor its early budget may hold it back, nor tags that are to be learnt first.
+    // Only if neither its window, nor its early budget, nor missing tags may block it.
     const auto resolved = [](const Path& path) { return path.acknowledged == path.last; };
     if (!std::all_of(of.paths.begin(), of.paths.end(), resolved)) continue;
     if (std::any_of(of.open.begin(), of.open.end(), [](const auto& s) { return s->send.judged_late; })) continue;
@@ -117,7 +117,7 @@ void SendWatch::sends(std::uint16_t rank, base::TimeNs local, const Packet& pack
   }
 }
 
-// Clause 6.1.2: of the transfers to a peer, that with the smallest order goes first.
+// Clause 6.1.2: of the transfers to a peer, the one with the smallest order goes first.
 void SendWatch::check_rivals(std::uint16_t rank, base::TimeNs local, std::uint16_t peer, Flow& of,
                              const Sending& sending) {
   for (const auto& other : of.open) {
@@ -203,7 +203,7 @@ void SendWatch::check_header(std::uint16_t rank, const Packet& packet, const wir
   check(packet.ecn == ecn, "ECN mark");
 }
 
-// Clause 4.4.4: sequence numbers count up, per path.
+// Clause 4.4.4: sequence numbers increase, per path.
 void SendWatch::add_to_flight(std::uint16_t rank, base::TimeNs local, std::uint16_t peer, Flow& of,
                               std::uint8_t path_number, std::uint32_t sequence, bool is_data) {
   Path& path = of.paths[path_number];
@@ -275,7 +275,7 @@ void SendWatch::check_probe(std::uint16_t rank, base::TimeNs local, std::uint16_
     of.probes.push_back({local, local - of.last_data_ns >= kMinTimeoutNs});
     forget(sender, *sending);
   }
-  // Clause 6.1.4: what is asked for by no data of this turn was due before it.
+  // Clause 6.1.4: a probe that no data of this turn requires was due before it.
   if (packet != nullptr && !ack_only && sender.data_turn == sender.turn && sending->data_turn != sender.turn) {
     fail(12, rank, peer, in_order(sending->send) + ": a probe leaves after data that did not ask for it");
   }

@@ -11,7 +11,7 @@ namespace mlt::sim {
 
 namespace {
 
-// Of every datagram that is delivered: the header of a data packet. Payloads are in the digest when they complete.
+// Bytes of every delivered datagram that enter the digest: a data packet's header. Payloads enter it on completion.
 constexpr std::size_t kDigestedBytes = MLT_DATA_HEADER_BYTES;
 
 std::uint32_t longest_datagram(std::uint32_t segment_bytes) {
@@ -122,12 +122,12 @@ void Simulator::leave(std::uint16_t rank) {
     if (const std::uint64_t number = connections_.number(rank, peer); number != 0) {
       if (known(rank, peer) != 0) {
         queue_message(rank, peer, {}, false, true);
-      } else {  // not up here yet: nothing can be said, and the peer sees the connection end
+      } else {  // not up here yet: no message is possible, and the peer sees the connection end
         peer_down(peer, rank, number);
       }
       connections_.close(rank, peer);
     }
-    known(rank, peer) = 0;  // also of one that has ended and whose end was still to be read here
+    known(rank, peer) = 0;  // also if it has ended and its end has not been read here
   }
   lost_in_crashes_ += hosts_[rank].unread();
   if (on_crash) on_crash(rank, hosts_[rank].endpoint());
@@ -230,7 +230,7 @@ void Simulator::deliver_messages(std::uint32_t index) {
     const Connections::Message& first = stream.waiting.front();
     if (first.connection == known(to, from)) {
       base::TimeNs at_ns = first.ready_ns;
-      // TCP needs both directions; it tries again on its timer.
+      // TCP needs both directions; it retries when its timer expires.
       if (at_ns <= now_ && (network_.is_blocked(from, to) || network_.is_blocked(to, from))) {
         at_ns = now_ + Connections::kTcpTimeoutNs;
       }
@@ -249,11 +249,11 @@ void Simulator::deliver_messages(std::uint32_t index) {
       ++messages_delivered_;
       hosts_[to].control(now_, from, first.bytes, first.of_machines);
     }
-    stream.waiting.pop_front();  // of a connection that is gone: gone too
+    stream.waiting.pop_front();  // discarded with its closed connection
   }
 }
 
-// ---- what hosts ask for --------------------------------------------------------------------------------------------
+// ---- requests of hosts ---------------------------------------------------------------------------------------------
 
 void Simulator::transmit(std::uint16_t host, const core::Transmit& run) {
   const base::TimeNs local = hosts_[host].config().clock.local(now_);
@@ -282,7 +282,7 @@ void Simulator::transmit(std::uint16_t host, const core::Transmit& run) {
     wire::Prefix prefix;
     if (filled != size || wire::decode_prefix(packet.datagram(), prefix) != wire::DropReason::kNone ||
         prefix.cookie != cookie) {
-      // A connection may have been replaced just now, and the endpoint learns of it at its next turn.
+      // A connection may have just been replaced; the endpoint learns of it in its next turn.
       if (hosts_[host].connection(run.peer) == connections_.number(host, run.peer)) {
         return violation(host, "a datagram that its peer would refuse");
       }

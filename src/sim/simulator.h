@@ -1,8 +1,8 @@
 // The virtual driver: production endpoints on a virtual network under virtual time. engine/event_loop is the other
 // driver; both call the same nine entry points.
 //
-// Everything follows from the configuration, one 64-bit seed and the calls: the same run, event for event, on every
-// machine. Absent on purpose: what is sent and what is checked (sim/swarm.h, sim/oracle.h). One thread.
+// The configuration, one 64-bit seed and the calls determine everything: the same run, event for event, on every host.
+// Absent on purpose: workloads and checks (sim/swarm.h, sim/oracle.h). One thread.
 #pragma once
 
 #include <cstdint>
@@ -21,10 +21,10 @@ struct SimulatorConfig {
   std::uint64_t seed = 1;
   HostConfig host;                                               // of every host; see `adjust`
   std::uint32_t segment_bytes = 1'432;                           // payload of a full packet
-  std::uint32_t window_bytes = 1U << 20;                         // in flight to one peer, at most
-  base::DurationNs control_delay_ns = 100 * base::kMicrosecond;  // of the control connections, one way
+  std::uint32_t window_bytes = 1U << 20;                         // maximum in flight to one peer
+  base::DurationNs control_delay_ns = 100 * base::kMicrosecond;  // of the control connections, one direction
   base::TimeNs start_ns = base::kSecond;
-  // This host believes that its peers offered so many times more room for early data than they did; ~0: none does.
+  // This host assumes a multiple of the early-data space that its peers offered; ~0: no host does.
   std::uint16_t overrunning_host = 0xFFFF;
   std::uint32_t overrun_factor = 1;
   std::function<void(std::uint16_t host, HostConfig&)> adjust;  // makes hosts differ
@@ -32,7 +32,7 @@ struct SimulatorConfig {
 
 enum class TraceKind : std::uint8_t { kSent, kDelivered, kDropped, kMessage, kPeerUp, kPeerDown, kCompletion, kNote };
 
-// One thing that happened. `packet` is null except for the first three kinds; `text` says the rest.
+// One trace event. `packet` is null except for the first three kinds; `text` has the details.
 struct TraceRecord {
   base::TimeNs at_ns = 0;
   TraceKind kind = TraceKind::kNote;
@@ -54,41 +54,41 @@ class Simulator final : public VirtualDriver, private World {
   Network& network() { return network_; }
   const Network& network() const { return network_; }
 
-  // Every pair that has no connection gets one, the two sides within `spread_ns` of each other.
+  // Connects every pair without a connection, the two sides within `spread_ns` of each other.
   void connect_all(base::DurationNs spread_ns = 0);
   void connect(std::uint16_t a, std::uint16_t b, base::DurationNs spread_ns = 0);
   // Both sides lose the connection, `a` now and `b` after `later_ns`.
   void disconnect(std::uint16_t a, std::uint16_t b, base::DurationNs later_ns = 0);
-  // The process dies; its peers notice after `notice_ns`. restart() brings up a new incarnation without connections.
+  // The process dies; its peers notice after `notice_ns`. restart() starts a new incarnation without connections.
   void crash(std::uint16_t rank, base::DurationNs notice_ns);
   void restart(std::uint16_t rank);
-  // The process leaves in order: its last words and a goodbye go over the control connections, then it is gone.
+  // The process leaves in order: its final messages and a goodbye are sent over the control connections, then it exits.
   void leave(std::uint16_t rank);
-  // The system tells a host that the network carries no larger payload to a peer.
+  // Informs a host that the network carries no larger payload to a peer.
   void limit_path(std::uint16_t rank, const core::PathLimit& limit) { hosts_[rank].control(now_, limit); }
   std::uint64_t connection(std::uint16_t a, std::uint16_t b) const override { return connections_.number(a, b); }
 
-  // Reliable and in order, over the control connection; false if `from` has none with `to`.
+  // Reliable and in order, over the control connection; false if `from` has none to `to`.
   bool send_message(std::uint16_t from, std::uint16_t to, std::span<const std::byte> bytes);
   void at(base::TimeNs when, std::function<void()> action);
 
-  // One event; false if there is none before or at `until` (the time is then `until`) or the run was violated.
+  // Processes one event; false if there is none up to `until` (the time is then `until`) or a rule was violated.
   bool step(base::TimeNs until);
   void run_for(base::DurationNs duration);
-  // True once `condition` holds; asked after every event.
+  // Runs until `condition` holds, which is evaluated after every event.
   bool run_until(const std::function<bool()>& condition, base::DurationNs limit);
 
   std::uint64_t events() const { return events_run_; }
-  // Of these, wake-ups of hosts whose time was moved since: nothing happened.
+  // Of these, obsolete wake-ups of hosts, without effect.
   std::uint64_t turns_moved() const { return turns_moved_; }
   const Ledger& ledger() const override { return network_.ledger(); }
   std::size_t packets_in_use() const override { return network_.packets_in_use(); }
   std::uint64_t messages_delivered() const override { return messages_delivered_; }
   std::uint64_t lost_in_crashes() const override { return lost_in_crashes_; }
-  // Not where endpoints forget tags: observers know transfers by the numbers that they had when they were posted.
+  // Not if endpoints forget tags: observers identify transfers by the numbers that they had when they were posted.
   bool shows_everything() const override { return config_.host.endpoint.retire_after == 0; }
 
-  // What send_message() carried, and peers that are gone, at the host's turn; may post.
+  // Delivers send_message() messages, and the ends of peers, in the host's turn; may post.
   std::function<void(std::uint16_t rank, std::uint16_t from, std::span<const std::byte> bytes)> on_machine_message;
   std::function<void(std::uint16_t rank, std::uint16_t peer)> on_peer_down;
   std::function<void(const TraceRecord&)> trace;

@@ -11,8 +11,8 @@ namespace {
 
 using base::DurationNs;
 
-// Events without progress, once the faults are over, that no healthy run needs: every timer of every host many times
-// over. While a link hands out what it held back until then, every packet fewer under way is progress.
+// Maximum number of events without progress once the faults are over: more than every timer of every host many times
+// over. While a link delivers what it had held back, every delivered packet is progress.
 constexpr std::uint64_t kIdleEventsPerHost = 40'000;
 constexpr std::uint64_t kProgressEvery = 1'024;
 
@@ -23,7 +23,7 @@ class Run {
         simulator_(configured(scenario), scenario.topology()),
         oracle_(simulator_, true),
         ids_(scenario.exchanges.size()) {
-    // Rule 8 holds until the network does what it may not.
+    // Rule 8 applies until the network's first fault.
     simulator_.network().on_fault = [this] { oracle_.on_network_fault(); };
   }
 
@@ -37,7 +37,7 @@ class Run {
     oracle_.on_overrunning(scenario_.simulator.overrunning_host);
     const base::TimeNs start = simulator_.now();
     simulator_.connect_all(scenario_.faultless ? 0 : 200 * base::kMicrosecond);
-    // The connections are there before the first post: a refusal then has a reason.
+    // The connections exist before the first post: a rejected post then has a reason.
     const base::TimeNs first = start + base::kMillisecond;
     for (std::size_t i = 0; i < scenario_.exchanges.size(); ++i) schedule_exchange(first, i);
     for (const Accident& accident : scenario_.accidents) schedule_accident(first, accident);
@@ -51,7 +51,7 @@ class Run {
       oracle_.check_limits(false);
       const std::uint64_t now = oracle_.progress();
       const std::uint64_t under_way = packets_under_way();
-      // A wake-up that was put off leaves one of which nothing comes: as many as packets, due at one timeout together.
+      // A rescheduled wake-up leaves an obsolete event: as many as packets that are due at one timeout together.
       const std::uint64_t happened = simulator_.events() - simulator_.turns_moved();
       if (now != progress || !quiet_ || under_way < least_under_way) idle_since = happened;
       if (quiet_) least_under_way = std::min(least_under_way, under_way);
@@ -171,8 +171,8 @@ class Run {
     }
   }
 
-  // Of two at once the slower counts: at a thousandth of a thousandth one datagram would take ten seconds, and hold up
-  // all behind it long after the accidents are over.
+  // Of two at once the slower applies: at a thousandth of a thousandth of its rate one datagram would take ten seconds,
+  // and delay all behind it long after the accidents are over.
   void slow_down(const Accident& accident) {
     Network& network = simulator_.network();
     double& rate = network.link(accident.a).rate_bytes_per_second;
@@ -206,7 +206,7 @@ class Run {
     }
   }
 
-  // From here on the network is sound: whatever is open must end.
+  // Ends all network faults: whatever is open must end.
   void heal() {
     for (std::uint32_t edge = 0; edge < simulator_.network().edge_count(); ++edge) {
       simulator_.network().link(edge).data = {};
@@ -215,9 +215,9 @@ class Run {
     quiet_ = true;
   }
 
-  // What is still on its way arrives: stragglers must not touch memory that is the application's again.
+  // Delivers what is in flight: late packets must not touch memory that the application has back.
   void drain() {
-    // An ABORT that nobody answers is sent three times, and then forgotten.
+    // An ABORT without a reply is sent three times.
     const base::TimeNs until = simulator_.now() + 4 * base::kSecond;
     while (simulator_.step(until)) {
     }

@@ -1,4 +1,4 @@
-// Runs one seed's scenario from beginning to end and judges it. The same seed gives the same verdict, event for event.
+// Runs one seed's scenario from beginning to end and checks it. The same seed gives the same result, event for event.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 namespace mlt::sim {
 
 struct Verdict {
-  std::string fault;  // empty: every rule held
+  std::string fault;  // empty: no rule was violated
   std::uint64_t events = 0;
   std::uint64_t hops = 0;
   std::uint64_t operations = 0;

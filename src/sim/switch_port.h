@@ -2,7 +2,7 @@
 // threshold a queue marks ECN-capable packets and drops the others (paper, section 4.2.2). The queues of one switch may
 // share its memory.
 //
-// A host's network card is a port too, without limits. Absent on purpose: routing, links (sim/network.h).
+// A host's NIC is a port too, without limits. Absent on purpose: routing, links (sim/network.h).
 #pragma once
 
 #include <array>
@@ -18,8 +18,8 @@ namespace mlt::sim {
 inline constexpr std::uint32_t kQueues = 8;
 inline constexpr std::uint64_t kUnlimited = ~std::uint64_t{0};
 
-// Bytes on the wire. Below `red_min` every packet enters as it is; above `red_max` every one is marked or dropped;
-// between, with a probability that grows linearly to `red_probability`. Equal thresholds make the step of the paper.
+// Bytes on the wire. Below `red_min` every packet is queued unchanged; above `red_max` every one is marked or dropped;
+// in between with a probability that grows linearly to `red_probability`. Equal thresholds give the step of the paper.
 struct Queue {
   std::uint64_t limit_bytes = kUnlimited;
   std::uint64_t red_min_bytes = kUnlimited;
@@ -32,13 +32,13 @@ struct PortConfig {
   std::array<std::uint8_t, 64> queue_of{};  // DSCP -> queue
 };
 
-// Control to queue 0, data classes in order over the seven others; code points that are not ours to the last.
+// Control to queue 0, data classes in order to the seven others; unknown code points to the last.
 std::array<std::uint8_t, 64> queue_map(const core::DscpMap& dscp);
 
 // Every queue with the same limit and step threshold; queue 0 (control) never marks or drops early.
 PortConfig uniform_port(const core::DscpMap& dscp, std::uint64_t limit_bytes, std::uint64_t threshold_bytes);
 
-// What a queue has seen, ECN-capable packets apart from the others.
+// Counters of a queue, ECN-capable packets separate from the others.
 struct QueueCounters {
   std::array<std::uint64_t, 2> offered{};  // [is ECT]
   std::array<std::uint64_t, 2> dropped{};
@@ -48,7 +48,7 @@ struct QueueCounters {
   std::uint64_t most_bytes = 0;
 };
 
-// Memory that the ports of one switch share.
+// Memory shared by the ports of one switch.
 struct SharedBuffer {
   std::uint64_t limit_bytes = kUnlimited;
   std::uint64_t used_bytes = 0;
@@ -58,25 +58,25 @@ class SwitchPort {
  public:
   explicit SwitchPort(const PortConfig& config) : config_(config) {}
 
-  // True if the packet now stands in a queue (marked, perhaps); else `fate` tells why it was dropped.
+  // True if the packet was queued (possibly marked); else `fate` is the reason for the drop.
   bool enqueue(base::TimeNs now, PacketPool& pool, std::uint32_t index, SharedBuffer& buffer, base::Prng& prng,
                Fate& fate);
-  // The next packet to send, highest priority first; kNoPacket if none waits that may leave.
+  // The next packet to send, highest priority first; kNoPacket if none may leave.
   std::uint32_t dequeue(PacketPool& pool, SharedBuffer& buffer);
 
   std::uint64_t queued_bytes() const { return queued_bytes_; }
-  // Nothing waits that may leave.
+  // True if no packet may leave.
   bool empty() const { return (occupied_ & ~paused_) == 0; }
-  // Bit per queue that the next hop has paused (IEEE 802.1Qbb): it keeps what it has, and takes more.
+  // Bit per queue paused by the next hop (IEEE 802.1Qbb): it continues to queue packets.
   void pause(std::uint32_t queues) { paused_ = queues; }
   const QueueCounters& counters(std::uint32_t queue) const { return states_[queue].counters; }
   PortConfig& config() { return config_; }
   const PortConfig& config() const { return config_; }
 
-  // When the port will have sent what it works on.
+  // End of the current transmission.
   base::TimeNs busy_until_ns = 0;
   bool service_scheduled = false;
-  base::TimeNs last_arrival_ns = 0;  // at the far end: jitter keeps the order
+  base::TimeNs last_arrival_ns = 0;  // at the far end: jitter preserves the order
 
  private:
   struct State {

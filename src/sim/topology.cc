@@ -17,7 +17,7 @@ Topology empty(std::uint16_t hosts, std::uint32_t switches, const Fabric& fabric
   return topology;
 }
 
-// A network card: one queue, no limit, no marks.
+// A NIC: one queue, no limit, no marks.
 PortConfig card() { return {}; }
 
 void add_host(Topology& topology, std::uint32_t host, std::uint32_t leaf, const Fabric& fabric) {

@@ -1,4 +1,4 @@
-// Graphs of hosts and switches, and the shortest ways through them.
+// Graphs of hosts and switches, and their shortest routes.
 //
 // Nodes 0 .. hosts-1 are hosts, the rest are switches; hosts forward nothing. Every cable is two directed edges, each
 // with its own link and output port. Absent on purpose: queues and packets (sim/network.h); how graphs are chosen
@@ -21,8 +21,8 @@ struct Edge {
   PortConfig port;
 };
 
-// Where the packets from one host to another go instead of the shortest ways: path p takes the way p modulo their
-// number. The ways back are planned by themselves, or are the shortest.
+// Routes of the packets from one host to another that replace the shortest ones: path p takes route p modulo their
+// number. The routes back are planned separately, or are the shortest.
 struct PlannedWays {
   std::uint16_t from = 0;
   std::uint16_t to = 0;
@@ -36,14 +36,14 @@ struct Topology {
   std::vector<std::uint64_t> buffer_bytes;  // per node: memory its ports share
   std::vector<PlannedWays> planned;         // at most one entry for a pair
 
-  // Two edges, a to b and back, and their number: the first one's index; the other is the next.
+  // Adds two edges, a to b and back; returns the first one's index, to which the other is next.
   std::uint32_t add_cable(std::uint32_t a, std::uint32_t b, const Link& link, const PortConfig& port_a,
                           const PortConfig& port_b);
-  // The edge from a to b; MLT_CHECKs that there is one.
+  // The edge from a to b; MLT_CHECKs that it exists.
   std::uint32_t edge(std::uint32_t a, std::uint32_t b) const;
 };
 
-// What the builders below make all cables and switches of.
+// Parameters of all cables and switches in the builders below.
 struct Fabric {
   Link host_link;   // hosts to their switch
   Link core_link;   // between switches
@@ -72,7 +72,7 @@ class Routes {
     const std::size_t cell = std::size_t{node} * hosts_ + destination;
     return std::span(edges_).subspan(first_[cell], first_[cell + 1] - first_[cell]);
   }
-  // Links between the two; 0 if there is no way.
+  // Number of links between the two; 0 if there is no route.
   std::uint32_t hops(std::uint32_t node, std::uint16_t destination) const {
     const std::uint32_t distance = distance_[std::size_t{node} * hosts_ + destination];
     return distance == kUnreachable ? 0 : distance;

@@ -33,7 +33,7 @@ void check_pair(const TransferSchedule& schedule, std::size_t i) {
          stated.ways.size(), "1 to " + std::to_string(schedule.paths) + ", as many as there are paths");
 }
 
-// The edges of way k, hop by hop.
+// The edges of route k, hop by hop.
 std::vector<std::uint32_t> edges_of(const TransferSchedule& schedule, const EdgesBetween& between, std::size_t i,
                                     std::size_t k) {
   const ScheduledWays& stated = schedule.ways[i];
@@ -61,7 +61,7 @@ std::vector<std::uint32_t> edges_of(const TransferSchedule& schedule, const Edge
   return edges;
 }
 
-// Cables are two edges, there and back, one after the other.
+// Cables are two consecutive edges, one per direction.
 PlannedWays reversed(const PlannedWays& there) {
   PlannedWays back{there.to, there.from, there.ways};
   for (std::vector<std::uint32_t>& way : back.ways) {

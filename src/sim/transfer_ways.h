@@ -1,6 +1,6 @@
-// The ways that a schedule states, from node numbers to the edges of its graph.
+// Converts a schedule's routes from node numbers to the edges of its graph.
 //
-// Absent on purpose: how packets follow them (sim/way_table.h), how they were found (the planners).
+// Absent on purpose: forwarding along them (sim/way_table.h), route planning (the planners).
 #pragma once
 
 #include <vector>
@@ -10,8 +10,8 @@
 
 namespace mlt::sim {
 
-// For both directions of every pair: what is stated, or the other direction's ways in reverse. `topology` is the
-// schedule's, made of cables only. Throws std::invalid_argument, which names the way that does not fit.
+// For both directions of every pair: the stated routes, or the other direction's in reverse. `topology` is the
+// schedule's, made of cables only. Throws std::invalid_argument, which names the invalid route.
 std::vector<PlannedWays> planned_ways(const TransferSchedule& schedule, const Topology& topology);
 
 }  // namespace mlt::sim

@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::uint64_t kEventsPerReport = 65'536;
 constexpr base::DurationNs kLongestLimitNs = 100'000 * base::kSecond;
-constexpr std::size_t kPatternBytes = 251;  // a prime: equal bytes don't fall on equal places of segments
+constexpr std::size_t kPatternBytes = 251;  // a prime: equal bytes do not lie at equal offsets of segments
 
 void check_cables(const TransferSchedule& schedule) {
   const std::uint32_t nodes = schedule.hosts + schedule.switches;
@@ -97,7 +97,7 @@ void check_transfers(const TransferSchedule& schedule) {
   }
 }
 
-// A circle of transfers that wait for each other would never start.
+// Transfers that wait for each other in a cycle would never start.
 void check_order(const TransferSchedule& schedule) {
   const std::size_t count = schedule.transfers.size();
   std::vector<std::uint32_t> waits(count);
@@ -126,7 +126,7 @@ Topology topology_of(const TransferSchedule& schedule) {
   topology.buffer_bytes.assign(topology.nodes, kUnlimited);
   std::copy(schedule.buffers.begin(), schedule.buffers.end(), topology.buffer_bytes.begin() + schedule.hosts);
   const PortConfig port = uniform_port({}, schedule.queue_limit_bytes, schedule.queue_threshold_bytes);
-  // Cards serve control first as switches do: behind data, an answer would make the path look full.
+  // NICs serve control first, as switches do: a reply queued behind data would make the path look congested.
   const PortConfig card = uniform_port({}, kUnlimited, kUnlimited);
   for (const Cable& cable : schedule.cables) {
     Link link;
@@ -152,7 +152,7 @@ void check_ways(const TransferSchedule& schedule, const Routes& routes) {
   }
 }
 
-// What one host must have room for, and how fast its card is.
+// Capacity that one host needs, and its NIC's rate.
 struct Demand {
   std::uint32_t sends = 0;
   std::uint32_t receives = 0;
@@ -189,7 +189,7 @@ SimulatorConfig config_of(const TransferSchedule& schedule) {
   core::EndpointConfig& endpoint = config.host.endpoint;
   endpoint.paths = static_cast<std::uint8_t>(schedule.paths);
   endpoint.early_segments = 1'024;
-  endpoint.operation_timeout_ns = 2 * schedule.limit_ns;  // the limit speaks first
+  endpoint.operation_timeout_ns = 2 * schedule.limit_ns;  // so that the time limit applies first
   endpoint.timely.packet_bytes = schedule.segment_bytes + MLT_DATA_HEADER_BYTES + kOverheadBytes;
   config.adjust = [demands = demands_of(schedule)](std::uint16_t rank, HostConfig& host) {
     const Demand& d = demands[rank];
@@ -285,7 +285,7 @@ class Run {
     }
   }
 
-  // Everything it waits for is in.
+  // All its dependencies have arrived.
   void start(std::uint32_t i) {
     const base::TimeNs at = start_ + schedule_.transfers[i].start_ns;
     if (at <= simulator_.now()) return send(i);
@@ -343,8 +343,8 @@ class Run {
   std::vector<std::uint32_t> waits_;
   std::vector<std::vector<std::uint32_t>> then_;
   std::vector<Target> targets_;
-  std::vector<std::byte> source_;   // what every transfer sends the beginning of
-  std::vector<std::byte> scratch_;  // receivers compare and keep nothing
+  std::vector<std::byte> source_;   // every transfer sends a prefix of it
+  std::vector<std::byte> scratch_;  // receivers compare only
   TransferTimes times_;
   std::uint64_t arrived_ = 0;
   base::TimeNs start_ = 0;

@@ -1,7 +1,7 @@
-// What the oracle needs of whatever drives virtual hosts: the simulator (sim/simulator.h), whose network decides what
-// happens next, and the micro-swarm's world (sim/micro_world.h), whose explorer does.
+// What the oracle needs from a driver of virtual hosts: the simulator (sim/simulator.h), whose network determines the
+// next event, or the micro-swarm's world (sim/micro_world.h), whose explorer does.
 //
-// Absent on purpose: how time passes and how datagrams travel. One thread.
+// Absent on purpose: advancing time, carrying datagrams. One thread.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ class VirtualDriver {
   virtual std::uint16_t hosts() const = 0;
   virtual Host& host(std::uint16_t rank) = 0;
   core::Endpoint& endpoint(std::uint16_t rank) { return host(rank).endpoint(); }
-  // 0: none. The number of a connection is never used again.
+  // 0: none. A connection's number is never reused.
   virtual std::uint64_t connection(std::uint16_t a, std::uint16_t b) const = 0;
   // The connection that this side's endpoint knows of; 0: none.
   std::uint64_t endpoint_connection(std::uint16_t rank, std::uint16_t peer) {
@@ -38,21 +38,21 @@ class VirtualDriver {
   }
   void pause(std::uint16_t rank, base::DurationNs duration_ns) { host(rank).pause(now(), now() + duration_ns); }
 
-  // Where every datagram went, and how many are neither delivered nor dropped.
+  // The fates of all datagrams, including the number still in flight.
   virtual const Ledger& ledger() const = 0;
   virtual std::size_t packets_in_use() const = 0;
   virtual std::uint64_t messages_delivered() const = 0;
-  // Datagrams and messages that a host had taken and not read when it crashed.
+  // Datagrams and messages that a host had accepted and not read when it crashed.
   virtual std::uint64_t lost_in_crashes() const = 0;
 
-  // The first thing that went against what every driver relies on; empty if nothing did. The run stops there.
+  // The first violation of what every driver relies on; empty if there is none. The run stops there.
   const std::string& fault() const { return fault_; }
   void fail(const std::string& text) {
     if (fault_.empty()) fault_ = text;
   }
 
-  // Of every event so far, what each delivered datagram says, and what mix() was given: two runs with the same digest
-  // went the same way.
+  // Digest of every event so far, the headers of delivered datagrams, and the input of mix(): two runs with the same
+  // digest were the same.
   std::uint64_t digest() const { return digest_; }
   void mix(std::uint64_t word) {
     digest_ = (digest_ ^ word) * 0x9E3779B97F4A7C15ULL;
@@ -65,7 +65,7 @@ class VirtualDriver {
 
   // Called for each completion, inside the host's turn; may post. The completion's bitmap is valid during the call.
   std::function<void(std::uint16_t rank, const core::Completion&)> on_completion;
-  // Called before a crashing endpoint is gone.
+  // Called before a crashing endpoint is destroyed.
   std::function<void(std::uint16_t rank, const core::Endpoint&)> on_crash;
 
  protected:

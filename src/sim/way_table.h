@@ -1,8 +1,8 @@
-// Planned ways, ready for packets: which edges a packet crosses one after the other when its way is not left to the
+// Planned routes in a form ready for forwarding: the edges that a packet crosses if its route is not left to the
 // shortest ones.
 //
-// A packet that carries an index into the table is on its way: the index tells its next edge, one more the edge after.
-// Absent on purpose: who plans (the planners), names and messages for people (sim/transfers.h). Owned by the network.
+// A packet in flight carries an index into the table: the entry is its next edge, the following entry the edge after.
+// Absent on purpose: planning (the planners), names and error texts for users (sim/transfers.h). Owned by the network.
 #pragma once
 
 #include <cstdint>
@@ -15,11 +15,11 @@ namespace mlt::sim {
 
 class WayTable {
  public:
-  // MLT_CHECKs that every way leads from its host to the other over switches, edge by edge, and that a pair is planned
-  // once at most.
+  // MLT_CHECKs that every route leads from its host to the other over switches, edge by edge, and that a pair is
+  // planned at most once.
   explicit WayTable(const Topology& topology);
 
-  // Where the way of a packet from one host to another on `path` starts in the table; kNoWay if none is planned.
+  // Where the route of a packet from one host to another on `path` starts in the table; kNoWay if none is planned.
   std::uint32_t first(std::uint16_t from, std::uint16_t to, std::uint8_t path) const {
     if (pair_.empty()) return kNoWay;
     const std::uint32_t pair = pair_[std::size_t{from} * hosts_ + to];
@@ -30,8 +30,8 @@ class WayTable {
 
  private:
   std::uint16_t hosts_;
-  std::vector<std::uint32_t> pair_;    // per pair of hosts: where in starts_; empty if nothing is planned
-  std::vector<std::uint32_t> starts_;  // of a pair: the number of its ways, then where each begins in edges_
+  std::vector<std::uint32_t> pair_;    // per pair of hosts: index into starts_; empty if nothing is planned
+  std::vector<std::uint32_t> starts_;  // of a pair: the number of its routes, then where each begins in edges_
   std::vector<std::uint32_t> edges_;
 };
 

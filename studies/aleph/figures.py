@@ -141,8 +141,10 @@ def draw(results: dict[str, dict[str, Rows]], folder: Path) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--out", type=Path, required=True, help="folder for figures.json and the images")
-    parser.add_argument("--seeds", type=int, default=40)
+    parser.add_argument(
+        "--out", type=Path, required=True, help="folder for figures.json and the images (default: %(default)s)"
+    )
+    parser.add_argument("--seeds", type=int, default=40, help="number of random instances (default: %(default)s)")
     options = parser.parse_args(arguments)
     results = compute(seeds=range(options.seeds))
     table = compare(results)

@@ -91,8 +91,8 @@ def summarise(rows: Sequence[RatioRow]) -> dict[str, object]:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--out", type=Path, required=True, help="folder for ratio.json")
-    parser.add_argument("--graphs", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--graphs", type=int, default=1000, help="number of random graphs (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the graphs (default: %(default)s)")
     options = parser.parse_args(arguments)
     result = summarise(measure_ratios(graphs=options.graphs, seed=options.seed))
     options.out.mkdir(parents=True, exist_ok=True)

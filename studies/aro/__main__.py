@@ -19,28 +19,29 @@ main = typer.Typer(
     help="Repeat the paper's experiments; every command writes JSON, CSV and PNG files into --out.",
 )
 Out = Annotated[Path, typer.Option(help="Folder for the results.")]
-Limit = Annotated[float, typer.Option(help="Seconds of each search.")]
+Limit = Annotated[float, typer.Option(help="Time limit of each search, in seconds.")]
+Seeds = Annotated[int, typer.Option(help="Number of random instances.")]
 RESULTS = Path("docs/results/aro")
 
 
 @main.command("sjst")
 def sjst_command(
     out: Out = RESULTS,
-    seeds: int = 1000,
-    other_seeds: Annotated[int, typer.Option(help="For the other port mappings.")] = 200,
+    seeds: Seeds = 1000,
+    other_seeds: Annotated[int, typer.Option(help="Number of random instances of the other port mappings.")] = 200,
 ) -> None:
-    """Figure 7a: one task of 200 workers, proven optima beside the baselines, in every reading."""
+    """Figure 7a: one task of 200 workers, proven optima and baselines, in every interpretation of the paper."""
     sjst.run(out, seeds=seeds, other_seeds=other_seeds, progress=typer.echo)
 
 
 @main.command("grid")
-def grid_command(out: Out = RESULTS, seeds: int = 300) -> None:
-    """GRID's mean rate in each reading of what the paper says of it."""
+def grid_command(out: Out = RESULTS, seeds: Seeds = 300) -> None:
+    """GRID's mean rate in each interpretation of the paper's description."""
     sjst.run_grid(out, seeds=seeds, progress=typer.echo)
 
 
 @main.command("curves")
-def curves_command(out: Out = RESULTS, seeds: int = 10) -> None:
+def curves_command(out: Out = RESULTS, seeds: Seeds = 10) -> None:
     """Figures 7b, 7c and 8: share of aggregators, workers, pipelines."""
     sjst.run_curves(out, seeds=seeds, progress=typer.echo)
 
@@ -48,9 +49,11 @@ def curves_command(out: Out = RESULTS, seeds: int = 10) -> None:
 @main.command("many")
 def many_command(
     out: Out = RESULTS,
-    seeds: int = 10,
+    seeds: Seeds = 10,
     seconds: Limit = 20.0,
-    only: Annotated[list[str] | None, typer.Option(metavar="3J2T", help="These shapes only, without figures.")] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="3J2T", help="Run this shape only, without figures; repeatable.")
+    ] = None,
 ) -> None:
     """Figures 9 and 10: several tasks and jobs of 100 workers."""
     many.run(out, seeds=seeds, effort=Effort(seconds=seconds), progress=typer.echo, only=only or ())
@@ -59,38 +62,49 @@ def many_command(
 @main.command("scale")
 def scale_command(
     out: Out = RESULTS,
-    seeds: int = 3,
+    seeds: Seeds = 3,
     seconds: Limit = 20.0,
-    scales: Annotated[list[int] | None, typer.Option("--lambda", min=1, max=5, help="48 switches each.")] = None,
+    scales: Annotated[
+        list[int] | None,
+        typer.Option("--lambda", min=1, max=5, help="Size of the network, in units of 48 switches; repeatable."),
+    ] = None,
 ) -> None:
     """Figure 11: 240 switches and five jobs by default, with and without SRO, APP and QSR."""
     many.run_scale(out, seeds=seeds, scales=scales or [5], effort=Effort(seconds=seconds), progress=typer.echo)
 
 
 @main.command("reductions")
-def reductions_command(out: Out = RESULTS, seeds: int = 40) -> None:
+def reductions_command(out: Out = RESULTS, seeds: Seeds = 40) -> None:
     """Figures 12 and 13: loss and time of SRO, APP and QSR."""
     reductions.run(out, seeds=seeds, progress=typer.echo)
 
 
 @main.command("solvers")
-def solvers_command(out: Out = RESULTS, seeds: int = 10, seconds: Limit = 30.0) -> None:
-    """The paper's model given whole to HiGHS and CP-SAT, beside the search of this package."""
+def solvers_command(out: Out = RESULTS, seeds: Seeds = 10, seconds: Limit = 30.0) -> None:
+    """The paper's complete model in HiGHS and CP-SAT, compared with the search of this package."""
     reductions.run_solvers(out, seeds=seeds, seconds=seconds, progress=typer.echo)
 
 
 @main.command("instance")
 def instance_command(
-    fat_tree_arity: Annotated[int | None, typer.Option("--fat-tree", help="A fat-tree, not the leaf-spine.")] = None,
-    seed: int = 0,
-    share: Annotated[float, typer.Option(help="Programmable share of the switches.")] = 0.2,
-    mapping: Annotated[str, typer.Option(help=f"Ports to pipelines: {', '.join(MAPPINGS)}.")] = "class",
-    ps_leaf_in_share: Annotated[bool, typer.Option("--ps-leaf-in-share/--ps-leaf-on-top")] = True,
-    jobs: int = 1,
-    tasks: int = 1,
-    workers: int = 200,
+    fat_tree_arity: Annotated[
+        int | None, typer.Option("--fat-tree", help="Arity k of a fat-tree; default: leaf-spine.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the instance.")] = 0,
+    share: Annotated[float, typer.Option(help="Programmable fraction of the switches.")] = 0.2,
+    mapping: Annotated[str, typer.Option(help=f"Mapping of ports to pipelines: {', '.join(MAPPINGS)}.")] = "class",
+    ps_leaf_in_share: Annotated[
+        bool,
+        typer.Option(
+            "--ps-leaf-in-share/--ps-leaf-on-top",
+            help="Count the programmable leaf of the parameter server in --share, or add it.",
+        ),
+    ] = True,
+    jobs: Annotated[int, typer.Option(help="Number of jobs.")] = 1,
+    tasks: Annotated[int, typer.Option(help="Number of tasks per job.")] = 1,
+    workers: Annotated[int, typer.Option(help="Number of workers per job.")] = 200,
 ) -> None:
-    """Print a generated instance as a cluster file, every switch's port-to-pipeline map written out."""
+    """Print a generated instance as a cluster file, with every switch's port-to-pipeline map."""
     hardware = Hardware(share=share, mapping=mapping, ps_leaf_in_share=ps_leaf_in_share)  # type: ignore[arg-type]
     workload = Workload(jobs=jobs, tasks=tasks, workers=workers)
     if fat_tree_arity is None:

@@ -20,10 +20,10 @@ from studies.psnet.bct import JobProfile, fat_tree_time, one_module_time
 from studies.psnet.survey import Kind, survey
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
-Out = Annotated[Path, typer.Option(help="Folder for the results; created when missing")]
+Out = Annotated[Path, typer.Option(help="Folder for the results; created if missing")]
 Pictures = Annotated[bool, typer.Option(help="Draw PNG files too (needs matplotlib)")]
-Draws = Annotated[int, typer.Option(min=1, help="Random cases where not all can be tried")]
-Seeds = Annotated[int, typer.Option(min=2, help="Random draws behind the confidence intervals")]
+Draws = Annotated[int, typer.Option(min=1, help="Number of random cases if there are too many to try all")]
+Seeds = Annotated[int, typer.Option(min=2, help="Number of random draws for the confidence intervals")]
 _DEFAULT_OUT = Path("docs/results/psnet")
 
 
@@ -48,7 +48,7 @@ def figures_command(out: Out = _DEFAULT_OUT, pictures: Pictures = True) -> None:
 
 @app.command("testbed")
 def figure_13_command(out: Out = _DEFAULT_OUT, pictures: Pictures = True, seeds: Seeds = 1000) -> None:
-    """Figure 13, and what 1.89 x and 1.92 x imply."""
+    """Figure 13, and the parameters implied by the printed 1.89 x and 1.92 x."""
     out.mkdir(parents=True, exist_ok=True)
     at_mbits = min(testbed.MBITS)
     rate = testbed.common_server_rate(at_mbits)
@@ -88,14 +88,18 @@ def figure_13_command(out: Out = _DEFAULT_OUT, pictures: Pictures = True, seeds:
 
 @app.command("time")
 def time_command(
-    workers: Annotated[int, typer.Option()],
-    servers: Annotated[int, typer.Option()],
+    workers: Annotated[int, typer.Option(help="Number of workers of the job")],
+    servers: Annotated[int, typer.Option(help="Number of servers of the job")],
     size: Annotated[float, typer.Option(parser=UnitOption(SIZE, above=0), help="Model size, such as 528MB")],
-    tors: Annotated[int, typer.Option(help="R")] = 3,
-    bandwidth: Annotated[float, typer.Option(parser=UnitOption(RATE, above=0))] = 10e9,
-    ratio: Annotated[float, typer.Option(help="K = B_s / B_w")] = 1.0,
+    tors: Annotated[int, typer.Option(help="Number of ToRs in the module, R")] = 3,
+    bandwidth: Annotated[
+        float, typer.Option(parser=UnitOption(RATE, above=0), help="Bandwidth of a worker's link, such as 25gbit")
+    ] = 10e9,
+    ratio: Annotated[
+        float, typer.Option(help="K = B_s / B_w, rate of a server's NIC over that of a worker link")
+    ] = 1.0,
 ) -> None:
-    """Push time of a job in one PSNet module (equation 5) and on a plain tree with one card per server (equation 7)."""
+    """Push time of a job in one PSNet module (equation 5) and on a plain tree with one NIC per server (equation 7)."""
     job = JobProfile(workers=workers, servers=servers, size_bytes=size)
     module = one_module_time(job, tors=tors, worker_bits_per_second=bandwidth, server_ratio=ratio)
     tree = fat_tree_time(job, host_bits_per_second=bandwidth, oversubscription=1.0, concurrency=0, hops=6)
@@ -106,13 +110,13 @@ def time_command(
 
 @app.command("survey")
 def survey_command(
-    cluster_file: Annotated[Path, typer.Argument(help="A PSNet's cluster file")],
-    kind: Annotated[str, typer.Option(help=f"What fails: {', '.join(get_args(Kind))}")],
-    failures: Annotated[int, typer.Option("-k", "--failures", min=0, help="How many of that kind fail at once")] = 1,
+    cluster_file: Annotated[Path, typer.Argument(help="Cluster file (YAML) that describes a PSNet")],
+    kind: Annotated[str, typer.Option(help=f"Kind of the failed parts: {', '.join(get_args(Kind))}")],
+    failures: Annotated[int, typer.Option("-k", "--failures", min=0, help="Number of simultaneous failures")] = 1,
     draws: Draws = 200,
-    seed: Annotated[int, typer.Option(min=0)] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the random cases")] = 0,
 ) -> None:
-    """Shares of worker-server pairs that still reach each other when K of a kind fail."""
+    """Fraction of worker-server pairs that can still reach each other when K parts of a kind fail."""
     if kind not in get_args(Kind):
         raise typer.BadParameter(f"{kind!r}: expected one of {', '.join(get_args(Kind))}", param_hint="--kind")
     network = read_psnet(read_cluster(cluster_file)).network
@@ -130,7 +134,7 @@ def survey_command(
 
 @app.command("faults")
 def faults_command(out: Out = _DEFAULT_OUT, draws: Draws = 100) -> None:
-    """Shares of worker-server pairs that survive failures, before and after the circuits are set anew."""
+    """Fraction of worker-server pairs that survive failures, before and after setting the circuits again."""
     out.mkdir(parents=True, exist_ok=True)
     shares = ("as_is", "repaired", "any_way", "modules_joined")
     rows = [
@@ -145,7 +149,7 @@ def faults_command(out: Out = _DEFAULT_OUT, draws: Draws = 100) -> None:
 
 @app.command("growth")
 def growth_command(out: Out = _DEFAULT_OUT) -> None:
-    """A PSNet grown module by module against fresh ones."""
+    """A PSNet grown module by module, compared with new ones of the same size."""
     out.mkdir(parents=True, exist_ok=True)
     ages = [age for ports in (3, 4, 6) for age in study.growth_study(ports=ports)]
     names = [field.name for field in fields(study.Age)]
@@ -160,7 +164,7 @@ def growth_command(out: Out = _DEFAULT_OUT) -> None:
 
 @app.command("routing")
 def routing_command(out: Out = _DEFAULT_OUT, seeds: Seeds = 20) -> None:
-    """Cross-module routing against the best of all paths, one path, and doing nothing."""
+    """Cross-module routing, compared with the best of all paths, one path, and the circuits as cabled."""
     out.mkdir(parents=True, exist_ok=True)
     gains = study.routing_study(seeds=range(seeds))
     names = [field.name for field in fields(study.Gain)]

@@ -23,8 +23,8 @@ WARM_UP = 300
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--bytes", type=int, default=64, help="of the tensor, a multiple of 4")
-    parser.add_argument("--rounds", type=int, default=3000)
+    parser.add_argument("--bytes", type=int, default=64, help="tensor size, a multiple of 4 (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=3000, help="timed operations (default: %(default)s)")
     parser.add_argument("--site", help="folder with the package to measure")
     parser.add_argument("--rank", type=int, default=-1, help=argparse.SUPPRESS)
     parser.add_argument("--port", type=int, default=0, help=argparse.SUPPRESS)

@@ -31,10 +31,10 @@ _LAST = 1_000_000  # a round that no turn reaches
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bytes", default="4MB", help="of each tensor")
-    parser.add_argument("--keys", type=int, default=8)
-    parser.add_argument("--rounds", type=int, default=20, help="of each kind, in all turns together")
-    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--bytes", default="4MB", help="size of each tensor (default: %(default)s)")
+    parser.add_argument("--keys", type=int, default=8, help="number of tensors (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=20, help="rounds of each kind, all turns (default: %(default)s)")
+    parser.add_argument("--turns", type=int, default=5, help="number of turns (default: %(default)s)")
     parser.add_argument("--rank", type=int, default=-1, help=argparse.SUPPRESS)
     parser.add_argument("--port", type=int, default=0, help=argparse.SUPPRESS)
     options = parser.parse_args()

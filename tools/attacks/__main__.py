@@ -1,13 +1,13 @@
-"""Attack a running job from a namespace of its own, and write what came of it to docs/results/attacks.md.
+"""Attack a running job from a separate namespace, and write the results to docs/results/attacks.md.
 
     python tools/attacks                        # every attack, 5 s each; needs root
     python tools/attacks --only pour,icmp --seconds 2 --json FILE
 
-Four hosts on one switch: host0 and host1 run a job of all-reduces whose results are known (victim.py), host2 attacks
-(attacker.py), and host3 is a bystander. The same attack aimed at host3 costs this machine the same packets and CPU, so
-that a step under attack is compared with a step beside it. In an attack on the start, rank 1 comes a second late.
-Ends with 1 if anything got in, anything about the job leaked, a result was wrong, the job ended, a rank was kept out,
-or an attack did not reach what it aims at, which would prove nothing.
+Four hosts on one switch: host0 and host1 run a job of all-reduces with known results (victim.py), host2 attacks
+(attacker.py), and host3 is a bystander. The same attack aimed at host3 costs this host the same packets and CPU, so a
+step under attack is compared with a step during that one. In an attack on the start, rank 1 starts a second late. Exits
+with 1 if an attacker was admitted, anything about the job leaked, a result was wrong, the job ended, a rank was locked
+out, or an attack did not reach its aim and so proved nothing.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ RUNNING = (
     "ask-control", "join-with-a-guess", "replay-streams", "replay-datagrams", "forge-datagrams", "flood-1472",
     "flood-16", "hold", "churn", "pour", "icmp", "resets",
 )  # fmt: skip
-# What must have risen by the end of an attack: what it aims at counted it. Of rank 0, or of its host's kernel
-# ("kernel_"), by the number given at least for each try.
+# Counters that must have increased by the end of an attack, to prove that it reached its aim. Of rank 0, or of its
+# host's kernel ("kernel_"), by at least the given number per try.
 AIMS: dict[tuple[str, str], dict[str, float]] = {
     ("running", "ask-control"): {"control_unproved": 0, "control_other_version": 0, "control_malformed": 0},
     ("running", "join-with-a-guess"): {"control_unproved": 0},
@@ -231,7 +231,7 @@ def rises(counters: list[tuple[float, dict[str, int]]], began: float, ended: flo
 
 
 def moved(counters: list[tuple[float, dict[str, int]]], quiet: float, began: float, ended: float) -> dict[str, int]:
-    """Trouble counters that rose between ``began`` and ``ended`` by more than in the same time before."""
+    """Error counters that rose between ``began`` and ``ended`` by more than in the same time before."""
 
     before, start = at(counters, quiet), at(counters, began)
     rise = {name: count for name, count in rises(counters, began, ended).items() if name.startswith(TELLING)}
@@ -344,7 +344,7 @@ def attack_start(bed: Testbed, name: str | None, seconds: float, folder: Path) -
 
 
 def slow_ranks(bed: Testbed, job: Job) -> int:
-    """How many slow clients with the secret rank 0 admits, from host1."""
+    """Number of slow clients with the secret, connecting from host1, that rank 0 admits."""
     words = [sys.executable, str(HERE / "slow_ranks.py"), bed.address("host0"), str(RENDEZVOUS)]
     done = bed.exec(
         "host1", [*words, str(SLOW_RANKS), str(SLOW_SECONDS)], timeout=60, env={"MLT_JOB_SECRET": job.secret}
@@ -414,10 +414,12 @@ def counters_text(result: Result) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--only", help="names of attacks, with commas between")
-    parser.add_argument("--seconds", type=float, default=5.0, help="length of each attack")
-    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results" / "attacks.md", help="Markdown report")
-    parser.add_argument("--json", type=Path, help="JSON report; no Markdown is written then")
+    parser.add_argument("--only", help="names of attacks, separated by commas (default: all)")
+    parser.add_argument("--seconds", type=float, default=5.0, help="duration of each attack (default: %(default)s)")
+    parser.add_argument(
+        "--out", type=Path, default=ROOT / "docs" / "results" / "attacks.md", help="Markdown report to write"
+    )
+    parser.add_argument("--json", type=Path, help="JSON report to write instead")
     options = parser.parse_args()
     chosen = options.only.split(",") if options.only else sorted({*RUNNING, *AT_START})
     unknown = set(chosen) - {*RUNNING, *AT_START}

@@ -1,4 +1,4 @@
-"""Clients with the job's secret that need long from their opening to their proof, as behind a slow link.
+"""Clients with the job's secret that are slow between their opening and their proof, as over a slow link.
 
     MLT_JOB_SECRET=... python tools/attacks/slow_ranks.py ADDRESS PORT CLIENTS SECONDS
 

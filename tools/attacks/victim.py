@@ -22,9 +22,9 @@ import mlt
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--stop", type=Path, required=True)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--bytes", type=int, default=262_144)
+    parser.add_argument("--stop", type=Path, required=True, help="file whose existence ends the job")
+    parser.add_argument("--out", type=Path, required=True, help="JSON file that rank 0 writes")
+    parser.add_argument("--bytes", type=int, default=262_144, help="tensor size (default: %(default)s)")
     parser.add_argument(
         "--gap", type=float, default=0.002, help="seconds of sleep after a step, as computing would take"
     )

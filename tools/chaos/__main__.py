@@ -108,13 +108,19 @@ def explain(options: argparse.Namespace, verdict: report.Verdict, outcome: run.O
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=30.0, help="length of the run")
-    parser.add_argument("--seed", type=int, default=None, help="posts and faults; default: a random one")
-    parser.add_argument("--job", type=int, help="number of the one job to run")
-    parser.add_argument("--longest", type=float, default=22.0, help="most seconds of traffic of one job")
-    parser.add_argument("--only", help=f"kinds of faults, with commas between: {', '.join(schedule.KINDS)}")
-    parser.add_argument("--keep", type=Path, help="folder for the traces; default: kept only if a rule was broken")
-    parser.add_argument("--out", type=Path, help=f"Markdown report; default: docs/results/chaos.md from {LONG:g} s on")
+    parser.add_argument(
+        "--seconds", type=float, default=30.0, help="duration of all jobs together (default: %(default)s)"
+    )
+    parser.add_argument("--seed", type=int, default=None, help="seed of posts and faults (default: random)")
+    parser.add_argument("--job", type=int, help="run only the job with this number")
+    parser.add_argument(
+        "--longest", type=float, default=22.0, help="max seconds of traffic per job (default: %(default)s)"
+    )
+    parser.add_argument("--only", help=f"kinds of faults, separated by commas: {', '.join(schedule.KINDS)}")
+    parser.add_argument("--keep", type=Path, help="folder for the traces (default: kept only if a rule was violated)")
+    parser.add_argument(
+        "--out", type=Path, help=f"Markdown report (default: docs/results/chaos.md if --seconds >= {LONG:g})"
+    )
     options = parser.parse_args()
     if options.seed is None:
         options.seed = secrets.randbelow(2**31)

@@ -1,4 +1,4 @@
-"""Measure what ``mlt`` must reach beside its peers, and write docs/results/line-rate.md, .json and the pictures.
+"""Measure ``mlt`` against its targets; writes docs/results/line-rate.md, .json and the pictures.
 
     python tools/targets            # all cases: eight minutes; the testbed's need root
     python tools/targets --only loopback
@@ -166,8 +166,8 @@ def _busy(load: float) -> list[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=("loopback", "testbed"), help="a part of the cases")
-    parser.add_argument("--output", type=Path, default=RESULTS, help="folder of what is written")
+    parser.add_argument("--only", choices=("loopback", "testbed"), help="run only these cases (default: all)")
+    parser.add_argument("--output", type=Path, default=RESULTS, help="folder for the results (default: %(default)s)")
     options = parser.parse_args()
     missing = problems(make({"hosts": HOSTS}))
     load = os.getloadavg()[0]

@@ -37,28 +37,33 @@ def demo(
     *,
     steps: Annotated[int, typer.Option(help="Training steps per run.")] = 360,
     loss: Annotated[
-        float, typer.Option(parser=UnitOption(LOSS), help="Injected packet loss of the lossy runs.")
+        float,
+        typer.Option(
+            parser=UnitOption(LOSS), help="Injected packet loss of the lossy runs: a fraction, or percent (1%)."
+        ),
     ] = 0.01,
     bound: Annotated[
         float,
         typer.Option(
-            parser=UnitOption(LOSS), help="Loss bound: largest fraction of a gradient tensor that may be missing."
+            parser=UnitOption(LOSS), help="Loss bound: max fraction of a gradient tensor that may be missing."
         ),
     ] = 0.1,
-    seed: Annotated[int, typer.Option(help="First seed of the weights, the order of images and the losses.")] = 1,
-    seeds: Annotated[int, typer.Option(help="Repeat all three runs with this many seeds, to show the noise.")] = 1,
+    seed: Annotated[int, typer.Option(help="First seed of the weights, the image order and the packet loss.")] = 1,
+    seeds: Annotated[
+        int, typer.Option(help="Number of seeds; all three runs are repeated with each, to show the noise.")
+    ] = 1,
     output: Annotated[Path, typer.Option(help="Folder for report.json, report.png and logs.")] = Path("demo-report"),
     live: Annotated[bool, typer.Option(help="Redraw a live table (on a terminal only).")] = True,
-    workers: Annotated[int, typer.Option(help="Worker processes.")] = 2,
-    data: Annotated[DataChoice, typer.Option(help="Images to learn.")] = DataChoice.auto,
+    workers: Annotated[int, typer.Option(help="Number of worker processes.")] = 2,
+    data: Annotated[DataChoice, typer.Option(help="Data set.")] = DataChoice.auto,
     timeout: Annotated[
-        float, typer.Option(parser=UnitOption(TIME), help="Time without progress after which the run fails.")
+        float, typer.Option(parser=UnitOption(TIME), help="Time without progress after which a run fails, in seconds.")
     ] = 120.0,
 ) -> None:
     """Train a small residual network three times over the transport: without loss, with a loss bound, fully reliable.
 
     Worker processes and one summation service process communicate over real UDP sockets of this host, with injected
-    packet loss. The demo ends with a table, a plot and a JSON file with all figures.
+    packet loss. The results are a table, a plot and a JSON file.
     """
     console = Console()
     try:

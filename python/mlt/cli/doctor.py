@@ -29,16 +29,20 @@ INTERRUPTED = 130
     "--job", is_flag=True, help="Run on every rank of a job: rank 0 serves, the others examine the network to it."
 )
 @click.option("--port", type=click.IntRange(1, 65_535), default=DEFAULT_PORT, show_default=True,
-              help="TCP port of --serve.")  # fmt: skip
-@click.option("--interface", help="Interface to examine from, or to serve on, as in MLT_INTERFACE.")
+              help="TCP port of --serve, here or on HOST.")  # fmt: skip
+@click.option(
+    "--interface", help="Interface to examine from or to serve on; default: MLT_INTERFACE, else by the routes."
+)
 @click.option("--policy", type=click.Path(), help="QoS policy file of 'mlt switch', instead of MLT_QOS_POLICY.")
 @click.option("--switch", help="Switch whose counters to read, as 'mlt switch verify --host' does; needs a policy.")
-@click.option("--target", "system", default="linux", show_default=True, help="System of the switch, with --switch.")
-@click.option("--inventory", type=click.Path(path_type=Path), help="Inventory with the switch's login, with --switch.")
-@click.option("--known-hosts", type=click.Path(path_type=Path), help="SSH host keys, with --switch.")
+@click.option("--target", "system", default="linux", show_default=True, help="Switch system, with --switch.")
+@click.option(
+    "--inventory", type=click.Path(path_type=Path), help="Inventory file with the switch's login, with --switch."
+)
+@click.option("--known-hosts", type=click.Path(path_type=Path), help="File of further SSH host keys, with --switch.")
 @click.option("--timeout", type=UnitOption(TIME, least=1), default=60.0, show_default=True,
-              help="Time limit for all ranks to connect, with --job.")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+              help="Time limit for all ranks to connect, in seconds or with a unit (5m), with --job.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 def app(
     target: str | None,
     serve: bool,
@@ -54,13 +58,14 @@ def app(
     timeout: float,
     as_json: bool,
 ) -> None:
-    """Without HOST: check the library, the interface that would be used, socket buffers, offloads, and what the testbed
-    needs. With HOST, where 'mlt doctor --serve' runs: check the way there and back, from both ends: UDP, path MTU, DSCP
-    and ECN of every class, loss, round trip, versions. With --switch: whether a switch dropped, marked and served what
-    the policy means.
+    """Check this host, the path to another host, or a switch.
 
-    Changes nothing, and needs no privilege. Ends with 1 if there is a problem; what only some commands need
-    ("optional") is none.
+    Without HOST: check the library, the selected interface, socket buffers, offloads and the testbed's requirements.
+    With HOST, where 'mlt doctor --serve' runs: check the path in both directions, from both ends: UDP, path MTU, DSCP
+    and ECN of every class, loss, round-trip time, versions. With --switch: compare a switch's drops, marks and queues
+    with the policy.
+
+    Changes nothing, and needs no privilege. Exits with 1 if there is a problem; "optional" findings do not count.
     """
     if sum((target is not None, serve, job, switch is not None)) > 1:
         raise click.UsageError("give one of HOST, --serve, --job and --switch")

@@ -31,18 +31,19 @@ app = typer.Typer(
 
 @app.command()
 def launch(
-    command: Annotated[list[str], typer.Argument(help="Worker program and its arguments.")],
+    command: Annotated[list[str], typer.Argument(help="Program of the workers, with its arguments.")],
     workers: Annotated[int, typer.Option("--workers", "-n", min=1, help="Number of workers.")] = 2,
     services: Annotated[int, typer.Option("--services", "-s", min=0, help="Number of summation services.")] = 0,
     grace: Annotated[
-        float, typer.Option(parser=UnitOption(TIME), help="Time for the other ranks to end after one failed.")
+        float,
+        typer.Option(parser=UnitOption(TIME), help="Time for the other ranks to end after one failed, in seconds."),
     ] = 5.0,
 ) -> None:
-    """Run COMMAND once per worker, and the summation services beside them, until all have ended.
+    """Run COMMAND once per worker, and the summation services, until all have ended.
 
-    Each finds RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, MLT_SERVICES and MLT_JOB_SECRET
-    in its environment; a secret that is set already is kept. Output has the rank in front. When one rank fails, the
-    others are ended, and the exit status is that of the first.
+    The environment of each has RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, MLT_SERVICES
+    and MLT_JOB_SECRET; an existing secret is kept. Every output line begins with the rank. When a rank fails, the
+    others are ended, and the exit status is that of the rank that failed first.
     """
     ranks = workers + services
     names = [f"rank {rank}" if rank < workers else f"service {rank - workers} (rank {rank})" for rank in range(ranks)]

@@ -12,14 +12,14 @@ from mlt.cli.delegate import Delegate
 
 # Command -> (module with an ``app: typer.Typer``, one-line help)
 COMMANDS: dict[str, tuple[str, str]] = {
-    "demo": ("mlt.cli.demo", "train a real model over the transport, with losses, and compare"),
-    "launch": ("mlt.cli.launch", "run a program as all ranks of a job on this machine"),
-    "serve": ("mlt.cli.serve", "run a summation service until every worker is gone"),
-    "perf": ("mlt.cli.perf", "goodput and latency of this transport and others, in the same run"),
-    "plan": ("mlt.cli.plan", "who holds, who aggregates, which route: plans from one cluster file"),
-    "doctor": ("mlt.cli.doctor", "what this machine lacks for mlt, and the command that fixes it"),
-    "testbed": ("mlt.cli.testbed", "hosts and a bad network on this machine, to run a job on"),
-    "switch": ("mlt.cli.switch", "QoS configurations for switches, from one policy file"),
+    "demo": ("mlt.cli.demo", "train a small model with and without packet loss, and compare the results"),
+    "launch": ("mlt.cli.launch", "run a program as all ranks of a job on this host"),
+    "serve": ("mlt.cli.serve", "run a summation service until every worker has left"),
+    "perf": ("mlt.cli.perf", "measure goodput and latency of mlt and other transports in one run"),
+    "plan": ("mlt.cli.plan", "plan placement, aggregation and routes from one cluster file"),
+    "doctor": ("mlt.cli.doctor", "check this host, the path to another host, or a switch"),
+    "testbed": ("mlt.cli.testbed", "emulate hosts and an impaired network on this host"),
+    "switch": ("mlt.cli.switch", "generate, apply and verify switch QoS configurations from one policy file"),
 }
 
 
@@ -67,7 +67,7 @@ def _mlt(
         bool, typer.Option("--version", help="Show the version and exit.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
-    """mlt: a network transport that knows it carries gradients."""
+    """mlt: a bounded-loss UDP transport for distributed training."""
 
 
 def main() -> None:

@@ -51,16 +51,23 @@ class Tags(str, Enum):
 @app.command()
 def perf(
     *,
-    host: Annotated[str | None, typer.Argument(help="Host where 'mlt perf --serve' runs.", show_default=False)] = None,
+    host: Annotated[
+        str | None,
+        typer.Argument(help="Name or address of the host where 'mlt perf --serve' runs.", show_default=False),
+    ] = None,
     local: Annotated[bool, typer.Option("--local", help="Run all ranks on this host.")] = False,
-    serve: Annotated[bool, typer.Option("--serve", help="Wait for the other host; Ctrl-C ends it.")] = False,
+    serve: Annotated[bool, typer.Option("--serve", help="Wait for clients on other hosts, until Ctrl-C.")] = False,
     once: Annotated[bool, typer.Option("--once", help="With --serve: end after one run.")] = False,
-    port: Annotated[int, typer.Option(min=1, max=65_535, help="TCP port of --serve and HOST.")] = session.DEFAULT_PORT,
+    port: Annotated[
+        int, typer.Option(min=1, max=65_535, help="TCP port of --serve, here or on HOST.")
+    ] = session.DEFAULT_PORT,
     pattern: Annotated[Pattern, typer.Option(help="Traffic pattern.")] = Pattern.p2p,
     size: Annotated[
         str | None, typer.Option(help="Tensor sizes, separated by commas; default: 64KiB,1MiB,25MiB.")
     ] = None,
-    ranks: Annotated[int | None, typer.Option(help="Number of ranks with --local; default: 2, for incast 4.")] = None,
+    ranks: Annotated[
+        int | None, typer.Option(help="Number of ranks with --local; default: 2, or 4 for incast.")
+    ] = None,
     rounds: Annotated[
         int | None, typer.Option(help="Timed rounds per size; default: 1000, 200 or 20, by size.")
     ] = None,
@@ -69,25 +76,28 @@ def perf(
         str, typer.Option(help="Transports to compare with: tcp,gloo,mpi,mpi-shm,raw-udp, or all that are installed.")
     ] = "",
     loss_bound: Annotated[str, typer.Option(help="Loss bounds of mlt, such as 10% or 0.1, separated by commas.")] = "0",
-    stop: Annotated[Stop, typer.Option(help="When mlt completes without the missing segments.")] = Stop.patient,
+    stop: Annotated[
+        Stop, typer.Option(help="Stop policy of mlt: when to complete without the missing segments.")
+    ] = Stop.patient,
     tags: Annotated[
-        Tags, typer.Option(help="Segment priorities of mlt for switches; none saves the sampling.")
+        Tags, typer.Option(help="Segment priorities of mlt: by gradient magnitude, or none (no sampling).")
     ] = Tags.magnitude,
     segment_bytes: Annotated[
         int | None,
         typer.Option(parser=_SIZE, help="Payload bytes per packet; default: from the MTU."),
     ] = None,
-    paths: Annotated[int, typer.Option(help="Paths to each peer.")] = 1,
+    paths: Annotated[int, typer.Option(help="Paths per peer.")] = 1,
     io_threads: Annotated[int, typer.Option(hidden=True)] = 0,
     datapath: Annotated[
         str, typer.Option(help="Datapath of mlt: auto, udp, vma or xdp; udp uses no shared memory.")
     ] = "auto",
     rate: Annotated[
         int | None,
-        typer.Option(parser=_RATE, help="Rate limit of the traffic, for example 1gbit: to measure CPU per GB."),
+        typer.Option(parser=_RATE, help="Offered rate, for example 1gbit, to measure CPU per GB; default: unlimited."),
     ] = None,
     line_rate: Annotated[
-        int | None, typer.Option(parser=_RATE, help="Network bandwidth for mlt; default: the interface's.")
+        int | None,
+        typer.Option(parser=_RATE, help="Line rate that mlt assumes, for example 10gbit; default: the interface's."),
     ] = None,
     faults: Annotated[
         str, typer.Option(help="Faults to inject into mlt's packets, for example drop=0.01,seed=7.")
@@ -99,14 +109,17 @@ def perf(
         bool, typer.Option("--pin", help="With --local: pin each rank to its own core, if there are enough.")
     ] = False,
     timeout: Annotated[
-        float, typer.Option(parser=UnitOption(TIME), help="Time limit of one operation, and of the wait for all ranks.")
+        float,
+        typer.Option(
+            parser=UnitOption(TIME), help="Time limit of one operation, and for all ranks to connect, in seconds."
+        ),
     ] = 60.0,
     json: Annotated[Path | None, typer.Option(help="JSON file to write, samples included.")] = None,
     plot: Annotated[
         Path | None, typer.Option(help="Image file for the distribution of round times (.png, .svg).")
     ] = None,
 ) -> None:
-    """Measure goodput and latency between ranks, over mlt and the transports to compare with.
+    """Measure goodput and latency between ranks, over mlt and other transports.
 
     \b
     mlt perf --local --compare all

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 # Command -> (module with an ``app``, one-line help)
 _ELSEWHERE = {
-    "route": ("mlt.cli.plan_routing", "ARO: routes through aggregating switches."),
-    "topology": ("mlt.cli.plan_topology", "PSNet, fat-tree and leaf-spine: build, place, grow, break."),
+    "route": ("mlt.cli.plan_routing", "ARO: choose each worker's route and aggregators."),
+    "topology": ("mlt.cli.plan_topology", "Network graphs: PSNet, fat-tree, leaf-spine, and plans on them."),
 }
 _REACHES = ("rack", "module", "cluster")
 
@@ -155,7 +155,7 @@ def assign(cluster_file: ClusterFile, job_name: JobOption = None, out: Out = Non
 def aggregate(
     cluster_file: ClusterFile,
     job_name: JobOption = None,
-    method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")] = "best",
+    method: Annotated[str, typer.Option(help=f"Clustering method: {', '.join(METHODS)}.")] = "best",
     reach: Annotated[str, typer.Option(help=f"Scope of aggregation: {', '.join(_REACHES)}.")] = "cluster",
     seed: Seed = 0,
     out: Out = None,
@@ -264,7 +264,8 @@ def auto(
             metavar="MILLIONS",
             min=0.01,
             max=10_000,
-            help="Max time per alternative with --simulate (default 2); larger jobs are scaled down.",
+            help="Max simulated packets times links per alternative, with --simulate (default: 2); larger jobs are "
+            "scaled down.",
         ),
     ] = None,
     layers: Annotated[Path | None, typer.Option(help="Layers of the model (JSON): plan queue thresholds too.")] = None,

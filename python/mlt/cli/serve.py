@@ -32,30 +32,34 @@ def serve(
     ] = None,
     rendezvous_port: Annotated[
         int | None,
-        typer.Option(envvar="MLT_RENDEZVOUS_PORT", help="Port of rank 0; default MASTER_PORT + 1.", show_default=False),
+        typer.Option(
+            envvar="MLT_RENDEZVOUS_PORT",
+            help="Rendezvous port of rank 0; default: MASTER_PORT + 1.",
+            show_default=False,
+        ),
     ] = None,
     job: Annotated[str, typer.Option(envvar="MLT_JOB", help="Job name.")] = "default",
     host: Annotated[
         str | None,
-        typer.Option(help="Address to bind; default MLT_HOST, else the interface's.", show_default=False),
+        typer.Option(help="Address to bind; default: MLT_HOST, else the interface's.", show_default=False),
     ] = None,
     interface: Annotated[
         str | None,
         typer.Option(
-            help="Interface to use: names, =names, networks, ^exclusions; default MLT_INTERFACE, else the one towards "
+            help="Interface to use: names, =names, networks, ^exclusions; default: MLT_INTERFACE, else the one towards "
             "rank 0.",
             show_default=False,
         ),
     ] = None,
-    faults: Annotated[str, typer.Option(help="Faults to inject, for example drop=0.01,seed=7.")] = "",
+    faults: Annotated[str, typer.Option(help="Network faults to inject, for example drop=0.01,seed=7.")] = "",
     connect_timeout: Annotated[
-        float, typer.Option(parser=UnitOption(TIME), help="Time limit for all ranks to connect.")
+        float, typer.Option(parser=UnitOption(TIME), help="Time limit for all ranks to connect, in seconds.")
     ] = 60.0,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")] = False,
 ) -> None:
-    """Sum what the workers of a job push, average it by what arrived, and hand the results back.
+    """Run a summation service: sum the workers' pushes, average over the contributions that arrived, serve the pulls.
 
-    Ends when every worker said goodbye or failed; with 1 if one failed.
+    Ends when every worker has left or failed; exits with 1 if one failed.
     """
     # Here, so that the help needs no native library.
     from mlt.context import Context

@@ -35,7 +35,7 @@ def app() -> None:
     mlt testbed up --hosts 2;  mlt testbed exec host0 -- ping host1's address
     mlt testbed status --watch;  mlt testbed set host1 --loss 5%;  mlt testbed down
 
-    From nothing to an answer in five minutes: docs/testbed.md.
+    Tutorial (five minutes): docs/testbed.md.
     """
 
 

@@ -1,6 +1,6 @@
-"""What is wrong between two hosts, measured from both ends: ``mlt doctor HOST`` on one, ``mlt doctor --serve`` there.
+"""Diagnoses the path between two hosts from both ends: ``mlt doctor HOST`` on one, ``mlt doctor --serve`` on the other.
 
-``datagrams`` sends and reads them with DSCP, DF and what the network answers; ``responder`` is the side that serves,
-``session`` the side that asks; ``path_mtu`` searches; ``examine`` turns what was measured into findings. Plain Python
-without privilege: it must run where the native library does not load. Nothing here is the transport's own protocol.
+``datagrams`` sends and reads datagrams with DSCP, DF and ICMP errors; ``responder`` is the serving side, ``session``
+the examining side; ``path_mtu`` searches; ``examine`` turns measurements into findings. Plain Python without
+privileges: it must run where the native library does not load. It does not use the transport's own protocol.
 """

@@ -1,8 +1,8 @@
-"""How many bytes ``mlt doctor --serve`` sends: to one caller, and to all together.
+"""Limits the bytes that ``mlt doctor --serve`` sends: per client, and in total.
 
-An examination asks for 0.5 MB over plain Ethernet and for 20 MB over loopback; whoever asks for much more does not
-measure but uses this machine to flood. A caller is an IPv4 address or an IPv6 network of 64 bits, which is one host's
-to choose from.
+An examination needs 0.5 MB over plain Ethernet and 20 MB over loopback; a client that requests much more is not
+measuring but uses this host to flood. A client is an IPv4 address or an IPv6 /64, within which one host can choose its
+addresses.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 MIB = 1 << 20
 CALLER_BYTES, CALLER_BYTES_PER_SECOND = 64 * MIB, 16 * MIB
 ALL_BYTES, ALL_BYTES_PER_SECOND = 256 * MIB, 32 * MIB
-# Those heard of longest ago are forgotten first; what all may have together holds for them as well.
+# Clients are forgotten in order of their last request; the total limit covers them as well.
 MAX_CALLERS = 1_024
 
 Clock = Callable[[], float]
@@ -24,7 +24,7 @@ Clock = Callable[[], float]
 
 @dataclass
 class _Bucket:
-    """Holds ``most`` bytes and fills again with time."""
+    """Token bucket of at most ``most`` bytes, refilled over time."""
 
     most: int
     per_second: int
@@ -38,7 +38,7 @@ class _Bucket:
 
 
 class Allowance:
-    """What one caller may still have sent. ``is_spent``: it asked for more since its examination began."""
+    """Bytes that one client may still have sent. ``is_spent``: it requested more since its examination began."""
 
     refusal = (
         f"more than it sends: {CALLER_BYTES // MIB} MiB to one host and {ALL_BYTES // MIB} MiB to all, and "
@@ -52,7 +52,7 @@ class Allowance:
         self.is_spent = False
 
     def take(self, count: int) -> bool:
-        """Whether ``count`` bytes may be sent; then they count as sent."""
+        """Whether ``count`` bytes may be sent; if so, they count as sent."""
         now = self._clock()
         if any(bucket.level(now) < count for bucket in self._buckets):
             self.is_spent = True
@@ -63,7 +63,7 @@ class Allowance:
 
 
 class Allowances:
-    """Of every caller, for as long as the responder runs."""
+    """Allowances of all clients, for the lifetime of the responder."""
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self._clock = clock
@@ -71,7 +71,7 @@ class Allowances:
         self._callers: OrderedDict[str, _Bucket] = OrderedDict()
 
     def of(self, address: str) -> Allowance:
-        """For an examination that begins now."""
+        """The allowance for an examination that begins now."""
         key = host_of(address)
         bucket = self._callers.pop(key, None) or _Bucket(
             CALLER_BYTES, CALLER_BYTES_PER_SECOND, self._clock(), CALLER_BYTES
@@ -83,6 +83,6 @@ class Allowances:
 
 
 def host_of(address: str) -> str:
-    """What counts as one caller."""
+    """Key that identifies a client: its IPv4 address or IPv6 /64."""
     one = ipaddress.ip_address(address.partition("%")[0])
     return str(one) if one.version == 4 else str(ipaddress.ip_network((one, 64), strict=False))

@@ -1,4 +1,4 @@
-"""What ``mlt doctor HOST``, ``--serve`` and ``--job`` do, apart from showing it."""
+"""What ``mlt doctor HOST``, ``--serve`` and ``--job`` do, without the output."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Settings:
-    """The options of the command line. ``port``: where the serving side listens."""
+    """Options of the command line. ``port``: TCP port of the serving side."""
 
     port: int = DEFAULT_PORT
     interface: str | None = None
@@ -43,18 +43,18 @@ class Settings:
 
     @property
     def wanted(self) -> str | None:
-        """The choice of interfaces, if one was made."""
+        """The selected interfaces, if any."""
         return self.interface or (os.environ if self.environ is None else self.environ).get(interfaces.VARIABLE) or None
 
     @property
     def host(self) -> str | None:
-        """The address to use, if one was given and no interface on the command line. Raises ConfigError."""
+        """The address to use, if one is given and no interface on the command line. Raises ConfigError."""
         given = (os.environ if self.environ is None else self.environ).get("MLT_HOST")
         return interfaces.check_host(given, source="MLT_HOST") if given and not self.interface else None
 
     @property
     def source(self) -> str:
-        """Where it was made."""
+        """The option or variable that made the selection."""
         return "--interface" if self.interface else interfaces.VARIABLE
 
 
@@ -73,12 +73,12 @@ def parse_target(target: str, default_port: int) -> tuple[str, int]:
 
 
 def serve(settings: Settings, *, once: bool, say: Say) -> None:
-    """Answer examinations until interrupted, or one. Raises PortInUseError, ConfigError."""
+    """Serve examinations until interrupted, or only one. Raises PortInUseError, ConfigError."""
     addresses: tuple[str, ...] = ()
     if (host := settings.host) is not None:
         addresses = (host,)
     elif settings.wanted is not None:
-        # The choice's address first, then that of the other IP version: whoever calls chooses.
+        # The selected address first, then that of the other IP version: the client chooses.
         choice = interfaces.select_interfaces(settings.wanted, source=settings.source)[0]
         addresses = (choice.address, *(one for one in choice.interface.usable() if one != choice.address))
     responder = Responder(settings.port, settings.dscp(), addresses=addresses, say=say)
@@ -104,7 +104,7 @@ def _visit_text(visit: Visit) -> str:
 
 
 def examine_host(target: str, settings: Settings, *, patience: float = 0.0) -> Iterator[Finding]:
-    """Examine the way to ``target`` and back. ``patience``: seconds for which nobody may listen there yet."""
+    """Examine the path to ``target`` and back. ``patience``: seconds to retry while nothing listens there."""
     host, port = parse_target(target, settings.port)
     dscp = settings.dscp()
     deadline = time.monotonic() + patience
@@ -161,8 +161,8 @@ def _unreachable(host: str, port: int, error: OSError) -> Finding:
 
 
 def examine_job(settings: Settings, *, say: Say) -> Iterator[Finding]:
-    """On every rank of a job at once, as its environment says: rank 0 serves, the others examine, in turns."""
-    # A job of the same variables; its rendezvous port has no part in this.
+    """Examine every rank of a job at once, using its environment: rank 0 serves, the others examine in turn."""
+    # A job of the same variables; its rendezvous port is not used.
     config = JobConfig.resolve(rendezvous_port=1, interface=settings.interface, environ=settings.environ)
     if config.size == 1:
         raise ConfigError("the job has one rank: no network to examine")
@@ -170,7 +170,7 @@ def examine_job(settings: Settings, *, say: Say) -> Iterator[Finding]:
         target = f"[{config.master_addr}]:{settings.port}"
         yield from examine_host(target, settings, patience=settings.timeout)
         return
-    own_address.local_host(config)  # refuses a wrong choice of interfaces before anybody waits
+    own_address.local_host(config)  # rejects a wrong selection of interfaces before any rank waits
     responder = Responder(settings.port, settings.dscp(), say=say)
     deadline = time.monotonic() + settings.timeout
     try:

@@ -1,8 +1,9 @@
-"""A UDP socket whose datagrams say how they travelled: DSCP and ECN both ways, no fragmentation, errors with a cause.
+"""A UDP socket that reports how its datagrams travelled: DSCP and ECN in both directions, no fragmentation, errors with
+a cause.
 
 Every datagram starts with 24 bytes: "mltd", kind, three zero bytes, the session's token (8), test and sequence number
-(4 each), little-endian; the rest is zeros. A datagram that does not fit the interface fails here; one that does not
-fit the path comes back as a ``PathError`` where a router says so.
+(4 each), little-endian; the rest is zeros. Sending a datagram larger than the interface's MTU fails; if a router
+reports that one is larger than the path's MTU, that gives a ``PathError``.
 """
 
 from __future__ import annotations
@@ -21,27 +22,27 @@ HEADER = struct.Struct("<4sB3xQII")
 MAGIC = b"mltd"
 COUNT, ECHO, REPLY = 1, 2, 3
 MAX_DATAGRAM = 65_507
-# What a datagram may not use of an IP packet: the IP and UDP headers.
+# Bytes of an IP packet not available to a datagram: IP and UDP headers.
 HEADERS = {socket.AF_INET: 28, socket.AF_INET6: 48}
-# What every network carries: the least MTU of IPv6, and what IPv4 hosts must reassemble.
+# Carried by every network: the min MTU of IPv6, and the size that IPv4 hosts must reassemble.
 MIN_PACKET = {socket.AF_INET: 576, socket.AF_INET6: 1_280}
 BUFFER_BYTES = 8 << 20
 
 _SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 32, 33
 _IP_MTU_DISCOVER, _IP_RECVERR, _IP_RECVTOS, _IP_TOS = 10, 11, 13, 1
 _IPV6_MTU_DISCOVER, _IPV6_RECVERR, _IPV6_RECVTCLASS, _IPV6_TCLASS = 23, 25, 66, 67
-# DF is set, and what the kernel remembers of the path does not stop a packet that fits the interface.
+# DF is set, and the kernel's cached path MTU does not block a packet that fits the interface.
 _PMTUDISC_PROBE = 3
 _MSG_ERRQUEUE = 0x2000
 _ORIGIN_LOCAL = 1
 _EXTENDED_ERROR = struct.Struct("=IBBBBII")
-# Errors that an earlier datagram's ICMP answer left on the socket.
+# Errors that an ICMP message about an earlier datagram left on the socket.
 _PENDING = (errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EMSGSIZE, errno.EPROTO, errno.EACCES)
 
 
 @dataclass(frozen=True)
 class PathError:
-    """A datagram was too big. ``mtu``: of the hop that did not carry it. ``by``: who said so."""
+    """A datagram was too big. ``mtu``: of the hop that dropped it. ``by``: address that reported it."""
 
     mtu: int
     by: str
@@ -50,7 +51,7 @@ class PathError:
 
 @dataclass
 class Tally:
-    """Datagrams of one test that arrived: how many, by the traffic class (DSCP and ECN) that they had on arrival."""
+    """Datagrams of one test that arrived: how many, by traffic class (DSCP and ECN) on arrival."""
 
     received: int = 0
     classes: dict[int, int] = field(default_factory=dict)
@@ -62,16 +63,16 @@ class Tally:
 
 @dataclass
 class Sent:
-    """How sending a test's datagrams went. ``error``: errno of the last refusal, 0 if none."""
+    """Result of sending a test's datagrams. ``error``: errno of the last failed send, 0 if none."""
 
     count: int = 0
     error: int = 0
-    mtu: int = 0  # what the path is said to carry; 0: nobody said anything
+    mtu: int = 0  # path MTU as reported by a router; 0: no report
     by: str = ""
 
 
 class Port:
-    """One socket. ``peer`` is where datagrams go; whatever does not come from there with the token is ignored."""
+    """One socket. ``peer``: destination of datagrams; those from another source or without the token are ignored."""
 
     def __init__(self, address: str, token: int) -> None:
         self.family = socket.AF_INET6 if ":" in address else socket.AF_INET
@@ -79,7 +80,7 @@ class Port:
         self.peer: tuple[str, int] | None = None
         self.interface_mtu = 1 << 16
         self.allowance: Allowance | None = None  # None: no limit
-        self.said: PathError | None = None  # the latest word on what the path carries
+        self.said: PathError | None = None  # the latest report on the path's MTU
         self.tallies: dict[int, Tally] = {}
         self.socket = socket.socket(self.family, socket.SOCK_DGRAM)
         try:
@@ -95,7 +96,7 @@ class Port:
         sock = self.socket
         sock.setblocking(False)
         for force, plain in ((_SO_RCVBUFFORCE, socket.SO_RCVBUF), (_SO_SNDBUFFORCE, socket.SO_SNDBUF)):
-            # As the engine asks: beyond the system's limit where the right is there (CAP_NET_ADMIN).
+            # Like the engine: exceeds the system's limit if privileged (CAP_NET_ADMIN).
             try:
                 sock.setsockopt(socket.SOL_SOCKET, force, BUFFER_BYTES)
             except OSError:
@@ -114,11 +115,11 @@ class Port:
 
     @property
     def granted_bytes(self) -> int:
-        """Payload that the receive buffer holds: the kernel keeps twice of it for itself."""
+        """Payload that the receive buffer holds: half of what the kernel reports."""
         return self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 2
 
     def send(self, kind: int, test: int, sequence: int, size: int, traffic_class: int) -> int:
-        """Send one datagram of ``size`` bytes; 0, or errno of the refusal."""
+        """Send one datagram of ``size`` bytes; returns 0 or errno."""
         data = HEADER.pack(MAGIC, kind, self.token, test, sequence).ljust(size, b"\0")
         if self.family == socket.AF_INET:
             control = (socket.IPPROTO_IP, _IP_TOS, struct.pack("=i", traffic_class))
@@ -133,9 +134,9 @@ class Port:
             except OSError as error:
                 number = error.errno or errno.EIO
                 if number == errno.ENOBUFS:
-                    return 0  # a queue of this host dropped it: lost like anywhere else on the way
-                # Each pending error is reported once and is not about this datagram, but for one: too big for the
-                # interface.
+                    return 0  # dropped by a queue of this host: lost like anywhere else on the path
+                # Each pending error is reported once and is unrelated to this datagram, except that it is larger than
+                # the interface's MTU.
                 room = min(MAX_DATAGRAM, self.interface_mtu - self.overhead)
                 if number not in _PENDING or (number == errno.EMSGSIZE and size > room):
                     return number
@@ -144,10 +145,11 @@ class Port:
         return number
 
     def send_many(self, test: int, count: int, size: int, traffic_class: int, interval: float) -> Sent:
-        """Send a test's datagrams, ``interval`` seconds apart. With a ``count`` of 0: what was said since."""
+        """Send a test's datagrams, ``interval`` seconds apart. With a ``count`` of 0: only the reports since the last
+        test."""
         if count:
             self.errors()
-            self.said = None  # of an earlier test
+            self.said = None  # a report about an earlier test
         done = Sent()
         for sequence in range(count):
             if sequence and interval > 0:
@@ -161,13 +163,13 @@ class Port:
         return done
 
     def heed(self, sent: Sent) -> None:
-        """Put into ``sent`` what the network has said of the path since."""
+        """Add the network's reports on the path since to ``sent``."""
         self.errors()
         if self.said is not None:
             sent.mtu, sent.by = self.said.mtu, "this host" if self.said.is_local else self.said.by
 
     def errors(self) -> None:
-        """Take what the network has said off the socket; the word on the path's MTU is kept."""
+        """Read ICMP errors from the socket; keeps the report on the path's MTU."""
         while True:
             try:
                 _, control, _, _ = self.socket.recvmsg(1, 512, _MSG_ERRQUEUE)
@@ -188,7 +190,7 @@ class Port:
         try:
             data, control, _, source = self.socket.recvmsg(1 << 16, 128)
         except OSError:
-            return None  # nothing there, or an error that errors() tells
+            return None  # no datagram, or an error that errors() reads
         if len(data) < HEADER.size:
             return None
         magic, kind, token, test, sequence = HEADER.unpack_from(data)
@@ -200,13 +202,13 @@ class Port:
                 traffic_class = value[0]  # this one message is a byte, not an int
             elif (level, what) == (socket.IPPROTO_IPV6, _IPV6_TCLASS):
                 (traffic_class,) = struct.unpack("=i", value)
-        # Whoever knows the token could fill the memory with tests otherwise.
+        # Otherwise a client with the token could fill the memory with tests.
         if test in self.tallies:
             self.tallies[test].add(traffic_class)
         return kind, test, sequence, len(data)
 
     def receive_all(self) -> bool:
-        """Read what is there; True if anything was. Echoes are answered, as far as the allowance goes."""
+        """Read all queued datagrams; True if there were any. Echoes are replied to within the allowance."""
         any_ = False
         while (got := self.receive()) is not None:
             any_ = True
@@ -220,19 +222,19 @@ class Port:
         return self.tallies.setdefault(test, Tally())
 
     def wait(self, test: int, least: int, seconds: float) -> Tally:
-        """The tally of ``test`` once ``least`` datagrams came, or the time is up."""
+        """The tally of ``test`` once ``least`` datagrams have arrived or the time is up."""
         tally = self.expect(test)
         deadline = time.monotonic() + seconds
         while tally.received < least and (left := deadline - time.monotonic()) > 0:
             select.select([self.socket], [], [], left)
             if not self.receive_all():
-                self.errors()  # an error polls readable too
+                self.errors()  # a pending error polls readable too
         self.receive_all()
         return tally
 
 
 def _offender(data: bytes) -> str:
-    """Who sent the ICMP message: the address behind the extended error."""
+    """Sender of the ICMP message: the address after the extended error."""
     rest = data[_EXTENDED_ERROR.size :]
     with contextlib.suppress(ValueError, struct.error):
         (family,) = struct.unpack_from("=H", rest)

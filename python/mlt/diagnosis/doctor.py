@@ -1,6 +1,6 @@
-"""What this machine has and lacks for mlt: one finding per check, with the command that fixes it.
+"""Checks this host for what mlt needs: one finding per check, with the command that fixes it.
 
-Reads only; the sockets it opens send nothing. Plain Python: it must run where the native library does not load.
+Read-only; the sockets it opens send nothing. Plain Python: it must run where the native library does not load.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from mlt.job import interfaces
 from mlt.job.configuration import JobConfig
 
 Level = Literal["ok", "problem", "optional"]
-# What the engine asks the kernel for (src/engine/datapath_opening.cc).
+# Buffer size that the engine requests from the kernel (src/engine/datapath_opening.cc).
 SOCKET_BUFFER_BYTES = 8 << 20
-# GSO came to UDP with 4.18, GRO with 5.0.
+# Kernel versions that introduced UDP GSO (4.18) and GRO (5.0).
 MIN_KERNEL = (5, 0)
 _UDP_SEGMENT, _UDP_GRO = 103, 104
 _CAP_NET_ADMIN = 12
@@ -31,7 +31,7 @@ _CAP_NET_ADMIN = 12
 
 @dataclass(frozen=True)
 class Finding:
-    """``problem`` makes the exit code 1; ``optional`` is something that only some commands need. ``fix``: a command."""
+    """``problem`` makes the exit code 1; ``optional`` affects only some commands. ``fix``: a command."""
 
     level: Level
     what: str
@@ -39,7 +39,7 @@ class Finding:
 
 
 def examine(environ: Mapping[str, str] | None = None) -> list[Finding]:
-    """Every check, in the order in which a person would ask."""
+    """Run every check, the most basic first."""
     env = os.environ if environ is None else environ
     checks: tuple[Callable[[], Iterator[Finding]], ...] = (
         _library, _kernel, lambda: _interface(env), _buffers, _offloads, _processors, _testbed,
@@ -115,7 +115,7 @@ def _buffers() -> Iterator[Finding]:
         try:
             limit = int(Path(f"/proc/sys/net/core/{name}").read_text(encoding="ascii"))
         except OSError:
-            continue  # inside a network namespace the limit is the machine's and is not shown
+            continue  # in a network namespace the limit is the host's and not visible
         text = f"net.core.{name} is {limit >> 10} KiB"
         if limit >= SOCKET_BUFFER_BYTES:
             yield Finding("ok", text)

@@ -1,4 +1,4 @@
-"""The checks of ``mlt doctor HOST``, in the order in which a person would ask; each gives findings with a way out."""
+"""The checks of ``mlt doctor HOST``, the most basic first; each finding includes its remedy."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ NOT_ECT, ECT_0, CE = 0, 2, 3
 COPIES = 6
 LOSS_COUNT, LOSS_INTERVAL = 300, 0.001
 SMALL = 64
-# Of single datagrams at a gentle pace: more is a fault, less may be chance.
+# Max loss of single datagrams at a low rate: a higher one is a fault, a lower one may be chance.
 PROBLEM_LOSS = 0.01
-# mlt's own header (PROTOCOL 4.4), and what segments are a multiple of.
+# mlt's own header (PROTOCOL 4.4), and the granularity of segments.
 SEGMENT_HEADER, SEGMENT_UNIT = 40, 8
 
 Exchange = Callable[..., tuple[Sent, Tally]]
@@ -37,7 +37,7 @@ class _Way:
 
 
 class Examination:
-    """Runs the checks over a session, one after the other."""
+    """Runs the checks over a session, one after another."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -49,7 +49,7 @@ class Examination:
         self._packet = MIN_PACKET[session.port.family]
 
     def findings(self) -> Iterator[Finding]:
-        """Everything; stops early where nothing more can be learned."""
+        """All findings; stops early if further checks cannot work."""
         here, there, session = self._here, self._there, self._session
         yield Finding(
             "ok",
@@ -223,7 +223,7 @@ class Examination:
                 bleached.append(f"{name} ({dscp})")
             elif seen >> 2 != dscp:
                 changed.append(f"{name} ({dscp} became {seen >> 2})")
-            if seen & 3 != ecn and not (ecn == ECT_0 and seen & 3 == CE):  # CE is what a full queue makes of ECT
+            if seen & 3 != ecn and not (ecn == ECT_0 and seen & 3 == CE):  # a full queue turns ECT into CE
                 cleared.append(f"{name} ({ecn:02b} became {seen & 3:02b})")
         trust = "have the switches trust DSCP (mlt switch generate), and look for what rewrites it on the way"
         for names, what, fix in (

@@ -1,13 +1,13 @@
-"""What the two sides of ``mlt doctor`` say over TCP: one JSON object per line, and a greeting both ways.
+"""Messages between the two sides of ``mlt doctor`` over TCP: one JSON object per line, and a greeting both ways.
 
-Questions of the side that asks, and their answers:
+Requests of the examining side, and their replies:
 
     hello                          hello                     who we are; every other question comes after it
     tally test least seconds       received classes          datagrams of a test that arrived, after waiting for some
     send test count size ...       count error mtu by        send a test's datagrams to the side that asks
     bye problems                   -                         over
 
-A line is 8 KiB at most. Everything from the network is checked before it is used.
+A line is at most 8 KiB. Everything from the network is validated before it is used.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MAX_LINE = 8_192
 
 @dataclass(frozen=True)
 class Hello:
-    """One side. ``protocol``: the transport's version, None where the native library does not load."""
+    """One side. ``protocol``: the transport's version, None if the native library does not load."""
 
     mlt_doctor: int
     package: str
@@ -51,12 +51,12 @@ class Hello:
         return DscpMap(data=tuple(self.data_dscp), control=self.control_dscp)
 
 
-# Packets of a rank without a policy: what the native library has (src/core/priority.h).
+# Code points of a rank without a policy: defaults of the native library (src/core/priority.h).
 DEFAULT_DSCP = DscpMap(data=(3, 7, 11, 15, 19, 23, 27), control=31)
 
 
 def protocol_version() -> int | None:
-    """The version that the installed library puts into its hello."""
+    """The protocol version in the hello of the installed library."""
     with contextlib.suppress(ImportError):
         from mlt import _core
 
@@ -65,7 +65,7 @@ def protocol_version() -> int | None:
 
 
 def make_hello(dscp: DscpMap, *, interface: str, mtu: int, buffer: int, port: int, token: int = 0) -> Hello:
-    """What this side says of itself."""
+    """This side's greeting."""
     used = dscp if dscp.data else DEFAULT_DSCP
     return Hello(
         mlt_doctor=VERSION,
@@ -83,7 +83,7 @@ def make_hello(dscp: DscpMap, *, interface: str, mtu: int, buffer: int, port: in
 
 
 def read_hello(message: Mapping[str, Any]) -> Hello:
-    """A checked greeting; raises StrangerError."""
+    """A validated greeting; raises StrangerError."""
     if "mlt_perf" in message or "refused" in message:
         raise StrangerError(
             "it is mlt perf, not mlt doctor: they have the same --port by default; start 'mlt doctor --serve' for 'mlt "
@@ -125,13 +125,13 @@ def _number(value: Any, least: int, greatest: int) -> int:
 
 
 def open_link(connection: socket.socket, received: bytes = b"") -> Link:
-    """The connection to the other side; ``received``: what was read of it already."""
+    """The connection to the other side; ``received``: bytes already read from it."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return Link(connection, "mlt doctor", received)
 
 
 def hear(link: Link, seconds: float) -> Message:
-    """What the other side says next; raises StrangerError if that is nothing or an error of its own."""
+    """The other side's next message; raises StrangerError if it is invalid or an error report."""
     message = link.receive(timeout=seconds, limit=MAX_LINE)
     if set(message) == {"error"}:
         raise StrangerError(str(message["error"])[:300])

@@ -1,4 +1,4 @@
-"""The largest IP packet that a path carries, found by sending: what routers say helps, and is not needed."""
+"""Finds the largest IP packet that a path carries by sending; ICMP reports of routers help, but are not required."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Attempt:
-    """Whether a packet of some size arrived; ``said``: the MTU that a router named instead (0: nobody did)."""
+    """Whether a packet of some size arrived; ``said``: the MTU that a router reported instead (0: no report)."""
 
     arrived: bool
     said: int = 0
@@ -17,8 +17,8 @@ class Attempt:
 
 @dataclass(frozen=True)
 class PathMtu:
-    """``packet``: the largest that arrives, 0 if none does. ``by``: the router that says so; "" if none does, and
-    larger packets vanish without a word (a black hole). ``whole``: the largest that was asked for arrives."""
+    """``packet``: the largest that arrives, 0 if none does. ``by``: the router that reported the limit; "" if none did
+    and larger packets are dropped silently (an MTU black hole). ``whole``: the largest requested size arrives."""
 
     packet: int
     whole: bool
@@ -42,7 +42,7 @@ def find(attempt: Callable[[int], Attempt], least: int, greatest: int, hint: int
         by[got.said] = got.by
         if got.arrived:
             low = size
-            guess = size + 1 if was_guess else 0  # a good guess is the answer: the next larger one proves it
+            guess = size + 1 if was_guess else 0  # a correct guess is the result: the next larger size proves it
         else:
             high = size
             guess = got.said

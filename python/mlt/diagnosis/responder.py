@@ -1,8 +1,8 @@
-"""``mlt doctor --serve``: answers one examination after the other, so that they do not disturb each other's figures.
+"""``mlt doctor --serve``: serves one examination at a time, so that they do not disturb each other's measurements.
 
-Those that wait are bounded, and hosts take turns, so that one host cannot keep the others out. A caller costs one TCP
-connection and one UDP socket, for ``SESSION_SECONDS`` at most; datagrams are sent to nobody but
-the address that opened the TCP connection, and no more bytes than ``allowance`` says: it cannot be used to flood.
+The number of waiting clients is bounded, and hosts take turns, so that one host cannot lock out the others. A client
+costs one TCP connection and one UDP socket, for at most ``SESSION_SECONDS``; datagrams are sent only to the address
+that opened the TCP connection, within the byte limits of ``allowance``: the responder cannot be used to flood.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from mlt.options.qos import DscpMap
 IDLE_SECONDS = 15.0
 REPORT_SECONDS = 10.0
 SESSION_SECONDS = 120.0
-# What reading a stranger's JSON may raise: numbers without end or too long, nesting without end, missing fields.
+# Exceptions that reading a client's JSON may raise: infinite or too long numbers, deep nesting, missing fields.
 NOT_A_QUESTION = (ArithmeticError, LookupError, RecursionError, TypeError, ValueError, struct.error)
 MAX_TESTS = 1_024
-# Callers that wait for their turn: all, and those of one host.
+# Clients waiting for their turn: all, and those of one host.
 MAX_WAITING, MAX_WAITING_OF_HOST = 128, 32
-# Hosts whose last turn is remembered.
+# Number of hosts whose last turn is remembered.
 MAX_HOSTS = 1_024
 MAX_COUNT, MAX_INTERVAL = 2_000, 0.01
 LONGEST_WAIT = 2.0
-# Of an error that repeats what a caller sent.
+# Max length of an error that repeats a client's input.
 MAX_ERROR = 300
 
 Say = Callable[[str], None]
@@ -49,7 +49,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Visit:
-    """How an examination ended. ``problems``: as many as the caller found; None if it broke off."""
+    """How an examination ended. ``problems``: number that the client found; None if it broke off."""
 
     address: str
     name: str
@@ -57,7 +57,7 @@ class Visit:
 
 
 class Responder:
-    """Listens at ``addresses`` (none: at all of this machine's). Raises PortInUseError."""
+    """Listens at ``addresses`` (none: at all addresses of this host). Raises PortInUseError."""
 
     def __init__(
         self, port: int, dscp: DscpMap, *, addresses: Sequence[str] = (), say: Say = lambda text: None
@@ -83,14 +83,14 @@ class Responder:
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         try:
             listener = socket.socket(family, socket.SOCK_STREAM)
-        except OSError:  # a machine without that IP version
+        except OSError:  # a host without that IP version
             return
         self._listeners.append(listener)
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
                 listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            # The same port for both versions, though the system chose it.
+            # The same port for both versions, even if the system chose it.
             listener.bind((address, port or (self.port if len(self._listeners) > 1 else 0)))
             listener.listen(64)
         except OSError as error:
@@ -107,7 +107,7 @@ class Responder:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """The TCP port it listens on."""
         return int(self._listeners[0].getsockname()[1])
 
     def close(self) -> None:
@@ -119,28 +119,28 @@ class Responder:
         self._door.close()
 
     def serve_one(self, seconds: float | None = None) -> Visit | None:
-        """Wait for a caller and answer it to its end; None if nobody came in time."""
+        """Wait for a client and serve it to its end; None if none connected in time."""
         deadline = None if seconds is None else time.monotonic() + seconds
         while not self._waiting:
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
                 return None
-            # Those that asked something, one after the other; those that say nothing hold nobody up.
+            # Clients that sent a request, one after another; silent ones delay nobody.
             self._queue(self._door.wait(REPORT_SECONDS if left is None else min(left, REPORT_SECONDS)))
             if self._told != (told := self._door.turned_away()):
                 self._told = told
                 self._say(f"connections rejected so far: {told}")
-        self._attend()  # those that came meanwhile
+        self._attend()  # clients that connected in the meantime
         caller = self._next()
         with caller.connection as connection:
             try:
                 link = open_link(connection, caller.content.encode() + b"\n" + caller.received)
-            except OSError:  # gone already
+            except OSError:  # already disconnected
                 return Visit(caller.address, "", None)
             return self._answer(link, caller.address)
 
     def _attend(self) -> None:
-        """Let callers in, while another one is served too."""
+        """Accept clients, also while another one is served."""
         self._queue(self._door.turn())
 
     def _queue(self, callers: Sequence[Caller]) -> None:
@@ -159,7 +159,7 @@ class Responder:
             last.connection.close()
 
     def _next(self) -> Caller:
-        """The first caller of the host that waited longest since its last turn."""
+        """The first client of the host whose last turn was longest ago."""
         turns = {host: number for number, host in enumerate(self._turns)}
         caller = min(self._waiting, key=lambda one: turns.get(host_of(one.address), -1))
         self._waiting.remove(caller)
@@ -205,7 +205,7 @@ class Responder:
 
 
 class _Session:
-    """One caller's questions, answered until it says bye."""
+    """One client's requests, served until its bye."""
 
     def __init__(self, link: Link, port: Port, allowance: Allowance) -> None:
         self._link = link
@@ -213,7 +213,7 @@ class _Session:
         self._allowance = allowance
 
     def run(self, door: Door, attend: Callable[[], None]) -> int:
-        """The problems that the caller found. ``attend`` is called when ``door`` has something to do. Raises
+        """The number of problems that the client found. ``attend`` is called when ``door`` has work to do. Raises
         StrangerError."""
         end = time.monotonic() + SESSION_SECONDS
         heard = time.monotonic()
@@ -249,7 +249,7 @@ class _Session:
             if message["do"] == "tally":
                 seconds = min(float(message["seconds"]), LONGEST_WAIT)
                 tally = self._port.wait(test, int(message["least"]), seconds)
-                if self._allowance.is_spent:  # echoes went unanswered: no loss of the network's
+                if self._allowance.is_spent:  # echoes without a reply are then no loss of the network's
                     return {"error": self._allowance.refusal}
                 return {"received": tally.received, "classes": {str(one): n for one, n in tally.classes.items()}}
             if message["do"] == "send":

@@ -1,4 +1,4 @@
-"""The side of ``mlt doctor HOST`` that asks: a connection to the responder there, and the measurements over it."""
+"""The examining side of ``mlt doctor HOST``: a connection to the responder, and the measurements over it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from mlt.options.qos import DscpMap
 
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 10.0
-# Another examination may be under way there.
+# Another examination may be in progress there.
 TURN_SECONDS = 150.0
 
 
 @dataclass(frozen=True)
 class Echoes:
-    """``sent`` datagrams, of which ``arrived`` reached the other side and ``seconds`` holds the round trips of those
-    that came back, sorted."""
+    """``sent`` datagrams, of which ``arrived`` reached the other side; ``seconds``: sorted round-trip times of those
+    that came back."""
 
     sent: int
     arrived: int
@@ -33,14 +33,14 @@ class Echoes:
 
 
 def connect(address: str, port: int, source: str | None, seconds: float = CONNECT_SECONDS) -> socket.socket:
-    """A TCP connection from ``source`` (None: as the routes say). Raises OSError."""
+    """A TCP connection from ``source`` (None: chosen by the routes). Raises OSError."""
     return socket.create_connection(
         (address, port), timeout=seconds, source_address=None if source is None else (source, 0)
     )
 
 
 class Session:
-    """A context manager. Raises StrangerError or OSError when the other side breaks off."""
+    """A context manager. Raises StrangerError or OSError if the other side breaks off."""
 
     def __init__(self, connection: socket.socket, dscp: DscpMap) -> None:
         self._tests = 0
@@ -78,7 +78,7 @@ class Session:
         self._link.close()
 
     def bye(self, problems: int) -> None:
-        """Tell the other side what was found."""
+        """Report the number of problems found to the other side."""
         self._link.send({"do": "bye", "problems": problems})
 
     def _ask(self, **question: object) -> dict[str, object]:
@@ -92,12 +92,12 @@ class Session:
     def there_and_counted(
         self, count: int, size: int, traffic_class: int, *, least: int, wait: float, interval: float = 0.0005
     ) -> tuple[Sent, Tally]:
-        """Send datagrams there; what became of them here and there."""
+        """Send datagrams to the other side; returns the results of both sides."""
         test = self._test()
         self._ask(do="expect", test=test)
         sent = self.port.send_many(test, count, size, traffic_class, interval)
         tally = self._tally(test, min(least, sent.count), wait)
-        # A router's answer may need as long as the datagram.
+        # A router's reply may take as long as the datagram.
         self.port.heed(sent)
         return sent, tally
 
@@ -111,7 +111,7 @@ class Session:
     def back_and_counted(
         self, count: int, size: int, traffic_class: int, *, least: int, wait: float, interval: float = 0.0005
     ) -> tuple[Sent, Tally]:
-        """Have datagrams sent from there; what became of them there and here."""
+        """Have the other side send datagrams; returns the results of both sides."""
         test = self._test()
         self.port.expect(test)
         question = {"test": test, "count": count, "size": size, "class": traffic_class, "interval": interval}
@@ -121,13 +121,13 @@ class Session:
         )
         tally = self.port.wait(test, min(least, sent.count), wait)
         if sent.count and not tally.received and not sent.mtu:
-            # The router's answer came after it had answered us: its socket has it now.
+            # The router's report arrived after the other side's reply: its socket has it now.
             late = self._ask(do="send", **{**question, "count": 0})
             sent.mtu, sent.by = int(str(late["mtu"])), str(late["by"])[:64]
         return sent, tally
 
     def echoes(self, count: int, size: int, traffic_class: int, *, interval: float, wait: float) -> Echoes:
-        """Datagrams there and back, ``interval`` seconds apart, whatever comes back meanwhile."""
+        """Send echo requests ``interval`` seconds apart, without waiting for replies."""
         test = self._test()
         self._ask(do="expect", test=test)
         waiting: dict[int, float] = {}

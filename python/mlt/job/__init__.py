@@ -1,1 +1,1 @@
-"""How a process becomes a rank of a job: its configuration, its address and interfaces, the rendezvous, the secret."""
+"""How a process becomes a rank of a job: configuration, address and interfaces, rendezvous, secret."""

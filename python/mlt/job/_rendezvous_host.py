@@ -1,6 +1,6 @@
-"""Rank 0's side of the rendezvous: takes what the others announce, and hands the table to all of them.
+"""Rank 0's side of the rendezvous: collects the announcements of all ranks, and sends the table to all of them.
 
-Callers come through a ``Door``: one that has not proved that it knows the job's secret gets no field of the job.
+Clients come through a ``Door``: one that has not proved the job's secret receives no field of the job.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ SHOWN_REFUSALS = 5
 
 @dataclass(eq=False)
 class _Rank:
-    """A caller that proved itself, and the endpoint it announced."""
+    """A client that proved itself, and the endpoint it announced."""
 
     caller: Caller
     endpoint: Endpoint
 
 
 class Host:
-    """A context manager around the listeners. ``counts`` gets what the door counts."""
+    """A context manager around the listeners. ``counts``: gets the door's counters."""
 
     def __init__(self, config: JobConfig, own: Endpoint, dscp: DscpMap | None, counts: Counter[str]) -> None:
         self._config = config
@@ -51,7 +51,7 @@ class Host:
         )
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._door, selectors.EVENT_READ)
-        self._remote: dict[int, str] = {}  # ranks on other machines, and where they called from
+        self._remote: dict[int, str] = {}  # ranks on other hosts, and their source addresses
         self._listeners: list[socket.socket] = []
         try:
             self._listen()
@@ -71,8 +71,8 @@ class Host:
             listener.close()
 
     def _listen(self) -> None:
-        """At MASTER_ADDR. Where that is a name which only this machine takes for loopback, at its address for others
-        too: they resolve the same name to it."""
+        """Listen at MASTER_ADDR. If that is a name which resolves to loopback only on this host, listen also at the
+        address that other hosts resolve it to."""
         config = self._config
         found = resolve_master(config, socket.SOCK_STREAM)
         places = [(family, address) for family, _, _, _, address in found]
@@ -83,7 +83,7 @@ class Host:
                 break
             except PortInUseError:
                 raise
-            except OSError as error:  # a name may mean addresses of both IP versions, and the machine have one
+            except OSError as error:  # a name may have addresses of both IP versions on a host with one
                 last = error
         else:
             assert last is not None
@@ -94,7 +94,7 @@ class Host:
         if not self._is_loopback() or is_loopback_on_purpose(config.master_addr):
             return
         if config.secret is None and not config.insecure:
-            return  # then only ranks of this machine may come
+            return  # then only ranks of this host can connect
         if (address := interfaces.machine_address()) is not None:
             family = socket.AF_INET6 if ":" in address else socket.AF_INET
             with contextlib.suppress(OSError):
@@ -120,7 +120,7 @@ class Host:
         self._door.add(listener)
 
     def _is_loopback(self) -> bool:
-        """Whether no other machine can come here."""
+        """Whether no other host can connect."""
         return all(interfaces.is_loopback(str(one.getsockname()[0])) for one in self._listeners)
 
     def run(self, deadline: float, timeout: float) -> list[Endpoint]:
@@ -157,7 +157,7 @@ class Host:
         )
 
     def _read(self, rank: _Rank) -> None:
-        """What a rank says once it has announced itself: nothing, until it leaves."""
+        """Read from a rank after its announcement: it sends nothing until it disconnects."""
         try:
             piece = rank.caller.connection.recv(1)
         except BlockingIOError:
@@ -166,7 +166,7 @@ class Host:
             piece = b""
         if piece:
             self._refuse(rank.caller, "sent more than one announcement")
-        self._drop(rank)  # it may come again: a rank that restarts announces itself anew
+        self._drop(rank)  # it may come back: a restarted rank announces itself again
 
     def _admit(self, caller: Caller) -> None:
         try:
@@ -211,7 +211,7 @@ class Host:
         return self._unreachable(caller, endpoint)
 
     def _unreachable(self, caller: Caller, endpoint: Endpoint) -> str | None:
-        """Why one rank of this job could not reach another: loopback means another machine to each of them."""
+        """Why one rank of this job could not reach another: loopback is a different host for each of them."""
         how = "set MLT_INTERFACE or MLT_HOST there to the interface that the others reach, or leave both out"
         is_remote = not interfaces.is_own_address(caller.address)
         if interfaces.is_loopback(endpoint.host):
@@ -253,7 +253,7 @@ class Host:
 
     def _answer_all(self, message: dict[str, Any], deadline: float) -> None:
         for caller in [one.caller for one in self._callers.values()]:
-            # A rank that vanished meanwhile is reported by the engine, which connects to every rank next.
+            # A rank that has disconnected is reported by the engine, which connects to every rank next.
             with contextlib.suppress(OSError):
                 caller.connection.settimeout(max(deadline - time.monotonic(), 1.0))
                 caller.connection.sendall(line_of(knock.proved(caller.prover, message)))
@@ -288,7 +288,7 @@ class Host:
 
 
 def _dscp_of(said: Announcement) -> DscpMap | None:
-    """None where the rank does not say."""
+    """None if the rank does not report it."""
     if not said.dscp:
         return None
     control, *data = said.dscp

@@ -1,6 +1,6 @@
-"""What a rank announces to rank 0 at the rendezvous: every field has a type and a range, and is held to them.
+"""Announcement of a rank to rank 0 at the rendezvous: type and range of every field are validated.
 
-By hand, because rank 0 would wait longer for a schema library to load than for a job of two ranks to form.
+By hand, because a schema library takes longer to load than a job of two ranks takes to form.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ MAX_CLASSES = 8
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """The place of a rank in its job, and where it listens. ``dscp``: of control, then of the classes; empty where the
-    rank does not say."""
+    """A rank's position in its job, and where it listens. ``dscp``: of control, then of the classes; empty if the rank
+    does not report it."""
 
     job: str
     rank: int
@@ -28,13 +28,13 @@ class Announcement:
 
     @classmethod
     def parse(cls, content: str) -> Announcement:
-        """Raises ValueError for anything but an announcement."""
+        """Raises ValueError for an invalid announcement."""
         said = object_of(content)
         dscp = said.get("dscp", ())
         if "dscp" in said and (type(dscp) is not list or not 2 <= len(dscp) <= MAX_CLASSES + 1):
             raise ValueError("dscp is not a list of code points")
         host = _text(said.get("host"), MAX_HOST_LENGTH)
-        if not host.isprintable():  # it is shown to people where the rank can't be reached
+        if not host.isprintable():  # it is part of error texts about unreachable ranks
             raise ValueError("a host is not an address")
         return cls(
             job=_text(said.get("job"), 1 << 20),
@@ -48,7 +48,7 @@ class Announcement:
 
 
 def _number(value: object, least: int, most: int) -> int:
-    # An exact type: True, 1.0 and 1e999 are numbers to JSON, too.
+    # An exact type: True, 1.0 and 1e999 are numbers in JSON too.
     if type(value) is not int or not least <= value <= most:
         raise ValueError(f"a number is not in {least} to {most}")
     return value

@@ -1,7 +1,7 @@
-"""Which address of its own a rank binds and announces, so that every other rank reaches it.
+"""Selects the address that a rank binds and announces, so that every other rank can reach it.
 
-Absent on purpose: the peers themselves. Rank 0 does not know the others before they call; what they all know is
-MASTER_ADDR, so the way there decides on every rank, rank 0 included.
+Absent on purpose: the peers themselves. Rank 0 does not know the others before they connect; all ranks know
+MASTER_ADDR, so the route to it decides on every rank, rank 0 included.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from mlt.job.configuration import JobConfig
 
 
 def local_host(config: JobConfig) -> str:
-    """The address to bind and announce: ``config.host``, else that of the interface that ``config.interface`` names,
-    else the one this machine uses towards rank 0.
+    """The address to bind and announce: ``config.host``, else that of the interface that ``config.interface`` selects,
+    else the one this host uses towards rank 0.
 
-    Raises ConfigError if MASTER_ADDR does not resolve, no route leads there, or the choice is none.
+    Raises ConfigError if MASTER_ADDR does not resolve, no route leads there, or the selection is invalid.
     """
     try:
         if config.host is not None:
@@ -45,10 +45,10 @@ def local_host(config: JobConfig) -> str:
 
 
 def _towards_rank_0(config: JobConfig) -> str | None:
-    """The address that this machine uses towards rank 0; None if no route leads there.
+    """The address that this host uses towards rank 0; None if no route leads there.
 
-    A machine's own name is often 127.0.1.1 to itself (Debian's /etc/hosts). To others it is not, so its address for
-    others counts then.
+    A host's own name often resolves to 127.0.1.1 on itself (Debian's /etc/hosts), but not on others; then this returns
+    the address that other hosts use.
     """
     for _, _, _, _, address in resolve_master(config, socket.SOCK_DGRAM):
         with contextlib.suppress(OSError):
@@ -60,18 +60,18 @@ def _towards_rank_0(config: JobConfig) -> str | None:
 
 
 def is_loopback_on_purpose(master_addr: str) -> bool:
-    """Whether MASTER_ADDR says loopback in so many words, rather than by what a name happens to mean here."""
+    """Whether MASTER_ADDR states loopback explicitly, rather than being a name that resolves to it here."""
     name = master_addr.rstrip(".").lower()
     return interfaces.is_loopback(master_addr) or "localhost" in name.split(".") or name.startswith("ip6-l")
 
 
 def _host_of(address: tuple[Any, ...]) -> str:
-    # getaddrinfo keeps the interface of a link-local address in a field of its own.
+    # getaddrinfo keeps the interface of a link-local address in a separate field.
     return str(address[0]) if len(address) < 4 or not address[3] or "%" in address[0] else f"{address[0]}%{address[3]}"
 
 
 def resolve_master(config: JobConfig, kind: socket.SocketKind) -> list[tuple[Any, ...]]:
-    """What MASTER_ADDR means here, addresses that others reach first."""
+    """Resolve MASTER_ADDR; addresses that other hosts can reach come first."""
     try:
         found = list(socket.getaddrinfo(config.master_addr, config.rendezvous_port, type=kind))
         return sorted(found, key=lambda one: interfaces.is_loopback(str(one[4][0])))
@@ -90,9 +90,9 @@ def dial(
 ) -> socket.socket:
     """A TCP connection to the first of ``found`` (what getaddrinfo returned) that accepts one.
 
-    ``check`` raises for an address, in numbers, that must not be connected to. It sees every address before any is
-    used, and no name is resolved again: another answer of the DNS cannot change where the connection goes. ``source``
-    gives the address to connect from. Raises OSError.
+    ``check`` raises for a numeric address that must not be connected to. It gets every address before any is used, and
+    no name is resolved again: a changed DNS answer cannot redirect the connection. ``source`` gives the address to
+    connect from. Raises OSError.
     """
     for *_, target in found:
         check(str(target[0]))

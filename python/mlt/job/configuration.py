@@ -1,4 +1,4 @@
-"""Which job this process belongs to and as which rank: arguments first, then the environment that torchrun sets."""
+"""The job and rank of this process: arguments first, then the environment variables that torchrun sets."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from mlt.job.secret import JobSecret
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-# Ranks travel as 16 bits, and a cookie's low 16 bits name one.
+# Ranks have 16 bits on the wire, and the low 16 bits of a cookie identify one.
 MAX_RANKS = 2**16 - 1
 
 DEFAULT_JOB = "default"
 
 
 class JobArguments(TypedDict, total=False):
-    """Where the job is and where this process is in it; None, or left out: by the environment."""
+    """Position of the job and of this process in it; None, or left out: from the environment."""
 
     job: str | None
     master_addr: str | None
@@ -34,12 +34,12 @@ class JobArguments(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobConfig:
-    """A process's place in its job.
+    """Position of a process in its job.
 
     Workers are ranks 0 to ``world_size - 1``, summation services the ``services`` ranks after them. Rank 0 listens for
-    the others at ``master_addr``:``rendezvous_port``. ``host`` is the address to bind and announce, ``interface`` a
-    choice of interfaces (``mlt.job.interfaces``); both None: the one that routes to rank 0. Without a ``secret`` the
-    job is one of loopback addresses, unless ``insecure`` (``mlt.job.secret``).
+    the others at ``master_addr``:``rendezvous_port``. ``host``: address to bind and announce; ``interface``: selection
+    of interfaces (``mlt.job.interfaces``); both None: the address that routes to rank 0. Without a ``secret`` the job
+    uses loopback addresses only, unless ``insecure`` (``mlt.job.secret``).
     """
 
     rank: int
@@ -78,12 +78,12 @@ class JobConfig:
 
     @property
     def size(self) -> int:
-        """Ranks in the job: workers and services."""
+        """Number of ranks in the job: workers and services."""
         return self.world_size + self.services
 
     @property
     def job_id(self) -> int:
-        """64 bits of the job's name, which hello compares."""
+        """64-bit hash of the job's name, which hellos compare."""
         return int.from_bytes(hashlib.blake2b(self.job.encode(), digest_size=8).digest(), "little")
 
     @classmethod
@@ -96,13 +96,13 @@ class JobConfig:
         environ: Mapping[str, str] | None = None,
         **given: Unpack[JobArguments],
     ) -> JobConfig:
-        """Fill what is None from RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, and MLT_SERVICES, MLT_JOB,
+        """Take what is None from RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, and MLT_SERVICES, MLT_JOB,
         MLT_RENDEZVOUS_PORT, MLT_HOST, MLT_INTERFACE, MLT_JOB_SECRET or MLT_JOB_SECRET_FILE, MLT_INSECURE. Raises
         ConfigError that names the variable."""
         env = os.environ if environ is None else environ
         host, interface, rendezvous_port = given.get("host"), given.get("interface"), given.get("rendezvous_port")
         if host is None and interface is None:
-            # An empty variable is as good as none. The address is the more precise of the two.
+            # An empty variable counts as unset. Of the two, the address is more specific.
             host = env.get("MLT_HOST") or None
             interface = env.get("MLT_INTERFACE") or None if host is None else None
         world_size = _required(env, "WORLD_SIZE", world_size)

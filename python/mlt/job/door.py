@@ -1,12 +1,12 @@
-"""The door of a listening port: callers prove that they know the secret before anything they say is read, and those
-who do not speak hold nobody up.
+"""Admits clients of a listening port: they prove the secret before anything else they send is read, and silent ones
+delay nobody.
 
-    caller   {"mlt_rendezvous": 3, "nonce": ...}                    an opening, under the name of what it looks for
-    host     {"mlt_rendezvous": 3, "nonce": ..., "proof": ...}      its own, with the proof that it knows the secret
-    caller   {"content": "...", "proof": ...}                       the first thing it has to say
+    caller   {"mlt_rendezvous": 3, "nonce": ...}                    an opening, with the service's name as key
+    host     {"mlt_rendezvous": 3, "nonce": ..., "proof": ...}      its own, with its proof of the secret
+    caller   {"content": "...", "proof": ...}                       the client's first content
 
-One line of JSON each. A caller that has not proved itself is told nothing else, is cut by time and by number (the
-source address with most callers loses its oldest), and is counted by name. Single-threaded, without a blocking read.
+One line of JSON each. A client without a proof receives nothing else, is limited by time and number (the source address
+with most clients loses its oldest), and is counted. Single-threaded, without a blocking read.
 """
 
 from __future__ import annotations
@@ -24,39 +24,39 @@ from mlt._shared.json_lines import line_of, object_of, quoted
 from mlt.job.secret import JobSecret, Prover
 
 MAX_LINE_BYTES = 8_192
-# Callers without a proof at a time, for every small job: what a flood can count tells nothing of the job's size.
+# Max clients without a proof, the same for every small job: a flood cannot reveal the job's size.
 MIN_MAX_CALLERS = 256
-# Of a larger job, beyond those that are expected, before rounding up to a power of two.
+# For a larger job: beyond those expected, before rounding up to a power of two.
 SPARE_CALLERS = 64
-# How long a caller may take for its proof.
+# Time limit for a client's proof.
 PROOF_SECONDS = 5.0
-# Callers accepted before those that are here are read again.
+# Clients accepted before those present are read again.
 ACCEPTS_PER_TURN = 16
 
-# accept() failed for want of these: closing a caller frees one.
+# accept() failed because these are exhausted: closing a client frees one.
 OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
-# What is counted, with the door's name in front: "rendezvous_accepted".
+# Counters, prefixed with the door's name: "rendezvous_accepted".
 COUNTERS = (
     "accepted",
     "strangers",  # left before a valid opening
     "unproved",  # a wrong proof, or none before it left
-    "malformed",  # a line that is no message
+    "malformed",  # a line that is not a message
     "oversized",  # a line longer than MAX_LINE_BYTES
     "other_version",
     "timed_out",  # no proof within PROOF_SECONDS
-    "too_many_pending",  # cut for a newer one
-    "refusals",  # proved, and turned away by whoever owns the door
+    "too_many_pending",  # closed in favour of a newer one
+    "refusals",  # proved, and rejected by the owner of the door
 )
 
 
 def max_callers(expected: int) -> int:
-    """Callers without a proof that a door for ``expected`` ones holds: the same number for jobs of similar size."""
+    """Max clients without a proof at a door that expects ``expected`` clients; the same for jobs of similar size."""
     return max(MIN_MAX_CALLERS, 1 << (expected + SPARE_CALLERS - 1).bit_length())
 
 
 def source_of(address: str) -> str | bytes:
-    """What callers of one host share: its IPv4 address, or the /64 of its IPv6 address, in which it can take any."""
+    """Key that clients of one host share: its IPv4 address, or its IPv6 /64, within which it can use any address."""
     if ":" not in address:
         return address
     packed = socket.inet_pton(socket.AF_INET6, address.partition("%")[0])
@@ -64,7 +64,7 @@ def source_of(address: str) -> str | bytes:
 
 
 class Caller:
-    """One connection: its socket, what was read of it and not used, and, once it has proved itself, what it said."""
+    """One connection: its socket, bytes read but not used, and, once it has proved itself, its first content."""
 
     def __init__(self, connection: socket.socket, address: str, prover: Prover) -> None:
         self.connection = connection
@@ -77,15 +77,15 @@ class Caller:
         self.deadline = time.monotonic() + PROOF_SECONDS
 
     def say(self, message: dict[str, Any]) -> None:
-        """A few bytes into an empty socket buffer: this does not block, and a caller that is gone does not matter."""
+        """Send a few bytes. Into an empty socket buffer: does not block; a disconnected client is ignored."""
         with contextlib.suppress(OSError):
             self.connection.send(line_of(message))
 
 
 class Door:
-    """``listeners`` and their callers, up to ``max_callers(expected)`` without a proof. ``fileno`` is for a selector;
-    ``counts`` gets what ``COUNTERS`` names. Without ``proof`` a caller is the owner's once its first line is whole,
-    which then is its content. The owner closes the listeners.
+    """``listeners`` and their clients, up to ``max_callers(expected)`` without a proof. ``fileno`` is for a selector;
+    ``counts`` gets the counters in ``COUNTERS``. Without ``proof`` a client passes to the owner with its first complete
+    line, which is its content. The owner closes the listeners.
     """
 
     def __init__(
@@ -106,8 +106,8 @@ class Door:
         self._proof = proof
         self._max_callers = max_callers(expected)
         self._report = report
-        self._callers: dict[int, Caller] = {}  # the oldest first
-        self._sources: Counter[str | bytes] = Counter()  # callers by source; none that has no caller
+        self._callers: dict[int, Caller] = {}  # oldest first
+        self._sources: Counter[str | bytes] = Counter()  # clients by source; only sources with clients
         self._selector = selectors.EpollSelector()
         self.counts: Counter[str] = Counter() if counts is None else counts
         self.counts.update({f"{name}_{one}": 0 for one in COUNTERS})
@@ -115,16 +115,16 @@ class Door:
             self.add(listener)
 
     def add(self, listener: socket.socket) -> None:
-        """Let callers in through ``listener`` too."""
+        """Accept clients of ``listener`` too."""
         listener.setblocking(False)
         self._selector.register(listener, selectors.EVENT_READ)
 
     def fileno(self) -> int:
-        """Readable when ``turn`` has something to do."""
+        """Readable when ``turn`` has work to do."""
         return self._selector.fileno()
 
     def close(self) -> None:
-        """End every caller that has not proved itself."""
+        """Close every client that has not proved itself."""
         for caller in self._callers.values():
             caller.connection.close()
         self._callers.clear()
@@ -132,21 +132,21 @@ class Door:
         self._selector.close()
 
     def count(self, what: str) -> None:
-        """Add one to the counter ``what``."""
+        """Increment the counter ``what``."""
         self.counts[f"{self._name}_{what}"] += 1
 
     def turned_away(self) -> str:
-        """How many callers were turned away, and why; empty if none were."""
+        """Number of rejected clients, and why; empty if there were none."""
         reasons = {one: self.counts[f"{self._name}_{one}"] for one in COUNTERS if one != "accepted"}
         return ", ".join(f"{number} {one.replace('_', ' ')}" for one, number in reasons.items() if number)
 
     def seconds_left(self) -> float:
-        """Until ``turn`` has to be called though nothing is readable."""
+        """Seconds until ``turn`` must be called although nothing is readable."""
         deadlines = [caller.deadline for caller in self._callers.values()]
         return max(min(deadlines, default=time.monotonic() + PROOF_SECONDS) - time.monotonic(), 0.0)
 
     def wait(self, seconds: float | None) -> list[Caller]:
-        """Those that proved themselves, once there is one, or ``seconds`` have passed."""
+        """The clients that proved themselves, once there is one or ``seconds`` have passed."""
         deadline = None if seconds is None else time.monotonic() + seconds
         while True:
             left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
@@ -155,7 +155,8 @@ class Door:
                 return guests
 
     def turn(self, seconds: float = 0.0) -> list[Caller]:
-        """What is readable within ``seconds``; those that proved themselves, which are the owner's from now on."""
+        """Process what is readable within ``seconds``; returns clients that proved themselves, which the owner takes
+        over."""
         guests: list[Caller] = []
         for key, _ in self._selector.select(seconds):
             if key.data is None:
@@ -174,9 +175,9 @@ class Door:
             except BlockingIOError:
                 return
             except OSError as error:
-                if error.errno not in OUT_OF_DESCRIPTORS:  # that caller is gone already
+                if error.errno not in OUT_OF_DESCRIPTORS:  # that client has already disconnected
                     continue
-                if turn > 0:  # perhaps nobody waits any more: accept() wants a descriptor first
+                if turn > 0:  # perhaps no client is pending: accept() needs a descriptor first
                     return
                 if self._callers:
                     self._turn_away(self._most_dispensable(), "too_many_pending")
@@ -193,9 +194,10 @@ class Door:
             self._selector.register(connection, selectors.EVENT_READ, caller)
 
     def _most_dispensable(self) -> Caller:
-        """Of the source that holds most callers, the oldest that has not opened, or the oldest: a flood from one
-        address closes its own."""
-        # One that is being accepted is counted for its source, but is not in _callers: it makes nobody else's place.
+        """Client to close: of the source with most clients, the oldest without an opening, or the oldest: a flood from
+        one address closes its own clients."""
+        # The client being accepted counts for its source, but is not in _callers: it cannot be closed in its own
+        # favour.
         most = max(self._sources[one.source] for one in self._callers.values())
         held = [one for one in self._callers.values() if self._sources[one.source] == most]
         return next((one for one in held if not one.opened), held[0])
@@ -208,7 +210,7 @@ class Door:
         self._selector.unregister(caller.connection)
 
     def _turn_away(self, caller: Caller, counter: str) -> None:
-        """End a caller that proved nothing, without a word."""
+        """Close a client without a proof, without a reply."""
         self.count(counter)
         self._forget(caller)
         caller.connection.close()
@@ -247,7 +249,7 @@ class Door:
         key = f"mlt_{self._name}"
         version = opening.get(key)
         if type(version) is not int:
-            # A caller of another service of mlt hears which one this is.
+            # A client of another service of mlt receives this service's name.
             if key not in opening and any(one.startswith("mlt_") for one in opening):
                 caller.say({key: self._version})
             self._turn_away(caller, "malformed")

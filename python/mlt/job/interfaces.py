@@ -1,17 +1,17 @@
-"""Network interfaces of this machine, and which of them carries the job.
+"""Network interfaces of this host, and the selection of those that carry the job.
 
-Which address is used, first that applies: ``host=`` and ``interface=`` of the call, then MLT_HOST, then MLT_INTERFACE,
-else the interface that routes to rank 0. MLT_INTERFACE and ``interface=`` are a list, separated by commas:
+The address is the first that applies: ``host=`` and ``interface=`` of the call, then MLT_HOST, then MLT_INTERFACE, else
+that of the interface that routes to rank 0. MLT_INTERFACE and ``interface=`` are a comma-separated list:
 
-    eth1              interfaces whose name begins so
-    =eth1             exactly this one
-    10.1.0.0/16       those with an address in this network, IPv4 or IPv6; a single address is a network of one
-    ^docker,lo        all but these; an exclusion wins over whatever else the list says
+    eth1              interfaces whose name begins with eth1
+    =eth1             exactly this interface
+    10.1.0.0/16       interfaces with an address in this network, IPv4 or IPv6; a single address is a network of one
+    ^docker,lo        all but these; an exclusion takes precedence over the rest of the list
 
-``=``, ``^`` and ``^=`` at the very beginning hold for the whole list, as in NCCL_SOCKET_IFNAME. The first entry that
-matches wins, and within it the interface that routes to rank 0, then the system's order. Loopback only counts where it
-is named or rank 0 is reached over it on purpose; link-local IPv6 never, because fe80::... means another interface on
-every machine. Plain Python: it must run where the native library does not load. Nothing here sends anything.
+``=``, ``^`` and ``^=`` at the start of the list apply to all of it, as in NCCL_SOCKET_IFNAME. The first entry that
+matches is used, and within it the interface that routes to rank 0, then the system's order. Loopback is used only if it
+is named or rank 0 is reached over it on purpose; link-local IPv6 never, because fe80::... is a different interface on
+every host. Plain Python: it must run where the native library does not load. Nothing here sends anything.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from mlt._shared.addresses import is_address
 from mlt.errors import ConfigError
 
 VARIABLE = "MLT_INTERFACE"
-# Reserved for documentation: nobody has them, so the default route decides.
+# Reserved for documentation: no host has them, so the default route decides.
 SOMEWHERE = "192.0.2.1", "2001:db8::1"
 
 _SIOCGIFMTU, _SIOCETHTOOL, _ETHTOOL_GSET = 0x8921, 0x8946, 0x1
@@ -41,8 +41,8 @@ _UNKNOWN_SPEEDS = (0, 0xFFFF, 0xFFFFFFFF)
 
 @dataclass(frozen=True)
 class Interface:
-    """``addresses``: those of IPv4 and IPv6, without link-local ones unless there are no others. ``speed``: Mbit/s as
-    the driver says, None if it does not."""
+    """``addresses``: IPv4 and IPv6, without link-local ones unless there are no others. ``speed``: Mbit/s as the driver
+    reports it, else None."""
 
     name: str
     addresses: tuple[str, ...]
@@ -57,20 +57,20 @@ class Interface:
         return f"{self.name} {' '.join(self.addresses) or 'without address'} (MTU {self.mtu}{speed}{state})"
 
     def usable(self) -> tuple[str, ...]:
-        """Addresses that mean the same on every machine."""
+        """Addresses that are valid on every host."""
         return tuple(one for one in self.addresses if not is_link_local(one))
 
 
 @dataclass(frozen=True)
 class Choice:
-    """An interface to use, and the address of it to bind and announce."""
+    """A selected interface, and the address of it to bind and announce."""
 
     interface: Interface
     address: str
 
 
 def interfaces() -> list[Interface]:
-    """All of them, in the system's order."""
+    """All interfaces, in the system's order."""
     found: dict[str, list[str]] = {}
     flags: dict[str, int] = {}
     for name, flag, address in _addresses():
@@ -94,19 +94,19 @@ def interfaces() -> list[Interface]:
 
 
 def candidates_text(every: Sequence[Interface] | None = None) -> str:
-    """The interfaces that can be chosen, for an error: loopback last."""
+    """The selectable interfaces, for an error: loopback last."""
     known = interfaces() if every is None else every
     usable = [one for one in known if one.is_up and one.usable()]
     return ", ".join(str(one) for one in sorted(usable, key=lambda one: one.is_loopback)) or "none"
 
 
 def is_link_local(address: str) -> bool:
-    """Whether ``address`` is one of fe80::/10: it needs an interface's name beside it, and each machine has its own."""
+    """Whether ``address`` is in fe80::/10: it is only valid with an interface, and each host has its own."""
     return ":" in address and ipaddress.ip_address(address.partition("%")[0]).is_link_local
 
 
 def is_loopback(address: str) -> bool:
-    """Whether ``address``, in numbers, reaches this machine only; False for names."""
+    """Whether the numeric ``address`` reaches this host only; False for names."""
     try:
         return ipaddress.ip_address(address.partition("%")[0]).is_loopback
     except ValueError:
@@ -114,7 +114,7 @@ def is_loopback(address: str) -> bool:
 
 
 def is_own_address(address: str) -> bool:
-    """Whether a socket of this machine can be bound to ``address``, in numbers."""
+    """Whether a socket of this host can be bound to the numeric ``address``."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as sock:
@@ -125,16 +125,16 @@ def is_own_address(address: str) -> bool:
 
 
 def source_towards(address: str, port: int = 9) -> str:
-    """The address that this machine uses towards ``address``. Raises OSError if no route leads there."""
+    """The address that this host uses towards ``address``. Raises OSError if no route leads there."""
     family, kind, protocol, _, target = socket.getaddrinfo(address, port, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind, protocol) as sock:
-        # Connecting a UDP socket sends nothing: it only asks the routing table.
+        # Connecting a UDP socket sends nothing: it only queries the routing table.
         sock.connect(target)
         return str(sock.getsockname()[0])
 
 
 def interface_of(address: str, every: Sequence[Interface] | None = None) -> Interface | None:
-    """The interface that carries ``address``; all of 127.0.0.0/8 belongs to loopback."""
+    """The interface that has ``address``; all of 127.0.0.0/8 belongs to loopback."""
     known = interfaces() if every is None else every
     for one in known:
         if address in one.addresses:
@@ -155,7 +155,7 @@ class _Entry:
         return self.network is None and (name == self.text if self.exact else name.startswith(self.text))
 
     def addresses_of(self, interface: Interface) -> tuple[str, ...]:
-        """The addresses of ``interface`` that the entry speaks of."""
+        """The addresses of ``interface`` that match the entry."""
         if self.network is None:
             return interface.usable() if self.matches_name(interface.name) else ()
         return tuple(one for one in interface.usable() if ipaddress.ip_address(one) in self.network)
@@ -163,7 +163,7 @@ class _Entry:
 
 @dataclass(frozen=True)
 class Selection:
-    """A value of MLT_INTERFACE, read. ``source`` names the variable or argument in errors."""
+    """A parsed value of MLT_INTERFACE. ``source``: name of the variable or argument in errors."""
 
     text: str
     source: str
@@ -201,7 +201,7 @@ class Selection:
         return _Entry(item, exact, excludes, network)
 
     def pick(self, every: Sequence[Interface], towards: str | None) -> list[Choice]:
-        """Every interface that matches, the best first; ``towards``: this machine's address on the way to rank 0."""
+        """All matching interfaces, the best first; ``towards``: this host's address on the route to rank 0."""
         excluded = [entry for entry in self.entries if entry.excludes]
         wanted = [entry for entry in self.entries if not entry.excludes]
         left = [
@@ -216,7 +216,7 @@ class Selection:
                 if addresses := entry.addresses_of(one):
                     chosen.setdefault(one.name, Choice(one, _best(addresses, towards)))
         if not wanted:
-            # Loopback was not asked for, unless that is how rank 0 is reached.
+            # Loopback was not selected, unless rank 0 is reached over it.
             for one in left:
                 if one.usable() and (not one.is_loopback or is_loopback(towards or "")):
                     chosen.setdefault(one.name, Choice(one, _best(one.usable(), towards)))
@@ -230,10 +230,10 @@ def select_interfaces(
     source: str = VARIABLE,
     every: Sequence[Interface] | None = None,
 ) -> list[Choice]:
-    """All interfaces that ``wanted`` (a value of MLT_INTERFACE) names, the one to use first.
+    """All interfaces that ``wanted`` (a value of MLT_INTERFACE) selects, the one to use first.
 
-    ``towards``: the address that this machine would use towards rank 0; its interface and its IP version are preferred
-    within an entry. Raises ConfigError, which lists the candidates, if the value is wrong or nothing matches.
+    ``towards``: the address that this host would use towards rank 0; its interface and its IP version are preferred
+    within an entry. Raises ConfigError, which lists the candidates, if the value is invalid or nothing matches.
     """
     known = interfaces() if every is None else every
     selection = Selection(wanted, source)
@@ -246,9 +246,9 @@ def select_interfaces(
 
 
 def check_host(host: str, *, source: str) -> str:
-    """``host`` if it is an address of this machine that peers can be told; else raises ConfigError.
+    """``host`` if it is an address of this host that peers can use; else raises ConfigError.
 
-    Names are left to whoever binds: they are refused there.
+    Names pass: binding rejects them.
     """
     if not is_address(host):
         if ":" in host and "%" in host:
@@ -267,7 +267,7 @@ def check_host(host: str, *, source: str) -> str:
 
 
 def link_local_text(address: str) -> str:
-    """Why a link-local address does not do, and what does."""
+    """Why a link-local address cannot be used, and what to use instead."""
     return (
         f"{address} is link-local: on another machine it means another interface; use an IPv4 address, or give the "
         "interfaces unique local ones (ip -6 address add fd00::1/64 dev ...)"
@@ -275,8 +275,8 @@ def link_local_text(address: str) -> str:
 
 
 def machine_address() -> str | None:
-    """The address to give other machines when rank 0 is only known by this machine's own name: that of the default
-    route, else of the first interface that is up and not loopback; None if there is only loopback."""
+    """The address for other hosts if rank 0 is known only by this host's own name: that of the default route, else of
+    the first interface that is up and not loopback; None if there is only loopback."""
     for target in SOMEWHERE:
         try:
             source = source_towards(target)
@@ -288,7 +288,7 @@ def machine_address() -> str | None:
 
 
 def _best(addresses: Sequence[str], towards: str | None) -> str:
-    """The one on the way to rank 0, else the first of its IP version, else the first."""
+    """The one on the route to rank 0, else the first of its IP version, else the first."""
     if towards in addresses:
         return str(towards)
     same = [one for one in addresses if (":" in one) == (":" in (towards or ""))]
@@ -296,7 +296,7 @@ def _best(addresses: Sequence[str], towards: str | None) -> str:
 
 
 def _why_none(selection: Selection, every: Sequence[Interface]) -> str:
-    """The interfaces that would have matched, and what is wrong with them."""
+    """The interfaces that would have matched, and why they cannot be used."""
     reasons = []
     for one in every:
         named = any(entry.matches_name(one.name) for entry in selection.entries if not entry.excludes)
@@ -307,11 +307,12 @@ def _why_none(selection: Selection, every: Sequence[Interface]) -> str:
     return f" ({', '.join(reasons)})" if reasons else ""
 
 
-# ---- what the system says --------------------------------------------------------------------------------------------
+# # ---- system calls
+# ------------------------------------------------------------------------------------------------------
 
 
 class _SocketAddress(ctypes.Structure):
-    # Long enough for IPv6; IPv4 leaves the rest alone.
+    # Long enough for IPv6; IPv4 uses a part of it.
     _fields_ = [("family", ctypes.c_uint16), ("data", ctypes.c_uint8 * 26)]  # noqa: RUF012
 
 
@@ -331,7 +332,7 @@ _IfAddrs._fields_ = [
 
 
 def _addresses() -> Iterator[tuple[str, int, str | None]]:
-    """(name, flags, address) of getifaddrs(3); None for an entry that is not of IP."""
+    """(name, flags, address) of getifaddrs(3); None for an entry other than IP."""
     libc = ctypes.CDLL(None, use_errno=True)
     head = ctypes.POINTER(_IfAddrs)()
     if libc.getifaddrs(ctypes.byref(head)) != 0:
@@ -344,12 +345,12 @@ def _addresses() -> Iterator[tuple[str, int, str | None]]:
             address = None
             if one.address:
                 family = one.address.contents.family
-                # Behind the port (and, in IPv6, the flow label).
+                # After the port (and, in IPv6, the flow label).
                 start, size = (2, 4) if family == socket.AF_INET else (6, 16)
                 if family in (socket.AF_INET, socket.AF_INET6):
                     raw = ctypes.string_at(ctypes.addressof(one.address.contents) + 2 + start, size)
                     address = socket.inet_ntop(family, raw)
-            # An address may have a label instead, the name with something behind a colon.
+            # The entry of an address may have a label instead: the name, a colon, a suffix.
             yield one.name.decode(errors="replace").partition(":")[0], int(one.flags), address
             entry = one.next
     finally:
@@ -357,7 +358,7 @@ def _addresses() -> Iterator[tuple[str, int, str | None]]:
 
 
 def _mtu(sock: socket.socket, name: str) -> int:
-    # By ioctl, not from /sys: that shows the network namespace in which it was mounted.
+    # By ioctl, not from /sys, which shows the network namespace in which it was mounted.
     reply = fcntl.ioctl(sock, _SIOCGIFMTU, struct.pack("@16s24x", name.encode()))
     return int(struct.unpack_from("@16si", reply)[1])
 

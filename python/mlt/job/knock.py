@@ -1,4 +1,4 @@
-"""The caller's side of ``mlt.job.door``: small, because every rank imports it."""
+"""The client's side of ``mlt.job.door``: small, because every rank imports it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from mlt.job.secret import JobSecret, Prover
 
 
 class KnockError(Exception):
-    """What listens there is not what was looked for. ``message``: its first line, if that was a message;
-    ``version``: its version, if it is another; ``unproved``: it has another secret."""
+    """The listening process is not the expected service. ``message``: its first line, if that was a message;
+    ``version``: its version, if it differs; ``unproved``: it has another secret."""
 
     def __init__(
         self, text: str, *, message: dict[str, Any] | None = None, version: int | None = None, unproved: bool = False
@@ -30,7 +30,7 @@ def knock(
     say: Callable[[dict[str, Any]], None],
     hear: Callable[[], dict[str, Any]],
 ) -> Prover:
-    """The caller's side, over ``say`` and ``hear``: open, and have the host prove itself. Raises KnockError."""
+    """The client's side, over ``say`` and ``hear``: open, and have the host prove itself. Raises KnockError."""
     prover = Prover(secret, name, role="caller")
     key = f"mlt_{name}"
     say({key: version, "nonce": prover.nonce})

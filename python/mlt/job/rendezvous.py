@@ -1,9 +1,9 @@
-"""How the ranks of a job find each other: each tells rank 0 where it listens, and rank 0 tells all of them.
+"""Rendezvous of the ranks of a job: each announces to rank 0 where it listens, and rank 0 sends the table to all.
 
-One TCP connection per rank, two JSON lines each way: first both prove that they know the job's secret, then the rank
-announces itself and gets the table (``knock``, ``_rendezvous_lines``). Rank 0 listens at MASTER_ADDR and
-MLT_RENDEZVOUS_PORT; its side is ``rendezvous_host``. Everything is bounded: in time by ``timeout``, in memory by the
-line length and the number of callers. Nothing here carries tensors, and nothing needs the native library.
+One TCP connection per rank, two JSON lines in each direction: first both prove the job's secret, then the rank
+announces itself and receives the table (``knock``, ``_rendezvous_lines``). Rank 0 listens at MASTER_ADDR and
+MLT_RENDEZVOUS_PORT; its side is ``_rendezvous_host``. Everything is bounded: in time by ``timeout``, in memory by the
+line length and the number of clients. Nothing here carries tensors or needs the native library.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ MAX_OPENING_BYTES = 1_024
 # A table entry is an address and two numbers.
 MAX_ENTRY_BYTES = 256
 RETRY_SECONDS = 0.05
-# After the deadline, a rank listens this much longer for what rank 0, whose deadline is about the same, has to say.
+# After the deadline, a rank waits this much longer for the report of rank 0, whose deadline is about the same.
 GRACE_SECONDS = 0.5
-# After so long a rank says once what it waits for.
+# After this many seconds a rank reports once what it waits for.
 QUIET_SECONDS = 5.0
 
 NOT_MLT = "what listens there is not an mlt rendezvous, or that of an older release"
@@ -63,16 +63,16 @@ def meet(
 ) -> list[Endpoint]:
     """Exchange endpoints with all ranks; returns those of all ranks in rank order.
 
-    ``dscp``: the code points of this rank's packets, which have to be those of rank 0's (None: not compared).
-    ``counts`` gets what rank 0 counted of its callers (``door.COUNTERS``). Raises ConfigError (no secret,
-    and not on loopback), PortInUseError (rank 0 cannot listen), PeerMismatchError (another secret, job, size, version
-    or map of code points), or RendezvousError naming the ranks that did not come within ``timeout`` seconds.
+    ``dscp``: the code points of this rank's packets, which must equal rank 0's (None: not compared). ``counts`` gets
+    rank 0's counters of its clients (``door.COUNTERS``). Raises ConfigError (no secret, and not on loopback),
+    PortInUseError (rank 0 cannot listen), PeerMismatchError (another secret, job, size, version or map of code points),
+    or RendezvousError naming the ranks that did not connect within ``timeout`` seconds.
     """
     deadline = time.monotonic() + timeout
     if config.size == 1:
         return [own]
     if config.rank == 0:
-        from mlt.job._rendezvous_host import Host  # here: the other ranks need none of it
+        from mlt.job._rendezvous_host import Host  # here: the other ranks do not need it
 
         with Host(config, own, dscp, Counter() if counts is None else counts) as host:
             return host.run(deadline, timeout)
@@ -80,20 +80,20 @@ def meet(
 
 
 def where(config: JobConfig) -> str:
-    """Rank 0's address and port, for people."""
+    """Rank 0's address and port, for texts."""
     host = f"[{config.master_addr}]" if ":" in config.master_addr else config.master_addr
     return f"{host}:{config.rendezvous_port}"
 
 
 class Patience:
-    """Says once, after ``QUIET_SECONDS``, what is being waited for."""
+    """Reports once, after ``QUIET_SECONDS``, what this rank waits for."""
 
     def __init__(self) -> None:
         self._due = time.monotonic() + QUIET_SECONDS
 
     @property
     def left(self) -> float:
-        """Seconds until it has to be asked."""
+        """Seconds until the report is due."""
         return max(self._due - time.monotonic(), 0.0)
 
     def ask(self, text: Callable[[], str]) -> None:
@@ -103,7 +103,7 @@ class Patience:
 
 
 def ranks_text(ranks: list[int]) -> str:
-    """ "rank 3", "ranks 1, 2, ...": for people."""
+    """ "rank 3", "ranks 1, 2, ...": for texts."""
     shown = ", ".join(str(rank) for rank in ranks[:8]) + (", ..." if len(ranks) > 8 else "")
     return f"rank {shown}" if len(ranks) == 1 else f"ranks {shown}"
 
@@ -164,7 +164,7 @@ def _join(config: JobConfig, own: Endpoint, dscp: DscpMap | None, deadline: floa
             if isinstance(error, MltError):
                 raise
         time.sleep(min(RETRY_SECONDS, max(deadline - time.monotonic(), 0.0)))
-        with contextlib.suppress(ConfigError):  # for a moment without DNS the last answer holds
+        with contextlib.suppress(ConfigError):  # while DNS fails, the last result stays valid
             found = resolve_master(config, socket.SOCK_STREAM)
     here = ""
     if all(interfaces.is_loopback(str(one[4][0])) for one in found):
@@ -177,7 +177,7 @@ def _join(config: JobConfig, own: Endpoint, dscp: DscpMap | None, deadline: floa
 
 
 def _receive(link: Link, deadline: float, limit: int, waiting: Callable[[], None]) -> dict[str, Any]:
-    """``waiting`` is called once a second while nothing comes."""
+    """Receive one message; calls ``waiting`` once a second until it arrives."""
     while True:
         left = max(deadline - time.monotonic(), 1e-3)
         try:
@@ -193,7 +193,7 @@ def _receive(link: Link, deadline: float, limit: int, waiting: Callable[[], None
 
 
 def _open(config: JobConfig, link: Link, deadline: float, waiting: Callable[[], None]) -> secret_module.Prover:
-    """Open the conversation, and have rank 0 prove that it knows the secret. Nothing of the job is said before."""
+    """Open the connection, and have rank 0 prove the secret. Sends nothing about the job before that."""
 
     def hear() -> dict[str, Any]:
         return _receive(link, deadline, MAX_OPENING_BYTES, waiting)

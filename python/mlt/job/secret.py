@@ -1,7 +1,7 @@
-"""The job's secret: where it comes from, where it is required, and the proof of knowing it over lines of JSON.
+"""The job's secret: its sources, where it is required, and its proof over lines of JSON.
 
-A secret never appears in a text, a log or a ``repr``. The native library proves the same on control connections
-(PROTOCOL 3.8); rendezvous and ``mlt perf`` do it here.
+A secret never appears in a text, a log or a ``repr``. The native library has the same proof on control connections
+(PROTOCOL 3.8); rendezvous and ``mlt perf`` use this one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ VARIABLE = "MLT_JOB_SECRET"
 FILE_VARIABLE = "MLT_JOB_SECRET_FILE"
 INSECURE_VARIABLE = "MLT_INSECURE"
 MIN_BYTES = 16
-# A file that holds more is not a secret.
+# A larger file is not a secret.
 MAX_BYTES = 4_096
 NONCE_BYTES = PROOF_BYTES = 32
 WAYS_OUT = (
@@ -35,9 +35,9 @@ _warned = False
 
 
 class JobSecret:
-    """At least 16 bytes that all processes of a job know, and nobody else. Shows nothing of itself.
+    """At least 16 bytes, known to all processes of a job and to nobody else. Never shows its content.
 
-    Raises ConfigError for a shorter one, and for one byte repeated.
+    Raises ConfigError for a shorter secret, and for one repeated byte.
     """
 
     __slots__ = ("_value",)
@@ -47,7 +47,7 @@ class JobSecret:
             # As ``os.environ`` decoded it: a variable may hold any bytes.
             content = value.encode(errors="surrogateescape") if isinstance(value, str) else bytes(value)
         except UnicodeEncodeError:
-            content = None  # whose text and cause would show parts of it
+            content = None  # the text and cause of the error would show parts of it
         if content is None:
             raise ConfigError(f"the job secret ({source}) is not text: make one with `openssl rand -hex 32`")
         if not MIN_BYTES <= len(content) <= MAX_BYTES:
@@ -63,9 +63,10 @@ class JobSecret:
 
     @classmethod
     def from_file(cls, path: str | Path, *, source: str = "secret") -> JobSecret:
-        """What a file holds, without the newline at its end.
+        """The content of a file, without the newline at its end.
 
-        Raises ConfigError if other users may read or write it, or it belongs to one, who could have put it there.
+        Raises ConfigError if the file is readable or writable for other users, or owned by one, who could have created
+        it.
         """
         try:
             with open(path, "rb") as file:
@@ -104,7 +105,7 @@ class JobSecret:
 
 
 def resolve(given: str | bytes | JobSecret | None, environ: Mapping[str, str] | None = None) -> JobSecret | None:
-    """``given``, else MLT_JOB_SECRET, else the content of the file that MLT_JOB_SECRET_FILE names, else None.
+    """``given``, else MLT_JOB_SECRET, else the content of the file named by MLT_JOB_SECRET_FILE, else None.
 
     Raises ConfigError.
     """
@@ -120,7 +121,7 @@ def resolve(given: str | bytes | JobSecret | None, environ: Mapping[str, str] | 
 
 
 def is_insecure(environ: Mapping[str, str] | None = None) -> bool:
-    """Whether MLT_INSECURE allows strangers to join. Raises ConfigError where it is neither 0 nor 1."""
+    """Whether MLT_INSECURE permits jobs without a secret. Raises ConfigError if it is neither 0 nor 1."""
     text = (os.environ if environ is None else environ).get(INSECURE_VARIABLE, "")
     if text not in ("", "0", "1"):
         raise ConfigError(f"{INSECURE_VARIABLE} is {text!r}; it is 1 (allow jobs without a secret), or 0")
@@ -128,9 +129,9 @@ def is_insecure(environ: Mapping[str, str] | None = None) -> bool:
 
 
 def require(secret: JobSecret | None, insecure: bool, address: str, purpose: str) -> None:
-    """Refuse to ``purpose`` ("rank 0 listens at") ``address``, in numbers, without a secret unless it is loopback.
+    """Reject to ``purpose`` ("rank 0 listens at") the numeric ``address`` without a secret unless it is loopback.
 
-    Raises ConfigError that names both ways out. Where ``insecure`` allows it, says so once on stderr.
+    Raises ConfigError that names both remedies. If ``insecure`` permits it, warns once on stderr.
     """
     if secret is not None or interfaces.is_loopback(address):
         return
@@ -151,23 +152,23 @@ def require(secret: JobSecret | None, insecure: bool, address: str, purpose: str
 
 
 def own_secret(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variable that hands a new secret to the processes of a job which this one starts; empty where ``environ``
-    has one that they inherit."""
+    """The variable that passes a new secret to the processes of a job started by this one; empty if ``environ`` has one
+    for them to inherit."""
     return {} if environ.get(VARIABLE) or environ.get(FILE_VARIABLE) else {VARIABLE: secrets.token_hex(32)}
 
 
 def root_key(secret: JobSecret | None) -> bytes:
-    """What proofs are keyed with (PROTOCOL 3.8.12). A hash of the secret and its length, because HMAC itself fills a
-    short key with zeros: a secret and the same with a zero byte behind it would be one key."""
+    """The key of proofs (PROTOCOL 3.8.12). A hash of the secret and its length, because HMAC pads a short key with
+    zeros: a secret and the same with an appended zero byte would be one key."""
     content = b"" if secret is None else secret.reveal()
     return hashlib.sha256(b"mlt secret" + len(content).to_bytes(8, "little") + content).digest()
 
 
 class Prover:
-    """One side of a challenge over lines of text. ``purpose``: what is proved with it; ``role``: "caller" or "host".
+    """One side of a challenge over lines of text. ``purpose``: what the proof is for; ``role``: "caller" or "host".
 
-    The caller opens with its nonce; the host answers with its own and a proof; every later line either way carries a
-    proof over both nonces and the line.
+    The caller opens with its nonce; the host replies with its own and a proof; every later line in either direction has
+    a proof over both nonces and the line.
     """
 
     def __init__(self, secret: JobSecret | None, purpose: str, *, role: str) -> None:
@@ -177,7 +178,7 @@ class Prover:
         self._transcript = b""
 
     def meet(self, other_nonce: str) -> bool:
-        """Take the other side's nonce; False if it is none."""
+        """Set the other side's nonce; False if it is invalid."""
         with contextlib.suppress(ValueError):
             other = bytes.fromhex(other_nonce)
             if len(other) == NONCE_BYTES and len(other_nonce) == 2 * NONCE_BYTES:
@@ -196,7 +197,7 @@ class Prover:
         return self._digest(self._role, content)
 
     def check(self, proof: object, content: str = "") -> bool:
-        """Whether ``proof`` is the other side's of ``content``; compared in constant time."""
+        """Whether ``proof`` is the other side's proof of ``content``; compared in constant time."""
         other = "host" if self._role == "caller" else "caller"
         expected = self._digest(other, content)
         return isinstance(proof, str) and hmac.compare_digest(expected.encode(), proof.encode(errors="replace"))

@@ -1,7 +1,7 @@
-"""One rank of one transport, in a process of its own: does what it is told and answers with what it measured.
+"""One rank of one transport, in a separate process: executes commands and replies with measurements.
 
-Started as ``python -m mlt.perf.agent JOB`` by ``agents``. Ends when the socket to its parent closes.
-Messages it obeys: ``announce``, ``open``, ``case``, ``verify``, ``turn``, ``close``.
+Started as ``python -m mlt.perf.agent JOB`` by ``agents``. Ends when the socket to its parent closes. Commands:
+``announce``, ``open``, ``case``, ``verify``, ``turn``, ``close``.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Agent:
         self._counted: dict[str, int] = {}
 
     def obey(self, message: Message) -> Message:
-        """Do what ``message`` says; the answer."""
+        """Execute ``message``; returns the reply."""
         actions: dict[str, Callable[[Message], Message]] = {
             "announce": self._announce,
             "open": self._open,
@@ -62,7 +62,7 @@ class Agent:
         is_bounded = self._peer.is_bounded
         case = read_case(message, self._options, is_bounded=is_bounded)
         if message["first"]:
-            self._buffers.clear()  # before the new ones are made: they may be large
+            self._buffers.clear()  # before the new ones are allocated: they may be large
         number = int(message["id"])
         self._buffers.pop(number, None)
         if len(self._buffers) >= len(bounds_of(self._options, is_bounded=is_bounded)):
@@ -80,7 +80,7 @@ class Agent:
         return {"missing": buffers.missing()}
 
     def _turn(self, message: Message) -> Message:
-        """One untimed round, which brings the ranks together, then as many timed ones as asked for."""
+        """One untimed round, which synchronises the ranks, then the requested number of timed ones."""
         buffers, rounds = self._buffers[int(message["id"])], int(message["rounds"])
         if not 0 < rounds <= self._options.rounds_of(buffers.case.bytes):
             raise BadOptionError(f"{rounds} rounds in a turn: not in the run's options")
@@ -107,16 +107,16 @@ class Agent:
         }
 
     def _count(self) -> dict[str, int]:
-        """What the transport counted since this was last asked, the untimed round included.
+        """Increase of the transport's counters since the last call, the untimed round included.
 
-        Only asked after a round: before the first one, other ranks may be sending already, and a packet would be seen
-        to leave there and not to arrive here.
+        Only called after a round: before the first one, other ranks may already be sending, and a packet would be
+        counted as sent there and not as received here.
         """
         before, self._counted = self._counted, self._peer.counters()
         return {name: value - before.get(name, 0) for name, value in self._counted.items()}
 
     def _pace(self, case: Case) -> float:
-        """Seconds from one round's start to the next, where a rate is offered; 0: as fast as they go."""
+        """Seconds from one round's start to the next if a rate is set; 0: without a pause."""
         asks = self._place.rank == 0 or case.pattern not in ("p2p", "incast")
         return case.port_bytes * 8 / self._options.rate if self._options.rate is not None and asks else 0.0
 
@@ -131,7 +131,7 @@ def _cpu_seconds() -> float:
 
 
 def main(argument: str) -> None:
-    """Connect to the parent and serve it. ``argument``: the JSON that ``agents`` makes."""
+    """Connect to the parent and serve it. ``argument``: JSON from ``agents``."""
     job: dict[str, Any] = json.loads(argument)
     rank = int(os.environ[RANK_VARIABLE]) if job["rank"] is None else int(job["rank"])
     if job["cpus"]:
@@ -154,7 +154,7 @@ def main(argument: str) -> None:
     except (MltError, RuntimeError, OSError, MemoryError, ImportError, LookupError, TypeError, ValueError) as error:
         text = str(error).strip() or repr(error)
         link.send({"kind": "error", "text": text if isinstance(error, MltError) else f"rank {rank}: {text}"})
-        # Whatever the library still waits for, it waits in vain.
+        # The library may still be waiting for peers that are gone.
         sys.stderr.flush()
         os._exit(1)
 

@@ -1,8 +1,7 @@
-"""The agents of a run: started, talked to, watched, and always ended.
+"""The agents of a run: started, controlled, watched, and always ended.
 
 ``LocalAgents`` starts processes on this host. ``remote.RemoteAgents`` has the same interface for another host. Messages
-and ends of all agents come as ``Event`` through one queue. No file is created: a run that is killed leaves nothing
-behind.
+and ends of all agents arrive as ``Event`` in one queue. No file is created: a killed run leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from mlt.perf.problem import PROGRAM
 from mlt.perf.transports import Place, transport_class
 from mlt.perf.transports.mpi import launch_command
 
-# Agents end by themselves when their link ends.
+# Agents end by themselves when their link closes.
 LEAVE_SECONDS = 1.0
 LOG_TAIL_LINES = 8
 MPI, MPI_SHM = "mpi", "mpi-shm"
@@ -38,9 +37,9 @@ MPI, MPI_SHM = "mpi", "mpi-shm"
 
 @dataclass(frozen=True)
 class Event:
-    """``message["kind"]``: what an agent answered, or ``ready``, ``error``, ``missing`` or ``died`` with a ``text``.
+    """``message["kind"]``: an agent's reply, or ``ready``, ``error``, ``missing`` or ``died`` with a ``text``.
 
-    ``peer`` is empty where a whole machine is meant.
+    ``peer``: the transport; empty for a whole host.
     """
 
     rank: int
@@ -58,19 +57,19 @@ class Agents(ABC):
 
     @abstractmethod
     def start(self, peer: str) -> None:
-        """Start the agents of ``peer``: each says ``ready``, or one ``missing``."""
+        """Start the agents of ``peer``: each replies ``ready``, or one ``missing``."""
 
     @abstractmethod
     def send(self, rank: int, peer: str, message: Message) -> None:
-        """Tell one agent. An agent that is gone is reported as an event, not here."""
+        """Send to one agent. An agent that has ended is reported as an event, not here."""
 
     @abstractmethod
     def close(self) -> None:
-        """End every agent; harmless when repeated."""
+        """End every agent; may be called repeatedly."""
 
 
 class LocalAgents(Agents):
-    """Processes of this machine, one per rank and transport, each in a session of its own: Ctrl-C is the parent's."""
+    """Processes of this host, one per rank and transport, each in its own session: Ctrl-C reaches only the parent."""
 
     def __init__(self, places: Mapping[int, Place], options: Options, events: Events) -> None:
         self.ranks = tuple(places)
@@ -81,10 +80,10 @@ class LocalAgents(Agents):
         self._group = Group()
         self._servers: list[socket.socket] = []
         self._closing = False
-        # In Linux's abstract name space, which belongs to the network name space: mpirun's children find it by name.
+        # In Linux's abstract namespace, which belongs to the network namespace: mpirun's children find it by name.
         self._name = f"\0mlt-perf-{os.urandom(16).hex()}"
         cpus = sorted(os.sched_getaffinity(0))
-        # Ranks of other machines could not know a secret made here: theirs is the one of the environment.
+        # Ranks of other hosts cannot know a secret made here: they use the one of the environment.
         whole = set(self.ranks) == set(range(options.ranks))
         self._secret = own_secret(os.environ) if whole else {}
         self._cpus = cpus if options.pin and len(cpus) >= len(places) > 1 else []
@@ -92,7 +91,7 @@ class LocalAgents(Agents):
     def start(self, peer: str) -> None:
         missing = transport_class(peer).missing()
         whole = set(self.ranks) == set(range(self._options.ranks))
-        if peer in (MPI, MPI_SHM) and not whole:  # whether it is installed or not
+        if peer in (MPI, MPI_SHM) and not whole:  # whether installed or not
             missing = "mpirun starts its ranks itself, which mlt perf asks of it on one machine only (--local)"
         if missing is not None:
             self._events.put(Event(self.ranks[0], peer, {"kind": "missing", "text": missing}))
@@ -136,10 +135,10 @@ class LocalAgents(Agents):
         while left:
             try:
                 connection, _ = server.accept()
-                if _user_of(connection) != os.geteuid():  # the name can be read by everybody
+                if _user_of(connection) != os.geteuid():  # every process can connect to the name
                     connection.close()
                     continue
-            except OSError:  # closing
+            except OSError:  # the listener was closed
                 return
             link = Link(connection, PROGRAM)
             try:
@@ -173,7 +172,7 @@ class LocalAgents(Agents):
         self._closing = True
         for server in self._servers:
             with contextlib.suppress(OSError):
-                server.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
+                server.shutdown(socket.SHUT_RDWR)  # wakes the accepting thread
             server.close()
         for link in list(self._links.values()):
             link.close()

@@ -1,7 +1,8 @@
-"""Leads the ranks through a run: transports take turns at every size, so that all see the same machine and network.
+"""Coordinates the ranks of a run: transports take turns at every size, so that all have the same host and network
+conditions.
 
-A case is verified once, then timed in several turns; in each every transport runs its share of the rounds, and who
-begins moves on from turn to turn. Only agents measure; nothing of this is inside a timed part.
+A case is verified once, then timed in several turns; in each, every transport runs its share of the rounds, and the
+first transport rotates from turn to turn. Only agents measure; none of this is inside a timed part.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from mlt.perf.patterns import Case, as_message, bounds_of, case_of
 from mlt.perf.problem import PerfError, TransportMissingError
 from mlt.perf.transports import transport_class
 
-# How long to listen for the cause after the first sign of a failure: who died is not always who is heard first.
+# Seconds to wait for the cause after the first report of a failure: the rank that died is not always reported first.
 CULPRIT_SECONDS = 1.0
 
 Observe = Callable[[int, int, str], None]
@@ -36,9 +37,10 @@ class Entrant:
 
 @dataclass
 class Measurement:
-    """What one entrant did. ``seconds``: rank 0's, one a round. CPU seconds and counters are sums over all ranks.
+    """Measurements of one entrant. ``seconds``: rank 0's, one per round. CPU seconds and counters are sums over all
+    ranks.
 
-    ``arrived``: bytes of each round, of a transport that promises nothing; empty for all others.
+    ``arrived``: bytes of each round, of a transport without delivery guarantees; empty for all others.
     """
 
     peer: str
@@ -59,7 +61,7 @@ class Measurement:
 
     @property
     def packets_lost(self) -> int:
-        """Sent by one rank and received by none."""
+        """Packets sent by one rank and received by none."""
         return max(0, self.packets_sent - self.counters.get("data_packets_received", 0))
 
 
@@ -72,7 +74,7 @@ class Skipped:
 
 
 class Conductor:
-    """One run over all ``all_agents``; used once, by one thread."""
+    """One run over ``all_agents``; used once, by one thread."""
 
     def __init__(self, options: Options, all_agents: Sequence[Agents], events: Events, observe: Observe) -> None:
         self._options = options
@@ -84,7 +86,7 @@ class Conductor:
         self.skipped: list[Skipped] = []
 
     def run(self) -> list[Measurement]:
-        """Everything that the options ask for. Raises PerfError; the agents are left for their all_agents to end."""
+        """All measurements that the options request. Raises PerfError; the owner of the agents ends them."""
         peers = self._start()
         for peer in peers:
             self._open(peer)
@@ -128,10 +130,10 @@ class Conductor:
             for entrant in [*entrants[first:], *entrants[:first]]:
                 yield entrant, count
 
-    # Telling and hearing
+    # Messages to and from agents
 
     def _start(self) -> list[str]:
-        """Start all transports at once; those that can take part, ours first."""
+        """Start all transports at once; returns those that can take part, mlt first."""
         candidates = [OURS]
         for peer in self._options.peers:
             kind = transport_class(peer)
@@ -167,7 +169,7 @@ class Conductor:
         self._expect(peer, "open", max(START_SECONDS, self._options.timeout))
 
     def _prepare(self, entrant: Entrant, measurement: Measurement, is_first: bool) -> float:
-        """Make its buffers, dropping those of another size, and one verified round; returns the seconds this took."""
+        """Allocate its buffers, dropping those of another size, and verify one round; returns the seconds this took."""
         self._tell(entrant.peer, {"do": "case", "id": entrant.id, "first": is_first, **as_message(entrant.case)})
         self._expect(entrant.peer, "case", self._options.timeout)
         began = time.monotonic()
@@ -179,7 +181,7 @@ class Conductor:
     def _turn(self, entrant: Entrant, rounds: int, measurement: Measurement, usual: float) -> None:
         self._tell(entrant.peer, {"do": "turn", "id": entrant.id, "rounds": rounds})
         pace = entrant.case.port_bytes * 8 / self._options.rate if self._options.rate is not None else 0.0
-        # Agents give up by themselves where a round hangs; this is for those that cannot even do that.
+        # Agents time out by themselves if a round hangs; this covers agents that cannot even do that.
         patience = self._options.timeout + 10 * rounds * max(usual, pace)
         answers = self._expect(entrant.peer, "turn", patience)
         measurement.seconds += answers[0]["seconds"]
@@ -199,7 +201,7 @@ class Conductor:
             agents.send(rank, peer, message)
 
     def _expect(self, peer: str, kind: str, seconds: float, *, or_missing: bool = False) -> dict[int, Message]:
-        """One answer of every rank. What other transports say at start-up is kept for their turn."""
+        """One reply of every rank. Start-up messages of other transports are kept for their turn."""
         deadline = time.monotonic() + seconds
         answers: dict[int, Message] = {}
         kept: list[Event] = []
@@ -226,7 +228,7 @@ class Conductor:
         return answers
 
     def _failure(self, first: Event) -> PerfError:
-        """The error to report: who was killed or lost before who noticed it."""
+        """The error to report: the rank that was killed or lost before the ranks that noticed it."""
         heard = [first]
         deadline = time.monotonic() + CULPRIT_SECONDS
         while (left := deadline - time.monotonic()) > 0:

@@ -1,7 +1,7 @@
-"""Rank 0's side of a job's start: ranks come through a ``Door``, where they prove that they know the job's secret.
+"""Rank 0's side of a job's start: ranks connect through a ``Door``, where they prove the job's secret.
 
-One thread, which waits for no client: one that does not prove itself, or does not read, holds nobody up. A rank that
-goes away again may come again.
+One thread, which never waits for a client: one that does not prove itself, or does not read, delays nobody. A rank that
+disconnects may connect again.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from mlt.perf.problem import PROGRAM, PerfError
 from mlt.perf.remote import DOOR, MAX_HELLO_BYTES, PROTOCOL, Host, read_hello, read_host, refuse
 
 SHOWN_REFUSALS = 3
-# Lines about rejected clients of one start, and seconds between two reports of how many there were.
+# Max lines about rejected clients of one start, and seconds between two reports of their number.
 MAX_REPORTS, REPORT_SECONDS = 50, 10.0
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, eq=False)
 class Member:
-    """A rank that came."""
+    """A rank that connected."""
 
     link: Link
     prover: Prover
@@ -44,10 +44,10 @@ class Member:
 
 
 class Gathering:
-    """A context manager; ``members`` are the ranks that came, ``hosts`` theirs and this one's.
+    """A context manager; ``members`` are the ranks that connected, ``hosts`` theirs and this one's.
 
-    What is not a rank of this job is rejected, counted and reported with ``say``; so is a rank of another version of
-    mlt, which may come again once that is mended.
+    A client that is not a rank of this job is rejected, counted and reported with ``say``; so is a rank of another
+    version of mlt, which may connect again once that is fixed.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Gathering:
         return {self._own.rank: self._own, **{rank: one.host for rank, one in self.members.items()}}
 
     def run(self, seconds: float) -> None:
-        """Until every rank is there. Raises PerfError that names those that did not come."""
+        """Wait until every rank has connected. Raises PerfError that names the missing ones."""
         deadline = time.monotonic() + seconds
         while len(self.hosts) < self._ranks:
             left = deadline - time.monotonic()
@@ -121,7 +121,7 @@ class Gathering:
         try:
             link = Link(caller.connection, PROGRAM, caller.received)
             link.watch_network()
-        except OSError:  # gone already
+        except OSError:  # already disconnected
             caller.connection.close()
             return
         try:
@@ -138,7 +138,7 @@ class Gathering:
         self._selector.register(link, selectors.EVENT_READ, member)
 
     def _hear(self, member: Member) -> None:
-        """What a rank says before all are there: nothing, until it leaves."""
+        """Read from a rank before the start: it sends nothing until it disconnects."""
         try:
             if member.link.receive_ready(limit=MAX_HELLO_BYTES) is None:
                 return
@@ -161,8 +161,8 @@ class Gathering:
 
 
 def listeners(config: JobConfig, own: str, port: int) -> list[socket.socket]:
-    """Where ranks may come: at what MASTER_ADDR means here, and at ``own``, since a machine's name may mean loopback to
-    itself. Raises PerfError."""
+    """Listeners for the ranks: at the address of MASTER_ADDR here, and at ``own``, since a host's name may resolve to
+    loopback on itself. Raises PerfError."""
     found: list[socket.socket] = []
     addresses = [str(one[4][0]) for one in resolve_master(config, socket.SOCK_STREAM)]
     try:

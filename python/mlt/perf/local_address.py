@@ -1,4 +1,4 @@
-"""Where a rank is: the interface towards the others, its address and MTU, and TCP ports that are free there."""
+"""A rank's place: the interface towards the others, its address and MTU, and TCP ports that are free there."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from mlt.errors import ConfigError
 from mlt.job import interfaces
 from mlt.perf.problem import BadOptionError, PerfError
 
-# The headers of IP and UDP, and mlt's own of a data packet.
+# Bytes of the headers of IP and UDP, and of mlt's own header of a data packet.
 _UDP_HEADER, _DATA_HEADER = 8, 40
 _IP_HEADER = {socket.AF_INET: 20, socket.AF_INET6: 40}
-# PROTOCOL 3.2.7: the largest payload that is chosen by the MTU, and the one where that leaves room for more.
+# PROTOCOL 3.2.7: the largest payload derived from the MTU, and the one used if the MTU permits more.
 _MAX_PAYLOAD, _ETHERNET_PAYLOAD = 8_960, 1_432
 
 
 @dataclass(frozen=True)
 class Interface:
-    """One address of this machine, and the interface that has it."""
+    """One address of this host, and the interface that has it."""
 
     name: str
     address: str
@@ -30,10 +30,10 @@ class Interface:
 
 
 def find_interface(wanted: str | None, own: str) -> Interface:
-    """The interface of ``own``, this machine's address on the way to the others, or the first of those that ``wanted``
-    chooses (``mlt.job.interfaces``), with an address of the same IP version if it has one.
+    """The interface of ``own``, this host's address towards the others, or the first of those that ``wanted`` selects
+    (``mlt.job.interfaces``), with an address of the same IP version if it has one.
 
-    Raises BadOptionError for a choice that leaves none.
+    Raises BadOptionError for a selection without a match.
     """
     if wanted is not None:
         try:
@@ -55,23 +55,23 @@ def family_of(address: str) -> socket.AddressFamily:
 
 
 def where(host: str, port: int) -> str:
-    """An address and a port as people write them."""
+    """An address and a port as text."""
     return f"[{host}]:{port}" if ":" in host else f"{host or '*'}:{port}"
 
 
 def fitting_payload(address: str, mtu: int) -> int:
-    """Payload of a data packet that fits ``mtu`` beside all headers."""
+    """Payload of a data packet that fits ``mtu`` together with all headers."""
     return (mtu - _IP_HEADER[family_of(address)] - _UDP_HEADER - _DATA_HEADER) // 8 * 8
 
 
 def usual_payload(address: str, mtu: int) -> int:
-    """What mlt puts into a data packet unless it is told otherwise."""
+    """mlt's default payload of a data packet."""
     room = fitting_payload(address, mtu)
     return room if room <= _MAX_PAYLOAD else _ETHERNET_PAYLOAD
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A TCP listener at ``host``; "": at all addresses, of both IP versions where the machine has them.
+    """A TCP listener at ``host``; "": at all addresses, of each IP version that the host has.
 
     Raises PerfError; the OSError is its cause.
     """
@@ -97,7 +97,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def free_port(host: str) -> int:
-    """A TCP and UDP port that is free on ``host``, and that the kernel gives to nobody by itself meanwhile."""
+    """A TCP and UDP port that is free on ``host``, outside the range that the kernel assigns by itself."""
     try:
         return ports.free_port(host)
     except LookupError as error:
@@ -105,12 +105,12 @@ def free_port(host: str) -> int:
 
 
 def network_id() -> str:
-    """Tells apart the network stacks of ranks on one machine: those that share one also share its counters."""
+    """Identifies the network stack: ranks that share one also share its counters."""
     return f"{socket.gethostname()}:{os.stat('/proc/self/ns/net').st_ino}"
 
 
 def retransmitted_segments() -> int:
-    """TCP segments that this network stack has sent again since it began."""
+    """Number of TCP segments that this network stack has retransmitted since it started."""
     lines = [line.split() for line in Path("/proc/self/net/snmp").read_text(encoding="ascii").splitlines()]
     names, numbers = [line for line in lines if line[0] == "Tcp:"]
     return int(numbers[names.index("RetransSegs")])

@@ -1,4 +1,4 @@
-"""What a measurement is asked to be. Everything is checked here, before any process or socket exists.
+"""Options of a measurement. Everything is validated here, before any process or socket exists.
 
 Sizes are bytes, rates bits per second, times seconds.
 """
@@ -29,17 +29,17 @@ MIN_BYTES, MAX_BYTES = 8, 4 << 30
 MAX_RANKS, MAX_PATHS = 64, 16
 MAX_ROUNDS = 1_000_000
 MIN_RATE = 1_000_000
-# A run between two hosts: what its options may take on the slowest network, within limits.
+# A run between two hosts: limits for its options on the slowest network.
 START_SECONDS = 90.0
 MIN_RUN_SECONDS, MAX_RUN_SECONDS = 600.0, 86_400.0
-# Of an error about options that came from another host.
+# Max length of an error about options from another host.
 MAX_ERROR = 300
-# Sizes, loss bounds or transports of one run.
+# Max number of sizes, loss bounds or transports of one run.
 MAX_SEVERAL = 64
 
 
 def default_rounds(size: int) -> int:
-    """As many as take a few seconds on a fast network: enough for p99.9 where a round is short."""
+    """A few seconds' worth on a fast network: enough for p99.9 if a round is short."""
     if size >= 16 << 20:
         return 20
     return 200 if size >= 1 << 20 else 1_000
@@ -49,10 +49,10 @@ def default_rounds(size: int) -> int:
 class Options:
     """One run of ``mlt perf``. ``rounds`` None: by size. ``rate``: offered by the application, for every transport.
 
-    ``loss_bounds``, ``stop``, ``tags``, ``segment_bytes``, ``line_rate`` and ``faults`` concern mlt alone. ``compare``
-    may hold "all": then what is not installed is named and left out, where a transport asked for by its name fails the
-    run. ``pin`` gives each rank one core, and is off by default: a library with several threads to a rank is slower
-    then than it need be (gloo's all-reduce several times).
+    ``loss_bounds``, ``stop``, ``tags``, ``segment_bytes``, ``line_rate`` and ``faults`` apply to mlt only. ``compare``
+    may contain "all": then transports that are not installed are named and left out, while a missing transport
+    requested by name fails the run. ``pin`` gives each rank one core, and is off by default: it slows down a library
+    with several threads per rank (gloo's all-reduce several times).
     """
 
     pattern: str = "p2p"
@@ -129,7 +129,7 @@ class Options:
 
     @property
     def context_arguments(self) -> dict[str, Any]:
-        """What mlt's Context is told beyond its defaults of the ways that packets take."""
+        """Arguments of mlt's Context about paths, beyond its defaults."""
         given: dict[str, Any] = {} if self.paths == 1 else {"paths": self.paths}
         return given if self.datapath == DATAPATHS[0] else {**given, "datapath": self.datapath}
 
@@ -139,7 +139,7 @@ class Options:
         return tuple(peer for peer in PEERS if peer in self.compare or ALL in self.compare)
 
     def is_optional(self, peer: str) -> bool:
-        """Whether the run goes on without ``peer``: it was not asked for by name."""
+        """Whether the run continues without ``peer``: it was not requested by name."""
         return peer not in self.compare
 
     def rounds_of(self, size: int) -> int:
@@ -148,7 +148,7 @@ class Options:
 
     @property
     def longest_seconds(self) -> float:
-        """More than any run of these options takes on a network that carries ``MIN_RATE``."""
+        """Max duration of a run with these options on a network that carries ``MIN_RATE``."""
         entrants = len(self.loss_bounds) + len(self.peers)
         seconds = START_SECONDS * 3 * (1 + len(self.peers))
         for size in self.sizes:
@@ -163,7 +163,7 @@ class Options:
 
     @classmethod
     def read(cls, raw: object) -> Options:
-        """Options that came as JSON from another machine, checked like any other. Raises BadOptionError."""
+        """Options from another host's JSON, validated like any other. Raises BadOptionError."""
         if not isinstance(raw, dict):
             raise BadOptionError("options of another program than mlt perf")
         made: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in raw.items()}
@@ -205,7 +205,7 @@ def _never(_: object) -> bool:
     return False
 
 
-# What each option is where it comes as JSON.
+# Type of each option in JSON.
 _KINDS: dict[str, Callable[[object], bool]] = {
     "pattern": _is_text,
     "sizes": _several(_is_count),

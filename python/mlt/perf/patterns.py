@@ -1,9 +1,9 @@
-"""Who sends what to whom in a round, what must have arrived, and how much of it crosses a port.
+"""Traffic patterns: the transfers of a round, what must have arrived, and the bytes that cross a port.
 
-p2p: rank 1 to rank 0. incast: every rank but 0 to rank 0. alltoall: every rank deals its tensor out to all. allreduce:
-every rank ends with the sum of all tensors. In the first two rank 0 asks with a short message and its clock runs from
-there to the last byte's arrival; in the others each rank's clock runs around its call, and rank 0's is reported.
-Elements are float32; values are small whole numbers, so that sums are exact in any order.
+p2p: rank 1 to rank 0. incast: every rank but 0 to rank 0. alltoall: every rank distributes its tensor to all.
+allreduce: every rank ends with the sum of all tensors. In the first two rank 0 sends a short request and its clock runs
+from there to the last byte's arrival; in the others each rank's clock runs around its call, and rank 0's is reported.
+Elements are float32; values are small integers, so that sums are exact in any order.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mlt.perf.problem import BadOptionError, PerfError
 
 Floats = npt.NDArray[np.float32]
 
-# Sums grow by the number of ranks with each round in place; after this many they still fit float32 for 64 ranks.
+# Sums grow by the number of ranks with each in-place round; after this many they still fit float32 for 64 ranks.
 MAX_SUMS_IN_PLACE = 16
 SMALL_BYTES = 1 << 20
 _PERIOD = 251
@@ -46,7 +46,7 @@ class Case:
     def port_bytes(self) -> float:
         """Payload that must cross the busiest port in one direction in one round: goodput is this over the time.
 
-        For all-reduce it is that of a ring, as nccl-tests' bus bandwidth has it.
+        For all-reduce it is that of a ring, like the bus bandwidth of nccl-tests.
         """
         n = self.ranks
         factor = {"p2p": 1.0, "incast": n - 1.0, "alltoall": (n - 1) / n, "allreduce": 2 * (n - 1) / n}
@@ -59,7 +59,7 @@ class Case:
 
 
 def values(rank: int, elements: int) -> Floats:
-    """What ``rank`` contributes: no element is 0, which is what a lost one becomes."""
+    """Contribution of ``rank``: no element is 0, the value of a lost element."""
     found: Floats = (np.arange(elements, dtype=np.uint32) % _PERIOD + (rank % 61) + 1).astype(np.float32)
     return found
 
@@ -81,21 +81,22 @@ class Buffers:
         self.spoil()
 
     def spoil(self) -> None:
-        """Make sure that what is found afterwards came over the network; pages are touched by it too."""
+        """Overwrite the receive buffers, so that later contents must come from the network; this also touches their
+        pages."""
         for array in self.incoming.values():
             array.fill(-1)
         self.work.fill(-1)
         self.before_round(0)
 
     def before_round(self, number: int) -> None:
-        """Outside the timed part: an all-reduce works in place and needs its input anew, if only now and then."""
+        """Outside the timed part: an in-place all-reduce needs its input again, but only occasionally."""
         if self.case.pattern == "allreduce" and (self.case.bytes <= SMALL_BYTES or number % MAX_SUMS_IN_PLACE == 0):
             np.copyto(self.work, self.outgoing)
 
     def missing(self) -> float:
         """The fraction of elements that did not arrive in the round since ``spoil``.
 
-        Raises PerfError if an element is neither what was sent nor what a lost one may be.
+        Raises PerfError if an element is neither what was sent nor the value of a lost one.
         """
         case = self.case
         if case.pattern in ("p2p", "incast"):
@@ -126,7 +127,7 @@ class Buffers:
         if not found.size:
             return
         case = self.case
-        # A lost contribution leaves a sum that is smaller, and any other tensor's element at zero.
+        # A lost contribution leaves a smaller sum, and any other tensor's element at zero.
         allowed = (found >= 0) & (found < expected) if case.pattern == "allreduce" else found == 0
         if case.loss_bound == 0 or not bool(np.all(allowed)):
             raise PerfError(
@@ -136,7 +137,7 @@ class Buffers:
 
 
 def bounds_of(options: Options, *, is_bounded: bool) -> tuple[float, ...]:
-    """The loss bounds that a transport is measured with."""
+    """The loss bounds at which a transport is measured."""
     return options.loss_bounds if is_bounded else (0.0,)
 
 
@@ -149,13 +150,13 @@ def case_of(options: Options, size: int, loss_bound: float) -> Case:
 
 
 def as_message(case: Case) -> dict[str, Any]:
-    """What an agent is told of a case: the rest is in its options."""
+    """A case as sent to an agent: the rest is in its options."""
     return {"bytes": case.bytes, "loss_bound": case.loss_bound}
 
 
 def read_case(message: Mapping[str, Any], options: Options, *, is_bounded: bool) -> Case:
-    """The case that ``as_message`` described. Raises BadOptionError unless it is one of ``options``: the ranks agreed
-    on these, and another host must not make this one use more memory or send more."""
+    """The case that ``as_message`` described. Raises BadOptionError unless it is one of ``options``, on which the ranks
+    have agreed: another host must not make this one use more memory or send more."""
     size, bound = message["bytes"], message["loss_bound"]
     if type(size) is not int or size not in options.sizes or bound not in bounds_of(options, is_bounded=is_bounded):
         raise BadOptionError(

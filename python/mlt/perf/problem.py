@@ -1,4 +1,4 @@
-"""The error that a user of ``mlt perf`` reads."""
+"""Errors of ``mlt perf``."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ PROGRAM = "mlt perf"
 
 
 class PerfError(MltError):
-    """A measurement that could not be made; the text names the rank, the cause and the way out."""
+    """A measurement that failed; the text names the rank, the cause and the remedy."""
 
     default_code = ErrorCode.SYSTEM
 
 
 class BadOptionError(PerfError, ValueError):
-    """An option is wrong; nothing was started."""
+    """An option is invalid; nothing was started."""
 
     default_code = ErrorCode.CONFIG
 
 
 class TransportMissingError(PerfError):
-    """Another transport was asked for that is not installed or cannot run here."""
+    """A requested transport is not installed or cannot run here."""
 
     default_code = ErrorCode.CONFIG

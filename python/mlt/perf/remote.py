@@ -1,10 +1,10 @@
-"""Agents on other machines: one TCP connection to each machine carries what is said to them and by them.
+"""Agents on other hosts: one TCP connection to each host carries the messages to and from them.
 
-Both ends first prove that they know the job's secret (``mlt.job.door``). The first line behind that holds the versions
-and the sender's interface, so that machines that cannot measure together say so before anything starts. A client of
-``mlt perf --serve`` may start measurements with that machine, and nothing else: options are checked as if typed there,
-transports are named, no code passes, cases are those of the options, traffic goes to the client's own address, and the
-time is limited (``Follower``).
+Both ends first prove the job's secret (``mlt.job.door``). The next line holds the versions and the sender's interface,
+so that incompatible hosts report it before anything starts. A client of ``mlt perf --serve`` can start measurements
+with that host, and nothing else: options are validated as if typed there, transports are chosen by name, no code is
+transferred, cases are those of the options, traffic goes to the client's own address, and the time is limited
+(``Follower``).
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ from mlt.perf.options import OURS, Options
 from mlt.perf.problem import BadOptionError, PerfError
 from mlt.perf.transports import Place
 
-# Of the lines between machines; raised when one changes its meaning.
+# Version of the lines between hosts; incremented when one changes its meaning.
 PROTOCOL = 3
 DOOR = "perf"
 MAX_HELLO_BYTES = 64 << 10
 HELLO_SECONDS = 20.0
-# How long a line of the start may wait until the other side reads.
+# Max seconds that a line of the start may wait until the other side reads.
 SEND_SECONDS = 5.0
-# Characters of a reason that the other host sent.
+# Max characters of a reason that the other host sent.
 MAX_REASON, MAX_ERROR = 1_000, 10_000
-# A rank is 16 bits on the wire; an MTU is the kernel's int.
+# A rank has 16 bits on the wire; an MTU is the kernel's int.
 MAX_RANKS, MAX_MTU = 1 << 16, (1 << 31) - 1
-# The machine that leads says at least that it is still there.
+# Seconds between keepalive messages of the coordinating host.
 ALIVE_SECONDS, SILENCE_SECONDS = 5.0, 30.0
 
 
 @dataclass(frozen=True)
 class Host:
-    """A rank's machine, as it describes itself."""
+    """A rank's host, as it describes itself."""
 
     rank: int
     address: str
@@ -67,13 +67,13 @@ def place_of(host: Host, ranks: int, job: str) -> Place:
 
 
 def hello(**content: Any) -> Message:
-    """The first line each way."""
+    """The first line in each direction."""
     return {"mlt_perf": PROTOCOL, "version": __version__, **content}
 
 
 def knock(link: Link, secret: JobSecret | None, who: str, seconds: float = HELLO_SECONDS) -> Prover:
-    """Prove the secret to the listening side, and have it prove the same. Raises PerfError; GoneError if it hung up;
-    StrangerError if it is not mlt perf."""
+    """Prove the secret to the listening side, and have it prove the same. Raises PerfError; GoneError if it closed the
+    connection; StrangerError if it is not mlt perf."""
 
     def hear() -> Message:
         try:
@@ -100,7 +100,7 @@ def say_proved(link: Link, prover: Prover, message: Message) -> None:
 
 
 def read_proved(link: Link, prover: Prover, who: str, seconds: float = HELLO_SECONDS) -> Message:
-    """The listening side's answer to a hello. Raises PerfError; StrangerError for what nobody proved."""
+    """The listening side's reply to a hello. Raises PerfError; StrangerError for a reply without a valid proof."""
     try:
         message = link.receive(timeout=seconds, limit=MAX_HELLO_BYTES)
     except GoneError as error:
@@ -112,7 +112,7 @@ def read_proved(link: Link, prover: Prover, who: str, seconds: float = HELLO_SEC
 
 
 def read_hello(content: str, who: str) -> Message:
-    """The hello or rejection in ``content``, checked. Raises PerfError; StrangerError if it is neither."""
+    """The hello or rejection in ``content``, validated. Raises PerfError; StrangerError if it is neither."""
     try:
         message = object_of(content)
     except ValueError:
@@ -124,14 +124,14 @@ def read_hello(content: str, who: str) -> Message:
 
 
 def check_versions(message: Message, who: str) -> None:
-    """Raise PerfError if ``message`` is of another version; StrangerError if it is not mlt perf's."""
+    """Raise PerfError if ``message`` is of another version; StrangerError if it is not from mlt perf."""
     version, protocol = message.get("version"), message.get("mlt_perf")
     if "mlt_doctor" in message:
         raise StrangerError(
             f"{who} is mlt doctor, not mlt perf: they have the same --port by default; start 'mlt perf --serve' for "
             "'mlt perf HOST', 'mlt doctor --serve' for 'mlt doctor HOST', and both with a --port each"
         )
-    if protocol is None and "refused" not in message:  # versions before 3 refused what they did not know
+    if protocol is None and "refused" not in message:  # versions before 3 refused unknown ones
         raise StrangerError(f"{who} is not mlt perf")
     if protocol != PROTOCOL or version != __version__:
         release = f" mlt {quoted(version)}" if version is not None else " another mlt release"
@@ -142,10 +142,10 @@ def check_versions(message: Message, who: str) -> None:
 
 
 def read_host(message: Message, who: str) -> Host:
-    """The machine of a hello."""
+    """The host of a hello."""
     try:
         host = Host(**message["host"])
-        # What JSON calls a number may be infinite, or a truth value; whoever connects chooses it.
+        # A JSON number may be infinite or a boolean; the client chooses it.
         known = (
             type(host.rank) is int
             and type(host.mtu) is int
@@ -161,7 +161,8 @@ def read_host(message: Message, who: str) -> Host:
 
 
 def check_hosts(hosts: Sequence[Host], options: Options) -> None:
-    """Raise PerfError where the MTUs differ and packets would be as large as the larger allows, or the IP versions."""
+    """Raise PerfError if the IP versions differ, or if the MTUs differ and packets would have the size of the larger
+    one."""
     first = hosts[0]
     for host in hosts:
         if family_of(host.address) != family_of(first.address):
@@ -180,14 +181,14 @@ def check_hosts(hosts: Sequence[Host], options: Options) -> None:
 
 
 def refuse(link: Link, prover: Prover, why: str) -> None:
-    """Send the reason, as far as the connection takes it at once, and hang up: nobody waits for a client that does not
-    read."""
+    """Send the reason, as far as the connection accepts it at once, and close it: never waits for a client that does
+    not read."""
     link.send_last(job_knock.proved(prover, {"refused": why[:MAX_REASON]}))
     link.close()
 
 
 class RemoteAgents(Agents):
-    """The agents of one other machine's rank, over ``link``."""
+    """The agents of one other host's rank, over ``link``."""
 
     def __init__(self, link: Link, host: Host, events: Events) -> None:
         self.ranks = (host.rank,)
@@ -206,7 +207,7 @@ class RemoteAgents(Agents):
         self._tell({"do": "tell", "rank": rank, "peer": peer, "message": message})
 
     def end(self, error: str | None) -> None:
-        """Have the other machine end its agents, and itself with ``error`` if there is one."""
+        """Have the other host end its agents, and itself with ``error`` if there is one."""
         self._closing = True
         self._tell({"do": "end", "error": error})
 
@@ -220,7 +221,7 @@ class RemoteAgents(Agents):
             self._tell({"do": "alive"})
 
     def _tell(self, message: Message) -> None:
-        # A machine that is gone is reported by the thread that reads.
+        # The reading thread reports a host that has disconnected.
         with contextlib.suppress(GoneError):
             self._link.send(message)
 
@@ -238,8 +239,8 @@ class RemoteAgents(Agents):
 
 @dataclass(frozen=True)
 class Follower:
-    """The other machine's side of ``RemoteAgents``. ``peer_host``: where traffic may go, beside this rank's own
-    address; None in a job, where rank 0 names the ranks, but without a ``secret`` loopback addresses only."""
+    """The other host's side of ``RemoteAgents``. ``peer_host``: permitted destination of traffic, besides this rank's
+    own address; None in a job, where rank 0 names the ranks, but without a ``secret`` loopback addresses only."""
 
     place: Place
     options: Options
@@ -248,7 +249,7 @@ class Follower:
     peer_host: str | None = None
 
     def table(self, raw: object) -> list[list[str | int]]:
-        """Where the ranks of a transport are, as the machine that leads names them. Raises BadOptionError."""
+        """Addresses of the ranks of a transport, from the coordinating host. Raises BadOptionError."""
         place = self.place
         if not isinstance(raw, list) or len(raw) != place.ranks:
             raise BadOptionError(f"rank {place.rank}: a table of other ranks than the run's {place.ranks}")
@@ -262,7 +263,7 @@ class Follower:
             if rank == place.rank:
                 host = place.address
             elif self.peer_host is not None:
-                # Else a client could have this host send to any other.
+                # Otherwise a client could have this host send to any other.
                 host = self.peer_host
             try:
                 ipaddress.ip_address(host)
@@ -274,10 +275,10 @@ class Follower:
 
 
 def follow(link: Link, follower: Follower) -> None:
-    """Run the agents of this machine until the one that leads says that it is over, or has taken longer than the
-    options can.
+    """Run the agents of this host until the coordinating host ends the run or it exceeds the max duration of its
+    options.
 
-    Raises PerfError with what went wrong there, or if the connection breaks.
+    Raises PerfError with the error of the coordinating host, or if the connection breaks.
     """
     place, options = follower.place, follower.options
     events: Events = queue.SimpleQueue()
@@ -310,7 +311,7 @@ def follow(link: Link, follower: Follower) -> None:
 
 
 def _next(link: Link, rank: int) -> Message:
-    """What the machine that leads the run says next."""
+    """The next message of the coordinating host."""
     try:
         return link.receive(timeout=SILENCE_SECONDS, limit=MAX_HELLO_BYTES)
     except GoneError:

@@ -1,4 +1,4 @@
-"""A run's figures as a table, as JSON (``SCHEMA``), and as a plot of the distribution of round times."""
+"""A run's results as a table, as JSON (``SCHEMA``), and as a plot of the distribution of round times."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from mlt.perf.session import Result
 from mlt.perf.statistics import QUANTILES, Summary, cumulative, name_of, needed, significant, summarise
 from mlt.perf.transports.tcp import congestion_control
 
-# Raised when a field changes its meaning or goes.
+# Incremented when a field changes its meaning or is removed.
 SCHEMA = 1
 _FLOOR = 1e-9
 
 
 def goodput(measurement: Measurement) -> float:
-    """Bits per second through the busiest port: of the median round; of what arrived, where that is not all."""
+    """Bits per second through the busiest port, of the median round; counts what arrived if that is not all."""
     if measurement.arrived:
         rates = [got / max(s, _FLOOR) for got, s in zip(measurement.arrived, measurement.seconds, strict=True)]
         return 8 * summarise(rates).median
@@ -36,34 +36,34 @@ def goodput(measurement: Measurement) -> float:
 
 
 def cpu_per_gigabyte(measurement: Measurement) -> float:
-    """CPU seconds of all ranks' processes for each 10^9 payload bytes that crossed the network."""
+    """CPU seconds of all ranks' processes per 10^9 payload bytes that crossed the network."""
     carried = sum(measurement.arrived) or measurement.case.network_bytes * len(measurement.seconds)
     return measurement.cpu_seconds / carried * 1e9
 
 
 def loss(measurement: Measurement) -> float | None:
-    """Fraction of packets that the network lost; None where the transport does not know."""
+    """Fraction of packets that the network lost; None if the transport does not know."""
     if measurement.arrived:
         return 1 - sum(measurement.arrived) / (measurement.case.bytes * len(measurement.arrived))
     return measurement.packets_lost / measurement.packets_sent if measurement.packets_sent else None
 
 
 def repairs(measurement: Measurement) -> int | None:
-    """Packets sent again: mlt's by its own counters, TCP's by the kernel's; None for the bare loop."""
+    """Retransmitted packets: mlt's by its own counters, TCP's by the kernel's; None for the bare loop."""
     if measurement.arrived:
         return None
     return measurement.counters.get("segments_repaired", measurement.retransmitted)
 
 
 def given_up(measurement: Measurement) -> float:
-    """Fraction of the payload that a loss bound let go."""
+    """Fraction of the payload that is missing within a loss bound."""
     case = measurement.case
     everything = case.bytes * (case.ranks - 1 if case.pattern in ("p2p", "incast") else case.ranks)
     return measurement.missing_bytes / (everything * len(measurement.seconds))
 
 
 def label(measurement: Measurement) -> str:
-    """Of a row; says where packets went through shared memory, and so not over the network."""
+    """Label of a row; states whether packets went through shared memory instead of the network."""
     shared = measurement.counters.get("shm_bytes_sent", 0) > 0
     return f"{measurement.label} shm" if shared else measurement.label
 
@@ -94,7 +94,7 @@ def _row(measurement: Measurement) -> dict[str, Any]:
 
 
 def as_dict(result: Result) -> dict[str, Any]:
-    """Everything, samples included."""
+    """All results, samples included."""
     return {
         "schema": SCHEMA,
         "mlt": __version__,
@@ -115,7 +115,7 @@ def as_dict(result: Result) -> dict[str, Any]:
 
 
 def write_json(result: Result, path: Path) -> None:
-    """Raises PerfError where it cannot be written."""
+    """Raises PerfError if the file cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(as_dict(result), indent=1) + "\n", encoding="utf-8")
@@ -124,7 +124,7 @@ def write_json(result: Result, path: Path) -> None:
 
 
 def tables(result: Result) -> list[Table]:
-    """One per size; transports below each other, ours first."""
+    """One table per size; one row per transport, mlt first."""
     sizes = sorted({measurement.case.bytes for measurement in result.measurements})
     return [_table(result, size) for size in sizes]
 
@@ -139,7 +139,7 @@ def _table(result: Result, size: int) -> Table:
     table = Table(
         title=f"{case.pattern} of {format_size(size)}{ranks}, {rounds:,} rounds{rate}; times in {unit}",
         caption="; ".join(short) or None,
-        # Everything has to fit into 80 columns.
+        # The table must fit into 80 columns.
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
     )
@@ -168,7 +168,7 @@ def _time_unit(summaries: Sequence[Summary]) -> tuple[str, float]:
 
 
 def write_plot(result: Result, path: Path) -> None:
-    """The distribution of round times, a panel per size. Raises PerfError without matplotlib."""
+    """Plot the distribution of round times, one panel per size. Raises PerfError without matplotlib."""
     try:
         from matplotlib.figure import Figure
     except ImportError:

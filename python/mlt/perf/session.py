@@ -1,7 +1,7 @@
-"""The ways into a run: all ranks here (--local), a server and a client, or the ranks of a job from the environment.
+"""Entry points of a run: all ranks here (--local), a server and a client, or the ranks of a job from the environment.
 
-In a job rank 0 leads and prints. Between a server and a client the server is rank 0, because only it is known to be
-reachable; the client leads and prints.
+In a job rank 0 coordinates and prints. Between a server and a client the server is rank 0, because only it is known to
+be reachable; the client coordinates and prints.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Result:
-    """What a run came to, on the rank that led it."""
+    """Result of a run, on the coordinating rank."""
 
     options: Options
     mode: str
@@ -74,7 +74,7 @@ class Result:
 
 
 def run_local(options: Options, interface: str | None, observe: Observe) -> Result:
-    """All ranks on this machine, over loopback unless an interface is named."""
+    """Run all ranks on this host, over loopback unless an interface is named."""
     found = find_interface(interface, "127.0.0.1")
     hosts = [host_of(rank, found) for rank in range(options.ranks)]
     job = _job_name()
@@ -91,7 +91,7 @@ def run_client(
     observe: Observe,
     environ: Mapping[str, str] | None = None,
 ) -> Result:
-    """Point to point with ``mlt perf --serve`` on another machine: rank 1 here sends to rank 0 there."""
+    """Point to point with ``mlt perf --serve`` on another host: rank 1 here sends to rank 0 there."""
     if options.ranks != 2:
         raise BadOptionError(f"{options.ranks} ranks: a server and a client are 2; more are a job (RANK, WORLD_SIZE)")
     admission = _Admission.resolve(environ)
@@ -114,8 +114,8 @@ def run_client(
 
 @dataclass(frozen=True)
 class _Admission:
-    """Which hosts may measure with this one: those that know the ``secret``; without one, only this host itself,
-    unless ``insecure``."""
+    """Hosts that may measure with this one: those that know the ``secret``; without one, only this host itself, unless
+    ``insecure``."""
 
     secret: JobSecret | None
     insecure: bool
@@ -125,7 +125,7 @@ class _Admission:
         return cls(secret_module.resolve(None, environ), secret_module.is_insecure(environ))
 
     def check(self, purpose: str) -> Callable[[str], None]:
-        """Raises ConfigError for an address that is not for jobs without a secret."""
+        """Raises ConfigError for an address that requires a secret."""
         return lambda address: secret_module.require(self.secret, self.insecure, address, purpose)
 
 
@@ -139,7 +139,7 @@ def _serving(port: int, interface: str | None, admission: _Admission, say: Say) 
         found = [listen(address, port)]
         say(f"mlt perf: serving at {address}, port {port}; {the_other}")
     elif admission.secret is None and not admission.insecure:
-        # As a job without a secret: the transport that is measured takes no other host either.
+        # As in a job without a secret: the measured transport accepts no other host either.
         found = [listen(LOOPBACK, port)]
         if interfaces.is_own_address(LOOPBACK_V6):
             try:
@@ -159,7 +159,7 @@ def _serving(port: int, interface: str | None, admission: _Admission, say: Say) 
 
 
 def serve(port: int, interface: str | None, *, once: bool, say: Say, environ: Mapping[str, str] | None = None) -> None:
-    """Be rank 0 for one client after another, until interrupted (or for one: what went wrong with it is raised)."""
+    """Be rank 0 for one client after another, until interrupted (or for one client, whose error is raised)."""
     admission = _Admission.resolve(environ)
     with contextlib.ExitStack() as stack:
         listeners = [stack.enter_context(one) for one in _serving(port, interface, admission, say)]
@@ -168,7 +168,7 @@ def serve(port: int, interface: str | None, *, once: bool, say: Say, environ: Ma
         told = ""
         waiting: list[Caller] = []
         while True:
-            # Those that said who they are, one after the other, until one of them starts a run.
+            # Clients with a hello, one after another, until one of them starts a run.
             waiting = waiting or door.wait(REPORT_SECONDS)
             if told != (told := door.turned_away()):
                 say(f"mlt perf: connections rejected so far: {told}")
@@ -179,7 +179,7 @@ def serve(port: int, interface: str | None, *, once: bool, say: Say, environ: Ma
                 link = Link(caller.connection, PROGRAM, caller.received)
                 link.watch_network()
                 address = link.peer_host
-            except OSError:  # gone already
+            except OSError:  # already disconnected
                 caller.connection.close()
                 continue
             try:
@@ -199,7 +199,7 @@ def serve(port: int, interface: str | None, *, once: bool, say: Say, environ: Ma
                         error if isinstance(error, MltError) else PerfError(f"the client at {address}: {error}")
                     ) from None
                 say(f"mlt perf: the run with {address} failed: {error}")
-            except Exception as error:  # whatever a client's bytes may raise, the next client is served
+            except Exception as error:  # whatever error a client causes, the next client is served
                 refuse(link, caller.prover, f"what you said was not understood ({type(error).__name__})")
                 if once:
                     raise
@@ -210,7 +210,7 @@ def serve(port: int, interface: str | None, *, once: bool, say: Say, environ: Ma
 
 
 class _Limited:
-    """Passes the first lines on: what clients cause may be endless."""
+    """Passes on the first lines only: clients could cause any number."""
 
     def __init__(self, say: Say) -> None:
         self._say = say
@@ -224,7 +224,7 @@ class _Limited:
 
 
 def _admit(link: Link, caller: Caller, admission: _Admission) -> Follower:
-    """What a client asks for, checked; it learns that it is served."""
+    """A client's request, validated; replies that it is served."""
     who = f"the caller from {link.peer_host}"
     message = read_hello(caller.content, who)
     options = Options.read(message.get("options"))
@@ -232,7 +232,7 @@ def _admit(link: Link, caller: Caller, admission: _Admission) -> Follower:
     if options.ranks != 2:
         raise BadOptionError(f"{options.ranks} ranks: a server and a client are 2")
     if client.address != link.peer_host:
-        # Else it could have this host send to any other.
+        # Otherwise it could have this host send to any other.
         raise BadOptionError(
             f"the client announces {client.address} and calls from {link.peer_host}: only the address that calls can "
             "be measured with (no address translation between the hosts)"
@@ -244,7 +244,7 @@ def _admit(link: Link, caller: Caller, admission: _Admission) -> Follower:
 
 
 def _busy(door: Door, caller: Caller) -> None:
-    """One client is served: others are told so rather than left waiting."""
+    """Reply to other clients that one is served, rather than let them wait."""
     door.count("refusals")
     caller.say(proved(caller.prover, {"refused": "it is busy with another client; try again later"}))
     caller.connection.close()
@@ -252,7 +252,7 @@ def _busy(door: Door, caller: Caller) -> None:
 
 @contextlib.contextmanager
 def _turning_away(door: Door, waiting: list[Caller]) -> Iterator[None]:
-    """Another thread has the door meanwhile."""
+    """Another thread runs the door in the meantime."""
     over = threading.Event()
     while waiting:
         _busy(door, waiting.pop())
@@ -331,7 +331,7 @@ def _lead(
 
 @contextlib.contextmanager
 def _ended(all_agents: list[Agents]) -> Iterator[None]:
-    """Afterwards no agent is left, here or there; others learn of a failure and its cause."""
+    """Ends all agents on exit, here and on other hosts; reports a failure and its cause to them."""
     error: str | None = None
     try:
         yield
@@ -348,7 +348,7 @@ def _ended(all_agents: list[Agents]) -> Iterator[None]:
 
 def _call(server: str, port: int, interface: str | None, admission: _Admission) -> Link:
     def source(address: str) -> str | None:
-        """Of the interface that is measured: the server sends to the address that calls."""
+        """Address of the measured interface: the server sends to the client's source address."""
         return None if interface is None else find_interface(interface, interfaces.source_towards(address)).address
 
     check = admission.check("mlt perf would connect to")
@@ -366,7 +366,8 @@ def _call(server: str, port: int, interface: str | None, admission: _Admission) 
 
 
 def _join(config: JobConfig, own: Host, port: int, options: Options) -> tuple[Link, Message]:
-    """The link to rank 0, and what it says when all ranks are there. Who is hung up on without a word comes again."""
+    """The link to rank 0, and its message when all ranks are connected. Connects again if rank 0 closes it without a
+    reply."""
     deadline = time.monotonic() + options.timeout
     while True:
         link = _reach(config, port, deadline)

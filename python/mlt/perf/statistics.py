@@ -1,4 +1,4 @@
-"""Percentiles that say what they stand on, and ratios of medians."""
+"""Percentiles with their sample counts, and ratios of medians."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ QUANTILES = (0.5, 0.9, 0.99, 0.999)
 
 
 def needed(quantile: float) -> int:
-    """The samples without which a quantile would be an invention: one of them at least must lie beyond it."""
+    """Min number of samples for a quantile: at least one must lie beyond it."""
     return 1 if quantile <= 0.5 else math.ceil(round(1 / (1 - quantile), 6))
 
 
 def name_of(quantile: float) -> str:
-    """``p99.9``."""
+    """Name of a quantile: ``p99.9``."""
     return f"p{quantile * 100:g}"
 
 
 @dataclass(frozen=True)
 class Summary:
-    """Of ``count`` samples. A quantile is None where there are too few samples for it."""
+    """Summary of ``count`` samples. A quantile is None if there are too few samples for it."""
 
     count: int
     mean: float
@@ -36,7 +36,7 @@ class Summary:
         return value
 
     def text(self, quantile: float, scale: float = 1.0, digits: int = 3) -> str:
-        """The quantile times ``scale``; a dash where there are too few samples for it."""
+        """The quantile times ``scale``; a dash if there are too few samples for it."""
         value = self.quantiles[quantile]
         return "-" if value is None else significant(value * scale, digits)
 
@@ -51,7 +51,7 @@ def summarise(samples: Sequence[float]) -> Summary:
 
 
 def significant(value: float, digits: int = 3) -> str:
-    """``1,234`` or ``0.0123``: so many significant digits, none of them invented before the point."""
+    """``1,234`` or ``0.0123``: this many significant digits, and all digits before the point."""
     if value == 0 or not math.isfinite(value):
         return f"{value:g}"
     decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))

@@ -42,12 +42,12 @@ class _Strict(BaseModel):
 class LinkSettings(_Strict):
     """Settings of one link; an omitted field keeps the topology's value."""
 
-    rate: Rate | None = Field(default=None, description="both directions")
-    buffer: Size | None = Field(default=None, description="of the switch ports on this link")
-    mtu: Mtu | None = Field(default=None, description="of both ends")
-    loss: Loss | None = Field(default=None, description="both directions; loss_up and loss_down go before it")
-    loss_up: Loss | None = Field(default=None, description="from the host to its switch, or from leaf to spine")
-    loss_down: Loss | None = Field(default=None, description="the other way")
+    rate: Rate | None = Field(default=None, description="rate in both directions")
+    buffer: Size | None = Field(default=None, description="buffer of the switch ports on this link")
+    mtu: Mtu | None = Field(default=None, description="MTU of both ends, in bytes")
+    loss: Loss | None = Field(default=None, description="loss in both directions; loss_up and loss_down override it")
+    loss_up: Loss | None = Field(default=None, description="loss from the host to its switch, or from leaf to spine")
+    loss_down: Loss | None = Field(default=None, description="loss in the other direction")
 
 
 class Topology(_Strict):
@@ -58,18 +58,20 @@ class Topology(_Strict):
     leaves: Annotated[int, Field(ge=1, le=MAX_LEAVES, strict=True)] | None = Field(
         default=None, description="default: 1 without spines, else 2 (1 for a single host)"
     )
-    rate: Rate = Field(default=1_000_000_000, description="of every link, each direction")
+    rate: Rate = Field(default=1_000_000_000, description="rate of every link in each direction")
     buffer: Size | None = Field(
-        default=None, description="of every switch port; default: the policy's shared buffer, or 256KiB without policy"
+        default=None, description="buffer of every switch port; default: the policy's, or 256KiB without policy"
     )
-    loss: Loss = Field(default=0.0, description="of every host's link towards its switch: what a path loses once")
-    delay: Delay = Field(default=0.0, description="added where a packet leaves a host (needs sch_netem)")
-    uplink: LinkSettings = Field(default=LinkSettings(), description="links between leaves and spines")
-    links: dict[str, LinkSettings] = Field(default_factory=dict, description="single links by name")
-    mtu: Mtu = Field(default=1500, description="of every link, in bytes")
+    loss: Loss = Field(default=0.0, description="loss on every host's link towards its switch, once per path")
+    delay: Delay = Field(default=0.0, description="delay of every packet that leaves a host (needs sch_netem)")
+    uplink: LinkSettings = Field(default=LinkSettings(), description="settings of the links between leaves and spines")
+    links: dict[str, LinkSettings] = Field(default_factory=dict, description="settings of single links by name")
+    mtu: Mtu = Field(default=1500, description="MTU of every link, in bytes")
     policy: str | None = Field(default=None, description="a file of 'mlt switch'; relative to the topology file")
-    queue: QueueKind = Field(default="ebpf", description="ebpf: our program over htb. red: prio and red. fifo: plain")
-    seed: Annotated[int, Field(ge=0, lt=2**63, strict=True)] = Field(default=1, description="of the lost packets")
+    queue: QueueKind = Field(
+        default="ebpf", description="ebpf: mlt's program over htb. red: prio and red. fifo: one FIFO"
+    )
+    seed: Annotated[int, Field(ge=0, lt=2**63, strict=True)] = Field(default=1, description="seed of the random losses")
 
     @model_validator(mode="after")
     def _consistent(self) -> Topology:

@@ -1,4 +1,5 @@
-// From where the connections without a proof come. A flood from one host takes the places of its own connections.
+// Counts the connections without a proof by source address. When there are too many, the source with the most loses
+// one, so a flood from one host evicts its own connections.
 #pragma once
 
 #include <algorithm>
@@ -14,11 +15,12 @@ namespace mlt::io {
 
 class ClientSources {
  public:
-  // What clients of one host share: its IPv4 address, or the /64 of its IPv6 address, in which it can take any.
+  // What the clients of one host share: its IPv4 address, or the /64 of its IPv6 address, within which it can use any
+  // address.
   using Source = std::uint64_t;
   static Source of(const SocketAddress& address) {
     const auto bytes = address.ip_bytes();
-    // An IPv4 address may come as an IPv6 one.
+    // An IPv4 address may arrive as an IPv4-mapped IPv6 address.
     const std::size_t first = SocketAddress::from_ip_bytes(bytes, 0).family() == AF_INET ? 8 : 0;
     Source source = 0;
     for (std::size_t i = first; i < first + 8; ++i) source = source << 8 | static_cast<std::uint8_t>(bytes[i]);
@@ -46,11 +48,11 @@ class ClientSources {
   std::size_t clients_ = 0;
 };
 
-// Connections without a proof in a job of `ranks`. Small jobs have the same number, so that a flood does not count
-// ranks; of a large one it shows the size to a power of two.
+// Maximum number of connections without a proof in a job of `ranks`. Small jobs share one limit, so that a flood cannot
+// reveal the number of ranks; a large job reveals its size to a power of two.
 constexpr std::size_t max_unproved_of(std::size_t ranks) {
   constexpr std::size_t kMinMaxUnproved = 256;
-  // Beyond one per rank: retries of the same rank and unrelated clients.
+  // Allowance beyond one per rank, for retries of a rank and unrelated clients.
   constexpr std::size_t kSpareUnproved = 64;
   return std::max(kMinMaxUnproved, std::bit_ceil(ranks + kSpareUnproved));
 }

@@ -23,15 +23,15 @@ constexpr std::array<std::string_view, CounterTable<ControlCounter>::kSize> kNam
     "control_abandoned",        "control_drains_cut",        "control_malformed",
 };
 
-// Before a connection is up it gets no more of our memory than these frames need.
+// Limit of a frame's payload until the connection is up.
 constexpr std::size_t kHandshakePayloadBytes = 512;
-// Connections accepted per turn: data must not wait for a flood of them.
+// Connections accepted per turn: a flood of connections must not delay data.
 constexpr std::size_t kAcceptsPerTurn = 16;
-// Between such turns once every rank has come: then only clients that are turned away are left.
+// Pause between such turns once every rank has connected: all further clients will be rejected.
 constexpr base::DurationNs kAcceptPauseNs = 10 * base::kMillisecond;
-// What a refused client may still send while it reads why: no more than the rest of a handshake.
+// Bytes read from a rejected client until it closes: the rest of a handshake.
 constexpr std::size_t kDrainBytes = 4'096;
-// Reads per connection and service(): one peer cannot keep the owner's thread from the others.
+// Reads per connection and service(), so that one peer cannot monopolise the owner's thread.
 constexpr int kMaxReads = 64;
 constexpr base::DurationNs kListenerPauseNs = 100 * base::kMillisecond;
 
@@ -133,7 +133,7 @@ ControlSendStatus ControlChannel::send(std::uint16_t rank, std::uint8_t type, st
   }
   connection.sent_at = serviced_at_;
   counters_.add(ControlCounter::kMessagesSent);
-  // A failure to write is left to the reading side, which may still find a goodbye there.
+  // A write error is ignored here: the reading side reports it, and may still find a goodbye.
   connection.stream.flush();
   watch(connection);
   return ControlSendStatus::kQueued;
@@ -171,8 +171,8 @@ bool ControlChannel::finished() const {
                      [](const auto& connection) { return connection->state == State::kClosed; });
 }
 
-// Every connection that was readable, however many there are: the kernel hands out as many as `events` holds, and those
-// that it has handed out come last the next time.
+// Handles every readable connection, however many there are: the kernel returns as many as `events` holds, and puts
+// those it has returned at the end of its list.
 void ControlChannel::read_ready(base::TimeNs now, ControlSink& sink) {
   std::array<epoll_event, 64> events;
   for (std::size_t turns = connections_.size() / events.size() + 1; turns > 0; --turns) {
@@ -182,7 +182,7 @@ void ControlChannel::read_ready(base::TimeNs now, ControlSink& sink) {
       if (event.data.ptr == nullptr) {
         accept_all(now, sink);
       } else {
-        // Connections are destroyed in sweep() only, so that an event never points to one that is gone.
+        // Connections are destroyed in sweep() only, so that an event never points to a destroyed one.
         on_ready(*static_cast<Connection*>(event.data.ptr), event.events, now, sink);
       }
     }
@@ -195,8 +195,8 @@ void ControlChannel::service(base::TimeNs now, ControlSink& sink) {
   read_ready(now, sink);
   // PROTOCOL 3.6.3: An endpoint MUST read what has arrived before it takes a peer as silent: data may wait for a
   //     process that was not scheduled.
-  // Timers after input: what a peer said while this process was not scheduled counts as heard.
-  // By index: a sink may start connections while we walk.
+  // Timers run after input: data that arrived while this process was not scheduled counts as received.
+  // By index: a sink may add connections during the loop.
   for (std::size_t i = 0; i < connections_.size(); ++i) run_connection_timers(*connections_[i], now, sink);
   for (std::size_t rank = 0; rank < peers_.size(); ++rank) {
     run_peer_timers(static_cast<std::uint16_t>(rank), now, sink);
@@ -223,7 +223,7 @@ ControlChannel::Connection& ControlChannel::add_connection(UniqueFd fd, State st
   return connection;
 }
 
-// Output is watched only while there is some, or while a connection is being made.
+// Watches for output only while some is queued or a connect is in progress.
 void ControlChannel::watch(Connection& connection) {
   if (connection.state == State::kClosed) return;
   const bool output = connection.state == State::kConnecting || connection.stream.pending_bytes() > 0;
@@ -254,11 +254,11 @@ void ControlChannel::accept_all(base::TimeNs now, ControlSink&) {
     UniqueFd fd = accept_tcp(listener_.get(), number);
     if (!fd) {
       if (number == 0) return;
-      // Out of descriptors or memory, which accept() also says where nobody waits.
+      // accept() reports a lack of descriptors or memory even if no connection is pending.
       pollfd waiting{listener_.get(), POLLIN, 0};
       if (::poll(&waiting, 1, 0) == 0) return;
-      // sweep() frees that of a client that has proved nothing; without one the pending
-      // connection stays, so the listener would poll readable for ever.
+      // sweep() frees the descriptor of a client without a proof. Without such a client the pending connection remains
+      // and the listener would poll readable forever.
       return evict_unproved() ? void() : pause(kListenerPauseNs);
     }
     counters_.add(ControlCounter::kAccepted);
@@ -275,7 +275,7 @@ void ControlChannel::accept_all(base::TimeNs now, ControlSink&) {
   }
 }
 
-// Whether a rank may still come to us.
+// Whether a rank may still connect to this side.
 bool ControlChannel::is_forming() const {
   return std::any_of(peers_.begin() + options_.rank + 1, peers_.end(), [](const Peer& peer) {
     return peer.state == PeerState::kUnknown || peer.state == PeerState::kExpected;
@@ -317,7 +317,7 @@ void ControlChannel::read_frames(Connection& connection, base::TimeNs now, Contr
     FrameHeader header;
     std::span<const std::byte> payload;
     while (connection.state != State::kClosed) {
-      if (connection.state == State::kClosing) {  // it was told; whatever it says now is late
+      if (connection.state == State::kClosing) {  // it was sent a refusal; drop further frames
         connection.drained_bytes += connection.stream.discard();
         // PROTOCOL 3.4.1: It then discards at most 4,096 bytes of what still comes, for at most 1 s, and closes the
         //     connection (control_drains_cut).
@@ -433,7 +433,7 @@ void ControlChannel::malformed(Connection& connection, const std::string& what, 
   turned_away(from, saw.substr(1), sink);
 }
 
-// A client that named no rank which could be believed.
+// Records the rejection of a client without a credible rank.
 void ControlChannel::turned_away(const SocketAddress& from, const std::string& why, ControlSink& sink) {
   last_turned_away_ =
       "turned away a connection to rank " + std::to_string(options_.rank) + ": " + from.format() + " " + why;

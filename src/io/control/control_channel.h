@@ -1,22 +1,22 @@
-// The TCP mesh between ranks: who is there, with which settings, and whether they still are. It also carries the
-// caller's messages (registration, backstop, ...), which are opaque here.
+// The TCP mesh between ranks: which ranks are connected, with which settings, and whether they are still alive. It also
+// carries the caller's messages (registration, TCP fallback, ...), which are opaque here.
 //
 // One listener per process and one connection per pair: the higher rank connects to the lower. A connection opens with
 //
 //     connecting side                         listening side
 //     opening (version, nonce) ------------>
 //     checks the proof  <-------------------  opening, proof
-//     hello, proof ------------------------>  checks the proof, or ends; judges it; refuse and end, or
-//     judges it; refuse and end, or  <------  hello, proof
+//     hello, proof ------------------------>  checks the proof, or ends; validates it; refuse and end, or
+//     validates it; refuse and end, or  <---  hello, proof
 //     confirm, up -------------------------->  up
 //
-// so that a connection given up half-way (a retry, a time-out) never looks like a peer that came and died, and so that
-// neither side says anything about the job to a client that has not proved to know its secret. Each peer that comes up
-// goes down exactly once; a rank that went down stays down, because operations with it have failed.
+// so that an abandoned connection (a retry, a timeout) is never taken for a peer that connected and died, and so that
+// neither side reveals anything about the job to a client that has not proved to know its secret. Each peer that comes
+// up goes down exactly once; a rank that went down stays down, because operations with it have failed.
 //
-// Absent on purpose: reconnection, encryption, and any timer of its own: service() is called when poll_fd() is readable
-// or next_timeout() has come. One thread owns a channel; a sink may call send(), connect_to(), expect() and
-// say_goodbye() from inside service().
+// Absent on purpose: reconnection, encryption, and threads or timers of its own: the caller runs service() when
+// poll_fd() is readable or next_timeout() is reached. One thread owns a channel; a sink may call send(), connect_to(),
+// expect() and say_goodbye() from inside service().
 #pragma once
 
 #include <algorithm>
@@ -40,59 +40,59 @@
 
 namespace mlt::io {
 
-// While all connect to all, a rank that shares its cores with many others comes late to every connection.
+// While all ranks connect to all, a rank that shares its cores with many others is late on every connection.
 inline constexpr base::DurationNs kConnectNsPerRank = 100 * base::kMillisecond;
 
-// Until a connection that this side opened is up, in a job of `ranks`.
+// Time limit for a connection opened by this side to come up, in a job of `ranks`.
 constexpr base::DurationNs hello_timeout_of(std::uint16_t ranks) {
   constexpr base::DurationNs kLeastHelloNs = 5 * base::kSecond;
   constexpr base::DurationNs kMostHelloNs = 60 * base::kSecond;
   return std::clamp(ranks * kConnectNsPerRank, kLeastHelloNs, kMostHelloNs);
 }
 
-// For a client's proof: the same in every job, or it would show the number of ranks.
+// Time limit for a client's proof. The same in every job: otherwise it would reveal the number of ranks.
 inline constexpr base::DurationNs kUnprovedTimeoutNs = 30 * base::kSecond;
 
 struct ControlOptions {
   SocketAddress listen;   // port 0: the system chooses
-  std::uint8_t dscp = 0;  // of every packet of the connections, 6 bits
+  std::uint8_t dscp = 0;  // 6 bits, of every packet of the connections
   std::uint16_t version = 1;
   std::uint16_t rank = 0;
   std::uint16_t world_size = 0;
   std::uint64_t job_id = 0;
-  std::string secret;  // of the job; empty: everybody proves to know it
+  std::string secret;  // the job's; empty: no shared secret, every client can prove it
   std::uint64_t incarnation = 0;
-  std::vector<std::uint64_t> cookies;  // [r]: what rank r must put into its datagrams to us; world_size entries
-  std::vector<HelloPath> paths;        // where we receive datagrams, 1 .. MLT_MAX_PATHS of them
+  std::vector<std::uint64_t> cookies;  // [r]: what rank r must put into its datagrams to this rank; world_size entries
+  std::vector<HelloPath> paths;        // addresses where this rank receives datagrams, 1 .. MLT_MAX_PATHS of them
   std::uint32_t segment_bytes = 0;
   std::uint32_t window_bytes = 0;
   std::uint32_t early_segments = 0;
   std::uint32_t early_transfers = 0;
 
-  base::DurationNs hello_timeout_ns = hello_timeout_of(1);  // until a connection of ours, or a proved one, is up
+  base::DurationNs hello_timeout_ns = hello_timeout_of(1);  // limit for an outgoing or proved connection to come up
   base::DurationNs unproved_timeout_ns = kUnprovedTimeoutNs;
-  base::DurationNs drain_timeout_ns = 1 * base::kSecond;     // that a refused client gets to read why
-  base::DurationNs heartbeat_ns = 500 * base::kMillisecond;  // sent when nothing else was for this long
-  base::DurationNs dead_after_ns = 3 * base::kSecond;        // of silence
+  base::DurationNs drain_timeout_ns = 1 * base::kSecond;     // time for a rejected client to read the reason
+  base::DurationNs heartbeat_ns = 500 * base::kMillisecond;  // send interval while there is no other message
+  base::DurationNs dead_after_ns = 3 * base::kSecond;        // timeout of a silent peer
   base::DurationNs connect_backoff_ns = 10 * base::kMillisecond;
   base::DurationNs connect_backoff_max_ns = 500 * base::kMillisecond;
   std::uint32_t max_message_bytes = 1U << 20;
-  std::uint32_t outgoing_limit_bytes = 4U << 20;  // per peer; exceeding it is that peer's failure
+  std::uint32_t outgoing_limit_bytes = 4U << 20;  // per peer; a peer that exceeds it is failed
 };
 
 struct PeerHello {
-  Hello hello;                               // hello.rank is whose; hello.cookie goes into our datagrams to it
+  Hello hello;                               // hello.rank is the peer's; hello.cookie goes into datagrams to it
   SocketAddress control_address;             // where it listens: its host as this connection sees it, its control port
-  std::vector<SocketAddress> udp_addresses;  // of its paths: the same host where the hello names none
+  std::vector<SocketAddress> udp_addresses;  // of its paths; the same host if the hello has no address
 };
 
 enum class PeerDownCause : std::uint8_t {
   kGoodbye,      // orderly, by either side
   kLost,         // the connection ended without goodbye: the process died
-  kSilent,       // nothing heard for dead_after_ns: stopped, or the network is down
-  kMalformed,    // it sent bytes that are no protocol of ours
-  kOverflow,     // it does not read: more than outgoing_limit_bytes waited for it
-  kRefused,      // it refused us, or we refused it; the settings differ
+  kSilent,       // nothing received for dead_after_ns: stopped, or the network is down
+  kMalformed,    // it sent invalid frames
+  kOverflow,     // it does not read: more than outgoing_limit_bytes are queued for it
+  kRefused,      // it refused this rank's hello, or this rank refused its hello: the settings differ
   kUnreachable,  // it did not come up before the deadline
 };
 std::string_view cause_name(PeerDownCause cause);
@@ -101,10 +101,10 @@ class ControlSink {
  public:
   virtual void on_peer_up(const PeerHello& peer) = 0;
   virtual void on_message(std::uint16_t rank, std::uint8_t type, std::span<const std::byte> payload) = 0;
-  // `text` names both ranks, the address, the cause and what to do.
+  // `text` gives both ranks, the address, the cause and the remedy.
   virtual void on_peer_down(std::uint16_t rank, PeerDownCause cause, const std::string& text) = 0;
-  // Somebody connected and was turned away without having been a peer: another job, another version, a rank that is
-  // taken, a port scanner. Peers are not affected; who waits for a rank in vain gets this text again at the deadline.
+  // A client was rejected before it became a peer: another job, another version, a rank that is taken, a port scanner.
+  // Peers are not affected. If a rank is still missing at its deadline, on_peer_down() repeats this text.
   virtual void on_refused(const SocketAddress& from, const std::string& text) = 0;
 
  protected:
@@ -114,8 +114,8 @@ class ControlSink {
 enum class ControlSendStatus : std::uint8_t {
   kQueued,
   kNotConnected,  // not up, or already failing
-  kTooLarge,      // above max_message_bytes
-  kOverflow,      // nothing queued; the peer is failed for it and on_peer_down follows
+  kTooLarge,      // larger than max_message_bytes
+  kOverflow,      // nothing queued; the peer is failed, and on_peer_down follows
 };
 
 enum class ControlCounter : std::size_t {
@@ -127,12 +127,12 @@ enum class ControlCounter : std::size_t {
   kAccepted,
   kRefusals,        // sent or received
   kStrangers,       // connections that ended before a valid opening
-  kUnproved,        // that opened, and ended without a valid proof that they know the job's secret
-  kOtherVersion,    // that opened with another protocol version
-  kTimedOut,        // cut because they were not up in time
-  kTooManyPending,  // cut because too many had not proved anything: one of the source address that has most
-  kAbandoned,       // proved, said hello and left before confirming: a retry will follow
-  kDrainsCut,       // refused, and cut because they kept sending or did not end
+  kUnproved,        // ended after a valid opening, without a valid proof of the job's secret
+  kOtherVersion,    // opened with another protocol version
+  kTimedOut,        // closed because they were not up in time
+  kTooManyPending,  // closed, from the source with most connections, because too many had no proof
+  kAbandoned,       // proved, sent a hello and left before confirming: a retry follows
+  kDrainsCut,       // refused, and closed because they kept sending or did not end
   kMalformed,
   kCount
 };
@@ -149,23 +149,23 @@ class ControlChannel {
   int poll_fd() const { return epoll_.get(); }
   base::TimeNs next_timeout() const { return next_timeout_; }
 
-  // Keeps trying until `deadline`, then on_peer_down(kUnreachable). `rank` is below ours. False, with `error` filled,
-  // if it is not, or if it was given before.
+  // Retries until `deadline`, then on_peer_down(kUnreachable). `rank` must be below this rank. False, with `error`
+  // filled, if it is not, or if it was passed before.
   bool connect_to(base::TimeNs now, std::uint16_t rank, const SocketAddress& address, base::TimeNs deadline,
                   OsError& error);
-  // Rank `rank`, above ours, is expected to connect before `deadline`; else on_peer_down(kUnreachable). It may connect
-  // without being expected, too.
+  // Expects rank `rank`, above this rank, to connect before `deadline`; else on_peer_down(kUnreachable). A rank may
+  // also connect without being expected.
   bool expect(base::TimeNs now, std::uint16_t rank, base::TimeNs deadline, OsError& error);
 
   // `type` is kFirstMessageType or above. Delivered in order, or the peer goes down.
   ControlSendStatus send(std::uint16_t rank, std::uint8_t type, std::span<const std::byte> payload);
 
-  // The peer is of no use to the caller: its connection ends without a goodbye, and it goes down, with that text, in
-  // the next service(). Nothing happens if it is not up.
+  // Fails a peer at the caller's request: its connection ends without a goodbye, and it goes down, with that text, in
+  // the next service(). No effect if the peer is not up.
   void give_up(std::uint16_t rank, const std::string& text);
 
-  // Tells every peer that nothing follows, and stops listening and connecting. Keep calling service() until
-  // finished(), or for as long as you care.
+  // Sends goodbye to every peer, and stops listening and connecting. Keep calling service() until finished(), or until
+  // the caller's own time limit.
   void say_goodbye();
   bool finished() const;
 
@@ -243,14 +243,14 @@ class ControlChannel {
   UniqueFd listener_;
   UniqueFd epoll_;
   SocketAddress listen_address_;
-  base::TimeNs listener_paused_until_ = base::kNever;  // kNever means not paused
-  std::string last_turned_away_;  // why a client that named no rank was: for whoever waits for a rank in vain
+  base::TimeNs listener_paused_until_ = base::kNever;  // kNever: not paused
+  std::string last_turned_away_;  // why the last client without a rank was rejected, for the texts of missing ranks
   base::TimeNs next_timeout_ = base::kNever;
-  base::TimeNs serviced_at_ = 0;  // the last call of service(): what is sent until the next one is sent after it
+  base::TimeNs serviced_at_ = 0;  // time of the last service(): messages sent until the next one are later than this
   bool goodbye_ = false;
   std::vector<Peer> peers_;
   std::vector<std::unique_ptr<Connection>> connections_;
-  ClientSources unproved_;  // of the connections with is_unproved()
+  ClientSources unproved_;  // of the connections for which is_unproved() holds
   CounterTable<ControlCounter> counters_;
 };
 

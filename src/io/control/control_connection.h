@@ -16,30 +16,30 @@ struct ControlChannel::Connection {
 
   FrameStream stream;
   State state;
-  bool outgoing = false;        // we connected
-  bool proved = false;          // the other side knows the job's secret
+  bool outgoing = false;        // opened by this side
+  bool proved = false;          // the remote end knows the job's secret
   bool watched = false;         // in the epoll set
   bool watches_output = false;  // with EPOLLOUT
   bool goodbye_sent = false;
   bool overflowed = false;
-  std::string given_up;               // by the caller, and why; empty: it was not
+  std::string given_up;               // reason given by the caller's give_up(); empty: none
   std::optional<std::uint16_t> rank;  // the peer's: known from the start if outgoing, else from its hello
   SocketAddress remote;
-  ClientSources::Source source = 0;  // of a connection that came in
+  ClientSources::Source source = 0;  // of an incoming connection
   Hello hello;                       // the peer's
-  base::TimeNs give_up_at;           // closed by then unless it is up
-  base::TimeNs last_heard = 0;       // once it is up
+  base::TimeNs give_up_at;           // closed at this time unless it is up
+  base::TimeNs last_heard = 0;       // time of the last data received, once up
   base::TimeNs up_since = 0;
-  base::TimeNs sent_at = 0;  // the last message or heartbeat, or shortly before
+  base::TimeNs sent_at = 0;  // time of the last message or heartbeat, or shortly before
   base::TimeNs next_heartbeat = base::kNever;
 
   std::array<std::byte, 2 * kOpeningBytes> transcript{};  // both openings, the connecting side's first
-  std::size_t drained_bytes = 0;                          // read and thrown away after a refusal
+  std::size_t drained_bytes = 0;                          // read and discarded after a refusal
 
   std::span<std::byte, kOpeningBytes> connecting_opening() { return std::span(transcript).first<kOpeningBytes>(); }
   std::span<std::byte, kOpeningBytes> listening_opening() { return std::span(transcript).last<kOpeningBytes>(); }
 
-  // It came in, and has not proved that it knows the job's secret; also one that was turned away and still reads why.
+  // An incoming connection without a proof of the job's secret; also one that was rejected and still reads the reason.
   bool is_unproved() const { return !outgoing && !proved && state != State::kClosed; }
 };
 

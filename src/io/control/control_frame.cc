@@ -142,7 +142,7 @@ std::string hex(std::uint64_t value) {
   return text;
 }
 
-// "rank 0 has <mine> while rank 2 has <theirs>", whoever reads it.
+// "rank 0 has <mine> while rank 2 has <theirs>": the same text on both sides.
 std::string difference(const Refusal& refusal, std::uint16_t refused_rank, const char* what,
                        std::string (*format)(std::uint64_t)) {
   return std::string(what) + " differs: rank " + number(refusal.refuser_rank) + " has " +

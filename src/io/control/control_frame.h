@@ -1,5 +1,5 @@
 // The bytes of the control channel: frames, the openings that start a connection, the hellos that follow, and the
-// refusal that may answer one.
+// refusal that may reply to a hello.
 //
 // A frame is u32 payload length, u8 type, three zero bytes, payload; little-endian. Types below kFirstMessageType
 // belong to the channel itself; the others are the caller's and opaque here. Pure functions over bytes: no sockets.
@@ -19,11 +19,11 @@ namespace mlt::io {
 
 enum class FrameType : std::uint8_t {
   kOpen = 1,       // both ways, before anything else: version and nonce
-  kRefuse = 2,     // instead of a hello, or after one: why not; the connection ends
+  kRefuse = 2,     // instead of a hello or after one: the reason; the connection ends
   kConfirm = 3,    // from the side that connected: hello received, the connection is up
-  kHeartbeat = 4,  // nothing to say, still here
+  kHeartbeat = 4,  // sent in the absence of other messages
   kGoodbye = 5,    // orderly end: nothing follows
-  kHello = 6,      // both ways, once the other side has proved that it knows the job's secret
+  kHello = 6,      // both ways, once the remote end has proved that it knows the job's secret
 };
 inline constexpr std::uint8_t kFirstMessageType = 16;
 
@@ -39,8 +39,8 @@ bool decode_frame_header(const std::byte* bytes, FrameHeader& header);
 
 inline constexpr std::uint32_t kHelloMagic = 0x31544C4D;  // "MLT1"; in openings, too
 
-// A connection's first frame each way. Its type, magic and version never change between protocol versions, so that two
-// versions can tell each other apart. The listening side's is followed by its proof (io/control/proof.h).
+// First frame of a connection in each direction. Its type, magic and version never change between protocol versions, so
+// that each side can identify the other's version. The listening side's is followed by its proof (io/control/proof.h).
 struct Opening {
   std::uint16_t version = 0;
   Nonce nonce{};
@@ -52,28 +52,28 @@ enum class OpeningError : std::uint8_t { kNone, kMalformed, kOtherVersion };
 
 // Writes kOpeningBytes.
 void encode_opening(const Opening& opening, std::byte* out);
-// `proof_bytes` follow the opening: kProofBytes in the listening side's, 0 in the other. With kOtherVersion, version is
-// filled and nothing else.
+// `proof_bytes` follow the opening: kProofBytes from the listening side, 0 from the connecting side. With kOtherVersion
+// only the version is filled.
 OpeningError decode_opening(std::span<const std::byte> payload, std::size_t proof_bytes, std::uint16_t own_version,
                             Opening& opening);
 
-// Where the speaker receives datagrams on one of its paths: IPv6, or IPv4 mapped into it (::ffff:a.b.c.d). All zero:
-// the address that its connection shows.
+// Where the sender of a hello receives datagrams on one of its paths: IPv6, or IPv4-mapped (::ffff:a.b.c.d). All zero:
+// the source address of its connection.
 struct HelloPath {
   std::array<std::byte, 16> address{};
   std::uint16_t port = 0;
   bool operator==(const HelloPath&) const = default;
 };
 
-// What each side tells the other, once that has proved that it knows the job's secret.
+// Sent by each side once the other has proved that it knows the job's secret.
 struct Hello {
   std::uint16_t version = 0;
-  std::uint16_t rank = 0;           // the speaker's
-  std::uint16_t expected_rank = 0;  // whom the speaker believes to talk to
+  std::uint16_t rank = 0;           // the sender's
+  std::uint16_t expected_rank = 0;  // rank that the sender believes to be connected to
   std::uint16_t world_size = 0;
   std::uint64_t job_id = 0;
-  std::uint64_t incarnation = 0;  // differs between two starts of the same rank
-  std::uint64_t cookie = 0;       // what the listener must put into its datagrams to the speaker
+  std::uint64_t incarnation = 0;  // differs between two starts of one rank
+  std::uint64_t cookie = 0;       // what the receiver of this hello must put into its datagrams to the sender
   std::uint16_t control_port = 0;
   std::uint32_t segment_bytes = 0;
   std::uint32_t window_bytes = 0;
@@ -83,7 +83,7 @@ struct Hello {
   std::array<HelloPath, MLT_MAX_PATHS> paths{};
 };
 inline constexpr std::size_t kHelloPrefixBytes = 8;  // magic, version, rank
-inline constexpr std::size_t kHelloFixedBytes = 56;  // and then kHelloPathBytes for each path
+inline constexpr std::size_t kHelloFixedBytes = 56;  // followed by kHelloPathBytes for each path
 inline constexpr std::size_t kHelloPathBytes = 20;
 inline constexpr std::size_t kHelloMaxBytes = kHelloFixedBytes + MLT_MAX_PATHS * kHelloPathBytes;
 constexpr std::size_t hello_bytes(std::size_t paths) { return kHelloFixedBytes + paths * kHelloPathBytes; }
@@ -95,14 +95,14 @@ std::size_t encode_hello(const Hello& hello, std::byte* out);
 HelloError decode_hello(std::span<const std::byte> payload, std::uint16_t own_version, Hello& hello);
 
 enum class RefusalReason : std::uint8_t {
-  kVersion = 1,    // values: protocol versions; said by versions below 4 only, without a proof
+  kVersion = 1,    // values: protocol versions; sent by versions below 4 only, without a proof
   kJob = 2,        // values: job ids
   kWorldSize = 3,  // values: world sizes
-  kRankRange = 4,  // values: refuser's world size, the rank given
-  kRankTaken = 5,  // values: refuser's rank, the rank given (another process has it)
-  kRankGone = 6,   // values: incarnation that went away, the one given
-  kWrongRank = 7,  // values: refuser's rank, the rank that was meant
-  kPaths = 8,      // values: numbers of paths
+  kRankRange = 4,  // values: refuser's world size, the rank received
+  kRankTaken = 5,  // values: refuser's rank, the rank received (another process has it)
+  kRankGone = 6,   // values: incarnation that went down, the one received
+  kWrongRank = 7,  // values: refuser's rank, the rank expected by the other side
+  kPaths = 8,      // values: path counts
 };
 inline constexpr std::uint8_t kLastRefusalReason = 8;
 
@@ -117,7 +117,8 @@ inline constexpr std::size_t kRefusalBytes = 20;
 void encode_refusal(const Refusal& refusal, std::byte* out);
 bool decode_refusal(std::span<const std::byte> payload, Refusal& refusal);
 
-// The same refusal for either side: both ranks, both values, and what to change. `other_address` is the reader's peer.
+// Describes a refusal in the same way for either side: both ranks, both values, and what to change. `other_address` is
+// the reader's peer.
 std::string describe_refusal(const Refusal& refusal, std::uint16_t refused_rank, bool for_refuser,
                              std::string_view other_address);
 

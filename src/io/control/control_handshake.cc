@@ -1,5 +1,4 @@
-// How a connection of the control channel comes up once both sides have proved themselves: hello, judgement, refusal,
-// confirmation.
+// The handshake of a control connection after the proofs: hello, validation, refusal, confirmation.
 #include <algorithm>
 #include <array>
 #include <utility>
@@ -34,8 +33,8 @@ void ControlChannel::send_hello(Connection& connection, std::uint16_t to) {
   watch(connection);
 }
 
-// Where the speaker of `hello` receives, path by path. False if an address is of another IP version than the
-// connection.
+// Collects the addresses at which the sender of `hello` receives, per path. False if an address is of another IP
+// version than the connection.
 bool ControlChannel::resolve_paths(const Connection& connection, const Hello& hello,
                                    std::vector<SocketAddress>& out) const {
   for (std::size_t i = 0; i < hello.path_count; ++i) {
@@ -50,7 +49,7 @@ bool ControlChannel::resolve_paths(const Connection& connection, const Hello& he
   return true;
 }
 
-// False, with the refusal filled, if we cannot work with whoever says this hello.
+// False, with the refusal filled, if this hello is not acceptable.
 bool ControlChannel::judge(const Connection& connection, const Hello& hello, Refusal& refusal) const {
   const auto differs = [&](RefusalReason reason, std::uint64_t ours, std::uint64_t theirs) {
     refusal = {reason, options_.rank, ours, theirs};
@@ -116,7 +115,8 @@ void ControlChannel::on_hello(Connection& connection, std::span<const std::byte>
   if (connection.outgoing) {
     // PROTOCOL 3.5.1: The connecting side MUST send confirm once it accepts the hello that answers its own, and is up
     //     then.
-    // It leaves after come_up(): what the sink does there for the peer is done when the peer hears of it (23.1.2).
+    // Queued after come_up(): whatever the sink does there for the peer is done when the peer receives the confirm
+    // (23.1.2).
     connection.stream.queue(static_cast<std::uint8_t>(FrameType::kConfirm), {});
     come_up(connection, now, sink);
     if (connection.state == State::kClosed) return;
@@ -127,7 +127,7 @@ void ControlChannel::on_hello(Connection& connection, std::span<const std::byte>
   Peer& peer = peers_[hello.rank];
   // PROTOCOL 3.3.3: A second connection from the same rank with the same incarnation MUST replace one that is not up
   //     yet, because the process has given that attempt up. The listening side counts it in control_abandoned.
-  // The same process tried before and gave that attempt up.
+  // An earlier attempt of the same process, which the process has abandoned.
   if (peer.connection != nullptr) {
     counters_.add(ControlCounter::kAbandoned);
     close(*peer.connection);
@@ -154,7 +154,7 @@ void ControlChannel::refuse(Connection& connection, const Hello& hello, const Re
   const std::string text =
       "rank " + std::to_string(options_.rank) + " " + describe_refusal(refusal, hello.rank, true, from.format());
   const bool outgoing = connection.outgoing;
-  if (outgoing) peers_[*connection.rank].connection = nullptr;  // so that going down leaves it open for the refusal
+  if (outgoing) peers_[*connection.rank].connection = nullptr;  // going down must leave it open for the refusal
   end_after_output(connection, now);
   // PROTOCOL 3.4.3: The connecting side MUST treat a refusal that it sends or receives as final: the peer goes down and
   //     no attempt follows.

@@ -181,12 +181,13 @@ void ControlChannel::run_connection_timers(Connection& connection, base::TimeNs 
   }
   if (now < connection.next_heartbeat) return;
   // PROTOCOL 3.6.1: A side that has sent no message for a heartbeat period MUST send a heartbeat.
-  // From the message on: from the time a heartbeat was last due, two periods could pass without a word.
+  // Counted from the last message: counted from the time when a heartbeat was last due, two periods could pass in
+  // silence.
   connection.next_heartbeat = base::after(connection.sent_at, options_.heartbeat_ns);
   if (now < connection.next_heartbeat) return;
   connection.sent_at = now;
   connection.next_heartbeat = base::after(now, options_.heartbeat_ns);
-  // Full only when it does not read; its silence will say so.
+  // Full only if the peer does not read; its silence timeout will end it.
   if (!connection.stream.queue(static_cast<std::uint8_t>(FrameType::kHeartbeat), {})) return;
   counters_.add(ControlCounter::kHeartbeatsSent);
   connection.stream.flush();

@@ -1,5 +1,5 @@
-// How the two ends of a control connection prove to each other that they know the job's secret, before either says
-// anything about the job: section 3.8 of PROTOCOL.md.
+// The mutual proof of the job's secret at the two ends of a control connection, before either reveals anything about
+// the job: section 3.8 of PROTOCOL.md.
 #include <algorithm>
 #include <array>
 
@@ -10,13 +10,13 @@ namespace mlt::io {
 
 namespace {
 
-// Of the protocol: before it a side refused another version without an opening.
+// Earlier protocol versions refused another version without an opening.
 constexpr std::uint16_t kFirstVersionWithOpening = 4;
 constexpr std::string_view kSameRelease = ". Install the same mlt release on every machine.";
 
 }  // namespace
 
-// Ours. To a client of another version it is all that we say: no nonce, no proof.
+// Sends this side's opening. A client of another version receives neither nonce nor proof.
 void ControlChannel::send_opening(Connection& connection, std::uint16_t answered_version) {
   const auto own = connection.outgoing ? connection.connecting_opening() : connection.listening_opening();
   Opening opening;
@@ -90,7 +90,7 @@ void ControlChannel::on_other_version(Connection& connection, std::uint16_t vers
       sink);
 }
 
-// Before version 4 a listening side refused another version at once, and without a proof.
+// Before version 4 a listening side refused another version at once, without a proof.
 void ControlChannel::on_unproved_refusal(Connection& connection, std::span<const std::byte> payload, base::TimeNs now,
                                          ControlSink& sink) {
   Refusal refusal;
@@ -103,7 +103,7 @@ void ControlChannel::on_unproved_refusal(Connection& connection, std::span<const
   on_other_version(connection, static_cast<std::uint16_t>(refusal.refuser_value), now, sink);
 }
 
-// A frame of the handshake behind the openings, with its proof.
+// Queues a handshake frame that follows the openings, with its proof.
 bool ControlChannel::queue_proved(Connection& connection, FrameType type, std::span<const std::byte> payload) {
   const ProofRole role = connection.outgoing ? ProofRole::kConnecting : ProofRole::kListening;
   const Proof proof = key_.prove(role, static_cast<std::uint8_t>(type), connection.transcript, payload);
@@ -113,7 +113,7 @@ bool ControlChannel::queue_proved(Connection& connection, FrameType type, std::s
   return connection.stream.queue(static_cast<std::uint8_t>(type), std::span(bytes).first(payload.size() + kProofBytes));
 }
 
-// Takes the proof off the end of `payload`. False, and the connection is over, if it is not the other side's.
+// Removes the proof from the end of `payload`. False, with the connection closed, if the proof is wrong.
 bool ControlChannel::check_proof(Connection& connection, FrameType type, std::span<const std::byte>& payload,
                                  ControlSink& sink) {
   const std::size_t covered = payload.size() - std::min(payload.size(), kProofBytes);
@@ -144,7 +144,7 @@ bool ControlChannel::check_proof(Connection& connection, FrameType type, std::sp
   return false;
 }
 
-// It reads to the end of what is queued; what it still says is thrown away, up to a limit.
+// The remote end reads all that is queued; what it still sends is discarded, up to a limit.
 void ControlChannel::end_after_output(Connection& connection, base::TimeNs now) {
   connection.state = State::kClosing;
   // PROTOCOL 3.4.1: It then discards at most 4,096 bytes of what still comes, for at most 1 s, and closes the
@@ -163,7 +163,7 @@ bool ControlChannel::evict_unproved() {
   // PROTOCOL 3.5.5: A further one takes the place of one of the source address (IPv6: /64) that holds most: of the
   //     oldest that has not sent a valid opening, or of the oldest (control_too_many_pending).
   Connection* evicted = nullptr;
-  // In the order of their arrival: connections are added at the end.
+  // In order of arrival: new connections are appended.
   for (const auto& connection : connections_) {
     if (!connection->is_unproved() || unproved_.clients_of(connection->source) != most) continue;
     const bool opened = connection->state == State::kAwaitHello;

@@ -44,7 +44,7 @@ FrameStream::Status FrameStream::flush() {
       return Status::kFailed;
     }
   }
-  if (ending_) ::shutdown(fd_.get(), SHUT_WR);  // fails only where the connection is gone, which reading will tell
+  if (ending_) ::shutdown(fd_.get(), SHUT_WR);  // fails only if the connection has ended, which the next read reports
   return Status::kOk;
 }
 
@@ -54,8 +54,8 @@ FrameStream::Status FrameStream::fill() {
     in_end_ -= in_begin_;
     in_begin_ = 0;
   }
-  // Room for the rest of a frame whose length is known, else for a chunk. next() refused longer ones already.
-  // A client that is not a peer yet gets the room of its largest frame, so that many of them cost little.
+  // Space for the rest of a frame whose length is known, else for a chunk. next() has rejected longer frames. Until a
+  // client is a peer, it gets the space of its largest frame, so that many clients cost little.
   std::size_t room = std::clamp(kFrameHeaderBytes + max_payload_, kMinReadBytes, kReadChunkBytes);
   if (in_end_ >= kFrameHeaderBytes) {
     FrameHeader header;

@@ -1,5 +1,5 @@
-// One TCP connection as a stream of frames, both ways, with limits: on a frame's size, on what may wait to be sent.
-// Non-blocking; never throws anything away silently. Owned by one thread.
+// One TCP connection as a stream of frames in both directions, with limits on a frame's size and on the bytes queued
+// for sending. Non-blocking; never drops data silently. Owned by one thread.
 #pragma once
 
 #include <cstddef>
@@ -17,8 +17,8 @@ class FrameStream {
  public:
   enum class Status : std::uint8_t {
     kOk,
-    kBlocked,  // the socket has no more, or takes no more, for now
-    kEnd,      // the other side closed
+    kBlocked,  // the socket has no more data, or accepts no more, for now
+    kEnd,      // the remote end closed
     kFailed,   // see error()
   };
   enum class Next : std::uint8_t { kFrame, kIncomplete, kMalformed };
@@ -29,7 +29,8 @@ class FrameStream {
   int fd() const { return fd_.get(); }
   int error() const { return error_; }
 
-  // Larger frames are malformed. Small until the other side is known, so that strangers cannot make us allocate.
+  // Larger frames are malformed. Small until the remote end is known, so that unrelated clients cannot make this
+  // process allocate.
   void set_max_payload(std::size_t bytes) { max_payload_ = bytes; }
 
   // False, and nothing queued, if that would exceed the outgoing limit.
@@ -42,14 +43,14 @@ class FrameStream {
   // The next whole frame; its payload is valid until fill().
   Next next(FrameHeader& header, std::span<const std::byte>& payload);
 
-  // Forgets what was read and not taken yet; returns how many bytes that were.
+  // Discards what was read but not consumed; returns the number of bytes.
   std::size_t discard() {
     const std::size_t bytes = in_end_ - in_begin_;
     in_begin_ = in_end_ = 0;
     return bytes;
   }
 
-  // No more will be queued: the other side reads to the end of what is pending and then finds it.
+  // Nothing more will be queued: the remote end reads what is pending and then end of file.
   void end_output();
 
  private:

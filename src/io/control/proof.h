@@ -17,13 +17,14 @@ inline constexpr std::size_t kProofBytes = 32;
 using Nonce = std::array<std::byte, kNonceBytes>;
 using Proof = std::array<std::byte, kProofBytes>;
 
-// Which end of a connection speaks. A proof of one role never passes for one of the other, so none can be reflected.
+// The end of a connection that makes the proof. A proof of one role is never valid for the other, so a proof cannot be
+// reflected.
 enum class ProofRole : std::uint8_t { kConnecting = 1, kListening = 2 };
 
 // From the system's random source.
 Nonce random_nonce();
 
-// Immutable, hence usable from any thread. The key is wiped from memory at the end.
+// Immutable, hence usable from any thread. The destructor wipes the key from memory.
 class JobKey {
  public:
   JobKey(std::string_view secret, std::uint64_t job_id);
@@ -31,10 +32,10 @@ class JobKey {
   JobKey(const JobKey&) = delete;
   JobKey& operator=(const JobKey&) = delete;
 
-  // Of a frame's type and payload, for this connection alone: `transcript` holds both openings, nonces included.
+  // Covers a frame's type and payload on this connection only: `transcript` holds both openings, nonces included.
   Proof prove(ProofRole role, std::uint8_t type, std::span<const std::byte> transcript,
               std::span<const std::byte> payload) const;
-  // The same, compared in constant time; false for a proof of another length.
+  // Compares in constant time; false for a proof of another length.
   bool verify(std::span<const std::byte> proof, ProofRole role, std::uint8_t type,
               std::span<const std::byte> transcript, std::span<const std::byte> payload) const;
 

@@ -12,13 +12,13 @@ namespace {
 
 void enable(int fd, int level, int name) {
   const int on = 1;
-  ::setsockopt(fd, level, name, &on, sizeof on);  // an optimisation or a convenience: works without, too
+  ::setsockopt(fd, level, name, &on, sizeof on);  // optional: failure is harmless
 }
 
 // PROTOCOL 13.1.7: Packets of the TCP control connection SHOULD carry the control class's DSCP, those of its handshake
 //     included.
 void mark(int fd, const SocketAddress& address, std::uint8_t dscp) {
-  const int traffic_class = dscp << 2;  // the kernel keeps the ECN bits of a stream to itself
+  const int traffic_class = dscp << 2;  // the kernel sets the ECN bits of a TCP stream itself
   if (address.family() == AF_INET6) {
     ::setsockopt(fd, IPPROTO_IPV6, IPV6_TCLASS, &traffic_class, sizeof traffic_class);
   } else {
@@ -74,7 +74,7 @@ UniqueFd accept_tcp(int listener, int& number) {
       enable(fd.get(), IPPROTO_TCP, TCP_NODELAY);
       return fd;
     }
-    // A connection that died in the queue is no reason to stop accepting the others.
+    // A connection that failed in the queue must not stop the accept loop.
     if (errno == EINTR || errno == ECONNABORTED) continue;
     number = errno == EAGAIN ? 0 : errno;
     return UniqueFd();

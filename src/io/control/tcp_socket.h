@@ -1,4 +1,4 @@
-// Non-blocking TCP sockets for the control channel: a listener, and a connection that is being made.
+// Non-blocking TCP sockets for the control channel: a listener, and a connect in progress.
 #pragma once
 
 #include <cstdint>
@@ -10,19 +10,19 @@
 
 namespace mlt::io {
 
-// Bound and listening; SO_REUSEADDR is set, so that a job restarts while its predecessor's connections linger. Every
-// packet of the connections it accepts carries `dscp` (6 bits), the first one too.
+// Binds and listens with SO_REUSEADDR, so that a job can restart while connections of the previous run linger. Every
+// packet of the accepted connections carries `dscp` (6 bits), including the first.
 std::optional<UniqueFd> listen_tcp(const SocketAddress& address, std::uint8_t dscp, OsError& error);
 
-// Starts to connect; the descriptor polls writable when that has succeeded or failed (connect_result()). Its packets
-// carry `dscp` (6 bits).
+// Starts to connect; the descriptor polls writable once that has succeeded or failed (connect_result()). Packets carry
+// `dscp` (6 bits).
 std::optional<UniqueFd> start_connect_tcp(const SocketAddress& address, std::uint8_t dscp, OsError& error);
 
-// Empty if nobody is waiting, or on an error, which is then in `number` (0 if nobody is waiting).
+// Empty if no connection is pending (`number` is then 0), or on an error (errno in `number`).
 UniqueFd accept_tcp(int listener, int& number);
 
-// 0 once connected, errno if that failed. A socket that ended up connected to itself, which TCP allows on loopback when
-// nobody listens, counts as refused.
+// 0 once connected, else errno. A socket that has connected to itself, which TCP allows on loopback when there is no
+// listener, counts as refused.
 int connect_result(int fd);
 
 }  // namespace mlt::io

@@ -25,7 +25,7 @@ DelayQueue::Result DelayQueue::hold(const DatagramMark& mark, const DatagramView
     delayed_.push_back(held);
     std::push_heap(delayed_.begin(), delayed_.end(), later);
   } else {
-    // A caller's `now` may be a little older than the one before: the order of arrival stays the order of times.
+    // A caller's `now` may be slightly older than the previous one: keep times in order of arrival.
     if (!overtakable_.empty()) held.due = std::max(due, overtakable_.back().due);
     overtakable_.push_back(held);
   }

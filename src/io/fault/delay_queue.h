@@ -1,4 +1,4 @@
-// Datagrams that wait: for a time (delayed), or to be overtaken by later ones (reordered). Fixed places, bounded; no
+// Datagrams held for a time (delayed) or until later ones have overtaken them (reordered). Fixed slots, bounded; no
 // allocation after construction. Owned by one thread.
 #pragma once
 
@@ -13,7 +13,7 @@
 
 namespace mlt::io {
 
-// Where a datagram goes and how it is marked; received datagrams have no peer.
+// Destination and marks of a datagram; received datagrams have no peer.
 struct DatagramMark {
   std::uint16_t peer = 0;
   std::uint8_t path = 0;
@@ -28,22 +28,23 @@ class DelayQueue {
 
   struct Released {
     DatagramMark mark;
-    std::uint32_t place = 0;  // give_back() it when its bytes are no longer needed
+    std::uint32_t place = 0;  // return it with give_back() when its bytes are no longer needed
     std::span<const std::byte> bytes;
   };
 
   DelayQueue(std::uint32_t places, std::uint32_t place_bytes);
 
-  // Copies the datagram. overtaken_by == 0: waits until `due`. Otherwise until so many datagrams of its peer passed, at
-  // the latest until `due`, and never released by time before an earlier one of these.
+  // Copies the datagram. overtaken_by == 0: held until `due`. Otherwise held until that many datagrams of its peer have
+  // passed or until `due`, and never released by time before an earlier one of its kind.
   Result hold(const DatagramMark& mark, const DatagramView& view, std::uint32_t overtaken_by, base::TimeNs due);
-  // The bytes of the datagram held last, to be changed in place.
+  // The bytes of the datagram held last; may be changed in place.
   std::span<std::byte> newest() { return newest_; }
 
-  // One datagram of `peer` passes. Then pop_overtaken() gives those for which it was the last they waited for.
+  // Records that a datagram of `peer` passes. Then pop_overtaken() returns those for which it was the last one
+  // required.
   void overtake(std::uint16_t peer);
   bool pop_overtaken(Released& out);
-  // The datagram with the earliest time, if that has come.
+  // The datagram with the earliest due time, if that has passed.
   bool pop_due(base::TimeNs now, Released& out);
   void give_back(std::uint32_t place) { free_.push_back(place); }
 
@@ -57,7 +58,7 @@ class DelayQueue {
     std::uint32_t bytes = 0;
     std::uint32_t overtaken_by = 0;
     base::TimeNs due = 0;
-    std::uint64_t order = 0;  // of arrival: equal times keep it
+    std::uint64_t order = 0;  // order of arrival, for equal times
   };
   static bool later(const Held& a, const Held& b) { return a.due != b.due ? a.due > b.due : a.order > b.order; }
 

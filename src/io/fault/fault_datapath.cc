@@ -26,10 +26,10 @@ constexpr std::array<std::string_view, CounterTable<FaultCounter>::kSize> kNames
     "fault_release_refused",
 };
 
-// A received IPv6 datagram can be a little longer than any run that is sent.
+// A received IPv6 datagram can be slightly longer than the longest run sent.
 constexpr std::size_t kMaxReceivedBytes = 65'535;
 
-// A blocked backlog is tried again this much later, unless a call comes by sooner.
+// Retry interval of a blocked backlog, unless a call comes sooner.
 constexpr base::DurationNs kBacklogRetryNs = 50 * base::kMicrosecond;
 
 }  // namespace
@@ -58,7 +58,7 @@ FaultDatapath::FaultDatapath(std::unique_ptr<Datapath> inner, const FaultOptions
 SendStatus FaultDatapath::send(base::TimeNs now, const base::DatagramRun& run) {
   if (options_.side == FaultSide::kReceive) return inner_->send(now, run);
   if (run.total_bytes > capabilities_.max_run_bytes) return SendStatus::kTooLarge;
-  // Before any dice are thrown: a run that is refused here comes again and must meet the same fate.
+  // Before any random draw: a run rejected here is sent again and must get the same faults.
   if (!flush_backlog(now)) return SendStatus::kWouldBlock;
   now_ = now;
   release_due(delayed_.size());
@@ -118,7 +118,7 @@ void FaultDatapath::treat(const DatagramMark& mark, const DatagramView& view) {
   }
   const bool held = (fate.hold_ns > 0 || fate.overtaken_by > 0) && hold(fate, mark, view);
   if (held && !fate.duplicate) return;
-  // The duplicate of a held datagram goes at once, as a copy that took another way would.
+  // The duplicate of a held datagram is sent at once, like a copy on another path.
   if (fate.duplicate) counters_.add(FaultCounter::kDuplicated);
   if (fate.corrupt && !held) {
     counters_.add(FaultCounter::kCorrupted);
@@ -175,14 +175,14 @@ void FaultDatapath::release(const DelayQueue::Released& released) {
   retired_places_.push_back(released.place);
 }
 
-// Whether the datagram can travel with those in building_: equal sizes but for the last, one mark, room.
+// Whether the datagram can join the run in building_: equal sizes except the last, same mark, space left.
 bool FaultDatapath::joins(const DatagramMark& mark, const DatagramView& view) const {
   const base::DatagramRun& run = building_;
   if (run.datagram_count == 0) return true;
   if (mark != DatagramMark{run.peer, run.path, run.dscp, run.ecn}) return false;
   if (run.total_bytes != run.datagram_count * run.datagram_bytes || view.bytes > run.datagram_bytes) return false;
   if (run.datagram_count == base::kMaxRunSegments || run.total_bytes + view.bytes > base::kMaxRunBytes) return false;
-  if (sink_ != nullptr) {  // a received run is one piece of memory
+  if (sink_ != nullptr) {  // a received run is contiguous
     const base::Slice& last = run.slices[run.slice_count - 1];
     return last.data + last.size == view.slices.front().data;
   }
@@ -265,7 +265,7 @@ bool FaultDatapath::flush_backlog(base::TimeNs now) {
 }
 
 base::TimeNs FaultDatapath::next_timeout() const {
-  // What is held waits for the backlog, even if it is due.
+  // Held datagrams wait for the backlog, even if they are due.
   return std::min(inner_->next_timeout(), backlog_count_ > 0 ? backlog_due_ : delayed_.next_due());
 }
 

@@ -1,10 +1,10 @@
-// Wraps any datapath and does on purpose what networks do by accident: drop, duplicate, reorder, corrupt, delay.
+// Wraps any datapath and injects network faults: drop, duplicate, reorder, corrupt, delay.
 //
-// The same seed and the same datagrams give the same faults. Datagrams that survive stay together in runs, so that
-// throughput survives too. Every fault is counted by name. Absent on purpose: the protocol; which datagrams are
-// eligible is the caller's function over their first bytes. Corruption is what a checksum failed to catch: it reaches
-// the endpoint, payload included (FaultOptions::corrupt_first_bytes limits it to headers). One thread owns it; nothing
-// allocates after construction except last_error().
+// The same seed and the same datagrams give the same faults. Surviving datagrams stay together in runs, which preserves
+// throughput. Every kind of fault has a counter. Absent on purpose: the protocol; the caller supplies a predicate over
+// a datagram's first bytes that selects the eligible ones. Corruption models damage that the checksum missed: it
+// reaches the endpoint, payload included (FaultOptions::corrupt_first_bytes limits it to headers). One thread owns it;
+// nothing allocates after construction except last_error().
 #pragma once
 
 #include <array>
@@ -25,24 +25,24 @@
 namespace mlt::io {
 
 enum class FaultCounter : std::size_t {
-  kEligible,               // datagrams that faults could hit
-  kExempt,                 // datagrams that they could not
+  kEligible,               // datagrams that faults could affect
+  kExempt,                 // datagrams that faults could not affect
   kDropped,                //
-  kDroppedInBurst,         // of these: in the bad state
+  kDroppedInBurst,         // of kDropped: in the bad state
   kDuplicated,             //
   kReordered,              //
   kCorrupted,              //
   kDelayed,                //
-  kPassedHoldingFull,      // should have been held; no free place, so it passed unharmed
-  kPassedHoldingTooLarge,  // should have been held; larger than a place, so it passed unharmed
+  kPassedHoldingFull,      // passed unchanged because no slot was free to hold them
+  kPassedHoldingTooLarge,  // passed unchanged because they are larger than a slot
   kBacklogDropped,         // the wrapped datapath blocked and the backlog was full
-  kReleaseRefused,         // datagrams taken earlier that the wrapped datapath refused later
+  kReleaseRefused,         // accepted earlier, rejected by the wrapped datapath later
   kCount
 };
 
 class FaultDatapath final : public Datapath, private ReceiveSink {
  public:
-  // Null on failure (an option that makes no sense), with `error` filled.
+  // Null on failure (invalid option), with `error` filled.
   static std::unique_ptr<FaultDatapath> wrap(std::unique_ptr<Datapath> inner, const FaultOptions& options,
                                              OsError& error);
 
@@ -51,7 +51,7 @@ class FaultDatapath final : public Datapath, private ReceiveSink {
 
   const Capabilities& capabilities() const override { return capabilities_; }
   SendStatus send(base::TimeNs now, const base::DatagramRun& run) override;
-  // A run that faults split counts once against the budget.
+  // A run split by faults counts once against the budget.
   std::size_t receive(base::TimeNs now, std::size_t budget_runs, ReceiveSink& sink) override;
   bool has_room_for(std::uint16_t peer) override { return inner_->has_room_for(peer); }
   bool prepare_to_wait() override { return inner_->prepare_to_wait(); }
@@ -88,13 +88,13 @@ class FaultDatapath final : public Datapath, private ReceiveSink {
 
   base::TimeNs now_ = 0;                       // of the call in progress
   ReceiveSink* sink_ = nullptr;                // of the receive() in progress; null while sending
-  base::DatagramRun building_;                 // survivors that travel together
+  base::DatagramRun building_;                 // survivors to send together
   std::vector<std::byte> corrupted_;           // changed copies of datagrams in building_, at their offset in the run
-  std::vector<std::uint32_t> retired_places_;  // released places that building_ still points to
-  SendStatus refused_ = SendStatus::kSent;     // what the wrapped datapath answered last, if not kSent
-  bool any_taken_ = false;                     // it took something since send() was called
+  std::vector<std::uint32_t> retired_places_;  // released slots that building_ still refers to
+  SendStatus refused_ = SendStatus::kSent;     // last result of the wrapped datapath, if not kSent
+  bool any_taken_ = false;                     // the wrapped datapath accepted something in this send()
 
-  std::array<CopiedRun, 8> backlog_;  // runs that the wrapped datapath could not take yet, oldest first
+  std::array<CopiedRun, 8> backlog_;  // runs that the wrapped datapath has not accepted yet, oldest first
   std::size_t backlog_first_ = 0;
   std::size_t backlog_count_ = 0;
   base::TimeNs backlog_due_ = base::kNever;

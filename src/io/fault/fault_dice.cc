@@ -7,7 +7,7 @@ namespace mlt::io {
 
 namespace {
 
-// Sequences of one seed that have nothing to do with each other.
+// Independent sequences of one seed.
 base::Prng sequence(std::uint64_t seed, std::uint64_t which) {
   base::Prng mixer(seed ^ (which * 0xD1342543DE82EF95ULL));
   return base::Prng(mixer.next());
@@ -36,8 +36,8 @@ bool FaultDice::drops(bool& in_burst) {
 
 Fate FaultDice::next() {
   Fate fate;
-  // A kind that is off draws nothing, and one that is on draws for every datagram, dropped or not: that keeps each
-  // sequence a function of the datagrams alone.
+  // A fault kind that is off draws nothing, and one that is on draws for every datagram, dropped or not: each sequence
+  // depends on the datagrams alone.
   if (options_.drop > 0 || options_.burst_enter > 0) fate.drop = drops(fate.in_burst);
   if (options_.corrupt > 0) fate.corrupt = corrupt_.chance(options_.corrupt);
   if (options_.duplicate > 0) fate.duplicate = duplicate_.chance(options_.duplicate);
@@ -69,7 +69,7 @@ void FaultDice::flip_bits(std::byte* bytes, std::size_t size) {
   std::array<std::uint64_t, kMaxFlips> flipped{};
   for (std::uint64_t i = 0; i < flips; ++i) {
     std::uint64_t bit = flip_.below(bits);
-    // The same bit twice would undo the damage: take the next free one.
+    // Flipping a bit twice would restore it: take the next free one.
     while (std::find(flipped.begin(), flipped.begin() + i, bit) != flipped.begin() + i) bit = (bit + 1) % bits;
     flipped[i] = bit;
     bytes[bit / 8] ^= static_cast<std::byte>(1U << (bit % 8));

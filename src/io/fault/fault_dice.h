@@ -1,6 +1,6 @@
-// Decides what happens to each datagram: the random part of the fault datapath, without datagrams.
+// Draws the faults of each datagram: the random part of the fault datapath, without datagrams.
 //
-// Each kind of fault draws from its own seeded sequence, so that switching one kind on does not move another's.
+// Each kind of fault draws from its own seeded sequence, so that enabling one kind does not change another's faults.
 // Bursts: Gilbert, "Capacity of a burst-noise channel", BSTJ 1960; Elliott, BSTJ 1963.
 #pragma once
 
@@ -19,18 +19,18 @@ struct Fate {
   bool corrupt = false;
   bool duplicate = false;
   bool delay = false;
-  base::DurationNs hold_ns = 0;    // delayed or reordered: how long at most; 0: not held
-  std::uint32_t overtaken_by = 0;  // reordered: how many datagrams go first
+  base::DurationNs hold_ns = 0;    // delayed or reordered: maximum time; 0: not held
+  std::uint32_t overtaken_by = 0;  // reordered: number of datagrams that go first
 };
 
 class FaultDice {
  public:
   explicit FaultDice(const FaultOptions& options);
 
-  // Steps every sequence by one datagram, whatever becomes of it.
+  // Advances every sequence by one datagram, whatever its faults.
   Fate next();
 
-  // Flips one to three distinct bits among the first `size` bytes (fewer if corrupt_first_bytes says so).
+  // Flips one to three distinct bits among the first `size` bytes (fewer if corrupt_first_bytes is smaller).
   void flip_bits(std::byte* bytes, std::size_t size);
 
  private:

@@ -16,7 +16,7 @@ struct FreeAddressList {
 using HostAddresses = std::unique_ptr<addrinfo, FreeAddressList>;
 using InterfaceAddresses = std::unique_ptr<ifaddrs, FreeAddressList>;
 
-// Both return what the call of the C library returns: 0, or a failure that leaves `list` empty.
+// Both return the result of the C library call: 0, or an error that leaves `list` empty.
 inline int list_interface_addresses(InterfaceAddresses& list) {
   ifaddrs* raw = nullptr;
   const int status = ::getifaddrs(&raw);

@@ -15,7 +15,7 @@ namespace mlt::io {
 
 namespace {
 
-// An IPv4 packet has 16 bits for its length.
+// The length field of an IPv4 packet has 16 bits.
 constexpr std::uint32_t kMaxIpv4PacketBytes = 65'535;
 
 bool name_of_egress(const SocketAddress& from, const SocketAddress& to, const std::string& device, ifreq& request) {

@@ -38,8 +38,8 @@ std::optional<EthernetDevice> find_ethernet_device(const SocketAddress& local, O
   const auto interface = find_interface(local, error);
   if (!interface) return std::nullopt;
   if (interface->is_loopback) {
-    // Two ranks would share lo, which takes one program; and a kernel that hands bytes from socket to socket has
-    // nothing that could be left out.
+    // Two ranks would share lo, which takes one program; and loopback copies from socket to socket, so that there is no
+    // work to bypass.
     error = bad_argument("AF_XDP does not serve loopback, where " + local.host() +
                          " is: give the address of a network interface (host=, MLT_HOST), or" + kUseUdp);
     return std::nullopt;

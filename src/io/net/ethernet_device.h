@@ -1,4 +1,4 @@
-// What AF_XDP has to know of the network device behind an address.
+// What AF_XDP needs to know of the network device behind an address.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ struct EthernetDevice {
   unsigned index = 0;
   MacAddress mac{};
   std::uint32_t mtu_bytes = 0;
-  std::uint32_t receive_queues = 1;  // that packets are spread over; 1 where the driver does not say
+  std::uint32_t receive_queues = 1;  // queues that packets are spread over; 1 if the driver does not report it
 };
 
 // The device that carries `local`, in the calling thread's network namespace. Nothing, with `error` filled, for a

@@ -28,14 +28,14 @@ bool in_loopback_net(const SocketAddress& address) {
 }
 
 std::uint64_t read_speed(const std::string& name) {
-  // Megabits per second; -1 where the driver does not know, and an error (EINVAL) where it does not answer.
+  // Megabits per second; -1 if the driver does not know, EINVAL if it does not report it.
   std::ifstream file("/sys/class/net/" + name + "/speed");
   long long megabits = 0;
   if (!(file >> megabits) || megabits <= 0) return 0;
   return static_cast<std::uint64_t>(megabits) * 1'000'000;
 }
 
-// An address may have a label instead: the name with something behind a colon.
+// The entry of an address may have a label instead: the name, a colon, a suffix.
 std::string name_of(const ifaddrs& entry) {
   const std::string label = entry.ifa_name;
   return label.substr(0, label.find(':'));
@@ -97,7 +97,7 @@ std::optional<SocketAddress> address_of_interface(const std::string& name, int f
   for (const ifaddrs* entry = list.get(); entry != nullptr && !found; entry = entry->ifa_next) {
     if (entry->ifa_addr == nullptr || entry->ifa_addr->sa_family != family || name != name_of(*entry)) continue;
     const SocketAddress address = address_of(*entry).with_port(0);
-    // A link-local address means nothing to a peer that does not share the link.
+    // A link-local address is meaningless to a peer on another link.
     if (!address.host().starts_with("fe80:")) found = address;
   }
   if (!found) {

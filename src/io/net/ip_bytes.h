@@ -35,7 +35,7 @@ struct IpBytes {
     return result;
   }
 
-  // fe80::/10. IPv4's 169.254.0.0/16 needs no interface to be named with it.
+  // fe80::/10. IPv4's 169.254.0.0/16 needs no interface.
   bool is_link_local() const { return family == AF_INET6 && bytes[0] == 0xFE && (bytes[1] & 0xC0) == 0x80; }
 };
 

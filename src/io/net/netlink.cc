@@ -26,7 +26,7 @@ int Netlink::request(NetlinkMessage& message, std::span<const std::byte>& answer
   header.nlmsg_flags |= NLM_F_REQUEST;
   std::memcpy(bytes.data(), &header, sizeof header);
   if (::send(fd_.get(), bytes.data(), bytes.size(), 0) < 0) return errno;
-  // An answer to an earlier request, which its asker did not read, is passed over.
+  // Number of unread replies to earlier requests that are skipped.
   constexpr int kMaxStale = 8;
   for (int i = 0; i < kMaxStale; ++i) {
     const ssize_t got = ::recv(fd_.get(), answer_.data(), answer_.size(), 0);

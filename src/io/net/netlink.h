@@ -1,7 +1,7 @@
-// Questions to the kernel's routing tables and device settings, one message out and one answer in.
+// Queries the kernel's routing tables and device settings: one request, one reply.
 //
-// The kernel answers a request of this kind inside the call that sends it, so nothing here waits. Absent on purpose:
-// dumps, subscriptions. Nothing allocates but error texts. One thread owns a Netlink. Formats: rtnetlink(7).
+// The kernel replies to such a request within the call that sends it, so nothing here waits. Absent on purpose: dumps,
+// subscriptions. Only error texts allocate. One thread owns a Netlink. Formats: rtnetlink(7).
 #pragma once
 
 #include <linux/netlink.h>
@@ -19,7 +19,7 @@
 
 namespace mlt::io {
 
-// One request, built in place: a header of the family's own, then attributes.
+// One request, built in place: a family-specific header, then attributes.
 class NetlinkMessage {
  public:
   template <typename Header>
@@ -39,7 +39,7 @@ class NetlinkMessage {
     set_size();
   }
 
-  // Attributes between the two belong to one of `type`; returns what end_nest() takes.
+  // Attributes added between the two calls are nested in one of `type`; returns the argument for end_nest().
   std::size_t begin_nest(std::uint16_t type) {
     const std::size_t at = size_;
     attribute(static_cast<std::uint16_t>(type | NLA_F_NESTED), nullptr, 0);
@@ -74,7 +74,7 @@ class NetlinkMessage {
   std::size_t size_ = NLMSG_HDRLEN;
 };
 
-// Walks the attributes of an answer; a malformed one ends the walk.
+// Iterates over the attributes of a reply; a malformed one ends the iteration.
 class NetlinkAttributes {
  public:
   explicit NetlinkAttributes(std::span<const std::byte> bytes) : rest_(bytes) {}
@@ -96,11 +96,11 @@ class NetlinkAttributes {
 
 class Netlink {
  public:
-  // Of the network namespace that the calling thread is in, whoever uses it later.
+  // Bound to the network namespace of the calling thread, whichever thread uses it later.
   static std::optional<Netlink> open(OsError& error);
 
-  // The answer's content behind its netlink header, valid until the next request; empty for a bare acknowledgement.
-  // Returns 0 or the errno that the kernel answered.
+  // `answer`: the reply's content behind its netlink header, valid until the next request; empty for an
+  // acknowledgement. Returns 0 or the kernel's errno.
   int request(NetlinkMessage& message, std::span<const std::byte>& answer);
 
  private:

@@ -21,9 +21,9 @@ Value read(std::span<const std::byte> bytes) {
 }
 
 struct Route {
-  bool plain = false;      // unicast, by the interface asked about, without encapsulation
+  bool plain = false;      // unicast, by the given interface, without encapsulation
   unsigned leaves_by = 0;  // interface; 0: no route
-  IpBytes gateway;         // whom to hand it to; the peer itself on the same network
+  IpBytes gateway;         // next hop; the peer itself on the same network
 };
 
 IpBytes gateway_of(int family, std::span<const std::byte> value) {
@@ -43,7 +43,7 @@ Route find_route(Netlink& netlink, unsigned interface, const IpBytes& from, cons
   NetlinkMessage message(RTM_GETROUTE, 0, question);
   message.attribute(RTA_DST, to.bytes.data(), to.size);
   message.attribute(RTA_SRC, from.bytes.data(), from.size);
-  // A link-local address means another machine on each link.
+  // A link-local address identifies a different host on each link.
   if (to.is_link_local() && interface != 0) message.attribute(RTA_OIF, interface);
   std::span<const std::byte> answer;
   Route route;

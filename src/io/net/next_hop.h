@@ -1,8 +1,8 @@
-// Which Ethernet address a datagram for a peer is sent to: the kernel's route, then the kernel's neighbour table.
+// The Ethernet address for datagrams to a peer: the kernel's route, then the kernel's neighbour table.
 //
-// We only read what the kernel knows. Not a path's MTU: it may be what a forged ICMP message said. Where it does not
-// know a neighbour yet, a datagram through an ordinary socket makes it find out (ARP, neighbour discovery): that is the
-// caller's part.
+// This only reads what the kernel knows, and not a path's MTU, which a forged ICMP message may have set. If the
+// neighbour is unknown, the caller sends a datagram through an ordinary socket, which makes the kernel resolve it (ARP,
+// neighbour discovery).
 #pragma once
 
 #include <array>

@@ -16,7 +16,7 @@ namespace mlt::io {
 
 namespace {
 
-// sockaddr_storage is read as one family's structure through a copy, which strict aliasing allows.
+// Copies sockaddr_storage into one family's structure, to respect strict aliasing.
 template <typename Family>
 Family as(const sockaddr_storage& storage) {
   Family result;
@@ -38,7 +38,7 @@ std::optional<std::uint16_t> parse_port(std::string_view text) {
   return port;
 }
 
-// A scope is an interface's name or its index.
+// A scope is an interface name or index.
 std::optional<std::uint32_t> parse_scope(const std::string& scope) {
   if (const unsigned index = if_nametoindex(scope.c_str()); index != 0) return index;
   std::uint32_t index = 0;
@@ -81,7 +81,7 @@ std::optional<SocketAddress> SocketAddress::parse(std::string_view text) {
     if (close == std::string_view::npos) return std::nullopt;
     host = text.substr(1, close - 1);
     rest = text.substr(close + 1);
-    if (host.find(':') == std::string_view::npos) return std::nullopt;  // brackets are for IPv6
+    if (host.find(':') == std::string_view::npos) return std::nullopt;  // only IPv6 addresses have brackets
   } else {
     const std::size_t colon = text.find(':');
     if (colon == std::string_view::npos) return std::nullopt;
@@ -97,7 +97,7 @@ std::optional<SocketAddress> SocketAddress::parse(std::string_view text) {
 std::optional<SocketAddress> SocketAddress::resolve(const std::string& host, std::uint16_t port, OsError& error) {
   if (auto number = from_host(host, port)) return number;
   addrinfo hints{};
-  hints.ai_socktype = SOCK_DGRAM;  // one answer per address rather than one per socket type
+  hints.ai_socktype = SOCK_DGRAM;  // one result per address, not one per socket type
   HostAddresses answers;
   const int status = list_host_addresses(host.c_str(), hints, answers);
   if (status != 0) {

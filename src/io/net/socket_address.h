@@ -1,4 +1,4 @@
-// An IPv4 or IPv6 address with a port, as the system's calls take it and as people write it.
+// An IPv4 or IPv6 address with a port, as system calls take it and as text.
 #pragma once
 
 #include <sys/socket.h>
@@ -22,15 +22,15 @@ class SocketAddress {
   static std::optional<SocketAddress> parse(std::string_view text);
   // `host` without brackets: "192.0.2.1", "2001:db8::1", "fe80::1%eth0".
   static std::optional<SocketAddress> from_host(std::string_view host, std::uint16_t port);
-  // Asks the system's resolver, which may block: never call it from an I/O thread. The first answer wins; IPv4 is
-  // preferred so that "localhost" means the same on every machine.
+  // Calls the system's resolver, which may block: never call it from an I/O thread. Takes the first result; IPv4 is
+  // preferred so that "localhost" means the same on every host.
   static std::optional<SocketAddress> resolve(const std::string& host, std::uint16_t port, OsError& error);
 
   static SocketAddress from_raw(const sockaddr_storage& storage);
-  // 16 bytes of an IPv6 address; ::ffff:a.b.c.d becomes the IPv4 address. No scope: link-local ones lose theirs.
+  // 16 bytes of an IPv6 address; ::ffff:a.b.c.d becomes the IPv4 address. A link-local address loses its scope.
   static SocketAddress from_ip_bytes(const std::array<std::byte, 16>& bytes, std::uint16_t port);
   static SocketAddress loopback(int family, std::uint16_t port);
-  // What `fd` is bound to, or connected to; no address where the system gives none.
+  // The address that `fd` is bound to; no address if the system returns none.
   static SocketAddress local_of(int fd);
   static SocketAddress remote_of(int fd);
 
@@ -40,9 +40,9 @@ class SocketAddress {
   std::uint16_t port() const;
   SocketAddress with_port(std::uint16_t port) const;
 
-  // What from_ip_bytes() reads; all zero without an address.
+  // Inverse of from_ip_bytes(); all zero without an address.
   std::array<std::byte, 16> ip_bytes() const;
-  // The same with an IPv6 flow label of 20 bits; IPv4 has none and stays as it is.
+  // A copy with an IPv6 flow label of 20 bits; IPv4 has none and is unchanged.
   SocketAddress with_flow_label(std::uint32_t label) const;
 
   const sockaddr* raw() const { return reinterpret_cast<const sockaddr*>(&storage_); }

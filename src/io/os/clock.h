@@ -1,5 +1,5 @@
-// The real driver's clock: CLOCK_MONOTONIC in nanoseconds, the scale that every `now` in this layer is on.
-// Nothing else in src/io reads a clock.
+// The real driver's clock: CLOCK_MONOTONIC in nanoseconds, the time scale of every `now` in this layer. Nothing else in
+// src/io reads a clock.
 #pragma once
 
 #include <time.h>
@@ -18,7 +18,7 @@ inline base::TimeNs monotonic_now() {
   return nanoseconds(t);
 }
 
-// The kernel stamps arrivals in wall-clock time, which may be set at any moment: asked anew for every batch.
+// The kernel stamps arrivals in wall-clock time, which may be set at any time: read again for every batch.
 inline base::DurationNs monotonic_minus_realtime_ns() {
   timespec t{};
   clock_gettime(CLOCK_REALTIME, &t);

@@ -1,10 +1,10 @@
-// Wakes a thread that sleeps on a descriptor, and costs one load while it does not sleep.
+// Wakes a thread that sleeps on a descriptor; costs one load while it is awake.
 //
-// The sleeper calls arm(), looks once more whether there is something to do, and if not waits until fd() is readable.
-// Whoever gives it something to do publishes that first (sequentially consistent, as everything here) and then calls
-// ring(), which writes the descriptor only if the bell is armed. So either the sleeper's second look finds it, or the
-// descriptor is written: no wake-up is lost. The bell stays rung, and the descriptor readable, until arm(). The sleeper
-// never waits for whoever rings: that thread may lose its CPU to it in the middle of ring().
+// The sleeper calls arm(), checks once more for work, and if there is none waits until fd() is readable. A producer
+// publishes work first (sequentially consistent, as everything here) and then calls ring(), which writes the descriptor
+// only if the bell is armed. So either the sleeper's second check finds the work, or the descriptor is written: no
+// wake-up is lost. The bell stays rung, and the descriptor readable, until arm(). The sleeper never waits for a
+// producer, which may lose its CPU in the middle of ring().
 #pragma once
 
 #include <sys/eventfd.h>
@@ -18,8 +18,8 @@
 
 namespace mlt::io {
 
-// The descriptor of a bell: a count that writes add to and a read takes whole. A type of its own, so that a test can
-// put another thread's steps between a bell's.
+// The descriptor of a bell: a counter that writes increment and a read resets. A type of its own, so that a test can
+// interleave another thread's steps.
 class BellDescriptor {
  public:
   BellDescriptor() : fd_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
@@ -45,16 +45,16 @@ class BellDescriptor {
 template <typename Descriptor>
 class BasicDoorbell {
  public:
-  // False where the system had no descriptor left; errno says why.
+  // False if the system had no descriptor left; see errno.
   bool is_open() const { return descriptor_.is_open(); }
   int fd() const { return descriptor_.fd(); }
 
   // The sleeper's thread.
   void arm() {
     if (writes_due_ == 0 && armed_.load()) return;
-    // First the read, then the exchange: whatever is read belongs to a ring that the exchange counts, if none before
-    // did, and the bell is armed in any case. A write that is still on its way, from one of several ringers, ends one
-    // sleep for nothing, and is read then.
+    // The read before the exchange: whatever is read belongs to a ring that this or an earlier exchange counts, and the
+    // bell is armed in any case. A write still in progress, from one of several ringers, causes one spurious wake-up
+    // and is read then.
     writes_due_ -= static_cast<std::int64_t>(descriptor_.read_all());
     if (!armed_.exchange(true)) ++writes_due_;
     MLT_CHECK(writes_due_ >= 0);
@@ -75,7 +75,7 @@ class BasicDoorbell {
  private:
   std::atomic<bool> armed_{true};
   std::atomic<std::uint64_t> rings_{0};
-  std::int64_t writes_due_ = 0;  // the sleeper's: rings that it has seen, less writes that it has read
+  std::int64_t writes_due_ = 0;  // the sleeper's: rings observed minus writes read
 };
 
 using Doorbell = BasicDoorbell<BellDescriptor>;

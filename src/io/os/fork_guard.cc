@@ -9,10 +9,10 @@
 
 namespace mlt::io {
 
-// All guards of this process. Locked while it forks, so that the child finds them whole.
+// All guards of this process. Locked during fork, so that the child finds them consistent.
 struct ForkGuards {
   static ForkGuards& all() {
-    // Never destroyed: a guard may be, while the process ends.
+    // Never destroyed: a guard may be destroyed later, during process exit.
     static ForkGuards* const guards = new ForkGuards;
     return *guards;
   }

@@ -1,8 +1,8 @@
-// Has every child that this process forks (a data loader, os.fork()) let go of what the kernel keeps as long as anybody
-// holds it: a queue of an interface, a program on it.
+// Makes every child that this process forks (a data loader, os.fork()) release kernel objects that live until their
+// last descriptor is closed: a queue of an interface, a program on it.
 //
-// Closing on exec is not enough for a child that never executes another program. Absent on purpose: children made by
-// vfork() or posix_spawn(), which do.
+// Close-on-exec is not enough for a child that never executes another program. Absent on purpose: children made by
+// vfork() or posix_spawn(), which do execute one.
 #pragma once
 
 #include <functional>
@@ -11,8 +11,8 @@ namespace mlt::io {
 
 class ForkGuard {
  public:
-  // `let_go` runs in the child, in its only thread, before fork() returns there. It may close descriptors and forget;
-  // what it would tell the kernel beside that is the parent's affair. It may run again in a child of the child.
+  // `let_go` runs in the child, in its only thread, before fork() returns there. It may close descriptors and reset
+  // state, but must not change kernel state that the parent uses. It may run again in a child of the child.
   explicit ForkGuard(std::function<void()> let_go);
   ForkGuard(const ForkGuard&) = delete;
   ForkGuard& operator=(const ForkGuard&) = delete;

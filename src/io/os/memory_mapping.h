@@ -1,4 +1,4 @@
-// Owns one mapping of memory (mmap) and takes it down once.
+// Owns one mapping of memory (mmap) and unmaps it once.
 #pragma once
 
 #include <sys/mman.h>
@@ -11,7 +11,7 @@ namespace mlt::io {
 class MemoryMapping {
  public:
   MemoryMapping() = default;
-  // Takes what mmap() returned; a failed call gives an empty owner and leaves errno as it was.
+  // Takes the result of mmap(); a failed call gives an empty owner and leaves errno unchanged.
   MemoryMapping(void* address, std::size_t bytes)
       : address_(address == MAP_FAILED ? nullptr : address), bytes_(address_ == nullptr ? 0 : bytes) {}
   MemoryMapping(MemoryMapping&& other) noexcept
@@ -32,14 +32,14 @@ class MemoryMapping {
   std::byte* data() const { return static_cast<std::byte*>(address_); }
   std::size_t bytes() const { return bytes_; }
 
-  // Children that this process forks do not get it. False, and errno says why, if the kernel refuses.
+  // Excludes the mapping from children that this process forks. False, with errno set, if the kernel rejects it.
   bool keep_from_children() { return ::madvise(address_, bytes_, MADV_DONTFORK) == 0; }
 
   void reset() {
     if (address_ != nullptr) ::munmap(address_, bytes_);
     forget();
   }
-  // In a child that did not get the mapping: something else may be at its address by now.
+  // In a child without the mapping: its address may be in use for something else.
   void forget() {
     address_ = nullptr;
     bytes_ = 0;

@@ -8,7 +8,7 @@ namespace mlt::io {
 
 namespace {
 
-// What a person can do about it; empty where only the errno speaks.
+// What the user can do about it; empty if only the errno is known.
 const char* way_out(OsErrorCode code) {
   switch (code) {
     case OsErrorCode::kAddressInUse:

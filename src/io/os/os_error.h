@@ -1,5 +1,4 @@
-// What the operating system refused, as a code to branch on and a text that names the object, the cause and the way
-// out.
+// An error of the operating system: a code to branch on and a text with the object, the cause and the remedy.
 #pragma once
 
 #include <cstdint>
@@ -10,19 +9,19 @@ namespace mlt::io {
 
 enum class OsErrorCode : std::uint8_t {
   kNone,
-  kBadArgument,          // refused before the system was asked
+  kBadArgument,          // rejected before any system call
   kAddressInUse,         // port taken
   kAddressNotAvailable,  // no interface has this address
-  kPermission,           // needs a right this process lacks, or a firewall rule
+  kPermission,           // needs a privilege that this process lacks, or a firewall rule
   kUnreachable,          // no route, host or network down
-  kNoResources,          // descriptors or memory used up
+  kNoResources,          // no descriptors or memory left
   kUnsupported,          // this kernel does not have it
-  kSystem,               // anything else; `number` says what
+  kSystem,               // anything else; see `number`
 };
 
 struct OsError {
   OsErrorCode code = OsErrorCode::kNone;
-  int number = 0;  // errno; 0 where the system was not asked
+  int number = 0;  // errno; 0 without a system call
   std::string text;
 
   explicit operator bool() const { return code != OsErrorCode::kNone; }
@@ -36,7 +35,7 @@ std::string errno_text(int number);
 // `action` reads after "cannot": os_error(EADDRINUSE, "bind a UDP socket", "127.0.0.1:5000").
 OsError os_error(int number, std::string_view action, std::string_view object);
 
-// For input that is refused without asking the system; `text` is complete.
+// For input rejected without a system call; `text` is complete.
 OsError bad_argument(std::string text);
 
 }  // namespace mlt::io

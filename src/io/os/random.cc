@@ -10,7 +10,7 @@ namespace mlt::io {
 
 std::uint64_t random_u64() {
   std::uint64_t value = 0;
-  // Up to 256 bytes come whole or not at all; only a signal during early boot interrupts the call.
+  // Up to 256 bytes are returned whole or not at all; only a signal during early boot interrupts the call.
   for (;;) {
     const ssize_t got = ::getrandom(&value, sizeof value, 0);
     if (got == static_cast<ssize_t>(sizeof value)) return value;

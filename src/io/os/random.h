@@ -1,4 +1,4 @@
-// Numbers that nobody can guess, from the kernel: cookies and incarnations. Everything repeatable uses base::Prng.
+// Unpredictable numbers from the kernel: cookies and incarnations. Everything repeatable uses base::Prng.
 #pragma once
 
 #include <cstdint>

@@ -27,7 +27,7 @@ class UniqueFd {
   explicit operator bool() const { return fd_ >= 0; }
 
   void reset() {
-    // Not retried on EINTR: Linux has released the number by then, and another thread may own it already.
+    // Not retried on EINTR: Linux has released the number already, and another thread may have reused it.
     if (fd_ >= 0) ::close(fd_);
     fd_ = -1;
   }

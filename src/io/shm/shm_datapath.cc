@@ -19,19 +19,19 @@ constexpr std::array<std::string_view, CounterTable<ShmCounter>::kSize> kNames =
     "shm_full",  "shm_answers_dropped", "shm_wakes_sent", "shm_broken",
 };
 
-// Datagrams from this length on are records of their own: the reader begins with the first while the next is copied.
+// Datagrams of at least this length are records of their own: the reader starts on the first while the next is copied.
 constexpr std::uint32_t kLongDatagramBytes = 8U << 10;
-// The longest control datagram has 1,084 bytes. Records of datagrams up to this length are copied before they are
-// handed up: their fields are read more than once, and the other process could change them in between. Of longer ones
-// only packets of data pass the checks of their length; their headers are read once, and their payload means nothing.
+// The longest control datagram has 1,084 bytes. Records of datagrams up to this length are copied before delivery:
+// their fields are read more than once, and the other process could change them in between. Of longer ones only data
+// packets pass the length checks; their headers are read once, and their payload is opaque.
 constexpr std::uint32_t kShortDatagramBytes = 2'048;
-// Of each ring, for answers and probes: has_room_for() says no before they have no place.
+// Reserved in each ring for replies and probes: has_room_for() returns false before they run out of space.
 constexpr std::uint32_t kReservedBytes = 64U << 10;
-// What the longest run takes, in as many records as it may be cut into.
+// Space of the longest run, in the maximum number of records.
 constexpr std::uint32_t kLongestRunBytes = static_cast<std::uint32_t>(base::kMaxRunBytes) + 9 * 128;
 static_assert(kLongestRunBytes + kReservedBytes <= kMinShmRingBytes);
-// Turns in which the network is not asked, where nobody is known to be there: datagrams of strangers are read, and
-// counted, all the same.
+// Calls that skip the network while no peer is known to be there: datagrams of unknown senders are still read and
+// counted.
 constexpr std::uint32_t kTurnsWithoutNetwork = 64;
 constexpr std::uint64_t kNetworkEvent = ~std::uint64_t{0};
 
@@ -94,12 +94,12 @@ bool ShmDatapath::add_peer(std::uint16_t rank, ShmSegment segment, OsError& erro
 
 void ShmDatapath::remove_peer(std::uint16_t rank) {
   if (!has_peer(rank)) return;
-  // By name: a copy of the descriptor may be open elsewhere, and would keep it in the set.
+  // By descriptor number: a copy of the descriptor may be open elsewhere, and would keep it in the set.
   ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, peers_[rank]->segment.own_bell(), nullptr);
   peers_[rank].reset();
   std::erase(ranks_, rank);
   next_ = 0;
-  counters_.add(ShmCounter::kPeers, ~std::uint64_t{0});  // one less
+  counters_.add(ShmCounter::kPeers, ~std::uint64_t{0});  // decrements
 }
 
 bool ShmDatapath::poll_broken(std::uint16_t& rank) {
@@ -160,14 +160,14 @@ SendStatus ShmDatapath::send(base::TimeNs now, const base::DatagramRun& run) {
   return SendStatus::kSent;
 }
 
-// What prepare_to_wait() announced is taken back: from here on this side looks by itself.
+// Cancels prepare_to_wait(): from here on this side polls.
 void ShmDatapath::stop_waiting() {
   if (!std::exchange(waits_, false)) return;
   for (const std::uint16_t rank : ranks_) {
     peers_[rank]->segment.in().stop_sleeping();
     peers_[rank]->segment.out().stop_waiting();
   }
-  // Who rang is read off, or the bell would end every sleep from now on.
+  // Clears the bells that rang; otherwise they would end every later sleep.
   std::array<epoll_event, 32> events;
   const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), 0);
   for (int i = 0; i < count; ++i) {
@@ -221,7 +221,8 @@ std::size_t ShmDatapath::receive(base::TimeNs now, std::size_t budget_runs, Rece
   const std::size_t count = ranks_.size();
   for (std::size_t i = 0; i < count && handed_up < budget_runs; ++i) {
     Peer& peer = *peers_[ranks_[(next_ + i) % count]];
-    // A share of what is left for each, so that one that sends all the time leaves some for the others.
+    // An equal share of the remaining budget for each peer, so that one that sends continuously leaves some for the
+    // others.
     const std::size_t share = std::max<std::size_t>(1, (budget_runs - handed_up) / (count - i));
     handed_up += receive_from(peer, share, sink);
   }
@@ -241,7 +242,7 @@ bool ShmDatapath::prepare_to_wait() {
   for (const std::uint16_t rank : ranks_) {
     Peer& peer = *peers_[rank];
     if (peer.segment.in().has_more()) return false;
-    // Once: whoever sends asks again, and then it counts.
+    // Reported once: the sender checks again, and that check counts.
     if (peer.full && peer.segment.out().has_room(kLongestRunBytes + kReservedBytes)) {
       peer.full = false;
       return false;

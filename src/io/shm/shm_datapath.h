@@ -1,9 +1,9 @@
-// A datapath that carries runs to ranks of this host through shared memory, and those to all others through the network
+// A datapath that carries runs to ranks of this host through shared memory, and runs to all others through the network
 // datapath that it wraps.
 //
-// A ring drops nothing: while one is full, has_room_for() says no for that peer and for no other, and whoever sends
-// passes it over. Nothing is written to a descriptor but when the other side has said that it sleeps. Single-threaded,
-// like every datapath; nothing allocates but when a peer comes.
+// A ring drops nothing: while one is full, has_room_for() returns false for that peer only, and the sender skips it. A
+// descriptor is written only if the other side has announced that it sleeps. Single-threaded, like every datapath;
+// allocates only when a peer is added.
 #pragma once
 
 #include <array>
@@ -20,15 +20,15 @@
 namespace mlt::io {
 
 enum class ShmCounter : std::size_t {
-  kPeers,            // ranks that are reached through shared memory now
+  kPeers,            // ranks reached through shared memory now
   kRunsSent,         //
   kBytesSent,        //
   kRecordsReceived,  // a run of long datagrams is several
   kBytesReceived,    //
-  kFull,             // times that a peer was passed over because its ring was full
-  kAnswersDropped,   // small runs that found no room even in what is kept free for them: the peer does not read
-  kWakesSent,        // times that a peer slept, and was woken
-  kBroken,           // peers whose words in the ring made no sense
+  kFull,             // times that a peer was skipped because its ring was full
+  kAnswersDropped,   // small runs dropped because even the reserved space was full: the peer does not read
+  kWakesSent,        // times that a sleeping peer was woken
+  kBroken,           // peers whose ring had invalid control words
   kCount
 };
 
@@ -37,12 +37,12 @@ class ShmDatapath final : public Datapath {
   // Null, with `error` filled, if the system has no descriptor left.
   static std::unique_ptr<ShmDatapath> wrap(std::unique_ptr<Datapath> network, std::uint16_t ranks, OsError& error);
 
-  // From now on runs to `rank` go through `segment`, and what it sends through it arrives here.
+  // From now on runs to `rank` are sent through `segment`, and its runs are received from it.
   bool add_peer(std::uint16_t rank, ShmSegment segment, OsError& error);
-  // It is gone: its memory is given back.
+  // Releases the memory of a peer that is gone.
   void remove_peer(std::uint16_t rank);
   bool has_peer(std::uint16_t rank) const { return rank < peers_.size() && peers_[rank] != nullptr; }
-  // A peer whose ring is broken, once each; false if there is none.
+  // Returns each peer with a broken ring once; false if there is none.
   bool poll_broken(std::uint16_t& rank);
 
   const Capabilities& capabilities() const override { return capabilities_; }
@@ -60,8 +60,8 @@ class ShmDatapath final : public Datapath {
   struct Peer {
     explicit Peer(ShmSegment memory) : segment(std::move(memory)) {}
     ShmSegment segment;
-    bool full = false;         // has_room_for() said no, and not yes since
-    bool told_broken = false;  // by poll_broken()
+    bool full = false;         // has_room_for() returned false, and not true since
+    bool told_broken = false;  // returned by poll_broken()
   };
 
   ShmDatapath(std::unique_ptr<Datapath> network, std::uint16_t ranks, UniqueFd epoll);
@@ -73,13 +73,13 @@ class ShmDatapath final : public Datapath {
   UniqueFd epoll_;
   Capabilities capabilities_;
   std::vector<std::unique_ptr<Peer>> peers_;  // by rank; null: through the network
-  std::vector<std::uint16_t> ranks_;          // that have one
-  std::size_t next_ = 0;                      // of these, who is read first
-  bool waits_ = false;                        // prepare_to_wait() announced it
+  std::vector<std::uint16_t> ranks_;          // those with a peer
+  std::size_t next_ = 0;                      // index in ranks_ of the peer to read first
+  bool waits_ = false;                        // prepare_to_wait() announced a wait
   bool network_due_ = true;                   // its descriptor was readable
   std::uint32_t turns_without_network_ = 0;
   bool any_network_peer_ = false;
-  bool broken_seen_ = false;  // since poll_broken() had nothing to tell
+  bool broken_seen_ = false;  // a ring broke since poll_broken() last returned false
   std::string last_error_;
   std::unique_ptr<std::array<std::byte, base::kMaxRunBytes>> copy_;  // of records of short datagrams
   CounterTable<ShmCounter> counters_;

@@ -49,7 +49,7 @@ bool decode(std::span<const std::byte> bytes, ShmOffer& offer) {
 
 UniqueFd open_socket() { return UniqueFd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)); }
 
-// The name begins with a zero byte: it is in no file system, and gone with the socket.
+// The name begins with a zero byte: it is in no file system, and disappears with the socket.
 socklen_t fill_address(const std::string& name, sockaddr_un& address) {
   address = {};
   address.sun_family = AF_UNIX;
@@ -58,10 +58,10 @@ socklen_t fill_address(const std::string& name, sockaddr_un& address) {
   return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + length);
 }
 
-// Room for as many descriptors as the kernel passes at once: whatever came is closed, not leaked.
+// Space for the maximum number of descriptors in one message: all that arrive are closed, not leaked.
 constexpr std::size_t kMaxDescriptors = 253;
 
-// False if the message is no offer. Nothing: it did not come yet.
+// False if the message is not an offer. Nothing: it has not arrived yet.
 std::optional<bool> receive_offer(int fd, ShmListener::Taken& taken) {
   std::array<std::byte, kOfferBytes + 1> bytes;
   alignas(cmsghdr) std::array<char, CMSG_SPACE(kMaxDescriptors * sizeof(int))> ancillary;
@@ -164,7 +164,7 @@ std::optional<ShmListener> ShmListener::open(const std::string& address, std::ui
 }
 
 void ShmListener::accept_all() {
-  // As many as may be waiting; whoever comes all the time does not keep us here.
+  // At most the backlog: a client that connects continuously cannot keep the loop going.
   for (int i = 0; i < SOMAXCONN; ++i) {
     UniqueFd fd(::accept4(fd_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!fd) return;

@@ -1,10 +1,10 @@
-// How two ranks of one host come to share memory: the connecting side makes it and hands it over through a Unix socket
-// of the listening side, before it confirms the control connection. So the listening side finds the offer when it hears
-// the confirmation, or there is none, and neither ever waits for the other.
+// Shared memory set-up between two ranks of one host: the connecting side creates the memory and passes it through a
+// Unix socket of the listening side, before it confirms the control connection. So when the listening side receives the
+// confirm, the offer has arrived or there is none, and neither side ever waits for the other.
 //
-// That the socket can be reached proves the same host and network namespace. The kernel tells each side the user of the
-// other; another user's is refused. The cookie in the offer, which the listening side's hello gave to this rank alone,
-// proves whose it is.
+// Reaching the socket proves the same host and network namespace. The kernel reports the peer's user to each side;
+// another user is rejected. The cookie in the offer, which the listening side's hello gave to this rank alone,
+// identifies the rank.
 #pragma once
 
 #include <cstdint>
@@ -20,17 +20,17 @@
 namespace mlt::io {
 
 struct ShmOffer {
-  std::uint16_t rank = 0;    // whose it is
-  std::uint64_t cookie = 0;  // that the listening side gave it
+  std::uint16_t rank = 0;    // the connecting side's
+  std::uint64_t cookie = 0;  // assigned by the listening side
   std::uint32_t ring_bytes = 0;
-  std::uint32_t segment_bytes = 0;  // of the packets that go through it
+  std::uint32_t segment_bytes = 0;  // segment size of the packets sent through it
 };
 
-// The name in the abstract namespace where the rank of that incarnation takes offers.
+// The name in the abstract namespace at which the rank of that incarnation takes offers.
 std::string shm_address(std::uint64_t job_id, std::uint64_t incarnation);
 
-// True: the other side has it, or will find it. False where there is nobody, or another user; `error` says which, and
-// is empty if nobody listens there, as on another host.
+// True: the listening side has the offer or will find it. False if there is no listener or it is of another user;
+// `error` is then the reason, and empty without a listener, as on another host.
 bool offer_shm(const std::string& address, const ShmOffer& offer, const ShmDescriptors& give, OsError& error);
 
 // Whether the process at the other end of a Unix socket has this process's effective user.
@@ -43,12 +43,12 @@ class ShmListener {
     ShmDescriptors descriptors;
   };
 
-  // Null, with `error` filled, if the name is taken or the system has none.
+  // Nothing, with `error` filled, if the name is taken or the system has no descriptor left.
   static std::optional<ShmListener> open(const std::string& address, std::uint16_t ranks, OsError& error);
 
-  // The offer of `rank` that proves itself by `cookie`, if it came.
+  // The offer of `rank` with this `cookie`, if it has arrived.
   std::optional<Taken> take(std::uint16_t rank, std::uint64_t cookie);
-  // Callers that were turned away: another user's, or without a proper offer.
+  // Rejected clients: another user's, or without a valid offer.
   std::uint64_t refused() const { return refused_; }
 
  private:
@@ -58,7 +58,7 @@ class ShmListener {
 
   UniqueFd fd_;
   std::uint16_t ranks_;
-  std::vector<UniqueFd> unread_;  // accepted, and silent so far; at most `ranks_`, the oldest goes first
+  std::vector<UniqueFd> unread_;  // accepted, nothing received yet; at most `ranks_`, the oldest is dropped first
   std::vector<Taken> waiting_;    // of ranks that are not up yet; at most `ranks_`
   std::uint64_t refused_ = 0;
 };

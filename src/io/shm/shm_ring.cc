@@ -9,7 +9,7 @@ namespace mlt::io {
 
 namespace {
 
-// The header of a record: two words, each written and read at once.
+// The header of a record: two words, each written and read in one access.
 std::uint64_t first_word(std::uint32_t bytes, std::uint32_t datagram_bytes) {
   return std::uint64_t{datagram_bytes} << 32 | bytes;
 }
@@ -28,7 +28,7 @@ bool ShmWriter::has_room(std::uint32_t bytes) {
   if (broken_) return false;
   if (memory_.bytes - (tail_ - known_head_) >= bytes) return true;
   const std::uint64_t head = memory_.control->head.load();
-  // A head that goes back, or beyond what was written, is no reader's.
+  // A head that moves back, or beyond what was written, is invalid.
   // PROTOCOL 23.2.4: A side MUST end the use of the ring, and the peer is down, on a position that goes back, or beyond
   //     what the ring can hold.
   if (head - known_head_ > tail_ - known_head_) {
@@ -69,7 +69,7 @@ void ShmWriter::push(const base::DatagramRun& run, std::uint32_t from, std::uint
 
 bool ShmWriter::must_wake_reader() {
   // The store of the tail and this load are sequentially consistent, as are the reader's announcement and its last
-  // look: one of the two sees the other.
+  // check: at least one side sees the other.
   // PROTOCOL 23.2.3: A side that has moved a position MUST then look at the other's word, and wake it if it was set:
   //     the reader at once, the writer when half of the ring is free.
   std::atomic<std::uint32_t>& sleeps = memory_.control->reader_sleeps;
@@ -91,7 +91,7 @@ bool ShmReader::front(ShmRecord& record) {
   }
   const std::uint64_t available = known_tail_ - head_;
   const std::byte* at = memory_.data + (head_ & (memory_.bytes - 1));
-  // Once, into this side's own memory: what is checked is what is used.
+  // Read once, into this side's own memory: the checked value is the used value.
   const std::uint64_t sizes = load_word(at);
   const std::uint64_t rest = load_word(at + 8);
   const auto bytes = static_cast<std::uint32_t>(sizes);
@@ -119,7 +119,7 @@ void ShmReader::release() {
 bool ShmReader::must_wake_writer() {
   std::atomic<std::uint32_t>& waits = memory_.control->writer_waits;
   if (waits.load() == 0) return false;
-  // Half a ring, so that a wake-up pays for more than a record. An empty ring always is more than that: the writer is
+  // Half a ring, so that a wake-up pays for more than one record. An empty ring always exceeds that: the writer is
   // woken at the latest when everything was read.
   if (memory_.control->tail.load() - head_ > memory_.bytes / 2) return false;
   return waits.exchange(0) != 0;

@@ -16,8 +16,8 @@ namespace mlt::io {
 namespace {
 
 // PROTOCOL 23.2.1: A ring MUST have a power of two bytes, 256 KiB to 16 MiB.
-// Control words of the ring from creator to joiner, then of the other one, each on a page of its own; then the bytes of
-// the two rings.
+// Control words of the ring from creator to joiner, then of the other one, each on its own page; then the bytes of the
+// two rings.
 constexpr std::size_t kPageBytes = 4'096;
 constexpr std::size_t kControlBytes = 2 * kPageBytes;
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
@@ -34,7 +34,7 @@ std::optional<MemoryMapping> map_twice(int fd, std::uint32_t bytes, std::size_t 
     error = os_error(errno, "reserve addresses for", "a ring of shared memory");
     return std::nullopt;
   }
-  // The reader has no business to write: a bug there can't reach the writer's bytes.
+  // The reader's mapping is read-only: a bug there cannot change the writer's bytes.
   const int protection = writable ? PROT_READ | PROT_WRITE : PROT_READ;
   for (int i = 0; i < 2; ++i) {
     void* at = mapping.data() + std::size_t{bytes} * static_cast<std::size_t>(i);
@@ -43,7 +43,7 @@ std::optional<MemoryMapping> map_twice(int fd, std::uint32_t bytes, std::size_t 
       return std::nullopt;
     }
   }
-  // A child that the process forks has no part in it, and would keep the memory after its parent's death.
+  // A forked child does not use it, and would keep the memory after its parent's death.
   mapping.keep_from_children();
   return mapping;
 }
@@ -68,7 +68,7 @@ bool ShmSegment::map(int fd, std::uint32_t ring_bytes, bool creator, OsError& er
     if (!mapped) return false;
     rings_[i] = std::move(*mapped);
     std::byte* words = control_.data() + static_cast<std::size_t>(i) * kPageBytes;
-    // A new memfd is zeros, and zeros are the words' first values: the one who joins must not write them again.
+    // A new memfd is all zeros, which are the initial values: the joining side must not write them again.
     memory[i] = {std::launder(reinterpret_cast<ShmControl*>(words)), rings_[i].data(), ring_bytes};
   }
   out_ = ShmWriter(memory[creator ? 0 : 1]);

@@ -1,8 +1,8 @@
-// The memory of a pair of processes: two rings in one memfd, and a bell for each side.
+// The memory shared by two processes: two rings in one memfd, and a bell for each side.
 //
-// One side creates it and hands the descriptors to the other (io/shm/shm_offer.h). Nothing of it has a name in the file
-// system: the last process that unmaps it, by whatever death, frees it. Its size is sealed, so that no access can fault
-// because the other side cut it short.
+// One side creates it and passes the descriptors to the other (io/shm/shm_offer.h). It has no name in the file system:
+// the kernel frees it with the last process that maps it, however that ends. Its size is sealed, so that no access can
+// fault because the other side truncated it.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ namespace mlt::io {
 inline constexpr std::uint32_t kMinShmRingBytes = 256U << 10;
 inline constexpr std::uint32_t kMaxShmRingBytes = 16U << 20;
 
-// The two descriptors of one side's bell pair, and the memory: what the creator hands over, in this order.
+// The descriptors passed by the creator, in this order: both bells and the memory.
 struct ShmDescriptors {
   UniqueFd memory;
   UniqueFd creator_bell;
@@ -27,14 +27,14 @@ struct ShmDescriptors {
 
 class ShmSegment {
  public:
-  // `ring_bytes`: a power of two between the limits above. `give` gets what the other side needs.
+  // `ring_bytes`: a power of two within the limits above. `give` receives what the other side needs.
   static std::optional<ShmSegment> create(std::uint32_t ring_bytes, ShmDescriptors& give, OsError& error);
-  // Checks seals and size before it maps.
+  // Checks seals and size before mapping.
   static std::optional<ShmSegment> join(std::uint32_t ring_bytes, ShmDescriptors received, OsError& error);
 
   ShmWriter& out() { return out_; }
   ShmReader& in() { return in_; }
-  // Polls readable once the other side has rung; -1 never.
+  // Polls readable once the other side has rung; never -1.
   int own_bell() const { return own_bell_.get(); }
   void ring_other();
   void drain_own_bell();

@@ -30,10 +30,10 @@ constexpr std::uint32_t kIpv4HeaderBytes = 20;
 constexpr std::uint32_t kIpv6HeaderBytes = 40;
 constexpr std::uint32_t kMaxIpPacketBytes = 65'535;
 
-// A rest that the socket did not take is tried again this much later, unless a call comes by sooner.
+// Retry interval of the rest of a run that the socket did not accept, unless a call comes sooner.
 constexpr base::DurationNs kBacklogRetryNs = 50 * base::kMicrosecond;
 
-// An error that an earlier datagram's ICMP answer left on the socket. It says nothing about the run at hand.
+// Whether an ICMP message for an earlier datagram left this error on the socket. It is unrelated to the current run.
 bool is_pending_icmp_error(int number) {
   return number == ECONNREFUSED || number == EHOSTUNREACH || number == ENETUNREACH || number == EHOSTDOWN ||
          number == EPROTO || number == ENOPROTOOPT;
@@ -78,7 +78,7 @@ std::unique_ptr<UdpDatapath> UdpDatapath::open(const UdpOptions& options, OsErro
     return nullptr;
   }
   std::unique_ptr<UdpDatapath> datapath(new UdpDatapath(std::move(*socket), options));
-  // After the constructor's probe, which goes to this very socket and would be led astray.
+  // After the constructor's probe, which goes to this very socket and would be misrouted.
   if (!options.segments.empty() && !datapath->socket_.set_segments(options.segments, error)) return nullptr;
   datapath->capabilities_.max_datagram_bytes = packet_bytes - headers;
   datapath->capabilities_.busy_poll = options.socket.busy_poll_us > 0;
@@ -150,7 +150,7 @@ SendStatus UdpDatapath::send(base::TimeNs now, const base::DatagramRun& run) {
     status = send_parts(now, run);
   } else {
     status = send_whole(run);
-    // The interface, or the path's MTU: without UDP_SEGMENT the system says which.
+    // The interface, or the path's MTU: a send without UDP_SEGMENT returns which.
     if (status == SendStatus::kFailed && run.datagram_count > 1 && (failed_errno_ == EIO || failed_errno_ == EINVAL)) {
       status = send_parts(now, run);
       if (status == SendStatus::kSent) {
@@ -180,7 +180,7 @@ SendStatus UdpDatapath::send_whole(const base::DatagramRun& run) {
   prepare(message, run, run.datagram_count > 1 ? static_cast<std::uint16_t>(run.datagram_bytes) : std::uint16_t{0});
   message.msg_iov = vectors_.data();
   message.msg_iovlen = run.slice_count;
-  // Each pending error is reported once, so a few tries find the socket clean.
+  // Each pending error is reported once, so a few tries clear the socket.
   for (int tries = 0;; ++tries) {
     counters_.add(UdpCounter::kSystemCallsSend);
     if (::sendmsg(socket_.fd(), &message, MSG_NOSIGNAL) >= 0) return SendStatus::kSent;
@@ -215,7 +215,7 @@ SendStatus UdpDatapath::send_each(const base::DatagramRun& run, std::uint32_t& t
     if (sent > 0) taken += static_cast<std::uint32_t>(sent);
     if (taken == count) return SendStatus::kSent;
     if (sent > 0) {
-      tries = 0;  // the next call says why it stopped
+      tries = 0;  // the next call reports the reason
       continue;
     }
     constexpr int kMaxTries = 4;
@@ -284,7 +284,7 @@ std::size_t UdpDatapath::receive(base::TimeNs now, std::size_t budget_runs, Rece
   if (!backlog_.empty()) flush_backlog(now);
   std::size_t handed_up = 0;
   const base::DurationNs realtime_offset_ns = monotonic_minus_realtime_ns();
-  // What is dropped here costs budget too: a flood of empty datagrams must not keep the owner's thread.
+  // Dropped datagrams cost budget too: a flood of empty ones must not monopolise the owner's thread.
   for (std::size_t attempt = 0; attempt < budget_runs; ++attempt) {
     bool delivered = false;
     if (!receive_one(now, realtime_offset_ns, sink, delivered)) {
@@ -340,8 +340,8 @@ bool UdpDatapath::receive_one(base::TimeNs now, base::DurationNs realtime_offset
     } else if (header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_TIMESTAMPNS) {
       timespec arrival{};
       std::memcpy(&arrival, CMSG_DATA(header), sizeof arrival);
-      // The wall clock may have been set since the stamp. What is read now did not come before the socket was last
-      // empty.
+      // The wall clock may have been set since the stamp. What is read now cannot have arrived before the socket was
+      // last empty.
       const base::TimeNs stamp = nanoseconds(arrival) + realtime_offset_ns;
       run.arrival_ns = stamp >= drained_ns_ && stamp <= now ? stamp : now;
     } else if (header->cmsg_level == IPPROTO_IPV6 && header->cmsg_type == IPV6_TCLASS) {

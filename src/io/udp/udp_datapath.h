@@ -1,10 +1,11 @@
-// Runs of datagrams over kernel UDP: one system call per run out (UDP_SEGMENT) and one per merged run in (UDP_GRO).
+// Runs of datagrams over kernel UDP: one system call per sent run (UDP_SEGMENT) and one per merged received run
+// (UDP_GRO).
 //
-// Slices go to the kernel as they are, so nothing is copied in user space on the way out. Where segmentation offload is
-// missing or refused, a run is one sendmmsg instead, and what the socket did not take of it waits here, copied, for the
-// next call. One path per peer: a run for any other is answered kNoPeer (UdpPathsDatapath has several). One thread owns
-// a UdpDatapath; no call but construction allocates, except last_error(). Offloads: Linux udp(7); de Bruijn and
-// Dumazet, "Optimizing UDP for content delivery", Linux Plumbers 2018.
+// Slices are passed to the kernel in place, so that sending copies nothing in user space. If segmentation offload is
+// missing or rejected, a run is one sendmmsg instead, and its unsent rest waits here, copied, for the next call. One
+// path per peer: a run for any other returns kNoPeer (UdpPathsDatapath has several). One thread owns a UdpDatapath; no
+// call but construction allocates, except last_error(). Offloads: Linux udp(7); de Bruijn and Dumazet, "Optimizing UDP
+// for content delivery", Linux Plumbers 2018.
 #pragma once
 
 #include <sys/socket.h>
@@ -29,7 +30,7 @@ struct UdpOptions {
   std::uint16_t peer_count = 0;         // ranks 0 .. peer_count-1 can be peers
   bool segmentation_offload = true;     // false: never use UDP_SEGMENT, even if it works
   std::uint8_t path = 0;                // the one path of this datapath
-  std::uint32_t flow_label = 0;         // of its packets, 20 bits, IPv6; 0: as the system chooses
+  std::uint32_t flow_label = 0;         // of its packets, 20 bits, IPv6; 0: chosen by the system
   std::vector<SocketAddress> segments;  // SRv6 list of its packets, in order of travel; empty: none
 };
 
@@ -42,13 +43,13 @@ enum class UdpCounter : std::size_t {
   kBytesReceived,
   kSendWouldBlock,
   kSendNoBuffers,       // ENOBUFS, ENOMEM: the kernel had no memory for the run
-  kSendTooLarge,        // EMSGSIZE: the interface's MTU has shrunk since it was opened, or the route takes another one
-  kSendForbidden,       // EPERM: a packet filter refused it
+  kSendTooLarge,        // EMSGSIZE: larger than the MTU, which shrank or is that of another route
+  kSendForbidden,       // EPERM: a packet filter rejected it
   kSendFailed,          // any other errno; see last_error()
-  kIcmpErrors,          // ECONNREFUSED and the like, reported for an earlier datagram; the run was sent again
-  kPartialRuns,         // without offload: only a part fitted, the rest waited here
-  kDatagramsAbandoned,  // without offload: the rest of a run that was refused for good after a part was sent
-  kOffloadGivenUp,      // 1 after the interface refused UDP_SEGMENT
+  kIcmpErrors,          // ECONNREFUSED and similar, for an earlier datagram; the run was sent again
+  kPartialRuns,         // without offload: only a part was sent, the rest waits here
+  kDatagramsAbandoned,  // without offload: the rest of a run after a permanent error
+  kOffloadGivenUp,      // 1 after the interface rejected UDP_SEGMENT
   kReceiveTruncated,    // larger than any run can be; dropped
   kReceiveEmpty,        // zero bytes; dropped
   kReceiveFailed,       // errno other than EAGAIN and pending ICMP errors

@@ -10,7 +10,7 @@ namespace mlt::io {
 
 namespace {
 
-// A socket that only sends: nobody is told its port.
+// A socket that only sends: its port is sent to no peer.
 constexpr std::uint32_t kUnusedReceiveBytes = 64U << 10;
 
 OsError of_path(OsError error, std::uint8_t path) {
@@ -29,7 +29,7 @@ std::unique_ptr<UdpPathsDatapath> UdpPathsDatapath::open(const UdpOptions& commo
   }
   const auto paths = static_cast<std::uint8_t>(specs.size());
   std::unique_ptr<UdpPathsDatapath> datapath(new UdpPathsDatapath(paths, common.peer_count));
-  // The paths' own sockets first: the first of all is that of the first path.
+  // The paths' own sockets first: socket 0 is that of path 0.
   for (std::uint8_t path = 0; path < paths; ++path) {
     if (specs[path].bind.family() != specs[0].bind.family()) {
       error = of_path(bad_argument(specs[path].bind.format() + " is of another IP version than path 0's " +
@@ -72,7 +72,7 @@ bool UdpPathsDatapath::open_path(const UdpOptions& common, const PathSpec& spec,
   return true;
 }
 
-// A socket for each distinct list among `spec.segments_to`; one without a list is a list, too.
+// Opens a socket for each distinct list in `spec.segments_to`; the empty list is one of them.
 bool UdpPathsDatapath::open_lists(const UdpOptions& path_options, const PathSpec& spec, OsError& error) {
   const std::uint8_t path = path_options.path;
   std::vector<std::pair<SegmentList, std::uint16_t>> known = {{spec.segments, own_[path]}};
@@ -127,7 +127,7 @@ void UdpPathsDatapath::combine_capabilities() {
     capabilities_.receive_offload &= can.receive_offload;
     capabilities_.busy_poll &= can.busy_poll;
   }
-  // The smallest, not the sum: when the other paths fail, a peer's whole window comes in by one socket.
+  // The smallest, not the sum: when the other paths fail, one socket receives a peer's whole window.
   for (const std::uint16_t own : own_) {
     capabilities_.receive_buffer_bytes =
         std::min(capabilities_.receive_buffer_bytes, sockets_[own].udp->capabilities().receive_buffer_bytes);
@@ -186,7 +186,7 @@ const SocketAddress& UdpPathsDatapath::path_address(std::uint8_t path) const {
 }
 
 std::size_t UdpPathsDatapath::receive(base::TimeNs now, std::size_t budget_runs, ReceiveSink& sink) {
-  // What waits for room in a socket is not announced by its being readable.
+  // Queued output is not announced by readability.
   for (const Socket& socket : sockets_) {
     if (socket.udp->next_timeout() <= now) socket.udp->receive(now, 0, sink);
   }
@@ -196,7 +196,7 @@ std::size_t UdpPathsDatapath::receive(base::TimeNs now, std::size_t budget_runs,
   std::size_t handed_up = 0;
   ++turn_;
   for (std::size_t i = 0; i < ready && handed_up < budget_runs; ++i) {
-    // What the earlier ones left, in equal parts; with fewer runs than sockets the others have their turn next time.
+    // Equal parts of the remaining budget; with fewer runs than sockets the others get their turn next time.
     const std::size_t part = (budget_runs - handed_up + ready - i - 1) / (ready - i);
     const Socket& socket = sockets_[events_[(turn_ + i) % ready].data.u64];
     handed_up += socket.udp->receive(now, part, sink);

@@ -1,9 +1,9 @@
-// Several paths over kernel UDP: a UdpDatapath per path, and one more for every segment list that only some ranks get,
-// because the kernel takes a segment list per socket. A run leaves by its path's socket and goes to the peer's address
-// and port of that path, so that both ports differ and every switch's hash sees it.
+// Several paths over kernel UDP: a UdpDatapath per path, and one more for every segment list that only some ranks use,
+// because the kernel sets a segment list per socket. A run leaves by its path's socket to the peer's address and port
+// of that path, so that both ports differ and every switch's ECMP hash includes the path.
 //
-// All sockets are read, each its part of the budget. What they count is added up; runs sent and failed are also counted
-// by path ("udp_path0_runs_sent"). A job of one path has a UdpDatapath alone. One thread owns it; no call but
+// All sockets are read, each within its share of the budget. Counters are summed; runs sent and failed are also counted
+// by path ("udp_path0_runs_sent"). A job of one path uses a plain UdpDatapath. One thread owns it; no call but
 // construction, counters() and last_error() allocates.
 #pragma once
 
@@ -24,8 +24,8 @@ namespace mlt::io {
 
 class UdpPathsDatapath final : public NetworkDatapath {
  public:
-  // `common` is what all paths share; its address, path, flow label and segments are the specs'. Null on failure, with
-  // `error` filled.
+  // `common` holds the options that all paths share; address, path, flow label and segments come from the specs. Null
+  // on failure, with `error` filled.
   static std::unique_ptr<UdpPathsDatapath> open(const UdpOptions& common, std::span<const PathSpec> specs,
                                                 OsError& error);
 
@@ -64,17 +64,17 @@ class UdpPathsDatapath final : public NetworkDatapath {
 
   std::uint8_t path_count_;
   std::uint16_t peers_;
-  std::vector<Socket> sockets_;        // the paths' own; then those of lists that only some ranks get
+  std::vector<Socket> sockets_;        // the paths' own; then those of lists that only some ranks use
   std::vector<std::uint16_t> own_;     // [path]: its own socket
-  std::vector<std::uint16_t> routes_;  // [path * peers + rank]: by which of the sockets
+  std::vector<std::uint16_t> routes_;  // [path * peers + rank]: index of the socket to use
   UniqueFd epoll_;
   std::vector<epoll_event> events_;
-  std::size_t turn_ = 0;  // which of the ready sockets is read first
+  std::size_t turn_ = 0;  // ready socket to read first
   Capabilities capabilities_;
-  const UdpDatapath* failed_ = nullptr;  // whose last error is ours
+  const UdpDatapath* failed_ = nullptr;  // socket whose last error this datapath reports
 
-  std::vector<std::string> path_names_;         // what path_counters point to
-  mutable std::vector<NamedCounter> reported_;  // added up when asked for
+  std::vector<std::string> path_names_;         // strings that path_counters point to
+  mutable std::vector<NamedCounter> reported_;  // summed on demand
 };
 
 }  // namespace mlt::io

@@ -17,7 +17,7 @@ namespace mlt::io {
 
 namespace {
 
-constexpr int kFlowInfoSend = 33;  // IPV6_FLOWINFO_SEND of linux/in6.h, which does not go with netinet/in.h
+constexpr int kFlowInfoSend = 33;  // IPV6_FLOWINFO_SEND of linux/in6.h, which conflicts with netinet/in.h
 
 bool set_option(int fd, int level, int name, int value) {
   return ::setsockopt(fd, level, name, &value, sizeof value) == 0;
@@ -33,12 +33,13 @@ int get_option(int fd, int level, int name) {
 
 std::uint32_t UdpSocket::size_buffer(int force_option, int plain_option, std::uint32_t bytes) {
   const int asked = static_cast<int>(std::min<std::uint32_t>(bytes, std::numeric_limits<int>::max() / 2));
-  // FORCE passes the system's limit (net.core.rmem_max) and needs CAP_NET_ADMIN; the plain option is cut to the limit.
+  // FORCE exceeds the system's limit (net.core.rmem_max) and needs CAP_NET_ADMIN; the plain option is capped at the
+  // limit.
   if (!set_option(fd_.get(), SOL_SOCKET, force_option, asked)) set_option(fd_.get(), SOL_SOCKET, plain_option, asked);
   return static_cast<std::uint32_t>(get_option(fd_.get(), SOL_SOCKET, plain_option)) / 2;
 }
 
-// What a path asks for and the system may refuse. Before bind(), so that the address is looked for on the device.
+// Sets the path options that the system may reject. Before bind(), so that the address is looked up on the device.
 bool UdpSocket::set_path_options(const UdpSocketOptions& options, OsError& error) {
   const int fd = fd_.get();
   if (!options.device.empty() && ::setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, options.device.c_str(),
@@ -61,8 +62,8 @@ bool UdpSocket::set_path_options(const UdpSocketOptions& options, OsError& error
 }
 
 bool UdpSocket::set_segments(std::span<const SocketAddress> segments, OsError& error) {
-  // RFC 8754, section 2: the list runs backwards, its first place is the destination's, which the kernel fills in.
-  constexpr std::size_t kMaxSegments = 126;  // the length field counts 8 bytes and ends at 255
+  // RFC 8754, section 2: the list is in reverse order, its first entry is the destination, which the kernel fills in.
+  constexpr std::size_t kMaxSegments = 126;  // the length field counts units of 8 bytes, at most 255
   if (!is_ipv6() || segments.empty() || segments.size() > kMaxSegments ||
       std::any_of(segments.begin(), segments.end(), [](const auto& one) { return one.family() != AF_INET6; })) {
     error = bad_argument("a segment list of SRv6 has 1 to 126 IPv6 addresses, on a path whose own address is IPv6; " +
@@ -120,7 +121,7 @@ std::optional<UdpSocket> UdpSocket::open(const UdpSocketOptions& options, OsErro
     set_option(fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_PROBE);
     socket.reads_ecn_ = set_option(fd, IPPROTO_IPV6, IPV6_RECVTCLASS, 1);
   }
-  // When a datagram arrived, as opposed to when this process got round to it: the round trip of the network alone.
+  // Time of arrival rather than of reading: the round-trip time of the network alone.
   set_option(fd, SOL_SOCKET, SO_TIMESTAMPNS, 1);
   if (options.receive_offload) socket.receive_offload_ = set_option(fd, IPPROTO_UDP, UDP_GRO, 1);
   return socket;
@@ -146,8 +147,8 @@ bool UdpSocket::probe_segmentation_offload() {
   const std::uint16_t one_byte_each = 1;
   std::memcpy(CMSG_DATA(header), &one_byte_each, sizeof one_byte_each);
   if (::sendmsg(fd_.get(), &message, 0) != static_cast<ssize_t>(payload.size())) return false;
-  // Read the probe back, so that nobody mistakes it for traffic. It is already queued on any loopback path; where a
-  // packet filter ate it, two short datagrams that never come harm nobody.
+  // Reads the probe back, so that it is not taken for traffic. On any loopback path it is already queued; if a packet
+  // filter dropped it, nothing has to be read.
   std::size_t seen = 0;
   while (seen < payload.size()) {
     pollfd ready{fd_.get(), POLLIN, 0};

@@ -1,7 +1,7 @@
-// A bound, non-blocking UDP socket with what the transport needs switched on: buffer sizes as asked where the system
-// allows it, segmentation and receive offload, the received TOS byte. Sending and receiving are UdpDatapath's part.
+// A bound, non-blocking UDP socket with the options that the transport needs: buffer sizes as requested if the system
+// allows, segmentation and receive offload, the received TOS byte. UdpDatapath sends and receives.
 //
-// Packets carry "don't fragment": a datagram that does not fit the path is an error here rather than a fragment that a
+// Packets carry "don't fragment": a datagram that does not fit the path is an error here instead of a fragment that a
 // switch may drop. One thread owns a socket.
 #pragma once
 
@@ -21,8 +21,8 @@ struct UdpSocketOptions {
   std::uint32_t receive_buffer_bytes = 8U << 20;
   std::uint32_t send_buffer_bytes = 4U << 20;
   bool receive_offload = true;  // UDP_GRO, where the kernel has it
-  std::string device;        // SO_BINDTODEVICE: leave by this interface whatever the routes say; empty: by the routes
-  bool flow_labels = false;  // IPv6: send the flow label of each destination address
+  std::string device;           // SO_BINDTODEVICE: leave by this interface regardless of routes; empty: by the routes
+  bool flow_labels = false;     // IPv6: send the flow label of each destination address
   std::uint32_t busy_poll_us = 0;  // SO_BUSY_POLL and SO_PREFER_BUSY_POLL; 0: none
 };
 
@@ -33,7 +33,7 @@ class UdpSocket {
   int fd() const { return fd_.get(); }
   const SocketAddress& local_address() const { return local_; }
   bool is_ipv6() const { return local_.family() == AF_INET6; }
-  // Payload bytes: the kernel keeps twice the figure it was asked for, to pay for its own bookkeeping per packet.
+  // Payload bytes: half of what the kernel reports, which includes its bookkeeping per packet.
   std::uint32_t granted_receive_bytes() const { return granted_receive_bytes_; }
   std::uint32_t granted_send_bytes() const { return granted_send_bytes_; }
   bool receive_offload() const { return receive_offload_; }
@@ -42,14 +42,14 @@ class UdpSocket {
   // From now on every datagram carries an SRv6 routing header through `segments`, in order of travel, each an IPv6
   // address. A socket option, because this kernel refuses the header as a control message per datagram (EINVAL).
   bool set_segments(std::span<const SocketAddress> segments, OsError& error);
-  // What such a header takes of the MTU.
+  // Bytes of the MTU that such a header occupies.
   static std::uint32_t segment_list_bytes(std::size_t segments) {
     return segments == 0 ? 0 : static_cast<std::uint32_t>(8 + 16 * (segments + 1));
   }
 
-  // Whether a two-datagram UDP_SEGMENT send works: tried rather than asked, because a kernel or a sandbox may know the
-  // option and still refuse the send. The probe goes to this very socket and is read back, so it says nothing of an
-  // interface that refuses later: UdpDatapath then falls back by itself.
+  // Whether a two-datagram UDP_SEGMENT send works: tested by sending, because a kernel or a sandbox may know the option
+  // and still reject the send. The probe goes to this very socket and is read back, so it cannot detect an interface
+  // that rejects it later: UdpDatapath then falls back by itself.
   bool probe_segmentation_offload();
 
  private:

@@ -11,7 +11,7 @@ Vma ask() {
   const VmaInterface* table = nullptr;
   socklen_t size = sizeof table;
   const int before = errno;
-  // The way that the library documents: no socket has the number -1, so the kernel refuses this and libvma does not.
+  // The documented method: no socket has the number -1, so the kernel rejects this call and libvma does not.
   if (::getsockopt(-1, SOL_SOCKET, kVmaGetInterface, &table, &size) == 0 && table != nullptr) {
     vma.present = true;
     if (table->receive_zero_copy != nullptr && table->free_packets != nullptr) vma.zero_copy = table;

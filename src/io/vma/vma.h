@@ -1,9 +1,9 @@
-// Whether this process runs under LD_PRELOAD=libvma.so, and the two calls of its extra interface that we use.
+// Detects whether this process runs under LD_PRELOAD=libvma.so, and declares the two calls of its extra API that mlt
+// uses.
 //
-// libvma serves sockets in user space, past the kernel, on Mellanox network cards. Its extra interface is asked of the
-// library itself at run time, so mlt neither links to it nor is built with its headers: what stands here is the part of
-// that interface that receiving without a copy takes. Absent on purpose: the completion queue interface, rings,
-// callbacks. Source: vma_extra.h of libvma 9.8.
+// libvma serves sockets in user space, bypassing the kernel, on Mellanox NICs. Its extra API is obtained from the
+// library at run time, so that mlt neither links to it nor needs its headers: declared here is the part that zero-copy
+// receive needs. Absent on purpose: the completion queue API, rings, callbacks. Source: vma_extra.h of libvma 9.8.
 #pragma once
 
 #include <sys/socket.h>
@@ -23,12 +23,12 @@ struct [[gnu::packed]] VmaPackets {
   VmaPacket first;
 };
 
-// The start of its table of functions; what follows these three differs between versions.
+// The start of its table of functions; the functions after these three differ between versions.
 struct VmaInterface {
   void* register_receive_callback;
   // Like recvfrom(); with kVmaZeroCopy in *flags on return, `buffer` holds a VmaPackets, else the data, copied.
   int (*receive_zero_copy)(int socket, void* buffer, std::size_t bytes, int* flags, sockaddr* from, socklen_t* size);
-  // Gives packets back; each that was received must be.
+  // Returns packets to libvma; required for each received one.
   int (*free_packets)(int socket, VmaPacket* packets, std::size_t count);
 };
 
@@ -36,12 +36,12 @@ inline constexpr int kVmaGetInterface = 2'800;   // SO_VMA_GET_API
 inline constexpr int kVmaZeroCopy = 0x00040000;  // MSG_VMA_ZCOPY
 
 struct Vma {
-  // libvma is there. Without what is needed for receiving without a copy, `zero_copy` is null.
+  // libvma is loaded. `zero_copy` is null if its API cannot receive without a copy.
   bool present = false;
   const VmaInterface* zero_copy = nullptr;
 };
 
-// Asks once; the answer holds for the life of the process, for a library is preloaded or it is not.
+// Detects once; the result holds for the life of the process, as a library cannot be preloaded later.
 const Vma& find_vma();
 
 }  // namespace mlt::io

@@ -71,7 +71,7 @@ void VmaDatapath::set_mark(std::uint8_t traffic_class) {
 
 SendStatus VmaDatapath::send(base::TimeNs now, const base::DatagramRun& run) {
   if (mark_ != run.traffic_class() && socket_->next_timeout() != base::kNever) {
-    // Datagrams of an earlier run wait in the socket's datapath and want its mark: they go first.
+    // Datagrams of an earlier run wait in the socket's datapath and need its mark: they go first.
     class Nobody final : public ReceiveSink {
       void on_run(const base::ReceivedRun&) override {}
     } nobody;
@@ -85,7 +85,7 @@ SendStatus VmaDatapath::send(base::TimeNs now, const base::DatagramRun& run) {
 // ---- receiving -----------------------------------------------------------------------------------------------------
 
 std::size_t VmaDatapath::receive(base::TimeNs now, std::size_t budget_runs, ReceiveSink& sink) {
-  // Sends what waits there; without the extra interface it receives too, by the socket calls that libvma took over.
+  // Sends what is queued there; without the extra API it also receives, by the socket calls that libvma intercepts.
   const std::size_t plain = socket_->receive(now, zero_copy_ == nullptr ? budget_runs : 0, sink);
   if (zero_copy_ == nullptr) return plain;
   std::size_t handed_up = 0;
@@ -104,7 +104,7 @@ bool VmaDatapath::receive_one(ReceiveSink& sink, bool& delivered) {
       zero_copy_->receive_zero_copy(readable_fd(), buffer_.data(), buffer_.size(), &flags, nullptr, nullptr);
   if (got < 0) {
     if (errno == EINTR) return true;
-    // An ICMP answer to a datagram that we sent: it says nothing about what there is to read.
+    // An ICMP error for a datagram that this side sent: it is unrelated to what can be read.
     if (errno == ECONNREFUSED) return true;
     if (errno != EAGAIN) counters_.add(VmaCounter::kReceiveFailed);
     return false;
@@ -113,7 +113,7 @@ bool VmaDatapath::receive_one(ReceiveSink& sink, bool& delivered) {
     VmaPackets packets;
     std::memcpy(&packets, buffer_.data(), sizeof packets);
     if (packets.count == 0) return false;
-    // libvma hands out one packet per call (its free_packets() could not step over the fragments of more).
+    // libvma returns one packet per call (its free_packets() could not step over the fragments of more).
     hand_up_packet(reinterpret_cast<VmaPacket*>(buffer_.data() + offsetof(VmaPackets, first)), sink, delivered);
     return true;
   }

@@ -1,13 +1,12 @@
-// The kernel's socket datapath as it has to be under libvma, which takes its calls over (io/vma/vma.h).
+// The kernel UDP datapath adapted to libvma, which intercepts its calls (io/vma/vma.h).
 //
-// libvma's sendmsg() reads no control messages: neither UDP_SEGMENT nor the TOS byte. So datagrams are sent one by one,
-// and the mark is set on the socket when it differs from the run's before. Its receive calls deliver no TOS byte
-// either, so ECN marks are not read, and the capabilities say so. With the extra interface a datagram is handed up
-// where the card put it and given back at once; without it, or where libvma left the socket to the kernel, it is copied
-// as ever. None of this is probed by sending: libvma leaves a socket's talk with itself to the kernel, which can do
-// everything.
+// libvma's sendmsg() ignores control messages, both UDP_SEGMENT and the TOS byte. So datagrams are sent one by one, and
+// the mark is set on the socket when it differs from the previous run's. Its receive calls return no TOS byte either,
+// so ECN marks are not read, as the capabilities report. With the extra API a datagram is delivered in place, in the
+// NIC's buffer, and released at once; without it, or for a socket that libvma leaves to the kernel, it is copied. None
+// of this is probed by sending: libvma leaves a socket's traffic to itself to the kernel, which supports everything.
 //
-// Tested against a stand-in (tests/support/vma_stand_in.cc), never on a Mellanox card: none was at hand. One thread
+// Tested against a stand-in (tests/support/vma_stand_in.cc), never on a Mellanox NIC: none was available. One thread
 // owns a VmaDatapath; no call but construction allocates, except last_error().
 #pragma once
 
@@ -24,19 +23,19 @@
 namespace mlt::io {
 
 enum class VmaCounter : std::size_t {
-  kZeroCopyReceived,   // datagrams handed up in place
-  kFragmentsJoined,    // of these: lay in several pieces and were copied together
-  kCopiedReceived,     // libvma had copied them: a packet that came through the kernel
+  kZeroCopyReceived,   // datagrams delivered in place
+  kFragmentsJoined,    // of these: copied together from several fragments
+  kCopiedReceived,     // copied by libvma: the packet came through the kernel
   kReceiveFailed,      // errno other than EAGAIN
   kMarksSet,           // times that the TOS byte of the socket was changed
-  kMarkFailed,         // it could not be; the run went out with the mark before
-  kZeroCopyAvailable,  // 1: the extra interface is there
+  kMarkFailed,         // it could not be changed; the run was sent with the previous mark
+  kZeroCopyAvailable,  // 1: the extra API is available
   kCount
 };
 
 class VmaDatapath final : public NetworkDatapath {
  public:
-  // Null on failure, with `error` filled: for one, where the process does not run under libvma.
+  // Null on failure, with `error` filled: for example if the process does not run under libvma.
   static std::unique_ptr<VmaDatapath> open(const UdpOptions& options, OsError& error);
 
   bool set_peer(std::uint16_t rank, const SocketAddress& address, OsError& error) override {
@@ -50,7 +49,7 @@ class VmaDatapath final : public NetworkDatapath {
   int readable_fd() const override { return socket_->readable_fd(); }
   base::TimeNs next_timeout() const override { return socket_->next_timeout(); }
   std::string last_error() const override { return socket_->last_error(); }
-  // This layer's, then the socket's.
+  // This layer's counters, then the socket's.
   std::span<const NamedCounter> counters() const override;
 
  private:
@@ -63,9 +62,9 @@ class VmaDatapath final : public NetworkDatapath {
   std::unique_ptr<UdpDatapath> socket_;
   const VmaInterface* zero_copy_;
   Capabilities capabilities_;
-  int mark_ = -1;  // of the socket; unknown at first
+  int mark_ = -1;  // of the socket; initially unknown
   CounterTable<VmaCounter> counters_;
-  std::vector<std::byte> buffer_;  // what a receive call fills: packets, or copied data
+  std::vector<std::byte> buffer_;  // buffer of a receive call: packets, or copied data
   std::vector<std::byte> joined_;
   mutable std::vector<NamedCounter> report_;
 };

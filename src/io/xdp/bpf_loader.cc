@@ -22,7 +22,7 @@ std::uint64_t address_of(const void* pointer) { return reinterpret_cast<std::uin
 
 std::uint32_t mode_flag(XdpMode mode) { return mode == XdpMode::kNative ? XDP_FLAGS_DRV_MODE : XDP_FLAGS_SKB_MODE; }
 
-// Sets the interface's program; -1 takes it down. Returns 0 or an errno.
+// Sets the interface's program; -1 removes it. Returns 0 or an errno.
 int set_by_netlink(Netlink& netlink, int program, unsigned interface, XdpMode mode) {
   ifinfomsg header{};
   header.ifi_index = static_cast<int>(interface);
@@ -98,7 +98,7 @@ UniqueFd load_xdp_program(std::span<const bpf_insn> instructions, OsError& error
   const int number = errno;
   error = xdp_error(number, "load the program that steers packets to", "AF_XDP");
   if (error.code == OsErrorCode::kPermission) return program;
-  // Once more, for the verifier's own words.
+  // Again, for the verifier's log.
   attributes.log_level = 1;
   attributes.log_size = static_cast<std::uint32_t>(log.size());
   attributes.log_buf = address_of(log.data());

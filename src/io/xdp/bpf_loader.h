@@ -1,8 +1,9 @@
-// Loads an XDP program and hangs it on an interface, by bpf(2) itself.
+// Loads an XDP program and attaches it to an interface, using bpf(2) directly.
 //
-// Absent on purpose: libbpf, object files, BTF, pinning. The one program we need is a short table of instructions
-// (xsk_steering.h), so nothing has to be compiled, shipped or found at run time, and a wheel built without clang can do
-// it. What is attached by a link goes with the last descriptor of it, so a killed process leaves nothing behind.
+// Absent on purpose: libbpf, object files, BTF, pinning. The only program is a short table of instructions
+// (xsk_steering.h), so nothing has to be compiled, shipped or found at run time, and a wheel built without clang
+// includes it. A program attached by a link is removed with the link's last descriptor, so a killed process leaves
+// nothing behind.
 #pragma once
 
 #include <linux/bpf.h>
@@ -20,26 +21,27 @@
 
 namespace mlt::io {
 
-// What AF_XDP may be refused for, and what then; `action` reads after "cannot".
+// Causes of AF_XDP errors and their remedies; `action` reads after "cannot".
 OsError xdp_error(int number, std::string_view action, std::string_view object);
 
-// A table from receive queue number (0 .. queues-1) to AF_XDP socket. Empty where no socket was put, or where it died.
+// A map from receive queue number (0 .. queues-1) to AF_XDP socket. Empty for queues without a socket, or once it is
+// closed.
 UniqueFd create_socket_map(std::uint32_t queues, OsError& error);
 bool put_socket(int map, std::uint32_t queue, int socket, OsError& error);
 
 UniqueFd load_xdp_program(std::span<const bpf_insn> instructions, OsError& error);
 
 enum class XdpMode : std::uint8_t {
-  kNative,   // in the driver, before the kernel makes a packet of its own
+  kNative,   // in the driver, before the kernel builds its own packet
   kGeneric,  // in the stack: works with every Ethernet device
 };
 
-// A program on an interface, for as long as this lives.
+// A program attached to an interface for the lifetime of this object.
 class XdpAttachment {
  public:
   enum class Way : std::uint8_t {
-    kLink,     // ends with this process, however that ends (Linux 5.9)
-    kNetlink,  // stays if the process is killed; with its socket gone it then passes everything on
+    kLink,     // ends with this process, even if killed (Linux 5.9)
+    kNetlink,  // stays if the process is killed; without its socket it then passes everything on
   };
   // `interface_name` is for the error only. Null on failure.
   static std::unique_ptr<XdpAttachment> attach(int program, unsigned interface, const std::string& interface_name,
@@ -48,14 +50,14 @@ class XdpAttachment {
   XdpAttachment& operator=(const XdpAttachment&) = delete;
   ~XdpAttachment();
 
-  // In a forked child: the program stays, and it is the parent's alone.
+  // In a forked child: releases the program, which belongs to the parent.
   void let_go();
 
  private:
   XdpAttachment() = default;
 
   UniqueFd link_;
-  std::optional<Netlink> netlink_;  // of the interface's namespace; nothing: there is a link
+  std::optional<Netlink> netlink_;  // of the interface's namespace; empty: attached by a link
   unsigned interface_ = 0;
   XdpMode mode_ = XdpMode::kNative;
 };

@@ -37,15 +37,15 @@ constexpr std::array<std::string_view, CounterTable<XdpCounter>::kSize> kNames =
     "xdp_device_queues",
 };
 
-// Routes and Ethernet addresses change: a gateway moves, a card is replaced.
+// Refresh interval: routes and Ethernet addresses change when a gateway moves or a NIC is replaced.
 constexpr base::DurationNs kLookUpAgainNs = base::kSecond;
-// An address that the kernel is still finding out.
+// Retry interval while the kernel resolves an address.
 constexpr base::DurationNs kLookUpSoonNs = 200 * base::kMicrosecond;
-// Frames that the kernel did not take are offered again this much later, unless a call comes by sooner.
+// Retry interval of frames that the kernel did not accept, unless a call comes sooner.
 constexpr base::DurationNs kPushAgainNs = 50 * base::kMicrosecond;
-// And this much later where the interface refuses them: it is down.
+// Retry interval while the interface rejects frames: it is down.
 constexpr base::DurationNs kPushLaterNs = 10 * base::kMillisecond;
-// Of so many calls one reads the kernel's socket even while frames keep coming past it.
+// One of this many calls reads the kernel's socket even while AF_XDP frames keep arriving.
 constexpr std::uint32_t kKernelTurn = 16;
 
 }  // namespace
@@ -59,7 +59,7 @@ std::unique_ptr<XdpDatapath> XdpDatapath::open(const XdpOptions& options, OsErro
   if (!device) return nullptr;
   UdpOptions udp;
   udp.socket = options.socket;
-  // The kernel would merge our datagrams before generic XDP sees them, if a socket of the port asked for it.
+  // The kernel would merge datagrams before generic XDP sees them, if a socket of the port enabled it.
   udp.socket.receive_offload = false;
   udp.peer_count = options.peer_count;
   std::unique_ptr<XdpDatapath> datapath(new XdpDatapath(options));
@@ -78,7 +78,7 @@ std::unique_ptr<XdpDatapath> XdpDatapath::open(const XdpOptions& options, OsErro
   return datapath;
 }
 
-// What a child holds nobody else can have: neither the queue nor the interface's place for a program.
+// A child that keeps these descriptors blocks the queue and the interface's XDP slot for everyone else.
 void XdpDatapath::let_go() {
   if (socket_) socket_->let_go();
   if (attachment_) attachment_->let_go();
@@ -94,7 +94,7 @@ bool XdpDatapath::open_socket(const XdpOptions& options, OsError& error) {
   xsk.queue = options.queue;
   xsk.receive_frames = options.receive_frames;
   xsk.send_frames = options.send_frames;
-  // The zero-copy rings of a driver are not filled by generic XDP.
+  // Generic XDP does not fill the zero-copy rings of a driver.
   xsk.zero_copy = options.zero_copy && options.native;
   const std::uint32_t needed = device_.mtu_bytes + kEthernetHeaderBytes;
   xsk.frame_bytes = needed <= xsk_receive_room(2'048) ? 2'048 : 4'096;
@@ -106,7 +106,7 @@ bool XdpDatapath::open_socket(const XdpOptions& options, OsError& error) {
   const std::uint32_t room = std::min(device_.mtu_bytes, xsk_receive_room(xsk.frame_bytes) - kEthernetHeaderBytes);
   capabilities_ = kernel_->capabilities();
   capabilities_.max_datagram_bytes = std::min(capabilities_.max_datagram_bytes, room - headers);
-  // A datagram takes a frame, however small it is.
+  // A datagram occupies a frame, however small it is.
   capabilities_.receive_buffer_bytes = options.receive_frames * capabilities_.max_datagram_bytes;
   capabilities_.sets_dscp = true;
   capabilities_.reads_ecn = true;
@@ -120,14 +120,15 @@ bool XdpDatapath::open_socket(const XdpOptions& options, OsError& error) {
 
 bool XdpDatapath::steer(const XdpOptions& options, OsError& error) {
   map_ = create_socket_map(options.queue + 1, error);
-  // The socket first: from the moment the program is there, it has somewhere to send to.
+  // The socket first: the program has a destination from the moment it is attached.
   if (!map_ || !put_socket(map_.get(), options.queue, socket_->fd(), error)) return false;
   if (options.native) {
     if (attach(XdpMode::kNative, options.attach_by, error)) {
       counters_.add(XdpCounter::kNative);
       return true;
     }
-    // Taken is taken, in either mode; what may not be loaded may not be attached; a zero-copy socket is the driver's.
+    // A busy queue is busy in either mode; a program that may not be loaded may not be attached; a zero-copy socket is
+    // the driver's.
     if (error.number == EBUSY || error.number == EEXIST || error.code == OsErrorCode::kPermission ||
         socket_->zero_copy()) {
       return false;
@@ -144,7 +145,7 @@ bool XdpDatapath::attach(XdpMode mode, XdpAttachment::Way way, OsError& error) {
   const UniqueFd program = load_xdp_program(instructions, error);
   if (!program) return false;
   attachment_ = XdpAttachment::attach(program.get(), device_.index, device_.name, mode, way, error);
-  // A kernel before 5.9 knows no such links.
+  // A kernel before 5.9 has no XDP links.
   if (!attachment_ && way == XdpAttachment::Way::kLink && error.number == EINVAL) {
     OsError second;
     attachment_ =
@@ -232,7 +233,7 @@ SendStatus XdpDatapath::send_frames(base::TimeNs now, const Peer& peer, const ba
   return SendStatus::kSent;
 }
 
-// False if the interface is at fault; what it did not take stays in the ring and is offered again.
+// False if the interface failed; frames that it did not accept stay in the ring and are offered again.
 bool XdpDatapath::push_out(base::TimeNs now) {
   const int number = socket_->flush(send_calls_);
   push_at_ = base::kNever;
@@ -267,11 +268,11 @@ std::size_t XdpDatapath::receive(base::TimeNs now, std::size_t budget_runs, Rece
     counters_.add(XdpCounter::kKernelRunsReceived, passed);
     handed_up += passed;
   };
-  // While frames fill the budget, a run of every so many calls is the kernel socket's, if it has one.
+  // While frames fill the budget, one run in every kKernelTurn calls comes from the kernel socket, if it has one.
   if (++turns_ % kKernelTurn == 0) from_kernel(1);
   const std::size_t left = budget_runs - handed_up;
   const auto frames = static_cast<std::uint32_t>(std::min<std::size_t>(left, socket_->received()));
-  // What is dropped here costs budget too.
+  // Dropped frames cost budget too.
   for (std::uint32_t i = 0; i < frames; ++i) {
     if (hand_up(socket_->received_frame(i), sink)) ++handed_up;
   }

@@ -1,11 +1,11 @@
-// Runs of datagrams past the kernel's stack: frames are built here, written to the memory of an AF_XDP socket, and read
-// from it where the card (or, in copy mode, the kernel) put them.
+// Runs of datagrams that bypass the kernel's network stack: frames are built here, written to the memory of an AF_XDP
+// socket, and read where the NIC (or, in copy mode, the kernel) put them.
 //
-// A UDP socket of the kernel stands beside it. It holds the port, it receives what the steering program lets pass
-// (xsk_steering.h), such as frames of a receive queue without a socket of ours, and it carries the runs of peers whom
-// no plain frame reaches: ranks on this machine, peers behind tunnels, and any peer until its Ethernet address is
-// known, which the first of these runs makes the kernel find out. So no run waits for an address, and none is lost for
-// want of one. Payload is copied once on the way out and handed up in place on the way in, a datagram per run.
+// A kernel UDP socket accompanies it. It holds the port, receives the packets that the steering program passes
+// (xsk_steering.h), such as those of a receive queue without an AF_XDP socket, and carries the runs to peers that plain
+// frames do not reach: ranks on this host, peers behind tunnels, and any peer until its Ethernet address is known,
+// which the first of these runs makes the kernel resolve. So no run waits for an address, and none is lost because it
+// is unknown. Payload is copied once when sent and delivered in place when received, one datagram per run.
 //
 // Frames bypass the kernel's qdiscs and packet filters. One path per peer. One thread owns an XdpDatapath; no call but
 // construction allocates, except last_error().
@@ -30,11 +30,11 @@
 namespace mlt::io {
 
 struct XdpOptions {
-  UdpSocketOptions socket;       // of the kernel's socket; the address decides the interface
+  UdpSocketOptions socket;       // of the kernel's socket; its address determines the interface
   std::uint16_t peer_count = 0;  // ranks 0 .. peer_count-1 can be peers
   std::uint32_t queue = 0;       // receive and send queue of the interface
-  bool native = true;            // try the driver's XDP before the generic one
-  bool zero_copy = true;         // try that before copy mode
+  bool native = true;            // try native (driver) XDP before generic XDP
+  bool zero_copy = true;         // try zero-copy before copy mode
   std::uint32_t receive_frames = 4'096;
   std::uint32_t send_frames = 2'048;  // both powers of two
   XdpAttachment::Way attach_by = XdpAttachment::Way::kLink;
@@ -47,21 +47,21 @@ enum class XdpCounter : std::size_t {
   kSystemCallsSend,
   kRunsReceived,  // one datagram each
   kBytesReceived,
-  kSendWouldBlock,      // no free frame, and the kernel took none
-  kSendFailed,          // the interface refused to send; see last_error()
-  kKernelRunsSent,      // through the kernel's socket, for want of a plain route or of an Ethernet address
-  kKernelRunsReceived,  // passed by the steering program: another receive queue, a rank on this machine
+  kSendWouldBlock,      // no free frame, and the kernel accepted none
+  kSendFailed,          // the interface rejected the send; see last_error()
+  kKernelRunsSent,      // through the kernel's socket, without a plain route or an Ethernet address
+  kKernelRunsReceived,  // passed by the steering program: another receive queue, a rank on this host
   kRouteLookups,
-  kChecksumUnfinished,  // accepted: a kernel on this machine left it to a card that was never there
+  kChecksumUnfinished,  // accepted: a kernel on this host left the checksum to offload, which never happened
   kReceiveMalformed,    // lengths that contradict each other, or no payload; dropped
   kReceiveChecksum,     // dropped
   kReceiveRingFull,     // the kernel dropped a packet: this process was slow to read
-  kReceiveNoFrame,      // the kernel dropped a packet, or the card would have: no frame was free
+  kReceiveNoFrame,      // the kernel or the NIC dropped a packet: no frame was free
   kReceiveDropped,      // the kernel dropped a packet for another reason
-  kSendInvalid,         // frames that the kernel would not send
+  kSendInvalid,         // frames that the kernel rejected
   kNative,              // 1: the program runs in the driver
-  kZeroCopy,            // 1: the card reads and writes our memory
-  kDeviceQueues,        // receive queues of the interface; only one of them is ours
+  kZeroCopy,            // 1: the NIC reads and writes this process's memory
+  kDeviceQueues,        // receive queues of the interface, of which this datapath uses one
   kCount
 };
 
@@ -81,7 +81,7 @@ class XdpDatapath final : public NetworkDatapath {
   int writable_fd(const base::DatagramRun& run) const override;
   base::TimeNs next_timeout() const override;
   std::string last_error() const override;
-  // This layer's, then the kernel socket's.
+  // This layer's counters, then the kernel socket's.
   std::span<const NamedCounter> counters() const override;
 
  private:
@@ -112,14 +112,14 @@ class XdpDatapath final : public NetworkDatapath {
   UniqueFd poll_fd_;
   Capabilities capabilities_;
   std::vector<Peer> peers_;
-  base::TimeNs push_at_ = base::kNever;  // when frames that the kernel did not take are offered again
+  base::TimeNs push_at_ = base::kNever;  // when frames that the kernel did not accept are offered again
   std::uint32_t turns_ = 0;
   int failed_errno_ = 0;
-  bool kernel_failed_ = false;  // the last failure was the kernel socket's
+  bool kernel_failed_ = false;  // the last error was the kernel socket's
   std::uint64_t send_calls_ = 0;
   CounterTable<XdpCounter> counters_;
   mutable std::vector<NamedCounter> report_;
-  std::optional<ForkGuard> guard_;  // last: gone before what it speaks of
+  std::optional<ForkGuard> guard_;  // declared last: destroyed before members that it uses
 };
 
 }  // namespace mlt::io

@@ -1,4 +1,5 @@
-// Compiled with vectorised loops (CMakeLists.txt): the sum over the payload is the one pass that a socket's user does
+// Compiled with vectorised loops (CMakeLists.txt): the payload checksum is a pass that users of kernel sockets do not
+// pay for in user space.
 // not pay for in user space.
 #include "io/xdp/xsk_frame.h"
 
@@ -15,7 +16,7 @@ namespace {
 
 constexpr std::uint16_t kEtherIpv4 = 0x0800;
 constexpr std::uint16_t kEtherIpv6 = 0x86DD;
-// What Linux gives by default (net.ipv4.ip_default_ttl, net.ipv6.conf.*.hop_limit).
+// Linux defaults (net.ipv4.ip_default_ttl, net.ipv6.conf.*.hop_limit).
 constexpr std::uint8_t kHopLimit = 64;
 constexpr std::uint8_t kVersion4WithoutOptions = 0x45;
 constexpr std::uint16_t kDontFragment = 0x4000;
@@ -38,11 +39,11 @@ void store_be16(std::byte* at, std::uint16_t value) {
   std::memcpy(at, &value, sizeof value);
 }
 
-// A checksum, in the machine's byte order: one's complement sums come out in the order in which they went in.
+// Stores a checksum in host byte order: one's complement sums are independent of byte order.
 void store_raw16(std::byte* at, std::uint16_t value) { std::memcpy(at, &value, sizeof value); }
 
-// Sums 16-bit words, two at a time; 64 bits hold the carries of far more than a packet. An odd end counts as if
-// padded by zeros.
+// Sums 16-bit words, two at a time; 64 bits hold the carries of far more than a packet. An odd last byte is padded with
+// zeros.
 std::uint64_t sum_words(const std::byte* data, std::size_t size) {
   std::uint64_t sum = 0;
   std::size_t at = 0;
@@ -94,7 +95,7 @@ UdpFrameHeader::UdpFrameHeader(const MacAddress& from_mac, const MacAddress& to_
     ip[0] = std::byte{kVersion4WithoutOptions};
     // PROTOCOL 4.1.2: An endpoint MUST NOT allow fragmentation of a datagram: the DF bit is set, and its size is within
     //     the MTU of the interface.
-    // The identification stays 0: it has no meaning where nothing can be fragmented (RFC 6864).
+    // The identification stays 0: it has no meaning for packets that cannot be fragmented (RFC 6864).
     store_be16(ip + kIpv4Fragment, kDontFragment);
     ip[kIpv4HopLimit] = std::byte{kHopLimit};
     ip[kIpv4Protocol] = std::byte{IPPROTO_UDP};
@@ -132,7 +133,7 @@ std::uint32_t UdpFrameHeader::write(std::byte* frame, std::uint32_t payload_byte
   // The length counts twice: in the header and in the pseudo-header.
   const std::uint64_t sum = udp_sum_ + 2U * htons(udp_bytes) + sum_words(frame + size_, payload_bytes);
   const auto checksum = static_cast<std::uint16_t>(~fold(sum));
-  store_raw16(udp + kUdpChecksum, checksum == 0 ? std::uint16_t{0xFFFF} : checksum);  // 0 means that there is none
+  store_raw16(udp + kUdpChecksum, checksum == 0 ? std::uint16_t{0xFFFF} : checksum);  // 0 means no checksum
   return size_ + payload_bytes;
 }
 
@@ -143,7 +144,7 @@ FrameVerdict read_frame(std::span<const std::byte> frame, ReceivedFrame& out) {
   const std::uint16_t ethertype = load_be16(frame.data() + 12);
   const bool is_ipv6 = ethertype == kEtherIpv6;
   const IpLayout& layout = is_ipv6 ? kIpv6Layout : kIpv4Layout;
-  std::size_t ip_bytes = 0;  // all of the packet; Ethernet pads short frames
+  std::size_t ip_bytes = 0;  // of the packet; Ethernet pads short frames
   std::uint8_t traffic_class = 0;
   if (is_ipv6) {
     if (room < kIpv6HeaderBytes + kUdpHeaderBytes || ip[kIpv6Protocol] != std::byte{IPPROTO_UDP}) {
@@ -163,15 +164,15 @@ FrameVerdict read_frame(std::span<const std::byte> frame, ReceivedFrame& out) {
   const std::byte* udp = ip + layout.header_bytes;
   if (ip_bytes > room || ip_bytes < layout.header_bytes + kUdpHeaderBytes) return FrameVerdict::kMalformed;
   const std::uint16_t udp_bytes = load_be16(udp + kUdpLength);
-  // An empty datagram carries nothing to hand up.
+  // An empty datagram has nothing to deliver.
   if (udp_bytes <= kUdpHeaderBytes || udp_bytes > ip_bytes - layout.header_bytes) return FrameVerdict::kMalformed;
   out.payload = {udp + kUdpHeaderBytes, static_cast<std::size_t>(udp_bytes - kUdpHeaderBytes)};
   out.ecn = static_cast<base::Ecn>(traffic_class & 3);
 
   const std::uint64_t pseudo = pseudo_sum(ip, layout, udp_bytes);
   if (fold(pseudo + sum_words(udp, udp_bytes)) == 0xFFFF) return FrameVerdict::kGood;
-  // Between two namespaces or virtual machines a kernel sends what it would have a network card finish: the field
-  // holds the sum of the pseudo-header alone. Such a frame was memory all the way.
+  // Between two namespaces or virtual machines a kernel relies on checksum offload: the field holds the sum of the
+  // pseudo-header alone. Such a frame never left memory.
   std::uint16_t field;
   std::memcpy(&field, udp + kUdpChecksum, sizeof field);
   return field == fold(pseudo) ? FrameVerdict::kChecksumUnfinished : FrameVerdict::kBadChecksum;

@@ -1,7 +1,7 @@
-// Ethernet frames that carry one UDP datagram, built and read in user space: what the kernel's stack does for a socket.
+// Ethernet frames that carry one UDP datagram, built and parsed in user space, as the kernel's stack does for a socket.
 //
-// IPv4 without options and IPv6 without extension headers, for this is all that the steering program lets through and
-// all that we send. Absent on purpose: fragments, VLAN tags (the kernel's path has both). Header formats: RFC 791,
+// IPv4 without options and IPv6 without extension headers: the steering program redirects nothing else, and mlt sends
+// nothing else. Absent on purpose: fragments, VLAN tags (the kernel's path handles both). Header formats: RFC 791,
 // 8200, 768; checksums: RFC 1071. Sizes in bytes.
 #pragma once
 
@@ -22,7 +22,7 @@ inline constexpr std::uint32_t kIpv6HeaderBytes = 40;
 inline constexpr std::uint32_t kUdpHeaderBytes = 8;
 inline constexpr std::uint32_t kMaxFrameHeaderBytes = kEthernetHeaderBytes + kIpv6HeaderBytes + kUdpHeaderBytes;
 
-// The headers of every frame from us to one peer. All but lengths, marks and checksums is the same in each.
+// The headers of every frame from this host to one peer. Only lengths, marks and checksums vary.
 class UdpFrameHeader {
  public:
   UdpFrameHeader() = default;
@@ -32,14 +32,14 @@ class UdpFrameHeader {
 
   std::uint32_t bytes() const { return size_; }
 
-  // Writes the headers to `frame`, whose payload lies behind them already. Returns the frame's size.
+  // Writes the headers to `frame`, which already holds the payload behind them. Returns the frame's size.
   std::uint32_t write(std::byte* frame, std::uint32_t payload_bytes, std::uint8_t traffic_class) const;
 
  private:
   std::array<std::byte, kMaxFrameHeaderBytes> template_{};
   std::uint32_t size_ = 0;
   bool is_ipv6_ = false;
-  std::uint64_t ip_sum_ = 0;   // of the fields that stay, for the two checksums
+  std::uint64_t ip_sum_ = 0;   // of the constant fields, for the two checksums
   std::uint64_t udp_sum_ = 0;  //
 };
 
@@ -50,7 +50,7 @@ struct ReceivedFrame {
 
 enum class FrameVerdict : std::uint8_t {
   kGood,
-  kChecksumUnfinished,  // good; the sender left the checksum to a device that never had to compute it
+  kChecksumUnfinished,  // valid; the sender left the checksum to an offload that never computed it
   kMalformed,
   kBadChecksum,
 };

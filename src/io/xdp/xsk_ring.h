@@ -1,8 +1,8 @@
-// The four rings that an AF_XDP socket shares with the kernel: each has one side that fills it and one that empties it.
+// The four rings that an AF_XDP socket shares with the kernel: each has one producer and one consumer.
 //
-// Indices run freely and are cut to a slot by the mask. The side that fills stores its index after the entries
-// (release), the other side reads that index first (acquire). Layout: the kernel's Documentation/networking/af_xdp.rst.
-// One thread owns our side.
+// Indices increase without wrapping and are masked to a slot. The producer stores its index after the entries
+// (release), the consumer loads that index first (acquire). Layout: the kernel's Documentation/networking/af_xdp.rst.
+// One thread owns the user side.
 #pragma once
 
 #include <linux/if_xdp.h>
@@ -12,7 +12,7 @@
 
 namespace mlt::io {
 
-// Where a ring lies in memory that mmap() gave.
+// Location of a ring in mmap()ed memory.
 template <typename Entry>
 struct XskRingView {
   std::uint32_t* producer = nullptr;
@@ -22,7 +22,7 @@ struct XskRingView {
   std::uint32_t size = 0;  // a power of two
 };
 
-// We fill, the kernel empties: frames to receive into, frames to send.
+// Producer is this process: frames to receive into, frames to send.
 template <typename Entry>
 class XskFilledRing {
  public:
@@ -30,16 +30,16 @@ class XskFilledRing {
   explicit XskFilledRing(const XskRingView<Entry>& view)
       : view_(view), next_(std::atomic_ref(*view.producer).load(std::memory_order_relaxed)) {}
 
-  // Entries that the kernel has not taken yet.
+  // Entries that the kernel has not consumed yet.
   std::uint32_t pending() const { return next_ - std::atomic_ref(*view_.consumer).load(std::memory_order_acquire); }
   std::uint32_t room() const { return view_.size - pending(); }
-  // The entry `ahead` places behind the last published one.
+  // The entry `ahead` slots behind the last published one.
   Entry& slot(std::uint32_t ahead) { return view_.entries[(next_ + ahead) & (view_.size - 1)]; }
   void publish(std::uint32_t count) {
     next_ += count;
     std::atomic_ref(*view_.producer).store(next_, std::memory_order_release);
   }
-  // The kernel does not look by itself: it wants to be called.
+  // The kernel does not poll the ring: it needs a system call.
   bool needs_wakeup() const {
     return (std::atomic_ref(*view_.flags).load(std::memory_order_relaxed) & XDP_RING_NEED_WAKEUP) != 0;
   }
@@ -49,7 +49,7 @@ class XskFilledRing {
   std::uint32_t next_ = 0;
 };
 
-// The kernel fills, we empty: frames received, frames sent.
+// Producer is the kernel: frames received, frames sent.
 template <typename Entry>
 class XskEmptiedRing {
  public:

@@ -20,17 +20,17 @@ namespace mlt::io {
 
 namespace {
 
-// XDP_PACKET_HEADROOM: what the kernel keeps in front of a received packet, for programs that prepend headers.
+// XDP_PACKET_HEADROOM: reserved by the kernel in front of a received packet, for programs that prepend headers.
 constexpr std::uint32_t kKernelHeadroomBytes = 256;
-// Packets that one system call sends in copy mode: 32 unless asked for more (XDP_MAX_TX_SKB_BUDGET, Linux 6.17).
+// Packets that one system call sends in copy mode: 32 by default (XDP_MAX_TX_SKB_BUDGET, Linux 6.17).
 constexpr int kMaxSendBudgetOption = 9;
 constexpr std::uint32_t kSendBudget = 256;
-// Frames under way in copy mode: the kernel gives one back when its packet is gone, wherever it was queued, and nothing
-// but this keeps us from filling the network's queues. At the few Gbit/s of that mode it is what a card sends in 0.3
-// ms, more than it takes to say what it has sent.
+// Frames in flight in copy mode: the kernel returns one when its packet is sent, wherever it was queued, and only this
+// limit keeps the network's queues from filling. At the few Gbit/s of that mode it is what a NIC sends in 0.3 ms, more
+// than it takes to report the sent frames.
 constexpr std::uint32_t kCopiedFrames = 128;
 constexpr int kSendBufferBytes = 8 << 20;
-// The kernel lets go of a closed socket's queue a moment after its process has ended.
+// The kernel releases a closed socket's queue a moment after its process has ended.
 constexpr base::DurationNs kQueueReleaseNs = 500 * base::kMillisecond;
 constexpr base::DurationNs kBindAgainNs = 5 * base::kMillisecond;
 
@@ -61,7 +61,7 @@ void XskSocket::let_go() {
   for (MemoryMapping& mapping : mappings_) mapping.forget();
 }
 
-// A mapping of a ring holds the socket as a descriptor does. Packet memory is pinned: if a child shared it, the next
+// A mapping of a ring keeps the socket open like a descriptor. Packet memory is pinned: if a child shared it, the next
 // write here would go to a copy that the kernel does not know.
 bool XskSocket::keep_from_children(OsError& error) {
   for (MemoryMapping& mapping : mappings_) {
@@ -142,7 +142,7 @@ bool XskSocket::map_rings(OsError& error) {
   completed_ = XskEmptiedRing<std::uint64_t>(completed);
   receive_ = XskEmptiedRing<xdp_desc>(received);
   send_ = XskFilledRing<xdp_desc>(sent);
-  // Receive frames come first in memory, frames to send behind them.
+  // Receive frames come first in memory, send frames behind them.
   for (std::uint32_t i = 0; i < receive; ++i) fill_.slot(i) = std::uint64_t{i} * options_.frame_bytes;
   fill_.publish(receive);
   free_.reserve(send);
@@ -151,12 +151,12 @@ bool XskSocket::map_rings(OsError& error) {
 }
 
 bool XskSocket::bind(OsError& error) {
-  // More than a default of the system, where we may: in copy mode each packet under way counts against it.
+  // More than the system's default, if permitted: in copy mode each packet in flight counts against it.
   if (::setsockopt(fd_.get(), SOL_SOCKET, SO_SNDBUFFORCE, &kSendBufferBytes, sizeof kSendBufferBytes) != 0) {
     ::setsockopt(fd_.get(), SOL_SOCKET, SO_SNDBUF, &kSendBufferBytes, sizeof kSendBufferBytes);
   }
   const std::uint32_t budget = std::min(kSendBudget, options_.send_frames);
-  ::setsockopt(fd_.get(), SOL_XDP, kMaxSendBudgetOption, &budget, sizeof budget);  // an older kernel has no such option
+  ::setsockopt(fd_.get(), SOL_XDP, kMaxSendBudgetOption, &budget, sizeof budget);  // older kernels lack the option
   sockaddr_xdp address{};
   address.sxdp_family = AF_XDP;
   address.sxdp_ifindex = options_.interface;
@@ -194,7 +194,7 @@ std::span<const std::byte> XskSocket::received_frame(std::uint32_t index) const 
 void XskSocket::give_back(std::uint32_t count) {
   MLT_CHECK(count <= received());
   for (std::uint32_t i = 0; i < count; ++i) {
-    // The packet starts somewhere in its frame; the frame is what goes back.
+    // The packet starts at an offset within its frame; the frame's address is returned.
     fill_.slot(i) = receive_.slot(i).addr & ~std::uint64_t{options_.frame_bytes - 1};
   }
   fill_.publish(count);
@@ -229,13 +229,13 @@ int XskSocket::flush(std::uint64_t& calls) {
   if (written_ > 0) send_.publish(std::exchange(written_, 0));
   std::uint32_t left = send_.pending();
   while (left > 0) {
-    if (!send_.needs_wakeup()) return 0;  // the driver is looking at the ring
+    if (!send_.needs_wakeup()) return 0;  // the driver polls the ring
     ++calls;
     const int number = ::sendto(fd_.get(), nullptr, 0, MSG_DONTWAIT, nullptr, 0) >= 0 ? 0 : errno;
     const std::uint32_t now_left = send_.pending();
     if (number != 0 && number != EAGAIN && number != EBUSY && number != ENOBUFS && number != EINTR) return number;
     if (zero_copy_ || now_left == 0) return 0;
-    // The call is limited to so many packets, or one was dropped on the way: as long as it gets on, so do we.
+    // A call sends a limited number of packets, or one was dropped: repeat as long as there is progress.
     if (now_left == left) return EAGAIN;
     left = now_left;
   }

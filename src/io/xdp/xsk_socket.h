@@ -1,9 +1,9 @@
-// An AF_XDP socket with its memory: frames that a network card (or the kernel, in copy mode) writes into and reads
-// from.
+// An AF_XDP socket with its memory: frames that a NIC (or the kernel, in copy mode) writes into and reads from.
 //
-// Every frame is either waiting to be received into, received and not yet given back, free to send, or being sent. The
-// rings are as large as there are frames for them, so no ring is ever too small. Absent on purpose: what is in a frame,
-// sharing memory between sockets, frames larger than a page. One thread owns a socket; nothing allocates after open().
+// Every frame is in one of four states: waiting to be received into, received and not yet returned, free to send, or
+// being sent. The rings have a slot for every frame, so that they never overflow. Absent on purpose: the content of
+// frames, sharing memory between sockets, frames larger than a page. One thread owns a socket; nothing allocates after
+// open().
 #pragma once
 
 #include <cstddef>
@@ -21,52 +21,52 @@
 namespace mlt::io {
 
 struct XskOptions {
-  unsigned interface = 0;         // its number
+  unsigned interface = 0;         // its index
   std::string interface_name;     // for errors
   std::uint32_t queue = 0;        // receive and send queue of the interface
   std::uint32_t frame_bytes = 0;  // 2,048 or 4,096
   std::uint32_t receive_frames = 0;
   std::uint32_t send_frames = 0;  // both powers of two
-  bool zero_copy = true;          // tried first; where the driver has none, the kernel copies
+  bool zero_copy = true;          // tried first; the kernel copies if the driver does not support it
 };
 
-// Bytes of a frame that a received packet, Ethernet header included, can fill: the kernel keeps room in front.
+// Bytes of a frame that a received packet, Ethernet header included, can fill: the kernel reserves headroom.
 std::uint32_t xsk_receive_room(std::uint32_t frame_bytes);
 
 class XskSocket {
  public:
-  // Null on failure, with `error` filled. Waits up to half a second for a queue that somebody has just left.
+  // Null on failure, with `error` filled. Waits up to half a second for a queue that another process has just released.
   static std::unique_ptr<XskSocket> open(const XskOptions& options, OsError& error);
   XskSocket(const XskSocket&) = delete;
   XskSocket& operator=(const XskSocket&) = delete;
 
-  // In a forked child: the socket is the parent's, and this one's memory was not inherited.
+  // In a forked child: releases the socket, which belongs to the parent; its memory was not inherited.
   void let_go();
 
   int fd() const { return fd_.get(); }
   bool zero_copy() const { return zero_copy_; }
 
-  // Frames that arrived and were not given back, oldest first.
+  // Number of frames that arrived and were not returned, oldest first.
   std::uint32_t received() const { return receive_.available(); }
   std::span<const std::byte> received_frame(std::uint32_t index) const;
-  // The oldest `count` of them may be received into again.
+  // Returns the oldest `count` of them, to be received into again.
   void give_back(std::uint32_t count);
 
-  // Whether `count` frames can be written; takes back what was sent.
+  // Whether `count` frames can be written; reclaims sent ones.
   bool has_room(std::uint32_t count);
-  // The memory of the next frame to send, which has room for it; it leaves with send_frame() and flush().
+  // Memory of the next frame to send, for which there must be space; send_frame() and flush() send it.
   std::byte* next_frame();
   void send_frame(std::uint32_t bytes);
-  // What polls writable when frames may be free again; -1 if nothing tells. The kernel calls a socket writable while
-  // its ring is at most half full, which says nothing of frames that it took and has not given back.
+  // Descriptor that polls writable when frames may be free again; -1 if there is none. The kernel reports a socket
+  // writable while its ring is at most half full, which does not cover frames that it has consumed but not returned.
   int writable_fd() const { return unsent() > options_.send_frames / 2 ? fd_.get() : -1; }
-  // Frames that the kernel has not taken yet.
+  // Frames that the kernel has not consumed yet.
   std::uint32_t unsent() const { return send_.pending(); }
-  // Has the kernel take them. Returns 0 if it took all or will by itself, EAGAIN if some are left for a later call, or
-  // the errno of what is wrong with the interface. `calls` counts system calls.
+  // Makes the kernel consume them. Returns 0 if it consumed all or will do so by itself, EAGAIN if some remain for a
+  // later call, or the errno of an interface error. `calls` counts system calls.
   int flush(std::uint64_t& calls);
 
-  // What the kernel counted of this socket since it was opened.
+  // The kernel's statistics of this socket.
   xdp_statistics statistics() const;
 
  private:
@@ -80,7 +80,7 @@ class XskSocket {
   bool set_ring_size(int option, std::uint32_t entries, OsError& error);
 
   XskOptions options_;
-  std::vector<MemoryMapping> mappings_;  // of memory and rings; taken down after the socket, which uses them, is closed
+  std::vector<MemoryMapping> mappings_;  // of memory and rings; unmapped after the socket, which uses them, is closed
   UniqueFd fd_;
   bool zero_copy_ = false;
   std::byte* memory_ = nullptr;  // of all frames
@@ -89,7 +89,7 @@ class XskSocket {
   XskEmptiedRing<xdp_desc> receive_;
   XskEmptiedRing<std::uint64_t> completed_;
   std::vector<std::uint64_t> free_;  // frames to send, by address
-  std::uint32_t written_ = 0;        // frames handed to send_frame() and not yet shown to the kernel
+  std::uint32_t written_ = 0;        // frames passed to send_frame() and not yet published to the kernel
 };
 
 }  // namespace mlt::io

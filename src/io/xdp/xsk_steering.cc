@@ -13,7 +13,7 @@ namespace mlt::io {
 
 namespace {
 
-// Registers: the context stays where the kernel puts it, the packet's start beside it.
+// Registers: the context stays where the kernel passes it, the packet's start is next to it.
 constexpr int kContext = BPF_REG_1;
 constexpr int kStart = BPF_REG_2;
 constexpr int kEnd = BPF_REG_3;
@@ -49,7 +49,7 @@ class Assembler {
   void call(int helper) { emit(instruction(BPF_JMP | BPF_CALL, 0, 0, 0, helper)); }
   void exit() { emit(instruction(BPF_JMP | BPF_EXIT, 0, 0, 0, 0)); }
 
-  // To the end of the program, where the frame passes, if ...
+  // Jumps to the end of the program, where the frame passes, if ...
   void pass_if_above(int left, int right) { jump(instruction(BPF_JMP | BPF_JGT | BPF_X, left, right, 0, 0)); }
   void pass_if_equal(int left, int right) { jump(instruction(BPF_JMP | BPF_JEQ | BPF_X, left, right, 0, 0)); }
   void pass_unless(int field, std::uint32_t value) {
@@ -75,7 +75,7 @@ class Assembler {
   std::vector<std::size_t> jumps_;
 };
 
-// Fields are loaded as the network has them; so are the constants that they are compared to.
+// Fields are loaded in network byte order; so are the constants that they are compared to.
 void require16(Assembler& program, std::size_t offset, std::uint16_t value) {
   program.load(BPF_H, kField, kStart, offset);
   program.pass_unless(kField, htons(value));
@@ -95,7 +95,7 @@ void require_address(Assembler& program, std::size_t offset, const IpBytes& addr
   }
 }
 
-// Passes a frame whose UDP checksum is the bare sum of the pseudo-header, `addresses_bytes` of which lie at
+// Passes a frame whose UDP checksum is the bare sum of the pseudo-header, `addresses_bytes` of which are at
 // `addresses`.
 void pass_unfinished(Assembler& program, std::size_t addresses, std::size_t addresses_bytes, std::size_t udp) {
   program.load(BPF_H, kSum, kStart, udp + 4);
@@ -151,7 +151,7 @@ std::vector<bpf_insn> steering_program(int sockets, const SocketAddress& local, 
     pass_unfinished(program, ip + (is_ipv6 ? 8 : 12), 2 * address.size, udp);
   }
 
-  // To the socket of the queue that the frame came in by; the last argument is what happens where there is none.
+  // Redirects to the socket of the frame's receive queue; the last argument is the action if there is none.
   program.load(BPF_W, BPF_REG_2, kContext, offsetof(xdp_md, rx_queue_index));
   program.load_map(BPF_REG_1, sockets);
   program.set(BPF_REG_3, XDP_PASS);

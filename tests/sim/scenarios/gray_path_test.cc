@@ -1,4 +1,4 @@
-// Four paths, one of them gray: it is avoided, and used again when it has healed. DESIGN.md, section 5.
+// Four paths, one of them gray: it is avoided, and used again when it has healed. Section R2.2 of RECOVERY.md.
 #include <doctest/doctest.h>
 
 #include <array>

@@ -1,4 +1,4 @@
-// A network that loses nothing takes nothing away, however late it is: DESIGN.md section 7, PROTOCOL 1.2. The oracle's
+// A network that loses nothing takes nothing away, however late it is: section 1.2 of PROTOCOL.md. The oracle's
 // rule 8 judges each run; what is asked here beside it is how long the receives took.
 #include <doctest/doctest.h>
 

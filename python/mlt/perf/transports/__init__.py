@@ -1,4 +1,4 @@
-"""The transports that ``mlt perf`` runs, by name; each module is imported only in the process that runs it."""
+"""The transports that ``mlt perf`` runs, by name; each module is imported only in the process that uses it."""
 
 from __future__ import annotations
 
@@ -19,6 +19,6 @@ _MODULES = {
 
 
 def transport_class(name: str) -> type[Transport]:
-    """The class behind a name of ``options``."""
+    """The class of a transport by its name in ``options``."""
     found: type[Transport] = import_module(_MODULES[name]).TRANSPORT
     return found

@@ -1,6 +1,6 @@
-"""What a transport must do to be measured: open, run rounds of four patterns, close.
+"""Interface of a measured transport: open, run rounds of four patterns, close.
 
-An instance is one rank of one transport, in a process of its own and used by one thread.
+An instance is one rank of one transport, in a separate process and used by one thread.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mlt.perf.patterns import Buffers
 
 @dataclass(frozen=True)
 class Place:
-    """Where a rank is: its address, and the interface behind that."""
+    """Place of a rank: its address and interface."""
 
     rank: int
     ranks: int
@@ -37,10 +37,10 @@ class Address:
 
 @dataclass(frozen=True)
 class Outcome:
-    """One round as one rank saw it. ``seconds`` counts on rank 0 only.
+    """One round as one rank measured it. ``seconds`` counts on rank 0 only.
 
-    ``missing_bytes`` were given up within the loss bound. ``arrived_bytes`` is for a transport that promises nothing:
-    None means all.
+    ``missing_bytes`` are missing within the loss bound. ``arrived_bytes`` is for a transport without delivery
+    guarantees: None means all.
     """
 
     seconds: float
@@ -49,13 +49,13 @@ class Outcome:
 
 
 class Transport(ABC):
-    """One rank of a transport. ``open`` may block until all ranks are there."""
+    """One rank of a transport. ``open`` may block until all ranks are connected."""
 
     patterns: ClassVar[frozenset[str]] = frozenset(PATTERNS)
     max_ranks: ClassVar[int] = MAX_RANKS
-    # Loss bounds, stop policies and tags mean something to it.
+    # Whether loss bounds, stop policies and tags apply to it.
     is_bounded: ClassVar[bool] = False
-    # Everything it sends must arrive unchanged; a bare datagram loop promises no such thing.
+    # Whether everything it sends must arrive unchanged; a bare datagram loop does not guarantee it.
     is_reliable: ClassVar[bool] = True
 
     def __init__(self, place: Place, options: Options) -> None:
@@ -64,31 +64,31 @@ class Transport(ABC):
 
     @classmethod
     def missing(cls) -> str | None:
-        """Why it cannot run on this machine, with the line that changes it; None if it can."""
+        """Why it cannot run on this host, and the command that fixes it; None if it can."""
         return None
 
     @abstractmethod
     def open(self, table: Sequence[Address]) -> None:
-        """Connect to all ranks; ``table`` is in their order."""
+        """Connect to all ranks; ``table`` is in rank order."""
 
     @abstractmethod
     def incast(self, buffers: Buffers) -> Outcome:
-        """p2p and incast: rank 0 asks, all others send."""
+        """p2p and incast: rank 0 sends a request, all others send their tensors."""
 
     @abstractmethod
     def alltoall(self, buffers: Buffers) -> Outcome:
-        """``work`` gets a share of everyone's ``outgoing``."""
+        """``work`` receives a share of every rank's ``outgoing``."""
 
     @abstractmethod
     def allreduce(self, buffers: Buffers) -> Outcome:
-        """``work`` becomes the sum of everyone's."""
+        """``work`` becomes the sum over all ranks."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of everything; harmless when ``open`` failed."""
+        """Release everything; safe if ``open`` failed."""
 
     def counters(self) -> dict[str, int]:
-        """What it counts by itself, ever growing."""
+        """The transport's own counters, which only increase."""
         return {}
 
     def round(self, buffers: Buffers) -> Outcome:

@@ -1,4 +1,4 @@
-"""torch.distributed's gloo, as any PyTorch job on CPUs uses it."""
+"""torch.distributed's gloo, configured as in any PyTorch job on CPUs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Gloo(Transport):
         return not_installed("torch", "pip install torch")
 
     def open(self, table: Sequence[Address]) -> None:
-        # gloo takes its interface from here only.
+        # gloo reads its interface only from here.
         os.environ["GLOO_SOCKET_IFNAME"] = self.place.interface
         import torch
         import torch.distributed as dist

@@ -1,7 +1,7 @@
-"""Open MPI through mpi4py; its processes are started by mpirun.
+"""Open MPI through mpi4py; mpirun starts its processes.
 
-``mpi`` has its TCP transport alone: between machines there is no shared memory. ``mpi-shm`` has whatever it takes
-between ranks of one machine, to hold beside mlt's own shared memory.
+``mpi`` uses its TCP transport alone: between hosts there is no shared memory. ``mpi-shm`` uses its default between
+ranks of one host, for comparison with mlt's own shared memory.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ RANK_VARIABLE = "OMPI_COMM_WORLD_RANK"
 
 
 class Mpi(Transport):
-    """MPI_COMM_WORLD. It spins while it waits, as Open MPI does, but yields the core."""
+    """MPI_COMM_WORLD. It polls while it waits, as Open MPI does, but yields the core."""
 
     _mpi: Any = None
 
@@ -70,7 +70,8 @@ class Mpi(Transport):
 
 
 def launch_command(ranks: int, interface: str, agent: Sequence[str], *, shared_memory: bool = False) -> list[str]:
-    """mpirun for ``ranks`` agents on this machine, which talk over TCP on ``interface`` or through shared memory."""
+    """mpirun for ``ranks`` agents on this host, which communicate over TCP on ``interface`` or through shared
+    memory."""
     command = ["mpirun", "-n", str(ranks), "--oversubscribe", "--bind-to", "none"]
     if os.geteuid() == 0:
         command.append("--allow-run-as-root")

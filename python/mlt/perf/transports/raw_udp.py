@@ -1,7 +1,7 @@
-"""The bare UDP_SEGMENT loop: what kernel UDP carries when nobody checks, orders or paces anything.
+"""The bare UDP_SEGMENT loop: the rate of kernel UDP without checking, ordering or pacing.
 
-A ceiling, not a transport: what is lost stays lost, and the fraction that arrived is shown. Two ranks only. A p2p round
-lasts from the first question to the last datagram that came; an all-reduce spins.
+An upper limit, not a transport: lost data stays lost, and the report shows the fraction that arrived. Two ranks only. A
+p2p round lasts from the first request to the last datagram that arrived; an all-reduce polls.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TRIALS = 100
 
 
 class RawUdp(Transport):
-    """Two connected sockets; rank 0 asks with the round's number until something comes."""
+    """Two connected sockets; rank 0 sends the round's number until data arrives."""
 
     patterns = frozenset({"p2p", "allreduce"})
     max_ranks = 2

@@ -1,7 +1,7 @@
-"""Plain TCP sockets: what kernel TCP does without a library on top of it.
+"""Plain TCP sockets: kernel TCP without a library on top of it.
 
 One connection per pair of ranks, one thread that reads and writes whichever is ready. All-reduce is a ring of
-reduce-scatter and all-gather. The congestion control is the machine's own.
+reduce-scatter and all-gather. The congestion control is the host's default.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _RANK_BYTES = 2
 
 
 class Tcp(Transport):
-    """The mesh. Higher ranks call lower ones and say who they are."""
+    """The mesh. Higher ranks connect to lower ones and send their rank."""
 
     def open(self, table: Sequence[Address]) -> None:
         self._connections: dict[int, socket.socket] = {}
@@ -168,7 +168,7 @@ def _announced(connection: socket.socket, rank: int, ranks: int) -> int:
 
 
 def congestion_control() -> str:
-    """The machine's, for the report."""
+    """The host's default congestion control, for the report."""
     try:
         return Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text(encoding="ascii").strip()
     except OSError:

@@ -40,8 +40,8 @@ class Named(Document):
 class Host(Named):
     """A host that can be a worker, an aggregator or a server."""
 
-    bandwidth: BitsPerSecond = Field(description="What jobs may use of its network card, in each direction")
-    cpu_cores: float = Field(default=1.0, ge=0, description="Cores free for aggregation")
+    bandwidth: BitsPerSecond = Field(description="Bandwidth that jobs may use of its NIC, in each direction")
+    cpu_cores: float = Field(default=1.0, ge=0, description="Number of CPU cores free for aggregation")
     gpus: int = Field(default=0, ge=0)
     address: Address | None = None
     module: int | None = Field(default=None, ge=0, description="Pod or SuperNode it belongs to")
@@ -52,15 +52,15 @@ class Switch(Named):
 
     tier: PositiveInt = Field(default=1, description="1 next to hosts (leaf, edge, ToR), 2 above it, and so on")
     kind: Literal["packet", "circuit"] = "packet"
-    aggregates: bool = Field(default=False, description="Can sum gradients in flight")
+    aggregates: bool = Field(default=False, description="Whether it can sum gradients that pass through it")
     pipelines: PositiveInt = 1
     port_pipelines: dict[Port, int] | None = Field(
         default=None,
         description="Pipeline of each port; by default each class of ports (towards hosts, towards each other tier) "
         "is split in port order over the pipelines",
     )
-    buffer: Bytes | None = Field(default=None, description="Packet memory shared by its ports; thresholds need it")
-    queues: int = Field(default=8, ge=3, le=8, description="Per port")
+    buffer: Bytes | None = Field(default=None, description="Packet memory shared by its ports; required for thresholds")
+    queues: int = Field(default=8, ge=3, le=8, description="Number of queues per port")
     address: Address | None = None
     sid: SegmentId | None = Field(default=None, description="SRv6 segment identifier")
     module: int | None = Field(default=None, ge=0, description="Pod or SuperNode it belongs to")
@@ -71,7 +71,7 @@ class Link(Document):
 
     a: Name
     b: Name
-    bandwidth: BitsPerSecond = Field(description="In each direction")
+    bandwidth: BitsPerSecond = Field(description="Bandwidth in each direction")
     delay: Seconds = 1e-6
     a_port: Port | None = None
     b_port: Port | None = None
@@ -83,7 +83,7 @@ class Job(Named):
     workers: tuple[Name, ...] = Field(min_length=1)
     servers: tuple[Name, ...] = Field(default=(), description="Summation services / parameter servers")
     model_size: Bytes = Field(description="Gradient bytes per worker and iteration")
-    compute_time: Seconds = Field(default=0.0, description="Of one iteration, on the slowest worker")
+    compute_time: Seconds = Field(default=0.0, description="Computation time of one iteration on the slowest worker")
     aggregation_cores_per_gbit: float = Field(
         default=0.06, ge=0, description="CPU cores to aggregate 1 Gbit/s; 0.06 is ALEPH's eBPF (table 2), 0.75 its TCP"
     )

@@ -109,7 +109,7 @@ class TaskRoutes(Document):
     """One aggregation task: one job's workers to one of its servers."""
 
     server: Name
-    rate: NonNegative = Field(description="Rate every worker of the task can send at")
+    rate: NonNegative = Field(description="Rate at which every worker of the task can send")
     rate_bound: NonNegative | None = Field(default=None, description="Proven upper bound; equal to rate when optimal")
     routes: tuple[Route, ...]
 
