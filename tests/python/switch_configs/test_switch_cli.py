@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 from switch_lab import EXAMPLE, LAYERS, text
-from test_switch_counters import OUTPUTS
+from test_counters import OUTPUTS
 
 from mlt.cli.switch import app
 

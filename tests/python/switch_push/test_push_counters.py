@@ -1,6 +1,6 @@
 """``verify --host`` and ``doctor --switch`` read EOS, NX-OS, Junos and Cumulus, from servers of our own.
 
-No vendor's device took part; the forms are those of ``test_switch_counters`` and, for JSON, of public readers.
+No vendor's device took part; the forms are those of ``test_counters`` and, for JSON, of public readers.
 """
 
 from __future__ import annotations

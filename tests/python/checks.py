@@ -1,0 +1,36 @@
+"""What Python tests assert of a text, and how they wait: for facts and for events, not for sentences and time."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TypeVar
+
+Value = TypeVar("Value")
+
+
+def names(*facts: object) -> str:
+    """A pattern for ``pytest.raises(match=...)``: a text with each of these, in any order."""
+    return "(?s)^" + "".join(f"(?=.*{re.escape(str(fact))})" for fact in facts)
+
+
+def assert_names(text: object, *facts: object) -> None:
+    """Each of ``facts`` is in ``text``: ranks, files, options and causes, whatever the words between them."""
+    missing = [str(fact) for fact in facts if str(fact) not in str(text)]
+    assert facts, "no fact to look for"
+    assert not missing, f"{missing} not in {str(text)!r}"
+
+
+def until(condition: Callable[[], Value], seconds: float = 30.0, *, every: float = 0.02) -> Value:
+    """Wait for a condition to hold, and return its value; fail after ``seconds``."""
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"waited {seconds} s in vain"
+        time.sleep(every)
+    return value
+
+
+def all_gone(pids: Iterable[int]) -> bool:
+    return not any(Path(f"/proc/{pid}").exists() for pid in pids)
