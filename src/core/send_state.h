@@ -76,6 +76,7 @@ struct SendState {
     cursor = 0;
     pass = critical_segments > 0 ? 0 : 1;
   }
+  bool is_free() const { return machine.phase() == SendPhase::k_free; }
   bool is_under_way() const {
     return machine.phase() == SendPhase::k_sending || machine.phase() == SendPhase::k_awaiting;
   }

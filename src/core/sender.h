@@ -8,13 +8,13 @@
 #include <vector>
 
 #include "base/datagram.h"
-#include "base/fixed_stack.h"
-#include "base/lazy_array.h"
 #include "base/word_arena.h"
 #include "core/peer.h"
 #include "core/reply_queue.h"
 #include "core/send_state.h"
+#include "core/send_tags.h"
 #include "core/slot_set.h"
+#include "core/transfer_slots.h"
 #include "core/usage.h"
 
 namespace mlt::core {
@@ -41,6 +41,7 @@ class Sender {
   void on_stop(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wire::Stop& stop);
   void on_send_timer(TimeNs now, std::uint32_t slot);
   void on_peer_timer(TimeNs now, std::uint16_t peer);
+  void on_peer_up(std::uint16_t peer) { tags_.reset(peer); }
   void on_peer_down(TimeNs now, std::uint16_t peer);
   void on_path_limit(TimeNs now, std::uint16_t rank, std::uint32_t payload_bytes);
   void on_mtu_reply(TimeNs now, std::uint16_t from, const wire::MtuReply& reply);
@@ -60,8 +61,6 @@ class Sender {
   std::uint32_t path_limit_bytes(std::uint16_t peer) const;
 
  private:
-  SendState* find(std::uint16_t peer, const wire::TransferId& transfer);
-  std::uint32_t slot_of(const SendState& state) const { return static_cast<std::uint32_t>(&state - states_.data()); }
   // Result of the acknowledgement blocks of one datagram.
   struct Report {
     std::uint32_t reply_path = wire::kNoReplyPath;  // path of the datagram
@@ -83,19 +82,6 @@ class Sender {
   void say_abort(TimeNs now, SendState& state);
   // Ends a failed send for good: the receiver has ended it too, or never will. `event` states which.
   void settle(SendState& state, SendEvent event, bool is_matched = false);
-  void free_slot(std::uint32_t slot);
-  SendTag* tag_for_post(std::uint16_t peer, std::uint64_t tag);
-  // A send of the tag ended, or its ABORT was acknowledged. `is_matched`: its receive has ended too.
-  void leave_tag(const SendState& state, bool is_matched);
-  // Records that the receive of the transfer was posted.
-  void note_posted(std::uint16_t peer, const wire::TransferId& transfer);
-  // All changes to a tag's use go through this function, which keeps the count of held tags.
-  template <typename Change>
-  void change_tag(SendTag& entry, Change&& change);
-  std::uint32_t take_generation(SendTag& entry);
-  void retire_if_due(std::uint16_t peer);
-  void retire_tags(std::uint16_t peer);
-  bool fill_retirement(ControlOutput& output);
   void arm(SendState& state);
   void await_reply(TimeNs now, SendState& state);
   bool waits_for_turn(TimeNs now, SendState& state);
@@ -130,10 +116,8 @@ class Sender {
 
   Shared& shared_;
   base::WordArena& arena_;
-  base::LazyArray<SendState> states_;
-  base::FixedStack<std::uint32_t> free_;  // slots that were used before
-  SlotIndex by_transfer_;                 // in progress, or failed with ABORT unacknowledged
-  SlotIndex by_operation_;                // until the slot is free
+  TransferSlots<SendState> sends_;  // listed: in progress, or failed with ABORT unacknowledged
+  SendTags tags_;
   std::vector<std::uint64_t> work_words_;
   base::BitmapView peers_with_work_;
   SlotSet probes_due_;
@@ -141,7 +125,6 @@ class Sender {
   SlotSet aborts_due_;
   std::vector<std::uint64_t> mtu_words_;
   base::BitmapView mtu_probes_due_;  // peers
-  SlotSet retirements_due_;          // peers
   std::vector<std::uint32_t> fed_;   // slots of sends with segments not ready yet, `fed_count_` of them
   std::uint32_t fed_count_ = 0;
   std::uint16_t next_peer_ = 0;           // next peer of the round robin

@@ -84,7 +84,7 @@ void Sender::on_mtu_timer(TimeNs now, std::uint16_t rank) {
   Peer& peer = shared_.peers[rank];
   if (!peer.up) return;
   // RECOVERY R2.6.4: The check ends without a result when no send to the peer is under way.
-  const bool sends = std::any_of(states_.begin(), states_.end(), [rank](const SendState& state) {
+  const bool sends = std::any_of(sends_.begin(), sends_.end(), [rank](const SendState& state) {
     return state.is_under_way() && state.request.peer == rank;
   });
   if (!sends) {

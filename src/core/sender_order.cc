@@ -23,7 +23,7 @@ constexpr std::uint32_t kProbeAtOnce = 64;
 // Front layers before back layers across tensors; ties in the order of posting.
 void Sender::link_work(SendState& state) {
   if (state.in_work || state.pending_count == 0) return;
-  SendQueue(states_, shared_.peers[state.request.peer].work_head).push(slot_of(state));
+  SendQueue(sends_, shared_.peers[state.request.peer].work_head).push(sends_.slot_of(state));
   state.in_work = true;
   peers_with_work_.set(state.request.peer);
 }
@@ -31,7 +31,7 @@ void Sender::link_work(SendState& state) {
 void Sender::unlink_work(SendState& state) {
   if (!state.in_work) return;
   Peer& peer = shared_.peers[state.request.peer];
-  SendQueue(states_, peer.work_head).erase(slot_of(state));
+  SendQueue(sends_, peer.work_head).erase(sends_.slot_of(state));
   state.in_work = false;
   if (peer.work_head == kNil) peers_with_work_.clear(state.request.peer);
 }
@@ -39,7 +39,7 @@ void Sender::unlink_work(SendState& state) {
 // Takes the segments that have become ready since the last call.
 void Sender::take_feeds() {
   for (std::uint32_t at = fed_count_; at-- > 0;) {
-    SendState& state = states_[fed_[at]];
+    SendState& state = sends_[fed_[at]];
     SendFeed& feed = *state.request.feed;
     if (feed.fresh_count == 0) continue;
     MLT_CHECK(feed.fresh_count <= state.withheld);
@@ -57,7 +57,7 @@ void Sender::take_feeds() {
 void Sender::end_feed(const SendState& state) {
   if (state.request.feed == nullptr) return;
   const auto fed = std::span(fed_).first(fed_count_);
-  const auto at = std::ranges::find(fed, slot_of(state));
+  const auto at = std::ranges::find(fed, sends_.slot_of(state));
   if (at != fed.end()) *at = fed[--fed_count_];
 }
 
@@ -190,7 +190,7 @@ bool Sender::fill_data(TimeNs now, const TransmitCapabilities& capabilities, bas
 void Sender::wait_blind(TimeNs now, SendState& state) {
   Peer& peer = shared_.peers[state.request.peer];
   unlink_work(state);
-  SendQueue(states_, peer.blind_head).push(slot_of(state));
+  SendQueue(sends_, peer.blind_head).push(sends_.slot_of(state));
   state.waits_blind = true;
   if (++peer.blind_waiting <= kProbeAtOnce) {
     schedule_probe(state, true);
@@ -204,7 +204,7 @@ void Sender::wait_blind(TimeNs now, SendState& state) {
 void Sender::stop_waiting_blind(SendState& state) {
   if (!std::exchange(state.waits_blind, false)) return;
   Peer& peer = shared_.peers[state.request.peer];
-  SendQueue(states_, peer.blind_head).erase(slot_of(state));
+  SendQueue(sends_, peer.blind_head).erase(sends_.slot_of(state));
   --peer.blind_waiting;
 }
 
@@ -215,14 +215,14 @@ void Sender::wake_blind(Peer& peer) {
   std::uint32_t segments = most_segments - std::min(most_segments, peer.blind_segments);
   std::uint32_t transfers = most_transfers - std::min(most_transfers, peer.blind_transfers);
   for (; segments > 0 && peer.blind_head != kNil; --segments) {
-    SendState& state = states_[peer.blind_head];
+    SendState& state = sends_[peer.blind_head];
     const bool is_new = state.blind_segments == 0;
     if (is_new && transfers == 0) return;
     if (is_new) --transfers;
     stop_waiting_blind(state);
     state.probe_ns = base::kNever;
     state.probe.cancel(shared_.counters);
-    probes_due_.clear(slot_of(state));
+    probes_due_.clear(sends_.slot_of(state));
     arm(state);
     link_work(state);
   }
@@ -240,7 +240,7 @@ bool Sender::fill_from_peer(TimeNs now, std::uint16_t rank, const TransmitCapabi
   // A path with flow control of its own: no timer is needed, because the driver calls again when it has space.
   if (capabilities.has_room_for != nullptr && !capabilities.has_room_for(capabilities.room_context, rank)) return false;
   while (peer.work_head != kNil) {
-    SendState& state = states_[peer.work_head];
+    SendState& state = sends_[peer.work_head];
     const std::uint32_t limit = datagrams_allowed(now, rank, state, capabilities);
     if (!peer.window.is_open()) return false;
     // PROTOCOL 6.4.2: At that limit a sender MUST send an ACK_ONLY probe and let the transfers behind go on.

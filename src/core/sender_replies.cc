@@ -135,7 +135,7 @@ void Sender::on_answer(SendState& state) {
   state.probe.on_reply();
   // PROTOCOL 6.5.7: A probe that has not left when an answer comes MUST NOT leave over TCP.
   // A due probe may be wrong by now: it must not report the end of a round in progress.
-  backstops_due_.clear(slot_of(state));
+  backstops_due_.clear(sends_.slot_of(state));
 }
 
 // The early data has left the peer's early buffer.
@@ -152,7 +152,7 @@ void Sender::forget_blind(SendState& state) {
 
 void Sender::mark_ready(SendState& state) {
   if (state.receiver_ready || !state.machine.on(SendEvent::k_ready, shared_.counters)) return;
-  note_posted(state.request.peer, state.transfer());
+  tags_.note_posted(state.request.peer, state.transfer());
   stop_waiting_blind(state);
   forget_blind(state);
   state.probe.set_posted();  // from now on trailing probes are evidence
@@ -160,7 +160,7 @@ void Sender::mark_ready(SendState& state) {
   if (state.machine.phase() == SendPhase::k_sending) {
     state.probe_ns = base::kNever;  // the probe was due only because the receive might not be posted
     state.probe.cancel(shared_.counters);
-    probes_due_.clear(slot_of(state));
+    probes_due_.clear(sends_.slot_of(state));
     link_work(state);
     arm(state);
   }
@@ -176,7 +176,7 @@ void Sender::on_ack(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wir
     take_block(now, arrival_ns, peer, other.path, other.block, other.fresh, report);
   }
   take_report(now, arrival_ns, from, ack.probe_timestamp_ns, report);
-  SendState* state = find(from, ack.transfer);
+  SendState* state = sends_.find(from, ack.transfer);
   // ACKs are per peer: the transfer that caused this one may have ended.
   if (state == nullptr || state->is_given_up()) return;
   state->probe.on_packet(shared_.counters);
@@ -195,7 +195,7 @@ void Sender::on_bitmap(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const 
   take_block(now, arrival_ns, shared_.peers[from], bitmap.prefix.path, bitmap.block,
              (bitmap.prefix.flags & MLT_BITMAP_FLAG_ECHO) != 0, report);
   take_report(now, arrival_ns, from, bitmap.probe_timestamp_ns, report);
-  SendState* found = find(from, bitmap.transfer);
+  SendState* found = sends_.find(from, bitmap.transfer);
   // PROTOCOL 6.7.1: A sender MUST ignore a BITMAP of a transfer that is not under way (stale_control).
   if (found == nullptr) return shared_.counters.add(Counter::k_stale_control);
   SendState& state = *found;
@@ -241,7 +241,7 @@ void Sender::on_bitmap(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const 
     state.requested_again = 0;
     state.probe_ns = base::kNever;
     state.probe.cancel(shared_.counters);
-    probes_due_.clear(slot_of(state));
+    probes_due_.clear(sends_.slot_of(state));
   }
   merge(state, bitmap);
   arm(state);
@@ -279,7 +279,7 @@ void Sender::slow_down_if_lost(SendState& state, std::uint32_t added) {
   if (peer.holds_back) return;
   shared_.counters.add(Counter::k_rounds_lost);
   std::uint64_t packets = 0;
-  for (const SendState& other : states_) {
+  for (const SendState& other : sends_) {
     if (other.is_under_way() && other.request.peer == state.request.peer) packets += other.pending_count;
   }
   const auto bytes = static_cast<double>(packets * (peer.segment_bytes + MLT_DATA_HEADER_BYTES));
@@ -295,10 +295,10 @@ void Sender::on_stop(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wi
   take_block(now, arrival_ns, shared_.peers[from], stop.prefix.path, stop.block,
              (stop.prefix.flags & MLT_STOP_FLAG_ECHO) != 0, report);
   take_report(now, arrival_ns, from, stop.probe_timestamp_ns, report);
-  SendState* state = find(from, stop.transfer);
+  SendState* state = sends_.find(from, stop.transfer);
   // PROTOCOL 6.9.2: A sender MUST ignore a STOP of a transfer that is not under way (stale_control), but for its
   //     acknowledgement block.
-  if ((stop.prefix.flags & MLT_STOP_FLAG_UNSEEN) == 0) note_posted(from, stop.transfer);
+  if ((stop.prefix.flags & MLT_STOP_FLAG_UNSEEN) == 0) tags_.note_posted(from, stop.transfer);
   if (state == nullptr) return shared_.counters.add(Counter::k_stale_control);
   const bool unseen = (stop.prefix.flags & MLT_STOP_FLAG_UNSEEN) != 0;
   if (state->is_given_up()) {

@@ -193,7 +193,7 @@ std::size_t Sender::encode_probe_of(TimeNs now, SendState& state, std::uint8_t t
 bool Sender::fill_probe(TimeNs now, base::DatagramRun& run) {
   if (probes_due_.empty()) return false;
   const std::uint32_t slot = probes_due_.first();
-  SendState& state = states_[slot];
+  SendState& state = sends_[slot];
   std::uint8_t trailing_path = kNoPath;
   if (state.probe.has_trailing()) {
     trailing_path = state.probe.take_trailing_path();
@@ -221,7 +221,7 @@ bool Sender::fill_backstop(TimeNs now, ControlOutput& output) {
   if (!aborts_due_.empty()) {
     const std::uint32_t given_up = aborts_due_.first();
     aborts_due_.clear(given_up);
-    const SendState& state = states_[given_up];
+    const SendState& state = sends_[given_up];
     wire::Abort abort;
     abort.prefix.type = wire::PacketType::kAbort;
     abort.prefix.cookie = shared_.peers[state.request.peer].remote_cookie;
@@ -232,11 +232,11 @@ bool Sender::fill_backstop(TimeNs now, ControlOutput& output) {
     return true;
   }
   // After every ABORT: the peer must process ABORTs of a tag before its retirement.
-  if (fill_retirement(output)) return true;
+  if (tags_.fill_retirement(output)) return true;
   if (backstops_due_.empty()) return false;
   const std::uint32_t slot = backstops_due_.first();
   backstops_due_.clear(slot);
-  SendState& state = states_[slot];
+  SendState& state = sends_[slot];
   output.peer = state.request.peer;
   output.size = encode_probe_of(now, state, kNoPath, output.bytes);
   shared_.counters.add(Counter::k_backstop_messages_sent);
