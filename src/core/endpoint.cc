@@ -213,7 +213,6 @@ void Endpoint::bring_up(const PeerUp& up) {
   peer.spray = PathSpray(shared_.config.paths, shared_.config.first_sequence);
   sender_.on_peer_up(up.peer);
   receiver_.on_peer_up(up.peer, packets_per_ack(up));
-  peer.mtu.fill(MtuSearch(up.segment_bytes + MLT_DATA_HEADER_BYTES));
 }
 
 void Endpoint::on_control(TimeNs now, const ControlInput& input) {

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -11,7 +10,6 @@
 #include "core/config.h"
 #include "core/counter.h"
 #include "core/event.h"
-#include "core/mtu_search.h"
 #include "core/pacer.h"
 #include "core/path_spray.h"
 #include "core/probe_state.h"
@@ -55,7 +53,6 @@ struct Peer {
   ProbeTurns probe_turns;
   bool replies_by_control = false;  // the newest reply to a probe came over TCP: datagrams may not get through
   PathSpray spray;
-  std::array<MtuSearch, MLT_MAX_PATHS> mtu;
 
   // Receiving. Owned by Receiver.
   bool heard = false;    // received a packet on this connection: the peer is up

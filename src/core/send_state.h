@@ -8,15 +8,13 @@
 #include "base/bitmap.h"
 #include "core/event.h"
 #include "core/probe_state.h"
+#include "core/repair_rounds.h"
 #include "core/segmenter.h"
 #include "core/send_queue.h"
 #include "core/state_machine.h"
 #include "core/tag_table.h"
 
 namespace mlt::core {
-
-// Max bitmap chunks of one round; limits a transfer to 4.2 M segments.
-inline constexpr std::uint32_t kMaxBitmapChunks = 512;
 
 struct SendState {
   SendMachine machine;
@@ -30,13 +28,9 @@ struct SendState {
   std::uint32_t cursor = 0;      // position in the current pass
   std::uint8_t pass = 0;         // 0 critical, 1 important, 2 others
   std::uint32_t classified = 0;  // segments with valid tags
-  std::uint8_t round = 0;
+  RepairRounds repair;
   std::uint32_t critical_segments = 0;
   std::uint64_t repaired_segments = 0;
-  std::uint32_t sent_in_round = 0;     // packets
-  std::uint32_t sent_in_previous = 0;  // packets of the previous round; 0: the rate controller has processed its loss
-  std::uint32_t requested_again = 0;   // segments of that round that its bitmap requests
-  std::array<std::uint64_t, kMaxBitmapChunks / 64> merged_chunks{};  // of the bitmap that started this round
 
   bool receiver_ready = false;       // the receive is known to be posted: no early-data limit
   std::uint32_t blind_segments = 0;  // segments of early data

@@ -22,14 +22,11 @@ Sender::Sender(Shared& shared, base::WordArena& arena)
       arena_(arena),
       sends_(shared.config.max_sends),
       tags_(shared),
-      work_words_(base::words_for_bits(shared.config.peers)),
-      peers_with_work_(work_words_.data(), shared.config.peers),
+      order_(shared, sends_),
+      mtu_checks_(shared),
       probes_due_(shared.config.max_sends),
       backstops_due_(shared.config.max_sends),
-      aborts_due_(shared.config.max_sends),
-      mtu_words_(base::words_for_bits(shared.config.peers)),
-      mtu_probes_due_(mtu_words_.data(), shared.config.peers),
-      fed_(shared.config.max_sends) {}
+      aborts_due_(shared.config.max_sends) {}
 
 PostStatus Sender::post(TimeNs now, const SendRequest& request) {
   if (const PostStatus status = shared_.check_peer(request.peer); status != PostStatus::kPosted) return status;
@@ -69,7 +66,7 @@ PostStatus Sender::post(TimeNs now, const SendRequest& request) {
     // PROTOCOL 6.5.11: It sends what is ready, and segments that are not ready are added to it as they become ready.
     state.pending.clear_all();
     state.withheld = grid.count();
-    fed_[fed_count_++] = sends_.slot_of(state);
+    order_.begin_feed(state);
   }
   if (!has_tags) {
     state.critical_segments = request.uniform_tag.is_critical() ? grid.count() : 0;
@@ -86,7 +83,7 @@ PostStatus Sender::post(TimeNs now, const SendRequest& request) {
   sends_.list(state);
   // PROTOCOL 5.2.2: No rendezvous precedes a transfer: a sender MAY send before it knows that the receive is posted,
   //     within the blind limit (6.4).
-  link_work(state);
+  order_.link(state);
   arm(state);
   return PostStatus::kPosted;
 }
@@ -217,6 +214,11 @@ void Sender::on_peer_timer(TimeNs now, std::uint16_t rank) {
   shared_.timers.set(shared_.peer_timer(rank), base::after(now, peer.rtt.timeout_ns(timeouts)));
 }
 
+void Sender::on_peer_up(std::uint16_t rank) {
+  tags_.reset(rank);
+  mtu_checks_.on_peer_up(rank, shared_.peers[rank].segment_bytes + MLT_DATA_HEADER_BYTES);
+}
+
 void Sender::on_peer_down(TimeNs now, std::uint16_t rank) {
   for (SendState& state : sends_) {
     if (state.request.peer != rank) continue;
@@ -224,9 +226,24 @@ void Sender::on_peer_down(TimeNs now, std::uint16_t rank) {
     if (state.is_given_up()) settle(state, SendEvent::k_peer_down);
   }
   shared_.timers.cancel(shared_.peer_timer(rank));
-  shared_.timers.cancel(shared_.mtu_timer(rank));
-  mtu_probes_due_.clear(rank);
+  mtu_checks_.on_peer_down(rank);
   tags_.reset(rank);
+}
+
+void Sender::on_mtu_reply(TimeNs now, std::uint16_t from, const wire::MtuReply& reply) {
+  shared_.counters.add(Counter::k_mtu_replies_received);
+  mtu_checks_.on_reply(now, from, reply, [&](std::uint32_t payload_bytes) { on_path_limit(now, from, payload_bytes); });
+}
+
+void Sender::on_mtu_timer(TimeNs now, std::uint16_t rank) {
+  if (!shared_.peers[rank].up) return;
+  const bool is_sending = std::any_of(sends_.begin(), sends_.end(), [rank](const SendState& state) {
+    return state.is_under_way() && state.request.peer == rank;
+  });
+  // PROTOCOL 18.1.5: Where every path to a peer has a limit (R2.6.5), a sender MUST end every send to that peer with a
+  //     longer segment as peer failed, and abort it (8.1.1): nothing of it would ever arrive.
+  mtu_checks_.on_timer(now, rank, is_sending,
+                       [&](std::uint32_t payload_bytes) { on_path_limit(now, rank, payload_bytes); });
 }
 
 void Sender::on_path_limit(TimeNs now, std::uint16_t rank, std::uint32_t payload_bytes) {
@@ -275,8 +292,8 @@ void Sender::settle(SendState& state, SendEvent event, bool is_matched) {
 bool Sender::finish(TimeNs now, SendState& state, SendEvent event, CompletionStatus status) {
   if (!state.machine.on(event, shared_.counters)) return false;
   const std::uint32_t slot = sends_.slot_of(state);
-  unlink_work(state);
-  end_feed(state);
+  order_.unlink(state);
+  order_.end_feed(state);
   stop_waiting_blind(state);
   probes_due_.clear(slot);
   backstops_due_.clear(slot);

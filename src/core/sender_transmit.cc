@@ -1,4 +1,4 @@
-// Output: batches of data, probes, and control-class packets for the TCP fallback. For the order see sender_order.cc.
+// Output: batches of data, probes, and control-class packets for the TCP fallback. For their order see send_order.h.
 #include <algorithm>
 #include <bit>
 
@@ -42,14 +42,14 @@ void Sender::fill_run(TimeNs now, SendState& state, std::uint32_t segment, std::
   header.prefix.type = wire::PacketType::kData;
   header.prefix.path = path;
   header.prefix.element = state.request.element;
-  header.prefix.round = state.round;
+  header.prefix.round = state.repair.round();
   header.prefix.cookie = peer.remote_cookie;
   header.tag = state.request.tag;
   header.generation = state.generation;
   header.total_bytes = state.grid.total_bytes();
   header.timestamp_ns = static_cast<std::uint32_t>(now);
   // PROTOCOL 4.4.3: A sender MUST set REPAIR if, and only if, the packet belongs to a later round than the first.
-  std::uint8_t common_flags = state.round > 0 || state.repaired_segments > 0 ? MLT_FLAG_REPAIR : 0;
+  std::uint8_t common_flags = state.repair.round() > 0 || state.repaired_segments > 0 ? MLT_FLAG_REPAIR : 0;
   // PROTOCOL 4.4.2: It MUST set HAS_CRITICAL in every packet of a transfer if, and only if, some segment of the
   //     transfer is critical.
   if (state.critical_segments > 0) common_flags |= MLT_FLAG_HAS_CRITICAL;
@@ -74,7 +74,7 @@ void Sender::fill_run(TimeNs now, SendState& state, std::uint32_t segment, std::
     if (MLT_DATA_HEADER_BYTES + length > run.datagram_bytes) break;
     state.pending.clear(segment);
     --state.pending_count;
-    ++state.sent_in_round;
+    state.repair.count_sent();
     // PROTOCOL 4.4.4: Sequence numbers MUST count the packets and trailing probes to a peer on a path, over all
     //     transfers; the first is 1, and a repair gets a new one.
     header.prefix.sequence = peer.spray.next_sequence(path);
@@ -92,8 +92,8 @@ void Sender::fill_run(TimeNs now, SendState& state, std::uint32_t segment, std::
     run.total_bytes += MLT_DATA_HEADER_BYTES + length;
     ++run.datagram_count;
     if (state.pending_count == 0 || MLT_DATA_HEADER_BYTES + length < run.datagram_bytes) break;
-    if (!next_segment(state, segment)) {
-      defer_classification(now, state.request.peer);
+    if (!order_.next_segment(state, segment)) {
+      order_.defer(now, state.request.peer);
       break;
     }
   }
@@ -101,7 +101,7 @@ void Sender::fill_run(TimeNs now, SendState& state, std::uint32_t segment, std::
   state.newest[path] = header.prefix.sequence;
   state.last_class = std::max(state.last_class, first_tag.traffic_class());
   peer.spray.sent(now, path, run.datagram_count);
-  check_mtu(now, run);
+  mtu_checks_.on_data_sent(now, run);
   peer.pacer.on_sent(now, run.total_bytes, peer.rate->rate_bytes_per_second());
   if (!state.receiver_ready) {
     if (state.blind_segments == 0) ++peer.blind_transfers;
@@ -118,7 +118,7 @@ void Sender::fill_run(TimeNs now, SendState& state, std::uint32_t segment, std::
                        run.total_bytes - std::uint64_t{run.datagram_count} * MLT_DATA_HEADER_BYTES);
   const bool round_sent = state.is_round_sent();
   MLT_CHECK(state.machine.on(round_sent ? SendEvent::k_round_sent : SendEvent::k_run_sent, shared_.counters));
-  if (state.pending_count == 0) unlink_work(state);
+  if (state.pending_count == 0) order_.unlink(state);
   if (round_sent) {
     // PROTOCOL 6.5.3: After the last packet of a round a sender MUST send a PROBE if there are several paths, or if the
     //     transfer has critical segments, whose number only a probe tells.
@@ -150,7 +150,7 @@ std::size_t Sender::encode_probe_of(TimeNs now, SendState& state, std::uint8_t t
   probe.prefix.type = wire::PacketType::kProbe;
   probe.prefix.path = peer.spray.control_path();  // replies return on it
   probe.prefix.element = state.request.element;
-  probe.prefix.round = state.round;
+  probe.prefix.round = state.repair.round();
   probe.prefix.cookie = peer.remote_cookie;
   if (trailing_path != kNoPath) {
     // PROTOCOL 4.7.5: A sender MUST set TRAILING in a probe that travels behind the data: on the path that its prefix
@@ -160,7 +160,7 @@ std::size_t Sender::encode_probe_of(TimeNs now, SendState& state, std::uint8_t t
     probe.prefix.path = trailing_path;
     probe.prefix.sequence = peer.spray.next_sequence(trailing_path);
     peer.spray.sent(now, trailing_path, 1);
-    peer.mtu[trailing_path].on_short_packets(1);
+    mtu_checks_.on_trailing_probe_sent(state.request.peer, trailing_path);
   }
   // PROTOCOL 4.7.3: A sender MUST set ACK_ONLY in a probe of a round that is not over (6.5.6): the probe asks whether
   //     the receive is posted, or what has arrived.

@@ -1,6 +1,5 @@
-// Selects what to send next: the peer, its transfer, the segments and their number. Paper section 4.2.2.
+// How much may leave: pacing, the window, and the limit of early data. Paper section 4.2.2.
 #include <algorithm>
-#include <optional>
 #include <utility>
 
 #include "base/check.h"
@@ -10,111 +9,14 @@ namespace mlt::core {
 
 namespace {
 
-// Segments classified in one call (SendRequest::classify).
-constexpr std::uint32_t kClassifiedAtOnce = 64;
-// Max such calls in one poll_transmit(). At some 30 ns per segment, 2,048 segments take no longer than the max length
-// of a batch (Pacer::kRunNs). One poll still fills a batch of 64 if one segment of 32 is important.
-constexpr std::uint32_t kBlocksClassified = 32;
 // Max sends that wait at a peer's early-data limit before the first probes of further ones are spread over time.
 constexpr std::uint32_t kProbeAtOnce = 64;
 
 }  // namespace
 
-// Front layers before back layers across tensors; ties in the order of posting.
-void Sender::link_work(SendState& state) {
-  if (state.in_work || state.pending_count == 0) return;
-  SendQueue(sends_, shared_.peers[state.request.peer].work_head).push(sends_.slot_of(state));
-  state.in_work = true;
-  peers_with_work_.set(state.request.peer);
-}
-
-void Sender::unlink_work(SendState& state) {
-  if (!state.in_work) return;
-  Peer& peer = shared_.peers[state.request.peer];
-  SendQueue(sends_, peer.work_head).erase(sends_.slot_of(state));
-  state.in_work = false;
-  if (peer.work_head == kNil) peers_with_work_.clear(state.request.peer);
-}
-
-// Takes the segments that have become ready since the last call.
-void Sender::take_feeds() {
-  for (std::uint32_t at = fed_count_; at-- > 0;) {
-    SendState& state = sends_[fed_[at]];
-    SendFeed& feed = *state.request.feed;
-    if (feed.fresh_count == 0) continue;
-    MLT_CHECK(feed.fresh_count <= state.withheld);
-    for (std::size_t w = 0; w < base::words_for_bits(feed.fresh.size()); ++w) {
-      state.pending.words()[w] |= std::exchange(feed.fresh.words()[w], 0);
-    }
-    state.withheld -= feed.fresh_count;
-    state.pending_count += std::exchange(feed.fresh_count, 0);
-    state.restart_passes();
-    if (!state.waits_blind) link_work(state);
-    if (state.withheld == 0) end_feed(state);
-  }
-}
-
-void Sender::end_feed(const SendState& state) {
-  if (state.request.feed == nullptr) return;
-  const auto fed = std::span(fed_).first(fed_count_);
-  const auto at = std::ranges::find(fed, sends_.slot_of(state));
-  if (at != fed.end()) *at = fed[--fed_count_];
-}
-
 std::uint64_t Sender::in_flight_bytes(std::uint16_t rank) const {
   const Peer& peer = shared_.peers[rank];
   return peer.spray.packets_in_flight() * (peer.segment_bytes + MLT_DATA_HEADER_BYTES);
-}
-
-// The first segment from the cursor on that belongs to the current pass, or the segment count if none does. Empty if
-// the call's classification budget is used up; the cursor then marks where the search resumes.
-std::optional<std::uint32_t> Sender::find_of_pass(SendState& state) {
-  const std::uint32_t count = state.grid.count();
-  auto i = static_cast<std::uint32_t>(state.pending.find_set(state.cursor));
-  // With one tag for all segments, all belong to the same pass.
-  if (state.request.tags.empty()) return state.request.uniform_tag.pass() == state.pass ? i : count;
-  // The last pass takes all segments that the earlier passes left.
-  if (state.pass + 1 == kPasses) return i;
-  for (; i < count; i = static_cast<std::uint32_t>(state.pending.find_set(i + 1))) {
-    // Block size: long enough to amortise the call and memory latency, short enough to stay in the caches.
-    for (; state.classified <= i; state.classified += std::min(kClassifiedAtOnce, count - state.classified)) {
-      if (blocks_to_classify_ == 0) {
-        state.cursor = i;
-        return std::nullopt;
-      }
-      --blocks_to_classify_;
-      state.request.classify(state.request.classify_context, state.classified,
-                             std::min(kClassifiedAtOnce, count - state.classified));
-    }
-    if (state.request.tags[i].pass() == state.pass) break;
-  }
-  return i;
-}
-
-// The next segment in send order: critical, then important, then the rest. Leaves the cursor on it. False if none is
-// left, or if the classification budget is used up.
-bool Sender::next_segment(SendState& state, std::uint32_t& segment) {
-  // PROTOCOL 6.1.1: Within a tensor, a sender MUST send critical segments first, then important ones, then the rest;
-  //     each kind by offset.
-  while (state.pass < kPasses) {
-    const std::optional<std::uint32_t> found = find_of_pass(state);
-    if (!found) return false;
-    if (*found < state.grid.count()) {
-      MLT_CHECK(*found < state.classified);
-      segment = state.cursor = *found;
-      return true;
-    }
-    ++state.pass;
-    state.cursor = 0;
-  }
-  return false;
-}
-
-// Defers remaining classification until the driver has checked its input: the timer makes it return at once.
-void Sender::defer_classification(TimeNs now, std::uint16_t rank) {
-  MLT_CHECK(blocks_to_classify_ == 0);
-  shared_.peers[rank].classification_deferred = true;
-  shared_.timers.set(shared_.peer_timer(rank), base::after(now, 1));
 }
 
 // Number of datagrams that this send may send now; 0 if the window or the early-data limit forbids any.
@@ -159,37 +61,10 @@ std::uint32_t Sender::datagrams_allowed(TimeNs now, std::uint16_t rank, const Se
   return static_cast<std::uint32_t>(limit);
 }
 
-bool Sender::fill_data(TimeNs now, const TransmitCapabilities& capabilities, base::DatagramRun& run) {
-  take_feeds();
-  const std::uint16_t peers = shared_.config.peers;
-  const std::uint16_t first = next_peer_;
-  blocks_to_classify_ = kBlocksClassified;
-  std::size_t rank = peers_with_work_.find_set(first);
-  bool wrapped = false;
-  while (true) {
-    if (rank >= peers) {
-      if (wrapped) return false;
-      wrapped = true;
-      rank = peers_with_work_.find_set(0);
-      if (rank >= first) return false;
-    }
-    if (wrapped && rank >= first) return false;
-    const bool may_classify = blocks_to_classify_ > 0;
-    if (fill_from_peer(now, static_cast<std::uint16_t>(rank), capabilities, run)) {
-      // PROTOCOL 6.1.3: A sender MUST serve its peers in turn, a run each.
-      next_peer_ = static_cast<std::uint16_t>((rank + 1) % peers);
-      return true;
-    }
-    // A peer that uses up the call's classification budget goes last in the next.
-    if (may_classify && blocks_to_classify_ == 0) next_peer_ = static_cast<std::uint16_t>((rank + 1) % peers);
-    rank = peers_with_work_.find_set(rank + 1);
-  }
-}
-
 // The send reached the early-data limit: it probes, and other sends continue.
 void Sender::wait_blind(TimeNs now, SendState& state) {
   Peer& peer = shared_.peers[state.request.peer];
-  unlink_work(state);
+  order_.unlink(state);
   SendQueue(sends_, peer.blind_head).push(sends_.slot_of(state));
   state.waits_blind = true;
   if (++peer.blind_waiting <= kProbeAtOnce) {
@@ -224,8 +99,12 @@ void Sender::wake_blind(Peer& peer) {
     state.probe.cancel(shared_.counters);
     probes_due_.clear(sends_.slot_of(state));
     arm(state);
-    link_work(state);
+    order_.link(state);
   }
+}
+
+bool Sender::fill_data(TimeNs now, const TransmitCapabilities& capabilities, base::DatagramRun& run) {
+  return order_.serve([&](std::uint16_t rank) { return fill_from_peer(now, rank, capabilities, run); });
 }
 
 bool Sender::fill_from_peer(TimeNs now, std::uint16_t rank, const TransmitCapabilities& capabilities,
@@ -249,8 +128,8 @@ bool Sender::fill_from_peer(TimeNs now, std::uint16_t rank, const TransmitCapabi
       continue;
     }
     std::uint32_t segment = 0;
-    if (!next_segment(state, segment)) {
-      defer_classification(now, rank);
+    if (!order_.next_segment(state, segment)) {
+      order_.defer(now, rank);
       return false;
     }
     // The probe measures the path, so that any transfer may carry it.
