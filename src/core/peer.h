@@ -34,20 +34,12 @@ struct Peer {
   std::uint64_t remote_cookie = 0;
   std::uint32_t segment_bytes = 0;
   std::uint32_t window_bytes = 0;
-  std::uint32_t early_segments = 0;
-  std::uint32_t early_transfers = 0;
 
   // Sending. Owned by Sender.
   std::optional<Timely> rate;  // made when the peer comes up
   Pacer pacer;
   RttEstimator rtt;
-  std::uint32_t work_head = kNil;     // sends with unsent segments, in send order (send_queue.h)
-  std::uint32_t blind_segments = 0;   // segments of early data
-  std::uint32_t blind_transfers = 0;  // transfers of early data
-  std::uint32_t abandoned =
-      0;  // segments plus transfers of sends whose ABORT was never acknowledged; both limits count them for good
-  std::uint32_t blind_head = kNil;       // sends that wait at the early-data limit, in send order
-  std::uint32_t blind_waiting = 0;       // their number
+  std::uint32_t work_head = kNil;        // sends with unsent segments, in send order (send_queue.h)
   bool classification_deferred = false;  // until the peer's timer: the call's classification budget was used up
   Window window;
   ProbeTurns probe_turns;

@@ -51,7 +51,7 @@ void SendOrder::take_feeds() {
     state.withheld -= feed.fresh_count;
     state.pending_count += std::exchange(feed.fresh_count, 0);
     state.restart_passes();
-    if (!state.waits_blind) link(state);
+    if (!state.waits_for_space) link(state);
     if (state.withheld == 0) end_feed(state);
   }
 }

@@ -33,9 +33,9 @@ struct SendState {
   std::uint64_t repaired_segments = 0;
 
   bool receiver_ready = false;       // the receive is known to be posted: no early-data limit
-  std::uint32_t blind_segments = 0;  // segments of early data
+  std::uint32_t early_segments = 0;  // segments of early data
   bool in_work = false;              // in its peer's queue
-  bool waits_blind = false;          // in its peer's other queue, at the early-data limit
+  bool waits_for_space = false;      // in its peer's other queue, at the early-data limit
   ProbeState probe;
   std::uint8_t last_class = 0;  // least urgent class sent: trailing probes follow in it
   bool unconfirmed = false;     // started before anything arrived from the peer
@@ -55,7 +55,7 @@ struct SendState {
   wire::ElementType remote_element = wire::ElementType::kUint8;
   DurationNs elapsed_ns = 0;
 
-  SendQueueLinks queue;           // of its peer; valid while in_work or waits_blind
+  SendQueueLinks queue;           // of its peer; valid while in_work or waits_for_space
   std::uint64_t post_number = 0;  // breaks ties of `order`
 
   bool goes_before(const SendState& other) const {

@@ -13,7 +13,7 @@ namespace {
 constexpr DurationNs kAbortAgainNs = 500 * base::kMillisecond;  // doubles
 constexpr std::uint32_t kMaxAborts = 3;
 // Interval between probes of sends that wait at the early-data limit, over all sends to a peer: 20,000 per second.
-constexpr DurationNs kBlindProbeNs = 50 * base::kMicrosecond;
+constexpr DurationNs kEarlyProbeNs = 50 * base::kMicrosecond;
 
 }  // namespace
 
@@ -24,8 +24,8 @@ Sender::Sender(Shared& shared, base::WordArena& arena)
       tags_(shared),
       order_(shared, sends_),
       mtu_checks_(shared),
-      probes_due_(shared.config.max_sends),
-      backstops_due_(shared.config.max_sends),
+      probes_(shared, sends_, mtu_checks_),
+      early_(shared.config.peers, sends_),
       aborts_due_(shared.config.max_sends) {}
 
 PostStatus Sender::post(TimeNs now, const SendRequest& request) {
@@ -107,26 +107,6 @@ void Sender::arm(SendState& state) {
   shared_.timers.set(shared_.send_timer(sends_.slot_of(state)), std::min(state.expires_ns, state.probe_ns));
 }
 
-void Sender::schedule_probe(SendState& state, bool ack_only) {
-  // PROTOCOL 6.5.6: A probe that is sent while segments of the round are left MUST be ACK_ONLY.
-  state.probe.schedule(ack_only, shared_.counters);
-  probes_due_.set(sends_.slot_of(state));
-}
-
-// Schedules a trailing probe on every path with a packet of the transfer, except for suspended ones. They leave before
-// a probe proper that is due.
-void Sender::schedule_trailing_probes(SendState& state) {
-  // Before the receive is posted they prove nothing: the receiver may have dropped the segments for lack of space.
-  if (state.probe.is_not_posted()) return;
-  const PathSpray& spray = shared_.peers[state.request.peer].spray;
-  std::uint32_t paths = 0;
-  for (std::uint8_t path = 0; path < shared_.config.paths; ++path) {
-    if (state.newest[path] != 0 && !spray.is_given_up(path)) paths |= 1U << path;
-  }
-  state.probe.schedule_trailing(paths);
-  if (paths != 0) probes_due_.set(sends_.slot_of(state));
-}
-
 void Sender::await_reply(TimeNs now, SendState& state) {
   const Peer& peer = shared_.peers[state.request.peer];
   // The last batch must leave at the current rate before a reply can be expected.
@@ -143,8 +123,8 @@ DurationNs Sender::repeat_after(const SendState& state, std::uint32_t repeats) c
   const DurationNs timeout = peer.rtt.timeout_ns(repeats);
   // PROTOCOL 6.4.5: A send that waits at the blind limit, or was answered NOT_POSTED, MUST NOT probe again before 50 us
   //     for each send to the peer that waits or was sent blindly
-  if (!state.waits_blind && !state.probe.is_not_posted()) return timeout;
-  return std::max(timeout, (peer.blind_waiting + peer.blind_transfers) * kBlindProbeNs);
+  if (!state.waits_for_space && !state.probe.is_not_posted()) return timeout;
+  return std::max(timeout, early_.sends(state.request.peer) * kEarlyProbeNs);
 }
 
 // Whether the due probe, which repeats an unanswered one, must wait for others to the peer.
@@ -177,12 +157,12 @@ void Sender::on_send_timer(TimeNs now, std::uint32_t slot) {
   if (state.probe.unanswered() > 0) shared_.counters.add(Counter::k_control_resent);
   // PROTOCOL 6.5.4: Then a sender MUST wait. Without an answer within a retransmission timeout after the last packet
   //     could have left, it MUST send a PROBE, and repeat it after twice as long each time.
-  schedule_probe(state, state.machine.phase() == SendPhase::k_sending);
+  probes_.schedule(state, state.machine.phase() == SendPhase::k_sending);
   // PROTOCOL 6.5.8: A sender MUST send a trailing probe on every path with a packet of the transfer, but for those
   //     given up (4.7.6), before a PROBE that the reply timer sends after a round, unless the receiver has said
   //     NOT_POSTED and not READY since.
   // The last packets of a path may be lost, or in a queue that the probe bypasses.
-  if (!state.probe.is_ack_only()) schedule_trailing_probes(state);
+  if (!state.probe.is_ack_only()) probes_.schedule_trailing(state);
   const bool needs_backstop = state.probe.count_unanswered(now, shared_.counters);
   // PROTOCOL 9.1.6: Where the newest answer to a probe came over the control connection, a sender MUST send each
   //     further probe of the reply timer and of a stalled window to that peer both ways from the first on, until one
@@ -191,7 +171,7 @@ void Sender::on_send_timer(TimeNs now, std::uint32_t slot) {
   //     repetitions in a row (6.5.12) were not answered, of whatever transfers.
   const Peer& peer = shared_.peers[state.request.peer];
   const bool at_once = peer.replies_by_control || peer.probe_turns.lack_reply();
-  if (at_once || needs_backstop) backstops_due_.set(slot);
+  if (at_once || needs_backstop) probes_.schedule_over_tcp(state);
   await_reply(now, state);
 }
 
@@ -207,16 +187,18 @@ void Sender::on_peer_timer(TimeNs now, std::uint16_t rank) {
   //     ACK_ONLY probe of the transfer that is first in order, and repeat it after twice as long each time
   //     (window_stalls).
   shared_.counters.add(Counter::k_window_stalls);
-  schedule_probe(sends_[peer.work_head], true);
+  SendState& first = sends_[peer.work_head];
+  probes_.schedule(first, true);
   // PROTOCOL 9.1.2: A sender MUST do the same with the probes of a stalled window.
   const std::uint32_t timeouts = peer.window.on_timeout(shared_.counters);
-  if (timeouts > kBackstopAfterProbes || peer.replies_by_control) backstops_due_.set(peer.work_head);
+  if (timeouts > kBackstopAfterProbes || peer.replies_by_control) probes_.schedule_over_tcp(first);
   shared_.timers.set(shared_.peer_timer(rank), base::after(now, peer.rtt.timeout_ns(timeouts)));
 }
 
-void Sender::on_peer_up(std::uint16_t rank) {
-  tags_.reset(rank);
-  mtu_checks_.on_peer_up(rank, shared_.peers[rank].segment_bytes + MLT_DATA_HEADER_BYTES);
+void Sender::on_peer_up(const PeerUp& up) {
+  tags_.reset(up.peer);
+  early_.reset(up.peer, up.early_segments, up.early_transfers);
+  mtu_checks_.on_peer_up(up.peer, up.segment_bytes + MLT_DATA_HEADER_BYTES);
 }
 
 void Sender::on_peer_down(TimeNs now, std::uint16_t rank) {
@@ -275,12 +257,10 @@ void Sender::say_abort(TimeNs now, SendState& state) {
 void Sender::settle(SendState& state, SendEvent event, bool is_matched) {
   MLT_CHECK(state.machine.on(event, shared_.counters));
   const std::uint32_t slot = sends_.slot_of(state);
-  // PROTOCOL 8.1.7: After 2 s more the sender forgets the transfer, and what was sent blindly then counts as long as
-  //     the connection lasts.
-  if (event != SendEvent::k_abandoned) {
-    forget_blind(state);
-  } else if (!state.receiver_ready && state.blind_segments > 0) {
-    shared_.peers[state.request.peer].abandoned += state.blind_segments + 1;
+  if (event == SendEvent::k_abandoned) {
+    early_.abandon(state);
+  } else {
+    release_early(state);
   }
   aborts_due_.clear(slot);
   shared_.timers.cancel(shared_.send_timer(slot));
@@ -294,13 +274,12 @@ bool Sender::finish(TimeNs now, SendState& state, SendEvent event, CompletionSta
   const std::uint32_t slot = sends_.slot_of(state);
   order_.unlink(state);
   order_.end_feed(state);
-  stop_waiting_blind(state);
-  probes_due_.clear(slot);
-  backstops_due_.clear(slot);
+  early_.stop_waiting(state);
+  probes_.forget(state);
   shared_.timers.cancel(shared_.send_timer(slot));
   // Early data of a failed send stays in the peer's early buffer until ABORT arrives.
   if (!state.is_given_up()) {
-    forget_blind(state);
+    release_early(state);
     sends_.unlist(state);
     tags_.leave(state.request.peer, state.transfer(), true);
   }
@@ -314,10 +293,8 @@ bool Sender::finish(TimeNs now, SendState& state, SendEvent event, CompletionSta
 
 void Sender::add_usage(Usage& usage) const {
   usage.sends = {sends_.used(), sends_.limit()};
-  for (const Peer& peer : shared_.peers) {
-    if (!peer.up) continue;
-    usage.early_sent.used += peer.blind_segments + peer.blind_transfers - peer.abandoned;
-    usage.early_sent.limit += std::max(peer.early_segments, 1U) + std::max(peer.early_transfers, 1U);
+  for (std::uint16_t peer = 0; peer < shared_.config.peers; ++peer) {
+    if (shared_.peers[peer].up) early_.add_usage(peer, usage);
   }
 }
 

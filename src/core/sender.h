@@ -1,5 +1,6 @@
 // The sending half of an endpoint: posts, replies, probes, batches of data and ends of sends. Paper sections 4.2.1 to
-// 4.2.3. Its parts: TransferSlots, SendTags, SendOrder, MtuChecks, AckReport; and in each send RepairRounds and
+// 4.2.3. Its parts: TransferSlots, SendTags, SendOrder, EarlyDataLimit, ProbeSender, MtuChecks,
+// AckReport; and in each send RepairRounds and
 // ProbeState.
 //
 // Absent on purpose: sockets, clocks, threads, allocation after set-up. Owned by the endpoint, used by one thread.
@@ -9,8 +10,10 @@
 
 #include "base/datagram.h"
 #include "base/word_arena.h"
+#include "core/early_data_limit.h"
 #include "core/mtu_checks.h"
 #include "core/peer.h"
+#include "core/probe_sender.h"
 #include "core/send_order.h"
 #include "core/send_state.h"
 #include "core/send_tags.h"
@@ -42,14 +45,14 @@ class Sender {
   void on_stop(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wire::Stop& stop);
   void on_send_timer(TimeNs now, std::uint32_t slot);
   void on_peer_timer(TimeNs now, std::uint16_t peer);
-  void on_peer_up(std::uint16_t peer);
+  void on_peer_up(const PeerUp& up);
   void on_peer_down(TimeNs now, std::uint16_t peer);
   void on_path_limit(TimeNs now, std::uint16_t rank, std::uint32_t payload_bytes);
   void on_mtu_reply(TimeNs now, std::uint16_t from, const wire::MtuReply& reply);
   void on_mtu_timer(TimeNs now, std::uint16_t rank);
 
   // Builds the next probe, or the next batch of data; false if none may leave at `now`.
-  bool fill_probe(TimeNs now, base::DatagramRun& run);
+  bool fill_probe(TimeNs now, base::DatagramRun& run) { return probes_.fill(now, run); }
   bool fill_mtu_probe(TimeNs now, base::DatagramRun& run) { return mtu_checks_.fill_probe(now, run); }
   bool fill_data(TimeNs now, const TransmitCapabilities& capabilities, base::DatagramRun& run);
   bool fill_backstop(TimeNs now, ControlOutput& output);
@@ -64,7 +67,6 @@ class Sender {
 
  private:
   void on_answer(SendState& state);
-  void forget_blind(SendState& state);
   void mark_ready(SendState& state);
   void merge(SendState& state, const wire::BitmapMessage& bitmap);
   void slow_down(const SendState& state);
@@ -78,19 +80,14 @@ class Sender {
   void await_reply(TimeNs now, SendState& state);
   bool waits_for_turn(TimeNs now, SendState& state);
   DurationNs repeat_after(const SendState& state, std::uint32_t repeats) const;
-  void wait_blind(TimeNs now, SendState& state);
-  void stop_waiting_blind(SendState& state);
-  void wake_blind(Peer& peer);
-  void schedule_probe(SendState& state, bool ack_only);
-  void schedule_trailing_probes(SendState& state);
+  void wait_for_space(TimeNs now, SendState& state);
+  void release_early(SendState& state);
+
   std::uint32_t datagrams_allowed(TimeNs now, std::uint16_t peer, const SendState& state,
                                   const TransmitCapabilities& capabilities);
   bool fill_from_peer(TimeNs now, std::uint16_t peer, const TransmitCapabilities& capabilities, base::DatagramRun& run);
   // `segment`: the first one, returned by SendOrder::next_segment().
   void fill_run(TimeNs now, SendState& state, std::uint32_t segment, std::uint32_t limit, base::DatagramRun& run);
-  // `trailing_path`: kNoPath for a probe in the control class.
-  std::size_t encode_probe_of(TimeNs now, SendState& state, std::uint8_t trailing_path, std::byte* out);
-  std::uint8_t probe_path(TimeNs now, SendState& state);
 
   Shared& shared_;
   base::WordArena& arena_;
@@ -98,8 +95,8 @@ class Sender {
   SendTags tags_;
   SendOrder order_;
   MtuChecks mtu_checks_;
-  SlotSet probes_due_;
-  SlotSet backstops_due_;
+  ProbeSender probes_;
+  EarlyDataLimit early_;
   SlotSet aborts_due_;
   std::uint64_t posts_ = 0;
 };

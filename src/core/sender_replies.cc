@@ -41,32 +41,19 @@ void Sender::on_answer(SendState& state) {
   state.probe.on_reply();
   // PROTOCOL 6.5.7: A probe that has not left when an answer comes MUST NOT leave over TCP.
   // A due probe may be wrong by now: it must not report the end of a round in progress.
-  backstops_due_.clear(sends_.slot_of(state));
-}
-
-// The early data has left the peer's early buffer.
-void Sender::forget_blind(SendState& state) {
-  Peer& peer = shared_.peers[state.request.peer];
-  if (state.receiver_ready || state.blind_segments == 0) return;
-  // PROTOCOL 6.4.4: A sender MUST count what was sent blindly until the receive is known to be posted, STOP has come,
-  //     or ABORT was answered (8.1.6): until then it may stand in the peer's early buffer, whatever became of the send.
-  peer.blind_segments -= state.blind_segments;
-  --peer.blind_transfers;
-  state.blind_segments = 0;
-  wake_blind(peer);
+  probes_.cancel_over_tcp(state);
 }
 
 void Sender::mark_ready(SendState& state) {
   if (state.receiver_ready || !state.machine.on(SendEvent::k_ready, shared_.counters)) return;
   tags_.note_posted(state.request.peer, state.transfer());
-  stop_waiting_blind(state);
-  forget_blind(state);
+  early_.stop_waiting(state);
+  release_early(state);
   state.probe.set_posted();  // from now on trailing probes are evidence
   state.receiver_ready = true;
   if (state.machine.phase() == SendPhase::k_sending) {
     state.probe_ns = base::kNever;  // the probe was due only because the receive might not be posted
-    state.probe.cancel(shared_.counters);
-    probes_due_.clear(sends_.slot_of(state));
+    probes_.cancel(state);
     order_.link(state);
     arm(state);
   }
@@ -141,8 +128,7 @@ void Sender::on_bitmap(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const 
   if (event == SendEvent::k_bitmap) {
     state.repair.begin_round();
     state.probe_ns = base::kNever;
-    state.probe.cancel(shared_.counters);
-    probes_due_.clear(sends_.slot_of(state));
+    probes_.cancel(state);
   }
   merge(state, bitmap);
   arm(state);
@@ -186,7 +172,7 @@ void Sender::on_stop(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wi
   if (state == nullptr) return shared_.counters.add(Counter::k_stale_control);
   const bool unseen = (stop.prefix.flags & MLT_STOP_FLAG_UNSEEN) != 0;
   if (state->is_given_up()) {
-    forget_blind(*state);
+    release_early(*state);
     // ABORT has not reached this receiver yet.
     if (unseen) return (void)state->machine.on(SendEvent::k_stop_unseen, shared_.counters);
     return settle(*state, SendEvent::k_released, true);
@@ -204,7 +190,7 @@ void Sender::on_stop(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wi
   // PROTOCOL 6.9.1: On STOP the sender MUST send nothing more of the transfer, and complete the send as 6.9.3 says.
   // PROTOCOL 6.9.6: On STOP with UNSEEN the send ends as 6.9.3 says, and the sender MUST send ABORT as well (8.1.6).
   if (unseen) {
-    forget_blind(*state);
+    release_early(*state);
     return give_up(now, *state, SendEvent::k_stop_unseen, status);
   }
   finish(now, *state, SendEvent::k_stop, status);
