@@ -202,9 +202,6 @@ void Endpoint::bring_up(const PeerUp& up) {
   peer.remote_cookie = up.remote_cookie;
   peer.segment_bytes = up.segment_bytes;
   peer.window_bytes = up.window_bytes;
-  peer.packets_per_ack = packets_per_ack(up);
-  peer.early_segments = up.early_segments;
-  peer.early_transfers = up.early_transfers;
   peer.holds_back = up.holds_back;
   TimelyConfig timely = shared_.config.timely;
   // PROTOCOL 23.3.2: A sender MUST NOT control the rate to such a peer: a round trip tells how busy the processes are,
@@ -212,9 +209,8 @@ void Endpoint::bring_up(const PeerUp& up) {
   if (up.holds_back) timely.line_rate_bytes_per_second = kUncontrolledBytesPerSecond;
   peer.rate.emplace(timely);
   peer.spray = PathSpray(shared_.config.paths, shared_.config.first_sequence);
-  shared_.send_tags.forget(up.peer);
-  shared_.receive_tags.forget(up.peer);
-  peer.mtu.fill(MtuSearch(up.segment_bytes + MLT_DATA_HEADER_BYTES));
+  sender_.on_peer_up(up);
+  receiver_.on_peer_up(up.peer, packets_per_ack(up));
 }
 
 void Endpoint::on_control(TimeNs now, const ControlInput& input) {

@@ -13,9 +13,7 @@
 //
 // Departures from RFC 8899: the search starts from the full size, which nearly always passes, and only after losses, so
 // that a path without losses carries no probes; the base size is not confirmed first. Absent on purpose: packets and
-// timers (the Sender's), the use of a limit. Owned by the peer's Sender; one object per path.
-// that a path without them carries no probe; its base size is not confirmed before. Absent on purpose: packets, timers
-// (the Sender's), what follows from a limit. Owned by the peer's Sender; one object per path.
+// timers (MtuChecks), the use of a limit. Owned by MtuChecks; one object per peer and path.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,8 @@
 // The probe of one transfer and the window of one peer: phase, repetitions, backoff. The phases are those of
 // probe_table.h; sections 6.3, 6.5 and 9.1 of PROTOCOL.md say when to probe.
 //
-// Absent on purpose: timers and the queue of what leaves (Sender). Owned by a send or a peer, used by one thread.
+// Absent on purpose: timers (Sender) and the queue of what leaves (ProbeSender). Owned by a send or a peer,
+// used by one thread.
 #pragma once
 
 #include <bit>

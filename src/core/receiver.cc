@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 #include "base/check.h"
-#include "core/loss_bound.h"
 
 namespace mlt::core {
 
@@ -41,17 +41,13 @@ wire::StopStatus stop_status(CompletionStatus status) {
 Receiver::Receiver(Shared& shared, base::WordArena& arena)
     : shared_(shared),
       arena_(arena),
-      states_(shared.config.max_receives),
-      free_(shared.config.max_receives),
-      by_transfer_(shared.config.max_receives),
-      by_operation_(shared.config.max_receives),
+      receives_(shared.config.max_receives),
+      tags_(shared.config),
       early_(shared.config.max_segment_bytes, shared.config.early_segments_per_peer(),
              shared.config.early_transfers_per_peer(), shared.config.peers),
       finished_(shared.config.finished_log),
-      replies_(shared.config.reply_queue),
-      control_replies_(shared.config.reply_queue),
-      ack_words_(base::words_for_bits(shared.config.peers)),
-      acks_due_(ack_words_.data(), shared.config.peers) {}
+      acks_(shared.config.peers, shared.config.paths),
+      replies_(shared, acks_, receives_) {}
 
 // ---- posting -------------------------------------------------------------------------------------------------------
 
@@ -65,37 +61,29 @@ PostStatus Receiver::post(TimeNs now, const ReceiveRequest& request) {
   if (request.loss_bound > 0.0 && !wire::is_floating_point(request.element)) return PostStatus::kLossyInteger;
   const Peer& peer = shared_.peers[request.peer];
   const SegmentGrid grid(static_cast<std::uint32_t>(request.data.size()), peer.segment_bytes);
-  if (free_.empty() && states_.size() == states_.capacity()) return PostStatus::kTooManyOperations;
-  ReceiveTag* entry = tag_for_post(request.peer, request.tag);
+  if (receives_.is_full()) return PostStatus::kTooManyOperations;
+  ReceiveTag* entry = tags_.for_post(request.peer, request.tag);
   if (entry == nullptr) return PostStatus::kTooManyTags;
-  // PROTOCOL 5.2.6: A receiver MUST NOT number as many as 2^18 receives of a tag of whose sends nothing has come, so
-  //     that no number that it has given lies beyond the new floor.
-  if (entry->generation - entry->unseen >= kGenerationGap - 1) return PostStatus::kTooManyOperations;
+  if (ReceiveTags::is_far_ahead(*entry)) return PostStatus::kTooManyOperations;
   const std::span<std::uint64_t> words = arena_.take(base::words_for_bits(grid.count()));
   if (words.empty()) return PostStatus::kOutOfBitmaps;
 
-  ReceiveState& state = free_.empty() ? states_.grow() : states_[free_.pop()];
-  const std::uint32_t slot = slot_of(state);
-  MLT_CHECK(state.machine.phase() == ReceivePhase::k_free);
-  state = ReceiveState{};
+  ReceiveState& state = receives_.take();
   MLT_CHECK(state.machine.on(ReceiveEvent::k_post, shared_.counters));
   state.request = request;
   // PROTOCOL 5.2.1: The k-th send of a tag to a peer MUST match the k-th receive of that tag from it.
-  state.generation = entry->generation++;
+  state.generation = ReceiveTags::take_generation(*entry);
   state.grid = grid;
   state.words = words;
   state.received = base::BitmapView(words.data(), grid.count());
   state.received.clear_all();
-  // PROTOCOL 7.5.2: A receiver MUST count the bound in elements: the largest k whose fraction k / elements, in double
-  //     precision, is not above p may be missing at completion, and not one more.
-  state.allowed_missing_bytes = allowed_missing(request.data.size() / element, request.loss_bound) * element;
+  state.budget = LossBudget(request.data.size() / element, element, request.loss_bound);
   state.posted_ns = now;
   const DurationNs timeout = request.timeout_ns > 0 ? request.timeout_ns : shared_.config.operation_timeout_ns;
   // PROTOCOL 5.3.3: Each operation MUST have a limit in time: its own, or the endpoint's (300 s).
   state.expires_ns = base::after(now, timeout);
   if (request.deadline_ns > 0) state.deadline_ns = base::after(now, request.deadline_ns);
-  by_transfer_.insert(hash_transfer(request.peer, state.transfer()), slot);
-  by_operation_.insert(hash_tag(0, request.operation), slot);
+  receives_.list(state);
   arm(state);
 
   take_early(now, state);
@@ -103,16 +91,15 @@ PostStatus Receiver::post(TimeNs now, const ReceiveRequest& request) {
 }
 
 void Receiver::take_early(TimeNs now, ReceiveState& state) {
-  state.segment_dropped = state.segment_dropped || shared_.peers[state.request.peer].early_refused;
+  if (shared_.peers[state.request.peer].early_refused) state.budget.note_dropped();
   EarlyTransfer* early = early_.find(state.request.peer, state.transfer());
   if (early == nullptr) return;
   note_seen(state);
   const bool aborted = early->aborted();
   const bool probed = early->probed;
   const wire::Probe probe = early->probe;
-  state.segment_dropped = state.segment_dropped || early->segment_lost;
-  state.newest = early->newest;
-  state.newest_arrival_ns.fill(base::kNever);  // the order of buffered segments is no evidence of arrival order
+  if (early->segment_lost) state.budget.note_dropped();
+  state.loss.begin_with(early->newest);
   early_.release(*early, [&](const wire::DataHeader& header, std::span<const std::byte> payload) {
     if (!state.is_under_way()) return;
     place(now, state, header, payload);
@@ -136,49 +123,63 @@ void Receiver::take_early(TimeNs now, ReceiveState& state) {
   if (probed && (probe.prefix.flags & MLT_PROBE_FLAG_ACK_ONLY) == 0) {
     take_probe(now, state, probe, false);
     // PROTOCOL 7.3.5: and with READY, if it can't be judged yet: the sender sends no trailing probes before it knows.
-    if (state.machine.phase() == ReceivePhase::k_detecting) replies_.push(ready);
+    if (state.machine.phase() == ReceivePhase::k_detecting) replies_.push(ready, false);
   } else {
-    replies_.push(ready);
+    replies_.push(ready, false);
     // Without a packet or probe the sender's size is unknown: even an empty tensor may have the wrong size.
     if (probed || state.received_segments > 0) check_completion(now, state);
   }
 }
 
 bool Receiver::cancel(TimeNs now, OperationId operation) {
-  ReceiveState* over = nullptr;
-  const std::uint64_t hash = hash_tag(0, operation);
-  for (std::uint32_t slot = by_operation_.first(hash); slot != kNil; slot = by_operation_.next(slot)) {
-    ReceiveState& state = states_[slot];
-    if (state.request.operation != operation) continue;
-    if (state.is_under_way()) {
-      finish(now, state, ReceiveEvent::k_cancel, CompletionStatus::kCancelled, true);
-      return true;
-    }
-    over = &state;
+  if (ReceiveState* state = receives_.find_operation(operation, [](const auto& it) { return it.is_under_way(); })) {
+    finish(now, *state, ReceiveEvent::k_cancel, CompletionStatus::kCancelled, true);
+    return true;
   }
   // The receive has already ended: the cancel is too late, if the operation is still known at all.
-  if (over != nullptr) (void)over->machine.on(ReceiveEvent::k_cancel, shared_.counters);
+  if (ReceiveState* over = receives_.find_operation(operation, [](const auto&) { return true; })) {
+    (void)over->machine.on(ReceiveEvent::k_cancel, shared_.counters);
+  }
   return false;
 }
 
-ReceiveState* Receiver::find(std::uint16_t peer, const wire::TransferId& transfer) {
-  const std::uint64_t hash = hash_transfer(peer, transfer);
-  for (std::uint32_t slot = by_transfer_.first(hash); slot != kNil; slot = by_transfer_.next(slot)) {
-    ReceiveState& state = states_[slot];
-    if (state.request.peer == peer && state.transfer() == transfer) return &state;
-  }
-  return nullptr;
+// ---- tags ----------------------------------------------------------------------------------------------------------
+
+void Receiver::note_seen(ReceiveState& state) {
+  if (state.seen) return;
+  state.seen = true;
+  tags_.note_seen(state.request.peer, state.transfer());
 }
 
-// Whether this transfer was posted before. Called only for inactive transfers: then the transfer has ended.
-bool Receiver::is_over(std::uint16_t peer, const wire::TransferId& transfer) {
-  ReceiveTag* entry = shared_.receive_tags.find(peer, transfer.tag);
-  // PROTOCOL 5.2.3: A receiver MUST treat a transfer that is not under way as over if its generation is before that of
-  //     the tag's next receive, or before the floor if the tag is not known.
-  if (entry == nullptr) return is_after(shared_.peers[peer].receive_floor, transfer.generation);
-  if (!is_after(entry->generation, transfer.generation)) return false;
-  note_seen(*entry, transfer.generation);
-  return true;
+void Receiver::on_retire(TimeNs now, std::uint16_t from, const wire::Retire& retire) {
+  shared_.counters.add(Counter::k_retirements_received);
+  if (!tags_.on_retire(from, retire, shared_.counters)) return;
+  tags_.retire(from, retire.floor, [&](ReceiveTag& entry) { renumber(now, entry, retire.floor); });
+}
+
+// Renumbers the receives that no send has matched, waiting or ended, from the floor on.
+void Receiver::renumber(TimeNs now, ReceiveTag& entry, std::uint32_t floor) {
+  const std::uint32_t first = entry.unseen;
+  const std::uint32_t count = entry.generation - first;
+  for (std::uint32_t i = 0; i < count; ++i) {
+    ReceiveState* state = receives_.find(entry.peer, {entry.tag, first + i});
+    if (state == nullptr) {  // it was cancelled or timed out
+      finished_.renumber(entry.peer, {entry.tag, first + i}, floor + i);
+      continue;
+    }
+    receives_.renumber(*state, floor + i);
+  }
+  ReceiveTags::restart(entry, floor);
+  for (std::uint32_t i = 0; i < count; ++i) {
+    const wire::TransferId transfer{entry.tag, floor + i};
+    if (ReceiveState* state = receives_.find(entry.peer, transfer)) {
+      take_early(now, *state);
+    } else if (EarlyTransfer* early = early_.find(entry.peer, transfer)) {
+      early_.release(*early, [](const wire::DataHeader&, std::span<const std::byte>) {});
+      tags_.note_seen(entry.peer, transfer);
+      reply_finished(entry.peer, transfer, 0, true);
+    }
+  }
 }
 
 // ---- ends ---------------------------------------------------------------------------------------------------------
@@ -195,12 +196,12 @@ void Receiver::fill_missing(ReceiveState& state) {
 
 void Receiver::finish(TimeNs now, ReceiveState& state, ReceiveEvent event, CompletionStatus status, bool tell_sender) {
   if (!state.machine.on(event, shared_.counters)) return;
-  const std::uint32_t slot = slot_of(state);
-  by_transfer_.erase(hash_transfer(state.request.peer, state.transfer()), slot);
+  const std::uint32_t slot = receives_.slot_of(state);
+  receives_.unlist(state);
   shared_.timers.cancel(shared_.receive_timer(slot));
   if (!is_failure(status) && state.missing_bytes() > 0) {
     fill_missing(state);
-    shared_.counters.add(Counter::k_segments_lost_within_bound, state.grid.count() - state.received_segments);
+    shared_.counters.add(Counter::k_segments_lost_within_bound, state.missing_segments());
   }
   state.status = status;
   state.elapsed_ns = now - state.posted_ns;
@@ -224,19 +225,32 @@ void Receiver::finish(TimeNs now, ReceiveState& state, ReceiveEvent event, Compl
   finished.total_bytes = state.grid.total_bytes();
   finished.finished_ns = now;
   finished_.put(finished);
-  // PROTOCOL 7.7.6: A receiver MUST keep the outcome of the newest receive of a tag as long as the tag is known; that
-  //     of older ones while the finished log has room.
-  if (ReceiveTag* entry = shared_.receive_tags.find(state.request.peer, state.request.tag)) {
-    entry->has_outcome = true;
-    entry->outcome_generation = state.generation;
-    entry->outcome_status = finished.status;
-    entry->outcome_element = finished.element;
-    entry->outcome_missing_bytes = finished.missing_bytes;
-    entry->outcome_total_bytes = finished.total_bytes;
-  }
-  const bool prompt = now == state.round_over_ns;
+  tags_.keep_outcome(finished);
+  const bool prompt = now == state.loss.round_over_ns();
   reply_finished(state.request.peer, state.transfer(), prompt ? state.probe_timestamp_ns : 0, state.reply_by_control,
                  !state.seen);
+}
+
+void Receiver::reply_finished(std::uint16_t peer, const wire::TransferId& transfer, std::uint32_t probe_timestamp_ns,
+                              bool by_control, bool unseen) {
+  Reply reply;
+  reply.kind = ReplyKind::kStop;
+  reply.unseen = unseen;
+  reply.peer = peer;
+  reply.transfer = transfer;
+  reply.probe_timestamp_ns = probe_timestamp_ns;
+  // PROTOCOL 7.7.6: It reports an outcome that is forgotten as finished before.
+  reply.status = wire::StopStatus::kFinishedBefore;
+  const std::optional<FinishedReceive> newest = tags_.outcome_of(peer, transfer);
+  const FinishedReceive* finished = newest ? &*newest : finished_.find(peer, transfer);
+  if (finished != nullptr) {
+    reply.status = finished->status;
+    reply.element = finished->element;
+    reply.missing_bytes = finished->missing_bytes;
+    reply.total_bytes = finished->total_bytes;
+  }
+  // PROTOCOL 9.1.3: A receiver MUST answer a probe that comes over the control connection over that connection.
+  replies_.push(reply, by_control);
 }
 
 // After closing, a lost STOP would never be sent again, and the sender would report a complete transfer as failed.
@@ -250,7 +264,7 @@ void Receiver::on_closing(TimeNs now) {
 }
 
 void Receiver::on_peer_down(TimeNs now, std::uint16_t peer) {
-  for (ReceiveState& state : states_) {
+  for (ReceiveState& state : receives_) {
     if (state.is_under_way() && state.request.peer == peer) {
       // PROTOCOL 18.1.1: When a peer is down, an endpoint MUST end every operation with it as peer failed, naming its
       //     rank. It MUST forget everything kept for the peer: early data, outcomes, answers that wait.
@@ -260,26 +274,25 @@ void Receiver::on_peer_down(TimeNs now, std::uint16_t peer) {
   // PROTOCOL 18.1.1: It MUST forget everything kept for the peer: early data, outcomes, answers that wait.
   early_.forget(peer);
   finished_.forget(peer);
-  replies_.forget(peer);
-  control_replies_.forget(peer);
-  acks_due_.clear(peer);
-  shared_.receive_tags.each_of(peer, [this](ReceiveTag& entry) {
-    unkeep_tag(entry);
-    shared_.receive_tags.erase(entry);
-  });
+  replies_.reset(peer);
+  acks_.withdraw(peer);
+  tags_.reset(peer);
+}
+
+void Receiver::on_peer_up(std::uint16_t peer, std::uint32_t packets_per_ack) {
+  acks_.reset(peer, packets_per_ack);
+  replies_.reset(peer);
+  tags_.reset(peer);
 }
 
 void Receiver::add_usage(Usage& usage) const {
-  usage.receives = {states_.size() - free_.size(), states_.capacity()};
+  usage.receives = {receives_.used(), receives_.limit()};
   usage.early_segments = {early_.segments_kept(), early_.capacity()};
-  for (const ReplyQueue* queue : {&replies_, &control_replies_}) {
-    usage.replies.used += queue->size();
-    usage.replies.limit += queue->capacity();
-  }
+  replies_.add_usage(usage);
 }
 
 void Receiver::complete(std::uint32_t slot, Completion& completion) const {
-  const ReceiveState& state = states_[slot];
+  const ReceiveState& state = receives_[slot];
   completion.operation = state.request.operation;
   completion.kind = CompletionKind::kReceive;
   completion.status = state.status;
@@ -287,7 +300,7 @@ void Receiver::complete(std::uint32_t slot, Completion& completion) const {
   completion.tag = state.request.tag;
   completion.total_bytes = state.grid.total_bytes();
   completion.missing_bytes = state.missing_bytes();
-  completion.allowed_missing_bytes = state.allowed_missing_bytes;
+  completion.allowed_missing_bytes = state.budget.bytes();
   completion.repaired_segments = state.repaired_segments;
   completion.remote_total_bytes = state.remote_total_bytes;
   completion.remote_element = state.remote_element;
@@ -301,10 +314,10 @@ void Receiver::complete(std::uint32_t slot, Completion& completion) const {
 }
 
 void Receiver::release(std::uint32_t slot) {
-  arena_.give(states_[slot].words);
-  MLT_CHECK(states_[slot].machine.on(ReceiveEvent::k_polled, shared_.counters));
-  by_operation_.erase(hash_tag(0, states_[slot].request.operation), slot);
-  free_.push(slot);
+  ReceiveState& state = receives_[slot];
+  arena_.give(state.words);
+  MLT_CHECK(state.machine.on(ReceiveEvent::k_polled, shared_.counters));
+  receives_.free(state);
 }
 
 }  // namespace mlt::core

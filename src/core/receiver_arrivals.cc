@@ -1,4 +1,5 @@
-// Processes arrivals: data in any order, probes, ABORTs. Paper section 4.2.1.
+// Processes arrivals: data in any order, probes, ABORTs; and whether a receive may complete then. Paper sections 4.2.1
+// and 4.2.3.
 #include <algorithm>
 #include <cstring>
 
@@ -11,58 +12,17 @@ namespace {
 // Max time that a reply waits for packets that may be reordered.
 constexpr DurationNs kMaxReorderNs = 20 * base::kMillisecond;
 
-// True if `sequence` becomes the newest; 0: none so far.
-bool note_newest(std::uint32_t& newest, std::uint32_t sequence) {
-  if (newest != 0 && !is_after(sequence, newest)) return false;
-  newest = sequence;
-  return true;
-}
-
 }  // namespace
 
-void Receiver::count_arrival(TimeNs arrival_ns, std::uint16_t from, const Arrival& arrival, base::Ecn ecn,
-                             bool posted) {
-  Peer& peer = shared_.peers[from];
-  PathIn& in = peer.in[arrival.path];
-  if (in.highest_sequence == 0 || is_after(arrival.sequence, in.highest_sequence)) {
-    in.highest_sequence = arrival.sequence;
-    in.echo_timestamp_ns = arrival.timestamp_ns;
-    in.echo_arrival_ns = arrival_ns;
-    in.echo_fresh = true;
-  }
-  // PROTOCOL 7.2.1: A receiver MUST count every packet and trailing probe that passes 4.11 for its path, whatever
-  //     becomes of it: received, CE-marked, highest sequence.
-  ++in.received_packets;
-  if (ecn == base::Ecn::kCe) {
-    ++in.ce_packets;
-    shared_.counters.add(Counter::k_ce_marks_received);
-  }
-  peer.last_path = arrival.path;
-  ++in.since_ack;
-  peer.unreported_paths |= 1U << arrival.path;
-  peer.ack_transfer = arrival.transfer;
-  peer.ack_posted = posted;
-  // Counted over all paths, because one ACK covers all of them: no window is too small for any number of paths.
-  // PROTOCOL 7.2.4: A receiver MUST send an ACK once ten packets have come, over all paths, that no acknowledgement
-  //     block has reported yet, or as many as fill half the window that it announced, if that is fewer.
-  if (++peer.since_ack >= peer.packets_per_ack) acks_due_.set(from);
-}
-
 void Receiver::note_order(ReceiveState& state, std::uint8_t path, std::uint32_t sequence, TimeNs arrival_ns) {
-  // PROTOCOL 7.4.6: It MUST NOT count packets of other transfers, and those that carry OVERTAKES: they may have
-  //     overtaken what was sent before them.
-  if (note_newest(state.newest[path], sequence)) {
-    state.newest_arrival_ns[path] = arrival_ns;
-    return;
-  }
-  if (sequence == state.newest[path] || arrival_ns < state.newest_arrival_ns[path]) return;
+  const DurationNs late_ns = state.loss.note_order(path, sequence, arrival_ns);
+  if (late_ns < 0) return;
   // PROTOCOL 7.2.2: A receiver MUST raise the peer's reorder window to twice that time and 50 us, if that is more than
   //     it was, but to 20 ms at most.
-  // The packet arrived after a later one of its path: measure the delay. Doubled, because the next may be later still.
+  // The packet arrived after a later one of its path. Doubled, because the next may be later still.
   shared_.counters.add(Counter::k_reordered_packets);
   DurationNs& window = shared_.peers[state.request.peer].reorder_window_ns;
-  const DurationNs late = 2 * (arrival_ns - state.newest_arrival_ns[path]) + 50 * base::kMicrosecond;
-  window = std::clamp(late, window, kMaxReorderNs);
+  window = std::clamp(2 * late_ns + 50 * base::kMicrosecond, window, kMaxReorderNs);
 }
 
 void Receiver::on_data(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wire::DataHeader& header,
@@ -70,16 +30,17 @@ void Receiver::on_data(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const 
   shared_.counters.add(Counter::k_data_packets_received);
   shared_.counters.add(Counter::k_data_bytes_received, payload.size());
   const wire::TransferId transfer{header.tag, header.generation};
-  ReceiveState* state = find(from, transfer);
+  ReceiveState* state = receives_.find(from, transfer);
   const std::uint8_t path = header.prefix.path;
-  count_arrival(arrival_ns, from, {path, header.prefix.sequence, header.timestamp_ns, transfer}, ecn, state != nullptr);
+  acks_.count(from, arrival_ns, {path, header.prefix.sequence, header.timestamp_ns, transfer}, ecn, state != nullptr,
+              shared_.counters);
   if (state != nullptr) {
     note_seen(*state);
     if ((header.prefix.flags & MLT_FLAG_OVERTAKES) == 0) note_order(*state, path, header.prefix.sequence, arrival_ns);
     if (place(now, *state, header, payload)) check_completion(now, *state);
     return;
   }
-  if (is_over(from, transfer)) {
+  if (tags_.is_over(from, transfer)) {
     // PROTOCOL 7.7.1: When a transfer is over its memory belongs to the application again: a receiver MUST NOT write a
     //     packet of it (stale_packets).
     // Must not write to the buffer: after completion it belongs to the application.
@@ -155,12 +116,12 @@ bool Receiver::place(TimeNs now, ReceiveState& state, const wire::DataHeader& he
     return true;
   }
   if (!state.machine.on(ReceiveEvent::k_data, shared_.counters)) return false;
-  state.last_data_ns = now;
+  state.loss.on_data(now);
   const std::uint8_t flags = header.prefix.flags;
-  state.has_critical = state.has_critical || (flags & MLT_FLAG_HAS_CRITICAL) != 0;
+  if ((flags & MLT_FLAG_HAS_CRITICAL) != 0) state.budget.expect_critical();
   // PROTOCOL 7.5.10: or because the connection was not up here yet
   const bool unconfirmed = (flags & MLT_FLAG_UNCONFIRMED) != 0;
-  if (unconfirmed && shared_.peers[state.request.peer].refused_before_up) state.segment_dropped = true;
+  if (unconfirmed && shared_.peers[state.request.peer].refused_before_up) state.budget.note_dropped();
   const std::uint32_t segment = header.offset_bytes / state.grid.segment_bytes();
   if (state.received.test(segment)) {
     // PROTOCOL 7.1.4: A receiver MUST NOT write a segment again that has arrived before (duplicate_segments).
@@ -170,11 +131,10 @@ bool Receiver::place(TimeNs now, ReceiveState& state, const wire::DataHeader& he
     //     path.
     state.received.set(segment);
     ++state.received_segments;
-    state.silent_rounds = 0;
-    state.requested_in_silence = false;
+    state.loss.on_segment();
     state.received_bytes += payload.size();
     // PROTOCOL 7.5.9: A receiver MUST treat a segment as critical if the packet that brought it first carried CRITICAL.
-    if ((flags & MLT_FLAG_CRITICAL) != 0) ++state.critical_received;
+    if ((flags & MLT_FLAG_CRITICAL) != 0) state.budget.count_critical();
     if ((flags & MLT_FLAG_REPAIR) != 0) ++state.repaired_segments;
     shared_.counters.add(Counter::k_segments_placed);
     if (state.request.place != nullptr) {
@@ -188,17 +148,13 @@ bool Receiver::place(TimeNs now, ReceiveState& state, const wire::DataHeader& he
       }
     }
   }
-  if ((flags & MLT_FLAG_END_OF_ROUND) != 0 && state.is_newer_round(header.prefix.round) &&
-      !state.names_older_packets({&header.prefix.sequence, 1}) &&
+  if ((flags & MLT_FLAG_END_OF_ROUND) != 0 && state.loss.is_newer_round(header.prefix.round) &&
+      !state.loss.names_older_packets({&header.prefix.sequence, 1}) &&
       state.machine.on(ReceiveEvent::k_end_of_round, shared_.counters)) {
     // PROTOCOL 7.4.1: A receiver MUST take a round as over on its marker, or on a PROBE without ACK_ONLY.
     // END_OF_ROUND marks the last packet of the round on the only path: it has the information of a probe.
-    state.begin_loss_detection(header.prefix.round, now);
-    state.path_count = 1;
-    // PROTOCOL 7.4.5: The end of a round MUST name, for each path, the newest packet of the transfer: a PROBE in its
-    //     list, a marker by being that packet.
-    state.last_sequence[0] = header.prefix.sequence;
-    state.given_up_paths = 0;
+    state.loss.begin_round(header.prefix.round, now);
+    state.loss.take_newest_sent({&header.prefix.sequence, 1}, 0);
     state.probe_timestamp_ns = 0;
     state.reply_by_control = false;
   }
@@ -207,10 +163,10 @@ bool Receiver::place(TimeNs now, ReceiveState& state, const wire::DataHeader& he
 
 void Receiver::on_trailing_probe(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wire::Probe& probe,
                                  base::Ecn ecn) {
-  ReceiveState* state = find(from, probe.transfer);
+  ReceiveState* state = receives_.find(from, probe.transfer);
   const wire::Prefix& prefix = probe.prefix;
-  count_arrival(arrival_ns, from, {prefix.path, prefix.sequence, probe.timestamp_ns, probe.transfer}, ecn,
-                state != nullptr);
+  acks_.count(from, arrival_ns, {prefix.path, prefix.sequence, probe.timestamp_ns, probe.transfer}, ecn,
+              state != nullptr, shared_.counters);
   if (state == nullptr) {
     EarlyTransfer* early = early_.find(from, probe.transfer);
     if (early != nullptr) note_newest(early->newest[prefix.path], prefix.sequence);
@@ -218,11 +174,12 @@ void Receiver::on_trailing_probe(TimeNs now, TimeNs arrival_ns, std::uint16_t fr
   }
   note_seen(*state);
   if (!matches(now, *state, probe.total_bytes, prefix.element)) return;
-  if (known_lost_ns(*state) == base::kNever) state->proof_ns = now;
+  state->loss.on_trailing_probe(now);
   note_order(*state, prefix.path, prefix.sequence, arrival_ns);
   // The first probe or END_OF_ROUND of a round ends it; later only a PROBE proper gets another reply.
   // PROTOCOL 7.4.8: A trailing probe of a round newer than any whose end was seen ends that round like a PROBE.
-  if (state->is_newer_round(prefix.round) && !state->names_older_packets({probe.last_sequence, probe.path_count})) {
+  const std::span<const std::uint32_t> newest_sent(probe.last_sequence, probe.path_count);
+  if (state->loss.is_newer_round(prefix.round) && !state->loss.names_older_packets(newest_sent)) {
     return take_probe(now, *state, probe, false);
   }
   check_completion(now, *state);
@@ -240,9 +197,9 @@ void Receiver::on_probe(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const
   if (by_control) {
     shared_.counters.add(Counter::k_backstop_messages_received);
   } else {
-    shared_.peers[from].probe_path = probe.prefix.path;
+    replies_.on_probe(from, probe.prefix.path);
   }
-  ReceiveState* state = find(from, probe.transfer);
+  ReceiveState* state = receives_.find(from, probe.transfer);
   if (state != nullptr) {
     note_seen(*state);
     if (matches(now, *state, probe.total_bytes, probe.prefix.element)) take_probe(now, *state, probe, by_control);
@@ -250,7 +207,7 @@ void Receiver::on_probe(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const
   }
   // PROTOCOL 7.7.5: A receiver MUST answer a probe, but for a trailing one, or a packet with END_OF_ROUND, of a
   //     transfer that is over with STOP again: the first may have been lost.
-  if (is_over(from, probe.transfer)) return reply_finished(from, probe.transfer, probe.timestamp_ns, by_control);
+  if (tags_.is_over(from, probe.transfer)) return reply_finished(from, probe.transfer, probe.timestamp_ns, by_control);
   if (EarlyTransfer* early = early_.find_or_insert(from, probe.transfer)) {
     early->probed = true;
     early->probe = probe;
@@ -263,12 +220,12 @@ void Receiver::on_probe(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const
   reply.transfer = probe.transfer;
   reply.round = probe.prefix.round;
   reply.probe_timestamp_ns = probe.timestamp_ns;
-  (by_control ? control_replies_ : replies_).push(reply);
+  replies_.push(reply, by_control);
 }
 
 void Receiver::on_abort(TimeNs now, std::uint16_t from, const wire::Abort& abort) {
   shared_.counters.add(Counter::k_aborts_received);
-  if (ReceiveState* state = find(from, abort.transfer)) {
+  if (ReceiveState* state = receives_.find(from, abort.transfer)) {
     // PROTOCOL 8.1.2: On ABORT a receive under way MUST end as cancelled.
     note_seen(*state);
     state->reply_by_control = true;
@@ -276,7 +233,7 @@ void Receiver::on_abort(TimeNs now, std::uint16_t from, const wire::Abort& abort
   }
   // PROTOCOL 8.1.4: A receiver MUST ignore an ABORT of a transfer that is over, but for the answer of 8.1.6
   //     (stale_control).
-  if (is_over(from, abort.transfer)) {
+  if (tags_.is_over(from, abort.transfer)) {
     shared_.counters.add(Counter::k_stale_control);
     // PROTOCOL 8.1.6: with STOP if the receive has ended, now or before.
     return reply_finished(from, abort.transfer, 0, true);
@@ -292,14 +249,12 @@ void Receiver::on_abort(TimeNs now, std::uint16_t from, const wire::Abort& abort
   reply.kind = ReplyKind::kNotPosted;
   reply.peer = from;
   reply.transfer = abort.transfer;
-  control_replies_.push(reply);
+  replies_.push(reply, true);
 }
 
 void Receiver::take_probe(TimeNs now, ReceiveState& state, const wire::Probe& probe, bool by_control) {
   if ((probe.prefix.flags & MLT_PROBE_FLAG_CRITICAL) != 0) {
-    state.has_critical = true;
-    state.critical_known = true;
-    state.critical_total = probe.critical_segments;
+    state.budget.expect_critical(probe.critical_segments);
   }
   if ((probe.prefix.flags & MLT_PROBE_FLAG_ACK_ONLY) != 0) {
     if (!state.machine.on(ReceiveEvent::k_ack_probe, shared_.counters)) return;
@@ -310,22 +265,96 @@ void Receiver::take_probe(TimeNs now, ReceiveState& state, const wire::Probe& pr
     reply.peer = state.request.peer;
     reply.transfer = state.transfer();
     reply.probe_timestamp_ns = probe.timestamp_ns;
-    (by_control ? control_replies_ : replies_).push(reply);
+    replies_.push(reply, by_control);
     return check_completion(now, state);
   }
-  const bool older = state.names_older_packets({probe.last_sequence, probe.path_count});
-  const bool newer = !older && state.is_newer_round(probe.prefix.round);
+  const std::span<const std::uint32_t> newest_sent(probe.last_sequence, probe.path_count);
+  const bool older = state.loss.names_older_packets(newest_sent);
+  const bool newer = !older && state.loss.is_newer_round(probe.prefix.round);
   // PROTOCOL 7.4.3: A receiver MUST ignore a PROBE of an earlier round than the newest known (stale_control).
   const ReceiveEvent again =
-      !older && probe.prefix.round == state.round ? ReceiveEvent::k_probe_again : ReceiveEvent::k_old_probe;
+      !older && probe.prefix.round == state.loss.round() ? ReceiveEvent::k_probe_again : ReceiveEvent::k_old_probe;
   if (!state.machine.on(newer ? ReceiveEvent::k_new_probe : again, shared_.counters)) return;
-  if (newer) state.begin_loss_detection(probe.prefix.round, now);
-  state.path_count = probe.path_count;
-  state.given_up_paths = probe.given_up_paths;
-  std::copy_n(probe.last_sequence, probe.path_count, state.last_sequence.begin());
+  if (newer) state.loss.begin_round(probe.prefix.round, now);
+  state.loss.take_newest_sent(newest_sent, probe.given_up_paths);
   state.probe_timestamp_ns = probe.timestamp_ns;
   state.reply_by_control = by_control;
   check_completion(now, state);
+}
+
+void Receiver::on_mtu_probe(std::uint16_t from, const wire::MtuProbe& probe) {
+  shared_.counters.add(Counter::k_mtu_probes_received);
+  Reply reply;
+  reply.kind = ReplyKind::kMtuReply;
+  reply.peer = from;
+  reply.path = probe.prefix.path;
+  reply.probe_timestamp_ns = probe.timestamp_ns;
+  reply.total_bytes = probe.bytes;
+  replies_.push(reply, false);
+}
+
+// ---- completion check -----------------------------------------------------------------------------------------------
+
+void Receiver::check_completion(TimeNs now, ReceiveState& state) {
+  // PROTOCOL 7.5.1: A receive whose segments have all arrived MUST complete at once; of an empty tensor nothing can be
+  //     missing.
+  // An empty tensor has no missing bytes, even if its one packet was lost.
+  if (state.missing_bytes() == 0) {
+    return finish(now, state, ReceiveEvent::k_complete, CompletionStatus::kComplete, true);
+  }
+  // PROTOCOL 7.5.5: With the policy eager a receive MUST complete the moment that 1 - p has arrived.
+  if (state.request.stop == StopPolicy::kEager && state.budget.bytes() > 0 &&
+      state.budget.covers(state.missing_bytes())) {
+    return finish(now, state, ReceiveEvent::k_within_bound, CompletionStatus::kWithinBound, true);
+  }
+  if (state.machine.phase() != ReceivePhase::k_detecting) return;
+  const DurationNs reorder = reorder_ns(state);
+  if (now < state.loss.request_ns(reorder, state.missing_segments())) return arm(state);
+  // PROTOCOL 7.5.4: With the policy patient (the default) a receive MUST complete within bound once everything missing
+  //     is known lost and the missing part is within the bound.
+  if (now >= state.loss.known_lost_ns(reorder)) {
+    if (state.budget.covers_loss(state.missing_bytes(), state.loss.round())) {
+      return finish(now, state, ReceiveEvent::k_within_bound, CompletionStatus::kWithinBound, true);
+    }
+  } else {
+    state.loss.on_request_in_silence();
+  }
+  if (!state.machine.on(ReceiveEvent::k_reply, shared_.counters)) return;
+  // PROTOCOL 7.5.7: If a judgement lacks only the number of critical segments, the receiver MUST wait for the probe
+  //     that follows.
+  if (state.budget.lacks_only_critical_number(state.missing_bytes())) return arm(state);
+  Reply reply;
+  // PROTOCOL 7.5.6: If it can't complete, the receiver MUST answer the round with a BITMAP, once (but see 7.4.4), when
+  //     what is missing is known lost or 7.4.7 says so.
+  reply.kind = ReplyKind::kBitmap;
+  reply.peer = state.request.peer;
+  reply.transfer = state.transfer();
+  reply.round = state.loss.round();
+  // PROTOCOL 7.6.2: A receiver MUST echo the probe timestamp only in an answer that was not held back; in a BITMAP of
+  //     several chunks in the first only.
+  reply.probe_timestamp_ns = now == state.loss.round_over_ns() ? state.probe_timestamp_ns : 0;
+  replies_.push(reply, state.reply_by_control);
+  arm(state);
+}
+
+void Receiver::on_receive_timer(TimeNs now, std::uint32_t slot) {
+  ReceiveState& state = receives_[slot];
+  // PROTOCOL 7.5.8: A deadline, if the receive has one, MUST complete it with what it has, even if critical segments
+  //     are missing; a timeout MUST fail it.
+  if (now >= state.deadline_ns) {
+    return finish(now, state, ReceiveEvent::k_deadline, CompletionStatus::kDeadline, true);
+  }
+  if (now >= state.expires_ns) return finish(now, state, ReceiveEvent::k_expiry, CompletionStatus::kTimedOut, true);
+  if (!state.machine.on(ReceiveEvent::k_grace_timer, shared_.counters)) return;
+  check_completion(now, state);
+}
+
+void Receiver::arm(ReceiveState& state) {
+  TimeNs at = std::min(state.expires_ns, state.deadline_ns);
+  if (state.machine.phase() == ReceivePhase::k_detecting) {
+    at = std::min(at, state.loss.request_ns(reorder_ns(state), state.missing_segments()));
+  }
+  shared_.timers.set(shared_.receive_timer(receives_.slot_of(state)), at);
 }
 
 }  // namespace mlt::core

@@ -2,7 +2,8 @@
 // sends to one peer need no list traversal and no extra memory. A pairing heap (Fredman, Sedgewick, Sleator, Tarjan,
 // Algorithmica 1986): insertion takes one comparison, removal amortised logarithmic time.
 //
-// Absent on purpose: which sends are queued and when they may leave (sender_order.cc). Owned by the endpoint's Sender.
+// Absent on purpose: which sends are queued and when they may leave (send_order.h, early_data_limit.h). Owned by the
+// endpoint's Sender.
 #pragma once
 
 #include <cstdint>

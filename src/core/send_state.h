@@ -8,15 +8,13 @@
 #include "base/bitmap.h"
 #include "core/event.h"
 #include "core/probe_state.h"
+#include "core/repair_rounds.h"
 #include "core/segmenter.h"
 #include "core/send_queue.h"
 #include "core/state_machine.h"
 #include "core/tag_table.h"
 
 namespace mlt::core {
-
-// Max bitmap chunks of one round; limits a transfer to 4.2 M segments.
-inline constexpr std::uint32_t kMaxBitmapChunks = 512;
 
 struct SendState {
   SendMachine machine;
@@ -30,18 +28,14 @@ struct SendState {
   std::uint32_t cursor = 0;      // position in the current pass
   std::uint8_t pass = 0;         // 0 critical, 1 important, 2 others
   std::uint32_t classified = 0;  // segments with valid tags
-  std::uint8_t round = 0;
+  RepairRounds repair;
   std::uint32_t critical_segments = 0;
   std::uint64_t repaired_segments = 0;
-  std::uint32_t sent_in_round = 0;     // packets
-  std::uint32_t sent_in_previous = 0;  // packets of the previous round; 0: the rate controller has processed its loss
-  std::uint32_t requested_again = 0;   // segments of that round that its bitmap requests
-  std::array<std::uint64_t, kMaxBitmapChunks / 64> merged_chunks{};  // of the bitmap that started this round
 
   bool receiver_ready = false;       // the receive is known to be posted: no early-data limit
-  std::uint32_t blind_segments = 0;  // segments of early data
+  std::uint32_t early_segments = 0;  // segments of early data
   bool in_work = false;              // in its peer's queue
-  bool waits_blind = false;          // in its peer's other queue, at the early-data limit
+  bool waits_for_space = false;      // in its peer's other queue, at the early-data limit
   ProbeState probe;
   std::uint8_t last_class = 0;  // least urgent class sent: trailing probes follow in it
   bool unconfirmed = false;     // started before anything arrived from the peer
@@ -61,7 +55,7 @@ struct SendState {
   wire::ElementType remote_element = wire::ElementType::kUint8;
   DurationNs elapsed_ns = 0;
 
-  SendQueueLinks queue;           // of its peer; valid while in_work or waits_blind
+  SendQueueLinks queue;           // of its peer; valid while in_work or waits_for_space
   std::uint64_t post_number = 0;  // breaks ties of `order`
 
   bool goes_before(const SendState& other) const {
@@ -76,6 +70,7 @@ struct SendState {
     cursor = 0;
     pass = critical_segments > 0 ? 0 : 1;
   }
+  bool is_free() const { return machine.phase() == SendPhase::k_free; }
   bool is_under_way() const {
     return machine.phase() == SendPhase::k_sending || machine.phase() == SendPhase::k_awaiting;
   }

@@ -13,26 +13,20 @@ namespace {
 constexpr DurationNs kAbortAgainNs = 500 * base::kMillisecond;  // doubles
 constexpr std::uint32_t kMaxAborts = 3;
 // Interval between probes of sends that wait at the early-data limit, over all sends to a peer: 20,000 per second.
-constexpr DurationNs kBlindProbeNs = 50 * base::kMicrosecond;
+constexpr DurationNs kEarlyProbeNs = 50 * base::kMicrosecond;
 
 }  // namespace
 
 Sender::Sender(Shared& shared, base::WordArena& arena)
     : shared_(shared),
       arena_(arena),
-      states_(shared.config.max_sends),
-      free_(shared.config.max_sends),
-      by_transfer_(shared.config.max_sends),
-      by_operation_(shared.config.max_sends),
-      work_words_(base::words_for_bits(shared.config.peers)),
-      peers_with_work_(work_words_.data(), shared.config.peers),
-      probes_due_(shared.config.max_sends),
-      backstops_due_(shared.config.max_sends),
-      aborts_due_(shared.config.max_sends),
-      mtu_words_(base::words_for_bits(shared.config.peers)),
-      mtu_probes_due_(mtu_words_.data(), shared.config.peers),
-      retirements_due_(shared.config.peers),
-      fed_(shared.config.max_sends) {}
+      sends_(shared.config.max_sends),
+      tags_(shared),
+      order_(shared, sends_),
+      mtu_checks_(shared),
+      probes_(shared, sends_, mtu_checks_),
+      early_(shared.config.peers, sends_),
+      aborts_due_(shared.config.max_sends) {}
 
 PostStatus Sender::post(TimeNs now, const SendRequest& request) {
   if (const PostStatus status = shared_.check_peer(request.peer); status != PostStatus::kPosted) return status;
@@ -49,20 +43,17 @@ PostStatus Sender::post(TimeNs now, const SendRequest& request) {
   if (has_tags && request.tags.size() != grid.count()) return PostStatus::kBadTagCount;
   if (request.feed != nullptr && request.feed->fresh.size() != grid.count()) return PostStatus::kBadTagCount;
   MLT_CHECK(request.feed == nullptr || request.classify == nullptr);
-  if (free_.empty() && states_.size() == states_.capacity()) return PostStatus::kTooManyOperations;
-  SendTag* entry = tag_for_post(request.peer, request.tag);
+  if (sends_.is_full()) return PostStatus::kTooManyOperations;
+  SendTag* entry = tags_.for_post(request.peer, request.tag);
   if (entry == nullptr) return PostStatus::kTooManyTags;
   const std::span<std::uint64_t> words = arena_.take(base::words_for_bits(grid.count()));
   if (words.empty()) return PostStatus::kOutOfBitmaps;
 
-  SendState& state = free_.empty() ? states_.grow() : states_[free_.pop()];
-  const std::uint32_t slot = slot_of(state);
-  MLT_CHECK(state.machine.phase() == SendPhase::k_free);
-  state = SendState{};
+  SendState& state = sends_.take();
   MLT_CHECK(state.machine.on(SendEvent::k_post, shared_.counters));
   state.request = request;
   // PROTOCOL 5.2.1: The k-th send of a tag to a peer MUST match the k-th receive of that tag from it.
-  state.generation = take_generation(*entry);
+  state.generation = tags_.take_generation(*entry);
   state.grid = grid;
   state.words = words;
   state.pending = base::BitmapView(words.data(), grid.count());
@@ -75,7 +66,7 @@ PostStatus Sender::post(TimeNs now, const SendRequest& request) {
     // PROTOCOL 6.5.11: It sends what is ready, and segments that are not ready are added to it as they become ready.
     state.pending.clear_all();
     state.withheld = grid.count();
-    fed_[fed_count_++] = slot;
+    order_.begin_feed(state);
   }
   if (!has_tags) {
     state.critical_segments = request.uniform_tag.is_critical() ? grid.count() : 0;
@@ -89,65 +80,31 @@ PostStatus Sender::post(TimeNs now, const SendRequest& request) {
   // PROTOCOL 5.3.3: Each operation MUST have a limit in time: its own, or the endpoint's (300 s).
   state.expires_ns = base::after(now, timeout);
   state.post_number = posts_++;
-  by_transfer_.insert(hash_transfer(request.peer, state.transfer()), slot);
-  by_operation_.insert(hash_tag(0, request.operation), slot);
+  sends_.list(state);
   // PROTOCOL 5.2.2: No rendezvous precedes a transfer: a sender MAY send before it knows that the receive is posted,
   //     within the blind limit (6.4).
-  link_work(state);
+  order_.link(state);
   arm(state);
   return PostStatus::kPosted;
 }
 
 bool Sender::cancel(TimeNs now, OperationId operation) {
-  SendState* over = nullptr;
-  const std::uint64_t hash = hash_tag(0, operation);
-  for (std::uint32_t slot = by_operation_.first(hash); slot != kNil; slot = by_operation_.next(slot)) {
-    SendState& state = states_[slot];
-    if (state.request.operation != operation || state.machine.phase() == SendPhase::k_lingering) continue;
-    if (state.is_under_way()) {
-      give_up(now, state, SendEvent::k_cancel, CompletionStatus::kCancelled);
-      return true;
-    }
-    over = &state;
+  if (SendState* state = sends_.find_operation(operation, [](const auto& it) { return it.is_under_way(); })) {
+    give_up(now, *state, SendEvent::k_cancel, CompletionStatus::kCancelled);
+    return true;
   }
   // The send has already ended: the cancel is too late, if the operation is still known at all.
-  if (over != nullptr) (void)over->machine.on(SendEvent::k_cancel, shared_.counters);
-  return false;
-}
-
-SendState* Sender::find(std::uint16_t peer, const wire::TransferId& transfer) {
-  const std::uint64_t hash = hash_transfer(peer, transfer);
-  for (std::uint32_t slot = by_transfer_.first(hash); slot != kNil; slot = by_transfer_.next(slot)) {
-    SendState& state = states_[slot];
-    if (state.request.peer == peer && state.transfer() == transfer) return &state;
+  const auto is_not_polled = [](const SendState& it) { return it.machine.phase() != SendPhase::k_lingering; };
+  if (SendState* over = sends_.find_operation(operation, is_not_polled)) {
+    (void)over->machine.on(SendEvent::k_cancel, shared_.counters);
   }
-  return nullptr;
+  return false;
 }
 
 // ---- timers and ends -----------------------------------------------------------------------------------------------
 
 void Sender::arm(SendState& state) {
-  shared_.timers.set(shared_.send_timer(slot_of(state)), std::min(state.expires_ns, state.probe_ns));
-}
-
-void Sender::schedule_probe(SendState& state, bool ack_only) {
-  // PROTOCOL 6.5.6: A probe that is sent while segments of the round are left MUST be ACK_ONLY.
-  state.probe.schedule(ack_only, shared_.counters);
-  probes_due_.set(slot_of(state));
-}
-
-// Schedules a trailing probe on every path with a packet of the transfer, except for suspended ones. They leave before
-// a probe proper that is due.
-void Sender::schedule_trailing_probes(SendState& state) {
-  // Before the receive is posted they prove nothing: the receiver may have dropped the segments for lack of space.
-  if (state.probe.is_not_posted()) return;
-  const PathSpray& spray = shared_.peers[state.request.peer].spray;
-  std::uint32_t paths = 0;
-  for (std::uint8_t path = 0; path < shared_.config.paths; ++path) {
-    if (state.newest[path] != 0 && !spray.is_given_up(path)) paths |= 1U << path;
-  }
-  state.probe.schedule_trailing(paths);
-  if (paths != 0) probes_due_.set(slot_of(state));
+  shared_.timers.set(shared_.send_timer(sends_.slot_of(state)), std::min(state.expires_ns, state.probe_ns));
 }
 
 void Sender::await_reply(TimeNs now, SendState& state) {
@@ -166,8 +123,8 @@ DurationNs Sender::repeat_after(const SendState& state, std::uint32_t repeats) c
   const DurationNs timeout = peer.rtt.timeout_ns(repeats);
   // PROTOCOL 6.4.5: A send that waits at the blind limit, or was answered NOT_POSTED, MUST NOT probe again before 50 us
   //     for each send to the peer that waits or was sent blindly
-  if (!state.waits_blind && !state.probe.is_not_posted()) return timeout;
-  return std::max(timeout, (peer.blind_waiting + peer.blind_transfers) * kBlindProbeNs);
+  if (!state.waits_for_space && !state.probe.is_not_posted()) return timeout;
+  return std::max(timeout, early_.sends(state.request.peer) * kEarlyProbeNs);
 }
 
 // Whether the due probe, which repeats an unanswered one, must wait for others to the peer.
@@ -184,7 +141,7 @@ bool Sender::waits_for_turn(TimeNs now, SendState& state) {
 }
 
 void Sender::on_send_timer(TimeNs now, std::uint32_t slot) {
-  SendState& state = states_[slot];
+  SendState& state = sends_[slot];
   if (state.is_given_up()) {
     if (state.aborts >= kMaxAborts) return settle(state, SendEvent::k_abandoned);
     MLT_CHECK(state.machine.on(SendEvent::k_abort_timer, shared_.counters));
@@ -200,12 +157,12 @@ void Sender::on_send_timer(TimeNs now, std::uint32_t slot) {
   if (state.probe.unanswered() > 0) shared_.counters.add(Counter::k_control_resent);
   // PROTOCOL 6.5.4: Then a sender MUST wait. Without an answer within a retransmission timeout after the last packet
   //     could have left, it MUST send a PROBE, and repeat it after twice as long each time.
-  schedule_probe(state, state.machine.phase() == SendPhase::k_sending);
+  probes_.schedule(state, state.machine.phase() == SendPhase::k_sending);
   // PROTOCOL 6.5.8: A sender MUST send a trailing probe on every path with a packet of the transfer, but for those
   //     given up (4.7.6), before a PROBE that the reply timer sends after a round, unless the receiver has said
   //     NOT_POSTED and not READY since.
   // The last packets of a path may be lost, or in a queue that the probe bypasses.
-  if (!state.probe.is_ack_only()) schedule_trailing_probes(state);
+  if (!state.probe.is_ack_only()) probes_.schedule_trailing(state);
   const bool needs_backstop = state.probe.count_unanswered(now, shared_.counters);
   // PROTOCOL 9.1.6: Where the newest answer to a probe came over the control connection, a sender MUST send each
   //     further probe of the reply timer and of a stalled window to that peer both ways from the first on, until one
@@ -214,7 +171,7 @@ void Sender::on_send_timer(TimeNs now, std::uint32_t slot) {
   //     repetitions in a row (6.5.12) were not answered, of whatever transfers.
   const Peer& peer = shared_.peers[state.request.peer];
   const bool at_once = peer.replies_by_control || peer.probe_turns.lack_reply();
-  if (at_once || needs_backstop) backstops_due_.set(slot);
+  if (at_once || needs_backstop) probes_.schedule_over_tcp(state);
   await_reply(now, state);
 }
 
@@ -230,30 +187,49 @@ void Sender::on_peer_timer(TimeNs now, std::uint16_t rank) {
   //     ACK_ONLY probe of the transfer that is first in order, and repeat it after twice as long each time
   //     (window_stalls).
   shared_.counters.add(Counter::k_window_stalls);
-  schedule_probe(states_[peer.work_head], true);
+  SendState& first = sends_[peer.work_head];
+  probes_.schedule(first, true);
   // PROTOCOL 9.1.2: A sender MUST do the same with the probes of a stalled window.
   const std::uint32_t timeouts = peer.window.on_timeout(shared_.counters);
-  if (timeouts > kBackstopAfterProbes || peer.replies_by_control) backstops_due_.set(peer.work_head);
+  if (timeouts > kBackstopAfterProbes || peer.replies_by_control) probes_.schedule_over_tcp(first);
   shared_.timers.set(shared_.peer_timer(rank), base::after(now, peer.rtt.timeout_ns(timeouts)));
 }
 
+void Sender::on_peer_up(const PeerUp& up) {
+  tags_.reset(up.peer);
+  early_.reset(up.peer, up.early_segments, up.early_transfers);
+  mtu_checks_.on_peer_up(up.peer, up.segment_bytes + MLT_DATA_HEADER_BYTES);
+}
+
 void Sender::on_peer_down(TimeNs now, std::uint16_t rank) {
-  for (SendState& state : states_) {
+  for (SendState& state : sends_) {
     if (state.request.peer != rank) continue;
     if (state.is_under_way()) finish(now, state, SendEvent::k_peer_down, CompletionStatus::kPeerFailed);
     if (state.is_given_up()) settle(state, SendEvent::k_peer_down);
   }
   shared_.timers.cancel(shared_.peer_timer(rank));
-  shared_.timers.cancel(shared_.mtu_timer(rank));
-  mtu_probes_due_.clear(rank);
-  retirements_due_.clear(rank);
-  shared_.send_tags.forget(rank);
-  Peer& peer = shared_.peers[rank];
-  peer.tags = peer.tags_held = peer.tags_unknown = 0;
+  mtu_checks_.on_peer_down(rank);
+  tags_.reset(rank);
+}
+
+void Sender::on_mtu_reply(TimeNs now, std::uint16_t from, const wire::MtuReply& reply) {
+  shared_.counters.add(Counter::k_mtu_replies_received);
+  mtu_checks_.on_reply(now, from, reply, [&](std::uint32_t payload_bytes) { on_path_limit(now, from, payload_bytes); });
+}
+
+void Sender::on_mtu_timer(TimeNs now, std::uint16_t rank) {
+  if (!shared_.peers[rank].up) return;
+  const bool is_sending = std::any_of(sends_.begin(), sends_.end(), [rank](const SendState& state) {
+    return state.is_under_way() && state.request.peer == rank;
+  });
+  // PROTOCOL 18.1.5: Where every path to a peer has a limit (R2.6.5), a sender MUST end every send to that peer with a
+  //     longer segment as peer failed, and abort it (8.1.1): nothing of it would ever arrive.
+  mtu_checks_.on_timer(now, rank, is_sending,
+                       [&](std::uint32_t payload_bytes) { on_path_limit(now, rank, payload_bytes); });
 }
 
 void Sender::on_path_limit(TimeNs now, std::uint16_t rank, std::uint32_t payload_bytes) {
-  for (SendState& state : states_) {
+  for (SendState& state : sends_) {
     if (!state.is_under_way() || state.request.peer != rank) continue;
     // PROTOCOL 18.1.5: Where every path to a peer has a limit (R2.6.5), a sender MUST end every send to that peer with
     //     a longer segment as peer failed, and abort it (8.1.1): nothing of it would ever arrive.
@@ -270,7 +246,7 @@ void Sender::give_up(TimeNs now, SendState& state, SendEvent event, CompletionSt
 
 void Sender::say_abort(TimeNs now, SendState& state) {
   // PROTOCOL 8.1.1: A sender that gives up (cancelled, timed out, or by 18.1.5 or 18.1.6) MUST send ABORT.
-  aborts_due_.set(slot_of(state));
+  aborts_due_.set(sends_.slot_of(state));
   // PROTOCOL 8.1.7: A sender MUST send an ABORT that is not answered within 500 ms again, and a third time after 1 s
   //     more.
   state.expires_ns = base::kNever;
@@ -280,40 +256,32 @@ void Sender::say_abort(TimeNs now, SendState& state) {
 
 void Sender::settle(SendState& state, SendEvent event, bool is_matched) {
   MLT_CHECK(state.machine.on(event, shared_.counters));
-  const std::uint32_t slot = slot_of(state);
-  // PROTOCOL 8.1.7: After 2 s more the sender forgets the transfer, and what was sent blindly then counts as long as
-  //     the connection lasts.
-  if (event != SendEvent::k_abandoned) {
-    forget_blind(state);
-  } else if (!state.receiver_ready && state.blind_segments > 0) {
-    shared_.peers[state.request.peer].abandoned += state.blind_segments + 1;
+  const std::uint32_t slot = sends_.slot_of(state);
+  if (event == SendEvent::k_abandoned) {
+    early_.abandon(state);
+  } else {
+    release_early(state);
   }
   aborts_due_.clear(slot);
   shared_.timers.cancel(shared_.send_timer(slot));
-  by_transfer_.erase(hash_transfer(state.request.peer, state.transfer()), slot);
-  leave_tag(state, event == SendEvent::k_released && is_matched);
-  if (state.machine.phase() == SendPhase::k_free) free_slot(slot);
-}
-
-void Sender::free_slot(std::uint32_t slot) {
-  by_operation_.erase(hash_tag(0, states_[slot].request.operation), slot);
-  free_.push(slot);
+  sends_.unlist(state);
+  tags_.leave(state.request.peer, state.transfer(), event == SendEvent::k_released && is_matched);
+  if (state.is_free()) sends_.free(state);
 }
 
 bool Sender::finish(TimeNs now, SendState& state, SendEvent event, CompletionStatus status) {
   if (!state.machine.on(event, shared_.counters)) return false;
-  const std::uint32_t slot = slot_of(state);
-  unlink_work(state);
-  end_feed(state);
-  stop_waiting_blind(state);
-  probes_due_.clear(slot);
-  backstops_due_.clear(slot);
+  const std::uint32_t slot = sends_.slot_of(state);
+  order_.unlink(state);
+  order_.end_feed(state);
+  early_.stop_waiting(state);
+  probes_.forget(state);
   shared_.timers.cancel(shared_.send_timer(slot));
   // Early data of a failed send stays in the peer's early buffer until ABORT arrives.
   if (!state.is_given_up()) {
-    forget_blind(state);
-    by_transfer_.erase(hash_transfer(state.request.peer, state.transfer()), slot);
-    leave_tag(state, true);
+    release_early(state);
+    sends_.unlist(state);
+    tags_.leave(state.request.peer, state.transfer(), true);
   }
   state.status = status;
   state.elapsed_ns = now - state.posted_ns;
@@ -324,16 +292,14 @@ bool Sender::finish(TimeNs now, SendState& state, SendEvent event, CompletionSta
 }
 
 void Sender::add_usage(Usage& usage) const {
-  usage.sends = {states_.size() - free_.size(), states_.capacity()};
-  for (const Peer& peer : shared_.peers) {
-    if (!peer.up) continue;
-    usage.early_sent.used += peer.blind_segments + peer.blind_transfers - peer.abandoned;
-    usage.early_sent.limit += std::max(peer.early_segments, 1U) + std::max(peer.early_transfers, 1U);
+  usage.sends = {sends_.used(), sends_.limit()};
+  for (std::uint16_t peer = 0; peer < shared_.config.peers; ++peer) {
+    if (shared_.peers[peer].up) early_.add_usage(peer, usage);
   }
 }
 
 void Sender::complete(std::uint32_t slot, Completion& completion) const {
-  const SendState& state = states_[slot];
+  const SendState& state = sends_[slot];
   completion.operation = state.request.operation;
   completion.kind = CompletionKind::kSend;
   completion.status = state.status;
@@ -352,8 +318,9 @@ void Sender::complete(std::uint32_t slot, Completion& completion) const {
 }
 
 void Sender::release(std::uint32_t slot) {
-  MLT_CHECK(states_[slot].machine.on(SendEvent::k_polled, shared_.counters));
-  if (states_[slot].machine.phase() == SendPhase::k_free) free_slot(slot);
+  SendState& state = sends_[slot];
+  MLT_CHECK(state.machine.on(SendEvent::k_polled, shared_.counters));
+  if (state.is_free()) sends_.free(state);
 }
 
 }  // namespace mlt::core

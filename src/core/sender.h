@@ -1,20 +1,24 @@
-// The sending half of an endpoint: segments, rounds, probes, repair, rate. Paper sections 4.2.1 to 4.2.3.
+// The sending half of an endpoint: posts, replies, probes, batches of data and ends of sends. Paper sections 4.2.1 to
+// 4.2.3. Its parts: TransferSlots, SendTags, SendOrder, EarlyDataLimit, ProbeSender, MtuChecks,
+// AckReport; and in each send RepairRounds and
+// ProbeState.
 //
 // Absent on purpose: sockets, clocks, threads, allocation after set-up. Owned by the endpoint, used by one thread.
 #pragma once
 
 #include <cstdint>
-#include <optional>
-#include <vector>
 
 #include "base/datagram.h"
-#include "base/fixed_stack.h"
-#include "base/lazy_array.h"
 #include "base/word_arena.h"
+#include "core/early_data_limit.h"
+#include "core/mtu_checks.h"
 #include "core/peer.h"
-#include "core/reply_queue.h"
+#include "core/probe_sender.h"
+#include "core/send_order.h"
 #include "core/send_state.h"
+#include "core/send_tags.h"
 #include "core/slot_set.h"
+#include "core/transfer_slots.h"
 #include "core/usage.h"
 
 namespace mlt::core {
@@ -41,14 +45,15 @@ class Sender {
   void on_stop(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wire::Stop& stop);
   void on_send_timer(TimeNs now, std::uint32_t slot);
   void on_peer_timer(TimeNs now, std::uint16_t peer);
+  void on_peer_up(const PeerUp& up);
   void on_peer_down(TimeNs now, std::uint16_t peer);
   void on_path_limit(TimeNs now, std::uint16_t rank, std::uint32_t payload_bytes);
   void on_mtu_reply(TimeNs now, std::uint16_t from, const wire::MtuReply& reply);
   void on_mtu_timer(TimeNs now, std::uint16_t rank);
 
   // Builds the next probe, or the next batch of data; false if none may leave at `now`.
-  bool fill_probe(TimeNs now, base::DatagramRun& run);
-  bool fill_mtu_probe(TimeNs now, base::DatagramRun& run);
+  bool fill_probe(TimeNs now, base::DatagramRun& run) { return probes_.fill(now, run); }
+  bool fill_mtu_probe(TimeNs now, base::DatagramRun& run) { return mtu_checks_.fill_probe(now, run); }
   bool fill_data(TimeNs now, const TransmitCapabilities& capabilities, base::DatagramRun& run);
   bool fill_backstop(TimeNs now, ControlOutput& output);
 
@@ -57,95 +62,42 @@ class Sender {
 
   void add_usage(Usage& usage) const;
   std::uint64_t in_flight_bytes(std::uint16_t peer) const;
-  std::uint32_t path_limit_bytes(std::uint16_t peer) const;
+  // Max datagram size that some path to the peer carries; 0: no limit is known.
+  std::uint32_t path_limit_bytes(std::uint16_t peer) const { return mtu_checks_.limit_bytes(peer); }
 
  private:
-  SendState* find(std::uint16_t peer, const wire::TransferId& transfer);
-  std::uint32_t slot_of(const SendState& state) const { return static_cast<std::uint32_t>(&state - states_.data()); }
-  // Result of the acknowledgement blocks of one datagram.
-  struct Report {
-    std::uint32_t reply_path = wire::kNoReplyPath;  // path of the datagram
-    bool first = true;                              // no block was processed yet
-    bool progress = false;                          // packets left the window
-    DurationNs rate_sample_ns = 0;                  // for the rate controller: one per datagram; 0: none
-  };
-  void take_block(TimeNs now, TimeNs arrival_ns, Peer& peer, std::uint8_t path, const wire::AckBlock& block, bool fresh,
-                  Report& report);
-  void take_report(TimeNs now, TimeNs arrival_ns, std::uint16_t from, std::uint32_t probe_timestamp_ns, Report report);
   void on_answer(SendState& state);
-  void forget_blind(SendState& state);
   void mark_ready(SendState& state);
   void merge(SendState& state, const wire::BitmapMessage& bitmap);
-  void slow_down_if_lost(SendState& state, std::uint32_t added);
+  void slow_down(const SendState& state);
   // `event` ends the send. False, and counted, if the transfer is not in progress.
   bool finish(TimeNs now, SendState& state, SendEvent event, CompletionStatus status);
   void give_up(TimeNs now, SendState& state, SendEvent event, CompletionStatus status);
   void say_abort(TimeNs now, SendState& state);
   // Ends a failed send for good: the receiver has ended it too, or never will. `event` states which.
   void settle(SendState& state, SendEvent event, bool is_matched = false);
-  void free_slot(std::uint32_t slot);
-  SendTag* tag_for_post(std::uint16_t peer, std::uint64_t tag);
-  // A send of the tag ended, or its ABORT was acknowledged. `is_matched`: its receive has ended too.
-  void leave_tag(const SendState& state, bool is_matched);
-  // Records that the receive of the transfer was posted.
-  void note_posted(std::uint16_t peer, const wire::TransferId& transfer);
-  // All changes to a tag's use go through this function, which keeps the count of held tags.
-  template <typename Change>
-  void change_tag(SendTag& entry, Change&& change);
-  std::uint32_t take_generation(SendTag& entry);
-  void retire_if_due(std::uint16_t peer);
-  void retire_tags(std::uint16_t peer);
-  bool fill_retirement(ControlOutput& output);
   void arm(SendState& state);
   void await_reply(TimeNs now, SendState& state);
   bool waits_for_turn(TimeNs now, SendState& state);
   DurationNs repeat_after(const SendState& state, std::uint32_t repeats) const;
-  void wait_blind(TimeNs now, SendState& state);
-  void stop_waiting_blind(SendState& state);
-  void wake_blind(Peer& peer);
-  void schedule_probe(SendState& state, bool ack_only);
-  void schedule_trailing_probes(SendState& state);
-  void link_work(SendState& state);
-  void unlink_work(SendState& state);
+  void wait_for_space(TimeNs now, SendState& state);
+  void release_early(SendState& state);
 
-  void take_feeds();
-  void end_feed(const SendState& state);
-  std::optional<std::uint32_t> find_of_pass(SendState& state);
-  bool next_segment(SendState& state, std::uint32_t& segment);
-  void defer_classification(TimeNs now, std::uint16_t peer);
   std::uint32_t datagrams_allowed(TimeNs now, std::uint16_t peer, const SendState& state,
                                   const TransmitCapabilities& capabilities);
   bool fill_from_peer(TimeNs now, std::uint16_t peer, const TransmitCapabilities& capabilities, base::DatagramRun& run);
-  // `segment`: the first one, returned by next_segment().
+  // `segment`: the first one, returned by SendOrder::next_segment().
   void fill_run(TimeNs now, SendState& state, std::uint32_t segment, std::uint32_t limit, base::DatagramRun& run);
-  // `trailing_path`: kNoPath for a probe in the control class.
-  std::size_t encode_probe_of(TimeNs now, SendState& state, std::uint8_t trailing_path, std::byte* out);
-  std::uint8_t probe_path(TimeNs now, SendState& state);
-
-  // Called when a batch of data is about to leave.
-  void check_mtu(TimeNs now, const base::DatagramRun& run);
-  void start_mtu_search(std::uint16_t rank, std::uint8_t path);
-  void take_mtu_outcome(TimeNs now, std::uint16_t rank, std::uint8_t path, MtuSearch::Outcome outcome);
-  void arm_mtu(std::uint16_t rank);
 
   Shared& shared_;
   base::WordArena& arena_;
-  base::LazyArray<SendState> states_;
-  base::FixedStack<std::uint32_t> free_;  // slots that were used before
-  SlotIndex by_transfer_;                 // in progress, or failed with ABORT unacknowledged
-  SlotIndex by_operation_;                // until the slot is free
-  std::vector<std::uint64_t> work_words_;
-  base::BitmapView peers_with_work_;
-  SlotSet probes_due_;
-  SlotSet backstops_due_;
+  TransferSlots<SendState> sends_;  // listed: in progress, or failed with ABORT unacknowledged
+  SendTags tags_;
+  SendOrder order_;
+  MtuChecks mtu_checks_;
+  ProbeSender probes_;
+  EarlyDataLimit early_;
   SlotSet aborts_due_;
-  std::vector<std::uint64_t> mtu_words_;
-  base::BitmapView mtu_probes_due_;  // peers
-  SlotSet retirements_due_;          // peers
-  std::vector<std::uint32_t> fed_;   // slots of sends with segments not ready yet, `fed_count_` of them
-  std::uint32_t fed_count_ = 0;
-  std::uint16_t next_peer_ = 0;           // next peer of the round robin
-  std::uint32_t blocks_to_classify_ = 0;  // classification budget left in this fill_data()
   std::uint64_t posts_ = 0;
 };
 

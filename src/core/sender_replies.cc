@@ -1,18 +1,14 @@
 // Processes replies of the receiver: ACK, BITMAP, STOP. Paper sections 4.2.1 and 4.2.3.
 #include <algorithm>
-#include <bit>
-#include <utility>
+#include <optional>
 
+#include "core/ack_report.h"
 #include "core/sender.h"
 
 namespace mlt::core {
 
 namespace {
 
-// Max ACK delay of a usable sample: longer than a busy host delays a reply.
-constexpr DurationNs kLongestHoldNs = base::kMillisecond;
-// In packets: losses of smaller rounds are weak evidence about the rate.
-constexpr std::uint32_t kMinRoundPackets = 64;
 // Max time to send a round that still slows the rate. The pauses between rounds are as long, so a lower rate gains
 // little. At any rate, a path that carries nothing, or loses most packets, loses rounds.
 constexpr DurationNs kSlowestSendNs = 100 * base::kMillisecond;
@@ -39,144 +35,40 @@ CompletionStatus completion_status(wire::StopStatus status) {
   return CompletionStatus::kCancelled;
 }
 
-bool is_received(const wire::BitmapMessage& bitmap, std::uint32_t i) {
-  return ((std::to_integer<std::uint32_t>(bitmap.bits[i / 8]) >> (i % 8)) & 1U) != 0;
-}
-
-bool requests_any(const wire::BitmapMessage& bitmap) {
-  for (std::uint32_t i = 0; i < bitmap.segment_count; ++i) {
-    if (!is_received(bitmap, i)) return true;
-  }
-  return false;
-}
-
-SendEvent bitmap_event(std::uint8_t round, std::uint8_t current) {
-  if (round == current) return SendEvent::k_bitmap;
-  return round == static_cast<std::uint8_t>(current - 1) ? SendEvent::k_late_bitmap : SendEvent::k_other_bitmap;
-}
-
 }  // namespace
-
-void Sender::take_block(TimeNs now, TimeNs arrival_ns, Peer& peer, std::uint8_t path, const wire::AckBlock& block,
-                        bool fresh, Report& report) {
-  TimeNs sent_ns = base::kNever;
-  if (fresh) {
-    const std::uint32_t age = static_cast<std::uint32_t>(now) - block.echo_timestamp_ns;
-    // Network time from arrival stamps, for the rate. A slow host is no congestion; the window bounds it.
-    const std::uint32_t network = static_cast<std::uint32_t>(arrival_ns) - block.echo_timestamp_ns - block.hold_ns;
-    // PROTOCOL 6.8.2: A sender MUST ignore a sample of 2^31 ns or more: it is a stale echo or a clock that jumped.
-    if (age < 0x8000'0000U && network < 0x8000'0000U &&
-        block.hold_ns < 0x8000'0000U) {  // else a stale echo, or a clock that jumped
-      const DurationNs rtt_ns = std::max<DurationNs>(1, network);
-      sent_ns = now - age;
-      // PROTOCOL 6.8.1: On ECHO a sender MUST take two samples: the answer time, now less the echoed timestamp, for
-      //     timeouts, of the first block only; and the network time, the arrival of the datagram less the echoed
-      //     timestamp less hold, for the rate and the estimates of the path (R2.5).
-      // Round trip including both hosts' threads, for the timers. The other blocks of an ACK were delayed.
-      // PROTOCOL 6.8.2: An echo that was held for more than 1 ms gives neither sample: the queue that it saw is gone,
-      //     and nothing was there to be answered.
-      // With a steady flow of packets the delay is short: the newest is echoed.
-      if (block.hold_ns <= kLongestHoldNs) {
-        if (report.first) peer.rtt.on_sample(age);
-        const DurationNs rate_sample_ns = peer.spray.on_sample(path, report.reply_path, rtt_ns);
-        if (report.rate_sample_ns == 0) report.rate_sample_ns = rate_sample_ns;
-      }
-    }
-  }
-  report.first = false;
-  if (peer.spray.on_block(path, block, sent_ns)) report.progress = true;
-}
-
-void Sender::take_report(TimeNs now, TimeNs arrival_ns, std::uint16_t from, std::uint32_t probe_timestamp_ns,
-                         Report report) {
-  Peer& peer = shared_.peers[from];
-  const std::uint64_t delivered_bytes =
-      peer.spray.take_delivered_packets() * (peer.segment_bytes + MLT_DATA_HEADER_BYTES);
-  peer.rate->on_delivered(arrival_ns, delivered_bytes);
-  // PROTOCOL 23.3.2: A sender MUST NOT control the rate to such a peer: a round trip tells how busy the processes are,
-  //     not a network.
-  if (report.rate_sample_ns > 0 && !peer.holds_back) peer.rate->on_rtt_sample(now, report.rate_sample_ns);
-  if (probe_timestamp_ns != 0) {
-    peer.probe_turns.on_reply();
-    // PROTOCOL 9.1.6: Where the newest answer to a probe came over the control connection, a sender MUST send each
-    //     further probe of the reply timer and of a stalled window to that peer both ways from the first on, until one
-    //     with a probe timestamp comes as a datagram.
-    peer.replies_by_control = report.reply_path == wire::kNoReplyPath;
-    const std::uint32_t rtt = static_cast<std::uint32_t>(now) - probe_timestamp_ns;
-    // PROTOCOL 6.8.3: A sender MUST take the probe timestamp of an answer, if it is not zero, as a sample of the answer
-    //     time.
-    if (rtt < 0x8000'0000U && rtt > 0) {
-      peer.rtt.on_sample(rtt);
-      peer.spray.on_probe_reply(report.reply_path, rtt);
-    }
-    const std::uint32_t network = static_cast<std::uint32_t>(arrival_ns) - probe_timestamp_ns;
-    if (network < 0x8000'0000U && network > 0) peer.rate->on_base_sample(now, network);
-    if (peer.window.is_resolved_by(now, rtt)) {
-      // PROTOCOL 6.3.6: A sender MUST take an answer to a probe that was sent after the window had stalled as proof
-      //     that everything sent before is resolved: nothing is in flight any more.
-      // The window was full for a whole timeout, nothing was sent since, and the peer replied to a probe sent after
-      // that: packets that it has not received by now are lost.
-      peer.spray.give_up_all();
-      report.progress = true;
-    }
-  }
-  if (peer.spray.after_report(now)) report.progress = true;
-  for (std::uint32_t lossy = peer.spray.take_lossy_paths(); lossy != 0; lossy &= lossy - 1) {
-    peer.mtu[static_cast<std::size_t>(std::countr_zero(lossy))].on_loss();
-  }
-  const PathSpray::Changes changes = peer.spray.take_changes();
-  shared_.counters.add(Counter::k_paths_suspended, changes.suspended);
-  shared_.counters.add(Counter::k_paths_resumed, changes.resumed);
-  if (!report.progress) return;
-  if (peer.window.on_progress(shared_.counters)) shared_.timers.cancel(shared_.peer_timer(from));
-}
 
 void Sender::on_answer(SendState& state) {
   state.probe.on_reply();
   // PROTOCOL 6.5.7: A probe that has not left when an answer comes MUST NOT leave over TCP.
   // A due probe may be wrong by now: it must not report the end of a round in progress.
-  backstops_due_.clear(slot_of(state));
-}
-
-// The early data has left the peer's early buffer.
-void Sender::forget_blind(SendState& state) {
-  Peer& peer = shared_.peers[state.request.peer];
-  if (state.receiver_ready || state.blind_segments == 0) return;
-  // PROTOCOL 6.4.4: A sender MUST count what was sent blindly until the receive is known to be posted, STOP has come,
-  //     or ABORT was answered (8.1.6): until then it may stand in the peer's early buffer, whatever became of the send.
-  peer.blind_segments -= state.blind_segments;
-  --peer.blind_transfers;
-  state.blind_segments = 0;
-  wake_blind(peer);
+  probes_.cancel_over_tcp(state);
 }
 
 void Sender::mark_ready(SendState& state) {
   if (state.receiver_ready || !state.machine.on(SendEvent::k_ready, shared_.counters)) return;
-  note_posted(state.request.peer, state.transfer());
-  stop_waiting_blind(state);
-  forget_blind(state);
+  tags_.note_posted(state.request.peer, state.transfer());
+  early_.stop_waiting(state);
+  release_early(state);
   state.probe.set_posted();  // from now on trailing probes are evidence
   state.receiver_ready = true;
   if (state.machine.phase() == SendPhase::k_sending) {
     state.probe_ns = base::kNever;  // the probe was due only because the receive might not be posted
-    state.probe.cancel(shared_.counters);
-    probes_due_.clear(slot_of(state));
-    link_work(state);
+    probes_.cancel(state);
+    order_.link(state);
     arm(state);
   }
 }
 
 void Sender::on_ack(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wire::Ack& ack) {
   shared_.counters.add(Counter::k_acks_received);
-  Peer& peer = shared_.peers[from];
-  Report report{.reply_path = ack.prefix.sequence};
-  take_block(now, arrival_ns, peer, ack.prefix.path, ack.block, (ack.prefix.flags & MLT_ACK_FLAG_ECHO) != 0, report);
+  AckReport report(shared_, now, arrival_ns, from, ack.prefix.sequence);
+  report.take_block(ack.prefix.path, ack.block, (ack.prefix.flags & MLT_ACK_FLAG_ECHO) != 0);
   for (std::uint8_t i = 0; i < ack.other_count; ++i) {
     const wire::PathBlock& other = ack.others[i];
-    take_block(now, arrival_ns, peer, other.path, other.block, other.fresh, report);
+    report.take_block(other.path, other.block, other.fresh);
   }
-  take_report(now, arrival_ns, from, ack.probe_timestamp_ns, report);
-  SendState* state = find(from, ack.transfer);
+  report.finish(ack.probe_timestamp_ns, mtu_checks_);
+  SendState* state = sends_.find(from, ack.transfer);
   // ACKs are per peer: the transfer that caused this one may have ended.
   if (state == nullptr || state->is_given_up()) return;
   state->probe.on_packet(shared_.counters);
@@ -191,11 +83,10 @@ void Sender::on_ack(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wir
 
 void Sender::on_bitmap(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wire::BitmapMessage& bitmap) {
   shared_.counters.add(Counter::k_bitmaps_received);
-  Report report{.reply_path = bitmap.prefix.sequence};
-  take_block(now, arrival_ns, shared_.peers[from], bitmap.prefix.path, bitmap.block,
-             (bitmap.prefix.flags & MLT_BITMAP_FLAG_ECHO) != 0, report);
-  take_report(now, arrival_ns, from, bitmap.probe_timestamp_ns, report);
-  SendState* found = find(from, bitmap.transfer);
+  AckReport report(shared_, now, arrival_ns, from, bitmap.prefix.sequence);
+  report.take_block(bitmap.prefix.path, bitmap.block, (bitmap.prefix.flags & MLT_BITMAP_FLAG_ECHO) != 0);
+  report.finish(bitmap.probe_timestamp_ns, mtu_checks_);
+  SendState* found = sends_.find(from, bitmap.transfer);
   // PROTOCOL 6.7.1: A sender MUST ignore a BITMAP of a transfer that is not under way (stale_control).
   if (found == nullptr) return shared_.counters.add(Counter::k_stale_control);
   SendState& state = *found;
@@ -225,23 +116,19 @@ void Sender::on_bitmap(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const 
   //     further probe of the reply timer and of a stalled window to that peer both ways from the first on, until one
   //     with a probe timestamp comes as a datagram.
   // A delayed one carries no timestamp.
-  if (report.reply_path == wire::kNoReplyPath) shared_.peers[from].replies_by_control = true;
+  if (bitmap.prefix.sequence == wire::kNoReplyPath) shared_.peers[from].replies_by_control = true;
   // PROTOCOL 6.7.4: A sender MUST drop a BITMAP that reaches beyond the tensor's segments (drop_bad_segment).
   if (bitmap.first_segment >= state.grid.count() || bitmap.segment_count > state.grid.count() - bitmap.first_segment) {
     return shared_.counters.add(Counter::k_drop_bad_segment);
   }
   if (!requests_any(bitmap)) return shared_.counters.add(Counter::k_stale_control);
   // PROTOCOL 6.7.2: A BITMAP with bits counts in two cases only.
-  const SendEvent event = bitmap_event(bitmap.prefix.round, state.round);
+  const SendEvent event = state.repair.event_of(bitmap.prefix.round);
   if (!state.machine.on(event, shared_.counters)) return;
   if (event == SendEvent::k_bitmap) {
-    base::BitmapView(state.merged_chunks.data(), kMaxBitmapChunks).clear_all();
-    ++state.round;
-    state.sent_in_previous = std::exchange(state.sent_in_round, 0);
-    state.requested_again = 0;
+    state.repair.begin_round();
     state.probe_ns = base::kNever;
-    state.probe.cancel(shared_.counters);
-    probes_due_.clear(slot_of(state));
+    probes_.cancel(state);
   }
   merge(state, bitmap);
   arm(state);
@@ -249,37 +136,21 @@ void Sender::on_bitmap(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const 
 
 // Marks the segments that one chunk requests as pending in the current round.
 void Sender::merge(SendState& state, const wire::BitmapMessage& bitmap) {
-  const std::uint32_t chunk = bitmap.first_segment / MLT_BITMAP_CHUNK_SEGMENTS;
-  base::BitmapView merged(state.merged_chunks.data(), kMaxBitmapChunks);
-  // PROTOCOL 6.7.5: A sender MUST take a chunk of the bitmap once per round.
-  if (merged.test(chunk)) return shared_.counters.add(Counter::k_stale_control);  // reply to a repeated probe
-  std::uint32_t added = 0;
-  for (std::uint32_t i = 0; i < bitmap.segment_count; ++i) {
-    if (is_received(bitmap, i) || state.pending.test(bitmap.first_segment + i)) continue;
-    // PROTOCOL 6.7.3: A sender MUST send again every segment whose bit is clear.
-    state.pending.set(bitmap.first_segment + i);
-    ++added;
-  }
-  merged.set(chunk);
-  state.pending_count += added;
-  slow_down_if_lost(state, added);
+  const std::optional<std::uint32_t> added = state.repair.merge(bitmap, state.pending);
+  if (!added) return shared_.counters.add(Counter::k_stale_control);
+  state.pending_count += *added;
+  if (state.repair.is_round_lost(*added)) slow_down(state);
   state.restart_passes();
-  link_work(state);
+  order_.link(state);
 }
 
 // If a port or a slow host queues less than a round, it drops the rest, and few packets yield samples.
-void Sender::slow_down_if_lost(SendState& state, std::uint32_t added) {
-  // RECOVERY R1.2.13: When a BITMAP asks again for more than half of a round of 64 packets or more, a sender MUST halve
-  //     the rate, once per round (rounds_lost).
-  state.requested_again += added;
-  if (state.sent_in_previous < kMinRoundPackets || 2 * std::uint64_t{state.requested_again} <= state.sent_in_previous)
-    return;
-  state.sent_in_previous = 0;
+void Sender::slow_down(const SendState& state) {
   Peer& peer = shared_.peers[state.request.peer];
   if (peer.holds_back) return;
   shared_.counters.add(Counter::k_rounds_lost);
   std::uint64_t packets = 0;
-  for (const SendState& other : states_) {
+  for (const SendState& other : sends_) {
     if (other.is_under_way() && other.request.peer == state.request.peer) packets += other.pending_count;
   }
   const auto bytes = static_cast<double>(packets * (peer.segment_bytes + MLT_DATA_HEADER_BYTES));
@@ -291,18 +162,17 @@ void Sender::slow_down_if_lost(SendState& state, std::uint32_t added) {
 
 void Sender::on_stop(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wire::Stop& stop) {
   shared_.counters.add(Counter::k_stops_received);
-  Report report{.reply_path = stop.prefix.sequence};
-  take_block(now, arrival_ns, shared_.peers[from], stop.prefix.path, stop.block,
-             (stop.prefix.flags & MLT_STOP_FLAG_ECHO) != 0, report);
-  take_report(now, arrival_ns, from, stop.probe_timestamp_ns, report);
-  SendState* state = find(from, stop.transfer);
+  AckReport report(shared_, now, arrival_ns, from, stop.prefix.sequence);
+  report.take_block(stop.prefix.path, stop.block, (stop.prefix.flags & MLT_STOP_FLAG_ECHO) != 0);
+  report.finish(stop.probe_timestamp_ns, mtu_checks_);
+  SendState* state = sends_.find(from, stop.transfer);
   // PROTOCOL 6.9.2: A sender MUST ignore a STOP of a transfer that is not under way (stale_control), but for its
   //     acknowledgement block.
-  if ((stop.prefix.flags & MLT_STOP_FLAG_UNSEEN) == 0) note_posted(from, stop.transfer);
+  if ((stop.prefix.flags & MLT_STOP_FLAG_UNSEEN) == 0) tags_.note_posted(from, stop.transfer);
   if (state == nullptr) return shared_.counters.add(Counter::k_stale_control);
   const bool unseen = (stop.prefix.flags & MLT_STOP_FLAG_UNSEEN) != 0;
   if (state->is_given_up()) {
-    forget_blind(*state);
+    release_early(*state);
     // ABORT has not reached this receiver yet.
     if (unseen) return (void)state->machine.on(SendEvent::k_stop_unseen, shared_.counters);
     return settle(*state, SendEvent::k_released, true);
@@ -320,7 +190,7 @@ void Sender::on_stop(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wi
   // PROTOCOL 6.9.1: On STOP the sender MUST send nothing more of the transfer, and complete the send as 6.9.3 says.
   // PROTOCOL 6.9.6: On STOP with UNSEEN the send ends as 6.9.3 says, and the sender MUST send ABORT as well (8.1.6).
   if (unseen) {
-    forget_blind(*state);
+    release_early(*state);
     return give_up(now, *state, SendEvent::k_stop_unseen, status);
   }
   finish(now, *state, SendEvent::k_stop, status);

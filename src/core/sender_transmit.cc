@@ -1,6 +1,6 @@
-// Output: batches of data, probes, and control-class packets for the TCP fallback. For the order see sender_order.cc.
+// Output: batches of data, ABORT, and how much may leave: pacing, the window, the limit of early data. Paper section
+// 4.2.2. For their order see send_order.h.
 #include <algorithm>
-#include <bit>
 
 #include "base/check.h"
 #include "core/sender.h"
@@ -9,14 +9,109 @@ namespace mlt::core {
 
 namespace {
 
-std::uint32_t nonzero_timestamp(TimeNs now) {
-  const auto low = static_cast<std::uint32_t>(now);
-  // PROTOCOL 4.7.2: The timestamp MUST be the low 32 bits of the sender's clock, and 1 where these are 0: in answers 0
-  //     means "no probe".
-  return low == 0 ? 1 : low;
-}
+// Max sends that wait at a peer's early-data limit before the first probes of further ones are spread over time.
+constexpr std::uint32_t kProbeAtOnce = 64;
 
 }  // namespace
+
+std::uint64_t Sender::in_flight_bytes(std::uint16_t rank) const {
+  const Peer& peer = shared_.peers[rank];
+  return peer.spray.packets_in_flight() * (peer.segment_bytes + MLT_DATA_HEADER_BYTES);
+}
+
+// Number of datagrams that this send may send now; 0 if the window or the early-data limit forbids any.
+std::uint32_t Sender::datagrams_allowed(TimeNs now, std::uint16_t rank, const SendState& state,
+                                        const TransmitCapabilities& capabilities) {
+  Peer& peer = shared_.peers[rank];
+  const std::uint32_t datagram = peer.segment_bytes + MLT_DATA_HEADER_BYTES;
+  std::uint64_t limit = std::min<std::uint64_t>(capabilities.max_run_segments, base::kMaxRunSegments);
+  limit = std::min<std::uint64_t>(limit, capabilities.max_run_bytes / datagram);
+  // PROTOCOL 6.2.2: A run MUST NOT have more than 64 packets or 65,507 bytes, nor more than the current rate sends in
+  //     100 us, but MAY always have one packet.
+  limit = std::min(limit, Pacer::run_bytes(peer.rate->rate_bytes_per_second()) / datagram);
+  limit = std::max<std::uint64_t>(limit, 1);
+  const std::uint64_t in_flight = in_flight_bytes(rank);
+  // PROTOCOL 6.3.2: A sender MUST NOT have more bytes in flight than the window that the peer offered, but one packet
+  //     always may be.
+  const std::uint64_t room = peer.window_bytes > in_flight ? peer.window_bytes - in_flight : 0;
+  if (in_flight > 0) {
+    // PROTOCOL 6.3.3: A sender SHOULD wait until a whole run, or a quarter of the window, fits, rather than send short
+    //     runs.
+    // Only long batches are efficient: wait for a quarter of the window instead of sending short ones.
+    const std::uint64_t worthwhile = std::min<std::uint64_t>(limit * datagram, peer.window_bytes / 4);
+    if (room < datagram || room < worthwhile) {
+      if (peer.window.on_no_space(shared_.counters)) {
+        shared_.timers.set(shared_.peer_timer(rank), base::after(now, peer.rtt.timeout_ns(0)));
+      }
+      return 0;
+    }
+  }
+  // At least one datagram, even into a window smaller than it.
+  limit = std::max<std::uint64_t>(1, std::min(limit, room / datagram));
+  if (!state.receiver_ready) limit = std::min<std::uint64_t>(limit, early_.allowed(state));
+  return static_cast<std::uint32_t>(limit);
+}
+
+// The send reached the early-data limit: it probes, and other sends continue.
+void Sender::wait_for_space(TimeNs now, SendState& state) {
+  order_.unlink(state);
+  if (early_.wait(state) <= kProbeAtOnce) {
+    probes_.schedule(state, true);
+    return await_reply(now, state);
+  }
+  // Behind many other sends: its first probe waits for its turn, like a repeated one.
+  state.probe_ns = base::after(now, repeat_after(state, 0));
+  arm(state);
+}
+
+// The early data of the send has left the peer's early buffer: wakes the first sends that wait for space there.
+void Sender::release_early(SendState& state) {
+  if (!early_.release(state)) return;
+  early_.wake(state.request.peer, [this](SendState& woken) {
+    woken.probe_ns = base::kNever;
+    probes_.cancel(woken);
+    arm(woken);
+    order_.link(woken);
+  });
+}
+
+bool Sender::fill_data(TimeNs now, const TransmitCapabilities& capabilities, base::DatagramRun& run) {
+  return order_.serve([&](std::uint16_t rank) { return fill_from_peer(now, rank, capabilities, run); });
+}
+
+bool Sender::fill_from_peer(TimeNs now, std::uint16_t rank, const TransmitCapabilities& capabilities,
+                            base::DatagramRun& run) {
+  Peer& peer = shared_.peers[rank];
+  if (!peer.window.is_open() || peer.classification_deferred) return false;
+  if (!peer.pacer.may_send(now)) {
+    shared_.timers.set(shared_.peer_timer(rank), peer.pacer.next_ns());
+    return false;
+  }
+  // PROTOCOL 23.3.3: A ring that is full MUST hold back the data for its peer, and for no other, and drop none of it.
+  // A path with flow control of its own: no timer is needed, because the driver calls again when it has space.
+  if (capabilities.has_room_for != nullptr && !capabilities.has_room_for(capabilities.room_context, rank)) return false;
+  while (peer.work_head != kNil) {
+    SendState& state = sends_[peer.work_head];
+    const std::uint32_t limit = datagrams_allowed(now, rank, state, capabilities);
+    if (!peer.window.is_open()) return false;
+    // PROTOCOL 6.4.2: At that limit a sender MUST send an ACK_ONLY probe and let the transfers behind go on.
+    if (limit == 0) {
+      wait_for_space(now, state);
+      continue;
+    }
+    std::uint32_t segment = 0;
+    if (!order_.next_segment(state, segment)) {
+      order_.defer(now, rank);
+      return false;
+    }
+    // The probe measures the path, so that any transfer may carry it.
+    // RECOVERY R1.2.11: A sender whose rate is below line rate SHOULD send an ACK_ONLY probe with its data every 50 ms.
+    if (peer.rate->base_sample_due(now)) probes_.schedule(state, true);
+    fill_run(now, state, segment, limit, run);
+    return true;
+  }
+  return false;
+}
 
 void Sender::fill_run(TimeNs now, SendState& state, std::uint32_t segment, std::uint32_t limit,
                       base::DatagramRun& run) {
@@ -42,14 +137,14 @@ void Sender::fill_run(TimeNs now, SendState& state, std::uint32_t segment, std::
   header.prefix.type = wire::PacketType::kData;
   header.prefix.path = path;
   header.prefix.element = state.request.element;
-  header.prefix.round = state.round;
+  header.prefix.round = state.repair.round();
   header.prefix.cookie = peer.remote_cookie;
   header.tag = state.request.tag;
   header.generation = state.generation;
   header.total_bytes = state.grid.total_bytes();
   header.timestamp_ns = static_cast<std::uint32_t>(now);
   // PROTOCOL 4.4.3: A sender MUST set REPAIR if, and only if, the packet belongs to a later round than the first.
-  std::uint8_t common_flags = state.round > 0 || state.repaired_segments > 0 ? MLT_FLAG_REPAIR : 0;
+  std::uint8_t common_flags = state.repair.round() > 0 || state.repaired_segments > 0 ? MLT_FLAG_REPAIR : 0;
   // PROTOCOL 4.4.2: It MUST set HAS_CRITICAL in every packet of a transfer if, and only if, some segment of the
   //     transfer is critical.
   if (state.critical_segments > 0) common_flags |= MLT_FLAG_HAS_CRITICAL;
@@ -74,7 +169,7 @@ void Sender::fill_run(TimeNs now, SendState& state, std::uint32_t segment, std::
     if (MLT_DATA_HEADER_BYTES + length > run.datagram_bytes) break;
     state.pending.clear(segment);
     --state.pending_count;
-    ++state.sent_in_round;
+    state.repair.count_sent();
     // PROTOCOL 4.4.4: Sequence numbers MUST count the packets and trailing probes to a peer on a path, over all
     //     transfers; the first is 1, and a repair gets a new one.
     header.prefix.sequence = peer.spray.next_sequence(path);
@@ -92,8 +187,8 @@ void Sender::fill_run(TimeNs now, SendState& state, std::uint32_t segment, std::
     run.total_bytes += MLT_DATA_HEADER_BYTES + length;
     ++run.datagram_count;
     if (state.pending_count == 0 || MLT_DATA_HEADER_BYTES + length < run.datagram_bytes) break;
-    if (!next_segment(state, segment)) {
-      defer_classification(now, state.request.peer);
+    if (!order_.next_segment(state, segment)) {
+      order_.defer(now, state.request.peer);
       break;
     }
   }
@@ -101,13 +196,9 @@ void Sender::fill_run(TimeNs now, SendState& state, std::uint32_t segment, std::
   state.newest[path] = header.prefix.sequence;
   state.last_class = std::max(state.last_class, first_tag.traffic_class());
   peer.spray.sent(now, path, run.datagram_count);
-  check_mtu(now, run);
+  mtu_checks_.on_data_sent(now, run);
   peer.pacer.on_sent(now, run.total_bytes, peer.rate->rate_bytes_per_second());
-  if (!state.receiver_ready) {
-    if (state.blind_segments == 0) ++peer.blind_transfers;
-    state.blind_segments += run.datagram_count;
-    peer.blind_segments += run.datagram_count;
-  }
+  if (!state.receiver_ready) early_.count_sent(state, run.datagram_count);
   if (common_flags & MLT_FLAG_REPAIR) {
     state.repaired_segments += run.datagram_count;
     shared_.counters.add(Counter::k_segments_repaired, run.datagram_count);
@@ -118,110 +209,28 @@ void Sender::fill_run(TimeNs now, SendState& state, std::uint32_t segment, std::
                        run.total_bytes - std::uint64_t{run.datagram_count} * MLT_DATA_HEADER_BYTES);
   const bool round_sent = state.is_round_sent();
   MLT_CHECK(state.machine.on(round_sent ? SendEvent::k_round_sent : SendEvent::k_run_sent, shared_.counters));
-  if (state.pending_count == 0) unlink_work(state);
+  if (state.pending_count == 0) order_.unlink(state);
   if (round_sent) {
     // PROTOCOL 6.5.3: After the last packet of a round a sender MUST send a PROBE if there are several paths, or if the
     //     transfer has critical segments, whose number only a probe tells.
     // END_OF_ROUND in the last packet acts as a probe, but only a PROBE carries the number of critical segments.
-    if (state.critical_segments > 0 || shared_.config.paths > 1) schedule_probe(state, false);
+    if (state.critical_segments > 0 || shared_.config.paths > 1) probes_.schedule(state, false);
     // PROTOCOL 6.5.9: With one path to the peer, that has lost one of its last few thousand packets, but less than a
     //     tenth lately (the estimate of R2.2.2 is above 0 and below 0.1), a sender SHOULD send a trailing probe after
     //     the last packet of a round, unless the receiver has said NOT_POSTED and not READY since.
     // PROTOCOL 6.5.10: After a round with a packet that carries OVERTAKES a sender MUST send a trailing probe on every
     //     path with a packet of the transfer, as 6.5.8 says.
-    if (state.overtakes || (shared_.config.paths == 1 && peer.spray.loses_some(path))) schedule_trailing_probes(state);
+    if (state.overtakes || (shared_.config.paths == 1 && peer.spray.loses_some(path))) probes_.schedule_trailing(state);
     state.overtakes = false;
     await_reply(now, state);
   }
-}
-
-// Repeats an unanswered probe over another path: this one may have failed in either direction.
-std::uint8_t Sender::probe_path(TimeNs now, SendState& state) {
-  PathSpray& spray = shared_.peers[state.request.peer].spray;
-  // RECOVERY R2.4.2: A probe that repeats an unanswered one MUST take another path, as long as there is another that is
-  //     not silent. A sender SHOULD NOT probe on the path that failed for 100 ms, twice as long each time, up to 3.2 s.
-  if (state.probe.send(shared_.counters)) spray.try_another_control_path(now);
-  return spray.control_path();
-}
-
-std::size_t Sender::encode_probe_of(TimeNs now, SendState& state, std::uint8_t trailing_path, std::byte* out) {
-  Peer& peer = shared_.peers[state.request.peer];
-  wire::Probe probe;
-  probe.prefix.type = wire::PacketType::kProbe;
-  probe.prefix.path = peer.spray.control_path();  // replies return on it
-  probe.prefix.element = state.request.element;
-  probe.prefix.round = state.round;
-  probe.prefix.cookie = peer.remote_cookie;
-  if (trailing_path != kNoPath) {
-    // PROTOCOL 4.7.5: A sender MUST set TRAILING in a probe that travels behind the data: on the path that its prefix
-    //     names, ECN-capable, in the least urgent class of the transfer's packets, with a sequence number of its own
-    //     there.
-    probe.prefix.flags |= MLT_PROBE_FLAG_TRAILING;
-    probe.prefix.path = trailing_path;
-    probe.prefix.sequence = peer.spray.next_sequence(trailing_path);
-    peer.spray.sent(now, trailing_path, 1);
-    peer.mtu[trailing_path].on_short_packets(1);
-  }
-  // PROTOCOL 4.7.3: A sender MUST set ACK_ONLY in a probe of a round that is not over (6.5.6): the probe asks whether
-  //     the receive is posted, or what has arrived.
-  // A trailing probe follows the round's last packet, even if a measurement (R1.2.11) is due at the same time.
-  const bool is_ack_only = state.probe.is_ack_only() && trailing_path == kNoPath;
-  if (is_ack_only) probe.prefix.flags |= MLT_PROBE_FLAG_ACK_ONLY;
-  // PROTOCOL 4.7.4: A sender MUST set CRITICAL if, and only if, the number of critical segments is not zero.
-  if (state.critical_segments > 0) probe.prefix.flags |= MLT_PROBE_FLAG_CRITICAL;
-  probe.transfer = state.transfer();
-  probe.total_bytes = state.grid.total_bytes();
-  probe.critical_segments = state.critical_segments;
-  probe.timestamp_ns = nonzero_timestamp(now);
-  // PROTOCOL 4.7.1: A PROBE MUST carry the transfer's size, element type and number of critical segments, and for each
-  //     path the sequence number of the transfer's newest packet there, 0 if there is none.
-  probe.path_count = shared_.config.paths;
-  for (std::uint8_t path = 0; path < probe.path_count; ++path) {
-    probe.last_sequence[path] = state.newest[path];
-    // PROTOCOL 4.7.6: Paths given up, 16 bits, MUST have bit i set for each path i with a packet of the transfer that
-    //     is silent while another path is not (R2.3.2): the sender sends nothing more of it there, and waits for
-    //     nothing.
-    if (state.newest[path] != 0 && peer.spray.is_given_up(path)) {
-      probe.given_up_paths = static_cast<std::uint16_t>(probe.given_up_paths | 1U << path);
-    }
-  }
-  if (is_ack_only) peer.window.on_probe_sent(now, shared_.counters);
-  shared_.counters.add(Counter::k_probes_sent);
-  return wire::encode_probe(probe, out);
-}
-
-bool Sender::fill_probe(TimeNs now, base::DatagramRun& run) {
-  if (probes_due_.empty()) return false;
-  const std::uint32_t slot = probes_due_.first();
-  SendState& state = states_[slot];
-  std::uint8_t trailing_path = kNoPath;
-  if (state.probe.has_trailing()) {
-    trailing_path = state.probe.take_trailing_path();
-    if (!state.probe.has_trailing() && !state.probe.is_due()) probes_due_.clear(slot);
-    run.path = trailing_path;
-    run.dscp = shared_.config.dscp.data[state.last_class];
-  } else {
-    probes_due_.clear(slot);
-    run.path = probe_path(now, state);
-    // PROTOCOL 4.1.3: An endpoint MUST send a control datagram, but for a trailing probe (4.7.5), in the control class,
-    //     ECN-capable (ECT(0)), and alone in its run.
-    run.dscp = shared_.config.dscp.control;
-  }
-  const std::size_t size = encode_probe_of(now, state, trailing_path, run.scratch.data());
-  run.peer = state.request.peer;
-  run.ecn = base::Ecn::kEct0;
-  run.datagram_count = 1;
-  run.slice_count = 1;
-  run.slices[0] = {run.scratch.data(), size};
-  run.datagram_bytes = run.total_bytes = static_cast<std::uint32_t>(size);
-  return true;
 }
 
 bool Sender::fill_backstop(TimeNs now, ControlOutput& output) {
   if (!aborts_due_.empty()) {
     const std::uint32_t given_up = aborts_due_.first();
     aborts_due_.clear(given_up);
-    const SendState& state = states_[given_up];
+    const SendState& state = sends_[given_up];
     wire::Abort abort;
     abort.prefix.type = wire::PacketType::kAbort;
     abort.prefix.cookie = shared_.peers[state.request.peer].remote_cookie;
@@ -232,15 +241,7 @@ bool Sender::fill_backstop(TimeNs now, ControlOutput& output) {
     return true;
   }
   // After every ABORT: the peer must process ABORTs of a tag before its retirement.
-  if (fill_retirement(output)) return true;
-  if (backstops_due_.empty()) return false;
-  const std::uint32_t slot = backstops_due_.first();
-  backstops_due_.clear(slot);
-  SendState& state = states_[slot];
-  output.peer = state.request.peer;
-  output.size = encode_probe_of(now, state, kNoPath, output.bytes);
-  shared_.counters.add(Counter::k_backstop_messages_sent);
-  return true;
+  return tags_.fill_retirement(output) || probes_.fill_over_tcp(now, output);
 }
 
 }  // namespace mlt::core

@@ -3,7 +3,7 @@
 //
 // The k-th send of a tag to a peer matches the k-th receive of that tag from it. Both ranks count, so no rendezvous
 // round trip is needed, and packets of an earlier use are recognised as stale. Unused tags are forgotten when the
-// sender retires them (sender_tags.cc, receiver_tags.cc).
+// sender retires them (send_tags.h, receive_tags.h).
 //
 // Each peer has `own` entries that no other peer can take, and all share `common` ones. A rank whose tags stay in use
 // because it posts no receives does not block posts to others. `spare` entries are for uncounted tags.

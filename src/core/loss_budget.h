@@ -1,0 +1,67 @@
+// What of one receive may be missing at completion: bytes within the loss bound, but no critical segment, and nothing
+// that this endpoint dropped itself as long as the sender may still repair it. Paper section 4.2.3.
+//
+// Invariants: the budget in bytes never changes; without critical segments their number never matters, and with them
+// nothing may be missing before it is known. Owned by a receive (ReceiveState), used by one thread.
+#pragma once
+
+#include <cstdint>
+
+#include "core/loss_bound.h"
+
+namespace mlt::core {
+
+class LossBudget {
+ public:
+  LossBudget() = default;
+  LossBudget(std::uint64_t elements, std::uint32_t element_bytes, double bound)
+      // PROTOCOL 7.5.2: A receiver MUST count the bound in elements: the largest k whose fraction k / elements, in
+      //     double precision, is not above p may be missing at completion, and not one more.
+      : bytes_(allowed_missing(elements, bound) * element_bytes) {}
+
+  std::uint64_t bytes() const { return bytes_; }
+
+  // The sender has critical segments; their number follows in a probe.
+  void expect_critical() { has_critical_ = true; }
+  void expect_critical(std::uint32_t segments) {
+    has_critical_ = critical_known_ = true;
+    critical_total_ = segments;
+  }
+  void count_critical() { ++critical_received_; }
+  // A segment of the first round may have been dropped here: for lack of space, or before the connection was up.
+  void note_dropped() { dropped_here_ = true; }
+
+  bool is_critical_complete() const {
+    if (!has_critical_) return true;
+    // PROTOCOL 7.5.3: A transfer with critical segments MUST NOT complete within its bound before their number is
+    //     known, from a probe, and all have arrived.
+    return critical_known_ && critical_received_ >= critical_total_;
+  }
+  // Whether the receive may complete without these bytes.
+  bool covers(std::uint64_t missing_bytes) const {
+    // PROTOCOL 7.5.2: A receiver MUST count the bound in elements: the largest k whose fraction k / elements, in double
+    //     precision, is not above p may be missing at completion, and not one more.
+    return missing_bytes <= bytes_ && is_critical_complete();
+  }
+  // For a patient receive at the end of `round`: segments that this endpoint dropped do not count as network loss.
+  bool covers_loss(std::uint64_t missing_bytes, std::uint8_t round) const {
+    // PROTOCOL 7.5.10: A patient receive of which a segment may have been dropped for want of room, or because the
+    //     connection was not up here yet, MUST NOT complete within bound before the end of a later round than the
+    //     first: the network lost nothing.
+    return covers(missing_bytes) && !(dropped_here_ && round == 0);
+  }
+  // END_OF_ROUND states that critical segments exist, but not how many; the probe that follows does.
+  bool lacks_only_critical_number(std::uint64_t missing_bytes) const {
+    return missing_bytes <= bytes_ && has_critical_ && !critical_known_;
+  }
+
+ private:
+  std::uint64_t bytes_ = 0;
+  std::uint32_t critical_total_ = 0;
+  std::uint32_t critical_received_ = 0;
+  bool has_critical_ = false;
+  bool critical_known_ = false;  // their number, from a probe
+  bool dropped_here_ = false;
+};
+
+}  // namespace mlt::core

@@ -1,0 +1,62 @@
+#include "core/repair_rounds.h"
+
+#include <utility>
+
+namespace mlt::core {
+
+namespace {
+
+// In packets: losses of smaller rounds are weak evidence about the rate.
+constexpr std::uint32_t kMinRoundPackets = 64;
+
+bool is_received(const wire::BitmapMessage& bitmap, std::uint32_t i) {
+  return ((std::to_integer<std::uint32_t>(bitmap.bits[i / 8]) >> (i % 8)) & 1U) != 0;
+}
+
+}  // namespace
+
+bool requests_any(const wire::BitmapMessage& bitmap) {
+  for (std::uint32_t i = 0; i < bitmap.segment_count; ++i) {
+    if (!is_received(bitmap, i)) return true;
+  }
+  return false;
+}
+
+SendEvent RepairRounds::event_of(std::uint8_t bitmap_round) const {
+  if (bitmap_round == round_) return SendEvent::k_bitmap;
+  return bitmap_round == static_cast<std::uint8_t>(round_ - 1) ? SendEvent::k_late_bitmap : SendEvent::k_other_bitmap;
+}
+
+void RepairRounds::begin_round() {
+  base::BitmapView(merged_chunks_.data(), kMaxBitmapChunks).clear_all();
+  ++round_;
+  sent_previously_ = std::exchange(sent_, 0);
+  requested_again_ = 0;
+}
+
+std::optional<std::uint32_t> RepairRounds::merge(const wire::BitmapMessage& bitmap, base::BitmapView& pending) {
+  const std::uint32_t chunk = bitmap.first_segment / MLT_BITMAP_CHUNK_SEGMENTS;
+  base::BitmapView merged(merged_chunks_.data(), kMaxBitmapChunks);
+  // PROTOCOL 6.7.5: A sender MUST take a chunk of the bitmap once per round.
+  if (merged.test(chunk)) return std::nullopt;  // reply to a repeated probe
+  std::uint32_t added = 0;
+  for (std::uint32_t i = 0; i < bitmap.segment_count; ++i) {
+    if (is_received(bitmap, i) || pending.test(bitmap.first_segment + i)) continue;
+    // PROTOCOL 6.7.3: A sender MUST send again every segment whose bit is clear.
+    pending.set(bitmap.first_segment + i);
+    ++added;
+  }
+  merged.set(chunk);
+  return added;
+}
+
+bool RepairRounds::is_round_lost(std::uint32_t added) {
+  // RECOVERY R1.2.13: When a BITMAP asks again for more than half of a round of 64 packets or more, a sender MUST halve
+  //     the rate, once per round (rounds_lost).
+  requested_again_ += added;
+  if (sent_previously_ < kMinRoundPackets || 2 * std::uint64_t{requested_again_} <= sent_previously_) return false;
+  sent_previously_ = 0;
+  return true;
+}
+
+}  // namespace mlt::core

@@ -1,0 +1,187 @@
+#include "core/reply_sender.h"
+
+#include <doctest/doctest.h>
+
+#include <vector>
+
+namespace {
+
+using namespace mlt;
+using core::Reply;
+using core::ReplyKind;
+
+constexpr std::uint32_t kSegment = 1'000;
+
+struct World {
+  World() : shared(config()), acks(shared.config.peers, shared.config.paths), replies(shared, acks, receives) {
+    for (std::uint16_t peer = 0; peer < shared.config.peers; ++peer) {
+      shared.peers[peer].up = true;
+      shared.peers[peer].remote_cookie = 0x7700 + peer;
+      shared.peers[peer].spray = core::PathSpray(shared.config.paths);
+      acks.reset(peer, 2);
+    }
+  }
+  static core::EndpointConfig config() {
+    core::EndpointConfig config;
+    config.peers = 3;
+    config.paths = 4;
+    config.reply_queue = 4;
+    config.max_sends = config.max_receives = 4;
+    return config;
+  }
+
+  core::ReceiveState& receive(std::uint32_t segments) {
+    core::ReceiveState& state = receives.take();
+    REQUIRE(state.machine.on(core::ReceiveEvent::k_post, shared.counters));
+    state.request.peer = 1;
+    state.request.tag = 5;
+    state.grid = core::SegmentGrid(segments * kSegment, kSegment);
+    words.assign(base::words_for_bits(segments), 0);
+    state.received = base::BitmapView(words.data(), segments);
+    receives.list(state);
+    return state;
+  }
+  void arrive(std::uint8_t path, std::uint32_t sequence) {
+    acks.count(1, 0, {path, sequence, 1, {5, 0}}, base::Ecn::kEct0, true, shared.counters);
+  }
+  static Reply reply(ReplyKind kind, std::uint16_t peer = 1) {
+    Reply reply;
+    reply.kind = kind;
+    reply.peer = peer;
+    reply.transfer = {5, 0};
+    return reply;
+  }
+  bool fill() { return replies.fill(0, run); }
+  std::span<const std::byte> bytes() const { return {run.slices[0].data, run.slices[0].size}; }
+  wire::Prefix prefix() const {
+    wire::Prefix prefix;
+    REQUIRE(wire::decode_prefix(bytes(), prefix) == wire::DropReason::kNone);
+    return prefix;
+  }
+  wire::BitmapMessage bitmap() const {
+    wire::BitmapMessage bitmap;
+    REQUIRE(wire::decode_bitmap(bytes(), prefix(), bitmap) == wire::DropReason::kNone);
+    return bitmap;
+  }
+
+  core::Shared shared;
+  core::AckLedger acks;
+  core::TransferSlots<core::ReceiveState> receives{4};
+  core::ReplySender replies;
+  std::vector<std::uint64_t> words;
+  base::DatagramRun run;
+  core::ControlOutput output;
+};
+
+TEST_CASE("fill__replies_in_order_then_acks_then_nothing") {
+  World world;
+  CHECK_FALSE(world.fill());
+  world.arrive(0, 1);
+  world.arrive(0, 2);
+  world.replies.push(World::reply(ReplyKind::kNotPosted), false);
+  world.replies.push(World::reply(ReplyKind::kStop, 2), false);
+  REQUIRE(world.fill());
+  CHECK(world.prefix().type == wire::PacketType::kBitmap);
+  CHECK((world.prefix().flags & MLT_BITMAP_FLAG_NOT_POSTED) != 0);
+  CHECK(world.run.peer == 1);
+  CHECK(world.prefix().cookie == 0x7701);
+  REQUIRE(world.fill());
+  CHECK(world.prefix().type == wire::PacketType::kStop);
+  CHECK(world.run.peer == 2);
+  CHECK_FALSE(world.fill());  // the block of the first reply reported both packets
+  world.arrive(3, 1);
+  world.arrive(3, 2);
+  REQUIRE(world.fill());
+  CHECK(world.prefix().type == wire::PacketType::kAck);
+  CHECK(world.prefix().path == 3);
+  CHECK_FALSE(world.fill());
+}
+
+TEST_CASE("fill__a_stop_asks_for_an_ack_of_the_other_paths") {
+  World world;
+  world.arrive(0, 1);
+  world.arrive(1, 1);
+  world.acks.withdraw(1);
+  world.replies.push(World::reply(ReplyKind::kStop), false);
+  REQUIRE(world.fill());
+  CHECK(world.prefix().type == wire::PacketType::kStop);
+  REQUIRE(world.fill());
+  wire::Ack ack;
+  REQUIRE(wire::decode_ack(world.bytes(), world.prefix(), ack) == wire::DropReason::kNone);
+  CHECK(ack.other_count == 1);
+  CHECK(ack.others[0].path == 0);
+}
+
+TEST_CASE("fill__takes_the_path_of_the_newest_probe") {
+  World world;
+  world.arrive(2, 1);
+  world.replies.push(World::reply(ReplyKind::kReady), false);
+  REQUIRE(world.fill());
+  CHECK(world.run.path == 2);  // of the newest packet: no probe came yet
+  world.replies.on_probe(1, 3);
+  world.replies.push(World::reply(ReplyKind::kReady), false);
+  REQUIRE(world.fill());
+  CHECK(world.run.path == 3);
+  CHECK(world.prefix().path == 2);  // of the block
+  CHECK(world.prefix().sequence == 3);
+}
+
+TEST_CASE("fill__a_bitmap_tells_what_has_arrived_when_it_leaves_in_chunks") {
+  World world;
+  core::ReceiveState& state = world.receive(3 * MLT_BITMAP_CHUNK_SEGMENTS);
+  world.replies.push(World::reply(ReplyKind::kBitmap), false);
+  for (std::uint32_t i = 0; i < 3 * MLT_BITMAP_CHUNK_SEGMENTS; ++i) state.received.set(i);
+  state.received.clear(5);
+  state.received.clear(2 * MLT_BITMAP_CHUNK_SEGMENTS + 9);
+  REQUIRE(world.fill());
+  CHECK(world.bitmap().first_segment == 0);
+  CHECK(world.bitmap().bits[0] == std::byte{0xDF});
+  REQUIRE(world.fill());  // nothing is missing in the second chunk
+  CHECK(world.bitmap().first_segment == 2 * MLT_BITMAP_CHUNK_SEGMENTS);
+  CHECK_FALSE(world.fill());
+  CHECK(world.shared.counters.value(core::Counter::k_bitmaps_sent) == 2);
+}
+
+TEST_CASE("fill__drops_a_bitmap_of_a_round_or_receive_that_is_over") {
+  World world;
+  core::ReceiveState& state = world.receive(10);
+  world.replies.push(World::reply(ReplyKind::kBitmap), false);
+  state.loss.begin_round(1, 0);
+  CHECK_FALSE(world.fill());
+  Reply reply = World::reply(ReplyKind::kBitmap);
+  reply.round = 1;
+  world.replies.push(reply, false);
+  world.receives.unlist(state);
+  CHECK_FALSE(world.fill());
+}
+
+TEST_CASE("fill_over_tcp__has_a_queue_of_its_own") {
+  World world;
+  world.replies.push(World::reply(ReplyKind::kAck), true);
+  CHECK_FALSE(world.fill());
+  REQUIRE(world.replies.fill_over_tcp(0, world.output));
+  CHECK(world.output.peer == 1);
+  wire::Prefix prefix;
+  REQUIRE(wire::decode_prefix({world.output.bytes, world.output.size}, prefix) == wire::DropReason::kNone);
+  CHECK(prefix.type == wire::PacketType::kAck);
+  CHECK(prefix.sequence == wire::kNoReplyPath);
+  CHECK_FALSE(world.replies.fill_over_tcp(0, world.output));
+}
+
+TEST_CASE("reset__forgets_the_replies_of_one_peer") {
+  World world;
+  world.replies.push(World::reply(ReplyKind::kStop, 1), false);
+  world.replies.push(World::reply(ReplyKind::kStop, 2), false);
+  world.replies.push(World::reply(ReplyKind::kStop, 1), true);
+  core::Usage usage;
+  world.replies.add_usage(usage);
+  CHECK(usage.replies.used == 3);
+  CHECK(usage.replies.limit == 8);
+  world.replies.reset(1);
+  REQUIRE(world.fill());
+  CHECK(world.run.peer == 2);
+  CHECK_FALSE(world.fill());
+  CHECK_FALSE(world.replies.fill_over_tcp(0, world.output));
+}
+
+}  // namespace
