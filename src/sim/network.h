@@ -54,6 +54,8 @@ class Network {
   std::size_t packets_in_use() const { return pool_.in_use(); }
   std::uint16_t hosts() const { return hosts_; }
 
+  // Asked for every packet before it joins the queue of its sender's card, if set: true drops it.
+  std::function<bool(const Packet&)> drop_if;
   // Called for every drop before the packet is gone, if set.
   std::function<void(const Packet&, Fate)> on_drop;
   // Called when the network is no longer one that loses nothing and keeps the order of each path and class: a datagram
@@ -73,7 +75,7 @@ class Network {
   void cross(std::uint32_t edge, std::uint32_t index, base::TimeNs leaves);
   void drop(std::uint32_t index, Fate fate);
   // False if the packet is gone.
-  bool corrupt(std::uint32_t index);
+  bool corrupt(std::uint32_t edge, std::uint32_t index);
 
   Topology topology_;
   Routes routes_;
