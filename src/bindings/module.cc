@@ -15,5 +15,4 @@ PYBIND11_MODULE(_core, module) {
   mlt::bindings::register_options(module);
   mlt::bindings::register_engine(module);
   mlt::bindings::register_simulator(module);
-  mlt::bindings::register_bare_udp(module);
 }

@@ -16,7 +16,6 @@ void register_paths(pybind11::module_& module);
 void register_options(pybind11::module_& module);
 void register_engine(pybind11::module_& module);
 void register_simulator(pybind11::module_& module);
-void register_bare_udp(pybind11::module_& module);
 // The push-pull part and the collective part of class Engine; called by register_engine.
 void register_push_pull(pybind11::class_<EngineHandle>& engine);
 void register_collectives(pybind11::class_<EngineHandle>& engine);

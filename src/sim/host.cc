@@ -21,20 +21,27 @@ Overloaded(Cases...) -> Overloaded<Cases...>;
 
 }  // namespace
 
-std::string run_fault(const core::Transmit& run, const core::TransmitCapabilities& capabilities) {
+std::string run_fault(const core::Transmit& run, const core::TransmitCapabilities& capabilities, std::uint8_t paths) {
   if (run.datagram_count == 0) return "an empty run";
+  if (run.datagram_count > base::kMaxRunSegments) return "too many datagrams";
   if (run.datagram_count > 1 && run.datagram_count > capabilities.max_run_segments) return "too many datagrams";
   if (run.datagram_count > 1 && run.total_bytes > capabilities.max_run_bytes) return "too many bytes";
   if (run.slice_count == 0 || run.slice_count > run.slices.size()) return "slices beyond the run";
   const std::uint64_t full = std::uint64_t{run.datagram_bytes} * (run.datagram_count - 1);
   if (run.total_bytes <= full || run.total_bytes - full > run.datagram_bytes) return "the last datagram is too long";
   if (run.dscp > 63) return "a DSCP of more than 6 bits";
+  if (run.path >= paths) return "a path that it does not have";
   std::uint64_t bytes = 0;
-  for (std::uint32_t i = 0; i < run.slice_count; ++i) bytes += run.slices[i].size;
+  for (std::uint32_t i = 0; i < run.slice_count; ++i) {
+    if (run.slices[i].size == 0) return "an empty slice";
+    bytes += run.slices[i].size;
+  }
   return bytes == run.total_bytes ? "" : "slices that do not add up to the run";
 }
 
-// No-op unless a world overrides it.
+// No-ops unless a world overrides them.
+void World::entering(std::uint16_t) {}
+void World::left(std::uint16_t) {}
 void World::coming_up(std::uint16_t, const core::PeerUp&) {}
 void World::going_down(std::uint16_t, std::uint16_t) {}
 void World::reading(std::uint16_t, base::TimeNs, std::span<const std::byte>, bool) {}
@@ -82,7 +89,7 @@ bool Host::receive(base::TimeNs now, const Packet& packet) {
   const base::TimeNs local = config_.clock.local(now);
   if (!must_wait(now)) {
     world_.reading(rank_, local, packet.datagram(), false);
-    endpoint_->on_datagram(local, packet.datagram(), packet.ecn, local);
+    entry()->on_datagram(local, packet.datagram(), packet.ecn, local);
     turn(now);
     return true;
   }
@@ -115,25 +122,25 @@ void Host::control(base::TimeNs now, const core::PathLimit& limit) {
 
 void Host::close(base::TimeNs now) {
   if (!is_up()) return;
-  endpoint_->on_control(config_.clock.local(now), core::Closing{});
-  while (endpoint_->poll_control(config_.clock.local(now), *output_)) world_.message(rank_, *output_);
+  entry()->on_control(config_.clock.local(now), core::Closing{});
+  while (entry()->poll_control(config_.clock.local(now), *output_)) world_.message(rank_, *output_);
 }
 
 core::PostStatus Host::post(base::TimeNs now, const core::SendRequest& request) {
-  const core::PostStatus status = endpoint_->post_send(config_.clock.local(now), request);
+  const core::PostStatus status = entry()->post_send(config_.clock.local(now), request);
   wake(now);
   return status;
 }
 
 core::PostStatus Host::post(base::TimeNs now, const core::ReceiveRequest& request) {
-  const core::PostStatus status = endpoint_->post_recv(config_.clock.local(now), request);
+  const core::PostStatus status = entry()->post_recv(config_.clock.local(now), request);
   wake(now);
   return status;
 }
 
 void Host::cancel(base::TimeNs now, core::OperationId operation, core::CompletionKind kind) {
   if (!is_up()) return;
-  endpoint_->on_control(config_.clock.local(now), core::Cancel{operation, kind});
+  entry()->on_control(config_.clock.local(now), core::Cancel{operation, kind});
   wake(now);
 }
 
@@ -159,27 +166,27 @@ void Host::apply(base::TimeNs local, const Input& input) {
   std::visit(Overloaded{
                  [&](const Datagram& d) {
                    world_.reading(rank_, local, d.bytes, false);
-                   endpoint_->on_datagram(local, d.bytes, d.ecn, d.arrival_ns);
+                   entry()->on_datagram(local, d.bytes, d.ecn, d.arrival_ns);
                  },
                  [&](const Up& up) {
                    world_.coming_up(rank_, up.up);
-                   endpoint_->on_control(local, up.up);
+                   entry()->on_control(local, up.up);
                    connections_[up.up.peer] = up.connection;
                  },
                  [&](const core::PeerDown& down) {
                    world_.going_down(rank_, down.peer);
-                   endpoint_->on_control(local, down);
+                   entry()->on_control(local, down);
                    connections_[down.peer] = 0;
                    world_.went_down(rank_, down.peer);
                  },
                  [&](const core::PathLimit& limit) {
                    world_.limiting(rank_, limit);
-                   endpoint_->on_control(local, limit);
+                   entry()->on_control(local, limit);
                  },
                  [&](const Message& m) {
                    if (m.of_machines) return world_.machine_message(rank_, m.from, m.bytes);
                    world_.reading(rank_, local, m.bytes, true);
-                   endpoint_->on_control(local, core::PeerMessage{m.from, m.bytes});
+                   entry()->on_control(local, core::PeerMessage{m.from, m.bytes});
                  },
              },
              input);
@@ -194,27 +201,28 @@ void Host::turn(base::TimeNs now) {
     for (const Input& input : reading_) apply(local, input);
     reading_.clear();
   }
-  if (endpoint_->next_timeout() <= local) endpoint_->on_timeout(local);
+  if (entry()->next_timeout() <= local) entry()->on_timeout(local);
   int polls = 0;
   bool card_full = false;
   for (;;) {
     card_full = world_.card_backlog_bytes(rank_) > config_.card_backlog_bytes;
-    if (card_full || !endpoint_->poll_transmit(local, config_.capabilities, *run_)) break;
-    if (const std::string fault = run_fault(*run_, config_.capabilities); !fault.empty()) {
+    if (card_full || !entry()->poll_transmit(local, config_.capabilities, *run_)) break;
+    if (const std::string fault = run_fault(*run_, config_.capabilities, config_.endpoint.paths); !fault.empty()) {
       return world_.violation(rank_, "poll_transmit gave " + fault);
     }
     world_.transmit(rank_, *run_);
     if (++polls > kEndlessPolls) return world_.violation(rank_, "poll_transmit never runs dry");
   }
-  while (endpoint_->poll_control(local, *output_)) {
+  while (entry()->poll_control(local, *output_)) {
+    if (output_->size > sizeof output_->bytes) return world_.violation(rank_, "poll_control gave too long a message");
     world_.message(rank_, *output_);
     if (++polls > kEndlessPolls) return world_.violation(rank_, "poll_control never runs dry");
   }
   core::Completion completion;
-  while (endpoint_->poll_completion(completion)) world_.completed(rank_, completion);
+  while (entry()->poll_completion(completion)) world_.completed(rank_, completion);
   if (!is_up()) return;
   world_.turn_ended(rank_, local);
-  const base::TimeNs timeout = endpoint_->next_timeout();
+  const base::TimeNs timeout = entry()->next_timeout();
   if (timeout <= local && !card_full) {
     return world_.violation(rank_, "a timer is still due after it was serviced: the driver would spin");
   }

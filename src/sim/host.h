@@ -41,6 +41,9 @@ class World {
   virtual void transmit(std::uint16_t host, const core::Transmit& run) = 0;
   virtual void message(std::uint16_t host, const core::ControlOutput& output) = 0;
   virtual void completed(std::uint16_t host, const core::Completion& completion) = 0;
+  // Before and after every call of one of the endpoint's entry points.
+  virtual void entering(std::uint16_t host);
+  virtual void left(std::uint16_t host);
   // A state machine's message was read; the endpoint was informed that a peer is down.
   virtual void machine_message(std::uint16_t host, std::uint16_t from, std::span<const std::byte> bytes) = 0;
   virtual void went_down(std::uint16_t host, std::uint16_t peer) = 0;
@@ -115,6 +118,25 @@ class Host {
   };
   using Input = std::variant<Datagram, Up, core::PeerDown, core::PathLimit, Message>;
 
+  // The endpoint for one call, of which the world is told.
+  class Entry {
+   public:
+    Entry(World& world, std::uint16_t rank, core::Endpoint& endpoint)
+        : world_(world), rank_(rank), endpoint_(endpoint) {
+      world_.entering(rank_);
+    }
+    ~Entry() { world_.left(rank_); }
+    Entry(const Entry&) = delete;
+    Entry& operator=(const Entry&) = delete;
+    core::Endpoint* operator->() const { return &endpoint_; }
+
+   private:
+    World& world_;
+    std::uint16_t rank_;
+    core::Endpoint& endpoint_;
+  };
+  Entry entry() { return {world_, rank_, *endpoint_}; }
+
   void turn(base::TimeNs now);
   void apply(base::TimeNs local, const Input& input);
   void schedule(base::TimeNs at);
@@ -139,7 +161,7 @@ class Host {
   std::uint32_t event_number_ = 0;
 };
 
-// How `run` violates the datapath's requirements; empty if it does not.
-std::string run_fault(const core::Transmit& run, const core::TransmitCapabilities& capabilities);
+// How `run` violates the datapath's requirements; empty if it does not. `paths`: the number of its endpoint's paths.
+std::string run_fault(const core::Transmit& run, const core::TransmitCapabilities& capabilities, std::uint8_t paths);
 
 }  // namespace mlt::sim

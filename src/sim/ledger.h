@@ -15,6 +15,7 @@ namespace mlt::sim {
   X(dropped_checksum)      /* payload damaged: the receiver's UDP checksum refuses it */ \
   X(dropped_link_down)     /* the link is broken */                                      \
   X(dropped_too_long)      /* the link carries shorter datagrams only */                 \
+  X(dropped_filter)        /* Network::drop_if said so */                                \
   X(dropped_partition)     /* the two hosts are cut off from each other */               \
   X(dropped_selective)     /* not ECN-capable, queue above its threshold */              \
   X(dropped_queue_limit)   /* the queue is full */                                       \

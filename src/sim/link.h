@@ -22,6 +22,8 @@ struct Link {
   base::DurationNs jitter_ns = 0;  // uniform in [0, jitter_ns] beyond the propagation; order is kept
   base::DurationNs reorder_ns = 100 * base::kMicrosecond;
   bool up = true;
+  // False: the NIC reports every checksum as correct without a check, so that damage anywhere reaches the endpoint.
+  bool udp_checksum = true;
   std::uint32_t mtu_bytes = 0;  // longer datagrams are dropped silently; 0: no limit
   Impairments data;
   Impairments control;

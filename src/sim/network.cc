@@ -45,6 +45,7 @@ void Network::send(base::TimeNs now, std::uint32_t index) {
   packet.fan_out = packet.path;
   packet.way = ways_.first(packet.from, packet.to, packet.path);
   if (is_blocked(packet.from, packet.to)) return drop(index, Fate::k_dropped_partition);
+  if (drop_if && drop_if(packet)) return drop(index, Fate::k_dropped_filter);
   forward(now, packet.from, index);
 }
 
@@ -118,7 +119,7 @@ void Network::cross(std::uint32_t edge, std::uint32_t index, base::TimeNs leaves
     }
     if (prng_.chance(faults.corrupt)) {
       if (on_fault) on_fault();
-      if (!corrupt(index)) return;
+      if (!corrupt(edge, index)) return;
     }
   }
   events_.push(arrival, EventKind::kArrival, edge, index);
@@ -127,8 +128,14 @@ void Network::cross(std::uint32_t edge, std::uint32_t index, base::TimeNs leaves
 // UDP's checksum covers the payload, so the kernel drops what was damaged there. Headers and control packets have a
 // check of their own (wire/packet.h), which the endpoint must verify. That check misses a few damages of three bits,
 // and the kernel drops those too.
-bool Network::corrupt(std::uint32_t index) {
+bool Network::corrupt(std::uint32_t edge, std::uint32_t index) {
   Packet& packet = pool_[index];
+  if (!edges_[edge].link.udp_checksum) {
+    for (std::uint64_t flips = 1 + prng_.below(3); flips > 0; --flips) {
+      packet.bytes[prng_.below(packet.size)] ^= static_cast<std::byte>(1U << prng_.below(8));
+    }
+    return true;
+  }
   const std::uint32_t checked = packet.is_data() ? std::uint32_t{MLT_DATA_HEADER_BYTES} : packet.size;
   const std::vector<std::byte> before(packet.bytes, packet.bytes + checked);
   for (std::uint64_t flips = 1 + prng_.below(3); flips > 0; --flips) {

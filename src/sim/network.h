@@ -55,6 +55,8 @@ class Network {
   std::size_t packets_in_use() const { return pool_.in_use(); }
   std::uint16_t hosts() const { return hosts_; }
 
+  // Called for every packet before it joins the queue of its sender's NIC, if set: true drops it.
+  std::function<bool(const Packet&)> drop_if;
   // Called for every drop before the packet is released, if set.
   std::function<void(const Packet&, Fate)> on_drop;
   // Called when the network ceases to be faultless: a datagram was dropped or damaged, or was delayed so that the order
@@ -74,7 +76,7 @@ class Network {
   void cross(std::uint32_t edge, std::uint32_t index, base::TimeNs leaves);
   void drop(std::uint32_t index, Fate fate);
   // False if the packet was dropped.
-  bool corrupt(std::uint32_t index);
+  bool corrupt(std::uint32_t edge, std::uint32_t index);
 
   Topology topology_;
   Routes routes_;

@@ -77,6 +77,7 @@ void Simulator::peer_up(std::uint16_t rank, std::uint16_t peer) {
     up.early_segments *= config_.overrun_factor;
     up.early_transfers *= config_.overrun_factor;
   }
+  if (config_.adjust_peer) config_.adjust_peer(rank, up);
   if (trace) trace({now_, TraceKind::kPeerUp, rank, nullptr, {}, "peer " + std::to_string(peer) + " is up"});
   hosts_[rank].control(now_, up, known(rank, peer));
 }
@@ -296,6 +297,7 @@ void Simulator::transmit(std::uint16_t host, const core::Transmit& run) {
 
 void Simulator::message(std::uint16_t host, const core::ControlOutput& output) {
   if (observer != nullptr) observer->sends_message(host, hosts_[host].config().clock.local(now_), output);
+  if (drop_message_if && drop_message_if(host, output)) return;
   if (known(host, output.peer) != 0) queue_message(host, output.peer, {output.bytes, output.size}, false);
 }
 

@@ -28,6 +28,8 @@ struct SimulatorConfig {
   std::uint16_t overrunning_host = 0xFFFF;
   std::uint32_t overrun_factor = 1;
   std::function<void(std::uint16_t host, HostConfig&)> adjust;  // makes hosts differ
+  // Changes what `host` is told of a peer that comes up.
+  std::function<void(std::uint16_t host, core::PeerUp&)> adjust_peer;
 };
 
 enum class TraceKind : std::uint8_t { kSent, kDelivered, kDropped, kMessage, kPeerUp, kPeerDown, kCompletion, kNote };
@@ -67,6 +69,8 @@ class Simulator final : public VirtualDriver, private World {
   // Informs a host that the network carries no larger payload to a peer.
   void limit_path(std::uint16_t rank, const core::PathLimit& limit) { hosts_[rank].control(now_, limit); }
   std::uint64_t connection(std::uint16_t a, std::uint16_t b) const override { return connections_.number(a, b); }
+  // What `from` puts into every datagram to `to`.
+  std::uint64_t cookie(std::uint16_t from, std::uint16_t to) const { return connections_.cookie(from, to); }
 
   // Reliable and in order, over the control connection; false if `from` has none to `to`.
   bool send_message(std::uint16_t from, std::uint16_t to, std::span<const std::byte> bytes);
@@ -91,6 +95,10 @@ class Simulator final : public VirtualDriver, private World {
   // Delivers send_message() messages, and the ends of peers, in the host's turn; may post.
   std::function<void(std::uint16_t rank, std::uint16_t from, std::span<const std::byte> bytes)> on_machine_message;
   std::function<void(std::uint16_t rank, std::uint16_t peer)> on_peer_down;
+  // Asked for every message of an endpoint before it joins its control connection, if set: true drops it.
+  std::function<bool(std::uint16_t from, const core::ControlOutput&)> drop_message_if;
+  // Around every call of an endpoint's entry points, if set: true before it, false after it.
+  std::function<void(bool entering)> on_entry;
   std::function<void(const TraceRecord&)> trace;
   void note(std::uint16_t rank, const std::string& text);
 
@@ -100,6 +108,12 @@ class Simulator final : public VirtualDriver, private World {
   void completed(std::uint16_t host, const core::Completion& completion) override;
   void machine_message(std::uint16_t host, std::uint16_t from, std::span<const std::byte> bytes) override;
   void went_down(std::uint16_t host, std::uint16_t peer) override;
+  void entering(std::uint16_t) override {
+    if (on_entry) on_entry(true);
+  }
+  void left(std::uint16_t) override {
+    if (on_entry) on_entry(false);
+  }
   void coming_up(std::uint16_t host, const core::PeerUp& up) override {
     if (observer != nullptr) observer->came_up(host, up);
   }

@@ -1,4 +1,4 @@
-// The ceiling of kernel UDP on this machine: the bare UDP_SEGMENT loop of src/engine between two processes.
+// The ceiling of kernel UDP on this machine: the bare UDP_SEGMENT loop of src/bare_udp between two processes.
 //
 // Reads one line per round from standard input, writes the receiver's goodput of that round (payload bytes that arrived
 // per second) and the fraction that arrived, and ends with the input.
@@ -14,7 +14,7 @@
 #include <cstdlib>
 #include <vector>
 
-#include "engine/bare_udp_loop.h"
+#include "bare_udp/loop.h"
 
 namespace {
 
@@ -36,7 +36,7 @@ int bound_socket(sockaddr_in& address) {
   require(::bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0, "bind");
   socklen_t size = sizeof address;
   require(::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) == 0, "getsockname");
-  mlt::engine::prepare_bare_udp(fd, kSilenceNs);
+  mlt::bare_udp::prepare(fd, kSilenceNs);
   return fd;
 }
 
@@ -56,14 +56,14 @@ int main(int argc, char** argv) {
   if (child == 0) {
     ::close(start_pipe[1]);
     char go = 0;
-    while (::read(start_pipe[0], &go, 1) == 1) mlt::engine::send_bare_udp(sender, data, kPayload);
+    while (::read(start_pipe[0], &go, 1) == 1) mlt::bare_udp::send(sender, data, kPayload);
     ::_exit(0);
   }
   ::close(start_pipe[0]);
   std::array<char, 64> line;
   while (std::fgets(line.data(), static_cast<int>(line.size()), stdin) != nullptr) {
     require(::write(start_pipe[1], "g", 1) == 1, "start the sender");
-    const mlt::engine::BareUdpReceived received = mlt::engine::receive_bare_udp(receiver, data, kPayload);
+    const mlt::bare_udp::Received received = mlt::bare_udp::receive(receiver, data, kPayload);
     const double seconds = 1e-9 * static_cast<double>(received.elapsed_ns);
     std::printf("%.6e %.6f\n", static_cast<double>(received.bytes) / seconds,
                 static_cast<double>(received.bytes) / static_cast<double>(bytes));

@@ -4,11 +4,35 @@
 
 #include <algorithm>
 
+#include "base/prng.h"
 #include "core/loss_bound.h"
 
 namespace mlt::test {
 
-Transfer::Transfer(VirtualNetwork& network, std::size_t bytes, const TransferOptions& options)
+namespace {
+
+constexpr std::byte kCanary{0xC7};
+
+}  // namespace
+
+GuardedBuffer::GuardedBuffer(std::size_t size, std::byte fill) : storage_(size + 2 * kGuard, kCanary) {
+  std::fill(bytes().begin(), bytes().end(), fill);
+}
+
+bool GuardedBuffer::intact() const {
+  const auto is_canary = [](std::byte b) { return b == kCanary; };
+  return std::all_of(storage_.begin(), storage_.begin() + kGuard, is_canary) &&
+         std::all_of(storage_.end() - kGuard, storage_.end(), is_canary);
+}
+
+std::vector<std::byte> pattern(std::size_t size, std::uint64_t seed) {
+  base::Prng prng(seed);
+  std::vector<std::byte> bytes(size);
+  for (std::byte& b : bytes) b = static_cast<std::byte>(1 + prng.below(255));
+  return bytes;
+}
+
+Transfer::Transfer(Simulation& network, std::size_t bytes, const TransferOptions& options)
     : network_(network),
       options_(options),
       data_(pattern(bytes, network.seed() * 1'000'003 + options.tag * 101 + options.operation)),

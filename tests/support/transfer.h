@@ -1,4 +1,4 @@
-// One tensor on its way from one host of a virtual network to another, and the check of everything a completion
+// One tensor from one simulated host to another, and the check of everything a completion
 // promises.
 #pragma once
 
@@ -6,9 +6,25 @@
 #include <string>
 #include <vector>
 
-#include "support/virtual_network.h"
+#include "support/simulation.h"
 
 namespace mlt::test {
+
+// Bytes between two canaries.
+class GuardedBuffer {
+ public:
+  explicit GuardedBuffer(std::size_t size, std::byte fill = std::byte{0xA5});
+  std::span<std::byte> bytes() { return std::span(storage_).subspan(kGuard, storage_.size() - 2 * kGuard); }
+  std::span<const std::byte> bytes() const { return std::span(storage_).subspan(kGuard, storage_.size() - 2 * kGuard); }
+  bool intact() const;
+
+ private:
+  static constexpr std::size_t kGuard = 64;
+  std::vector<std::byte> storage_;
+};
+
+// `size` bytes that differ from place to place and from seed to seed; never zero, so that a zero-filled gap shows.
+std::vector<std::byte> pattern(std::size_t size, std::uint64_t seed);
 
 struct TransferOptions {
   std::uint16_t from = 0;
@@ -32,7 +48,7 @@ class Transfer {
  public:
   static constexpr std::byte kOld{0x5A};  // what the receive buffer holds before
 
-  Transfer(VirtualNetwork& network, std::size_t bytes, const TransferOptions& options = {});
+  Transfer(Simulation& network, std::size_t bytes, const TransferOptions& options = {});
 
   core::SendRequest send_request() const;
   core::ReceiveRequest receive_request();
@@ -54,7 +70,7 @@ class Transfer {
   GuardedBuffer& buffer() { return buffer_; }
 
  private:
-  VirtualNetwork& network_;
+  Simulation& network_;
   TransferOptions options_;
   std::vector<std::byte> data_;
   GuardedBuffer buffer_;

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import socket
 import threading
+from pathlib import Path
 
+import pytest
 from perf_runs import free_port
 
 from mlt import _core
+from mlt.errors import ConfigError
+from mlt.perf import _bare_udp
 from mlt.perf.options import Options
 from mlt.perf.patterns import Buffers, Case
 from mlt.perf.transports import Address, Place
@@ -28,10 +32,10 @@ def test_round__begins_with_the_first_question_though_it_is_lost() -> None:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
             sock.bind((table[1].host, table[1].port))
             sock.connect((table[0].host, table[0].port))
-            _core.bare_udp_prepare(sock.fileno(), 5_000_000_000)
+            _bare_udp.prepare(sock.fileno(), 5_000_000_000)
             for _ in range(3):
                 sock.recv(4)
-            _core.bare_udp_send(sock.fileno(), Buffers(case, 1).outgoing, receiver._payload)
+            _bare_udp.send(sock.fileno(), Buffers(case, 1).outgoing, receiver._payload)
 
     sender = threading.Thread(target=send)
     sender.start()
@@ -81,3 +85,15 @@ def test_payload__as_of_mlt_and_as_asked() -> None:
         peer.open(table)
         assert peer._payload == payload
         peer.close()
+
+
+def test_core__holds_no_benchmark() -> None:
+    assert hasattr(_bare_udp, "send")
+    assert not [name for name in dir(_core) if "bare" in name]
+    assert b"bare UDP" in Path(str(_bare_udp.__file__)).read_bytes()
+    assert b"bare UDP" not in Path(str(_core.__file__)).read_bytes()
+
+
+def test_send__reports_a_wrong_payload_as_mlt_does() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock, pytest.raises(ConfigError, match="give 8 to 8960"):
+        _bare_udp.send(sock.fileno(), bytearray(100), 7)

@@ -1,29 +1,36 @@
-"""The stub of the native module names exactly what the module has."""
+"""The stubs of the native modules name exactly what the modules have."""
 
 from __future__ import annotations
 
 import ast
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 import mlt
 from mlt import _core
+from mlt.perf import _bare_udp
+
+STUBS = {_core: "_core/__init__.pyi", _bare_udp: "perf/_bare_udp.pyi"}
+every_module = pytest.mark.parametrize("module", STUBS, ids=lambda module: module.__name__)
 
 
-def stub() -> ast.Module:
-    return ast.parse((Path(mlt.__file__).parent / "_core" / "__init__.pyi").read_text(encoding="utf-8"))
+def stub(module: ModuleType = _core) -> ast.Module:
+    return ast.parse((Path(mlt.__file__).parent / STUBS[module]).read_text(encoding="utf-8"))
 
 
 def public(names: list[str]) -> set[str]:
     return {name for name in names if not name.startswith("_")}
 
 
-def test_stub__names_what_the_module_has() -> None:
-    names = [node.name for node in stub().body if isinstance(node, (ast.ClassDef, ast.FunctionDef))]
-    names += [node.target.id for node in stub().body if isinstance(node, ast.AnnAssign) and hasattr(node.target, "id")]
-    assert public(names) == public(dir(_core))
+@every_module
+def test_stub__names_what_the_module_has(module: ModuleType) -> None:
+    body = stub(module).body
+    names = [node.name for node in body if isinstance(node, (ast.ClassDef, ast.FunctionDef))]
+    names += [node.target.id for node in body if isinstance(node, ast.AnnAssign) and hasattr(node.target, "id")]
+    assert public(names) == public(dir(module))
 
 
 def test_stub__classes_have_the_same_members_and_kinds() -> None:
@@ -41,12 +48,13 @@ def test_stub__classes_have_the_same_members_and_kinds() -> None:
                 assert declared == isinstance(getattr(native, item.name), property), f"{node.name}.{item.name}"
 
 
-def test_stub__methods_take_the_same_arguments() -> None:
-    for node in stub().body:
+@every_module
+def test_stub__methods_take_the_same_arguments(module: ModuleType) -> None:
+    for node in stub(module).body:
         for item in node.body if isinstance(node, ast.ClassDef) else [node]:
             if not isinstance(item, ast.FunctionDef) or any(isinstance(mark, ast.Name) for mark in item.decorator_list):
                 continue
-            owner = getattr(_core, node.name) if isinstance(node, ast.ClassDef) else _core
+            owner = getattr(module, node.name) if isinstance(node, ast.ClassDef) else module
             if item.name == "__init__" and owner is _core.Completion:
                 continue
             # pybind11 writes the signature into the docstring's first line.

@@ -8,21 +8,21 @@
 #include <optional>
 
 #include "collective/summation.h"
-#include "support/virtual_network.h"
+#include "support/simulation.h"
 
 namespace {
 
 using mlt::base::TimeNs;
 using namespace mlt::collective;
-using mlt::test::NetworkConfig;
-using mlt::test::VirtualNetwork;
+using mlt::test::Simulation;
+using mlt::test::SimulationConfig;
 
 constexpr mlt::base::DurationNs kDefaultTimeoutNs = 2 * mlt::base::kSecond;
 
 // Drives the two machines as the engine does: completions in, posts and messages out.
 class Job {
  public:
-  Job(const NetworkConfig& network_config, std::uint16_t workers, std::uint16_t services)
+  Job(const SimulationConfig& network_config, std::uint16_t workers, std::uint16_t services)
       : workers_(workers), network_(with_hosts(network_config, static_cast<std::uint16_t>(workers + services))) {
     std::vector<std::uint16_t> service_ranks;
     for (std::uint16_t i = 0; i < services; ++i) service_ranks.push_back(static_cast<std::uint16_t>(workers + i));
@@ -36,7 +36,7 @@ class Job {
     }
   }
 
-  VirtualNetwork& network() { return network_; }
+  Simulation& network() { return network_; }
   void start(std::uint16_t worker, const PushPullRequest& request) {
     hosts_[worker]->push_pull->start(network_.now(), request);
     const TimeNs due = hosts_[worker]->push_pull->next_timeout();
@@ -123,7 +123,7 @@ class Job {
     std::vector<PushPullDone> done;
   };
 
-  static NetworkConfig with_hosts(NetworkConfig config, std::uint16_t hosts) {
+  static SimulationConfig with_hosts(SimulationConfig config, std::uint16_t hosts) {
     config.hosts = hosts;
     return config;
   }
@@ -149,7 +149,7 @@ class Job {
   }
 
   std::uint16_t workers_;
-  VirtualNetwork network_;
+  Simulation network_;
   std::vector<std::unique_ptr<Host>> hosts_;
   std::optional<std::uint16_t> dead_;
   std::optional<std::uint16_t> silent_;
@@ -179,7 +179,7 @@ PushPullRequest request_of(std::uint64_t key, std::vector<float>& values, double
 TEST_CASE("push_pull__averages_exactly_without_loss_over_partitions_and_services") {
   // 2.5 partitions over 2 services, 3 iterations, in place.
   const std::size_t elements = kPartitionElements * 5 / 2;
-  Job job(NetworkConfig{}, 3, 2);
+  Job job(SimulationConfig{}, 3, 2);
   for (std::size_t iteration = 0; iteration < 3; ++iteration) {
     std::vector<std::vector<float>> tensors;
     for (std::uint16_t worker = 0; worker < 3; ++worker) tensors.push_back(gradient(elements, worker, iteration));
@@ -203,7 +203,7 @@ TEST_CASE("push_pull__averages_exactly_without_loss_over_partitions_and_services
 TEST_CASE("push_pull__under_loss_all_workers_get_the_same_bits_averaged_by_what_arrived") {
   for (std::uint64_t seed = 1; seed <= 10; ++seed) {
     CAPTURE(seed);
-    NetworkConfig config;
+    SimulationConfig config;
     config.seed = seed;
     config.link.data.drop = 0.05;
     config.link.control.drop = 0.05;
@@ -239,7 +239,7 @@ TEST_CASE("push_pull__under_loss_all_workers_get_the_same_bits_averaged_by_what_
 }
 
 TEST_CASE("push_pull__bound_zero_under_loss_is_exact") {
-  NetworkConfig config;
+  SimulationConfig config;
   config.link.data.drop = 0.1;
   config.link.control.drop = 0.1;
   config.link.data.duplicate = 0.05;
@@ -257,7 +257,7 @@ TEST_CASE("push_pull__bound_zero_under_loss_is_exact") {
 }
 
 TEST_CASE("push_pull__sum_without_average_and_empty_tensor") {
-  Job job(NetworkConfig{}, 2, 1);
+  Job job(SimulationConfig{}, 2, 1);
   std::vector<std::vector<float>> tensors{{1, 2, 3}, {10, 20, 30}};
   std::vector<float> nothing[2];
   for (std::uint16_t worker = 0; worker < 2; ++worker) {
@@ -272,7 +272,7 @@ TEST_CASE("push_pull__sum_without_average_and_empty_tensor") {
 }
 
 TEST_CASE("push_pull__different_sizes_are_refused_with_both_named") {
-  Job job(NetworkConfig{}, 2, 1);
+  Job job(SimulationConfig{}, 2, 1);
   std::vector<float> small(10), large(20);
   job.start(0, request_of(4, small, 0.0));
   job.start(1, request_of(4, large, 0.0));
@@ -287,7 +287,7 @@ TEST_CASE("push_pull__different_sizes_are_refused_with_both_named") {
 }
 
 TEST_CASE("push_pull__only_the_service_of_a_partition_ends_it") {
-  Job job(NetworkConfig{}, 3, 2);
+  Job job(SimulationConfig{}, 3, 2);
   // Partition 0 of key 4 is of service rank 3.
   std::vector<std::vector<float>> tensors(3, std::vector<float>(5'000, 1.0F));
   for (std::uint16_t worker = 0; worker < 3; ++worker) job.start(worker, request_of(4, tensors[worker], 0.0));
@@ -308,7 +308,7 @@ TEST_CASE("push_pull__only_the_service_of_a_partition_ends_it") {
 }
 
 TEST_CASE("push_pull__a_dead_worker_fails_the_others_with_its_rank") {
-  Job job(NetworkConfig{}, 3, 1);
+  Job job(SimulationConfig{}, 3, 1);
   std::vector<std::vector<float>> tensors(3, std::vector<float>(5'000, 1.0F));
   job.start(0, request_of(1, tensors[0], 0.0));
   job.start(1, request_of(1, tensors[1], 0.0));
@@ -324,7 +324,7 @@ TEST_CASE("push_pull__a_dead_worker_fails_the_others_with_its_rank") {
 }
 
 TEST_CASE("push_pull__a_dead_service_fails_the_worker_with_its_rank") {
-  Job job(NetworkConfig{}, 2, 1);
+  Job job(SimulationConfig{}, 2, 1);
   std::vector<float> tensor(5'000, 1.0F);
   job.start(0, request_of(1, tensor, 0.0));
   job.run_for(5'000'000);
@@ -336,7 +336,7 @@ TEST_CASE("push_pull__a_dead_service_fails_the_worker_with_its_rank") {
 TEST_CASE("push_pull__a_worker_that_leaves_after_the_last_round_takes_nothing_from_the_others") {
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     CAPTURE(seed);
-    NetworkConfig config;
+    SimulationConfig config;
     config.seed = seed;
     config.link.data.drop = 0.1;
     config.link.control.drop = 0.1;
@@ -354,7 +354,7 @@ TEST_CASE("push_pull__a_worker_that_leaves_after_the_last_round_takes_nothing_fr
 TEST_CASE("push_pull__a_partition_that_is_over_does_not_end_the_others_when_a_worker_leaves") {
   for (std::uint64_t seed = 1; seed <= 5; ++seed) {
     CAPTURE(seed);
-    NetworkConfig config;
+    SimulationConfig config;
     config.seed = seed;
     config.link.data.drop = 0.1;
     config.link.control.drop = 0.1;
@@ -375,7 +375,7 @@ TEST_CASE("push_pull__a_partition_that_is_over_does_not_end_the_others_when_a_wo
 }
 
 TEST_CASE("push_pull__one_key_twice_at_a_time_is_refused") {
-  Job job(NetworkConfig{}, 2, 1);
+  Job job(SimulationConfig{}, 2, 1);
   std::vector<float> tensor(100, 1.0F), other(100, 1.0F);
   job.start(0, request_of(1, tensor, 0.0));
   job.start(0, request_of(1, other, 0.0));
@@ -390,7 +390,7 @@ TEST_CASE("push_pull__one_key_twice_at_a_time_is_refused") {
 TEST_CASE("push_pull__a_service_that_never_confirms_ends_the_key_in_time_with_its_rank") {
   for (const mlt::base::DurationNs timeout_ns : {mlt::base::DurationNs{0}, 500 * mlt::base::kMillisecond}) {
     CAPTURE(timeout_ns);
-    Job job(NetworkConfig{}, 1, 2);
+    Job job(SimulationConfig{}, 1, 2);
     job.silence(2);
     std::vector<float> tensor(kPartitionElements + 10, 1.0F);
     PushPullRequest request = request_of(0, tensor, 0.0);  // partition 1 is on rank 2
@@ -411,7 +411,7 @@ TEST_CASE("push_pull__a_service_that_never_confirms_ends_the_key_in_time_with_it
 }
 
 TEST_CASE("push_pull__a_key_that_finds_no_room_in_time_ends_like_the_one_that_takes_it") {
-  NetworkConfig config;
+  SimulationConfig config;
   config.endpoint.max_receives = 1;
   Job job(config, 2, 1);  // worker 1 never pushes, so that worker 0's first key holds its only slot
   std::vector<float> first(100, 1.0F), second(100, 1.0F);
@@ -433,7 +433,7 @@ TEST_CASE("push_pull__a_key_that_finds_no_room_in_time_ends_like_the_one_that_ta
 
 TEST_CASE("summation__more_keys_than_the_endpoint_has_slots_all_get_their_turn") {
   constexpr std::size_t kKeys = 1'100;
-  Job job(NetworkConfig{}, 1, 1);
+  Job job(SimulationConfig{}, 1, 1);
   std::vector<std::vector<float>> tensors(kKeys, std::vector<float>(10, 1.0F));
   for (std::size_t round = 1; round <= 3; ++round) {
     for (std::size_t key = 0; key < kKeys; ++key) job.start(0, request_of(key, tensors[key], 0.0));
@@ -450,7 +450,7 @@ TEST_CASE("summation__receives_that_stand_idle_leave_room_for_the_key_in_use") {
   constexpr std::size_t kKeys = 1'100;
   for (const double drop : {0.0, 0.05}) {
     CAPTURE(drop);
-    NetworkConfig config;
+    SimulationConfig config;
     config.link.data.drop = drop;
     config.link.control.drop = drop;
     Job job(config, 2, 1);
@@ -465,7 +465,7 @@ TEST_CASE("summation__receives_that_stand_idle_leave_room_for_the_key_in_use") {
 }
 
 TEST_CASE("summation__a_failure_is_announced_also_when_the_last_result_finds_its_worker_gone") {
-  NetworkConfig config;
+  SimulationConfig config;
   config.endpoint.max_sends = 1;  // the result for worker 1 waits behind worker 0's
   Job job(config, 2, 1);
   std::vector<std::vector<float>> tensors(2, std::vector<float>(5'000, 1.0F));

@@ -20,15 +20,15 @@ using core::CompletionKind;
 using core::CompletionStatus;
 using core::Counter;
 using core::PostStatus;
-using test::NetworkConfig;
+using test::Simulation;
+using test::SimulationConfig;
 using test::Transfer;
 using test::TransferOptions;
-using test::VirtualNetwork;
 
 namespace {
 
 // A valid data packet from host 0 to host 1.
-std::vector<std::byte> data_packet(const VirtualNetwork& network, std::uint64_t tag, std::uint32_t total_bytes,
+std::vector<std::byte> data_packet(const Simulation& network, std::uint64_t tag, std::uint32_t total_bytes,
                                    std::uint32_t offset, std::uint32_t length) {
   wire::DataHeader header;
   header.prefix.cookie = network.cookie(0, 1);
@@ -47,9 +47,9 @@ std::vector<std::byte> data_packet(const VirtualNetwork& network, std::uint64_t 
 // ---- statuses ------------------------------------------------------------------------------------------------------
 
 TEST_CASE("post__refuses_bad_requests_before_anything_is_touched") {
-  NetworkConfig config;
+  SimulationConfig config;
   config.hosts = 3;
-  VirtualNetwork network(config);
+  Simulation network(config);
   network.disconnect(0, 2);
   Transfer transfer(network, 4'000);
   core::SendRequest send = transfer.send_request();
@@ -97,7 +97,7 @@ TEST_CASE("post__refuses_bad_requests_before_anything_is_touched") {
 }
 
 TEST_CASE("post__refuses_more_than_four_gigabytes") {
-  VirtualNetwork network(NetworkConfig{});
+  Simulation network(SimulationConfig{});
   Transfer transfer(network, 8);
   core::SendRequest send = transfer.send_request();
   core::ReceiveRequest receive = transfer.receive_request();
@@ -109,9 +109,9 @@ TEST_CASE("post__refuses_more_than_four_gigabytes") {
 }
 
 TEST_CASE("post__refuses_when_full_and_takes_again_after_a_poll") {
-  NetworkConfig config;
+  SimulationConfig config;
   config.endpoint.max_sends = config.endpoint.max_receives = 4;
-  VirtualNetwork network(config);
+  Simulation network(config);
   std::vector<std::unique_ptr<Transfer>> transfers;
   for (std::uint64_t i = 0; i < 5; ++i) {
     TransferOptions options;
@@ -129,9 +129,9 @@ TEST_CASE("post__refuses_when_full_and_takes_again_after_a_poll") {
 }
 
 TEST_CASE("post__refuses_without_room_for_bitmaps_and_leaks_none") {
-  NetworkConfig config;
+  SimulationConfig config;
   config.endpoint.bitmap_words = 64;  // 4,096 segments in all
-  VirtualNetwork network(config);
+  Simulation network(config);
   Transfer big(network, 5'000 * 1'432);
   CHECK(big.post_send() == PostStatus::kOutOfBitmaps);
   CHECK(big.post_receive() == PostStatus::kOutOfBitmaps);
@@ -147,9 +147,9 @@ TEST_CASE("post__refuses_without_room_for_bitmaps_and_leaks_none") {
 }
 
 TEST_CASE("post__refuses_more_tags_in_use_than_the_table_holds_and_takes_others_once_they_are_not") {
-  NetworkConfig config;
+  SimulationConfig config;
   config.endpoint.max_tags = 3;
-  VirtualNetwork network(config);
+  Simulation network(config);
   std::vector<std::unique_ptr<Transfer>> transfers;
   for (std::uint64_t i = 0; i < 4; ++i) {
     TransferOptions options;
@@ -170,10 +170,10 @@ TEST_CASE("post__refuses_more_tags_in_use_than_the_table_holds_and_takes_others_
 }
 
 TEST_CASE("post__finds_a_tag_though_another_peer_that_posts_no_receives_holds_all_it_can") {
-  NetworkConfig config;
+  SimulationConfig config;
   config.hosts = 3;
   config.endpoint.max_tags = 100;
-  VirtualNetwork network(config);
+  Simulation network(config);
   std::vector<std::unique_ptr<Transfer>> stuck;
   PostStatus status = PostStatus::kPosted;
   while (status == PostStatus::kPosted) {
@@ -199,7 +199,7 @@ TEST_CASE("post__finds_a_tag_though_another_peer_that_posts_no_receives_holds_al
 // ---- drops by name -------------------------------------------------------------------------------------------------
 
 TEST_CASE("on_datagram__counts_each_reason_and_writes_nothing") {
-  VirtualNetwork network(NetworkConfig{});
+  Simulation network(SimulationConfig{});
   Transfer transfer(network, 4'000);
   REQUIRE(transfer.post_receive() == PostStatus::kPosted);
   const auto good = data_packet(network, 7, 4'000, 0, 1'432);
@@ -246,9 +246,9 @@ TEST_CASE("on_datagram__counts_each_reason_and_writes_nothing") {
 }
 
 TEST_CASE("on_control__refuses_messages_that_are_not_of_their_connection") {
-  NetworkConfig config;
+  SimulationConfig config;
   config.hosts = 3;
-  VirtualNetwork network(config);
+  Simulation network(config);
   wire::Stop stop;
   stop.prefix.type = wire::PacketType::kStop;
   stop.prefix.cookie = network.cookie(1, 0);
@@ -280,7 +280,7 @@ TEST_CASE("on_control__refuses_messages_that_are_not_of_their_connection") {
 }
 
 TEST_CASE("on_datagram__a_stop_that_claims_success_for_another_size_ends_nothing") {
-  VirtualNetwork network(NetworkConfig{});
+  Simulation network(SimulationConfig{});
   Transfer transfer(network, 1'000, {});
   REQUIRE(transfer.post_send() == PostStatus::kPosted);
   wire::Stop stop;
@@ -306,8 +306,8 @@ TEST_CASE("on_datagram__a_stop_that_claims_success_for_another_size_ends_nothing
 }
 
 TEST_CASE("on_datagram__random_bytes_and_mutations_never_hurt") {
-  NetworkConfig config;
-  VirtualNetwork network(config);
+  SimulationConfig config;
+  Simulation network(config);
   std::vector<std::vector<std::byte>> seen;
   network.on_delivery = [&](std::uint16_t, const test::Flight& f) { seen.push_back(f.bytes); };
   Transfer transfer(network, 50'000);
@@ -386,7 +386,7 @@ TEST_CASE("poll_completion__bitmap_holds_until_the_next_entry_point_and_its_slot
 }
 
 TEST_CASE("closing__says_over_the_control_connection_how_recent_receives_ended") {
-  VirtualNetwork network(NetworkConfig{});
+  Simulation network(SimulationConfig{});
   network.drop_if = [](const test::Flight& f) { return f.type == wire::PacketType::kStop && !f.by_control_connection; };
   Transfer transfer(network, 10'000);
   transfer.post();
@@ -402,9 +402,9 @@ TEST_CASE("closing__says_over_the_control_connection_how_recent_receives_ended")
 }
 
 TEST_CASE("peer_down__fails_every_operation_with_it_and_no_other") {
-  NetworkConfig config;
+  SimulationConfig config;
   config.hosts = 3;
-  VirtualNetwork network(config);
+  Simulation network(config);
   network.link(0, 1).data.drop = 1.0;
   TransferOptions options;
   Transfer lost(network, 50'000, options);
@@ -436,18 +436,21 @@ TEST_CASE("peer_down__fails_every_operation_with_it_and_no_other") {
 // ---- allocation and time -------------------------------------------------------------------------------------------
 
 TEST_CASE("endpoint__allocates_nothing_after_set_up") {
-  NetworkConfig config;
+  SimulationConfig config;
   config.hosts = 3;
   config.endpoint.paths = 3;
   config.link.data = {.drop = 0.1, .duplicate = 0.05, .reorder = 0.1, .corrupt = 0};
   config.link.control = config.link.data;
   config.window_bytes = 200'000;
-  VirtualNetwork network(config);
+  Simulation network(config);
   std::uint64_t before = 0;
   std::uint64_t during = 0;
   std::uint64_t entries = 0;
-  network.before_entry = [&] { before = test::allocations(); };
-  network.after_entry = [&] {
+  network.simulator().on_entry = [&](bool entering) {
+    if (entering) {
+      before = test::allocations();
+      return;
+    }
     during += test::allocations() - before;
     ++entries;
   };
@@ -481,7 +484,7 @@ TEST_CASE("endpoint__allocates_nothing_after_set_up") {
 }
 
 TEST_CASE("next_timeout__is_never_when_nothing_is_under_way") {
-  VirtualNetwork network(NetworkConfig{});
+  Simulation network(SimulationConfig{});
   CHECK(network.endpoint(0).next_timeout() == base::kNever);
   Transfer transfer(network, 100'000);
   transfer.post();
@@ -495,11 +498,11 @@ TEST_CASE("next_timeout__is_never_when_nothing_is_under_way") {
 TEST_CASE("time__may_start_anywhere_and_its_low_half_may_wrap") {
   for (const base::TimeNs start : {base::TimeNs{0}, base::TimeNs{0xFFFF'FFFF} - 500'000, base::TimeNs{1} << 60}) {
     CAPTURE(start);
-    NetworkConfig config;
+    SimulationConfig config;
     config.start_ns = start;
     config.link.data.drop = config.link.control.drop = 0.05;
     config.window_bytes = 100'000;
-    VirtualNetwork network(config);
+    Simulation network(config);
     Transfer transfer(network, 2'000'000);
     transfer.post();
     REQUIRE(transfer.run());
@@ -509,7 +512,7 @@ TEST_CASE("time__may_start_anywhere_and_its_low_half_may_wrap") {
 }
 
 TEST_CASE("segment_count__is_the_length_of_the_tags") {
-  VirtualNetwork network(NetworkConfig{});
+  Simulation network(SimulationConfig{});
   CHECK(network.endpoint(0).segment_count(1, 0) == 1);
   CHECK(network.endpoint(0).segment_count(1, 1'432) == 1);
   CHECK(network.endpoint(0).segment_count(1, 1'433) == 2);

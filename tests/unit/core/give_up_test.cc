@@ -18,21 +18,21 @@ namespace {
 
 constexpr std::size_t kSegment = 1'432;
 
-NetworkConfig small_early_buffer(std::uint32_t segments, std::uint32_t transfers) {
-  NetworkConfig config;
+SimulationConfig small_early_buffer(std::uint32_t segments, std::uint32_t transfers) {
+  SimulationConfig config;
   config.endpoint.early_segments = segments;
   config.endpoint.early_transfers = transfers;
   return config;
 }
 
-std::unique_ptr<Transfer> transfer_of(VirtualNetwork& network, std::uint64_t tag, std::size_t segments, double bound) {
+std::unique_ptr<Transfer> transfer_of(Simulation& network, std::uint64_t tag, std::size_t segments, double bound) {
   TransferOptions options;
   options.tag = options.operation = tag;
   options.loss_bound = bound;
   return std::make_unique<Transfer>(network, segments * kSegment, options);
 }
 
-std::size_t sends_held(VirtualNetwork& network) { return network.endpoint(0).usage().sends.used; }
+std::size_t sends_held(Simulation& network) { return network.endpoint(0).usage().sends.used; }
 
 }  // namespace
 
@@ -40,9 +40,9 @@ std::size_t sends_held(VirtualNetwork& network) { return network.endpoint(0).usa
 TEST_CASE("give_up__the_next_send_loses_nothing_while_abort_is_under_way") {
   for (const auto delay : {kMillisecond / 10, 5 * kMillisecond, 200 * kMillisecond}) {
     CAPTURE(delay);
-    NetworkConfig config = small_early_buffer(8, 8);
-    config.link.control_connection_ns = delay;
-    VirtualNetwork network(config);
+    SimulationConfig config = small_early_buffer(8, 8);
+    config.control_delay_ns = delay;
+    Simulation network(config);
     const auto given_up = transfer_of(network, 1, 2, 0);
     REQUIRE(given_up->post_send() == core::PostStatus::kPosted);
     network.run_for(kMillisecond);
@@ -67,16 +67,16 @@ TEST_CASE("give_up__the_next_send_loses_nothing_while_abort_is_under_way") {
 }
 
 TEST_CASE("give_up__an_abort_that_vanished_is_said_again") {
-  VirtualNetwork network(small_early_buffer(8, 8));
+  Simulation network(small_early_buffer(8, 8));
   const auto given_up = transfer_of(network, 1, 2, 0);
   given_up->post_receive();
   network.every_link([](Link& link) { link.data.drop = link.control.drop = 1; });
   REQUIRE(given_up->post_send() == core::PostStatus::kPosted);
-  network.every_link([](Link& link) { link.control_connection_up = false; });
+  network.control_connections_stalled = true;
   network.cancel(0, 1, core::CompletionKind::kSend);
   network.run_for(100 * kMillisecond);
   CHECK(given_up->received() == nullptr);
-  network.every_link([](Link& link) { link.control_connection_up = true; });
+  network.control_connections_stalled = false;
   network.run_for(500 * kMillisecond);
   REQUIRE(given_up->received() != nullptr);
   CHECK(given_up->received()->status == CompletionStatus::kCancelled);
@@ -87,7 +87,7 @@ TEST_CASE("give_up__an_abort_that_vanished_is_said_again") {
 // The receiver has room to remember two ABORTs. Of the third it keeps no data either, but packets that come late could
 // take a place again: the sender must not count on it.
 TEST_CASE("give_up__an_abort_that_is_not_remembered_gives_no_room_back") {
-  VirtualNetwork network(small_early_buffer(8, 2));
+  Simulation network(small_early_buffer(8, 2));
   for (std::uint64_t tag = 1; tag <= 3; ++tag) {
     const auto given_up = transfer_of(network, tag, 2, 0);
     REQUIRE(given_up->post_send() == core::PostStatus::kPosted);
@@ -111,9 +111,9 @@ TEST_CASE("give_up__an_abort_that_is_not_remembered_gives_no_room_back") {
 }
 
 TEST_CASE("early__duplicates_take_no_room_from_what_comes_once") {
-  NetworkConfig config = small_early_buffer(8, 8);
+  SimulationConfig config = small_early_buffer(8, 8);
   config.link.data.duplicate = 1.0;
-  VirtualNetwork network(config);
+  Simulation network(config);
   const auto transfer = transfer_of(network, 1, 8, 0.5);
   REQUIRE(transfer->post_send() == core::PostStatus::kPosted);
   network.run_for(10 * kMillisecond);
@@ -132,11 +132,11 @@ TEST_CASE("early__what_was_dropped_for_want_of_room_is_never_a_loss_that_the_bou
         CAPTURE(paths);
         CAPTURE(room);
         CAPTURE(records);
-        NetworkConfig config = small_early_buffer(room, records);
+        SimulationConfig config = small_early_buffer(room, records);
         config.endpoint.paths = static_cast<std::uint8_t>(paths);
         config.early_segments = 1'000;
         config.early_transfers = 1'000;
-        VirtualNetwork network(config);
+        Simulation network(config);
         std::vector<std::unique_ptr<Transfer>> transfers;
         for (std::uint64_t tag = 1; tag <= 12; ++tag) {
           transfers.push_back(transfer_of(network, tag, 10, 0.9));

@@ -19,7 +19,7 @@ namespace {
 
 using Transfers = std::vector<std::unique_ptr<Transfer>>;
 
-Transfers transfers_of(VirtualNetwork& network, std::size_t count, std::uint16_t to, std::size_t bytes,
+Transfers transfers_of(Simulation& network, std::size_t count, std::uint16_t to, std::size_t bytes,
                        core::OperationId first = 1) {
   Transfers transfers;
   for (std::size_t i = 0; i < count; ++i) {
@@ -36,9 +36,9 @@ Transfers transfers_of(VirtualNetwork& network, std::size_t count, std::uint16_t
 TEST_CASE("many__posted_in_opposite_orders_all_complete") {
   for (const std::uint32_t early : {4U, 256U}) {
     CAPTURE(early);
-    NetworkConfig config;
+    SimulationConfig config;
     config.endpoint.early_transfers = early;
-    VirtualNetwork network(config);
+    Simulation network(config);
     Transfers transfers = transfers_of(network, 4'096, 1, 64);
     for (auto& transfer : transfers) REQUIRE(transfer->post_receive() == core::PostStatus::kPosted);
     const auto posted_ns = network.now();
@@ -52,9 +52,9 @@ TEST_CASE("many__posted_in_opposite_orders_all_complete") {
 }
 
 TEST_CASE("many__to_a_rank_that_posts_nothing_hold_up_no_other") {
-  NetworkConfig config;
+  SimulationConfig config;
   config.hosts = 3;
-  VirtualNetwork network(config);
+  Simulation network(config);
   Transfers silent = transfers_of(network, 5'000, 1, 64);
   for (auto& transfer : silent) REQUIRE(transfer->post_send() == core::PostStatus::kPosted);
   Transfers other = transfers_of(network, 1, 2, 100'000, 100'001);
@@ -76,9 +76,9 @@ TEST_CASE("many__to_a_rank_that_posts_nothing_hold_up_no_other") {
 }
 
 TEST_CASE("many__of_one_tag_are_matched_in_order") {
-  NetworkConfig config;
+  SimulationConfig config;
   config.link.data = {.drop = 0.05, .duplicate = 0.05, .reorder = 0.2, .corrupt = 0};
-  VirtualNetwork network(config);
+  Simulation network(config);
   std::vector<std::unique_ptr<Transfer>> uses;
   for (std::size_t i = 0; i < 3'000; ++i) {
     TransferOptions options;
@@ -95,14 +95,12 @@ TEST_CASE("many__of_one_tag_are_matched_in_order") {
 TEST_CASE("many__to_a_peer_that_does_not_answer_take_turns_to_repeat_their_probes") {
   for (const std::size_t count : {32U, 1'000U}) {
     CAPTURE(count);
-    NetworkConfig config;
-    VirtualNetwork network(config);
+    SimulationConfig config;
+    Simulation network(config);
     Transfers transfers = transfers_of(network, count, 1, 64);
     for (auto& transfer : transfers) REQUIRE(transfer->post_receive() == core::PostStatus::kPosted);
-    network.every_link([](Link& link) {
-      link.data.drop = link.control.drop = 1;
-      link.control_connection_up = false;
-    });
+    network.every_link([](Link& link) { link.data.drop = link.control.drop = 1; });
+    network.control_connections_stalled = true;
     for (auto& transfer : transfers) REQUIRE(transfer->post_send() == core::PostStatus::kPosted);
     network.run_for(kSecond);
     const auto sent = [&](Counter counter) { return network.counter(0, counter); };
@@ -115,10 +113,8 @@ TEST_CASE("many__to_a_peer_that_does_not_answer_take_turns_to_repeat_their_probe
     // TCP carries them all, though the sixth of each is far.
     CHECK(sent(Counter::k_backstop_messages_sent) - backstops <= most);
     CHECK(sent(Counter::k_backstop_messages_sent) - backstops >= most * 3 / 4);
-    network.every_link([](Link& link) {
-      link.data.drop = link.control.drop = 0;
-      link.control_connection_up = true;
-    });
+    network.every_link([](Link& link) { link.data.drop = link.control.drop = 0; });
+    network.control_connections_stalled = false;
     const auto healed_ns = network.now();
     REQUIRE(network.run_until_completed(0, count, 10 * kSecond));
     CHECK(network.now() - healed_ns < 1'100 * kMillisecond);

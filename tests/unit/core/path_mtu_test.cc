@@ -16,15 +16,15 @@ using core::CompletionStatus;
 using core::Counter;
 using test::Flight;
 using test::Link;
-using test::NetworkConfig;
+using test::Simulation;
+using test::SimulationConfig;
 using test::Transfer;
 using test::TransferOptions;
-using test::VirtualNetwork;
 
 namespace {
 
 // Datagrams longer than `bytes` from host 0 on `path` (all: 0xFF) vanish.
-void limit(VirtualNetwork& network, std::uint32_t bytes, std::uint8_t path = 0xFF) {
+void limit(Simulation& network, std::uint32_t bytes, std::uint8_t path = 0xFF) {
   network.drop_if = [bytes, path](const Flight& flight) {
     if (flight.by_control_connection || flight.from != 0 || (path != 0xFF && flight.path != path)) return false;
     return flight.bytes.size() > bytes;
@@ -32,13 +32,13 @@ void limit(VirtualNetwork& network, std::uint32_t bytes, std::uint8_t path = 0xF
 }
 
 // Slow enough for seconds of it to take little of ours.
-NetworkConfig slow_network() {
-  NetworkConfig config;
+SimulationConfig slow_network() {
+  SimulationConfig config;
   config.link.rate_bytes_per_second = 2e7;
   return config;
 }
 
-std::unique_ptr<Transfer> transfer(VirtualNetwork& network, core::OperationId operation, std::size_t bytes,
+std::unique_ptr<Transfer> transfer(Simulation& network, core::OperationId operation, std::size_t bytes,
                                    double loss_bound = 0) {
   TransferOptions options;
   options.operation = operation;
@@ -48,7 +48,7 @@ std::unique_ptr<Transfer> transfer(VirtualNetwork& network, core::OperationId op
 }
 
 // Keeps sending for `duration`; every transfer must complete. Returns how many did.
-int stream(VirtualNetwork& network, DurationNs duration, std::size_t bytes = 400'000) {
+int stream(Simulation& network, DurationNs duration, std::size_t bytes = 400'000) {
   const base::TimeNs end = network.now() + duration;
   int done = 0;
   for (; network.now() < end; ++done) {
@@ -71,9 +71,9 @@ TEST_CASE("black_hole__is_found_within_a_second_and_ends_longer_sends_only") {
        {Case{1'432, 1'372}, {1'432, 1'471}, {1'432, 572}, {8'960, 1'472}, {8'960, 8'952}, {1'432, 300}}) {
     CAPTURE(c.segment);
     CAPTURE(c.carries);
-    NetworkConfig config;
+    SimulationConfig config;
     config.segment_bytes = c.segment;
-    VirtualNetwork network(config);
+    Simulation network(config);
     limit(network, c.carries);
     const auto large = transfer(network, 1, 300'000);
     const auto small = transfer(network, 2, 200);
@@ -104,10 +104,10 @@ TEST_CASE("black_hole__is_found_within_a_second_and_ends_longer_sends_only") {
 TEST_CASE("black_hole__is_found_where_random_loss_hides_it" * doctest::test_suite("long")) {
   for (std::uint64_t seed = 1; seed <= 40; ++seed) {
     CAPTURE(seed);
-    NetworkConfig config;
+    SimulationConfig config;
     config.seed = seed;
     config.link.data.drop = config.link.control.drop = 0.1;
-    VirtualNetwork network(config);
+    Simulation network(config);
     limit(network, 1'372);
     const auto large = transfer(network, 1, 300'000);
     large->post();
@@ -118,8 +118,8 @@ TEST_CASE("black_hole__is_found_where_random_loss_hides_it" * doctest::test_suit
 }
 
 TEST_CASE("black_hole__that_opens_while_data_flows_is_found_and_one_that_closes_is_forgotten") {
-  NetworkConfig config = slow_network();
-  VirtualNetwork network(config);
+  SimulationConfig config = slow_network();
+  Simulation network(config);
   stream(network, 300 * kMillisecond);
   CHECK(network.counter(0, Counter::k_mtu_probes_sent) == 0);  // nothing was lost: nothing to check
   limit(network, 1'372);
@@ -141,9 +141,9 @@ TEST_CASE("black_hole__that_opens_while_data_flows_is_found_and_one_that_closes_
 }
 
 TEST_CASE("black_hole__of_one_path_is_avoided_and_the_path_taken_again_when_it_is_gone") {
-  NetworkConfig config = slow_network();
+  SimulationConfig config = slow_network();
   config.endpoint.paths = 3;
-  VirtualNetwork network(config);
+  Simulation network(config);
   limit(network, 1'372, 1);
   stream(network, 2 * kSecond);
   CHECK(network.counter(0, Counter::k_mtu_limits_found) >= 1);
@@ -161,9 +161,9 @@ TEST_CASE("black_hole__of_one_path_is_avoided_and_the_path_taken_again_when_it_i
 }
 
 TEST_CASE("black_hole__of_every_path_ends_sends_by_the_widest") {
-  NetworkConfig config = slow_network();
+  SimulationConfig config = slow_network();
   config.endpoint.paths = 2;
-  VirtualNetwork network(config);
+  Simulation network(config);
   network.drop_if = [](const Flight& flight) {
     if (flight.by_control_connection || flight.from != 0) return false;
     return flight.bytes.size() > (flight.path == 0 ? 1'372U : 1'200U);
@@ -180,11 +180,11 @@ TEST_CASE("no_limit__is_seen_in_losses_however_many" * doctest::test_suite("long
     CAPTURE(drop);
     for (std::uint64_t seed = 1; seed <= 4; ++seed) {
       CAPTURE(seed);
-      NetworkConfig config = slow_network();
+      SimulationConfig config = slow_network();
       config.seed = seed;
       config.endpoint.paths = seed % 2 == 0 ? 1 : 3;
       config.link.data.drop = config.link.control.drop = drop;
-      VirtualNetwork network(config);
+      Simulation network(config);
       stream(network, 2 * kSecond, 100'000);
       CHECK(network.counter(0, Counter::k_mtu_probes_sent) > 0);
       CHECK(network.counter(0, Counter::k_mtu_limits_found) == 0);
@@ -196,17 +196,17 @@ TEST_CASE("no_limit__is_seen_in_losses_however_many" * doctest::test_suite("long
 TEST_CASE("no_limit__is_seen_where_a_network_or_a_host_stops_for_seconds") {
   for (const bool host : {false, true}) {
     CAPTURE(host);
-    NetworkConfig config = slow_network();
+    SimulationConfig config = slow_network();
     config.link.data.drop = config.link.control.drop = 0.05;  // so that checks run
-    VirtualNetwork network(config);
+    Simulation network(config);
     for (int i = 1; i <= 6; ++i) {
       const base::TimeNs at = network.now() + i * 700 * kMillisecond;
       if (host) {
-        network.at(at, [&network, at, i] { network.pause(i % 2 == 0 ? 0 : 1, at + 600 * kMillisecond, 1'000); });
+        network.at(at, [&network, at, i] { network.pause(i % 2 == 0 ? 0 : 1, at + 600 * kMillisecond); });
       } else {
-        network.at(at, [&network] { network.every_link([](Link& link) { link.delay_ns = 3 * kSecond; }); });
+        network.at(at, [&network] { network.every_link([](Link& link) { link.propagation_ns = 3 * kSecond; }); });
         network.at(at + 5 * kMillisecond,
-                   [&network] { network.every_link([](Link& link) { link.delay_ns = 10 * kMicrosecond; }); });
+                   [&network] { network.every_link([](Link& link) { link.propagation_ns = 10 * kMicrosecond; }); });
       }
     }
     stream(network, 6 * kSecond, 100'000);
@@ -218,8 +218,8 @@ TEST_CASE("no_limit__is_seen_where_a_network_or_a_host_stops_for_seconds") {
 TEST_CASE("no_limit__is_seen_where_one_class_of_datagrams_is_dropped_for_seconds") {
   for (const bool data : {true, false}) {
     CAPTURE(data);
-    NetworkConfig config = slow_network();
-    VirtualNetwork network(config);
+    SimulationConfig config = slow_network();
+    Simulation network(config);
     const auto set = [&network, data](double drop) {
       network.every_link([&](Link& link) { (data ? link.data : link.control).drop = drop; });
     };
@@ -233,18 +233,18 @@ TEST_CASE("no_limit__is_seen_where_one_class_of_datagrams_is_dropped_for_seconds
 
 TEST_CASE("no_limit__is_seen_where_a_queue_takes_short_packets_and_not_long_ones") {
   // A slow port that is full most of the time, before probes as before data: what is long finds room least.
-  NetworkConfig config = slow_network();
+  SimulationConfig config = slow_network();
   config.link.rate_bytes_per_second = 2e6;
-  config.link.queue_bytes = 20'000;
-  VirtualNetwork network(config);
+  config.queue_bytes = 20'000;
+  Simulation network(config);
   stream(network, 5 * kSecond, 200'000);
   CHECK(network.counter(0, Counter::k_mtu_limits_found) == 0);
 }
 
 TEST_CASE("no_limit__is_seen_where_only_long_probes_are_dropped_and_data_arrives") {
-  NetworkConfig config = slow_network();
+  SimulationConfig config = slow_network();
   config.link.data.drop = 0.05;
-  VirtualNetwork network(config);
+  Simulation network(config);
   network.drop_if = [](const Flight& flight) {
     return flight.type == wire::PacketType::kMtuProbe && flight.bytes.size() > 100;
   };
@@ -254,8 +254,8 @@ TEST_CASE("no_limit__is_seen_where_only_long_probes_are_dropped_and_data_arrives
 }
 
 TEST_CASE("mtu_probe__is_answered_by_a_reply_that_repeats_it") {
-  NetworkConfig config = slow_network();
-  VirtualNetwork network(config);
+  SimulationConfig config = slow_network();
+  Simulation network(config);
   wire::MtuProbe probe;
   probe.prefix.type = wire::PacketType::kMtuProbe;
   probe.prefix.cookie = network.cookie(0, 1);

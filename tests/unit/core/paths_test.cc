@@ -18,10 +18,10 @@ using core::Counter;
 using core::PathSpray;
 using core::PathView;
 using test::Link;
-using test::NetworkConfig;
+using test::Simulation;
+using test::SimulationConfig;
 using test::Transfer;
 using test::TransferOptions;
-using test::VirtualNetwork;
 
 namespace {
 
@@ -30,7 +30,7 @@ constexpr std::uint8_t kPaths = 4;
 // One sender that always has something to send, over a network of several paths.
 class Stream {
  public:
-  explicit Stream(const NetworkConfig& config, std::size_t bytes = 2'000'000) : network(config), bytes_(bytes) {}
+  explicit Stream(const SimulationConfig& config, std::size_t bytes = 2'000'000) : network(config), bytes_(bytes) {}
 
   // Sends one transfer after the other, two at a time, until `duration` has passed; goodput in bytes per second.
   double run(DurationNs duration) {
@@ -58,7 +58,7 @@ class Stream {
     return static_cast<double>(mine) / static_cast<double>(all);
   }
 
-  VirtualNetwork network;
+  Simulation network;
 
  private:
   std::unique_ptr<Transfer> begin() {
@@ -75,10 +75,10 @@ class Stream {
   std::uint64_t before_[kPaths][kPaths] = {};
 };
 
-NetworkConfig four_paths() {
-  NetworkConfig config;
+SimulationConfig four_paths() {
+  SimulationConfig config;
   config.endpoint.paths = kPaths;
-  config.link.delay_ns = 20 * kMicrosecond;
+  config.link.propagation_ns = 20 * kMicrosecond;
   return config;
 }
 
@@ -87,7 +87,7 @@ NetworkConfig four_paths() {
 constexpr double kFair = 1.0 / kPaths;
 
 // Goodput of four clean paths, for comparison; measured over the same time.
-double clean_goodput(const NetworkConfig& config, DurationNs duration) {
+double clean_goodput(const SimulationConfig& config, DurationNs duration) {
   Stream clean(config);
   clean.run(20 * kMillisecond);
   return clean.run(duration);
@@ -98,7 +98,7 @@ TEST_CASE("lossy_path__is_used_less_within_20_ms_and_fairly_again_once_healed" *
   Stream stream(four_paths());
   stream.run(20 * kMillisecond);
   for (std::uint8_t path = 0; path < kPaths; ++path) CHECK(stream.share(path) == doctest::Approx(kFair).epsilon(0.05));
-  stream.network.link(0, 1).path_data_drop[2] = 0.05;
+  stream.network.link(0, 1, 2).data.drop = 0.05;
   stream.run(20 * kMillisecond);
   stream.share(2);
   const double goodput = stream.run(100 * kMillisecond);
@@ -108,7 +108,7 @@ TEST_CASE("lossy_path__is_used_less_within_20_ms_and_fairly_again_once_healed" *
   CHECK(stream.view(0).loss < 0.005);
   CHECK(stream.network.counter(0, Counter::k_paths_suspended) == 0);
 
-  stream.network.link(0, 1).path_data_drop[2] = 0;
+  stream.network.link(0, 1, 2).data.drop = 0;
   stream.run(20 * kMillisecond);
   stream.share(2);
   CHECK(stream.run(50 * kMillisecond) > 0.95 * clean);
@@ -120,12 +120,12 @@ TEST_CASE("lossy_path__heals_within_the_packets_that_path_spray_h_states" * doct
     for (const double loss : {0.02, 0.05, 0.3, 0.9}) {
       CAPTURE(seed);
       CAPTURE(loss);
-      NetworkConfig config = four_paths();
+      SimulationConfig config = four_paths();
       config.seed = seed;
       Stream stream(config, 500'000);
-      stream.network.link(0, 1).path_data_drop[2] = loss;
+      stream.network.link(0, 1, 2).data.drop = loss;
       stream.run(50 * kMillisecond);
-      stream.network.link(0, 1).path_data_drop[2] = 0;
+      stream.network.link(0, 1, 2).data.drop = 0;
       const auto packets = [&] { return stream.network.counter(0, Counter::k_data_packets_sent); };
       const auto healed = packets();
       std::uint64_t half = 0;
@@ -149,9 +149,9 @@ TEST_CASE("dead_path__is_avoided_within_20_ms_and_used_again_once_it_works" * do
   Stream stream(four_paths());
   stream.run(20 * kMillisecond);
   const auto set = [&](double drop) {
-    stream.network.link(0, 1).path_data_drop[0] = drop;
-    stream.network.link(0, 1).path_control_drop[0] = drop;
-    stream.network.link(1, 0).path_control_drop[0] = drop;
+    stream.network.link(0, 1, 0).data.drop = drop;
+    stream.network.link(0, 1, 0).control.drop = drop;
+    stream.network.link(1, 0, 0).control.drop = drop;
   };
   set(1.0);
   stream.run(20 * kMillisecond);
@@ -180,7 +180,7 @@ TEST_CASE("dead_path__does_not_slow_the_end_of_later_rounds") {
     Stream stream(four_paths());
     stream.run(20 * kMillisecond);
     if (dead) {
-      stream.network.link(0, 1).path_data_drop[3] = 1;
+      stream.network.link(0, 1, 3).data.drop = stream.network.link(0, 1, 3).control.drop = 1;
       stream.run(100 * kMillisecond);
       REQUIRE(stream.view(3).silent);
     }
@@ -201,12 +201,12 @@ TEST_CASE("dead_path__does_not_slow_the_end_of_later_rounds") {
 }
 
 TEST_CASE("slow_path__is_used_less_within_100_ms_and_does_not_slow_the_rate" * doctest::test_suite("long")) {
-  NetworkConfig config = four_paths();
-  config.link.delay_ns = 100 * kMicrosecond;
+  SimulationConfig config = four_paths();
+  config.link.propagation_ns = 100 * kMicrosecond;
   const double clean = clean_goodput(config, 100 * kMillisecond);
   Stream stream(config);
   stream.run(20 * kMillisecond);
-  stream.network.link(0, 1).path_delay_ns[1] = 900 * kMicrosecond;
+  stream.network.link(0, 1, 1).propagation_ns = 900 * kMicrosecond;
   stream.run(100 * kMillisecond);
   stream.share(1);
   CHECK(stream.run(100 * kMillisecond) > 0.9 * clean);
@@ -225,7 +225,7 @@ TEST_CASE("slow_path__is_used_less_within_100_ms_and_does_not_slow_the_rate" * d
   CHECK(stream.network.endpoint(0).rate_bytes_per_second(1) > 0.9 * 1.25e9);
   CHECK(stream.network.counter(0, Counter::k_segments_repaired) == 0);  // slow is not lost
 
-  stream.network.link(0, 1).path_delay_ns[1] = 0;
+  stream.network.link(0, 1, 1).propagation_ns = 0;
   stream.run(20 * kMillisecond);
   stream.share(1);
   stream.run(50 * kMillisecond);
@@ -234,9 +234,9 @@ TEST_CASE("slow_path__is_used_less_within_100_ms_and_does_not_slow_the_rate" * d
 
 TEST_CASE("slow_path__loses_nothing_within_the_bound") {
   // The slow path is used so little that the peer's round trip says nothing of it: the probe's grace must.
-  NetworkConfig config = four_paths();
-  config.link.path_delay_ns[3] = 2 * kMillisecond;
-  VirtualNetwork network(config);
+  SimulationConfig config = four_paths();
+  config.path_delay_ns[3] = 2 * kMillisecond;
+  Simulation network(config);
   for (std::uint64_t i = 0; i < 200; ++i) {
     CAPTURE(i);
     TransferOptions options;
@@ -252,7 +252,7 @@ TEST_CASE("slow_path__loses_nothing_within_the_bound") {
 }
 
 TEST_CASE("all_paths__losing_alike_are_used_alike") {
-  NetworkConfig config = four_paths();
+  SimulationConfig config = four_paths();
   config.link.data.drop = 0.05;
   Stream stream(config);
   stream.run(20 * kMillisecond);
@@ -268,10 +268,10 @@ TEST_CASE("window__small_beside_the_number_of_paths_does_not_stall") {
   // Ten packets on each of sixteen paths are more than these windows hold.
   for (const std::uint32_t packets : {16U, 24U, 48U, 100U}) {
     CAPTURE(packets);
-    NetworkConfig config;
+    SimulationConfig config;
     config.endpoint.paths = 16;
     config.window_bytes = packets * (config.segment_bytes + MLT_DATA_HEADER_BYTES);
-    VirtualNetwork network(config);
+    Simulation network(config);
     Transfer transfer(network, 3'000'000);
     transfer.post();
     REQUIRE(transfer.run());
@@ -288,11 +288,11 @@ TEST_CASE("control__survives_a_path_that_is_dead_there_or_back") {
         CAPTURE(there);
         CAPTURE(back);
         CAPTURE(int{dead});
-        NetworkConfig config = four_paths();
+        SimulationConfig config = four_paths();
         config.window_bytes = 100'000;
-        VirtualNetwork network(config);
-        if (there) network.link(0, 1).path_control_drop[dead] = 1;
-        if (back) network.link(1, 0).path_control_drop[dead] = 1;
+        Simulation network(config);
+        if (there) network.link(0, 1, dead).control.drop = 1;
+        if (back) network.link(1, 0, dead).control.drop = 1;
         const base::TimeNs start = network.now();
         for (std::uint64_t i = 0; i < 20; ++i) {
           TransferOptions options;
@@ -311,8 +311,8 @@ TEST_CASE("control__survives_a_path_that_is_dead_there_or_back") {
 }
 
 TEST_CASE("control__repeats_a_question_over_another_path") {
-  NetworkConfig config = four_paths();
-  VirtualNetwork network(config);
+  SimulationConfig config = four_paths();
+  Simulation network(config);
   std::vector<std::uint8_t> paths;
   network.drop_if = [&](const test::Flight& f) {
     const bool trailing = (std::to_integer<unsigned>(f.bytes[1]) & MLT_PROBE_FLAG_TRAILING) != 0;
@@ -327,7 +327,7 @@ TEST_CASE("control__repeats_a_question_over_another_path") {
 }
 
 TEST_CASE("path_view__answers_for_paths_that_exist") {
-  VirtualNetwork network(four_paths());
+  Simulation network(four_paths());
   Transfer transfer(network, 500'000);
   transfer.post();
   REQUIRE(transfer.run());

@@ -22,10 +22,10 @@ using core::PostStatus;
 using core::SegmentTag;
 using test::Flight;
 using test::Link;
-using test::NetworkConfig;
+using test::Simulation;
+using test::SimulationConfig;
 using test::Transfer;
 using test::TransferOptions;
-using test::VirtualNetwork;
 
 namespace {
 
@@ -59,7 +59,7 @@ TEST_CASE("loss_bound__is_exact_for_every_fraction_and_size" * doctest::test_sui
         CAPTURE(bound);
         CAPTURE(segments);
         CAPTURE(lost);
-        VirtualNetwork network(NetworkConfig{});
+        Simulation network(SimulationConfig{});
         network.drop_if = [&](const Flight& f) {
           return f.type == wire::PacketType::kData && header_of(f).prefix.round == 0 && segment_of(f) < lost;
         };
@@ -97,11 +97,11 @@ TEST_CASE("loss_bound__holds_under_random_loss_for_both_policies") {
         CAPTURE(static_cast<int>(stop));
         CAPTURE(bound);
         CAPTURE(seed);
-        NetworkConfig config;
+        SimulationConfig config;
         config.seed = seed;
         config.link.data.drop = 0.1;
         config.link.control.drop = 0.1;
-        VirtualNetwork network(config);
+        Simulation network(config);
         TransferOptions options;
         options.loss_bound = bound;
         options.stop = stop;
@@ -115,10 +115,13 @@ TEST_CASE("loss_bound__holds_under_random_loss_for_both_policies") {
 }
 
 TEST_CASE("eager__stops_the_moment_enough_has_arrived") {
-  NetworkConfig config;
-  config.link.rate_bytes_per_second = 1.25e7;  // 1 Gbit would be too fast to see the stop come early
+  SimulationConfig config;
+  // 1 Gbit would be too fast to see the stop come early. The link also carries framing, which the endpoint doesn't
+  // count.
   config.endpoint.timely.line_rate_bytes_per_second = 1.25e7;
-  VirtualNetwork network(config);
+  config.link.rate_bytes_per_second =
+      1.25e7 * (kSegment + MLT_DATA_HEADER_BYTES + sim::kOverheadBytes) / (kSegment + MLT_DATA_HEADER_BYTES);
+  Simulation network(config);
   TransferOptions options;
   options.loss_bound = 0.5;
   options.stop = core::StopPolicy::kEager;
@@ -132,7 +135,7 @@ TEST_CASE("eager__stops_the_moment_enough_has_arrived") {
 }
 
 TEST_CASE("eager__with_bound_zero_waits_for_everything") {
-  VirtualNetwork network(NetworkConfig{});
+  Simulation network(SimulationConfig{});
   TransferOptions options;
   options.stop = core::StopPolicy::kEager;
   Transfer transfer(network, 200 * kSegment, options);
@@ -146,11 +149,11 @@ TEST_CASE("critical__segments_are_never_lost") {
     for (std::uint64_t seed = 1; seed <= 12; ++seed) {
       CAPTURE(static_cast<int>(stop));
       CAPTURE(seed);
-      NetworkConfig config;
+      SimulationConfig config;
       config.seed = seed;
       config.link.data.drop = 0.3;
       config.link.control.drop = 0.1;
-      VirtualNetwork network(config);
+      Simulation network(config);
       TransferOptions options;
       options.loss_bound = 0.95;
       options.stop = stop;
@@ -169,7 +172,7 @@ TEST_CASE("critical__segments_are_never_lost") {
 }
 
 TEST_CASE("critical__holds_even_if_every_packet_of_the_first_round_is_lost") {
-  VirtualNetwork network(NetworkConfig{});
+  Simulation network(SimulationConfig{});
   network.drop_if = [](const Flight& f) { return f.type == wire::PacketType::kData && header_of(f).prefix.round == 0; };
   TransferOptions options;
   options.loss_bound = 0.99;
@@ -186,7 +189,7 @@ TEST_CASE("critical__holds_even_if_every_packet_of_the_first_round_is_lost") {
 
 TEST_CASE("fill__zero_clears_and_keep_keeps_the_missing_ranges") {
   for (const auto fill : {core::Fill::kZero, core::Fill::kKeep}) {
-    VirtualNetwork network(NetworkConfig{});
+    Simulation network(SimulationConfig{});
     // The last segment is a short one, and lost too.
     network.drop_if = [](const Flight& f) {
       return f.type == wire::PacketType::kData && (segment_of(f) == 3 || segment_of(f) == 20);
@@ -212,10 +215,10 @@ TEST_CASE("place__is_called_once_per_segment_and_nothing_else_is_written") {
     std::vector<std::byte> bytes = std::vector<std::byte>(30 * kSegment);
     std::vector<int> calls = std::vector<int>(30);
   } seen;
-  NetworkConfig config;
+  SimulationConfig config;
   config.link.data.duplicate = 0.5;
   config.link.data.drop = 0.2;
-  VirtualNetwork network(config);
+  Simulation network(config);
   Transfer transfer(network, 30 * kSegment);
   core::ReceiveRequest request = transfer.receive_request();
   request.place_context = &seen;
@@ -236,7 +239,7 @@ TEST_CASE("place__is_called_once_per_segment_and_nothing_else_is_written") {
 // ---- limits of time ------------------------------------------------------------------------------------------------
 
 TEST_CASE("deadline__completes_on_time_and_says_what_is_missing") {
-  VirtualNetwork network(NetworkConfig{});
+  Simulation network(SimulationConfig{});
   network.drop_if = [](const Flight& f) { return f.type == wire::PacketType::kData && segment_of(f) >= 50; };
   TransferOptions options;
   options.loss_bound = 0.1;
@@ -254,7 +257,7 @@ TEST_CASE("deadline__completes_on_time_and_says_what_is_missing") {
 }
 
 TEST_CASE("deadline__passes_even_if_the_sender_never_comes") {
-  VirtualNetwork network(NetworkConfig{});
+  Simulation network(SimulationConfig{});
   TransferOptions options;
   options.deadline_ns = 3 * kMillisecond;
   Transfer transfer(network, 10'000, options);
@@ -273,7 +276,7 @@ TEST_CASE("deadline__passes_even_if_the_sender_never_comes") {
 
 TEST_CASE("timeout__fails_each_side_alone_and_on_time") {
   SUBCASE("receive") {
-    VirtualNetwork network(NetworkConfig{});
+    Simulation network(SimulationConfig{});
     TransferOptions options;
     options.receive_timeout_ns = 2 * kMillisecond;
     Transfer transfer(network, 10'000, options);
@@ -285,7 +288,7 @@ TEST_CASE("timeout__fails_each_side_alone_and_on_time") {
     CHECK(transfer.fault() == "");
   }
   SUBCASE("send") {
-    VirtualNetwork network(NetworkConfig{});
+    Simulation network(SimulationConfig{});
     TransferOptions options;
     options.send_timeout_ns = 5 * kMillisecond;
     Transfer transfer(network, 10'000, options);
@@ -296,9 +299,9 @@ TEST_CASE("timeout__fails_each_side_alone_and_on_time") {
     CHECK(transfer.sent()->elapsed_ns == 5 * kMillisecond);
   }
   SUBCASE("the endpoint's default when the request names none") {
-    NetworkConfig config;
+    SimulationConfig config;
     config.endpoint.operation_timeout_ns = 4 * kMillisecond;
-    VirtualNetwork network(config);
+    Simulation network(config);
     Transfer transfer(network, 10'000);
     REQUIRE(transfer.post_receive() == PostStatus::kPosted);
     network.run_for(4 * kMillisecond);
@@ -308,7 +311,7 @@ TEST_CASE("timeout__fails_each_side_alone_and_on_time") {
 }
 
 TEST_CASE("cancel__of_a_receive_ends_both_sides_and_gives_the_buffer_back") {
-  VirtualNetwork network(NetworkConfig{});
+  Simulation network(SimulationConfig{});
   network.drop_if = [](const Flight& f) { return f.type == wire::PacketType::kData && segment_of(f) == 5; };
   Transfer transfer(network, 100 * kSegment);
   transfer.post();
@@ -324,7 +327,7 @@ TEST_CASE("cancel__of_a_receive_ends_both_sides_and_gives_the_buffer_back") {
 }
 
 TEST_CASE("cancel__of_an_unknown_operation_does_nothing") {
-  VirtualNetwork network(NetworkConfig{});
+  Simulation network(SimulationConfig{});
   network.cancel(0, 77, CompletionKind::kSend);
   network.cancel(0, 77, CompletionKind::kReceive);
   CHECK(network.completed(0).empty());
@@ -337,7 +340,7 @@ TEST_CASE("mismatch__of_size_fails_both_sides_and_names_both_sizes") {
     for (const std::size_t receive_bytes : {0UL, 8'000UL, 50'000UL}) {
       CAPTURE(early);
       CAPTURE(receive_bytes);
-      VirtualNetwork network(NetworkConfig{});
+      Simulation network(SimulationConfig{});
       Transfer sending(network, 20'000);
       Transfer receiving(network, receive_bytes);
       if (early) {
@@ -359,7 +362,7 @@ TEST_CASE("mismatch__of_size_fails_both_sides_and_names_both_sizes") {
 }
 
 TEST_CASE("mismatch__of_type_fails_both_sides_and_names_both_types") {
-  VirtualNetwork network(NetworkConfig{});
+  Simulation network(SimulationConfig{});
   TransferOptions options;
   Transfer sending(network, 20'000, options);
   options.element = wire::ElementType::kInt32;
@@ -379,9 +382,9 @@ TEST_CASE("mismatch__is_found_in_a_probe_that_came_before_the_receive") {
     for (const std::uint8_t paths : {std::uint8_t{1}, std::uint8_t{4}}) {
       CAPTURE(receive_bytes);
       CAPTURE(paths);
-      NetworkConfig config;
+      SimulationConfig config;
       config.endpoint.paths = paths;
-      VirtualNetwork network(config);
+      Simulation network(config);
       network.drop_if = [](const Flight& flight) { return flight.type == wire::PacketType::kData; };
       Transfer sending(network, 20'000);
       Transfer receiving(network, receive_bytes);
@@ -400,11 +403,11 @@ TEST_CASE("mismatch__is_found_in_a_probe_that_came_before_the_receive") {
 // Packets came early and found no room: nothing is known of the sender's size, and an empty tensor must not be taken
 // for complete.
 TEST_CASE("mismatch__an_empty_receive_waits_for_word_of_the_senders_size") {
-  NetworkConfig config;
+  SimulationConfig config;
   config.endpoint.paths = 4;  // no marker
   config.endpoint.early_segments = 1;
   config.early_segments = 1'000;  // the peer promises more than it keeps
-  VirtualNetwork network(config);
+  Simulation network(config);
   network.drop_if = [](const Flight& flight) { return flight.type == wire::PacketType::kProbe; };
   TransferOptions first;
   first.tag = 1;
@@ -424,9 +427,9 @@ TEST_CASE("mismatch__an_empty_receive_waits_for_word_of_the_senders_size") {
 }
 
 TEST_CASE("mismatch__leaves_other_transfers_running") {
-  NetworkConfig config;
+  SimulationConfig config;
   config.link.data.drop = 0.05;
-  VirtualNetwork network(config);
+  Simulation network(config);
   TransferOptions options;
   Transfer bad_send(network, 20'000, options);
   Transfer bad_receive(network, 24'000, options);
@@ -445,7 +448,7 @@ TEST_CASE("mismatch__leaves_other_transfers_running") {
 // ---- early arrivals ------------------------------------------------------------------------------------------------
 
 TEST_CASE("early__segments_wait_for_their_receive") {
-  VirtualNetwork network(NetworkConfig{});
+  Simulation network(SimulationConfig{});
   Transfer transfer(network, 100 * kSegment);
   REQUIRE(transfer.post_send() == PostStatus::kPosted);
   network.run_for(20 * kMillisecond);
@@ -458,10 +461,10 @@ TEST_CASE("early__segments_wait_for_their_receive") {
 }
 
 TEST_CASE("early__sender_sends_no_more_blindly_than_the_peer_keeps") {
-  NetworkConfig config;
+  SimulationConfig config;
   config.early_segments = 12;
   config.endpoint.early_segments = 12;
-  VirtualNetwork network(config);
+  Simulation network(config);
   Transfer transfer(network, 100 * kSegment);
   REQUIRE(transfer.post_send() == PostStatus::kPosted);
   network.run_for(300 * kMillisecond);
@@ -474,10 +477,10 @@ TEST_CASE("early__sender_sends_no_more_blindly_than_the_peer_keeps") {
 }
 
 TEST_CASE("early__what_finds_no_room_is_counted_and_recovered") {
-  NetworkConfig config;
+  SimulationConfig config;
   config.early_segments = 1'000;  // the peer promises more than it keeps
   config.endpoint.early_segments = 10;
-  VirtualNetwork network(config);
+  Simulation network(config);
   Transfer transfer(network, 100 * kSegment);
   REQUIRE(transfer.post_send() == PostStatus::kPosted);
   network.run_for(5 * kMillisecond);
@@ -490,9 +493,9 @@ TEST_CASE("early__what_finds_no_room_is_counted_and_recovered") {
 }
 
 TEST_CASE("early__more_transfers_than_records_all_complete") {
-  NetworkConfig config;
+  SimulationConfig config;
   config.endpoint.early_transfers = 8;
-  VirtualNetwork network(config);
+  Simulation network(config);
   std::vector<std::unique_ptr<Transfer>> transfers;
   for (std::uint64_t i = 0; i < 100; ++i) {
     TransferOptions options;
@@ -509,7 +512,7 @@ TEST_CASE("early__more_transfers_than_records_all_complete") {
 TEST_CASE("early__a_late_post_with_a_bound_loses_nothing_on_a_clean_network") {
   for (const auto late : {5 * kMicrosecond, 20 * kMicrosecond, 50 * kMicrosecond, 100 * kMicrosecond, kMillisecond}) {
     CAPTURE(late);
-    VirtualNetwork network(NetworkConfig{});
+    Simulation network(SimulationConfig{});
     TransferOptions options;
     options.loss_bound = 0.9;
     Transfer transfer(network, 100 * kSegment, options);
@@ -527,10 +530,10 @@ TEST_CASE("early__what_found_no_room_is_no_loss_that_the_bound_allows") {
     for (const std::uint32_t records : {1U, 64U}) {
       CAPTURE(room);
       CAPTURE(records);
-      NetworkConfig config;
+      SimulationConfig config;
       config.endpoint.early_segments = room;
       config.endpoint.early_transfers = records;
-      VirtualNetwork network(config);
+      Simulation network(config);
       std::vector<std::unique_ptr<Transfer>> transfers;
       for (std::uint64_t i = 0; i < 12; ++i) {
         TransferOptions options;
@@ -553,10 +556,10 @@ TEST_CASE("early__what_found_no_room_is_no_loss_that_the_bound_allows") {
 // ---- reuse and stale packets ---------------------------------------------------------------------------------------
 
 TEST_CASE("tag__is_used_again_and_again_in_order") {
-  NetworkConfig config;
+  SimulationConfig config;
   config.link.data = {.drop = 0.1, .duplicate = 0.1, .reorder = 0.2, .corrupt = 0};
   config.link.control = config.link.data;
-  VirtualNetwork network(config);
+  Simulation network(config);
   std::vector<std::unique_ptr<Transfer>> uses;
   for (std::uint64_t i = 0; i < 20; ++i) {
     TransferOptions options;
@@ -574,7 +577,7 @@ TEST_CASE("tag__is_used_again_and_again_in_order") {
 }
 
 TEST_CASE("stale__packets_never_touch_the_memory_of_an_ended_transfer") {
-  VirtualNetwork network(NetworkConfig{});
+  Simulation network(SimulationConfig{});
   std::vector<std::vector<std::byte>> seen;
   network.on_delivery = [&](std::uint16_t to, const Flight& f) {
     if (to == 1) seen.push_back(f.bytes);
@@ -611,7 +614,7 @@ TEST_CASE("stale__packets_never_touch_the_memory_of_an_ended_transfer") {
 }
 
 TEST_CASE("stale__a_failed_connection_gives_buffers_back_and_the_next_one_counts_from_zero") {
-  VirtualNetwork network(NetworkConfig{});
+  Simulation network(SimulationConfig{});
   network.every_link([](Link& link) { link.data.drop = 1.0; });
   Transfer lost(network, 50'000);
   lost.post();
@@ -634,7 +637,7 @@ TEST_CASE("stale__a_failed_connection_gives_buffers_back_and_the_next_one_counts
 
 TEST_CASE("stale__peers_that_restart_alone_start_over") {
   // Only one side saw the connection fail in the middle of many transfers, then both reconnect.
-  VirtualNetwork network(NetworkConfig{});
+  Simulation network(SimulationConfig{});
   std::vector<std::unique_ptr<Transfer>> transfers;
   for (std::uint64_t i = 0; i < 5; ++i) {
     TransferOptions options;
@@ -658,10 +661,10 @@ TEST_CASE("stale__peers_that_restart_alone_start_over") {
 // ---- bitmaps and lost control --------------------------------------------------------------------------------------
 
 TEST_CASE("bitmap__of_several_chunks_repairs_exactly_what_is_missing") {
-  NetworkConfig config;
+  SimulationConfig config;
   config.segment_bytes = 64;
   config.endpoint.early_segments = 100'000;
-  VirtualNetwork network(config);
+  Simulation network(config);
   const std::uint32_t segments = 3 * MLT_BITMAP_CHUNK_SEGMENTS + 77;
   const auto is_lost = [&](std::uint32_t s) {
     // Something in the first chunk, nothing in the second, edges of the others.
@@ -686,12 +689,12 @@ TEST_CASE("bitmap__of_several_chunks_repairs_exactly_what_is_missing") {
 TEST_CASE("bitmap__chunks_may_be_lost_repeated_and_out_of_order") {
   for (std::uint64_t seed = 1; seed <= 10; ++seed) {
     CAPTURE(seed);
-    NetworkConfig config;
+    SimulationConfig config;
     config.seed = seed;
     config.segment_bytes = 64;
     config.link.data.drop = 0.05;
     config.link.control = {.drop = 0.4, .duplicate = 0.3, .reorder = 0.5, .corrupt = 0};
-    VirtualNetwork network(config);
+    Simulation network(config);
     Transfer transfer(network, 40'000 * 64);
     transfer.post();
     REQUIRE(transfer.run());
@@ -705,11 +708,11 @@ TEST_CASE("control__each_kind_may_be_lost_most_of_the_time") {
     for (std::uint64_t seed = 1; seed <= 5; ++seed) {
       CAPTURE(static_cast<int>(lost));
       CAPTURE(seed);
-      NetworkConfig config;
+      SimulationConfig config;
       config.seed = seed;
       config.link.data.drop = 0.05;
       config.window_bytes = 100'000;
-      VirtualNetwork network(config);
+      Simulation network(config);
       base::Prng prng(seed);
       network.drop_if = [&](const Flight& f) { return f.type == lost && !f.by_control_connection && prng.chance(0.8); };
       Transfer transfer(network, 400'000);
@@ -721,7 +724,7 @@ TEST_CASE("control__each_kind_may_be_lost_most_of_the_time") {
 }
 
 TEST_CASE("stop__lost_once_is_asked_for_within_a_few_round_trips") {
-  VirtualNetwork network(NetworkConfig{});
+  Simulation network(SimulationConfig{});
   int stops = 0;
   network.drop_if = [&](const Flight& f) { return f.type == wire::PacketType::kStop && ++stops == 1; };
   Transfer transfer(network, 100'000);
@@ -732,9 +735,9 @@ TEST_CASE("stop__lost_once_is_asked_for_within_a_few_round_trips") {
 }
 
 TEST_CASE("stop__outcome_pushed_out_of_the_log_reads_as_finished") {
-  NetworkConfig config;
+  SimulationConfig config;
   config.endpoint.finished_log = 1;
-  VirtualNetwork network(config);
+  Simulation network(config);
   network.drop_if = [](const Flight& f) { return f.type == wire::PacketType::kStop; };
   TransferOptions options;
   Transfer first(network, 10'000, options);
@@ -754,7 +757,7 @@ TEST_CASE("stop__outcome_pushed_out_of_the_log_reads_as_finished") {
 }
 
 TEST_CASE("ack__one_for_every_ten_packets") {
-  VirtualNetwork network(NetworkConfig{});
+  Simulation network(SimulationConfig{});
   Transfer transfer(network, 1'000 * kSegment);
   transfer.post();
   REQUIRE(transfer.run());
@@ -766,9 +769,9 @@ TEST_CASE("ack__one_for_every_ten_packets") {
 }
 
 TEST_CASE("answers__travel_in_the_control_class") {
-  NetworkConfig config;
+  SimulationConfig config;
   config.link.data.drop = 0.1;
-  VirtualNetwork network(config);
+  Simulation network(config);
   int answers = 0;
   network.on_run = [&](std::uint16_t from, const core::Transmit& run) {
     const bool data = (std::to_integer<unsigned>(run.slices[0].data[0]) & 0x0FU) == MLT_TYPE_DATA;
@@ -789,9 +792,9 @@ TEST_CASE("answers__travel_in_the_control_class") {
 }
 
 TEST_CASE("stop__that_was_lost_is_repeated_with_the_outcome_however_many_transfers_ended_since") {
-  NetworkConfig config;
+  SimulationConfig config;
   config.endpoint.finished_log = 1;  // forgets at once: what remains is the tag's own memory
-  VirtualNetwork network(config);
+  Simulation network(config);
   TransferOptions options;
   options.operation = 1;
   options.tag = 1;

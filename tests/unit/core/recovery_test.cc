@@ -20,10 +20,10 @@ using core::CompletionStatus;
 using core::Counter;
 using test::Flight;
 using test::Link;
-using test::NetworkConfig;
+using test::Simulation;
+using test::SimulationConfig;
 using test::Transfer;
 using test::TransferOptions;
-using test::VirtualNetwork;
 
 namespace {
 
@@ -37,7 +37,7 @@ bool is_marker(const Flight& flight) {
 }
 
 // All probes that leave during a transfer and shortly after it.
-std::vector<Flight> probes_of_transfer(VirtualNetwork& network, std::uint64_t operation, std::size_t bytes,
+std::vector<Flight> probes_of_transfer(Simulation& network, std::uint64_t operation, std::size_t bytes,
                                        const std::function<bool(const Flight&)>& is_lost) {
   std::vector<Flight> probes;
   network.drop_if = [&](const Flight& flight) {
@@ -60,7 +60,7 @@ bool none_lost(const Flight&) { return false; }
 }  // namespace
 
 TEST_CASE("trailing_probe__follows_the_last_packet_where_something_was_lost_lately") {
-  VirtualNetwork network(NetworkConfig{});
+  Simulation network(SimulationConfig{});
   CHECK(probes_of_transfer(network, 1, 100'000, none_lost).empty());
   int data = 0;
   const auto first_lost = [&](const Flight& flight) { return flight.type == wire::PacketType::kData && data++ == 20; };
@@ -78,7 +78,7 @@ TEST_CASE("trailing_probe__follows_the_last_packet_where_something_was_lost_late
 }
 
 TEST_CASE("trailing_probe__does_not_follow_where_a_queue_overflows") {
-  VirtualNetwork network(NetworkConfig{});
+  Simulation network(SimulationConfig{});
   int data = 0;
   const auto third_lost = [&](const Flight& flight) {
     return flight.type == wire::PacketType::kData && !is_marker(flight) && data++ % 3 == 0;
@@ -91,10 +91,10 @@ TEST_CASE("trailing_probe__does_not_follow_where_a_queue_overflows") {
 }
 
 TEST_CASE("trailing_probe__ends_the_round_while_a_measurement_is_due") {
-  NetworkConfig config;
+  SimulationConfig config;
   config.endpoint.timely.line_rate_bytes_per_second = 1.25e9;
   config.link.rate_bytes_per_second = 1.25e8;
-  VirtualNetwork network(config);
+  Simulation network(config);
   int data = 0;
   probes_of_transfer(network, 1, 4'000'000,
                      [&](const Flight& flight) { return flight.type == wire::PacketType::kData && data++ == 2'000; });
@@ -113,10 +113,10 @@ TEST_CASE("backstop__carries_a_transfer_when_every_control_datagram_is_lost") {
     for (const double loss : {0.0, 0.05}) {
       CAPTURE(bytes);
       CAPTURE(loss);
-      NetworkConfig config;
+      SimulationConfig config;
       config.window_bytes = 256 << 10;
       config.link.data.drop = loss;
-      VirtualNetwork network(config);
+      Simulation network(config);
       network.drop_if = is_control_datagram;
       Transfer transfer(network, bytes);
       transfer.post();
@@ -131,12 +131,12 @@ TEST_CASE("backstop__carries_a_transfer_when_every_control_datagram_is_lost") {
 }
 
 TEST_CASE("backstop__carries_answers_when_only_answers_are_lost") {
-  NetworkConfig config;
+  SimulationConfig config;
   config.link.data.drop = 0.05;
-  config.link.control_connection_ns = 5 * kMicrosecond;  // faster than the datagrams: the TCP probe comes first
-  config.link.delay_ns = 40 * kMicrosecond;
+  config.control_delay_ns = 5 * kMicrosecond;  // faster than the datagrams: the TCP probe comes first
+  config.link.propagation_ns = 40 * kMicrosecond;
   config.window_bytes = 256 << 10;
-  VirtualNetwork network(config);
+  Simulation network(config);
   network.drop_if = [](const Flight& f) { return is_control_datagram(f) && f.from == 1; };
   Transfer transfer(network, 1'000'000);
   transfer.post();
@@ -151,10 +151,10 @@ TEST_CASE("backstop__is_not_put_off_by_acks_of_trailing_probes") {
     for (const std::uint32_t packets_per_ack : {1U, 10U}) {
       CAPTURE(paths);
       CAPTURE(packets_per_ack);
-      NetworkConfig config;
+      SimulationConfig config;
       config.endpoint.paths = static_cast<std::uint8_t>(paths);
       config.endpoint.packets_per_ack = packets_per_ack;
-      VirtualNetwork network(config);
+      Simulation network(config);
       bool stop_lost = false;
       network.drop_if = [&](const Flight& flight) {
         if (flight.by_control_connection) return false;
@@ -173,9 +173,9 @@ TEST_CASE("backstop__is_not_put_off_by_acks_of_trailing_probes") {
 }
 
 TEST_CASE("backstop__tells_a_blind_sender_that_the_receive_is_posted") {
-  NetworkConfig config;
+  SimulationConfig config;
   config.early_segments = 16;  // far fewer than the tensor's segments
-  VirtualNetwork network(config);
+  Simulation network(config);
   network.drop_if = is_control_datagram;
   Transfer transfer(network, 1'000'000);
   transfer.post();
@@ -184,9 +184,9 @@ TEST_CASE("backstop__tells_a_blind_sender_that_the_receive_is_posted") {
 }
 
 TEST_CASE("window__opens_again_when_the_blocked_send_is_cancelled") {
-  NetworkConfig config;
+  SimulationConfig config;
   config.window_bytes = 64 << 10;
-  VirtualNetwork network(config);
+  Simulation network(config);
   network.every_link([](Link& link) { link.data.drop = link.control.drop = 1.0; });
   TransferOptions first;
   first.operation = 1;
@@ -208,10 +208,10 @@ TEST_CASE("window__opens_again_when_the_blocked_send_is_cancelled") {
 }
 
 TEST_CASE("window__an_old_stall_does_not_count_for_later_packets") {
-  NetworkConfig config;
+  SimulationConfig config;
   config.window_bytes = 64 << 10;
-  config.link.delay_ns = kMillisecond;
-  VirtualNetwork network(config);
+  config.link.propagation_ns = kMillisecond;
+  Simulation network(config);
   network.every_link([](Link& link) { link.data.drop = link.control.drop = 1.0; });
   TransferOptions options;
   Transfer lost(network, 1'000'000, options);
@@ -240,9 +240,9 @@ TEST_CASE("window__an_old_stall_does_not_count_for_later_packets") {
 }
 
 TEST_CASE("window__opens_again_after_a_black_hole") {
-  NetworkConfig config;
+  SimulationConfig config;
   config.window_bytes = 64 << 10;
-  VirtualNetwork network(config);
+  Simulation network(config);
   Transfer transfer(network, 1'000'000);
   transfer.post();
   network.run_for(100 * kMicrosecond);
@@ -254,11 +254,11 @@ TEST_CASE("window__opens_again_after_a_black_hole") {
 }
 
 TEST_CASE("blind_sends__many_at_once_all_learn_that_they_are_posted") {
-  NetworkConfig config;
+  SimulationConfig config;
   config.early_segments = 4;
   config.endpoint.early_transfers = 4;
   config.wake_up_ns = 50 * kMicrosecond;  // so that questions and answers come in batches
-  VirtualNetwork network(config);
+  Simulation network(config);
   std::vector<std::unique_ptr<Transfer>> transfers;
   for (std::uint64_t i = 0; i < 64; ++i) {
     TransferOptions options;
@@ -382,10 +382,10 @@ TEST_CASE("patient__waits_for_slow_paths_on_a_clean_network") {
         CAPTURE(slow);
         CAPTURE(early);
         CAPTURE(bytes);
-        NetworkConfig config;
+        SimulationConfig config;
         config.endpoint.paths = 2;
-        config.link.path_delay_ns[1] = slow;
-        VirtualNetwork network(config);
+        config.path_delay_ns[1] = slow;
+        Simulation network(config);
         TransferOptions options;
         options.loss_bound = 0.9;
         Transfer transfer(network, bytes, options);
@@ -406,8 +406,8 @@ TEST_CASE("patient__waits_for_slow_paths_on_a_clean_network") {
 }
 
 TEST_CASE("loss_bound__just_below_one_still_asks_for_an_element") {
-  NetworkConfig config;
-  VirtualNetwork network(config);
+  SimulationConfig config;
+  Simulation network(config);
   TransferOptions options;
   options.loss_bound = std::nextafter(1.0, 0.0);
   options.element = wire::ElementType::kFloat16;
@@ -422,9 +422,9 @@ TEST_CASE("loss_bound__just_below_one_still_asks_for_an_element") {
 }
 
 TEST_CASE("path_limit__ends_sends_with_longer_segments_on_both_sides_and_no_others") {
-  NetworkConfig config;
+  SimulationConfig config;
   config.hosts = 3;
-  VirtualNetwork network(config);
+  Simulation network(config);
   network.every_link([](Link& link) { link.data.drop = 1.0; });
   const auto transfer_to = [&](std::uint16_t to, core::OperationId operation, std::size_t bytes) {
     TransferOptions options;
@@ -462,9 +462,9 @@ TEST_CASE("path_limit__ends_sends_with_longer_segments_on_both_sides_and_no_othe
 // Found by the micro-swarm: the sender took NOT_POSTED for news, sent no trailing probe
 // any more, and the receive that would end within its bound waited for the silence of a second.
 TEST_CASE("not_posted__that_ready_has_overtaken_is_ignored") {
-  NetworkConfig config;
+  SimulationConfig config;
   config.endpoint.paths = 2;
-  VirtualNetwork network(config);
+  Simulation network(config);
   std::vector<std::byte> overtaken;
   int data = 0;
   network.drop_if = [&](const Flight& f) {

@@ -18,14 +18,14 @@ using core::PostStatus;
 
 namespace {
 
-NetworkConfig eager(std::uint32_t retire_after) {
-  NetworkConfig config;
+SimulationConfig eager(std::uint32_t retire_after) {
+  SimulationConfig config;
   config.endpoint.retire_after = retire_after;
   return config;
 }
 
 struct World {
-  explicit World(const NetworkConfig& config) : network(config) {}
+  explicit World(const SimulationConfig& config) : network(config) {}
 
   Transfer& make(std::uint64_t tag, std::size_t bytes = 64, std::uint16_t to = 1) {
     TransferOptions options;
@@ -59,7 +59,7 @@ struct World {
     network.message(1, 0, bytes);
   }
 
-  VirtualNetwork network;
+  Simulation network;
   base::DurationNs timeout_ns = 0;
   core::OperationId operations = 0;
   std::vector<std::unique_ptr<Transfer>> transfers;
@@ -126,7 +126,7 @@ TEST_CASE("is_far__is_symmetric_and_says_no_to_what_can_be_compared") {
 
 // Batches of which more wait than may be listed when the table's share of new tags is reached: forgotten when they end.
 TEST_CASE("retire__put_off_while_too_much_is_unknown_is_made_up_for_when_it_ends") {
-  NetworkConfig config = eager(16'384);
+  SimulationConfig config = eager(16'384);
   config.endpoint.max_tags = 64;
   config.endpoint.unknown_tags = 4;
   World world(config);
@@ -170,7 +170,7 @@ TEST_CASE("on_retire__of_a_peer_that_forgets_what_is_in_use_hurts_nobody_else") 
   for (std::uint64_t seed = 1; seed <= 100; ++seed) {
     CAPTURE(seed);
     base::Prng prng(seed);
-    NetworkConfig config = eager(1 + static_cast<std::uint32_t>(prng.below(4)));
+    SimulationConfig config = eager(1 + static_cast<std::uint32_t>(prng.below(4)));
     config.seed = seed;
     config.hosts = 3;
     config.endpoint.max_tags = 64;
@@ -209,17 +209,17 @@ TEST_CASE("on_retire__of_a_peer_that_forgets_what_is_in_use_hurts_nobody_else") 
 
 // STOP has come: what was sent early stands in the peer's buffer no longer, though ABORT is not answered yet (6.4.4).
 TEST_CASE("on_stop__unseen_gives_the_early_share_back_at_once") {
-  NetworkConfig config = eager(0);
+  SimulationConfig config = eager(0);
   config.endpoint.early_transfers = config.endpoint.early_segments = 1;
-  config.link.control_connection_ns = 100 * kMillisecond;
+  config.control_delay_ns = 100 * kMillisecond;
   World world(config);
   Transfer& first = world.make(1);
-  world.network.every_link([](Link& link) { link.data.drop = 1; });
+  world.network.drop_if = [](const test::Flight& f) { return f.from == 0 && !f.by_control_connection; };
   REQUIRE(first.post_send() == PostStatus::kPosted);
   world.network.run_for(100 * base::kMicrosecond);
   REQUIRE(first.post_receive() == PostStatus::kPosted);
   world.network.cancel(1, first.options().operation, core::CompletionKind::kReceive);
-  world.network.every_link([](Link& link) { link.data.drop = 0; });
+  world.network.drop_if = nullptr;
   REQUIRE(world.network.run_until([&] { return first.sent() != nullptr; }, 10 * kMillisecond));
   Transfer& second = world.make(2);
   REQUIRE(second.post_send() == PostStatus::kPosted);

@@ -29,7 +29,7 @@ struct Use {
 // Transfers of a few tags, again and again, one way between two hosts. Sends and receives of a tag are posted in the
 // same order, but each side in its own time: either may run ahead.
 struct Model {
-  Model(std::uint64_t seed, NetworkConfig config) : prng(seed), network(config) {}
+  Model(std::uint64_t seed, SimulationConfig config) : prng(seed), network(config) {}
 
   // One step: a post at one side or the other, or something given up.
   void step() {
@@ -99,7 +99,7 @@ struct Model {
   }
 
   base::Prng prng;
-  VirtualNetwork network;
+  Simulation network;
   std::uint64_t tags = 6;
   std::size_t ahead = 3;  // posts by which one side may lead
   double give_up = 0.1;
@@ -110,8 +110,8 @@ struct Model {
   std::size_t judged = 0;
 };
 
-NetworkConfig eager(std::uint64_t seed, std::uint32_t retire_after) {
-  NetworkConfig config;
+SimulationConfig eager(std::uint64_t seed, std::uint32_t retire_after) {
+  SimulationConfig config;
   config.seed = seed;
   config.endpoint.retire_after = retire_after;
   config.endpoint.operation_timeout_ns = 100 * kSecond;
@@ -128,7 +128,7 @@ TEST_CASE("retire__nothing_old_is_taken_for_new_and_the_kth_meets_the_kth" * doc
   for (std::uint64_t seed = 1; seed <= 160; ++seed) {
     CAPTURE(seed);
     base::Prng prng(seed * 77);
-    NetworkConfig config = eager(seed, 1U + static_cast<std::uint32_t>(prng.below(3)));
+    SimulationConfig config = eager(seed, 1U + static_cast<std::uint32_t>(prng.below(3)));
     config.endpoint.paths = static_cast<std::uint8_t>(1 + prng.below(3));
     config.endpoint.unknown_tags = 1U + static_cast<std::uint32_t>(prng.below(8));
     config.endpoint.early_transfers = 1U + static_cast<std::uint32_t>(prng.below(8));
@@ -136,7 +136,7 @@ TEST_CASE("retire__nothing_old_is_taken_for_new_and_the_kth_meets_the_kth" * doc
         .drop = 0.1 * prng.uniform(), .duplicate = 0.5 * prng.uniform(), .reorder = 0.5 * prng.uniform(), .corrupt = 0};
     config.link.control = config.link.data;
     config.link.reorder_ns = prng.chance(0.5) ? 300 * kMillisecond : 5 * kMillisecond;
-    config.link.control_connection_ns = prng.chance(0.3) ? 20 * kMillisecond : 100 * kMicrosecond;
+    config.control_delay_ns = prng.chance(0.3) ? 20 * kMillisecond : 100 * kMicrosecond;
     Model model(seed, config);
     model.tags = 1 + prng.below(60);
     model.ahead = prng.below(6);
@@ -156,9 +156,9 @@ TEST_CASE("retire__nothing_old_is_taken_for_new_and_the_kth_meets_the_kth" * doc
 
 // A tag per message: the tables stay as small as what is in use.
 TEST_CASE("retire__a_tag_for_every_message_never_fills_the_table") {
-  NetworkConfig config = eager(1, 16'384);
+  SimulationConfig config = eager(1, 16'384);
   config.endpoint.max_tags = 64;
-  VirtualNetwork network(config);
+  Simulation network(config);
   for (std::uint64_t i = 0; i < 20'000; ++i) {
     TransferOptions options;
     options.tag = options.operation = i + 1;
@@ -173,7 +173,7 @@ TEST_CASE("retire__a_tag_for_every_message_never_fills_the_table") {
 
 // A tag that was used so often that the gap alone would not reach beyond it.
 TEST_CASE("retire__the_floor_lies_beyond_every_generation_that_is_forgotten") {
-  VirtualNetwork network(eager(1, 3));
+  Simulation network(eager(1, 3));
   std::vector<std::uint32_t> floors;
   network.on_delivery = [&](std::uint16_t to, const Flight& flight) {
     wire::Prefix prefix;
@@ -206,7 +206,7 @@ TEST_CASE("retire__the_floor_lies_beyond_every_generation_that_is_forgotten") {
 
 // Sends whose receives are never posted stay in use: their tags are kept, however many retirements pass by.
 TEST_CASE("retire__keeps_what_is_in_use") {
-  VirtualNetwork network(eager(1, 2));
+  Simulation network(eager(1, 2));
   std::vector<std::unique_ptr<Transfer>> waiting;
   for (std::uint64_t tag = 1; tag <= 10; ++tag) {
     TransferOptions options;
@@ -233,13 +233,12 @@ TEST_CASE("retire__keeps_what_is_in_use") {
 // The receive was cancelled before anything of its send came, and the tag forgotten: the next send must not meet the
 // cancelled receive.
 TEST_CASE("retire__counts_a_receive_that_ended_unseen_with_its_own_send") {
-  VirtualNetwork network(eager(1, 1));
+  Simulation network(eager(1, 1));
   TransferOptions options;
   options.tag = options.operation = 7;
   Transfer first(network, 64, options);
-  network.every_link([](Link& link) { link.data.drop = 1; });
+  network.every_link([](Link& link) { link.data.drop = link.control.drop = 1; });
   REQUIRE(first.post_send() == PostStatus::kPosted);
-  network.every_link([](Link& link) { link.control.drop = 1; });
   REQUIRE(first.post_receive() == PostStatus::kPosted);
   network.every_link([](Link& link) { link.control.drop = 0; });
   network.cancel(1, 7, core::CompletionKind::kReceive);

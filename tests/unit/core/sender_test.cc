@@ -21,10 +21,10 @@ using core::Counter;
 using core::SegmentTag;
 using test::Flight;
 using test::Link;
-using test::NetworkConfig;
+using test::Simulation;
+using test::SimulationConfig;
 using test::Transfer;
 using test::TransferOptions;
-using test::VirtualNetwork;
 
 namespace {
 
@@ -39,7 +39,7 @@ struct Packet {
 };
 
 // Every data packet that leaves host 0, in the order in which it leaves.
-std::vector<Packet>& record(VirtualNetwork& network, std::vector<Packet>& packets) {
+std::vector<Packet>& record(Simulation& network, std::vector<Packet>& packets) {
   network.drop_if = [&packets](const Flight& f) {
     if (f.type != wire::PacketType::kData || f.from != 0) return false;
     Packet packet;
@@ -63,7 +63,7 @@ bool is_data(const core::Transmit& run) {
 // ---- order ---------------------------------------------------------------------------------------------------------
 
 TEST_CASE("send_order__critical_then_important_then_the_rest") {
-  VirtualNetwork network(NetworkConfig{});
+  Simulation network(SimulationConfig{});
   std::vector<Packet> packets;
   record(network, packets);
   TransferOptions options;
@@ -87,9 +87,9 @@ TEST_CASE("send_order__critical_then_important_then_the_rest") {
 }
 
 TEST_CASE("send_order__front_layers_before_back_layers_then_in_order_of_posting") {
-  NetworkConfig config;
+  SimulationConfig config;
   config.endpoint.timely.line_rate_bytes_per_second = 1.25e8;
-  VirtualNetwork network(config);
+  Simulation network(config);
   std::vector<Packet> packets;
   record(network, packets);
   std::vector<std::unique_ptr<Transfer>> transfers;
@@ -114,7 +114,7 @@ TEST_CASE("send_order__front_layers_before_back_layers_then_in_order_of_posting"
 }
 
 TEST_CASE("send_order__a_repair_follows_it_too") {
-  VirtualNetwork network(NetworkConfig{});
+  Simulation network(SimulationConfig{});
   std::vector<Packet> packets;
   record(network, packets);
   const auto watch = network.drop_if;
@@ -171,7 +171,7 @@ std::vector<SegmentTag> a_third_important(std::uint32_t count) {
 namespace {
 
 // The transfer from post to end, its segments classified as they are reached.
-void run_classified(VirtualNetwork& network, Transfer& transfer, Classifier& classifier) {
+void run_classified(Simulation& network, Transfer& transfer, Classifier& classifier) {
   core::SendRequest request = transfer.send_request();
   request.tags = classifier.tags;
   request.classify = Classifier::classify;
@@ -186,9 +186,9 @@ void run_classified(VirtualNetwork& network, Transfer& transfer, Classifier& cla
 
 TEST_CASE("classify__is_asked_for_each_segment_once_in_order_and_not_before_its_turn_is_near") {
   constexpr std::uint32_t kCount = 1'000;
-  NetworkConfig config;
+  SimulationConfig config;
   config.endpoint.timely.line_rate_bytes_per_second = 1.25e8;
-  VirtualNetwork network(config);
+  Simulation network(config);
   std::vector<Packet> packets;
   record(network, packets);
   Classifier classifier(a_third_important(kCount));
@@ -209,7 +209,7 @@ TEST_CASE("classify__what_leaves_is_what_tags_known_before_would_have_sent") {
     CAPTURE(loss);
     std::vector<Packet> sent[2];
     for (const bool classified : {false, true}) {
-      VirtualNetwork network(NetworkConfig{});
+      Simulation network(SimulationConfig{});
       std::vector<Packet>& packets = sent[classified ? 1 : 0];
       record(network, packets);
       base::Prng prng(23);
@@ -244,7 +244,7 @@ TEST_CASE("classify__is_asked_for_no_more_than_2048_segments_in_one_poll") {
   std::vector<SegmentTag> truth(kCount, SegmentTag{1});
   truth[5'000].bits |= SegmentTag::kImportant;
   for (std::uint32_t i = kHead; i < kCount; ++i) truth[i].bits |= SegmentTag::kImportant;
-  VirtualNetwork network(NetworkConfig{});
+  Simulation network(SimulationConfig{});
   std::vector<Packet> packets;
   record(network, packets);
   Classifier classifier(truth);
@@ -264,7 +264,7 @@ TEST_CASE("classify__is_asked_for_no_more_than_2048_segments_in_one_poll") {
 }
 
 TEST_CASE("classify__without_a_place_for_every_tag_is_refused") {
-  VirtualNetwork network(NetworkConfig{});
+  Simulation network(SimulationConfig{});
   Classifier classifier(a_third_important(10));
   Transfer transfer(network, 11 * kSegment, {});
   core::SendRequest request = transfer.send_request();
@@ -292,7 +292,7 @@ struct Feed {
 }  // namespace
 
 TEST_CASE("feed__a_segment_leaves_when_it_is_ready_and_the_last_of_all_ends_the_round") {
-  VirtualNetwork network(NetworkConfig{});
+  Simulation network(SimulationConfig{});
   std::vector<Packet> packets;
   record(network, packets);
   Transfer transfer(network, 6 * kSegment, {});
@@ -327,7 +327,7 @@ TEST_CASE("feed__a_segment_leaves_when_it_is_ready_and_the_last_of_all_ends_the_
 }
 
 TEST_CASE("feed__what_was_lost_meanwhile_is_repaired_when_the_round_is_over") {
-  VirtualNetwork network(NetworkConfig{});
+  Simulation network(SimulationConfig{});
   std::vector<std::uint32_t> sent;
   network.drop_if = [&](const Flight& f) {
     if (f.type != wire::PacketType::kData) return false;
@@ -351,7 +351,7 @@ TEST_CASE("feed__what_was_lost_meanwhile_is_repaired_when_the_round_is_over") {
 }
 
 TEST_CASE("feed__of_a_send_that_ended_early_is_not_looked_at_again") {
-  VirtualNetwork network(NetworkConfig{});
+  Simulation network(SimulationConfig{});
   Transfer first(network, 3 * kSegment, {});
   auto fed = std::make_unique<Feed>(3);
   core::SendRequest request = first.send_request();
@@ -374,7 +374,7 @@ TEST_CASE("feed__of_a_send_that_ended_early_is_not_looked_at_again") {
 }
 
 TEST_CASE("feed__of_another_length_than_the_tensor_has_segments_is_refused") {
-  VirtualNetwork network(NetworkConfig{});
+  Simulation network(SimulationConfig{});
   Transfer transfer(network, 11 * kSegment, {});
   Feed fed(10);
   core::SendRequest request = transfer.send_request();
@@ -389,12 +389,12 @@ TEST_CASE("run__one_peer_class_mark_and_path_equal_sizes_and_no_longer_than_100_
     for (const std::uint32_t most : {1U, 16U, 64U}) {
       CAPTURE(rate);
       CAPTURE(most);
-      NetworkConfig config;
+      SimulationConfig config;
       config.endpoint.paths = 2;
       config.endpoint.timely.line_rate_bytes_per_second = rate;
       config.capabilities.max_run_segments = most;
       config.capabilities.max_run_bytes = 30'000;
-      VirtualNetwork network(config);
+      Simulation network(config);
       TransferOptions options;
       base::Prng prng(9);
       SegmentTag tag;
@@ -437,7 +437,7 @@ TEST_CASE("run__one_peer_class_mark_and_path_equal_sizes_and_no_longer_than_100_
 }
 
 TEST_CASE("run__payload_slices_point_into_the_tensor") {
-  VirtualNetwork network(NetworkConfig{});
+  Simulation network(SimulationConfig{});
   Transfer transfer(network, 100'000);
   const std::byte* begin = transfer.data().data();
   std::uint64_t payload = 0;
@@ -455,7 +455,7 @@ TEST_CASE("run__payload_slices_point_into_the_tensor") {
 }
 
 TEST_CASE("run__a_uniform_tensor_goes_out_in_few_long_runs") {
-  VirtualNetwork network(NetworkConfig{});  // 10 Gbit/s: 125 kB in 100 us, so the datapath's limit decides
+  Simulation network(SimulationConfig{});  // 10 Gbit/s: 125 kB in 100 us, so the datapath's limit decides
   Transfer transfer(network, 1'000 * kSegment);
   transfer.post();
   REQUIRE(transfer.run());
@@ -464,9 +464,9 @@ TEST_CASE("run__a_uniform_tensor_goes_out_in_few_long_runs") {
 }
 
 TEST_CASE("packets__are_self_describing_and_numbered_per_path") {
-  NetworkConfig config;
+  SimulationConfig config;
   config.endpoint.paths = 3;
-  VirtualNetwork network(config);
+  Simulation network(config);
   std::vector<Packet> packets;
   record(network, packets);
   Transfer transfer(network, 300 * kSegment);
@@ -491,11 +491,11 @@ TEST_CASE("window__is_never_exceeded") {
     for (const double drop : {0.0, 0.05}) {
       CAPTURE(window);
       CAPTURE(drop);
-      NetworkConfig config;
+      SimulationConfig config;
       config.window_bytes = window;
       config.link.data.drop = drop;
-      config.link.delay_ns = 300 * kMicrosecond;
-      VirtualNetwork network(config);
+      config.link.propagation_ns = 300 * kMicrosecond;
+      Simulation network(config);
       std::uint64_t largest = 0;
       network.on_run = [&](std::uint16_t from, const core::Transmit& run) {
         if (from == 0 && is_data(run)) largest = std::max(largest, network.endpoint(0).in_flight_bytes(1));
@@ -511,9 +511,9 @@ TEST_CASE("window__is_never_exceeded") {
 }
 
 TEST_CASE("window__smaller_than_a_packet_still_moves") {
-  NetworkConfig config;
+  SimulationConfig config;
   config.window_bytes = 500;
-  VirtualNetwork network(config);
+  Simulation network(config);
   Transfer transfer(network, 20 * kSegment);
   transfer.post();
   REQUIRE(transfer.run());
@@ -521,11 +521,11 @@ TEST_CASE("window__smaller_than_a_packet_still_moves") {
 }
 
 TEST_CASE("window__answers_slower_than_any_timeout_still_open_it") {
-  NetworkConfig config;
+  SimulationConfig config;
   config.window_bytes = 30'000;
-  config.link.delay_ns = 120 * kMillisecond;  // a round trip is five of the longest timeouts
+  config.link.propagation_ns = 120 * kMillisecond;  // a round trip is five of the longest timeouts
   config.link.data.drop = 0.1;
-  VirtualNetwork network(config);
+  Simulation network(config);
   Transfer transfer(network, 200'000);
   transfer.post();
   REQUIRE(transfer.run(60 * kSecond));
@@ -533,10 +533,10 @@ TEST_CASE("window__answers_slower_than_any_timeout_still_open_it") {
 }
 
 TEST_CASE("window__one_blocked_peer_does_not_hold_up_another") {
-  NetworkConfig config;
+  SimulationConfig config;
   config.hosts = 3;
   config.window_bytes = 64'000;
-  VirtualNetwork network(config);
+  Simulation network(config);
   network.link(0, 1).data.drop = 1.0;
   network.link(0, 1).control.drop = 1.0;
   TransferOptions options;
@@ -556,10 +556,10 @@ TEST_CASE("window__one_blocked_peer_does_not_hold_up_another") {
 TEST_CASE("rate__is_kept_on_average_and_starts_at_the_line") {
   for (const double line : {1.25e7, 1.25e8, 1.25e9}) {
     CAPTURE(line);
-    NetworkConfig config;
+    SimulationConfig config;
     config.endpoint.timely.line_rate_bytes_per_second = line;
     config.link.rate_bytes_per_second = 1.25e10;
-    VirtualNetwork network(config);
+    Simulation network(config);
     Transfer transfer(network, 4'000'000);
     transfer.post();
     CHECK(network.endpoint(0).rate_bytes_per_second(1) == doctest::Approx(line));
@@ -577,12 +577,12 @@ TEST_CASE("rate__an_idle_path_is_used_in_full") {
     for (const base::DurationNs delay : {5 * kMicrosecond, 50 * kMicrosecond, 500 * kMicrosecond}) {
       CAPTURE(line);
       CAPTURE(delay);
-      NetworkConfig config;
+      SimulationConfig config;
       config.endpoint.timely.line_rate_bytes_per_second = line;
       config.link.rate_bytes_per_second = line;
-      config.link.delay_ns = delay;
+      config.link.propagation_ns = delay;
       config.window_bytes = 16U << 20;
-      VirtualNetwork network(config);
+      Simulation network(config);
       const double bytes = line * 0.015 > 2e7 ? 2e7 : line * 0.015;
       Transfer transfer(network, static_cast<std::size_t>(bytes) / 4 * 4);
       transfer.post();
@@ -594,10 +594,10 @@ TEST_CASE("rate__an_idle_path_is_used_in_full") {
 }
 
 TEST_CASE("rate__falls_towards_a_slow_link_and_is_remembered_by_the_next_transfer") {
-  NetworkConfig config;
+  SimulationConfig config;
   config.endpoint.timely.line_rate_bytes_per_second = 1.25e9;
   config.link.rate_bytes_per_second = 1.25e8;
-  VirtualNetwork network(config);
+  Simulation network(config);
   Transfer first(network, 4'000'000);
   first.post();
   REQUIRE(first.run());
@@ -614,11 +614,11 @@ TEST_CASE("rate__falls_towards_a_slow_link_and_is_remembered_by_the_next_transfe
 
 TEST_CASE("rate__a_slow_link_is_shared_without_collapse") {
   // Goodput over a link of a tenth of the line rate with a finite queue: repairs and pauses must not eat it.
-  NetworkConfig config;
+  SimulationConfig config;
   config.endpoint.timely.line_rate_bytes_per_second = 1.25e9;
   config.link.rate_bytes_per_second = 1.25e8;
-  config.link.queue_bytes = 200'000;
-  VirtualNetwork network(config);
+  config.queue_bytes = 200'000;
+  Simulation network(config);
   Transfer transfer(network, 20'000'000);
   transfer.post();
   REQUIRE(transfer.run());
@@ -638,9 +638,9 @@ TEST_CASE("rate__is_halved_once_for_every_round_of_which_most_was_lost") {
                           Case{60, 1, 9, 0}, Case{20'000, 1, 6, 1}, Case{20'000, 1, 9, 1}, Case{20'000, 1, 4, 0}}) {
     CAPTURE(one.segments);
     CAPTURE(one.lost_of_ten);
-    NetworkConfig config;
+    SimulationConfig config;
     config.endpoint.timely.line_rate_bytes_per_second = 1.25e9;
-    VirtualNetwork network(config);
+    Simulation network(config);
     unsigned sent[3] = {};
     network.drop_if = [&](const Flight& f) {
       const auto round = static_cast<unsigned>(f.bytes[3]);
@@ -663,9 +663,9 @@ TEST_CASE("rate__is_halved_once_for_every_round_of_which_most_was_lost") {
 // A link that carries nothing for seconds loses every round. What comes after it must not crawl.
 TEST_CASE("rate__that_lost_rounds_halve_still_sends_such_a_round_in_a_tenth_of_a_second") {
   constexpr base::DurationNs kOutage = 8 * kSecond;
-  NetworkConfig config;
+  SimulationConfig config;
   config.endpoint.timely.line_rate_bytes_per_second = 1.25e8;
-  VirtualNetwork network(config);
+  Simulation network(config);
   network.drop_if = [&](const Flight& f) {
     return f.type == wire::PacketType::kData && f.from == 0 && network.now() < kOutage;
   };
@@ -681,11 +681,9 @@ TEST_CASE("rate__that_lost_rounds_halve_still_sends_such_a_round_in_a_tenth_of_a
 // ---- probes --------------------------------------------------------------------------------------------------------
 
 TEST_CASE("probe__is_repeated_ever_more_slowly_while_nobody_answers") {
-  VirtualNetwork network(NetworkConfig{});
-  network.every_link([](Link& link) {
-    link.data.drop = link.control.drop = 1.0;
-    link.control_connection_up = false;
-  });
+  Simulation network(SimulationConfig{});
+  network.every_link([](Link& link) { link.data.drop = link.control.drop = 1.0; });
+  network.control_connections_stalled = true;
   Transfer transfer(network, 1'000);
   REQUIRE(transfer.post_send() == core::PostStatus::kPosted);
   network.run_for(10 * kSecond);
@@ -696,7 +694,7 @@ TEST_CASE("probe__is_repeated_ever_more_slowly_while_nobody_answers") {
 }
 
 TEST_CASE("probe__waits_at_the_slowest_pace_for_a_receive_that_is_not_posted") {
-  VirtualNetwork network(NetworkConfig{});
+  Simulation network(SimulationConfig{});
   Transfer transfer(network, 1'000);
   REQUIRE(transfer.post_send() == core::PostStatus::kPosted);
   network.run_for(5 * kSecond);
@@ -706,7 +704,7 @@ TEST_CASE("probe__waits_at_the_slowest_pace_for_a_receive_that_is_not_posted") {
 }
 
 TEST_CASE("probe__asks_again_within_a_few_round_trips_when_the_marker_is_lost") {
-  VirtualNetwork network(NetworkConfig{});
+  Simulation network(SimulationConfig{});
   Transfer warm(network, 100'000);
   warm.post();
   REQUIRE(warm.run());
@@ -724,9 +722,9 @@ TEST_CASE("probe__asks_again_within_a_few_round_trips_when_the_marker_is_lost") 
 }
 
 TEST_CASE("cancel__of_a_send_gives_the_tensor_back_at_once") {
-  NetworkConfig config;
+  SimulationConfig config;
   config.endpoint.timely.line_rate_bytes_per_second = 1.25e7;
-  VirtualNetwork network(config);
+  Simulation network(config);
   Transfer transfer(network, 1'000'000);
   transfer.post();
   network.run_for(kMillisecond);
@@ -743,9 +741,9 @@ TEST_CASE("cancel__of_a_send_gives_the_tensor_back_at_once") {
 TEST_CASE("cancel__of_a_send_ends_its_receive_posted_before_or_after_and_the_next_of_the_tag_is_whole") {
   for (const bool posted_before : {true, false}) {
     CAPTURE(posted_before);
-    NetworkConfig config;
+    SimulationConfig config;
     config.endpoint.timely.line_rate_bytes_per_second = 1.25e7;
-    VirtualNetwork network(config);
+    Simulation network(config);
     TransferOptions options;
     options.operation = 1;
     options.tag = 5;

@@ -15,17 +15,17 @@ using base::kMillisecond;
 using base::kSecond;
 using core::Counter;
 using test::Flight;
-using test::NetworkConfig;
+using test::Simulation;
+using test::SimulationConfig;
 using test::Transfer;
 using test::TransferOptions;
-using test::VirtualNetwork;
 
 namespace {
 
 // A small transfer from host 2 to host 1 every 5 ms.
 class Traffic {
  public:
-  explicit Traffic(VirtualNetwork& network) : network_(network) { next(); }
+  explicit Traffic(Simulation& network) : network_(network) { next(); }
 
  private:
   void next() {
@@ -37,7 +37,7 @@ class Traffic {
     transfers_.back()->post();
     network_.at(network_.now() + 5 * kMillisecond, [this] { next(); });
   }
-  VirtualNetwork& network_;
+  Simulation& network_;
   std::vector<std::unique_ptr<Transfer>> transfers_;
 };
 
@@ -54,10 +54,10 @@ struct Late {
 
 // A receive that is posted 5 ms after its send, of which some packets were lost: how long it takes from its post on.
 DurationNs late_receive(const Late& late) {
-  NetworkConfig config;
+  SimulationConfig config;
   config.hosts = 3;
   config.endpoint.paths = late.paths;
-  VirtualNetwork network(config);
+  Simulation network(config);
   std::unique_ptr<Traffic> traffic;
   if (late.busy) traffic = std::make_unique<Traffic>(network);
   network.run_for(12 * kMillisecond);
@@ -97,10 +97,10 @@ TEST_CASE("late_receive__recovers_as_fast_on_a_busy_host") {
 }
 
 TEST_CASE("late_receive__does_not_time_out_for_one_lost_packet") {
-  NetworkConfig config;
+  SimulationConfig config;
   config.hosts = 3;
   config.endpoint.paths = 4;
-  VirtualNetwork network(config);
+  Simulation network(config);
   const Traffic traffic(network);
   int data = 0;
   network.drop_if = [&](const Flight& flight) { return flight.from == 0 && is_data(flight) && data++ == 69; };
@@ -118,10 +118,10 @@ TEST_CASE("late_receive__does_not_time_out_for_one_lost_packet") {
 TEST_CASE("dead_path__of_two_is_survived_as_fast_on_a_busy_host") {
   for (const std::size_t bytes : {3'000UL, 20'000UL, 200'000UL, 2'000'000UL}) {
     for (const bool busy : {false, true}) {
-      NetworkConfig config;
+      SimulationConfig config;
       config.hosts = 3;
       config.endpoint.paths = 2;
-      VirtualNetwork network(config);
+      Simulation network(config);
       std::unique_ptr<Traffic> traffic;
       if (busy) traffic = std::make_unique<Traffic>(network);
       TransferOptions options;
@@ -130,7 +130,7 @@ TEST_CASE("dead_path__of_two_is_survived_as_fast_on_a_busy_host") {
       warm.post();
       REQUIRE(warm.run());
       network.run_for(10 * kMillisecond);
-      network.link(0, 1).path_data_drop[1] = 1;
+      network.link(0, 1, 1).data.drop = network.link(0, 1, 1).control.drop = 1;
       options.tag = options.operation = 2;
       Transfer transfer(network, bytes, options);
       transfer.post();
@@ -147,8 +147,8 @@ TEST_CASE("dead_path__of_two_is_survived_as_fast_on_a_busy_host") {
 // The probe stands in the data's queue and is counted after STOP has left: its echo is told with the next answer.
 TEST_CASE("trailing_probe__of_long_ago_is_no_sample_of_the_answer_time") {
   for (const bool lost_before : {false, true}) {
-    NetworkConfig config;
-    VirtualNetwork network(config);
+    SimulationConfig config;
+    Simulation network(config);
     TransferOptions options;
     options.tag = options.operation = 1;
     int data = 0;
@@ -192,10 +192,10 @@ TEST_CASE("trailing_probe__hides_no_pause_from_the_delivery_rate") {
     double time_us[2] = {};
     double rate[2] = {};
     for (const bool lossy : {false, true}) {
-      NetworkConfig config;
+      SimulationConfig config;
       config.endpoint.timely.line_rate_bytes_per_second = 1.25e9;
       config.link.rate_bytes_per_second = 6.25e8;
-      VirtualNetwork network(config);
+      Simulation network(config);
       int data = 0;
       network.drop_if = [&](const Flight& flight) { return lossy && is_data(flight) && data++ % 3'000 == 5; };
       constexpr std::uint64_t kBursts = 60;
@@ -227,11 +227,11 @@ TEST_CASE("trailing_probe__hides_no_pause_from_the_delivery_rate") {
 TEST_CASE("backstop__is_used_from_the_first_question_on_where_the_last_answer_came_over_it") {
   for (const std::uint8_t paths : {std::uint8_t{1}, std::uint8_t{2}}) {
     CAPTURE(int{paths});
-    NetworkConfig config;
+    SimulationConfig config;
     config.endpoint.paths = paths;
-    config.link.delay_ns = 5 * kMillisecond;
-    config.link.control_connection_ns = 8 * kMillisecond;  // TCP is no faster than what gets through
-    VirtualNetwork network(config);
+    config.link.propagation_ns = 5 * kMillisecond;
+    config.control_delay_ns = 8 * kMillisecond;  // TCP is no faster than what gets through
+    Simulation network(config);
     bool dead = true;
     int data = 0;
     int lost = 0;
@@ -275,8 +275,8 @@ TEST_CASE("silence__is_short_where_little_is_missing_and_long_where_much_is") {
   constexpr DurationNs kStall = 4 * kSecond;
   for (const std::uint64_t segments : {1ULL, 8ULL, 16ULL, 100ULL}) {
     CAPTURE(segments);
-    NetworkConfig config;
-    VirtualNetwork network(config);
+    SimulationConfig config;
+    Simulation network(config);
     std::uint64_t sent = 0;
     base::TimeNs last_ns = 0;
     DurationNs longest_ns = 0;

@@ -23,9 +23,9 @@ using core::ReceiveEvent;
 using core::ReceivePhase;
 using core::SendEvent;
 using core::SendPhase;
-using test::NetworkConfig;
+using test::Simulation;
+using test::SimulationConfig;
 using test::Transfer;
-using test::VirtualNetwork;
 
 namespace {
 
@@ -251,9 +251,9 @@ TEST_CASE("endpoint__cancel_after_the_end_is_counted_and_changes_nothing") {
 }
 
 TEST_CASE("endpoint__bitmap_of_a_round_that_is_still_being_sent_is_counted_and_changes_nothing") {
-  NetworkConfig config;
+  SimulationConfig config;
   config.endpoint.timely.line_rate_bytes_per_second = 1.25e7;
-  VirtualNetwork network(config);
+  Simulation network(config);
   Transfer transfer(network, 500'000);
   transfer.post();
   network.run_for(kMillisecond);
@@ -276,7 +276,7 @@ TEST_CASE("endpoint__bitmap_of_a_round_that_is_still_being_sent_is_counted_and_c
 
 TEST_CASE("endpoint__bitmap_that_asks_for_nothing_starts_no_round") {
   // Three segments arrive, no answer does: the sender waits.
-  VirtualNetwork network(NetworkConfig{});
+  Simulation network(SimulationConfig{});
   network.drop_if = [](const test::Flight& f) { return f.type != wire::PacketType::kData; };
   Transfer transfer(network, 3 * 1'432);
   transfer.post();

@@ -6,15 +6,15 @@
 using namespace mlt;
 using core::CompletionStatus;
 using core::Counter;
-using test::NetworkConfig;
+using test::Simulation;
+using test::SimulationConfig;
 using test::Transfer;
 using test::TransferOptions;
-using test::VirtualNetwork;
 
 TEST_CASE("transfer__every_size_around_the_segment_grid") {
   for (const std::size_t bytes : {0UL, 4UL, 1'428UL, 1'432UL, 1'436UL, 2'864UL, 14'320UL, 100'000UL, 4'000'000UL}) {
     CAPTURE(bytes);
-    VirtualNetwork network(NetworkConfig{});
+    Simulation network(SimulationConfig{});
     Transfer transfer(network, bytes);
     transfer.post();
     REQUIRE(transfer.run());
@@ -34,9 +34,9 @@ TEST_CASE("transfer__patient_loses_nothing_on_a_clean_network") {
         CAPTURE(int{paths});
         CAPTURE(bound);
         CAPTURE(bytes);
-        NetworkConfig config;
+        SimulationConfig config;
         config.endpoint.paths = paths;
-        VirtualNetwork network(config);
+        Simulation network(config);
         TransferOptions options;
         options.loss_bound = bound;
         Transfer transfer(network, bytes, options);
@@ -50,7 +50,7 @@ TEST_CASE("transfer__patient_loses_nothing_on_a_clean_network") {
 }
 
 TEST_CASE("transfer__an_empty_tensor_is_complete_even_if_its_packet_was_lost") {
-  VirtualNetwork network(NetworkConfig{});
+  Simulation network(SimulationConfig{});
   network.link(0, 1).data.drop = 1.0;
   Transfer transfer(network, 0);
   transfer.post();

@@ -21,8 +21,9 @@ LAYERS: dict[str, set[str]] = {
     "sim": {"collective", "core", "wire", "base"},
     "io": {"wire", "base"},
     "engine": {"mlt.h", "io", "collective", "core", "wire", "base"},
+    "bare_udp": {"mlt.h", "io", "collective", "base"},
     "bpf": {"wire/packet.h"},
-    "bindings": {"mlt.h", "engine", "sim"},
+    "bindings": {"mlt.h", "engine", "sim", "bare_udp"},
 }
 # The rooms of src/io ("" is the folder itself) -> other rooms of it that each may include: no datapath knows a sibling,
 # save that AF_XDP and libvma fall back on the kernel's UDP.

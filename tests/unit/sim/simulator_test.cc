@@ -195,3 +195,81 @@ TEST_CASE("oracle__reports_completions_that_vanish") {
     CHECK(simulator.fault().find(expected) == 0);
   }
 }
+
+TEST_CASE("simulator__filters_drop_what_they_name_and_nothing_else") {
+  Simulator simulator({}, sim::star(2, fabric()));
+  simulator.connect_all();
+  Oracle oracle(simulator, false);
+  simulator.run_for(0);
+  std::uint64_t data = 0;
+  simulator.network().drop_if = [&](const sim::Packet& packet) { return packet.is_data() && data++ % 10 == 3; };
+  std::uint64_t messages = 0;
+  simulator.drop_message_if = [&](std::uint16_t, const core::ControlOutput&) { return ++messages > 0; };
+  post(oracle, 0, 1, 200'000);
+  REQUIRE(simulator.run_until([&] { return oracle.all_ended(); }, kSecond));
+  const sim::Ledger& ledger = simulator.ledger();
+  CHECK(ledger.of(Fate::k_dropped_filter, true).packets == (data + 6) / 10);
+  CHECK(ledger.of(Fate::k_dropped_filter, true).packets > 10);
+  CHECK(ledger.of(Fate::k_dropped_filter, false).packets == 0);
+  CHECK(ledger.dropped(true).packets == ledger.of(Fate::k_dropped_filter, true).packets);
+  // Of a receive that no datagram reaches, the control connection would tell; it loses everything too.
+  simulator.network().drop_if = [](const sim::Packet&) { return true; };
+  post(oracle, 0, 1, 10'000, 2);
+  CHECK_FALSE(simulator.run_until([&] { return oracle.all_ended(); }, kSecond));
+  CHECK(messages > 0);
+  CHECK(simulator.messages_delivered() == 0);
+}
+
+TEST_CASE("simulator__tells_a_host_what_adjust_peer_makes_of_it") {
+  SimulatorConfig config;
+  config.adjust_peer = [](std::uint16_t host, core::PeerUp& up) {
+    if (host == 0) up.segment_bytes = 1'000;
+  };
+  Simulator simulator(config, sim::star(2, fabric()));
+  simulator.connect_all();
+  simulator.run_for(0);
+  CHECK(simulator.endpoint(0).segment_count(1, 10'000) == 10);
+  CHECK(simulator.endpoint(1).segment_count(0, 10'000) == 7);
+}
+
+TEST_CASE("simulator__reports_every_entry_into_an_endpoint_and_its_end") {
+  Simulator simulator({}, sim::star(2, fabric()));
+  int depth = 0;
+  std::uint64_t entries = 0;
+  simulator.on_entry = [&](bool entering) {
+    depth += entering ? 1 : -1;
+    CHECK(depth == (entering ? 1 : 0));
+    entries += entering ? 1U : 0U;
+  };
+  simulator.connect_all();
+  Oracle oracle(simulator, false);
+  simulator.run_for(0);
+  post(oracle, 0, 1, 20'000);
+  REQUIRE(simulator.run_until([&] { return oracle.all_ended(); }, kSecond));
+  CHECK(entries > 100);
+  CHECK(depth == 0);
+}
+
+TEST_CASE("link__without_a_checksum_hands_over_all_that_it_damages") {
+  for (const bool checked : {true, false}) {
+    sim::Fabric made = fabric();
+    made.host_link.data.corrupt = 1;
+    made.host_link.udp_checksum = checked;
+    Simulator simulator({}, sim::star(2, made));
+    simulator.connect_all();
+    simulator.run_for(0);
+    std::vector<std::byte> sent(50'000, std::byte{1});
+    std::vector<std::byte> received(50'000, std::byte{1});
+    core::ReceiveRequest receive;
+    receive.peer = 0;
+    receive.data = received;
+    REQUIRE(simulator.receive(1, receive) == core::PostStatus::kPosted);
+    core::SendRequest send;
+    send.peer = 1;
+    send.data = sent;
+    REQUIRE(simulator.send(0, send) == core::PostStatus::kPosted);
+    simulator.run_for(kMillisecond);
+    CHECK((simulator.ledger().of(Fate::k_dropped_checksum, true).packets > 0) == checked);
+    CHECK((received == sent) == checked);  // what the receiver got it took as it was
+  }
+}

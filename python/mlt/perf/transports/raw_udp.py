@@ -12,7 +12,7 @@ import struct
 import time
 from collections.abc import Sequence
 
-from mlt import _core
+from mlt.perf import _bare_udp
 from mlt.perf.local_address import family_of, usual_payload
 from mlt.perf.patterns import Buffers
 from mlt.perf.problem import PerfError
@@ -37,14 +37,14 @@ class RawUdp(Transport):
         self._socket = socket.socket(family_of(own.host), socket.SOCK_DGRAM)
         self._socket.bind((own.host, own.port))
         self._socket.connect((other.host, other.port))
-        _core.bare_udp_prepare(self._socket.fileno(), _SILENCE_NS)
+        _bare_udp.prepare(self._socket.fileno(), _SILENCE_NS)
         self._payload = self.options.segment_bytes or usual_payload(own.host, self.place.mtu)
 
     def incast(self, buffers: Buffers) -> Outcome:
         self._round += 1
         if self.place.rank:
             self._await_ask()
-            _core.bare_udp_send(self._socket.fileno(), buffers.outgoing, self._payload)
+            _bare_udp.send(self._socket.fileno(), buffers.outgoing, self._payload)
             return Outcome(0.0)
         array = buffers.incoming[1]
         began = time.perf_counter()
@@ -53,7 +53,7 @@ class RawUdp(Transport):
             with contextlib.suppress(ConnectionRefusedError):
                 self._socket.send(_ASK.pack(self._round))
             before = time.perf_counter() - began
-            waited_ns, elapsed_ns, arrived = _core.bare_udp_receive(self._socket.fileno(), array, self._payload)
+            waited_ns, elapsed_ns, arrived = _bare_udp.receive(self._socket.fileno(), array, self._payload)
             if arrived:
                 return Outcome(before + (waited_ns + elapsed_ns) * 1e-9, 0, arrived)
         raise PerfError(f"rank 0: raw-udp: no datagram of rank 1 came in {_TRIALS * _SILENCE_SECONDS:g} s", peer=1)
@@ -73,7 +73,7 @@ class RawUdp(Transport):
         self._round += 1
         rank, patience_ns = self.place.rank, round(self.options.timeout * 1e9)
         began = time.perf_counter()
-        arrived = _core.bare_udp_all_reduce(
+        arrived = _bare_udp.all_reduce(
             self._socket.fileno(), buffers.work, rank == 0, self._round, self._payload, patience_ns, _SILENCE_NS
         )
         if not arrived:

@@ -1,4 +1,5 @@
-// The bare UDP loop for `mlt perf`: Python's sockets own the descriptors; the loop runs without the GIL.
+// The extension module mlt.perf._bare_udp, the bare UDP loop of `mlt perf`: apart from mlt._core, which a job loads.
+// Python's sockets own the descriptors; the loop runs without the GIL.
 #include <pybind11/pybind11.h>
 
 #include <cstddef>
@@ -6,9 +7,9 @@
 #include <span>
 #include <tuple>
 
+#include "bare_udp/loop.h"
 #include "bindings/register.h"
 #include "bindings/tensor_view.h"
-#include "engine/bare_udp_loop.h"
 
 namespace mlt::bindings {
 
@@ -17,14 +18,14 @@ namespace {
 void send(int fd, const py::object& tensor, std::size_t payload_bytes) {
   const TensorView view(tensor, false, "");
   const py::gil_scoped_release release;
-  engine::send_bare_udp(fd, {view.data(), view.bytes()}, payload_bytes);
+  bare_udp::send(fd, {view.data(), view.bytes()}, payload_bytes);
 }
 
 std::tuple<std::int64_t, std::int64_t, std::size_t> receive(int fd, const py::object& tensor,
                                                             std::size_t payload_bytes) {
   const TensorView view(tensor, true, "");
   const py::gil_scoped_release release;
-  const engine::BareUdpReceived received = engine::receive_bare_udp(fd, {view.data(), view.bytes()}, payload_bytes);
+  const bare_udp::Received received = bare_udp::receive(fd, {view.data(), view.bytes()}, payload_bytes);
   return {received.waited_ns, received.elapsed_ns, received.bytes};
 }
 
@@ -33,21 +34,25 @@ std::size_t all_reduce(int fd, const py::object& tensor, bool is_first, std::uin
   const TensorView view(tensor, true, "");
   const std::span<float> data(reinterpret_cast<float*>(view.data()), view.bytes() / sizeof(float));
   const py::gil_scoped_release release;
-  return engine::all_reduce_bare_udp(fd, data, is_first, round, payload_bytes, patience_ns, silence_ns);
+  return bare_udp::all_reduce(fd, data, is_first, round, payload_bytes, patience_ns, silence_ns);
 }
 
 }  // namespace
 
-void register_bare_udp(py::module_& module) {
-  module.def("bare_udp_prepare", &engine::prepare_bare_udp, py::arg("fd"), py::arg("silence_ns"),
+}  // namespace mlt::bindings
+
+PYBIND11_MODULE(_bare_udp, module) {
+  namespace py = pybind11;
+  using namespace mlt;
+  module.doc() = "The bare UDP loop that mlt perf compares with.";
+  bindings::register_errors(module);
+  module.def("prepare", &bare_udp::prepare, py::arg("fd"), py::arg("silence_ns"),
              "Make a UDP socket ready for the bare loop.");
-  module.def("bare_udp_send", &send, py::arg("fd"), py::arg("tensor"), py::arg("payload_bytes"),
+  module.def("send", &bindings::send, py::arg("fd"), py::arg("tensor"), py::arg("payload_bytes"),
              "Send a tensor in bare datagrams to the connected peer.");
-  module.def("bare_udp_receive", &receive, py::arg("fd"), py::arg("tensor"), py::arg("payload_bytes"),
+  module.def("receive", &bindings::receive, py::arg("fd"), py::arg("tensor"), py::arg("payload_bytes"),
              "Receive what comes of a tensor: nanoseconds to the first datagram, from there to the last, and bytes.");
-  module.def("bare_udp_all_reduce", &all_reduce, py::arg("fd"), py::arg("tensor"), py::arg("is_first"),
+  module.def("all_reduce", &bindings::all_reduce, py::arg("fd"), py::arg("tensor"), py::arg("is_first"),
              py::arg("round"), py::arg("payload_bytes"), py::arg("patience_ns"), py::arg("silence_ns"),
              "Sum a float32 tensor with the connected peer's in place; bytes that came.");
 }
-
-}  // namespace mlt::bindings

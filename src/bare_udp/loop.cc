@@ -1,4 +1,4 @@
-#include "engine/bare_udp_loop.h"
+#include "bare_udp/loop.h"
 
 #include <netinet/in.h>
 #include <netinet/udp.h>
@@ -17,7 +17,7 @@
 #include "io/os/os_error.h"
 #include "mlt.h"
 
-namespace mlt::engine {
+namespace mlt::bare_udp {
 
 namespace {
 
@@ -32,11 +32,11 @@ constexpr int kSocketBufferBytes = 8 << 20;
 }
 
 std::size_t run_length(std::size_t payload_bytes) {
-  if (payload_bytes < kBareUdpMinPayload || payload_bytes > kBareUdpMaxPayload) {
+  if (payload_bytes < kMinPayload || payload_bytes > kMaxPayload) {
     throw Error(ErrorCode::kConfig,
                 "bare UDP loop: a payload of " + std::to_string(payload_bytes) + " bytes; give 8 to 8960");
   }
-  return std::min(kMaxRunSegments, kMaxRunBytes / (kBareUdpHeaderBytes + payload_bytes));
+  return std::min(kMaxRunSegments, kMaxRunBytes / (kHeaderBytes + payload_bytes));
 }
 
 std::size_t datagrams_of(std::size_t bytes, std::size_t payload_bytes) {
@@ -50,7 +50,7 @@ class RunSender {
       : fd_(fd),
         payload_bytes_(payload_bytes),
         most_(run_length(payload_bytes)),
-        headers_(most_ * kBareUdpHeaderBytes),
+        headers_(most_ * kHeaderBytes),
         vectors_(2 * most_) {}
 
   // Sends one batch of the datagrams of `data` from `first` on. Returns the index after it, or `first` if the socket
@@ -68,7 +68,7 @@ class RunSender {
     header->cmsg_level = IPPROTO_UDP;
     header->cmsg_type = UDP_SEGMENT;
     header->cmsg_len = CMSG_LEN(sizeof(std::uint16_t));
-    const auto segment = static_cast<std::uint16_t>(kBareUdpHeaderBytes + payload_bytes_);
+    const auto segment = static_cast<std::uint16_t>(kHeaderBytes + payload_bytes_);
     std::memcpy(CMSG_DATA(header), &segment, sizeof segment);
     while (::sendmsg(fd_, &message, flags) < 0) {
       // An earlier datagram reached a closed port, or the interface's queue is full: this loop repairs neither.
@@ -85,10 +85,10 @@ class RunSender {
   void gather(std::span<const std::byte> data, std::size_t first, std::size_t count, std::uint32_t phase) {
     for (std::size_t i = 0; i < count; ++i) {
       const std::uint64_t number = std::uint64_t{phase} << 32 | (first + i);
-      std::byte* const header = headers_.data() + i * kBareUdpHeaderBytes;
+      std::byte* const header = headers_.data() + i * kHeaderBytes;
       std::memcpy(header, &number, sizeof number);
       const std::size_t at = (first + i) * payload_bytes_;
-      vectors_[2 * i] = {header, kBareUdpHeaderBytes};
+      vectors_[2 * i] = {header, kHeaderBytes};
       vectors_[2 * i + 1] = {const_cast<std::byte*>(data.data()) + at, std::min(payload_bytes_, data.size() - at)};
     }
   }
@@ -113,17 +113,17 @@ std::size_t receive_run(int fd, std::span<std::byte> buffer, int flags) {
 // Calls `take(number, payload)` for each datagram of a batch.
 template <typename Take>
 void for_each_datagram(std::span<const std::byte> run, std::size_t payload_bytes, const Take& take) {
-  for (std::size_t at = 0; at + kBareUdpHeaderBytes < run.size(); at += kBareUdpHeaderBytes + payload_bytes) {
+  for (std::size_t at = 0; at + kHeaderBytes < run.size(); at += kHeaderBytes + payload_bytes) {
     std::uint64_t number = 0;
     std::memcpy(&number, run.data() + at, sizeof number);
-    const std::size_t begin = at + kBareUdpHeaderBytes;
+    const std::size_t begin = at + kHeaderBytes;
     take(number, run.subspan(begin, std::min(payload_bytes, run.size() - begin)));
   }
 }
 
 }  // namespace
 
-void prepare_bare_udp(int fd, std::int64_t silence_ns) {
+void prepare(int fd, std::int64_t silence_ns) {
   for (const int option : {SO_RCVBUF, SO_SNDBUF, SO_RCVBUFFORCE, SO_SNDBUFFORCE}) {
     // Forced if the process has the privilege, otherwise up to the system's limit.
     ::setsockopt(fd, SOL_SOCKET, option, &kSocketBufferBytes, sizeof kSocketBufferBytes);
@@ -134,17 +134,17 @@ void prepare_bare_udp(int fd, std::int64_t silence_ns) {
   if (::setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &silence, sizeof silence) != 0) fail("set the receive timeout of");
 }
 
-void send_bare_udp(int fd, std::span<const std::byte> data, std::size_t payload_bytes) {
+void send(int fd, std::span<const std::byte> data, std::size_t payload_bytes) {
   RunSender sender(fd, payload_bytes);
   const std::size_t datagrams = datagrams_of(data.size(), payload_bytes);
   for (std::size_t next = 0; next < datagrams;) next = sender.send(data, next, 0, 0);
 }
 
-BareUdpReceived receive_bare_udp(int fd, std::span<std::byte> data, std::size_t payload_bytes) {
+Received receive(int fd, std::span<std::byte> data, std::size_t payload_bytes) {
   (void)run_length(payload_bytes);  // validates it
   const std::size_t datagrams = datagrams_of(data.size(), payload_bytes);
   std::array<std::byte, 65'536> buffer;
-  BareUdpReceived received;
+  Received received;
   const Clock::time_point called = Clock::now();
   Clock::time_point start = called, last = called;
   for (bool over = datagrams == 0; !over;) {
@@ -166,8 +166,8 @@ BareUdpReceived receive_bare_udp(int fd, std::span<std::byte> data, std::size_t 
   return received;
 }
 
-std::size_t all_reduce_bare_udp(int fd, std::span<float> data, bool is_first, std::uint32_t round,
-                                std::size_t payload_bytes, std::int64_t patience_ns, std::int64_t silence_ns) {
+std::size_t all_reduce(int fd, std::span<float> data, bool is_first, std::uint32_t round, std::size_t payload_bytes,
+                       std::int64_t patience_ns, std::int64_t silence_ns) {
   const std::span<float> lower = data.first(data.size() / 2), upper = data.subspan(lower.size());
   const std::span<std::byte> own = std::as_writable_bytes(is_first ? lower : upper);
   const std::span<std::byte> other = std::as_writable_bytes(is_first ? upper : lower);
@@ -208,4 +208,4 @@ std::size_t all_reduce_bare_udp(int fd, std::span<float> data, bool is_first, st
   return arrived[0] + arrived[1];
 }
 
-}  // namespace mlt::engine
+}  // namespace mlt::bare_udp

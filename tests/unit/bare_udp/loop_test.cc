@@ -1,4 +1,4 @@
-#include "engine/bare_udp_loop.h"
+#include "bare_udp/loop.h"
 
 #include <arpa/inet.h>
 #include <doctest/doctest.h>
@@ -13,7 +13,7 @@
 #include "io/os/unique_fd.h"
 #include "mlt.h"
 
-namespace mlt::engine {
+namespace mlt::bare_udp {
 
 namespace {
 
@@ -39,8 +39,8 @@ Pair connected_pair() {
   bind_loopback(pair.sender.get());
   const sockaddr_in to = bind_loopback(pair.receiver.get());
   REQUIRE(::connect(pair.sender.get(), reinterpret_cast<const sockaddr*>(&to), sizeof to) == 0);
-  prepare_bare_udp(pair.sender.get(), kSilenceNs);
-  prepare_bare_udp(pair.receiver.get(), kSilenceNs);
+  prepare(pair.sender.get(), kSilenceNs);
+  prepare(pair.receiver.get(), kSilenceNs);
   return pair;
 }
 
@@ -58,8 +58,8 @@ TEST_CASE("bare_udp_loop__every_byte_has_its_place") {
     const Pair pair = connected_pair();
     const std::vector<std::byte> data = numbered(bytes);
     std::vector<std::byte> into(bytes, kUntouched);
-    send_bare_udp(pair.sender.get(), data, 1'440);
-    const BareUdpReceived received = receive_bare_udp(pair.receiver.get(), into, 1'440);
+    send(pair.sender.get(), data, 1'440);
+    const Received received = receive(pair.receiver.get(), into, 1'440);
     CHECK(received.bytes == bytes);
     CHECK(into == data);
     CHECK(received.elapsed_ns < kSilenceNs);  // it did not wait for silence
@@ -69,11 +69,11 @@ TEST_CASE("bare_udp_loop__every_byte_has_its_place") {
 TEST_CASE("bare_udp_loop__silence_ends_a_round_and_is_not_counted") {
   const Pair pair = connected_pair();
   std::vector<std::byte> into(3 * 1'440, kUntouched);
-  CHECK(receive_bare_udp(pair.receiver.get(), into, 1'440).bytes == 0);
+  CHECK(receive(pair.receiver.get(), into, 1'440).bytes == 0);
   // Of a tensor of three datagrams the first two come.
   const std::vector<std::byte> data = numbered(2 * 1'440);
-  send_bare_udp(pair.sender.get(), data, 1'440);
-  const BareUdpReceived received = receive_bare_udp(pair.receiver.get(), into, 1'440);
+  send(pair.sender.get(), data, 1'440);
+  const Received received = receive(pair.receiver.get(), into, 1'440);
   CHECK(received.bytes == data.size());
   CHECK(received.elapsed_ns < kSilenceNs);
   CHECK(std::memcmp(into.data(), data.data(), data.size()) == 0);
@@ -82,24 +82,24 @@ TEST_CASE("bare_udp_loop__silence_ends_a_round_and_is_not_counted") {
 
 TEST_CASE("bare_udp_loop__a_number_beyond_the_tensor_writes_nothing") {
   const Pair pair = connected_pair();
-  std::vector<std::byte> into(1'440, kUntouched), hostile(kBareUdpHeaderBytes + 1'440, std::byte{1});
+  std::vector<std::byte> into(1'440, kUntouched), hostile(kHeaderBytes + 1'440, std::byte{1});
   for (const std::uint64_t number : {std::uint64_t{1}, std::uint64_t{1} << 40, ~std::uint64_t{0}}) {
     std::memcpy(hostile.data(), &number, sizeof number);
     REQUIRE(::send(pair.sender.get(), hostile.data(), hostile.size(), 0) > 0);
   }
-  REQUIRE(::send(pair.sender.get(), hostile.data(), kBareUdpHeaderBytes, 0) > 0);  // a header and nothing else
+  REQUIRE(::send(pair.sender.get(), hostile.data(), kHeaderBytes, 0) > 0);  // a header and nothing else
   REQUIRE(::send(pair.sender.get(), hostile.data(), 3, 0) > 0);
-  CHECK(receive_bare_udp(pair.receiver.get(), into, 1'440).bytes == 0);
+  CHECK(receive(pair.receiver.get(), into, 1'440).bytes == 0);
   CHECK(into == std::vector<std::byte>(1'440, kUntouched));
 }
 
 TEST_CASE("bare_udp_loop__refuses_payloads_that_do_not_fit") {
   const Pair pair = connected_pair();
   std::vector<std::byte> data(100);
-  for (const std::size_t payload : {std::size_t{0}, kBareUdpMinPayload - 1, kBareUdpMaxPayload + 1}) {
-    CHECK_THROWS_AS(send_bare_udp(pair.sender.get(), data, payload), Error);
-    CHECK_THROWS_AS(receive_bare_udp(pair.receiver.get(), data, payload), Error);
+  for (const std::size_t payload : {std::size_t{0}, kMinPayload - 1, kMaxPayload + 1}) {
+    CHECK_THROWS_AS(send(pair.sender.get(), data, payload), Error);
+    CHECK_THROWS_AS(receive(pair.receiver.get(), data, payload), Error);
   }
 }
 
-}  // namespace mlt::engine
+}  // namespace mlt::bare_udp
