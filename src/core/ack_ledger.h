@@ -59,6 +59,9 @@ class AckLedger {
   // The first peer to which an ACK is due; the number of peers if there is none.
   std::size_t first_due() const { return due_.find_set(0); }
 
+  // Memory of one more peer (tests/bench/core_memory.cc).
+  static constexpr std::size_t bytes_per_peer() { return sizeof(PerPeer); }
+
  private:
   struct PerPath {
     std::uint32_t highest_sequence = 0;  // 0: nothing arrived yet

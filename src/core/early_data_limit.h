@@ -57,6 +57,9 @@ class EarlyDataLimit {
   std::uint32_t sends(std::uint16_t peer) const { return peers_[peer].waiting + peers_[peer].transfers; }
   void add_usage(std::uint16_t peer, Usage& usage) const;
 
+  // Memory of one more peer (tests/bench/core_memory.cc).
+  static constexpr std::size_t bytes_per_peer() { return sizeof(PerPeer); }
+
  private:
   struct PerPeer {
     std::uint32_t max_segments = 1;

@@ -63,6 +63,9 @@ class MtuChecks {
   // Max datagram size that some path to the peer carries; 0: no limit is known.
   std::uint32_t limit_bytes(std::uint16_t peer) const;
 
+  // Memory of one more peer (tests/bench/core_memory.cc).
+  static constexpr std::size_t bytes_per_peer() { return MLT_MAX_PATHS * sizeof(MtuSearch); }
+
  private:
   void start(std::uint16_t peer, std::uint8_t path);
   // True if the path has a limit now.

@@ -66,6 +66,9 @@ class ReceiveTags {
   // Forgets all tags of a peer: its connection went down, or a new one came up.
   void reset(std::uint16_t peer);
 
+  // Memory of one more peer (tests/bench/core_memory.cc).
+  static constexpr std::size_t bytes_per_peer() { return sizeof(PerPeer); }
+
  private:
   struct PerPeer {
     std::uint32_t floor = 0;  // first generation of a tag that is new here, by the peer's latest report

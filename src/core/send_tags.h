@@ -43,6 +43,9 @@ class SendTags {
   std::uint32_t count(std::uint16_t peer) const { return peers_[peer].count; }
   std::uint32_t held(std::uint16_t peer) const { return peers_[peer].held; }
 
+  // Memory of one more peer (tests/bench/core_memory.cc).
+  static constexpr std::size_t bytes_per_peer() { return sizeof(PerPeer); }
+
  private:
   struct PerPeer {
     std::uint32_t floor = 0;         // first generation of a tag that is new here

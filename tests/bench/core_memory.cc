@@ -194,11 +194,15 @@ Memory measured_memory() {
 // A timer: its entry in the wheel. A slot: its state, its timer, its place in the stack of free slots and in the queue
 // of completions; a send also one in the queue of aborts. Bits of the sets that find work are an eighth of a byte each.
 constexpr double kTimerBytes = 24;
-constexpr const char* kPeerFormula = "sizeof(Peer) + timer 24 + early counts 12";
+constexpr const char* kPeerFormula = "sizeof(Peer) + its records in the parts + timer 24 + early counts 12";
+constexpr std::size_t kPeerRecords = core::AckLedger::bytes_per_peer() + core::SendTags::bytes_per_peer() +
+                                     core::ReceiveTags::bytes_per_peer() + core::EarlyDataLimit::bytes_per_peer() +
+                                     core::MtuChecks::bytes_per_peer();
 constexpr const char* kSendFormula = "sizeof(SendState) + timer 24 + free 4 + completion 8 + sizeof(Reply)";
 constexpr const char* kReceiveFormula = "sizeof(ReceiveState) + timer 24 + free 4 + completion 8";
 Memory memory_by_formula() {
-  return {sizeof(core::Peer) + kTimerBytes + 12, sizeof(core::SendState) + kTimerBytes + 4 + 8 + sizeof(core::Reply),
+  return {sizeof(core::Peer) + kPeerRecords + kTimerBytes + 12,
+          sizeof(core::SendState) + kTimerBytes + 4 + 8 + sizeof(core::Reply),
           sizeof(core::ReceiveState) + kTimerBytes + 4 + 8};
 }
 
