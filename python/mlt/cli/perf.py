@@ -174,7 +174,7 @@ def _mode(host: str | None, *, local: bool, serve: bool) -> str:
         raise BadOptionError(f"{' and '.join(chosen)}: choose one")
     if not chosen and "RANK" not in os.environ:
         raise BadOptionError(
-            "say where: --local, --serve, HOST, or as a job: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in the "
+            "give --local, --serve, HOST, or a job: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in the "
             "environment (mlt testbed run and torchrun set them)"
         )
     return chosen[0] if chosen else "job"
