@@ -1,17 +1,17 @@
-# The commands a person types. Everything a command needs is installed by it, into .venv and build/.
-#   make demo    train a real model over the transport, with losses (report in demo-report/)
+# Commands for developers. Each installs what it needs, into .venv and build/.
+#   make demo    train a real model over the transport, with packet loss (report in demo-report/)
 #   make test    every test, C++ and Python
 #   make test-asan   the C++ tests under sanitizers: addresses and undefined behaviour
-#   make test-tsan   those of the layers that have threads under ThreadSanitizer: ctest holds the others to having none
-#   make swarm   SEEDS=2000 simulated networks with faults, judged by the oracle; resumable
-#   make micro   DEPTH=2 every pattern of up to so many faults in tiny worlds, judged by the oracle; resumable
-#   make mutants plants faults in the core and demands that the swarm catches each
-#   make fuzz    every fuzz target for FUZZ_SECONDS (60) each; says how to replay what it finds
+#   make test-tsan   the layers with threads under ThreadSanitizer; ctest checks that the others have none
+#   make swarm   SEEDS=2000 simulated networks with faults, checked by the oracle; resumable
+#   make micro   DEPTH=2 every combination of up to DEPTH faults in tiny worlds, checked by the oracle; resumable
+#   make mutants mutation testing: plants faults in the core, each of which the swarm must catch
+#   make fuzz    every fuzz target for FUZZ_SECONDS (60) each; prints the command that replays a failure
 #   make bench   the benchmarks
-#   make targets what mlt must reach beside its peers, measured (docs/results/line-rate.md); eight minutes, as root
-#   make attacks  attacks a running job from a host of its own (docs/results/attacks.md); three minutes, as root
-#   make chaos    real ranks in a bad network, judged by the oracle; CHAOS_ARGS="--seconds 600" writes docs/results/chaos.md
-#   make night   the long forms of what .ci/run does in short: swarm, micro-swarm, mutants, chaos, fuzzing; some eight hours
+#   make targets measures mlt against its targets (docs/results/line-rate.md); eight minutes, as root
+#   make attacks  attacks a running job from another host (docs/results/attacks.md); three minutes, as root
+#   make chaos    real ranks in a faulty network, checked by the oracle; CHAOS_ARGS="--seconds 600": the long form
+#   make night   the long forms of the checks in .ci/run: swarm, micro-swarm, mutants, chaos, fuzzing; about eight hours
 #   make lint    ruff, mypy, clang-format
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
@@ -27,7 +27,7 @@ PY_SOURCES := $(shell git ls-files 'python/*' 'plugins/*' 'switch_configs/*' pyp
 help:
 	@sed -n 's/^#   //p' Makefile
 
-# System packages (compiler, doctest, the demo's images): installed where apt and the right to use it are there.
+# System packages (compiler, doctest, the demo's images): installed if apt is available and permitted.
 system: build/.system
 build/.system: tools/install_system_packages.sh
 	@mkdir -p build
@@ -46,7 +46,7 @@ build/.clang: tools/install_system_packages.sh
 	bash tools/install_system_packages.sh clang
 	@touch $@
 
-# torch comes first: any later requirement is then satisfied by this build and fetches no other one.
+# torch first: later requirements then use this build instead of downloading another one.
 $(VENV)/.torch: $(VENV)/.created
 	$(BIN)/python -m pip install -q "$(TORCH)" numpy
 	@touch $@
@@ -71,8 +71,8 @@ test-cpp: $(VENV)/.tools
 	$(BIN)/cmake --build --preset default
 	$(BIN)/ctest --preset default --parallel 2
 
-# Tests that compute, and those whose processes only have to end in time, share the cores; those that measure time or
-# open networks have them alone.
+# Tests that compute, or whose processes only have to end in time, run in parallel; those that measure time or create
+# networks run alone.
 PARALLEL_TESTS := tests/plugins $(addprefix tests/python/,cli demo job options planners studies protocol simulation \
   switch_configs switch_push)
 test-python: $(VENV)/.wheel
@@ -88,7 +88,7 @@ test-asan test-tsan: test-%: $(VENV)/.tools
 	$(BIN)/cmake --build --preset $*
 	$(BIN)/ctest --preset $* --parallel 2
 
-# SEEDS from FIRST on, over all cores; goes on where it was stopped. A failure prints the command that shows it again.
+# SEEDS from FIRST on, on all cores; continues where it was stopped. A failure prints the command that replays it.
 SEEDS ?= 2000
 FIRST ?= 1
 swarm: $(VENV)/.tools
@@ -96,7 +96,7 @@ swarm: $(VENV)/.tools
 	$(BIN)/cmake --build --preset default --target mlt_swarm
 	$(BIN)/python tools/swarm.py --seeds $(SEEDS) --first $(FIRST) $(SWARM_ARGS)
 
-# Every run of up to DEPTH faults in every scenario, over all cores; MICRO_ARGS="--seeds 1000000" draws long ones.
+# Every run of up to DEPTH faults in every scenario, on all cores; MICRO_ARGS="--seeds 1000000" draws long ones.
 DEPTH ?= 2
 micro: $(VENV)/.tools
 	$(BIN)/cmake --preset default
@@ -111,7 +111,7 @@ fuzz: $(VENV)/.tools build/.clang
 	$(BIN)/cmake --build --preset fuzz
 	$(BIN)/python tests/fuzz/run.py --seconds $(FUZZ_SECONDS) $(FUZZ_ARGS)
 
-# NIGHT_SEED begins seeds that no night had before: the day, as 20261123.
+# NIGHT_SEED: first seed, new every night: the date, as 20261123.
 NIGHT_SEED ?= $(shell date +%Y%m%d)
 night:
 	failed=0; for long in "swarm SEEDS=1000000 FIRST=$(NIGHT_SEED)000000" "micro DEPTH=2" "mutants" \

@@ -131,7 +131,7 @@ class Target(ABC):
         """(apply, undo, notes) for one device's running configuration, so that the undo also restores replaced
         statements; raises SwitchConfigError if this system's own checkpoint does that."""
         raise SwitchConfigError(
-            f"{self.name}: takes no running configuration; the checkpoint its header names restores what was replaced"
+            f"{self.name}: does not use --running; the checkpoint in its header restores replaced statements"
         )
 
     @abstractmethod

@@ -74,7 +74,7 @@ class Problem:
         """The min S: the packets that arrive together, in whole steps of the granularity."""
         return -(-self.group_packets * self.packet_bytes // self.granularity_bytes) * self.granularity_bytes
 
-    def least_bytes(self, classes: int) -> int:
+    def min_bytes(self, classes: int) -> int:
         """Buffer for the min thresholds of ``classes`` classes: S rises by a step, L is a step above S."""
         step = self.granularity_bytes
         return classes * self.floor_bytes + step * classes * (classes + 1) // 2
@@ -94,14 +94,14 @@ class Problem:
             )
         if not 0 < self.load < float("inf") or not 0 < self.small_ratio < 1:  # NaN too
             raise ValueError(f"load {self.load} must be positive and small_ratio {self.small_ratio} in (0, 1)")
-        if self.least_bytes(len(self.classes)) > self.buffer_bytes:
+        if self.min_bytes(len(self.classes)) > self.buffer_bytes:
             raise ValueError(self._too_much_at_once())
 
     def _too_much_at_once(self) -> str:
         one_more = self.granularity_bytes * (len(self.classes) + 1) / 2
         packets = int(self.buffer_bytes / len(self.classes) - one_more) // self.granularity_bytes
         packets = packets * self.granularity_bytes // self.packet_bytes
-        fitting = max((n for n in range(1, len(self.classes)) if self.least_bytes(n) <= self.buffer_bytes), default=0)
+        fitting = max((n for n in range(1, len(self.classes)) if self.min_bytes(n) <= self.buffer_bytes), default=0)
         ways = [f"{fitting} classes (--queues {fitting + 2})"] if fitting else []
         if packets >= self.workers * self.paths:
             ways.insert(0, f"bursts of {packets // (self.workers * self.paths)} packets (--burst-packets)")
@@ -111,7 +111,7 @@ class Problem:
         return (
             f"{self.workers} workers in step on {self.paths} paths send {self.group_packets} packets "
             f"({self.group_packets * self.packet_bytes} B) at once: thresholds of {len(self.classes)} classes "
-            f"that hold that need {self.least_bytes(len(self.classes))} B, the buffer has {self.buffer_bytes} B{out}"
+            f"that hold that need {self.min_bytes(len(self.classes))} B, the buffer has {self.buffer_bytes} B{out}"
         )
 
 

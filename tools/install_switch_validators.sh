@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs the switch validators that cannot live in the project's own environment, under build/switch-validators (or
-# the folder MLT_SWITCH_VALIDATORS names): hier-config (its pins clash with others), Mellanox's Ansible modules, the
+# Installs the switch validators that need a separate environment, in build/switch-validators (or
+# the folder in MLT_SWITCH_VALIDATORS): hier-config (its pins conflict with others), Mellanox's Ansible modules, the
 # NX-OS YANG model. "short" installs hier-config alone (seconds, a few MB); without it about 45 MB are downloaded.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -14,7 +14,7 @@ mkdir -p "$home"
 
 "$home/venv/bin/python" -c 'import ansible' 2>/dev/null || "$home/venv/bin/pip" install -q 'ansible-core>=2.15'
 if [ ! -d "$home/collections/ansible_collections/mellanox" ]; then
-  # 6.7.0 is the last ansible that carries mellanox.onyx.
+  # 6.7.0 is the last ansible that contains mellanox.onyx.
   "$home/venv/bin/pip" download -q --no-deps -d "$home" 'ansible==6.7.0'
   "$home/venv/bin/python" - "$home" <<'PY'
 import pathlib, sys, zipfile

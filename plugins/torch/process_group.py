@@ -75,7 +75,7 @@ def current_context() -> Context:
     """
     if _shared_context is None:
         raise RuntimeError(
-            'there is no mlt context yet: call torch.distributed.init_process_group("mlt") first, '
+            'no mlt context exists: call torch.distributed.init_process_group("mlt") first, '
             "or mlt.torch.use_context(context)"
         )
     return _shared_context

@@ -115,7 +115,7 @@ def tag_bits(tags: SegmentTags | npt.NDArray[Any], grid: SegmentGrid) -> npt.NDA
         if array.dtype == np.uint8:
             return np.ascontiguousarray(_one_per_segment(array, grid, "tags"))
         if array.dtype != np.bool_:
-            raise InvalidBufferError(f"it answered {array.dtype}; answer SegmentTags, or an array of bool or uint8")
+            raise InvalidBufferError(f"it returned {array.dtype}; return SegmentTags, or an array of bool or uint8")
         tags = SegmentTags(important=array)
     bits = np.full(grid.segment_count, grid.traffic_class, np.uint8)
     if tags.traffic_class is not None:

@@ -64,7 +64,7 @@ bool overlap(const TensorView& a, const TensorView& b) {
 
 EngineHandle::EngineHandle(const Options& options)
     : engine_(std::make_unique<Engine>(options)), rank_(options.rank), ranks_(options.ranks), owner_(forks.load()) {
-  if (watches_forks != 0) throw Error(ErrorCode::kSystem, name() + ": pthread_atfork() had no memory left");
+  if (watches_forks != 0) throw Error(ErrorCode::kSystem, name() + ": pthread_atfork() failed: out of memory");
 }
 
 EngineHandle::~EngineHandle() {
@@ -87,8 +87,8 @@ bool EngineHandle::is_fork() const { return forks.load(std::memory_order_relaxed
 Engine& EngineHandle::engine() const {
   if (is_fork()) {
     throw Error(ErrorCode::kClosed, name() +
-                                        ": this context belongs to the process that forked this one; make a new "
-                                        "one, or start the process with the spawn method");
+                                        ": this context belongs to the parent process; create a new one after fork, "
+                                        "or start the process with the spawn method");
   }
   return *engine_;
 }
@@ -96,7 +96,7 @@ Engine& EngineHandle::engine() const {
 std::uint16_t EngineHandle::peer_rank(std::int64_t rank) const {
   if (rank < 0 || rank >= ranks_ || rank == rank_) {
     throw Error(ErrorCode::kUnknownPeer, name() + ": rank " + std::to_string(rank) +
-                                             " is no peer: the job has ranks 0 to " + std::to_string(ranks_ - 1) +
+                                             " is not a peer: the job has ranks 0 to " + std::to_string(ranks_ - 1) +
                                              ", and a rank has no transfers with itself");
   }
   return static_cast<std::uint16_t>(rank);

@@ -141,7 +141,7 @@ TensorView::TensorView(py::handle object, bool writable, std::string_view dtype)
     take_torch(object);
   } else {
     refuse("a " + type_name(object) +
-           " has no memory to lend: pass a numpy array, a torch CPU tensor, or an object with the buffer protocol");
+           " is not a tensor: pass a numpy array, a torch CPU tensor, or an object with the buffer protocol");
   }
   if (!dtype.empty()) reinterpret(dtype);
 }
@@ -152,7 +152,7 @@ void TensorView::take_buffer(py::handle object, bool writable) {
   auto view = std::make_unique<Py_buffer>();
   if (PyObject_GetBuffer(object.ptr(), view.get(), PyBUF_FULL_RO) != 0) {
     const py::error_already_set error;
-    refuse("a " + type_name(object) + " does not lend its memory (" + std::string(error.what()) +
+    refuse("a " + type_name(object) + " does not export a buffer (" + std::string(error.what()) +
            "); for a bfloat16 array pass array.view(numpy.uint16) with dtype='bfloat16'");
   }
   buffer_.reset(view.release());
@@ -162,8 +162,8 @@ void TensorView::take_buffer(py::handle object, bool writable) {
   const std::optional<Element> element =
       element_of_format(buffer_->format, static_cast<std::size_t>(buffer_->itemsize));
   if (!element) {
-    refuse("elements of format '" + std::string(buffer_->format) + "' cannot travel (known: " + all_names() +
-           "); convert the array, or lend its bytes and name what they are with dtype=");
+    refuse("unsupported element type '" + std::string(buffer_->format) + "' (supported: " + all_names() +
+           "); convert the array, or pass its bytes with dtype=");
   }
   element_ = *element;
   data_ = static_cast<std::byte*>(buffer_->buf);
@@ -173,7 +173,7 @@ void TensorView::take_buffer(py::handle object, bool writable) {
            "numpy.ascontiguousarray(x)");
   }
   if (writable && buffer_->readonly != 0) {
-    refuse("tensor " + description() + " is read-only and cannot receive; pass a writable one");
+    refuse("tensor " + description() + " is read-only, so that nothing can be received into it; pass a writable one");
   }
 }
 
@@ -194,7 +194,7 @@ void TensorView::take_torch(py::handle object) {
   const std::optional<Element> element =
       element_of_name(dtype.starts_with(kPrefix) ? std::string_view(dtype).substr(kPrefix.size()) : dtype);
   if (!element) {
-    refuse("elements of type " + dtype + " cannot travel (known: " + all_names() +
+    refuse("unsupported element type " + dtype + " (supported: " + all_names() +
            "); convert the tensor, for example torch.view_as_real(x) for complex numbers");
   }
   if (!py::cast<bool>(object.attr("is_contiguous")())) {
@@ -215,10 +215,10 @@ void TensorView::take_torch(py::handle object) {
 void TensorView::reinterpret(std::string_view dtype) {
   const std::optional<Element> element = element_of_name(dtype);
   if (!element) {
-    refuse("dtype '" + std::string(dtype) + "' is not an element type that can travel (known: " + all_names() + ")");
+    refuse("dtype '" + std::string(dtype) + "' is not a supported element type (supported: " + all_names() + ")");
   }
   if (bytes_ % element_bytes(*element) != 0) {
-    refuse("tensor " + description() + " has " + std::to_string(bytes_) + " bytes, which is no whole number of " +
+    refuse("tensor " + description() + " has " + std::to_string(bytes_) + " bytes, which is not a whole number of " +
            std::string(dtype) + " elements");
   }
   if (element_bytes(*element) != element_bytes(element_)) {

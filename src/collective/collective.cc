@@ -35,10 +35,11 @@ std::string check_all_to_all(const CollectiveRequest& request) {
   const auto check = [&](const std::vector<std::uint64_t>& parts, std::size_t bytes, const std::string& side) {
     if (parts.size() != request.ranks.size()) {
       return side + " has " + std::to_string(parts.size()) + " parts; a group of " +
-             std::to_string(request.ranks.size()) + " ranks needs one each";
+             std::to_string(request.ranks.size()) + " ranks needs one per rank";
     }
     for (const std::uint64_t part : parts) {
-      if (part % wire::element_bytes(request.element) != 0) return "a part of the " + side + " cuts an element";
+      if (part % wire::element_bytes(request.element) != 0)
+        return "a part of the " + side + " is not a whole number of elements";
     }
     // Compare each part first: their sum might wrap.
     const bool fits = std::ranges::all_of(parts, [&](std::uint64_t part) { return part <= bytes; });
@@ -56,7 +57,8 @@ std::string check_gather(const CollectiveRequest& request, std::uint16_t rank) {
   if (std::ranges::find(request.ranks, request.root) == request.ranks.end()) {
     return "its root, rank " + std::to_string(request.root) + ", is not in the group";
   }
-  if (request.input.size() % wire::element_bytes(request.element) != 0) return "its size cuts an element";
+  if (request.input.size() % wire::element_bytes(request.element) != 0)
+    return "its size is not a multiple of the element size";
   if (rank != request.root)
     return request.output.empty() ? "" : "only the root, rank " + std::to_string(request.root) + ", has an output";
   const std::uint64_t needed = request.input.size() * request.ranks.size();

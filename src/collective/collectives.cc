@@ -69,7 +69,7 @@ void Collectives::start(TimeNs now, CollectiveRequest request) {
   Group* const found = group_of(now, request);
   if (found == nullptr) {
     const std::string text = rank_text(rank_) + " has used " + std::to_string(kMaxGroups) +
-                             " groups, and this is another: use the same groups again";
+                             " groups, the maximum, and this is another one: reuse groups";
     // PROTOCOL 22.1.12: ... It MUST send failed of the new group's first collective to its members.
     encode(
         Failed{group_id(request.ranks), 0, rank_, static_cast<std::uint8_t>(core::CompletionStatus::kCancelled), text},
@@ -81,7 +81,7 @@ void Collectives::start(TimeNs now, CollectiveRequest request) {
   }
   Group& group = *found;
   if (group.ranks != request.ranks) {
-    return refuse(request, "another group of this context has the same name; name its ranks in another order");
+    return refuse(request, "another group of this context has the same group id; list its ranks in another order");
   }
   auto made = std::make_unique<Active>();
   Active& active = *made;

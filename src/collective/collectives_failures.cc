@@ -11,6 +11,11 @@ namespace {
 // reply timeout.
 constexpr base::DurationNs kExplanationNs = base::kSecond;
 
+// The engine appends the cause, which the control channel reports.
+std::string down_text(int peer) {
+  return "rank " + std::to_string(peer) + " is down: its process failed or left the job";
+}
+
 }  // namespace
 
 void Collectives::on_transfer_failed(TimeNs now, Active& active, const core::Completion& completion) {
@@ -18,12 +23,12 @@ void Collectives::on_transfer_failed(TimeNs now, Active& active, const core::Com
   const std::string peer = rank_text(completion.peer);
   switch (completion.status) {
     case core::CompletionStatus::kPeerFailed:
-      return fail(now, active, {completion.status, completion.peer, peer + " died or left"}, true);
+      return fail(now, active, {completion.status, completion.peer, down_text(completion.peer)}, true);
     case core::CompletionStatus::kTimedOut:
       return fail(now, active,
                   {completion.status, completion.peer,
-                   rank_text(rank_) + " ran out of time while it waited for " + peer + ": did " + peer +
-                       " call the same collective?"},
+                   rank_text(rank_) + " timed out waiting for " + peer + ": check that " + peer +
+                       " called the same collective, or raise the timeout"},
                   true);
     case core::CompletionStatus::kCancelled:
       // PROTOCOL 22.1.8: A member whose transfer the other side gave up MUST cancel its own transfers of that
@@ -101,7 +106,8 @@ void Collectives::stop(TimeNs now, Active& active) {
 void Collectives::cancel(TimeNs now, OperationId operation) {
   for (const auto& active : slots_) {
     if (!active || active->done.operation != operation) continue;
-    fail(now, *active, {core::CompletionStatus::kCancelled, rank_, rank_text(rank_) + " cancelled it"}, true);
+    fail(now, *active, {core::CompletionStatus::kCancelled, rank_, rank_text(rank_) + " cancelled the collective"},
+         true);
   }
   settle(now);
 }
@@ -110,7 +116,7 @@ void Collectives::on_message(TimeNs now, std::uint16_t from, const Failed& faile
   const auto status = static_cast<core::CompletionStatus>(failed.status);
   const bool is_known = core::is_failure(status) && status <= core::CompletionStatus::kCancelled;
   Cause cause{is_known ? status : core::CompletionStatus::kCancelled, failed.failed_rank, failed.text};
-  if (cause.text.empty()) cause.text = rank_text(from) + " gave it up";
+  if (cause.text.empty()) cause.text = rank_text(from) + " aborted the collective without a cause";
   const auto found = groups_.find(failed.group);
   if (found == groups_.end()) return remember(from, failed, std::move(cause));
   apply(now, found->second, from, failed.sequence, std::move(cause));
@@ -169,12 +175,12 @@ void Collectives::on_peer_down(TimeNs now, std::uint16_t peer) {
       return stream.peer == peer && stream.posted < stream.steps;
     });
     if (!is_waiting && !is_needed) continue;
-    fail(now, active, {core::CompletionStatus::kPeerFailed, peer, rank_text(peer) + " died or left"}, true);
+    fail(now, active, {core::CompletionStatus::kPeerFailed, peer, down_text(peer)}, true);
   }
   // Later calls: members that share a transfer with the peer detect its loss themselves; others might wait for these.
   for (auto& [id, group] : groups_) {
     if (std::ranges::find(group.ranks, peer) == group.ranks.end()) continue;
-    break_group(now, group, group.next, {core::CompletionStatus::kPeerFailed, peer, rank_text(peer) + " died or left"});
+    break_group(now, group, group.next, {core::CompletionStatus::kPeerFailed, peer, down_text(peer)});
   }
   settle(now);
 }
@@ -187,7 +193,7 @@ void Collectives::on_timeout(TimeNs now) {
     if (active.given_up_by >= 0) {
       fail(now, active,
            {core::CompletionStatus::kCancelled, active.given_up_by,
-            rank_text(active.given_up_by) + " gave it up and did not say why"},
+            rank_text(active.given_up_by) + " aborted the collective without a cause: look at its output"},
            true);
       continue;
     }
@@ -209,9 +215,9 @@ void Collectives::on_timeout(TimeNs now) {
     }
     fail(now, active,
          {core::CompletionStatus::kTimedOut, peer,
-          rank_text(rank_) + " ran out of time " +
-              (peer < 0 ? "while it waited for the collectives before"
-                        : "while it waited for " + rank_text(peer) + ": did it call the same collective?")},
+          rank_text(rank_) + " timed out waiting for " +
+              (peer < 0 ? "the earlier collectives of its group"
+                        : rank_text(peer) + ": check that it called the same collective, or raise the timeout")},
          true);
   }
   settle(now);

@@ -10,8 +10,8 @@ namespace mlt::collective {
 namespace {
 
 std::string abort_text(std::uint64_t key, int failed_rank) {
-  return "worker rank " + std::to_string(failed_rank) + " failed or left, so that no sum of key " +
-         std::to_string(key) + " can be made";
+  return "worker rank " + std::to_string(failed_rank) + " failed or left, so that key " + std::to_string(key) +
+         " cannot be summed";
 }
 
 }  // namespace
@@ -69,7 +69,7 @@ void PushPull::start(TimeNs now, const PushPullRequest& request) {
   }
   if (key.active) {
     return fail_at_once(request, core::CompletionStatus::kCancelled, -1,
-                        "key " + std::to_string(request.key) + " is being push-pulled already: wait for it first");
+                        "a push-pull of key " + std::to_string(request.key) + " is in progress: wait for it first");
   }
   if (key.elements != request.input.size() || key.loss_bound != request.loss_bound || key.average != request.average) {
     return fail_at_once(request, core::CompletionStatus::kSizeMismatch, -1,
@@ -112,7 +112,7 @@ void PushPull::register_partitions(Key& key) {
     shape.traffic_class = key.request.traffic_class;
     encode(shape, scratch_);
     if (!verbs_.send_message(partition.service, scratch_)) {
-      key.broken = "summation service rank " + std::to_string(partition.service) + " is gone";
+      key.broken = "summation service rank " + std::to_string(partition.service) + " is down";
       key.broken_by = partition.service;
       key.done.status = core::CompletionStatus::kPeerFailed;
       key.done.failed_peer = partition.service;
@@ -212,12 +212,12 @@ void PushPull::on_timeout(TimeNs now) {
       break_key(now, key, core::CompletionStatus::kTimedOut, silent->service,
                 "summation service rank " + std::to_string(silent->service) + " never confirmed partition " +
                     std::to_string(silent - key.partitions.begin()) + " of key " + std::to_string(key.key) +
-                    " in time: is `mlt serve` running there?");
+                    " in time: check that `mlt serve` is running there");
     } else if (std::any_of(unposted_.begin(), unposted_.end(),
                            [&](const Unposted& one) { return one.key == key.index; })) {
       break_key(now, key, core::CompletionStatus::kTimedOut, -1,
                 "key " + std::to_string(key.key) +
-                    " ran out of time while it waited for room among the operations under way");
+                    " timed out waiting for a free operation slot: push fewer keys at once, or raise the timeout");
     }
     finish_if_over(now, key);
   }
@@ -246,7 +246,7 @@ void PushPull::on_message(TimeNs now, std::uint16_t from, const Message& message
     key = find(refused->key, refused->partition);
     if (key == nullptr || key->partitions[refused->partition].service != from) return;
     break_key(now, *key, core::CompletionStatus::kSizeMismatch, -1,
-              "summation service rank " + std::to_string(from) + " refuses key " + std::to_string(key->key) + ": " +
+              "summation service rank " + std::to_string(from) + " rejected key " + std::to_string(key->key) + ": " +
                   refused->text);
   } else if (const auto* aborted = std::get_if<Aborted>(&message)) {
     key = find(aborted->key, aborted->partition);
@@ -287,8 +287,9 @@ void PushPull::on_completion(TimeNs now, const core::Completion& completion) {
     std::string text = is_send ? "the push of partition " : "the pull of partition ";
     text += std::to_string((local >> 1) & 0xFFFF) + " of key " + std::to_string(key.key) +
             " with summation service rank " + std::to_string(partition.service);
-    text += completion.status == core::CompletionStatus::kPeerFailed ? " failed: the service died or left"
-            : completion.status == core::CompletionStatus::kTimedOut ? " ran out of time"
+    text += completion.status == core::CompletionStatus::kPeerFailed
+                ? " failed: the service is down, its process failed or left"
+            : completion.status == core::CompletionStatus::kTimedOut ? " timed out"
                                                                      : " was cancelled";
     break_key(now, key, completion.status, partition.service, text);
   }
@@ -301,7 +302,7 @@ void PushPull::on_peer_down(TimeNs now, std::uint16_t peer) {
                                   [&](const Partition& partition) { return partition.service == peer; });
     if (!uses) continue;
     break_key(now, *key, core::CompletionStatus::kPeerFailed, peer,
-              "summation service rank " + std::to_string(peer) + " died or left");
+              "summation service rank " + std::to_string(peer) + " is down: its process failed or left the job");
     finish_if_over(now, *key);
   }
 }

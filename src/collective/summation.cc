@@ -84,8 +84,8 @@ void Summation::on_register(TimeNs now, std::uint16_t from, const Register& shap
   //     other segment bytes than the connection's, or exceeds its limits.
   if (shape.segment_bytes != verbs_.grid_bytes(from)) {
     return refuse(from, shape,
-                  "rank " + std::to_string(from) + " names segments of " + std::to_string(shape.segment_bytes) +
-                      " bytes, its connection carries " + std::to_string(verbs_.grid_bytes(from)));
+                  "rank " + std::to_string(from) + " registers segments of " + std::to_string(shape.segment_bytes) +
+                      " bytes, its connection has segments of " + std::to_string(verbs_.grid_bytes(from)));
   }
   auto found = by_key_.find({shape.key, shape.partition});
   if (found == by_key_.end()) {
@@ -116,11 +116,11 @@ void Summation::on_register(TimeNs now, std::uint16_t from, const Register& shap
   if (first.elements != shape.elements || first.loss_bound != shape.loss_bound || first.average != shape.average ||
       first.segment_bytes != shape.segment_bytes) {
     return refuse(from, shape,
-                  "rank " + std::to_string(from) + " names " + std::to_string(shape.elements) + " elements, bound " +
+                  "rank " + std::to_string(from) + " has " + std::to_string(shape.elements) + " elements, bound " +
                       std::to_string(shape.loss_bound) + ", segments of " + std::to_string(shape.segment_bytes) +
-                      " bytes; another worker named " + std::to_string(first.elements) + ", " +
+                      " bytes; another worker has " + std::to_string(first.elements) + ", " +
                       std::to_string(first.loss_bound) + ", " + std::to_string(first.segment_bytes) +
-                      ": every worker must name the same");
+                      ": every worker must use the same");
   }
   if (partition.failed_rank >= 0) {
     encode(Aborted{shape.key, shape.partition, static_cast<std::uint16_t>(partition.failed_rank)}, scratch_);

@@ -117,7 +117,7 @@ void draw_tags(Prng& prng, const Scenario& scenario, Plan& send) {
   }
 }
 
-Exchange draw_exchange(Prng& prng, const Scenario& scenario, std::uint64_t index, bool in_order, double most_bytes) {
+Exchange draw_exchange(Prng& prng, const Scenario& scenario, std::uint64_t index, bool in_order, double max_bytes) {
   Exchange exchange;
   Plan& send = exchange.send;
   Plan& receive = exchange.receive;
@@ -131,7 +131,7 @@ Exchange draw_exchange(Prng& prng, const Scenario& scenario, std::uint64_t index
           ? wire::ElementType::kFloat32
           : pick(prng, {wire::ElementType::kFloat16, wire::ElementType::kInt64, wire::ElementType::kUint8});
   const std::uint32_t size = wire::element_bytes(send.element);
-  send.bytes = prng.chance(0.04) ? 0 : size * static_cast<std::uint32_t>(1 + spread(prng, 1, most_bytes / size));
+  send.bytes = prng.chance(0.04) ? 0 : size * static_cast<std::uint32_t>(1 + spread(prng, 1, max_bytes / size));
   receive.bytes = send.bytes;
   if (prng.chance(0.02)) receive.bytes += size;
   if (prng.chance(0.01)) receive.element = wire::ElementType::kUint8;
@@ -190,12 +190,12 @@ void draw_accidents(Prng& prng, Scenario& scenario, std::size_t edges) {
 }
 
 // Posts after a reconnection: the generations of the same tags start at zero there.
-void draw_second_lives(Prng& prng, Scenario& scenario, double most_bytes) {
+void draw_second_lives(Prng& prng, Scenario& scenario, double max_bytes) {
   const std::size_t before = scenario.exchanges.size();
   for (const Accident& accident : scenario.accidents) {
     if (accident.kind != Accident::Kind::kDisconnect && accident.kind != Accident::Kind::kCrash) continue;
     for (std::uint64_t more = 1 + prng.below(6); more > 0; --more) {
-      Exchange exchange = draw_exchange(prng, scenario, prng.below(before), false, most_bytes);
+      Exchange exchange = draw_exchange(prng, scenario, prng.below(before), false, max_bytes);
       const auto a = static_cast<std::uint16_t>(accident.a);
       auto b = static_cast<std::uint16_t>(accident.b);
       if (accident.kind == Accident::Kind::kCrash) {
@@ -214,11 +214,11 @@ void draw_second_lives(Prng& prng, Scenario& scenario, double most_bytes) {
 }
 
 // Drawn last, so that earlier seeds keep their meaning.
-void draw_rarities(Prng& prng, Scenario& scenario, double most_bytes) {
+void draw_rarities(Prng& prng, Scenario& scenario, double max_bytes) {
   SimulatorConfig& simulator = scenario.simulator;
   core::EndpointConfig& endpoint = simulator.host.endpoint;
   const std::uint64_t packet = simulator.segment_bytes + MLT_DATA_HEADER_BYTES + kOverheadBytes;
-  draw_second_lives(prng, scenario, most_bytes);
+  draw_second_lives(prng, scenario, max_bytes);
   if (prng.chance(0.1)) endpoint.timely.hyper_active_after = 5;
   // A receiver that expects a smaller tensor, or none; one of the two sides may be rejected for lack of space.
   Exchange& smaller = scenario.exchanges[prng.below(scenario.exchanges.size())];
@@ -261,7 +261,7 @@ void draw_round_bounds(Prng& prng, const Scenario& scenario, Exchange& exchange)
   exchange.receive.loss_bound = pick(prng, {0.01, 0.1, 0.25, 0.29, 0.5, 0.57, 0.6, 0.9});
 }
 
-void draw_leave(Prng& prng, Scenario& scenario, double most_bytes) {
+void draw_leave(Prng& prng, Scenario& scenario, double max_bytes) {
   Accident accident;
   accident.kind = Accident::Kind::kLeave;
   accident.a = static_cast<std::uint32_t>(prng.below(scenario.hosts));
@@ -272,7 +272,7 @@ void draw_leave(Prng& prng, Scenario& scenario, double most_bytes) {
   core::EndpointConfig& endpoint = scenario.simulator.host.endpoint;
   endpoint.finished_log = endpoint.reply_queue = 512;
   for (std::uint64_t more = prng.below(4); more > 0; --more) {
-    Exchange exchange = draw_exchange(prng, scenario, prng.below(scenario.exchanges.size()), false, most_bytes);
+    Exchange exchange = draw_exchange(prng, scenario, prng.below(scenario.exchanges.size()), false, max_bytes);
     const DurationNs later = accident.start_ns + accident.length_ns + spread_ns(prng, kMicrosecond, kMillisecond);
     exchange.send_at_ns += later;
     exchange.receive_at_ns += later;
@@ -295,7 +295,7 @@ void draw_path_limit(Prng& prng, Scenario& scenario) {
 }
 
 // A separate generator: earlier draws keep their meaning.
-void draw_third(Scenario& scenario, double most_bytes) {
+void draw_third(Scenario& scenario, double max_bytes) {
   Prng prng(Prng(scenario.seed ^ 0x7417DULL).next());
   core::EndpointConfig& endpoint = scenario.simulator.host.endpoint;
   if (prng.chance(0.3)) {
@@ -327,7 +327,7 @@ void draw_third(Scenario& scenario, double most_bytes) {
     scenario.accidents.push_back(pause);
     scenario.simulator.host.socket_buffer_bytes = 1U << 30;  // it drops nothing
   }
-  if (!scenario.faultless && prng.chance(0.15)) draw_leave(prng, scenario, most_bytes);
+  if (!scenario.faultless && prng.chance(0.15)) draw_leave(prng, scenario, max_bytes);
   for (const Accident& accident : scenario.accidents) {
     scenario.quiet_ns = std::max(scenario.quiet_ns, accident.start_ns + accident.length_ns);
   }
@@ -383,12 +383,12 @@ Scenario draw_scenario(std::uint64_t seed, Draw draw) {
   // Slow networks get less data; otherwise a run would take minutes of virtual time.
   const double slowest =
       std::min(scenario.fabric.host_link.rate_bytes_per_second, scenario.fabric.core_link.rate_bytes_per_second);
-  const double most_bytes = std::min(240'000.0, slowest * 0.4 / static_cast<double>(count));
+  const double max_bytes = std::min(240'000.0, slowest * 0.4 / static_cast<double>(count));
   for (std::uint64_t i = 0; i < count; ++i) {
-    scenario.exchanges.push_back(draw_exchange(prng, scenario, i, in_order, most_bytes));
+    scenario.exchanges.push_back(draw_exchange(prng, scenario, i, in_order, max_bytes));
   }
   draw_accidents(prng, scenario, scenario.topology().edges.size());
-  draw_rarities(prng, scenario, most_bytes);
+  draw_rarities(prng, scenario, max_bytes);
   for (const Accident& accident : scenario.accidents) {
     scenario.quiet_ns = std::max(scenario.quiet_ns, accident.start_ns + accident.length_ns);
   }
@@ -412,7 +412,7 @@ Scenario draw_scenario(std::uint64_t seed, Draw draw) {
       scenario.spine_delay.push_back(spread(prng, 1, 20));
     }
   }
-  if (draw >= Draw::kThird) draw_third(scenario, most_bytes);
+  if (draw >= Draw::kThird) draw_third(scenario, max_bytes);
   if (draw >= Draw::kFourth) draw_late(scenario);
   if (draw >= Draw::kFifth) draw_short_links(scenario);
   if (draw >= Draw::kFifth) draw_retirement(scenario);

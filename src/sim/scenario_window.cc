@@ -26,7 +26,7 @@ DurationNs longest_round_trip_ns(const Scenario& scenario) {
 }
 
 // The maximum that one host sends to another, as the sender counts it against its window (clause 6.3.1).
-std::uint64_t most_sent_bytes(const Scenario& scenario) {
+std::uint64_t max_sent_bytes(const Scenario& scenario) {
   const std::uint32_t segment = scenario.simulator.segment_bytes;
   std::map<std::pair<std::uint16_t, std::uint16_t>, std::uint64_t> sent;
   std::uint64_t most = 0;
@@ -40,9 +40,9 @@ std::uint64_t most_sent_bytes(const Scenario& scenario) {
 
 // Whether some link drops control datagrams for longer than any operation may take: replies arrive over TCP alone.
 bool answers_come_by_control_only(const Scenario& scenario) {
-  const DurationNs most_ns = scenario.simulator.host.endpoint.operation_timeout_ns;
-  return std::any_of(scenario.accidents.begin(), scenario.accidents.end(), [most_ns](const Accident& accident) {
-    return accident.kind == Accident::Kind::kBlackHole && accident.amount > 0 && accident.length_ns > most_ns;
+  const DurationNs max_ns = scenario.simulator.host.endpoint.operation_timeout_ns;
+  return std::any_of(scenario.accidents.begin(), scenario.accidents.end(), [max_ns](const Accident& accident) {
+    return accident.kind == Accident::Kind::kBlackHole && accident.amount > 0 && accident.length_ns > max_ns;
   });
 }
 
@@ -53,7 +53,7 @@ bool answers_come_by_control_only(const Scenario& scenario) {
 void widen_window(Scenario& scenario) {
   const DurationNs time_ns = scenario.simulator.host.endpoint.operation_timeout_ns / kPartOfTimeout;
   const double round_trips = static_cast<double>(time_ns) / static_cast<double>(longest_round_trip_ns(scenario));
-  const auto bytes = static_cast<double>(most_sent_bytes(scenario));
+  const auto bytes = static_cast<double>(max_sent_bytes(scenario));
   while (static_cast<double>(scenario.simulator.window_bytes) * round_trips < bytes) {
     scenario.simulator.window_bytes *= 2;
   }

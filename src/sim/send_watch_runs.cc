@@ -221,11 +221,11 @@ void SendWatch::count_early(std::uint16_t rank, std::uint16_t peer, Flow& of, Se
   ++sending.early;
   const EarlyOut out = early_out(of);
   const std::uint32_t most = std::max(of.peer.early_segments, 1U);
-  const std::uint32_t most_transfers = std::max(of.peer.early_transfers, 1U);
-  if (out.segments > most || out.transfers > most_transfers) {
+  const std::uint32_t max_transfers = std::max(of.peer.early_transfers, 1U);
+  if (out.segments > most || out.transfers > max_transfers) {
     fail(13, rank, peer,
          std::to_string(out.segments) + " early segments of " + std::to_string(out.transfers) + " transfers, " +
-             std::to_string(most) + " of " + std::to_string(most_transfers) + " were offered");
+             std::to_string(most) + " of " + std::to_string(max_transfers) + " were offered");
   }
   if (!is_exhausted(of)) return;
   for (const auto& other : of.open) other->may_wait = other->may_wait || !other->ready;

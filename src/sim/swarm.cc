@@ -45,7 +45,7 @@ class Run {
     const base::TimeNs last = first + scenario_.limit_ns;
     std::uint64_t idle_since = 0;
     std::uint64_t progress = 0;
-    std::uint64_t least_under_way = ~0ULL;
+    std::uint64_t min_in_flight = ~0ULL;
     while (!(scheduled_ == 0 && oracle_.all_ended()) && simulator_.step(last)) {
       if (simulator_.events() % kProgressEvery != 0) continue;
       oracle_.check_limits(false);
@@ -53,8 +53,8 @@ class Run {
       const std::uint64_t under_way = packets_under_way();
       // A rescheduled wake-up leaves an obsolete event: as many as packets that are due at one timeout together.
       const std::uint64_t happened = simulator_.events() - simulator_.turns_moved();
-      if (now != progress || !quiet_ || under_way < least_under_way) idle_since = happened;
-      if (quiet_) least_under_way = std::min(least_under_way, under_way);
+      if (now != progress || !quiet_ || under_way < min_in_flight) idle_since = happened;
+      if (quiet_) min_in_flight = std::min(min_in_flight, under_way);
       progress = now;
       if (happened - idle_since > kIdleEventsPerHost * simulator_.hosts()) {
         simulator_.fail("rule 7: " + std::to_string(happened - idle_since) +

@@ -65,7 +65,7 @@ bool SwitchPort::enqueue(base::TimeNs now, PacketPool& pool, std::uint32_t index
   buffer.used_bytes += bytes;
   state.bytes += bytes;
   queued_bytes_ += bytes;
-  state.counters.most_bytes = std::max(state.counters.most_bytes, state.bytes);
+  state.counters.max_queued_bytes = std::max(state.counters.max_queued_bytes, state.bytes);
   packet.next = kNoPacket;
   packet.queued_ns = now;
   (state.tail == kNoPacket ? state.head : pool[state.tail].next) = index;

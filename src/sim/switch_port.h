@@ -45,7 +45,7 @@ struct QueueCounters {
   std::uint64_t marked = 0;
   std::uint64_t sent_packets = 0;
   std::uint64_t sent_bytes = 0;
-  std::uint64_t most_bytes = 0;
+  std::uint64_t max_queued_bytes = 0;
 };
 
 // Memory shared by the ports of one switch.

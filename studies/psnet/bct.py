@@ -164,7 +164,7 @@ def fat_tree_time(
     hops: int,
     latency_seconds: float = DEFAULT_LATENCY_SECONDS,
 ) -> TransferTime:
-    """Equation 7. ``concurrency`` is C, the most flows on an aggregation or core link (``flows.most_concurrent``);
+    """Equation 7. ``concurrency`` is C, the most flows on an aggregation or core link (``flows.max_concurrent``);
     0 when no flow leaves its rack. ``oversubscription`` is r: fabric links run at B_w / r."""
     require_positive("host_bits_per_second", host_bits_per_second)
     require_positive("oversubscription", oversubscription)

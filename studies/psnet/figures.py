@@ -22,7 +22,7 @@ from typing import Literal
 from mlt.planners.psnet.checks import TopologyError
 from mlt.planners.psnet.clos import fat_tree
 from studies.psnet.bct import JobProfile, fat_tree_time, one_module_time, two_module_time
-from studies.psnet.flows import fluid_loads, most_concurrent, most_hops, push_demands
+from studies.psnet.flows import fluid_loads, max_concurrent, max_hops, push_demands
 
 TORS = 3
 JOB = JobProfile(workers=192, servers=32, size_bytes=200e6)
@@ -96,7 +96,7 @@ def fat_tree_concurrency(workers: int, servers: int, *, where: Where, pods: int 
     if len(members) < workers:
         raise TopologyError(f"{workers} workers and {servers} servers do not fit {pods} pods of a k = {k} fat-tree")
     flows = dict.fromkeys(push_demands(members, chosen, 1.0), 1.0)
-    return most_concurrent(tree, fluid_loads(tree, flows)), most_hops(tree, flows), k
+    return max_concurrent(tree, fluid_loads(tree, flows)), max_hops(tree, flows), k
 
 
 def figure_7(gbits: Sequence[float] = GBITS, *, job: JobProfile = JOB) -> list[Series]:

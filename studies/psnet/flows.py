@@ -59,7 +59,7 @@ def hashed_loads(graph: Graph, demands: Demands, *, seed: int) -> Loads:
     return _loads(graph, demands, split)
 
 
-def most_concurrent(graph: Graph, loads: Loads) -> float:
+def max_concurrent(graph: Graph, loads: Loads) -> float:
     """C of equation 7: the most that any link between two switches carries (loads made from demands of 1 per flow)."""
     between = [load for (a, b), load in loads.items() if "host" not in (graph.nodes[a]["kind"], graph.nodes[b]["kind"])]
     return max(between, default=0.0)
@@ -73,7 +73,7 @@ def drain(graph: Graph, loads: Loads) -> Drain:
     return Drain(seconds, link)
 
 
-def most_hops(graph: Graph, demands: Demands) -> int:
+def max_hops(graph: Graph, demands: Demands) -> int:
     """The longest shortest path among the demands, in links."""
     targets_of: dict[str, set[str]] = defaultdict(set)
     for source, target in demands:

@@ -3,8 +3,9 @@
 //
 // Runs at clsact egress, before the qdisc. Each class has a fluid queue that drains at link rate, highest class first;
 // a packet that finds its queue above the limit L is dropped, above the threshold S it is marked if ECN-capable and
-// dropped if not. The class also becomes skb->priority, which htb below takes as its leaf. GPL is what the kernel asks
-// of a program that uses these helpers. Deliberately absent: averaging, ramps, random loss. Units: bytes, nanoseconds.
+// dropped if not. The class also becomes skb->priority, by which htb below selects its leaf. The kernel requires the
+// GPL for a program that uses these helpers. Deliberately absent: averaging, ramps, random loss. Units: bytes,
+// nanoseconds.
 // clang-format off: libbpf's headers use types that this one defines.
 #include <linux/bpf.h>
 // clang-format on
@@ -69,7 +70,7 @@ struct {
 
 enum verdict { PASS, MARK, DROP_EARLY, DROP_AT_LIMIT };
 
-// The IPv4 TOS or IPv6 traffic class byte; -1 for anything else.
+// Returns the IPv4 TOS or IPv6 traffic class byte; -1 for other protocols.
 static __always_inline int traffic_class(struct __sk_buff* skb) {
   __u8 head[2];
   if (skb->protocol == bpf_htons(ETH_P_IP)) {
@@ -100,7 +101,7 @@ int mlt_switch_port(struct __sk_buff* skb) {
   if (!port) return TC_ACT_OK;
 
   int tos = traffic_class(skb);
-  __u32 queue = CONTROL_QUEUE;  // address resolution goes with control
+  __u32 queue = CONTROL_QUEUE;  // address resolution uses the control class
   if (tos >= 0) {
     __u32 dscp = (tos >> 2) & 63;
     __u32* mapped = bpf_map_lookup_elem(&queue_of_dscp, &dscp);

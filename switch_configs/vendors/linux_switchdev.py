@@ -32,7 +32,7 @@ def _code_points(plan: Plan) -> str:
     return " ".join(f"{dscp}:{queue}" for dscp, queue in enumerate(table) if queue != plan.default_queue.number)
 
 
-def lines(plan: Plan, port: str, *, most_bandwidth: int) -> list[str]:
+def lines(plan: Plan, port: str, *, max_bandwidth: int) -> list[str]:
     """The commands of one port; each replaces the existing setting, so the script may run again."""
     switch, total = plan.policy.switch, plan.policy.switch.queues
     bands = [max(0, total - 1 - priority) for priority in range(8)] + [total - 1] * (PRIORITIES - 8)
@@ -45,7 +45,7 @@ def lines(plan: Plan, port: str, *, most_bandwidth: int) -> list[str]:
                 f"limit {switch.shared_buffer_bytes} min {detect.min_bytes} max {detect.max_bytes} "
                 f"avpkt {AVERAGE_PACKET_BYTES} burst {detect.min_bytes // AVERAGE_PACKET_BYTES + 1} "
                 f"probability {detect.probability_percent / 100} "
-                f"bandwidth {min(switch.link_rate_bits_per_second, most_bandwidth)}bit ecn"
+                f"bandwidth {min(switch.link_rate_bits_per_second, max_bandwidth)}bit ecn"
             )
     return [*written, f"dcb app replace dev {port} dscp-prio {_code_points(plan)}"]
 

@@ -98,7 +98,7 @@ class LinuxTc(Target):
         lines = ["#!/bin/sh", "set -eu"]
         for port in plan.ports:
             if self.offloads:
-                lines += linux_switchdev.lines(plan, port, most_bandwidth=MAX_RED_BANDWIDTH)
+                lines += linux_switchdev.lines(plan, port, max_bandwidth=MAX_RED_BANDWIDTH)
             else:
                 lines += [f"tc {line}" for line in self._port(plan, port)]
         return {"linux.apply.sh": "\n".join(lines) + "\n"}

@@ -1,9 +1,9 @@
-// A wall clock that jumps, for one process: loaded with LD_PRELOAD, because CLOCK_REALTIME belongs to the whole machine
-// and no namespace has one of its own. The file that MLT_CHAOS_CLOCK names holds three 64-bit numbers: when the clock
-// jumped (by the true clock, ns), and by how many ns it is wrong before and after. The kernel's arrival stamps
-// (SCM_TIMESTAMPNS) are shifted alike, each by what was right when it was taken: a datagram that came before a jump and
-// is read after it carries the old time, as it would with the machine's own clock. Absent on purpose: CLOCK_MONOTONIC,
-// which never jumps, and waits until a wall-clock time, of which mlt and Python have none.
+// Shifts the wall clock of one process: loaded with LD_PRELOAD, because CLOCK_REALTIME belongs to the whole host and
+// cannot be namespaced. The file named by MLT_CHAOS_CLOCK holds three 64-bit numbers: the time of the jump (by the true
+// clock, ns), and the clock's error in ns before and after it. The kernel's arrival stamps (SCM_TIMESTAMPNS) are
+// shifted by the error at their own time: a datagram that arrived before a jump and is read after it has the old time,
+// as it would with the host's own clock. Absent on purpose: CLOCK_MONOTONIC, which never jumps, and waits until a
+// wall-clock time, which neither mlt nor Python uses.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/mman.h>

@@ -1,13 +1,12 @@
-// mlt_chaos_wire A MAC_A B MAC_B: a network that misbehaves on command, in the place of a spine switch's forwarding.
+// mlt_chaos_wire A MAC_A B MAC_B: a network with faults on command, in place of a spine switch's forwarding.
 //
-// Runs in the switch's namespace, whose kernel forwards nothing. IPv4 frames that come by interface A leave by B, to
-// MAC_B, and the other way round: at once, or later, or never, or twice, or damaged. Commands come on standard input, a
-// line each:
-//   set delay_us=15000 drop=0.1 duplicate=0 reorder=0 corrupt=0 seed=7     (what is not named becomes 0)
+// Runs in the switch's namespace, whose kernel forwards nothing. IPv4 frames received on interface A leave by B, to
+// MAC_B, and vice versa: at once, later, never, twice, or damaged. Commands are read from standard input, one per line:
+//   set delay_us=15000 drop=0.1 duplicate=0 reorder=0 corrupt=0 seed=7     (omitted values become 0)
 //   counters
-// A delay keeps the order of packets, also when it ends; `reorder` holds single packets 2 ms longer. Corruption flips
-// one bit behind the IP header, which the receiver's checksum finds. `counters` prints a line: forwarded, dropped (by
-// command, and what sockets and queues refused), duplicated, reordered, corrupted.
+// A delay preserves the order of packets, also when it ends; `reorder` holds single packets for 2 ms. Corruption flips
+// one bit behind the IP header, which the receiver's checksum detects. `counters` prints a line: forwarded, dropped (by
+// command, or rejected by sockets and queues), duplicated, reordered, corrupted.
 #include <arpa/inet.h>
 #include <linux/if_packet.h>
 #include <net/ethernet.h>
@@ -57,7 +56,7 @@ struct Held {
   std::uint64_t number = 0;
   std::size_t side = 0;
   std::vector<unsigned char> frame;
-  bool operator<(const Held& other) const {  // of a priority queue: the earliest on top
+  bool operator<(const Held& other) const {  // for a priority queue: the earliest on top
     return due_ns != other.due_ns ? due_ns > other.due_ns : number > other.number;
   }
 };

@@ -156,14 +156,14 @@ def _beside(run: Run, result: dict[str, Any], size: int, name: str, least: float
     return [Verdict(_case(run, size), measured, f"{ratio:.2f}", target, met, run.name)]
 
 
-def _within(run: Run, result: dict[str, Any], size: int, most_us: float, peer: str = "") -> Verdict:
-    """Our median time against ``most_us``, or that of ``peer`` if it is longer."""
+def _within(run: Run, result: dict[str, Any], size: int, max_us: float, peer: str = "") -> Verdict:
+    """Our median time against ``max_us``, or that of ``peer`` if it is longer."""
     ours, theirs = row_of(result, "mlt p=0", size), row_of(result, peer, size)
     assert ours is not None
     took = microseconds(ours)
-    most = max(most_us, 0.0 if theirs is None else microseconds(theirs))
-    target = f"<= {most_us:,g} us" + (f" or {peer}'s" if peer else "")
-    return Verdict(_case(run, size), f"mlt {took:,.0f} us", f"{took / most_us:.2f}", target, took <= most, run.name)
+    most = max(max_us, 0.0 if theirs is None else microseconds(theirs))
+    target = f"<= {max_us:,g} us" + (f" or {peer}'s" if peer else "")
+    return Verdict(_case(run, size), f"mlt {took:,.0f} us", f"{took / max_us:.2f}", target, took <= most, run.name)
 
 
 def _case(run: Run, size: int) -> str:

@@ -89,7 +89,7 @@ class Link:
         deadline = None if timeout is None else time.monotonic() + timeout
         while (message := self.take(limit)) is None:
             if not self._is_ready(select.POLLIN, deadline):
-                raise SilenceError(f"it said nothing for {timeout:g} s; is it {self._program} that is there?")
+                raise SilenceError(f"it sent nothing for {timeout:g} s; check that it is {self._program}")
             self._read()
         return message
 
@@ -103,7 +103,7 @@ class Link:
         end = self._received.find(b"\n")
         if end < 0:
             if len(self._received) > limit:
-                raise EndlessLineError(f"the other program is not {self._program}: it sent a line without end")
+                raise EndlessLineError(f"the other program is not {self._program}: it sent an endless line")
             return None
         line = bytes(self._received[:end])
         del self._received[: end + 1]

@@ -40,6 +40,14 @@ class Ending:
     code: int
     ended_by_us: bool
 
+    def __str__(self) -> str:
+        """For texts: "ended with exit code 7", or the signal that killed it."""
+        with contextlib.suppress(ValueError):
+            killer = signal.Signals(self.code - 128)
+            cause = ", often because the host is out of memory (dmesg)" if killer == signal.SIGKILL else ""
+            return f"ended with exit code {self.code}: killed by {killer.name}{cause}"
+        return f"ended with exit code {self.code}"
+
 
 @dataclass(frozen=True)
 class Outcome:

@@ -24,7 +24,7 @@ INTERRUPTED = 130
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("target", metavar="[HOST[:PORT]]", required=False)
 @click.option("--serve", is_flag=True, help="Serve 'mlt doctor HOST' of other hosts, until Ctrl-C.")
-@click.option("--once", is_flag=True, help="With --serve: end after one examination.")
+@click.option("--once", is_flag=True, help="End after one examination, with --serve.")
 @click.option(
     "--job", is_flag=True, help="Run on every rank of a job: rank 0 serves, the others examine the network to it."
 )

@@ -93,7 +93,7 @@ def launch(
         if ending.ended_by_us:
             _say(f"{ending.name} was ended, because another one failed")
         elif ending.code:
-            _say(f"{ending.name} ended with exit code {ending.code}")
+            _say(f"{ending.name} {ending}")
     raise typer.Exit(outcome.code)
 
 

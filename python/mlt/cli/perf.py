@@ -57,7 +57,7 @@ def perf(
     ] = None,
     local: Annotated[bool, typer.Option("--local", help="Run all ranks on this host.")] = False,
     serve: Annotated[bool, typer.Option("--serve", help="Wait for clients on other hosts, until Ctrl-C.")] = False,
-    once: Annotated[bool, typer.Option("--once", help="With --serve: end after one run.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="End after one run, with --serve.")] = False,
     port: Annotated[
         int, typer.Option(min=1, max=65_535, help="TCP port of --serve, here or on HOST.")
     ] = session.DEFAULT_PORT,
@@ -106,7 +106,7 @@ def perf(
         str | None, typer.Option(envvar=VARIABLE, help="Interface to use; default: the one towards the other ranks.")
     ] = None,
     pin: Annotated[
-        bool, typer.Option("--pin", help="With --local: pin each rank to its own core, if there are enough.")
+        bool, typer.Option("--pin", help="Pin each rank to its own core, with --local, if there are enough.")
     ] = False,
     timeout: Annotated[
         float,
@@ -174,7 +174,7 @@ def _mode(host: str | None, *, local: bool, serve: bool) -> str:
         raise BadOptionError(f"{' and '.join(chosen)}: choose one")
     if not chosen and "RANK" not in os.environ:
         raise BadOptionError(
-            "say where: --local, --serve, HOST, or as a job: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in the "
+            "give --local, --serve, HOST, or a job: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in the "
             "environment (mlt testbed run and torchrun set them)"
         )
     return chosen[0] if chosen else "job"

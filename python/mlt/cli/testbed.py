@@ -144,7 +144,7 @@ def _report(bed: Testbed, outcome: runner.Outcome, counters: bool) -> None:
                 f"testbed: {ending.name} (rank {rank}) was ended, because another host's command failed", err=True
             )
         elif ending.code:
-            click.echo(f"testbed: {ending.name} (rank {rank}) ended with exit code {ending.code}", err=True)
+            click.echo(f"testbed: {ending.name} (rank {rank}) {ending}", err=True)
     click.echo(f"testbed: {outcome.seconds:.2f} s; {report.summary(bed)}", err=True)
     if counters:
         _console(err=True).print(report.tables(bed))

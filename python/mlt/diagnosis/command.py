@@ -130,7 +130,7 @@ def examine_host(target: str, settings: Settings, *, patience: float = 0.0) -> I
         yield Finding(
             "problem",
             f"the examination with {host} port {port} broke off: {why}",
-            "run the same mlt doctor --serve there, and look at what it says",
+            "run the same release of mlt doctor --serve there, and look at its output",
         )
 
 
@@ -152,11 +152,11 @@ def _unreachable(host: str, port: int, error: OSError) -> Finding:
             "problem", f"{host} does not resolve ({error.strerror})", f"getent hosts {host}, or give its address"
         )
     if isinstance(error, ConnectionRefusedError):
-        return Finding("problem", f"TCP to {host} port {port} is refused: no program listens there",
+        return Finding("problem", f"TCP to {host} port {port} is refused: there is no listener",
                        f"run mlt doctor --serve --port {port} on {host}")  # fmt: skip
     if isinstance(error, TimeoutError):
-        return Finding("problem", f"TCP to {host} port {port} is not answered within {CONNECT_SECONDS:g} s",
-                       f"see that {host} is up, and let TCP port {port} through the firewalls between")  # fmt: skip
+        return Finding("problem", f"TCP to {host} port {port} gets no reply within {CONNECT_SECONDS:g} s",
+                       f"check that {host} is up, and allow TCP port {port} in the firewalls between")  # fmt: skip
     return Finding("problem", f"no TCP to {host} port {port}: {error.strerror or error}", f"ip route get {host}")
 
 
@@ -179,14 +179,14 @@ def examine_job(settings: Settings, *, say: Say) -> Iterator[Finding]:
             if visit is None:
                 yield Finding(
                     "problem",
-                    f"{config.size - 1 - come} of {config.size - 1} ranks did not come to {config.master_addr} port "
+                    f"{config.size - 1 - come} of {config.size - 1} ranks did not connect to {config.master_addr} port "
                     f"{settings.port} within {settings.timeout:g} s",
-                    "look at what they say; MASTER_ADDR must reach this machine from theirs",
+                    "look at their output; MASTER_ADDR must reach this host from theirs",
                 )
                 return
             if visit.problems == 0:
                 yield Finding("ok", _visit_text(visit))
             else:
-                yield Finding("problem", _visit_text(visit), "look at what it says itself")
+                yield Finding("problem", _visit_text(visit), "look at the output of that rank")
     finally:
         responder.close()

@@ -84,13 +84,13 @@ def _interface(env: Mapping[str, str]) -> Iterator[Finding]:
         level: Level = "problem" if master or host or wanted else "optional"
         text = str(error).removeprefix("rank 0: ")
         if level == "optional":
-            text = f"no route to other machines; interfaces: {interfaces.candidates_text()}"
+            text = f"no route to other hosts; interfaces: {interfaces.candidates_text()}"
         yield Finding(level, text, "export MLT_INTERFACE=<name of the interface to use>, or set MASTER_ADDR")
         return
     chosen = interfaces.interface_of(address)
     shown = replace(chosen, addresses=(address,)) if chosen else address
     if host:
-        why = "MLT_HOST says so"
+        why = f"MLT_HOST is {host}"
     elif wanted:
         why = f"MLT_INTERFACE is {wanted}"
     elif master:
@@ -99,7 +99,7 @@ def _interface(env: Mapping[str, str]) -> Iterator[Finding]:
         why = "the default route leads there; MASTER_ADDR is not set"
     others = [one for one in interfaces.interfaces() if one.is_up and not one.is_loopback and one.usable()]
     if interfaces.is_loopback(address) and others and not (host or wanted):
-        why += "; no other machine reaches it"
+        why += "; no other host can reach it"
     yield Finding("ok", f"interface {shown}: {why}")
 
 

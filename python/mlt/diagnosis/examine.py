@@ -132,14 +132,14 @@ class Examination:
             if sent.error in (errno.EPERM, errno.EACCES):
                 return Finding(
                     "problem",
-                    f"no UDP {way.words}: the packet filter {whose} refuses to send ({why})",
+                    f"no UDP {way.words}: the packet filter {whose} blocks sending ({why})",
                     f"let UDP out {whose}: nft list ruleset, iptables -L OUTPUT",
                 )
             return Finding("problem", f"no UDP {way.words}: {why}", f"look at the routes {whose}: ip route get")
         return Finding(
             "problem",
             f"no UDP {way.words}: {2 * COPIES} datagrams sent, none arrived, though TCP does",
-            "let UDP through between the hosts, all ports from 1024: a firewall or security group eats it",
+            "let UDP through between the hosts, all ports from 1024: a firewall or security group blocks it",
         )
 
     def _learn_round_trip(self) -> None:
@@ -179,13 +179,13 @@ class Examination:
                 )
             else:
                 says = (
-                    f"{one.by} says so (ICMP)"
+                    f"reported by {one.by} (ICMP)"
                     if one.by
-                    else "larger ones vanish without a word (a black hole: nobody sends ICMP)"
+                    else "larger ones are dropped without an ICMP message (MTU black hole)"
                 )
                 yield Finding(
                     "problem",
-                    f"the path {way.words} carries packets of {one.packet} bytes at most, and the interfaces have "
+                    f"the path {way.words} carries packets of up to {one.packet} bytes, and the interfaces have "
                     f"{usable}: {says}",
                     f"raise the MTU of the hop in between, or give every rank Context(segment_bytes={segment})",
                 )
@@ -225,11 +225,15 @@ class Examination:
                 changed.append(f"{name} ({dscp} became {seen >> 2})")
             if seen & 3 != ecn and not (ecn == ECT_0 and seen & 3 == CE):  # a full queue turns ECT into CE
                 cleared.append(f"{name} ({ecn:02b} became {seen & 3:02b})")
-        trust = "have the switches trust DSCP (mlt switch generate), and look for what rewrites it on the way"
+        trust = "have the switches trust DSCP (mlt switch generate), and look for a device on the path that rewrites it"
         for names, what, fix in (
             (bleached, "DSCP is bleached to 0", trust),
             (changed, "DSCP is changed", trust),
-            (cleared, "ECN is changed", "look for what rewrites the TOS byte whole; without ECT nothing is marked"),
+            (
+                cleared,
+                "ECN is changed",
+                "look for a device that rewrites the whole TOS byte; without ECT nothing is marked",
+            ),
             (lost, "nothing arrives", "look for a switch or filter that drops these classes"),
         ):
             if names:
@@ -251,13 +255,13 @@ class Examination:
     def _loss(self, what: str, echoes: Echoes) -> Finding:
         there, back = echoes.sent - echoes.arrived, echoes.arrived - len(echoes.seconds)
         lost = max(there, 0) + max(back, 0)
-        text = f"{echoes.sent} {what} packets: {max(there, 0)} lost {self._to.words}, {max(back, 0)} on the way back"
+        text = f"{echoes.sent} {what} packets: {max(there, 0)} lost {self._to.words}, {max(back, 0)} on the path back"
         if echoes.seconds:
             p50, p99 = (echoes.quantile(one) * 1e6 for one in (0.5, 0.99))
             text += f"; round trip p50 {p50:,.0f} us, p99 {p99:,.0f} us"
         if lost == 0:
             return Finding("ok", text)
-        fix = "look at the counters of every link on the way (ip -s link, ethtool -S, the switch's)"
+        fix = "look at the counters of every link on the path (ip -s link, ethtool -S, the switch's)"
         if lost < PROBLEM_LOSS * 2 * max(echoes.sent, 1):
             return Finding("optional", text, f"run it again; if it stays, {fix}")
         return Finding("problem", text, fix)

@@ -69,12 +69,14 @@ class Responder:
         self._door = Door("doctor", VERSION, None, proof=False)
         self._waiting: list[Caller] = []
         self._turns: OrderedDict[str, None] = OrderedDict()  # hosts; the latest turn last
-        self._told = ""
+        self._reported = ""
         try:
             for address in addresses or ("0.0.0.0", "::"):
                 self._listen(address, port)
             if not self._listeners:
-                raise PortInUseError(f"mlt doctor: this machine has no IP to listen on (port {port})")
+                raise PortInUseError(
+                    f"mlt doctor: this host has no IP address to listen at (port {port}); bring an interface up"
+                )
         except BaseException:
             self.close()
             raise
@@ -97,7 +99,7 @@ class Responder:
             if error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT) and address == "::":
                 self._listeners.pop().close()
                 return
-            way_out = "choose another --port (the same on both sides), or end the program that holds it (ss -lntp)"
+            way_out = "choose another --port (the same on both sides), or end the program that uses it (ss -lntp)"
             if error.errno in (errno.EACCES, errno.EPERM):
                 way_out = "choose a --port above 1023"
             raise PortInUseError(
@@ -127,9 +129,9 @@ class Responder:
                 return None
             # Clients that sent a request, one after another; silent ones delay nobody.
             self._queue(self._door.wait(REPORT_SECONDS if left is None else min(left, REPORT_SECONDS)))
-            if self._told != (told := self._door.turned_away()):
-                self._told = told
-                self._say(f"connections rejected so far: {told}")
+            if self._reported != (rejected := self._door.rejected_text()):
+                self._reported = rejected
+                self._say(f"connections rejected so far: {rejected}")
         self._attend()  # clients that connected in the meantime
         caller = self._next()
         with caller.connection as connection:
@@ -216,23 +218,23 @@ class _Session:
         """The number of problems that the client found. ``attend`` is called when ``door`` has work to do. Raises
         StrangerError."""
         end = time.monotonic() + SESSION_SECONDS
-        heard = time.monotonic()
+        last_request = time.monotonic()
         with selectors.DefaultSelector() as selector:
             selector.register(self._link, selectors.EVENT_READ)
             selector.register(self._port.socket, selectors.EVENT_READ)
             selector.register(door, selectors.EVENT_READ)
             while True:
                 now = time.monotonic()
-                if now >= min(end, heard + IDLE_SECONDS):
+                if now >= min(end, last_request + IDLE_SECONDS):
                     raise StrangerError("it said nothing any more" if now < end else "its examination took too long")
-                patience = min(end - now, heard + IDLE_SECONDS - now, door.seconds_left())
+                patience = min(end - now, last_request + IDLE_SECONDS - now, door.seconds_left())
                 ready = {key.fileobj for key, _ in selector.select(patience)}
                 attend()
                 if not self._port.receive_all():
                     self._port.errors()
                 message = self._link.receive_ready(limit=MAX_LINE) if self._link in ready else None
                 while message is not None and time.monotonic() < end:
-                    heard = time.monotonic()
+                    last_request = time.monotonic()
                     if message.get("do") == "bye":
                         return int(message.get("problems", 0))
                     self._link.send(self._reply(message), timeout=IDLE_SECONDS)

@@ -89,7 +89,8 @@ class Host:
             assert last is not None
             raise PortInUseError(
                 f"rank 0: cannot listen at {rendezvous.where(config)} ({last.strerror}); MASTER_ADDR must be an "
-                "address of rank 0's machine, and the port one that this user may bind"
+                "address of rank 0's host, and the rendezvous port (MLT_RENDEZVOUS_PORT, else MASTER_PORT + 1) one "
+                "that this user may bind"
             ) from last
         if not self._is_loopback() or is_loopback_on_purpose(config.master_addr):
             return
@@ -112,8 +113,9 @@ class Host:
             listener.close()
             if error.errno == errno.EADDRINUSE:
                 raise PortInUseError(
-                    f"rank 0: rendezvous port {rendezvous.where(config)} is taken by another process; set "
-                    "MLT_RENDEZVOUS_PORT (the same on all ranks) to a free one, or end the job that holds it"
+                    f"rank 0: rendezvous port {rendezvous.where(config)} (MLT_RENDEZVOUS_PORT, else MASTER_PORT + 1) "
+                    "is in use by another process; end it (`ss -lntp` lists it), or set MLT_RENDEZVOUS_PORT to a free "
+                    "port, the same on all ranks"
                 ) from error
             raise
         self._listeners.append(listener)
@@ -172,15 +174,15 @@ class Host:
         try:
             said = Announcement.parse(caller.content)
         except ValueError:
-            self._turn_away(caller, "did not announce itself as a rank of mlt")
+            self._reject(caller, "sent no valid announcement; check that it is a rank of mlt, of the same release")
             return
         if caller.received:
-            self._turn_away(caller, "sent more than one announcement")
+            self._reject(caller, "sent more than one announcement")
             return
         endpoint = Endpoint(said.rank, said.host, said.port)
         why = self._mismatch(caller, said, endpoint)
         if why is not None:
-            self._turn_away(caller, why)
+            self._reject(caller, why)
             return
         rank = _Rank(caller, endpoint)
         self._callers[caller.connection.fileno()] = rank
@@ -201,38 +203,41 @@ class Host:
             )
         if self._dscp is not None and (dscp := _dscp_of(said)) is not None and dscp != self._dscp:
             return (
-                f"rank {said.rank}'s packets carry other DSCPs ({dscp}) than rank 0's ({self._dscp}), so that switches "
-                "would sort them differently: give all ranks the same policy (MLT_QOS_POLICY, qos_policy=)"
+                f"rank {said.rank}'s packets have other DSCPs ({dscp}) than rank 0's ({self._dscp}), so that switches "
+                "would classify them differently: give all ranks the same policy (MLT_QOS_POLICY, qos_policy=)"
             )
         if not 0 < said.rank < config.size:
-            return f"rank {said.rank} is not one of 1 to {config.size - 1}"
+            return f"rank {said.rank} is out of range: ranks 1 to {config.size - 1} connect here (set RANK)"
         if said.rank in self._ranks:
-            return f"rank {said.rank} was already announced, from {self._ranks[said.rank].host}"
+            return (
+                f"rank {said.rank} was already announced by another process, at {self._ranks[said.rank].host}: give "
+                "every process its own RANK, and end processes left over from an earlier start"
+            )
         return self._unreachable(caller, endpoint)
 
     def _unreachable(self, caller: Caller, endpoint: Endpoint) -> str | None:
         """Why one rank of this job could not reach another: loopback is a different host for each of them."""
-        how = "set MLT_INTERFACE or MLT_HOST there to the interface that the others reach, or leave both out"
+        how = "set MLT_INTERFACE or MLT_HOST there to an interface that the others can reach, or unset both"
         is_remote = not interfaces.is_own_address(caller.address)
         if interfaces.is_loopback(endpoint.host):
             others = {endpoint.rank: caller.address} if is_remote else self._remote
             for other, address in others.items():
                 who = "it" if other == endpoint.rank else f"rank {other}"
                 return (
-                    f"rank {endpoint.rank} announces {endpoint.host}, which only its own machine reaches, and {who} "
-                    f"calls from {address}: {how}"
+                    f"rank {endpoint.rank} announces {endpoint.host}, which only its own host can reach, and {who} "
+                    f"connects from {address}: {how}"
                 )
         if is_remote:
             for known in self._ranks.values():
                 if known.rank not in self._remote and interfaces.is_loopback(known.host):
                     master = f" (MASTER_ADDR is {self._config.master_addr})" if known.rank == 0 else ""
                     return (
-                        f"rank {known.rank} announces {known.host}{master}, which only its own machine reaches, and "
-                        f"rank {endpoint.rank} calls from {caller.address}: {how}"
+                        f"rank {known.rank} announces {known.host}{master}, which only its own host can reach, and "
+                        f"rank {endpoint.rank} connects from {caller.address}: {how}"
                     )
         return None
 
-    def _turn_away(self, caller: Caller, why: str) -> None:
+    def _reject(self, caller: Caller, why: str) -> None:
         self._refuse(caller, why)
         caller.connection.close()
 
@@ -262,8 +267,8 @@ class Host:
         missing = [rank for rank in range(self._config.size) if rank not in self._ranks]
         never = [rank for rank in missing if rank not in self._left]
         left = [rank for rank in missing if rank in self._left]
-        absence = [f"{rendezvous.ranks_text(never)} did not come"] if never else []
-        absence += [f"{rendezvous.ranks_text(left)} came and left"] if left else []
+        absence = [f"{rendezvous.ranks_text(never)} did not connect"] if never else []
+        absence += [f"{rendezvous.ranks_text(left)} connected and left"] if left else []
         text = (
             f"job {self._config.job!r}: of {self._config.size} ranks, {' and '.join(absence)} "
             f"(rank 0 at {rendezvous.where(self._config)} waited {timeout:g} s)"
@@ -280,8 +285,8 @@ class Host:
         text += self._rejected_text()
         if self._is_loopback():
             text += (
-                "; this is a loopback address, which ranks on other machines cannot reach: if there are any, set "
-                f"MASTER_ADDR to an address of this machine on every rank ({interfaces.candidates_text()})"
+                "; this is a loopback address, which ranks on other hosts cannot reach: if there are any, set "
+                f"MASTER_ADDR to an address of this host on every rank ({interfaces.candidates_text()})"
             )
         self._answer_all({"error": "rendezvous", "text": text}, time.monotonic())
         raise RendezvousError(f"rank 0: {text}", peer=missing[0])

@@ -78,7 +78,7 @@ def resolve_master(config: JobConfig, kind: socket.SocketKind) -> list[tuple[Any
     except OSError as error:
         raise ConfigError(
             f"rank {config.rank}: MASTER_ADDR {config.master_addr!r} does not resolve ({error}); set it to the address "
-            "of rank 0's machine"
+            "of rank 0's host"
         ) from error
 
 

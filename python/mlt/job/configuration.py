@@ -65,7 +65,7 @@ class JobConfig:
             ),
         )
         _check(bool(self.job), "job (MLT_JOB) is empty; leave it out for the job 'default'")
-        _check(bool(self.master_addr), "master_addr (MASTER_ADDR) is empty; it is the address of rank 0's machine")
+        _check(bool(self.master_addr), "master_addr (MASTER_ADDR) is empty; set it to the address of rank 0's host")
         _check(
             1 <= self.rendezvous_port <= 65_535,
             f"rendezvous_port (MLT_RENDEZVOUS_PORT, or MASTER_PORT + 1) is {self.rendezvous_port}; "
@@ -124,7 +124,7 @@ class JobConfig:
         if master_addr is None:
             master_addr = env.get("MASTER_ADDR", "127.0.0.1" if alone else None)
         if master_addr is None:
-            raise ConfigError("MASTER_ADDR is not set: set it to the address of rank 0's machine, or pass master_addr=")
+            raise ConfigError("MASTER_ADDR is not set: set it to the address of rank 0's host, or pass master_addr=")
         return cls(
             rank=_required(env, "RANK", rank),
             world_size=world_size,

@@ -135,7 +135,7 @@ class Door:
         """Increment the counter ``what``."""
         self.counts[f"{self._name}_{what}"] += 1
 
-    def turned_away(self) -> str:
+    def rejected_text(self) -> str:
         """Number of rejected clients, and why; empty if there were none."""
         reasons = {one: self.counts[f"{self._name}_{one}"] for one in COUNTERS if one != "accepted"}
         return ", ".join(f"{number} {one.replace('_', ' ')}" for one, number in reasons.items() if number)
@@ -165,7 +165,7 @@ class Door:
                 self._read(key.data, guests)
         now = time.monotonic()
         for caller in [one for one in self._callers.values() if one.deadline <= now]:
-            self._turn_away(caller, "timed_out")
+            self._reject(caller, "timed_out")
         return guests
 
     def _accept(self, listener: socket.socket) -> None:
@@ -180,7 +180,7 @@ class Door:
                 if turn > 0:  # perhaps no client is pending: accept() needs a descriptor first
                     return
                 if self._callers:
-                    self._turn_away(self._most_dispensable(), "too_many_pending")
+                    self._reject(self._client_to_evict(), "too_many_pending")
                 else:
                     time.sleep(0.01)
                 return
@@ -189,11 +189,11 @@ class Door:
             caller = Caller(connection, str(address[0]), Prover(self._secret, self._name, role="host"))
             self._sources[caller.source] += 1
             if len(self._callers) >= self._max_callers:
-                self._turn_away(self._most_dispensable(), "too_many_pending")
+                self._reject(self._client_to_evict(), "too_many_pending")
             self._callers[connection.fileno()] = caller
             self._selector.register(connection, selectors.EVENT_READ, caller)
 
-    def _most_dispensable(self) -> Caller:
+    def _client_to_evict(self) -> Caller:
         """Client to close: of the source with most clients, the oldest without an opening, or the oldest: a flood from
         one address closes its own clients."""
         # The client being accepted counts for its source, but is not in _callers: it cannot be closed in its own
@@ -209,7 +209,7 @@ class Door:
             del self._sources[caller.source]
         self._selector.unregister(caller.connection)
 
-    def _turn_away(self, caller: Caller, counter: str) -> None:
+    def _reject(self, caller: Caller, counter: str) -> None:
         """Close a client without a proof, without a reply."""
         self.count(counter)
         self._forget(caller)
@@ -223,11 +223,11 @@ class Door:
         except OSError:
             piece = b""
         if not piece:
-            self._turn_away(caller, "unproved" if caller.opened else "strangers")
+            self._reject(caller, "unproved" if caller.opened else "strangers")
             return
         caller.received += piece
         if len(caller.received) > MAX_LINE_BYTES:
-            self._turn_away(caller, "oversized")
+            self._reject(caller, "oversized")
             return
         if b"\n" not in caller.received:
             return
@@ -242,7 +242,7 @@ class Door:
             else:
                 self._on_opening(caller, line)
         except ValueError:
-            self._turn_away(caller, "malformed")
+            self._reject(caller, "malformed")
 
     def _on_opening(self, caller: Caller, line: bytes) -> None:
         opening = object_of(line)
@@ -252,15 +252,15 @@ class Door:
             # A client of another service of mlt receives this service's name.
             if key not in opening and any(one.startswith("mlt_") for one in opening):
                 caller.say({key: self._version})
-            self._turn_away(caller, "malformed")
+            self._reject(caller, "malformed")
         elif version != self._version:
             text = f"{self._name} version {self._version} is spoken here, not {quoted(version)}"
             self._report(f"{text} [{caller.address}]")
             answer = {"error": "peer_mismatch", "text": f"{text}: install the same mlt release on all machines"}
             caller.say({key: self._version, **answer})
-            self._turn_away(caller, "other_version")
+            self._reject(caller, "other_version")
         elif not caller.prover.meet(str(opening.get("nonce"))):
-            self._turn_away(caller, "malformed")
+            self._reject(caller, "malformed")
         else:
             caller.opened = True
             caller.say({key: self._version, "nonce": caller.prover.nonce, "proof": caller.prover.prove()})
@@ -271,7 +271,7 @@ class Door:
         if not isinstance(content, str):
             raise ValueError("no content")
         if not caller.prover.check(said.get("proof"), content):
-            self._turn_away(caller, "unproved")
+            self._reject(caller, "unproved")
             return
         caller.content = content
         self._forget(caller)

@@ -260,16 +260,14 @@ def check_host(host: str, *, source: str) -> str:
     if is_link_local(host):
         raise ConfigError(f"{source} is {host!r}: {link_local_text(host)}")
     if not is_own_address(host):
-        raise ConfigError(
-            f"{source} is {host!r}, which no interface of this machine has; candidates: {candidates_text()}"
-        )
+        raise ConfigError(f"{source} is {host!r}, which no interface of this host has; candidates: {candidates_text()}")
     return host
 
 
 def link_local_text(address: str) -> str:
     """Why a link-local address cannot be used, and what to use instead."""
     return (
-        f"{address} is link-local: on another machine it means another interface; use an IPv4 address, or give the "
+        f"{address} is link-local: it is a different interface on every host; use an IPv4 address, or give the "
         "interfaces unique local ones (ip -6 address add fd00::1/64 dev ...)"
     )
 

@@ -38,7 +38,7 @@ def knock(
     found = answer.get(key)
     if type(found) is int and found != version:
         raise KnockError(
-            f"it speaks version {quoted(found)} of {name}, this side {version}", message=answer, version=found
+            f"it has version {quoted(found)} of {name}, this side {version}", message=answer, version=found
         )
     if found != version or not prover.meet(str(answer.get("nonce"))):
         raise KnockError("it gave no proof", message=answer)

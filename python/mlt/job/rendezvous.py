@@ -125,20 +125,20 @@ def _join(config: JobConfig, own: Endpoint, dscp: DscpMap | None, deadline: floa
         secret_module.require(config.secret, config.insecure, address, purpose)
 
     found = resolve_master(config, socket.SOCK_STREAM)
-    cause = "no answer"
+    cause = "no reply"
     patience = Patience()
 
     def waiting_text() -> str:
         who = f"rank {config.rank}: still waiting for rank 0 at {where(config)}, {timeout:g} s in all"
         return (
-            f"{who} (last: {cause}); is it running, is MASTER_ADDR the same on all ranks, and did the job start "
-            "without this rank (WORLD_SIZE and MLT_SERVICES must be the same on all)?"
+            f"{who} (last: {cause}); check that it is running, that MASTER_ADDR is the same on all ranks, and "
+            "that the job did not start without this rank (WORLD_SIZE and MLT_SERVICES must be the same on all)"
         )
 
     def not_all_text() -> str:
         return (
-            f"rank {config.rank}: rank 0 at {where(config)} has not heard of every rank yet, {timeout:g} s in all; it "
-            "says which are missing"
+            f"rank {config.rank}: rank 0 at {where(config)} still waits for other ranks, {timeout:g} s in all; it "
+            "reports which are missing"
         )
 
     while (left := deadline - time.monotonic()) > 0:
@@ -168,10 +168,11 @@ def _join(config: JobConfig, own: Endpoint, dscp: DscpMap | None, deadline: floa
             found = resolve_master(config, socket.SOCK_STREAM)
     here = ""
     if all(interfaces.is_loopback(str(one[4][0])) for one in found):
-        here = f" Here {config.master_addr} is this very machine: if rank 0 runs on another one, name that."
+        here = f". {config.master_addr} is this host: if rank 0 runs on another one, set MASTER_ADDR to its address"
     raise RendezvousError(
-        f"rank {config.rank}: no rendezvous with rank 0 at {where(config)} within {timeout:g} s (last: {cause}); is "
-        f"rank 0 running, and are MASTER_ADDR and MLT_RENDEZVOUS_PORT the same on all ranks?{here}",
+        f"rank {config.rank}: no rendezvous with rank 0 at {where(config)} within {timeout:g} s (last: {cause}); "
+        "check that rank 0 is running, and that MASTER_ADDR and the port (MLT_RENDEZVOUS_PORT, else MASTER_PORT + 1) "
+        f"are the same on all ranks{here}",
         peer=0,
     )
 
@@ -184,10 +185,10 @@ def _receive(link: Link, deadline: float, limit: int, waiting: Callable[[], None
             return link.receive(timeout=min(left, 1.0), limit=limit)
         except SilenceError:
             if left <= 1.0:
-                raise TimeoutError("rank 0 took the connection, but did not say that every rank had come") from None
+                raise TimeoutError("rank 0 accepted the connection, but not all ranks connected to it") from None
             waiting()
         except GoneError as error:
-            raise ConnectionResetError(errno.ECONNRESET, f"rank 0 gave no answer: {error}") from None
+            raise ConnectionResetError(errno.ECONNRESET, f"rank 0 sent no reply: {error}") from None
         except StrangerError:
             raise OSError(errno.EPROTO, NOT_MLT) from None
 
@@ -204,7 +205,7 @@ def _open(config: JobConfig, link: Link, deadline: float, waiting: Callable[[], 
         if error.version is not None:
             text = f"rank 0 at {where(config)} has rendezvous version {quoted(error.version)}, this rank {VERSION}"
             raise PeerMismatchError(
-                f"rank {config.rank}: {text}; install the same mlt release on all machines", peer=0
+                f"rank {config.rank}: {text}; install the same mlt release on all hosts", peer=0
             ) from None
         if not error.unproved:
             raise OSError(errno.EPROTO, NOT_MLT) from None

@@ -28,7 +28,7 @@ MAX_BYTES = 4_096
 NONCE_BYTES = PROOF_BYTES = 32
 WAYS_OUT = (
     f"give all processes of the job the same secret ({VARIABLE}, or {FILE_VARIABLE}; `mlt launch` makes one; see "
-    f"docs/security.md), or allow it with {INSECURE_VARIABLE}=1"
+    f"docs/security.md), or allow the job without one ({INSECURE_VARIABLE}=1)"
 )
 
 _warned = False
@@ -49,15 +49,15 @@ class JobSecret:
         except UnicodeEncodeError:
             content = None  # the text and cause of the error would show parts of it
         if content is None:
-            raise ConfigError(f"the job secret ({source}) is not text: make one with `openssl rand -hex 32`")
+            raise ConfigError(f"the job secret ({source}) is not valid Unicode: make one with `openssl rand -hex 32`")
         if not MIN_BYTES <= len(content) <= MAX_BYTES:
             raise ConfigError(
-                f"the job secret ({source}) has {len(content)} bytes; it needs {MIN_BYTES} to {MAX_BYTES}: make one "
-                "with `openssl rand -hex 32`"
+                f"the job secret ({source}) has {len(content)} bytes; {MIN_BYTES} to {MAX_BYTES} are required: make "
+                "one with `openssl rand -hex 32`"
             )
         if len(set(content)) == 1:
             raise ConfigError(
-                f"the job secret ({source}) is one byte repeated: make a random one with `openssl rand -hex 32`"
+                f"the job secret ({source}) is one repeated byte: make a random one with `openssl rand -hex 32`"
             )
         self._value = content
 
@@ -76,17 +76,18 @@ class JobSecret:
                     raise ConfigError(
                         f"the job secret's file {path} ({source}) belongs to another user (uid {found.st_uid}; this "
                         f"process is {os.geteuid()}): chown it to this user or to root, and make a new secret if the "
-                        "other user should not know it"
+                        "other user must not know it"
                     )
                 if stat.S_ISREG(mode) and mode & (stat.S_IRWXG | stat.S_IRWXO):
                     raise ConfigError(
-                        f"the job secret's file {path} ({source}) is open to other users (mode {mode & 0o777:03o}): "
-                        f"chmod 600 {path}, and make a new secret if others could read it"
+                        f"the job secret's file {path} ({source}) is accessible to other users (mode "
+                        f"{mode & 0o777:03o}): chmod 600 {path}, and make a new secret if others could read it"
                     )
                 content = file.read(MAX_BYTES + 2)
         except OSError as error:
             raise ConfigError(
-                f"the job secret's file {path} ({source}) cannot be read: {error.strerror or error}"
+                f"the job secret's file {path} ({source}) cannot be read: {error.strerror or error}; "
+                "check the path, and make one with `openssl rand -hex 32`, mode 600"
             ) from None
         return cls(content.removesuffix(b"\n").removesuffix(b"\r"), source=f"{source} {path}")
 
@@ -124,7 +125,7 @@ def is_insecure(environ: Mapping[str, str] | None = None) -> bool:
     """Whether MLT_INSECURE permits jobs without a secret. Raises ConfigError if it is neither 0 nor 1."""
     text = (os.environ if environ is None else environ).get(INSECURE_VARIABLE, "")
     if text not in ("", "0", "1"):
-        raise ConfigError(f"{INSECURE_VARIABLE} is {text!r}; it is 1 (allow jobs without a secret), or 0")
+        raise ConfigError(f"{INSECURE_VARIABLE} is {text!r}; expected 1 (allow jobs without a secret) or 0")
     return text == "1"
 
 
@@ -137,8 +138,8 @@ def require(secret: JobSecret | None, insecure: bool, address: str, purpose: str
         return
     if not insecure:
         raise ConfigError(
-            f"{purpose} {address}, which is not a loopback address, without a job secret: any host there could join "
-            f"the job, read its tensors and change them; {WAYS_OUT}"
+            f"{purpose} {address}, which is not a loopback address, without a job secret: any host that reaches it "
+            f"could join the job, read its tensors and change them; {WAYS_OUT}"
         )
     global _warned
     if not _warned:

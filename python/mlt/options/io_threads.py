@@ -9,7 +9,7 @@ from typing import Any
 from mlt.errors import ConfigError
 
 ADVICE = (
-    "mlt has no I/O threads any more: they cost CPU and speed wherever they were measured. Leave the option out; where "
+    "mlt no longer has I/O threads, which cost CPU and speed in every measurement. Leave the option out; where "
     'one rank can\'t fill the card, use several ranks on it (docs/perf.md, "What one rank can carry")'
 )
 

@@ -162,9 +162,9 @@ class Conductor:
 
     def _open(self, peer: str) -> None:
         self._tell(peer, {"do": "announce"})
-        told = self._expect(peer, "announce", START_SECONDS)
-        self._networks = {rank: str(answer["network"]) for rank, answer in told.items()}
-        table = [[told[rank]["host"], told[rank]["port"]] for rank in sorted(told)]
+        announced = self._expect(peer, "announce", START_SECONDS)
+        self._networks = {rank: str(answer["network"]) for rank, answer in announced.items()}
+        table = [[announced[rank]["host"], announced[rank]["port"]] for rank in sorted(announced)]
         self._tell(peer, {"do": "open", "table": table})
         self._expect(peer, "open", max(START_SECONDS, self._options.timeout))
 
@@ -211,8 +211,8 @@ class Conductor:
             except queue.Empty:
                 silent = [rank for rank in sorted(self._agents) if rank not in answers]
                 raise PerfError(
-                    f"{peer}: rank {', '.join(map(str, silent))} did not answer within {seconds:.0f} s ({kind}); a "
-                    "firewall or a lost network holds it up, or give it longer with --timeout"
+                    f"{peer}: rank {', '.join(map(str, silent))} did not reply within {seconds:.0f} s ({kind}); "
+                    "check the network and firewalls, or raise --timeout"
                 ) from None
             found = event.message.get("kind")
             if found in ("error", "died"):
@@ -229,14 +229,14 @@ class Conductor:
 
     def _failure(self, first: Event) -> PerfError:
         """The error to report: the rank that was killed or lost before the ranks that noticed it."""
-        heard = [first]
+        events = [first]
         deadline = time.monotonic() + CULPRIT_SECONDS
         while (left := deadline - time.monotonic()) > 0:
             try:
-                heard.append(self._events.get(timeout=left))
+                events.append(self._events.get(timeout=left))
             except queue.Empty:
                 break
-        signs = [event for event in heard if event.message.get("kind") in ("error", "died")]
+        signs = [event for event in events if event.message.get("kind") in ("error", "died")]
         culprit = min(signs, key=_weight)
         name = f"{culprit.peer}: " if culprit.peer and not culprit.message["text"].startswith(culprit.peer) else ""
         return PerfError(f"{name}{culprit.message['text']}", peer=culprit.rank)

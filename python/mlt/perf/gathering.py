@@ -58,7 +58,7 @@ class Gathering:
         self._say = say
         self._refused: deque[str] = deque(maxlen=SHOWN_REFUSALS)
         self._reports = 0
-        self._turned_away = ""
+        self._reported = ""
         self._report_at = 0.0
         self.members: dict[int, Member] = {}
         self._listeners = list(listeners)
@@ -96,17 +96,17 @@ class Gathering:
     def _who_is_missing(self) -> str:
         missing = ", ".join(str(rank) for rank in range(self._ranks) if rank not in self.hosts)
         refused = f"; rejected: {'; '.join(self._refused)}" if self._refused else ""
-        counted = f"; connections rejected: {told}" if (told := self._door.turned_away()) else ""
+        counted = f"; connections rejected: {rejected}" if (rejected := self._door.rejected_text()) else ""
         return (
-            f"rank 0: rank {missing} of {self._ranks} did not come; start mlt perf once per rank, with RANK, "
+            f"rank 0: rank {missing} of {self._ranks} did not connect; start mlt perf once per rank, with RANK, "
             f"WORLD_SIZE, MASTER_ADDR and MASTER_PORT{refused}{counted}"
         )
 
     def _report(self) -> None:
         now = time.monotonic()
-        if now >= self._report_at and self._turned_away != (told := self._door.turned_away()):
-            self._turned_away, self._report_at = told, now + REPORT_SECONDS
-            self._say(f"mlt perf: connections rejected so far: {told}")
+        if now >= self._report_at and self._reported != (rejected := self._door.rejected_text()):
+            self._reported, self._report_at = rejected, now + REPORT_SECONDS
+            self._say(f"mlt perf: connections rejected so far: {rejected}")
 
     def _rejected(self, why: str) -> None:
         why = quoted(why, MAX_ERROR)
@@ -117,7 +117,7 @@ class Gathering:
             self._say(f"mlt perf: rejected: {why}{more}")
 
     def _admit(self, caller: Caller) -> None:
-        name = f"the caller from {caller.address}"
+        name = f"the client at {caller.address}"
         try:
             link = Link(caller.connection, PROGRAM, caller.received)
             link.watch_network()
@@ -127,7 +127,9 @@ class Gathering:
         try:
             host = read_host(read_hello(caller.content, name), name)
             if not 0 < host.rank < self._ranks or host.rank in self.hosts:
-                raise PerfError(f"rank {host.rank} is not expected: there are {self._ranks}, and each comes once")
+                raise PerfError(
+                    f"rank {host.rank} is not expected: ranks 1 to {self._ranks - 1} connect once each (set RANK)"
+                )
             if caller.received:
                 raise PerfError("it sent its rank twice")
         except (PerfError, StrangerError) as error:

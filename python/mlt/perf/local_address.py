@@ -46,7 +46,7 @@ def find_interface(wanted: str | None, own: str) -> Interface:
         raise PerfError(interfaces.link_local_text(own))
     found = interfaces.interface_of(own)
     if found is None:
-        raise PerfError(f"this machine uses {own} on the way there, which none of its interfaces has")
+        raise PerfError(f"this host uses {own} towards the other ranks, which none of its interfaces has")
     return Interface(found.name, own, found.mtu)
 
 
@@ -84,15 +84,15 @@ def listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise PerfError(
-                f"port {where(host, port)} is in use by another process; choose another with --port (in a job: "
-                "MLT_PERF_PORT)"
+                f"port {where(host, port)} is in use by another process; choose another one with --port (in a job: "
+                "MLT_PERF_PORT, else the rendezvous port + 1)"
             ) from error
         if error.errno == errno.EACCES:
             raise PerfError(
-                f"port {where(host, port)}: no privilege for it; ports below 1024 are root's, choose another"
+                f"port {where(host, port)}: permission denied; choose a port above 1023, or run as root"
             ) from error
         raise PerfError(
-            f"cannot listen at {where(host, port)}: {error.strerror or error}; is it an address of this machine?"
+            f"cannot listen at {where(host, port)}: {error.strerror or error}; give an address of this host"
         ) from error
 
 

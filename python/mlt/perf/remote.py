@@ -79,7 +79,7 @@ def knock(link: Link, secret: JobSecret | None, who: str, seconds: float = HELLO
         try:
             return link.receive(timeout=seconds, limit=MAX_HELLO_BYTES)
         except GoneError as error:
-            raise GoneError(f"{who} said nothing: {error}; is it mlt perf that listens there?") from None
+            raise GoneError(f"{who} sent nothing: {error}; check that mlt perf listens there") from None
 
     try:
         return job_knock.knock(DOOR, PROTOCOL, secret, link.send, hear)
@@ -104,10 +104,10 @@ def read_proved(link: Link, prover: Prover, who: str, seconds: float = HELLO_SEC
     try:
         message = link.receive(timeout=seconds, limit=MAX_HELLO_BYTES)
     except GoneError as error:
-        raise GoneError(f"{who} said nothing: {error}; is it mlt perf that listens there?") from None
+        raise GoneError(f"{who} sent nothing: {error}; check that mlt perf listens there") from None
     content = message.get("content")
     if not isinstance(content, str) or not prover.check(message.get("proof"), content):
-        raise StrangerError(f"{who} sent an answer without a proof of the job's secret")
+        raise StrangerError(f"{who} sent a reply without a proof of the job's secret")
     return read_hello(content, who)
 
 
@@ -136,8 +136,8 @@ def check_versions(message: Message, who: str) -> None:
     if protocol != PROTOCOL or version != __version__:
         release = f" mlt {quoted(version)}" if version is not None else " another mlt release"
         raise PerfError(
-            f"{who} runs{release} (perf protocol {quoted(protocol)}), this side {__version__} ({PROTOCOL}): figures "
-            "would not be of one program; install the same version on all machines"
+            f"{who} runs{release} (perf protocol {quoted(protocol)}), this side {__version__} ({PROTOCOL}): "
+            "install the same version on all hosts"
         )
 
 
@@ -318,8 +318,7 @@ def _next(link: Link, rank: int) -> Message:
         raise PerfError(f"rank {rank}: lost the connection to the leading host; this host's ranks were ended") from None
     except SilenceError:
         raise PerfError(
-            f"rank {rank}: the machine that leads the run has said nothing for {SILENCE_SECONDS:g} s; what ran here "
-            "was ended"
+            f"rank {rank}: the leading host has been silent for {SILENCE_SECONDS:g} s; this host's ranks were ended"
         ) from None
 
 
@@ -342,7 +341,7 @@ def _obey(agents: LocalAgents, message: Message, follower: Follower, started: se
         raise
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         why = quoted(repr(error))
-        raise BadOptionError(f"the machine that leads the run sent something unknown: {why}") from None
+        raise BadOptionError(f"the leading host sent an unknown command: {why}") from None
 
 
 _OVER = Event(-1, "", {})

@@ -165,13 +165,13 @@ def serve(port: int, interface: str | None, *, once: bool, say: Say, environ: Ma
         listeners = [stack.enter_context(one) for one in _serving(port, interface, admission, say)]
         door = Door(DOOR, PROTOCOL, admission.secret, listeners=listeners, report=_Limited(say))
         stack.callback(door.close)
-        told = ""
+        reported = ""
         waiting: list[Caller] = []
         while True:
             # Clients with a hello, one after another, until one of them starts a run.
             waiting = waiting or door.wait(REPORT_SECONDS)
-            if told != (told := door.turned_away()):
-                say(f"mlt perf: connections rejected so far: {told}")
+            if reported != (reported := door.rejected_text()):
+                say(f"mlt perf: connections rejected so far: {reported}")
             if not waiting:
                 continue
             caller = waiting.pop(0)
@@ -200,11 +200,11 @@ def serve(port: int, interface: str | None, *, once: bool, say: Say, environ: Ma
                     ) from None
                 say(f"mlt perf: the run with {address} failed: {error}")
             except Exception as error:  # whatever error a client causes, the next client is served
-                refuse(link, caller.prover, f"what you said was not understood ({type(error).__name__})")
+                refuse(link, caller.prover, f"invalid request ({type(error).__name__})")
                 if once:
                     raise
                 said = f"{type(error).__name__}: {quoted(str(error))}"
-                say(f"mlt perf: {address} said what was not understood: {said}")
+                say(f"mlt perf: invalid request from {address}: {said}")
             if once:
                 return
 
@@ -397,8 +397,8 @@ def _reach(config: JobConfig, port: int, deadline: float) -> Link:
         except OSError as error:
             if time.monotonic() >= deadline:
                 raise PerfError(
-                    f"rank {config.rank}: rank 0 does not answer at {where(config.master_addr, port)} "
-                    f"({error.strerror or error}); is mlt perf running there, with the same MASTER_PORT?"
+                    f"rank {config.rank}: rank 0 does not reply at {where(config.master_addr, port)} "
+                    f"({error.strerror or error}); check that mlt perf is running there, with the same MASTER_PORT"
                 ) from None
             time.sleep(RETRY_SECONDS)
 

@@ -177,7 +177,7 @@ def _advice(system: str, error: BaseException | None) -> str:
     if "unknownhost" in said:
         return "; the host key is not known: ssh-keyscan -p PORT HOST, --known-hosts FILE"
     if "certificate" in said:
-        return "; its certificate is not of an authority that this machine knows"
+        return "; its certificate is not signed by an authority that this host trusts"
     if "connectionrefused" in said:
         return f"; no program listens there: {_ENABLE[system]}, or another port (HOST:PORT)"
     return ""

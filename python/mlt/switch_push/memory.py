@@ -37,7 +37,7 @@ class Memory:
         entries = self._read()
         if not entries:
             raise PushError(
-                f"{self._name}: no apply to {self._name} is known on this machine ({self._file}); run --undo where it "
+                f"{self._name}: no apply to {self._name} is known on this host ({self._file}); run --undo where it "
                 "was applied, or enter what 'mlt switch rollback' prints, which deletes what was added"
             )
         return entries[-1]["before"], entries[-1]["after"]

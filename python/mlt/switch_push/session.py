@@ -40,7 +40,7 @@ def push(
     if confirm is None:
         device.confirm()
         return True
-    say(f"{device.title}: applied; taken back in {confirm:g} s unless it is confirmed")
+    say(f"{device.title}: applied; undone in {confirm:g} s unless it is confirmed")
     if not device.reverts_itself:
         say(f"{device.title}: has no undo timer: if this command is killed, the configuration stays")
     try:
@@ -59,7 +59,7 @@ def _take_back(device: Device, why: str) -> None:
     try:
         device.rollback()
     except PushError as error:
-        raise PushError(f"{device.title}: {why}, and could NOT be taken back: {error}") from None
+        raise PushError(f"{device.title}: {why}, and could NOT be undone: {error}") from None
 
 
 def asked_at_terminal(limit: float) -> bool:

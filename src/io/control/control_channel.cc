@@ -57,8 +57,8 @@ OsError check_options(const ControlOptions& options) {
   }
   if (options.dead_after_ns < 2 * options.heartbeat_ns) {
     return bad_argument(
-        "dead_after_ns must be at least twice heartbeat_ns, or a peer that is well would be declared "
-        "dead between two heartbeats.");
+        "dead_after_ns must be at least twice heartbeat_ns, or a healthy peer would time out between "
+        "two heartbeats.");
   }
   if (options.outgoing_limit_bytes <
       kFrameHeaderBytes + std::max(kHelloMaxBytes, std::size_t{options.max_message_bytes})) {
@@ -375,11 +375,13 @@ void ControlChannel::on_frame(Connection& connection, std::uint8_t type, std::sp
       // PROTOCOL 3.7.2: On goodbye an endpoint MUST treat the peer as down, which is an orderly end, and close the
       //     connection; closing is the answer.
       return go_down(*connection.rank, PeerDownCause::kGoodbye,
-                     peer_text(*connection.rank, connection.remote) + " said goodbye.", sink);
+                     peer_text(*connection.rank, connection.remote) +
+                         " left the job: its process closed its context. If that was too early, look at its output.",
+                     sink);
   }
   // PROTOCOL 3.1.5: A receiver MUST treat a frame as malformed if the connection's state does not allow its type, or if
   //     its length is wrong for its type. No state allows types 7 to 15.
-  malformed(connection, "a frame of type " + std::to_string(type) + " that has no place here", now, sink);
+  malformed(connection, "an unexpected frame of type " + std::to_string(type), now, sink);
 }
 
 void ControlChannel::on_ended(Connection& connection, int number, base::TimeNs now, ControlSink& sink) {
@@ -387,13 +389,14 @@ void ControlChannel::on_ended(Connection& connection, int number, base::TimeNs n
   if (connection.state == State::kUp) {
     const std::string who = peer_text(*connection.rank, connection.remote);
     if (connection.goodbye_sent) {
-      go_down(*connection.rank, PeerDownCause::kGoodbye, who + " answered our goodbye by closing.", sink);
+      go_down(*connection.rank, PeerDownCause::kGoodbye, who + " closed the connection after this rank left.", sink);
     } else {
       // PROTOCOL 3.7.3: An endpoint MUST treat a connection that ends without a goodbye as the death of the peer.
-      go_down(*connection.rank, PeerDownCause::kLost,
-              who + " died: its connection ended without a goodbye (" + how +
-                  "). Its own output should say why; if it says nothing, it was killed (SIGKILL, out of memory).",
-              sink);
+      go_down(
+          *connection.rank, PeerDownCause::kLost,
+          who + " died: its connection ended without a goodbye (" + how +
+              "). Look at its output for the cause; if there is none, it was killed (SIGKILL, often out of memory).",
+          sink);
     }
     return;
   }
@@ -405,8 +408,9 @@ void ControlChannel::on_ended(Connection& connection, int number, base::TimeNs n
     counters_.add(ControlCounter::kStrangers);
   } else if (state == State::kAwaitHello) {
     counters_.add(ControlCounter::kUnproved);
-    turned_away(from, "left without proving that it knows the job's secret: it may have another secret or job name.",
-                sink);
+    reject_client(
+        from, "disconnected without proving that it knows the job's secret: it may have another secret or job name.",
+        sink);
   } else if (state == State::kAwaitConfirm) {
     counters_.add(ControlCounter::kAbandoned);
   }
@@ -417,7 +421,8 @@ void ControlChannel::malformed(Connection& connection, const std::string& what, 
   // PROTOCOL 3.1.6: A receiver MUST end the connection on a malformed frame and count it in control_malformed; a peer
   //     that was up goes down.
   counters_.add(ControlCounter::kMalformed);
-  const std::string saw = " sent " + what + " on the control connection; is it another program, or another release?";
+  const std::string saw =
+      " sent " + what + " on the control connection: check that it is a rank of this job, with the same mlt release.";
   if (connection.state == State::kUp) {
     const std::uint16_t rank = *connection.rank;
     go_down(rank, PeerDownCause::kMalformed, peer_text(rank, connection.remote) + saw, sink);
@@ -430,14 +435,13 @@ void ControlChannel::malformed(Connection& connection, const std::string& what, 
   }
   const SocketAddress from = connection.remote;
   close(connection);
-  turned_away(from, saw.substr(1), sink);
+  reject_client(from, saw.substr(1), sink);
 }
 
 // Records the rejection of a client without a credible rank.
-void ControlChannel::turned_away(const SocketAddress& from, const std::string& why, ControlSink& sink) {
-  last_turned_away_ =
-      "turned away a connection to rank " + std::to_string(options_.rank) + ": " + from.format() + " " + why;
-  sink.on_refused(from, last_turned_away_);
+void ControlChannel::reject_client(const SocketAddress& from, const std::string& why, ControlSink& sink) {
+  last_rejected_ = "rejected a connection to rank " + std::to_string(options_.rank) + ": " + from.format() + " " + why;
+  sink.on_refused(from, last_rejected_);
 }
 
 // The descriptor itself is closed in sweep(); until then it is out of the epoll set.

@@ -202,7 +202,7 @@ class ControlChannel {
                 ControlSink& sink);
   void on_ended(Connection& connection, int number, base::TimeNs now, ControlSink& sink);
   void malformed(Connection& connection, const std::string& what, base::TimeNs now, ControlSink& sink);
-  void turned_away(const SocketAddress& from, const std::string& why, ControlSink& sink);
+  void reject_client(const SocketAddress& from, const std::string& why, ControlSink& sink);
   void close(Connection& connection);
   void sweep();
 
@@ -221,7 +221,7 @@ class ControlChannel {
   void send_hello(Connection& connection, std::uint16_t to);
   void on_hello(Connection& connection, std::span<const std::byte> payload, base::TimeNs now, ControlSink& sink);
   bool resolve_paths(const Connection& connection, const Hello& hello, std::vector<SocketAddress>& out) const;
-  bool judge(const Connection& connection, const Hello& hello, Refusal& refusal) const;
+  bool validate(const Connection& connection, const Hello& hello, Refusal& refusal) const;
   void refuse(Connection& connection, const Hello& hello, const Refusal& refusal, base::TimeNs now, ControlSink& sink);
   void on_refusal(Connection& connection, std::span<const std::byte> payload, base::TimeNs now, ControlSink& sink);
   void come_up(Connection& connection, base::TimeNs now, ControlSink& sink);
@@ -244,7 +244,7 @@ class ControlChannel {
   UniqueFd epoll_;
   SocketAddress listen_address_;
   base::TimeNs listener_paused_until_ = base::kNever;  // kNever: not paused
-  std::string last_turned_away_;  // why the last client without a rank was rejected, for the texts of missing ranks
+  std::string last_rejected_;  // why the last client without a rank was rejected, for the texts of missing ranks
   base::TimeNs next_timeout_ = base::kNever;
   base::TimeNs serviced_at_ = 0;  // time of the last service(): messages sent until the next one are later than this
   bool goodbye_ = false;

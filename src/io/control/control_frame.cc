@@ -163,7 +163,7 @@ std::string describe_refusal(const Refusal& refusal, std::uint16_t refused_rank,
   switch (refusal.reason) {
     case RefusalReason::kVersion:
       return text + difference(refusal, refused_rank, "protocol version", number) +
-             ". Install the same mlt release on every machine.";
+             ". Install the same mlt release on every host.";
     case RefusalReason::kJob:
       return text + difference(refusal, refused_rank, "job", hex) +
              ". Two jobs use the same address and port: give each its own MASTER_PORT, or the same job name to all "
@@ -175,13 +175,14 @@ std::string describe_refusal(const Refusal& refusal, std::uint16_t refused_rank,
       return text + "rank " + number(refusal.refused_value) + " is not below the world size " +
              number(refusal.refuser_value) + ". Start each process with a RANK from 0 to WORLD_SIZE - 1.";
     case RefusalReason::kRankTaken:
-      return text + "rank " + number(refusal.refused_value) + " is already taken, as rank " +
-             number(refusal.refuser_rank) + " sees it. Start every process with its own RANK.";
+      return text + "rank " + number(refusal.refused_value) + " is already taken by another process, as rank " +
+             number(refusal.refuser_rank) +
+             " reports. Give every process its own RANK, and end processes left over from an earlier start.";
     case RefusalReason::kRankGone:
-      return text + "rank " + number(refused_rank) + " went away from this job or came too late for it (incarnation " +
+      return text + "rank " + number(refused_rank) + " left this job earlier or connected too late (incarnation " +
              hex(refusal.refuser_value) + " then, " + hex(refusal.refused_value) + " now). Restart the whole job.";
     case RefusalReason::kWrongRank:
-      return text + "it was looking for rank " + number(refusal.refused_value) + " and reached rank " +
+      return text + "it tried to connect to rank " + number(refusal.refused_value) + " and reached rank " +
              number(refusal.refuser_value) + ". Check the address given for rank " + number(refusal.refused_value) +
              ", and that each process has its own RANK.";
     case RefusalReason::kPaths:

@@ -50,7 +50,7 @@ bool ControlChannel::resolve_paths(const Connection& connection, const Hello& he
 }
 
 // False, with the refusal filled, if this hello is not acceptable.
-bool ControlChannel::judge(const Connection& connection, const Hello& hello, Refusal& refusal) const {
+bool ControlChannel::validate(const Connection& connection, const Hello& hello, Refusal& refusal) const {
   const auto differs = [&](RefusalReason reason, std::uint64_t ours, std::uint64_t theirs) {
     refusal = {reason, options_.rank, ours, theirs};
     return false;
@@ -92,15 +92,16 @@ void ControlChannel::on_hello(Connection& connection, std::span<const std::byte>
                               ControlSink& sink) {
   Hello hello;
   if (decode_hello(payload, options_.version, hello) != HelloError::kNone) {
-    return malformed(connection, "no valid hello", now, sink);
+    return malformed(connection, "an invalid hello", now, sink);
   }
   Refusal refusal;
-  if (!judge(connection, hello, refusal)) return refuse(connection, hello, refusal, now, sink);
+  if (!validate(connection, hello, refusal)) return refuse(connection, hello, refusal, now, sink);
   // PROTOCOL 3.3.4: The listening side MUST treat a hello from a lower rank as malformed: the listening side has to
   //     connect to that rank.
   if (!connection.outgoing && hello.rank < options_.rank) {
-    return malformed(connection, "a hello as rank " + std::to_string(hello.rank) + ", which has to be connected to",
-                     now, sink);
+    return malformed(connection,
+                     "a hello as rank " + std::to_string(hello.rank) + ", to which this rank connects instead", now,
+                     sink);
   }
   std::vector<SocketAddress> addresses;
   if (!resolve_paths(connection, hello, addresses)) {

@@ -151,7 +151,7 @@ void ControlChannel::run_connection_timers(Connection& connection, base::TimeNs 
                       seconds_text(options_.hello_timeout_ns + options_.dead_after_ns)
                 : "did not prove that it knows the job's secret within " + seconds_text(options_.unproved_timeout_ns);
         close(connection);
-        turned_away(from, missed + ".", sink);
+        reject_client(from, missed + ".", sink);
       }
       return;
     case State::kUp:
@@ -166,7 +166,7 @@ void ControlChannel::run_connection_timers(Connection& connection, base::TimeNs 
     go_down(rank, PeerDownCause::kOverflow,
             peer_text(rank, connection.remote) + " does not read: more than " +
                 std::to_string(options_.outgoing_limit_bytes) +
-                " bytes of control messages waited for it. It hangs, or its machine is overloaded.",
+                " bytes of control messages are queued for it. Its process hangs, or its host is overloaded.",
             sink);
     return;
   }
@@ -175,7 +175,7 @@ void ControlChannel::run_connection_timers(Connection& connection, base::TimeNs 
   if (now >= silent_at(connection)) {
     go_down(rank, connection.goodbye_sent ? PeerDownCause::kGoodbye : PeerDownCause::kSilent,
             peer_text(rank, connection.remote) + " has been silent for " + seconds_text(now - connection.last_heard) +
-                ". Its process is stopped, its machine hangs, or the network between is down.",
+                ": its process is stopped, its host hangs, or the network to it is down. Check them in this order.",
             sink);
     return;
   }
@@ -203,14 +203,15 @@ void ControlChannel::run_peer_timers(std::uint16_t rank, base::TimeNs now, Contr
     if (peer.state == PeerState::kConnecting) {
       text = "rank " + std::to_string(options_.rank) + " could not reach rank " + std::to_string(rank) + " at " +
              peer.address.format() + " within " + waited + ": " +
-             (peer.last_cause.empty() ? "no answer" : peer.last_cause) + ". Check that rank " + std::to_string(rank) +
-             " was started, that it listens there, and that no firewall stands between.";
+             (peer.last_cause.empty() ? "no reply" : peer.last_cause) + ". Check that rank " + std::to_string(rank) +
+             " was started, that it listens there, and that no firewall blocks the port.";
     } else {
       text = "rank " + std::to_string(rank) + " did not connect to rank " + std::to_string(options_.rank) + " at " +
              listen_address_.format() + " within " + waited + ". " +
-             (!peer.last_cause.empty()     ? "The last attempt: " + peer.last_cause
-              : !last_turned_away_.empty() ? "Meanwhile this rank " + last_turned_away_
-                                           : "Check that it was started and that it uses this address.");
+             (!peer.last_cause.empty()  ? "The last attempt: " + peer.last_cause
+              : !last_rejected_.empty() ? "Meanwhile this rank " + last_rejected_
+                                        : "Check that it was started, that it uses this address, and that no "
+                                          "firewall blocks the port.");
     }
     return go_down(rank, PeerDownCause::kUnreachable, text, sink);
   }

@@ -12,7 +12,7 @@ namespace {
 
 // Earlier protocol versions refused another version without an opening.
 constexpr std::uint16_t kFirstVersionWithOpening = 4;
-constexpr std::string_view kSameRelease = ". Install the same mlt release on every machine.";
+constexpr std::string_view kSameRelease = ". Install the same mlt release on every host.";
 
 }  // namespace
 
@@ -48,7 +48,7 @@ void ControlChannel::on_opening(Connection& connection, std::span<const std::byt
   Opening opening;
   switch (decode_opening(payload, connection.outgoing ? kProofBytes : 0, options_.version, opening)) {
     case OpeningError::kMalformed:
-      return malformed(connection, "no valid opening", now, sink);
+      return malformed(connection, "an invalid opening", now, sink);
     case OpeningError::kOtherVersion:
       return on_other_version(connection, opening.version, now, sink);
     case OpeningError::kNone:
@@ -85,8 +85,8 @@ void ControlChannel::on_other_version(Connection& connection, std::uint16_t vers
   const SocketAddress from = connection.remote;
   send_opening(connection, version);
   end_after_output(connection, now);
-  turned_away(
-      from, "speaks protocol version " + std::to_string(version) + ", this process " + ours + std::string(kSameRelease),
+  reject_client(
+      from, "has protocol version " + std::to_string(version) + ", this process " + ours + std::string(kSameRelease),
       sink);
 }
 
@@ -140,7 +140,7 @@ bool ControlChannel::check_proof(Connection& connection, FrameType type, std::sp
     return false;
   }
   close(connection);
-  turned_away(from, "did not prove that it knows the job's secret: it may have another secret or job name.", sink);
+  reject_client(from, "did not prove that it knows the job's secret: it may have another secret or job name.", sink);
   return false;
 }
 

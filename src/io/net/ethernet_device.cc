@@ -40,8 +40,8 @@ std::optional<EthernetDevice> find_ethernet_device(const SocketAddress& local, O
   if (interface->is_loopback) {
     // Two ranks would share lo, which takes one program; and loopback copies from socket to socket, so that there is no
     // work to bypass.
-    error = bad_argument("AF_XDP does not serve loopback, where " + local.host() +
-                         " is: give the address of a network interface (host=, MLT_HOST), or" + kUseUdp);
+    error = bad_argument("AF_XDP does not support loopback, the interface of " + local.host() +
+                         ": give the address of a network interface (host=, MLT_HOST), or" + kUseUdp);
     return std::nullopt;
   }
   EthernetDevice device;

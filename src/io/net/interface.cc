@@ -102,7 +102,7 @@ std::optional<SocketAddress> address_of_interface(const std::string& name, int f
   }
   if (!found) {
     error = bad_argument("interface " + name + " has no " + (family == AF_INET ? "IPv4" : "IPv6") +
-                         " address that peers could reach, or does not exist; `ip address` lists what there is.");
+                         " address that peers could reach, or does not exist; `ip address` lists all interfaces.");
   }
   return found;
 }

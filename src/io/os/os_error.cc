@@ -12,19 +12,19 @@ namespace {
 const char* way_out(OsErrorCode code) {
   switch (code) {
     case OsErrorCode::kAddressInUse:
-      return "Another process holds this port: choose another one (0 lets the system choose), or stop that process "
-             "(`ss -lntup` names it).";
+      return "Another process uses this port: choose another one (0: the system chooses), or stop that process "
+             "(`ss -lntup` lists it).";
     case OsErrorCode::kAddressNotAvailable:
-      return "No interface of this machine has this address: give one that `ip address` lists.";
+      return "No interface of this host has this address: give one that `ip address` lists.";
     case OsErrorCode::kPermission:
-      return "The process lacks the right, or a firewall forbids it: use a port above 1023, or look at the nftables "
+      return "The process lacks the privilege, or a firewall blocks it: use a port above 1023, or check the nftables "
              "or iptables output rules.";
     case OsErrorCode::kUnreachable:
-      return "Check that the host is up and that `ip route get` finds a way to it.";
+      return "Check that the host is up and that `ip route get` finds a route to it.";
     case OsErrorCode::kNoResources:
-      return "Descriptors or memory are used up: look at `ulimit -n` and at free memory.";
+      return "No file descriptors or memory are left: check `ulimit -n` and free memory.";
     case OsErrorCode::kUnsupported:
-      return "This kernel or interface does not offer it.";
+      return "This kernel or interface does not support it.";
     case OsErrorCode::kNone:
     case OsErrorCode::kBadArgument:
     case OsErrorCode::kSystem:

@@ -78,7 +78,8 @@ ShmDatapath::ShmDatapath(std::unique_ptr<Datapath> network, std::uint16_t ranks,
 
 bool ShmDatapath::add_peer(std::uint16_t rank, ShmSegment segment, OsError& error) {
   if (rank >= peers_.size() || peers_[rank]) {
-    error = bad_argument("rank " + std::to_string(rank) + " can't be given shared memory");
+    error =
+        bad_argument("rank " + std::to_string(rank) + " cannot use shared memory: it is this rank, or not in the job");
     return false;
   }
   auto peer = std::make_unique<Peer>(std::move(segment));
@@ -143,8 +144,8 @@ SendStatus ShmDatapath::send(base::TimeNs now, const base::DatagramRun& run) {
     if (!is_short) return SendStatus::kWouldBlock;
     counters_.add(ShmCounter::kAnswersDropped);
     last_error_ = "rank " + std::to_string(run.peer) +
-                  " does not read the shared memory that joins it with this rank, and it is full: its process is "
-                  "stopped or hangs";
+                  " does not read the shared memory between it and this rank, which is full: its process is stopped or "
+                  "hangs";
     return SendStatus::kFailed;
   }
   const std::uint32_t each = record_bytes(run);

@@ -78,7 +78,7 @@ bool ShmSegment::map(int fd, std::uint32_t ring_bytes, bool creator, OsError& er
 
 std::optional<ShmSegment> ShmSegment::create(std::uint32_t ring_bytes, ShmDescriptors& give, OsError& error) {
   if (!is_ring_size(ring_bytes)) {
-    error = bad_argument("a ring of " + std::to_string(ring_bytes) + " bytes is no power of two within the limits");
+    error = bad_argument("a ring of " + std::to_string(ring_bytes) + " bytes is not a power of two within the limits");
     return std::nullopt;
   }
   give.memory = UniqueFd(::memfd_create("mlt", MFD_CLOEXEC | MFD_ALLOW_SEALING));
@@ -114,12 +114,12 @@ std::optional<ShmSegment> ShmSegment::join(std::uint32_t ring_bytes, ShmDescript
   struct stat status{};
   if (::fstat(received.memory.get(), &status) != 0 ||
       static_cast<std::uint64_t>(status.st_size) != segment_size(ring_bytes)) {
-    error = bad_argument("shared memory of another size than the offer names was offered");
+    error = bad_argument("the offered shared memory does not have the size stated in the offer");
     return std::nullopt;
   }
   const int seals = ::fcntl(received.memory.get(), F_GET_SEALS);
   if (seals < 0 || (seals & kSeals) != kSeals) {
-    error = bad_argument("shared memory whose size is not sealed was offered");
+    error = bad_argument("the size of the offered shared memory is not sealed");
     return std::nullopt;
   }
   ShmSegment segment;

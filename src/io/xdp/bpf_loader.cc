@@ -47,13 +47,14 @@ OsError xdp_error(int number, std::string_view action, std::string_view object) 
                  "program: run as root or grant them (`setcap`, or the container's cap_add), or use the kernel's UDP "
                  "(datapath=\"udp\", MLT_DATAPATH=udp), which needs no privilege.";
   } else if (number == EBUSY || number == EEXIST) {
-    error.text = what +
-                 "An interface takes one XDP program, and a receive queue one AF_XDP socket, and this one is taken: by "
-                 "another rank on this machine, or another program (`ip link show`, `bpftool net`). Use the kernel's "
-                 "UDP there (datapath=\"udp\"), or take the other program down (`ip link set dev ... xdp off`).";
+    error.text =
+        what +
+        "An interface has one XDP program, and a receive queue one AF_XDP socket. This one is in use by another "
+        "rank on this host, or another program (`ip link show`, `bpftool net`). Use the kernel's UDP "
+        "there (datapath=\"udp\"), or detach the other program (`ip link set dev ... xdp off`).";
   } else if (number == ENOBUFS || number == ENOMEM) {
     error.text = what +
-                 "The memory that packets land in is pinned: raise the limit (`ulimit -l unlimited`), or run with "
+                 "Packet memory is pinned: raise the limit (`ulimit -l unlimited`), or run with "
                  "CAP_IPC_LOCK.";
   } else if (number == EAFNOSUPPORT || number == EPROTONOSUPPORT || number == ENOSYS) {
     error.text = what + "This kernel was built without AF_XDP (CONFIG_XDP_SOCKETS) or BPF: use datapath=\"udp\".";
@@ -103,7 +104,7 @@ UniqueFd load_xdp_program(std::span<const bpf_insn> instructions, OsError& error
   attributes.log_size = static_cast<std::uint32_t>(log.size());
   attributes.log_buf = address_of(log.data());
   program = UniqueFd(bpf(BPF_PROG_LOAD, attributes));
-  if (!program) error.text += std::string(" The verifier says: ") + log.data();
+  if (!program) error.text += std::string(" The verifier reports: ") + log.data();
   return program;
 }
 

@@ -63,7 +63,7 @@ SERVE = ("serve", "--world-size", "1", "--rendezvous-port", "25999", "--connect-
         ),
         ({}, ("--interface", "10.99.0.0/16"), "is '10.99.0.0/16', which leaves no interface; candidates: "),
         ({}, ("--interface", "eth0,,lo"), "an entry is empty"),
-        ({"MLT_HOST": "203.0.113.9"}, (), "host (MLT_HOST) is '203.0.113.9', which no interface of this machine has"),
+        ({"MLT_HOST": "203.0.113.9"}, (), "host (MLT_HOST) is '203.0.113.9', which no interface of this host has"),
         ({}, ("--host", "fe80::1"), "fe80::1 is link-local"),
         ({}, ("--host", "0.0.0.0"), "peers cannot connect to"),
         ({}, ("--host", "127.0.0.1", "--interface", "lo"), "give one of them"),
@@ -144,7 +144,7 @@ def test_rank_0__a_rendezvous_port_in_use() -> None:
         port = str(holder.getsockname()[1])
         done = subprocess.run(rank_0_at(port), capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
-    assert f"rank 0: rendezvous port 127.0.0.1:{port} is taken by another process" in done.stderr
+    assert f"rank 0: rendezvous port 127.0.0.1:{port} (MLT_RENDEZVOUS_PORT, else MASTER_PORT + 1)" in done.stderr
 
 
 @pytest.fixture(params=UNPRIVILEGED, ids=["no-rights", "nobody"])

@@ -72,6 +72,14 @@ def test_launch__a_rank_that_fails_ends_all_and_is_named_with_its_code() -> None
         assert f"mlt launch: rank {rank} was ended, because another one failed" in done.stderr
 
 
+def test_launch__names_the_signal_that_killed_a_rank() -> None:
+    program = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+    done = launch("-n", "1", sys.executable, "-c", program)
+    assert done.returncode == 137
+    assert "rank 0 ended with exit code 137: killed by SIGKILL" in done.stderr
+    assert "out of memory" in done.stderr
+
+
 def test_launch__a_signal_ends_every_rank(tmp_path: Path) -> None:
     program = (
         "import os, sys, time; open(sys.argv[1] + os.environ['RANK'], 'w').write(str(os.getpid())); time.sleep(60)"

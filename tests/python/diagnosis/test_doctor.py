@@ -47,7 +47,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_interface__refuses_an_address_of_another_machine() -> None:
     (finding,) = only(doctor._interface, {"MLT_HOST": "203.0.113.9"})
     assert finding.level == "problem"
-    assert "'203.0.113.9', which no interface of this machine has; candidates: " in finding.what
+    assert "'203.0.113.9', which no interface of this host has; candidates: " in finding.what
     assert "MLT_INTERFACE" in finding.fix
 
 
@@ -67,7 +67,7 @@ def test_interface__refuses_a_choice_of_none() -> None:
             {},
             "interface eth0 192.0.2.7 (MTU 1500, 10000 Mbit/s): the default route leads there; MASTER_ADDR is not set",
         ),
-        ({"MASTER_ADDR": "127.0.0.1"}, "it routes to MASTER_ADDR 127.0.0.1; no other machine reaches it"),
+        ({"MASTER_ADDR": "127.0.0.1"}, "it routes to MASTER_ADDR 127.0.0.1; no other host can reach it"),
     ],
 )
 @pytest.mark.usefixtures("machine")

@@ -98,8 +98,8 @@ def test_local_host__refuses_a_choice_of_none_and_names_the_candidates() -> None
 @pytest.mark.parametrize(
     ("host", "cause"),
     [
-        ("203.0.113.9", "which no interface of this machine has; candidates: "),
-        ("2001:db8:ffff::9", "which no interface of this machine has; candidates: "),
+        ("203.0.113.9", "which no interface of this host has; candidates: "),
+        ("2001:db8:ffff::9", "which no interface of this host has; candidates: "),
         ("0.0.0.0", "peers cannot connect to"),
         ("::", "peers cannot connect to"),
         ("fe80::1", "is link-local"),

@@ -43,7 +43,7 @@ def test_from_file__refuses_one_that_others_may_open(tmp_path: Path, mode: int) 
     file = tmp_path / "secret"
     file.write_text(LONG)
     file.chmod(mode)
-    with pytest.raises(mlt.ConfigError, match=rf"open to other users \(mode {mode:03o}\): chmod 600") as refused:
+    with pytest.raises(mlt.ConfigError, match=rf"other users \(mode {mode:03o}\): chmod 600") as refused:
         secret.resolve(None, {"MLT_JOB_SECRET_FILE": str(file)})
     assert LONG not in str(refused.value)
 
@@ -55,7 +55,7 @@ def test_from_file__a_file_that_is_missing_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("weak", ["zq7", "fifteen bytes..", "y" * 5_000])
 def test_job_secret__a_weak_or_endless_one_is_refused_and_not_shown(weak: str) -> None:
-    with pytest.raises(mlt.ConfigError, match="needs 16 to 4096: make one with `openssl rand -hex 32`") as refused:
+    with pytest.raises(mlt.ConfigError, match=r"bytes; 16 to 4096 .*`openssl rand -hex 32`") as refused:
         secret.resolve(None, {"MLT_JOB_SECRET": weak})
     assert weak not in str(refused.value)
     with pytest.raises(mlt.ConfigError, match="16"):
@@ -64,7 +64,7 @@ def test_job_secret__a_weak_or_endless_one_is_refused_and_not_shown(weak: str) -
 
 @pytest.mark.parametrize("same", [bytes(32), b"a" * 16, "0" * 64])
 def test_job_secret__one_byte_repeated_is_refused(same: str | bytes) -> None:
-    with pytest.raises(mlt.ConfigError, match=r"the job secret \(secret\) is one byte repeated: make a random one"):
+    with pytest.raises(mlt.ConfigError, match=r"the job secret \(secret\) is one repeated byte: make"):
         JobSecret(same)
 
 
@@ -109,7 +109,7 @@ def test_job_secret__of_any_bytes_is_what_the_environment_holds() -> None:
     found = secret.resolve(None, given)
     assert found is not None
     assert found.reveal() == value
-    with pytest.raises(mlt.ConfigError, match="not text") as refused:
+    with pytest.raises(mlt.ConfigError, match="Unicode") as refused:
         JobSecret("sixteen bytes and \ud800")
     assert refused.value.__cause__ is None
     assert "sixteen" not in str(refused.value)
@@ -152,9 +152,9 @@ def test_engine__holds_to_it_too() -> None:
     opened.close()
     with pytest.raises(mlt.ConfigError, match="without a job secret"):
         engine(host="0.0.0.0")
-    with pytest.raises(mlt.ConfigError, match="has 5 bytes; it needs 16 or more"):
+    with pytest.raises(mlt.ConfigError, match="has 5 bytes"):
         engine(secret=b"short")
-    with pytest.raises(mlt.ConfigError, match="the job secret is one byte repeated"):
+    with pytest.raises(mlt.ConfigError, match="one byte repeated"):
         engine(secret=bytes(32))
     for options in ({"secret": LONG.encode()}, {"insecure": True}):
         opened = engine(**options)

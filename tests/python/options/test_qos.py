@@ -100,7 +100,7 @@ def test_context__ranks_with_other_policies_do_not_meet() -> None:
 
     thread = Thread(target=one)
     thread.start()
-    with pytest.raises(mlt.RendezvousError, match="refused: rank 1's packets carry other DSCPs"):
+    with pytest.raises(mlt.RendezvousError, match="refused: rank 1's packets have other DSCPs"):
         mlt.Context(0, 2, connect_timeout=2.0, qos_policy=PAPER, **options)
     thread.join()
     assert isinstance(errors[0], mlt.PeerMismatchError)

@@ -17,7 +17,7 @@ from studies.psnet.bct import (
     one_module_time,
     two_module_time,
 )
-from studies.psnet.flows import drain, fluid_loads, most_concurrent, most_hops, push_demands
+from studies.psnet.flows import drain, fluid_loads, max_concurrent, max_hops, push_demands
 
 GBIT = 1e9
 VGG16 = JobProfile(workers=6, servers=2, size_bytes=528e6)
@@ -134,7 +134,7 @@ def test_two_module_time__equation_6_is_the_fullest_link_of_the_graph(
     else:  # the equation supposes that R divides the workers; in the graph one ToR has one more
         assert measured >= model.seconds * (1 - 1e-9)
     if first_workers % 12 and first_servers % 4:
-        assert most_hops(graph, demands) == 5
+        assert max_hops(graph, demands) == 5
 
 
 def test_fat_tree_time__equation_7_is_the_fullest_link_of_the_graph() -> None:
@@ -143,9 +143,9 @@ def test_fat_tree_time__equation_7_is_the_fullest_link_of_the_graph() -> None:
         servers = ["host-0-0-0", "host-0-0-1"]
         workers = [f"host-{p}-{e}-{h}" for p, e in ((0, 1), (1, 0), (1, 1)) for h in (0, 1)]
         flows = dict.fromkeys(push_demands(workers, servers, 1.0), 1.0)
-        concurrency = most_concurrent(tree, fluid_loads(tree, flows))
+        concurrency = max_concurrent(tree, fluid_loads(tree, flows))
         assert concurrency == 6
-        assert most_hops(tree, flows) == 6
+        assert max_hops(tree, flows) == 6
         model = fat_tree_time(
             VGG16, host_bits_per_second=GBIT, oversubscription=r, concurrency=concurrency, hops=6, latency_seconds=0.0
         )

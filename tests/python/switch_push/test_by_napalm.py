@@ -71,7 +71,7 @@ def test_nxos__dry_run_confirm_and_undo(policy: Path, tmp_path: Path, state: Pat
         assert sorted(device.text().splitlines()) == sorted(before.splitlines())
         again = mlt("apply", *words, "--undo")
         assert again.returncode == 1
-        assert "no apply to leaf1 is known on this machine" in again.stderr
+        assert "no apply to leaf1 is known on this host" in again.stderr
         assert not any(SECRET in file.read_text() for file in state.rglob("*") if file.is_file())
 
 
@@ -129,7 +129,7 @@ def test_https__a_certificate_that_nobody_signed_is_refused(system: str, policy:
     with http(handle, certificate=certificate) as port:
         refused = mlt("apply", policy, "leaf1", "-t", system, "--inventory", inventory(tmp_path, port))
         assert refused.returncode == 1
-        assert "not of an authority that this machine knows" in refused.stderr
+        assert "not signed by an authority that this host trusts" in refused.stderr
         assert seen == []
 
 

@@ -216,7 +216,7 @@ def test_nvue__revisions_applied_and_put_back(policy: Path, tmp_path: Path) -> N
         assert mlt("apply", *fresh).returncode == 0
         assert mlt("apply", *fresh, "--undo").returncode == 0
         assert device.applied == {**before, "system": {"hostname": "leaf9"}}
-        assert "no apply to leaf1 is known on this machine" in mlt("apply", *words, "--undo").stderr
+        assert "no apply to leaf1 is known on this host" in mlt("apply", *words, "--undo").stderr
         device.authorization = "other"
         assert "answers 401" in mlt("apply", *words).stderr
 
@@ -275,7 +275,7 @@ def test_gnmi__set_and_put_back(policy: Path, tmp_path: Path) -> None:
         undone = mlt("apply", *words, "--undo")
         assert undone.returncode == 0, undone.stderr
         assert store["qos"] == factory
-        assert "no apply to leaf1 is known on this machine" in mlt("apply", *words, "--undo").stderr
+        assert "no apply to leaf1 is known on this host" in mlt("apply", *words, "--undo").stderr
         store["refuses"] = "no such leaf"
         refused = mlt("apply", *words)
         assert refused.returncode == 1

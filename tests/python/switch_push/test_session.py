@@ -70,7 +70,7 @@ def test_push__takes_back_what_fails_or_is_interrupted() -> None:
     with pytest.raises(KeyboardInterrupt):
         session.push(device, generate(small(), "linux"), confirm=1, keep=interrupt, say=lambda _: None)
     assert device.calls[-1] == "rollback"
-    with pytest.raises(PushError, match="could NOT be taken back: rollback failed"):
+    with pytest.raises(PushError, match="could NOT be undone: rollback failed"):
         run(Recorder(fails="rollback"), confirm=1, kept=False)
     # A confirmation that fails leaves nothing half kept.
     device = Recorder(fails="confirm")

@@ -158,7 +158,7 @@ def test_up__stays_until_down_and_its_name_is_taken_meanwhile(name: str) -> None
     assert command("up", name, "--hosts", "2").returncode == 0
     again = command("up", name, "--hosts", "2")
     assert again.returncode == 1
-    assert f"a testbed named '{name}' is there already" in again.stderr
+    assert f"a testbed named '{name}' already exists" in again.stderr
     assert leftovers(name)
     code = "import os; raise SystemExit(int(os.environ['RANK']))"
     done = command("exec", "--name", name, "host1", "--", *python(code))

@@ -169,7 +169,7 @@ def test_context__names_the_privileges_that_af_xdp_lacks(bed: Testbed) -> None:
 @pytest.mark.parametrize(
     ("datapath", "words"),
     [
-        ("xdp", "AF_XDP does not serve loopback, where 127.0.0.1 is"),
+        ("xdp", "loopback, the interface of 127.0.0.1"),
         ("xdp:x", "datapath 'xdp:x' names no receive queue"),
         ("rdma", "datapath 'rdma' is not one of 'auto', 'udp', 'vma' and 'xdp'"),
         ("vma", "this process does not run under libvma"),

@@ -94,9 +94,9 @@ TEST_CASE("all_to_all__refuses_parts_that_do_not_fit") {
   request.send_bytes = {16, 12};
   CHECK(check_request(request, 0).find("input have 28 bytes in all, it has 32") != std::string::npos);
   request.send_bytes = {18, 14};
-  CHECK(check_request(request, 0).find("cuts an element") != std::string::npos);
+  CHECK(check_request(request, 0).find("whole number of elements") != std::string::npos);
   request.send_bytes = {32};
-  CHECK(check_request(request, 0).find("one each") != std::string::npos);
+  CHECK(check_request(request, 0).find("one per rank") != std::string::npos);
   request = request_of(ranks[0]);
   request.ranks = {0, 1};
   request.loss_bound = 0.1;

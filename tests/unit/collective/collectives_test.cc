@@ -115,7 +115,7 @@ TEST_CASE("collectives__a_dead_member_is_named_by_all_and_memory_comes_back_for_
     bus.run();
     for (std::uint16_t rank = 0; rank < 4; ++rank) {
       if (rank == dead) continue;
-      check_failed(bus, rank, CompletionStatus::kPeerFailed, dead, "rank " + std::to_string(dead) + " died or left");
+      check_failed(bus, rank, CompletionStatus::kPeerFailed, dead, "rank " + std::to_string(dead) + " is down");
       memory.give_back(rank);
     }
     // The next of the group fails at once, of the same cause, also where the other ranks never call it.
@@ -165,7 +165,7 @@ TEST_CASE("collectives__a_cancelled_one_ends_everywhere_naming_who_cancelled") {
   bus.machine(1).cancel(bus.now, 1);  // once is enough
   bus.run();
   for (std::uint16_t rank = 0; rank < 3; ++rank) {
-    check_failed(bus, rank, CompletionStatus::kCancelled, 1, "rank 1 cancelled it");
+    check_failed(bus, rank, CompletionStatus::kCancelled, 1, "rank 1 cancelled");
     memory.give_back(rank);
   }
   bus.run();
@@ -182,13 +182,13 @@ TEST_CASE("collectives__who_never_calls_is_named_when_the_time_is_up") {
   REQUIRE(bus.run_to_next_timeout());
   bus.run();
   CHECK(bus.now >= mlt::base::kSecond + kFakeTimeoutNs);
-  check_failed(bus, 0, CompletionStatus::kTimedOut, 2, "waited for rank 2");
+  check_failed(bus, 0, CompletionStatus::kTimedOut, 2, "waiting for rank 2");
   REQUIRE(bus.done(1).size() == 1);
   CHECK(bus.done(1)[0].status == CompletionStatus::kTimedOut);
   // The one that calls too late hears why at once.
   bus.start(2, all_reduce_request(1, memory.tensors[2]));
   bus.run();
-  check_failed(bus, 2, CompletionStatus::kTimedOut, 2, "waited for rank 2");
+  check_failed(bus, 2, CompletionStatus::kTimedOut, 2, "waiting for rank 2");
 }
 
 TEST_CASE("collectives__a_timeout_of_its_own_is_kept") {
@@ -211,7 +211,7 @@ TEST_CASE("collectives__one_behind_the_lanes_times_out_too") {
   REQUIRE(bus.run_to_next_timeout());
   REQUIRE(bus.done(0).size() == 1);
   CHECK(bus.done(0)[0].operation == kLanes + 1);
-  CHECK(bus.done(0)[0].error.find("the collectives before") != std::string::npos);
+  CHECK(bus.done(0)[0].error.find("earlier collectives") != std::string::npos);
   CHECK(bus.machine(0).open() == kLanes);
 }
 
@@ -341,7 +341,7 @@ TEST_CASE("collectives__who_is_given_up_without_a_word_waits_a_second_and_names_
     REQUIRE(bus.run_to_next_timeout());
     CHECK(bus.now == before + mlt::base::kSecond);
     check_failed(bus, other, CompletionStatus::kCancelled, quiet,
-                 "rank " + std::to_string(quiet) + " gave it up and did not say why");
+                 "rank " + std::to_string(quiet) + " aborted the collective without a cause");
   }
 }
 
@@ -400,7 +400,7 @@ TEST_CASE("collectives__the_first_of_a_group_hears_of_a_failure_before_it_was_ca
   bus.machine(0).on_message(bus.now, 1, failed);
   bus.start(0, all_reduce_request(7, data));
   bus.run();
-  check_failed(bus, 0, CompletionStatus::kCancelled, 1, "rank 1 gave it up");
+  check_failed(bus, 0, CompletionStatus::kCancelled, 1, "rank 1 aborted");
 }
 
 TEST_CASE("collectives__a_group_not_used_yet_is_not_broken_by_who_is_no_member") {
@@ -438,7 +438,7 @@ TEST_CASE("collectives__one_rank_cannot_crowd_out_what_others_say") {
   }
   bus.start(0, all_reduce_request(7, data));
   bus.run();
-  check_failed(bus, 0, CompletionStatus::kCancelled, 1, "rank 1 gave it up");
+  check_failed(bus, 0, CompletionStatus::kCancelled, 1, "rank 1 aborted");
 }
 
 TEST_CASE("collectives__a_rank_at_fault_that_is_no_member_is_the_sender") {
@@ -453,7 +453,7 @@ TEST_CASE("collectives__a_rank_at_fault_that_is_no_member_is_the_sender") {
     bus.start(0, all_reduce_request(7, data));
     bus.machine(0).on_message(bus.now, 1, failed);
     bus.run();
-    check_failed(bus, 0, CompletionStatus::kPeerFailed, 1, "rank 1 gave it up");
+    check_failed(bus, 0, CompletionStatus::kPeerFailed, 1, "rank 1 aborted");
   }
 }
 

@@ -304,7 +304,7 @@ TEST_CASE("push_pull__only_the_service_of_a_partition_ends_it") {
   job.say(3, 0, Refused{4, 0, "no"});
   job.start(0, request_of(4, tensors[0], 0.0));
   REQUIRE(job.run_until_done(0, 2));
-  CHECK(job.done(0)[1].error.find("rank 3 refuses") != std::string::npos);
+  CHECK(job.done(0)[1].error.find("rank 3 rejected key") != std::string::npos);
 }
 
 TEST_CASE("push_pull__a_dead_worker_fails_the_others_with_its_rank") {
@@ -380,7 +380,7 @@ TEST_CASE("push_pull__one_key_twice_at_a_time_is_refused") {
   job.start(0, request_of(1, tensor, 0.0));
   job.start(0, request_of(1, other, 0.0));
   REQUIRE(job.run_until_done(0, 1));
-  CHECK(job.done(0)[0].error.find("already") != std::string::npos);
+  CHECK(job.done(0)[0].error.find("in progress") != std::string::npos);
   job.start(1, request_of(1, other, 0.0));
   CHECK(job.run_until_done(1, 1));
   CHECK(job.run_until_done(0, 2));
@@ -426,7 +426,7 @@ TEST_CASE("push_pull__a_key_that_finds_no_room_in_time_ends_like_the_one_that_ta
   CHECK(job.done(0)[0].key == 2);
   CHECK(job.done(0)[0].status == mlt::core::CompletionStatus::kTimedOut);
   CHECK(job.done(0)[0].elapsed_ns == mlt::base::kSecond);
-  CHECK(job.done(0)[0].error.find("room") != std::string::npos);
+  CHECK(job.done(0)[0].error.find("operation slot") != std::string::npos);
   REQUIRE(job.run_until_done(0, 2));
   CHECK(job.done(0)[1].elapsed_ns == 3 * mlt::base::kSecond);
 }

@@ -82,7 +82,7 @@ TEST_CASE("switch_port__above_its_threshold_marks_ect_and_drops_the_rest") {
   CHECK(counters.dropped[0] == 1);
   CHECK(counters.dropped[1] == 0);
   CHECK(counters.marked == 1);
-  CHECK(counters.most_bytes == 12'000);
+  CHECK(counters.max_queued_bytes == 12'000);
 }
 
 TEST_CASE("switch_port__between_two_thresholds_the_probability_grows_linearly") {

@@ -56,7 +56,7 @@ class RawUdp(Transport):
             waited_ns, elapsed_ns, arrived = _bare_udp.receive(self._socket.fileno(), array, self._payload)
             if arrived:
                 return Outcome(before + (waited_ns + elapsed_ns) * 1e-9, 0, arrived)
-        raise PerfError(f"rank 0: raw-udp: no datagram of rank 1 came in {_TRIALS * _SILENCE_SECONDS:g} s", peer=1)
+        raise PerfError(f"rank 0: raw-udp: no datagram of rank 1 arrived in {_TRIALS * _SILENCE_SECONDS:g} s", peer=1)
 
     def _await_ask(self) -> None:
         for _ in range(round(self.options.timeout / _SILENCE_SECONDS)):
@@ -64,10 +64,10 @@ class RawUdp(Transport):
                 text = self._socket.recv(_ASK.size)
                 if len(text) == _ASK.size and _ASK.unpack(text)[0] == self._round:
                     return
-        raise PerfError(f"rank 1: raw-udp: rank 0 did not ask within {self.options.timeout:g} s", peer=0)
+        raise PerfError(f"rank 1: raw-udp: no request of rank 0 arrived within {self.options.timeout:g} s", peer=0)
 
     def alltoall(self, buffers: Buffers) -> Outcome:
-        raise NotImplementedError("raw-udp knows no all-to-all")
+        raise NotImplementedError("raw-udp has no all-to-all")
 
     def allreduce(self, buffers: Buffers) -> Outcome:
         self._round += 1
@@ -77,7 +77,7 @@ class RawUdp(Transport):
             self._socket.fileno(), buffers.work, rank == 0, self._round, self._payload, patience_ns, _SILENCE_NS
         )
         if not arrived:
-            raise PerfError(f"rank {rank}: raw-udp: no datagram came in {self.options.timeout:g} s", peer=1 - rank)
+            raise PerfError(f"rank {rank}: raw-udp: no datagram arrived in {self.options.timeout:g} s", peer=1 - rank)
         return Outcome(time.perf_counter() - began, 0, arrived)
 
     def close(self) -> None:

@@ -65,7 +65,7 @@ class _Model:
     def steps(self, capacity: float) -> int:
         return int(np.floor(capacity / self.step * (1 + 1e-12)))
 
-    def most_flows(self, i: int, capacity: int) -> Any:
+    def max_flows(self, i: int, capacity: int) -> Any:
         """``k`` with ``k r <= capacity``: the flows of task i that one link of this capacity carries."""
         key = (i, capacity)
         if key not in self.per_link:
@@ -97,7 +97,7 @@ class _Model:
         for e in np.flatnonzero(~graph.virtual).tolist():
             link, room = int(graph.link[e]), self.steps(float(graph.capacity[e]))
             width = int(self.bundled.width[link])
-            self.model.add(y[e] <= width * self.most_flows(i, room))
+            self.model.add(y[e] <= width * self.max_flows(i, room))
             if link in self.shared:
                 product = self.model.new_int_var(0, width * room, f"p{i}_{e}")
                 self.model.add_multiplication_equality(product, [y[e], self.rates[i]])

@@ -307,7 +307,7 @@ TEST_CASE("hello__a_rank_that_is_taken_is_refused_and_the_first_holder_stays") {
   REQUIRE(serve({&couple.zero, &couple.one, &twin}, [&] { return twin.sink.downs.size() == 1; }));
   CHECK(twin.sink.downs[0].cause == PeerDownCause::kRefused);
   CHECK_CONTAINS(twin.sink.downs[0].text, "rank 1 is already taken");
-  CHECK_CONTAINS(twin.sink.downs[0].text, "Start every process with its own RANK");
+  CHECK_CONTAINS(twin.sink.downs[0].text, "its own RANK");
   REQUIRE(couple.zero.sink.refusals.size() == 1);
   CHECK_CONTAINS(couple.zero.sink.refusals[0], "rank 1 is already taken");
   CHECK(couple.zero.channel->is_up(1));
@@ -340,7 +340,7 @@ TEST_CASE("hello__reaching_the_wrong_rank_is_refused") {
   two.connect_to(0, one);  // the address of rank 1 was given for rank 0
   REQUIRE(serve({&one, &two}, [&] { return two.sink.downs.size() == 1; }));
   CHECK(two.sink.downs[0].cause == PeerDownCause::kRefused);
-  CHECK_CONTAINS(two.sink.downs[0].text, "looking for rank 0 and reached rank 1");
+  CHECK_CONTAINS(two.sink.downs[0].text, "rank 0 and reached rank 1");
 }
 
 TEST_CASE("hello__attempt_given_up_before_confirming_is_no_death") {
@@ -439,7 +439,7 @@ TEST_CASE("read_frames__malformed_bytes_of_a_peer_are_its_end_with_a_cause") {
   REQUIRE(serve({&zero}, [&] { return zero.sink.downs.size() == 1; }));
   CHECK(zero.sink.downs[0].cause == PeerDownCause::kMalformed);
   CHECK_CONTAINS(zero.sink.downs[0].text, "rank 1 at 127.0.0.1:");
-  CHECK_CONTAINS(zero.sink.downs[0].text, "a frame of type 3 that has no place here");
+  CHECK_CONTAINS(zero.sink.downs[0].text, "frame of type 3");
 }
 
 TEST_CASE("say_goodbye__is_told_apart_from_a_death_and_messages_before_it_arrive") {
