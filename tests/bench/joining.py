@@ -44,7 +44,7 @@ def join(ranks: int, setting: dict[str, str]) -> tuple[float, float]:
                 after = resource.getrusage(resource.RUSAGE_SELF)
                 cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
                 os.write(writing, struct.pack("dd", time.monotonic() - began, cpu))
-                time.sleep(0.5)
+                time.sleep(0.5)  # the others measure until they are done
             os._exit(0)
         children.append(child)
     os.close(writing)

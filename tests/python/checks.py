@@ -23,7 +23,7 @@ def assert_names(text: object, *facts: object) -> None:
     assert not missing, f"{missing} not in {str(text)!r}"
 
 
-def until(condition: Callable[[], Value], seconds: float = 30.0, *, every: float = 0.02) -> Value:
+def until(condition: Callable[[], Value], seconds: float = 40.0, *, every: float = 0.02) -> Value:
     """Wait for a condition to hold, and return its value; fail after ``seconds``."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):

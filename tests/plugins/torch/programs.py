@@ -114,7 +114,7 @@ def straggler(context: mlt.Context, options: dict[str, Any]) -> Any:
 
     started = time.monotonic()
     if dist.get_rank() == 1:
-        time.sleep(options["seconds"])
+        time.sleep(options["seconds"])  # the straggler
     dist.barrier()
     return time.monotonic() - started
 
@@ -170,7 +170,7 @@ def ddp(context: mlt.Context, options: dict[str, Any]) -> Any:
         if options.get("die_at") == step:
             if options["victim"] == RANK:
                 print("kill me", flush=True)
-                time.sleep(60)
+                time.sleep(60)  # killed before that
             return failing_step(replica)
         optimizer.zero_grad()
         replica(torch.randn(16, 64)).square().mean().backward()

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from checks import assert_names
 
 from mlt.job.rendezvous import VERSION
 from mlt.job.secret import Prover
@@ -59,11 +60,11 @@ SERVE = ("serve", "--world-size", "1", "--rendezvous-port", "25999", "--connect-
         (
             {"MLT_INTERFACE": "wlan9"},
             (),
-            "interface (MLT_INTERFACE) is 'wlan9', which leaves no interface; candidates: ",
+            "interface (MLT_INTERFACE) is 'wlan9'",
         ),
-        ({}, ("--interface", "10.99.0.0/16"), "is '10.99.0.0/16', which leaves no interface; candidates: "),
+        ({}, ("--interface", "10.99.0.0/16"), "is '10.99.0.0/16'"),
         ({}, ("--interface", "eth0,,lo"), "an entry is empty"),
-        ({"MLT_HOST": "203.0.113.9"}, (), "host (MLT_HOST) is '203.0.113.9', which no interface of this host has"),
+        ({"MLT_HOST": "203.0.113.9"}, (), "host (MLT_HOST) is '203.0.113.9'"),
         ({}, ("--host", "fe80::1"), "fe80::1 is link-local"),
         ({}, ("--host", "0.0.0.0"), "peers cannot connect to"),
         ({}, ("--host", "127.0.0.1", "--interface", "lo"), "give one of them"),
@@ -144,7 +145,7 @@ def test_rank_0__a_rendezvous_port_in_use() -> None:
         port = str(holder.getsockname()[1])
         done = subprocess.run(rank_0_at(port), capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
-    assert f"rank 0: rendezvous port 127.0.0.1:{port} (MLT_RENDEZVOUS_PORT, else MASTER_PORT + 1)" in done.stderr
+    assert_names(done.stderr, "rank 0", f"127.0.0.1:{port}", "MASTER_PORT + 1")
 
 
 @pytest.fixture(params=UNPRIVILEGED, ids=["no-rights", "nobody"])
@@ -161,10 +162,10 @@ def nobody(request: pytest.FixtureRequest) -> tuple[str, ...]:
 @pytest.mark.parametrize(
     ("words", "cause"),
     [
-        (("testbed", "up", "--hosts", "2"), "needs root (or CAP_NET_ADMIN and CAP_SYS_ADMIN)"),
-        (("testbed", "down"), "needs root (or CAP_NET_ADMIN and CAP_SYS_ADMIN)"),
+        (("testbed", "up", "--hosts", "2"), "CAP_NET_ADMIN"),
+        (("testbed", "down"), "CAP_NET_ADMIN"),
         (("testbed", "exec", "host0", "--", "true"), "no testbed named 'bed'"),
-        (("doctor", "--serve", "--port", "80"), "Permission denied; choose a --port above 1023"),
+        (("doctor", "--serve", "--port", "80"), "--port above 1023"),
     ],
 )
 def test_no_privilege__is_named_with_what_to_do(nobody: tuple[str, ...], words: tuple[str, ...], cause: str) -> None:
@@ -177,18 +178,18 @@ def test_no_privilege__is_named_with_what_to_do(nobody: tuple[str, ...], words: 
     ("words", "cause"),
     [
         (("demo", "--workers", "0"), "--workers is 0"),
-        (("demo", "--loss", "2"), "'--loss': '2': expected a loss such as 1% or 0.01"),
-        (("demo", "--steps", "2", "--output", "/proc/no"), "--output /proc/no cannot be made"),
+        (("demo", "--loss", "2"), "'--loss': '2'"),
+        (("demo", "--steps", "2", "--output", "/proc/no"), "--output /proc/no "),
         (("plan", "auto", "/no/file", "vgg19"), "/no/file: cannot be read"),
         (("plan", "auto", CLUSTER, "nomodel"), "no job is named 'nomodel'"),
         (("plan", "assign", CLUSTER, "-o", "/proc/no/plan.json"), "/proc/no/plan.json: cannot be written"),
         (("plan", "route", CLUSTER, "-o", "/proc/no/plan.json"), "/proc/no/plan.json: cannot be written"),
         (("plan", "check", "/etc/hostname"), "/etc/hostname"),
         (("switch", "generate", "/no/file", "-t", "sonic"), "/no/file: cannot be read"),
-        (("switch", "generate", POLICY, "-t", "acme"), "no target 'acme'; there are: "),
+        (("switch", "generate", POLICY, "-t", "acme"), "no target 'acme'"),
         (("switch", "generate", POLICY, "-t", "sonic", "-o", "/proc/no"), "/proc"),
-        (("testbed", "run", "--hosts", "0", "--", "true"), "hosts: Input should be greater than or equal to 1 (got 0)"),
-        (("testbed", "run", "--hosts", "2"), "no command; write it after --"),
+        (("testbed", "run", "--hosts", "0", "--", "true"), "(got 0)"),
+        (("testbed", "run", "--hosts", "2"), "after --"),
         (("testbed", "status", "--name", "nosuchbed"), "no testbed named 'nosuchbed'"),
         (("testbed", "run", "--hosts", "2", "--policy", "/no/file", "--", "true"), "/no/file"),
         (("doctor", "no.such.host.invalid"), "no.such.host.invalid does not resolve"),
@@ -219,4 +220,4 @@ def test_no_privilege__rank_0_cannot_listen(nobody: tuple[str, ...]) -> None:
         pytest.skip("anybody may listen at port 80 here")
     done = subprocess.run([*nobody, *rank_0_at("80")], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
-    assert "rank 0: cannot listen at 127.0.0.1:80 (Permission denied)" in done.stderr
+    assert_names(done.stderr, "rank 0", "127.0.0.1:80", "Permission denied")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from checks import assert_names
 from typer.testing import CliRunner
 
 from mlt.cli.plan import app
@@ -26,7 +27,7 @@ def mlt_plan(*arguments: object) -> Any:
 def test_check__the_example_is_fine() -> None:
     result = mlt_plan("check", TESTBED)
     assert result.exit_code == 0
-    assert "9 hosts, 5 switches, 15 links, 1 jobs: fine" in result.output
+    assert_names(result.output, "9 hosts", "5 switches", "15 links", "fine")
 
 
 def test_check__bad_file_is_refused_with_line_and_expectation(tmp_path: Path) -> None:
@@ -35,7 +36,7 @@ def test_check__bad_file_is_refused_with_line_and_expectation(tmp_path: Path) ->
     line = 1 + bad.read_text().splitlines().index("    servers: [ps1]")
     result = mlt_plan("check", bad)
     assert result.exit_code == 2
-    assert f"bad.yaml:{line}: jobs[0].servers[0]: no host is named 'ps1'; did you mean 'ps0'?" in result.output
+    assert_names(result.output, f"bad.yaml:{line}:", "jobs[0].servers[0]", "'ps1'", "'ps0'")
 
 
 def test_assign_then_aggregate__share_one_plan_file(tmp_path: Path) -> None:
@@ -97,7 +98,7 @@ def test_auto__simulates_beside_the_model(tmp_path: Path) -> None:
     result = mlt_plan("auto", TESTBED, "vgg19", "--simulate", "--packet-hops", "0.1", "-o", out)
     assert result.exit_code == 0, result.output
     assert "simulated" in result.output
-    assert "at most 0.1 million packet hops for each alternative" in result.output
+    assert "0.1 million packet hops" in result.output
     assert "not simulated" not in result.output
     assert "fastest in the simulator: " in result.output
     estimates = read_plan(out).job("vgg19").estimates
@@ -117,7 +118,7 @@ def test_auto__a_budget_without_the_simulator_is_refused(tmp_path: Path) -> None
     out = tmp_path / "plan.json"
     result = mlt_plan("auto", TESTBED, "vgg19", "--packet-hops", "0.1", "-o", out)
     assert result.exit_code == 2
-    assert "--packet-hops: it bounds what the simulator does" in result.output
+    assert_names(result.output, "--packet-hops", "simulator")
     assert "add --simulate" in result.output
     assert not out.exists()
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import typer
+from checks import assert_names, until
 
 import mlt.cli
 
@@ -67,9 +68,9 @@ def test_launch__a_rank_that_fails_ends_all_and_is_named_with_its_code() -> None
     done = launch("-n", "3", "--grace", "0.2", sys.executable, "-c", program)
     assert time.monotonic() - began < 20
     assert done.returncode == 7
-    assert "mlt launch: rank 1 ended with exit code 7" in done.stderr
+    assert_names(done.stderr, "rank 1", "exit code 7")
     for rank in (0, 2):
-        assert f"mlt launch: rank {rank} was ended, because another one failed" in done.stderr
+        assert f"rank {rank} was ended" in done.stderr
 
 
 def test_launch__names_the_signal_that_killed_a_rank() -> None:
@@ -85,11 +86,8 @@ def test_launch__a_signal_ends_every_rank(tmp_path: Path) -> None:
         "import os, sys, time; open(sys.argv[1] + os.environ['RANK'], 'w').write(str(os.getpid())); time.sleep(60)"
     )
     process = subprocess.Popen([*MLT, "-n", "2", sys.executable, "-c", program, f"{tmp_path}/"], stderr=subprocess.PIPE)
-    deadline = time.monotonic() + 30
     files = [tmp_path / "0", tmp_path / "1"]
-    while not all(file.exists() and file.read_text() for file in files):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until(lambda: all(file.exists() and file.read_text() for file in files))
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=20)
     assert process.returncode == 130
@@ -114,7 +112,7 @@ def test_launch__shows_the_secret_on_no_command_line() -> None:
 def test_launch__a_program_that_is_not_there() -> None:
     done = launch("no-such-program-of-anybody")
     assert done.returncode == 127
-    assert "program not found: 'no-such-program-of-anybody'" in done.stderr
+    assert "'no-such-program-of-anybody'" in done.stderr
 
 
 def test_launch__a_program_that_cannot_be_executed_is_named_and_no_secret_shown(tmp_path: Path) -> None:
@@ -135,7 +133,7 @@ def test_launch__a_program_that_cannot_be_executed_is_named_and_no_secret_shown(
         [sys.executable, "-c", older, str(program)], env=environ, capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 126
-    assert f"mlt launch: rank 0: cannot start '{program}': Exec format error; a script needs #!" in done.stderr
+    assert_names(done.stderr, "rank 0", f"'{program}'", "Exec format error", "#!")
     assert secret not in done.stderr + done.stdout
     assert "Traceback" not in done.stderr
 

@@ -26,7 +26,7 @@ def test_read_idx__gives_shape_and_values(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (gzip.compress(idx(np.zeros(4, np.uint8))[:-1]), "3 bytes where its shape"),
+        (gzip.compress(idx(np.zeros(4, np.uint8))[:-1]), "3 bytes"),
         (gzip.compress(idx(np.zeros(4, np.uint8), magic=b"\0\0\x0d")), "not an IDX file"),
         (gzip.compress(b"\0\0\x08\x03\0\0"), "ends inside its header"),
         (gzip.compress(b""), "not an IDX file"),

@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from checks import assert_names
 
 from mlt.diagnosis import doctor
 from mlt.diagnosis.doctor import Finding, examine
@@ -47,7 +48,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_interface__refuses_an_address_of_another_machine() -> None:
     (finding,) = only(doctor._interface, {"MLT_HOST": "203.0.113.9"})
     assert finding.level == "problem"
-    assert "'203.0.113.9', which no interface of this host has; candidates: " in finding.what
+    assert_names(finding.what, "'203.0.113.9'", "candidates")
     assert "MLT_INTERFACE" in finding.fix
 
 
@@ -55,7 +56,7 @@ def test_interface__refuses_an_address_of_another_machine() -> None:
 def test_interface__refuses_a_choice_of_none() -> None:
     (finding,) = only(doctor._interface, {"MLT_INTERFACE": "ib0"})
     assert finding.level == "problem"
-    assert "'ib0', which leaves no interface; candidates: eth0 192.0.2.7 (MTU 1500, 10000 Mbit/s), lo" in finding.what
+    assert_names(finding.what, "'ib0'", "eth0 192.0.2.7", "MTU 1500", "10000 Mbit/s")
 
 
 @pytest.mark.parametrize(
@@ -92,7 +93,7 @@ def test_interface__says_when_there_is_no_route(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(interfaces, "source_towards", unreachable)
     (finding,) = only(doctor._interface, {"MASTER_ADDR": "198.51.100.1"})
     assert finding.level == "problem"
-    assert "no route to MASTER_ADDR '198.51.100.1'" in finding.what
+    assert_names(finding.what, "MASTER_ADDR", "'198.51.100.1'")
     (finding,) = only(doctor._interface, {})
     assert finding.level == "optional"
 

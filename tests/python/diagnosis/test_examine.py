@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from checks import assert_names, names
 
 import mlt
 from mlt import _core
@@ -67,7 +68,7 @@ def test_loopback__is_well(address: str) -> None:
     # The limit of this machine's socket buffers is another check's business.
     assert not [text for text in problems(findings) if "receive buffer" not in text]
     text = "\n".join(one.what for one in findings if one.level == "ok")
-    assert f"mlt {mlt.__version__} and protocol {PROTOCOL} on both sides" in text
+    assert_names(text, f"mlt {mlt.__version__}", f"protocol {PROTOCOL}")
     assert text.count("DSCP and ECN of every class arrive as they were sent") == 2
     assert text.count("packets of 655") == 2
     (visit,) = visits
@@ -84,10 +85,7 @@ def test_default_map__is_the_native_librarys() -> None:
 def test_maps__that_differ_are_named() -> None:
     with serving(DscpMap(data=(46, 40), control=48)) as (port, _):
         found = problems(examined(port))
-    assert (
-        "DSCPs differ: 3, 7, 11, 15, 19, 23, 27; control 31 here; 46, 40; control 48 there; ranks refuse each other"
-        in (found)
-    )
+    assert_names(found, "DSCPs differ", "3, 7, 11, 15, 19, 23, 27; control 31 here", "46, 40; control 48 there")
 
 
 @pytest.mark.parametrize(
@@ -98,9 +96,9 @@ def test_maps__that_differ_are_named() -> None:
             "problem",
             f"differ: {PROTOCOL} here (mlt 0.1.0), {PROTOCOL + 1} there (mlt 0.1.0)",
         ),
-        ({"package": "9.9"}, "optional", f"mlt 0.1.0 here, 9.9 there; both speak protocol {PROTOCOL}"),
-        ({"protocol": None}, "problem", "the native library does not load there"),
-        ({"buffer": 212_992}, "problem", "UDP receive buffer of 208 KiB there; mlt asks for 8192 KiB"),
+        ({"package": "9.9"}, "optional", "mlt 0.1.0 here, 9.9 there"),
+        ({"protocol": None}, "problem", "native library"),
+        ({"buffer": 212_992}, "problem", "UDP receive buffer of 208 KiB there"),
     ],
 )
 def test_other_side__of_another_kind_is_named(
@@ -135,13 +133,13 @@ def answering(reply: bytes) -> tuple[int, Callable[[], None]]:
 @pytest.mark.parametrize(
     ("reply", "cause"),
     [
-        (b"", "it closed the connection"),
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "does another program use the port?"),
-        (b'{"mlt_doctor":2,"package":"9.9"}\n', "it is mlt doctor of version 2 (mlt 9.9); this is 1 (mlt 0.1.0)"),
-        (b'{"mlt_doctor":1}\n', "its greeting is not valid"),
-        (b'{"refused":"the caller from 10.0.0.1 is mlt doctor"}\n', "start 'mlt doctor --serve' for 'mlt doctor HOST'"),
-        (b"x" * 9_000, "it sent an endless line"),
-        (b"[1]\n", "does another program use the port?"),
+        (b"", "closed the connection"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "another program"),
+        (b'{"mlt_doctor":2,"package":"9.9"}\n', "version 2 (mlt 9.9)"),
+        (b'{"mlt_doctor":1}\n', "greeting"),
+        (b'{"refused":"the caller from 10.0.0.1 is mlt doctor"}\n', "'mlt doctor --serve'"),
+        (b"x" * 9_000, "endless line"),
+        (b"[1]\n", "another program"),
     ],
 )
 def test_whatever_else_listens__is_a_problem_in_words(reply: bytes, cause: str) -> None:
@@ -150,7 +148,7 @@ def test_whatever_else_listens__is_a_problem_in_words(reply: bytes, cause: str) 
         (text,) = problems(examined(port))
     finally:
         end()
-    assert text.startswith(f"the examination with 127.0.0.1 port {port} broke off: ")
+    assert_names(text, f"127.0.0.1 port {port}", "broke off")
     assert cause in text
 
 
@@ -286,7 +284,7 @@ def test_doctor_and_perf__name_each_other() -> None:
         words = [sys.executable, "-m", "mlt.cli.main", "perf", "127.0.0.1", "--port", str(port)]
         done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
-    assert "is mlt doctor, not mlt perf: they have the same --port by default" in done.stderr
+    assert_names(done.stderr, "mlt doctor, not mlt perf", "--port")
     with socket.create_server(("127.0.0.1", 0)) as listener:
         door = Door("perf", 3, None, listeners=[listener])
         thread = threading.Thread(target=door.wait, args=(2.0,))
@@ -338,7 +336,7 @@ def test_parse_target__reads_hosts_and_ports(target: str, expected: tuple[str, i
 
 @pytest.mark.parametrize("target", ["", ":5", "host:", "host:0", "host:65536", "host:x", "[fd00::2]5", "[]:5"])
 def test_parse_target__refuses_the_rest(target: str) -> None:
-    with pytest.raises(ConfigError, match=r"is not HOST or HOST:PORT"):
+    with pytest.raises(ConfigError, match="HOST:PORT"):
         parse_target(target, 7)
 
 
@@ -347,7 +345,7 @@ def test_unreachable__says_what_to_do() -> None:
         port = server.getsockname()[1]
     (finding,) = examined(port)
     assert (finding.level, finding.fix) == ("problem", f"run mlt doctor --serve --port {port} on 127.0.0.1")
-    assert f"TCP to 127.0.0.1 port {port} is refused" in finding.what
+    assert_names(finding.what, f"127.0.0.1 port {port}", "refused")
     (finding,) = examined(port, "no.such.host.invalid")
     assert "no.such.host.invalid does not resolve" in finding.what
 
@@ -355,7 +353,7 @@ def test_unreachable__says_what_to_do() -> None:
 def test_serve__a_taken_port_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        with pytest.raises(PortInUseError, match=rf"cannot listen at 127.0.0.1 port {port}: Address already in use"):
+        with pytest.raises(PortInUseError, match=names(f"127.0.0.1 port {port}", "Address already in use")):
             Responder(port, DEFAULT, addresses=["127.0.0.1"])
         words = [*DOCTOR, "--serve", "--port", str(port), "--interface", "lo"]
         done = subprocess.run(words, capture_output=True, text=True, timeout=30, check=False)
@@ -414,20 +412,20 @@ def test_settings__host_and_interface_as_a_rank_reads_them() -> None:
     assert Settings(environ=both, interface="lo").wanted == "lo"
     assert Settings(environ={"MLT_INTERFACE": "eth0"}).wanted == "eth0"
     assert Settings(environ={}).wanted is None
-    with pytest.raises(ConfigError, match=r"MLT_HOST is '203\.0\.113\.9', which no interface of this host has"):
+    with pytest.raises(ConfigError, match=names("MLT_HOST is '203.0.113.9'")):
         _ = Settings(environ={"MLT_HOST": "203.0.113.9"}).host
 
 
 @pytest.mark.parametrize(
     ("words", "cause"),
     [
-        (["--serve", "host"], "give one of HOST, --serve, --job and --switch"),
-        (["--job", "--serve"], "give one of HOST, --serve, --job and --switch"),
+        (["--serve", "host"], "HOST, --serve, --job and --switch"),
+        (["--job", "--serve"], "HOST, --serve, --job and --switch"),
         (["--once"], "--once goes with --serve"),
         (["--port", "0", "host"], "--port"),
-        (["--serve", "--interface", "wlan9"], "--interface is 'wlan9', which leaves no interface; candidates: "),
+        (["--serve", "--interface", "wlan9"], "--interface is 'wlan9'"),
         (["--policy", "/no/such/file.yaml", "127.0.0.1"], "/no/such/file.yaml"),
-        (["host:port"], "is not HOST or HOST:PORT"),
+        (["host:port"], "HOST:PORT"),
     ],
 )
 def test_command__refuses_bad_arguments(words: list[str], cause: str) -> None:
@@ -478,7 +476,7 @@ def test_responder__sends_one_caller_so_much_and_no_more() -> None:
                 asked = {"do": "send", "count": count, "size": size, "class": 0, "interval": 0.0}
                 answered.append(int(str(caller._ask(**asked, test=test)["count"])))
 
-        with pytest.raises(StrangerError, match=r"64 MiB to one host and 256 MiB to all"):
+        with pytest.raises(StrangerError, match=names("64 MiB", "256 MiB")):
             ask_on()
         assert most <= len(answered) < 4 * most
         with pytest.raises(StrangerError, match="try again"):  # an echo without an answer is no loss

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
-import time
 from typing import Any
+
+from checks import until
 
 from mlt.job.rendezvous import VERSION
 from mlt.job.secret import JobSecret, Prover
@@ -14,19 +16,25 @@ START_SECONDS = 5.0
 ANNOUNCEMENT = {"job": "test", "rank": 1, "size": 2, "services": 0, "host": "127.0.0.1", "port": 1}
 
 
+def connect(port: int, *, source: str = "127.0.0.1") -> socket.socket:
+    """A connection to rank 0, once it listens."""
+
+    def attempt() -> socket.socket | None:
+        with contextlib.suppress(ConnectionRefusedError):
+            return socket.create_connection(("127.0.0.1", port), timeout=5.0, source_address=(source, 0))
+        return None
+
+    found = until(attempt, START_SECONDS, every=0.01)
+    assert found is not None
+    return found
+
+
 class Caller:
     """Waits until rank 0 listens. A context manager."""
 
     def __init__(self, port: int, *, secret: JobSecret | None = None, source: str = "127.0.0.1") -> None:
         self.prover = Prover(secret, "rendezvous", role="caller")
-        until = time.monotonic() + START_SECONDS
-        while True:
-            try:
-                self.socket = socket.create_connection(("127.0.0.1", port), timeout=5.0, source_address=(source, 0))
-                break
-            except ConnectionRefusedError:
-                assert time.monotonic() < until
-                time.sleep(0.01)
+        self.socket = connect(port, source=source)
         self._stream = self.socket.makefile("rb")
 
     def __enter__(self) -> Caller:

@@ -7,6 +7,7 @@ import socket
 from typing import Any
 
 import pytest
+from checks import names
 
 import mlt
 from mlt.job import address as own_address
@@ -98,8 +99,8 @@ def test_local_host__refuses_a_choice_of_none_and_names_the_candidates() -> None
 @pytest.mark.parametrize(
     ("host", "cause"),
     [
-        ("203.0.113.9", "which no interface of this host has; candidates: "),
-        ("2001:db8:ffff::9", "which no interface of this host has; candidates: "),
+        ("203.0.113.9", "candidates: "),
+        ("2001:db8:ffff::9", "candidates: "),
         ("0.0.0.0", "peers cannot connect to"),
         ("::", "peers cannot connect to"),
         ("fe80::1", "is link-local"),
@@ -114,12 +115,12 @@ def test_local_host__refuses_a_host_that_peers_cannot_be_told(host: str, cause: 
 def test_local_host__of_this_machine_as_it_is() -> None:
     assert local_host(config("127.0.0.1")) == "127.0.0.1"
     assert local_host(config("127.0.0.1", host="127.0.0.5")) == "127.0.0.5"
-    with pytest.raises(mlt.ConfigError, match=r"rank 1: MASTER_ADDR 'no\.such\.host\.invalid' does not resolve"):
+    with pytest.raises(mlt.ConfigError, match=names("rank 1: MASTER_ADDR 'no.such.host.invalid'")):
         local_host(config("no.such.host.invalid"))
 
 
 def test_config__takes_one_of_host_and_interface() -> None:
-    with pytest.raises(mlt.ConfigError, match=r"host is '127.0.0.1' and interface 'lo'; give one"):
+    with pytest.raises(mlt.ConfigError, match=names("host is '127.0.0.1'", "interface 'lo'")):
         dataclasses.replace(config("127.0.0.1"), host="127.0.0.1", interface="lo")
 
 

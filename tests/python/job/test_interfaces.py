@@ -90,12 +90,12 @@ def test_select__gives_an_address_of_rank_0s_ip_version() -> None:
 @pytest.mark.parametrize(
     ("wanted", "cause"),
     [
-        ("wlan", "'wlan', which leaves no interface; candidates: eth0"),
+        ("wlan", "candidates: eth0"),
         ("=eth", "leaves no interface"),
         ("10.77.0.0/16", "leaves no interface"),
-        ("ib0", r"leaves no interface \(ib0 is down\)"),
-        ("tun0", r"leaves no interface \(tun0 has no address but link-local ones\)"),
-        ("dummy0", r"leaves no interface \(dummy0 has no address\)"),
+        ("ib0", "ib0 is down"),
+        ("tun0", "tun0 has no address but link-local"),
+        ("dummy0", "dummy0 has no address"),
         ("^eth,docker", "leaves no interface"),
         ("eth1,^eth", "leaves no interface"),
         ("eth0,,eth1", "an entry is empty"),

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from checks import assert_names, names
 from transport_jobs import exchange, free_port, local_job
 
 import mlt
@@ -43,7 +44,7 @@ def test_from_file__refuses_one_that_others_may_open(tmp_path: Path, mode: int) 
     file = tmp_path / "secret"
     file.write_text(LONG)
     file.chmod(mode)
-    with pytest.raises(mlt.ConfigError, match=rf"other users \(mode {mode:03o}\): chmod 600") as refused:
+    with pytest.raises(mlt.ConfigError, match=names(f"mode {mode:03o}", "chmod 600")) as refused:
         secret.resolve(None, {"MLT_JOB_SECRET_FILE": str(file)})
     assert LONG not in str(refused.value)
 
@@ -55,7 +56,7 @@ def test_from_file__a_file_that_is_missing_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("weak", ["zq7", "fifteen bytes..", "y" * 5_000])
 def test_job_secret__a_weak_or_endless_one_is_refused_and_not_shown(weak: str) -> None:
-    with pytest.raises(mlt.ConfigError, match=r"bytes; 16 to 4096 .*`openssl rand -hex 32`") as refused:
+    with pytest.raises(mlt.ConfigError, match=names("16 to 4096", "openssl rand")) as refused:
         secret.resolve(None, {"MLT_JOB_SECRET": weak})
     assert weak not in str(refused.value)
     with pytest.raises(mlt.ConfigError, match="16"):
@@ -64,7 +65,7 @@ def test_job_secret__a_weak_or_endless_one_is_refused_and_not_shown(weak: str) -
 
 @pytest.mark.parametrize("same", [bytes(32), b"a" * 16, "0" * 64])
 def test_job_secret__one_byte_repeated_is_refused(same: str | bytes) -> None:
-    with pytest.raises(mlt.ConfigError, match=r"the job secret \(secret\) is one repeated byte: make"):
+    with pytest.raises(mlt.ConfigError, match=names("(secret)", "one repeated byte")):
         JobSecret(same)
 
 
@@ -84,7 +85,7 @@ def test_from_file__refuses_one_of_another_user(tmp_path: Path) -> None:
     file.write_text(LONG)
     file.chmod(0o600)
     os.chown(file, 65_534, 65_534)
-    with pytest.raises(mlt.ConfigError, match=r"belongs to another user \(uid 65534; this process is 0\): chown it"):
+    with pytest.raises(mlt.ConfigError, match=names("uid 65534", "chown")):
         JobSecret.from_file(file)
     os.chown(file, 0, 65_534)
     assert JobSecret.from_file(file) == JobSecret(LONG)
@@ -136,7 +137,7 @@ def test_context__without_a_secret_is_for_loopback_and_the_error_says_both_ways_
         mlt.Context(1, 2, **arguments)
     text = str(refused.value)
     assert text.startswith("rank 1 would")
-    assert ", which is not a loopback address, without a job secret" in text
+    assert_names(text, "not a loopback address", "job secret")
     assert "MLT_JOB_SECRET" in text
     assert "MLT_INSECURE=1" in text
 
@@ -152,9 +153,9 @@ def test_engine__holds_to_it_too() -> None:
     opened.close()
     with pytest.raises(mlt.ConfigError, match="without a job secret"):
         engine(host="0.0.0.0")
-    with pytest.raises(mlt.ConfigError, match="has 5 bytes"):
+    with pytest.raises(mlt.ConfigError, match=names("5 bytes")):
         engine(secret=b"short")
-    with pytest.raises(mlt.ConfigError, match="one byte repeated"):
+    with pytest.raises(mlt.ConfigError, match="one repeated byte"):
         engine(secret=bytes(32))
     for options in ({"secret": LONG.encode()}, {"insecure": True}):
         opened = engine(**options)
@@ -174,9 +175,7 @@ def test_require__says_it_once_and_loudly_where_it_is_allowed() -> None:
         env={**os.environ, "MLT_INSECURE": "1"}, capture_output=True, text=True, check=True,
     )  # fmt: skip
     (line,) = done.stderr.splitlines()
-    assert line.startswith(
-        "mlt: WARNING: MLT_INSECURE=1: this job has no secret; any host that reaches 203.0.113.9 can"
-    )
+    assert_names(line, "WARNING", "MLT_INSECURE=1", "203.0.113.9")
 
 
 @pytest.mark.parametrize("text", ["yes", "true", "2"])

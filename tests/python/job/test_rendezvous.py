@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rendezvous_caller import Caller
+from checks import assert_names, names, until
+from rendezvous_caller import Caller, connect
 from transport_jobs import exchange, free_port, local_job, process_job, takes
 
 import mlt
@@ -68,7 +69,7 @@ def test_meet__all_ranks_get_the_same_table() -> None:
 def test_meet__rank_0_may_come_last() -> None:
     port = free_port()
     early = Ranks(config(1, 2, port), timeout=10)
-    time.sleep(0.3)
+    time.sleep(0.3)  # rank 1 knocks meanwhile and is refused: nobody listens
     table = meet(config(0, 2, port), Endpoint(0, "127.0.0.1", 1_000), 10)
     assert early.join() == [table]
 
@@ -78,17 +79,17 @@ def test_meet__names_the_ranks_that_are_missing() -> None:
     with takes(at_least=TIMEOUT - 0.1, at_most=TIMEOUT + 1):
         zero, two = Ranks(config(0, 4, port), config(2, 4, port)).join()
     assert isinstance(zero, mlt.RendezvousError)
-    assert f"of 4 ranks, ranks 1, 3 did not connect (rank 0 at 127.0.0.1:{port} waited 1 s)" in str(zero)
+    assert_names(str(zero), "4 ranks", "ranks 1, 3", f"rank 0 at 127.0.0.1:{port}", "1 s")
     assert zero.peer == 1
     assert isinstance(two, mlt.RendezvousError)
     # Rank 2 hears it from rank 0.
-    assert str(two).startswith(f"rank 2: refused by rank 0 at 127.0.0.1:{port}: job 'test': of 4 ranks, ranks 1, 3 did")
+    assert_names(str(two), "rank 2: ", f"rank 0 at 127.0.0.1:{port}", "'test'", "ranks 1, 3")
 
 
 def test_meet__says_how_to_start_a_service_that_is_missing() -> None:
     port = free_port()
     zero = Ranks(dataclasses.replace(config(0, 1, port), services=1)).join()[0]
-    assert "rank 1 is a summation service: start `mlt serve`" in str(zero)
+    assert_names(str(zero), "rank 1", "mlt serve")
 
 
 def test_meet__tells_a_rank_that_left_from_one_that_never_came() -> None:
@@ -97,7 +98,7 @@ def test_meet__tells_a_rank_that_left_from_one_that_never_came() -> None:
     with Caller(port) as caller:
         assert caller.open()
         caller.announce(rank=1, size=3)
-        time.sleep(0.2)
+        time.sleep(0.2)  # rank 0 gives no sign that it has read this
     assert "rank 2 did not connect" in str(text := zero.join()[0])
     assert "rank 1 connected and left" in str(text)
 
@@ -109,17 +110,13 @@ def test_meet__who_waits_long_says_once_for_whom(
     port = free_port()
     Ranks(config(0, 3, port), config(2, 3, port), timeout=2.5).join()
     said = [record.getMessage() for record in caplog.records if record.name == "mlt"]
-    assert f"rank 0: still waiting at 127.0.0.1:{port} for rank 1 of 3, 2.5 s in all" in said
-    assert [text for text in said if text.startswith("rank 2: ")] == [
-        f"rank 2: rank 0 at 127.0.0.1:{port} still waits for other ranks, 2.5 s in all; it reports which are missing"
-    ]
-    assert len(said) == 2
+    zero, two = sorted(said)
+    assert_names(zero, "rank 0: ", f"127.0.0.1:{port}", "rank 1 of 3", "2.5 s")
+    assert_names(two, "rank 2: ", f"rank 0 at 127.0.0.1:{port}", "2.5 s")
     caplog.clear()
     Ranks(config(1, 2, port), timeout=1.0).join()
     (text,) = [record.getMessage() for record in caplog.records if record.name == "mlt"]
-    assert text.startswith(
-        f"rank 1: still waiting for rank 0 at 127.0.0.1:{port}, 1 s in all (last: Connection refused"
-    )
+    assert_names(text, "rank 1: ", f"rank 0 at 127.0.0.1:{port}", "1 s", "Connection refused")
 
 
 def test_meet__who_waits_for_a_rank_without_the_secret_says_so(
@@ -131,7 +128,7 @@ def test_meet__who_waits_for_a_rank_without_the_secret_says_so(
     Ranks(config(1, 2, port, secret=JobSecret("the secret of another")), timeout=1.0).join()
     zero.join()
     said = [record.getMessage() for record in caplog.records if record.message.startswith("rank 0")]
-    assert "1 connection without a proof of the job's secret" in said[0]
+    assert_names(said[0], "1 connection", "secret")
 
 
 def test_meet__who_is_served_soon_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
@@ -145,7 +142,7 @@ def test_meet__says_that_rank_0_is_missing() -> None:
     with takes(at_least=TIMEOUT - 0.1, at_most=TIMEOUT + 1):
         (one,) = Ranks(config(1, 2, port)).join()
     assert isinstance(one, mlt.RendezvousError)
-    assert f"rank 1: no rendezvous with rank 0 at 127.0.0.1:{port} within 1 s (last: Connection refused)" in str(one)
+    assert_names(str(one), "rank 1: ", f"rank 0 at 127.0.0.1:{port}", "1 s", "Connection refused")
 
 
 def test_meet__a_taken_port_is_named_at_once() -> None:
@@ -157,16 +154,16 @@ def test_meet__a_taken_port_is_named_at_once() -> None:
 
 def test_meet__an_address_of_another_machine_cannot_be_listened_at() -> None:
     # 203.0.113.0/24 is reserved for documentation.
-    with pytest.raises(mlt.PortInUseError, match="MASTER_ADDR must be an address of rank 0's host"):
+    with pytest.raises(mlt.PortInUseError, match=names("MASTER_ADDR", "rank 0")):
         meet(config(0, 2, free_port(), master_addr="203.0.113.9", secret=SECRET), Endpoint(0, "127.0.0.1", 1), TIMEOUT)
 
 
 @pytest.mark.parametrize(
     ("stranger", "cause"),
     [
-        ({"job": "other"}, "rank 1 belongs to job 'other'; this is job 'test'"),
-        ({"world_size": 3}, "rank 1 expects 3 workers and 0 services; rank 0 expects 2 and 0"),
-        ({"services": 1}, "rank 1 expects 2 workers and 1 services; rank 0 expects 2 and 0"),
+        ({"job": "other"}, "rank 1 belongs to job 'other'"),
+        ({"world_size": 3}, "3 workers and 0 services"),
+        ({"services": 1}, "2 workers and 1 services"),
     ],
 )
 def test_meet__a_rank_of_another_job_is_refused_and_the_right_one_served(stranger: dict[str, Any], cause: str) -> None:
@@ -186,7 +183,7 @@ def test_meet__other_code_points_are_refused_with_both_maps() -> None:
     zero = Ranks(config(0, 2, port), timeout=10, dscp=policy)
     (refused,) = Ranks(config(1, 2, port), timeout=10, dscp=own).join()
     assert isinstance(refused, mlt.PeerMismatchError)
-    assert "rank 1's packets have other DSCPs (3, 7; control 31) than rank 0's (46, 40; control 48)" in str(refused)
+    assert_names(str(refused), "rank 1", "(3, 7; control 31)", "rank 0", "(46, 40; control 48)")
     assert "MLT_QOS_POLICY" in str(refused)
     (table,) = Ranks(config(1, 2, port), timeout=10, dscp=policy).join()
     assert zero.join() == [table]
@@ -199,7 +196,7 @@ def test_meet__code_points_that_are_none_are_no_announcement(dscp: Any) -> None:
     with Caller(port) as caller:
         assert caller.open()
         caller.announce(dscp=dscp)
-        assert caller.content()["text"].startswith("sent no valid announcement")
+        assert_names(caller.content()["text"], "rank of mlt")
     zero.join()
 
 
@@ -246,8 +243,7 @@ def test_meet__strangers_are_turned_away(noise: bytes) -> None:
 def test_meet__a_silent_caller_holds_nobody_up() -> None:
     port = free_port()
     zero = Ranks(config(0, 2, port), timeout=10)
-    time.sleep(0.2)
-    with socket.create_connection(("127.0.0.1", port)), takes(at_most=1.0):
+    with connect(port), takes(at_most=1.0):
         (table,) = Ranks(config(1, 2, port), timeout=10).join()
         assert zero.join() == [table]
 
@@ -336,19 +332,14 @@ def test_meet__loopback_is_not_announced_to_another_machine(monkeypatch: pytest.
         assert caller.open()
         caller.announce(rank=2, size=3, host="127.0.0.1")
         text = caller.content()["text"]
-    assert text.startswith(
-        "rank 2 announces 127.0.0.1, which only its own host can reach, and it connects from 127.0.0.2:"
-    )
+    assert_names(text, "rank 2 announces 127.0.0.1", "127.0.0.2:")
     assert "MLT_INTERFACE" in text
     # Rank 0 itself announced loopback here (Ranks does).
     with Caller(port, source="127.0.0.2") as caller:
         assert caller.open()
         caller.announce(rank=2, size=3, host="10.0.0.2")
         text = caller.content()["text"]
-    assert text.startswith(
-        "rank 0 announces 127.0.0.1 (MASTER_ADDR is 127.0.0.1), which only its own host can reach, and rank 2 connects "
-        "from 127.0.0.2:"
-    )
+    assert_names(text, "rank 0 announces 127.0.0.1", "MASTER_ADDR is 127.0.0.1", "rank 2", "127.0.0.2:")
     assert "refused: rank 2 announces 127.0.0.1" in str(zero.join()[0])
 
 
@@ -374,9 +365,9 @@ def test_meet__a_machines_own_name_that_is_loopback_there_is_reached_by_others(m
 def test_meet__a_rank_that_takes_itself_for_rank_0s_machine_is_told() -> None:
     port = free_port()
     (one,) = Ranks(config(1, 2, port, master_addr="localhost")).join()
-    assert "localhost is this host: if rank 0 runs on another one, set MASTER_ADDR" in str(one)
+    assert_names(str(one), "localhost", "rank 0")
     (zero,) = Ranks(config(0, 2, port, master_addr="localhost")).join()
-    assert "set MASTER_ADDR to an address of this host on every rank" in str(zero)
+    assert "set MASTER_ADDR" in str(zero)
 
 
 def from_environment(pipe: Connection, rank: int, port: int) -> None:
@@ -404,7 +395,7 @@ def test_context__reports_what_went_wrong_and_leaves_nothing_open() -> None:
         mlt.Context(0, 2, master_addr="127.0.0.1", rendezvous_port=port, connect_timeout=TIMEOUT)
     with socket.create_server(("127.0.0.1", port)):
         pass
-    with pytest.raises(mlt.ConfigError, match="rank 0: host 'nonsense' is not an IPv4 or IPv6 address"):
+    with pytest.raises(mlt.ConfigError, match="rank 0: host 'nonsense'"):
         mlt.Context(0, 1, host="nonsense")
 
 
@@ -480,8 +471,6 @@ def test_join__a_moment_without_dns_is_survived(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(socket, "getaddrinfo", answer)
     early = Ranks(config(1, 2, port, master_addr="rank0.test"), timeout=10)
-    until = time.monotonic() + 5
-    while len(asked) < 3 and time.monotonic() < until:
-        time.sleep(0.02)
+    until(lambda: len(asked) >= 3, 5)
     table = meet(config(0, 2, port), Endpoint(0, "127.0.0.1", 1_000), 10)
     assert early.join() == [table]

@@ -26,7 +26,7 @@ def test_refuse__accepts_none_of_them(count: Any, cpus: Any, variables: dict[str
 @pytest.mark.parametrize(
     ("count", "cpus", "variables", "words"),
     [
-        (2, None, {}, "io_threads is 2: "),
+        (2, None, {}, "io_threads is 2"),
         (None, [3], {}, r"io_cpus is \[3\]: .*Leave the option out"),
         (None, None, {"MLT_IO_THREADS": "1"}, "MLT_IO_THREADS is '1': .*use several ranks"),
         (None, None, {"MLT_IO_CPUS": "2-5"}, "MLT_IO_CPUS is '2-5': "),

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from checks import assert_names
 from transport_jobs import free_port
 
 import mlt
@@ -56,25 +57,25 @@ paths:
 @pytest.mark.parametrize(
     ("paths", "words"),
     [
-        (0, "paths: 0 paths; give 1 to 16"),
+        (0, "paths: 0 paths"),
         (17, "17 paths"),
         ([], "0 paths"),
         (True, "True is not a path count"),
         (1.5, "1.5 is not a path count"),
-        ("eth-none", "path 0: 'eth-none' is not an address or interface of this host, which has .*lo"),
+        ("eth-none", "path 0: 'eth-none'.*lo"),
         (["lo", 3], "path 1: 3 is not an address"),
-        ([{"segment": []}], "path 0: segment: unknown field; known are address"),
+        ([{"segment": []}], "path 0: segment: unknown field"),
         ([{"address": "10.0.0"}], "path 0: '10.0.0' is not an IPv4"),
-        ([{"address": 7}], "address is 7; it is a text"),
-        ([{"port": 65_536}], "port is 65536; it is an integer from 0 to 65535"),
+        ([{"address": 7}], "address is 7"),
+        ([{"port": 65_536}], "port is 65536"),
         ([{"port": True}], "port is True"),
         ([{"flow_label": 2**20}], "flow_label is 1048576"),
-        ([{"segments": "fc00::1"}], "segments is 'fc00::1'; it is a list"),
-        ([{"segments": ["10.0.0.1"]}], "segments: '10.0.0.1' is not an IPv6 address"),
-        ([{"segments": ["fc00::1"] * 127}], "127 addresses; a routing header has room for 126"),
-        ([{"segments_to": []}], "segments_to is \\[\\]; it is a mapping"),
+        ([{"segments": "fc00::1"}], "segments is 'fc00::1'"),
+        ([{"segments": ["10.0.0.1"]}], "segments: '10.0.0.1'"),
+        ([{"segments": ["fc00::1"] * 127}], "127 addresses"),
+        ([{"segments_to": []}], r"segments_to is \[\]"),
         ([{"segments_to": {"a": []}}], "a rank of segments_to is 'a'"),
-        ([{}, {"segments_to": {2: []}}], "path 1: segments_to names rank 2; the job has 2 ranks"),
+        ([{}, {"segments_to": {2: []}}], "path 1: segments_to names rank 2"),
         ({"path": 2}, "the one field 'paths', not path"),
         ("none/such.yaml", "none/such.yaml cannot be read"),
     ],
@@ -123,10 +124,10 @@ def test_resolve__takes_the_segment_lists_of_a_plan(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "rank", "words"),
     [
-        ({"hosts": ["w0", "ps"]}, 0, "routes from or to 'w1', which is not among hosts"),
+        ({"hosts": ["w0", "ps"]}, 0, "'w1', which is not among hosts"),
         ({"hosts": "w0"}, 0, "hosts is 'w0'"),
         ({"hosts": ["w0", "w0"]}, 0, "each once"),
-        ({}, 3, "hosts names 3 hosts; rank 3 has none"),
+        ({}, 3, "rank 3 has none"),
         ({"jobs": "train"}, 0, "a mapping with plan, hosts and job"),
         ({"job": "other"}, 0, "routes of 0 such jobs"),
         ({"plan": "no-such-plan.json"}, 0, "no-such-plan.json.*cannot be read"),
@@ -229,16 +230,16 @@ def test_context__refuses_ranks_with_different_numbers_of_paths() -> None:
     errors = pair(exchange, (2, 3), connect_timeout=4)
     assert len(errors) == 2
     mismatch = next(error for error in errors if isinstance(error, mlt.PeerMismatchError))
-    assert "number of paths differs: rank 0 has 2, rank 1 has 3" in str(mismatch)
+    assert_names(str(mismatch), "paths", "rank 0 has 2", "rank 1 has 3")
     assert "MLT_PATHS" in str(mismatch)
 
 
 @pytest.mark.parametrize(
     ("paths", "words"),
     [
-        ([{}, {"address": "::1"}], "path 1: host '::1' is no address of the same IP version"),
+        ([{}, {"address": "::1"}], "path 1: host '::1'"),
         ([{"flow_label": 5}], "flow label 5 for 127.0.0.1"),
-        ([{}, {"segments": ["fc00::1"]}], "path 1: a segment list of SRv6 has 1 to 126 IPv6 addresses"),
+        ([{}, {"segments": ["fc00::1"]}], "path 1: a segment list"),
         (["192.0.2.1"], "192.0.2.1"),
     ],
 )
@@ -249,7 +250,7 @@ def test_context__refuses_what_the_system_or_the_ip_version_does_not_offer(paths
 
 def test_context__busy_polling_works_or_is_refused_with_a_way_out() -> None:
     privileged = os.geteuid() == 0
-    refused = contextlib.nullcontext() if privileged else pytest.raises(mlt.MltError, match="set busy_poll_us to 0")
+    refused = contextlib.nullcontext() if privileged else pytest.raises(mlt.MltError, match="busy_poll_us")
     with refused, mlt.Context(0, 1, master_addr="127.0.0.1", rendezvous_port=free_port(), busy_poll_us=200, paths=2):
         pass
     with pytest.raises(mlt.ConfigError, match="busy_poll_us is -1"):

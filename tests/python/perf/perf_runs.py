@@ -10,8 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -83,16 +82,6 @@ def agents_of(parent: int) -> dict[int, dict[str, Any]]:
             if int(fields[1]) == parent:
                 found[number] = json.loads(job)
     return found
-
-
-def until(condition: Callable[[], Any], seconds: float = 40.0) -> Any:
-    """What ``condition`` came to, once it is true; fails if that takes too long."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if found := condition():
-            return found
-        time.sleep(0.05)
-    raise AssertionError(f"not within {seconds} s")
 
 
 def free_port() -> int:

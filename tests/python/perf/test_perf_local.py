@@ -8,7 +8,8 @@ import signal
 from pathlib import Path
 
 import pytest
-from perf_runs import agents_of, perf, read, running, until
+from checks import assert_names, until
+from perf_runs import agents_of, perf, read, running
 
 from mlt.perf.report import SCHEMA
 
@@ -31,7 +32,7 @@ def test_local__measures_every_pattern(tmp_path: Path, pattern: str, ranks: int,
     assert found["schema"] == SCHEMA
     assert [row["label"] for row in found["results"]] == ["mlt p=0", "mlt p=0.1", "tcp"]
     assert all(row["label"] in done.stdout for row in found["results"])
-    assert "p99 needs 100 rounds; p99.9 needs 1,000 rounds" in done.stdout
+    assert_names(done.stdout, "p99 needs 100", "p99.9 needs 1,000")
     for row in found["results"]:
         assert row["rounds"] == len(row["samples_seconds"]) == 12
         p50 = row["seconds"]["p50"]
@@ -87,7 +88,7 @@ def test_local__all_compares_with_what_is_there_and_names_the_rest(tmp_path: Pat
     ran = {row["peer"] for row in found["results"]}
     skipped = {one["peer"]: one["why"] for one in found["skipped"]}
     assert {"mlt", "tcp", "gloo"} <= ran
-    assert skipped["raw-udp"] == "raw-udp is for 2 ranks, not 3"
+    assert_names(skipped["raw-udp"], "raw-udp", "2 ranks", "3")
     assert ran | set(skipped) == {"mlt", "tcp", "gloo", "mpi", "mpi-shm", "raw-udp"}
     assert all(f"not compared with {peer}" in done.stdout for peer in skipped)
     assert plot.read_bytes().startswith(b"\x89PNG")
@@ -97,10 +98,10 @@ def test_local__a_transport_that_is_not_installed_fails_by_name_only(tmp_path: P
     # Without a PATH there is no mpirun.
     done = perf("--local", "--size", "8KB", "--rounds", "2", "--compare", "mpi", PATH=str(tmp_path))
     assert done.returncode == 1
-    assert "mpirun is not installed: apt-get install openmpi-bin" in done.stderr
+    assert_names(done.stderr, "mpirun", "apt-get install openmpi-bin")
     done = perf("--local", "--size", "8KB", "--rounds", "2", "--compare", "tcp,all", PATH=str(tmp_path))
     assert done.returncode == 0, done.stderr
-    assert "not compared with mpi: mpirun is not installed" in done.stdout
+    assert_names(done.stdout, "not compared with mpi", "mpirun")
 
 
 def test_local__a_rank_that_dies_is_named_and_nothing_is_left() -> None:
@@ -111,7 +112,7 @@ def test_local__a_rank_that_dies_is_named_and_nothing_is_left() -> None:
         os.kill(victim, signal.SIGKILL)
         _, error = process.communicate(timeout=30)
         assert process.returncode == 1
-        assert "mlt's process of rank 1 was killed by SIGKILL" in error
+        assert_names(error, "rank 1", "SIGKILL")
         assert "Traceback" not in error
         assert not any(Path(f"/proc/{number}").exists() for number in jobs)
 
@@ -124,7 +125,7 @@ def test_local__interrupt_leaves_no_process(number: signal.Signals) -> None:
         process.send_signal(number)
         _, error = process.communicate(timeout=20)
         assert process.returncode == 130
-        assert "interrupted; every process was ended" in error
+        assert "interrupted" in error
         assert not any(Path(f"/proc/{agent}").exists() for agent in jobs)
 
 

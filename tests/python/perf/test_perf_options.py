@@ -14,7 +14,7 @@ from mlt.perf.problem import BadOptionError
 @pytest.mark.parametrize(
     ("given", "text"),
     [
-        ({"pattern": "star"}, "pattern 'star': one of p2p, incast, alltoall, allreduce"),
+        ({"pattern": "star"}, "pattern 'star': one of p2p"),
         ({"ranks": 3}, "p2p has 2 ranks"),
         ({"pattern": "incast", "ranks": 1}, "1 ranks: 2 to 64"),
         ({"rounds": 0}, "0 rounds"),
@@ -27,10 +27,10 @@ from mlt.perf.problem import BadOptionError
         ({"loss_bounds": ()}, "loss bounds"),
         ({"loss_bounds": (0.1, 0.1)}, "each one once"),
         ({"stop": "never"}, "stop 'never'"),
-        ({"compare": ("udt",)}, "compare 'udt': one of tcp, gloo, mpi, mpi-shm, raw-udp, all"),
+        ({"compare": ("udt",)}, "compare 'udt': one of tcp"),
         ({"segment_bytes": 100}, "segment of 100 bytes"),
         ({"paths": 0}, "0 paths"),
-        ({"io_threads": 3}, "3 I/O threads: "),
+        ({"io_threads": 3}, "3 I/O threads"),
         ({"datapath": "dpdk"}, "datapath 'dpdk'"),
         ({"rate": 5}, "rate 5 bit/s"),
         ({"timeout": 0.0}, "timeout 0.0"),
@@ -71,8 +71,8 @@ def test_options__come_back_from_json_checked() -> None:
         (["--local", "--once"], "--once goes with --serve"),
         (["127.0.0.1", "--ranks", "3"], "--ranks goes with --local"),
         (["--local", "--interface", "nope0"], "leaves no interface"),
-        (["--local", "--loss-bound", "most"], "--loss-bound 'most': expected a loss such as 1%"),
-        (["--local", "--pattern", "incast", "--compare", "raw-udp"], "raw-udp does not know the pattern incast"),
+        (["--local", "--loss-bound", "most"], "--loss-bound 'most'"),
+        (["--local", "--pattern", "incast", "--compare", "raw-udp"], "pattern incast"),
         ([], "--local, --serve, HOST"),
     ],
 )

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from perf_runs import agents_of, free_port, perf, read, running, until
+from checks import assert_names, names, until
+from perf_runs import agents_of, free_port, perf, read, running
 
 from mlt import __version__
 from mlt._shared.json_lines import object_of
@@ -153,7 +154,7 @@ def test_serve__port_in_use_is_named() -> None:
     with socket.create_server(("", 0)) as taken:
         done = perf("--serve", "--port", str(taken.getsockname()[1]))
     assert done.returncode == 1
-    assert "in use by another process" in done.stderr
+    assert_names(done.stderr, "in use", "--port")
 
 
 def test_client__nobody_there() -> None:
@@ -179,7 +180,7 @@ def test_serve__another_version_is_refused_by_name() -> None:
     with server() as (_, port):
         answer = answered(int(port), hello() | {"version": "9.9.9"})
         before = object_of(ended(int(port), b'{"mlt_perf":2,"version":"9.9.9"}\n'))
-    assert "perf version 3 is spoken here, not 2: install the same mlt release" in before["text"]
+    assert_names(before["text"], "version 3", "not 2")
     assert "9.9.9" in answer["refused"]
     assert __version__ in answer["refused"]
     assert "install the same version" in answer["refused"]
@@ -263,7 +264,7 @@ def test_job__port_in_use_is_named() -> None:
         environment = job(free_port(), 0, 2) | {"MLT_PERF_PORT": str(taken.getsockname()[1])}
         done = perf("--pattern", "allreduce", "--timeout", "1", **environment)
     assert done.returncode == 1
-    assert "in use by another process" in done.stderr
+    assert "in use" in done.stderr
     assert "MLT_PERF_PORT" in done.stderr
 
 
@@ -288,7 +289,7 @@ def test_job__strangers_are_turned_away_and_the_start_goes_on(tmp_path: Path) ->
         follower = stack.enter_context(running(*words, **environment(1)))
         texts = [process.communicate(timeout=60) for process in (leader, follower)]
         assert [leader.returncode, follower.returncode] == [0, 0], texts
-    assert "mlt perf: rejected: the client at 127.0.0.1" in texts[0][1]
+    assert_names(texts[0][1], "rejected", "127.0.0.1")
     assert [host["rank"] for host in read(out)["hosts"]] == [0, 1]
 
 
@@ -417,7 +418,7 @@ def test_gathering__a_client_without_the_secret_is_counted_and_shown() -> None:
         runs = threading.Thread(target=run)
         runs.start()
         with (
-            pytest.raises(PerfError, match="did not prove that it knows the job's secret: it has another one"),
+            pytest.raises(PerfError, match=names("job's secret", "another one")),
             socket.create_connection(("127.0.0.1", at)) as connection,
         ):
             knocked(connection, "another one of sixteen bytes")
@@ -440,7 +441,7 @@ def test_gathering__a_client_without_the_secret_is_counted_and_shown() -> None:
     ],
 )
 def test_read_host__what_no_machine_says_is_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(PerfError, match="did not send its rank and address"):
+    with pytest.raises(PerfError, match="rank and address"):
         read_host(hello(host=HOST | wrong), "a stranger")
 
 
@@ -496,7 +497,8 @@ def test_follow__a_leader_that_falls_silent_is_given_up(monkeypatch: pytest.Monk
     link, thread, ends = following(monkeypatch, 0.3)
     thread.join(20)
     link.close()
-    assert ends == ["rank 1: the leading host has been silent for 0.3 s; this host's ranks were ended"]
+    assert len(ends) == 1
+    assert_names(ends[0], "rank 1: ", "0.3 s", "ended")
     assert "mlt-perf-pump" not in {one.name for one in threading.enumerate()}
 
 
@@ -504,7 +506,7 @@ def test_follow__a_leader_says_that_it_is_there(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(remote, "ALIVE_SECONDS", 0.05)
     link, thread, ends = following(monkeypatch, 2.0)  # a busy machine may stop a thread for half a second
     agents = remote.RemoteAgents(link, Host(1, "127.0.0.1", "lo", 65_536), queue.SimpleQueue())
-    time.sleep(3.0)
+    time.sleep(3.0)  # longer than silence is borne
     assert thread.is_alive()
     agents.end(None)
     thread.join(20)
@@ -563,9 +565,9 @@ def test_follower__sends_to_the_client_and_to_no_third_host() -> None:
 
 def test_follower__in_a_job_without_a_secret_sends_to_loopback_only() -> None:
     table = [["203.0.113.9", 9], ["127.0.0.1", 10]]
-    with pytest.raises(ConfigError, match=r"rank 1 would send to rank 0 at 203.0.113.9.*MLT_JOB_SECRET"):
+    with pytest.raises(ConfigError, match=names("rank 1", "rank 0 at 203.0.113.9", "MLT_JOB_SECRET")):
         follower().table(table)
-    with pytest.raises(BadOptionError, match=r"rank 0's address some.host is none"):
+    with pytest.raises(BadOptionError, match=names("rank 0", "some.host")):
         follower().table([["some.host", 9], ["127.0.0.1", 10]])
     assert follower(secret=JobSecret("sixteen bytes or more")).table(table) == table
 
@@ -607,10 +609,16 @@ def test_follow__takes_no_line_without_end(monkeypatch: pytest.MonkeyPatch) -> N
 def test_follow__takes_no_longer_than_its_options_can(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Options, "longest_seconds", 0.3)
     link, thread, ends = following(monkeypatch, 10.0)
-    until(lambda: link.send({"do": "alive"}) or time.sleep(0.1) or not thread.is_alive() or ends, 10)
+
+    def ended() -> bool:
+        with contextlib.suppress(GoneError):
+            link.send({"do": "alive"})
+        return bool(ends) or not thread.is_alive()
+
+    until(ended, 10, every=0.1)
     thread.join(20)
     link.close()
-    assert "the run took more than 0 s, more than its options need" in ends[0]
+    assert "took more than 0 s" in ends[0]
 
 
 def test_options__a_run_that_takes_long_is_given_its_time() -> None:
@@ -624,7 +632,7 @@ def test_read_case__only_cases_of_the_options() -> None:
     found = read_case({"bytes": 16, "loss_bound": 0.1}, options, is_bounded=True)
     assert (found.pattern, found.bytes, found.ranks, found.loss_bound) == ("p2p", 16, 2, 0.1)
     for size, bound in ((32, 0.0), (16.0, 0.0), (True, 0.0), ("16", 0.0), (16, 0.2), (16, "0")):
-        with pytest.raises(BadOptionError, match="not one of the run's options"):
+        with pytest.raises(BadOptionError, match="the run's options"):
             read_case({"bytes": size, "loss_bound": bound}, options, is_bounded=True)
     with pytest.raises(BadOptionError):
         read_case({"bytes": 16, "loss_bound": 0.1}, options, is_bounded=False)
@@ -641,7 +649,7 @@ def test_serve__without_a_secret_is_for_this_host(monkeypatch: pytest.MonkeyPatc
     for words in (("--serve", "--interface", own), (own,)):
         done = perf(*words, "--port", str(free_port()))
         assert done.returncode == 1
-        assert f"{own}, which is not a loopback address, without a job secret" in done.stderr
+        assert_names(done.stderr, f"{own}", "not a loopback address", "job secret")
         assert "MLT_INSECURE=1" in done.stderr
 
 
@@ -657,7 +665,7 @@ def test_serve__with_a_secret_is_for_hosts_that_know_it() -> None:
         for environment in ({"MLT_JOB_SECRET": "another one of sixteen bytes"}, {"MLT_INSECURE": "1"}):
             done = perf(*words, **environment)
             assert done.returncode == 1
-            assert "did not prove that it knows the job's secret" in done.stderr
+            assert "job's secret" in done.stderr
         done = perf(*words, MLT_JOB_SECRET=secret)
         assert done.returncode == 0, done.stderr
 
@@ -692,7 +700,7 @@ def test_serve__floods_no_third_host_and_holds_to_the_agreed_options(size: int) 
         case = told({"do": "case", "id": 0, "bytes": size, "loss_bound": 0.0, "first": True})
         if size > 1 << 20:
             assert case["kind"] == "error"
-            assert case["text"] == f"a case of {size} bytes, loss bound 0.0: not one of the run's options"
+            assert_names(case["text"], f"{size} bytes", "loss bound 0.0", "options")
             return
         assert case["kind"] == "case"
         link.send({"do": "tell", "rank": 0, "peer": "raw-udp", "message": {"do": "verify", "id": 0}})

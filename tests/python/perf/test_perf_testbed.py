@@ -11,7 +11,8 @@ import time
 from pathlib import Path
 
 import pytest
-from perf_runs import PERF, read, until
+from checks import until
+from perf_runs import PERF, read
 
 from mlt.testbed import Testbed, make
 from mlt.testbed.requirements import problems

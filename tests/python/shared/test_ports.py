@@ -6,6 +6,7 @@ import socket
 from pathlib import Path
 
 import pytest
+from checks import names
 
 from mlt._shared.ports import free_port
 
@@ -22,5 +23,5 @@ def test_free_port__and_those_after_it_can_be_taken(neighbours: int) -> None:
 
 
 def test_free_port__names_a_host_that_has_none() -> None:
-    with pytest.raises(LookupError, match=r"2 neighbouring ports are free on 192\.0\.2\.1"):
+    with pytest.raises(LookupError, match=names("2 neighbouring ports", "192.0.2.1")):
         free_port("192.0.2.1", neighbours=1)

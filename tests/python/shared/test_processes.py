@@ -33,7 +33,7 @@ def test_run__writes_nothing_more_once_nobody_reads() -> None:
 
 
 def test_run__writes_nothing_once_it_has_ended() -> None:
-    # A grandchild holds the pipe and goes on writing.
+    # A grandchild holds the pipe and goes on writing, every 50 ms, after the child has ended.
     grandchild = "import time\nfor _ in range(100): print('late', flush=True); time.sleep(0.05)"
     child = (
         "import subprocess, sys, time; "
@@ -44,5 +44,5 @@ def test_run__writes_nothing_once_it_has_ended() -> None:
     assert outcome.code == 0
     before = len(written)
     assert before > 0
-    time.sleep(0.5)
+    time.sleep(0.5)  # ten lines of the grandchild's, which nobody may print
     assert len(written) == before

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from checks import names
 
 from mlt.planners.auto.alternatives import Alternative, aleph, parameter_server
 from mlt.planners.auto.alternatives_routing import routed
@@ -125,7 +126,7 @@ def test_routed_workload__one_stream_alone_passes_a_place_without_stopping() -> 
 
 def test_task_trees__merged_streams_that_part_again_are_refused() -> None:
     paths = [("a", "leaf0", "spine0", "leaf1", "x"), ("b", "leaf0", "spine1", "leaf1", "x")]
-    with pytest.raises(NotSimulated, match="merge at leaf0 part again: leaf0 spine0 leaf1 x and leaf0 spine1"):
+    with pytest.raises(NotSimulated, match=names("leaf0 spine0 leaf1 x", "leaf0 spine1")):
         routed_workload(by_hand(("x", paths), merge="leaf0"), size=1e6)
     with pytest.raises(NotSimulated, match="no rate"):
         routed_workload(by_hand(("x", paths), rate=0), size=1e6)
@@ -212,12 +213,12 @@ def test_tree_and_routes__both_are_simulated() -> None:
 def test_with_routes__refuses_what_it_cannot_build() -> None:
     cluster, job = pairs_across()
     scenario = scenario_of(cluster, hosts_of(job))
-    with pytest.raises(ValueError, match="routes pass 'leaf9', which is not in the network"):
+    with pytest.raises(ValueError, match="'leaf9'"):
         scenario.with_routes((), [Ways("a", "x", (("a", "leaf9", "x"),))])
-    with pytest.raises(ValueError, match="17 ways between two hosts; the simulator takes 16"):
+    with pytest.raises(ValueError, match=names("17 ways", "16")):
         scenario.with_routes((), [Ways("a", "x", (("a", "leaf0", "spine0", "leaf1", "x"),) * 17)])
     many = [Aggregator(f"p{i}", "leaf0") for i in range(253)]
-    with pytest.raises(ValueError, match="257 hosts and places that sum take part; the simulator takes 256"):
+    with pytest.raises(ValueError, match=names("257 hosts", "256")):
         scenario.with_routes(many, [])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from checks import names
 
 from mlt.planners.auto.alternatives import Alternative, Skipped, parameter_server, ring
 from mlt.planners.cluster import Cluster, Host, Job, Link, Switch
@@ -109,9 +110,9 @@ def test_scenario__counts_hops_and_caps_cards() -> None:
 def test_scenario__refuses_what_it_cannot_build() -> None:
     cluster = racks(2, 2, model_size=8e6)
     alone = Cluster(hosts=cluster.hosts, switches=cluster.switches, links=cluster.links[1:])
-    with pytest.raises(ValueError, match="no link leads to host 'w0-0'"):
+    with pytest.raises(ValueError, match="'w0-0'"):
         scenario_of(alone, ("w0-0", "ps"))
-    with pytest.raises(ValueError, match="300 hosts take part; the simulator takes 256"):
+    with pytest.raises(ValueError, match=names("300 hosts", "256")):
         scenario_of(cluster, [f"h{i}" for i in range(300)])
 
 
@@ -165,7 +166,7 @@ def test_simulate_alternatives__scales_down_and_repeats() -> None:
     ]
     assert reports[0] == reports[1]
     assert reports[0].divisor > 100
-    assert "at most 0.1 million packet hops" in reports[0].rule
+    assert "0.1 million packet hops" in reports[0].rule
     assert {part for index, part in heard if index == 1} >= {1.0}
     for alternative, entry in zip(alternatives, reports[0].times, strict=True):
         assert entry.outcome is not None

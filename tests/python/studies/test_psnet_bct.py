@@ -176,9 +176,9 @@ def test_times__more_bandwidth_is_never_slower(
 
 
 def test_times__refuse_what_does_not_add_up() -> None:
-    with pytest.raises(TopologyError, match="does not place 6 workers on 3 ToRs"):
+    with pytest.raises(TopologyError, match="6 workers on 3 ToRs"):
         one_module_time(VGG16, tors=3, worker_bits_per_second=GBIT, server_ratio=1, spread=(2, 2, 1))
-    with pytest.raises(TopologyError, match="7 workers and 0 servers in the first module"):
+    with pytest.raises(TopologyError, match="7 workers and 0 servers"):
         two_module_time(VGG16, first_workers=7, first_servers=0, tors=3, worker_bits_per_second=GBIT, server_ratio=1)
-    with pytest.raises(TopologyError, match="size_bytes must be a finite number above zero"):
+    with pytest.raises(TopologyError, match="size_bytes"):
         JobProfile(workers=1, servers=1, size_bytes=float("inf"))

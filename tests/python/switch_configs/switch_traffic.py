@@ -56,7 +56,7 @@ def send(seconds: float, address: str, flows: list[str]) -> None:
                 with contextlib.suppress(ConnectionRefusedError):  # an answer to an earlier packet
                     entry[0].send(body)
                 entry[3] += 1
-        time.sleep(0.0005)
+        time.sleep(0.0005)  # the pace of the flows
     print(json.dumps({str(port): sent for _, port, _, sent in sockets}), flush=True)
 
 

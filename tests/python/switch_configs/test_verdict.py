@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from checks import assert_names
 from click.testing import CliRunner, Result
 from mlt.switch_configs import verdict
 from mlt.switch_configs.counters import QueueCounters
@@ -98,13 +99,13 @@ def test_judge__what_the_policy_means_is_silent() -> None:
 @pytest.mark.parametrize(
     ("rows", "level", "words"),
     [
-        ([row(7, sent=5, marked=1)], "wrong", "swp2 queue 7 (control): 1 marked and 0 dropped early; it must have no"),
+        ([row(7, sent=5, marked=1)], "wrong", "swp2 queue 7 (control): 1 marked and 0 dropped early"),
         ([row(7, sent=5, dropped_at_limit=2)], "wrong", "2 packets dropped; control packets"),
         ([row(0, sent=5, dropped_early=2), row(6, sent=1)], "wrong", "(default): 0 marked and 2 dropped early"),
-        ([row(6, sent=90, dropped_at_limit=10)], "wrong", "(front): 10 of 100 packets dropped at its limit (10.0%)"),
+        ([row(6, sent=90, dropped_at_limit=10)], "wrong", "(front): 10 of 100 packets"),
         ([row(6, sent=90, marked=10, dropped_early=0)], "note", "10 marked and none dropped early"),
         ([row(6, sent=90, marked=0, dropped_early=10)], "note", "10 dropped early and none marked"),
-        ([row(6, sent=0), row(5, sent=0), row(0, sent=77)], "wrong", "77 packets in the default class and none in"),
+        ([row(6, sent=0), row(5, sent=0), row(0, sent=77)], "wrong", "77 packets in the default class"),
     ],
 )
 def test_judge__names_what_is_not_meant(rows: list[QueueCounters], level: str, words: str) -> None:
@@ -125,10 +126,10 @@ def test_verify__two_readings_as_json(tmp_path: Path) -> None:
     done = mlt(*asked, "--partial", stdin=later)
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)[0]["sent"] == 1000
-    assert "as the policy means it, as far as it was seen" in done.stderr
+    assert "as far as it was seen" in done.stderr
     whole = mlt(*asked, stdin=later)
     assert whole.exit_code == 1
-    assert "not seen: queues 7 (control), 5 (back), 0 (default) of swp2; --partial accepts that" in whole.stderr
+    assert_names(whole.stderr, "queues 7 (control), 5 (back), 0 (default) of swp2", "--partial")
     assert "as the policy means it" not in whole.stderr
     alone = mlt(policy, "-t", "linux", "--input", "-", stdin=later.replace("51", "500"))
     assert alone.exit_code == 1
@@ -158,7 +159,8 @@ def test_unseen__queues_and_ports_and_numbers_that_nobody_said() -> None:
     assert verdict.unseen(plan, [replace(row, port="s0:host1") for row in every[:4]]) == []
     # An idle switch did nothing wrong, and nothing right; that was a note, and then "as the policy means it".
     idle = [replace(row, sent=0) for row in every]
-    assert verdict.unseen(plan, idle) == ["a packet in any data class; read again while a job runs (--during)"]
+    (missing,) = verdict.unseen(plan, idle)
+    assert_names(missing, "any data class", "--during")
     blind = [replace(row, marked=None, dropped_at_limit=None) for row in every]
     assert verdict.unsaid(plan, blind) == ["marked (front, back)", "dropped at the limit (control, front, back)"]
     assert verdict.unsaid(plan, every) == []
@@ -170,7 +172,7 @@ def test_unseen__queues_and_ports_and_numbers_that_nobody_said() -> None:
 def test_judge__drops_in_bytes_alone_are_judged_as_packets_of_full_size() -> None:
     """Cumulus counts them so: a class that lost half of its packets was as the policy means it."""
     found = said(row(6, sent=1000, dropped_at_limit_bytes=1500 * 1000))
-    assert [words for _, words in found if "1000 of 2000 packets dropped at its limit (50.0%)" in words], found
+    assert [words for _, words in found if "1000 of 2000 packets dropped" in words], found
 
 
 def test_named__ports_in_other_letters_are_the_policy_s() -> None:
@@ -188,11 +190,9 @@ def test_verify__what_a_system_never_counts_is_in_the_last_line(tmp_path: Path) 
     done = mlt(policy, "-t", "cumulus@sn2100", "--input", "-", stdin=table)
     assert done.exit_code == 0, done.output
     last = done.stderr.strip().splitlines()[-1]
-    assert last == (
-        "as the policy means it, as far as it was seen; not judged, for cumulus does not count it: marked (front, back)"
-    )
+    assert_names(last, "as far as it was seen", "cumulus", "marked (front, back)")
     blind = mlt(policy, "-t", "cumulus@sn2100", "--input", "-", stdin=table.replace("  wred-discards", "").replace(
         "  0 Bytes  0", "  0 Bytes"))  # fmt: skip
     assert blind.exit_code == 1
-    assert "error: not seen: dropped early (front, back); --partial accepts that" in blind.stderr
+    assert_names(blind.stderr, "not seen", "dropped early (front, back)", "--partial")
     assert "no verdict: not all was seen" in blind.stderr

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from checks import assert_names
 from push_lab import ROOT, SECRET, mlt, run_mlt, text
 from push_servers import USER, Eapi, Nvue, http
 from push_servers_cli import Junos, Nxapi, netconf
@@ -63,7 +64,7 @@ def test_eos__tables_and_marks(policy: Path, tmp_path: Path) -> None:
         assert read.returncode == 0, read.stderr
         assert "4321" in read.stdout
         last = read.stderr.strip().splitlines()[-1]
-        assert last.startswith("as the policy means it, as far as it was seen; not judged, for eos does not count it")
+        assert_names(last, "as far as it was seen", "eos")
         assert "dropped early (front, back)" in last
         found = run_mlt("doctor", "--switch", "leaf1", "--target", "eos@7060x", *("--policy", policy), *words[5:])
         assert found.returncode == 0, found.stdout + found.stderr
@@ -71,18 +72,18 @@ def test_eos__tables_and_marks(policy: Path, tmp_path: Path) -> None:
         device.shows[drops] = eos_queues(5000, 2500)
         wrong = mlt("verify", *words)
         assert wrong.returncode == 1
-        assert "2500 of 7500 packets dropped at its limit" in wrong.stderr
+        assert "2500 of 7500 packets" in wrong.stderr
         found = run_mlt("doctor", "--switch", "leaf1", "--target", "eos@7060x", *("--policy", policy), *words[5:])
         assert found.returncode == 1
         again = f"mlt switch verify {policy} --target eos@7060x --host leaf1 --for 10s --inventory {words[-1]}"
         assert again in " ".join(found.stdout.split())
         idle = mlt("verify", *words, "--for", "1s")
         assert idle.returncode == 1
-        assert "not seen: a packet in any data class; read again while a job runs" in idle.stderr
+        assert_names(idle.stderr, "not seen", "any data class")
         device.shows[marks] = "a table, though JSON was asked for"
         refused = mlt("verify", *words)
         assert refused.returncode == 1
-        assert "leaf1: cannot read counters (show qos interfaces" in refused.stderr
+        assert_names(refused.stderr, "leaf1", "show qos interfaces")
 
 
 NXOS = """
@@ -114,7 +115,7 @@ def test_nxos__queuing_of_a_port_by_its_own_letters(policy: Path, tmp_path: Path
         assert part.returncode == 1
         assert "not seen: queues 7 (control), 5 (back), 0 (default) of ethernet1/2" in part.stderr
         device.shows["show queuing interface ethernet1/2"] = "nothing"
-        assert "no queue counters in what 'show queuing interface ethernet1/2' prints" in mlt("verify", *words).stderr
+        assert_names(mlt("verify", *words).stderr, "no queue counters", "'show queuing interface ethernet1/2'")
 
 
 JUNOS = """
@@ -137,7 +138,7 @@ def test_junos__queues_over_netconf(tmp_path: Path) -> None:
         assert read.returncode == 0, read.stderr
         assert "222" in read.stdout
         assert "70" in read.stdout
-        assert "as the policy means it, as far as it was seen" in read.stderr
+        assert "as far as it was seen" in read.stderr
 
 
 def test_cumulus__queues_over_nvue(policy: Path, tmp_path: Path) -> None:
@@ -151,13 +152,13 @@ def test_cumulus__queues_over_nvue(policy: Path, tmp_path: Path) -> None:
         read = mlt("verify", *words)
         assert read.returncode == 0, read.stderr
         assert "41" in read.stdout
-        assert "not judged, for cumulus does not count it: marked (front, back)" in read.stderr
+        assert_names(read.stderr, "not judged", "cumulus", "marked (front, back)")
         # Discards are bytes; they were not judged at all.
         device.stats["swp2"]["6"]["tx-uc-buffer-discards"] = 1500 * 500
         wrong = mlt("verify", *words)
         assert wrong.returncode == 1
         assert "750000 B" in wrong.stdout
-        assert "500 of 5541 packets dropped at its limit (9.0%)" in wrong.stderr
+        assert_names(wrong.stderr, "500 of 5541 packets", "9.0%")
         absent = mlt("verify", *words, "--ports", "3")
         assert absent.returncode == 1
-        assert "answers 404 to GET /interface/swp3/counters" in absent.stderr
+        assert_names(absent.stderr, "404", "/interface/swp3/counters")

@@ -8,12 +8,12 @@ from __future__ import annotations
 import base64
 import json
 import shutil
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from checks import assert_names, until
 from push_lab import SECRET, mlt, run_mlt, text
 from push_servers import USER, Eapi, Nvue, gnmi, http, sonic_over_ssh
 
@@ -83,7 +83,7 @@ def test_sonic__apply_patch_over_ssh(policy: Path, tmp_path: Path, clean: None) 
         asked = ["doctor", "--switch", words[1], "--policy", str(policy), "--target", SONIC_TARGET]
         healthy = run_mlt(*asked, "--known-hosts", known, **LOGIN)
         assert healthy.returncode == 0, healthy.stdout + healthy.stderr
-        assert "4 queues, 4000 packets, as the policy means it" in healthy.stdout
+        assert "4 queues, 4000 packets" in healthy.stdout
         assert mlt("apply", *words, "--undo", **LOGIN).returncode == 0
         assert json.loads(db.read_text()) == before
         written = [path for path in Path("/var/tmp/mlt-switch").rglob("*") if path.is_file()]
@@ -151,10 +151,7 @@ def test_sonic__the_switch_itself_returns_when_the_command_is_killed(
         switch.apply(generate(load(policy), SONIC_TARGET, running=switch.running()), 2.0)
         assert "WRED_PROFILE" in json.loads(db.read_text())
         switch.close()  # and nothing more from us
-        end = time.monotonic() + 20
-        while json.loads(db.read_text()) != before and time.monotonic() < end:
-            time.sleep(0.1)
-        assert json.loads(db.read_text()) == before
+        until(lambda: json.loads(db.read_text()) == before, 20, every=0.1)
 
 
 def test_ssh__refuses_unknown_hosts_and_wrong_passwords(policy: Path, tmp_path: Path) -> None:
@@ -205,7 +202,7 @@ def test_nvue__revisions_applied_and_put_back(policy: Path, tmp_path: Path) -> N
         device.applied["qos"]["roce"] = {"mode": "lossy"}
         changed = mlt("apply", *words, "--undo")
         assert changed.returncode == 1
-        assert "qos changed since the latest apply" in changed.stderr
+        assert "qos changed" in changed.stderr
         del device.applied["qos"]["roce"]
         device.applied["system"]["hostname"] = "leaf9"  # not ours, and stays
         undone = mlt("apply", *words, "--undo")
@@ -216,7 +213,7 @@ def test_nvue__revisions_applied_and_put_back(policy: Path, tmp_path: Path) -> N
         assert mlt("apply", *fresh).returncode == 0
         assert mlt("apply", *fresh, "--undo").returncode == 0
         assert device.applied == {**before, "system": {"hostname": "leaf9"}}
-        assert "no apply to leaf1 is known on this host" in mlt("apply", *words, "--undo").stderr
+        assert "no apply to leaf1" in mlt("apply", *words, "--undo").stderr
         device.authorization = "other"
         assert "answers 401" in mlt("apply", *words).stderr
 
@@ -270,12 +267,12 @@ def test_gnmi__set_and_put_back(policy: Path, tmp_path: Path) -> None:
         store["qos"]["queues"]["queue"].append({"name": "new", "config": {"name": "new"}})
         changed = mlt("apply", *words, "--undo")
         assert changed.returncode == 1
-        assert "1 places of /qos are not as the latest apply left them (/qos/queues/queue/new)" in changed.stderr
+        assert_names(changed.stderr, "1 places", "/qos/queues/queue/new")
         store["qos"] = after
         undone = mlt("apply", *words, "--undo")
         assert undone.returncode == 0, undone.stderr
         assert store["qos"] == factory
-        assert "no apply to leaf1 is known on this host" in mlt("apply", *words, "--undo").stderr
+        assert "no apply to leaf1" in mlt("apply", *words, "--undo").stderr
         store["refuses"] = "no such leaf"
         refused = mlt("apply", *words)
         assert refused.returncode == 1

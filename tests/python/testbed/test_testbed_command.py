@@ -11,6 +11,7 @@ import sysconfig
 from pathlib import Path
 
 import pytest
+from checks import assert_names
 from testbed_lab import MLT, POLICY, command, needs_testbed
 
 
@@ -23,11 +24,11 @@ from testbed_lab import MLT, POLICY, command, needs_testbed
         (["run", "--hosts", "2", "--loss", "200%", "--", "true"], "between 0% and 100%"),
         (
             ["run", "--hosts", "2", "--rate", "fast", "--", "true"],
-            "rate: expected a rate such as 200mbit or '200 Mbit/s' (got 'fast')",
+            "(got 'fast')",
         ),
         (
             ["run", "--hosts", "2", "--buffer", "0", "--", "true"],
-            "buffer: expected a size between 2 KB and 1 GiB (got '0')",
+            "(got '0')",
         ),
         (["run", "--hosts", "2", "--policy", "nowhere.yaml", "--", "true"], "nowhere.yaml"),
         (["run", "--hosts", "2", "--name", "../x", "--", "true"], "letters, digits"),
@@ -67,7 +68,7 @@ def test_run__names_the_package_of_a_missing_program(tmp_path: Path) -> None:
         [*MLT, "run", "--hosts", "2", "--", "true"], env=env, capture_output=True, text=True, check=False
     )
     assert done.returncode == 1
-    assert done.stderr == "error: tc is not installed: apt-get install iproute2\n"
+    assert_names(done.stderr, "tc is not installed", "apt-get install iproute2")
 
 
 @needs_testbed
@@ -133,7 +134,7 @@ def test_run__without_clang_uses_what_the_wheel_carries(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
     else:
         assert done.returncode == 1
-        assert "clang is not installed, and this wheel was built without it: apt-get install clang" in done.stderr
+        assert_names(done.stderr, "clang is not installed", "apt-get install clang")
     assert not (tmp_path / "cache").exists()
 
 

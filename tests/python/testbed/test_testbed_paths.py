@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from testbed_lab import needs_testbed, resolve, until
+from checks import until
+from testbed_lab import needs_testbed, resolve
 from testbed_paths import Stream, crossed, stream
 
 from mlt.testbed import Testbed
@@ -38,7 +39,7 @@ def fabric() -> Iterator[Testbed]:
 def moved_by(bed: Testbed, flow: Stream, tensors: int = 30) -> dict[str, int]:
     """Packets over each spine while so many tensors went."""
     before, had = crossed(bed), len(flow.records)
-    assert until(lambda: len(flow.records) >= had + tensors)
+    until(lambda: len(flow.records) >= had + tensors)
     return {spine: crossed(bed)[spine] - before[spine] for spine in before}
 
 

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from checks import until
 from testbed_burst import ATTEMPTS, BACK, FRONT, burst, expected_burst, slow_ports_of
 from testbed_lab import (
     ECT,
@@ -26,7 +27,6 @@ from testbed_lab import (
     resolve,
     sink,
     udp,
-    until,
     valid,
 )  # fmt: skip
 
@@ -87,7 +87,7 @@ def overload(bed: Testbed, target: str) -> tuple[dict[str, int], dict[str, int],
                 while offered[name] < (now - began) * per_second:
                     sock.sendto(bytes(PAYLOAD), (bed.address(target), PORT))
                     offered[name] += 1
-            time.sleep(0.002)
+            time.sleep(0.002)  # the pace of the flows
         rows = tc.show(bed.path("switch"))
         seconds = (bed.port_state("switch", target).drained_at_ns - before) / 1e9
     for sock in flows.values():
@@ -119,7 +119,13 @@ def test_link_loss__loses_the_fraction_and_the_very_packets_of_its_seed(loss: fl
         with sink(bed, "host1"), udp(bed, "host0") as sock:
             for _ in range(packets):
                 sock.sendto(b"x" * 64, (bed.address("host1"), PORT))
-            time.sleep(0.2)
+
+            def all_counted() -> bool:
+                rows = {(row.link, row.direction): row for row in bed.link_counters()}
+                up = rows["host0", "up"]
+                return up.seen >= start["up"] + packets and rows["host1", "down"].seen >= up.seen - up.lost
+
+            until(all_counted, 10)
         rows = {(row.link, row.direction): row for row in bed.link_counters()}
     up = rows["host0", "up"]
     assert up.seen == start["up"] + packets
@@ -166,4 +172,4 @@ def test_switch_port__is_what_mlt_switch_generates(file: Path) -> None:
                 with udp(bed, "host0", data.dscp << 2) as sock:
                     sock.sendto(b"x", (bed.address("host1"), PORT))
         for data in policy.data:
-            assert until(lambda name=data.name: queue(bed, "switch", "host1", name).sent == 1), data.name  # type: ignore[misc]
+            until(lambda name=data.name: queue(bed, "switch", "host1", name).sent == 1)  # type: ignore[misc]

@@ -8,7 +8,8 @@ import sys
 import time
 
 import pytest
-from testbed_lab import MLT, ROOT, command, leftovers, needs_testbed, python, until
+from checks import assert_names, until
+from testbed_lab import MLT, ROOT, command, leftovers, needs_testbed, python
 
 from mlt.testbed import Testbed
 
@@ -26,7 +27,7 @@ def test_run__a_link_that_goes_down_ends_the_job_with_the_rank_that_is_gone() ->
     job = [sys.executable, EXAMPLE, "--rounds", "100000"]
     with subprocess.Popen([*words, *job], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
-            assert until(lambda: sent(name) > 1_000), "the job never began"
+            until(lambda: sent(name) > 1_000)
             assert command("set", "host2", "--name", name, "--break").returncode == 0
             began = time.monotonic()
             out, err = process.communicate(timeout=60)
@@ -38,7 +39,7 @@ def test_run__a_link_that_goes_down_ends_the_job_with_the_rank_that_is_gone() ->
     assert "rank 0: receive of tag" in out + err
     assert "from rank 2" in out + err
     assert "PeerFailedError" in out + err
-    assert "has been silent for 3 s" in out + err
+    assert "silent for 3 s" in out + err
     assert "(rank 0) ended with exit code 1" in err
     assert leftovers(name) == []
 
@@ -97,7 +98,7 @@ def test_doctor__an_examination_that_is_cut_off_is_a_problem() -> None:
         bed.break_link("host0")
         out, _ = asking.communicate(timeout=60)
         assert asking.returncode == 1
-        assert "PROBLEM  the examination with 10.77.0.2 port 29600 broke off: " in out
+        assert_names(out, "PROBLEM", "10.77.0.2 port 29600", "broke off")
         _, err = serving.communicate(timeout=60)
         assert "broke off" in err
 
@@ -107,7 +108,7 @@ def test_run__interrupted_while_its_network_is_broken_still_cleans_up() -> None:
     words = [*MLT, "run", "--hosts", "2", "--name", name, "--", "sleep", "60"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
-            assert until(lambda: command("set", "host1", "--name", name, "--break").returncode == 0)
+            until(lambda: command("set", "host1", "--name", name, "--break").returncode == 0)
             process.send_signal(signal.SIGTERM)
             process.communicate(timeout=30)
         finally:

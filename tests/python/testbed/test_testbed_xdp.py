@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -13,7 +12,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from testbed_lab import needs_testbed, python, until
+from checks import names, until
+from testbed_lab import needs_testbed, python
 
 import mlt
 from mlt.testbed import Testbed
@@ -150,7 +150,7 @@ def test_job__leaves_ping_and_tcp_alone_and_nothing_behind_when_killed(bed: Test
         for rank in ranks:
             os.kill(rank.pid, signal.SIGKILL)
             rank.communicate()
-    assert until(lambda: not any(attached(bed, host) for host in bed.hosts))
+    until(lambda: not any(attached(bed, host) for host in bed.hosts))
     # And the interface serves the next job.
     results(start(bed))
 
@@ -169,12 +169,12 @@ def test_context__names_the_privileges_that_af_xdp_lacks(bed: Testbed) -> None:
 @pytest.mark.parametrize(
     ("datapath", "words"),
     [
-        ("xdp", "loopback, the interface of 127.0.0.1"),
-        ("xdp:x", "datapath 'xdp:x' names no receive queue"),
-        ("rdma", "datapath 'rdma' is not one of 'auto', 'udp', 'vma' and 'xdp'"),
-        ("vma", "this process does not run under libvma"),
+        ("xdp", "loopback"),
+        ("xdp:x", "'xdp:x'"),
+        ("rdma", "'rdma'"),
+        ("vma", "libvma"),
     ],
 )
 def test_context__says_why_a_datapath_cannot_be_had(datapath: str, words: str) -> None:
-    with pytest.raises(mlt.ConfigError, match=f"^rank 0: {re.escape(words)}"):
+    with pytest.raises(mlt.ConfigError, match=names("rank 0: ", words)):
         mlt.Context(0, 1, datapath=datapath)

@@ -6,7 +6,6 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -90,16 +89,6 @@ def queue(bed: Testbed, switch: str, port: str, name: str) -> QueueCounters:
     """The counters of one class on one port."""
     (found,) = [row for row in bed.counters() if (row.switch, row.port, row.name) == (switch, port, name)]
     return found
-
-
-def until(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
-    """Whether ``condition`` came true in time."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if condition():
-            return True
-        time.sleep(0.02)
-    return condition()
 
 
 def valid(attempts: Sequence[Callable[[], Result | None]]) -> Result:

@@ -12,6 +12,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from checks import until
+
 from mlt.testbed import Testbed
 
 # Rank 0 sends until a line comes on its standard input; the first value of a tensor says whether another follows.
@@ -96,9 +98,7 @@ def stream(
     reader = threading.Thread(target=read)
     reader.start()
     try:
-        deadline = time.monotonic() + 20
-        while len(found.records) < 20 and time.monotonic() < deadline and processes[0].poll() is None:
-            time.sleep(0.02)
+        until(lambda: len(found.records) >= 20 or processes[0].poll() is not None, 20)
         yield found
         with suppress(BrokenPipeError):
             processes[0].stdin.write("\n")

@@ -145,7 +145,7 @@ def test_post__refuses_an_unknown_peer(job: list[mlt.Context], peer: int) -> Non
     [
         ({"tag": -1}, "tag is -1"),
         ({"tag": 2**64}, "tag is 18446744073709551616"),
-        ({"tag": 2**63}, r"tag is 9223372036854775808; tags are integers in \[0, 2\*\*63\)"),
+        ({"tag": 2**63}, "tag is 9223372036854775808"),
         ({"tag": 2**63}, "tag"),
         ({"layer": 2, "layers": 2}, "layer 2 of 2"),
         ({"layer": 0, "layers": 0}, "layer 0 of 0"),
@@ -167,7 +167,7 @@ def test_post_recv__refuses_bad_options(job: list[mlt.Context], options: dict[st
 @pytest.mark.parametrize(
     ("answer", "cause"),
     [
-        (np.zeros(3, bool), r"important has shape \[3\]; the tensor has 12 segments"),
+        (np.zeros(3, bool), r"important .*\[3\].*12 segments"),
         (np.zeros((12, 1), np.uint8), r"tags has shape \[12, 1\]"),
         (np.zeros(12, np.float32), "float32; return"),
         (mlt.SegmentTags(important=np.ones(12, bool), traffic_class=np.full(12, 8, np.uint8)), "classes are 0 to 7"),

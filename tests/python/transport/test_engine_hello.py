@@ -67,7 +67,7 @@ def test_connect__the_right_ranks_come_up() -> None:
     ("first_options", "second_options", "cause"),
     [
         ({"job": 1}, {"job": 2}, "job's secret"),
-        ({"ranks": 2}, {"ranks": 3}, "world size differs: rank 0 has 2, rank 1 has 3"),
+        ({"ranks": 2}, {"ranks": 3}, "rank 0 has 2, rank 1 has 3"),
     ],
 )
 def test_connect__another_job_or_size_is_refused(

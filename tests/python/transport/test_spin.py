@@ -12,9 +12,7 @@ from transport_jobs import local_job
 import mlt
 
 
-@pytest.mark.parametrize(
-    ("value", "words"), [(-1, "spin_us is -1"), (2_000_000, "spin_us is 2000000; give 0 to 1,000")]
-)
+@pytest.mark.parametrize(("value", "words"), [(-1, "spin_us is -1"), (2_000_000, "spin_us is 2000000")])
 def test_context__refuses_a_bad_bound(value: Any, words: str) -> None:
     with pytest.raises(mlt.ConfigError, match=words):
         mlt.Context(0, 1, spin_us=value)

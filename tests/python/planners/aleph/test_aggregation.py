@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from checks import names
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -58,7 +59,7 @@ def test_plan_aggregation__says_what_binds_and_ranks_alternatives() -> None:
 
 
 def test_plan_aggregation__without_a_server_says_which_constraint_binds() -> None:
-    with pytest.raises(InfeasibleError, match=r"no server: .* at least one in 'servers'"):
+    with pytest.raises(InfeasibleError, match=names("no server", "'servers'")):
         plan_aggregation(*cluster_of([10e9] * 3, []))
 
 

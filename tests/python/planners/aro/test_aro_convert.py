@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from checks import names
 from typer.testing import CliRunner
 
 from mlt.cli.plan_routing import app
@@ -49,14 +50,14 @@ def test_instance_of__refuses_unknown_jobs_and_jobs_without_servers() -> None:
     with pytest.raises(InputError, match="no job is named 'nobody'"):
         instance_of(cluster, jobs=["nobody"])
     lonely = cluster.jobs[0].model_copy(update={"servers": ()})
-    with pytest.raises(InputError, match=r"jobs\[0\].servers: expected at least one server"):
+    with pytest.raises(InputError, match=names("jobs[0].servers")):
         instance_of(cluster.model_copy(update={"jobs": (lonely,)}), jobs=["job0"])
 
 
 def test_instance_of__refuses_circuit_switches() -> None:
     cluster = cluster_of(SMALL)
     circuit = cluster.switches[0].model_copy(update={"kind": "circuit"})
-    with pytest.raises(InputError, match="a circuit switch forwards no packets"):
+    with pytest.raises(InputError, match="circuit switch"):
         instance_of(cluster.model_copy(update={"switches": (circuit, *cluster.switches[1:])}))
 
 

@@ -36,7 +36,7 @@ def test_verify__accepts_a_good_plan_and_counts_merged_flows() -> None:
         ("W4", ("W4", "L3", "S0", "L0"), "does not lead from W4 to ps"),
         ("W4", ("W4", "L3", "L0", "ps"), "unknown link L3-L0"),
         ("W4", ("W4", "L3", "S0", "L1", "S1", "L0", "ps"), "is not up-down"),
-        ("W1", ("W1", "L1", "S0", "L0", "ps"), "L1#0 would have to send one flow along two paths"),
+        ("W1", ("W1", "L1", "S0", "L0", "ps"), "L1#0"),
     ],
 )
 def test_verify__finds_a_bad_path(worker: str, path: tuple[str, ...], message: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from checks import names
 
 from mlt.planners._shared.documents import InputError
 from mlt.planners.auto.ranking import plan_auto
@@ -55,7 +56,7 @@ def test_effective__ports_without_circuit_lead_nowhere(cluster: Cluster) -> None
 
 
 def test_effective__refuses_a_port_without_a_cable(cluster: Cluster) -> None:
-    with pytest.raises(InputError, match=r"circuits\[0\]: 'w0' to 'tor0': expected two cabled ports"):
+    with pytest.raises(InputError, match=names("circuits[0]: 'w0' to 'tor0'")):
         effective_cluster(cluster, [CIRCUITS[0].model_copy(update={"b_port": 12})])
 
 

@@ -71,8 +71,8 @@ def test_fat_tree__oversubscription_slows_the_fabric_only() -> None:
     [
         (lambda: fat_tree(5), "even number of ports"),
         (lambda: fat_tree(0), "at least 2, got 0"),
-        (lambda: fat_tree(4, host_bits_per_second=float("nan")), "host_bits_per_second must be a finite number"),
-        (lambda: leaf_spine(2, 0, hosts_per_leaf=1), "spines must be an integer of at least 1"),
+        (lambda: fat_tree(4, host_bits_per_second=float("nan")), "host_bits_per_second"),
+        (lambda: leaf_spine(2, 0, hosts_per_leaf=1), "spines"),
         (lambda: leaf_spine(2, 2, hosts_per_leaf=1, fabric_bits_per_second=-1.0), "fabric_bits_per_second"),
     ],
 )
@@ -92,5 +92,5 @@ def test_document__round_trip_keeps_the_network() -> None:
 def test_document__names_the_link_that_leads_nowhere() -> None:
     document = g.to_document(leaf_spine(1, 1, hosts_per_leaf=1))
     document["links"][0]["b"] = "spine-9"
-    with pytest.raises(g.TopologyError, match="'spine-9' is not among the nodes"):
+    with pytest.raises(g.TopologyError, match="'spine-9'"):
         g.from_document(document)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import random
 
 import pytest
+from checks import names
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -118,7 +119,7 @@ def test_placed__refuses_hosts_of_the_wrong_kind() -> None:
     cluster = psnet_cluster(build_psnet(MODULE, modules=2), [JOB])
     named = read_psnet(cluster)
     job = cluster.jobs[0]
-    with pytest.raises(InputError, match="'server-1-1' is not linked to a circuit switch"):
+    with pytest.raises(InputError, match=names("'server-1-1'", "circuit")):
         named.placed(job.model_copy(update={"workers": ("server-1-1",)}))
     with pytest.raises(InputError, match="job 'job' has no servers"):
         named.placed(job.model_copy(update={"servers": ()}))

@@ -4,6 +4,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from checks import names
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -124,9 +125,9 @@ def test_route_jobs__lost_links_slow_it_down_and_all_lost_is_an_error() -> None:
     times = [route_jobs(network, [job], lost_links={(1, 2): lost}).transfer_seconds for lost in range(3)]
     assert times[1] == pytest.approx(times[0] * 3 / 2)
     assert times[2] == pytest.approx(times[0] * 3)
-    with pytest.raises(TopologyError, match="no link is left on any way from module 1 to module 2"):
+    with pytest.raises(TopologyError, match="module 1 to module 2"):
         route_jobs(network, [job], lost_links={(1, 2): 3})
-    with pytest.raises(TopologyError, match=r"4 links lost between modules \(1, 2\), which have 3"):
+    with pytest.raises(TopologyError, match=names("4 links", "(1, 2)", "3")):
         route_jobs(network, [job], lost_links={(1, 2): 4})
 
 
@@ -210,7 +211,7 @@ def test_verify_routes__catches_a_plan_that_lies() -> None:
             verify_routes(network, [job], replace(plan, **lie), circuits)  # type: ignore[arg-type]
     beyond = list(circuits[1].of)
     beyond[0] = (3, 0)
-    with pytest.raises(TopologyError, match=r"leads to \(3, 0\), which does not exist"):
+    with pytest.raises(TopologyError, match=names("(3, 0)")):
         verify_routes(network, [job], plan, {**circuits, 1: Circuits(tuple(beyond))})
 
 

@@ -5,6 +5,7 @@ from itertools import combinations
 
 import networkx as nx
 import pytest
+from checks import names
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -80,9 +81,9 @@ def test_regular_wiring__between_any_two_modules_r_paths_share_no_link() -> None
 
 
 def test_wiring__refuses_what_no_switch_can_hold() -> None:
-    with pytest.raises(TopologyError, match="module 1 has 3 links but its switch has 2 ports"):
+    with pytest.raises(TopologyError, match=names("module 1", "3 links", "2 ports")):
         Wiring(3, 2, ((1, 2), (1, 2), (1, 3)))
-    with pytest.raises(TopologyError, match="R = 1 joins two modules at most, not 3"):
+    with pytest.raises(TopologyError, match=names("R = 1", "not 3")):
         regular_wiring(3, 1, seed=0)
-    with pytest.raises(TopologyError, match="not between two of the modules"):
+    with pytest.raises(TopologyError, match="two of the modules"):
         Wiring(2, 2, ((1, 3),))
