@@ -53,7 +53,7 @@ void check_secret(const Options& options) {
                         std::to_string(kMinSecretBytes) + " or more (`openssl rand -hex 32` makes one)");
   }
   if (!options.secret.empty() && options.secret.find_first_not_of(options.secret[0]) == std::string::npos) {
-    reject(options, "the job secret is one byte repeated: make a random one with `openssl rand -hex 32`");
+    reject(options, "the job secret is one repeated byte: make a random one with `openssl rand -hex 32`");
   }
 }
 

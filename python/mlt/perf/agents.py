@@ -77,6 +77,7 @@ class LocalAgents(Agents):
         self._options = options
         self._events = events
         self._links: dict[tuple[int, str], Link] = {}
+        self._readers: dict[tuple[int, str], threading.Thread] = {}
         self._group = Group()
         self._servers: list[socket.socket] = []
         self._closing = False
@@ -148,7 +149,9 @@ class LocalAgents(Agents):
             rank = int(hello["rank"])
             left.discard(rank)
             self._links[rank, peer] = link
-            threading.Thread(target=self._read, args=(rank, peer, link), daemon=True).start()
+            reader = threading.Thread(target=self._read, args=(rank, peer, link), daemon=True)
+            self._readers[rank, peer] = reader
+            reader.start()
 
     def _read(self, rank: int, peer: str, link: Link) -> None:
         with contextlib.suppress(StrangerError):
@@ -159,6 +162,9 @@ class LocalAgents(Agents):
         code = process.popen.wait()
         if self._closing or code == 0:
             return
+        # The reason is in the agent's last message, which its reader may not have delivered yet.
+        if reader := self._readers.get((rank, peer)):
+            reader.join(LEAVE_SECONDS)
         text = f"{process.name} {process.ending()}{process.tail(LOG_TAIL_LINES)}"
         self._events.put(Event(rank, peer, {"kind": "died", "text": text, "signal": code < 0}))
 

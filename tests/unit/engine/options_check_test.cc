@@ -44,7 +44,7 @@ TEST_CASE("check_options__rejects_values_out_of_range_with_the_option_and_the_ra
   CHECK(error_of([](Options& o) { o.secret = "short"; }) ==
         "rank 0: the job secret has 5 bytes; it needs 16 or more (`openssl rand -hex 32` makes one)");
   CHECK(error_of([](Options& o) { o.secret = std::string(32, 'x'); }) ==
-        "rank 0: the job secret is one byte repeated: make a random one with `openssl rand -hex 32`");
+        "rank 0: the job secret is one repeated byte: make a random one with `openssl rand -hex 32`");
   CHECK(error_of([](Options& o) { o.peer_timeout_ns = 0; }) == "rank 0: a timeout must be positive");
   CHECK(error_of([](Options& o) { o.line_rate_bits_per_second = std::numeric_limits<double>::infinity(); }) ==
         "rank 0: the line rate must be positive, or 0 for the interface's own");
