@@ -111,9 +111,9 @@ def test_path_mtu__a_black_hole_is_named() -> None:
         assert len(found[PROBLEM]) == 2
         for text in found[PROBLEM]:
             assert_names(text, "1500: ", "black hole")
-        assert any(" to 10.77.0.2 carries packets of 1400 bytes" in text for text in found[PROBLEM])
+        assert any(" to 10.77.0.2 carries packets of up to 1400 bytes" in text for text in found[PROBLEM])
         # What a veth takes from its peer may be larger by a VLAN's tag.
-        assert any(" back from 10.77.0.2 carries packets of 140" in text for text in found[PROBLEM])
+        assert any(" back from 10.77.0.2 carries packets of up to 140" in text for text in found[PROBLEM])
 
 
 def test_mtu__that_differs_between_hosts_is_named_with_both() -> None:
@@ -165,7 +165,7 @@ def test_loss__is_counted_each_way() -> None:
         for text in (small, full):
             there = int(text.split(": ")[1].split()[0])
             assert 10 <= there <= 60, text  # 300 at 10 %: five standard deviations are 26
-            assert "0 on the way back" in text
+            assert "0 on the path back" in text
         assert len(found[PROBLEM]) == 2, found[PROBLEM]  # loss does not look like anything else
 
 

@@ -81,7 +81,7 @@ with mlt.Context(connect_timeout=30) as context:
         assert "PeerFailedError: " in last
         assert "rank 0: push-pull of key 0" in last, last
         assert "rank 1" in last
-        assert "the network between is down" in last
+        assert "the network to it is down" in last
 
 
 def test_doctor__an_examination_that_is_cut_off_is_a_problem() -> None:

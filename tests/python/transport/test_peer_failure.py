@@ -174,7 +174,7 @@ def test_exit__without_close_still_says_goodbye() -> None:
             one.say("go")
         with takes(at_most=5.0):
             assert "rank 1" in (text := ranks[0].hear())
-        assert "goodbye" in text
+        assert "left the job" in text
         for one in ranks:
             one.process.join(10)
             assert one.process.exitcode == 0
