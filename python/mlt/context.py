@@ -341,7 +341,7 @@ class Context(GroupCollectives):
             return priority.tag_bits(prio_func(priority.flat(tensor, grid.dtype, grid.elements), grid), grid)
         except InvalidBufferError as error:
             raise InvalidBufferError(
-                f"rank {self.rank}: {operation} was refused: priority function: {error} (tensor of {grid.elements} "
+                f"rank {self.rank}: {operation} was rejected: priority function: {error} (tensor of {grid.elements} "
                 f"{grid.dtype})"
             ) from None
 

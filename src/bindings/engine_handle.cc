@@ -103,7 +103,7 @@ std::uint16_t EngineHandle::peer_rank(std::int64_t rank) const {
 }
 
 void EngineHandle::refuse_tensor(const std::string& operation, const Error& error) const {
-  throw Error(error.code(), name() + ": " + operation + " was refused: " + error.what(), error.peer());
+  throw Error(error.code(), name() + ": " + operation + " was rejected: " + error.what(), error.peer());
 }
 
 void EngineHandle::connect(const std::vector<PeerAddress>& peers, std::int64_t timeout_ns) {
@@ -257,7 +257,7 @@ OperationId EngineHandle::push_pull(py::handle tensor, const PushPullArguments& 
   const TensorView& output = lent->views.back();
   return naming_tensor(input, [&] {
     const auto refuse = [&](const std::string& why) {
-      throw Error(ErrorCode::kBuffer, name() + ": " + what() + " was refused: " + why);
+      throw Error(ErrorCode::kBuffer, name() + ": " + what() + " was rejected: " + why);
     };
     if (input.element() != Element::kFloat32) refuse("the services sum float32; convert the tensor");
     if (output.element() != Element::kFloat32 || output.bytes() != input.bytes()) {

@@ -27,7 +27,7 @@ void EngineHandle::fill(CollectiveOptions& options, const std::string& what,
                         const CollectiveArguments& arguments) const {
   for (const std::int64_t rank : arguments.ranks) {
     if (rank < 0 || rank >= ranks_) {
-      throw Error(ErrorCode::kUnknownPeer, name() + ": " + what + " was refused: rank " + std::to_string(rank) +
+      throw Error(ErrorCode::kUnknownPeer, name() + ": " + what + " was rejected: rank " + std::to_string(rank) +
                                                " is not in the job, which has ranks 0 to " +
                                                std::to_string(ranks_ - 1));
     }
@@ -45,7 +45,7 @@ OperationId EngineHandle::post_all_reduce(py::handle tensor, bool average, const
   TensorView view = lend(what, tensor, true, arguments.dtype);
   if (view.element() != Element::kFloat32) {
     throw Error(ErrorCode::kBuffer,
-                name() + ": all-reduce was refused: it sums float32, and the tensor is " + view.description());
+                name() + ": all-reduce was rejected: it sums float32, and the tensor is " + view.description());
   }
   AllReduceOptions options;
   fill(options, what(), arguments);
@@ -66,7 +66,7 @@ OperationId EngineHandle::post_all_to_all(py::handle output, py::handle input, s
   const TensorView& from = lent->views.front();
   const TensorView& to = lent->views.back();
   if (from.element() != to.element()) {
-    throw Error(ErrorCode::kBuffer, name() + ": all-to-all was refused: the input is " + from.description() +
+    throw Error(ErrorCode::kBuffer, name() + ": all-to-all was rejected: the input is " + from.description() +
                                         ", the output " + to.description() + ": both need the same element type");
   }
   AllToAllOptions options;
@@ -88,13 +88,13 @@ OperationId EngineHandle::post_gather(py::handle input, py::handle output, std::
   const auto what = [&] { return "gather to rank " + std::to_string(root); };
   if (root < 0 || root >= ranks_) {
     throw Error(ErrorCode::kUnknownPeer,
-                name() + ": " + what() + " was refused: the job has ranks 0 to " + std::to_string(ranks_ - 1));
+                name() + ": " + what() + " was rejected: the job has ranks 0 to " + std::to_string(ranks_ - 1));
   }
   const auto lent = std::make_shared<Lent>(lend(what, input, false, arguments.dtype));
   std::vector<TensorView>& views = lent->views;
   if (!output.is_none()) views.push_back(lend(what, output, true, arguments.dtype));
   if (views.front().element() != views.back().element()) {
-    throw Error(ErrorCode::kBuffer, name() + ": " + what() + " was refused: the input is " +
+    throw Error(ErrorCode::kBuffer, name() + ": " + what() + " was rejected: the input is " +
                                         views.front().description() + ", the output " + views.back().description() +
                                         ": both need the same element type");
   }

@@ -2,9 +2,9 @@
 // 4.2.3.
 //
 // Invariants, per peer: the packets not reported are the sum over its paths; a path has its bit in unreported() if, and
-// only if, packets of it were not reported; an ACK is due if, and only if, so many were not reported, or STOP asked for
-// one. Absent on purpose: packets and queues (ReplySender), and timers: no ACK needs one. Owned by the endpoint's
-// Receiver, used by one thread.
+// only if, packets of it were not reported. An ACK is due from the moment that packets_per_ack packets are not
+// reported, or that STOP requests one, until a block leaves fewer than that. Absent on purpose: packets and queues
+// (ReplySender), and timers: no ACK needs one. Owned by the endpoint's Receiver, used by one thread.
 #pragma once
 
 #include <array>

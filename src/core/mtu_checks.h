@@ -1,8 +1,8 @@
 // The path MTU checks of all peers (mtu_search.h): when they start, what they send, and which limit follows.
 //
-// Invariants: a peer's timer is set to the earliest of its searches; no path of a peer that holds data back is checked.
-// Absent on purpose: the search for one path's limit (MtuSearch), and what a limit does to sends (Sender). Owned by the
-// endpoint's Sender, used by one thread.
+// Invariants: a peer's timer is set to the earliest timeout of its searches; no path of a peer that holds data back is
+// checked. Absent on purpose: the search for one path's limit (MtuSearch), and what a limit does to sends (Sender).
+// Owned by the endpoint's Sender, used by one thread.
 #pragma once
 
 #include <algorithm>

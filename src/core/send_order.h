@@ -65,8 +65,9 @@ class SendOrder {
   void defer(TimeNs now, std::uint16_t peer);
 
  private:
-  // Max such calls in one poll_transmit(). At some 30 ns per segment, 2,048 segments take no longer than the max length
-  // of a batch (Pacer::kRunNs). One poll still fills a batch of 64 if one segment of 32 is important.
+  // Max calls of SendRequest::classify in one poll_transmit(). At some 30 ns per segment, 2,048 segments take no longer
+  // than the max length of a batch (Pacer::kRunNs). One poll still fills a batch of 64 if one segment of 32 is
+  // important.
   static constexpr std::uint32_t kBlocksClassified = 32;
 
   void take_feeds();

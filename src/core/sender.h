@@ -1,7 +1,6 @@
 // The sending half of an endpoint: posts, replies, probes, batches of data and ends of sends. Paper sections 4.2.1 to
-// 4.2.3. Its parts: TransferSlots, SendTags, SendOrder, EarlyDataLimit, ProbeSender, MtuChecks,
-// AckReport; and in each send RepairRounds and
-// ProbeState.
+// 4.2.3. Its parts: TransferSlots, SendTags, SendOrder, EarlyDataLimit, ProbeSender, MtuChecks, AckReport; and in each
+// send RepairRounds and ProbeState.
 //
 // Absent on purpose: sockets, clocks, threads, allocation after set-up. Owned by the endpoint, used by one thread.
 #pragma once

@@ -17,7 +17,7 @@ void require_secret(const Options& options, const io::SocketAddress& address, co
   if (!options.secret.empty() || options.insecure || options.ranks == 1 || address.is_loopback()) return;
   throw Error(ErrorCode::kConfig,
               "rank " + std::to_string(options.rank) + " would " + purpose + " " + address.host() +
-                  ", which is no loopback address, without a job secret: anybody there could join the job. Give all "
+                  ", which is not a loopback address, without a job secret: anybody there could join the job. Give all "
                   "processes of the job the same secret (MLT_JOB_SECRET or MLT_JOB_SECRET_FILE; docs/security.md), or "
                   "allow it with MLT_INSECURE=1.");
 }

@@ -1,8 +1,8 @@
 // Serves the control channel from the turns of the event loop: reads it when due, sends packets of the TCP fallback
 // over it, and says goodbye at the end.
 //
-// Locking: all functions require the loop's lock (engine/driving.h). Invariant: while data flows, a turn checks the
-// channel's descriptor at most every 50 us.
+// Locking: all functions require the loop's lock (engine/driving.h). Invariant: as long as the channel's timers are not
+// due, service() polls its descriptor at most once in 50 us.
 #pragma once
 
 #include <cstdint>

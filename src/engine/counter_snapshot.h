@@ -1,7 +1,8 @@
 // All counters of a rank, as of one moment: what counters() returns, also after the loop ended and its parts are gone.
 //
 // Locking: take() requires the loop's lock, because it reads the parts; values() runs on any thread.
-// Invariant: the values of one snapshot are of one turn.
+// Invariant: values() returns one whole snapshot. No turn runs during take(), so that all values fit each other, except
+// those of Driving and of I/O threads, which other threads change meanwhile.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +27,7 @@ class CounterSnapshot {
     const io::ControlChannel& channel;
     const Driving& driving;
     std::uint64_t send_failures = 0;
-    std::uint64_t loops = 0;                        // turns
+    std::uint64_t loops = 0;                        // turns of the event loop
     std::optional<std::uint64_t> summation_rounds;  // empty: this rank is no service
   };
 

@@ -24,7 +24,7 @@ collective::CollectiveRequest request_of(const engine::OperationSubmitter& submi
   request.timeout_ns = options.timeout_ns;
   if (options.layers == 0 || options.layer >= options.layers) {
     submitter.fail(ErrorCode::kConfig, std::string(collective_name(kind)) +
-                                           " was refused: layer must be below layers, and layers positive");
+                                           " was rejected: layer must be below layers, and layers positive");
   }
   request.traffic_class = core::class_of_layer(options.layer, options.layers, loop.dscp().data_classes);
   return request;

@@ -18,13 +18,14 @@ std::string failure_text(std::uint16_t rank, const std::string& what, const core
       return text + other + (is_send ? " receives " : " sends ") + wire::element_name(completion.remote_element) +
              "; both sides must name the same element type";
     case core::CompletionStatus::kPeerFailed:
-      return text + (peer_error.empty() ? other + " is gone" : peer_error);
+      return text + (peer_error.empty() ? other + " is down: its process failed or left the job" : peer_error);
     case core::CompletionStatus::kTimedOut:
-      return text + "not finished within its timeout (" + std::to_string(completion.elapsed_ns / base::kMillisecond) +
-             " ms); did " + other + " post the matching " + (is_send ? "receive?" : "send?");
+      return text + "timed out after " + std::to_string(completion.elapsed_ns / base::kMillisecond) +
+             " ms: check that " + other + " posted the matching " + (is_send ? "receive" : "send") +
+             ", or raise the timeout";
     case core::CompletionStatus::kCancelled:
-      return text + "cancelled, here or by " + other + " (whose " + (is_send ? "receive" : "send") +
-             " was cancelled or ran out of time)";
+      return text + "cancelled by this rank, or by " + other + ", whose " + (is_send ? "receive" : "send") +
+             " was cancelled or timed out";
     case core::CompletionStatus::kComplete:
     case core::CompletionStatus::kWithinBound:
     case core::CompletionStatus::kDeadline:
@@ -38,7 +39,7 @@ std::string refusal_text(core::PostStatus status, const std::string& peer_error,
     case core::PostStatus::kPosted:
       return "posted";
     case core::PostStatus::kUnknownPeer:
-      return "no such peer";
+      return "the peer is not another rank of the job";
     case core::PostStatus::kPeerNotConnected:
       return peer_error.empty() ? "the peer is not connected" : peer_error;
     case core::PostStatus::kTooLarge:
@@ -46,7 +47,7 @@ std::string refusal_text(core::PostStatus status, const std::string& peer_error,
     case core::PostStatus::kBadElementCount:
       return "its size is not a multiple of the element size";
     case core::PostStatus::kBadTagCount:
-      return "the priority function gave another number of tags than there are segments";
+      return "the priority function must return one value per segment";
     case core::PostStatus::kBadLossBound:
       return "the loss bound must be at least 0 and below 1";
     case core::PostStatus::kLossyInteger:
@@ -54,20 +55,18 @@ std::string refusal_text(core::PostStatus status, const std::string& peer_error,
     case core::PostStatus::kTooManyOperations:
       return "more operations are in progress than the endpoint has slots for (" +
              std::to_string(options.max_operations) +
-             " of the caller's own; sends that were cancelled count until their receiver answers): take completions, "
-             "or "
+             " of the caller's own; cancelled sends count until their receiver replies): take completions, or "
              "raise max_operations (MLT_MAX_OPERATIONS)";
     case core::PostStatus::kOutOfBitmaps:
       return "the tensors in progress have more segments than can be tracked: take completions, use larger segments, "
-             "or "
-             "raise max_operations (MLT_MAX_OPERATIONS, now " +
-             std::to_string(options.max_operations) + "), with which their number grows";
+             "or raise max_operations (MLT_MAX_OPERATIONS, now " +
+             std::to_string(options.max_operations) + "), which raises this limit";
     case core::PostStatus::kTooManyTags:
       return "more than " + std::to_string(options.max_tags) +
-             " tags are in use, or their ranks have not yet said that they are not: take completions, use fewer at "
-             "once, or raise max_tags (MLT_MAX_TAGS)";
+             " tags are in use, or were until recently and are not yet released by their ranks: take completions, use "
+             "fewer at once, or raise max_tags (MLT_MAX_TAGS)";
   }
-  return "refused";
+  return "internal error: unexpected status";
 }
 
 void throw_os_error(const io::OsError& error, std::uint16_t rank) {

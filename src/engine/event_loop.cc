@@ -93,7 +93,7 @@ void EventLoop::end_operations() {
   // PROTOCOL 10.1.3: Operations that are still under way MUST then end as cancelled here, and as peer failed at the
   //     other side.
   operations_.finish_all([&](const std::string& name) {
-    return "rank " + std::to_string(options_.rank) + ": " + name + " was under way when the context was closed";
+    return "rank " + std::to_string(options_.rank) + ": " + name + " was in progress when the context was closed";
   });
 }
 

@@ -55,7 +55,8 @@ std::optional<core::PeerUp> HelloNegotiation::negotiate(const io::Hello& hello, 
   // PROTOCOL 3.2.9: An endpoint MUST treat a peer as down if its hello leaves no segment bytes, or if its cookie names
   //     another rank.
   if (up.segment_bytes == 0 || wire::cookie_rank(up.remote_cookie) != rank_) {
-    error = "rank " + std::to_string(hello.rank) + " sent a hello with a cookie or segment size of no use";
+    error = "rank " + std::to_string(hello.rank) +
+            " sent a hello with an invalid cookie or segment size: install the same mlt release on every host";
     return std::nullopt;
   }
   return up;

@@ -39,10 +39,10 @@ bool LocalPeers::join(const io::Hello& hello, core::PeerUp& up, std::string& err
 void LocalPeers::drop_broken(io::ControlChannel& channel) {
   std::uint16_t rank = 0;
   while (datapath_.poll_broken(rank)) {
-    channel.give_up(rank, "rank " + std::to_string(rank) + " wrote into the memory that it shares with rank " +
+    channel.give_up(rank, "rank " + std::to_string(rank) +
+                              " wrote invalid positions into the memory that it shares with rank " +
                               std::to_string(rank_) +
-                              " what no rank of this release writes: install the same release everywhere, or start "
-                              "the job with MLT_DATAPATH=udp");
+                              ": install the same mlt release on every host, or start the job with MLT_DATAPATH=udp");
   }
 }
 
@@ -80,18 +80,19 @@ std::optional<std::uint32_t> LocalPeers::take(const io::Hello& hello, std::uint6
   //     there then never comes.
   auto taken = listener_->take(hello.rank, local_cookie);
   if (!taken) return 0;
-  const std::string who = "rank " + std::to_string(hello.rank) + " shares memory with this rank, which ";
-  const std::string way_out = ". Start the job with MLT_DATAPATH=udp to do without.";
+  const std::string who = "rank " + std::to_string(hello.rank) + " shares memory with rank " + std::to_string(rank_);
   if (taken->offer.segment_bytes != segment_bytes) {
-    error = who + "has other segments: " + std::to_string(taken->offer.segment_bytes) + " bytes there, " +
-            std::to_string(segment_bytes) + " here" + way_out;
+    error = who + " in segments of " + std::to_string(taken->offer.segment_bytes) + " bytes instead of " +
+            std::to_string(segment_bytes) +
+            ": install the same mlt release on every host, or start the job with MLT_DATAPATH=udp";
     return std::nullopt;
   }
   io::OsError os_error;
   auto segment = io::ShmSegment::join(taken->offer.ring_bytes, std::move(taken->descriptors), os_error);
   if (!segment || !datapath_.add_peer(hello.rank, std::move(*segment), os_error)) {
     // PROTOCOL 23.1.5: Where it can't use an offer that was made, the peer is down: the other side counts on the offer.
-    error = who + "can't use it: " + os_error.text + way_out;
+    error =
+        who + ", which cannot use it: " + os_error.text + " Start the job with MLT_DATAPATH=udp to use the network.";
     return std::nullopt;
   }
   return segment_bytes;

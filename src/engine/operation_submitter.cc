@@ -12,7 +12,7 @@ void OperationSubmitter::fail(ErrorCode code, const std::string& text, int peer)
 }
 
 void OperationSubmitter::reject(const Operation& operation, ErrorCode code, const std::string& why, int peer) const {
-  fail(code, operation.name() + " was refused: " + why, peer);
+  fail(code, operation.name() + " was rejected: " + why, peer);
 }
 
 void OperationSubmitter::check_connected(const Operation& operation, std::uint16_t peer,
@@ -69,8 +69,9 @@ OperationTable::Begun OperationSubmitter::begin(Operation&& operation) {
 // The loop did not take the command.
 void OperationSubmitter::withdraw(OperationId id) {
   const std::string name = loop_.operations().forget(id);
-  if (closed_) fail(ErrorCode::kClosed, name + " was refused: the context is closed");
-  fail(ErrorCode::kLimit, name + " was refused: the event loop does not keep up with the commands that wait for it");
+  if (closed_) fail(ErrorCode::kClosed, name + " was rejected: the context is closed");
+  fail(ErrorCode::kLimit,
+       name + " was rejected: the event loop's command queue is full: post fewer operations at once");
 }
 
 }  // namespace mlt::engine

@@ -1,8 +1,8 @@
 // Validates operations of user threads, registers them in the operation table, and submits their commands to the loop.
 //
-// Any thread; it has no state but an atomic flag. Invariant: an operation that was registered is either submitted or
-// withdrawn before the caller gets its error. Absent on purpose: the arguments of single verbs (engine.cc), and errors
-// that the endpoint finds later (user_operations.h).
+// Any thread; it has no state but an atomic flag. Invariant: submit() either passes the command of a registered
+// operation to the loop, or withdraws the operation before it throws. Absent on purpose: the arguments of single verbs
+// (engine.cc), and errors that the endpoint finds later (user_operations.h).
 #pragma once
 
 #include <atomic>

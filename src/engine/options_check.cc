@@ -60,8 +60,8 @@ void check_secret(const Options& options) {
 void check_limits(const Options& options) {
   const auto check = [&](const char* name, std::uint32_t value, std::uint32_t min, std::uint32_t max) {
     if (value >= min && value <= max) return;
-    reject(options, std::string(name) + " is " + std::to_string(value) + "; it is " + std::to_string(min) + " to " +
-                        std::to_string(max));
+    reject(options, std::string(name) + " is " + std::to_string(value) + "; it must be " + std::to_string(min) +
+                        " to " + std::to_string(max));
   };
   check("max_operations", options.max_operations, 1, kMaxOperationsLimit);
   check("max_tags", options.max_tags, 1, 1U << 24);

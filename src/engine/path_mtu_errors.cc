@@ -13,15 +13,15 @@ std::string path_mtu_error_text(const PathMtuError& error) {
   std::string text = "MTU mismatch: ";
   if (error.is_probed) {
     text += "the path from rank " + std::to_string(error.rank) + " to rank " + std::to_string(error.peer) + " (" +
-            error.host + ") drops packets of " + size + " and carries those of " + std::to_string(error.path_bytes) +
-            " bytes, by probes of mlt's own; ";
+            error.host + ") drops packets of " + size + " but carries packets of " + std::to_string(error.path_bytes) +
+            " bytes, as mlt's MTU probes measured; ";
   } else {
     text += "the interface of rank " + std::to_string(error.rank) + " towards rank " + std::to_string(error.peer) +
-            " (" + error.host + ") takes packets of " + std::to_string(error.path_bytes) +
-            " bytes at most, and no longer those of " + size + "; ";
+            " (" + error.host + ") carries packets of at most " + std::to_string(error.path_bytes) + " bytes, not of " +
+            size + "; ";
   }
   if (error.fitting_bytes > 0) {
-    text += "give Context(segment_bytes=" + std::to_string(error.fitting_bytes) + ") on every rank, or ";
+    text += "set Context(segment_bytes=" + std::to_string(error.fitting_bytes) + ") on every rank, or ";
   }
   return text + "set one MTU on both hosts and every switch between them (`ip link set DEVICE mtu ...`); `mlt doctor " +
          error.host + "` measures it";

@@ -30,7 +30,7 @@ std::string path_mtu_error_text(const PathMtuError& error);
 
 class PathMtuErrors {
  public:
-  // The references must outlive the last on_too_large().
+  // `network` must outlive the last on_too_large(), the other references this object.
   PathMtuErrors(std::uint16_t rank, std::uint16_t ranks, const PeerTable& peers, core::Endpoint& endpoint,
                 const io::NetworkDatapath& network)
       : rank_(rank), peers_(peers), endpoint_(endpoint), network_(network), interface_errors_(ranks) {}

@@ -108,8 +108,8 @@ void PeerTable::throw_first_error(std::span<const PeerAddress> peers, std::int64
   throw Error(ErrorCode::kRendezvous,
               "rank " + std::to_string(rank_) + ": no connection with rank " + missing + " within " +
                   std::to_string(timeout_ns / base::kMillisecond) +
-                  " ms: is it running, and does a firewall between the hosts let TCP and UDP through?" +
-                  (last_rejected_client_.empty() ? "" : " Turned away meanwhile: " + last_rejected_client_),
+                  " ms: check that it is running and that no firewall between the hosts blocks TCP or UDP." +
+                  (last_rejected_client_.empty() ? "" : " Meanwhile: " + last_rejected_client_),
               first_missing);
 }
 

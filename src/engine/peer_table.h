@@ -1,10 +1,10 @@
 // The peers of a rank: their state, negotiated sizes, addresses, and the errors that ended them.
 //
 // Locking: functions marked "loop's lock" require the loop's lock (engine/driving.h), all others run on any thread.
-// State and sizes are atomic. mutex_ orders changes of state and error for the threads that wait for them; the loop
-// takes it only when a peer comes up or goes down.
-// Invariants: addresses and sizes are set before the state is kUp, and do not change later. A peer that left or failed
-// does not come up again.
+// State and sizes are atomic. mutex_ orders changes of state and error for the threads that wait for them. The loop
+// takes it only when a peer comes up or goes down, a client is rejected, or an error needs the peer's: never per
+// packet. Invariants: addresses and sizes are set before the state is kUp. Absent on purpose: which changes of state
+// may follow each other (io/control/control_channel.h).
 #pragma once
 
 #include <atomic>

@@ -1,6 +1,6 @@
 // Moves batches from the endpoint to the datapath.
 //
-// A batch that the system does not accept counts as lost, and its reason is kept for the error of its transfer.
+// A batch that the system does not accept counts as lost; the last such error is kept per peer, for its operations.
 // Locking: all functions require the loop's lock (engine/driving.h). Invariant: a batch left, or counts as lost, before
 // the endpoint's next call, because its slices point into tensors whose operations may then complete.
 #pragma once

@@ -43,7 +43,7 @@ void UserOperations::reject(OperationId operation, std::uint16_t peer, std::uint
   done.tag = tag;
   done.status = status == core::PostStatus::kPeerNotConnected ? Status::kPeerFailed : Status::kCancelled;
   done.error = "rank " + std::to_string(options_.rank) + ": " + operations_.name(operation) +
-               " was refused: " + refusal_text(status, peers_.error(peer), options_);
+               " was rejected: " + refusal_text(status, peers_.error(peer), options_);
   operations_.finish(std::move(done));
 }
 
@@ -75,7 +75,7 @@ std::string UserOperations::error_text(const core::Completion& completion) const
   const std::string& send_error = transmitter_.last_error(completion.peer);
   const bool timed_out = completion.status == core::CompletionStatus::kTimedOut;
   if (!send_error.empty() && (timed_out || completion.status == core::CompletionStatus::kPeerFailed)) {
-    text += " (the last datagram to it that the system refused: " + send_error + ")";
+    text += " (last error of a datagram to it: " + send_error + ")";
   }
   return text;
 }

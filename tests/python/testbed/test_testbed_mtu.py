@@ -120,7 +120,7 @@ def test_interface__whose_mtu_shrinks_while_a_job_runs_ends_its_sends_at_once() 
             assert out, err
         first = json.loads(outputs[0][0])
         assert first["small sent"] == "complete"
-        text = "the interface of rank 0 towards rank 1 (10.77.0.2) takes packets of 1400 bytes at most"
+        text = "the interface of rank 0 towards rank 1 (10.77.0.2) carries packets of at most 1400 bytes"
         assert text in first["large sent"]
         assert "segment_bytes=1328" in first["large sent"]
         assert first["too large"] > 0

@@ -196,7 +196,7 @@ def test_gather__lossy_within_the_bound(lossy: list[mlt.Context]) -> None:
 
 def test_bad_input__is_refused_before_anything_is_counted(job: list[mlt.Context]) -> None:
     context = job[0]
-    with pytest.raises(mlt.InvalidBufferError, match=r"rank 0: all-reduce was refused: it sums float32.*float64"):
+    with pytest.raises(mlt.InvalidBufferError, match=r"rank 0: all-reduce was rejected: it sums float32.*float64"):
         context.post_all_reduce(np.zeros(3))
     with pytest.raises(mlt.InvalidBufferError, match="below 1"):
         context.post_all_reduce(np.zeros(3, np.float32), loss_bound=1.0)

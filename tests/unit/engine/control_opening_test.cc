@@ -74,5 +74,5 @@ TEST_CASE("resolve_peer__rejects_ranks_that_are_no_peers_and_addresses_beyond_lo
   }
   const auto error = error_of([&] { engine::resolve_peer(options, {2, "192.0.2.7", 7'000}); });
   REQUIRE(error.has_value());
-  CHECK(std::string(error->what()).starts_with("rank 1 would connect to rank 2 at 192.0.2.7, which is no loopback"));
+  CHECK(std::string(error->what()).starts_with("rank 1 would connect to rank 2 at 192.0.2.7, which is not a loopback"));
 }

@@ -548,10 +548,10 @@ TEST_CASE("post__to_a_rank_that_posts_nothing_holds_up_no_other") {
 TEST_CASE("options__limits_out_of_range_are_named") {
   Options options;
   options.max_operations = 131'073;
-  CHECK_THROWS_WITH_AS(Job(2, options), "rank 0: max_operations is 131073; it is 1 to 131072", Error);
+  CHECK_THROWS_WITH_AS(Job(2, options), "rank 0: max_operations is 131073; it must be 1 to 131072", Error);
   options = {};
   options.early_transfers = 0;
-  CHECK_THROWS_WITH_AS(Job(2, options), "rank 0: early_transfers is 0; it is 1 to 4194304", Error);
+  CHECK_THROWS_WITH_AS(Job(2, options), "rank 0: early_transfers is 0; it must be 1 to 4194304", Error);
 }
 
 TEST_CASE("post__a_receive_behind_thousands_times_out_is_cancelled_and_fails_with_its_peer") {

@@ -45,9 +45,10 @@ TEST_CASE("failure_text__names_ranks_operation_and_cause") {
   CHECK(engine::failure_text(0, what, failed(CompletionStatus::kPeerFailed, CompletionKind::kSend), "it died") ==
         "rank 0: " + what + " failed: it died");
   CHECK(engine::failure_text(0, what, failed(CompletionStatus::kPeerFailed, CompletionKind::kSend), "") ==
-        "rank 0: " + what + " failed: rank 1 is gone");
+        "rank 0: " + what + " failed: rank 1 is down: its process failed or left the job");
   CHECK(engine::failure_text(0, "receive", failed(CompletionStatus::kTimedOut, CompletionKind::kReceive), "") ==
-        "rank 0: receive failed: not finished within its timeout (3000 ms); did rank 1 post the matching send?");
+        "rank 0: receive failed: timed out after 3000 ms: check that rank 1 posted the matching send, or raise the "
+        "timeout");
 }
 
 TEST_CASE("refusal_text__names_the_limit_and_its_option") {

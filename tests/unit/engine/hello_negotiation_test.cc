@@ -68,8 +68,8 @@ TEST_CASE("negotiate__rejects_a_hello_without_segment_bytes_or_with_another_rank
   const HelloNegotiation own(2, 4, 8'960, 3'000'000);
   std::string error;
   CHECK_FALSE(own.negotiate(hello_of(3, 2, 7), error).has_value());
-  CHECK(error == "rank 3 sent a hello with a cookie or segment size of no use");
+  CHECK(error.starts_with("rank 3 sent a hello with an invalid cookie or segment size"));
   error.clear();
   CHECK_FALSE(own.negotiate(hello_of(3, 1, 1'432), error).has_value());
-  CHECK(error == "rank 3 sent a hello with a cookie or segment size of no use");
+  CHECK(error.starts_with("rank 3 sent a hello with an invalid cookie or segment size"));
 }

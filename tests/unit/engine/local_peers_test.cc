@@ -96,8 +96,9 @@ TEST_CASE("join__fails_if_the_offer_has_other_segments") {
   core::PeerUp at_high = up_of(0, 1'024), at_low = up_of(1, 1'432);
   REQUIRE(high.peers->join(hello_of(0), at_high, error));
   CHECK_FALSE(low.peers->join(hello_of(1), at_low, error));
-  CHECK(error ==
-        "rank 1 shares memory with this rank, which has other segments: 31744 bytes there, 31504 here. Start the job "
-        "with MLT_DATAPATH=udp to do without.");
+  for (const char* fact : {"rank 1", "rank 0", "31744 bytes", "31504", "MLT_DATAPATH=udp"}) {
+    CAPTURE(fact);
+    CHECK(error.find(fact) != std::string::npos);
+  }
   CHECK_FALSE(low.datapath->has_peer(1));
 }

@@ -57,15 +57,15 @@ struct World {
 
 TEST_CASE("check_transfer__accepts_a_transfer_to_a_peer_that_is_up_and_names_what_is_wrong_with_others") {
   World world;
-  const std::string name = "rank 0: send of tag 7 (8 bytes of float32) to rank 1 was refused: ";
+  const std::string name = "rank 0: send of tag 7 (8 bytes of float32) to rank 1 was rejected: ";
   CHECK(world.transfer_error(send_of(8)) == "");
   CHECK(world.transfer_error(send_of(6)) ==
-        "rank 0: send of tag 7 (6 bytes of float32) to rank 1 was refused: its size "
+        "rank 0: send of tag 7 (6 bytes of float32) to rank 1 was rejected: its size "
         "is not a multiple of the element size");
   CHECK(world.transfer_error(send_of(1ULL << 32)).ends_with("less than 4 GiB: split the tensor"));
   engine::Operation operation = send_of(8);
   operation.tag = 1ULL << 63;
-  CHECK(world.transfer_error(operation).ends_with("was refused: a tag is below 2^63"));
+  CHECK(world.transfer_error(operation).ends_with("was rejected: a tag is below 2^63"));
   for (const std::uint16_t rank : {std::uint16_t{0}, std::uint16_t{2}}) {
     operation = send_of(8);
     operation.peer = rank;
@@ -118,7 +118,7 @@ TEST_CASE("submit__withdraws_an_operation_that_a_closed_loop_does_not_take") {
   REQUIRE(error.has_value());
   CHECK(error->code() == ErrorCode::kClosed);
   CHECK(std::string(error->what()) ==
-        "rank 0: send of tag 7 (8 bytes of float32) to rank 1 was refused: the context is closed");
+        "rank 0: send of tag 7 (8 bytes of float32) to rank 1 was rejected: the context is closed");
   CHECK_FALSE(ran);
   CHECK(world.loop.operations().size() == 0);
 }

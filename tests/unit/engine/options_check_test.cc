@@ -49,8 +49,8 @@ TEST_CASE("check_options__rejects_values_out_of_range_with_the_option_and_the_ra
   CHECK(error_of([](Options& o) { o.line_rate_bits_per_second = std::numeric_limits<double>::infinity(); }) ==
         "rank 0: the line rate must be positive, or 0 for the interface's own");
   CHECK(error_of([](Options& o) { o.max_operations = engine::kMaxOperationsLimit + 1; }) ==
-        "rank 0: max_operations is 131073; it is 1 to 131072");
-  CHECK(error_of([](Options& o) { o.early_transfers = 0; }) == "rank 0: early_transfers is 0; it is 1 to 4194304");
+        "rank 0: max_operations is 131073; it must be 1 to 131072");
+  CHECK(error_of([](Options& o) { o.early_transfers = 0; }) == "rank 0: early_transfers is 0; it must be 1 to 4194304");
 }
 
 TEST_CASE("check_options__rejects_a_map_of_dscps_whose_code_points_are_not_distinct") {

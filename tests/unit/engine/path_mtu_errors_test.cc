@@ -52,8 +52,9 @@ TEST_CASE("on_too_large__names_the_interfaces_mtu_and_fails_sends_with_longer_se
   world.errors.on_too_large(2, world.run);
   const std::uint32_t mtu = io::egress_mtu(kLoopback, kLoopback);
   CHECK(world.errors.text(1) ==
-        "MTU mismatch: the interface of rank 0 towards rank 1 (127.0.0.1) takes packets of " + std::to_string(mtu) +
-            " bytes at most, and no longer those of 65668 bytes (segments of 65600 bytes); give "
+        "MTU mismatch: the interface of rank 0 towards rank 1 (127.0.0.1) carries packets of at most " +
+            std::to_string(mtu) +
+            " bytes, not of 65668 bytes (segments of 65600 bytes); set "
             "Context(segment_bytes=" +
             std::to_string((mtu - 28 - MLT_DATA_HEADER_BYTES) / 8 * 8) +
             ") on every rank, or set one MTU on both hosts and every switch between them (`ip link set DEVICE mtu "
@@ -106,8 +107,8 @@ TEST_CASE("path_mtu_error_text__tells_a_probed_limit_from_the_interfaces") {
   const std::string text = engine::path_mtu_error_text(error);
   CHECK(
       text.starts_with("MTU mismatch: the path from rank 2 to rank 3 (10.0.0.3) drops packets of 1500 bytes (segments "
-                       "of 1432 bytes) and carries those of 1400 bytes, by probes of mlt's own; set one MTU"));
+                       "of 1432 bytes) but carries packets of 1400 bytes, as mlt's MTU probes measured; set one MTU"));
   error.fitting_bytes = 1'328;
-  CHECK(engine::path_mtu_error_text(error).find("give Context(segment_bytes=1328) on every rank, or set one MTU") !=
+  CHECK(engine::path_mtu_error_text(error).find("set Context(segment_bytes=1328) on every rank, or set one MTU") !=
         std::string::npos);
 }

@@ -101,9 +101,11 @@ TEST_CASE("wait_connected__names_missing_peers_and_the_last_rejected_client_on_t
   REQUIRE(error.has_value());
   CHECK(error->code() == ErrorCode::kRendezvous);
   CHECK(error->peer() == 0);
-  CHECK(std::string(error->what()) ==
-        "rank 3: no connection with rank 0 (10.0.0.0:7000), 2 (10.0.0.2:7000) within 2 ms: is it running, and does a "
-        "firewall between the hosts let TCP and UDP through? Turned away meanwhile: 10.0.0.8 is of another job");
+  const std::string text = error->what();
+  CHECK(text.starts_with("rank 3: no connection with rank 0 (10.0.0.0:7000), 2 (10.0.0.2:7000) within 2 ms: "));
+  CHECK(text.find("firewall") != std::string::npos);
+  CHECK(text.ends_with(" 10.0.0.8 is of another job"));
+  CHECK(text.find("10.0.0.9") == std::string::npos);
 }
 
 TEST_CASE("close__ends_waits_for_peers") {
