@@ -124,6 +124,21 @@ struct Groups {
   }
 };
 
+// Calls `of` with a floating-point element type as its template argument.
+template <typename Function>
+auto with_type(wire::ElementType element, Function of) {
+  switch (element) {
+    case wire::ElementType::kFloat32:
+      return of.template operator()<wire::ElementType::kFloat32>();
+    case wire::ElementType::kFloat64:
+      return of.template operator()<wire::ElementType::kFloat64>();
+    case wire::ElementType::kFloat16:
+      return of.template operator()<wire::ElementType::kFloat16>();
+    default:
+      return of.template operator()<wire::ElementType::kBfloat16>();
+  }
+}
+
 }  // namespace
 
 std::size_t median_part(std::size_t elements) {
@@ -132,16 +147,7 @@ std::size_t median_part(std::size_t elements) {
 }
 
 float sampled_median(std::span<const std::byte> data, wire::ElementType element, std::uint64_t seed) {
-  switch (element) {
-    case wire::ElementType::kFloat32:
-      return median_as<wire::ElementType::kFloat32>(data, seed);
-    case wire::ElementType::kFloat64:
-      return median_as<wire::ElementType::kFloat64>(data, seed);
-    case wire::ElementType::kFloat16:
-      return median_as<wire::ElementType::kFloat16>(data, seed);
-    default:
-      return median_as<wire::ElementType::kBfloat16>(data, seed);
-  }
+  return with_type(element, [&]<wire::ElementType kElement>() { return median_as<kElement>(data, seed); });
 }
 
 MagnitudeTagger::MagnitudeTagger(std::span<const std::byte> data, wire::ElementType element, const SegmentGrid& grid,
@@ -198,16 +204,7 @@ void MagnitudeTagger::tag(std::uint32_t first, std::uint32_t count) const {
     std::fill_n(tags_.begin() + first, count, important_);
     return;
   }
-  switch (element_) {
-    case wire::ElementType::kFloat32:
-      return tag_as<wire::ElementType::kFloat32>(first, count);
-    case wire::ElementType::kFloat64:
-      return tag_as<wire::ElementType::kFloat64>(first, count);
-    case wire::ElementType::kFloat16:
-      return tag_as<wire::ElementType::kFloat16>(first, count);
-    default:
-      return tag_as<wire::ElementType::kBfloat16>(first, count);
-  }
+  with_type(element_, [&]<wire::ElementType kElement>() { tag_as<kElement>(first, count); });
 }
 
 }  // namespace mlt::core

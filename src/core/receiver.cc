@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "base/check.h"
+#include "core/ended_transfer.h"
 
 namespace mlt::core {
 
@@ -293,21 +294,9 @@ void Receiver::add_usage(Usage& usage) const {
 
 void Receiver::complete(std::uint32_t slot, Completion& completion) const {
   const ReceiveState& state = receives_[slot];
-  completion.operation = state.request.operation;
-  completion.kind = CompletionKind::kReceive;
-  completion.status = state.status;
-  completion.peer = state.request.peer;
-  completion.tag = state.request.tag;
-  completion.total_bytes = state.grid.total_bytes();
+  describe_end(state, CompletionKind::kReceive, completion);
   completion.missing_bytes = state.missing_bytes();
   completion.allowed_missing_bytes = state.budget.bytes();
-  completion.repaired_segments = state.repaired_segments;
-  completion.remote_total_bytes = state.remote_total_bytes;
-  completion.remote_element = state.remote_element;
-  completion.elapsed_ns = state.elapsed_ns;
-  completion.segment_count = state.grid.count();
-  completion.segment_bytes = state.grid.segment_bytes();
-  completion.received_bitmap = {};
   if (state.missing_bytes() > 0) {
     completion.received_bitmap = state.words.first(base::words_for_bits(state.grid.count()));
   }

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "core/ended_transfer.h"
 
 namespace mlt::core {
 
@@ -300,21 +301,9 @@ void Sender::add_usage(Usage& usage) const {
 
 void Sender::complete(std::uint32_t slot, Completion& completion) const {
   const SendState& state = sends_[slot];
-  completion.operation = state.request.operation;
-  completion.kind = CompletionKind::kSend;
-  completion.status = state.status;
-  completion.peer = state.request.peer;
-  completion.tag = state.request.tag;
-  completion.total_bytes = state.grid.total_bytes();
+  describe_end(state, CompletionKind::kSend, completion);
   completion.missing_bytes = state.missing_bytes;
   completion.allowed_missing_bytes = 0;
-  completion.repaired_segments = state.repaired_segments;
-  completion.remote_total_bytes = state.remote_total_bytes;
-  completion.remote_element = state.remote_element;
-  completion.elapsed_ns = state.elapsed_ns;
-  completion.received_bitmap = {};
-  completion.segment_count = state.grid.count();
-  completion.segment_bytes = state.grid.segment_bytes();
 }
 
 void Sender::release(std::uint32_t slot) {

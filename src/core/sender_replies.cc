@@ -35,6 +35,15 @@ CompletionStatus completion_status(wire::StopStatus status) {
   return CompletionStatus::kCancelled;
 }
 
+// The acknowledgement of a BITMAP or STOP, which have one block, of their own path.
+template <typename Reply>
+void take_single_block(Shared& shared, MtuChecks& mtu_checks, TimeNs now, TimeNs arrival_ns, std::uint16_t from,
+                       const Reply& reply, std::uint8_t echo_flag) {
+  AckReport report(shared, now, arrival_ns, from, reply.prefix.sequence);
+  report.take_block(reply.prefix.path, reply.block, (reply.prefix.flags & echo_flag) != 0);
+  report.finish(reply.probe_timestamp_ns, mtu_checks);
+}
+
 }  // namespace
 
 void Sender::on_answer(SendState& state) {
@@ -83,9 +92,7 @@ void Sender::on_ack(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wir
 
 void Sender::on_bitmap(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wire::BitmapMessage& bitmap) {
   shared_.counters.add(Counter::k_bitmaps_received);
-  AckReport report(shared_, now, arrival_ns, from, bitmap.prefix.sequence);
-  report.take_block(bitmap.prefix.path, bitmap.block, (bitmap.prefix.flags & MLT_BITMAP_FLAG_ECHO) != 0);
-  report.finish(bitmap.probe_timestamp_ns, mtu_checks_);
+  take_single_block(shared_, mtu_checks_, now, arrival_ns, from, bitmap, MLT_BITMAP_FLAG_ECHO);
   SendState* found = sends_.find(from, bitmap.transfer);
   // PROTOCOL 6.7.1: A sender MUST ignore a BITMAP of a transfer that is not under way (stale_control).
   if (found == nullptr) return shared_.counters.add(Counter::k_stale_control);
@@ -162,9 +169,7 @@ void Sender::slow_down(const SendState& state) {
 
 void Sender::on_stop(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wire::Stop& stop) {
   shared_.counters.add(Counter::k_stops_received);
-  AckReport report(shared_, now, arrival_ns, from, stop.prefix.sequence);
-  report.take_block(stop.prefix.path, stop.block, (stop.prefix.flags & MLT_STOP_FLAG_ECHO) != 0);
-  report.finish(stop.probe_timestamp_ns, mtu_checks_);
+  take_single_block(shared_, mtu_checks_, now, arrival_ns, from, stop, MLT_STOP_FLAG_ECHO);
   SendState* state = sends_.find(from, stop.transfer);
   // PROTOCOL 6.9.2: A sender MUST ignore a STOP of a transfer that is not under way (stale_control), but for its
   //     acknowledgement block.

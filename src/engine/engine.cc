@@ -82,6 +82,20 @@ std::uint8_t Engine::traffic_class(std::uint32_t layer, std::uint32_t layers) co
 
 namespace {
 
+// A send or receive, as far as both are alike; rejects what can't be one. `Options`: SendOptions or ReceiveOptions.
+template <typename Options>
+engine::Operation transfer_of(const engine::OperationSubmitter& submitter, Verb verb, std::uint16_t peer,
+                              const Options& options) {
+  engine::Operation operation;
+  operation.verb = verb;
+  operation.element = options.element;
+  operation.peer = peer;
+  operation.tag = options.tag;
+  operation.total_bytes = options.data.size();
+  submitter.check_transfer(operation);
+  return operation;
+}
+
 // Copies the caller's tags of a send.
 void take_tags(const engine::OperationSubmitter& submitter, const engine::EventLoop& loop, engine::Operation& operation,
                const std::vector<SegmentTag>& tags, std::uint32_t segments) {
@@ -111,13 +125,7 @@ void take_tags(const engine::OperationSubmitter& submitter, const engine::EventL
 
 OperationId Engine::post_send(const SendOptions& options) {
   Impl& impl = *impl_;
-  engine::Operation operation;
-  operation.verb = Verb::kSend;
-  operation.element = options.element;
-  operation.peer = options.to;
-  operation.tag = options.tag;
-  operation.total_bytes = options.data.size();
-  impl.submitter.check_transfer(operation);
+  engine::Operation operation = transfer_of(impl.submitter, Verb::kSend, options.to, options);
   impl.submitter.check_layer(operation, options.layer, options.layers);
   const std::uint8_t traffic_class = core::class_of_layer(options.layer, options.layers, impl.loop.dscp().data_classes);
   core::SendRequest request;
@@ -151,13 +159,7 @@ OperationId Engine::post_send(const SendOptions& options) {
 
 OperationId Engine::post_recv(const ReceiveOptions& options) {
   Impl& impl = *impl_;
-  engine::Operation operation;
-  operation.verb = Verb::kReceive;
-  operation.element = options.element;
-  operation.peer = options.from;
-  operation.tag = options.tag;
-  operation.total_bytes = options.data.size();
-  impl.submitter.check_transfer(operation);
+  engine::Operation operation = transfer_of(impl.submitter, Verb::kReceive, options.from, options);
   impl.submitter.check_loss_bound(operation, options.loss_bound);
   if (options.loss_bound > 0 && !wire::is_floating_point(engine::wire_element(options.element))) {
     impl.submitter.reject(operation, ErrorCode::kBuffer,

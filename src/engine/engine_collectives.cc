@@ -30,6 +30,18 @@ collective::CollectiveRequest request_of(const engine::OperationSubmitter& submi
   return request;
 }
 
+// Of a collective with an input and an output of any type.
+template <typename Options>
+collective::CollectiveRequest request_with_buffers(const engine::OperationSubmitter& submitter,
+                                                   const engine::EventLoop& loop, collective::CollectiveKind kind,
+                                                   const Options& options) {
+  collective::CollectiveRequest request = request_of(submitter, loop, kind, options);
+  request.input = options.input;
+  request.output = options.output;
+  request.element = engine::wire_element(options.element);
+  return request;
+}
+
 Verb verb_of(collective::CollectiveKind kind) {
   switch (kind) {
     case collective::CollectiveKind::kAllToAll:
@@ -91,10 +103,7 @@ OperationId Engine::post_all_reduce(const AllReduceOptions& options) {
 
 OperationId Engine::post_all_to_all(const AllToAllOptions& options) {
   collective::CollectiveRequest request =
-      request_of(impl_->submitter, impl_->loop, collective::CollectiveKind::kAllToAll, options);
-  request.input = options.input;
-  request.output = options.output;
-  request.element = engine::wire_element(options.element);
+      request_with_buffers(impl_->submitter, impl_->loop, collective::CollectiveKind::kAllToAll, options);
   const std::size_t ranks = request.ranks.size();
   request.send_bytes = options.send_bytes.empty() ? equal_parts(options.input.size(), ranks) : options.send_bytes;
   request.receive_bytes =
@@ -104,10 +113,7 @@ OperationId Engine::post_all_to_all(const AllToAllOptions& options) {
 
 OperationId Engine::post_gather(const GatherOptions& options) {
   collective::CollectiveRequest request =
-      request_of(impl_->submitter, impl_->loop, collective::CollectiveKind::kGather, options);
-  request.input = options.input;
-  request.output = options.output;
-  request.element = engine::wire_element(options.element);
+      request_with_buffers(impl_->submitter, impl_->loop, collective::CollectiveKind::kGather, options);
   request.root = options.root;
   return post(impl_->submitter, impl_->loop, std::move(request), options.lent);
 }

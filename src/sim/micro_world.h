@@ -62,7 +62,7 @@ struct MicroChoice {
 using MicroActions = std::uint32_t;
 constexpr MicroActions micro_bit(MicroAction action) { return 1U << static_cast<std::uint32_t>(action); }
 
-class MicroWorld final : public VirtualDriver, private World {
+class MicroWorld final : public VirtualDriver {
  public:
   static constexpr std::size_t kMaxChoices = 24;
   struct Choices {
@@ -147,18 +147,6 @@ class MicroWorld final : public VirtualDriver, private World {
   void completed(std::uint16_t host, const core::Completion& completion) override;
   void machine_message(std::uint16_t, std::uint16_t, std::span<const std::byte>) override {}
   void went_down(std::uint16_t, std::uint16_t) override {}
-  void coming_up(std::uint16_t host, const core::PeerUp& up) override {
-    if (observer != nullptr) observer->came_up(host, up);
-  }
-  void going_down(std::uint16_t host, std::uint16_t peer) override {
-    if (observer != nullptr) observer->went_down(host, peer);
-  }
-  void reading(std::uint16_t host, base::TimeNs local, std::span<const std::byte> bytes, bool by_control) override {
-    if (observer != nullptr) observer->reads(host, local, bytes, by_control);
-  }
-  void turn_ended(std::uint16_t host, base::TimeNs local) override {
-    if (observer != nullptr) observer->turn_ended(host, local);
-  }
   void schedule_turn(std::uint16_t host, base::TimeNs at, std::uint32_t number) override;
   std::uint64_t card_backlog_bytes(std::uint16_t) const override { return 0; }
   base::TimeNs card_drained_ns(std::uint16_t, std::uint64_t) const override { return now_; }

@@ -140,6 +140,8 @@ class Oracle final : private Observer {
   void turn_ended(std::uint16_t rank, base::TimeNs local) override;
   void excuse_too_long(std::uint16_t rank);
   void must_end(core::OperationId operation, const char* why);
+  // Its tags fit the connection's segments; a plan's others are left out.
+  bool has_tag_per_segment(const Plan& plan) const;
   void watch(const Operation& operation);
   void unwatch(const Operation& operation);
   void unwatch_host(std::uint16_t rank);

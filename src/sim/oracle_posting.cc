@@ -13,6 +13,10 @@ using core::CompletionKind;
 core::OperationId Oracle::post_send(const Plan& plan) { return post(plan, CompletionKind::kSend); }
 core::OperationId Oracle::post_receive(const Plan& plan) { return post(plan, CompletionKind::kReceive); }
 
+bool Oracle::has_tag_per_segment(const Plan& plan) const {
+  return !plan.tags.empty() && simulator_.endpoint(plan.host).segment_count(plan.peer, plan.bytes) == plan.tags.size();
+}
+
 core::OperationId Oracle::post(const Plan& plan, CompletionKind kind) {
   if (!simulator_.host(plan.host).is_up()) return 0;
   const std::uint64_t connection = simulator_.endpoint_connection(plan.host, plan.peer);
@@ -48,7 +52,7 @@ core::OperationId Oracle::post(const Plan& plan, CompletionKind kind) {
     request.data = data;
     request.element = plan.element;
     request.order = plan.order;
-    if (!plan.tags.empty() && simulator_.endpoint(plan.host).segment_count(plan.peer, plan.bytes) == plan.tags.size()) {
+    if (has_tag_per_segment(plan)) {
       request.tags = operation.plan.tags;
       // Supplies tags during the send wherever possible, so that this mode gets its share of networks and faults.
       if (plan.fed_parts == 0 &&

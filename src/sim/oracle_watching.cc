@@ -134,7 +134,7 @@ void Oracle::watch(const Operation& operation) {
   send.element = plan.element;
   send.order = plan.order;
   send.uniform = plan.uniform_tag;
-  if (!plan.tags.empty() && simulator_.endpoint(plan.host).segment_count(plan.peer, plan.bytes) == plan.tags.size()) {
+  if (has_tag_per_segment(plan)) {
     send.tags = plan.tags;
     send.judged_late = !operation.tags.empty();
   }

@@ -11,31 +11,19 @@ constexpr base::DurationNs kLongestWaitNs = 500 * base::kMillisecond;
 
 }  // namespace
 
-ReceiveWatch::ReceiveWatch(VirtualDriver& driver)
-    : driver_(driver), hosts_(driver.hosts()), flows_(std::size_t{driver.hosts()} * driver.hosts()) {}
+ReceiveWatch::ReceiveWatch(VirtualDriver& driver) : driver_(driver), flows_(driver.hosts()) {}
 
 void ReceiveWatch::fail(int rule, std::uint16_t rank, std::uint16_t peer, const std::string& text) {
   driver_.fail("rule " + std::to_string(rule) + ": rank " + std::to_string(rank) + ", of peer " + std::to_string(peer) +
                ": " + text);
 }
 
-void ReceiveWatch::came_up(std::uint16_t rank, const core::PeerUp& up) {
-  Flow& of = flow(rank, up.peer);
-  of = Flow{};
-  of.up = true;
-  of.peer = up;
-}
-
 void ReceiveWatch::went_down(std::uint16_t rank, std::uint16_t peer) { flow(rank, peer) = Flow{}; }
-
-void ReceiveWatch::crashed(std::uint16_t rank) {
-  for (std::uint16_t peer = 0; peer < hosts_; ++peer) flow(rank, peer) = Flow{};
-}
 
 bool ReceiveWatch::is_up(std::uint16_t rank, std::uint64_t cookie) const {
   const std::uint16_t from = wire::cookie_rank(cookie);
-  if (from >= hosts_) return false;
-  const Flow& of = flows_[std::size_t{rank} * hosts_ + from];
+  if (from >= flows_.hosts()) return false;
+  const Flow& of = flows_.at(rank, from);
   return of.up && of.peer.local_cookie == cookie;
 }
 

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "sim/flow_table.h"
 #include "sim/virtual_driver.h"
 
 namespace mlt::sim {
@@ -28,9 +29,9 @@ class ReceiveWatch {
  public:
   explicit ReceiveWatch(VirtualDriver& driver);
 
-  void came_up(std::uint16_t rank, const core::PeerUp& up);
+  void came_up(std::uint16_t rank, const core::PeerUp& up) { flows_.came_up(rank, up); }
   void went_down(std::uint16_t rank, std::uint16_t peer);
-  void crashed(std::uint16_t rank);
+  void crashed(std::uint16_t rank) { flows_.crashed(rank); }
   // What is known of a newly posted receive.
   struct Early {
     std::vector<std::uint32_t> kept;  // offsets of segments that must be in its buffer now
@@ -79,7 +80,7 @@ class ReceiveWatch {
     std::uint32_t kept = 0;
   };
 
-  Flow& flow(std::uint16_t rank, std::uint16_t peer) { return flows_[std::size_t{rank} * hosts_ + peer]; }
+  Flow& flow(std::uint16_t rank, std::uint16_t peer) { return flows_.at(rank, peer); }
   core::OperationId take_data(std::uint16_t rank, base::TimeNs local, Flow& of, const wire::Prefix& prefix,
                               std::span<const std::byte> bytes);
   core::OperationId take_probe(base::TimeNs local, Flow& of, const wire::Prefix& prefix,
@@ -94,8 +95,7 @@ class ReceiveWatch {
   void fail(int rule, std::uint16_t rank, std::uint16_t peer, const std::string& text);
 
   VirtualDriver& driver_;
-  std::uint16_t hosts_;
-  std::vector<Flow> flows_;
+  FlowTable<Flow> flows_;
 };
 
 }  // namespace mlt::sim

@@ -12,22 +12,11 @@ constexpr base::DurationNs kMinLatenessNs = base::kMillisecond;
 
 }  // namespace
 
-SendWatch::SendWatch(VirtualDriver& driver)
-    : driver_(driver),
-      hosts_(driver.hosts()),
-      flows_(std::size_t{driver.hosts()} * driver.hosts()),
-      senders_(driver.hosts()) {}
+SendWatch::SendWatch(VirtualDriver& driver) : driver_(driver), flows_(driver.hosts()), senders_(driver.hosts()) {}
 
 void SendWatch::fail(int rule, std::uint16_t rank, std::uint16_t peer, const std::string& text) {
   driver_.fail("rule " + std::to_string(rule) + ": rank " + std::to_string(rank) + " to " + std::to_string(peer) +
                ": " + text);
-}
-
-void SendWatch::came_up(std::uint16_t rank, const core::PeerUp& up) {
-  Flow& of = flow(rank, up.peer);
-  of = Flow{};
-  of.up = true;
-  of.peer = up;
 }
 
 void SendWatch::went_down(std::uint16_t rank, std::uint16_t peer) {
@@ -38,7 +27,7 @@ void SendWatch::went_down(std::uint16_t rank, std::uint16_t peer) {
 }
 
 void SendWatch::crashed(std::uint16_t rank) {
-  for (std::uint16_t peer = 0; peer < hosts_; ++peer) flow(rank, peer) = Flow{};
+  flows_.crashed(rank);
   senders_[rank] = Sender{};
 }
 

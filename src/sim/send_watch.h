@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "sim/flow_table.h"
 #include "sim/virtual_driver.h"
 
 namespace mlt::sim {
@@ -40,7 +41,7 @@ class SendWatch {
  public:
   explicit SendWatch(VirtualDriver& driver);
 
-  void came_up(std::uint16_t rank, const core::PeerUp& up);
+  void came_up(std::uint16_t rank, const core::PeerUp& up) { flows_.came_up(rank, up); }
   void went_down(std::uint16_t rank, std::uint16_t peer);
   void crashed(std::uint16_t rank);
   void posted(std::uint16_t rank, std::uint16_t peer, WatchedSend send);
@@ -123,7 +124,7 @@ class SendWatch {
     std::uint32_t owed_probes = 0;
   };
 
-  Flow& flow(std::uint16_t rank, std::uint16_t peer) { return flows_[std::size_t{rank} * hosts_ + peer]; }
+  Flow& flow(std::uint16_t rank, std::uint16_t peer) { return flows_.at(rank, peer); }
   std::vector<Path>& paths(std::uint16_t rank, Flow& of);
   Sending* find(Flow& of, const wire::TransferId& transfer);
   void fail(int rule, std::uint16_t rank, std::uint16_t peer, const std::string& text);
@@ -161,8 +162,7 @@ class SendWatch {
   void count_early(std::uint16_t rank, std::uint16_t peer, Flow& of, Sending& sending);
 
   VirtualDriver& driver_;
-  std::uint16_t hosts_;
-  std::vector<Flow> flows_;
+  FlowTable<Flow> flows_;
   std::vector<Sender> senders_;
   std::uint32_t run_left_ = 0;  // datagrams of the run that is leaving
   core::OperationId stopped_ = 0;

@@ -78,7 +78,7 @@ void SendWatch::check_data_run(std::uint16_t rank, base::TimeNs local, const cor
 
 // A send that times out in this turn has no duties left, though its completion is still to come.
 bool SendWatch::owes_probe(std::uint16_t rank, base::TimeNs local) {
-  for (std::uint16_t peer = 0; peer < hosts_; ++peer) {
+  for (std::uint16_t peer = 0; peer < flows_.hosts(); ++peer) {
     for (const auto& sending : flow(rank, peer).open) {
       if (sending->owes_probe && local < sending->send.expires_ns) return true;
     }
@@ -91,7 +91,7 @@ bool SendWatch::owes_probe(std::uint16_t rank, base::TimeNs local) {
 void SendWatch::check_turns(std::uint16_t rank, base::TimeNs local, std::uint16_t peer) {
   const Sender& sender = senders_[rank];
   if (sender.data_turn != sender.turn || sender.run_peer != peer) return;
-  for (std::uint16_t other = 0; other < hosts_; ++other) {
+  for (std::uint16_t other = 0; other < flows_.hosts(); ++other) {
     Flow& of = flow(rank, other);
     if (other == peer || of.open.empty() || local < of.next_run_ns) continue;
     // Only if neither its window, nor its early budget, nor missing tags may block it.

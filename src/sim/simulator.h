@@ -44,7 +44,7 @@ struct TraceRecord {
   std::string text;
 };
 
-class Simulator final : public VirtualDriver, private World {
+class Simulator final : public VirtualDriver {
  public:
   Simulator(const SimulatorConfig& config, const Topology& topology);
   Simulator(const Simulator&) = delete;
@@ -113,21 +113,6 @@ class Simulator final : public VirtualDriver, private World {
   }
   void left(std::uint16_t) override {
     if (on_entry) on_entry(false);
-  }
-  void coming_up(std::uint16_t host, const core::PeerUp& up) override {
-    if (observer != nullptr) observer->came_up(host, up);
-  }
-  void going_down(std::uint16_t host, std::uint16_t peer) override {
-    if (observer != nullptr) observer->went_down(host, peer);
-  }
-  void reading(std::uint16_t host, base::TimeNs local, std::span<const std::byte> bytes, bool by_control) override {
-    if (observer != nullptr) observer->reads(host, local, bytes, by_control);
-  }
-  void limiting(std::uint16_t host, const core::PathLimit& limit) override {
-    if (observer != nullptr) observer->is_limited(host, limit);
-  }
-  void turn_ended(std::uint16_t host, base::TimeNs local) override {
-    if (observer != nullptr) observer->turn_ended(host, local);
   }
   void schedule_turn(std::uint16_t host, base::TimeNs at, std::uint32_t number) override;
   std::uint64_t card_backlog_bytes(std::uint16_t host) const override { return network_.card_backlog_bytes(host); }

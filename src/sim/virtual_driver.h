@@ -14,7 +14,7 @@
 
 namespace mlt::sim {
 
-class VirtualDriver {
+class VirtualDriver : protected World {
  public:
   virtual base::TimeNs now() const = 0;
   virtual std::uint16_t hosts() const = 0;
@@ -72,6 +72,23 @@ class VirtualDriver {
   ~VirtualDriver() = default;
 
  private:
+  // What hosts report for an observer.
+  void coming_up(std::uint16_t host, const core::PeerUp& up) final {
+    if (observer != nullptr) observer->came_up(host, up);
+  }
+  void going_down(std::uint16_t host, std::uint16_t peer) final {
+    if (observer != nullptr) observer->went_down(host, peer);
+  }
+  void reading(std::uint16_t host, base::TimeNs local, std::span<const std::byte> bytes, bool by_control) final {
+    if (observer != nullptr) observer->reads(host, local, bytes, by_control);
+  }
+  void limiting(std::uint16_t host, const core::PathLimit& limit) final {
+    if (observer != nullptr) observer->is_limited(host, limit);
+  }
+  void turn_ended(std::uint16_t host, base::TimeNs local) final {
+    if (observer != nullptr) observer->turn_ended(host, local);
+  }
+
   std::string fault_;
   std::uint64_t digest_ = 0xCBF29CE484222325ULL;
 };

@@ -37,24 +37,29 @@ using namespace mlt;
 
 constexpr std::uint32_t kSegmentBytes = 1'440;
 
+// The endpoint of one of two ranks, and the other is up.
+std::unique_ptr<core::Endpoint> connected(std::uint16_t rank, base::TimeNs now) {
+  core::EndpointConfig config;
+  config.rank = rank;
+  config.peers = 2;
+  // The core's own cost is measured, not its patience: nothing slows it down.
+  config.timely.line_rate_bytes_per_second = config.timely.min_rate_bytes_per_second = 1e12;
+  auto endpoint = std::make_unique<core::Endpoint>(config);
+  core::PeerUp up;
+  up.peer = static_cast<std::uint16_t>(1 - rank);
+  up.local_cookie = 0xAB0000U | up.peer;
+  up.remote_cookie = 0xAB0000U | rank;
+  up.segment_bytes = kSegmentBytes;
+  up.window_bytes = 1U << 20;
+  up.early_segments = 64;
+  endpoint->on_control(now, up);
+  return endpoint;
+}
+
 class Side final : public io::ReceiveSink {
  public:
-  Side(std::uint16_t rank, io::Datapath& datapath) : datapath_(datapath) {
-    core::EndpointConfig config;
-    config.rank = rank;
-    config.peers = 2;
-    // The core's own cost is measured, not its patience: nothing slows it down.
-    config.timely.line_rate_bytes_per_second = config.timely.min_rate_bytes_per_second = 1e12;
-    endpoint = std::make_unique<core::Endpoint>(config);
-    core::PeerUp up;
-    up.peer = static_cast<std::uint16_t>(1 - rank);
-    up.local_cookie = 0xAB0000U | up.peer;
-    up.remote_cookie = 0xAB0000U | rank;
-    up.segment_bytes = kSegmentBytes;
-    up.window_bytes = 1U << 20;
-    up.early_segments = 64;
-    endpoint->on_control(io::monotonic_now(), up);
-  }
+  Side(std::uint16_t rank, io::Datapath& datapath)
+      : endpoint(connected(rank, io::monotonic_now())), datapath_(datapath) {}
   void on_run(const base::ReceivedRun& run) override {
     for (std::size_t at = 0; at < run.bytes.size(); at += run.datagram_bytes) {
       endpoint->on_datagram(
@@ -84,20 +89,7 @@ class Side final : public io::ReceiveSink {
 class SplitCost {
  public:
   SplitCost() {
-    for (std::uint16_t rank = 0; rank < 2; ++rank) {
-      core::EndpointConfig config;
-      config.rank = rank;
-      config.timely.line_rate_bytes_per_second = config.timely.min_rate_bytes_per_second = 1e12;
-      endpoints_[rank] = std::make_unique<core::Endpoint>(config);
-      core::PeerUp up;
-      up.peer = static_cast<std::uint16_t>(1 - rank);
-      up.local_cookie = 0xAB0000U | up.peer;
-      up.remote_cookie = 0xAB0000U | rank;
-      up.segment_bytes = kSegmentBytes;
-      up.window_bytes = 1U << 20;
-      up.early_segments = 64;
-      endpoints_[rank]->on_control(now_, up);
-    }
+    for (std::uint16_t rank = 0; rank < 2; ++rank) endpoints_[rank] = connected(rank, now_);
   }
 
   // Adds the nanoseconds of one transfer of `source` into `target` to send_ns and receive_ns; false if it failed.

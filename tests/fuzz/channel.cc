@@ -4,7 +4,6 @@
 // a peer goes up at most once and down at most once after it, messages come from peers only, and time alone clears
 // every connection that does not behave. Uses real sockets on loopback and made-up time. Nonces are random, which no
 // property depends on.
-#include <poll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -19,9 +18,9 @@ namespace {
 
 using namespace mlt;
 using fuzz::frame_of;
+using fuzz::kJob;
 
 constexpr std::uint16_t kWorld = 4;
-constexpr std::uint64_t kJob = 7;
 constexpr std::uint64_t kImpostor = 20;  // incarnations from here on are said without the secret
 
 class Sink final : public io::ControlSink {
@@ -48,34 +47,10 @@ class Sink final : public io::ControlSink {
   std::array<int, kWorld> downs_{};
 };
 
-io::ControlOptions options() {
-  io::ControlOptions options;
-  options.listen = io::SocketAddress::loopback(AF_INET, 0);
-  options.world_size = kWorld;
-  options.job_id = kJob;
-  options.secret = "known to two of three";
-  options.incarnation = 1;
-  options.cookies.assign(kWorld, 0xC0);
-  options.paths = {{.port = 9}};
-  options.segment_bytes = 1'400;
-  options.max_message_bytes = 1'024;
-  options.outgoing_limit_bytes = 8'192;
-  return options;
-}
-
 // A hello that would be accepted, but for one byte changed where `damage` says (beyond its end: none).
 std::vector<std::byte> hello_payload(std::uint16_t rank, bool knows, std::uint8_t damage, std::uint8_t value) {
-  io::Hello hello;
-  hello.version = 1;
-  hello.rank = rank;
-  hello.world_size = kWorld;
-  hello.job_id = kJob;
-  hello.incarnation = (knows ? 10U : kImpostor) + rank;
-  hello.segment_bytes = 1'400;
-  hello.path_count = 1;
-  hello.paths[0].port = 9;
-  std::vector<std::byte> payload(io::hello_bytes(1));
-  io::encode_hello(hello, payload.data());
+  std::vector<std::byte> payload =
+      fuzz::payload_of(fuzz::acceptable_hello(rank, kWorld, (knows ? 10U : kImpostor) + rank));
   // The incarnation stays: it tells who spoke.
   if (damage < payload.size() && (damage < 24 || damage >= 32)) payload[damage] = static_cast<std::byte>(value);
   return payload;
@@ -88,17 +63,12 @@ class Client {
 
   void connect(const io::SocketAddress& to) {
     fd_ = io::UniqueFd(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-    const linger reset{1, 0};  // thousands of runs a second: leave no TIME_WAIT behind
-    ::setsockopt(fd_.get(), SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
+    fuzz::reset_on_close(fd_.get());
     ::connect(fd_.get(), to.raw(), to.raw_size());
     transcript_ = {};
   }
   void leave() { fd_ = io::UniqueFd(); }
-  void say(std::span<const std::byte> bytes) {
-    if (!fd_) return;
-    // Refused where the channel has closed the connection, which is its right.
-    (void)::send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
-  }
+  void say(std::span<const std::byte> bytes) { fuzz::say_if_open(fd_, bytes); }
   void open(std::uint16_t version) {
     io::encode_opening({version, {}}, transcript_.data());
     say(frame_of(static_cast<std::uint8_t>(io::FrameType::kOpen), std::span(transcript_).first(io::kOpeningBytes)));
@@ -124,15 +94,12 @@ class Client {
   std::array<std::byte, 2 * io::kOpeningBytes> transcript_{};
 };
 
-class World {
+class World final : public fuzz::ChannelWorld<Sink> {
  public:
-  World() {
-    io::OsError error;
-    channel_ = io::ControlChannel::open(options(), error);
-    FUZZ_CHECK(channel_ != nullptr);
-  }
+  World() : ChannelWorld(fuzz::channel_options(0, kWorld, "known to two of three")) {}
 
-  void step(fuzz::Input& input) {
+ private:
+  void act(fuzz::Input& input) override {
     const std::uint32_t which = input.below(kStrangers);
     Client& client = clients_[which];
     switch (input.below(10)) {
@@ -163,9 +130,7 @@ class World {
       case 6: {
         const auto rank = static_cast<std::uint16_t>(input.below(kWorld));
         const std::uint8_t type = static_cast<std::uint8_t>(io::kFirstMessageType + input.below(4));
-        const std::vector<std::byte> payload(input.u16() % 1'100);
-        const io::ControlSendStatus sent = channel_->send(rank, type, payload);
-        FUZZ_CHECK((sent == io::ControlSendStatus::kQueued) <= channel_->is_up(rank));
+        send(rank, type, input.u16() % 1'100);
         break;
       }
       case 7:
@@ -175,49 +140,23 @@ class World {
         client.say_proved(static_cast<std::uint8_t>(io::FrameType::kRefuse), input.take(input.u8()));
         break;
       default:
-        now_ += base::DurationNs{input.u8()} * 20 * base::kMillisecond;
+        wait(input);
     }
-    service();
   }
 
-  // Left alone for longer than every limit, the channel has no peer and no connection left.
-  void finish() {
-    for (int i = 0; i < 20; ++i) {
-      now_ += base::kSecond;
-      service();
-    }
-    FUZZ_CHECK(sink_.all_down());
-    channel_->say_goodbye();
-    service();
-    FUZZ_CHECK(channel_->finished());
-  }
-
- private:
   static constexpr std::uint32_t kStrangers = 3;
   static constexpr std::uint32_t kImpostorClient = 2;
 
-  void service() {
-    for (int turns = 0;; ++turns) {
-      FUZZ_CHECK(turns < 100);  // else it keeps asking to be serviced
-      channel_->service(now_, sink_);
-      pollfd ready{channel_->poll_fd(), POLLIN, 0};
-      if (::poll(&ready, 1, 0) <= 0 && channel_->next_timeout() > now_) break;
-    }
+  void settled() override {
     for (Client& client : clients_) client.read();
   }
 
-  base::TimeNs now_ = base::kSecond;
-  Sink sink_;
-  std::unique_ptr<io::ControlChannel> channel_;
   std::array<Client, kStrangers> clients_{Client(true), Client(true), Client(false)};
 };
 
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  fuzz::Input input(data, size);
-  World world;
-  for (int steps = 0; !input.empty() && steps < 64; ++steps) world.step(input);
-  world.finish();
+  fuzz::run<World>(data, size);
   return 0;
 }

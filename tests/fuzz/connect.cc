@@ -3,7 +3,6 @@
 // The other never hears more than an opening on a connection, and never becomes a peer; a peer goes up at most once, is
 // whom it was taken for, and every rank that was looked for ends down, in time. Uses real sockets on loopback and
 // made-up time. Nonces are random, which no property depends on.
-#include <poll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -19,11 +18,11 @@ namespace {
 
 using namespace mlt;
 using fuzz::frame_of;
+using fuzz::kJob;
 
 constexpr std::uint16_t kOwnRank = 2;
 constexpr std::uint16_t kListeners = 2;
 constexpr std::uint16_t kWorld = 3;
-constexpr std::uint64_t kJob = 7;
 constexpr std::uint16_t kKnowing = 0;  // and rank 1 is a stranger's address
 constexpr std::size_t kOpeningFrame = io::kFrameHeaderBytes + io::kOpeningBytes;
 
@@ -49,22 +48,6 @@ class Sink final : public io::ControlSink {
   std::array<int, kListeners> downs_{};
 };
 
-io::ControlOptions options() {
-  io::ControlOptions options;
-  options.listen = io::SocketAddress::loopback(AF_INET, 0);
-  options.rank = kOwnRank;
-  options.world_size = kWorld;
-  options.job_id = kJob;
-  options.secret = "known to one of two";
-  options.incarnation = 1;
-  options.cookies.assign(kWorld, 0xC0);
-  options.paths = {{.port = 9}};
-  options.segment_bytes = 1'400;
-  options.max_message_bytes = 1'024;
-  options.outgoing_limit_bytes = 8'192;
-  return options;
-}
-
 // One listener: its newest connection, and what it needs to answer and to prove there.
 class Listener {
  public:
@@ -79,8 +62,7 @@ class Listener {
   void accept() {
     int number = 0;
     for (io::UniqueFd fd; (fd = io::accept_tcp(listener_.get(), number));) {
-      const linger reset{1, 0};  // thousands of runs a second: leave no TIME_WAIT behind
-      ::setsockopt(fd.get(), SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
+      fuzz::reset_on_close(fd.get());
       fd_ = std::move(fd);
       heard_ = 0;
       transcript_ = {};
@@ -99,10 +81,7 @@ class Listener {
     FUZZ_CHECK(knows_ || heard_ == kOpeningFrame);
   }
   void leave() { fd_ = io::UniqueFd(); }
-  void say(std::span<const std::byte> bytes) {
-    // Refused where the channel has closed the connection, which is its right.
-    if (fd_) (void)::send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
-  }
+  void say(std::span<const std::byte> bytes) { fuzz::say_if_open(fd_, bytes); }
   void open(std::uint16_t version, bool proves) {
     const auto own = std::span(transcript_).last<io::kOpeningBytes>();
     io::encode_opening({version, {}}, own.data());
@@ -131,35 +110,25 @@ class Listener {
 
 // A hello that would be accepted, but for one byte changed where `damage` says (beyond its end: none).
 std::vector<std::byte> hello_payload(std::uint16_t rank, std::uint8_t damage, std::uint8_t value) {
-  io::Hello hello;
-  hello.version = 1;
-  hello.rank = rank;
+  io::Hello hello = fuzz::acceptable_hello(rank, kWorld, 10U + rank);
   hello.expected_rank = kOwnRank;
-  hello.world_size = kWorld;
-  hello.job_id = kJob;
-  hello.incarnation = 10U + rank;
-  hello.segment_bytes = 1'400;
-  hello.path_count = 1;
-  hello.paths[0].port = 9;
-  std::vector<std::byte> payload(io::hello_bytes(1));
-  io::encode_hello(hello, payload.data());
+  std::vector<std::byte> payload = fuzz::payload_of(hello);
   if (damage < payload.size()) payload[damage] = static_cast<std::byte>(value);
   return payload;
 }
 
-class World {
+class World final : public fuzz::ChannelWorld<Sink> {
  public:
-  World() {
+  World() : ChannelWorld(fuzz::channel_options(kOwnRank, kWorld, "known to one of two")) {
     io::OsError error;
-    channel_ = io::ControlChannel::open(options(), error);
-    FUZZ_CHECK(channel_ != nullptr);
     for (std::uint16_t rank = 0; rank < kListeners; ++rank) {
       FUZZ_CHECK(channel_->connect_to(now_, rank, listeners_[rank].address(), now_ + 10 * base::kSecond, error));
     }
     service();
   }
 
-  void step(fuzz::Input& input) {
+ private:
+  void act(fuzz::Input& input) override {
     const auto rank = static_cast<std::uint16_t>(input.below(kListeners));
     Listener& listener = listeners_[rank];
     switch (input.below(9)) {
@@ -192,56 +161,27 @@ class World {
       case 6:
         listener.say(input.take(1U + input.below(64)));
         break;
-      case 7: {
-        const std::vector<std::byte> payload(input.u16() % 1'100);
-        const io::ControlSendStatus sent = channel_->send(rank, io::kFirstMessageType, payload);
-        FUZZ_CHECK((sent == io::ControlSendStatus::kQueued) <= channel_->is_up(rank));
+      case 7:
+        send(rank, io::kFirstMessageType, input.u16() % 1'100);
         break;
-      }
       default:
-        now_ += base::DurationNs{input.u8()} * 20 * base::kMillisecond;
-    }
-    service();
-  }
-
-  // Left alone for longer than every limit, nobody is looked for any more.
-  void finish() {
-    for (int i = 0; i < 20; ++i) {
-      now_ += base::kSecond;
-      service();
-    }
-    FUZZ_CHECK(sink_.all_down());
-    channel_->say_goodbye();
-    service();
-    FUZZ_CHECK(channel_->finished());
-  }
-
- private:
-  void service() {
-    for (int turns = 0;; ++turns) {
-      FUZZ_CHECK(turns < 100);  // else it keeps asking to be serviced
-      channel_->service(now_, sink_);
-      for (Listener& listener : listeners_) {
-        listener.accept();
-        listener.read();
-      }
-      pollfd ready{channel_->poll_fd(), POLLIN, 0};
-      if (::poll(&ready, 1, 0) <= 0 && channel_->next_timeout() > now_) break;
+        wait(input);
     }
   }
 
-  base::TimeNs now_ = base::kSecond;
-  Sink sink_;
+  void serviced() override {
+    for (Listener& listener : listeners_) {
+      listener.accept();
+      listener.read();
+    }
+  }
+
   std::array<Listener, kListeners> listeners_{Listener(true), Listener(false)};
-  std::unique_ptr<io::ControlChannel> channel_;
 };
 
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  fuzz::Input input(data, size);
-  World world;
-  for (int steps = 0; !input.empty() && steps < 64; ++steps) world.step(input);
-  world.finish();
+  fuzz::run<World>(data, size);
   return 0;
 }

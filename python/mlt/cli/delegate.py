@@ -11,8 +11,24 @@ from importlib import import_module
 from typing import Any
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
+
+
+def group_app(cls: type[TyperGroup]) -> typer.Typer:
+    """An app whose members ``cls`` looks up, as delegates.
+
+    Tracebacks show no locals, in any of the apps: older typer does so by default, and the job secret is among them.
+    Without rich's help pages: they would import every command to list it.
+    """
+    return typer.Typer(
+        cls=cls,
+        add_completion=False,
+        pretty_exceptions_show_locals=False,
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
 
 
 class Delegate(TyperCommand):

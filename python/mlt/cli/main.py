@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 from mlt import __version__
-from mlt.cli.delegate import Delegate
+from mlt.cli.delegate import Delegate, group_app
 
 # Command -> (module with an ``app: typer.Typer``, one-line help)
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -43,16 +43,7 @@ class LazyGroup(TyperGroup):
             formatter.write_dl([(name, text) for name, (_, text) in sorted(COMMANDS.items())])
 
 
-# Tracebacks show no locals, in any of the apps: older typer does so by default, and the job secret is among them.
-# Without rich's help pages: they would import every command to list it.
-app = typer.Typer(
-    cls=LazyGroup,
-    add_completion=False,
-    pretty_exceptions_show_locals=False,
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+app = group_app(LazyGroup)
 
 
 def _print_version(wanted: bool) -> None:

@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from mlt._shared.units import format_time
-from mlt.cli.delegate import Delegate
+from mlt.cli.delegate import Delegate, group_app
 from mlt.cli.plan_simulate import notes as simulation_notes
 from mlt.cli.plan_simulate import simulate as simulate_auto
 from mlt.cli.plan_simulate import with_estimates
@@ -124,14 +124,7 @@ def _one_of(value: str, known: Sequence[str], what: str) -> None:
         raise InputError([Problem(where=(f"--{what}",), message=message)])
 
 
-app = typer.Typer(
-    cls=_Group,
-    add_completion=False,
-    pretty_exceptions_show_locals=False,
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+app = group_app(_Group)
 
 
 @app.callback()

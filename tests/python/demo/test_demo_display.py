@@ -144,6 +144,16 @@ def test_plot__is_a_picture(seeds: int, tmp_path: Path) -> None:
     assert picture.std() > 0.05
 
 
+def watch(display: LiveDisplay | PlainDisplay, run: RunSpec) -> None:
+    """The display of one whole run."""
+    with display:
+        display.begin(run)
+        record = RunRecord(run)
+        for event in events(run):
+            record.add(event, NAMES)
+            display.observe(record, event)
+
+
 @pytest.mark.parametrize("width", [80, 140])
 def test_live_display__fits_the_terminal_and_shows_the_latest(width: int, tmp_path: Path) -> None:
     runs = run_specs(settings(tmp_path))
@@ -151,12 +161,7 @@ def test_live_display__fits_the_terminal_and_shows_the_latest(width: int, tmp_pa
     console = Console(file=output, width=width, force_terminal=True)
     display = make_display(console, runs, steps=STEPS, live=True)
     assert isinstance(display, LiveDisplay)
-    with display:
-        display.begin(runs[1])
-        record = RunRecord(runs[1])
-        for event in events(runs[1]):
-            record.add(event, NAMES)
-            display.observe(record, event)
+    watch(display, runs[1])
     text = shown(width, display._render())
     assert all(len(line) <= width for line in text.splitlines())
     assert "test accuracy: of 10 images" in text
@@ -193,12 +198,7 @@ def test_plain_display__a_few_lines_per_run(tmp_path: Path) -> None:
     output = io.StringIO()
     display = make_display(Console(file=output, width=60), runs, steps=STEPS, live=True)
     assert isinstance(display, PlainDisplay)
-    with display:
-        display.begin(runs[0])
-        record = RunRecord(runs[0])
-        for event in events(runs[0]):
-            record.add(event, NAMES)
-            display.observe(record, event)
+    watch(display, runs[0])
     lines = output.getvalue().splitlines()
     assert lines[0] == "run: no loss, seed 1"
     assert lines[1].startswith("  step 1/20: loss 2.000, train accuracy 0.0 %")

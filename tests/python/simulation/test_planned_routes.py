@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 from checks import names
+from example_clusters import fabric
 
 from mlt.planners.auto.alternatives import Alternative, aleph, parameter_server
 from mlt.planners.auto.alternatives_routing import routed
@@ -19,19 +20,6 @@ from mlt.simulation.scenario import Aggregator, Ways, scenario_of
 from mlt.simulation.workload import NotSimulated, Workload, hosts_of
 
 pytest.importorskip("mlt.planners.aro.convert")
-
-
-def fabric(*, strong: int = 0, model_size: float = 40e6) -> tuple[Cluster, Job]:
-    """Four racks of four 10 Gbit/s workers (``strong`` of them 40), one server, two spines; every switch aggregates."""
-    hosts = [Host(name=f"w{i}", bandwidth=(40e9 if i < strong else 10e9), cpu_cores=32) for i in range(16)]
-    hosts.append(Host(name="ps", bandwidth=10e9))
-    switches = [Switch(name=f"leaf{i}", aggregates=True) for i in range(4)]
-    switches += [Switch(name=f"spine{i}", tier=2, aggregates=True) for i in range(2)]
-    links = [Link(a=f"w{i}", b=f"leaf{i // 4}", bandwidth=40e9) for i in range(16)]
-    links += [Link(a="ps", b="leaf3", bandwidth=10e9)]
-    links += [Link(a=f"leaf{i}", b=f"spine{j}", bandwidth=40e9) for i in range(4) for j in range(2)]
-    job = Job(name="j", workers=tuple(f"w{i}" for i in range(16)), servers=("ps",), model_size=model_size)
-    return Cluster(hosts=tuple(hosts), switches=tuple(switches), links=tuple(links), jobs=(job,)), job
 
 
 def tree_of_fat_tree() -> tuple[Cluster, Job]:
@@ -92,7 +80,7 @@ def assert_ordered(workload: Workload) -> None:
 
 
 def test_routed_workload__every_worker_gets_the_sum_and_the_server_one_stream() -> None:
-    cluster, job = fabric()
+    cluster, job = fabric(model_size=40e6)
     plan = solved(cluster, job).sections
     workload = routed_workload(plan, size=8e6)
     assert_ordered(workload)
@@ -106,7 +94,7 @@ def test_routed_workload__every_worker_gets_the_sum_and_the_server_one_stream() 
 
 
 def test_routed_workload__a_place_sends_on_only_when_all_its_children_are_in() -> None:
-    cluster, job = fabric()
+    cluster, job = fabric(model_size=40e6)
     plan = solved(cluster, job).sections
     (tree,) = task_trees(plan)
     children = tree.children
@@ -181,7 +169,7 @@ def test_fat_tree__routes_come_near_the_model() -> None:
 
 
 def test_leaf_spine__aggregation_in_switches_gains_as_the_model_says() -> None:
-    cluster, job = fabric()
+    cluster, job = fabric(model_size=40e6)
     aro, direct = solved(cluster, job), parameter_server(cluster, job)
     assert isinstance(direct, Alternative)
     report = simulate_alternatives(cluster, job, [direct, aro], plan=new_plan(cluster), packet_hops=1_000_000)
@@ -193,7 +181,7 @@ def test_leaf_spine__aggregation_in_switches_gains_as_the_model_says() -> None:
 
 
 def test_tree_and_routes__both_are_simulated() -> None:
-    cluster, job = fabric(strong=4)
+    cluster, job = fabric(strong=4, model_size=40e6)
     tree = aleph(cluster, job, method="m-wcha")
     assert isinstance(tree, Alternative)
     both = solved(cluster, job, tree=tree)

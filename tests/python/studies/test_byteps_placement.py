@@ -5,23 +5,15 @@ from __future__ import annotations
 from random import Random
 
 import pytest
+from example_clusters import assignment
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlt.planners.byteps.load_assignment import plan_assignment
 from mlt.planners.byteps.partition_hash import Partition, partitions
-from mlt.planners.cluster import Cluster, Host, Job
 from mlt.planners.plan import Assignment
 from studies.byteps_placement import achieved_loads, overload, place_evenly, rendezvous_service
 
 MIB = 2**20
-
-
-def assignment(workers: int, servers: int) -> Assignment:
-    hosts = tuple(Host(name=f"h{i}", bandwidth=1e10) for i in range(workers + servers))
-    names = tuple(host.name for host in hosts)
-    job = Job(name="j", workers=names[:workers], servers=names[workers:], model_size=1e9)
-    return plan_assignment(Cluster(hosts=hosts, jobs=(job,)), job)
 
 
 def test_rendezvous__follows_the_loads_and_moves_only_what_it_must() -> None:

@@ -9,6 +9,7 @@
 #include <memory>
 #include <vector>
 
+#include "support/peer_up.h"
 #include "support/transfer.h"
 
 using namespace mlt;
@@ -281,13 +282,7 @@ TEST_CASE("reconnect__answers_of_the_earlier_incarnation_are_not_sent_to_the_new
   core::EndpointConfig endpoint_config;
   endpoint_config.rank = 1;
   core::Endpoint receiver(endpoint_config);
-  core::PeerUp up;
-  up.peer = 0;
-  up.segment_bytes = 1'432;
-  up.window_bytes = 1 << 20;
-  up.early_segments = 64;
-  up.local_cookie = 0xAAAA'0000;
-  up.remote_cookie = 0xBBBB'0001;
+  core::PeerUp up = test::peer_up(1, 0);
   receiver.on_control(0, up);
   std::vector<std::byte> buffer(8);
   core::ReceiveRequest request;
@@ -332,13 +327,7 @@ TEST_CASE("probe__held_back_for_half_the_rounds_is_an_earlier_one") {
   config.rank = 0;
   config.peers = 2;
   core::Endpoint receiver(config);
-  core::PeerUp up;
-  up.peer = 1;
-  up.segment_bytes = 1'432;
-  up.window_bytes = 1 << 20;
-  up.early_segments = 64;
-  up.local_cookie = 0xAAAA'0001;
-  up.remote_cookie = 0xBBBB'0000;
+  const core::PeerUp up = test::peer_up(0, 1);
   receiver.on_control(0, up);
   std::vector<std::byte> buffer(8'000);
   core::ReceiveRequest request;
@@ -493,14 +482,8 @@ TEST_CASE("backstop__a_probe_that_an_answer_overtakes_does_not_leave_over_tcp") 
   core::EndpointConfig config;
   const auto run = [&](bool answered) {
     core::Endpoint endpoint(config);
-    core::PeerUp up;
-    up.peer = 1;
-    up.segment_bytes = 1'432;
-    up.window_bytes = 1 << 20;
-    up.early_segments = 64;
+    core::PeerUp up = test::peer_up(0, 1);
     up.early_transfers = 8;
-    up.local_cookie = 0xAAAA'0001;
-    up.remote_cookie = 0xBBBB'0000;
     base::TimeNs now = 1'000;
     endpoint.on_control(now, up);
     std::vector<std::byte> data(1'000);

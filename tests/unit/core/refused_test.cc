@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/endpoint.h"
+#include "support/peer_up.h"
 #include "wire/codec.h"
 
 using namespace mlt;
@@ -17,13 +18,8 @@ constexpr std::uint32_t kSegment = 1'432;
 constexpr std::uint64_t kOld = 0xAAAA'0000, kNew = 0xCCCC'0000;  // cookies of rank 0
 
 core::PeerUp up_with(std::uint64_t cookie) {
-  core::PeerUp up;
-  up.peer = 0;
-  up.segment_bytes = kSegment;
-  up.window_bytes = 1 << 20;
-  up.early_segments = 64;
+  core::PeerUp up = test::peer_up(1, 0);
   up.local_cookie = cookie;
-  up.remote_cookie = 0xBBBB'0001;
   return up;
 }
 

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "support/peer_up.h"
 #include "support/transfer.h"
 
 using namespace mlt;
@@ -218,14 +219,7 @@ TEST_CASE("counter__is_named_after_the_event") {
 TEST_CASE("endpoint__cancel_after_the_end_is_counted_and_changes_nothing") {
   core::EndpointConfig config;
   core::Endpoint endpoint(config);
-  core::PeerUp up;
-  up.peer = 1;
-  up.segment_bytes = 1'432;
-  up.window_bytes = 1 << 20;
-  up.early_segments = 64;
-  up.local_cookie = 0xAAAA'0001;
-  up.remote_cookie = 0xBBBB'0000;
-  endpoint.on_control(0, up);
+  endpoint.on_control(0, test::peer_up(0, 1));
   std::vector<std::byte> bytes(8);
   core::SendRequest send;
   send.operation = 1;

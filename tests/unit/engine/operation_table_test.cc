@@ -12,23 +12,13 @@
 #include <vector>
 
 #include "engine/deadline.h"
-#include "engine/driving.h"
+#include "unit/engine/still_loop.h"
 
 using mlt::Completion;
+using mlt::engine_test::StillLoop;
 using Table = mlt::engine::OperationTable;
 
 namespace {
-
-// Nobody drives: what is waited for is ended by the test itself.
-struct StillLoop final : mlt::engine::DrivenLoop {
-  bool step(bool) override { return false; }
-  bool run_posts() override { return false; }
-  mlt::base::TimeNs next_timeout() const override { return mlt::base::kNever; }
-  Descriptors descriptors() const override { return {}; }
-  bool prepare_to_wait() override { return true; }
-  bool has_posts() const override { return false; }
-  bool has_operations() const override { return false; }
-};
 
 Completion ended(mlt::OperationId id) {
   Completion done;

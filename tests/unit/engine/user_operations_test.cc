@@ -10,22 +10,14 @@
 
 #include "unit/engine/scripted_network.h"
 #include "unit/engine/small_endpoint.h"
+#include "unit/engine/still_loop.h"
 
 using namespace mlt;
+using engine_test::StillLoop;
 
 namespace {
 
 const io::SocketAddress kLoopback = *io::SocketAddress::from_host("127.0.0.1", 5'000);
-
-struct StillLoop final : engine::DrivenLoop {
-  bool step(bool) override { return false; }
-  bool run_posts() override { return false; }
-  base::TimeNs next_timeout() const override { return base::kNever; }
-  Descriptors descriptors() const override { return {}; }
-  bool prepare_to_wait() override { return true; }
-  bool has_posts() const override { return false; }
-  bool has_operations() const override { return false; }
-};
 
 struct World {
   World() {

@@ -5,27 +5,14 @@ from __future__ import annotations
 import sys
 
 import pytest
+from example_clusters import fabric
 
 from mlt.planners.auto.alternatives import Alternative, Skipped, aleph
 from mlt.planners.auto.alternatives_routing import routed
 from mlt.planners.auto.ranking import plan_auto
-from mlt.planners.cluster import Cluster, Host, Job, Link, Switch
 from mlt.planners.plan import dump_plan
 from mlt.planners.plan.link_load import arc_bandwidths, most_loaded
 from mlt.planners.show.explain import job_loads, planned_time, tree_feeds_routes
-
-
-def fabric(*, aggregates: bool = True, strong: int = 0) -> tuple[Cluster, Job]:
-    """Four racks of four 10 Gbit/s workers (``strong`` of them 40), one server, two spines, all switches alike."""
-    hosts = [Host(name=f"w{i}", bandwidth=(40e9 if i < strong else 10e9), cpu_cores=32) for i in range(16)]
-    hosts.append(Host(name="ps", bandwidth=10e9))
-    switches = [Switch(name=f"leaf{i}", aggregates=aggregates) for i in range(4)]
-    switches += [Switch(name=f"spine{i}", tier=2, aggregates=aggregates) for i in range(2)]
-    links = [Link(a=f"w{i}", b=f"leaf{i // 4}", bandwidth=40e9) for i in range(16)]
-    links += [Link(a="ps", b="leaf3", bandwidth=10e9)]
-    links += [Link(a=f"leaf{i}", b=f"spine{j}", bandwidth=40e9) for i in range(4) for j in range(2)]
-    job = Job(name="j", workers=tuple(f"w{i}" for i in range(16)), servers=("ps",), model_size=100e6)
-    return Cluster(hosts=tuple(hosts), switches=tuple(switches), links=tuple(links), jobs=(job,)), job
 
 
 def test_routed__without_aggregating_switches_is_skipped() -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from example_clusters import assignment
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlt.planners.byteps.load_assignment import plan_assignment
 from mlt.planners.byteps.partition_hash import (
     closed_form_hash_space,
     hash_ranges,
@@ -16,17 +16,8 @@ from mlt.planners.byteps.partition_hash import (
     service_of,
     stable_hash,
 )
-from mlt.planners.cluster import Cluster, Host, Job
-from mlt.planners.plan import Assignment
 
 MIB = 2**20
-
-
-def assignment(workers: int, servers: int) -> Assignment:
-    hosts = tuple(Host(name=f"h{i}", bandwidth=1e10) for i in range(workers + servers))
-    names = tuple(host.name for host in hosts)
-    job = Job(name="j", workers=names[:workers], servers=names[workers:], model_size=1e9)
-    return plan_assignment(Cluster(hosts=hosts, jobs=(job,)), job)
 
 
 def test_stable_hash__does_not_change_between_versions() -> None:

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <optional>
 
 #include "io/control/tcp_socket.h"
 #include "unit/io/control/control_world.h"
@@ -49,6 +50,23 @@ struct Couple {
   Couple() : Couple(control_options(0, 2), control_options(1, 2)) {}
 
   Node zero, one;
+};
+
+// The process may open no further descriptor: every number below the client's is taken. Until it is destroyed.
+class NoDescriptors {
+ public:
+  explicit NoDescriptors(RawClient& client) {
+    REQUIRE(::getrlimit(RLIMIT_NOFILE, &before_) == 0);
+    rlimit none = before_;
+    none.rlim_cur = static_cast<rlim_t>(client.fd().get()) + 1;
+    REQUIRE(::setrlimit(RLIMIT_NOFILE, &none) == 0);
+  }
+  ~NoDescriptors() { ::setrlimit(RLIMIT_NOFILE, &before_); }
+  NoDescriptors(const NoDescriptors&) = delete;
+  NoDescriptors& operator=(const NoDescriptors&) = delete;
+
+ private:
+  rlimit before_{};
 };
 
 }  // namespace
@@ -627,18 +645,14 @@ TEST_CASE("hello_timeout__grows_with_the_job") {
 TEST_CASE("accept__out_of_descriptors_pauses_the_listener_and_resumes") {
   Node zero(0, 2);
   RawClient client(zero);
-  rlimit before{};
-  REQUIRE(::getrlimit(RLIMIT_NOFILE, &before) == 0);
-  rlimit none = before;
-  none.rlim_cur = static_cast<rlim_t>(client.fd().get()) + 1;  // every lower number is taken
-  REQUIRE(::setrlimit(RLIMIT_NOFILE, &none) == 0);
+  std::optional<NoDescriptors> out_of_descriptors(std::in_place, client);
   zero.channel->service(io::monotonic_now(), zero.sink);
   const base::TimeNs paused_until = zero.channel->next_timeout();
   const bool still_readable = [&] {
     pollfd ready{zero.channel->poll_fd(), POLLIN, 0};
     return ::poll(&ready, 1, 0) != 0;
   }();
-  ::setrlimit(RLIMIT_NOFILE, &before);
+  out_of_descriptors.reset();
   CHECK(zero.sink.ups.empty());
   CHECK(!still_readable);
   CHECK(paused_until <= io::monotonic_now() + 100 * base::kMillisecond);
@@ -652,14 +666,10 @@ TEST_CASE("accept__out_of_descriptors_closes_a_client_that_has_proved_nothing") 
   RawClient idle(zero);
   REQUIRE(serve({&zero}, [&] { return io::counter_value(zero.channel->counters(), "control_accepted") == 1; }));
   RawClient client(zero);
-  rlimit before{};
-  REQUIRE(::getrlimit(RLIMIT_NOFILE, &before) == 0);
-  rlimit none = before;
-  none.rlim_cur = static_cast<rlim_t>(client.fd().get()) + 1;  // every lower number is taken
-  REQUIRE(::setrlimit(RLIMIT_NOFILE, &none) == 0);
+  std::optional<NoDescriptors> out_of_descriptors(std::in_place, client);
   zero.channel->service(io::monotonic_now(), zero.sink);
   zero.channel->service(io::monotonic_now(), zero.sink);
-  ::setrlimit(RLIMIT_NOFILE, &before);
+  out_of_descriptors.reset();
   CHECK(io::counter_value(zero.channel->counters(), "control_too_many_pending") == 1);
   CHECK(io::counter_value(zero.channel->counters(), "control_accepted") == 2);
   CHECK(!idle.read());
