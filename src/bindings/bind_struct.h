@@ -1,3 +1,4 @@
+// Python constructors of structs of options.
 #pragma once
 
 #include <pybind11/pybind11.h>

@@ -21,7 +21,7 @@ std::uint32_t spread(std::uint16_t from, std::uint16_t to, std::uint32_t node) {
 Network::Network(const Topology& topology, std::uint64_t seed, std::uint32_t max_datagram_bytes, EventHeap& events)
     : topology_(topology),
       routes_(topology),
-      ways_(topology),
+      planned_routes_(topology),
       hosts_(topology.hosts),
       pool_(max_datagram_bytes),
       events_(events),
@@ -43,7 +43,7 @@ void Network::send(base::TimeNs now, std::uint32_t index) {
   Packet& packet = pool_[index];
   ledger_.add(Fate::k_sent, packet.is_data(), packet.size);
   packet.fan_out = packet.path;
-  packet.way = ways_.first(packet.from, packet.to, packet.path);
+  packet.planned_hop = planned_routes_.first(packet.from, packet.to, packet.path);
   if (is_blocked(packet.from, packet.to)) return drop(index, Fate::k_dropped_partition);
   if (drop_if && drop_if(packet)) return drop(index, Fate::k_dropped_filter);
   forward(now, packet.from, index);
@@ -51,7 +51,7 @@ void Network::send(base::TimeNs now, std::uint32_t index) {
 
 void Network::forward(base::TimeNs now, std::uint32_t node, std::uint32_t index) {
   Packet& packet = pool_[index];
-  if (packet.way != kNoWay) return enqueue(now, ways_.edge(packet.way++), index);
+  if (packet.planned_hop != kNoRoute) return enqueue(now, planned_routes_.edge(packet.planned_hop++), index);
   const std::span<const std::uint32_t> ways = routes_.next_edges(node, packet.to);
   if (ways.empty()) return drop(index, Fate::k_dropped_no_route);
   std::uint32_t way = 0;

@@ -13,8 +13,8 @@
 #include "base/prng.h"
 #include "sim/event_heap.h"
 #include "sim/ledger.h"
+#include "sim/route_table.h"
 #include "sim/topology.h"
-#include "sim/way_table.h"
 
 namespace mlt::sim {
 
@@ -80,7 +80,7 @@ class Network {
 
   Topology topology_;
   Routes routes_;
-  WayTable ways_;
+  RouteTable planned_routes_;
   std::uint16_t hosts_;
   PacketPool pool_;
   EventHeap& events_;

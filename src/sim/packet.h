@@ -14,7 +14,7 @@
 namespace mlt::sim {
 
 inline constexpr std::uint32_t kNoPacket = ~std::uint32_t{0};
-inline constexpr std::uint32_t kNoWay = ~std::uint32_t{0};
+inline constexpr std::uint32_t kNoRoute = ~std::uint32_t{0};
 // Overhead of a datagram on the wire: UDP 8, IPv4 20, Ethernet 18, preamble and gap 20.
 inline constexpr std::uint32_t kOverheadBytes = 66;
 
@@ -25,11 +25,11 @@ struct Packet {
   std::uint8_t dscp = 0;
   base::Ecn ecn = base::Ecn::kNotEct;
   wire::PacketType type = wire::PacketType::kData;
-  std::uint32_t size = 0;          // of the datagram, bytes
-  std::uint32_t fan_out = 0;       // rest of the path number, for the next choice of a route
-  std::uint32_t way = kNoWay;      // index of its next edge among the planned ones (sim/way_table.h)
-  std::uint32_t next = kNoPacket;  // in a queue
-  base::TimeNs queued_ns = 0;      // when it joined its current queue
+  std::uint32_t size = 0;                // of the datagram, bytes
+  std::uint32_t fan_out = 0;             // rest of the path number, for the next choice of a route
+  std::uint32_t planned_hop = kNoRoute;  // index of its next edge among the planned ones (sim/route_table.h)
+  std::uint32_t next = kNoPacket;        // in a queue
+  base::TimeNs queued_ns = 0;            // when it joined its current queue
   std::byte* bytes = nullptr;
 
   bool is_data() const { return type == wire::PacketType::kData; }

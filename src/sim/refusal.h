@@ -1,6 +1,6 @@
 // Error texts of invalid values in a schedule: the field, the value and what was expected.
 //
-// Absent on purpose: which values are wrong (sim/transfers.cc, sim/transfer_ways.cc).
+// Absent on purpose: which values are wrong (sim/transfers.cc, sim/transfer_routes.cc).
 #pragma once
 
 #include <cstddef>

@@ -23,7 +23,7 @@ struct Edge {
 
 // Routes of the packets from one host to another that replace the shortest ones: path p takes route p modulo their
 // number. The routes back are planned separately, or are the shortest.
-struct PlannedWays {
+struct PlannedRoutes {
   std::uint16_t from = 0;
   std::uint16_t to = 0;
   std::vector<std::vector<std::uint32_t>> ways;  // edges, in order of travel
@@ -34,7 +34,7 @@ struct Topology {
   std::uint32_t nodes = 0;
   std::vector<Edge> edges;
   std::vector<std::uint64_t> buffer_bytes;  // per node: memory its ports share
-  std::vector<PlannedWays> planned;         // at most one entry for a pair
+  std::vector<PlannedRoutes> planned;       // at most one entry for a pair
 
   // Adds two edges, a to b and back; returns the first one's index, to which the other is next.
   std::uint32_t add_cable(std::uint32_t a, std::uint32_t b, const Link& link, const PortConfig& port_a,

@@ -8,7 +8,7 @@
 
 #include "sim/refusal.h"
 #include "sim/simulator.h"
-#include "sim/transfer_ways.h"
+#include "sim/transfer_routes.h"
 
 namespace mlt::sim {
 
@@ -143,7 +143,7 @@ std::uint64_t segments_of(const TransferSchedule& schedule, const ScheduledTrans
   return (transfer.bytes + schedule.segment_bytes - 1) / schedule.segment_bytes;
 }
 
-void check_ways(const TransferSchedule& schedule, const Routes& routes) {
+void check_routes(const TransferSchedule& schedule, const Routes& routes) {
   for (std::size_t i = 0; i < schedule.transfers.size(); ++i) {
     const ScheduledTransfer& transfer = schedule.transfers[i];
     if (routes.hops(transfer.from, static_cast<std::uint16_t>(transfer.to)) > 0) continue;
@@ -363,8 +363,8 @@ void check(const TransferSchedule& schedule) {
 TransferTimes run_transfers(const TransferSchedule& schedule, const std::function<void(std::uint64_t)>& progress) {
   check(schedule);
   Topology topology = topology_of(schedule);
-  topology.planned = planned_ways(schedule, topology);
-  check_ways(schedule, Routes(topology));
+  topology.planned = planned_routes(schedule, topology);
+  check_routes(schedule, Routes(topology));
   return Run(schedule, topology).run(progress);
 }
 

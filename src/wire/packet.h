@@ -1,4 +1,4 @@
-/* The bytes of a data packet. Plain C and only <stdint.h>, because the XDP programs in bpf/ share it.
+/* The bytes of a data packet. Plain C and only <stdint.h>, so that a BPF program can include it too.
  *
  * All integers are little-endian, like the payload: gradients are copied to and from memory as they are. Offsets are
  * constants, not a packed struct, so that every access is an explicit load. The layout follows the paper's section 5.1

@@ -1,4 +1,4 @@
-"""Where the tests of a module are: in the file of its name at the mirrored place, or in the one that ``DOORS`` names.
+"""Where the tests of a module are: in the file of its name at the mirrored place, or in the one that ``TESTED_BY`` has.
 
 The mirrored place of ``python/mlt/perf/report.py`` is ``tests/python/perf``, and the file is ``test_report.py`` or,
 because pytest requires unique file names, ``test_perf_report.py``. The modules at the top of ``python/mlt`` have their
@@ -13,12 +13,12 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from test_rooms import MODULES, ROOT, imports
+from test_import_layers import MODULES, ROOT, imports
 
 TESTS = ROOT / "tests"
 # Sources without a test file of their name -> the file that tests them, below tests/. A key that ends with a dot stands
 # for all modules of that package that have none.
-DOORS = {
+TESTED_BY = {
     "mlt._callbacks": "python/transport/test_push_pull.py",
     "mlt._shared.addresses": "python/options/test_paths.py",
     "mlt._shared.json_lines": "python/shared/test_link.py",
@@ -42,7 +42,7 @@ DOORS = {
     "mlt.diagnosis.": "python/diagnosis/test_examine.py",
     "mlt.job._rendezvous_host": "python/job/test_rendezvous.py",
     "mlt.job._rendezvous_lines": "python/job/test_rendezvous.py",
-    "mlt.job.knock": "python/job/test_rendezvous.py",
+    "mlt.job.handshake_client": "python/job/test_rendezvous.py",
     "mlt.operation": "python/transport/test_context_waits.py",
     "mlt.options._plan_paths": "python/options/test_paths.py",
     "mlt.options.arguments": "python/transport/test_bad_input.py",
@@ -119,9 +119,9 @@ def sources() -> list[str]:
     return sorted(name for name, path in MODULES.items() if name.startswith("mlt.") and is_source(path))
 
 
-def door_of(name: str) -> str | None:
-    """The longest key of ``DOORS`` for the module ``name``."""
-    keys = [key for key in DOORS if key in (name, f"{name}.") or (key.endswith(".") and name.startswith(key))]
+def key_of(name: str) -> str | None:
+    """The longest key of ``TESTED_BY`` for the module ``name``."""
+    keys = [key for key in TESTED_BY if key in (name, f"{name}.") or (key.endswith(".") and name.startswith(key))]
     return max(keys, key=len, default=None)
 
 
@@ -163,17 +163,17 @@ def reach(test: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("name", sources())
-def test_module__has_a_test_of_its_name_or_a_door(name: str) -> None:
-    door = door_of(name)
+def test_module__has_a_test_of_its_name_or_is_in_tested_by(name: str) -> None:
+    key = key_of(name)
     if mirrored(name):
-        assert door is None or door.endswith("."), f"{name} has {mirrored(name)[0].name}: DOORS should not name it"
+        assert key is None or key.endswith("."), f"{name} has {mirrored(name)[0].name}: TESTED_BY should not name it"
         tests = mirrored(name)
     else:
-        assert door is not None, f"{name} has no test file of its name; name in DOORS the file that tests it"
-        tests = [TESTS / DOORS[door]]
+        assert key is not None, f"{name} has no test file of its name; name in TESTED_BY the file that tests it"
+        tests = [TESTS / TESTED_BY[key]]
     for test in tests:
         assert name in reach(test), f"{test} never comes to {name}"
 
 
-def test_doors__lead_somewhere() -> None:
-    assert {door for name in sources() if not mirrored(name) and (door := door_of(name))} == DOORS.keys()
+def test_tested_by__has_no_unused_key() -> None:
+    assert {key for name in sources() if not mirrored(name) and (key := key_of(name))} == TESTED_BY.keys()

@@ -35,7 +35,7 @@ sim::Topology topology_of(const SimulationConfig& config) {
       const std::uint32_t fork = topology.nodes++;
       const auto first = static_cast<std::uint32_t>(topology.edges.size());
       topology.edges.push_back({from, fork, config.link, port});
-      sim::PlannedWays planned{from, to, {}};
+      sim::PlannedRoutes planned{from, to, {}};
       for (std::uint32_t path = 0; path < paths; ++path) {
         planned.ways.push_back({first, static_cast<std::uint32_t>(topology.edges.size())});
         Link cable;

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from mlt._shared.json_lines import line_of, object_of
-from mlt.job.knock import KnockError, knock, proved
+from mlt.job.handshake_client import HandshakeError, handshake, proved
 from mlt.job.rendezvous import VERSION
 from mlt.job.secret import JobSecret
 
@@ -31,12 +31,12 @@ def is_admitted(address: str, port: int, seconds: float) -> bool:
             def say(message: dict[str, Any]) -> None:
                 connection.sendall(line_of(message))
 
-            prover = knock("rendezvous", VERSION, secret, say, lambda: object_of(stream.readline()))
+            prover = handshake("rendezvous", VERSION, secret, say, lambda: object_of(stream.readline()))
             time.sleep(seconds)
             say(proved(prover, announcement))
             reply = object_of(stream.readline())
             return prover.check(reply.get("proof"), str(reply.get("content")))
-    except (OSError, KnockError, ValueError):
+    except (OSError, HandshakeError, ValueError):
         return False
 
 

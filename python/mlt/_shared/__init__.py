@@ -1,1 +1,1 @@
-"""What several rooms of the package need and no user imports: units, addresses, ports, JSON lines, processes."""
+"""What several folders of the package need and no user imports: units, addresses, ports, JSON lines, processes."""

@@ -26,7 +26,7 @@ from mlt.diagnosis.datagrams import HEADER, MAX_DATAGRAM, Port
 from mlt.diagnosis.messages import MAX_LINE, VERSION, hear, make_hello, open_link, read_hello
 from mlt.errors import PortInUseError
 from mlt.job import interfaces
-from mlt.job.door import Caller, Door
+from mlt.job.handshake_server import Caller, HandshakeServer
 from mlt.options.qos import DscpMap
 
 IDLE_SECONDS = 15.0
@@ -66,7 +66,7 @@ class Responder:
         self._say = say
         self._allowances = Allowances()
         self._listeners: list[socket.socket] = []
-        self._door = Door("doctor", VERSION, None, proof=False)
+        self._handshakes = HandshakeServer("doctor", VERSION, None, proof=False)
         self._waiting: list[Caller] = []
         self._turns: OrderedDict[str, None] = OrderedDict()  # hosts; the latest turn last
         self._reported = ""
@@ -105,7 +105,7 @@ class Responder:
             raise PortInUseError(
                 f"mlt doctor: cannot listen at {address} port {port}: {error.strerror}; {way_out}"
             ) from (error)
-        self._door.add(listener)
+        self._handshakes.add(listener)
 
     @property
     def port(self) -> int:
@@ -118,7 +118,7 @@ class Responder:
             listener.close()
         for caller in self._waiting:
             caller.connection.close()
-        self._door.close()
+        self._handshakes.close()
 
     def serve_one(self, seconds: float | None = None) -> Visit | None:
         """Wait for a client and serve it to its end; None if none connected in time."""
@@ -128,8 +128,8 @@ class Responder:
             if left is not None and left <= 0:
                 return None
             # Clients that sent a request, one after another; silent ones delay nobody.
-            self._queue(self._door.wait(REPORT_SECONDS if left is None else min(left, REPORT_SECONDS)))
-            if self._reported != (rejected := self._door.rejected_text()):
+            self._queue(self._handshakes.wait(REPORT_SECONDS if left is None else min(left, REPORT_SECONDS)))
+            if self._reported != (rejected := self._handshakes.rejected_text()):
                 self._reported = rejected
                 self._say(f"connections rejected so far: {rejected}")
         self._attend()  # clients that connected in the meantime
@@ -143,7 +143,7 @@ class Responder:
 
     def _attend(self) -> None:
         """Accept clients, also while another one is served."""
-        self._queue(self._door.turn())
+        self._queue(self._handshakes.turn())
 
     def _queue(self, callers: Sequence[Caller]) -> None:
         for caller in callers:
@@ -156,7 +156,7 @@ class Responder:
                 continue
             last = [one for one in self._waiting if host_of(one.address) == host][-1]
             self._waiting.remove(last)
-            self._door.count("refusals")
+            self._handshakes.count("refusals")
             last.say({"error": f"{crowd[host] - 1} examinations of this host wait already; try again later"})
             last.connection.close()
 
@@ -197,7 +197,7 @@ class Responder:
                 port.peer = (caller, hello.port)
                 port.interface_mtu = interface.mtu if interface else 1_500
                 port.allowance = self._allowances.of(caller)
-                return Visit(caller, name, _Session(link, port, port.allowance).run(self._door, self._attend))
+                return Visit(caller, name, _Session(link, port, port.allowance).run(self._handshakes, self._attend))
         except (StrangerError, OSError) as error:
             self._say(f"{caller}: {quoted(str(error), MAX_ERROR)}")
             return Visit(caller, name, None)
@@ -214,20 +214,20 @@ class _Session:
         self._port = port
         self._allowance = allowance
 
-    def run(self, door: Door, attend: Callable[[], None]) -> int:
-        """The number of problems that the client found. ``attend`` is called when ``door`` has work to do. Raises
+    def run(self, handshakes: HandshakeServer, attend: Callable[[], None]) -> int:
+        """The number of problems that the client found. ``attend`` is called when ``handshakes`` has work to do. Raises
         StrangerError."""
         end = time.monotonic() + SESSION_SECONDS
         last_request = time.monotonic()
         with selectors.DefaultSelector() as selector:
             selector.register(self._link, selectors.EVENT_READ)
             selector.register(self._port.socket, selectors.EVENT_READ)
-            selector.register(door, selectors.EVENT_READ)
+            selector.register(handshakes, selectors.EVENT_READ)
             while True:
                 now = time.monotonic()
                 if now >= min(end, last_request + IDLE_SECONDS):
                     raise StrangerError("it said nothing any more" if now < end else "its examination took too long")
-                patience = min(end - now, last_request + IDLE_SECONDS - now, door.seconds_left())
+                patience = min(end - now, last_request + IDLE_SECONDS - now, handshakes.seconds_left())
                 ready = {key.fileobj for key, _ in selector.select(patience)}
                 attend()
                 if not self._port.receive_all():

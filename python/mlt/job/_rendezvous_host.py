@@ -1,6 +1,6 @@
 """Rank 0's side of the rendezvous: collects the announcements of all ranks, and sends the table to all of them.
 
-Clients come through a ``Door``: one that has not proved the job's secret receives no field of the job.
+Clients come through a ``HandshakeServer``: one that has not proved the job's secret receives no field of the job.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Any
 
 from mlt._shared.json_lines import line_of, quoted
 from mlt.errors import PortInUseError, RendezvousError
-from mlt.job import interfaces, knock, rendezvous
+from mlt.job import handshake_client, interfaces, rendezvous
 from mlt.job import secret as secret_module
 from mlt.job._rendezvous_lines import Announcement
 from mlt.job.address import is_loopback_on_purpose, resolve_master
 from mlt.job.configuration import JobConfig
-from mlt.job.door import Caller, Door, max_callers
+from mlt.job.handshake_server import Caller, HandshakeServer, max_callers
 from mlt.job.rendezvous import VERSION, Endpoint
 from mlt.options.qos import DscpMap
 
@@ -37,7 +37,7 @@ class _Rank:
 
 
 class Host:
-    """A context manager around the listeners. ``counts``: gets the door's counters."""
+    """A context manager around the listeners. ``counts``: gets the counters of ``handshake_server``."""
 
     def __init__(self, config: JobConfig, own: Endpoint, dscp: DscpMap | None, counts: Counter[str]) -> None:
         self._config = config
@@ -46,11 +46,11 @@ class Host:
         self._callers: dict[int, _Rank] = {}
         self._refused: deque[str] = deque(maxlen=SHOWN_REFUSALS)
         self._left: set[int] = set()
-        self._door = Door(
+        self._handshakes = HandshakeServer(
             "rendezvous", VERSION, config.secret, expected=config.size, counts=counts, report=self._refused.append
         )
         self._selector = selectors.DefaultSelector()
-        self._selector.register(self._door, selectors.EVENT_READ)
+        self._selector.register(self._handshakes, selectors.EVENT_READ)
         self._remote: dict[int, str] = {}  # ranks on other hosts, and their source addresses
         self._listeners: list[socket.socket] = []
         try:
@@ -66,7 +66,7 @@ class Host:
         for rank in list(self._callers.values()):
             self._drop(rank)
         self._selector.close()
-        self._door.close()
+        self._handshakes.close()
         for listener in self._listeners:
             listener.close()
 
@@ -119,7 +119,7 @@ class Host:
                 ) from error
             raise
         self._listeners.append(listener)
-        self._door.add(listener)
+        self._handshakes.add(listener)
 
     def _is_loopback(self) -> bool:
         """Whether no other host can connect."""
@@ -132,10 +132,10 @@ class Host:
             if left <= 0:
                 self._give_up(timeout)
             patience.ask(lambda: self._waiting_text(timeout))
-            for key, _ in self._selector.select(min(left, patience.left, self._door.seconds_left())):
+            for key, _ in self._selector.select(min(left, patience.left, self._handshakes.seconds_left())):
                 if key.data is not None:
                     self._read(key.data)
-            for caller in self._door.turn():
+            for caller in self._handshakes.turn():
                 self._admit(caller)
         table = [self._ranks[rank] for rank in range(self._config.size)]
         self._answer_all({"ranks": [[one.rank, one.host, one.port] for one in table]}, deadline)
@@ -150,7 +150,7 @@ class Host:
         )
 
     def _rejected_text(self) -> str:
-        unproved = self._door.counts["rendezvous_unproved"]
+        unproved = self._handshakes.counts["rendezvous_unproved"]
         if not unproved:
             return ""
         return (
@@ -243,8 +243,8 @@ class Host:
 
     def _refuse(self, caller: Caller, why: str) -> None:
         self._refused.append(f"{why} [{caller.address}]")
-        self._door.count("refusals")
-        caller.say(knock.proved(caller.prover, {"error": "peer_mismatch", "text": why}))
+        self._handshakes.count("refusals")
+        caller.say(handshake_client.proved(caller.prover, {"error": "peer_mismatch", "text": why}))
 
     def _drop(self, rank: _Rank) -> None:
         connection = rank.caller.connection
@@ -261,7 +261,7 @@ class Host:
             # A rank that has disconnected is reported by the engine, which connects to every rank next.
             with contextlib.suppress(OSError):
                 caller.connection.settimeout(max(deadline - time.monotonic(), 1.0))
-                caller.connection.sendall(line_of(knock.proved(caller.prover, message)))
+                caller.connection.sendall(line_of(handshake_client.proved(caller.prover, message)))
 
     def _give_up(self, timeout: float) -> None:
         missing = [rank for rank in range(self._config.size) if rank not in self._ranks]

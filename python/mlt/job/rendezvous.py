@@ -1,7 +1,7 @@
 """Rendezvous of the ranks of a job: each announces to rank 0 where it listens, and rank 0 sends the table to all.
 
 One TCP connection per rank, two JSON lines in each direction: first both prove the job's secret, then the rank
-announces itself and receives the table (``knock``, ``_rendezvous_lines``). Rank 0 listens at MASTER_ADDR and
+announces itself and receives the table (``handshake_client``, ``_rendezvous_lines``). Rank 0 listens at MASTER_ADDR and
 MLT_RENDEZVOUS_PORT; its side is ``_rendezvous_host``. Everything is bounded: in time by ``timeout``, in memory by the
 line length and the number of clients. Nothing here carries tensors or needs the native library.
 """
@@ -23,7 +23,7 @@ from typing import Any
 from mlt._shared.json_lines import quoted
 from mlt._shared.link import GoneError, Link, SilenceError, StrangerError
 from mlt.errors import ConfigError, MltError, PeerMismatchError, RendezvousError, from_code
-from mlt.job import interfaces, knock
+from mlt.job import handshake_client, interfaces
 from mlt.job import secret as secret_module
 from mlt.job.address import dial, resolve_master
 from mlt.job.configuration import JobConfig
@@ -64,9 +64,11 @@ def meet(
     """Exchange endpoints with all ranks; returns those of all ranks in rank order.
 
     ``dscp``: the code points of this rank's packets, which must equal rank 0's (None: not compared). ``counts`` gets
-    rank 0's counters of its clients (``door.COUNTERS``). Raises ConfigError (no secret, and not on loopback),
-    PortInUseError (rank 0 cannot listen), PeerMismatchError (another secret, job, size, version or map of code points),
-    or RendezvousError naming the ranks that did not connect within ``timeout`` seconds.
+    rank 0's counters of its clients (``handshake_server.COUNTERS``).
+
+    Raises ConfigError (no secret, and not on loopback), PortInUseError (rank 0 cannot listen), PeerMismatchError
+    (another secret, job, size, version or map of code points), or RendezvousError naming the ranks that did not connect
+    within ``timeout`` seconds.
     """
     deadline = time.monotonic() + timeout
     if config.size == 1:
@@ -148,7 +150,7 @@ def _join(config: JobConfig, own: Endpoint, dscp: DscpMap | None, deadline: floa
             with dial(found, seconds, check) as connection:
                 link = Link(connection)
                 prover = _open(config, link, deadline, lambda: patience.ask(waiting_text))
-                link.send(knock.proved(prover, announcement))
+                link.send(handshake_client.proved(prover, announcement))
                 answer = _receive(
                     link,
                     deadline + GRACE_SECONDS,
@@ -200,8 +202,8 @@ def _open(config: JobConfig, link: Link, deadline: float, waiting: Callable[[], 
         return _receive(link, deadline, MAX_OPENING_BYTES, waiting)
 
     try:
-        return knock.knock("rendezvous", VERSION, config.secret, link.send, hear)
-    except knock.KnockError as error:
+        return handshake_client.handshake("rendezvous", VERSION, config.secret, link.send, hear)
+    except handshake_client.HandshakeError as error:
         if error.version is not None:
             text = f"rank 0 at {where(config)} has rendezvous version {quoted(error.version)}, this rank {VERSION}"
             raise PeerMismatchError(

@@ -1,4 +1,4 @@
-"""Rank 0's side of a job's start: ranks connect through a ``Door``, where they prove the job's secret.
+"""Rank 0's side of a job's start: ranks connect through a ``HandshakeServer``, where they prove the job's secret.
 
 One thread, which never waits for a client: one that does not prove itself, or does not read, delays nobody. A rank that
 disconnects may connect again.
@@ -20,12 +20,12 @@ from mlt._shared.link import GoneError, Link, StrangerError
 from mlt.job import secret as secret_module
 from mlt.job.address import resolve_master
 from mlt.job.configuration import JobConfig
-from mlt.job.door import Caller, Door
+from mlt.job.handshake_server import Caller, HandshakeServer
 from mlt.job.secret import JobSecret, Prover
 from mlt.perf.local_address import listen, where
 from mlt.perf.options import MAX_ERROR
 from mlt.perf.problem import PROGRAM, PerfError
-from mlt.perf.remote import DOOR, MAX_HELLO_BYTES, PROTOCOL, Host, read_hello, read_host, refuse
+from mlt.perf.remote import MAX_HELLO_BYTES, PROTOCOL, SERVICE, Host, read_hello, read_host, refuse
 
 SHOWN_REFUSALS = 3
 # Max lines about rejected clients of one start, and seconds between two reports of their number.
@@ -62,16 +62,18 @@ class Gathering:
         self._report_at = 0.0
         self.members: dict[int, Member] = {}
         self._listeners = list(listeners)
-        self._door = Door(DOOR, PROTOCOL, secret, listeners=listeners, expected=ranks, report=self._rejected)
+        self._handshakes = HandshakeServer(
+            SERVICE, PROTOCOL, secret, listeners=listeners, expected=ranks, report=self._rejected
+        )
         self._selector = selectors.DefaultSelector()
-        self._selector.register(self._door, selectors.EVENT_READ)
+        self._selector.register(self._handshakes, selectors.EVENT_READ)
 
     def __enter__(self) -> Gathering:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._selector.close()
-        self._door.close()
+        self._handshakes.close()
         for listener in self._listeners:
             listener.close()
 
@@ -86,17 +88,17 @@ class Gathering:
             left = deadline - time.monotonic()
             if left <= 0:
                 raise PerfError(self._who_is_missing())
-            for key, _ in self._selector.select(min(left, self._door.seconds_left())):
+            for key, _ in self._selector.select(min(left, self._handshakes.seconds_left())):
                 if isinstance(key.data, Member):
                     self._hear(key.data)
-            for caller in self._door.turn():
+            for caller in self._handshakes.turn():
                 self._admit(caller)
             self._report()
 
     def _who_is_missing(self) -> str:
         missing = ", ".join(str(rank) for rank in range(self._ranks) if rank not in self.hosts)
         refused = f"; rejected: {'; '.join(self._refused)}" if self._refused else ""
-        counted = f"; connections rejected: {rejected}" if (rejected := self._door.rejected_text()) else ""
+        counted = f"; connections rejected: {rejected}" if (rejected := self._handshakes.rejected_text()) else ""
         return (
             f"rank 0: rank {missing} of {self._ranks} did not connect; start mlt perf once per rank, with RANK, "
             f"WORLD_SIZE, MASTER_ADDR and MASTER_PORT{refused}{counted}"
@@ -104,7 +106,7 @@ class Gathering:
 
     def _report(self) -> None:
         now = time.monotonic()
-        if now >= self._report_at and self._reported != (rejected := self._door.rejected_text()):
+        if now >= self._report_at and self._reported != (rejected := self._handshakes.rejected_text()):
             self._reported, self._report_at = rejected, now + REPORT_SECONDS
             self._say(f"mlt perf: connections rejected so far: {rejected}")
 
@@ -157,7 +159,7 @@ class Gathering:
             member.link.close()
 
     def _refuse(self, link: Link, prover: Prover, why: str) -> None:
-        self._door.count("refusals")
+        self._handshakes.count("refusals")
         self._rejected(why)
         refuse(link, prover, why)
 

@@ -1,10 +1,10 @@
 """Agents on other hosts: one TCP connection to each host carries the messages to and from them.
 
-Both ends first prove the job's secret (``mlt.job.door``). The next line holds the versions and the sender's interface,
-so that incompatible hosts report it before anything starts. A client of ``mlt perf --serve`` can start measurements
-with that host, and nothing else: options are validated as if typed there, transports are chosen by name, no code is
-transferred, cases are those of the options, traffic goes to the client's own address, and the time is limited
-(``Follower``).
+Both ends first prove the job's secret (``mlt.job.handshake_server``). The next line holds the versions and the sender's
+interface, so that incompatible hosts report it before anything starts. A client of ``mlt perf --serve`` can start
+measurements with that host, and nothing else: options are validated as if typed there, transports are chosen by name,
+no code is transferred, cases are those of the options, traffic goes to the client's own address, and the time is
+limited (``Follower``).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mlt import __version__
 from mlt._shared.json_lines import MAX_QUOTED, object_of, quoted
 from mlt._shared.link import GoneError, Link, Message, SilenceError, StrangerError
 from mlt.errors import ConfigError
-from mlt.job import knock as job_knock
+from mlt.job import handshake_client
 from mlt.job.secret import VARIABLE, JobSecret, Prover, require
 from mlt.perf.agents import Agents, Event, Events, LocalAgents
 from mlt.perf.local_address import Interface, family_of, fitting_payload
@@ -32,7 +32,7 @@ from mlt.perf.transports import Place
 
 # Version of the lines between hosts; incremented when one changes its meaning.
 PROTOCOL = 3
-DOOR = "perf"
+SERVICE = "perf"
 MAX_HELLO_BYTES = 64 << 10
 HELLO_SECONDS = 20.0
 # Max seconds that a line of the start may wait until the other side reads.
@@ -71,7 +71,7 @@ def hello(**content: Any) -> Message:
     return {"mlt_perf": PROTOCOL, "version": __version__, **content}
 
 
-def knock(link: Link, secret: JobSecret | None, who: str, seconds: float = HELLO_SECONDS) -> Prover:
+def handshake(link: Link, secret: JobSecret | None, who: str, seconds: float = HELLO_SECONDS) -> Prover:
     """Prove the secret to the listening side, and have it prove the same. Raises PerfError; GoneError if it closed the
     connection; StrangerError if it is not mlt perf."""
 
@@ -82,8 +82,8 @@ def knock(link: Link, secret: JobSecret | None, who: str, seconds: float = HELLO
             raise GoneError(f"{who} sent nothing: {error}; check that mlt perf listens there") from None
 
     try:
-        return job_knock.knock(DOOR, PROTOCOL, secret, link.send, hear)
-    except job_knock.KnockError as error:
+        return handshake_client.handshake(SERVICE, PROTOCOL, secret, link.send, hear)
+    except handshake_client.HandshakeError as error:
         if error.unproved:
             why = "this host has none" if secret is None else "it has another one, or none"
             raise PerfError(
@@ -96,7 +96,7 @@ def knock(link: Link, secret: JobSecret | None, who: str, seconds: float = HELLO
 
 def say_proved(link: Link, prover: Prover, message: Message) -> None:
     """One line of the start, with its proof. Raises GoneError."""
-    link.send(job_knock.proved(prover, message), timeout=SEND_SECONDS)
+    link.send(handshake_client.proved(prover, message), timeout=SEND_SECONDS)
 
 
 def read_proved(link: Link, prover: Prover, who: str, seconds: float = HELLO_SECONDS) -> Message:
@@ -183,7 +183,7 @@ def check_hosts(hosts: Sequence[Host], options: Options) -> None:
 def refuse(link: Link, prover: Prover, why: str) -> None:
     """Send the reason, as far as the connection accepts it at once, and close it: never waits for a client that does
     not read."""
-    link.send_last(job_knock.proved(prover, {"refused": why[:MAX_REASON]}))
+    link.send_last(handshake_client.proved(prover, {"refused": why[:MAX_REASON]}))
     link.close()
 
 

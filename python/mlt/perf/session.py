@@ -22,8 +22,8 @@ from mlt.job import interfaces
 from mlt.job import secret as secret_module
 from mlt.job.address import dial, local_host, resolve_master
 from mlt.job.configuration import JobConfig
-from mlt.job.door import Caller, Door
-from mlt.job.knock import proved
+from mlt.job.handshake_client import proved
+from mlt.job.handshake_server import Caller, HandshakeServer
 from mlt.job.secret import JobSecret
 from mlt.perf.agents import Agents, Events, LocalAgents
 from mlt.perf.conductor import Conductor, Measurement, Observe, Skipped
@@ -32,18 +32,18 @@ from mlt.perf.local_address import find_interface, listen, where
 from mlt.perf.options import MAX_ERROR, Options
 from mlt.perf.problem import PROGRAM, BadOptionError, PerfError
 from mlt.perf.remote import (
-    DOOR,
     HELLO_SECONDS,
     PROTOCOL,
+    SERVICE,
     Follower,
     Host,
     RemoteAgents,
     as_dict,
     check_hosts,
     follow,
+    handshake,
     hello,
     host_of,
-    knock,
     place_of,
     read_hello,
     read_host,
@@ -98,7 +98,7 @@ def run_client(
     link, who, job = _call(server, port, interface, admission), f"the server at {where(server, port)}", _job_name()
     try:
         own = host_of(1, find_interface(interface, link.local_host))
-        prover = knock(link, admission.secret, who)
+        prover = handshake(link, admission.secret, who)
         say_proved(link, prover, hello(host=as_dict(own), options=options.as_dict(), job=job))
         other = read_host(read_proved(link, prover, who), who)
         hosts = [other, own]
@@ -163,14 +163,14 @@ def serve(port: int, interface: str | None, *, once: bool, say: Say, environ: Ma
     admission = _Admission.resolve(environ)
     with contextlib.ExitStack() as stack:
         listeners = [stack.enter_context(one) for one in _serving(port, interface, admission, say)]
-        door = Door(DOOR, PROTOCOL, admission.secret, listeners=listeners, report=_Limited(say))
-        stack.callback(door.close)
+        handshakes = HandshakeServer(SERVICE, PROTOCOL, admission.secret, listeners=listeners, report=_Limited(say))
+        stack.callback(handshakes.close)
         reported = ""
         waiting: list[Caller] = []
         while True:
             # Clients with a hello, one after another, until one of them starts a run.
-            waiting = waiting or door.wait(REPORT_SECONDS)
-            if reported != (reported := door.rejected_text()):
+            waiting = waiting or handshakes.wait(REPORT_SECONDS)
+            if reported != (reported := handshakes.rejected_text()):
                 say(f"mlt perf: connections rejected so far: {reported}")
             if not waiting:
                 continue
@@ -184,12 +184,12 @@ def serve(port: int, interface: str | None, *, once: bool, say: Say, environ: Ma
                 continue
             try:
                 follower = _admit(link, caller, admission)
-                with _turning_away(door, waiting):
+                with _turning_away(handshakes, waiting):
                     follow(link, follower)
                 say(f"mlt perf: a run with {address} is done")
             except StrangerError as error:
                 refuse(link, caller.prover, str(error))
-                door.count("refusals")
+                handshakes.count("refusals")
                 say(f"mlt perf: rejected: {error}")
                 continue
             except (MltError, OSError) as error:
@@ -243,24 +243,24 @@ def _admit(link: Link, caller: Caller, admission: _Admission) -> Follower:
     return Follower(place, options, admission.secret, admission.insecure, link.peer_host)
 
 
-def _busy(door: Door, caller: Caller) -> None:
+def _busy(handshakes: HandshakeServer, caller: Caller) -> None:
     """Reply to other clients that one is served, rather than let them wait."""
-    door.count("refusals")
+    handshakes.count("refusals")
     caller.say(proved(caller.prover, {"refused": "it is busy with another client; try again later"}))
     caller.connection.close()
 
 
 @contextlib.contextmanager
-def _turning_away(door: Door, waiting: list[Caller]) -> Iterator[None]:
-    """Another thread runs the door in the meantime."""
+def _turning_away(handshakes: HandshakeServer, waiting: list[Caller]) -> Iterator[None]:
+    """Another thread runs the handshakes in the meantime."""
     over = threading.Event()
     while waiting:
-        _busy(door, waiting.pop())
+        _busy(handshakes, waiting.pop())
 
     def turn_away() -> None:
         while not over.is_set():
-            for caller in door.turn(min(door.seconds_left(), TURN_AWAY_SECONDS)):
-                _busy(door, caller)
+            for caller in handshakes.turn(min(handshakes.seconds_left(), TURN_AWAY_SECONDS)):
+                _busy(handshakes, caller)
 
     thread = threading.Thread(target=turn_away, name="mlt-perf-busy", daemon=True)
     thread.start()
@@ -373,7 +373,7 @@ def _join(config: JobConfig, own: Host, port: int, options: Options) -> tuple[Li
         link = _reach(config, port, deadline)
         try:
             who = f"rank 0 at {where(config.master_addr, port)}"
-            prover = knock(link, config.secret, who)
+            prover = handshake(link, config.secret, who)
             say_proved(link, prover, hello(host=as_dict(own)))
             return link, read_proved(link, prover, who, options.timeout + HELLO_SECONDS)
         except (GoneError, OSError) as error:

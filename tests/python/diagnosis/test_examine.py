@@ -29,7 +29,7 @@ from mlt.diagnosis.messages import DEFAULT_DSCP, make_hello, read_hello
 from mlt.diagnosis.responder import Responder, Visit
 from mlt.errors import ConfigError, PortInUseError
 from mlt.job import interfaces
-from mlt.job.door import Door
+from mlt.job.handshake_server import HandshakeServer
 from mlt.options.qos import DEFAULT, DscpMap
 
 PROTOCOL = _core.PROTOCOL_VERSION
@@ -286,12 +286,12 @@ def test_doctor_and_perf__name_each_other() -> None:
     assert done.returncode == 1
     assert_names(done.stderr, "mlt doctor, not mlt perf", "--port")
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        door = Door("perf", 3, None, listeners=[listener])
-        thread = threading.Thread(target=door.wait, args=(2.0,))
+        handshakes = HandshakeServer("perf", 3, None, listeners=[listener])
+        thread = threading.Thread(target=handshakes.wait, args=(2.0,))
         thread.start()
         (text,) = problems(examined(listener.getsockname()[1]))
         thread.join()
-        door.close()
+        handshakes.close()
     assert "it is mlt perf, not mlt doctor" in text
 
 

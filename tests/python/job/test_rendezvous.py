@@ -69,7 +69,7 @@ def test_meet__all_ranks_get_the_same_table() -> None:
 def test_meet__rank_0_may_come_last() -> None:
     port = free_port()
     early = Ranks(config(1, 2, port), timeout=10)
-    time.sleep(0.3)  # rank 1 knocks meanwhile and is refused: nobody listens
+    time.sleep(0.3)  # rank 1 tries to connect meanwhile and is refused: nobody listens
     table = meet(config(0, 2, port), Endpoint(0, "127.0.0.1", 1_000), 10)
     assert early.join() == [table]
 

@@ -46,7 +46,7 @@ def serve(host: Host, seconds: float = 0.0) -> None:
     for key, _ in host._selector.select(seconds):
         if key.data is not None:
             host._read(key.data)
-    for caller in host._door.turn():
+    for caller in host._handshakes.turn():
         host._admit(caller)
 
 
@@ -113,9 +113,9 @@ def test_host__outlives_whatever_is_drawn(host: Host, seed: int, knows: bool) ->
             assert knows or not heard
             joined += len(host._ranks) == 2
         until = time.monotonic() + 5
-        while host._callers or host._door._callers:  # until it has noticed that this one left
+        while host._callers or host._handshakes._callers:  # until it has noticed that this one left
             assert time.monotonic() < until
             serve(host, 0.01)
         assert list(host._ranks) == [0]
     assert (joined > 0) == knows
-    assert host._door.counts["rendezvous_accepted"] == TURNS
+    assert host._handshakes.counts["rendezvous_accepted"] == TURNS

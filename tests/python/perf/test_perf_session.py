@@ -21,15 +21,15 @@ from mlt._shared.json_lines import object_of
 from mlt._shared.link import GoneError, Link, Message
 from mlt.errors import ConfigError, MltError
 from mlt.job import interfaces
-from mlt.job.door import SPARE_CALLERS, Door
-from mlt.job.knock import proved
+from mlt.job.handshake_client import proved
+from mlt.job.handshake_server import SPARE_CALLERS, HandshakeServer
 from mlt.job.secret import JobSecret, Prover
 from mlt.perf import remote
 from mlt.perf.gathering import Gathering
 from mlt.perf.options import Options
 from mlt.perf.patterns import read_case
 from mlt.perf.problem import BadOptionError, PerfError
-from mlt.perf.remote import DOOR, PROTOCOL, Follower, Host, check_hosts, hello, read_host
+from mlt.perf.remote import PROTOCOL, SERVICE, Follower, Host, check_hosts, hello, read_host
 from mlt.perf.transports import Place
 
 needs_ipv6 = pytest.mark.skipif(not interfaces.is_own_address("::1"), reason="no IPv6 here")
@@ -54,16 +54,16 @@ def caller_of(port: int) -> socket.socket | None:
         return None
 
 
-def knocked(connection: socket.socket, secret: str | None = None) -> tuple[Link, Prover]:
+def proved_link(connection: socket.socket, secret: str | None = None) -> tuple[Link, Prover]:
     """A client that proved itself there, as far as it knows the secret."""
     link = Link(connection)
-    return link, remote.knock(link, None if secret is None else JobSecret(secret), "what listens there")
+    return link, remote.handshake(link, None if secret is None else JobSecret(secret), "what listens there")
 
 
 def answered(port: int, said: Message) -> Message:
     """What a server there answers to a client that proved itself."""
     with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
-        link, prover = knocked(connection)
+        link, prover = proved_link(connection)
         link.send(proved(prover, said))
         answer = link.receive(timeout=20)
         assert prover.check(answer["proof"], answer["content"])
@@ -312,9 +312,9 @@ def test_job__a_rank_that_is_hung_up_on_comes_again() -> None:
         with running("--pattern", "allreduce", **job(free_port(), 1, 2), MLT_PERF_PORT=str(at)) as rank:
             listener.accept()[0].close()
             listener.setblocking(False)
-            door = Door(DOOR, PROTOCOL, None, listeners=[listener])
-            (caller,) = door.wait(20)
-            door.close()
+            handshakes = HandshakeServer(SERVICE, PROTOCOL, None, listeners=[listener])
+            (caller,) = handshakes.wait(20)
+            handshakes.close()
             assert read_host(remote.read_hello(caller.content, "the rank"), "the rank").rank == 1
             remote.refuse(Link(caller.connection), caller.prover, "enough was seen")
             _, error = rank.communicate(timeout=20)
@@ -345,7 +345,7 @@ def rank_1(at: int) -> threading.Thread:
     """A rank that comes there."""
 
     def come() -> None:
-        link, prover = knocked(socket.create_connection(("127.0.0.1", at), timeout=10))
+        link, prover = proved_link(socket.create_connection(("127.0.0.1", at), timeout=10))
         link.send(proved(prover, hello(host=HOST)))
         with contextlib.suppress(GoneError):
             link.receive(timeout=20)
@@ -375,7 +375,7 @@ def deaf(at: int, said: Message) -> socket.socket:
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1_024)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 88)
     connection.connect(("127.0.0.1", at))
-    link, prover = knocked(connection)
+    link, prover = proved_link(connection)
     link.send(proved(prover, said))
     return connection
 
@@ -421,7 +421,7 @@ def test_gathering__a_client_without_the_secret_is_counted_and_shown() -> None:
             pytest.raises(PerfError, match=names("job's secret", "another one")),
             socket.create_connection(("127.0.0.1", at)) as connection,
         ):
-            knocked(connection, "another one of sixteen bytes")
+            proved_link(connection, "another one of sixteen bytes")
         runs.join()
     assert "connections rejected: 1 unproved" in failures[0]
     assert any("rejected so far: 1 unproved" in text for text in said)
@@ -450,7 +450,7 @@ def test_job__a_rank_that_left_may_come_again() -> None:
     words = ("--pattern", "allreduce", "--size", "8KB", "--rounds", "3")
     with running(*words, **job(port, 0, 3), MLT_PERF_PORT=str(at)) as leader:
         with until(lambda: caller_of(at)) as gone:
-            link, prover = knocked(gone)
+            link, prover = proved_link(gone)
             link.send(proved(prover, hello(host=HOST)))
         with running(*words, **job(port, 2, 3), MLT_PERF_PORT=str(at)) as other:
             done = perf(*words, **job(port, 1, 3), MLT_PERF_PORT=str(at))
@@ -684,7 +684,7 @@ def test_serve__floods_no_third_host_and_holds_to_the_agreed_options(size: int) 
         victim = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
         victim.bind(("127.0.0.77", 0))
         victim.settimeout(0.5)
-        link, prover = knocked(stack.enter_context(socket.create_connection(("127.0.0.1", int(port)))))
+        link, prover = proved_link(stack.enter_context(socket.create_connection(("127.0.0.1", int(port)))))
         link.send(proved(prover, hello(host=HOST, options=options, job="x")))
         remote.read_proved(link, prover, "the server")
         link.send({"do": "start", "peer": "raw-udp"})

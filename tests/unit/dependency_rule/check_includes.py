@@ -69,7 +69,7 @@ def layer_violations(path: str, text: str) -> Iterator[str]:
     for bracket, target in INCLUDE.findall(without_comments(text)):
         if path == "wire/packet.h":
             if target not in PACKET_HEADER_MAY_INCLUDE:
-                yield f"{path} includes {target}: the XDP programs share it, only <stdint.h> is there for both"
+                yield f"{path} includes {target}: it may include <stdint.h> only, so that a BPF program can include it"
         elif bracket == '"':
             allowed = LAYERS.get(layer, set())
             used = target.split("/", 1)[0]

@@ -1,4 +1,4 @@
-"""The client's side of ``mlt.job.door``: small, because every rank imports it."""
+"""The client's side of ``mlt.job.handshake_server``: small, because every rank imports it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mlt._shared.json_lines import quoted
 from mlt.job.secret import JobSecret, Prover
 
 
-class KnockError(Exception):
+class HandshakeError(Exception):
     """The listening process is not the expected service. ``message``: its first line, if that was a message;
     ``version``: its version, if it differs; ``unproved``: it has another secret."""
 
@@ -23,27 +23,27 @@ class KnockError(Exception):
         self.unproved = unproved
 
 
-def knock(
+def handshake(
     name: str,
     version: int,
     secret: JobSecret | None,
     say: Callable[[dict[str, Any]], None],
     hear: Callable[[], dict[str, Any]],
 ) -> Prover:
-    """The client's side, over ``say`` and ``hear``: open, and have the host prove itself. Raises KnockError."""
+    """The client's side, over ``say`` and ``hear``: open, and have the host prove itself. Raises HandshakeError."""
     prover = Prover(secret, name, role="caller")
     key = f"mlt_{name}"
     say({key: version, "nonce": prover.nonce})
     answer = hear()
     found = answer.get(key)
     if type(found) is int and found != version:
-        raise KnockError(
+        raise HandshakeError(
             f"it has version {quoted(found)} of {name}, this side {version}", message=answer, version=found
         )
     if found != version or not prover.meet(str(answer.get("nonce"))):
-        raise KnockError("it gave no proof", message=answer)
+        raise HandshakeError("it gave no proof", message=answer)
     if not prover.check(answer.get("proof")):
-        raise KnockError("it did not prove that it knows the job's secret", message=answer, unproved=True)
+        raise HandshakeError("it did not prove that it knows the job's secret", message=answer, unproved=True)
     return prover
 
 

@@ -1,10 +1,10 @@
-#include "sim/way_table.h"
+#include "sim/route_table.h"
 
 #include <doctest/doctest.h>
 
 using namespace mlt;
+using sim::RouteTable;
 using sim::Topology;
-using sim::WayTable;
 
 namespace {
 
@@ -20,7 +20,7 @@ std::vector<std::uint32_t> by_spine(const Topology& topology, std::uint32_t spin
 TEST_CASE("first__path_p_takes_the_way_p_modulo_their_number") {
   Topology topology = two_spines();
   topology.planned.push_back({0, 1, {by_spine(topology, 4), by_spine(topology, 5)}});
-  const WayTable table(topology);
+  const RouteTable table(topology);
   for (std::uint8_t path = 0; path < 5; ++path) {
     const std::vector<std::uint32_t> expected = by_spine(topology, path % 2 == 0 ? 4 : 5);
     for (std::uint32_t hop = 0; hop < expected.size(); ++hop) {
@@ -31,7 +31,7 @@ TEST_CASE("first__path_p_takes_the_way_p_modulo_their_number") {
 
 TEST_CASE("first__is_no_way_where_none_is_planned") {
   Topology topology = two_spines();
-  CHECK(WayTable(topology).first(0, 1, 0) == sim::kNoWay);
+  CHECK(RouteTable(topology).first(0, 1, 0) == sim::kNoRoute);
   topology.planned.push_back({0, 1, {by_spine(topology, 5)}});
-  CHECK(WayTable(topology).first(1, 0, 0) == sim::kNoWay);
+  CHECK(RouteTable(topology).first(1, 0, 0) == sim::kNoRoute);
 }

@@ -1,4 +1,4 @@
-"""The rooms of the Python package: each imports itself and rooms below it, type-only imports included."""
+"""The layers of the Python package: each imports itself and lower layers only, type-only imports included."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SOURCES = {
 }
 # From the bottom up. A module belongs to the longest of these names that its own begins with; ``mlt`` itself stands for
 # what users import from the top: context, operation, collectives, push_pull.
-ROOMS = (
+LAYERS = (
     "mlt._core",
     "mlt.errors",
     "mlt._shared",
@@ -47,8 +47,8 @@ ROOMS = (
     "mlt.cli",
     "studies",
 )
-# What a room names only to build the native form of its own values, when a context asks for it.
-NATIVE = ROOMS[0]
+# What a layer names only to build the native form of its own values, when a context asks for it.
+NATIVE = LAYERS[0]
 
 
 def modules() -> dict[str, Path]:
@@ -63,8 +63,8 @@ def modules() -> dict[str, Path]:
 MODULES = modules()
 
 
-def room_of(name: str) -> str:
-    return max((room for room in ROOMS if name == room or name.startswith(f"{room}.")), key=len)
+def layer_of(name: str) -> str:
+    return max((layer for layer in LAYERS if name == layer or name.startswith(f"{layer}.")), key=len)
 
 
 def imports(name: str, text: str) -> Iterator[tuple[int, str]]:
@@ -84,24 +84,24 @@ def imports(name: str, text: str) -> Iterator[tuple[int, str]]:
 
 
 def upward(name: str, text: str) -> list[str]:
-    """What the module ``name`` imports from a room above its own, or from the private modules of another."""
+    """What the module ``name`` imports from a layer above its own, or from the private modules of another."""
     # The top re-exports; its names are loaded on first use.
     if name == "mlt":
         return []
-    own = room_of(name)
+    own = layer_of(name)
     wrong = []
     for line, used in imports(name, text):
-        other = room_of(used)
-        if ROOMS.index(other) > ROOMS.index(own):
+        other = layer_of(used)
+        if LAYERS.index(other) > LAYERS.index(own):
             wrong.append(f"{name}:{line} imports {used}: {own} is below {other}")
         parts = used.removeprefix(other).split(".")
         if other != own and any(part.startswith("_") for part in parts):
-            wrong.append(f"{name}:{line} imports {used}: a name with an underscore is for its own room")
+            wrong.append(f"{name}:{line} imports {used}: a name with an underscore is for its own layer")
     return wrong
 
 
 @pytest.mark.parametrize("name", sorted(MODULES))
-def test_rooms__import_only_what_is_below(name: str) -> None:
+def test_layers__import_only_lower_ones(name: str) -> None:
     assert upward(name, MODULES[name].read_text(encoding="utf-8")) == []
 
 
@@ -119,16 +119,16 @@ def test_rooms__import_only_what_is_below(name: str) -> None:
         ("mlt.perf.session", "from mlt._callbacks import Callbacks"),
     ],
 )
-def test_rooms__find_an_arrow_that_points_up(name: str, text: str) -> None:
+def test_upward__finds_imports_of_higher_layers(name: str, text: str) -> None:
     assert len(upward(name, text)) == 1
 
 
-def test_rooms__have_no_module_that_was_forgotten() -> None:
+def test_layers__name_every_module() -> None:
     top = {path.name for path in (ROOT / "python" / "mlt").iterdir() if path.suffix == ".py"}
     assert top == {f"{name}.py" for name in (
         "__init__", "_callbacks", "collectives", "context", "errors", "operation", "priority", "push_pull",
     )}  # fmt: skip
     for folder, package in (("python/mlt", "mlt"), ("python/mlt/planners", "mlt.planners")):
-        rooms = {path.parent.name for path in (ROOT / folder).glob("*/__init__.py*")}
-        assert {f"{package}.{name}" for name in rooms} < set(ROOMS)
+        layers = {path.parent.name for path in (ROOT / folder).glob("*/__init__.py*")}
+        assert {f"{package}.{name}" for name in layers} < set(LAYERS)
     assert {path.name for path in (ROOT / "python" / "mlt" / "planners").glob("*.py")} == {"__init__.py"}

@@ -36,7 +36,7 @@ ACCEPTS_PER_TURN = 16
 # accept() failed because these are exhausted: closing a client frees one.
 OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
-# Counters, prefixed with the door's name: "rendezvous_accepted".
+# Counters, prefixed with the server's name: "rendezvous_accepted".
 COUNTERS = (
     "accepted",
     "strangers",  # left before a valid opening
@@ -46,12 +46,12 @@ COUNTERS = (
     "other_version",
     "timed_out",  # no proof within PROOF_SECONDS
     "too_many_pending",  # closed in favour of a newer one
-    "refusals",  # proved, and rejected by the owner of the door
+    "refusals",  # proved, and rejected by the owner
 )
 
 
 def max_callers(expected: int) -> int:
-    """Max clients without a proof at a door that expects ``expected`` clients; the same for jobs of similar size."""
+    """Max clients without a proof of a server that expects ``expected`` clients; the same for jobs of similar size."""
     return max(MIN_MAX_CALLERS, 1 << (expected + SPARE_CALLERS - 1).bit_length())
 
 
@@ -82,7 +82,7 @@ class Caller:
             self.connection.send(line_of(message))
 
 
-class Door:
+class HandshakeServer:
     """``listeners`` and their clients, up to ``max_callers(expected)`` without a proof. ``fileno`` is for a selector;
     ``counts`` gets the counters in ``COUNTERS``. Without ``proof`` a client passes to the owner with its first complete
     line, which is its content. The owner closes the listeners.

@@ -17,7 +17,7 @@ from rendezvous_caller import ANNOUNCEMENT, Caller
 from transport_jobs import free_port, takes
 
 import mlt
-from mlt.job import door
+from mlt.job import handshake_server
 from mlt.job._rendezvous_host import Host
 from mlt.job.configuration import JobConfig
 from mlt.job.rendezvous import VERSION, Endpoint, meet
@@ -89,7 +89,7 @@ def old_announcement(**changes: Any) -> bytes:
 
 
 @pytest.mark.parametrize("changes", [{"job": "?"}, {"size": 9_999}, {"rank": 7}, {"job": JOB}])
-def test_door__a_wrong_guess_is_not_answered_with_the_right_one(rank_0: Waiting, changes: dict[str, Any]) -> None:
+def test_server__a_wrong_guess_is_not_answered_with_the_right_one(rank_0: Waiting, changes: dict[str, Any]) -> None:
     with Caller(rank_0.port) as caller:
         caller.say(old_announcement(**changes))
         answer = caller.line()
@@ -103,7 +103,7 @@ def test_door__a_wrong_guess_is_not_answered_with_the_right_one(rank_0: Waiting,
 
 
 @pytest.mark.parametrize("secret", [None, JobSecret("guessed, and wrong all the way")])
-def test_door__without_the_secret_nobody_joins_and_nothing_is_said(rank_0: Waiting, secret: JobSecret | None) -> None:
+def test_server__without_the_secret_nobody_joins_and_nothing_is_said(rank_0: Waiting, secret: JobSecret | None) -> None:
     with Caller(rank_0.port, secret=secret) as caller:
         assert not caller.open()
         caller.announce(job=JOB)
@@ -113,7 +113,7 @@ def test_door__without_the_secret_nobody_joins_and_nothing_is_said(rank_0: Waiti
     assert rank_0.counts["rendezvous_refusals"] == 0
 
 
-def test_door__a_proof_is_good_for_its_own_line_and_connection_only(rank_0: Waiting) -> None:
+def test_server__a_proof_is_good_for_its_own_line_and_connection_only(rank_0: Waiting) -> None:
     text = json.dumps({**ANNOUNCEMENT, "job": JOB})
     with Caller(rank_0.port, secret=SECRET) as first, Caller(rank_0.port, secret=SECRET) as second:
         assert first.open()
@@ -152,7 +152,7 @@ def test_door__a_proof_is_good_for_its_own_line_and_connection_only(rank_0: Wait
         (b"x" * 100_000, "oversized"),
     ],
 )
-def test_door__rank_0_survives_every_line(rank_0: Waiting, line: bytes, counter: str) -> None:
+def test_server__rank_0_survives_every_line(rank_0: Waiting, line: bytes, counter: str) -> None:
     with Caller(rank_0.port) as caller, contextlib.suppress(ConnectionError):
         caller.say(line)
         if counter not in ("strangers", "other_version"):
@@ -179,7 +179,7 @@ def test_door__rank_0_survives_every_line(rank_0: Waiting, line: bytes, counter:
         "null",
     ],
 )
-def test_door__rank_0_survives_a_rank_that_says_nonsense(rank_0: Waiting, content: str) -> None:
+def test_server__rank_0_survives_a_rank_that_says_nonsense(rank_0: Waiting, content: str) -> None:
     with Caller(rank_0.port, secret=SECRET) as caller:
         assert caller.open()
         caller.announce(content)
@@ -189,7 +189,7 @@ def test_door__rank_0_survives_a_rank_that_says_nonsense(rank_0: Waiting, conten
     assert rank_0.counts["rendezvous_refusals"] == 1
 
 
-def test_door__repeats_little_of_another_version(rank_0: Waiting) -> None:
+def test_server__repeats_little_of_another_version(rank_0: Waiting) -> None:
     with Caller(rank_0.port) as caller:
         caller.say(b'{"mlt_rendezvous":' + b"9" * 4_000 + b"}\n")
         answer = caller.line()
@@ -199,7 +199,7 @@ def test_door__repeats_little_of_another_version(rank_0: Waiting) -> None:
 
 
 @pytest.mark.parametrize("number", [100, 1_000])
-def test_door__idle_callers_hold_no_rank_up(rank_0: Waiting, number: int) -> None:
+def test_server__idle_callers_hold_no_rank_up(rank_0: Waiting, number: int) -> None:
     with contextlib.ExitStack() as idle:
         for _ in range(number):
             idle.enter_context(Caller(rank_0.port))
@@ -207,11 +207,11 @@ def test_door__idle_callers_hold_no_rank_up(rank_0: Waiting, number: int) -> Non
             rank_0.join_all()
     assert rank_0.counts["rendezvous_accepted"] >= 1
     if number == 1_000:
-        assert rank_0.counts["rendezvous_too_many_pending"] >= number - door.max_callers(rank_0.size)
+        assert rank_0.counts["rendezvous_too_many_pending"] >= number - handshake_server.max_callers(rank_0.size)
 
 
-def test_door__callers_that_open_and_wait_are_cut_by_number_oldest_first(rank_0: Waiting) -> None:
-    limit = door.max_callers(rank_0.size)
+def test_server__callers_that_open_and_wait_are_cut_by_number_oldest_first(rank_0: Waiting) -> None:
+    limit = handshake_server.max_callers(rank_0.size)
     with contextlib.ExitStack() as waiting:
         callers = [waiting.enter_context(Caller(rank_0.port)) for _ in range(limit + 10)]
         rank_0.until("rendezvous_too_many_pending", 10)
@@ -221,12 +221,14 @@ def test_door__callers_that_open_and_wait_are_cut_by_number_oldest_first(rank_0:
 
 
 class OpenDoor:
-    """A door of this thread, and callers of it by their source address."""
+    """A server of this thread, and clients of it by their source address."""
 
     def __init__(self, expected: int = 2) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=4_096)
         self.port = self._listener.getsockname()[1]
-        self.door = door.Door("rendezvous", VERSION, SECRET, listeners=[self._listener], expected=expected)
+        self.handshakes = handshake_server.HandshakeServer(
+            "rendezvous", VERSION, SECRET, listeners=[self._listener], expected=expected
+        )
         self._stack = contextlib.ExitStack()
         self.accepted = 0
 
@@ -235,17 +237,17 @@ class OpenDoor:
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
-        self.door.close()
+        self.handshakes.close()
         self._listener.close()
 
     def come(self, source: str = "127.0.0.1", *, opens: bool = False) -> Caller:
         caller = self._stack.enter_context(Caller(self.port, secret=SECRET, source=source))
         self.accepted += 1
-        while self.door.counts["rendezvous_accepted"] < self.accepted:
-            self.door.turn(1.0)
+        while self.handshakes.counts["rendezvous_accepted"] < self.accepted:
+            self.handshakes.turn(1.0)
         if opens:
             caller.say(json.dumps({"mlt_rendezvous": VERSION, "nonce": caller.prover.nonce}).encode() + b"\n")
-            self.door.turn(1.0)
+            self.handshakes.turn(1.0)
             answer = json.loads(caller.line())
             assert caller.prover.meet(answer["nonce"])
             assert caller.prover.check(answer["proof"])
@@ -254,43 +256,43 @@ class OpenDoor:
     def takes_proof_of(self, caller: Caller) -> bool:
         with contextlib.suppress(ConnectionError):
             caller.announce()
-            return bool(self.door.turn(1.0))
+            return bool(self.handshakes.turn(1.0))
         return False
 
 
 @pytest.mark.parametrize("flood_opens", [False, True])
 @pytest.mark.parametrize("rank_opens", [False, True])
-def test_door__a_flood_from_one_address_closes_its_own_callers_only(rank_opens: bool, flood_opens: bool) -> None:
+def test_server__a_flood_from_one_address_closes_its_own_callers_only(rank_opens: bool, flood_opens: bool) -> None:
     with OpenDoor() as one:
         rank = one.come("127.0.0.2", opens=rank_opens)
-        for _ in range(2 * door.max_callers(2)):
+        for _ in range(2 * handshake_server.max_callers(2)):
             one.come("127.0.0.1", opens=flood_opens)
-        assert one.door.counts["rendezvous_too_many_pending"] == door.max_callers(2) + 1
+        assert one.handshakes.counts["rendezvous_too_many_pending"] == handshake_server.max_callers(2) + 1
         if not rank_opens:
             rank.say(json.dumps({"mlt_rendezvous": VERSION, "nonce": rank.prover.nonce}).encode() + b"\n")
-            one.door.turn(1.0)
+            one.handshakes.turn(1.0)
             rank.prover.meet(json.loads(rank.line())["nonce"])
         assert one.takes_proof_of(rank)
 
 
-def test_door__of_one_address_a_caller_that_has_opened_outlives_idle_ones() -> None:
+def test_server__of_one_address_a_caller_that_has_opened_outlives_idle_ones() -> None:
     with OpenDoor() as one:
         rank = one.come(opens=True)
-        idle = [one.come() for _ in range(door.max_callers(2) + 10)]
+        idle = [one.come() for _ in range(handshake_server.max_callers(2) + 10)]
         assert idle[10].line() == b""
         assert one.takes_proof_of(rank)
 
 
-def test_door__a_flood_from_many_addresses_closes_idle_callers_first() -> None:
+def test_server__a_flood_from_many_addresses_closes_idle_callers_first() -> None:
     with OpenDoor() as one:
         rank = one.come("127.0.0.2", opens=True)
-        for turn in range(door.max_callers(2) + 10):
+        for turn in range(handshake_server.max_callers(2) + 10):
             one.come(f"127.0.{1 + turn // 250}.{1 + turn % 250}")
         assert one.takes_proof_of(rank)
 
 
-def test_door__a_newcomer_of_the_fullest_address_makes_no_other_address_s_place() -> None:
-    half = door.max_callers(2) // 2
+def test_server__a_newcomer_of_the_fullest_address_makes_no_other_address_s_place() -> None:
+    half = handshake_server.max_callers(2) // 2
     with OpenDoor() as one:
         ranks = [one.come("127.0.0.2") for _ in range(half)]
         flood = [one.come("127.0.0.1", opens=True) for _ in range(half + 1)]
@@ -301,10 +303,10 @@ def test_door__a_newcomer_of_the_fullest_address_makes_no_other_address_s_place(
 
 
 @pytest.mark.parametrize("size", [2, 37, 100, 190])
-def test_door__what_a_flood_can_count_is_the_same_for_every_small_job(size: int) -> None:
+def test_server__what_a_flood_can_count_is_the_same_for_every_small_job(size: int) -> None:
     with OpenDoor(size) as one:
         callers = 0
-        while not one.door.counts["rendezvous_too_many_pending"]:
+        while not one.handshakes.counts["rendezvous_too_many_pending"]:
             one.come()
             callers += 1
         assert callers == 257
@@ -312,7 +314,7 @@ def test_door__what_a_flood_can_count_is_the_same_for_every_small_job(size: int)
 
 @pytest.mark.parametrize(("expected", "callers"), [(0, 256), (192, 256), (193, 512), (448, 512), (1_000, 2_048)])
 def test_max_callers__show_the_size_of_a_large_job_to_a_power_of_two_only(expected: int, callers: int) -> None:
-    assert door.max_callers(expected) == callers
+    assert handshake_server.max_callers(expected) == callers
 
 
 @pytest.mark.parametrize(
@@ -327,14 +329,14 @@ def test_max_callers__show_the_size_of_a_large_job_to_a_power_of_two_only(expect
     ],
 )
 def test_source_of__is_what_callers_of_one_host_share(one: str, other: str, same: bool) -> None:
-    assert (door.source_of(one) == door.source_of(other)) is same
+    assert (handshake_server.source_of(one) == handshake_server.source_of(other)) is same
 
 
 @pytest.mark.parametrize(
     ("errors", "closed"),
     [([errno.ECONNABORTED], 0), ([errno.EMFILE], 1), ([errno.ECONNABORTED, errno.EMFILE], 0)],
 )
-def test_door__only_want_of_a_descriptor_for_one_that_waits_closes_a_caller(errors: list[int], closed: int) -> None:
+def test_server__only_want_of_a_descriptor_for_one_that_waits_closes_a_caller(errors: list[int], closed: int) -> None:
     left = [*errors, errno.EAGAIN]
 
     class Failing:
@@ -343,12 +345,12 @@ def test_door__only_want_of_a_descriptor_for_one_that_waits_closes_a_caller(erro
 
     with OpenDoor() as one:
         one.come()
-        one.door._accept(cast(socket.socket, Failing()))
-        assert one.door.counts["rendezvous_too_many_pending"] == closed
+        one.handshakes._accept(cast(socket.socket, Failing()))
+        assert one.handshakes.counts["rendezvous_too_many_pending"] == closed
 
 
-def test_door__a_slow_caller_is_cut_by_time(rank_0: Waiting, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(door, "PROOF_SECONDS", 0.3)
+def test_server__a_slow_caller_is_cut_by_time(rank_0: Waiting, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handshake_server, "PROOF_SECONDS", 0.3)
     with Caller(rank_0.port) as mute, Caller(rank_0.port) as slow, takes(at_most=3.0):
         slow.open()
         for _ in range(3):
@@ -359,7 +361,7 @@ def test_door__a_slow_caller_is_cut_by_time(rank_0: Waiting, monkeypatch: pytest
     assert rank_0.counts["rendezvous_timed_out"] == 2
 
 
-def test_door__a_rank_with_another_secret_says_so_at_once() -> None:
+def test_server__a_rank_with_another_secret_says_so_at_once() -> None:
     waiting = Waiting(timeout=1.5)
     for secret, why in ((None, "this rank has none"), (JobSecret("another one, also long"), "it has another one")):
         with takes(at_most=1.0), pytest.raises(mlt.PeerMismatchError, match="did not prove") as refused:
@@ -371,18 +373,18 @@ def test_door__a_rank_with_another_secret_says_so_at_once() -> None:
     assert_names(text, "2 connections", "secret")
 
 
-def test_door__a_crowd_of_strangers_leaves_nothing_but_counts() -> None:
+def test_server__a_crowd_of_strangers_leaves_nothing_but_counts() -> None:
     port, counts = free_port(), Counter[str]()
     with Host(config(0, port), Endpoint(0, "127.0.0.1", 1_000), None, counts) as host:
         for turn in range(1, 51):
             with Caller(port) as caller:
                 caller.say(old_announcement())
                 while counts["rendezvous_other_version"] < turn:
-                    host._door.turn(1.0)
+                    host._handshakes.turn(1.0)
         assert len(host._refused) <= 5
 
 
-def test_door__two_jobs_with_one_secret_are_told_apart(rank_0: Waiting) -> None:
+def test_server__two_jobs_with_one_secret_are_told_apart(rank_0: Waiting) -> None:
     with Caller(rank_0.port, secret=SECRET) as caller:
         assert caller.open()
         caller.announce(job="other")
@@ -390,7 +392,7 @@ def test_door__two_jobs_with_one_secret_are_told_apart(rank_0: Waiting) -> None:
     rank_0.join_all()
 
 
-def test_context__counts_what_came_to_the_door() -> None:
+def test_context__counts_what_came_to_the_server() -> None:
     port = free_port()
     contexts: dict[int, mlt.Context] = {}
     secret = "known to the ranks alone"

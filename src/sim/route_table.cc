@@ -1,16 +1,16 @@
-#include "sim/way_table.h"
+#include "sim/route_table.h"
 
 #include "base/check.h"
 
 namespace mlt::sim {
 
-WayTable::WayTable(const Topology& topology) : hosts_(topology.hosts) {
+RouteTable::RouteTable(const Topology& topology) : hosts_(topology.hosts) {
   if (topology.planned.empty()) return;
-  pair_.assign(std::size_t{hosts_} * hosts_, kNoWay);
-  for (const PlannedWays& planned : topology.planned) {
+  pair_.assign(std::size_t{hosts_} * hosts_, kNoRoute);
+  for (const PlannedRoutes& planned : topology.planned) {
     MLT_CHECK(planned.from < hosts_ && planned.to < hosts_ && planned.from != planned.to && !planned.ways.empty());
     std::uint32_t& pair = pair_[std::size_t{planned.from} * hosts_ + planned.to];
-    MLT_CHECK(pair == kNoWay);
+    MLT_CHECK(pair == kNoRoute);
     pair = static_cast<std::uint32_t>(starts_.size());
     starts_.push_back(static_cast<std::uint32_t>(planned.ways.size()));
     for (const std::vector<std::uint32_t>& way : planned.ways) {

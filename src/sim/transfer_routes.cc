@@ -1,4 +1,4 @@
-#include "sim/transfer_ways.h"
+#include "sim/transfer_routes.h"
 
 #include <algorithm>
 #include <map>
@@ -62,8 +62,8 @@ std::vector<std::uint32_t> edges_of(const TransferSchedule& schedule, const Edge
 }
 
 // Cables are two consecutive edges, one per direction.
-PlannedWays reversed(const PlannedWays& there) {
-  PlannedWays back{there.to, there.from, there.ways};
+PlannedRoutes reversed(const PlannedRoutes& there) {
+  PlannedRoutes back{there.to, there.from, there.ways};
   for (std::vector<std::uint32_t>& way : back.ways) {
     std::reverse(way.begin(), way.end());
     for (std::uint32_t& edge : way) edge ^= 1U;
@@ -73,10 +73,10 @@ PlannedWays reversed(const PlannedWays& there) {
 
 }  // namespace
 
-std::vector<PlannedWays> planned_ways(const TransferSchedule& schedule, const Topology& topology) {
+std::vector<PlannedRoutes> planned_routes(const TransferSchedule& schedule, const Topology& topology) {
   const EdgesBetween between = edges_between(topology);
   std::map<Pair, std::size_t> stated;
-  std::vector<PlannedWays> planned;
+  std::vector<PlannedRoutes> planned;
   for (std::size_t i = 0; i < schedule.ways.size(); ++i) {
     check_pair(schedule, i);
     const ScheduledWays& ways = schedule.ways[i];
@@ -85,7 +85,7 @@ std::vector<PlannedWays> planned_ways(const TransferSchedule& schedule, const To
       refuse(item("ways", i) + ": the ways from " + std::to_string(ways.from) + " to " + std::to_string(ways.to) +
              " are in " + item("ways", first->second) + " already; expected one entry for a pair");
     }
-    PlannedWays& of_pair = planned.emplace_back();
+    PlannedRoutes& of_pair = planned.emplace_back();
     of_pair.from = static_cast<std::uint16_t>(ways.from);
     of_pair.to = static_cast<std::uint16_t>(ways.to);
     for (std::size_t k = 0; k < ways.ways.size(); ++k) of_pair.ways.push_back(edges_of(schedule, between, i, k));

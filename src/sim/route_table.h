@@ -13,17 +13,17 @@
 
 namespace mlt::sim {
 
-class WayTable {
+class RouteTable {
  public:
   // MLT_CHECKs that every route leads from its host to the other over switches, edge by edge, and that a pair is
   // planned at most once.
-  explicit WayTable(const Topology& topology);
+  explicit RouteTable(const Topology& topology);
 
-  // Where the route of a packet from one host to another on `path` starts in the table; kNoWay if none is planned.
+  // Where the route of a packet from one host to another on `path` starts in the table; kNoRoute if none is planned.
   std::uint32_t first(std::uint16_t from, std::uint16_t to, std::uint8_t path) const {
-    if (pair_.empty()) return kNoWay;
+    if (pair_.empty()) return kNoRoute;
     const std::uint32_t pair = pair_[std::size_t{from} * hosts_ + to];
-    if (pair == kNoWay) return kNoWay;
+    if (pair == kNoRoute) return kNoRoute;
     return starts_[pair + 1 + path % starts_[pair]];
   }
   std::uint32_t edge(std::uint32_t at) const { return edges_[at]; }
