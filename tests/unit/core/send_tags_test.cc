@@ -97,6 +97,18 @@ TEST_CASE("retirement__forgets_tags_not_in_use_and_lists_the_others") {
   CHECK(world.shared.counters.value(core::Counter::k_retirements_sent) == 1);
 }
 
+// While all tags are in use, none can be forgotten; the ends of the sends make up for it, without another post.
+TEST_CASE("retirement__follows_the_ends_of_sends_that_put_it_off") {
+  World world;
+  std::vector<std::uint32_t> generations;
+  for (std::uint64_t tag = 0; tag < 6; ++tag) generations.push_back(world.post(tag));
+  for (std::uint64_t tag = 0; tag < 6; ++tag) world.tags.note_posted(1, {tag, generations[tag]});
+  CHECK(world.retirement().frames == 0);
+  for (std::uint64_t tag = 0; tag < 6; ++tag) world.tags.leave(1, {tag, generations[tag]}, true);
+  CHECK(world.retirement().frames == 1);
+  CHECK(world.shared.counters.value(core::Counter::k_retirements_sent) == 1);
+}
+
 TEST_CASE("retirement__not_to_a_peer_that_is_down_nor_if_switched_off") {
   for (const bool down : {true, false}) {
     World world(World::config_of(down ? 4 : 0));
