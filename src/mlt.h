@@ -109,7 +109,7 @@ struct Options {
   std::int64_t peer_timeout_ns = 3'000'000'000;  // silence after which a peer counts as dead
   // How long at most a thread that waits polls before it sleeps; it learns how long that pays, and never polls where
   // runnable threads outnumber the CPUs. 0: it sleeps at once.
-  std::uint32_t spin_us = 50;
+  std::uint32_t spin_us = 200;
   // Limits, whose memory is touched as it is used. Operations: in progress, or done and not taken, to 131,072.
   std::uint32_t max_operations = 65'536;
   std::uint32_t max_tags = 262'144;       // (rank, tag) pairs that are remembered, of sends and of receives each

@@ -63,9 +63,9 @@ class Context(GroupCollectives):
     addresses, mappings, or a YAML file. None: MLT_PATHS, else one path. All ranks need the same number.
     ``busy_poll_us``: time for which the kernel polls the interface when a read finds the socket empty (needs
     CAP_NET_ADMIN).
-    ``spin_us``: max time for which a waiting thread polls the network before it sleeps (None: MLT_SPIN_US, else 50; 0:
-    it sleeps at once). The thread learns how long polling pays. It does not poll while runnable threads outnumber the
-    CPUs.
+    ``spin_us``: max time for which a waiting thread polls the network before it sleeps (None: MLT_SPIN_US, else 200;
+    0: it sleeps at once). The thread learns how long polling pays. It does not poll while runnable threads outnumber
+    the CPUs.
     ``io_threads`` and ``io_cpus`` were removed; a context that sets them is rejected.
     ``datapath``: carries datagrams (None: MLT_DATAPATH, else ``auto``): ``udp``, ``vma``, ``xdp``, or ``auto``, which
     is ``vma`` under libvma and ``udp`` elsewhere, with shared memory to ranks of the same host and user. Ranks may use

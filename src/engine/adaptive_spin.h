@@ -3,8 +3,8 @@
 // (Documentation/virt/kvm/halt-polling.rst).
 //
 // No thread polls while runnable threads outnumber the CPUs: waits are long then, so that the window closes by itself,
-// and a thread that was preempted (an involuntary context switch) does not poll for a while. The host's count of
-// runnable threads (/proc/loadavg) would also include those of other priorities and other containers.
+// and a thread that lost its CPU while it polled does not poll for a while. The host's count of runnable threads
+// (/proc/loadavg) would also include those of other priorities and other containers.
 // Not thread-safe: requires the loop's lock.
 #pragma once
 
@@ -15,32 +15,41 @@
 
 namespace mlt::engine {
 
-// Whether other threads compete for the calling thread's CPU; makes at most one system call per millisecond.
+// Whether other threads compete for the CPU of the thread that polls: then the time between two of its polls is long.
+// Makes no system call. Involuntary context switches alone do not show it: the brief turns of the parked I/O threads
+// cause a thousand of them per second.
 class Crowd {
  public:
-  static constexpr base::DurationNs kLookNs = base::kMillisecond;
+  // Longer than the turn of an I/O thread, shorter than a time slice of the scheduler.
+  static constexpr base::DurationNs kLostCpuNs = 500 * base::kMicrosecond;
   static constexpr base::DurationNs kRestNs = 8 * base::kMillisecond;
 
-  bool is_there(base::TimeNs now);
+  // Whether to poll at `now`. `again`: the thread polled since its last work.
+  bool is_there(base::TimeNs now, bool again) {
+    if (again && now - polled_at_ > kLostCpuNs) rests_until_ = now + kRestNs;
+    polled_at_ = now;
+    return now < rests_until_;
+  }
 
  private:
-  long switches_ = -1;
-  long thread_ = 0;  // the thread that switches_ belongs to
-  base::TimeNs next_look_ = 0;
+  base::TimeNs polled_at_ = 0;
   base::TimeNs rests_until_ = 0;
 };
 
 class AdaptiveSpin {
  public:
   static constexpr base::DurationNs kFirstNs = 10 * base::kMicrosecond;
-  // After kRestWaits waits without polling, kTrialWaits waits with it: an exchange is short only if both ranks poll.
+  // After kRestWaits waits without polling, kTrialWaits waits with it. One would do if the peer were awake.
   static constexpr std::uint32_t kRestWaits = 64;
-  static constexpr std::uint32_t kTrialWaits = 8;
+  static constexpr std::uint32_t kTrialWaits = 4;
 
   explicit AdaptiveSpin(base::DurationNs bound_ns) : bound_ns_(bound_ns), window_ns_(bound_ns) {}
 
-  // Whether to continue polling, `idle_ns` after the last work was done.
-  bool goes_on(base::TimeNs now, base::DurationNs idle_ns) { return idle_ns < window_ns_ && !crowd_.is_there(now); }
+  // Whether to continue polling, `idle_ns` after the last work was done. `again`: it continued at the last call, which
+  // was no longer ago.
+  bool goes_on(base::TimeNs now, base::DurationNs idle_ns, bool again) {
+    return idle_ns < window_ns_ && !crowd_.is_there(now, again);
+  }
 
   // Ends a wait: work has arrived. `polled`: goes_on() returned true; `slept`: polling ended before the work arrived.
   void ended(base::DurationNs idle_ns, bool polled, bool slept) {

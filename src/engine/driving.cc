@@ -220,7 +220,7 @@ bool Driving::turn(Waiter& waiter, TimeNs until, Idle& idle) {
     give_back();
     return false;
   }
-  if (spin_.goes_on(now, now - idle.since)) {
+  if (spin_.goes_on(now, now - idle.since, idle.polled && !idle.slept)) {
     idle.polled = true;
     give_back();
     relax();

@@ -288,7 +288,7 @@ TEST_CASE("adaptive_spin__follows_the_length_of_waits_within_its_bound") {
   CHECK(spin.window_ns() == kBound);
   for (int i = 0; i < 10; ++i) spin.ended(10 * kBound, true, true);
   CHECK(spin.window_ns() == 0);
-  CHECK_FALSE(spin.goes_on(1, 0));
+  CHECK_FALSE(spin.goes_on(1, 0, false));
   spin.ended(kBound / 2, false, true);
   CHECK(spin.window_ns() == engine::AdaptiveSpin::kFirstNs);
   for (int i = 0; i < 10; ++i) spin.ended(kBound, false, true);
@@ -297,6 +297,22 @@ TEST_CASE("adaptive_spin__follows_the_length_of_waits_within_its_bound") {
   CHECK(spin.window_ns() == kBound);
   CHECK(spin.won() == 1);
   CHECK(spin.lost() == 10);
+}
+
+TEST_CASE("adaptive_spin__rests_after_it_lost_its_cpu_and_not_for_a_brief_interruption") {
+  constexpr base::DurationNs kLost = engine::Crowd::kLostCpuNs;
+  constexpr base::DurationNs kRest = engine::Crowd::kRestNs;
+  engine::AdaptiveSpin spin(base::kSecond);
+  base::TimeNs now = base::kSecond;
+  CHECK(spin.goes_on(now, 0, false));
+  now += kLost;  // a parked I/O thread had a turn
+  CHECK(spin.goes_on(now, kLost, true));
+  now += kLost + 1;
+  CHECK_FALSE(spin.goes_on(now, 2 * kLost + 1, true));
+  CHECK_FALSE(spin.goes_on(now + kRest - 1, 0, false));
+  CHECK(spin.goes_on(now + kRest, 0, false));
+  // Work in between: the time since the last poll is no sign of other threads.
+  CHECK(spin.goes_on(now + 2 * kRest, 0, false));
 }
 
 TEST_CASE("adaptive_spin__tries_again_after_a_while_and_never_with_a_bound_of_nothing") {
