@@ -28,7 +28,7 @@ optional=()
 command -v tc >/dev/null || optional+=(iproute2)
 command -v clang >/dev/null || optional+=(clang)
 [ -e /usr/include/bpf/bpf_helpers.h ] || optional+=(libbpf-dev)
-# A second kernel, with sch_red and sch_netem, for checks of the testbed's queues.
+# A second kernel, with sch_red, for checks of the testbed's queues.
 command -v linux.uml >/dev/null || optional+=(user-mode-linux kmod busybox-static)
 
 [ ${#missing[@]} -eq 0 ] && [ ${#optional[@]} -eq 0 ] && exit 0

@@ -1,4 +1,4 @@
-"""Runs a shell script inside Debian's user-mode-linux: a second kernel, with sch_red, sch_prio and sch_netem.
+"""Runs a shell script inside Debian's user-mode-linux: a second kernel, with sch_red and sch_prio.
 
 Its file system is the host's; the script must write nowhere but below its own folder. On processors with AMX it needs
 ``uml_xstate.c``, compiled here.

@@ -125,6 +125,7 @@ def perf(
     mlt perf --local --compare all
     mlt perf --serve           and on another machine: mlt perf HOST
     mlt testbed run --hosts 4 --rate 200mbit --loss 1% -- mlt perf --pattern allreduce --compare gloo
+    mlt testbed run --hosts 2 --rate 100mbit --delay 25ms --jitter 2ms -- mlt perf --compare tcp --loss-bound 0,0.1
 
     Without HOST, --local and --serve it is one rank of a job (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), of which
     rank 0 prints.

@@ -62,7 +62,11 @@ def _shape(function: Callable[..., Any]) -> Callable[..., Any]:
             "--buffer", help="Buffer of every switch port, for example 256KiB.  [default: the policy's, or 256KiB]"
         ),
         click.option("--loss", help="Loss from every host to its switch, for example 1%.  [default: 0%]"),
-        click.option("--delay", help="Delay of every packet that leaves a host, for example 5ms (needs sch_netem)."),
+        click.option(
+            "--delay",
+            help="Delay from every host to its switch, for example 25ms; 0: none, but 'set' can change it.",
+        ),
+        click.option("--jitter", help="Up to this much more delay, drawn uniformly per packet; order is kept."),
         click.option("--policy", type=click.Path(), help="QoS policy file of 'mlt switch': classes and thresholds."),
         click.option("--spines", type=int, help="Number of spine switches; leaves spread flows over them."),
         click.option("--leaves", type=int, help="Number of leaf switches.  [default: 2 with spines]"),
@@ -251,7 +255,10 @@ def status(name: str, as_json: bool, everything: bool, watch: bool) -> None:
 @_named
 @click.argument("link", required=False)
 @click.option("--loss", help="Loss, 1% or 0.01; without LINK from every host to its switch.")
-@click.option("--direction", type=click.Choice(["up", "down"]), help="Direction of --loss with LINK.  [default: both]")
+@click.option("--delay", help="Delay, for example 25ms; without LINK from every host to its switch.")
+@click.option("--jitter", help="Jitter, for example 2ms; without LINK from every host to its switch.")
+@click.option("--direction", type=click.Choice(["up", "down"]),
+              help="Direction of --loss, --delay and --jitter with LINK.  [default: both]")  # fmt: skip
 @click.option("--rate", help="Rate, for example 200mbit; without LINK of all links.")
 @click.option("--buffer", help="Buffer of switch ports, for example 64KiB; without LINK of all.")
 @click.option("--break", "break_", is_flag=True, help="Unplug LINK.")
@@ -260,6 +267,8 @@ def set_(
     name: str,
     link: str | None,
     loss: str | None,
+    delay: str | None,
+    jitter: str | None,
     direction: str | None,
     rate: str | None,
     buffer: str | None,
@@ -268,21 +277,25 @@ def set_(
 ) -> None:
     """Change LINK (host2, leaf0-spine1), or all links, while everything runs."""
     with _errors():
-        if loss is None and rate is None and buffer is None and not break_ and not heal:
-            raise BadTopologyError("nothing to set; give --loss, --rate, --buffer, --break or --heal")
+        values = {"loss": loss, "delay": delay, "jitter": jitter, "rate": rate, "buffer": buffer}
+        given = {field: value for field, value in values.items() if value is not None}
+        if not given and not break_ and not heal:
+            raise BadTopologyError(
+                "nothing to set; give --loss, --delay, --jitter, --rate, --buffer, --break or --heal"
+            )
         if (break_ or heal) and link is None:
             raise BadTopologyError("--break and --heal need a LINK, for example host2")
         if break_ and heal:
             raise BadTopologyError("--break and --heal at once")
-        if direction is not None and (link is None or loss is None):
-            raise BadTopologyError("--direction goes with --loss and a LINK")
+        if direction is not None and (link is None or not given.keys() & {"loss", "delay", "jitter"}):
+            raise BadTopologyError("--direction goes with --loss, --delay or --jitter, and a LINK")
         bed = _attach(name)
         # Validate all values before applying the first.
-        for field, value in (("loss", loss), ("rate", rate), ("buffer", buffer)):
-            if value is not None:
-                bed.topology.changed(**{field: value})
+        bed.topology.changed(**given)
         if link is not None:
             bed.topology.with_link(link)
+        if delay is not None or jitter is not None:
+            bed.set_delay(delay, jitter=jitter, link=link, direction=direction)  # rejects links without a delay line
         if loss is not None:
             bed.set_loss(loss, link=link, direction=direction)
         if rate is not None:

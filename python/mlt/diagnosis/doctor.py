@@ -169,8 +169,8 @@ def _testbed() -> Iterator[Finding]:
         return
     yield Finding("ok", "mlt testbed: namespaces, switch queues and losses")
     if shutil.which("tc") and not in_user_namespace():
-        extra = [name for name in ("red", "prio", "netem") if not kernel_has(name)]
+        extra = [name for name in ("red", "prio") if not kernel_has(name)]
         if extra:
             absent = f"sch_{', sch_'.join(extra)}"
-            yield Finding("optional", f"mlt testbed: the kernel has no {absent}: no --queue red or --delay",
+            yield Finding("optional", f"mlt testbed: the kernel has no {absent}: no --queue red",
                           f"modprobe sch_{' sch_'.join(extra)}, or a distribution kernel")  # fmt: skip

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from mlt.testbed.bed import Testbed
+from mlt.testbed.delay_line import DelayCounters
 from mlt.testbed.errors import BadTopologyError, MissingError, TestbedError
 from mlt.testbed.impairments import LossCounters
 from mlt.testbed.switch_port import PortState, QueueCounters
@@ -13,6 +14,7 @@ from mlt.testbed.topology import Topology, json_schema, load, make
 
 __all__ = [
     "BadTopologyError",
+    "DelayCounters",
     "LossCounters",
     "MissingError",
     "PortState",

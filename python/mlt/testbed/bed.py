@@ -23,6 +23,7 @@ from mlt.job import secret
 from mlt.testbed import (
     cleanup,
     counters,
+    delay_line,
     impairments,
     libbpf,
     links,
@@ -33,9 +34,10 @@ from mlt.testbed import (
     switch_port,
     tc,
 )
+from mlt.testbed.delay_line import DelayCounters
 from mlt.testbed.errors import BadTopologyError, TestbedError
 from mlt.testbed.impairments import LossCounters
-from mlt.testbed.layout import DIRECTIONS, HOST_INTERFACE, End, lay_out
+from mlt.testbed.layout import DIRECTIONS, HOST_INTERFACE, LINES, End, lay_out
 from mlt.testbed.switch_port import Classes, PortSettings, QueueCounters
 from mlt.testbed.topology import Topology, check_name, make
 
@@ -65,6 +67,7 @@ class Testbed:
         self.classes = Classes(self.topology)
         self._tables: dict[str, libbpf.Table] = {}
         self._state: state.State | None = None
+        self._line: subprocess.Popen[bytes] | None = None
 
     # Creation and removal
 
@@ -87,6 +90,9 @@ class Testbed:
             self._state = made
             try:
                 self._build(use_programs)
+                if self.layout.lines:
+                    delay_line.create(self._line_file, self.layout, self.topology)
+                    self._line = delay_line.start(self._line_file, self.path(LINES), stays=stays)
                 made.ready = True
                 state.write(made)
             except BaseException as error:
@@ -150,6 +156,9 @@ class Testbed:
         if self._state is not None:
             cleanup.dismantle(self._state)
         self._state = None
+        if self._line is not None:
+            self._line.wait()
+            self._line = None
 
     @classmethod
     def attach(cls, name: str) -> Testbed:
@@ -257,6 +266,41 @@ class Testbed:
             changed = self.topology.with_link(link, **{f"loss_{one}": loss for one in which})
         self._change(changed)
 
+    def set_delay(
+        self,
+        delay: str | float | None = None,
+        *,
+        jitter: str | float | None = None,
+        link: str | None = None,
+        direction: str | None = None,
+    ) -> None:
+        """Change delay, jitter or both of one link (default: both directions), or of every host's link upwards.
+
+        The links must have a delay line, which they have if they were created with a delay, be it 0.
+        """
+        given = {name: value for name, value in (("delay", delay), ("jitter", jitter)) if value is not None}
+        if direction is not None and direction not in DIRECTIONS:
+            raise BadTopologyError(f"direction {direction!r}: up or down")
+        if link is None:
+            names = self.topology.host_names()
+            changed = self.topology.changed(**given)
+            for name in names:
+                if name in changed.links:
+                    changed = changed.with_link(name, **{f"{field}_up": value for field, value in given.items()})
+        else:
+            names = [link]
+            which = DIRECTIONS if direction is None else (direction,)
+            changed = self.topology.with_link(
+                link, **{f"{field}_{one}": value for field, value in given.items() for one in which}
+            )
+        for name in names:
+            if self.layout.link(name).line is None:
+                raise BadTopologyError(
+                    f"link {name!r} was created without a delay line: create the testbed with --delay 0, or the link "
+                    "with delay: 0 in the topology file"
+                )
+        self._change(changed)
+
     def set_rate(self, rate: str | int, *, link: str | None = None) -> None:
         """Change the rate of one link, or of all."""
         if link is not None:
@@ -328,7 +372,7 @@ class Testbed:
         made = self._up()
         self.topology.with_link(link)  # rejects an unknown name
         with state.locked():
-            links.set_carrier(self.layout.link(link).upper, self.path, up)
+            links.set_carrier(self.layout.link(link), self.path, up)
             broken = (set(made.broken) - {link}) if up else (set(made.broken) | {link})
             made.broken = sorted(broken)
             links.converge(self.layout, self.path, frozenset(broken))
@@ -356,6 +400,8 @@ class Testbed:
                 if before.settings(host) != topology.settings(host):
                     tc.batch(self.path(host), self._host_queue(host))
             self._write_losses()
+            if self.layout.lines:
+                delay_line.apply(self._line_file, self.layout, topology)
             made.topology = topology.as_dict()
             state.write(made)
 
@@ -369,6 +415,11 @@ class Testbed:
     def link_counters(self) -> list[LossCounters]:
         """Both directions of every link: packets that arrived at the far end, and packets dropped by injected loss."""
         return counters.of_links(self.layout, self.topology, self._tables, frozenset(self._up().broken))
+
+    def delay_counters(self) -> list[DelayCounters]:
+        """Both directions of every delay line; raises TestbedError if its program has ended."""
+        self._up()
+        return delay_line.counters(self._line_file, self.layout) if self.layout.lines else []
 
     @property
     def counts_links(self) -> bool:
@@ -387,6 +438,10 @@ class Testbed:
         return switch_port.decode_port(values[0])
 
     # Helpers
+
+    @property
+    def _line_file(self) -> Path:
+        return state.line_file(self.name)
 
     def _up(self) -> state.State:
         if self._state is None:
@@ -412,7 +467,7 @@ class Testbed:
         settings = self.topology.settings(host)
         assert settings.rate is not None
         by_netem = 0.0 if "link_of_ifindex" in self._tables else (settings.loss_up or 0.0)
-        return impairments.host_queue(HOST_INTERFACE, settings.rate, delay=self.topology.delay, netem_loss=by_netem)
+        return impairments.host_queue(HOST_INTERFACE, settings.rate, netem_loss=by_netem)
 
     def _write(self, tables: dict[str, dict[bytes, bytes]]) -> None:
         for name, entries in tables.items():

@@ -1,4 +1,4 @@
-"""Loss and delay on links. Loss is our seeded program where the kernel can load it, else netem; delay is always netem.
+"""Loss on links: our seeded program where the kernel can load it, else netem. Delay: ``delay_line``.
 
 The program decides by the packet's number in its direction, whatever the timing: ``expected_losses`` gives the result.
 """
@@ -63,17 +63,13 @@ def expected_losses(loss: float, seed: int, packets: int) -> int:
     return sum(is_lost(loss, seed, number) for number in range(packets))
 
 
-def host_queue(interface: str, rate: int, *, delay: float = 0.0, netem_loss: float = 0.0) -> list[str]:
-    """tc lines of a host's own interface: it sends at the link's rate, like a NIC; netem only if requested.
-
-    ``delay`` in seconds.
-    """
+def host_queue(interface: str, rate: int, *, netem_loss: float = 0.0) -> list[str]:
+    """tc lines of a host's own interface: it sends at the link's rate, like a NIC; netem only if requested."""
     burst = max(16_384, rate // 8000)
     lines, parent = [], "root"
-    if delay or netem_loss:
-        loss = f" loss {netem_loss * 100:.6f}%" if netem_loss else ""
-        extra = f" delay {round(delay * 1e6)}us" if delay else ""
-        lines.append(f"qdisc replace dev {interface} root handle 2: netem limit 100000{extra}{loss}")
+    if netem_loss:
+        loss = f"loss {netem_loss * 100:.6f}%"
+        lines.append(f"qdisc replace dev {interface} root handle 2: netem limit 100000 {loss}")
         parent = "parent 2:1"
     # Sockets hold back their senders; the limit only prevents an unbounded queue.
     lines.append(f"qdisc replace dev {interface} {parent} handle 1: tbf rate {rate}bit burst {burst} limit 16777216")

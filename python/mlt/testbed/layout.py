@@ -7,7 +7,7 @@ because they are keys of the programs' tables.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import ip_interface
 
 from mlt.testbed.topology import Topology
@@ -15,6 +15,8 @@ from mlt.testbed.topology import Topology
 HOST_INTERFACE = "mlt0"
 DIRECTIONS = ("up", "down")
 BRIDGE = "bridge"
+# The node between the two ends of every link with a delay line.
+LINES = "lines"
 FIRST_INDEX = 1000
 
 
@@ -37,8 +39,17 @@ class Link:
     lower: End
     upper: End
 
+    # The ends of a delay line between them, in the node LINES: joined to ``lower`` and to ``upper``.
+    line: tuple[End, End] | None = None
+
     def receiver(self, direction: str) -> End:
         return self.upper if direction == "up" else self.lower
+
+    def pairs(self) -> tuple[tuple[End, End], ...]:
+        """The interfaces joined by a cable: the lower and the upper of each."""
+        if self.line is None:
+            return ((self.lower, self.upper),)
+        return ((self.lower, self.line[0]), (self.line[1], self.upper))
 
     def ports(self) -> tuple[End, ...]:
         """The ends that are switch ports."""
@@ -86,7 +97,12 @@ class Layout:
 
     @property
     def switches(self) -> tuple[str, ...]:
-        return tuple(node for node in self.nodes if node not in self.hosts)
+        return tuple(node for node in self.nodes if node not in self.hosts and node != LINES)
+
+    @property
+    def lines(self) -> tuple[Link, ...]:
+        """The links with a delay line."""
+        return tuple(link for link in self.links if link.line is not None)
 
 
 def _subnet(leaf: int, host: int) -> tuple[str, str]:
@@ -125,9 +141,14 @@ def lay_out(topology: Topology) -> Layout:
             lower = End(leaf_name, spine_name, next(index), True, _uplink(spine, leaf, False))
             upper = End(spine_name, leaf_name, next(index), True, _uplink(spine, leaf, True))
             links.append(Link(f"{leaf_name}-{spine_name}", lower, upper))
+    for number, link in enumerate(links):
+        if topology.settings(link.name).has_delay_line:
+            low, high = (End(LINES, f"{side}{number}", next(index), False) for side in ("low", "high"))
+            links[number] = replace(link, line=(low, high))
+    lines = (LINES,) if any(link.line for link in links) else ()
     gateways: dict[str, tuple[str, ...]] = {leaf: _subnet(i, 254) if spines else () for i, leaf in enumerate(leaves)}
     return Layout(
-        nodes=(*hosts, *leaves, *spines),
+        nodes=(*hosts, *leaves, *spines, *lines),
         links=tuple(links),
         bridges=gateways,
         hosts=addresses,

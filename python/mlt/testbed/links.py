@@ -12,16 +12,18 @@ import fcntl
 import os
 import socket
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from mlt.testbed import namespaces
-from mlt.testbed.layout import BRIDGE, End, Layout, Route
+from mlt.testbed.layout import BRIDGE, LINES, End, Layout, Link, Route
 
 _SIOCETHTOOL = 0x8946
 # ETHTOOL_STSO, ETHTOOL_SGSO, ETHTOOL_SGRO. UDP segmentation has no such call; gso_max_segs covers it.
-_OFFLOADS = {"tso": 0x1F, "gso": 0x24, "gro": 0x2C}
+_OFFLOADS = (0x1F, 0x24, 0x2C)
+# ETHTOOL_STXCSUM: a delay line forwards frames unchanged, so they must leave with a complete checksum.
+_CHECKSUM_OFFLOAD = 0x17
 _IFA_F_NODAD = 0x02
 # Link-local addresses must be usable at once: neighbour solicitations are sent from them.
 # The kernel processes routing headers (SRv6) only if both "all" and the interface, made from "default", enable it.
@@ -31,6 +33,8 @@ _NODE_SYSCTLS = {
     "net/ipv6/conf/all/seg6_enabled": "1",
     "net/ipv6/conf/default/seg6_enabled": "1",
 }
+# The interfaces of a delay line send nothing of their own.
+_LINES_SYSCTLS = {"net/ipv6/conf/all/disable_ipv6": "1", "net/ipv6/conf/default/disable_ipv6": "1"}
 _SWITCH_SYSCTLS = {
     "net/ipv4/ip_forward": "1",
     "net/ipv6/conf/all/forwarding": "1",
@@ -58,7 +62,7 @@ def connect(layout: Layout, path: Paths, mtus: Mapping[str, int]) -> None:
     """
     for node in layout.nodes:
         namespaces.inside(path(node), lambda node=node: _prepare(layout, node))  # type: ignore[misc]
-    for upper in dict.fromkeys(link.upper.node for link in layout.links):
+    for upper in dict.fromkeys(pair[1].node for link in layout.links for pair in link.pairs()):
         namespaces.inside(path(upper), lambda upper=upper: _make_pairs(layout, upper, path))  # type: ignore[misc]
     for node in layout.nodes:
         namespaces.inside(path(node), lambda node=node: _configure(layout, node, mtus))  # type: ignore[misc]
@@ -66,6 +70,9 @@ def connect(layout: Layout, path: Paths, mtus: Mapping[str, int]) -> None:
 
 
 def _prepare(layout: Layout, node: str) -> None:
+    if node == LINES:
+        _set_sysctls(_LINES_SYSCTLS)
+        return
     _set_sysctls(_NODE_SYSCTLS if node in layout.hosts else {**_NODE_SYSCTLS, **_SWITCH_SYSCTLS})
     with _socket() as ip:
         ip.link("set", index=1, state="up")
@@ -84,23 +91,20 @@ def _set_sysctls(values: dict[str, str]) -> None:
 
 def _make_pairs(layout: Layout, node: str, path: Paths) -> None:
     with _socket() as ip:
-        for link in layout.links:
-            if link.upper.node != node:
+        for lower, upper in (pair for link in layout.links for pair in link.pairs()):
+            if upper.node != node:
                 continue
-            ip.link(
-                "add", kind="veth", ifname=link.upper.interface, index=link.upper.index, peer={"ifname": "mlt-peer"}
-            )
+            ip.link("add", kind="veth", ifname=upper.interface, index=upper.index, peer={"ifname": "mlt-peer"})
             (peer,) = ip.link_lookup(ifname="mlt-peer")
-            fd = os.open(path(link.lower.node), os.O_RDONLY | os.O_CLOEXEC)
+            fd = os.open(path(lower.node), os.O_RDONLY | os.O_CLOEXEC)
             try:
-                lower = link.lower
                 ip.link("set", index=peer, ifname=lower.interface, net_ns_fd=fd, new_ifindex=lower.index)
             finally:
                 os.close(fd)
 
 
 def _configure(layout: Layout, node: str, mtus: Mapping[str, int]) -> None:
-    own = [(end, mtus[link.name]) for link in layout.links for end in (link.lower, link.upper) if end.node == node]
+    own = [(end, link) for link in layout.links for pair in link.pairs() for end in pair if end.node == node]
     with _socket() as ip:
         bridge = None
         if node in layout.bridges:
@@ -108,10 +112,10 @@ def _configure(layout: Layout, node: str, mtus: Mapping[str, int]) -> None:
             for address in layout.bridges[node]:
                 _add_address(ip, bridge, address)
             ip.link("set", index=bridge, state="up")
-        for end, mtu in own:
-            _offloads_off(end.interface)
+        for end, link in own:
+            _offloads_off(end.interface, _OFFLOADS if link.line is None else (*_OFFLOADS, _CHECKSUM_OFFLOAD))
             # One segment per packet also disables UDP segmentation offload; the stack then segments before the queue.
-            ip.link("set", index=end.index, gso_max_segs=1, mtu=mtu)
+            ip.link("set", index=end.index, gso_max_segs=1, mtu=mtus[link.name])
             if bridge is not None and not end.addresses:
                 ip.link("set", index=end.index, master=bridge)
             ip.link("set", index=end.index, state="up")
@@ -126,9 +130,9 @@ def _add_address(ip: Any, index: int, address: str) -> None:
     ip.addr("add", index=index, address=bare, prefixlen=int(prefix), **flags)
 
 
-def _offloads_off(interface: str) -> None:
+def _offloads_off(interface: str, commands: Iterable[int]) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        for command in _OFFLOADS.values():
+        for command in commands:
             value = ctypes.create_string_buffer(struct.pack("=II", command, 0))
             request = struct.pack("@16sP16x", interface.encode(), ctypes.addressof(value))
             # A driver without the offload returns an error when it is switched off.
@@ -162,14 +166,15 @@ def _set_routes(routes: list[Route], broken: frozenset[str]) -> None:
                 ip.route("replace", dst=route.destination, **way)
 
 
-def set_carrier(end: End, path: Paths, up: bool) -> None:
-    """Set the upper end of a link down or up; the lower end loses or regains its carrier."""
+def set_carrier(link: Link, path: Paths, up: bool) -> None:
+    """Set the upper end of every cable of a link down or up; the lower end loses or regains its carrier."""
+    for _, end in link.pairs():
 
-    def change() -> None:
-        with _socket() as ip:
-            ip.link("set", index=end.index, state="up" if up else "down")
+        def change(end: End = end) -> None:
+            with _socket() as ip:
+                ip.link("set", index=end.index, state="up" if up else "down")
 
-    namespaces.inside(path(end.node), change)
+        namespaces.inside(path(end.node), change)
 
 
 def attach(end: End, path: Paths, fd: int, name: str, *, ingress: bool) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Group
 from rich.table import Table
 
-from mlt._shared.units import format_loss, format_rate, format_size
+from mlt._shared.units import format_loss, format_rate, format_size, format_time
 from mlt.testbed.bed import Testbed
 
 
@@ -20,6 +20,7 @@ def as_json(bed: Testbed) -> dict[str, Any]:
         "hosts": dict(bed.layout.hosts),
         "links": [asdict(row) for row in bed.link_counters()],
         "queues": [asdict(row) for row in bed.counters()],
+        "delays": [asdict(row) for row in bed.delay_counters()],
     }
 
 
@@ -44,7 +45,17 @@ def tables(bed: Testbed, *, everything: bool = False) -> Group:
                 *([one.switch] if which else []), one.port, f"{one.queue} {one.name}", f"{one.sent:,}",
                 f"{one.marked:,}", *(f"{count:,}" for count in drops), format_size(one.backlog),
             )  # fmt: skip
-    return Group(links, queues)
+    if not bed.layout.lines:
+        return Group(links, queues)
+    columns = ("link", "", "delay", "jitter", "passed", "held", "full", "unread", "unsent")
+    delays = Table(*columns, title="delay lines, in frames (full, unread, unsent: dropped)")
+    for line in bed.delay_counters():
+        counts = (line.passed, line.held, line.dropped_full, line.dropped_unread, line.dropped_unsent)
+        delays.add_row(
+            line.link, line.direction, format_time(line.delay), format_time(line.jitter),
+            *(f"{count:,}" for count in counts),
+        )  # fmt: skip
+    return Group(links, delays, queues)
 
 
 def summary(bed: Testbed) -> str:
@@ -58,4 +69,7 @@ def summary(bed: Testbed) -> str:
     parts.append(f"{sum(one.marked for one in queues):,} marked")
     parts.append(f"{sum(one.dropped_early for one in queues):,} dropped early")
     parts.append(f"{sum(one.dropped_at_limit + one.dropped_full for one in queues):,} dropped by full queues")
+    if delays := bed.delay_counters():
+        dropped = sum(line.dropped_full + line.dropped_unread + line.dropped_unsent for line in delays)
+        parts.append(f"{dropped:,} dropped by delay lines")
     return ", ".join(parts)

@@ -10,7 +10,7 @@ import subprocess
 from functools import cache
 from pathlib import Path
 
-from mlt.testbed import programs
+from mlt.testbed import delay_line, programs
 from mlt.testbed.errors import MissingError
 from mlt.testbed.topology import Topology
 
@@ -125,8 +125,11 @@ def problems(topology: Topology) -> list[str]:
     needed = ["htb", "tbf", "clsact"]
     if topology.queue == "red":
         needed += ["prio", "red"]
-    if topology.delay:
-        needed.append("netem")
+    if (
+        any(topology.settings(link).has_delay_line for link in topology.link_names())
+        and not delay_line.PROGRAM.is_file()
+    ):
+        found.append(f"{delay_line.PROGRAM} is missing: a delay needs it; install mlt from a wheel (make wheel)")
     for name in needed:
         if not kernel_has(name):
             found.append(f"the kernel has no sch_{'ingress' if name == 'clsact' else name}: {_kernel_remedy(name)}")
@@ -150,8 +153,6 @@ def problems(topology: Topology) -> list[str]:
 def _kernel_remedy(name: str) -> str:
     if name in ("red", "prio"):
         return "choose --queue ebpf, or a distribution kernel (modprobe sch_red sch_prio)"
-    if name == "netem":
-        return "delay cannot be made without it; load it (modprobe sch_netem) or use a distribution kernel"
     return "use a distribution kernel"
 
 

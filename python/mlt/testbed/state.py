@@ -147,10 +147,15 @@ def keep_policy(name: str, number: int, text: str) -> Path:
     return path
 
 
+def line_file(name: str) -> Path:
+    """The file that the testbed shares with the program of its delay lines."""
+    return directory() / f"{name}.delay"
+
+
 def forget(name: str) -> None:
-    """Remove the file and its policy files. Idempotent."""
+    """Remove the file, its policy files and that of its delay lines. Idempotent."""
     kept = [path for path in directory().glob("*.policy*.yaml") if path.name.rsplit(".policy", 1)[0] == name]
-    for path in (directory() / f"{name}.json", *kept):
+    for path in (directory() / f"{name}.json", line_file(name), *kept):
         with contextlib.suppress(FileNotFoundError):
             path.unlink()
 

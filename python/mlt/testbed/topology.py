@@ -48,6 +48,20 @@ class LinkSettings(_Strict):
     loss: Loss | None = Field(default=None, description="loss in both directions; loss_up and loss_down override it")
     loss_up: Loss | None = Field(default=None, description="loss from the host to its switch, or from leaf to spine")
     loss_down: Loss | None = Field(default=None, description="loss in the other direction")
+    delay: Delay | None = Field(
+        default=None, description="delay in both directions; delay_up and delay_down override it"
+    )
+    delay_up: Delay | None = Field(default=None, description="delay from the host to its switch, or from leaf to spine")
+    delay_down: Delay | None = Field(default=None, description="delay in the other direction")
+    jitter: Delay | None = Field(default=None, description="jitter in both directions; overridden like delay")
+    jitter_up: Delay | None = Field(default=None, description="jitter from the host to its switch, or leaf to spine")
+    jitter_down: Delay | None = Field(default=None, description="jitter in the other direction")
+
+    @property
+    def has_delay_line(self) -> bool:
+        """Whether the link is made with a delay line; a delay of 0 counts, so that it can be changed later."""
+        values = (self.delay, self.delay_up, self.delay_down, self.jitter, self.jitter_up, self.jitter_down)
+        return any(value is not None for value in values)
 
 
 class Topology(_Strict):
@@ -63,7 +77,12 @@ class Topology(_Strict):
         default=None, description="buffer of every switch port; default: the policy's, or 256KiB without policy"
     )
     loss: Loss = Field(default=0.0, description="loss on every host's link towards its switch, once per path")
-    delay: Delay = Field(default=0.0, description="delay of every packet that leaves a host (needs sch_netem)")
+    delay: Delay | None = Field(
+        default=None, description="delay on every host's link towards its switch, once per path; 0: can be set later"
+    )
+    jitter: Delay | None = Field(
+        default=None, description="up to this much more delay, drawn uniformly for each packet; order is kept"
+    )
     uplink: LinkSettings = Field(default=LinkSettings(), description="settings of the links between leaves and spines")
     links: dict[str, LinkSettings] = Field(default_factory=dict, description="settings of single links by name")
     mtu: Mtu = Field(default=1500, description="MTU of every link, in bytes")
@@ -112,7 +131,8 @@ class Topology(_Strict):
         return self.host_names() + [f"{leaf}-{spine}" for leaf in self.leaf_names() for spine in self.spine_names()]
 
     def settings(self, link: str) -> LinkSettings:
-        """One link's settings, over the uplinks', over the topology's; only ``buffer`` may be None."""
+        """One link's settings, over the uplinks', over the topology's; ``buffer`` may be None, and without a delay line
+        delays and jitters are."""
         own, group = self.links.get(link, LinkSettings()), LinkSettings()
         is_host = link.startswith("host")
         if not is_host:
@@ -122,7 +142,14 @@ class Topology(_Strict):
         down = _first(own.loss_down, own.loss, group.loss_down, group.loss, 0.0)
         buffer = own.buffer or group.buffer or self.buffer
         mtu = own.mtu or group.mtu or self.mtu
-        return LinkSettings(rate=rate, buffer=buffer, mtu=mtu, loss_up=up, loss_down=down)
+        delays = {}
+        for field, ours in (("delay", self.delay), ("jitter", self.jitter)):
+            for direction in ("up", "down"):
+                name = f"{field}_{direction}"
+                given = (getattr(own, name), getattr(own, field), getattr(group, name), getattr(group, field))
+                last = ours if is_host and direction == "up" else None
+                delays[name] = next((value for value in (*given, last) if value is not None), None)
+        return LinkSettings(rate=rate, buffer=buffer, mtu=mtu, loss_up=up, loss_down=down, **delays)
 
     def with_link(self, link: str, **changes: Any) -> Topology:
         """A copy with changed settings of one link."""

@@ -1,4 +1,4 @@
-"""The switch port and the loss injector against arithmetic, in packets that the switch itself counted.
+"""The switch port, the loss injector and the delay line against arithmetic, in packets that the switch itself counted.
 
 What may go wrong on a busy machine is only that the sender stalls. Each measurement therefore has a rule, stated with
 it, that looks at the sender alone and says whether the load was what the arithmetic assumes; an invalid one is
@@ -7,6 +7,9 @@ repeated. The bound on the result (10 %) never moves.
 
 from __future__ import annotations
 
+import socket
+import statistics
+import struct
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -36,13 +39,24 @@ from mlt.testbed.impairments import expected_losses, seed_of
 pytestmark = needs_testbed
 
 TOLERANCE = 0.10
+DELAY_TOLERANCE = 0.05
+# A full packet's payload; Linux's UDP_SEGMENT, so that a slow sender of Python fills the link.
+FULL, UDP_SEGMENT = 1472, 103
 FRONT_QUEUE, BACK_QUEUE = 6, 5
 
 
-@pytest.fixture
-def slow_ports() -> Iterator[Testbed]:
-    with Testbed(**slow_ports_of("ebpf")) as bed:
+# A delay must change nothing but the time of arrival.
+DELAYS = [pytest.param(None, id="no-delay-line"), pytest.param("5ms", id="delay-line")]
+
+
+@pytest.fixture(params=DELAYS)
+def slow_ports(request: pytest.FixtureRequest) -> Iterator[Testbed]:
+    with Testbed(**slow_ports_of("ebpf"), **delayed(request.param)) as bed:
         yield bed
+
+
+def delayed(delay: str | None) -> dict[str, str]:
+    return {} if delay is None else {"delay": delay}
 
 
 def test_switch_port__above_s_marks_ect_and_drops_not_ect(slow_ports: Testbed) -> None:
@@ -111,9 +125,12 @@ def test_switch_port__serves_the_higher_class_first() -> None:
     assert delivered["layers-2"] < 0.6 * offered["layers-2"]
 
 
+@pytest.mark.parametrize("delay", DELAYS)
 @pytest.mark.parametrize(("loss", "packets"), [(0.01, 40_000), (0.2, 4_000)])
-def test_link_loss__loses_the_fraction_and_the_very_packets_of_its_seed(loss: float, packets: int) -> None:
-    with Testbed(hosts=2, rate="10gbit", loss=loss, seed=7) as bed:
+def test_link_loss__loses_the_fraction_and_the_very_packets_of_its_seed(
+    loss: float, packets: int, delay: str | None
+) -> None:
+    with Testbed(hosts=2, rate="200mbit", loss=loss, seed=7, **delayed(delay)) as bed:
         resolve(bed, "host0", "host1")
         start = {row.direction: row.seen for row in bed.link_counters() if row.link == "host0"}
         with sink(bed, "host1"), udp(bed, "host0") as sock:
@@ -173,3 +190,83 @@ def test_switch_port__is_what_mlt_switch_generates(file: Path) -> None:
                     sock.sendto(b"x", (bed.address("host1"), PORT))
         for data in policy.data:
             until(lambda name=data.name: queue(bed, "switch", "host1", name).sent == 1)  # type: ignore[misc]
+
+
+def one_way_times(bed: Testbed, packets: int, gap: float) -> list[float] | None:
+    """Seconds from host0 to host1 of packets that leave one after the other's arrival, so that none waits for another.
+
+    Valid if the median pause of ``gap`` seconds was late by less than a millisecond: then the receiver is prompt, too.
+    """
+    resolve(bed, "host0", "host1")
+    times: list[float] = []
+    lateness: list[float] = []
+    with udp(bed, "host0") as here, sink(bed, "host1") as there:
+        there.settimeout(5)
+        for _ in range(packets):
+            due = time.monotonic() + gap
+            time.sleep(gap)  # the pace
+            sent = time.monotonic()
+            lateness.append(sent - due)
+            here.sendto(b"x", (bed.address("host1"), PORT))
+            there.recv(16)
+            times.append(time.monotonic() - sent)
+    return sorted(times) if statistics.median(lateness) < 0.001 else None
+
+
+@pytest.mark.parametrize("delay", [0.005, 0.025, 0.1])
+def test_delay_line__adds_the_delay(delay: float) -> None:
+    with Testbed(hosts=2) as bed:
+        without = valid([partial(one_way_times, bed, 50, 0.001)] * ATTEMPTS)
+    with Testbed(hosts=2, delay=delay) as bed:
+        found = valid([partial(one_way_times, bed, 50, 0.001)] * ATTEMPTS)
+        added = statistics.median(found) - statistics.median(without)
+        assert added == pytest.approx(delay, rel=DELAY_TOLERANCE)
+        # Never less; and the other direction has none.
+        assert found[0] >= delay
+        assert [row.delay for row in bed.delay_counters()] == [delay, 0, delay, 0]
+
+
+def test_delay_line__jitter_is_uniform_beyond_the_delay() -> None:
+    delay, jitter, packets = 0.010, 0.020, 200
+    with Testbed(hosts=2, delay=delay, jitter=jitter, seed=3) as bed:
+        found = valid([partial(one_way_times, bed, packets, 0.0)] * ATTEMPTS)
+    assert found[0] >= delay
+    # Of the uniform distribution, its quantiles: five standard deviations of the mean of 200 are 2 ms.
+    assert statistics.mean(found) == pytest.approx(delay + jitter / 2, abs=0.0021 + 0.0005)
+    for share in (0.1, 0.25, 0.5, 0.75, 0.9):
+        # 0.12 is the Kolmogorov-Smirnov bound of 200 draws at 0.5 %.
+        below = sum(one <= delay + share * jitter for one in found) / packets
+        assert below == pytest.approx(share, abs=0.12 + 0.03), (share, below)
+
+
+def link_rate(bed: Testbed) -> float | None:
+    """Bits per second, with Ethernet header, that cross host1's link from a sender that always has more.
+
+    Valid if no gap between sends exceeded 50 ms: the socket's buffer holds that of the link, and half of it when a send
+    returns.
+    """
+    resolve(bed, "host0", "host1")
+    run, options = bytes(FULL * 20), [(socket.IPPROTO_UDP, UDP_SEGMENT, struct.pack("H", FULL))]
+
+    def seen() -> int:
+        return {(row.link, row.direction): row.seen for row in bed.link_counters()}["host1", "down"]
+
+    with sink(bed, "host1"), udp(bed, "host0") as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+        began = last = time.monotonic()
+        longest, first, counted = 0.0, 0, began
+        while (now := time.monotonic()) - began < 1.2:
+            longest, last = max(longest, now - last), now
+            if not first and now - began > 0.2:
+                first, counted = seen(), time.monotonic()
+            sock.sendmsg([run], options, 0, (bed.address("host1"), PORT))
+        carried, seconds = seen() - first, time.monotonic() - counted
+    return None if longest > 0.05 else carried * (FULL + 42) * 8 / seconds
+
+
+@pytest.mark.parametrize("delay", DELAYS)
+def test_link_rate__is_that_of_the_topology(delay: str | None) -> None:
+    with Testbed(hosts=2, rate="200mbit", **delayed(delay)) as bed:
+        assert valid([partial(link_rate, bed)] * ATTEMPTS) == pytest.approx(200e6, rel=TOLERANCE)
+        drops = [(row.dropped_full, row.dropped_unread, row.dropped_unsent) for row in bed.delay_counters()]
+        assert all(row == (0, 0, 0) for row in drops), drops

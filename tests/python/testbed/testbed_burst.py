@@ -1,7 +1,6 @@
 """A burst into a slow port: ECT and Not-ECT in turn, fast against the drain, so that arithmetic says each one's fate.
 
 usage: testbed_burst.py QUEUE PAIRS    prints the port's counters as JSON, or null if no measurement was valid
-       testbed_burst.py delay          prints the round trip in seconds over two hosts that each add DELAY_MS, as JSON
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ S, L = 32_768, 131_072
 ATTEMPTS = 5
 # 12.5 kB/s: what drains while a burst may last is 5 kB, 3 of the 80 packets between S and L.
 SLOW, LONGEST_SECONDS = "100kbit", 0.4
-DELAY_MS = 50
 COUNTED = ("sent", "marked", "dropped_early", "dropped_at_limit")
 
 
@@ -76,26 +74,5 @@ def main(kind: str, pairs: int) -> None:
     print(json.dumps(found), flush=True)
 
 
-def round_trip() -> float:
-    """Least of ten UDP round trips: a stall of this machine only makes one longer."""
-    with Testbed(hosts=2, queue="red", delay=f"{DELAY_MS}ms") as bed:
-        resolve(bed, "host0", "host1")
-        with sink(bed, "host0") as near, sink(bed, "host1") as far:
-            near.settimeout(5)
-            far.settimeout(5)
-            times = []
-            for _ in range(10):
-                began = time.monotonic()
-                near.sendto(b"x", (bed.address("host1"), PORT))
-                far.recv(16)
-                far.sendto(b"x", (bed.address("host0"), PORT))
-                near.recv(16)
-                times.append(time.monotonic() - began)
-    return min(times)
-
-
 if __name__ == "__main__":
-    if sys.argv[1] == "delay":
-        print(json.dumps(round_trip()), flush=True)
-    else:
-        main(sys.argv[1], int(sys.argv[2]))
+    main(sys.argv[1], int(sys.argv[2]))

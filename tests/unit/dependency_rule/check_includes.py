@@ -22,6 +22,7 @@ LAYERS: dict[str, set[str]] = {
     "io": {"wire", "base"},
     "engine": {"mlt.h", "io", "collective", "core", "wire", "base"},
     "bare_udp": {"mlt.h", "io", "collective", "base"},
+    "delay_line": {"io", "core", "base"},
     "bpf": {"wire/packet.h"},
     "bindings": {"mlt.h", "engine", "sim", "bare_udp"},
 }
