@@ -13,7 +13,11 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-LINKS = {"torch": ROOT / "plugins" / "torch", "switch_configs": ROOT / "switch_configs"}
+LINKS = {
+    "torch": ROOT / "plugins" / "torch",
+    "torch_autoload": ROOT / "plugins" / "torch_autoload",
+    "switch_configs": ROOT / "switch_configs",
+}
 
 
 def main() -> int:

@@ -10,8 +10,9 @@ No other part of mlt's library imports torch.
 
 from __future__ import annotations
 
+from mlt.torch.contexts import current_context, use_context
 from mlt.torch.hook import BoundedLossState, bounded_loss_hook
-from mlt.torch.process_group import MltProcessGroup, current_context, register_backend, use_context
+from mlt.torch.process_group import MltProcessGroup, register_backend
 from mlt.torch.statistics import StepStatistics
 
 __all__ = [

@@ -31,12 +31,52 @@ def broadcast(exchange: Exchange, tensor: torch.Tensor, *, rank: int, size: int,
 
 def all_gather(exchange: Exchange, outputs: Sequence[torch.Tensor], tensor: torch.Tensor, *, rank: int) -> None:
     """Copy group rank i's tensor into ``outputs[i]`` on every rank."""
-    for peer, output in enumerate(outputs):
+    all_to_all(exchange, outputs, [tensor] * len(outputs), rank=rank)
+
+
+def all_to_all(
+    exchange: Exchange, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], *, rank: int
+) -> None:
+    """Copy ``inputs[rank]`` of group rank i into ``outputs[i]`` on every rank; sizes may differ from pair to pair."""
+    for peer, (output, tensor) in enumerate(zip(outputs, inputs, strict=True)):
         if peer != rank:
             exchange.recv(output, peer)
             exchange.send(tensor, peer)
     exchange.finish()
-    outputs[rank].copy_(tensor)
+    outputs[rank].copy_(inputs[rank].reshape(outputs[rank].shape))
+
+
+def gather(exchange: Exchange, outputs: Sequence[torch.Tensor], tensor: torch.Tensor, *, rank: int, root: int) -> None:
+    """Copy group rank i's tensor into ``outputs[i]`` of group rank ``root``; elsewhere ``outputs`` is empty."""
+    if rank != root:
+        exchange.send(tensor, root)
+    for peer, output in enumerate(outputs):
+        if peer != rank:
+            exchange.recv(output, peer)
+    exchange.finish()
+    if rank == root:
+        outputs[rank].copy_(tensor)
+
+
+def scatter(exchange: Exchange, output: torch.Tensor, inputs: Sequence[torch.Tensor], *, rank: int, root: int) -> None:
+    """Copy ``inputs[i]`` of group rank ``root`` into group rank i's output; elsewhere ``inputs`` is empty."""
+    if rank != root:
+        exchange.recv(output, root)
+    for peer, tensor in enumerate(inputs):
+        if peer != rank:
+            exchange.send(tensor, peer)
+    exchange.finish()
+    if rank == root:
+        output.copy_(inputs[rank])
+
+
+def reduce(exchange: Exchange, tensor: torch.Tensor, *, rank: int, size: int, root: int, combine: Combine) -> None:
+    """Replace group rank ``root``'s tensor by the combination of all ranks' tensors, in rank order."""
+    flat = tensor.detach().contiguous().reshape(-1)
+    parts = [flat if peer == rank else torch.empty_like(flat) for peer in range(size)] if rank == root else []
+    gather(exchange, parts, flat, rank=rank, root=root)
+    if rank == root:
+        tensor.copy_(_combine(parts, combine).reshape(tensor.shape))
 
 
 def all_reduce(exchange: Exchange, tensor: torch.Tensor, *, rank: int, size: int, combine: Combine) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Hashable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Union
 
-from mlt.torch.process_group import current_context
+from mlt.torch.contexts import current_context
 from mlt.torch.statistics import OpenStep, StepLog, StepStatistics
 
 import torch

@@ -1,30 +1,26 @@
 """``torch.distributed`` backend "mlt": exact collectives over ``mlt.Context``, for tensors in host memory.
 
-torch's store serves only the rendezvous of ``init_process_group`` and the distribution of the job's secret. All tensor
-data goes over the transport, with loss bound 0. Gradients use the communication hook (``mlt.torch.hook``), which may
-allow loss.
+torch's store serves only the rendezvous of ``init_process_group`` and the distribution of the job's secret
+(``mlt.torch.contexts``). All tensor data goes over the transport, with loss bound 0. Gradients use the communication
+hook (``mlt.torch.hook``), which may allow loss.
 
-Collectives of one group run one after another, in call order, on one thread that sleeps between them. Each send or
-receive has a thread until it completes, because its completion may depend on a later call.
+Collectives of one group run one after another, in call order, on a thread of the group (``CallQueue``). Sends and
+receives need no thread: whoever waits for one drives the transport.
 """
 
 from __future__ import annotations
 
 import atexit
 import hashlib
-import os
-import queue
-import secrets
-import threading
 import weakref
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from mlt.torch import collectives
+from mlt.torch import collectives, contexts
 from mlt.torch.exchange import Exchange
-from mlt.torch.work import MltWork, serve
+from mlt.torch.transfers import USER_TAGS, Transfers
+from mlt.torch.work import CallQueue, MltWork
 
 import torch
 import torch.distributed as dist
@@ -35,16 +31,14 @@ if TYPE_CHECKING:
 BACKEND: Final = "mlt"
 
 # Tags of this plugin. Bit 62 separates them from the small tags of programs; bit 61 separates point-to-point from
-# collectives; 36 bits are the group. The rest is the user's tag, or a position in the ring that the rounds reuse: the
+# collectives; 29 bits are the group. The rest is the user's tag, or a position in the ring that the rounds reuse: the
 # transport keeps the state of every tag, so a call cannot have a tag of its own.
 _TAG_SPACE: Final = 1 << 62
 _TAG_POINT_TO_POINT: Final = 1 << 61
-_GROUP_SHIFT: Final = 25
-_HASHED_GROUP: Final = 1 << 35
+_GROUP_SHIFT: Final = 32
+_HASHED_GROUP: Final = 1 << 28
 _ROUNDS_PER_CALL: Final = 4
 _RING: Final = 64 * _ROUNDS_PER_CALL
-_USER_TAGS: Final = 1 << 16
-_SECRET_KEY: Final = "mlt/job_secret"
 
 _COMBINE: Final[dict[Any, collectives.Combine]] = {
     dist.ReduceOp.SUM: torch.Tensor.add_,
@@ -52,33 +46,13 @@ _COMBINE: Final[dict[Any, collectives.Combine]] = {
     dist.ReduceOp.PRODUCT: torch.Tensor.mul_,
     dist.ReduceOp.MIN: torch.minimum,
     dist.ReduceOp.MAX: torch.maximum,
+    dist.ReduceOp.BAND: torch.bitwise_and,
+    dist.ReduceOp.BOR: torch.bitwise_or,
+    dist.ReduceOp.BXOR: torch.bitwise_xor,
 }
+_BITWISE: Final = (dist.ReduceOp.BAND, dist.ReduceOp.BOR, dist.ReduceOp.BXOR)
 
-_shared_context: Context | None = None
 _group_names: dict[int, str] = {}
-
-
-def use_context(context: Context | None) -> None:
-    """Choose the context for ``init_process_group("mlt")``; the caller still closes it. None removes the choice.
-
-    Others may post transfers on it, but must wait for them by operation: ``poll_cq`` would take a collective's
-    completions.
-    """
-    global _shared_context
-    _shared_context = context
-
-
-def current_context() -> Context:
-    """The context of the default process group "mlt" (or the one chosen with ``use_context``).
-
-    Raises RuntimeError if neither exists.
-    """
-    if _shared_context is None:
-        raise RuntimeError(
-            'no mlt context exists: call torch.distributed.init_process_group("mlt") first, '
-            "or mlt.torch.use_context(context)"
-        )
-    return _shared_context
 
 
 def register_backend() -> None:
@@ -90,8 +64,9 @@ def register_backend() -> None:
 class MltProcessGroup(dist.ProcessGroup):
     """A group of workers; created by ``torch.distributed``, not by programs.
 
-    Offers the calls of DDP and plain data-parallel scripts: broadcast, allreduce (SUM, AVG, PRODUCT, MIN, MAX),
-    allgather, reduce_scatter, barrier, send and recv. torch rejects other collectives with this backend's name.
+    Offers every collective of c10d for dense tensors in host memory, exact: also the coalesced forms and those of
+    functional collectives, and point to point with any source. Both generations of method names exist: torch 2.13 calls
+    the single-tensor forms by other names than earlier versions.
     """
 
     def __init__(
@@ -117,11 +92,10 @@ class MltProcessGroup(dist.ProcessGroup):
         self._group_tag = _group_number(group_id) << _GROUP_SHIFT
         self._calls = 0
         self._failure: Exception | None = None
-        self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._point_to_point: set[threading.Thread] = set()
         self._closed = False
-        self._thread = threading.Thread(target=serve, args=(self._queue,), name=f"mlt-group-{group_id}", daemon=True)
-        self._thread.start()
+        self._queue = CallQueue(f"mlt-group-{group_id}")
+        tag = _TAG_SPACE | _TAG_POINT_TO_POINT | self._group_tag
+        self._transfers = Transfers(context, ranks, own=rank, tag=tag, name=group_id)
         # A thread inside torch that still runs at interpreter exit ends the process with std::terminate.
         atexit.register(_end_at_exit, weakref.ref(self))
 
@@ -171,7 +145,7 @@ class MltProcessGroup(dist.ProcessGroup):
     def broadcast(self, tensors: Any, opts: Any = None, *_: Any) -> Any:
         """Copy each tensor from ``opts.rootRank`` (a group rank) to the others."""
         _check(tensors, "broadcast")
-        root = opts.rootRank if opts is not None else 0
+        root = _root(opts)
 
         def program(exchange: Exchange) -> None:
             for tensor in tensors:
@@ -195,12 +169,25 @@ class MltProcessGroup(dist.ProcessGroup):
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
         return self.allreduce(tensors, opts)
 
+    def reduce(self, tensors: Any, opts: Any = None, *_: Any) -> Any:
+        """Combine each tensor over the group, into that of ``opts.rootRank``; the others' are unchanged."""
+        _check(tensors, "reduce")
+        root = _root(opts)
+        combine, divide = self._reduction(opts, tensors, "reduce")
+
+        def program(exchange: Exchange) -> None:
+            for tensor in tensors:
+                collectives.reduce(exchange, tensor, rank=self._rank, size=self.size(), root=root, combine=combine)
+                if divide and root == self._rank:
+                    tensor.div_(self.size())
+
+        return self._submit("reduce", program, tensors, opts, calls=len(tensors))
+
     def allgather(self, output_lists: Any, inputs: Any, opts: Any = None, *_: Any) -> Any:
         """Copy group rank i's ``inputs[k]`` into ``output_lists[k][i]``."""
         for outputs, tensor in zip(output_lists, inputs, strict=True):
             _check([*outputs, tensor], "allgather")
-            if len(outputs) != self.size():
-                raise ValueError(f"mlt allgather: {len(outputs)} output tensors for a group of {self.size()}")
+            self._check_count(outputs, "allgather", "output")
 
         def program(exchange: Exchange) -> None:
             for outputs, tensor in zip(output_lists, inputs, strict=True):
@@ -208,27 +195,33 @@ class MltProcessGroup(dist.ProcessGroup):
 
         return self._submit("allgather", program, output_lists, opts, calls=len(inputs))
 
+    def allgather_coalesced(self, output_lists: Any, inputs: Any, opts: Any = None) -> Any:
+        """Copy group rank i's ``inputs[k]`` into ``output_lists[i][k]``."""
+        self._check_count(output_lists, "allgather", "output")
+        return self.allgather([list(outputs) for outputs in zip(*output_lists, strict=True)], inputs, opts)
+
     def _allgather_base(self, output: Any, tensor: Any, opts: Any = None) -> Any:
         """Copy group rank i's tensor into the i-th share of ``output``."""
-        _check([output, tensor], "allgather")
-        if output.numel() != tensor.numel() * self.size() or not output.is_contiguous():
-            raise ValueError(
-                f"mlt allgather: the output must be contiguous and hold {tensor.numel()} x {self.size()} elements; "
-                f"it holds {output.numel()}"
-            )
-        outputs = [share.view_as(tensor) for share in output.view(-1).chunk(self.size())]
+        return self.allgather_into_tensor_coalesced([output], [tensor], opts)
 
-        def program(exchange: Exchange) -> None:
-            collectives.all_gather(exchange, outputs, tensor, rank=self._rank)
-
-        return self._submit("allgather", program, output, opts)
+    def allgather_into_tensor_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        for output, tensor in zip(outputs, inputs, strict=True):
+            if output.numel() != tensor.numel() * self.size() or not output.is_contiguous():
+                raise ValueError(
+                    f"mlt allgather: the output must be contiguous and hold {tensor.numel()} x {self.size()} elements; "
+                    f"it holds {output.numel()}"
+                )
+        lists = [
+            [share.view_as(tensor) for share in output.detach().view(self.size(), -1)]
+            for output, tensor in zip(outputs, inputs, strict=True)
+        ]
+        return self.allgather(lists, inputs, opts)
 
     def reduce_scatter(self, outputs: Any, input_lists: Any, opts: Any = None, *_: Any) -> Any:
         """Set ``outputs[k]`` to the combination of every rank's ``input_lists[k][own rank]``."""
         for output, inputs in zip(outputs, input_lists, strict=True):
             _check([output, *inputs], "reduce_scatter")
-            if len(inputs) != self.size():
-                raise ValueError(f"mlt reduce_scatter: {len(inputs)} input tensors for a group of {self.size()}")
+            self._check_count(inputs, "reduce_scatter", "input")
         combine, divide = self._reduction(opts, outputs, "reduce_scatter")
 
         def program(exchange: Exchange) -> None:
@@ -241,18 +234,70 @@ class MltProcessGroup(dist.ProcessGroup):
 
     def _reduce_scatter_base(self, output: Any, tensor: Any, opts: Any = None) -> Any:
         """Set ``output`` to the combination of every rank's own share of ``tensor``."""
-        if tensor.numel() != output.numel() * self.size():
-            raise ValueError(
-                f"mlt reduce_scatter: the input must hold {output.numel()} x {self.size()} elements; "
-                f"it holds {tensor.numel()}"
-            )
-        return self.reduce_scatter([output], [list(tensor.reshape(-1).chunk(self.size()))], opts)
+        return self.reduce_scatter_tensor_coalesced([output], [tensor], opts)
 
-    # torch 2.13 calls the single-tensor forms by these names, earlier versions by the names above.
+    def reduce_scatter_tensor_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        for output, tensor in zip(outputs, inputs, strict=True):
+            if tensor.numel() != output.numel() * self.size():
+                raise ValueError(
+                    f"mlt reduce_scatter: the input must hold {output.numel()} x {self.size()} elements; "
+                    f"it holds {tensor.numel()}"
+                )
+        return self.reduce_scatter(outputs, [list(tensor.reshape(self.size(), -1)) for tensor in inputs], opts)
+
+    def gather(self, output_lists: Any, inputs: Any, opts: Any = None, *_: Any) -> Any:
+        """Copy group rank i's ``inputs[0]`` into ``output_lists[0][i]`` of ``opts.rootRank``."""
+        (tensor,) = inputs
+        root = _root(opts)
+        outputs = output_lists[0] if root == self._rank else []
+        _check([*outputs, tensor], "gather")
+        if root == self._rank:
+            self._check_count(outputs, "gather", "output")
+
+        def program(exchange: Exchange) -> None:
+            collectives.gather(exchange, outputs, tensor, rank=self._rank, root=root)
+
+        return self._submit("gather", program, output_lists, opts)
+
+    def scatter(self, outputs: Any, input_lists: Any, opts: Any = None, *_: Any) -> Any:
+        """Copy ``input_lists[0][i]`` of ``opts.rootRank`` into group rank i's ``outputs[0]``."""
+        (output,) = outputs
+        root = _root(opts)
+        inputs = input_lists[0] if root == self._rank else []
+        _check([*inputs, output], "scatter")
+        if root == self._rank:
+            self._check_count(inputs, "scatter", "input")
+
+        def program(exchange: Exchange) -> None:
+            collectives.scatter(exchange, output, inputs, rank=self._rank, root=root)
+
+        return self._submit("scatter", program, outputs, opts)
+
+    def alltoall(self, outputs: Any, inputs: Any, opts: Any = None, *_: Any) -> Any:
+        """Copy ``inputs[i]`` into this rank's output tensor of group rank i; sizes may differ from pair to pair."""
+        _check([*outputs, *inputs], "alltoall")
+        self._check_count(outputs, "alltoall", "output")
+        self._check_count(inputs, "alltoall", "input")
+
+        def program(exchange: Exchange) -> None:
+            collectives.all_to_all(exchange, outputs, inputs, rank=self._rank)
+
+        return self._submit("alltoall", program, outputs, opts)
+
+    def alltoall_base(
+        self, output: Any, tensor: Any, output_splits: Any, input_splits: Any, opts: Any = None, *_: Any
+    ) -> Any:
+        """Exchange the parts of ``tensor``, cut along dimension 0 by the splits (empty: equal parts)."""
+        outputs = self._parts(output, output_splits, "output")
+        return self.alltoall(outputs, self._parts(tensor, input_splits, "input"), opts)
+
     all_gather_single = _allgather_base  # type: ignore[assignment]
+    all_gather_single_coalesced = allgather_into_tensor_coalesced  # type: ignore[assignment]
     reduce_scatter_single = _reduce_scatter_base  # type: ignore[assignment]
+    reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced  # type: ignore[assignment]
+    all_to_all_single = alltoall_base  # type: ignore[assignment]
 
-    def barrier(self, opts: Any = None) -> Any:
+    def barrier(self, opts: Any = None, *_: Any) -> Any:
         """Complete when every rank of the group has called it."""
         token = torch.zeros(1, dtype=torch.uint8)
 
@@ -266,36 +311,39 @@ class MltProcessGroup(dist.ProcessGroup):
     def send(self, tensors: Any, to: int, tag: int = 0) -> Any:
         """Send one tensor to group rank ``to``; the n-th send matches the n-th receive of the same tag there."""
         (tensor,) = tensors
-        exchange = self._point_to_point_exchange("send", to, tag)
-        _check([tensor], "send")
-        exchange.send(tensor, to)
-        return self._follow(f"send to rank {to}", exchange, tensors)
+        self._check_transfer("send", tensor, tag, to)
+        return self._transfers.send(tensor, to, tag, self._timeout.total_seconds())
 
     def recv(self, tensors: Any, from_: int, tag: int = 0) -> Any:
         """Receive one tensor from group rank ``from_``."""
         (tensor,) = tensors
-        exchange = self._point_to_point_exchange("recv", from_, tag)
-        _check([tensor], "recv")
-        exchange.recv(tensor, from_)
-        return self._follow(f"recv from rank {from_}", exchange, tensors)
+        self._check_transfer("recv", tensor, tag, from_)
+        return self._transfers.recv(tensor, from_, tag, self._timeout.total_seconds())
+
+    def recv_anysource(self, tensors: Any, tag: int = 0) -> Any:
+        """Receive one tensor from the first group rank that sends; the work's ``source_rank`` names it."""
+        (tensor,) = tensors
+        self._check_transfer("recv", tensor, tag, None)
+        return self._transfers.recv_any(tensor, tag, self._timeout.total_seconds())
 
     # -- end ---------------------------------------------------------------------------------------------------------
 
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Set the limit of later calls that bring none of their own."""
+        self._timeout = timeout
+
     def shutdown(self) -> None:
-        """Complete the posted collectives, end the helper threads, close the context that this group made."""
+        """Complete the posted calls, end the helper threads, close the context that this group made."""
         if self._closed:
             return
         self._closed = True
-        self._queue.put(None)
-        self._thread.join()
-        for thread in tuple(self._point_to_point):
-            thread.join()
+        self._queue.close()
+        self._transfers.finish()
         if self._owns_context:
-            if _shared_context is self._context:
-                use_context(None)
+            contexts.forget_context(self._context)
             self._context.close()
 
-    def end(self) -> None:
+    def abort(self) -> None:
         """Shut down without waiting for calls in progress: closes the context first, which fails them."""
         if not self._closed:
             self._context.close()
@@ -314,8 +362,11 @@ class MltProcessGroup(dist.ProcessGroup):
                 average = known == dist.ReduceOp.AVG
                 if average and not all(tensor.is_floating_point() or tensor.is_complex() for tensor in tensors):
                     raise TypeError(f"mlt {name}: AVG needs floating-point tensors; use SUM for integers")
+                if known in _BITWISE and any(tensor.is_floating_point() or tensor.is_complex() for tensor in tensors):
+                    raise TypeError(f"mlt {name}: {operation} needs integer or bool tensors")
                 return combine, average
-        raise NotImplementedError(f"mlt {name}: reduce operation {operation} is not supported; use SUM, AVG, MIN, MAX")
+        names = "SUM, AVG, PRODUCT, MIN, MAX, BAND, BOR or BXOR"
+        raise ValueError(f"mlt {name}: unknown reduce operation {operation}; use {names}")
 
     def _submit(self, name: str, program: Callable[[Exchange], None], result: Any, opts: Any, *, calls: int = 1) -> Any:
         """Queue a collective's program; returns the Work that completes with it."""
@@ -324,7 +375,6 @@ class MltProcessGroup(dist.ProcessGroup):
         self._calls += max(calls, 1)
         first = number % _RING * _ROUNDS_PER_CALL
         seconds = self._seconds(opts)
-        description = f"mlt {name} (call {number} of group {self._group_id!r}, rank {self._rank})"
 
         def run() -> None:
             # After a failed call, ranks may be at different rounds: a later call would receive the wrong data.
@@ -343,35 +393,45 @@ class MltProcessGroup(dist.ProcessGroup):
                 exchange.abandon()
                 raise
 
-        work = MltWork()
-        self._queue.put(partial(work.complete, run, result, description))
+        work = MltWork(f"mlt {name} (call {number} of group {self._group_id!r}, rank {self._rank})")
+        self._queue.submit(work, run, result)
         return work
 
-    def _point_to_point_exchange(self, kind: str, peer: int, tag: int) -> Exchange:
+    def _parts(self, tensor: torch.Tensor, splits: Sequence[int], which: str) -> list[torch.Tensor]:
+        tensor = tensor.detach()
+        rows = tensor.shape[0] if tensor.dim() else tensor.numel()
+        if not splits:
+            if rows % self.size():
+                raise ValueError(
+                    f"mlt alltoall: {rows} rows of the {which} do not divide by {self.size()}; give split sizes"
+                )
+            splits = [rows // self.size()] * self.size()
+        if len(splits) != self.size() or sum(splits) != rows:
+            raise ValueError(
+                f"mlt alltoall: the {which} split sizes {list(splits)} must be {self.size()} numbers with the sum "
+                f"{rows}, the rows of the {which}"
+            )
+        return list(torch.split(tensor.reshape(rows, -1), list(splits)))
+
+    def _check_count(self, tensors: Sequence[object], name: str, which: str) -> None:
+        if len(tensors) != self.size():
+            raise ValueError(f"mlt {name}: {len(tensors)} {which} tensors for a group of {self.size()}")
+
+    def _check_transfer(self, kind: str, tensor: torch.Tensor, tag: int, peer: int | None) -> None:
         self._refuse_closed(kind)
-        if not 0 <= peer < self.size() or peer == self._rank:
+        if peer is not None and (not 0 <= peer < self.size() or peer == self._rank):
             raise ValueError(f"mlt {kind}: rank {peer} must be another rank of this group of {self.size()}")
-        if not 0 <= tag < _USER_TAGS:
-            raise ValueError(f"mlt {kind}: tag {tag} is outside [0, {_USER_TAGS})")
-        wire_tag = _TAG_SPACE | _TAG_POINT_TO_POINT | self._group_tag | tag
-        return Exchange(self._context, self._ranks, tag=wire_tag, timeout=self._timeout.total_seconds())
-
-    def _follow(self, what: str, exchange: Exchange, result: Any) -> Any:
-        work = MltWork()
-        description = f"mlt {what} (group {self._group_id!r}, rank {self._rank})"
-
-        def finish() -> None:
-            work.complete(exchange.finish, result, description)
-            self._point_to_point.discard(threading.current_thread())
-
-        thread = threading.Thread(target=finish, name=f"mlt-{what}", daemon=True)
-        self._point_to_point.add(thread)
-        thread.start()
-        return work
+        if not 0 <= tag < USER_TAGS:
+            raise ValueError(f"mlt {kind}: tag {tag} is outside [0, {USER_TAGS})")
+        _check([tensor], kind)
 
     def _refuse_closed(self, name: str) -> None:
         if self._closed:
             raise RuntimeError(f"mlt {name}: process group {self._group_id!r} was shut down on rank {self._rank}")
+
+
+def _root(opts: Any) -> int:
+    return int(opts.rootRank) if opts is not None else 0
 
 
 def _check(tensors: Sequence[torch.Tensor], name: str) -> None:
@@ -384,7 +444,7 @@ def _check(tensors: Sequence[torch.Tensor], name: str) -> None:
 
 
 def _group_number(name: str) -> int:
-    """The group's number in tags: torch's own where it numbers groups, else 35 bits of a hash; a collision is rejected.
+    """The group's number in tags: torch's own where it numbers groups, else 28 bits of a hash; a collision is rejected.
 
     Ranks must agree on it without communication. Each rank knows only its own groups, so counting them is not possible.
     """
@@ -400,51 +460,17 @@ def _group_number(name: str) -> int:
 def _end_at_exit(reference: weakref.ref[MltProcessGroup]) -> None:
     group = reference()
     if group is not None:
-        group.end()
-
-
-def _secret_of(store: Any, rank: int) -> str | None:
-    """The job's secret from torch's store, where rank 0 writes a new one; None if the environment has one.
-
-    A group created again over the same store uses the previous group's secret: rank 0 does not replace it, because the
-    other ranks read whatever is stored. Summation services cannot read the store, so a job with services needs a secret
-    in the environment.
-    """
-    if store is None or int(os.environ.get("MLT_SERVICES") or 0) > 0:
-        return None
-    own = os.environ.get("MLT_JOB_SECRET") or os.environ.get("MLT_JOB_SECRET_FILE")
-    if rank == 0:
-        before = "" if own or not store.check([_SECRET_KEY]) else store.get(_SECRET_KEY).decode()
-        made = "" if own else before or secrets.token_hex(32)
-        store.set(_SECRET_KEY, made)
-        return made or None
-    # Rank 0 has its own secret, and this rank needs the same; the rendezvous reports a mismatch.
-    return None if own else store.get(_SECRET_KEY).decode() or None
+        group.abort()
 
 
 def _create(options: Any, _backend_options: object) -> MltProcessGroup:
-    """Called by ``init_process_group`` and ``new_group``: the default group makes the context, other groups share
-    it."""
-    ranks = tuple(options.global_ranks_in_group) or tuple(range(options.group_size))
-    owns_context = False
-    if _shared_context is None:
-        from mlt import Context
-
-        # The number of services and rank 0's address come from the environment.
-        secret = _secret_of(options.store, options.group_rank)
-        use_context(Context(options.group_rank, options.group_size, secret=secret))
-        owns_context = True
-    context = current_context()
-    if context.world_size < len(ranks):
-        raise ValueError(
-            f"the mlt context connects {context.world_size} workers, the process group wants {len(ranks)}: "
-            "start both with the same WORLD_SIZE"
-        )
+    """Called by ``init_process_group`` and ``new_group``."""
+    membership = contexts.join(options)
     return MltProcessGroup(
-        context,
+        membership.context,
         rank=options.group_rank,
-        ranks=ranks,
+        ranks=membership.ranks,
         group_id=options.group_id,
         timeout=options.timeout,
-        owns_context=owns_context,
+        owns_context=membership.owns_context,
     )

@@ -1,14 +1,31 @@
-"""``MltWork``, torch.distributed's Work of a call in progress, and the thread that runs the calls."""
+"""``MltWork``, torch.distributed's Work of a call in progress, and ``CallQueue``, whose threads run the calls."""
 
 from __future__ import annotations
 
 import queue
+import threading
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch.futures import Future
+
+
+def future_pair() -> tuple[Future[Any], Future[Any]]:
+    """A future for ``publish``, and the one to hand out, which follows it."""
+    source: Future[Any] = Future()
+    # An exception raised inside then() becomes the chained future's own error, which C++ waiters understand.
+    return source, source.then(_value)
+
+
+def publish(source: Future[Any], result: Any, error: Exception | None) -> None:
+    """Complete ``source``, and with it the future handed out."""
+    if error is not None:
+        source.set_exception(error)
+    else:
+        source.set_result(result)
 
 
 class MltWork(dist.Work):
@@ -18,39 +35,42 @@ class MltWork(dist.Work):
     result. This needs torch >= 2.13: under 2.6, C++ callers wait for ever on a Python subclass.)
     """
 
-    def __init__(self) -> None:
+    def __init__(self, description: str) -> None:
         super().__init__()
-        self._source: Future[Any] = Future()
-        # An exception raised inside then() becomes the chained future's own error, which C++ waiters understand.
-        self._future: Future[Any] = self._source.then(_value)
+        self._description = description
+        self._source, self._future = future_pair()
         self._error: Exception | None = None
+        self._ended = threading.Event()
 
-    def complete(self, run: Callable[[], None], result: Any, description: str) -> None:
-        """Run the call and complete the future with ``result`` or the failure; called once, on a helper thread."""
+    def run(self, call: Callable[[], None]) -> None:
+        """Make the call and wake ``wait``; called once, on a helper thread. ``publish`` must follow."""
         try:
-            run()
+            # The caller's grad mode is not this thread's, and a collective is no part of the graph.
+            with torch.no_grad():
+                call()
         except Exception as error:
-            self._error = RuntimeError(f"{description}: {error}")
+            self._error = RuntimeError(f"{self._description}: {error}")
             self._error.__cause__ = error
-            self._source.set_exception(self._error)
-            return
-        self._source.set_result(result)
+        self._ended.set()
+
+    def publish(self, result: Any) -> None:
+        """Complete the future with ``result`` or the failure. Runs the callbacks of ``then``, which may wait."""
+        publish(self._source, result, self._error)
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
-        # The call has a timeout of its own, so the future always completes; torch passes 0 for "no other limit".
-        try:
-            self._future.wait()
-        except RuntimeError:
-            if self._error is None:
-                raise
+        # The call has a timeout of its own, so it always ends; torch passes 0 for "no other limit".
+        limit = timeout.total_seconds() if timeout > timedelta(0) else None
+        if not self._ended.wait(limit):
+            raise RuntimeError(f"{self._description}: still in progress after {limit:g} s (wait again)")
+        if self._error is not None:
             raise self._error from self._error.__cause__
         return True
 
     def is_completed(self) -> bool:
-        return self._future.done()
+        return self._ended.is_set()
 
     def is_success(self) -> bool:
-        return self._future.done() and self._error is None
+        return self._ended.is_set() and self._error is None
 
     def exception(self) -> Any:
         return self._error
@@ -59,14 +79,62 @@ class MltWork(dist.Work):
         return self._future
 
 
-def serve(calls: queue.SimpleQueue[Callable[[], None] | None]) -> None:
-    """Run queued calls until None arrives. Holds no reference to a finished call while it sleeps."""
-    while True:
-        call = calls.get()
-        if call is None:
-            return
-        call()
-        del call
+class CallQueue:
+    """Runs calls one after another, in the order of ``submit``.
+
+    The threads take turns: one runs a call, passes the turn on, and then publishes the result. A callback that waits
+    for a later call therefore blocks its own thread only. Whenever all threads publish, another is started.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._calls: queue.SimpleQueue[tuple[MltWork, Callable[[], None], Any] | None] = queue.SimpleQueue()
+        self._turn = threading.Lock()
+        self._guard = threading.Lock()  # of the two members below
+        self._threads: list[threading.Thread] = []
+        self._free = 0  # threads that wait for their turn or have it
+        self._start_thread()
+
+    def submit(self, work: MltWork, call: Callable[[], None], result: Any) -> None:
+        """Queue a call; ``work`` completes with ``result``."""
+        self._calls.put((work, call, result))
+
+    def close(self) -> None:
+        """Finish the queued calls, and end the threads."""
+        self._calls.put(None)
+        while True:
+            with self._guard:
+                thread = next((one for one in self._threads if one is not threading.current_thread()), None)
+                if thread is None:
+                    return
+                self._threads.remove(thread)
+            thread.join()
+
+    def _start_thread(self) -> None:
+        with self._guard:
+            self._free += 1
+            thread = threading.Thread(target=self._serve, name=self._name, daemon=True)
+            self._threads.append(thread)
+        thread.start()
+
+    def _serve(self) -> None:
+        while True:
+            with self._turn:
+                entry = self._calls.get()
+                if entry is None:
+                    self._calls.put(None)  # for the other threads
+                    return
+                work, call, result = entry
+                work.run(call)
+                with self._guard:
+                    self._free -= 1
+                    none_left = self._free == 0
+            if none_left:
+                self._start_thread()
+            work.publish(result)
+            del entry, work, call, result  # no reference to a finished call while it sleeps
+            with self._guard:
+                self._free += 1
 
 
 def _value(future: Future[Any]) -> Any:

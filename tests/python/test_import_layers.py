@@ -13,6 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SOURCES = {
     "python/mlt": "mlt",
     "plugins/torch": "mlt.torch",
+    "plugins/torch_autoload": "mlt.torch_autoload",
     "switch_configs": "mlt.switch_configs",
     "studies": "studies",
 }
@@ -43,6 +44,7 @@ LAYERS = (
     "mlt.simulation",
     "mlt.perf",
     "mlt.torch",
+    "mlt.torch_autoload",
     "mlt.demo",
     "mlt.cli",
     "studies",

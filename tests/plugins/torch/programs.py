@@ -108,6 +108,92 @@ def collectives_in_groups(rank: int, size: int) -> Any:
     return {"sha256": hashlib.sha256(x.numpy().tobytes()).hexdigest(), "size": size}
 
 
+def verbs(context: mlt.Context, options: dict[str, Any]) -> Any:
+    """The other verbs of c10d against their definition, coalesced and uneven forms included."""
+    import torch
+    import torch.distributed as dist
+    import torch.distributed._functional_collectives as functional
+
+    rank, size = dist.get_rank(), dist.get_world_size()
+    last = size - 1
+
+    for operation, combine in [
+        (dist.ReduceOp.BAND, lambda a, b: a & b),
+        (dist.ReduceOp.BOR, lambda a, b: a | b),
+        (dist.ReduceOp.BXOR, lambda a, b: a ^ b),
+    ]:
+        x = torch.arange(20_000) * (rank + 3)
+        expected = torch.arange(20_000) * 3
+        for other in range(1, size):
+            expected = combine(expected, torch.arange(20_000) * (other + 3))
+        dist.all_reduce(x, op=operation)
+        assert torch.equal(x, expected), operation
+
+    x = torch.full((7,), float(rank + 1))
+    dist.reduce(x, dst=last)
+    assert torch.equal(x, torch.full((7,), float(sum(range(1, size + 1)) if rank == last else rank + 1)))
+
+    gathered = [torch.zeros(2, 3) for _ in range(size)] if rank == last else None
+    dist.gather(torch.full((2, 3), float(rank)), gathered, dst=last)
+    assert gathered is None or [float(one[1, 2]) for one in gathered] == [float(r) for r in range(size)]
+
+    mine = torch.zeros(4)
+    dist.scatter(mine, [torch.full((4,), float(r)) for r in range(size)] if rank == last else None, src=last)
+    assert mine.tolist() == [float(rank)] * 4
+
+    # Rank i sends i + j + 1 elements to rank j.
+    parts = [torch.full((rank + to + 1,), float(10 * rank + to)) for to in range(size)]
+    arrived = [torch.zeros(source + rank + 1) for source in range(size)]
+    dist.all_to_all(arrived, parts)
+    assert [one.tolist() for one in arrived] == [[float(10 * s + rank)] * (s + rank + 1) for s in range(size)]
+    flat = torch.zeros(sum(one.numel() for one in arrived))
+    splits = [[one.numel() for one in many] for many in (arrived, parts)]
+    dist.all_to_all_single(flat, torch.cat(parts), *splits)
+    assert torch.equal(flat, torch.cat(arrived))
+    even = torch.zeros(2 * size, 3)
+    dist.all_to_all_single(even, torch.arange(6.0 * size).reshape(2 * size, 3) + 100 * rank)
+    wanted = [torch.arange(6.0 * size).reshape(2 * size, 3)[2 * rank : 2 * rank + 2] + 100 * r for r in range(size)]
+    assert torch.equal(even, torch.cat(wanted))
+
+    whole = functional.all_gather_tensor(torch.full((2,), float(rank)), 0, dist.group.WORLD)
+    assert whole.tolist() == [float(r) for r in range(size) for _ in range(2)]
+    share = functional.reduce_scatter_tensor(torch.arange(2.0 * size), "sum", 0, dist.group.WORLD)
+    assert share.tolist() == [size * (2.0 * rank + i) for i in range(2)]
+    many = functional.all_gather_into_tensor_coalesced([torch.full((1,), float(rank))] * 2, dist.group.WORLD)
+    assert [one.tolist() for one in many] == [[float(r) for r in range(size)]] * 2
+
+    # A parameter, and a result of one, are values here: no part of a graph.
+    parameter = torch.nn.Parameter(torch.ones(3))
+    with torch.no_grad():
+        dist.all_reduce(parameter)
+    assert parameter.tolist() == [float(size)] * 3
+    copies = [torch.zeros(3) for _ in range(size)]
+    dist.all_gather(copies, parameter)
+    assert not any(copy.requires_grad for copy in copies)
+
+    # Tags of 31 bits, and every rank's message once, from whichever source.
+    for peer in range(size):
+        if peer != rank:
+            dist.isend(torch.full((5,), float(rank)), peer, tag=2**31 - 1)
+    heard: dict[int, float] = {}
+    for _ in range(size - 1):
+        token = torch.zeros(5)
+        source = dist.recv(token, tag=2**31 - 1)
+        heard[source] = float(token[0])
+    assert heard == {peer: float(peer) for peer in range(size) if peer != rank}, heard
+
+    # What a callback of a finished call waits for.
+    second = torch.ones(1)
+
+    def wait_for_another(_: Any) -> float:
+        dist.all_reduce(second)
+        return float(second)
+
+    first = dist.all_reduce(torch.ones(1), async_op=True)
+    assert first.get_future().then(wait_for_another).wait() == float(size)
+    return {"size": size}
+
+
 def straggler(context: mlt.Context, options: dict[str, Any]) -> Any:
     """A barrier waits for the last rank."""
     import torch.distributed as dist
@@ -199,7 +285,7 @@ def failing_step(replica: Any) -> Any:
     return {"error": None}
 
 
-PROGRAMS = {"collectives": collectives, "straggler": straggler, "ddp": ddp}
+PROGRAMS = {"collectives": collectives, "verbs": verbs, "straggler": straggler, "ddp": ddp}
 
 if __name__ == "__main__":
     chosen, arguments = sys.argv[1], json.loads(sys.argv[2])

@@ -14,21 +14,34 @@ from mlt.torch.process_group import MltProcessGroup
 import mlt
 
 
+class Done:
+    """A transfer that ended at once."""
+
+    def done(self) -> bool:
+        return True
+
+    def wait(self, timeout: float | None = None) -> None:
+        pass
+
+
 class Recorder:
     """Notes the tags of what is posted; every transfer ends at once."""
 
     def __init__(self) -> None:
         self.tags: set[int] = set()
 
-    def post_send(self, data: Any, *, to: int, tag: int, timeout: float) -> int:
+    def post_send(self, data: Any, *, to: int, tag: int, timeout: float) -> Done:
         self.tags.add(tag)
-        return 0
+        return Done()
 
-    def post_recv(self, data: Any, loss_bound: float, *, from_: int, tag: int, timeout: float) -> int:
+    def post_recv(self, data: Any, loss_bound: float, *, from_: int, tag: int, timeout: float) -> Done:
         self.tags.add(tag)
-        return 0
+        return Done()
 
-    def wait(self, operation: int, timeout: float) -> None:
+    def wait(self, operation: Done, timeout: float) -> None:
+        pass
+
+    def close(self) -> None:
         pass
 
 

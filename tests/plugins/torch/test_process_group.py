@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import mlt.torch
 import pytest
-import torch
 import torch.distributed as dist
-from checks import names
 from job import answers, run_job
 from mlt.torch.process_group import BACKEND
-from mlt.torch.work import MltWork
 
 
 @pytest.mark.parametrize(("workers", "drop"), [(2, 0.0), (3, 0.02)])
@@ -17,6 +14,12 @@ def test_collectives__exact_on_every_rank(workers: int, drop: float) -> None:
     told = answers(run_job("collectives", workers=workers, drop=drop), workers=workers)
     assert {answer["size"] for answer in told} == {workers}
     assert len({answer["sha256"] for answer in told}) == 1
+
+
+@pytest.mark.parametrize(("workers", "drop"), [(2, 0.0), (3, 0.02)])
+def test_verbs__as_torch_defines_them(workers: int, drop: float) -> None:
+    told = answers(run_job("verbs", workers=workers, drop=drop), workers=workers)
+    assert [answer["size"] for answer in told] == [workers] * workers
 
 
 def test_ddp__trains_over_the_exact_collectives_without_the_hook() -> None:
@@ -46,28 +49,3 @@ def test_current_context__says_what_to_call_first() -> None:
 def test_register_backend__is_known_to_torch_and_may_be_repeated() -> None:
     mlt.torch.register_backend()
     assert BACKEND in dist.Backend.backend_list
-
-
-def test_work__wait_raises_what_failed() -> None:
-    def fail() -> None:
-        raise ConnectionError("rank 1 died")
-
-    work = MltWork()
-    assert not work.is_completed()
-    work.complete(fail, [torch.ones(1)], "mlt allreduce (call 3)")
-    with pytest.raises(RuntimeError, match=names("call 3", "rank 1")) as caught:
-        work.wait()
-    assert isinstance(caught.value.__cause__, ConnectionError)
-    assert work.is_completed()
-    assert not work.is_success()
-    with pytest.raises(RuntimeError, match="rank 1 died"):
-        work.get_future().wait()
-
-
-def test_work__wait_returns_once_completed() -> None:
-    result = [torch.ones(1)]
-    work = MltWork()
-    work.complete(lambda: None, result, "mlt barrier")
-    assert work.wait()
-    assert work.is_success()
-    assert work.get_future().wait() is result

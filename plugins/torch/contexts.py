@@ -1,0 +1,162 @@
+"""The contexts of process groups "mlt": one for the default group and its subgroups, one for a group beside another
+backend's.
+
+torch's store carries the job's secret and the address of rank 0, so every way to start ``init_process_group`` works:
+``env://``, ``tcp://``, ``file://`` and a store of the caller. A job with summation services takes both from the
+environment, because services cannot read the store.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from mlt._shared.ports import free_port
+from mlt.errors import RendezvousError
+from mlt.job import interfaces
+
+if TYPE_CHECKING:
+    from mlt import Context
+
+_KEY: Final = "mlt"
+
+_shared_context: Context | None = None
+
+
+@dataclass(frozen=True)
+class Membership:
+    """A group's ranks in the job of ``context``, by group rank. ``owns_context``: the group closes the context."""
+
+    context: Context
+    ranks: tuple[int, ...]
+    owns_context: bool
+
+
+def use_context(context: Context | None) -> None:
+    """Choose the context for ``init_process_group("mlt")``; the caller still closes it. None removes the choice.
+
+    Others may post transfers on it, but must wait for them by operation: ``poll_cq`` would take a collective's
+    completions.
+    """
+    global _shared_context
+    _shared_context = context
+
+
+def forget_context(context: Context) -> None:
+    """Remove the choice of ``context``, if it is the one chosen; called when its group closes it."""
+    if _shared_context is context:
+        use_context(None)
+
+
+def current_context() -> Context:
+    """The context of the default process group "mlt" (or the one chosen with ``use_context``).
+
+    Raises RuntimeError if neither exists.
+    """
+    if _shared_context is None:
+        raise RuntimeError(
+            'no mlt context exists: call torch.distributed.init_process_group("mlt") first, '
+            "or mlt.torch.use_context(context)"
+        )
+    return _shared_context
+
+
+def join(options: Any) -> Membership:
+    """The membership of a new group with torch's ``options`` (``extended_api`` of ``register_backend``).
+
+    The default group makes the context that its subgroups share. A group "mlt" beside a default group of another
+    backend has a job of its own, whose ranks are the group's.
+    """
+    ranks = tuple(options.global_ranks_in_group)
+    if _shared_context is not None:
+        ranks = ranks or tuple(range(options.group_size))
+        if _shared_context.world_size <= max(ranks):
+            raise ValueError(
+                f"the mlt context connects {_shared_context.world_size} workers, the process group wants rank "
+                f"{max(ranks)}: start both with the same WORLD_SIZE"
+            )
+        return Membership(_shared_context, ranks, owns_context=False)
+    is_default = not ranks
+    context = _make_context(options, is_default=is_default)
+    if is_default:
+        use_context(context)
+    return Membership(context, tuple(range(options.group_size)), owns_context=True)
+
+
+def _make_context(options: Any, *, is_default: bool) -> Context:
+    # Here: the native library is loaded when a job starts.
+    from mlt import Context
+    from mlt.context import CONNECT_SECONDS
+
+    rank, size, store = options.group_rank, options.group_size, options.store
+    if store is None or (is_default and int(os.environ.get("MLT_SERVICES") or 0) > 0):
+        return Context(rank, size)
+    limit = options.timeout.total_seconds()
+    address, port = _meeting_point(store, rank, size, min(limit, CONNECT_SECONDS))
+    return Context(
+        rank,
+        size,
+        services=0,
+        secret=_secret_of(store, rank),
+        master_addr=address,
+        rendezvous_port=port,
+        **({"connect_timeout": limit} if limit < CONNECT_SECONDS else {}),
+    )
+
+
+def _meeting_point(store: Any, rank: int, size: int, seconds: float) -> tuple[str, int]:
+    """Where rank 0 listens for the others: it chooses the address, and the others wait for it in the store.
+
+    The n-th group of a rank over one store reads what rank 0 wrote for its n-th group.
+    """
+    turn = store.add(f"{_KEY}/groups/{rank}", 1)
+    key = f"{_KEY}/rank 0/{turn}"
+    if rank == 0:
+        address = _address_of_rank_0(store)
+        port = _given_port() or (free_port(address) if size > 1 else 1)
+        store.set(key, json.dumps([address, port]))
+        return address, port
+    try:
+        store.wait([key], timedelta(seconds=seconds))
+    except RuntimeError as error:
+        raise RendezvousError(
+            f"rank {rank}: rank 0 did not write its address to torch's store within {seconds:g} s ({error}); check "
+            "that rank 0 is running, and that all ranks have the same init_method or store",
+            peer=0,
+        ) from None
+    address, port = json.loads(store.get(key))
+    return str(address), int(port)
+
+
+def _given_port() -> int | None:
+    given = os.environ.get("MLT_RENDEZVOUS_PORT")
+    return int(given) if given and given.isdigit() else None
+
+
+def _address_of_rank_0(store: Any) -> str:
+    """The host of torch's own store, which runs at rank 0; without one (a file), this host's address."""
+    while (inner := getattr(store, "underlying_store", None)) is not None:
+        store = inner
+    host = getattr(store, "host", None)
+    return host if isinstance(host, str) and host else interfaces.machine_address() or "127.0.0.1"
+
+
+def _secret_of(store: Any, rank: int) -> str | None:
+    """The job's secret from torch's store, where rank 0 writes a new one; None if the environment has one.
+
+    A group created again over the same store uses the previous group's secret: rank 0 does not replace it, because the
+    other ranks read whatever is stored.
+    """
+    key = f"{_KEY}/job_secret"
+    own = os.environ.get("MLT_JOB_SECRET") or os.environ.get("MLT_JOB_SECRET_FILE")
+    if rank == 0:
+        before = "" if own or not store.check([key]) else store.get(key).decode()
+        made = "" if own else before or secrets.token_hex(32)
+        store.set(key, made)
+        return made or None
+    # Rank 0 has its own secret, and this rank needs the same; the rendezvous reports a mismatch.
+    return None if own else store.get(key).decode() or None

@@ -1,0 +1,115 @@
+"""Sends and receives of a group over a real context of two ranks in one process; their pairing with any source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import timedelta
+
+import pytest
+import torch
+from checks import names
+from mlt.torch.transfers import Transfers
+
+import mlt
+from mlt._shared.ports import free_port
+
+
+@contextmanager
+def group(size: int) -> Iterator[tuple[Transfers, ...]]:
+    """The transfers of every rank of a group."""
+    port = free_port("127.0.0.1")
+
+    def start(rank: int) -> mlt.Context:
+        return mlt.Context(rank, size, 0, master_addr="127.0.0.1", rendezvous_port=port, secret=b"s3cret" * 4)
+
+    with ThreadPoolExecutor(size) as pool:
+        contexts = list(pool.map(start, range(size)))
+    made = tuple(
+        Transfers(context, tuple(range(size)), own=context.rank, tag=1 << 40, name="g") for context in contexts
+    )
+    yield made
+    for one in made:
+        one.finish()
+    for context in contexts:
+        context.close()
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[Transfers, ...]]:
+    with group(2) as transfers:
+        yield transfers
+
+
+def test_recv__strided_tensor_and_empty_one(pair: tuple[Transfers, Transfers]) -> None:
+    sender, receiver = pair
+    strided = torch.zeros(3, 4).t()
+    receive = receiver.recv(strided, 0, 1, 30)
+    assert sender.send(torch.arange(12.0).reshape(4, 3), 1, 1, 30).wait()
+    assert receive.wait()
+    assert strided.tolist() == torch.arange(12.0).reshape(4, 3).tolist()
+    assert receiver.recv(torch.zeros(0), 0, 1, 30).wait()
+    assert sender.send(torch.zeros(0), 1, 1, 30).is_completed()
+
+
+def test_wait__ends_at_its_own_timeout_and_may_be_repeated(pair: tuple[Transfers, Transfers]) -> None:
+    sender, receiver = pair
+    tensor = torch.zeros(2)
+    receive = receiver.recv(tensor, 0, 5, 30)
+    with pytest.raises(RuntimeError, match=names("rank 0", "tag 5", "0.01 s")):
+        receive.wait(timedelta(milliseconds=10))
+    assert not receive.is_completed()
+    sender.send(torch.ones(2), 1, 5, 30)
+    assert receive.wait(timedelta(seconds=30))
+    assert tensor.tolist() == [1.0, 1.0]
+
+
+def test_get_future__completes_without_a_wait(pair: tuple[Transfers, Transfers]) -> None:
+    sender, receiver = pair
+    future = receiver.recv(torch.zeros(2), 0, 0, 30).get_future()
+    sender.send(torch.full((2,), 7.0), 1, 0, 30).get_future().wait()
+    assert future.wait()[0].tolist() == [7.0, 7.0]
+
+
+def test_recv_any__comes_before_later_receives(pair: tuple[Transfers, Transfers]) -> None:
+    sender, receiver = pair
+    got = [torch.zeros(1) for _ in range(2)]
+    anywhere = receiver.recv_any(got[0], 3, 30)
+    assert not anywhere.is_completed()
+    later = receiver.recv(got[1], 0, 3, 30)
+    for value in (1.0, 2.0):
+        sender.send(torch.tensor([value]), 1, 3, 30)
+    assert later.wait()
+    assert anywhere.source_rank() == 0
+    assert [one.item() for one in got] == [1.0, 2.0]
+
+
+def test_recv__takes_what_a_receive_from_any_source_left_posted() -> None:
+    with group(3) as (first, second, receiver):
+        got = [torch.zeros(1) for _ in range(3)]
+        anywhere = receiver.recv_any(got[0], 3, 30)
+        first.send(torch.tensor([1.0]), 2, 3, 30)
+        assert anywhere.source_rank() == 0
+        left = receiver.recv(got[1], 1, 3, 30)
+        again = receiver.recv_any(got[2], 3, 30)
+        second.send(torch.tensor([2.0]), 2, 3, 30)
+        assert left.wait()
+        first.send(torch.tensor([3.0]), 2, 3, 30)
+        assert again.source_rank() == 0
+        assert [one.item() for one in got] == [1.0, 2.0, 3.0]
+
+
+def test_recv_any__another_size_is_refused(pair: tuple[Transfers, Transfers]) -> None:
+    _, receiver = pair
+    receiver.recv_any(torch.zeros(4), 9, 30)
+    with pytest.raises(ValueError, match=names("tag 9", "16 bytes", "has 8")):
+        receiver.recv_any(torch.zeros(2), 9, 30)
+
+
+def test_finish__withdraws_receives_from_any_source(pair: tuple[Transfers, Transfers]) -> None:
+    _, receiver = pair
+    receive = receiver.recv_any(torch.zeros(4), 9, 30)
+    receiver.finish()
+    with pytest.raises(RuntimeError, match=names("rank 0", "cancelled")):
+        receive.wait()
