@@ -28,14 +28,4 @@ void scale_float32(std::span<float> values, float scale) {
   for (float& value : values) value *= scale;
 }
 
-void scale_and_clear(std::span<float> accumulator, std::span<float> result, float scale) {
-  float* __restrict from = accumulator.data();
-  float* __restrict to = result.data();
-  const std::size_t n = accumulator.size();
-  for (std::size_t i = 0; i < n; ++i) {
-    to[i] = from[i] * scale;
-    from[i] = 0.0F;
-  }
-}
-
 }  // namespace mlt::collective

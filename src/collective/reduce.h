@@ -16,7 +16,4 @@ void add_and_scale_float32(std::span<float> accumulator, const std::byte* source
 
 void scale_float32(std::span<float> values, float scale);
 
-// result[i] = accumulator[i] * scale, and accumulator[i] = 0 for the next round, in one pass.
-void scale_and_clear(std::span<float> accumulator, std::span<float> result, float scale);
-
 }  // namespace mlt::collective

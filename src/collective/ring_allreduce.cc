@@ -1,6 +1,7 @@
 #include "collective/ring_allreduce.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "collective/reduce.h"
 #include "core/segmenter.h"
@@ -118,7 +119,8 @@ void RingAllReduce::take_segment(void* context, std::uint64_t offset_bytes, std:
   const Target& target = *static_cast<const Target*>(context);
   const std::span<float> into(target.first + offset_bytes / sizeof(float), payload.size() / sizeof(float));
   if (!target.is_sum) {
-    std::ranges::copy(payload, std::as_writable_bytes(into).begin());
+    // Not std::ranges::copy: GCC 12 makes a loop over single bytes of it.
+    if (!payload.empty()) std::memcpy(into.data(), payload.data(), payload.size());
   } else if (target.scale == 1.0F) {
     add_float32(into, payload.data());
   } else {

@@ -1,7 +1,9 @@
 #include "collective/summation.h"
 
 #include <algorithm>
+#include <cstring>
 #include <new>
+#include <utility>
 
 #include "base/check.h"
 #include "collective/reduce.h"
@@ -141,12 +143,32 @@ void Summation::on_register(TimeNs now, std::uint16_t from, const Register& shap
 
 void Summation::add_segment(void* context, std::uint64_t offset_bytes, std::span<const std::byte> payload) {
   auto& partition = *static_cast<Partition*>(context);
-  const std::span<float> sum(partition.sum);
-  add_float32(sum.subspan(offset_bytes / sizeof(float), payload.size() / sizeof(float)), payload.data());
-  const std::uint32_t cell = partition.shape.segment_bytes;
+  const std::uint32_t cell_bytes = partition.shape.segment_bytes;
+  MLT_CHECK(offset_bytes % cell_bytes == 0);
+  std::size_t cell = offset_bytes / cell_bytes;
   // One cell, or as many as a longer segment covers; an empty segment also counts in one.
-  const std::size_t end = std::max<std::size_t>(offset_bytes + payload.size(), offset_bytes + 1);
-  for (std::size_t at = offset_bytes / cell; at * cell < end; ++at) ++partition.contributors[at];
+  do {
+    const std::span<const std::byte> part = payload.first(std::min<std::size_t>(cell_bytes, payload.size()));
+    add_cell(partition, cell, part);
+    payload = payload.subspan(part.size());
+    ++cell;
+  } while (!payload.empty());
+}
+
+// One pass: the first push of a round replaces the contents of two rounds ago, the last one completes the mean.
+void Summation::add_cell(Partition& partition, std::size_t cell, std::span<const std::byte> terms) {
+  const std::uint16_t before = partition.contributors[cell]++;
+  if (terms.empty()) return;
+  const std::size_t first = cell * partition.shape.segment_bytes / sizeof(float);
+  const std::span<float> sum = std::span(partition.sum).subspan(first, terms.size() / sizeof(float));
+  const std::size_t workers = partition.pushes.size();
+  if (before == 0) {
+    std::memcpy(sum.data(), terms.data(), terms.size());
+  } else if (partition.shape.average && before + std::size_t{1} == workers) {
+    add_and_scale_float32(sum, terms.data(), 1.0F / static_cast<float>(workers));
+  } else {
+    add_float32(sum, terms.data());
+  }
 }
 
 void Summation::expect_push(TimeNs now, Partition& partition, std::uint16_t worker) {
@@ -246,20 +268,24 @@ void Summation::on_completion(TimeNs now, const core::Completion& completion) {
 }
 
 void Summation::finish_round(TimeNs now, Partition& partition) {
-  const std::size_t segment_elements = partition.shape.segment_bytes / sizeof(float);
+  const std::size_t cell_elements = partition.shape.segment_bytes / sizeof(float);
   const std::span<float> sum(partition.sum);
-  const std::span<float> result(partition.result);
-  for (std::size_t segment = 0; segment < partition.contributors.size(); ++segment) {
-    const std::size_t at = segment * segment_elements;
-    const std::size_t n = std::min(segment_elements, sum.size() - std::min(at, sum.size()));
-    const std::uint16_t contributors = partition.contributors[segment];
+  for (std::size_t cell = 0; cell < partition.contributors.size(); ++cell) {
+    const std::uint16_t contributors = std::exchange(partition.contributors[cell], 0);
+    if (contributors == config_.workers) continue;  // add_cell() completed it
+    const std::size_t at = cell * cell_elements;
+    const std::span<float> values = sum.subspan(at, std::min(cell_elements, sum.size() - at));
     // PROTOCOL 14.1.9: It divides each segment by the number of workers whose segment arrived (paper, appendix A), or
     //     not at all if the average was not asked for.
     // Appendix A: the mean of the pushes that arrived. A segment missing from every push is zero, like no gradient.
-    const float scale = partition.shape.average && contributors > 0 ? 1.0F / static_cast<float>(contributors) : 1.0F;
-    scale_and_clear(sum.subspan(at, n), result.subspan(at, n), scale);
-    partition.contributors[segment] = 0;
+    if (contributors == 0) {
+      std::ranges::fill(values, 0.0F);
+    } else if (partition.shape.average) {
+      scale_float32(values, 1.0F / static_cast<float>(contributors));
+    }
   }
+  // No push is posted now, and every result of the round before has left: neither buffer is in use.
+  std::swap(partition.sum, partition.result);
   ++rounds_summed_;
   partition.arrived = 0;
   partition.sending = config_.workers;

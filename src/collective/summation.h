@@ -1,8 +1,8 @@
 // A summation service: sums workers' pushes in place, averages over the pushes that arrived, sends the result reliably.
 //
 // BytePS (OSDI'20) section 5 for the service, MLT appendix A for the average. A state machine over Verbs: no thread, no
-// socket. Two buffers per partition: pushes of the next iteration may arrive while results of this one are still being
-// sent. Owned by the driver's thread.
+// socket. Pushes are added straight from the packets. Two buffers per partition: pushes of the next iteration may
+// arrive while results of this one are still being sent. Owned by the driver's thread.
 #pragma once
 
 #include <cstdint>
@@ -46,9 +46,11 @@ class Summation {
   struct Partition {
     Register shape;
     std::uint32_t index = 0;
+    // `sum` of this round and `result` of the one before; finish_round() swaps them. The sum of a cell without
+    // contributors is left over from an earlier round.
     std::vector<float> sum;
     std::vector<float> result;
-    std::vector<std::uint16_t> contributors;  // per segment: workers whose segment arrived
+    std::vector<std::uint16_t> contributors;  // per cell, a segment of the connection: workers whose segment arrived
     std::vector<bool> registered;             // per worker
     std::vector<Push> pushes;                 // per worker
     std::vector<bool> on_demand;              // per worker: its receive is posted when Ready arrives
@@ -76,6 +78,7 @@ class Summation {
   void announce_failure(Partition& partition);
   OperationId operation(const Partition& partition, std::uint16_t worker, bool is_send) const;
   static void add_segment(void* context, std::uint64_t offset_bytes, std::span<const std::byte> payload);
+  static void add_cell(Partition& partition, std::size_t cell, std::span<const std::byte> terms);
 
   SummationConfig config_;
   Verbs& verbs_;

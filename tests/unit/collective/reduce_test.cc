@@ -20,13 +20,6 @@ TEST_CASE("add_float32__adds_from_any_alignment") {
   }
 }
 
-TEST_CASE("scale_and_clear__scales_into_the_result_and_zeroes_the_sum") {
-  std::vector<float> sum{2, 4, -6}, result(3, 99.0F);
-  scale_and_clear(sum, result, 0.5F);
-  CHECK(result == std::vector<float>{1, 2, -3});
-  CHECK(sum == std::vector<float>{0, 0, 0});
-}
-
 TEST_CASE("add_and_scale_float32__adds_first_and_scales_then") {
   for (const std::size_t n : {0U, 1U, 7U, 358U}) {
     std::vector<float> source(n), sum(n, 0.1F);

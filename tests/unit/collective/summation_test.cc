@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -172,5 +173,72 @@ TEST_CASE("summation__a_worker_with_longer_segments_counts_once_in_each_cell_tha
     float mean = 0;
     std::memcpy(&mean, verbs.result.data() + i * sizeof mean, sizeof mean);
     REQUIRE(mean == 1.0F);
+  }
+}
+
+namespace {
+
+// Plays the pushes of one round: worker w pushes `base + w` in every element, except in the cells that it loses.
+std::vector<float> round_of(Summation& service, MixedVerbs& verbs, std::uint32_t elements, float base,
+                            const std::vector<std::vector<std::size_t>>& lost) {
+  const std::uint64_t total = elements * sizeof(float);
+  const std::vector<mlt::core::ReceiveRequest> receives = std::exchange(verbs.receives, {});
+  REQUIRE(receives.size() == lost.size());
+  for (const auto& request : receives) {
+    const std::vector<float> push(elements, base + static_cast<float>(request.peer));
+    const std::span<const std::byte> bytes = std::as_bytes(std::span(push));
+    for (std::uint64_t at = 0; at < total; at += 1'432) {
+      if (std::ranges::count(lost[request.peer], at / 1'432) > 0) continue;
+      request.place(request.place_context, at, bytes.subspan(at, std::min<std::uint64_t>(1'432, total - at)));
+    }
+  }
+  for (const auto& request : receives) {
+    mlt::core::Completion completion;
+    completion.operation = request.operation;
+    completion.kind = mlt::core::CompletionKind::kReceive;
+    completion.peer = request.peer;
+    service.on_completion(0, completion);
+  }
+  std::vector<float> result(verbs.result.size() / sizeof(float));
+  std::memcpy(result.data(), verbs.result.data(), verbs.result.size());
+  for (std::uint16_t worker = 0; worker < receives.size(); ++worker) {  // every worker has the result
+    mlt::core::Completion completion;
+    completion.operation = receives[worker].operation | 1U;
+    completion.kind = mlt::core::CompletionKind::kSend;
+    completion.peer = worker;
+    service.on_completion(0, completion);
+  }
+  return result;
+}
+
+}  // namespace
+
+// The two buffers take turns, and their contents are those of two rounds before: nothing of it may be left.
+TEST_CASE("summation__every_round_starts_from_nothing_and_a_cell_without_pushes_is_zero") {
+  constexpr std::uint32_t kElements = 3 * 358 + 5;  // cells 0 to 3
+  for (const bool average : {true, false}) {
+    CAPTURE(average);
+    MixedVerbs verbs;
+    Summation service({.workers = 3}, verbs);
+    Register shape = shape_of(1, kElements);
+    shape.average = average;
+    for (std::uint16_t worker = 0; worker < 3; ++worker) service.on_message(0, worker, shape);
+    for (int round = 0; round < 5; ++round) {
+      CAPTURE(round);
+      const float base = 16.0F * static_cast<float>(round + 1);
+      // From the third round on: cell 1 comes from nobody, cell 2 from worker 1 alone, the short cell 3 from 0 and 2.
+      const bool loses = round >= 2;
+      const std::vector<std::vector<std::size_t>> lost =
+          loses ? std::vector<std::vector<std::size_t>>{{1, 2}, {1, 3}, {1, 2}}
+                : std::vector<std::vector<std::size_t>>{{}, {}, {}};
+      const std::vector<float> result = round_of(service, verbs, kElements, base, lost);
+      REQUIRE(result.size() == kElements);
+      const float all = average ? base + 1 : 3 * base + 3;
+      const float of_two = average ? base + 1 : 2 * base + 2;
+      const std::vector<float> expected =
+          loses ? std::vector<float>{all, 0, base + 1, of_two} : std::vector<float>{all, all, all, all};
+      for (std::uint32_t i = 0; i < kElements; ++i) REQUIRE(result[i] == doctest::Approx(expected[i / 358]));
+    }
+    CHECK(service.rounds_summed() == 5);
   }
 }
