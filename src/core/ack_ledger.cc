@@ -36,7 +36,9 @@ wire::AckBlock AckLedger::take_block(base::TimeNs now, std::uint16_t rank, std::
   // PROTOCOL 7.2.5: A receiver MUST NOT use a timer for ACKs: the answer to the marker or probe acknowledges fewer
   //     packets than that.
   in.since_ack = 0;
-  if (peer.since_ack < peer.packets_per_ack) due_.clear(rank);
+  // PROTOCOL 7.6.3: An answer that leaves before that ACK MUST NOT take its place, unless it leaves nothing to report.
+  if (peer.unreported == 0) peer.requested = false;
+  if (peer.since_ack < peer.packets_per_ack && !peer.requested) due_.clear(rank);
   return block;
 }
 

@@ -3,8 +3,9 @@
 //
 // Invariants, per peer: the packets not reported are the sum over its paths; a path has its bit in unreported() if, and
 // only if, packets of it were not reported. An ACK is due from the moment that packets_per_ack packets are not
-// reported, or that STOP requests one, until a block leaves fewer than that. Absent on purpose: packets and queues
-// (ReplySender), and timers: no ACK needs one. Owned by the endpoint's Receiver, used by one thread.
+// reported, until blocks leave fewer than that; one that was requested is due until blocks have reported every packet.
+// Absent on purpose: packets and queues (ReplySender), and timers: no ACK needs one. Owned by the endpoint's Receiver,
+// used by one thread.
 #pragma once
 
 #include <array>
@@ -53,9 +54,15 @@ class AckLedger {
   const wire::TransferId& newest_transfer(std::uint16_t peer) const { return peers_[peer].transfer; }
   bool is_newest_posted(std::uint16_t peer) const { return peers_[peer].posted; }
 
-  // An ACK is due at once, whatever the number of packets.
-  void request(std::uint16_t peer) { due_.set(peer); }
-  void withdraw(std::uint16_t peer) { due_.clear(peer); }
+  // An ACK is due at once, whatever the number of packets, and stays due while any packet is not reported.
+  void request(std::uint16_t peer) {
+    peers_[peer].requested = true;
+    due_.set(peer);
+  }
+  void withdraw(std::uint16_t peer) {
+    peers_[peer].requested = false;
+    due_.clear(peer);
+  }
   // The first peer to which an ACK is due; the number of peers if there is none.
   std::size_t first_due() const { return due_.find_set(0); }
 
@@ -79,6 +86,7 @@ class AckLedger {
     std::uint32_t unreported = 0;
     std::uint8_t newest_path = 0;
     bool posted = false;
+    bool requested = false;
     wire::TransferId transfer;
   };
 

@@ -242,7 +242,7 @@ void Receiver::on_abort(TimeNs now, std::uint16_t from, const wire::Abort& abort
   //     receive ends as cancelled when it is posted.
   // Without space for the ABORT, the receive ends at its timeout once posted. Late segments would be buffered again, so
   // the sender must not receive a confirmation that its data is gone.
-  if (!early_.abort(from, abort.transfer)) return;
+  if (!early_.abort(from, abort.transfer)) return shared_.counters.add(Counter::k_aborts_dropped);
   Reply reply;
   // PROTOCOL 8.1.6: A receiver MUST answer an ABORT over the control connection: with NOT_POSTED and a probe timestamp
   //     of zero if no receive is posted and the ABORT is remembered

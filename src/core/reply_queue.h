@@ -1,4 +1,4 @@
-// Replies that wait to be sent, in order. A full queue drops the reply; the sender probes again.
+// Replies that wait to be sent, in order. A full queue takes none: the caller drops it, and the sender probes again.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,8 @@ class ReplyQueue {
  public:
   explicit ReplyQueue(std::uint32_t capacity) : ring_(capacity) {}
 
-  bool push(const Reply& reply) {
+  // False if the queue is full.
+  [[nodiscard]] bool push(const Reply& reply) {
     if (size_ == ring_.size()) return false;
     ring_[(head_ + size_) % ring_.size()] = reply;
     ++size_;

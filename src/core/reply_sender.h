@@ -25,7 +25,9 @@ class ReplySender {
   ReplySender(Shared& shared, AckLedger& acks, TransferSlots<ReceiveState>& receives);
 
   // If the queue is full the reply is dropped, and the sender probes again.
-  void push(const Reply& reply, bool by_control) { (by_control ? over_tcp_ : as_datagrams_).push(reply); }
+  void push(const Reply& reply, bool by_control) {
+    if (!(by_control ? over_tcp_ : as_datagrams_).push(reply)) shared_.counters.add(Counter::k_replies_dropped);
+  }
   // The peer's newest probe came over this path.
   void on_probe(std::uint16_t peer, std::uint8_t path) { probe_paths_[peer] = path; }
 

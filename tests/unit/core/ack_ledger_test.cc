@@ -96,6 +96,37 @@ TEST_CASE("add_other_blocks__adds_each_path_once_but_its_own") {
   CHECK(world.acks.used(1) == 0b1111);
 }
 
+// An ACK that STOP requested is the only report of the transfer's last packets on other paths.
+TEST_CASE("request__stays_due_until_everything_is_reported") {
+  World world;
+  for (std::uint8_t path = 0; path < 3; ++path) world.arrive(1, path, 1);
+  world.take(1, 0);  // with the STOP
+  world.acks.request(1);
+  world.take(1, 2);  // with a BITMAP that leaves before the ACK
+  CHECK(world.acks.first_due() == 1);
+  SUBCASE("by the ACK") {
+    wire::Ack ack;
+    ack.prefix.path = 2;
+    ack.block = world.take(1, 2);
+    world.acks.add_other_blocks(0, 1, world.acks.unreported(1), ack);
+  }
+  SUBCASE("by other replies") { world.take(1, 1); }
+  SUBCASE("withdrawn") { world.acks.withdraw(1); }
+  CHECK(world.acks.first_due() == kPeers);
+  // The request is over: one more packet makes no ACK due.
+  world.arrive(1, 1, 2);
+  world.take(1, 0);
+  CHECK(world.acks.first_due() == kPeers);
+}
+
+TEST_CASE("request__of_a_peer_with_nothing_to_report_is_over_with_the_next_block") {
+  World world;
+  world.acks.request(1);
+  CHECK(world.acks.first_due() == 1);
+  world.take(1, 0);
+  CHECK(world.acks.first_due() == kPeers);
+}
+
 TEST_CASE("reset__forgets_the_connection_and_the_ack_that_was_due") {
   World world(1);
   world.arrive(1, 3, 1);

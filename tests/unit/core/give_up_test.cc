@@ -100,6 +100,7 @@ TEST_CASE("give_up__an_abort_that_is_not_remembered_gives_no_room_back") {
   network.run_for(5 * kSecond);
   CHECK(sends_held(network) == 0);
   CHECK(network.counter(0, Counter::k_aborts_sent) == 5);
+  CHECK(network.counter(1, Counter::k_aborts_dropped) == 3);
   const auto next = transfer_of(network, 4, 8, 0.5);
   REQUIRE(next->post_send() == core::PostStatus::kPosted);
   network.run_for(10 * kMillisecond);

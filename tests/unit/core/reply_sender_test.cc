@@ -112,6 +112,40 @@ TEST_CASE("fill__a_stop_asks_for_an_ack_of_the_other_paths") {
   CHECK(ack.others[0].path == 0);
 }
 
+TEST_CASE("fill__a_bitmap_between_a_stop_and_its_ack_leaves_the_ack_due") {
+  World world;
+  for (std::uint8_t path = 0; path < 3; ++path) world.arrive(path, 1);
+  world.acks.withdraw(1);
+  world.replies.push(World::reply(ReplyKind::kStop), false);
+  world.replies.push(World::reply(ReplyKind::kNotPosted), false);
+  REQUIRE(world.fill());
+  CHECK(world.prefix().type == wire::PacketType::kStop);
+  world.arrive(1, 2);  // the BITMAP reports path 1, and leaves path 0 to the ACK
+  REQUIRE(world.fill());
+  CHECK(world.prefix().type == wire::PacketType::kBitmap);
+  REQUIRE(world.fill());
+  wire::Ack ack;
+  REQUIRE(wire::decode_ack(world.bytes(), world.prefix(), ack) == wire::DropReason::kNone);
+  REQUIRE(ack.other_count == 1);
+  CHECK(ack.others[0].path == 0);
+  CHECK_FALSE(world.fill());
+}
+
+TEST_CASE("push__counts_the_replies_that_a_full_queue_drops") {
+  World world;
+  for (std::uint32_t i = 0; i < world.shared.config.reply_queue; ++i) {
+    world.replies.push(World::reply(ReplyKind::kReady), false);
+  }
+  CHECK(world.shared.counters.value(core::Counter::k_replies_dropped) == 0);
+  world.replies.push(World::reply(ReplyKind::kStop), false);
+  CHECK(world.shared.counters.value(core::Counter::k_replies_dropped) == 1);
+  world.replies.push(World::reply(ReplyKind::kStop), true);  // the other queue has space
+  CHECK(world.shared.counters.value(core::Counter::k_replies_dropped) == 1);
+  std::uint32_t sent = 0;
+  while (world.fill()) ++sent;
+  CHECK(sent == world.shared.config.reply_queue);
+}
+
 TEST_CASE("fill__takes_the_path_of_the_newest_probe") {
   World world;
   world.arrive(2, 1);
