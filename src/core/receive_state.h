@@ -2,14 +2,11 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 
-#include "base/bitmap.h"
-#include "base/stream_copy.h"
 #include "core/event.h"
 #include "core/loss_budget.h"
 #include "core/loss_detection.h"
-#include "core/segmenter.h"
+#include "core/placement.h"
 #include "core/state_machine.h"
 #include "core/tag_table.h"
 
@@ -19,11 +16,7 @@ struct ReceiveState {
   ReceiveMachine machine;
   ReceiveRequest request;
   std::uint32_t generation = 0;
-  SegmentGrid grid;
-  std::span<std::uint64_t> words;  // memory of `received`, from the arena
-  base::BitmapView received;
-  std::uint32_t received_segments = 0;
-  std::uint64_t received_bytes = 0;
+  Placement placement;
   std::uint64_t repaired_segments = 0;
   LossBudget budget;
   LossDetection loss;
@@ -44,10 +37,6 @@ struct ReceiveState {
   bool is_under_way() const {
     return machine.phase() != ReceivePhase::k_free && machine.phase() != ReceivePhase::k_done;
   }
-  std::uint64_t missing_bytes() const { return grid.total_bytes() - received_bytes; }
-  std::uint32_t missing_segments() const { return grid.count() - received_segments; }
-  // Too large for a core's caches: written with non-temporal stores.
-  bool streams() const { return grid.total_bytes() >= base::kStreamedBytes; }
   wire::TransferId transfer() const { return {request.tag, generation}; }
 };
 

@@ -1,7 +1,6 @@
 #include "core/receiver.h"
 
 #include <algorithm>
-#include <cstring>
 #include <optional>
 
 #include "base/check.h"
@@ -74,10 +73,7 @@ PostStatus Receiver::post(TimeNs now, const ReceiveRequest& request) {
   state.request = request;
   // PROTOCOL 5.2.1: The k-th send of a tag to a peer MUST match the k-th receive of that tag from it.
   state.generation = ReceiveTags::take_generation(*entry);
-  state.grid = grid;
-  state.words = words;
-  state.received = base::BitmapView(words.data(), grid.count());
-  state.received.clear_all();
+  state.placement = Placement(grid, words);
   state.budget = LossBudget(request.data.size() / element, element, request.loss_bound);
   state.posted_ns = now;
   const DurationNs timeout = request.timeout_ns > 0 ? request.timeout_ns : shared_.config.operation_timeout_ns;
@@ -103,7 +99,7 @@ void Receiver::take_early(TimeNs now, ReceiveState& state) {
   state.loss.begin_with(early->newest);
   early_.release(*early, [&](const wire::DataHeader& header, std::span<const std::byte> payload) {
     if (!state.is_under_way()) return;
-    place(now, state, header, payload);
+    take_data(now, state, header, payload);
   });
   if (!state.is_under_way()) return;
   if (aborted) {  // the sender gave up before this receive was posted
@@ -128,7 +124,7 @@ void Receiver::take_early(TimeNs now, ReceiveState& state) {
   } else {
     replies_.push(ready, false);
     // Without a packet or probe the sender's size is unknown: even an empty tensor may have the wrong size.
-    if (probed || state.received_segments > 0) check_completion(now, state);
+    if (probed || state.placement.received_segments() > 0) check_completion(now, state);
   }
 }
 
@@ -185,24 +181,14 @@ void Receiver::renumber(TimeNs now, ReceiveTag& entry, std::uint32_t floor) {
 
 // ---- ends ---------------------------------------------------------------------------------------------------------
 
-void Receiver::fill_missing(ReceiveState& state) {
-  // PROTOCOL 7.7.3: Missing ranges MUST become zero with fill zero (gradients), and MUST keep what they held with fill
-  //     keep (parameters). After a failure the buffer's contents are undefined.
-  if (state.request.fill != Fill::kZero || state.request.place != nullptr) return;
-  for (std::size_t i = state.received.find_clear(0); i < state.grid.count(); i = state.received.find_clear(i + 1)) {
-    const auto segment = static_cast<std::uint32_t>(i);
-    std::memset(state.request.data.data() + state.grid.offset(segment), 0, state.grid.length(segment));
-  }
-}
-
 void Receiver::finish(TimeNs now, ReceiveState& state, ReceiveEvent event, CompletionStatus status, bool tell_sender) {
   if (!state.machine.on(event, shared_.counters)) return;
   const std::uint32_t slot = receives_.slot_of(state);
   receives_.unlist(state);
   shared_.timers.cancel(shared_.receive_timer(slot));
-  if (!is_failure(status) && state.missing_bytes() > 0) {
-    fill_missing(state);
-    shared_.counters.add(Counter::k_segments_lost_within_bound, state.missing_segments());
+  if (!is_failure(status) && state.placement.missing_bytes() > 0) {
+    state.placement.fill_missing(state.request);
+    shared_.counters.add(Counter::k_segments_lost_within_bound, state.placement.missing_segments());
   }
   state.status = status;
   state.elapsed_ns = now - state.posted_ns;
@@ -210,7 +196,7 @@ void Receiver::finish(TimeNs now, ReceiveState& state, ReceiveEvent event, Compl
   //     completes.
   shared_.peers[state.request.peer].reorder_window_ns -= shared_.peers[state.request.peer].reorder_window_ns / 16;
   shared_.counters.add(is_failure(status) ? Counter::k_operations_failed : Counter::k_receives_completed);
-  if (state.streams()) base::fence_streamed();
+  state.placement.finish();
   // PROTOCOL 7.7.2: A receive MUST complete exactly once, with one of the statuses of the table, the missing bytes, the
   //     bytes that the bound allowed, and which segments arrived.
   shared_.completions.push({CompletionKind::kReceive, slot});
@@ -222,8 +208,8 @@ void Receiver::finish(TimeNs now, ReceiveState& state, ReceiveEvent event, Compl
   finished.transfer = state.transfer();
   finished.status = stop_status(status);
   finished.element = state.request.element;
-  finished.missing_bytes = static_cast<std::uint32_t>(state.missing_bytes());
-  finished.total_bytes = state.grid.total_bytes();
+  finished.missing_bytes = static_cast<std::uint32_t>(state.placement.missing_bytes());
+  finished.total_bytes = state.placement.grid().total_bytes();
   finished.finished_ns = now;
   finished_.put(finished);
   tags_.keep_outcome(finished);
@@ -294,17 +280,18 @@ void Receiver::add_usage(Usage& usage) const {
 
 void Receiver::complete(std::uint32_t slot, Completion& completion) const {
   const ReceiveState& state = receives_[slot];
-  describe_end(state, CompletionKind::kReceive, completion);
-  completion.missing_bytes = state.missing_bytes();
+  const SegmentGrid& grid = state.placement.grid();
+  describe_end(state, grid, CompletionKind::kReceive, completion);
+  completion.missing_bytes = state.placement.missing_bytes();
   completion.allowed_missing_bytes = state.budget.bytes();
-  if (state.missing_bytes() > 0) {
-    completion.received_bitmap = state.words.first(base::words_for_bits(state.grid.count()));
+  if (state.placement.missing_bytes() > 0) {
+    completion.received_bitmap = state.placement.words().first(base::words_for_bits(grid.count()));
   }
 }
 
 void Receiver::release(std::uint32_t slot) {
   ReceiveState& state = receives_[slot];
-  arena_.give(state.words);
+  arena_.give(state.placement.words());
   MLT_CHECK(state.machine.on(ReceiveEvent::k_polled, shared_.counters));
   receives_.free(state);
 }

@@ -1,6 +1,6 @@
-// The receiving half of an endpoint: posts, arrivals and ends of receives, out-of-order placement. Paper sections 4.2.1
-// and 4.2.3. Its parts: TransferSlots, ReceiveTags, AckLedger, ReplySender, EarlyBuffer, FinishedLog; and in each
-// receive LossDetection and LossBudget.
+// The receiving half of an endpoint: posts, arrivals and ends of receives. Paper sections 4.2.1 and 4.2.3. Its
+// parts: TransferSlots, ReceiveTags, AckLedger, ReplySender, EarlyBuffer, FinishedLog; and in each receive Placement,
+// LossDetection and LossBudget.
 //
 // Absent on purpose: sockets, clocks, threads, allocation after set-up. Owned by the endpoint, used by one thread.
 #pragma once
@@ -62,7 +62,7 @@ class Receiver {
   void on_trailing_probe(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wire::Probe& probe, base::Ecn ecn);
   void on_early_data(std::uint16_t from, const wire::DataHeader& header, std::span<const std::byte> payload);
   // False if the state ended (mismatch).
-  bool place(TimeNs now, ReceiveState& state, const wire::DataHeader& header, std::span<const std::byte> payload);
+  bool take_data(TimeNs now, ReceiveState& state, const wire::DataHeader& header, std::span<const std::byte> payload);
   bool matches(TimeNs now, ReceiveState& state, std::uint64_t total_bytes, wire::ElementType element);
   void take_probe(TimeNs now, ReceiveState& state, const wire::Probe& probe, bool by_control);
 
@@ -70,7 +70,6 @@ class Receiver {
   void check_completion(TimeNs now, ReceiveState& state);
   // `event` ends the receive. If the transfer is not in progress, it only counts the event.
   void finish(TimeNs now, ReceiveState& state, ReceiveEvent event, CompletionStatus status, bool tell_sender);
-  void fill_missing(ReceiveState& state);
   void arm(ReceiveState& state);
   void reply_finished(std::uint16_t peer, const wire::TransferId& transfer, std::uint32_t probe_timestamp_ns,
                       bool by_control, bool unseen = false);

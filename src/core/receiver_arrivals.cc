@@ -1,7 +1,6 @@
 // Processes arrivals: data in any order, probes, ABORTs; and whether a receive may complete then. Paper sections 4.2.1
 // and 4.2.3.
 #include <algorithm>
-#include <cstring>
 
 #include "core/receiver.h"
 
@@ -37,7 +36,7 @@ void Receiver::on_data(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const 
   if (state != nullptr) {
     note_seen(*state);
     if ((header.prefix.flags & MLT_FLAG_OVERTAKES) == 0) note_order(*state, path, header.prefix.sequence, arrival_ns);
-    if (place(now, *state, header, payload)) check_completion(now, *state);
+    if (take_data(now, *state, header, payload)) check_completion(now, *state);
     return;
   }
   if (tags_.is_over(from, transfer)) {
@@ -95,7 +94,7 @@ void Receiver::on_early_data(std::uint16_t from, const wire::DataHeader& header,
 }
 
 bool Receiver::matches(TimeNs now, ReceiveState& state, std::uint64_t total_bytes, wire::ElementType element) {
-  if (total_bytes == state.grid.total_bytes() && element == state.request.element) return true;
+  if (total_bytes == state.placement.grid().total_bytes() && element == state.request.element) return true;
   // PROTOCOL 7.1.1: A receiver MUST NOT place a packet or probe that names another size or element type than the posted
   //     receive. The receive fails with what the sender named (drop_mismatch), and STOP reports it to the sender.
   shared_.counters.add(Counter::k_drop_mismatch);
@@ -106,12 +105,12 @@ bool Receiver::matches(TimeNs now, ReceiveState& state, std::uint64_t total_byte
   return false;
 }
 
-bool Receiver::place(TimeNs now, ReceiveState& state, const wire::DataHeader& header,
-                     std::span<const std::byte> payload) {
+bool Receiver::take_data(TimeNs now, ReceiveState& state, const wire::DataHeader& header,
+                         std::span<const std::byte> payload) {
   if (!matches(now, state, header.total_bytes, header.prefix.element)) return false;
   // PROTOCOL 7.1.2: A receiver MUST drop a packet whose payload is not exactly one segment of the grid
   //     (drop_bad_segment).
-  if (!state.grid.fits(header.offset_bytes, payload.size())) {
+  if (!state.placement.grid().fits(header.offset_bytes, payload.size())) {
     shared_.counters.add(Counter::k_drop_bad_segment);
     return true;
   }
@@ -122,31 +121,14 @@ bool Receiver::place(TimeNs now, ReceiveState& state, const wire::DataHeader& he
   // PROTOCOL 7.5.10: or because the connection was not up here yet
   const bool unconfirmed = (flags & MLT_FLAG_UNCONFIRMED) != 0;
   if (unconfirmed && shared_.peers[state.request.peer].refused_before_up) state.budget.note_dropped();
-  const std::uint32_t segment = header.offset_bytes / state.grid.segment_bytes();
-  if (state.received.test(segment)) {
-    // PROTOCOL 7.1.4: A receiver MUST NOT write a segment again that has arrived before (duplicate_segments).
-    shared_.counters.add(Counter::k_duplicate_segments);
-  } else {
-    // PROTOCOL 7.1.3: A receiver MUST write a segment that arrives first at its offset, whatever its order, round or
-    //     path.
-    state.received.set(segment);
-    ++state.received_segments;
+  if (state.placement.put(state.request, header.offset_bytes, payload)) {
     state.loss.on_segment();
-    state.received_bytes += payload.size();
     // PROTOCOL 7.5.9: A receiver MUST treat a segment as critical if the packet that brought it first carried CRITICAL.
     if ((flags & MLT_FLAG_CRITICAL) != 0) state.budget.count_critical();
     if ((flags & MLT_FLAG_REPAIR) != 0) ++state.repaired_segments;
     shared_.counters.add(Counter::k_segments_placed);
-    if (state.request.place != nullptr) {
-      state.request.place(state.request.place_context, header.offset_bytes, payload);
-    } else if (!payload.empty()) {
-      std::byte* to = state.request.data.data() + header.offset_bytes;
-      if (state.streams()) {
-        base::stream_copy(to, payload.data(), payload.size());
-      } else {
-        std::memcpy(to, payload.data(), payload.size());
-      }
-    }
+  } else {
+    shared_.counters.add(Counter::k_duplicate_segments);
   }
   if ((flags & MLT_FLAG_END_OF_ROUND) != 0 && state.loss.is_newer_round(header.prefix.round) &&
       !state.loss.names_older_packets({&header.prefix.sequence, 1}) &&
@@ -299,21 +281,21 @@ void Receiver::check_completion(TimeNs now, ReceiveState& state) {
   // PROTOCOL 7.5.1: A receive whose segments have all arrived MUST complete at once; of an empty tensor nothing can be
   //     missing.
   // An empty tensor has no missing bytes, even if its one packet was lost.
-  if (state.missing_bytes() == 0) {
+  if (state.placement.missing_bytes() == 0) {
     return finish(now, state, ReceiveEvent::k_complete, CompletionStatus::kComplete, true);
   }
   // PROTOCOL 7.5.5: With the policy eager a receive MUST complete the moment that 1 - p has arrived.
   if (state.request.stop == StopPolicy::kEager && state.budget.bytes() > 0 &&
-      state.budget.covers(state.missing_bytes())) {
+      state.budget.covers(state.placement.missing_bytes())) {
     return finish(now, state, ReceiveEvent::k_within_bound, CompletionStatus::kWithinBound, true);
   }
   if (state.machine.phase() != ReceivePhase::k_detecting) return;
   const DurationNs reorder = reorder_ns(state);
-  if (now < state.loss.request_ns(reorder, state.missing_segments())) return arm(state);
+  if (now < state.loss.request_ns(reorder, state.placement.missing_segments())) return arm(state);
   // PROTOCOL 7.5.4: With the policy patient (the default) a receive MUST complete within bound once everything missing
   //     is known lost and the missing part is within the bound.
   if (now >= state.loss.known_lost_ns(reorder)) {
-    if (state.budget.covers_loss(state.missing_bytes(), state.loss.round())) {
+    if (state.budget.covers_loss(state.placement.missing_bytes(), state.loss.round())) {
       return finish(now, state, ReceiveEvent::k_within_bound, CompletionStatus::kWithinBound, true);
     }
   } else {
@@ -322,7 +304,7 @@ void Receiver::check_completion(TimeNs now, ReceiveState& state) {
   if (!state.machine.on(ReceiveEvent::k_reply, shared_.counters)) return;
   // PROTOCOL 7.5.7: If a judgement lacks only the number of critical segments, the receiver MUST wait for the probe
   //     that follows.
-  if (state.budget.lacks_only_critical_number(state.missing_bytes())) return arm(state);
+  if (state.budget.lacks_only_critical_number(state.placement.missing_bytes())) return arm(state);
   Reply reply;
   // PROTOCOL 7.5.6: If it can't complete, the receiver MUST answer the round with a BITMAP, once (but see 7.4.4), when
   //     what is missing is known lost or 7.4.7 says so.
@@ -352,7 +334,7 @@ void Receiver::on_receive_timer(TimeNs now, std::uint32_t slot) {
 void Receiver::arm(ReceiveState& state) {
   TimeNs at = std::min(state.expires_ns, state.deadline_ns);
   if (state.machine.phase() == ReceivePhase::k_detecting) {
-    at = std::min(at, state.loss.request_ns(reorder_ns(state), state.missing_segments()));
+    at = std::min(at, state.loss.request_ns(reorder_ns(state), state.placement.missing_segments()));
   }
   shared_.timers.set(shared_.receive_timer(receives_.slot_of(state)), at);
 }

@@ -116,18 +116,20 @@ std::size_t ReplySender::encode_bitmap(TimeNs now, Reply& reply, std::uint32_t b
     if (state == nullptr || state->loss.round() != reply.round) return 0;  // ended or started a new round since
     // PROTOCOL 7.6.1: A BITMAP MUST report what has arrived when it leaves.
     // Skip chunks without missing segments.
-    const std::size_t missing = state->received.find_clear(reply.next_segment);
-    if (missing >= state->grid.count()) return 0;
+    const Placement& placement = state->placement;
+    const std::uint32_t segments = placement.grid().count();
+    const std::size_t missing = placement.first_missing(reply.next_segment);
+    if (missing >= segments) return 0;
     bitmap.first_segment = static_cast<std::uint32_t>(missing) / MLT_BITMAP_CHUNK_SEGMENTS * MLT_BITMAP_CHUNK_SEGMENTS;
     // PROTOCOL 4.8.1: A BITMAP reports which of up to 8,192 consecutive segments have arrived.
-    bitmap.segment_count = std::min(MLT_BITMAP_CHUNK_SEGMENTS, state->grid.count() - bitmap.first_segment);
+    bitmap.segment_count = std::min(MLT_BITMAP_CHUNK_SEGMENTS, segments - bitmap.first_segment);
     for (std::size_t w = 0; w < base::words_for_bits(bitmap.segment_count); ++w) {
-      base::store_le64(bits.data() + 8 * w, state->received.words()[bitmap.first_segment / 64 + w]);
+      base::store_le64(bits.data() + 8 * w, placement.words()[bitmap.first_segment / 64 + w]);
     }
     bitmap.bits = std::span<const std::byte>(bits).first((bitmap.segment_count + 7) / 8);
     reply.next_segment = bitmap.first_segment + bitmap.segment_count;
     reply.probe_timestamp_ns = 0;
-    more = state->received.find_clear(reply.next_segment) < state->grid.count();
+    more = placement.first_missing(reply.next_segment) < segments;
   }
   bool fresh = false;
   bitmap.block = acks_.take_block(now, reply.peer, bitmap.prefix.path, fresh);

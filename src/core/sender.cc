@@ -24,6 +24,7 @@ Sender::Sender(Shared& shared, base::WordArena& arena)
       sends_(shared.config.max_sends),
       tags_(shared),
       order_(shared, sends_),
+      flow_(shared),
       mtu_checks_(shared),
       probes_(shared, sends_, mtu_checks_),
       early_(shared.config.peers, sends_),
@@ -179,21 +180,14 @@ void Sender::on_send_timer(TimeNs now, std::uint32_t slot) {
 void Sender::on_peer_timer(TimeNs now, std::uint16_t rank) {
   Peer& peer = shared_.peers[rank];
   peer.classification_deferred = false;
-  if (!peer.up || peer.window.is_open()) return;  // waiting for pacing or classification: poll_transmit continues
-  if (peer.work_head == kNil) {
-    // No send waits for the window any more: the next send tests it again.
-    return peer.window.on_unwanted(shared_.counters);
-  }
+  const std::uint32_t timeouts = flow_.on_timer(now, rank);
+  if (timeouts == 0) return;
   // PROTOCOL 6.3.5: When the window has stayed full for a retransmission timeout (R1.1), the sender MUST send an
-  //     ACK_ONLY probe of the transfer that is first in order, and repeat it after twice as long each time
-  //     (window_stalls).
-  shared_.counters.add(Counter::k_window_stalls);
+  //     ACK_ONLY probe of the transfer that is first in order
   SendState& first = sends_[peer.work_head];
   probes_.schedule(first, true);
   // PROTOCOL 9.1.2: A sender MUST do the same with the probes of a stalled window.
-  const std::uint32_t timeouts = peer.window.on_timeout(shared_.counters);
   if (timeouts > kBackstopAfterProbes || peer.replies_by_control) probes_.schedule_over_tcp(first);
-  shared_.timers.set(shared_.peer_timer(rank), base::after(now, peer.rtt.timeout_ns(timeouts)));
 }
 
 void Sender::on_peer_up(const PeerUp& up) {
@@ -301,7 +295,7 @@ void Sender::add_usage(Usage& usage) const {
 
 void Sender::complete(std::uint32_t slot, Completion& completion) const {
   const SendState& state = sends_[slot];
-  describe_end(state, CompletionKind::kSend, completion);
+  describe_end(state, state.grid, CompletionKind::kSend, completion);
   completion.missing_bytes = state.missing_bytes;
   completion.allowed_missing_bytes = 0;
 }

@@ -1,6 +1,6 @@
 // The sending half of an endpoint: posts, replies, probes, batches of data and ends of sends. Paper sections 4.2.1 to
-// 4.2.3. Its parts: TransferSlots, SendTags, SendOrder, EarlyDataLimit, ProbeSender, MtuChecks, AckReport; and in each
-// send RepairRounds and ProbeState.
+// 4.2.3. Its parts: TransferSlots, SendTags, SendOrder, FlowControl, EarlyDataLimit, ProbeSender, MtuChecks, AckReport;
+// and in each send RepairRounds and ProbeState.
 //
 // Absent on purpose: sockets, clocks, threads, allocation after set-up. Owned by the endpoint, used by one thread.
 #pragma once
@@ -10,6 +10,7 @@
 #include "base/datagram.h"
 #include "base/word_arena.h"
 #include "core/early_data_limit.h"
+#include "core/flow_control.h"
 #include "core/mtu_checks.h"
 #include "core/peer.h"
 #include "core/probe_sender.h"
@@ -21,16 +22,6 @@
 #include "core/usage.h"
 
 namespace mlt::core {
-
-// Limits of the driver's datapath for one batch.
-struct TransmitCapabilities {
-  std::uint32_t max_run_segments = base::kMaxRunSegments;
-  std::uint32_t max_run_bytes = base::kMaxRunBytes;
-  // Whether the datapath has space for data to a peer now; nullptr: always. A peer without space is skipped, and the
-  // driver calls again once there is some. Replies and probes ignore this: they are few and small.
-  bool (*has_room_for)(void* context, std::uint16_t peer) = nullptr;
-  void* room_context = nullptr;
-};
 
 class Sender {
  public:
@@ -60,7 +51,7 @@ class Sender {
   void release(std::uint32_t slot);
 
   void add_usage(Usage& usage) const;
-  std::uint64_t in_flight_bytes(std::uint16_t peer) const;
+  std::uint64_t in_flight_bytes(std::uint16_t peer) const { return flow_.in_flight_bytes(peer); }
   // Max datagram size that some path to the peer carries; 0: no limit is known.
   std::uint32_t path_limit_bytes(std::uint16_t peer) const { return mtu_checks_.limit_bytes(peer); }
 
@@ -82,8 +73,6 @@ class Sender {
   void wait_for_space(TimeNs now, SendState& state);
   void release_early(SendState& state);
 
-  std::uint32_t datagrams_allowed(TimeNs now, std::uint16_t peer, const SendState& state,
-                                  const TransmitCapabilities& capabilities);
   bool fill_from_peer(TimeNs now, std::uint16_t peer, const TransmitCapabilities& capabilities, base::DatagramRun& run);
   // `segment`: the first one, returned by SendOrder::next_segment().
   void fill_run(TimeNs now, SendState& state, std::uint32_t segment, std::uint32_t limit, base::DatagramRun& run);
@@ -93,6 +82,7 @@ class Sender {
   TransferSlots<SendState> sends_;  // listed: in progress, or failed with ABORT unacknowledged
   SendTags tags_;
   SendOrder order_;
+  FlowControl flow_;
   MtuChecks mtu_checks_;
   ProbeSender probes_;
   EarlyDataLimit early_;

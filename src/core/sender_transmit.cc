@@ -1,5 +1,5 @@
-// Output: batches of data, ABORT, and how much may leave: pacing, the window, the limit of early data. Paper section
-// 4.2.2. For their order see send_order.h.
+// Output: batches of data, ABORT, and sends that wait at the limit of early data. Paper section 4.2.2. For how much may
+// leave see flow_control.h, for the order send_order.h.
 #include <algorithm>
 
 #include "base/check.h"
@@ -13,44 +13,6 @@ namespace {
 constexpr std::uint32_t kProbeAtOnce = 64;
 
 }  // namespace
-
-std::uint64_t Sender::in_flight_bytes(std::uint16_t rank) const {
-  const Peer& peer = shared_.peers[rank];
-  return peer.spray.packets_in_flight() * (peer.segment_bytes + MLT_DATA_HEADER_BYTES);
-}
-
-// Number of datagrams that this send may send now; 0 if the window or the early-data limit forbids any.
-std::uint32_t Sender::datagrams_allowed(TimeNs now, std::uint16_t rank, const SendState& state,
-                                        const TransmitCapabilities& capabilities) {
-  Peer& peer = shared_.peers[rank];
-  const std::uint32_t datagram = peer.segment_bytes + MLT_DATA_HEADER_BYTES;
-  std::uint64_t limit = std::min<std::uint64_t>(capabilities.max_run_segments, base::kMaxRunSegments);
-  limit = std::min<std::uint64_t>(limit, capabilities.max_run_bytes / datagram);
-  // PROTOCOL 6.2.2: A run MUST NOT have more than 64 packets or 65,507 bytes, nor more than the current rate sends in
-  //     100 us, but MAY always have one packet.
-  limit = std::min(limit, Pacer::run_bytes(peer.rate->rate_bytes_per_second()) / datagram);
-  limit = std::max<std::uint64_t>(limit, 1);
-  const std::uint64_t in_flight = in_flight_bytes(rank);
-  // PROTOCOL 6.3.2: A sender MUST NOT have more bytes in flight than the window that the peer offered, but one packet
-  //     always may be.
-  const std::uint64_t room = peer.window_bytes > in_flight ? peer.window_bytes - in_flight : 0;
-  if (in_flight > 0) {
-    // PROTOCOL 6.3.3: A sender SHOULD wait until a whole run, or a quarter of the window, fits, rather than send short
-    //     runs.
-    // Only long batches are efficient: wait for a quarter of the window instead of sending short ones.
-    const std::uint64_t worthwhile = std::min<std::uint64_t>(limit * datagram, peer.window_bytes / 4);
-    if (room < datagram || room < worthwhile) {
-      if (peer.window.on_no_space(shared_.counters)) {
-        shared_.timers.set(shared_.peer_timer(rank), base::after(now, peer.rtt.timeout_ns(0)));
-      }
-      return 0;
-    }
-  }
-  // At least one datagram, even into a window smaller than it.
-  limit = std::max<std::uint64_t>(1, std::min(limit, room / datagram));
-  if (!state.receiver_ready) limit = std::min<std::uint64_t>(limit, early_.allowed(state));
-  return static_cast<std::uint32_t>(limit);
-}
 
 // The send reached the early-data limit: it probes, and other sends continue.
 void Sender::wait_for_space(TimeNs now, SendState& state) {
@@ -82,18 +44,12 @@ bool Sender::fill_data(TimeNs now, const TransmitCapabilities& capabilities, bas
 bool Sender::fill_from_peer(TimeNs now, std::uint16_t rank, const TransmitCapabilities& capabilities,
                             base::DatagramRun& run) {
   Peer& peer = shared_.peers[rank];
-  if (!peer.window.is_open() || peer.classification_deferred) return false;
-  if (!peer.pacer.may_send(now)) {
-    shared_.timers.set(shared_.peer_timer(rank), peer.pacer.next_ns());
-    return false;
-  }
-  // PROTOCOL 23.3.3: A ring that is full MUST hold back the data for its peer, and for no other, and drop none of it.
-  // A path with flow control of its own: no timer is needed, because the driver calls again when it has space.
-  if (capabilities.has_room_for != nullptr && !capabilities.has_room_for(capabilities.room_context, rank)) return false;
+  if (peer.classification_deferred || !flow_.may_send(now, rank, capabilities)) return false;
   while (peer.work_head != kNil) {
     SendState& state = sends_[peer.work_head];
-    const std::uint32_t limit = datagrams_allowed(now, rank, state, capabilities);
-    if (!peer.window.is_open()) return false;
+    std::uint32_t limit = flow_.max_datagrams(now, rank, capabilities);
+    if (limit == 0) return false;
+    if (!state.receiver_ready) limit = std::min(limit, early_.allowed(state));
     // PROTOCOL 6.4.2: At that limit a sender MUST send an ACK_ONLY probe and let the transfers behind go on.
     if (limit == 0) {
       wait_for_space(now, state);
@@ -197,7 +153,7 @@ void Sender::fill_run(TimeNs now, SendState& state, std::uint32_t segment, std::
   state.last_class = std::max(state.last_class, first_tag.traffic_class());
   peer.spray.sent(now, path, run.datagram_count);
   mtu_checks_.on_data_sent(now, run);
-  peer.pacer.on_sent(now, run.total_bytes, peer.rate->rate_bytes_per_second());
+  flow_.on_sent(now, run.peer, run.total_bytes);
   if (!state.receiver_ready) early_.count_sent(state, run.datagram_count);
   if (common_flags & MLT_FLAG_REPAIR) {
     state.repaired_segments += run.datagram_count;

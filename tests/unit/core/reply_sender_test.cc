@@ -35,11 +35,15 @@ struct World {
     REQUIRE(state.machine.on(core::ReceiveEvent::k_post, shared.counters));
     state.request.peer = 1;
     state.request.tag = 5;
-    state.grid = core::SegmentGrid(segments * kSegment, kSegment);
     words.assign(base::words_for_bits(segments), 0);
-    state.received = base::BitmapView(words.data(), segments);
+    state.placement = core::Placement(core::SegmentGrid(segments * kSegment, kSegment), words);
     receives.list(state);
     return state;
+  }
+  static void place(core::ReceiveState& state, std::uint32_t segment) {
+    static const std::vector<std::byte> payload(kSegment);
+    state.request.place = [](void*, std::uint64_t, std::span<const std::byte>) {};
+    REQUIRE(state.placement.put(state.request, segment * kSegment, payload));
   }
   void arrive(std::uint8_t path, std::uint32_t sequence) {
     acks.count(1, 0, {path, sequence, 1, {5, 0}}, base::Ecn::kEct0, true, shared.counters);
@@ -164,9 +168,9 @@ TEST_CASE("fill__a_bitmap_tells_what_has_arrived_when_it_leaves_in_chunks") {
   World world;
   core::ReceiveState& state = world.receive(3 * MLT_BITMAP_CHUNK_SEGMENTS);
   world.replies.push(World::reply(ReplyKind::kBitmap), false);
-  for (std::uint32_t i = 0; i < 3 * MLT_BITMAP_CHUNK_SEGMENTS; ++i) state.received.set(i);
-  state.received.clear(5);
-  state.received.clear(2 * MLT_BITMAP_CHUNK_SEGMENTS + 9);
+  for (std::uint32_t i = 0; i < 3 * MLT_BITMAP_CHUNK_SEGMENTS; ++i) {
+    if (i != 5 && i != 2 * MLT_BITMAP_CHUNK_SEGMENTS + 9) World::place(state, i);
+  }
   REQUIRE(world.fill());
   CHECK(world.bitmap().first_segment == 0);
   CHECK(world.bitmap().bits[0] == std::byte{0xDF});
