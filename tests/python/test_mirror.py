@@ -19,11 +19,13 @@ TESTS = ROOT / "tests"
 # Sources without a test file of their name -> the file that tests them, below tests/. A key that ends with a dot stands
 # for all modules of that package that have none.
 TESTED_BY = {
+    "mlt.__main__": "python/cli/test_style.py",
     "mlt._callbacks": "python/transport/test_push_pull.py",
     "mlt._shared.addresses": "python/options/test_paths.py",
     "mlt._shared.json_lines": "python/shared/test_link.py",
     "mlt._shared.unit_fields": "python/shared/test_units.py",
     "mlt.cli.": "python/cli/test_bad_input_commands.py",
+    "mlt.cli.help_text": "python/cli/test_short_help.py",
     "mlt.cli.main": "python/cli/test_short_help.py",
     "mlt.cli.plan_routing": "python/planners/aro/test_aro_convert.py",
     "mlt.cli.plan_simulate": "python/cli/test_cli_plan.py",

@@ -2,7 +2,7 @@
 
 Typer 0.26 and later contain their own copy of click. A click command inside a typer group (or the reverse) then parses
 correctly, but its errors and its ``--help`` raise exceptions that the outer library does not know. With the bare
-arguments, each library ends its own command, and the other module stays unloaded until then.
+arguments, each library parses its own command, and the other module stays unloaded until then.
 """
 
 from __future__ import annotations
@@ -11,27 +11,12 @@ from importlib import import_module
 from typing import Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-
-def group_app(cls: type[TyperGroup]) -> typer.Typer:
-    """An app whose members ``cls`` looks up, as delegates.
-
-    Tracebacks show no locals, in any of the apps: older typer does so by default, and the job secret is among them.
-    Without rich's help pages: they would import every command to list it.
-    """
-    return typer.Typer(
-        cls=cls,
-        add_completion=False,
-        pretty_exceptions_show_locals=False,
-        no_args_is_help=True,
-        rich_markup_mode=None,
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
+from mlt.cli.style import AppCommand, run
 
 
-class Delegate(TyperCommand):
+class Delegate(AppCommand):
     """Runs ``app`` (a ``typer.Typer`` or a click command) of ``module`` with the remaining arguments."""
 
     def __init__(self, name: str, *, module: str, short_help: str) -> None:
@@ -45,6 +30,9 @@ class Delegate(TyperCommand):
 
     def invoke(self, ctx: Any) -> Any:
         """Run the other command to its end, with its exit status."""
-        target: Any = import_module(self.module).app
-        command: Any = get_command(target) if isinstance(target, typer.Typer) else target
-        return command.main(args=ctx.args, prog_name=ctx.command_path, standalone_mode=True)
+        run(self.target(), ctx.args, ctx.command_path)
+
+    def target(self) -> Any:
+        """The other module's command, which this imports."""
+        found: Any = import_module(self.module).app
+        return get_command(found) if isinstance(found, typer.Typer) else found

@@ -12,15 +12,14 @@ import typer
 from rich.console import Console
 
 from mlt._shared.processes import interruptible
+from mlt.cli.style import App, Output
 from mlt.cli.unit_option import LOSS, TIME, UnitOption
 from mlt.demo.problem import DemoError
 
 if TYPE_CHECKING:
     from mlt.demo.settings import DemoSettings
 
-app = typer.Typer(
-    add_completion=False, pretty_exceptions_show_locals=False, context_settings={"help_option_names": ["-h", "--help"]}
-)
+app = App()
 
 INTERRUPTED = 130
 FAILED = 1
@@ -65,7 +64,7 @@ def demo(
     Worker processes and one summation service process communicate over real UDP sockets of this host, with injected
     packet loss. The results are a table, a plot and a JSON file.
     """
-    console = Console()
+    console = Output()
     try:
         with interruptible():
             from mlt.demo.settings import DemoSettings

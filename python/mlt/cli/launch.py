@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from mlt._shared import processes as supervisor
+from mlt.cli.style import App
 from mlt.cli.unit_option import TIME, UnitOption
 from mlt.demo.problem import DemoError
 from mlt.demo.processes import free_port_pair
@@ -22,11 +23,7 @@ INTERRUPTED = 130
 UNREAD = 141
 NOT_EXECUTABLE = 126
 
-app = typer.Typer(
-    add_completion=False,
-    pretty_exceptions_show_locals=False,
-    context_settings={"help_option_names": ["-h", "--help"], "allow_interspersed_args": False},
-)
+app = App(context={"allow_interspersed_args": False})
 
 
 @app.command()

@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from mlt._shared.json_lines import shown
 from mlt._shared.processes import interruptible
+from mlt.cli.style import App, Output
 from mlt.cli.unit_option import LOSS, RATE, SIZE, TIME, Quantity, UnitOption
 from mlt.errors import MltError
 from mlt.job.interfaces import VARIABLE
@@ -22,9 +23,7 @@ from mlt.perf import report, session
 from mlt.perf.options import DEFAULT_SIZES, Options
 from mlt.perf.problem import BadOptionError
 
-app = typer.Typer(
-    add_completion=False, pretty_exceptions_show_locals=False, context_settings={"help_option_names": ["-h", "--help"]}
-)
+app = App()
 
 FAILED, INTERRUPTED = 1, 130
 WIDTH = 120
@@ -232,7 +231,7 @@ def _run(
             if found is None:
                 return
             result = found
-    console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
+    console = Output(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
     for table in report.tables(result):
         console.print(table)
     for skipped in result.skipped:

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
-from typer.core import TyperGroup
 
 from mlt._shared.units import format_time
-from mlt.cli.delegate import Delegate, group_app
+from mlt.cli.delegate import Delegate
 from mlt.cli.plan_simulate import notes as simulation_notes
 from mlt.cli.plan_simulate import simulate as simulate_auto
 from mlt.cli.plan_simulate import with_estimates
+from mlt.cli.style import App, AppGroup, Output
 from mlt.planners._shared.documents import InputError, Problem, suggest
 from mlt.planners.aleph.aggregation import METHODS, plan_aggregation
 from mlt.planners.auto.ranking import AutoResult, plan_auto
@@ -57,6 +57,8 @@ def refusals(function: F) -> F:
         except ImportError as error:
             typer.echo(f"error: this needs {error.name}, which is not installed; pip install 'mlt[plan]'", err=True)
             raise typer.Exit(3) from None
+        except BrokenPipeError:
+            raise
         except OSError as error:  # the folder of --out is missing or not writable
             typer.echo(f"{error.filename}: cannot be written: {error.strerror}", err=True)
             raise typer.Exit(2) from None
@@ -101,7 +103,7 @@ def _finish(cluster: Cluster, plan: Plan, out: Path | None) -> None:
         typer.echo(f"\nwritten to {out}")
 
 
-class _Group(TyperGroup):
+class _Group(AppGroup):
     """The commands below, and those of other modules that are installed (planners are separate extras)."""
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -124,7 +126,7 @@ def _one_of(value: str, known: Sequence[str], what: str) -> None:
         raise InputError([Problem(where=(f"--{what}",), message=message)])
 
 
-app = group_app(_Group)
+app = App(cls=_Group, no_args_is_help=True)
 
 
 @app.callback()
@@ -218,7 +220,6 @@ def schema(kind: Annotated[str, typer.Argument(metavar="cluster|plan", help="Fil
 
 
 def _print_ranking(result: AutoResult, simulated: SimulationReport | None) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     more = ("simulated", "ratio") if simulated else ()
@@ -234,7 +235,7 @@ def _print_ranking(result: AutoResult, simulated: SimulationReport | None) -> No
             ratio = "" if time is None or alternative.time <= 0 else f"{time / alternative.time:.2f}"
             cells = ["-" if time is None else format_time(time), ratio]
         table.add_row(str(place), alternative.name, format_time(alternative.time), *cells, behind, alternative.reason)
-    Console(soft_wrap=False).print(table)
+    Output().print(table)
     for note in simulation_notes(simulated) if simulated else ():
         typer.echo(note)
     for skipped in result.skipped:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from mlt.cli.style import App
 from mlt.cli.unit_option import TIME, UnitOption
 from mlt.planners._shared.documents import InputError
 from mlt.planners.aro.convert import add_to_plan, cluster_segment_ids, instance_of
@@ -17,9 +18,7 @@ from mlt.planners.aro.verify import verify
 from mlt.planners.cluster import Cluster, read_cluster
 from mlt.planners.plan import Plan, dump_plan, new_plan, read_plan
 
-app = typer.Typer(
-    add_completion=False, pretty_exceptions_show_locals=False, context_settings={"help_option_names": ["-h", "--help"]}
-)
+app = App()
 
 
 @app.command(name="route")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mlt.cli.style import App
 from mlt.cli.unit_option import RATE, SIZE, UnitOption
 from mlt.planners._shared.documents import InputError
 from mlt.planners.cluster import Cluster, dump_cluster, read_cluster
@@ -19,34 +20,24 @@ if TYPE_CHECKING:
     from mlt.planners.psnet.cluster_psnet import NamedPSNet
     from mlt.planners.psnet.graph import Graph
 
-app = typer.Typer(
-    add_completion=False,
-    pretty_exceptions_show_locals=False,
-    no_args_is_help=True,
-    help="Network graphs: PSNet, fat-tree, leaf-spine, and plans on them.",
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-build = typer.Typer(
-    no_args_is_help=True,
-    pretty_exceptions_show_locals=False,
-    help="Build a network and write it as a cluster file or a JSON graph.",
-)
+app = App(no_args_is_help=True, help="Network graphs: PSNet, fat-tree, leaf-spine, and plans on them.")
+build = App(no_args_is_help=True, help="Build a network and write it as a cluster file or a JSON graph.")
 app.add_typer(build, name="build")
 
-ClusterFile = Annotated[Path, typer.Argument(metavar="CLUSTER", help="Cluster file (YAML) that describes a PSNet")]
-Out = Annotated[Path | None, typer.Option("-o", "--out", help="Write here; .json is a graph, else a cluster file")]
-ClusterOut = Annotated[Path | None, typer.Option("-o", "--out", help="Write the new cluster file here")]
-PlanOut = Annotated[Path | None, typer.Option("-o", "--out", help="Write the plan here, keeping its other sections")]
-Seed = Annotated[int, typer.Option(help="Seed; the same seed gives the same result")]
+ClusterFile = Annotated[Path, typer.Argument(metavar="CLUSTER", help="Cluster file (YAML) that describes a PSNet.")]
+Out = Annotated[Path | None, typer.Option("-o", "--out", help="Write here; .json is a graph, else a cluster file.")]
+ClusterOut = Annotated[Path | None, typer.Option("-o", "--out", help="Write the new cluster file here.")]
+PlanOut = Annotated[Path | None, typer.Option("-o", "--out", help="Write the plan here, keeping its other sections.")]
+Seed = Annotated[int, typer.Option(help="Seed; the same seed gives the same result.")]
 Rate = Annotated[
     float,
     typer.Option(
-        parser=UnitOption(RATE, above=0), show_default="10gbit", help="Bandwidth of a host's link, such as 25gbit"
+        parser=UnitOption(RATE, above=0), show_default="10gbit", help="Bandwidth of a host's link, such as 25gbit."
     ),
 ]
 _TEN_GIGABIT = 10e9
 Over = Annotated[
-    float, typer.Option(min=1e-9, help="Oversubscription: links between switches are this many times slower")
+    float, typer.Option(min=1e-9, help="Oversubscription: links between switches are this many times slower.")
 ]
 
 
@@ -64,6 +55,8 @@ def _refusals(source: Path | None = None) -> Iterator[None]:
             raise
         typer.echo(f"error: this command needs {error.name}; pip install 'mlt[plan]'", err=True)
         raise typer.Exit(3) from None
+    except BrokenPipeError:
+        raise
     except (TopologyError, OSError) as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(3) from None
@@ -81,8 +74,8 @@ def _write(out: Path | None, graph: Graph, cluster: Cluster) -> None:
 
 @build.command("fat-tree")
 def build_fat_tree(
-    k: Annotated[int, typer.Argument(help="Ports per switch, even")],
-    hosts_per_edge: Annotated[int | None, typer.Option(help="Hosts per edge switch; default: k/2")] = None,
+    k: Annotated[int, typer.Argument(help="Ports per switch, even.")],
+    hosts_per_edge: Annotated[int | None, typer.Option(help="Hosts per edge switch; default: k/2.")] = None,
     bandwidth: Rate = _TEN_GIGABIT,
     oversubscription: Over = 1.0,
     out: Out = None,
@@ -127,17 +120,17 @@ def build_leaf_spine(
 
 @build.command("psnet")
 def build_psnet_command(
-    modules: Annotated[int, typer.Argument(help="Number of SuperNodes, H")],
-    ecs_ports: Annotated[int, typer.Option(help="Ports of the circuit switch on each side, W'")] = 12,
-    tor_downlinks: Annotated[int, typer.Option(help="Downlinks per ToR, M_d; R = W' / M_d ToRs")] = 4,
+    modules: Annotated[int, typer.Argument(help="Number of SuperNodes, H.")],
+    ecs_ports: Annotated[int, typer.Option(help="Ports of the circuit switch on each side, W'.")] = 12,
+    tor_downlinks: Annotated[int, typer.Option(help="Downlinks per ToR, M_d; R = W' / M_d ToRs.")] = 4,
     tor_uplinks: Annotated[
-        int, typer.Option(help="Uplinks per ToR, M_u; one for the SuperNode switch, one per server")
+        int, typer.Option(help="Uplinks per ToR, M_u; one for the SuperNode switch, one per server.")
     ] = 4,
-    workers: Annotated[int | None, typer.Option(help="Workers per module; default: all that fit")] = None,
-    servers: Annotated[int | None, typer.Option(help="Servers per module; default: all that fit")] = None,
+    workers: Annotated[int | None, typer.Option(help="Workers per module; default: all that fit.")] = None,
+    servers: Annotated[int | None, typer.Option(help="Servers per module; default: all that fit.")] = None,
     bandwidth: Rate = _TEN_GIGABIT,
     ratio: Annotated[
-        float, typer.Option(help="K = B_s / B_w, rate of a server's NIC over that of a worker link")
+        float, typer.Option(help="K = B_s / B_w, rate of a server's NIC over that of a worker link.")
     ] = 1.0,
     seed: Seed = 0,
     out: Out = None,
@@ -170,7 +163,7 @@ def build_psnet_command(
 def circuits(
     cluster_file: ClusterFile,
     extra_paths: Annotated[
-        int, typer.Option(min=0, help="Shortest paths to use between modules besides the R link-disjoint ones")
+        int, typer.Option(min=0, help="Shortest paths to use between modules besides the R link-disjoint ones.")
     ] = 0,
     out: PlanOut = None,
 ) -> None:
@@ -201,7 +194,7 @@ def circuits(
 @app.command()
 def place(
     cluster_file: ClusterFile,
-    job: Annotated[list[str], typer.Option(help="NAME=WORKERS,SERVERS,SIZE, such as vgg=24,4,528MB; repeatable")],
+    job: Annotated[list[str], typer.Option(help="NAME=WORKERS,SERVERS,SIZE, such as vgg=24,4,528MB; repeatable.")],
     out: ClusterOut = None,
 ) -> None:
     """Place new jobs on hosts: inside one module where possible, else on adjacent ones."""
@@ -270,7 +263,7 @@ def grow(cluster_file: ClusterFile, seed: Seed = 0, out: ClusterOut = None) -> N
 def faults(
     cluster_file: ClusterFile,
     failed: Annotated[
-        list[str], typer.Option(help="Node or cable that fails: NAME, A,B, or A,B,N of parallel ones; repeatable")
+        list[str], typer.Option(help="Node or cable that fails: NAME, A,B, or A,B,N of parallel ones; repeatable.")
     ],
 ) -> None:
     """Show reachability when parts fail, before and after setting circuits again."""

@@ -10,11 +10,10 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from mlt.cli.style import App
 from mlt.cli.unit_option import TIME, UnitOption
 
-app = typer.Typer(
-    add_completion=False, pretty_exceptions_show_locals=False, context_settings={"help_option_names": ["-h", "--help"]}
-)
+app = App()
 
 
 @app.command()

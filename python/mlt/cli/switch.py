@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import click
-from rich.console import Console
 from rich.table import Table
 
 from mlt.cli import switch_apply, switch_policy, switch_verify
+from mlt.cli.style import CONTEXT, Group, Output
 from mlt.switch_configs import check as checking
 from mlt.switch_configs import generator
 from mlt.switch_configs.behaviour import by_port, condensed, differences
@@ -26,7 +26,7 @@ from mlt.switch_configs.registry import target as find_target
 from mlt.switch_configs.registry import targets as all_targets
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Group, context_settings=CONTEXT)
 def app() -> None:
     """Switch QoS for bounded-loss traffic: one policy file, every switch.
 
@@ -313,4 +313,4 @@ def schema() -> None:
 
 
 def _print(table: Any) -> None:
-    Console(width=None if sys.stdout.isatty() else 160).print(table)
+    Output(width=None if sys.stdout.isatty() else 160).print(table)

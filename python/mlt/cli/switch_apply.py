@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from mlt.cli.style import Command
 from mlt.cli.unit_option import TIME, UnitOption
 from mlt.switch_configs.errors import SwitchConfigError
 from mlt.switch_configs.generator import Generated, generate
@@ -14,7 +15,7 @@ from mlt.switch_configs.policy import expand_ports
 from mlt.switch_configs.policy import load as load_policy
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("policy", type=click.Path(path_type=Path), metavar="POLICY")
 @click.argument("host")
 @click.option("--target", "-t", required=True, help="Switch system; 'mlt switch targets' lists them.")
@@ -72,6 +73,8 @@ def apply(
                 raise SystemExit(_push(device, generated, confirm, keep_if))
         finally:
             device.close()
+    except BrokenPipeError:
+        raise
     except (PushError, SwitchConfigError, ValueError, OSError) as error:
         click.echo(f"error: {error}", err=True)
         raise SystemExit(1) from error

@@ -9,6 +9,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from mlt.cli.style import Command
 from mlt.cli.unit_option import RATE, SIZE, UnitOption
 from mlt.simulation.switch_port import simulate
 from mlt.switch_configs.derive import Derived, policy_of, problem_of
@@ -23,7 +24,7 @@ _SIZE = UnitOption(SIZE, least=1, whole=True)
 _NETWORK_PACKETS = 2_000_000  # for the network simulator: a quarter of a second
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option("--from-model", "layers", type=click.Path(path_type=Path), required=True, help="JSON list of layers.")
 @click.option("--queues", type=click.IntRange(3, 8), default=8, show_default=True, help="Queues per port.")
 @click.option("--buffer-bytes", type=_SIZE, required=True, help="Shared buffer of the switch.")

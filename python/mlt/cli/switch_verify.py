@@ -11,9 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import click
-from rich.console import Console
 from rich.table import Table
 
+from mlt.cli.style import Command, Output
 from mlt.cli.unit_option import TIME, UnitOption
 from mlt.switch_configs import generator, telemetry, verdict
 from mlt.switch_configs.counters import COUNTS, QueueCounters
@@ -24,7 +24,7 @@ from mlt.switch_configs.policy import load as load_policy
 _FILE = click.Path(path_type=Path, allow_dash=True)
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("policy", type=click.Path(path_type=Path), metavar="POLICY")
 @click.option("--target", "-t", required=True, help="Switch system; 'mlt switch targets' lists them.")
 @click.option("--ports", help="Ports: comma-separated numbers, ranges or the device's names. Default: the policy's.")
@@ -96,6 +96,8 @@ def verify(
         rows = verdict.named(generated.plan, rows)
         if output is not None:
             output.write_text(json.dumps([dataclasses.asdict(row) for row in rows], indent=1) + "\n", encoding="utf-8")
+    except BrokenPipeError:
+        raise
     except (PushError, SwitchConfigError, ValueError, OSError) as error:
         click.echo(f"error: {error}", err=True)
         raise SystemExit(1) from error
@@ -181,4 +183,4 @@ def _show(names: dict[int, str], rows: list[QueueCounters]) -> None:
         if row.dropped_at_limit is None and row.dropped_at_limit_bytes is not None:
             shown[3] = f"{row.dropped_at_limit_bytes} B"
         table.add_row(row.port, str(row.queue), names.get(row.queue, "?"), *shown)
-    Console(width=None if sys.stdout.isatty() else 160).print(table)
+    Output(width=None if sys.stdout.isatty() else 160).print(table)

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 import click
 
+from mlt.cli.style import CONTEXT, Group, Output
 from mlt.cli.unit_option import TIME, UnitOption
 from mlt.testbed import bed as beds
 from mlt.testbed import cleanup, report, requirements, runner, state, topology
@@ -26,7 +27,7 @@ UNREAD = 141
 DEFAULT_NAME = "bed"
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Group, context_settings=CONTEXT)
 def app() -> None:
     """Emulated hosts on a software switch, each in its own network namespace, with real queues and injected loss.
 
@@ -198,10 +199,8 @@ def _attach(name: str) -> Testbed:
 
 
 def _console(*, err: bool = False) -> Any:
-    from rich.console import Console
-
     stream = sys.stderr if err else sys.stdout
-    return Console(stderr=err, width=None if stream.isatty() else 140)
+    return Output(stderr=err, width=None if stream.isatty() else 140)
 
 
 def _named(function: Callable[..., Any]) -> Callable[..., Any]:

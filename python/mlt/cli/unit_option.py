@@ -10,7 +10,7 @@ import typer
 
 from mlt._shared.units import LOSS, RATE, SIZE, TIME, Quantity
 
-__all__ = ["LOSS", "RATE", "SIZE", "TIME", "Quantity", "UnitOption"]
+__all__ = ["LOSS", "RATE", "SIZE", "TIME", "Quantity", "UnitOption", "quantity_of"]
 
 
 class UnitOption(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic in new releases of click
@@ -20,7 +20,7 @@ class UnitOption(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # ge
         self, quantity: Quantity, *, least: float = 0.0, most: float = math.inf, above: float = -math.inf,
         whole: bool = False,
     ) -> None:  # fmt: skip
-        self._quantity = quantity
+        self.quantity = quantity
         self._least, self._most, self._above = least, most, above
         self._whole = whole
         self.name = self.__name__ = quantity.kind
@@ -41,7 +41,15 @@ class UnitOption(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # ge
 
     def _read(self, value: object) -> float | int:
         try:
-            number = self._quantity.read(value, least=self._least, most=self._most, above=self._above)
+            number = self.quantity.read(value, least=self._least, most=self._most, above=self._above)
         except ValueError as error:
             raise ValueError(f"{value!r}: {error}") from None
         return round(number) if self._whole else number
+
+
+def quantity_of(kind: Any) -> Quantity | None:
+    """The quantity that a parameter's type reads, if it is one of these: of click's, or wrapped by typer."""
+    for found in (kind, getattr(kind, "func", None)):
+        if isinstance(found, UnitOption):
+            return found.quantity
+    return None

@@ -1,4 +1,4 @@
-"""``-h`` helps everywhere, as ``--help`` does."""
+"""The help of every command: ``-h`` helps as ``--help`` does, and narrow terminals cut no word."""
 
 from __future__ import annotations
 
@@ -6,29 +6,94 @@ import os
 import re
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
+from typing import Any
 
-from mlt.cli.main import COMMANDS
+import pytest
+from checks import assert_names
+from typer.main import get_command
+
+from mlt.cli.help_text import help_text, short_help
+from mlt.cli.main import COMMANDS, app
 
 
-def helped(words: list[str]) -> str:
+def commands(command: Any, ctx: Any) -> Iterator[tuple[Any, Any]]:
+    """Every command below ``command``, with a context; those of other modules imported."""
+    if hasattr(command, "target"):
+        command = command.target()
+        ctx = command.context_class(command, info_name=ctx.info_name, **command.context_settings)
+    yield command, ctx
+    if hasattr(command, "list_commands"):
+        for name in command.list_commands(ctx):
+            member = command.get_command(ctx, name)
+            context = member.context_class
+            # Each library's contexts have parents of its own.
+            parent = None if hasattr(member, "target") else ctx
+            yield from commands(member, context(member, info_name=name, parent=parent))
+
+
+def all_commands() -> list[tuple[Any, Any]]:
+    command: Any = get_command(app)
+    return list(commands(command, command.context_class(command, info_name="mlt", **command.context_settings)))
+
+
+def test_short_help__of_every_command() -> None:
+    found = all_commands()
+    assert len(found) > 30  # plan's, switch's, testbed's and topology's among them
+    for command, ctx in found:
+        names = [name for one in command.get_params(ctx) if one.param_type_name == "option" for name in one.opts]
+        assert {"-h", "--help"} <= set(names), ctx.command_path
+
+
+@pytest.mark.parametrize("words", [[], ["perf"], ["switch", "policy"], ["plan", "topology", "build", "psnet"]])
+def test_short_help__is_printed_by_the_program(words: list[str]) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "mlt.cli.main", *words, "-h"],
+        [sys.executable, "-m", "mlt", *words, "-h"],
         capture_output=True, text=True, timeout=60, check=False, env={**os.environ, "COLUMNS": "100"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert f"Usage: mlt {' '.join(words)}" in done.stdout
-    return done.stdout
+    assert f"Usage: {' '.join(['mlt', *words])} [OPTIONS]" in done.stdout
 
 
-def test_short_help__of_every_command_and_of_theirs() -> None:
-    words = [[name] for name in COMMANDS]
-    with ThreadPoolExecutor(2) as pool:
-        while words:
-            texts = list(pool.map(helped, words))
-            words = [
-                [*above, name]
-                for above, text in zip(words, texts, strict=True)
-                if "COMMAND [ARGS]" in text
-                for name in re.findall(r"^[│ ]{1,4}([a-z][a-z0-9-]+)  ", text.rpartition("Commands")[2], re.MULTILINE)
-            ]
+@pytest.mark.parametrize("columns", [50, 72])
+def test_help_text__cuts_no_word_and_exceeds_no_line(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for command, ctx in all_commands():
+        monkeypatch.setenv("COLUMNS", "100")
+        words = set(help_text(command, ctx).split())
+        monkeypatch.setenv("COLUMNS", str(columns))
+        text = help_text(command, ctx)
+        assert set(text.split()) <= words, ctx.command_path
+        assert "…" not in text
+        long = [line for line in text.splitlines() if len(line) > columns and len(line.split()) > 1]
+        assert long == [], ctx.command_path
+
+
+def test_help_text__is_one_style() -> None:
+    headings = {line for one in all_commands() for line in help_text(*one).splitlines() if re.match(r"\S.*:$", line)}
+    assert headings == {"Arguments:", "Options:", "Commands:"}
+    for command, ctx in all_commands():
+        assert command.help, ctx.command_path
+        assert short_help(command)[0].isupper() or command.help.startswith("mlt: "), ctx.command_path
+        for param in command.get_params(ctx):
+            if param.param_type_name == "option" and not param.hidden:
+                assert param.help, (ctx.command_path, param.name)
+                assert param.help.endswith((".", "]", ")")), (ctx.command_path, param.name)
+
+
+def test_help_text__shows_values_defaults_ranges_and_variables() -> None:
+    found = {ctx.command_path.split()[-1]: help_text(command, ctx) for command, ctx in all_commands()}
+    assert_names(
+        found["perf"], "--stop patient|eager", "--timeout TIME", "[default: 60 s]", "--segment-bytes SIZE",
+        "1 to 65535", "MLT_INTERFACE", "[HOST]",
+    )  # fmt: skip
+    assert_names(found["serve"], "variable: WORLD_SIZE")
+    assert_names(found["policy"], "--link-rate RATE", "required")
+    assert_names(found["auto"], "CLUSTER JOB")
+
+
+def test_mlt__alone_says_what_to_try_first() -> None:
+    done = subprocess.run([sys.executable, "-m", "mlt"], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0
+    assert_names(done.stdout, "mlt doctor", "mlt perf --local", "mlt launch", "mlt testbed run", "mlt demo", "mlt -h")
+    tried = re.findall(r"^  mlt (\w+)", done.stdout, re.MULTILINE)
+    assert set(tried) <= set(COMMANDS)

@@ -1,0 +1,144 @@
+"""``mlt completion``: completion of commands, options and their words in a shell.
+
+The shell's function calls ``mlt`` with the words so far in a variable. ``mlt`` walks from command to command, of click
+or of typer's copy of it, and imports only the modules on the way.
+"""
+
+from __future__ import annotations
+
+import sys
+from enum import Enum
+from typing import Annotated, Any
+
+import typer
+
+from mlt.cli.help_text import choices_of, short_help, takes_value
+from mlt.cli.style import App
+
+# Holds the words, each with a newline, and a period at the end, for shells cut trailing newlines off; the last word is
+# the one to complete.
+VARIABLE = "_MLT_COMPLETE_WORDS"
+
+# Files are the shell's own: each function falls back to them when mlt has no words.
+_BASH = """\
+_mlt_complete() {
+    local IFS=$'\\n'
+    COMPREPLY=($(%(variable)s="$(printf '%%s\\n' "${COMP_WORDS[@]:1:COMP_CWORD}"; printf .)" mlt 2>/dev/null | cut -f1))
+}
+complete -o default -F _mlt_complete mlt
+"""
+_ZSH = """\
+#compdef mlt
+_mlt_complete() {
+    local -a found
+    local line
+    for line in "${(@f)$(%(variable)s="$(printf '%%s\\n' "${(@)words[2,CURRENT]}"; printf .)" mlt 2>/dev/null)}"; do
+        [[ -n $line ]] && found+=("${${line%%%%$'\\t'*}//:/\\\\:}:${line#*$'\\t'}")
+    done
+    if (( $#found )); then _describe mlt found; else _files; fi
+}
+compdef _mlt_complete mlt
+"""
+_FISH = """\
+function __mlt_complete
+    set -l words (commandline -opc)[2..-1] (commandline -ct)
+    set -l found (%(variable)s=(begin; printf '%%s\\n' $words; printf .; end | string collect) mlt 2>/dev/null)
+    if set -q found[1]
+        printf '%%s\\n' $found
+    else
+        __fish_complete_path (commandline -ct)
+    end
+end
+complete -c mlt -f -a '(__mlt_complete)'
+"""
+
+
+class Shell(str, Enum):
+    bash = "bash"
+    zsh = "zsh"
+    fish = "fish"
+
+
+_SCRIPTS = {Shell.bash: _BASH, Shell.zsh: _ZSH, Shell.fish: _FISH}
+app = App()
+
+
+@app.command()
+def completion(shell: Annotated[Shell, typer.Argument(metavar="bash|zsh|fish", help="Shell.")]) -> None:
+    """Print a shell's completion of mlt's commands and options.
+
+    \b
+    bash: eval "$(mlt completion bash)"             # in ~/.bashrc
+    zsh:  eval "$(mlt completion zsh)"              # in ~/.zshrc, after compinit
+    fish: mlt completion fish | source              # in ~/.config/fish/config.fish
+    """
+    typer.echo(_SCRIPTS[shell] % {"variable": VARIABLE}, nl=False)
+
+
+def answer(command: Any, words: str) -> None:
+    """Print the completions of the last of ``words``, one per line: word, tab, help."""
+    *before, last = words.removesuffix(".").removesuffix("\n").split("\n")
+    for word, text in candidates(command, before, last):
+        sys.stdout.write(f"{word}\t{text}\n")
+
+
+def candidates(command: Any, before: list[str], last: str) -> list[tuple[str, str]]:
+    """The words that may stand after ``before`` and begin with ``last``, each with its help; none: a file's name."""
+    command = _resolved(command)
+    path = "mlt"
+    waiting: Any = None  # the option whose value comes next
+    arguments = 0
+    for word in before:
+        ctx = _context(command, path)
+        option = _option(command, word)
+        if waiting is not None:
+            waiting = None
+        elif word == "--":
+            return []  # another program's words
+        elif option is not None:
+            waiting = option if takes_value(option) and "=" not in word else None
+        elif hasattr(command, "list_commands"):
+            found = command.get_command(ctx, word)
+            if found is None:
+                return []
+            command, path, arguments = _resolved(found), f"{path} {word}", 0
+        else:
+            arguments += 1
+    if waiting is not None:
+        found = [(choice, "") for choice in choices_of(waiting)]
+    elif last.startswith("-"):
+        found = _options(command)
+    elif hasattr(command, "list_commands"):
+        ctx = _context(command, path)
+        members = ((name, command.get_command(ctx, name)) for name in command.list_commands(ctx))
+        found = [(name, short_help(one)) for name, one in members if not one.hidden]
+    else:
+        places = [one for one in command.params if one.param_type_name == "argument"]
+        choices = choices_of(places[arguments]) if arguments < len(places) else []
+        found = [(choice, "") for choice in choices]
+    return [one for one in found if one[0].startswith(last)]
+
+
+def _options(command: Any) -> list[tuple[str, str]]:
+    return [
+        (name, (param.help or "").partition(". ")[0].rstrip("."))
+        for param in command.params
+        if param.param_type_name == "option" and not param.hidden
+        for name in (*param.opts, *param.secondary_opts)
+        if name.startswith("--")
+    ] + [("--help", "Show this message and exit")]
+
+
+def _option(command: Any, word: str) -> Any:
+    name = word.partition("=")[0]
+    return next(
+        (one for one in command.params if name in (*one.opts, *one.secondary_opts) and name.startswith("-")), None
+    )
+
+
+def _resolved(command: Any) -> Any:
+    return _resolved(command.target()) if hasattr(command, "target") else command
+
+
+def _context(command: Any, path: str) -> Any:
+    return command.context_class(command, info_name=path)

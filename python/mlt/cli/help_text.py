@@ -1,0 +1,214 @@
+"""One style of help for every command, whether click or typer's copy of it parses the arguments.
+
+Reads commands and parameters by attributes that both have. Breaks lines between words only, at any width.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from enum import Enum
+from textwrap import TextWrapper
+from typing import Any
+
+from mlt.cli.unit_option import Quantity, quantity_of
+
+MAX_WIDTH, MIN_WIDTH = 100, 40
+_INDENT = 2
+_MIN_TEXT = 24
+_KINDS = {"integer": "N", "integer range": "N", "int": "N", "float": "X", "float range": "X", "path": "FILE"}
+
+
+class HelpMixin:
+    """Base before a command class of either library."""
+
+    def get_usage(self, ctx: Any) -> str:
+        """The usage line, for errors."""
+        return usage(self, ctx)
+
+    def get_help(self, ctx: Any) -> str:
+        """The whole help."""
+        return help_text(self, ctx)
+
+
+def usage(command: Any, ctx: Any) -> str:
+    """``Usage: mlt plan auto [OPTIONS] CLUSTER JOB``."""
+    pieces = ["[OPTIONS]", *(argument_name(param) for param in command.params if _is_argument(param))]
+    if hasattr(command, "list_commands"):
+        pieces.append("COMMAND [ARGS]...")
+    head = f"Usage: {ctx.command_path} "
+    return _wrapped(" ".join(pieces), head, " " * min(len(head), 8))
+
+
+def help_text(command: Any, ctx: Any) -> str:
+    """Usage, description, arguments, options and commands."""
+    parts = [usage(command, ctx)]
+    parts += [_paragraph(text) for text in (command.help or "").strip().split("\n\n")]
+    # The context's: it has help for options that a parent gives a meaning (-h).
+    params = command.get_params(ctx)
+    arguments = [(argument_name(one), _described(one)) for one in params if _is_argument(one) and _help_of(one)]
+    options = [(option_names(one), _described(one)) for one in params if not _is_argument(one) and not one.hidden]
+    parts += [rows("Arguments", arguments), rows("Options", options)]
+    if hasattr(command, "list_commands"):
+        found = ((name, command.get_command(ctx, name)) for name in command.list_commands(ctx))
+        members = [(name, short_help(one)) for name, one in found if one is not None and not one.hidden]
+        parts.append(rows("Commands", members))
+    if command.epilog:
+        parts += [_paragraph(text) for text in command.epilog.strip().split("\n\n")]
+    return "\n\n".join(part for part in parts if part)
+
+
+def short_help(command: Any) -> str:
+    """The first sentence of a command's help, whole."""
+    text = " ".join((command.short_help or (command.help or "").strip().split("\n\n")[0]).split())
+    sentence = text.partition(". ")[0]
+    return sentence.rstrip(".:")
+
+
+def argument_name(param: Any) -> str:
+    """``CLUSTER``, ``[HOST]`` or ``COMMAND...``."""
+    name = param.metavar or str(param.name).removesuffix("_file").upper()
+    if not name.startswith("[") and not param.required:
+        name = f"[{name}]"
+    return f"{name}..." if param.nargs == -1 else name
+
+
+def option_names(param: Any) -> str:
+    """``-o, --output FILE``: short names first."""
+    names = sorted(param.opts, key=lambda name: (name.startswith("--"), len(name)))
+    if param.secondary_opts:
+        return f"{', '.join(names)} / {', '.join(param.secondary_opts)}"
+    return ", ".join(names) + ("" if _is_flag(param) else f" {value_name(param)}")
+
+
+def choices_of(param: Any) -> list[str]:
+    """The words of which the parameter takes one, or none."""
+    found = getattr(_type_of(param), "choices", None) or ()
+    return [str(one.value) if isinstance(one, Enum) else str(one) for one in found]
+
+
+def value_name(param: Any) -> str:
+    """``FILE``, ``N``, ``SIZE`` or ``patient|eager``: what the parameter takes."""
+    if param.metavar:
+        return str(param.metavar)
+    if choices := choices_of(param):
+        return "|".join(choices)
+    quantity = _quantity_of(param)
+    if quantity is not None:
+        return quantity.kind.upper()
+    kind = _type_of(param)
+    if hasattr(kind, "annotation"):  # typer since 0.27
+        text = str(getattr(kind.annotation, "__name__", "")) if not kind.is_path else "path"
+    else:
+        text = str(getattr(kind, "name", ""))
+    return _KINDS.get(text.lower(), "TEXT")
+
+
+def _type_of(param: Any) -> Any:
+    return getattr(param, "type_descriptor", None) or getattr(param, "type", None)
+
+
+def _quantity_of(param: Any) -> Quantity | None:
+    kind = _type_of(param)
+    return quantity_of(kind.parameter_info.parser if hasattr(kind, "parameter_info") else kind)
+
+
+def takes_value(param: Any) -> bool:
+    """Whether a word follows the option."""
+    return not _is_flag(param)
+
+
+def _is_argument(param: Any) -> bool:
+    return str(param.param_type_name) == "argument"
+
+
+def _is_flag(param: Any) -> bool:
+    return bool(getattr(param, "is_flag", False) or getattr(param, "count", False))
+
+
+def _help_of(param: Any) -> str:
+    return getattr(param, "help", None) or ""
+
+
+def _described(param: Any) -> str:
+    text = _help_of(param)
+    notes = [note for note in (_variable(param), _default(param), _range(param)) if note]
+    if getattr(param, "required", False) and not _is_argument(param):
+        notes.append("required")
+    return f"{text}  [{'; '.join(notes)}]" if notes else text
+
+
+def _variable(param: Any) -> str:
+    variable = getattr(param, "envvar", None)
+    return "" if not variable else f"variable: {variable if isinstance(variable, str) else ', '.join(variable)}"
+
+
+def _default(param: Any) -> str:
+    value = param.default
+    if isinstance(param.show_default if hasattr(param, "show_default") else None, str):
+        return f"default: {param.show_default}"
+    if _is_flag(param) and not param.secondary_opts:
+        return ""
+    if isinstance(value, Enum):
+        value = "" if value.name == "UNSET" else value.value
+    if value is None or value in ("", (), []) or callable(value) or getattr(param, "show_default", None) is False:
+        return ""
+    if isinstance(value, bool):
+        return f"default: {(param.opts if value else param.secondary_opts)[0]}"
+    quantity = _quantity_of(param)
+    return f"default: {quantity.text_of(value) if quantity is not None else value}"
+
+
+def _range(param: Any) -> str:
+    least, most = (
+        getattr(param, name, None) if hasattr(param, name) else getattr(_type_of(param), name, None)
+        for name in ("min", "max")
+    )
+    if least is None:
+        return "" if most is None else f"max: {most}"
+    return f"min: {least}" if most is None else f"{least} to {most}"
+
+
+def _width() -> int:
+    return max(min(shutil.get_terminal_size().columns, MAX_WIDTH), MIN_WIDTH)
+
+
+def _wrapped(text: str, first: str, rest: str) -> str:
+    wrapper = TextWrapper(
+        _width(), initial_indent=first, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False
+    )
+    return wrapper.fill(text)
+
+
+def _paragraph(text: str) -> str:
+    """A paragraph that begins with a backspace keeps its lines; each is wrapped alone."""
+    if not text.lstrip().startswith("\b"):
+        return _wrapped(" ".join(text.split()), " " * _INDENT, " " * _INDENT)
+    lines = [line for line in text.replace("\b", "").splitlines() if line.strip()]
+    margin = min(len(line) - len(line.lstrip()) for line in lines)
+    return "\n".join(_kept_line(line[margin:].rstrip()) for line in lines)
+
+
+def _kept_line(line: str) -> str:
+    start = " " * (_INDENT + len(line) - len(line.lstrip()))
+    whole = start + line.lstrip()
+    return whole if len(whole) <= _width() else _wrapped(line.strip(), start, start + " " * 4)
+
+
+def rows(title: str, cells: Sequence[tuple[str, str]]) -> str:
+    """Two columns; a left cell that is too wide for its column has a line of its own."""
+    if not cells:
+        return ""
+    column = min(max(len(left) for left, _ in cells), 26, _width() - _MIN_TEXT - 2 * _INDENT)
+    lines = [f"{title}:"]
+    indent = " " * (2 * _INDENT + column)
+    for left, right in cells:
+        head = " " * _INDENT + left
+        if len(left) > column:
+            lines.append(_wrapped(left, " " * _INDENT, " " * (2 * _INDENT)))
+            head = ""
+        if right:
+            lines.append(_wrapped(right, head.ljust(len(indent)), indent))
+        elif head:
+            lines.append(head)
+    return "\n".join(lines)

@@ -1,0 +1,110 @@
+"""What all commands share: the classes that give them one style of help, and the way in which each ends.
+
+Exit statuses: 0, success; 1, the command failed or found a problem; 2, the command line, a variable or an input file is
+wrong; 130, interrupted; 141, nobody reads the output any more.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any, NoReturn, TypeVar
+
+import click
+import typer
+from rich.console import Console
+from typer.core import TyperCommand, TyperGroup
+
+from mlt.cli.help_text import HelpMixin
+
+FAILED, USAGE, INTERRUPTED, UNREAD = 1, 2, 130, 141
+F = TypeVar("F", bound=Callable[..., Any])
+CONTEXT = {"help_option_names": ["-h", "--help"]}
+
+
+class Command(HelpMixin, click.Command):
+    """A command of click's."""
+
+
+class Group(HelpMixin, click.Group):
+    """A group of click's; its members have the same style."""
+
+    command_class = Command
+    group_class = type
+
+
+class AppCommand(HelpMixin, TyperCommand):
+    """A command of typer's."""
+
+
+class AppGroup(HelpMixin, TyperGroup):
+    """A group of typer's."""
+
+
+class App(typer.Typer):
+    """An app of typer's.
+
+    Tracebacks show no locals: older typer does so by default, and the job secret is among them. Without rich's help
+    pages: they cut words in narrow terminals, and would import every command to list it.
+    """
+
+    def __init__(self, *, cls: type[TyperGroup] = AppGroup, context: dict[str, Any] | None = None, **more: Any) -> None:
+        super().__init__(
+            cls=cls,
+            add_completion=False,
+            pretty_exceptions_show_locals=False,
+            rich_markup_mode=None,
+            context_settings={**CONTEXT, **(context or {})},
+            **more,
+        )
+
+    def command(self, name: str | None = None, **more: Any) -> Callable[[F], F]:
+        return super().command(name, **{"cls": AppCommand, **more})
+
+
+class Output(Console):
+    """A console that leaves a closed pipe to ``run``."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
+def run(command: Any, args: list[str], path: str) -> NoReturn:
+    """Run a command of either library to its end; exit with its status."""
+    try:
+        try:
+            status = command.main(args=args, prog_name=path, standalone_mode=False)
+        except SystemExit as ended:
+            # The libraries turn a closed pipe into this and a stream of theirs.
+            if type(sys.stdout).__name__.endswith("PacifyFlushWrapper"):
+                raise BrokenPipeError from None
+            status = ended.code
+        sys.stdout.flush()
+    except BrokenPipeError:
+        silence()
+        raise SystemExit(UNREAD) from None
+    except Exception as error:
+        if not hasattr(error, "format_message"):
+            if type(error).__name__ == "Abort":
+                raise SystemExit(INTERRUPTED) from None
+            raise
+        _show(error)
+        raise SystemExit(USAGE if getattr(error, "exit_code", USAGE) == USAGE else FAILED) from None
+    raise SystemExit(status if isinstance(status, int | str) else 0)
+
+
+def silence() -> None:
+    """Connect standard output to nothing: the interpreter would flush into the closed pipe again when it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+def _show(error: Any) -> None:
+    """An error in the arguments, with the usage of the command that has it."""
+    ctx = getattr(error, "ctx", None)
+    if type(error).__name__ == "NoArgsIsHelpError" and ctx is not None:
+        print(ctx.get_help(), file=sys.stderr)
+        return
+    if ctx is not None:
+        print(f"{ctx.get_usage()}\nTry '{ctx.command_path} -h' for help.\n", file=sys.stderr)
+    print(f"error: {error.format_message()}", file=sys.stderr)

@@ -1,0 +1,89 @@
+"""Completion in a shell: the words that mlt offers, and the functions of the shells that are installed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from mlt.cli.completion import VARIABLE, candidates
+from mlt.cli.main import COMMANDS, app
+
+
+@pytest.mark.parametrize(
+    ("before", "last", "expected"),
+    [
+        ("", "", sorted(COMMANDS)),
+        ("", "pe", ["perf"]),
+        ("perf", "--st", ["--stop"]),
+        ("perf --size 1KiB", "--st", ["--stop"]),
+        ("perf --size=1KiB", "--st", ["--stop"]),
+        ("perf --stop", "", ["patient", "eager"]),
+        ("perf --local --stop", "e", ["eager"]),
+        ("demo", "--l", ["--loss", "--live"]),
+        ("demo", "--no", ["--no-live"]),
+        ("switch", "ver", ["verify"]),
+        ("switch verify policy.yaml -t", "", []),
+        ("switch policy --model", "", ["shared", "split"]),
+        ("plan topology build", "", ["fat-tree", "leaf-spine", "psnet"]),
+        ("plan topology build psnet 3", "--se", ["--servers", "--seed"]),
+        ("testbed run --queue", "", ["ebpf", "red", "fifo"]),
+        ("completion", "", ["bash", "zsh", "fish"]),
+        ("launch -n 2 -- python", "--", []),
+        ("nosuch", "", []),
+    ],
+)
+def test_candidates__of_commands_options_and_words(before: str, last: str, expected: list[str]) -> None:
+    found = candidates(get_command(app), before.split(), last)
+    assert sorted(word for word, _ in found) == sorted(expected)
+
+
+def test_candidates__have_their_help() -> None:
+    found = dict(candidates(get_command(app), [], "")) | dict(candidates(get_command(app), ["perf"], "-"))
+    assert all(found.values())
+
+
+def test_program__answers_the_words_in_the_variable() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "mlt"], env={**os.environ, VARIABLE: "perf\n--stop\n\n."},
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert done.stdout == "patient\t\neager\t\n"
+
+
+SHELLS = {
+    "bash": (
+        'eval "$(mlt completion bash)"; COMP_WORDS=({words} ""); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1));'
+        ' _mlt_complete; printf "%s\\n" "${{COMPREPLY[@]}}"'
+    ),
+    "fish": "mlt completion fish | source; complete -C '{words} '",
+    # Outside its line editor zsh has no completion system: the functions that it calls are stand-ins.
+    "zsh": (
+        'compdef() {{ : }}; _files() {{ : }}; _describe() {{ print -l ${{found%%:*}} }}; eval "$(mlt completion zsh)";'
+        ' words=({words} ""); CURRENT=$#words; _mlt_complete'
+    ),
+}
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize(
+    ("words", "expected"), [("mlt switch policy --model", {"shared", "split"}), ("mlt", set(COMMANDS))]
+)
+def test_completion__in_a_shell(shell: str, words: str, expected: set[str], tmp_path: Path) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"no {shell} here")
+    program = tmp_path / "mlt"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m mlt "$@"\n')
+    program.chmod(0o755)
+    options = ["-f"] if shell == "zsh" else []
+    done = subprocess.run(
+        [shell, *options, "-c", SHELLS[shell].format(words=words)],
+        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert {line.partition("\t")[0] for line in done.stdout.splitlines()} == expected, done.stderr
