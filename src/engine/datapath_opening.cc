@@ -25,8 +25,6 @@ namespace {
 
 // Requested size of the socket buffer: a window of 2 MB, and space for bursts of other peers.
 constexpr std::uint32_t kReceiveBufferBytes = 8U << 20;
-// Ethernet's payload minus IPv4, UDP and mlt headers, rounded down to 8 bytes: used if the interface has no such limit.
-constexpr std::uint32_t kEthernetSegmentBytes = (1'500 - 28 - MLT_DATA_HEADER_BYTES) / 8 * 8;
 
 // Loopback has no speed of its own; this is more than a core can move, so that only rate control limits it.
 constexpr double kNoSpeedBitsPerSecond = 100e9;
@@ -214,13 +212,10 @@ std::vector<io::HelloPath> hello_paths(const Options& options, const io::Network
 
 std::uint32_t choose_segment_bytes(const Options& options, const io::Capabilities& capabilities) {
   const std::uint32_t room = (capabilities.max_datagram_bytes - MLT_DATA_HEADER_BYTES) / 8 * 8;
-  const std::uint32_t limit = std::min(room, core::EndpointConfig{}.max_segment_bytes);
   // PROTOCOL 3.2.7: A rank SHOULD offer the segment bytes that fill its interface's MTU, less IP, UDP and 40 bytes of
-  //     header, up to 8,960; on an interface whose MTU leaves room for more, such as loopback, 1,432.
-  if (options.segment_bytes == 0) {
-    // Use jumbo frames if the interface has them, but not on loopback, whose 64 KB would make loss coarse.
-    return room > core::EndpointConfig{}.max_segment_bytes ? kEthernetSegmentBytes : limit;
-  }
+  //     header, up to 8,960, on loopback as on other interfaces.
+  const std::uint32_t limit = std::min(room, core::EndpointConfig{}.max_segment_bytes);
+  if (options.segment_bytes == 0) return limit;
   if (options.segment_bytes % 8 != 0 || options.segment_bytes > limit) {
     throw Error(ErrorCode::kConfig,
                 "rank " + std::to_string(options.rank) + ": segment_bytes is " + std::to_string(options.segment_bytes) +

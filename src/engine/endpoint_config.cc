@@ -36,7 +36,7 @@ core::EndpointConfig endpoint_config(const Options& options, const OpenedDatapat
   config.dscp = dscp_map(options);
   config.max_sends = config.max_receives = options.max_operations + kSpareOperations;
   config.max_tags = options.max_tags;
-  // Per operation, as many words as the segments of an 11 MB tensor at 1,432 bytes need.
+  // Per operation, as many words as the segments of an 11 MB tensor at 1,432 bytes need; six times as large at 8,960.
   config.bitmap_words = std::bit_ceil(options.max_operations + kSpareOperations) * 128;
   config.early_segments = options.early_segments;
   config.early_transfers = options.early_transfers;

@@ -21,6 +21,8 @@ import mlt
 # Below the kernel's range for outgoing connections, so that nothing else is given one of them meanwhile.
 FIRST_PORT, LAST_PORT = 20_000, 30_000
 START_SECONDS = 30.0
+# Of jobs that lose packets: as many per tensor as on an Ethernet, a sixth of that on loopback.
+ETHERNET_SEGMENT = 1_432
 
 
 def free_port() -> int:

@@ -36,6 +36,7 @@ from judging import (
     judge_push_pull,
     judge_ring,
     judge_shared_memory,
+    short_segments,
     untagged,
 )
 
@@ -50,7 +51,7 @@ PERF = [sys.executable, "-m", "mlt.cli.main", "perf"]
 def runs() -> list[Run]:
     """All cases, in the order of the table."""
     # That target has one core per side; elsewhere a library may use the whole host.
-    one_way = "--size 64MiB --rounds 15 --segment-bytes 1440 --pin --datapath udp"
+    one_way = "--size 64MiB --rounds 15 --pin --datapath udp"
     reduce = "--pattern allreduce --size 64b,64KiB,1MiB,25MiB"
     paced = "--size 1MB --rounds 250 --rate 1gbit --datapath udp --compare gloo"
     bounds = "--rounds 100 --loss-bound 0,0.1 --compare gloo"
@@ -58,6 +59,7 @@ def runs() -> list[Run]:
     found = [
         _run("one-way", f"{one_way} --compare gloo,raw-udp", judge_one_way),
         _run("one-way-untagged", f"{one_way} --compare gloo,raw-udp --tags none", untagged(judge_one_way)),
+        _run("one-way-1440", f"{one_way} --segment-bytes 1440 --compare raw-udp", short_segments(judge_one_way)),
         _run("all-reduce", f"{reduce} --datapath udp --compare tcp,gloo,mpi,raw-udp", judge_all_reduce),
         replace(
             _run("all-reduce-asleep", f"{reduce} --datapath udp --compare tcp,gloo", judge_asleep),

@@ -121,7 +121,7 @@ def judge_one_way(run: Run, result: dict[str, Any]) -> list[Verdict]:
             measured = f"mlt {gbit(ours)}, {label} {gbit(theirs)} Gbit/s"
             verdicts.append(
                 Verdict(
-                    "64 MiB one way, loopback, 1,440 B",
+                    "64 MiB one way, loopback",
                     measured,
                     f"{ratio:.2f}",
                     f">= {least}",
@@ -134,9 +134,17 @@ def judge_one_way(run: Run, result: dict[str, Any]) -> list[Verdict]:
 
 def untagged(judge: Judge) -> Judge:
     """The same without tagging by magnitude, to measure its cost: for information, without a target."""
+    return _for_information(judge, "untagged")
 
+
+def short_segments(judge: Judge) -> Judge:
+    """The same with the packets of an Ethernet of MTU 1,500: for information, without a target."""
+    return _for_information(judge, "1,440 B")
+
+
+def _for_information(judge: Judge, what: str) -> Judge:
     def judge_all(run: Run, result: dict[str, Any]) -> list[Verdict]:
-        return [replace(one, case=f"{one.case}, untagged", target="", met=None) for one in judge(run, result)]
+        return [replace(one, case=f"{one.case}, {what}", target="", met=None) for one in judge(run, result)]
 
     return judge_all
 

@@ -14,6 +14,8 @@ from mlt.demo.problem import DemoError
 RunName = Literal["no-loss", "bounded", "reliable"]
 
 SERVICES: Final = 1
+# PROTOCOL 3.2.7: payload of a packet at the MTU of Ethernet.
+ETHERNET_SEGMENT_BYTES: Final = 1_432
 BATCH_PER_WORKER: Final = 64
 # Enough for torch to load on a busy host; a step takes well under a second.
 STALL_SECONDS: Final = 120.0

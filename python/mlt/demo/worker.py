@@ -18,7 +18,7 @@ from mlt.demo import data, training
 from mlt.demo.child import Reporter, start
 from mlt.demo.events import Finished, Ready
 from mlt.demo.model import SmallResNet
-from mlt.demo.settings import ProcessJob
+from mlt.demo.settings import ETHERNET_SEGMENT_BYTES, ProcessJob
 
 # Megabytes per gradient bucket: small enough to send the front layers' gradients apart from the back layers'.
 BUCKET_MEGABYTES = 0.25
@@ -60,8 +60,11 @@ def main(argument: str) -> None:
     job, reporter = start(argument)
     torch.set_num_threads(1)
     faults = mlt.Faults(drop=job.drop, seed=job.fault_seed)
-    # All runs use the same network: with shared memory, the run without faults would not.
-    with mlt.Context(job.rank, job.workers, job.services, faults=faults, datapath="udp") as context:
+    # All runs use the same network: with shared memory, the run without faults would not. Its packets are as long as
+    # those of an Ethernet, so that a lost one takes no more of a gradient than there.
+    with mlt.Context(
+        job.rank, job.workers, job.services, faults=faults, datapath="udp", segment_bytes=ETHERNET_SEGMENT_BYTES
+    ) as context:
         mlt.torch.use_context(context)
         dist.init_process_group("mlt")
         train(job, reporter, context)

@@ -16,8 +16,8 @@ from mlt.perf.problem import BadOptionError, PerfError
 # Bytes of the headers of IP and UDP, and of mlt's own header of a data packet.
 _UDP_HEADER, _DATA_HEADER = 8, 40
 _IP_HEADER = {socket.AF_INET: 20, socket.AF_INET6: 40}
-# PROTOCOL 3.2.7: the largest payload derived from the MTU, and the one used if the MTU permits more.
-_MAX_PAYLOAD, _ETHERNET_PAYLOAD = 8_960, 1_432
+# PROTOCOL 3.2.7: the largest payload derived from the MTU.
+_MAX_PAYLOAD = 8_960
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,7 @@ def fitting_payload(address: str, mtu: int) -> int:
 
 def usual_payload(address: str, mtu: int) -> int:
     """mlt's default payload of a data packet."""
-    room = fitting_payload(address, mtu)
-    return room if room <= _MAX_PAYLOAD else _ETHERNET_PAYLOAD
+    return min(fitting_payload(address, mtu), _MAX_PAYLOAD)
 
 
 def listen(host: str, port: int) -> socket.socket:

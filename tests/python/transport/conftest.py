@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from transport_jobs import local_job
+from transport_jobs import ETHERNET_SEGMENT, local_job
 
 import mlt
 
@@ -18,5 +18,6 @@ def clean() -> Iterator[list[mlt.Context]]:
 
 @pytest.fixture(scope="module")
 def lossy() -> Iterator[list[mlt.Context]]:
-    with local_job(2, faults=mlt.Faults(drop=0.05, duplicate=0.01, reorder=0.05, seed=11)) as contexts:
+    faults = mlt.Faults(drop=0.05, duplicate=0.01, reorder=0.05, seed=11)
+    with local_job(2, faults=faults, segment_bytes=ETHERNET_SEGMENT) as contexts:
         yield contexts

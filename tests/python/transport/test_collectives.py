@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from checks import names, until
-from transport_jobs import START_SECONDS, local_job, process_job
+from transport_jobs import ETHERNET_SEGMENT, START_SECONDS, local_job, process_job
 
 import mlt
 
@@ -31,7 +31,7 @@ def job(request: pytest.FixtureRequest) -> Iterator[list[mlt.Context]]:
 
 @pytest.fixture(scope="module")
 def lossy() -> Iterator[list[mlt.Context]]:
-    with local_job(3, faults=FAULTS) as contexts:
+    with local_job(3, faults=FAULTS, segment_bytes=ETHERNET_SEGMENT) as contexts:
         yield contexts
 
 

@@ -25,7 +25,7 @@ DTYPES = [
     "float32",
     "float64",
 ]
-# Empty, one element, odd, around one segment of loopback's payload, many segments with a short last one.
+# Empty, one element, odd, around the segments of 1,432 bytes of a lossy job, many segments with a short last one.
 ELEMENT_COUNTS = [0, 1, 7, 178, 179, 357, 358, 100_003]
 MEGABYTES = 4
 

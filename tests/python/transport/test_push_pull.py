@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection
 import numpy as np
 import pytest
 from checks import assert_names
-from transport_jobs import START_SECONDS, local_job, process_job, takes
+from transport_jobs import ETHERNET_SEGMENT, START_SECONDS, local_job, process_job, takes
 
 import mlt
 
@@ -25,7 +25,7 @@ FAULTS = mlt.Faults(drop=0.03, duplicate=0.01, reorder=0.02, seed=23)
 
 @pytest.fixture(scope="module")
 def lossy() -> Iterator[list[mlt.Context]]:
-    with local_job(WORKERS, services=1, faults=FAULTS) as contexts:
+    with local_job(WORKERS, services=1, faults=FAULTS, segment_bytes=ETHERNET_SEGMENT) as contexts:
         yield contexts
 
 
@@ -202,7 +202,14 @@ def test_close__fails_what_is_under_way() -> None:
 def train(pipe: Connection, rank: int, port: int, services: int, steps: int) -> None:
     """A worker or service of a job in processes; a worker sends a digest of each step's result, and what it lost."""
     context = mlt.Context(
-        rank, WORKERS, services, master_addr="127.0.0.1", rendezvous_port=port, faults=FAULTS, operation_timeout=60
+        rank,
+        WORKERS,
+        services,
+        master_addr="127.0.0.1",
+        rendezvous_port=port,
+        faults=FAULTS,
+        segment_bytes=ETHERNET_SEGMENT,
+        operation_timeout=60,
     )
     with context:
         if rank >= WORKERS:

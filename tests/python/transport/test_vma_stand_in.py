@@ -79,10 +79,10 @@ def test_job__receives_without_a_copy_under_the_stand_in(library: Path) -> None:
         assert said["right"]
         counters = said["counters"]
         assert counters["vma_zero_copy_available"] == 1
-        assert counters["vma_zero_copy_received"] >= 1_000_003 // 1_432
+        assert counters["vma_zero_copy_received"] >= 1_000_003 // 8_960
         assert counters["vma_receive_failed"] == counters["vma_mark_failed"] == 0
         # Every datagram left by itself: a run of several in one call would have been one large fragmented packet.
-        assert counters["udp_datagrams_sent"] >= 1_000_003 // 1_432
+        assert counters["udp_datagrams_sent"] >= 1_000_003 // 8_960
 
 
 def test_job__copies_where_the_extra_interface_is_missing(library: Path) -> None:
