@@ -152,52 +152,59 @@ std::vector<CounterValue> EngineHandle::counters() const {
   return target.counters();
 }
 
-OperationId EngineHandle::post_send(py::handle tensor, const SendArguments& arguments) {
+// Posts the transfer of one tensor without the GIL, because the post sends. `options_of(view)` returns the options of
+// the engine's `post`.
+template <typename OptionsOf, typename PostOptions>
+OperationId EngineHandle::post_tensor(TensorView view, OptionsOf&& options_of,
+                                      OperationId (Engine::*post)(const PostOptions&)) {
   Engine& target = engine();
-  const std::uint16_t to = peer_rank(arguments.to);
-  TensorView tensor_view =
-      lend([&] { return "send of tag " + std::to_string(arguments.tag) + " to rank " + std::to_string(to); }, tensor,
-           false, arguments.dtype);
-  const auto lent = std::make_shared<Lent>(std::move(tensor_view));
-  const TensorView& view = lent->views.front();
-  return naming_tensor(view, [&] {
-    const SendOptions options{.to = to,
-                              .tag = arguments.tag,
-                              .data = {view.data(), view.bytes()},
-                              .element = view.element(),
-                              .layer = arguments.layer,
-                              .layers = arguments.layers,
-                              .tags = copy_tags(arguments.tags),
-                              .by_magnitude = arguments.by_magnitude && is_floating_point(view.element()),
-                              .timeout_ns = arguments.timeout_ns,
-                              .lent = lent};
-    const py::gil_scoped_release release;  // the post sends
-    return target.post_send(options);
+  const auto lent = std::make_shared<Lent>(std::move(view));
+  return naming_tensor(lent->views.front(), [&] {
+    PostOptions options = options_of(lent->views.front());
+    options.lent = lent;
+    const py::gil_scoped_release release;
+    return (target.*post)(options);
   });
 }
 
+OperationId EngineHandle::post_send(py::handle tensor, const SendArguments& arguments) {
+  engine();  // rejects the call in a fork first
+  const std::uint16_t to = peer_rank(arguments.to);
+  const auto what = [&] { return "send of tag " + std::to_string(arguments.tag) + " to rank " + std::to_string(to); };
+  const auto options_of = [&](const TensorView& view) {
+    return SendOptions{.to = to,
+                       .tag = arguments.tag,
+                       .data = {view.data(), view.bytes()},
+                       .element = view.element(),
+                       .layer = arguments.layer,
+                       .layers = arguments.layers,
+                       .tags = copy_tags(arguments.tags),
+                       .by_magnitude = arguments.by_magnitude && is_floating_point(view.element()),
+                       .timeout_ns = arguments.timeout_ns,
+                       .lent = nullptr};
+  };
+  return post_tensor(lend(what, tensor, false, arguments.dtype), options_of, &Engine::post_send);
+}
+
 OperationId EngineHandle::post_recv(py::handle tensor, const ReceiveArguments& arguments) {
-  Engine& target = engine();
+  engine();  // rejects the call in a fork first
   const std::uint16_t from = peer_rank(arguments.from);
-  TensorView tensor_view =
-      lend([&] { return "receive of tag " + std::to_string(arguments.tag) + " from rank " + std::to_string(from); },
-           tensor, true, arguments.dtype);
-  const auto lent = std::make_shared<Lent>(std::move(tensor_view));
-  const TensorView& view = lent->views.front();
-  return naming_tensor(view, [&] {
-    const ReceiveOptions options{.from = from,
-                                 .tag = arguments.tag,
-                                 .data = {view.data(), view.bytes()},
-                                 .element = view.element(),
-                                 .loss_bound = arguments.loss_bound,
-                                 .keep_missing = arguments.keep_missing,
-                                 .eager = arguments.eager,
-                                 .deadline_ns = arguments.deadline_ns,
-                                 .timeout_ns = arguments.timeout_ns,
-                                 .lent = lent};
-    const py::gil_scoped_release release;
-    return target.post_recv(options);
-  });
+  const auto what = [&] {
+    return "receive of tag " + std::to_string(arguments.tag) + " from rank " + std::to_string(from);
+  };
+  const auto options_of = [&](const TensorView& view) {
+    return ReceiveOptions{.from = from,
+                          .tag = arguments.tag,
+                          .data = {view.data(), view.bytes()},
+                          .element = view.element(),
+                          .loss_bound = arguments.loss_bound,
+                          .keep_missing = arguments.keep_missing,
+                          .eager = arguments.eager,
+                          .deadline_ns = arguments.deadline_ns,
+                          .timeout_ns = arguments.timeout_ns,
+                          .lent = nullptr};
+  };
+  return post_tensor(lend(what, tensor, true, arguments.dtype), options_of, &Engine::post_recv);
 }
 
 std::vector<Completion> EngineHandle::poll(std::size_t max_completions) {

@@ -120,6 +120,8 @@ class EngineHandle {
       refuse_tensor(name_operation(), error);
     }
   }
+  template <typename OptionsOf, typename PostOptions>
+  OperationId post_tensor(TensorView view, OptionsOf&& options_of, OperationId (Engine::*post)(const PostOptions&));
   [[noreturn]] void refuse_tensor(const std::string& operation, const Error& error) const;
   // Whether this process is a fork of the one that created this object.
   bool is_fork() const;

@@ -85,6 +85,20 @@ class Side final : public io::ReceiveSink {
   base::TimeNs now_ = 0;
 };
 
+// Posts the transfer of `source` from rank 0 into `target` of rank 1; false if either refuses.
+bool post(core::Endpoint& sender, core::Endpoint& receiver, base::TimeNs now, std::span<const std::byte> source,
+          std::span<std::byte> target) {
+  core::ReceiveRequest receive;
+  receive.data = target;
+  receive.element = wire::ElementType::kFloat32;
+  core::SendRequest send;
+  send.peer = 1;
+  send.data = source;
+  send.element = wire::ElementType::kFloat32;
+  return receiver.post_recv(now, receive) == core::PostStatus::kPosted &&
+         sender.post_send(now, send) == core::PostStatus::kPosted;
+}
+
 // What one side's calls take. Datagrams are copied from run to run outside the clock's readings.
 class SplitCost {
  public:
@@ -94,17 +108,7 @@ class SplitCost {
 
   // Adds the nanoseconds of one transfer of `source` into `target` to send_ns and receive_ns; false if it failed.
   bool transfer(std::span<const std::byte> source, std::span<std::byte> target) {
-    core::ReceiveRequest receive;
-    receive.data = target;
-    receive.element = wire::ElementType::kFloat32;
-    core::SendRequest send;
-    send.peer = 1;
-    send.data = source;
-    send.element = wire::ElementType::kFloat32;
-    if (endpoints_[1]->post_recv(now_, receive) != core::PostStatus::kPosted ||
-        endpoints_[0]->post_send(now_, send) != core::PostStatus::kPosted) {
-      return false;
-    }
+    if (!post(*endpoints_[0], *endpoints_[1], now_, source, target)) return false;
     core::Completion completion;
     for (int done = 0, turns = 0; done < 2; ++turns) {
       if (turns > 1'000'000) return false;
@@ -219,15 +223,7 @@ int main(int argc, char** argv) {
     std::fill(target.begin(), target.end(), std::byte{1});  // touched, and different from what must arrive
     const std::uint64_t allocations_before = allocations.load();
     const base::TimeNs start = io::monotonic_now();
-    core::ReceiveRequest receive;
-    receive.data = target;
-    receive.element = wire::ElementType::kFloat32;
-    core::SendRequest send;
-    send.peer = 1;
-    send.data = source;
-    send.element = wire::ElementType::kFloat32;
-    if (receiver.endpoint->post_recv(start, receive) != core::PostStatus::kPosted ||
-        sender.endpoint->post_send(start, send) != core::PostStatus::kPosted) {
+    if (!post(*sender.endpoint, *receiver.endpoint, start, source, target)) {
       std::fprintf(stderr, "a post was refused\n");
       return 1;
     }

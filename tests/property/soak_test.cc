@@ -12,19 +12,8 @@
 #include "support/transfer.h"
 
 using namespace mlt;
-using base::DurationNs;
-using base::kMicrosecond;
-using base::kMillisecond;
-using base::kSecond;
+using namespace mlt::test;
 using base::Prng;
-using core::CompletionKind;
-using core::CompletionStatus;
-using test::Completed;
-using test::Link;
-using test::Simulation;
-using test::SimulationConfig;
-using test::Transfer;
-using test::TransferOptions;
 
 namespace {
 
@@ -215,7 +204,7 @@ class Soak {
       const std::uint64_t kind = 1 + prng_.below(3);
       const base::TimeNs start = when();
       const base::TimeNs end = start + static_cast<DurationNs>(spread(prng_, 3e8));
-      network_.drop_if = [this, kind, start, end](const test::Flight& f) {
+      network_.drop_if = [this, kind, start, end](const Flight& f) {
         if (f.by_control_connection || network_.now() < start || network_.now() >= end) return false;
         return (f.type == wire::PacketType::kData ? kind & 1U : kind & 2U) != 0;
       };
@@ -266,7 +255,7 @@ class Soak {
         check_status(planned, *done);
         check_critical(planned, *done);
       }
-      planned.other_use = test::pattern(done->total_bytes, done->operation + 12'345);
+      planned.other_use = pattern(done->total_bytes, done->operation + 12'345);
       std::copy(planned.other_use.begin(), planned.other_use.end(), planned.transfer->buffer().bytes().begin());
     }
     if (all && !trouble_.corruption) check_senders();

@@ -17,8 +17,17 @@
 
 namespace mlt::test {
 
+// What almost every test of endpoints names.
 using base::DurationNs;
+using base::kMicrosecond;
+using base::kMillisecond;
+using base::kSecond;
 using base::TimeNs;
+using core::CompletionKind;
+using core::CompletionStatus;
+using core::Counter;
+using core::PostStatus;
+using core::SegmentTag;
 using sim::Link;
 
 // Between two hosts, unless a test says otherwise.

@@ -121,4 +121,13 @@ std::string Transfer::fault() const {
   return "";
 }
 
+Transfers transfers_of(Simulation& network, std::size_t count, std::size_t bytes, const TransferOptions& options,
+                       std::uint64_t first) {
+  Transfers transfers;
+  for (std::size_t i = 0; i < count; ++i) {
+    transfers.push_back(std::make_unique<Transfer>(network, bytes, options.numbered(first + i)));
+  }
+  return transfers;
+}
+
 }  // namespace mlt::test

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -41,6 +42,13 @@ struct TransferOptions {
   std::uint32_t order = 0;
   core::SegmentTag uniform_tag = core::SegmentTag::important(0);
   std::vector<core::SegmentTag> tags;
+
+  // One of several transfers: the number is its operation and its tag.
+  TransferOptions numbered(std::uint64_t number) const {
+    TransferOptions options = *this;
+    options.operation = options.tag = number;
+    return options;
+  }
 };
 
 // Owns both buffers; outlives the operations.
@@ -75,5 +83,11 @@ class Transfer {
   std::vector<std::byte> data_;
   GuardedBuffer buffer_;
 };
+
+using Transfers = std::vector<std::unique_ptr<Transfer>>;
+
+// `count` transfers, numbered from `first` on, none of them posted.
+Transfers transfers_of(Simulation& network, std::size_t count, std::size_t bytes, const TransferOptions& options = {},
+                       std::uint64_t first = 1);
 
 }  // namespace mlt::test

@@ -47,6 +47,17 @@ sim::Exchange exchange(std::uint64_t tag, std::uint32_t bytes, double loss_bound
   return made;
 }
 
+sim::Accident pause_of(sim::Accident::Kind kind, std::uint32_t link, double amount, base::DurationNs start_ns,
+                       base::DurationNs length_ns) {
+  sim::Accident pause;
+  pause.kind = kind;
+  pause.a = link;
+  pause.amount = amount;
+  pause.start_ns = start_ns;
+  pause.length_ns = length_ns;
+  return pause;
+}
+
 std::string fault_of(const sim::Scenario& scenario) { return sim::run_scenario(scenario).fault; }
 
 }  // namespace
@@ -77,13 +88,7 @@ TEST_CASE("late__a_paused_link_loses_nothing") {
         scenario.exchanges.push_back(
             exchange(100 + i, 800'000, 0.75, static_cast<base::DurationNs>(i) * 7 * kMillisecond));
       }
-      sim::Accident pause;
-      pause.kind = sim::Accident::Kind::kSlowLink;
-      pause.a = 4;
-      pause.amount = share;
-      pause.start_ns = 60 * kMillisecond;
-      pause.length_ns = paused_ns;
-      scenario.accidents = {pause};
+      scenario.accidents = {pause_of(sim::Accident::Kind::kSlowLink, 4, share, 60 * kMillisecond, paused_ns)};
       CHECK(fault_of(scenario) == "");
     }
   }
@@ -121,13 +126,7 @@ TEST_CASE("late__a_pause_of_seconds_loses_nothing") {
       scenario.shape = sim::Shape::kStar;
       scenario.simulator.host.endpoint.paths = 1;
       scenario.exchanges = {exchange(1, 800'000, 0.75, 0)};
-      sim::Accident pause;
-      pause.kind = sim::Accident::Kind::kPausedLink;
-      pause.a = 0;
-      pause.amount = everything;
-      pause.start_ns = 5 * kMillisecond;
-      pause.length_ns = paused_ns;
-      scenario.accidents = {pause};
+      scenario.accidents = {pause_of(sim::Accident::Kind::kPausedLink, 0, everything, 5 * kMillisecond, paused_ns)};
       scenario.quiet_ns = 6 * kSecond;
       scenario.limit_ns = 18 * kSecond;
       CHECK(fault_of(scenario) == "");

@@ -14,16 +14,7 @@
 #include "support/transfer.h"
 
 using namespace mlt;
-using base::kMillisecond;
-using base::kSecond;
-using core::CompletionKind;
-using core::CompletionStatus;
-using core::Counter;
-using core::PostStatus;
-using test::Simulation;
-using test::SimulationConfig;
-using test::Transfer;
-using test::TransferOptions;
+using namespace mlt::test;
 
 namespace {
 
@@ -112,14 +103,11 @@ TEST_CASE("post__refuses_when_full_and_takes_again_after_a_poll") {
   SimulationConfig config;
   config.endpoint.max_sends = config.endpoint.max_receives = 4;
   Simulation network(config);
-  std::vector<std::unique_ptr<Transfer>> transfers;
-  for (std::uint64_t i = 0; i < 5; ++i) {
-    TransferOptions options;
-    options.tag = options.operation = i + 1;
-    transfers.push_back(std::make_unique<Transfer>(network, 20'000, options));
+  const Transfers transfers = transfers_of(network, 5, 20'000);
+  for (std::size_t i = 0; i < transfers.size(); ++i) {
     const auto expected = i < 4 ? PostStatus::kPosted : PostStatus::kTooManyOperations;
-    CHECK(transfers.back()->post_send() == expected);
-    CHECK(transfers.back()->post_receive() == expected);
+    CHECK(transfers[i]->post_send() == expected);
+    CHECK(transfers[i]->post_receive() == expected);
   }
   REQUIRE(network.run_until_completed(0, 4));
   CHECK(transfers[4]->post_send() == PostStatus::kPosted);
@@ -150,12 +138,9 @@ TEST_CASE("post__refuses_more_tags_in_use_than_the_table_holds_and_takes_others_
   SimulationConfig config;
   config.endpoint.max_tags = 3;
   Simulation network(config);
-  std::vector<std::unique_ptr<Transfer>> transfers;
-  for (std::uint64_t i = 0; i < 4; ++i) {
-    TransferOptions options;
-    options.tag = options.operation = i + 1;
-    transfers.push_back(std::make_unique<Transfer>(network, 1'000, options));
-    CHECK(transfers.back()->post_send() == (i < 3 ? PostStatus::kPosted : PostStatus::kTooManyTags));
+  const Transfers transfers = transfers_of(network, 4, 1'000);
+  for (std::size_t i = 0; i < transfers.size(); ++i) {
+    CHECK(transfers[i]->post_send() == (i < 3 ? PostStatus::kPosted : PostStatus::kTooManyTags));
   }
   for (std::size_t i = 0; i < 3; ++i) {
     REQUIRE(transfers[i]->post_receive() == PostStatus::kPosted);
@@ -177,9 +162,7 @@ TEST_CASE("post__finds_a_tag_though_another_peer_that_posts_no_receives_holds_al
   std::vector<std::unique_ptr<Transfer>> stuck;
   PostStatus status = PostStatus::kPosted;
   while (status == PostStatus::kPosted) {
-    TransferOptions options;
-    options.tag = options.operation = stuck.size() + 1;
-    stuck.push_back(std::make_unique<Transfer>(network, 1'000, options));
+    stuck.push_back(std::make_unique<Transfer>(network, 1'000, TransferOptions{}.numbered(stuck.size() + 1)));
     status = stuck.back()->post_send();
   }
   CHECK(status == PostStatus::kTooManyTags);
@@ -309,7 +292,7 @@ TEST_CASE("on_datagram__random_bytes_and_mutations_never_hurt") {
   SimulationConfig config;
   Simulation network(config);
   std::vector<std::vector<std::byte>> seen;
-  network.on_delivery = [&](std::uint16_t, const test::Flight& f) { seen.push_back(f.bytes); };
+  network.on_delivery = [&](std::uint16_t, const Flight& f) { seen.push_back(f.bytes); };
   Transfer transfer(network, 50'000);
   network.link(0, 1).data.drop = 0.2;
   transfer.post();
@@ -387,7 +370,7 @@ TEST_CASE("poll_completion__bitmap_holds_until_the_next_entry_point_and_its_slot
 
 TEST_CASE("closing__says_over_the_control_connection_how_recent_receives_ended") {
   Simulation network(SimulationConfig{});
-  network.drop_if = [](const test::Flight& f) { return f.type == wire::PacketType::kStop && !f.by_control_connection; };
+  network.drop_if = [](const Flight& f) { return f.type == wire::PacketType::kStop && !f.by_control_connection; };
   Transfer transfer(network, 10'000);
   transfer.post();
   REQUIRE(network.run_until_completed(1, 1));
@@ -448,10 +431,10 @@ TEST_CASE("endpoint__allocates_nothing_after_set_up") {
   std::uint64_t entries = 0;
   network.simulator().on_entry = [&](bool entering) {
     if (entering) {
-      before = test::allocations();
+      before = allocations();
       return;
     }
-    during += test::allocations() - before;
+    during += allocations() - before;
     ++entries;
   };
   std::vector<std::unique_ptr<Transfer>> transfers;
@@ -479,7 +462,7 @@ TEST_CASE("endpoint__allocates_nothing_after_set_up") {
   network.run_for(5 * kSecond);
   CHECK(network.counter(0, Counter::k_segments_repaired) > 0);
   CHECK(entries > 1'000);
-  CHECK(test::allocations() > 1'000);  // the counter counts: the fixture allocates all the time
+  CHECK(allocations() > 1'000);  // the counter counts: the fixture allocates all the time
   CHECK(during == 0);
 }
 

@@ -9,10 +9,6 @@
 
 using namespace mlt;
 using namespace mlt::test;
-using base::kMillisecond;
-using base::kSecond;
-using core::CompletionStatus;
-using core::Counter;
 
 namespace {
 
@@ -27,9 +23,8 @@ SimulationConfig small_early_buffer(std::uint32_t segments, std::uint32_t transf
 
 std::unique_ptr<Transfer> transfer_of(Simulation& network, std::uint64_t tag, std::size_t segments, double bound) {
   TransferOptions options;
-  options.tag = options.operation = tag;
   options.loss_bound = bound;
-  return std::make_unique<Transfer>(network, segments * kSegment, options);
+  return std::make_unique<Transfer>(network, segments * kSegment, options.numbered(tag));
 }
 
 std::size_t sends_held(Simulation& network) { return network.endpoint(0).usage().sends.used; }

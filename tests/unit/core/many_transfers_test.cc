@@ -10,28 +10,6 @@
 
 using namespace mlt;
 using namespace mlt::test;
-using base::kMillisecond;
-using base::kSecond;
-using core::CompletionStatus;
-using core::Counter;
-
-namespace {
-
-using Transfers = std::vector<std::unique_ptr<Transfer>>;
-
-Transfers transfers_of(Simulation& network, std::size_t count, std::uint16_t to, std::size_t bytes,
-                       core::OperationId first = 1) {
-  Transfers transfers;
-  for (std::size_t i = 0; i < count; ++i) {
-    TransferOptions options;
-    options.to = to;
-    options.tag = options.operation = first + i;
-    transfers.push_back(std::make_unique<Transfer>(network, bytes, options));
-  }
-  return transfers;
-}
-
-}  // namespace
 
 TEST_CASE("many__posted_in_opposite_orders_all_complete") {
   for (const std::uint32_t early : {4U, 256U}) {
@@ -39,7 +17,7 @@ TEST_CASE("many__posted_in_opposite_orders_all_complete") {
     SimulationConfig config;
     config.endpoint.early_transfers = early;
     Simulation network(config);
-    Transfers transfers = transfers_of(network, 4'096, 1, 64);
+    Transfers transfers = transfers_of(network, 4'096, 64);
     for (auto& transfer : transfers) REQUIRE(transfer->post_receive() == core::PostStatus::kPosted);
     const auto posted_ns = network.now();
     for (auto at = transfers.rbegin(); at != transfers.rend(); ++at) {
@@ -55,13 +33,15 @@ TEST_CASE("many__to_a_rank_that_posts_nothing_hold_up_no_other") {
   SimulationConfig config;
   config.hosts = 3;
   Simulation network(config);
-  Transfers silent = transfers_of(network, 5'000, 1, 64);
+  Transfers silent = transfers_of(network, 5'000, 64);
   for (auto& transfer : silent) REQUIRE(transfer->post_send() == core::PostStatus::kPosted);
-  Transfers other = transfers_of(network, 1, 2, 100'000, 100'001);
-  other.front()->post();
+  TransferOptions to_another;
+  to_another.to = 2;
+  Transfer other(network, 100'000, to_another.numbered(100'001));
+  other.post();
   const auto posted_ns = network.now();
-  REQUIRE(other.front()->run());
-  CHECK(other.front()->fault() == "");
+  REQUIRE(other.run());
+  CHECK(other.fault() == "");
   CHECK(network.now() - posted_ns < kMillisecond);
   // 20,000 probes in a second together, whatever their number; and all learn of their receives once these are posted.
   network.run_for(kSecond);
@@ -97,7 +77,7 @@ TEST_CASE("many__to_a_peer_that_does_not_answer_take_turns_to_repeat_their_probe
     CAPTURE(count);
     SimulationConfig config;
     Simulation network(config);
-    Transfers transfers = transfers_of(network, count, 1, 64);
+    Transfers transfers = transfers_of(network, count, 64);
     for (auto& transfer : transfers) REQUIRE(transfer->post_receive() == core::PostStatus::kPosted);
     network.every_link([](Link& link) { link.data.drop = link.control.drop = 1; });
     network.control_connections_stalled = true;

@@ -8,18 +8,7 @@
 #include "support/transfer.h"
 
 using namespace mlt;
-using base::DurationNs;
-using base::kMicrosecond;
-using base::kMillisecond;
-using base::kSecond;
-using core::CompletionStatus;
-using core::Counter;
-using test::Flight;
-using test::Link;
-using test::Simulation;
-using test::SimulationConfig;
-using test::Transfer;
-using test::TransferOptions;
+using namespace mlt::test;
 
 namespace {
 
@@ -41,10 +30,8 @@ SimulationConfig slow_network() {
 std::unique_ptr<Transfer> transfer(Simulation& network, core::OperationId operation, std::size_t bytes,
                                    double loss_bound = 0) {
   TransferOptions options;
-  options.operation = operation;
-  options.tag = operation;
   options.loss_bound = loss_bound;
-  return std::make_unique<Transfer>(network, bytes, options);
+  return std::make_unique<Transfer>(network, bytes, options.numbered(operation));
 }
 
 // Keeps sending for `duration`; every transfer must complete. Returns how many did.

@@ -9,19 +9,9 @@
 #include "support/transfer.h"
 
 using namespace mlt;
-using base::DurationNs;
-using base::kMicrosecond;
-using base::kMillisecond;
-using base::kSecond;
-using core::CompletionStatus;
-using core::Counter;
+using namespace mlt::test;
 using core::PathSpray;
 using core::PathView;
-using test::Link;
-using test::Simulation;
-using test::SimulationConfig;
-using test::Transfer;
-using test::TransferOptions;
 
 namespace {
 
@@ -62,9 +52,7 @@ class Stream {
 
  private:
   std::unique_ptr<Transfer> begin() {
-    TransferOptions options;
-    options.tag = options.operation = ++operations_;
-    auto transfer = std::make_unique<Transfer>(network, bytes_, options);
+    auto transfer = std::make_unique<Transfer>(network, bytes_, TransferOptions{}.numbered(++operations_));
     transfer->post();
     return transfer;
   }
@@ -186,9 +174,7 @@ TEST_CASE("dead_path__does_not_slow_the_end_of_later_rounds") {
     }
     std::vector<double> elapsed;
     for (std::uint64_t i = 0; i < 101; ++i) {
-      TransferOptions options;
-      options.tag = options.operation = 1'000'000 + i;
-      Transfer transfer(stream.network, 30'000, options);
+      Transfer transfer(stream.network, 30'000, TransferOptions{}.numbered(1'000'000 + i));
       transfer.post();
       REQUIRE(transfer.run());
       CHECK(transfer.fault() == "");
@@ -295,9 +281,7 @@ TEST_CASE("control__survives_a_path_that_is_dead_there_or_back") {
         if (back) network.link(1, 0, dead).control.drop = 1;
         const base::TimeNs start = network.now();
         for (std::uint64_t i = 0; i < 20; ++i) {
-          TransferOptions options;
-          options.tag = options.operation = i + 1;
-          Transfer transfer(network, 300'000, options);
+          Transfer transfer(network, 300'000, TransferOptions{}.numbered(i + 1));
           transfer.post();
           REQUIRE(transfer.run());
           CHECK(transfer.fault() == "");
@@ -314,7 +298,7 @@ TEST_CASE("control__repeats_a_question_over_another_path") {
   SimulationConfig config = four_paths();
   Simulation network(config);
   std::vector<std::uint8_t> paths;
-  network.drop_if = [&](const test::Flight& f) {
+  network.drop_if = [&](const Flight& f) {
     const bool trailing = (std::to_integer<unsigned>(f.bytes[1]) & MLT_PROBE_FLAG_TRAILING) != 0;
     if (f.type == wire::PacketType::kProbe && !f.by_control_connection && !trailing) paths.push_back(f.path);
     return f.type == wire::PacketType::kProbe;

@@ -12,20 +12,7 @@
 #include "support/transfer.h"
 
 using namespace mlt;
-using base::kMicrosecond;
-using base::kMillisecond;
-using base::kSecond;
-using core::CompletionKind;
-using core::CompletionStatus;
-using core::Counter;
-using core::PostStatus;
-using core::SegmentTag;
-using test::Flight;
-using test::Link;
-using test::Simulation;
-using test::SimulationConfig;
-using test::Transfer;
-using test::TransferOptions;
+using namespace mlt::test;
 
 namespace {
 
@@ -69,7 +56,7 @@ TEST_CASE("loss_bound__is_exact_for_every_fraction_and_size" * doctest::test_sui
         transfer.post();
         REQUIRE(transfer.run());
         REQUIRE(transfer.fault() == "");
-        const test::Completed& done = *transfer.received();
+        const Completed& done = *transfer.received();
         CHECK(done.allowed_missing_bytes == allowed);
         if (lost == 0) {
           CHECK(done.status == CompletionStatus::kComplete);
@@ -201,7 +188,7 @@ TEST_CASE("fill__zero_clears_and_keep_keeps_the_missing_ranges") {
     transfer.post();
     REQUIRE(transfer.run());
     CHECK(transfer.fault() == "");
-    const test::Completed& done = *transfer.received();
+    const Completed& done = *transfer.received();
     CHECK(done.status == CompletionStatus::kWithinBound);
     CHECK(done.missing_bytes == kSegment + 100);
     CHECK_FALSE(done.arrived(3));
@@ -275,39 +262,27 @@ TEST_CASE("deadline__passes_even_if_the_sender_never_comes") {
 }
 
 TEST_CASE("timeout__fails_each_side_alone_and_on_time") {
-  SUBCASE("receive") {
-    Simulation network(SimulationConfig{});
-    TransferOptions options;
-    options.receive_timeout_ns = 2 * kMillisecond;
-    Transfer transfer(network, 10'000, options);
-    REQUIRE(transfer.post_receive() == PostStatus::kPosted);
-    network.run_for(2 * kMillisecond);
-    REQUIRE(transfer.received() != nullptr);
-    CHECK(transfer.received()->status == CompletionStatus::kTimedOut);
-    CHECK(transfer.received()->elapsed_ns == 2 * kMillisecond);
-    CHECK(transfer.fault() == "");
-  }
+  SimulationConfig config;
+  TransferOptions options;
+  bool sends = false;
+  DurationNs timeout_ns = 0;
+  SUBCASE("receive") { timeout_ns = options.receive_timeout_ns = 2 * kMillisecond; }
   SUBCASE("send") {
-    Simulation network(SimulationConfig{});
-    TransferOptions options;
-    options.send_timeout_ns = 5 * kMillisecond;
-    Transfer transfer(network, 10'000, options);
-    REQUIRE(transfer.post_send() == PostStatus::kPosted);
-    network.run_for(5 * kMillisecond);
-    REQUIRE(transfer.sent() != nullptr);
-    CHECK(transfer.sent()->status == CompletionStatus::kTimedOut);
-    CHECK(transfer.sent()->elapsed_ns == 5 * kMillisecond);
+    sends = true;
+    timeout_ns = options.send_timeout_ns = 5 * kMillisecond;
   }
   SUBCASE("the endpoint's default when the request names none") {
-    SimulationConfig config;
-    config.endpoint.operation_timeout_ns = 4 * kMillisecond;
-    Simulation network(config);
-    Transfer transfer(network, 10'000);
-    REQUIRE(transfer.post_receive() == PostStatus::kPosted);
-    network.run_for(4 * kMillisecond);
-    REQUIRE(transfer.received() != nullptr);
-    CHECK(transfer.received()->status == CompletionStatus::kTimedOut);
+    timeout_ns = config.endpoint.operation_timeout_ns = 4 * kMillisecond;
   }
+  Simulation network(config);
+  Transfer transfer(network, 10'000, options);
+  REQUIRE((sends ? transfer.post_send() : transfer.post_receive()) == PostStatus::kPosted);
+  network.run_for(timeout_ns);
+  const Completed* end = sends ? transfer.sent() : transfer.received();
+  REQUIRE(end != nullptr);
+  CHECK(end->status == CompletionStatus::kTimedOut);
+  CHECK(end->elapsed_ns == timeout_ns);
+  if (!sends) CHECK(transfer.fault() == "");
 }
 
 TEST_CASE("cancel__of_a_receive_ends_both_sides_and_gives_the_buffer_back") {
@@ -433,9 +408,7 @@ TEST_CASE("mismatch__leaves_other_transfers_running") {
   TransferOptions options;
   Transfer bad_send(network, 20'000, options);
   Transfer bad_receive(network, 24'000, options);
-  options.tag = 8;
-  options.operation = 2;
-  Transfer good(network, 500'000, options);
+  Transfer good(network, 500'000, options.numbered(2));
   good.post();
   REQUIRE(bad_receive.post_receive() == PostStatus::kPosted);
   REQUIRE(bad_send.post_send() == PostStatus::kPosted);
@@ -496,13 +469,8 @@ TEST_CASE("early__more_transfers_than_records_all_complete") {
   SimulationConfig config;
   config.endpoint.early_transfers = 8;
   Simulation network(config);
-  std::vector<std::unique_ptr<Transfer>> transfers;
-  for (std::uint64_t i = 0; i < 100; ++i) {
-    TransferOptions options;
-    options.tag = options.operation = i + 1;
-    transfers.push_back(std::make_unique<Transfer>(network, 3'000, options));
-    REQUIRE(transfers.back()->post_send() == PostStatus::kPosted);
-  }
+  const Transfers transfers = transfers_of(network, 100, 3'000);
+  for (auto& transfer : transfers) REQUIRE(transfer->post_send() == PostStatus::kPosted);
   network.run_for(kMillisecond);
   for (auto& transfer : transfers) REQUIRE(transfer->post_receive() == PostStatus::kPosted);
   REQUIRE(network.run_until_completed(1, 100, 150 * kMillisecond));
@@ -534,14 +502,10 @@ TEST_CASE("early__what_found_no_room_is_no_loss_that_the_bound_allows") {
       config.endpoint.early_segments = room;
       config.endpoint.early_transfers = records;
       Simulation network(config);
-      std::vector<std::unique_ptr<Transfer>> transfers;
-      for (std::uint64_t i = 0; i < 12; ++i) {
-        TransferOptions options;
-        options.tag = options.operation = i + 1;
-        options.loss_bound = 0.9;
-        transfers.push_back(std::make_unique<Transfer>(network, 10 * kSegment, options));
-        REQUIRE(transfers.back()->post_send() == PostStatus::kPosted);
-      }
+      TransferOptions options;
+      options.loss_bound = 0.9;
+      const Transfers transfers = transfers_of(network, 12, 10 * kSegment, options);
+      for (auto& transfer : transfers) REQUIRE(transfer->post_send() == PostStatus::kPosted);
       network.run_for(kMillisecond);
       for (auto& transfer : transfers) REQUIRE(transfer->post_receive() == PostStatus::kPosted);
       for (auto& transfer : transfers) {
@@ -743,9 +707,7 @@ TEST_CASE("stop__outcome_pushed_out_of_the_log_reads_as_finished") {
   Transfer first(network, 10'000, options);
   first.post();
   network.run_for(200 * kMicrosecond);
-  options.tag = 8;
-  options.operation = 2;
-  Transfer second(network, 10'000, options);
+  Transfer second(network, 10'000, options.numbered(2));
   second.post();
   network.run_for(200 * kMicrosecond);
   REQUIRE(first.received() != nullptr);

@@ -13,18 +13,7 @@
 #include "support/transfer.h"
 
 using namespace mlt;
-using base::kMicrosecond;
-using base::kMillisecond;
-using base::kSecond;
-using core::CompletionKind;
-using core::CompletionStatus;
-using core::Counter;
-using test::Flight;
-using test::Link;
-using test::Simulation;
-using test::SimulationConfig;
-using test::Transfer;
-using test::TransferOptions;
+using namespace mlt::test;
 
 namespace {
 
@@ -57,6 +46,21 @@ std::vector<Flight> probes_of_transfer(Simulation& network, std::uint64_t operat
 }
 
 bool none_lost(const Flight&) { return false; }
+
+// A send fills the window with packets that are all lost, and is cancelled after `sending_ns`. The links carry packets
+// again once every timer of the window has expired.
+void cancel_a_send_of_which_everything_is_lost(Simulation& network, base::DurationNs sending_ns) {
+  network.every_link([](Link& link) { link.data.drop = link.control.drop = 1.0; });
+  Transfer lost(network, 1'000'000);
+  lost.post();
+  network.run_for(sending_ns);
+  network.cancel(0, lost.options().operation, CompletionKind::kSend);
+  REQUIRE(lost.sent() != nullptr);
+  CHECK(lost.sent()->status == CompletionStatus::kCancelled);
+  network.run_for(kSecond);
+  REQUIRE(lost.ended());
+  network.every_link([](Link& link) { link.data.drop = link.control.drop = 0.0; });
+}
 
 }  // namespace
 
@@ -188,21 +192,8 @@ TEST_CASE("window__opens_again_when_the_blocked_send_is_cancelled") {
   SimulationConfig config;
   config.window_bytes = 64 << 10;
   Simulation network(config);
-  network.every_link([](Link& link) { link.data.drop = link.control.drop = 1.0; });
-  TransferOptions first;
-  first.operation = 1;
-  Transfer lost(network, 1'000'000, first);
-  lost.post();
-  network.run_for(5 * kMillisecond);
-  network.cancel(0, 1, CompletionKind::kSend);
-  REQUIRE(lost.sent() != nullptr);
-  CHECK(lost.sent()->status == CompletionStatus::kCancelled);
-  network.run_for(kSecond);  // every timer of the blocked window passes
-  network.every_link([](Link& link) { link.data.drop = link.control.drop = 0.0; });
-  TransferOptions second;
-  second.operation = 2;
-  second.tag = 8;
-  Transfer next(network, 1'000'000, second);
+  cancel_a_send_of_which_everything_is_lost(network, 5 * kMillisecond);
+  Transfer next(network, 1'000'000, TransferOptions{}.numbered(2));
   next.post();
   REQUIRE(next.run(kSecond));
   CHECK(next.fault() == "");
@@ -213,14 +204,7 @@ TEST_CASE("window__an_old_stall_does_not_count_for_later_packets") {
   config.window_bytes = 64 << 10;
   config.link.propagation_ns = kMillisecond;
   Simulation network(config);
-  network.every_link([](Link& link) { link.data.drop = link.control.drop = 1.0; });
-  TransferOptions options;
-  Transfer lost(network, 1'000'000, options);
-  lost.post();
-  network.run_for(20 * kMillisecond);  // stalled, and asked in vain
-  network.cancel(0, 1, CompletionKind::kSend);
-  network.run_for(kSecond);
-  network.every_link([](Link& link) { link.data.drop = link.control.drop = 0.0; });
+  cancel_a_send_of_which_everything_is_lost(network, 20 * kMillisecond);  // stalled, and probed in vain
   // What is really on the wire, by counting what leaves and what arrives.
   std::int64_t outstanding = 0;
   std::int64_t largest = 0;
@@ -231,9 +215,7 @@ TEST_CASE("window__an_old_stall_does_not_count_for_later_packets") {
   network.on_delivery = [&](std::uint16_t, const Flight& f) {
     if (f.type == wire::PacketType::kData) outstanding -= std::ssize(f.bytes);
   };
-  options.operation = 2;
-  options.tag = 8;
-  Transfer next(network, 1'000'000, options);
+  Transfer next(network, 1'000'000, TransferOptions{}.numbered(2));
   next.post();
   REQUIRE(next.run(kSecond));
   CHECK(next.fault() == "");
@@ -260,13 +242,8 @@ TEST_CASE("blind_sends__many_at_once_all_learn_that_they_are_posted") {
   config.endpoint.early_transfers = 4;
   config.wake_up_ns = 50 * kMicrosecond;  // so that questions and answers come in batches
   Simulation network(config);
-  std::vector<std::unique_ptr<Transfer>> transfers;
-  for (std::uint64_t i = 0; i < 64; ++i) {
-    TransferOptions options;
-    options.tag = options.operation = i + 1;
-    transfers.push_back(std::make_unique<Transfer>(network, 40'000, options));
-    REQUIRE(transfers.back()->post_send() == core::PostStatus::kPosted);
-  }
+  const Transfers transfers = transfers_of(network, 64, 40'000);
+  for (auto& transfer : transfers) REQUIRE(transfer->post_send() == core::PostStatus::kPosted);
   network.run_for(10 * kMillisecond);
   for (auto& transfer : transfers) REQUIRE(transfer->post_receive() == core::PostStatus::kPosted);
   const auto posted_ns = network.now();
@@ -282,7 +259,7 @@ TEST_CASE("reconnect__answers_of_the_earlier_incarnation_are_not_sent_to_the_new
   core::EndpointConfig endpoint_config;
   endpoint_config.rank = 1;
   core::Endpoint receiver(endpoint_config);
-  core::PeerUp up = test::peer_up(1, 0);
+  core::PeerUp up = peer_up(1, 0);
   receiver.on_control(0, up);
   std::vector<std::byte> buffer(8);
   core::ReceiveRequest request;
@@ -327,7 +304,7 @@ TEST_CASE("probe__held_back_for_half_the_rounds_is_an_earlier_one") {
   config.rank = 0;
   config.peers = 2;
   core::Endpoint receiver(config);
-  const core::PeerUp up = test::peer_up(0, 1);
+  const core::PeerUp up = peer_up(0, 1);
   receiver.on_control(0, up);
   std::vector<std::byte> buffer(8'000);
   core::ReceiveRequest request;
@@ -418,9 +395,7 @@ TEST_CASE("path_limit__ends_sends_with_longer_segments_on_both_sides_and_no_othe
   const auto transfer_to = [&](std::uint16_t to, core::OperationId operation, std::size_t bytes) {
     TransferOptions options;
     options.to = to;
-    options.operation = operation;
-    options.tag = operation;
-    return std::make_unique<Transfer>(network, bytes, options);
+    return std::make_unique<Transfer>(network, bytes, options.numbered(operation));
   };
   const auto large = transfer_to(1, 1, 100'000);
   const auto fitting = transfer_to(1, 2, 1'000);
@@ -482,7 +457,7 @@ TEST_CASE("backstop__a_probe_that_an_answer_overtakes_does_not_leave_over_tcp") 
   core::EndpointConfig config;
   const auto run = [&](bool answered) {
     core::Endpoint endpoint(config);
-    core::PeerUp up = test::peer_up(0, 1);
+    core::PeerUp up = peer_up(0, 1);
     up.early_transfers = 8;
     base::TimeNs now = 1'000;
     endpoint.on_control(now, up);

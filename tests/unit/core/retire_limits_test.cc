@@ -10,11 +10,6 @@
 
 using namespace mlt;
 using namespace mlt::test;
-using base::kMillisecond;
-using base::kSecond;
-using core::CompletionStatus;
-using core::Counter;
-using core::PostStatus;
 
 namespace {
 
@@ -214,7 +209,7 @@ TEST_CASE("on_stop__unseen_gives_the_early_share_back_at_once") {
   config.control_delay_ns = 100 * kMillisecond;
   World world(config);
   Transfer& first = world.make(1);
-  world.network.drop_if = [](const test::Flight& f) { return f.from == 0 && !f.by_control_connection; };
+  world.network.drop_if = [](const Flight& f) { return f.from == 0 && !f.by_control_connection; };
   REQUIRE(first.post_send() == PostStatus::kPosted);
   world.network.run_for(100 * base::kMicrosecond);
   REQUIRE(first.post_receive() == PostStatus::kPosted);

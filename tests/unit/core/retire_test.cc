@@ -12,12 +12,6 @@
 
 using namespace mlt;
 using namespace mlt::test;
-using base::kMicrosecond;
-using base::kMillisecond;
-using base::kSecond;
-using core::CompletionStatus;
-using core::Counter;
-using core::PostStatus;
 
 namespace {
 
@@ -160,9 +154,7 @@ TEST_CASE("retire__a_tag_for_every_message_never_fills_the_table") {
   config.endpoint.max_tags = 64;
   Simulation network(config);
   for (std::uint64_t i = 0; i < 20'000; ++i) {
-    TransferOptions options;
-    options.tag = options.operation = i + 1;
-    Transfer transfer(network, 64, options);
+    Transfer transfer(network, 64, TransferOptions{}.numbered(i + 1));
     REQUIRE(transfer.post_send() == PostStatus::kPosted);
     REQUIRE(transfer.post_receive() == PostStatus::kPosted);
     REQUIRE(transfer.run(kSecond));
@@ -207,17 +199,10 @@ TEST_CASE("retire__the_floor_lies_beyond_every_generation_that_is_forgotten") {
 // Sends whose receives are never posted stay in use: their tags are kept, however many retirements pass by.
 TEST_CASE("retire__keeps_what_is_in_use") {
   Simulation network(eager(1, 2));
-  std::vector<std::unique_ptr<Transfer>> waiting;
-  for (std::uint64_t tag = 1; tag <= 10; ++tag) {
-    TransferOptions options;
-    options.tag = options.operation = tag;
-    waiting.push_back(std::make_unique<Transfer>(network, 5'000, options));
-    REQUIRE(waiting.back()->post_send() == PostStatus::kPosted);
-  }
+  const Transfers waiting = transfers_of(network, 10, 5'000);
+  for (const auto& transfer : waiting) REQUIRE(transfer->post_send() == PostStatus::kPosted);
   for (std::uint64_t i = 0; i < 500; ++i) {
-    TransferOptions options;
-    options.tag = options.operation = 1'000 + i;
-    Transfer transfer(network, 64, options);
+    Transfer transfer(network, 64, TransferOptions{}.numbered(1'000 + i));
     transfer.post();
     REQUIRE(transfer.run(kSecond));
     REQUIRE(transfer.fault() == "");
@@ -234,9 +219,7 @@ TEST_CASE("retire__keeps_what_is_in_use") {
 // cancelled receive.
 TEST_CASE("retire__counts_a_receive_that_ended_unseen_with_its_own_send") {
   Simulation network(eager(1, 1));
-  TransferOptions options;
-  options.tag = options.operation = 7;
-  Transfer first(network, 64, options);
+  Transfer first(network, 64, TransferOptions{}.numbered(7));
   network.every_link([](Link& link) { link.data.drop = link.control.drop = 1; });
   REQUIRE(first.post_send() == PostStatus::kPosted);
   REQUIRE(first.post_receive() == PostStatus::kPosted);
@@ -246,12 +229,12 @@ TEST_CASE("retire__counts_a_receive_that_ended_unseen_with_its_own_send") {
   REQUIRE(first.sent() != nullptr);
   network.every_link([](Link& link) { link.data.drop = 0; });
   for (std::uint64_t i = 0; i < 10; ++i) {  // tag 7 is forgotten
-    TransferOptions other;
-    other.tag = other.operation = 100 + i;
-    Transfer transfer(network, 64, other);
+    Transfer transfer(network, 64, TransferOptions{}.numbered(100 + i));
     transfer.post();
     REQUIRE(transfer.run(kSecond));
   }
+  TransferOptions options;
+  options.tag = 7;
   options.operation = 8;
   Transfer second(network, 128, options);
   second.post();

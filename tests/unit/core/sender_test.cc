@@ -14,17 +14,7 @@
 #include "support/transfer.h"
 
 using namespace mlt;
-using base::kMicrosecond;
-using base::kMillisecond;
-using base::kSecond;
-using core::Counter;
-using core::SegmentTag;
-using test::Flight;
-using test::Link;
-using test::Simulation;
-using test::SimulationConfig;
-using test::Transfer;
-using test::TransferOptions;
+using namespace mlt::test;
 
 namespace {
 
@@ -364,10 +354,7 @@ TEST_CASE("feed__of_a_send_that_ended_early_is_not_looked_at_again") {
   network.run_for(kMillisecond);
   REQUIRE(first.sent() != nullptr);
   fed.reset();
-  TransferOptions options;
-  options.operation = 2;
-  options.tag = 8;
-  Transfer second(network, 3 * kSegment, options);
+  Transfer second(network, 3 * kSegment, TransferOptions{}.numbered(2));
   second.post();
   REQUIRE(second.run());
   CHECK(second.fault() == "");

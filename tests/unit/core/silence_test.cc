@@ -9,16 +9,7 @@
 #include "support/transfer.h"
 
 using namespace mlt;
-using base::DurationNs;
-using base::kMicrosecond;
-using base::kMillisecond;
-using base::kSecond;
-using core::Counter;
-using test::Flight;
-using test::Simulation;
-using test::SimulationConfig;
-using test::Transfer;
-using test::TransferOptions;
+using namespace mlt::test;
 
 namespace {
 
@@ -124,15 +115,12 @@ TEST_CASE("dead_path__of_two_is_survived_as_fast_on_a_busy_host") {
       Simulation network(config);
       std::unique_ptr<Traffic> traffic;
       if (busy) traffic = std::make_unique<Traffic>(network);
-      TransferOptions options;
-      options.tag = options.operation = 1;
-      Transfer warm(network, 100'000, options);
+      Transfer warm(network, 100'000, TransferOptions{}.numbered(1));
       warm.post();
       REQUIRE(warm.run());
       network.run_for(10 * kMillisecond);
       network.link(0, 1, 1).data.drop = network.link(0, 1, 1).control.drop = 1;
-      options.tag = options.operation = 2;
-      Transfer transfer(network, bytes, options);
+      Transfer transfer(network, bytes, TransferOptions{}.numbered(2));
       transfer.post();
       const base::TimeNs start = network.now();
       REQUIRE(transfer.run());
@@ -201,9 +189,7 @@ TEST_CASE("trailing_probe__hides_no_pause_from_the_delivery_rate") {
       constexpr std::uint64_t kBursts = 60;
       std::vector<double> times;
       for (std::uint64_t i = 1; i <= kBursts; ++i) {
-        TransferOptions options;
-        options.tag = options.operation = i;
-        Transfer burst(network, one.bytes, options);
+        Transfer burst(network, one.bytes, TransferOptions{}.numbered(i));
         burst.post();
         const base::TimeNs start = network.now();
         REQUIRE(burst.run());

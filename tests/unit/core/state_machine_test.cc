@@ -16,71 +16,30 @@
 #include "support/transfer.h"
 
 using namespace mlt;
-using base::kMicrosecond;
-using base::kMillisecond;
-using core::Counter;
+using namespace mlt::test;
 using core::Outcome;
 using core::ReceiveEvent;
 using core::ReceivePhase;
 using core::SendEvent;
 using core::SendPhase;
-using test::Simulation;
-using test::SimulationConfig;
-using test::Transfer;
 
 namespace {
 
-struct SendNames {
-  static constexpr std::array phases = {
-#define MLT_X(name) #name,
-      MLT_SEND_PHASES(MLT_X)
-#undef MLT_X
-  };
-  static constexpr std::array events = {
-#define MLT_X(name) #name + 1,
-      MLT_SEND_EVENTS(MLT_X, _)
-#undef MLT_X
-  };
-};
-
-struct ReceiveNames {
-  static constexpr std::array phases = {
-#define MLT_X(name) #name,
-      MLT_RECEIVE_PHASES(MLT_X)
-#undef MLT_X
-  };
-  static constexpr std::array events = {
-#define MLT_X(name) #name + 1,
-      MLT_RECEIVE_EVENTS(MLT_X, _)
-#undef MLT_X
-  };
-};
-
-struct ProbeNames {
-  static constexpr std::array phases = {
-#define MLT_X(name) #name,
-      MLT_PROBE_PHASES(MLT_X)
-#undef MLT_X
-  };
-  static constexpr std::array events = {
-#define MLT_X(name) #name + 1,
-      MLT_PROBE_EVENTS(MLT_X, _)
-#undef MLT_X
-  };
-};
-
-struct WindowNames {
-  static constexpr std::array phases = {
-#define MLT_X(name) #name,
-      MLT_WINDOW_PHASES(MLT_X)
-#undef MLT_X
-  };
-  static constexpr std::array events = {
-#define MLT_X(name) #name + 1,
-      MLT_WINDOW_EVENTS(MLT_X, _)
-#undef MLT_X
-  };
-};
+// The names of a machine's phases and events, in the order of its table.
+#define MLT_PHASE_NAME(name) #name,
+#define MLT_EVENT_NAME(name) #name + 1,  // without the underscore
+#define MLT_NAMES(Type, PHASES, EVENTS)                               \
+  struct Type {                                                       \
+    static constexpr std::array phases = {PHASES(MLT_PHASE_NAME)};    \
+    static constexpr std::array events = {EVENTS(MLT_EVENT_NAME, _)}; \
+  }
+MLT_NAMES(SendNames, MLT_SEND_PHASES, MLT_SEND_EVENTS);
+MLT_NAMES(ReceiveNames, MLT_RECEIVE_PHASES, MLT_RECEIVE_EVENTS);
+MLT_NAMES(ProbeNames, MLT_PROBE_PHASES, MLT_PROBE_EVENTS);
+MLT_NAMES(WindowNames, MLT_WINDOW_PHASES, MLT_WINDOW_EVENTS);
+#undef MLT_NAMES
+#undef MLT_EVENT_NAME
+#undef MLT_PHASE_NAME
 
 using ProbeMachine =
     core::StateMachine<core::ProbePhase, core::ProbeEvent, core::kProbeTable, Counter::k_wrong_state_probe_schedule>;
@@ -219,7 +178,7 @@ TEST_CASE("counter__is_named_after_the_event") {
 TEST_CASE("endpoint__cancel_after_the_end_is_counted_and_changes_nothing") {
   core::EndpointConfig config;
   core::Endpoint endpoint(config);
-  endpoint.on_control(0, test::peer_up(0, 1));
+  endpoint.on_control(0, peer_up(0, 1));
   std::vector<std::byte> bytes(8);
   core::SendRequest send;
   send.operation = 1;
@@ -271,7 +230,7 @@ TEST_CASE("endpoint__bitmap_of_a_round_that_is_still_being_sent_is_counted_and_c
 TEST_CASE("endpoint__bitmap_that_asks_for_nothing_starts_no_round") {
   // Three segments arrive, no answer does: the sender waits.
   Simulation network(SimulationConfig{});
-  network.drop_if = [](const test::Flight& f) { return f.type != wire::PacketType::kData; };
+  network.drop_if = [](const Flight& f) { return f.type != wire::PacketType::kData; };
   Transfer transfer(network, 3 * 1'432);
   transfer.post();
   network.run_for(kMillisecond);

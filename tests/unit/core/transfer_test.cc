@@ -4,12 +4,7 @@
 #include <doctest/doctest.h>
 
 using namespace mlt;
-using core::CompletionStatus;
-using core::Counter;
-using test::Simulation;
-using test::SimulationConfig;
-using test::Transfer;
-using test::TransferOptions;
+using namespace mlt::test;
 
 TEST_CASE("transfer__every_size_around_the_segment_grid") {
   for (const std::size_t bytes : {0UL, 4UL, 1'428UL, 1'432UL, 1'436UL, 2'864UL, 14'320UL, 100'000UL, 4'000'000UL}) {

@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -20,6 +21,14 @@ using Table = mlt::engine::OperationTable;
 
 namespace {
 
+struct World {
+  explicit World(std::uint32_t max_operations = 4) : table(max_operations, driving) {}
+
+  StillLoop still;
+  mlt::engine::Driving driving{still, 0};
+  Table table;
+};
+
 Completion ended(mlt::OperationId id) {
   Completion done;
   done.operation = id;
@@ -29,9 +38,8 @@ Completion ended(mlt::OperationId id) {
 }  // namespace
 
 TEST_CASE("forget__withdraws_an_operation_that_close_has_ended_already") {
-  StillLoop still;
-  mlt::engine::Driving driving(still, 0);
-  Table table(4, driving);
+  World world;
+  Table& table = world.table;
   const mlt::OperationId first = table.begin({}).id;
   const mlt::OperationId second = table.begin({}).id;
   table.finish_all([](const std::string& name) { return name; });
@@ -44,17 +52,15 @@ TEST_CASE("forget__withdraws_an_operation_that_close_has_ended_already") {
 }
 
 TEST_CASE("begin__is_refused_once_everything_was_ended") {
-  StillLoop still;
-  mlt::engine::Driving driving(still, 0);
-  Table table(4, driving);
+  World world;
+  Table& table = world.table;
   table.finish_all([](const std::string& name) { return name; });
   CHECK(table.begin({}).operation == nullptr);
 }
 
 TEST_CASE("begin__is_refused_at_the_limit_and_leaves_the_operation_as_it_was") {
-  StillLoop still;
-  mlt::engine::Driving driving(still, 0);
-  Table table(1, driving);
+  World world(1);
+  Table& table = world.table;
   const mlt::OperationId first = table.begin({}).id;
   mlt::engine::Operation operation;
   operation.tag = 9;
@@ -67,9 +73,8 @@ TEST_CASE("begin__is_refused_at_the_limit_and_leaves_the_operation_as_it_was") {
 }
 
 TEST_CASE("id__names_no_other_operation_after_its_own_was_taken") {
-  StillLoop still;
-  mlt::engine::Driving driving(still, 0);
-  Table table(4, driving);
+  World world;
+  Table& table = world.table;
   const mlt::OperationId first = table.begin({}).id;
   table.finish(ended(first));
   REQUIRE(table.take_any().has_value());
@@ -82,9 +87,8 @@ TEST_CASE("id__names_no_other_operation_after_its_own_was_taken") {
 }
 
 TEST_CASE("lent__comes_back_with_the_completion_or_after_the_end_of_all") {
-  StillLoop still;
-  mlt::engine::Driving driving(still, 0);
-  Table table(4, driving);
+  World world;
+  Table& table = world.table;
   const auto lent = std::make_shared<int>(1);
   std::vector<mlt::OperationId> ids;
   for (int i = 0; i < 3; ++i) {
@@ -106,9 +110,8 @@ TEST_CASE("lent__comes_back_with_the_completion_or_after_the_end_of_all") {
 }
 
 TEST_CASE("watch__leaves_the_completion_to_next_watched_and_to_who_waits_for_it") {
-  StillLoop still;
-  mlt::engine::Driving driving(still, 0);
-  Table table(4, driving);
+  World world;
+  Table& table = world.table;
   const mlt::OperationId watched = table.begin({}).id;
   const mlt::OperationId waited = table.begin({}).id;
   REQUIRE(table.watch(watched));
@@ -130,9 +133,8 @@ TEST_CASE("watch__leaves_the_completion_to_next_watched_and_to_who_waits_for_it"
 }
 
 TEST_CASE("wait__calls_now_and_then_and_lets_it_end_the_wait") {
-  StillLoop still;
-  mlt::engine::Driving driving(still, 0);
-  Table table(4, driving);
+  World world;
+  Table& table = world.table;
   const mlt::OperationId id = table.begin({}).id;
   Completion done;
   int calls = 0;
@@ -153,9 +155,8 @@ TEST_CASE("wait__calls_now_and_then_and_lets_it_end_the_wait") {
 
 TEST_CASE("finish__wakes_who_waits_for_that_operation_and_nobody_else") {
   constexpr std::size_t kOthers = 50;
-  StillLoop still;
-  mlt::engine::Driving driving(still, 0);
-  Table table(kOthers + 1, driving);
+  World world(kOthers + 1);
+  Table& table = world.table;
   std::vector<mlt::OperationId> ids;
   for (std::size_t i = 0; i <= kOthers; ++i) ids.push_back(table.begin({}).id);
   std::optional<Completion> got;
