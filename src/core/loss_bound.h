@@ -16,10 +16,10 @@ constexpr bool is_within_bound(std::uint64_t missing, std::uint64_t elements, do
 // Max elements that may be missing; `bound` is in [0, 1).
 constexpr std::uint64_t allowed_missing(std::uint64_t elements, double bound) {
   // The product is off by at most one in either direction.
-  auto most = static_cast<std::uint64_t>(bound * static_cast<double>(elements));
-  while (most > 0 && !is_within_bound(most, elements, bound)) --most;
-  while (most < elements && is_within_bound(most + 1, elements, bound)) ++most;
-  return most;
+  auto max_missing = static_cast<std::uint64_t>(bound * static_cast<double>(elements));
+  while (max_missing > 0 && !is_within_bound(max_missing, elements, bound)) --max_missing;
+  while (max_missing < elements && is_within_bound(max_missing + 1, elements, bound)) ++max_missing;
+  return max_missing;
 }
 
 }  // namespace mlt::core

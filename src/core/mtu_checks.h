@@ -51,7 +51,7 @@ class MtuChecks {
   void on_timer(TimeNs now, std::uint16_t peer, bool is_sending, OnLimit&& on_limit) {
     // RECOVERY R2.6.4: The check ends without a result when no send to the peer is under way.
     if (!is_sending) {
-      for (std::uint8_t path = 0; path < shared_.config.paths; ++path) searches_[peer][path].put_off(now);
+      for (std::uint8_t path = 0; path < shared_.config.paths; ++path) searches_[peer][path].postpone(now);
       return arm(peer);
     }
     for (std::uint8_t path = 0; path < shared_.config.paths; ++path) {

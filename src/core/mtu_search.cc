@@ -73,7 +73,7 @@ MtuSearch::Outcome MtuSearch::on_reply(base::TimeNs now, std::uint32_t timestamp
   return next_size(now);
 }
 
-void MtuSearch::put_off(base::TimeNs now) {
+void MtuSearch::postpone(base::TimeNs now) {
   if (!running_) return;
   suspect_ = true;
   end(now, Outcome::kNone);
@@ -101,7 +101,7 @@ MtuSearch::Outcome MtuSearch::on_timeout(base::TimeNs now, std::uint64_t reporte
     ++short_lost_;
     // RECOVERY R2.6.4: After eight in a row without any answer a sender MUST put the check off.
     if (++silent_pairs_ == kMaxSilentPairs) {
-      put_off(now);
+      postpone(now);
       return Outcome::kNone;
     }
   }

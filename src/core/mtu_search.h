@@ -70,8 +70,8 @@ class MtuSearch {
   // The next probe's size; 0: none is due.
   std::uint32_t next_probe(base::TimeNs now);
   Outcome on_reply(base::TimeNs now, std::uint32_t timestamp_ns, std::uint32_t bytes);
-  // Ends a search without a result.
-  void put_off(base::TimeNs now);
+  // Ends a search without a result; it starts again later.
+  void postpone(base::TimeNs now);
   // Must be called at timeout_ns().
   Outcome on_timeout(base::TimeNs now, std::uint64_t reported);
   base::TimeNs timeout_ns() const { return timeout_ns_; }

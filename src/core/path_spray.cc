@@ -7,7 +7,7 @@ namespace mlt::core {
 
 // ---- sending -------------------------------------------------------------------------------------------------------
 
-bool PathSpray::any_heard() const {
+bool PathSpray::any_active() const {
   return std::any_of(paths_out_.begin(), paths_out_.begin() + paths_,
                      [](const PathOut& out) { return !out.silent && !out.narrow; });
 }
@@ -27,14 +27,14 @@ void PathSpray::set_narrow(std::uint8_t path, bool narrow) {
 std::uint8_t PathSpray::choose(base::TimeNs now, std::uint32_t& limit) {
   if (paths_ == 1) return 0;
   // RECOVERY R2.3.4: If all paths are silent, a sender MUST use all.
-  const bool heard = any_heard();  // if none is active, all count alike
+  const bool active = any_active();  // if none is active, all count alike
   const bool wide = any_wide();
   std::uint8_t best = paths_;
   for (std::uint8_t path = 0; path < paths_; ++path) {
     PathOut& out = paths_out_[path];
     // RECOVERY R2.6.6: A path with a limit MUST NOT carry data as long as another path to the peer has none.
     if (wide && out.narrow) continue;
-    if (heard && out.silent) {
+    if (active && out.silent) {
       if (now < out.silent_probe_ns) continue;
       // RECOVERY R2.3.3: A silent path MUST carry nothing but one packet after 20 ms, and after twice as long each
       //     time, up to 640 ms.
@@ -57,12 +57,12 @@ void PathSpray::sent(base::TimeNs now, std::uint8_t path, std::uint32_t packets)
     out.checkpoint_ns = now;
   }
   if (paths_ == 1) return;
-  const bool heard = any_heard();
+  const bool active = any_active();
   const bool wide = any_wide();
-  if ((heard && out.silent) || (wide && out.narrow)) return;  // a probe: outside the round robin
+  if ((active && out.silent) || (wide && out.narrow)) return;  // a probe: outside the round robin
   std::int64_t total = 0;
   for (std::uint8_t other = 0; other < paths_; ++other) {
-    if (heard && paths_out_[other].silent) continue;
+    if (active && paths_out_[other].silent) continue;
     if (wide && paths_out_[other].narrow) continue;
     const std::int64_t weight = paths_out_[other].weight;
     // RECOVERY R2.2.1: A sender SHOULD spread runs by a smooth weighted round robin that counts packets: with every
@@ -88,10 +88,10 @@ void PathSpray::try_another_control_path(base::TimeNs now) {
   failed.probe_rtt_ns = 0;
   failed.probe_backoff_ns = std::clamp(2 * failed.probe_backoff_ns, kProbeBackoffNs, kMaxProbeBackoffNs);
   failed.probe_backoff_until_ns = base::after(now, failed.probe_backoff_ns);
-  const bool heard = any_heard();
+  const bool active = any_active();
   for (std::uint8_t step = 1; step <= paths_; ++step) {
     const auto path = static_cast<std::uint8_t>((control_path_ + step) % paths_);
-    if (heard && paths_out_[path].silent) continue;
+    if (active && paths_out_[path].silent) continue;
     control_path_ = path;
     return;
   }
@@ -148,13 +148,13 @@ bool PathSpray::on_block(std::uint8_t path, const wire::AckBlock& block, base::T
     count_loss(out, packets, std::int64_t{packets} - std::int64_t{arrived});
     if (packets > arrived) lossy_paths_ |= 1U << path;
     // RECOVERY R2.3.3: What is acknowledged of packets sent before the silence does not end it: the report may be late.
-    if (!out.silent || is_after(block.highest_sequence, out.silenced_sequence)) hear(out);
+    if (!out.silent || is_after(block.highest_sequence, out.silenced_sequence)) resume(out);
   }
   if (sent_ns != base::kNever) newest_arrived_ns_ = std::max(newest_arrived_ns_, sent_ns);
   return packets > 0;
 }
 
-void PathSpray::hear(PathOut& out) {
+void PathSpray::resume(PathOut& out) {
   out.silent_packets = out.silent_times = 0;
   if (!out.silent) return;
   out.silent = false;

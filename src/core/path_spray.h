@@ -103,7 +103,7 @@ class PathSpray {
 
   std::uint64_t packets_in_flight() const;
   // The path is suspended, and another one is active.
-  bool is_given_up(std::uint8_t path) const { return paths_out_[path].silent && any_heard(); }
+  bool is_given_up(std::uint8_t path) const { return paths_out_[path].silent && any_active(); }
 
   // The path of probes and of their replies: not suspended, with short delay in both directions. Changes after each
   // unanswered probe.
@@ -177,14 +177,14 @@ class PathSpray {
 
   static void count_loss(PathOut& out, std::int64_t packets, std::int64_t lost);
   void give_up(PathOut& out, std::uint32_t until);
-  void hear(PathOut& out);
+  void resume(PathOut& out);
   static void set_checkpoint(PathOut& out);
   base::DurationNs best_rtt_ns() const;
   void renew_weights(base::DurationNs best_rtt_ns);
   void renew_control_path(base::TimeNs now);
   // Active, with at least half the largest weight: its queue represents the queue to the peer.
   bool is_typical(const PathOut& out) const;
-  bool any_heard() const;
+  bool any_active() const;
   bool any_wide() const;
 
   std::uint8_t paths_ = 1;

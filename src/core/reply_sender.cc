@@ -87,16 +87,16 @@ std::size_t ReplySender::encode_stop(TimeNs now, const Reply& reply, std::uint32
 }
 
 std::size_t ReplySender::encode_mtu_reply(const Reply& reply, std::byte* out) {
-  wire::MtuReply answer;
+  wire::MtuReply mtu_reply;
   // PROTOCOL 4.12.2: A receiver MUST answer an MTU_PROBE at once with an MTU_REPLY that repeats its path, timestamp and
   //     bytes.
-  answer.prefix.type = wire::PacketType::kMtuReply;
-  answer.prefix.path = reply.path;
-  answer.prefix.cookie = shared_.peers[reply.peer].remote_cookie;
-  answer.timestamp_ns = reply.probe_timestamp_ns;
-  answer.bytes = reply.total_bytes;
+  mtu_reply.prefix.type = wire::PacketType::kMtuReply;
+  mtu_reply.prefix.path = reply.path;
+  mtu_reply.prefix.cookie = shared_.peers[reply.peer].remote_cookie;
+  mtu_reply.timestamp_ns = reply.probe_timestamp_ns;
+  mtu_reply.bytes = reply.total_bytes;
   shared_.counters.add(Counter::k_mtu_replies_sent);
-  return wire::encode_mtu_reply(answer, out);
+  return wire::encode_mtu_reply(mtu_reply, out);
 }
 
 // Encodes BITMAP, and NOT_POSTED and READY, which have its format.

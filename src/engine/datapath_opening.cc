@@ -78,7 +78,7 @@ io::SocketAddress bind_address(const Options& options, const PathOptions& path, 
                   where + "host '" + path.host + "' is link-local, and only the rank's own host may be");
     }
     if (own && own->family() == common->family()) return *own;
-    throw Error(ErrorCode::kConfig, where + "host '" + path.host + "' is no address of the same IP version as '" +
+    throw Error(ErrorCode::kConfig, where + "host '" + path.host + "' is not an address of the same IP version as '" +
                                         options.host + "', the rank's host");
   }
   io::OsError error;
@@ -168,9 +168,8 @@ std::unique_ptr<io::NetworkDatapath> open_network(const Options& options, io::Ud
   }
   if (name == "udp" && under_vma) {
     refuse(options,
-           "takes sockets of the kernel, and this process runs under libvma, which takes their calls over and "
-           "would drop what they say of segments and marks: use 'vma' or 'auto', or start it without "
-           "LD_PRELOAD=libvma.so");
+           "cannot run under libvma, which ignores UDP_SEGMENT and the TOS byte: use 'vma' or 'auto', or start the "
+           "process without LD_PRELOAD=libvma.so");
   }
   if (name == "udp" || name == "auto") return open_udp(udp, specs, error);
   if (name.starts_with("xdp")) {
@@ -201,11 +200,11 @@ std::vector<io::HelloPath> hello_paths(const Options& options, const io::Network
   const auto host = io::SocketAddress::from_host(options.host, 0);
   for (std::uint8_t path = 0; path < network.paths(); ++path) {
     const io::SocketAddress& address = network.path_address(path);
-    io::HelloPath said;
-    said.port = address.port();
+    io::HelloPath announced;
+    announced.port = address.port();
     // Zero if the peer sees the same address itself: it may see another address than this rank, and knows its scope.
-    if (!address.is_wildcard() && !(host && address.with_port(0) == *host)) said.address = address.ip_bytes();
-    paths.push_back(said);
+    if (!address.is_wildcard() && !(host && address.with_port(0) == *host)) announced.address = address.ip_bytes();
+    paths.push_back(announced);
   }
   return paths;
 }

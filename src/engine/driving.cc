@@ -37,7 +37,7 @@ Driving::Driving(DrivenLoop& loop, base::DurationNs spin_bound_ns)
     : loop_(loop), spin_(spin_bound_ns), lease_ns_(kFirstLeaseNs) {
   for (Sleeper* sleeper : {&seat_sleeper_, &io_sleeper_}) {
     sleeper->bell = io::UniqueFd(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
-    if (!sleeper->bell) throw Error(ErrorCode::kSystem, "eventfd() gave no descriptor for the event loop");
+    if (!sleeper->bell) throw Error(ErrorCode::kSystem, "eventfd() failed: no descriptor for the event loop");
   }
 }
 

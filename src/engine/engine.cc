@@ -260,7 +260,7 @@ void check_push_pull(const engine::OperationSubmitter& submitter, const std::vec
                      const engine::Operation& operation, const PushPullOptions& options) {
   if (services.empty()) submitter.reject(operation, ErrorCode::kConfig, "call use_services() first");
   submitter.check_open(operation);
-  if (options.key > collective::kMaxKey) submitter.reject(operation, ErrorCode::kConfig, "a key is below 2^40");
+  if (options.key > collective::kMaxKey) submitter.reject(operation, ErrorCode::kConfig, "the key must be below 2^40");
   if (options.output.size() != options.input.size()) {
     submitter.reject(operation, ErrorCode::kBuffer,
                      "output has " + std::to_string(options.output.size()) + " elements, input " +

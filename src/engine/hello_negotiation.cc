@@ -14,7 +14,7 @@ namespace {
 std::uint64_t random_u64() {
   std::uint64_t value = 0;
   if (getrandom(&value, sizeof value, 0) != sizeof value) {
-    throw Error(ErrorCode::kSystem, "getrandom() gave no random bytes for the connection's cookie");
+    throw Error(ErrorCode::kSystem, "getrandom() failed: no random bytes for the connection's cookie");
   }
   return value;
 }

@@ -80,9 +80,9 @@ std::optional<std::uint32_t> LocalPeers::take(const io::Hello& hello, std::uint6
   //     there then never comes.
   auto taken = listener_->take(hello.rank, local_cookie);
   if (!taken) return 0;
-  const std::string who = "rank " + std::to_string(hello.rank) + " shares memory with rank " + std::to_string(rank_);
+  const std::string pair = "rank " + std::to_string(hello.rank) + " shares memory with rank " + std::to_string(rank_);
   if (taken->offer.segment_bytes != segment_bytes) {
-    error = who + " in segments of " + std::to_string(taken->offer.segment_bytes) + " bytes instead of " +
+    error = pair + " in segments of " + std::to_string(taken->offer.segment_bytes) + " bytes instead of " +
             std::to_string(segment_bytes) +
             ": install the same mlt release on every host, or start the job with MLT_DATAPATH=udp";
     return std::nullopt;
@@ -92,7 +92,7 @@ std::optional<std::uint32_t> LocalPeers::take(const io::Hello& hello, std::uint6
   if (!segment || !datapath_.add_peer(hello.rank, std::move(*segment), os_error)) {
     // PROTOCOL 23.1.5: Where it can't use an offer that was made, the peer is down: the other side counts on the offer.
     error =
-        who + ", which cannot use it: " + os_error.text + " Start the job with MLT_DATAPATH=udp to use the network.";
+        pair + ", which cannot use it: " + os_error.text + " Start the job with MLT_DATAPATH=udp to use the network.";
     return std::nullopt;
   }
   return segment_bytes;

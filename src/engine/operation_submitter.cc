@@ -35,7 +35,9 @@ void OperationSubmitter::check_transfer(const Operation& operation) const {
   }
   check_open(operation);
   check_connected(operation, peer, "the peer is not connected");
-  if (operation.tag >= collective::kCollectiveTagBit) reject(operation, ErrorCode::kConfig, "a tag is below 2^63");
+  if (operation.tag >= collective::kCollectiveTagBit) {
+    reject(operation, ErrorCode::kConfig, "the tag must be below 2^63");
+  }
   const auto reject_post = [&](core::PostStatus status) {
     reject(operation, ErrorCode::kBuffer, refusal_text(status, "", options));
   };

@@ -65,7 +65,7 @@ TEST_CASE("check_transfer__accepts_a_transfer_to_a_peer_that_is_up_and_names_wha
   CHECK(world.transfer_error(send_of(1ULL << 32)).ends_with("less than 4 GiB: split the tensor"));
   engine::Operation operation = send_of(8);
   operation.tag = 1ULL << 63;
-  CHECK(world.transfer_error(operation).ends_with("was rejected: a tag is below 2^63"));
+  CHECK(world.transfer_error(operation).ends_with("was rejected: the tag must be below 2^63"));
   for (const std::uint16_t rank : {std::uint16_t{0}, std::uint16_t{2}}) {
     operation = send_of(8);
     operation.peer = rank;
