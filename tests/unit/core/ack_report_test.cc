@@ -45,7 +45,7 @@ struct World {
   core::MtuChecks mtu_checks;
 };
 
-TEST_CASE("take_block__takes_the_answer_time_of_the_first_block_alone") {
+TEST_CASE("take_block__takes_the_reply_time_of_the_first_block_alone") {
   World world;
   world.send(0, 1);
   world.send(1, 1);
@@ -86,7 +86,7 @@ TEST_CASE("finish__reopens_the_window_only_on_progress") {
   CHECK(world.shared.timers.next() == base::kNever);
 }
 
-TEST_CASE("finish__an_answer_to_a_probe_after_a_stall_empties_the_window") {
+TEST_CASE("finish__a_reply_to_a_probe_after_a_stall_empties_the_window") {
   World world;
   world.send(0, 5);
   REQUIRE(world.peer.window.on_no_space(world.shared.counters));
@@ -102,7 +102,7 @@ TEST_CASE("finish__an_answer_to_a_probe_after_a_stall_empties_the_window") {
   CHECK(world.peer.window.is_open());
 }
 
-TEST_CASE("finish__notes_over_which_connection_the_newest_probe_was_answered") {
+TEST_CASE("finish__records_over_which_connection_the_newest_reply_to_a_probe_came") {
   World world;
   const auto timestamp = static_cast<std::uint32_t>(kStart);
   world.report(kStart + 1'000, wire::kNoReplyPath).finish(timestamp, world.mtu_checks);

@@ -368,7 +368,7 @@ TEST_CASE("poll_completion__bitmap_holds_until_the_next_entry_point_and_its_slot
   CHECK_FALSE(endpoint.poll_completion(completion));
 }
 
-TEST_CASE("closing__says_over_the_control_connection_how_recent_receives_ended") {
+TEST_CASE("closing__reports_over_the_control_connection_how_recent_receives_ended") {
   Simulation network(SimulationConfig{});
   network.drop_if = [](const Flight& f) { return f.type == wire::PacketType::kStop && !f.by_control_connection; };
   Transfer transfer(network, 10'000);
@@ -466,7 +466,7 @@ TEST_CASE("endpoint__allocates_nothing_after_set_up") {
   CHECK(during == 0);
 }
 
-TEST_CASE("next_timeout__is_never_when_nothing_is_under_way") {
+TEST_CASE("next_timeout__is_never_when_nothing_is_in_progress") {
   Simulation network(SimulationConfig{});
   CHECK(network.endpoint(0).next_timeout() == base::kNever);
   Transfer transfer(network, 100'000);

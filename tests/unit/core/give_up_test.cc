@@ -32,7 +32,7 @@ std::size_t sends_held(Simulation& network) { return network.endpoint(0).usage()
 }  // namespace
 
 // TCP is slower than the datagrams: the next send must not take for free what ABORT has not freed yet.
-TEST_CASE("give_up__the_next_send_loses_nothing_while_abort_is_under_way") {
+TEST_CASE("give_up__the_next_send_loses_nothing_while_abort_is_in_flight") {
   for (const auto delay : {kMillisecond / 10, 5 * kMillisecond, 200 * kMillisecond}) {
     CAPTURE(delay);
     SimulationConfig config = small_early_buffer(8, 8);
@@ -61,7 +61,7 @@ TEST_CASE("give_up__the_next_send_loses_nothing_while_abort_is_under_way") {
   }
 }
 
-TEST_CASE("give_up__an_abort_that_vanished_is_said_again") {
+TEST_CASE("give_up__an_abort_that_was_lost_is_sent_again") {
   Simulation network(small_early_buffer(8, 8));
   const auto given_up = transfer_of(network, 1, 2, 0);
   given_up->post_receive();
@@ -81,7 +81,7 @@ TEST_CASE("give_up__an_abort_that_vanished_is_said_again") {
 
 // The receiver has room to remember two ABORTs. Of the third it keeps no data either, but packets that come late could
 // take a place again: the sender must not count on it.
-TEST_CASE("give_up__an_abort_that_is_not_remembered_gives_no_room_back") {
+TEST_CASE("give_up__an_abort_that_is_not_remembered_frees_no_space") {
   Simulation network(small_early_buffer(8, 2));
   for (std::uint64_t tag = 1; tag <= 3; ++tag) {
     const auto given_up = transfer_of(network, tag, 2, 0);

@@ -60,7 +60,7 @@ struct Sending {
 
 }  // namespace
 
-TEST_CASE("holds_back__everything_leaves_at_once_for_whom_the_pacer_would_make_wait") {
+TEST_CASE("holds_back__everything_leaves_at_once_without_pacing") {
   const std::uint64_t all = 40 * std::uint64_t{kLongSegment + MLT_DATA_HEADER_BYTES};
   Sending paced(false), free(true);
   CHECK(paced.drain()[1] < all / 2);

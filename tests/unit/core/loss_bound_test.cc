@@ -9,7 +9,7 @@ namespace {
 using mlt::core::allowed_missing;
 using mlt::core::is_within_bound;
 
-TEST_CASE("allowed_missing__round_bounds_mean_what_they_say") {
+TEST_CASE("allowed_missing__round_bounds_are_exact") {
   CHECK(allowed_missing(400'000, 0.6) == 240'000);
   CHECK(allowed_missing(100, 0.29) == 29);  // the product is 28.999999999999996
   CHECK(allowed_missing(1'000, 0.001) == 1);

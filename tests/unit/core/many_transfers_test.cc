@@ -72,7 +72,7 @@ TEST_CASE("many__of_one_tag_are_matched_in_order") {
 }
 
 // Neither datagrams nor the control connection bring an answer: the peer may be as slow as one that never speaks.
-TEST_CASE("many__to_a_peer_that_does_not_answer_take_turns_to_repeat_their_probes") {
+TEST_CASE("many__to_a_peer_that_does_not_reply_take_turns_to_repeat_their_probes") {
   for (const std::size_t count : {32U, 1'000U}) {
     CAPTURE(count);
     SimulationConfig config;

@@ -240,7 +240,7 @@ TEST_CASE("no_limit__is_seen_where_only_long_probes_are_dropped_and_data_arrives
   CHECK(network.counter(0, Counter::k_mtu_limits_found) == 0);
 }
 
-TEST_CASE("mtu_probe__is_answered_by_a_reply_that_repeats_it") {
+TEST_CASE("mtu_probe__gets_a_reply_that_repeats_it") {
   SimulationConfig config = slow_network();
   Simulation network(config);
   wire::MtuProbe probe;

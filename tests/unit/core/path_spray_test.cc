@@ -236,7 +236,7 @@ TEST_CASE("delay__a_constant_difference_is_taken_off_the_rate_samples") {
   }
 }
 
-TEST_CASE("delay__samples_with_answers_by_another_way_are_not_mixed") {
+TEST_CASE("delay__samples_with_replies_over_another_path_are_not_mixed") {
   Spray s;
   for (std::uint8_t path = 0; path < 4; ++path) CHECK(s.spray.on_sample(path, 0, 100 * kMicrosecond) > 0);
   CHECK(s.spray.on_sample(1, 2, kMillisecond) == 0);
@@ -248,7 +248,7 @@ TEST_CASE("delay__samples_with_answers_by_another_way_are_not_mixed") {
   CHECK(s.spray.on_sample(2, 0, 100 * kMicrosecond) == 0);  // a straggler by the old way
 }
 
-TEST_CASE("control_path__leaves_one_that_does_not_answer_and_comes_back_when_it_is_the_quick_one") {
+TEST_CASE("control_path__leaves_one_without_replies_and_returns_when_it_is_the_fastest") {
   Spray s;
   CHECK(s.spray.control_path() == 0);
   s.spray.on_probe_reply(0, 100 * kMicrosecond);

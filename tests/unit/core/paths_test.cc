@@ -294,7 +294,7 @@ TEST_CASE("control__survives_a_path_that_is_dead_there_or_back") {
   }
 }
 
-TEST_CASE("control__repeats_a_question_over_another_path") {
+TEST_CASE("control__repeats_a_probe_over_another_path") {
   SimulationConfig config = four_paths();
   Simulation network(config);
   std::vector<std::uint8_t> paths;

@@ -56,7 +56,7 @@ struct World {
   wire::Probe probe;
 };
 
-TEST_CASE("fill__tells_the_transfer_and_its_newest_packet_on_each_path") {
+TEST_CASE("fill__names_the_transfer_and_its_newest_packet_on_each_path") {
   World world;
   CHECK_FALSE(world.fill());
   SendState& state = world.send();

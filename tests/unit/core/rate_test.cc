@@ -247,7 +247,7 @@ TEST_CASE("timely__a_flow_whose_packets_were_dropped_keeps_30_packets_per_queuei
   CHECK(timely.rate_bytes_per_second() >= 30 * 1'500 / 0.004 / 2);
 }
 
-TEST_CASE("timely__who_sends_little_or_loses_much_is_not_held_down") {
+TEST_CASE("timely__a_flow_that_sends_little_or_loses_much_is_not_limited") {
   for (const double part : {0.01, 0.5, 1.0}) {
     for (const bool short_messages : {false, true}) {
       CAPTURE(part);

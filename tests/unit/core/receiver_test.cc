@@ -225,7 +225,7 @@ TEST_CASE("place__is_called_once_per_segment_and_nothing_else_is_written") {
 
 // ---- limits of time ------------------------------------------------------------------------------------------------
 
-TEST_CASE("deadline__completes_on_time_and_says_what_is_missing") {
+TEST_CASE("deadline__completes_on_time_and_reports_what_is_missing") {
   Simulation network(SimulationConfig{});
   network.drop_if = [](const Flight& f) { return f.type == wire::PacketType::kData && segment_of(f) >= 50; };
   TransferOptions options;
@@ -433,7 +433,7 @@ TEST_CASE("early__segments_wait_for_their_receive") {
   CHECK(network.counter(0, Counter::k_data_packets_sent) == 100);
 }
 
-TEST_CASE("early__sender_sends_no_more_blindly_than_the_peer_keeps") {
+TEST_CASE("early__sender_sends_no_more_early_data_than_the_peer_buffers") {
   SimulationConfig config;
   config.early_segments = 12;
   config.endpoint.early_segments = 12;
@@ -687,7 +687,7 @@ TEST_CASE("control__each_kind_may_be_lost_most_of_the_time") {
   }
 }
 
-TEST_CASE("stop__lost_once_is_asked_for_within_a_few_round_trips") {
+TEST_CASE("stop__lost_once_is_sent_again_within_a_few_round_trips") {
   Simulation network(SimulationConfig{});
   int stops = 0;
   network.drop_if = [&](const Flight& f) { return f.type == wire::PacketType::kStop && ++stops == 1; };
@@ -730,7 +730,7 @@ TEST_CASE("ack__one_for_every_ten_packets") {
   CHECK(network.counter(0, Counter::k_probes_sent) <= 1);  // the rate controller's question about the base
 }
 
-TEST_CASE("answers__travel_in_the_control_class") {
+TEST_CASE("replies__leave_in_the_control_class") {
   SimulationConfig config;
   config.link.data.drop = 0.1;
   Simulation network(config);

@@ -135,7 +135,7 @@ TEST_CASE("backstop__carries_a_transfer_when_every_control_datagram_is_lost") {
   }
 }
 
-TEST_CASE("backstop__carries_answers_when_only_answers_are_lost") {
+TEST_CASE("tcp_fallback__carries_replies_when_only_replies_are_lost") {
   SimulationConfig config;
   config.link.data.drop = 0.05;
   config.control_delay_ns = 5 * kMicrosecond;  // faster than the datagrams: the TCP probe comes first
@@ -151,7 +151,7 @@ TEST_CASE("backstop__carries_answers_when_only_answers_are_lost") {
 
 // The class of data gets through, so that trailing probes arrive and are acknowledged: that is no answer to the
 // question, which never arrives. Only TCP gets it there.
-TEST_CASE("backstop__is_not_put_off_by_acks_of_trailing_probes") {
+TEST_CASE("tcp_fallback__is_not_delayed_by_acks_of_trailing_probes") {
   for (const int paths : {1, 2, 4, 16}) {
     for (const std::uint32_t packets_per_ack : {1U, 10U}) {
       CAPTURE(paths);
@@ -177,7 +177,7 @@ TEST_CASE("backstop__is_not_put_off_by_acks_of_trailing_probes") {
   }
 }
 
-TEST_CASE("backstop__tells_a_blind_sender_that_the_receive_is_posted") {
+TEST_CASE("tcp_fallback__reports_to_a_sender_of_early_data_that_the_receive_is_posted") {
   SimulationConfig config;
   config.early_segments = 16;  // far fewer than the tensor's segments
   Simulation network(config);
@@ -236,7 +236,7 @@ TEST_CASE("window__opens_again_after_a_black_hole") {
   CHECK(transfer.fault() == "");
 }
 
-TEST_CASE("blind_sends__many_at_once_all_learn_that_they_are_posted") {
+TEST_CASE("early_data__many_sends_at_once_all_learn_that_they_are_posted") {
   SimulationConfig config;
   config.early_segments = 4;
   config.endpoint.early_transfers = 4;
@@ -253,7 +253,7 @@ TEST_CASE("blind_sends__many_at_once_all_learn_that_they_are_posted") {
   CHECK(network.now() - posted_ns < 120 * kMillisecond);
 }
 
-TEST_CASE("reconnect__answers_of_the_earlier_incarnation_are_not_sent_to_the_new_one") {
+TEST_CASE("reconnect__replies_of_the_earlier_incarnation_are_not_sent_to_the_new_one") {
   // A finished receive has its STOP queued when the connection ends and comes back: the same (tag, generation) names
   // another transfer now.
   core::EndpointConfig endpoint_config;
@@ -371,7 +371,7 @@ TEST_CASE("patient__waits_for_slow_paths_on_a_clean_network") {
   }
 }
 
-TEST_CASE("loss_bound__just_below_one_still_asks_for_an_element") {
+TEST_CASE("loss_bound__just_below_one_still_requests_an_element") {
   SimulationConfig config;
   Simulation network(config);
   TransferOptions options;
@@ -452,7 +452,7 @@ TEST_CASE("not_posted__that_ready_has_overtaken_is_ignored") {
   CHECK(transfer.fault() == "");
 }
 
-TEST_CASE("backstop__a_probe_that_an_answer_overtakes_does_not_leave_over_tcp") {
+TEST_CASE("tcp_fallback__a_probe_that_a_reply_overtakes_does_not_leave_over_tcp") {
   // A driver whose timers are due, and that reads an answer before it asks what is to be sent.
   core::EndpointConfig config;
   const auto run = [&](bool answered) {

@@ -106,7 +106,7 @@ bool taken_for_lost_with(std::uint64_t first) {
 
 }  // namespace
 
-TEST_CASE("refused__a_stranger_s_datagram_delays_no_receive") {
+TEST_CASE("refused__a_datagram_with_a_guessed_cookie_delays_no_receive") {
   CHECK(taken_for_lost_with(kStranger));
   CHECK_FALSE(taken_for_lost_with(kNew));
 }

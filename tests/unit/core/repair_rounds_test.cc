@@ -35,7 +35,7 @@ TEST_CASE("requests_any__only_if_a_segment_is_missing") {
   CHECK(core::requests_any(Chunk(0, 13, {0}).message));
 }
 
-TEST_CASE("event_of__the_round_that_the_bitmap_answers") {
+TEST_CASE("event_of__the_round_that_the_bitmap_replies_to") {
   RepairRounds rounds;
   CHECK(rounds.event_of(0) == SendEvent::k_bitmap);
   CHECK(rounds.event_of(255) == SendEvent::k_late_bitmap);

@@ -101,7 +101,7 @@ TEST_CASE("fill__replies_in_order_then_acks_then_nothing") {
   CHECK_FALSE(world.fill());
 }
 
-TEST_CASE("fill__a_stop_asks_for_an_ack_of_the_other_paths") {
+TEST_CASE("fill__a_stop_requests_an_ack_of_the_other_paths") {
   World world;
   world.arrive(0, 1);
   world.arrive(1, 1);
@@ -164,7 +164,7 @@ TEST_CASE("fill__takes_the_path_of_the_newest_probe") {
   CHECK(world.prefix().sequence == 3);
 }
 
-TEST_CASE("fill__a_bitmap_tells_what_has_arrived_when_it_leaves_in_chunks") {
+TEST_CASE("fill__a_bitmap_reports_what_has_arrived_when_it_leaves_in_chunks") {
   World world;
   core::ReceiveState& state = world.receive(3 * MLT_BITMAP_CHUNK_SEGMENTS);
   world.replies.push(World::reply(ReplyKind::kBitmap), false);

@@ -108,7 +108,7 @@ TEST_CASE("retire__a_tag_that_waited_for_half_the_circle_is_kept") {
 }
 
 // A tag that is used so often between two retirements that no floor lies beyond it.
-TEST_CASE("is_far__is_symmetric_and_says_no_to_what_can_be_compared") {
+TEST_CASE("is_far__is_symmetric_and_false_for_generations_that_can_be_compared") {
   for (const std::uint32_t base : {0U, 5U, 0x8000'0000U, 0xFFFF'FFF0U}) {
     CHECK_FALSE(core::is_far(base, base));
     CHECK_FALSE(core::is_far(base + core::kFarGenerations - 1, base));
@@ -120,7 +120,7 @@ TEST_CASE("is_far__is_symmetric_and_says_no_to_what_can_be_compared") {
 }
 
 // Batches of which more wait than may be listed when the table's share of new tags is reached: forgotten when they end.
-TEST_CASE("retire__put_off_while_too_much_is_unknown_is_made_up_for_when_it_ends") {
+TEST_CASE("retire__deferred_while_too_much_is_unknown_happens_when_that_ends") {
   SimulationConfig config = eager(16'384);
   config.endpoint.max_tags = 64;
   config.endpoint.unknown_tags = 4;
@@ -160,7 +160,7 @@ TEST_CASE("on_retire__of_a_floor_that_is_not_newer_changes_nothing") {
 }
 
 // Only its own transfers suffer; all of them end; others' go on; nothing is written where it should not be.
-TEST_CASE("on_retire__of_a_peer_that_forgets_what_is_in_use_hurts_nobody_else") {
+TEST_CASE("on_retire__of_a_peer_that_forgets_tags_in_use_affects_no_other_peer") {
   std::size_t failed = 0;
   for (std::uint64_t seed = 1; seed <= 100; ++seed) {
     CAPTURE(seed);

@@ -115,7 +115,8 @@ SimulationConfig eager(std::uint64_t seed, std::uint32_t retire_after) {
 }  // namespace
 
 // Packets and answers are repeated, and come late by much more than it takes to forget a tag and use it again.
-TEST_CASE("retire__nothing_old_is_taken_for_new_and_the_kth_meets_the_kth" * doctest::test_suite("long")) {
+TEST_CASE("retire__nothing_old_is_taken_for_new_and_the_kth_send_matches_the_kth_receive" *
+          doctest::test_suite("long")) {
   std::uint64_t retirements = 0;
   std::uint64_t stale = 0;
   std::size_t judged = 0;

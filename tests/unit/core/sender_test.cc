@@ -174,7 +174,7 @@ void run_classified(Simulation& network, Transfer& transfer, Classifier& classif
 
 }  // namespace
 
-TEST_CASE("classify__is_asked_for_each_segment_once_in_order_and_not_before_its_turn_is_near") {
+TEST_CASE("classify__is_called_for_each_segment_once_in_order_and_not_long_before_it_leaves") {
   constexpr std::uint32_t kCount = 1'000;
   SimulationConfig config;
   config.endpoint.timely.line_rate_bytes_per_second = 1.25e8;
@@ -228,7 +228,7 @@ TEST_CASE("classify__what_leaves_is_what_tags_known_before_would_have_sent") {
   }
 }
 
-TEST_CASE("classify__is_asked_for_no_more_than_2048_segments_in_one_poll") {
+TEST_CASE("classify__is_called_for_no_more_than_2048_segments_in_one_poll") {
   constexpr std::uint32_t kCount = 12'000;
   constexpr std::uint32_t kHead = 9'000;  // not important, but for one segment
   std::vector<SegmentTag> truth(kCount, SegmentTag{1});
@@ -507,7 +507,7 @@ TEST_CASE("window__smaller_than_a_packet_still_moves") {
   CHECK(transfer.fault() == "");
 }
 
-TEST_CASE("window__answers_slower_than_any_timeout_still_open_it") {
+TEST_CASE("window__replies_slower_than_any_timeout_still_open_it") {
   SimulationConfig config;
   config.window_bytes = 30'000;
   config.link.propagation_ns = 120 * kMillisecond;  // a round trip is five of the longest timeouts
@@ -667,7 +667,7 @@ TEST_CASE("rate__that_lost_rounds_halve_still_sends_such_a_round_in_a_tenth_of_a
 
 // ---- probes --------------------------------------------------------------------------------------------------------
 
-TEST_CASE("probe__is_repeated_ever_more_slowly_while_nobody_answers") {
+TEST_CASE("probe__is_repeated_with_backoff_while_no_reply_comes") {
   Simulation network(SimulationConfig{});
   network.every_link([](Link& link) { link.data.drop = link.control.drop = 1.0; });
   network.control_connections_stalled = true;
@@ -690,7 +690,7 @@ TEST_CASE("probe__waits_at_the_slowest_pace_for_a_receive_that_is_not_posted") {
   CHECK(network.counter(0, Counter::k_data_packets_sent) == 1);
 }
 
-TEST_CASE("probe__asks_again_within_a_few_round_trips_when_the_marker_is_lost") {
+TEST_CASE("probe__leaves_within_a_few_round_trips_when_end_of_round_is_lost") {
   Simulation network(SimulationConfig{});
   Transfer warm(network, 100'000);
   warm.post();

@@ -133,7 +133,7 @@ TEST_CASE("dead_path__of_two_is_survived_as_fast_on_a_busy_host") {
 }
 
 // The probe stands in the data's queue and is counted after STOP has left: its echo is told with the next answer.
-TEST_CASE("trailing_probe__of_long_ago_is_no_sample_of_the_answer_time") {
+TEST_CASE("trailing_probe__of_long_ago_is_no_sample_of_the_reply_time") {
   for (const bool lost_before : {false, true}) {
     SimulationConfig config;
     Simulation network(config);
@@ -210,7 +210,7 @@ TEST_CASE("trailing_probe__hides_no_pause_from_the_delivery_rate") {
 
 // Answers come over TCP alone, and each transfer has to be asked for again: the six probes that were lost once would be
 // lost for every round of every transfer (9.1.6).
-TEST_CASE("backstop__is_used_from_the_first_question_on_where_the_last_answer_came_over_it") {
+TEST_CASE("tcp_fallback__is_used_from_the_first_probe_on_if_the_last_reply_came_over_it") {
   for (const std::uint8_t paths : {std::uint8_t{1}, std::uint8_t{2}}) {
     CAPTURE(int{paths});
     SimulationConfig config;

@@ -227,7 +227,7 @@ TEST_CASE("endpoint__bitmap_of_a_round_that_is_still_being_sent_is_counted_and_c
   CHECK(network.counter(0, Counter::k_segments_repaired) == 0);
 }
 
-TEST_CASE("endpoint__bitmap_that_asks_for_nothing_starts_no_round") {
+TEST_CASE("endpoint__bitmap_that_requests_nothing_starts_no_round") {
   // Three segments arrive, no answer does: the sender waits.
   Simulation network(SimulationConfig{});
   network.drop_if = [](const Flight& f) { return f.type != wire::PacketType::kData; };

@@ -145,7 +145,7 @@ TEST_CASE("tag_table__keeps_a_share_for_each_peer_and_the_rest_for_all") {
 
 // ---- slots ---------------------------------------------------------------------------------------------------------
 
-TEST_CASE("slot_set__tells_its_smallest") {
+TEST_CASE("slot_set__finds_its_smallest") {
   for (const std::uint32_t slots : {1U, 64U, 65U, 4'096U, 5'000U, 300'000U}) {
     CAPTURE(slots);
     core::SlotSet set(slots);
@@ -344,7 +344,7 @@ TEST_CASE("early_buffer__refuses_a_payload_larger_than_its_cells") {
   CHECK(early.keep(*transfer, header, std::span(payload).first(64)) == Kept::kNoRoom);
 }
 
-TEST_CASE("early_buffer__asking_takes_no_room_from_data") {
+TEST_CASE("early_buffer__probes_take_no_space_from_data") {
   core::EarlyBuffer early(64, 4, 4, 2);
   const std::vector<std::byte> payload(64);
   int notes = 0;
