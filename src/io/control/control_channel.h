@@ -45,9 +45,9 @@ inline constexpr base::DurationNs kConnectNsPerRank = 100 * base::kMillisecond;
 
 // Time limit for a connection opened by this side to come up, in a job of `ranks`.
 constexpr base::DurationNs hello_timeout_of(std::uint16_t ranks) {
-  constexpr base::DurationNs kLeastHelloNs = 5 * base::kSecond;
-  constexpr base::DurationNs kMostHelloNs = 60 * base::kSecond;
-  return std::clamp(ranks * kConnectNsPerRank, kLeastHelloNs, kMostHelloNs);
+  constexpr base::DurationNs kMinHelloNs = 5 * base::kSecond;
+  constexpr base::DurationNs kMaxHelloNs = 60 * base::kSecond;
+  return std::clamp(ranks * kConnectNsPerRank, kMinHelloNs, kMaxHelloNs);
 }
 
 // Time limit for a client's proof. The same in every job: otherwise it would reveal the number of ranks.
