@@ -11,6 +11,8 @@
 #   make targets measures mlt against its targets (docs/results/line-rate.md); eight minutes, as root
 #   make attacks  attacks a running job from another host (docs/results/attacks.md); three minutes, as root
 #   make chaos    real ranks in a faulty network, checked by the oracle; CHAOS_ARGS="--seconds 600": the long form
+#   make torch-suite  PyTorch's own tests of c10d, over mlt: all that gloo passes
+#   make torch-speed  steps per second of DDP on a testbed, gloo and mlt in turns (docs/results/pytorch.md)
 #   make night   the long forms of the checks in .ci/run: swarm, micro-swarm, mutants, chaos, fuzzing; about eight hours
 #   make lint    ruff, mypy, clang-format
 PYTHON ?= python3
@@ -23,7 +25,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 CPP_SOURCES := $(shell git ls-files 'src/*' CMakeLists.txt 2>/dev/null)
 PY_SOURCES := $(shell git ls-files 'python/*' 'plugins/*' 'switch_configs/*' pyproject.toml 2>/dev/null)
 
-.PHONY: demo test test-cpp test-python test-live test-asan test-tsan fuzz swarm micro mutants night clang bench targets attacks chaos lint format wheel system clean help
+.PHONY: demo test test-cpp test-python test-live test-asan test-tsan fuzz swarm micro mutants night clang bench targets attacks chaos torch-suite torch-speed lint format wheel system clean help
 help:
 	@sed -n 's/^#   //p' Makefile
 
@@ -137,6 +139,14 @@ chaos: $(VENV)/.wheel
 	$(BIN)/cmake --preset default
 	$(BIN)/cmake --build --preset default --target mlt_chaos_judge mlt_chaos_wire mlt_chaos_clock
 	$(BIN)/python tools/chaos $(CHAOS_ARGS)
+
+# Three minutes; SUITE_ARGS="all_reduce -v": the tests with that in their names.
+torch-suite: $(VENV)/.wheel
+	$(BIN)/python tests/plugins/torch/torch_suite.py $(SUITE_ARGS)
+
+# As root; SPEED_ARGS="--rates 200mbit --losses 1% --turns 1": a part of it.
+torch-speed: $(VENV)/.wheel
+	$(BIN)/python tools/torch_speed $(SPEED_ARGS)
 
 lint: $(VENV)/.wheel
 	$(BIN)/ruff check python plugins switch_configs tests tools examples studies

@@ -1,13 +1,10 @@
-"""Data-parallel training over mlt: the smallest complete script.
+"""Data-parallel training over mlt: the smallest complete script. Two workers on this machine:
 
-Two workers and one summation service on this machine, in two shells:
+    torchrun --nproc-per-node 2 --master-addr 127.0.0.1 --master-port 29500 examples/ddp_bounded_loss.py
 
-    MLT_SERVICES=1 torchrun --nproc-per-node 2 --master-addr 127.0.0.1 --master-port 29500 examples/ddp_bounded_loss.py
-
-    RANK=2 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 MLT_SERVICES=1 mlt serve
-
-Compared with any DDP script: the import of mlt.torch, the backend's name, and the hook. Up to a tenth of each gradient
-bucket may be lost on its way to the service; all replicas stay equal to the last bit.
+Compared with any DDP script: the backend's name, the import of mlt.torch and the hook. Up to a tenth of each gradient
+bucket may be lost on each hop between two workers; all replicas stay equal to the last bit. With summation services
+(docs/pytorch.md) the same script uses them.
 """
 
 import mlt.torch

@@ -222,6 +222,7 @@ struct PushPullOptions {
 // several may be under way. One that fails at a member fails at all, and so does every later one of the group.
 struct CollectiveOptions {
   std::vector<std::uint16_t> ranks;  // the group, in its order; empty: every rank of the job
+  std::uint32_t stream = 0;          // two streams of the same ranks are two groups, each with an order of its own
   double loss_bound = 0;             // [0, 1), of each transfer that may lose; missing parts count as zero
   std::uint32_t layer = 0;           // as of a send
   std::uint32_t layers = 1;

@@ -91,6 +91,30 @@ def all_reduce(exchange: Exchange, tensor: torch.Tensor, *, rank: int, size: int
     tensor.copy_(total.reshape(tensor.shape))
 
 
+def sparse_all_reduce(exchange: Exchange, tensor: torch.Tensor, *, rank: int, size: int) -> None:
+    """Replace a sparse tensor (COO layout) by the sum of all ranks'; each rank may hold other elements.
+
+    Raises ValueError if the ranks' shapes differ, which it learns first.
+    """
+    own = tensor.detach().coalesce()
+    shape = torch.tensor([own.sparse_dim(), own._nnz(), *own.shape])
+    shapes = [torch.zeros_like(shape) for _ in range(size)]
+    all_gather(exchange, shapes, shape, rank=rank)
+    for other, found in enumerate(shapes):
+        if found[0] != shape[0] or not torch.equal(found[2:], shape[2:]):
+            raise ValueError(
+                f"the sparse tensor of rank {other} has shape {found[2:].tolist()} with {int(found[0])} sparse "
+                f"dimensions, that of rank {rank} {shape[2:].tolist()} with {int(shape[0])}"
+            )
+    counts = [int(found[1]) for found in shapes]
+    indices = [torch.empty((own.sparse_dim(), count), dtype=torch.int64) for count in counts]
+    all_gather(exchange, indices, own.indices().contiguous(), rank=rank)
+    values = [torch.empty((count, *own.values().shape[1:]), dtype=own.dtype) for count in counts]
+    all_gather(exchange, values, own.values().contiguous(), rank=rank)
+    total = torch.sparse_coo_tensor(torch.cat(indices, dim=1), torch.cat(values), own.shape)
+    tensor.copy_(total.coalesce())
+
+
 def reduce_scatter(
     exchange: Exchange, output: torch.Tensor, inputs: Sequence[torch.Tensor], *, rank: int, combine: Combine
 ) -> None:

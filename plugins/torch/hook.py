@@ -1,42 +1,52 @@
-"""DDP communication hook: pushes ready gradient buckets to the summation services, and pulls the averages.
+"""DDP communication hook: averages ready gradient buckets, of which a bounded part may be lost.
 
 ``DistributedDataParallel.register_comm_hook(BoundedLossState(loss_bound=0.1), bounded_loss_hook)``. The training loop
-is unchanged. ``loss_bound`` limits the loss of each pushed bucket. Averages are pulled reliably, so every replica
-applies the same bits (MLT, NSDI 2024, section 4.1 and appendix A; push-pull after BytePS, OSDI 2020).
+is unchanged, and no other process is needed: the workers average among themselves (``Context.all_reduce``). In a job
+with summation services, they push to these and pull the averages (push-pull after BytePS, OSDI 2020). Either way the
+sums may lose up to ``loss_bound`` and the results are reliable, so every replica applies the same bits (MLT, NSDI 2024,
+section 4.1 and appendix A).
 
 This module has no ``from __future__ import annotations``: DDP compares the hook's annotations with the real types.
 """
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Union
 
 from mlt.torch.contexts import current_context
+from mlt.torch.process_group import MltProcessGroup
 from mlt.torch.statistics import OpenStep, StepLog, StepStatistics
 
 import torch
+import torch.distributed as dist
 from torch._C._distributed_c10d import GradBucket
 
 if TYPE_CHECKING:
-    from mlt import Context, PushPull
+    from mlt import Context, Operation, PushPull
 
 DEFAULT_HISTORY = 100_000
+# The buckets' all-reduces are a stream of their own: they need no common order with other collectives of the group.
+STREAM_BIT = 1 << 31
 
 
 class BoundedLossState:
-    """State of the hook between steps: the push-pull client, the keys of the buckets, the statistics.
+    """State of the hook between steps: how buckets are averaged, their keys, the statistics.
 
-    ``transport``: a ``PushPull``, or the ``Context`` to make one from; default: the context of the process group "mlt".
-    ``loss_bound`` in [0, 1): max fraction of a bucket's elements that this worker may lose per step; 0 is fully
-    reliable. ``first_key``: first push-pull key of this state (two states that share a ``PushPull`` need separate
-    ranges). ``history``: number of steps whose statistics are kept.
+    ``transport``: whose workers average. A process group "mlt" (that of the model's DDP, if it has one of its own) or
+    a ``Context``: its workers, over its summation services if it has some, else among themselves; a ``PushPull``: over
+    the services. Default: the context of the process group "mlt". ``loss_bound`` in [0, 1): max fraction of a bucket's
+    elements that may be lost per step, of a push or in each hop between two workers; 0 is fully reliable.
+    ``first_key``: first push-pull key of this state (two states that share a ``PushPull`` need separate ranges).
+    ``history``: number of steps whose statistics are kept.
+
+    Services divide by the contributions that arrived, per element; workers among themselves by the number of workers.
 
     Used from the thread that runs the backward pass; ``steps`` and ``latest`` may be read from any thread.
     """
 
     def __init__(
         self,
-        transport: Union["Context", "PushPull"] | None = None,
+        transport: Union["Context", "PushPull", dist.ProcessGroup] | None = None,
         *,
         loss_bound: float = 0.1,
         first_key: int = 0,
@@ -49,7 +59,7 @@ class BoundedLossState:
         if history < 1:
             raise ValueError(f"history is {history}; keep at least one step")
         self.loss_bound = loss_bound
-        self._push_pull = _as_push_pull(transport if transport is not None else current_context())
+        self._post: Callable[..., Operation] = _averaging(transport if transport is not None else current_context())
         self._next_key = first_key
         self._keys: dict[Hashable, int] = {}
         self._bucket_count = 0
@@ -66,7 +76,7 @@ class BoundedLossState:
         return self._log.latest()
 
     def synchronise(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
-        """Push one bucket; returns a future of its average over the workers (in the bucket's own buffer).
+        """Start averaging one bucket; returns a future of its average over the workers (in the bucket's own buffer).
 
         Raises TypeError for a bucket that is not float32 on the CPU; a failed transfer raises from the backward pass.
         """
@@ -74,8 +84,8 @@ class BoundedLossState:
         index = bucket.index()
         if buffer.dtype != torch.float32 or buffer.device.type != "cpu":
             raise TypeError(
-                f"gradient bucket {index} is {buffer.dtype} on {buffer.device}; the summation service sums float32 in "
-                "host memory: keep these parameters in float32 on the CPU, or synchronise them without this hook"
+                f"gradient bucket {index} is {buffer.dtype} on {buffer.device}; the hook averages float32 in host "
+                "memory: keep these parameters in float32 on the CPU, or synchronise them without this hook"
             )
         key = self._key(bucket)
         layer, layers = self._layer(index, bucket.is_last())
@@ -84,13 +94,12 @@ class BoundedLossState:
         # An exception set on a Python future reaches DDP's C++ side as a malformed result; one raised inside then()
         # becomes a real error of the chained future, with its text.
         result: torch.futures.Future[torch.Tensor] = future.then(_value)
-        handle = self._push_pull.push_pull(
+        handle = self._post(
             buffer,
             key=key,
             loss_bound=self.loss_bound,
             layer=layer,
             layers=layers,
-            average=True,
             name=f"gradient bucket {index} of step {step.step}",
         )
         handle.add_done_callback(partial(self._finish, handle, step, future, buffer))
@@ -147,10 +156,41 @@ def bounded_loss_hook(state: BoundedLossState, bucket: GradBucket) -> torch.futu
     return state.synchronise(bucket)
 
 
-def _as_push_pull(transport: Union["Context", "PushPull"]) -> "PushPull":
-    from mlt import PushPull
+def _averaging(transport: Union["Context", "PushPull", dist.ProcessGroup]) -> "Callable[..., Operation]":
+    """A function that starts averaging a tensor over the workers of ``transport``, and takes a push-pull's options."""
+    from mlt import Context, PushPull
 
-    return transport if isinstance(transport, PushPull) else PushPull(transport)
+    if isinstance(transport, dist.ProcessGroup):
+        group = transport if isinstance(transport, MltProcessGroup) else transport._get_backend(torch.device("cpu"))
+        if not isinstance(group, MltProcessGroup):
+            raise TypeError(f"the process group's backend is {group.name()}; the hook needs one of backend mlt")
+        if group.context.services == 0:
+            return partial(_all_reduce, group.context, group.ranks, STREAM_BIT | group.stream)
+        if len(group.ranks) != group.context.world_size:
+            raise ValueError(
+                "a job with summation services averages over all workers: give the hook the default process group, or "
+                "start the job without services (MLT_SERVICES=0)"
+            )
+        transport = group.context
+    if isinstance(transport, Context):
+        if transport.services == 0:
+            return partial(_all_reduce, transport, None, STREAM_BIT)
+        transport = PushPull(transport)
+    return partial(transport.push_pull, average=True)
+
+
+def _all_reduce(
+    context: "Context",
+    ranks: Sequence[int] | None,
+    stream: int,
+    tensor: torch.Tensor,
+    *,
+    key: int,
+    name: str,
+    **options: Any,
+) -> "Operation":
+    """Start the all-reduce of a bucket; it needs no key: all workers have the same buckets in the same order."""
+    return context.post_all_reduce(tensor, average=True, ranks=ranks, stream=stream, **options)
 
 
 def _value(future: torch.futures.Future[torch.Tensor]) -> torch.Tensor:

@@ -12,18 +12,21 @@ from __future__ import annotations
 
 import atexit
 import hashlib
+import time
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from mlt.torch import collectives, contexts
 from mlt.torch.exchange import Exchange
-from mlt.torch.transfers import USER_TAGS, Transfers
+from mlt.torch.transfers import USER_TAGS, InProgress, Transfers, TransferWork
 from mlt.torch.work import CallQueue, MltWork
 
 import torch
 import torch.distributed as dist
+from mlt.errors import MltError
 
 if TYPE_CHECKING:
     from mlt import Context
@@ -35,8 +38,10 @@ BACKEND: Final = "mlt"
 # transport keeps the state of every tag, so a call cannot have a tag of its own.
 _TAG_SPACE: Final = 1 << 62
 _TAG_POINT_TO_POINT: Final = 1 << 61
+_TAG_BARRIER: Final = 1 << 31  # of monitored barriers, which may fail without the others
 _GROUP_SHIFT: Final = 32
 _HASHED_GROUP: Final = 1 << 28
+_GROUP_STREAMS: Final = 1 << 30  # of native collectives; the program's own streams are small numbers
 _ROUNDS_PER_CALL: Final = 4
 _RING: Final = 64 * _ROUNDS_PER_CALL
 
@@ -91,13 +96,31 @@ class MltProcessGroup(dist.ProcessGroup):
         self._owns_context = owns_context
         self._group_tag = _group_number(group_id) << _GROUP_SHIFT
         self._calls = 0
+        self._barriers = 0
         self._failure: Exception | None = None
         self._closed = False
         self._queue = CallQueue(f"mlt-group-{group_id}")
+        self._publisher = CallQueue(f"mlt-futures-{group_id}")
+        self._reductions = InProgress()  # all-reduces of the transport
         tag = _TAG_SPACE | _TAG_POINT_TO_POINT | self._group_tag
-        self._transfers = Transfers(context, ranks, own=rank, tag=tag, name=group_id)
+        self._transfers = Transfers(context, ranks, own=rank, tag=tag, name=group_id, publisher=self._publisher)
         # A thread inside torch that still runs at interpreter exit ends the process with std::terminate.
         atexit.register(_end_at_exit, weakref.ref(self))
+
+    @property
+    def context(self) -> Context:
+        """The context whose workers the group consists of."""
+        return self._context
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Rank in the context by group rank."""
+        return self._ranks
+
+    @property
+    def stream(self) -> int:
+        """Number of this group among the context's groups: a stream of its native collectives, above 0."""
+        return _GROUP_STREAMS | self._group_tag >> _GROUP_SHIFT
 
     # -- identity, queried by torch ----------------------------------------------------------------------------------
 
@@ -154,9 +177,13 @@ class MltProcessGroup(dist.ProcessGroup):
         return self._submit("broadcast", program, tensors, opts, calls=len(tensors))
 
     def allreduce(self, tensors: Any, opts: Any = None, *_: Any) -> Any:
-        """Combine each tensor over the group, in place; exact, and the same bits on every rank."""
+        """Combine each tensor over the group, in place; exact, the same bits on every rank. Sparse: the sum only."""
+        if any(tensor.layout == torch.sparse_coo for tensor in tensors):
+            return self._sparse_all_reduce(tensors, opts)
         _check(tensors, "allreduce")
         combine, divide = self._reduction(opts, tensors, "allreduce")
+        if combine is torch.Tensor.add_ and all(_is_native(tensor) for tensor in tensors):
+            return self._post_all_reduces(tensors, opts, average=divide)
 
         def program(exchange: Exchange) -> None:
             for tensor in tensors:
@@ -306,6 +333,34 @@ class MltProcessGroup(dist.ProcessGroup):
 
         return self._submit("barrier", program, [], opts)
 
+    def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
+        """A barrier whose failure names who did not come: group rank 0 waits for each, the others for its answer.
+
+        Raises RuntimeError after ``timeout`` (default: the group's): on rank 0 with the first missing rank, or all of
+        them (``wait_all_ranks``). Collectives may follow, another monitored barrier may not: the ranks no longer agree
+        on their number. (``dist.monitored_barrier`` itself accepts gloo only.)
+        """
+        self._refuse_closed("monitored_barrier")
+        limit = timeout if timeout is not None else self._timeout
+        tag = _TAG_SPACE | _TAG_BARRIER | self._group_tag | self._barriers % _RING
+        self._barriers += 1
+        deadline = time.monotonic() + limit.total_seconds()
+        milliseconds = round(limit.total_seconds() * 1e3)
+        if self._rank != 0:
+            if self._missing_at_barrier([0], tag, deadline, first_only=True, send_first=True):
+                raise RuntimeError(
+                    f"Rank {self._rank} timed out in monitoredBarrier after {milliseconds} ms: rank 0 did not answer; "
+                    "its error names the rank that did not come"
+                )
+            return
+        if limit <= timedelta(0) and self.size() > 1:
+            raise RuntimeError(f"Rank 0 timed out in monitoredBarrier after {milliseconds} ms")
+        others = list(range(1, self.size()))
+        missing = self._missing_at_barrier(others, tag, deadline, first_only=not wait_all_ranks, send_first=False)
+        if missing:
+            which = f"Rank {missing[0]}" if len(missing) == 1 else "Ranks " + ", ".join(map(str, missing))
+            raise RuntimeError(f"[Rank 0]: {which} failed to pass monitoredBarrier in {milliseconds} ms")
+
     # -- point to point ----------------------------------------------------------------------------------------------
 
     def send(self, tensors: Any, to: int, tag: int = 0) -> Any:
@@ -338,7 +393,9 @@ class MltProcessGroup(dist.ProcessGroup):
             return
         self._closed = True
         self._queue.close()
+        self._reductions.finish()
         self._transfers.finish()
+        self._publisher.close()
         if self._owns_context:
             contexts.forget_context(self._context)
             self._context.close()
@@ -383,6 +440,8 @@ class MltProcessGroup(dist.ProcessGroup):
                     f"an earlier collective of this group failed ({self._failure}); destroy the process group and "
                     "make a new one under another context"
                 )
+            # This call may use what an all-reduce of the transport has not written yet.
+            self._reductions.finish()
             tag = _TAG_SPACE | self._group_tag
             exchange = Exchange(self._context, self._ranks, tag=tag, timeout=seconds, first=first, ring=_RING)
             try:
@@ -396,6 +455,73 @@ class MltProcessGroup(dist.ProcessGroup):
         work = MltWork(f"mlt {name} (call {number} of group {self._group_id!r}, rank {self._rank})")
         self._queue.submit(work, run, result)
         return work
+
+    def _missing_at_barrier(
+        self, peers: Sequence[int], tag: int, deadline: float, *, first_only: bool, send_first: bool
+    ) -> list[int]:
+        """Exchange a byte with each peer; who sent none in time. Peers get theirs first, or once none is missing."""
+        tokens = {peer: torch.zeros(1, dtype=torch.uint8) for peer in peers}
+        seconds = max(deadline - time.monotonic(), 1e-3)
+
+        def send(peer: int) -> Any:
+            return self._context.post_send(tokens[peer], to=self._ranks[peer], tag=tag, timeout=seconds)
+
+        sends = [send(peer) for peer in peers] if send_first else []
+        receives = {
+            peer: self._context.post_recv(
+                torch.zeros(1, dtype=torch.uint8), 0.0, from_=self._ranks[peer], tag=tag, timeout=seconds
+            )
+            for peer in peers
+        }
+        missing: list[int] = []
+        for peer, receive in receives.items():
+            if missing and first_only:
+                receive.cancel()
+            try:
+                receive.wait()
+            except MltError:
+                missing.append(peer)
+        if not missing and not send_first:
+            sends = [send(peer) for peer in peers]
+        for operation in sends:
+            with suppress(MltError):
+                operation.wait()
+        return missing[:1] if first_only else missing
+
+    def _sparse_all_reduce(self, tensors: Sequence[torch.Tensor], opts: Any) -> Any:
+        if any(tensor.layout != torch.sparse_coo or tensor.device.type != "cpu" for tensor in tensors):
+            raise TypeError("mlt allreduce: sparse tensors need layout sparse_coo, in host memory, all of one call")
+        if opts is not None and opts.reduceOp != dist.ReduceOp.SUM:
+            raise ValueError(f"mlt allreduce: sparse tensors are summed only, not {opts.reduceOp}; use SUM")
+
+        def program(exchange: Exchange) -> None:
+            for tensor in tensors:
+                collectives.sparse_all_reduce(exchange, tensor, rank=self._rank, size=self.size())
+
+        return self._submit("allreduce", program, tensors, opts, calls=len(tensors))
+
+    def _post_all_reduces(self, tensors: Sequence[torch.Tensor], opts: Any, *, average: bool) -> Any:
+        """Start the transport's own all-reduces, or queue that behind the calls in the queue."""
+        self._refuse_closed("allreduce")
+        number = self._calls
+        self._calls += max(len(tensors), 1)
+        description = f"mlt allreduce (call {number} of group {self._group_id!r}, rank {self._rank})"
+        seconds = self._seconds(opts)
+
+        def post() -> TransferWork:
+            operations = [
+                self._context.post_all_reduce(
+                    tensor.detach(), average=average, ranks=self._ranks, stream=self.stream, timeout=seconds
+                )
+                for tensor in tensors
+            ]
+            return self._reductions.add(TransferWork(operations, description, list(tensors), self._publisher))
+
+        if self._queue.is_idle:
+            return post()
+        queued = MltWork(description)
+        self._queue.submit(queued, lambda: _end(post()), tensors)
+        return queued
 
     def _parts(self, tensor: torch.Tensor, splits: Sequence[int], which: str) -> list[torch.Tensor]:
         tensor = tensor.detach()
@@ -432,6 +558,15 @@ class MltProcessGroup(dist.ProcessGroup):
 
 def _root(opts: Any) -> int:
     return int(opts.rootRank) if opts is not None else 0
+
+
+def _is_native(tensor: torch.Tensor) -> bool:
+    """Whether the transport's own all-reduce takes this tensor."""
+    return tensor.dtype == torch.float32 and tensor.is_contiguous() and tensor.numel() > 0
+
+
+def _end(work: dist.Work) -> None:
+    work.wait()
 
 
 def _check(tensors: Sequence[torch.Tensor], name: str) -> None:

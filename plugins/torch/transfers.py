@@ -1,21 +1,23 @@
-"""Sends and receives of one process group, each a ``TransferWork``: whoever waits for one drives the transport."""
+"""``TransferWork``, torch.distributed's Work of operations that the transport carries out: whoever waits drives it.
+
+``Transfers``: the sends and receives of one process group."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from mlt.torch.exchange import as_bytes
-from mlt.torch.work import future_pair, publish
+from mlt.torch.work import CallQueue, future_pair, publish
 
 import torch
 import torch.distributed as dist
-from mlt.errors import MltError, WaitTimeoutError
+from mlt.errors import MltError, UnknownOperationError, WaitTimeoutError
 
 if TYPE_CHECKING:
     from mlt import Context, Operation
@@ -25,76 +27,146 @@ _SLICE: Final = timedelta(milliseconds=10)
 
 
 class TransferWork(dist.Work):
-    """A send or a receive in progress. ``wait`` raises RuntimeError with its name and the transport's error as cause.
+    """Operations of the transport in progress, which end together. ``wait`` drives the transport on its own thread.
 
-    ``landed`` runs once after the transfer completed, before any waiter returns.
+    It raises RuntimeError with the work's description and the transport's error as cause. ``landed`` runs once after
+    all completed, before any waiter returns. ``publisher`` completes the future: callbacks of ``then`` may wait.
     """
 
     def __init__(
-        self, operation: Operation | None, description: str, result: Any, landed: Callable[[], None] | None = None
+        self,
+        operations: Sequence[Operation],
+        description: str,
+        result: Any,
+        publisher: CallQueue,
+        landed: Callable[[], None] | None = None,
     ) -> None:
         super().__init__()
-        self._operation = operation
+        self._operations = list(operations)
         self._description = description
         self._result = result
+        self._publisher = publisher
         self._landed = landed
         self._lock = threading.Lock()
         self._error: Exception | None = None
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
-        self._settle(timeout.total_seconds() if timeout > timedelta(0) else None)
+        self.settle(timeout.total_seconds() if timeout > timedelta(0) else None)
         if self._error is not None:
             raise self._error from self._error.__cause__
         return True
 
     def is_completed(self) -> bool:
-        operation = self._operation
-        return operation is None or operation.done()
+        return all(operation.done() for operation in tuple(self._operations))
 
     def is_success(self) -> bool:
-        return self._operation is None and self._error is None
+        return not self._operations and self._error is None
 
     def exception(self) -> Any:
         return self._error
 
     def cancel(self) -> None:
         """Request cancellation; ``wait`` then ends soon."""
-        operation = self._operation
-        if operation is not None:
+        for operation in tuple(self._operations):
             with suppress(MltError):
                 operation.cancel()
 
     def get_future(self) -> Any:
         source, future = future_pair()
-        operation = self._operation
-
-        def end(_: object = None) -> None:
-            with suppress(RuntimeError):
-                self._settle(None)
-            publish(source, self._result, self._error)
-
-        if operation is None:
-            end()
-        else:
-            operation.add_done_callback(end)
+        pending = _Countdown(lambda: self._publisher.submit(_Publication(self, source), self._settle, self._result))
+        for operation in tuple(self._operations):
+            pending.add(operation)
+        pending.end()
         return future
 
-    def _settle(self, seconds: float | None) -> None:
-        """Wait for the operation once; whoever comes second finds its outcome."""
+    def settle(self, seconds: float | None) -> None:
+        """Wait for the operations once; whoever comes second finds their outcome. Raises RuntimeError when too late."""
+        until = None if seconds is None else time.monotonic() + seconds
         with self._lock:
-            if self._operation is None:
+            while self._operations:
+                try:
+                    self._operations[0].wait(None if until is None else max(until - time.monotonic(), 0.0))
+                except WaitTimeoutError:
+                    raise RuntimeError(
+                        f"{self._description}: still in progress after {seconds:g} s (wait again)"
+                    ) from None
+                except MltError as error:
+                    # The first cause counts; the others are waited for, since their memory is in use until they end.
+                    if self._error is None:
+                        self._error = RuntimeError(f"{self._description}: {error}")
+                        self._error.__cause__ = error
+                del self._operations[0]
+            if self._landed is not None and self._error is None:
+                self._landed()
+            self._landed = None
+
+    def _settle(self) -> None:
+        self.settle(None)
+
+
+class _Countdown:
+    """Calls ``then`` once every operation added has completed, and ``end`` was called."""
+
+    def __init__(self, then: Callable[[], None]) -> None:
+        self._then = then
+        self._lock = threading.Lock()
+        self._left = 1
+
+    def add(self, operation: Operation) -> None:
+        with self._lock:
+            self._left += 1
+        try:
+            operation.add_done_callback(self.end)
+        except UnknownOperationError:
+            self.end()  # another thread that waited has taken its completion
+
+    def end(self, _: object = None) -> None:
+        with self._lock:
+            self._left -= 1
+            ended = self._left == 0
+        if ended:
+            self._then()
+
+
+class _Publication:
+    """Completes the future of a ``TransferWork`` on one of the publisher's threads."""
+
+    def __init__(self, work: TransferWork, source: Any) -> None:
+        self._work = work
+        self._source = source
+
+    def run(self, call: Callable[[], None]) -> None:
+        call()
+
+    def publish(self, result: Any) -> None:
+        publish(self._source, result, self._work.exception())
+
+
+class InProgress:
+    """Works that have not ended, oldest first: one that its caller drops still gives its tensor back."""
+
+    def __init__(self) -> None:
+        self._works: deque[TransferWork] = deque()
+        self._lock = threading.Lock()
+
+    def add(self, work: TransferWork) -> TransferWork:
+        """Keep a work until it ends."""
+        with self._lock:
+            while self._works and self._works[0].is_completed():
+                with suppress(RuntimeError):
+                    self._works.popleft().wait()
+            self._works.append(work)
+        return work
+
+    def finish(self) -> None:
+        """Wait until all have ended; their waiters see their errors."""
+        while True:
+            with self._lock:
+                work = self._works.popleft() if self._works else None
+            if work is None:
                 return
-            try:
-                self._operation.wait(seconds)
-            except WaitTimeoutError:
-                raise RuntimeError(f"{self._description}: still in progress after {seconds:g} s (wait again)") from None
-            except MltError as error:
-                self._error = RuntimeError(f"{self._description}: {error}")
-                self._error.__cause__ = error
-            else:
-                if self._landed is not None:
-                    self._landed()
-            self._operation = self._landed = None
+            with suppress(RuntimeError):
+                work.wait()
 
 
 class AnySourceWork(dist.Work):
@@ -154,13 +226,16 @@ class Transfers:
     The others stay posted: later receives of that tag, from any source or from their rank, take them first.
     """
 
-    def __init__(self, context: Context, ranks: tuple[int, ...], *, own: int, tag: int, name: str) -> None:
+    def __init__(
+        self, context: Context, ranks: tuple[int, ...], *, own: int, tag: int, name: str, publisher: CallQueue
+    ) -> None:
+        self._publisher = publisher
         self._context = context
         self._ranks = ranks
         self._own = own
         self._tag = tag
         self._name = name
-        self._in_progress: deque[TransferWork] = deque()
+        self._in_progress = InProgress()
         self._standing: dict[int, dict[int, tuple[TransferWork, torch.Tensor]]] = {}  # by tag and group rank
         self._any_waiting: dict[int, int] = {}  # receives from any source that have not chosen one, by tag
         self._lock = threading.Lock()
@@ -168,10 +243,11 @@ class Transfers:
     def send(self, tensor: torch.Tensor, peer: int, tag: int, seconds: float) -> TransferWork:
         """Start sending a tensor to group rank ``peer``."""
         data = as_bytes(tensor.detach().contiguous())
-        operation = None
+        operations = []
         if data.numel():
-            operation = self._context.post_send(data, to=self._ranks[peer], tag=self._tag + tag, timeout=seconds)
-        return self._follow(TransferWork(operation, self._describe(f"send to rank {peer}", tag), [tensor]))
+            operations = [self._context.post_send(data, to=self._ranks[peer], tag=self._tag + tag, timeout=seconds)]
+        description = self._describe(f"send to rank {peer}", tag)
+        return self._in_progress.add(TransferWork(operations, description, [tensor], self._publisher))
 
     def recv(self, tensor: torch.Tensor, peer: int, tag: int, seconds: float) -> TransferWork | AnySourceWork:
         """Start receiving into a tensor from group rank ``peer``; a strided one is filled when the wait returns."""
@@ -179,7 +255,7 @@ class Transfers:
             left = {} if self._any_waiting.get(tag) else self._standing.get(tag, {})
             work, landing = left.pop(peer, (None, tensor))
         if work is None:
-            return self._follow(self._post_receive(tensor, peer, tag, seconds))
+            return self._in_progress.add(self._post_receive(tensor, peer, tag, seconds))
         self._check_size(tensor, landing, tag)
         return AnySourceWork(lambda _: (peer, work, landing), work.is_completed, tensor)
 
@@ -216,9 +292,7 @@ class Transfers:
         for posted in self._standing.values():
             for work, _ in posted.values():
                 work.cancel()
-        while self._in_progress:
-            with suppress(RuntimeError):
-                self._in_progress.popleft().wait()
+        self._in_progress.finish()
 
     def _stand(self, tensor: torch.Tensor, tag: int, seconds: float) -> dict[int, tuple[TransferWork, torch.Tensor]]:
         """The receives of ``tag`` that wait for any source, one for each other rank; requires the lock."""
@@ -233,26 +307,21 @@ class Transfers:
 
     def _post_receive(self, tensor: torch.Tensor, peer: int, tag: int, seconds: float) -> TransferWork:
         landing = tensor if tensor.is_contiguous() else torch.empty_like(tensor, memory_format=torch.contiguous_format)
-        operation = None
+        operations = []
         if landing.numel():
-            operation = self._context.post_recv(
-                as_bytes(landing), 0.0, from_=self._ranks[peer], tag=self._tag + tag, timeout=seconds
-            )
+            operations = [
+                self._context.post_recv(
+                    as_bytes(landing), 0.0, from_=self._ranks[peer], tag=self._tag + tag, timeout=seconds
+                )
+            ]
 
         def landed() -> None:
             if landing is not tensor:
                 with torch.no_grad():
                     tensor.copy_(landing)
 
-        return TransferWork(operation, self._describe(f"recv from rank {peer}", tag), [tensor], landed)
-
-    def _follow(self, work: TransferWork) -> TransferWork:
-        """Keep a work until it completes: one that its caller drops still gives its tensor back."""
-        while self._in_progress and self._in_progress[0].is_completed():
-            with suppress(RuntimeError):
-                self._in_progress.popleft().wait()
-        self._in_progress.append(work)
-        return work
+        description = self._describe(f"recv from rank {peer}", tag)
+        return TransferWork(operations, description, [tensor], self._publisher, landed)
 
     def _check_size(self, tensor: torch.Tensor, landing: torch.Tensor, tag: int) -> None:
         if tensor.nbytes != landing.nbytes:

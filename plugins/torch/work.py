@@ -6,7 +6,7 @@ import queue
 import threading
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -79,8 +79,16 @@ class MltWork(dist.Work):
         return self._future
 
 
+class Call(Protocol):
+    """What ``CallQueue`` runs: ``run`` in turn, then ``publish``, whose callbacks may wait for later calls."""
+
+    def run(self, call: Callable[[], None]) -> None: ...
+
+    def publish(self, result: Any) -> None: ...
+
+
 class CallQueue:
-    """Runs calls one after another, in the order of ``submit``.
+    """Runs calls one after another, in the order of ``submit``. Its threads start with the first call.
 
     The threads take turns: one runs a call, passes the turn on, and then publishes the result. A callback that waits
     for a later call therefore blocks its own thread only. Whenever all threads publish, another is started.
@@ -88,16 +96,28 @@ class CallQueue:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._calls: queue.SimpleQueue[tuple[MltWork, Callable[[], None], Any] | None] = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[tuple[Call, Callable[[], None], Any] | None] = queue.SimpleQueue()
         self._turn = threading.Lock()
-        self._guard = threading.Lock()  # of the two members below
+        self._guard = threading.Lock()  # of the members below
         self._threads: list[threading.Thread] = []
         self._free = 0  # threads that wait for their turn or have it
-        self._start_thread()
+        self._started = False
+        self._unfinished = 0
 
-    def submit(self, work: MltWork, call: Callable[[], None], result: Any) -> None:
+    def submit(self, work: Call, call: Callable[[], None], result: Any) -> None:
         """Queue a call; ``work`` completes with ``result``."""
+        with self._guard:
+            self._unfinished += 1
+            first, self._started = not self._started, True
         self._calls.put((work, call, result))
+        if first:
+            self._start_thread()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether every call submitted was run (its result may not be published yet)."""
+        with self._guard:
+            return self._unfinished == 0
 
     def close(self) -> None:
         """Finish the queued calls, and end the threads."""
@@ -127,6 +147,7 @@ class CallQueue:
                 work, call, result = entry
                 work.run(call)
                 with self._guard:
+                    self._unfinished -= 1
                     self._free -= 1
                     none_left = self._free == 0
             if none_left:

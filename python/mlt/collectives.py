@@ -1,6 +1,7 @@
 """Collectives of a group of ranks: all-reduce, all-to-all and gather, as methods of ``Context``.
 
-Every member calls the same collectives with the same ``ranks``, in the same order; several may be in progress at once.
+Every member calls the same collectives with the same ``ranks`` and ``stream``, in the same order; several may be in
+progress at once.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ class GroupCollectives:
         average: bool = True,
         loss_bound: float = 0.0,
         ranks: Sequence[int] | None = None,
+        stream: int = 0,
         layer: int = 0,
         layers: int = 1,
         timeout: float | None = None,
@@ -43,13 +45,16 @@ class GroupCollectives:
         same bits. The divisor is the number of ranks, whatever was lost. The completion's ``missing_bytes`` are those
         missing from this rank's receives.
 
-        ``ranks``: the group, in ring order; None: all workers. ``layer`` of ``layers``: 0 is the front layer, which is
-        sent first. ``timeout`` in seconds limits the whole collective. Do not access the tensor until its completion is
-        taken. Raises InvalidBufferError, ConfigError, UnknownPeerError, PeerFailedError, LimitError.
+        ``ranks``: the group, in ring order; None: all workers. ``stream`` in [0, 2^32): every stream of the same ranks
+        is a group with an order of its own, so that independent users of a context need no common order. ``layer`` of
+        ``layers``: 0 is the front layer, which is sent first. ``timeout`` in seconds limits the whole collective. Do
+        not access the tensor until its completion is taken. Raises InvalidBufferError, ConfigError, UnknownPeerError,
+        PeerFailedError, LimitError.
         """
         operation = self._engine.post_all_reduce(
             tensor,
             self._group(ranks),
+            _stream(stream),
             average,
             loss_bound,
             layer,
@@ -66,6 +71,7 @@ class GroupCollectives:
         average: bool = True,
         loss_bound: float = 0.0,
         ranks: Sequence[int] | None = None,
+        stream: int = 0,
         layer: int = 0,
         layers: int = 1,
         timeout: float | None = None,
@@ -76,6 +82,7 @@ class GroupCollectives:
             average=average,
             loss_bound=loss_bound,
             ranks=ranks,
+            stream=stream,
             layer=layer,
             layers=layers,
             timeout=timeout,
@@ -90,6 +97,7 @@ class GroupCollectives:
         input_splits: Sequence[int] | None = None,
         loss_bound: float = 0.0,
         ranks: Sequence[int] | None = None,
+        stream: int = 0,
         layer: int = 0,
         layers: int = 1,
         timeout: float | None = None,
@@ -109,6 +117,7 @@ class GroupCollectives:
             _parts(output, output_splits, "output_splits", len(group), dtype),
             _parts(input, input_splits, "input_splits", len(group), dtype),
             group,
+            _stream(stream),
             loss_bound,
             layer,
             _layers(layer, layers),
@@ -126,6 +135,7 @@ class GroupCollectives:
         input_splits: Sequence[int] | None = None,
         loss_bound: float = 0.0,
         ranks: Sequence[int] | None = None,
+        stream: int = 0,
         layer: int = 0,
         layers: int = 1,
         timeout: float | None = None,
@@ -139,6 +149,7 @@ class GroupCollectives:
             input_splits=input_splits,
             loss_bound=loss_bound,
             ranks=ranks,
+            stream=stream,
             layer=layer,
             layers=layers,
             timeout=timeout,
@@ -153,6 +164,7 @@ class GroupCollectives:
         root: int = 0,
         loss_bound: float = 0.0,
         ranks: Sequence[int] | None = None,
+        stream: int = 0,
         layer: int = 0,
         layers: int = 1,
         timeout: float | None = None,
@@ -169,6 +181,7 @@ class GroupCollectives:
             output,
             root,
             self._group(ranks),
+            _stream(stream),
             loss_bound,
             layer,
             _layers(layer, layers),
@@ -185,6 +198,7 @@ class GroupCollectives:
         root: int = 0,
         loss_bound: float = 0.0,
         ranks: Sequence[int] | None = None,
+        stream: int = 0,
         layer: int = 0,
         layers: int = 1,
         timeout: float | None = None,
@@ -197,6 +211,7 @@ class GroupCollectives:
             root=root,
             loss_bound=loss_bound,
             ranks=ranks,
+            stream=stream,
             layer=layer,
             layers=layers,
             timeout=timeout,
@@ -212,6 +227,12 @@ class GroupCollectives:
 
     def _operation(self, operation: int, kind: Kind) -> Operation:
         return Operation(operation, kind, -1, 0, cast("Context", self))
+
+
+def _stream(stream: int) -> int:
+    if not 0 <= stream < 1 << 32:
+        raise ConfigError(f"stream is {stream!r}; it is a number from 0 to {(1 << 32) - 1}")
+    return stream
 
 
 def _layers(layer: int, layers: int) -> int:

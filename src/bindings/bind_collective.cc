@@ -18,35 +18,37 @@ void register_collectives(py::class_<EngineHandle>& engine) {
   engine
       .def(
           "post_all_reduce",
-          [](EngineHandle& self, py::handle tensor, Ranks ranks, bool average, double loss_bound, std::uint32_t layer,
-             std::uint32_t layers, std::int64_t timeout_ns, std::string dtype) {
+          [](EngineHandle& self, py::handle tensor, Ranks ranks, std::uint32_t stream, bool average, double loss_bound,
+             std::uint32_t layer, std::uint32_t layers, std::int64_t timeout_ns, std::string dtype) {
             return self.post_all_reduce(
                 tensor, average,
-                CollectiveArguments{std::move(ranks), loss_bound, layer, layers, timeout_ns, std::move(dtype)});
+                CollectiveArguments{std::move(ranks), stream, loss_bound, layer, layers, timeout_ns, std::move(dtype)});
           },
-          py::arg("tensor"), py::arg("ranks"), py::arg("average"), py::arg("loss_bound"), py::arg("layer"),
-          py::arg("layers"), py::arg("timeout_ns"), py::arg("dtype"))
+          py::arg("tensor"), py::arg("ranks"), py::arg("stream"), py::arg("average"), py::arg("loss_bound"),
+          py::arg("layer"), py::arg("layers"), py::arg("timeout_ns"), py::arg("dtype"))
       .def(
           "post_all_to_all",
           [](EngineHandle& self, py::handle output, py::handle input, Parts output_parts, Parts input_parts,
-             Ranks ranks, double loss_bound, std::uint32_t layer, std::uint32_t layers, std::int64_t timeout_ns,
-             std::string dtype) {
+             Ranks ranks, std::uint32_t stream, double loss_bound, std::uint32_t layer, std::uint32_t layers,
+             std::int64_t timeout_ns, std::string dtype) {
             return self.post_all_to_all(
                 output, input, std::move(output_parts), std::move(input_parts),
-                CollectiveArguments{std::move(ranks), loss_bound, layer, layers, timeout_ns, std::move(dtype)});
+                CollectiveArguments{std::move(ranks), stream, loss_bound, layer, layers, timeout_ns, std::move(dtype)});
           },
           py::arg("output"), py::arg("input"), py::arg("output_parts"), py::arg("input_parts"), py::arg("ranks"),
-          py::arg("loss_bound"), py::arg("layer"), py::arg("layers"), py::arg("timeout_ns"), py::arg("dtype"))
+          py::arg("stream"), py::arg("loss_bound"), py::arg("layer"), py::arg("layers"), py::arg("timeout_ns"),
+          py::arg("dtype"))
       .def(
           "post_gather",
-          [](EngineHandle& self, py::handle input, py::handle output, std::int64_t root, Ranks ranks, double loss_bound,
-             std::uint32_t layer, std::uint32_t layers, std::int64_t timeout_ns, std::string dtype) {
+          [](EngineHandle& self, py::handle input, py::handle output, std::int64_t root, Ranks ranks,
+             std::uint32_t stream, double loss_bound, std::uint32_t layer, std::uint32_t layers,
+             std::int64_t timeout_ns, std::string dtype) {
             return self.post_gather(
                 input, output, root,
-                CollectiveArguments{std::move(ranks), loss_bound, layer, layers, timeout_ns, std::move(dtype)});
+                CollectiveArguments{std::move(ranks), stream, loss_bound, layer, layers, timeout_ns, std::move(dtype)});
           },
-          py::arg("input"), py::arg("output"), py::arg("root"), py::arg("ranks"), py::arg("loss_bound"),
-          py::arg("layer"), py::arg("layers"), py::arg("timeout_ns"), py::arg("dtype"));
+          py::arg("input"), py::arg("output"), py::arg("root"), py::arg("ranks"), py::arg("stream"),
+          py::arg("loss_bound"), py::arg("layer"), py::arg("layers"), py::arg("timeout_ns"), py::arg("dtype"));
 }
 
 }  // namespace mlt::bindings

@@ -57,6 +57,7 @@ struct PushPullArguments {
 
 struct CollectiveArguments {
   std::vector<std::int64_t> ranks;
+  std::uint32_t stream;
   double loss_bound;
   std::uint32_t layer;
   std::uint32_t layers;

@@ -33,6 +33,7 @@ void EngineHandle::fill(CollectiveOptions& options, const std::string& what,
     }
     options.ranks.push_back(static_cast<std::uint16_t>(rank));
   }
+  options.stream = arguments.stream;
   options.loss_bound = arguments.loss_bound;
   options.layer = arguments.layer;
   options.layers = arguments.layers;

@@ -26,6 +26,7 @@ struct CollectiveRequest {
   OperationId operation = 0;
   CollectiveKind kind = CollectiveKind::kAllReduce;
   std::vector<std::uint16_t> ranks;  // the group, in its order; equal at every member
+  std::uint32_t stream = 0;          // of the group; equal at every member
   std::span<const std::byte> input;  // unused by the all-reduce
   std::span<std::byte> output;       // all-reduce: also the input; gather: the root's only
   wire::ElementType element = wire::ElementType::kFloat32;

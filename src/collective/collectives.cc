@@ -16,12 +16,16 @@ bool may_retry(core::PostStatus status) {
 
 }  // namespace
 
-std::uint64_t Collectives::group_id(const std::vector<std::uint16_t>& ranks) {
+std::uint64_t Collectives::group_id(const std::vector<std::uint16_t>& ranks, std::uint32_t stream) {
   std::uint64_t hash = 0xCBF29CE484222325ULL;
-  for (const std::uint16_t rank : ranks) {
-    for (const unsigned byte : {rank & 0xFFU, static_cast<unsigned>(rank) >> 8}) {
-      hash = (hash ^ byte) * 0x100000001B3ULL;
-    }
+  const auto add = [&hash](std::uint32_t two_bytes) {
+    for (const std::uint32_t byte : {two_bytes & 0xFF, two_bytes >> 8 & 0xFF}) hash = (hash ^ byte) * 0x100000001B3ULL;
+  };
+  for (const std::uint16_t rank : ranks) add(rank);
+  if (stream != 0) {
+    add(0xFFFF);
+    add(stream);
+    add(stream >> 16);
   }
   return hash & kMaxKey;
 }
@@ -38,12 +42,13 @@ std::string Collectives::name(const Active& active) const {
 }
 
 Collectives::Group* Collectives::group_of(TimeNs now, const CollectiveRequest& request) {
-  const std::uint64_t id = group_id(request.ranks);
+  const std::uint64_t id = group_id(request.ranks, request.stream);
   if (const auto found = groups_.find(id); found != groups_.end()) return &found->second;
   if (groups_.size() >= kMaxGroups) return nullptr;
   Group& group = groups_[id];
   group.id = id;
   group.ranks = request.ranks;
+  group.stream = request.stream;
   group.own = static_cast<std::uint32_t>(std::ranges::find(request.ranks, rank_) - request.ranks.begin());
   for (const std::uint16_t rank : group.ranks) {
     const auto told = heard_.find(rank);
@@ -71,17 +76,17 @@ void Collectives::start(TimeNs now, CollectiveRequest request) {
     const std::string text = rank_text(rank_) + " has used " + std::to_string(kMaxGroups) +
                              " groups, the maximum, and this is another one: reuse groups";
     // PROTOCOL 22.1.12: ... It MUST send failed of the new group's first collective to its members.
-    encode(
-        Failed{group_id(request.ranks), 0, rank_, static_cast<std::uint8_t>(core::CompletionStatus::kCancelled), text},
-        scratch_);
+    encode(Failed{group_id(request.ranks, request.stream), 0, rank_,
+                  static_cast<std::uint8_t>(core::CompletionStatus::kCancelled), text},
+           scratch_);
     for (const std::uint16_t rank : request.ranks) {
       if (rank != rank_) verbs_.send_message(rank, scratch_);
     }
     return refuse(request, text);
   }
   Group& group = *found;
-  if (group.ranks != request.ranks) {
-    return refuse(request, "another group of this context has the same group id; list its ranks in another order");
+  if (group.ranks != request.ranks || group.stream != request.stream) {
+    return refuse(request, "another group of this context has the same group id; give this one another stream");
   }
   auto made = std::make_unique<Active>();
   Active& active = *made;

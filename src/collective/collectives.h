@@ -51,9 +51,10 @@ class Collectives {
 
   // In progress or waiting for a lane.
   std::size_t open() const { return open_; }
-  // PROTOCOL 22.1.2: A group's name MUST be the low 40 bits of FNV-1a over its ranks, two bytes each in little-endian
-  //     order, in the group's order.
-  static std::uint64_t group_id(const std::vector<std::uint16_t>& ranks);
+  // PROTOCOL 22.1.2: ... A group's name MUST be the low 40 bits of FNV-1a over its ranks, two bytes each in
+  //     little-endian order, in the group's order, and, unless the stream is 0, the bytes 255, 255 and the stream, four
+  //     bytes in little-endian order.
+  static std::uint64_t group_id(const std::vector<std::uint16_t>& ranks, std::uint32_t stream = 0);
 
  private:
   static constexpr unsigned kStepBits = 22, kStreamBits = 17;  // and 17 for the slot
@@ -69,6 +70,7 @@ class Collectives {
   struct Group {
     std::uint64_t id = 0;
     std::vector<std::uint16_t> ranks;
+    std::uint32_t stream = 0;
     std::uint32_t own = 0;
     std::uint32_t next = 0;  // sequence of the next collective
     bool broken = false;     // from `broken_from` on

@@ -19,6 +19,7 @@ collective::CollectiveRequest request_of(const engine::OperationSubmitter& submi
     request.ranks.resize(loop.options().ranks);
     std::iota(request.ranks.begin(), request.ranks.end(), std::uint16_t{0});
   }
+  request.stream = options.stream;
   request.loss_bound = options.loss_bound;
   request.order = options.layer;
   request.timeout_ns = options.timeout_ns;

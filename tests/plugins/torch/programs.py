@@ -129,6 +129,9 @@ def verbs(context: mlt.Context, options: dict[str, Any]) -> Any:
         dist.all_reduce(x, op=operation)
         assert torch.equal(x, expected), operation
 
+    callbacks(size)
+    sparse(rank, size)
+
     x = torch.full((7,), float(rank + 1))
     dist.reduce(x, dst=last)
     assert torch.equal(x, torch.full((7,), float(sum(range(1, size + 1)) if rank == last else rank + 1)))
@@ -205,6 +208,60 @@ def straggler(context: mlt.Context, options: dict[str, Any]) -> Any:
     return time.monotonic() - started
 
 
+def callbacks(size: int) -> None:
+    """A callback waits for a later collective; calls of the transport and of the plugin follow one another in order."""
+    import torch
+    import torch.distributed as dist
+
+    first, second = torch.ones(30_000), torch.ones(5)
+    earlier = dist.all_reduce(first, async_op=True)
+    chained = earlier.get_future().then(lambda _: dist.all_reduce(second))
+    chained.wait()
+    assert first[0].item() == second[0].item() == size
+    # On one tensor, without a wait between them: float32 sums are the transport's, maxima the plugin's.
+    x = torch.ones(50_000)
+    works = [dist.all_reduce(x, op=op, async_op=True) for op in (dist.ReduceOp.SUM, dist.ReduceOp.MAX) * 3]
+    for work in works:
+        work.wait()
+    assert x.unique().tolist() == [float(size**3)]
+
+
+def sparse(rank: int, size: int) -> None:
+    import torch
+    import torch.distributed as dist
+
+    # Rank i has the elements 0 to i; rank 0 has one of them twice.
+    index = [[0, 0]] if rank == 0 else [list(range(rank + 1))]
+    tensor = torch.sparse_coo_tensor(index, torch.ones(len(index[0]), 2), (size + 1, 2), check_invariants=True)
+    dist.all_reduce(tensor)
+    expected = [float(size + 1)] + [float(size - i) for i in range(1, size)] + [0.0]
+    assert tensor.to_dense()[:, 1].tolist() == expected, tensor
+    refusal = ""
+    try:
+        dist.all_reduce(torch.sparse_coo_tensor([[0]], [1.0], (4,)), op=dist.ReduceOp.MAX)
+    except ValueError as error:
+        refusal = str(error)
+    assert "SUM" in refusal, "a maximum of sparse tensors was accepted"
+
+
+def barriers(context: mlt.Context, options: dict[str, Any]) -> Any:
+    """The monitored barrier names the ranks that do not come (``absent``); collectives go on."""
+    from datetime import timedelta
+
+    import torch.distributed as dist
+
+    group: Any = dist.group.WORLD
+    group.monitored_barrier(timedelta(seconds=20))
+    told = ""
+    if dist.get_rank() not in options["absent"]:
+        try:
+            group.monitored_barrier(timedelta(seconds=1), wait_all_ranks=options["all"])
+        except RuntimeError as error:
+            told = str(error)
+    dist.barrier()
+    return told
+
+
 def unanswered() -> None:
     """Rank 0's program fails while one of its collectives waits for rank 1, which lives on and watches how it goes."""
     import mlt.torch
@@ -247,7 +304,8 @@ def ddp(context: mlt.Context, options: dict[str, Any]) -> Any:
 
     model = network(seed=0)
     replica = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=0.1)
-    state = mlt.torch.BoundedLossState(Recording(context), loss_bound=options["bound"])
+    transport = Recording(context) if SERVICES else torch.distributed.group.WORLD
+    state = mlt.torch.BoundedLossState(transport, loss_bound=options["bound"])
     if options.get("hook", True):
         replica.register_comm_hook(state, mlt.torch.bounded_loss_hook)
     optimizer = torch.optim.SGD(replica.parameters(), lr=0.05)
@@ -285,7 +343,7 @@ def failing_step(replica: Any) -> Any:
     return {"error": None}
 
 
-PROGRAMS = {"collectives": collectives, "verbs": verbs, "straggler": straggler, "ddp": ddp}
+PROGRAMS = {"collectives": collectives, "verbs": verbs, "barriers": barriers, "straggler": straggler, "ddp": ddp}
 
 if __name__ == "__main__":
     chosen, arguments = sys.argv[1], json.loads(sys.argv[2])

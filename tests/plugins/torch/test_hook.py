@@ -27,6 +27,19 @@ def test_hook__replicas_bit_identical_after_losses(lossless: list[Any], bounded:
     assert bounded[0]["sha256"] != lossless[0]["sha256"]
 
 
+def test_hook__without_services_the_workers_average_among_themselves(lossless: list[Any]) -> None:
+    exact = answers(run_job("ddp", workers=2, steps=STEPS, bound=0.0, drop=0.03, seed=11))
+    assert exact[0]["sha256"] == exact[1]["sha256"]
+    # Two workers: the sum has one order, whoever adds.
+    assert exact[0]["sha256"] == lossless[0]["sha256"]
+    for answer in exact:
+        assert [step["bytes"] for step in answer["steps"]] == [answer["gradient_bytes"]] * STEPS
+    lossy = answers(run_job("ddp", workers=3, steps=STEPS, bound=0.1, drop=0.03, seed=11), workers=3)
+    assert len({answer["sha256"] for answer in lossy}) == 1
+    for answer in lossy:
+        assert all(0 <= step["loss_fraction"] <= 0.2 for step in answer["steps"])  # two hops
+
+
 def test_hook__bound_zero_repairs_everything(lossless: list[Any]) -> None:
     lossy = answers(run_job("ddp", services=1, steps=STEPS, bound=0.0, drop=0.03, seed=11))
     assert sum(step["repairs"] for answer in lossy for step in answer["steps"]) > 0

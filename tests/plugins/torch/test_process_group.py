@@ -5,6 +5,7 @@ from __future__ import annotations
 import mlt.torch
 import pytest
 import torch.distributed as dist
+from checks import assert_names
 from job import answers, run_job
 from mlt.torch.process_group import BACKEND
 
@@ -33,6 +34,15 @@ def test_pending_collective__does_not_hold_up_the_end_of_a_failed_process() -> N
     assert failed.status == 1
     assert "the program failed" in failed.output
     assert watching.answer["gone_after"] < 20
+
+
+def test_monitored_barrier__names_the_first_that_is_missing_or_all() -> None:
+    first, second, third = answers(run_job("barriers", workers=3, absent=[1], all=False), workers=3)
+    assert_names(first, "Rank 1", "1000 ms")
+    assert second == ""
+    assert_names(third, "Rank 2", "rank 0", "1000 ms")
+    first, *_ = answers(run_job("barriers", workers=3, absent=[1, 2], all=True), workers=3)
+    assert_names(first, "Ranks 1, 2", "1000 ms")
 
 
 def test_barrier__waits_for_the_last_rank() -> None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from checks import names
 from mlt.torch.transfers import Transfers
+from mlt.torch.work import CallQueue
 
 import mlt
 from mlt._shared.ports import free_port
@@ -26,12 +27,15 @@ def group(size: int) -> Iterator[tuple[Transfers, ...]]:
 
     with ThreadPoolExecutor(size) as pool:
         contexts = list(pool.map(start, range(size)))
+    publisher = CallQueue("test")
     made = tuple(
-        Transfers(context, tuple(range(size)), own=context.rank, tag=1 << 40, name="g") for context in contexts
+        Transfers(context, tuple(range(size)), own=context.rank, tag=1 << 40, name="g", publisher=publisher)
+        for context in contexts
     )
     yield made
     for one in made:
         one.finish()
+    publisher.close()
     for context in contexts:
         context.close()
 
@@ -70,6 +74,18 @@ def test_get_future__completes_without_a_wait(pair: tuple[Transfers, Transfers])
     future = receiver.recv(torch.zeros(2), 0, 0, 30).get_future()
     sender.send(torch.full((2,), 7.0), 1, 0, 30).get_future().wait()
     assert future.wait()[0].tolist() == [7.0, 7.0]
+
+
+def test_get_future__callback_may_wait_for_a_later_transfer(pair: tuple[Transfers, Transfers]) -> None:
+    sender, receiver = pair
+    first, second = torch.zeros(2), torch.zeros(2)
+    later = receiver.recv(second, 0, 1, 30)
+    followed = later.get_future()
+    chained = receiver.recv(first, 0, 0, 30).get_future().then(lambda _: (followed.wait(), later.wait())[1])
+    sender.send(torch.ones(2), 1, 0, 30).wait()
+    sender.send(torch.full((2,), 2.0), 1, 1, 30).wait()
+    assert chained.wait() is True
+    assert first.tolist() + second.tolist() == [1.0, 1.0, 2.0, 2.0]
 
 
 def test_recv_any__comes_before_later_receives(pair: tuple[Transfers, Transfers]) -> None:

@@ -114,6 +114,20 @@ def test_all_reduce__with_a_bound_loses_no_more_and_ends_with_the_same_bits(loss
     assert any(completion.status == "within_bound" for completion in completions)
 
 
+def test_all_reduce__streams_of_the_same_ranks_need_no_common_order(job: list[mlt.Context]) -> None:
+    tensors = {stream: [np.full(40_000, rank + stream, np.float32) for rank in range(len(job))] for stream in (1, 2)}
+    operations = [
+        context.post_all_reduce(tensors[stream][rank], stream=stream)
+        for rank, context in enumerate(job)
+        for stream in ((1, 2) if rank % 2 else (2, 1))
+    ]
+    for operation in operations:
+        operation.wait(30)
+    for stream, per_rank in tensors.items():
+        for tensor in per_rank:
+            np.testing.assert_array_equal(tensor, np.float32((len(job) - 1) / 2 + stream))
+
+
 def test_all_reduce__several_at_once_and_of_several_groups(job: list[mlt.Context]) -> None:
     tensors = [[np.full(5_000 + i, rank + i, np.float32) for i in range(30)] for rank in range(len(job))]
     pair = [np.full(999, rank, np.float32) for rank in range(2)]
@@ -208,6 +222,8 @@ def test_bad_input__is_refused_before_anything_is_counted(job: list[mlt.Context]
         context.post_all_reduce(np.zeros(3, np.float32), ranks=[])
     with pytest.raises(mlt.ConfigError, match="layer 3 of 2"):
         context.post_all_reduce(np.zeros(3, np.float32), layer=3, layers=2)
+    with pytest.raises(mlt.ConfigError, match="stream is -1"):
+        context.post_all_reduce(np.zeros(3, np.float32), stream=-1)
     with pytest.raises(mlt.ConfigError, match="timeout"):
         context.all_reduce(np.zeros(3, np.float32), timeout=0)
     with pytest.raises(mlt.InvalidBufferError, match="output_splits"):

@@ -83,6 +83,28 @@ TEST_CASE("collectives__of_different_groups_do_not_meet") {
   CHECK(Collectives::group_id({0, 1}) <= kMaxKey);
 }
 
+TEST_CASE("collectives__of_two_streams_of_the_same_ranks_need_no_common_order") {
+  FakeBus bus({.ranks = 2, .seed = 5});
+  auto first = random_tensors(2, 30'000, 1), second = random_tensors(2, 70'000, 2);
+  const auto first_sum = exact_sum(first, true), second_sum = exact_sum(second, true);
+  const auto start = [&bus](std::uint16_t rank, std::uint32_t stream, std::vector<float>& tensor) {
+    CollectiveRequest request = all_reduce_request(stream, tensor);
+    request.stream = stream;
+    bus.start(rank, request);
+  };
+  start(0, 1, first[0]);
+  start(0, 0x10000, second[0]);
+  start(1, 0x10000, second[1]);
+  start(1, 1, first[1]);
+  bus.run();
+  for (std::uint16_t rank = 0; rank < 2; ++rank) {
+    CHECK(first[rank] == first_sum);
+    CHECK(second[rank] == second_sum);
+  }
+  CHECK(Collectives::group_id({0, 1}, 1) != Collectives::group_id({0, 1}));
+  CHECK(Collectives::group_id({0, 1}, 0x0003'0002) != Collectives::group_id({0, 1, 2, 3}));
+}
+
 TEST_CASE("collectives__wait_for_room_where_there_is_none") {
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     CAPTURE(seed);

@@ -1,0 +1,135 @@
+"""Steps per second of DDP on a testbed, over gloo and over mlt, in turns; writes docs/results/pytorch.md.
+
+    python tools/torch_speed                                   # every case; needs root; about twelve minutes
+    python tools/torch_speed --rates 200mbit --losses 1% --workers 2 --models small --turns 1 --steps 20 --no-page
+
+One worker per host. Kinds: gloo; the backend "mlt"; the backend with the hook of bounded loss (10 %); the same with one
+summation service on a host of its own. gloo's connections use cubic, as nearly everywhere.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+
+from mlt.testbed import Testbed
+
+HERE = Path(__file__).resolve().parent
+PAGE = HERE.parent.parent / "docs" / "results" / "pytorch.md"
+LIMIT_SECONDS = 240
+KINDS = {
+    "gloo": ("gloo", "none", 0),
+    "mlt": ("mlt", "none", 0),
+    "mlt, hook": ("mlt", "0.1", 0),
+    "mlt, hook, 1 service": ("mlt", "0.1", 1),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    rate: str
+    loss: str
+    workers: int
+    model: str
+
+    def __str__(self) -> str:
+        return f"{self.rate}, {self.loss} loss, {self.workers} workers, {self.model} model"
+
+
+def run(case: Case, kind: str, steps: int) -> tuple[list[float], int]:
+    """The times of rank 0's steps in seconds, and the bytes of the gradients."""
+    backend, bound, services = KINDS[kind]
+    hosts = case.workers + services
+    with Testbed(hosts=hosts, rate=case.rate, loss=case.loss) as bed:
+        processes = []
+        for rank, host in enumerate(bed.hosts):
+            bed.exec(host, ["sysctl", "-q", "-w", "net.ipv4.tcp_congestion_control=cubic"])
+            worker = [sys.executable, str(HERE / "train.py"), backend, bound, case.model, str(steps)]
+            command = worker if rank < case.workers else [sys.executable, "-m", "mlt", "serve"]
+            env = {"WORLD_SIZE": str(case.workers), "MLT_SERVICES": str(services), "OMP_NUM_THREADS": "1"}
+            processes.append(
+                bed.popen(host, command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            )
+        outputs = [process.communicate(timeout=LIMIT_SECONDS) for process in processes]
+        for rank, (process, (_, problems)) in enumerate(zip(processes, outputs, strict=True)):
+            if process.returncode != 0:
+                raise SystemExit(f"{case}, {kind}: rank {rank} ended with {process.returncode}\n{problems[-3000:]}")
+    told = json.loads(outputs[0][0].splitlines()[-1])
+    return told["seconds"], told["bytes"]
+
+
+def measure(cases: list[Case], turns: int, steps: int) -> list[tuple[Case, int, dict[str, list[float]]]]:
+    """For each case the median step of every turn and kind; the kinds take turns."""
+    results = []
+    for number, case in enumerate(cases, 1):
+        medians: dict[str, list[float]] = {kind: [] for kind in KINDS}
+        size = 0
+        for turn in range(turns):
+            for kind in KINDS:
+                seconds, size = run(case, kind, steps)
+                medians[kind].append(statistics.median(seconds))
+                speed = 1 / medians[kind][-1]
+                print(f"[{number}/{len(cases)}] {case}, turn {turn + 1}: {kind} {speed:.1f} steps/s", flush=True)
+        results.append((case, size, medians))
+    return results
+
+
+def table(results: list[tuple[Case, int, dict[str, list[float]]]]) -> str:
+    """Markdown: steps/s by the median over turns, and each kind's speed as a multiple of gloo's."""
+    lines = [
+        "| rate | loss | workers | gradients | " + " | ".join(KINDS) + " |",
+        "|---|---|---|---|" + "---|" * len(KINDS),
+    ]
+    for case, size, medians in results:
+        speeds = {kind: 1 / statistics.median(times) for kind, times in medians.items()}
+        cells = [f"{speed:.1f} ({speed / speeds['gloo']:.2f} x)" for speed in speeds.values()]
+        lines.append(
+            f"| {case.rate} | {case.loss} | {case.workers} | {size / 2**20:.1f} MiB | " + " | ".join(cells) + " |"
+        )
+    return "\n".join(lines)
+
+
+def page(results: list[tuple[Case, int, dict[str, list[float]]]], turns: int, steps: int) -> str:
+    date = datetime.now(timezone.utc).date()
+    return f"""# DDP on a testbed, over gloo and over mlt
+
+Made by `make torch-speed` on {date}, on a machine with 2 shared cores that workers, services and switch
+share. Steps per second (median of {turns} turns of {steps} steps, the kinds in turns), and in brackets the multiple
+of gloo's in the same row. gloo's TCP uses cubic. "Hook": `bounded_loss_hook` with a bound of 10 %; the service
+has a host of its own.
+
+{table(results)}
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rates", default="200mbit,1gbit")
+    parser.add_argument("--losses", default="0%,0.1%,1%")
+    parser.add_argument("--workers", default="2,4")
+    parser.add_argument("--models", default="small,large")
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--no-page", action="store_true", help="print the table only")
+    chosen = parser.parse_args()
+    cases = [
+        Case(rate, loss, int(workers), model)
+        for rate in chosen.rates.split(",")
+        for workers in chosen.workers.split(",")
+        for model in chosen.models.split(",")
+        for loss in chosen.losses.split(",")
+    ]
+    results = measure(cases, chosen.turns, chosen.steps)
+    print(table(results))
+    if not chosen.no_page:
+        PAGE.write_text(page(results, chosen.turns, chosen.steps))
+
+
+if __name__ == "__main__":
+    main()

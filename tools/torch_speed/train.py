@@ -1,0 +1,60 @@
+"""The training script that ``tools/torch_speed`` times: one worker of DDP, as its environment says.
+
+    train.py BACKEND BOUND MODEL STEPS        BOUND "none": without the hook
+
+The last line of its output is JSON: the times of the steps after the first three, and the gradients' bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import warnings
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+# Width of the hidden layers: 1.1 and 7.8 MiB of gradients.
+WIDTHS = {"small": 512, "large": 1_408}
+WARM_UP = 3
+
+
+def main(backend: str, bound: str, model: str, steps: int) -> None:
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    dist.init_process_group(backend)
+    torch.manual_seed(0)
+    width = WIDTHS[model]
+    network = torch.nn.Sequential(
+        torch.nn.Linear(32, width), torch.nn.ReLU(), torch.nn.Linear(width, width), torch.nn.ReLU(),
+        torch.nn.Linear(width, 10),
+    )  # fmt: skip
+    replica = DistributedDataParallel(network)
+    if bound != "none":
+        import mlt.torch
+
+        replica.register_comm_hook(mlt.torch.BoundedLossState(loss_bound=float(bound)), mlt.torch.bounded_loss_hook)
+    optimizer = torch.optim.SGD(replica.parameters(), lr=0.01)
+    torch.manual_seed(1 + dist.get_rank())
+    seconds = []
+    for _ in range(WARM_UP + steps):
+        batch = torch.randn(8, 32)
+        start = time.perf_counter()
+        optimizer.zero_grad()
+        replica(batch).square().mean().backward()
+        optimizer.step()
+        seconds.append(time.perf_counter() - start)
+    digest = sum(parameter.double().sum().item() for parameter in network.parameters())
+    digests = [torch.zeros(1, dtype=torch.float64) for _ in range(dist.get_world_size())]
+    dist.all_gather(digests, torch.tensor([digest], dtype=torch.float64))
+    assert all(one.item() == digest for one in digests), "the replicas differ"
+    dist.destroy_process_group()
+    gradients = 4 * sum(parameter.numel() for parameter in network.parameters())
+    print(json.dumps({"seconds": seconds[WARM_UP:], "bytes": gradients, "rank": int(os.environ["RANK"])}), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]))
