@@ -30,7 +30,7 @@ class EarlyDataLimit {
   void count_sent(SendState& state, std::uint32_t segments);
   // The early data of the send has left the peer's early buffer. True if that makes space: then call wake().
   bool release(SendState& state);
-  // Nobody will report that it has: it counts as long as the connection lasts.
+  // No report of that will come: it counts as long as the connection lasts.
   void abandon(const SendState& state);
 
   // The send waits for space. Returns how many sends to the peer do.

@@ -19,7 +19,7 @@ namespace mlt::core {
 class Placement {
  public:
   Placement() = default;
-  // `words`: memory of the bitmap, a bit per segment of the grid; whoever gave it takes it back.
+  // `words`: memory of the bitmap, a bit per segment of the grid; the caller frees it.
   Placement(SegmentGrid grid, std::span<std::uint64_t> words);
 
   // Writes a segment of the grid to the receive's buffer. False if it has arrived before: it is not written again.
