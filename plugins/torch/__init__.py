@@ -1,9 +1,11 @@
 """``mlt.torch``: train with PyTorch over the bounded-loss transport.
 
-- ``torch.distributed.init_process_group("mlt")`` after ``import mlt.torch``: the exact collectives (parameters, batch
-  norm statistics, shapes, barriers), without loss.
-- ``ddp.register_comm_hook(BoundedLossState(loss_bound=0.1), bounded_loss_hook)``: gradients, averaged by the summation
-  services, with loss up to the caller's loss bound.
+- ``torch.distributed.init_process_group("mlt")``, without an import: the exact collectives (parameters, batch norm
+  statistics, shapes, barriers), without loss.
+- ``ddp.register_comm_hook(BoundedLossState(loss_bound=0.1), bounded_loss_hook)``: gradients, averaged with loss up to
+  the caller's loss bound, which may be a schedule (``warm_up``, ``phases``).
+- ``with lossy(0.1)``: the same for sums that the program calls itself.
+- ``verify_replicas(model)``: whether all ranks have the same bits.
 
 No other part of mlt's library imports torch.
 """
@@ -12,17 +14,24 @@ from __future__ import annotations
 
 from mlt.torch.contexts import current_context, use_context
 from mlt.torch.hook import BoundedLossState, bounded_loss_hook
+from mlt.torch.loss import LossSchedule, lossy, phases, warm_up
 from mlt.torch.process_group import MltProcessGroup, register_backend
+from mlt.torch.replicas import verify_replicas
 from mlt.torch.statistics import StepStatistics
 
 __all__ = [
     "BoundedLossState",
+    "LossSchedule",
     "MltProcessGroup",
     "StepStatistics",
     "bounded_loss_hook",
     "current_context",
+    "lossy",
+    "phases",
     "register_backend",
     "use_context",
+    "verify_replicas",
+    "warm_up",
 ]
 
 register_backend()

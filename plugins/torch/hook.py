@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Union
 
 from mlt.torch.contexts import current_context
+from mlt.torch.loss import LossSchedule, check_bound
 from mlt.torch.process_group import MltProcessGroup
 from mlt.torch.statistics import OpenStep, StepLog, StepStatistics
 
@@ -35,7 +36,8 @@ class BoundedLossState:
     ``transport``: whose workers average. A process group "mlt" (that of the model's DDP, if it has one of its own) or
     a ``Context``: its workers, over its summation services if it has some, else among themselves; a ``PushPull``: over
     the services. Default: the context of the process group "mlt". ``loss_bound`` in [0, 1): max fraction of a bucket's
-    elements that may be lost per step, of a push or in each hop between two workers; 0 is fully reliable.
+    elements that may be lost per step, of a push or in each hop between two workers; 0 is fully reliable. Or a function
+    of step and layer (``warm_up``, ``phases``), the same on every rank; its step counts this state's backward passes.
     ``first_key``: first push-pull key of this state (two states that share a ``PushPull`` need separate ranges).
     ``history``: number of steps whose statistics are kept.
 
@@ -48,14 +50,12 @@ class BoundedLossState:
         self,
         transport: Union["Context", "PushPull", dist.ProcessGroup] | None = None,
         *,
-        loss_bound: float = 0.1,
+        loss_bound: float | LossSchedule = 0.1,
         first_key: int = 0,
         history: int = DEFAULT_HISTORY,
     ) -> None:
-        if not 0.0 <= loss_bound < 1.0:
-            raise ValueError(
-                f"loss_bound is {loss_bound}; it must lie in [0, 1), e.g. 0.1 for at most 10 % of a bucket"
-            )
+        if not callable(loss_bound):
+            check_bound(loss_bound)
         if history < 1:
             raise ValueError(f"history is {history}; keep at least one step")
         self.loss_bound = loss_bound
@@ -94,16 +94,20 @@ class BoundedLossState:
         # An exception set on a Python future reaches DDP's C++ side as a malformed result; one raised inside then()
         # becomes a real error of the chained future, with its text.
         result: torch.futures.Future[torch.Tensor] = future.then(_value)
+        name = f"gradient bucket {index} of step {step.step}"
         handle = self._post(
             buffer,
             key=key,
-            loss_bound=self.loss_bound,
+            loss_bound=self._bound(step.step, layer),
             layer=layer,
             layers=layers,
-            name=f"gradient bucket {index} of step {step.step}",
+            name=name,
         )
-        handle.add_done_callback(partial(self._finish, handle, step, future, buffer))
+        handle.add_done_callback(partial(self._finish, handle, name, step, future, buffer))
         return result
+
+    def _bound(self, step: int, layer: int) -> float:
+        return check_bound(self.loss_bound(step, layer)) if callable(self.loss_bound) else self.loss_bound
 
     def _key(self, bucket: GradBucket) -> int:
         """A key per set of parameters, numbered in order of first appearance.
@@ -132,6 +136,7 @@ class BoundedLossState:
     def _finish(
         self,
         handle: Any,
+        name: str,
         step: OpenStep,
         future: torch.futures.Future[torch.Tensor],
         buffer: torch.Tensor,
@@ -141,8 +146,10 @@ class BoundedLossState:
         try:
             done = handle.wait(timeout=0)
         except Exception as error:
+            named = error if name in str(error) else RuntimeError(f"{name}: {error}")
+            named.__cause__ = error.__cause__ if named is error else error
             # (torch's annotation gives the result's type here; the method takes any exception.)
-            future.set_exception(error)  # type: ignore[arg-type]
+            future.set_exception(named)  # type: ignore[arg-type]
             return
         self._log.result(step, pushed_bytes=done.bytes, missing_bytes=done.missing_bytes, repairs=done.repairs)
         future.set_result(buffer)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mlt.torch import collectives, contexts
 from mlt.torch.exchange import Exchange
+from mlt.torch.loss import current_bound
 from mlt.torch.transfers import USER_TAGS, InProgress, Transfers, TransferWork
 from mlt.torch.work import CallQueue, MltWork
 
@@ -506,12 +507,17 @@ class MltProcessGroup(dist.ProcessGroup):
         number = self._calls
         self._calls += max(len(tensors), 1)
         description = f"mlt allreduce (call {number} of group {self._group_id!r}, rank {self._rank})"
-        seconds = self._seconds(opts)
+        seconds, bound = self._seconds(opts), current_bound()
 
         def post() -> TransferWork:
             operations = [
                 self._context.post_all_reduce(
-                    tensor.detach(), average=average, ranks=self._ranks, stream=self.stream, timeout=seconds
+                    tensor.detach(),
+                    average=average,
+                    loss_bound=bound,
+                    ranks=self._ranks,
+                    stream=self.stream,
+                    timeout=seconds,
                 )
                 for tensor in tensors
             ]

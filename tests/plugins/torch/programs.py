@@ -262,6 +262,49 @@ def barriers(context: mlt.Context, options: dict[str, Any]) -> Any:
     return told
 
 
+def lossy(context: mlt.Context, options: dict[str, Any]) -> Any:
+    """Sums of ones, exact outside of ``lossy`` and short inside; answers the shares of short elements and a digest."""
+    import mlt.torch
+    import torch
+    import torch.distributed as dist
+
+    def sum_of_ones() -> torch.Tensor:
+        tensor = torch.ones(1 << 20)
+        dist.all_reduce(tensor)
+        return tensor
+
+    size = dist.get_world_size()
+    before = sum_of_ones()
+    with mlt.torch.lossy(0.1):
+        inside = sum_of_ones()
+    after = sum_of_ones()
+    return {
+        "short": [float((tensor < size).float().mean()) for tensor in (before, inside, after)],
+        "sha256": hashlib.sha256(inside.numpy().tobytes()).hexdigest(),
+    }
+
+
+def replicas(context: mlt.Context, options: dict[str, Any]) -> Any:
+    """``verify_replicas`` of equal models, of one that differs in one bit, of one with a tensor less."""
+    import mlt.torch
+    import torch
+
+    model = network(seed=0)
+    mlt.torch.verify_replicas(model)
+    told = []
+    if RANK == 1:
+        with torch.no_grad():
+            model[3].bias[7] += 1e-6
+    for _ in range(2):
+        try:
+            mlt.torch.verify_replicas(model)
+        except RuntimeError as error:
+            told.append(str(error))
+        if RANK == 1:
+            model[3].bias = None
+    return told
+
+
 def unanswered() -> None:
     """Rank 0's program fails while one of its collectives waits for rank 1, which lives on and watches how it goes."""
     import mlt.torch
@@ -305,7 +348,8 @@ def ddp(context: mlt.Context, options: dict[str, Any]) -> Any:
     model = network(seed=0)
     replica = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=0.1)
     transport = Recording(context) if SERVICES else torch.distributed.group.WORLD
-    state = mlt.torch.BoundedLossState(transport, loss_bound=options["bound"])
+    bound = mlt.torch.phases(*options["phases"]) if "phases" in options else options["bound"]
+    state = mlt.torch.BoundedLossState(transport, loss_bound=bound)
     if options.get("hook", True):
         replica.register_comm_hook(state, mlt.torch.bounded_loss_hook)
     optimizer = torch.optim.SGD(replica.parameters(), lr=0.05)
@@ -343,7 +387,15 @@ def failing_step(replica: Any) -> Any:
     return {"error": None}
 
 
-PROGRAMS = {"collectives": collectives, "verbs": verbs, "barriers": barriers, "straggler": straggler, "ddp": ddp}
+PROGRAMS = {
+    "barriers": barriers,
+    "collectives": collectives,
+    "ddp": ddp,
+    "lossy": lossy,
+    "replicas": replicas,
+    "straggler": straggler,
+    "verbs": verbs,
+}
 
 if __name__ == "__main__":
     chosen, arguments = sys.argv[1], json.loads(sys.argv[2])

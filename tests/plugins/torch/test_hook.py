@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from checks import assert_names
 from job import answers, run_job
 from mlt.torch import BoundedLossState
 
@@ -38,6 +39,14 @@ def test_hook__without_services_the_workers_average_among_themselves(lossless: l
     assert len({answer["sha256"] for answer in lossy}) == 1
     for answer in lossy:
         assert all(0 <= step["loss_fraction"] <= 0.2 for step in answer["steps"])  # two hops
+
+
+def test_hook__schedule_decides_the_bound_of_each_step() -> None:
+    told = answers(run_job("ddp", workers=2, steps=STEPS, phases=[[0, 0.0], [4, 0.5]], drop=0.05, seed=11))
+    assert told[0]["sha256"] == told[1]["sha256"]
+    missing = [sum(answer["steps"][step]["missing_bytes"] for answer in told) for step in range(STEPS)]
+    assert missing[:4] == [0] * 4
+    assert sum(missing[4:]) > 0
 
 
 def test_hook__bound_zero_repairs_everything(lossless: list[Any]) -> None:
@@ -83,11 +92,12 @@ def test_hook__last_bucket_is_the_front_layer(lossless: list[Any]) -> None:
     assert {call["layers"] for call in last_step} == {len(last_step)}
 
 
-def test_hook__killed_worker_fails_the_backward_pass_with_its_rank() -> None:
-    outcomes = run_job("ddp", services=1, steps=4, bound=0.1, die_at=2, victim=1, kill=1)
+@pytest.mark.parametrize("services", [0, 1])
+def test_hook__killed_worker_fails_the_backward_pass_with_its_rank(services: int) -> None:
+    outcomes = run_job("ddp", services=services, steps=4, bound=0.1, die_at=2, victim=1, kill=1)
     told = outcomes[0].answer
     assert told["error"] is not None, outcomes[0].output
-    assert "rank 1" in told["error"]
+    assert_names(told["error"], "rank 1")
     assert told["seconds"] < 15
 
 

@@ -1,0 +1,71 @@
+"""How much loss a program allows: ``lossy`` around collectives, and schedules for ``BoundedLossState``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from itertools import pairwise
+from typing import Final
+
+LossSchedule = Callable[[int, int], float]
+"""The loss bound of a gradient bucket by its step and layer, both from 0; layer 0 is the front layer."""
+
+_bound: Final[ContextVar[float]] = ContextVar("mlt_loss_bound", default=0.0)
+
+
+def check_bound(bound: float) -> float:
+    """``bound``, if it is in [0, 1); raises ValueError otherwise."""
+    if not 0.0 <= bound < 1.0:
+        raise ValueError(f"the loss bound is {bound}; it must lie in [0, 1), e.g. 0.1 for at most 10 %")
+    return bound
+
+
+def current_bound() -> float:
+    """The bound of the innermost ``lossy`` of this thread; 0 outside."""
+    return _bound.get()
+
+
+@contextmanager
+def lossy(bound: float) -> Iterator[None]:
+    """Let the float32 sums and means of ``all_reduce`` called inside lose up to ``bound`` on each hop of the sum.
+
+    Everything else remains exact: other element types and operations, other collectives, the distribution of results.
+    All ranks end with the same bits. Every rank must use the same bound. Raises ValueError unless it is in [0, 1).
+
+    >>> with lossy(0.1):
+    ...     dist.all_reduce(gradient)  # doctest: +SKIP
+    """
+    token = _bound.set(check_bound(bound))
+    try:
+        yield
+    finally:
+        _bound.reset(token)
+
+
+def warm_up(bound: float, steps: int) -> LossSchedule:
+    """No loss in the first ``steps`` steps, then ``bound``: early gradients are large, and their loss costs most.
+
+    >>> schedule = warm_up(0.1, steps=100)
+    >>> schedule(99, 0), schedule(100, 0)
+    (0.0, 0.1)
+    """
+    check_bound(bound)
+    return lambda step, _layer: 0.0 if step < steps else bound
+
+
+def phases(*starts: tuple[int, float]) -> LossSchedule:
+    """A bound from each of these steps on: ``phases((0, 0.0), (100, 0.2), (900, 0.05))``.
+
+    The first step is 0; raises ValueError unless the steps increase from there.
+
+    >>> schedule = phases((0, 0.0), (100, 0.2), (900, 0.05))
+    >>> [schedule(step, 0) for step in (0, 100, 899, 900)]
+    [0.0, 0.2, 0.2, 0.05]
+    """
+    steps = [start for start, _ in starts]
+    if not steps or steps[0] != 0 or any(later <= earlier for earlier, later in pairwise(steps)):
+        raise ValueError(f"the phases start at the steps {steps}; give increasing steps, the first of them 0")
+    for _, bound in starts:
+        check_bound(bound)
+    return lambda step, _layer: next(bound for start, bound in reversed(starts) if start <= step)

@@ -1,0 +1,47 @@
+"""Bounds around collectives, and schedules of bounds."""
+
+from __future__ import annotations
+
+import doctest
+
+import mlt.torch
+import pytest
+from checks import names
+from job import answers, run_job
+from mlt.torch import loss
+
+
+def test_examples() -> None:
+    assert doctest.testmod(loss).failed == 0
+
+
+def test_lossy__holds_inside_only_and_nests() -> None:
+    assert loss.current_bound() == 0.0
+    with mlt.torch.lossy(0.1):
+        with mlt.torch.lossy(0.0):
+            assert loss.current_bound() == 0.0
+        assert loss.current_bound() == 0.1
+    assert loss.current_bound() == 0.0
+
+
+def test_lossy__sums_inside_may_lack_terms_and_are_the_same_everywhere() -> None:
+    told = answers(run_job("lossy", workers=3, drop=0.03, seed=5), workers=3)
+    assert len({answer["sha256"] for answer in told}) == 1
+    before, inside, after = told[0]["short"]
+    assert before == after == 0.0
+    assert 0.0 < inside <= 0.2  # two hops
+
+
+@pytest.mark.parametrize("bound", [-0.1, 1.0, 7])
+def test_bounds__outside_their_range_are_refused(bound: float) -> None:
+    for make in (loss.check_bound, lambda bound: loss.warm_up(bound, 5), lambda bound: loss.phases((0, bound))):
+        with pytest.raises(ValueError, match=names(str(bound), "[0, 1)")):
+            make(bound)
+    with pytest.raises(ValueError, match="the loss bound"), mlt.torch.lossy(bound):
+        pass
+
+
+@pytest.mark.parametrize("steps", [[], [1], [0, 5, 5], [0, 9, 3]])
+def test_phases__start_at_0_and_increase(steps: list[int]) -> None:
+    with pytest.raises(ValueError, match="increasing steps"):
+        loss.phases(*((step, 0.1) for step in steps))
