@@ -17,9 +17,15 @@ WORKERS = int(os.environ["WORLD_SIZE"])
 RANK = int(os.environ["RANK"])
 
 
+def packet_options(options: dict[str, Any]) -> dict[str, Any]:
+    """The context's options; where packets are lost, there are as many of them as on an Ethernet."""
+    drop = options.get("drop", 0.0)
+    faults = mlt.Faults(drop=drop, seed=options.get("seed", 1) + RANK)
+    return {"faults": faults, "segment_bytes": 1_432 if drop else None}
+
+
 def service(options: dict[str, Any]) -> None:
-    faults = mlt.Faults(drop=options.get("drop", 0.0), seed=options.get("seed", 1) + RANK)
-    with mlt.Context(RANK, WORKERS, SERVICES, faults=faults) as context:
+    with mlt.Context(RANK, WORKERS, SERVICES, **packet_options(options)) as context:
         mlt.SummationService(context).run()
 
 
@@ -30,8 +36,7 @@ def worker(name: str, options: dict[str, Any]) -> None:
 
     warnings.simplefilter("ignore", FutureWarning)
     torch.set_num_threads(1)
-    faults = mlt.Faults(drop=options.get("drop", 0.0), seed=options.get("seed", 1) + RANK)
-    with mlt.Context(RANK, WORKERS, SERVICES, faults=faults) as context:
+    with mlt.Context(RANK, WORKERS, SERVICES, **packet_options(options)) as context:
         mlt.torch.use_context(context)
         dist.init_process_group("mlt")
         answer = PROGRAMS[name](context, options)
