@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import torch
 from checks import assert_names
 from job import answers, run_job
+from mlt.torch import replicas
 
 
 def test_verify_replicas__names_what_differs_and_where_on_every_rank() -> None:
@@ -12,3 +14,11 @@ def test_verify_replicas__names_what_differs_and_where_on_every_rank() -> None:
     one_bit, one_less = told[0]
     assert_names(one_bit, "3.bias", "rank(s) 1")
     assert_names(one_less, "rank 1 has")
+
+
+def test_digest__distinguishes_name_type_shape_and_value() -> None:
+    tensor = torch.arange(4, dtype=torch.float32)
+    others = (("bias", tensor), ("w", tensor.view(torch.int32)), ("w", tensor.reshape(2, 2)), ("w", tensor + 0.5))
+    digests = {replicas._digest(name, one) for name, one in (("w", tensor), *others)}
+    assert len(digests) == 5
+    assert replicas._digest("w", tensor.clone()) == replicas._digest("w", tensor)
