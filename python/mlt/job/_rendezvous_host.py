@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import selectors
 import socket
 import time
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mlt._shared.json_lines import line_of, quoted
-from mlt.errors import PortInUseError, RendezvousError
+from mlt.errors import PeerMismatchError, PortInUseError, RendezvousError
 from mlt.job import handshake_client, interfaces, rendezvous
 from mlt.job import secret as secret_module
 from mlt.job._rendezvous_lines import Announcement
@@ -39,9 +40,13 @@ class _Rank:
 class Host:
     """A context manager around the listeners. ``counts``: gets the counters of ``handshake_server``."""
 
-    def __init__(self, config: JobConfig, own: Endpoint, dscp: DscpMap | None, counts: Counter[str]) -> None:
+    def __init__(
+        self, config: JobConfig, own: Endpoint, dscp: DscpMap | None, counts: Counter[str], paths: int = 0
+    ) -> None:
         self._config = config
         self._dscp = dscp
+        self._paths = paths
+        self._mismatches: dict[int, tuple[float, str]] = {}  # by rank: when the start ends for it, and why
         self._ranks: dict[int, Endpoint] = {own.rank: own}
         self._callers: dict[int, _Rank] = {}
         self._refused: deque[str] = deque(maxlen=SHOWN_REFUSALS)
@@ -132,7 +137,9 @@ class Host:
             if left <= 0:
                 self._give_up(timeout)
             patience.ask(lambda: self._waiting_text(timeout))
-            for key, _ in self._selector.select(min(left, patience.left, self._handshakes.seconds_left())):
+            self._end_on_mismatch()
+            most = min(left, patience.left, self._handshakes.seconds_left(), self._mismatch_seconds())
+            for key, _ in self._selector.select(most):
                 if key.data is not None:
                     self._read(key.data)
             for caller in self._handshakes.turn():
@@ -180,6 +187,11 @@ class Host:
             self._reject(caller, "sent more than one announcement")
             return
         endpoint = Endpoint(said.rank, said.host, said.port)
+        why = self._difference(said)
+        if why is not None:
+            self._report_mismatch(said, why)
+            self._reject(caller, why)
+            return
         why = self._mismatch(caller, said, endpoint)
         if why is not None:
             self._reject(caller, why)
@@ -188,11 +200,12 @@ class Host:
         self._callers[caller.connection.fileno()] = rank
         self._selector.register(caller.connection, selectors.EVENT_READ, rank)
         self._ranks[said.rank] = endpoint
+        self._mismatches.pop(said.rank, None)
         if not interfaces.is_own_address(caller.address):
             self._remote[said.rank] = caller.address
 
-    def _mismatch(self, caller: Caller, said: Announcement, endpoint: Endpoint) -> str | None:
-        """Why a rank does not belong to this job; None if it does."""
+    def _difference(self, said: Announcement) -> str | None:
+        """Which setting of a rank differs from rank 0's; None if they agree."""
         config = self._config
         if said.job != config.job:
             return f"rank {said.rank} belongs to job {quoted(said.job)!r}; this is job {config.job!r} (set MLT_JOB)"
@@ -206,6 +219,36 @@ class Host:
                 f"rank {said.rank}'s packets have other DSCPs ({dscp}) than rank 0's ({self._dscp}), so that switches "
                 "would classify them differently: give all ranks the same policy (MLT_QOS_POLICY, qos_policy=)"
             )
+        if self._paths and said.paths and said.paths != self._paths:
+            return (
+                f"rank {said.rank} has {said.paths} paths, rank 0 {self._paths}: give all ranks the same number "
+                "(MLT_PATHS, paths=)"
+            )
+        return None
+
+    def _report_mismatch(self, said: Announcement, why: str) -> None:
+        """Report it at once, and end the start soon: the process that was refused ends, and nobody takes its place."""
+        if said.rank in self._ranks or said.rank in self._mismatches:
+            return
+        rendezvous.logger.warning("rank 0: refused: %s", why)
+        is_sure = said.job == self._config.job or self._config.secret is not None
+        seconds = rendezvous.MISMATCH_SECONDS if is_sure else rendezvous.OTHER_JOB_SECONDS
+        self._mismatches[said.rank] = (time.monotonic() + seconds, why)
+
+    def _mismatch_seconds(self) -> float:
+        """Seconds until the start ends for a mismatch."""
+        return max(min((at for at, _ in self._mismatches.values()), default=math.inf) - time.monotonic(), 0.0)
+
+    def _end_on_mismatch(self) -> None:
+        for rank, (at, why) in self._mismatches.items():
+            if time.monotonic() >= at:
+                text = f"job {self._config.job!r} cannot start: {why}"
+                self._answer_all({"error": "peer_mismatch", "text": text}, time.monotonic())
+                raise PeerMismatchError(f"rank 0: {text}", peer=rank)
+
+    def _mismatch(self, caller: Caller, said: Announcement, endpoint: Endpoint) -> str | None:
+        """Why a rank with the right settings cannot join; None if it can."""
+        config = self._config
         if not 0 < said.rank < config.size:
             return f"rank {said.rank} is out of range: ranks 1 to {config.size - 1} connect here (set RANK)"
         if said.rank in self._ranks:

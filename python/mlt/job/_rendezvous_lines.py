@@ -16,7 +16,7 @@ MAX_CLASSES = 8
 @dataclass(frozen=True, slots=True)
 class Announcement:
     """A rank's position in its job, and where it listens. ``dscp``: of control, then of the classes; empty if the rank
-    does not report it."""
+    does not report it. ``paths``: their number; 0 if it does not report it."""
 
     job: str
     rank: int
@@ -25,6 +25,7 @@ class Announcement:
     host: str
     port: int
     dscp: tuple[int, ...]
+    paths: int
 
     @classmethod
     def parse(cls, content: str) -> Announcement:
@@ -44,6 +45,7 @@ class Announcement:
             host=host,
             port=_number(said.get("port"), 1, 2**16 - 1),
             dscp=tuple(_number(one, 0, 63) for one in dscp),
+            paths=_number(said.get("paths", 0), 0, 2**16 - 1),
         )
 
 

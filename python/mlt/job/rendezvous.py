@@ -36,6 +36,11 @@ MAX_ENTRY_BYTES = 256
 RETRY_SECONDS = 0.05
 # After the deadline, a rank waits this much longer for the report of rank 0, whose deadline is about the same.
 GRACE_SECONDS = 0.5
+# A rank whose settings differ will not come back with others: its job's start ends this many seconds later, unless that
+# rank has connected as it should meanwhile. Longer for a process of another job without a secret, which may have got
+# here by mistake.
+MISMATCH_SECONDS = 2.0
+OTHER_JOB_SECONDS = 10.0
 # After this many seconds a rank reports once what it waits for.
 QUIET_SECONDS = 5.0
 
@@ -59,12 +64,14 @@ def meet(
     timeout: float,
     *,
     dscp: DscpMap | None = None,
+    paths: int = 0,
     counts: Counter[str] | None = None,
 ) -> list[Endpoint]:
     """Exchange endpoints with all ranks; returns those of all ranks in rank order.
 
-    ``dscp``: the code points of this rank's packets, which must equal rank 0's (None: not compared). ``counts`` gets
-    rank 0's counters of its clients (``handshake_server.COUNTERS``).
+    ``dscp``: the code points of this rank's packets, which must equal rank 0's (None: not compared). ``paths``: the
+    number of its paths, likewise (0: not compared). ``counts`` gets rank 0's counters of its clients
+    (``handshake_server.COUNTERS``).
 
     Raises ConfigError (no secret, and not on loopback), PortInUseError (rank 0 cannot listen), PeerMismatchError
     (another secret, job, size, version or map of code points), or RendezvousError naming the ranks that did not connect
@@ -76,9 +83,9 @@ def meet(
     if config.rank == 0:
         from mlt.job._rendezvous_host import Host  # here: the other ranks do not need it
 
-        with Host(config, own, dscp, Counter() if counts is None else counts) as host:
+        with Host(config, own, dscp, Counter() if counts is None else counts, paths) as host:
             return host.run(deadline, timeout)
-    return _join(config, own, dscp, deadline, timeout)
+    return _join(config, own, dscp, paths, deadline, timeout)
 
 
 def where(config: JobConfig) -> str:
@@ -110,10 +117,13 @@ def ranks_text(ranks: list[int]) -> str:
     return f"rank {shown}" if len(ranks) == 1 else f"ranks {shown}"
 
 
-def _join(config: JobConfig, own: Endpoint, dscp: DscpMap | None, deadline: float, timeout: float) -> list[Endpoint]:
+def _join(
+    config: JobConfig, own: Endpoint, dscp: DscpMap | None, paths: int, deadline: float, timeout: float
+) -> list[Endpoint]:
     """The side of every rank but 0."""
     announcement = {
         **({} if dscp is None else {"dscp": [dscp.control, *dscp.data]}),
+        **({"paths": paths} if paths else {}),
         "job": config.job,
         "rank": config.rank,
         "size": config.size,

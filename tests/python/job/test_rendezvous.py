@@ -37,9 +37,12 @@ def config(rank: int, size: int, port: int, **changes: Any) -> JobConfig:
 class Ranks:
     """Runs ``meet`` for several configs in threads and keeps what each returned or raised."""
 
-    def __init__(self, *configs: JobConfig, timeout: float = TIMEOUT, dscp: DscpMap | None = None) -> None:
+    def __init__(
+        self, *configs: JobConfig, timeout: float = TIMEOUT, dscp: DscpMap | None = None, paths: int = 0
+    ) -> None:
         self.outcomes: dict[int, Any] = {}
         self._dscp = dscp
+        self._paths = paths
         self._threads = [threading.Thread(target=self._one, args=(i, c, timeout)) for i, c in enumerate(configs)]
         for thread in self._threads:
             thread.start()
@@ -47,7 +50,7 @@ class Ranks:
     def _one(self, index: int, one: JobConfig, timeout: float) -> None:
         try:
             self.outcomes[index] = meet(
-                one, Endpoint(one.rank, "127.0.0.1", 1_000 + one.rank), timeout, dscp=self._dscp
+                one, Endpoint(one.rank, "127.0.0.1", 1_000 + one.rank), timeout, dscp=self._dscp, paths=self._paths
             )
         except mlt.MltError as error:
             self.outcomes[index] = error
@@ -187,6 +190,32 @@ def test_meet__other_code_points_are_refused_with_both_maps() -> None:
     assert "MLT_QOS_POLICY" in str(refused)
     (table,) = Ranks(config(1, 2, port), timeout=10, dscp=policy).join()
     assert zero.join() == [table]
+
+
+@pytest.mark.parametrize(
+    ("different", "facts"),
+    [
+        ({"world_size": 4}, ("rank 1 expects 4 workers and 0 services", "3 and 0", "WORLD_SIZE")),
+        ({"services": 1}, ("rank 1 expects 3 workers and 1 services", "3 and 0", "MLT_SERVICES")),
+        ({"job": "other", "secret": SECRET}, ("rank 1 belongs to job 'other'", "job 'test'", "MLT_JOB")),
+        ({"paths": 2}, ("rank 1 has 2 paths, rank 0 1", "MLT_PATHS")),
+    ],
+)
+def test_meet__a_rank_whose_settings_differ_ends_the_start_at_every_rank(
+    different: dict[str, Any], facts: tuple[str, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    port = free_port()
+    secret = {"secret": SECRET} if "secret" in different else {}
+    paths = different.get("paths", 1)
+    changes = {name: value for name, value in different.items() if name != "paths"}
+    others = Ranks(config(0, 3, port, **secret), config(2, 3, port, **secret), timeout=40, paths=1)
+    with takes(at_most=10.0):
+        wrong = Ranks(dataclasses.replace(config(1, 3, port), **changes), timeout=40, paths=paths).join()
+        outcomes = wrong + others.join()
+    for outcome in outcomes:
+        assert isinstance(outcome, mlt.PeerMismatchError)
+        assert_names(str(outcome), *facts)
+    assert any("refused" in record.getMessage() for record in caplog.records)
 
 
 @pytest.mark.parametrize("dscp", [[], 7, ["x"], {"a": 1}, None])
