@@ -11,7 +11,7 @@ import typer
 from mlt.cli.style import App
 from mlt.cli.unit_option import TIME, UnitOption
 from mlt.planners._shared.documents import InputError
-from mlt.planners.aro.convert import add_to_plan, cluster_segment_ids, instance_of
+from mlt.planners.aro.convert import add_to_plan, cluster_segment_ids, instance_of, ipv4_ends
 from mlt.planners.aro.export import srv6_lines
 from mlt.planners.aro.multiple import Effort, Solution, plan_routes
 from mlt.planners.aro.verify import verify
@@ -40,6 +40,13 @@ def route(
     try:
         cluster = read_cluster(cluster_file)
         instance = instance_of(cluster, jobs=jobs or None)
+        if srv6 is not None and (wrong := ipv4_ends(cluster, instance)):
+            typer.echo(
+                f"--srv6: {', '.join(wrong[:4])} have IPv4 addresses, and SRv6 segment lists need IPv6; "
+                "give these hosts IPv6 addresses in the cluster file, or leave --srv6 out",
+                err=True,
+            )
+            raise typer.Exit(2)
         plan = _plan_to_extend(cluster, out, seed)
         solution = plan_routes(instance, effort=Effort(seconds=seconds, seed=seed))
     except InputError as error:

@@ -38,6 +38,20 @@ def segments_by_path(source: Mapping[str, Any], rank: int | None) -> list[dict[i
     jobs = [job for job in plan.jobs if job.routing is not None and source.get("job") in (None, job.job)]
     if len(jobs) != 1 or jobs[0].routing is None:
         raise ConfigError(f"plan {os.fspath(name)} has routes of {len(jobs)} such jobs; name one with job:")
+    merged = [route for task in jobs[0].routing.tasks for route in task.routes if route.aggregated_at]
+    if merged:
+        one = merged[0]
+        raise ConfigError(
+            f"plan {os.fspath(name)} merges {len(merged)} of its routes in switches, the first ({one.source} to "
+            f"{one.destination}) in {one.aggregated_at[0].switch}. A running job has no such aggregator: its flows "
+            "would stay apart, and load each link behind it several times as much as planned. Set `aggregates: false` "
+            "for the switches in the cluster file and plan again"
+        )
+    if not any(route.segments for task in jobs[0].routing.tasks for route in task.routes):
+        raise ConfigError(
+            f"plan {os.fspath(name)} has no SRv6 segment list, the only part of a plan that paths can follow: hosts "
+            "with IPv4 addresses get none, and neither do routes without a choice. Leave MLT_PATHS (paths=) out"
+        )
     ranks = {str(host): number for number, host in enumerate(hosts)}
     routes: dict[tuple[int, int], list[tuple[str, ...]]] = {}
     for route in (route for task in jobs[0].routing.tasks for route in task.routes):

@@ -121,6 +121,25 @@ def test_resolve__takes_the_segment_lists_of_a_plan(tmp_path: Path) -> None:
     assert resolve(str(tmp_path / "paths.yaml"), ranks=3, rank=0) == first
 
 
+def edited(file: str, **changes: Any) -> str:
+    """The plan with these fields in every route."""
+    content = json.loads(Path(file).read_text(encoding="utf-8"))
+    for task in content["jobs"][0]["routing"]["tasks"]:
+        for route in task["routes"]:
+            route.update(changes)
+    Path(file).write_text(json.dumps(content), encoding="utf-8")
+    return file
+
+
+def test_resolve__refuses_a_plan_that_a_running_job_cannot_follow(tmp_path: Path) -> None:
+    hosts = ["w0", "w1", "ps"]
+    merging = edited(plan(tmp_path, "train"), aggregated_at=[{"switch": "leaf0", "pipeline": 0}])
+    with pytest.raises(mlt.ConfigError, match=r"merges 4 of its routes.*w0 to ps.*leaf0.*aggregates: false"):
+        resolve({"plan": merging, "hosts": hosts}, ranks=3, rank=0)
+    with pytest.raises(mlt.ConfigError, match="no SRv6 segment list"):
+        resolve({"plan": edited(plan(tmp_path, "train"), segments=[]), "hosts": hosts}, ranks=3, rank=0)
+
+
 @pytest.mark.parametrize(
     ("change", "rank", "words"),
     [

@@ -103,17 +103,28 @@ def cluster_segment_ids(cluster: Cluster) -> dict[str, str]:
     return segment_ids(cluster.switch_by_name, {switch.name: switch.sid for switch in cluster.switches})
 
 
+def ipv4_ends(cluster: Cluster, instance: Instance) -> list[str]:
+    """Workers and servers whose address is IPv4, which an SRv6 segment list cannot lead to."""
+    ends = {name for job in instance.jobs for name in (*job.workers, *(task.ps for task in job.tasks))}
+    addresses = {name: cluster.host_by_name[name].address for name in ends if name in cluster.host_by_name}
+    return sorted(name for name, address in addresses.items() if address is not None and ":" not in address)
+
+
 def add_to_plan(
     plan: Plan, instance: Instance, solution: Solution, *, cluster: Cluster, options: Mapping[str, Any] | None = None
 ) -> Plan:
-    """A copy of ``plan`` whose jobs carry ``solution`` as their routing section, exports included."""
+    """A copy of ``plan`` whose jobs carry ``solution`` as their routing section, exports included.
+
+    Routes from or to hosts with IPv4 addresses get no segment list; a note says so.
+    """
     sids = cluster_segment_ids(cluster)
+    without_lists = ipv4_ends(cluster, instance)
     for job in instance.jobs:
         plans = [task_plan for task_plan in solution.plans if task_plan.job == job.name]
         section = Routing(
             method="aro",
             objective=_objective(instance),
-            tasks=tuple(_task_routes(instance, sids, task_plan, solution.proven) for task_plan in plans),
+            tasks=tuple(_task_routes(instance, sids, task_plan, solution.proven, without_lists) for task_plan in plans),
             ecmp=tuple(
                 EcmpOverride(
                     switch=o.switch, source=o.source, destination=o.destination, next_hop=o.next_hop, port=o.port
@@ -124,6 +135,9 @@ def add_to_plan(
             options={**(options or {}), "found_by": solution.found_by, "gap": solution.gap},
         )
         entry: JobPlan = plan.job(job.name).model_copy(update={"routing": section})
+        if without_lists:
+            note = f"routing: no SRv6 segment lists, because {', '.join(without_lists[:4])} have IPv4 addresses"
+            entry = entry.model_copy(update={"notes": (*(one for one in entry.notes if one != note), note)})
         plan = plan.with_job(entry)
     return plan
 
@@ -134,14 +148,16 @@ def _objective(instance: Instance) -> str:
     return "SJST" if len(instance.tasks) == 1 else "SJMT"
 
 
-def _task_routes(instance: Instance, sids: Mapping[str, str], plan: TaskPlan, proven: bool) -> TaskRoutes:
+def _task_routes(
+    instance: Instance, sids: Mapping[str, str], plan: TaskPlan, proven: bool, without_lists: Sequence[str]
+) -> TaskRoutes:
     routes = tuple(
         Route(
             source=worker,
             destination=plan.ps,
             path=route.path,
             aggregated_at=tuple(PipelineUse(switch=s, pipeline=p) for s, p in merging_places(instance, route)),
-            segments=segment_list(instance, route, sids),
+            segments=() if {worker, plan.ps} & set(without_lists) else segment_list(instance, route, sids),
         )
         for worker, route in plan.routes.items()
     )

@@ -91,6 +91,39 @@ def test_route_command__writes_plan_and_exports(tmp_path: Path) -> None:
     assert len(segments.read_text().splitlines()) == 16
 
 
+def addressed(form: str) -> Cluster:
+    """The small cluster, whose hosts have addresses of this form."""
+    cluster = cluster_of(SMALL)
+    hosts = [host.model_copy(update={"address": form.format(i + 1)}) for i, host in enumerate(cluster.hosts)]
+    return Cluster.model_validate(cluster.model_copy(update={"hosts": tuple(hosts)}).model_dump())
+
+
+def test_add_to_plan__gives_ipv4_hosts_no_segment_lists_and_says_so() -> None:
+    solution = plan_routes(SMALL)
+    lists = {}
+    for form in ("10.0.0.{}", "fd00::{}"):
+        cluster = addressed(form)
+        plan = add_to_plan(new_plan(cluster, seed=0), instance_of(cluster), solution, cluster=cluster)
+        plan = add_to_plan(plan, instance_of(cluster), solution, cluster=cluster)  # the note is there once
+        job = plan.job("job0")
+        assert job.routing is not None
+        lists[form] = [route.segments for task in job.routing.tasks for route in task.routes if route.segments]
+        notes = [note for note in job.notes if "IPv4" in note]
+        assert len(notes) == (1 if form.startswith("10.") else 0)
+    assert lists["10.0.0.{}"] == []
+    assert lists["fd00::{}"]
+
+
+def test_route_command__refuses_segment_lists_for_ipv4_hosts(tmp_path: Path) -> None:
+    cluster_file, segments = tmp_path / "cluster.yaml", tmp_path / "segments.txt"
+    cluster_file.write_text(dump_cluster(addressed("10.0.0.{}")))
+    result = CliRunner().invoke(app, [str(cluster_file), "--srv6", str(segments)])
+    assert result.exit_code == 2
+    assert "--srv6" in result.output
+    assert "IPv4" in result.output
+    assert not segments.exists()
+
+
 def test_route_command__refuses_bad_input_before_writing(tmp_path: Path) -> None:
     cluster_file, plan_file = tmp_path / "cluster.yaml", tmp_path / "plan.json"
     cluster_file.write_text(dump_cluster(cluster_of(SMALL)).replace("host3", "host_unknown", 1))
