@@ -113,7 +113,9 @@ class Context(GroupCollectives):
         _warn_of_small_buffer(self._engine.receive_buffer_bytes, self._engine.wanted_receive_buffer_bytes)
         try:
             own = rendezvous.Endpoint(config.rank, address, self._engine.control_port)
-            table = rendezvous.meet(config, own, connect_timeout, dscp=self.dscp, counts=self._rendezvous_counts)
+            table = rendezvous.meet(
+                config, own, connect_timeout, dscp=self.dscp, paths=max(len(ways), 1), counts=self._rendezvous_counts
+            )
             left_ns = max(round((deadline - time.monotonic()) * 1e9), min(connect_ns, 1_000_000_000))
             self._engine.connect([(one.rank, one.host, one.port) for one in table if one != own], left_ns)
         except BaseException:

@@ -221,7 +221,7 @@ class Host:
             )
         if self._paths and said.paths and said.paths != self._paths:
             return (
-                f"rank {said.rank} has {said.paths} paths, rank 0 {self._paths}: give all ranks the same number "
+                f"rank {said.rank} has {said.paths} paths, rank 0 has {self._paths}: give all ranks the same number "
                 "(MLT_PATHS, paths=)"
             )
         return None

@@ -198,7 +198,7 @@ def test_meet__other_code_points_are_refused_with_both_maps() -> None:
         ({"world_size": 4}, ("rank 1 expects 4 workers and 0 services", "3 and 0", "WORLD_SIZE")),
         ({"services": 1}, ("rank 1 expects 3 workers and 1 services", "3 and 0", "MLT_SERVICES")),
         ({"job": "other", "secret": SECRET}, ("rank 1 belongs to job 'other'", "job 'test'", "MLT_JOB")),
-        ({"paths": 2}, ("rank 1 has 2 paths, rank 0 1", "MLT_PATHS")),
+        ({"paths": 2}, ("rank 1 has 2 paths, rank 0 has 1", "MLT_PATHS")),
     ],
 )
 def test_meet__a_rank_whose_settings_differ_ends_the_start_at_every_rank(
@@ -426,6 +426,19 @@ def test_context__reports_what_went_wrong_and_leaves_nothing_open() -> None:
         pass
     with pytest.raises(mlt.ConfigError, match="rank 0: host 'nonsense'"):
         mlt.Context(0, 1, host="nonsense")
+
+
+def differs_in_paths(pipe: Connection, rank: int, port: int) -> None:
+    try:
+        mlt.Context(rank, 2, master_addr="127.0.0.1", rendezvous_port=port, paths=1 + rank, connect_timeout=40)
+    except mlt.PeerMismatchError as error:
+        pipe.send(str(error))
+
+
+def test_context__another_number_of_paths_is_told_at_both_ranks_at_once() -> None:
+    with process_job(differs_in_paths, 2) as ranks, takes(at_most=10.0):
+        for one in ranks:
+            assert_names(one.hear(), f"rank {one.rank}: ", "rank 1 has 2 paths, rank 0 has 1", "MLT_PATHS")
 
 
 def test_context__over_ipv6() -> None:
