@@ -230,11 +230,18 @@ struct CollectiveOptions {
   std::shared_ptr<void> lent = nullptr;
 };
 
-// The sum, or mean, of all members' tensors, in place, by a ring. Only the sums on their way may lose: all members end
-// with the same bits. Completion::missing_bytes is what this rank's receives missed.
+// How the members' tensors become one (collective/reduction.h). A mean divides by the number of ranks, whatever was
+// lost; integers and bool have none. kAnd to kXor are bitwise, of integers and bool only.
+enum class Reduction : std::uint8_t { kSum, kMean, kMin, kMax, kProduct, kAnd, kOr, kXor };
+inline constexpr std::uint8_t kReductionCount = 8;
+
+// The reduction of all members' tensors, in place. Only a sum or mean of floating point may have a loss bound, and only
+// the sums on their way may lose: all members end with the same bits. Completion::missing_bytes is what this rank's
+// receives missed.
 struct AllReduceOptions : CollectiveOptions {
-  std::span<float> data;  // as many elements on every rank
-  bool average = true;    // divide by the number of ranks, whatever was lost
+  std::span<std::byte> data;  // as many elements on every rank
+  Element element = Element::kFloat32;
+  Reduction reduction = Reduction::kMean;
 };
 
 // Part i of the input goes to member i, part i of the output comes from it; the own part is copied.

@@ -197,7 +197,7 @@ def _all_reduce(
     **options: Any,
 ) -> "Operation":
     """Start the all-reduce of a bucket; it needs no key: all workers have the same buckets in the same order."""
-    return context.post_all_reduce(tensor, average=True, ranks=ranks, stream=stream, **options)
+    return context.post_all_reduce(tensor, ranks=ranks, stream=stream, **options)
 
 
 def _value(future: torch.futures.Future[torch.Tensor]) -> torch.Tensor:

@@ -504,6 +504,8 @@ class MltProcessGroup(dist.ProcessGroup):
     def _post_all_reduces(self, tensors: Sequence[torch.Tensor], opts: Any, *, average: bool) -> Any:
         """Start the transport's own all-reduces, or queue that behind the calls in the queue."""
         self._refuse_closed("allreduce")
+        from mlt import Reduction  # loads the native library, which importing torch must not
+
         number = self._calls
         self._calls += max(len(tensors), 1)
         description = f"mlt allreduce (call {number} of group {self._group_id!r}, rank {self._rank})"
@@ -513,7 +515,7 @@ class MltProcessGroup(dist.ProcessGroup):
             operations = [
                 self._context.post_all_reduce(
                     tensor.detach(),
-                    average=average,
+                    op=Reduction.MEAN if average else Reduction.SUM,
                     loss_bound=bound,
                     ranks=self._ranks,
                     stream=self.stream,

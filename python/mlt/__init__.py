@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mlt import errors, priority
+    from mlt._core import (
+        Reduction,
+    )
     from mlt.context import (
         Context,
     )
@@ -75,6 +78,7 @@ _LAZY: dict[str, str] = {
     "PushPull": "mlt.push_pull",
     "PushPullHandle": "mlt.push_pull",
     "PushPullResult": "mlt.push_pull",
+    "Reduction": "mlt._core",
     "RendezvousError": "mlt.errors",
     "SegmentGrid": "mlt.priority",
     "SegmentTags": "mlt.priority",
@@ -108,6 +112,7 @@ __all__ = [
     "PushPull",
     "PushPullHandle",
     "PushPullResult",
+    "Reduction",
     "RendezvousError",
     "SegmentGrid",
     "SegmentTags",

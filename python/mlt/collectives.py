@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from mlt import _core
+from mlt._core import Reduction
 from mlt.errors import ConfigError, InvalidBufferError
 from mlt.operation import Completion, Kind, Operation
 
@@ -30,37 +31,44 @@ class GroupCollectives:
         self,
         tensor: Any,
         *,
-        average: bool = True,
+        op: Reduction = Reduction.MEAN,
         loss_bound: float = 0.0,
         ranks: Sequence[int] | None = None,
         stream: int = 0,
         layer: int = 0,
         layers: int = 1,
         timeout: float | None = None,
+        dtype: str | None = None,
     ) -> Operation:
-        """Start replacing ``tensor`` (float32) by the mean of all ranks' tensors, or their sum (``average=False``).
+        """Start replacing ``tensor`` by the reduction of all ranks' tensors: by default their mean.
+
+        ``op``: how the elements are combined. Every element type has SUM, MIN, MAX and PRODUCT; floating point has
+        MEAN; integers and bool have AND, OR and XOR, bit by bit. Integers are exact: sums and products wrap. A sum of
+        bool is "or", its product "and". float16 and bfloat16 are computed in float32, and rounded once if the tensor is
+        small, else at each of the ring's ``n - 1`` hops.
 
         Ring algorithm: the sums go around the ring once, then the results. Only sums may be lost, up to ``loss_bound``
-        on each of their ``n - 1`` hops; missing values count as zero. The results are exact, so all ranks end with the
-        same bits. The divisor is the number of ranks, whatever was lost. The completion's ``missing_bytes`` are those
-        missing from this rank's receives.
+        on each of their ``n - 1`` hops; missing values count as zero. A ``loss_bound`` above 0 needs a SUM or MEAN of
+        floating point. The results are exact, so all ranks end with the same bits. A mean divides by the number of
+        ranks, whatever was lost. The completion's ``missing_bytes`` are those missing from this rank's receives.
 
         ``ranks``: the group, in ring order; None: all workers. ``stream`` in [0, 2^32): every stream of the same ranks
         is a group with an order of its own, so that independent users of a context need no common order. ``layer`` of
-        ``layers``: 0 is the front layer, which is sent first. ``timeout`` in seconds limits the whole collective. Do
-        not access the tensor until its completion is taken. Raises InvalidBufferError, ConfigError, UnknownPeerError,
-        PeerFailedError, LimitError.
+        ``layers``: 0 is the front layer, which is sent first. ``timeout`` in seconds limits the whole collective.
+        ``dtype`` reads the tensor's bytes as another element type ("bfloat16", which numpy lacks). Do not access the
+        tensor until its completion is taken. Raises InvalidBufferError, ConfigError, UnknownPeerError, PeerFailedError,
+        LimitError.
         """
         operation = self._engine.post_all_reduce(
             tensor,
             self._group(ranks),
             _stream(stream),
-            average,
+            op,
             loss_bound,
             layer,
             _layers(layer, layers),
             _timeout_ns(timeout),
-            "",
+            dtype or "",
         )
         return self._operation(operation, "all_reduce")
 
@@ -68,24 +76,26 @@ class GroupCollectives:
         self,
         tensor: Any,
         *,
-        average: bool = True,
+        op: Reduction = Reduction.MEAN,
         loss_bound: float = 0.0,
         ranks: Sequence[int] | None = None,
         stream: int = 0,
         layer: int = 0,
         layers: int = 1,
         timeout: float | None = None,
+        dtype: str | None = None,
     ) -> Completion:
         """``post_all_reduce``, then wait; raises the TransferError of a failed collective."""
         return self.post_all_reduce(
             tensor,
-            average=average,
+            op=op,
             loss_bound=loss_bound,
             ranks=ranks,
             stream=stream,
             layer=layer,
             layers=layers,
             timeout=timeout,
+            dtype=dtype,
         ).wait()
 
     def post_all_to_all(

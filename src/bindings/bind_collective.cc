@@ -1,3 +1,4 @@
+#include <pybind11/native_enum.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -12,19 +13,55 @@
 
 namespace mlt::bindings {
 
+namespace {
+
+// Without a default, so that the compiler asks for the name of each new one.
+const char* enumerator(Reduction reduction) {
+  switch (reduction) {
+    case Reduction::kSum:
+      return "SUM";
+    case Reduction::kMean:
+      return "MEAN";
+    case Reduction::kMin:
+      return "MIN";
+    case Reduction::kMax:
+      return "MAX";
+    case Reduction::kProduct:
+      return "PRODUCT";
+    case Reduction::kAnd:
+      return "AND";
+    case Reduction::kOr:
+      return "OR";
+    case Reduction::kXor:
+      return "XOR";
+  }
+  return "";
+}
+
+}  // namespace
+
+void register_reductions(py::module_& module) {
+  py::native_enum<Reduction> reductions(module, "Reduction", "enum.Enum", "How the tensors of a group become one.");
+  for (std::uint8_t i = 0; i < kReductionCount; ++i) {
+    const auto reduction = static_cast<Reduction>(i);
+    reductions.value(enumerator(reduction), reduction);
+  }
+  reductions.finalize();
+}
+
 void register_collectives(py::class_<EngineHandle>& engine) {
   using Ranks = std::vector<std::int64_t>;
   using Parts = std::vector<std::uint64_t>;
   engine
       .def(
           "post_all_reduce",
-          [](EngineHandle& self, py::handle tensor, Ranks ranks, std::uint32_t stream, bool average, double loss_bound,
-             std::uint32_t layer, std::uint32_t layers, std::int64_t timeout_ns, std::string dtype) {
+          [](EngineHandle& self, py::handle tensor, Ranks ranks, std::uint32_t stream, Reduction reduction,
+             double loss_bound, std::uint32_t layer, std::uint32_t layers, std::int64_t timeout_ns, std::string dtype) {
             return self.post_all_reduce(
-                tensor, average,
+                tensor, reduction,
                 CollectiveArguments{std::move(ranks), stream, loss_bound, layer, layers, timeout_ns, std::move(dtype)});
           },
-          py::arg("tensor"), py::arg("ranks"), py::arg("stream"), py::arg("average"), py::arg("loss_bound"),
+          py::arg("tensor"), py::arg("ranks"), py::arg("stream"), py::arg("reduction"), py::arg("loss_bound"),
           py::arg("layer"), py::arg("layers"), py::arg("timeout_ns"), py::arg("dtype"))
       .def(
           "post_all_to_all",

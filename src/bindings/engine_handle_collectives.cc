@@ -40,18 +40,16 @@ void EngineHandle::fill(CollectiveOptions& options, const std::string& what,
   options.timeout_ns = arguments.timeout_ns;
 }
 
-OperationId EngineHandle::post_all_reduce(py::handle tensor, bool average, const CollectiveArguments& arguments) {
+OperationId EngineHandle::post_all_reduce(py::handle tensor, Reduction reduction,
+                                          const CollectiveArguments& arguments) {
   Engine& target = engine();
   const auto what = [] { return "all-reduce"; };
   TensorView view = lend(what, tensor, true, arguments.dtype);
-  if (view.element() != Element::kFloat32) {
-    throw Error(ErrorCode::kBuffer,
-                name() + ": all-reduce was rejected: it sums float32, and the tensor is " + view.description());
-  }
   AllReduceOptions options;
   fill(options, what(), arguments);
-  options.data = {reinterpret_cast<float*>(view.data()), view.element_count()};
-  options.average = average;
+  options.data = {view.data(), view.bytes()};
+  options.element = view.element();
+  options.reduction = reduction;
   const auto lent = std::make_shared<Lent>(std::move(view));
   options.lent = lent;
   return without_gil([&] { return target.post_all_reduce(options); });

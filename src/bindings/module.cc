@@ -13,6 +13,7 @@ PYBIND11_MODULE(_core, module) {
   mlt::bindings::register_faults(module);
   mlt::bindings::register_paths(module);
   mlt::bindings::register_options(module);
+  mlt::bindings::register_reductions(module);
   mlt::bindings::register_engine(module);
   mlt::bindings::register_simulator(module);
 }

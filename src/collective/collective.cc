@@ -24,10 +24,27 @@ std::uint64_t total(const std::vector<std::uint64_t>& parts) {
   return std::accumulate(parts.begin(), parts.end(), std::uint64_t{0});
 }
 
+// PROTOCOL 22.2.8: A member MUST refuse the mean of integers and bool, which is not exact, bitwise reductions of
+//     floating point, and a loss bound above 0 unless it is a sum or mean of floating point.
+std::string check_reduction(const CollectiveRequest& request) {
+  const std::string element = wire::element_name(request.element);
+  if (kernel_of(request.element, request.reduction) == nullptr) {
+    const std::string what = "the " + std::string(reduction_name(request.reduction)) + " of " + element;
+    if (static_cast<std::uint8_t>(request.reduction) >= kReductionCount) return what + " is unknown";
+    if (request.reduction == Reduction::kMean) return what + " is not exact: use a sum, or a floating-point tensor";
+    return what + " is undefined: use integers or bool";
+  }
+  if (request.loss_bound > 0 && !may_lose_terms(request.reduction)) {
+    return "a " + std::string(reduction_name(request.reduction)) +
+           " must not lose terms: use a loss bound of 0, or a sum or mean";
+  }
+  return "";
+}
+
 std::string check_all_reduce(const CollectiveRequest& request) {
-  // PROTOCOL 22.2.1: An all-reduce MUST sum float32 only; the result replaces the tensor of every member.
-  if (request.element != wire::ElementType::kFloat32) return "an all-reduce sums float32; convert the tensor";
-  if (request.output.size() % sizeof(float) != 0) return "its size is not a multiple of 4 bytes";
+  if (std::string problem = check_reduction(request); !problem.empty()) return problem;
+  if (request.output.size() % wire::element_bytes(request.element) != 0)
+    return "its size is not a multiple of the element size";
   return "";
 }
 
@@ -86,12 +103,13 @@ const char* collective_name(CollectiveKind kind) {
 }
 
 // PROTOCOL 22.1.5: The first transfer from one member to another MUST be the shape, 32 bytes of uint8: kind (8; 1
-//     all-reduce, 2 all-to-all, 3 gather), average (8; 0 or 1), root (16), sequence (32), bytes (64; of the tensor in
-//     an all-reduce, else of what follows), loss bound (float64), element type (8), 56 zero bits.
+//     all-reduce, 2 all-to-all, 3 gather), reduction (8; as in 22.2; 0 where there is none), root (16), sequence (32),
+//     bytes (64; of the tensor in an all-reduce, else of what follows), loss bound (float64), element type (8), 56 zero
+//     bits.
 std::array<std::byte, kShapeBytes> encode(const Shape& shape) {
   std::array<std::byte, kShapeBytes> out{};
   out[0] = static_cast<std::byte>(shape.kind);
-  out[1] = static_cast<std::byte>(shape.average ? 1 : 0);
+  out[1] = static_cast<std::byte>(shape.reduction);
   base::store_le16(out.data() + 2, shape.root);
   base::store_le32(out.data() + 4, shape.sequence);
   base::store_le64(out.data() + 8, shape.bytes);
@@ -107,7 +125,7 @@ std::string describe_shape(std::span<const std::byte, kShapeBytes> bytes) {
                      " of " + std::to_string(base::load_le64(&bytes[8])) + " bytes of " +
                      wire::element_name(static_cast<wire::ElementType>(element)) + ", loss bound " +
                      in_short(std::bit_cast<double>(base::load_le64(&bytes[16])));
-  if (kind == CollectiveKind::kAllReduce) text += static_cast<int>(bytes[1]) != 0 ? ", mean" : ", sum";
+  if (kind == CollectiveKind::kAllReduce) text += std::string(", ") + reduction_name(static_cast<Reduction>(bytes[1]));
   if (kind == CollectiveKind::kGather) text += ", root " + std::to_string(base::load_le16(&bytes[2]));
   return text;
 }
@@ -134,12 +152,11 @@ std::unique_ptr<Collective> make_collective(const CollectiveRequest& request, co
     case CollectiveKind::kAllReduce:
       break;
   }
-  const std::span<float> data(reinterpret_cast<float*>(request.output.data()), request.output.size() / sizeof(float));
   // PROTOCOL 22.2.6: A small all-reduce MUST be carried as 22.4 says instead of 22.2.2 to 22.2.4.
-  if (DirectAllReduce::fits(group.size(), data.size_bytes(), request.loss_bound)) {
-    return std::make_unique<DirectAllReduce>(group, data, request.average);
+  if (DirectAllReduce::fits(group.size(), request.output.size(), request.loss_bound)) {
+    return std::make_unique<DirectAllReduce>(group, request.output, request.element, request.reduction);
   }
-  return std::make_unique<RingAllReduce>(group, data, request.average, request.loss_bound);
+  return std::make_unique<RingAllReduce>(group, request.output, request.element, request.reduction, request.loss_bound);
 }
 
 std::string check_request(const CollectiveRequest& request, std::uint16_t rank) {

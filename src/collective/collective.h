@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "collective/reduction.h"
 #include "collective/verbs.h"
 
 namespace mlt::collective {
@@ -34,7 +35,7 @@ struct CollectiveRequest {
   std::vector<std::uint64_t> receive_bytes;  // all-to-all: of `output`, from each member in order
   std::uint16_t root = 0;                    // gather: the rank that receives
   double loss_bound = 0;                     // of each transfer that may lose data
-  bool average = true;                       // all-reduce
+  Reduction reduction = Reduction::kMean;    // all-reduce
   std::uint32_t order = 0;
   std::uint8_t traffic_class = 0;
   base::DurationNs timeout_ns = 0;  // from the start; 0: the default
@@ -61,7 +62,7 @@ struct Membership {
 // Parameters that both ends of a stream must agree on; its first transfer carries them.
 struct Shape {
   CollectiveKind kind = CollectiveKind::kAllReduce;
-  bool average = false;
+  Reduction reduction = Reduction::kSum;  // also where there is none
   std::uint16_t root = 0;
   std::uint32_t sequence = 0;
   std::uint64_t bytes = 0;  // all-reduce: of the tensor; else: of the stream

@@ -119,7 +119,7 @@ Shape Collectives::shape_of(const Active& active, const Stream& stream) {
   const CollectiveRequest& request = active.request;
   Shape shape;
   shape.kind = request.kind;
-  shape.average = request.kind == CollectiveKind::kAllReduce && request.average;
+  if (request.kind == CollectiveKind::kAllReduce) shape.reduction = request.reduction;
   shape.root = request.kind == CollectiveKind::kGather ? request.root : std::uint16_t{0};
   shape.sequence = active.sequence;
   shape.bytes = stream.bytes;

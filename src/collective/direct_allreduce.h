@@ -1,17 +1,18 @@
-// All-reduce of a small float32 tensor in one step: every rank sends its whole tensor to every other, and each sums all
-// of them in group order.
+// All-reduce of a small tensor in one step: every rank sends its whole tensor to every other, and each combines all of
+// them in group order, rounding once.
 //
 // With more than two ranks, a ring (collective/ring_allreduce.h) carries fewer bytes: 2 (n - 1) / n of the tensor
 // instead of n - 1. But it takes 2 (n - 1) sequential steps, and for a small tensor the steps cost more than the bytes.
 // No data is missing here. A tensor follows its shape in one transfer, from and to internal memory. The caller's memory
-// is written only once everything has arrived: a failed collective leaves the tensor unchanged. All ranks add the same
-// terms in the same order, so that they end with identical bits.
+// is written only once everything has arrived: a failed collective leaves the tensor unchanged. All ranks combine the
+// same terms in the same order, so that they end with identical bits.
 #pragma once
 
 #include <memory>
 #include <span>
 
 #include "collective/collective.h"
+#include "collective/reduction.h"
 
 namespace mlt::collective {
 
@@ -22,7 +23,7 @@ inline constexpr double kDirectLossBytes = 1'024;
 
 class DirectAllReduce final : public Collective {
  public:
-  DirectAllReduce(const Membership& group, std::span<float> data, bool average);
+  DirectAllReduce(const Membership& group, std::span<std::byte> data, wire::ElementType element, Reduction reduction);
 
   // Whether an all-reduce uses this algorithm: every rank computes the same result.
   static bool fits(std::uint64_t ranks, std::uint64_t bytes, double loss_bound);
@@ -38,13 +39,14 @@ class DirectAllReduce final : public Collective {
  private:
   // Shape and tensor of the rank with this index, sent or received.
   std::span<std::byte> record(std::uint32_t index) const;
-  std::span<float> tensor(std::uint32_t index) const;
+  std::span<std::byte> tensor(std::uint32_t index) const { return record(index).subspan(kShapeBytes); }
 
-  std::span<float> data_;
+  std::span<std::byte> data_;
+  wire::ElementType element_;
+  const Kernel& kernel_;
   std::uint32_t ranks_;
   std::uint32_t own_;
-  float scale_;
-  std::unique_ptr<float[]> records_;  // of all ranks, in the order of the group
+  std::unique_ptr<std::byte[]> records_;  // of all ranks, in the order of the group
 };
 
 }  // namespace mlt::collective

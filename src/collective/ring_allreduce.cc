@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "collective/reduce.h"
 #include "core/segmenter.h"
 
 namespace mlt::collective {
@@ -18,39 +17,44 @@ std::size_t cut(std::size_t n, std::size_t i, std::size_t parts) { return n / pa
 // PROTOCOL 22.2.2: Each member MUST cut the tensor into as many chunks as the group has ranks, each chunk into as many
 //     pieces as its longest needs to be of 1 MiB at most; with a loss bound above 0 into 4 at least, or fewer where
 //     these would be shorter than 32 KiB.
-std::uint32_t RingAllReduce::pieces_of(std::uint64_t elements, std::uint32_t ranks, double loss_bound) {
-  const std::uint64_t longest = (elements + ranks - 1) / ranks * sizeof(float);
+std::uint32_t RingAllReduce::pieces_of(std::uint64_t elements, std::uint64_t element_bytes, std::uint32_t ranks,
+                                       double loss_bound) {
+  const std::uint64_t longest = (elements + ranks - 1) / ranks * element_bytes;
   const std::uint64_t short_enough = std::max(std::uint64_t{1}, (longest + kRingPieceBytes - 1) / kRingPieceBytes);
   if (loss_bound == 0) return static_cast<std::uint32_t>(short_enough);
   const std::uint64_t overlapping = std::min(kRingOverlap, longest / kRingMinPieceBytes);
   return static_cast<std::uint32_t>(std::max(short_enough, overlapping));
 }
 
-RingAllReduce::RingAllReduce(const Membership& group, std::span<float> data, bool average, double loss_bound)
+RingAllReduce::RingAllReduce(const Membership& group, std::span<std::byte> data, wire::ElementType element,
+                             Reduction reduction, double loss_bound)
     : data_(data),
+      element_(element),
+      element_bytes_(wire::element_bytes(element)),
+      kernel_(*kernel_of(element, reduction)),
       ranks_(group.size()),
       own_(group.own),
-      pieces_(pieces_of(data.size(), group.size(), loss_bound)),
-      loss_bound_(loss_bound),
-      scale_(average ? 1.0F / static_cast<float>(group.size()) : 1.0F) {
+      pieces_(pieces_of(data.size() / element_bytes_, element_bytes_, group.size(), loss_bound)),
+      loss_bound_(loss_bound) {
   const std::uint32_t steps = 2 * (ranks_ - 1) * pieces_;
   const std::uint16_t left = group.ranks[(own_ + ranks_ - 1) % ranks_];
   const std::uint16_t right = group.ranks[(own_ + 1) % ranks_];
-  streams.push_back(make_stream(left, false, data.size_bytes(), steps, kMaxWindow));
-  streams.push_back(make_stream(right, true, data.size_bytes(), steps, kMaxWindow));
+  streams.push_back(make_stream(left, false, data.size(), steps, kMaxWindow));
+  streams.push_back(make_stream(right, true, data.size(), steps, kMaxWindow));
 }
 
 // PROTOCOL 22.2.3: In turn t, from 0 to 2n - 3, the member of index i MUST send chunk (i - t) mod n to the next member
 //     and receive chunk (i - t - 1) mod n from the one before, piece by piece.
-std::span<float> RingAllReduce::piece(std::uint32_t step, bool is_send) const {
+std::span<std::byte> RingAllReduce::piece(std::uint32_t step, bool is_send) const {
+  const std::size_t elements = data_.size() / element_bytes_;
   const std::uint32_t turn = turn_of(step);
   const std::uint32_t behind = is_send ? turn : turn + 1;
   const std::uint32_t chunk = (own_ + 2 * ranks_ - behind) % ranks_;
-  const std::size_t first = cut(data_.size(), chunk, ranks_);
-  const std::size_t length = cut(data_.size(), chunk + 1, ranks_) - first;
+  const std::size_t first = cut(elements, chunk, ranks_);
+  const std::size_t length = cut(elements, chunk + 1, ranks_) - first;
   const std::uint32_t index = (step - 1) % pieces_;
   const std::size_t begin = cut(length, index, pieces_);
-  return data_.subspan(first + begin, cut(length, index + 1, pieces_) - begin);
+  return data_.subspan((first + begin) * element_bytes_, (cut(length, index + 1, pieces_) - begin) * element_bytes_);
 }
 
 // A step sends data that arrived and was added in the previous turn, or passes on data as it arrives.
@@ -62,28 +66,28 @@ bool RingAllReduce::is_ready(const Stream&, std::uint32_t step) const {
 bool RingAllReduce::is_lossy(std::uint32_t step) const { return loss_bound_ > 0 && is_sum(step); }
 
 void RingAllReduce::fill(const Stream&, std::uint32_t step, core::SendRequest& request) {
-  request.data = std::as_bytes(piece(step, true));
-  request.element = wire::ElementType::kFloat32;
+  request.data = piece(step, true);
+  request.element = element_;
   Onward& onward = onward_[step % kMaxWindow];
   if (turn_of(step) > 0 && onward.send_step == step) request.feed = &onward.feed;
 }
 
 void RingAllReduce::fill(const Stream&, std::uint32_t step, core::ReceiveRequest& request) {
-  const std::span<float> into = piece(step, false);
-  request.data = std::as_writable_bytes(into);
-  request.element = wire::ElementType::kFloat32;
+  const std::span<std::byte> into = piece(step, false);
+  request.data = into;
+  request.element = element_;
   Onward* const onward = begin_onward(step, into);
   if (!is_sum(step) && onward == nullptr) return;
   // PROTOCOL 22.2.4: Only the first n - 1 turns may lose, up to the bound in each piece.
   if (is_sum(step)) request.loss_bound = loss_bound_;
   Target& target = targets_[step % kMaxWindow];
-  target = {into.data(), is_last_sum(step) ? scale_ : 1.0F, is_sum(step), onward};
+  target = {into.data(), is_sum(step) ? &kernel_ : nullptr, element_bytes_, is_last_sum(step) ? ranks_ : 0, onward};
   request.place = &RingAllReduce::take_segment;
   request.place_context = &target;
 }
 
 // Reserves an Onward to pass on the data of this receive. Null if the data is not sent on, or only once complete.
-RingAllReduce::Onward* RingAllReduce::begin_onward(std::uint32_t receive_step, std::span<const float> piece) {
+RingAllReduce::Onward* RingAllReduce::begin_onward(std::uint32_t receive_step, std::span<const std::byte> piece) {
   const std::uint32_t step = receive_step + pieces_;
   const Stream& sends = streams[kSends];
   if (step >= sends.steps || is_lossy(receive_step) || sends.segment_bytes == 0 || piece.empty()) return nullptr;
@@ -92,7 +96,7 @@ RingAllReduce::Onward* RingAllReduce::begin_onward(std::uint32_t receive_step, s
   if (onward.send_step == step) return &onward;
   // The earlier send with this index may still be in progress.
   if (onward.send_step != 0 && !sends.is_done(onward.send_step)) return nullptr;
-  const core::SegmentGrid grid(static_cast<std::uint32_t>(piece.size_bytes()), sends.segment_bytes);
+  const core::SegmentGrid grid(static_cast<std::uint32_t>(piece.size()), sends.segment_bytes);
   onward.send_step = step;
   onward.segment_bytes = sends.segment_bytes;
   onward.words.assign(base::words_for_bits(grid.count()), 0);
@@ -117,29 +121,30 @@ void RingAllReduce::pass_on(Onward& onward, std::uint64_t offset_bytes, std::uin
 
 void RingAllReduce::take_segment(void* context, std::uint64_t offset_bytes, std::span<const std::byte> payload) {
   const Target& target = *static_cast<const Target*>(context);
-  const std::span<float> into(target.first + offset_bytes / sizeof(float), payload.size() / sizeof(float));
-  if (!target.is_sum) {
+  std::byte* const into = target.first + offset_bytes;
+  const std::size_t elements = payload.size() / target.element_bytes;
+  if (target.kernel == nullptr) {
     // Not std::ranges::copy: GCC 12 makes a loop over single bytes of it.
-    if (!payload.empty()) std::memcpy(into.data(), payload.data(), payload.size());
-  } else if (target.scale == 1.0F) {
-    add_float32(into, payload.data());
+    if (!payload.empty()) std::memcpy(into, payload.data(), payload.size());
+  } else if (target.ranks == 0) {
+    target.kernel->combine(into, payload.data(), elements);
   } else {
-    // PROTOCOL 22.2.5: A mean MUST be the sum times 1 / n in float32, whatever was lost, multiplied where the last term
-    //     is added.
-    add_and_scale_float32(into, payload.data(), target.scale);
+    // PROTOCOL 22.2.5: A mean MUST be the sum times 1 / n, whatever was lost, multiplied where the last term is added,
+    //     before it is rounded.
+    target.kernel->combine_last(into, payload.data(), elements, target.ranks);
   }
   if (target.onward != nullptr) pass_on(*target.onward, offset_bytes, payload.size());
 }
 
 // A mean is divided where the last term is added. For a segment missing there, the present value is divided.
 void RingAllReduce::on_received(const Stream&, std::uint32_t step, const core::Completion& completion) {
-  if (completion.received_bitmap.empty() || !is_last_sum(step) || scale_ == 1.0F) return;
-  const std::span<float> sum = piece(step, false);
-  const std::size_t segment_elements = completion.segment_bytes / sizeof(float);
+  if (completion.received_bitmap.empty() || !is_last_sum(step) || kernel_.scale == nullptr) return;
+  const std::span<std::byte> sum = piece(step, false);
   for (std::uint32_t i = 0; i < completion.segment_count; ++i) {
     if (((completion.received_bitmap[i / 64] >> (i % 64)) & 1U) != 0) continue;
-    const std::size_t at = std::min(i * segment_elements, sum.size());
-    scale_float32(sum.subspan(at, std::min(segment_elements, sum.size() - at)), scale_);
+    const std::size_t at = std::min<std::size_t>(std::size_t{i} * completion.segment_bytes, sum.size());
+    const std::size_t bytes = std::min<std::size_t>(completion.segment_bytes, sum.size() - at);
+    kernel_.scale(sum.data() + at, bytes / element_bytes_, ranks_);
   }
 }
 

@@ -1,11 +1,12 @@
-// In-place ring all-reduce of float32: reduce-scatter, then all-gather. Arriving segments are summed or copied and
+// In-place ring all-reduce: reduce-scatter, then all-gather. Arriving segments are summed or copied and
 // passed on one by one: a transfer to the right starts while the transfer from the left that it continues is still in
 // progress.
 //
 // The tensor is cut into one chunk per rank, and a chunk into pieces. In step t a rank sends chunk (own - t) to its
-// right and receives chunk (own - t - 1) from its left. The first n - 1 steps add arriving data to the present data,
-// segment by segment; the others copy it. So one rank sums a chunk last, in ring order, and it is copied to all: every
-// rank ends with identical bits, independent of arrival order. Loss is allowed only while sums are passed on
+// right and receives chunk (own - t - 1) from its left. The first n - 1 steps combine arriving data with the present
+// data, segment by segment (as "add" and "sum" stand for any reduction below); the others copy it. So one rank sums a
+// chunk last, in ring order, and it is copied to all: every rank ends with identical bits, independent of arrival
+// order. 16-bit floating-point sums are rounded at each hop. Loss is allowed only while sums are passed on
 // (section 22.2 of PROTOCOL.md). A missing segment adds nothing, and drops the terms of every rank that it had passed.
 // The divisor is always the number of ranks, because a segment does not state how many terms it holds.
 #pragma once
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "collective/collective.h"
+#include "collective/reduction.h"
 
 namespace mlt::collective {
 
@@ -31,7 +33,8 @@ inline constexpr std::uint64_t kRingMinPieceBytes = 32U << 10;
 class RingAllReduce final : public Collective {
  public:
   // Requires at least two ranks.
-  RingAllReduce(const Membership& group, std::span<float> data, bool average, double loss_bound);
+  RingAllReduce(const Membership& group, std::span<std::byte> data, wire::ElementType element, Reduction reduction,
+                double loss_bound);
 
   bool is_ready(const Stream& stream, std::uint32_t step) const override;
   void fill(const Stream& stream, std::uint32_t step, core::SendRequest& request) override;
@@ -40,7 +43,8 @@ class RingAllReduce final : public Collective {
   bool is_lossy(std::uint32_t step) const override;
   std::size_t unlocks(std::size_t) const override { return kSends; }
 
-  static std::uint32_t pieces_of(std::uint64_t elements, std::uint32_t ranks, double loss_bound);
+  static std::uint32_t pieces_of(std::uint64_t elements, std::uint64_t element_bytes, std::uint32_t ranks,
+                                 double loss_bound);
 
  private:
   static constexpr std::size_t kReceives = 0, kSends = 1;  // streams: from the left, to the right
@@ -52,29 +56,31 @@ class RingAllReduce final : public Collective {
     std::vector<std::uint64_t> words;  // of the feed
     std::vector<std::uint32_t> left;   // bytes still to arrive, for each segment of the send
   };
-  // Destination of a receive's segments, to add or copy to, and the factor of the sum (1 except for the last sum of a
-  // mean).
+  // Destination of a receive's segments, to add or copy to.
   struct Target {
-    float* first = nullptr;
-    float scale = 1;
-    bool is_sum = true;
+    std::byte* first = nullptr;
+    const Kernel* kernel = nullptr;  // null: copy
+    std::uint32_t element_bytes = 1;
+    std::uint32_t ranks = 0;   // of the last sum; else 0
     Onward* onward = nullptr;  // null: nothing is passed on before the receive ends
   };
 
   std::uint32_t turn_of(std::uint32_t step) const { return (step - 1) / pieces_; }
   bool is_sum(std::uint32_t step) const { return turn_of(step) + 1 < ranks_; }
   bool is_last_sum(std::uint32_t step) const { return turn_of(step) + 2 == ranks_; }
-  std::span<float> piece(std::uint32_t step, bool is_send) const;
+  std::span<std::byte> piece(std::uint32_t step, bool is_send) const;
   static void take_segment(void* context, std::uint64_t offset_bytes, std::span<const std::byte> payload);
   static void pass_on(Onward& onward, std::uint64_t offset_bytes, std::uint64_t bytes);
-  Onward* begin_onward(std::uint32_t receive_step, std::span<const float> piece);
+  Onward* begin_onward(std::uint32_t receive_step, std::span<const std::byte> piece);
 
-  std::span<float> data_;
+  std::span<std::byte> data_;
+  wire::ElementType element_;
+  std::uint32_t element_bytes_;
+  const Kernel& kernel_;
   std::uint32_t ranks_;
   std::uint32_t own_;
   std::uint32_t pieces_;  // of a chunk
   double loss_bound_;
-  float scale_;
   std::array<Target, kMaxWindow> targets_{};  // of receives in progress, by step modulo the window
   std::array<Onward, kMaxWindow> onward_{};   // by the send's step modulo the window
 };

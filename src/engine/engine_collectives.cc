@@ -96,9 +96,9 @@ std::vector<std::uint64_t> equal_parts(std::uint64_t bytes, std::size_t parts) {
 OperationId Engine::post_all_reduce(const AllReduceOptions& options) {
   collective::CollectiveRequest request =
       request_of(impl_->submitter, impl_->loop, collective::CollectiveKind::kAllReduce, options);
-  request.output = std::as_writable_bytes(options.data);
-  request.element = wire::ElementType::kFloat32;
-  request.average = options.average;
+  request.output = options.data;
+  request.element = engine::wire_element(options.element);
+  request.reduction = engine::inner_reduction(options.reduction);
   return post(impl_->submitter, impl_->loop, std::move(request), options.lent);
 }
 

@@ -1,6 +1,7 @@
 // Conversions between the enumerators of the public API and those of the core and the wire, whose values are equal.
 #pragma once
 
+#include "collective/reduction.h"
 #include "core/event.h"
 #include "mlt.h"
 #include "wire/element.h"
@@ -9,6 +10,9 @@ namespace mlt::engine {
 
 inline wire::ElementType wire_element(Element element) { return static_cast<wire::ElementType>(element); }
 inline Element public_element(wire::ElementType element) { return static_cast<Element>(element); }
+inline collective::Reduction inner_reduction(Reduction reduction) {
+  return static_cast<collective::Reduction>(reduction);
+}
 inline Status public_status(core::CompletionStatus status) { return static_cast<Status>(status); }
 
 template <auto kPublic, auto kInner>
@@ -34,5 +38,14 @@ static_assert(kSame<Element::kUint16, wire::ElementType::kUint16>);
 static_assert(kSame<Element::kUint32, wire::ElementType::kUint32>);
 static_assert(kSame<Element::kUint64, wire::ElementType::kUint64>);
 static_assert(kSame<Element::kBool, wire::ElementType::kBool>);
+static_assert(kSame<Reduction::kSum, collective::Reduction::kSum>);
+static_assert(kSame<Reduction::kMean, collective::Reduction::kMean>);
+static_assert(kSame<Reduction::kMin, collective::Reduction::kMin>);
+static_assert(kSame<Reduction::kMax, collective::Reduction::kMax>);
+static_assert(kSame<Reduction::kProduct, collective::Reduction::kProduct>);
+static_assert(kSame<Reduction::kAnd, collective::Reduction::kAnd>);
+static_assert(kSame<Reduction::kOr, collective::Reduction::kOr>);
+static_assert(kSame<Reduction::kXor, collective::Reduction::kXor>);
+static_assert(kReductionCount == collective::kReductionCount);
 
 }  // namespace mlt::engine

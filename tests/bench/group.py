@@ -32,6 +32,7 @@ class Group:
         torch.set_num_threads(1)
         self._dist = dist
         self._context = mlt.Context(rank=rank, world_size=RANKS)
+        self._op = mlt.Reduction.SUM
         dist.init_process_group("gloo", rank=rank, world_size=RANKS)
         self._own = pattern(size, rank)
         self._sum = sum((pattern(size, other) for other in range(1, RANKS)), pattern(size, 0))
@@ -44,7 +45,7 @@ class Group:
         self._dist.barrier()
         start = time.perf_counter()
         if library == "mlt":
-            self._context.all_reduce(self._data, average=False)
+            self._context.all_reduce(self._data, op=self._op)
         else:
             self._dist.all_reduce(self._tensor)
         elapsed = time.perf_counter() - start

@@ -43,7 +43,7 @@ def main() -> None:
             # Rank 0's tensor carries the stop signal, so that all ranks leave after the same step.
             tensor[0] = 1.0 if context.rank == 0 and options.stop.exists() else 0.0
             began = time.monotonic()
-            context.all_reduce(tensor, average=False)
+            context.all_reduce(tensor, op=mlt.Reduction.SUM)
             seconds = time.monotonic() - began
             expected = size * (size - 1) / 2 + size * (step % 100)
             if not (tensor[1:] == expected).all() or tensor[0] not in (0.0, 1.0):

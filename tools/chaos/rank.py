@@ -213,7 +213,10 @@ class Rank:
         try:
             if item.verb == "all_reduce":
                 handle = self.context.post_all_reduce(
-                    block.view("float32"), average=item.average, loss_bound=item.bound, **options
+                    block.view("float32"),
+                    op=mlt.Reduction.MEAN if item.average else mlt.Reduction.SUM,
+                    loss_bound=item.bound,
+                    **options,
                 )
             elif item.verb == "all_to_all":
                 handle = self.context.post_all_to_all(block.data, parts[0].data, **options)

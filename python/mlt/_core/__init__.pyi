@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, Literal
 
 PROTOCOL_VERSION: int
@@ -118,6 +119,16 @@ class Options:
     datapath: str = ...
     faults: FaultOptions = ...
 
+class Reduction(Enum):
+    SUM = 0
+    MEAN = 1
+    MIN = 2
+    MAX = 3
+    PRODUCT = 4
+    AND = 5
+    OR = 6
+    XOR = 7
+
 class PathStatus:
     @property
     def path(self) -> int: ...
@@ -197,7 +208,7 @@ class Engine:
         tensor: Any,
         ranks: Sequence[int],
         stream: int,
-        average: bool,
+        reduction: Reduction,
         loss_bound: float,
         layer: int,
         layers: int,

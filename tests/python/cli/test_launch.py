@@ -24,7 +24,7 @@ import os, numpy as np, mlt
 with mlt.Context() as context:
     assert len(os.environ["MLT_JOB_SECRET"]) == 64 and context.config.secret is not None
     tensor = np.full(1000, context.rank + 1.0, np.float32)
-    context.all_reduce(tensor, average=False)
+    context.all_reduce(tensor, op=mlt.Reduction.SUM)
     print("sum", tensor[0], os.environ["LOCAL_RANK"], os.environ["WORLD_SIZE"], flush=True)
 """
 PUSH = """

@@ -175,7 +175,14 @@ def test_hostile_member__spoils_nobody_elses_transfers(engines: list[_core.Engin
         summed = [np.full(30_000, 1.0 + engine, np.float32) for engine in range(2)]
         sums = [
             engine.post_all_reduce(
-                one, ranks=[0, 1], average=False, loss_bound=0.0, layer=0, layers=1, timeout_ns=0, dtype=""
+                one,
+                ranks=[0, 1],
+                reduction=_core.Reduction.SUM,
+                loss_bound=0.0,
+                layer=0,
+                layers=1,
+                timeout_ns=0,
+                dtype="",
             )
             for engine, one in zip(engines, summed, strict=True)
         ]

@@ -13,6 +13,7 @@ from checks import names, until
 from transport_jobs import ETHERNET_SEGMENT, START_SECONDS, local_job, process_job
 
 import mlt
+from mlt import Reduction
 
 # What a rank sends at most of a tensor that takes one round (docs/collectives.md).
 DIRECT_BYTES = 64 << 10
@@ -76,7 +77,7 @@ def test_all_reduce__is_the_sum_in_a_fixed_order_bit_for_bit(
 ) -> None:
     tensors = random_tensors(len(job), elements)
     expected = exact_sum(tensors, average=average)
-    for completion in all_reduce(job, tensors, average=average):
+    for completion in all_reduce(job, tensors, op=Reduction.MEAN if average else Reduction.SUM):
         assert (completion.kind, completion.status, completion.bytes) == ("all_reduce", "complete", 4 * elements)
         assert (completion.missing_bytes, completion.missing, completion.peer) == (0, [], -1)
     for tensor in tensors:
@@ -104,7 +105,7 @@ def test_all_reduce__without_a_bound_is_exact_over_a_network_that_loses(
 def test_all_reduce__with_a_bound_loses_no_more_and_ends_with_the_same_bits(lossy: list[mlt.Context]) -> None:
     elements, bound = 1 << 20, 0.1
     tensors = [np.ones(elements, np.float32) for _ in range(3)]
-    completions = all_reduce(lossy, tensors, average=False, loss_bound=bound)
+    completions = all_reduce(lossy, tensors, op=Reduction.SUM, loss_bound=bound)
     assert all(tensor.tobytes() == tensors[0].tobytes() for tensor in tensors)
     terms, counts = np.unique(tensors[0], return_counts=True)
     assert set(terms.tolist()) <= {1.0, 2.0, 3.0}
@@ -135,7 +136,7 @@ def test_all_reduce__several_at_once_and_of_several_groups(job: list[mlt.Context
     for rank, context in enumerate(job):
         operations += [context.post_all_reduce(tensor, layer=i, layers=30) for i, tensor in enumerate(tensors[rank])]
         if rank < 2:
-            operations.append(context.post_all_reduce(pair[rank], average=False, ranks=[1, 0]))
+            operations.append(context.post_all_reduce(pair[rank], op=Reduction.SUM, ranks=[1, 0]))
     for operation in operations:
         operation.wait(30)
     mean = (len(job) - 1) / 2
@@ -145,11 +146,65 @@ def test_all_reduce__several_at_once_and_of_several_groups(job: list[mlt.Context
     assert all((tensor == 1).all() for tensor in pair)
 
 
+DTYPES = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool"]
+DTYPES += ["float16", "float32", "float64"]
+UFUNCS: dict[Reduction, Any] = {
+    Reduction.SUM: np.add,
+    Reduction.MIN: np.minimum,
+    Reduction.MAX: np.maximum,
+    Reduction.PRODUCT: np.multiply,
+    Reduction.AND: np.bitwise_and,
+    Reduction.OR: np.bitwise_or,
+    Reduction.XOR: np.bitwise_xor,
+}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("op", list(Reduction))
+@pytest.mark.parametrize("elements", [5, 50_001])
+def test_all_reduce__of_every_type_by_every_operation(
+    job: list[mlt.Context], dtype: str, op: Reduction, elements: int
+) -> None:
+    is_float = dtype.startswith("float")
+    rng = np.random.default_rng(elements)
+    tensors = [rng.integers(0, 2 if dtype == "bool" else 12, elements).astype(dtype) for _ in job]
+    if op == (Reduction.MEAN if not is_float else None) or (is_float and op.name in ("AND", "OR", "XOR")):
+        with pytest.raises(mlt.InvalidBufferError, match=names("rank 0", dtype)):
+            job[0].post_all_reduce(tensors[0], op=op)
+        return
+    expected: np.ndarray
+    with np.errstate(over="ignore"):
+        if op == Reduction.MEAN:
+            expected = np.mean(np.stack(tensors).astype(np.float64), axis=0).astype(dtype)
+        else:
+            expected = UFUNCS[op].reduce(np.stack(tensors), axis=0, dtype=dtype)
+    completions = all_reduce(job, tensors, op=op)
+    assert {completion.bytes for completion in completions} == {tensors[0].nbytes}
+    for tensor in tensors:
+        assert tensor.tobytes() == tensors[0].tobytes()
+        if is_float:
+            np.testing.assert_allclose(tensor, expected, rtol=4e-3 if dtype == "float16" else 1e-6)
+        else:
+            np.testing.assert_array_equal(tensor, expected)
+
+
+def test_all_reduce__takes_bfloat16_of_torch_and_as_bits(job: list[mlt.Context]) -> None:
+    torch = pytest.importorskip("torch")
+    tensors = [torch.full((1_000,), 0.5 + rank, dtype=torch.bfloat16) for rank in range(len(job))]
+    bits = [tensor.view(torch.int16).numpy().view(np.uint16).copy() for tensor in tensors]
+    all_reduce(job, tensors)
+    all_reduce(job, bits, dtype="bfloat16")
+    mean = torch.tensor(0.5 + (len(job) - 1) / 2, dtype=torch.bfloat16)
+    for tensor, raw in zip(tensors, bits, strict=True):
+        assert bool((tensor == mean).all())
+        np.testing.assert_array_equal(raw, tensor.view(torch.int16).numpy().view(np.uint16))
+
+
 def test_all_reduce__takes_torch_tensors_in_place(job: list[mlt.Context]) -> None:
     torch = pytest.importorskip("torch")
     tensors = [torch.full((100, 30), float(rank)) for rank in range(len(job))]
     pointers = [tensor.data_ptr() for tensor in tensors]
-    all_reduce(job, tensors, average=False)
+    all_reduce(job, tensors, op=Reduction.SUM)
     assert [tensor.data_ptr() for tensor in tensors] == pointers
     total = sum(range(len(job)))
     assert all(bool((tensor == total).all()) for tensor in tensors)
@@ -210,8 +265,16 @@ def test_gather__lossy_within_the_bound(lossy: list[mlt.Context]) -> None:
 
 def test_bad_input__is_refused_before_anything_is_counted(job: list[mlt.Context]) -> None:
     context = job[0]
-    with pytest.raises(mlt.InvalidBufferError, match=r"rank 0: all-reduce was rejected: it sums float32.*float64"):
-        context.post_all_reduce(np.zeros(3))
+    with pytest.raises(mlt.InvalidBufferError, match=names("rank 0", "all-reduce", "mean of int64", "not exact")):
+        context.post_all_reduce(np.zeros(3, np.int64))
+    with pytest.raises(mlt.InvalidBufferError, match=names("rank 0", "bitwise or of float64")):
+        context.post_all_reduce(np.zeros(3), op=Reduction.OR)
+    with pytest.raises(mlt.InvalidBufferError, match=names("rank 0", "max", "loss bound")):
+        context.post_all_reduce(np.zeros(3), op=Reduction.MAX, loss_bound=0.1)
+    with pytest.raises(mlt.InvalidBufferError, match=names("rank 0", "floating-point")):
+        context.post_all_reduce(np.zeros(3, np.int32), op=Reduction.SUM, loss_bound=0.1)
+    with pytest.raises(mlt.InvalidBufferError, match=names("rank 0", "unsupported element type")):
+        context.post_all_reduce(np.zeros(3, np.complex128), op=Reduction.SUM)
     with pytest.raises(mlt.InvalidBufferError, match="below 1"):
         context.post_all_reduce(np.zeros(3, np.float32), loss_bound=1.0)
     with pytest.raises(mlt.InvalidBufferError, match="rank 0 is not in its group"):
@@ -237,7 +300,7 @@ def test_bad_input__is_refused_before_anything_is_counted(job: list[mlt.Context]
         context.post_gather(np.zeros(4), np.zeros(8), root=1)
     # No sequence number was used up: the group still works.
     tensors = [np.ones(3, np.float32) for _ in job]
-    all_reduce(job, tensors, average=False)
+    all_reduce(job, tensors, op=Reduction.SUM)
     assert tensors[0].tolist() == [len(job)] * 3
 
 
@@ -294,7 +357,7 @@ def test_all_reduce__of_another_size_fails_at_both_naming_the_sizes(first: int, 
         assert time.monotonic() - start < 1
 
 
-@pytest.mark.parametrize("options", [{"average": False}, {"loss_bound": 0.1}, {"loss_bound": 0.9}])
+@pytest.mark.parametrize("options", [{"op": Reduction.SUM}, {"loss_bound": 0.1}, {"loss_bound": 0.9}])
 def test_all_reduce__called_otherwise_fails_at_both_naming_what_each_called(options: dict[str, Any]) -> None:
     with local_job(2) as contexts:
         tensors = [np.ones(1_000, np.float32) for _ in contexts]
@@ -302,7 +365,7 @@ def test_all_reduce__called_otherwise_fails_at_both_naming_what_each_called(opti
         for operation in operations:
             with pytest.raises(mlt.SizeMismatchError, match="loss bound 0, mean") as caught:
                 operation.wait(10)
-            assert (", sum" if "average" in options else f"loss bound {options['loss_bound']}") in str(caught.value)
+            assert (", sum" if "op" in options else f"loss bound {options['loss_bound']}") in str(caught.value)
         assert all((tensor == 1).all() for tensor in tensors)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from enum import Enum
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -40,7 +41,15 @@ def test_stub__classes_have_the_same_members_and_kinds() -> None:
         native = getattr(_core, node.name)
         functions = [item for item in node.body if isinstance(item, ast.FunctionDef)]
         fields = [item.target.id for item in node.body if isinstance(item, ast.AnnAssign)]
-        assert public([item.name for item in functions] + fields) == public(dir(native)), node.name
+        values = {
+            target.id: ast.literal_eval(item.value)
+            for item in node.body
+            if isinstance(item, ast.Assign)
+            for target in item.targets
+            if isinstance(target, ast.Name)
+        }
+        assert values == {one.name: one.value for one in native} if values else not issubclass(native, Enum), node.name
+        assert public([item.name for item in functions] + fields + list(values)) == public(dir(native)), node.name
         assert all(isinstance(getattr(native, name), property) for name in fields), node.name
         for item in functions:
             declared = any(isinstance(mark, ast.Name) and mark.id == "property" for mark in item.decorator_list)

@@ -388,7 +388,7 @@ inline CollectiveRequest all_reduce_request(OperationId operation, std::vector<f
   request.operation = operation;
   request.kind = CollectiveKind::kAllReduce;
   request.output = std::as_writable_bytes(std::span(data));
-  request.average = average;
+  request.reduction = average ? Reduction::kMean : Reduction::kSum;
   request.loss_bound = loss_bound;
   return request;
 }

@@ -19,8 +19,8 @@ using Group = engine_test::Job;
 
 AllReduceOptions all_reduce(std::vector<float>& data, double loss_bound = 0) {
   AllReduceOptions options;
-  options.data = data;
-  options.average = false;
+  options.data = std::as_writable_bytes(std::span(data));
+  options.reduction = Reduction::kSum;
   options.loss_bound = loss_bound;
   return options;
 }

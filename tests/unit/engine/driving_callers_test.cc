@@ -122,8 +122,7 @@ TEST_CASE("driving__collectives_of_two_threads_and_a_close_while_both_wait") {
       try {
         while (true) {
           AllReduceOptions options;
-          options.data = data;
-          options.average = true;
+          options.data = std::as_writable_bytes(std::span(data));
           const auto done = job[rank].wait(job[rank].post_all_reduce(options), -1);
           if (!done || done->failed()) break;
         }

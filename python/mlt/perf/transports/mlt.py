@@ -71,7 +71,7 @@ class Mlt(Transport):
 
     def allreduce(self, buffers: Buffers) -> Outcome:
         began = time.perf_counter()
-        done = self.context.all_reduce(buffers.work, average=False, loss_bound=buffers.case.loss_bound)
+        done = self.context.all_reduce(buffers.work, op=mlt.Reduction.SUM, loss_bound=buffers.case.loss_bound)
         return Outcome(time.perf_counter() - began, done.missing_bytes)
 
     def close(self) -> None:
