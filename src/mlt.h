@@ -179,8 +179,21 @@ enum class Status : std::uint8_t {
   kCancelled
 };
 
-// What an operation is. kAllReduce to kGather are collectives of a group of ranks.
-enum class Verb : std::uint8_t { kSend, kReceive, kAllReduce, kAllToAll, kGather, kPushPull };
+// What an operation is. kAllReduce to kBarrier are collectives of a group of ranks.
+enum class Verb : std::uint8_t {
+  kSend,
+  kReceive,
+  kAllReduce,
+  kAllToAll,
+  kGather,
+  kAllGather,
+  kReduceScatter,
+  kBroadcast,
+  kReduce,
+  kScatter,
+  kBarrier,
+  kPushPull
+};
 
 struct Range {
   std::uint64_t offset_bytes = 0;
@@ -219,7 +232,8 @@ struct PushPullOptions {
 };
 
 // What all collectives have. Every member of a group calls the same ones with the same ranks, in the same order;
-// several may be under way. One that fails at a member fails at all, and so does every later one of the group.
+// several may be under way. One that fails at a member fails at all, with those that any member had posted by then; the
+// next works, unless a member died.
 struct CollectiveOptions {
   std::vector<std::uint16_t> ranks;  // the group, in its order; empty: every rank of the job
   std::uint32_t stream = 0;          // two streams of the same ranks are two groups, each with an order of its own
@@ -260,6 +274,48 @@ struct GatherOptions : CollectiveOptions {
   std::span<std::byte> output;       // at the root only: the inputs of all; the own place may be the input
   Element element = Element::kUint8;
 };
+
+// Every member's input, at every member, in the order of the group.
+struct AllGatherOptions : CollectiveOptions {
+  std::span<const std::byte> input;  // as long on every rank
+  std::span<std::byte> output;       // the inputs of all; the own place may be the input
+  Element element = Element::kUint8;
+};
+
+// Part i of the reduction of all inputs, at member i.
+struct ReduceScatterOptions : CollectiveOptions {
+  std::span<const std::byte> input;  // equal parts, one for each member
+  std::span<std::byte> output;       // may be the own part of the input
+  Element element = Element::kFloat32;
+  Reduction reduction = Reduction::kMean;
+};
+
+// The root's tensor replaces that of every member. It loses nothing.
+struct BroadcastOptions : CollectiveOptions {
+  std::uint16_t root = 0;
+  std::span<std::byte> data;
+  Element element = Element::kUint8;
+};
+
+// The reduction of all inputs, at the root.
+struct ReduceOptions : CollectiveOptions {
+  std::uint16_t root = 0;
+  std::span<const std::byte> input;
+  std::span<std::byte> output;  // at the root only; may be the input
+  Element element = Element::kFloat32;
+  Reduction reduction = Reduction::kMean;
+};
+
+// Part i of the root's input, at member i.
+struct ScatterOptions : CollectiveOptions {
+  std::uint16_t root = 0;
+  std::span<const std::byte> input;  // at the root only: equal parts, one for each member
+  std::span<std::byte> output;       // may be the root's own part of the input
+  Element element = Element::kUint8;
+};
+
+// Completes at no member before every member has called it.
+struct BarrierOptions : CollectiveOptions {};
 
 struct CounterValue {
   std::string name;
@@ -315,6 +371,12 @@ class Engine {
   OperationId post_all_reduce(const AllReduceOptions& options);
   OperationId post_all_to_all(const AllToAllOptions& options);
   OperationId post_gather(const GatherOptions& options);
+  OperationId post_all_gather(const AllGatherOptions& options);
+  OperationId post_reduce_scatter(const ReduceScatterOptions& options);
+  OperationId post_broadcast(const BroadcastOptions& options);
+  OperationId post_reduce(const ReduceOptions& options);
+  OperationId post_scatter(const ScatterOptions& options);
+  OperationId post_barrier(const BarrierOptions& options);
   void cancel(OperationId operation);
 
   // Takes finished operations that nobody waits for and nobody watches, oldest first; never blocks.

@@ -1,4 +1,4 @@
-"""Collectives of a group of ranks: all-reduce, all-to-all and gather, as methods of ``Context``.
+"""Collectives of a group of ranks, as methods of ``Context``.
 
 Every member calls the same collectives with the same ``ranks`` and ``stream``, in the same order; several may be in
 progress at once.
@@ -61,9 +61,9 @@ class GroupCollectives:
         """
         operation = self._engine.post_all_reduce(
             tensor,
+            op,
             self._group(ranks),
             _stream(stream),
-            op,
             loss_bound,
             layer,
             _layers(layer, layers),
@@ -227,6 +227,340 @@ class GroupCollectives:
             timeout=timeout,
             dtype=dtype,
         ).wait()
+
+    def post_all_gather(
+        self,
+        output: Any,
+        input: Any,
+        *,
+        loss_bound: float = 0.0,
+        ranks: Sequence[int] | None = None,
+        stream: int = 0,
+        layer: int = 0,
+        layers: int = 1,
+        timeout: float | None = None,
+        dtype: str | None = None,
+    ) -> Operation:
+        """Start sending ``input`` to all ranks, whose ``output`` receives all ranks' inputs in group order.
+
+        ``input`` has the same size on every rank, ``output`` space for one per rank of the group. The own part of
+        ``output`` may be the ``input``. ``loss_bound`` applies to each input at each rank, for floating point only;
+        missing elements become zero, so that ranks may differ. Otherwise as ``post_all_reduce``.
+        """
+        operation = self._engine.post_all_gather(
+            output,
+            input,
+            self._group(ranks),
+            _stream(stream),
+            loss_bound,
+            layer,
+            _layers(layer, layers),
+            _timeout_ns(timeout),
+            dtype or "",
+        )
+        return self._operation(operation, "all_gather")
+
+    def all_gather(
+        self,
+        output: Any,
+        input: Any,
+        *,
+        loss_bound: float = 0.0,
+        ranks: Sequence[int] | None = None,
+        stream: int = 0,
+        layer: int = 0,
+        layers: int = 1,
+        timeout: float | None = None,
+        dtype: str | None = None,
+    ) -> Completion:
+        """``post_all_gather``, then wait; raises the TransferError of a failed collective."""
+        return self.post_all_gather(
+            output,
+            input,
+            loss_bound=loss_bound,
+            ranks=ranks,
+            stream=stream,
+            layer=layer,
+            layers=layers,
+            timeout=timeout,
+            dtype=dtype,
+        ).wait()
+
+    def post_reduce_scatter(
+        self,
+        output: Any,
+        input: Any,
+        *,
+        op: Reduction = Reduction.MEAN,
+        loss_bound: float = 0.0,
+        ranks: Sequence[int] | None = None,
+        stream: int = 0,
+        layer: int = 0,
+        layers: int = 1,
+        timeout: float | None = None,
+        dtype: str | None = None,
+    ) -> Operation:
+        """Start reducing all ranks' inputs, of which the ``i``-th rank's ``output`` receives part ``i``.
+
+        ``input`` has one part of the size of ``output`` per rank of the group. ``output`` may be the own part of
+        ``input``. Terms are combined in group order, once all have arrived, in memory of the size of ``input``; float16
+        and bfloat16 are rounded once. ``loss_bound`` applies to each part, for a SUM or MEAN of floating point only; a
+        missing term counts as zero. Otherwise as ``post_all_reduce``.
+        """
+        operation = self._engine.post_reduce_scatter(
+            output,
+            input,
+            op,
+            self._group(ranks),
+            _stream(stream),
+            loss_bound,
+            layer,
+            _layers(layer, layers),
+            _timeout_ns(timeout),
+            dtype or "",
+        )
+        return self._operation(operation, "reduce_scatter")
+
+    def reduce_scatter(
+        self,
+        output: Any,
+        input: Any,
+        *,
+        op: Reduction = Reduction.MEAN,
+        loss_bound: float = 0.0,
+        ranks: Sequence[int] | None = None,
+        stream: int = 0,
+        layer: int = 0,
+        layers: int = 1,
+        timeout: float | None = None,
+        dtype: str | None = None,
+    ) -> Completion:
+        """``post_reduce_scatter``, then wait; raises the TransferError of a failed collective."""
+        return self.post_reduce_scatter(
+            output,
+            input,
+            op=op,
+            loss_bound=loss_bound,
+            ranks=ranks,
+            stream=stream,
+            layer=layer,
+            layers=layers,
+            timeout=timeout,
+            dtype=dtype,
+        ).wait()
+
+    def post_broadcast(
+        self,
+        tensor: Any,
+        *,
+        root: int = 0,
+        ranks: Sequence[int] | None = None,
+        stream: int = 0,
+        layer: int = 0,
+        layers: int = 1,
+        timeout: float | None = None,
+        dtype: str | None = None,
+    ) -> Operation:
+        """Start replacing ``tensor`` by that of rank ``root``, exactly.
+
+        The root sends its tensor to each rank of the group. ``tensor`` has the same size and type on every rank; the
+        root's may be read-only. Otherwise as ``post_all_reduce``.
+        """
+        operation = self._engine.post_broadcast(
+            tensor,
+            root,
+            self._group(ranks),
+            _stream(stream),
+            0.0,
+            layer,
+            _layers(layer, layers),
+            _timeout_ns(timeout),
+            dtype or "",
+        )
+        return self._operation(operation, "broadcast")
+
+    def broadcast(
+        self,
+        tensor: Any,
+        *,
+        root: int = 0,
+        ranks: Sequence[int] | None = None,
+        stream: int = 0,
+        layer: int = 0,
+        layers: int = 1,
+        timeout: float | None = None,
+        dtype: str | None = None,
+    ) -> Completion:
+        """``post_broadcast``, then wait; raises the TransferError of a failed collective."""
+        return self.post_broadcast(
+            tensor,
+            root=root,
+            ranks=ranks,
+            stream=stream,
+            layer=layer,
+            layers=layers,
+            timeout=timeout,
+            dtype=dtype,
+        ).wait()
+
+    def post_reduce(
+        self,
+        input: Any,
+        output: Any | None = None,
+        *,
+        op: Reduction = Reduction.MEAN,
+        root: int = 0,
+        loss_bound: float = 0.0,
+        ranks: Sequence[int] | None = None,
+        stream: int = 0,
+        layer: int = 0,
+        layers: int = 1,
+        timeout: float | None = None,
+        dtype: str | None = None,
+    ) -> Operation:
+        """Start reducing all ranks' inputs at rank ``root``, whose ``output`` receives the result.
+
+        ``input`` has the same size on every rank. ``output``: on the root only, of that size; it may be the ``input``.
+        Terms are combined in group order, once all have arrived, in memory of ``n - 1`` times the tensor; float16 and
+        bfloat16 are rounded once. ``loss_bound`` applies to each input, for a SUM or MEAN of floating point only; a
+        missing term counts as zero. Otherwise as ``post_all_reduce``.
+        """
+        operation = self._engine.post_reduce(
+            input,
+            output,
+            root,
+            op,
+            self._group(ranks),
+            _stream(stream),
+            loss_bound,
+            layer,
+            _layers(layer, layers),
+            _timeout_ns(timeout),
+            dtype or "",
+        )
+        return self._operation(operation, "reduce")
+
+    def reduce(
+        self,
+        input: Any,
+        output: Any | None = None,
+        *,
+        op: Reduction = Reduction.MEAN,
+        root: int = 0,
+        loss_bound: float = 0.0,
+        ranks: Sequence[int] | None = None,
+        stream: int = 0,
+        layer: int = 0,
+        layers: int = 1,
+        timeout: float | None = None,
+        dtype: str | None = None,
+    ) -> Completion:
+        """``post_reduce``, then wait; raises the TransferError of a failed collective."""
+        return self.post_reduce(
+            input,
+            output,
+            op=op,
+            root=root,
+            loss_bound=loss_bound,
+            ranks=ranks,
+            stream=stream,
+            layer=layer,
+            layers=layers,
+            timeout=timeout,
+            dtype=dtype,
+        ).wait()
+
+    def post_scatter(
+        self,
+        output: Any,
+        input: Any | None = None,
+        *,
+        root: int = 0,
+        loss_bound: float = 0.0,
+        ranks: Sequence[int] | None = None,
+        stream: int = 0,
+        layer: int = 0,
+        layers: int = 1,
+        timeout: float | None = None,
+        dtype: str | None = None,
+    ) -> Operation:
+        """Start sending part ``i`` of rank ``root``'s ``input`` to the ``i``-th rank, whose ``output`` receives it.
+
+        ``output`` has the same size on every rank. ``input``: on the root only, one part per rank of the group. The
+        root's ``output`` may be its own part of ``input``. ``loss_bound`` applies to each part, for floating point
+        only; missing elements become zero. Otherwise as ``post_all_reduce``.
+        """
+        operation = self._engine.post_scatter(
+            output,
+            input,
+            root,
+            self._group(ranks),
+            _stream(stream),
+            loss_bound,
+            layer,
+            _layers(layer, layers),
+            _timeout_ns(timeout),
+            dtype or "",
+        )
+        return self._operation(operation, "scatter")
+
+    def scatter(
+        self,
+        output: Any,
+        input: Any | None = None,
+        *,
+        root: int = 0,
+        loss_bound: float = 0.0,
+        ranks: Sequence[int] | None = None,
+        stream: int = 0,
+        layer: int = 0,
+        layers: int = 1,
+        timeout: float | None = None,
+        dtype: str | None = None,
+    ) -> Completion:
+        """``post_scatter``, then wait; raises the TransferError of a failed collective."""
+        return self.post_scatter(
+            output,
+            input,
+            root=root,
+            loss_bound=loss_bound,
+            ranks=ranks,
+            stream=stream,
+            layer=layer,
+            layers=layers,
+            timeout=timeout,
+            dtype=dtype,
+        ).wait()
+
+    def post_barrier(
+        self,
+        *,
+        ranks: Sequence[int] | None = None,
+        stream: int = 0,
+        layer: int = 0,
+        layers: int = 1,
+        timeout: float | None = None,
+    ) -> Operation:
+        """Start a barrier, which completes at no rank of the group before all have called it.
+
+        Otherwise as ``post_all_reduce``.
+        """
+        operation = self._engine.post_barrier(
+            self._group(ranks), _stream(stream), layer, _layers(layer, layers), _timeout_ns(timeout)
+        )
+        return self._operation(operation, "barrier")
+
+    def barrier(
+        self,
+        *,
+        ranks: Sequence[int] | None = None,
+        stream: int = 0,
+        layer: int = 0,
+        layers: int = 1,
+        timeout: float | None = None,
+    ) -> Completion:
+        """``post_barrier``, then wait; raises the TransferError of a failed collective."""
+        return self.post_barrier(ranks=ranks, stream=stream, layer=layer, layers=layers, timeout=timeout).wait()
 
     def _group(self, ranks: Sequence[int] | None) -> Sequence[int]:
         if ranks is None:

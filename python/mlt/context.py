@@ -256,8 +256,8 @@ class Context(GroupCollectives):
         """
         if not isinstance(op, Operation):
             raise TypeError(
-                f"wait() takes the Operation that a post_* function returned, not {type(op).__name__}; all_reduce, "
-                "all_to_all and gather have waited already"
+                f"wait() takes the Operation that a post_* function returned, not {type(op).__name__}; "
+                "collectives without post_ have waited already"
             )
         if op._watch is not None:
             native = op._watch.wait(op, timeout)

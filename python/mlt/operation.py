@@ -13,7 +13,20 @@ if TYPE_CHECKING:
     from mlt import _core
     from mlt.context import Context
 
-Kind = Literal["send", "recv", "all_reduce", "all_to_all", "gather", "push_pull"]
+Kind = Literal[
+    "send",
+    "recv",
+    "all_reduce",
+    "all_to_all",
+    "gather",
+    "all_gather",
+    "reduce_scatter",
+    "broadcast",
+    "reduce",
+    "scatter",
+    "barrier",
+    "push_pull",
+]
 Status = Literal[
     "complete",  # everything arrived
     "within_bound",  # some segments are missing, within the loss bound

@@ -45,6 +45,18 @@ const char* verb_name(Verb verb) {
       return "all_to_all";
     case Verb::kGather:
       return "gather";
+    case Verb::kAllGather:
+      return "all_gather";
+    case Verb::kReduceScatter:
+      return "reduce_scatter";
+    case Verb::kBroadcast:
+      return "broadcast";
+    case Verb::kReduce:
+      return "reduce";
+    case Verb::kScatter:
+      return "scatter";
+    case Verb::kBarrier:
+      return "barrier";
     case Verb::kPushPull:
       return "push_pull";
   }

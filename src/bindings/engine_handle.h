@@ -95,6 +95,16 @@ class EngineHandle {
                               std::vector<std::uint64_t> input_parts, const CollectiveArguments& arguments);
   // `output` must be None except at the root.
   OperationId post_gather(py::handle input, py::handle output, std::int64_t root, const CollectiveArguments& arguments);
+  OperationId post_all_gather(py::handle output, py::handle input, const CollectiveArguments& arguments);
+  OperationId post_reduce_scatter(py::handle output, py::handle input, Reduction reduction,
+                                  const CollectiveArguments& arguments);
+  OperationId post_broadcast(py::handle tensor, std::int64_t root, const CollectiveArguments& arguments);
+  OperationId post_reduce(py::handle input, py::handle output, std::int64_t root, Reduction reduction,
+                          const CollectiveArguments& arguments);
+  // `input` must be None except at the root.
+  OperationId post_scatter(py::handle output, py::handle input, std::int64_t root,
+                           const CollectiveArguments& arguments);
+  OperationId post_barrier(const CollectiveArguments& arguments);
   void cancel(OperationId operation);
   std::vector<Completion> poll(std::size_t max_completions);
   std::optional<Completion> wait(OperationId operation, std::int64_t timeout_ns);
@@ -112,6 +122,11 @@ class EngineHandle {
   std::string name() const { return "rank " + std::to_string(rank_); }
   // Validates the group and fills the fields common to all collectives in `options`.
   void fill(CollectiveOptions& options, const std::string& what, const CollectiveArguments& arguments) const;
+  std::uint16_t root_rank(const std::string& what, std::int64_t root) const;
+  // Lends the input and the output of a collective, of which one may be None, and fills their fields in `options`.
+  template <typename Options>
+  void lend_buffers(Options& options, const std::string& what, py::handle input, py::handle output,
+                    const std::string& dtype) const;
   // Lends the tensor. The error of a rejected one names the operation, which `name_operation` composes only then.
   template <typename Name>
   TensorView lend(Name&& name_operation, py::handle tensor, bool writable, const std::string& dtype) const {

@@ -40,6 +40,36 @@ void EngineHandle::fill(CollectiveOptions& options, const std::string& what,
   options.timeout_ns = arguments.timeout_ns;
 }
 
+std::uint16_t EngineHandle::root_rank(const std::string& what, std::int64_t root) const {
+  if (root < 0 || root >= ranks_) {
+    throw Error(ErrorCode::kUnknownPeer,
+                name() + ": " + what + " was rejected: the job has ranks 0 to " + std::to_string(ranks_ - 1));
+  }
+  return static_cast<std::uint16_t>(root);
+}
+
+template <typename Options>
+void EngineHandle::lend_buffers(Options& options, const std::string& what, py::handle input, py::handle output,
+                                const std::string& dtype) const {
+  const auto naming = [&] { return what; };
+  if (input.is_none() && output.is_none()) {
+    throw Error(ErrorCode::kBuffer, name() + ": " + what + " was rejected: it needs an input or an output");
+  }
+  const auto lent =
+      std::make_shared<Lent>(input.is_none() ? lend(naming, output, true, dtype) : lend(naming, input, false, dtype));
+  if (!input.is_none() && !output.is_none()) lent->views.push_back(lend(naming, output, true, dtype));
+  const TensorView& first = lent->views.front();
+  const TensorView& last = lent->views.back();
+  if (first.element() != last.element()) {
+    throw Error(ErrorCode::kBuffer, name() + ": " + what + " was rejected: the input is " + first.description() +
+                                        ", the output " + last.description() + ": both need the same element type");
+  }
+  if (!input.is_none()) options.input = {first.data(), first.bytes()};
+  if (!output.is_none()) options.output = {last.data(), last.bytes()};
+  options.element = first.element();
+  options.lent = lent;
+}
+
 OperationId EngineHandle::post_all_reduce(py::handle tensor, Reduction reduction,
                                           const CollectiveArguments& arguments) {
   Engine& target = engine();
@@ -59,52 +89,86 @@ OperationId EngineHandle::post_all_to_all(py::handle output, py::handle input, s
                                           std::vector<std::uint64_t> input_parts,
                                           const CollectiveArguments& arguments) {
   Engine& target = engine();
-  const auto what = [] { return "all-to-all"; };
-  const auto lent = std::make_shared<Lent>(lend(what, input, false, arguments.dtype));
-  lent->views.push_back(lend(what, output, true, arguments.dtype));
-  const TensorView& from = lent->views.front();
-  const TensorView& to = lent->views.back();
-  if (from.element() != to.element()) {
-    throw Error(ErrorCode::kBuffer, name() + ": all-to-all was rejected: the input is " + from.description() +
-                                        ", the output " + to.description() + ": both need the same element type");
-  }
   AllToAllOptions options;
-  fill(options, what(), arguments);
-  options.input = {from.data(), from.bytes()};
-  options.output = {to.data(), to.bytes()};
-  options.element = from.element();
+  fill(options, "all-to-all", arguments);
+  lend_buffers(options, "all-to-all", input, output, arguments.dtype);
   options.send_bytes = std::move(input_parts);
   options.receive_bytes = std::move(output_parts);
-  to_bytes(options.send_bytes, from.element());
-  to_bytes(options.receive_bytes, from.element());
-  options.lent = lent;
+  to_bytes(options.send_bytes, options.element);
+  to_bytes(options.receive_bytes, options.element);
   return without_gil([&] { return target.post_all_to_all(options); });
 }
 
 OperationId EngineHandle::post_gather(py::handle input, py::handle output, std::int64_t root,
                                       const CollectiveArguments& arguments) {
   Engine& target = engine();
-  const auto what = [&] { return "gather to rank " + std::to_string(root); };
-  if (root < 0 || root >= ranks_) {
-    throw Error(ErrorCode::kUnknownPeer,
-                name() + ": " + what() + " was rejected: the job has ranks 0 to " + std::to_string(ranks_ - 1));
-  }
-  const auto lent = std::make_shared<Lent>(lend(what, input, false, arguments.dtype));
-  std::vector<TensorView>& views = lent->views;
-  if (!output.is_none()) views.push_back(lend(what, output, true, arguments.dtype));
-  if (views.front().element() != views.back().element()) {
-    throw Error(ErrorCode::kBuffer, name() + ": " + what() + " was rejected: the input is " +
-                                        views.front().description() + ", the output " + views.back().description() +
-                                        ": both need the same element type");
-  }
+  const std::string what = "gather to rank " + std::to_string(root);
   GatherOptions options;
-  fill(options, what(), arguments);
-  options.root = static_cast<std::uint16_t>(root);
-  options.input = {views.front().data(), views.front().bytes()};
-  if (!output.is_none()) options.output = {views.back().data(), views.back().bytes()};
-  options.element = views.front().element();
-  options.lent = lent;
+  options.root = root_rank(what, root);
+  fill(options, what, arguments);
+  lend_buffers(options, what, input, output, arguments.dtype);
   return without_gil([&] { return target.post_gather(options); });
+}
+
+OperationId EngineHandle::post_all_gather(py::handle output, py::handle input, const CollectiveArguments& arguments) {
+  Engine& target = engine();
+  AllGatherOptions options;
+  fill(options, "all-gather", arguments);
+  lend_buffers(options, "all-gather", input, output, arguments.dtype);
+  return without_gil([&] { return target.post_all_gather(options); });
+}
+
+OperationId EngineHandle::post_reduce_scatter(py::handle output, py::handle input, Reduction reduction,
+                                              const CollectiveArguments& arguments) {
+  Engine& target = engine();
+  ReduceScatterOptions options;
+  fill(options, "reduce-scatter", arguments);
+  lend_buffers(options, "reduce-scatter", input, output, arguments.dtype);
+  options.reduction = reduction;
+  return without_gil([&] { return target.post_reduce_scatter(options); });
+}
+
+OperationId EngineHandle::post_broadcast(py::handle tensor, std::int64_t root, const CollectiveArguments& arguments) {
+  Engine& target = engine();
+  const std::string what = "broadcast from rank " + std::to_string(root);
+  BroadcastOptions options;
+  options.root = root_rank(what, root);
+  fill(options, what, arguments);
+  TensorView view = lend([&] { return what; }, tensor, root != rank_, arguments.dtype);
+  options.data = {view.data(), view.bytes()};
+  options.element = view.element();
+  options.lent = std::make_shared<Lent>(std::move(view));
+  return without_gil([&] { return target.post_broadcast(options); });
+}
+
+OperationId EngineHandle::post_reduce(py::handle input, py::handle output, std::int64_t root, Reduction reduction,
+                                      const CollectiveArguments& arguments) {
+  Engine& target = engine();
+  const std::string what = "reduce to rank " + std::to_string(root);
+  ReduceOptions options;
+  options.root = root_rank(what, root);
+  fill(options, what, arguments);
+  lend_buffers(options, what, input, output, arguments.dtype);
+  options.reduction = reduction;
+  return without_gil([&] { return target.post_reduce(options); });
+}
+
+OperationId EngineHandle::post_scatter(py::handle output, py::handle input, std::int64_t root,
+                                       const CollectiveArguments& arguments) {
+  Engine& target = engine();
+  const std::string what = "scatter from rank " + std::to_string(root);
+  ScatterOptions options;
+  options.root = root_rank(what, root);
+  fill(options, what, arguments);
+  lend_buffers(options, what, input, output, arguments.dtype);
+  return without_gil([&] { return target.post_scatter(options); });
+}
+
+OperationId EngineHandle::post_barrier(const CollectiveArguments& arguments) {
+  Engine& target = engine();
+  BarrierOptions options;
+  fill(options, "barrier", arguments);
+  return without_gil([&] { return target.post_barrier(options); });
 }
 
 }  // namespace mlt::bindings

@@ -6,9 +6,8 @@
 #include <numeric>
 
 #include "base/bytes.h"
-#include "collective/all_to_all.h"
 #include "collective/direct_allreduce.h"
-#include "collective/gather.h"
+#include "collective/exchange.h"
 #include "collective/ring_allreduce.h"
 
 namespace mlt::collective {
@@ -70,22 +69,82 @@ std::string check_all_to_all(const CollectiveRequest& request) {
   return check(request.receive_bytes, request.output.size(), "output");
 }
 
-std::string check_gather(const CollectiveRequest& request, std::uint16_t rank) {
-  if (std::ranges::find(request.ranks, request.root) == request.ranks.end()) {
+std::string check_fit(std::uint64_t bytes, const char* side, std::uint64_t needed, const std::string& why) {
+  if (bytes == needed) return "";
+  return "the " + std::string(side) + " has " + std::to_string(bytes) + " bytes; " + why + " have " +
+         std::to_string(needed);
+}
+
+std::string check_sizes(const CollectiveRequest& request, std::uint16_t rank) {
+  const std::uint64_t in = request.input.size(), out = request.output.size(), n = request.ranks.size();
+  const std::string ranks = std::to_string(n) + " ranks", root = "only the root, rank " + std::to_string(request.root);
+  const bool is_root = rank == request.root;
+  switch (request.kind) {
+    case CollectiveKind::kGather:
+      if (!is_root) return out == 0 ? "" : root + ", has an output";
+      return check_fit(out, "output", in * n, "the inputs of " + ranks);
+    case CollectiveKind::kAllGather:
+      return check_fit(out, "output", in * n, "the inputs of " + ranks);
+    case CollectiveKind::kReduceScatter:
+      return check_fit(in, "input", out * n, "the outputs of " + ranks);
+    case CollectiveKind::kScatter:
+      if (!is_root) return in == 0 ? "" : root + ", has an input";
+      return check_fit(in, "input", out * n, "the outputs of " + ranks);
+    case CollectiveKind::kReduce:
+      if (!is_root) return out == 0 ? "" : root + ", has an output";
+      return check_fit(out, "output", in, "the inputs");
+    case CollectiveKind::kBroadcast:
+      return in == 0 ? "" : "it has one tensor, which is the output of all but the root";
+    case CollectiveKind::kBarrier:
+      return in == 0 && out == 0 ? "" : "it carries no tensor";
+    case CollectiveKind::kAllReduce:
+    case CollectiveKind::kAllToAll:
+      break;
+  }
+  return "";
+}
+
+// Of all but all-reduce and all-to-all.
+std::string check_exchange(const CollectiveRequest& request, std::uint16_t rank) {
+  if (has_root(request.kind) && std::ranges::find(request.ranks, request.root) == request.ranks.end()) {
     return "its root, rank " + std::to_string(request.root) + ", is not in the group";
   }
-  if (request.input.size() % wire::element_bytes(request.element) != 0)
+  const std::uint32_t element_bytes = wire::element_bytes(request.element);
+  if (request.input.size() % element_bytes != 0 || request.output.size() % element_bytes != 0) {
     return "its size is not a multiple of the element size";
-  if (rank != request.root)
-    return request.output.empty() ? "" : "only the root, rank " + std::to_string(request.root) + ", has an output";
-  const std::uint64_t needed = request.input.size() * request.ranks.size();
-  if (request.output.size() == needed) return "";
-  return "the output has " + std::to_string(request.output.size()) + " bytes; the inputs of " +
-         std::to_string(request.ranks.size()) + " ranks have " + std::to_string(needed);
+  }
+  // PROTOCOL 22.3.2: ... A broadcast and a barrier MUST NOT lose.
+  const bool must_not_lose = request.kind == CollectiveKind::kBroadcast || request.kind == CollectiveKind::kBarrier;
+  if (must_not_lose && request.loss_bound > 0) {
+    return "a " + std::string(collective_name(request.kind)) + " must not lose: use a loss bound of 0";
+  }
+  if (has_reduction(request.kind)) {
+    if (std::string problem = check_reduction(request); !problem.empty()) return problem;
+  }
+  return check_sizes(request, rank);
 }
 
 bool do_overlap(std::span<const std::byte> a, std::span<const std::byte> b) {
   return a.data() < b.data() + b.size() && b.data() < a.data() + a.size();
+}
+
+// Input and output must not overlap: arriving data would change data not sent yet. They may share what stays here: a
+// member's own part, and the input of a reduce, which is combined once everything has arrived.
+bool may_share(const CollectiveRequest& request, std::size_t own) {
+  const std::byte* const in = request.input.data();
+  const std::byte* const out = request.output.data();
+  switch (request.kind) {
+    case CollectiveKind::kGather:
+    case CollectiveKind::kAllGather:
+      return in == out + own * request.input.size();
+    case CollectiveKind::kReduceScatter:
+    case CollectiveKind::kScatter:
+      return out == in + own * request.output.size();
+    case CollectiveKind::kReduce:
+      return in == out;
+    default:
+      return false;
+  }
 }
 
 }  // namespace
@@ -98,14 +157,27 @@ const char* collective_name(CollectiveKind kind) {
       return "all-to-all";
     case CollectiveKind::kGather:
       return "gather";
+    case CollectiveKind::kAllGather:
+      return "all-gather";
+    case CollectiveKind::kReduceScatter:
+      return "reduce-scatter";
+    case CollectiveKind::kBroadcast:
+      return "broadcast";
+    case CollectiveKind::kReduce:
+      return "reduce";
+    case CollectiveKind::kScatter:
+      return "scatter";
+    case CollectiveKind::kBarrier:
+      return "barrier";
   }
   return "unknown collective";
 }
 
 // PROTOCOL 22.1.5: The first transfer from one member to another MUST be the shape, 32 bytes of uint8: kind (8; 1
-//     all-reduce, 2 all-to-all, 3 gather), reduction (8; as in 22.2; 0 where there is none), root (16), sequence (32),
-//     bytes (64; of the tensor in an all-reduce, else of what follows), loss bound (float64), element type (8), 56 zero
-//     bits.
+//     all-reduce, 2 all-to-all, 3 gather, 4 all-gather, 5 reduce-scatter, 6 broadcast, 7 reduce, 8 scatter, 9 barrier),
+//     reduction (8; as in 22.2; 0 where there is none), root (16; 0 where there is none), sequence (32), bytes (64; in
+//     an all-to-all of what follows, else of the tensor or of a member's part), loss bound (float64), element type (8),
+//     56 zero bits.
 std::array<std::byte, kShapeBytes> encode(const Shape& shape) {
   std::array<std::byte, kShapeBytes> out{};
   out[0] = static_cast<std::byte>(shape.kind);
@@ -125,8 +197,8 @@ std::string describe_shape(std::span<const std::byte, kShapeBytes> bytes) {
                      " of " + std::to_string(base::load_le64(&bytes[8])) + " bytes of " +
                      wire::element_name(static_cast<wire::ElementType>(element)) + ", loss bound " +
                      in_short(std::bit_cast<double>(base::load_le64(&bytes[16])));
-  if (kind == CollectiveKind::kAllReduce) text += std::string(", ") + reduction_name(static_cast<Reduction>(bytes[1]));
-  if (kind == CollectiveKind::kGather) text += ", root " + std::to_string(base::load_le16(&bytes[2]));
+  if (has_reduction(kind)) text += std::string(", ") + reduction_name(static_cast<Reduction>(bytes[1]));
+  if (has_root(kind)) text += ", root " + std::to_string(base::load_le16(&bytes[2]));
   return text;
 }
 
@@ -144,14 +216,7 @@ bool Collective::is_ready(const Stream&, std::uint32_t) const { return true; }
 void Collective::on_received(const Stream&, std::uint32_t, const core::Completion&) {}
 
 std::unique_ptr<Collective> make_collective(const CollectiveRequest& request, const Membership& group) {
-  switch (request.kind) {
-    case CollectiveKind::kAllToAll:
-      return std::make_unique<AllToAll>(request, group);
-    case CollectiveKind::kGather:
-      return std::make_unique<Gather>(request, group);
-    case CollectiveKind::kAllReduce:
-      break;
-  }
+  if (request.kind != CollectiveKind::kAllReduce) return std::make_unique<Exchange>(request, group);
   // PROTOCOL 22.2.6: A small all-reduce MUST be carried as 22.4 says instead of 22.2.2 to 22.2.4.
   if (DirectAllReduce::fits(group.size(), request.output.size(), request.loss_bound)) {
     return std::make_unique<DirectAllReduce>(group, request.output, request.element, request.reduction);
@@ -163,7 +228,7 @@ std::string check_request(const CollectiveRequest& request, std::uint16_t rank) 
   if (!(request.loss_bound >= 0.0 && request.loss_bound < 1.0)) {
     return "loss bound " + in_short(request.loss_bound) + ": it must be at least 0 and below 1";
   }
-  // PROTOCOL 22.3.2: Each piece of floating-point elements MAY lose up to the bound; what is missing becomes zero.
+  // PROTOCOL 22.3.2: Each piece of floating-point elements MAY lose up to the bound; what is missing becomes zero. ...
   if (request.loss_bound > 0 && !wire::is_floating_point(request.element)) {
     return "only floating-point tensors may be lossy: use a loss bound of 0";
   }
@@ -174,15 +239,10 @@ std::string check_request(const CollectiveRequest& request, std::uint16_t rank) 
   if (!std::ranges::binary_search(sorted, rank)) return "rank " + std::to_string(rank) + " is not in its group";
   if (request.kind == CollectiveKind::kAllReduce) return check_all_reduce(request);
   std::string problem =
-      request.kind == CollectiveKind::kAllToAll ? check_all_to_all(request) : check_gather(request, rank);
+      request.kind == CollectiveKind::kAllToAll ? check_all_to_all(request) : check_exchange(request, rank);
   if (!problem.empty() || request.input.empty() || !do_overlap(request.input, request.output)) return problem;
-  // Input and output must not overlap: arriving data would change data not sent yet. Only the root of a gather sends
-  // nothing.
-  if (request.kind == CollectiveKind::kGather) {
-    const auto own = static_cast<std::size_t>(std::ranges::find(request.ranks, rank) - request.ranks.begin());
-    if (request.output.data() + own * request.input.size() == request.input.data()) return "";
-  }
-  return "the output overlaps the input; pass separate memory";
+  const auto own = static_cast<std::size_t>(std::ranges::find(request.ranks, rank) - request.ranks.begin());
+  return may_share(request, own) ? "" : "the output overlaps the input; pass separate memory";
 }
 
 }  // namespace mlt::collective

@@ -1,6 +1,6 @@
 // One collective of a group of ranks, as streams of transfers: the transfers between this rank and each peer, their
-// order and their dependencies. The four are ring_allreduce, direct_allreduce, all_to_all and gather;
-// collective/collectives.h runs them.
+// order and their dependencies. The three are ring_allreduce, direct_allreduce and exchange; collective/collectives.h
+// runs them.
 //
 // Absent on purpose: posting, time and failure (the runner's), and agreement on a group (the caller's). Memory is the
 // caller's again only from the completion on. Sizes are in bytes unless they say elements.
@@ -19,7 +19,25 @@
 
 namespace mlt::collective {
 
-enum class CollectiveKind : std::uint8_t { kAllReduce = 1, kAllToAll = 2, kGather = 3 };
+enum class CollectiveKind : std::uint8_t {
+  kAllReduce = 1,
+  kAllToAll = 2,
+  kGather = 3,
+  kAllGather = 4,
+  kReduceScatter = 5,
+  kBroadcast = 6,
+  kReduce = 7,
+  kScatter = 8,
+  kBarrier = 9,
+};
+constexpr bool has_root(CollectiveKind kind) {
+  return kind == CollectiveKind::kGather || kind == CollectiveKind::kBroadcast || kind == CollectiveKind::kReduce ||
+         kind == CollectiveKind::kScatter;
+}
+constexpr bool has_reduction(CollectiveKind kind) {
+  return kind == CollectiveKind::kAllReduce || kind == CollectiveKind::kReduceScatter ||
+         kind == CollectiveKind::kReduce;
+}
 
 const char* collective_name(CollectiveKind kind);
 
@@ -28,14 +46,14 @@ struct CollectiveRequest {
   CollectiveKind kind = CollectiveKind::kAllReduce;
   std::vector<std::uint16_t> ranks;  // the group, in its order; equal at every member
   std::uint32_t stream = 0;          // of the group; equal at every member
-  std::span<const std::byte> input;  // unused by the all-reduce
-  std::span<std::byte> output;       // all-reduce: also the input; gather: the root's only
+  std::span<const std::byte> input;  // at the ranks that have one; unused by all-reduce and broadcast
+  std::span<std::byte> output;       // likewise; all-reduce and broadcast: also the input
   wire::ElementType element = wire::ElementType::kFloat32;
   std::vector<std::uint64_t> send_bytes;     // all-to-all: of `input`, for each member in order
   std::vector<std::uint64_t> receive_bytes;  // all-to-all: of `output`, from each member in order
-  std::uint16_t root = 0;                    // gather: the rank that receives
+  std::uint16_t root = 0;                    // of gather, broadcast, reduce, scatter: a rank
   double loss_bound = 0;                     // of each transfer that may lose data
-  Reduction reduction = Reduction::kMean;    // all-reduce
+  Reduction reduction = Reduction::kMean;    // of all-reduce, reduce-scatter, reduce
   std::uint32_t order = 0;
   std::uint8_t traffic_class = 0;
   base::DurationNs timeout_ns = 0;  // from the start; 0: the default

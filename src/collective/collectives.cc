@@ -55,8 +55,9 @@ Collectives::Group* Collectives::group_of(TimeNs now, const CollectiveRequest& r
     if (told == heard_.end()) continue;
     const auto one = std::ranges::find(told->second, id, &Heard::group);
     if (one == told->second.end()) continue;
-    apply(now, group, rank, one->sequence, std::move(one->cause));
+    const Failed failed = std::move(one->failed);
     told->second.erase(one);
+    apply(now, group, rank, failed);
   }
   return &group;
 }
@@ -75,9 +76,10 @@ void Collectives::start(TimeNs now, CollectiveRequest request) {
   if (found == nullptr) {
     const std::string text = rank_text(rank_) + " has used " + std::to_string(kMaxGroups) +
                              " groups, the maximum, and this is another one: reuse groups";
-    // PROTOCOL 22.1.12: ... It MUST send failed of the new group's first collective to its members.
+    // PROTOCOL 22.1.12: ... It MUST send failed of the new group's first collective to its members, which never
+    //     resumes.
     encode(Failed{group_id(request.ranks, request.stream), 0, rank_,
-                  static_cast<std::uint8_t>(core::CompletionStatus::kCancelled), text},
+                  static_cast<std::uint8_t>(core::CompletionStatus::kCancelled), text, 0, kNeverResumes},
            scratch_);
     for (const std::uint16_t rank : request.ranks) {
       if (rank != rank_) verbs_.send_message(rank, scratch_);
@@ -109,9 +111,16 @@ void Collectives::start(TimeNs now, CollectiveRequest request) {
   // PROTOCOL 22.1.1: The members of a group MUST call the same collectives in the same order; each call takes the
   //     group's next sequence number, from 0, and names the collective.
   active.sequence = group.next++;
+  active.epoch = group.epoch;
   group.open.push_back(active.slot);
   busy_.emplace(group.id, &group);
-  if (group.broken && active.sequence >= group.broken_from) fail(now, active, group.cause, !group.is_told);
+  if (active.sequence < group.failed_below) {
+    mark_failed(now, active, group.last_cause);
+  } else if (group.broken && active.sequence >= group.broken_from) {
+    const bool is_held = !group.is_final && active.sequence >= group.resumes_at;
+    if (is_held) ++active.epoch;
+    if (!is_held) fail(now, active, group.cause, !group.is_told);
+  }
   settle(now, group);
 }
 
@@ -119,8 +128,8 @@ Shape Collectives::shape_of(const Active& active, const Stream& stream) {
   const CollectiveRequest& request = active.request;
   Shape shape;
   shape.kind = request.kind;
-  if (request.kind == CollectiveKind::kAllReduce) shape.reduction = request.reduction;
-  shape.root = request.kind == CollectiveKind::kGather ? request.root : std::uint16_t{0};
+  if (has_reduction(request.kind)) shape.reduction = request.reduction;
+  if (has_root(request.kind)) shape.root = request.root;
   shape.sequence = active.sequence;
   shape.bytes = stream.bytes;
   shape.loss_bound = request.loss_bound;
@@ -183,7 +192,7 @@ core::PostStatus Collectives::post_send(TimeNs now, Active& active, Stream& stre
   core::SendRequest request;
   request.operation = id;
   request.peer = stream.peer;
-  request.tag = lane_tag(active.group->id, active.sequence);
+  request.tag = lane_tag(active.group->id, active.epoch, active.sequence);
   request.order = active.request.order;
   request.uniform_tag = core::SegmentTag::important(active.request.traffic_class);
   request.timeout_ns = std::max<base::DurationNs>(1, active.expires_ns - now);
@@ -213,7 +222,7 @@ core::PostStatus Collectives::post_receive(TimeNs now, Active& active, Stream& s
   core::ReceiveRequest request;
   request.operation = id;
   request.peer = stream.peer;
-  request.tag = lane_tag(active.group->id, active.sequence);
+  request.tag = lane_tag(active.group->id, active.epoch, active.sequence);
   request.timeout_ns = std::max<base::DurationNs>(1, active.expires_ns - now);
   if (stream.posted == 0) {
     request.data = active.collective->opening(stream);
@@ -314,11 +323,12 @@ void Collectives::settle(TimeNs now) {
 }
 
 void Collectives::settle(TimeNs now, Group& group) {
+  resume(now, group);
   // Collectives beyond the lanes can end only if their group fails.
   for (std::size_t i = 0; i < group.open.size() && (i < kLanes || group.broken);) {
     Active& active = *slots_[group.open[i]];
     const bool may_begin = active.sequence < slots_[group.open.front()]->sequence + kLanes;
-    if (!active.collective && !active.failed && may_begin) begin(now, active);
+    if (!active.collective && !active.failed && may_begin && active.epoch <= group.epoch) begin(now, active);
     if (!is_over(active)) {
       ++i;
       continue;

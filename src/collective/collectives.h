@@ -1,10 +1,12 @@
 // Runs the collectives of one rank: starts them in group order, posts their transfers a window at a time, and ends each
 // exactly once.
 //
-// A state machine over Verbs: no thread, no socket. The members of a group call the same collectives in the same order.
+// A state machine over Verbs: no thread, no socket. The members of a group call the same collectives in the same order;
+// each stream of its ranks is a group of its own here.
 // Each collective gets the group's next sequence number, and kLanes of a group are in progress at once. A failure at
-// one member fails the collective at all members: the first to notice reports it to the others. The group is then
-// unusable, because transfers can no longer be matched to calls. Absent on purpose: the data of a collective
+// one member fails the collective at all members: the first to notice reports it to the others. So fail all calls that
+// a member made before it noticed, because their transfers can no longer be matched; then the group resumes, with other
+// tags, unless a member is down. Absent on purpose: the data of a collective
 // (collective/collective.h) and how members agree on a group. Owned by the driver's thread.
 #pragma once
 
@@ -12,8 +14,10 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "collective/collective.h"
@@ -25,8 +29,8 @@ namespace mlt::collective {
 // ones may post, and beyond twice as many these only one at a time. Transfers that other members wait for thus always
 // find space. The endpoint has more slots than that (EndpointConfig::max_sends, max_receives).
 inline constexpr std::uint32_t kSharedTransfers = 256;
-// Max groups in a context's life; they are never forgotten, as their tags are not. A job has a handful.
-inline constexpr std::size_t kMaxGroups = 1'024;
+// Max groups in a context's life; they are never forgotten, as their tags are not.
+inline constexpr std::size_t kMaxGroups = 16'384;
 // Max failures, reported by one rank, of groups not used here yet.
 inline constexpr std::size_t kMaxHeard = 64;
 
@@ -61,7 +65,7 @@ class Collectives {
   static constexpr std::uint32_t kMaxSteps = 1U << kStepBits;
   static constexpr std::uint32_t kMaxStreams = 1U << kStreamBits;
 
-  // Why a group is unusable from one of its sequence numbers on.
+  // Why a group's calls fail from one of its sequence numbers on.
   struct Cause {
     core::CompletionStatus status = core::CompletionStatus::kComplete;
     int peer = -1;
@@ -72,22 +76,32 @@ class Collectives {
     std::vector<std::uint16_t> ranks;
     std::uint32_t stream = 0;
     std::uint32_t own = 0;
-    std::uint32_t next = 0;  // sequence of the next collective
-    bool broken = false;     // from `broken_from` on
+    std::uint32_t next = 0;   // sequence of the next collective
+    std::uint32_t epoch = 0;  // failures that it has resumed after
+    bool broken = false;      // from `broken_from` on
+    bool is_final = false;    // it never resumes
+    bool is_told = false;     // the members have received this epoch's `failed` from here, or need none
     std::uint32_t broken_from = 0;
-    bool is_told = false;  // the members have received `failed`, from here or from a member
+    std::uint32_t own_next = 0;             // `next` when it broke
+    std::uint32_t resumes_at = 0;           // sequence, by what was reported so far
+    std::set<std::uint16_t> reported;       // members whose `failed` of this epoch arrived
+    std::map<std::uint16_t, Failed> early;  // of the next epoch
     Cause cause;
+    std::uint32_t failed_below = 0;  // calls before the group resumed last, which fail because of `last_cause`
+    Cause last_cause;
+    // The first call that failed while it waited for the group to resume.
+    std::optional<std::pair<std::uint32_t, Cause>> held_failure;
     std::deque<std::uint32_t> open;  // slots, by sequence: the first kLanes are in progress, the rest waits
   };
   // A failure of a group that was not used here yet. Once it is used, the rank that reported it must be a member.
   struct Heard {
     std::uint64_t group = 0;
-    std::uint32_t sequence = 0;
-    Cause cause;
+    Failed failed;
   };
   struct Active {
     std::uint32_t slot = 0;
     std::uint32_t sequence = 0;
+    std::uint32_t epoch = 0;  // the group's next one: it waits for the group to resume
     Group* group = nullptr;
     CollectiveRequest request;
     std::unique_ptr<Collective> collective;  // null: it waits for a lane
@@ -110,8 +124,8 @@ class Collectives {
   static Shape shape_of(const Active& active, const Stream& stream);
   // Null if there are too many groups.
   Group* group_of(TimeNs now, const CollectiveRequest& request);
-  void remember(std::uint16_t from, const Failed& failed, Cause cause);
-  void apply(TimeNs now, Group& group, std::uint16_t from, std::uint32_t sequence, Cause cause);
+  void remember(std::uint16_t from, const Failed& failed);
+  void apply(TimeNs now, Group& group, std::uint16_t from, const Failed& failed);
   void refuse(const CollectiveRequest& request, const std::string& text);
   void begin(TimeNs now, Active& active);
   void advance(TimeNs now, Active& active, std::size_t stream);
@@ -126,7 +140,13 @@ class Collectives {
   void on_mismatch(TimeNs now, Active& active, const core::Completion& completion);
   // Only the first cause counts. Reports it to the other members unless one of them reported it.
   void fail(TimeNs now, Active& active, const Cause& cause, bool tell);
-  void break_group(TimeNs now, Group& group, std::uint32_t from, const Cause& cause);
+  void mark_failed(TimeNs now, Active& active, const Cause& cause);
+  // Breaks the group's epoch from this sequence on. `next`: a member's next call when it noticed.
+  void break_group(TimeNs now, Group& group, std::uint32_t from, std::uint32_t next, const Cause& cause);
+  // Fails the open calls of an epoch from this sequence on.
+  void fail_open(TimeNs now, Group& group, std::uint32_t epoch, std::uint32_t from, const Cause& cause);
+  void report(Group& group, std::uint32_t epoch, std::uint32_t sequence, const Cause& cause);
+  void resume(TimeNs now, Group& group);
   // Cancels posted transfers and waits for them, so that the memory is no longer in use.
   void stop(TimeNs now, Active& active);
   void set_timer(Active& active, TimeNs at);

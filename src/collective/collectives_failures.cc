@@ -54,38 +54,96 @@ void Collectives::on_mismatch(TimeNs now, Active& active, const core::Completion
   set_timer(active, std::min(active.expires_ns, base::after(now, kExplanationNs)));
 }
 
-void Collectives::fail(TimeNs now, Active& active, const Cause& cause, bool tell) {
+void Collectives::mark_failed(TimeNs now, Active& active, const Cause& cause) {
   if (active.failed) return;
   active.failed = true;
   active.done.status = cause.status;
   active.done.failed_peer = cause.peer;
   active.done.error = cause.text;
   stop(now, active);
-  Group& group = *active.group;
-  if (tell) {
-    // PROTOCOL 22.1.7: A member at which a collective fails MUST send failed to every other member, with the rank at
-    //     fault and the cause, unless it failed because of a member's failed.
-    encode(Failed{group.id, active.sequence, cause.peer, static_cast<std::uint8_t>(cause.status), cause.text},
-           scratch_);
-    for (const std::uint16_t rank : group.ranks) {
-      if (rank != rank_) verbs_.send_message(rank, scratch_);  // not to a rank that is down
-    }
-    group.is_told = true;
-  }
-  break_group(now, group, active.sequence, cause);
 }
 
-// PROTOCOL 22.1.9: With a collective that fails, every later one of its group MUST fail, of the same cause: transfers
-//     can no longer be matched to calls.
-void Collectives::break_group(TimeNs now, Group& group, std::uint32_t from, const Cause& cause) {
-  if (group.broken && group.broken_from <= from) return;
-  group.broken = true;
-  group.broken_from = from;
-  group.cause = cause;
-  for (const std::uint32_t slot : group.open) {
-    Active& other = *slots_[slot];
-    if (other.sequence >= from) fail(now, other, cause, false);
+void Collectives::fail(TimeNs now, Active& active, const Cause& cause, bool tell) {
+  if (active.failed) return;
+  mark_failed(now, active, cause);
+  Group& group = *active.group;
+  if (active.epoch > group.epoch) {
+    // The others learn of it once the group has resumed: only then is it certain that the call is not one of those that
+    // fail anyway.
+    const bool is_first = !group.held_failure || active.sequence < group.held_failure->first;
+    if (is_first) group.held_failure = {active.sequence, cause};
+    return;
   }
+  if (active.epoch == group.epoch) {
+    break_group(now, group, active.sequence, group.next, cause);
+  } else {
+    fail_open(now, group, active.epoch, active.sequence, cause);
+  }
+  if (tell) report(group, active.epoch, active.sequence, cause);
+}
+
+// PROTOCOL 22.1.7: A member at which a collective fails MUST send failed to every other member, with the rank at fault
+//     and the cause, the group's epoch, which is the number of failures that it has resumed after, and the sequence of
+//     the call that the member makes next.
+void Collectives::report(Group& group, std::uint32_t epoch, std::uint32_t sequence, const Cause& cause) {
+  encode(Failed{group.id, sequence, cause.peer, static_cast<std::uint8_t>(cause.status), cause.text, epoch,
+                group.is_final ? kNeverResumes : group.own_next},
+         scratch_);
+  for (const std::uint16_t rank : group.ranks) {
+    if (rank != rank_) verbs_.send_message(rank, scratch_);  // not to a rank that is down
+  }
+  if (epoch == group.epoch) group.is_told = true;
+}
+
+// PROTOCOL 22.1.9: With a collective that fails, every later one of its group MUST fail that any member called before
+//     it noticed, of the same cause: transfers can no longer be matched to calls.
+void Collectives::break_group(TimeNs now, Group& group, std::uint32_t from, std::uint32_t next, const Cause& cause) {
+  // PROTOCOL 22.1.15: ... A group MUST NOT resume after the failure of a peer, or where a member's failed says so.
+  const bool is_final = cause.status == core::CompletionStatus::kPeerFailed || next == kNeverResumes;
+  if (!group.broken || from < group.broken_from || (is_final && !group.is_final)) {
+    group.cause = cause;
+    group.broken_from = group.broken ? std::min(group.broken_from, from) : from;
+  }
+  if (!group.broken) group.own_next = group.resumes_at = group.next;
+  group.broken = true;
+  if (is_final && !group.is_final) {
+    group.is_final = true;
+    group.is_told = false;  // the members may expect it to resume
+  }
+  group.resumes_at = std::max({group.resumes_at, next, from == kNeverResumes ? from : from + 1});
+  fail_open(now, group, group.epoch, group.broken_from, group.cause);
+}
+
+void Collectives::fail_open(TimeNs now, Group& group, std::uint32_t epoch, std::uint32_t from, const Cause& cause) {
+  for (const std::uint32_t slot : group.open) {
+    Active& active = *slots_[slot];
+    const bool is_held = active.epoch > group.epoch;
+    const bool is_hit = is_held ? group.is_final || active.sequence < group.resumes_at
+                                : active.epoch <= epoch && active.sequence >= from;
+    if (is_hit) mark_failed(now, active, cause);
+  }
+}
+
+// PROTOCOL 22.1.15: A member that has received failed of the group's epoch from every other member, and made all calls
+//     before the first that failed, MUST raise the epoch by one, and begin with the call whose sequence is the highest
+//     that any of them named as its next; every failed names a call below it. Calls before that fail; calls from there
+//     on wait until then. A group MUST NOT resume after the failure of a peer, or where a member's failed says so.
+void Collectives::resume(TimeNs now, Group& group) {
+  if (!group.broken || group.is_final || !group.is_told || group.reported.size() + 1 < group.ranks.size()) return;
+  // Calls before the one that failed belong to this epoch, also those that this member has not made yet.
+  if (group.next < group.broken_from) return;
+  ++group.epoch;
+  group.broken = group.is_told = false;
+  group.reported.clear();
+  group.failed_below = group.resumes_at;
+  group.last_cause = std::move(group.cause);
+  const auto early = std::exchange(group.early, {});
+  const auto held = std::exchange(group.held_failure, std::nullopt);
+  if (held && held->first >= group.failed_below) {
+    break_group(now, group, held->first, group.next, held->second);
+    report(group, group.epoch, held->first, held->second);
+  }
+  for (const auto& [from, failed] : early) apply(now, group, from, failed);
 }
 
 void Collectives::stop(TimeNs now, Active& active) {
@@ -113,13 +171,9 @@ void Collectives::cancel(TimeNs now, OperationId operation) {
 }
 
 void Collectives::on_message(TimeNs now, std::uint16_t from, const Failed& failed) {
-  const auto status = static_cast<core::CompletionStatus>(failed.status);
-  const bool is_known = core::is_failure(status) && status <= core::CompletionStatus::kCancelled;
-  Cause cause{is_known ? status : core::CompletionStatus::kCancelled, failed.failed_rank, failed.text};
-  if (cause.text.empty()) cause.text = rank_text(from) + " aborted the collective without a cause";
   const auto found = groups_.find(failed.group);
-  if (found == groups_.end()) return remember(from, failed, std::move(cause));
-  apply(now, found->second, from, failed.sequence, std::move(cause));
+  if (found == groups_.end()) return remember(from, failed);
+  apply(now, found->second, from, failed);
   settle(now, found->second);
 }
 
@@ -140,26 +194,52 @@ void Collectives::on_message(TimeNs now, std::uint16_t from, const Called& calle
 
 // PROTOCOL 22.1.11: A rank keeps what it receives of a group that was not called here yet until it is called, for 64
 //     groups of each sender, of which the oldest goes first.
-void Collectives::remember(std::uint16_t from, const Failed& failed, Cause cause) {
+void Collectives::remember(std::uint16_t from, const Failed& failed) {
   std::deque<Heard>& told = heard_[from];
   const auto before = std::ranges::find(told, failed.group, &Heard::group);
   if (before != told.end()) {
-    if (before->sequence <= failed.sequence) return;
-    told.erase(before);
+    // The first that fails counts, and the next call as it was first named.
+    if (before->failed.sequence <= failed.sequence) return;
+    const std::uint32_t next = before->failed.next;
+    before->failed = failed;
+    before->failed.next = next;
+    return;
   }
   if (told.size() >= kMaxHeard) told.pop_front();
-  told.push_back({failed.group, failed.sequence, std::move(cause)});
+  told.push_back({failed.group, failed});
 }
 
 // PROTOCOL 22.1.11: A member MUST ignore a failed that does not come from a member; a failed rank that is no member's
 //     counts as the sender.
-void Collectives::apply(TimeNs now, Group& group, std::uint16_t from, std::uint32_t sequence, Cause cause) {
+void Collectives::apply(TimeNs now, Group& group, std::uint16_t from, const Failed& failed) {
   const auto is_member = [&](int rank) { return std::ranges::find(group.ranks, rank) != group.ranks.end(); };
-  if (!is_member(from)) return;
+  if (!is_member(from) || from == rank_) return;
+  const auto status = static_cast<core::CompletionStatus>(failed.status);
+  const bool is_known = core::is_failure(status) && status <= core::CompletionStatus::kCancelled;
+  Cause cause{is_known ? status : core::CompletionStatus::kCancelled, failed.failed_rank, failed.text};
+  if (cause.text.empty()) cause.text = rank_text(from) + " aborted the collective without a cause";
   if (cause.peer != -1 && !is_member(cause.peer)) cause.peer = from;
+  // PROTOCOL 22.1.16: A failed of an earlier epoch MUST fail only calls of that epoch, unless the group never resumes.
+  // A
+  //     member that has not resumed yet keeps one of the next epoch until it has, and MUST ignore those of later ones.
+  if (failed.epoch < group.epoch && failed.next != kNeverResumes) {
+    return fail_open(now, group, failed.epoch, failed.sequence, cause);
+  }
+  if (failed.epoch > group.epoch) {
+    if (failed.epoch != group.epoch + 1 || !group.broken) return;
+    Failed& kept = group.early.emplace(from, failed).first->second;
+    if (failed.sequence < kept.sequence) {
+      const std::uint32_t next = kept.next;
+      kept = failed;
+      kept.next = next;
+    }
+    return;
+  }
+  const bool is_first = group.reported.insert(from).second;
+  break_group(now, group, failed.sequence, is_first ? failed.next : 0, cause);
   // Also those that wait for the cause of an abort, and those not called here yet.
-  group.is_told = true;
-  break_group(now, group, sequence, cause);
+  if (group.is_final) group.is_told = true;
+  if (!group.is_told) report(group, group.epoch, group.broken_from, group.cause);
 }
 
 // Posted transfers end by themselves. This handles transfers not posted yet, and collectives that wait for the cause of
@@ -180,7 +260,7 @@ void Collectives::on_peer_down(TimeNs now, std::uint16_t peer) {
   // Later calls: members that share a transfer with the peer detect its loss themselves; others might wait for these.
   for (auto& [id, group] : groups_) {
     if (std::ranges::find(group.ranks, peer) == group.ranks.end()) continue;
-    break_group(now, group, group.next, {core::CompletionStatus::kPeerFailed, peer, down_text(peer)});
+    break_group(now, group, group.next, group.next, {core::CompletionStatus::kPeerFailed, peer, down_text(peer)});
   }
   settle(now);
 }
@@ -203,6 +283,18 @@ void Collectives::on_timeout(TimeNs now) {
            {core::CompletionStatus::kSizeMismatch, active.differs_from,
             peer + " called another collective, or one of another size, than " + rank_text(rank_) +
                 ": every member must call the same"},
+           true);
+      continue;
+    }
+    const Group& group = *active.group;
+    if (active.epoch > group.epoch) {
+      const auto silent = std::ranges::find_if(
+          group.ranks, [&](std::uint16_t rank) { return rank != rank_ && !group.reported.contains(rank); });
+      const int peer = silent == group.ranks.end() ? -1 : *silent;
+      fail(now, active,
+           {core::CompletionStatus::kTimedOut, peer,
+            rank_text(rank_) + " timed out waiting for " + rank_text(peer) +
+                ", which has not reported since a collective of the group failed: check that it calls the group"},
            true);
       continue;
     }

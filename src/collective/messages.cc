@@ -125,6 +125,8 @@ void encode(const Message& message, std::vector<std::byte>& out) {
                           w.u32(m.sequence);
                           w.u32(static_cast<std::uint32_t>(m.failed_rank));
                           w.u8(m.status);
+                          w.u32(m.epoch);
+                          w.u32(m.next);
                           w.text(m.text);
                         },
                         [&](const Called& m) {
@@ -174,6 +176,8 @@ std::optional<Message> decode(std::span<const std::byte> bytes) {
       m.sequence = partition;
       m.failed_rank = static_cast<int>(r.u32());
       m.status = r.u8();
+      m.epoch = r.u32();
+      m.next = r.u32();
       m.text = r.text();
       message = m;
       break;

@@ -52,10 +52,11 @@ constexpr std::uint64_t partition_tag(std::uint64_t key, std::uint32_t partition
 }
 
 // PROTOCOL 22.1.3: The transfers of a collective from one member to another MUST have the tag 2^63 + 2^62 + group *
-//     2^16 + lane, where the lane is the sequence modulo 4.
+//     2^16 + lane, where the lane is 4 times the epoch's low 14 bits plus the sequence modulo 4.
 inline constexpr std::uint32_t kLanes = 4;
-constexpr std::uint64_t lane_tag(std::uint64_t group, std::uint32_t sequence) {
-  return kCollectiveTagBit | (std::uint64_t{1} << 62) | (group << 16) | (sequence % kLanes);
+constexpr std::uint64_t lane_tag(std::uint64_t group, std::uint32_t epoch, std::uint32_t sequence) {
+  constexpr std::uint32_t kEpochs = 1U << 14;
+  return kCollectiveTagBit | (std::uint64_t{1} << 62) | (group << 16) | (epoch % kEpochs * kLanes + sequence % kLanes);
 }
 
 // BytePS (OSDI'20, section 4.1) cuts tensors into partitions of at most 4 MB.

@@ -49,6 +49,18 @@ Verb verb_of(collective::CollectiveKind kind) {
       return Verb::kAllToAll;
     case collective::CollectiveKind::kGather:
       return Verb::kGather;
+    case collective::CollectiveKind::kAllGather:
+      return Verb::kAllGather;
+    case collective::CollectiveKind::kReduceScatter:
+      return Verb::kReduceScatter;
+    case collective::CollectiveKind::kBroadcast:
+      return Verb::kBroadcast;
+    case collective::CollectiveKind::kReduce:
+      return Verb::kReduce;
+    case collective::CollectiveKind::kScatter:
+      return Verb::kScatter;
+    case collective::CollectiveKind::kBarrier:
+      return Verb::kBarrier;
     case collective::CollectiveKind::kAllReduce:
       break;
   }
@@ -117,6 +129,48 @@ OperationId Engine::post_gather(const GatherOptions& options) {
       request_with_buffers(impl_->submitter, impl_->loop, collective::CollectiveKind::kGather, options);
   request.root = options.root;
   return post(impl_->submitter, impl_->loop, std::move(request), options.lent);
+}
+
+OperationId Engine::post_all_gather(const AllGatherOptions& options) {
+  return post(impl_->submitter, impl_->loop,
+              request_with_buffers(impl_->submitter, impl_->loop, collective::CollectiveKind::kAllGather, options),
+              options.lent);
+}
+
+OperationId Engine::post_reduce_scatter(const ReduceScatterOptions& options) {
+  collective::CollectiveRequest request =
+      request_with_buffers(impl_->submitter, impl_->loop, collective::CollectiveKind::kReduceScatter, options);
+  request.reduction = engine::inner_reduction(options.reduction);
+  return post(impl_->submitter, impl_->loop, std::move(request), options.lent);
+}
+
+OperationId Engine::post_broadcast(const BroadcastOptions& options) {
+  collective::CollectiveRequest request =
+      request_of(impl_->submitter, impl_->loop, collective::CollectiveKind::kBroadcast, options);
+  request.output = options.data;
+  request.element = engine::wire_element(options.element);
+  request.root = options.root;
+  return post(impl_->submitter, impl_->loop, std::move(request), options.lent);
+}
+
+OperationId Engine::post_reduce(const ReduceOptions& options) {
+  collective::CollectiveRequest request =
+      request_with_buffers(impl_->submitter, impl_->loop, collective::CollectiveKind::kReduce, options);
+  request.reduction = engine::inner_reduction(options.reduction);
+  request.root = options.root;
+  return post(impl_->submitter, impl_->loop, std::move(request), options.lent);
+}
+
+OperationId Engine::post_scatter(const ScatterOptions& options) {
+  collective::CollectiveRequest request =
+      request_with_buffers(impl_->submitter, impl_->loop, collective::CollectiveKind::kScatter, options);
+  request.root = options.root;
+  return post(impl_->submitter, impl_->loop, std::move(request), options.lent);
+}
+
+OperationId Engine::post_barrier(const BarrierOptions& options) {
+  return post(impl_->submitter, impl_->loop,
+              request_of(impl_->submitter, impl_->loop, collective::CollectiveKind::kBarrier, options), options.lent);
 }
 
 }  // namespace mlt

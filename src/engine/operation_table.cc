@@ -24,6 +24,18 @@ const char* verb_text(Verb verb) {
       return collective::collective_name(collective::CollectiveKind::kAllToAll);
     case Verb::kGather:
       return collective::collective_name(collective::CollectiveKind::kGather);
+    case Verb::kAllGather:
+      return collective::collective_name(collective::CollectiveKind::kAllGather);
+    case Verb::kReduceScatter:
+      return collective::collective_name(collective::CollectiveKind::kReduceScatter);
+    case Verb::kBroadcast:
+      return collective::collective_name(collective::CollectiveKind::kBroadcast);
+    case Verb::kReduce:
+      return collective::collective_name(collective::CollectiveKind::kReduce);
+    case Verb::kScatter:
+      return collective::collective_name(collective::CollectiveKind::kScatter);
+    case Verb::kBarrier:
+      return collective::collective_name(collective::CollectiveKind::kBarrier);
     case Verb::kPushPull:
       return "push-pull";
   }
@@ -41,9 +53,7 @@ std::string Operation::name() const {
       return "receive of tag " + std::to_string(tag) + " (" + size + ") from rank " + std::to_string(peer);
     case Verb::kPushPull:
       return "push-pull of key " + std::to_string(tag) + " (" + size + ")";
-    case Verb::kAllReduce:
-    case Verb::kAllToAll:
-    case Verb::kGather:
+    default:
       break;
   }
   return std::string(verb_text(verb)) + " of " + size + " over " + std::to_string(members) + " ranks";

@@ -18,7 +18,20 @@ _Status = Literal[
     "cancelled",
 ]
 
-_Kind = Literal["send", "recv", "all_reduce", "all_to_all", "gather", "push_pull"]
+_Kind = Literal[
+    "send",
+    "recv",
+    "all_reduce",
+    "all_to_all",
+    "gather",
+    "all_gather",
+    "reduce_scatter",
+    "broadcast",
+    "reduce",
+    "scatter",
+    "barrier",
+    "push_pull",
+]
 
 class TensorInfo:
     @property
@@ -206,9 +219,9 @@ class Engine:
     def post_all_reduce(
         self,
         tensor: Any,
+        reduction: Reduction,
         ranks: Sequence[int],
         stream: int,
-        reduction: Reduction,
         loss_bound: float,
         layer: int,
         layers: int,
@@ -242,6 +255,71 @@ class Engine:
         timeout_ns: int,
         dtype: str,
     ) -> int: ...
+    def post_all_gather(
+        self,
+        output: Any,
+        input: Any,
+        ranks: Sequence[int],
+        stream: int,
+        loss_bound: float,
+        layer: int,
+        layers: int,
+        timeout_ns: int,
+        dtype: str,
+    ) -> int: ...
+    def post_reduce_scatter(
+        self,
+        output: Any,
+        input: Any,
+        reduction: Reduction,
+        ranks: Sequence[int],
+        stream: int,
+        loss_bound: float,
+        layer: int,
+        layers: int,
+        timeout_ns: int,
+        dtype: str,
+    ) -> int: ...
+    def post_broadcast(
+        self,
+        tensor: Any,
+        root: int,
+        ranks: Sequence[int],
+        stream: int,
+        loss_bound: float,
+        layer: int,
+        layers: int,
+        timeout_ns: int,
+        dtype: str,
+    ) -> int: ...
+    def post_reduce(
+        self,
+        input: Any,
+        output: Any | None,
+        root: int,
+        reduction: Reduction,
+        ranks: Sequence[int],
+        stream: int,
+        loss_bound: float,
+        layer: int,
+        layers: int,
+        timeout_ns: int,
+        dtype: str,
+    ) -> int: ...
+    def post_scatter(
+        self,
+        output: Any,
+        input: Any | None,
+        root: int,
+        ranks: Sequence[int],
+        stream: int,
+        loss_bound: float,
+        layer: int,
+        layers: int,
+        timeout_ns: int,
+        dtype: str,
+    ) -> int: ...
+    def post_barrier(self, ranks: Sequence[int], stream: int, layer: int, layers: int, timeout_ns: int) -> int: ...
     def cancel(self, operation: int) -> None: ...
     def poll(self, max_completions: int) -> list[Completion]: ...
     def wait(self, operation: int, timeout_ns: int) -> Completion | None: ...

@@ -47,6 +47,15 @@ def test_launch__ranks_form_a_job_with_a_secret_of_its_own() -> None:
     assert sorted(done.stdout.splitlines()) == [f"[{rank}] sum 6.0 {rank} 3" for rank in range(3)]
 
 
+def test_launch__runs_the_example_of_collectives() -> None:
+    example = Path(__file__).parents[3] / "examples" / "collectives.py"
+    done = launch("-n", "4", sys.executable, str(example))
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == [
+        f"[{rank}] rank {rank} of 4: every collective is right" for rank in range(4)
+    ]
+
+
 def test_launch__keeps_the_secret_that_is_set(tmp_path: Path) -> None:
     file = tmp_path / "secret"
     file.write_text("f" * 40)

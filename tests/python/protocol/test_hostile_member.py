@@ -113,7 +113,7 @@ class Member:
             2: bytes([self._draw.randrange(2)]),
             3: said,
             4: struct.pack("<I", self._u32()),
-            6: struct.pack("<IB", self._u32(), self._draw.randrange(9)) + said,
+            6: struct.pack("<IBII", self._u32(), self._draw.randrange(9), self._draw.randrange(3), self._u32()) + said,
         }
         return struct.pack("<BQI", kind, self._u64(), self._u32()) + rest.get(kind, b"")
 
@@ -178,6 +178,7 @@ def test_hostile_member__spoils_nobody_elses_transfers(engines: list[_core.Engin
                 one,
                 ranks=[0, 1],
                 reduction=_core.Reduction.SUM,
+                stream=0,
                 loss_bound=0.0,
                 layer=0,
                 layers=1,

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checks import names, until
+from checks import assert_names, names, until
 from transport_jobs import ETHERNET_SEGMENT, START_SECONDS, local_job, process_job
 
 import mlt
@@ -263,6 +263,109 @@ def test_gather__lossy_within_the_bound(lossy: list[mlt.Context]) -> None:
     assert int((output == 1).sum()) == 3 * elements - missing
 
 
+def finish(operations: list[mlt.Operation], kind: str) -> None:
+    for operation in operations:
+        assert operation.wait(30).kind == kind
+
+
+@pytest.mark.parametrize("elements", [0, 3, 1_200_000])
+def test_all_gather__everybody_gets_all(job: list[mlt.Context], elements: int) -> None:
+    n = len(job)
+    inputs = random_tensors(n, elements)
+    outputs = [np.zeros((n, elements), np.float32) for _ in job]
+    finish([job[i].post_all_gather(outputs[i], inputs[i]) for i in range(n)], "all_gather")
+    for output in outputs:
+        np.testing.assert_array_equal(output, np.stack(inputs))
+
+
+@pytest.mark.parametrize("elements", [0, 3, 300_000])
+def test_reduce_scatter__everybody_gets_a_part_of_the_sum(job: list[mlt.Context], elements: int) -> None:
+    n = len(job)
+    inputs = [np.arange(n * elements, dtype=np.int64).reshape(n, elements) * (rank + 1) for rank in range(n)]
+    outputs = [np.zeros(elements, np.int64) for _ in job]
+    operations = [job[i].post_reduce_scatter(outputs[i], inputs[i], op=Reduction.SUM) for i in range(n)]
+    finish(operations, "reduce_scatter")
+    for rank in range(n):
+        np.testing.assert_array_equal(outputs[rank], inputs[0][rank] * (n * (n + 1) // 2))
+
+
+@pytest.mark.parametrize("elements", [0, 3, 1_200_000])
+def test_broadcast_and_scatter__take_the_roots(job: list[mlt.Context], elements: int) -> None:
+    n, root = len(job), len(job) - 1
+    tensors = random_tensors(n, elements)
+    expected = tensors[root].copy()
+    tensors[root].flags.writeable = False
+    finish([job[i].post_broadcast(tensors[i], root=root) for i in range(n)], "broadcast")
+    for tensor in tensors:
+        np.testing.assert_array_equal(tensor, expected)
+    parts = np.random.default_rng(1).standard_normal((n, elements))
+    outputs = [np.zeros(elements) for _ in job]
+    finish([job[i].post_scatter(outputs[i], parts if i == root else None, root=root) for i in range(n)], "scatter")
+    np.testing.assert_array_equal(np.stack(outputs), parts)
+
+
+@pytest.mark.parametrize("elements", [0, 3, 300_000])
+def test_reduce__the_root_gets_the_mean_in_place(job: list[mlt.Context], elements: int) -> None:
+    n, root = len(job), 0
+    tensors = [np.full(elements, 2.0 * rank, np.float16) for rank in range(n)]
+    outputs = [tensors[i] if i == root else None for i in range(n)]
+    finish([job[i].post_reduce(tensors[i], outputs[i], root=root) for i in range(n)], "reduce")
+    assert (tensors[root] == n - 1).all()
+    assert all((tensors[i] == 2 * i).all() for i in range(1, n))
+
+
+def test_barrier__waits_for_the_last(job: list[mlt.Context]) -> None:
+    operations = [context.post_barrier() for context in job[1:]]
+    with pytest.raises(mlt.WaitTimeoutError):
+        operations[0].wait(0.1)
+    operations.append(job[0].post_barrier())
+    finish(operations, "barrier")
+
+
+def test_streams__of_the_same_ranks_may_be_used_in_opposite_orders(job: list[mlt.Context]) -> None:
+    n = len(job)
+    gradients = [np.full(70_000, rank, np.float32) for rank in range(n)]
+    steps = [np.array([rank], np.int32) for rank in range(n)]
+    operations = []
+    for rank, context in enumerate(job):
+        calls = [
+            lambda context=context, rank=rank: context.post_all_reduce(gradients[rank], op=Reduction.SUM),
+            lambda context=context, rank=rank: context.post_all_reduce(steps[rank], op=Reduction.MAX, stream=1),
+        ]
+        operations += [call() for call in (reversed(calls) if rank % 2 else calls)]
+    for operation in operations:
+        operation.wait(30)
+    assert all((gradient == n * (n - 1) / 2).all() for gradient in gradients)
+    assert all(step[0] == n - 1 for step in steps)
+    with pytest.raises(mlt.ConfigError, match=names("stream", "-1")):
+        job[0].post_barrier(stream=-1)
+
+
+def test_calls_that_differ__are_named_at_every_rank_at_once() -> None:
+    with local_job(3) as contexts:
+        tensors = [np.ones(8, np.float32) for _ in contexts]
+        operations = [context.post_broadcast(tensor, root=0) for context, tensor in zip(contexts, tensors, strict=True)]
+        for operation in operations:
+            operation.wait(10)
+        start = time.monotonic()
+        # Without the shapes between neighbours, both would wait for a root that never sends.
+        operations = [
+            contexts[0].post_broadcast(tensors[0], root=1),
+            contexts[1].post_broadcast(tensors[1], root=2),
+            contexts[2].post_broadcast(tensors[2], root=1),
+        ]
+        failures = []
+        for operation in operations:
+            try:
+                operation.wait(10)
+            except mlt.SizeMismatchError as error:
+                failures.append(str(error))
+        assert time.monotonic() - start < 5
+        assert len(failures) >= 2
+        for failure in failures:
+            assert_names(failure, "rank 1 called broadcast number 1", "root 2", "root 1")
+
+
 def test_bad_input__is_refused_before_anything_is_counted(job: list[mlt.Context]) -> None:
     context = job[0]
     with pytest.raises(mlt.InvalidBufferError, match=names("rank 0", "all-reduce", "mean of int64", "not exact")):
@@ -298,6 +401,18 @@ def test_bad_input__is_refused_before_anything_is_counted(job: list[mlt.Context]
         context.post_gather(np.zeros(4), np.zeros(5))
     with pytest.raises(mlt.InvalidBufferError, match="only the root"):
         context.post_gather(np.zeros(4), np.zeros(8), root=1)
+    with pytest.raises(mlt.InvalidBufferError, match="only the root"):
+        context.post_scatter(np.zeros(4), np.zeros(8), root=1)
+    with pytest.raises(mlt.InvalidBufferError, match="the inputs of"):
+        context.post_all_gather(np.zeros(5), np.zeros(4))
+    with pytest.raises(mlt.InvalidBufferError, match="the outputs of"):
+        context.post_reduce_scatter(np.zeros(4), np.zeros(5))
+    with pytest.raises(mlt.InvalidBufferError, match="needs an input or an output"):
+        context.post_gather(None)
+    with pytest.raises(mlt.InvalidBufferError, match=names("float64", "float32", "same element type")):
+        context.post_reduce(np.zeros(4), np.zeros(4, np.float32))
+    with pytest.raises(mlt.UnknownPeerError, match=names("rank 0", "broadcast from rank 9")):
+        context.post_broadcast(np.zeros(4), root=9)
     # No sequence number was used up: the group still works.
     tensors = [np.ones(3, np.float32) for _ in job]
     all_reduce(job, tensors, op=Reduction.SUM)
@@ -366,6 +481,30 @@ def test_all_reduce__called_otherwise_fails_at_both_naming_what_each_called(opti
             with pytest.raises(mlt.SizeMismatchError, match="loss bound 0, mean") as caught:
                 operation.wait(10)
             assert (", sum" if "op" in options else f"loss bound {options['loss_bound']}") in str(caught.value)
+        assert all((tensor == 1).all() for tensor in tensors)
+
+
+def test_calls_that_differ__leave_a_group_that_works() -> None:
+    with local_job(3) as contexts:
+        for turn in range(3):
+            tensors = [np.ones(1_000 * (turn + 1) + (rank == turn), np.float32) for rank in range(3)]
+            operations = [context.post_all_reduce(one) for context, one in zip(contexts, tensors, strict=True)]
+            for operation in operations:
+                with pytest.raises(mlt.SizeMismatchError, match=names(f"rank {turn} called")):
+                    operation.wait(10)
+            tensors = [np.full(2_000, rank, np.float32) for rank in range(3)]
+            all_reduce(contexts, tensors)
+            assert all((tensor == 1).all() for tensor in tensors)
+
+
+def test_cancel__leaves_a_group_that_works() -> None:
+    with local_job(2) as contexts:
+        tensors = [np.full(500_000, rank, np.float32) for rank in range(2)]
+        contexts[0].post_all_reduce(tensors[0]).cancel()
+        with pytest.raises(mlt.CancelledError, match="rank 0 cancelled"):
+            contexts[1].all_reduce(tensors[1])
+        tensors = [np.full(500_000, rank, np.float32) for rank in range(2)]
+        all_reduce(contexts, tensors, op=Reduction.SUM)
         assert all((tensor == 1).all() for tensor in tensors)
 
 

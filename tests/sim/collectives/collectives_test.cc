@@ -375,6 +375,137 @@ TEST_CASE("collectives__parts_and_inputs_arrive_whole_all_to_all_and_at_the_root
   }
 }
 
+// A verb, its sizes and its root are drawn; every fourth time one member calls another one, of which all hear.
+TEST_CASE("collectives__every_verb_is_what_it_says_and_members_that_call_another_are_named") {
+  constexpr CollectiveKind kKinds[] = {CollectiveKind::kAllGather, CollectiveKind::kReduceScatter,
+                                       CollectiveKind::kBroadcast, CollectiveKind::kReduce,
+                                       CollectiveKind::kScatter,   CollectiveKind::kBarrier};
+  using Words = std::vector<std::uint32_t>;
+  for (std::uint64_t seed = 7'001; seed <= 7'240; ++seed) {
+    CAPTURE(seed);
+    World world(seed);
+    const std::uint16_t n = world.ranks;
+    const CollectiveKind kind = kKinds[world.prng.below(6)];
+    CAPTURE(std::string(collective_name(kind)));
+    const std::size_t part = world.prng.chance(0.3) ? world.prng.below(4) : world.prng.below(20'000);
+    const auto root = static_cast<std::uint16_t>(world.prng.below(n));
+    const bool differs = seed % 4 == 0;
+    const auto other = static_cast<std::uint16_t>(world.prng.below(n));
+    std::vector<Words> inputs(n), outputs(n);
+    const bool has_parts_in = kind == CollectiveKind::kReduceScatter || kind == CollectiveKind::kScatter;
+    const bool has_parts_out = kind == CollectiveKind::kAllGather;
+    for (std::uint16_t rank = 0; rank < n; ++rank) {
+      CollectiveRequest request;
+      request.operation = 1;
+      request.kind = kind;
+      request.element = wire::ElementType::kUint32;
+      request.reduction = collective::Reduction::kSum;
+      request.root = has_root(kind) ? root : std::uint16_t{0};
+      inputs[rank].resize(has_parts_in ? n * part : part);
+      for (auto& word : inputs[rank]) word = static_cast<std::uint32_t>(world.prng.next());
+      outputs[rank].assign(has_parts_out ? n * part : part, 9);
+      if (kind == CollectiveKind::kBroadcast) outputs[rank] = inputs[rank];
+      const bool has_input = kind != CollectiveKind::kBroadcast && kind != CollectiveKind::kBarrier &&
+                             (kind != CollectiveKind::kScatter || rank == root);
+      const bool has_output = kind != CollectiveKind::kBarrier && (kind != CollectiveKind::kReduce || rank == root);
+      if (has_input) request.input = std::as_bytes(std::span(inputs[rank]));
+      if (has_output) request.output = std::as_writable_bytes(std::span(outputs[rank]));
+      if (differs && rank == other) {
+        request = {};
+        request.operation = 1;
+        request.kind = CollectiveKind::kAllGather;
+        request.output = std::as_writable_bytes(std::span(outputs[rank])).first(0);
+      }
+      world.start(rank, request);
+    }
+    const base::TimeNs start = world.simulator.now();
+    world.run(1);
+    if (differs) {
+      CHECK(world.simulator.now() - start < kSecond);
+      for (std::uint16_t rank = 0; rank < n; ++rank) {
+        const CollectiveDone& done = world.hosts.done(rank)[0];
+        CAPTURE(done.error);
+        if (done.error.empty()) {
+          CHECK(has_root(kind));
+          continue;
+        }
+        CHECK(done.status == CompletionStatus::kSizeMismatch);
+        CHECK(done.error.find("rank " + std::to_string(other) + " called all-gather number 0 of 0 bytes") !=
+              std::string::npos);
+        CHECK(done.error.find(" called " + std::string(collective_name(kind)) + " number 0") != std::string::npos);
+      }
+      continue;
+    }
+    world.check_all_ok();
+    const auto sum_at = [&](std::size_t i) {
+      std::uint32_t sum = 0;
+      for (const Words& input : inputs) sum += input[i];
+      return sum;
+    };
+    for (std::uint16_t rank = 0; rank < n; ++rank) {
+      Words expected;
+      if (kind == CollectiveKind::kAllGather) {
+        for (const Words& input : inputs) expected.insert(expected.end(), input.begin(), input.end());
+      } else if (kind == CollectiveKind::kReduceScatter) {
+        for (std::size_t i = 0; i < part; ++i) expected.push_back(sum_at(rank * part + i));
+      } else if (kind == CollectiveKind::kBroadcast) {
+        expected = inputs[root];
+      } else if (kind == CollectiveKind::kScatter) {
+        const auto from = inputs[root].begin() + static_cast<std::ptrdiff_t>(rank * part);
+        expected.assign(from, from + static_cast<std::ptrdiff_t>(part));
+      } else if (kind == CollectiveKind::kReduce && rank == root) {
+        for (std::size_t i = 0; i < part; ++i) expected.push_back(sum_at(i));
+      } else {
+        continue;
+      }
+      CHECK(outputs[rank] == expected);
+    }
+  }
+}
+
+// One member differs in some calls, or cancels them: the next call of the group works, over the same network.
+TEST_CASE("collectives__the_call_after_one_that_failed_works_over_a_network_that_loses") {
+  std::size_t failures = 0, successes_after = 0;
+  for (std::uint64_t seed = 8'001; seed <= 8'100; ++seed) {
+    CAPTURE(seed);
+    World world(seed);
+    constexpr std::size_t kRounds = 5;
+    std::vector<std::vector<std::vector<float>>> tensors(kRounds);
+    bool has_failed = false;
+    for (std::size_t round = 0; round < kRounds; ++round) {
+      CAPTURE(round);
+      const std::size_t elements = world.prng.chance(0.5) ? world.prng.below(100) : world.prng.below(60'000);
+      tensors[round] = tensors_of(world.prng, world.ranks, elements);
+      const std::vector<float> expected = reference(tensors[round]);
+      const auto other = static_cast<std::uint16_t>(world.prng.below(world.ranks));
+      const bool differs = round % 2 == 1 && world.prng.chance(0.5), is_cancelled = round % 2 == 1 && !differs;
+      if (differs) tensors[round][other].push_back(1);
+      for (std::uint16_t rank = 0; rank < world.ranks; ++rank) {
+        world.start(rank, all_reduce(round + 1, tensors[round][rank]));
+      }
+      if (is_cancelled) {
+        world.simulator.at(world.simulator.now() + static_cast<base::DurationNs>(world.prng.below(5 * kMillisecond)),
+                           [&world, other, round] { world.hosts.cancel(other, round + 1); });
+      }
+      const base::TimeNs start = world.simulator.now();
+      world.run(round + 1);
+      if (round % 2 == 1) CHECK(world.simulator.now() - start < kSecond);
+      for (std::uint16_t rank = 0; rank < world.ranks; ++rank) {
+        const CollectiveDone& done = world.hosts.done(rank)[round];
+        CAPTURE(done.error);
+        if (differs) CHECK(done.status == CompletionStatus::kSizeMismatch);
+        if (round % 2 == 0) CHECK(done.error == "");
+        if (done.error.empty()) CHECK(tensors[round][rank] == expected);
+        failures += done.error.empty() ? 0U : 1U;
+        successes_after += done.error.empty() && has_failed ? 1U : 0U;
+      }
+      has_failed = has_failed || round % 2 == 1;
+    }
+  }
+  CHECK(failures > 300);
+  CHECK(successes_after > 600);
+}
+
 // It crashes in the middle, or before some have called; each of the others ends once, naming it, and its memory is its
 // own from then on.
 TEST_CASE("collectives__of_a_host_that_crashes_end_everywhere_and_name_it") {

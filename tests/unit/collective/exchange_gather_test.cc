@@ -1,6 +1,5 @@
 // Gather over a bus without endpoints.
-#include "collective/gather.h"
-
+#include "collective/exchange.h"
 #include "fake_bus.h"
 
 using namespace mlt::test;

@@ -1,8 +1,7 @@
 // All-to-all over a bus without endpoints.
-#include "collective/all_to_all.h"
-
 #include <numeric>
 
+#include "collective/exchange.h"
 #include "fake_bus.h"
 
 using namespace mlt::test;
