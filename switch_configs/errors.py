@@ -32,6 +32,10 @@ class PolicyError(SwitchConfigError):
         super().__init__("\n".join(f"{source}: {problem}" for problem in self.problems))
 
 
+class TargetError(SwitchConfigError):
+    """No switch system, release or platform has that name."""
+
+
 class CannotExpressError(SwitchConfigError):
     """A target cannot express the policy, and the policy does not accept that."""
 

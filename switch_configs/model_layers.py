@@ -14,6 +14,8 @@ from pathlib import Path
 from mlt.switch_configs.errors import PolicyError
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+from mlt._shared.field_errors import expectation
+
 BYTES_PER_ELEMENT = 4
 # Section 3.3: loss (percent) without effect on speed and accuracy, for the first and last 20 % of layers and for the
 # smallest and largest 20 % of gradients.
@@ -53,7 +55,7 @@ def load_layers(path: str | Path) -> tuple[Layer, ...]:
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise PolicyError(str(path), [f"cannot be read as JSON: {error}"]) from error
     except ValidationError as error:
-        problems = [f"layer {'.'.join(map(str, p['loc']))}: {p['msg']}" for p in error.errors()]
+        problems = [f"{'.'.join(('layer', *map(str, p['loc'])))}: {expectation(p)}" for p in error.errors()]
         raise PolicyError(str(path), problems) from error
     half = [
         layer.name

@@ -22,6 +22,7 @@ from mlt.switch_configs.errors import PolicyError, SwitchConfigError
 from mlt.switch_configs.platforms import parse_spec
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema, field_validator
 
+from mlt._shared.field_errors import expectation
 from mlt._shared.unit_fields import RATE, SIZE, Unit
 
 DSCP_VALUES = 64
@@ -264,11 +265,11 @@ def validate(raw: Mapping[str, Any], *, source: str = "policy") -> Policy:
 
 def _explain(problem: Any) -> str:
     where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in problem["loc"]).lstrip(".")
-    message = str(problem["msg"])
-    if problem["type"] == "extra_forbidden":
-        message = "unknown key"
-        if where.startswith("control."):
-            message += "; the control class has no RED and no limit, its packets are never dropped early"
+    message = expectation(problem)
+    if problem["type"] == "missing":
+        return f"{where or 'policy'}: {message}"
+    if problem["type"] == "extra_forbidden" and where.startswith("control."):
+        message += "; the control class has no RED and no limit, its packets are never dropped early"
     return f"{where or 'policy'}: {message} (got {problem['input']!r})"
 
 

@@ -7,7 +7,7 @@ from functools import lru_cache
 from importlib import import_module
 
 from mlt.switch_configs import vendors
-from mlt.switch_configs.errors import SwitchConfigError
+from mlt.switch_configs.errors import SwitchConfigError, TargetError
 from mlt.switch_configs.platforms import Spec, parse_spec
 from mlt.switch_configs.target import Target
 
@@ -31,5 +31,5 @@ def target(text: str) -> Target:
     try:
         known = targets()[spec.system]
     except KeyError:
-        raise SwitchConfigError(f"no target {spec.system!r}; there are: {', '.join(targets())}") from None
+        raise TargetError(f"no target {spec.system!r}; there are: {', '.join(targets())}") from None
     return known if spec == Spec(spec.system) else type(known)(spec)

@@ -18,7 +18,7 @@ from importlib.resources import files
 from typing import Any, Generic, Literal, TypeVar
 
 import yaml
-from mlt.switch_configs.errors import SwitchConfigError
+from mlt.switch_configs.errors import SwitchConfigError, TargetError
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 Value = TypeVar("Value")
@@ -128,9 +128,7 @@ def parse_spec(text: str) -> Spec:
     """``system[/release][@platform]``; raises SwitchConfigError."""
     match = _SPEC.fullmatch(text)
     if match is None:
-        raise SwitchConfigError(
-            f"target {text!r}: write it as system[/release][@platform], like sonic/202511@mlnx-sn2700"
-        )
+        raise TargetError(f"target {text!r}: write it as system[/release][@platform], like sonic/202511@mlnx-sn2700")
     return Spec(**match.groupdict())
 
 

@@ -1,8 +1,10 @@
-"""Numeric addresses."""
+"""Numeric addresses, and hosts with ports."""
 
 from __future__ import annotations
 
 import ipaddress
+
+from mlt.errors import ConfigError
 
 
 def is_address(text: str) -> bool:
@@ -12,3 +14,23 @@ def is_address(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def without_brackets(text: str) -> str:
+    """``[::1]`` as ``::1``, anything else as it is."""
+    inner = text[1:-1]
+    return inner if text == f"[{inner}]" and ":" in inner else text
+
+
+def parse_target(target: str, default_port: int) -> tuple[str, int]:
+    """ "host", "host:port", "::1", "[::1]:port". Raises ConfigError."""
+    host, port = target, str(default_port)
+    if target.startswith("["):
+        host, _, rest = target[1:].partition("]")
+        if rest:
+            port = rest.removeprefix(":") if rest.startswith(":") else ""
+    elif target.count(":") == 1:
+        host, _, port = target.partition(":")
+    if not host or not port.isdigit() or not 1 <= int(port) <= 65_535:
+        raise ConfigError(f"{target!r} is not HOST or HOST:PORT; write 10.0.0.2, node2:29600 or [fd00::2]:29600")
+    return host, int(port)

@@ -1,4 +1,7 @@
-"""Ports that nobody holds, for processes that bind them seconds later.
+"""The ports of a job, and ports that nobody holds, for processes that bind them seconds later.
+
+A job's ports lie far from its MASTER_PORT: jobs of one host often have MASTER_PORTs in a row (29500, 29501), and the
+port after one is the next job's.
 
 The kernel's own range is avoided where it leaves any others: it could give such a port to an outgoing connection of the
 machine in the meantime.
@@ -10,28 +13,37 @@ import contextlib
 import os
 import random
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 
+# From MASTER_PORT to the ports of mlt's rendezvous and of the coordination of mlt perf.
+RENDEZVOUS_OFFSET, PERF_OFFSET = 1_000, 2_000
 _FIRST, _END = 10_000, 65_536
 _TRIALS = 200
 
 
-def free_port(host: str, *, neighbours: int = 0) -> int:
-    """A port of ``host``, free for TCP and UDP together with the ``neighbours`` after it.
+def port_beside(port: int, offset: int) -> int:
+    """The port ``offset`` above ``port``, or twice as far below it where the ports end."""
+    return port + offset if port + offset < _END else port - 2 * offset
+
+
+def free_port(host: str, *, offsets: Sequence[int] = ()) -> int:
+    """A port of ``host``, free for TCP and UDP together with those at the ``offsets`` above it.
 
     Raises:
         LookupError: there is none among those tried; the text names ``host``.
     """
     least, greatest = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split())
-    last = _END - neighbours
-    outside: list[int] = [*range(_FIRST, min(least, _END) - neighbours), *range(greatest + 1, last)]
+    span = max(offsets, default=0)
+    last = _END - span
+    outside: list[int] = [*range(_FIRST, min(least, _END) - span), *range(greatest + 1, last)]
     candidates = outside or list(range(_FIRST, last))
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     for port in random.Random(os.urandom(8)).sample(candidates, min(_TRIALS, len(candidates))):
         with contextlib.suppress(OSError), contextlib.ExitStack() as held:
-            for number in range(port, port + neighbours + 1):
+            for number in (port, *(port + offset for offset in offsets)):
                 for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
                     held.enter_context(socket.socket(family, kind)).bind((host, number))
             return port
-    what = "no port is free" if neighbours == 0 else f"no {neighbours + 1} neighbouring ports are free"
-    raise LookupError(f"{what} on {host}; end the programs that hold them")
+    more = "".join(f", with the one {offset} above" for offset in offsets)
+    raise LookupError(f"no port is free on {host}{more}; end the programs that hold them")

@@ -12,17 +12,14 @@ import typer
 from rich.console import Console
 
 from mlt._shared.processes import interruptible
-from mlt.cli.style import App, Output
+from mlt.cli.style import FAILED, INTERRUPTED, USAGE, App, Output
 from mlt.cli.unit_option import LOSS, TIME, UnitOption
-from mlt.demo.problem import DemoError
+from mlt.demo.problem import BadSettingError, DemoError
 
 if TYPE_CHECKING:
     from mlt.demo.settings import DemoSettings
 
 app = App()
-
-INTERRUPTED = 130
-FAILED = 1
 
 
 class DataChoice(str, Enum):
@@ -51,7 +48,9 @@ def demo(
     seeds: Annotated[
         int, typer.Option(help="Number of seeds; all three runs are repeated with each, to show the noise.")
     ] = 1,
-    output: Annotated[Path, typer.Option(help="Folder for report.json, report.png and logs.")] = Path("demo-report"),
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for report.json, report.png and logs.")] = Path(
+        "demo-report"
+    ),
     live: Annotated[bool, typer.Option(help="Redraw a live table (on a terminal only).")] = True,
     workers: Annotated[int, typer.Option(help="Number of worker processes.")] = 2,
     data: Annotated[DataChoice, typer.Option(help="Data set.")] = DataChoice.auto,
@@ -86,7 +85,7 @@ def demo(
             _run(console, settings)
     except DemoError as error:
         Console(stderr=True).print(f"error: {error}", markup=False, highlight=False, soft_wrap=True)
-        raise SystemExit(FAILED) from None
+        raise SystemExit(USAGE if isinstance(error, BadSettingError) else FAILED) from None
     except KeyboardInterrupt:
         Console(stderr=True).print("interrupted: all processes of the demo were ended", markup=False)
         raise SystemExit(INTERRUPTED) from None
@@ -103,7 +102,7 @@ def _run(console: Console, settings: DemoSettings) -> None:
     try:
         settings.output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise DemoError(f"--output {settings.output} cannot be made: {error.strerror}") from None
+        raise BadSettingError(f"--output {settings.output} cannot be made: {error.strerror}") from None
     console.print(
         f"data: {images.name}, {len(images.train_labels):,} images to learn and {len(images.test_labels):,} to test; "
         f"{images.origin}; licence: {images.licence}",
@@ -135,7 +134,7 @@ def _check_interface() -> None:
     try:
         local_host(JobConfig.resolve(rank=0, world_size=1, services=0, master_addr="127.0.0.1", rendezvous_port=1))
     except ConfigError as error:
-        raise DemoError(str(error).removeprefix("rank 0: ")) from None
+        raise BadSettingError(str(error).removeprefix("rank 0: ")) from None
 
 
 def _require(modules: tuple[str, ...]) -> None:

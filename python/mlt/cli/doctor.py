@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable
 from dataclasses import asdict
@@ -12,7 +11,7 @@ from typing import NoReturn
 import click
 
 from mlt._shared.json_lines import shown
-from mlt.cli.style import CONTEXT, Command
+from mlt.cli.style import CONTEXT, Command, is_stdout, status_of, write_json
 from mlt.cli.unit_option import TIME, UnitOption
 from mlt.diagnosis.doctor import Finding, examine
 from mlt.diagnosis.messages import DEFAULT_PORT
@@ -43,7 +42,8 @@ INTERRUPTED = 130
 @click.option("--known-hosts", type=click.Path(path_type=Path), help="File of further SSH host keys, with --switch.")
 @click.option("--timeout", type=UnitOption(TIME, least=1), default=60.0, show_default=True,
               help="Time limit for all ranks to connect, in seconds or with a unit (5m), with --job.")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
+@click.option("--json", metavar="FILE|-", type=click.Path(path_type=Path, allow_dash=True),
+              help="JSON file for the findings; -: standard output.")  # fmt: skip
 def app(
     target: str | None,
     serve: bool,
@@ -57,7 +57,7 @@ def app(
     inventory: Path | None,
     known_hosts: Path | None,
     timeout: float,
-    as_json: bool,
+    json: Path | None,
 ) -> None:
     """Check this host, the path to another host, or a switch.
 
@@ -73,7 +73,7 @@ def app(
     if once and not serve:
         raise click.UsageError("--once goes with --serve")
     if not (target or serve or job or switch):
-        _finish(_shown(examine(), as_json))
+        _finish(_shown(examine(), json))
     from mlt.diagnosis import command
 
     settings = command.Settings(port=port, interface=interface, policy=policy, timeout=timeout, environ=os.environ)
@@ -82,17 +82,17 @@ def app(
             from mlt.switch_push.doctor import examine_switch
 
             found = examine_switch(switch, system, policy, os.environ, inventory=inventory, known_hosts=known_hosts)
-            _finish(_shown(found, as_json))
+            _finish(_shown(found, json))
         if serve:
             command.serve(settings, once=once, say=_say)
         elif job:
-            _finish(_shown(command.examine_job(settings, say=_say), as_json))
+            _finish(_shown(command.examine_job(settings, say=_say), json))
         else:
             assert target is not None
-            _finish(_shown(command.examine_host(target, settings), as_json))
+            _finish(_shown(command.examine_host(target, settings), json))
     except MltError as error:
         click.echo(f"error: {shown(str(error))}", err=True)
-        raise SystemExit(1) from None
+        raise SystemExit(status_of(error)) from None
     except KeyboardInterrupt:
         raise SystemExit(INTERRUPTED) from None
 
@@ -101,17 +101,19 @@ def _say(text: str) -> None:
     click.echo(f"mlt doctor: {shown(text)}", err=True)
 
 
-def _shown(findings: Iterable[Finding], as_json: bool) -> list[Finding]:
+def _shown(findings: Iterable[Finding], json: Path | None) -> list[Finding]:
     """Show each as soon as it is there; JSON whole at the end."""
     known = []
     for finding in findings:
         known.append(finding)
-        if not as_json:
-            click.echo(_MARKS[finding.level] + shown(finding.what))
-            if finding.fix:
-                click.echo(f"         -> {finding.fix}")
-    if as_json:
-        click.echo(json.dumps([asdict(finding) for finding in known], indent=2))
+        click.echo(_MARKS[finding.level] + shown(finding.what), err=is_stdout(json))
+        if finding.fix:
+            click.echo(f"         -> {finding.fix}", err=is_stdout(json))
+    if json is not None:
+        try:
+            write_json(json, [asdict(finding) for finding in known])
+        except OSError as error:
+            raise click.BadParameter(f"{json} cannot be written: {error.strerror}", param_hint="--json") from None
     return known
 
 

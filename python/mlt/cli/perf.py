@@ -13,9 +13,10 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from mlt._shared.addresses import parse_target
 from mlt._shared.json_lines import shown
 from mlt._shared.processes import interruptible
-from mlt.cli.style import App, Output
+from mlt.cli.style import INTERRUPTED, App, Output, is_stdout, status_of
 from mlt.cli.unit_option import LOSS, RATE, SIZE, TIME, Quantity, UnitOption
 from mlt.errors import MltError
 from mlt.job.interfaces import VARIABLE
@@ -25,7 +26,6 @@ from mlt.perf.problem import BadOptionError
 
 app = App()
 
-FAILED, INTERRUPTED = 1, 130
 WIDTH = 120
 _RATE, _SIZE = UnitOption(RATE, whole=True), UnitOption(SIZE, whole=True)
 
@@ -52,7 +52,9 @@ def perf(
     *,
     host: Annotated[
         str | None,
-        typer.Argument(help="Name or address of the host where 'mlt perf --serve' runs.", show_default=False),
+        typer.Argument(
+            metavar="HOST[:PORT]", help="Host where 'mlt perf --serve' runs, such as node2 or [fd00::2]:29600."
+        ),
     ] = None,
     local: Annotated[bool, typer.Option("--local", help="Run all ranks on this host.")] = False,
     serve: Annotated[bool, typer.Option("--serve", help="Wait for clients on other hosts, until Ctrl-C.")] = False,
@@ -113,7 +115,10 @@ def perf(
             parser=UnitOption(TIME), help="Time limit of one operation, and for all ranks to connect, in seconds."
         ),
     ] = 60.0,
-    json: Annotated[Path | None, typer.Option(help="JSON file to write, samples included.")] = None,
+    json: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE|-", help="JSON file to write, samples included; -: standard output."),
+    ] = None,
     plot: Annotated[
         Path | None, typer.Option(help="Image file for the distribution of round times (.png, .svg).")
     ] = None,
@@ -155,12 +160,14 @@ def perf(
             pin=pin,
             timeout=timeout,
         )
+        if host is not None:
+            host, port = parse_target(host, port)
         with interruptible():
             _run(mode, options, host or "", port, interface, once=once, json=json, plot=plot)
     except MltError as error:
         text = f"mlt perf: {shown(str(error))}"
         Console(stderr=True).print(text, markup=False, highlight=False, soft_wrap=True)
-        raise SystemExit(FAILED) from None
+        raise SystemExit(status_of(error)) from None
     except KeyboardInterrupt:
         Console(stderr=True).print("mlt perf: interrupted; every process was ended", markup=False)
         raise SystemExit(INTERRUPTED) from None
@@ -231,12 +238,16 @@ def _run(
             if found is None:
                 return
             result = found
-    console = Output(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
+    # With "--json -" standard output has the JSON and nothing else.
+    stream = sys.stderr if is_stdout(json) else sys.stdout
+    console = Output(file=stream, width=None if stream.isatty() else WIDTH, highlight=False)
     for table in report.tables(result):
         console.print(table)
     for skipped in result.skipped:
         console.print(f"not compared with {skipped.peer}: {skipped.why}", markup=False, soft_wrap=True)
-    if json is not None:
+    if is_stdout(json):
+        sys.stdout.write(report.as_json(result))
+    elif json is not None:
         report.write_json(result, json)
     if plot is not None:
         report.write_plot(result, plot)

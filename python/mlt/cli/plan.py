@@ -16,7 +16,7 @@ from mlt.cli.delegate import Delegate
 from mlt.cli.plan_simulate import notes as simulation_notes
 from mlt.cli.plan_simulate import simulate as simulate_auto
 from mlt.cli.plan_simulate import with_estimates
-from mlt.cli.style import App, AppGroup, Output
+from mlt.cli.style import FAILED, USAGE, App, AppGroup, Output, is_stdout, text_beside, write_output
 from mlt.planners._shared.documents import InputError, Problem, suggest
 from mlt.planners.aleph.aggregation import METHODS, plan_aggregation
 from mlt.planners.auto.ranking import AutoResult, plan_auto
@@ -40,31 +40,35 @@ ClusterFile = Annotated[Path, typer.Argument(metavar="CLUSTER", help="The cluste
 JobOption = Annotated[
     str | None, typer.Option("--job", metavar="NAME", help="Plan this job only; default: every job of the file.")
 ]
-Out = Annotated[Path | None, typer.Option("--out", "-o", help="Write the plan here, keeping other sections.")]
+Out = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", metavar="FILE|-", help="Plan file to extend; -: standard output."),
+]
 Seed = Annotated[int, typer.Option(help="Seed; the same seed gives the same plan.")]
 
 
 def refusals(function: F) -> F:
-    """Turn invalid input and infeasible plans into one error message and exit status 2 or 3."""
+    """Turn invalid input and infeasible plans into one error message and exit status 2 or 1."""
 
     @wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
         try:
-            return function(*args, **kwargs)
+            with text_beside(kwargs.get("out")):
+                return function(*args, **kwargs)
         except InputError as error:
             typer.echo(str(error), err=True)
-            raise typer.Exit(2) from None
+            raise typer.Exit(USAGE) from None
         except ImportError as error:
             typer.echo(f"error: this needs {error.name}, which is not installed; pip install 'mlt[plan]'", err=True)
-            raise typer.Exit(3) from None
+            raise typer.Exit(FAILED) from None
         except BrokenPipeError:
             raise
-        except OSError as error:  # the folder of --out is missing or not writable
+        except OSError as error:  # the folder of --output is missing or not writable
             typer.echo(f"{error.filename}: cannot be written: {error.strerror}", err=True)
-            raise typer.Exit(2) from None
+            raise typer.Exit(USAGE) from None
         except (InfeasibleError, ValueError) as error:
             typer.echo(f"error: {error}", err=True)
-            raise typer.Exit(3) from None
+            raise typer.Exit(FAILED) from None
 
     return run  # type: ignore[return-value]
 
@@ -85,7 +89,7 @@ def _plan_to_extend(cluster: Cluster, out: Path | None, seed: int) -> Plan:
     Raises:
         InputError: ``out`` contains something else, which is not overwritten.
     """
-    if out is None or not out.exists():
+    if out is None or is_stdout(out) or not out.exists():
         return new_plan(cluster, seed=seed)
     plan = read_plan(out)
     problems = plan.mismatches(cluster)
@@ -99,8 +103,8 @@ def _plan_to_extend(cluster: Cluster, out: Path | None, seed: int) -> Plan:
 def _finish(cluster: Cluster, plan: Plan, out: Path | None) -> None:
     typer.echo(explain_plan(cluster, plan))
     if out is not None:
-        out.write_text(dump_plan(plan), encoding="utf-8")
-        typer.echo(f"\nwritten to {out}")
+        typer.echo()
+        write_output(out, dump_plan(plan))
 
 
 class _Group(AppGroup):
@@ -293,5 +297,4 @@ def auto(
     }
     plan = plan.model_copy(update=changes)
     if out is not None:
-        out.write_text(dump_plan(plan), encoding="utf-8")
-        typer.echo(f"written to {out}")
+        write_output(out, dump_plan(plan))

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from mlt.cli.style import App
+from mlt.cli.style import FAILED, USAGE, App, is_stdout, text_beside, write_output
 from mlt.cli.unit_option import TIME, UnitOption
 from mlt.planners._shared.documents import InputError
 from mlt.planners.aro.convert import add_to_plan, cluster_segment_ids, instance_of, ipv4_ends
@@ -28,7 +28,13 @@ def route(
         list[str] | None, typer.Option("--job", metavar="NAME", help="Route this job only; default: all with servers.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Write the plan here, keeping other sections.")
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE|-",
+            help="Plan file to extend; -: standard output.",
+        ),
     ] = None,
     seconds: Annotated[
         float, typer.Option(parser=UnitOption(TIME, least=0.1), help="Time limit of the search.")
@@ -37,6 +43,13 @@ def route(
     srv6: Annotated[Path | None, typer.Option(help="File for SRv6 segment lists, one per line.")] = None,
 ) -> None:
     """ARO: choose each worker's route and aggregators."""
+    with text_beside(out):
+        _route(cluster_file, jobs, out, seconds, seed, srv6)
+
+
+def _route(
+    cluster_file: Path, jobs: list[str] | None, out: Path | None, seconds: float, seed: int, srv6: Path | None
+) -> None:
     try:
         cluster = read_cluster(cluster_file)
         instance = instance_of(cluster, jobs=jobs or None)
@@ -51,10 +64,10 @@ def route(
         solution = plan_routes(instance, effort=Effort(seconds=seconds, seed=seed))
     except InputError as error:
         typer.echo(str(error), err=True)
-        raise typer.Exit(2) from None
+        raise typer.Exit(USAGE) from None
     except (ValueError, OSError) as error:
         typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(3) from None
+        raise typer.Exit(FAILED) from None
     report = verify(instance, solution.plans)
     if not report.ok:
         typer.echo("\n".join(["error: the routes failed their independent check", *report.faults[:10]]), err=True)
@@ -64,17 +77,16 @@ def route(
         options = {"seed": seed}
         updated = add_to_plan(plan, instance, solution, cluster=cluster, options=options)
         try:
-            out.write_text(dump_plan(updated), encoding="utf-8")
+            write_output(out, dump_plan(updated))
         except OSError as error:
             typer.echo(f"{out}: cannot be written: {error.strerror}", err=True)
-            raise typer.Exit(2) from None
-        typer.echo(f"written to {out}")
+            raise typer.Exit(USAGE) from None
     if srv6 is not None:
         _write(srv6, srv6_lines(instance, solution.plans, cluster_segment_ids(cluster)))
 
 
 def _plan_to_extend(cluster: Cluster, out: Path | None, seed: int) -> Plan:
-    if out is None or not out.exists():
+    if out is None or is_stdout(out) or not out.exists():
         return new_plan(cluster, seed=seed)
     plan = read_plan(out)
     problems = plan.mismatches(cluster)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mlt.cli.style import App
+from mlt.cli.style import FAILED, USAGE, App, is_stdout, text_beside, write_output
 from mlt.cli.unit_option import RATE, SIZE, UnitOption
 from mlt.planners._shared.documents import InputError
 from mlt.planners.cluster import Cluster, dump_cluster, read_cluster
@@ -25,9 +25,17 @@ build = App(no_args_is_help=True, help="Build a network and write it as a cluste
 app.add_typer(build, name="build")
 
 ClusterFile = Annotated[Path, typer.Argument(metavar="CLUSTER", help="Cluster file (YAML) that describes a PSNet.")]
-Out = Annotated[Path | None, typer.Option("-o", "--out", help="Write here; .json is a graph, else a cluster file.")]
-ClusterOut = Annotated[Path | None, typer.Option("-o", "--out", help="Write the new cluster file here.")]
-PlanOut = Annotated[Path | None, typer.Option("-o", "--out", help="Write the plan here, keeping its other sections.")]
+Out = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", metavar="FILE|-", help="Cluster file, or graph (.json); -: standard output."),
+]
+ClusterOut = Annotated[
+    Path | None, typer.Option("--output", "-o", metavar="FILE|-", help="Cluster file; -: standard output.")
+]
+PlanOut = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", metavar="FILE|-", help="Plan file to extend; -: standard output."),
+]
 Seed = Annotated[int, typer.Option(help="Seed; the same seed gives the same result.")]
 Rate = Annotated[
     float,
@@ -42,24 +50,25 @@ Over = Annotated[
 
 
 @contextmanager
-def _refusals(source: Path | None = None) -> Iterator[None]:
-    """Print one error message instead of a traceback: exit status 2 for invalid input, 3 for an infeasible request."""
+def _refusals(source: Path | None = None, out: Path | None = None) -> Iterator[None]:
+    """Print one error message instead of a traceback: exit status 2 for wrong input or files, 1 for what lacks here."""
     try:
-        yield
+        with text_beside(out):
+            yield
     except InputError as error:
         where = "" if source is None or error.source else f"{source}: "
         typer.echo(f"{where}{error}", err=True)
-        raise typer.Exit(2) from None
+        raise typer.Exit(USAGE) from None
     except ModuleNotFoundError as error:
         if str(error.name).startswith("mlt"):  # not a missing extra but a broken installation
             raise
         typer.echo(f"error: this command needs {error.name}; pip install 'mlt[plan]'", err=True)
-        raise typer.Exit(3) from None
+        raise typer.Exit(FAILED) from None
     except BrokenPipeError:
         raise
     except (TopologyError, OSError) as error:
         typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(3) from None
+        raise typer.Exit(USAGE) from None
 
 
 def _write(out: Path | None, graph: Graph, cluster: Cluster) -> None:
@@ -68,8 +77,7 @@ def _write(out: Path | None, graph: Graph, cluster: Cluster) -> None:
         return
     from mlt.planners.psnet.graph import dumps
 
-    out.write_text(dumps(graph) + "\n" if out.suffix == ".json" else dump_cluster(cluster), encoding="utf-8")
-    typer.echo(f"written to {out}")
+    write_output(out, dumps(graph) + "\n" if out.suffix == ".json" else dump_cluster(cluster))
 
 
 @build.command("fat-tree")
@@ -81,7 +89,7 @@ def build_fat_tree(
     out: Out = None,
 ) -> None:
     """The k-ary fat-tree."""
-    with _refusals():
+    with _refusals(out=out):
         from mlt.planners.psnet.clos import fat_tree
         from mlt.planners.psnet.cluster_io import clos_cluster
 
@@ -104,7 +112,7 @@ def build_leaf_spine(
     out: Out = None,
 ) -> None:
     """Every leaf joined to every spine."""
-    with _refusals():
+    with _refusals(out=out):
         from mlt.planners.psnet.clos import leaf_spine
         from mlt.planners.psnet.cluster_io import clos_cluster
 
@@ -136,7 +144,7 @@ def build_psnet_command(
     out: Out = None,
 ) -> None:
     """PSNet: modules with a circuit switch, joined into an R-regular graph."""
-    with _refusals():
+    with _refusals(out=out):
         from mlt.planners.psnet.cluster_io import psnet_cluster
         from mlt.planners.psnet.psnet import Module, build_psnet
         from mlt.planners.psnet.psnet_graph import physical_graph
@@ -168,12 +176,12 @@ def circuits(
     out: PlanOut = None,
 ) -> None:
     """Set the circuits and routes for all jobs of a cluster file that describes a PSNet."""
-    with _refusals(cluster_file):
+    with _refusals(cluster_file, out):
         from mlt.planners.psnet.plan_section import plan_topology, with_topology
 
         cluster = read_cluster(cluster_file)
         plan = new_plan(cluster)
-        if out is not None and out.exists():
+        if out is not None and not is_stdout(out) and out.exists():
             plan = read_plan(out)
             problems = plan.mismatches(cluster)
             if problems:
@@ -187,8 +195,7 @@ def circuits(
         if made.routes.gap > 1e-6:
             typer.echo(f"not proven optimal: up to {made.routes.gap:.2%} faster may be possible")
         if out is not None:
-            out.write_text(dump_plan(plan), encoding="utf-8")
-            typer.echo(f"written to {out}")
+            write_output(out, dump_plan(plan))
 
 
 @app.command()
@@ -198,7 +205,7 @@ def place(
     out: ClusterOut = None,
 ) -> None:
     """Place new jobs on hosts: inside one module where possible, else on adjacent ones."""
-    with _refusals(cluster_file):
+    with _refusals(cluster_file, out):
         from mlt.planners.psnet.cluster_psnet import read_psnet
         from mlt.planners.psnet.jobs import JobRequest, PlacedJob
         from mlt.planners.psnet.placement import place_jobs
@@ -237,14 +244,13 @@ def place(
 
             jobs = (*cluster.jobs, *(entry(placed) for placed in result.jobs))
             fields = {name: getattr(cluster, name) for name in ("version", "name", "hosts", "switches", "links")}
-            out.write_text(dump_cluster(Cluster(**fields, jobs=jobs)), encoding="utf-8")
-            typer.echo(f"written to {out}")
+            write_output(out, dump_cluster(Cluster(**fields, jobs=jobs)))
 
 
 @app.command()
 def grow(cluster_file: ClusterFile, seed: Seed = 0, out: ClusterOut = None) -> None:
     """Add a module like the first one, and list the inter-module cables to unplug and plug in."""
-    with _refusals(cluster_file):
+    with _refusals(cluster_file, out):
         from mlt.planners.psnet.cluster_growth import grow_cluster
 
         grown = grow_cluster(read_cluster(cluster_file), seed=seed)
@@ -255,8 +261,7 @@ def grow(cluster_file: ClusterFile, seed: Seed = 0, out: ClusterOut = None) -> N
         jobs = ", ".join(grown.growth.disturbed_jobs) or "none"
         typer.echo(f"jobs with traffic on an unplugged cable: {jobs}")
         if out is not None:
-            out.write_text(dump_cluster(grown.cluster), encoding="utf-8")
-            typer.echo(f"written to {out}")
+            write_output(out, dump_cluster(grown.cluster))
 
 
 @app.command()

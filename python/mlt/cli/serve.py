@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from mlt.cli.style import App
+from mlt.cli.style import App, status_of
 from mlt.cli.unit_option import TIME, UnitOption
 
 app = App()
@@ -33,7 +33,7 @@ def serve(
         int | None,
         typer.Option(
             envvar="MLT_RENDEZVOUS_PORT",
-            help="Rendezvous port of rank 0; default: MASTER_PORT + 1.",
+            help="Rendezvous port of rank 0; default: MASTER_PORT + 1000.",
             show_default=False,
         ),
     ] = None,
@@ -96,7 +96,7 @@ def serve(
             output.print("mlt serve: every worker is gone")
     except MltError as error:
         Console(stderr=True, highlight=False).print(f"mlt serve: {error}", markup=False, soft_wrap=True)
-        raise typer.Exit(1) from None
+        raise typer.Exit(status_of(error)) from None
     for failure in failures:
         Console(stderr=True, highlight=False).print(f"mlt serve: {failure}", markup=False, soft_wrap=True)
     if failures:

@@ -6,10 +6,14 @@ wrong; 130, interrupted; 141, nobody reads the output any more.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
-from collections.abc import Callable
-from typing import Any, NoReturn, TypeVar
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any, NoReturn, TextIO, TypeVar
 
 import click
 import typer
@@ -17,6 +21,8 @@ from rich.console import Console
 from typer.core import TyperCommand, TyperGroup
 
 from mlt.cli.help_text import HelpMixin
+from mlt.errors import ErrorCode, MltError
+from mlt.switch_configs.errors import PolicyError, TargetError
 
 FAILED, USAGE, INTERRUPTED, UNREAD = 1, 2, 130, 141
 F = TypeVar("F", bound=Callable[..., Any])
@@ -92,6 +98,54 @@ def run(command: Any, args: list[str], path: str) -> NoReturn:
         _show(error)
         raise SystemExit(USAGE if getattr(error, "exit_code", USAGE) == USAGE else FAILED) from None
     raise SystemExit(status if isinstance(status, int | str) else 0)
+
+
+def status_of(error: Exception) -> int:
+    """2 if what the caller gave is wrong (options, variables, input files), else 1."""
+    given = (PolicyError, TargetError, ValueError, OSError)
+    if isinstance(error, MltError):
+        return USAGE if error.code is ErrorCode.CONFIG else FAILED
+    return USAGE if isinstance(error, given) else FAILED
+
+
+def is_stdout(path: Path | None) -> bool:
+    """Whether an output file is standard output, which then has nothing else."""
+    return path is not None and str(path) == "-"
+
+
+_STDOUT: ContextVar[TextIO | None] = ContextVar("stdout", default=None)
+
+
+@contextmanager
+def text_beside(path: Path | None) -> Iterator[None]:
+    """Within this, printed text goes to standard error if ``path`` is standard output, which gets the file only."""
+    if not is_stdout(path):
+        yield
+        return
+    token = _STDOUT.set(sys.stdout)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        _STDOUT.reset(token)
+
+
+def write_output(path: Path, text: str) -> None:
+    """Write the file that an option names; "-" is standard output. Raises OSError."""
+    if is_stdout(path):
+        (_STDOUT.get() or sys.stdout).write(text)
+        return
+    path.write_text(text, encoding="utf-8")
+    typer.echo(f"written to {path}")
+
+
+def write_json(path: Path, value: object) -> None:
+    """Write the file of --json; "-" is standard output. Raises OSError."""
+    text = json.dumps(value, indent=1) + "\n"
+    if is_stdout(path):
+        sys.stdout.write(text)
+    else:
+        path.write_text(text, encoding="utf-8")
 
 
 def silence() -> None:

@@ -13,7 +13,7 @@ import click
 from rich.table import Table
 
 from mlt.cli import switch_apply, switch_policy, switch_verify
-from mlt.cli.style import CONTEXT, Group, Output
+from mlt.cli.style import CONTEXT, Group, Output, status_of
 from mlt.switch_configs import check as checking
 from mlt.switch_configs import generator
 from mlt.switch_configs.behaviour import by_port, condensed, differences
@@ -76,7 +76,7 @@ def _common(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 def _fail(error: Exception) -> NoReturn:
     click.echo(f"error: {error}", err=True)
-    raise SystemExit(1) from error
+    raise SystemExit(status_of(error)) from error
 
 
 def _load(path: Path) -> Policy:

@@ -9,7 +9,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from mlt.cli.style import Command
+from mlt.cli.style import Command, is_stdout, status_of
 from mlt.cli.unit_option import RATE, SIZE, UnitOption
 from mlt.simulation.switch_port import simulate
 from mlt.switch_configs.derive import Derived, policy_of, problem_of
@@ -69,7 +69,8 @@ _NETWORK_PACKETS = 2_000_000  # for the network simulator: a quarter of a second
 @click.option(
     "--model", type=click.Choice(["shared", "split"]), default="shared", show_default=True, help="Loss model."
 )
-@click.option("--output", "-o", type=click.Path(path_type=Path), help="Policy file to write. Default: standard output.")
+@click.option("--output", "-o", metavar="FILE|-", type=click.Path(path_type=Path, allow_dash=True),
+              default=Path("-"), help="Policy file to write; -: standard output.")  # fmt: skip
 def policy(
     layers: Path,
     queues: int,
@@ -84,7 +85,7 @@ def policy(
     small_ratio: float,
     granularity_bytes: int,
     model: Model,
-    output: Path | None,
+    output: Path,
 ) -> None:
     """Derive a policy from a model: classes, code points, and the thresholds that cost the fewest extra rounds.
 
@@ -114,17 +115,17 @@ def policy(
         together = f"{workers} workers in step, {problem.run_packets} packets each on {paths} paths"
         derived = policy_of(problem, switch, description=f"derived from {layers.name} at load {load}, {together}")
         require_sound(derived.policy, source=str(layers))
-        if output is not None:
+        if not is_stdout(output):
             output.write_text(dump(derived.policy), encoding="utf-8")
     except (SwitchConfigError, ValueError, OSError) as error:
         click.echo(f"error: {error}", err=True)
-        raise SystemExit(1) from error
+        raise SystemExit(status_of(error)) from error
     _show_predictions(problem, derived)
     click.echo(
         f"{problem.group_packets} packets arrive at once ({together}): no S is below {problem.floor_bytes} B", err=True
     )
     click.echo(_one_step(problem, derived), err=True)
-    if output is None:
+    if is_stdout(output):
         click.echo(dump(derived.policy), nl=False)
 
 

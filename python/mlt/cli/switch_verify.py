@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import subprocess
 import sys
 import time
@@ -13,7 +12,7 @@ from pathlib import Path
 import click
 from rich.table import Table
 
-from mlt.cli.style import Command, Output
+from mlt.cli.style import Command, Output, is_stdout, status_of, write_json
 from mlt.cli.unit_option import TIME, UnitOption
 from mlt.switch_configs import generator, telemetry, verdict
 from mlt.switch_configs.counters import COUNTS, QueueCounters
@@ -29,7 +28,6 @@ _FILE = click.Path(path_type=Path, allow_dash=True)
 @click.option("--target", "-t", required=True, help="Switch system; 'mlt switch targets' lists them.")
 @click.option("--ports", help="Ports: comma-separated numbers, ranges or the device's names. Default: the policy's.")
 @click.option("--input", "-i", "given", type=_FILE, help="File to read: JSON, telemetry, or the commands' output.")
-@click.option("--output", "-o", type=click.Path(path_type=Path), help="JSON file for the counters.")
 @click.option("--before", type=_FILE, help="Earlier counters; the difference is checked.")
 @click.option("--host", help="Device to read, as for 'mlt switch apply'.")
 @click.option(
@@ -47,7 +45,8 @@ _FILE = click.Path(path_type=Path, allow_dash=True)
 @click.option(
     "--partial", is_flag=True, help="Check the counters that were read, even if queues, ports or counters are missing."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the counters as JSON; --input and --before read it.")
+@click.option("--json", "json_file", metavar="FILE|-", type=_FILE,
+              help="JSON file for the counters, which --input and --before read; -: standard output.")  # fmt: skip
 @click.option("--inventory", type=click.Path(path_type=Path), help="Inventory: Ansible's YAML or nornir's hosts file.")
 @click.option("--known-hosts", type=click.Path(path_type=Path), help="File of further SSH host keys.")
 def verify(
@@ -55,13 +54,12 @@ def verify(
     target: str,
     ports: str | None,
     given: Path | None,
-    output: Path | None,
     before: Path | None,
     host: str | None,
     during: str | None,
     seconds: float | None,
     partial: bool,
-    as_json: bool,
+    json_file: Path | None,
     inventory: Path | None,
     known_hosts: Path | None,
 ) -> None:
@@ -77,8 +75,8 @@ def verify(
 
     if (given is not None) + (host is not None) > 1 or (host is None and (during or seconds)):
         raise click.UsageError("give --input or --host; --during and --for go with --host")
-    if given is None and host is None and (output is not None or before is not None or partial or as_json):
-        raise click.UsageError("--output, --before, --partial and --json go with --input or --host")
+    if given is None and host is None and (before is not None or partial or json_file is not None):
+        raise click.UsageError("--before, --partial and --json go with --input or --host")
     try:
         asked = None if ports is None else expand_ports(tuple(ports.split(",")))
         if host is not None:
@@ -94,18 +92,14 @@ def verify(
             if before is not None:
                 rows = verdict.since(rows, telemetry.read(_text(before), generated.target))
         rows = verdict.named(generated.plan, rows)
-        if output is not None:
-            output.write_text(json.dumps([dataclasses.asdict(row) for row in rows], indent=1) + "\n", encoding="utf-8")
+        if json_file is not None:
+            write_json(json_file, [dataclasses.asdict(row) for row in rows])
     except BrokenPipeError:
         raise
     except (PushError, SwitchConfigError, ValueError, OSError) as error:
         click.echo(f"error: {error}", err=True)
-        raise SystemExit(1) from error
-    written = json.dumps([dataclasses.asdict(row) for row in rows], indent=1)
-    if as_json:
-        click.echo(written)
-    else:
-        _show({queue.number: queue.name for queue in generated.plan.queues}, rows)
+        raise SystemExit(status_of(error)) from error
+    _show({queue.number: queue.name for queue in generated.plan.queues}, rows, err=is_stdout(json_file))
     raise SystemExit(_conclude(generated, rows, partial=partial))
 
 
@@ -175,7 +169,7 @@ def _text(path: Path) -> str:
     return sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
 
 
-def _show(names: dict[int, str], rows: list[QueueCounters]) -> None:
+def _show(names: dict[int, str], rows: list[QueueCounters], *, err: bool) -> None:
     table = Table("port", "queue", "class", "sent", "marked", "dropped early", "dropped at limit", "bytes waiting")
     for row in rows:
         cells = (row.sent, row.marked, row.dropped_early, row.dropped_at_limit, row.queued_bytes)
@@ -183,4 +177,5 @@ def _show(names: dict[int, str], rows: list[QueueCounters]) -> None:
         if row.dropped_at_limit is None and row.dropped_at_limit_bytes is not None:
             shown[3] = f"{row.dropped_at_limit_bytes} B"
         table.add_row(row.port, str(row.queue), names.get(row.queue, "?"), *shown)
-    Output(width=None if sys.stdout.isatty() else 160).print(table)
+    stream = sys.stderr if err else sys.stdout
+    Output(file=stream, width=None if stream.isatty() else 160).print(table)

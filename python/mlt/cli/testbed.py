@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import sys
 import time
 from collections.abc import Callable, Iterator
+from json import dumps
 from pathlib import Path
 from typing import Any, NoReturn
 
 import click
 
-from mlt.cli.style import CONTEXT, Group, Output
-from mlt.cli.unit_option import TIME, UnitOption
+from mlt.cli.style import CONTEXT, Group, Output, is_stdout, status_of, write_json
+from mlt.cli.unit_option import LOSS, RATE, SIZE, TIME, UnitOption
 from mlt.testbed import bed as beds
 from mlt.testbed import cleanup, report, requirements, runner, state, topology
 from mlt.testbed.bed import Testbed
@@ -25,6 +25,11 @@ INTERRUPTED = 130
 # Exit code that a shell reports for a program ended by SIGPIPE.
 UNREAD = 141
 DEFAULT_NAME = "bed"
+# The limits of a topology's fields.
+_RATE = UnitOption(RATE, least=8_000, most=100e9, whole=True)
+_SIZE = UnitOption(SIZE, least=2_000, most=2**30, whole=True)
+_LOSS = UnitOption(LOSS, most=1)
+_DELAY = UnitOption(TIME, most=10)
 
 
 @click.group(cls=Group, context_settings=CONTEXT)
@@ -44,7 +49,7 @@ def _fail(error: Exception) -> NoReturn:
     problems = error.problems if isinstance(error, MissingError) else [str(error)]
     for problem in problems:
         click.echo(f"error: {problem}", err=True)
-    raise SystemExit(1) from error
+    raise SystemExit(status_of(error)) from error
 
 
 @contextlib.contextmanager
@@ -58,16 +63,19 @@ def _errors() -> Iterator[None]:
 def _shape(function: Callable[..., Any]) -> Callable[..., Any]:
     options = [
         click.option("--hosts", type=int, help="Number of hosts."),
-        click.option("--rate", help="Rate of every link, for example 200mbit.  [default: 1gbit]"),
+        click.option("--rate", type=_RATE, help="Rate of every link, for example 200mbit.  [default: 1gbit]"),
         click.option(
-            "--buffer", help="Buffer of every switch port, for example 256KiB.  [default: the policy's, or 256KiB]"
+            "--buffer",
+            type=_SIZE,
+            help="Buffer of every switch port, for example 256KiB.  [default: the policy's, or 256KiB]",
         ),
-        click.option("--loss", help="Loss from every host to its switch, for example 1%.  [default: 0%]"),
+        click.option("--loss", type=_LOSS, help="Loss from every host to its switch, for example 1%.  [default: 0%]"),
         click.option(
             "--delay",
+            type=_DELAY,
             help="Delay from every host to its switch, for example 25ms; 0: none, but 'set' can change it.",
         ),
-        click.option("--jitter", help="Up to this much more delay, drawn uniformly per packet; order is kept."),
+        click.option("--jitter", type=_DELAY, help="Up to this much more delay, drawn per packet; order is kept."),
         click.option("--policy", type=click.Path(), help="QoS policy file of 'mlt switch': classes and thresholds."),
         click.option("--spines", type=int, help="Number of spine switches; leaves spread flows over them."),
         click.option("--leaves", type=int, help="Number of leaf switches.  [default: 2 with spines]"),
@@ -227,20 +235,23 @@ def exec_(name: str, host: str, command: tuple[str, ...]) -> None:
 
 @app.command()
 @_named
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--json", metavar="FILE|-", type=click.Path(path_type=Path, allow_dash=True),
+              help="JSON file to write; -: standard output.")  # fmt: skip
 @click.option("--all", "everything", is_flag=True, help="Show idle queues too.")
 @click.option("--watch", is_flag=True, help="Repeat every second, until Ctrl-C or until the testbed is removed.")
-def status(name: str, as_json: bool, everything: bool, watch: bool) -> None:
+def status(name: str, json: Path | None, everything: bool, watch: bool) -> None:
     """Show links and queues, live: packets sent, marked, dropped by cause, bytes queued."""
     from rich.live import Live
 
     with _errors(), _interrupted():
         bed = _attach(name)
         name = bed.name
-        if as_json:
-            click.echo(json.dumps(report.as_json(bed), indent=2))
-            return
-        console = _console()
+        if json is not None:
+            try:
+                write_json(json, report.as_json(bed))
+            except OSError as error:
+                raise click.BadParameter(f"{json} cannot be written: {error.strerror}", param_hint="--json") from None
+        console = _console(err=is_stdout(json))
         if not watch:
             console.print(report.tables(bed, everything=everything))
             return
@@ -253,24 +264,24 @@ def status(name: str, as_json: bool, everything: bool, watch: bool) -> None:
 @app.command(name="set")
 @_named
 @click.argument("link", required=False)
-@click.option("--loss", help="Loss, 1% or 0.01; without LINK from every host to its switch.")
-@click.option("--delay", help="Delay, for example 25ms; without LINK from every host to its switch.")
-@click.option("--jitter", help="Jitter, for example 2ms; without LINK from every host to its switch.")
+@click.option("--loss", type=_LOSS, help="Loss, 1% or 0.01; without LINK from every host to its switch.")
+@click.option("--delay", type=_DELAY, help="Delay, for example 25ms; without LINK from every host to its switch.")
+@click.option("--jitter", type=_DELAY, help="Jitter, for example 2ms; without LINK from every host to its switch.")
 @click.option("--direction", type=click.Choice(["up", "down"]),
               help="Direction of --loss, --delay and --jitter with LINK.  [default: both]")  # fmt: skip
-@click.option("--rate", help="Rate, for example 200mbit; without LINK of all links.")
-@click.option("--buffer", help="Buffer of switch ports, for example 64KiB; without LINK of all.")
+@click.option("--rate", type=_RATE, help="Rate, for example 200mbit; without LINK of all links.")
+@click.option("--buffer", type=_SIZE, help="Buffer of switch ports, for example 64KiB; without LINK of all.")
 @click.option("--break", "break_", is_flag=True, help="Unplug LINK.")
 @click.option("--heal", is_flag=True, help="Plug LINK in again.")
 def set_(
     name: str,
     link: str | None,
-    loss: str | None,
-    delay: str | None,
-    jitter: str | None,
+    loss: float | None,
+    delay: float | None,
+    jitter: float | None,
     direction: str | None,
-    rate: str | None,
-    buffer: str | None,
+    rate: int | None,
+    buffer: int | None,
     break_: bool,
     heal: bool,
 ) -> None:
@@ -333,4 +344,4 @@ def down(name: str, everything: bool) -> None:
 @app.command()
 def schema() -> None:
     """Print the topology file's JSON schema, for editors."""
-    click.echo(json.dumps(topology.json_schema(), indent=2))
+    click.echo(dumps(topology.json_schema(), indent=2))

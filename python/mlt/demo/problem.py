@@ -1,7 +1,11 @@
-"""The demo's one error type."""
+"""The demo's errors."""
 
 from __future__ import annotations
 
 
 class DemoError(RuntimeError):
     """The demo cannot continue; the message names the object, the cause and the fix."""
+
+
+class BadSettingError(DemoError):
+    """An option or variable of the demo is wrong; nothing was started."""

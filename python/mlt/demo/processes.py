@@ -22,7 +22,7 @@ from typing import Final
 from pydantic import ValidationError
 
 from mlt._shared.link import GoneError, Link, StrangerError
-from mlt._shared.ports import free_port
+from mlt._shared.ports import RENDEZVOUS_OFFSET, free_port
 from mlt._shared.processes import TERMINATE_SECONDS, Group, Process
 from mlt.demo.events import Event, Finished, event_of
 from mlt.demo.problem import DemoError
@@ -55,9 +55,9 @@ class _Child:
 
 
 def free_port_pair(host: str = "127.0.0.1") -> int:
-    """A TCP port p such that p and p + 1 are free: torch's store uses one, mlt's rendezvous the other."""
+    """A free MASTER_PORT whose rendezvous port is free too: torch's store uses one, mlt's rendezvous the other."""
     try:
-        return free_port(host, neighbours=1)
+        return free_port(host, offsets=[RENDEZVOUS_OFFSET])
     except LookupError as error:
         raise DemoError(str(error)) from None
 

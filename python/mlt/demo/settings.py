@@ -9,7 +9,7 @@ from typing import Final, Literal
 from pydantic import BaseModel, ConfigDict
 
 from mlt.demo.data import DataName
-from mlt.demo.problem import DemoError
+from mlt.demo.problem import BadSettingError
 
 RunName = Literal["no-loss", "bounded", "reliable"]
 
@@ -25,7 +25,7 @@ STALL_SECONDS: Final = 120.0
 class DemoSettings:
     """The options of ``mlt demo``. ``loss`` and ``bound`` are fractions in [0, 1).
 
-    Raises DemoError for an invalid value, before anything is started.
+    Raises BadSettingError for an invalid value, before anything is started.
     """
 
     steps: int
@@ -47,16 +47,16 @@ class DemoSettings:
             ("--seed", self.seed, 0),
         ):
             if value < least:
-                raise DemoError(f"{option} is {value}; it must be at least {least}")
+                raise BadSettingError(f"{option} is {value}; it must be at least {least}")
         for option, fraction in (("--loss", self.loss), ("--bound", self.bound)):
             if not 0.0 <= fraction < 1.0:
-                raise DemoError(
+                raise BadSettingError(
                     f"{option} is {fraction}; it is a fraction and must lie in [0, 1), such as 0.01 for 1 %"
                 )
         if self.stall_seconds <= 0:
-            raise DemoError(f"--timeout is {self.stall_seconds}; it must be more than 0 seconds")
+            raise BadSettingError(f"--timeout is {self.stall_seconds}; it must be more than 0 seconds")
         if self.output.exists() and not self.output.is_dir():
-            raise DemoError(f"--output {self.output} exists and is not a folder; choose another")
+            raise BadSettingError(f"--output {self.output} exists and is not a folder; choose another")
 
 
 @dataclass(frozen=True)

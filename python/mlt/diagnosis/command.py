@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+from mlt._shared.addresses import parse_target
 from mlt._shared.link import StrangerError
 from mlt.diagnosis.doctor import Finding
 from mlt.diagnosis.examine import Examination
@@ -56,20 +57,6 @@ class Settings:
     def source(self) -> str:
         """The option or variable that made the selection."""
         return "--interface" if self.interface else interfaces.VARIABLE
-
-
-def parse_target(target: str, default_port: int) -> tuple[str, int]:
-    """ "host", "host:port", "::1", "[::1]:port". Raises ConfigError."""
-    host, port = target, str(default_port)
-    if target.startswith("["):
-        host, _, rest = target[1:].partition("]")
-        if rest:
-            port = rest.removeprefix(":") if rest.startswith(":") else ""
-    elif target.count(":") == 1:
-        host, _, port = target.partition(":")
-    if not host or not port.isdigit() or not 1 <= int(port) <= 65_535:
-        raise ConfigError(f"{target!r} is not HOST or HOST:PORT; write 10.0.0.2, node2:29600 or [fd00::2]:29600")
-    return host, int(port)
 
 
 def serve(settings: Settings, *, once: bool, say: Say) -> None:

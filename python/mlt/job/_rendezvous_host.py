@@ -94,7 +94,7 @@ class Host:
             assert last is not None
             raise PortInUseError(
                 f"rank 0: cannot listen at {rendezvous.where(config)} ({last.strerror}); MASTER_ADDR must be an "
-                "address of rank 0's host, and the rendezvous port (MLT_RENDEZVOUS_PORT, else MASTER_PORT + 1) one "
+                "address of rank 0's host, and the rendezvous port (MLT_RENDEZVOUS_PORT, else MASTER_PORT + 1000) one "
                 "that this user may bind"
             ) from last
         if not self._is_loopback() or is_loopback_on_purpose(config.master_addr):
@@ -118,9 +118,9 @@ class Host:
             listener.close()
             if error.errno == errno.EADDRINUSE:
                 raise PortInUseError(
-                    f"rank 0: rendezvous port {rendezvous.where(config)} (MLT_RENDEZVOUS_PORT, else MASTER_PORT + 1) "
-                    "is in use by another process; end it (`ss -lntp` lists it), or set MLT_RENDEZVOUS_PORT to a free "
-                    "port, the same on all ranks"
+                    f"rank 0: rendezvous port {rendezvous.where(config)} (MLT_RENDEZVOUS_PORT, else MASTER_PORT + "
+                    "1000) is in use by another process; end it (`ss -lntp` lists it), or set MLT_RENDEZVOUS_PORT to a "
+                    "free port, the same on all ranks"
                 ) from error
             raise
         self._listeners.append(listener)

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypedDict
 
+from mlt._shared.addresses import without_brackets
+from mlt._shared.ports import RENDEZVOUS_OFFSET, port_beside
 from mlt.errors import ConfigError
 from mlt.job import secret as secret_module
 from mlt.job.secret import JobSecret
@@ -68,7 +70,7 @@ class JobConfig:
         _check(bool(self.master_addr), "master_addr (MASTER_ADDR) is empty; set it to the address of rank 0's host")
         _check(
             1 <= self.rendezvous_port <= 65_535,
-            f"rendezvous_port (MLT_RENDEZVOUS_PORT, or MASTER_PORT + 1) is {self.rendezvous_port}; "
+            f"rendezvous_port (MLT_RENDEZVOUS_PORT, or MASTER_PORT + 1000) is {self.rendezvous_port}; "
             "a port is 1 to 65535",
         )
         _check(
@@ -116,10 +118,10 @@ class JobConfig:
             master_port = _integer(env, "MASTER_PORT")
             if master_port is None and not alone:
                 raise ConfigError(
-                    "rank 0's rendezvous port is not known: set MLT_RENDEZVOUS_PORT, or MASTER_PORT (then it is the "
-                    "port after it), or pass rendezvous_port="
+                    "rank 0's rendezvous port is not known: set MLT_RENDEZVOUS_PORT, or MASTER_PORT (then it is "
+                    "MASTER_PORT + 1000), or pass rendezvous_port="
                 )
-            rendezvous_port = master_port + 1 if master_port is not None else 1
+            rendezvous_port = 1 if master_port is None else port_beside(master_port, RENDEZVOUS_OFFSET)
         master_addr, job = given.get("master_addr"), given.get("job")
         if master_addr is None:
             master_addr = env.get("MASTER_ADDR", "127.0.0.1" if alone else None)
@@ -130,9 +132,9 @@ class JobConfig:
             world_size=world_size,
             services=services,
             job=job if job is not None else env.get("MLT_JOB", DEFAULT_JOB),
-            master_addr=master_addr,
+            master_addr=without_brackets(master_addr),
             rendezvous_port=rendezvous_port,
-            host=host,
+            host=None if host is None else without_brackets(host),
             interface=interface,
             secret=secret_module.resolve(given.get("secret"), env),
             insecure=secret_module.is_insecure(env),

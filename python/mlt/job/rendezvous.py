@@ -183,8 +183,8 @@ def _join(
         here = f". {config.master_addr} is this host: if rank 0 runs on another one, set MASTER_ADDR to its address"
     raise RendezvousError(
         f"rank {config.rank}: no rendezvous with rank 0 at {where(config)} within {timeout:g} s (last: {cause}); "
-        "check that rank 0 is running, and that MASTER_ADDR and the port (MLT_RENDEZVOUS_PORT, else MASTER_PORT + 1) "
-        f"are the same on all ranks{here}",
+        "check that rank 0 is running, and that MASTER_ADDR and the port (MLT_RENDEZVOUS_PORT, else MASTER_PORT + "
+        f"1000) are the same on all ranks{here}",
         peer=0,
     )
 

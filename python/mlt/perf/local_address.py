@@ -84,7 +84,7 @@ def listen(host: str, port: int) -> socket.socket:
         if error.errno == errno.EADDRINUSE:
             raise PerfError(
                 f"port {where(host, port)} is in use by another process; choose another one with --port (in a job: "
-                "MLT_PERF_PORT, else the rendezvous port + 1)"
+                "MLT_PERF_PORT, else the rendezvous port + 1000)"
             ) from error
         if error.errno == errno.EACCES:
             raise PerfError(

@@ -21,5 +21,3 @@ class BadOptionError(PerfError, ValueError):
 
 class TransportMissingError(PerfError):
     """A requested transport is not installed or cannot run here."""
-
-    default_code = ErrorCode.CONFIG

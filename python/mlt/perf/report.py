@@ -114,11 +114,16 @@ def as_dict(result: Result) -> dict[str, Any]:
     }
 
 
+def as_json(result: Result) -> str:
+    """The text of the JSON file."""
+    return json.dumps(as_dict(result), indent=1) + "\n"
+
+
 def write_json(result: Result, path: Path) -> None:
     """Raises PerfError if the file cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(as_dict(result), indent=1) + "\n", encoding="utf-8")
+        path.write_text(as_json(result), encoding="utf-8")
     except OSError as error:
         raise PerfError(f"{path}: {error.strerror}; choose another place with --json") from None
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 
 from mlt._shared.json_lines import quoted
 from mlt._shared.link import GoneError, Link, Message, StrangerError
+from mlt._shared.ports import PERF_OFFSET, RENDEZVOUS_OFFSET, port_beside
 from mlt.errors import MltError
 from mlt.job import interfaces
 from mlt.job import secret as secret_module
@@ -53,8 +54,6 @@ from mlt.perf.remote import (
 )
 
 DEFAULT_PORT = 29_600
-# After MASTER_PORT and mlt's own rendezvous.
-JOB_PORT_OFFSET = 2
 RETRY_SECONDS = 0.1
 TURN_AWAY_SECONDS = 0.1
 LOOPBACK, LOOPBACK_V6 = "127.0.0.1", "::1"
@@ -406,7 +405,7 @@ def _reach(config: JobConfig, port: int, deadline: float) -> Link:
 def _job_port(environ: Mapping[str, str], config: JobConfig) -> int:
     text = environ.get("MLT_PERF_PORT")
     if text is None:
-        return config.rendezvous_port + JOB_PORT_OFFSET - 1
+        return port_beside(config.rendezvous_port, PERF_OFFSET - RENDEZVOUS_OFFSET)
     if not text.isdecimal() or not 0 < int(text) < 65_536:
         raise BadOptionError(f"MLT_PERF_PORT is {text!r}; a port is 1 to 65535")
     return int(text)

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from mlt._shared.field_errors import expectation
 from mlt._shared.unit_fields import LOSS, RATE, SIZE, TIME, Unit
 from mlt.testbed.errors import BadTopologyError
 
@@ -207,11 +208,9 @@ def check_name(name: str) -> str:
 
 def _explain(problem: Any) -> str:
     where = ".".join(str(part) for part in problem["loc"])
-    message = str(problem["msg"]).removeprefix("Value error, ")
+    message = expectation(problem)
     if problem["type"] == "extra_forbidden":
         message = "unknown field"
-    elif problem["type"] == "missing":
-        message = "is required"
-    elif not problem["type"].startswith("value_error"):
+    elif problem["type"] != "missing" and not problem["type"].startswith("value_error"):
         message += f" (got {problem['input']!r})"
     return f"{where}: {message}" if where else message

@@ -145,7 +145,7 @@ def test_rank_0__a_rendezvous_port_in_use() -> None:
         port = str(holder.getsockname()[1])
         done = subprocess.run(rank_0_at(port), capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
-    assert_names(done.stderr, "rank 0", f"127.0.0.1:{port}", "MASTER_PORT + 1")
+    assert_names(done.stderr, "rank 0", f"127.0.0.1:{port}", "MASTER_PORT + 1000")
 
 
 @pytest.fixture(params=UNPRIVILEGED, ids=["no-rights", "nobody"])

@@ -6,35 +6,13 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from checks import assert_names
-from typer.main import get_command
+from command_tree import all_commands
 
 from mlt.cli.help_text import help_text, short_help
-from mlt.cli.main import COMMANDS, app
-
-
-def commands(command: Any, ctx: Any) -> Iterator[tuple[Any, Any]]:
-    """Every command below ``command``, with a context; those of other modules imported."""
-    if hasattr(command, "target"):
-        command = command.target()
-        ctx = command.context_class(command, info_name=ctx.info_name, **command.context_settings)
-    yield command, ctx
-    if hasattr(command, "list_commands"):
-        for name in command.list_commands(ctx):
-            member = command.get_command(ctx, name)
-            context = member.context_class
-            # Each library's contexts have parents of its own.
-            parent = None if hasattr(member, "target") else ctx
-            yield from commands(member, context(member, info_name=name, parent=parent))
-
-
-def all_commands() -> list[tuple[Any, Any]]:
-    command: Any = get_command(app)
-    return list(commands(command, command.context_class(command, info_name="mlt", **command.context_settings)))
+from mlt.cli.main import COMMANDS
 
 
 def test_short_help__of_every_command() -> None:
@@ -84,7 +62,7 @@ def test_help_text__shows_values_defaults_ranges_and_variables() -> None:
     found = {ctx.command_path.split()[-1]: help_text(command, ctx) for command, ctx in all_commands()}
     assert_names(
         found["perf"], "--stop patient|eager", "--timeout TIME", "[default: 60 s]", "--segment-bytes SIZE",
-        "1 to 65535", "MLT_INTERFACE", "[HOST]",
+        "1 to 65535", "MLT_INTERFACE", "[HOST[:PORT]]",
     )  # fmt: skip
     assert_names(found["serve"], "variable: WORLD_SIZE")
     assert_names(found["policy"], "--link-rate RATE", "required")

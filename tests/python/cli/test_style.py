@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -12,6 +13,8 @@ from typing import Any
 import click
 import pytest
 import typer
+from checks import assert_names
+from command_tree import all_commands
 from typer.main import get_command
 
 from mlt.cli.main import main
@@ -110,3 +113,78 @@ def test_output__that_nobody_reads_ends_quietly(words: tuple[str, ...]) -> None:
     )  # fmt: skip
     os.close(writer)
     assert (done.returncode, done.stderr) == (141, "")
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        (("perf", "--local", "--loss-bound", "most"), 2),
+        (("perf", "--local", "--json"), 2),
+        (("doctor", "node:many"), 2),
+        (("switch", "generate", POLICY, "-t", "acme"), 2),
+        (("switch", "generate", "/no/file", "-t", "sonic"), 2),
+        (("switch", "check", "/no/file"), 2),
+        (("plan", "check", "/no/file"), 2),
+        (("plan", "assign", CLUSTER, "-o", "/no/folder/plan.json"), 2),
+        (("plan", "topology", "build", "fat-tree", "3"), 2),
+        (("testbed", "run", "--hosts", "2", "--rate", "fast", "--", "true"), 2),
+        (("testbed", "run", "--hosts", "2"), 2),
+        (("testbed", "set", "--rate", "1bit"), 2),
+        (("testbed", "status", "--name", "nosuch"), 1),
+        (("doctor", "no.such.host.invalid"), 1),
+        (("perf", "no.such.host.invalid"), 1),
+        (("serve",), 2),
+    ],
+)
+def test_status__2_for_wrong_input_and_1_for_failure(words: tuple[str, ...], status: int) -> None:
+    done = mlt(*words)
+    assert done.returncode == status, done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def mlt(*words: str) -> subprocess.CompletedProcess[str]:
+    own = {name: value for name, value in os.environ.items() if not name.startswith("MLT_") and name != "RANK"}
+    return subprocess.run([*MLT, *words], env=own, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize(
+    ("words", "key"),
+    [
+        (("doctor", "--json", "-"), "level"),
+        (("perf", "--local", "--size", "1KiB", "--rounds", "2", "--turns", "1", "--json", "-"), "results"),
+        (("plan", "assign", CLUSTER, "-o", "-"), "jobs"),
+    ],
+)
+def test_json__dash_is_standard_output_and_has_nothing_else(words: tuple[str, ...], key: str) -> None:
+    done = mlt(*words)
+    found = json.loads(done.stdout)
+    assert key in (found[0] if isinstance(found, list) else found)
+    assert done.stderr.strip()
+
+
+def test_output__dash_is_standard_output(tmp_path: Path) -> None:
+    built = mlt("plan", "topology", "build", "fat-tree", "4", "-o", "-")
+    assert "16 hosts" in built.stderr
+    file = tmp_path / "net.yaml"
+    file.write_text(built.stdout)
+    assert "16 hosts" in mlt("plan", "check", str(file)).stdout
+
+
+def test_json__writes_a_file_and_names_one_that_cannot_be_written(tmp_path: Path) -> None:
+    out = tmp_path / "findings.json"
+    done = mlt("doctor", "--json", str(out))
+    assert {"level", "what", "fix"} <= set(json.loads(out.read_text())[0])
+    assert "Linux" in done.stdout
+    done = mlt("doctor", "--json", "/no/folder/findings.json")
+    assert done.returncode == 2
+    assert_names(done.stderr, "--json", "/no/folder/findings.json", "No such file")
+
+
+def test_options__outputs_are_named_alike() -> None:
+    for command, ctx in all_commands():
+        for param in command.params:
+            assert "--out" not in param.opts, ctx.command_path
+            if "-o" in param.opts or "--output" in param.opts:
+                assert sorted(param.opts) == ["--output", "-o"], ctx.command_path
+            if "--json" in param.opts:
+                assert param.metavar == "FILE|-", ctx.command_path

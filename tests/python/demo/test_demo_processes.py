@@ -97,7 +97,7 @@ def test_free_port_pair__both_can_be_taken() -> None:
     port = free_port_pair()
     least, greatest = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
     assert not least <= port <= greatest
-    assert not least <= port + 1 <= greatest
+    assert not least <= port + 1000 <= greatest
     with socket.socket() as first, socket.socket() as second:
         first.bind(("127.0.0.1", port))
-        second.bind(("127.0.0.1", port + 1))
+        second.bind(("127.0.0.1", port + 1000))

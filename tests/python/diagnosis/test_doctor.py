@@ -22,7 +22,7 @@ def only(check: object, *arguments: object) -> list[Finding]:
 
 def test_doctor__runs_here_and_its_exit_code_is_its_verdict() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "mlt.cli.main", "doctor", "--json"], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "mlt.cli.main", "doctor", "--json", "-"], capture_output=True, text=True, check=False
     )
     findings = json.loads(done.stdout)
     assert {"ok"} <= {finding["level"] for finding in findings} <= {"ok", "problem", "optional"}

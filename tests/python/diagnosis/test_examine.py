@@ -20,9 +20,10 @@ from checks import assert_names, names
 
 import mlt
 from mlt import _core
+from mlt._shared.addresses import parse_target
 from mlt._shared.link import StrangerError
 from mlt.diagnosis import allowance, messages, responder, session
-from mlt.diagnosis.command import Settings, examine_host, parse_target
+from mlt.diagnosis.command import Settings, examine_host
 from mlt.diagnosis.datagrams import COUNT, HEADER, MAGIC, MAX_DATAGRAM, Port
 from mlt.diagnosis.doctor import Finding
 from mlt.diagnosis.messages import DEFAULT_DSCP, make_hello, read_hello
@@ -397,7 +398,7 @@ def test_command__tells_a_script_by_its_exit_code() -> None:
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         process.stderr.readline()
-        done = subprocess.run([*DOCTOR, "127.0.0.1:29618", "--json"], capture_output=True, text=True, check=False)
+        done = subprocess.run([*DOCTOR, "127.0.0.1:29618", "--json", "-"], capture_output=True, text=True, check=False)
         _, err = process.communicate(timeout=20)
     findings = json.loads(done.stdout)
     assert done.returncode == any(one["level"] == "problem" for one in findings)

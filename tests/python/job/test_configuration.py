@@ -16,7 +16,7 @@ def test_resolve__reads_what_torchrun_sets() -> None:
     config = JobConfig.resolve(environ=TORCHRUN)
     assert (config.rank, config.world_size, config.services, config.size) == (1, 4, 0, 4)
     # torch's store has MASTER_PORT itself.
-    assert (config.master_addr, config.rendezvous_port, config.job, config.host) == ("10.0.0.1", 29501, "default", None)
+    assert (config.master_addr, config.rendezvous_port, config.job, config.host) == ("10.0.0.1", 30500, "default", None)
 
 
 def test_resolve__reads_its_own_variables() -> None:
@@ -24,6 +24,18 @@ def test_resolve__reads_its_own_variables() -> None:
     config = JobConfig.resolve(environ={**TORCHRUN, **own})
     assert (config.services, config.size, config.job, config.rendezvous_port) == (2, 6, "night", 7000)
     assert config.host == "10.0.0.2"
+
+
+def test_resolve__ports_of_jobs_in_a_row_do_not_meet() -> None:
+    jobs = range(29_500, 29_900)
+    ports = {JobConfig.resolve(environ={**TORCHRUN, "MASTER_PORT": str(port)}).rendezvous_port for port in jobs}
+    assert len(ports) == len(jobs)
+    assert not ports & set(jobs)
+
+
+def test_resolve__brackets_around_an_address_are_taken_off() -> None:
+    config = JobConfig.resolve(environ={**TORCHRUN, "MASTER_ADDR": "[fd00::1]", "MLT_HOST": "[fd00::2]"})
+    assert (config.master_addr, config.host) == ("fd00::1", "fd00::2")
 
 
 def test_resolve__arguments_come_first() -> None:
@@ -48,7 +60,7 @@ def test_resolve__arguments_come_first() -> None:
         ({"MLT_SERVICES": "some"}, "MLT_SERVICES is 'some'"),
         ({"MLT_SERVICES": "-1"}, r"\(MLT_SERVICES\) is -1"),
         ({"MLT_RENDEZVOUS_PORT": "70000"}, "MLT_RENDEZVOUS_PORT.* is 70000"),
-        ({"MASTER_PORT": "65535"}, "MASTER_PORT.* is 65536"),
+        ({"MASTER_PORT": "-1500"}, "MASTER_PORT.* is -500"),
         ({"RANK": "4"}, r"\(RANK\) is 4.*0 to 3.*no services"),
         ({"RANK": "6", "MLT_SERVICES": "1"}, r"\(RANK\) is 6.*0 to 3.*4 to 4"),
         ({"RANK": "-1"}, r"\(RANK\) is -1"),

@@ -403,7 +403,7 @@ def from_environment(pipe: Connection, rank: int, port: int) -> None:
     """A rank that knows nothing but what torchrun would have set."""
     for name in [name for name in os.environ if name.startswith("MLT_")]:
         del os.environ[name]
-    os.environ.update(RANK=str(rank), WORLD_SIZE="3", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port - 1))
+    os.environ.update(RANK=str(rank), WORLD_SIZE="3", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port - 1000))
     with mlt.Context() as context:
         right, left = (rank + 1) % 3, (rank - 1) % 3
         into = bytearray(1)

@@ -76,9 +76,9 @@ def test_options__come_back_from_json_checked() -> None:
         ([], "--local, --serve, HOST"),
     ],
 )
-def test_command__says_what_is_wrong_and_ends_with_1(words: list[str], text: str) -> None:
+def test_command__says_what_is_wrong_and_ends_with_2(words: list[str], text: str) -> None:
     done = perf(*words)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert text in done.stderr
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
@@ -86,5 +86,5 @@ def test_command__says_what_is_wrong_and_ends_with_1(words: list[str], text: str
 
 def test_command__wants_a_world_size_with_a_rank() -> None:
     done = perf("--pattern", "allreduce", RANK="0")
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "WORLD_SIZE" in done.stderr

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from checks import names
 
-from mlt._shared.ports import free_port
+from mlt._shared.ports import PERF_OFFSET, RENDEZVOUS_OFFSET, free_port, port_beside
 
 
-@pytest.mark.parametrize("neighbours", [0, 1, 3])
-def test_free_port__and_those_after_it_can_be_taken(neighbours: int) -> None:
-    first = free_port("127.0.0.1", neighbours=neighbours)
+@pytest.mark.parametrize("offsets", [(), (1,), (1000, 2000)])
+def test_free_port__and_those_above_it_can_be_taken(offsets: tuple[int, ...]) -> None:
+    first = free_port("127.0.0.1", offsets=offsets)
     least, greatest = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split())
-    for port in range(first, first + neighbours + 1):
+    for port in (first, *(first + offset for offset in offsets)):
         assert not least <= port <= greatest
         for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
             with socket.socket(socket.AF_INET, kind) as taken:
@@ -23,5 +23,13 @@ def test_free_port__and_those_after_it_can_be_taken(neighbours: int) -> None:
 
 
 def test_free_port__names_a_host_that_has_none() -> None:
-    with pytest.raises(LookupError, match=names("2 neighbouring ports", "192.0.2.1")):
-        free_port("192.0.2.1", neighbours=1)
+    with pytest.raises(LookupError, match=names("1000 above", "192.0.2.1")):
+        free_port("192.0.2.1", offsets=[1000])
+
+
+@pytest.mark.parametrize("master", [1, 29_500, 63_536, 64_000, 64_535, 64_536, 65_535])
+def test_port_beside__stays_a_port_and_meets_no_other_of_the_job(master: int) -> None:
+    rendezvous = port_beside(master, RENDEZVOUS_OFFSET)
+    perf = port_beside(rendezvous, PERF_OFFSET - RENDEZVOUS_OFFSET)
+    assert len({master, rendezvous, perf}) == 3
+    assert all(0 < port < 65_536 for port in (rendezvous, perf))

@@ -122,7 +122,7 @@ def test_verify__two_readings_as_json(tmp_path: Path) -> None:
     policy.write_text(text(), encoding="utf-8")
     before.write_text(json.dumps([{"port": "swp2", "queue": 6, "sent": 100, "dropped_at_limit": 50}]), encoding="utf-8")
     later = json.dumps([{"port": "swp2", "queue": 6, "sent": 1100, "dropped_at_limit": 51, "queued_bytes": 3000}])
-    asked = (policy, "-t", "linux", "--input", "-", "--before", before, "--json")
+    asked = (policy, "-t", "linux", "--input", "-", "--before", before, "--json", "-")
     done = mlt(*asked, "--partial", stdin=later)
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)[0]["sent"] == 1000
@@ -142,7 +142,7 @@ def test_verify__output_without_counters_is_refused(tmp_path: Path) -> None:
     """-o was dropped without a word."""
     policy = tmp_path / "p.yaml"
     policy.write_text(text(), encoding="utf-8")
-    for option in (("-o", tmp_path / "out.json"), ("--before", tmp_path / "b.json"), ("--json",), ("--partial",)):
+    for option in (("--before", tmp_path / "b.json"), ("--json", tmp_path / "out.json"), ("--partial",)):
         done = mlt(policy, "-t", "linux", *option)
         assert done.exit_code == 2, option
         assert "go with --input or --host" in done.output

@@ -199,7 +199,7 @@ def test_testbed__verify_while_a_job_runs(bed: Testbed, policy: Path) -> None:
         inside = " ".join(bed.command("host0", [sys.executable, "-c"]))
         return f'{inside} "{send}"'
 
-    good = mlt("verify", policy, "-t", "linux", "--host", host, "--during", job(46 << 2 | 2), "--json")
+    good = mlt("verify", policy, "-t", "linux", "--host", host, "--during", job(46 << 2 | 2), "--json", "-")
     assert good.returncode == 0, good.stderr
     front = [row for row in json.loads(good.stdout) if row["queue"] == 6 and row["port"].endswith("host1")]
     assert front[0]["sent"] == 200

@@ -41,7 +41,7 @@ def serving(bed: Testbed, host: str, *words: str) -> Iterator[None]:
 def examine(bed: Testbed, *words: str, target: str | None = None) -> tuple[int, dict[str, list[str]]]:
     """host0 examines the way to host1: the exit code, and what was found by level, with the way out behind it."""
     with serving(bed, "host1"):
-        done = bed.exec("host0", [*DOCTOR, target or bed.address("host1"), "--json", *words], timeout=90)
+        done = bed.exec("host0", [*DOCTOR, target or bed.address("host1"), "--json", "-", *words], timeout=90)
     found: dict[str, list[str]] = {OK: [], PROBLEM: [], "optional": []}
     for finding in json.loads(done.stdout):
         assert finding["fix"] or finding["level"] == OK

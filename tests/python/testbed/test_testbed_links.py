@@ -164,7 +164,7 @@ def test_status__shows_what_happened_as_json() -> None:
             until(lambda: bed.link_counters()[0].lost == 1)
         assert command("set", "--name", "t-status", "host1", "--loss", "3%", "--direction", "down").returncode == 0
         assert command("set", "--name", "t-status", "--loss", "2%").returncode == 0
-        found = json.loads(command("status", "--name", "t-status", "--json").stdout)
+        found = json.loads(command("status", "--name", "t-status", "--json", "-").stdout)
         text = command("status", "--name", "t-status").stdout
     rows = {(row["link"], row["direction"]): row for row in found["links"]}
     assert (rows["host0", "up"]["lost"], rows["host0", "up"]["loss"]) == (1, 0.02)

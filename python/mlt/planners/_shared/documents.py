@@ -16,6 +16,8 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from mlt._shared.field_errors import expectation
+
 Location = tuple[str | int, ...]
 M = TypeVar("M", bound="Document")
 
@@ -102,7 +104,7 @@ def _line_of(root: yaml.Node | None, where: Location) -> int | None:
 def _explain(error: dict[str, Any], model: type[BaseModel]) -> Problem:
     where: Location = tuple(error["loc"])
     kind, given = error["type"], error.get("input")
-    message = str(error["msg"])
+    message = expectation(error)
     if kind == "extra_forbidden":
         fields = _fields_at(model, where[:-1])
         message = f"unknown key {where[-1]!r}; {suggest(str(where[-1]), fields)}"
@@ -110,7 +112,7 @@ def _explain(error: dict[str, Any], model: type[BaseModel]) -> Problem:
         message = f"the key {where[-1]!r} is missing"
         where = where[:-1]
     elif isinstance(given, (str, int, float, bool, type(None))):
-        message = f"{message[:1].lower()}{message[1:]}, got {given!r}"
+        message = f"{message}, got {given!r}"
     return Problem(where=where, message=message)
 
 
