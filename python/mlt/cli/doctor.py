@@ -42,6 +42,7 @@ INTERRUPTED = 130
 @click.option("--known-hosts", type=click.Path(path_type=Path), help="File of further SSH host keys, with --switch.")
 @click.option("--timeout", type=UnitOption(TIME, least=1), default=60.0, show_default=True,
               help="Time limit for all ranks to connect, in seconds or with a unit (5m), with --job.")  # fmt: skip
+@click.option("--fix", is_flag=True, help="Print the commands that mend each finding, for a shell; runs none of them.")
 @click.option("--json", metavar="FILE|-", type=click.Path(path_type=Path, allow_dash=True),
               help="JSON file for the findings; -: standard output.")  # fmt: skip
 def app(
@@ -57,23 +58,31 @@ def app(
     inventory: Path | None,
     known_hosts: Path | None,
     timeout: float,
+    fix: bool,
     json: Path | None,
 ) -> None:
     """Check this host, the path to another host, or a switch.
 
-    Without HOST: check the library, the selected interface, socket buffers, offloads and the testbed's requirements.
+    Without HOST: check the library, interfaces, socket buffers, limits, kernel features, installed extras and the
+    testbed's requirements, in about two seconds.
+
     With HOST, where 'mlt doctor --serve' runs: check the path in both directions, from both ends: UDP, path MTU, DSCP
     and ECN of every class, loss, round-trip time, versions. With --switch: compare a switch's drops, marks and queues
     with the policy.
 
     Changes nothing, and needs no privilege. Exits with 1 if there is a problem; "optional" findings do not count.
+
+    \b
+    mlt doctor                    this host
+    mlt doctor --fix              what would mend each finding
+    mlt doctor --serve            on one host, then on another: mlt doctor HOST
     """
     if sum((target is not None, serve, job, switch is not None)) > 1:
         raise click.UsageError("give one of HOST, --serve, --job and --switch")
     if once and not serve:
         raise click.UsageError("--once goes with --serve")
     if not (target or serve or job or switch):
-        _finish(_shown(examine(), json))
+        _finish(_shown(examine(), json, fix=fix))
     from mlt.diagnosis import command
 
     settings = command.Settings(port=port, interface=interface, policy=policy, timeout=timeout, environ=os.environ)
@@ -82,14 +91,14 @@ def app(
             from mlt.switch_push.doctor import examine_switch
 
             found = examine_switch(switch, system, policy, os.environ, inventory=inventory, known_hosts=known_hosts)
-            _finish(_shown(found, json))
+            _finish(_shown(found, json, fix=fix))
         if serve:
             command.serve(settings, once=once, say=_say)
         elif job:
-            _finish(_shown(command.examine_job(settings, say=_say), json))
+            _finish(_shown(command.examine_job(settings, say=_say), json, fix=fix))
         else:
             assert target is not None
-            _finish(_shown(command.examine_host(target, settings), json))
+            _finish(_shown(command.examine_host(target, settings), json, fix=fix))
     except MltError as error:
         click.echo(f"error: {shown(str(error))}", err=True)
         raise SystemExit(status_of(error)) from None
@@ -101,11 +110,14 @@ def _say(text: str) -> None:
     click.echo(f"mlt doctor: {shown(text)}", err=True)
 
 
-def _shown(findings: Iterable[Finding], json: Path | None) -> list[Finding]:
+def _shown(findings: Iterable[Finding], json: Path | None, *, fix: bool) -> list[Finding]:
     """Show each as soon as it is there; JSON whole at the end."""
     known = []
     for finding in findings:
         known.append(finding)
+        if fix:
+            _show_fix(finding, err=is_stdout(json))
+            continue
         click.echo(_MARKS[finding.level] + shown(finding.what), err=is_stdout(json))
         if finding.fix:
             click.echo(f"         -> {finding.fix}", err=is_stdout(json))
@@ -115,6 +127,13 @@ def _shown(findings: Iterable[Finding], json: Path | None) -> list[Finding]:
         except OSError as error:
             raise click.BadParameter(f"{json} cannot be written: {error.strerror}", param_hint="--json") from None
     return known
+
+
+def _show_fix(finding: Finding, *, err: bool) -> None:
+    """A comment with the finding, then its command; advice that is no command stays a comment."""
+    if finding.fix:
+        click.echo(f"# {finding.level}: {shown(finding.what)}", err=err)
+        click.echo(finding.fix if finding.fix_is_command else f"#   {finding.fix}", err=err)
 
 
 def _finish(findings: list[Finding]) -> NoReturn:

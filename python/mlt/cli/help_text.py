@@ -22,6 +22,15 @@ _KINDS = {"integer": "N", "integer range": "N", "int": "N", "float": "X", "float
 class HelpMixin:
     """Base before a command class of either library."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        """As the library parses; its errors know the command that they are about."""
+        try:
+            return super().parse_args(ctx, args)  # type: ignore[misc]
+        except Exception as error:
+            if getattr(error, "ctx", ctx) is None:
+                error.ctx = ctx  # type: ignore[attr-defined]
+            raise
+
     def get_usage(self, ctx: Any) -> str:
         """The usage line, for errors."""
         return usage(self, ctx)
@@ -46,8 +55,8 @@ def help_text(command: Any, ctx: Any) -> str:
     parts += [_paragraph(text) for text in (command.help or "").strip().split("\n\n")]
     # The context's: it has help for options that a parent gives a meaning (-h).
     params = command.get_params(ctx)
-    arguments = [(argument_name(one), _described(one)) for one in params if _is_argument(one) and _help_of(one)]
-    options = [(option_names(one), _described(one)) for one in params if not _is_argument(one) and not one.hidden]
+    arguments = [form(one) for one in params if _is_argument(one) and _help_of(one)]
+    options = [form(one) for one in params if not _is_argument(one) and not one.hidden]
     parts += [rows("Arguments", arguments), rows("Options", options)]
     if hasattr(command, "list_commands"):
         found = ((name, command.get_command(ctx, name)) for name in command.list_commands(ctx))
@@ -79,6 +88,11 @@ def option_names(param: Any) -> str:
     if param.secondary_opts:
         return f"{', '.join(names)} / {', '.join(param.secondary_opts)}"
     return ", ".join(names) + ("" if _is_flag(param) else f" {value_name(param)}")
+
+
+def form(param: Any) -> tuple[str, str]:
+    """How an option or argument is written, and its help."""
+    return (argument_name(param) if _is_argument(param) else option_names(param)), _described(param)
 
 
 def choices_of(param: Any) -> list[str]:

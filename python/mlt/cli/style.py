@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
@@ -20,7 +21,7 @@ import typer
 from rich.console import Console
 from typer.core import TyperCommand, TyperGroup
 
-from mlt.cli.help_text import HelpMixin
+from mlt.cli.help_text import HelpMixin, form, rows
 from mlt.errors import ErrorCode, MltError
 from mlt.switch_configs.errors import PolicyError, TargetError
 
@@ -161,4 +162,16 @@ def _show(error: Any) -> None:
         return
     if ctx is not None:
         print(f"{ctx.get_usage()}\nTry '{ctx.command_path} -h' for help.\n", file=sys.stderr)
-    print(f"error: {error.format_message()}", file=sys.stderr)
+    message = error.format_message()
+    print(f"error: {message}", file=sys.stderr)
+    if ctx is not None and (forms := forms_of(message, ctx.command, getattr(error, "param", None))):
+        print(f"\n{forms}", file=sys.stderr)
+
+
+def forms_of(message: str, command: Any, param: Any = None) -> str:
+    """How to write the options that an error names, with their help; or the argument that it is about."""
+    named = set(re.findall(r"(?<![\w-])--?[a-z][a-z0-9-]*", message))
+    found = [one for one in command.params if named & {*one.opts, *one.secondary_opts}]
+    if not found and param is not None:
+        found = [one for one in command.params if one.name == getattr(param, "name", None)]
+    return rows("Right form", [form(one) for one in found])

@@ -26,7 +26,9 @@ class UnitOption(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # ge
         self.name = self.__name__ = quantity.kind
 
     def __call__(self, value: Any, param: Any = None, ctx: Any = None) -> Any:
-        """Conversion for typer, which has its own exceptions."""
+        """Conversion for typer, which has its own exceptions; click calls this with the parameter."""
+        if param is not None or ctx is not None:
+            return self.convert(value, param, ctx)
         try:
             return self._read(value)
         except ValueError as error:

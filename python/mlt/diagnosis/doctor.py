@@ -7,42 +7,67 @@ from __future__ import annotations
 
 import os
 import platform
+import re
+import resource
 import shutil
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from importlib import import_module
+from importlib import import_module, metadata
 from pathlib import Path
 from typing import Literal
 
+from mlt._shared.units import format_size
 from mlt.errors import ConfigError
 from mlt.job import address as own_address
 from mlt.job import interfaces
 from mlt.job.configuration import JobConfig
 
+# First words of the fixes that are commands.
+_RUNNABLE = ("sudo", "pip", "export", "modprobe", "ulimit", "apt-get", "sysctl", "mlt")
 Level = Literal["ok", "problem", "optional"]
 # Buffer size that the engine requests from the kernel (src/engine/datapath_opening.cc).
 SOCKET_BUFFER_BYTES = 8 << 20
 # Kernel versions that introduced UDP GSO (4.18) and GRO (5.0).
 MIN_KERNEL = (5, 0)
 _UDP_SEGMENT, _UDP_GRO = 103, 104
-_CAP_NET_ADMIN = 12
+_CAP_NET_ADMIN, _CAP_IPC_LOCK = 12, 14
+_AF_XDP = 44
+# The kernel's default limit, enough for a job of about 900 ranks; packet memory of an AF_XDP socket (src/io/xdp).
+MIN_FILES = 1_024
+XDP_MEMORY_BYTES = (4_096 + 2_048) * 2_048
+_EXTRA = re.compile(r"""extra\s*==\s*["']([\w-]+)["']""")
+_USES = {
+    "torch": "PyTorch's backend",
+    "demo": "mlt demo",
+    "plan": "mlt plan",
+    "testbed": "mlt testbed",
+    "perf": "mlt perf: plots, Open MPI",
+    "switch": "mlt switch check --validators",
+    "switch-push": "mlt switch apply to devices",
+}
 
 
 @dataclass(frozen=True)
 class Finding:
-    """``problem`` makes the exit code 1; ``optional`` affects only some commands. ``fix``: a command."""
+    """``problem`` makes the exit code 1; ``optional`` affects only some commands. ``fix``: a command, or advice."""
 
     level: Level
     what: str
     fix: str = ""
+
+    @property
+    def fix_is_command(self) -> bool:
+        """Whether a shell can run ``fix`` as it is."""
+        return self.fix.split(" ")[0] in _RUNNABLE and not re.search(r"<|, |\.\.\.", self.fix)
 
 
 def examine(environ: Mapping[str, str] | None = None) -> list[Finding]:
     """Run every check, the most basic first."""
     env = os.environ if environ is None else environ
     checks: tuple[Callable[[], Iterator[Finding]], ...] = (
-        _library, _kernel, lambda: _interface(env), _buffers, _offloads, _processors, _testbed,
+        _library, _kernel, lambda: _interface(env), _other_interfaces, _buffers, _limits, _offloads, _kernel_features,
+        _processors, _extras, _testbed,
     )  # fmt: skip
     return [finding for check in checks for finding in check()]
 
@@ -103,10 +128,95 @@ def _interface(env: Mapping[str, str]) -> Iterator[Finding]:
     yield Finding("ok", f"interface {shown}: {why}")
 
 
+def _other_interfaces() -> Iterator[Finding]:
+    """The candidates of MLT_INTERFACE; those without a link are named too."""
+    found = [one for one in interfaces.interfaces() if not one.is_loopback]
+    up = ", ".join(str(one) for one in found if one.is_up and one.usable())
+    down = ", ".join(one.name for one in found if not (one.is_up and one.usable()))
+    text = f"interfaces that MLT_INTERFACE can select: {up or 'none but loopback'}"
+    yield Finding("ok", f"{text}; down or without an address: {down}" if down else text)
+
+
+def _limits() -> Iterator[Finding]:
+    """Limits of this process: a rank has a TCP connection per peer, and AF_XDP locks its packet memory."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files != resource.RLIM_INFINITY and files < MIN_FILES:
+        yield Finding("optional", f"{files} open files per process; a rank opens one per peer, and some of its own",
+                      f"ulimit -n {MIN_FILES}")  # fmt: skip
+    else:
+        yield Finding("ok", "open files per process: " + _limit_text(files))
+    locked, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    if locked != resource.RLIM_INFINITY and locked < XDP_MEMORY_BYTES and not _has_capability(_CAP_IPC_LOCK):
+        wanted = f"MLT_DATAPATH=xdp locks {format_size(XDP_MEMORY_BYTES)} per socket"
+        yield Finding("optional", f"locked memory is limited to {format_size(locked)}; {wanted}", "ulimit -l unlimited")
+    else:
+        yield Finding("ok", "locked memory: " + _limit_text(locked))
+
+
+def _limit_text(limit: int) -> str:
+    return "unlimited" if limit == resource.RLIM_INFINITY else f"{limit:,}"
+
+
+def _kernel_features() -> Iterator[Finding]:
+    try:
+        socket.socket(_AF_XDP, socket.SOCK_RAW, 0).close()
+    except PermissionError:
+        yield Finding("optional", "AF_XDP sockets (MLT_DATAPATH=xdp) need CAP_NET_RAW here", "run as root")
+    except OSError as error:
+        yield Finding("optional", f"AF_XDP sockets (MLT_DATAPATH=xdp) cannot be made: {error.strerror}",
+                      "use a kernel with CONFIG_XDP_SOCKETS")  # fmt: skip
+    else:
+        yield Finding("ok", "AF_XDP sockets")
+    try:
+        enabled = Path("/proc/sys/net/ipv6/conf/all/seg6_enabled").read_text(encoding="ascii").strip()
+    except OSError:
+        yield Finding(
+            "optional", "the kernel has no SRv6: no paths by segment lists", "use a kernel with IPv6 and SRv6"
+        )
+    else:
+        yield Finding("ok", f"SRv6 (seg6_enabled is {enabled}; only hosts that a segment list passes through need 1)")
+
+
+def _extras() -> Iterator[Finding]:
+    """The extras of the distribution, and which packages each lacks."""
+    try:
+        wanted = metadata.requires("mlt") or []
+    except metadata.PackageNotFoundError:
+        yield Finding("problem", "mlt is not installed but imported from a folder", "pip install .")
+        return
+    lacking: dict[str, list[str]] = {}
+    for text in wanted:
+        match = _EXTRA.search(text)
+        name = re.split(r"[^A-Za-z0-9_.-]", text, maxsplit=1)[0]
+        if match is not None and match[1] != "dev":
+            lacking.setdefault(match[1], []).extend([] if _is_installed(name) else [name])
+    complete = [extra for extra, packages in lacking.items() if not packages]
+    if complete:
+        yield Finding("ok", f"extras installed: {', '.join(complete)}")
+    for extra, packages in lacking.items():
+        if packages:
+            uses = _USES.get(extra, extra)
+            yield Finding(
+                "optional", f"extra {extra} ({uses}) lacks {', '.join(packages)}", f"pip install 'mlt[{extra}]'"
+            )
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
+
 def _has_net_admin() -> bool:
+    return _has_capability(_CAP_NET_ADMIN)
+
+
+def _has_capability(number: int) -> bool:
     for line in Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines():
         if line.startswith("CapEff:"):
-            return bool(int(line.split()[1], 16) >> _CAP_NET_ADMIN & 1)
+            return bool(int(line.split()[1], 16) >> number & 1)
     return False
 
 

@@ -17,6 +17,7 @@ from checks import assert_names
 from command_tree import all_commands
 from typer.main import get_command
 
+from mlt.cli.help_text import option_names, takes_value
 from mlt.cli.main import main
 from mlt.cli.style import App, Command, run
 
@@ -188,3 +189,24 @@ def test_options__outputs_are_named_alike() -> None:
                 assert sorted(param.opts) == ["--output", "-o"], ctx.command_path
             if "--json" in param.opts:
                 assert param.metavar == "FILE|-", ctx.command_path
+
+
+def test_usage_errors__show_the_right_form_of_every_option(capsys: pytest.CaptureFixture[str]) -> None:
+    tried = 0
+    for command, ctx in all_commands():
+        for param in command.params:
+            if param.param_type_name != "option" or param.hidden or not takes_value(param):
+                continue
+            tried += 1
+            with pytest.raises(SystemExit):
+                run(command, [param.opts[0]], ctx.command_path)
+            text = " ".join(capsys.readouterr().err.split())
+            assert f"error: Option '{param.opts[0]}' requires an argument" in text
+            assert f"Right form: {' '.join(option_names(param).split())}" in text, (ctx.command_path, param.name)
+    assert tried > 100
+
+
+def test_usage_errors__show_the_right_form_of_arguments_and_values() -> None:
+    assert_names(mlt("plan", "auto").stderr, "Missing argument 'CLUSTER'", "Right form:", "CLUSTER  The cluster file")
+    assert_names(mlt("perf", "--stop", "never").stderr, "Right form:", "--stop patient|eager")
+    assert_names(mlt("testbed", "run", "--loss", "all").stderr, "'all'", "1%", "Right form:", "--loss LOSS")

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import resource
 import socket
 import subprocess
 import sys
+from importlib import metadata
+from pathlib import Path
 
 import pytest
 from checks import assert_names
@@ -104,6 +108,74 @@ def test_buffers__gives_the_sysctl(monkeypatch: pytest.MonkeyPatch) -> None:
     findings = only(doctor._buffers)
     assert [finding.level for finding in findings] == ["problem"] * len(findings)
     assert all(finding.fix.startswith("sudo sysctl -w net.core.") for finding in findings)
+
+
+def test_limits__too_few_files_and_too_little_locked_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = {resource.RLIMIT_NOFILE: 256, resource.RLIMIT_MEMLOCK: 65_536}
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (limits[which], limits[which]))
+    monkeypatch.setattr(doctor, "_has_capability", lambda _: False)
+    files, locked = only(doctor._limits)
+    assert (files.level, files.fix, files.fix_is_command) == ("optional", "ulimit -n 1024", True)
+    assert (locked.level, locked.fix, locked.fix_is_command) == ("optional", "ulimit -l unlimited", True)
+    assert_names(locked.what, "64 KiB", "MLT_DATAPATH=xdp")
+    limits.update({resource.RLIMIT_NOFILE: 65_536, resource.RLIMIT_MEMLOCK: resource.RLIM_INFINITY})
+    assert [one.level for one in only(doctor._limits)] == ["ok", "ok"]
+
+
+def test_extras__names_what_each_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = ["numpy>=1", 'networkx>=3; extra == "plan"', 'scipy; extra == "plan"', 'pyroute2; extra == "testbed"',
+              'ruff; extra == "dev"']  # fmt: skip
+    monkeypatch.setattr(metadata, "requires", lambda _: wanted)
+    monkeypatch.setattr(doctor, "_is_installed", lambda package: package in ("numpy", "networkx", "pyroute2"))
+    complete, lacking = only(doctor._extras)
+    assert complete == Finding("ok", "extras installed: testbed")
+    assert lacking == Finding("optional", "extra plan (mlt plan) lacks scipy", "pip install 'mlt[plan]'")
+    assert lacking.fix_is_command
+
+
+def test_kernel_features__without_xdp_and_srv6(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_socket(*_: object) -> None:
+        raise OSError(97, "Address family not supported by protocol")
+
+    def no_file(*_: object, **__: object) -> str:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(socket, "socket", no_socket)
+    monkeypatch.setattr(Path, "read_text", no_file)
+    xdp, srv6 = only(doctor._kernel_features)
+    assert_names(xdp.what, "AF_XDP", "Address family not supported")
+    assert "SRv6" in srv6.what
+    assert not xdp.fix_is_command
+
+
+def test_other_interfaces__lists_those_to_choose_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    down = Interface("eth1", (), 1_500, is_up=False)
+    monkeypatch.setattr(interfaces, "interfaces", lambda: [*HERE, down])
+    (finding,) = only(doctor._other_interfaces)
+    assert_names(finding.what, "eth0 192.0.2.7", "down or without an address: eth1")
+    assert "lo 127.0.0.1" not in finding.what
+
+
+def test_doctor__examines_this_host_in_two_seconds() -> None:
+    """By the processor's time and that of the programs that it starts: other tests run beside it."""
+    began = os.times()
+    found = examine()
+    ended = os.times()
+    assert sum(ended[:4]) - sum(began[:4]) < 2
+    text = "\n".join(one.what for one in found)
+    assert_names(text, "native library", "Linux", "interface", "rmem_max", "open files", "GSO", "AF_XDP", "extra")
+
+
+def test_doctor__fix_prints_a_script_of_what_would_mend() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "mlt", "doctor", "--fix"], env={**os.environ, "MLT_INTERFACE": "nosuch0"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    lines = done.stdout.splitlines()
+    assert any(line.startswith("# problem: ") and "nosuch0" in line for line in lines)
+    assert all(line.startswith("#") or line.split()[0] in doctor._RUNNABLE for line in lines)
+    subprocess.run(["sh", "-n"], input=done.stdout, text=True, check=True)
 
 
 def test_library__that_does_not_load_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
