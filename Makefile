@@ -15,6 +15,8 @@
 #   make torch-speed  steps per second of DDP on a testbed, gloo and mlt in turns (docs/results/pytorch.md)
 #   make night   the long forms of the checks in .ci/run: swarm, micro-swarm, mutants, chaos, fuzzing; about eight hours
 #   make lint    ruff, mypy, clang-format
+#   make wheels  a wheel for every Python of this machine, each tested in an empty environment (build/wheels)
+#   make docs    the documentation as a site (build/site); fails on a broken link
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
 FUZZ_SECONDS ?= 60
@@ -25,7 +27,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 CPP_SOURCES := $(shell git ls-files 'src/*' CMakeLists.txt 2>/dev/null)
 PY_SOURCES := $(shell git ls-files 'python/*' 'plugins/*' 'switch_configs/*' pyproject.toml 2>/dev/null)
 
-.PHONY: demo test test-cpp test-python test-live test-asan test-tsan fuzz swarm micro mutants night clang bench targets attacks chaos torch-suite torch-speed lint format wheel system clean help
+.PHONY: demo test test-cpp test-python test-live test-asan test-tsan fuzz swarm micro mutants night clang bench targets attacks chaos torch-suite torch-speed lint format wheel wheels docs system clean help
 help:
 	@sed -n 's/^#   //p' Makefile
 
@@ -62,6 +64,9 @@ wheel: $(VENV)/.wheel
 $(VENV)/.wheel: $(VENV)/.tools $(CPP_SOURCES) $(PY_SOURCES)
 	$(BIN)/python -m pip install -q --no-deps --no-build-isolation --force-reinstall .
 	@touch $@
+
+wheels: build/.system
+	$(PYTHON) tools/wheels.py $(WHEELS_ARGS)
 
 demo: $(VENV)/.wheel
 	$(BIN)/mlt demo $(DEMO_ARGS)

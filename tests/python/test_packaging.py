@@ -1,0 +1,53 @@
+"""What is distributed: the contents of the source distribution, and the Pythons and tests of the wheels."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import tarfile
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def wheels() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("wheels", ROOT / "tools" / "wheels.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_sdist__has_the_sources_but_no_tests_and_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = pytest.importorskip("scikit_build_core.build")
+    monkeypatch.chdir(ROOT)
+    made = tmp_path / backend.build_sdist(str(tmp_path))
+    with tarfile.open(made) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"pyproject.toml", "CMakeLists.txt", "README.md", "LICENSE", "src/mlt.h", "python/mlt/context.py",
+            "plugins/torch/hook.py", "switch_configs/policy.py", "docs/network.md"} <= names  # fmt: skip
+    assert not {name.partition("/")[0] for name in names} & {"tests", "studies", "tools", ".ci", ".venv", "build"}
+    assert not any(name.startswith("docs/results") for name in names)
+    assert made.stat().st_size < 1_500_000
+
+
+def test_wheels__finds_this_python_and_tests_that_exist(wheels: ModuleType) -> None:
+    ours = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    found = wheels.pythons([Path("/bin/sh"), Path("/no/such/python3"), Path(sys.executable).with_name("python3")])
+    assert list(found) == [ours]
+    assert all((ROOT / one).exists() for one in wheels.TESTS)
+
+
+def test_cibuildwheel__builds_both_machines_and_runs_the_same_tests(wheels: ModuleType) -> None:
+    tomllib = pytest.importorskip("tomllib")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    config = project["tool"]["cibuildwheel"]
+    assert config["linux"]["archs"] == ["x86_64", "aarch64"]
+    assert {config["linux"][f"manylinux-{one}-image"] for one in config["linux"]["archs"]} == {"manylinux_2_28"}
+    assert config["test-requires"] == list(wheels.TEST_PACKAGES)
+    assert "tools/wheels.py --test-here" in config["test-command"]
