@@ -648,7 +648,7 @@ def test_serve__without_a_secret_is_for_this_host(monkeypatch: pytest.MonkeyPatc
         assert perf("127.0.0.1", "--port", port, "--size", "8KB", "--rounds", "2").returncode == 0
     for words in (("--serve", "--interface", own), (own,)):
         done = perf(*words, "--port", str(free_port()))
-        assert done.returncode == 1
+        assert done.returncode == 2
         assert_names(done.stderr, f"{own}", "not a loopback address", "job secret")
         assert "MLT_INSECURE=1" in done.stderr
 

@@ -201,6 +201,6 @@ def test_policy_command__says_prediction_simulation_and_error(tmp_path: Path) ->
     for word in ("simulated", "error", "too few", "without rate control"):
         assert word in done.stderr
     refused = mlt("--load", "2.0", "--granularity-bytes", COARSE, "-o", tmp_path / "starved.yaml")
-    assert refused.exit_code == 1
+    assert refused.exit_code == 2
     assert "strict priority starves" in refused.stderr
     assert not (tmp_path / "starved.yaml").exists()

@@ -57,7 +57,7 @@ def test_generate__writes_files_and_refuses_in_words(tmp_path: Path) -> None:
     refused = mlt("generate", bare, "-t", "os10")
     assert refused.exit_code == 1
     assert "os10: cannot express step-threshold" in refused.output
-    assert mlt("generate", bare, "-t", "vax").exit_code == 1
+    assert mlt("generate", bare, "-t", "vax").exit_code == 2
     assert "no target 'vax'" in mlt("generate", bare, "-t", "vax").output
     assert "runs backwards" in mlt("generate", bare, "-t", "onyx", "--ports", "4-3").output
 
@@ -68,7 +68,7 @@ def test_check__ends_with_one_and_names_the_rule(tmp_path: Path) -> None:
     done = mlt("check", bad)
     assert done.exit_code == 1
     assert "[s-rising]" in done.output
-    assert mlt("check", tmp_path / "none.yaml").exit_code == 1
+    assert mlt("check", tmp_path / "none.yaml").exit_code == 2
 
 
 def test_diff__meaning_against_policy_and_against_device_text(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_verify__prints_commands_then_reads_their_output() -> None:
 def test_verify__output_is_an_output(tmp_path: Path) -> None:
     file = tmp_path / "counters.json"
     given = OUTPUTS["sonic"][0]
-    done = mlt("verify", EXAMPLE, "-t", "sonic", "--ports", "1", "--partial", "-i", "-", "-o", file, stdin=given)
+    done = mlt("verify", EXAMPLE, "-t", "sonic", "--ports", "1", "--partial", "-i", "-", "--json", file, stdin=given)
     assert done.exit_code == 0, done.output
     rows = {row["queue"]: row for row in json.loads(file.read_text(encoding="utf-8"))}
     assert (rows[6]["port"], rows[6]["marked"], rows[7]["marked"]) == ("Ethernet0", 4321, None)

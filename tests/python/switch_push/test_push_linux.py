@@ -93,7 +93,7 @@ def test_testbed__refuses_what_it_is_not_and_leaves_no_files(bed: Testbed, polic
     assert "use --target linux, not onyx" in mlt("apply", policy, host, "-t", "onyx").stderr
     bad = policy.with_name("bad.yaml")
     bad.write_text(text(s1="150000"), encoding="utf-8")
-    assert mlt("apply", bad, host, "-t", "linux").returncode == 1
+    assert mlt("apply", bad, host, "-t", "linux").returncode == 2
     assert mlt("apply", policy, host, "-t", "linux").returncode == 0
     kept = list(Path("/run/mlt-testbed").glob(f"{bed.name}.policy*.yaml"))
     assert len(kept) == 1

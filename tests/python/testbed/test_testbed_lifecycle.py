@@ -165,7 +165,7 @@ def test_up__stays_until_down_and_its_name_is_taken_meanwhile(name: str) -> None
     done = command("exec", "--name", name, "host1", "--", *python(code))
     assert done.returncode == 1
     wrong = command("exec", "--name", name, "host5", "--", "true")
-    assert wrong.returncode == 1
+    assert wrong.returncode == 2
     assert_names(wrong.stderr, "'host5'", "host0, host1")
     assert command("down", name).returncode == 0
     assert leftovers(name) == []

@@ -18,8 +18,8 @@ from mlt.testbed.layout import lay_out
     ("fields", "words"),
     [
         ({}, "hosts: is required"),
-        ({"hosts": 0}, "hosts: .*greater than or equal to 1"),
-        ({"hosts": "four"}, "hosts: .*valid integer"),
+        ({"hosts": 0}, "hosts: .*1 or more"),
+        ({"hosts": "four"}, "hosts: .*an integer"),
         ({"hosts": 65}, "hosts: .*64"),
         ({"hosts": 2, "loss": "200%"}, "loss: .*100%.*'200%'"),
         ({"hosts": 2, "rate": "200"}, "rate: .*8 kbit/s.*'200'"),

@@ -30,8 +30,8 @@ jobs:
     ("old", "new", "line", "words"),
     [
         ("cpu_cores: 4", "cpu_core: 4", 6, "did you mean 'cpu_cores'"),
-        ("cpu_cores: 4", "cpu_cores: many", 6, "valid number"),
-        ("pipelines: 2", "pipelines: 0", 8, "greater than 0"),
+        ("cpu_cores: 4", "cpu_cores: many", 6, "expected a number"),
+        ("pipelines: 2", "pipelines: 0", 8, "more than 0"),
         ("name: h1", "name: h0", 4, "already used by hosts[0]"),
         ("servers: [h1]", "servers: [h7]", 13, "no host is named 'h7'"),
         ("servers: [h1]", "servers: [h0]", 13, "is a worker of this job too"),
@@ -39,7 +39,7 @@ jobs:
         ("b: leaf0, bandwidth: 10 Gbit/s}\njobs", "b: leaf9, bandwidth: 10 Gbit/s}\njobs", 11, "did you mean 'leaf0'"),
         ("name: lab", "name: lab\nname: lab2", 2, "written twice"),
         ("hosts:", "hosts: [", 3, "not YAML"),
-        ("name: lab", "version: 2", 1, "input should be 1"),
+        ("name: lab", "version: 2", 1, "expected 1"),
         ("97 MB", "97 Mb", 13, "such as 256KiB or '97 MB'"),
     ],
 )
