@@ -65,6 +65,14 @@ $(VENV)/.wheel: $(VENV)/.tools $(CPP_SOURCES) $(PY_SOURCES)
 	$(BIN)/python -m pip install -q --no-deps --no-build-isolation --force-reinstall .
 	@touch $@
 
+$(VENV)/.docs: $(VENV)/.created pyproject.toml
+	$(BIN)/python tools/extra_requirements.py docs > build/docs-requirements.txt
+	$(BIN)/python -m pip install -q -r build/docs-requirements.txt
+	@touch $@
+
+docs: $(VENV)/.docs
+	$(BIN)/python tools/site.py
+
 wheels: build/.system
 	$(PYTHON) tools/wheels.py $(WHEELS_ARGS)
 

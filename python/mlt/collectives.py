@@ -58,6 +58,13 @@ class GroupCollectives:
         ``dtype`` reads the tensor's bytes as another element type ("bfloat16", which numpy lacks). Do not access the
         tensor until its completion is taken. Raises InvalidBufferError, ConfigError, UnknownPeerError, PeerFailedError,
         LimitError.
+
+        >>> ones, threes = np.full(4, 1, np.float32), np.full(4, 3, np.float32)
+        >>> started = rank_0.post_all_reduce(ones), rank_1.post_all_reduce(threes)  # each rank calls it once
+        >>> [operation.wait().status for operation in started]
+        ['complete', 'complete']
+        >>> ones.tolist()
+        [2.0, 2.0, 2.0, 2.0]
         """
         operation = self._engine.post_all_reduce(
             tensor,
@@ -119,6 +126,14 @@ class GroupCollectives:
         rank's output has the size of this rank's part in rank ``i``'s input. ``loss_bound`` applies to each part, for
         floating point only; missing elements become zero. Both tensors have the same element type and do not overlap.
         Otherwise as ``post_all_reduce``.
+
+        >>> inputs = np.array([10, 11]), np.array([20, 21])  # of rank 0 and of rank 1
+        >>> outputs = np.zeros(2, int), np.zeros(2, int)
+        >>> started = [rank.post_all_to_all(outputs[i], inputs[i]) for i, rank in enumerate((rank_0, rank_1))]
+        >>> [operation.wait().status for operation in started]
+        ['complete', 'complete']
+        >>> [output.tolist() for output in outputs]
+        [[10, 20], [11, 21]]
         """
         group = self._group(ranks)
         operation = self._engine.post_all_to_all(
@@ -185,6 +200,13 @@ class GroupCollectives:
         ``input`` has the same size on every rank. ``output``: on the root only, with space for one input per rank of
         the group. The root's own part of ``output`` may be its ``input``. ``loss_bound`` applies to each input, for
         floating point only; missing elements become zero. Otherwise as ``post_all_reduce``.
+
+        >>> output = np.zeros(4, int)
+        >>> started = [rank_0.post_gather(output, np.array([1, 2])), rank_1.post_gather(None, np.array([3, 4]))]
+        >>> [operation.wait().status for operation in started]
+        ['complete', 'complete']
+        >>> output.tolist()
+        [1, 2, 3, 4]
         """
         operation = self._engine.post_gather(
             input,

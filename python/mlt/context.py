@@ -227,6 +227,15 @@ class Context(GroupCollectives):
         completes when all missing segments are declared lost, "eager" as soon as ``1 - loss_bound`` has arrived. The
         receive completes with what it has (status "deadline") ``deadline`` seconds after the post; it fails after
         ``timeout`` seconds. Raises as ``post_send`` does.
+
+        >>> gradient = np.empty(100_000, np.float32)
+        >>> receive = rank_1.post_recv(gradient, loss_bound=0.1, from_=0, tag=7)
+        >>> send = rank_0.post_send(np.full(100_000, 0.5, np.float32), to=1, tag=7)
+        >>> done = rank_1.wait(receive)
+        >>> done.status, done.loss_fraction, float(gradient.max())
+        ('complete', 0.0, 0.5)
+        >>> rank_0.wait(send).bytes
+        400000
         """
         operation = self._engine.post_recv(
             tensor,
@@ -245,6 +254,14 @@ class Context(GroupCollectives):
         """Take up to ``max_completions`` completions that no thread waits for, oldest first. Never blocks.
 
         Includes failed operations: see ``Completion.failed`` and ``Completion.raise_if_failed``.
+
+        >>> send = rank_0.post_send(b"sixteen bytes...", to=1)
+        >>> rank_1.wait(rank_1.post_recv(bytearray(16), from_=0)).status
+        'complete'
+        >>> while not (found := rank_0.poll_cq()):
+        ...     pass
+        >>> found[0].op == send
+        True
         """
         return [completion_of(self, native) for native in self._engine.poll(max_completions)]
 

@@ -44,6 +44,13 @@ class Operation:
 
     A collective has ``peer`` -1 and ``tag`` 0; a push-pull has ``peer`` -1, and its key as ``tag``. ``await op`` waits
     in an asyncio coroutine, as ``op.wait()`` does in a thread.
+
+    >>> async def exchange():
+    ...     receive = rank_1.post_recv(bytearray(4), from_=0)
+    ...     sent = await rank_0.post_send(b"four", to=1)
+    ...     return sent.kind, (await receive).status
+    >>> asyncio.run(exchange())
+    ('send', 'complete')
     """
 
     # Not dataclasses: creating a frozen one takes microseconds, as long as the operation itself. So too Completion.
@@ -156,7 +163,13 @@ class Operation:
 
 
 class Completion:
-    """Result of an operation. The tensor belongs to the caller again."""
+    """Result of an operation. The tensor belongs to the caller again.
+
+    >>> receive = rank_1.post_recv(np.zeros(8, np.float32), loss_bound=0.5, from_=0, tag=9, deadline=0.05)  # none sends
+    >>> done = receive.wait()
+    >>> done.status, done.missing, done.failed
+    ('deadline', [(0, 32)], False)
+    """
 
     __slots__ = ("_native", "_op")
 

@@ -183,6 +183,13 @@ class PushPull:
         element is divided by the number of workers whose segment arrived (``average=False``: the plain sum). All
         workers receive the same bits. ``layer`` of ``layers``: 0 is the front layer, which is sent first. ``name``
         appears in error texts. Raises InvalidBufferError, ConfigError, PeerFailedError, LimitError.
+
+        >>> gradients = np.full(4, 1, np.float32), np.full(4, 3, np.float32)
+        >>> pulls = [PushPull(rank).push_pull(gradients[i], key=1) for i, rank in enumerate((rank_0, rank_1))]
+        >>> [pull.wait().loss_fraction for pull in pulls]
+        [0.0, 0.0]
+        >>> gradients[0].tolist()
+        [2.0, 2.0, 2.0, 2.0]
         """
         if not 0 <= key < MAX_KEY:
             raise ConfigError(f"key is {key}; keys are integers in [0, 2**40)")

@@ -1,0 +1,94 @@
+"""The documents: every variable is in the table, every link leads somewhere, and the site has every page."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from test_import_layers import MODULES
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/**/*.md")])
+VARIABLE = re.compile(r"_?MLT_[A-Z][A-Z_]*|RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT|LOCAL_RANK|LOCAL_WORLD_SIZE")
+# Not of the environment: names in the text of generated shell and C programs.
+NAMES_OF_PROGRAMS = {"MLT_BPF_OBJECTS"}
+
+
+def variables_of_the_code() -> dict[str, str]:
+    """Variable -> a module that has it as a string of its own, or in a generated shell text as ``${NAME``."""
+    found = {}
+    for name, path in MODULES.items():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and not name.startswith("studies"):
+                text = node.value
+                named = [text] if VARIABLE.fullmatch(text) else re.findall(r"\$\{(MLT_[A-Z_]+)", text)
+                found.update(dict.fromkeys(named, name))
+    return {variable: name for variable, name in found.items() if variable not in NAMES_OF_PROGRAMS}
+
+
+def variables_of_the_table() -> set[str]:
+    rows = re.findall(r"^\| (`.*?) \|", (ROOT / "docs" / "variables.md").read_text(encoding="utf-8"), re.MULTILINE)
+    return {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+
+
+def test_variables__every_one_of_the_code_is_in_the_table() -> None:
+    code = variables_of_the_code()
+    assert {"MLT_JOB", "MLT_PATHS", "RANK", "MLT_MAX_TAGS", "MLT_BPF"} <= set(code)
+    missing = {name: where for name, where in code.items() if name not in variables_of_the_table()}
+    assert not missing, "docs/variables.md lacks these"
+
+
+def test_variables__the_table_has_none_that_is_gone() -> None:
+    assert variables_of_the_table() - set(variables_of_the_code()) == set()
+
+
+def links(text: str) -> Iterator[str]:
+    """Targets of Markdown links, outside code."""
+    text = re.sub(r"^( *)```.*?^\1```", "", text, flags=re.MULTILINE | re.DOTALL)
+    yield from re.findall(r"\]\(([^()\s]+)\)", re.sub(r"`[^`\n]*`", "`", text))
+
+
+def anchors(path: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links__lead_somewhere(path: Path) -> None:
+    for target in links(path.read_text(encoding="utf-8")):
+        if "://" in target or target.startswith("mailto:"):
+            continue
+        file, _, anchor = target.partition("#")
+        found = (path.parent / file).resolve() if file else path
+        assert found.exists(), f"{path.name}: {target}"
+        assert not anchor or anchor in anchors(found), f"{path.name}: {target}"
+
+
+def test_documents__are_all_reached_from_the_readme() -> None:
+    known, todo = set(), [ROOT / "README.md"]
+    while todo:
+        path = todo.pop()
+        if path in known or path.suffix != ".md":
+            continue
+        known.add(path)
+        for target in links(path.read_text(encoding="utf-8")):
+            if "://" not in target and target.partition("#")[0]:
+                todo.append((path.parent / target.partition("#")[0]).resolve())
+    assert {path.name for path in ROOT.glob("docs/*.md")} <= {path.name for path in known}
+
+
+def test_site__stages_every_document_with_links_that_work(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, ROOT / "tools" / "site.py", "--stage", tmp_path], check=True, timeout=60)
+    pages = {path.relative_to(tmp_path) for path in tmp_path.rglob("*.md")}
+    assert {path.name for path in ROOT.glob("docs/*.md")} <= {path.name for path in pages}
+    assert {Path("index.md"), Path("PROTOCOL.md"), Path("CHANGELOG.md"), Path("network.md")} <= pages
+    for page in pages:
+        for target in links((tmp_path / page).read_text(encoding="utf-8")):
+            file = target.partition("#")[0]
+            if "://" not in target and file:
+                assert (tmp_path / page).parent.joinpath(file).resolve().exists(), f"{page}: {target}"
