@@ -12,14 +12,18 @@ from mlt.demo.report import DemoReport, RunReport
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from matplotlib.figure import Figure
 
 PLOT_FILE: Final = "report.png"
-# The curves without loss and with the reliable run coincide: the first is wide, so that both are visible.
+# A run's colour and width, a seed's dashes. The curves without loss and of the reliable run coincide, so the first
+# is wide.
 STYLES: Final[dict[str, dict[str, Any]]] = {
-    "no-loss": {"color": "#4477aa", "linewidth": 3.0, "alpha": 0.5},
-    "bounded": {"color": "#ee6677", "linewidth": 1.0},
-    "reliable": {"color": "#228833", "linewidth": 1.0, "linestyle": "--"},
+    "no-loss": {"color": "#4477aa", "linewidth": 3.0, "alpha": 0.4},
+    "bounded": {"color": "#ee6677", "linewidth": 1.1},
+    "reliable": {"color": "#228833", "linewidth": 1.1},
 }
+DASHES: Final = ("-", (0, (6, 2)), (0, (2, 1.5)), (0, (6, 1.5, 1, 1.5)), (0, (1, 1)))
 SMOOTHING_STEPS: Final = 15
 
 
@@ -30,15 +34,25 @@ def write_png(report: DemoReport, folder: Path) -> Path:
     mpl.use("Agg")
     from matplotlib import pyplot
 
+    figure = draw(report)
+    path = folder / PLOT_FILE
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+    return path
+
+
+def draw(report: DemoReport) -> Figure:
+    """The figure: four plots, with one legend below them, where no curve is."""
+    from matplotlib import pyplot
+
     figure, axes = pyplot.subplots(2, 2, figsize=(11, 7.5), layout="constrained")
-    labelled: set[str] = set()
+    seeds = list(dict.fromkeys(run.seed for run in report.runs))
     for run in report.runs:
-        label = None if run.name in labelled else run.title
-        labelled.add(run.name)
-        _training_loss(axes[0, 0], run, label)
-        _test_accuracy(axes[0, 1], run, label)
-        _sync_times(axes[1, 0], run, label)
-        _gradient_loss(axes[1, 1], run, label)
+        style = {**STYLES[run.name], "linestyle": DASHES[seeds.index(run.seed) % len(DASHES)]}
+        _training_loss(axes[0, 0], run, style)
+        _test_accuracy(axes[0, 1], run, style)
+        _sync_times(axes[1, 0], run, style)
+        _gradient_loss(axes[1, 1], run, style)
     axes[0, 0].set(title="Training loss", xlabel="step", ylabel="cross-entropy", yscale="log")
     axes[0, 1].set(title="Test accuracy", xlabel="step", ylabel="share of test images classified right")
     axes[1, 0].set(
@@ -47,16 +61,38 @@ def write_png(report: DemoReport, folder: Path) -> Path:
     axes[1, 1].set(title="Gradients given up", xlabel="step", ylabel="% of the step's gradient bytes")
     for ax in axes.flat:
         ax.grid(visible=True, alpha=0.3)
-        ax.legend(fontsize=8)
-    seeds = f"{report.settings.seeds} seeds" if report.settings.seeds > 1 else f"seed {report.settings.seed}"
+    _plain_ticks(axes[0, 0].yaxis)
+    _plain_ticks(axes[1, 0].xaxis)
+    _legend(figure, report, seeds)
+    title = f"{report.settings.seeds} seeds" if report.settings.seeds > 1 else f"seed {report.settings.seed}"
     figure.suptitle(
         f"{report.data.name}, {report.settings.workers} workers, {100 * report.settings.loss:.3g} % packet loss, "
-        f"loss bound {100 * report.settings.bound:.3g} %, {seeds}"
+        f"loss bound {100 * report.settings.bound:.3g} %, {title}"
     )
-    path = folder / PLOT_FILE
-    figure.savefig(path, dpi=110)
-    pyplot.close(figure)
-    return path
+    return figure
+
+
+def _legend(figure: Figure, report: DemoReport, seeds: list[int]) -> None:
+    """Runs by colour, seeds by dashes."""
+    from matplotlib.lines import Line2D
+
+    titles = {run.name: run.title for run in report.runs}
+    lines = [Line2D([], [], label=title, **STYLES[name]) for name, title in titles.items()]
+    if len(seeds) > 1:
+        lines += [
+            Line2D([], [], color="#555555", linestyle=DASHES[number % len(DASHES)], label=f"seed {seed}")
+            for number, seed in enumerate(seeds)
+        ]
+    figure.legend(handles=lines, loc="outside lower center", ncols=len(lines), fontsize=8)
+
+
+def _plain_ticks(axis: Axis) -> None:
+    """A logarithmic axis with 1, 2 and 5 of each decade as plain numbers: the default labels collide."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def _mean_per_step(run: RunReport, values: list[float]) -> npt.NDArray[np.float64]:
@@ -67,25 +103,23 @@ def _mean_per_step(run: RunReport, values: list[float]) -> npt.NDArray[np.float6
     return np.array([np.mean(sums[step]) for step in sorted(sums)])
 
 
-def _training_loss(ax: Axes, run: RunReport, label: str | None) -> None:
+def _training_loss(ax: Axes, run: RunReport, style: dict[str, Any]) -> None:
     losses = _mean_per_step(run, [step.loss for step in run.steps])
     width = min(SMOOTHING_STEPS, len(losses))
     smooth = np.convolve(losses, np.ones(width) / width, mode="valid")
-    ax.plot(np.arange(len(smooth)) + width // 2, smooth, label=label, **STYLES[run.name])
+    ax.plot(np.arange(len(smooth)) + width // 2, smooth, **style)
 
 
-def _test_accuracy(ax: Axes, run: RunReport, label: str | None) -> None:
+def _test_accuracy(ax: Axes, run: RunReport, style: dict[str, Any]) -> None:
     steps = [point.step for point in run.evaluations]
-    ax.plot(
-        steps, [point.accuracy for point in run.evaluations], label=label, **STYLES[run.name], marker="o", markersize=3
-    )
+    ax.plot(steps, [point.accuracy for point in run.evaluations], **style, marker="o", markersize=3)
 
 
-def _sync_times(ax: Axes, run: RunReport, label: str | None) -> None:
+def _sync_times(ax: Axes, run: RunReport, style: dict[str, Any]) -> None:
     milliseconds = np.sort([1e3 * step.sync_seconds for step in run.steps if step.step > 0])
-    ax.plot(milliseconds, np.linspace(0, 1, len(milliseconds)), label=label, **STYLES[run.name])
+    ax.plot(milliseconds, np.linspace(0, 1, len(milliseconds)), **style)
 
 
-def _gradient_loss(ax: Axes, run: RunReport, label: str | None) -> None:
+def _gradient_loss(ax: Axes, run: RunReport, style: dict[str, Any]) -> None:
     percent = _mean_per_step(run, [100 * step.missing_bytes / step.bytes for step in run.steps])
-    ax.plot(percent, label=label, **STYLES[run.name])
+    ax.plot(percent, **style)

@@ -144,6 +144,34 @@ def test_plot__is_a_picture(seeds: int, tmp_path: Path) -> None:
     assert picture.std() > 0.05
 
 
+def test_plot__ticks_do_not_collide_no_legend_hides_data_and_seeds_differ(tmp_path: Path) -> None:
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    figure = plot.draw(report_of(tmp_path, seeds=3))
+    figure.canvas.draw()
+    for ax in figure.axes:
+        assert ax.get_legend() is None
+        styles = [(line.get_color(), line.get_linewidth(), str(line._unscaled_dash_pattern)) for line in ax.lines]
+        assert len(set(styles)) == len(styles) == 9
+        for axis in (ax.xaxis, ax.yaxis):
+            low, high = sorted(axis.get_view_interval())
+            ticks = [(*axis.get_majorticklabels(),), (*axis.get_minorticklabels(),)]
+            places = [(*axis.get_majorticklocs(),), (*axis.get_minorticklocs(),)]
+            boxes = [
+                label.get_window_extent()
+                for labels, values in zip(ticks, places, strict=True)
+                for label, value in zip(labels, values, strict=False)
+                if label.get_text() and low <= value <= high
+            ]
+            assert len(boxes) > 1
+            assert not any(one.overlaps(other) for i, one in enumerate(boxes) for other in boxes[:i])
+    (legend,) = figure.legends
+    texts = [text.get_text() for text in legend.get_texts()]
+    assert len(texts) == 6
+    assert {"no loss", "seed 1", "seed 2", "seed 3"} <= set(texts)
+    assert not any(legend.get_window_extent().overlaps(ax.get_window_extent()) for ax in figure.axes)
+    pyplot.close(figure)
+
+
 def watch(display: LiveDisplay | PlainDisplay, run: RunSpec) -> None:
     """The display of one whole run."""
     with display:

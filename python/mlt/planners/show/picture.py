@@ -17,7 +17,8 @@ from mlt.planners.plan.link_load import Loads, arc_bandwidths
 from mlt.planners.show.explain import job_loads, planned_network, planned_time
 
 _LABELS_UP_TO = 40  # nodes in a row above which names would overlap
-_BARS = 20
+_BARS = 12
+_NAMED = 1  # links of a bar that its label names
 _COLOURS = {"worker": "#4c78a8", "aggregator": "#e45756", "server": "#54a24b", "idle": "#bab0ac"}
 
 
@@ -73,13 +74,17 @@ def _draw_graph(axes: Any, cluster: Cluster, entry: JobPlan, used: dict[tuple[st
         axes.scatter([x], [y], color=colour, edgecolors="#333333", marker=marker, s=60 if switch else 28, zorder=3)
     if max(len(cluster.hosts), len(cluster.switches)) <= _LABELS_UP_TO:
         for name, (x, y) in place.items():
-            axes.annotate(name, (x, y), textcoords="offset points", xytext=(0, -13), ha="center", fontsize=6)
+            # Links leave a switch downwards, so its name stands above it.
+            above = name in cluster.switch_by_name
+            shift, vertical = ((0, 6), "bottom") if above else ((0, -6), "top")
+            axes.annotate(name, (x, y), textcoords="offset points", xytext=shift, ha="center", va=vertical, fontsize=6)
     for role, colour in _COLOURS.items():
         if role in part.values():
             axes.scatter([], [], color=colour, edgecolors="#333333", label=role)
     if any(switch.aggregates for switch in cluster.switches):
         axes.scatter([], [], color="#f2cf5b", edgecolors="#333333", marker="s", label="aggregating switch")
-    axes.legend(fontsize=7, loc="upper right")
+    # Outside the plot: no link or node is there.
+    axes.legend(fontsize=7, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=6, frameon=False)
     axes.set_axis_off()
     axes.margins(0.03, 0.12)
     return scale
@@ -114,22 +119,37 @@ def _draw_tree(axes: Any, cluster: Cluster, entry: JobPlan) -> None:
     axes.margins(0.05, 0.2)
 
 
+def bars_of(used: dict[tuple[str, str], float]) -> list[tuple[str, float, int]]:
+    """(links, utilisation, their number), busiest first: links of equal utilisation, to a percent, share a bar."""
+    groups: dict[int, list[tuple[str, str]]] = {}
+    for arc, value in sorted(used.items(), key=lambda item: (-item[1], item[0])):
+        groups.setdefault(round(100 * value), []).append(arc)
+    found = []
+    for arcs in list(groups.values())[:_BARS]:
+        named = ", ".join(f"{a} → {b}" for a, b in arcs[:_NAMED])
+        more = len(arcs) - _NAMED
+        text = f"{named}\nand {more} more" if more > 0 else named
+        found.append((text, max(used[arc] for arc in arcs), len(arcs)))
+    return found
+
+
 def _draw_bars(axes: Any, used: dict[tuple[str, str], float]) -> None:
-    top = sorted(used.items(), key=lambda item: -item[1])[:_BARS][::-1]
-    axes.barh([f"{a} → {b}" for (a, b), _ in top], [100 * value for _, value in top], color="#4c78a8")
-    axes.tick_params(axis="y", labelsize=6)
+    bars = bars_of(used)[::-1]
+    drawn = axes.barh([text for text, _, _ in bars], [100 * value for _, value, _ in bars], color="#4c78a8", height=0.6)
+    counts = [f"{count} link{'s'[: count - 1]}, {100 * value:.0f} %" for _, value, count in bars]
+    axes.bar_label(drawn, counts, fontsize=7, padding=3)
+    axes.tick_params(axis="y", labelsize=7)
+    axes.set_xlim(0, max(100.0, *(100 * value for _, value, _ in bars)) * 1.25)
+    axes.set_ylim(-0.8, max(len(bars), 4) - 0.2)
     axes.set_xlabel("utilisation, % of bandwidth", fontsize=8)
-    axes.set_title(f"busiest of {len(used)} loaded links", fontsize=9)
+    shown = sum(count for _, _, count in bars)
+    what = f"all {len(used)} loaded links" if shown == len(used) else f"busiest {shown} of {len(used)} loaded links"
+    axes.set_title(what, fontsize=9)
     axes.axvline(100, color="#e45756", linewidth=0.8)
 
 
-def draw_plan(cluster: Cluster, plan: Plan, *, job: str, path: Path) -> None:
-    """Draw one job's plan into ``path`` (its suffix selects the format: png, svg, pdf).
-
-    Raises:
-        KeyError: the cluster has no such job.
-        InfeasibleError: streams of the plan lead to unreachable hosts.
-    """
+def plan_figure(cluster: Cluster, plan: Plan, *, job: str) -> Any:
+    """The figure of one job's plan. Raises as ``draw_plan`` does."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -139,7 +159,7 @@ def draw_plan(cluster: Cluster, plan: Plan, *, job: str, path: Path) -> None:
     network = planned_network(cluster, plan)
     used = utilisations(network, job_loads(network, entry)) if network is not None else {}
     canvas = pyplot.figure(figsize=(13, 8))
-    grid = canvas.add_gridspec(2, 2, height_ratios=[1.3, 1])
+    grid = canvas.add_gridspec(2, 2, height_ratios=[1.3, 1], wspace=0.35)
     scale = _draw_graph(canvas.add_subplot(grid[0, :]), network or cluster, entry, used)
     _draw_tree(canvas.add_subplot(grid[1, 0]), cluster, entry)
     bars = canvas.add_subplot(grid[1, 1])
@@ -151,5 +171,19 @@ def draw_plan(cluster: Cluster, plan: Plan, *, job: str, path: Path) -> None:
         bars.set_axis_off()
     time = planned_time(entry, cluster.job_by_name[job])
     canvas.suptitle(f"{cluster.name}: job {job}" + (f", {format_time(time)} per iteration" if time else ""))
+    return canvas
+
+
+def draw_plan(cluster: Cluster, plan: Plan, *, job: str, path: Path) -> None:
+    """Draw one job's plan into ``path`` (its suffix selects the format: png, svg, pdf).
+
+    Raises:
+        KeyError: the cluster has no such job.
+        InfeasibleError: streams of the plan lead to unreachable hosts.
+    """
+    canvas = plan_figure(cluster, plan, job=job)
     canvas.savefig(path, dpi=110, bbox_inches="tight")
+
+    from matplotlib import pyplot
+
     pyplot.close(canvas)

@@ -9,7 +9,7 @@ import pytest
 from mlt.planners.aleph.aggregation import plan_aggregation
 from mlt.planners.cluster import Cluster, Host, Job, Link, Switch
 from mlt.planners.plan import JobPlan, new_plan
-from mlt.planners.show.picture import draw_plan, positions, roles, utilisations
+from mlt.planners.show.picture import bars_of, draw_plan, plan_figure, positions, roles, utilisations
 
 
 @pytest.fixture
@@ -44,6 +44,32 @@ def test_positions__racks_stay_together(cluster: Cluster) -> None:
 
 def test_utilisations__ignore_links_the_cluster_lacks(cluster: Cluster) -> None:
     assert utilisations(cluster, {("h1", "leaf1"): 5e9, ("h1", "nowhere"): 1.0}) == {("h1", "leaf1"): 0.5}
+
+
+def test_bars_of__links_of_equal_load_share_a_bar() -> None:
+    used = {(f"w{number}", "leaf"): 1.0 for number in range(18)} | {("leaf", "spine"): 0.504, ("spine", "leaf"): 0.5}
+    assert bars_of(used) == [("w0 → leaf\nand 17 more", 1.0, 18), ("leaf → spine\nand 1 more", 0.504, 2)]
+
+
+def test_bars_of__shows_the_busiest() -> None:
+    bars = bars_of({("a", f"b{number}"): number / 100 for number in range(1, 90)})
+    assert [value for _, value, _ in bars[:2]] == [0.89, 0.88]
+    assert len(bars) == 12
+
+
+def test_draw_plan__has_no_legend_over_data_and_no_colliding_labels(cluster: Cluster, entry: JobPlan) -> None:
+    figure = plan_figure(cluster, new_plan(cluster).with_job(entry), job="j")
+    figure.canvas.draw()
+    graph, tree, bars = figure.axes[:3]
+    legend = graph.get_legend().get_window_extent()
+    nodes = [graph.transData.transform(place) for drawn in graph.collections for place in drawn.get_offsets().tolist()]
+    assert len(nodes) == len(cluster.hosts) + len(cluster.switches)
+    assert not any(legend.contains(*node) for node in nodes)
+    labels = [label.get_window_extent() for label in bars.get_yticklabels() if label.get_text()]
+    assert not any(one.overlaps(other) for i, one in enumerate(labels) for other in labels[:i])
+    names = [text.get_window_extent() for text in tree.texts]
+    assert names
+    assert not any(one.overlaps(other) for one in labels for other in names)
 
 
 @pytest.mark.parametrize("suffix", ["png", "svg"])
