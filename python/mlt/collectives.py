@@ -202,7 +202,7 @@ class GroupCollectives:
         floating point only; missing elements become zero. Otherwise as ``post_all_reduce``.
 
         >>> output = np.zeros(4, int)
-        >>> started = [rank_0.post_gather(output, np.array([1, 2])), rank_1.post_gather(None, np.array([3, 4]))]
+        >>> started = [rank_0.post_gather(np.array([1, 2]), output), rank_1.post_gather(np.array([3, 4]))]
         >>> [operation.wait().status for operation in started]
         ['complete', 'complete']
         >>> output.tolist()
