@@ -103,10 +103,11 @@ def run(command: Any, args: list[str], path: str) -> NoReturn:
 
 def status_of(error: Exception) -> int:
     """2 if what the caller gave is wrong (options, variables, input files), else 1."""
-    given = (PolicyError, TargetError, ValueError, OSError)
     if isinstance(error, MltError):
         return USAGE if error.code is ErrorCode.CONFIG else FAILED
-    return USAGE if isinstance(error, given) else FAILED
+    if isinstance(error, OSError):
+        return USAGE if error.filename is not None else FAILED  # a file that an option names, or a device
+    return USAGE if isinstance(error, PolicyError | TargetError | ValueError) else FAILED
 
 
 def is_stdout(path: Path | None) -> bool:
