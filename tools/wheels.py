@@ -89,7 +89,16 @@ def build(version: str, python: Path, log: Path) -> Path | None:
     """The wheel for ``python``; its object files are kept for the next time."""
     made = OUT / "new" / version
     shutil.rmtree(made, ignore_errors=True)
-    words = ("-m", "pip", "wheel", "-q", "--no-deps", "--wheel-dir", made, f"-Cbuild-dir=build/wheels/cmake-{version}")
+    words = (
+        "-m",
+        "pip",
+        "wheel",
+        "-q",
+        "--no-deps",
+        "--wheel-dir",
+        made,
+        f"--config-settings=build-dir=build/wheels/cmake-{version}",
+    )
     if not run(python, *words, ".", log=log):
         return None
     (wheel,) = made.glob("*.whl")
