@@ -97,7 +97,7 @@ def build(version: str, python: Path, log: Path) -> Path | None:
         "--no-deps",
         "--wheel-dir",
         made,
-        f"--config-settings=build-dir=build/wheels/cmake-{version}",
+        f"--config-settings=build-dir=build/wheel-{version}",
     )
     if not run(python, *words, ".", log=log):
         return None
