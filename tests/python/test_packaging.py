@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
 import tarfile
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+import mlt
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -34,6 +37,18 @@ def test_sdist__has_the_sources_but_no_tests_and_results(tmp_path: Path, monkeyp
     assert not {name.partition("/")[0] for name in names} & {"tests", "studies", "tools", ".ci", ".venv", "build"}
     assert not any(name.startswith("docs/results") for name in names)
     assert made.stat().st_size < 1_500_000
+
+
+def test_version__is_the_same_everywhere() -> None:
+    def found(file: str, pattern: str) -> str:
+        match = re.search(pattern, (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE)
+        assert match is not None, file
+        return match[1]
+
+    ours = found("pyproject.toml", r'^version = "([\d.]+)"')
+    assert found("CMakeLists.txt", r"^project\(mlt VERSION ([\d.]+)") == ours
+    assert found("CHANGELOG.md", r"^## ([\d.]+)") == ours
+    assert mlt.__version__ == ours
 
 
 def test_wheels__finds_this_python_and_tests_that_exist(wheels: ModuleType) -> None:

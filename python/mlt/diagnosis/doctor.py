@@ -33,8 +33,8 @@ MIN_KERNEL = (5, 0)
 _UDP_SEGMENT, _UDP_GRO = 103, 104
 _CAP_NET_ADMIN, _CAP_IPC_LOCK = 12, 14
 _AF_XDP = 44
-# The kernel's default limit, enough for a job of about 900 ranks; packet memory of an AF_XDP socket (src/io/xdp).
-MIN_FILES = 1_024
+# Open files for a job of hundreds of ranks (docs/security.md); packet memory of an AF_XDP socket (src/io/xdp).
+MIN_FILES = 4_096
 XDP_MEMORY_BYTES = (4_096 + 2_048) * 2_048
 _EXTRA = re.compile(r"""extra\s*==\s*["']([\w-]+)["']""")
 _USES = {
@@ -141,8 +141,8 @@ def _limits() -> Iterator[Finding]:
     """Limits of this process: a rank has a TCP connection per peer, and AF_XDP locks its packet memory."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files != resource.RLIM_INFINITY and files < MIN_FILES:
-        yield Finding("optional", f"{files} open files per process; a rank opens one per peer, and some of its own",
-                      f"ulimit -n {MIN_FILES}")  # fmt: skip
+        yield Finding("optional", f"{files:,} open files per process: too few for jobs of hundreds of ranks",
+                      "ulimit -n 65536")  # fmt: skip
     else:
         yield Finding("ok", "open files per process: " + _limit_text(files))
     locked, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)

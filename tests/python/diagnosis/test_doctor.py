@@ -115,7 +115,7 @@ def test_limits__too_few_files_and_too_little_locked_memory(monkeypatch: pytest.
     monkeypatch.setattr(resource, "getrlimit", lambda which: (limits[which], limits[which]))
     monkeypatch.setattr(doctor, "_has_capability", lambda _: False)
     files, locked = only(doctor._limits)
-    assert (files.level, files.fix, files.fix_is_command) == ("optional", "ulimit -n 1024", True)
+    assert (files.level, files.fix, files.fix_is_command) == ("optional", "ulimit -n 65536", True)
     assert (locked.level, locked.fix, locked.fix_is_command) == ("optional", "ulimit -l unlimited", True)
     assert_names(locked.what, "64 KiB", "MLT_DATAPATH=xdp")
     limits.update({resource.RLIMIT_NOFILE: 65_536, resource.RLIMIT_MEMLOCK: resource.RLIM_INFINITY})
