@@ -113,9 +113,11 @@ struct Options {
   // Limits, whose memory is touched as it is used. Operations: in progress, or done and not taken, to 131,072.
   std::uint32_t max_operations = 65'536;
   std::uint32_t max_tags = 262'144;       // (rank, tag) pairs that are remembered, of sends and of receives each
-  std::uint32_t early_segments = 2'048;   // kept for receives that are not posted yet, shared by the other ranks
+  std::uint32_t early_segments = 16'384;  // kept for receives that are not posted yet, shared by the other ranks
   std::uint32_t early_transfers = 2'048;  // that these may belong to
-  std::uint32_t busy_poll_us = 0;         // how long the kernel polls the interface for it (SO_BUSY_POLL); 0: not
+  // In flight to a peer, where the path needs more than the peer's receive buffer holds. 1 to 65,536.
+  std::uint32_t max_window_mib = 512;
+  std::uint32_t busy_poll_us = 0;  // how long the kernel polls the interface for it (SO_BUSY_POLL); 0: not
   // DSCP of each traffic class, class 0 (the most urgent) first; its size is the number of classes, 1 to 8. Every code
   // point is below 64 and belongs to one class. Empty: 3, 7, 11, 15, 19, 23, 27. The switches need the same map.
   std::vector<std::uint8_t> data_dscp;

@@ -70,9 +70,9 @@ class Context(GroupCollectives):
     ``datapath``: carries datagrams (None: MLT_DATAPATH, else ``auto``): ``udp``, ``vma``, ``xdp``, or ``auto``, which
     is ``vma`` under libvma and ``udp`` elsewhere, with shared memory to ranks of the same host and user. Ranks may use
     different ones. See docs/datapaths.md.
-    ``max_operations``, ``max_tags``, ``early_segments``, ``early_transfers``: limits (``mlt.options.limits``; None:
-    MLT_MAX_OPERATIONS, MLT_MAX_TAGS, MLT_EARLY_SEGMENTS, MLT_EARLY_TRANSFERS, else 65,536, 262,144, 2,048 and 2,048).
-    See docs/limits.md.
+    ``max_operations``, ``max_tags``, ``early_segments``, ``early_transfers``, ``max_window_mib``: limits
+    (``mlt.options.limits``; None: MLT_MAX_OPERATIONS, MLT_MAX_TAGS, MLT_EARLY_SEGMENTS, MLT_EARLY_TRANSFERS,
+    MLT_MAX_WINDOW_MIB, else 65,536, 262,144, 16,384, 2,048 and 512). See docs/limits.md.
 
     Warns once per process (RuntimeWarning) if the kernel grants a smaller socket buffer than requested. Raises
     ConfigError, PortInUseError, PeerMismatchError or RendezvousError; nothing stays open then.

@@ -57,6 +57,8 @@ struct ReceivedRun {
   // When the network delivered it, on the driver's clock: before it was queued for this process. kNever if the datapath
   // does not know.
   TimeNs arrival_ns = kNever;
+  // The system reports that it dropped datagrams since the run before, because the receive buffer was full.
+  bool after_drop = false;
 };
 
 }  // namespace mlt::base

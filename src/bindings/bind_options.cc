@@ -31,6 +31,7 @@ void register_options(py::module_& module) {
       .def_readwrite("max_tags", &Options::max_tags)
       .def_readwrite("early_segments", &Options::early_segments)
       .def_readwrite("early_transfers", &Options::early_transfers)
+      .def_readwrite("max_window_mib", &Options::max_window_mib)
       .def_readwrite("busy_poll_us", &Options::busy_poll_us)
       .def_readwrite("data_dscp", &Options::data_dscp)
       .def_readwrite("control_dscp", &Options::control_dscp)

@@ -49,6 +49,7 @@ void AckReport::finish(std::uint32_t probe_timestamp_ns, MtuChecks& mtu_checks) 
   // PROTOCOL 23.3.2: A sender MUST NOT control the rate to such a peer: a round trip tells how busy the processes are,
   //     not a network.
   if (rate_sample_ns_ > 0 && !peer.holds_back) peer.rate->on_rtt_sample(now_, rate_sample_ns_);
+  peer.path_window.on_report(delivered_bytes, peer.rate->rate_bytes_per_second(), peer.rate->base_rtt_ns());
   if (probe_timestamp_ns != 0) {
     peer.probe_turns.on_reply();
     // PROTOCOL 9.1.6: Where the newest answer to a probe came over the control connection, a sender MUST send each

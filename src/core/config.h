@@ -30,10 +30,13 @@ struct EndpointConfig {
   // Bitmaps of all transfers in progress: 2^23 words = 537 M segments = 768 GB of tensors at 1,432 bytes each.
   std::uint32_t bitmap_words = 1U << 23;
   std::uint32_t max_segment_bytes = 8'960;  // payload of a jumbo frame
-  std::uint32_t early_segments = 2'048;     // buffered for receives that are not posted yet, over all peers
-  std::uint32_t early_transfers = 2'048;    // max transfers with buffered segments
-  std::uint32_t finished_log = 4'096;       // outcomes remembered for senders whose STOP was lost
+  // Buffered for receives that are not posted yet, over all peers: 23 MB of segments of 1,432 bytes.
+  std::uint32_t early_segments = 16'384;
+  std::uint32_t early_transfers = 2'048;  // max transfers with buffered segments
+  std::uint32_t finished_log = 4'096;     // outcomes remembered for senders whose STOP was lost
   std::uint32_t reply_queue = 4'096;  // replies waiting to be sent; a full queue drops one, and the sender probes again
+  // Max bytes in flight to a peer whose path needs more than the window that it offered; 0: never more than that.
+  std::uint64_t max_window_bytes = std::uint64_t{512} << 20;
   std::uint32_t packets_per_ack = 10;  // paper section 4.2.3
   std::uint32_t first_sequence = 1;    // of the first packet to a peer on each path; not 0. Tests start before the wrap
   base::DurationNs operation_timeout_ns = 300 * base::kSecond;

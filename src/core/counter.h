@@ -60,7 +60,8 @@ namespace mlt::core {
   X(sends_completed)                                                                                        \
   X(receives_completed)                                                                                     \
   X(operations_failed)                                                                                      \
-  X(drop_too_short) /* datagrams dropped by the codec, by reason */                                         \
+  X(buffer_overflows) /* reports of datagrams that this host dropped: its receive buffer was full */        \
+  X(drop_too_short)   /* datagrams dropped by the codec, by reason */                                       \
   X(drop_bad_version)                                                                                       \
   X(drop_unknown_type)                                                                                      \
   X(drop_unknown_flags)                                                                                     \

@@ -68,6 +68,7 @@ EarlyTransfer* EarlyBuffer::insert(std::uint16_t peer, const wire::TransferId& t
   early.used = true;
   early.peer = peer;
   early.transfer = transfer;
+  early.drops = drops_;
   std::uint32_t& chain = chain_of(peer, transfer);
   early.next_alike = chain;
   chain = index_of(early);

@@ -38,7 +38,8 @@ struct EarlyTransfer {
   wire::TransferId transfer;
   std::uint32_t first_segment = kNil;
   bool probed = false;                                // a probe arrived: reply as soon as the receive is posted
-  bool segment_lost = false;                          // one of its segments was dropped here for lack of space
+  bool segment_lost = false;                          // one of its segments may have been dropped here
+  std::uint32_t drops = 0;                            // EarlyBuffer::note_drop() calls before its record was made
   wire::Probe probe;                                  // its newest probe, or one made from END_OF_ROUND
   std::array<std::uint32_t, MLT_MAX_PATHS> newest{};  // newest sequence number per path, buffered or not; 0: none
   std::uint32_t next_alike = kNil;                    // next in the hash chain, or free
@@ -81,6 +82,11 @@ class EarlyBuffer {
     erase(early);
   }
   void forget(std::uint16_t peer);
+
+  // Datagrams of any transfer were dropped before they came here.
+  void note_drop() { ++drops_; }
+  // Whether this may concern a transfer that is buffered.
+  bool may_lack_segments(const EarlyTransfer& early) const { return early.segment_lost || early.drops != drops_; }
 
   std::size_t segments_kept() const { return kept_; }
   // Number of transfers from which data, a probe or an ABORT came.
@@ -129,6 +135,7 @@ class EarlyBuffer {
   std::uint32_t segment_bytes_;
   std::uint32_t per_peer_;
   std::uint32_t transfers_per_peer_;
+  std::uint32_t drops_ = 0;
   std::size_t kept_ = 0;
   std::size_t transfers_known_ = 0;
 };

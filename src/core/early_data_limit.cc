@@ -6,8 +6,21 @@ namespace mlt::core {
 
 void EarlyDataLimit::reset(std::uint16_t peer, std::uint32_t segments, std::uint32_t transfers) {
   peers_[peer] = PerPeer{};
-  peers_[peer].max_segments = std::max<std::uint32_t>(segments, 1);
+  peers_[peer].offered_segments = std::max<std::uint32_t>(segments, 1);
   peers_[peer].max_transfers = std::max<std::uint32_t>(transfers, 1);
+  follow_window(peer, 0);
+}
+
+bool EarlyDataLimit::follow_window(std::uint16_t rank, std::uint64_t window_segments) {
+  PerPeer& peer = peers_[rank];
+  // PROTOCOL 6.4.6: Of the early segments offered a sender SHOULD use those that the window (6.3) holds, but an eighth
+  //     of them and 256 at least: a receive that is posted late must not fill more memory than the path needs.
+  const std::uint32_t min = std::max(peer.offered_segments / kMinPart, kMinSegments);
+  const auto segments = static_cast<std::uint32_t>(
+      std::min<std::uint64_t>(std::max<std::uint64_t>(window_segments, min), peer.offered_segments));
+  // In steps: each lets sends that wait go on for a while, and then probe again.
+  if (segments > peer.max_segments && segments - peer.max_segments <= peer.max_segments / kMinPart) return false;
+  return segments > std::exchange(peer.max_segments, segments);
 }
 
 std::uint32_t EarlyDataLimit::allowed(const SendState& state) const {
@@ -62,7 +75,7 @@ void EarlyDataLimit::stop_waiting(SendState& state) {
 void EarlyDataLimit::add_usage(std::uint16_t rank, Usage& usage) const {
   const PerPeer& peer = peers_[rank];
   usage.early_sent.used += peer.segments + peer.transfers - peer.abandoned;
-  usage.early_sent.limit += peer.max_segments + peer.max_transfers;
+  usage.early_sent.limit += peer.offered_segments + peer.max_transfers;
 }
 
 }  // namespace mlt::core

@@ -20,10 +20,19 @@ namespace mlt::core {
 
 class EarlyDataLimit {
  public:
+  // Segments of an offer that are used whatever the path: many small transfers need no report in between.
+  static constexpr std::uint32_t kMinSegments = 256;
+  // Part of an offer that is likewise.
+  static constexpr std::uint32_t kMinPart = 8;
+
   EarlyDataLimit(std::uint16_t peers, TransferSlots<SendState>& sends) : peers_(peers), sends_(sends) {}
 
   // A connection came up; the peer offered this much, and the limit is one where it offered nothing.
   void reset(std::uint16_t peer, std::uint32_t segments, std::uint32_t transfers);
+
+  // A path that carries `window_segments` at a time brings no report before them. True if that makes space: then call
+  // wake().
+  bool follow_window(std::uint16_t peer, std::uint64_t window_segments);
 
   // How many segments the send may send as early data now.
   std::uint32_t allowed(const SendState& state) const;
@@ -62,7 +71,8 @@ class EarlyDataLimit {
 
  private:
   struct PerPeer {
-    std::uint32_t max_segments = 1;
+    std::uint32_t offered_segments = 1;
+    std::uint32_t max_segments = 1;  // of these
     std::uint32_t max_transfers = 1;
     std::uint32_t segments = 0;
     std::uint32_t transfers = 0;

@@ -201,7 +201,7 @@ void Endpoint::bring_up(const PeerUp& up) {
   peer.local_cookie = up.local_cookie;
   peer.remote_cookie = up.remote_cookie;
   peer.segment_bytes = up.segment_bytes;
-  peer.window_bytes = up.window_bytes;
+  peer.path_window = PathWindow(up.window_bytes, shared_.config.max_window_bytes);
   peer.holds_back = up.holds_back;
   TimelyConfig timely = shared_.config.timely;
   // PROTOCOL 23.3.2: A sender MUST NOT control the rate to such a peer: a round trip tells how busy the processes are,
@@ -239,6 +239,8 @@ void Endpoint::on_control(TimeNs now, const ControlInput& input) {
                                           : receiver_.cancel(now, cancel->operation);
   } else if (std::holds_alternative<Closing>(input)) {
     receiver_.on_closing(now);
+  } else if (std::holds_alternative<DatagramsDropped>(input)) {
+    receiver_.on_datagrams_dropped(now);
   }
 }
 

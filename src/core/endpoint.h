@@ -23,7 +23,7 @@ namespace mlt::core {
 using Transmit = base::DatagramRun;
 
 // Input other than datagrams: connection events, path limits, cancel, close.
-using ControlInput = std::variant<PeerUp, PeerDown, PathLimit, PeerMessage, Cancel, Closing>;
+using ControlInput = std::variant<PeerUp, PeerDown, PathLimit, PeerMessage, Cancel, Closing, DatagramsDropped>;
 
 // Owned by the driver's thread; no other thread may call it.
 class Endpoint {

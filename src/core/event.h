@@ -170,6 +170,9 @@ struct Cancel {
 // before its goodbye.
 struct Closing {};
 
+// This host dropped datagrams that had arrived before the next one that is passed in: its receive buffer was full.
+struct DatagramsDropped {};
+
 // A packet to send over the TCP fallback, after unanswered control-class packets.
 struct ControlOutput {
   std::uint16_t peer = 0;

@@ -31,15 +31,17 @@ std::uint32_t FlowControl::max_datagrams(TimeNs now, std::uint16_t rank, const T
   limit = std::min(limit, Pacer::run_bytes(peer.rate->rate_bytes_per_second()) / datagram);
   limit = std::max<std::uint64_t>(limit, 1);
   const std::uint64_t in_flight = in_flight_bytes(rank);
-  // PROTOCOL 6.3.2: A sender MUST NOT have more bytes in flight than the window that the peer offered, but one packet
-  //     always may be.
-  const std::uint64_t space = peer.window_bytes > in_flight ? peer.window_bytes - in_flight : 0;
+  // PROTOCOL 6.3.2: A sender MUST NOT have more bytes in flight than the window, that which the peer offered or a
+  //     larger one (6.3.7), but one packet always may be.
+  const std::uint64_t window = peer.path_window.bytes();
+  const std::uint64_t space = window > in_flight ? window - in_flight : 0;
   if (in_flight > 0) {
     // PROTOCOL 6.3.3: A sender SHOULD wait until a whole run, or a quarter of the window, fits, rather than send short
     //     runs.
     // Only long batches are efficient: wait for a quarter of the window instead of sending short ones.
-    const std::uint64_t worthwhile = std::min<std::uint64_t>(limit * datagram, peer.window_bytes / 4);
+    const std::uint64_t worthwhile = std::min<std::uint64_t>(limit * datagram, window / 4);
     if (space < datagram || space < worthwhile) {
+      peer.path_window.on_full();
       if (peer.window.on_no_space(shared_.counters)) {
         shared_.timers.set(shared_.peer_timer(rank), base::after(now, peer.rtt.timeout_ns(0)));
       }

@@ -1,4 +1,4 @@
-// How much data may leave to each peer now: the rate paces it, the window that the peer offered bounds what is in
+// How much data may leave to each peer now: the rate paces it, the peer's window bounds what is in
 // flight, and the driver's datapath bounds a batch. Paper section 4.2.2.
 //
 // Invariant: the peer's timer is set while pacing or a full window holds back data. Absent on purpose: what opens the

@@ -29,7 +29,15 @@ class LossBudget {
   }
   void count_critical() { ++critical_received_; }
   // A segment of the first round may have been dropped here: for lack of space, or before the connection was up.
-  void note_dropped() { dropped_here_ = true; }
+  void note_dropped() {
+    if (!dropped_here_) note_dropped(0, 0);
+  }
+  // The same of a round from `first` on, up to `further` rounds later; not before a round of an earlier note.
+  void note_dropped(std::uint8_t first, std::uint8_t further) {
+    dropped_here_ = true;
+    dropped_first_ = first;
+    dropped_further_ = further;
+  }
 
   bool is_critical_complete() const {
     if (!has_critical_) return true;
@@ -48,7 +56,7 @@ class LossBudget {
     // PROTOCOL 7.5.10: A patient receive of which a segment may have been dropped for want of room, or because the
     //     connection was not up here yet, MUST NOT complete within bound before the end of a later round than the
     //     first: the network lost nothing.
-    return covers(missing_bytes) && !(dropped_here_ && round == 0);
+    return covers(missing_bytes) && !may_have_dropped(round);
   }
   // END_OF_ROUND states that critical segments exist, but not how many; the probe that follows does.
   bool lacks_only_critical_number(std::uint64_t missing_bytes) const {
@@ -56,12 +64,18 @@ class LossBudget {
   }
 
  private:
+  bool may_have_dropped(std::uint8_t round) const {
+    return dropped_here_ && static_cast<std::uint8_t>(round - dropped_first_) <= dropped_further_;
+  }
+
   std::uint64_t bytes_ = 0;
   std::uint32_t critical_total_ = 0;
   std::uint32_t critical_received_ = 0;
   bool has_critical_ = false;
   bool critical_known_ = false;  // their number, from a probe
   bool dropped_here_ = false;
+  std::uint8_t dropped_first_ = 0;
+  std::uint8_t dropped_further_ = 0;
 };
 
 }  // namespace mlt::core

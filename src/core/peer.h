@@ -12,6 +12,7 @@
 #include "core/event.h"
 #include "core/pacer.h"
 #include "core/path_spray.h"
+#include "core/path_window.h"
 #include "core/probe_state.h"
 #include "core/probe_turns.h"
 #include "core/rate_controller.h"
@@ -33,7 +34,6 @@ struct Peer {
   std::uint64_t issued_cookie = 0;  // what local_cookie will be once it is up; 0: not known before
   std::uint64_t remote_cookie = 0;
   std::uint32_t segment_bytes = 0;
-  std::uint32_t window_bytes = 0;
 
   // Sending. Owned by Sender.
   std::optional<Timely> rate;  // made when the peer comes up
@@ -42,6 +42,7 @@ struct Peer {
   std::uint32_t work_head = kNil;        // sends with unsent segments, in send order (send_queue.h)
   bool classification_deferred = false;  // until the peer's timer: the call's classification budget was used up
   Window window;
+  PathWindow path_window;
   ProbeTurns probe_turns;
   bool replies_by_control = false;  // the newest reply to a probe came over TCP: datagrams may not get through
   PathSpray spray;

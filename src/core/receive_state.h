@@ -20,7 +20,8 @@ struct ReceiveState {
   std::uint64_t repaired_segments = 0;
   LossBudget budget;
   LossDetection loss;
-  bool seen = false;  // any packet of the transfer arrived
+  bool seen = false;        // any packet of the transfer arrived
+  std::uint32_t drops = 0;  // of Receiver::on_datagrams_dropped(), of which it knows
   std::uint32_t probe_timestamp_ns = 0;
   bool reply_by_control = false;  // the probe came over TCP
 

@@ -13,6 +13,8 @@ namespace {
 // A sender repeats its probe at least every RttEstimator::kMaxTimeoutNs: after this long it has received a reply, or
 // uses the TCP fallback.
 constexpr DurationNs kRecentNs = 2 * base::kSecond;
+// A sender all of whose packets were dropped here probes by then.
+constexpr DurationNs kDroppedHereNs = base::kSecond;
 
 wire::StopStatus stop_status(CompletionStatus status) {
   switch (status) {
@@ -48,6 +50,16 @@ Receiver::Receiver(Shared& shared, base::WordArena& arena)
       finished_(shared.config.finished_log),
       acks_(shared.config.peers, shared.config.paths),
       replies_(shared, acks_, receives_) {}
+
+void Receiver::on_datagrams_dropped(TimeNs now) {
+  // PROTOCOL 7.5.11: A receiver MUST treat datagrams that its own host dropped for want of room, as far as the system
+  //     reports them, as segments of every transfer that 7.5.10 may concern: those under way, and those of which it
+  //     hears first within 1 s.
+  shared_.counters.add(Counter::k_buffer_overflows);
+  ++drops_;
+  dropped_until_ns_ = base::after(now, kDroppedHereNs);
+  early_.note_drop();
+}
 
 // ---- posting -------------------------------------------------------------------------------------------------------
 
@@ -88,14 +100,15 @@ PostStatus Receiver::post(TimeNs now, const ReceiveRequest& request) {
 }
 
 void Receiver::take_early(TimeNs now, ReceiveState& state) {
-  if (shared_.peers[state.request.peer].early_refused) state.budget.note_dropped();
+  state.drops = drops_;
+  if (shared_.peers[state.request.peer].early_refused || now < dropped_until_ns_) state.budget.note_dropped();
   EarlyTransfer* early = early_.find(state.request.peer, state.transfer());
   if (early == nullptr) return;
   note_seen(state);
   const bool aborted = early->aborted();
   const bool probed = early->probed;
   const wire::Probe probe = early->probe;
-  if (early->segment_lost) state.budget.note_dropped();
+  if (early_.may_lack_segments(*early)) state.budget.note_dropped();
   state.loss.begin_with(early->newest);
   early_.release(*early, [&](const wire::DataHeader& header, std::span<const std::byte> payload) {
     if (!state.is_under_way()) return;

@@ -37,6 +37,7 @@ class Receiver {
   void on_retire(TimeNs now, std::uint16_t from, const wire::Retire& retire);
   void on_receive_timer(TimeNs now, std::uint32_t slot);
   void on_closing(TimeNs now);
+  void on_datagrams_dropped(TimeNs now);
   // An ACK is due after `packets_per_ack` packets of the peer.
   void on_peer_up(std::uint16_t peer, std::uint32_t packets_per_ack);
   void on_peer_down(TimeNs now, std::uint16_t peer);
@@ -60,13 +61,16 @@ class Receiver {
   // Counts a packet as evidence for loss detection, and its lateness for the peer's reorder window.
   void note_order(ReceiveState& state, std::uint8_t path, std::uint32_t sequence, TimeNs arrival_ns);
   void on_trailing_probe(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wire::Probe& probe, base::Ecn ecn);
-  void on_early_data(std::uint16_t from, const wire::DataHeader& header, std::span<const std::byte> payload);
+  void on_early_data(TimeNs now, std::uint16_t from, const wire::DataHeader& header,
+                     std::span<const std::byte> payload);
   // False if the state ended (mismatch).
   bool take_data(TimeNs now, ReceiveState& state, const wire::DataHeader& header, std::span<const std::byte> payload);
   bool matches(TimeNs now, ReceiveState& state, std::uint64_t total_bytes, wire::ElementType element);
   void take_probe(TimeNs now, ReceiveState& state, const wire::Probe& probe, bool by_control);
 
   DurationNs reorder_ns(const ReceiveState& state) const { return shared_.peers[state.request.peer].reorder_window_ns; }
+  // This host dropped datagrams that may have been of the transfer.
+  void note_drops(ReceiveState& state);
   void check_completion(TimeNs now, ReceiveState& state);
   // `event` ends the receive. If the transfer is not in progress, it only counts the event.
   void finish(TimeNs now, ReceiveState& state, ReceiveEvent event, CompletionStatus status, bool tell_sender);
@@ -82,6 +86,8 @@ class Receiver {
   FinishedLog finished_;
   AckLedger acks_;
   ReplySender replies_;
+  std::uint32_t drops_ = 0;      // on_datagrams_dropped()
+  TimeNs dropped_until_ns_ = 0;  // a transfer that was unknown when datagrams were dropped is heard of by then
 };
 
 }  // namespace mlt::core

@@ -49,10 +49,11 @@ void Receiver::on_data(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const 
     if ((header.prefix.flags & MLT_FLAG_END_OF_ROUND) != 0) reply_finished(from, transfer, 0, false);
     return;
   }
-  on_early_data(from, header, payload);
+  on_early_data(now, from, header, payload);
 }
 
-void Receiver::on_early_data(std::uint16_t from, const wire::DataHeader& header, std::span<const std::byte> payload) {
+void Receiver::on_early_data(TimeNs now, std::uint16_t from, const wire::DataHeader& header,
+                             std::span<const std::byte> payload) {
   EarlyTransfer* early = early_.find_or_insert_for_data(from, {header.tag, header.generation});
   if (early != nullptr && early->aborted()) return shared_.counters.add(Counter::k_early_segments_dropped);
   // PROTOCOL 7.3.1: A receiver MUST keep packets of a transfer that is neither posted nor over, as far as the early
@@ -77,7 +78,7 @@ void Receiver::on_early_data(std::uint16_t from, const wire::DataHeader& header,
     shared_.peers[from].early_refused = true;
     return;
   }
-  early->segment_lost = early->segment_lost || kept == EarlyBuffer::Kept::kNoRoom;
+  early->segment_lost = early->segment_lost || kept == EarlyBuffer::Kept::kNoRoom || now < dropped_until_ns_;
   if ((header.prefix.flags & MLT_FLAG_OVERTAKES) == 0) {
     note_newest(early->newest[header.prefix.path], header.prefix.sequence);
   }
@@ -193,6 +194,7 @@ void Receiver::on_probe(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const
   if (EarlyTransfer* early = early_.find_or_insert(from, probe.transfer)) {
     early->probed = true;
     early->probe = probe;
+    early->segment_lost = early->segment_lost || now < dropped_until_ns_;
   }
   Reply reply;
   // PROTOCOL 7.3.4: A receiver MUST answer a probe of a transfer that is not posted with NOT_POSTED, with its timestamp
@@ -277,6 +279,16 @@ void Receiver::on_mtu_probe(std::uint16_t from, const wire::MtuProbe& probe) {
 
 // ---- completion check -----------------------------------------------------------------------------------------------
 
+void Receiver::note_drops(ReceiveState& state) {
+  state.drops = drops_;
+  if (state.loss.round_over_ns() == base::kNever) return state.budget.note_dropped();
+  // PROTOCOL 7.5.11: Such a receive MUST NOT complete within bound before the end of a later round than the sender may
+  //     have been in: as many after the newest whose end is known as its bitmap has chunks.
+  // The sender may start a round for each chunk of a BITMAP that it repairs (6.7.6).
+  const std::uint32_t ahead = state.placement.grid().count() / MLT_BITMAP_CHUNK_SEGMENTS + 1;
+  state.budget.note_dropped(state.loss.round(), static_cast<std::uint8_t>(std::min(ahead, 127U)));
+}
+
 void Receiver::check_completion(TimeNs now, ReceiveState& state) {
   // PROTOCOL 7.5.1: A receive whose segments have all arrived MUST complete at once; of an empty tensor nothing can be
   //     missing.
@@ -289,6 +301,7 @@ void Receiver::check_completion(TimeNs now, ReceiveState& state) {
       state.budget.covers(state.placement.missing_bytes())) {
     return finish(now, state, ReceiveEvent::k_within_bound, CompletionStatus::kWithinBound, true);
   }
+  if (state.drops != drops_) note_drops(state);
   if (state.machine.phase() != ReceivePhase::k_detecting) return;
   const DurationNs reorder = reorder_ns(state);
   if (now < state.loss.request_ns(reorder, state.placement.missing_segments())) return arm(state);

@@ -22,23 +22,28 @@ bool requests_any(const wire::BitmapMessage& bitmap) {
   return false;
 }
 
-SendEvent RepairRounds::event_of(std::uint8_t bitmap_round) const {
-  if (bitmap_round == round_) return SendEvent::k_bitmap;
-  return bitmap_round == static_cast<std::uint8_t>(round_ - 1) ? SendEvent::k_late_bitmap : SendEvent::k_other_bitmap;
+bool RepairRounds::is_merged(const wire::BitmapMessage& bitmap) const {
+  const std::uint32_t chunk = bitmap.first_segment / MLT_BITMAP_CHUNK_SEGMENTS;
+  return ((merged_chunks_[chunk / 64] >> (chunk % 64)) & 1U) != 0;
+}
+
+SendEvent RepairRounds::event_of(const wire::BitmapMessage& bitmap) const {
+  if (bitmap.prefix.round == round_) return SendEvent::k_bitmap;
+  const auto rounds = static_cast<std::uint8_t>(round_ - requested_round_);
+  const bool of_request = rounds > 0 && rounds <= kMaxRoundsPerRequest && bitmap.prefix.round == requested_round_;
+  // PROTOCOL 6.7.5: It MUST ignore another, the answer to a repeated probe, and one that asks for nothing
+  //     (stale_control).
+  return of_request && !is_merged(bitmap) ? SendEvent::k_late_bitmap : SendEvent::k_other_bitmap;
 }
 
 void RepairRounds::begin_round() {
   base::BitmapView(merged_chunks_.data(), kMaxBitmapChunks).clear_all();
-  ++round_;
+  requested_round_ = round_++;
   sent_previously_ = std::exchange(sent_, 0);
   requested_again_ = 0;
 }
 
-std::optional<std::uint32_t> RepairRounds::merge(const wire::BitmapMessage& bitmap, base::BitmapView& pending) {
-  const std::uint32_t chunk = bitmap.first_segment / MLT_BITMAP_CHUNK_SEGMENTS;
-  base::BitmapView merged(merged_chunks_.data(), kMaxBitmapChunks);
-  // PROTOCOL 6.7.5: A sender MUST take a chunk of the bitmap once per round.
-  if (merged.test(chunk)) return std::nullopt;  // reply to a repeated probe
+std::uint32_t RepairRounds::merge(const wire::BitmapMessage& bitmap, base::BitmapView& pending) {
   std::uint32_t added = 0;
   for (std::uint32_t i = 0; i < bitmap.segment_count; ++i) {
     if (is_received(bitmap, i) || pending.test(bitmap.first_segment + i)) continue;
@@ -46,7 +51,8 @@ std::optional<std::uint32_t> RepairRounds::merge(const wire::BitmapMessage& bitm
     pending.set(bitmap.first_segment + i);
     ++added;
   }
-  merged.set(chunk);
+  // PROTOCOL 6.7.5: A sender MUST take a chunk of the bitmap once per request.
+  base::BitmapView(merged_chunks_.data(), kMaxBitmapChunks).set(bitmap.first_segment / MLT_BITMAP_CHUNK_SEGMENTS);
   return added;
 }
 

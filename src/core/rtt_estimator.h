@@ -15,8 +15,13 @@ class RttEstimator {
   static constexpr base::DurationNs kInitialNs = 2 * base::kMillisecond;
   // Two thread wake-ups on a busy host; a shorter timer would repeat probes whose replies are in flight.
   static constexpr base::DurationNs kMinTimeoutNs = 250 * base::kMicrosecond;
-  // Slower repetition brings no benefit: 1,000 waiting transfers send at most 20,000 probes per second.
+  // Slower repetition brings no benefit: 1,000 waiting transfers send at most 20,000 probes per second. On a long path
+  // this is less than a round trip, and the limit is a multiple of that.
   static constexpr base::DurationNs kMaxTimeoutNs = 50 * base::kMillisecond;
+  static constexpr base::DurationNs kMaxTimeoutRoundTrips = 4;
+  static constexpr base::DurationNs kMaxLongPathTimeoutNs = 2 * base::kSecond;
+  // Fewer may all be late by chance.
+  static constexpr std::uint32_t kLongPathSamples = 8;
 
   void on_sample(base::DurationNs rtt_ns) {
     if (smoothed_ns_ == 0) {
@@ -30,6 +35,7 @@ class RttEstimator {
       smoothed_ns_ += (rtt_ns - smoothed_ns_) / 8;
     }
     min_ns_ = min_ns_ == 0 ? rtt_ns : std::min(min_ns_, rtt_ns);
+    if (samples_ < kLongPathSamples) ++samples_;
   }
 
   base::DurationNs smoothed_ns() const { return smoothed_ns_; }
@@ -41,14 +47,19 @@ class RttEstimator {
     // RECOVERY R1.1.2: The retransmission timeout MUST be the smoothed round trip plus four variations, 2 ms before the
     //     first sample, and 250 us at least.
     const base::DurationNs once = smoothed_ns_ == 0 ? kInitialNs : smoothed_ns_ + 4 * variation_ns_;
-    // RECOVERY R1.1.3: The retransmission timeout MUST double with every repetition, up to 50 ms.
-    return std::min(std::max(once, kMinTimeoutNs) << std::min<std::uint32_t>(repeats, 10), kMaxTimeoutNs);
+    // RECOVERY R1.1.3: The retransmission timeout MUST double with every repetition, up to 50 ms, or four times the
+    //     smallest of eight samples or more if that is more, but 2 s at most.
+    // The smallest, because samples of a busy host are no reason to wait longer for a lost reply.
+    const base::DurationNs long_path_ns = samples_ < kLongPathSamples ? 0 : kMaxTimeoutRoundTrips * min_ns_;
+    const base::DurationNs max = std::clamp(long_path_ns, kMaxTimeoutNs, kMaxLongPathTimeoutNs);
+    return std::min(std::max(once, kMinTimeoutNs) << std::min<std::uint32_t>(repeats, 10), max);
   }
 
  private:
   base::DurationNs smoothed_ns_ = 0;
   base::DurationNs variation_ns_ = 0;
   base::DurationNs min_ns_ = 0;
+  std::uint32_t samples_ = 0;  // up to kLongPathSamples
 };
 
 }  // namespace mlt::core

@@ -14,24 +14,24 @@ namespace mlt::core {
   X(aborting)  /* failed: as done, and ABORT is not acknowledged yet */ \
   X(lingering) /* failed and polled; ABORT is not acknowledged yet */
 
-#define MLT_SEND_EVENTS(X, PREFIX)                                                                                 \
-  X(PREFIX##post)                                                                                                  \
-  X(PREFIX##run_sent)     /* a batch of data left; the round has unsent segments */                                \
-  X(PREFIX##round_sent)   /* a batch of data left with the round's last segment */                                 \
-  X(PREFIX##not_posted)   /* the receiver reports: no receive yet */                                               \
-  X(PREFIX##ready)        /* READY, or an ACK or BITMAP that reports: posted */                                    \
-  X(PREFIX##bitmap)       /* BITMAP of the current round */                                                        \
-  X(PREFIX##late_bitmap)  /* BITMAP of the previous round: a further chunk of the request that started this one */ \
-  X(PREFIX##other_bitmap) /* BITMAP of any other round */                                                          \
-  X(PREFIX##stop)                                                                                                  \
-  X(PREFIX##stop_unseen) /* STOP of a receiver that had received nothing of the transfer */                        \
-  X(PREFIX##probe_timer)                                                                                           \
-  X(PREFIX##expiry)                                                                                                \
-  X(PREFIX##cancel)                                                                                                \
-  X(PREFIX##peer_down)                                                                                             \
-  X(PREFIX##polled)      /* the completion was handed out */                                                       \
-  X(PREFIX##released)    /* reply to ABORT: the receiver keeps nothing of the transfer */                          \
-  X(PREFIX##abort_timer) /* ABORT has no reply yet */                                                              \
+#define MLT_SEND_EVENTS(X, PREFIX)                                                                      \
+  X(PREFIX##post)                                                                                       \
+  X(PREFIX##run_sent)     /* a batch of data left; the round has unsent segments */                     \
+  X(PREFIX##round_sent)   /* a batch of data left with the round's last segment */                      \
+  X(PREFIX##not_posted)   /* the receiver reports: no receive yet */                                    \
+  X(PREFIX##ready)        /* READY, or an ACK or BITMAP that reports: posted */                         \
+  X(PREFIX##bitmap)       /* BITMAP of the current round */                                             \
+  X(PREFIX##late_bitmap)  /* a further chunk of the BITMAP that started this round, or one before it */ \
+  X(PREFIX##other_bitmap) /* BITMAP of any other round */                                               \
+  X(PREFIX##stop)                                                                                       \
+  X(PREFIX##stop_unseen) /* STOP of a receiver that had received nothing of the transfer */             \
+  X(PREFIX##probe_timer)                                                                                \
+  X(PREFIX##expiry)                                                                                     \
+  X(PREFIX##cancel)                                                                                     \
+  X(PREFIX##peer_down)                                                                                  \
+  X(PREFIX##polled)      /* the completion was handed out */                                            \
+  X(PREFIX##released)    /* reply to ABORT: the receiver keeps nothing of the transfer */               \
+  X(PREFIX##abort_timer) /* ABORT has no reply yet */                                                   \
   X(PREFIX##abandoned)   /* ABORT gets no reply: stop repeating it */
 
 enum class SendPhase : std::uint8_t {
@@ -60,6 +60,7 @@ consteval StateTable<SendPhase, SendEvent> send_table() {
               {{P::k_sending, P::k_awaiting}, E::k_ready},
               {P::k_awaiting, E::k_bitmap, P::k_sending},
               {P::k_sending, E::k_late_bitmap},
+              {P::k_awaiting, E::k_late_bitmap, P::k_sending},
               {{P::k_sending, P::k_awaiting}, E::k_probe_timer},
 
               {{P::k_sending, P::k_awaiting}, E::k_stop, P::k_done},
@@ -80,7 +81,6 @@ consteval StateTable<SendPhase, SendEvent> send_table() {
           {
               // A chunk that was overtaken, or one repeated for a repeated probe.
               {{P::k_sending, P::k_awaiting}, E::k_other_bitmap},
-              {P::k_awaiting, E::k_late_bitmap},
               // Replies to a transfer that has ended. A reused slot has another generation and does not get them.
               {P::k_done, E::k_not_posted},
               {P::k_done, E::k_ready},

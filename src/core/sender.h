@@ -56,6 +56,7 @@ class Sender {
   std::uint32_t path_limit_bytes(std::uint16_t peer) const { return mtu_checks_.limit_bytes(peer); }
 
  private:
+  void on_report(std::uint16_t peer);
   void on_answer(SendState& state);
   void mark_ready(SendState& state);
   void merge(SendState& state, const wire::BitmapMessage& bitmap);
@@ -72,6 +73,7 @@ class Sender {
   DurationNs repeat_after(const SendState& state, std::uint32_t repeats) const;
   void wait_for_space(TimeNs now, SendState& state);
   void release_early(SendState& state);
+  void wake_early(std::uint16_t peer);
 
   bool fill_from_peer(TimeNs now, std::uint16_t peer, const TransmitCapabilities& capabilities, base::DatagramRun& run);
   // `segment`: the first one, returned by SendOrder::next_segment().

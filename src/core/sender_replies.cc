@@ -1,6 +1,5 @@
 // Processes replies of the receiver: ACK, BITMAP, STOP. Paper sections 4.2.1 and 4.2.3.
 #include <algorithm>
-#include <optional>
 
 #include "core/ack_report.h"
 #include "core/sender.h"
@@ -46,6 +45,13 @@ void take_single_block(Shared& shared, MtuChecks& mtu_checks, TimeNs now, TimeNs
 
 }  // namespace
 
+// The path has carried more, or another rate: the early-data limit follows.
+void Sender::on_report(std::uint16_t rank) {
+  const Peer& peer = shared_.peers[rank];
+  const std::uint64_t segments = peer.path_window.bytes() / (peer.segment_bytes + MLT_DATA_HEADER_BYTES);
+  if (early_.follow_window(rank, segments)) wake_early(rank);
+}
+
 void Sender::on_answer(SendState& state) {
   state.probe.on_reply();
   // PROTOCOL 6.5.7: A probe that has not left when an answer comes MUST NOT leave over TCP.
@@ -77,6 +83,7 @@ void Sender::on_ack(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wir
     report.take_block(other.path, other.block, other.fresh);
   }
   report.finish(ack.probe_timestamp_ns, mtu_checks_);
+  on_report(from);
   SendState* state = sends_.find(from, ack.transfer);
   // ACKs are per peer: the transfer that caused this one may have ended.
   if (state == nullptr || state->is_given_up()) return;
@@ -93,6 +100,7 @@ void Sender::on_ack(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wir
 void Sender::on_bitmap(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wire::BitmapMessage& bitmap) {
   shared_.counters.add(Counter::k_bitmaps_received);
   take_single_block(shared_, mtu_checks_, now, arrival_ns, from, bitmap, MLT_BITMAP_FLAG_ECHO);
+  on_report(from);
   SendState* found = sends_.find(from, bitmap.transfer);
   // PROTOCOL 6.7.1: A sender MUST ignore a BITMAP of a transfer that is not under way (stale_control).
   if (found == nullptr) return shared_.counters.add(Counter::k_stale_control);
@@ -130,10 +138,13 @@ void Sender::on_bitmap(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const 
   }
   if (!requests_any(bitmap)) return shared_.counters.add(Counter::k_stale_control);
   // PROTOCOL 6.7.2: A BITMAP with bits counts in two cases only.
-  const SendEvent event = state.repair.event_of(bitmap.prefix.round);
+  const SendEvent event = state.repair.event_of(bitmap);
+  const bool has_left = state.machine.phase() == SendPhase::k_awaiting;
   if (!state.machine.on(event, shared_.counters)) return;
-  if (event == SendEvent::k_bitmap) {
-    state.repair.begin_round();
+  if (has_left) {
+    // PROTOCOL 6.7.6: A chunk of the request that comes when the round it belongs to has left MUST start the next
+    //     round.
+    event == SendEvent::k_bitmap ? state.repair.begin_round() : state.repair.begin_further_round();
     state.probe_ns = base::kNever;
     probes_.cancel(state);
   }
@@ -143,10 +154,9 @@ void Sender::on_bitmap(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const 
 
 // Marks the segments that one chunk requests as pending in the current round.
 void Sender::merge(SendState& state, const wire::BitmapMessage& bitmap) {
-  const std::optional<std::uint32_t> added = state.repair.merge(bitmap, state.pending);
-  if (!added) return shared_.counters.add(Counter::k_stale_control);
-  state.pending_count += *added;
-  if (state.repair.is_round_lost(*added)) slow_down(state);
+  const std::uint32_t added = state.repair.merge(bitmap, state.pending);
+  state.pending_count += added;
+  if (state.repair.is_round_lost(added)) slow_down(state);
   state.restart_passes();
   order_.link(state);
 }
@@ -156,6 +166,7 @@ void Sender::slow_down(const SendState& state) {
   Peer& peer = shared_.peers[state.request.peer];
   if (peer.holds_back) return;
   shared_.counters.add(Counter::k_rounds_lost);
+  peer.path_window.on_round_lost();
   std::uint64_t packets = 0;
   for (const SendState& other : sends_) {
     if (other.is_under_way() && other.request.peer == state.request.peer) packets += other.pending_count;
@@ -170,6 +181,7 @@ void Sender::slow_down(const SendState& state) {
 void Sender::on_stop(TimeNs now, TimeNs arrival_ns, std::uint16_t from, const wire::Stop& stop) {
   shared_.counters.add(Counter::k_stops_received);
   take_single_block(shared_, mtu_checks_, now, arrival_ns, from, stop, MLT_STOP_FLAG_ECHO);
+  on_report(from);
   SendState* state = sends_.find(from, stop.transfer);
   // PROTOCOL 6.9.2: A sender MUST ignore a STOP of a transfer that is not under way (stale_control), but for its
   //     acknowledgement block.

@@ -16,6 +16,8 @@ constexpr std::uint32_t kProbeAtOnce = 64;
 
 // The send reached the early-data limit: it probes, and other sends continue.
 void Sender::wait_for_space(TimeNs now, SendState& state) {
+  // The limit follows the window (6.4.6) and may be reached first: the window must grow all the same.
+  shared_.peers[state.request.peer].path_window.on_full();
   order_.unlink(state);
   if (early_.wait(state) <= kProbeAtOnce) {
     probes_.schedule(state, true);
@@ -28,8 +30,11 @@ void Sender::wait_for_space(TimeNs now, SendState& state) {
 
 // The early data of the send has left the peer's early buffer: wakes the first sends that wait for space there.
 void Sender::release_early(SendState& state) {
-  if (!early_.release(state)) return;
-  early_.wake(state.request.peer, [this](SendState& woken) {
+  if (early_.release(state)) wake_early(state.request.peer);
+}
+
+void Sender::wake_early(std::uint16_t rank) {
+  early_.wake(rank, [this](SendState& woken) {
     woken.probe_ns = base::kNever;
     probes_.cancel(woken);
     arm(woken);

@@ -40,6 +40,7 @@ core::EndpointConfig endpoint_config(const Options& options, const OpenedDatapat
   config.bitmap_words = std::bit_ceil(options.max_operations + kSpareOperations) * 128;
   config.early_segments = options.early_segments;
   config.early_transfers = options.early_transfers;
+  config.max_window_bytes = std::uint64_t{options.max_window_mib} << 20;
   config.paths = datapath.network->paths();
   if (datapath.shared != nullptr) config.max_segment_bytes = kShmSegmentBytes;
   config.timely.line_rate_bytes_per_second = line_rate_bits_per_second(options, *datapath.network) / 8;

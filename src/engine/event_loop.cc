@@ -189,6 +189,7 @@ void EventLoop::cancel(TimeNs now, OperationId operation) {
 // ---- arrivals ------------------------------------------------------------------------------------------------------
 
 void EventLoop::on_run(const base::ReceivedRun& run) {
+  if (run.after_drop) endpoint_.on_control(now_, core::DatagramsDropped{});
   for (std::size_t at = 0; at < run.bytes.size(); at += run.datagram_bytes) {
     // The kernel has just copied the batch, past the nearest caches: cache misses on headers would cost a tenth of the
     // loop.

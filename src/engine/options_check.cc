@@ -67,6 +67,7 @@ void check_limits(const Options& options) {
   check("max_tags", options.max_tags, 1, 1U << 24);
   check("early_segments", options.early_segments, 1, 1U << 22);
   check("early_transfers", options.early_transfers, 1, 1U << 22);
+  check("max_window_mib", options.max_window_mib, 1, 1U << 16);
 }
 
 }  // namespace

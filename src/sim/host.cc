@@ -67,6 +67,7 @@ void Host::crash() {
   endpoint_.reset();
   inbox_.clear();
   inbox_bytes_ = 0;
+  dropped_ = false;
   paused_until_ = 0;
   turn_at_ = event_at_ = base::kNever;
   ++event_number_;
@@ -88,15 +89,19 @@ void Host::wait(base::TimeNs now, Input input) {
 bool Host::receive(base::TimeNs now, const Packet& packet) {
   const base::TimeNs local = config_.clock.local(now);
   if (!must_wait(now)) {
+    if (std::exchange(dropped_, false)) entry()->on_control(local, core::DatagramsDropped{});
     world_.reading(rank_, local, packet.datagram(), false);
     entry()->on_datagram(local, packet.datagram(), packet.ecn, local);
     turn(now);
     return true;
   }
-  if (inbox_bytes_ + packet.size > config_.socket_buffer_bytes) return false;
+  if (inbox_bytes_ + packet.size > config_.socket_buffer_bytes) {
+    dropped_ = true;
+    return false;
+  }
   inbox_bytes_ += packet.size;
   const std::span<const std::byte> bytes = packet.datagram();
-  wait(now, Datagram{{bytes.begin(), bytes.end()}, packet.ecn, local});
+  wait(now, Datagram{{bytes.begin(), bytes.end()}, packet.ecn, local, std::exchange(dropped_, false)});
   return true;
 }
 
@@ -165,6 +170,7 @@ bool Host::on_turn(base::TimeNs now, std::uint32_t number) {
 void Host::apply(base::TimeNs local, const Input& input) {
   std::visit(Overloaded{
                  [&](const Datagram& d) {
+                   if (d.after_drop) entry()->on_control(local, core::DatagramsDropped{});
                    world_.reading(rank_, local, d.bytes, false);
                    entry()->on_datagram(local, d.bytes, d.ecn, d.arrival_ns);
                  },

@@ -106,6 +106,7 @@ class Host {
     std::vector<std::byte> bytes;
     base::Ecn ecn = base::Ecn::kNotEct;
     base::TimeNs arrival_ns = 0;
+    bool after_drop = false;  // the socket dropped others since the last one
   };
   struct Message {
     std::uint16_t from = 0;
@@ -155,6 +156,7 @@ class Host {
   std::vector<Input> inbox_;
   std::vector<Input> reading_;
   std::uint64_t inbox_bytes_ = 0;
+  bool dropped_ = false;  // the socket was full since it last accepted a datagram
   // A thread sleeps until one time. An obsolete event may fire earlier: then it continues to sleep.
   base::TimeNs turn_at_ = base::kNever;
   base::TimeNs event_at_ = base::kNever;

@@ -5,6 +5,7 @@
 
 #include "sim/scenario_fed.h"
 #include "sim/scenario_late.h"
+#include "sim/scenario_long.h"
 #include "sim/scenario_retirement.h"
 #include "sim/scenario_short.h"
 #include "sim/scenario_window.h"
@@ -50,6 +51,7 @@ void draw_endpoint(Prng& prng, Scenario& scenario) {
   endpoint.retire_after = 0;  // the oracle's watches identify transfers by their numbers as posted
   endpoint.bitmap_words = 1U << 14;
   endpoint.early_segments = static_cast<std::uint32_t>(spread(prng, 1, 256));
+  endpoint.max_window_bytes = 0;  // see draw_long_paths()
   endpoint.early_transfers = static_cast<std::uint32_t>(spread(prng, 1, 64));
   endpoint.finished_log = pick<std::uint32_t>(prng, {16, 512});
   endpoint.reply_queue = pick<std::uint32_t>(prng, {4, 64, 512});
@@ -417,9 +419,10 @@ Scenario draw_scenario(std::uint64_t seed, Draw draw) {
   if (draw >= Draw::kFifth) draw_short_links(scenario);
   if (draw >= Draw::kFifth) draw_retirement(scenario);
   if (draw >= Draw::kSixth) draw_fed(scenario);
+  if (draw >= Draw::kSeventh) draw_long_paths(scenario);
   if (draw >= Draw::kFifth) widen_window(scenario);
   if (draw >= Draw::kFifth) widen_ports(scenario);
-  scenario.limit_ns = scenario.quiet_ns + 12 * kSecond;
+  scenario.limit_ns = scenario.quiet_ns + scenario.simulator.host.endpoint.operation_timeout_ns * 3 / 2;
   return scenario;
 }
 

@@ -117,7 +117,9 @@ SendWatch::EarlyOut SendWatch::early_out(const Flow& of) {
 
 bool SendWatch::is_exhausted(const Flow& of) {
   const EarlyOut out = early_out(of);
-  return out.segments >= std::max(of.peer.early_segments, 1U) || out.transfers >= std::max(of.peer.early_transfers, 1U);
+  // Clause 6.4.6: some of what was offered may be left.
+  const std::uint32_t least = std::min(of.peer.early_segments, std::max(of.peer.early_segments / 8, 256U));
+  return out.segments >= std::max(least, 1U) || out.transfers >= std::max(of.peer.early_transfers, 1U);
 }
 
 SendWatch::Sending* SendWatch::find(Flow& of, const wire::TransferId& transfer) {
@@ -178,6 +180,10 @@ void SendWatch::reads(std::uint16_t rank, base::TimeNs local, const wire::Prefix
 void SendWatch::take_block(Flow& of, std::uint8_t path_number, const wire::AckBlock& block) {
   if (path_number >= of.paths.size()) return;  // nothing was sent on it yet
   Path& path = of.paths[path_number];
+  if (const std::uint32_t arrived = block.received_packets - path.reported; arrived < 0x8000'0000U) {
+    of.reported_packets += arrived;
+    path.reported = block.received_packets;
+  }
   const std::uint32_t highest = block.highest_sequence;
   if (highest == 0 || static_cast<std::int32_t>(highest - path.acknowledged) <= 0) return;
   if (static_cast<std::int32_t>(highest - path.last) > 0) return;
@@ -235,17 +241,20 @@ void SendWatch::take_bitmap(Sender& sender, Flow& of, Sending& sending, const wi
   while (i < bitmap.segment_count && !is_missing(i)) ++i;
   if (i == bitmap.segment_count) return;
   const bool begins = bitmap.prefix.round == sending.round && sending.is_round_over();
-  const bool adds = bitmap.prefix.round == static_cast<std::uint8_t>(sending.round - 1) && sending.left > 0;
+  const bool adds = sending.round != sending.requested_round && bitmap.prefix.round == sending.requested_round;
   if (!begins && !adds) return;
   const std::size_t chunk = bitmap.first_segment / MLT_BITMAP_CHUNK_SEGMENTS;
   sending.merged.resize(count / MLT_BITMAP_CHUNK_SEGMENTS + 1);
   if (begins) {
     sending.merged.assign(sending.merged.size(), false);
+    sending.requested_round = sending.round;
+  } else if (sending.merged[chunk]) {
+    return;
+  }
+  if (sending.is_round_over()) {
     ++sending.round;
     ++sending.rounds;
     forget(sender, sending);
-  } else if (sending.merged[chunk]) {
-    return;
   }
   sending.merged[chunk] = true;
   for (i = 0; i < bitmap.segment_count; ++i) {

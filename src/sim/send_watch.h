@@ -68,7 +68,8 @@ class SendWatch {
   struct Path {
     std::uint32_t last = 0;
     std::uint32_t acknowledged = 0;
-    std::vector<Burst> bursts;  // from `first` on: neither acknowledged nor declared lost
+    std::uint32_t reported = 0;  // packets that the newest block reports as received
+    std::vector<Burst> bursts;   // from `first` on: neither acknowledged nor declared lost
     std::size_t first = 0;
   };
   struct Sending {
@@ -80,11 +81,12 @@ class SendWatch {
     std::uint32_t withheld = 0;  // not ready yet
     std::uint32_t cursor = 0;    // index into the send order: nothing before it is pending
     std::uint8_t round = 0;
-    std::uint32_t rounds = 0;  // begun after the first
+    std::uint8_t requested_round = 0;  // of the newest bitmap that began a round; equal to `round`: none
+    std::uint32_t rounds = 0;          // begun after the first
     std::uint32_t critical = 0;
     std::uint8_t last_class = 0;
     bool unconfirmed = false;  // begun before anything was read from the peer
-    std::vector<bool> merged;  // chunks of the bitmap that began this round
+    std::vector<bool> merged;  // chunks of that bitmap
     std::array<std::uint32_t, MLT_MAX_PATHS> newest{};
     bool ready = false;
     std::uint32_t early = 0;  // packets sent before it was ready
@@ -101,6 +103,7 @@ class SendWatch {
     std::vector<Path> paths;
     std::vector<std::unique_ptr<Sending>> open;  // by order, then number
     std::uint64_t posts = 0;
+    std::uint64_t reported_packets = 0;   // over all paths
     base::TimeNs newest_arrived_ns = -1;  // send time of the newest packet known to have arrived
     base::TimeNs next_run_ns = 0;
     base::TimeNs last_data_ns = -base::kSecond;

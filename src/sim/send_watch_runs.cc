@@ -171,11 +171,14 @@ void SendWatch::check_data(std::uint16_t rank, base::TimeNs local, const Packet&
   add_to_flight(rank, local, peer, of, packet.path, prefix.sequence, true);
   if (!s.ready) count_early(rank, peer, of, s);
   if (--run_left_ > 0) return;
-  // Clause 6.3.2
+  // Clauses 6.3.2, 6.3.7 and 6.3.8
+  const std::uint64_t full = of.peer.segment_bytes + MLT_DATA_HEADER_BYTES;
   const std::uint64_t packets = in_flight(of);
-  const std::uint64_t bytes = packets * (of.peer.segment_bytes + MLT_DATA_HEADER_BYTES);
-  if (packets > 1 && bytes > of.peer.window_bytes) {
-    fail(10, rank, peer, std::to_string(bytes) + " bytes in flight, window " + std::to_string(of.peer.window_bytes));
+  const std::uint64_t grown = std::min(of.peer.window_bytes + of.reported_packets * full,
+                                       driver_.host(rank).config().endpoint.max_window_bytes);
+  const std::uint64_t window = std::max<std::uint64_t>(of.peer.window_bytes, grown);
+  if (packets > 1 && packets * full > window) {
+    fail(10, rank, peer, std::to_string(packets * full) + " bytes in flight, window " + std::to_string(window));
   }
 }
 

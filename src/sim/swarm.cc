@@ -13,7 +13,7 @@ using base::DurationNs;
 
 // Maximum number of events without progress once the faults are over: more than every timer of every host many times
 // over. While a link delivers what it had held back, every delivered packet is progress.
-constexpr std::uint64_t kIdleEventsPerHost = 40'000;
+constexpr std::uint64_t kIdleEventsPerHostSecond = 5'000;  // of an operation's timeout
 constexpr std::uint64_t kProgressEvery = 1'024;
 
 class Run {
@@ -44,6 +44,9 @@ class Run {
     simulator_.at(first + scenario_.quiet_ns, [this] { heal(); });
     const base::TimeNs last = first + scenario_.limit_ns;
     std::uint64_t idle_since = 0;
+    const auto timeout_s =
+        static_cast<std::uint64_t>(scenario_.simulator.host.endpoint.operation_timeout_ns / base::kSecond);
+    const std::uint64_t max_idle = kIdleEventsPerHostSecond * simulator_.hosts() * timeout_s;
     std::uint64_t progress = 0;
     std::uint64_t min_in_flight = ~0ULL;
     while (!(scheduled_ == 0 && oracle_.all_ended()) && simulator_.step(last)) {
@@ -56,7 +59,7 @@ class Run {
       if (now != progress || !quiet_ || under_way < min_in_flight) idle_since = happened;
       if (quiet_) min_in_flight = std::min(min_in_flight, under_way);
       progress = now;
-      if (happened - idle_since > kIdleEventsPerHost * simulator_.hosts()) {
+      if (happened - idle_since > max_idle) {
         simulator_.fail("rule 7: " + std::to_string(happened - idle_since) +
                         " events without progress; open: " + oracle_.unfinished());
       }

@@ -29,6 +29,7 @@ class LimitArguments(TypedDict, total=False):
     max_tags: int | None
     early_segments: int | None
     early_transfers: int | None
+    max_window_mib: int | None
 
 
 class NetworkArguments(TypedDict, total=False):

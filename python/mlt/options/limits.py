@@ -4,7 +4,8 @@
 beyond the limit fails at once (``LimitError``). Below it, no order of posts makes operations wait for each other's
 slots. ``max_tags``: remembered pairs of rank and tag, for sends and receives each. ``early_segments``: buffered
 segments of receives that are not posted yet, shared evenly by the other ranks. ``early_transfers``: max number of
-transfers of these segments. Ranks may use different limits. Memory is touched only as a limit is used.
+transfers of these segments. ``max_window_mib``: max MiB in flight to a peer, where the path needs more than the
+peer's receive buffer holds. Ranks may use different limits. Memory is touched only as a limit is used.
 
     mlt.Context(max_operations=100_000)  # or MLT_MAX_OPERATIONS=100000
 """
@@ -21,6 +22,7 @@ VARIABLES = {
     "max_tags": ("MLT_MAX_TAGS", 2**24),
     "early_segments": ("MLT_EARLY_SEGMENTS", 2**22),
     "early_transfers": ("MLT_EARLY_TRANSFERS", 2**22),
+    "max_window_mib": ("MLT_MAX_WINDOW_MIB", 2**16),
 }
 
 

@@ -92,6 +92,7 @@ std::size_t FaultDatapath::receive(base::TimeNs now, std::size_t budget_runs, Re
 }
 
 void FaultDatapath::on_run(const base::ReceivedRun& run) {
+  after_drop_ = after_drop_ || run.after_drop;
   const DatagramMark mark{0, 0, 0, run.ecn};
   for (std::size_t at = 0; at < run.bytes.size(); at += run.datagram_bytes) {
     const std::size_t size = std::min<std::size_t>(run.datagram_bytes, run.bytes.size() - at);
@@ -213,6 +214,7 @@ void FaultDatapath::flush() {
     run.bytes = {building_.slices[0].data, building_.total_bytes};
     run.datagram_bytes = building_.datagram_bytes;
     run.ecn = building_.ecn;
+    run.after_drop = std::exchange(after_drop_, false);
     sink_->on_run(run);
   } else {
     flush_to_inner();

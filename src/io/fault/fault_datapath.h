@@ -92,6 +92,7 @@ class FaultDatapath final : public Datapath, private ReceiveSink {
   std::vector<std::byte> corrupted_;           // changed copies of datagrams in building_, at their offset in the run
   std::vector<std::uint32_t> retired_places_;  // released slots that building_ still refers to
   SendStatus refused_ = SendStatus::kSent;     // last result of the wrapped datapath, if not kSent
+  bool after_drop_ = false;                    // the wrapped datapath reported dropped datagrams
   bool any_taken_ = false;                     // the wrapped datapath accepted something in this send()
 
   std::array<CopiedRun, 8> backlog_;  // runs that the wrapped datapath has not accepted yet, oldest first

@@ -18,11 +18,11 @@ namespace mlt::io {
 namespace {
 
 constexpr std::array<std::string_view, CounterTable<UdpCounter>::kSize> kNames = {
-    "udp_runs_sent",      "udp_datagrams_sent",      "udp_bytes_sent",       "udp_system_calls_send",
-    "udp_runs_received",  "udp_bytes_received",      "udp_send_would_block", "udp_send_no_buffers",
-    "udp_send_too_large", "udp_send_forbidden",      "udp_send_failed",      "udp_icmp_errors",
-    "udp_partial_runs",   "udp_datagrams_abandoned", "udp_offload_given_up", "udp_receive_truncated",
-    "udp_receive_empty",  "udp_receive_failed",
+    "udp_runs_sent",         "udp_datagrams_sent",      "udp_bytes_sent",       "udp_system_calls_send",
+    "udp_runs_received",     "udp_bytes_received",      "udp_send_would_block", "udp_send_no_buffers",
+    "udp_send_too_large",    "udp_send_forbidden",      "udp_send_failed",      "udp_icmp_errors",
+    "udp_partial_runs",      "udp_datagrams_abandoned", "udp_offload_given_up", "udp_receive_truncated",
+    "udp_receive_overflows", "udp_receive_empty",       "udp_receive_failed",
 };
 
 constexpr std::uint32_t kUdpHeaderBytes = 8;
@@ -344,6 +344,12 @@ bool UdpDatapath::receive_one(base::TimeNs now, base::DurationNs realtime_offset
       // last empty.
       const base::TimeNs stamp = nanoseconds(arrival) + realtime_offset_ns;
       run.arrival_ns = stamp >= drained_ns_ && stamp <= now ? stamp : now;
+    } else if (header->cmsg_level == SOL_SOCKET && header->cmsg_type == SO_RXQ_OVFL) {
+      std::uint32_t overflows = 0;
+      std::memcpy(&overflows, CMSG_DATA(header), sizeof overflows);
+      const std::uint32_t more = overflows - std::exchange(receive_overflows_, overflows);
+      run.after_drop = more > 0;
+      counters_.add(UdpCounter::kReceiveOverflows, more);
     } else if (header->cmsg_level == IPPROTO_IPV6 && header->cmsg_type == IPV6_TCLASS) {
       std::memcpy(&value, CMSG_DATA(header), sizeof value);
       run.ecn = static_cast<base::Ecn>(value & 3);

@@ -51,6 +51,7 @@ enum class UdpCounter : std::size_t {
   kDatagramsAbandoned,  // without offload: the rest of a run after a permanent error
   kOffloadGivenUp,      // 1 after the interface rejected UDP_SEGMENT
   kReceiveTruncated,    // larger than any run can be; dropped
+  kReceiveOverflows,    // dropped by the system: the receive buffer was full
   kReceiveEmpty,        // zero bytes; dropped
   kReceiveFailed,       // errno other than EAGAIN and pending ICMP errors
   kCount
@@ -109,7 +110,8 @@ class UdpDatapath final : public NetworkDatapath {
   alignas(cmsghdr) std::array<std::byte, 64> send_control_;
   alignas(cmsghdr) std::array<std::byte, 128> receive_control_;
   std::vector<std::byte> receive_buffer_;
-  base::TimeNs drained_ns_ = 0;  // when the socket was last found empty
+  std::uint32_t receive_overflows_ = 0;  // as the system last reported them; wraps
+  base::TimeNs drained_ns_ = 0;          // when the socket was last found empty
 };
 
 }  // namespace mlt::io

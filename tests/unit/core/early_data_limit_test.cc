@@ -67,6 +67,33 @@ TEST_CASE("reset__takes_one_where_the_peer_offers_nothing") {
   CHECK(world.limit.allowed(world.send()) == 0);
 }
 
+TEST_CASE("follow_window__uses_of_the_offer_what_the_path_needs") {
+  World world;
+  world.limit.reset(1, 16'000, 100);
+  SendState& state = world.send();
+  CHECK(world.limit.allowed(state) == 2'000);  // an eighth
+  CHECK(world.limit.follow_window(1, 5'000));
+  CHECK(world.limit.allowed(state) == 5'000);
+  CHECK_FALSE(world.limit.follow_window(1, 5'100));  // too small a step to wake a send for
+  CHECK(world.limit.allowed(state) == 5'000);
+  CHECK(world.limit.follow_window(1, ~std::uint64_t{0}));
+  CHECK(world.limit.allowed(state) == 16'000);
+  world.limit.count_sent(state, 9'000);
+  CHECK_FALSE(world.limit.follow_window(1, 3'000));
+  CHECK(world.limit.allowed(state) == 0);
+  CHECK(world.limit.release(state));
+  CHECK(world.limit.allowed(state) == 3'000);
+  CHECK_FALSE(world.limit.follow_window(1, 0));
+  CHECK(world.limit.allowed(state) == 2'000);
+  CHECK(world.usage().early_sent.limit == 16'100);
+  world.limit.reset(1, 1'000, 1);
+  CHECK(world.limit.allowed(world.send()) == 256);
+  world.limit.reset(1, 100, 1);  // small offers are used whatever the path
+  CHECK(world.limit.allowed(world.send()) == 100);
+  CHECK_FALSE(world.limit.follow_window(1, 5));
+  CHECK(world.limit.allowed(world.send()) == 100);
+}
+
 TEST_CASE("release__makes_space_once") {
   World world;
   SendState& state = world.send();

@@ -18,7 +18,7 @@ struct World {
     timely.line_rate_bytes_per_second = kRate;
     peer().up = true;
     peer().segment_bytes = kDatagram - MLT_DATA_HEADER_BYTES;
-    peer().window_bytes = 1'000 * kDatagram;
+    peer().path_window = core::PathWindow(1'000 * kDatagram, 0);
     peer().rate.emplace(timely);
     peer().spray = core::PathSpray(1);
   }
@@ -66,7 +66,7 @@ TEST_CASE("max_datagrams__is_bounded_by_the_datapath_and_the_rate") {
 
 TEST_CASE("max_datagrams__one_packet_fits_any_window") {
   World world;
-  world.peer().window_bytes = 1;
+  world.peer().path_window = core::PathWindow(1, 0);
   CHECK(world.max_datagrams() == 1);
   world.put_in_flight(1);
   CHECK(world.max_datagrams() == 0);
@@ -75,7 +75,7 @@ TEST_CASE("max_datagrams__one_packet_fits_any_window") {
 
 TEST_CASE("max_datagrams__waits_until_a_batch_or_a_quarter_of_the_window_fits") {
   World world;
-  world.peer().window_bytes = 100 * kDatagram;
+  world.peer().path_window = core::PathWindow(100 * kDatagram, 0);
   world.put_in_flight(60);
   CHECK(world.flow.in_flight_bytes(kPeer) == 60 * kDatagram);
   CHECK(world.max_datagrams() == 40);
@@ -122,7 +122,7 @@ TEST_CASE("may_send__skips_a_peer_for_which_the_datapath_has_no_space") {
 
 TEST_CASE("on_timer__counts_the_timeouts_of_a_full_window_and_doubles_the_wait") {
   World world;
-  world.peer().window_bytes = kDatagram;
+  world.peer().path_window = core::PathWindow(kDatagram, 0);
   world.put_in_flight(1);
   world.peer().work_head = 0;
   REQUIRE(world.max_datagrams() == 0);

@@ -49,4 +49,13 @@ TEST_CASE("covers_loss__not_of_the_first_round_if_a_segment_was_dropped_here") {
   CHECK(budget.covers(200));  // an eager receive completes all the same
 }
 
+TEST_CASE("covers_loss__not_of_any_round_of_which_segments_may_have_been_dropped_here") {
+  LossBudget budget(100, 4, 0.5);
+  budget.note_dropped(254, 3);
+  for (const int round : {254, 255, 0, 1}) CHECK_FALSE(budget.covers_loss(200, static_cast<std::uint8_t>(round)));
+  for (const int round : {2, 100, 253}) CHECK(budget.covers_loss(200, static_cast<std::uint8_t>(round)));
+  budget.note_dropped();  // of the first round, which is over
+  CHECK_FALSE(budget.covers_loss(200, 255));
+}
+
 }  // namespace

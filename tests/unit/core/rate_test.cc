@@ -44,6 +44,23 @@ TEST_CASE("rtt_estimator__timeout_doubles_within_its_limits") {
   CHECK(rtt.timeout_ns(~std::uint32_t{0}) == core::RttEstimator::kMaxTimeoutNs);
 }
 
+TEST_CASE("rtt_estimator__the_longest_timeout_follows_the_smallest_sample_of_a_long_path") {
+  core::RttEstimator rtt;
+  for (int i = 0; i < 7; ++i) rtt.on_sample(100 * kMillisecond);
+  CHECK(rtt.timeout_ns(0) == core::RttEstimator::kMaxTimeoutNs);  // all may have been late by chance
+  rtt.on_sample(100 * kMillisecond);
+  CHECK(rtt.timeout_ns(0) > 100 * kMillisecond);
+  CHECK(rtt.timeout_ns(9) == 400 * kMillisecond);
+  rtt.on_sample(20 * kMillisecond);
+  CHECK(rtt.timeout_ns(9) == 80 * kMillisecond);
+  rtt.on_sample(kMillisecond);
+  for (int i = 0; i < 50; ++i) rtt.on_sample(2 * kSecond);  // a busy host
+  CHECK(rtt.timeout_ns(0) == core::RttEstimator::kMaxTimeoutNs);
+  core::RttEstimator longest;
+  for (int i = 0; i < 8; ++i) longest.on_sample(kSecond);
+  CHECK(longest.timeout_ns(9) == core::RttEstimator::kMaxLongPathTimeoutNs);
+}
+
 // ---- TIMELY --------------------------------------------------------------------------------------------------------
 
 namespace {

@@ -11,6 +11,7 @@
 
 #include "support/peer_up.h"
 #include "support/transfer.h"
+#include "wire/codec.h"
 
 using namespace mlt;
 using namespace mlt::test;
@@ -201,6 +202,7 @@ TEST_CASE("window__opens_again_when_the_blocked_send_is_cancelled") {
 
 TEST_CASE("window__an_old_stall_does_not_count_for_later_packets") {
   SimulationConfig config;
+  config.endpoint.max_window_bytes = 0;
   config.window_bytes = 64 << 10;
   config.link.propagation_ns = kMillisecond;
   Simulation network(config);
@@ -493,4 +495,75 @@ TEST_CASE("tcp_fallback__a_probe_that_a_reply_overtakes_does_not_leave_over_tcp"
   };
   CHECK(run(false));
   CHECK_FALSE(run(true));
+}
+
+// Two segments are lost, far apart: the BITMAP has two chunks. The second chunk comes when the one segment that the
+// first one requests has left.
+TEST_CASE("bitmap__a_chunk_that_comes_when_its_round_has_left_is_repaired_at_once") {
+  constexpr std::uint32_t kSegment = 64;
+  SimulationConfig config;
+  config.segment_bytes = config.endpoint.max_segment_bytes = kSegment;
+  config.endpoint.early_segments = 2 * MLT_BITMAP_CHUNK_SEGMENTS;
+  config.link.propagation_ns = 2 * kMillisecond;
+  Simulation network(config);
+  std::vector<std::uint32_t> lost;
+  network.drop_if = [&](const Flight& flight) {
+    if (flight.type != wire::PacketType::kData) return false;
+    wire::DataHeader header;
+    std::span<const std::byte> payload;
+    REQUIRE(wire::decode_prefix(flight.bytes, header.prefix) == wire::DropReason::kNone);
+    REQUIRE(wire::decode_data(flight.bytes, header, payload) == wire::DropReason::kNone);
+    const std::uint32_t segment = header.offset_bytes / kSegment;
+    if (segment != 5 && segment != MLT_BITMAP_CHUNK_SEGMENTS + 5) return false;
+    if (std::count(lost.begin(), lost.end(), segment) > 0) return false;
+    lost.push_back(segment);
+    return true;
+  };
+  TransferOptions options;
+  Transfer first(network, 1'000, options);  // the round trip is known from here on, and all may leave as early data
+  first.post();
+  REQUIRE(first.run());
+  lost.clear();
+  options.operation = 2;
+  Transfer transfer(network, 2 * MLT_BITMAP_CHUNK_SEGMENTS * kSegment, options);
+  transfer.post();
+  REQUIRE(transfer.run());
+  CHECK(transfer.fault() == "");
+  CHECK(lost.size() == 2);
+  CHECK(transfer.sent()->repaired_segments == 2);
+  CHECK(network.counter(1, Counter::k_duplicate_segments) == 0);
+  // 2 ms for the round, 2 for the BITMAP, 2 for both repairs; another round trip would be 4 more.
+  CHECK(transfer.received()->elapsed_ns < 9 * kMillisecond);
+}
+
+// A host that reads late, and whose socket drops what does not fit: the network has lost nothing.
+TEST_CASE("own_drops__are_no_loss_within_the_bound") {
+  for (const bool early : {false, true}) {
+    CAPTURE(early);
+    SimulationConfig config;
+    config.socket_buffer_bytes = 20'000;
+    Simulation network(config);
+    TransferOptions options;
+    options.loss_bound = 0.9;
+    Transfer transfer(network, 200'000, options);
+    if (!early) REQUIRE(transfer.post_receive() == core::PostStatus::kPosted);
+    network.pause(1, network.now() + 100 * kMicrosecond);
+    REQUIRE(transfer.post_send() == core::PostStatus::kPosted);
+    network.run_for(300 * kMicrosecond);
+    if (early) REQUIRE(transfer.post_receive() == core::PostStatus::kPosted);
+    REQUIRE(transfer.run(kSecond));
+    CHECK(transfer.fault() == "");
+    CHECK(network.counter(1, Counter::k_buffer_overflows) == 1);
+    CHECK(transfer.received()->status == CompletionStatus::kComplete);
+    // What the network loses afterwards, it loses.
+    int data = 0;
+    network.drop_if = [&](const Flight& f) { return f.type == wire::PacketType::kData && data++ % 3 == 0; };
+    network.run_for(2 * kSecond);
+    options.operation = 2;
+    Transfer next(network, 200'000, options);
+    next.post();
+    REQUIRE(next.run(kSecond));
+    CHECK(next.fault() == "");
+    CHECK(next.received()->status == CompletionStatus::kWithinBound);
+  }
 }

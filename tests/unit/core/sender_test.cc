@@ -480,6 +480,7 @@ TEST_CASE("window__is_never_exceeded") {
       CAPTURE(drop);
       SimulationConfig config;
       config.window_bytes = window;
+      config.endpoint.max_window_bytes = 0;
       config.link.data.drop = drop;
       config.link.propagation_ns = 300 * kMicrosecond;
       Simulation network(config);

@@ -295,3 +295,34 @@ TEST_CASE("receive__a_wall_clock_that_was_set_dates_no_arrival_back") {
     CHECK(sink.arrivals.back() <= now);
   }
 }
+
+TEST_CASE("receive__reports_datagrams_that_the_full_socket_dropped") {
+  struct Sink final : io::ReceiveSink {
+    void on_run(const base::ReceivedRun& run) override { drops += run.after_drop ? 1 : 0; }
+    int drops = 0;
+  };
+  UdpPair pair(false);
+  const int smallest = 1;
+  REQUIRE(::setsockopt(pair.one->readable_fd(), SOL_SOCKET, SO_RCVBUF, &smallest, sizeof smallest) == 0);
+  const auto overflows = [&] { return io::counter_value(pair.one->counters(), "udp_receive_overflows"); };
+  Sink sink;
+  const TestRun run(1, 0, 20, 1'000);
+  REQUIRE(pair.zero->send(0, run.get()) == SendStatus::kSent);
+  while (pair.one->receive(0, 64, sink) > 0) {
+  }
+  CHECK(sink.drops == 0);  // the next datagram that fits reports them
+  CHECK(overflows() == 0);
+  const TestRun next(1, 20, 1, 1'000);
+  REQUIRE(pair.zero->send(0, next.get()) == SendStatus::kSent);
+  while (pair.one->receive(0, 64, sink) > 0) {
+  }
+  CHECK(sink.drops == 1);
+  CHECK(overflows() > 0);
+  CHECK(overflows() < 20);
+  const std::uint64_t before = overflows();
+  REQUIRE(pair.zero->send(0, next.get()) == SendStatus::kSent);
+  while (pair.one->receive(0, 64, sink) > 0) {
+  }
+  CHECK(sink.drops == 1);
+  CHECK(overflows() == before);
+}
