@@ -2,10 +2,11 @@
 // if they were short enough to benefit. The window grows and shrinks like the kernel's halt polling
 // (Documentation/virt/kvm/halt-polling.rst).
 //
-// No thread polls while runnable threads outnumber the CPUs: waits are long then, so that the window closes by itself,
-// and a thread that lost its CPU while it polled does not poll for a while. The host's count of runnable threads
-// (/proc/loadavg) would also include those of other priorities and other containers.
-// Not thread-safe: requires the loop's lock.
+// No thread polls while runnable threads outnumber the CPUs: waits are long then, so that the window closes by itself.
+// A thread that lost its CPU while it polled does not poll for a while, nor one whose polling its peer waits for: where
+// the kernel put the woken peer behind the polling thread, on its CPU, the reply comes as soon as that thread sleeps.
+// The host's count of runnable threads (/proc/loadavg) would also include those of other priorities and other
+// containers. Not thread-safe: requires the loop's lock.
 #pragma once
 
 #include <algorithm>
@@ -26,14 +27,19 @@ class Crowd {
 
   // Whether to poll at `now`. `again`: the thread polled since its last work.
   bool is_there(base::TimeNs now, bool again) {
-    if (again && now - polled_at_ > kLostCpuNs) rests_until_ = now + kRestNs;
+    if (is_due_ || (again && now - polled_at_ > kLostCpuNs)) rests_until_ = now + kRestNs;
+    is_due_ = false;
     polled_at_ = now;
     return now < rests_until_;
   }
 
+  // Rests from the next poll on.
+  void rest() { is_due_ = true; }
+
  private:
   base::TimeNs polled_at_ = 0;
   base::TimeNs rests_until_ = 0;
+  bool is_due_ = false;
 };
 
 class AdaptiveSpin {
@@ -42,6 +48,10 @@ class AdaptiveSpin {
   // After kRestWaits waits without polling, kTrialWaits waits with it. One would do if the peer were awake.
   static constexpr std::uint32_t kRestWaits = 64;
   static constexpr std::uint32_t kTrialWaits = 4;
+  // Max time from a sleep to the reply of a peer that waited for this CPU.
+  static constexpr base::DurationNs kReplyNs = 150 * base::kMicrosecond;
+  // End polling for a while at this count: such a wait counts 2, and one that polling won takes 1 off.
+  static constexpr std::uint32_t kHindered = 6;
 
   explicit AdaptiveSpin(base::DurationNs bound_ns) : bound_ns_(bound_ns), window_ns_(bound_ns) {}
 
@@ -54,7 +64,11 @@ class AdaptiveSpin {
   // Ends a wait: work has arrived. `polled`: goes_on() returned true; `slept`: polling ended before the work arrived.
   void ended(base::DurationNs idle_ns, bool polled, bool slept) {
     if (bound_ns_ == 0) return;
-    if (polled) ++(slept ? lost_ : won_);
+    if (polled) {
+      ++(slept ? lost_ : won_);
+      count_hindrance(idle_ns, slept);
+    }
+    last_idle_ns_ = idle_ns;
     if (idle_ns <= bound_ns_) {
       if (idle_ns > window_ns_) window_ns_ = std::min(bound_ns_, std::max(kFirstNs, 2 * window_ns_));
       rests_ = 0;
@@ -73,8 +87,23 @@ class AdaptiveSpin {
   std::uint64_t lost() const { return lost_; }
 
  private:
+  // A wait that polling as long as the last wait did not end, but a sleep did, soon.
+  void count_hindrance(base::DurationNs idle_ns, bool slept) {
+    if (!slept) {
+      if (hindrances_ > 0) --hindrances_;
+      return;
+    }
+    if (last_idle_ns_ > window_ns_ || idle_ns < window_ns_ || idle_ns > window_ns_ + kReplyNs) return;
+    hindrances_ += 2;
+    if (hindrances_ < kHindered) return;
+    hindrances_ = 0;
+    crowd_.rest();
+  }
+
   base::DurationNs bound_ns_;
   base::DurationNs window_ns_;
+  base::DurationNs last_idle_ns_ = 0;
+  std::uint32_t hindrances_ = 0;
   std::uint32_t rests_ = 0;
   std::uint32_t trials_ = 0;
   std::uint64_t won_ = 0;

@@ -315,6 +315,43 @@ TEST_CASE("adaptive_spin__rests_after_it_lost_its_cpu_and_not_for_a_brief_interr
   CHECK(spin.goes_on(now + 2 * kRest, 0, false));
 }
 
+// The peer was woken on the CPU of the thread that polls: its reply comes once that thread sleeps, however long it
+// polls.
+TEST_CASE("adaptive_spin__rests_where_the_peer_waits_for_the_cpu_of_the_polling_thread") {
+  constexpr base::DurationNs kReply = engine::AdaptiveSpin::kReplyNs / 2;
+  for (const bool wins_between : {false, true}) {
+    CAPTURE(wins_between);
+    engine::AdaptiveSpin spin(200 * base::kMicrosecond);
+    base::TimeNs now = base::kSecond;
+    int waits = 0;
+    for (; waits < 100 && spin.goes_on(now, 0, false); ++waits) {
+      const base::DurationNs idle = spin.window_ns() + kReply;
+      spin.ended(idle, true, true);
+      now += idle;
+      if (wins_between) spin.ended(base::kMicrosecond, true, false);
+    }
+    CHECK(waits >= 3);
+    CHECK(waits <= 12);
+    CHECK_FALSE(spin.goes_on(now + engine::Crowd::kRestNs - 1, 0, false));
+    CHECK(spin.goes_on(now + engine::Crowd::kRestNs, 0, false));
+  }
+}
+
+TEST_CASE("adaptive_spin__never_rests_from_waits_of_one_length_within_its_bound") {
+  for (const base::DurationNs wait : {5, 60, 150, 199}) {
+    CAPTURE(wait);
+    engine::AdaptiveSpin spin(200 * base::kMicrosecond);
+    for (int i = 0; i < 20; ++i) spin.ended(base::kSecond, false, true);  // closed: it grows again
+    for (int i = 0; i < 200; ++i) {
+      const base::DurationNs idle = wait * base::kMicrosecond;
+      CHECK(spin.goes_on(base::kSecond, 0, false) == (spin.window_ns() > 0));
+      const bool is_won = idle < spin.window_ns();
+      spin.ended(idle, spin.window_ns() > 0, !is_won);
+    }
+    CHECK(spin.won() > 190);
+  }
+}
+
 TEST_CASE("adaptive_spin__tries_again_after_a_while_and_never_with_a_bound_of_nothing") {
   engine::AdaptiveSpin spin(50 * base::kMicrosecond);
   engine::AdaptiveSpin off(0);
