@@ -90,13 +90,14 @@ def join(options: Any) -> Membership:
 def _make_context(options: Any, *, is_default: bool) -> Context:
     # Here: the native library is loaded when a job starts.
     from mlt import Context
-    from mlt.context import CONNECT_SECONDS
+    from mlt.options import times
 
     rank, size, store = options.group_rank, options.group_size, options.store
     if store is None or (is_default and int(os.environ.get("MLT_SERVICES") or 0) > 0):
         return Context(rank, size)
     limit = options.timeout.total_seconds()
-    address, port = _meeting_point(store, rank, size, min(limit, CONNECT_SECONDS))
+    most = times.resolve({}, os.environ).get("connect_timeout", times.CONNECT_SECONDS)
+    address, port = _meeting_point(store, rank, size, min(limit, most))
     return Context(
         rank,
         size,
@@ -104,7 +105,7 @@ def _make_context(options: Any, *, is_default: bool) -> Context:
         secret=_secret_of(store, rank),
         master_addr=address,
         rendezvous_port=port,
-        **({"connect_timeout": limit} if limit < CONNECT_SECONDS else {}),
+        **({"connect_timeout": limit} if limit < most else {}),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 import time
 import warnings
 import weakref
@@ -18,7 +19,7 @@ from mlt.job import rendezvous
 from mlt.job import secret as secret_module
 from mlt.job.configuration import JobArguments, JobConfig
 from mlt.operation import Completion, Operation, completion_of
-from mlt.options import arguments, qos
+from mlt.options import arguments, qos, times
 from mlt.options import io_threads as io_threads_module
 from mlt.options import paths as paths_module
 from mlt.options.arguments import TransportArguments
@@ -33,7 +34,6 @@ Stop = Literal["patient", "eager"]
 
 _open_contexts: weakref.WeakSet[Context] = weakref.WeakSet()
 _warned_of_small_buffer = False
-CONNECT_SECONDS = 60.0
 
 
 class ContextArguments(JobArguments, TransportArguments, total=False):
@@ -54,8 +54,9 @@ class Context(GroupCollectives):
     ``faults``: injected loss, delay and other faults (``mlt.options.faults``).
     ``segment_bytes``: payload of a packet, a multiple of 8 (None: from the interface's MTU). ``line_rate_gbps``: the
     interface's rate (None: the rate it reports).
-    ``operation_timeout``, ``connect_timeout``, ``peer_timeout``: seconds. The first is the default limit of an
-    operation, the second limits the start of the job, and a peer that is silent for the third has failed.
+    ``operation_timeout``, ``connect_timeout``, ``peer_timeout``: seconds (``mlt.options.times``; None:
+    MLT_OPERATION_TIMEOUT, MLT_CONNECT_TIMEOUT, MLT_PEER_TIMEOUT, else 300, 60 and 3). The first is the default limit
+    of an operation, the second limits the start of the job, and a peer that is silent for the third has failed.
     ``qos_policy``: policy file of ``mlt switch``, as a path or its content as a mapping (None: the file that
     MLT_QOS_POLICY names). Packets carry its DSCPs; its data classes are the traffic classes. Without a policy, seven
     traffic classes have DSCP 3, 7, 11, 15, 19, 23 and 27, and control has 31. All ranks need the same policy.
@@ -94,8 +95,8 @@ class Context(GroupCollectives):
         self._rendezvous_counts: Counter[str] = Counter()
         self._callbacks: Callbacks | None = None
         self._uses_services = False
-        connect_timeout = options.get("connect_timeout", CONNECT_SECONDS)
-        connect_ns = arguments.nanoseconds(connect_timeout, "connect_timeout")
+        connect_timeout = times.resolve(options, os.environ).get("connect_timeout", times.CONNECT_SECONDS)
+        connect_ns = times.nanoseconds(connect_timeout, "connect_timeout")
         dscp = qos.resolve(options.get("qos_policy"))
         ways = paths_module.resolve(options.get("paths"), ranks=config.size, rank=config.rank)
         io_threads_module.refuse(options.get("io_threads"), options.get("io_cpus"))
@@ -201,7 +202,7 @@ class Context(GroupCollectives):
             layers,
             tags,
             by_magnitude,
-            0 if timeout is None else arguments.nanoseconds(timeout, "timeout"),
+            0 if timeout is None else times.nanoseconds(timeout, "timeout"),
             dtype or "",
         )
         return Operation(operation, "send", to, tag, self)
@@ -244,8 +245,8 @@ class Context(GroupCollectives):
             loss_bound,
             fill != "zero" and _choice(fill, "fill", "zero", "keep"),
             stop != "patient" and _choice(stop, "stop", "patient", "eager"),
-            0 if deadline is None else arguments.nanoseconds(deadline, "deadline"),
-            0 if timeout is None else arguments.nanoseconds(timeout, "timeout"),
+            0 if deadline is None else times.nanoseconds(deadline, "deadline"),
+            0 if timeout is None else times.nanoseconds(timeout, "timeout"),
             dtype or "",
         )
         return Operation(operation, "recv", from_, tag, self)

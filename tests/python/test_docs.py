@@ -20,7 +20,7 @@ NAMES_OF_PROGRAMS = {"MLT_BPF_OBJECTS"}
 
 
 # In the table before the code that reads them.
-ANNOUNCED = {"MLT_MAX_WINDOW_MIB", "MLT_OPERATION_TIMEOUT", "MLT_CONNECT_TIMEOUT", "MLT_PEER_TIMEOUT"}
+ANNOUNCED = {"MLT_MAX_WINDOW_MIB"}
 
 
 def variables_of_the_code() -> dict[str, str]:

@@ -52,7 +52,12 @@ def serve(
     ] = None,
     faults: Annotated[str, typer.Option(help="Network faults to inject, for example drop=0.01,seed=7.")] = "",
     connect_timeout: Annotated[
-        float, typer.Option(parser=UnitOption(TIME), help="Time limit for all ranks to connect, in seconds.")
+        float,
+        typer.Option(
+            envvar="MLT_CONNECT_TIMEOUT",
+            parser=UnitOption(TIME),
+            help="Time limit for all ranks to connect, in seconds.",
+        ),
     ] = 60.0,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")] = False,
 ) -> None:

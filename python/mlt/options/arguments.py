@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 from mlt._shared.units import TIME
 from mlt.errors import ConfigError
-from mlt.options import limits
+from mlt.options import limits, times
 from mlt.options.faults import Faults
 
 if TYPE_CHECKING:
@@ -48,11 +48,11 @@ class NetworkArguments(TypedDict, total=False):
 
 
 class TimeArguments(TypedDict, total=False):
-    """Times in seconds."""
+    """Times in seconds (``mlt.options.times``)."""
 
-    operation_timeout: float
-    connect_timeout: float
-    peer_timeout: float
+    operation_timeout: float | None
+    connect_timeout: float | None
+    peer_timeout: float | None
 
 
 class TransportArguments(LimitArguments, NetworkArguments, TimeArguments, total=False):
@@ -72,22 +72,16 @@ def apply(given: TransportArguments, native: _core.Options, environ: Mapping[str
         if not (math.isfinite(gbps) and gbps > 0):
             raise ConfigError(f"line_rate_gbps is {gbps!r}; it is a speed in Gbit/s, above 0")
         native.line_rate_bits_per_second = gbps * 1e9
-    if "operation_timeout" in given:
-        native.operation_timeout_ns = nanoseconds(given["operation_timeout"], "operation_timeout")
-    if "peer_timeout" in given:
-        native.peer_timeout_ns = nanoseconds(given["peer_timeout"], "peer_timeout")
+    seconds = times.resolve(given, environ)
+    if "operation_timeout" in seconds:
+        native.operation_timeout_ns = times.nanoseconds(seconds["operation_timeout"], "operation_timeout")
+    if "peer_timeout" in seconds:
+        native.peer_timeout_ns = times.nanoseconds(seconds["peer_timeout"], "peer_timeout")
     if (spin_us := _spin_us(given.get("spin_us"), environ)) is not None:
         native.spin_us = spin_us
     native.datapath = given.get("datapath") or environ.get("MLT_DATAPATH") or native.datapath
     for name, value in limits.resolve(given, environ).items():
         setattr(native, name, value)
-
-
-def nanoseconds(seconds: float, name: str) -> int:
-    """``seconds``, above 0, as nanoseconds. Raises ConfigError that names ``name``."""
-    if not (math.isfinite(seconds) and seconds > 0):
-        raise ConfigError(f"{name} is {seconds!r}; it is a time in seconds, above 0")
-    return max(round(seconds * 1e9), 1)
 
 
 def _at_least(value: int | None, least: int, name: str) -> int:

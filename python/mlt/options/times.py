@@ -1,0 +1,55 @@
+"""Times of one rank, in seconds. An argument that is None comes from its variable, which also takes a unit.
+
+``operation_timeout``: limit of an operation that sets none (300 s). ``connect_timeout``: limit of the start of the job
+(60 s). ``peer_timeout``: silence after which a peer has failed (3 s); a process that is stopped (SIGSTOP, a debugger)
+is silent. A process that died is noticed at once.
+
+    mlt.Context(peer_timeout=20)  # or MLT_PEER_TIMEOUT=20s
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from mlt._shared.units import TIME
+from mlt.errors import ConfigError
+
+VARIABLES = {
+    "operation_timeout": "MLT_OPERATION_TIMEOUT",
+    "connect_timeout": "MLT_CONNECT_TIMEOUT",
+    "peer_timeout": "MLT_PEER_TIMEOUT",
+}
+CONNECT_SECONDS = 60.0
+
+
+def resolve(given: Mapping[str, object], environ: Mapping[str, str]) -> dict[str, float]:
+    """The times in ``given``; those that are None there come from the environment; the others are left out.
+
+    Raises ConfigError that names the argument or the variable.
+    """
+    chosen: dict[str, float] = {}
+    for name, variable in VARIABLES.items():
+        value = given.get(name)
+        if value is not None:
+            chosen[name] = _seconds(value, name)
+            continue
+        text = environ.get(variable, "").strip()
+        if not text:
+            continue
+        try:
+            chosen[name] = TIME.read(text, above=0.0)
+        except ValueError as error:
+            raise ConfigError(f"{variable} is {text!r}: {error}; a number without a unit is in seconds") from None
+    return chosen
+
+
+def nanoseconds(seconds: float, name: str) -> int:
+    """``seconds``, above 0, as nanoseconds. Raises ConfigError that names ``name``."""
+    return max(round(_seconds(seconds, name) * 1e9), 1)
+
+
+def _seconds(value: object, name: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not (math.isfinite(value) and value > 0):
+        raise ConfigError(f"{name} is {value!r}; it is a time in seconds, above 0")
+    return float(value)
