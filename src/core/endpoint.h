@@ -56,6 +56,8 @@ class Endpoint {
   // Segments of a tensor of `total_bytes` for this peer; 0 if the peer is not up. The length of SendRequest::tags.
   std::uint32_t segment_count(std::uint16_t peer, std::uint64_t total_bytes) const;
   double rate_bytes_per_second(std::uint16_t peer) const;
+  // Sends and receives in progress.
+  std::uint32_t operations_with(std::uint16_t peer) const { return shared_.peers[peer].operations; }
   Usage usage() const;
   // Whether the early buffer holds any record.
   bool has_early() const { return receiver_.has_early(); }

@@ -34,6 +34,7 @@ struct Peer {
   std::uint64_t issued_cookie = 0;  // what local_cookie will be once it is up; 0: not known before
   std::uint64_t remote_cookie = 0;
   std::uint32_t segment_bytes = 0;
+  std::uint32_t operations = 0;  // in progress: sends and receives
 
   // Sending. Owned by Sender.
   std::optional<Timely> rate;  // made when the peer comes up

@@ -40,6 +40,7 @@ class Sink final : public io::ControlSink {
     FUZZ_CHECK(!text.empty());
   }
   void on_refused(const io::SocketAddress&, const std::string& text) override { FUZZ_CHECK(!text.empty()); }
+  bool needs(std::uint16_t) const override { return false; }
   bool all_down() const { return ups_ == downs_; }
 
  private:

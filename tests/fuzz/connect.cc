@@ -41,6 +41,7 @@ class Sink final : public io::ControlSink {
     FUZZ_CHECK(!text.empty());
   }
   void on_refused(const io::SocketAddress&, const std::string&) override { FUZZ_CHECK(false); }  // nobody calls
+  bool needs(std::uint16_t) const override { return false; }
   bool all_down() const { return downs_ == std::array<int, kListeners>{1, 1}; }
 
  private:

@@ -17,10 +17,11 @@ namespace mlt::io {
 namespace {
 
 constexpr std::array<std::string_view, CounterTable<ControlCounter>::kSize> kNames = {
-    "control_messages_sent",    "control_messages_received", "control_heartbeats_sent", "control_heartbeats_received",
-    "control_connect_attempts", "control_accepted",          "control_refusals",        "control_strangers",
-    "control_unproved",         "control_other_version",     "control_timed_out",       "control_too_many_pending",
-    "control_abandoned",        "control_drains_cut",        "control_malformed",
+    "control_messages_sent", "control_messages_received", "control_heartbeats_sent",  "control_heartbeats_received",
+    "control_asks_sent",     "control_silences_told",     "control_connect_attempts", "control_accepted",
+    "control_refusals",      "control_strangers",         "control_unproved",         "control_other_version",
+    "control_timed_out",     "control_too_many_pending",  "control_abandoned",        "control_drains_cut",
+    "control_malformed",
 };
 
 // Limit of a frame's payload until the connection is up.
@@ -131,7 +132,7 @@ ControlSendStatus ControlChannel::send(std::uint16_t rank, std::uint8_t type, st
     next_timeout_ = 0;  // service() reports it at once
     return ControlSendStatus::kOverflow;
   }
-  connection.sent_at = serviced_at_;
+  connection.liveness.on_message_sent(serviced_at_);
   counters_.add(ControlCounter::kMessagesSent);
   // A write error is ignored here: the reading side reports it, and may still find a goodbye.
   connection.stream.flush();
@@ -195,23 +196,20 @@ void ControlChannel::service(base::TimeNs now, ControlSink& sink) {
   read_ready(now, sink);
   // PROTOCOL 3.6.3: An endpoint MUST read what has arrived before it takes a peer as silent: data may wait for a
   //     process that was not scheduled.
-  // Timers run after input: data that arrived while this process was not scheduled counts as received.
-  // By index: a sink may add connections during the loop.
-  for (std::size_t i = 0; i < connections_.size(); ++i) run_connection_timers(*connections_[i], now, sink);
-  for (std::size_t rank = 0; rank < peers_.size(); ++rank) {
-    run_peer_timers(static_cast<std::uint16_t>(rank), now, sink);
-  }
-  if (now >= listener_paused_until_) {
-    listener_paused_until_ = base::kNever;
-    accept_all(now, sink);
-    epoll_event event{};
-    event.events = EPOLLIN;
-    if (listener_paused_until_ == base::kNever && listener_) {
-      ::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, listener_.get(), &event);
-    }
-  }
+  // Timers run after input: data that arrived while this process was not scheduled counts as received. They look at
+  // every peer, so they run when one is due only, and not for every frame that arrives.
+  if (now >= next_timeout_) run_timers(now, sink);
   sweep();
-  next_timeout_ = compute_next_timeout();
+}
+
+void ControlChannel::resume_listener(base::TimeNs now, ControlSink& sink) {
+  listener_paused_until_ = base::kNever;
+  accept_all(now, sink);
+  epoll_event event{};
+  event.events = EPOLLIN;
+  if (listener_paused_until_ == base::kNever && listener_) {
+    ::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, listener_.get(), &event);
+  }
 }
 
 ControlChannel::Connection& ControlChannel::add_connection(UniqueFd fd, State state, base::TimeNs give_up_at) {
@@ -219,6 +217,7 @@ ControlChannel::Connection& ControlChannel::add_connection(UniqueFd fd, State st
       std::make_unique<Connection>(FrameStream(std::move(fd), options_.outgoing_limit_bytes), state, give_up_at));
   Connection& connection = *connections_.back();
   connection.stream.set_max_payload(kHandshakePayloadBytes);
+  call_at(give_up_at);
   watch(connection);
   return connection;
 }
@@ -242,6 +241,7 @@ void ControlChannel::accept_all(base::TimeNs now, ControlSink&) {
     epoll_event event{};
     ::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, listener_.get(), &event);
     listener_paused_until_ = base::after(now, length);
+    call_at(listener_paused_until_);
   };
   // PROTOCOL 3.5.6: A listening side SHOULD accept at most 16 connections before it looks at its other work again, and
   //     wait 10 ms between such turns once every rank has come.
@@ -313,7 +313,7 @@ void ControlChannel::read_frames(Connection& connection, base::TimeNs now, Contr
       case FrameStream::Status::kOk:
         break;
     }
-    connection.last_heard = now;
+    connection.liveness.on_heard(now);
     FrameHeader header;
     std::span<const std::byte> payload;
     while (connection.state != State::kClosed) {
@@ -370,6 +370,14 @@ void ControlChannel::on_frame(Connection& connection, std::uint8_t type, std::sp
       if (state != State::kUp || !payload.empty()) break;
       counters_.add(ControlCounter::kHeartbeatsReceived);
       return;
+    case FrameType::kAsk:
+      if (state != State::kUp || !payload.empty()) break;
+      // PROTOCOL 3.6.6: A side that is asked MUST send a heartbeat at once.
+      counters_.add(ControlCounter::kHeartbeatsSent);
+      return say(connection, FrameType::kHeartbeat);
+    case FrameType::kSilent:
+      if (state != State::kUp || payload.size() != kSilentPayloadBytes) break;
+      return on_silence_told(payload, now);
     case FrameType::kGoodbye:
       if (state != State::kUp || !payload.empty()) break;
       // PROTOCOL 3.7.2: On goodbye an endpoint MUST treat the peer as down, which is an orderly end, and close the
@@ -380,7 +388,7 @@ void ControlChannel::on_frame(Connection& connection, std::uint8_t type, std::sp
                      sink);
   }
   // PROTOCOL 3.1.5: A receiver MUST treat a frame as malformed if the connection's state does not allow its type, or if
-  //     its length is wrong for its type. No state allows types 7 to 15.
+  //     its length is wrong for its type. No state allows types 9 to 15.
   malformed(connection, "an unexpected frame of type " + std::to_string(type), now, sink);
 }
 
@@ -454,9 +462,11 @@ void ControlChannel::close(Connection& connection) {
     peers_[*connection.rank].connection = nullptr;
   }
   connection.state = State::kClosed;
+  has_closed_ = true;
 }
 
 void ControlChannel::sweep() {
+  if (!std::exchange(has_closed_, false)) return;
   std::erase_if(connections_, [](const auto& connection) { return connection->state == State::kClosed; });
 }
 

@@ -32,6 +32,7 @@
 #include "io/control/client_sources.h"
 #include "io/control/control_frame.h"
 #include "io/control/frame_stream.h"
+#include "io/control/liveness.h"
 #include "io/control/proof.h"
 #include "io/counters.h"
 #include "io/net/socket_address.h"
@@ -106,6 +107,8 @@ class ControlSink {
   // A client was rejected before it became a peer: another job, another version, a rank that is taken, a port scanner.
   // Peers are not affected. If a rank is still missing at its deadline, on_peer_down() repeats this text.
   virtual void on_refused(const SocketAddress& from, const std::string& text) = 0;
+  // Whether an operation with this peer is in progress, so that its silence matters to this rank.
+  virtual bool needs(std::uint16_t rank) const = 0;
 
  protected:
   ~ControlSink() = default;
@@ -123,6 +126,8 @@ enum class ControlCounter : std::size_t {
   kMessagesReceived,
   kHeartbeatsSent,
   kHeartbeatsReceived,
+  kAsksSent,
+  kSilencesTold,  // frames that told a peer of another's silence
   kConnectAttempts,
   kAccepted,
   kRefusals,        // sent or received
@@ -187,6 +192,7 @@ class ControlChannel {
     std::uint64_t incarnation = 0;
     std::string last_cause;            // why it is not up yet
     Connection* connection = nullptr;  // kUp, or the attempt in progress
+    bool neighbour = false;            // both sides send heartbeats
   };
 
   ControlChannel(const ControlOptions& options, UniqueFd listener, UniqueFd epoll);
@@ -205,6 +211,7 @@ class ControlChannel {
   void reject_client(const SocketAddress& from, const std::string& why, ControlSink& sink);
   void close(Connection& connection);
   void sweep();
+  void resume_listener(base::TimeNs now, ControlSink& sink);
 
   // Openings and proofs (control_proof.cc).
   void send_opening(Connection& connection, std::uint16_t answered_version);
@@ -230,13 +237,24 @@ class ControlChannel {
   void attempt(std::uint16_t rank, base::TimeNs now, ControlSink& sink);
   void attempt_failed(std::uint16_t rank, const std::string& cause, base::TimeNs now);
   void go_down(std::uint16_t rank, PeerDownCause cause, const std::string& text, ControlSink& sink);
-  void run_connection_timers(Connection& connection, base::TimeNs now, ControlSink& sink);
+  void run_timers(base::TimeNs now, ControlSink& sink);
+  void run_opening_timers(Connection& connection, base::TimeNs now, ControlSink& sink);
   void run_peer_timers(std::uint16_t rank, base::TimeNs now, ControlSink& sink);
-  base::TimeNs silent_at(const Connection& connection) const;
-  base::TimeNs compute_next_timeout() const;
+  base::TimeNs compute_next_timeout(base::TimeNs now) const;
+  void call_at(base::TimeNs when) { next_timeout_ = std::min(next_timeout_, when); }
   std::string peer_text(std::uint16_t rank, const SocketAddress& address) const;
   bool check_rank(std::uint16_t rank, bool below, OsError& error) const;
   bool is_forming() const;
+
+  // Whether peers are alive (control_liveness.cc).
+  void run_liveness(Connection& connection, bool is_beating, base::TimeNs now, ControlSink& sink);
+  void take_as_silent(Connection& connection, base::TimeNs now, ControlSink& sink);
+  void tell_silence(std::uint16_t rank);
+  void on_silence_told(std::span<const std::byte> payload, base::TimeNs now);
+  void excuse_silence(base::TimeNs now, base::DurationNs late);
+  void say(Connection& connection, FrameType type, std::span<const std::byte> payload = {});
+  void find_neighbours();
+  LivenessLimits liveness_limits() const;
 
   ControlOptions options_;
   JobKey key_;
@@ -248,6 +266,8 @@ class ControlChannel {
   base::TimeNs next_timeout_ = base::kNever;
   base::TimeNs serviced_at_ = 0;  // time of the last service(): messages sent until the next one are later than this
   bool goodbye_ = false;
+  bool has_closed_ = false;          // sweep() has something to do
+  bool neighbours_changed_ = false;  // a peer came up or went down since find_neighbours()
   std::vector<Peer> peers_;
   std::vector<std::unique_ptr<Connection>> connections_;
   ClientSources unproved_;  // of the connections for which is_unproved() holds

@@ -4,11 +4,16 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "io/control/control_channel.h"
+#include "io/control/liveness.h"
 
 namespace mlt::io {
+
+// "1.5 s", for the texts.
+std::string seconds_text(base::DurationNs duration);
 
 struct ControlChannel::Connection {
   Connection(FrameStream frames, State initial, base::TimeNs deadline)
@@ -28,10 +33,8 @@ struct ControlChannel::Connection {
   ClientSources::Source source = 0;  // of an incoming connection
   Hello hello;                       // the peer's
   base::TimeNs give_up_at;           // closed at this time unless it is up
-  base::TimeNs last_heard = 0;       // time of the last data received, once up
-  base::TimeNs up_since = 0;
-  base::TimeNs sent_at = 0;  // time of the last message or heartbeat, or shortly before
-  base::TimeNs next_heartbeat = base::kNever;
+  Liveness liveness;                 // once up
+  bool host_hangs = false;           // this side took a peer with the same host address as silent
 
   std::array<std::byte, 2 * kOpeningBytes> transcript{};  // both openings, the connecting side's first
   std::size_t drained_bytes = 0;                          // read and discarded after a refusal

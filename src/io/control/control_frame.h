@@ -24,8 +24,11 @@ enum class FrameType : std::uint8_t {
   kHeartbeat = 4,  // sent in the absence of other messages
   kGoodbye = 5,    // orderly end: nothing follows
   kHello = 6,      // both ways, once the remote end has proved that it knows the job's secret
+  kAsk = 7,        // asks for a heartbeat
+  kSilent = 8,     // this side took the rank that the payload names as silent
 };
 inline constexpr std::uint8_t kFirstMessageType = 16;
+inline constexpr std::size_t kSilentPayloadBytes = 4;
 
 inline constexpr std::size_t kFrameHeaderBytes = 8;
 

@@ -138,6 +138,7 @@ void ControlChannel::on_hello(Connection& connection, std::span<const std::byte>
   // PROTOCOL 3.5.4: Once it has answered a hello it waits for confirm as long as the connecting side waits, and for the
   //     silence limit longer: the connecting side may be up already.
   connection.give_up_at = base::after(now, options_.hello_timeout_ns + options_.dead_after_ns);
+  call_at(connection.give_up_at);
   peer.connection = &connection;
   peer.incarnation = hello.incarnation;
   send_hello(connection, hello.rank);
@@ -189,8 +190,9 @@ void ControlChannel::on_refusal(Connection& connection, std::span<const std::byt
 void ControlChannel::come_up(Connection& connection, base::TimeNs now, ControlSink& sink) {
   Peer& peer = peers_[*connection.rank];
   connection.state = State::kUp;
-  connection.last_heard = connection.up_since = now;
-  connection.next_heartbeat = base::after(now, options_.heartbeat_ns);
+  connection.liveness.on_up(now);
+  neighbours_changed_ = true;
+  call_at(base::after(now, options_.heartbeat_ns));
   connection.stream.set_max_payload(options_.max_message_bytes);
   peer.state = PeerState::kUp;
   peer.connection = &connection;

@@ -1,4 +1,4 @@
-// The peers of the control channel and their timers: attempts to connect, deadlines, heartbeats, silence.
+// The peers of the control channel and their timers: attempts to connect, deadlines, connections that do not come up.
 #include <algorithm>
 #include <cstdio>
 #include <utility>
@@ -8,15 +8,11 @@
 
 namespace mlt::io {
 
-namespace {
-
 std::string seconds_text(base::DurationNs duration) {
   char text[32];
   std::snprintf(text, sizeof text, "%.3g s", static_cast<double>(duration) / static_cast<double>(base::kSecond));
   return text;
 }
-
-}  // namespace
 
 // "rank 1 at 192.0.2.1:5000, seen from rank 0,": the start of every text about a peer.
 std::string ControlChannel::peer_text(std::uint16_t rank, const SocketAddress& address) const {
@@ -54,7 +50,7 @@ bool ControlChannel::connect_to(base::TimeNs now, std::uint16_t rank, const Sock
   peer.deadline = deadline;
   peer.next_attempt = now;
   peer.backoff_ns = options_.connect_backoff_ns;
-  next_timeout_ = std::min(next_timeout_, now);
+  call_at(now);
   return true;
 }
 
@@ -65,7 +61,7 @@ bool ControlChannel::expect(base::TimeNs now, std::uint16_t rank, base::TimeNs d
   peer.state = PeerState::kExpected;
   peer.asked_at = now;
   peer.deadline = deadline;
-  next_timeout_ = std::min(next_timeout_, deadline);
+  call_at(deadline);
   return true;
 }
 
@@ -92,6 +88,7 @@ void ControlChannel::attempt_failed(std::uint16_t rank, const std::string& cause
   // PROTOCOL 3.5.3: After a failed attempt to connect, the connecting side SHOULD try again after 10 ms, then after
   //     twice as long each time up to 500 ms, until the caller's deadline. Then the peer is down as unreachable.
   peer.next_attempt = base::after(now, peer.backoff_ns);
+  call_at(peer.next_attempt);
   peer.backoff_ns = std::min(2 * peer.backoff_ns, options_.connect_backoff_max_ns);
 }
 
@@ -105,20 +102,39 @@ void ControlChannel::go_down(std::uint16_t rank, PeerDownCause cause, const std:
   Peer& peer = peers_[rank];
   // PROTOCOL 3.7.5: A peer that is up MUST go down exactly once; every operation with it then fails (18.1.1).
   peer.state = PeerState::kGone;
+  neighbours_changed_ = true;
   peer.deadline = base::kNever;
   peer.next_attempt = base::kNever;
   if (peer.connection != nullptr) close(*peer.connection);
   sink.on_peer_down(rank, cause, text);
 }
 
-base::TimeNs ControlChannel::silent_at(const Connection& connection) const {
-  // PROTOCOL 3.6.4: An endpoint MUST NOT take a peer as silent before 100 ms for each rank of the job have passed since
-  //     the connection came up.
-  return std::max(base::after(connection.last_heard, options_.dead_after_ns),
-                  base::after(connection.up_since, options_.world_size * kConnectNsPerRank));
+void ControlChannel::run_timers(base::TimeNs now, ControlSink& sink) {
+  // 0: at once, whatever the time.
+  if (next_timeout_ > 0) excuse_silence(now, now - next_timeout_);
+  next_timeout_ = base::kNever;
+  if (std::exchange(neighbours_changed_, false)) find_neighbours();
+  const LivenessLimits limits = liveness_limits();
+  const bool is_beating = std::any_of(connections_.begin(), connections_.end(), [&](const auto& connection) {
+    return connection->state == State::kUp && now >= connection->liveness.heartbeat_at(limits);
+  });
+  // By index: a sink may add connections during the loop.
+  for (std::size_t i = 0; i < connections_.size(); ++i) {
+    Connection& connection = *connections_[i];
+    if (connection.state == State::kUp) {
+      run_liveness(connection, is_beating, now, sink);
+    } else {
+      run_opening_timers(connection, now, sink);
+    }
+  }
+  for (std::size_t rank = 0; rank < peers_.size(); ++rank) {
+    run_peer_timers(static_cast<std::uint16_t>(rank), now, sink);
+  }
+  if (now >= listener_paused_until_) resume_listener(now, sink);
+  call_at(compute_next_timeout(now));
 }
 
-void ControlChannel::run_connection_timers(Connection& connection, base::TimeNs now, ControlSink& sink) {
+void ControlChannel::run_opening_timers(Connection& connection, base::TimeNs now, ControlSink& sink) {
   const bool overdue = now >= connection.give_up_at;
   switch (connection.state) {
     case State::kClosed:
@@ -155,43 +171,8 @@ void ControlChannel::run_connection_timers(Connection& connection, base::TimeNs 
       }
       return;
     case State::kUp:
-      break;
+      return;
   }
-  const std::uint16_t rank = *connection.rank;
-  if (!connection.given_up.empty()) {
-    const std::string text = connection.given_up;
-    return go_down(rank, PeerDownCause::kMalformed, text, sink);
-  }
-  if (connection.overflowed) {
-    go_down(rank, PeerDownCause::kOverflow,
-            peer_text(rank, connection.remote) + " does not read: more than " +
-                std::to_string(options_.outgoing_limit_bytes) +
-                " bytes of control messages are queued for it. Its process hangs, or its host is overloaded.",
-            sink);
-    return;
-  }
-  // PROTOCOL 3.6.2: An endpoint MUST treat a peer as down when it has received nothing from it for the silence limit (3
-  //     s unless the caller says otherwise).
-  if (now >= silent_at(connection)) {
-    go_down(rank, connection.goodbye_sent ? PeerDownCause::kGoodbye : PeerDownCause::kSilent,
-            peer_text(rank, connection.remote) + " has been silent for " + seconds_text(now - connection.last_heard) +
-                ": its process is stopped, its host hangs, or the network to it is down. Check them in this order.",
-            sink);
-    return;
-  }
-  if (now < connection.next_heartbeat) return;
-  // PROTOCOL 3.6.1: A side that has sent no message for a heartbeat period MUST send a heartbeat.
-  // Counted from the last message: counted from the time when a heartbeat was last due, two periods could pass in
-  // silence.
-  connection.next_heartbeat = base::after(connection.sent_at, options_.heartbeat_ns);
-  if (now < connection.next_heartbeat) return;
-  connection.sent_at = now;
-  connection.next_heartbeat = base::after(now, options_.heartbeat_ns);
-  // Full only if the peer does not read; its silence timeout will end it.
-  if (!connection.stream.queue(static_cast<std::uint8_t>(FrameType::kHeartbeat), {})) return;
-  counters_.add(ControlCounter::kHeartbeatsSent);
-  connection.stream.flush();
-  watch(connection);
 }
 
 void ControlChannel::run_peer_timers(std::uint16_t rank, base::TimeNs now, ControlSink& sink) {
@@ -220,7 +201,8 @@ void ControlChannel::run_peer_timers(std::uint16_t rank, base::TimeNs now, Contr
   }
 }
 
-base::TimeNs ControlChannel::compute_next_timeout() const {
+base::TimeNs ControlChannel::compute_next_timeout(base::TimeNs now) const {
+  const LivenessLimits limits = liveness_limits();
   base::TimeNs next = listener_paused_until_;
   for (const Peer& peer : peers_) {
     if (peer.state != PeerState::kConnecting && peer.state != PeerState::kExpected) continue;
@@ -228,14 +210,16 @@ base::TimeNs ControlChannel::compute_next_timeout() const {
     if (peer.state == PeerState::kConnecting && peer.connection == nullptr) next = std::min(next, peer.next_attempt);
   }
   for (const auto& connection : connections_) {
-    if (connection->overflowed || !connection->given_up.empty()) return 0;
+    if (connection->overflowed || !connection->given_up.empty()) return now;
     if (connection->state == State::kUp) {
-      next = std::min({next, connection->next_heartbeat, silent_at(*connection)});
+      const Liveness& liveness = connection->liveness;
+      next = std::min({next, liveness.heartbeat_at(limits), liveness.silent_at(limits), liveness.ask_at(limits),
+                       base::after(now, options_.heartbeat_ns)});
     } else {
       next = std::min(next, connection->give_up_at);
     }
   }
-  return next;
+  return std::max(next, now);
 }
 
 }  // namespace mlt::io

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 VERSION = 5
 MASK = 2**64 - 1
-OPEN, REFUSE, CONFIRM, HEARTBEAT, GOODBYE, HELLO, BACKSTOP = 1, 2, 3, 4, 5, 6, 16
+OPEN, REFUSE, CONFIRM, HEARTBEAT, GOODBYE, HELLO, ASK, BACKSTOP = 1, 2, 3, 4, 5, 6, 7, 16
 CONNECTING, LISTENING = 1, 2
 DATA, ACK, PROBE, BITMAP, STOP, ABORT, MTU_PROBE, MTU_REPLY, RETIRE = 1, 2, 3, 4, 5, 6, 7, 8, 9
 RETIRE_LAST = 0x01
@@ -205,6 +205,8 @@ class IndependentEndpoint:
                 while (frame := self.next_frame()) is not None:
                     if frame[0] == BACKSTOP:
                         self.take(frame[1], over_tcp=True)
+                    if frame[0] == ASK:  # 3.6.6
+                        self.write_frame(HEARTBEAT)
                     self.gone = self.gone or frame[0] == GOODBYE
             self.run_timers()
             if self.gone:

@@ -29,6 +29,7 @@ struct Rank final : io::ControlSink {
   void on_message(std::uint16_t, std::uint8_t, std::span<const std::byte>) override {}
   void on_peer_down(std::uint16_t, io::PeerDownCause why, const std::string&) override { cause = why; }
   void on_refused(const io::SocketAddress&, const std::string&) override {}
+  bool needs(std::uint16_t) const override { return false; }
 
   core::EndpointConfig config = engine_test::small_config();
   core::Endpoint endpoint{config};

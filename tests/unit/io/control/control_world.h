@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <string>
@@ -36,11 +37,13 @@ class RecordingSink final : public io::ControlSink {
     downs.push_back({rank, cause, text});
   }
   void on_refused(const io::SocketAddress&, const std::string& text) override { refusals.push_back(text); }
+  bool needs(std::uint16_t rank) const override { return std::ranges::find(needed, rank) != needed.end(); }
 
   std::vector<io::PeerHello> ups;
   std::vector<Message> messages;
   std::vector<Down> downs;
   std::vector<std::string> refusals;
+  std::vector<std::uint16_t> needed;  // peers that an operation waits for
   std::function<void(const Message&)> when_message;
 };
 

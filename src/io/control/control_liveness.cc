@@ -1,0 +1,130 @@
+// Whether the peers of the control channel are alive: heartbeats, questions, silence. Liveness has the rules of one
+// peer.
+#include <algorithm>
+#include <array>
+#include <string>
+
+#include "io/control/control_connection.h"
+
+namespace mlt::io {
+
+namespace {
+
+// In a job of so many ranks each is the neighbour of all others.
+constexpr std::size_t kAllNeighbours = 8;
+// Heartbeats that are due soon leave with one that is due now: one wake-up instead of two.
+constexpr base::DurationNs kTogether = 4;  // within this part of a period
+
+}  // namespace
+
+LivenessLimits ControlChannel::liveness_limits() const {
+  return {options_.heartbeat_ns, options_.dead_after_ns, options_.world_size * kConnectNsPerRank};
+}
+
+// PROTOCOL 3.6.1: A rank's neighbours are the next rank that is up and the one before, in a ring of all ranks; in a job
+//     of at most 8 ranks, all others.
+void ControlChannel::find_neighbours() {
+  const std::size_t ranks = peers_.size();
+  for (Peer& peer : peers_) peer.neighbour = ranks <= kAllNeighbours;
+  const auto find = [&](std::size_t step) {
+    for (std::size_t rank = (options_.rank + step) % ranks; rank != options_.rank; rank = (rank + step) % ranks) {
+      if (peers_[rank].state != PeerState::kUp) continue;
+      peers_[rank].neighbour = true;
+      return;
+    }
+  };
+  find(1);
+  find(ranks - 1);
+}
+
+void ControlChannel::run_liveness(Connection& connection, bool is_beating, base::TimeNs now, ControlSink& sink) {
+  const std::uint16_t rank = *connection.rank;
+  if (!connection.given_up.empty()) {
+    const std::string text = connection.given_up;
+    return go_down(rank, PeerDownCause::kMalformed, text, sink);
+  }
+  if (connection.overflowed) {
+    go_down(rank, PeerDownCause::kOverflow,
+            peer_text(rank, connection.remote) + " does not read: more than " +
+                std::to_string(options_.outgoing_limit_bytes) +
+                " bytes of control messages are queued for it. Its process hangs, or its host is overloaded.",
+            sink);
+    return;
+  }
+  const LivenessLimits limits = liveness_limits();
+  Liveness& liveness = connection.liveness;
+  liveness.update(now, peers_[rank].neighbour, connection.goodbye_sent || sink.needs(rank));
+  // PROTOCOL 3.6.2: An endpoint MUST treat a peer that it watches (3.6.5) as down when it has received nothing from it
+  //     for the silence limit (3 s unless the caller says otherwise), counted from when it began to watch if that is
+  //     later.
+  if (now >= liveness.silent_at(limits)) return take_as_silent(connection, now, sink);
+  if (now >= liveness.ask_at(limits)) {
+    counters_.add(ControlCounter::kAsksSent);
+    liveness.on_asked(now);
+    return say(connection, FrameType::kAsk);
+  }
+  const base::TimeNs due = liveness.heartbeat_at(limits);
+  if (due > (is_beating ? base::after(now, options_.heartbeat_ns / kTogether) : now)) return;
+  // PROTOCOL 3.6.1: A side that has sent no message to a neighbour for a heartbeat period MUST send it a heartbeat.
+  counters_.add(ControlCounter::kHeartbeatsSent);
+  say(connection, FrameType::kHeartbeat);
+}
+
+void ControlChannel::take_as_silent(Connection& connection, base::TimeNs now, ControlSink& sink) {
+  const std::uint16_t rank = *connection.rank;
+  const bool tells = (peers_[rank].neighbour || connection.host_hangs) && !connection.goodbye_sent;
+  const SocketAddress remote = connection.remote;
+  go_down(rank, connection.goodbye_sent ? PeerDownCause::kGoodbye : PeerDownCause::kSilent,
+          peer_text(rank, remote) + " has been silent for " + seconds_text(now - connection.liveness.last_heard()) +
+              ": its process is stopped, its host hangs, or the network to it is down. Check them in this order.",
+          sink);
+  if (!tells) return;
+  // PROTOCOL 3.6.7: A side that takes a neighbour as silent MUST tell all other peers, with a frame of type 8. It
+  //     SHOULD itself treat the peers with the same host address as if it was told of them, and tell the others of
+  //     those that are silent, too
+  tell_silence(rank);
+  for (const auto& other : connections_) {
+    if (other->state == State::kUp && other->remote.host() == remote.host()) {
+      other->liveness.suspect(now, liveness_limits());
+      other->host_hangs = true;
+    }
+  }
+}
+
+void ControlChannel::tell_silence(std::uint16_t rank) {
+  std::array<std::byte, kSilentPayloadBytes> payload{static_cast<std::byte>(rank & 0xFF),
+                                                     static_cast<std::byte>(rank >> 8)};
+  for (const auto& connection : connections_) {
+    if (connection->state != State::kUp) continue;
+    counters_.add(ControlCounter::kSilencesTold);
+    say(*connection, FrameType::kSilent, payload);
+  }
+}
+
+// Only makes this rank ask: whether the peer is silent here, it finds out itself.
+void ControlChannel::on_silence_told(std::span<const std::byte> payload, base::TimeNs now) {
+  const auto rank =
+      static_cast<std::uint16_t>(std::to_integer<unsigned>(payload[0]) | std::to_integer<unsigned>(payload[1]) << 8);
+  if (!is_up(rank)) return;
+  peers_[rank].connection->liveness.suspect(now, liveness_limits());
+  call_at(now);
+}
+
+void ControlChannel::excuse_silence(base::TimeNs now, base::DurationNs late) {
+  // PROTOCOL 3.6.8: A side whose timers ran late by more than a heartbeat period MUST NOT count that time as silence:
+  //     the host is slow, and its peers may have had no turn either.
+  if (late <= options_.heartbeat_ns) return;
+  for (const auto& connection : connections_) {
+    if (connection->state == State::kUp) connection->liveness.excuse(now, late);
+  }
+}
+
+// Full only if the peer does not read; its silence will end it.
+void ControlChannel::say(Connection& connection, FrameType type, std::span<const std::byte> payload) {
+  connection.liveness.on_spoken(serviced_at_);
+  if (connection.goodbye_sent || !connection.stream.queue(static_cast<std::uint8_t>(type), payload)) return;
+  connection.stream.flush();
+  watch(connection);
+}
+
+}  // namespace mlt::io

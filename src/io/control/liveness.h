@@ -1,0 +1,96 @@
+// Whether one peer is alive, from what its control connection carried: when to send it a heartbeat, when to ask it for
+// one, and when to take it as silent. Section 3.6 of PROTOCOL.md.
+//
+// A rank exchanges heartbeats with its neighbours only, so that an idle rank costs the same however large the job is.
+// It asks any other peer when an operation, or a message that was not followed by one of the peer's, makes its silence
+// matter. Absent on purpose: sockets and frames (ControlChannel). Times of one thread's clock.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "base/time.h"
+
+namespace mlt::io {
+
+struct LivenessLimits {
+  base::DurationNs heartbeat_ns = 0;
+  base::DurationNs dead_after_ns = 0;
+  base::DurationNs grace_ns = 0;  // after the connection came up
+};
+
+class Liveness {
+ public:
+  void on_up(base::TimeNs now) { up_since_ = last_heard_ = spoke_at_ = watched_since_ = now; }
+  // Something arrived, whatever it was.
+  void on_heard(base::TimeNs now) {
+    last_heard_ = now;
+    suspected_ = false;
+  }
+  void on_message_sent(base::TimeNs now) { spoke_at_ = message_at_ = now; }
+  void on_spoken(base::TimeNs now) { spoke_at_ = now; }
+  void on_asked(base::TimeNs now) { spoke_at_ = asked_at_ = now; }
+
+  // PROTOCOL 3.6.7: A side that is told of a peer MUST watch it until something comes from it, and count its silence
+  //     from half of the limit before, or from when it last heard it if that is later.
+  void suspect(base::TimeNs now, const LivenessLimits& limits) {
+    watched_since_ = std::min(watched_since_, now - limits.dead_after_ns / 2);
+    suspected_ = true;
+  }
+  // This process did not run for so long; the peer may have had no turn either.
+  // PROTOCOL 3.6.8: A side whose timers ran late by more than a heartbeat period MUST NOT count that time as silence:
+  //     the host is slow, and its peers may have had no turn either.
+  void excuse(base::TimeNs now, base::DurationNs late) {
+    if (watched_since_ != base::kNever) watched_since_ = std::min(now, quiet_since() + late);
+  }
+
+  // PROTOCOL 3.6.5: A side MUST watch a peer that is a neighbour, that an operation is in progress with, or of which
+  //     nothing has come since this side's last message to it, or since 3.6.7.
+  // `neighbour`: both sides send heartbeats. `needed`: an operation with the peer is in progress.
+  void update(base::TimeNs now, bool neighbour, bool needed) {
+    neighbour_ = neighbour;
+    const bool awaits = message_at_ != base::kNever && message_at_ >= last_heard_;
+    const bool watched = neighbour || needed || awaits || suspected_;
+    if (!watched) {
+      watched_since_ = base::kNever;
+    } else if (watched_since_ == base::kNever) {
+      watched_since_ = now;
+    }
+  }
+  bool is_watched() const { return watched_since_ != base::kNever; }
+
+  base::TimeNs last_heard() const { return last_heard_; }
+  // kNever while nobody watches.
+  base::TimeNs silent_at(const LivenessLimits& limits) const {
+    if (!is_watched()) return base::kNever;
+    // PROTOCOL 3.6.4: An endpoint MUST NOT take a peer as silent before 100 ms for each rank of the job have passed
+    //     since the connection came up.
+    return std::max(base::after(quiet_since(), limits.dead_after_ns), base::after(up_since_, limits.grace_ns));
+  }
+  // PROTOCOL 3.6.1: A side that has sent no message to a neighbour for a heartbeat period MUST send it a heartbeat.
+  base::TimeNs heartbeat_at(const LivenessLimits& limits) const {
+    // Counted from the last message: counted from the time when a heartbeat was last due, two periods could pass in
+    // silence.
+    return neighbour_ ? base::after(spoke_at_, limits.heartbeat_ns) : base::kNever;
+  }
+  // PROTOCOL 3.6.5: It MUST ask a peer that it watches, with a frame of type 7, when it has heard nothing of it for two
+  //     heartbeat periods, and again after two more each time.
+  base::TimeNs ask_at(const LivenessLimits& limits) const {
+    if (!is_watched()) return base::kNever;
+    return base::after(std::max(last_heard_, asked_at_), 2 * limits.heartbeat_ns);
+  }
+
+ private:
+  base::TimeNs quiet_since() const { return std::max(last_heard_, watched_since_); }
+
+  bool neighbour_ = false;
+  bool suspected_ = false;
+  base::TimeNs up_since_ = 0;
+  base::TimeNs last_heard_ = 0;
+  base::TimeNs spoke_at_ = 0;               // this side's last frame
+  base::TimeNs message_at_ = base::kNever;  // this side's last message; kNever: none
+  base::TimeNs asked_at_ = 0;
+  base::TimeNs watched_since_ = base::kNever;
+};
+
+}  // namespace mlt::io
